@@ -1,0 +1,266 @@
+//! One attempt at one request: the row that everything else is computed from.
+//!
+//! Exactly one record is left per arrival, and one row per attempt at it. A request that is never sent still has its
+//! row; a failed one keeps the stamps it reached. Stamps are [`At`]s on the run's own axis.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{At, Outcome, Span};
+
+/// What a decoded event of an answer is.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum EventKind {
+    /// Visible generated text.
+    Content = 0,
+    /// Generated text of the reasoning part.
+    Reasoning = 1,
+    /// A piece of a tool call: generated as well.
+    ToolCall = 2,
+    /// Names the role and carries nothing generated.
+    Role = 3,
+    /// Carries nothing at all (empty delta, keep-alive comment).
+    Empty = 4,
+    /// Says why generation ended, without text.
+    Finish = 5,
+    /// Token accounting only.
+    Usage = 6,
+    /// An error inside the stream.
+    Error = 7,
+    /// `[DONE]`.
+    Done = 8,
+    /// The whole body of an answer that does not stream.
+    Body = 9,
+}
+
+impl EventKind {
+    /// Every kind; the index is the number stored in files.
+    pub const ALL: [EventKind; 10] = [
+        EventKind::Content,
+        EventKind::Reasoning,
+        EventKind::ToolCall,
+        EventKind::Role,
+        EventKind::Empty,
+        EventKind::Finish,
+        EventKind::Usage,
+        EventKind::Error,
+        EventKind::Done,
+        EventKind::Body,
+    ];
+
+    /// Does the event carry generated tokens? (A whole body does not count: when its tokens were made is unknown.)
+    pub fn is_token(self) -> bool {
+        matches!(self, EventKind::Content | EventKind::Reasoning | EventKind::ToolCall)
+    }
+
+    /// The kind stored as this number.
+    pub fn from_u8(n: u8) -> Option<EventKind> {
+        EventKind::ALL.get(n as usize).copied()
+    }
+
+    /// The name used in files and on the screen.
+    pub fn name(self) -> &'static str {
+        match self {
+            EventKind::Content => "content",
+            EventKind::Reasoning => "reasoning",
+            EventKind::ToolCall => "tool_call",
+            EventKind::Role => "role",
+            EventKind::Empty => "empty",
+            EventKind::Finish => "finish",
+            EventKind::Usage => "usage",
+            EventKind::Error => "error",
+            EventKind::Done => "done",
+            EventKind::Body => "body",
+        }
+    }
+}
+
+/// One event of an answer, as it arrived. Sixteen bytes, because long answers hold thousands.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Event {
+    /// Arrival, counted from [`Attempt::sent`]: the kernel's receive stamp where there is one.
+    pub offset: Span,
+    /// User-space stamp minus kernel stamp, in ns: the generator's own delay. Zero where the stamp is user space's.
+    pub user_delay_ns: u32,
+    /// Tokens in this event; 0 = unknown.
+    pub tokens: u16,
+    /// What it carries.
+    pub kind: EventKind,
+    /// True when a later event came out of the same read: `offset` is then an upper bound, not an exact time.
+    pub coalesced: bool,
+}
+
+/// How the tokens per event are known.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TokensRule {
+    /// They are not: an event may carry any number.
+    #[default]
+    Unknown,
+    /// The server sent a running total with every event.
+    UsageRunning,
+    /// The server's total equals the number of token events, so each carries one.
+    UsageTotal,
+    /// Counted by a tokeniser after the run.
+    Tokeniser,
+}
+
+impl TokensRule {
+    /// The name used in files and on the screen.
+    pub fn name(self) -> &'static str {
+        match self {
+            TokensRule::Unknown => "unknown",
+            TokensRule::UsageRunning => "usage_running",
+            TokensRule::UsageTotal => "usage_total",
+            TokensRule::Tokeniser => "tokeniser",
+        }
+    }
+
+    /// The rule with this [`name`](TokensRule::name).
+    pub fn from_name(name: &str) -> Option<TokensRule> {
+        [TokensRule::Unknown, TokensRule::UsageRunning, TokensRule::UsageTotal, TokensRule::Tokeniser]
+            .into_iter()
+            .find(|rule| rule.name() == name)
+    }
+}
+
+/// Token counts as the server reported them. `None` = not reported, which is never zero.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Tokens {
+    /// Tokens of the prompt, cached ones included.
+    pub prompt: Option<u32>,
+    /// Generated tokens, reasoning included.
+    pub output: Option<u32>,
+    /// Generated tokens of the reasoning part.
+    pub reasoning: Option<u32>,
+    /// Prompt tokens the server took from a cache.
+    pub cached: Option<u32>,
+    /// How the tokens per event are known.
+    pub rule: TokensRule,
+}
+
+/// An answer that arrived whole and is still wrong.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Broken {
+    /// Nothing was generated.
+    Empty,
+    /// The same piece over and over.
+    Repeated,
+    /// Ended by the server before the asked length, though the end was pinned.
+    CutShort,
+    /// Longer than asked.
+    TooLong,
+}
+
+impl Broken {
+    /// The name used in files and on the screen.
+    pub fn name(self) -> &'static str {
+        match self {
+            Broken::Empty => "empty",
+            Broken::Repeated => "repeated",
+            Broken::CutShort => "cut_short",
+            Broken::TooLong => "too_long",
+        }
+    }
+
+    /// The case with this [`name`](Broken::name).
+    pub fn from_name(name: &str) -> Option<Broken> {
+        [Broken::Empty, Broken::Repeated, Broken::CutShort, Broken::TooLong]
+            .into_iter()
+            .find(|broken| broken.name() == name)
+    }
+}
+
+/// What came back, beyond its times.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Answer {
+    /// HTTP status, once a head arrived.
+    pub status: Option<u16>,
+    /// The server's reason for ending: `stop`, `length`, `tool_calls`, …
+    pub finish_reason: Option<String>,
+    /// Token counts.
+    pub tokens: Tokens,
+    /// Set when the answer is whole and still wrong.
+    pub broken: Option<Broken>,
+    /// The server's wish, from `Retry-After`.
+    pub retry_after: Option<Span>,
+    /// What the server or the client said went wrong; bounded in length, free of secrets.
+    pub error: Option<String>,
+    /// Which replica answered, if it says.
+    pub replica: Option<String>,
+    /// Times the server reports of its own stages.
+    pub stages: Vec<ServerStage>,
+    /// The answer's text, kept only when the user asked for it.
+    pub text: Option<String>,
+}
+
+/// A time that the server says one of its stages took.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ServerStage {
+    /// The server's own name of the stage.
+    pub name: String,
+    /// How long it took.
+    pub took: Span,
+}
+
+/// One attempt at one request.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Attempt {
+    /// The arrival's number in the schedule of its level; equal schedules pair by it.
+    pub request: u64,
+    /// 0 for the first try.
+    pub attempt: u16,
+    /// Number of the [`crate::Level`] it belongs to.
+    pub level: u32,
+    /// The session it is a turn of, if any.
+    pub session: Option<u64>,
+    /// Turn in the session, from 0.
+    pub turn: u16,
+    /// Index of the request class in the scenario.
+    pub class: u16,
+
+    /// When the request was to be sent (closed loop: when it was sent). A retry keeps its request's due time.
+    pub due: At,
+    /// When its bytes were handed to the kernel.
+    pub sent: Option<At>,
+    /// When its connection stood; before `sent` when the connection was kept.
+    pub connected: Option<At>,
+    /// First byte of the answer's head.
+    pub first_byte: Option<At>,
+    /// First generated token.
+    pub first_token: Option<At>,
+    /// First visible (non-reasoning) token.
+    pub first_visible: Option<At>,
+    /// Last generated token.
+    pub last_token: Option<At>,
+    /// Last byte of the answer, or the moment it failed.
+    pub end: Option<At>,
+    /// Every event, in order of arrival.
+    pub events: Vec<Event>,
+    /// True when the stamps are the kernel's.
+    pub kernel_stamps: bool,
+
+    /// Prompt tokens the scenario asked for.
+    pub asked_prompt: u32,
+    /// Output tokens the scenario asked for.
+    pub asked_output: u32,
+    /// Keyed hashes of the prompt's blocks, parent-chained: equal hash = equal block after an equal prefix.
+    pub prompt_blocks: Vec<u64>,
+
+    /// Bytes of the request, head included.
+    pub bytes_out: u64,
+    /// Bytes of the answer, head included.
+    pub bytes_in: u64,
+    /// Number of the connection within the run.
+    pub connection: Option<u32>,
+    /// Had the connection carried a request before?
+    pub reused: bool,
+
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What came back.
+    pub answer: Answer,
+}

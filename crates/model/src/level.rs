@@ -1,0 +1,146 @@
+//! One steady load, as it was asked for and as the generator lived through it.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{At, Span};
+
+/// What load a level puts on the target.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "mode", rename_all = "snake_case")]
+pub enum Load {
+    /// Arrivals follow the schedule whatever the server does.
+    Open {
+        /// Mean arrivals per second over the level.
+        rate_per_s: f64,
+    },
+    /// A fixed number of requests in flight; each end starts the next.
+    Closed {
+        /// How many.
+        concurrency: u32,
+    },
+    /// As many as the target takes: closed loop with the concurrency doubled until throughput stops growing.
+    Saturating {
+        /// The concurrency it ended at.
+        concurrency: u32,
+    },
+}
+
+/// Why a level ended.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EndedBy {
+    /// All that was scheduled was sent and ended.
+    Complete,
+    /// The drain limit passed with requests still in flight.
+    DrainLimit,
+    /// The person asked, once: no new requests, those in flight were waited for.
+    User,
+    /// The person asked twice: stopped at once.
+    UserNow,
+    /// A ceiling the user set (rate, requests, tokens, spend).
+    Ceiling,
+    /// Too many errors.
+    Errors,
+}
+
+/// Where arrival stamps come from.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StampSource {
+    /// The kernel's software receive stamp.
+    Kernel,
+    /// Some reads had the kernel's stamp, some not.
+    Mixed,
+    /// The clock, read in user space after the read returned.
+    #[default]
+    User,
+}
+
+/// A few order statistics of an internal quantity of the generator. Nanoseconds.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Quantiles {
+    /// How many observations.
+    pub count: u64,
+    /// Median.
+    pub p50_ns: i64,
+    /// 90th percentile.
+    pub p90_ns: i64,
+    /// 99th percentile.
+    pub p99_ns: i64,
+    /// 99.9th percentile.
+    pub p999_ns: i64,
+    /// Largest.
+    pub max_ns: i64,
+}
+
+/// What the generator measured of itself during one level.
+#[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct GeneratorHealth {
+    /// `sent − due` of every first attempt (open loop).
+    pub lag: Quantiles,
+    /// User-space stamp − kernel stamp of every read.
+    pub user_delay: Quantiles,
+    /// Where arrival stamps came from.
+    pub stamps: StampSource,
+    /// Load-generating threads.
+    pub workers: u32,
+    /// CPU time of the busiest worker thread / wall time (0 to 1). `None` = the platform does not say.
+    pub cpu_share_max: Option<f64>,
+    /// CPU time of all worker threads, ns.
+    pub cpu_ns: Option<i64>,
+    /// Time the worst worker thread was runnable and not running / wall time. `None` = the platform does not say.
+    pub run_queue_share_max: Option<f64>,
+    /// Token events received.
+    pub events: u64,
+    /// Of those, the ones whose time is an upper bound because a later event came with the same read.
+    pub events_coalesced: u64,
+    /// Steps of the realtime clock against the monotonic one larger than a millisecond.
+    pub clock_steps: u32,
+    /// Time-weighted mean of requests in flight (due and not ended), from the driver's sampled counter.
+    pub in_flight_mean: Option<f64>,
+    /// Largest sample of it.
+    pub in_flight_max: u64,
+    /// How many samples.
+    pub in_flight_samples: u64,
+    /// First moment at which a ceiling held an arrival back: from there on the level was closed loop.
+    pub closed_since: Option<At>,
+    /// Most sockets open at once.
+    pub sockets_max: u32,
+    /// Connections made during the level, warming included.
+    pub connects: u32,
+}
+
+/// One level of a run: a steady load and what the generator lived through.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Level {
+    /// Its number in the run, from 0, in the order of execution.
+    pub id: u32,
+    /// Kind of traffic, as the scenario names it: `steady`, `burst`, …
+    pub traffic: String,
+    /// What it was run for: `baseline`, `ladder`, `curve`, `bisect`, `hold`, `run`.
+    pub purpose: String,
+    /// The load asked for.
+    pub load: Load,
+    /// First instant at which an arrival could be due.
+    pub start: At,
+    /// No arrivals are due from here on.
+    pub stop: At,
+    /// All attempts had ended or been given up.
+    pub drained: At,
+    /// Why it ended.
+    pub ended_by: EndedBy,
+    /// Arrivals scheduled in `[start, stop)`.
+    pub arrivals: u64,
+    /// 64-bit hash of the schedule, the same on every machine for the same spec, seed and nonce.
+    pub schedule_hash: String,
+    /// How the generator fared.
+    pub generator: GeneratorHealth,
+}
+
+impl Level {
+    /// The part of the level in which arrivals fell.
+    pub fn window(&self) -> Span {
+        self.stop - self.start
+    }
+}

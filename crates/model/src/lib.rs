@@ -1,0 +1,20 @@
+//! The words every part of Plimsoll shares: time, outcome, attempt, event, level, run.
+//!
+//! Nothing here acts. A type belongs in this crate when two crates that do not know each other must mean
+//! the same thing by it; what only one part asks for (a spec) or finds (a summary) stays with that part.
+//!
+//! Reading order: [`time`], [`outcome`], [`attempt`], [`payload`], [`level`], [`run`].
+
+pub mod attempt;
+pub mod level;
+pub mod outcome;
+pub mod payload;
+pub mod run;
+pub mod time;
+
+pub use attempt::{Answer, Attempt, Broken, Event, EventKind, ServerStage, Tokens, TokensRule};
+pub use level::{EndedBy, GeneratorHealth, Level, Load, Quantiles, StampSource};
+pub use outcome::{By, How, Outcome};
+pub use payload::{Message, Payload, Protocol, Role};
+pub use run::{ClockAnchor, Fingerprint, Host, Manifest, RunState, Sample};
+pub use time::{At, Span};

@@ -1,0 +1,109 @@
+//! The run: its manifest, the target it measured, and the time series beside it.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{At, Level};
+
+/// Version of the run folder's layout and of `run.json`. Readers refuse what they do not know.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// How far a run got.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum RunState {
+    /// Being written, or its writer died.
+    Running,
+    /// All of it is there.
+    Complete,
+    /// Something is missing; all that was measured until then is there.
+    Partial {
+        /// Why: interrupted, disk full, recovered from the log after a crash.
+        why: String,
+    },
+}
+
+/// Ties the run's own axis to the machine's clocks: `At(0)` is this instant on both.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct ClockAnchor {
+    /// CLOCK_MONOTONIC, ns.
+    pub monotonic_ns: i64,
+    /// CLOCK_REALTIME (unix epoch), ns.
+    pub realtime_ns: i64,
+}
+
+/// The machine the load came from.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Host {
+    /// Operating system and kernel.
+    pub os: String,
+    /// CPU model.
+    pub cpu: String,
+    /// Logical CPUs available to the process.
+    pub cores: u32,
+    /// CPU frequency governor, where there is one.
+    pub governor: Option<String>,
+}
+
+/// What is known of the target. A key that is missing or `null` is unknown, and unknown never counts as unchanged.
+///
+/// Usual keys: `model`, `model_digest`, `tokeniser_digest`, `engine`, `engine_version`, `engine_flags`, `gpu`,
+/// `driver`, `replicas`, `max_context`, `max_seqs`, `server_header`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Fingerprint {
+    /// The endpoint as the user named it, without user info.
+    pub url: String,
+    /// What was learnt or told; `None` = asked for and unknown.
+    pub facts: BTreeMap<String, Option<String>>,
+}
+
+/// `run.json`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Manifest {
+    /// Layout version: [`SCHEMA_VERSION`].
+    pub schema: u32,
+    /// Tool and version that wrote it.
+    pub tool: String,
+    /// What kind of writer: `run`, `sweep`, `demo`, `simulate`, `import`.
+    pub kind: String,
+    /// Random identity of the run, 16 hex digits.
+    pub id: String,
+    /// How far it got.
+    pub progress: RunState,
+    /// When it began, on the machine's clocks.
+    pub clock: ClockAnchor,
+    /// Seed of everything drawn.
+    pub seed: u64,
+    /// Nonce that salts the prompts.
+    pub nonce: u64,
+    /// A command that repeats the run; secrets appear as `$NAME`.
+    pub reproduce: String,
+    /// The machine the load came from.
+    pub host: Host,
+    /// What was measured.
+    pub target: Fingerprint,
+    /// The scenario as resolved, every default written out.
+    pub scenario: Value,
+    /// The levels, in order of execution.
+    pub levels: Vec<Level>,
+    /// What was found: summaries per level, validity, lines. Judges recompute it from the rows; it is kept for readers.
+    pub findings: Option<Value>,
+}
+
+/// One point of a time series in `server.parquet`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Sample {
+    /// When it was read.
+    pub at: At,
+    /// Who said it: `client` (the generator itself), `server`, `gpu`, `gateway`.
+    pub source: String,
+    /// The metric's name, as its source spells it.
+    pub name: String,
+    /// Labels as `key=value`, comma-separated, sorted; empty where there are none.
+    pub labels: String,
+    /// The value.
+    pub value: f64,
+}
