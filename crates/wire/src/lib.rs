@@ -1,1 +1,28 @@
-//! wire
+//! Bytes ↔ meaning, per protocol: what is sent to an endpoint, what its answer says, and the other way round for the
+//! embedded engine.
+//!
+//! Nothing here reads a clock, opens a socket or decides what a time means: bytes go in, [`Decoded`] events and one
+//! [`Verdict`] come out, and whoever read the bytes stamps them. Foreign bytes never panic and never grow memory past a
+//! stated bound.
+//!
+//! Reading order: [`mod@encode`] and [`template`] (requests), [`head`] (status and headers), [`sse`] (framing), [`decode`]
+//! (answers; inside it `stream`, `chunk`, `tally`, `form`, `whole` and `fault`), then [`openai`] and [`prometheus`] for the server side.
+
+mod chunk;
+pub mod decode;
+pub mod encode;
+mod fault;
+mod form;
+pub mod head;
+pub mod openai;
+pub mod prometheus;
+pub mod sse;
+mod stream;
+mod tally;
+pub mod template;
+mod whole;
+
+pub use decode::{Decoded, Decoder, Verdict};
+pub use encode::{Encoded, RequestOptions, encode};
+pub use head::Head;
+pub use template::{Template, TemplateError};

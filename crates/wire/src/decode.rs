@@ -1,0 +1,390 @@
+//! An answer, decoded as its bytes arrive.
+//!
+//! How the body is read follows its media type, not the request: a server may answer a streaming request with one JSON
+//! object and the other way round. Where the type is missing or vague, the first bytes decide. HTML is malformed under
+//! every protocol, since a login page or a proxy's error is the usual reason.
+//!
+//! When an answer is whole:
+//! - `[DONE]` came (or the closing event of the responses protocol), whatever happened to the connection after;
+//! - or every choice gave its finish reason and the body ended cleanly (transformers sends no `[DONE]`);
+//! - or the body ended cleanly without a single event: finished and [`Broken::Empty`];
+//! - under [`Protocol::Http`], when the body ended cleanly: nothing more can be asked of an unknown protocol.
+//!
+//! An event that stands unclosed at a clean end (no blank line) counts if it reads; else the answer is truncated.
+
+use plimsoll_model::outcome::{By, How};
+use plimsoll_model::{Answer, Broken, Event, EventKind, Outcome, Protocol, TokensRule};
+
+use crate::fault::Fault;
+use crate::head::{self, Head, Media, bounded};
+use crate::sse::Parser;
+use crate::stream::Stream;
+use crate::tally::Tally;
+use crate::whole;
+
+/// Longest body of an answer that does not stream, in bytes.
+pub const BODY_MAX: usize = 64 << 20;
+/// As much of an error's body as is looked at, in bytes.
+const ERROR_BODY_MAX: usize = 64 << 10;
+
+/// One event of an answer.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Decoded {
+    /// What it carries.
+    pub kind: EventKind,
+    /// Tokens in it by the server's running total; 0 = not known (yet): see [`Verdict::settle`].
+    pub tokens: u16,
+    /// Does it hold text that a reader sees (content or tool call, not reasoning)?
+    pub visible: bool,
+}
+
+impl Decoded {
+    pub(crate) fn of(kind: EventKind) -> Decoded {
+        Decoded { kind, tokens: 0, visible: false }
+    }
+
+    /// Two choices in one event: the more telling kind stands, tokens add.
+    pub(crate) fn and(self, other: Decoded) -> Decoded {
+        let rank = |kind: EventKind| match kind {
+            EventKind::Content => 0,
+            EventKind::Reasoning => 1,
+            EventKind::ToolCall => 2,
+            EventKind::Finish => 3,
+            EventKind::Role => 4,
+            EventKind::Usage => 5,
+            _ => 6,
+        };
+        Decoded {
+            kind: if rank(other.kind) < rank(self.kind) { other.kind } else { self.kind },
+            tokens: self.tokens.saturating_add(other.tokens),
+            visible: self.visible || other.visible,
+        }
+    }
+}
+
+/// What an answer came to.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Verdict {
+    /// How it ended, as far as bytes tell.
+    pub outcome: Outcome,
+    /// What it said.
+    pub answer: Answer,
+    /// An event that only the end of the body completed: the whole body of an answer that does not stream, or a last
+    /// event without its blank line. It arrived with the last byte.
+    pub tail: Option<Decoded>,
+}
+
+impl Verdict {
+    /// Brings the events' token counts into line with the rule found at the end: one each under
+    /// [`TokensRule::UsageTotal`], unknown (0) under [`TokensRule::Unknown`].
+    pub fn settle(&self, events: &mut [Event]) {
+        let each = match self.answer.tokens.rule {
+            TokensRule::UsageTotal => 1,
+            TokensRule::Unknown => 0,
+            TokensRule::UsageRunning | TokensRule::Tokeniser => return,
+        };
+        for event in events.iter_mut().filter(|event| event.kind.is_token()) {
+            event.tokens = each;
+        }
+    }
+}
+
+/// How the body is read.
+#[derive(Debug)]
+enum Reading {
+    /// By its first bytes, which are not all there yet.
+    Unknown(Vec<u8>),
+    /// Event by event.
+    Events(Parser),
+    /// As one piece.
+    Whole(Vec<u8>),
+    /// As the explanation of an error status.
+    Refusal(Vec<u8>),
+    /// No more: what is wrong with it.
+    Stopped(String),
+}
+
+/// Decodes one answer. Feed it body bytes without transfer coding; memory stays under [`BODY_MAX`] plus an event.
+#[derive(Debug)]
+pub struct Decoder {
+    protocol: Protocol,
+    head: Head,
+    reading: Reading,
+    asked_output: Option<u32>,
+    ignore_eos: bool,
+    stream: Stream,
+    bytes: u64,
+}
+
+impl Decoder {
+    /// For an answer with this status and content type. `_stream` says what was asked for; what came decides.
+    pub fn new(
+        protocol: Protocol,
+        _stream: bool,
+        status: u16,
+        content_type: Option<&str>,
+        keep_text: bool,
+    ) -> Decoder {
+        let reading = if head::outcome(status).is_some() {
+            Reading::Refusal(Vec::new())
+        } else {
+            match head::media(content_type) {
+                Media::EventStream => Reading::Events(Parser::new()),
+                Media::Lines => Reading::Events(Parser::lines()),
+                Media::Json => Reading::Whole(Vec::new()),
+                Media::Html => Reading::Stopped("answered with a web page (text/html)".into()),
+                Media::Other | Media::Unsaid => Reading::Unknown(Vec::new()),
+            }
+        };
+        let head =
+            Head { status, content_type: content_type.map(|value| bounded(value, 256)), ..Head::default() };
+        Decoder {
+            protocol,
+            head,
+            reading,
+            asked_output: None,
+            ignore_eos: false,
+            stream: Stream::new(protocol, keep_text),
+            bytes: 0,
+        }
+    }
+
+    /// For an answer with this head, whose waiting wish, replica and stage times then reach the answer.
+    pub fn with_head(protocol: Protocol, stream: bool, head: Head, keep_text: bool) -> Decoder {
+        let mut decoder =
+            Decoder::new(protocol, stream, head.status, head.content_type.as_deref(), keep_text);
+        decoder.head = head;
+        decoder
+    }
+
+    /// Says how many output tokens were asked for per choice and whether the end was pinned there (`ignore_eos`), so
+    /// that an answer of another length is told: [`Broken::CutShort`], [`Broken::TooLong`]. Lengths are judged by the
+    /// server's own count alone; where it gives none, nothing is said.
+    #[must_use]
+    pub fn expecting(mut self, output_tokens: Option<u32>, ignore_eos: bool) -> Decoder {
+        self.asked_output = output_tokens;
+        self.ignore_eos = ignore_eos;
+        self
+    }
+
+    /// Takes the next bytes of the body; every event that they complete is appended to `out`, in order.
+    pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<Decoded>) {
+        self.bytes += bytes.len() as u64;
+        match &mut self.reading {
+            Reading::Events(parser) => {
+                let stream = &mut self.stream;
+                let fed = parser.feed(bytes, &mut |item| stream.item(item, out));
+                if let Err(why) = fed {
+                    self.reading = Reading::Stopped(why.to_string());
+                } else if let Some(why) = self.stream.malformed.take() {
+                    self.reading = Reading::Stopped(why);
+                }
+            }
+            Reading::Whole(body) => {
+                if body.len() + bytes.len() > BODY_MAX {
+                    self.reading = Reading::Stopped(format!("a body of more than {BODY_MAX} bytes"));
+                } else {
+                    body.extend_from_slice(bytes);
+                }
+            }
+            Reading::Refusal(body) => {
+                let room = ERROR_BODY_MAX.saturating_sub(body.len());
+                body.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            }
+            Reading::Unknown(seen) => {
+                seen.extend_from_slice(bytes);
+                if let Some(reading) = sniff(seen, false) {
+                    let seen = std::mem::take(seen);
+                    self.reread(reading, seen, out);
+                }
+            }
+            Reading::Stopped(_) => {}
+        }
+    }
+
+    /// Starts over with what was held back, now that it is known how to read it.
+    fn reread(&mut self, reading: Reading, seen: Vec<u8>, out: &mut Vec<Decoded>) {
+        self.reading = reading;
+        self.bytes -= seen.len() as u64;
+        self.feed(&seen, out);
+    }
+
+    /// Nothing that may still come changes the verdict: the connection can be closed (after broken bytes) or given back
+    /// once the body ends (after `[DONE]`).
+    pub fn is_decided(&self) -> bool {
+        matches!(self.reading, Reading::Stopped(_)) || self.stream.tally.done
+    }
+
+    /// Did the bytes turn out to be broken? Then reading on is of no use.
+    pub fn is_stopped(&self) -> bool {
+        matches!(self.reading, Reading::Stopped(_))
+    }
+
+    /// Body bytes taken so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The body has ended: `clean_eof` when it ended as its framing promised, false when the connection broke.
+    pub fn finish(mut self, clean_eof: bool) -> Verdict {
+        let mut tail = Vec::new();
+        if let Reading::Unknown(seen) = &mut self.reading {
+            let seen = std::mem::take(seen);
+            let reading = sniff(&seen, true).unwrap_or_else(|| Reading::Whole(Vec::new()));
+            self.reread(reading, seen, &mut tail);
+        }
+        let reading = std::mem::replace(&mut self.reading, Reading::Whole(Vec::new()));
+        let (outcome, error) = match reading {
+            Reading::Refusal(body) => self.refused(&body),
+            Reading::Stopped(why) => (MALFORMED, Some(why)),
+            Reading::Events(parser) => self.ended(parser, clean_eof, &mut tail),
+            Reading::Whole(body) => self.whole(&body, clean_eof, &mut tail),
+            Reading::Unknown(_) => (MALFORMED, None),
+        };
+        self.verdict(outcome, error, tail.pop())
+    }
+
+    fn verdict(self, outcome: Outcome, error: Option<String>, tail: Option<Decoded>) -> Verdict {
+        let mut tally = self.stream.tally;
+        let tokens = tally.tokens();
+        let mut stages = self.head.stages;
+        stages.append(&mut tally.stages);
+        stages.truncate(head::STAGES_MAX);
+        let broken = outcome
+            .is_finished()
+            .then(|| broken(self.protocol, &tally, tokens.output, self.asked_output, self.ignore_eos));
+        let answer = Answer {
+            status: Some(self.head.status),
+            finish_reason: tally.finish_reason,
+            tokens,
+            broken: broken.flatten(),
+            retry_after: self.head.retry_after,
+            error,
+            replica: self.head.replica,
+            stages,
+            text: tally.text,
+        };
+        Verdict { outcome, answer, tail }
+    }
+
+    fn refused(&self, body: &[u8]) -> (Outcome, Option<String>) {
+        let outcome = head::outcome(self.head.status).unwrap_or(MALFORMED);
+        let mut said = Fault::from_body(body).map(|fault| fault.text);
+        if outcome.how == How::Redirected {
+            said = self.head.location.as_deref().map(|to| format!("redirected to {to}")).or(said);
+        }
+        (outcome, said.or_else(|| Some(format!("HTTP status {}", self.head.status))))
+    }
+
+    /// The end of a body that was read event by event.
+    fn ended(
+        &mut self,
+        mut parser: Parser,
+        clean_eof: bool,
+        tail: &mut Vec<Decoded>,
+    ) -> (Outcome, Option<String>) {
+        let mut cut = false;
+        if clean_eof && parser.is_pending() {
+            let stream = &mut self.stream;
+            let fed = parser.feed(b"\n\n", &mut |item| stream.item(item, tail));
+            cut = fed.is_err() || self.stream.malformed.take().is_some();
+        }
+        if let Some(outcome) = self.told() {
+            return outcome;
+        }
+        let tally = &self.stream.tally;
+        let by = if clean_eof { By::Server } else { By::Network };
+        if tally.done {
+            return (Outcome::FINISHED, None);
+        }
+        if self.bytes == 0 && !clean_eof {
+            return (
+                Outcome::new(How::Reset, By::Network, true),
+                Some("closed before the body began".into()),
+            );
+        }
+        let whole = self.protocol == Protocol::Http || tally.all_finished() || self.stream.events == 0;
+        if clean_eof && !cut && whole {
+            return (Outcome::FINISHED, None);
+        }
+        (Outcome::new(How::Truncated, by, true), Some("the stream ended before its end".into()))
+    }
+
+    fn whole(&mut self, body: &[u8], clean_eof: bool, tail: &mut Vec<Decoded>) -> (Outcome, Option<String>) {
+        if !clean_eof {
+            return (
+                Outcome::new(How::Reset, By::Network, true),
+                Some("closed before the body ended".into()),
+            );
+        }
+        let json =
+            head::media(self.head.content_type.as_deref()) == Media::Json || self.protocol != Protocol::Http;
+        if let Err(why) = whole::read(self.protocol, body, json, &mut self.stream.tally) {
+            return (MALFORMED, Some(why));
+        }
+        if let Some(outcome) = self.told() {
+            tail.push(Decoded::of(EventKind::Error));
+            return outcome;
+        }
+        if !body.is_empty() {
+            let tokens = self.stream.tally.tokens().output.and_then(|n| u16::try_from(n).ok()).unwrap_or(0);
+            tail.push(Decoded { kind: EventKind::Body, tokens, visible: self.stream.tally.generated });
+        }
+        (Outcome::FINISHED, None)
+    }
+
+    /// The outcome of an error that came under a good status, if one came. Worth another try unless the server blames
+    /// the request.
+    fn told(&self) -> Option<(Outcome, Option<String>)> {
+        let fault = self.stream.tally.error.as_ref()?;
+        let retryable = !fault.code.is_some_and(|code| (400..500).contains(&code) && code != 429);
+        Some((Outcome::new(How::StreamError, By::Server, retryable), Some(fault.text.clone())))
+    }
+}
+
+const MALFORMED: Outcome = Outcome::new(How::Malformed, By::Server, false);
+
+/// What is wrong with a whole answer, the gravest first.
+fn broken(
+    protocol: Protocol,
+    tally: &Tally,
+    output: Option<u32>,
+    asked: Option<u32>,
+    ignore_eos: bool,
+) -> Option<Broken> {
+    if !tally.generated && output.unwrap_or(0) == 0 {
+        return Some(Broken::Empty);
+    }
+    if matches!(protocol, Protocol::Chat | Protocol::Completions | Protocol::Responses)
+        && let (Some(output), Some(asked)) = (output, asked)
+    {
+        let asked = u64::from(asked) * u64::from(tally.choice_count());
+        if u64::from(output) > asked {
+            return Some(Broken::TooLong);
+        }
+        if ignore_eos && u64::from(output) < asked {
+            return Some(Broken::CutShort);
+        }
+    }
+    tally.is_repeated().then_some(Broken::Repeated)
+}
+
+/// Decides by the first bytes; `None` = more are needed. With `end`, no more will come.
+fn sniff(seen: &[u8], end: bool) -> Option<Reading> {
+    let seen = seen.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(seen).trim_ascii_start();
+    if seen.is_empty() {
+        return None;
+    }
+    match seen[0] {
+        b'<' => return Some(Reading::Stopped("answered with markup, not with an answer".into())),
+        b'{' | b'[' | b'"' => return Some(Reading::Whole(Vec::new())),
+        b':' => return Some(Reading::Events(Parser::new())),
+        _ => {}
+    }
+    let fields: [&[u8]; 4] = [b"data:", b"event:", b"id:", b"retry:"];
+    if fields.iter().any(|field| seen.starts_with(field)) {
+        return Some(Reading::Events(Parser::new()));
+    }
+    let undecided = !end && fields.iter().any(|field| field.starts_with(seen));
+    (!undecided).then(|| Reading::Whole(Vec::new()))
+}

@@ -1,0 +1,175 @@
+//! The fixed form of a stream's chunks, so that most of them need no JSON reading.
+//!
+//! A server prints the chunks of one stream from one template: between two of them only the text and the running counts
+//! differ. A form is learnt from a chunk that was read in full: its bytes, with holes where the text and the counts were.
+//! Another chunk fits when it equals those bytes outside the holes, has a plain string (no quote, no backslash, no control
+//! character, not empty) in the text's hole and a plain JSON integer in each count's. It then *is* the same JSON with
+//! another text and other counts, so reading it in full could give nothing else; whatever does not fit exactly is read in
+//! full. A hand-written scanner for "content": would be as fast and merely probably right.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// Forms learnt in vain before a stream is taken to have none.
+const TRIES: u8 = 6;
+
+/// What a hole holds.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Hole {
+    Text,
+    Output,
+    Total,
+    Reasoning,
+}
+
+/// A learnt form: literal bytes, each but the last followed by a hole.
+#[derive(Clone, Debug)]
+struct Form {
+    bytes: Vec<u8>,
+    /// End of each literal in `bytes`, and the hole after it.
+    parts: Vec<(usize, Hole)>,
+}
+
+/// What a chunk that fits says.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Filled<'a> {
+    pub text: &'a str,
+    pub output: Option<u32>,
+    pub reasoning: Option<u32>,
+}
+
+/// The form of a stream, and how far learning it got.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Forms {
+    form: Option<Form>,
+    tries: u8,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Counts<'a> {
+    #[serde(borrow)]
+    usage: Option<CountFields<'a>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct CountFields<'a> {
+    #[serde(borrow)]
+    completion_tokens: Option<&'a RawValue>,
+    #[serde(borrow)]
+    total_tokens: Option<&'a RawValue>,
+    #[serde(borrow)]
+    completion_tokens_details: Option<DetailFields<'a>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct DetailFields<'a> {
+    #[serde(borrow)]
+    reasoning_tokens: Option<&'a RawValue>,
+}
+
+impl Forms {
+    /// Is learning still worth trying?
+    pub fn learns(&self) -> bool {
+        self.tries < TRIES
+    }
+
+    /// The chunk's text and counts, if it fits the form.
+    pub fn fill<'a>(&mut self, data: &'a [u8]) -> Option<Filled<'a>> {
+        let filled = self.form.as_ref()?.fill(data)?;
+        self.tries = 0;
+        Some(filled)
+    }
+
+    /// Learns the form of a chunk that was read in full and holds one choice with this one text, borrowed from it.
+    /// Returns whether a form was learnt.
+    pub fn learn(&mut self, data: &str, text: &str) -> bool {
+        self.tries = self.tries.saturating_add(1);
+        self.form = Form::of(data, text);
+        self.form.is_some()
+    }
+}
+
+impl Form {
+    fn of(data: &str, text: &str) -> Option<Form> {
+        let mut holes = vec![(offset(data, text)?, text.len(), Hole::Text)];
+        let at = holes[0].0;
+        let quoted =
+            at > 0 && data.as_bytes()[at - 1] == b'"' && data.as_bytes().get(at + text.len()) == Some(&b'"');
+        if !quoted {
+            return None;
+        }
+        let counts: Counts<'_> = serde_json::from_str(data).ok()?;
+        if let Some(fields) = counts.usage {
+            let reasoning = fields.completion_tokens_details.and_then(|details| details.reasoning_tokens);
+            let found = [
+                (fields.completion_tokens, Hole::Output),
+                (fields.total_tokens, Hole::Total),
+                (reasoning, Hole::Reasoning),
+            ];
+            for (raw, hole) in found {
+                let Some(raw) = raw else { continue };
+                if integer(raw.get().as_bytes())?.1 != raw.get().len() {
+                    return None;
+                }
+                holes.push((offset(data, raw.get())?, raw.get().len(), hole));
+            }
+        }
+        holes.sort_unstable_by_key(|hole| hole.0);
+        let mut form = Form { bytes: Vec::with_capacity(data.len()), parts: Vec::new() };
+        let mut from = 0;
+        for (at, len, hole) in holes {
+            form.bytes.extend_from_slice(data.as_bytes().get(from..at)?);
+            form.parts.push((form.bytes.len(), hole));
+            from = at + len;
+        }
+        form.bytes.extend_from_slice(&data.as_bytes()[from..]);
+        Some(form)
+    }
+
+    fn fill<'a>(&self, data: &'a [u8]) -> Option<Filled<'a>> {
+        let mut filled = Filled::default();
+        let mut rest = data;
+        let mut from = 0;
+        for &(end, hole) in &self.parts {
+            rest = rest.strip_prefix(&self.bytes[from..end])?;
+            from = end;
+            if hole == Hole::Text {
+                let len = memchr::memchr2(b'"', b'\\', rest)?;
+                let text = std::str::from_utf8(&rest[..len]).ok()?;
+                if text.is_empty() || text.bytes().any(|b| b < 0x20) {
+                    return None;
+                }
+                filled.text = text;
+                rest = &rest[len..];
+                continue;
+            }
+            let (n, len) = integer(rest)?;
+            rest = &rest[len..];
+            match hole {
+                Hole::Output => filled.output = Some(n),
+                Hole::Reasoning => filled.reasoning = Some(n),
+                Hole::Total | Hole::Text => {}
+            }
+        }
+        (rest == &self.bytes[from..]).then_some(filled)
+    }
+}
+
+/// A JSON integer of at most nine digits at the front of `bytes`, and its length. Nine, so that no sum overflows; what
+/// follows is a literal that cannot continue a number, because it followed a number when the form was learnt.
+fn integer(bytes: &[u8]) -> Option<(u32, usize)> {
+    let len = bytes.iter().take(10).take_while(|b| b.is_ascii_digit()).count();
+    if len == 0 || len > 9 || (len > 1 && bytes[0] == b'0') {
+        return None;
+    }
+    Some((bytes[..len].iter().fold(0, |n, b| n * 10 + u32::from(b - b'0')), len))
+}
+
+/// Where `part`, if borrowed from `whole`, begins in it.
+fn offset(whole: &str, part: &str) -> Option<usize> {
+    let at = (part.as_ptr() as usize).checked_sub(whole.as_ptr() as usize)?;
+    (whole.get(at..at.checked_add(part.len())?)? == part).then_some(at)
+}

@@ -1,0 +1,249 @@
+//! What the head of an answer says before its body is read: media type, outcome by status, waiting wishes, server times.
+//!
+//! Takes names and values, not a header map of some HTTP library, so that this crate knows none.
+
+use plimsoll_model::outcome::{By, How};
+use plimsoll_model::{Outcome, ServerStage, Span};
+
+/// Most stages kept of one answer: a page of `Server-Timing` is not a measurement.
+pub const STAGES_MAX: usize = 16;
+
+/// The facts of an answer's head that end up in its record.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Head {
+    /// HTTP status.
+    pub status: u16,
+    /// `Content-Type`, as sent.
+    pub content_type: Option<String>,
+    /// `Retry-After` (or `retry-after-ms`), as a wait from now.
+    pub retry_after: Option<Span>,
+    /// Which replica answered, if a usual header says so.
+    pub replica: Option<String>,
+    /// Times of the server's or gateway's own stages that came as headers.
+    pub stages: Vec<ServerStage>,
+    /// `Location` of a redirect.
+    pub location: Option<String>,
+    /// `Server`.
+    pub server: Option<String>,
+}
+
+impl Head {
+    /// Reads the headers. `now_unix_s`: seconds since 1970, against which a `Retry-After` date is taken.
+    pub fn read<'a>(
+        status: u16,
+        headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+        now_unix_s: i64,
+    ) -> Head {
+        let mut head = Head { status, ..Head::default() };
+        for (name, value) in headers {
+            let Ok(value) = std::str::from_utf8(value) else { continue };
+            let value = value.trim();
+            let mut lower = [0_u8; 48];
+            let Some(lower) = lower.get_mut(..name.len()) else { continue };
+            lower.copy_from_slice(name.as_bytes());
+            lower.make_ascii_lowercase();
+            head.take(lower, value, now_unix_s);
+        }
+        head
+    }
+
+    fn take(&mut self, name: &[u8], value: &str, now_unix_s: i64) {
+        match name {
+            b"content-type" => self.content_type = Some(bounded(value, 256)),
+            b"location" => self.location = Some(bounded(value, 2048)),
+            b"server" => self.server = Some(bounded(value, 256)),
+            // The millisecond form is the finer one and stands over the other.
+            b"retry-after-ms" => {
+                if let Some(wait) = value.parse::<f64>().ok().filter(|ms| ms.is_finite() && *ms >= 0.0) {
+                    self.retry_after = Some(Span::from_secs_f64(wait / 1e3));
+                }
+            }
+            b"retry-after" => self.retry_after = self.retry_after.or(retry_after(value, now_unix_s)),
+            b"x-replica"
+            | b"x-replica-id"
+            | b"x-served-by"
+            | b"x-backend"
+            | b"x-backend-server"
+            | b"x-upstream"
+            | b"x-litellm-model-id" => self.replica = Some(bounded(value, 128)),
+            b"server-timing" => self.server_timing(value),
+            b"openai-processing-ms"
+            | b"x-envoy-upstream-service-time"
+            | b"x-litellm-overhead-duration-ms"
+            | b"x-litellm-response-duration-ms"
+            | b"x-total-time"
+            | b"x-validation-time"
+            | b"x-queue-time"
+            | b"x-inference-time" => {
+                if let Ok(ms) = value.parse::<f64>() {
+                    push_stage(&mut self.stages, &String::from_utf8_lossy(name), ms);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// `Server-Timing: db;dur=53, app;dur=47.2` (W3C Server Timing; durations in ms).
+    fn server_timing(&mut self, value: &str) {
+        for metric in value.split(',') {
+            let mut parts = metric.split(';').map(str::trim);
+            let name = parts.next().unwrap_or_default();
+            let took =
+                parts.find_map(|p| p.strip_prefix("dur=")).and_then(|ms| ms.trim_matches('"').parse().ok());
+            if let Some(ms) = took {
+                push_stage(&mut self.stages, name, ms);
+            }
+        }
+    }
+}
+
+/// Adds a stage of `ms` milliseconds, or replaces the one of the same name; nonsense and overflow are dropped.
+pub(crate) fn push_stage(stages: &mut Vec<ServerStage>, name: &str, ms: f64) {
+    if name.is_empty() || !ms.is_finite() || ms < 0.0 {
+        return;
+    }
+    let took = Span::from_secs_f64(ms / 1e3);
+    let name = bounded(name, 64);
+    if let Some(stage) = stages.iter_mut().find(|stage| stage.name == name) {
+        stage.took = took;
+    } else if stages.len() < STAGES_MAX {
+        stages.push(ServerStage { name, took });
+    }
+}
+
+/// The first `max` bytes of a text, cut at a character, control characters made blanks.
+pub(crate) fn bounded(text: &str, max: usize) -> String {
+    let mut end = text.len().min(max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// How a body of this type is read.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Media {
+    /// `text/event-stream`.
+    EventStream,
+    /// `application/json` and relatives.
+    Json,
+    /// Newline-delimited JSON.
+    Lines,
+    /// A web page: a login, a proxy's error, anything but an answer.
+    Html,
+    /// Another type.
+    Other,
+    /// No type given.
+    Unsaid,
+}
+
+/// Reads a `Content-Type`.
+pub fn media(content_type: Option<&str>) -> Media {
+    let Some(value) = content_type else { return Media::Unsaid };
+    let kind = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    match kind.as_str() {
+        "" => Media::Unsaid,
+        "text/event-stream" => Media::EventStream,
+        "application/x-ndjson"
+        | "application/ndjson"
+        | "application/jsonl"
+        | "application/json-lines"
+        | "application/jsonlines" => Media::Lines,
+        "text/html" | "application/xhtml+xml" => Media::Html,
+        "application/json" | "text/json" => Media::Json,
+        other if other.ends_with("+json") => Media::Json,
+        _ => Media::Other,
+    }
+}
+
+/// How an attempt with this status ended; `None` for 2xx, where the body decides.
+///
+/// Retryable are 408, 409, 425, 429 and 5xx but 501 and 505 — the set that the OpenAI client libraries retry, without
+/// the two that say "never".
+pub fn outcome(status: u16) -> Option<Outcome> {
+    let (how, retryable) = match status {
+        200..=299 => return None,
+        300..=399 => (How::Redirected, false),
+        429 | 503 => (How::Shed, true),
+        408 | 409 | 425 => (How::ClientError, true),
+        400..=499 => (How::ClientError, false),
+        501 | 505 => (How::ServerError, false),
+        500..=599 => (How::ServerError, true),
+        _ => (How::Malformed, false),
+    };
+    Some(Outcome::new(how, By::Server, retryable))
+}
+
+/// `Retry-After`: seconds (a fraction is taken too) or an HTTP date (RFC 9110, 10.2.3). A date in the past gives zero.
+pub fn retry_after(value: &str, now_unix_s: i64) -> Option<Span> {
+    let value = value.trim();
+    if let Ok(s) = value.parse::<f64>() {
+        return (s.is_finite() && s >= 0.0).then(|| Span::from_secs_f64(s));
+    }
+    let at = http_date(value)?;
+    Some(Span::from_secs(at.saturating_sub(now_unix_s).clamp(0, 1_000_000_000)))
+}
+
+/// Seconds since 1970 of an IMF-fixdate, the one form that RFC 9110 lets senders use: `Sun, 06 Nov 1994 08:49:37 GMT`.
+fn http_date(value: &str) -> Option<i64> {
+    let mut parts = value.split_once(',')?.1.split_ascii_whitespace();
+    let day: i64 = parts.next()?.parse().ok().filter(|d| (1..=31).contains(d))?;
+    let month = parts.next()?;
+    let months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let month = months.iter().position(|m| *m == month)? as i64 + 1;
+    let year: i64 = parts.next()?.parse().ok().filter(|y| (1970..=9999).contains(y))?;
+    let mut clock = parts.next()?.split(':').map(|n| n.parse::<i64>().ok().filter(|n| (0..=60).contains(n)));
+    let (h, m, s) = (clock.next()??, clock.next()??, clock.next()??);
+    // Days from civil (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+    let y = if month <= 2 { year - 1 } else { year };
+    let era = y.div_euclid(400);
+    let year_of_era = y.rem_euclid(400);
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    let days = era * 146_097 + day_of_era - 719_468;
+    Some(days * 86_400 + h * 3_600 + m * 60 + s)
+}
+
+/// Where a redirect leads.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Redirect {
+    /// To the same scheme, host and port.
+    SameOrigin,
+    /// Elsewhere; never followed, since the key would go along.
+    Elsewhere,
+    /// No `Location`, or one that says nothing.
+    Nowhere,
+}
+
+/// Compares a redirect's `Location` with the URL that was asked.
+pub fn redirect(asked: &str, location: Option<&str>) -> Redirect {
+    let Some(location) = location.map(str::trim).filter(|l| !l.is_empty()) else { return Redirect::Nowhere };
+    let Some((scheme, authority)) = origin(asked) else { return Redirect::Elsewhere };
+    let target = match location.strip_prefix("//") {
+        Some(_) => origin(&format!("{scheme}:{location}")),
+        None if !location.contains("://") => return Redirect::SameOrigin,
+        None => origin(location),
+    };
+    match target {
+        Some(target) if target == (scheme, authority) => Redirect::SameOrigin,
+        _ => Redirect::Elsewhere,
+    }
+}
+
+/// Scheme and `host:port` of a URL, lower case, the port written out, user info dropped.
+fn origin(url: &str) -> Option<(String, String)> {
+    let (scheme, rest) = url.split_once("://")?;
+    let scheme = scheme.to_ascii_lowercase();
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let host = authority.rsplit('@').next()?.to_ascii_lowercase();
+    let has_port = host
+        .rsplit_once(':')
+        .is_some_and(|(_, port)| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()));
+    let host = match (has_port, scheme.as_str()) {
+        (true, _) => host,
+        (false, "http") => format!("{host}:80"),
+        (false, "https") => format!("{host}:443"),
+        (false, _) => host,
+    };
+    Some((scheme, host))
+}

@@ -1,0 +1,249 @@
+//! A request to the engine, read without copying its prompt.
+//!
+//! Only what the engine acts on is kept: counts of words, hashes of blocks, flags. The prompt itself is gone after
+//! parsing, so that thousands of waiting requests cost no memory for text that nobody will read.
+
+use std::borrow::Cow;
+
+use plimsoll_model::Protocol;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// Words per block of [`Asked::blocks`]; the page size that vLLM uses for its KV cache.
+pub const BLOCK_WORDS: usize = 16;
+
+/// Longest output that may be asked for, in tokens.
+const OUTPUT_MAX: u32 = 1 << 20;
+
+/// Which endpoint a request came to.
+pub type Endpoint = Protocol;
+
+/// What a request asks for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Asked {
+    /// The endpoint.
+    pub endpoint: Endpoint,
+    /// Model name as sent; empty where none was.
+    pub model: String,
+    /// Is a stream wanted?
+    pub stream: bool,
+    /// Words of the prompt: all messages, or all inputs together.
+    pub prompt_tokens: u32,
+    /// Output tokens at most; `None` = not said.
+    pub max_tokens: Option<u32>,
+    /// Is the end pinned to `max_tokens`?
+    pub ignore_eos: bool,
+    /// Is a usage chunk wanted at the end of the stream?
+    pub include_usage: bool,
+    /// Is a running total wanted in every chunk?
+    pub continuous_usage: bool,
+    /// Inputs of an embeddings request, else 1.
+    pub inputs: u32,
+    /// Numbers per embedding, if said.
+    pub dimensions: Option<u32>,
+    /// Are embeddings wanted as base64?
+    pub base64: bool,
+    /// Hashes of the prompt's full blocks of [`BLOCK_WORDS`] words, each chained to the one before: equal hash = equal
+    /// text up to and including that block.
+    pub blocks: Vec<u64>,
+}
+
+/// A request that cannot be served, with the status it is answered with.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct BadRequest {
+    /// HTTP status.
+    pub status: u16,
+    /// What is wrong.
+    pub message: String,
+    /// The field it is about, if any.
+    pub param: Option<&'static str>,
+}
+
+fn bad(param: &'static str, message: impl Into<String>) -> BadRequest {
+    BadRequest { status: 400, message: message.into(), param: Some(param) }
+}
+
+#[derive(Deserialize)]
+struct Body<'a> {
+    #[serde(borrow, default)]
+    model: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    messages: Option<Vec<Message<'a>>>,
+    #[serde(borrow, default)]
+    prompt: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    input: Option<&'a RawValue>,
+    stream: Option<bool>,
+    max_tokens: Option<i64>,
+    max_completion_tokens: Option<i64>,
+    max_output_tokens: Option<i64>,
+    ignore_eos: Option<bool>,
+    n: Option<i64>,
+    stream_options: Option<StreamOptions>,
+    dimensions: Option<i64>,
+    #[serde(borrow, default)]
+    encoding_format: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct StreamOptions {
+    include_usage: Option<bool>,
+    continuous_usage_stats: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct Message<'a> {
+    #[serde(borrow, default)]
+    content: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct TextPart<'a> {
+    #[serde(borrow, default)]
+    text: Option<Cow<'a, str>>,
+}
+
+/// Reads a request body of at most `body_max` bytes.
+pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<Asked, BadRequest> {
+    if body.len() > body_max {
+        let message = format!("request body of {} bytes is over the limit of {body_max}", body.len());
+        return Err(BadRequest { status: 413, message, param: None });
+    }
+    let body: Body<'_> = serde_json::from_slice(body).map_err(|why| BadRequest {
+        status: 400,
+        message: format!("request body is not valid: {why}"),
+        param: None,
+    })?;
+    let mut words = Words::default();
+    let mut inputs = 1;
+    match endpoint {
+        Protocol::Chat => {
+            let messages = body.messages.as_ref().filter(|messages| !messages.is_empty());
+            for message in
+                messages.ok_or_else(|| bad("messages", "messages is required and must not be empty"))?
+            {
+                if let Some(content) = message.content {
+                    words.content("messages", content)?;
+                }
+            }
+        }
+        Protocol::Completions => {
+            let prompt = body.prompt.ok_or_else(|| bad("prompt", "prompt is required"))?;
+            words.texts("prompt", prompt)?;
+        }
+        Protocol::Responses => {
+            let input = body.input.ok_or_else(|| bad("input", "input is required"))?;
+            words.response_input(input)?;
+        }
+        Protocol::Embeddings | Protocol::Http => {
+            let input = body.input.ok_or_else(|| bad("input", "input is required"))?;
+            inputs = words.texts("input", input)?;
+        }
+    }
+    if body.n.is_some_and(|n| n != 1) {
+        return Err(bad("n", "only n = 1 is served"));
+    }
+    let options = body.stream_options.unwrap_or_default();
+    Ok(Asked {
+        endpoint,
+        model: body.model.unwrap_or_default().into_owned(),
+        stream: body.stream.unwrap_or(false),
+        prompt_tokens: words.count,
+        max_tokens: positive(
+            "max_tokens",
+            body.max_completion_tokens.or(body.max_tokens).or(body.max_output_tokens),
+        )?,
+        ignore_eos: body.ignore_eos.unwrap_or(false),
+        include_usage: options.include_usage.unwrap_or(false),
+        continuous_usage: options.continuous_usage_stats.unwrap_or(false),
+        inputs,
+        dimensions: positive("dimensions", body.dimensions)?,
+        base64: match body.encoding_format.as_deref() {
+            None | Some("float") => false,
+            Some("base64") => true,
+            Some(_) => return Err(bad("encoding_format", "encoding_format must be float or base64")),
+        },
+        blocks: words.blocks,
+    })
+}
+
+fn positive(param: &'static str, value: Option<i64>) -> Result<Option<u32>, BadRequest> {
+    match value.map(u32::try_from) {
+        None => Ok(None),
+        Some(Ok(n)) if (1..=OUTPUT_MAX).contains(&n) => Ok(Some(n)),
+        Some(_) => Err(bad(param, format!("{param} must be between 1 and {OUTPUT_MAX}"))),
+    }
+}
+
+/// Counts words and hashes blocks of them.
+#[derive(Default)]
+struct Words {
+    count: u32,
+    blocks: Vec<u64>,
+    hash: u64,
+    in_block: usize,
+}
+
+impl Words {
+    /// FNV-1a over the words, a separator after each; a block's hash goes on from the one before it.
+    fn text(&mut self, text: &str) {
+        for word in text.split_ascii_whitespace() {
+            if self.count == 0 {
+                self.hash = 0xcbf2_9ce4_8422_2325;
+            }
+            for byte in word.bytes().chain([b' ']) {
+                self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+            }
+            self.count = self.count.saturating_add(1);
+            self.in_block += 1;
+            if self.in_block == BLOCK_WORDS {
+                self.in_block = 0;
+                self.blocks.push(self.hash);
+            }
+        }
+    }
+
+    /// A message's content: a text, a list of parts, or null.
+    fn content(&mut self, param: &'static str, raw: &RawValue) -> Result<(), BadRequest> {
+        if raw.get().starts_with('[') {
+            let parts: Vec<TextPart<'_>> = read(param, raw)?;
+            parts.iter().filter_map(|part| part.text.as_deref()).for_each(|text| self.text(text));
+            return Ok(());
+        }
+        let text: Option<Cow<'_, str>> = read(param, raw)?;
+        self.text(&text.unwrap_or_default());
+        Ok(())
+    }
+
+    /// A text or a list of texts; returns how many.
+    fn texts(&mut self, param: &'static str, raw: &RawValue) -> Result<u32, BadRequest> {
+        if !raw.get().starts_with('[') {
+            let text: Cow<'_, str> = read(param, raw)?;
+            self.text(&text);
+            return Ok(1);
+        }
+        let texts: Vec<Cow<'_, str>> = read(param, raw)?;
+        if texts.is_empty() {
+            return Err(bad(param, format!("{param} must not be empty")));
+        }
+        texts.iter().for_each(|text| self.text(text));
+        Ok(u32::try_from(texts.len()).unwrap_or(u32::MAX))
+    }
+
+    fn response_input(&mut self, raw: &RawValue) -> Result<(), BadRequest> {
+        if !raw.get().starts_with('[') {
+            return self.texts("input", raw).map(|_| ());
+        }
+        let messages: Vec<Message<'_>> = read("input", raw)?;
+        messages
+            .iter()
+            .filter_map(|message| message.content)
+            .try_for_each(|content| self.content("input", content))
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(param: &'static str, raw: &'a RawValue) -> Result<T, BadRequest> {
+    serde_json::from_str(raw.get()).map_err(|_| bad(param, format!("{param} has a type that is not served")))
+}

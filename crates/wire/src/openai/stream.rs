@@ -1,0 +1,176 @@
+//! The chunks of a streamed answer.
+//!
+//! All that two chunks of one stream share is printed once, when the stream begins; a token's chunk is then a copy of some
+//! 200 bytes with its text put in, without a JSON writer and without allocating.
+
+use bytes::{BufMut, BytesMut};
+use plimsoll_model::Protocol;
+
+use super::request::Asked;
+use crate::template::escape;
+
+/// Writes one stream's chunks, each as a complete event, into a buffer of the caller's.
+#[derive(Clone, Debug)]
+pub struct ChunkWriter {
+    chat: bool,
+    /// `data: {"id":…,"choices":[`
+    open: Vec<u8>,
+    prompt_tokens: u32,
+    tokens: u32,
+    include_usage: bool,
+    continuous_usage: bool,
+}
+
+impl ChunkWriter {
+    /// For a stream with this id (`chatcmpl-…`, made by the caller), `created` in seconds since 1970. Every endpoint but
+    /// chat is written as completions.
+    pub fn new(asked: &Asked, id: &str, created: i64, model: &str) -> ChunkWriter {
+        let chat = asked.endpoint == Protocol::Chat;
+        let object = if chat { "chat.completion.chunk" } else { "text_completion" };
+        let mut open = String::with_capacity(128 + id.len() + model.len());
+        open.push_str("data: {\"id\":\"");
+        escape(id, &mut open);
+        open.push_str("\",\"object\":\"");
+        open.push_str(object);
+        open.push_str("\",\"created\":");
+        open.push_str(&created.to_string());
+        open.push_str(",\"model\":\"");
+        escape(model, &mut open);
+        open.push_str("\",\"choices\":[");
+        ChunkWriter {
+            chat,
+            open: open.into_bytes(),
+            prompt_tokens: asked.prompt_tokens,
+            tokens: 0,
+            include_usage: asked.include_usage,
+            continuous_usage: asked.continuous_usage,
+        }
+    }
+
+    /// Tokens written so far.
+    pub fn tokens(&self) -> u32 {
+        self.tokens
+    }
+
+    /// The chunk that names the role; completions have none.
+    pub fn role(&self, out: &mut BytesMut) {
+        if self.chat {
+            self.chunk(
+                out,
+                br#"{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}"#,
+            );
+        }
+    }
+
+    /// A chunk with the text of `tokens` tokens.
+    pub fn token(&mut self, out: &mut BytesMut, text: &str, tokens: u32) {
+        self.tokens = self.tokens.saturating_add(tokens);
+        out.reserve(self.open.len() + text.len() + 192);
+        out.put_slice(&self.open);
+        out.put_slice(if self.chat {
+            br#"{"index":0,"delta":{"content":""#
+        } else {
+            br#"{"index":0,"text":""#
+        });
+        put_escaped(out, text);
+        out.put_slice(if self.chat {
+            br#""},"logprobs":null,"finish_reason":null}]"#
+        } else {
+            br#"","logprobs":null,"finish_reason":null}]"#
+        });
+        self.running(out);
+        out.put_slice(b"}\n\n");
+    }
+
+    /// The chunk that says why it ended: `stop`, `length`, …
+    pub fn finish(&self, out: &mut BytesMut, reason: &str) {
+        let mut choice = String::with_capacity(96);
+        choice.push_str(if self.chat { r#"{"index":0,"delta":{}"# } else { r#"{"index":0,"text":"""# });
+        choice.push_str(r#","logprobs":null,"finish_reason":""#);
+        escape(reason, &mut choice);
+        choice.push_str("\"}");
+        self.chunk(out, choice.as_bytes());
+    }
+
+    /// The usage chunk, if it was asked for, and `[DONE]`.
+    pub fn end(&self, out: &mut BytesMut) {
+        if self.include_usage {
+            out.put_slice(&self.open);
+            out.put_slice(b"]");
+            self.usage(out);
+            out.put_slice(b"}\n\n");
+        }
+        out.put_slice(b"data: [DONE]\n\n");
+    }
+
+    /// An error inside the stream, in vLLM's shape, and `[DONE]`.
+    pub fn error(&self, out: &mut BytesMut, message: &str, code: u16) {
+        let mut text = String::from(r#"data: {"error": {"message": ""#);
+        escape(message, &mut text);
+        text.push_str(&format!(
+            "\", \"type\": \"InternalServerError\", \"param\": null, \"code\": {code}}}}}\n\ndata: [DONE]\n\n"
+        ));
+        out.put_slice(text.as_bytes());
+    }
+
+    fn chunk(&self, out: &mut BytesMut, choice: &[u8]) {
+        out.reserve(self.open.len() + choice.len() + 128);
+        out.put_slice(&self.open);
+        out.put_slice(choice);
+        out.put_slice(b"]");
+        self.running(out);
+        out.put_slice(b"}\n\n");
+    }
+
+    fn running(&self, out: &mut BytesMut) {
+        if self.continuous_usage {
+            self.usage(out);
+        }
+    }
+
+    fn usage(&self, out: &mut BytesMut) {
+        let mut digits = [0_u8; 10];
+        out.put_slice(b",\"usage\":{\"prompt_tokens\":");
+        out.put_slice(decimal(self.prompt_tokens, &mut digits));
+        out.put_slice(b",\"total_tokens\":");
+        out.put_slice(decimal(self.prompt_tokens.saturating_add(self.tokens), &mut digits));
+        out.put_slice(b",\"completion_tokens\":");
+        out.put_slice(decimal(self.tokens, &mut digits));
+        out.put_slice(b"}");
+    }
+}
+
+fn put_escaped(out: &mut BytesMut, text: &str) {
+    if text.bytes().all(|b| b >= 0x20 && b != b'"' && b != b'\\') {
+        out.put_slice(text.as_bytes());
+        return;
+    }
+    let mut escaped = String::with_capacity(text.len() + 8);
+    escape(text, &mut escaped);
+    out.put_slice(escaped.as_bytes());
+}
+
+/// The decimal digits of `n`, written at the end of `digits`.
+fn decimal(mut n: u32, digits: &mut [u8; 10]) -> &[u8] {
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (n % 10) as u8;
+        n /= 10;
+        if n == 0 {
+            return &digits[at..];
+        }
+    }
+}
+
+/// The engine's vocabulary: word `n` of an endless text, with the blank before it, so that a text made of `n` of them
+/// counts `n` tokens. Two words in a row always differ.
+pub fn word(n: u64) -> &'static str {
+    const WORDS: [&str; 32] = [
+        " load", " line", " draft", " keel", " water", " winter", " summer", " fresh", " salt", " tide",
+        " hull", " deck", " mast", " sail", " stern", " bow", " port", " ballast", " cargo", " harbour",
+        " anchor", " rope", " wind", " wave", " storm", " calm", " chart", " compass", " pilot", " watch",
+        " bell", " log",
+    ];
+    WORDS[(n % WORDS.len() as u64) as usize]
+}

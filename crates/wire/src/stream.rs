@@ -1,0 +1,245 @@
+//! The events of a streamed answer, read one by one.
+//!
+//! Chunks that fit the stream's learnt form (see `form`) are not parsed at all; the rest is read by serde into borrowed
+//! structs. Under a protocol of OpenAI's a chunk that is not its JSON stops the decoding; under
+//! [`Protocol::Http`] every event that does not say otherwise counts as generated, since nothing is known of it.
+
+use plimsoll_model::{EventKind, Protocol};
+
+use crate::chunk::{Chunk, Other, Response, ResponseEvent, Usage};
+use crate::decode::Decoded;
+use crate::fault::Fault;
+use crate::form::Forms;
+use crate::head::bounded;
+use crate::sse::Item;
+use crate::tally::{Tally, View};
+use crate::whole;
+
+/// What is known of a stream so far.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    protocol: Protocol,
+    pub tally: Tally,
+    forms: Forms,
+    form_of: FormOf,
+    /// Events with data so far.
+    pub events: u64,
+    /// What is wrong with the bytes, once something is.
+    pub malformed: Option<String>,
+}
+
+/// The fixed facts of the chunks that fit the form.
+#[derive(Debug, Default)]
+struct FormOf {
+    index: u32,
+    kind: Option<EventKind>,
+    usage: Option<Usage>,
+}
+
+impl Stream {
+    pub fn new(protocol: Protocol, keep_text: bool) -> Stream {
+        let mut tally = Tally::new(keep_text);
+        tally.prompts_add = protocol == Protocol::Completions;
+        Stream {
+            protocol,
+            tally,
+            forms: Forms::default(),
+            form_of: FormOf::default(),
+            events: 0,
+            malformed: None,
+        }
+    }
+
+    /// Takes the next item; what it decodes to is appended to `out`. Nothing counts after `[DONE]`.
+    pub fn item(&mut self, item: Item<'_>, out: &mut Vec<Decoded>) {
+        if self.malformed.is_some() || self.tally.done {
+            return;
+        }
+        let decoded = match item {
+            Item::Comment => Ok(Decoded::of(EventKind::Empty)),
+            Item::Event { name, data } => {
+                self.events += 1;
+                self.event(name, data)
+            }
+            Item::Stray(line) if line[0] == b'<' => Err("markup inside an event stream".to_owned()),
+            Item::Stray(line) => {
+                self.events += 1;
+                self.event(b"", line)
+            }
+        };
+        match decoded {
+            Ok(decoded) => out.push(decoded),
+            Err(why) => self.malformed = Some(why),
+        }
+    }
+
+    fn event(&mut self, name: &[u8], data: &[u8]) -> Result<Decoded, String> {
+        if let Some(filled) = self.forms.fill(data) {
+            let mut usage = self.form_of.usage;
+            if let Some(usage) = &mut usage {
+                usage.output = filled.output.or(usage.output);
+                usage.reasoning = filled.reasoning.or(usage.reasoning);
+            }
+            let view = View { kind: self.form_of.kind, text: filled.text, ..View::default() };
+            return Ok(self.tally.choice(self.form_of.index, &view, usage));
+        }
+        self.read(name, data)
+    }
+
+    /// Reads an event in full.
+    fn read(&mut self, name: &[u8], data: &[u8]) -> Result<Decoded, String> {
+        let data = std::str::from_utf8(data).map_err(|_| "an event that is not UTF-8".to_owned())?;
+        match data.trim() {
+            "" => return Ok(Decoded::of(EventKind::Empty)),
+            "[DONE]" => {
+                self.tally.done = true;
+                return Ok(Decoded::of(EventKind::Done));
+            }
+            _ => {}
+        }
+        if name == b"error" {
+            return Ok(self.error(data));
+        }
+        match self.protocol {
+            Protocol::Chat | Protocol::Completions | Protocol::Embeddings => self.chunk(data),
+            Protocol::Responses => self.response_event(data),
+            Protocol::Http => Ok(self.other(data)),
+        }
+    }
+
+    fn error(&mut self, json: &str) -> Decoded {
+        self.tally.error.get_or_insert_with(|| Fault::from_json(json));
+        Decoded::of(EventKind::Error)
+    }
+
+    fn chunk(&mut self, data: &str) -> Result<Decoded, String> {
+        let chunk: Chunk<'_> = serde_json::from_str(data).map_err(|why| not_json(&why))?;
+        if chunk.complains() {
+            return Ok(self.error(data));
+        }
+        let decoded = self.tally.chunk(&chunk);
+        if self.forms.learns()
+            && chunk.choices.more.is_empty()
+            && matches!(decoded.kind, EventKind::Content | EventKind::Reasoning)
+        {
+            self.learn(data, &chunk, decoded.kind);
+        }
+        Ok(decoded)
+    }
+
+    /// Learns the form of a chunk that holds nothing but one text (and counts).
+    fn learn(&mut self, data: &str, chunk: &Chunk<'_>, kind: EventKind) {
+        let Some(choice) = &chunk.choices.first else { return };
+        if !choice.finish_reason.is_empty() || chunk.timings.is_some() || chunk.time_info.is_some() {
+            return;
+        }
+        let mut texts = Vec::with_capacity(1);
+        texts.push(&choice.text);
+        if let Some(delta) = &choice.delta {
+            if delta.role.is_named() || delta.functions().next().is_some() {
+                return;
+            }
+            texts.extend([&delta.content, &delta.reasoning, &delta.reasoning_content, &delta.refusal]);
+        }
+        texts.retain(|text| !text.is_empty());
+        let [only] = texts[..] else { return };
+        let usage = chunk.usage.as_ref();
+        if usage.is_some_and(|usage| usage.stages().next().is_some()) || choice.message.is_some() {
+            return;
+        }
+        if self.forms.learn(data, only.get()) {
+            self.form_of = FormOf {
+                index: choice.index.0.unwrap_or(0),
+                kind: Some(kind),
+                usage: usage.map(|usage| usage.usage()),
+            };
+        }
+    }
+
+    fn response_event(&mut self, data: &str) -> Result<Decoded, String> {
+        let event: ResponseEvent<'_> = serde_json::from_str(data).map_err(|why| not_json(&why))?;
+        let kind = event.kind.get();
+        let token = match kind {
+            "response.output_text.delta" | "response.refusal.delta" => Some(EventKind::Content),
+            "response.function_call_arguments.delta"
+            | "response.mcp_call_arguments.delta"
+            | "response.custom_tool_call_input.delta" => Some(EventKind::ToolCall),
+            _ if kind.starts_with("response.reasoning") && kind.ends_with(".delta") => {
+                Some(EventKind::Reasoning)
+            }
+            _ => None,
+        };
+        if let Some(token) = token {
+            let text = event.delta.get();
+            let view = View {
+                kind: (!text.is_empty()).then_some(token),
+                text,
+                named: Some(token),
+                ..View::default()
+            };
+            return Ok(self.tally.choice(0, &view, None));
+        }
+        match kind {
+            "response.completed" | "response.incomplete" | "response.failed" | "response.cancelled" => {
+                let raw = event.response.map_or("{}", |raw| raw.get());
+                let response: Response<'_> = serde_json::from_str(raw).map_err(|why| not_json(&why))?;
+                if kind == "response.failed" || response.error.is_some() {
+                    self.tally.done = true;
+                    return Ok(self.error(response.error.map_or(data, |error| error.get())));
+                }
+                whole::close_response(&response, &mut self.tally);
+                self.tally.done = true;
+                Ok(Decoded::of(EventKind::Finish))
+            }
+            "error" => Ok(self.error(data)),
+            _ if event.error.is_some() && event.response.is_none() => Ok(self.error(data)),
+            "response.created"
+            | "response.in_progress"
+            | "response.queued"
+            | "response.output_item.added" => Ok(Decoded::of(EventKind::Role)),
+            _ => Ok(Decoded::of(EventKind::Empty)),
+        }
+    }
+
+    /// An event of an unknown protocol: generated, unless it says otherwise.
+    fn other(&mut self, data: &str) -> Decoded {
+        let Ok(chunk) = serde_json::from_str::<Chunk<'_>>(data) else {
+            let view = View { kind: Some(EventKind::Content), text: data, ..View::default() };
+            return self.tally.choice(0, &view, None);
+        };
+        if chunk.error.is_some() {
+            return self.error(data);
+        }
+        if chunk.choices.named {
+            return self.tally.chunk(&chunk);
+        }
+        let other: Other<'_> = serde_json::from_str(data).unwrap_or_default();
+        if let Some(raw) = chunk.timings {
+            self.tally.timings(raw.get());
+        }
+        let usage = whole::other_usage(&other, chunk.usage.as_ref().map(|usage| usage.usage()));
+        let text = whole::other_text(&other);
+        let details = other.details.as_ref().map(|details| details.finish_reason.get()).unwrap_or_default();
+        let ended = !details.is_empty() || [other.done, other.stop].into_iter().flatten().any(|flag| flag.0);
+        let reason =
+            [details, other.done_reason.get(), other.stop_type.get()].into_iter().find(|r| !r.is_empty());
+        let known = text.is_some() || ended || usage.is_some();
+        let kind = match text {
+            Some("") => None,
+            Some(_) => Some(EventKind::Content),
+            None => (!known).then_some(EventKind::Content),
+        };
+        let view = View {
+            kind,
+            text: text.unwrap_or_default(),
+            named: text.map(|_| EventKind::Content),
+            role: false,
+            finish: if ended { reason.unwrap_or("stop") } else { "" },
+        };
+        self.tally.choice(0, &view, usage)
+    }
+}
+
+fn not_json(why: &serde_json::Error) -> String {
+    format!("an event that is not the JSON it should be: {}", bounded(&why.to_string(), 200))
+}

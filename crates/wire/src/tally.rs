@@ -1,0 +1,386 @@
+//! What the events of one answer add up to: tokens, finish, text, repetition.
+//!
+//! **Tokens.** Servers account in four ways, and all four are met in the wild: one total at the end; a running total in
+//! every chunk (take the last); one total per choice, each in a chunk without choices (llama.cpp with n = 2: add); one
+//! total per prompt of a batch, in that prompt's finish chunk (llama.cpp: add). So accounting is kept per choice, where a
+//! later one replaces an earlier one, and apart for chunks without choices, which are added only when there are as many
+//! of them as choices and more than one.
+//!
+//! **Growth without text.** A chunk with an empty delta whose running total grew carried a token whose text is held back
+//! or invisible (vLLM's `reasoning: ""`, an end-of-text token on the finish chunk). It is a token event: of the kind its
+//! delta names, else of the kind before. This holds only while every token event so far came with a running total and
+//! the choice has not finished; a lone total at the end never makes its chunk a token event.
+
+use plimsoll_model::{EventKind, ServerStage, Tokens, TokensRule};
+
+use crate::chunk::{Choice, Chunk, Delta, RawUsage, Usage};
+use crate::decode::Decoded;
+use crate::fault::Fault;
+use crate::head::{bounded, push_stage};
+
+/// Choices told apart; what lies beyond shares the last place.
+const CHOICES_MAX: usize = 128;
+/// Longest text kept, in bytes.
+const TEXT_MAX: usize = 16 << 20;
+/// Longest piece that is watched for repetition, in bytes.
+const PIECE_MAX: usize = 256;
+/// So many equal pieces, and nothing else, are a loop.
+const REPEATS: u32 = 16;
+
+/// One choice as one event shows it.
+#[derive(Debug, Default)]
+pub(crate) struct View<'a> {
+    /// Set when something generated is in it.
+    pub kind: Option<EventKind>,
+    /// The generated text.
+    pub text: &'a str,
+    /// The kind of the field that was there, if only empty.
+    pub named: Option<EventKind>,
+    pub role: bool,
+    pub finish: &'a str,
+}
+
+/// What is remembered of one choice.
+#[derive(Debug, Default)]
+struct ChoiceState {
+    index: u32,
+    /// Tokens handed out to events so far.
+    counted: u32,
+    /// A running total came before the end.
+    running: bool,
+    /// A token event came without a running total.
+    unaccounted: bool,
+    finished: bool,
+    last_kind: Option<EventKind>,
+    usage: Option<Usage>,
+}
+
+/// The sums over one answer.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    choices: Vec<ChoiceState>,
+    bare: Vec<Usage>,
+    /// Prompts of a batch have accounts of their own, which add up.
+    pub prompts_add: bool,
+    pub token_events: u64,
+    pub generated: bool,
+    pub finish_reason: Option<String>,
+    pub done: bool,
+    pub error: Option<Fault>,
+    pub stages: Vec<ServerStage>,
+    pub text: Option<String>,
+    timings: Option<Usage>,
+    repeat: Repeat,
+}
+
+impl Tally {
+    pub fn new(keep_text: bool) -> Tally {
+        Tally { text: keep_text.then(String::new), ..Tally::default() }
+    }
+
+    /// Takes a chunk of chat completions or completions.
+    pub fn chunk(&mut self, chunk: &Chunk<'_>) -> Decoded {
+        self.side_facts(chunk);
+        let mut usage = chunk.usage.as_ref().map(RawUsage::usage);
+        let Some(first) = &chunk.choices.first else {
+            return match usage {
+                Some(usage) => {
+                    self.bare_usage(usage);
+                    Decoded::of(EventKind::Usage)
+                }
+                None => Decoded::of(EventKind::Empty),
+            };
+        };
+        let mut event = self.choice(first.index.0.unwrap_or(0), &view(first), usage.take());
+        for choice in &chunk.choices.more {
+            event = event.and(self.choice(choice.index.0.unwrap_or(0), &view(choice), None));
+        }
+        event
+    }
+
+    /// Takes one choice of one event, with the accounting that came along.
+    pub fn choice(&mut self, index: u32, view: &View<'_>, usage: Option<Usage>) -> Decoded {
+        let state = self.state(index);
+        let mut kind = view.kind;
+        let mut tokens = 0;
+        match usage.and_then(|usage| usage.output) {
+            Some(total) => {
+                let grown = total.saturating_sub(state.counted);
+                if kind.is_none() && grown > 0 && state.running && !state.unaccounted && !state.finished {
+                    kind = Some(view.named.or(state.last_kind).unwrap_or(EventKind::Content));
+                }
+                if kind.is_some() && !state.unaccounted {
+                    state.counted = state.counted.max(total);
+                    match u16::try_from(grown) {
+                        Ok(n) => tokens = n,
+                        Err(_) => state.unaccounted = true,
+                    }
+                }
+                state.running |= !state.finished && view.finish.is_empty() && !state.unaccounted;
+            }
+            None => state.unaccounted |= kind.is_some(),
+        }
+        if usage.is_some() {
+            state.usage = usage;
+        }
+        state.finished |= !view.finish.is_empty();
+        state.last_kind = kind.or(state.last_kind);
+        if !view.finish.is_empty() && self.finish_reason.is_none() {
+            self.finish_reason = Some(bounded(view.finish, 64));
+        }
+        if let Some(kind) = kind {
+            self.token_events += 1;
+            self.generated = true;
+            let visible = !view.text.is_empty() && kind != EventKind::Reasoning;
+            if !view.text.is_empty() {
+                self.repeat.piece(view.text);
+            }
+            if kind == EventKind::Content && index == 0 {
+                self.keep(view.text);
+            }
+            return Decoded { kind, tokens, visible };
+        }
+        Decoded::of(if !view.finish.is_empty() {
+            EventKind::Finish
+        } else if view.role {
+            EventKind::Role
+        } else if usage.is_some() && view.named.is_none() {
+            EventKind::Usage
+        } else {
+            EventKind::Empty
+        })
+    }
+
+    /// Takes the choices of a whole answer.
+    pub fn whole(&mut self, chunk: &Chunk<'_>) {
+        self.side_facts(chunk);
+        for choice in chunk.choices.iter() {
+            let view = view(choice);
+            let index = choice.index.0.unwrap_or(0);
+            self.state(index).finished = true;
+            if self.finish_reason.is_none() && !view.finish.is_empty() {
+                self.finish_reason = Some(bounded(view.finish, 64));
+            }
+            if view.kind.is_some() {
+                self.generated = true;
+                self.words(view.text);
+            }
+            if index == 0 && view.kind == Some(EventKind::Content) {
+                self.keep(view.text);
+            }
+        }
+        if let Some(usage) = &chunk.usage {
+            self.bare_usage(usage.usage());
+        }
+    }
+
+    /// Takes a text that came whole, word by word, for the sake of repetition.
+    pub fn words(&mut self, text: &str) {
+        for word in text.split_whitespace() {
+            self.repeat.piece(word);
+        }
+    }
+
+    pub fn keep(&mut self, text: &str) {
+        if let Some(kept) = &mut self.text
+            && kept.len() + text.len() <= TEXT_MAX
+        {
+            kept.push_str(text);
+        }
+    }
+
+    pub fn bare_usage(&mut self, usage: Usage) {
+        if self.bare.len() == CHOICES_MAX {
+            self.bare.pop();
+        }
+        self.bare.push(usage);
+    }
+
+    fn side_facts(&mut self, chunk: &Chunk<'_>) {
+        if let Some(usage) = &chunk.usage {
+            for (name, ms) in usage.stages() {
+                push_stage(&mut self.stages, name, ms);
+            }
+        }
+        if let Some(raw) = chunk.timings {
+            self.timings(raw.get());
+        }
+        if let Some(raw) = chunk.time_info {
+            self.stage_fields(raw.get(), "_time", 1e3);
+        }
+    }
+
+    /// llama.cpp's `timings`: stage times in ms, and counts that stand in where no usage came.
+    pub fn timings(&mut self, json: &str) {
+        self.stage_fields(json, "_ms", 1.0);
+        #[derive(serde::Deserialize, Default)]
+        #[serde(default)]
+        struct Timings {
+            cache_n: crate::chunk::Count,
+            prompt_n: crate::chunk::Count,
+            predicted_n: crate::chunk::Count,
+        }
+        if let Ok(timings) = serde_json::from_str::<Timings>(json)
+            && timings.predicted_n.0.is_some()
+        {
+            self.timings = Some(Usage {
+                prompt: timings.prompt_n.0.map(|n| n.saturating_add(timings.cache_n.0.unwrap_or(0))),
+                output: timings.predicted_n.0,
+                cached: timings.cache_n.0,
+                reasoning: None,
+            });
+        }
+    }
+
+    /// Every number of a flat object whose name ends in `suffix`, as a stage; `scale` turns it into ms.
+    fn stage_fields(&mut self, json: &str, suffix: &str, scale: f64) {
+        let Ok(serde_json::Value::Object(fields)) = serde_json::from_str(json) else { return };
+        for (name, value) in &fields {
+            let Some(stage) = name.strip_suffix(suffix) else { continue };
+            if let Some(n) = value.as_f64().filter(|_| !stage.contains("_per_")) {
+                push_stage(&mut self.stages, stage, n * scale);
+            }
+        }
+    }
+
+    fn state(&mut self, index: u32) -> &mut ChoiceState {
+        let at = match self.choices.iter().position(|state| state.index == index) {
+            Some(at) => at,
+            None if self.choices.len() == CHOICES_MAX => CHOICES_MAX - 1,
+            None => {
+                self.choices.push(ChoiceState { index, ..ChoiceState::default() });
+                self.choices.len() - 1
+            }
+        };
+        &mut self.choices[at]
+    }
+
+    /// Has every choice that showed itself said why it ended?
+    pub fn all_finished(&self) -> bool {
+        !self.choices.is_empty() && self.choices.iter().all(|state| state.finished)
+    }
+
+    /// Choices seen, at least one.
+    pub fn choice_count(&self) -> u32 {
+        self.choices.len().max(1) as u32
+    }
+
+    pub fn is_repeated(&self) -> bool {
+        self.repeat.uniform && self.repeat.count >= REPEATS
+    }
+
+    /// The counts of the whole answer, and how tokens fall on its events.
+    pub fn tokens(&self) -> Tokens {
+        let usage = self.usage();
+        let output = usage.output;
+        let counted: u64 = self.choices.iter().map(|state| u64::from(state.counted)).sum();
+        let accounted = self.choices.iter().all(|state| !state.unaccounted);
+        let rule = match output.map(u64::from) {
+            Some(total) if self.token_events > 0 && accounted && counted == total => TokensRule::UsageRunning,
+            Some(total) if self.token_events > 0 && total == self.token_events => TokensRule::UsageTotal,
+            _ => TokensRule::Unknown,
+        };
+        Tokens { prompt: usage.prompt, output, reasoning: usage.reasoning, cached: usage.cached, rule }
+    }
+
+    fn usage(&self) -> Usage {
+        if self.bare.len() > 1 && self.bare.len() == self.choices.len() {
+            // Each choice's own account of one prompt.
+            return sum(self.bare.iter(), false);
+        }
+        if let Some(last) = self.bare.last() {
+            return *last;
+        }
+        let own = || self.choices.iter().filter_map(|state| state.usage.as_ref());
+        if own().next().is_some() {
+            return sum(own(), self.prompts_add);
+        }
+        self.timings.unwrap_or_default()
+    }
+}
+
+/// Adds accounts. Of one prompt with several choices the prompt counts once, at its least cached.
+fn sum<'a>(parts: impl Iterator<Item = &'a Usage>, prompts_add: bool) -> Usage {
+    fn join(a: Option<u32>, b: Option<u32>, with: fn(u32, u32) -> u32) -> Option<u32> {
+        match (a, b) {
+            (Some(a), Some(b)) => Some(with(a, b)),
+            (a, b) => a.or(b),
+        }
+    }
+    parts.fold(Usage::default(), |a, b| Usage {
+        prompt: join(a.prompt, b.prompt, if prompts_add { u32::saturating_add } else { u32::max }),
+        output: join(a.output, b.output, u32::saturating_add),
+        cached: join(a.cached, b.cached, if prompts_add { u32::saturating_add } else { u32::min }),
+        reasoning: join(a.reasoning, b.reasoning, u32::saturating_add),
+    })
+}
+
+/// Looks at one choice.
+fn view<'a>(choice: &'a Choice<'a>) -> View<'a> {
+    let mut view = View { finish: choice.finish_reason.get(), ..View::default() };
+    if let Some(delta) = choice.delta.as_ref().or(choice.message.as_ref()) {
+        look(delta, &mut view);
+    }
+    if view.kind.is_none() && choice.text.is_named() {
+        view.text = choice.text.get();
+        view.named = Some(EventKind::Content);
+        view.kind = (!view.text.is_empty()).then_some(EventKind::Content);
+    }
+    view
+}
+
+/// Content before reasoning before tool calls, should one delta hold several: what a reader sees first decides.
+fn look<'a>(delta: &'a Delta<'a>, view: &mut View<'a>) {
+    view.role = delta.role.is_named();
+    let call = delta.functions().find(|function| !function.is_empty());
+    if !delta.says().is_empty() {
+        view.text = delta.says();
+        view.kind = Some(EventKind::Content);
+    } else if !delta.reasons().is_empty() {
+        view.text = delta.reasons();
+        view.kind = Some(EventKind::Reasoning);
+    } else if let Some(call) = call {
+        view.text = if call.arguments.is_empty() { call.name.get() } else { call.arguments.get() };
+        view.kind = Some(EventKind::ToolCall);
+    } else if delta.reasoning.is_named() || delta.reasoning_content.is_named() {
+        view.named = Some(EventKind::Reasoning);
+    } else if delta.tool_calls.is_some() {
+        view.named = Some(EventKind::ToolCall);
+    } else if delta.content.is_named() {
+        view.named = Some(EventKind::Content);
+    }
+}
+
+/// Watches for an answer made of one piece, over and over.
+///
+/// Pieces are the texts of token events (of a whole answer: its words), blanks around them aside. Only an answer that
+/// consists of *one* piece from start to end, 16 times or more, is called repeated: models repeat themselves legitimately
+/// for a while, random weights and synthetic engines cycle through small vocabularies, and an alarm that a healthy server
+/// trips is worse than none. Two different pieces anywhere clear the answer for good, so the watch costs nothing after.
+#[derive(Debug)]
+struct Repeat {
+    piece: Vec<u8>,
+    count: u32,
+    uniform: bool,
+}
+
+impl Default for Repeat {
+    fn default() -> Repeat {
+        Repeat { piece: Vec::new(), count: 0, uniform: true }
+    }
+}
+
+impl Repeat {
+    fn piece(&mut self, text: &str) {
+        if !self.uniform {
+            return;
+        }
+        let text = text.trim().as_bytes();
+        if self.count == 0 && text.len() <= PIECE_MAX {
+            self.piece = text.to_vec();
+        } else if self.piece != text {
+            self.uniform = false;
+        }
+        self.count = self.count.saturating_add(1);
+    }
+}

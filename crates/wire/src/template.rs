@@ -1,0 +1,277 @@
+//! Body templates: `{"text_input": "{{prompt}}", "parameters": {"max_tokens": {{max_tokens}}}}`.
+//!
+//! A template is parsed once and tried with sample values, so that a body which could never be valid JSON is refused
+//! before the run and not by the server at the first request. In a JSON template a placeholder inside quotes is filled
+//! with the escaped text, one outside with a whole JSON value; a general template language would make both possible to get
+//! wrong.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use plimsoll_model::{Message, Payload};
+
+/// What a placeholder stands for.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Name {
+    Prompt,
+    Messages,
+    Model,
+    MaxTokens,
+    Temperature,
+    Stream,
+    Id,
+}
+
+/// Every placeholder, as it is spelled.
+pub const PLACEHOLDERS: [&str; 7] =
+    ["prompt", "messages", "model", "max_tokens", "temperature", "stream", "id"];
+
+const NAMES: [Name; 7] =
+    [Name::Prompt, Name::Messages, Name::Model, Name::MaxTokens, Name::Temperature, Name::Stream, Name::Id];
+
+/// Why a template was refused.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TemplateError {
+    /// A placeholder that does not exist.
+    #[error("unknown placeholder {{{{{name}}}}}; known are: {}", PLACEHOLDERS.join(", "))]
+    Unknown {
+        /// As it was written.
+        name: String,
+    },
+    /// `{{` without `}}`.
+    #[error("placeholder opened at byte {at} is never closed")]
+    Unclosed {
+        /// Offset of the `{{`.
+        at: usize,
+    },
+    /// Filled in, it is not JSON, though it begins like JSON.
+    #[error("the body is not JSON once filled in: {what}")]
+    NotJson {
+        /// What the JSON reader says.
+        what: String,
+    },
+}
+
+/// A parsed template; cheap to clone.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Template {
+    parts: Arc<[Part]>,
+    json: bool,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+enum Part {
+    Literal(String),
+    Hole { name: Name, quoted: bool },
+}
+
+/// What one request fills a template with.
+#[derive(Copy, Clone, Debug)]
+pub struct Filling<'a> {
+    /// Prompt or conversation.
+    pub payload: &'a Payload,
+    /// Model name; empty where none is set.
+    pub model: &'a str,
+    /// Output tokens asked for.
+    pub max_tokens: Option<u32>,
+    /// Sampling temperature.
+    pub temperature: Option<f64>,
+    /// Is a stream wanted?
+    pub stream: bool,
+    /// The request's identity.
+    pub id: &'a str,
+}
+
+impl Template {
+    /// Parses a template.
+    pub fn parse(text: &str) -> Result<Template, TemplateError> {
+        let json = matches!(text.trim_start().as_bytes().first(), Some(b'{' | b'[' | b'"'));
+        let mut parts = Vec::new();
+        let mut quotes = Quotes::default();
+        let mut rest = text;
+        // `{{` can only be a placeholder: no JSON has it outside quotes.
+        while let Some(open) = rest.find("{{") {
+            let at = text.len() - rest.len() + open;
+            let close = rest[open..].find("}}").ok_or(TemplateError::Unclosed { at })? + open;
+            let spelled = rest[open + 2..close].trim();
+            let index = PLACEHOLDERS.iter().position(|name| *name == spelled);
+            let name =
+                index.map(|i| NAMES[i]).ok_or_else(|| TemplateError::Unknown { name: spelled.into() })?;
+            quotes.pass(&rest[..open]);
+            parts.push(Part::Literal(rest[..open].into()));
+            parts.push(Part::Hole { name, quoted: json && quotes.inside });
+            rest = &rest[close + 2..];
+        }
+        parts.push(Part::Literal(rest.into()));
+        let template = Template { parts: parts.into(), json };
+        template.check()?;
+        Ok(template)
+    }
+
+    /// The body used for [`Protocol::Http`](plimsoll_model::Protocol::Http) where none is given:
+    /// `{"prompt": "{{prompt}}", "max_tokens": {{max_tokens}}}`.
+    pub fn plain() -> Template {
+        let hole = |name, quoted| Part::Hole { name, quoted };
+        let literal = |text: &str| Part::Literal(text.into());
+        let parts = vec![
+            literal("{\"prompt\": \""),
+            hole(Name::Prompt, true),
+            literal("\", \"max_tokens\": "),
+            hole(Name::MaxTokens, false),
+            literal("}"),
+        ];
+        Template { parts: parts.into(), json: true }
+    }
+
+    /// Is the body JSON?
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Appends the filled template to `out`.
+    pub fn fill(&self, filling: &Filling<'_>, out: &mut String) {
+        for part in self.parts.iter() {
+            match part {
+                Part::Literal(text) => out.push_str(text),
+                Part::Hole { name, quoted } => self.hole(*name, *quoted, filling, out),
+            }
+        }
+    }
+
+    fn hole(&self, name: Name, quoted: bool, filling: &Filling<'_>, out: &mut String) {
+        let text: std::borrow::Cow<'_, str> = match name {
+            Name::Prompt => flat(filling.payload),
+            Name::Model => filling.model.into(),
+            Name::Id => filling.id.into(),
+            Name::Messages => messages(filling.payload).into(),
+            Name::MaxTokens => bare(filling.max_tokens, quoted).into(),
+            Name::Temperature => bare(filling.temperature, quoted).into(),
+            Name::Stream => filling.stream.to_string().into(),
+        };
+        let is_text = matches!(name, Name::Prompt | Name::Model | Name::Id);
+        match (self.json, quoted) {
+            (false, _) => out.push_str(&text),
+            (true, true) => escape(&text, out),
+            (true, false) if is_text => {
+                out.push('"');
+                escape(&text, out);
+                out.push('"');
+            }
+            (true, false) => out.push_str(&text),
+        }
+    }
+
+    /// Fills in awkward sample values and reads the result back.
+    fn check(&self) -> Result<(), TemplateError> {
+        if !self.json {
+            return Ok(());
+        }
+        let payload = Payload::Text("a \"quoted\" text\nwith \\ two lines".into());
+        for (max_tokens, temperature) in [(Some(1), Some(0.5)), (None, None)] {
+            let filling =
+                Filling { payload: &payload, model: "m", max_tokens, temperature, stream: true, id: "r-1" };
+            let mut body = String::new();
+            self.fill(&filling, &mut body);
+            serde_json::from_str::<serde::de::IgnoredAny>(&body)
+                .map_err(|why| TemplateError::NotJson { what: why.to_string() })?;
+        }
+        Ok(())
+    }
+}
+
+/// A number, or what stands for its absence: nothing inside quotes, `null` outside.
+fn bare<T: ToString>(value: Option<T>, quoted: bool) -> String {
+    match value {
+        Some(value) => value.to_string(),
+        None if quoted => String::new(),
+        None => "null".into(),
+    }
+}
+
+/// Whether a place in a JSON text lies inside quotes.
+#[derive(Default)]
+struct Quotes {
+    inside: bool,
+}
+
+impl Quotes {
+    fn pass(&mut self, text: &str) {
+        let mut escaped = false;
+        for byte in text.bytes() {
+            match byte {
+                b'"' if !escaped => self.inside = !self.inside,
+                b'\\' if !escaped && self.inside => {
+                    escaped = true;
+                    continue;
+                }
+                _ => {}
+            }
+            escaped = false;
+        }
+    }
+}
+
+/// The payload as one text: messages one after another, an empty line between.
+pub(crate) fn flat(payload: &Payload) -> std::borrow::Cow<'_, str> {
+    match payload {
+        Payload::Text(text) => text.into(),
+        Payload::Messages(messages) => match &messages[..] {
+            [only] => only.content.as_str().into(),
+            all => all.iter().map(|message| message.content.as_str()).collect::<Vec<_>>().join("\n\n").into(),
+        },
+    }
+}
+
+/// The payload as a JSON list of messages; a plain text is one message of the user.
+pub(crate) fn messages(payload: &Payload) -> String {
+    let mut out = String::with_capacity(64);
+    match payload {
+        Payload::Text(text) => {
+            out.push_str("[{\"role\":\"user\",\"content\":\"");
+            escape(text, &mut out);
+            out.push_str("\"}]");
+        }
+        Payload::Messages(all) => {
+            out.push('[');
+            for (i, Message { role, content }) in all.iter().enumerate() {
+                let role = match role {
+                    plimsoll_model::Role::System => "system",
+                    plimsoll_model::Role::User => "user",
+                    plimsoll_model::Role::Assistant => "assistant",
+                };
+                let comma = if i > 0 { "," } else { "" };
+                out.push_str(comma);
+                out.push_str("{\"role\":\"");
+                out.push_str(role);
+                out.push_str("\",\"content\":\"");
+                escape(content, &mut out);
+                out.push_str("\"}");
+            }
+            out.push(']');
+        }
+    }
+    out
+}
+
+/// Appends `text` as the inside of a JSON string (RFC 8259, section 7).
+pub(crate) fn escape(text: &str, out: &mut String) {
+    let mut from = 0;
+    for (at, byte) in text.bytes().enumerate() {
+        if byte >= 0x20 && byte != b'"' && byte != b'\\' {
+            continue;
+        }
+        out.push_str(&text[from..at]);
+        from = at + 1;
+        match byte {
+            b'"' => out.push_str("\\\""),
+            b'\\' => out.push_str("\\\\"),
+            b'\n' => out.push_str("\\n"),
+            b'\r' => out.push_str("\\r"),
+            b'\t' => out.push_str("\\t"),
+            other => {
+                let _ = write!(out, "\\u{other:04x}");
+            }
+        }
+    }
+    out.push_str(&text[from..]);
+}
