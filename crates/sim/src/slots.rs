@@ -1,0 +1,88 @@
+//! Requests in flight: dense numbers for the hot path, found by id where somebody outside names one.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// A table of requests in flight. Numbers of those that left are given out again.
+#[derive(Clone, Debug)]
+pub(crate) struct Slots<T> {
+    items: Vec<Option<T>>,
+    free: Vec<u32>,
+    by_id: HashMap<u64, u32, BuildHasherDefault<IdHasher>>,
+}
+
+impl<T> Slots<T> {
+    pub fn new() -> Slots<T> {
+        Slots { items: Vec::new(), free: Vec::new(), by_id: HashMap::default() }
+    }
+
+    /// Puts a request in and returns its number. The id must not be in the table.
+    pub fn insert(&mut self, id: u64, item: T) -> u32 {
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.items[slot as usize] = Some(item);
+                slot
+            }
+            None => {
+                self.items.push(Some(item));
+                (self.items.len() - 1) as u32
+            }
+        };
+        self.by_id.insert(id, slot);
+        slot
+    }
+
+    /// The number of the request with this id.
+    pub fn find(&self, id: u64) -> Option<u32> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// Forgets the id and keeps the number taken, for a request that is gone to the outside only.
+    pub fn forget(&mut self, id: u64) {
+        self.by_id.remove(&id);
+    }
+
+    /// Gives the number back.
+    pub fn release(&mut self, slot: u32) {
+        if self.items[slot as usize].take().is_some() {
+            self.free.push(slot);
+        }
+    }
+
+    /// The request of a number that is taken.
+    pub fn at(&self, slot: u32) -> &T {
+        self.items[slot as usize].as_ref().expect("the slot is taken")
+    }
+
+    /// The request of a number that is taken.
+    pub fn at_mut(&mut self, slot: u32) -> &mut T {
+        self.items[slot as usize].as_mut().expect("the slot is taken")
+    }
+}
+
+/// Multiplication by 2⁶⁴/φ: ids are chosen by the caller and mostly count up, and the map is never iterated.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// Removes one number from a queue, searched from its front: those who give up have mostly waited longest.
+pub(crate) fn take_out(queue: &mut VecDeque<u32>, slot: u32) {
+    if let Some(place) = queue.iter().position(|&waiting| waiting == slot) {
+        queue.remove(place);
+    }
+}

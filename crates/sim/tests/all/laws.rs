@@ -1,0 +1,56 @@
+//! Each law of times against its own moments and quantiles.
+
+use plimsoll_math::rng::Stream;
+use plimsoll_sim::LawSpec;
+
+fn draws_ms(law: LawSpec, count: u64) -> Vec<f64> {
+    let mut draws: Vec<f64> =
+        (0..count).map(|id| law.draw(&mut Stream::new(9, "test.law", id)).as_millis_f64()).collect();
+    draws.sort_by(f64::total_cmp);
+    draws
+}
+
+#[test]
+fn means_and_variations_are_those_the_law_states() {
+    let laws = [
+        LawSpec::Deterministic { ms: 7.0 },
+        LawSpec::Exponential { mean_ms: 10.0 },
+        LawSpec::Uniform { low_ms: 5.0, high_ms: 25.0 },
+        LawSpec::Lognormal { median_ms: 150.0, sigma: 0.4 },
+        LawSpec::Gamma { mean_ms: 20.0, cv: 0.5 },
+        LawSpec::Hyperexponential { mean_ms: 10.0, cv: 2.0 },
+    ];
+    for law in laws {
+        let draws = draws_ms(law, 200_000);
+        let mean = draws.iter().sum::<f64>() / draws.len() as f64;
+        let variance = draws.iter().map(|ms| (ms - mean) * (ms - mean)).sum::<f64>() / draws.len() as f64;
+        // 200 000 draws: the mean within 4 standard errors, the squared cv within 6 %.
+        assert!(
+            (mean / law.mean_ms() - 1.0).abs() < 0.01 + 4.0 * law.cv_squared().sqrt() / 447.0,
+            "{law:?} {mean}"
+        );
+        let cv_squared = variance / (mean * mean);
+        assert!(
+            (cv_squared - law.cv_squared()).abs() <= 0.06 * law.cv_squared() + 1e-9,
+            "{law:?} {cv_squared}"
+        );
+    }
+}
+
+#[test]
+fn the_canned_lognormals_have_the_quantiles_they_were_shaped_after() {
+    // p50 and p99 of a lognormal: median, and median × exp(2.3263 sigma).
+    let draws = draws_ms(LawSpec::Lognormal { median_ms: 150.0, sigma: 0.4 }, 200_000);
+    assert!((draws[100_000] / 150.0 - 1.0).abs() < 0.01);
+    assert!((draws[198_000] / 380.3 - 1.0).abs() < 0.02);
+}
+
+#[test]
+fn balanced_means_give_each_branch_half_of_the_work() {
+    // cv 2: short branch with probability (1 + sqrt(3/5))/2 = 0.8873 and mean 10/(2 × 0.8873) = 5.635.
+    let law = LawSpec::Hyperexponential { mean_ms: 10.0, cv: 2.0 };
+    let draws = draws_ms(law, 200_000);
+    let at_ten = draws.iter().filter(|&&ms| ms > 10.0).count() as f64 / draws.len() as f64;
+    let truth = 0.8873 * (-10.0f64 / 5.635).exp() + 0.1127 * (-10.0f64 / 44.366).exp();
+    assert!((at_ten - truth).abs() < 0.004, "{at_ten} against {truth}");
+}

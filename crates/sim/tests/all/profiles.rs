@@ -1,0 +1,97 @@
+//! Step times of the profiles against the published derivation: step of b decodes at 1 024 tokens of context, prefill
+//! of one prompt, and the KV budget.
+
+use plimsoll_sim::profile::{decode_step_ms, find, prefill_step_ms};
+use plimsoll_sim::step_time::{StepLoad, StepModel};
+use plimsoll_sim::{BatchingSpec, ModeSpec};
+
+fn batching_of(name: &str) -> BatchingSpec {
+    match find(name).expect("known").spec.mode {
+        ModeSpec::Batching(spec) => spec,
+        other => panic!("{name} is {other:?}"),
+    }
+}
+
+struct Published {
+    name: &'static str,
+    decode_ms: [f64; 3],
+    prefill_ms: [f64; 2],
+    kv_tokens: f64,
+    prefill_tokens_per_s: f64,
+    decode_tokens_per_s: f64,
+}
+
+#[test]
+fn step_times_are_the_published_ones() {
+    let table = [
+        Published {
+            name: "llama-3.1-8b@h100",
+            decode_ms: [7.5, 9.6, 16.2],
+            prefill_ms: [21.0, 171.0],
+            kv_tokens: 465e3,
+            prefill_tokens_per_s: 47.8e3,
+            decode_tokens_per_s: 7_900.0,
+        },
+        Published {
+            name: "llama-3.1-70b@h100x4",
+            decode_ms: [17.1, 19.5, 27.3],
+            prefill_ms: [79.0, 618.0],
+            kv_tokens: 509e3,
+            prefill_tokens_per_s: 13.3e3,
+            decode_tokens_per_s: 4_690.0,
+        },
+    ];
+    for row in table {
+        let spec = batching_of(row.name);
+        let mut model = StepModel::new(&spec);
+        for (batch, expected) in [1, 32, 128].into_iter().zip(row.decode_ms) {
+            near(&format!("{} b {batch}", row.name), decode_step_ms(&mut model, batch, 1024), expected, 0.01);
+        }
+        for (prompt, expected) in [1024, 8192].into_iter().zip(row.prefill_ms) {
+            let found = prefill_step_ms(&mut model, prompt);
+            near(&format!("{} prefill {prompt}", row.name), found, expected, 0.015);
+        }
+        let tokens = f64::from(spec.blocks().expect("it fits")) * 16.0;
+        near(&format!("{} KV tokens", row.name), tokens, row.kv_tokens, 0.005);
+        let prefill = 8192.0 / prefill_step_ms(&mut model, 8192) * 1e3;
+        near(&format!("{} prefill tokens/s", row.name), prefill, row.prefill_tokens_per_s, 0.015);
+        let decode = 128.0 / decode_step_ms(&mut model, 128, 1024) * 1e3;
+        near(&format!("{} decode tokens/s", row.name), decode, row.decode_tokens_per_s, 0.01);
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the table of figures against truth is read with --nocapture")]
+fn near(what: &str, found: f64, expected: f64, tolerance: f64) {
+    println!("{what}: {found:.2} against {expected}");
+    assert!((found / expected - 1.0).abs() <= tolerance, "{what}: {found} against {expected}");
+}
+
+#[test]
+fn pure_decode_steps_are_exactly_linear_in_the_context() {
+    // The closed form over k steps needs t(context + d) − t(context) to be d × one integer.
+    let mut model = StepModel::new(&batching_of("llama-3.1-8b@h100"));
+    let mut at = |context| {
+        let load = StepLoad { tokens: 50, decodes: 50, context, chunks: 0, prefill_pairs: 0, rows: 50 };
+        model.picoseconds(&load)
+    };
+    let per_token = at(1_001) - at(1_000);
+    // 131 072 bytes over 3.35 TB/s × 0.84.
+    assert_eq!(per_token, 46_579);
+    assert_eq!(at(7_000_000) - at(1_000), per_token * 6_999_000);
+}
+
+#[test]
+fn the_mixed_penalty_slows_decodes_in_steps_with_prompts_only() {
+    let mut spec = batching_of("llama-3.1-8b@h100");
+    let mut plain = StepModel::new(&spec);
+    if let plimsoll_sim::StepSpec::Roofline(roofline) = &mut spec.step {
+        roofline.kappa = 2.0;
+    }
+    let mut slowed = StepModel::new(&spec);
+    let decode = StepLoad { tokens: 32, decodes: 32, context: 32_768, chunks: 0, prefill_pairs: 0, rows: 32 };
+    let mixed = StepLoad { tokens: 544, chunks: 1, prefill_pairs: 512 * 512, rows: 33, ..decode };
+    assert_eq!(plain.picoseconds(&decode), slowed.picoseconds(&decode));
+    // Decode attention: 32 layers × (10.2 µs + 3.5 ns × 32 heads × 32) + 32 768 × 46.579 ns = 1.967 ms.
+    let penalty = slowed.picoseconds(&mixed) - plain.picoseconds(&mixed);
+    near("penalty, ms", penalty as f64 / 1e9, 1.967, 0.001);
+}
