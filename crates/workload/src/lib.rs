@@ -1,1 +1,45 @@
-//! workload
+//! Workload: what was asked, and from it what is due when and what it carries.
+//!
+//! A [`Scenario`], a seed and a nonce go in; a [`Schedule`] of arrivals, the [`Prompts`] they carry and a [`Player`] that
+//! says what the client does next come out. Nothing here opens a file or a socket or reads a clock: files are bytes handed
+//! in, time is an argument, chance is a named stream.
+//!
+//! Reading order: [`scenario`] and its parts [`arrivals`], [`sizes`], [`policy`], [`units`]; [`check`] and [`error`] for
+//! what is refused; [`trace`], [`prompt_file`] and [`material`] for files; [`draw`] and [`schedule`]; [`words`] and
+//! [`prompts`]; [`player`].
+
+pub mod arrivals;
+pub mod policy;
+pub mod scenario;
+pub mod sizes;
+pub mod units;
+
+pub mod check;
+pub mod error;
+
+pub mod material;
+pub mod prompt_file;
+pub mod trace;
+
+pub mod draw;
+pub mod schedule;
+
+pub mod prompts;
+pub mod words;
+
+pub mod player;
+
+pub use arrivals::{ArrivalSpec, TraceSizes};
+pub use draw::Arrival;
+pub use error::{SpecError, nearest};
+pub use material::Material;
+pub use player::{Action, Attempted, Deadline, Ended, Player};
+pub use policy::{CancelAfter, CancelSpec, ClientSpec, Connections, Jitter, RetryOn, RetrySpec, Timeouts};
+pub use prompts::Prompts;
+pub use scenario::{
+    ClassSpec, LoadSpec, PromptOrder, PromptSpec, Scenario, SessionSpec, SharedPrefix, SizeSpec, TargetSpec,
+};
+pub use schedule::{Schedule, Sequence};
+pub use sizes::{Pause, Size};
+pub use trace::{Trace, TraceError};
+pub use units::{Rate, format_span, parse_span};

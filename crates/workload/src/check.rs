@@ -1,0 +1,176 @@
+//! Holds a scenario's JSON against its schema before it is deserialised: unknown keys, unknown names, unreadable
+//! texts, each with its place and what is allowed there.
+//!
+//! The schema is derived from the structs, so there is no second list of keys to keep. Rewriting serde's messages
+//! lost: they carry no path inside tagged enums, and comparing messages breaks with the next release.
+
+use serde_json::{Map, Value};
+
+use crate::error::nearest;
+use crate::sizes::{Pause, Size};
+use crate::units::{Rate, parse_span};
+use crate::{Scenario, SpecError};
+
+/// Checks the keys, names and texts of a scenario; `Ok` says nothing about the ranges of its numbers.
+///
+/// # Errors
+/// The first thing found wrong, in the order of the document.
+pub fn scenario(value: &Value) -> Result<(), SpecError> {
+    let schema = schemars::schema_for!(Scenario).to_value();
+    Checker { root: &schema }.check(value, &schema, "")
+}
+
+struct Checker<'a> {
+    root: &'a Value,
+}
+
+impl<'a> Checker<'a> {
+    fn check(&self, value: &Value, schema: &'a Value, path: &str) -> Result<(), SpecError> {
+        let schema = self.resolve(schema);
+        if value.is_null() {
+            return Ok(()); // whether it may be absent is the deserialiser's question
+        }
+        if let Some(format) = schema.get("format").and_then(Value::as_str) {
+            return text(value, format).map_err(|e| e.at(path));
+        }
+        if let Some(options) = schema.get("oneOf").or(schema.get("anyOf")).and_then(Value::as_array) {
+            return self.one_of(value, options, path);
+        }
+        if let Some(names) = schema.get("enum").and_then(Value::as_array) {
+            return name(value, names.iter().filter_map(Value::as_str), path);
+        }
+        match value {
+            Value::Object(map) => self.object(map, schema, path),
+            Value::Array(items) => match schema.get("items") {
+                Some(inner) => items
+                    .iter()
+                    .enumerate()
+                    .try_for_each(|(i, item)| self.check(item, inner, &join(path, &i.to_string()))),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    fn object(&self, map: &Map<String, Value>, schema: &'a Value, path: &str) -> Result<(), SpecError> {
+        let empty = Map::new();
+        let properties = schema.get("properties").and_then(Value::as_object);
+        let closed = schema.get("additionalProperties") == Some(&Value::Bool(false));
+        for (key, value) in map {
+            match properties.unwrap_or(&empty).get(key) {
+                Some(_) => {
+                    let inner = properties.and_then(|p| p.get(key)).unwrap_or(&Value::Null);
+                    self.check(value, inner, &join(path, key))?;
+                }
+                None if closed => {
+                    let allowed: Vec<String> =
+                        properties.map(|p| p.keys().cloned().collect()).unwrap_or_default();
+                    return Err(SpecError::UnknownKey {
+                        path: path.to_string(),
+                        key: key.clone(),
+                        nearest: nearest(key, allowed.iter().map(String::as_str)).map(str::to_string),
+                        allowed,
+                    });
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn one_of(&self, value: &Value, options: &'a [Value], path: &str) -> Result<(), SpecError> {
+        let options: Vec<&Value> = options
+            .iter()
+            .map(|o| self.resolve(o))
+            .filter(|o| o.get("type").and_then(Value::as_str) != Some("null"))
+            .collect();
+        if let [only] = options[..] {
+            return self.check(value, only, path);
+        }
+        let names: Vec<&str> = options.iter().flat_map(|o| names_of(o)).collect();
+        if !names.is_empty() {
+            return name(value, names, path);
+        }
+        let Some(tag) = options.iter().find_map(|o| tag_of(o)) else { return Ok(()) };
+        let allowed = options.iter().filter_map(|o| tag_value(o, tag));
+        match value.get(tag) {
+            None if value.is_object() => Err(SpecError::Missing {
+                path: join(path, tag),
+                want: format!("one of {}", allowed.collect::<Vec<_>>().join(", ")),
+            }),
+            None => Ok(()),
+            Some(given) => {
+                name(given, allowed, &join(path, tag))?;
+                let chosen = options.iter().find(|o| tag_value(o, tag) == given.as_str());
+                match (value, chosen) {
+                    (Value::Object(map), Some(chosen)) => self.object(map, chosen, path),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    fn resolve(&self, schema: &'a Value) -> &'a Value {
+        let mut schema = schema;
+        while let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
+            match reference.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer)) {
+                Some(found) => schema = found,
+                None => break,
+            }
+        }
+        schema
+    }
+}
+
+fn names_of(schema: &Value) -> Vec<&str> {
+    match (schema.get("const"), schema.get("enum").and_then(Value::as_array)) {
+        (Some(Value::String(one)), _) => vec![one],
+        (_, Some(many)) => many.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn tag_of(schema: &Value) -> Option<&str> {
+    let properties = schema.get("properties")?.as_object()?;
+    properties.iter().find(|(_, p)| p.get("const").is_some()).map(|(key, _)| key.as_str())
+}
+
+fn tag_value<'a>(schema: &'a Value, tag: &str) -> Option<&'a str> {
+    schema.get("properties")?.get(tag)?.get("const")?.as_str()
+}
+
+fn name<'a>(value: &Value, allowed: impl IntoIterator<Item = &'a str>, path: &str) -> Result<(), SpecError> {
+    let allowed: Vec<&str> = allowed.into_iter().collect();
+    let given = match value {
+        Value::String(given) => given.clone(),
+        other => other.to_string(),
+    };
+    if allowed.contains(&given.as_str()) && value.is_string() {
+        return Ok(());
+    }
+    Err(SpecError::UnknownValue {
+        path: path.to_string(),
+        nearest: nearest(&given, allowed.iter().copied()).map(str::to_string),
+        value: given,
+        allowed: allowed.into_iter().map(str::to_string).collect(),
+    })
+}
+
+fn text(value: &Value, format: &str) -> Result<(), SpecError> {
+    let given = match value {
+        Value::String(given) => given.clone(),
+        other => other.to_string(),
+    };
+    match format {
+        "span" => parse_span(&given).map(|_| ()),
+        "rate" => Rate::parse(&given).map(|_| ()),
+        "size" => Size::parse(&given).map(|_| ()),
+        "pause" => Pause::parse(&given).map(|_| ()),
+        "cancel" => crate::policy::CancelAfter::parse(&given).map(|_| ()),
+        _ => Ok(()), // the formats of plain numbers (uint32, double) are the deserialiser's business
+    }
+}
+
+fn join(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_string() } else { format!("{path}.{key}") }
+}

@@ -1,0 +1,219 @@
+//! What one arrival is, beside when: class, sizes, shared blocks, and the plan of a session.
+//!
+//! Each arrival draws from a stream named by its own number, not from one that all share: then the third request is the
+//! same whether the first two were drawn here, on another worker, or at all, and a closed loop needs no schedule.
+
+use std::sync::Arc;
+
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{At, Span};
+
+use crate::arrivals::{ArrivalSpec, TraceSizes};
+use crate::prompts::SALT_WORDS;
+use crate::scenario::PromptOrder;
+use crate::trace::Trace;
+use crate::{Scenario, SpecError};
+
+/// One request that is to be made.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Arrival {
+    /// Its number in the schedule of its level, from 0; equal schedules pair by it.
+    pub id: u64,
+    /// The level it belongs to; its text depends on it.
+    pub level: u32,
+    /// When it is due, from the start of the level. A later turn of a session: the earliest it can be, as if every
+    /// turn before it took no time; closed loop: 0. The player replaces both by the true due time.
+    pub due: At,
+    /// Index of its class.
+    pub class: u16,
+    /// The session it is a turn of; numbered within the level.
+    pub session: Option<u64>,
+    /// Turn within the session, from 0.
+    pub turn: u16,
+    /// From the end of the turn before to the moment this one is due.
+    pub think: Span,
+    /// Tokens of its whole prompt, earlier turns included.
+    pub prompt_tokens: u32,
+    /// Output tokens to ask for.
+    pub output_tokens: u32,
+    /// Of a trace: the ids of its prompt's blocks. Of a shared prefix: its group. Of a prompt file: the entry's index.
+    pub blocks: Vec<u64>,
+}
+
+/// A session as planned: lengths and pauses; what the server answers changes nothing in it.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Plan {
+    pub class: u16,
+    pub blocks: Vec<u64>,
+    pub turns: Vec<Turn>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Turn {
+    /// Tokens of the user's new message.
+    pub asked: u32,
+    pub output: u32,
+    pub think: Span,
+}
+
+/// Draws arrivals of one level of a scenario.
+#[derive(Clone, Debug)]
+pub(crate) struct Drawer {
+    scenario: Arc<Scenario>,
+    level: u32,
+    /// Per class: probability that a start is of this class or one before it.
+    upto: Vec<f64>,
+    /// Mean requests per start.
+    pub requests_per_start: f64,
+    trace: Option<Arc<Trace>>,
+    trace_sizes: bool,
+    /// One more than the largest block id of the trace.
+    ids: u64,
+}
+
+const CHECKED: &str = "every file was looked up when the drawer was made";
+
+impl Drawer {
+    pub fn new(scenario: Arc<Scenario>, level: u32) -> Result<Drawer, SpecError> {
+        scenario.validate()?;
+        let material = &scenario.material;
+        let mut weights = Vec::new();
+        let (mut starts, mut requests) = (0.0, 0.0);
+        for class in 0..scenario.class_count() as u16 {
+            let (sizes, prompts) = (scenario.sizes_of(class), scenario.prompts_of(class));
+            sizes.prompt.mean(material)?;
+            sizes.output.mean(material)?;
+            sizes.pairs.as_ref().map_or(Ok(()), |file| material.pairs(file).map(|_| ()))?;
+            prompts.file.as_ref().map_or(Ok(()), |file| material.prompts(file).map(|_| ()))?;
+            // A class's weight is its share of the requests; a start of t turns makes t of them.
+            let turns = match &prompts.sessions {
+                Some(sessions) => sessions.turns.mean(material)?.max(1.0),
+                None => 1.0,
+            };
+            let weight = scenario.classes.get(class as usize).map_or(1.0, |c| c.weight);
+            starts += weight / turns;
+            requests += weight;
+            weights.push(starts);
+        }
+        let (trace, trace_sizes) = match &scenario.arrivals {
+            ArrivalSpec::Trace { file, sizes, .. } => {
+                (Some(material.trace(file)?.clone()), *sizes == TraceSizes::Own)
+            }
+            _ => (None, false),
+        };
+        let ids = trace.iter().flat_map(|t| &t.rows).flat_map(|r| &r.blocks).max();
+        let ids = ids.map_or(0, |id| id.saturating_add(1));
+        let upto = weights.iter().map(|w| w / starts).collect();
+        Ok(Drawer { scenario, level, upto, requests_per_start: requests / starts, trace, trace_sizes, ids })
+    }
+
+    pub fn trace(&self) -> Option<&Trace> {
+        self.trace.as_deref()
+    }
+
+    pub fn has_sessions(&self) -> bool {
+        (0..self.scenario.class_count() as u16)
+            .any(|class| self.scenario.prompts_of(class).sessions.is_some())
+    }
+
+    /// The arrivals of start number `start`: one request, or the turns of a session. Numbers run from `id`, the first
+    /// is due at `due`.
+    pub fn start(&self, start: u64, id: u64, due: At) -> Vec<Arrival> {
+        let plan = self.plan(start);
+        let sessions = self.scenario.prompts_of(plan.class).sessions.is_some();
+        let (mut history, mut due) = (0u32, due);
+        let mut out = Vec::with_capacity(plan.turns.len());
+        for (i, turn) in plan.turns.iter().enumerate() {
+            due += turn.think;
+            let prompt = history.saturating_add(turn.asked);
+            out.push(Arrival {
+                id: id + i as u64,
+                level: self.level,
+                due,
+                class: plan.class,
+                session: sessions.then_some(start),
+                turn: i as u16,
+                think: turn.think,
+                prompt_tokens: prompt,
+                output_tokens: turn.output,
+                blocks: plan.blocks.clone(),
+            });
+            history = prompt.saturating_add(turn.output);
+        }
+        out
+    }
+
+    /// What start number `start` consists of.
+    pub fn plan(&self, start: u64) -> Plan {
+        self.plan_at(self.level, start)
+    }
+
+    /// The same of another level.
+    pub fn plan_at(&self, level: u32, start: u64) -> Plan {
+        let mut stream = Stream::new(self.scenario.seed ^ u64::from(level).rotate_left(32), "request", start);
+        let u = stream.uniform();
+        let class = self.upto.partition_point(|p| *p <= u).min(self.upto.len() - 1) as u16;
+        let prompts = self.scenario.prompts_of(class);
+        let count = match &prompts.sessions {
+            Some(sessions) => {
+                let turns = sessions.turns.draw(&mut stream, &self.scenario.material).expect(CHECKED);
+                turns.min(u32::from(u16::MAX))
+            }
+            None => 1,
+        };
+        let turns = (0..count).map(|i| self.turn(class, i, &mut stream)).collect();
+        let mut plan = Plan { class, blocks: Vec::new(), turns };
+        if let Some(shared) = &prompts.shared_prefix {
+            plan.blocks.push(stream.below(u64::from(shared.groups)));
+        }
+        if let (Some(trace), true) = (&self.trace, self.trace_sizes) {
+            self.replay(trace, start, &mut plan);
+        }
+        if let Some(file) = &prompts.file {
+            let entries = self.scenario.material.prompts(file).expect(CHECKED);
+            let n = entries.len() as u64;
+            let index = match prompts.order {
+                PromptOrder::Cycle => start % n,
+                PromptOrder::Random => stream.below(n),
+            };
+            let entry = &entries[index as usize];
+            let salt = if prompts.salt { SALT_WORDS as u32 } else { 0 };
+            let words = f64::from(entry.words.saturating_add(salt));
+            plan.turns[0].asked = (words / prompts.words_per_token).round().max(1.0) as u32;
+            plan.turns[0].output = entry.output_tokens.unwrap_or(plan.turns[0].output);
+            plan.blocks = vec![index];
+        }
+        plan
+    }
+
+    fn turn(&self, class: u16, i: u32, stream: &mut Stream) -> Turn {
+        let (material, sizes) = (&self.scenario.material, self.scenario.sizes_of(class));
+        let (asked, output) = match &sizes.pairs {
+            Some(file) => {
+                let pairs = material.pairs(file).expect(CHECKED);
+                pairs[stream.below(pairs.len() as u64) as usize]
+            }
+            None => {
+                let asked = sizes.prompt.draw(stream, material).expect(CHECKED);
+                (asked, sizes.output.draw(stream, material).expect(CHECKED))
+            }
+        };
+        let think = match &self.scenario.prompts_of(class).sessions {
+            Some(sessions) if i > 0 => sessions.think.draw(stream),
+            _ => Span::ZERO,
+        };
+        Turn { asked, output, think }
+    }
+
+    /// Sizes and blocks of the trace's row, in laps; each lap has ids of its own.
+    fn replay(&self, trace: &Trace, start: u64, plan: &mut Plan) {
+        let n = trace.rows.len() as u64;
+        let (lap, row) = (start / n, &trace.rows[(start % n) as usize]);
+        plan.turns[0].asked = row.prompt_tokens.max(1);
+        plan.turns[0].output = row.output_tokens.max(1);
+        if !row.blocks.is_empty() {
+            let shift = lap.wrapping_mul(self.ids);
+            plan.blocks = row.blocks.iter().map(|id| id.wrapping_add(shift)).collect();
+        }
+    }
+}

@@ -1,0 +1,564 @@
+//! The client as a stepped machine: what to send, give up or try again, and when. The driver of sockets and the simulated
+//! client both turn it, so that a simulated run and a measured one behave alike by construction.
+//!
+//! The caller asks [`Player::next_at`], waits until then, takes actions from [`Player::pop`] until there is none, and
+//! reports what happened ([`Player::first_token`], [`Player::ended`]). All times are on one axis, the level's: 0 is its
+//! start. Every arrival handed in ends exactly once: by `ended` returning [`Ended::Final`], or in [`Player::never_sent`].
+//!
+//! Open loop: an arrival is due when it is due. One that is late (the caller was held up, a ceiling was reached) is handed out
+//! at once with its old due time; none is skipped and the schedule is never re-anchored. Closed loop: the end of one request
+//! (or session) starts the next, and due is the moment of sending.
+//!
+//! Deadlines to the first token and in total, and cancellations by time, are timers here. Those that need to see bytes (connect,
+//! idle, cancellation after n tokens) travel with [`Attempted`] and are the driver's. Timers of attempts that have ended stay in
+//! the heap until they surface or outnumber the living four to one; removing them at once would need an indexed heap, which
+//! cost more at every send than the rare sweep does.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{At, Outcome, Span};
+
+use crate::draw::Arrival;
+use crate::policy::{CancelAfter, ClientSpec};
+use crate::schedule::Sequence;
+
+/// Something the caller must do now.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Action {
+    /// Begin this attempt.
+    Send(Attempted),
+    /// Give the attempt up and report it `ended` with a time-out.
+    TimeOut {
+        /// The arrival's number.
+        request: u64,
+        /// Which attempt.
+        attempt: u16,
+        /// Which deadline passed.
+        deadline: Deadline,
+    },
+    /// A planned cancellation: break the attempt off and report it `ended` as cancelled.
+    Cancel {
+        /// The arrival's number.
+        request: u64,
+        /// Which attempt.
+        attempt: u16,
+    },
+}
+
+/// A deadline that the player keeps.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Deadline {
+    /// No generated token in time.
+    FirstToken,
+    /// Not ended in time.
+    Total,
+}
+
+/// One attempt at an arrival: what is sent, and what the caller must watch.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Attempted {
+    /// The arrival; its `due` is the schedule's, [`Attempted::due`] the true one.
+    pub arrival: Arc<Arrival>,
+    /// 0 for the first try.
+    pub attempt: u16,
+    /// When it was due: the arrival's, kept by its retries; closed loop: the moment of the first sending.
+    pub due: At,
+    /// The caller's to keep: no connection by then.
+    pub connect_deadline: At,
+    /// Kept here: no generated token by then.
+    pub first_token_deadline: Option<At>,
+    /// Kept here: not ended by then.
+    pub total_deadline: At,
+    /// The caller's to keep: longest pause between two reads of the answer.
+    pub idle: Option<Span>,
+    /// Kept here: a planned cancellation at this time.
+    pub cancel_at: Option<At>,
+    /// The caller's to keep: a planned cancellation after so many output tokens.
+    pub cancel_after_tokens: Option<u32>,
+}
+
+/// What the end of an attempt means.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// The request has ended with it.
+    Final,
+    /// It will be tried again.
+    WillRetry {
+        /// When.
+        at: At,
+    },
+    /// Nothing was in flight under this number: it had ended before. Nothing is to be recorded.
+    Stale,
+}
+
+/// The stepped client.
+#[derive(Debug)]
+pub struct Player {
+    source: Source,
+    spec: ClientSpec,
+    seed: u64,
+    until: At,
+    live: HashMap<u64, Live>,
+    flying: u32,
+    retrying: u32,
+    /// Turns to come of sessions under way or not yet begun.
+    turns: HashMap<u64, VecDeque<Arc<Arrival>>>,
+    /// Retries and turns to come.
+    wakes: BinaryHeap<Reverse<Timer>>,
+    deadlines: BinaryHeap<Reverse<Timer>>,
+    lost: Vec<Attempted>,
+    stopped: bool,
+    full_since: At,
+    closed_since: Option<At>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Open(VecDeque<Arc<Arrival>>),
+    Closed {
+        sequence: Box<Sequence>,
+        /// Since when each free slot has been free.
+        slots: VecDeque<At>,
+    },
+}
+
+#[derive(Debug)]
+struct Live {
+    arrival: Arc<Arrival>,
+    due: At,
+    attempt: u16,
+    phase: Phase,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Sent. `first`: its first token has come. `told`: the caller was told to give it up.
+    Flying { first: bool, told: bool },
+    /// Waits for its next attempt.
+    Retry,
+    /// A session's next turn that is not due yet.
+    Think,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Timer {
+    at: At,
+    request: u64,
+    attempt: u16,
+    what: What,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum What {
+    Wake,
+    Cancel,
+    TimeOut(Deadline),
+}
+
+impl Player {
+    /// An open loop over these arrivals, in any order. Later turns of a session follow the end of the turn before.
+    pub fn open(arrivals: Vec<Arrival>, spec: &ClientSpec, seed: u64) -> Player {
+        let mut order: Vec<Arc<Arrival>> = arrivals.into_iter().map(Arc::new).collect();
+        order.sort_by_key(|a| (a.due, a.id));
+        let mut turns: HashMap<u64, VecDeque<Arc<Arrival>>> = HashMap::new();
+        for arrival in &order {
+            if let Some(session) = arrival.session {
+                turns.entry(session).or_default().push_back(arrival.clone());
+            }
+        }
+        let mut first = HashMap::new();
+        for (session, turns) in &mut turns {
+            turns.make_contiguous().sort_by_key(|a| a.turn);
+            first.insert(*session, turns.pop_front().map(|a| a.id));
+        }
+        order.retain(|a| a.session.is_none_or(|s| first.get(&s) == Some(&Some(a.id))));
+        Player::new(Source::Open(order.into()), turns, spec, seed)
+    }
+
+    /// A closed loop: `concurrency` requests (or sessions) at a time, new ones begun before `until`.
+    pub fn closed(sequence: Sequence, concurrency: u32, until: At, spec: &ClientSpec, seed: u64) -> Player {
+        let slots = (0..concurrency).map(|_| At::ZERO).collect();
+        let source = Source::Closed { sequence: Box::new(sequence), slots };
+        Player::new(source, HashMap::new(), spec, seed).until(until)
+    }
+
+    fn new(
+        source: Source,
+        turns: HashMap<u64, VecDeque<Arc<Arrival>>>,
+        spec: &ClientSpec,
+        seed: u64,
+    ) -> Player {
+        Player {
+            source,
+            spec: spec.clone(),
+            seed,
+            until: At::MAX,
+            live: HashMap::new(),
+            flying: 0,
+            retrying: 0,
+            turns,
+            wakes: BinaryHeap::new(),
+            deadlines: BinaryHeap::new(),
+            lost: Vec::new(),
+            stopped: false,
+            full_since: At::ZERO,
+            closed_since: None,
+        }
+    }
+
+    /// No turn of a session is begun that is due at or after this; it ends as never sent.
+    pub fn until(mut self, until: At) -> Player {
+        self.until = until;
+        self
+    }
+
+    /// Replaces the spec's ceiling on requests in flight (a worker takes its part of it).
+    pub fn with_ceiling(mut self, ceiling: Option<u32>) -> Player {
+        self.spec.max_in_flight = ceiling;
+        self
+    }
+
+    /// When there is something to pop; `None` = not before something is reported.
+    pub fn next_at(&self) -> Option<At> {
+        let deadline = self.deadlines.peek().map(|t| t.0.at);
+        [deadline, self.next_start()].into_iter().flatten().min()
+    }
+
+    /// The next thing that is to be done at or before `now`. Call it until it returns `None`.
+    pub fn pop(&mut self, now: At) -> Option<Action> {
+        self.note_ceiling(now);
+        loop {
+            let deadline = self.deadlines.peek().map(|t| t.0.at).filter(|at| *at <= now);
+            let start = self.next_start().filter(|at| *at <= now);
+            match (deadline, start) {
+                (Some(d), s) if s.is_none_or(|s| d <= s) => {
+                    let Some(Reverse(timer)) = self.deadlines.pop() else { continue };
+                    let action = self.tell(timer);
+                    self.sweep();
+                    return Some(action);
+                }
+                (_, Some(_)) => {
+                    if let Some(attempted) = self.begin(now) {
+                        return Some(Action::Send(attempted));
+                    }
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// An attempt's first generated token has come.
+    pub fn first_token(&mut self, _now: At, request: u64, attempt: u16) {
+        if let Some(live) = self.live.get_mut(&request)
+            && live.attempt == attempt
+            && let Phase::Flying { first, .. } = &mut live.phase
+        {
+            *first = true;
+            self.sweep();
+        }
+    }
+
+    /// An attempt has ended. `retry_after` is what the server asked for.
+    pub fn ended(
+        &mut self,
+        now: At,
+        request: u64,
+        attempt: u16,
+        outcome: Outcome,
+        retry_after: Option<Span>,
+    ) -> Ended {
+        let flying = |live: &Live| live.attempt == attempt && matches!(live.phase, Phase::Flying { .. });
+        if !self.live.get(&request).is_some_and(flying) {
+            return Ended::Stale;
+        }
+        self.note_ceiling(now);
+        self.flying -= 1;
+        let again = !self.stopped
+            && outcome.retryable
+            && attempt < self.spec.retries.max
+            && self.spec.retries.covers(outcome.how);
+        let ended = if again {
+            self.retry(now, request, attempt, retry_after)
+        } else {
+            self.finish(now, request, outcome)
+        };
+        self.sweep();
+        ended
+    }
+
+    /// No new arrivals, turns or retries from now on: they end as never sent. Those in flight go on.
+    pub fn stop(&mut self, now: At) {
+        if self.stopped {
+            return;
+        }
+        self.stopped = true;
+        self.wakes.clear();
+        self.retrying = 0;
+        let waiting: Vec<u64> = self
+            .live
+            .iter()
+            .filter(|(_, l)| !matches!(l.phase, Phase::Flying { .. }))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in waiting {
+            let Some(live) = self.live.remove(&id) else { continue };
+            match live.phase {
+                Phase::Retry => self.lose(live.arrival, live.attempt + 1, live.due),
+                _ if self.is_open() => self.lose(live.arrival, 0, live.due),
+                _ => {}
+            }
+        }
+        match &mut self.source {
+            Source::Closed { slots, .. } => slots.clear(),
+            Source::Open(queue) => {
+                for arrival in std::mem::take(queue) {
+                    let due = arrival.due;
+                    self.lose(arrival, 0, due);
+                }
+            }
+        }
+        for (_, rest) in std::mem::take(&mut self.turns) {
+            self.abandon(rest, now);
+        }
+    }
+
+    /// Takes out what ended without being sent: stopped before its time, or a turn whose session broke off. Ascending by
+    /// number. A retry that was never begun is here with the number its attempt would have had.
+    pub fn never_sent(&mut self) -> impl Iterator<Item = Attempted> {
+        let mut lost = std::mem::take(&mut self.lost);
+        lost.sort_by_key(|a| a.arrival.id);
+        lost.into_iter()
+    }
+
+    /// Attempts in flight.
+    pub fn in_flight(&self) -> u32 {
+        self.flying
+    }
+
+    /// Requests that are due and have not ended: in flight, held back, or waiting for a retry.
+    pub fn outstanding(&self, now: At) -> u64 {
+        let held = match &self.source {
+            Source::Open(queue) => queue.partition_point(|a| a.due <= now) as u64,
+            Source::Closed { .. } => 0,
+        };
+        u64::from(self.flying) + u64::from(self.retrying) + held
+    }
+
+    /// Is all said and done? (Nothing in flight, nothing to come.)
+    pub fn is_done(&self) -> bool {
+        self.live.is_empty() && self.next_at().is_none()
+    }
+
+    /// When the ceiling first held something back: from there on the loop was closed.
+    pub fn closed_since(&self) -> Option<At> {
+        self.closed_since
+    }
+
+    fn is_open(&self) -> bool {
+        matches!(self.source, Source::Open(_))
+    }
+
+    fn is_full(&self) -> bool {
+        self.spec.max_in_flight.is_some_and(|ceiling| self.flying >= ceiling)
+    }
+
+    fn source_at(&self) -> Option<At> {
+        match &self.source {
+            Source::Open(queue) => queue.front().map(|a| a.due),
+            Source::Closed { slots, .. } => slots.front().copied(),
+        }
+    }
+
+    /// When something could next be sent.
+    fn next_start(&self) -> Option<At> {
+        if self.is_full() {
+            return None;
+        }
+        [self.source_at(), self.wakes.peek().map(|t| t.0.at)].into_iter().flatten().min()
+    }
+
+    fn note_ceiling(&mut self, now: At) {
+        if self.closed_since.is_some() || !self.is_open() || !self.is_full() {
+            return;
+        }
+        let waiting = [self.source_at(), self.wakes.peek().map(|t| t.0.at)].into_iter().flatten().min();
+        self.closed_since = waiting.map(|at| at.max(self.full_since)).filter(|at| *at <= now);
+    }
+
+    /// Begins whichever is first: a wake or a new start. `None` where that turned out to be nothing.
+    fn begin(&mut self, now: At) -> Option<Attempted> {
+        let wake = self.wakes.peek().map(|t| t.0.at);
+        if wake.is_some_and(|w| self.source_at().is_none_or(|s| w <= s)) {
+            let Reverse(timer) = self.wakes.pop()?;
+            let mut live = self.live.remove(&timer.request)?;
+            match live.phase {
+                Phase::Retry => {
+                    self.retrying -= 1;
+                    live.attempt += 1;
+                }
+                _ if !self.is_open() => live.due = now,
+                _ => {}
+            }
+            return Some(self.send(now, live.arrival, live.attempt, live.due));
+        }
+        let (arrival, due) = match &mut self.source {
+            Source::Open(queue) => {
+                let arrival = queue.pop_front()?;
+                let due = arrival.due;
+                (arrival, due)
+            }
+            Source::Closed { sequence, slots } => {
+                let free = slots.pop_front()?;
+                if now >= self.until || free >= self.until {
+                    return None;
+                }
+                let mut start = sequence.next_start().into_iter().map(Arc::new);
+                let first = start.next()?;
+                if let Some(session) = first.session {
+                    self.turns.insert(session, start.collect());
+                }
+                (first, now)
+            }
+        };
+        Some(self.send(now, arrival, 0, due))
+    }
+
+    fn send(&mut self, now: At, arrival: Arc<Arrival>, attempt: u16, due: At) -> Attempted {
+        let request = arrival.id;
+        let times = &self.spec.timeouts;
+        let mut attempted = Attempted {
+            arrival: arrival.clone(),
+            attempt,
+            due,
+            connect_deadline: now + times.connect,
+            first_token_deadline: times.first_token.map(|span| now + span),
+            total_deadline: now + times.total,
+            idle: times.idle,
+            cancel_at: None,
+            cancel_after_tokens: None,
+        };
+        let cancel = self.spec.cancel;
+        if cancel.share > 0.0 && Stream::new(self.seed, "cancel", request).chance(cancel.share) {
+            match cancel.after {
+                CancelAfter::Span(span) => attempted.cancel_at = Some(now + span),
+                CancelAfter::Share(share) => {
+                    let tokens = (f64::from(arrival.output_tokens) * share).round();
+                    attempted.cancel_after_tokens = Some(tokens.max(1.0) as u32);
+                }
+            }
+        }
+        let mut push = |at: Option<At>, what| {
+            if let Some(at) = at {
+                self.deadlines.push(Reverse(Timer { at, request, attempt, what }));
+            }
+        };
+        push(attempted.first_token_deadline, What::TimeOut(Deadline::FirstToken));
+        push(Some(attempted.total_deadline), What::TimeOut(Deadline::Total));
+        push(attempted.cancel_at, What::Cancel);
+        self.live.insert(
+            request,
+            Live { arrival, due, attempt, phase: Phase::Flying { first: false, told: false } },
+        );
+        self.flying += 1;
+        self.full_since = now;
+        attempted
+    }
+
+    fn tell(&mut self, timer: Timer) -> Action {
+        let Timer { request, attempt, what, .. } = timer;
+        if let Some(Live { phase: Phase::Flying { told, .. }, .. }) = self.live.get_mut(&request) {
+            *told = true;
+        }
+        match what {
+            What::TimeOut(deadline) => Action::TimeOut { request, attempt, deadline },
+            What::Cancel | What::Wake => Action::Cancel { request, attempt },
+        }
+    }
+
+    fn retry(&mut self, now: At, request: u64, attempt: u16, retry_after: Option<Span>) -> Ended {
+        let at = now + self.spec.retries.wait(attempt + 1, self.seed, request, retry_after);
+        if let Some(live) = self.live.get_mut(&request) {
+            live.phase = Phase::Retry;
+        }
+        self.retrying += 1;
+        self.wakes.push(Reverse(Timer { at, request, attempt: attempt + 1, what: What::Wake }));
+        Ended::WillRetry { at }
+    }
+
+    fn finish(&mut self, now: At, request: u64, outcome: Outcome) -> Ended {
+        let session = self.live.remove(&request).and_then(|live| live.arrival.session);
+        let mut rest = session.and_then(|s| self.turns.remove(&s)).unwrap_or_default();
+        // A person who got no answer does not ask the next question.
+        let due = now + rest.front().map_or(Span::ZERO, |next| next.think);
+        let goes_on = !self.stopped && outcome.is_finished() && due < self.until;
+        match (goes_on, rest.pop_front()) {
+            (true, Some(next)) => {
+                self.wakes.push(Reverse(Timer { at: due, request: next.id, attempt: 0, what: What::Wake }));
+                if let Some(session) = session {
+                    self.turns.insert(session, rest);
+                }
+                let id = next.id;
+                self.live.insert(id, Live { arrival: next, due, attempt: 0, phase: Phase::Think });
+            }
+            (_, next) => {
+                if let Some(next) = next {
+                    rest.push_front(next);
+                    self.abandon(rest, due);
+                }
+                if let (Source::Closed { slots, .. }, false) = (&mut self.source, self.stopped) {
+                    slots.push_back(now);
+                }
+            }
+        }
+        Ended::Final
+    }
+
+    /// Turns that will not be: in an open loop they were in the schedule and are accounted for.
+    fn abandon(&mut self, rest: VecDeque<Arc<Arrival>>, due: At) {
+        if self.is_open() {
+            for arrival in rest {
+                let due = due.max(arrival.due);
+                self.lose(arrival, 0, due);
+            }
+        }
+    }
+
+    fn lose(&mut self, arrival: Arc<Arrival>, attempt: u16, due: At) {
+        let idle = self.spec.timeouts.idle;
+        self.lost.push(Attempted {
+            arrival,
+            attempt,
+            due,
+            connect_deadline: At::MAX,
+            first_token_deadline: None,
+            total_deadline: At::MAX,
+            idle,
+            cancel_at: None,
+            cancel_after_tokens: None,
+        });
+    }
+
+    /// Drops timers at the head whose attempt has ended, and all of them once they are many.
+    fn sweep(&mut self) {
+        let live = &self.live;
+        let stands = |timer: &Timer| {
+            live.get(&timer.request).is_some_and(|l| match l.phase {
+                Phase::Flying { first, told } => {
+                    l.attempt == timer.attempt
+                        && !told
+                        && !(first && timer.what == What::TimeOut(Deadline::FirstToken))
+                }
+                _ => false,
+            })
+        };
+        while self.deadlines.peek().is_some_and(|t| !stands(&t.0)) {
+            self.deadlines.pop();
+        }
+        if self.deadlines.len() > 1024 + 4 * self.flying as usize {
+            self.deadlines.retain(|t| stands(&t.0));
+        }
+    }
+}

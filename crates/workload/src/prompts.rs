@@ -1,0 +1,248 @@
+//! The text of a request: a function of spec, seed, nonce and the arrival, and of nothing else.
+//!
+//! **Salt.** A server's prefix cache remembers the run before. So every text begins differently in every run: the key of each
+//! root (a shared-prefix group, a trace's first block, a prompt of its own) is hashed with the nonce, and the words follow
+//! from the key. The salt thereby costs no token: it *is* the asked text. Prompts from a file are the user's and can't be
+//! redrawn; four salt words are put before each, the same for all prompts of a level, so that what they share stays shared
+//! (they are counted in the asked tokens).
+//!
+//! **What is shared with what.** Groups keep their text for the whole run, as system prompts do. Everything else differs
+//! between levels too, or the second level would find the first one's prompts in the cache. Trace blocks: equal id after an
+//! equal chain of ids gives equal text, anything else gives different text.
+//!
+//! **Sessions.** The assistant's part of the history is synthetic text of the asked length, not what the server said:
+//! otherwise prompts would depend on the server under test and two runs could not be compared.
+
+use std::hash::Hasher;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use plimsoll_model::{Message, Payload, Protocol, Role};
+use siphasher::sip::SipHasher24;
+
+use crate::draw::{Arrival, Drawer};
+use crate::{Scenario, SpecError, words};
+
+/// Tokens per hashed block, as in the engines' caches.
+pub const BLOCK_TOKENS: usize = 16;
+
+/// Words put before a prompt from a file.
+pub const SALT_WORDS: usize = 4;
+
+/// Makes payloads and the keyed hashes of their blocks.
+#[derive(Debug)]
+pub struct Prompts {
+    scenario: Arc<Scenario>,
+    drawer: Drawer,
+    hash_key: u64,
+    /// Bits of the calibrated words per token; NaN = as each class's spec says.
+    factor: AtomicU64,
+}
+
+/// What a key names; the number is hashed.
+#[derive(Copy, Clone)]
+enum Root {
+    Own = 1,
+    Group = 2,
+    Trace = 3,
+    Block = 4,
+    Asked = 5,
+    Answered = 6,
+    Salt = 7,
+}
+
+impl Prompts {
+    /// Prompts of a scenario. `hash_key` keys the block hashes, so that those of two runs can't be joined unless meant.
+    ///
+    /// # Errors
+    /// [`SpecError`] where the scenario is inconsistent or its files are not attached.
+    pub fn new(scenario: &Scenario, hash_key: u64) -> Result<Prompts, SpecError> {
+        let scenario = Arc::new(scenario.clone());
+        let drawer = Drawer::new(scenario.clone(), 0)?;
+        Ok(Prompts { scenario, drawer, hash_key, factor: AtomicU64::new(f64::NAN.to_bits()) })
+    }
+
+    /// Scales the number of words per asked token of synthetic text, for every class: set it once, before the load, after
+    /// comparing with the server's `usage`. What is not a factor in (0, 16] is ignored and `false` returned.
+    pub fn set_words_per_token(&self, factor: f64) -> bool {
+        let good = factor > 0.0 && factor <= 16.0;
+        if good {
+            self.factor.store(factor.to_bits(), Ordering::Relaxed);
+        }
+        good
+    }
+
+    /// The words per token in force for a class.
+    pub fn words_per_token(&self, class: u16) -> f64 {
+        let set = f64::from_bits(self.factor.load(Ordering::Relaxed));
+        if set.is_nan() { self.scenario.prompts_of(class).words_per_token } else { set }
+    }
+
+    /// What the request carries: messages for chat and responses, one text for the other protocols.
+    pub fn payload(&self, arrival: &Arrival) -> Payload {
+        let messages = self.messages(arrival);
+        match self.scenario.target.protocol {
+            Protocol::Chat | Protocol::Responses => Payload::Messages(messages),
+            Protocol::Completions | Protocol::Embeddings | Protocol::Http => {
+                let texts: Vec<String> = messages.into_iter().map(|m| m.content).collect();
+                Payload::Text(texts.join("\n"))
+            }
+        }
+    }
+
+    /// The keyed hashes of the prompt's full blocks of [`BLOCK_TOKENS`] words.
+    pub fn blocks(&self, arrival: &Arrival) -> Vec<u64> {
+        hash_blocks(&self.payload(arrival), self.hash_key)
+    }
+
+    /// Both at once, for the price of one text.
+    pub fn render(&self, arrival: &Arrival) -> (Payload, Vec<u64>) {
+        let payload = self.payload(arrival);
+        let blocks = hash_blocks(&payload, self.hash_key);
+        (payload, blocks)
+    }
+
+    fn messages(&self, arrival: &Arrival) -> Vec<Message> {
+        let spec = self.scenario.prompts_of(arrival.class);
+        if let Some(file) = &spec.file {
+            return self.from_file(file, arrival);
+        }
+        let user = |content| Message { role: Role::User, content };
+        match arrival.session {
+            Some(session) => self.conversation(session, arrival),
+            None => vec![user(self.text(
+                arrival,
+                arrival.prompt_tokens,
+                self.key(arrival, Root::Own, arrival.id, 0),
+            ))],
+        }
+    }
+
+    fn from_file(&self, file: &str, arrival: &Arrival) -> Vec<Message> {
+        let entries = self.scenario.material.prompts(file).unwrap_or_default();
+        let index = arrival.blocks.first().copied().unwrap_or(0) as usize;
+        let mut messages = entries.get(index).map(|entry| entry.messages.clone()).unwrap_or_default();
+        if let (true, Some(first)) = (self.scenario.prompts_of(arrival.class).salt, messages.first_mut()) {
+            let mut text = String::new();
+            words::write(&mut text, self.key(arrival, Root::Salt, 0, 0), SALT_WORDS);
+            text.push('\n');
+            text.push_str(&first.content);
+            first.content = text;
+        }
+        messages
+    }
+
+    /// The conversation up to and with this turn. Lengths of the turns before are drawn again: they are a function of the
+    /// session's number.
+    fn conversation(&self, session: u64, arrival: &Arrival) -> Vec<Message> {
+        let plan = self.drawer.plan_at(arrival.level, session);
+        let mut out = Vec::new();
+        for (i, turn) in plan.turns.iter().take(usize::from(arrival.turn) + 1).enumerate() {
+            let asked = self.key(arrival, Root::Asked, session, i as u64);
+            let content = match i {
+                0 => self.text(arrival, turn.asked, asked),
+                _ => self.plain(arrival.class, turn.asked, asked),
+            };
+            out.push(Message { role: Role::User, content });
+            if i < usize::from(arrival.turn) {
+                let key = self.key(arrival, Root::Answered, session, i as u64);
+                out.push(Message {
+                    role: Role::Assistant,
+                    content: self.plain(arrival.class, turn.output, key),
+                });
+            }
+        }
+        out
+    }
+
+    fn plain(&self, class: u16, tokens: u32, key: u64) -> String {
+        let mut text = String::new();
+        words::write(&mut text, key, self.words(class, u64::from(tokens)).max(1));
+        text
+    }
+
+    /// A prompt of `tokens` tokens: what it shares first, then its own text.
+    fn text(&self, arrival: &Arrival, tokens: u32, own: u64) -> String {
+        let total = self.words(arrival.class, u64::from(tokens)).max(1);
+        let mut out = String::new();
+        let mut written = 0;
+        if let Some(shared) = &self.scenario.prompts_of(arrival.class).shared_prefix {
+            let group = arrival.blocks.first().copied().unwrap_or(0);
+            written = ((total as f64 * shared.share).round() as usize).min(total);
+            words::write(&mut out, self.run_key(arrival.class, Root::Group, group), written);
+        } else if let Some(block_tokens) = self.trace_block_tokens().filter(|_| !arrival.blocks.is_empty()) {
+            let mut chain = self.key(arrival, Root::Trace, 0, 0);
+            for (i, id) in arrival.blocks.iter().enumerate() {
+                chain = self.hash(arrival.class, &[Root::Block as u64, chain, *id]);
+                let end = ((i as u64 + 1) * u64::from(block_tokens)).min(u64::from(tokens));
+                let end = self.words(arrival.class, end).min(total);
+                words::write(&mut out, chain, end - written);
+                written = end;
+            }
+        }
+        words::write(&mut out, own, total - written);
+        out
+    }
+
+    fn trace_block_tokens(&self) -> Option<u32> {
+        match &self.scenario.arrivals {
+            crate::ArrivalSpec::Trace { file, sizes: crate::TraceSizes::Own, .. } => {
+                self.scenario.material.trace(file).ok().map(|t| t.block_tokens).filter(|b| *b > 0)
+            }
+            _ => None,
+        }
+    }
+
+    fn words(&self, class: u16, tokens: u64) -> usize {
+        (tokens as f64 * self.words_per_token(class)).round() as usize
+    }
+
+    fn key(&self, arrival: &Arrival, root: Root, a: u64, b: u64) -> u64 {
+        self.hash(arrival.class, &[root as u64, u64::from(arrival.level), a, b])
+    }
+
+    fn run_key(&self, class: u16, root: Root, a: u64) -> u64 {
+        self.hash(class, &[root as u64, u64::from(class), a])
+    }
+
+    fn hash(&self, class: u16, parts: &[u64]) -> u64 {
+        let salt = self.scenario.prompts_of(class).salt;
+        let nonce = if salt { self.scenario.nonce.unwrap_or(0) } else { 0 };
+        let mut hasher = SipHasher24::new_with_keys(self.scenario.seed, nonce);
+        for part in parts {
+            hasher.write(&part.to_le_bytes());
+        }
+        hasher.finish()
+    }
+}
+
+/// Hashes of the full blocks of a payload's words, parent-chained: hash i = SipHash-2-4 under the key of (hash i − 1, the
+/// block's words each followed by a blank). Message borders are not hashed: they are tokens of a template we don't know.
+pub fn hash_blocks(payload: &Payload, key: u64) -> Vec<u64> {
+    match payload {
+        Payload::Text(text) => chain(text.split_whitespace(), key),
+        Payload::Messages(messages) => chain(messages.iter().flat_map(|m| m.content.split_whitespace()), key),
+    }
+}
+
+fn chain<'a>(words: impl Iterator<Item = &'a str>, key: u64) -> Vec<u64> {
+    let mut out = Vec::new();
+    let mut parent = 0u64;
+    let fresh = |parent: u64| {
+        // The second half of the 128-bit key is the name of this use of it.
+        let mut hasher = SipHasher24::new_with_keys(key, u64::from_le_bytes(*b"pl-block"));
+        hasher.write(&parent.to_le_bytes());
+        hasher
+    };
+    let mut hasher = fresh(parent);
+    for (i, word) in words.enumerate() {
+        hasher.write(word.as_bytes());
+        hasher.write(b" ");
+        if (i + 1) % BLOCK_TOKENS == 0 {
+            parent = hasher.finish();
+            out.push(parent);
+            hasher = fresh(parent);
+        }
+    }
+    out
+}

@@ -1,0 +1,420 @@
+//! What was asked: one value that is the scenario file, the manifest's section and the argument of everything here.
+//!
+//! Every field has a default and every default is written into the manifest. The rate stands apart from the shape of
+//! the arrivals, so that a sweep varies the one and keeps the other. Files are named, not opened: their bytes are
+//! handed in by [`Scenario::attach`], because this crate reads no files.
+
+use std::collections::BTreeMap;
+
+use plimsoll_model::{Protocol, Span};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::arrivals::ArrivalSpec;
+use crate::material::Material;
+use crate::policy::ClientSpec;
+use crate::sizes::{Pause, Size};
+use crate::units::{Rate, SpanText, format_span, span_text};
+use crate::{SpecError, check};
+
+/// Everything a run does, before it does it.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Scenario {
+    /// The endpoint and how it is spoken to.
+    pub target: TargetSpec,
+    /// How much load, for how long.
+    pub load: LoadSpec,
+    /// The shape of the arrivals in time.
+    pub arrivals: ArrivalSpec,
+    /// Lengths of prompts and answers.
+    pub sizes: SizeSpec,
+    /// What the prompts are made of.
+    pub prompts: PromptSpec,
+    /// Request classes; none = one class that is the scenario's own sizes and prompts.
+    pub classes: Vec<ClassSpec>,
+    /// How the client behaves.
+    pub client: ClientSpec,
+    /// Seed of everything drawn.
+    pub seed: u64,
+    /// Salts the prompts; none = to be drawn per run by whoever runs it (and counted as 0 here).
+    pub nonce: Option<u64>,
+    /// The content of the files it names.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub material: Material,
+}
+
+/// The endpoint and how it is spoken to.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TargetSpec {
+    /// Base URL, such as `https://llm.internal/v1`.
+    pub url: String,
+    /// What is spoken.
+    pub protocol: Protocol,
+    /// The model to ask for; none = the first one the endpoint lists.
+    pub model: Option<String>,
+    /// Ask for a streamed answer.
+    pub stream: bool,
+    /// Further request headers; a value may hold `$NAME`, which is taken from the environment when it is sent.
+    pub headers: BTreeMap<String, String>,
+    /// Environment variable that holds the key.
+    pub key_env: Option<String>,
+    /// File that holds the key.
+    pub key_file: Option<String>,
+    /// Check the server's certificate.
+    pub tls_verify: bool,
+    /// PEM file of further trusted roots.
+    pub ca_file: Option<String>,
+    /// Body of a request to an `http` target: a JSON text with placeholders.
+    pub body_template: Option<String>,
+    /// Ask the server not to end before the asked length.
+    pub ignore_eos: bool,
+    /// Sampling temperature; none = the server's default.
+    pub temperature: Option<f64>,
+    /// Further fields of the request body.
+    pub extra: Map<String, Value>,
+}
+
+impl Default for TargetSpec {
+    fn default() -> TargetSpec {
+        TargetSpec {
+            url: String::new(),
+            protocol: Protocol::Chat,
+            model: None,
+            stream: true,
+            headers: BTreeMap::new(),
+            key_env: None,
+            key_file: None,
+            tls_verify: true,
+            ca_file: None,
+            body_template: None,
+            ignore_eos: true,
+            temperature: None,
+            extra: Map::new(),
+        }
+    }
+}
+
+/// How much load, for how long.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "mode", rename_all = "snake_case", deny_unknown_fields)]
+pub enum LoadSpec {
+    /// Arrivals follow the schedule whatever the server does.
+    Open {
+        /// Mean arrivals per second; none = the trace's own.
+        #[serde(default)]
+        rate: Option<Rate>,
+        /// How long arrivals are due.
+        #[serde(default = "default_window", with = "span_text")]
+        #[schemars(with = "SpanText")]
+        window: Span,
+    },
+    /// So many requests in flight (with sessions: so many users, a thinking one not in flight).
+    Closed {
+        /// How many.
+        concurrency: u32,
+        /// How long new ones are begun.
+        #[serde(default = "default_window", with = "span_text")]
+        #[schemars(with = "SpanText")]
+        window: Span,
+    },
+    /// Closed, with the concurrency doubled until throughput stops growing.
+    Saturating {
+        /// How long each step lasts.
+        #[serde(default = "default_window", with = "span_text")]
+        #[schemars(with = "SpanText")]
+        window: Span,
+    },
+}
+
+fn default_window() -> Span {
+    Span::from_secs(60)
+}
+
+impl Default for LoadSpec {
+    fn default() -> LoadSpec {
+        LoadSpec::Open { rate: None, window: default_window() }
+    }
+}
+
+impl LoadSpec {
+    /// How long requests are begun.
+    pub fn window(&self) -> Span {
+        match self {
+            LoadSpec::Open { window, .. }
+            | LoadSpec::Closed { window, .. }
+            | LoadSpec::Saturating { window } => *window,
+        }
+    }
+}
+
+/// Lengths of prompts and answers. The replay of a trace takes the trace's, unless its `sizes` is `drawn`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct SizeSpec {
+    /// Prompt tokens (of a session: of each turn's new message).
+    pub prompt: Size,
+    /// Output tokens.
+    pub output: Size,
+    /// A trace or table from which (prompt, output) pairs are drawn together, in place of the two laws.
+    pub pairs: Option<String>,
+}
+
+impl Default for SizeSpec {
+    fn default() -> SizeSpec {
+        SizeSpec { prompt: Size::Fixed(128), output: Size::Fixed(64), pairs: None }
+    }
+}
+
+/// What the prompts are made of.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct PromptSpec {
+    /// JSON Lines of prompts to send in place of synthetic text.
+    pub file: Option<String>,
+    /// Order in which the lines of `file` are used.
+    pub order: PromptOrder,
+    /// Prefixes shared between prompts.
+    pub shared_prefix: Option<SharedPrefix>,
+    /// Conversations of several turns.
+    pub sessions: Option<SessionSpec>,
+    /// Let the nonce change the text, so that a cache left warm by an earlier run does not answer.
+    pub salt: bool,
+    /// Words of synthetic text per asked token; set after comparing with the server's `usage`.
+    pub words_per_token: f64,
+}
+
+impl Default for PromptSpec {
+    fn default() -> PromptSpec {
+        PromptSpec {
+            file: None,
+            order: PromptOrder::Cycle,
+            shared_prefix: None,
+            sessions: None,
+            salt: true,
+            words_per_token: 1.0,
+        }
+    }
+}
+
+/// Order in which the lines of a prompt file are used.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PromptOrder {
+    /// First to last, again and again.
+    #[default]
+    Cycle,
+    /// Drawn, each line equally likely.
+    Random,
+}
+
+/// Prefixes shared between prompts: each prompt begins with the text of one of `groups` groups.
+///
+/// The share holds for *each* prompt: of n tokens the first `share · n` are the group's. A fixed prefix length lost:
+/// with drawn lengths the share of shared tokens would depend on the lengths, and short prompts be all prefix.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SharedPrefix {
+    /// Number of groups, equally likely.
+    pub groups: u32,
+    /// Share of the prompt's tokens that belong to the group, 0 to 1.
+    pub share: f64,
+}
+
+/// Conversations of several turns. Each turn carries the conversation so far; the assistant's part of it is synthetic
+/// text of the *asked* output length, not what the server answered, so that prompts stay a function of spec, seed and
+/// nonce. A server's cache therefore shares the user's part and its own prompt prefix, not its generated text.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SessionSpec {
+    /// Turns per session.
+    pub turns: Size,
+    /// From the end of a turn to the moment the next one is due.
+    #[serde(default = "default_think")]
+    pub think: Pause,
+}
+
+fn default_think() -> Pause {
+    Pause::Exponential(Span::from_secs(10))
+}
+
+/// A class of requests.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClassSpec {
+    /// Its name in reports.
+    pub name: String,
+    /// Its share of the requests, relative to the other classes.
+    #[serde(default = "default_weight")]
+    pub weight: f64,
+    /// Its lengths; none = the scenario's.
+    #[serde(default)]
+    pub sizes: Option<SizeSpec>,
+    /// Its prompts; none = the scenario's.
+    #[serde(default)]
+    pub prompts: Option<PromptSpec>,
+    /// The model (or adapter) it asks for; none = the target's.
+    #[serde(default)]
+    pub model: Option<String>,
+}
+
+fn default_weight() -> f64 {
+    1.0
+}
+
+impl Scenario {
+    /// Reads a scenario from JSON: keys and names are checked against the schema, numbers against their ranges.
+    ///
+    /// # Errors
+    /// Any [`SpecError`] but those of files.
+    pub fn from_json(value: &Value) -> Result<Scenario, SpecError> {
+        check::scenario(value)?;
+        let scenario: Scenario = serde_json::from_value(value.clone()).map_err(|e| SpecError::Conflict {
+            path: String::new(),
+            what: format!("the scenario can't be read: {e}"),
+        })?;
+        scenario.validate()?;
+        Ok(scenario)
+    }
+
+    /// Reads and parses the files it names. `read` gets a name and returns the bytes, or why there are none.
+    ///
+    /// # Errors
+    /// [`SpecError::File`] and [`SpecError::Trace`].
+    pub fn attach(&mut self, read: impl FnMut(&str) -> Result<Vec<u8>, String>) -> Result<(), SpecError> {
+        self.material = Material::load(self, read)?;
+        Ok(())
+    }
+
+    /// Mean arrivals per second of the open mode: the asked rate, or the trace's own times its speed.
+    ///
+    /// # Errors
+    /// [`SpecError::Missing`] where neither is known or the mode is another; [`SpecError::Conflict`] where both a rate
+    /// and a speed are given.
+    pub fn rate(&self) -> Result<f64, SpecError> {
+        let LoadSpec::Open { rate, .. } = &self.load else {
+            return Err(SpecError::Missing {
+                path: "load.rate".into(),
+                want: "only the open mode has a rate".into(),
+            });
+        };
+        match (rate, &self.arrivals) {
+            (Some(_), ArrivalSpec::Trace { speed: Some(_), .. }) => Err(SpecError::Conflict {
+                path: "load.rate".into(),
+                what: "a rate and a trace speed say the same thing twice; give one of them".into(),
+            }),
+            (Some(rate), _) => Ok(rate.as_per_s()),
+            (None, ArrivalSpec::Trace { file, speed, .. }) => {
+                Ok(self.material.trace(file)?.rate_per_s()? * speed.unwrap_or(1.0))
+            }
+            (None, _) => Err(SpecError::Missing {
+                path: "load.rate".into(),
+                want: "how many arrivals per second, such as 12/s".into(),
+            }),
+        }
+    }
+
+    /// How long the trace lasts when replayed at [`Scenario::rate`]; `None` for other processes.
+    ///
+    /// # Errors
+    /// As [`Scenario::rate`].
+    pub fn trace_window(&self) -> Result<Option<Span>, SpecError> {
+        match &self.arrivals {
+            ArrivalSpec::Trace { file, .. } => {
+                let trace = self.material.trace(file)?;
+                Ok(Some(Span::from_secs_f64(trace.rows.len() as f64 / self.rate()?)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Number of request classes, at least 1.
+    pub fn class_count(&self) -> usize {
+        self.classes.len().max(1)
+    }
+
+    /// The sizes of a class.
+    pub fn sizes_of(&self, class: u16) -> &SizeSpec {
+        self.classes.get(class as usize).and_then(|c| c.sizes.as_ref()).unwrap_or(&self.sizes)
+    }
+
+    /// The prompts of a class.
+    pub fn prompts_of(&self, class: u16) -> &PromptSpec {
+        self.classes.get(class as usize).and_then(|c| c.prompts.as_ref()).unwrap_or(&self.prompts)
+    }
+
+    /// Checks what the schema can't: ranges, and settings that exclude each other.
+    ///
+    /// # Errors
+    /// The first thing found wrong.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        if self.load.window().0 <= 0 {
+            return Err(SpecError::value("load.window", format_span(self.load.window()), "a span above 0"));
+        }
+        if matches!(self.load, LoadSpec::Closed { concurrency: 0, .. }) {
+            return Err(SpecError::value("load.concurrency", 0, "a concurrency of at least 1"));
+        }
+        self.arrivals.validate().map_err(|e| e.at("arrivals"))?;
+        self.prompts.validate().map_err(|e| e.at("prompts"))?;
+        self.client.validate().map_err(|e| e.at("client"))?;
+        if self.classes.len() > usize::from(u16::MAX) {
+            return Err(SpecError::value("classes", self.classes.len(), "at most 65535 classes"));
+        }
+        for (i, class) in self.classes.iter().enumerate() {
+            if !(class.weight.is_finite() && class.weight >= 0.0) {
+                return Err(SpecError::value(
+                    &format!("classes.{i}.weight"),
+                    class.weight,
+                    "a weight of 0 or more",
+                ));
+            }
+            if let Some(prompts) = &class.prompts {
+                prompts.validate().map_err(|e| e.at(&format!("classes.{i}.prompts")))?;
+            }
+        }
+        if !self.classes.is_empty() && self.classes.iter().map(|c| c.weight).sum::<f64>() <= 0.0 {
+            return Err(SpecError::value("classes", "all weights 0", "at least one weight above 0"));
+        }
+        if matches!(self.arrivals, ArrivalSpec::Trace { .. })
+            && (0..self.class_count() as u16).any(|class| self.prompts_of(class).sessions.is_some())
+        {
+            return Err(SpecError::Conflict {
+                path: "prompts.sessions".into(),
+                what: "a trace has its own arrivals; sessions need a generated process".into(),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl PromptSpec {
+    fn validate(&self) -> Result<(), SpecError> {
+        if !(self.words_per_token.is_finite() && self.words_per_token > 0.0 && self.words_per_token <= 16.0) {
+            return Err(SpecError::value(
+                "words_per_token",
+                self.words_per_token,
+                "a factor above 0, at most 16",
+            ));
+        }
+        if let Some(shared) = &self.shared_prefix {
+            if shared.groups == 0 {
+                return Err(SpecError::value("shared_prefix.groups", 0, "at least one group"));
+            }
+            if !(0.0..=1.0).contains(&shared.share) {
+                return Err(SpecError::value("shared_prefix.share", shared.share, "a share between 0 and 1"));
+            }
+        }
+        if self.file.is_some() && (self.shared_prefix.is_some() || self.sessions.is_some()) {
+            return Err(SpecError::Conflict {
+                path: "file".into(),
+                what:
+                    "prompts from a file are sent as they are; shared_prefix and sessions need synthetic text"
+                        .into(),
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,273 @@
+//! How many tokens a prompt and its answer have, and how long a person thinks: laws written as one short text.
+//!
+//! `128`, `uniform:64,256`, `normal:512,64`, `lognormal:512,0.8` (median, sigma of the logarithm), `empirical:FILE`.
+//! The lognormal is given by its *median* because mean and sigma of lengths are dominated by the few longest, which a
+//! person reading a histogram does not see. The text is what flags, scenario files and manifests hold.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use plimsoll_math::dist;
+use plimsoll_math::rng::Stream;
+use plimsoll_model::Span;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::SpecError;
+use crate::error::nearest;
+use crate::material::Material;
+use crate::units::{TextOrNumber, format_span, parse_span};
+
+/// Longer than any context window in use; a draw above it is a law with a tail nobody meant.
+pub const MAX_TOKENS: u32 = 16_000_000;
+
+const SIZE_WANT: &str = "a size: 128, uniform:64,256, normal:512,64, lognormal:512,0.8 (median, sigma of the log) or empirical:FILE";
+const SIZE_NAMES: [&str; 5] = ["fixed", "uniform", "normal", "lognormal", "empirical"];
+const PAUSE_WANT: &str =
+    "a pause: 5s, exponential:5s, uniform:1s,10s or lognormal:5s,0.8 (median, sigma of the log)";
+const PAUSE_NAMES: [&str; 4] = ["fixed", "exponential", "uniform", "lognormal"];
+
+/// A law of token counts. A draw is rounded to whole tokens and is at least 1.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Size {
+    /// Always the same.
+    Fixed(u32),
+    /// Every whole number from the first to the second, both included, equally likely.
+    Uniform(u32, u32),
+    /// Normal with this mean and standard deviation; what falls below 1 becomes 1.
+    Normal(f64, f64),
+    /// Lognormal with this median and this standard deviation of the natural logarithm.
+    Lognormal(f64, f64),
+    /// One of the numbers in a file (one per line), each line equally likely.
+    Empirical(String),
+}
+
+impl Size {
+    /// Reads the written form.
+    ///
+    /// # Errors
+    /// [`SpecError::UnknownValue`] for an unknown law, [`SpecError::Value`] for parameters that are none.
+    pub fn parse(text: &str) -> Result<Size, SpecError> {
+        let bad = || SpecError::value("", text, SIZE_WANT);
+        let (name, rest) = split(text);
+        match name {
+            None | Some("fixed") => Ok(Size::Fixed(tokens(rest).ok_or_else(bad)?)),
+            Some("uniform") => {
+                let (low, high) = pair(rest, tokens, tokens).ok_or_else(bad)?;
+                if low <= high { Ok(Size::Uniform(low, high)) } else { Err(bad()) }
+            }
+            Some("normal") => {
+                pair(rest, positive, non_negative).map(|(m, s)| Size::Normal(m, s)).ok_or_else(bad)
+            }
+            Some("lognormal") => {
+                pair(rest, positive, non_negative).map(|(m, s)| Size::Lognormal(m, s)).ok_or_else(bad)
+            }
+            Some("empirical") if !rest.is_empty() => Ok(Size::Empirical(rest.to_string())),
+            Some("empirical") => Err(bad()),
+            Some(other) => Err(unknown(other, &SIZE_NAMES)),
+        }
+    }
+
+    /// One draw.
+    pub(crate) fn draw(&self, stream: &mut Stream, material: &Material) -> Result<u32, SpecError> {
+        Ok(match self {
+            Size::Fixed(n) => *n,
+            Size::Uniform(low, high) => low + stream.below(u64::from(high - low) + 1) as u32,
+            Size::Normal(mean, sd) => whole(dist::normal(stream, *mean, *sd)),
+            Size::Lognormal(median, sigma) => whole(dist::lognormal(stream, *median, *sigma)),
+            Size::Empirical(file) => {
+                let values = material.lengths(file)?;
+                values[stream.below(values.len() as u64) as usize].max(1)
+            }
+        })
+    }
+
+    /// The mean of the law (before rounding and before the cut at 1), in tokens.
+    ///
+    /// # Errors
+    /// [`SpecError::File`] where it is empirical and its file is not loaded.
+    pub fn mean(&self, material: &Material) -> Result<f64, SpecError> {
+        Ok(match self {
+            Size::Fixed(n) => f64::from(*n),
+            Size::Uniform(low, high) => (f64::from(*low) + f64::from(*high)) / 2.0,
+            Size::Normal(mean, _) => *mean,
+            Size::Lognormal(median, sigma) => median * libm_exp(sigma * sigma / 2.0),
+            Size::Empirical(file) => {
+                let values = material.lengths(file)?;
+                values.iter().map(|v| f64::from(*v)).sum::<f64>() / values.len() as f64
+            }
+        })
+    }
+
+    /// The file it draws from, if any.
+    pub fn file(&self) -> Option<&str> {
+        match self {
+            Size::Empirical(file) => Some(file),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Size::Fixed(n) => write!(f, "{n}"),
+            Size::Uniform(low, high) => write!(f, "uniform:{low},{high}"),
+            Size::Normal(mean, sd) => write!(f, "normal:{mean},{sd}"),
+            Size::Lognormal(median, sigma) => write!(f, "lognormal:{median},{sigma}"),
+            Size::Empirical(file) => write!(f, "empirical:{file}"),
+        }
+    }
+}
+
+/// A law of pauses: think time between the turns of a session.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Pause {
+    /// Always the same.
+    Fixed(Span),
+    /// Exponential with this mean.
+    Exponential(Span),
+    /// Uniform between the two.
+    Uniform(Span, Span),
+    /// Lognormal with this median and this standard deviation of the natural logarithm.
+    Lognormal(Span, f64),
+}
+
+impl Pause {
+    /// Reads the written form.
+    ///
+    /// # Errors
+    /// [`SpecError::UnknownValue`] for an unknown law, [`SpecError::Value`] for parameters that are none.
+    pub fn parse(text: &str) -> Result<Pause, SpecError> {
+        let bad = || SpecError::value("", text, PAUSE_WANT);
+        let span = |t: &str| parse_span(t).ok();
+        let (name, rest) = split(text);
+        match name {
+            None | Some("fixed") => span(rest).map(Pause::Fixed).ok_or_else(bad),
+            Some("exponential") => span(rest).map(Pause::Exponential).ok_or_else(bad),
+            Some("uniform") => match pair(rest, span, span) {
+                Some((low, high)) if low <= high => Ok(Pause::Uniform(low, high)),
+                _ => Err(bad()),
+            },
+            Some("lognormal") => {
+                pair(rest, span, non_negative).map(|(m, s)| Pause::Lognormal(m, s)).ok_or_else(bad)
+            }
+            Some(other) => Err(unknown(other, &PAUSE_NAMES)),
+        }
+    }
+
+    pub(crate) fn draw(&self, stream: &mut Stream) -> Span {
+        match self {
+            Pause::Fixed(span) => *span,
+            Pause::Exponential(mean) => Span::from_secs_f64(dist::exponential(stream, mean.as_secs_f64())),
+            Pause::Uniform(low, high) => {
+                Span::from_secs_f64(dist::uniform(stream, low.as_secs_f64(), high.as_secs_f64()))
+            }
+            Pause::Lognormal(median, sigma) => {
+                Span::from_secs_f64(dist::lognormal(stream, median.as_secs_f64(), *sigma))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Pause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Pause::Fixed(span) => f.write_str(&format_span(*span)),
+            Pause::Exponential(mean) => write!(f, "exponential:{}", format_span(*mean)),
+            Pause::Uniform(low, high) => write!(f, "uniform:{},{}", format_span(*low), format_span(*high)),
+            Pause::Lognormal(median, sigma) => write!(f, "lognormal:{},{sigma}", format_span(*median)),
+        }
+    }
+}
+
+fn libm_exp(x: f64) -> f64 {
+    // The platform's exp would do for a mean that people read; but session starts are paced by it.
+    libm::exp(x)
+}
+
+fn whole(x: f64) -> u32 {
+    x.round().clamp(1.0, f64::from(MAX_TOKENS)) as u32
+}
+
+fn split(text: &str) -> (Option<&str>, &str) {
+    match text.trim().split_once(':') {
+        Some((name, rest)) => (Some(name.trim()), rest.trim()),
+        None if text.trim().starts_with(|c: char| c.is_alphabetic()) => (Some(text.trim()), ""),
+        None => (None, text.trim()),
+    }
+}
+
+fn pair<A, B>(text: &str, a: impl Fn(&str) -> Option<A>, b: impl Fn(&str) -> Option<B>) -> Option<(A, B)> {
+    let (first, second) = text.split_once(',')?;
+    Some((a(first.trim())?, b(second.trim())?))
+}
+
+fn tokens(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|n| (1..=MAX_TOKENS).contains(n))
+}
+
+fn positive(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|x: &f64| *x > 0.0 && *x <= f64::from(MAX_TOKENS))
+}
+
+fn non_negative(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|x: &f64| *x >= 0.0 && *x <= f64::from(MAX_TOKENS))
+}
+
+fn unknown(given: &str, allowed: &[&str]) -> SpecError {
+    SpecError::UnknownValue {
+        path: String::new(),
+        value: given.to_string(),
+        allowed: allowed.iter().map(|s| s.to_string()).collect(),
+        nearest: nearest(given, allowed.iter().copied()).map(str::to_string),
+    }
+}
+
+impl Serialize for Size {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Size, D::Error> {
+        d.deserialize_any(TextOrNumber(SIZE_WANT, Size::parse))
+    }
+}
+
+impl JsonSchema for Size {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> Cow<'static, str> {
+        "Size".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": ["string", "integer"], "format": "size", "examples": ["128", "lognormal:512,0.8"] })
+    }
+}
+
+impl Serialize for Pause {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Pause {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Pause, D::Error> {
+        d.deserialize_any(TextOrNumber(PAUSE_WANT, Pause::parse))
+    }
+}
+
+impl JsonSchema for Pause {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> Cow<'static, str> {
+        "Pause".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "format": "pause", "examples": ["5s", "exponential:5s"] })
+    }
+}

@@ -1,0 +1,413 @@
+//! Reads published request traces: times, lengths and, where given, the ids of shared prompt blocks.
+//!
+//! CSV with a header (Azure LLM 2023/2024, BurstGPT, length tables without times) and JSON Lines (Mooncake, Qwen-Bailian),
+//! gzipped or not, known by their content and not by their name. A broken line is an error with its number: a trace
+//! with a silently dropped line is another workload.
+//!
+//! Some publishers rounded their stamps (Mooncake to 3 s, BurstGPT to 1 s): replayed as they are, arrivals come in volleys
+//! that nobody sent. Such a trace is recognised (a fifth of the gaps or more are zero) and [`Trace::times`] spreads the rows
+//! of a tick over the tick, uniformly and in order, from the scenario's seed. Even spacing inside the tick lost: it
+//! makes the traffic more regular than chance.
+
+use std::borrow::Cow;
+use std::io::Read;
+
+use plimsoll_math::rng::Stream;
+use plimsoll_model::Span;
+use serde::Deserialize;
+
+use crate::SpecError;
+
+/// A line of a file that can't be read.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{file}{}: {what}", if *line > 0 { format!(", line {line}") } else { String::new() })]
+pub struct TraceError {
+    /// The file as named.
+    pub file: String,
+    /// Its line, counted from 1 in the unpacked text; 0 = the file as a whole.
+    pub line: usize,
+    /// What is wrong there.
+    pub what: String,
+}
+
+/// One request of a trace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// When it was made, from the first row.
+    pub at: Span,
+    /// Prompt tokens.
+    pub prompt_tokens: u32,
+    /// Output tokens.
+    pub output_tokens: u32,
+    /// Ids of its prompt's blocks: equal id = equal block after an equal prefix. Empty where the trace has none.
+    pub blocks: Vec<u64>,
+}
+
+/// A trace in memory, in order of time.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Trace {
+    /// Its requests.
+    pub rows: Vec<Row>,
+    /// Tokens per block of [`Row::blocks`]; 0 where there are none.
+    pub block_tokens: u32,
+    /// The grid that its stamps were rounded down to, if they were.
+    pub tick: Option<Span>,
+    /// Rows whose stamp was before that of the row above them; they were put in order.
+    pub unordered: usize,
+    /// Rows left out because the request had failed when it was recorded (no output tokens).
+    pub failed: usize,
+    /// True for a table of lengths without times.
+    pub untimed: bool,
+}
+
+impl Trace {
+    /// From requests in any order. `block_tokens` is found from the rows.
+    ///
+    /// # Errors
+    /// [`TraceError`] where there are no rows, or where no block size fits all of them.
+    pub fn from_rows(mut rows: Vec<Row>, untimed: bool, name: &str) -> Result<Trace, TraceError> {
+        let whole = |what: &str| TraceError { file: name.to_string(), line: 0, what: what.to_string() };
+        let before = rows.len();
+        if before == 0 {
+            return Err(whole("holds no request"));
+        }
+        rows.retain(|row| row.output_tokens > 0);
+        let failed = before - rows.len();
+        if rows.is_empty() {
+            return Err(whole("holds no request with output tokens"));
+        }
+        let unordered = rows.windows(2).filter(|w| w[1].at < w[0].at).count();
+        rows.sort_by_key(|row| row.at);
+        let first = rows[0].at;
+        for row in &mut rows {
+            row.at = row.at + -first;
+        }
+        let block_tokens = block_size(&rows).ok_or_else(|| {
+            whole("its hash_ids fit no block size: want ceil(input_length / size) or its floor ids on every row")
+        })?;
+        let tick = if untimed { None } else { tick(&rows) };
+        Ok(Trace { rows, block_tokens, tick, unordered, failed, untimed })
+    }
+
+    /// Mean requests per second as recorded: n rows span n − 1 mean gaps (ticks, where rounded: whole ones).
+    ///
+    /// # Errors
+    /// [`SpecError::Conflict`] where the rows span no time.
+    pub fn rate_per_s(&self) -> Result<f64, SpecError> {
+        let span = self.rows.last().map_or(0.0, |row| row.at.as_secs_f64());
+        let n = self.rows.len() as f64;
+        let (count, span) = match self.tick {
+            Some(tick) => (n, span + tick.as_secs_f64()),
+            None => (n - 1.0, span),
+        };
+        if span > 0.0 && count > 0.0 {
+            return Ok(count / span);
+        }
+        Err(SpecError::Conflict {
+            path: "arrivals.trace".to_string(),
+            what: "the trace spans no time, so it has no rate to scale".to_string(),
+        })
+    }
+
+    /// The rows' times in seconds, ascending; a rounded trace's are spread inside their ticks, the same for a seed.
+    pub fn times(&self, seed: u64) -> Vec<f64> {
+        let mut out: Vec<f64> = self.rows.iter().map(|row| row.at.as_secs_f64()).collect();
+        let Some(tick) = self.tick else { return out };
+        let mut stream = Stream::new(seed, "trace ticks", 0);
+        let mut i = 0;
+        while i < out.len() {
+            let start = self.rows[i].at;
+            let end = i + self.rows[i..].partition_point(|row| row.at == start);
+            let next = self.rows.get(end).map_or(start + tick, |row| row.at);
+            let width = tick.as_secs_f64().min((next + -start).as_secs_f64());
+            for at in &mut out[i..end] {
+                *at += width * stream.uniform();
+            }
+            out[i..end].sort_by(f64::total_cmp);
+            i = end;
+        }
+        out
+    }
+
+    /// The (prompt, output) lengths, in order.
+    pub fn pairs(&self) -> Vec<(u32, u32)> {
+        self.rows.iter().map(|row| (row.prompt_tokens.max(1), row.output_tokens.max(1))).collect()
+    }
+}
+
+/// Reads an Azure LLM inference trace: CSV with `TIMESTAMP,ContextTokens,GeneratedTokens`. Other tables with known
+/// column names (BurstGPT, vidur's lengths) are read by the same code.
+///
+/// # Errors
+/// [`TraceError`] with the line's number.
+pub fn read_azure(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
+    let bytes = unpack(bytes, name)?;
+    let mut lines = lines(&bytes, name);
+    let error = |line, what: String| TraceError { file: name.to_string(), line, what };
+    let Some((number, header)) = lines.next() else { return Err(error(0, "holds no request".to_string())) };
+    let header: Vec<String> = header?.split(',').map(|c| unquote(c).to_lowercase()).collect();
+    let find = |names: &[&str]| header.iter().position(|column| names.contains(&column.as_str()));
+    let time = find(&["timestamp", "arrived_at", "arrival_time"]);
+    let (Some(prompt), Some(output)) = (find(PROMPT_COLUMNS), find(OUTPUT_COLUMNS)) else {
+        return Err(error(
+            number,
+            format!(
+                "its header names no column of prompt tokens ({}) or of output tokens ({})",
+                PROMPT_COLUMNS.join(", "),
+                OUTPUT_COLUMNS.join(", ")
+            ),
+        ));
+    };
+    let mut rows = Vec::new();
+    for (number, text) in lines {
+        let text = text?;
+        let cells: Vec<&str> = text.split(',').map(unquote).collect();
+        if cells.len() != header.len() {
+            return Err(error(number, format!("has {} columns, the header {}", cells.len(), header.len())));
+        }
+        let count = |i: usize| {
+            let cell = cells[i];
+            tokens(cell)
+                .ok_or_else(|| error(number, format!("`{cell}` is not a number of tokens ({})", header[i])))
+        };
+        let at = match time {
+            None => Span(0),
+            Some(i) => instant(cells[i]).ok_or_else(|| {
+                error(number, format!("`{}` is not a time; want 2023-11-16 18:15:46.68 or seconds", cells[i]))
+            })?,
+        };
+        rows.push(Row {
+            at,
+            prompt_tokens: count(prompt)?,
+            output_tokens: count(output)?,
+            blocks: Vec::new(),
+        });
+    }
+    Trace::from_rows(rows, time.is_none(), name)
+}
+
+const PROMPT_COLUMNS: &[&str] = &[
+    "contexttokens",
+    "request tokens",
+    "num_prefill_tokens",
+    "input_length",
+    "prompt_tokens",
+    "input_tokens",
+];
+const OUTPUT_COLUMNS: &[&str] =
+    &["generatedtokens", "response tokens", "num_decode_tokens", "output_length", "output_tokens"];
+
+#[derive(Deserialize)]
+struct JsonRow {
+    timestamp: f64,
+    input_length: u32,
+    output_length: u32,
+    #[serde(default)]
+    hash_ids: Vec<u64>,
+    #[serde(default)]
+    chat_id: Option<serde_json::Value>,
+}
+
+/// Reads a Mooncake trace: JSON Lines with `timestamp` (ms), `input_length`, `output_length`, `hash_ids`. The same
+/// fields with a `chat_id` are Qwen-Bailian's, whose `timestamp` is in seconds.
+///
+/// # Errors
+/// [`TraceError`] with the line's number.
+pub fn read_mooncake(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
+    let bytes = unpack(bytes, name)?;
+    let mut rows = Vec::new();
+    for (number, text) in lines(&bytes, name) {
+        let text = text?;
+        let error = |what: String| TraceError { file: name.to_string(), line: number, what };
+        let row: JsonRow = serde_json::from_str(text).map_err(|e| error(e.to_string()))?;
+        let unit = if row.chat_id.is_some() { 1e9 } else { 1e6 };
+        let ns = row.timestamp * unit;
+        if !(ns.is_finite() && ns.abs() < 9e18) {
+            return Err(error(format!("timestamp {} is out of range", row.timestamp)));
+        }
+        if row.input_length > crate::sizes::MAX_TOKENS || row.output_length > crate::sizes::MAX_TOKENS {
+            return Err(error(format!("a length above {} tokens", crate::sizes::MAX_TOKENS)));
+        }
+        rows.push(Row {
+            at: Span(ns.round() as i64),
+            prompt_tokens: row.input_length,
+            output_tokens: row.output_length,
+            blocks: row.hash_ids,
+        });
+    }
+    Trace::from_rows(rows, false, name)
+}
+
+/// Reads a trace of any known format, told apart by its first character (`{` = JSON Lines).
+///
+/// # Errors
+/// [`TraceError`] with the line's number.
+pub fn detect_and_read(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
+    let bytes = unpack(bytes, name)?;
+    match bytes.iter().find(|b| !b.is_ascii_whitespace()) {
+        Some(b'{') => read_mooncake(&bytes, name),
+        _ => read_azure(&bytes, name),
+    }
+}
+
+/// Reads token counts, one whole number per line.
+///
+/// # Errors
+/// [`TraceError`] with the line's number.
+pub fn read_lengths(bytes: &[u8], name: &str) -> Result<Vec<u32>, TraceError> {
+    let bytes = unpack(bytes, name)?;
+    let mut out = Vec::new();
+    for (number, text) in lines(&bytes, name) {
+        let text = text?.trim();
+        out.push(tokens(text).filter(|n| *n > 0).ok_or_else(|| TraceError {
+            file: name.to_string(),
+            line: number,
+            what: format!("`{text}` is not a number of tokens; want one whole number per line"),
+        })?);
+    }
+    match out.is_empty() {
+        true => Err(TraceError { file: name.to_string(), line: 0, what: "holds no length".to_string() }),
+        false => Ok(out),
+    }
+}
+
+/// Unpacked traces larger than this are refused rather than filling the memory.
+const MAX_BYTES: u64 = 4 << 30;
+
+/// Unzips what begins with the gzip magic.
+pub(crate) fn unpack<'a>(bytes: &'a [u8], name: &str) -> Result<Cow<'a, [u8]>, TraceError> {
+    if !bytes.starts_with(&[0x1f, 0x8b]) {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    let error = |what: String| TraceError { file: name.to_string(), line: 0, what };
+    let mut out = Vec::new();
+    let read = flate2::read::MultiGzDecoder::new(bytes).take(MAX_BYTES).read_to_end(&mut out);
+    match read {
+        Ok(n) if (n as u64) < MAX_BYTES => Ok(Cow::Owned(out)),
+        Ok(_) => Err(error(format!("is larger than {} GiB unpacked", MAX_BYTES >> 30))),
+        Err(e) => Err(error(format!("can't be unzipped: {e}"))),
+    }
+}
+
+/// The non-blank lines with their numbers, without line ends and byte-order mark.
+pub(crate) fn lines<'a>(
+    bytes: &'a [u8],
+    name: &'a str,
+) -> impl Iterator<Item = (usize, Result<&'a str, TraceError>)> {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let ends = memchr::memchr_iter(b'\n', bytes).chain(std::iter::once(bytes.len()));
+    let mut start = 0;
+    ends.enumerate().filter_map(move |(i, end)| {
+        let line = &bytes[start.min(end)..end];
+        start = end + 1;
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return None;
+        }
+        let text = std::str::from_utf8(line).map_err(|_| TraceError {
+            file: name.to_string(),
+            line: i + 1,
+            what: "is not UTF-8".to_string(),
+        });
+        Some((i + 1, text))
+    })
+}
+
+fn unquote(cell: &str) -> &str {
+    let cell = cell.trim();
+    cell.strip_prefix('"').and_then(|c| c.strip_suffix('"')).unwrap_or(cell)
+}
+
+/// A count, also as a table writer leaves it (`374.0`).
+fn tokens(cell: &str) -> Option<u32> {
+    let n: f64 = cell.parse().ok()?;
+    (n >= 0.0 && n <= f64::from(crate::sizes::MAX_TOKENS) && n.fract() == 0.0).then_some(n as u32)
+}
+
+/// `2023-11-16 18:15:46.6805900`, with `T` for the blank and an optional `Z` or `+hh:mm`; or seconds.
+fn instant(cell: &str) -> Option<Span> {
+    if let Ok(seconds) = cell.parse::<f64>() {
+        return (seconds.is_finite() && seconds.abs() < 9e9).then(|| Span::from_secs_f64(seconds));
+    }
+    let (date, time) = cell.split_once([' ', 'T'])?;
+    let mut ymd = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
+    let (year, month, day) = (ymd.next()??, ymd.next()??, ymd.next()??);
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || !(1970..=2250).contains(&year) {
+        return None;
+    }
+    let (time, offset) = match time.find(['Z', '+', '-']) {
+        None => (time, 0),
+        Some(i) if &time[i..] == "Z" => (&time[..i], 0),
+        Some(i) => {
+            let sign = if time.as_bytes()[i] == b'-' { -1 } else { 1 };
+            let (h, m) = time[i + 1..].split_once(':')?;
+            (&time[..i], sign * (h.parse::<i64>().ok()? * 3600 + m.parse::<i64>().ok()? * 60))
+        }
+    };
+    let (hms, fraction) = time.split_once('.').unwrap_or((time, ""));
+    let mut hms = hms.splitn(3, ':').map(|part| part.parse::<i64>().ok());
+    let (h, m, s) = (hms.next()??, hms.next()??, hms.next()??);
+    if !(0..24).contains(&h) || !(0..60).contains(&m) || !(0..=60).contains(&s) {
+        return None;
+    }
+    if fraction.len() > 9 || !fraction.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let ns: i64 = format!("{fraction:0<9}").parse().ok()?;
+    let seconds = days_from_civil(year, month, day) * 86_400 + h * 3600 + m * 60 + s - offset;
+    Some(Span(seconds * 1_000_000_000 + ns))
+}
+
+/// Days since 1970-01-01 (Hinnant, "chrono-compatible low-level date algorithms").
+fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+    let y = if month <= 2 { year - 1 } else { year };
+    let era = y.div_euclid(400);
+    let yoe = y - era * 400;
+    let doy = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719_468
+}
+
+/// The block size with which every row has ceil (Mooncake) or floor (full blocks only) of its length in ids. Several
+/// sizes may fit a few rows: a power of two is taken before others, the smallest first. 0 where there are no ids.
+fn block_size(rows: &[Row]) -> Option<u32> {
+    if rows.iter().all(|row| row.blocks.is_empty()) {
+        return Some(0);
+    }
+    let fits = |low: u64, high: u64| {
+        let power = (0..32).map(|k| 1u64 << k).find(|p| (low..=high).contains(p));
+        (low <= high).then(|| power.unwrap_or(low) as u32)
+    };
+    let (mut ceil, mut floor) = ((1u64, u64::from(u32::MAX)), (1u64, u64::from(u32::MAX)));
+    for row in rows {
+        let (tokens, ids) = (u64::from(row.prompt_tokens), row.blocks.len() as u64);
+        // ceil(t / b) = k ⇔ t/k ≤ b < t/(k − 1);  floor(t / b) = k ⇔ t/(k + 1) < b ≤ t/k
+        if ids == 0 {
+            if tokens > 0 {
+                ceil = (1, 0);
+            }
+            floor.0 = floor.0.max(tokens + 1);
+            continue;
+        }
+        ceil.0 = ceil.0.max(tokens.div_ceil(ids));
+        if ids > 1 {
+            ceil.1 = ceil.1.min((tokens.max(1) - 1) / (ids - 1));
+        }
+        floor.0 = floor.0.max(tokens / (ids + 1) + 1);
+        floor.1 = floor.1.min(tokens / ids);
+    }
+    fits(ceil.0, ceil.1).or_else(|| fits(floor.0, floor.1))
+}
+
+/// The grid of rounded stamps: a tenth percentile of the gaps between distinct stamps, where at least a fifth of all gaps
+/// are zero. (A percentile and not the least, for Mooncake's 3000 ms grid has stamps at 5999 too; a low one and not the
+/// median, for a sparse trace skips most ticks of its grid.)
+fn tick(rows: &[Row]) -> Option<Span> {
+    let mut gaps: Vec<i64> = rows.windows(2).map(|w| (w[1].at + -w[0].at).0).collect();
+    let all = gaps.len();
+    gaps.retain(|gap| *gap > 0);
+    if gaps.is_empty() || (all - gaps.len()) * 5 < all {
+        return None;
+    }
+    gaps.sort_unstable();
+    Some(Span(gaps[gaps.len() / 10]))
+}
