@@ -1,1 +1,32 @@
-//! server
+//! The simulated engine as a server: an OpenAI-compatible front on HTTP/1.1, timed by the world of `plimsoll-sim`, that
+//! knows the truth about every byte it sent.
+//!
+//! What happens when is the world's; this crate sleeps until then, writes, and measures how late it was. It knows no
+//! client, no run and no screen.
+//!
+//! Reading order: [`serve`] (listen, accept, stop), `front` (from a request to its answer), [`engine`] (real time around
+//! the world), `stream` and `body` (tokens on their way out), [`io`] (bytes and stamps), `voice` (what is said),
+//! [`truth`] (the log), [`metrics`] and `page` (what is counted), [`timer`] and [`clock`].
+
+pub mod serve;
+
+mod front;
+
+pub mod engine;
+
+mod body;
+mod stream;
+
+pub mod io;
+
+mod voice;
+
+pub mod truth;
+
+pub mod metrics;
+mod page;
+
+pub mod clock;
+pub mod timer;
+
+pub use serve::{EngineServerConfig, Limits, Running, ServeError, Stopper, serve};

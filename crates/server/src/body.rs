@@ -1,0 +1,197 @@
+//! Bodies of answers: whole ones, and streams of one frame per step.
+//!
+//! A stream hands hyper a frame only when the one before is with the kernel, so that each leaves in a write of its own;
+//! its text is written at that moment into a buffer that all streams share. Dropping a body before its end is how a
+//! client's disappearance reaches the engine.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame, SizeHint};
+
+use crate::engine::Engine;
+use crate::io::{Conn, Popped};
+use crate::stream::Stream;
+use crate::voice::Voice;
+
+/// Room that frames are cut from; when it is used up and all frames are gone, it is taken again.
+const PAGE_BYTES: usize = 64 * 1024;
+/// Room that one frame may need before the page is renewed.
+const FRAME_BYTES: usize = 4 * 1024;
+
+/// A hold on a request in the engine, which is cancelled if the hold is dropped early.
+pub struct Held {
+    stream: Rc<Stream>,
+    engine: Rc<Engine>,
+    over: bool,
+}
+
+impl Held {
+    /// Takes hold of a request that was just submitted.
+    pub fn new(stream: Rc<Stream>, engine: Rc<Engine>) -> Held {
+        Held { stream, engine, over: false }
+    }
+
+    /// The request.
+    pub fn stream(&self) -> &Rc<Stream> {
+        &self.stream
+    }
+
+    /// Resolves when the engine is done with the request.
+    pub async fn ended(&self) {
+        std::future::poll_fn(|cx| {
+            self.stream.watch(cx);
+            if self.stream.is_ended() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !self.over {
+            self.engine.cancel(self.stream.id);
+        }
+    }
+}
+
+/// The page that frames are written to.
+pub type Page = Rc<RefCell<BytesMut>>;
+
+/// A page for the streams of one server.
+pub fn page() -> Page {
+    Rc::new(RefCell::new(BytesMut::with_capacity(PAGE_BYTES)))
+}
+
+/// An answer's body.
+pub enum AnswerBody {
+    /// All of it at once.
+    Whole(Whole),
+    /// Frame by frame.
+    Stream(Box<Streamed>),
+}
+
+/// A body that is there.
+pub struct Whole {
+    bytes: Option<Bytes>,
+    conn: Rc<Conn>,
+    held: Option<Held>,
+}
+
+/// A body that is being made.
+pub struct Streamed {
+    held: Held,
+    voice: Voice,
+    page: Page,
+    part: Part,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Part {
+    Opening,
+    Tokens,
+    Over,
+}
+
+impl AnswerBody {
+    /// A body that is there; with the request it answers, if the engine worked on one.
+    pub fn whole(bytes: Bytes, conn: &Rc<Conn>, held: Option<Held>) -> AnswerBody {
+        AnswerBody::Whole(Whole { bytes: Some(bytes), conn: conn.clone(), held })
+    }
+
+    /// A body that follows the engine.
+    pub fn stream(held: Held, voice: Voice, page: &Page) -> AnswerBody {
+        AnswerBody::Stream(Box::new(Streamed { held, voice, page: page.clone(), part: Part::Opening }))
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let frame = match &mut *self {
+            AnswerBody::Whole(whole) => Poll::Ready(whole.pop()),
+            AnswerBody::Stream(streamed) => streamed.pop(cx),
+        };
+        frame.map(|frame| frame.map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            AnswerBody::Whole(whole) => whole.bytes.is_none(),
+            AnswerBody::Stream(streamed) => streamed.part == Part::Over,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            AnswerBody::Whole(whole) => {
+                SizeHint::with_exact(whole.bytes.as_ref().map_or(0, |b| b.len() as u64))
+            }
+            AnswerBody::Stream(_) => SizeHint::default(),
+        }
+    }
+}
+
+impl Whole {
+    fn pop(&mut self) -> Option<Bytes> {
+        let bytes = self.bytes.take()?;
+        let stream = self.held.as_mut().map(|held| {
+            held.over = true;
+            &held.stream
+        });
+        self.conn.popped(Popped::Tail, stream);
+        Some(bytes)
+    }
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        if self.bytes.is_some() {
+            self.conn.not_busy();
+        }
+    }
+}
+
+impl Streamed {
+    fn pop(&mut self, cx: &Context<'_>) -> Poll<Option<Bytes>> {
+        if self.part == Part::Over {
+            return Poll::Ready(None);
+        }
+        let stream = &self.held.stream;
+        let conn = stream.conn();
+        if !conn.may_pop() {
+            stream.watch(cx);
+            return Poll::Pending;
+        }
+        let mut page = self.page.borrow_mut();
+        page.reserve(FRAME_BYTES);
+        if self.part == Part::Opening {
+            self.part = Part::Tokens;
+            if self.voice.open(&mut page) {
+                conn.popped(Popped::Plain, Some(stream));
+                return Poll::Ready(Some(page.split().freeze()));
+            }
+        }
+        if let Some(due) = stream.pop(cx) {
+            self.voice.tokens(&mut page, due.tokens);
+            conn.popped(Popped::Tokens(due.step_end_ns), Some(stream));
+        } else if stream.is_ended() {
+            self.voice.close(&mut page);
+            conn.popped(Popped::Tail, Some(stream));
+            self.part = Part::Over;
+            self.held.over = true;
+        } else {
+            return Poll::Pending;
+        }
+        Poll::Ready(Some(page.split().freeze()))
+    }
+}

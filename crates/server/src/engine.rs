@@ -1,0 +1,286 @@
+//! The engine in real time: sleeps to the world's next virtual instant, steps it, and hands its tokens to the streams.
+//!
+//! The world keeps its own time. A wake-up that comes late steps everything that was due, each with its exact virtual
+//! end, so that lateness shows in when bytes leave and never in what is due next; it is measured, not corrected.
+//! One task on the runtime that also serves the sockets lost no time against a thread of its own and needs no locks.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use plimsoll_model::At;
+use plimsoll_sim::{Emission, FinishReason, Gauges, Rejected, Submit, What, World};
+
+use crate::clock::Axis;
+use crate::io::Conn;
+use crate::metrics::Metrics;
+use crate::stream::{Due, Stream};
+use crate::timer::Timer;
+use crate::truth::{Ending, Record, Truth};
+
+/// The engine and everything its streams share.
+pub struct Engine {
+    /// Its time axis.
+    pub axis: Axis,
+    /// What it counted.
+    pub metrics: Rc<RefCell<Metrics>>,
+    truth: Option<Rc<Truth>>,
+    state: RefCell<State>,
+    driver: RefCell<Option<Waker>>,
+    armed: Cell<At>,
+}
+
+struct State {
+    world: World,
+    next_id: u64,
+    out: Vec<Emission>,
+    live: HashMap<u64, Live, BuildHasherDefault<Spread>>,
+}
+
+/// A request in the world, with the instants that its histograms need.
+struct Live {
+    stream: Rc<Stream>,
+    arrival_ns: i64,
+    submitted_ns: i64,
+    admitted_ns: i64,
+    first_ns: i64,
+    last_ns: i64,
+    tokens: u32,
+    prompt: u32,
+}
+
+/// Spreads the engine's own consecutive numbers over the table; the standard hasher defends against foreign keys.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+impl Engine {
+    /// An idle engine whose time begins now.
+    pub fn new(
+        world: World,
+        axis: Axis,
+        metrics: Rc<RefCell<Metrics>>,
+        truth: Option<Rc<Truth>>,
+    ) -> Rc<Engine> {
+        Rc::new(Engine {
+            axis,
+            metrics,
+            truth,
+            state: RefCell::new(State { world, next_id: 0, out: Vec::new(), live: HashMap::default() }),
+            driver: RefCell::new(None),
+            armed: Cell::new(At::MAX),
+        })
+    }
+
+    /// Hands a request to the world. `record` says what is known of it so far.
+    ///
+    /// # Errors
+    /// The world does not take it; the truth log has its line then.
+    pub fn submit(
+        &self,
+        conn: &Rc<Conn>,
+        mut record: Record,
+        blocks: Vec<u64>,
+    ) -> Result<Rc<Stream>, Rejected> {
+        let now = self.axis.now();
+        self.pump(now);
+        let mut state = self.state.borrow_mut();
+        let id = state.next_id;
+        record.submitted_ns = self.axis.to_monotonic(now);
+        let submit =
+            Submit { id, prompt_tokens: record.prompt_tokens, output_tokens: record.output_tokens, blocks };
+        if let Err(rejected) = state.world.submit(now, submit) {
+            record.ending = Ending::Rejected;
+            record.status = rejected.status();
+            self.metrics.borrow_mut().rejected(&rejected);
+            self.log(record);
+            return Err(rejected);
+        }
+        state.next_id += 1;
+        record.number = Some(id);
+        record.status = 200;
+        let live = Live {
+            arrival_ns: record.arrival_ns,
+            submitted_ns: record.submitted_ns,
+            admitted_ns: record.submitted_ns,
+            first_ns: 0,
+            last_ns: 0,
+            tokens: 0,
+            prompt: record.prompt_tokens,
+            stream: Stream::new(id, conn.clone(), self.metrics.clone(), self.truth.clone(), record),
+        };
+        let stream = live.stream.clone();
+        state.live.insert(id, live);
+        drop(state);
+        self.pump(now);
+        self.rearm();
+        Ok(stream)
+    }
+
+    /// Takes a request back whose client is gone. Nothing happens when the world is done with it.
+    pub fn cancel(&self, id: u64) {
+        let now = self.axis.now();
+        self.pump(now);
+        let mut state = self.state.borrow_mut();
+        let known = state.world.cancel(now, id);
+        let live = state.live.remove(&id);
+        drop(state);
+        if let Some(live) = live {
+            live.stream.record(|record| record.end_ns = Some(self.axis.to_monotonic(now)));
+        }
+        if known {
+            self.metrics.borrow_mut().aborted += 1;
+            // Its place may be another's now.
+            self.pump(now);
+            self.rearm();
+        }
+    }
+
+    /// Writes a line of the truth log for a request that never was a stream.
+    pub fn log(&self, record: Record) {
+        if let Some(truth) = &self.truth {
+            truth.push(record);
+        }
+    }
+
+    /// Hands gathered truth to its writer.
+    pub fn flush_truth(&self) {
+        if let Some(truth) = &self.truth {
+            truth.flush();
+        }
+    }
+
+    /// The world's state in numbers.
+    pub fn gauges(&self) -> Gauges {
+        self.state.borrow().world.gauges()
+    }
+
+    /// Lives as long as the engine: sleeps and steps. Returns only when the timer fails.
+    pub async fn drive(self: Rc<Self>) -> io::Error {
+        let mut timer = match Timer::new() {
+            Ok(timer) => timer,
+            Err(e) => return e,
+        };
+        poll_fn(move |cx| self.turn(&mut timer, cx)).await
+    }
+
+    fn turn(&self, timer: &mut Timer, cx: &mut Context<'_>) -> Poll<io::Error> {
+        self.driver.borrow_mut().get_or_insert_with(|| cx.waker().clone());
+        loop {
+            let now = self.axis.now();
+            if self.pump(now) {
+                // First the streams write; then the clock is looked at again, which under load is cheaper than
+                // asking the kernel for a wake-up that is due already.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let next = self.state.borrow().world.next_event();
+            self.armed.set(next.unwrap_or(At::MAX));
+            if let Some(at) = next {
+                let at = self.axis.to_monotonic(at);
+                if timer.armed_ns() != Some(at)
+                    && let Err(e) = timer.arm(at)
+                {
+                    return Poll::Ready(e);
+                }
+            }
+            match timer.poll_fired(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(e)) => return Poll::Ready(e),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// Wakes the driver when something is due before what it sleeps for.
+    fn rearm(&self) {
+        let next = self.state.borrow().world.next_event();
+        if next.is_some_and(|at| at < self.armed.get())
+            && let Some(driver) = self.driver.borrow().as_ref()
+        {
+            driver.wake_by_ref();
+        }
+    }
+
+    /// Lets everything happen that is due. False when nothing was.
+    fn pump(&self, now: At) -> bool {
+        let state = &mut *self.state.borrow_mut();
+        if state.world.next_event().is_none_or(|at| at > now) {
+            return false;
+        }
+        state.world.step(now, &mut state.out);
+        let metrics = &mut *self.metrics.borrow_mut();
+        for emission in state.out.drain(..) {
+            let at_ns = self.axis.to_monotonic(emission.at);
+            let Some(live) = state.live.get_mut(&emission.id) else { continue };
+            match emission.what {
+                What::Admitted => {
+                    live.admitted_ns = at_ns;
+                    live.stream.record(|record| record.admitted_ns = Some(at_ns));
+                }
+                What::PrefillDone => {
+                    metrics.prompt_tokens += u64::from(live.prompt);
+                    live.stream.record(|record| record.prefill_ns = Some(at_ns));
+                }
+                What::Token { n, last } => {
+                    metrics.wake_late.observe_ns(now.0 - emission.at.0);
+                    live.token(metrics, at_ns, n);
+                    live.stream.push(Due { step_end_ns: at_ns, tokens: n, last });
+                }
+                What::Finished { reason } => {
+                    live.finish(metrics, at_ns, reason);
+                    live.stream.end(at_ns);
+                    state.live.remove(&emission.id);
+                }
+            }
+        }
+        true
+    }
+}
+
+impl Live {
+    fn token(&mut self, metrics: &mut Metrics, at_ns: i64, n: u32) {
+        metrics.generation_tokens += u64::from(n);
+        if self.tokens == 0 {
+            self.first_ns = at_ns;
+            metrics.ttft.observe_ns(at_ns - self.arrival_ns);
+        } else {
+            metrics.itl.observe_ns(at_ns - self.last_ns);
+        }
+        self.last_ns = at_ns;
+        self.tokens += n;
+    }
+
+    fn finish(&self, metrics: &mut Metrics, at_ns: i64, reason: FinishReason) {
+        metrics.finished(reason);
+        metrics.e2e.observe_ns(at_ns - self.arrival_ns);
+        metrics.queue.observe_ns(self.admitted_ns - self.submitted_ns);
+        metrics.inference.observe_ns(at_ns - self.admitted_ns);
+        metrics.generated.observe(u64::from(self.tokens));
+        metrics.prompts.observe(u64::from(self.prompt));
+        if self.tokens > 0 {
+            metrics.prefill.observe_ns(self.first_ns - self.admitted_ns);
+            metrics.decode.observe_ns(self.last_ns - self.first_ns);
+        }
+        if self.tokens > 1 {
+            metrics.tpot.observe_ns((self.last_ns - self.first_ns) / i64::from(self.tokens - 1));
+        }
+    }
+}

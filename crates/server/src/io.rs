@@ -1,0 +1,315 @@
+//! A connection's bytes: hyper's read and write on a socket, stamped.
+//!
+//! Reads take the kernel's receive stamp along (SO_TIMESTAMPING through recvmsg); writes read the clock immediately
+//! before the system call. A stamp taken where the frame is handed to hyper is early by milliseconds at two
+//! thousand streams, so the write stamp lives here, and [`Conn`] carries it to the stream whose token was written.
+//!
+//! One frame at a time is let out ([`Conn::may_pop`]): the next is handed over only when hyper has flushed the one
+//! before. Otherwise tokens that are due together would leave in one write, and a client could not tell their times
+//! apart. Vectored writes lost: a chunk is some two hundred bytes, and copying it is cheaper than three io-vectors.
+
+use std::cell::{Cell, RefCell};
+use std::io::{self, IoSliceMut};
+use std::os::fd::AsRawFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use nix::sys::time::TimeSpec;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use crate::clock;
+use crate::stream::Stream;
+
+/// Bytes one read may bring; a request head with its prompt fits most of the time.
+const READ_BYTES: usize = 32 * 1024;
+/// Room for the three time stamps of one control message.
+const CONTROL_BYTES: usize = 128;
+
+/// What reads of one server share: they never overlap, so one buffer serves all connections.
+pub struct Scratch {
+    bytes: Box<[u8]>,
+    control: Box<[u8]>,
+}
+
+impl Scratch {
+    /// Buffers for the reads of one runtime.
+    pub fn new() -> Rc<RefCell<Scratch>> {
+        Rc::new(RefCell::new(Scratch {
+            bytes: vec![0; READ_BYTES].into_boxed_slice(),
+            control: vec![0; CONTROL_BYTES].into_boxed_slice(),
+        }))
+    }
+}
+
+/// When bytes of a request arrived.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+pub struct Arrival {
+    /// CLOCK_MONOTONIC, ns.
+    pub monotonic_ns: i64,
+    /// True when the kernel stamped it, false when it is the clock after the read.
+    pub kernel: bool,
+}
+
+/// What a popped frame carries, which decides where its write stamp goes.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+pub enum Popped {
+    /// No frame is on its way.
+    #[default]
+    Nothing,
+    /// A frame without tokens: the role, the end of the stream.
+    Plain,
+    /// Tokens whose step ended at this instant, CLOCK_MONOTONIC ns.
+    Tokens(i64),
+    /// The last frame of an answer.
+    Tail,
+}
+
+/// What the socket side and the answer side of one connection know of each other.
+#[derive(Default)]
+pub struct Conn {
+    raw_stamp: Cell<Option<TimeSpec>>,
+    read_ns: Cell<i64>,
+    reading_since: Cell<i64>,
+    blocked_since: Cell<i64>,
+    active_ns: Cell<i64>,
+    busy: Cell<bool>,
+    popped: Cell<Popped>,
+    stamped: Cell<bool>,
+    current: RefCell<Option<Rc<Stream>>>,
+    task: RefCell<Option<Waker>>,
+    killed: Cell<bool>,
+}
+
+impl Conn {
+    /// Arrival of the last bytes that were read.
+    pub fn arrival(&self) -> Arrival {
+        match self.raw_stamp.get() {
+            Some(t) => {
+                let realtime = t.tv_sec() * 1_000_000_000 + t.tv_nsec();
+                Arrival { monotonic_ns: clock::realtime_to_monotonic(realtime), kernel: true }
+            }
+            None => Arrival { monotonic_ns: self.read_ns.get(), kernel: false },
+        }
+    }
+
+    /// The request was read whole: it is the server's turn, and the limit on slow senders is off.
+    pub fn request_read(&self) {
+        self.reading_since.set(0);
+        self.busy.set(true);
+    }
+
+    /// Since when a request is being received, a write is blocked, or nothing moved at all. CLOCK_MONOTONIC ns.
+    pub fn waits(&self) -> Waits {
+        let some = |ns: i64| (ns != 0).then_some(ns);
+        let idle = !self.busy.get();
+        Waits {
+            reading_since: some(self.reading_since.get()).filter(|_| idle),
+            blocked_since: some(self.blocked_since.get()),
+            idle_since: idle.then_some(self.active_ns.get()),
+        }
+    }
+
+    /// Something happened at this instant.
+    pub fn touch(&self, monotonic_ns: i64) {
+        self.active_ns.set(monotonic_ns);
+    }
+
+    /// May the next frame be handed to hyper?
+    pub fn may_pop(&self) -> bool {
+        self.popped.get() == Popped::Nothing
+    }
+
+    /// A frame was handed to hyper, of this stream if of any.
+    pub fn popped(&self, what: Popped, stream: Option<&Rc<Stream>>) {
+        self.popped.set(what);
+        self.stamped.set(false);
+        let Some(stream) = stream else { return };
+        let mut current = self.current.borrow_mut();
+        if current.as_ref().is_none_or(|known| !Rc::ptr_eq(known, stream)) {
+            *current = Some(stream.clone());
+        }
+    }
+
+    /// The task of the connection, to be woken for shutdown or when its time is up.
+    pub fn remember(&self, cx: &Context<'_>) {
+        let mut task = self.task.borrow_mut();
+        if task.as_ref().is_none_or(|known| !known.will_wake(cx.waker())) {
+            *task = Some(cx.waker().clone());
+        }
+    }
+
+    /// Wakes the connection's task.
+    pub fn wake(&self) {
+        if let Some(task) = self.task.borrow().as_ref() {
+            task.wake_by_ref();
+        }
+    }
+
+    /// The answer was dropped unsent (a HEAD request): nothing will be flushed for it.
+    pub fn not_busy(&self) {
+        self.busy.set(false);
+    }
+
+    /// The connection is gone, and with it its hold on what it was answering.
+    pub fn let_go(&self) {
+        let stream = self.current.borrow_mut().take();
+        drop(stream);
+    }
+
+    /// Ends the connection at its next turn.
+    pub fn kill(&self) {
+        self.killed.set(true);
+        self.wake();
+    }
+
+    /// Was it asked to end?
+    pub fn is_killed(&self) -> bool {
+        self.killed.get()
+    }
+
+    fn wrote(&self, before_ns: i64) {
+        self.active_ns.set(before_ns);
+        self.blocked_since.set(0);
+        if self.stamped.replace(true) {
+            return;
+        }
+        let current = self.current.borrow();
+        match (self.popped.get(), current.as_ref()) {
+            (Popped::Tokens(due_ns), Some(stream)) => stream.wrote_tokens(before_ns, due_ns),
+            (Popped::Tail, Some(stream)) => stream.wrote_tail(before_ns),
+            _ => {}
+        }
+    }
+
+    fn flushed(&self) {
+        match self.popped.replace(Popped::Nothing) {
+            Popped::Nothing => {}
+            Popped::Tail => {
+                self.busy.set(false);
+                // The stream's record is written when the last hold on it is gone.
+                let done = self.current.borrow_mut().take();
+                drop(done);
+            }
+            _ => {
+                if let Some(stream) = self.current.borrow().as_ref() {
+                    stream.wake_if_ready();
+                }
+            }
+        }
+    }
+}
+
+/// What a connection may be waiting for, each since an instant of CLOCK_MONOTONIC, ns.
+#[derive(Copy, Clone, Default, Debug)]
+pub struct Waits {
+    /// A request has begun to arrive and is not whole.
+    pub reading_since: Option<i64>,
+    /// The client does not take what it asked for.
+    pub blocked_since: Option<i64>,
+    /// Nothing is being answered.
+    pub idle_since: Option<i64>,
+}
+
+/// A socket for hyper.
+pub struct Io {
+    socket: TcpStream,
+    conn: Rc<Conn>,
+    scratch: Rc<RefCell<Scratch>>,
+}
+
+impl Io {
+    /// Wraps an accepted socket whose stamping is already on.
+    pub fn new(socket: TcpStream, conn: Rc<Conn>, scratch: Rc<RefCell<Scratch>>) -> Io {
+        conn.touch(clock::monotonic_ns());
+        Io { socket, conn, scratch }
+    }
+
+    fn receive(&self, limit: usize) -> io::Result<(usize, Option<TimeSpec>)> {
+        let mut scratch = self.scratch.borrow_mut();
+        let Scratch { bytes, control } = &mut *scratch;
+        let limit = limit.min(bytes.len());
+        self.socket.try_io(Interest::READABLE, || {
+            let mut slices = [IoSliceMut::new(&mut bytes[..limit])];
+            let message =
+                recvmsg::<()>(self.socket.as_raw_fd(), &mut slices, Some(control), MsgFlags::MSG_DONTWAIT)?;
+            let mut stamp = None;
+            if message.bytes > 0 {
+                for control in message.cmsgs().into_iter().flatten() {
+                    if let ControlMessageOwned::ScmTimestampsns(stamps) = control {
+                        stamp = Some(stamps.system).filter(|t| t.tv_sec() != 0);
+                    }
+                }
+            }
+            Ok((message.bytes, stamp))
+        })
+    }
+}
+
+impl Read for Io {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &*self;
+        loop {
+            ready!(this.socket.poll_read_ready(cx))?;
+            match this.receive(buf.remaining()) {
+                Ok((n, stamp)) => {
+                    let now = clock::monotonic_ns();
+                    if n > 0 {
+                        buf.put_slice(&this.scratch.borrow().bytes[..n]);
+                        this.conn.raw_stamp.set(stamp);
+                        this.conn.read_ns.set(now);
+                        this.conn.touch(now);
+                        if this.conn.reading_since.get() == 0 {
+                            this.conn.reading_since.set(now);
+                        }
+                    }
+                    return Poll::Ready(Ok(()));
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Poll::Ready(Err(e)),
+            }
+        }
+    }
+}
+
+impl Write for Io {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = &*self;
+        loop {
+            if this.socket.poll_write_ready(cx)?.is_pending() {
+                if this.conn.blocked_since.get() == 0 {
+                    this.conn.blocked_since.set(clock::monotonic_ns());
+                }
+                return Poll::Pending;
+            }
+            let before = clock::monotonic_ns();
+            match this.socket.try_write(bytes) {
+                Ok(n) => {
+                    this.conn.wrote(before);
+                    return Poll::Ready(Ok(n));
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Poll::Ready(Err(e)),
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // hyper flushes only when its buffer is empty: all that was popped is with the kernel.
+        self.conn.flushed();
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        tokio::io::AsyncWrite::poll_shutdown(Pin::new(&mut self.socket), cx)
+    }
+}

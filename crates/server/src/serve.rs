@@ -1,0 +1,492 @@
+//! A server's life: listen, accept, keep connections in order, stop.
+//!
+//! One thread with one runtime serves everything. Several threads with a connection each lost: the world is one state
+//! that every token changes, one core carries ninety thousand tokens a second, and on the small machines that load
+//! tests run on the second core is the client's.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+
+use hyper::server::conn::http1;
+use nix::sys::socket::{TimestampingFlag, setsockopt, sockopt};
+use plimsoll_model::Span;
+use plimsoll_sim::{EngineSpec, ModeSpec, SpecError, World};
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+use tokio::sync::Notify;
+
+use crate::body::{self, Page};
+use crate::clock::{self, Axis};
+use crate::engine::Engine;
+use crate::front::Front;
+use crate::io::{Conn, Io, Scratch};
+use crate::metrics::Metrics;
+use crate::timer::Timer;
+use crate::truth::{Header, Truth, TruthWriter};
+
+/// Connections the kernel may hold before they are accepted; more than that is cut by `net.core.somaxconn` anyway.
+const BACKLOG: i32 = 4096;
+/// Between two looks at the connections, ns.
+const HOUSEKEEPING_NS: i64 = 250_000_000;
+/// After a failed accept (no descriptors left), ns.
+const ACCEPT_PAUSE_NS: i64 = 20_000_000;
+
+/// What to serve and where.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EngineServerConfig {
+    /// Address to listen on; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// The engine.
+    pub engine: EngineSpec,
+    /// Seed of what the engine draws.
+    #[serde(default)]
+    pub seed: u64,
+    /// Name of the model it says it serves.
+    #[serde(default = "default_model")]
+    pub model: String,
+    /// Where the truth log goes. Without it none is written.
+    #[serde(default)]
+    pub truth_log: Option<PathBuf>,
+    /// What clients may do.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+fn default_model() -> String {
+    "plimsoll-sim".to_owned()
+}
+
+impl EngineServerConfig {
+    /// This engine on this address, everything else by default.
+    pub fn new(listen: SocketAddr, engine: EngineSpec) -> EngineServerConfig {
+        EngineServerConfig {
+            listen,
+            engine,
+            seed: 0,
+            model: default_model(),
+            truth_log: None,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// What clients may do before they are told off.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Largest request body, bytes. Larger ones get 413.
+    pub body_bytes: usize,
+    /// Largest request head, bytes. Larger ones get 431.
+    pub head_bytes: usize,
+    /// Most header lines.
+    pub headers: usize,
+    /// Output tokens of a request that names no number.
+    pub default_max_tokens: u32,
+    /// Most output tokens of one request. More gets 400.
+    pub max_tokens: u32,
+    /// A request has to be whole within this, ns.
+    pub request_read: Span,
+    /// A client has to take bytes within this, ns.
+    pub blocked_write: Span,
+    /// A connection may do nothing for this long, ns.
+    pub idle: Span,
+    /// Answers in progress may go on for this long after a shutdown was asked for, ns.
+    pub drain: Span,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            body_bytes: 32 << 20,
+            head_bytes: 64 << 10,
+            headers: 100,
+            default_max_tokens: 128,
+            max_tokens: 1 << 20,
+            request_read: Span::from_secs(20),
+            blocked_write: Span::from_secs(60),
+            idle: Span::from_secs(3_600),
+            drain: Span::from_secs(5),
+        }
+    }
+}
+
+/// Why a server did not start, or ended badly.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The address can't be had.
+    #[error("can't listen on {addr}: {source}")]
+    Listen {
+        /// The address.
+        addr: SocketAddr,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The engine's specification is wrong.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// The truth log can't be created or written.
+    #[error("truth log {}: {source}", path.display())]
+    Truth {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The system gave no thread, runtime or timer.
+    #[error("the server could not be run: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A server that runs. Dropping it stops it at once.
+#[derive(Debug)]
+pub struct Running {
+    addr: SocketAddr,
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<Result<(), ServeError>>>,
+}
+
+/// Asks a server to stop, from anywhere.
+#[derive(Clone, Debug)]
+pub struct Stopper(Arc<Stop>);
+
+#[derive(Debug, Default)]
+struct Stop {
+    level: AtomicU8,
+    notify: Notify,
+}
+
+impl Stop {
+    fn raise(&self, level: u8) {
+        self.level.fetch_max(level, Ordering::SeqCst);
+        // `notify_one` keeps a permit: a server that does not wait yet still hears it.
+        self.notify.notify_one();
+    }
+
+    fn level(&self) -> u8 {
+        self.level.load(Ordering::SeqCst)
+    }
+
+    async fn reaches(&self, level: u8) {
+        while self.level() < level {
+            self.notify.notified().await;
+        }
+    }
+}
+
+impl Stopper {
+    /// No new connections or requests; answers in progress may end within the drain limit.
+    pub fn drain(&self) {
+        self.0.raise(1);
+    }
+
+    /// Everything ends now.
+    pub fn now(&self) {
+        self.0.raise(2);
+    }
+}
+
+impl Running {
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// A handle that stops it.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(self.stop.clone())
+    }
+
+    /// Drains, waits, and says how it ended; the truth log is complete then.
+    ///
+    /// # Errors
+    /// The truth log could not be written, or the system failed underneath.
+    pub fn shutdown(self) -> Result<(), ServeError> {
+        self.stop.raise(1);
+        self.wait()
+    }
+
+    /// Waits until it is stopped by a [`Stopper`].
+    ///
+    /// # Errors
+    /// As [`Running::shutdown`].
+    pub fn wait(mut self) -> Result<(), ServeError> {
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            Some(Err(_)) => Err(ServeError::System(io::Error::other("the serving thread died"))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.raise(2);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Starts serving an engine on a thread of its own. It accepts connections when this returns.
+///
+/// # Errors
+/// See [`ServeError`]: everything that can be known before the first request is.
+pub fn serve(config: EngineServerConfig) -> Result<Running, ServeError> {
+    let world = World::new(&config.engine, config.seed)?;
+    let listen_error = |source| ServeError::Listen { addr: config.listen, source };
+    let listener = listen(config.listen).map_err(listen_error)?;
+    let addr = listener.local_addr().map_err(listen_error)?;
+    let runtime_check = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
+    drop(runtime_check);
+    let axis = Axis::begin();
+    let truth = open_truth(&config, axis)?;
+    let stop = Arc::new(Stop::default());
+    let seen = stop.clone();
+    let thread = std::thread::Builder::new().name("plimsoll-engine".to_owned()).spawn(move || {
+        // Without it a timer of 50 µs slack wakes the runtime; where it is refused the lateness shows it.
+        let _ = nix::sys::prctl::set_timerslack(1);
+        let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
+        let (truth, writer) = truth.unzip();
+        let served = run(&runtime, listener, world, axis, config, truth, &seen);
+        // Connections that are still there end with the runtime, and leave their records.
+        drop(runtime);
+        match writer.map(TruthWriter::join) {
+            Some(Err((path, source))) => Err(ServeError::Truth { path, source }),
+            _ => served,
+        }
+    })?;
+    Ok(Running { addr, stop, thread: Some(thread) })
+}
+
+fn open_truth(config: &EngineServerConfig, axis: Axis) -> Result<Option<(Truth, TruthWriter)>, ServeError> {
+    let Some(path) = &config.truth_log else { return Ok(None) };
+    let failed = |source| ServeError::Truth { path: path.clone(), source };
+    let header = Header {
+        plimsoll_truth: 1,
+        clock: axis.anchor,
+        model: config.model.clone(),
+        seed: config.seed,
+        engine: serde_json::to_value(&config.engine).map_err(|e| failed(e.into()))?,
+    };
+    Truth::create(path, &header).map(Some).map_err(failed)
+}
+
+/// A listening socket; what it is set to, accepted sockets inherit, which saves two calls per connection.
+fn listen(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.set_tcp_nodelay(true)?;
+    let stamps = TimestampingFlag::SOF_TIMESTAMPING_RX_SOFTWARE | TimestampingFlag::SOF_TIMESTAMPING_SOFTWARE;
+    // Where the kernel gives none, records say that their arrival is the clock's.
+    let _ = setsockopt(&socket, sockopt::Timestamping, &stamps);
+    socket.bind(&addr.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// What all connections share.
+pub(crate) struct Server {
+    pub engine: Rc<Engine>,
+    pub model: String,
+    pub mode: ModeSpec,
+    pub limits: Limits,
+    pub started_s: i64,
+    pub page: Page,
+    conns: RefCell<HashMap<u64, Rc<Conn>>>,
+    draining: Cell<bool>,
+    emptied: Notify,
+}
+
+impl Server {
+    /// Open connections.
+    pub fn open(&self) -> usize {
+        self.conns.borrow().len()
+    }
+}
+
+fn run(
+    runtime: &LocalRuntime,
+    listener: std::net::TcpListener,
+    world: World,
+    axis: Axis,
+    config: EngineServerConfig,
+    truth: Option<Truth>,
+    stop: &Stop,
+) -> Result<(), ServeError> {
+    let metrics = Rc::new(RefCell::new(Metrics::default()));
+    let engine = Engine::new(world, axis, metrics, truth.map(Rc::new));
+    let server = Rc::new(Server {
+        engine,
+        model: config.model,
+        mode: config.engine.mode,
+        limits: config.limits,
+        started_s: axis.anchor.realtime_ns / 1_000_000_000,
+        page: body::page(),
+        conns: RefCell::default(),
+        draining: Cell::new(false),
+        emptied: Notify::new(),
+    });
+    runtime.block_on(async move {
+        let listener = TcpListener::from_std(listener)?;
+        let driver = tokio::task::spawn_local(server.engine.clone().drive());
+        tokio::select! {
+            biased;
+            () = stop.reaches(1) => {}
+            failed = driver => return Err(ServeError::System(failed.unwrap_or_else(io::Error::other))),
+            failed = accept(&listener, &server) => return Err(ServeError::System(failed)),
+            failed = keep_house(&server) => return Err(ServeError::System(failed)),
+        }
+        drop(listener);
+        drain(&server, stop).await;
+        Ok(())
+    })
+}
+
+async fn accept(listener: &TcpListener, server: &Rc<Server>) -> io::Error {
+    let mut pause = match Timer::new() {
+        Ok(timer) => timer,
+        Err(e) => return e,
+    };
+    let scratch = Scratch::new();
+    let mut http = http1::Builder::new();
+    http.writev(false)
+        .half_close(false)
+        .max_headers(server.limits.headers)
+        .max_buf_size(server.limits.head_bytes.max(8192));
+    for key in 0.. {
+        let socket = match listener.accept().await {
+            Ok((socket, _)) => socket,
+            Err(_) => {
+                // A connection that died in the queue, or no descriptors: neither ends the server.
+                if let Err(e) = pause.until(clock::monotonic_ns() + ACCEPT_PAUSE_NS).await {
+                    return e;
+                }
+                continue;
+            }
+        };
+        server.engine.metrics.borrow_mut().connections += 1;
+        tokio::task::spawn_local(Serving::new(&http, socket, &scratch, server, key));
+    }
+    io::Error::other("more connections than numbers")
+}
+
+/// Ends connections whose client is too slow, and hands over truth that has gathered.
+async fn keep_house(server: &Rc<Server>) -> io::Error {
+    let mut timer = match Timer::new() {
+        Ok(timer) => timer,
+        Err(e) => return e,
+    };
+    loop {
+        if let Err(e) = timer.until(clock::monotonic_ns() + HOUSEKEEPING_NS).await {
+            return e;
+        }
+        server.engine.flush_truth();
+        let now = clock::monotonic_ns();
+        let over = |since: Option<i64>, limit: Span| since.is_some_and(|since| now - since > limit.0);
+        let limits = &server.limits;
+        let late: Vec<Rc<Conn>> = server
+            .conns
+            .borrow()
+            .values()
+            .filter(|conn| {
+                let waits = conn.waits();
+                over(waits.reading_since, limits.request_read)
+                    || over(waits.blocked_since, limits.blocked_write)
+                    || over(waits.idle_since, limits.idle)
+            })
+            .cloned()
+            .collect();
+        server.engine.metrics.borrow_mut().timed_out += late.len() as u64;
+        late.iter().for_each(|conn| conn.kill());
+    }
+}
+
+/// Lets answers in progress end, within the limit.
+async fn drain(server: &Rc<Server>, stop: &Stop) {
+    server.draining.set(true);
+    server.conns.borrow().values().for_each(|conn| conn.wake());
+    let deadline = clock::monotonic_ns() + server.limits.drain.0;
+    let limit = async {
+        if let Ok(mut timer) = Timer::new() {
+            let _ = timer.until(deadline).await;
+        }
+    };
+    let empty = async {
+        while server.open() > 0 {
+            server.emptied.notified().await;
+        }
+    };
+    tokio::select! {
+        () = empty => {}
+        () = limit => {}
+        () = stop.reaches(2) => {}
+    }
+    server.engine.flush_truth();
+}
+
+/// One connection, as a task. Its entry in the server's list goes with it.
+struct Serving {
+    http: http1::Connection<Io, Front>,
+    conn: Rc<Conn>,
+    server: Rc<Server>,
+    key: u64,
+    closing: bool,
+}
+
+impl Serving {
+    fn new(
+        http: &http1::Builder,
+        socket: TcpStream,
+        scratch: &Rc<RefCell<Scratch>>,
+        server: &Rc<Server>,
+        key: u64,
+    ) -> Serving {
+        let conn = Rc::new(Conn::default());
+        server.conns.borrow_mut().insert(key, conn.clone());
+        let io = Io::new(socket, conn.clone(), scratch.clone());
+        let front = Front::new(server.clone(), conn.clone());
+        Serving { http: http.serve_connection(io, front), conn, server: server.clone(), key, closing: false }
+    }
+}
+
+impl Future for Serving {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        this.conn.remember(cx);
+        if this.conn.is_killed() {
+            return Poll::Ready(());
+        }
+        if this.server.draining.get() && !this.closing {
+            this.closing = true;
+            Pin::new(&mut this.http).graceful_shutdown();
+        }
+        // How a connection failed is its client's business; what it asked for has its record.
+        Pin::new(&mut this.http).poll(cx).map(drop)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.conn.let_go();
+        self.server.conns.borrow_mut().remove(&self.key);
+        if self.server.open() == 0 {
+            self.server.emptied.notify_one();
+        }
+    }
+}
