@@ -1,1 +1,47 @@
-//! client
+//! The driver in real time: connections, stamps, rows, and the machine's clocks.
+//!
+//! What is sent when is decided by `workload`'s player; what bytes mean, by `wire`. This crate waits until the moment,
+//! moves the bytes, stamps them by the kernel's clock and leaves exactly one row per attempt, whatever the server does.
+//! It writes no file and prints nothing.
+//!
+//! Reading order: [`clock`], [`timer`], [`stamp`], [`tcp`], [`tls`], [`link`] (one connection), [`pool`], [`relay`];
+//! [`target`], [`secret`]; [`recording`] (a row in the making), [`exchange`] (one attempt), [`flight`], [`ahead`],
+//! [`stage`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
+//! [`histogram`].
+
+pub mod clock;
+pub mod timer;
+
+pub mod link;
+pub mod pool;
+pub mod relay;
+pub mod stamp;
+pub mod tcp;
+pub mod tls;
+
+pub mod secret;
+pub mod target;
+
+pub mod ahead;
+pub mod exchange;
+pub mod flight;
+pub mod recording;
+pub mod stage;
+pub mod worker;
+
+pub mod client;
+pub mod control;
+pub mod level;
+pub mod live;
+pub mod sink;
+
+pub mod histogram;
+
+pub use client::{Client, ClientConfig, ClientError, default_workers};
+pub use clock::Clock;
+pub use control::{Ceilings, Control};
+pub use level::{LevelPlan, Traffic};
+pub use live::{Live, Totals};
+pub use secret::{Secret, SecretError};
+pub use sink::{Memory, Sink};
+pub use target::{Target, TargetError};

@@ -1,0 +1,85 @@
+//! Bodies made ahead of their time.
+//!
+//! Writing a prompt of some thousand tokens takes tens of microseconds, which would all be lag if it began when the
+//! request is due. The pacer therefore makes the next few bodies while it has nothing else to do. In a closed loop there
+//! is no such time: the next request is due when the last one ends.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use plimsoll_model::Span;
+use plimsoll_workload::{Arrival, Schedule};
+
+use crate::level::Shared;
+use crate::target::Body;
+
+/// Most bodies kept ready.
+const AHEAD_MAX: usize = 16;
+
+/// What a request carries, ready to send.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// The body.
+    pub body: Body,
+    /// Keyed hashes of the prompt's blocks.
+    pub blocks: Vec<u64>,
+}
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub struct Ahead {
+    schedule: Option<Arc<Schedule>>,
+    worker: u64,
+    workers: u64,
+    next: usize,
+    /// Arrivals before this one have been taken; what is ready below it was a turn of a session taken later.
+    taken: u64,
+    ready: HashMap<u64, Prepared>,
+}
+
+impl Ahead {
+    /// Time that must be left before the next due moment to begin on a body.
+    pub const ROOM: Span = Span::from_micros(300);
+
+    /// For one worker's part of a schedule.
+    pub fn of(schedule: Arc<Schedule>, worker: usize, workers: usize) -> Ahead {
+        Ahead {
+            schedule: Some(schedule),
+            worker: worker as u64,
+            workers: workers.max(1) as u64,
+            ..Ahead::default()
+        }
+    }
+
+    /// Is there room for another?
+    pub fn wants_more(&self) -> bool {
+        self.ready.len() < AHEAD_MAX
+    }
+
+    /// Makes the next body of this worker's part; false when there is none. Turns of sessions are left out: their time
+    /// is not the schedule's.
+    pub fn prepare_next(&mut self, shared: &Shared) -> bool {
+        let Some(schedule) = &self.schedule else { return false };
+        while let Some(arrival) = schedule.arrivals.get(self.next) {
+            self.next += 1;
+            if arrival.session.is_none()
+                && arrival.id % self.workers == self.worker
+                && arrival.id >= self.taken
+            {
+                let prepared = shared.prepare(arrival, 0);
+                self.ready.insert(arrival.id, prepared);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The body of an attempt: the one made ahead, or made now.
+    pub fn take(&mut self, arrival: &Arrival, attempt: u16, shared: &Shared) -> Prepared {
+        self.taken = self.taken.max(arrival.id + 1);
+        match self.ready.remove(&arrival.id) {
+            Some(prepared) if attempt == 0 => prepared,
+            _ => shared.prepare(arrival, attempt),
+        }
+    }
+}

@@ -1,0 +1,507 @@
+//! The driver from outside: start it, run levels, read its counters.
+//!
+//! The calling thread only watches: every ten milliseconds it samples the number in flight, ties the clocks, looks
+//! whether somebody wants to stop, and otherwise sleeps. The number in flight is thereby measured by a counter and a
+//! clock of its own and not from the rows: Little's law between the two can fail, which is what makes it a check.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
+
+use plimsoll_model::{At, By, EndedBy, GeneratorHealth, Level, Sample, Span, StampSource};
+use plimsoll_wire::{RequestOptions, Template, TemplateError};
+use plimsoll_workload::{Connections, Player, TargetSpec};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::ahead::Ahead;
+use crate::clock::{Clock, Ties};
+use crate::control::{Control, Reached};
+use crate::histogram::Histogram;
+use crate::level::{LevelPlan, Shared, Traffic};
+use crate::live::Live;
+use crate::secret::Secret;
+use crate::sink::Sink;
+use crate::target::{Target, TargetError};
+use crate::worker::{Command, Report, Setup, work};
+
+/// Between two looks of the watching thread.
+const TICK: Span = Span::from_millis(10);
+/// Between two samples written.
+const SAMPLE: Span = Span::from_millis(100);
+/// From telling the workers to the first instant at which something can be due.
+const LEAD: Span = Span::from_millis(20);
+
+/// What a client is started with.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// The endpoint and how it is spoken to.
+    pub target: TargetSpec,
+    /// The key, where the caller has it already; else the target says where it is.
+    pub key: Option<Secret>,
+    /// Load-generating threads; `None` = [`default_workers`].
+    pub workers: Option<usize>,
+    /// Identity of the run: begins every request id.
+    pub run_id: String,
+    /// The run's axis.
+    pub clock: Clock,
+    /// Keep the text of answers in their rows?
+    pub keep_text: bool,
+}
+
+/// All cores but one, at least one. The one left takes interrupts, the watching and writing threads and, on a machine
+/// of two, the server under test when it runs beside: two workers on two cores would fight it for both and measure the
+/// fight. One worker carries about 100 000 events/s, so few need more.
+pub fn default_workers() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get().saturating_sub(1).max(1))
+}
+
+/// Why a client could not be started, or a level not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The target cannot be used as it is written.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The body template cannot be read.
+    #[error("cannot read the body template: {0}")]
+    Template(#[from] TemplateError),
+    /// A worker thread could not be set up.
+    #[error("cannot start a load-generating thread: {0}")]
+    Thread(#[from] std::io::Error),
+    /// A worker thread died; the rows it had handed over are there, the rest is lost.
+    #[error("a load-generating thread died")]
+    WorkerDied,
+}
+
+/// The driver. Its connections and threads last from level to level.
+#[derive(Debug)]
+pub struct Client {
+    config: ClientConfig,
+    target: Arc<Target>,
+    options: RequestOptions,
+    live: Live,
+    workers: Vec<UnboundedSender<Command>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Client {
+    /// Starts the worker threads. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// A target that cannot be used, or a machine that gives no threads.
+    pub fn start(config: ClientConfig) -> Result<Client, ClientError> {
+        let target = Arc::new(Target::new(&config.target, config.key.clone())?);
+        let options = options_of(&config.target)?;
+        let count = config.workers.unwrap_or_else(default_workers).max(1);
+        let live = Live::new(count);
+        let numbers = Arc::new(AtomicU32::new(0));
+        let route = crate::link::Route { addrs: Ok(Vec::new()), host: String::new(), tls: None };
+        let (mut workers, mut threads) = (Vec::new(), Vec::new());
+        for index in 0..count {
+            let (commands, inbox) = tokio::sync::mpsc::unbounded_channel();
+            let (ready, started) = mpsc::channel();
+            let setup = Setup {
+                clock: config.clock,
+                numbers: Arc::clone(&numbers),
+                shard: live.shard(index),
+                route: route.clone(),
+            };
+            let thread = std::thread::Builder::new()
+                .name(format!("load-{index}"))
+                .spawn(move || work(setup, inbox, &ready))?;
+            started.recv().map_err(|_| ClientError::WorkerDied)??;
+            workers.push(commands);
+            threads.push(thread);
+        }
+        Ok(Client { config, target, options, live, workers, threads })
+    }
+
+    /// The counters, for a screen: cheap to clone, readable from any thread while a level runs.
+    pub fn live(&self) -> Live {
+        self.live.clone()
+    }
+
+    /// The endpoint.
+    pub fn target(&self) -> &Arc<Target> {
+        &self.target
+    }
+
+    /// Number of load-generating threads.
+    pub fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Runs one level and waits for its end. Blocks; call it from a thread that has nothing else to do. Every arrival
+    /// of the plan leaves its row (one per attempt) in `sink` before this returns.
+    ///
+    /// # Errors
+    /// Only when a worker thread died.
+    pub fn run_level(
+        &self,
+        plan: &LevelPlan,
+        sink: &Arc<dyn Sink>,
+        control: &Control,
+    ) -> Result<Level, ClientError> {
+        let active = self.active_workers(plan);
+        self.warm(plan, active)?;
+        let start = self.config.clock.now() + LEAD;
+        let shared = Arc::new(self.share(plan, sink, start));
+        let (done, reports) = mpsc::channel();
+        for (index, (player, ahead)) in deal(plan, active).into_iter().enumerate() {
+            self.tell(
+                index,
+                Command::Run {
+                    shared: Arc::clone(&shared),
+                    player: Box::new(player),
+                    ahead: Box::new(ahead),
+                    done: done.clone(),
+                },
+            )?;
+        }
+        drop(done);
+        let watched = Watch::new(self, plan, sink.as_ref(), control, start, active).until_done(&reports)?;
+        Ok(watched.level(plan, start))
+    }
+
+    /// A bounded pool and a closed loop are split between workers: never into parts of nothing.
+    fn active_workers(&self, plan: &LevelPlan) -> usize {
+        let mut most = self.workers.len();
+        if let Connections::Pool { limit } = plan.client.connections {
+            most = most.min(limit.max(1) as usize);
+        }
+        if let Traffic::Closed { concurrency, .. } = plan.requests {
+            most = most.min(concurrency.max(1) as usize);
+        }
+        if let Some(ceiling) = plan.client.max_in_flight {
+            most = most.min(ceiling.max(1) as usize);
+        }
+        most
+    }
+
+    fn warm(&self, plan: &LevelPlan, active: usize) -> Result<(), ClientError> {
+        let route = self.target.resolve();
+        let policy = plan.client.connections;
+        let wanted = match policy {
+            Connections::Prewarmed => plan.connections_expected(),
+            Connections::Pool { limit } => plan.connections_expected().min(limit),
+            Connections::Fresh => 0,
+        };
+        let limit = if let Connections::Pool { limit } = policy { limit } else { u32::MAX };
+        let (done, warmed) = mpsc::channel();
+        for index in 0..active {
+            let command = Command::Warm {
+                policy,
+                share: part(limit, index, active),
+                route: route.clone(),
+                wanted: part(wanted, index, active),
+                connect: plan.client.timeouts.connect,
+                done: done.clone(),
+            };
+            self.tell(index, command)?;
+        }
+        drop(done);
+        for _ in 0..active {
+            warmed.recv().map_err(|_| ClientError::WorkerDied)?;
+        }
+        Ok(())
+    }
+
+    fn share(&self, plan: &LevelPlan, sink: &Arc<dyn Sink>, start: At) -> Shared {
+        let spec = self.config.target.clone();
+        Shared {
+            id: plan.id,
+            start,
+            open: matches!(plan.requests, Traffic::Open(_)),
+            run_id: self.config.run_id.clone(),
+            sink: Arc::clone(sink),
+            target: Arc::clone(&self.target),
+            path: self.target.path(plimsoll_wire::encode::path(spec.protocol)),
+            spec,
+            client: plan.client.clone(),
+            prompts: Arc::clone(&plan.prompts),
+            options: self.options.clone(),
+            class_models: plan.class_models.clone(),
+            keep_text: self.config.keep_text,
+        }
+    }
+
+    fn tell(&self, worker: usize, command: Command) -> Result<(), ClientError> {
+        self.workers[worker].send(command).map_err(|_| ClientError::WorkerDied)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.workers.clear();
+        for thread in self.threads.drain(..) {
+            // A worker that panicked has said so on stderr and in the level's result.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What every request of this target has in common.
+pub(crate) fn options_of(spec: &TargetSpec) -> Result<RequestOptions, TemplateError> {
+    Ok(RequestOptions {
+        protocol: spec.protocol,
+        model: spec.model.clone(),
+        stream: spec.stream,
+        max_tokens: None,
+        ignore_eos: spec.ignore_eos,
+        temperature: spec.temperature,
+        extra: spec.extra.clone(),
+        template: spec.body_template.as_deref().map(Template::parse).transpose()?,
+        id: String::new(),
+    })
+}
+
+/// The part of `whole` that falls to one of `of`; the parts add up.
+fn part(whole: u32, index: usize, of: usize) -> u32 {
+    let (of, index) = (of.max(1) as u32, index as u32);
+    whole / of + u32::from(index < whole % of)
+}
+
+fn deal(plan: &LevelPlan, workers: usize) -> Vec<(Player, Ahead)> {
+    let ceiling = |index| plan.client.max_in_flight.map(|most| part(most, index, workers));
+    let until = At(plan.window.0);
+    match &plan.requests {
+        Traffic::Open(schedule) => Arc::unwrap_or_clone(Arc::clone(schedule))
+            .deal(workers)
+            .into_iter()
+            .enumerate()
+            .map(|(index, arrivals)| {
+                let player = Player::open(arrivals, &plan.client, plan.seed);
+                let ahead = Ahead::of(Arc::clone(schedule), index, workers);
+                (player.until(until).with_ceiling(ceiling(index)), ahead)
+            })
+            .collect(),
+        Traffic::Closed { sequence, concurrency } => (0..workers)
+            .map(|index| {
+                let sequence = sequence.shard(index, workers);
+                let share = part(*concurrency, index, workers);
+                let player = Player::closed(sequence, share, until, &plan.client, plan.seed);
+                (player.with_ceiling(ceiling(index)), Ahead::default())
+            })
+            .collect(),
+    }
+}
+
+/// The watching thread's view of a level.
+struct Watch<'a> {
+    client: &'a Client,
+    plan: &'a LevelPlan,
+    sink: &'a dyn Sink,
+    control: &'a Control,
+    active: usize,
+    ties: Ties,
+    start: At,
+    stop: At,
+    marked: bool,
+    ended_by: EndedBy,
+    stopping: bool,
+    last_tick: At,
+    /// ∫ in flight dt over the window, and its length.
+    area: f64,
+    area_ns: f64,
+    max: u64,
+    samples: u64,
+    /// The sample being gathered.
+    gather: (f64, u64, At),
+    /// Requests that were in flight when the level began (none, unless a worker lost count).
+    base: u64,
+    begun_before: u64,
+}
+
+/// A level that has ended.
+struct Watched {
+    stop: At,
+    drained: At,
+    ended_by: EndedBy,
+    arrivals: u64,
+    health: GeneratorHealth,
+}
+
+impl<'a> Watch<'a> {
+    fn new(
+        client: &'a Client,
+        plan: &'a LevelPlan,
+        sink: &'a dyn Sink,
+        control: &'a Control,
+        start: At,
+        active: usize,
+    ) -> Watch<'a> {
+        Watch {
+            client,
+            plan,
+            sink,
+            control,
+            active,
+            ties: Ties::new(client.config.clock),
+            start,
+            stop: start + plan.window,
+            marked: false,
+            ended_by: EndedBy::Complete,
+            stopping: false,
+            last_tick: start,
+            area: 0.0,
+            area_ns: 0.0,
+            max: 0,
+            samples: 0,
+            gather: (0.0, 0, start + SAMPLE),
+            base: client.live.in_flight(),
+            begun_before: client.live.totals().requests,
+        }
+    }
+
+    fn until_done(mut self, reports: &mpsc::Receiver<Report>) -> Result<Watched, ClientError> {
+        let mut all = Vec::with_capacity(self.active);
+        let clock = self.client.config.clock;
+        let mut next = self.start;
+        while all.len() < self.active {
+            let wait = (next - clock.now()).as_duration();
+            match reports.recv_timeout(wait) {
+                Ok(report) => all.push(report),
+                Err(RecvTimeoutError::Timeout) => {
+                    let now = clock.now();
+                    self.tick(now);
+                    while next <= now {
+                        next += TICK;
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(ClientError::WorkerDied),
+            }
+        }
+        let drained = clock.now();
+        let begun = self.client.live.totals().requests - self.begun_before;
+        let health = self.health(&all);
+        Ok(Watched {
+            stop: self.stop.min(drained.max(self.start)),
+            drained,
+            ended_by: self.ended_by,
+            arrivals: self.plan.arrivals().unwrap_or(begun),
+            health,
+        })
+    }
+
+    fn tick(&mut self, now: At) {
+        self.ties.refresh();
+        self.sample(now);
+        let by_hand = self.control.stops();
+        if by_hand >= 2 && self.ended_by != EndedBy::UserNow {
+            self.end_window(now, EndedBy::UserNow);
+            self.tell_all(|| Command::StopNow(By::User));
+        } else if by_hand == 1 && !self.stopping {
+            self.end_window(now, EndedBy::User);
+            self.tell_all(|| Command::Stop(By::User));
+        } else if !self.stopping
+            && let Some(reached) = self.control.ceilings.reached(&self.client.live.totals())
+        {
+            let by = if reached == Reached::Errors { EndedBy::Errors } else { EndedBy::Ceiling };
+            self.end_window(now, by);
+            self.tell_all(|| Command::Stop(By::Client));
+        }
+        if now >= self.stop && !self.marked {
+            self.marked = true;
+            self.tell_all(|| Command::Mark);
+        }
+        if now >= self.stop + self.plan.client.drain
+            && !matches!(self.ended_by, EndedBy::UserNow | EndedBy::DrainLimit)
+        {
+            if self.ended_by == EndedBy::Complete {
+                self.ended_by = EndedBy::DrainLimit;
+            }
+            self.tell_all(|| Command::StopNow(By::Client));
+        }
+    }
+
+    fn end_window(&mut self, now: At, by: EndedBy) {
+        self.stopping = true;
+        self.ended_by = by;
+        self.stop = self.stop.min(now.max(self.start));
+    }
+
+    fn tell_all(&self, command: impl Fn() -> Command) {
+        for worker in &self.client.workers[..self.active] {
+            // One that has died is noticed where its report is missing.
+            let _ = worker.send(command());
+        }
+    }
+
+    fn sample(&mut self, now: At) {
+        let in_flight = self.client.live.in_flight().saturating_sub(self.base);
+        let ns = (now - self.last_tick).0.max(0) as f64;
+        if now <= self.stop {
+            self.area += in_flight as f64 * ns;
+            self.area_ns += ns;
+        }
+        self.last_tick = now;
+        self.max = self.max.max(in_flight);
+        self.samples += 1;
+        self.gather.0 += in_flight as f64;
+        self.gather.1 += 1;
+        if now >= self.gather.2 {
+            self.sink.sample(Sample {
+                at: now,
+                source: "client".into(),
+                name: "in_flight".into(),
+                labels: format!("level={}", self.plan.id),
+                value: self.gather.0 / self.gather.1 as f64,
+            });
+            self.gather = (0.0, 0, now + SAMPLE);
+        }
+    }
+
+    fn health(&self, reports: &[Report]) -> GeneratorHealth {
+        let (mut lag, mut delay) = (Histogram::default(), Histogram::default());
+        for report in reports {
+            lag.merge(&report.tally.lag);
+            delay.merge(&report.user_delay);
+        }
+        let sum = |f: fn(&Report) -> u64| reports.iter().map(f).sum::<u64>();
+        let share = |f: &dyn Fn(&Report) -> Option<i64>| {
+            let shares = reports.iter().map(|r| Some(f(r)? as f64 / r.wall_ns.max(1) as f64));
+            shares.collect::<Option<Vec<f64>>>().map(|all| all.into_iter().fold(0.0, f64::max))
+        };
+        let stamps = match (sum(|r| r.kernel_reads), sum(|r| r.user_reads)) {
+            (0, _) => StampSource::User,
+            (_, 0) => StampSource::Kernel,
+            _ => StampSource::Mixed,
+        };
+        GeneratorHealth {
+            lag: lag.quantiles(),
+            user_delay: delay.quantiles(),
+            stamps,
+            workers: reports.len() as u32,
+            cpu_share_max: share(&|r| Some(r.cpu_ns)),
+            cpu_ns: Some(reports.iter().map(|r| r.cpu_ns).sum()),
+            run_queue_share_max: share(&|r| r.run_queue_ns),
+            events: sum(|r| r.tally.events),
+            events_coalesced: sum(|r| r.tally.coalesced),
+            clock_steps: self.ties.steps(),
+            in_flight_mean: (self.area_ns > 0.0).then(|| self.area / self.area_ns),
+            in_flight_max: self.max,
+            in_flight_samples: self.samples,
+            closed_since: reports.iter().filter_map(|r| r.closed_since).min(),
+            sockets_max: reports.iter().map(|r| r.sockets_max).sum(),
+            connects: reports.iter().map(|r| r.connects).sum(),
+        }
+    }
+}
+
+impl Watched {
+    fn level(self, plan: &LevelPlan, start: At) -> Level {
+        Level {
+            id: plan.id,
+            traffic: plan.traffic.clone(),
+            purpose: plan.purpose.clone(),
+            load: plan.load,
+            start,
+            stop: self.stop,
+            drained: self.drained,
+            ended_by: self.ended_by,
+            arrivals: self.arrivals,
+            schedule_hash: plan.schedule_hash(),
+            generator: self.health,
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The machine's clocks: this file is the only one of the crate that reads them.
+//!
+//! Everything is told on one axis, [`At`]: nanoseconds of CLOCK_MONOTONIC since the run's anchor. Kernel receive stamps
+//! come on CLOCK_REALTIME, which ntp slews and people set; a [`Ties`] holds the difference of the two, sampled again
+//! whenever it is older than a few milliseconds, and counts the steps between samples.
+//! `std::time::Instant` lost: it cannot be compared with another process's log, and a truth log is exactly that.
+
+use std::cell::Cell;
+
+use nix::time::{ClockId, clock_gettime};
+use plimsoll_model::{At, ClockAnchor, Span};
+
+/// How old a tie may be before it is sampled again. Slewing moves realtime by at most 500 ppm: 5 µs in this time.
+const TIE_AGE_NS: i64 = 10_000_000;
+/// A jump between two ties that slewing cannot explain.
+const STEP_NS: i64 = 1_000_000;
+/// The fastest slew that Linux applies, ns per µs elapsed (500 ppm).
+const SLEW_PER_US: f64 = 0.5;
+/// A user-kernel delay that is large enough to suspect a stale tie before believing it.
+const SUSPECT_NS: i64 = 2_000_000;
+
+fn read(id: ClockId) -> i64 {
+    match clock_gettime(id) {
+        Ok(t) => t.tv_sec() * 1_000_000_000 + t.tv_nsec(),
+        // The clocks named here exist on every kernel that runs Rust; a thread clock may be missing in a sandbox.
+        Err(_) => 0,
+    }
+}
+
+/// CLOCK_MONOTONIC, ns.
+pub fn monotonic_ns() -> i64 {
+    read(ClockId::CLOCK_MONOTONIC)
+}
+
+/// CLOCK_REALTIME, ns since the unix epoch.
+pub fn realtime_ns() -> i64 {
+    read(ClockId::CLOCK_REALTIME)
+}
+
+/// CPU time the calling thread has used, ns.
+pub fn thread_cpu_ns() -> i64 {
+    read(ClockId::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// CPU time the process has used, ns.
+pub fn process_cpu_ns() -> i64 {
+    read(ClockId::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// Time the calling thread has spent runnable and not running, ns; `None` where the kernel does not say.
+pub fn thread_run_queue_ns() -> Option<i64> {
+    run_queue_of(std::path::Path::new("/proc/thread-self/schedstat"))
+}
+
+fn run_queue_of(path: &std::path::Path) -> Option<i64> {
+    // "time on cpu, time waiting, slices": Documentation/scheduler/sched-stats.rst.
+    std::fs::read_to_string(path).ok()?.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Both clocks at one instant: realtime read between two monotonic reads, the closest pair of three kept.
+fn tie_once() -> ClockAnchor {
+    let mut best = (i64::MAX, ClockAnchor::default());
+    for _ in 0..3 {
+        let before = monotonic_ns();
+        let realtime_ns = realtime_ns();
+        let gap = monotonic_ns() - before;
+        if gap < best.0 {
+            best = (gap, ClockAnchor { monotonic_ns: before + gap / 2, realtime_ns });
+        }
+    }
+    best.1
+}
+
+/// The run's time axis.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Clock {
+    anchor: ClockAnchor,
+}
+
+impl Clock {
+    /// An axis whose zero is this instant.
+    pub fn start() -> Clock {
+        Clock { anchor: tie_once() }
+    }
+
+    /// The axis of a run that was anchored elsewhere (same boot of the same machine).
+    pub fn from_anchor(anchor: ClockAnchor) -> Clock {
+        Clock { anchor }
+    }
+
+    /// What ties the axis to the machine's clocks; belongs in the manifest.
+    pub fn anchor(&self) -> ClockAnchor {
+        self.anchor
+    }
+
+    /// This instant.
+    pub fn now(&self) -> At {
+        At(monotonic_ns() - self.anchor.monotonic_ns)
+    }
+
+    /// The CLOCK_MONOTONIC reading at `at`: what an absolute timer is armed with.
+    pub fn to_monotonic_ns(&self, at: At) -> i64 {
+        at.0.saturating_add(self.anchor.monotonic_ns)
+    }
+
+    /// The instant of a CLOCK_MONOTONIC reading.
+    pub fn from_monotonic_ns(&self, ns: i64) -> At {
+        At(ns - self.anchor.monotonic_ns)
+    }
+}
+
+/// Keeps CLOCK_REALTIME tied to the run's axis. One per thread: ties are cheap (six clock reads) and never shared.
+#[derive(Debug)]
+pub struct Ties {
+    clock: Clock,
+    /// realtime − run axis, ns.
+    offset: Cell<i64>,
+    tied_at: Cell<At>,
+    steps: Cell<u32>,
+}
+
+impl Ties {
+    /// Tied now.
+    pub fn new(clock: Clock) -> Ties {
+        let ties = Ties { clock, offset: Cell::new(0), tied_at: Cell::new(At::ZERO), steps: Cell::new(0) };
+        let (offset, at) = ties.sample();
+        ties.offset.set(offset);
+        ties.tied_at.set(at);
+        ties
+    }
+
+    fn sample(&self) -> (i64, At) {
+        let tie = tie_once();
+        let at = self.clock.from_monotonic_ns(tie.monotonic_ns);
+        (tie.realtime_ns - at.0, at)
+    }
+
+    /// Ties the clocks again and counts a step where the realtime clock moved more than slewing can.
+    pub fn refresh(&self) {
+        let (offset, at) = self.sample();
+        if is_step(offset - self.offset.get(), at - self.tied_at.get()) {
+            self.steps.set(self.steps.get() + 1);
+        }
+        self.offset.set(offset);
+        self.tied_at.set(at);
+    }
+
+    /// Steps of the realtime clock seen so far.
+    pub fn steps(&self) -> u32 {
+        self.steps.get()
+    }
+
+    /// When a kernel stamp (CLOCK_REALTIME ns) was taken, given the user-space stamp `user` of the same read.
+    /// Never later than `user`. `None` when the stamp cannot be placed: the clock was set between stamp and read.
+    pub fn place(&self, kernel_realtime_ns: i64, user: At) -> Option<At> {
+        if (user - self.tied_at.get()).0 > TIE_AGE_NS {
+            self.refresh();
+        }
+        let mut delay = user.0 - (kernel_realtime_ns - self.offset.get());
+        if !(-1_000..=SUSPECT_NS).contains(&delay) {
+            self.refresh();
+            delay = user.0 - (kernel_realtime_ns - self.offset.get());
+        }
+        // Two reads of two clocks agree to well under a microsecond; a little below zero is that, more is a step.
+        match delay {
+            d if d < -50_000 => None,
+            d => Some(user + Span(-d.max(0))),
+        }
+    }
+}
+
+fn is_step(moved: i64, elapsed: Span) -> bool {
+    moved.abs() as f64 > STEP_NS as f64 + elapsed.0.max(0) as f64 / 1e3 * SLEW_PER_US
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_axis_runs_forward_and_round_trips() {
+        let clock = Clock::start();
+        let a = clock.now();
+        let b = clock.now();
+        assert!(b >= a && a >= At::ZERO);
+        assert_eq!(clock.from_monotonic_ns(clock.to_monotonic_ns(At(77))), At(77));
+    }
+
+    #[test]
+    fn a_step_is_more_than_slewing_can_do() {
+        // 500 ppm for ten seconds is 5 ms: no step. The same 5 ms within 10 ms is one.
+        assert!(!is_step(5_000_000, Span::from_secs(10)));
+        assert!(is_step(5_000_000, Span::from_millis(10)));
+        assert!(is_step(-5_000_000, Span::from_millis(10)));
+        assert!(!is_step(900_000, Span::ZERO));
+    }
+
+    #[test]
+    fn a_kernel_stamp_is_placed_before_its_read() {
+        let clock = Clock::start();
+        let ties = Ties::new(clock);
+        let stamp = realtime_ns();
+        let user = clock.now();
+        let placed = ties.place(stamp, user).expect("clocks agree");
+        assert!(placed <= user);
+        assert!((user - placed).0 < 1_000_000_000);
+        // A stamp from the future cannot be placed.
+        assert_eq!(ties.place(stamp + 3_600_000_000_000, user), None);
+        assert_eq!(ties.steps(), 0);
+    }
+
+    #[test]
+    fn the_thread_clocks_say_something() {
+        assert!(thread_cpu_ns() > 0 && process_cpu_ns() > 0);
+    }
+}

@@ -1,0 +1,129 @@
+//! One attempt in flight: its row in the making, and how to stop it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use http::Response;
+use hyper::body::Incoming;
+use plimsoll_model::{At, Outcome, Span};
+use tokio::task::AbortHandle;
+
+use crate::exchange::Watch;
+use crate::pool::Held;
+use crate::recording::{Ending, Recording};
+use crate::stage::Stage;
+
+/// Bytes of an error's body after which the rest is not waited for.
+const ERROR_BODY_MAX: u64 = 1 << 20;
+
+/// Names an attempt within a level.
+pub type Key = (u64, u16);
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Flight {
+    /// Request and attempt number.
+    pub key: Key,
+    /// When the driver began it.
+    pub begun: At,
+    /// Gives up when an answer that has begun pauses for so long.
+    pub idle: Option<Span>,
+    /// Leaves after so many tokens.
+    pub cancel_after_tokens: Option<u64>,
+    /// The row; taken when it is handed over, which happens exactly once.
+    pub recording: RefCell<Option<Recording>>,
+    /// Stops the task.
+    pub abort: RefCell<Option<AbortHandle>>,
+    /// When the connection was in hand.
+    pub ready: Cell<At>,
+    /// User-space time of the newest read of an answer that has begun.
+    pub last_read: Cell<Option<At>>,
+    tokens: Cell<u64>,
+}
+
+impl Flight {
+    /// Begun at `begun`.
+    pub fn new(key: Key, begun: At, recording: Recording) -> Flight {
+        Flight {
+            key,
+            begun,
+            idle: None,
+            cancel_after_tokens: None,
+            recording: RefCell::new(Some(recording)),
+            abort: RefCell::new(None),
+            ready: Cell::new(begun),
+            last_read: Cell::new(None),
+            tokens: Cell::new(0),
+        }
+    }
+}
+
+/// Follows an exchange into its row. When it is dropped with the row still open — the task was aborted or panicked —
+/// the row is closed as unfinished: no arrival is lost.
+pub struct Following {
+    /// The level on this worker.
+    pub stage: Rc<Stage>,
+    /// The attempt.
+    pub flight: Rc<Flight>,
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.stage.end(&self.flight, Stage::unfinished());
+    }
+}
+
+impl Watch for Following {
+    fn connected(&self, held: &Held) {
+        self.flight.ready.set(self.stage.now());
+        if let Some(recording) = &mut *self.flight.recording.borrow_mut() {
+            let link = &held.link;
+            recording.connected(link.number, held.reused, link.connected, &link.stamps);
+        }
+    }
+
+    fn sent(&self) {
+        self.stage.sent();
+    }
+
+    fn head(&self, response: &Response<Incoming>) {
+        if let Some(recording) = &mut *self.flight.recording.borrow_mut() {
+            let unix_s = crate::clock::realtime_ns() / 1_000_000_000;
+            recording.head(response.status().as_u16(), response.headers(), unix_s);
+        }
+        self.read();
+        self.stage.watch_idle(&self.flight);
+    }
+
+    fn data(&self, bytes: &[u8]) -> bool {
+        self.read();
+        let (progress, go_on, due) = {
+            let mut slot = self.flight.recording.borrow_mut();
+            let Some(recording) = &mut *slot else { return false };
+            let progress = self.stage.with_scratch(|scratch| recording.data(bytes, scratch));
+            let stopped = recording.is_stopped() || recording.is_refusal_past(ERROR_BODY_MAX);
+            (progress, !stopped, recording.attempt().due)
+        };
+        if progress.token_events > 0 {
+            self.stage.tokens(&self.flight, due, &progress);
+            self.flight.tokens.set(self.flight.tokens.get() + progress.tokens);
+            if self.flight.cancel_after_tokens.is_some_and(|most| self.flight.tokens.get() >= most) {
+                self.stage.end(&self.flight, Ending::Told { outcome: CANCELLED, error: None });
+                return false;
+            }
+        }
+        go_on
+    }
+}
+
+/// A reader who left, as the scenario planned.
+pub const CANCELLED: Outcome =
+    Outcome::new(plimsoll_model::How::Cancelled, plimsoll_model::By::Client, false);
+
+impl Following {
+    fn read(&self) {
+        if let Some(recording) = &*self.flight.recording.borrow() {
+            self.flight.last_read.set(recording.newest_user_stamp());
+        }
+    }
+}

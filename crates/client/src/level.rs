@@ -1,0 +1,153 @@
+//! What one level is asked to be, and what its workers share.
+
+use std::fmt;
+use std::sync::Arc;
+
+use plimsoll_model::{At, Load, Span};
+use plimsoll_wire::{RequestOptions, encode};
+use plimsoll_workload::{Arrival, ClientSpec, Prompts, Schedule, Sequence, TargetSpec};
+
+use crate::ahead::Prepared;
+use crate::flight::Key;
+use crate::sink::Sink;
+use crate::target::{Body, Target};
+
+/// Which requests a level sends, and when.
+#[derive(Clone, Debug)]
+pub enum Traffic {
+    /// These arrivals, each at its time.
+    Open(Arc<Schedule>),
+    /// So many at a time, from this sequence.
+    Closed {
+        /// The requests, in order.
+        sequence: Sequence,
+        /// How many at a time.
+        concurrency: u32,
+    },
+}
+
+/// One level to run.
+#[derive(Clone, Debug)]
+pub struct LevelPlan {
+    /// Its number in the run.
+    pub id: u32,
+    /// Kind of traffic, as the scenario names it.
+    pub traffic: String,
+    /// What it is run for.
+    pub purpose: String,
+    /// The load, as records tell it.
+    pub load: Load,
+    /// Which requests, and when.
+    pub requests: Traffic,
+    /// How long new requests are begun.
+    pub window: Span,
+    /// How the client behaves.
+    pub client: ClientSpec,
+    /// What the requests carry.
+    pub prompts: Arc<Prompts>,
+    /// Seed of the client's own chance (jitter, cancellations).
+    pub seed: u64,
+    /// Connections to open before the start; `None` = a guess from the load.
+    pub warm: Option<u32>,
+    /// Model asked for, by request class; a class past the end takes the target's.
+    pub class_models: Vec<Option<String>>,
+}
+
+impl LevelPlan {
+    /// Requests expected in flight when nothing is known of the target: the closed loop's number, or half a second's
+    /// worth of arrivals.
+    pub fn connections_expected(&self) -> u32 {
+        match (self.warm, &self.requests, self.load) {
+            (Some(warm), _, _) => warm,
+            (None, Traffic::Closed { concurrency, .. }, _) => *concurrency,
+            (None, Traffic::Open(_), Load::Open { rate_per_s }) => {
+                (rate_per_s * 0.5).clamp(4.0, 512.0) as u32
+            }
+            (None, Traffic::Open(_), _) => 64,
+        }
+    }
+
+    /// Arrivals in the schedule; `None` for a closed loop, where they follow the ends.
+    pub fn arrivals(&self) -> Option<u64> {
+        match &self.requests {
+            Traffic::Open(schedule) => Some(schedule.arrivals.len() as u64),
+            Traffic::Closed { .. } => None,
+        }
+    }
+
+    /// The schedule's hash; of a closed loop, that of its first 256 requests.
+    pub fn schedule_hash(&self) -> String {
+        match &self.requests {
+            Traffic::Open(schedule) => schedule.hash(),
+            Traffic::Closed { sequence, .. } => {
+                let mut sequence = sequence.shard(0, 1);
+                let mut arrivals = Vec::new();
+                while arrivals.len() < 256 {
+                    let start = sequence.next_start();
+                    if start.is_empty() {
+                        break;
+                    }
+                    arrivals.extend(start);
+                }
+                Schedule { arrivals }.hash()
+            }
+        }
+    }
+}
+
+/// What all workers of a level share.
+pub struct Shared {
+    /// The level's number.
+    pub id: u32,
+    /// First instant at which an arrival can be due.
+    pub start: At,
+    /// Open loop?
+    pub open: bool,
+    /// The run's identity, for request ids.
+    pub run_id: String,
+    /// Where rows go.
+    pub sink: Arc<dyn Sink>,
+    /// The endpoint.
+    pub target: Arc<Target>,
+    /// How it is spoken to.
+    pub spec: TargetSpec,
+    /// How the client behaves.
+    pub client: ClientSpec,
+    /// What requests carry.
+    pub prompts: Arc<Prompts>,
+    /// What every request has in common.
+    pub options: RequestOptions,
+    /// Model by class.
+    pub class_models: Vec<Option<String>>,
+    /// Request path.
+    pub path: String,
+    /// Keep the answers' text?
+    pub keep_text: bool,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shared(level {})", self.id)
+    }
+}
+
+impl Shared {
+    /// The value of `x-request-id`: run, level, request, attempt.
+    pub fn request_id(&self, (request, attempt): Key) -> String {
+        format!("{}-{}-{request}-{attempt}", self.run_id, self.id)
+    }
+
+    /// Makes the body of an attempt.
+    pub fn prepare(&self, arrival: &Arrival, attempt: u16) -> Prepared {
+        let (payload, blocks) = self.prompts.render(arrival);
+        let model = self.class_models.get(usize::from(arrival.class)).cloned().flatten();
+        let options = RequestOptions {
+            model: model.or_else(|| self.options.model.clone()),
+            max_tokens: (arrival.output_tokens > 0).then_some(arrival.output_tokens),
+            id: self.request_id((arrival.id, attempt)),
+            ..self.options.clone()
+        };
+        let encoded = encode(&payload, &options);
+        Prepared { body: Body { content_type: encoded.content_type, bytes: encoded.body }, blocks }
+    }
+}

@@ -1,0 +1,305 @@
+//! Builds the one row an attempt leaves: stamps and decoded events in, an [`Attempt`] out.
+//!
+//! No clock and no socket here: what happened is told with its stamps, so every rule about stamps is in one place and
+//! can be tested without waiting.
+
+use std::rc::Rc;
+
+use http::HeaderMap;
+use plimsoll_model::{Answer, At, Attempt, By, Event, EventKind, How, Outcome, Protocol, Span};
+use plimsoll_wire::{Decoded, Decoder, Head};
+
+use crate::stamp::Stamps;
+
+/// Room made for events ahead of an answer, at most; longer answers grow.
+const EVENTS_AHEAD: usize = 2048;
+/// Longest error text kept.
+const ERROR_MAX: usize = 300;
+
+/// How an attempt came to its end.
+#[derive(Debug)]
+pub enum Ending {
+    /// The body ended as its framing promised: the bytes tell the outcome.
+    Whole,
+    /// The connection broke, or was left, while the body came: the bytes tell the outcome, unless they are all there.
+    Broken {
+        /// What the connection said; empty when it was left.
+        error: String,
+    },
+    /// It never came to a body, or the client gave up.
+    Told {
+        /// The outcome.
+        outcome: Outcome,
+        /// Why, for people.
+        error: Option<String>,
+    },
+}
+
+impl Ending {
+    /// An outcome with its reason.
+    pub fn told(how: How, by: By, retryable: bool, error: impl Into<String>) -> Ending {
+        Ending::Told { outcome: Outcome::new(how, by, retryable), error: Some(error.into()) }
+    }
+}
+
+/// What some bytes brought.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Progress {
+    /// The first generated token is among them.
+    pub first_token: bool,
+    /// Token-bearing events among them.
+    pub token_events: u32,
+    /// Tokens among them; an event of unknown size counts as one.
+    pub tokens: u64,
+}
+
+/// A row in the making.
+#[derive(Debug)]
+pub struct Recording {
+    attempt: Attempt,
+    stamps: Option<Rc<Stamps>>,
+    decoder: Option<Decoder>,
+    /// The read that brought the newest event.
+    newest_read: u64,
+    protocol: Protocol,
+    stream: bool,
+    ignore_eos: bool,
+    keep_text: bool,
+    /// Did the status already tell the outcome?
+    refusal: bool,
+    token_events: u64,
+    coalesced: u64,
+}
+
+/// How an answer is to be read.
+#[derive(Copy, Clone, Debug)]
+pub struct Reading {
+    /// What is spoken.
+    pub protocol: Protocol,
+    /// Was a stream asked for?
+    pub stream: bool,
+    /// Was the end pinned at the asked length?
+    pub ignore_eos: bool,
+    /// Keep the text?
+    pub keep_text: bool,
+}
+
+impl Recording {
+    /// Begins a row. `attempt` holds what is known before sending.
+    pub fn new(attempt: Attempt, reading: Reading) -> Recording {
+        Recording {
+            attempt,
+            stamps: None,
+            decoder: None,
+            newest_read: 0,
+            protocol: reading.protocol,
+            stream: reading.stream,
+            ignore_eos: reading.ignore_eos,
+            keep_text: reading.keep_text,
+            refusal: false,
+            token_events: 0,
+            coalesced: 0,
+        }
+    }
+
+    /// A connection is in hand; what is sent and read from here on is this attempt's.
+    pub fn connected(&mut self, number: u32, reused: bool, at: At, stamps: &Rc<Stamps>) {
+        stamps.begin();
+        self.attempt.connection = Some(number);
+        self.attempt.reused = reused;
+        self.attempt.connected = Some(at);
+        self.stamps = Some(Rc::clone(stamps));
+    }
+
+    /// The answer's head arrived.
+    pub fn head(&mut self, status: u16, headers: &HeaderMap, now_unix_s: i64) {
+        let pairs = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+        let head = Head::read(status, pairs, now_unix_s);
+        self.refusal = plimsoll_wire::head::outcome(status).is_some();
+        let asked = (self.attempt.asked_output > 0).then_some(self.attempt.asked_output);
+        self.decoder = Some(
+            Decoder::with_head(self.protocol, self.stream, head, self.keep_text)
+                .expecting(asked, self.ignore_eos),
+        );
+        if let Some(stamps) = &self.stamps {
+            self.attempt.sent = stamps.last_write();
+            self.attempt.first_byte = stamps.first_read();
+        }
+    }
+
+    /// When the request was handed to the kernel, once it was.
+    pub fn sent(&self) -> Option<At> {
+        self.attempt.sent.or_else(|| self.stamps.as_ref()?.last_write())
+    }
+
+    /// The row so far.
+    pub fn attempt(&self) -> &Attempt {
+        &self.attempt
+    }
+
+    /// Bytes of the body; the stamps are those of the read that brought them. `scratch` is left empty.
+    pub fn data(&mut self, bytes: &[u8], scratch: &mut Vec<Decoded>) -> Progress {
+        let mut progress = Progress::default();
+        let Some(decoder) = &mut self.decoder else { return progress };
+        decoder.feed(bytes, scratch);
+        if scratch.is_empty() {
+            return progress;
+        }
+        if self.attempt.events.capacity() == 0 && self.stream {
+            self.attempt.events.reserve_exact((self.attempt.asked_output as usize + 4).min(EVENTS_AHEAD));
+        }
+        for decoded in scratch.drain(..) {
+            self.event(decoded, &mut progress);
+        }
+        progress
+    }
+
+    fn event(&mut self, decoded: Decoded, progress: &mut Progress) {
+        let Some(stamps) = &self.stamps else { return };
+        let (read, arrival) = (stamps.reads(), stamps.arrival());
+        if self.newest_read == read
+            && let Some(earlier) = self.attempt.events.last_mut()
+            && !earlier.coalesced
+        {
+            earlier.coalesced = true;
+            self.coalesced += u64::from(earlier.kind.is_token());
+        }
+        self.newest_read = read;
+        let sent = self.attempt.sent.unwrap_or(arrival);
+        self.attempt.events.push(Event {
+            offset: arrival - sent,
+            user_delay_ns: u32::try_from(stamps.user_delay().0.max(0)).unwrap_or(u32::MAX),
+            tokens: decoded.tokens,
+            kind: decoded.kind,
+            coalesced: false,
+        });
+        if decoded.kind.is_token() {
+            self.token_events += 1;
+            progress.token_events += 1;
+            progress.tokens += u64::from(decoded.tokens.max(1));
+            if self.attempt.first_token.is_none() {
+                self.attempt.first_token = Some(arrival);
+                progress.first_token = true;
+            }
+            self.attempt.last_token = Some(arrival);
+        }
+        if decoded.visible && decoded.kind != EventKind::Body && self.attempt.first_visible.is_none() {
+            self.attempt.first_visible = Some(arrival);
+        }
+    }
+
+    /// Have the bytes turned out to be broken, so that reading on is of no use?
+    pub fn is_stopped(&self) -> bool {
+        self.decoder.as_ref().is_some_and(Decoder::is_stopped)
+    }
+
+    /// Is this the body of an error that has gone on for more than `bytes`?
+    pub fn is_refusal_past(&self, bytes: u64) -> bool {
+        self.refusal && self.decoder.as_ref().is_some_and(|decoder| decoder.bytes() > bytes)
+    }
+
+    /// The newest read's stamp in user space.
+    pub fn newest_user_stamp(&self) -> Option<At> {
+        self.stamps.as_ref().map(|stamps| stamps.user())
+    }
+
+    /// Closes the row. `now` is the end of an attempt that did not come to its last byte; `scrub` removes keys from
+    /// what the server or a library said. Gives the row, its token events and how many of them were coalesced.
+    pub fn finish(mut self, ending: Ending, now: At, scrub: impl Fn(&str) -> String) -> (Attempt, u64, u64) {
+        let sent = self.sent();
+        let clean = matches!(ending, Ending::Whole);
+        let verdict = self.decoder.take().map(|decoder| decoder.finish(clean));
+        let mut answer = Answer::default();
+        let mut outcome = Outcome::new(How::Reset, By::Network, true);
+        if let Some(verdict) = verdict {
+            let (tail, settled) = (verdict.tail, clean || verdict.outcome.is_finished());
+            if settled && let Some(tail) = tail {
+                self.event(tail, &mut Progress::default());
+            }
+            verdict.settle(&mut self.attempt.events);
+            (outcome, answer) = (verdict.outcome, verdict.answer);
+        }
+        match ending {
+            Ending::Whole => {}
+            Ending::Broken { error } if !outcome.is_finished() && !error.is_empty() => {
+                answer.error = Some(match answer.error.take() {
+                    Some(said) => format!("{said} ({error})"),
+                    None => error,
+                });
+            }
+            Ending::Broken { .. } => {}
+            Ending::Told { outcome: told, error } => {
+                outcome = told;
+                answer.error = error;
+                answer.broken = None;
+            }
+        }
+        let a = &mut self.attempt;
+        answer.error = answer.error.map(|text| bounded(&scrub(&text)));
+        answer.text = answer.text.map(|text| scrub(&text));
+        a.sent = sent;
+        a.end = Some(now);
+        if let Some(stamps) = &self.stamps {
+            a.bytes_out = stamps.bytes_out();
+            a.bytes_in = stamps.bytes_in();
+            a.kernel_stamps = a.bytes_in > 0 && stamps.all_kernel();
+            if a.bytes_in > 0 && (clean || outcome.is_finished()) {
+                a.end = Some(stamps.arrival());
+            }
+        }
+        a.outcome = outcome;
+        a.answer = answer;
+        (self.attempt, self.token_events, self.coalesced)
+    }
+}
+
+/// The row of a request that was due and never sent.
+pub fn never_sent(mut attempt: Attempt, by: By) -> Attempt {
+    attempt.outcome = Outcome::new(How::NeverSent, by, false);
+    attempt
+}
+
+/// A row in which nothing has happened yet.
+pub fn blank(request: u64, attempt: u16, level: u32, due: At) -> Attempt {
+    Attempt {
+        request,
+        attempt,
+        level,
+        session: None,
+        turn: 0,
+        class: 0,
+        due,
+        sent: None,
+        connected: None,
+        first_byte: None,
+        first_token: None,
+        first_visible: None,
+        last_token: None,
+        end: None,
+        events: Vec::new(),
+        kernel_stamps: false,
+        asked_prompt: 0,
+        asked_output: 0,
+        prompt_blocks: Vec::new(),
+        bytes_out: 0,
+        bytes_in: 0,
+        connection: None,
+        reused: false,
+        outcome: Outcome::new(How::NeverSent, By::Client, false),
+        answer: Answer::default(),
+    }
+}
+
+fn bounded(text: &str) -> String {
+    let mut end = text.len().min(ERROR_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+/// The generator's own part of `sent − due`: what passed before the attempt was begun, and between having a connection
+/// and handing over the bytes. Waiting for a connection is the target's or the policy's.
+pub fn own_lag(due: At, begun: At, connection_ready: At, sent: At) -> Span {
+    (begun - due) + (sent - connection_ready.max(begun))
+}

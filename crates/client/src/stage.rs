@@ -1,0 +1,392 @@
+//! One level on one worker: turns the player's steps into requests, and their ends into rows.
+//!
+//! A due arrival is fired by whoever notices it first. The pacer's timer is one; every task that has just read a clock is
+//! another, so that a thread busy with answers does not leave a request waiting behind them. The first poll of a new
+//! attempt happens at once and inside the pump: on a kept connection that already writes the request, instead of
+//! queueing it behind a thousand readable sockets.
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+
+use plimsoll_model::{At, Attempt, By, How, Outcome, Span};
+use plimsoll_wire::Decoded;
+use plimsoll_workload::{Action, Attempted, Connections, Deadline, Ended, Player};
+use tokio::sync::Notify;
+
+use crate::ahead::Ahead;
+use crate::exchange::exchange;
+use crate::flight::{CANCELLED, Flight, Following, Key};
+use crate::histogram::Histogram;
+use crate::level::Shared;
+use crate::live::Shard;
+use crate::pool::Pool;
+use crate::recording::{Ending, Progress, Reading, Recording, blank, never_sent, own_lag};
+use crate::stamp::Meter;
+use crate::timer::Timer;
+
+/// Actions taken in one pump before other tasks get their turn. Bounds the starvation that a closed loop against a
+/// target that refuses at once would cause.
+const PUMP_MAX: u32 = 256;
+
+/// What a level counted on one worker.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// The generator's own lag of every first attempt (open loop).
+    pub lag: Histogram,
+    /// Token events.
+    pub events: u64,
+    /// Of those, coalesced ones.
+    pub coalesced: u64,
+    /// First attempts begun.
+    pub begun: u64,
+}
+
+/// What a worker has for every level.
+#[derive(Debug)]
+pub struct Bench {
+    /// Its sockets' measurements.
+    pub meter: Rc<Meter>,
+    /// Its connections.
+    pub pool: Pool,
+    /// Its alarm clock.
+    pub timer: Timer,
+    /// Its part of the live counters.
+    pub shard: Arc<Shard>,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Stage {
+    bench: Rc<Bench>,
+    shared: Arc<Shared>,
+    player: RefCell<Player>,
+    flights: RefCell<HashMap<Key, Rc<Flight>>>,
+    ahead: RefCell<Ahead>,
+    idle: RefCell<BinaryHeap<Reverse<(At, Key)>>>,
+    armed: Cell<At>,
+    pumping: Cell<bool>,
+    over: Cell<bool>,
+    scratch: RefCell<Vec<Decoded>>,
+    /// Tells the worker's main loop that there is something to look at.
+    pub news: Notify,
+    /// What was counted.
+    pub tally: RefCell<Tally>,
+}
+
+impl Stage {
+    /// A level about to begin.
+    pub fn new(bench: Rc<Bench>, shared: Arc<Shared>, player: Player, ahead: Ahead) -> Rc<Stage> {
+        Rc::new(Stage {
+            bench,
+            shared,
+            player: RefCell::new(player),
+            flights: RefCell::default(),
+            ahead: RefCell::new(ahead),
+            idle: RefCell::default(),
+            armed: Cell::new(At::MAX),
+            pumping: Cell::new(false),
+            over: Cell::new(false),
+            scratch: RefCell::default(),
+            news: Notify::new(),
+            tally: RefCell::default(),
+        })
+    }
+
+    /// This instant.
+    pub fn now(&self) -> At {
+        self.bench.meter.clock.now()
+    }
+
+    /// `at` on the player's axis, which begins with the level.
+    fn played(&self, at: At) -> At {
+        At((at - self.shared.start).0)
+    }
+
+    /// A player's instant on the run's axis.
+    fn at(&self, played: At) -> At {
+        self.shared.start + Span(played.0)
+    }
+
+    /// Has everything ended?
+    pub fn is_over(&self) -> bool {
+        self.over.get() || (self.player.borrow().is_done() && self.flights.borrow().is_empty())
+    }
+
+    /// When a ceiling or a full pool first held something back.
+    pub fn closed_since(&self) -> Option<At> {
+        let by_player = self.player.borrow().closed_since().map(|at| self.at(at));
+        [by_player, self.bench.pool.waited_since()].into_iter().flatten().min()
+    }
+
+    /// Does all that is due, then arms the timer for what comes next.
+    pub fn pump(self: &Rc<Stage>) {
+        if self.pumping.replace(true) {
+            // Called from within: the pump that runs goes on.
+            return;
+        }
+        let mut left = PUMP_MAX;
+        loop {
+            let now = self.now();
+            let action = self.player.borrow_mut().pop(self.played(now));
+            match action {
+                Some(Action::Send(attempted)) => self.launch(attempted, now),
+                Some(Action::TimeOut { request, attempt, deadline }) => {
+                    let outcome = Outcome::new(How::Timeout, By::Client, true);
+                    let error = match deadline {
+                        Deadline::FirstToken => "no token in time",
+                        Deadline::Total => "not ended in time",
+                    };
+                    self.give_up((request, attempt), outcome, Some(error));
+                }
+                Some(Action::Cancel { request, attempt }) => {
+                    self.give_up((request, attempt), CANCELLED, None)
+                }
+                None => break,
+            }
+            left -= 1;
+            if left == 0 {
+                self.news.notify_one();
+                break;
+            }
+        }
+        self.sweep_idle();
+        self.account_for_lost(By::Client);
+        self.pumping.set(false);
+        if self.is_over() {
+            self.news.notify_one();
+        } else if left > 0 {
+            self.rearm();
+        }
+    }
+
+    /// Fires what is due by `now`, a clock reading the caller has at hand anyway.
+    fn noticed(self: &Rc<Stage>, now: At) {
+        if now >= self.armed.get() {
+            self.pump();
+        }
+    }
+
+    fn rearm(&self) {
+        let next = self.player.borrow().next_at().map_or(At::MAX, |at| self.at(at));
+        let idle = self.idle.borrow().peek().map_or(At::MAX, |entry| entry.0.0);
+        let next = next.min(idle);
+        let passed = self.armed.get() <= self.now();
+        // A timer that fires too early costs one look; arming it for every end costs a system call each.
+        if next < self.armed.get() || passed {
+            self.armed.set(next);
+            if next < At::MAX && self.bench.timer.arm(next).is_err() {
+                self.news.notify_one();
+            }
+        }
+    }
+
+    /// Makes what will soon be due ready to send, while there is time.
+    pub fn prepare(&self) {
+        let mut ahead = self.ahead.borrow_mut();
+        while ahead.wants_more() && (self.armed.get() - self.now()) > Ahead::ROOM {
+            if !ahead.prepare_next(&self.shared) {
+                break;
+            }
+        }
+    }
+
+    fn launch(self: &Rc<Stage>, attempted: Attempted, now: At) {
+        let Attempted { arrival, attempt, due, idle, cancel_after_tokens, .. } = attempted;
+        let key = (arrival.id, attempt);
+        let prepared = self.ahead.borrow_mut().take(&arrival, attempt, &self.shared);
+        let mut row = self.row(&arrival, attempt, self.at(due));
+        row.prompt_blocks = prepared.blocks;
+        if attempt == 0 {
+            self.bench.shard.request(arrival.prompt_tokens);
+            self.tally.borrow_mut().begun += 1;
+        }
+        let mut flight = Flight::new(key, now, Recording::new(row, self.reading()));
+        flight.idle = idle;
+        flight.cancel_after_tokens = cancel_after_tokens.map(u64::from);
+        let flight = Rc::new(flight);
+        self.flights.borrow_mut().insert(key, Rc::clone(&flight));
+        let close = matches!(self.shared.client.connections, Connections::Fresh);
+        let id = self.shared.request_id(key);
+        let request = match self.shared.target.post(&self.shared.path, &prepared.body, &id, close) {
+            Ok(request) => request,
+            Err(error) => {
+                let ending = Ending::told(How::Refused, By::Client, false, error.to_string());
+                return self.end(&flight, ending);
+            }
+        };
+        let connect = self.shared.client.timeouts.connect;
+        let following = Following { stage: Rc::clone(self), flight: Rc::clone(&flight) };
+        let mut task: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move {
+            let ending = exchange(&following.stage.bench.pool, connect, request, &following).await;
+            following.stage.end(&following.flight, ending);
+        });
+        let mut cx = Context::from_waker(Waker::noop());
+        if task.as_mut().poll(&mut cx).is_pending() {
+            let handle = tokio::task::spawn_local(task);
+            *flight.abort.borrow_mut() = Some(handle.abort_handle());
+        }
+    }
+
+    fn row(&self, arrival: &plimsoll_workload::Arrival, attempt: u16, due: At) -> Attempt {
+        let mut row = blank(arrival.id, attempt, self.shared.id, due);
+        row.session = arrival.session;
+        row.turn = arrival.turn;
+        row.class = arrival.class;
+        row.asked_prompt = arrival.prompt_tokens;
+        row.asked_output = arrival.output_tokens;
+        row
+    }
+
+    fn reading(&self) -> Reading {
+        let spec = &self.shared.spec;
+        Reading {
+            protocol: spec.protocol,
+            stream: spec.stream,
+            ignore_eos: spec.ignore_eos,
+            keep_text: self.shared.keep_text,
+        }
+    }
+
+    /// The ending of an attempt that the run did not wait for.
+    pub fn unfinished() -> Ending {
+        Ending::told(How::Unfinished, By::Client, false, "still in flight when the run stopped waiting")
+    }
+
+    /// Ends an attempt by the client's own will: its row is closed now, its task dropped.
+    fn give_up(self: &Rc<Stage>, key: Key, outcome: Outcome, error: Option<&str>) {
+        let flight = self.flights.borrow().get(&key).cloned();
+        if let Some(flight) = flight {
+            self.end(&flight, Ending::Told { outcome, error: error.map(str::to_owned) });
+            if let Some(abort) = flight.abort.borrow_mut().take() {
+                abort.abort();
+            }
+        }
+    }
+
+    /// Closes an attempt's row and hands it over. Only the first call for a flight does anything.
+    pub fn end(self: &Rc<Stage>, flight: &Rc<Flight>, ending: Ending) {
+        let Some(recording) = flight.recording.borrow_mut().take() else { return };
+        let now = self.now();
+        self.flights.borrow_mut().remove(&flight.key);
+        let (mut attempt, events, coalesced) =
+            recording.finish(ending, now, |text| self.shared.target.scrub(text));
+        if let Some(sent) = attempt.sent {
+            if !self.shared.open {
+                attempt.due = if attempt.attempt == 0 { sent } else { attempt.due };
+            } else if attempt.attempt == 0 {
+                let lag = own_lag(attempt.due, flight.begun, flight.ready.get(), sent);
+                self.tally.borrow_mut().lag.record(lag.0);
+            }
+        }
+        {
+            let mut tally = self.tally.borrow_mut();
+            tally.events += events;
+            tally.coalesced += coalesced;
+        }
+        let ended = self.player.borrow_mut().ended(
+            self.played(now),
+            flight.key.0,
+            flight.key.1,
+            attempt.outcome,
+            attempt.answer.retry_after,
+        );
+        if !matches!(ended, Ended::WillRetry { .. }) {
+            self.bench.shard.ended(!attempt.outcome.is_finished());
+        }
+        self.shared.sink.attempt(attempt);
+        self.pump();
+    }
+
+    /// No new arrivals from now on.
+    pub fn stop(self: &Rc<Stage>, by: By) {
+        self.player.borrow_mut().stop(self.played(self.now()));
+        self.account_for_lost(by);
+        self.pump();
+    }
+
+    /// Everything in flight ends now, as unfinished.
+    pub fn stop_now(self: &Rc<Stage>, by: By) {
+        self.stop(by);
+        let keys: Vec<Key> = self.flights.borrow().keys().copied().collect();
+        for key in keys {
+            let outcome = Outcome::new(How::Unfinished, by, false);
+            self.give_up(key, outcome, Some("still in flight when the run stopped waiting"));
+        }
+        self.over.set(true);
+        self.news.notify_one();
+    }
+
+    /// Rows for arrivals that will not be sent. One that had been tried ends its request; the others never counted as
+    /// begun.
+    fn account_for_lost(&self, by: By) {
+        let lost: Vec<Attempted> = self.player.borrow_mut().never_sent().collect();
+        for attempted in lost {
+            if attempted.attempt > 0 {
+                self.bench.shard.ended(true);
+            }
+            let row = self.row(&attempted.arrival, attempted.attempt, self.at(attempted.due));
+            self.shared.sink.attempt(never_sent(row, by));
+        }
+    }
+
+    /// An attempt's request went out.
+    pub fn sent(&self) {
+        self.bench.shard.sent();
+    }
+
+    /// Tokens came.
+    pub fn tokens(self: &Rc<Stage>, flight: &Flight, due: At, progress: &Progress) {
+        let shard = &self.bench.shard;
+        shard.token_events(u64::from(progress.token_events), progress.tokens);
+        let newest = flight.last_read.get().unwrap_or(At::ZERO);
+        if progress.first_token {
+            let from = if self.shared.open { due } else { flight.begun };
+            shard.first_token(newest - from);
+            self.player.borrow_mut().first_token(self.played(newest), flight.key.0, flight.key.1);
+        }
+        self.noticed(newest);
+    }
+
+    /// Runs `f` with a buffer for decoded events.
+    pub fn with_scratch<T>(&self, f: impl FnOnce(&mut Vec<Decoded>) -> T) -> T {
+        f(&mut self.scratch.borrow_mut())
+    }
+
+    /// An answer has begun: from now on it may not pause for longer than its idle limit.
+    pub fn watch_idle(&self, flight: &Flight) {
+        if let (Some(idle), Some(read)) = (flight.idle, flight.last_read.get()) {
+            self.idle.borrow_mut().push(Reverse((read + idle, flight.key)));
+            if read + idle < self.armed.get() {
+                self.rearm();
+            }
+        }
+    }
+
+    /// Looks at the answers whose idle limit may have passed; one that moved meanwhile is looked at again later, so a
+    /// lively stream costs one look per limit and not one per event.
+    fn sweep_idle(self: &Rc<Stage>) {
+        let now = self.now();
+        loop {
+            let key = match self.idle.borrow_mut().peek() {
+                Some(Reverse((at, key))) if *at <= now => *key,
+                _ => return,
+            };
+            self.idle.borrow_mut().pop();
+            let flight = self.flights.borrow().get(&key).cloned();
+            let Some(flight) = flight else { continue };
+            let (Some(idle), Some(read)) = (flight.idle, flight.last_read.get()) else { continue };
+            if read + idle <= now {
+                let outcome = Outcome::new(How::Timeout, By::Client, true);
+                self.give_up(key, outcome, Some("the answer paused for longer than the idle limit"));
+            } else {
+                self.idle.borrow_mut().push(Reverse((read + idle, key)));
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What the socket tells the task that reads from it: how many reads there were, when the newest one's bytes arrived,
+//! how much went out and when.
+//!
+//! The event loop's clock is late by whatever else the thread had to do; the kernel's receive stamp is not. The stamp
+//! belongs to the *last byte* a read returned, so a read that carries two events times the second and only bounds the
+//! first. Which events shared a read is told by [`Stamps::reads`], counted here at the socket: one level up, hyper cuts
+//! a read into frames and a flood would look perfectly separate. Connection and request live in one task, and hyper
+//! holds at most one frame that the task has not taken, so the newest read is always the frame's own.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use plimsoll_model::{At, Span};
+
+use crate::clock::{Clock, Ties};
+use crate::histogram::Histogram;
+
+/// What one worker thread measures of all its sockets.
+#[derive(Debug)]
+pub struct Meter {
+    /// The run's axis.
+    pub clock: Clock,
+    /// Realtime tied to it.
+    pub ties: Ties,
+    /// User stamp − kernel stamp of every read that had one.
+    pub user_delay: RefCell<Histogram>,
+    /// Reads with the kernel's stamp.
+    pub kernel_reads: Cell<u64>,
+    /// Reads without.
+    pub user_reads: Cell<u64>,
+    /// Sockets open now.
+    pub sockets: Cell<u32>,
+    /// The most of them since last asked.
+    pub sockets_max: Cell<u32>,
+    /// Connections made.
+    pub connects: Cell<u32>,
+}
+
+impl Meter {
+    /// Nothing measured yet.
+    pub fn new(clock: Clock) -> Rc<Meter> {
+        Rc::new(Meter {
+            clock,
+            ties: Ties::new(clock),
+            user_delay: RefCell::default(),
+            kernel_reads: Cell::new(0),
+            user_reads: Cell::new(0),
+            sockets: Cell::new(0),
+            sockets_max: Cell::new(0),
+            connects: Cell::new(0),
+        })
+    }
+
+    /// Forgets what was counted; open sockets stay counted.
+    pub fn clear(&self) {
+        self.user_delay.borrow_mut().clear();
+        self.kernel_reads.set(0);
+        self.user_reads.set(0);
+        self.sockets_max.set(self.sockets.get());
+        self.connects.set(0);
+    }
+
+    pub(crate) fn opened(&self) {
+        self.connects.set(self.connects.get() + 1);
+        self.sockets.set(self.sockets.get() + 1);
+        self.sockets_max.set(self.sockets_max.get().max(self.sockets.get()));
+    }
+
+    pub(crate) fn closed(&self) {
+        self.sockets.set(self.sockets.get().saturating_sub(1));
+    }
+}
+
+/// One socket's newest stamps and counts.
+#[derive(Debug)]
+pub struct Stamps {
+    meter: Rc<Meter>,
+    reads: Cell<u64>,
+    arrival: Cell<At>,
+    user: Cell<At>,
+    kernel: Cell<bool>,
+    all_kernel: Cell<bool>,
+    first_read: Cell<Option<At>>,
+    last_write: Cell<Option<At>>,
+    bytes_in: Cell<u64>,
+    bytes_out: Cell<u64>,
+}
+
+impl Stamps {
+    /// A socket that has neither read nor written.
+    pub fn new(meter: Rc<Meter>) -> Rc<Stamps> {
+        Rc::new(Stamps {
+            meter,
+            reads: Cell::new(0),
+            arrival: Cell::new(At::ZERO),
+            user: Cell::new(At::ZERO),
+            kernel: Cell::new(false),
+            all_kernel: Cell::new(true),
+            first_read: Cell::new(None),
+            last_write: Cell::new(None),
+            bytes_in: Cell::new(0),
+            bytes_out: Cell::new(0),
+        })
+    }
+
+    /// A read returned `bytes`, stamped by the kernel at `kernel_realtime_ns`, if it was.
+    pub fn read(&self, bytes: usize, kernel_realtime_ns: Option<i64>) {
+        let user = self.meter.clock.now();
+        let placed = kernel_realtime_ns.and_then(|ns| self.meter.ties.place(ns, user));
+        match placed {
+            Some(at) => {
+                self.meter.kernel_reads.set(self.meter.kernel_reads.get() + 1);
+                self.meter.user_delay.borrow_mut().record((user - at).0);
+            }
+            None => {
+                self.meter.user_reads.set(self.meter.user_reads.get() + 1);
+                self.all_kernel.set(false);
+            }
+        }
+        let arrival = placed.unwrap_or(user);
+        self.kernel.set(placed.is_some());
+        self.user.set(user);
+        self.arrival.set(arrival);
+        self.reads.set(self.reads.get() + 1);
+        self.bytes_in.set(self.bytes_in.get() + bytes as u64);
+        if self.first_read.get().is_none() {
+            self.first_read.set(Some(arrival));
+        }
+    }
+
+    /// A write that was begun at `at` took `bytes`.
+    pub fn wrote(&self, bytes: usize, at: At) {
+        self.bytes_out.set(self.bytes_out.get() + bytes as u64);
+        self.last_write.set(Some(at));
+    }
+
+    /// Begins a new exchange: first read, last write, byte counts and the kernel's share start again.
+    pub fn begin(&self) {
+        self.first_read.set(None);
+        self.last_write.set(None);
+        self.all_kernel.set(true);
+        self.bytes_in.set(0);
+        self.bytes_out.set(0);
+    }
+
+    /// The instant just before the newest write call of this exchange: when its bytes were handed to the kernel.
+    pub fn last_write(&self) -> Option<At> {
+        self.last_write.get()
+    }
+
+    /// Arrival of the first bytes read in this exchange.
+    pub fn first_read(&self) -> Option<At> {
+        self.first_read.get()
+    }
+
+    /// Arrival of the newest read's last byte: the kernel's stamp where there is one.
+    pub fn arrival(&self) -> At {
+        self.arrival.get()
+    }
+
+    /// The newest read's stamp in user space.
+    pub fn user(&self) -> At {
+        self.user.get()
+    }
+
+    /// User-space minus kernel stamp of the newest read; zero where the kernel gave none.
+    pub fn user_delay(&self) -> Span {
+        self.user.get() - self.arrival.get()
+    }
+
+    /// Did the kernel stamp every read of this exchange?
+    pub fn all_kernel(&self) -> bool {
+        self.all_kernel.get()
+    }
+
+    /// Reads since the socket was made: two events with the same number arrived together.
+    pub fn reads(&self) -> u64 {
+        self.reads.get()
+    }
+
+    /// Bytes read in this exchange, at the socket (under TLS: with its overhead).
+    pub fn bytes_in(&self) -> u64 {
+        self.bytes_in.get()
+    }
+
+    /// Bytes written in this exchange, at the socket.
+    pub fn bytes_out(&self) -> u64 {
+        self.bytes_out.get()
+    }
+
+    pub(crate) fn meter(&self) -> &Rc<Meter> {
+        &self.meter
+    }
+}

@@ -1,0 +1,292 @@
+//! The endpoint as the driver needs it: an address to connect to, a path to ask for, headers to send, texts to hide.
+
+use std::net::ToSocketAddrs;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
+use http_body_util::Full;
+use plimsoll_workload::TargetSpec;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+
+use crate::link::Route;
+use crate::secret::{Secret, SecretError};
+use crate::tls::{TlsError, TlsTrust, client_config};
+
+/// A target that cannot be used as it is written.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// The URL cannot be read.
+    #[error("cannot use the URL {url}: {why}")]
+    Url {
+        /// As the user wrote it, without user info.
+        url: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A header's name or value cannot be sent.
+    #[error("cannot send the header {name}: {why}")]
+    Header {
+        /// Its name.
+        name: String,
+        /// What is wrong; never the value.
+        why: String,
+    },
+    /// The key could not be had.
+    #[error(transparent)]
+    Key(#[from] SecretError),
+    /// TLS could not be set up.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// See the module's head.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// The URL without user info.
+    pub url: String,
+    host: String,
+    port: u16,
+    base: String,
+    query: Option<String>,
+    tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    headers: HeaderMap,
+    secrets: Vec<Secret>,
+}
+
+impl Target {
+    /// Reads the spec; takes the key from `key`, else from where the spec says, and header values' `$NAME` from the
+    /// environment.
+    ///
+    /// # Errors
+    /// Whatever in the spec cannot be used.
+    pub fn new(spec: &TargetSpec, key: Option<Secret>) -> Result<Target, TargetError> {
+        let uri = read_url(&spec.url)?;
+        let host = uri.host().unwrap_or_default().to_owned();
+        let https = uri.scheme_str() == Some("https");
+        let port = uri.port_u16().unwrap_or(if https { 443 } else { 80 });
+        let tls = match https {
+            false => None,
+            true => Some(tls_of(spec, &host)?),
+        };
+        let mut secrets = Vec::new();
+        let headers = headers_of(spec, &uri, key, &mut secrets)?;
+        Ok(Target {
+            url: spec.url.clone(),
+            port,
+            base: uri.path().trim_end_matches('/').to_owned(),
+            query: uri.query().map(str::to_owned),
+            tls,
+            headers,
+            secrets,
+            host,
+        })
+    }
+
+    /// Looks the host's addresses up. Blocking; a name that is not found is kept as the reason why nothing connects.
+    pub fn resolve(&self) -> Route {
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        let addrs = (host, self.port).to_socket_addrs().map(|all| all.collect()).map_err(|e| e.to_string());
+        Route { addrs, host: self.host.clone(), tls: self.tls.clone() }
+    }
+
+    /// The host and port, for people.
+    pub fn authority(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+
+    /// The request path for `path` below the base.
+    pub fn path(&self, path: &str) -> String {
+        let slash = if path.is_empty() || path.starts_with('/') { "" } else { "/" };
+        let query = self.query.as_ref().map(|q| format!("?{q}")).unwrap_or_default();
+        let whole = format!("{}{slash}{path}{query}", self.base);
+        if whole.starts_with('/') { whole } else { format!("/{whole}") }
+    }
+
+    /// A POST of `body` to `path` (as [`Target::path`] gives it).
+    pub fn post(
+        &self,
+        path: &str,
+        body: &Body,
+        id: &str,
+        close: bool,
+    ) -> Result<Request<Full<Bytes>>, http::Error> {
+        let mut request = Request::new(Full::new(body.bytes.clone()));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = path.parse()?;
+        let headers = request.headers_mut();
+        headers.clone_from(&self.headers);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_str(body.content_type)?);
+        headers.insert(REQUEST_ID, HeaderValue::from_str(id)?);
+        if close {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok(request)
+    }
+
+    /// A GET of `path`.
+    pub fn get(&self, path: &str) -> Result<Request<Full<Bytes>>, http::Error> {
+        let mut request = Request::new(Full::new(Bytes::new()));
+        *request.uri_mut() = path.parse()?;
+        request.headers_mut().clone_from(&self.headers);
+        Ok(request)
+    }
+
+    /// `text` without any key.
+    pub fn scrub(&self, text: &str) -> String {
+        self.secrets.iter().fold(text.to_owned(), |text, secret| secret.scrub(&text))
+    }
+
+    /// Does `text` hold a key?
+    pub fn has_secret(&self, text: &str) -> bool {
+        self.secrets.iter().any(|secret| secret.occurs_in(text))
+    }
+}
+
+/// What is sent.
+#[derive(Clone, Debug)]
+pub struct Body {
+    /// Its media type.
+    pub content_type: &'static str,
+    /// Its bytes; cloning shares them.
+    pub bytes: Bytes,
+}
+
+/// Carries the attempt's name to the server's log.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+fn read_url(url: &str) -> Result<Uri, TargetError> {
+    let hidden = match url.split_once("://").map(|(scheme, rest)| (scheme, rest.split_once('@'))) {
+        Some((scheme, Some((_, rest)))) => format!("{scheme}://***@{rest}"),
+        _ => url.to_owned(),
+    };
+    let bad = |why: &str| TargetError::Url { url: hidden.clone(), why: why.to_owned() };
+    let uri: Uri = url.parse().map_err(|e: http::uri::InvalidUri| bad(&e.to_string()))?;
+    if !matches!(uri.scheme_str(), Some("http" | "https")) {
+        return Err(bad("it must begin with http:// or https://"));
+    }
+    let authority = uri.authority().ok_or_else(|| bad("it names no host"))?;
+    if authority.as_str().contains('@') {
+        return Err(bad("keys do not belong in a URL: use --key-env or --key-file"));
+    }
+    if authority.host().is_empty() {
+        return Err(bad("it names no host"));
+    }
+    Ok(uri)
+}
+
+fn tls_of(spec: &TargetSpec, host: &str) -> Result<(Arc<ClientConfig>, ServerName<'static>), TargetError> {
+    let trust = match (&spec.ca_file, spec.tls_verify) {
+        (_, false) => TlsTrust::Anything,
+        (Some(file), true) => TlsTrust::SystemAnd(Path::new(file).to_owned()),
+        (None, true) => TlsTrust::System,
+    };
+    let name = ServerName::try_from(host.trim_start_matches('[').trim_end_matches(']').to_owned())
+        .map_err(|e| TargetError::Url { url: spec.url.clone(), why: e.to_string() })?;
+    Ok((client_config(&trust)?, name))
+}
+
+fn headers_of(
+    spec: &TargetSpec,
+    uri: &Uri,
+    key: Option<Secret>,
+    secrets: &mut Vec<Secret>,
+) -> Result<HeaderMap, TargetError> {
+    let bad = |name: &str, why: &str| TargetError::Header { name: name.to_owned(), why: why.to_owned() };
+    let mut headers = HeaderMap::new();
+    let host = uri.authority().map(|a| a.as_str()).unwrap_or_default();
+    headers.insert(HOST, HeaderValue::from_str(host).map_err(|_| bad("host", "not a header value"))?);
+    headers.insert(USER_AGENT, HeaderValue::from_static(concat!("plimsoll/", env!("CARGO_PKG_VERSION"))));
+    let accept = if spec.stream { "text/event-stream, application/json" } else { "application/json, */*" };
+    headers.insert(ACCEPT, HeaderValue::from_static(accept));
+    let key = match (key, &spec.key_env, &spec.key_file) {
+        (Some(key), _, _) => Some(key),
+        (None, Some(name), _) => Some(Secret::from_env(name)?),
+        (None, None, Some(file)) => Some(Secret::from_file(Path::new(file))?),
+        (None, None, None) => None,
+    };
+    if let Some(key) = key {
+        headers.insert(AUTHORIZATION, key.bearer());
+        secrets.push(key);
+    }
+    for (name, value) in &spec.headers {
+        let known = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad(name, "not a header name"))?;
+        let (text, hidden) = expand(value, secrets).map_err(|why| bad(name, &why))?;
+        let mut value = HeaderValue::from_str(&text).map_err(|_| bad(name, "not a header value"))?;
+        value.set_sensitive(hidden);
+        headers.insert(known, value);
+    }
+    Ok(headers)
+}
+
+/// Puts the environment's values in the place of `$NAME` and `${NAME}`; what came from there is a secret.
+fn expand(text: &str, secrets: &mut Vec<Secret>) -> Result<(String, bool), String> {
+    let (mut out, mut hidden, mut rest) = (String::new(), false, text);
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        let (name, after) = match rest.strip_prefix('{').and_then(|inner| inner.split_once('}')) {
+            Some(pair) => pair,
+            None => rest.split_at(
+                rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(rest.len()),
+            ),
+        };
+        if name.is_empty() {
+            out.push('$');
+            continue;
+        }
+        let value = std::env::var(name).map_err(|_| format!("the environment variable {name} is not set"))?;
+        secrets.push(Secret::new(&value, &format!("${name}")).map_err(|e| e.to_string())?);
+        out.push_str(value.trim());
+        (hidden, rest) = (true, after);
+    }
+    out.push_str(rest);
+    Ok((out, hidden))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(url: &str) -> Result<Target, TargetError> {
+        Target::new(&TargetSpec { url: url.into(), ..TargetSpec::default() }, None)
+    }
+
+    #[test]
+    fn paths_join_under_the_base_and_keep_the_query() {
+        let join = |url: &str, path: &str| target(url).expect("usable").path(path);
+        assert_eq!(join("http://h:8000/v1", "/chat/completions"), "/v1/chat/completions");
+        assert_eq!(join("http://h:8000/v1/", "models"), "/v1/models");
+        assert_eq!(join("http://h", ""), "/");
+        assert_eq!(
+            join("https://h/o/d?api-version=1", "/chat/completions"),
+            "/o/d/chat/completions?api-version=1"
+        );
+    }
+
+    #[test]
+    fn a_url_that_cannot_be_used_is_told_and_its_key_is_not() {
+        for (url, want) in [
+            ("h:8000/v1", "http://"),
+            ("ftp://h/", "http://"),
+            ("http://", ""),
+            ("https://u:sk@h/", "--key-env"),
+        ] {
+            let error = target(url).expect_err(url).to_string();
+            assert!(error.contains(want) && !error.contains("sk"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_dollar_that_names_nothing_is_an_error_and_a_lone_one_is_itself() {
+        assert_eq!(expand("a$ b", &mut vec![]), Ok(("a$ b".into(), false)));
+        assert!(expand("Token $PLIMSOLL_TEST_UNSET", &mut vec![]).is_err());
+        let mut secrets = vec![];
+        let home = std::env::var("PATH").expect("every test has a PATH");
+        assert_eq!(expand("<${PATH}>", &mut secrets), Ok((format!("<{home}>"), true)));
+        assert_eq!(secrets.len(), 1);
+    }
+}

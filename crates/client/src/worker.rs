@@ -1,0 +1,219 @@
+//! A load-generating thread: its own single-threaded runtime, connections, timer and measurements.
+//!
+//! One runtime per core and nothing shared between them: no task moves, no histogram is locked, and the assignment of
+//! arrivals is the schedule's and so the same in every run. A work-stealing runtime costs the same CPU and lost on that.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::mpsc;
+
+use plimsoll_model::{At, By, Span};
+use plimsoll_workload::{Connections, Player};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::ahead::Ahead;
+use crate::clock::{self, Clock};
+use crate::histogram::Histogram;
+use crate::level::Shared;
+use crate::link::Route;
+use crate::live::Shard;
+use crate::pool::Pool;
+use crate::stage::{Bench, Stage, Tally};
+use crate::stamp::Meter;
+use crate::timer::{self, Timer};
+
+/// Task polls between two looks at the sockets. tokio's 61 lets a due arrival wait behind half a millisecond of answers.
+const EVENT_INTERVAL: u32 = 16;
+
+/// What a worker can be told.
+#[derive(Debug)]
+pub enum Command {
+    /// Set the connection policy and open connections ahead of the load.
+    Warm {
+        /// The policy.
+        policy: Connections,
+        /// This worker's part of a bounded pool.
+        share: u32,
+        /// Where to.
+        route: Route,
+        /// Connections to have ready.
+        wanted: u32,
+        /// Longest wait for one.
+        connect: Span,
+        /// Told how many stand ready.
+        done: mpsc::Sender<usize>,
+    },
+    /// Run a level.
+    Run {
+        /// What all workers share.
+        shared: Arc<Shared>,
+        /// This worker's part.
+        player: Box<Player>,
+        /// Bodies to make ahead.
+        ahead: Box<Ahead>,
+        /// Told how it went.
+        done: mpsc::Sender<Report>,
+    },
+    /// The window has ended: CPU is accounted until here.
+    Mark,
+    /// Nothing new from now on.
+    Stop(By),
+    /// Everything ends now.
+    StopNow(By),
+}
+
+/// How a level went on one worker.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// What the level counted.
+    pub tally: Tally,
+    /// User − kernel stamp of every read.
+    pub user_delay: Histogram,
+    /// Reads with the kernel's stamp.
+    pub kernel_reads: u64,
+    /// Reads without.
+    pub user_reads: u64,
+    /// CPU used over the window, ns.
+    pub cpu_ns: i64,
+    /// The window as this thread lived it, ns.
+    pub wall_ns: i64,
+    /// Runnable and not running over the window, ns.
+    pub run_queue_ns: Option<i64>,
+    /// When something was first held back.
+    pub closed_since: Option<At>,
+    /// Most sockets open at once.
+    pub sockets_max: u32,
+    /// Connections made since the level's warming began.
+    pub connects: u32,
+}
+
+/// What a thread is made with.
+#[derive(Debug)]
+pub struct Setup {
+    /// The run's axis.
+    pub clock: Clock,
+    /// Numbers for connections, over all workers.
+    pub numbers: Arc<AtomicU32>,
+    /// Its live counters.
+    pub shard: Arc<Shard>,
+    /// Where to, at first.
+    pub route: Route,
+}
+
+/// The thread's body; ends when the commands do. Says over `ready` whether the thread could be set up.
+pub fn work(setup: Setup, commands: UnboundedReceiver<Command>, ready: &mpsc::Sender<std::io::Result<()>>) {
+    timer::sharpen_thread();
+    let built = Builder::new_current_thread()
+        .enable_all()
+        .event_interval(EVENT_INTERVAL)
+        .build_local(LocalOptions::default());
+    let runtime = match built {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            return;
+        }
+    };
+    runtime.block_on(async {
+        let timer = match Timer::new(setup.clock) {
+            Ok(timer) => timer,
+            Err(error) => {
+                let _ = ready.send(Err(error));
+                return;
+            }
+        };
+        let meter = Meter::new(setup.clock);
+        let pool = Pool::new(setup.route, Rc::clone(&meter), setup.numbers);
+        let bench = Rc::new(Bench { meter, pool, timer, shard: setup.shard });
+        let _ = ready.send(Ok(()));
+        obey(&bench, commands).await;
+    });
+}
+
+async fn obey(bench: &Rc<Bench>, mut commands: UnboundedReceiver<Command>) {
+    while let Some(command) = commands.recv().await {
+        match command {
+            Command::Warm { policy, share, route, wanted, connect, done } => {
+                bench.meter.clear();
+                bench.pool.set_policy(policy, share, route);
+                bench.pool.warm(wanted as usize, connect).await;
+                let _ = done.send(bench.pool.idle());
+            }
+            Command::Run { shared, player, ahead, done } => {
+                let report = run(bench, shared, *player, *ahead, &mut commands).await;
+                let _ = done.send(report);
+            }
+            Command::Mark | Command::Stop(_) | Command::StopNow(_) => {}
+        }
+    }
+}
+
+async fn run(
+    bench: &Rc<Bench>,
+    shared: Arc<Shared>,
+    player: Player,
+    ahead: Ahead,
+    commands: &mut UnboundedReceiver<Command>,
+) -> Report {
+    let stage = Stage::new(Rc::clone(bench), shared, player, ahead);
+    let begun = Used::now();
+    let mut marked = None;
+    stage.pump();
+    while !stage.is_over() {
+        stage.prepare();
+        tokio::select! {
+            biased;
+            command = commands.recv() => match command {
+                Some(Command::Mark) => marked = marked.or(Some(Used::now())),
+                Some(Command::Stop(by)) => stage.stop(by),
+                Some(Command::StopNow(by)) => stage.stop_now(by),
+                Some(_) => {}
+                None => stage.stop_now(By::Client),
+            },
+            () = bench.timer.fired() => stage.pump(),
+            () = stage.news.notified() => stage.pump(),
+        }
+    }
+    let used = marked.unwrap_or_else(Used::now).since(&begun);
+    let meter = &bench.meter;
+    Report {
+        tally: stage.tally.take(),
+        user_delay: meter.user_delay.take(),
+        kernel_reads: meter.kernel_reads.get(),
+        user_reads: meter.user_reads.get(),
+        cpu_ns: used.cpu_ns,
+        wall_ns: used.wall_ns,
+        run_queue_ns: used.run_queue_ns,
+        closed_since: stage.closed_since(),
+        sockets_max: meter.sockets_max.get(),
+        connects: meter.connects.get(),
+    }
+}
+
+/// What a thread has used.
+#[derive(Copy, Clone, Debug)]
+struct Used {
+    cpu_ns: i64,
+    wall_ns: i64,
+    run_queue_ns: Option<i64>,
+}
+
+impl Used {
+    fn now() -> Used {
+        Used {
+            cpu_ns: clock::thread_cpu_ns(),
+            wall_ns: clock::monotonic_ns(),
+            run_queue_ns: clock::thread_run_queue_ns(),
+        }
+    }
+
+    fn since(self, earlier: &Used) -> Used {
+        Used {
+            cpu_ns: self.cpu_ns - earlier.cpu_ns,
+            wall_ns: self.wall_ns - earlier.wall_ns,
+            run_queue_ns: self.run_queue_ns.zip(earlier.run_queue_ns).map(|(now, then)| now - then),
+        }
+    }
+}
