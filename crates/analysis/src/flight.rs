@@ -1,0 +1,209 @@
+//! Requests in flight: how many there were, whether they pile up, and whether an independent count agrees.
+//!
+//! In flight means due and not ended, so that a request that waits in the generator counts: the load line is about
+//! what users asked for. Whether a level keeps up is read from the slope of that count alone. The share of arrivals
+//! completed inside the window lost: a healthy server of long answers always has some left over at the end, and no
+//! such server would ever have been called stable.
+
+use plimsoll_math::series;
+use plimsoll_model::{At, GeneratorHealth, Sample};
+
+use crate::columns::{Columns, INFINITE};
+use crate::findings::{Concurrency, Estimate, Kept, Little, Stability};
+use crate::order::LEVEL;
+
+/// Growth of requests in flight, as a share of the offered rate, that separates stable from unstable.
+pub const GROWTH_LIMIT: f64 = 0.02;
+
+/// Batches in which growth is read. Twenty points leave a t quantile of 2.1 and room to see the correlation of
+/// neighbours, which [`series::slope_of_batches`] pays for.
+const GROWTH_BATCHES: usize = 20;
+
+/// Fewest arrivals per batch: below it the count moves by single requests and the batches say little.
+const ARRIVALS_PER_BATCH: usize = 5;
+
+/// Share of requests lost (refused, shed, timed out, broken off) beyond which a level does not carry its load even
+/// though nothing piles up: the same share as for piling up.
+pub const LOST_LIMIT: f64 = GROWTH_LIMIT;
+
+/// Mean number in flight in each of `parts` equal parts of `[from, to)`.
+pub fn mean_per_part(columns: &Columns, from: At, to: At, parts: usize) -> Vec<f64> {
+    let width = (to - from).0 as f64 / parts as f64;
+    if parts == 0 || width <= 0.0 {
+        return Vec::new();
+    }
+    // +1 at a due time and −1 at an end: the area of each part, and the steps that are whole from there on.
+    let mut area = vec![0.0; parts];
+    let mut step = vec![0.0; parts + 1];
+    let mut mark = |at: i64, by: f64| {
+        if at >= to.0 {
+            return;
+        }
+        if at <= from.0 {
+            step[0] += by;
+            return;
+        }
+        let x = (at - from.0) as f64 / width;
+        let part = (x as usize).min(parts - 1);
+        area[part] += by * (part as f64 + 1.0 - x);
+        step[part + 1] += by;
+    };
+    for (due, end) in columns.due.iter().zip(&columns.end) {
+        mark(*due, 1.0);
+        mark(*end, -1.0);
+    }
+    let mut whole = 0.0;
+    for (area, step) in area.iter_mut().zip(&step) {
+        whole += step;
+        *area += whole;
+    }
+    area
+}
+
+/// Largest number in flight at any instant of `[from, to)`.
+pub fn max_in_flight(columns: &Columns, from: At, to: At) -> u64 {
+    let mut ends: Vec<i64> = columns.end.iter().copied().filter(|end| *end != INFINITE).collect();
+    if !ends.is_sorted() {
+        ends.sort_unstable();
+    }
+    let (mut ended, mut most, mut begun) = (0usize, 0usize, 0usize);
+    for due in &columns.due {
+        if *due >= to.0 {
+            break;
+        }
+        begun += 1;
+        while ended < ends.len() && ends[ended] <= *due {
+            ended += 1;
+        }
+        if *due >= from.0 {
+            most = most.max(begun - ended);
+        }
+    }
+    let at_start =
+        columns.due.partition_point(|due| *due <= from.0) - ends.partition_point(|end| *end <= from.0);
+    most.max(at_start) as u64
+}
+
+/// Mean and maximum in flight over `[from, to)`, and Little's law against a counter that somebody sampled.
+pub fn concurrency(
+    columns: &Columns,
+    from: At,
+    to: At,
+    health: &GeneratorHealth,
+    samples: &[&Sample],
+) -> Concurrency {
+    let mean = mean_per_part(columns, from, to, 1).first().copied().unwrap_or(0.0);
+    Concurrency {
+        mean,
+        max: max_in_flight(columns, from, to),
+        little: little(columns, from, to, samples).or_else(|| little_of_health(columns, health, mean)),
+    }
+}
+
+/// Sampled against recorded, interval by batch means over the same parts of the window.
+fn little(columns: &Columns, from: At, to: At, samples: &[&Sample]) -> Option<Little> {
+    let chosen: Vec<(At, f64)> = samples
+        .iter()
+        .filter(|s| s.source == "client" && s.name == "in_flight" && s.at >= from && s.at < to)
+        .map(|s| (s.at, s.value))
+        .collect();
+    if chosen.len() < 20 {
+        return None;
+    }
+    let parts = (chosen.len() / 4).min(20);
+    let recorded = mean_per_part(columns, from, to, parts);
+    let mut sums = vec![(0.0, 0u32); parts];
+    for (at, value) in &chosen {
+        let part = ((*at - from).0 as f64 / (to - from).0 as f64 * parts as f64) as usize;
+        let (sum, count) = &mut sums[part.min(parts - 1)];
+        *sum += value;
+        *count += 1;
+    }
+    let pairs: Vec<(f64, f64)> = sums
+        .iter()
+        .zip(&recorded)
+        .filter(|((_, count), _)| *count > 0)
+        .map(|((sum, count), recorded)| (sum / f64::from(*count), *recorded))
+        .collect();
+    let (sampled, recorded): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
+    let closure = series::little_closure(&sampled, &recorded, LEVEL)?;
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    Some(Little {
+        sampled_mean: mean(&sampled),
+        from_records: mean(&recorded),
+        disagreement: closure.value,
+        tolerance: 0.5 * (closure.interval.upper - closure.interval.lower),
+        samples: chosen.len() as u64,
+        source: "driver".into(),
+    })
+}
+
+/// The driver's own mean of its counter over the level, where the samples themselves were not kept.
+fn little_of_health(columns: &Columns, health: &GeneratorHealth, mean: f64) -> Option<Little> {
+    let sampled = health.in_flight_mean?;
+    if health.in_flight_samples < 20 || mean <= 0.0 || columns.is_empty() {
+        return None;
+    }
+    // A sampled mean of a count this size, were samples independent.
+    let tolerance = 2.0 * (mean.max(1.0) / health.in_flight_samples as f64).sqrt() / mean;
+    Some(Little {
+        sampled_mean: sampled,
+        from_records: mean,
+        disagreement: sampled / mean - 1.0,
+        tolerance,
+        samples: health.in_flight_samples,
+        source: "driver".into(),
+    })
+}
+
+/// Does the level keep up? `lost` is the share of requests of the window that were refused, shed or broken off, with
+/// its bounds.
+pub fn stability(columns: &Columns, from: At, to: At, lost: Option<&Estimate>) -> Stability {
+    let n = columns.first_due_from(to) - columns.first_due_from(from);
+    let length_s = (to - from).as_secs_f64();
+    let verdict = |verdict, growth_share, why: String| Stability {
+        verdict,
+        growth_share,
+        limit_share: GROWTH_LIMIT,
+        why,
+    };
+    if n < GROWTH_BATCHES * ARRIVALS_PER_BATCH || length_s <= 0.0 {
+        let needed = GROWTH_BATCHES * ARRIVALS_PER_BATCH;
+        return verdict(Kept::Undecided, None, format!("needs {needed} arrivals, has {n}"));
+    }
+    let means = mean_per_part(columns, from, to, GROWTH_BATCHES);
+    let Some(slope) = series::slope_of_batches(&means, LEVEL) else {
+        return verdict(Kept::Undecided, None, "too short to see a slope".into());
+    };
+    // Per batch → per second → per arrival.
+    let per_arrival = GROWTH_BATCHES as f64 / n as f64;
+    let growth = Estimate {
+        value: slope.value * per_arrival,
+        lower: slope.interval.lower * per_arrival,
+        upper: slope.interval.upper * per_arrival,
+        n: n as u64,
+        n_eff: GROWTH_BATCHES as f64,
+    };
+    let percent = |x: f64| 100.0 * x;
+    let figure = format!(
+        "in flight grows by {:.1} % of the arrivals ({:.1} to {:.1} %), limit {:.0} %",
+        percent(growth.value),
+        percent(growth.lower),
+        percent(growth.upper),
+        percent(GROWTH_LIMIT)
+    );
+    if let Some(lost) = lost.filter(|lost| lost.lower > LOST_LIMIT) {
+        let why = format!("{:.1} % of the requests are turned away or lost; {figure}", percent(lost.value));
+        return verdict(Kept::Unstable, Some(growth), why);
+    }
+    let kept = if growth.lower > GROWTH_LIMIT {
+        Kept::Unstable
+    } else if growth.upper < GROWTH_LIMIT
+        && lost.is_none_or(|lost| lost.upper < LOST_LIMIT || lost.value == 0.0)
+    {
+        Kept::Stable
+    } else {
+        Kept::Undecided
+    };
+    verdict(kept, Some(growth), figure)
+}

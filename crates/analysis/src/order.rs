@@ -1,0 +1,358 @@
+//! Order statistics of a long column, exact, with their intervals, without sorting it.
+//!
+//! A run of a million answers has fifteen million gaps; sorting them costs most of a second and a summary needs
+//! fifteen of their ranks. So values are counted once in buckets two thousand to the octave, and only the buckets
+//! that hold a wanted rank are sorted. Sketches (DDSketch, HDR) lost: their values carry an error, and a gate must
+//! not pass on one. The arithmetic of intervals is [`plimsoll_math::quantile`]'s and [`plimsoll_math::proportion`]'s,
+//! asked by rank instead of by sorted slice.
+
+use plimsoll_math::proportion::{proves_at_most, proves_over};
+use plimsoll_math::quantile::{BATCHES, EXCEEDANCES_NEEDED, rank};
+use plimsoll_math::special::student_t_inv;
+
+use crate::columns::{ABSENT, INFINITE};
+use crate::findings::{Estimate, Histogram, Percentiles, Reading};
+
+/// Confidence of every two-sided interval shown.
+pub const LEVEL: f64 = 0.95;
+/// The percentiles shown.
+pub const SHOWN: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
+
+/// Values in the order of due times, ready to be asked for ranks.
+pub struct Column<'a> {
+    values: &'a [i64],
+    least: i64,
+    /// How many values fall in buckets before this one; one entry more than there are buckets.
+    before: Vec<u64>,
+    finite: u64,
+    sum: f64,
+    greatest: i64,
+}
+
+/// 97.5 % point of the normal distribution.
+const NORMAL_975: f64 = 1.959_963_984_540_054;
+
+/// Mantissa bits of a bucket.
+const BITS: u32 = 11;
+
+fn bucket(distance: u64) -> usize {
+    let shift = (63 - (distance | 1).leading_zeros()).saturating_sub(BITS);
+    ((shift as usize) << BITS) + (distance >> shift) as usize
+}
+
+fn bucket_floor(bucket: usize) -> u64 {
+    let top = 1usize << BITS;
+    if bucket < 2 * top {
+        return bucket as u64;
+    }
+    let shift = bucket / top - 1;
+    ((bucket - shift * top) as u64) << shift
+}
+
+impl<'a> Column<'a> {
+    /// Counts the values. None may be [`ABSENT`].
+    pub fn new(values: &'a [i64]) -> Column<'a> {
+        let mut least = INFINITE;
+        let mut greatest = i64::MIN;
+        let mut sum = 0.0;
+        for value in values {
+            least = least.min(*value);
+            if *value != INFINITE {
+                greatest = greatest.max(*value);
+                sum += *value as f64;
+            }
+        }
+        let buckets = if greatest < least { 1 } else { bucket(greatest.abs_diff(least)) + 1 };
+        let mut before = vec![0u64; buckets + 1];
+        let mut finite = 0;
+        for value in values.iter().filter(|value| **value != INFINITE) {
+            before[bucket(value.abs_diff(least)) + 1] += 1;
+            finite += 1;
+        }
+        for i in 1..before.len() {
+            before[i] += before[i - 1];
+        }
+        Column { values, least, before, finite, sum, greatest }
+    }
+
+    /// Values.
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Values that are a time.
+    pub fn finite(&self) -> u64 {
+        self.finite
+    }
+
+    /// The values of these ranks (from 1 to n); [`INFINITE`] beyond the finite ones.
+    pub fn select(&self, ranks: &[usize]) -> Vec<i64> {
+        const NOWHERE: usize = usize::MAX;
+        let home: Vec<usize> = ranks
+            .iter()
+            .map(|rank| {
+                let below = (*rank).max(1) as u64 - 1;
+                if below >= self.finite { NOWHERE } else { self.before.partition_point(|n| *n <= below) - 1 }
+            })
+            .collect();
+        let mut wanted: Vec<usize> = home.iter().copied().filter(|h| *h != NOWHERE).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut slot = vec![u8::MAX; self.before.len()];
+        for (i, bucket) in wanted.iter().enumerate() {
+            slot[*bucket] = i as u8;
+        }
+        let mut held: Vec<Vec<i64>> = wanted
+            .iter()
+            .map(|b| Vec::with_capacity((self.before[b + 1] - self.before[*b]) as usize))
+            .collect();
+        for value in self.values.iter().filter(|value| **value != INFINITE) {
+            let slot = slot[bucket(value.abs_diff(self.least))];
+            if slot != u8::MAX {
+                held[usize::from(slot)].push(*value);
+            }
+        }
+        held.iter_mut().for_each(|values| values.sort_unstable());
+        ranks
+            .iter()
+            .zip(&home)
+            .map(|(rank, home)| match wanted.binary_search(home) {
+                Ok(i) => held[i][(*rank).max(1) - 1 - self.before[*home] as usize],
+                Err(_) => INFINITE,
+            })
+            .collect()
+    }
+
+    /// n over the design effect of exceeding each threshold ([`plimsoll_math::quantile::design_effect`], from counts).
+    fn effective_n(&self, thresholds: &[i64; 5], batches: usize) -> [f64; 5] {
+        let n = self.values.len();
+        let batches = batches.clamp(1, n.max(1));
+        let mut over = vec![[0u32; 5]; batches];
+        for (b, over) in over.iter_mut().enumerate() {
+            for value in &self.values[b * n / batches..(b + 1) * n / batches] {
+                for (count, threshold) in over.iter_mut().zip(thresholds) {
+                    *count += u32::from(value > threshold);
+                }
+            }
+        }
+        std::array::from_fn(|i| {
+            let sizes = (0..batches).map(|b| ((b + 1) * n / batches - b * n / batches) as f64);
+            let counts: Vec<(f64, f64)> = over.iter().map(|o| f64::from(o[i])).zip(sizes).collect();
+            n as f64 / design_effect(&counts)
+        })
+    }
+
+    /// The histogram for a plot, in bins of equal ratio. Values of a bucket (0.05 % wide) stay together.
+    pub fn histogram(&self, metric: &str) -> Histogram {
+        // From a microsecond: below it lies the clock's own noise. Twenty bins per decade are 12 % wide.
+        const FIRST_NS: f64 = 1e3;
+        let ratio = 10f64.powf(0.05);
+        let mut counts: Vec<u64> = Vec::new();
+        for b in 0..self.before.len() - 1 {
+            let here = self.before[b + 1] - self.before[b];
+            if here == 0 {
+                continue;
+            }
+            let value = self.least.saturating_add_unsigned(bucket_floor(b)) as f64;
+            let bin = if value <= FIRST_NS { 0 } else { ((value / FIRST_NS).log10() * 20.0) as usize };
+            if counts.len() <= bin {
+                counts.resize(bin + 1, 0);
+            }
+            counts[bin] += here;
+        }
+        let infinite = self.values.len() as u64 - self.finite;
+        Histogram { metric: metric.to_owned(), first_s: FIRST_NS / 1e9, ratio, counts, infinite }
+    }
+}
+
+/// The design effect of a share from (count over, size) per batch: as [`plimsoll_math::quantile::design_effect`].
+pub fn design_effect(batches: &[(f64, f64)]) -> f64 {
+    let n: f64 = batches.iter().map(|b| b.1).sum();
+    let over: f64 = batches.iter().map(|b| b.0).sum();
+    let count = batches.len() as f64;
+    if batches.len() < 2 || over <= 0.0 || over >= n {
+        return 1.0;
+    }
+    let share = over / n;
+    let s2 = batches.iter().map(|(k, m)| (k / m - share) * (k / m - share)).sum::<f64>() / (count - 1.0);
+    let independent = share * (1.0 - share) * count / n;
+    let few = student_t_inv(0.975, count - 1.0) / NORMAL_975;
+    (s2 / independent * few * few).max(1.0)
+}
+
+/// Contiguous batches for a level of `length_s` whose own 99th percentile is `longest_s`.
+///
+/// Twenty where each is five such latencies long, fewer down to eight where they are at least one latency long, and
+/// none below that. [`plimsoll_math::quantile::batch_count`] asks for five throughout, which would leave a minute of
+/// eight-second answers without any percentile; batches of one latency still hold what correlation a request hands
+/// to its neighbours, and eight of them are paid for by the t quantile.
+pub fn batches_for(length_s: f64, longest_s: f64) -> Option<usize> {
+    if !(longest_s > 0.0) {
+        return Some(BATCHES);
+    }
+    if length_s < 8.0 * longest_s {
+        return None;
+    }
+    Some(((length_s / (5.0 * longest_s)) as usize).clamp(8, BATCHES))
+}
+
+/// Ranks of the interval of the p-quantile, as [`plimsoll_math::quantile::interval`] finds them in a sorted slice:
+/// 0 = −∞ and n + 1 = +∞.
+fn interval_ranks(n: usize, n_eff: f64, p: f64) -> (usize, usize) {
+    let alpha = 0.5 * (1.0 - LEVEL);
+    let worth = n_eff / n as f64;
+    let first = |holds: &dyn Fn(usize) -> bool| {
+        let (mut low, mut high) = (1, n + 1);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if holds(middle) { high = middle } else { low = middle + 1 }
+        }
+        low
+    };
+    let upper = first(&|j| proves_at_most((n - j) as f64 * worth, n_eff, 1.0 - p, alpha));
+    let lower = first(&|j| !proves_over((n - j + 1) as f64 * worth, n_eff, 1.0 - p, alpha));
+    (lower - 1, upper)
+}
+
+/// Seconds from ns, with the sentinel kept apart.
+pub fn seconds(ns: i64) -> f64 {
+    if ns == INFINITE { f64::INFINITY } else { ns as f64 / 1e9 }
+}
+
+/// The percentiles of a metric over a window of `length_s`, its values in the order of due times. [`ABSENT`] values
+/// are counted and left out. `None` where the metric exists for no request at all.
+pub fn percentiles(metric: &str, in_due_order: &[i64], length_s: f64) -> Option<(Percentiles, Histogram)> {
+    let absent = in_due_order.iter().filter(|value| **value == ABSENT).count();
+    let kept: Vec<i64>;
+    let values = if absent == 0 {
+        in_due_order
+    } else {
+        kept = in_due_order.iter().copied().filter(|value| *value != ABSENT).collect();
+        &kept
+    };
+    if values.is_empty() {
+        return None;
+    }
+    let column = Column::new(values);
+    let mut set = readings(&column, length_s);
+    set.metric = metric.to_owned();
+    set.absent = absent as u64;
+    Some((set, column.histogram(metric)))
+}
+
+fn readings(column: &Column<'_>, length_s: f64) -> Percentiles {
+    let n = column.len();
+    let finite = column.finite() as usize;
+    let mut ranks: Vec<usize> = SHOWN.iter().map(|p| rank(n, *p)).collect();
+    ranks.push(rank(finite, 0.99));
+    let found = column.select(&ranks);
+    let longest_s = if finite == 0 { 0.0 } else { seconds(found[5]) };
+    let points: [i64; 5] = std::array::from_fn(|i| found[i]);
+    let shown: Vec<Reading> = match batches_for(length_s, longest_s) {
+        None => {
+            let why = format!("needs a level of {:.3} s (8 × its p99), has {length_s:.3} s", 8.0 * longest_s);
+            vec![Reading::refused(why, n as u64); 5]
+        }
+        Some(batches) => intervals(column, &points, batches),
+    };
+    let mut shown = shown.into_iter();
+    let mut next = || shown.next().unwrap_or_else(|| Reading::refused("no data", 0));
+    Percentiles {
+        metric: String::new(),
+        n: n as u64,
+        infinite: (n - finite) as u64,
+        absent: 0,
+        mean_finite_s: (finite > 0).then(|| column.sum / finite as f64 / 1e9),
+        p50: next(),
+        p90: next(),
+        p95: next(),
+        p99: next(),
+        p999: next(),
+        max_s: (n > 0).then_some(if finite < n { f64::INFINITY } else { column.greatest as f64 / 1e9 }),
+        max_finite_s: (finite > 0).then_some(column.greatest as f64 / 1e9),
+    }
+}
+
+fn intervals(column: &Column<'_>, points: &[i64; 5], batches: usize) -> Vec<Reading> {
+    let n = column.len();
+    let worth = column.effective_n(points, batches);
+    let bounds: Vec<Option<(usize, usize)>> = SHOWN
+        .iter()
+        .zip(worth)
+        .map(|(p, n_eff)| {
+            (n_eff * (1.0 - p) >= EXCEEDANCES_NEEDED - 1e-9).then(|| interval_ranks(n, n_eff, *p))
+        })
+        .collect();
+    let ranks: Vec<usize> = bounds.iter().flatten().flat_map(|(low, high)| [*low, *high]).collect();
+    let ends = column.select(&ranks.iter().map(|r| (*r).clamp(1, n)).collect::<Vec<_>>());
+    let mut ends = ranks.iter().zip(ends);
+    let mut end = || match ends.next() {
+        Some((0, _)) => f64::NEG_INFINITY,
+        Some((rank, _)) if *rank > n => f64::INFINITY,
+        Some((_, value)) => seconds(value),
+        None => f64::NAN,
+    };
+    (0..5)
+        .map(|i| match bounds[i] {
+            Some(_) => Reading::Estimate(Estimate {
+                value: seconds(points[i]),
+                lower: end(),
+                upper: end(),
+                n: n as u64,
+                n_eff: worth[i],
+            }),
+            None => {
+                let needed = EXCEEDANCES_NEEDED / (1.0 - SHOWN[i]);
+                Reading::refused(
+                    format!("needs {needed:.0} effective requests, has {:.0}", worth[i]),
+                    n as u64,
+                )
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_math::quantile;
+    use plimsoll_math::rng::Stream;
+
+    use super::*;
+
+    /// The selection by buckets against a sort, and the intervals against `math`'s own on the sorted slice.
+    #[test]
+    fn agrees_with_sorting() {
+        let mut stream = Stream::new(7, "order", 0);
+        let mut level = 0.0;
+        for (n, spread) in [(1usize, 1e3), (19, 1e9), (5_000, 1e6), (20_000, 10.0)] {
+            let values: Vec<i64> = (0..n)
+                .map(|i| {
+                    level = 0.9 * level - stream.uniform().ln();
+                    if i % 997 == 996 { INFINITE } else { 20_000_000 + (level * spread) as i64 }
+                })
+                .collect();
+            let (set, _) = percentiles("x", &values, 1e9).expect("values");
+            let plain: Vec<f64> = values.iter().map(|v| seconds(*v)).collect();
+            for (p, reading) in set.rows() {
+                let truth = quantile::percentile(&plain, p, LEVEL, BATCHES).expect("values");
+                match (reading, truth.interval) {
+                    (Reading::Estimate(e), Ok(interval)) => {
+                        assert_eq!(e.value, truth.value);
+                        assert!((e.n_eff / truth.n_eff - 1.0).abs() < 1e-6, "{} {}", e.n_eff, truth.n_eff);
+                        assert_eq!((e.lower, e.upper), (interval.lower, interval.upper));
+                    }
+                    (Reading::Refused { .. }, Err(_)) => {}
+                    (mine, theirs) => panic!("n {n} p {p}: {mine:?} against {theirs:?}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn buckets_cover_every_distance() {
+        for d in [0u64, 1, 2047, 2048, 4095, 4096, 4097, 1 << 40, (1 << 62) - 1, i64::MAX as u64] {
+            let b = bucket(d);
+            assert!(bucket_floor(b) <= d && (b == 0 || bucket_floor(b + 1) > d), "{d}");
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! How far a level may be trusted: every check on the generator, the window and the answers, with its limits argued.
+//!
+//! *Invalid* means that the figures are not the target's, so nothing may pass on them. *Suspect* means that they are,
+//! but something beside them must be read. That a target is slow, failing or overloaded is a result and never makes a
+//! level invalid; only a measurement that did not happen does.
+
+use plimsoll_model::{EndedBy, How, Level, Load, StampSource};
+
+use crate::findings::{Kept, LevelFinding, LevelSummary, Passed, Reading, Reason, Trust, Validity};
+
+/// Lag that no pacer on a shared machine avoids, ms; below it a share of a very short latency says nothing.
+const LAG_FLOOR_MS: f64 = 0.5;
+/// p99 of the lag against the median latency. At 5 % it moves the tail of a figure that starts at the due time by
+/// about what repeated runs differ; at 50 % the generator is half of what is measured.
+const LAG: Limits = Limits { suspect: 0.05, invalid: 0.5 };
+/// Kernel-to-user delay, p99 against the median latency. Kernel stamps are right whatever it is; a reader this slow
+/// lets socket buffers fill and then slows the sender.
+const USER_DELAY: Limits = Limits { suspect: 0.25, invalid: 1.0 };
+/// The same floor for it, ms.
+const USER_DELAY_FLOOR_MS: f64 = 2.0;
+/// Time runnable and not running. Above 5 % a stamp or a send waits on other processes often enough to reach a p99.
+const RUN_QUEUE: Limits = Limits { suspect: 0.05, invalid: 0.25 };
+/// CPU share of the busiest worker. A queue at 85 % load doubles delays (M/M/1: 6.7 ×); at 97 % the generator queues.
+const CPU: Limits = Limits { suspect: 0.85, invalid: 0.97 };
+/// Share of events whose time is only an upper bound. Gap percentiles above it describe reads rather than events.
+const COALESCED: f64 = 0.2;
+/// Little's law: sampled in-flight counter against the records, beyond what sampling explains. 5 % is a percentile's
+/// own interval; a fifth means records are missing or stamps are wrong.
+const LITTLE: Limits = Limits { suspect: 0.05, invalid: 0.2 };
+/// Broken answers: they are fast because they are broken. Half of them, and the service was not measured.
+const BROKEN: Limits = Limits { suspect: 0.01, invalid: 0.5 };
+/// Failed requests.
+const ERRORS: f64 = 0.01;
+/// Sum of reported against asked tokens.
+const TOKENS: f64 = 0.05;
+
+struct Limits {
+    suspect: f64,
+    invalid: f64,
+}
+
+impl Limits {
+    fn judge(&self, figure: f64) -> Trust {
+        match figure {
+            f if f > self.invalid => Trust::Invalid,
+            f if f > self.suspect => Trust::Suspect,
+            _ => Trust::Valid,
+        }
+    }
+}
+
+/// The verdict on one level.
+pub fn judge(level: &Level, summary: &LevelSummary) -> Validity {
+    let mut bench = Bench { level: level.id, validity: Validity::default() };
+    if reached(&mut bench, summary) {
+        generator(&mut bench, level, summary);
+        window(&mut bench, level, summary);
+        answers(&mut bench, summary);
+    }
+    ended(&mut bench, level, summary);
+    bench.done()
+}
+
+/// The verdict on a run from those on its levels. A single level is the run. Of many, those that are invalid are left
+/// out of the lines, so the run is suspect; where half of them are, nothing is left to stand on. That a level *meant*
+/// to overload the target overloads it does not count against a sweep.
+pub fn judge_run(levels: &[LevelFinding]) -> Validity {
+    if let [only] = levels {
+        return only.validity.clone();
+    }
+    let mut run = Validity::default();
+    if levels.is_empty() {
+        run.verdict = Trust::Invalid;
+        run.reasons.push(Reason {
+            check: "levels".into(),
+            verdict: Trust::Invalid,
+            level: None,
+            figure: "no level was run".into(),
+            means: "nothing was measured".into(),
+            advice: "run it again".into(),
+        });
+        return run;
+    }
+    let invalid = levels.iter().filter(|l| l.validity.verdict == Trust::Invalid).count();
+    for level in levels {
+        let placed = !matches!(level.summary.purpose.as_str(), "run" | "hold");
+        let meant = |reason: &Reason| {
+            placed && matches!(reason.check.as_str(), "steady_state" | "samples" | "errors")
+        };
+        run.reasons.extend(level.validity.reasons.iter().filter(|reason| !meant(reason)).cloned());
+    }
+    run.reasons.sort_by(|a, b| b.verdict.cmp(&a.verdict).then(a.level.cmp(&b.level)));
+    run.verdict = match (2 * invalid >= levels.len(), run.reasons.is_empty()) {
+        (true, _) => Trust::Invalid,
+        (false, false) => Trust::Suspect,
+        (false, true) => Trust::Valid,
+    };
+    let mut seen = std::collections::BTreeSet::new();
+    for passed in levels.iter().flat_map(|l| &l.validity.passed) {
+        let failed = run.reasons.iter().any(|reason| reason.check == passed.check);
+        if !failed && seen.insert(passed.check.clone()) {
+            run.passed.push(Passed {
+                check: passed.check.clone(),
+                figure: "on every level that it applies to".into(),
+            });
+        }
+    }
+    run
+}
+
+/// Where the findings of a level are collected.
+struct Bench {
+    level: u32,
+    validity: Validity,
+}
+
+impl Bench {
+    fn say(&mut self, check: &str, verdict: Trust, figure: String, means: &str, advice: &str) {
+        if verdict == Trust::Valid {
+            self.validity.passed.push(Passed { check: check.into(), figure });
+            return;
+        }
+        self.validity.reasons.push(Reason {
+            check: check.into(),
+            verdict,
+            level: Some(self.level),
+            figure,
+            means: means.into(),
+            advice: advice.into(),
+        });
+    }
+
+    fn done(mut self) -> Validity {
+        self.validity.reasons.sort_by_key(|reason| std::cmp::Reverse(reason.verdict));
+        self.validity.verdict = self.validity.reasons.first().map_or(Trust::Valid, |reason| reason.verdict);
+        self.validity
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+/// Did anything come back at all?
+fn reached(bench: &mut Bench, summary: &LevelSummary) -> bool {
+    let counts = &summary.counts;
+    if counts.requests > 0 && counts.finished + counts.cancelled > 0 {
+        bench.say(
+            "reached",
+            Trust::Valid,
+            format!("{} of {} finished", counts.finished, counts.requests),
+            "",
+            "",
+        );
+        return true;
+    }
+    let unreached = [How::Refused, How::Redirected, How::NeverSent].iter();
+    let silent: u64 = unreached.filter_map(|how| counts.by_outcome.get(how)).sum();
+    let (means, advice) = if silent == counts.requests {
+        ("nothing reached the target", "check the address, the name and the network")
+    } else {
+        (
+            "the target gave no whole answer",
+            "look at the errors: a wrong key, path or model fails every request",
+        )
+    };
+    bench.say("reached", Trust::Invalid, format!("0 of {} finished", counts.requests), means, advice);
+    false
+}
+
+/// A latency that figures of the generator are held against, ms: the median, or a millisecond where there is none.
+fn scale_ms(summary: &LevelSummary) -> f64 {
+    let leading = summary.latency.leading();
+    let median = leading.p50.value().filter(|s| s.is_finite()).or(leading.mean_finite_s);
+    (1e3 * median.unwrap_or(0.001)).max(0.001)
+}
+
+fn generator(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
+    let health = &summary.generator;
+    let scale = scale_ms(summary);
+    if matches!(level.load, Load::Open { .. }) && health.lag.count > 0 {
+        let lag_ms = health.lag.p99_ns as f64 / 1e6;
+        let verdict = if lag_ms > LAG_FLOOR_MS { LAG.judge(lag_ms / scale) } else { Trust::Valid };
+        bench.say(
+            "schedule_lag",
+            verdict,
+            format!("p99 {lag_ms:.3} ms against a median latency of {scale:.3} ms"),
+            "requests left late; the delay is in the latencies, and it is the generator's",
+            "use more workers or a quieter machine, or compare with the after_send figures",
+        );
+    }
+    if health.user_delay.count > 0 {
+        let delay_ms = health.user_delay.p99_ns as f64 / 1e6;
+        let over = delay_ms > USER_DELAY_FLOOR_MS;
+        bench.say(
+            "user_delay",
+            if over { USER_DELAY.judge(delay_ms / scale) } else { Trust::Valid },
+            format!("kernel to user p99 {delay_ms:.3} ms"),
+            "the generator read late; buffers may have filled and slowed the server",
+            "use more workers or a quieter machine",
+        );
+    }
+    if let Some(share) = health.run_queue_share_max {
+        bench.say(
+            "run_queue",
+            RUN_QUEUE.judge(share),
+            format!("the worst worker waited for a CPU {} of the time", percent(share)),
+            "other work on this machine delayed the generator",
+            "stop it, or run the generator elsewhere",
+        );
+    }
+    if let Some(share) = health.cpu_share_max {
+        bench.say(
+            "cpu",
+            CPU.judge(share),
+            format!("the busiest worker used {} of a CPU", percent(share)),
+            "the generator may be the bottleneck",
+            "use more workers or a larger machine",
+        );
+    }
+    if health.stamps != StampSource::Kernel {
+        let busy = health.cpu_share_max.is_some_and(|s| s > 0.7)
+            || health.run_queue_share_max.is_some_and(|s| s > 0.02);
+        bench.say(
+            "stamps",
+            if busy { Trust::Suspect } else { Trust::Valid },
+            format!("arrival stamps: {:?}", health.stamps).to_lowercase(),
+            "without the kernel's stamps a busy generator adds its own delay to every latency",
+            "run on Linux with receive time stamps, or keep the generator idle",
+        );
+    }
+    if health.events > 0 {
+        let share = health.events_coalesced as f64 / health.events as f64;
+        bench.say(
+            "coalesced",
+            if share > COALESCED { Trust::Suspect } else { Trust::Valid },
+            format!("{} of the events came with a later one in the same read", percent(share)),
+            "event gaps and itl describe reads rather than events; ttft and e2e stand",
+            "look for buffering between server and generator",
+        );
+    }
+    if let Some(little) = summary.concurrency.little.as_ref().filter(|little| little.from_records >= 1.0) {
+        let beyond = little.disagreement.abs() - little.tolerance;
+        bench.say(
+            "little",
+            LITTLE.judge(beyond),
+            format!(
+                "{:.2} in flight by the {} counter, {:.2} by the records",
+                little.sampled_mean, little.source, little.from_records
+            ),
+            "what the counter saw and what the records say differ: records are missing or stamps are wrong",
+            "report it; do not use the figures",
+        );
+    }
+    if health.clock_steps > 0 {
+        bench.say(
+            "clock",
+            Trust::Suspect,
+            format!("{} steps of the realtime clock", health.clock_steps),
+            "kernel stamps are realtime; those near a step may be off by it",
+            "let the clock settle and run again",
+        );
+    }
+    if let Some(since) = health.closed_since {
+        bench.say(
+            "closed_since",
+            Trust::Suspect,
+            format!("closed from t={:.3} s", (since - level.start).as_secs_f64()),
+            "a ceiling held arrivals back: from there on the load followed the server",
+            "raise the ceiling, or read the level as a closed loop",
+        );
+    }
+}
+
+fn window(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
+    let stability = &summary.stability;
+    if matches!(level.load, Load::Open { .. }) {
+        let steady = match (stability.verdict, summary.drift.drifts) {
+            (Kept::Unstable, _) | (_, true) => Trust::Suspect,
+            _ => Trust::Valid,
+        };
+        let drift = match (summary.drift.p, summary.drift.change_share) {
+            (Some(p), Some(change)) => {
+                format!("; {} moves by {} (p {p:.3})", summary.drift.metric, percent(change))
+            }
+            _ => String::new(),
+        };
+        bench.say(
+            "steady_state",
+            steady,
+            format!("{}{drift}", stability.why),
+            "there is no steady state: the figures grow with the length of the level",
+            "read the level as overloaded; lower the load for figures that last",
+        );
+    }
+    let leading = summary.latency.leading();
+    let asks_for_tail = matches!(level.purpose.as_str(), "run" | "hold");
+    let (verdict, figure) = match (&leading.p50, &leading.p99) {
+        (Reading::Refused { why, .. }, _) => (Trust::Suspect, format!("{} p50 {why}", leading.metric)),
+        (_, Reading::Refused { why, .. }) if asks_for_tail => {
+            (Trust::Suspect, format!("{} p99 {why}", leading.metric))
+        }
+        _ => (Trust::Valid, format!("{} requests", leading.n)),
+    };
+    bench.say(
+        "samples",
+        verdict,
+        figure,
+        "too few requests for the percentiles that are refused",
+        "give it more time or more load",
+    );
+}
+
+fn answers(bench: &mut Bench, summary: &LevelSummary) {
+    let counts = &summary.counts;
+    let broken: u64 = counts.broken.values().sum();
+    if counts.finished > 0 {
+        let share = broken as f64 / counts.finished as f64;
+        let kinds: Vec<String> =
+            counts.broken.iter().map(|(kind, n)| format!("{} {n}", kind.name())).collect();
+        let list = if kinds.is_empty() { String::new() } else { format!(" ({})", kinds.join(", ")) };
+        bench.say(
+            "broken_answers",
+            BROKEN.judge(share),
+            format!("{broken} of {} answers{list}", counts.finished),
+            "answers that are empty, repeated or of the wrong length come faster than right ones",
+            "look at the answers; pin the length (ignore_eos) if the model ends early",
+        );
+    }
+    let failed = counts.failed - counts.cancelled.min(counts.failed);
+    let share = failed as f64 / counts.requests.max(1) as f64;
+    let kinds: Vec<String> = counts
+        .by_outcome
+        .iter()
+        .filter(|(how, _)| **how != How::Finished)
+        .map(|(how, n)| format!("{} {n}", how.name()))
+        .collect();
+    let list = if kinds.is_empty() { String::new() } else { format!(" ({})", kinds.join(", ")) };
+    bench.say(
+        "errors",
+        if share > ERRORS { Trust::Suspect } else { Trust::Valid },
+        format!("{failed} of {} requests{list}", counts.requests),
+        "failed requests rank above every latency, so percentiles beyond their share are infinite",
+        "find out why they fail before reading the tail",
+    );
+    for (side, figures) in [("prompt", &summary.lengths.prompt), ("output", &summary.lengths.output)] {
+        let Some(deviation) = figures.deviation else { continue };
+        bench.say(
+            &format!("{side}_tokens"),
+            if deviation.abs() > TOKENS { Trust::Suspect } else { Trust::Valid },
+            format!("{side} tokens reported are {:+.1} % of those asked", 100.0 * deviation),
+            "the load is not the one that was asked for, and figures per token shift with it",
+            "set the tokeniser or the lengths so that the server's count agrees",
+        );
+    }
+}
+
+fn ended(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
+    let (figure, means) = match level.ended_by {
+        EndedBy::Complete => {
+            // Nobody stopped it, and still requests were not sent.
+            let never = summary.counts.by_outcome.get(&How::NeverSent).copied().unwrap_or(0);
+            if never > 0 {
+                bench.say(
+                    "never_sent",
+                    Trust::Invalid,
+                    format!("{never} requests never left the generator"),
+                    "the load that was asked for was not put on the target",
+                    "see file descriptors, ports and CPU of the generator (doctor)",
+                );
+            }
+            return;
+        }
+        EndedBy::DrainLimit => {
+            ("the drain limit passed", "requests that were still in flight rank as infinite")
+        }
+        EndedBy::User | EndedBy::UserNow => ("stopped by the user", "the level is shorter than asked"),
+        EndedBy::Ceiling => ("stopped at a ceiling", "the level is shorter than asked"),
+        EndedBy::Errors => ("stopped for too many errors", "the level is shorter than asked"),
+    };
+    bench.say("ended", Trust::Suspect, figure.into(), means, "run it again for longer, or raise the limit");
+}
