@@ -4,7 +4,7 @@
 //! be the law, at any number of streams.
 
 use plimsoll_math::rng::Stream;
-use plimsoll_model::At;
+use plimsoll_model::{At, Span};
 
 use crate::calendar::{Calendar, Ticket};
 use crate::slots::Slots;
@@ -43,7 +43,8 @@ impl Canned {
             return Err(Rejected::DuplicateId { id });
         }
         let mut chance = Stream::new(self.seed, "sim.canned", id);
-        let first = now + self.spec.ttft.draw(&mut chance);
+        // At least a nanosecond, or a closed loop would turn for ever at one instant.
+        let first = now + self.spec.ttft.draw(&mut chance).max(Span(1));
         let (prompt_tokens, tokens) = (request.prompt_tokens.max(1), request.output_tokens);
         let slot = self
             .answers

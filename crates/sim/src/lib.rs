@@ -26,6 +26,10 @@ mod slots;
 pub mod scheduler;
 pub mod step_time;
 
+pub mod client;
+mod exchange;
+
+pub use client::{LevelPlan, LevelRun, run_level, simulate_level};
 pub use law::LawSpec;
 pub use profile::Profile;
 pub use spec::{BatchingSpec, CannedSpec, EngineSpec, ModeSpec, QueueSpec, SpecError, StepSpec};

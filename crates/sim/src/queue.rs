@@ -131,7 +131,8 @@ impl Queue {
             let customer = self.customers.at_mut(slot);
             let mut chance = Stream::new(self.seed, "sim.service", customer.id);
             customer.start = at;
-            customer.service = self.spec.service.draw(&mut chance);
+            // At least a nanosecond, or a closed loop would turn for ever at one instant.
+            customer.service = self.spec.service.draw(&mut chance).max(Span(1));
             customer.ticket = Some(self.calendar.push(customer.next_token(), slot));
             self.running += 1;
             out.push(Emission { at, id: customer.id, what: What::Admitted });

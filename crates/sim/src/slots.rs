@@ -49,6 +49,21 @@ impl<T> Slots<T> {
         }
     }
 
+    /// Takes the request of this id out.
+    pub fn take(&mut self, id: u64) -> Option<T> {
+        let slot = self.by_id.remove(&id)?;
+        let item = self.items[slot as usize].take()?;
+        self.free.push(slot);
+        Some(item)
+    }
+
+    /// The ids in the table, ascending.
+    pub fn ids(&self) -> Vec<u64> {
+        let mut ids: Vec<u64> = self.by_id.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
     /// The request of a number that is taken.
     pub fn at(&self, slot: u32) -> &T {
         self.items[slot as usize].as_ref().expect("the slot is taken")

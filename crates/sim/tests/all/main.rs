@@ -1,5 +1,6 @@
 //! The engine against theory, hand-worked steps, published step times and itself.
 
+mod client;
 mod conformance;
 mod determinism;
 mod invariants;
