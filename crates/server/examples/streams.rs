@@ -1,7 +1,7 @@
 //! What one token costs the server: N streams of about 46 tokens a second each from the canned engine, a minimal client on
 //! a thread of its own, and the truth log for the lateness.
 //!
-//! `cargo run --release -p plimsoll-server --example streams -- [STREAMS=1000] [SECONDS=10]`
+//! `cargo run --release -p plimsoll-server --example streams -- [STREAMS=1000] [SECONDS=10] [GAP_MS=20]`
 
 #![expect(clippy::print_stdout, reason = "it is here to print")]
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use memchr::memmem;
 use plimsoll_server::{EngineServerConfig, clock, serve, truth};
-use plimsoll_sim::profile;
+use plimsoll_sim::{LawSpec, ModeSpec, profile};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -84,7 +84,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let streams: u64 = args.next().map_or(Ok(1000), |a| a.parse())?;
     let seconds: u64 = args.next().map_or(Ok(10), |a| a.parse())?;
     let log: PathBuf = std::env::temp_dir().join(format!("plimsoll-truth-{}.jsonl", std::process::id()));
-    let mut config = EngineServerConfig::new(([127, 0, 0, 1], 0).into(), profile::find("canned")?.spec);
+    let mut engine = profile::find("canned")?.spec;
+    if let (Some(gap), ModeSpec::Canned(canned)) = (args.next(), &mut engine.mode) {
+        canned.gap = LawSpec::Lognormal { median_ms: gap.parse()?, sigma: 0.4 };
+    }
+    let mut config = EngineServerConfig::new(([127, 0, 0, 1], 0).into(), engine);
     config.truth_log = Some(log.clone());
     let running = serve(config)?;
     let addr = running.addr();
@@ -116,6 +120,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         wait(5).await.ok();
         Ok::<_, Box<dyn Error>>((from, to, cpu1 - cpu0, (to - from) as f64 / 1e9, received as f64, client))
     })?;
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or_default();
+    println!("server and client together, {peak}");
     running.shutdown()?;
     let (_, records) =
         truth::read(&std::fs::read_to_string(&log)?).map_err(|(line, e)| format!("{line}: {e}"))?;

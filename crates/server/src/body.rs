@@ -36,11 +36,6 @@ impl Held {
         Held { stream, engine, over: false }
     }
 
-    /// The request.
-    pub fn stream(&self) -> &Rc<Stream> {
-        &self.stream
-    }
-
     /// Resolves when the engine is done with the request.
     pub async fn ended(&self) {
         std::future::poll_fn(|cx| {

@@ -12,7 +12,7 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use plimsoll_model::At;
+use plimsoll_model::{At, Span};
 use plimsoll_sim::{Emission, FinishReason, Gauges, Rejected, Submit, What, World};
 
 use crate::clock::Axis;
@@ -32,6 +32,8 @@ pub struct Engine {
     state: RefCell<State>,
     driver: RefCell<Option<Waker>>,
     armed: Cell<At>,
+    spacing: Span,
+    stepped: Cell<At>,
 }
 
 struct State {
@@ -72,10 +74,11 @@ impl Hasher for Spread {
 }
 
 impl Engine {
-    /// An idle engine whose time begins now.
+    /// An idle engine whose time is `axis`. Wake-ups for the world's events are at least `spacing` apart.
     pub fn new(
         world: World,
         axis: Axis,
+        spacing: Span,
         metrics: Rc<RefCell<Metrics>>,
         truth: Option<Rc<Truth>>,
     ) -> Rc<Engine> {
@@ -86,6 +89,8 @@ impl Engine {
             state: RefCell::new(State { world, next_id: 0, out: Vec::new(), live: HashMap::default() }),
             driver: RefCell::new(None),
             armed: Cell::new(At::MAX),
+            spacing,
+            stepped: Cell::new(At(i64::MIN)),
         })
     }
 
@@ -192,6 +197,7 @@ impl Engine {
                 return Poll::Pending;
             }
             let next = self.state.borrow().world.next_event();
+            let next = next.map(|at| at.max(self.stepped.get() + self.spacing));
             self.armed.set(next.unwrap_or(At::MAX));
             if let Some(at) = next {
                 let at = self.axis.to_monotonic(at);
@@ -226,6 +232,7 @@ impl Engine {
             return false;
         }
         state.world.step(now, &mut state.out);
+        self.stepped.set(now);
         let metrics = &mut *self.metrics.borrow_mut();
         for emission in state.out.drain(..) {
             let at_ns = self.axis.to_monotonic(emission.at);
