@@ -373,13 +373,14 @@ fn bursts(rate: f64, length: f64, on: f64, off: f64, floor: f64, stream: &mut St
     while now < length {
         let (mean, level) = if bursting { (on, high) } else { (off, high * floor) };
         let end = now + dist::exponential(stream, mean);
-        let mut at = now;
-        while level > 0.0 {
-            at += dist::exponential(stream, 1.0 / level);
-            if at >= end || at >= length {
-                break;
-            }
+        let gap = |stream: &mut Stream| match level > 0.0 {
+            true => dist::exponential(stream, 1.0 / level),
+            false => f64::INFINITY,
+        };
+        let mut at = now + gap(stream);
+        while at < end.min(length) {
             out.push(stamp(at));
+            at += gap(stream);
         }
         (now, bursting) = (end, !bursting);
     }

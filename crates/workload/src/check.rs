@@ -4,6 +4,8 @@
 //! The schema is derived from the structs, so there is no second list of keys to keep. Rewriting serde's messages
 //! lost: they carry no path inside tagged enums, and comparing messages breaks with the next release.
 
+use std::sync::OnceLock;
+
 use serde_json::{Map, Value};
 
 use crate::error::nearest;
@@ -16,8 +18,9 @@ use crate::{Scenario, SpecError};
 /// # Errors
 /// The first thing found wrong, in the order of the document.
 pub fn scenario(value: &Value) -> Result<(), SpecError> {
-    let schema = schemars::schema_for!(Scenario).to_value();
-    Checker { root: &schema }.check(value, &schema, "")
+    static SCHEMA: OnceLock<Value> = OnceLock::new();
+    let schema = SCHEMA.get_or_init(|| schemars::schema_for!(Scenario).to_value());
+    Checker { root: schema }.check(value, schema, "")
 }
 
 struct Checker<'a> {

@@ -105,7 +105,7 @@ impl Prompts {
     fn messages(&self, arrival: &Arrival) -> Vec<Message> {
         let spec = self.scenario.prompts_of(arrival.class);
         if let Some(file) = &spec.file {
-            return self.from_file(file, arrival);
+            return self.entry_messages(file, arrival);
         }
         let user = |content| Message { role: Role::User, content };
         match arrival.session {
@@ -118,7 +118,7 @@ impl Prompts {
         }
     }
 
-    fn from_file(&self, file: &str, arrival: &Arrival) -> Vec<Message> {
+    fn entry_messages(&self, file: &str, arrival: &Arrival) -> Vec<Message> {
         let entries = self.scenario.material.prompts(file).unwrap_or_default();
         let index = arrival.blocks.first().copied().unwrap_or(0) as usize;
         let mut messages = entries.get(index).map(|entry| entry.messages.clone()).unwrap_or_default();

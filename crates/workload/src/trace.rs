@@ -80,7 +80,7 @@ impl Trace {
         rows.sort_by_key(|row| row.at);
         let first = rows[0].at;
         for row in &mut rows {
-            row.at = row.at + -first;
+            row.at += -first;
         }
         let block_tokens = block_size(&rows).ok_or_else(|| {
             whole("its hash_ids fit no block size: want ceil(input_length / size) or its floor ids on every row")
@@ -398,9 +398,9 @@ fn block_size(rows: &[Row]) -> Option<u32> {
     fits(ceil.0, ceil.1).or_else(|| fits(floor.0, floor.1))
 }
 
-/// The grid of rounded stamps: a tenth percentile of the gaps between distinct stamps, where at least a fifth of all gaps
-/// are zero. (A percentile and not the least, for Mooncake's 3000 ms grid has stamps at 5999 too; a low one and not the
-/// median, for a sparse trace skips most ticks of its grid.)
+/// The grid of rounded stamps, where at least a fifth of all gaps are zero: the median of the short gaps between distinct
+/// stamps, short being up to 1.5 × their tenth percentile. (Not the median of all, for a sparse trace skips most ticks of
+/// its grid; not the least, for Mooncake's grid of 3000 ms has stamps at 5999 too.)
 fn tick(rows: &[Row]) -> Option<Span> {
     let mut gaps: Vec<i64> = rows.windows(2).map(|w| (w[1].at + -w[0].at).0).collect();
     let all = gaps.len();
@@ -409,5 +409,7 @@ fn tick(rows: &[Row]) -> Option<Span> {
         return None;
     }
     gaps.sort_unstable();
-    Some(Span(gaps[gaps.len() / 10]))
+    let bound = gaps[gaps.len() / 10] + gaps[gaps.len() / 10] / 2;
+    let short = gaps.partition_point(|gap| *gap <= bound);
+    Some(Span(gaps[short / 2]))
 }
