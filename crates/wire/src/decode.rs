@@ -287,7 +287,11 @@ impl Decoder {
         if clean_eof && parser.is_pending() {
             let stream = &mut self.stream;
             let fed = parser.feed(b"\n\n", &mut |item| stream.item(item, tail));
-            cut = fed.is_err() || self.stream.malformed.take().is_some();
+            let malformed = self.stream.malformed.take();
+            if self.stream.is_markup {
+                return (MALFORMED, malformed);
+            }
+            cut = fed.is_err() || malformed.is_some();
         }
         if let Some(outcome) = self.told() {
             return outcome;
@@ -369,22 +373,19 @@ fn broken(
     tally.is_repeated().then_some(Broken::Repeated)
 }
 
+/// As many first bytes decide how an unlabelled body is read.
+const SNIFFED: usize = 4096;
+
 /// Decides by the first bytes; `None` = more are needed. With `end`, no more will come.
 fn sniff(seen: &[u8], end: bool) -> Option<Reading> {
+    let end = end || seen.len() >= SNIFFED;
+    let seen = &seen[..seen.len().min(SNIFFED)];
     let seen = seen.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(seen).trim_ascii_start();
-    if seen.is_empty() {
-        return None;
+    let fields: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
+    match seen.first() {
+        Some(b'<') => Some(Reading::Stopped("answered with markup, not with an answer".into())),
+        _ if fields.iter().any(|field| seen.starts_with(field)) => Some(Reading::Events(Parser::new())),
+        _ if !end && fields.iter().any(|field| field.starts_with(seen)) => None,
+        _ => Some(Reading::Whole(Vec::new())),
     }
-    match seen[0] {
-        b'<' => return Some(Reading::Stopped("answered with markup, not with an answer".into())),
-        b'{' | b'[' | b'"' => return Some(Reading::Whole(Vec::new())),
-        b':' => return Some(Reading::Events(Parser::new())),
-        _ => {}
-    }
-    let fields: [&[u8]; 4] = [b"data:", b"event:", b"id:", b"retry:"];
-    if fields.iter().any(|field| seen.starts_with(field)) {
-        return Some(Reading::Events(Parser::new()));
-    }
-    let undecided = !end && fields.iter().any(|field| field.starts_with(seen));
-    (!undecided).then(|| Reading::Whole(Vec::new()))
 }

@@ -26,6 +26,8 @@ pub(crate) struct Stream {
     pub events: u64,
     /// What is wrong with the bytes, once something is.
     pub malformed: Option<String>,
+    /// It is markup: a page, not the beginning of an event.
+    pub is_markup: bool,
 }
 
 /// The fixed facts of the chunks that fit the form.
@@ -47,6 +49,7 @@ impl Stream {
             form_of: FormOf::default(),
             events: 0,
             malformed: None,
+            is_markup: false,
         }
     }
 
@@ -61,7 +64,10 @@ impl Stream {
                 self.events += 1;
                 self.event(name, data)
             }
-            Item::Stray(line) if line[0] == b'<' => Err("markup inside an event stream".to_owned()),
+            Item::Stray(line) if line[0] == b'<' => {
+                self.is_markup = true;
+                Err("markup inside an event stream".to_owned())
+            }
             Item::Stray(line) => {
                 self.events += 1;
                 self.event(b"", line)
@@ -242,4 +248,112 @@ impl Stream {
 
 fn not_json(why: &serde_json::Error) -> String {
     format!("an event that is not the JSON it should be: {}", bounded(&why.to_string(), 200))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Chunks of the shapes servers send, with texts and counts that fit the learnt form, nearly fit it, or do not.
+    fn chunks() -> impl Strategy<Value = Vec<String>> {
+        let text = prop_oneof![
+            8 => "[a-z ]{1,6}",
+            1 => Just(String::new()),
+            1 => Just("ä → 字".to_owned()),
+            1 => Just(r"a\nb".to_owned()),
+            1 => Just(r#"\"q\""#.to_owned()),
+            1 => Just(r#"x","role":"y"#.to_owned()),
+            1 => Just(r#"x"},"finish_reason":"stop","d":{"e":""#.to_owned()),
+            1 => Just("a\tb".to_owned()),
+            1 => Just("a\u{7f}b".to_owned()),
+        ];
+        let count = prop_oneof![
+            6 => (0..40_u32).prop_map(|n| n.to_string()),
+            1 => prop::sample::select(vec![
+                "007", "1e3", "-1", "null", "4294967296", "999999999", "1234567890", "1.5", "0"])
+                .prop_map(str::to_owned),
+        ];
+        // Runs of one shape, as in life, and mixtures.
+        (0..12_usize).prop_flat_map(move |run| {
+            let shape = if run < 6 { run..run + 1 } else { 0..6 };
+            let one = (shape, text.clone(), count.clone(), count.clone());
+            prop::collection::vec(one.prop_map(|(shape, text, a, b)| chunk(shape, &text, &a, &b)), 1..30)
+        })
+    }
+
+    fn chunk(shape: usize, text: &str, a: &str, b: &str) -> String {
+        let usage = format!(
+            "\"usage\":{{\"prompt_tokens\":7,\"total_tokens\":{b},\"completion_tokens\":{a},\
+             \"completion_tokens_details\":{{\"reasoning_tokens\":{b}}}}}"
+        );
+        let choice = match shape {
+            0 => format!("{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}},\"finish_reason\":null}}"),
+            1 => format!("{{\"index\":0,\"delta\":{{\"reasoning\":\"{text}\"}}}}"),
+            2 => format!("{{\"index\":{a},\"delta\":{{\"content\":\"{text}\"}}}}"),
+            3 => format!("{{\"index\":0,\"text\":\"{text}\",\"finish_reason\":null}}"),
+            4 => format!("{{\"index\":0,\"delta\":{{\"role\":\"assistant\",\"content\":\"{text}\"}}}}"),
+            _ => String::new(),
+        };
+        match shape {
+            0 => format!("{{\"choices\":[{choice}]}}"),
+            2 => format!("{{{usage},\"choices\":[{choice}]}}"),
+            _ => format!("{{\"choices\":[{choice}],{usage}}}"),
+        }
+    }
+
+    /// Reads every chunk in full; with `forms` by the learnt form where it fits.
+    fn all(
+        chunks: &[String],
+        forms: bool,
+    ) -> (Vec<Result<Decoded, String>>, plimsoll_model::Tokens, Option<String>, bool) {
+        let mut stream = Stream::new(Protocol::Chat, true);
+        let mut filled = false;
+        let read = chunks
+            .iter()
+            .map(|chunk| {
+                if !forms {
+                    stream.forms = Forms::default();
+                }
+                filled |= stream.forms.fill(chunk.as_bytes()).is_some();
+                stream.event(b"", chunk.as_bytes())
+            })
+            .collect();
+        (read, stream.tally.tokens(), stream.tally.text.clone(), filled)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+
+        #[test]
+        fn forms_change_nothing(chunks in chunks()) {
+            let (fast, slow) = (all(&chunks, true), all(&chunks, false));
+            prop_assert!(!slow.3);
+            prop_assert_eq!(fast.0, slow.0);
+            prop_assert_eq!(fast.1, slow.1);
+            prop_assert_eq!(fast.2, slow.2);
+        }
+    }
+
+    #[test]
+    fn usual_streams_fit_their_form() {
+        let chunks: Vec<String> = (1..=50)
+            .map(|n| {
+                format!(
+                    "{{\"id\":\"x\",\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\" w{n}\"}}}}],\
+                     \"usage\":{{\"prompt_tokens\":3,\"total_tokens\":{},\"completion_tokens\":{n}}}}}",
+                    n + 3
+                )
+            })
+            .collect();
+        let mut stream = Stream::new(Protocol::Chat, false);
+        let fits = chunks.iter().filter(|chunk| {
+            let fits = stream.forms.fill(chunk.as_bytes()).is_some();
+            stream.event(b"", chunk.as_bytes()).unwrap();
+            fits
+        });
+        assert_eq!(fits.count(), 49);
+        assert_eq!(stream.tally.tokens().rule, plimsoll_model::TokensRule::UsageRunning);
+    }
 }

@@ -139,13 +139,14 @@ impl Template {
     }
 
     fn hole(&self, name: Name, quoted: bool, filling: &Filling<'_>, out: &mut String) {
+        let in_text = quoted || !self.json;
         let text: std::borrow::Cow<'_, str> = match name {
             Name::Prompt => flat(filling.payload),
             Name::Model => filling.model.into(),
             Name::Id => filling.id.into(),
             Name::Messages => messages(filling.payload).into(),
-            Name::MaxTokens => bare(filling.max_tokens, quoted).into(),
-            Name::Temperature => bare(filling.temperature, quoted).into(),
+            Name::MaxTokens => bare(filling.max_tokens, in_text).into(),
+            Name::Temperature => bare(filling.temperature, in_text).into(),
             Name::Stream => filling.stream.to_string().into(),
         };
         let is_text = matches!(name, Name::Prompt | Name::Model | Name::Id);
@@ -179,11 +180,11 @@ impl Template {
     }
 }
 
-/// A number, or what stands for its absence: nothing inside quotes, `null` outside.
-fn bare<T: ToString>(value: Option<T>, quoted: bool) -> String {
+/// A number, or what stands for its absence: nothing inside a text, `null` outside.
+fn bare<T: ToString>(value: Option<T>, in_text: bool) -> String {
     match value {
         Some(value) => value.to_string(),
-        None if quoted => String::new(),
+        None if in_text => String::new(),
         None => "null".into(),
     }
 }

@@ -1,0 +1,15 @@
+//! Behaviour of the wire crate, in one binary.
+
+#[path = "all/support.rs"]
+mod support;
+
+#[path = "all/captures.rs"]
+mod captures;
+#[path = "all/hostile.rs"]
+mod hostile;
+#[path = "all/requests.rs"]
+mod requests;
+#[path = "all/server.rs"]
+mod server;
+#[path = "all/streams.rs"]
+mod streams;

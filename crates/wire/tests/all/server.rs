@@ -1,0 +1,237 @@
+//! The engine's half: what it reads is what was encoded, what it writes is decoded as what it meant.
+
+use bytes::BytesMut;
+use plimsoll_model::outcome::How;
+use plimsoll_model::{Message, Payload, Protocol, Role, TokensRule};
+use plimsoll_wire::openai::server::{Asked, ChunkWriter, answer, embeddings, error, models, parse, word};
+use plimsoll_wire::prometheus::Page;
+use plimsoll_wire::{Head, RequestOptions, encode};
+use serde_json::{Value, json};
+
+use crate::support::{Recorded, made, read, sse};
+
+use Protocol::{Chat, Completions, Embeddings, Responses};
+
+const BODY_MAX: usize = 1 << 20;
+
+fn asked(protocol: Protocol, payload: &Payload) -> Asked {
+    let options = RequestOptions {
+        protocol,
+        model: Some("m".into()),
+        stream: true,
+        max_tokens: Some(8),
+        ignore_eos: true,
+        ..RequestOptions::default()
+    };
+    parse(protocol, &encode(payload, &options).body, BODY_MAX).expect("a good request")
+}
+
+#[test]
+fn what_is_encoded_is_what_is_asked() {
+    let talk = Payload::Messages(vec![
+        Message { role: Role::System, content: "one two".into() },
+        Message { role: Role::User, content: "three\n four \"five\"".into() },
+    ]);
+    for protocol in [Chat, Completions, Responses, Embeddings] {
+        let asked = asked(protocol, &talk);
+        assert_eq!((asked.endpoint, asked.prompt_tokens, asked.model.as_str()), (protocol, 5, "m"));
+        let generates = protocol != Embeddings;
+        assert_eq!((asked.stream, asked.ignore_eos), (generates, generates));
+        assert_eq!(asked.max_tokens, generates.then_some(8));
+        let options = matches!(protocol, Chat | Completions);
+        assert_eq!((asked.include_usage, asked.continuous_usage), (options, options));
+    }
+    let many =
+        parse(Embeddings, br#"{"input":["a b","c"],"encoding_format":"base64","dimensions":4}"#, BODY_MAX)
+            .unwrap();
+    assert_eq!((many.inputs, many.prompt_tokens, many.base64, many.dimensions), (2, 3, true, Some(4)));
+    let parts =
+        br#"{"messages":[{"content":[{"type":"text","text":"a b"},{"type":"image_url"}]},{"content":null}]}"#;
+    assert_eq!(parse(Chat, parts, BODY_MAX).unwrap().prompt_tokens, 2);
+}
+
+#[test]
+fn blocks_are_equal_as_far_as_prompts_are() {
+    let words = |from: u64, n: u64| (from..from + n).map(|i| format!("w{i} ")).collect::<String>();
+    let blocks = |text: String| asked(Chat, &Payload::Text(text)).blocks;
+    let (a, b) = (blocks(words(0, 50)), blocks(words(0, 32) + &words(100, 18)));
+    assert_eq!((a.len(), b.len()), (3, 3));
+    assert_eq!(a[..2], b[..2]);
+    assert_ne!(a[2], b[2]);
+    let other = blocks(words(1, 16) + &words(16, 34));
+    assert!(other.iter().zip(&a).all(|(x, y)| x != y), "a block counts only after an equal prefix");
+}
+
+#[test]
+fn bad_requests_name_the_field() {
+    let cases: [(Protocol, &[u8], u16, Option<&str>); 9] = [
+        (Chat, b"{", 400, None),
+        (Chat, b"[]", 400, None),
+        (Chat, b"{}", 400, Some("messages")),
+        (Chat, br#"{"messages":[]}"#, 400, Some("messages")),
+        (Chat, br#"{"messages":[{"content":3}]}"#, 400, Some("messages")),
+        (Chat, br#"{"messages":[{"content":"a"}],"max_tokens":-5}"#, 400, Some("max_tokens")),
+        (Chat, br#"{"messages":[{"content":"a"}],"n":2}"#, 400, Some("n")),
+        (Completions, b"{}", 400, Some("prompt")),
+        (Embeddings, br#"{"input":[]}"#, 400, Some("input")),
+    ];
+    for (endpoint, body, status, param) in cases {
+        let refused = parse(endpoint, body, BODY_MAX).unwrap_err();
+        assert_eq!((refused.status, refused.param), (status, param), "{}", String::from_utf8_lossy(body));
+    }
+    assert_eq!(parse(Chat, &[b' '; 100], 99).unwrap_err().status, 413);
+}
+
+fn streamed(protocol: Protocol, usage: bool, running: bool) -> Recorded {
+    let asked = Asked {
+        endpoint: protocol,
+        prompt_tokens: 11,
+        include_usage: usage,
+        continuous_usage: running,
+        ..Asked::default()
+    };
+    let mut writer = ChunkWriter::new(&asked, "chatcmpl-0123456789abcdef", 1_795_174_765, "a \"model\"");
+    let mut out = BytesMut::new();
+    writer.role(&mut out);
+    for n in 0..40 {
+        writer.token(&mut out, word(n), 1);
+    }
+    writer.token(&mut out, " two \"words\"", 2);
+    writer.finish(&mut out, "length");
+    writer.end(&mut out);
+    sse(out.to_vec())
+}
+
+#[test]
+fn streams_are_decoded_as_they_were_meant() {
+    for protocol in [Chat, Completions] {
+        for (usage, running, rule) in [
+            (true, true, TokensRule::UsageRunning),
+            (true, false, TokensRule::Unknown),
+            (false, false, TokensRule::Unknown),
+        ] {
+            let read = read(protocol, &streamed(protocol, usage, running));
+            let role = if protocol == Chat { "R" } else { "" };
+            let end = if usage { "fud" } else { "fd" };
+            assert_eq!(read.word(), format!("{role}{}{end}", "c".repeat(41)));
+            let tokens = read.verdict.answer.tokens;
+            assert_eq!(tokens.output, usage.then_some(42));
+            assert_eq!(tokens.prompt, usage.then_some(11));
+            assert_eq!(tokens.rule, rule);
+            assert_eq!(read.verdict.answer.broken, None);
+            let text = read.verdict.answer.text.unwrap();
+            assert_eq!(text.split_whitespace().count(), 42);
+            assert!(
+                text.ends_with(" log load line draft keel water winter summer fresh two \"words\""),
+                "{text}"
+            );
+        }
+    }
+}
+
+/// Every chunk is an object that an independent reader accepts, with the fields of the OpenAI reference.
+#[test]
+fn chunks_are_json_with_the_usual_fields() {
+    let body = String::from_utf8(streamed(Chat, true, true).body).unwrap();
+    let mut lengths = Vec::new();
+    for event in body.split_terminator("\n\n") {
+        let data = event.strip_prefix("data: ").unwrap();
+        if data == "[DONE]" {
+            continue;
+        }
+        let chunk: Value = serde_json::from_str(data).unwrap();
+        assert_eq!(chunk["object"], json!("chat.completion.chunk"));
+        assert_eq!(chunk["model"], json!("a \"model\""));
+        assert_eq!(chunk["created"], json!(1_795_174_765));
+        assert!(chunk["usage"]["total_tokens"].as_u64() >= Some(11));
+        lengths.push(event.len() + 2);
+    }
+    assert!(lengths.iter().all(|n| (200..300).contains(n)), "{lengths:?}");
+}
+
+#[test]
+fn stream_errors_and_whole_bodies() {
+    let writer = ChunkWriter::new(&Asked { endpoint: Chat, ..Asked::default() }, "x", 0, "m");
+    let mut out = BytesMut::new();
+    writer.error(&mut out, "the engine \"died\"", 500);
+    let told = read(Chat, &sse(out.to_vec()));
+    assert_eq!((told.word().as_str(), told.verdict.outcome.how), ("Ed", How::StreamError));
+    assert_eq!(told.verdict.answer.error.as_deref(), Some("the engine \"died\""));
+
+    for protocol in [Chat, Completions, Responses] {
+        let asked = Asked { endpoint: protocol, prompt_tokens: 3, ..Asked::default() };
+        let told =
+            read(protocol, &made("application/json", answer(&asked, "x", 0, "m", 7, 20, "length").to_vec()));
+        assert_eq!((told.word().as_str(), told.verdict.outcome.how), ("B", How::Finished));
+        let found = told.verdict.answer;
+        assert_eq!((found.tokens.prompt, found.tokens.output), (Some(3), Some(20)));
+        assert_eq!(found.finish_reason.as_deref(), Some("length"));
+        assert_eq!(found.text.unwrap().split_whitespace().count(), 20);
+    }
+    let asked = Asked { endpoint: Embeddings, prompt_tokens: 3, inputs: 2, ..Asked::default() };
+    let floats: Value = serde_json::from_slice(&embeddings(&asked, "m", 16)).unwrap();
+    assert_eq!(floats["data"][1]["embedding"], json!(vec![0.25; 16]));
+    let base64: Value =
+        serde_json::from_slice(&embeddings(&Asked { base64: true, ..asked }, "m", 1)).unwrap();
+    // 1.0f32 is 00 00 80 3f, little-endian.
+    assert_eq!(base64["data"][0]["embedding"], json!("AACAPw=="));
+
+    let head = Head { status: 404, content_type: Some("application/json".into()), ..Head::default() };
+    let told = read(Chat, &Recorded { head, body: error(404, "no such model", Some("model")).to_vec() });
+    assert_eq!(told.verdict.outcome.how, How::ClientError);
+    assert_eq!(told.verdict.answer.error.as_deref(), Some("no such model"));
+    let list: Value = serde_json::from_slice(&models("m", 5, Some(4096))).unwrap();
+    assert_eq!((&list["data"][0]["id"], &list["data"][0]["max_model_len"]), (&json!("m"), &json!(4096)));
+}
+
+#[test]
+fn neighbouring_words_differ() {
+    assert!((0..200).all(|n| word(n) != word(n + 1)));
+    assert!((0..200).all(|n| word(n).split_whitespace().count() == 1 && word(n).starts_with(' ')));
+}
+
+/// The format's own example values and escapes (prometheus.io, "Exposition formats").
+#[test]
+fn metrics_pages() {
+    let mut page = Page::new();
+    page.counter(
+        "http_requests_total",
+        "The total number\nof \\ requests.",
+        &[(&[("method", "post"), ("code", "200")], 1027.0), (&[("method", "post"), ("code", "400")], 3.0)],
+    );
+    page.gauge(
+        "g",
+        "A gauge.",
+        &[(&[("path", "C:\\DIR\\FILE.TXT"), ("error", "Cannot find:\n\"FILE\"")], 1.458_255_915e9)],
+    );
+    page.gauge("odd", "Odd values.", &[(&[], f64::NAN), (&[("a", "b")], f64::NEG_INFINITY)]);
+    page.histogram(
+        "h_seconds",
+        "A histogram.",
+        &[("m", "x")],
+        &[0.05, 0.1, 1.0],
+        &[24_054, 9_390, 96_000],
+        53_423.0,
+    );
+    let expected = r#"# HELP http_requests_total The total number\nof \\ requests.
+# TYPE http_requests_total counter
+http_requests_total{method="post",code="200"} 1027
+http_requests_total{method="post",code="400"} 3
+# HELP g A gauge.
+# TYPE g gauge
+g{path="C:\\DIR\\FILE.TXT",error="Cannot find:\n\"FILE\""} 1458255915
+# HELP odd Odd values.
+# TYPE odd gauge
+odd NaN
+odd{a="b"} -Inf
+# HELP h_seconds A histogram.
+# TYPE h_seconds histogram
+h_seconds_bucket{m="x",le="0.05"} 24054
+h_seconds_bucket{m="x",le="0.1"} 33444
+h_seconds_bucket{m="x",le="1"} 129444
+h_seconds_bucket{m="x",le="+Inf"} 129444
+h_seconds_sum{m="x"} 53423
+h_seconds_count{m="x"} 129444
+"#;
+    assert_eq!(page.finish(), expected);
+}
