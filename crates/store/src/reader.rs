@@ -1,0 +1,255 @@
+//! A run being read: finished, left behind by a writer that died, or still being written.
+//!
+//! Only the second kind is changed by reading: its log becomes Parquet, where the folder can be written and has
+//! room. Where it can't, the records come from the log each time, and [`Run::recovered`] says so.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use plimsoll_model::run::SCHEMA_VERSION;
+use plimsoll_model::{Attempt, Manifest, RunState, Sample};
+
+use crate::error::{Result, StoreError};
+use crate::folder::{self, Owner};
+use crate::frame::{self, Record, Tail};
+use crate::writer::{Drafts, pretty, put_level, remove_log};
+use crate::{requests, series};
+
+/// Which columns of a run to read.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+pub enum Columns {
+    /// All of them.
+    #[default]
+    All,
+    /// Those that figures are computed from: without answer texts, prompt blocks, server stages and the generator's
+    /// own delay per event, which stay empty or zero.
+    Figures,
+}
+
+/// Where the records of a run came from.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// From its Parquet files.
+    Finished,
+    /// From the log of a writer that died. `converted`: Parquet has been written now.
+    Recovered {
+        /// Is the folder a finished run from now on?
+        converted: bool,
+    },
+    /// From the log of a writer that is still alive: a snapshot. The folder was not touched.
+    Live,
+}
+
+/// A run as read.
+#[derive(Debug)]
+pub struct Run {
+    /// Its folder.
+    pub dir: PathBuf,
+    /// What `run.json` says, or the log's later word.
+    pub manifest: Manifest,
+    /// One per attempt, in the order in which they ended.
+    pub attempts: Vec<Attempt>,
+    /// Time series, in the order in which they were read.
+    pub samples: Vec<Sample>,
+    /// Where the records came from.
+    pub origin: Origin,
+    /// What a person must know about that, in one line; `None` for a finished run.
+    pub recovered: Option<String>,
+}
+
+/// Opens a run: everything in it.
+///
+/// # Errors
+/// [`StoreError::NotARun`], [`StoreError::Schema`], [`StoreError::Broken`], [`StoreError::Io`].
+pub fn open(dir: &Path) -> Result<Run> {
+    open_with(dir, Columns::All)
+}
+
+/// Opens a run, reading some of its columns. A log is always read in full.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with(dir: &Path, columns: Columns) -> Result<Run> {
+    if dir.join(folder::REQUESTS).exists() {
+        return finished(dir, columns);
+    }
+    let path = dir.join(folder::LOG);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        // It may have been finished between the two looks.
+        Err(_) if dir.join(folder::REQUESTS).exists() => return finished(dir, columns),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let missing =
+                if dir.join(folder::MANIFEST).exists() { folder::REQUESTS } else { folder::MANIFEST };
+            return Err(StoreError::NotARun { path: dir.to_path_buf(), missing });
+        }
+        Err(source) => return Err(StoreError::io(&path, "open the log", source)),
+    };
+    let why = match folder::lock_log(&file) {
+        Owner::Nobody => return recover(dir, &file),
+        Owner::Alive => "still being written; this is a snapshot",
+        Owner::Unknown => {
+            "perhaps still being written (no file locks here); read from the log, nothing changed"
+        }
+    };
+    let log = Log::read(dir, &file, |_| {})?;
+    let recovered = Some(why.to_owned());
+    Ok(Run { dir: dir.to_path_buf(), origin: Origin::Live, recovered, ..log.into_run(dir) })
+}
+
+/// Reads `run.json` alone.
+///
+/// # Errors
+/// [`StoreError::NotARun`], [`StoreError::Schema`], [`StoreError::Broken`], [`StoreError::Io`].
+pub fn read_manifest(dir: &Path) -> Result<Manifest> {
+    let path = dir.join(folder::MANIFEST);
+    let bytes = fs::read(&path).map_err(|source| match source.kind() {
+        std::io::ErrorKind::NotFound => {
+            StoreError::NotARun { path: dir.to_path_buf(), missing: folder::MANIFEST }
+        }
+        _ => StoreError::io(&path, "read", source),
+    })?;
+    /// Just enough to tell a newer layout from a broken file.
+    #[derive(serde::Deserialize)]
+    struct Version {
+        schema: u32,
+    }
+    let broken = |error: serde_json::Error| StoreError::broken(&path, error.to_string());
+    let version: Version = serde_json::from_slice(&bytes).map_err(broken)?;
+    if version.schema != SCHEMA_VERSION {
+        return Err(StoreError::Schema { path, found: version.schema, known: SCHEMA_VERSION });
+    }
+    serde_json::from_slice(&bytes).map_err(broken)
+}
+
+/// Replaces `run.json` of a finished run, whole: for findings that were computed anew.
+///
+/// # Errors
+/// [`StoreError::NotARun`] where the run is not finished; [`StoreError::DiskFull`], [`StoreError::Io`].
+pub fn replace_manifest(dir: &Path, manifest: &Manifest) -> Result<()> {
+    if !dir.join(folder::REQUESTS).exists() {
+        return Err(StoreError::NotARun { path: dir.to_path_buf(), missing: folder::REQUESTS });
+    }
+    folder::replace(&dir.join(folder::MANIFEST), &pretty(manifest))
+}
+
+fn finished(dir: &Path, columns: Columns) -> Result<Run> {
+    let manifest = read_manifest(dir)?;
+    let attempts = requests::read(&dir.join(folder::REQUESTS), columns)?;
+    let path = dir.join(folder::SERIES);
+    let samples = if path.exists() { series::read(&path)? } else { Vec::new() };
+    // A writer that died right after the commit left its log; nobody needs it. That it stays is no harm.
+    if let Ok(file) = File::open(dir.join(folder::LOG))
+        && let Owner::Nobody = folder::lock_log(&file)
+    {
+        let _ = remove_log(dir);
+        folder::release_reserve(dir);
+    }
+    let dir = dir.to_path_buf();
+    Ok(Run { dir, manifest, attempts, samples, origin: Origin::Finished, recovered: None })
+}
+
+/// Reads the log of a writer that died, and turns it into Parquet on the way.
+fn recover(dir: &Path, file: &File) -> Result<Run> {
+    let mut drafts = Drafts::begin(dir);
+    let mut log = Log::read(dir, file, |record| {
+        if let Ok(open) = &mut drafts {
+            let pushed = match record {
+                Record::Attempt(attempt) => open.attempt(attempt.clone()),
+                Record::Sample(sample) => open.sample(sample.clone()),
+                Record::Level(_) | Record::Manifest(_) => Ok(()),
+            };
+            if let Err(error) = pushed {
+                drafts = Err(error);
+            }
+        }
+    })?;
+    let died = log.manifest.progress == RunState::Running;
+    let mut said = format!("recovered {} attempts from the log", log.attempts.len());
+    if died {
+        said.push_str(": the run was cut off");
+    }
+    match log.tail {
+        Tail { dropped: 0, .. } => {}
+        Tail { dropped, damaged: false, .. } => {
+            said.push_str(&format!("; {dropped} bytes of a record that was being written were dropped"));
+        }
+        Tail { dropped, good, .. } => {
+            said.push_str(&format!("; the log is damaged at byte {good}: {dropped} bytes could not be read"));
+        }
+    }
+    if died || log.tail.damaged {
+        log.manifest.progress = RunState::Partial { why: said.clone() };
+    }
+    let converted = match drafts.and_then(|drafts| drafts.publish(&log.manifest)) {
+        Ok(()) => true,
+        Err(error) => {
+            Drafts::discard(dir);
+            said.push_str(&format!("; not converted: {error}"));
+            false
+        }
+    };
+    if converted {
+        // Parquet is safe. What remains is tidying up, and a log that stays does no harm.
+        if log.tail.damaged {
+            let _ = fs::rename(dir.join(folder::LOG), dir.join(folder::DAMAGED));
+        } else {
+            let _ = remove_log(dir);
+        }
+        folder::release_reserve(dir);
+    }
+    let recovered = Some(said);
+    Ok(Run { origin: Origin::Recovered { converted }, recovered, ..log.into_run(dir) })
+}
+
+/// A log read to its end or to its first broken frame.
+struct Log {
+    manifest: Manifest,
+    attempts: Vec<Attempt>,
+    samples: Vec<Sample>,
+    tail: Tail,
+}
+
+impl Log {
+    fn read(dir: &Path, file: &File, mut each: impl FnMut(&Record)) -> Result<Log> {
+        let path = dir.join(folder::LOG);
+        let io = |source| StoreError::io(&path, "read the log", source);
+        let len = file.metadata().map_err(io)?.len();
+        let (mut manifest, mut levels) = (None, Vec::new());
+        let (mut attempts, mut samples) = (Vec::new(), Vec::new());
+        let tail = frame::read(file, len, |record| {
+            each(&record);
+            match record {
+                Record::Attempt(attempt) => attempts.push(attempt),
+                Record::Sample(sample) => samples.push(sample),
+                Record::Level(level) => put_level(&mut levels, *level),
+                Record::Manifest(newer) => manifest = Some(*newer),
+            }
+            Ok::<(), std::io::Error>(())
+        })
+        .map_err(io)?;
+        let mut manifest = match manifest {
+            Some(manifest) if manifest.schema == SCHEMA_VERSION => manifest,
+            Some(Manifest { schema, .. }) => {
+                return Err(StoreError::Schema { path, found: schema, known: SCHEMA_VERSION });
+            }
+            None => read_manifest(dir)?,
+        };
+        // On a full disk the last word may have fitted into `run.json` and not into the log.
+        if manifest.progress == RunState::Running
+            && let Ok(said) = read_manifest(dir)
+            && said.progress != RunState::Running
+        {
+            manifest = said;
+        }
+        for level in levels {
+            put_level(&mut manifest.levels, level);
+        }
+        Ok(Log { manifest, attempts, samples, tail })
+    }
+
+    fn into_run(self, dir: &Path) -> Run {
+        let Log { manifest, attempts, samples, .. } = self;
+        Run { dir: dir.to_path_buf(), manifest, attempts, samples, origin: Origin::Live, recovered: None }
+    }
+}

@@ -1,0 +1,348 @@
+//! `requests.parquet`: one row per attempt. Schema, writing and reading side by side.
+//!
+//! Times are INT64 nanoseconds since the run began (`…_ns`), null where the stamp was not reached; event offsets
+//! count from `sent_ns`. Event kinds are numbers, whose names are in the footer under `plimsoll.event_kinds`: a
+//! name per event would double the time to read a run. Rows are in the order in which attempts ended.
+
+use std::path::Path;
+
+use plimsoll_model::{
+    Answer, At, Attempt, Broken, By, Event, EventKind, How, Outcome, ServerStage, Span, Tokens, TokensRule,
+};
+
+use crate::error::Result;
+use crate::reader::Columns;
+use crate::table::{
+    Table, flag, flag_list, int, int_list, maybe_int, maybe_text, read_rows, text, text_list,
+};
+
+/// The columns, in order.
+pub const SCHEMA: &str = "
+message requests {
+    required int64 request (INTEGER(64, false));
+    required int32 attempt (INTEGER(16, false));
+    required int32 level (INTEGER(32, false));
+    optional int64 session (INTEGER(64, false));
+    required int32 turn (INTEGER(16, false));
+    required int32 class (INTEGER(16, false));
+    required int64 due_ns;
+    optional int64 sent_ns;
+    optional int64 connected_ns;
+    optional int64 first_byte_ns;
+    optional int64 first_token_ns;
+    optional int64 first_visible_ns;
+    optional int64 last_token_ns;
+    optional int64 end_ns;
+    required group event_offset_ns (LIST) { repeated group list { required int64 element; } }
+    required group event_kind (LIST) { repeated group list { required int32 element (INTEGER(8, false)); } }
+    required group event_tokens (LIST) { repeated group list { required int32 element (INTEGER(16, false)); } }
+    required group event_coalesced (LIST) { repeated group list { required boolean element; } }
+    required group event_user_delay_ns (LIST) { repeated group list { required int32 element (INTEGER(32, false)); } }
+    required int32 asked_prompt_tokens (INTEGER(32, false));
+    required int32 asked_output_tokens (INTEGER(32, false));
+    optional int32 prompt_tokens (INTEGER(32, false));
+    optional int32 output_tokens (INTEGER(32, false));
+    optional int32 reasoning_tokens (INTEGER(32, false));
+    optional int32 cached_tokens (INTEGER(32, false));
+    required binary tokens_rule (STRING);
+    required group prompt_blocks (LIST) { repeated group list { required int64 element (INTEGER(64, false)); } }
+    required int64 bytes_out (INTEGER(64, false));
+    required int64 bytes_in (INTEGER(64, false));
+    optional int32 connection (INTEGER(32, false));
+    required boolean reused;
+    required boolean kernel_stamps;
+    optional int32 status (INTEGER(16, false));
+    optional binary finish_reason (STRING);
+    optional int64 retry_after_ns;
+    required binary outcome (STRING);
+    required binary outcome_by (STRING);
+    required boolean retryable;
+    optional binary broken (STRING);
+    optional binary error (STRING);
+    optional binary replica (STRING);
+    required group stage_name (LIST) { repeated group list { required binary element (STRING); } }
+    required group stage_ns (LIST) { repeated group list { required int64 element; } }
+    optional binary text (STRING);
+}";
+
+/// Columns of growing or clustered integers.
+const DELTAS: &[&str] = &[
+    "request",
+    "due_ns",
+    "sent_ns",
+    "connected_ns",
+    "first_byte_ns",
+    "first_token_ns",
+    "first_visible_ns",
+    "last_token_ns",
+    "end_ns",
+    "event_offset_ns",
+    "event_user_delay_ns",
+    "bytes_in",
+    "stage_ns",
+];
+
+/// A row group ends at so many rows, …
+const GROUP_ROWS: usize = 64 << 10;
+/// … so many events and blocks, …
+const GROUP_VALUES: usize = 2 << 20;
+/// … or so many bytes of text: what is held in memory while a run is written.
+const GROUP_TEXT: usize = 64 << 20;
+
+/// `requests.parquet` being written.
+pub(crate) struct RequestsFile {
+    table: Table<Attempt>,
+    rows: Vec<Attempt>,
+    values: usize,
+    text: usize,
+}
+
+impl RequestsFile {
+    pub(crate) fn create(path: &Path) -> Result<RequestsFile> {
+        let kinds = EventKind::ALL.map(EventKind::name).join(",");
+        let notes = [
+            ("plimsoll.schema", plimsoll_model::run::SCHEMA_VERSION.to_string()),
+            ("plimsoll.event_kinds", kinds),
+        ];
+        let table = Table::create(path, SCHEMA, DELTAS, &notes, writers())?;
+        Ok(RequestsFile { table, rows: Vec::new(), values: 0, text: 0 })
+    }
+
+    pub(crate) fn push(&mut self, attempt: Attempt) -> Result<()> {
+        let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        self.values += attempt.events.len() + attempt.prompt_blocks.len() + attempt.answer.stages.len();
+        self.text += len(&attempt.answer.text) + len(&attempt.answer.error);
+        self.rows.push(attempt);
+        if self.rows.len() >= GROUP_ROWS || self.values >= GROUP_VALUES || self.text >= GROUP_TEXT {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.table.group(&self.rows)?;
+        self.rows.clear();
+        (self.values, self.text) = (0, 0);
+        Ok(())
+    }
+
+    pub(crate) fn close(mut self) -> Result<()> {
+        if !self.rows.is_empty() {
+            self.flush()?;
+        }
+        self.table.close()
+    }
+}
+
+/// One writer per column, in the schema's order.
+fn writers() -> Vec<crate::table::Column<Attempt>> {
+    fn at(stamp: Option<At>) -> Option<i64> {
+        stamp.map(|at| at.0)
+    }
+    fn events(a: &Attempt) -> &[Event] {
+        &a.events
+    }
+    fn stages(a: &Attempt) -> &[ServerStage] {
+        &a.answer.stages
+    }
+    vec![
+        int("request", |a: &Attempt| a.request),
+        int("attempt", |a: &Attempt| a.attempt),
+        int("level", |a: &Attempt| a.level),
+        maybe_int("session", |a: &Attempt| a.session),
+        int("turn", |a: &Attempt| a.turn),
+        int("class", |a: &Attempt| a.class),
+        int("due_ns", |a: &Attempt| a.due.0),
+        maybe_int("sent_ns", |a: &Attempt| at(a.sent)),
+        maybe_int("connected_ns", |a: &Attempt| at(a.connected)),
+        maybe_int("first_byte_ns", |a: &Attempt| at(a.first_byte)),
+        maybe_int("first_token_ns", |a: &Attempt| at(a.first_token)),
+        maybe_int("first_visible_ns", |a: &Attempt| at(a.first_visible)),
+        maybe_int("last_token_ns", |a: &Attempt| at(a.last_token)),
+        maybe_int("end_ns", |a: &Attempt| at(a.end)),
+        int_list("event_offset_ns", events, |e| e.offset.0),
+        int_list("event_kind", events, |e| e.kind as u8),
+        int_list("event_tokens", events, |e| e.tokens),
+        flag_list("event_coalesced", events, |e| e.coalesced),
+        int_list("event_user_delay_ns", events, |e| e.user_delay_ns),
+        int("asked_prompt_tokens", |a: &Attempt| a.asked_prompt),
+        int("asked_output_tokens", |a: &Attempt| a.asked_output),
+        maybe_int("prompt_tokens", |a: &Attempt| a.answer.tokens.prompt),
+        maybe_int("output_tokens", |a: &Attempt| a.answer.tokens.output),
+        maybe_int("reasoning_tokens", |a: &Attempt| a.answer.tokens.reasoning),
+        maybe_int("cached_tokens", |a: &Attempt| a.answer.tokens.cached),
+        text("tokens_rule", |a: &Attempt| a.answer.tokens.rule.name()),
+        int_list("prompt_blocks", |a: &Attempt| a.prompt_blocks.as_slice(), |block| *block),
+        int("bytes_out", |a: &Attempt| a.bytes_out),
+        int("bytes_in", |a: &Attempt| a.bytes_in),
+        maybe_int("connection", |a: &Attempt| a.connection),
+        flag("reused", |a: &Attempt| a.reused),
+        flag("kernel_stamps", |a: &Attempt| a.kernel_stamps),
+        maybe_int("status", |a: &Attempt| a.answer.status),
+        maybe_text("finish_reason", |a: &Attempt| a.answer.finish_reason.as_deref()),
+        maybe_int("retry_after_ns", |a: &Attempt| a.answer.retry_after.map(|wait| wait.0)),
+        text("outcome", |a: &Attempt| a.outcome.how.name()),
+        text("outcome_by", |a: &Attempt| a.outcome.by.name()),
+        flag("retryable", |a: &Attempt| a.outcome.retryable),
+        maybe_text("broken", |a: &Attempt| a.answer.broken.map(Broken::name)),
+        maybe_text("error", |a: &Attempt| a.answer.error.as_deref()),
+        maybe_text("replica", |a: &Attempt| a.answer.replica.as_deref()),
+        text_list("stage_name", stages, |stage| stage.name.as_str()),
+        int_list("stage_ns", stages, |stage| stage.took.0),
+        maybe_text("text", |a: &Attempt| a.answer.text.as_deref()),
+    ]
+}
+
+/// Reads the file at `path`. With [`Columns::Figures`] the columns that no figure is computed from stay empty.
+pub(crate) fn read(path: &Path, columns: Columns) -> Result<Vec<Attempt>> {
+    read_rows(path, blank, |r| {
+        r.int("request", |a: &mut Attempt, v| a.request = v)?;
+        r.int("attempt", |a, v| a.attempt = v)?;
+        r.int("level", |a, v| a.level = v)?;
+        r.maybe_int("session", |a, v| a.session = Some(v))?;
+        r.int("turn", |a, v| a.turn = v)?;
+        r.int("class", |a, v| a.class = v)?;
+        r.int("due_ns", |a, v| a.due = At(v))?;
+        r.maybe_int("sent_ns", |a, v| a.sent = Some(At(v)))?;
+        r.maybe_int("connected_ns", |a, v| a.connected = Some(At(v)))?;
+        r.maybe_int("first_byte_ns", |a, v| a.first_byte = Some(At(v)))?;
+        r.maybe_int("first_token_ns", |a, v| a.first_token = Some(At(v)))?;
+        r.maybe_int("first_visible_ns", |a, v| a.first_visible = Some(At(v)))?;
+        r.maybe_int("last_token_ns", |a, v| a.last_token = Some(At(v)))?;
+        r.maybe_int("end_ns", |a, v| a.end = Some(At(v)))?;
+        r.int_list("event_offset_ns", |a, offsets: &[i64]| {
+            a.events = offsets.iter().map(|offset| event_at(*offset)).collect();
+            Ok(())
+        })?;
+        r.int_list("event_kind", |a, kinds: &[u8]| {
+            if let Some(kind) = kinds.iter().find(|kind| EventKind::from_u8(**kind).is_none()) {
+                return Err(format!("event_kind: {kind} is none"));
+            }
+            each_event(a, kinds, |event, kind| event.kind = EventKind::from_u8(*kind).unwrap_or(event.kind))
+        })?;
+        r.int_list("event_tokens", |a, tokens: &[u16]| each_event(a, tokens, |event, n| event.tokens = *n))?;
+        r.flag_list("event_coalesced", |a, flags| {
+            each_event(a, flags, |event, flag| event.coalesced = *flag)
+        })?;
+        r.int("asked_prompt_tokens", |a, v| a.asked_prompt = v)?;
+        r.int("asked_output_tokens", |a, v| a.asked_output = v)?;
+        r.maybe_int("prompt_tokens", |a, v| a.answer.tokens.prompt = Some(v))?;
+        r.maybe_int("output_tokens", |a, v| a.answer.tokens.output = Some(v))?;
+        r.maybe_int("reasoning_tokens", |a, v| a.answer.tokens.reasoning = Some(v))?;
+        r.maybe_int("cached_tokens", |a, v| a.answer.tokens.cached = Some(v))?;
+        r.text("tokens_rule", |a, name| {
+            a.answer.tokens.rule = known("tokens_rule", name, TokensRule::from_name)?;
+            Ok(())
+        })?;
+        r.int("bytes_out", |a, v| a.bytes_out = v)?;
+        r.int("bytes_in", |a, v| a.bytes_in = v)?;
+        r.maybe_int("connection", |a, v| a.connection = Some(v))?;
+        r.flag("reused", |a, v| a.reused = v)?;
+        r.flag("kernel_stamps", |a, v| a.kernel_stamps = v)?;
+        r.maybe_int("status", |a, v| a.answer.status = Some(v))?;
+        r.maybe_text("finish_reason", |a, text| {
+            a.answer.finish_reason = Some(text.to_owned());
+            Ok(())
+        })?;
+        r.maybe_int("retry_after_ns", |a, v| a.answer.retry_after = Some(Span(v)))?;
+        r.text("outcome", |a, name| {
+            a.outcome.how = known("outcome", name, How::from_name)?;
+            Ok(())
+        })?;
+        r.text("outcome_by", |a, name| {
+            a.outcome.by = known("outcome_by", name, By::from_name)?;
+            Ok(())
+        })?;
+        r.flag("retryable", |a, v| a.outcome.retryable = v)?;
+        r.maybe_text("broken", |a, name| {
+            a.answer.broken = Some(known("broken", name, Broken::from_name)?);
+            Ok(())
+        })?;
+        r.maybe_text("error", |a, text| {
+            a.answer.error = Some(text.to_owned());
+            Ok(())
+        })?;
+        r.maybe_text("replica", |a, text| {
+            a.answer.replica = Some(text.to_owned());
+            Ok(())
+        })?;
+        if columns == Columns::Figures {
+            return Ok(());
+        }
+        r.int_list("event_user_delay_ns", |a, delays: &[u32]| {
+            each_event(a, delays, |event, delay| event.user_delay_ns = *delay)
+        })?;
+        r.int_list("prompt_blocks", |a, blocks: &[u64]| {
+            a.prompt_blocks = blocks.to_vec();
+            Ok(())
+        })?;
+        r.text_list("stage_name", |a, names| {
+            a.answer.stages = names.into_iter().map(|name| ServerStage { name, took: Span::ZERO }).collect();
+            Ok(())
+        })?;
+        r.int_list("stage_ns", |a, times: &[i64]| {
+            if times.len() != a.answer.stages.len() {
+                return Err("stage_name and stage_ns differ in length".into());
+            }
+            for (stage, took) in a.answer.stages.iter_mut().zip(times) {
+                stage.took = Span(*took);
+            }
+            Ok(())
+        })?;
+        r.maybe_text("text", |a, text| {
+            a.answer.text = Some(text.to_owned());
+            Ok(())
+        })
+    })
+}
+
+fn known<T>(column: &str, name: &str, from: impl Fn(&str) -> Option<T>) -> std::result::Result<T, String> {
+    from(name).ok_or_else(|| format!("{column}: {:?} is none", name.chars().take(40).collect::<String>()))
+}
+
+fn each_event<T>(
+    a: &mut Attempt,
+    values: &[T],
+    set: impl Fn(&mut Event, &T),
+) -> std::result::Result<(), String> {
+    if values.len() != a.events.len() {
+        return Err("event lists differ in length".into());
+    }
+    a.events.iter_mut().zip(values).for_each(|(event, value)| set(event, value));
+    Ok(())
+}
+
+fn event_at(offset: i64) -> Event {
+    Event { offset: Span(offset), user_delay_ns: 0, tokens: 0, kind: EventKind::Content, coalesced: false }
+}
+
+/// A row before its columns are filled in: every field that must be there is overwritten.
+fn blank() -> Attempt {
+    Attempt {
+        request: 0,
+        attempt: 0,
+        level: 0,
+        session: None,
+        turn: 0,
+        class: 0,
+        due: At::ZERO,
+        sent: None,
+        connected: None,
+        first_byte: None,
+        first_token: None,
+        first_visible: None,
+        last_token: None,
+        end: None,
+        events: Vec::new(),
+        kernel_stamps: false,
+        asked_prompt: 0,
+        asked_output: 0,
+        prompt_blocks: Vec::new(),
+        bytes_out: 0,
+        bytes_in: 0,
+        connection: None,
+        reused: false,
+        outcome: Outcome::new(How::NeverSent, By::Client, false),
+        answer: Answer { tokens: Tokens::default(), ..Answer::default() },
+    }
+}

@@ -1,0 +1,92 @@
+//! `server.parquet`: time series in long form, one row per point.
+//!
+//! Wide form (a column per metric) was the alternative; servers come with hundreds of names and label sets that are
+//! not known when the file is begun, and a long table of repeated names costs next to nothing after the dictionary.
+
+use std::path::Path;
+
+use plimsoll_model::{At, Sample};
+
+use crate::error::Result;
+use crate::table::{Table, int, read_rows, real, text};
+
+/// The columns, in order.
+pub const SCHEMA: &str = "
+message series {
+    required int64 at_ns;
+    required binary source (STRING);
+    required binary name (STRING);
+    required binary labels (STRING);
+    required double value;
+}";
+
+/// Rows in a row group.
+const GROUP_ROWS: usize = 256 << 10;
+
+/// `server.parquet` being written.
+pub(crate) struct SeriesFile {
+    table: Table<Sample>,
+    rows: Vec<Sample>,
+}
+
+impl SeriesFile {
+    pub(crate) fn create(path: &Path) -> Result<SeriesFile> {
+        let notes = [("plimsoll.schema", plimsoll_model::run::SCHEMA_VERSION.to_string())];
+        let columns = vec![
+            int("at_ns", |s: &Sample| s.at.0),
+            text("source", |s: &Sample| &s.source),
+            text("name", |s: &Sample| &s.name),
+            text("labels", |s: &Sample| &s.labels),
+            real("value", |s: &Sample| s.value),
+        ];
+        Ok(SeriesFile { table: Table::create(path, SCHEMA, &["at_ns"], &notes, columns)?, rows: Vec::new() })
+    }
+
+    pub(crate) fn push(&mut self, sample: Sample) -> Result<()> {
+        self.rows.push(sample);
+        if self.rows.len() >= GROUP_ROWS {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.table.group(&self.rows)?;
+        self.rows.clear();
+        Ok(())
+    }
+
+    pub(crate) fn close(mut self) -> Result<()> {
+        if !self.rows.is_empty() {
+            self.flush()?;
+        }
+        self.table.close()
+    }
+}
+
+/// Reads the file at `path`.
+pub(crate) fn read(path: &Path) -> Result<Vec<Sample>> {
+    let blank = || Sample {
+        at: At::ZERO,
+        source: String::new(),
+        name: String::new(),
+        labels: String::new(),
+        value: f64::NAN,
+    };
+    read_rows(path, blank, |r| {
+        r.int("at_ns", |s: &mut Sample, at| s.at = At(at))?;
+        r.text("source", |s, text| {
+            s.source = text.to_owned();
+            Ok(())
+        })?;
+        r.text("name", |s, text| {
+            s.name = text.to_owned();
+            Ok(())
+        })?;
+        r.text("labels", |s, text| {
+            s.labels = text.to_owned();
+            Ok(())
+        })?;
+        r.real("value", |s, value| s.value = value)
+    })
+}

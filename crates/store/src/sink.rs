@@ -1,0 +1,416 @@
+//! Many threads, one log: records are encoded where they are made and written by one thread.
+//!
+//! A load generator's thread must not wait for a disk, and must not hand a half-kilobyte struct with heap parts to
+//! another thread either: encoding into a shared buffer takes less time than moving and freeing it elsewhere, and
+//! leaves a fifth of the bytes to queue. Threads spread over lanes (a buffer behind its own lock) so that they do
+//! not meet; the writer thread empties all lanes every [`TICK`], or sooner when one has filled.
+//!
+//! A lane is bounded. Where the disk does not keep up its callers wait, and [`Health::stalls`] counts it, because
+//! a generator that waited is a finding. Where the disk *refuses* (full), waiting would hang the run: the log is
+//! cut back to its last whole frame, what is queued is kept and tried again, and what then no longer fits is
+//! counted in [`Health::lost`]. Nothing is dropped without being counted.
+
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use plimsoll_model::{Attempt, Sample};
+
+use crate::code;
+use crate::error::{Result, StoreError};
+use crate::frame::{self, Kind};
+
+/// Longest time a record waits in a lane while the disk keeps up. Half of what a kill may cost.
+const TICK: Duration = Duration::from_millis(100);
+/// A lane this full wakes the writer.
+const WAKE_BYTES: usize = 256 << 10;
+/// A lane this full makes its callers wait: some 20 000 answers of 16 events.
+const LANE_BYTES: usize = 4 << 20;
+/// More lanes than load-generating threads on the machines we know; a shared lane still works.
+const LANES: usize = 16;
+/// What is kept in memory when the disk refuses.
+const KEEP_BYTES: usize = 64 << 20;
+
+/// What the sink has lived through.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Health {
+    /// The first error, in one line; `None` = every write went through.
+    pub error: Option<String>,
+    /// Was it for want of room?
+    pub disk_full: bool,
+    /// How often a caller had to wait because the disk did not keep up.
+    pub stalls: u64,
+    /// Records given up: the disk refused and memory for them ran out, or they came after the end.
+    pub lost: u64,
+    /// Bytes of the log so far.
+    pub written_bytes: u64,
+}
+
+/// A handle through which any thread leaves records. Cheap to clone; all clones feed the same log.
+#[derive(Clone)]
+pub struct Sink {
+    shared: Arc<Shared>,
+}
+
+impl Sink {
+    /// Leaves one attempt. Returns as soon as it is queued; see [`Sink::health`] for what became of it.
+    pub fn attempt(&self, attempt: &Attempt) {
+        self.shared.put(Kind::Attempt, |buf| code::put_attempt(buf, attempt));
+    }
+
+    /// Leaves one point of a time series.
+    pub fn sample(&self, sample: &Sample) {
+        self.shared.put(Kind::Sample, |buf| code::put_sample(buf, sample));
+    }
+
+    /// How the sink fares.
+    pub fn health(&self) -> Health {
+        self.shared.health()
+    }
+}
+
+struct Shared {
+    lanes: [Lane; LANES],
+    bell: Mutex<Bell>,
+    rung: Condvar,
+    done: Condvar,
+    state: Mutex<State>,
+    stalls: AtomicU64,
+    lost: AtomicU64,
+    written: AtomicU64,
+}
+
+#[derive(Default)]
+struct Lane {
+    queue: Mutex<Queue>,
+    room: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    bytes: Vec<u8>,
+    /// The disk refuses: don't wait for room.
+    refused: bool,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Bell {
+    rung: bool,
+    /// Numbers of the last flush asked for, asked to reach the disk's own memory, and done.
+    wanted: u64,
+    sync: u64,
+    flushed: u64,
+    stop: bool,
+    gone: bool,
+}
+
+#[derive(Default)]
+struct State {
+    error: Option<String>,
+    disk_full: bool,
+}
+
+/// A lock whose holder panicked still holds whole records: a record is appended or it is not.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Each thread's own lane, dealt in turn.
+fn lane_of_thread() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static LANE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % LANES);
+    LANE.with(|lane| *lane)
+}
+
+impl Shared {
+    fn put(&self, kind: Kind, fill: impl FnOnce(&mut Vec<u8>)) {
+        let lane = &self.lanes[lane_of_thread()];
+        let mut queue = lock(&lane.queue);
+        let mut waited = false;
+        while queue.bytes.len() >= LANE_BYTES && !queue.refused && !queue.closed {
+            if !std::mem::replace(&mut waited, true) {
+                self.stalls.fetch_add(1, Ordering::Relaxed);
+            }
+            self.ring();
+            queue = lane.room.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        if queue.closed || queue.bytes.len() >= LANE_BYTES {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let before = queue.bytes.len();
+        frame::append(&mut queue.bytes, kind, fill);
+        let filled = before < WAKE_BYTES && queue.bytes.len() >= WAKE_BYTES;
+        drop(queue);
+        if filled {
+            self.ring();
+        }
+    }
+
+    fn ring(&self) {
+        lock(&self.bell).rung = true;
+        self.rung.notify_one();
+    }
+
+    /// Waits until all that was put before is written, and on the disk itself if `sync`.
+    fn flush(&self, sync: bool) {
+        let mut bell = lock(&self.bell);
+        bell.wanted += 1;
+        let mine = bell.wanted;
+        if sync {
+            bell.sync = mine;
+        }
+        bell.rung = true;
+        self.rung.notify_one();
+        while bell.flushed < mine && !bell.gone {
+            bell = self.done.wait(bell).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn health(&self) -> Health {
+        let state = lock(&self.state);
+        Health {
+            error: state.error.clone(),
+            disk_full: state.disk_full,
+            stalls: self.stalls.load(Ordering::Relaxed),
+            lost: self.lost.load(Ordering::Relaxed),
+            written_bytes: self.written.load(Ordering::Relaxed),
+        }
+    }
+
+    fn note(&self, error: &StoreError) {
+        let mut state = lock(&self.state);
+        if state.error.is_none() {
+            state.error = Some(error.to_string());
+            state.disk_full = error.is_disk_full();
+        }
+    }
+}
+
+/// The writing end: owns the thread and, when it has stopped, the log.
+pub(crate) struct LogThread {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<LogFile>>,
+}
+
+impl LogThread {
+    /// Starts the writer of `log`.
+    pub(crate) fn start(log: LogFile) -> io::Result<LogThread> {
+        let shared = Arc::new(Shared {
+            lanes: Default::default(),
+            bell: Mutex::default(),
+            rung: Condvar::new(),
+            done: Condvar::new(),
+            state: Mutex::default(),
+            stalls: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            written: AtomicU64::new(log.len),
+        });
+        let theirs = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("run-log".into())
+            .spawn(move || Writing { shared: theirs, log }.run())?;
+        Ok(LogThread { shared, thread: Some(thread) })
+    }
+
+    pub(crate) fn sink(&self) -> Sink {
+        Sink { shared: Arc::clone(&self.shared) }
+    }
+
+    pub(crate) fn put(&self, kind: Kind, payload: &[u8]) {
+        self.shared.put(kind, |buf| buf.extend_from_slice(payload));
+    }
+
+    pub(crate) fn flush(&self, sync: bool) {
+        self.shared.flush(sync);
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        self.shared.health()
+    }
+
+    /// Closes every lane, writes what is in them and hands the log back. `None` = the writer thread panicked.
+    pub(crate) fn stop(&mut self) -> Option<LogFile> {
+        let thread = self.thread.take()?;
+        lock(&self.shared.bell).stop = true;
+        self.shared.rung.notify_one();
+        thread.join().ok()
+    }
+
+    /// Counts records that were queued and could not be written in the end.
+    pub(crate) fn lost(&self, records: u64) {
+        self.shared.lost.fetch_add(records, Ordering::Relaxed);
+    }
+}
+
+impl Drop for LogThread {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The writer thread's own half.
+struct Writing {
+    shared: Arc<Shared>,
+    log: LogFile,
+}
+
+impl Writing {
+    fn run(mut self) -> LogFile {
+        // However this thread ends, nobody waits for it afterwards.
+        let _last_word = LastWord(Arc::clone(&self.shared));
+        let shared = Arc::clone(&self.shared);
+        let mut spare = Vec::new();
+        loop {
+            let (wanted, sync, stop) = self.wait();
+            for lane in &shared.lanes {
+                spare = self.empty(lane, spare, stop);
+            }
+            if let Err(error) = self.log.retry() {
+                self.shared.note(&error);
+            }
+            if sync && let Err(error) = self.log.sync() {
+                self.shared.note(&error);
+            }
+            self.shared.written.store(self.log.len, Ordering::Relaxed);
+            lock(&self.shared.bell).flushed = wanted;
+            self.shared.done.notify_all();
+            if stop {
+                return self.log;
+            }
+        }
+    }
+
+    /// Until somebody rings or the tick is over: the flush to answer, whether to sync, whether to stop.
+    fn wait(&self) -> (u64, bool, bool) {
+        let mut bell = lock(&self.shared.bell);
+        if !bell.rung && !bell.stop {
+            bell = self.shared.rung.wait_timeout(bell, TICK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        bell.rung = false;
+        (bell.wanted, bell.sync > bell.flushed, bell.stop)
+    }
+
+    /// Takes what is in a lane, leaves an empty buffer for it, writes, and returns the emptied buffer.
+    fn empty(&mut self, lane: &Lane, mut spare: Vec<u8>, stop: bool) -> Vec<u8> {
+        let mut queue = lock(&lane.queue);
+        queue.closed |= stop;
+        queue.refused = self.log.refused();
+        if !queue.bytes.is_empty() && (self.log.kept() < KEEP_BYTES || stop) {
+            std::mem::swap(&mut queue.bytes, &mut spare);
+        }
+        drop(queue);
+        lane.room.notify_all();
+        if let Err(error) = self.log.append(&spare) {
+            self.shared.note(&error);
+        }
+        spare.clear();
+        spare
+    }
+}
+
+struct LastWord(Arc<Shared>);
+
+impl Drop for LastWord {
+    fn drop(&mut self) {
+        for lane in &self.0.lanes {
+            lock(&lane.queue).closed = true;
+            lane.room.notify_all();
+        }
+        lock(&self.0.bell).gone = true;
+        self.0.done.notify_all();
+    }
+}
+
+/// The log file, always cut at a frame's end, and what it could not take.
+pub(crate) struct LogFile {
+    path: PathBuf,
+    file: File,
+    len: u64,
+    unwritten: Vec<u8>,
+}
+
+impl LogFile {
+    /// A log in this empty file, opened for appending.
+    pub(crate) fn begin(path: &Path, file: File) -> Result<LogFile> {
+        let mut log = LogFile { path: path.to_path_buf(), file, len: 0, unwritten: Vec::new() };
+        log.append(&frame::MAGIC)?;
+        Ok(log)
+    }
+
+    fn refused(&self) -> bool {
+        !self.unwritten.is_empty()
+    }
+
+    /// Bytes of frames kept in memory because the disk would not take them.
+    pub(crate) fn kept(&self) -> usize {
+        self.unwritten.len()
+    }
+
+    /// Writes whole frames. On an error the file is cut back to a frame's end and the rest kept.
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.refused() {
+            self.unwritten.extend_from_slice(bytes);
+            return Ok(());
+        }
+        let (written, result) = self.write(bytes);
+        if result.is_err() {
+            self.unwritten.extend_from_slice(&bytes[written..]);
+        }
+        result
+    }
+
+    /// Tries once more to write what was kept.
+    pub(crate) fn retry(&mut self) -> Result<()> {
+        if !self.refused() {
+            return Ok(());
+        }
+        let kept = std::mem::take(&mut self.unwritten);
+        let (written, result) = self.write(&kept);
+        self.unwritten = kept;
+        self.unwritten.drain(..written);
+        result
+    }
+
+    /// Writes one frame ahead of everything that was kept.
+    pub(crate) fn append_first(&mut self, bytes: &[u8]) -> Result<()> {
+        self.write(bytes).1
+    }
+
+    /// Forgets what was kept: how many records that were.
+    pub(crate) fn give_up(&mut self) -> u64 {
+        frame::whole(&std::mem::take(&mut self.unwritten)).1
+    }
+
+    /// Makes sure that it is on the disk and not only in the system's memory.
+    pub(crate) fn sync(&mut self) -> Result<()> {
+        self.file.sync_data().map_err(|source| StoreError::io(&self.path, "sync the log", source))
+    }
+
+    /// How many of `bytes` stand in whole frames after the write, and what stopped it.
+    fn write(&mut self, bytes: &[u8]) -> (usize, Result<()>) {
+        let mut written = 0;
+        let stopped = loop {
+            if written == bytes.len() {
+                self.len += written as u64;
+                return (written, Ok(()));
+            }
+            match self.file.write(&bytes[written..]) {
+                Ok(0) => break io::ErrorKind::StorageFull.into(),
+                Ok(n) => written += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break error,
+            }
+        };
+        let (whole, _) = frame::whole(&bytes[..written]);
+        self.len += whole as u64;
+        let cut = self.file.set_len(self.len).and_then(|()| self.file.seek(io::SeekFrom::Start(self.len)));
+        let error = cut.err().unwrap_or(stopped);
+        (whole, Err(StoreError::io(&self.path, "write the log", error)))
+    }
+}

@@ -1,0 +1,155 @@
+//! What stands between foreign bytes and the decoder: bounded reads, and pages checked before they are decoded.
+//!
+//! The decoder trusts page headers in places: it sizes buffers by their counts and asserts that a dictionary came
+//! first. A header is foreign bytes, so its counts are held against the column's, and the column's against a bound.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::basic::Encoding;
+use parquet::column::page::{Page, PageMetadata, PageReader};
+use parquet::errors::{ParquetError, Result};
+use parquet::file::reader::{ChunkReader, Length};
+
+/// Values of a column that one row group may hold. Our own hold two million and a row; pandas' default is a million
+/// rows, so lists of 64 still pass.
+pub(super) const GROUP_VALUES_MAX: u64 = 64 << 20;
+
+/// A file read at positions, so that threads can share it, and never past its end.
+#[derive(Clone)]
+pub(super) struct Source {
+    file: Arc<File>,
+    len: u64,
+}
+
+impl Source {
+    pub(super) fn new(file: File) -> io::Result<Source> {
+        let len = file.metadata()?.len();
+        Ok(Source { file: Arc::new(file), len })
+    }
+}
+
+impl Length for Source {
+    fn len(&self) -> u64 {
+        self.len
+    }
+}
+
+impl ChunkReader for Source {
+    type T = io::BufReader<At>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T> {
+        // Page headers are read through this: some forty bytes each.
+        Ok(io::BufReader::with_capacity(512, At { source: self.clone(), at: start }))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
+        if start.checked_add(length as u64).is_none_or(|end| end > self.len) {
+            return Err(ParquetError::EOF(format!(
+                "{length} bytes at {start} are past the end ({})",
+                self.len
+            )));
+        }
+        let mut bytes = vec![0; length];
+        self.file.read_exact_at(&mut bytes, start)?;
+        Ok(bytes.into())
+    }
+}
+
+/// A position in a [`Source`].
+pub(super) struct At {
+    source: Source,
+    at: u64,
+}
+
+impl Read for At {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.source.file.read_at(buf, self.at)?;
+        self.at += n as u64;
+        Ok(n)
+    }
+}
+
+/// Hands on the pages of a column chunk that hold what they say.
+pub(super) struct Guard {
+    pages: Box<dyn PageReader>,
+    /// Values that may still come.
+    left: u64,
+    dictionary: bool,
+}
+
+impl Guard {
+    /// `values`: what the footer says the chunk holds.
+    pub(super) fn new(pages: Box<dyn PageReader>, values: i64) -> Result<Guard> {
+        match u64::try_from(values) {
+            Ok(left) if left <= GROUP_VALUES_MAX => Ok(Guard { pages, left, dictionary: false }),
+            _ => Err(ParquetError::General(format!(
+                "a row group with {values} values in a column; this reader's bound is {GROUP_VALUES_MAX}"
+            ))),
+        }
+    }
+
+    fn check(&mut self, page: &Page) -> Result<()> {
+        let values = u64::from(page.num_values());
+        let fault = match page {
+            Page::DictionaryPage { buf, .. } => {
+                self.dictionary = true;
+                // Every plain value takes four bytes or more.
+                (values * 4 > buf.len() as u64).then_some("a dictionary with more values than bytes")
+            }
+            _ if values > self.left => Some("a page with more values than its column"),
+            _ if !self.dictionary && dictionary_encoded(page.encoding()) => {
+                Some("a page without its dictionary")
+            }
+            Page::DataPageV2 { buf, def_levels_byte_len, rep_levels_byte_len, .. }
+                if u64::from(*def_levels_byte_len) + u64::from(*rep_levels_byte_len) > buf.len() as u64 =>
+            {
+                Some("a page with more levels than bytes")
+            }
+            _ => {
+                self.left -= values;
+                None
+            }
+        };
+        match fault {
+            Some(fault) => Err(ParquetError::General(fault.into())),
+            None => Ok(()),
+        }
+    }
+}
+
+fn dictionary_encoded(encoding: Encoding) -> bool {
+    matches!(encoding, Encoding::PLAIN_DICTIONARY | Encoding::RLE_DICTIONARY)
+}
+
+impl Iterator for Guard {
+    type Item = Result<Page>;
+    fn next(&mut self) -> Option<Result<Page>> {
+        self.get_next_page().transpose()
+    }
+}
+
+impl PageReader for Guard {
+    fn get_next_page(&mut self) -> Result<Option<Page>> {
+        let page = self.pages.get_next_page()?;
+        if let Some(page) = &page {
+            self.check(page)?;
+        }
+        Ok(page)
+    }
+
+    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
+        self.pages.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> Result<()> {
+        self.pages.skip_next_page()
+    }
+
+    fn at_record_boundary(&mut self) -> Result<bool> {
+        self.pages.at_record_boundary()
+    }
+}

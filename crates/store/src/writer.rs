@@ -1,0 +1,338 @@
+//! A run being written, from the first record to the folder that everybody can read.
+//!
+//! While it goes on there is `run.json` (as it was at the start) and the log. The end is a sequence in which every
+//! step leaves a folder that reads back in full: the last manifest into the log, Parquet drafts written and synced,
+//! `server.parquet` named, `run.json` replaced, `requests.parquet` named (from here on Parquet speaks), log removed.
+
+use std::fs::{self, File};
+use std::io::Seek;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use plimsoll_model::{Attempt, Level, Manifest, RunState, Sample};
+
+use crate::error::{Result, StoreError};
+use crate::folder;
+use crate::frame::{self, Kind, Record};
+use crate::requests::RequestsFile;
+use crate::series::SeriesFile;
+use crate::sink::{Health, LogFile, LogThread, Sink};
+
+/// Writes one run folder. Dropping it without [`finish`](RunWriter::finish) leaves a folder that
+/// [`open`](crate::open) recovers.
+pub struct RunWriter {
+    dir: PathBuf,
+    manifest: Mutex<Manifest>,
+    log: LogThread,
+}
+
+impl RunWriter {
+    /// Makes the folder, which must not exist, and begins the log. `manifest.progress` becomes
+    /// [`RunState::Running`].
+    ///
+    /// # Errors
+    /// [`StoreError::Exists`], [`StoreError::DiskFull`], [`StoreError::Io`].
+    pub fn create(dir: &Path, mut manifest: Manifest) -> Result<RunWriter> {
+        folder::make(dir)?;
+        manifest.progress = RunState::Running;
+        let path = dir.join(folder::LOG);
+        let mut log = LogFile::begin(&path, folder::create_log(&path)?)?;
+        log.append(&framed(Kind::Manifest, &manifest))?;
+        folder::replace(&dir.join(folder::MANIFEST), &pretty(&manifest))?;
+        folder::make_reserve(dir)?;
+        log.sync()?;
+        folder::sync_folder(dir)?;
+        let log =
+            LogThread::start(log).map_err(|source| StoreError::io(&path, "start its writer", source))?;
+        Ok(RunWriter { dir: dir.to_path_buf(), manifest: Mutex::new(manifest), log })
+    }
+
+    /// The run folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A handle for the threads that make records.
+    pub fn sink(&self) -> Sink {
+        self.log.sink()
+    }
+
+    /// Leaves one attempt; see [`Sink::attempt`].
+    pub fn attempt(&self, attempt: &Attempt) {
+        self.sink().attempt(attempt);
+    }
+
+    /// Leaves one sample; see [`Sink::sample`].
+    pub fn sample(&self, sample: &Sample) {
+        self.sink().sample(sample);
+    }
+
+    /// How the log fares: errors, waits, losses.
+    pub fn health(&self) -> Health {
+        self.log.health()
+    }
+
+    /// Writes a level that has ended into the log and the manifest, and waits until all of it is on the disk.
+    /// Between levels nothing is being measured, so this is where the disk may be kept busy.
+    ///
+    /// # Errors
+    /// The log's first error, if it has had one.
+    pub fn level(&self, level: &Level) -> Result<()> {
+        self.lock_manifest(|manifest| put_level(&mut manifest.levels, level.clone()));
+        self.log.put(Kind::Level, &json(level));
+        self.log.flush(true);
+        self.check()
+    }
+
+    /// Changes the manifest and writes it into the log. `run.json` itself is written at the end.
+    ///
+    /// # Errors
+    /// The log's first error, if it has had one.
+    pub fn update(&self, change: impl FnOnce(&mut Manifest)) -> Result<()> {
+        let bytes = self.lock_manifest(|manifest| {
+            change(manifest);
+            json(manifest)
+        });
+        self.log.put(Kind::Manifest, &bytes);
+        self.flush()
+    }
+
+    /// The manifest as it stands, with every level reported so far.
+    pub fn manifest(&self) -> Manifest {
+        self.lock_manifest(|manifest| manifest.clone())
+    }
+
+    /// Waits until every record left before this call is in the file: a kill of this process no longer costs it.
+    ///
+    /// # Errors
+    /// The log's first error, if it has had one.
+    pub fn flush(&self) -> Result<()> {
+        self.log.flush(false);
+        self.check()
+    }
+
+    /// The attempts left so far that `want` picks, read back from the log.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]; [`StoreError::Broken`] if the log does not read back.
+    pub fn attempts(&self, want: impl Fn(&Attempt) -> bool) -> Result<Vec<Attempt>> {
+        self.log.flush(false);
+        let mut attempts = Vec::new();
+        let path = self.dir.join(folder::LOG);
+        read_log(&path, |record| {
+            if let Record::Attempt(attempt) = record
+                && want(&attempt)
+            {
+                attempts.push(attempt);
+            }
+        })?;
+        Ok(attempts)
+    }
+
+    /// Ends the run: `manifest` as the last word (`Running` becomes `Complete`; levels reported and missing from it
+    /// are added), Parquet files, `run.json`; the log goes last.
+    ///
+    /// # Errors
+    /// [`StoreError::DiskFull`] when records could not be written to the end (the run is then marked partial), or
+    /// when they are all in the log and Parquet did not fit beside it. Every error leaves a log that reads back.
+    pub fn finish(mut self, mut manifest: Manifest) -> Result<()> {
+        let reported = self.manifest();
+        for level in reported.levels {
+            if manifest.levels.iter().all(|known| known.id != level.id) {
+                put_level(&mut manifest.levels, level);
+            }
+        }
+        if manifest.progress == RunState::Running {
+            manifest.progress = RunState::Complete;
+        }
+        let path = self.dir.join(folder::LOG);
+        let Some(mut log) = self.log.stop() else {
+            return Err(StoreError::broken(
+                &path,
+                "its writer thread ended early; the records until then are there",
+            ));
+        };
+        if log.kept() > 0 {
+            self.last_word(&mut log, &manifest)?;
+        }
+        let health = self.log.health();
+        if let Some(error) = &health.error {
+            // Refused once and written after all: complete unless something had to go.
+            if health.lost > 0 {
+                let why = format!("{error}; {} records were lost", health.lost);
+                manifest.progress = RunState::Partial { why };
+            }
+        }
+        if log.append(&framed(Kind::Manifest, &manifest)).is_err() {
+            self.last_word(&mut log, &manifest)?;
+        }
+        log.sync()?;
+        let mut ended = convert(&self.dir, &path, &manifest);
+        folder::release_reserve(&self.dir);
+        if ended.as_ref().is_err_and(StoreError::is_disk_full) {
+            // The reserve was held until now: a small run may fit into it.
+            ended = convert(&self.dir, &path, &manifest);
+        }
+        if let Err(error) = ended {
+            // The log says it all; only `run.json`, for those who look at nothing else, says what is missing.
+            let why = format!("the records are in {} and not yet in Parquet: {error}", folder::LOG);
+            manifest.progress = RunState::Partial { why };
+            folder::replace(&self.dir.join(folder::MANIFEST), &pretty(&manifest))?;
+            return Err(error);
+        }
+        remove_log(&self.dir)
+    }
+
+    /// No room: gives the reserve back and spends it on saying so, then on what else still fits of the records.
+    /// All is well after all where everything fitted.
+    fn last_word(&self, log: &mut LogFile, manifest: &Manifest) -> Result<()> {
+        folder::release_reserve(&self.dir);
+        let mut manifest = manifest.clone();
+        if manifest.progress == RunState::Complete {
+            let why = self.log.health().error.unwrap_or_else(|| "no room left to write the log".into());
+            manifest.progress = RunState::Partial { why };
+        }
+        let in_log = log.append_first(&framed(Kind::Manifest, &manifest));
+        let in_json = folder::replace(&self.dir.join(folder::MANIFEST), &pretty(&manifest));
+        let written = log.retry();
+        self.log.lost(log.give_up());
+        in_log.and(in_json).and(written).and(log.sync())
+    }
+
+    fn check(&self) -> Result<()> {
+        let health = self.health();
+        let path = self.dir.join(folder::LOG);
+        match health.error {
+            None => Ok(()),
+            Some(_) if health.disk_full => Err(StoreError::DiskFull {
+                path,
+                doing: "write the log",
+                source: std::io::ErrorKind::StorageFull.into(),
+            }),
+            Some(what) => Err(StoreError::broken(&path, what)),
+        }
+    }
+
+    fn lock_manifest<T>(&self, act: impl FnOnce(&mut Manifest) -> T) -> T {
+        act(&mut self.manifest.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Adds a level, or replaces the one of the same number; in order of number.
+pub(crate) fn put_level(levels: &mut Vec<Level>, level: Level) {
+    match levels.binary_search_by_key(&level.id, |known| known.id) {
+        Ok(at) => levels[at] = level,
+        Err(at) => levels.insert(at, level),
+    }
+}
+
+/// The two Parquet files of a folder on their way from draft to name.
+pub(crate) struct Drafts {
+    dir: PathBuf,
+    requests: RequestsFile,
+    series: Option<SeriesFile>,
+}
+
+impl Drafts {
+    /// Begins both in `dir`; the series only once there is a sample.
+    pub(crate) fn begin(dir: &Path) -> Result<Drafts> {
+        let requests = RequestsFile::create(&folder::draft(&dir.join(folder::REQUESTS)))?;
+        Ok(Drafts { dir: dir.to_path_buf(), requests, series: None })
+    }
+
+    pub(crate) fn attempt(&mut self, attempt: Attempt) -> Result<()> {
+        self.requests.push(attempt)
+    }
+
+    pub(crate) fn sample(&mut self, sample: Sample) -> Result<()> {
+        if self.series.is_none() {
+            self.series = Some(SeriesFile::create(&folder::draft(&self.dir.join(folder::SERIES)))?);
+        }
+        match &mut self.series {
+            Some(series) => series.push(sample),
+            None => Ok(()),
+        }
+    }
+
+    /// Closes and syncs both, then names them around `run.json`: `requests.parquet` comes last and commits.
+    pub(crate) fn publish(self, manifest: &Manifest) -> Result<()> {
+        let has_series = self.series.is_some();
+        self.requests.close()?;
+        if let Some(series) = self.series {
+            series.close()?;
+        }
+        if has_series {
+            folder::publish(&self.dir.join(folder::SERIES))?;
+        }
+        folder::replace(&self.dir.join(folder::MANIFEST), &pretty(manifest))?;
+        folder::publish(&self.dir.join(folder::REQUESTS))
+    }
+
+    /// Removes what an attempt that failed has left.
+    pub(crate) fn discard(dir: &Path) {
+        for name in [folder::REQUESTS, folder::SERIES] {
+            let _ = fs::remove_file(folder::draft(&dir.join(name)));
+        }
+    }
+}
+
+/// Log to Parquet, in one pass and bounded memory.
+fn convert(dir: &Path, log: &Path, manifest: &Manifest) -> Result<()> {
+    let pass = || -> Result<()> {
+        let mut drafts = Drafts::begin(dir)?;
+        let mut failed = Ok(());
+        read_log(log, |record| {
+            if failed.is_ok() {
+                failed = match record {
+                    Record::Attempt(attempt) => drafts.attempt(attempt),
+                    Record::Sample(sample) => drafts.sample(sample),
+                    Record::Level(_) | Record::Manifest(_) => Ok(()),
+                };
+            }
+        })?;
+        failed?;
+        drafts.publish(manifest)
+    };
+    pass().inspect_err(|_| Drafts::discard(dir))
+}
+
+/// Reads a log that must be whole.
+fn read_log(path: &Path, mut each: impl FnMut(Record)) -> Result<()> {
+    let io = |source| StoreError::io(path, "read the log", source);
+    let mut file = File::open(path).map_err(io)?;
+    let len = file.seek(std::io::SeekFrom::End(0)).map_err(io)?;
+    file.rewind().map_err(io)?;
+    let tail = frame::read(file, len, |record| {
+        each(record);
+        Ok::<(), std::io::Error>(())
+    })
+    .map_err(io)?;
+    if tail.damaged {
+        return Err(StoreError::broken(path, format!("the record at byte {} does not read back", tail.good)));
+    }
+    Ok(())
+}
+
+/// The log has said all it had to say.
+pub(crate) fn remove_log(dir: &Path) -> Result<()> {
+    let path = dir.join(folder::LOG);
+    fs::remove_file(&path).map_err(|source| StoreError::io(&path, "remove the log", source))?;
+    folder::sync_folder(dir)
+}
+
+fn framed(kind: Kind, manifest: &Manifest) -> Vec<u8> {
+    let mut buf = Vec::new();
+    frame::append(&mut buf, kind, |buf| buf.extend_from_slice(&json(manifest)));
+    buf
+}
+
+fn json(value: &impl serde::Serialize) -> Vec<u8> {
+    // Our own types have string keys and no fallible serialisers.
+    serde_json::to_vec(value).expect("a manifest is JSON")
+}
+
+pub(crate) fn pretty(manifest: &Manifest) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec_pretty(manifest).expect("a manifest is JSON");
+    bytes.push(b'\n');
+    bytes
+}

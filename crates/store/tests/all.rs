@@ -1,0 +1,21 @@
+//! What the store promises, from the outside.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test that panics has done its work; a child reports"
+)]
+
+#[path = "all/codes.rs"]
+mod codes;
+#[path = "all/crash.rs"]
+mod crash;
+#[path = "all/folders.rs"]
+mod folders;
+#[path = "all/foreign.rs"]
+mod foreign;
+#[path = "all/full.rs"]
+mod full;
+#[path = "all/kit.rs"]
+mod kit;
+#[path = "all/python.rs"]
+mod python;

@@ -1,0 +1,237 @@
+//! What is in a folder at which moment, and what a reader makes of it.
+
+use std::fs;
+
+use plimsoll_model::*;
+use plimsoll_store::folder::{DAMAGED, LOG, MANIFEST, REQUESTS, RESERVE, SERIES};
+use plimsoll_store::{Origin, RunWriter, StoreError, open, read_manifest, replace_manifest};
+
+use crate::kit::{abandoned, answered, level, manifest, opened, written};
+
+fn names(dir: &std::path::Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn sample() -> Sample {
+    Sample { at: At(5), source: "client".into(), name: "in_flight".into(), labels: String::new(), value: 3.0 }
+}
+
+#[test]
+fn a_finished_run_is_two_or_three_files() {
+    let temp = tempfile::tempdir().unwrap();
+    let (bare, full) = (temp.path().join("deep/er/bare"), temp.path().join("full"));
+    written(&bare, &[], &[]);
+    assert_eq!(names(&bare), [REQUESTS, MANIFEST]);
+    assert_eq!(opened(&bare).attempts, []);
+    written(&full, &[answered(1, 3)], &[sample()]);
+    assert_eq!(names(&full), [REQUESTS, MANIFEST, SERIES]);
+    let run = opened(&full);
+    assert_eq!(
+        (run.origin, run.recovered, run.manifest.progress),
+        (Origin::Finished, None, RunState::Complete)
+    );
+    assert_eq!((run.attempts, run.samples), (vec![answered(1, 3)], vec![sample()]));
+}
+
+#[test]
+fn an_existing_folder_is_refused_and_left_alone() {
+    let temp = tempfile::tempdir().unwrap();
+    let error = RunWriter::create(temp.path(), manifest()).err().unwrap();
+    assert!(matches!(error, StoreError::Exists { .. }), "{error}");
+    let said = format!(
+        "{}: already exists, and a run is never overwritten; name another folder",
+        temp.path().display()
+    );
+    assert_eq!(error.to_string(), said);
+    assert_eq!(names(temp.path()), [""; 0]);
+}
+
+#[test]
+fn levels_and_changes_reach_the_manifest_whoever_reads_it() {
+    let temp = tempfile::tempdir().unwrap();
+    for (name, finish) in [("done", true), ("dead", false)] {
+        let dir = temp.path().join(name);
+        let writer = RunWriter::create(&dir, manifest()).unwrap();
+        writer.level(&level(0)).unwrap();
+        writer.update(|m| m.findings = Some(serde_json::json!({"onset": 4}))).unwrap();
+        writer.level(&level(1)).unwrap();
+        writer.level(&Level { arrivals: 9, ..level(0) }).unwrap();
+        if finish {
+            // The caller's own copy knows the findings but no levels.
+            let manifest = Manifest { levels: vec![], ..writer.manifest() };
+            writer.finish(manifest).unwrap();
+        } else {
+            drop(writer);
+        }
+        let run = opened(&dir);
+        assert_eq!(run.manifest.findings, Some(serde_json::json!({"onset": 4})));
+        assert_eq!(run.manifest.levels, [Level { arrivals: 9, ..level(0) }, level(1)]);
+    }
+}
+
+#[test]
+fn a_run_being_written_opens_as_a_snapshot_and_is_not_touched() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("r");
+    let writer = RunWriter::create(&dir, manifest()).unwrap();
+    writer.attempt(&answered(1, 2));
+    writer.flush().unwrap();
+    let before = names(&dir);
+    let run = opened(&dir);
+    assert_eq!((run.origin, run.manifest.progress), (Origin::Live, RunState::Running));
+    assert_eq!(run.recovered.as_deref(), Some("still being written; this is a snapshot"));
+    assert_eq!(run.attempts, [answered(1, 2)]);
+    assert_eq!(names(&dir), before);
+    // The writer noticed nothing.
+    writer.attempt(&answered(2, 2));
+    assert_eq!(writer.attempts(|a| a.request == 2).unwrap(), [answered(2, 2)]);
+    writer.finish(manifest()).unwrap();
+    assert_eq!(opened(&dir).attempts.len(), 2);
+}
+
+#[test]
+fn a_dead_run_is_recovered_once_and_marked_partial() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("r");
+    abandoned(&dir, &[answered(1, 2), answered(2, 2)], &[sample()]);
+    assert_eq!(names(&dir), [RESERVE, LOG, MANIFEST]);
+    let run = opened(&dir);
+    assert_eq!(run.origin, Origin::Recovered { converted: true });
+    let why = "recovered 2 attempts from the log: the run was cut off".to_owned();
+    assert_eq!(run.recovered, Some(why.clone()));
+    assert_eq!(names(&dir), [REQUESTS, MANIFEST, SERIES]);
+    let again = opened(&dir);
+    assert_eq!((again.origin, again.manifest.progress), (Origin::Finished, RunState::Partial { why }));
+    assert_eq!((again.attempts, again.samples), (run.attempts, run.samples));
+}
+
+#[test]
+fn a_torn_tail_costs_the_torn_record() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("r");
+    abandoned(&dir, &[answered(1, 2), answered(2, 2)], &[]);
+    let log = fs::read(dir.join(LOG)).unwrap();
+    fs::write(dir.join(LOG), &log[..log.len() - 7]).unwrap();
+    let run = opened(&dir);
+    assert_eq!(run.attempts, [answered(1, 2)]);
+    let said = run.recovered.unwrap();
+    assert!(said.contains("bytes of a record that was being written were dropped"), "{said}");
+    assert!(!dir.join(LOG).exists());
+}
+
+#[test]
+fn a_damaged_log_is_kept_beside_what_could_be_read() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("r");
+    abandoned(&dir, &[answered(1, 2), answered(2, 2), answered(3, 2)], &[]);
+    let mut log = fs::read(dir.join(LOG)).unwrap();
+    let at = log.len() - 100;
+    log[at] ^= 0x40;
+    fs::write(dir.join(LOG), &log).unwrap();
+    let run = opened(&dir);
+    assert!(run.attempts.len() < 3);
+    assert!(run.recovered.unwrap().contains("the log is damaged at byte"));
+    assert_eq!(fs::read(dir.join(DAMAGED)).unwrap(), log);
+    assert_eq!(opened(&dir).origin, Origin::Finished);
+}
+
+/// Every state that the sequence of a run's end can be interrupted in reads back in full.
+#[test]
+fn an_end_that_was_interrupted_reads_back_whole() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dead, done) = (temp.path().join("dead"), temp.path().join("done"));
+    abandoned(&dead, &[answered(1, 2)], &[sample()]);
+    written(&done, &[answered(1, 2)], &[sample()]);
+    let copies: [(&str, &[&str]); 4] = [
+        ("drafts", &[]),
+        ("series", &[SERIES]),
+        ("manifest", &[SERIES, MANIFEST]),
+        ("requests", &[SERIES, MANIFEST, REQUESTS]),
+    ];
+    for (stage, named) in copies {
+        let dir = temp.path().join(stage);
+        fs::create_dir(&dir).unwrap();
+        for name in [LOG, MANIFEST, RESERVE] {
+            fs::copy(dead.join(name), dir.join(name)).unwrap();
+        }
+        fs::write(dir.join(format!("{REQUESTS}.draft")), b"half a file").unwrap();
+        for name in named {
+            fs::copy(done.join(name), dir.join(name)).unwrap();
+        }
+        let run = opened(&dir);
+        assert_eq!((run.attempts, run.samples), (vec![answered(1, 2)], vec![sample()]), "{stage}");
+        assert!(!dir.join(LOG).exists() && !dir.join(RESERVE).exists(), "{stage}");
+        assert_eq!(opened(&dir).origin, Origin::Finished, "{stage}");
+    }
+}
+
+#[test]
+fn what_is_no_run_is_said_in_one_line() {
+    let temp = tempfile::tempdir().unwrap();
+    let said = |error: StoreError| {
+        let said = error.to_string();
+        assert!(!said.contains('\n'), "{said}");
+        said.replace(&temp.path().display().to_string(), "")
+    };
+    assert_eq!(
+        said(open(&temp.path().join("none")).unwrap_err()),
+        "/none: not a run folder: run.json is missing"
+    );
+    fs::write(temp.path().join(MANIFEST), b"{\"schema\": 1}").unwrap();
+    assert_eq!(said(open(temp.path()).unwrap_err()), ": not a run folder: requests.parquet is missing");
+    fs::write(temp.path().join(REQUESTS), b"PAR1").unwrap();
+    assert!(said(open(temp.path()).unwrap_err()).starts_with("/run.json: missing field"));
+    fs::write(temp.path().join(MANIFEST), b"{\"schema\": 99, \"new\": []}").unwrap();
+    let newer = open(temp.path()).unwrap_err();
+    assert!(matches!(newer, StoreError::Schema { found: 99, known: 1, .. }), "{newer}");
+}
+
+#[test]
+fn findings_may_be_replaced_in_a_finished_run_only() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("r");
+    written(&dir, &[], &[]);
+    let mut manifest = read_manifest(&dir).unwrap();
+    manifest.findings = Some(serde_json::json!([1]));
+    replace_manifest(&dir, &manifest).unwrap();
+    assert_eq!(read_manifest(&dir).unwrap(), manifest);
+    assert_eq!(names(&dir), [REQUESTS, MANIFEST]);
+    assert!(replace_manifest(temp.path(), &manifest).is_err());
+}
+
+#[test]
+fn records_after_the_end_are_counted_not_kept() {
+    let temp = tempfile::tempdir().unwrap();
+    let writer = RunWriter::create(&temp.path().join("r"), manifest()).unwrap();
+    let sink = writer.sink();
+    sink.attempt(&answered(1, 0));
+    writer.finish(manifest()).unwrap();
+    sink.attempt(&answered(2, 0));
+    assert_eq!(sink.health().lost, 1);
+    assert_eq!(opened(&temp.path().join("r")).attempts.len(), 1);
+}
+
+#[test]
+fn many_threads_share_a_log() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("r");
+    let writer = RunWriter::create(&dir, manifest()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let sink = writer.sink();
+            scope.spawn(move || (0..2_000).for_each(|i| sink.attempt(&answered(thread * 10_000 + i, 3))));
+        }
+    });
+    writer.finish(manifest()).unwrap();
+    let mut got = opened(&dir).attempts;
+    // Each thread's own order is kept.
+    for thread in 0..8u64 {
+        assert!(got.iter().map(|a| a.request).filter(|r| r / 10_000 == thread).is_sorted());
+    }
+    got.sort_by_key(|a| a.request);
+    let want = (0..8).flat_map(|thread| (0..2_000).map(move |i| answered(thread * 10_000 + i, 3)));
+    assert!(got.into_iter().eq(want));
+}

@@ -1,0 +1,241 @@
+//! The small language of these tests: arbitrary records, plain ones, a manifest, a child process.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use plimsoll_model::*;
+use plimsoll_store::{Run, RunWriter, open};
+use proptest::prelude::*;
+
+/// A manifest with nothing special in it.
+pub fn manifest() -> Manifest {
+    Manifest {
+        schema: run::SCHEMA_VERSION,
+        tool: "plimsoll test".into(),
+        kind: "run".into(),
+        id: "00000000deadbeef".into(),
+        progress: RunState::Running,
+        clock: ClockAnchor { monotonic_ns: 1, realtime_ns: 2 },
+        seed: u64::MAX,
+        nonce: 7,
+        reproduce: "plimsoll run URL --rate 12/s".into(),
+        host: Host::default(),
+        target: Fingerprint { url: "http://h/v1".into(), facts: [("model".to_string(), None)].into() },
+        scenario: serde_json::json!({"seed": 7, "rate": "12/s"}),
+        levels: vec![],
+        findings: None,
+    }
+}
+
+/// A level that ended.
+pub fn level(id: u32) -> Level {
+    Level {
+        id,
+        traffic: "steady".into(),
+        purpose: "run".into(),
+        load: Load::Open { rate_per_s: 12.5 },
+        start: At(0),
+        stop: At(60_000_000_000),
+        drained: At(61_000_000_000),
+        ended_by: EndedBy::Complete,
+        arrivals: 750,
+        schedule_hash: "0123456789abcdef".into(),
+        generator: GeneratorHealth::default(),
+    }
+}
+
+/// An answer of `events` tokens, 20 ms apart, whose numbers differ from request to request.
+pub fn answered(request: u64, events: usize) -> Attempt {
+    let due = At(request as i64 * 1_000_003);
+    let sent = due + Span(31_000 + (request as i64 * 7_919) % 20_000);
+    let events: Vec<Event> = (0..events)
+        .map(|i| Event {
+            offset: Span(
+                50_000_000 + i as i64 * 20_000_000 + (request as i64 * 31 + i as i64 * 17) % 100_000,
+            ),
+            user_delay_ns: 9_000 + ((request as u32).wrapping_mul(17) + i as u32 * 29) % 8_000,
+            tokens: 1,
+            kind: EventKind::Content,
+            coalesced: i % 11 == 10,
+        })
+        .collect();
+    let last = events.last().map(|e| sent + e.offset);
+    Attempt {
+        request,
+        attempt: 0,
+        level: 1,
+        session: None,
+        turn: 0,
+        class: 0,
+        due,
+        sent: Some(sent),
+        connected: Some(At(-5_000_000)),
+        first_byte: events.first().map(|e| sent + e.offset),
+        first_token: events.first().map(|e| sent + e.offset),
+        first_visible: events.first().map(|e| sent + e.offset),
+        last_token: last,
+        end: Some(last.unwrap_or(sent) + Span(40_000)),
+        kernel_stamps: true,
+        asked_prompt: 512,
+        asked_output: events.len() as u32,
+        prompt_blocks: vec![],
+        bytes_out: 900 + request % 64,
+        bytes_in: 4_000 + request % 256,
+        connection: Some((request % 500) as u32),
+        reused: true,
+        outcome: Outcome::FINISHED,
+        answer: Answer {
+            status: Some(200),
+            finish_reason: Some("length".into()),
+            tokens: Tokens {
+                prompt: Some(512),
+                output: Some(events.len() as u32),
+                reasoning: None,
+                cached: None,
+                rule: TokensRule::UsageTotal,
+            },
+            ..Answer::default()
+        },
+        events,
+    }
+}
+
+/// Any attempt at all, every field anywhere in its range.
+pub fn attempts() -> impl Strategy<Value = Attempt> {
+    let at = || prop_oneof![any::<i64>(), 0..10_000_000_000i64].prop_map(At);
+    let text = || proptest::option::of("\\PC{0,12}");
+    let event = (any::<i64>(), any::<u32>(), any::<u16>(), 0..10u8, any::<bool>(), 0..4u8).prop_map(
+        |(offset, delay, tokens, kind, coalesced, small)| Event {
+            offset: Span(offset),
+            user_delay_ns: if small & 1 == 0 { delay } else { 0 },
+            tokens: if small & 2 == 0 { tokens } else { tokens % 3 },
+            kind: EventKind::from_u8(kind).unwrap(),
+            coalesced,
+        },
+    );
+    let ids = (any::<u64>(), any::<u16>(), any::<u32>(), any::<Option<u64>>(), any::<u16>(), any::<u16>());
+    let stamps = (at(), proptest::collection::vec(proptest::option::of(at()), 7));
+    let lists = (
+        proptest::collection::vec(event, 0..8),
+        proptest::collection::vec(any::<u64>(), 0..4),
+        proptest::collection::vec(("\\PC{0,8}", any::<i64>()), 0..3),
+    );
+    let sizes = (any::<[u32; 2]>(), any::<[u64; 2]>(), any::<Option<u32>>(), any::<[bool; 3]>());
+    let outcome = (0..14usize, 0..4usize);
+    let answer = (
+        any::<Option<u16>>(),
+        proptest::collection::vec(any::<Option<u32>>(), 4),
+        0..4usize,
+        0..5usize,
+        any::<Option<i64>>(),
+        (text(), text(), text(), text()),
+    );
+    (ids, stamps, lists, sizes, outcome, answer).prop_map(
+        |(ids, (due, stamps), (events, blocks, stages), sizes, outcome, answer)| {
+            let rules = [
+                TokensRule::Unknown,
+                TokensRule::UsageRunning,
+                TokensRule::UsageTotal,
+                TokensRule::Tokeniser,
+            ];
+            let broken = [Broken::Empty, Broken::Repeated, Broken::CutShort, Broken::TooLong];
+            let (finish_reason, error, replica, text) = answer.5;
+            Attempt {
+                request: ids.0,
+                attempt: ids.1,
+                level: ids.2,
+                session: ids.3,
+                turn: ids.4,
+                class: ids.5,
+                due,
+                sent: stamps[0],
+                connected: stamps[1],
+                first_byte: stamps[2],
+                first_token: stamps[3],
+                first_visible: stamps[4],
+                last_token: stamps[5],
+                end: stamps[6],
+                events,
+                kernel_stamps: sizes.3[0],
+                asked_prompt: sizes.0[0],
+                asked_output: sizes.0[1],
+                prompt_blocks: blocks,
+                bytes_out: sizes.1[0],
+                bytes_in: sizes.1[1],
+                connection: sizes.2,
+                reused: sizes.3[1],
+                outcome: Outcome::new(
+                    How::ALL[outcome.0],
+                    [By::Server, By::Network, By::Client, By::User][outcome.1],
+                    sizes.3[2],
+                ),
+                answer: Answer {
+                    status: answer.0,
+                    finish_reason,
+                    tokens: Tokens {
+                        prompt: answer.1[0],
+                        output: answer.1[1],
+                        reasoning: answer.1[2],
+                        cached: answer.1[3],
+                        rule: rules[answer.2],
+                    },
+                    broken: broken.get(answer.3).copied(),
+                    retry_after: answer.4.map(Span),
+                    error,
+                    replica,
+                    stages: stages
+                        .into_iter()
+                        .map(|(name, took)| ServerStage { name, took: Span(took) })
+                        .collect(),
+                    text,
+                },
+            }
+        },
+    )
+}
+
+/// Any sample. (Not NaN, which equals nothing; that has a test of its own.)
+pub fn samples() -> impl Strategy<Value = Sample> {
+    (
+        any::<i64>(),
+        "[a-z]{0,8}",
+        "\\PC{0,12}",
+        "\\PC{0,20}",
+        proptest::num::f64::NORMAL | proptest::num::f64::ZERO,
+    )
+        .prop_map(|(at, source, name, labels, value)| Sample { at: At(at), source, name, labels, value })
+}
+
+/// Writes a finished run of these records.
+pub fn written(dir: &Path, attempts: &[Attempt], samples: &[Sample]) {
+    let writer = RunWriter::create(dir, manifest()).unwrap();
+    attempts.iter().for_each(|attempt| writer.attempt(attempt));
+    samples.iter().for_each(|sample| writer.sample(sample));
+    let manifest = writer.manifest();
+    writer.finish(manifest).unwrap();
+}
+
+/// Writes records and dies without a word: the log stays, unlocked.
+pub fn abandoned(dir: &Path, attempts: &[Attempt], samples: &[Sample]) {
+    let writer = RunWriter::create(dir, manifest()).unwrap();
+    attempts.iter().for_each(|attempt| writer.attempt(attempt));
+    samples.iter().for_each(|sample| writer.sample(sample));
+    writer.flush().unwrap();
+}
+
+/// Opens, or says why not.
+pub fn opened(dir: &Path) -> Run {
+    open(dir).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// This test binary once more, running only `test` with `var` set: the body of that test is then the child's.
+pub fn child(test: &str, var: &str, value: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(var, value)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}

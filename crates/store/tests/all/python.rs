@@ -1,0 +1,86 @@
+//! The files as others read them: pyarrow, where there is one.
+
+use std::process::Command;
+
+use plimsoll_model::*;
+
+use crate::kit::{answered, written};
+
+const SCRIPT: &str = r#"
+import json, sys
+import pyarrow.parquet as pq
+requests = pq.read_table(sys.argv[1] + "/requests.parquet")
+series = pq.read_table(sys.argv[1] + "/server.parquet")
+print(json.dumps({
+    "columns": requests.column_names,
+    "types": {name: str(requests.schema.field(name).type) for name in
+        ["request", "session", "due_ns", "event_offset_ns", "event_kind", "event_coalesced", "outcome", "stage_name"]},
+    "rows": requests.slice(0, 3).to_pylist(),
+    "offset_sum": sum(sum(x) for x in requests["event_offset_ns"].to_pylist()),
+    "kinds": pq.read_schema(sys.argv[1] + "/requests.parquet").metadata[b"plimsoll.event_kinds"].decode(),
+    "series": series.to_pylist(),
+}))
+"#;
+
+#[test]
+fn pyarrow_reads_what_was_written() {
+    let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
+    match Command::new(&python).args(["-c", "import pyarrow.parquet"]).output() {
+        Ok(out) if out.status.success() => {}
+        _ => return println!("skipped: {python} has no pyarrow (pip install pyarrow)"),
+    }
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("r");
+    let mut attempts: Vec<Attempt> = (0..1000).map(|i| answered(i, (i % 6) as usize)).collect();
+    attempts[0].session = Some(u64::MAX);
+    attempts[0].answer.text = Some("naïve ✓".into());
+    attempts[0].answer.stages = vec![ServerStage { name: "queue".into(), took: Span(-1) }];
+    attempts[1].outcome = Outcome::new(How::Timeout, By::Client, true);
+    attempts[1].end = None;
+    let samples =
+        [Sample { at: At(-4), source: "gpu".into(), name: "p".into(), labels: "".into(), value: 0.5 }];
+    written(&dir, &attempts, &samples);
+    let out = Command::new(&python).args(["-c", SCRIPT]).arg(&dir).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let got: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+
+    assert_eq!(got["columns"].as_array().unwrap().len(), 44);
+    assert_eq!(
+        got["types"],
+        serde_json::json!({
+            "request": "uint64", "session": "uint64", "due_ns": "int64",
+            "event_offset_ns": "list<element: int64 not null>", "event_kind": "list<element: uint8 not null>",
+            "event_coalesced": "list<element: bool not null>", "outcome": "string",
+            "stage_name": "list<element: string not null>",
+        })
+    );
+    let rows = &got["rows"];
+    assert_eq!(rows[0]["session"], u64::MAX);
+    assert_eq!(rows[0]["text"], "naïve ✓");
+    assert_eq!((&rows[0]["stage_name"][0], &rows[0]["stage_ns"][0]), (&"queue".into(), &(-1).into()));
+    assert_eq!(rows[0]["event_offset_ns"], serde_json::json!([]));
+    assert_eq!(rows[1]["session"], serde_json::Value::Null);
+    assert_eq!((&rows[1]["outcome"], &rows[1]["outcome_by"]), (&"timeout".into(), &"client".into()));
+    assert_eq!(rows[1]["end_ns"], serde_json::Value::Null);
+    for (i, attempt) in attempts.iter().take(3).enumerate() {
+        let row = &rows[i];
+        assert_eq!(row["request"], attempt.request);
+        assert_eq!(row["due_ns"], attempt.due.0);
+        assert_eq!(row["sent_ns"], attempt.sent.unwrap().0);
+        let of = |get: fn(&Event) -> serde_json::Value| -> serde_json::Value {
+            attempt.events.iter().map(get).collect()
+        };
+        assert_eq!(row["event_offset_ns"], of(|e| e.offset.0.into()));
+        assert_eq!(row["event_kind"], of(|e| (e.kind as u8).into()));
+        assert_eq!(row["event_tokens"], of(|e| e.tokens.into()));
+        assert_eq!(row["event_coalesced"], of(|e| e.coalesced.into()));
+        assert_eq!(row["event_user_delay_ns"], of(|e| e.user_delay_ns.into()));
+    }
+    let sum: i64 = attempts.iter().flat_map(|a| &a.events).map(|e| e.offset.0).sum();
+    assert_eq!(got["offset_sum"], sum);
+    assert_eq!(got["kinds"], "content,reasoning,tool_call,role,empty,finish,usage,error,done,body");
+    assert_eq!(
+        got["series"],
+        serde_json::json!([{"at_ns": -4, "source": "gpu", "name": "p", "labels": "", "value": 0.5}])
+    );
+}
