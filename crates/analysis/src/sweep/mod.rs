@@ -1,0 +1,472 @@
+//! The sweep: a stepper that asks for one level after another until the lines are narrow enough or the time is up.
+//!
+//! Results in, next experiment out; it has no clock and starts nothing, so that a live endpoint and a simulated one
+//! are driven by the same code. Phases: concurrency 1 (what the target costs without contention), a closed-loop ladder
+//! (a closed loop cannot overload, and its throughput ends at the capacity), then open-loop levels: a first set in
+//! random order, then one at a time where they tell most, and at last the hold. Plain bisection on latency lost: it
+//! needs a ceiling, and its every step trusts one noisy level.
+
+mod place;
+mod preview;
+mod spec;
+
+pub use preview::{CAPACITIES, Preview, PreviewAt, Price};
+pub use spec::{Experiment, Next, Progress, SweepError, SweepSpec};
+
+use std::collections::VecDeque;
+
+use plimsoll_model::{Attempt, Level, Load, Sample, Span};
+
+use crate::findings::{Findings, LevelFinding, Line};
+use crate::lines::{self, LineSpec, Observed};
+use crate::whole;
+use place::{Board, Known, first_loads};
+
+/// Share of the search time for concurrency 1. A p99 there needs a thousand requests one after another; where this
+/// does not do, the lightest open-loop level stands in.
+pub(crate) const BASELINE_SHARE: f64 = 0.10;
+/// Share of the search time for the first look at concurrency 1.
+const PROBE_SHARE: f64 = 0.01;
+/// Share of the search time for the ladder, at most.
+pub(crate) const LADDER_SHARE: f64 = 0.15;
+/// Open-loop levels per kind of traffic that the time is cut for. More come where levels need less than their share.
+pub(crate) const LEVELS_PLANNED: u32 = 11;
+/// Mean load of the open-loop levels as a share of the capacity, from above.
+pub(crate) const NEAR: f64 = 1.0;
+/// Requests at concurrency 1 beyond which its p99 is exact enough: 3 % for exponential latencies.
+const BASELINE_ENOUGH: f64 = 4_000.0;
+/// Completions that tell a rung's throughput to 2 %.
+const RUNG_COMPLETIONS: f64 = 3_000.0;
+/// Factor between rungs. Doubling would spend half the ladder far below the capacity.
+const RUNG_FACTOR: u32 = 4;
+/// Growth of throughput from rung to rung under which the ladder ends.
+const RUNG_GROWTH: f64 = 1.05;
+/// Fewest completions on a planned level for the full first set.
+const FEW: f64 = 400.0;
+/// Most levels per kind of traffic, whatever the time: what is not found by then is not found by more.
+const MOST_LEVELS: usize = 40;
+/// Redraws while searching, and for the final findings.
+const REDRAWS: (usize, usize) = (120, 800);
+
+/// One sweep.
+pub struct Sweep {
+    spec: SweepSpec,
+    observed: Vec<Observed>,
+    asked: Option<Experiment>,
+    phase: Phase,
+    kind: usize,
+    spent: Span,
+    requests: u64,
+    failed: u64,
+    /// First open-loop loads still to be run.
+    first: VecDeque<f64>,
+    /// Time at which the search of the present kind of traffic ends.
+    kind_ends: Span,
+}
+
+/// Where a sweep is.
+#[derive(Clone, PartialEq, Debug)]
+enum Phase {
+    Probe,
+    Baseline,
+    Ladder(u32),
+    First,
+    Search,
+    Hold,
+    Done(String),
+}
+
+impl Sweep {
+    /// A sweep that has run nothing yet.
+    ///
+    /// # Errors
+    /// The first field of the spec that makes no sense.
+    pub fn new(spec: SweepSpec) -> Result<Sweep, SweepError> {
+        spec.check()?;
+        Ok(Sweep {
+            spec,
+            observed: Vec::new(),
+            asked: None,
+            phase: Phase::Probe,
+            kind: 0,
+            spent: Span::ZERO,
+            requests: 0,
+            failed: 0,
+            first: VecDeque::new(),
+            kind_ends: Span::ZERO,
+        })
+    }
+
+    /// What to do next. Asking again without [`observe`](Sweep::observe) gives the same answer.
+    pub fn next(&mut self) -> Next {
+        loop {
+            if let Some(asked) = &self.asked {
+                return Next::Run(asked.clone());
+            }
+            if let Phase::Done(why) = &self.phase {
+                return Next::Done { why: why.clone() };
+            }
+            match self.wanted() {
+                Some(experiment) => self.asked = self.within_ceilings(experiment),
+                None => continue,
+            }
+        }
+    }
+
+    /// Takes the result of the level that [`next`](Sweep::next) asked for: its records and samples (those of other
+    /// levels are passed over).
+    pub fn observe(&mut self, level: &Level, attempts: &[Attempt], samples: &[Sample]) -> LevelFinding {
+        let own: Vec<&Attempt> = attempts.iter().filter(|a| a.level == level.id).collect();
+        let samples: Vec<&Sample> =
+            samples.iter().filter(|s| s.at >= level.start && s.at < level.drained).collect();
+        let observed = Observed::new(level, &own, &samples, self.spec.budget.as_ref());
+        let finding = observed.finding.clone();
+        self.asked = None;
+        self.spent += level.drained.max(level.stop) - level.start;
+        self.requests += own.len() as u64;
+        self.failed += finding.summary.counts.failed;
+        self.observed.push(observed);
+        self.advance(level);
+        finding
+    }
+
+    /// Ends the sweep early (the person asked); the findings stand on what there is.
+    pub fn stop(&mut self, why: &str) {
+        self.asked = None;
+        self.phase = Phase::Done(why.to_owned());
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        let phase = match &self.phase {
+            Phase::Probe | Phase::Baseline => "one at a time",
+            Phase::Ladder(_) => "looking for the capacity",
+            Phase::First => "drawing the curve",
+            Phase::Search => "closing in on the lines",
+            Phase::Hold => "holding the line",
+            Phase::Done(_) => "done",
+        };
+        Progress {
+            spent_s: self.spent.as_secs_f64(),
+            time_s: self.spec.time.as_secs_f64(),
+            levels: self.observed.len(),
+            requests: self.requests,
+            phase: format!("{}: {phase}", self.traffic()),
+        }
+    }
+
+    /// Everything found so far.
+    pub fn findings(&self) -> Findings {
+        whole::findings(&self.observed, &self.line_spec(REDRAWS.1), true)
+    }
+
+    fn line_spec(&self, replicates: usize) -> LineSpec {
+        line_spec(&self.spec, replicates)
+    }
+
+    fn traffic(&self) -> &str {
+        self.spec.traffic.get(self.kind).map_or("", String::as_str)
+    }
+
+    // -------------------------------------------------------------------------------- phases
+
+    /// The next experiment of the present phase, or `None` after moving on to another.
+    fn wanted(&mut self) -> Option<Experiment> {
+        match self.phase.clone() {
+            Phase::Probe => Some(self.baseline(PROBE_SHARE)),
+            Phase::Baseline => Some(self.baseline(BASELINE_SHARE)),
+            Phase::Ladder(concurrency) => Some(self.rung(concurrency)),
+            Phase::First => self.first_level(),
+            Phase::Search => self.search_level(),
+            Phase::Hold => self.hold_level(),
+            Phase::Done(_) => None,
+        }
+    }
+
+    /// Moves on after a result.
+    fn advance(&mut self, level: &Level) {
+        let finished = self.observed.last().map_or(0, |o| o.finding.summary.counts.finished);
+        use plimsoll_model::EndedBy::{Ceiling, Complete, DrainLimit, Errors, User, UserNow};
+        match level.ended_by {
+            User | UserNow => return self.finish("stopped by the user"),
+            Errors => return self.finish("too many errors"),
+            Ceiling => return self.finish("a ceiling was reached"),
+            Complete | DrainLimit => {}
+        }
+        if self.spec.max_errors.is_some_and(|most| self.failed > most) {
+            return self.finish("too many requests failed");
+        }
+        match self.phase {
+            Phase::Probe if finished == 0 => self.finish("nothing finished at concurrency 1"),
+            Phase::Probe => self.phase = Phase::Baseline,
+            Phase::Baseline => self.phase = Phase::Ladder(RUNG_FACTOR),
+            Phase::Ladder(concurrency) => self.climb(concurrency),
+            Phase::Hold => self.next_kind(),
+            Phase::First | Phase::Search | Phase::Done(_) => {}
+        }
+    }
+
+    fn finish(&mut self, why: &str) {
+        self.phase = Phase::Done(why.to_owned());
+    }
+
+    fn search_time(&self) -> Span {
+        Span(self.spec.time.0 - self.spec.hold.0 * self.spec.traffic.len() as i64)
+    }
+
+    /// One request at a time: first a look at how long one takes, then as many as are enough.
+    fn baseline(&self, share: f64) -> Experiment {
+        let most = self.search_time().as_secs_f64() * share;
+        let enough = self.last_closed().map_or(f64::INFINITY, |(_, rate)| BASELINE_ENOUGH / rate.max(1e-9));
+        self.experiment("baseline", Load::Closed { concurrency: 1 }, enough.min(most))
+    }
+
+    /// One rung: long enough for its completions and for every request to come round a few times.
+    fn rung(&self, concurrency: u32) -> Experiment {
+        let most = self.search_time().as_secs_f64() * LADDER_SHARE / 3.0;
+        let (before, rate) = self.last_closed().unwrap_or((1, 1.0));
+        let turnaround = f64::from(before) / rate.max(1e-9);
+        // Past the capacity a request waits in proportion to the concurrency.
+        let round = turnaround * f64::from(concurrency) / f64::from(before).max(1.0);
+        let window =
+            (RUNG_COMPLETIONS / rate).max(4.0 * round).max(4.0 * turnaround).min(most).max(most / 4.0);
+        self.experiment("ladder", Load::Closed { concurrency }, window.min(most))
+    }
+
+    fn climb(&mut self, concurrency: u32) {
+        let mut rates = self.closed();
+        let Some((_, here)) = rates.pop() else { return self.open_loop() };
+        let before = rates.iter().map(|r| r.1).fold(0.0, f64::max);
+        let ladder_time = self.search_time().as_secs_f64() * (BASELINE_SHARE + LADDER_SHARE);
+        let next = concurrency.saturating_mul(RUNG_FACTOR);
+        // Throughput grows at most as fast as concurrency.
+        let fastest = here * f64::from(next) / f64::from(concurrency);
+        let safe = self.spec.max_rate.is_none_or(|most| fastest <= most);
+        let time_left = self.spent.as_secs_f64() < ladder_time;
+        if here < RUNG_GROWTH * before || next > self.spec.max_concurrency || !safe || !time_left {
+            return self.open_loop();
+        }
+        self.phase = Phase::Ladder(next);
+    }
+
+    /// (concurrency, finished per second) of the closed-loop levels, in order of execution.
+    fn closed(&self) -> Vec<(u32, f64)> {
+        self.observed
+            .iter()
+            .filter_map(|o| match o.level.load {
+                Load::Closed { concurrency } => {
+                    let summary = &o.finding.summary;
+                    // Where nothing ended inside a short window, how long one took says the same.
+                    let by_latency =
+                        summary.latency.e2e.mean_finite_s.map(|s| f64::from(concurrency) / s.max(1e-9));
+                    Some((concurrency, summary.rates.achieved_per_s.value().or(by_latency)?))
+                }
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn last_closed(&self) -> Option<(u32, f64)> {
+        self.closed().pop()
+    }
+
+    /// Starts the open-loop levels of the present kind of traffic.
+    fn open_loop(&mut self) {
+        let capacity = self.capacity();
+        if !(capacity > 0.0) {
+            return self.finish("nothing finished on the ladder");
+        }
+        let left = self.search_time() - self.spent;
+        let kinds_left = (self.spec.traffic.len() - self.kind) as i64;
+        self.kind_ends = self.spent + Span(left.0.max(0) / kinds_left.max(1));
+        let few = capacity * self.level_s() < FEW;
+        self.first = first_loads(capacity, few, self.spec.max_rate, self.spec.seed, self.kind as u64).into();
+        self.phase = Phase::First;
+    }
+
+    fn first_level(&mut self) -> Option<Experiment> {
+        match self.first.pop_front() {
+            Some(load) => self.open_level("curve", load, 1.0),
+            None => {
+                self.phase = Phase::Search;
+                None
+            }
+        }
+    }
+
+    /// Where it tells most, or on to the hold.
+    fn search_level(&mut self) -> Option<Experiment> {
+        let here: Vec<&Observed> = self.of_kind();
+        if here.len() >= MOST_LEVELS {
+            return self.search_ends();
+        }
+        match self.most_urgent(&here) {
+            Some((urgency, load, longer)) if urgency > 1.0 => self.open_level("bisect", load, longer),
+            _ => self.search_ends(),
+        }
+    }
+
+    /// (urgency, load, how much longer than usual) of the question that is furthest from its answer.
+    fn most_urgent(&self, here: &[&Observed]) -> Option<(f64, f64, f64)> {
+        let zero = self.zero();
+        let read = lines::read(self.traffic(), here, &zero, &self.line_spec(REDRAWS.0));
+        let good = lines::usable(here);
+        let loads: Vec<f64> = good.iter().map(|o| o.rate()).collect();
+        let [(stable, unstable), (pass, fail)] = lines::brackets(&good);
+        let full = unstable.and_then(|unstable| lines::saturated(&good, unstable)).map(|full| full.value);
+        let board = Board {
+            loads: &loads,
+            capacity: full.unwrap_or_else(|| self.capacity()),
+            narrow: self.spec.narrow,
+            ceiling: self.spec.max_rate.unwrap_or(f64::INFINITY),
+        };
+        let mut wishes = vec![board.onset(known(&read.lines.onset)), board.bracket(stable, unstable, full)];
+        if let Some(line) = &read.lines.budget {
+            wishes.push(board.bracket(pass, fail, line.rate().map(|rate| rate.value)));
+        }
+        let ceiling = board.ceiling;
+        let (urgency, load) = wishes
+            .into_iter()
+            .flatten()
+            // A level at the ceiling that is there already will not say more.
+            .filter(|(_, load)| *load < 0.99 * ceiling || loads.iter().all(|l| *l < 0.98 * ceiling))
+            .max_by(|a, b| a.0.total_cmp(&b.0))?;
+        // Where earlier levels at this load decided nothing, the next one is longer.
+        let same = loads.iter().filter(|l| (**l / load - 1.0).abs() < 0.015).count();
+        Some((urgency, load, if same > 0 { 2.0 } else { 1.0 }))
+    }
+
+    fn search_ends(&mut self) -> Option<Experiment> {
+        if self.spec.hold > Span::ZERO {
+            self.phase = Phase::Hold;
+        } else {
+            self.next_kind();
+        }
+        None
+    }
+
+    fn hold_level(&mut self) -> Option<Experiment> {
+        let here = self.of_kind();
+        let read = lines::read(self.traffic(), &here, &self.zero(), &self.line_spec(REDRAWS.0));
+        match whole::line_to_hold(&read.lines) {
+            Some((_, rate_per_s)) => {
+                Some(self.experiment("hold", Load::Open { rate_per_s }, self.spec.hold.as_secs_f64()))
+            }
+            None => {
+                self.next_kind();
+                None
+            }
+        }
+    }
+
+    fn next_kind(&mut self) {
+        self.kind += 1;
+        if self.kind >= self.spec.traffic.len() {
+            self.kind = self.spec.traffic.len() - 1;
+            return self.finish("complete");
+        }
+        self.open_loop();
+    }
+
+    // -------------------------------------------------------------------------------- time and ceilings
+
+    /// Length of a planned open-loop level, s.
+    fn level_s(&self) -> f64 {
+        let kinds = self.spec.traffic.len().max(1) as f64;
+        let closed = BASELINE_SHARE + LADDER_SHARE;
+        self.search_time().as_secs_f64() * (1.0 - closed) / kinds / f64::from(LEVELS_PLANNED)
+    }
+
+    /// An open-loop level, as long as its completions need and the time allows. `None` (and on to the next phase)
+    /// where less than half a level of time is left.
+    fn open_level(&mut self, purpose: &str, load: f64, longer: f64) -> Option<Experiment> {
+        let planned = self.level_s();
+        let left = (self.kind_ends - self.spent).as_secs_f64();
+        // Light levels last no longer than those near the limit: their tails are easy.
+        let enough = self.spec.completions as f64 / load.max(0.6 * self.capacity());
+        // Slow requests need a window of several of them, whatever the rate.
+        let slow = 20.0 * self.latency_s();
+        let window = enough.max(slow).min(planned) * longer;
+        let window = window.min(left);
+        if window < 0.5 * enough.max(slow).min(planned) {
+            self.first.clear();
+            return self.search_ends();
+        }
+        Some(self.experiment(purpose, Load::Open { rate_per_s: load }, window))
+    }
+
+    /// Mean latency at concurrency 1, s.
+    fn latency_s(&self) -> f64 {
+        self.closed().first().map_or(0.0, |(concurrency, rate)| f64::from(*concurrency) / rate.max(1e-9))
+    }
+
+    fn experiment(&self, purpose: &str, load: Load, window_s: f64) -> Experiment {
+        Experiment {
+            traffic: self.traffic().to_owned(),
+            purpose: purpose.to_owned(),
+            load,
+            window: Span::from_secs_f64(window_s),
+            max_requests: self.spec.max_requests.map(|most| most.saturating_sub(self.requests)),
+        }
+    }
+
+    /// Shortens an experiment to what is left of the requests, or ends the sweep where that is too little.
+    fn within_ceilings(&mut self, mut experiment: Experiment) -> Option<Experiment> {
+        let Some(left) = experiment.max_requests else { return Some(experiment) };
+        let rate = match experiment.load {
+            Load::Open { rate_per_s } => rate_per_s,
+            Load::Closed { concurrency } | Load::Saturating { concurrency } => {
+                // As fast as it could possibly be, by what the last closed level did.
+                self.last_closed()
+                    .map_or(0.0, |(before, rate)| rate * f64::from(concurrency) / f64::from(before))
+            }
+        };
+        let wanted = rate * experiment.window.as_secs_f64();
+        if left == 0 || (wanted > 0.0 && (left as f64) < 0.3 * wanted) {
+            self.finish("the ceiling on requests is reached");
+            return None;
+        }
+        if wanted > left as f64 {
+            experiment.window = Span::from_secs_f64(left as f64 / rate);
+        }
+        Some(experiment)
+    }
+
+    // -------------------------------------------------------------------------------- views
+
+    fn of_kind(&self) -> Vec<&Observed> {
+        let kind = self.traffic();
+        self.observed.iter().filter(|o| o.level.traffic == kind).collect()
+    }
+
+    fn zero(&self) -> Vec<&Observed> {
+        self.observed.iter().filter(|o| matches!(o.level.load, Load::Closed { concurrency: 1 })).collect()
+    }
+
+    /// The capacity as the closed loops found it, requests/s.
+    fn capacity(&self) -> f64 {
+        let all: Vec<&Observed> = self.observed.iter().collect();
+        lines::ladder_capacity(&all).unwrap_or(0.0)
+    }
+}
+
+/// What the lines of a sweep are read with.
+pub(crate) fn line_spec(spec: &SweepSpec, replicates: usize) -> LineSpec {
+    LineSpec {
+        knee_factor: spec.knee_factor,
+        percentile: spec.percentile,
+        think_time_s: spec.think_time_s,
+        budget: spec.budget.clone(),
+        seed: spec.seed,
+        replicates,
+    }
+}
+
+fn known(line: &Line) -> Known {
+    match line {
+        Line::Found { rate, .. } => Known::At { value: rate.value, lower: rate.lower, upper: rate.upper },
+        Line::Above { .. } => Known::Above,
+        Line::Below { .. } => Known::Below,
+        Line::CannotTell { .. } => Known::Nothing,
+    }
+}

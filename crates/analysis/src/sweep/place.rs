@@ -1,0 +1,118 @@
+//! Where the next level tells most: the geometry of a search, free of time and ceilings.
+//!
+//! Three questions compete (onset, stability, budget); the one whose answer is furthest from narrow enough gets the
+//! next level. Spending the time evenly over a grid lost: nine tenths of a grid lie where nothing is decided.
+
+use plimsoll_math::rng::Stream;
+
+/// What is known of one line.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub enum Known {
+    /// Found, with its interval.
+    At {
+        /// Where, requests/s.
+        value: f64,
+        /// Lower end.
+        lower: f64,
+        /// Upper end; may be infinite.
+        upper: f64,
+    },
+    /// Above every level so far.
+    Above,
+    /// Below every level so far.
+    Below,
+    /// Nothing: the data refuse.
+    Nothing,
+}
+
+/// Loads of the first open-loop levels, as shares of the capacity that the ladder found: one light, to stand in for
+/// zero contention; the range in which onsets lie (M/M/c: 0.63 at two servers, 0.95 at sixteen); one over the limit.
+const FIRST: [f64; 7] = [0.2, 0.45, 0.65, 0.8, 0.9, 0.96, 1.06];
+/// The same where requests are so few that seven levels would each say nothing.
+const FIRST_FEW: [f64; 4] = [0.3, 0.65, 0.9, 1.1];
+
+/// The first open-loop loads, in the seed's order. A rising order would let drift of the target pass for an effect of
+/// load; a fixed one would repeat whatever coincidence it has.
+pub fn first_loads(capacity: f64, few: bool, max_rate: Option<f64>, seed: u64, kind: u64) -> Vec<f64> {
+    let shares: &[f64] = if few { &FIRST_FEW } else { &FIRST };
+    let ceiling = max_rate.unwrap_or(f64::INFINITY);
+    let mut loads: Vec<f64> = shares.iter().map(|share| (share * capacity).min(ceiling)).collect();
+    loads.dedup();
+    let mut stream = Stream::new(seed, "order", kind);
+    for i in (1..loads.len()).rev() {
+        loads.swap(i, stream.below(i as u64 + 1) as usize);
+    }
+    loads
+}
+
+/// Loads measured so far and what they are for.
+pub struct Board<'a> {
+    /// Usable open-loop loads, rising, requests/s.
+    pub loads: &'a [f64],
+    /// The capacity as best known, requests/s.
+    pub capacity: f64,
+    /// Width at which the onset is narrow enough, as a share.
+    pub narrow: f64,
+    /// Highest load that may be offered.
+    pub ceiling: f64,
+}
+
+/// Width of a bracket at which stability and budget lines are narrow enough: the rule of the in-flight slope has a
+/// limit of 2 % itself, so that the region in which it decides nothing is a few per cent wide.
+const BRACKET: f64 = 0.10;
+
+impl Board<'_> {
+    /// How far the onset is from narrow enough (1 = just so), and where to look next. None where nothing helps.
+    pub fn onset(&self, known: Known) -> Option<(f64, f64)> {
+        match known {
+            Known::At { value, lower, upper } => {
+                let below = self.loads.iter().copied().rfind(|load| *load < value);
+                let above = self.loads.iter().copied().find(|load| *load >= value);
+                // Between distant neighbours a straight line stands for a convex curve.
+                if let (Some(below), Some(above)) = (below, above)
+                    && above / below > 1.08
+                {
+                    let middle = value.clamp(below * 1.02, above / 1.02);
+                    return self.wish(((upper - lower) / value / self.narrow).clamp(1.5, 20.0), middle);
+                }
+                let width = (upper - lower.max(0.0)) / value / self.narrow;
+                let near = self.loads.iter().filter(|load| (**load / value - 1.0).abs() < 0.035).count();
+                // At the line itself and to both sides of it in turn: the crossing needs all three.
+                let offset = [0.0, -0.025, 0.02][near % 3];
+                self.wish(width.min(10.0), value * (1.0 + offset))
+            }
+            Known::Above => {
+                let last = self.loads.last()?;
+                self.wish(5.0, (1.1 * last).min(1.02 * self.capacity).max(1.02 * last))
+            }
+            Known::Below => self.wish(5.0, 0.6 * self.loads.first()?),
+            Known::Nothing => None,
+        }
+    }
+
+    /// The same for a bracket (last that holds, first that does not), with a point estimate where there is one.
+    pub fn bracket(&self, holds: Option<f64>, breaks: Option<f64>, value: Option<f64>) -> Option<(f64, f64)> {
+        match (holds, breaks) {
+            (Some(holds), Some(breaks)) => {
+                let width = breaks / holds - 1.0;
+                let centre = value.filter(|v| *v > holds && *v < breaks).unwrap_or((holds * breaks).sqrt());
+                let (left, right) = (centre / holds, breaks / centre);
+                // Half the wanted width to the side that is further off; the very centre would decide nothing.
+                let aim = if left > right {
+                    (centre * (1.0 - 0.4 * BRACKET)).max(holds * left.powf(0.3))
+                } else {
+                    (centre * (1.0 + 0.5 * BRACKET)).min(breaks / right.powf(0.3))
+                };
+                self.wish(width / BRACKET, aim)
+            }
+            (Some(holds), None) => self.wish(6.0, (1.15 * holds).max(1.05 * self.capacity.min(3.0 * holds))),
+            (None, Some(breaks)) => self.wish(6.0, 0.7 * breaks),
+            (None, None) => self.wish(2.0, 0.8 * self.capacity),
+        }
+    }
+
+    fn wish(&self, urgency: f64, load: f64) -> Option<(f64, f64)> {
+        let load = load.min(self.ceiling);
+        (load.is_finite() && load > 0.0).then_some((urgency, load))
+    }
+}

@@ -1,0 +1,113 @@
+//! What a sweep will cost, said before it sends anything.
+//!
+//! The target's capacity is not known yet, so that what depends on it is said for several. A preview that hid this
+//! behind one guess would be wrong by the factor between a small model and a large one.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::spec::SweepSpec;
+use super::{BASELINE_SHARE, LADDER_SHARE, LEVELS_PLANNED, NEAR};
+use crate::tail::BEYOND;
+
+/// Capacities that a preview shows where nothing is known, requests/s.
+pub const CAPACITIES: [f64; 5] = [1.0, 10.0, 100.0, 1_000.0, 10_000.0];
+
+/// What a request costs, as far as the user said.
+#[derive(Copy, Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Price {
+    /// Mean prompt tokens per request.
+    pub input_tokens: f64,
+    /// Mean output tokens per request.
+    pub output_tokens: f64,
+    /// Price of a million prompt tokens.
+    pub per_million_input: Option<f64>,
+    /// Price of a million output tokens.
+    pub per_million_output: Option<f64>,
+}
+
+/// What a sweep will take.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Preview {
+    /// The longest it takes, s; drains included, a last drain excepted.
+    pub time_s: f64,
+    /// Of that, for holding, s.
+    pub hold_s: f64,
+    /// Length of an open-loop level, s.
+    pub level_s: f64,
+    /// Open-loop levels planned per kind of traffic.
+    pub levels: u32,
+    /// The ceiling on the rate, requests/s.
+    pub max_rate: Option<f64>,
+    /// The ceiling on requests.
+    pub max_requests: Option<u64>,
+    /// What follows from several capacities.
+    pub at: Vec<PreviewAt>,
+}
+
+/// What follows if the target carries this many requests/s.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct PreviewAt {
+    /// The capacity, requests/s.
+    pub capacity_per_s: f64,
+    /// About the most requests that will be sent.
+    pub requests: u64,
+    /// Their prompt tokens.
+    pub input_tokens: u64,
+    /// Their output tokens.
+    pub output_tokens: u64,
+    /// What they cost; `None` without a price.
+    pub cost: Option<f64>,
+    /// Completions of one level near the line.
+    pub completions_per_level: u64,
+    /// Percentiles that one such level supports, were its requests independent: 0.99 means p99. Correlation near the
+    /// limit costs more, and is measured.
+    pub supports: Vec<f64>,
+}
+
+impl Preview {
+    /// The preview of a sweep. `capacities`: what the target may carry, requests/s; [`CAPACITIES`] if nothing is known.
+    pub fn new(spec: &SweepSpec, price: &Price, capacities: &[f64]) -> Preview {
+        let kinds = spec.traffic.len().max(1) as f64;
+        let hold_s = spec.hold.as_secs_f64() * kinds;
+        let search_s = (spec.time.as_secs_f64() - hold_s).max(0.0);
+        let open_s = search_s * (1.0 - BASELINE_SHARE - LADDER_SHARE);
+        let level_s = open_s / kinds / f64::from(LEVELS_PLANNED);
+        let at = capacities.iter().map(|capacity| {
+            let rate = capacity.min(spec.max_rate.unwrap_or(f64::INFINITY));
+            // All of the open loop near the line, and the ladder at the capacity: it cannot send more than that.
+            let sent = rate * (search_s * LADDER_SHARE + open_s * NEAR + hold_s)
+                + rate.min(1.0) * search_s * BASELINE_SHARE;
+            let requests = spec.max_requests.unwrap_or(u64::MAX).min(sent.ceil() as u64);
+            let tokens = |mean: f64| (mean * requests as f64) as u64;
+            let (input_tokens, output_tokens) = (tokens(price.input_tokens), tokens(price.output_tokens));
+            let paid = |tokens: u64, price: Option<f64>| price.map(|p| tokens as f64 * p / 1e6);
+            let (input_cost, output_cost) =
+                (paid(input_tokens, price.per_million_input), paid(output_tokens, price.per_million_output));
+            let completions = (rate * level_s).min(spec.completions.max(1) as f64 * 2.0);
+            PreviewAt {
+                capacity_per_s: *capacity,
+                requests,
+                input_tokens,
+                output_tokens,
+                cost: (input_cost.is_some() || output_cost.is_some())
+                    .then(|| input_cost.unwrap_or(0.0) + output_cost.unwrap_or(0.0)),
+                completions_per_level: completions as u64,
+                supports: [0.5, 0.9, 0.95, 0.99, 0.999]
+                    .into_iter()
+                    .filter(|p| completions * (1.0 - p) >= BEYOND)
+                    .collect(),
+            }
+        });
+        Preview {
+            time_s: spec.time.as_secs_f64(),
+            hold_s,
+            level_s,
+            levels: LEVELS_PLANNED,
+            max_rate: spec.max_rate,
+            max_requests: spec.max_requests,
+            at: at.collect(),
+        }
+    }
+}
