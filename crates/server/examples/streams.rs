@@ -129,6 +129,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     std::fs::remove_file(&log)?;
     let mut late = Vec::new();
     let mut due = 0u64;
+    let stamped = records.iter().filter(|record| record.arrival_kernel).count();
+    let mut taken: Vec<i64> = records.iter().map(|record| record.submitted_ns - record.arrival_ns).collect();
+    taken.sort_unstable();
     for record in &records {
         due += record.steps_ns.iter().filter(|at| (from..to).contains(*at)).count() as u64;
         let pairs = record.steps_ns.iter().zip(&record.writes_ns);
@@ -148,6 +151,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         cpu * 1e6 / received,
         cpu / wall * 100.0,
         client * 1e6 / received
+    );
+    println!(
+        "arrivals stamped by the kernel {stamped} of {}; arrival to engine: p50 {:.0} µs  p99 {:.0}",
+        records.len(),
+        quantile(&taken, 0.5),
+        quantile(&taken, 0.99)
     );
     println!(
         "step end to write: p50 {:.0} µs  p90 {:.0}  p99 {:.0}  p99.9 {:.0}  max {:.0}",

@@ -239,3 +239,17 @@ impl Metrics {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_holds_its_upper_bound() {
+        let mut histogram = Histogram::new(&[10, 20]);
+        [0, 10, 11, 20, 21].into_iter().for_each(|value| histogram.observe(value));
+        histogram.observe_ns(-5);
+        assert_eq!(histogram.counts, [3, 2, 1]);
+        assert_eq!((histogram.count(), histogram.sum), (6, 62));
+    }
+}

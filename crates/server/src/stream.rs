@@ -78,10 +78,14 @@ impl Stream {
     /// A step produced tokens.
     pub fn push(&self, due: Due) {
         let mut state = self.state.borrow_mut();
-        state.due.push_back(due);
         if self.truth.is_some() {
             state.record.step(due.step_end_ns, due.tokens);
         }
+        if !state.record.stream {
+            // A whole answer waits for the end; nobody asks for its parts.
+            return;
+        }
+        state.due.push_back(due);
         if let Some(waker) = &state.waker {
             waker.wake_by_ref();
         }

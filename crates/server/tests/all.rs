@@ -1,5 +1,6 @@
 //! The server over loopback, with a client that knows nothing but bytes.
 
+#[cfg(test)]
 mod all {
     pub mod http;
 

@@ -1,6 +1,7 @@
 //! Starting and stopping.
 
 use super::http::{Client, canned, chat, config, get, start, stuck};
+use plimsoll_model::Span;
 use plimsoll_server::{ServeError, serve};
 use plimsoll_sim::{EngineSpec, ModeSpec, QueueSpec};
 
@@ -48,4 +49,18 @@ fn what_can_be_known_before_the_start_is_said_then() {
     let mode = ModeSpec::Queue(QueueSpec { servers: 0, service: law, queue_limit: None });
     let refused = serve(config(EngineSpec { name: "test".to_owned(), mode }));
     assert!(matches!(refused, Err(ServeError::Spec(_))));
+}
+
+#[test]
+fn an_answer_without_end_does_not_outlive_the_drain_limit() {
+    let mut config = config(stuck());
+    config.limits.drain = Span::from_millis(1);
+    let running = serve(config).unwrap();
+    let mut client = Client::connect(running.addr());
+    client.post("/v1/chat/completions", "r-0-0-0", &chat(1, 5, r#","stream":true"#));
+    client.head().unwrap();
+    running.shutdown().unwrap();
+    // The role, and then the connection is gone without the end that its framing asks for.
+    assert!(client.chunk().is_some());
+    assert!(client.chunk().is_none());
 }

@@ -118,3 +118,27 @@ fn a_log_cut_short_is_read_as_far_as_it_goes() {
     assert_eq!(records.len(), 2);
     assert_eq!(read("no header\n").unwrap_err().0, 1);
 }
+
+#[test]
+fn a_client_that_does_not_read_holds_its_tokens_back_and_loses_none() {
+    // Some 6 MB, more than both sockets hold: the server has to wait for the client in the middle of a frame.
+    const TOKENS: u32 = 30_000;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("truth.jsonl");
+    let running = serve(logged(config(canned(1.0, 0.000_001)), &path)).unwrap();
+    let mut client = Client::connect(running.addr());
+    client.post("/v1/chat/completions", "slow", &chat(1, TOKENS, r#","stream":true"#));
+    client.head().unwrap();
+    // Another client is served while this one does not read.
+    assert_eq!(post(running.addr(), "/v1/chat/completions", &chat(1, 5, "")).status, 200);
+    let mut chunks = 0;
+    while client.chunk().is_some_and(|chunk| !chunk.is_empty()) {
+        chunks += 1;
+    }
+    assert_eq!(chunks, TOKENS + 2);
+    running.shutdown().unwrap();
+    let (_, records) = log(&path);
+    let slow = records.iter().find(|record| record.id.as_deref() == Some("slow")).unwrap();
+    assert_eq!((slow.steps_ns.len(), slow.writes_ns.len()), (TOKENS as usize, TOKENS as usize));
+    assert!(slow.writes_ns.is_sorted());
+}
