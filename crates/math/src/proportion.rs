@@ -1,0 +1,141 @@
+//! Shares of a whole: Clopper–Pearson bounds at real-valued counts, and what follows from them.
+//!
+//! The counts are real because correlated observations are first divided by their design effect: k of n
+//! requests over a ceiling, worth n/D independent ones, are k/D of n/D. The exact Beta bounds won over
+//! Wilson's score interval because a gate must not pass on luck at small counts: they hold their level for
+//! every true share, and at real-valued counts they are still the inverse of one distribution function.
+
+use crate::special::{beta_inc_pair, beta_inv_pair, binomial_density, normal_inv};
+
+/// A closed interval; either end may be infinite.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Interval {
+    /// The lower end.
+    pub lower: f64,
+    /// The upper end.
+    pub upper: f64,
+}
+
+impl Interval {
+    /// Whether the value lies inside, ends included.
+    pub fn contains(&self, value: f64) -> bool {
+        self.lower <= value && value <= self.upper
+    }
+}
+
+/// One-sided bounds, each at confidence 1 − alpha, for the share behind `k` of `n_eff` (Clopper and
+/// Pearson 1934): the alpha-quantile of Beta(k, n − k + 1) and the (1 − alpha)-quantile of
+/// Beta(k + 1, n − k). Both numbers may be real; `k` is held within 0 … n.
+///
+/// A ceiling on the share *passes* when the upper bound is under it and *fails* when the lower bound is
+/// over it.
+pub fn exceedance_bounds(k: f64, n_eff: f64, alpha: f64) -> (f64, f64) {
+    if n_eff.is_nan() || n_eff <= 0.0 {
+        return (0.0, 1.0);
+    }
+    let k = k.clamp(0.0, n_eff);
+    let lower = if k > 0.0 { beta_inv_pair(k, n_eff - k + 1.0, alpha, 1.0 - alpha).0 } else { 0.0 };
+    let upper = if k < n_eff { beta_inv_pair(k + 1.0, n_eff - k, 1.0 - alpha, alpha).0 } else { 1.0 };
+    (lower, upper)
+}
+
+/// Whether `k` of `n_eff` prove, at confidence 1 − alpha, a share of at most `limit`: the upper bound of
+/// [`exceedance_bounds`] is at most `limit`, asked without computing the bound.
+pub fn proves_at_most(k: f64, n_eff: f64, limit: f64, alpha: f64) -> bool {
+    k < n_eff && beta_inc_pair(k.max(0.0) + 1.0, n_eff - k.max(0.0), limit, 1.0 - limit).1 <= alpha
+}
+
+/// Whether `k` of `n_eff` prove, at confidence 1 − alpha, a share over `limit`: the lower bound of
+/// [`exceedance_bounds`] is over `limit`.
+pub fn proves_over(k: f64, n_eff: f64, limit: f64, alpha: f64) -> bool {
+    let k = k.min(n_eff);
+    k > 0.0 && beta_inc_pair(k, n_eff - k + 1.0, limit, 1.0 - limit).0 < alpha
+}
+
+/// The two-sided interval for a share at this level, (1 − level)/2 on either side.
+pub fn clopper_pearson(k: f64, n_eff: f64, level: f64) -> Interval {
+    let (lower, upper) = exceedance_bounds(k, n_eff, 0.5 * (1.0 - level));
+    Interval { lower, upper }
+}
+
+/// The smallest n at which a share seen as `share` would decide against `limit`, were it seen again: pass
+/// where it is under, fail where it is over. `None` where the two are equal or a number is out of (0, 1).
+pub fn n_to_decide(share: f64, limit: f64, alpha: f64) -> Option<f64> {
+    if !((0.0..=1.0).contains(&share) && limit > 0.0 && limit < 1.0) || share == limit {
+        return None;
+    }
+    let decided = |n: f64| {
+        if share < limit {
+            proves_at_most(share * n, n, limit, alpha)
+        } else {
+            proves_over(share * n, n, limit, alpha)
+        }
+    };
+    let mut high = 1.0;
+    while !decided(high) {
+        high *= 2.0;
+        // Shares closer than this need more requests than anyone will send.
+        if high > 1e12 {
+            return None;
+        }
+    }
+    let mut low = 0.5 * high;
+    while high - low > 0.5 {
+        let middle = 0.5 * (low + high);
+        if decided(middle) { high = middle } else { low = middle }
+    }
+    Some(high.ceil())
+}
+
+/// The difference of two independent shares, second less first: Newcombe's hybrid score interval (1998,
+/// method 10), which holds its level near 0 and 1 where the normal interval does not.
+pub fn newcombe(first: (f64, f64), second: (f64, f64), level: f64) -> Interval {
+    let z = normal_inv(0.5 + 0.5 * level);
+    let (p1, w1) = (first.0 / first.1, wilson(first, z));
+    let (p2, w2) = (second.0 / second.1, wilson(second, z));
+    let gap = p2 - p1;
+    Interval {
+        lower: gap - libm::hypot(p2 - w2.lower, w1.upper - p1),
+        upper: gap + libm::hypot(w2.upper - p2, p1 - w1.lower),
+    }
+}
+
+/// ln of the number of ways to choose k of n.
+pub fn ln_choose(n: u64, k: u64) -> f64 {
+    if k > n {
+        return f64::NEG_INFINITY;
+    }
+    let ln_factorial = |m: u64| libm::lgamma(m as f64 + 1.0);
+    ln_factorial(n) - ln_factorial(k) - ln_factorial(n - k)
+}
+
+/// P(X = k) for X binomial, to full relative precision (Loader 2000).
+pub fn binomial_pmf(k: u64, n: u64, p: f64) -> f64 {
+    if k > n {
+        return 0.0;
+    }
+    if k == 0 {
+        return libm::exp(n as f64 * libm::log1p(-p));
+    }
+    if k == n {
+        return libm::pow(p, n as f64);
+    }
+    binomial_density(k as f64, (n - k) as f64, p, 1.0 - p)
+}
+
+/// P(X ≤ k) for X binomial.
+pub fn binomial_cdf(k: u64, n: u64, p: f64) -> f64 {
+    if k >= n {
+        return 1.0;
+    }
+    beta_inc_pair(k as f64 + 1.0, (n - k) as f64, p, 1.0 - p).1
+}
+
+/// Wilson's score interval for k of n.
+fn wilson((k, n): (f64, f64), z: f64) -> Interval {
+    let p = k / n;
+    let square = z * z / n;
+    let centre = p + 0.5 * square;
+    let half = z * libm::sqrt(p * (1.0 - p) / n + 0.25 * square / n);
+    Interval { lower: (centre - half) / (1.0 + square), upper: (centre + half) / (1.0 + square) }
+}

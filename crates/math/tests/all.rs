@@ -1,0 +1,19 @@
+//! Behaviour of the numbers: against formulas, published values, other software, and queues of known law.
+
+#[path = "all/chance.rs"]
+mod chance;
+#[path = "all/quantiles.rs"]
+mod quantiles;
+#[path = "all/special.rs"]
+mod special;
+
+/// Both finite and within a relative distance, or the test fails naming what was compared.
+#[track_caller]
+fn close(what: &str, got: f64, wanted: f64, relative: f64) {
+    let gap = (got - wanted).abs();
+    assert!(
+        gap <= relative * wanted.abs(),
+        "{what}: got {got:e}, wanted {wanted:e}, off by {:e}",
+        gap / wanted.abs()
+    );
+}

@@ -1,0 +1,143 @@
+//! Order statistics, bounds and intervals: hand values, and the shown interval against the gate.
+
+use proptest::prelude::*;
+
+use plimsoll_math::proportion::*;
+use plimsoll_math::quantile::*;
+use plimsoll_math::rng::Stream;
+
+use crate::close;
+
+fn one_to(n: usize) -> Vec<f64> {
+    (1..=n).map(|v| v as f64).collect()
+}
+
+#[test]
+fn order_statistics() {
+    assert_eq!(rank(100, 0.07), 7); // 0.07 · 100 is 7.000000000000001
+    assert_eq!((rank(1, 0.5), rank(10, 0.0), rank(10, 1.0), rank(0, 0.5)), (1, 1, 10, 0));
+    assert_eq!(rank(1001, 0.99), 991);
+    let mut values = vec![3.0, f64::INFINITY, 1.0, 2.0];
+    assert_eq!(order_statistic(&mut values, 0.75), Some(3.0));
+    assert_eq!(order_statistic(&mut values, 0.76), Some(f64::INFINITY));
+    assert_eq!(order_statistic(&mut [], 0.5), None);
+    assert_eq!(of_sorted(&[], 0.5), None);
+}
+
+#[test]
+fn bounds_by_hand() {
+    // Nothing seen in n: the upper bound is 1 − alpha^(1/n), the rule of three.
+    close("0 of 300", exceedance_bounds(0.0, 300.0, 0.05).1, 1.0 - 0.05f64.powf(1.0 / 300.0), 1e-12);
+    assert_eq!(exceedance_bounds(0.0, 300.0, 0.05).0, 0.0);
+    assert_eq!(exceedance_bounds(300.0, 300.0, 0.05).1, 1.0);
+    // One of one, two-sided 90 %: Beta(1, 1) at 5 %.
+    close("1 of 1", clopper_pearson(1.0, 1.0, 0.9).lower, 0.05, 1e-12);
+    // Clopper and Pearson's own example: 2 of 10 at 95 % is 0.0252 … 0.5561.
+    let ten = clopper_pearson(2.0, 10.0, 0.95);
+    close("2 of 10, lower", ten.lower, 0.025_21, 1e-3);
+    close("2 of 10, upper", ten.upper, 0.556_10, 1e-4);
+    // Independent minimum at 95 %: 59 for p95 and 299 for p99.
+    assert_eq!(n_to_decide(0.0, 0.05, 0.05), Some(59.0));
+    assert_eq!(n_to_decide(0.0, 0.01, 0.05), Some(299.0));
+    assert_eq!(n_to_decide(0.01, 0.01, 0.05), None);
+    assert!(n_to_decide(0.02, 0.01, 0.05).is_some_and(|n| proves_over(0.02 * n, n, 0.01, 0.05)));
+}
+
+#[test]
+fn binomial_against_its_sum() {
+    let sum: f64 = (0..=7)
+        .map(|k| (ln_choose(40, k) + k as f64 * 0.2f64.ln() + (40 - k) as f64 * 0.8f64.ln()).exp())
+        .sum();
+    close("P(X ≤ 7)", binomial_cdf(7, 40, 0.2), sum, 1e-11);
+    close("pmf", (0..=40).map(|k| binomial_pmf(k, 40, 0.2)).sum(), 1.0, 1e-12);
+    close("no success", binomial_pmf(0, 40, 0.2), 0.8f64.powi(40), 1e-12);
+    assert_eq!(binomial_pmf(41, 40, 0.2), 0.0);
+    // Newcombe 1998, table II (a): 56/70 less 48/80 by method 10 is 0.0524 … 0.3339.
+    let gap = newcombe((48.0, 80.0), (56.0, 70.0), 0.95);
+    assert!((gap.lower - 0.0524).abs() < 5e-5 && (gap.upper - 0.3339).abs() < 5e-5, "{gap:?}");
+}
+
+#[test]
+fn interval_of_independent_values() {
+    // The exact binomial interval of the median of 100: order statistics 40 and 61 at 95 % (Conover's table).
+    let found = interval(&one_to(100), 100.0, 0.5, 0.95).unwrap();
+    assert_eq!((found.lower, found.upper), (40.0, 61.0));
+}
+
+#[test]
+fn refused_below_ten_exceedances() {
+    let sorted = one_to(5000);
+    assert!(interval(&sorted, 1000.0, 0.99, 0.95).is_ok());
+    assert_eq!(
+        interval(&sorted, 999.0, 0.99, 0.95).map_err(|r| (r.n_eff, r.needed.round())),
+        Err((999.0, 1000.0))
+    );
+    assert!(interval(&[], 1000.0, 0.5, 0.95).is_err());
+    assert!(interval(&sorted, f64::NAN, 0.5, 0.95).is_err());
+}
+
+#[test]
+fn failures_make_the_upper_end_infinite() {
+    let mut sorted = one_to(10_000);
+    sorted[9_860..].fill(f64::INFINITY);
+    let found = interval(&sorted, 10_000.0, 0.99, 0.95).unwrap();
+    assert_eq!(found.upper, f64::INFINITY);
+    assert!(interval(&sorted, 10_000.0, 0.95, 0.95).unwrap().upper.is_finite());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// One method: every ceiling from the upper end on passes the gate, the one before does not; every
+    /// ceiling under the lower end fails it.
+    #[test]
+    fn shown_interval_is_what_the_gate_decides(n in 200usize..3000, worth in 0.3f64..1.0, p in 0.5f64..0.99) {
+        let n_eff = worth * n as f64;
+        if let Ok(found) = interval(&one_to(n), n_eff, p, 0.9) {
+            let over = |ceiling: f64| (n as f64 - ceiling) * worth;
+            let upper = |ceiling: f64| exceedance_bounds(over(ceiling), n_eff, 0.05).1;
+            let lower = |ceiling: f64| exceedance_bounds(over(ceiling), n_eff, 0.05).0;
+            let slack = 1e-9;
+            prop_assert!(found.upper.is_infinite() || upper(found.upper) <= 1.0 - p + slack);
+            prop_assert!(upper(found.upper.min(n as f64 + 1.0) - 1.0) > 1.0 - p - slack);
+            prop_assert!(lower(found.lower - 1.0) > 1.0 - p - slack);
+            prop_assert!(lower(found.lower) <= 1.0 - p + slack);
+        }
+    }
+}
+
+#[test]
+fn design_effect_of_known_correlation() {
+    // Independent: 1 or a little above.
+    let mut stream = Stream::new(5, "design effect", 0);
+    let fair: Vec<bool> = (0..40_000).map(|_| stream.chance(0.05)).collect();
+    assert!(design_effect(&fair, BATCHES) < 1.6);
+    // Every draw repeated ten times in a row: exactly ten times the variance.
+    let tenfold: Vec<bool> = (0..40_000).map(|_| stream.chance(0.05)).flat_map(|e| [e; 10]).collect();
+    let found = design_effect(&tenfold, BATCHES);
+    assert!((7.0..14.0).contains(&found), "{found}");
+    // Alternating is better than independent, and counts as independent.
+    let even: Vec<bool> = (0..1000).map(|i| i % 2 == 0).collect();
+    assert_eq!(design_effect(&even, BATCHES), 1.0);
+    for none in [vec![], vec![true], vec![false; 50], vec![true; 50]] {
+        assert_eq!(design_effect(&none, BATCHES), 1.0);
+    }
+}
+
+#[test]
+fn design_effect_by_hand() {
+    // Six values, batches of three: means 1/3, 2/3, 2/3, 2/3 about 1/2, squared sum 4/36. With m = 3, n = 6 the
+    // variance of the mean is 3/(4·3) · 1/9 = 1/36; independent it is 1/24; D = 2/3 before the few-batches factor
+    // (t at 1.5 df is 6.1 …), which lifts it well over 1.
+    let found = design_effect(&[true, false, false, true, true, false], 2);
+    let t = plimsoll_math::special::student_t_inv(0.975, 1.5) / 1.959_963_984_540_054;
+    close("D", found, 2.0 / 3.0 * t * t, 1e-12);
+}
+
+#[test]
+fn batches_long_against_the_requests() {
+    assert_eq!(batch_count(1000.0, 1.0), Some(40));
+    assert_eq!(batch_count(60.0, 1.0), Some(12));
+    assert_eq!(batch_count(39.0, 1.0), None);
+    assert_eq!(batch_count(39.0, 0.0), Some(40));
+}
