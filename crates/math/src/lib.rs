@@ -7,7 +7,7 @@
 //! Transcendental functions come from the `libm` crate rather than the standard library: the platform's
 //! `ln`, `exp` and `pow` differ in the last bits between machines, and a schedule must not.
 //!
-//! Reading order: [`rng`], [`dist`], [`special`], [`proportion`], [`quantile`], [`distance`].
+//! Reading order: [`rng`], [`dist`], [`special`], [`proportion`], [`quantile`], [`distance`], [`queueing`].
 
 pub mod rng;
 
@@ -19,3 +19,4 @@ pub mod proportion;
 pub mod quantile;
 
 pub mod distance;
+pub mod queueing;

@@ -2,8 +2,14 @@
 
 #[path = "all/chance.rs"]
 mod chance;
+#[path = "all/coverage.rs"]
+mod coverage;
 #[path = "all/quantiles.rs"]
 mod quantiles;
+#[path = "all/queueing.rs"]
+mod queueing;
+#[path = "all/queues.rs"]
+mod queues;
 #[path = "all/special.rs"]
 mod special;
 

@@ -1,0 +1,89 @@
+//! M/M/c: exponential service. Erlang's formulas by recursion, waits and sojourns in closed form.
+
+use super::load_where;
+
+/// The share of arrivals lost when c servers have no queue, at `offered` = λ·s erlangs: Erlang B by its
+/// recursion, which neither overflows nor cancels where the sum of powers over factorials does both.
+pub fn erlang_b(servers: u32, offered: f64) -> f64 {
+    (1..=servers).fold(1.0, |blocked, c| offered * blocked / (f64::from(c) + offered * blocked))
+}
+
+/// The share of arrivals that wait at this load, 0 ≤ ρ < 1: Erlang C. 1 from load 1.
+pub fn erlang_c(servers: u32, load: f64) -> f64 {
+    if load >= 1.0 {
+        return 1.0;
+    }
+    let blocked = erlang_b(servers, load * f64::from(servers));
+    blocked / (1.0 - load * (1.0 - blocked))
+}
+
+/// An M/M/c queue.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Mmc {
+    /// Servers, at least one.
+    pub servers: u32,
+    /// Utilisation, 0 ≤ ρ < 1.
+    pub load: f64,
+    /// Mean service time.
+    pub service_mean: f64,
+}
+
+impl Mmc {
+    /// Arrivals per unit of time.
+    pub fn arrival_rate(&self) -> f64 {
+        self.load * f64::from(self.servers) / self.service_mean
+    }
+
+    /// The mean wait before service.
+    pub fn mean_wait(&self) -> f64 {
+        erlang_c(self.servers, self.load) / self.drain_rate()
+    }
+
+    /// P(wait > t).
+    pub fn wait_tail(&self, t: f64) -> f64 {
+        erlang_c(self.servers, self.load) * libm::exp(-self.drain_rate() * t)
+    }
+
+    /// The p-quantile of the wait before service; 0 for those who find a free server.
+    pub fn wait_quantile(&self, p: f64) -> f64 {
+        (libm::log(erlang_c(self.servers, self.load) / (1.0 - p)) / self.drain_rate()).max(0.0)
+    }
+
+    /// P(wait + service > t): with probability 1 − C service alone, else the sum of two exponentials.
+    pub fn sojourn_tail(&self, t: f64) -> f64 {
+        let rate = 1.0 / self.service_mean;
+        let gap = (self.drain_rate() - rate) * t;
+        // (1 − e^(−gap)) / gap, which is 1 where the two rates meet (c(1 − ρ) = 1).
+        let shape = if gap == 0.0 { 1.0 } else { -libm::expm1(-gap) / gap };
+        libm::exp(-rate * t) * (1.0 + erlang_c(self.servers, self.load) * rate * t * shape)
+    }
+
+    /// The p-quantile of wait + service.
+    pub fn sojourn_quantile(&self, p: f64) -> f64 {
+        let over = 1.0 - p;
+        let (mut low, mut high) = (0.0, self.service_mean);
+        while self.sojourn_tail(high) > over {
+            (low, high) = (high, 2.0 * high);
+        }
+        while high - low > 1e-14 * high {
+            let middle = 0.5 * (low + high);
+            if middle <= low || middle >= high {
+                break;
+            }
+            if self.sojourn_tail(middle) > over { low = middle } else { high = middle }
+        }
+        0.5 * (low + high)
+    }
+
+    /// The load at which the p-quantile of wait + service reaches `factor` times its value on an idle
+    /// system, −s·ln(1 − p): the onset of queueing.
+    pub fn onset(servers: u32, p: f64, factor: f64) -> f64 {
+        let limit = -factor * libm::log1p(-p);
+        load_where(limit, |load| Mmc { servers, load, service_mean: 1.0 }.sojourn_quantile(p))
+    }
+
+    /// The rate at which the queue drains while all servers are busy, less arrivals.
+    fn drain_rate(&self) -> f64 {
+        f64::from(self.servers) * (1.0 - self.load) / self.service_mean
+    }
+}

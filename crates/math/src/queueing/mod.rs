@@ -1,0 +1,30 @@
+//! Queues whose law is known: what a server of that law must show, and what a measurement is held against.
+//!
+//! Poisson arrivals, c equal servers, one queue, first come first served. Loads are utilisations (ρ, the
+//! share of time a server is busy); times are in whatever unit the mean service time has.
+
+mod mdc;
+mod mmc;
+
+pub use mdc::Mdc;
+pub use mmc::{Mmc, erlang_b, erlang_c};
+
+/// The mean wait before service of an M/G/1 queue (Pollaczek 1930, Khinchine 1932): ρ·s·(1 + cv²) / (2(1 − ρ)),
+/// where `cv` is the coefficient of variation of the service time. Infinite from load 1.
+pub fn mg1_mean_wait(load: f64, service_mean: f64, service_cv: f64) -> f64 {
+    if load >= 1.0 {
+        return f64::INFINITY;
+    }
+    load * service_mean * (1.0 + service_cv * service_cv) / (2.0 * (1.0 - load))
+}
+
+/// The largest load in (0, 1) at which a figure that rises with load is still at most `limit`, by
+/// bisection to 10⁻¹⁰.
+fn load_where(limit: f64, figure: impl Fn(f64) -> f64) -> f64 {
+    let (mut low, mut high) = (0.0, 1.0);
+    while high - low > 1e-10 {
+        let middle = 0.5 * (low + high);
+        if figure(middle) <= limit { low = middle } else { high = middle }
+    }
+    low
+}
