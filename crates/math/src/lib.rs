@@ -7,7 +7,7 @@
 //! Transcendental functions come from the `libm` crate rather than the standard library: the platform's
 //! `ln`, `exp` and `pow` differ in the last bits between machines, and a schedule must not.
 //!
-//! Reading order: [`rng`], [`dist`], [`special`], [`proportion`], [`quantile`], [`distance`], [`queueing`].
+//! Reading order: [`rng`], [`dist`], [`special`], [`proportion`], [`quantile`], [`series`], [`distance`], [`queueing`].
 
 pub mod rng;
 
@@ -17,6 +17,8 @@ pub mod special;
 
 pub mod proportion;
 pub mod quantile;
+
+pub mod series;
 
 pub mod distance;
 pub mod queueing;

@@ -10,6 +10,8 @@ mod quantiles;
 mod queueing;
 #[path = "all/queues.rs"]
 mod queues;
+#[path = "all/series.rs"]
+mod series;
 #[path = "all/special.rs"]
 mod special;
 

@@ -1,0 +1,158 @@
+//! Numbers in the order of time: batch means, steady state, drift, burstiness.
+//!
+//! Everything a server emits is correlated with what it emitted before, and an interval that forgets it is
+//! several times too narrow. Contiguous batches long against that correlation have means that are nearly
+//! independent, which needs neither a model nor a bandwidth; where batches are still correlated (drift of a
+//! queue near saturation) the correlation that remains is estimated and paid for.
+
+mod drift;
+mod trend;
+
+pub use drift::{DRIFT_BATCHES, Slope, slope, slope_of_batches};
+pub use trend::{Trend, mann_kendall_hamed_rao, sen_slope};
+
+use crate::proportion::Interval;
+use crate::special::{gamma_inv, student_t_inv};
+
+/// A mean with its interval.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Mean {
+    /// The mean.
+    pub value: f64,
+    /// Its two-sided interval.
+    pub interval: Interval,
+}
+
+/// Disjoint batches into which a level is cut for its means: enough degrees of freedom for t, each as long as
+/// can be.
+pub const BATCHES: usize = 20;
+
+/// The means of `batches` contiguous runs of `values`, whose lengths differ by at most one. Fewer where
+/// there are fewer values.
+pub fn batch_means(values: &[f64], batches: usize) -> Vec<f64> {
+    let n = values.len();
+    let batches = batches.min(n);
+    (0..batches)
+        .map(|b| {
+            let batch = &values[b * n / batches..(b + 1) * n / batches];
+            batch.iter().sum::<f64>() / batch.len() as f64
+        })
+        .collect()
+}
+
+/// The mean of values in the order of time, with an interval by batch means at this level (Student t with
+/// one degree of freedom less than there are batches). `None` below two batches.
+pub fn mean(values: &[f64], batches: usize, level: f64) -> Option<Mean> {
+    mean_of_batches(&batch_means(values, batches), level)
+}
+
+/// The mean of batch means with its interval.
+pub fn mean_of_batches(means: &[f64], level: f64) -> Option<Mean> {
+    if means.len() < 2 {
+        return None;
+    }
+    let b = means.len() as f64;
+    let value = means.iter().sum::<f64>() / b;
+    let s2 = means.iter().map(|m| (m - value) * (m - value)).sum::<f64>() / (b - 1.0);
+    let half = student_t_inv(0.5 + 0.5 * level, b - 1.0) * libm::sqrt(s2 / b);
+    Some(Mean { value, interval: Interval { lower: value - half, upper: value + half } })
+}
+
+/// A ratio of two totals (cost per request, tokens per second) from their sums over the same batches, by
+/// the delta method. `None` below two batches or where the denominator's total is not positive.
+pub fn ratio(above: &[f64], below: &[f64], level: f64) -> Option<Mean> {
+    let total = below.iter().sum::<f64>();
+    if above.len() != below.len() || above.len() < 2 || total.is_nan() || total <= 0.0 {
+        return None;
+    }
+    let value = above.iter().sum::<f64>() / total;
+    let b = above.len() as f64;
+    let square = |(a, d): (&f64, &f64)| (a - value * d) * (a - value * d);
+    let s2 = above.iter().zip(below).map(square).sum::<f64>() / (b - 1.0);
+    let half = student_t_inv(0.5 + 0.5 * level, b - 1.0) * libm::sqrt(s2 * b) / total;
+    Some(Mean { value, interval: Interval { lower: value - half, upper: value + half } })
+}
+
+/// How many values to cut from the start so that the rest looks steady: MSER-5 (White, Cobb, Spratt 2000),
+/// the cut, in batches of five, that minimises s²/(N − d) over d ≤ N/2. Always a multiple of five; 0 below
+/// four batches. Values are finite.
+pub fn mser5(values: &[f64]) -> usize {
+    let batches: Vec<f64> = values.chunks_exact(5).map(|c| c.iter().sum::<f64>() / 5.0).collect();
+    let n = batches.len();
+    if n < 4 {
+        return 0;
+    }
+    // Sums are taken from the end about a fixed centre, so that a long flat tail does not cancel.
+    let centre = batches[n - 1];
+    let (mut sum, mut squares) = (0.0, 0.0);
+    let (mut best, mut cut) = (f64::INFINITY, 0);
+    for d in (0..n).rev() {
+        let v = batches[d] - centre;
+        sum += v;
+        squares += v * v;
+        let left = (n - d) as f64;
+        let score = (squares - sum * sum / left).max(0.0) / (left * left);
+        if d <= n / 2 && score <= best {
+            (best, cut) = (score, d);
+        }
+    }
+    5 * cut
+}
+
+/// By how much the in-flight count differs from rate × time in system, relative to it: Little's law, from
+/// per-batch means of the count and per-batch products. The two must come from different counters, or the
+/// law is an identity. `None` as for [`ratio`].
+pub fn little_closure(in_flight: &[f64], rate_times_latency: &[f64], level: f64) -> Option<Mean> {
+    let r = ratio(in_flight, rate_times_latency, level)?;
+    let shift = Interval { lower: r.interval.lower - 1.0, upper: r.interval.upper - 1.0 };
+    Some(Mean { value: r.value - 1.0, interval: shift })
+}
+
+/// Events per window: `times` in rising order, counted in contiguous windows of `width` from `start`; a
+/// window not full by `end` is left out. Same unit throughout.
+pub fn counts(times: &[i64], start: i64, end: i64, width: i64) -> Vec<u64> {
+    if width <= 0 || end <= start {
+        return Vec::new();
+    }
+    let windows = ((end - start) / width) as usize;
+    let mut counts = vec![0; windows];
+    for t in times {
+        if let Ok(offset) = usize::try_from((t - start).div_euclid(width))
+            && let Some(count) = counts.get_mut(offset)
+        {
+            *count += 1;
+        }
+    }
+    counts
+}
+
+/// The index of dispersion of counts, variance over mean: 1 for a Poisson process, 0 for a metronome,
+/// above 1 for bursts. `None` below two windows or without any event.
+pub fn dispersion_index(counts: &[u64]) -> Option<f64> {
+    let n = counts.len() as f64;
+    let mean = counts.iter().map(|c| *c as f64).sum::<f64>() / n;
+    if counts.len() < 2 || mean == 0.0 {
+        return None;
+    }
+    let s2 = counts.iter().map(|c| (*c as f64 - mean) * (*c as f64 - mean)).sum::<f64>() / (n - 1.0);
+    Some(s2 / mean)
+}
+
+/// Where the index of dispersion of a Poisson process over this many windows falls with probability
+/// `level` (χ² with one degree of freedom less; good from a handful of events per window).
+pub fn poisson_dispersion_band(windows: usize, level: f64) -> Interval {
+    let df = windows.saturating_sub(1).max(1) as f64;
+    let end = |p: f64| 2.0 * gamma_inv(0.5 * df, p) / df;
+    Interval { lower: end(0.5 - 0.5 * level), upper: end(0.5 + 0.5 * level) }
+}
+
+/// The coefficient of variation, standard deviation over mean; `None` below two values or at mean zero.
+pub fn coefficient_of_variation(values: &[f64]) -> Option<f64> {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    if values.len() < 2 || mean == 0.0 {
+        return None;
+    }
+    let s2 = values.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / (n - 1.0);
+    Some(libm::sqrt(s2) / mean)
+}
