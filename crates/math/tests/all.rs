@@ -4,6 +4,8 @@
 mod chance;
 #[path = "all/coverage.rs"]
 mod coverage;
+#[path = "all/curves.rs"]
+mod curves;
 #[path = "all/quantiles.rs"]
 mod quantiles;
 #[path = "all/queueing.rs"]

@@ -1,0 +1,94 @@
+//! A curve that may only rise, and where it crosses a line.
+//!
+//! Latency cannot fall as load rises, so a fit that may wiggle between noisy levels finds crossings that are
+//! not there. Pool-adjacent-violators (Ayer et al. 1955) is the least-squares rising fit and has no knob;
+//! segmented regression has one too many: its knee moves with the last level measured.
+
+use crate::proportion::Interval;
+use crate::quantile::{of_sorted, sort};
+use crate::rng::Stream;
+
+/// The weighted least-squares fit to `y` that never falls. Weights are positive; missing ones count 1.
+pub fn rising_fit(y: &[f64], weights: &[f64]) -> Vec<f64> {
+    struct Block {
+        mean: f64,
+        weight: f64,
+        points: usize,
+    }
+    let mut blocks: Vec<Block> = Vec::with_capacity(y.len());
+    for (i, value) in y.iter().enumerate() {
+        let mut last = Block { mean: *value, weight: weights.get(i).copied().unwrap_or(1.0), points: 1 };
+        while let Some(before) = blocks.pop_if(|b| b.mean >= last.mean) {
+            let weight = before.weight + last.weight;
+            let mean = (before.mean * before.weight + last.mean * last.weight) / weight;
+            last = Block { mean, weight, points: before.points + last.points };
+        }
+        blocks.push(last);
+    }
+    blocks.iter().flat_map(|b| std::iter::repeat_n(b.mean, b.points)).collect()
+}
+
+/// Where a rising curve reaches a target.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub enum Crossing {
+    /// Already over it at the first point.
+    Before,
+    /// At this x, linear between neighbouring points.
+    At(f64),
+    /// Not yet reached at the last point.
+    Beyond,
+}
+
+/// The first x at which the rising curve through (x, fit) reaches `target`; x rises.
+pub fn crossing(x: &[f64], fit: &[f64], target: f64) -> Crossing {
+    match fit.iter().position(|f| *f >= target) {
+        None => Crossing::Beyond,
+        Some(0) if fit[0] > target => Crossing::Before,
+        Some(0) => Crossing::At(x[0]),
+        Some(i) => {
+            let part = (target - fit[i - 1]) / (fit[i] - fit[i - 1]);
+            // A level whose value is infinite bounds the crossing but says nothing of where below it lies.
+            let part = if part.is_finite() && fit[i].is_finite() { part } else { 1.0 };
+            Crossing::At(x[i - 1] + part * (x[i] - x[i - 1]))
+        }
+    }
+}
+
+/// A crossing with its bootstrap interval.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct CrossingInterval {
+    /// The crossing of the curve as measured.
+    pub value: Crossing,
+    /// Its percentile interval; −∞ or +∞ where that end lies outside the levels measured.
+    pub interval: Interval,
+}
+
+/// The crossing of the rising fit through (x, y) with `target`, its interval from `replicates` redraws:
+/// each call of `redraw` gives the y and the target of one bootstrap sample (see
+/// [`crate::bootstrap::resample`]). Weights as in [`rising_fit`].
+pub fn crossing_interval(
+    x: &[f64],
+    weights: &[f64],
+    (y, target): (&[f64], f64),
+    stream: &mut Stream,
+    (replicates, level): (usize, f64),
+    mut redraw: impl FnMut(&mut Stream) -> (Vec<f64>, f64),
+) -> CrossingInterval {
+    let mut found: Vec<f64> = (0..replicates)
+        .map(|_| {
+            let (y, target) = redraw(stream);
+            match crossing(x, &rising_fit(&y, weights), target) {
+                Crossing::Before => f64::NEG_INFINITY,
+                Crossing::At(at) => at,
+                Crossing::Beyond => f64::INFINITY,
+            }
+        })
+        .collect();
+    sort(&mut found);
+    let end = |p: f64, none: f64| of_sorted(&found, p).unwrap_or(none);
+    let interval = Interval {
+        lower: end(0.5 - 0.5 * level, f64::NEG_INFINITY),
+        upper: end(0.5 + 0.5 * level, f64::INFINITY),
+    };
+    CrossingInterval { value: crossing(x, &rising_fit(y, weights), target), interval }
+}
