@@ -104,6 +104,8 @@ pub fn run_level(world: &mut World, player: Player, plan: &LevelPlan<'_>) -> Lev
         samples: Vec::new(),
         next_sample: plan.start,
         now: plan.start,
+        player_next: None,
+        in_flight: 0,
         flight_area: 0,
         ended_by: EndedBy::Complete,
     };
@@ -119,6 +121,9 @@ struct Run<'a, 'p> {
     samples: Vec<Sample>,
     next_sample: At,
     now: At,
+    /// When the player wants its turn, and what it has in flight: as of its last change.
+    player_next: Option<At>,
+    in_flight: u64,
     /// Requests in flight × ns, within the window.
     flight_area: i128,
     ended_by: EndedBy,
@@ -128,6 +133,7 @@ impl Run<'_, '_> {
     fn play(&mut self) {
         let limit = self.plan.start + self.plan.window + self.plan.client.drain;
         let mut emissions: Vec<Emission> = Vec::new();
+        self.look_at_player();
         while let Some(next) = self.next_at() {
             if next > limit {
                 self.pass(limit);
@@ -145,25 +151,26 @@ impl Run<'_, '_> {
 
     /// The next instant at which something happens on either side.
     fn next_at(&self) -> Option<At> {
-        let start = self.plan.start;
-        let player = self.player.next_at().map(|at| start + Span(at.0));
         let world = if self.exchanges.any_open() { self.world.next_event() } else { None };
-        [player, world, self.exchanges.next_at()].into_iter().flatten().min().map(|at| at.max(self.now))
+        [self.player_next, world, self.exchanges.next_at()]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|at| at.max(self.now))
     }
 
     /// Lets time pass, counting what is in flight.
     fn pass(&mut self, to: At) {
-        let in_flight = self.player.outstanding(At((self.now - self.plan.start).0));
         let stop = self.plan.start + self.plan.window;
         let counted = to.min(stop) - self.now.min(stop);
-        self.flight_area += i128::from(counted.0) * i128::from(in_flight);
+        self.flight_area += i128::from(counted.0) * i128::from(self.in_flight);
         while self.next_sample <= to {
             self.samples.push(Sample {
                 at: self.next_sample,
                 source: "client".to_owned(),
                 name: "in_flight".to_owned(),
                 labels: String::new(),
-                value: in_flight as f64,
+                value: self.in_flight as f64,
             });
             self.next_sample += self.plan.sample_every.max(Span(1));
         }
@@ -173,10 +180,22 @@ impl Run<'_, '_> {
     /// Does all that the client is to do now.
     fn turn(&mut self) {
         self.exchanges.turn(self.world, &mut self.player, self.now);
+        // Most events are tokens, which change nothing for the player; what a ceiling holds back grows with time alone.
+        let ceiling = self.plan.client.max_in_flight.is_some();
+        if !ceiling && !self.exchanges.told_player && self.player_next.is_none_or(|at| at > self.now) {
+            return;
+        }
         let elapsed = At((self.now - self.plan.start).0);
         while let Some(action) = self.player.pop(elapsed) {
             self.exchanges.act(self.world, &mut self.player, self.now, action);
         }
+        self.look_at_player();
+    }
+
+    fn look_at_player(&mut self) {
+        self.exchanges.told_player = false;
+        self.player_next = self.player.next_at().map(|at| self.plan.start + Span(at.0));
+        self.in_flight = self.player.outstanding(At((self.now - self.plan.start).0));
     }
 
     fn give_up(&mut self) {

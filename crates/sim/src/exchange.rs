@@ -31,6 +31,8 @@ pub(crate) struct Exchanges<'a, 'p> {
     idle: BinaryHeap<Reverse<(At, u64)>>,
     /// The records of those that ended, in order of their end.
     pub records: Vec<Attempt>,
+    /// Set when the player was told of something, which may change what it wants next.
+    pub told_player: bool,
     /// Token events seen.
     pub events: u64,
     /// Most attempts in the world at once.
@@ -57,6 +59,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
             refused: VecDeque::new(),
             idle: BinaryHeap::new(),
             records: Vec::new(),
+            told_player: false,
             events: 0,
             most_open: 0,
         }
@@ -118,6 +121,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
                     exchange.attempted.cancel_after_tokens.is_some_and(|after| exchange.tokens >= after);
                 if first {
                     let (request, attempt) = (exchange.record.request, exchange.record.attempt);
+                    self.told_player = true;
                     player.first_token(At((at - self.plan.start).0), request, attempt);
                     if let Some(idle) = exchange.attempted.idle {
                         self.idle.push(Reverse((at + idle, id)));
@@ -220,6 +224,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         record.end = Some(now);
         record.outcome = outcome;
         let elapsed = At((now - self.plan.start).0);
+        self.told_player = true;
         player.ended(elapsed, record.request, record.attempt, outcome, record.answer.retry_after);
         self.records.push(record);
     }

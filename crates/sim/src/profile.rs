@@ -97,6 +97,10 @@ fn profile(name: &'static str, summary: &'static str, mode: ModeSpec) -> Profile
 /// * The front end's delay stands for HTTP, tokenisation and hand-over, as real servers have it. It is also what makes
 ///   an onset of queueing visible: without it, a request that finds *any* step under way waits for half of one, which
 ///   is 1.5 times an idle engine's first token at a few percent of load.
+///
+/// In virtual time (`cargo bench -p plimsoll-sim -- demo`): first token alone 11.8 ms, onset (p99 at 1.5 times that) near
+/// 1 010 requests/s with a p99 end to end of 37 ms, saturated throughput 1 370 requests/s. With lognormal lengths of sigma
+/// 0.5 about the same medians: 900 requests/s at 75 ms, and 1 200 requests/s.
 fn demo() -> ModeSpec {
     ModeSpec::Batching(BatchingSpec {
         max_seqs: 32,

@@ -1,9 +1,11 @@
 //! Step times of the profiles against the published derivation: step of b decodes at 1 024 tokens of context, prefill
 //! of one prompt, and the KV budget.
 
+use plimsoll_model::{At, Attempt, Load, Span};
 use plimsoll_sim::profile::{decode_step_ms, find, prefill_step_ms};
 use plimsoll_sim::step_time::{StepLoad, StepModel};
-use plimsoll_sim::{BatchingSpec, ModeSpec};
+use plimsoll_sim::{BatchingSpec, LevelPlan, LevelRun, ModeSpec, World, simulate_level};
+use plimsoll_workload::{Scenario, Size};
 
 fn batching_of(name: &str) -> BatchingSpec {
     match find(name).expect("known").spec.mode {
@@ -94,4 +96,39 @@ fn the_mixed_penalty_slows_decodes_in_steps_with_prompts_only() {
     // Decode attention: 32 layers × (10.2 µs + 3.5 ns × 32 heads × 32) + 32 768 × 46.579 ns = 1.967 ms.
     let penalty = slowed.picoseconds(&mixed) - plain.picoseconds(&mixed);
     near("penalty, ms", penalty as f64 / 1e9, 1.967, 0.001);
+}
+
+#[test]
+fn the_demo_profile_keeps_what_a_demonstration_needs() {
+    // Onset (p99 of the first token at 1.5 × that of an idle engine) at 500 requests/s or more, p99 end to end under 80 ms
+    // there, and a throughput of 1 200 to 1 500 requests/s where it saturates.
+    let ttft = |one: &Attempt| one.first_token.map_or(f64::INFINITY, |at| (at - one.due).as_millis_f64());
+    let e2e = |one: &Attempt| one.end.map_or(f64::INFINITY, |at| (at - one.due).as_millis_f64());
+    let alone = p99(&demo(Load::Closed { concurrency: 1 }), ttft);
+    for rate_per_s in [500.0, 900.0] {
+        let run = demo(Load::Open { rate_per_s });
+        assert!(p99(&run, ttft) < 1.5 * alone && p99(&run, e2e) <= 80.0, "{rate_per_s}/s");
+    }
+    assert!(p99(&demo(Load::Open { rate_per_s: 1200.0 }), ttft) > 1.5 * alone);
+    let full = demo(Load::Closed { concurrency: 128 });
+    let throughput = full.attempts.len() as f64 / full.level.drained.as_secs_f64();
+    assert!((1200.0..1500.0).contains(&throughput), "{throughput}/s");
+    // The live server wakes once a step.
+    let mut model = StepModel::new(&batching_of("demo"));
+    assert!((1.5..3.0).contains(&decode_step_ms(&mut model, 32, 72)));
+}
+
+fn demo(load: Load) -> LevelRun {
+    let mut scenario = Scenario { seed: 5, ..Scenario::default() };
+    scenario.sizes.prompt = Size::Fixed(64);
+    scenario.sizes.output = Size::Fixed(8);
+    let mut world = World::new(&find("demo").expect("known").spec, 1).expect("sound");
+    let plan = LevelPlan::new(&scenario, 0, load, At(0), Span::from_secs(8));
+    simulate_level(&mut world, &scenario, plan).expect("sound")
+}
+
+fn p99(run: &LevelRun, figure: impl Fn(&Attempt) -> f64) -> f64 {
+    let mut values: Vec<f64> = run.attempts.iter().map(figure).collect();
+    values.sort_by(f64::total_cmp);
+    values[(0.99 * values.len() as f64).ceil() as usize - 1]
 }
