@@ -23,7 +23,7 @@ fn main() {
         ("one form", plain(|_| String::new())),
         ("one form, running usage", running()),
         ("never the same form (serde)", plain(|n| format!(",\"obfuscation\":\"{n:06}\""))),
-        ("escaped text (serde)", plain_text(" a\\nb")),
+        ("one form, a quarter of texts escaped", escaped()),
     ] {
         decode(&format!("{name}, 64 KiB reads"), &body, |body| body.chunks(64 << 10).collect());
         decode(&format!("{name}, a read each"), &body, split_events);
@@ -95,8 +95,11 @@ fn plain(tail: impl Fn(usize) -> String) -> Vec<u8> {
     (0..EVENTS).map(|n| chunk(word(n as u64), &tail(n))).collect::<String>().into_bytes()
 }
 
-fn plain_text(text: &str) -> Vec<u8> {
-    (0..EVENTS).map(|_| chunk(text, "")).collect::<String>().into_bytes()
+fn escaped() -> Vec<u8> {
+    (0..EVENTS)
+        .map(|n| chunk(if n % 4 == 3 { " a\\n\\\"b\\\"" } else { word(n as u64) }, ""))
+        .collect::<String>()
+        .into_bytes()
 }
 
 fn running() -> Vec<u8> {

@@ -230,36 +230,35 @@ impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
 pub(crate) struct Choice<'a> {
+    #[serde(default)]
     pub index: Count,
     #[serde(borrow)]
     pub delta: Option<Delta<'a>>,
     #[serde(borrow)]
-    pub message: Option<Delta<'a>>,
-    #[serde(borrow)]
+    pub message: Option<Box<Delta<'a>>>,
+    #[serde(borrow, default)]
     pub text: Text<'a>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub finish_reason: Text<'a>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
 pub(crate) struct Delta<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub role: Text<'a>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub content: Text<'a>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub reasoning: Text<'a>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub reasoning_content: Text<'a>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub refusal: Text<'a>,
     #[serde(borrow)]
     pub tool_calls: Option<Vec<ToolCall<'a>>>,
     #[serde(borrow)]
-    pub function_call: Option<Function<'a>>,
+    pub function_call: Option<Box<Function<'a>>>,
 }
 
 impl Delta<'_> {
@@ -272,23 +271,25 @@ impl Delta<'_> {
     }
 
     pub fn functions(&self) -> impl Iterator<Item = &Function<'_>> {
-        self.tool_calls.iter().flatten().filter_map(|call| call.function.as_ref()).chain(&self.function_call)
+        self.tool_calls
+            .iter()
+            .flatten()
+            .filter_map(|call| call.function.as_ref())
+            .chain(self.function_call.as_deref())
     }
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
 pub(crate) struct ToolCall<'a> {
     #[serde(borrow)]
     pub function: Option<Function<'a>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
 pub(crate) struct Function<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub name: Text<'a>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub arguments: Text<'a>,
 }
 
@@ -300,11 +301,14 @@ impl Function<'_> {
 
 /// Token accounting, in the words of chat completions and of responses.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
 pub(crate) struct RawUsage {
+    #[serde(default)]
     prompt_tokens: Count,
+    #[serde(default)]
     completion_tokens: Count,
+    #[serde(default)]
     input_tokens: Count,
+    #[serde(default)]
     output_tokens: Count,
     prompt_tokens_details: Option<Details>,
     completion_tokens_details: Option<Details>,
@@ -317,9 +321,10 @@ pub(crate) struct RawUsage {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
 struct Details {
+    #[serde(default)]
     cached_tokens: Count,
+    #[serde(default)]
     reasoning_tokens: Count,
 }
 
@@ -357,11 +362,10 @@ impl RawUsage {
 
 /// A chunk or a whole answer of chat completions, completions or embeddings.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
 pub(crate) struct Chunk<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub choices: Choices<'a>,
-    pub usage: Option<RawUsage>,
+    pub usage: Option<Box<RawUsage>>,
     #[serde(borrow)]
     pub error: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -383,42 +387,45 @@ impl Chunk<'_> {
 /// The parts of an answer of another kind that are looked for: Triton and KServe generate, TGI, llama.cpp's own
 /// completion, Ollama; anything else passes through untouched.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
 pub(crate) struct Other<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub text_output: Text<'a>,
     #[serde(borrow)]
     pub token: Option<TokenPart<'a>>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub content: Text<'a>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub text: Text<'a>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub response: Text<'a>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub generated_text: Text<'a>,
     #[serde(borrow)]
     pub message: Option<Delta<'a>>,
     #[serde(borrow)]
     pub details: Option<TgiDetails<'a>>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub done_reason: Text<'a>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub stop_type: Text<'a>,
     pub done: Option<Flag>,
     pub stop: Option<Flag>,
+    #[serde(default)]
     pub tokens_predicted: Count,
+    #[serde(default)]
     pub tokens_evaluated: Count,
+    #[serde(default)]
     pub eval_count: Count,
+    #[serde(default)]
     pub prompt_eval_count: Count,
 }
 
 /// The closing words of TGI's stream.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
 pub(crate) struct TgiDetails<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub finish_reason: Text<'a>,
+    #[serde(default)]
     pub generated_tokens: Count,
 }
 
@@ -443,25 +450,21 @@ impl<'de: 'a, 'a> Deserialize<'de> for TokenPart<'a> {
 
 /// One event of the responses protocol.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
 pub(crate) struct ResponseEvent<'a> {
-    #[serde(borrow, rename = "type")]
+    #[serde(borrow, default, rename = "type")]
     pub kind: Text<'a>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub delta: Text<'a>,
     #[serde(borrow)]
     pub response: Option<&'a RawValue>,
     #[serde(borrow)]
     pub error: Option<&'a RawValue>,
-    #[serde(borrow)]
-    pub message: Text<'a>,
 }
 
 /// A response object: the whole answer, or the one inside the closing event.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
 pub(crate) struct Response<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub status: Text<'a>,
     pub usage: Option<RawUsage>,
     #[serde(borrow)]
@@ -473,21 +476,19 @@ pub(crate) struct Response<'a> {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
 pub(crate) struct Incomplete<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub reason: Text<'a>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
 pub(crate) struct OutputItem<'a> {
-    #[serde(borrow, rename = "type")]
+    #[serde(borrow, default, rename = "type")]
     pub kind: Text<'a>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub content: Text<'a>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub arguments: Text<'a>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     pub name: Text<'a>,
 }

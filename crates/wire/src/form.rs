@@ -2,10 +2,12 @@
 //!
 //! A server prints the chunks of one stream from one template: between two of them only the text and the running counts
 //! differ. A form is learnt from a chunk that was read in full: its bytes, with holes where the text and the counts were.
-//! Another chunk fits when it equals those bytes outside the holes, has a plain string (no quote, no backslash, no control
-//! character, not empty) in the text's hole and a plain JSON integer in each count's. It then *is* the same JSON with
+//! Another chunk fits when it equals those bytes outside the holes, has the inside of a JSON string, not empty, in the
+//! text's hole and a plain JSON integer in each count's. It then *is* the same JSON with
 //! another text and other counts, so reading it in full could give nothing else; whatever does not fit exactly is read in
 //! full. A hand-written scanner for "content": would be as fast and merely probably right.
+
+use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -31,9 +33,9 @@ struct Form {
 }
 
 /// What a chunk that fits says.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Filled<'a> {
-    pub text: &'a str,
+    pub text: Cow<'a, str>,
     pub output: Option<u32>,
     pub reasoning: Option<u32>,
 }
@@ -137,12 +139,9 @@ impl Form {
             rest = rest.strip_prefix(&self.bytes[from..end])?;
             from = end;
             if hole == Hole::Text {
-                let len = memchr::memchr2(b'"', b'\\', rest)?;
-                let text = std::str::from_utf8(&rest[..len]).ok()?;
-                if text.is_empty() || text.bytes().any(|b| b < 0x20) {
-                    return None;
-                }
-                filled.text = text;
+                let at = data.len() - rest.len();
+                let len = string_end(rest)?;
+                filled.text = text(data.get(at - 1..at + len + 1)?)?;
                 rest = &rest[len..];
                 continue;
             }
@@ -156,6 +155,30 @@ impl Form {
         }
         (rest == &self.bytes[from..]).then_some(filled)
     }
+}
+
+/// Length of the inside of a JSON string: up to the first quote that no backslash escapes.
+fn string_end(bytes: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        at += memchr::memchr2(b'"', b'\\', bytes.get(at..)?)?;
+        if bytes[at] == b'"' {
+            return Some(at);
+        }
+        at += 2;
+    }
+}
+
+/// The text of a JSON string, its quotes included; borrowed when nothing in it is escaped. `None` = empty or not valid.
+fn text(quoted: &[u8]) -> Option<Cow<'_, str>> {
+    let inside = &quoted[1..quoted.len() - 1];
+    if inside.is_empty() {
+        return None;
+    }
+    if inside.iter().any(|b| *b == b'\\' || *b < 0x20) {
+        return serde_json::from_slice::<String>(quoted).ok().map(Cow::Owned);
+    }
+    std::str::from_utf8(inside).ok().map(Cow::Borrowed)
 }
 
 /// A JSON integer of at most nine digits at the front of `bytes`, and its length. Nine, so that no sum overflows; what

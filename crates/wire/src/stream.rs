@@ -4,9 +4,11 @@
 //! structs. Under a protocol of OpenAI's a chunk that is not its JSON stops the decoding; under
 //! [`Protocol::Http`] every event that does not say otherwise counts as generated, since nothing is known of it.
 
+use std::borrow::Cow;
+
 use plimsoll_model::{EventKind, Protocol};
 
-use crate::chunk::{Chunk, Other, Response, ResponseEvent, Usage};
+use crate::chunk::{Chunk, Other, Response, ResponseEvent, Text, Usage};
 use crate::decode::Decoded;
 use crate::fault::Fault;
 use crate::form::Forms;
@@ -86,7 +88,7 @@ impl Stream {
                 usage.output = filled.output.or(usage.output);
                 usage.reasoning = filled.reasoning.or(usage.reasoning);
             }
-            let view = View { kind: self.form_of.kind, text: filled.text, ..View::default() };
+            let view = View { kind: self.form_of.kind, text: &filled.text, ..View::default() };
             return Ok(self.tally.choice(self.form_of.index, &view, usage));
         }
         self.read(name, data)
@@ -148,12 +150,13 @@ impl Stream {
             texts.extend([&delta.content, &delta.reasoning, &delta.reasoning_content, &delta.refusal]);
         }
         texts.retain(|text| !text.is_empty());
-        let [only] = texts[..] else { return };
+        // A text with escapes is not borrowed, so where it stands is not known; a later chunk's will do.
+        let [Text(Some(Cow::Borrowed(only)))] = texts[..] else { return };
         let usage = chunk.usage.as_ref();
         if usage.is_some_and(|usage| usage.stages().next().is_some()) || choice.message.is_some() {
             return;
         }
-        if self.forms.learn(data, only.get()) {
+        if self.forms.learn(data, only) {
             self.form_of = FormOf {
                 index: choice.index.0.unwrap_or(0),
                 kind: Some(kind),

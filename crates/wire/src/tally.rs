@@ -81,7 +81,7 @@ impl Tally {
     /// Takes a chunk of chat completions or completions.
     pub fn chunk(&mut self, chunk: &Chunk<'_>) -> Decoded {
         self.side_facts(chunk);
-        let mut usage = chunk.usage.as_ref().map(RawUsage::usage);
+        let mut usage = chunk.usage.as_deref().map(RawUsage::usage);
         let Some(first) = &chunk.choices.first else {
             return match usage {
                 Some(usage) => {
@@ -318,7 +318,7 @@ fn sum<'a>(parts: impl Iterator<Item = &'a Usage>, prompts_add: bool) -> Usage {
 /// Looks at one choice.
 fn view<'a>(choice: &'a Choice<'a>) -> View<'a> {
     let mut view = View { finish: choice.finish_reason.get(), ..View::default() };
-    if let Some(delta) = choice.delta.as_ref().or(choice.message.as_ref()) {
+    if let Some(delta) = choice.delta.as_ref().or(choice.message.as_deref()) {
         look(delta, &mut view);
     }
     if view.kind.is_none() && choice.text.is_named() {
