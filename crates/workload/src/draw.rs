@@ -103,6 +103,16 @@ impl Drawer {
         };
         let ids = trace.iter().flat_map(|t| &t.rows).flat_map(|r| &r.blocks).max();
         let ids = ids.map_or(0, |id| id.saturating_add(1));
+        let groups =
+            (0..scenario.class_count() as u16).any(|c| scenario.prompts_of(c).shared_prefix.is_some());
+        if trace_sizes && ids > 0 && groups {
+            return Err(SpecError::Conflict {
+                path: "prompts.shared_prefix".to_string(),
+                what:
+                    "the trace says itself which blocks are shared; drop it, or set arrivals.sizes to drawn"
+                        .to_string(),
+            });
+        }
         let upto = weights.iter().map(|w| w / starts).collect();
         Ok(Drawer { scenario, level, upto, requests_per_start: requests / starts, trace, trace_sizes, ids })
     }

@@ -504,11 +504,13 @@ impl Player {
                 self.live.insert(id, Live { arrival: next, due, attempt: 0, phase: Phase::Think });
             }
             (_, next) => {
+                // A user who still thinks when the level ends makes no room for another.
+                let thinks = next.is_some() && outcome.is_finished();
                 if let Some(next) = next {
                     rest.push_front(next);
                     self.abandon(rest, due);
                 }
-                if let (Source::Closed { slots, .. }, false) = (&mut self.source, self.stopped) {
+                if let (Source::Closed { slots, .. }, false) = (&mut self.source, self.stopped || thinks) {
                     slots.push_back(now);
                 }
             }

@@ -197,6 +197,9 @@ fn closed_sessions_are_users_who_think() {
     assert_eq!((sent.arrival.id, sent.arrival.session, sent.arrival.turn), (2, Some(1), 0));
     p.ended(ms(70), 2, 0, BAD, None);
     assert_eq!(send(p.pop(ms(70))).arrival.session, Some(2));
+    // Its next turn would come due after the level: the user goes on thinking, and nobody takes the place.
+    p.ended(ms(970), 4, 0, Outcome::FINISHED, None);
+    assert!(p.pop(ms(980)).is_none() && p.is_done());
 }
 
 #[test]

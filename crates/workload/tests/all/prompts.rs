@@ -1,10 +1,12 @@
 //! Text: asked lengths, sharing measured from the text itself, salts, files.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 
 use plimsoll_model::{Payload, Protocol, Role, Span};
 use plimsoll_workload::{
-    Arrival, Pause, PromptSpec, Prompts, Scenario, Schedule, SessionSpec, SharedPrefix, Size, words::WORDS,
+    Arrival, Pause, PromptSpec, Prompts, Scenario, Schedule, SessionSpec, SharedPrefix, Size,
+    prompts::hash_blocks, words::WORDS,
 };
 
 use crate::trace::replay;
@@ -143,10 +145,11 @@ fn trace_blocks_share_text_exactly_where_their_ids_do() {
         let (payload, hashes) = prompts.render(a);
         let text = words(&payload);
         assert_eq!(text.len(), a.prompt_tokens as usize);
-        for (i, block) in text.chunks(512).enumerate() {
-            // Equal chain ⇔ equal text, ids being chained by the publisher.
-            let known = chains.entry(a.blocks[i]).or_insert_with(|| text[..(i * 512 + block.len())].to_vec());
-            assert_eq!(known[..], text[..(i * 512 + block.len())]);
+        let mut prefix = std::hash::DefaultHasher::new();
+        for (block, id) in text.chunks(512).zip(&a.blocks) {
+            // Equal id ⇔ equal text up to the block's end, ids being chained by the publisher.
+            block.hash(&mut prefix);
+            assert_eq!(*chains.entry(*id).or_insert(prefix.finish()), prefix.finish());
         }
         // Full 16-blocks inside the ids that were seen before.
         let mut left = text.len();
@@ -161,7 +164,7 @@ fn trace_blocks_share_text_exactly_where_their_ids_do() {
     }
     // 164 864 tokens hit, computed from the file; each hit block here is whole.
     assert_eq!((hit, expected), (164_864 / 16, 164_864 / 16));
-    assert_eq!(chains.values().map(|t| t.clone()).collect::<HashSet<_>>().len(), chains.len());
+    assert_eq!(chains.values().collect::<HashSet<_>>().len(), chains.len());
     // The next level has other text.
     let other = prompts.blocks(&Arrival { level: 1, ..list[0].clone() });
     assert!(other.iter().all(|h| !seen_hashes.contains(h)));
@@ -218,6 +221,18 @@ fn hashes_are_keyed_and_chained() {
         parent = siphasher::sip::SipHasher24::new_with_key(&key).hash(&bytes);
         assert_eq!(parent, *hash);
     }
+}
+
+#[test]
+fn any_white_space_parts_words() {
+    let words: Vec<String> = (0..20).map(|i| format!("w{i}é")).collect();
+    let hash = |sep: &str, words: &[String]| hash_blocks(&Payload::Text(words.join(sep)), 4);
+    let plain: Vec<String> = words.iter().map(|w| w.replace('é', "e")).collect();
+    for sep in [" ", "\n", "\t \r\n", "\u{b}", "\u{a0}", "\u{2003} "] {
+        assert_eq!((hash(sep, &words), hash(sep, &words).len()), (hash(" ", &words), 1));
+        assert_eq!(hash(sep, &plain), hash(" ", &plain));
+    }
+    assert_ne!(hash(" ", &words), hash(" ", &plain));
 }
 
 #[test]

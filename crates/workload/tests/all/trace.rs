@@ -2,7 +2,9 @@
 
 use plimsoll_model::Span;
 use plimsoll_workload::trace::{detect_and_read, read_azure, read_lengths, read_mooncake};
-use plimsoll_workload::{ArrivalSpec, LoadSpec, Rate, Scenario, Schedule, SpecError, Trace, TraceSizes};
+use plimsoll_workload::{
+    ArrivalSpec, LoadSpec, Rate, Scenario, Schedule, SharedPrefix, SpecError, Trace, TraceSizes,
+};
 
 const CONV: &[u8] = include_bytes!("../../fixtures/azure_conv_200.csv");
 const CODE: &[u8] = include_bytes!("../../fixtures/azure_code_200.csv.gz");
@@ -136,6 +138,22 @@ fn laps_share_nothing_with_each_other() {
     let (first, second) = (ids(0..200), ids(200..400));
     assert_eq!((first.len(), second.len()), (5_215, 5_215));
     assert!(first.is_disjoint(&second));
+}
+
+#[test]
+fn what_a_trace_says_itself_is_not_said_again() {
+    let mut scenario = replay(MOONCAKE, None, Some(10.0));
+    scenario.prompts.shared_prefix = Some(SharedPrefix { groups: 2, share: 0.5 });
+    let refused = |s: &Scenario| Schedule::generate(s, 10.0, Span::from_secs(1), 0).unwrap_err();
+    assert!(matches!(refused(&scenario), SpecError::Conflict { .. }));
+    let mut scenario = replay(CONV, None, Some(10.0));
+    scenario.prompts.shared_prefix = Some(SharedPrefix { groups: 2, share: 0.5 });
+    assert!(Schedule::generate(&scenario, 10.0, Span::from_secs(1), 0).is_ok());
+    // Lengths without times can't be replayed; a missing file is named.
+    let csv = include_bytes!("../../fixtures/arxiv_lengths_100.csv");
+    assert!(matches!(scenario.attach(|_| Ok(csv.to_vec())), Err(SpecError::File { .. })));
+    let gone = scenario.attach(|_| Err("no such file".into())).unwrap_err().to_string();
+    assert_eq!(gone, "t: no such file");
 }
 
 #[test]
