@@ -13,6 +13,6 @@ mod stream;
 /// Everything a front needs.
 pub mod server {
     pub use super::answer::{EmbeddingsFormat, answer, embeddings, error, models};
-    pub use super::request::{Asked, BadRequest, Endpoint, parse};
+    pub use super::request::{Asked, BLOCK_WORDS, BadRequest, Endpoint, parse};
     pub use super::stream::{ChunkWriter, word};
 }
