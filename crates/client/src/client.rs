@@ -126,6 +126,11 @@ impl Client {
         &self.target
     }
 
+    /// The run's axis.
+    pub fn clock(&self) -> Clock {
+        self.config.clock
+    }
+
     /// Number of load-generating threads.
     pub fn workers(&self) -> usize {
         self.workers.len()

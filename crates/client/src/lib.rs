@@ -6,7 +6,7 @@
 //!
 //! Reading order: [`clock`], [`timer`], [`stamp`], [`tcp`], [`tls`], [`link`] (one connection), [`pool`], [`relay`];
 //! [`target`], [`secret`]; [`recording`] (a row in the making), [`exchange`] (one attempt), [`flight`], [`ahead`],
-//! [`stage`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
+//! [`stage`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`]; [`mod@probe`], [`doctor`];
 //! [`histogram`].
 
 pub mod clock;
@@ -35,6 +35,9 @@ pub mod level;
 pub mod live;
 pub mod sink;
 
+pub mod doctor;
+pub mod probe;
+
 pub mod histogram;
 
 pub use client::{Client, ClientConfig, ClientError, default_workers};
@@ -42,6 +45,7 @@ pub use clock::Clock;
 pub use control::{Ceilings, Control};
 pub use level::{LevelPlan, Traffic};
 pub use live::{Live, Totals};
+pub use probe::{Probe, ProbeError, probe};
 pub use secret::{Secret, SecretError};
 pub use sink::{Memory, Sink};
 pub use target::{Target, TargetError};

@@ -106,7 +106,7 @@ pub struct Totals {
     pub tokens_in: u64,
     /// Output tokens received; an event of unknown size counts as one.
     pub tokens_out: u64,
-    ttft: Vec<u32>,
+    pub(crate) ttft: Vec<u32>,
 }
 
 impl Totals {

@@ -164,10 +164,10 @@ fn read_url(url: &str) -> Result<Uri, TargetError> {
         _ => url.to_owned(),
     };
     let bad = |why: &str| TargetError::Url { url: hidden.clone(), why: why.to_owned() };
-    let uri: Uri = url.parse().map_err(|e: http::uri::InvalidUri| bad(&e.to_string()))?;
-    if !matches!(uri.scheme_str(), Some("http" | "https")) {
+    if !(url.starts_with("http://") || url.starts_with("https://")) {
         return Err(bad("it must begin with http:// or https://"));
     }
+    let uri: Uri = url.parse().map_err(|e: http::uri::InvalidUri| bad(&e.to_string()))?;
     let authority = uri.authority().ok_or_else(|| bad("it names no host"))?;
     if authority.as_str().contains('@') {
         return Err(bad("keys do not belong in a URL: use --key-env or --key-file"));

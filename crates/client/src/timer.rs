@@ -54,6 +54,10 @@ mod imp {
 
     impl Timer {
         /// A timer that is not armed.
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe to call, and this descriptor is owned by what it is kept in"
+        )]
         pub fn new(clock: Clock) -> io::Result<Timer> {
             let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
             let fd = Fd(TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?);

@@ -1,0 +1,243 @@
+//! Is this machine fit to measure? Limits that break a run are found before it, with what to do about each.
+//!
+//! Reads /proc and asks the kernel; opens nothing but sockets of its own and changes nothing.
+
+use std::fs;
+use std::sync::mpsc;
+
+use plimsoll_model::{Host, Quantiles, Span};
+
+use crate::clock::{Clock, thread_run_queue_ns};
+use crate::histogram::Histogram;
+use crate::tcp::kernel_stamps_available;
+use crate::timer::{self, Timer};
+
+/// How a check came out.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Severity {
+    /// As it should be.
+    Good,
+    /// A run works and measures less, or carries less, than it could.
+    Limited,
+    /// What was asked for cannot work.
+    Bad,
+}
+
+/// One check and what it found.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Finding {
+    /// What was looked at: a stable name.
+    pub check: &'static str,
+    /// How it came out.
+    pub severity: Severity,
+    /// What was found, on one line.
+    pub found: String,
+    /// What to do about it; empty where nothing is to be done.
+    pub fix: String,
+}
+
+/// Runs every check. `connections`: how many a run may need at once, where that is known. Takes about a second.
+pub fn check(connections: Option<u32>) -> Vec<Finding> {
+    let mut findings = vec![
+        descriptors(connections),
+        ports(connections),
+        backlog(),
+        stamps(),
+        timer_slack(),
+        run_queue(),
+        cores(),
+    ];
+    findings.extend(governor());
+    findings.push(pacer());
+    findings
+}
+
+fn finding(check: &'static str, severity: Severity, found: String, fix: &str) -> Finding {
+    let fix = if severity == Severity::Good { String::new() } else { fix.to_owned() };
+    Finding { check, severity, found, fix }
+}
+
+/// The soft limit on open files, and the hard one it may be raised to.
+pub fn descriptor_limit() -> Option<(u64, u64)> {
+    nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).ok()
+}
+
+/// Raises the soft limit on open files to the hard one, as far as the system lets it; gives what holds afterwards.
+pub fn raise_descriptor_limit() -> Option<u64> {
+    use nix::sys::resource::{Resource, setrlimit};
+    let (soft, hard) = descriptor_limit()?;
+    if soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_err() {
+        return Some(soft);
+    }
+    Some(hard)
+}
+
+fn descriptors(connections: Option<u32>) -> Finding {
+    // Besides connections: the run's files, the runtime's own, and room.
+    let need = u64::from(connections.unwrap_or(4_000)) + 64;
+    match descriptor_limit() {
+        None => finding("descriptors", Severity::Limited, "limit not known".into(), "look at `ulimit -n`"),
+        Some((soft, hard)) => finding(
+            "descriptors",
+            if hard.max(soft) >= need {
+                Severity::Good
+            } else if connections.is_some() {
+                Severity::Bad
+            } else {
+                Severity::Limited
+            },
+            format!("{soft} open files (may be raised to {hard}), {need} needed"),
+            "raise the hard limit: `ulimit -Hn` in the shell, LimitNOFILE in a unit, --ulimit nofile in a container",
+        ),
+    }
+}
+
+fn ports(connections: Option<u32>) -> Finding {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let ends: Vec<u32> = text.split_whitespace().filter_map(|n| n.parse().ok()).collect();
+    let [low, high] = ends[..] else {
+        return finding("ports", Severity::Limited, "range of local ports not known".into(), "");
+    };
+    let range = high.saturating_sub(low) + 1;
+    let need = connections.unwrap_or(4_000);
+    finding(
+        "ports",
+        if range > need { Severity::Good } else { Severity::Limited },
+        format!("{range} local ports to each address of the target"),
+        "widen it: sysctl -w net.ipv4.ip_local_port_range='1024 65535', or give the target several addresses",
+    )
+}
+
+fn backlog() -> Finding {
+    let limit =
+        fs::read_to_string("/proc/sys/net/core/somaxconn").ok().and_then(|t| t.trim().parse::<u32>().ok());
+    match limit {
+        Some(n) => finding(
+            "backlog",
+            if n >= 1024 { Severity::Good } else { Severity::Limited },
+            format!("a server on this machine queues at most {n} connections"),
+            "sysctl -w net.core.somaxconn=4096 (matters where the server runs here)",
+        ),
+        None => finding("backlog", Severity::Limited, "not known".into(), ""),
+    }
+}
+
+fn stamps() -> Finding {
+    if kernel_stamps_available() {
+        finding("stamps", Severity::Good, "the kernel stamps arrivals".into(), "")
+    } else {
+        finding(
+            "stamps",
+            Severity::Limited,
+            "the kernel gives no receive stamps: arrivals are stamped when they are read".into(),
+            "use Linux, outside of a sandbox that filters SO_TIMESTAMPING; runs here say `stamps: user`",
+        )
+    }
+}
+
+fn timer_slack() -> Finding {
+    let sharp = std::thread::spawn(timer::sharpen_thread).join().unwrap_or(false);
+    finding(
+        "timer slack",
+        if sharp { Severity::Good } else { Severity::Limited },
+        if sharp { "1 ns".into() } else { "cannot be set: arrivals are sent up to 50 µs late".into() },
+        "allow prctl(PR_SET_TIMERSLACK)",
+    )
+}
+
+fn run_queue() -> Finding {
+    match thread_run_queue_ns() {
+        Some(_) => {
+            finding("run queue", Severity::Good, "the kernel tells how long threads wait to run".into(), "")
+        }
+        None => finding(
+            "run queue",
+            Severity::Limited,
+            "waiting for a core cannot be seen: a busy machine shows only as lag".into(),
+            "sysctl -w kernel.sched_schedstats=1, or a kernel with CONFIG_SCHED_INFO",
+        ),
+    }
+}
+
+fn cores() -> Finding {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    finding(
+        "cores",
+        if cores > 1 { Severity::Good } else { Severity::Limited },
+        format!("{cores} for this process"),
+        "give it two at least: one to send load, one for everything else",
+    )
+}
+
+fn governor_name() -> Option<String> {
+    let text = fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").ok()?;
+    Some(text.trim().to_owned())
+}
+
+fn governor() -> Option<Finding> {
+    let name = governor_name()?;
+    let severity = if name == "performance" { Severity::Good } else { Severity::Limited };
+    Some(finding("governor", severity, name, "cpupower frequency-set -g performance"))
+}
+
+/// What a manifest says of this machine.
+pub fn host() -> Host {
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|l| l.strip_prefix("model name")).unwrap_or_default();
+    Host {
+        os: format!("{} {}", std::env::consts::OS, kernel.trim()).trim().to_owned(),
+        cpu: model.trim_start_matches([' ', '\t', ':']).to_owned(),
+        cores: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+        governor: governor_name(),
+    }
+}
+
+fn pacer() -> Finding {
+    match pacer_lateness(200, Span::from_millis(2)) {
+        Ok(q) => finding(
+            "pacer",
+            if q.p50_ns <= 200_000 { Severity::Good } else { Severity::Limited },
+            format!(
+                "{} is late by {} µs at the median, {} µs at p99",
+                timer::SOURCE,
+                q.p50_ns / 1000,
+                q.p99_ns / 1000
+            ),
+            "the machine is busy, or a virtual one that is not scheduled: free a core",
+        ),
+        Err(error) => finding("pacer", Severity::Bad, format!("no timer: {error}"), "allow timerfd_create"),
+    }
+}
+
+/// Lateness of the pacer's own wake-ups: `fires` of them, `every` apart.
+///
+/// # Errors
+/// When the system gives no timer or no runtime.
+pub fn pacer_lateness(fires: u32, every: Span) -> std::io::Result<Quantiles> {
+    let (result, done) = mpsc::channel();
+    std::thread::Builder::new().name("pacer-check".into()).spawn(move || {
+        timer::sharpen_thread();
+        let _ = result.send(pace(fires, every));
+    })?;
+    done.recv().unwrap_or_else(|_| Err(std::io::Error::other("the checking thread died")))
+}
+
+fn pace(fires: u32, every: Span) -> std::io::Result<Quantiles> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let clock = Clock::start();
+        let timer = Timer::new(clock)?;
+        let mut lateness = Histogram::default();
+        let mut due = clock.now() + every;
+        for _ in 0..fires {
+            timer.arm(due)?;
+            while clock.now() < due {
+                timer.fired().await;
+            }
+            lateness.record((clock.now() - due).0);
+            due += every;
+        }
+        Ok(lateness.quantiles())
+    })
+}

@@ -1,0 +1,343 @@
+//! One careful look at the endpoint before any load: does anything answer, is it what it is said to be, and what is
+//! known of it?
+//!
+//! "Nothing there" and "something else there" are told apart, because what a person does next differs. Asking for the
+//! list of models costs the server nothing; only where there is none is one token asked for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use bytes::Bytes;
+use http::Response;
+use hyper::body::Incoming;
+use plimsoll_model::{Fingerprint, How, Message, Outcome, Payload, Protocol, Role, Span};
+use plimsoll_wire::{Decoder, Head, RequestOptions, encode};
+use plimsoll_workload::{Connections, TargetSpec};
+use serde_json::Value;
+use tokio::runtime::{Builder, LocalOptions};
+
+use crate::client::options_of;
+use crate::clock::{Clock, realtime_ns};
+use crate::exchange::{Watch, exchange};
+use crate::pool::{Held, Pool};
+use crate::recording::Ending;
+use crate::secret::Secret;
+use crate::stamp::Meter;
+use crate::target::{Body, Target};
+
+/// Longest wait for any one answer.
+const PATIENCE: Span = Span::from_secs(30);
+/// Most bytes of an answer that are looked at.
+const BODY_MAX: usize = 4 << 20;
+
+/// What was learnt.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Probe {
+    /// Facts for the manifest.
+    pub fingerprint: Fingerprint,
+    /// Models the endpoint lists; empty where it lists none.
+    pub models: Vec<String>,
+    /// The model to ask for: the target's own, else the first listed.
+    pub model: Option<String>,
+    /// From asking to the head of the first answer, connection included.
+    pub took: Span,
+    /// Things worth a line on the screen, such as a model that is not listed.
+    pub notes: Vec<String>,
+}
+
+/// Why no load can be sent. All of these are "source unavailable".
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// Nothing answers there.
+    #[error("{url} cannot be reached: {why}")]
+    Unreachable {
+        /// The endpoint.
+        url: String,
+        /// What the connection said.
+        why: String,
+    },
+    /// Something answers, and it is not an endpoint of this protocol.
+    #[error("{url} answers, but not as {protocol} should: {why}")]
+    NotThis {
+        /// The endpoint.
+        url: String,
+        /// What was expected.
+        protocol: &'static str,
+        /// What came instead, and what to try.
+        why: String,
+    },
+    /// It wants a key, or another one.
+    #[error("{url} refuses access (HTTP {status}): give the key with --key-env or --key-file")]
+    Forbidden {
+        /// The endpoint.
+        url: String,
+        /// 401 or 403.
+        status: u16,
+    },
+    /// The target cannot be used as it is written.
+    #[error(transparent)]
+    Target(#[from] crate::target::TargetError),
+    /// This machine cannot make the attempt.
+    #[error("cannot start to probe: {0}")]
+    Local(#[from] std::io::Error),
+}
+
+/// Probes the endpoint. Blocks for at most about a minute.
+///
+/// # Errors
+/// See [`ProbeError`].
+pub fn probe(spec: &TargetSpec, key: Option<Secret>) -> Result<Probe, ProbeError> {
+    let target = Target::new(spec, key)?;
+    let spec = spec.clone();
+    // A thread of its own: the caller may be inside a runtime.
+    let thread = std::thread::Builder::new().name("probe".into()).spawn(move || {
+        let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
+        runtime.block_on(Probing::new(target, spec).run())
+    })?;
+    thread.join().unwrap_or_else(|_| Err(std::io::Error::other("the probing thread died").into()))
+}
+
+struct Probing {
+    target: Target,
+    spec: TargetSpec,
+    clock: Clock,
+    pool: Pool,
+    facts: BTreeMap<String, Option<String>>,
+    notes: Vec<String>,
+    took: Option<Span>,
+}
+
+/// An answer in short.
+#[derive(Debug, Default)]
+struct Got {
+    head: Option<Head>,
+    body: Vec<u8>,
+}
+
+impl Probing {
+    fn new(target: Target, spec: TargetSpec) -> Probing {
+        let clock = Clock::start();
+        let pool = Pool::new(target.resolve(), Meter::new(clock), Arc::new(AtomicU32::new(0)));
+        pool.set_policy(Connections::Prewarmed, 1, target.resolve());
+        Probing { target, spec, clock, pool, facts: BTreeMap::new(), notes: Vec::new(), took: None }
+    }
+
+    async fn run(mut self) -> Result<Probe, ProbeError> {
+        let models = match self.spec.protocol {
+            Protocol::Http => self.knock().await?,
+            _ => self.openai().await?,
+        };
+        if let Some(model) = &self.spec.model
+            && !models.is_empty()
+            && !models.contains(model)
+        {
+            self.notes.push(format!("the endpoint does not list {model}; it lists {}", models.join(", ")));
+        }
+        let model = self.spec.model.clone().or_else(|| models.first().cloned());
+        self.facts.insert("model".into(), model.clone());
+        Ok(Probe {
+            fingerprint: Fingerprint { url: self.target.url.clone(), facts: self.facts },
+            models,
+            model,
+            took: self.took.unwrap_or(Span::ZERO),
+            notes: self.notes,
+        })
+    }
+
+    /// Any HTTP endpoint: whatever answers HTTP is good enough; what it is cannot be known without asking for work.
+    async fn knock(&mut self) -> Result<Vec<String>, ProbeError> {
+        let got = self.get(&self.target.path("")).await?;
+        self.learn(&got);
+        Ok(Vec::new())
+    }
+
+    async fn openai(&mut self) -> Result<Vec<String>, ProbeError> {
+        let got = self.get(&self.target.path("/models")).await?;
+        self.learn(&got);
+        let status = got.head.as_ref().map_or(0, |head| head.status);
+        match (status, list(&got.body)) {
+            (200..=299, Some(models)) => {
+                self.learn_models(&models);
+                self.ask_version().await;
+                Ok(models.into_iter().filter_map(|m| Some(m.get("id")?.as_str()?.to_owned())).collect())
+            }
+            (401 | 403, _) => Err(ProbeError::Forbidden { url: self.target.url.clone(), status }),
+            _ => {
+                let why = self.what_came(&got);
+                self.first_request(why).await.map(|()| Vec::new())
+            }
+        }
+    }
+
+    /// No list of models: one token, asked for as the load will ask.
+    async fn first_request(&mut self, no_list: String) -> Result<(), ProbeError> {
+        let hint = self.hint().await;
+        let (url, protocol) = (self.target.url.clone(), self.spec.protocol.name());
+        let not_this =
+            |why: String| ProbeError::NotThis { url: url.clone(), protocol, why: format!("{why}{hint}") };
+        let options = match options_of(&self.spec) {
+            Ok(options) => RequestOptions { max_tokens: Some(1), ..options },
+            Err(error) => return Err(not_this(error.to_string())),
+        };
+        let payload = match self.spec.protocol {
+            Protocol::Chat | Protocol::Responses => {
+                Payload::Messages(vec![Message { role: Role::User, content: "hello".into() }])
+            }
+            _ => Payload::Text("hello".into()),
+        };
+        let encoded = encode(&payload, &options);
+        let body = Body { content_type: encoded.content_type, bytes: encoded.body };
+        let path = self.target.path(&encoded.path);
+        let request = self
+            .target
+            .post(&path, &body, "probe", false)
+            .map_err(|error| not_this(format!("the request cannot be written: {error}")))?;
+        let got = self.ask(request).await?;
+        let status = got.head.as_ref().map_or(0, |head| head.status);
+        if matches!(status, 401 | 403) {
+            return Err(ProbeError::Forbidden { url: self.target.url.clone(), status });
+        }
+        let (outcome, error) = self.judge(&got);
+        // An error that the endpoint explains in JSON comes from something that speaks the protocol (no such model,
+        // overloaded): the load will show it. A 404 does not.
+        let speaks = outcome.is_finished()
+            || (status != 404 && status != 405 && serde_json::from_slice::<Value>(&got.body).is_ok());
+        if !speaks || outcome.how == How::Redirected {
+            return Err(not_this(error.unwrap_or(no_list)));
+        }
+        self.notes.push(format!("no list of models ({no_list}); a first request was answered"));
+        Ok(())
+    }
+
+    fn judge(&self, got: &Got) -> (Outcome, Option<String>) {
+        let head = got.head.clone().unwrap_or_default();
+        let mut decoder = Decoder::with_head(self.spec.protocol, self.spec.stream, head, false);
+        decoder.feed(&got.body, &mut Vec::new());
+        let verdict = decoder.finish(true);
+        (verdict.outcome, verdict.answer.error.map(|text| self.target.scrub(&text)))
+    }
+
+    /// The most frequent slip is a base URL without its `/v1`.
+    async fn hint(&mut self) -> String {
+        let path = self.target.path("/v1/models");
+        match self.get(&path).await {
+            Ok(got) if list(&got.body).is_some() => {
+                format!("; {}/v1 does: use that", self.target.url.trim_end_matches('/'))
+            }
+            _ => String::new(),
+        }
+    }
+
+    fn what_came(&self, got: &Got) -> String {
+        let head = got.head.clone().unwrap_or_default();
+        let text =
+            String::from_utf8_lossy(&got.body[..got.body.len().min(60)]).trim().replace(['\r', '\n'], " ");
+        let what = match (&head.location, text.starts_with('<')) {
+            (Some(to), _) => format!("redirects to {to}"),
+            (None, true) => "a web page".into(),
+            (None, false) => format!("{text:?}"),
+        };
+        self.target.scrub(&format!("GET /models gave HTTP {} and {what}", head.status))
+    }
+
+    fn learn(&mut self, got: &Got) {
+        if let Some(head) = &got.head {
+            self.facts.insert("server_header".into(), head.server.clone());
+            if head.replica.is_some() {
+                self.facts.insert("replica".into(), head.replica.clone());
+            }
+        }
+    }
+
+    fn learn_models(&mut self, models: &[Value]) {
+        let wanted = self.spec.model.as_deref();
+        let named = |m: &&Value| wanted.is_none_or(|name| m.get("id").and_then(Value::as_str) == Some(name));
+        let Some(model) = models.iter().find(named) else { return };
+        let text = |key: &str| model.get(key).and_then(Value::as_str).map(str::to_owned);
+        let number = |key: &str| model.get(key).and_then(Value::as_u64).map(|n| n.to_string());
+        let meta = |key: &str| model.get("meta")?.get(key)?.as_u64().map(|n| n.to_string());
+        // Engines name themselves as the owner of the models they serve.
+        let engine = text("owned_by").filter(|owner| {
+            ["vllm", "sglang", "llamacpp", "plimsoll", "nvidia", "tensorrt_llm"].contains(&owner.as_str())
+        });
+        self.facts.insert("engine".into(), engine);
+        self.facts.insert("max_context".into(), number("max_model_len").or_else(|| meta("n_ctx_train")));
+        if let Some(root) = text("root") {
+            self.facts.insert("model_root".into(), Some(root));
+        }
+        self.facts.insert("model_digest".into(), text("digest"));
+    }
+
+    /// vLLM and relatives tell their version beside the API; nobody minds being asked.
+    async fn ask_version(&mut self) {
+        let version = match self.get("/version").await {
+            Ok(got) => serde_json::from_slice::<Value>(&got.body)
+                .ok()
+                .and_then(|v| Some(v.get("version")?.as_str()?.chars().take(64).collect())),
+            Err(_) => None,
+        };
+        self.facts.insert("engine_version".into(), version);
+    }
+
+    async fn get(&mut self, path: &str) -> Result<Got, ProbeError> {
+        let request = self.target.get(path).map_err(|error| self.unreachable(error.to_string()))?;
+        self.ask(request).await
+    }
+
+    async fn ask(&mut self, request: http::Request<http_body_util::Full<Bytes>>) -> Result<Got, ProbeError> {
+        let from = self.clock.now();
+        let seen = Seen::default();
+        let asked = exchange(&self.pool, PATIENCE, request, &seen);
+        let ending = tokio::time::timeout(PATIENCE.as_duration(), asked).await;
+        let got = seen.0.into_inner();
+        self.took = self.took.or(Some(self.clock.now() - from));
+        if got.head.is_some() {
+            return Ok(got);
+        }
+        match ending {
+            Ok(Ending::Told { outcome, error }) => {
+                let why = error.unwrap_or_else(|| outcome.how.name().to_owned());
+                if outcome.how == How::Malformed {
+                    return Err(ProbeError::NotThis {
+                        url: self.target.url.clone(),
+                        protocol: self.spec.protocol.name(),
+                        why: self.target.scrub(&why),
+                    });
+                }
+                Err(self.unreachable(why))
+            }
+            Ok(_) => Err(self.unreachable("closed without an answer".into())),
+            Err(_) => Err(self.unreachable(format!("no answer within {PATIENCE}"))),
+        }
+    }
+
+    fn unreachable(&self, why: String) -> ProbeError {
+        ProbeError::Unreachable { url: self.target.url.clone(), why: self.target.scrub(&why) }
+    }
+}
+
+fn list(body: &[u8]) -> Option<Vec<Value>> {
+    let value: Value = serde_json::from_slice(body).ok()?;
+    value.get("data")?.as_array().filter(|all| all.iter().all(|m| m.get("id").is_some())).cloned()
+}
+
+#[derive(Default)]
+struct Seen(std::cell::RefCell<Got>);
+
+impl Watch for Seen {
+    fn connected(&self, _: &Held) {}
+    fn sent(&self) {}
+
+    fn head(&self, response: &Response<Incoming>) {
+        let headers = response.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+        let head = Head::read(response.status().as_u16(), headers, realtime_ns() / 1_000_000_000);
+        self.0.borrow_mut().head = Some(head);
+    }
+
+    fn data(&self, bytes: &[u8]) -> bool {
+        let body = &mut self.0.borrow_mut().body;
+        body.extend_from_slice(bytes);
+        body.len() <= BODY_MAX
+    }
+}

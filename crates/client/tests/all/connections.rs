@@ -1,0 +1,96 @@
+//! Where connections come from is part of the experiment: counted at the server.
+
+use plimsoll_client::Control;
+use plimsoll_model::{At, Span};
+use plimsoll_workload::Connections;
+
+use crate::rig::{Rig, ms, run_on};
+use crate::server::{Server, Step, good, json};
+
+fn twenty() -> Vec<Span> {
+    (0..20).map(ms).collect()
+}
+
+#[test]
+fn fresh_is_one_connection_per_request_and_says_so_to_the_server() {
+    let server = Server::plain(|_| vec![good(), Step::Close]);
+    let mut rig = Rig::at(server.url());
+    rig.client.connections = Connections::Fresh;
+    let (level, rows) = rig.run(&twenty());
+    assert!(rows.iter().all(|r| r.outcome.is_finished() && !r.reused));
+    assert_eq!((server.accepted(), level.generator.connects), (20, 20));
+    assert!(server.seen().iter().all(|s| s.head.to_lowercase().contains("connection: close")));
+    let numbers: std::collections::BTreeSet<_> = rows.iter().map(|r| r.connection).collect();
+    assert_eq!(numbers.len(), 20);
+}
+
+#[test]
+fn prewarmed_stand_before_the_first_arrival() {
+    let server = Server::plain(|_| vec![good()]);
+    let rig = Rig::at(server.url());
+    let mut plan = rig.plan(&[Span::ZERO; 5]);
+    plan.warm = Some(8);
+    let (level, rows) = run_on(&rig.start(), &plan, &Control::default());
+    assert_eq!((server.accepted(), level.generator.connects, level.generator.sockets_max), (8, 8, 8));
+    for row in rows {
+        assert!(row.connected.unwrap() < level.start && row.sent.unwrap() >= level.start);
+        assert!(row.reused, "a warmed connection stood before its request");
+    }
+}
+
+#[test]
+fn a_bounded_pool_never_passes_its_limit_and_waiting_counts_from_due() {
+    let server = Server::plain(|_| vec![good()]);
+    let mut rig = Rig::at(server.url());
+    rig.workers = 4;
+    rig.client.connections = Connections::Pool { limit: 2 };
+    let (level, rows) = rig.run(&[Span::ZERO; 30]);
+    assert_eq!(rows.len(), 30);
+    assert!(rows.iter().all(|r| r.outcome.is_finished() && r.due == level.start));
+    assert!(server.accepted() <= 2 && server.open_max() <= 2, "{}", server.accepted());
+    assert!(level.generator.closed_since.is_some_and(|at| at >= level.start));
+    assert_eq!(level.generator.workers, 2);
+}
+
+#[test]
+fn a_kept_connection_that_the_server_closed_is_replaced_without_a_trace_of_error() {
+    // Closes after each answer without having said so.
+    let server = Server::plain(|_| vec![good(), Step::Close]);
+    let rig = Rig::at(server.url());
+    let client = rig.start();
+    for n in 0..5 {
+        let (_, rows) = run_on(&client, &rig.plan(&[Span::ZERO]), &Control::default());
+        assert!(rows[0].outcome.is_finished(), "{n}: {:#?}", rows[0]);
+        assert!(!rows[0].reused);
+    }
+    assert_eq!(server.accepted(), 5);
+}
+
+#[test]
+fn a_request_that_was_written_is_never_sent_again_in_secret() {
+    // Answers the first request on a connection and drops it at the second.
+    let server = Server::plain(|seen| if seen.nth == 0 { vec![good()] } else { vec![Step::Close] });
+    let rig = Rig::at(server.url());
+    let client = rig.start();
+    let run = || run_on(&client, &rig.plan(&[Span::ZERO]), &Control::default()).1.remove(0);
+    assert!(run().outcome.is_finished());
+    let row = run();
+    assert_eq!((row.outcome.how, row.reused), (plimsoll_model::How::Reset, true));
+    assert_eq!(server.seen().len(), 2);
+}
+
+#[test]
+fn answers_that_do_not_stream_keep_their_connection() {
+    let body = r#"{"choices":[{"message":{"content":"a b c"},"finish_reason":"length"}],"usage":{"prompt_tokens":4,"completion_tokens":3}}"#;
+    let server = Server::plain(move |_| vec![json("200 OK", "x-replica: r7\r\n", body)]);
+    let mut rig = Rig::at(server.url());
+    rig.target.stream = false;
+    let (_, rows) = rig.run(&twenty());
+    for row in &rows {
+        assert!(row.outcome.is_finished(), "{row:#?}");
+        assert_eq!((row.answer.tokens.output, row.first_token), (Some(3), None));
+        assert_eq!(row.answer.replica.as_deref(), Some("r7"));
+        assert!(row.end > Some(At::ZERO) && row.events.len() == 1);
+    }
+    assert_eq!(server.accepted(), 1, "one after another: one connection");
+}

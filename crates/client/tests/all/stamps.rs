@@ -1,0 +1,116 @@
+//! Stamps: the kernel's, between the server's write and our own look at the clock; and what a shared read does to them.
+
+use std::sync::Arc;
+
+use plimsoll_client::tcp::kernel_stamps_available;
+use plimsoll_client::{Live, Memory, Sink};
+use plimsoll_model::{At, Span, StampSource};
+
+use crate::rig::{Rig, run_on};
+use crate::server::{SSE_HEAD, Server, Step, finish, token, write};
+
+/// A condition over the live counters, handed to a server that is made before the client.
+#[derive(Clone, Default)]
+struct Later(Arc<std::sync::OnceLock<Live>>);
+
+impl Later {
+    fn events(&self, n: u64) -> Step {
+        let live = Arc::clone(&self.0);
+        Step::Until(Arc::new(move || live.get().is_some_and(|live| live.totals().events >= n)))
+    }
+}
+
+#[test]
+fn events_of_one_write_are_coalesced_and_those_of_two_are_not() {
+    let later = Later::default();
+    let waits = later.clone();
+    let server = Server::plain(move |_| {
+        vec![
+            write(SSE_HEAD.to_owned() + &token("a ") + &token("b ")),
+            waits.events(2),
+            write(token("c ")),
+            waits.events(3),
+            write(finish()),
+        ]
+    });
+    let rig = Rig::at(server.url());
+    let client = rig.start();
+    later.0.set(client.live()).ok().unwrap();
+    let (level, rows) = run_on(&client, &rig.plan(&[Span::ZERO]), &plimsoll_client::Control::default());
+    let flags: Vec<bool> = rows[0].events.iter().map(|e| e.coalesced).collect();
+    // a with b; c alone; the finish with [DONE].
+    assert_eq!(flags, [true, false, false, true, false]);
+    let offsets: Vec<i64> = rows[0].events.iter().map(|e| e.offset.0).collect();
+    assert!(offsets[0] == offsets[1] && offsets[1] < offsets[2] && offsets[3] == offsets[4], "{offsets:?}");
+    assert_eq!((level.generator.events, level.generator.events_coalesced), (3, 1));
+}
+
+#[test]
+fn the_kernels_stamp_lies_between_the_write_and_the_read() {
+    if !kernel_stamps_available() {
+        eprintln!("skipped: this kernel stamps nothing");
+        return;
+    }
+    let later = Later::default();
+    let waits = later.clone();
+    let server = Server::plain(move |_| {
+        let mut steps = vec![write(SSE_HEAD)];
+        for n in 0..50 {
+            steps.extend([write(token("x ")), waits.events(n + 1)]);
+        }
+        steps.push(write(finish()));
+        steps
+    });
+    let rig = Rig::at(server.url());
+    let client = rig.start();
+    later.0.set(client.live()).ok().unwrap();
+    let (level, rows) = run_on(&client, &rig.plan(&[Span::ZERO]), &plimsoll_client::Control::default());
+    let row = &rows[0];
+    assert!(row.kernel_stamps);
+    assert_eq!(level.generator.stamps, StampSource::Kernel);
+    // The rig's clock begins with the client; the writes are on the machine's: compare by the gaps to the first token.
+    let writes = server.writes();
+    let first = writes[1];
+    for (event, wrote) in row.events[..50].iter().zip(&writes[1..]) {
+        let gap = event.offset.0 - row.events[0].offset.0;
+        // Write to arrival takes microseconds, and never less than nothing; a stamp of user space would add the wake-up.
+        assert!((gap - (wrote - first)).abs() < 20_000_000, "{gap} against {}", wrote - first);
+    }
+    assert!(level.generator.user_delay.count >= 50 && level.generator.user_delay.p50_ns > 0);
+}
+
+#[test]
+fn an_absolute_comparison_on_one_clock() {
+    let server = Server::plain(|_| vec![crate::server::good()]);
+    let rig = Rig::at(server.url());
+    let client = rig.start();
+    let clock = client.clock();
+    let (_, rows) = run_on(&client, &rig.plan(&[Span::ZERO]), &plimsoll_client::Control::default());
+    let row = &rows[0];
+    let wrote = clock.from_monotonic_ns(server.writes()[0]);
+    let arrived = row.first_byte.unwrap();
+    let user = arrived + Span(i64::from(row.events[0].user_delay_ns));
+    // Two clocks tied in software agree to a few microseconds.
+    assert!(wrote - Span::from_micros(50) <= arrived, "{wrote} {arrived}");
+    assert!(arrived <= user);
+    assert!(row.sent.unwrap() <= wrote);
+}
+
+#[test]
+fn samples_of_the_number_in_flight_reach_the_sink() {
+    let server = Server::plain(|_| vec![Step::Hold]);
+    let mut rig = Rig::at(server.url());
+    rig.window = Span::from_millis(300);
+    rig.client.timeouts.total = Span::from_millis(350);
+    let client = rig.start();
+    let memory = Arc::new(Memory::default());
+    let sink: Arc<dyn Sink> = Arc::clone(&memory) as Arc<dyn Sink>;
+    let level =
+        client.run_level(&rig.plan(&[Span::ZERO; 5]), &sink, &plimsoll_client::Control::default()).unwrap();
+    let samples = memory.take_samples();
+    assert!(!samples.is_empty() && samples.iter().all(|s| s.name == "in_flight" && s.source == "client"));
+    assert_eq!(level.generator.in_flight_max, 5);
+    // Five from the first moment to the end of the window, but for the samples' grain of ten milliseconds.
+    assert!((level.generator.in_flight_mean.unwrap() - 5.0).abs() < 0.5, "{:?}", level.generator);
+    assert!(level.start > At::ZERO && level.stop - level.start == Span::from_millis(300));
+}
