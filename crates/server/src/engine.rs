@@ -246,10 +246,10 @@ impl Engine {
                     metrics.prompt_tokens += u64::from(live.prompt);
                     live.stream.record(|record| record.prefill_ns = Some(at_ns));
                 }
-                What::Token { n, last } => {
+                What::Token { n, .. } => {
                     metrics.wake_late.observe_ns(now.0 - emission.at.0);
                     live.token(metrics, at_ns, n);
-                    live.stream.push(Due { step_end_ns: at_ns, tokens: n, last });
+                    live.stream.push(Due { step_end_ns: at_ns, tokens: n });
                 }
                 What::Finished { reason } => {
                     live.finish(metrics, at_ns, reason);

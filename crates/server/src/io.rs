@@ -231,7 +231,6 @@ impl Io {
     fn receive(&self, limit: usize) -> io::Result<(usize, Option<TimeSpec>)> {
         let mut scratch = self.scratch.borrow_mut();
         let Scratch { bytes, control } = &mut *scratch;
-        let limit = limit.min(bytes.len());
         self.socket.try_io(Interest::READABLE, || {
             let mut slices = [IoSliceMut::new(&mut bytes[..limit])];
             let message =
@@ -258,10 +257,18 @@ impl Read for Io {
         let this = &*self;
         loop {
             ready!(this.socket.poll_read_ready(cx))?;
-            match this.receive(buf.remaining()) {
+            let limit = buf.remaining().min(READ_BYTES);
+            match this.receive(limit) {
                 Ok((n, stamp)) => {
                     let now = clock::monotonic_ns();
                     if n > 0 {
+                        if n < limit {
+                            // The socket is empty: to believe so saves the read that would find nothing. What comes
+                            // later, an end included, is a new edge for the runtime.
+                            let _ = this.socket.try_io(Interest::READABLE, || {
+                                Err::<(), _>(io::ErrorKind::WouldBlock.into())
+                            });
+                        }
                         buf.put_slice(&this.scratch.borrow().bytes[..n]);
                         this.conn.raw_stamp.set(stamp);
                         this.conn.read_ns.set(now);

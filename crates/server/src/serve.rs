@@ -300,6 +300,9 @@ fn listen(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.set_tcp_nodelay(true)?;
+    // A congestion control that paces (BBR is the default here and there) holds small writes back by a time of its own,
+    // and a token's arrival would say nothing about when it was sent. Where it can't be chosen, it is as it is.
+    let _ = socket.set_tcp_congestion(b"reno");
     let stamps = TimestampingFlag::SOF_TIMESTAMPING_RX_SOFTWARE | TimestampingFlag::SOF_TIMESTAMPING_SOFTWARE;
     // Where the kernel gives none, records say that their arrival is the clock's.
     let _ = setsockopt(&socket, sockopt::Timestamping, &stamps);

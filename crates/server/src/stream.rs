@@ -19,8 +19,6 @@ pub struct Due {
     pub step_end_ns: i64,
     /// Tokens in it.
     pub tokens: u32,
-    /// Is the answer complete with it?
-    pub last: bool,
 }
 
 #[derive(Default)]
