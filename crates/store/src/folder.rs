@@ -18,7 +18,7 @@ pub const REQUESTS: &str = "requests.parquet";
 pub const SERIES: &str = "server.parquet";
 /// The log of a run that goes on, or whose writer died.
 pub const LOG: &str = "records.log";
-/// A log that was damaged in its middle: kept, though what could be read of it is in Parquet.
+/// A log that could not be read in full: kept, though what could be read of it is in Parquet.
 pub const DAMAGED: &str = "records.log.damaged";
 /// Room that is given back when the disk is full, so that the last word still fits.
 pub const RESERVE: &str = ".reserve";

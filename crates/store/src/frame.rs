@@ -4,6 +4,7 @@
 //! cheaper: a torn write then costs the record it tore and not the batch before it. The length counts kind and
 //! payload; both header numbers are little-endian `u32`. Reading ends at the first frame that is cut short or does
 //! not match its checksum, and says which of the two it was: cut short is what a kill leaves, a mismatch is damage.
+//! A frame that is good and not understood is counted and passed over; what follows it is as good as before.
 
 use std::io::{self, Read};
 
@@ -83,6 +84,8 @@ pub struct Tail {
     pub dropped: u64,
     /// True when the first dropped frame is there in full and wrong: damage, not a write that was cut off.
     pub damaged: bool,
+    /// Good frames whose content this version does not understand; they were passed over.
+    pub unread: u64,
 }
 
 /// Reads frames from `source`, which holds `len` bytes, and hands each record to `each` until that fails or the
@@ -94,7 +97,7 @@ pub fn read<R: Read, E: From<io::Error>>(
 ) -> Result<Tail, E> {
     let mut source = io::BufReader::with_capacity(1 << 20, source);
     let mut magic = [0; MAGIC.len()];
-    let mut tail = Tail { good: 0, dropped: len, damaged: false };
+    let mut tail = Tail { dropped: len, ..Tail::default() };
     if !fill(&mut source, &mut magic)? {
         return Ok(tail);
     }
@@ -102,7 +105,8 @@ pub fn read<R: Read, E: From<io::Error>>(
         tail.damaged = magic != [0; MAGIC.len()];
         return Ok(tail);
     }
-    tail = Tail { good: magic.len() as u64, dropped: len.saturating_sub(magic.len() as u64), damaged: false };
+    tail.good = magic.len() as u64;
+    tail.dropped -= tail.good;
     let mut body = Vec::new();
     loop {
         let mut head = [0; HEADER];
@@ -124,12 +128,14 @@ pub fn read<R: Read, E: From<io::Error>>(
         if !fill(&mut source, &mut body)? {
             return Ok(tail);
         }
-        let record = if crc32fast::hash(&body) == sum { decode(&body).ok() } else { None };
-        let Some(record) = record else {
+        if crc32fast::hash(&body) != sum {
             tail.damaged = true;
             return Ok(tail);
-        };
-        each(record)?;
+        }
+        match decode(&body) {
+            Ok(record) => each(record)?,
+            Err(_) => tail.unread += 1,
+        }
         tail.good += frame;
         tail.dropped -= frame;
     }

@@ -178,7 +178,10 @@ fn recover(dir: &Path, file: &File) -> Result<Run> {
             said.push_str(&format!("; the log is damaged at byte {good}: {dropped} bytes could not be read"));
         }
     }
-    if died || log.tail.damaged {
+    if log.tail.unread > 0 {
+        said.push_str(&format!("; {} records were not understood", log.tail.unread));
+    }
+    if died || log.tail.damaged || log.tail.unread > 0 {
         log.manifest.progress = RunState::Partial { why: said.clone() };
     }
     let converted = match drafts.and_then(|drafts| drafts.publish(&log.manifest)) {
@@ -191,7 +194,7 @@ fn recover(dir: &Path, file: &File) -> Result<Run> {
     };
     if converted {
         // Parquet is safe. What remains is tidying up, and a log that stays does no harm.
-        if log.tail.damaged {
+        if log.tail.damaged || log.tail.unread > 0 {
             let _ = fs::rename(dir.join(folder::LOG), dir.join(folder::DAMAGED));
         } else {
             let _ = remove_log(dir);

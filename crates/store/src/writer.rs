@@ -76,10 +76,12 @@ impl RunWriter {
     /// Between levels nothing is being measured, so this is where the disk may be kept busy.
     ///
     /// # Errors
-    /// The log's first error, if it has had one.
+    /// The log's first error, if it has had one; [`StoreError::Broken`] if a number in the level is none.
     pub fn level(&self, level: &Level) -> Result<()> {
+        let bytes = json(level);
+        self.reads_back::<Level>(&bytes)?;
         self.lock_manifest(|manifest| put_level(&mut manifest.levels, level.clone()));
-        self.log.put(Kind::Level, &json(level));
+        self.log.put(Kind::Level, &bytes);
         self.log.flush(true);
         self.check()
     }
@@ -145,6 +147,7 @@ impl RunWriter {
         if manifest.progress == RunState::Running {
             manifest.progress = RunState::Complete;
         }
+        self.reads_back::<Manifest>(&json(&manifest))?;
         let path = self.dir.join(folder::LOG);
         let Some(mut log) = self.log.stop() else {
             return Err(StoreError::broken(
@@ -197,6 +200,14 @@ impl RunWriter {
         let written = log.retry();
         self.log.lost(log.give_up());
         in_log.and(in_json).and(written).and(log.sync())
+    }
+
+    /// JSON has no NaN and no infinity: such a number would be written as `null` and the file refused later.
+    fn reads_back<T: serde::de::DeserializeOwned>(&self, bytes: &[u8]) -> Result<()> {
+        let read = serde_json::from_slice::<T>(bytes).map(|_| ());
+        read.map_err(|error| {
+            StoreError::broken(&self.dir.join(folder::MANIFEST), format!("not written: {error}"))
+        })
     }
 
     fn check(&self) -> Result<()> {
@@ -309,6 +320,9 @@ fn read_log(path: &Path, mut each: impl FnMut(Record)) -> Result<()> {
     .map_err(io)?;
     if tail.damaged {
         return Err(StoreError::broken(path, format!("the record at byte {} does not read back", tail.good)));
+    }
+    if tail.unread > 0 {
+        return Err(StoreError::broken(path, format!("{} records do not read back", tail.unread)));
     }
     Ok(())
 }

@@ -51,13 +51,15 @@ pub(crate) fn read_rows<R: Send>(
         }
         return Ok(rows);
     }
-    in_order(threads, groups, read).map_err(broken)
+    let rows = reader.metadata().file_metadata().num_rows();
+    in_order(threads, groups, usize::try_from(rows).unwrap_or(0), read).map_err(broken)
 }
 
-/// Runs `read` for `0..groups` on some threads and joins what they give in order.
+/// Runs `read` for `0..groups` on some threads and joins what they give in order; `hint` rows, if that is true.
 fn in_order<R: Send>(
     threads: usize,
     groups: usize,
+    hint: usize,
     read: impl Fn(usize) -> Got<Vec<R>> + Sync,
 ) -> Got<Vec<R>> {
     let next = AtomicUsize::new(0);
@@ -77,16 +79,14 @@ fn in_order<R: Send>(
         }
         drop(give);
         let mut rows = Vec::new();
+        // Address space, not memory, until rows really come; a number that is too large even for that is ignored.
+        let _ = rows.try_reserve_exact(hint);
         let mut early: Vec<Option<Vec<R>>> = (0..groups).map(|_| None).collect();
         let mut due = 0;
         for (index, group) in &take {
             early[index] = Some(group?);
             while let Some(mut group) = early.get_mut(due).and_then(Option::take) {
-                if due == 0 {
-                    rows = group;
-                } else {
-                    rows.append(&mut group);
-                }
+                rows.append(&mut group);
                 due += 1;
             }
         }

@@ -73,6 +73,18 @@ fn levels_and_changes_reach_the_manifest_whoever_reads_it() {
 }
 
 #[test]
+fn a_number_that_json_cannot_hold_is_refused_at_once() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("r");
+    let writer = RunWriter::create(&dir, manifest()).unwrap();
+    let odd = Level { load: Load::Open { rate_per_s: f64::NAN }, ..level(0) };
+    assert!(writer.level(&odd).unwrap_err().to_string().contains("not written"));
+    writer.attempt(&answered(1, 1));
+    writer.finish(Manifest { levels: vec![odd], ..manifest() }).unwrap_err();
+    assert_eq!(opened(&dir).attempts, [answered(1, 1)]);
+}
+
+#[test]
 fn a_run_being_written_opens_as_a_snapshot_and_is_not_touched() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("r");

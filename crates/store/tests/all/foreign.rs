@@ -71,7 +71,7 @@ fn spoiled_parquet_is_an_error_or_a_run() {
     written(&dir, &attempts, &samples);
     let mut chance = Chance(0x9E37_79B9_7F4A_7C15);
     let (mut read, mut refused, mut shielded) = (0, 0, 0);
-    for (name, times) in [(REQUESTS, 1500), (SERIES, 500)] {
+    for (name, times) in [(REQUESTS, 900), (SERIES, 300)] {
         let whole = fs::read(dir.join(name)).unwrap();
         for _ in 0..times {
             fs::write(dir.join(name), chance.spoil(&whole)).unwrap();
@@ -91,7 +91,7 @@ fn spoiled_parquet_is_an_error_or_a_run() {
         fs::write(dir.join(name), whole).unwrap();
     }
     println!("{read} read, {refused} refused, {shielded} panics of the decoder turned into errors");
-    assert!(refused > 500);
+    assert!(refused > 300);
     assert_eq!(open(&dir).unwrap().attempts, attempts);
 }
 

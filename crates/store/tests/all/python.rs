@@ -4,7 +4,7 @@ use std::process::Command;
 
 use plimsoll_model::*;
 
-use crate::kit::{answered, written};
+use crate::kit::{answered, opened, written};
 
 const SCRIPT: &str = r#"
 import json, sys
@@ -22,13 +22,67 @@ print(json.dumps({
 }))
 "#;
 
+/// Rewrites the file in other shapes: v2 pages, other codecs and sizes; and as Polars and DuckDB do, where there.
+const REWRITE: &str = r#"
+import sys
+import pyarrow.parquet as pq
+source = sys.argv[1] + "/requests.parquet"
+table = pq.read_table(source)
+out = lambda name: sys.argv[1] + "/" + name + ".rewritten"
+pq.write_table(table, out("pyarrow-v2"), compression="zstd", data_page_version="2.0", row_group_size=333)
+pq.write_table(table, out("pyarrow-plain"), compression="none", use_dictionary=False, data_page_size=500)
+try:
+    import polars
+    polars.read_parquet(source).write_parquet(out("polars"))
+except ImportError:
+    pass
+try:
+    import duckdb
+    duckdb.sql(f"copy (select * from '{source}') to '{out('duckdb')}' (format parquet, codec 'zstd')")
+except ImportError:
+    pass
+"#;
+
 #[test]
-fn pyarrow_reads_what_was_written() {
+fn files_that_others_rewrote_read_back() {
+    let Some(python) = python() else { return };
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("r");
+    let mut attempts: Vec<Attempt> = (0..1000).map(|i| answered(i, (i % 6) as usize)).collect();
+    attempts[3].session = Some(u64::MAX);
+    attempts[3].prompt_blocks = vec![u64::MAX, 1];
+    attempts[4].answer.broken = Some(Broken::Repeated);
+    attempts[5].level = u32::MAX;
+    written(&dir, &attempts, &[]);
+    let out = Command::new(&python).args(["-c", REWRITE]).arg(&dir).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let mut by = vec![];
+    for entry in std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.extension().is_some_and(|e| e == "rewritten") {
+            std::fs::rename(&entry, dir.join("requests.parquet")).unwrap();
+            assert!(opened(&dir).attempts == attempts, "{}", entry.display());
+            by.push(entry.file_stem().unwrap().to_owned());
+        }
+    }
+    assert!(by.len() >= 2);
+    println!("read back what {by:?} rewrote");
+}
+
+/// The interpreter, if it has pyarrow.
+fn python() -> Option<String> {
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
     match Command::new(&python).args(["-c", "import pyarrow.parquet"]).output() {
-        Ok(out) if out.status.success() => {}
-        _ => return println!("skipped: {python} has no pyarrow (pip install pyarrow)"),
+        Ok(out) if out.status.success() => Some(python),
+        _ => {
+            println!("skipped: {python} has no pyarrow (pip install pyarrow)");
+            None
+        }
     }
+}
+
+#[test]
+fn pyarrow_reads_what_was_written() {
+    let Some(python) = python() else { return };
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("r");
     let mut attempts: Vec<Attempt> = (0..1000).map(|i| answered(i, (i % 6) as usize)).collect();
