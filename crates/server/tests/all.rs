@@ -7,6 +7,7 @@ mod all {
     mod answers;
     mod life;
     mod pages;
+    mod parity;
     mod refusals;
     mod truth;
 }
