@@ -4,6 +4,7 @@ use plimsoll_model::{Load, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::LineSpec;
 use crate::findings::BudgetSpec;
 
 /// What a sweep is asked for.
@@ -96,6 +97,13 @@ impl SweepSpec {
             return refuse("completions, max_concurrency", "at least 1");
         }
         Ok(())
+    }
+}
+
+impl SweepSpec {
+    /// How the lines of this sweep are read, with so many redraws of the bootstrap.
+    pub fn line_spec(&self, replicates: usize) -> LineSpec {
+        super::line_spec(self, replicates)
     }
 }
 

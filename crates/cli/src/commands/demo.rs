@@ -1,0 +1,75 @@
+//! `plimsoll demo`: the embedded engine in a process of its own on loopback, swept for about a minute.
+//!
+//! The engine is another process because that is the truth a user measures: two processes, two schedulers, a socket
+//! between them. In one process they would share a runtime and flatter each other.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use super::sweep;
+use crate::exit::{Exit, Stop};
+use crate::flags::{CeilingArgs, ClientArgs, DemoArgs, SearchArgs};
+
+/// Prompt and output tokens of the demo: short, so that a minute holds what a p99 needs.
+const TOKENS: (u32, u32) = (64, 8);
+
+/// The example budget of the demo, stated in its output.
+const BUDGET: [&str; 3] = ["ttft p99 < 25ms", "e2e p99 < 80ms", "errors < 1%"];
+
+/// Starts the engine, sweeps it, shows everything.
+pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
+    let engine = Engine::start(args.seed)?;
+    let scenario = sweep::fixed_scenario(&engine.url, args.seed, TOKENS.0, TOKENS.1)?;
+    let search = SearchArgs {
+        time: args.time.clone(),
+        hold: None,
+        traffic: vec!["steady".into()],
+        knee_factor: 1.5,
+        slo: BUDGET.map(String::from).to_vec(),
+    };
+    let ceilings = CeilingArgs::default();
+    let mut plan = sweep::plan(scenario, &search, &ceilings)?;
+    plan.reproduce = Some(format!("plimsoll demo --time {} --seed {}", args.time, args.seed));
+    let done = sweep::measure("demo", plan, &ClientArgs::default(), &ceilings, &args.output)?;
+    drop(engine);
+    sweep::finish(done, args.output.format)
+}
+
+/// The engine's process; it ends with this value, however this process ends.
+struct Engine {
+    child: Child,
+    _stdin: ChildStdin,
+    url: String,
+}
+
+impl Engine {
+    fn start(seed: u64) -> Result<Engine, Stop> {
+        let failed = |what: &str| Stop::invalid(format!("the embedded engine can't be started: {what}"));
+        let program = std::env::current_exe().map_err(|e| failed(&e.to_string()))?;
+        let mut child = Command::new(program)
+            .args(["engine", "--listen", "127.0.0.1:0", "--profile", "demo", "--until-stdin-ends", "--seed"])
+            .arg(seed.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|e| failed(&e.to_string()))?;
+        let stdin = child.stdin.take().ok_or_else(|| failed("no pipe to it"))?;
+        let stdout = child.stdout.take().ok_or_else(|| failed("no pipe from it"))?;
+        let mut url = String::new();
+        BufReader::new(stdout).read_line(&mut url).map_err(|e| failed(&e.to_string()))?;
+        let url = url.trim().to_string();
+        if url.is_empty() {
+            let _ = child.kill();
+            return Err(failed("it ended at once"));
+        }
+        Ok(Engine { child, _stdin: stdin, url })
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

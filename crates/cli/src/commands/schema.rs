@@ -1,0 +1,22 @@
+//! `plimsoll schema`: the JSON Schema of what is read and written.
+
+use plimsoll_analysis::findings::Findings;
+use plimsoll_model::Manifest;
+use plimsoll_sim::EngineSpec;
+use plimsoll_workload::Scenario;
+use schemars::schema_for;
+
+use crate::exit::{Exit, Stop};
+use crate::flags::{SchemaArgs, SchemaOf};
+use crate::out;
+
+/// Prints one schema.
+pub fn run(args: &SchemaArgs) -> Result<Exit, Stop> {
+    out::json(&match args.of {
+        SchemaOf::Scenario => schema_for!(Scenario),
+        SchemaOf::Manifest => schema_for!(Manifest),
+        SchemaOf::Findings => schema_for!(Findings),
+        SchemaOf::Profile => schema_for!(EngineSpec),
+    });
+    Ok(Exit::Done)
+}

@@ -1,0 +1,76 @@
+//! Exit codes, and the one error type that carries them.
+//!
+//! The codes are a contract with scripts (documented in `docs/exit-codes.md`): 0 measured (valid or suspect),
+//! 2 usage, 4 the measurement is invalid or could not be kept, 5 nothing reached the target, 130 stopped by Ctrl-C.
+//! 1 and 3 belong to the gate (budget broken, inconclusive) and are not used for anything else.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// How a command ended, as its exit code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exit {
+    /// Done; where something was measured it is valid or suspect.
+    Done,
+    /// A flag or file is wrong.
+    Usage,
+    /// Measured, and the result can't be trusted, or it could not be kept whole.
+    Invalid,
+    /// Nothing reached the target.
+    Unreachable,
+    /// Stopped by the person.
+    Interrupted,
+}
+
+impl Exit {
+    /// The process's exit code.
+    pub fn code(self) -> u8 {
+        match self {
+            Exit::Done => 0,
+            Exit::Usage => 2,
+            Exit::Invalid => 4,
+            Exit::Unreachable => 5,
+            Exit::Interrupted => 130,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit.code())
+    }
+}
+
+/// What ends a command early: one line that names the thing and what to do, and the exit code.
+#[derive(Debug)]
+pub struct Stop {
+    /// The exit code.
+    pub exit: Exit,
+    /// The one line.
+    pub line: String,
+}
+
+impl Stop {
+    /// A wrong flag or file.
+    pub fn usage(line: impl Into<String>) -> Stop {
+        Stop { exit: Exit::Usage, line: line.into() }
+    }
+
+    /// Something that kept the measurement from being whole.
+    pub fn invalid(line: impl Into<String>) -> Stop {
+        Stop { exit: Exit::Invalid, line: line.into() }
+    }
+
+    /// The target can't be reached or is not what it should be.
+    pub fn unreachable(line: impl Into<String>) -> Stop {
+        Stop { exit: Exit::Unreachable, line: line.into() }
+    }
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.line)
+    }
+}
+
+impl std::error::Error for Stop {}

@@ -1,0 +1,366 @@
+//! The command line: what can be typed, in the words of the help text.
+//!
+//! Flags are sugar over the fields of the scenario ([`plimsoll_workload::Scenario`]); nothing is decided here. What
+//! needs thinking (defaults that depend on each other, units, files) happens in `resolve`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Finds how much load an AI inference endpoint can carry, and says how sure it is.
+#[derive(Parser, Debug)]
+#[command(name = "plimsoll", version, max_term_width = 110, propagate_version = true)]
+#[command(after_help = "Start here: plimsoll demo   (no flags, no network, about a minute)")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Sweep the embedded engine for about a minute and show what Plimsoll prints
+    Demo(DemoArgs),
+    /// Put one load on an endpoint and measure it
+    Run(RunArgs),
+    /// Find an endpoint's curve, its queueing onset and its limits
+    Sweep(SweepArgs),
+    /// Serve the embedded engine behind an OpenAI-compatible API
+    Engine(EngineArgs),
+    /// Print what a run found (recovers a run that was killed)
+    Show(ShowArgs),
+    /// Write a run's report: one HTML file that opens offline
+    Report(ReportArgs),
+    /// Check whether this machine can measure
+    Doctor(DoctorArgs),
+    /// Print the JSON Schema of a file Plimsoll reads or writes
+    Schema(SchemaArgs),
+}
+
+/// How results are printed.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// Where results go.
+#[derive(Args, Debug, Clone)]
+pub struct OutputArgs {
+    /// Run folder to write; must not exist [default: a new one under plimsoll-runs/]
+    #[arg(long, short = 'o', value_name = "DIR", help_heading = "Output")]
+    pub out: Option<PathBuf>,
+    /// How the result is printed to stdout
+    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    pub format: Format,
+    /// No progress on stderr
+    #[arg(long, short = 'q', help_heading = "Output")]
+    pub quiet: bool,
+}
+
+/// What is measured.
+#[derive(Args, Debug, Clone, Default)]
+pub struct TargetArgs {
+    /// Endpoint: its base URL (http://host:8000/v1) or, with --protocol http, the whole URL
+    pub url: String,
+    /// Model to ask for [default: the only one the endpoint lists]
+    #[arg(long, short = 'm', help_heading = "Target")]
+    pub model: Option<String>,
+    /// chat, completions, responses, embeddings or http [default: chat]
+    #[arg(long, value_name = "NAME", help_heading = "Target")]
+    pub protocol: Option<String>,
+    /// Body template for --protocol http: {{prompt}}, {{model}}, {{max_tokens}}, {{id}}
+    #[arg(long, value_name = "FILE", help_heading = "Target")]
+    pub body: Option<PathBuf>,
+    /// Ask for whole answers instead of streams
+    #[arg(long, help_heading = "Target")]
+    pub no_stream: bool,
+    /// Let the model end its answers where it likes (default: ask for exactly the drawn length)
+    #[arg(long, help_heading = "Target")]
+    pub natural_length: bool,
+    /// Environment variable that holds the API key
+    #[arg(long, value_name = "NAME", help_heading = "Target")]
+    pub key_env: Option<String>,
+    /// File that holds the API key
+    #[arg(long, value_name = "FILE", conflicts_with = "key_env", help_heading = "Target")]
+    pub key_file: Option<PathBuf>,
+    /// Extra header; $NAME in its value is taken from the environment and never written down
+    #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", help_heading = "Target")]
+    pub headers: Vec<String>,
+    /// Do not verify the TLS certificate
+    #[arg(long, help_heading = "Target")]
+    pub insecure: bool,
+    /// PEM file with further trusted certificates
+    #[arg(long, value_name = "FILE", help_heading = "Target")]
+    pub ca_file: Option<PathBuf>,
+}
+
+/// What the requests are.
+#[derive(Args, Debug, Clone, Default)]
+pub struct WorkloadArgs {
+    /// Scenario file (YAML or JSON); flags override it. See: plimsoll schema scenario
+    #[arg(long, value_name = "FILE", help_heading = "Workload")]
+    pub spec: Option<PathBuf>,
+    /// Prompt tokens: 512 | uniform:A,B | normal:MEAN,SD | lognormal:MEDIAN,SIGMA | empirical:FILE
+    #[arg(long, value_name = "SIZES", help_heading = "Workload")]
+    pub isl: Option<String>,
+    /// Output tokens, in the same forms
+    #[arg(long, value_name = "SIZES", help_heading = "Workload")]
+    pub osl: Option<String>,
+    /// Replay a trace: Azure LLM CSV or Mooncake JSONL, plain or gzipped
+    #[arg(long, value_name = "FILE", help_heading = "Workload")]
+    pub trace: Option<PathBuf>,
+    /// Replay this many times faster
+    #[arg(long, value_name = "FACTOR", requires = "trace", help_heading = "Workload")]
+    pub speed: Option<f64>,
+    /// Prompts from a JSONL file ({"prompt": …} or {"messages": […]}, optional output_tokens)
+    #[arg(long, value_name = "FILE", help_heading = "Workload")]
+    pub prompts: Option<PathBuf>,
+    /// Shared prefixes as SHARE,GROUPS: that share of each prompt is common to its group (0.5,8)
+    #[arg(long, value_name = "SHARE,GROUPS", help_heading = "Workload")]
+    pub prefix: Option<String>,
+    /// Conversations as TURNS,THINK: that many turns, the think time between them (4,10s)
+    #[arg(long, value_name = "TURNS,THINK", help_heading = "Workload")]
+    pub sessions: Option<String>,
+    /// Seed of everything drawn
+    #[arg(long, help_heading = "Workload")]
+    pub seed: Option<u64>,
+    /// Nonce that salts the prompts [default: a new one per run, so that a warm cache can't bend the result]
+    #[arg(long, help_heading = "Workload")]
+    pub nonce: Option<u64>,
+}
+
+/// How the client behaves.
+#[derive(Args, Debug, Clone, Default)]
+pub struct ClientArgs {
+    /// prewarmed | fresh (one per request) | pool:N [default: prewarmed]
+    #[arg(long, value_name = "POLICY", help_heading = "Client")]
+    pub connections: Option<String>,
+    /// Give up on a request after this long [default: 5m]
+    #[arg(long, value_name = "TIME", help_heading = "Client")]
+    pub timeout: Option<String>,
+    /// Give up when no token has come after this long
+    #[arg(long, value_name = "TIME", help_heading = "Client")]
+    pub first_token_timeout: Option<String>,
+    /// Give up when nothing has come for this long
+    #[arg(long, value_name = "TIME", help_heading = "Client")]
+    pub idle_timeout: Option<String>,
+    /// Try a request again at most this often, with backoff and jitter [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Client")]
+    pub retries: Option<u32>,
+    /// Leave this share of the streams half-way, as readers do
+    #[arg(long, value_name = "SHARE", help_heading = "Client")]
+    pub cancel: Option<f64>,
+    /// At most this many in flight; if it is ever reached, the level is no longer open loop and says so
+    #[arg(long, value_name = "N", help_heading = "Client")]
+    pub max_in_flight: Option<u32>,
+    /// Load-generating threads [default: one per two cores]
+    #[arg(long, value_name = "N", help_heading = "Client")]
+    pub workers: Option<usize>,
+    /// Keep answers' texts in the run folder
+    #[arg(long, help_heading = "Client")]
+    pub keep_text: bool,
+    /// Set any field of the scenario, repeatable: client.timeouts.connect=2s (see: plimsoll schema scenario)
+    #[arg(long, value_name = "PATH=VALUE", help_heading = "Client")]
+    pub set: Vec<String>,
+}
+
+/// Where it stops by itself.
+#[derive(Args, Debug, Clone, Default)]
+pub struct CeilingArgs {
+    /// Never offer more than this rate
+    #[arg(long, value_name = "RATE", help_heading = "Ceilings")]
+    pub max_rate: Option<String>,
+    /// Never send more requests than this
+    #[arg(long, value_name = "N", help_heading = "Ceilings")]
+    pub max_requests: Option<u64>,
+    /// Stop after this many failed requests
+    #[arg(long, value_name = "N", help_heading = "Ceilings")]
+    pub max_errors: Option<u64>,
+    /// Price, to say what it may cost: 2.5USD/Mtok (output) or 0.5,1.5USD/Mtok (input,output) or 2.49USD/h
+    #[arg(long, value_name = "PRICE", help_heading = "Ceilings")]
+    pub price: Option<String>,
+}
+
+/// `plimsoll run`
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// What is measured.
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// Open loop: arrivals per second (12/s, 600/m), whatever the server does
+    #[arg(long, value_name = "RATE", help_heading = "Load", conflicts_with_all = ["concurrency", "saturate"])]
+    pub rate: Option<String>,
+    /// Closed loop: this many in flight, each end starts the next
+    #[arg(long, value_name = "N", help_heading = "Load", conflicts_with = "saturate")]
+    pub concurrency: Option<u32>,
+    /// Saturating: concurrency doubled until throughput stops growing
+    #[arg(long, help_heading = "Load")]
+    pub saturate: bool,
+    /// How long arrivals fall [default: 60s; a trace: its length]
+    #[arg(long = "for", value_name = "TIME", help_heading = "Load")]
+    pub duration: Option<String>,
+    /// Arrival process: poisson | constant | gamma:CV | weibull:CV | onoff:ON,OFF,RATIO | ramp:TO | …
+    #[arg(long, value_name = "PROCESS", help_heading = "Load")]
+    pub arrivals: Option<String>,
+    /// What the requests are.
+    #[command(flatten)]
+    pub workload: WorkloadArgs,
+    /// How the client behaves.
+    #[command(flatten)]
+    pub client: ClientArgs,
+    /// Where it stops by itself.
+    #[command(flatten)]
+    pub ceilings: CeilingArgs,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// What a sweep looks for.
+#[derive(Args, Debug, Clone)]
+pub struct SearchArgs {
+    /// Bound of the whole sweep
+    #[arg(long, value_name = "TIME", default_value = "10m", help_heading = "Search")]
+    pub time: String,
+    /// Hold the found line for this long before it is called sustained
+    #[arg(long, value_name = "TIME", help_heading = "Search")]
+    pub hold: Option<String>,
+    /// Kinds of traffic to search, each by itself: steady, burst (gamma gaps, CV 3) or NAME=PROCESS
+    #[arg(
+        long,
+        value_name = "KINDS",
+        value_delimiter = ',',
+        default_value = "steady",
+        help_heading = "Search"
+    )]
+    pub traffic: Vec<String>,
+    /// Queueing onset = the load at which p99 ttft reaches this many times its zero-contention value
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.5, help_heading = "Search")]
+    pub knee_factor: f64,
+    /// A ceiling of the budget line, repeatable: "ttft p99 < 500ms", "tpot p95 < 30ms", "errors < 1%"
+    #[arg(long = "slo", value_name = "CEILING", value_delimiter = ',', help_heading = "Search")]
+    pub slo: Vec<String>,
+}
+
+/// `plimsoll sweep`
+#[derive(Args, Debug)]
+pub struct SweepArgs {
+    /// What is measured.
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// What is looked for.
+    #[command(flatten)]
+    pub search: SearchArgs,
+    /// What the requests are.
+    #[command(flatten)]
+    pub workload: WorkloadArgs,
+    /// How the client behaves.
+    #[command(flatten)]
+    pub client: ClientArgs,
+    /// Where it stops by itself.
+    #[command(flatten)]
+    pub ceilings: CeilingArgs,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Say what would be done and stop
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `plimsoll demo`
+#[derive(Args, Debug)]
+pub struct DemoArgs {
+    /// Bound of the sweep
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    pub time: String,
+    /// Seed of everything drawn
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `plimsoll engine`
+#[derive(Args, Debug)]
+pub struct EngineArgs {
+    /// Address to listen on; port 0 takes a free one
+    #[arg(long, default_value = "127.0.0.1:8000")]
+    pub listen: String,
+    /// Profile to serve (--list shows them) or a YAML file of one
+    #[arg(long, default_value = "demo")]
+    pub profile: String,
+    /// List the profiles with their derivation
+    #[arg(long)]
+    pub list: bool,
+    /// Name of the model [default: the profile's]
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Seed of everything drawn
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Write what really happened, request by request, as JSON lines
+    #[arg(long, value_name = "FILE")]
+    pub truth_log: Option<PathBuf>,
+    /// Stop when stdin ends (for a parent process that may die)
+    #[arg(long, hide = true)]
+    pub until_stdin_ends: bool,
+    /// How --list is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `plimsoll show`
+#[derive(Args, Debug)]
+pub struct ShowArgs {
+    /// Run folder
+    pub run: PathBuf,
+    /// How it is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `plimsoll report`
+#[derive(Args, Debug)]
+pub struct ReportArgs {
+    /// Run folder
+    pub run: PathBuf,
+    /// File to write [default: report.html in the run folder]
+    #[arg(long, short = 'o', value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+/// `plimsoll doctor`
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// How it is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// What has a schema.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SchemaOf {
+    /// The scenario file of --spec.
+    Scenario,
+    /// run.json.
+    Manifest,
+    /// The findings inside run.json.
+    Findings,
+    /// An engine profile.
+    Profile,
+}
+
+/// `plimsoll schema`
+#[derive(Args, Debug)]
+pub struct SchemaArgs {
+    /// Of what
+    #[arg(value_enum, default_value = "scenario")]
+    pub of: SchemaOf,
+}

@@ -1,0 +1,463 @@
+//! One measurement, from the first look at the target to the closed run folder: what `run`, `sweep` and `demo` share.
+//!
+//! Order matters here. The target is looked at before a folder is made (an unreachable endpoint leaves nothing behind),
+//! the folder is made before the first request (nothing measured is lost), and the findings are written last, because
+//! everything before them can be recomputed from the rows.
+
+mod live;
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use plimsoll_analysis::findings::{Findings, Trust};
+use plimsoll_analysis::{LineSpec, SweepSpec};
+use plimsoll_client::{
+    Ceilings, Client, ClientConfig, ClientError, Clock, Control, LevelPlan, Memory, Sink, Traffic,
+    probe::ProbeError,
+};
+use plimsoll_model::{
+    Attempt, EndedBy, Fingerprint, Level, Load, Manifest, Protocol, RunState, Sample, Span,
+    run::SCHEMA_VERSION,
+};
+use plimsoll_store::{RunWriter, StoreError};
+use plimsoll_workload::{Arrival, ArrivalSpec, Prompts, Rate, Scenario, Schedule};
+use serde_json::Value;
+
+use crate::exit::{Exit, Stop};
+use crate::flags::{CeilingArgs, ClientArgs, OutputArgs};
+use crate::screen::{Screen, Watch};
+
+/// Redraws of the bootstrap for final findings.
+const REPLICATES: usize = 800;
+
+/// One level to be measured.
+pub struct Step {
+    /// Kind of traffic.
+    pub traffic: String,
+    /// The arrival process of that kind; `None` = the scenario's.
+    pub arrivals: Option<ArrivalSpec>,
+    /// What it is run for.
+    pub purpose: String,
+    /// The load.
+    pub load: Load,
+    /// How long arrivals fall.
+    pub window: Span,
+    /// Most arrivals.
+    pub max_requests: Option<u64>,
+}
+
+/// What a measurement is begun with.
+pub struct Begin<'a> {
+    /// `run`, `sweep` or `demo`.
+    pub kind: &'static str,
+    /// The resolved scenario.
+    pub scenario: Scenario,
+    /// The search, for a sweep.
+    pub sweep: Option<SweepSpec>,
+    /// How the client is run.
+    pub client: &'a ClientArgs,
+    /// Where it stops by itself.
+    pub ceilings: &'a CeilingArgs,
+    /// Where results go.
+    pub output: &'a OutputArgs,
+    /// The command that repeats it; `None` = rendered from the scenario and `more`.
+    pub reproduce: Option<String>,
+    /// Flags that belong to the command to repeat it, beside the scenario's.
+    pub more: Vec<(&'static str, String)>,
+}
+
+/// A measurement that is under way.
+pub struct Measure {
+    /// The screen.
+    pub screen: Screen,
+    scenario: Scenario,
+    writer: RunWriter,
+    client: Client,
+    control: Arc<Control>,
+    prompts: Arc<Prompts>,
+    clock: Clock,
+    _watch: Watch,
+    levels: u32,
+    attempts: Vec<Attempt>,
+    samples: Vec<Sample>,
+}
+
+impl Measure {
+    /// Looks at the target, makes the run folder, and is ready to send.
+    pub fn begin(begin: Begin<'_>) -> Result<Measure, Stop> {
+        let Begin { kind, mut scenario, sweep, client: client_args, ceilings, output, reproduce, more } =
+            begin;
+        let dir = folder(output, kind)?;
+        let mut screen = Screen::new(output.quiet);
+        let _ = plimsoll_client::doctor::raise_descriptor_limit();
+        let clock = Clock::start();
+        let id = format!("{:016x}", random());
+        let facts = look(&mut scenario, &mut screen)?;
+        let client = start(&scenario, client_args, &id, clock)?;
+        let control = Arc::new(Control::new(ceilings_of(ceilings)));
+        let on_stop = Arc::clone(&control);
+        let watch = Watch::start(!output.quiet, move || on_stop.stop());
+        let facts = calibrate(&mut scenario, &client, facts, &mut screen)?;
+        let prompts = Prompts::new(&scenario, random()).map_err(|e| Stop::usage(e.to_string()))?;
+        let command = reproduce.unwrap_or_else(|| crate::resolve::reproduce(kind, &scenario, &more));
+        let manifest = Manifest {
+            schema: SCHEMA_VERSION,
+            tool: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
+            kind: kind.into(),
+            id,
+            progress: RunState::Running,
+            clock: clock.anchor(),
+            seed: scenario.seed,
+            nonce: scenario.nonce.unwrap_or_default(),
+            reproduce: command,
+            host: plimsoll_client::doctor::host(),
+            target: Fingerprint { url: scenario.target.url.clone(), facts },
+            scenario: whole_scenario(&scenario, sweep.as_ref()),
+            levels: Vec::new(),
+            findings: None,
+        };
+        let writer = RunWriter::create(&dir, manifest).map_err(kept)?;
+        screen.say(&format!("writing {}", dir.display()));
+        Ok(Measure {
+            screen,
+            scenario,
+            writer,
+            client,
+            control,
+            prompts: Arc::new(prompts),
+            clock,
+            _watch: watch,
+            levels: 0,
+            attempts: Vec::new(),
+            samples: Vec::new(),
+        })
+    }
+
+    /// The scenario as resolved, the model and the calibration filled in.
+    pub fn scenario(&self) -> &Scenario {
+        &self.scenario
+    }
+
+    /// The run folder.
+    pub fn folder(&self) -> PathBuf {
+        self.writer.dir().to_path_buf()
+    }
+
+    /// Has the person asked to stop?
+    pub fn stopped(&self) -> bool {
+        self.control.stops() > 0
+    }
+
+    /// Runs one level to its end and keeps its rows. `title` says what the screen shows.
+    pub fn level(&mut self, step: &Step, title: &str) -> Result<(Level, Vec<Attempt>, Vec<Sample>), Stop> {
+        let plan = self.plan(step)?;
+        let rows = Arc::new(Rows { store: self.writer.sink(), memory: Memory::default() });
+        let sink: Arc<dyn Sink> = rows.clone();
+        let view = live::View { live: self.client.live(), clock: self.clock, plan: &plan, title };
+        let control = Arc::clone(&self.control);
+        let client = &self.client;
+        let level = live::watch(&mut self.screen, &view, || client.run_level(&plan, &sink, &control));
+        let level = level.map_err(|e: ClientError| Stop::invalid(e.to_string()))?;
+        self.levels += 1;
+        self.writer.level(&level).map_err(kept)?;
+        let health = self.writer.health();
+        if let Some(error) = health.error {
+            return Err(Stop::invalid(format!(
+                "the run can't be kept: {error}; what was written until then is readable"
+            )));
+        }
+        Ok((level, rows.memory.take_attempts(), rows.memory.take_samples()))
+    }
+
+    /// Keeps the rows of a level for the findings of the whole run.
+    pub fn keep(&mut self, attempts: Vec<Attempt>, samples: Vec<Sample>) {
+        self.attempts.extend(attempts);
+        self.samples.extend(samples);
+    }
+
+    /// The findings of what was kept.
+    pub fn analyse(&self) -> Findings {
+        let manifest = self.writer.manifest();
+        plimsoll_analysis::analyse(&manifest, &self.attempts, &self.samples, &line_spec(&manifest))
+    }
+
+    /// Writes the findings and closes the run folder.
+    pub fn finish(mut self, findings: &Findings) -> Result<(Manifest, PathBuf), Stop> {
+        self.screen.clear();
+        let dir = self.folder();
+        let mut manifest = self.writer.manifest();
+        manifest.findings = serde_json::to_value(findings).ok();
+        manifest.progress = progress(&manifest);
+        self.writer.finish(manifest.clone()).map_err(kept)?;
+        Ok((manifest, dir))
+    }
+
+    fn plan(&self, step: &Step) -> Result<LevelPlan, Stop> {
+        let wrong = |e: plimsoll_workload::SpecError| Stop::usage(e.to_string());
+        let mut scenario = self.scenario.clone();
+        if let Some(arrivals) = &step.arrivals {
+            scenario.arrivals = arrivals.clone();
+        }
+        let id = self.levels;
+        let requests = match step.load {
+            Load::Open { rate_per_s } => {
+                let mut schedule =
+                    Schedule::generate(&scenario, rate_per_s, step.window, id).map_err(wrong)?;
+                if let Some(most) = step.max_requests {
+                    schedule.arrivals.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+                }
+                Traffic::Open(Arc::new(schedule))
+            }
+            Load::Closed { concurrency } | Load::Saturating { concurrency } => {
+                Traffic::Closed { sequence: Schedule::sequence(&scenario, id).map_err(wrong)?, concurrency }
+            }
+        };
+        Ok(LevelPlan {
+            id,
+            traffic: step.traffic.clone(),
+            purpose: step.purpose.clone(),
+            load: step.load,
+            requests,
+            window: step.window,
+            client: scenario.client.clone(),
+            prompts: Arc::clone(&self.prompts),
+            seed: scenario.seed,
+            warm: None,
+            class_models: scenario.classes.iter().map(|class| class.model.clone()).collect(),
+        })
+    }
+}
+
+/// Rows go to the log at once and stay in memory until their level is judged.
+struct Rows {
+    store: plimsoll_store::Sink,
+    memory: Memory,
+}
+
+impl Sink for Rows {
+    fn attempt(&self, attempt: Attempt) {
+        self.store.attempt(&attempt);
+        self.memory.attempt(attempt);
+    }
+
+    fn sample(&self, sample: Sample) {
+        self.store.sample(&sample);
+        self.memory.sample(sample);
+    }
+}
+
+/// The exit code that a measurement's trust calls for.
+pub fn verdict(findings: &Findings) -> Exit {
+    let nothing_reached = !findings.levels.is_empty()
+        && findings.levels.iter().all(|level| {
+            let by = &level.summary.counts.by_outcome;
+            let requests = level.summary.counts.requests;
+            let refused = by.get(&plimsoll_model::How::Refused).copied().unwrap_or(0);
+            requests > 0 && refused == requests
+        });
+    match findings.validity.verdict {
+        _ if nothing_reached => Exit::Unreachable,
+        Trust::Valid | Trust::Suspect => Exit::Done,
+        Trust::Invalid => Exit::Invalid,
+    }
+}
+
+/// How the lines of a run are read: as its sweep asked, or by the defaults.
+pub fn line_spec(manifest: &Manifest) -> LineSpec {
+    let sweep = manifest.scenario.get("sweep").cloned();
+    let spec: Option<SweepSpec> = sweep.and_then(|value| serde_json::from_value(value).ok());
+    match spec {
+        Some(spec) => spec.line_spec(REPLICATES),
+        None => SweepSpec { budget: None, ..SweepSpec::default() }.line_spec(REPLICATES),
+    }
+}
+
+/// The scenario as the manifest keeps it: with the search beside it, where there is one.
+fn whole_scenario(scenario: &Scenario, sweep: Option<&SweepSpec>) -> Value {
+    let mut value = serde_json::to_value(scenario).unwrap_or_default();
+    if let (Some(sweep), Some(object)) = (sweep, value.as_object_mut()) {
+        object.insert("sweep".into(), serde_json::to_value(sweep).unwrap_or_default());
+    }
+    value
+}
+
+fn progress(manifest: &Manifest) -> RunState {
+    let ended = manifest.levels.iter().map(|level| level.ended_by);
+    let why = ended.filter_map(|by| match by {
+        EndedBy::User => Some("stopped by the user; what was in flight was waited for"),
+        EndedBy::UserNow => Some("stopped by the user at once"),
+        EndedBy::Complete | EndedBy::DrainLimit | EndedBy::Ceiling | EndedBy::Errors => None,
+    });
+    match why.last() {
+        Some(why) => RunState::Partial { why: why.into() },
+        None => RunState::Complete,
+    }
+}
+
+fn kept(error: StoreError) -> Stop {
+    match error {
+        StoreError::Exists { .. } => Stop::usage(error.to_string()),
+        other => Stop::invalid(other.to_string()),
+    }
+}
+
+fn start(scenario: &Scenario, args: &ClientArgs, id: &str, clock: Clock) -> Result<Client, Stop> {
+    let config = ClientConfig {
+        target: scenario.target.clone(),
+        key: None,
+        workers: args.workers,
+        run_id: id.into(),
+        clock,
+        keep_text: args.keep_text,
+    };
+    Client::start(config).map_err(|e| Stop::usage(e.to_string()))
+}
+
+/// The first look: is it there, is it what it should be, which models does it list? Fills in the model if none is asked
+/// for.
+fn look(scenario: &mut Scenario, screen: &mut Screen) -> Result<BTreeMap<String, Option<String>>, Stop> {
+    let probed = plimsoll_client::probe::probe(&scenario.target, None).map_err(|e| match e {
+        ProbeError::Target(_) => Stop::usage(e.to_string()),
+        other => Stop::unreachable(other.to_string()),
+    })?;
+    for note in &probed.notes {
+        screen.say(note);
+    }
+    let mut facts = probed.fingerprint.facts;
+    if scenario.target.model.is_none() && scenario.target.protocol != Protocol::Http {
+        match probed.models.as_slice() {
+            [only] => scenario.target.model = Some(only.clone()),
+            [] => {
+                return Err(Stop::usage(format!(
+                    "{} lists no model: name one with --model",
+                    scenario.target.url
+                )));
+            }
+            several => {
+                let names = several.iter().take(8).cloned().collect::<Vec<_>>().join(", ");
+                return Err(Stop::usage(format!(
+                    "the endpoint lists several models: choose one with --model ({names})"
+                )));
+            }
+        }
+    }
+    facts.insert("model".into(), scenario.target.model.clone());
+    for unknown in ["engine", "engine_version", "engine_flags", "gpu", "driver", "replicas"] {
+        facts.entry(unknown.into()).or_insert(None);
+    }
+    Ok(facts)
+}
+
+/// Words of the calibration's two prompts.
+const CALIBRATION_WORDS: [u32; 2] = [64, 512];
+
+/// Finds how many tokens the server's tokeniser makes of a word, so that prompts have the length asked for: two prompts
+/// of different length and the difference of their `usage`, which takes the chat template out. Left alone where the
+/// scenario says it, where prompts are the user's own, and where the server reports no usage.
+fn calibrate(
+    scenario: &mut Scenario,
+    client: &Client,
+    mut facts: BTreeMap<String, Option<String>>,
+    screen: &mut Screen,
+) -> Result<BTreeMap<String, Option<String>>, Stop> {
+    let synthetic = scenario.prompts.file.is_none() && scenario.target.protocol != Protocol::Http;
+    if !synthetic || scenario.prompts.words_per_token != 1.0 || !scenario.classes.is_empty() {
+        return Ok(facts);
+    }
+    let wrong = |e: plimsoll_workload::SpecError| Stop::usage(e.to_string());
+    let mut plain = scenario.clone();
+    plain.arrivals = ArrivalSpec::Constant;
+    plain.prompts.sessions = None;
+    plain.prompts.shared_prefix = None;
+    plain.client.timeouts.total = Span::from_secs(60);
+    let mut schedule = Schedule::generate(&plain, 100.0, Span::from_millis(45), u32::MAX).map_err(wrong)?;
+    schedule.arrivals.truncate(4);
+    for (i, arrival) in schedule.arrivals.iter_mut().enumerate() {
+        let arrival: &mut Arrival = arrival;
+        arrival.prompt_tokens = CALIBRATION_WORDS[i % 2];
+        arrival.output_tokens = 1;
+    }
+    let window = Span::from_millis(45);
+    let plan = LevelPlan {
+        id: u32::MAX,
+        traffic: "calibration".into(),
+        purpose: "calibration".into(),
+        load: Load::Open { rate_per_s: 100.0 },
+        requests: Traffic::Open(Arc::new(schedule)),
+        window,
+        client: plain.client.clone(),
+        prompts: Arc::new(Prompts::new(&plain, 0).map_err(wrong)?),
+        seed: scenario.seed,
+        warm: Some(4),
+        class_models: Vec::new(),
+    };
+    let memory = Arc::new(Memory::default());
+    let sink: Arc<dyn Sink> = memory.clone();
+    client.run_level(&plan, &sink, &Control::default()).map_err(|e| Stop::invalid(e.to_string()))?;
+    let rows = memory.take_attempts();
+    if rows.iter().all(|row| row.outcome.how == plimsoll_model::How::Refused) && !rows.is_empty() {
+        let why = rows[0].answer.error.clone().unwrap_or_default();
+        return Err(Stop::unreachable(format!("{}: nothing reaches it: {why}", scenario.target.url)));
+    }
+    let mean = |words: u32| {
+        let of = rows.iter().filter(|row| row.asked_prompt == words);
+        let tokens: Vec<f64> = of.filter_map(|row| row.answer.tokens.prompt).map(f64::from).collect();
+        (!tokens.is_empty()).then(|| tokens.iter().sum::<f64>() / tokens.len() as f64)
+    };
+    let [short, long] = CALIBRATION_WORDS;
+    let (Some(few), Some(many)) = (mean(short), mean(long)) else {
+        screen.say("the server reports no usage: prompt lengths are counted in words and not checked");
+        facts.insert("tokens_per_word".into(), None);
+        return Ok(facts);
+    };
+    let tokens_per_word = (many - few) / f64::from(long - short);
+    facts.insert("tokens_per_word".into(), Some(format!("{tokens_per_word:.4}")));
+    if (0.0625..=16.0).contains(&tokens_per_word) {
+        // Four digits: the factor is written down, and the text must follow from what is written.
+        scenario.prompts.words_per_token = (1e4 / tokens_per_word).round() / 1e4;
+    }
+    Ok(facts)
+}
+
+fn ceilings_of(args: &CeilingArgs) -> Ceilings {
+    Ceilings { max_requests: args.max_requests, max_errors: args.max_errors, max_tokens: None }
+}
+
+/// The highest rate that may be offered, if a ceiling is given.
+pub fn max_rate(args: &CeilingArgs) -> Result<Option<f64>, Stop> {
+    let parse = |text: &String| {
+        Rate::parse(text).map(Rate::as_per_s).map_err(|e| Stop::usage(format!("--max-rate: {e}")))
+    };
+    args.max_rate.as_ref().map(parse).transpose()
+}
+
+/// Where the run goes. A folder of one's own choice must not exist; without one a new name is taken.
+fn folder(output: &OutputArgs, kind: &str) -> Result<PathBuf, Stop> {
+    if let Some(dir) = &output.out {
+        if dir.exists() {
+            return Err(Stop::usage(format!(
+                "{}: already exists, and a run is never overwritten; name another folder",
+                dir.display()
+            )));
+        }
+        return Ok(dir.clone());
+    }
+    let home = Path::new("plimsoll-runs");
+    std::fs::create_dir_all(home)
+        .map_err(|e| Stop::usage(format!("{}: {e}; name a folder with -o", home.display())))?;
+    let mut n = 1;
+    loop {
+        let dir = home.join(format!("{kind}-{n:03}"));
+        if !dir.exists() {
+            return Ok(dir);
+        }
+        n += 1;
+    }
+}
+
+/// A number nobody can guess: the standard library seeds its hashers from the system's chance.
+pub fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}

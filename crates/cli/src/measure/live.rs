@@ -1,0 +1,117 @@
+//! The live view of a level: what the screen shows while the driver runs.
+
+use std::collections::VecDeque;
+use std::sync::mpsc;
+use std::thread;
+
+use plimsoll_client::{Clock, LevelPlan, Live, Totals};
+use plimsoll_model::{At, Load};
+use plimsoll_report::figure;
+
+use crate::screen::{REDRAW, Screen, bar};
+
+/// Seconds over which rates and percentiles on the screen look back.
+const LOOK_BACK_S: f64 = 3.0;
+
+/// What is looked at.
+pub struct View<'a> {
+    /// The driver's counters.
+    pub live: Live,
+    /// The run's axis.
+    pub clock: Clock,
+    /// The level that runs.
+    pub plan: &'a LevelPlan,
+    /// What the level is, in words.
+    pub title: &'a str,
+}
+
+/// Runs `work` on a thread of its own and redraws the screen until it is done.
+pub fn watch<T: Send>(screen: &mut Screen, view: &View<'_>, work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let (done, wait) = mpsc::channel();
+        let worker = scope.spawn(move || {
+            let result = work();
+            let _ = done.send(());
+            result
+        });
+        let begun = view.clock.now();
+        let before = view.live.totals();
+        let mut past = VecDeque::from([(begun, before.clone())]);
+        while wait.recv_timeout(REDRAW) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let now = view.clock.now();
+            let totals = view.live.totals();
+            while past.len() > 1
+                && past.front().is_some_and(|(at, _)| (now - *at).as_secs_f64() > LOOK_BACK_S)
+            {
+                past.pop_front();
+            }
+            if let Some((since, earlier)) = past.front() {
+                let (block, line) = draw(view, (begun, now), &before, &totals, (*since, earlier));
+                screen.show((now - begun).as_secs_f64(), &block, &line);
+            }
+            past.push_back((now, totals));
+        }
+        screen.clear();
+        match worker.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// The live block and its one-line form.
+fn draw(
+    view: &View<'_>,
+    (begun, now): (At, At),
+    before: &Totals,
+    totals: &Totals,
+    (since, earlier): (At, &Totals),
+) -> (Vec<String>, String) {
+    let window_s = view.plan.window.as_secs_f64();
+    let elapsed_s = (now - begun).as_secs_f64();
+    let over_s = (now - since).as_secs_f64().max(1e-3);
+    let rate = |now: u64, then: u64| (now - then) as f64 / over_s;
+    let latency = |p: f64| {
+        totals
+            .ttft_since(earlier, p)
+            .map_or_else(|| "–".to_string(), |span| figure::duration_ns(span.0 as f64))
+    };
+    let done = rate(totals.ended - totals.errors, earlier.ended - earlier.errors);
+    let asked = match view.plan.load {
+        Load::Open { rate_per_s } => format!("{} due", figure::per_second(rate_per_s)),
+        Load::Closed { concurrency } | Load::Saturating { concurrency } => {
+            format!("{concurrency} kept in flight")
+        }
+    };
+    let errors = totals.errors - before.errors;
+    let state = if elapsed_s > window_s {
+        format!("draining {}", figure::count(totals.in_flight()))
+    } else {
+        format!("{} left", figure::duration_ns((window_s - elapsed_s).max(0.0) * 1e9))
+    };
+    let block = vec![
+        format!("{}  {} {state}", view.title, bar(elapsed_s / window_s.max(1e-9), 24)),
+        format!(
+            "  {asked} · {} done · {} in flight · {} tokens/s · {} failed",
+            figure::per_second(done),
+            figure::count(totals.in_flight()),
+            figure::number(rate(totals.tokens_out, earlier.tokens_out)),
+            figure::count(errors),
+        ),
+        format!(
+            "  ttft of the last {LOOK_BACK_S:.0} s: p50 {} · p99 {}      q or Ctrl-C stops (twice: at once)",
+            latency(0.5),
+            latency(0.99)
+        ),
+    ];
+    let line = format!(
+        "{} · {} done · {} in flight · ttft p50 {} p99 {} · {} failed · {state}",
+        view.title,
+        figure::per_second(done),
+        figure::count(totals.in_flight()),
+        latency(0.5),
+        latency(0.99),
+        figure::count(errors),
+    );
+    (block, line)
+}

@@ -1,0 +1,577 @@
+//! Flags + scenario file → the resolved scenario, and back to a command that repeats it.
+//!
+//! Flags are sugar: each sets one place of the scenario's JSON, over what the file of `--spec` says; the scenario's own
+//! checks then judge the whole. `--set path=value` reaches what has no flag. The command in the manifest is rendered
+//! from the *resolved* scenario, not from what was typed, so that it holds whatever file or default a value came from;
+//! secrets are only ever names in it, because the scenario holds nothing else.
+
+use std::path::Path;
+
+use plimsoll_analysis::findings::BudgetSpec;
+use plimsoll_workload::{Scenario, SpecError};
+use serde_json::{Map, Value, json};
+
+use crate::exit::Stop;
+use crate::flags::{CeilingArgs, ClientArgs, RunArgs, TargetArgs, WorkloadArgs};
+
+type Resolved<T> = Result<T, Stop>;
+
+/// Headers that hold secrets: a literal value is refused, `$NAME` is taken from the environment when it is sent.
+const SECRET_HEADERS: [&str; 6] =
+    ["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "x-goog-api-key"];
+
+/// Query parameters that hold secrets.
+const SECRET_PARAMETERS: [&str; 6] = ["key", "api_key", "api-key", "apikey", "token", "access_token"];
+
+/// The scenario as JSON under construction.
+pub struct Draft(Value);
+
+impl Draft {
+    /// What the scenario file says, or nothing yet.
+    pub fn new(spec: Option<&Path>) -> Resolved<Draft> {
+        let Some(path) = spec else { return Ok(Draft(json!({}))) };
+        let name = path.display();
+        let text = std::fs::read_to_string(path).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
+        let value: Value = serde_saphyr::from_str(&text).map_err(|e| {
+            let first = e.to_string();
+            let first = first.lines().next().unwrap_or_default().to_string();
+            Stop::usage(format!("{name}: {first}"))
+        })?;
+        match value {
+            Value::Object(_) => Ok(Draft(value)),
+            Value::Null => Ok(Draft(json!({}))),
+            _ => Err(Stop::usage(format!("{name}: a scenario is a mapping (see: plimsoll schema scenario)"))),
+        }
+    }
+
+    /// Puts a value at a dotted path, making the objects on the way.
+    pub fn set(&mut self, path: &str, value: Value) {
+        let mut place = &mut self.0;
+        for key in path.split('.') {
+            if !place.is_object() {
+                *place = Value::Object(Map::new());
+            }
+            place = match place {
+                Value::Object(map) => map.entry(key.to_string()).or_insert(Value::Null),
+                _ => return,
+            };
+        }
+        *place = value;
+    }
+
+    fn set_some<T: Into<Value>>(&mut self, path: &str, value: Option<T>) {
+        if let Some(value) = value {
+            self.set(path, value.into());
+        }
+    }
+
+    /// The endpoint.
+    pub fn target(&mut self, args: &TargetArgs) -> Resolved<()> {
+        check_url(&args.url)?;
+        self.set("target.url", args.url.clone().into());
+        self.set_some("target.model", args.model.clone());
+        self.set_some("target.protocol", args.protocol.clone());
+        if args.no_stream {
+            self.set("target.stream", false.into());
+        }
+        if args.natural_length {
+            self.set("target.ignore_eos", false.into());
+        }
+        self.set_some("target.key_env", args.key_env.clone());
+        self.set_some("target.key_file", args.key_file.as_ref().map(|path| path.display().to_string()));
+        self.set_some("target.ca_file", args.ca_file.as_ref().map(|path| path.display().to_string()));
+        if args.insecure {
+            self.set("target.tls_verify", false.into());
+        }
+        if let Some(path) = &args.body {
+            let text =
+                std::fs::read_to_string(path).map_err(|e| Stop::usage(format!("{}: {e}", path.display())))?;
+            self.set("target.body_template", text.into());
+        }
+        for header in &args.headers {
+            let (name, value) = header
+                .split_once(':')
+                .ok_or_else(|| Stop::usage(format!("--header {header}: write NAME: VALUE")))?;
+            let (name, value) = (name.trim().to_ascii_lowercase(), value.trim());
+            if SECRET_HEADERS.contains(&name.as_str()) && !value.contains('$') {
+                return Err(Stop::usage(format!(
+                    "--header {name}: put the secret into an environment variable and write '{name}: $NAME', or use --key-env"
+                )));
+            }
+            let headers = format!("target.headers.{name}");
+            self.set(&headers, value.into());
+        }
+        Ok(())
+    }
+
+    /// What the requests are.
+    pub fn workload(&mut self, args: &WorkloadArgs) -> Resolved<()> {
+        self.set_some("sizes.prompt", args.isl.clone());
+        self.set_some("sizes.output", args.osl.clone());
+        if let Some(trace) = &args.trace {
+            self.set("arrivals", json!({"process": "trace", "file": trace.display().to_string()}));
+            self.set_some("arrivals.speed", args.speed);
+        }
+        self.set_some("prompts.file", args.prompts.as_ref().map(|path| path.display().to_string()));
+        if let Some(text) = &args.prefix {
+            let parts = text.split_once(',').and_then(|(share, groups)| {
+                Some((share.trim().parse::<f64>().ok()?, groups.trim().parse::<u32>().ok()?))
+            });
+            let (share, groups) = parts
+                .ok_or_else(|| Stop::usage(format!("--prefix {text}: write SHARE,GROUPS such as 0.5,8")))?;
+            self.set("prompts.shared_prefix", json!({"share": share, "groups": groups}));
+        }
+        if let Some(text) = &args.sessions {
+            let (turns, think) = text
+                .split_once(',')
+                .ok_or_else(|| Stop::usage(format!("--sessions {text}: write TURNS,THINK such as 4,10s")))?;
+            self.set("prompts.sessions", json!({"turns": turns.trim(), "think": think.trim()}));
+        }
+        self.set_some("seed", args.seed);
+        self.set_some("nonce", args.nonce);
+        Ok(())
+    }
+
+    /// How the client behaves.
+    pub fn client(&mut self, args: &ClientArgs) -> Resolved<()> {
+        if let Some(policy) = &args.connections {
+            let value = match policy.split_once(':') {
+                Some(("pool", limit)) => {
+                    let limit: u32 = limit.parse().map_err(|_| {
+                        Stop::usage(format!("--connections {policy}: write pool:N with a whole number"))
+                    })?;
+                    json!({"policy": "pool", "limit": limit})
+                }
+                _ => json!({"policy": policy}),
+            };
+            self.set("client.connections", value);
+        }
+        self.set_some("client.timeouts.total", args.timeout.clone());
+        self.set_some("client.timeouts.first_token", args.first_token_timeout.clone());
+        self.set_some("client.timeouts.idle", args.idle_timeout.clone());
+        self.set_some("client.retries.max", args.retries);
+        self.set_some("client.cancel.share", args.cancel);
+        self.set_some("client.max_in_flight", args.max_in_flight);
+        for pair in &args.set {
+            let (path, text) = pair.split_once('=').ok_or_else(|| {
+                Stop::usage(format!("--set {pair}: write PATH=VALUE such as client.retries.max=2"))
+            })?;
+            let value = serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_string()));
+            self.set(path.trim(), value);
+        }
+        Ok(())
+    }
+
+    /// The load and the arrival process of `plimsoll run`.
+    pub fn load(&mut self, args: &RunArgs) -> Resolved<()> {
+        if let Some(text) = &args.arrivals {
+            if args.workload.trace.is_some() {
+                return Err(Stop::usage(
+                    "--arrivals: a trace has its own arrivals; drop one of --trace and --arrivals",
+                ));
+            }
+            self.set("arrivals", arrivals(text)?);
+        }
+        let keyed = |mode: &str| self.0.pointer("/load/mode").and_then(Value::as_str) == Some(mode);
+        if args.saturate {
+            self.set("load", json!({"mode": "saturating"}));
+        } else if let Some(concurrency) = args.concurrency {
+            self.set("load", json!({"mode": "closed", "concurrency": concurrency}));
+        } else if args.rate.is_some() && !keyed("open") {
+            self.set("load", json!({"mode": "open"}));
+        }
+        self.set_some("load.rate", args.rate.clone());
+        self.set_some("load.window", args.duration.clone());
+        if self.0.pointer("/load").is_some_and(|load| load.is_object())
+            && self.0.pointer("/load/mode").is_none()
+        {
+            self.set("load.mode", "open".into());
+        }
+        let asked = self.0.pointer("/load/rate").is_some() || !matches!(self.mode(), "open");
+        if !asked && self.0.pointer("/arrivals/process").and_then(Value::as_str) != Some("trace") {
+            return Err(Stop::usage(
+                "no load given: --rate 12/s, --concurrency 8, --saturate or --trace FILE",
+            ));
+        }
+        Ok(())
+    }
+
+    fn mode(&self) -> &str {
+        self.0.pointer("/load/mode").and_then(Value::as_str).unwrap_or("open")
+    }
+
+    /// Checks the whole and reads the files it names. The nonce is drawn here if none is given.
+    pub fn finish(mut self, nonce: u64) -> Resolved<Scenario> {
+        if self.0.pointer("/nonce").is_none_or(Value::is_null) {
+            self.set("nonce", nonce.into());
+        }
+        let mut scenario = Scenario::from_json(&self.0).map_err(usage)?;
+        scenario.attach(|name| std::fs::read(name).map_err(|e| e.to_string())).map_err(usage)?;
+        Ok(scenario)
+    }
+}
+
+fn usage(error: SpecError) -> Stop {
+    Stop::usage(error.to_string())
+}
+
+/// A base URL that can be spoken to and holds no secret.
+fn check_url(url: &str) -> Resolved<()> {
+    let rest = url
+        .strip_prefix("http://")
+        .or_else(|| url.strip_prefix("https://"))
+        .ok_or_else(|| Stop::usage(format!("{url}: a URL starts with http:// or https://")))?;
+    let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    if authority.contains('@') {
+        return Err(Stop::usage(
+            "the URL holds a user or password: use --key-env or --header 'authorization: $NAME'",
+        ));
+    }
+    if authority.is_empty() {
+        return Err(Stop::usage(format!("{url}: the host is missing")));
+    }
+    let query = path.split_once('?').map_or("", |(_, query)| query);
+    for parameter in query.split('&') {
+        let name = parameter.split('=').next().unwrap_or_default().to_ascii_lowercase();
+        if SECRET_PARAMETERS.contains(&name.as_str()) {
+            return Err(Stop::usage(format!(
+                "the URL holds a key (?{name}=…), which would be written down: send it as a header with --key-env or --header"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The short form of an arrival process: `poisson`, `gamma:3`, `onoff:2s,8s`, `ramp:1,4`, …
+pub fn arrivals(text: &str) -> Resolved<Value> {
+    let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+    let parts: Vec<&str> = rest.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+    let bad = |form: &str| Stop::usage(format!("--arrivals {text}: write {form}"));
+    let number = |i: usize, form: &str| -> Resolved<f64> {
+        parts.get(i).and_then(|part| part.parse().ok()).ok_or_else(|| bad(form))
+    };
+    Ok(match name {
+        "gamma" | "weibull" => {
+            json!({"process": name, "cv": number(0, &format!("{name}:CV such as {name}:3"))?})
+        }
+        "onoff" | "on_off" => {
+            let form = "onoff:ON,OFF[,FLOOR] such as onoff:2s,8s (FLOOR = rate in a pause / rate in a burst)";
+            let (on, off) = (parts.first().ok_or_else(|| bad(form))?, parts.get(1).ok_or_else(|| bad(form))?);
+            let floor = if parts.len() > 2 { number(2, form)? } else { 0.0 };
+            json!({"process": "on_off", "on": on, "off": off, "floor": floor})
+        }
+        "ramp" => {
+            let form = "ramp:FROM,TO with relative heights such as ramp:0,1";
+            json!({"process": "ramp", "from": number(0, form)?, "to": number(1, form)?})
+        }
+        "step" => {
+            let heights: Option<Vec<f64>> = parts.iter().map(|part| part.parse().ok()).collect();
+            let heights =
+                heights.filter(|h| !h.is_empty()).ok_or_else(|| bad("step:A,B,… with relative heights"))?;
+            json!({"process": "step", "heights": heights})
+        }
+        "spike" => {
+            json!({"process": "spike", "height": number(0, "spike:HEIGHT such as spike:5 (the rest being 1)")?})
+        }
+        "diurnal" => {
+            json!({"process": "diurnal", "peak_to_trough": number(0, "diurnal:PEAK/TROUGH such as diurnal:4")?})
+        }
+        other => json!({"process": other}),
+    })
+}
+
+/// Kinds of traffic of a sweep: `steady`, `burst`, or `NAME=PROCESS`. Gives the name and the arrival process.
+pub fn traffic(text: &str) -> Resolved<(String, Value)> {
+    match text.split_once('=') {
+        Some((name, process)) if !name.is_empty() => Ok((name.to_string(), arrivals(process)?)),
+        None if text == "steady" => Ok((text.into(), json!({"process": "poisson"}))),
+        None if text == "burst" => Ok((text.into(), json!({"process": "gamma", "cv": 3.0}))),
+        _ => Err(Stop::usage(format!(
+            "--traffic {text}: steady, burst, or NAME=PROCESS such as evening=onoff:2s,8s"
+        ))),
+    }
+}
+
+/// Ceilings such as `ttft p99 < 500ms` → a budget. Latency ceilings share one percentile.
+pub fn budget(ceilings: &[String]) -> Resolved<Option<BudgetSpec>> {
+    if ceilings.is_empty() {
+        return Ok(None);
+    }
+    let mut budget = BudgetSpec {
+        name: "from --slo".into(),
+        percentile: 0.0,
+        ttft_s: None,
+        tpot_s: None,
+        e2e_s: None,
+        error_rate: None,
+    };
+    for text in ceilings {
+        let bad = || {
+            Stop::usage(format!(
+                "--slo {text}: write METRIC pXX < TIME such as 'ttft p99 < 500ms', or 'errors < 1%'"
+            ))
+        };
+        let (left, ceiling) = text.split_once('<').ok_or_else(bad)?;
+        let ceiling = ceiling.trim_start_matches('=').trim();
+        let mut words = left.split_whitespace();
+        let metric = words.next().ok_or_else(bad)?;
+        if metric == "errors" || metric == "error_rate" {
+            let share: f64 =
+                ceiling.strip_suffix('%').unwrap_or(ceiling).trim().parse().map_err(|_| bad())?;
+            budget.error_rate = Some(if ceiling.ends_with('%') { share / 100.0 } else { share });
+            continue;
+        }
+        let p: f64 = words.next().and_then(|p| p.strip_prefix('p')?.parse().ok()).ok_or_else(bad)?;
+        let p = p / 100.0;
+        if !(p > 0.0 && p < 1.0) || words.next().is_some() {
+            return Err(bad());
+        }
+        if budget.percentile != 0.0 && (budget.percentile - p).abs() > 1e-12 {
+            return Err(Stop::usage(format!(
+                "--slo {text}: the latency ceilings of one sweep share one percentile"
+            )));
+        }
+        budget.percentile = p;
+        let limit = plimsoll_workload::units::parse_span(ceiling).map_err(|_| bad())?.as_secs_f64();
+        if limit <= 0.0 {
+            return Err(bad());
+        }
+        match metric {
+            "ttft" => budget.ttft_s = Some(limit),
+            "tpot" => budget.tpot_s = Some(limit),
+            "e2e" => budget.e2e_s = Some(limit),
+            _ => {
+                return Err(Stop::usage(format!("--slo {text}: the metrics are ttft, tpot, e2e and errors")));
+            }
+        }
+    }
+    if budget.percentile == 0.0 {
+        budget.percentile = 0.99;
+    }
+    Ok(Some(budget))
+}
+
+/// A price: per million tokens (input, output) or per hour.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Price {
+    /// Currency units per million input and output tokens.
+    PerMtok {
+        /// Input.
+        input: f64,
+        /// Output.
+        output: f64,
+    },
+    /// Currency units per hour of the endpoint.
+    PerHour(f64),
+}
+
+/// A price with its currency.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Cost {
+    /// The price.
+    pub price: Price,
+    /// The currency, as written.
+    pub currency: String,
+}
+
+impl Cost {
+    /// `1.5USD/Mtok`, `0.5,1.5USD/Mtok`, `2.49USD/h`.
+    pub fn parse(text: &str) -> Resolved<Cost> {
+        let bad = || {
+            Stop::usage(format!(
+                "--price {text}: write 0.5,1.5USD/Mtok (input,output), 1.5USD/Mtok or 2.49USD/h"
+            ))
+        };
+        let (amount, per) = text.split_once('/').ok_or_else(bad)?;
+        let digits =
+            amount.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == ',')).ok_or_else(|| {
+                Stop::usage(format!("--price {text}: the currency is missing, such as 1.5USD/Mtok"))
+            })?;
+        let (figures, currency) = amount.split_at(digits);
+        let figures: Option<Vec<f64>> = figures.split(',').map(|f| f.parse().ok()).collect();
+        let figures = figures.ok_or_else(bad)?;
+        let price = match (per, figures.as_slice()) {
+            ("Mtok", [output]) => Price::PerMtok { input: 0.0, output: *output },
+            ("Mtok", [input, output]) => Price::PerMtok { input: *input, output: *output },
+            ("h" | "hour" | "gpu-hour", [hour]) => Price::PerHour(*hour),
+            _ => return Err(bad()),
+        };
+        Ok(Cost { price, currency: currency.trim().to_string() })
+    }
+
+    /// What so many tokens and seconds cost, at most.
+    pub fn of(&self, input_tokens: f64, output_tokens: f64, seconds: f64) -> f64 {
+        match self.price {
+            Price::PerMtok { input, output } => (input * input_tokens + output * output_tokens) / 1e6,
+            Price::PerHour(hour) => hour * seconds / 3600.0,
+        }
+    }
+}
+
+/// The price of the ceilings, if one is given.
+pub fn cost(args: &CeilingArgs) -> Resolved<Option<Cost>> {
+    args.price.as_deref().map(Cost::parse).transpose()
+}
+
+/// A command that repeats a scenario: every value that is not a default, as flags or `--set`.
+pub fn reproduce(command: &str, scenario: &Scenario, more: &[(&str, String)]) -> String {
+    let value = serde_json::to_value(scenario).unwrap_or_default();
+    let default = serde_json::to_value(Scenario::default()).unwrap_or_default();
+    let mut words = vec!["plimsoll".to_string(), command.to_string(), quoted(&scenario.target.url)];
+    for (flag, argument) in more {
+        words.push(format!("--{flag}"));
+        if !argument.is_empty() {
+            words.push(quoted(argument));
+        }
+    }
+    let mut differing = Vec::new();
+    difference("", &value, &default, &mut differing);
+    for (path, value) in differing {
+        match path.as_str() {
+            "target.url" => {}
+            "target.key_env" | "target.model" | "seed" | "nonce" | "sizes.prompt" | "sizes.output" => {
+                let flag = match path.as_str() {
+                    "target.key_env" => "key-env",
+                    "target.model" => "model",
+                    "sizes.prompt" => "isl",
+                    "sizes.output" => "osl",
+                    other => other,
+                };
+                words.push(format!("--{flag}"));
+                words.push(quoted(&plain(&value)));
+            }
+            _ => {
+                words.push("--set".into());
+                words.push(quoted(&format!("{path}={}", plain(&value))));
+            }
+        }
+    }
+    words.join(" ")
+}
+
+/// Paths at which two values differ. What carries a tag (`process`, `mode`, `policy`) and lists are taken whole.
+fn difference(path: &str, value: &Value, default: &Value, out: &mut Vec<(String, Value)>) {
+    if value == default {
+        return;
+    }
+    match (value, default) {
+        (Value::Object(a), Value::Object(b))
+            if !["process", "mode", "policy"]
+                .iter()
+                .any(|tag| a.contains_key(*tag) || b.contains_key(*tag)) =>
+        {
+            for (key, inner) in a {
+                let at = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                difference(&at, inner, b.get(key).unwrap_or(&Value::Null), out);
+            }
+        }
+        _ => out.push((path.to_string(), value.clone())),
+    }
+}
+
+/// A value as it is typed: a string without its quotes.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// A word for the shell: quoted where it needs to be.
+fn quoted(word: &str) -> String {
+    let safe = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(safe) {
+        word.to_string()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_with_a_secret_is_refused_without_repeating_it() {
+        for url in [
+            "http://user:hunter2@host/v1",
+            "https://host/v1?api_key=hunter2",
+            "https://host/v1?a=1&token=hunter2",
+        ] {
+            let stop = check_url(url).expect_err("refused");
+            assert!(!stop.line.contains("hunter2"), "{}", stop.line);
+        }
+        assert!(check_url("https://host:8443/v1?version=2").is_ok());
+        assert!(check_url("host:8000").is_err());
+    }
+
+    #[test]
+    fn slo_texts_become_a_budget() {
+        let texts = |list: &[&str]| list.iter().map(|s| s.to_string()).collect::<Vec<_>>();
+        let budget = budget(&texts(&["ttft p95 < 500ms", "tpot p95 < 30ms", "errors < 1%"]))
+            .expect("valid")
+            .expect("some");
+        assert_eq!((budget.percentile, budget.ttft_s, budget.tpot_s), (0.95, Some(0.5), Some(0.03)));
+        assert_eq!(budget.error_rate, Some(0.01));
+        for wrong in
+            [&["ttft < 5s"][..], &["ttft p99 < 0s"], &["wait p99 < 1s"], &["ttft p99 < 1s", "e2e p95 < 1s"]]
+        {
+            assert!(super::budget(&texts(wrong)).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn prices_need_a_currency() {
+        assert_eq!(Cost::parse("0.5,1.5USD/Mtok").expect("valid").of(2e6, 1e6, 0.0), 2.5);
+        assert_eq!(Cost::parse("3.6EUR/h").expect("valid").of(0.0, 0.0, 1000.0), 1.0);
+        assert!(Cost::parse("2.49/h").is_err());
+        assert!(Cost::parse("USD").is_err());
+    }
+
+    #[test]
+    fn the_command_to_repeat_resolves_to_the_same_scenario() {
+        let mut draft = Draft(json!({
+            "target": {"url": "http://host:8000/v1", "key_env": "LLM_KEY", "headers": {"x-team": "$TEAM_KEY"}},
+            "load": {"mode": "open", "rate": "12/s", "window": "30s"},
+            "arrivals": {"process": "gamma", "cv": 3.0},
+            "sizes": {"prompt": "lognormal:512,0.8"},
+            "client": {"retries": {"max": 2}},
+            "seed": 7,
+        }));
+        draft.set("prompts.words_per_token", 0.75.into());
+        let scenario = draft.finish(99).expect("valid");
+        let command = reproduce("run", &scenario, &[]);
+        assert!(command.contains("--key-env LLM_KEY"), "{command}");
+        assert!(command.contains("$TEAM_KEY"), "{command}");
+        // What the command says, read back as a shell would, is the same scenario.
+        let mut again = Draft(json!({"target": {"url": "http://host:8000/v1"}}));
+        let words = shell_words(&command);
+        let mut rest = words[3..].iter();
+        while let Some(flag) = rest.next() {
+            let argument = rest.next().expect("every flag has a value");
+            let (path, text) = match flag.as_str() {
+                "--set" => argument.split_once('=').expect("path=value"),
+                "--key-env" => ("target.key_env", argument.as_str()),
+                "--isl" => ("sizes.prompt", argument.as_str()),
+                "--seed" => ("seed", argument.as_str()),
+                "--nonce" => ("nonce", argument.as_str()),
+                other => panic!("unexpected {other}"),
+            };
+            again.set(path, serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.into())));
+        }
+        assert_eq!(again.finish(0).expect("valid"), scenario);
+    }
+
+    fn shell_words(command: &str) -> Vec<String> {
+        let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
+        for c in command.chars() {
+            match c {
+                '\'' => quoted = !quoted,
+                ' ' if !quoted => words.push(std::mem::take(&mut word)),
+                c => word.push(c),
+            }
+        }
+        words.push(word);
+        words
+    }
+}

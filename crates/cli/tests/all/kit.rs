@@ -1,0 +1,170 @@
+//! The small language of these tests: an engine on a free port, the binary run to its end, a server that misbehaves.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The binary under test.
+pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
+
+/// What a command left behind.
+pub struct Ended {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ended {
+    /// stdout as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|e| panic!("stdout is not JSON ({e}): {}\nstderr: {}", self.stdout, self.stderr))
+    }
+}
+
+/// Runs the binary to its end.
+pub fn plimsoll(args: &[&str]) -> Ended {
+    plimsoll_with(args, &[])
+}
+
+/// Runs the binary to its end, with environment variables.
+pub fn plimsoll_with(args: &[&str], env: &[(&str, &str)]) -> Ended {
+    let mut command = Command::new(PLIMSOLL);
+    command.args(args).stdin(Stdio::null());
+    for (name, value) in env {
+        command.env(name, value);
+    }
+    let output = command.output().expect("the binary starts");
+    Ended {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8(output.stdout).expect("stdout is text"),
+        stderr: String::from_utf8(output.stderr).expect("stderr is text"),
+    }
+}
+
+/// A temporary folder and the path of a run in it that does not exist yet.
+pub fn run_folder() -> (TempDir, String) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let run = folder.path().join("run").to_str().expect("utf-8").to_string();
+    (folder, run)
+}
+
+/// The embedded engine in a process of its own; it ends with this value.
+pub struct Engine {
+    child: Child,
+    _stdin: ChildStdin,
+    pub url: String,
+}
+
+impl Engine {
+    /// Starts a profile on a free port.
+    pub fn start(profile: &str) -> Engine {
+        Engine::start_with(profile, &[])
+    }
+
+    /// Starts a profile with further flags.
+    pub fn start_with(profile: &str, more: &[&str]) -> Engine {
+        let mut child = Command::new(PLIMSOLL)
+            .args(["engine", "--listen", "127.0.0.1:0", "--profile", profile, "--until-stdin-ends"])
+            .args(more)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the engine starts");
+        let stdin = child.stdin.take().expect("piped");
+        let mut url = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut url).expect("the first line is the URL");
+        assert!(url.starts_with("http://127.0.0.1:"), "the engine said {url:?}");
+        Engine { child, _stdin: stdin, url: url.trim().to_string() }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A server that answers each request (once its head and body are in) by handing the socket to `answer`.
+pub struct Server {
+    pub url: String,
+}
+
+impl Server {
+    /// Starts it on a free port; its threads die with the test process.
+    pub fn start(answer: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        let url = format!("http://{}/v1", listener.local_addr().expect("bound"));
+        let answer = Arc::new(answer);
+        thread::spawn(move || {
+            for socket in listener.incoming().flatten() {
+                let answer = Arc::clone(&answer);
+                thread::spawn(move || serve(socket, &*answer));
+            }
+        });
+        Server { url }
+    }
+}
+
+fn serve(socket: TcpStream, answer: &dyn Fn(&str, &mut TcpStream)) {
+    let Ok(mut writer) = socket.try_clone() else { return };
+    let mut reader = BufReader::new(socket);
+    loop {
+        let (mut first, mut length) = (String::new(), 0usize);
+        if reader.read_line(&mut first).unwrap_or(0) == 0 {
+            return;
+        }
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line).unwrap_or(0) == 0 {
+                return;
+            }
+            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap_or(0);
+            }
+            if line == "\r\n" {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        if reader.read_exact(&mut body).is_err() {
+            return;
+        }
+        answer(first.trim(), &mut writer);
+    }
+}
+
+/// Writes a whole HTTP answer.
+pub fn reply(socket: &mut TcpStream, status: &str, headers: &str, body: &str) {
+    let _ = write!(socket, "HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n{body}", body.len());
+}
+
+/// Begins a streamed answer; its end is the end of the connection.
+pub fn stream_head(socket: &mut TcpStream) {
+    let _ = write!(socket, "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n");
+}
+
+/// One chat chunk with this text.
+pub fn chunk(text: &str) -> String {
+    format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n")
+}
+
+/// Every file of a folder as bytes, for searching.
+pub fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("the folder exists").flatten() {
+        if entry.path().is_file() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            found.push((name, std::fs::read(entry.path()).expect("readable")));
+        }
+    }
+    found
+}

@@ -1,0 +1,117 @@
+//! The whole path against a server that is not ours: llama.cpp's HTTP server with a tiny random model.
+//!
+//! `scripts/real-server setup` installs it (`.ci/run` does). Where it is not installed the test prints why it is
+//! skipped and passes; nothing else in it is allowed to be lenient.
+
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let group = nix::unistd::Pid::from_raw(self.child.id() as i32);
+        let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
+        let _ = self.child.wait();
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn engines() -> PathBuf {
+    std::env::var_os("PLIMSOLL_ENGINES").map_or_else(|| root().join(".engines"), PathBuf::from)
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+    listener.local_addr().expect("bound").port()
+}
+
+/// Starts llama.cpp with four slots, or says why not.
+fn start() -> Result<Server, String> {
+    let venv = engines().join("venv-llama/.done");
+    if !venv.exists() {
+        return Err(format!("llama.cpp is not installed ({} is missing); scripts/real-server setup", venv.display()));
+    }
+    let port = free_port();
+    let mut command = Command::new(root().join("scripts/real-server"));
+    command.args(["run", &port.to_string()]).env("PLIMSOLL_ENGINES", engines()).process_group(0);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().map_err(|e| e.to_string())?;
+    let mut server = Server { child, port };
+    // The server answers within half a second on an idle machine; a loaded one is given a minute.
+    for _ in 0..600 {
+        if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+            return Ok(server);
+        }
+        if let Ok(Some(status)) = server.child.try_wait() {
+            return Err(format!("llama.cpp ended at once: {status}"));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("llama.cpp is installed and did not come up within a minute");
+}
+
+fn plimsoll(args: &[&str]) -> (i32, Value, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(args)
+        .args(["--format", "json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut stdout = String::new();
+    child.stdout.take().expect("piped").read_to_string(&mut stdout).expect("utf-8");
+    let mut stderr = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("utf-8");
+    let code = child.wait().expect("ends").code().expect("not killed");
+    let json = serde_json::from_str(&stdout).unwrap_or(Value::Null);
+    (code, json, stderr)
+}
+
+#[test]
+fn llama_cpp_is_measured_from_end_to_end() {
+    let server = match start() {
+        Ok(server) => server,
+        Err(why) => {
+            eprintln!("SKIPPED: {why}");
+            return;
+        }
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let run = folder.path().join("run");
+    let url = format!("http://127.0.0.1:{}/v1", server.port);
+    let (code, json, stderr) = plimsoll(&[
+        "run",
+        &url,
+        "--rate",
+        "5/s",
+        "--for",
+        "8s",
+        "--isl",
+        "48",
+        "--osl",
+        "16",
+        "--seed",
+        "3",
+        "-o",
+        run.to_str().expect("utf-8"),
+    ]);
+    assert_eq!(code, 0, "{stderr}");
+    let level = &json["findings"]["levels"][0]["summary"];
+    let arrivals = level["counts"]["requests"].as_u64().expect("requests are counted");
+    assert!((20..=64).contains(&arrivals), "5/s for 8 s gave {arrivals} requests");
+    assert_eq!(level["counts"]["finished"].as_u64(), Some(arrivals), "{level}");
+    assert!(run.join("requests.parquet").exists());
+    assert_eq!(json["target"]["facts"]["model"], "tiny");
+}

@@ -1,0 +1,164 @@
+//! How numbers look: three significant digits, a unit, and never more precision than is known.
+//!
+//! Every number that a person reads passes through here, in the terminal and in the page, so that the same figure
+//! never appears in two spellings. Durations are shown in ms up to ten seconds, because that is the unit in which
+//! latency is talked about, and in seconds from there on.
+
+/// A number with three significant digits and thousands separated by thin apostrophes-free spaces: `1 250`, `0.0312`.
+pub fn number(value: f64) -> String {
+    if value.is_nan() {
+        return "–".into();
+    }
+    if value.is_infinite() {
+        return if value > 0.0 { "∞".into() } else { "−∞".into() };
+    }
+    let magnitude = value.abs();
+    let text = if magnitude == 0.0 {
+        "0".to_string()
+    } else if magnitude >= 100.0 {
+        group(format!("{value:.0}"))
+    } else if magnitude >= 10.0 {
+        format!("{value:.1}")
+    } else if magnitude >= 1.0 {
+        format!("{value:.2}")
+    } else {
+        let decimals = (2 - magnitude.log10().floor() as i32).clamp(2, 9) as usize;
+        trim_zeros(format!("{value:.decimals$}"))
+    };
+    text.replace('-', "−")
+}
+
+/// A whole number with its thousands set apart: `12 345`.
+pub fn count(value: u64) -> String {
+    group(value.to_string())
+}
+
+/// A duration given in nanoseconds: `12.3 ms`, `845 µs`, `12.4 s`, `3 min 20 s`.
+pub fn duration_ns(ns: f64) -> String {
+    if !ns.is_finite() {
+        return number(ns);
+    }
+    let magnitude = ns.abs();
+    if magnitude == 0.0 {
+        "0 ms".into()
+    } else if magnitude < 100_000.0 {
+        format!("{} µs", number(ns / 1e3))
+    } else if magnitude < 10e9 {
+        format!("{} ms", number(ns / 1e6))
+    } else if magnitude < 120e9 {
+        format!("{} s", number(ns / 1e9))
+    } else {
+        let seconds = (ns / 1e9).round() as i64;
+        let (hours, minutes, rest) = (seconds / 3600, seconds % 3600 / 60, seconds % 60);
+        match (hours, rest) {
+            (0, 0) => format!("{minutes} min"),
+            (0, _) => format!("{minutes} min {rest} s"),
+            _ => format!("{hours} h {minutes} min"),
+        }
+    }
+}
+
+/// Milliseconds without a unit, for columns whose header names it.
+pub fn millis(ns: f64) -> String {
+    number(ns / 1e6)
+}
+
+/// A share between 0 and 1 as a percentage: `98.3 %`.
+pub fn percent(share: f64) -> String {
+    if !share.is_finite() {
+        return number(share);
+    }
+    let value = share * 100.0;
+    let text = if value == 0.0 || (value - 100.0).abs() < 1e-9 {
+        format!("{value:.0}")
+    } else if value.abs() < 0.1 {
+        number(value)
+    } else if value.abs() < 99.0 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.2}")
+    };
+    format!("{text} %")
+}
+
+/// A rate per second: `512/s`.
+pub fn per_second(rate: f64) -> String {
+    format!("{}/s", number(rate))
+}
+
+/// An interval of numbers already spelt: `[480, 545]`.
+pub fn interval(lower: &str, upper: &str) -> String {
+    format!("[{lower}, {upper}]")
+}
+
+/// Thousands set apart by spaces, from five digits on (four read well without).
+fn group(digits: String) -> String {
+    let (sign, digits) = match digits.strip_prefix('-') {
+        Some(rest) => ("-", rest.to_string()),
+        None => ("", digits),
+    };
+    if digits.len() < 5 {
+        return format!("{sign}{digits}");
+    }
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            out.push('\u{202f}');
+        }
+        out.push(c);
+    }
+    format!("{sign}{out}")
+}
+
+fn trim_zeros(text: String) -> String {
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_string() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_digits_are_enough() {
+        for (value, shown) in [
+            (0.0, "0"),
+            (1.0, "1.00"),
+            (12.34, "12.3"),
+            (123.4, "123"),
+            (1234.0, "1234"),
+            (12345.0, "12\u{202f}345"),
+            (1234567.0, "1\u{202f}234\u{202f}567"),
+            (0.01234, "0.0123"),
+            (-3.14159, "−3.14"),
+            (f64::INFINITY, "∞"),
+            (f64::NAN, "–"),
+        ] {
+            assert_eq!(number(value), shown);
+        }
+    }
+
+    #[test]
+    fn durations_take_the_unit_people_use() {
+        for (ns, shown) in [
+            (850.0, "0.85 µs"),
+            (85_000.0, "85.0 µs"),
+            (850_000.0, "0.85 ms"),
+            (12_340_000.0, "12.3 ms"),
+            (3_900_000_000.0, "3900 ms"),
+            (61e9, "61.0 s"),
+            (200e9, "3 min 20 s"),
+            (7200e9, "2 h 0 min"),
+        ] {
+            assert_eq!(duration_ns(ns), shown);
+        }
+    }
+
+    #[test]
+    fn a_share_near_the_ends_keeps_its_digits() {
+        assert_eq!(percent(0.0), "0 %");
+        assert_eq!(percent(1.0), "100 %");
+        assert_eq!(percent(0.9962), "99.62 %");
+        assert_eq!(percent(0.123), "12.3 %");
+        assert_eq!(percent(0.00012), "0.012 %");
+    }
+}

@@ -1,0 +1,258 @@
+//! Which charts a run has, and what is on them.
+//!
+//! Axes are logarithmic where the quantity spans decades (latency) and linear where the eye should see proportion
+//! (load, throughput). Infinite values (failed requests in the tail) leave the plot: the line ends and the table says ∞.
+
+use plimsoll_analysis::findings::{Curve, Findings, Histogram, LevelFinding, Line, Lines, Reading};
+
+use super::chart::{Axis, Chart, Charts, Mark, Series, Shade};
+use crate::figure;
+use crate::text::{detailed, percentile};
+
+/// Every chart of a run, by element id.
+pub fn all(findings: &Findings) -> Charts {
+    let mut charts = Charts::new();
+    for (i, curve) in findings.curves.iter().enumerate() {
+        if curve.points.len() < 2 {
+            continue;
+        }
+        let lines = findings.lines.iter().find(|lines| lines.traffic == curve.traffic);
+        charts.insert(format!("curve-{i}"), latency_curve(curve, lines));
+        charts.insert(format!("throughput-{i}"), throughput(curve, lines));
+    }
+    for level in detailed(findings) {
+        let id = level.summary.level;
+        if level.summary.timeline.buckets.len() >= 3 {
+            charts.insert(format!("latency-over-time-{id}"), latency_over_time(level));
+            charts.insert(format!("flow-over-time-{id}"), flow_over_time(level));
+        }
+        if level.summary.histograms.iter().any(|h| h.counts.iter().sum::<u64>() > 0) {
+            charts.insert(format!("distribution-{id}"), distribution(level));
+        }
+    }
+    charts
+}
+
+fn finite(value: f64) -> Option<f64> {
+    value.is_finite().then_some(value)
+}
+
+fn finite_ms(seconds: f64) -> Option<f64> {
+    finite(seconds * 1e3)
+}
+
+/// Percentiles against offered load with intervals, the fit, the onset and the borrowed time right of it.
+fn latency_curve(curve: &Curve, lines: Option<&Lines>) -> Chart {
+    let loads: Vec<f64> = curve.points.iter().map(|point| point.offered_per_s).collect();
+    type Pick = fn(&plimsoll_analysis::findings::CurvePoint) -> &Reading;
+    let picks: [(&str, &'static str, Pick); 3] =
+        [("p50", "--s0", |p| &p.p50), ("p95", "--s1", |p| &p.p95), ("p99", "--s2", |p| &p.p99)];
+    let mut series = Vec::new();
+    for (label, color, pick) in picks {
+        let readings: Vec<&Reading> = curve.points.iter().map(pick).collect();
+        if readings.iter().all(|reading| reading.value().and_then(finite).is_none()) {
+            continue;
+        }
+        series.push(Series {
+            x: loads.clone(),
+            y: readings.iter().map(|r| r.value().and_then(finite_ms)).collect(),
+            low: Some(readings.iter().map(|r| r.estimate().and_then(|e| finite_ms(e.lower))).collect()),
+            high: Some(readings.iter().map(|r| r.estimate().and_then(|e| finite_ms(e.upper))).collect()),
+            ..Series::line(label, color)
+        });
+    }
+    if !curve.fit.is_empty() {
+        series.push(Series {
+            x: curve.fit.iter().map(|point| point.rate_per_s).collect(),
+            y: curve.fit.iter().map(|point| finite_ms(point.fitted_s)).collect(),
+            dash: true,
+            points: false,
+            ..Series::line(format!("fit of p{}", percentile(curve.percentile)), "--s4")
+        });
+    }
+    Chart {
+        x: Axis { label: "offered load (requests/s)".into(), ..Axis::default() },
+        y: Axis { label: curve.metric.clone(), unit: "ms".into(), log: true, range: None },
+        series,
+        marks: lines.map(marks).unwrap_or_default(),
+        shades: lines.map(shades).unwrap_or_default(),
+        sync: None,
+    }
+}
+
+/// Done and good requests per second against offered load.
+fn throughput(curve: &Curve, lines: Option<&Lines>) -> Chart {
+    let x: Vec<f64> = curve.points.iter().map(|point| point.offered_per_s).collect();
+    let mut series = vec![Series {
+        y: x.iter().copied().map(Some).collect(),
+        x: x.clone(),
+        dash: true,
+        points: false,
+        ..Series::line("offered", "--s4")
+    }];
+    series.push(Series {
+        x: x.clone(),
+        y: curve.points.iter().map(|point| point.achieved_per_s).collect(),
+        ..Series::line("done", "--s0")
+    });
+    if curve.points.iter().any(|point| point.good_per_s.is_some()) {
+        series.push(Series {
+            x,
+            y: curve.points.iter().map(|point| point.good_per_s).collect(),
+            ..Series::line("good (budget met)", "--s3")
+        });
+    }
+    Chart {
+        x: Axis { label: "offered load (requests/s)".into(), ..Axis::default() },
+        y: Axis { label: "requests/s".into(), ..Axis::default() },
+        series,
+        marks: lines.map(marks).unwrap_or_default(),
+        shades: lines.map(shades).unwrap_or_default(),
+        sync: None,
+    }
+}
+
+fn marks(lines: &Lines) -> Vec<Mark> {
+    let mut marks = Vec::new();
+    let named = [
+        ("onset", Some(&lines.onset), "--s2"),
+        ("stability", Some(&lines.stability), "--ink"),
+        ("budget", lines.budget.as_ref(), "--s3"),
+    ];
+    for (name, line, color) in named {
+        if let Some(rate) = line.and_then(Line::rate) {
+            marks.push(Mark {
+                x: rate.value,
+                label: format!("{name} {}", figure::per_second(rate.value)),
+                color,
+            });
+        }
+    }
+    marks
+}
+
+fn shades(lines: &Lines) -> Vec<Shade> {
+    let Some(onset) = lines.onset.rate() else { return Vec::new() };
+    vec![
+        Shade { from: Some(onset.value), to: None, kind: "borrowed", color: "--s2" },
+        Shade { from: Some(onset.lower), to: finite(onset.upper), kind: "interval", color: "--s2" },
+    ]
+}
+
+fn time_axis() -> Axis {
+    Axis { label: "seconds into the level".into(), ..Axis::default() }
+}
+
+/// Latency over the course of a level, the warm-up shaded.
+fn latency_over_time(level: &LevelFinding) -> Chart {
+    let buckets = &level.summary.timeline.buckets;
+    let half = level.summary.timeline.bucket_s / 2.0;
+    let x: Vec<f64> = buckets.iter().map(|bucket| bucket.at_s + half).collect();
+    let name = &level.summary.latency.leading().metric;
+    let mut series = vec![
+        Series {
+            x: x.clone(),
+            y: buckets.iter().map(|b| b.ttft_p50_s.and_then(finite_ms)).collect(),
+            ..Series::line(format!("{name} p50"), "--s0")
+        },
+        Series {
+            x: x.clone(),
+            y: buckets.iter().map(|b| b.ttft_p99_s.and_then(finite_ms)).collect(),
+            ..Series::line(format!("{name} p99"), "--s2")
+        },
+    ];
+    if name != "e2e" {
+        series.push(Series {
+            x,
+            y: buckets.iter().map(|b| b.e2e_p50_s.and_then(finite_ms)).collect(),
+            ..Series::line("e2e p50", "--s4")
+        });
+    }
+    Chart {
+        x: time_axis(),
+        y: Axis { label: "latency".into(), unit: "ms".into(), log: true, range: None },
+        series,
+        marks: Vec::new(),
+        shades: warm_up(level),
+        sync: Some(format!("level-{}", level.summary.level)),
+    }
+}
+
+/// Arrivals, completions, errors and requests in flight over the course of a level.
+fn flow_over_time(level: &LevelFinding) -> Chart {
+    let timeline = &level.summary.timeline;
+    let buckets = &timeline.buckets;
+    let x: Vec<f64> = buckets.iter().map(|bucket| bucket.at_s + timeline.bucket_s / 2.0).collect();
+    let rate = |n: u64| Some(n as f64 / timeline.bucket_s);
+    let mut series = vec![
+        Series {
+            x: x.clone(),
+            y: buckets.iter().map(|b| rate(b.arrivals)).collect(),
+            ..Series::line("due/s", "--s4")
+        },
+        Series {
+            x: x.clone(),
+            y: buckets.iter().map(|b| rate(b.completions)).collect(),
+            ..Series::line("done/s", "--s0")
+        },
+        Series {
+            x: x.clone(),
+            y: buckets.iter().map(|b| Some(b.in_flight)).collect(),
+            ..Series::line("in flight", "--s1")
+        },
+    ];
+    if buckets.iter().any(|bucket| bucket.errors > 0) {
+        series.push(Series {
+            x,
+            y: buckets.iter().map(|b| rate(b.errors)).collect(),
+            ..Series::line("failed/s", "--s2")
+        });
+    }
+    Chart {
+        x: time_axis(),
+        y: Axis { label: "requests".into(), ..Axis::default() },
+        series,
+        marks: Vec::new(),
+        shades: warm_up(level),
+        sync: Some(format!("level-{}", level.summary.level)),
+    }
+}
+
+fn warm_up(level: &LevelFinding) -> Vec<Shade> {
+    let cut = level.summary.window.warm_up_s;
+    if cut <= 0.0 {
+        return Vec::new();
+    }
+    vec![Shade { from: None, to: Some(cut), kind: "interval", color: "--s4" }]
+}
+
+/// Cumulative distributions: the only drawing of a distribution from which a percentile can be read off.
+fn distribution(level: &LevelFinding) -> Chart {
+    let colors = ["--s0", "--s1", "--s3", "--s2"];
+    let drawn = level.summary.histograms.iter().filter(|h| h.counts.iter().sum::<u64>() > 0);
+    let series = drawn.zip(colors).map(|(histogram, color)| cumulative(histogram, color)).collect();
+    Chart {
+        x: Axis { label: "ms".into(), log: true, ..Axis::default() },
+        y: Axis { label: "share at or below".into(), unit: "%".into(), log: false, range: None },
+        series,
+        marks: Vec::new(),
+        shades: Vec::new(),
+        sync: None,
+    }
+}
+
+fn cumulative(histogram: &Histogram, color: &'static str) -> Series {
+    let total = (histogram.counts.iter().sum::<u64>() + histogram.infinite) as f64;
+    let mut below = 0u64;
+    let (mut x, mut y) = (Vec::new(), Vec::new());
+    for (i, &n) in histogram.counts.iter().enumerate() {
+        // Points only where something happens, and one before: flat stretches need no points.
+        let next = histogram.counts.get(i + 1).copied().unwrap_or(0);
+        below += n;
+        if n > 0 || next > 0 {
+            x.push(histogram.first_s * histogram.ratio.powi(i as i32 + 1) * 1e3);
+            y.push(Some(100.0 * below as f64 / total));
+        }
+    }
+    Series { x, y, points: false, ..Series::line(histogram.metric.clone(), color) }
+}

@@ -1,0 +1,88 @@
+//! The load line itself, as a drawing: one axis of load, the three lines on it with their intervals.
+//!
+//! Hand-written SVG, because it must be there without scripts, on paper, and for a screen reader.
+
+use std::fmt::Write;
+
+use plimsoll_analysis::findings::Lines;
+
+use crate::{figure, words};
+
+const WIDTH: f64 = 1000.0;
+const LEFT: f64 = 16.0;
+const RIGHT: f64 = 984.0;
+const AXIS_Y: f64 = 74.0;
+
+/// The drawing of one kind of traffic, or nothing where no line was found.
+pub fn draw(lines: &Lines) -> Option<String> {
+    let found: Vec<_> = words::named_lines(lines)
+        .into_iter()
+        .filter_map(|(name, line)| line.rate().map(|rate| (name, *rate)))
+        .collect();
+    let top =
+        found.iter().map(|(_, rate)| rate.upper.min(rate.value * 2.0).max(rate.value)).fold(0.0, f64::max)
+            * 1.18;
+    if found.is_empty() || top <= 0.0 {
+        return None;
+    }
+    let x = |load: f64| LEFT + (RIGHT - LEFT) * (load / top).clamp(0.0, 1.0);
+    let mut svg = String::new();
+    let spoken: Vec<String> =
+        found.iter().map(|(name, rate)| format!("{name} {}", words::rate(rate))).collect();
+    let _ = write!(
+        svg,
+        "<svg viewBox=\"0 0 {WIDTH} 128\" role=\"img\" aria-label=\"{}\" style=\"width:100%;height:auto;display:block\">",
+        spoken.join("; ")
+    );
+    // From the onset on every request borrows time from the ones behind it.
+    if let Some(onset) = lines.onset.rate() {
+        let from = x(onset.value);
+        let _ = write!(
+            svg,
+            "<rect x=\"{from:.1}\" y=\"{}\" width=\"{:.1}\" height=\"26\" fill=\"var(--borrowed)\"/>\
+             <text x=\"{:.1}\" y=\"{}\" text-anchor=\"end\" font-size=\"13\" fill=\"var(--soft)\">borrowed time</text>",
+            AXIS_Y - 13.0,
+            RIGHT - from,
+            RIGHT - 6.0,
+            AXIS_Y + 30.0,
+        );
+    }
+    let _ = write!(
+        svg,
+        "<line x1=\"{LEFT}\" y1=\"{AXIS_Y}\" x2=\"{RIGHT}\" y2=\"{AXIS_Y}\" stroke=\"var(--soft)\" stroke-width=\"2\"/>\
+         <text x=\"{LEFT}\" y=\"{}\" font-size=\"13\" fill=\"var(--soft)\">0</text>",
+        AXIS_Y + 30.0
+    );
+    // Names go above and below the axis in turn, in the order of their loads, so that close lines don't overprint.
+    let mut ordered = found;
+    ordered.sort_by(|a, b| a.1.value.total_cmp(&b.1.value));
+    for (i, (name, rate)) in ordered.iter().enumerate() {
+        let (low, mid, high) = (x(rate.lower), x(rate.value), x(rate.upper));
+        let color = match *name {
+            "queueing onset" => "var(--s2)",
+            "budget line" => "var(--s3)",
+            _ => "var(--ink)",
+        };
+        let label_y = if i % 2 == 0 { if i == 2 { 16.0 } else { 40.0 } } else { 122.0 };
+        let (near, far) = if label_y < AXIS_Y { (AXIS_Y, label_y + 5.0) } else { (AXIS_Y, label_y - 14.0) };
+        let anchor = if mid > WIDTH * 0.78 {
+            "end"
+        } else if mid < WIDTH * 0.15 {
+            "start"
+        } else {
+            "middle"
+        };
+        let _ = write!(
+            svg,
+            "<rect x=\"{low:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"14\" rx=\"3\" fill=\"{color}\" opacity=\".25\"/>\
+             <line x1=\"{mid:.1}\" y1=\"{near:.1}\" x2=\"{mid:.1}\" y2=\"{far:.1}\" stroke=\"{color}\" stroke-width=\"1\"/>\
+             <circle cx=\"{mid:.1}\" cy=\"{AXIS_Y}\" r=\"6\" fill=\"{color}\"/>\
+             <text x=\"{mid:.1}\" y=\"{label_y:.1}\" text-anchor=\"{anchor}\" font-size=\"15\" font-weight=\"600\" fill=\"{color}\">{name} {}</text>",
+            AXIS_Y - 7.0,
+            (high - low).max(2.0),
+            figure::per_second(rate.value),
+        );
+    }
+    svg.push_str("</svg>");
+    Some(svg)
+}

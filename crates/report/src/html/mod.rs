@@ -1,0 +1,402 @@
+//! The report: one HTML file that opens offline and says everything to someone who was not there.
+//!
+//! Styles, scripts and data are inside the file; a content-security policy forbids the network. Every figure stands in
+//! a table; the charts (uPlot, vendored, MIT) only show it again. Text is escaped by maud.
+
+pub mod chart;
+mod charts;
+mod mark;
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use plimsoll_analysis::findings::{Curve, Findings, LevelFinding, Lines, Reading, Validity};
+use plimsoll_model::{Manifest, RunState};
+
+use crate::text::{budget_cells, detailed, percentile};
+use crate::{figure, words};
+
+const UPLOT_JS: &str = include_str!("../../vendor/uplot/uPlot.iife.min.js");
+const UPLOT_CSS: &str = include_str!("../../vendor/uplot/uPlot.min.css");
+const PAGE_CSS: &str = include_str!("page.css");
+const PAGE_JS: &str = include_str!("page.js");
+
+/// The whole page.
+pub fn render(manifest: &Manifest, findings: &Findings) -> String {
+    let charts = charts::all(findings);
+    let data = serde_json::to_string(&charts).unwrap_or_else(|_| "{}".into()).replace('<', "\\u003c");
+    let shown = detailed(findings);
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta http-equiv="Content-Security-Policy"
+                    content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
+                meta name="color-scheme" content="light dark";
+                link rel="icon" href="data:,";
+                title { "Plimsoll: " (manifest.target.url) }
+                style { (PreEscaped(UPLOT_CSS)) (PreEscaped(PAGE_CSS)) }
+            }
+            body {
+                main {
+                    (head(manifest, findings))
+                    @for lines in &findings.lines { (lines_section(lines)) }
+                    @for (i, curve) in findings.curves.iter().enumerate() {
+                        (curve_section(i, curve, charts.contains_key(&format!("curve-{i}"))))
+                    }
+                    @for level in &shown { (level_section(level, &charts)) }
+                    @if findings.levels.len() > shown.len() { (levels_table(findings)) }
+                    (validity_section(&findings.validity))
+                    (generator_section(findings))
+                    (run_section(manifest))
+                }
+                script type="application/json" id="charts" { (PreEscaped(data)) }
+                script { (PreEscaped(UPLOT_JS)) }
+                script { (PreEscaped(PAGE_JS)) }
+            }
+        }
+    }
+    .into_string()
+}
+
+fn head(manifest: &Manifest, findings: &Findings) -> Markup {
+    let trust = words::trust(findings.validity.verdict);
+    let model = manifest.target.facts.get("model").and_then(Option::as_deref);
+    html! {
+        header {
+            h1 { "Load line of " (manifest.target.url) }
+            p.soft {
+                @if let Some(model) = model { "model " (model) " · " }
+                (manifest.kind) " · " (date(manifest.clock.realtime_ns)) " · " (manifest.tool) " "
+                span.badge.(trust) { "measurement " (trust) }
+            }
+            @if let RunState::Partial { why } = &manifest.progress {
+                p.suspect { strong { "This run is partial: " } (why) }
+            }
+            div.verdict { @for sentence in &findings.headline { p { (sentence) } } }
+        }
+    }
+}
+
+fn lines_section(lines: &Lines) -> Markup {
+    html! {
+        section {
+            h2 { "Lines for " (lines.traffic) " traffic" }
+            p.soft { "They hold for this mix: " (words::mix(&lines.mix)) "." }
+            @if let Some(svg) = mark::draw(lines) { div.chart { (PreEscaped(svg)) } }
+            div.cards {
+                @for (name, line) in words::named_lines(lines) {
+                    @let (value, why) = words::line(line);
+                    div.card {
+                        div.name { (name) }
+                        div.figure {
+                            @match value.split_once(" [") {
+                                Some((figure, interval)) => { (figure) " " span.soft.small { "[" (interval) } }
+                                None => { (value) }
+                            }
+                        }
+                        p.small { (why) }
+                        @if let plimsoll_analysis::findings::Line::Found { load, .. } = line {
+                            p.small.soft { (words::load_words(load, lines.think_time_s)) }
+                        }
+                    }
+                }
+                @if let Some(hold) = &lines.hold {
+                    div.card {
+                        div.name { "held" }
+                        div.figure { (words::held(hold.verdict)) }
+                        p.small { (figure::per_second(hold.rate_per_s)) " for " (words::time(hold.held_s)) ". " (hold.why) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn curve_section(i: usize, curve: &Curve, drawn: bool) -> Markup {
+    html! {
+        section {
+            h2 { "The curve, " (curve.traffic) " traffic" }
+            p {
+                "With zero contention p" (percentile(curve.percentile)) " of " code { (curve.metric) } " is "
+                (words::latency(&curve.zero_contention)) " ms (" (curve.zero_contention_from) "). "
+                "The onset is where it reaches " (figure::number(curve.knee_factor)) " × that; right of it time is borrowed from the requests behind."
+            }
+            @if drawn {
+                div.chart { div.title { "Latency against offered load" } div id=(format!("curve-{i}")) {} }
+                div.chart { div.title { "What was done with the load" } div id=(format!("throughput-{i}")) {} }
+            }
+            div.scroll { table {
+                thead { tr {
+                    th { "offered/s" } th { "done/s" } th { "good/s" } th { "in flight" }
+                    th { (curve.metric) " p50, ms" } th { "p90" } th { "p95" } th { "p99 [95 %]" }
+                    th { "failed" } th { "load" } th { "budget" } th { "trust" } th { "run for" }
+                } }
+                tbody { @for point in &curve.points {
+                    tr.(point.purpose) {
+                        td { (figure::number(point.offered_per_s)) }
+                        td { (optional(point.achieved_per_s)) }
+                        td { (optional(point.good_per_s)) }
+                        td { (figure::number(point.in_flight)) }
+                        @for reading in [&point.p50, &point.p90, &point.p95, &point.p99] { (latency_cell(reading)) }
+                        td { (figure::percent(point.error_rate)) }
+                        td.(words::kept(point.stability)) { (words::kept(point.stability)) }
+                        td { (point.budget.map(words::held).unwrap_or("")) }
+                        td.(words::trust(point.trust)) { (words::trust(point.trust)) }
+                        td { (point.purpose) }
+                    }
+                } }
+            } }
+            @if !curve.ladder.is_empty() {
+                details {
+                    summary { "How the capacity was bracketed: a closed-loop ladder" }
+                    div.scroll { table {
+                        thead { tr { th { "in flight" } th { "done/s" } th { "Little’s law off by" } } }
+                        tbody { @for rung in &curve.ladder { tr {
+                            td { (rung.concurrency) } td { (figure::number(rung.achieved_per_s)) }
+                            td { (rung.little_disagreement.map(figure::percent).unwrap_or_default()) }
+                        } } }
+                    } }
+                }
+            }
+        }
+    }
+}
+
+fn optional(value: Option<f64>) -> String {
+    value.map(figure::number).unwrap_or_default()
+}
+
+fn latency_cell(reading: &Reading) -> Markup {
+    let (value, interval) = words::latency_cell(reading);
+    let why = match reading {
+        Reading::Refused { why, .. } => Some(why.as_str()),
+        Reading::Estimate(_) => None,
+    };
+    html! { td title=[why] { (value) @if let Some(interval) = interval { span.ci { (interval) } } } }
+}
+
+fn level_section(level: &LevelFinding, charts: &chart::Charts) -> Markup {
+    let summary = &level.summary;
+    let id = summary.level;
+    let trust = words::trust(level.validity.verdict);
+    html! {
+        section {
+            h2 { "Level " (id) ": " (words::level(summary)) }
+            p.soft {
+                (words::time(summary.window.length_s)) " counted after " (words::time(summary.window.warm_up_s))
+                " of warm-up (" (summary.window.rule) ") · " span.(trust) { (trust) } " · "
+                span.(words::kept(summary.stability.verdict)) { (words::kept(summary.stability.verdict)) }
+                ": " (summary.stability.why)
+            }
+            (percentile_table(level))
+            (errors_table(level))
+            @if let Some(budget) = &summary.budget {
+                h3 { "Budget “" (budget.name) "”: " (words::held(budget.verdict)) }
+                div.scroll { table {
+                    thead { tr { th { "" } th { "ceiling" } th { "measured" } th { "share over [90 %]" } th { "allowed" } th.left { "" } } }
+                    tbody { @for row in &budget.rows { tr { @for cell in budget_cells(row) { td { (cell) } } } } }
+                } }
+            }
+            @for (key, title) in [
+                (format!("latency-over-time-{id}"), "Latency over time"),
+                (format!("flow-over-time-{id}"), "Requests over time"),
+                (format!("distribution-{id}"), "Distribution: share of observations at or below"),
+            ] {
+                @if charts.contains_key(&key) { div.chart { div.title { (title) } div id=(key) {} } }
+            }
+        }
+    }
+}
+
+fn percentile_table(level: &LevelFinding) -> Markup {
+    let latency = &level.summary.latency;
+    html! {
+        div.scroll { table {
+            thead { tr {
+                th { "ms" } th { "n" } th { "n_eff" } th { "p50" } th { "p90" } th { "p95" } th { "p99" } th { "p99.9" } th { "max" }
+            } }
+            tbody { @for set in latency.all() { tr {
+                td { code { (set.metric) } }
+                td { (figure::count(set.n)) }
+                td { (set.p99.estimate().or(set.p50.estimate()).map(|e| figure::number(e.n_eff)).unwrap_or_default()) }
+                @for (_, reading) in set.rows() { (latency_cell(reading)) }
+                td { (set.max_s.map(words::ms).unwrap_or_default()) }
+            } } }
+        } }
+        p.small.soft {
+            "Latencies count from the due time unless the name says after_send; failed and unfinished requests rank as ∞. "
+            "A dash is a percentile that the sample can’t support (hover for the reason); small figures are 95 % intervals."
+            @if let Some(itl) = &latency.itl {
+                " itl: tokens per event by " (itl.rule.name()) "; " (figure::percent(itl.exact_share)) " of its gaps are exact."
+            }
+        }
+    }
+}
+
+fn errors_table(level: &LevelFinding) -> Markup {
+    let counts = &level.summary.counts;
+    html! {
+        h3 { "How requests ended" }
+        div.scroll { table {
+            thead { tr { th { "outcome" } th { "requests" } th { "share" } th { "attempts" } } }
+            tbody {
+                @for (how, n) in &counts.by_outcome { tr {
+                    td { (how.name().replace('_', " ")) }
+                    td { (figure::count(*n)) }
+                    td { (figure::percent(*n as f64 / counts.requests.max(1) as f64)) }
+                    td { (figure::count(counts.attempts_by_outcome.get(how).copied().unwrap_or(0))) }
+                } }
+                @for (broken, n) in &counts.broken { tr {
+                    td { "finished, but " (broken.name().replace('_', " ")) }
+                    td { (figure::count(*n)) }
+                    td { (figure::percent(*n as f64 / counts.requests.max(1) as f64)) }
+                    td {}
+                } }
+            }
+        } }
+    }
+}
+
+fn levels_table(findings: &Findings) -> Markup {
+    html! {
+        section {
+            h2 { "Every level, in order of execution" }
+            details {
+                summary { (findings.levels.len()) " levels" }
+                div.scroll { table {
+                    thead { tr {
+                        th { "level" } th.left { "traffic" } th.left { "run for" } th.left { "load" } th { "requests" } th { "failed" }
+                        th { "ttft p50, ms" } th { "p99" } th { "tpot p50" } th { "e2e p99" } th { "in flight" } th { "trust" }
+                    } }
+                    tbody { @for level in &findings.levels {
+                        @let s = &level.summary;
+                        tr {
+                            td { (s.level) }
+                            td.left { (s.traffic) } td.left { (s.purpose) } td.left { (words::load(&s.load)) }
+                            td { (figure::count(s.counts.requests)) } td { (figure::count(s.counts.failed)) }
+                            (latency_cell(&s.latency.leading().p50)) (latency_cell(&s.latency.leading().p99))
+                            @match &s.latency.tpot { Some(tpot) => { (latency_cell(&tpot.p50)) } None => { td {} } }
+                            (latency_cell(&s.latency.e2e.p99))
+                            td { (figure::number(s.concurrency.mean)) }
+                            td.(words::trust(level.validity.verdict)) { (words::trust(level.validity.verdict)) }
+                        }
+                    } }
+                } }
+            }
+        }
+    }
+}
+
+fn validity_section(validity: &Validity) -> Markup {
+    let trust = words::trust(validity.verdict);
+    html! {
+        section {
+            h2 { "How far this may be trusted: " span.(trust) { (trust) } }
+            @if !validity.reasons.is_empty() {
+                div.scroll { table {
+                    thead { tr { th { "check" } th { "level" } th { "verdict" } th.left { "figure" } th.left { "what it means" } th.left { "what to do" } } }
+                    tbody { @for reason in &validity.reasons {
+                        @let verdict = words::trust(reason.verdict);
+                        tr {
+                            td { (reason.check.replace('_', " ")) }
+                            td { (reason.level.map(|id| id.to_string()).unwrap_or_default()) }
+                            td.(verdict) { (verdict) }
+                            td.wrap { (reason.figure) } td.wrap { (reason.means) } td.wrap { (reason.advice) }
+                        }
+                    } }
+                } }
+            }
+            @if !validity.passed.is_empty() {
+                details open[validity.reasons.is_empty()] {
+                    summary { (validity.passed.len()) " checks found nothing" }
+                    div.scroll { table { tbody { @for passed in &validity.passed {
+                        tr { td { (passed.check.replace('_', " ")) } td.wrap { (passed.figure) } }
+                    } } } }
+                }
+            }
+        }
+    }
+}
+
+fn generator_section(findings: &Findings) -> Markup {
+    let us = |ns: i64| figure::number(ns as f64 / 1e3);
+    html! {
+        section {
+            h2 { "How the generator fared" }
+            p.small.soft {
+                "Lag: sent − due. Delay: user-space stamp − kernel stamp, which latencies do not contain where the kernel stamps. "
+                "Coalesced: events that came out of one read with a later one; their times are upper bounds."
+            }
+            div.scroll { table {
+                thead { tr {
+                    th { "level" } th { "lag p50, µs" } th { "p99" } th { "max" } th { "delay p50, µs" } th { "p99" } th { "stamps" }
+                    th { "busiest thread" } th { "waiting for a core" } th { "coalesced" } th { "connections" }
+                } }
+                tbody { @for level in &findings.levels {
+                    @let g = &level.summary.generator;
+                    tr {
+                        td { (level.summary.level) }
+                        td { (us(g.lag.p50_ns)) } td { (us(g.lag.p99_ns)) } td { (us(g.lag.max_ns)) }
+                        td { (us(g.user_delay.p50_ns)) } td { (us(g.user_delay.p99_ns)) }
+                        td { (format!("{:?}", g.stamps).to_lowercase()) }
+                        td { (g.cpu_share_max.map(figure::percent).unwrap_or_else(|| "unknown".into())) }
+                        td { (g.run_queue_share_max.map(figure::percent).unwrap_or_else(|| "unknown".into())) }
+                        td { (figure::percent(g.events_coalesced as f64 / g.events.max(1) as f64)) }
+                        td { (g.connects) }
+                    }
+                } }
+            } }
+        }
+    }
+}
+
+fn run_section(manifest: &Manifest) -> Markup {
+    html! {
+        section {
+            h2 { "The run" }
+            h3 { "Repeat it" }
+            pre { (manifest.reproduce) }
+            h3 { "Target" }
+            div.scroll { table { tbody {
+                @for (fact, value) in &manifest.target.facts {
+                    tr { td { (fact.replace('_', " ")) } td.wrap { (value.as_deref().unwrap_or("unknown")) } }
+                }
+                tr { td { "measured from" } td.wrap { (manifest.host.os) ", " (manifest.host.cpu) ", " (manifest.host.cores) " cores" } }
+                tr { td { "run" } td.wrap { (manifest.id) " · seed " (manifest.seed) " · nonce " (manifest.nonce) } }
+            } } }
+            details {
+                summary { "The scenario, every default written out" }
+                pre { (serde_json::to_string_pretty(&manifest.scenario).unwrap_or_default()) }
+            }
+        }
+    }
+}
+
+/// A date and time in UTC, from nanoseconds since 1970 (days to civil date after Howard Hinnant's algorithm).
+fn date(realtime_ns: i64) -> String {
+    let seconds = realtime_ns.div_euclid(1_000_000_000);
+    let (days, in_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let doe = z.rem_euclid(146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let day = doy - (153 * mp + 2) / 5 + 1;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    let year = yoe + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", in_day / 3600, in_day % 3600 / 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::date;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(date(0), "1970-01-01 00:00 UTC");
+        assert_eq!(date(951_782_400_000_000_000), "2000-02-29 00:00 UTC");
+        assert_eq!(date(1_795_179_600_000_000_000), "2026-11-20 13:00 UTC");
+    }
+}

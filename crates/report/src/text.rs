@@ -1,0 +1,371 @@
+//! The terminal's page: what was found, in the order in which a person asks.
+//!
+//! Verdict first, then what it rests on, then how far it may be trusted, then where everything is. No colour carries
+//! meaning, so that a pipe, a log and a person who can't tell red from green read the same.
+
+use plimsoll_analysis::findings::{
+    BudgetFinding, Curve, Findings, LevelFinding, LevelSummary, Lines, Percentiles, Reading, Validity,
+};
+use plimsoll_model::{Manifest, RunState};
+
+use crate::figure;
+use crate::table::Table;
+use crate::words;
+
+/// The whole result of a run, for a terminal or a pipe.
+pub fn render(manifest: &Manifest, findings: &Findings) -> String {
+    let mut page = Page::default();
+    page.line(title(manifest));
+    if let RunState::Partial { why } = &manifest.progress {
+        page.line(format!("This run is partial: {why}"));
+    }
+    page.gap();
+    for sentence in &findings.headline {
+        page.wrapped(2, sentence);
+    }
+    for lines in &findings.lines {
+        page.gap();
+        page.lines_of(lines);
+    }
+    for curve in &findings.curves {
+        page.gap();
+        page.curve(curve);
+    }
+    for level in detailed(findings) {
+        page.gap();
+        page.level(level);
+    }
+    page.gap();
+    page.validity(&findings.validity);
+    page.text
+}
+
+/// One line that says what was measured.
+fn title(manifest: &Manifest) -> String {
+    let model = manifest.target.facts.get("model").and_then(Option::as_deref);
+    let model = model.map(|name| format!(", model {name}")).unwrap_or_default();
+    format!("Plimsoll {} of {}{model}", manifest.kind, manifest.target.url)
+}
+
+/// The levels shown in detail: all of a plain run, the level at the onset (and the held one) of a sweep.
+pub fn detailed(findings: &Findings) -> Vec<&LevelFinding> {
+    if findings.lines.is_empty() {
+        return findings.levels.iter().collect();
+    }
+    let mut shown = Vec::new();
+    for lines in &findings.lines {
+        let nearest = lines.onset.rate().and_then(|onset| {
+            let distance =
+                |level: &&LevelFinding| (level.summary.rates.offered_per_s / onset.value).ln().abs();
+            let mut open: Vec<&LevelFinding> = findings
+                .levels
+                .iter()
+                .filter(|level| level.summary.traffic == lines.traffic && is_open(&level.summary))
+                .filter(|level| level.summary.rates.offered_per_s > 0.0)
+                .collect();
+            open.sort_by(|a, b| distance(a).total_cmp(&distance(b)));
+            open.first().copied()
+        });
+        let held = lines.hold.as_ref().map(|hold| hold.level);
+        let held = held.and_then(|id| findings.levels.iter().find(|level| level.summary.level == id));
+        for level in [held, nearest].into_iter().flatten() {
+            if !shown.iter().any(|other: &&LevelFinding| other.summary.level == level.summary.level) {
+                shown.push(level);
+            }
+        }
+    }
+    shown
+}
+
+fn is_open(summary: &LevelSummary) -> bool {
+    matches!(summary.load, plimsoll_model::Load::Open { .. })
+}
+
+/// Text under construction.
+#[derive(Default)]
+struct Page {
+    text: String,
+}
+
+impl Page {
+    fn line(&mut self, line: impl AsRef<str>) {
+        self.text.push_str(line.as_ref());
+        self.text.push('\n');
+    }
+
+    fn gap(&mut self) {
+        self.text.push('\n');
+    }
+
+    /// Words at most a hundred columns wide, indented.
+    fn wrapped(&mut self, indent: usize, words: &str) {
+        let mut line = String::new();
+        for word in words.split_whitespace() {
+            if !line.is_empty() && indent + line.chars().count() + 1 + word.chars().count() > 100 {
+                self.line(format!("{}{line}", " ".repeat(indent)));
+                line.clear();
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        if !line.is_empty() {
+            self.line(format!("{}{line}", " ".repeat(indent)));
+        }
+    }
+
+    fn lines_of(&mut self, lines: &Lines) {
+        self.line(format!("Lines for {} traffic ({})", lines.traffic, words::mix(&lines.mix)));
+        let mut table = Table::new(&["<", "<requests [95 %]", "<"]);
+        for (name, line) in words::named_lines(lines) {
+            let (value, why) = words::line(line);
+            table.row([name.to_string(), value, why.to_string()]);
+        }
+        let rendered = table.render(2);
+        let body = rendered.split_once('\n').map_or("", |(_, body)| body);
+        self.text.push_str(body);
+        if let plimsoll_analysis::findings::Line::Found { load, .. } = &lines.onset {
+            let same = words::load_words(load, lines.think_time_s);
+            if !same.is_empty() {
+                self.wrapped(2, &format!("The onset in other words: {same}."));
+            }
+        }
+        if let Some(hold) = &lines.hold {
+            let verdict = words::held(hold.verdict);
+            self.wrapped(
+                2,
+                &format!(
+                    "Held at {} for {}: {verdict}. {}",
+                    figure::per_second(hold.rate_per_s),
+                    words::time(hold.held_s),
+                    hold.why
+                ),
+            );
+        }
+    }
+
+    fn curve(&mut self, curve: &Curve) {
+        if curve.points.is_empty() {
+            return;
+        }
+        self.line(format!(
+            "Curve, {} traffic: {} in ms against offered load (zero contention: p{} {})",
+            curve.traffic,
+            curve.metric,
+            percentile(curve.percentile),
+            words::latency(&curve.zero_contention),
+        ));
+        let mut table = Table::new(&[
+            "offered/s",
+            "done/s",
+            "good/s",
+            "in flight",
+            "p50",
+            "p95",
+            "<p99 [95 %]",
+            "failed",
+            "<load",
+            "<budget",
+            "<trust",
+        ]);
+        for point in &curve.points {
+            table.row([
+                figure::number(point.offered_per_s),
+                point.achieved_per_s.map(figure::number).unwrap_or_default(),
+                point.good_per_s.map(figure::number).unwrap_or_default(),
+                figure::number(point.in_flight),
+                words::latency_cell(&point.p50).0,
+                words::latency_cell(&point.p95).0,
+                words::latency(&point.p99),
+                figure::percent(point.error_rate),
+                words::kept(point.stability).to_string(),
+                point.budget.map(|held| words::held(held).to_string()).unwrap_or_default(),
+                words::trust(point.trust).to_string(),
+            ]);
+        }
+        self.text.push_str(&table.render(2));
+    }
+
+    fn level(&mut self, level: &LevelFinding) {
+        let summary = &level.summary;
+        let window = format!(
+            "{} counted, {} cut as warm-up",
+            words::time(summary.window.length_s),
+            words::time(summary.window.warm_up_s)
+        );
+        self.line(format!("Level {}: {} · {window}", summary.level, words::level(summary)));
+        self.counts(summary);
+        self.percentiles(summary);
+        if let Some(budget) = &summary.budget {
+            self.budget(budget);
+        }
+    }
+
+    fn counts(&mut self, summary: &LevelSummary) {
+        let (counts, rates) = (&summary.counts, &summary.rates);
+        let mut ends = Vec::new();
+        for (how, n) in &counts.by_outcome {
+            ends.push(format!("{} {}", figure::count(*n), how.name().replace('_', " ")));
+        }
+        for (broken, n) in &counts.broken {
+            ends.push(format!("{} of them broken ({})", figure::count(*n), broken.name().replace('_', " ")));
+        }
+        self.wrapped(2, &format!("{} requests: {}", figure::count(counts.requests), ends.join(", ")));
+        if counts.attempts > counts.requests {
+            self.line(format!(
+                "  {} attempts, {} per request",
+                figure::count(counts.attempts),
+                figure::number(counts.amplification)
+            ));
+        }
+        let mut flow = vec![format!("offered {}", figure::per_second(rates.offered_per_s))];
+        if let Some(done) = rates.achieved_per_s.value() {
+            flow.push(format!("done {}", figure::per_second(done)));
+        }
+        if let Some(good) = rates.good_per_s.as_ref().and_then(Reading::value) {
+            flow.push(format!("good {}", figure::per_second(good)));
+        }
+        if let Some(tokens) = rates.output_tokens_per_s.as_ref().and_then(Reading::value) {
+            flow.push(format!("{} output tokens/s ({})", figure::number(tokens), rates.tokens_from));
+        }
+        flow.push(format!(
+            "{} in flight (max {})",
+            figure::number(summary.concurrency.mean),
+            summary.concurrency.max
+        ));
+        flow.push(words::kept(summary.stability.verdict).to_string());
+        self.wrapped(2, &flow.join(" · "));
+    }
+
+    fn percentiles(&mut self, summary: &LevelSummary) {
+        let mut table = Table::new(&["<ms", "n", "<p50", "<p90", "<p95", "<p99 [95 %]", "<p99.9", "max"]);
+        let mut refused: Vec<String> = Vec::new();
+        for set in summary.latency.all() {
+            table.row(percentile_row(set));
+            for (p, reading) in set.rows() {
+                if let Reading::Refused { why, .. } = reading {
+                    refused.push(format!("{} p{}: {why}", set.metric, percentile(p)));
+                }
+            }
+        }
+        self.text.push_str(&table.render(2));
+        if let Some(first) = refused.first() {
+            let more = if refused.len() > 1 {
+                format!(" (and {} more like it)", refused.len() - 1)
+            } else {
+                String::new()
+            };
+            self.wrapped(2, &format!("Not shown: {first}{more}"));
+        }
+        if let Some(itl) = &summary.latency.itl {
+            let exact = figure::percent(itl.exact_share);
+            self.wrapped(
+                2,
+                &format!("itl: tokens per event by {}; {exact} of its gaps are exact", itl.rule.name()),
+            );
+        }
+    }
+
+    fn budget(&mut self, budget: &BudgetFinding) {
+        self.line(format!("  Budget “{}”: {}", budget.name, words::held(budget.verdict)));
+        let mut table = Table::new(&["<", "<ceiling", "<measured", "<share over [90 %]", "allowed", "<"]);
+        for row in &budget.rows {
+            table.row(budget_cells(row));
+        }
+        let rendered = table.render(4);
+        self.text.push_str(&rendered);
+    }
+
+    fn validity(&mut self, validity: &Validity) {
+        self.line(format!("Trust: {}", words::trust(validity.verdict)));
+        for reason in &validity.reasons {
+            let level = reason.level.map(|id| format!(" on level {id}")).unwrap_or_default();
+            self.wrapped(
+                2,
+                &format!(
+                    "{} · {}{level}: {} {} {}",
+                    words::trust(reason.verdict),
+                    reason.check.replace('_', " "),
+                    words::sentence(&reason.figure),
+                    words::sentence(&reason.means),
+                    words::sentence(&reason.advice)
+                ),
+            );
+        }
+        if !validity.passed.is_empty() {
+            let checks: Vec<String> =
+                validity.passed.iter().map(|passed| passed.check.replace('_', " ")).collect();
+            self.wrapped(2, &format!("Checked and fine: {}", checks.join(", ")));
+        }
+    }
+}
+
+/// `99`, `99.9`: a probability as people say it.
+pub fn percentile(p: f64) -> String {
+    let text = format!("{:.2}", p * 100.0);
+    text.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
+/// The cells of one metric: name, n, the percentiles (p99 with its interval), max.
+fn percentile_row(set: &Percentiles) -> Vec<String> {
+    let mut cells = vec![set.metric.clone(), figure::count(set.n)];
+    for (p, reading) in set.rows() {
+        cells.push(if (p - 0.99).abs() < 1e-9 {
+            words::latency(reading)
+        } else {
+            words::latency_cell(reading).0
+        });
+    }
+    cells.push(set.max_s.map(words::ms).unwrap_or_default());
+    cells
+}
+
+/// The cells of one ceiling of a budget.
+pub(crate) fn budget_cells(row: &plimsoll_analysis::findings::BudgetRow) -> Vec<String> {
+    let is_share = row.metric == "error_rate";
+    let spell = |value: f64| if is_share { figure::percent(value) } else { words::time(value) };
+    let name = if is_share {
+        "errors".to_string()
+    } else {
+        format!("{} p{}", row.metric, percentile(row.percentile))
+    };
+    let needed = row.needed.map(|n| format!("; about {} requests would settle it", figure::count(n)));
+    vec![
+        name,
+        format!("≤ {}", spell(row.ceiling)),
+        row.measured.value().map(spell).unwrap_or_else(|| "–".into()),
+        format!(
+            "{} {}",
+            figure::percent(row.share_over.value),
+            figure::interval(&figure::percent(row.share_over.lower), &figure::percent(row.share_over.upper))
+        ),
+        figure::percent(row.allowed),
+        format!("{}{}", words::held(row.verdict), needed.unwrap_or_default()),
+    ]
+}
+
+/// One level in one line: what a sweep says when it has measured one.
+pub fn level_line(level: &LevelFinding) -> String {
+    let summary = &level.summary;
+    let leading = summary.latency.leading();
+    let tail = [(0.99, &leading.p99), (0.95, &leading.p95), (0.5, &leading.p50)];
+    let shown = tail.iter().find(|(_, reading)| reading.value().is_some());
+    let latency = match shown {
+        Some((p, reading)) => {
+            format!("{} p{} {} ms", leading.metric, percentile(*p), words::latency(reading))
+        }
+        None => format!("{}: too few requests for a percentile", leading.metric),
+    };
+    let failed = match summary.counts.failed {
+        0 => String::new(),
+        n => format!(" · {} failed", figure::count(n)),
+    };
+    format!(
+        "  {:<9} {:>20} · {:>7} requests · {latency} · {}{failed}",
+        summary.purpose,
+        words::load(&summary.load),
+        figure::count(summary.counts.requests),
+        words::kept(summary.stability.verdict)
+    )
+}

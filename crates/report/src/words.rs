@@ -1,0 +1,153 @@
+//! Sentences and cells that the terminal and the page share, so that both say the same thing in the same words.
+
+use plimsoll_analysis::findings::{
+    Estimate, Held, Kept, LengthFigures, Lengths, LevelSummary, Line, Lines, LoadWords, Reading, Trust,
+};
+use plimsoll_model::Load;
+
+use crate::figure;
+
+/// Seconds as milliseconds, without the unit.
+pub fn ms(seconds: f64) -> String {
+    figure::millis(seconds * 1e9)
+}
+
+/// A duration in seconds with its unit.
+pub fn time(seconds: f64) -> String {
+    figure::duration_ns(seconds * 1e9)
+}
+
+/// Value and interval of a latency, in milliseconds: `12.3` and `[11.9, 12.8]`; a refusal is a dash.
+pub fn latency_cell(reading: &Reading) -> (String, Option<String>) {
+    match reading {
+        Reading::Estimate(e) => (ms(e.value), Some(figure::interval(&ms(e.lower), &ms(e.upper)))),
+        Reading::Refused { .. } => ("–".into(), None),
+    }
+}
+
+/// Value and interval in one cell.
+pub fn latency(reading: &Reading) -> String {
+    match latency_cell(reading) {
+        (value, Some(interval)) => format!("{value} {interval}"),
+        (value, None) => value,
+    }
+}
+
+/// A rate with its interval: `812/s [780, 850]`.
+pub fn rate(e: &Estimate) -> String {
+    let interval = figure::interval(&figure::number(e.lower), &figure::number(e.upper));
+    format!("{} {interval}", figure::per_second(e.value))
+}
+
+/// The load of a level in a few characters.
+pub fn load(load: &Load) -> String {
+    match load {
+        Load::Open { rate_per_s } => figure::per_second(*rate_per_s),
+        Load::Closed { concurrency } => format!("closed, {concurrency} in flight"),
+        Load::Saturating { concurrency } => format!("saturating, {concurrency} in flight"),
+    }
+}
+
+/// A level in words: what was put on the target, for how long.
+pub fn level(summary: &LevelSummary) -> String {
+    let kind = match summary.load {
+        Load::Open { rate_per_s } => format!("open loop, {} asked", figure::per_second(rate_per_s)),
+        Load::Closed { concurrency } => format!("closed loop, {concurrency} in flight"),
+        Load::Saturating { concurrency } => format!("saturating, {concurrency} in flight"),
+    };
+    format!("{} ({kind})", summary.traffic)
+}
+
+/// What the mix of lengths is, for the lines to hold for.
+pub fn mix(lengths: &Lengths) -> String {
+    let side = |f: &LengthFigures, name: &str| {
+        if f.asked_p99 > f.asked_p50 * 1.01 {
+            format!(
+                "{} {name} tokens (mean {}, p99 {})",
+                figure::number(f.asked_p50),
+                figure::number(f.asked_mean),
+                figure::number(f.asked_p99)
+            )
+        } else {
+            format!("{} {name} tokens", figure::number(f.asked_mean))
+        }
+    };
+    let mut text = format!("{}, {}", side(&lengths.prompt, "prompt"), side(&lengths.output, "output"));
+    if let Some(cached) = lengths.cached_share {
+        text.push_str(&format!(", {} of the prompt from the server's cache", figure::percent(cached)));
+    }
+    text
+}
+
+/// The same load in tokens, requests in flight and users.
+pub fn load_words(words: &LoadWords, think_time_s: f64) -> String {
+    let mut parts = Vec::new();
+    if let Some(tokens) = words.input_tokens_per_s {
+        parts.push(format!("{} prompt tokens/s", figure::number(tokens)));
+    }
+    if let Some(tokens) = words.output_tokens_per_s {
+        parts.push(format!("{} output tokens/s", figure::number(tokens)));
+    }
+    if let Some(in_flight) = words.in_flight {
+        parts.push(format!("{} in flight", figure::number(in_flight)));
+    }
+    if let Some(users) = words.users {
+        parts.push(format!("{} users at {} think time", figure::number(users), time(think_time_s)));
+    }
+    parts.join(", ")
+}
+
+/// The three lines of one kind of traffic with their names, in the order in which they are crossed.
+pub fn named_lines(lines: &Lines) -> Vec<(&'static str, &Line)> {
+    let mut named = vec![("queueing onset", &lines.onset), ("stability limit", &lines.stability)];
+    if let Some(budget) = &lines.budget {
+        named.push(("budget line", budget));
+    }
+    named
+}
+
+/// A line's figure, and the sentence that explains it.
+pub fn line(line: &Line) -> (String, &str) {
+    match line {
+        Line::Found { rate: estimate, how, .. } => (rate(estimate), how),
+        Line::Above { rate_per_s, why, .. } => (format!("above {}", figure::per_second(*rate_per_s)), why),
+        Line::Below { rate_per_s, why } => (format!("below {}", figure::per_second(*rate_per_s)), why),
+        Line::CannotTell { why } => ("cannot tell".into(), why),
+    }
+}
+
+/// The word for a trust verdict.
+pub fn trust(trust: Trust) -> &'static str {
+    match trust {
+        Trust::Valid => "valid",
+        Trust::Suspect => "suspect",
+        Trust::Invalid => "invalid",
+    }
+}
+
+/// The word for a stability verdict.
+pub fn kept(kept: Kept) -> &'static str {
+    match kept {
+        Kept::Stable => "stable",
+        Kept::Undecided => "undecided",
+        Kept::Unstable => "unstable",
+    }
+}
+
+/// The word for a budget verdict.
+pub fn held(held: Held) -> &'static str {
+    match held {
+        Held::Pass => "holds",
+        Held::Inconclusive => "inconclusive",
+        Held::Fail => "broken",
+    }
+}
+
+/// A sentence part as a sentence: a capital first, one full stop last.
+pub fn sentence(part: &str) -> String {
+    let mut letters = part.trim().trim_end_matches('.').chars();
+    match letters.next() {
+        Some(first) => format!("{}{}.", first.to_uppercase(), letters.as_str()),
+        None => String::new(),
+    }
+}
