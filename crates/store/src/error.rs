@@ -95,6 +95,8 @@ impl StoreError {
                 Ok(source) => StoreError::io(path, doing, *source),
                 Err(other) => StoreError::broken(path, other.to_string()),
             },
+            // Without the library's own "Parquet error: " before it.
+            ParquetError::General(what) => StoreError::broken(path, what),
             other => StoreError::broken(path, other.to_string()),
         }
     }
