@@ -36,8 +36,11 @@ pub fn weibull(stream: &mut Stream, shape: f64, scale: f64) -> f64 {
     scale * libm::pow(-libm::log(stream.uniform()), 1.0 / shape)
 }
 
-/// Gamma with mean `shape · scale`.
+/// Gamma with mean `shape · scale`; NaN for a shape that is none, for rejection would never end.
 pub fn gamma(stream: &mut Stream, shape: f64, scale: f64) -> f64 {
+    if !(shape > 0.0 && shape.is_finite()) {
+        return f64::NAN;
+    }
     if shape < 1.0 {
         // G(a) = G(a + 1) · U^(1/a), their section 6; in logarithms, for U^(1/a) underflows early.
         let raised = gamma(stream, shape + 1.0, 1.0);

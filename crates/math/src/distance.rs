@@ -18,7 +18,7 @@ pub fn ks_between(a: &[f64], b: &[f64]) -> f64 {
         return 0.0;
     }
     let (mut i, mut j, mut largest) = (0, 0, 0.0f64);
-    while i < a.len() && j < b.len() {
+    while i < a.len() && j < b.len() && !(a[i].is_nan() && b[j].is_nan()) {
         let x = a[i].min(b[j]);
         i += a[i..].iter().take_while(|v| **v <= x).count();
         j += b[j..].iter().take_while(|v| **v <= x).count();

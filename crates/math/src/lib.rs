@@ -7,7 +7,8 @@
 //! Transcendental functions come from the `libm` crate rather than the standard library: the platform's
 //! `ln`, `exp` and `pow` differ in the last bits between machines, and a schedule must not.
 //!
-//! Reading order: [`rng`], [`dist`], [`special`], [`proportion`], [`quantile`], [`series`], [`isotonic`], [`bootstrap`], [`distance`], [`queueing`].
+//! Reading order: [`rng`], [`dist`], [`special`], [`proportion`], [`quantile`], [`series`], [`isotonic`],
+//! [`bootstrap`], [`distance`], [`queueing`].
 
 pub mod rng;
 

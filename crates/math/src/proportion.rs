@@ -75,7 +75,7 @@ pub fn n_to_decide(share: f64, limit: f64, alpha: f64) -> Option<f64> {
     while !decided(high) {
         high *= 2.0;
         // Shares closer than this need more requests than anyone will send.
-        if high > 1e12 {
+        if high > 1e9 {
             return None;
         }
     }

@@ -7,12 +7,17 @@
 //! approximation did, and read ∞ where the gate had passed.
 //!
 //! Requests queue behind one another, so n of them are worth fewer independent ones: n_eff = n/D, where the
-//! design effect D is read from the means of batches in send order. They overlap (Meketon and Schmeiser
+//! design effect D is read from the means of batches in send order. The batches overlap (Meketon and Schmeiser
 //! 1984), for D decides who is refused and must itself be steady: on an M/M/1 queue at load 0.7, twenty disjoint
 //! batches refuse the p99 of 50 000 requests twice as often as forty overlapping ones, which cover as well.
 //! Batches as long as a multiple of the D found so far lost: service noise hides a weak, long correlation,
-//! and the median of a queue of sixteen servers was covered 0.86 of the time. `examples/coverage.rs` prints
-//! what this file reaches.
+//! and the median of a queue of sixteen servers was covered 0.86 of the time.
+//!
+//! What it reaches at a nominal 0.95 and load 0.7, refusals and infinite bounds counted as misses
+//! (`examples/coverage.rs`, 2000 replications; M/M/1, M/M/4, M/M/16, batches of eight): p50 of 10 000 requests
+//! 0.95, 0.93, 0.95, 0.95; p95 of 10 000 0.92, 0.91, 0.96, 0.95; p99 of 50 000 0.88, 0.92, 0.95, 0.94. The one
+//! under 0.90 is refused in 6.5 % of levels; [`undecided`] covers 0.94 there. Where most levels of a kind are
+//! refused, the few that are shown are those that looked calm, and hold the truth far less often.
 
 use crate::proportion::{Interval, proves_at_most, proves_over};
 use crate::special::student_t_inv;
@@ -79,16 +84,22 @@ pub fn batch_count(length: f64, longest: f64) -> Option<usize> {
     (most >= 8.0).then(|| (most as usize).min(BATCHES))
 }
 
-/// The interval of the p-quantile from values in rising order that are worth `n_eff` independent ones.
-///
-/// Its upper end is the smallest order statistic at which the gate would pass, +∞ where none would; its
-/// lower end is the largest below which the gate would fail; each at (1 − level)/2. Refused below ten
-/// expected exceedances, n_eff · min(p, 1 − p) < 10.
+/// The interval of the p-quantile from values in rising order that are worth `n_eff` independent ones, or
+/// refused below ten expected exceedances, n_eff · min(p, 1 − p) < 10.
 pub fn interval(sorted: &[f64], n_eff: f64, p: f64, level: f64) -> Result<Interval, Refused> {
     let needed = EXCEEDANCES_NEEDED / p.min(1.0 - p);
     if sorted.is_empty() || n_eff.is_nan() || n_eff < needed * (1.0 - 1e-12) {
         return Err(Refused { n_eff, needed });
     }
+    Ok(undecided(sorted, n_eff, p, level))
+}
+
+/// The values, in rising order and worth `n_eff` independent ones, that a ceiling on the p-quantile can
+/// neither pass nor fail at: [`interval`] without its refusal.
+///
+/// The upper end is the smallest order statistic at which the gate would pass, +∞ where none would; the
+/// lower end is the largest below which the gate would fail, −∞ where none is; each at (1 − level)/2.
+pub fn undecided(sorted: &[f64], n_eff: f64, p: f64, level: f64) -> Interval {
     let n = sorted.len();
     let alpha = 0.5 * (1.0 - level);
     let worth = n_eff / n as f64;
@@ -97,10 +108,10 @@ pub fn interval(sorted: &[f64], n_eff: f64, p: f64, level: f64) -> Result<Interv
     let fails = |j: usize| proves_over((n - j + 1) as f64 * worth, n_eff, 1.0 - p, alpha);
     let upper = partition_point(1, n + 1, |j| !passes(j));
     let lower = partition_point(1, n + 1, fails);
-    Ok(Interval {
+    Interval {
         lower: if lower > 1 { sorted[lower - 2] } else { f64::NEG_INFINITY },
         upper: sorted.get(upper - 1).copied().unwrap_or(f64::INFINITY),
-    })
+    }
 }
 
 /// The design effect of a share: by how much the variance of its mean exceeds that of independent draws,

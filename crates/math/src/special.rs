@@ -22,7 +22,7 @@ pub fn beta_inc(a: f64, b: f64, x: f64) -> f64 {
 
 /// I_x(a, b) and its complement, for x and y = 1 − x both given to full precision.
 pub fn beta_inc_pair(a: f64, b: f64, x: f64, y: f64) -> (f64, f64) {
-    if !(a > 0.0 && b > 0.0) || x.is_nan() || y.is_nan() {
+    if !(a > 0.0 && b > 0.0 && (a + b).is_finite()) || x.is_nan() || y.is_nan() {
         return (f64::NAN, f64::NAN);
     }
     if x <= 0.0 {
@@ -48,7 +48,7 @@ pub fn beta_inv(a: f64, b: f64, p: f64) -> f64 {
 
 /// The x with I_x(a, b) = p, and 1 − x, both to full precision; q = 1 − p.
 pub fn beta_inv_pair(a: f64, b: f64, p: f64, q: f64) -> (f64, f64) {
-    if !(a > 0.0 && b > 0.0 && p >= 0.0 && q >= 0.0) {
+    if !(a > 0.0 && b > 0.0 && (a + b).is_finite() && p >= 0.0 && q >= 0.0) {
         return (f64::NAN, f64::NAN);
     }
     if p == 0.0 {

@@ -34,7 +34,7 @@ impl Mdc {
         })
     }
 
-    /// The mean wait before service: E[Q]/λ with Spitzer's E[Q] = Σₙ E[Sₙ⁺]/n.
+    /// The mean wait before service, by Little's law from the mean queue, in Spitzer's form Σₙ mean(Sₙ⁺)/n.
     pub fn mean_wait(&self) -> f64 {
         let c = f64::from(self.servers);
         let queue: f64 = (1..=self.terms()).map(|n| mean_excess(n as f64 * c, self.load) / n as f64).sum();
@@ -46,8 +46,11 @@ impl Mdc {
         self.wait_cdf_from(&self.queue_cdf(self.places(t)), t)
     }
 
-    /// The p-quantile of the wait before service.
+    /// The p-quantile of the wait before service, to p = 1 − 10⁻⁹; infinite beyond.
     pub fn wait_quantile(&self, p: f64) -> f64 {
+        if p.is_nan() || p > 1.0 - 1e-9 {
+            return f64::INFINITY;
+        }
         let mut high = self.service;
         let mut queue = self.queue_cdf(self.places(high));
         if self.wait_cdf_from(&queue, 0.0) >= p {

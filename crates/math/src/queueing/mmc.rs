@@ -58,9 +58,12 @@ impl Mmc {
         libm::exp(-rate * t) * (1.0 + erlang_c(self.servers, self.load) * rate * t * shape)
     }
 
-    /// The p-quantile of wait + service.
+    /// The p-quantile of wait + service; infinite from load 1.
     pub fn sojourn_quantile(&self, p: f64) -> f64 {
         let over = 1.0 - p;
+        if self.load >= 1.0 || over <= 0.0 {
+            return f64::INFINITY;
+        }
         let (mut low, mut high) = (0.0, self.service_mean);
         while self.sojourn_tail(high) > over {
             (low, high) = (high, 2.0 * high);

@@ -111,15 +111,13 @@ pub fn little_closure(in_flight: &[f64], rate_times_latency: &[f64], level: f64)
 /// Events per window: `times` in rising order, counted in contiguous windows of `width` from `start`; a
 /// window not full by `end` is left out. Same unit throughout.
 pub fn counts(times: &[i64], start: i64, end: i64, width: i64) -> Vec<u64> {
-    if width <= 0 || end <= start {
+    let Some(length) = end.checked_sub(start).filter(|length| *length > 0 && width > 0) else {
         return Vec::new();
-    }
-    let windows = ((end - start) / width) as usize;
-    let mut counts = vec![0; windows];
+    };
+    let mut counts = vec![0; (length / width) as usize];
     for t in times {
-        if let Ok(offset) = usize::try_from((t - start).div_euclid(width))
-            && let Some(count) = counts.get_mut(offset)
-        {
+        let window = t.checked_sub(start).map(|since| since.div_euclid(width));
+        if let Some(count) = window.and_then(|w| usize::try_from(w).ok()).and_then(|w| counts.get_mut(w)) {
             *count += 1;
         }
     }

@@ -71,6 +71,9 @@ fn slope_of_rank(values: &[f64], rank: u64, low: f64, high: f64) -> f64 {
     let close = (high - low) * 2f64.powi(-48);
     while high - low > close {
         let middle = 0.5 * (low + high);
+        if middle <= low || middle >= high {
+            break;
+        }
         if slopes_at_most(values, middle) > rank { high = middle } else { low = middle }
     }
     // A median slope of exactly zero (counts that stand still) must not come out as 10⁻¹⁷.

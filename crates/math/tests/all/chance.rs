@@ -73,6 +73,8 @@ fn empirical_draws_what_it_was_given() {
     let values = draw("empirical", |s| dist::empirical(s, &given).unwrap());
     assert!(ks_between(&values, &given) < 0.02);
     assert_eq!(dist::empirical(&mut Stream::new(0, "", 0), &[]), None);
+    assert!(dist::gamma(&mut Stream::new(0, "", 0), f64::NAN, 1.0).is_nan());
+    assert_eq!(ks_between(&[f64::NAN], &[f64::NAN]), 0.0);
 }
 
 #[test]

@@ -55,3 +55,28 @@ fn batches_of_eight() {
     // No closed form: the truth of 100 million simulated customers (seed "batch" 5).
     holds("batching", coverage("batching", [2.449_5, 3.595_7], || Box::new(Batching::new(8, 0.125, 0.7))));
 }
+
+/// p99 from 50 000, on all three queues together.
+#[test]
+fn the_99th_percentile() {
+    let law = |servers| Mmc { servers, load: 0.7, service_mean: 1.0 }.sojourn_quantile(0.99);
+    type Make = fn() -> Box<dyn Queue>;
+    let queues: [(f64, Make); 3] = [
+        (law(1), || Box::new(Servers::new(1, 0.7, false))),
+        (law(4), || Box::new(Servers::new(4, 0.7, false))),
+        (4.287_5, || Box::new(Batching::new(8, 0.125, 0.7))),
+    ];
+    let (mut held, mut refused) = (0, 0);
+    for (truth, make) in queues {
+        for i in 0..50 {
+            let mut stream = Stream::new(1, "p99", i);
+            let mut queue = make();
+            queue.run(&mut stream, 500);
+            let sojourns = queue.run(&mut stream, 50_000);
+            let found = percentile(&sojourns, 0.99, 0.95, BATCHES).expect("there are values");
+            refused += usize::from(found.interval.is_err());
+            held += usize::from(found.interval.is_ok_and(|i| i.upper.is_finite() && i.contains(truth)));
+        }
+    }
+    assert!(held as f64 / 150.0 >= 0.90 - 0.025 && refused <= 8, "held {held}, refused {refused} of 150");
+}

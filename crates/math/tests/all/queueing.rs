@@ -85,6 +85,8 @@ fn fixed_service_at_many_servers() {
     }
     assert!(Mdc::new(1, 1.0, 1.0).is_none() && Mdc::new(0, 0.5, 1.0).is_none());
     assert!(Mdc::new(1, 0.9999, 1.0).is_none());
+    assert_eq!(Mdc::new(2, 0.5, 1.0).unwrap().wait_quantile(1.0), f64::INFINITY);
+    assert_eq!(Mmc { servers: 2, load: 1.0, service_mean: 1.0 }.sojourn_quantile(0.99), f64::INFINITY);
 }
 
 #[test]
