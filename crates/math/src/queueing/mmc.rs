@@ -34,8 +34,11 @@ impl Mmc {
         self.load * f64::from(self.servers) / self.service_mean
     }
 
-    /// The mean wait before service.
+    /// The mean wait before service; infinite from load 1.
     pub fn mean_wait(&self) -> f64 {
+        if self.load >= 1.0 {
+            return f64::INFINITY;
+        }
         erlang_c(self.servers, self.load) / self.drain_rate()
     }
 
@@ -44,8 +47,11 @@ impl Mmc {
         erlang_c(self.servers, self.load) * libm::exp(-self.drain_rate() * t)
     }
 
-    /// The p-quantile of the wait before service; 0 for those who find a free server.
+    /// The p-quantile of the wait before service: 0 for those who find a free server, infinite from load 1.
     pub fn wait_quantile(&self, p: f64) -> f64 {
+        if self.load >= 1.0 {
+            return f64::INFINITY;
+        }
         (libm::log(erlang_c(self.servers, self.load) / (1.0 - p)) / self.drain_rate()).max(0.0)
     }
 

@@ -2,16 +2,16 @@
 //! when the series remembers.
 //!
 //! The question behind it is whether a queue grows. Ordinary least squares on samples of the in-flight count
-//! takes every sample for news and calls half of all steady queues growing. Here the series is cut into
-//! batches, the line is fitted through their means, and what correlation the residuals still have at lag
-//! one is estimated, corrected for the downward bias it has in twenty points, and paid for in the standard
-//! error and in degrees of freedom.
+//! takes every sample for news: at a lag-one correlation of 0.9 its interval at 95 % holds the truth in 35 %.
+//! Here the series is cut into batches, the line is fitted through their means, and what correlation the
+//! residuals still have at lag one is estimated, corrected for the downward bias it has in thirty points, and
+//! paid for in the standard error and in degrees of freedom.
 //!
 //! On the in-flight count of M/M/8 at load 0.95, 400 levels of 5 000 (20 000) arrivals: the interval at 95 %
 //! held zero in 98 % (96 %), none was called growing by more than 2 % of the offered rate and 77 % (100 %)
-//! were shown to grow by less; a plain 5 000-arrival trend test calls 18 % growing. At load 1.05, where the truth
-//! is 4.8 %: 1.5 % (none) shown to grow by less than 2 %, 41 % (80 %) by more. There the count is a random walk,
-//! no batch is long enough, and coverage is 0.78 to 0.80.
+//! were shown to grow by less. At load 1.05, where the truth is 4.8 %: 1.5 % (none) shown to grow by less than
+//! 2 %, 41 % (80 %) by more. There the count is a random walk, no batch is long enough, and coverage is 0.78 to
+//! 0.80.
 
 use crate::proportion::Interval;
 use crate::special::student_t_inv;

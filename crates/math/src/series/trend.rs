@@ -1,7 +1,6 @@
 //! Whether a series rises: Mann and Kendall's rank test, corrected for autocorrelation, and Sen's slope.
 //!
-//! The plain test takes the values for independent; on a queue's waiting count it finds a trend in half of
-//! all steady levels. Hamed and Rao (1998) widen its variance by the autocorrelation of the ranks of what
+//! The plain test takes the values for independent, and finds trends in what merely remembers. Hamed and Rao (1998) widen its variance by the autocorrelation of the ranks of what
 //! is left when the slope is taken out. Of the lags, those count that come before the first that is not
 //! significant, and the variance is never narrowed: with every significant lag, as some programs do, one
 //! lag in twenty is noise, and on 300 steady values of lag-one correlation 0.6 a test at 5 % finds a trend in
