@@ -10,13 +10,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSliceMut};
-use std::os::fd::AsRawFd;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use hyper::rt::{Read, ReadBufCursor, Write};
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, TimestampingFlag, recvmsg, setsockopt, sockopt};
 use nix::sys::time::TimeSpec;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -28,6 +30,8 @@ use crate::stream::Stream;
 const READ_BYTES: usize = 32 * 1024;
 /// Room for the three time stamps of one control message.
 const CONTROL_BYTES: usize = 128;
+/// Tries, a millisecond apart, before it is taken that the kernel does not stamp.
+const STAMP_TRIES: u32 = 50;
 
 /// What reads of one server share: they never overlap, so one buffer serves all connections.
 pub struct Scratch {
@@ -232,20 +236,48 @@ impl Io {
         let mut scratch = self.scratch.borrow_mut();
         let Scratch { bytes, control } = &mut *scratch;
         self.socket.try_io(Interest::READABLE, || {
-            let mut slices = [IoSliceMut::new(&mut bytes[..limit])];
-            let message =
-                recvmsg::<()>(self.socket.as_raw_fd(), &mut slices, Some(control), MsgFlags::MSG_DONTWAIT)?;
-            let mut stamp = None;
-            if message.bytes > 0 {
-                for control in message.cmsgs().into_iter().flatten() {
-                    if let ControlMessageOwned::ScmTimestampsns(stamps) = control {
-                        stamp = Some(stamps.system).filter(|t| t.tv_sec() != 0);
-                    }
-                }
-            }
-            Ok((message.bytes, stamp))
+            receive_stamped(self.socket.as_raw_fd(), &mut bytes[..limit], control)
         })
     }
+}
+
+/// Reads once, with the kernel's receive stamp (CLOCK_REALTIME) where there is one. Does not block.
+fn receive_stamped(fd: RawFd, bytes: &mut [u8], control: &mut [u8]) -> io::Result<(usize, Option<TimeSpec>)> {
+    let mut slices = [IoSliceMut::new(bytes)];
+    let message = recvmsg::<()>(fd, &mut slices, Some(control), MsgFlags::MSG_DONTWAIT)?;
+    let mut stamp = None;
+    if message.bytes > 0 {
+        for control in message.cmsgs().into_iter().flatten() {
+            if let ControlMessageOwned::ScmTimestampsns(stamps) = control {
+                stamp = Some(stamps.system).filter(|t| t.tv_sec() != 0);
+            }
+        }
+    }
+    Ok((message.bytes, stamp))
+}
+
+/// Asks for receive stamps on a socket; sockets that a listening one accepts have them too. A kernel that gives none
+/// is no error: arrivals then say that they are the clock's.
+pub fn ask_for_stamps(socket: &impl AsFd) {
+    let flags = TimestampingFlag::SOF_TIMESTAMPING_RX_SOFTWARE | TimestampingFlag::SOF_TIMESTAMPING_SOFTWARE;
+    let _ = setsockopt(socket, sockopt::Timestamping, &flags);
+}
+
+/// Waits until the kernel does stamp. It begins some milliseconds after the first socket of the machine asked for it,
+/// and the first requests would go without; a datagram to oneself shows when.
+pub fn wait_for_stamps() -> io::Result<bool> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    socket.connect(socket.local_addr()?)?;
+    ask_for_stamps(&socket);
+    let (mut bytes, mut control) = ([0; 8], [0; CONTROL_BYTES]);
+    for _ in 0..STAMP_TRIES {
+        socket.send(b"stamp")?;
+        if let Ok((_, Some(_))) = receive_stamped(socket.as_raw_fd(), &mut bytes, &mut control) {
+            return Ok(true);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(false)
 }
 
 impl Read for Io {

@@ -18,7 +18,6 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 
 use hyper::server::conn::http1;
-use nix::sys::socket::{TimestampingFlag, setsockopt, sockopt};
 use plimsoll_model::Span;
 use plimsoll_sim::{EngineSpec, ModeSpec, SpecError, World};
 use serde::{Deserialize, Serialize};
@@ -31,7 +30,7 @@ use crate::body::{self, Page};
 use crate::clock::{self, Axis};
 use crate::engine::Engine;
 use crate::front::Front;
-use crate::io::{Conn, Io, Scratch};
+use crate::io::{Conn, Io, Scratch, ask_for_stamps, wait_for_stamps};
 use crate::metrics::Metrics;
 use crate::timer::Timer;
 use crate::truth::{Header, Truth, TruthWriter};
@@ -259,8 +258,8 @@ pub fn serve(config: EngineServerConfig) -> Result<Running, ServeError> {
     let listen_error = |source| ServeError::Listen { addr: config.listen, source };
     let listener = listen(config.listen).map_err(listen_error)?;
     let addr = listener.local_addr().map_err(listen_error)?;
-    let runtime_check = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
-    drop(runtime_check);
+    // A runtime can't move to its thread; that one can be had at all is learnt here, where it can be said.
+    drop(Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?);
     let axis = Axis::begin();
     let truth = open_truth(&config, axis)?;
     let stop = Arc::new(Stop::default());
@@ -303,10 +302,10 @@ fn listen(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
     // A congestion control that paces (BBR is the default here and there) holds small writes back by a time of its own,
     // and a token's arrival would say nothing about when it was sent. Where it can't be chosen, it is as it is.
     let _ = socket.set_tcp_congestion(b"reno");
-    let stamps = TimestampingFlag::SOF_TIMESTAMPING_RX_SOFTWARE | TimestampingFlag::SOF_TIMESTAMPING_SOFTWARE;
-    // Where the kernel gives none, records say that their arrival is the clock's.
-    let _ = setsockopt(&socket, sockopt::Timestamping, &stamps);
+    ask_for_stamps(&socket);
     socket.bind(&addr.into())?;
+    // Whether it does is in every record; a server without stamps still serves.
+    let _ = wait_for_stamps();
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
