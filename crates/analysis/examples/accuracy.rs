@@ -87,7 +87,7 @@ fn row(
     println!(
         "{:<13} {:>2} {seed:>5} {levels:>7}  {name:<9} {truth:>9.3} {value:>11} {:>+7.1} %   {interval:<24} {}",
         format!("{law:?}"),
-        server.servers(),
+        server.servers,
         100.0 * off,
         if covers { "yes" } else { "no" }
     );

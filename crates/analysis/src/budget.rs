@@ -4,11 +4,11 @@
 //! bounds where a percentile has only an interval. Point comparisons lost: at 500 requests they are a coin.
 
 use plimsoll_math::proportion::{exceedance_bounds, n_to_decide};
-use plimsoll_math::quantile::BATCHES;
+use plimsoll_math::quantile::{BATCHES, design_effect};
 
 use crate::columns::{ABSENT, Columns, Fate, INFINITE};
 use crate::findings::{BudgetFinding, BudgetRow, BudgetSpec, Estimate, Held, LevelSummary, Reading};
-use crate::order::{batches_for, design_effect};
+use crate::order::batches_for;
 
 /// Confidence of each one-sided bound of a verdict is 1 − this.
 pub const ALPHA: f64 = 0.05;
@@ -130,15 +130,10 @@ fn row<T>(
 /// A share of values in send order with its two-sided Clopper–Pearson bounds at n/D.
 pub fn share_over<T>(values: &[T], over: impl Fn(&T) -> bool, batches: usize) -> Estimate {
     let n = values.len();
-    let batches = batches.clamp(1, n.max(1));
-    let counts: Vec<(f64, f64)> = (0..batches)
-        .map(|b| &values[b * n / batches..(b + 1) * n / batches])
-        .map(|part| (part.iter().filter(|v| over(v)).count() as f64, part.len() as f64))
-        .filter(|(_, size)| *size > 0.0)
-        .collect();
-    let total: f64 = counts.iter().map(|c| c.0).sum();
-    let value = if n == 0 { 0.0 } else { total / n as f64 };
-    let n_eff = n as f64 / design_effect(&counts);
+    let flags: Vec<bool> = values.iter().map(over).collect();
+    let total = flags.iter().filter(|flag| **flag).count();
+    let value = if n == 0 { 0.0 } else { total as f64 / n as f64 };
+    let n_eff = n as f64 / design_effect(&flags, batches);
     let (lower, upper) = exceedance_bounds(value * n_eff, n_eff, 0.025);
     Estimate { value, lower, upper, n: n as u64, n_eff }
 }

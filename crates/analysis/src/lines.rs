@@ -119,7 +119,7 @@ pub fn read(traffic: &str, levels: &[&Observed], zero: &[&Observed], spec: &Line
     open.sort_by(|a, b| a.rate().total_cmp(&b.rate()));
     let good: Vec<&Observed> = open.iter().copied().filter(|o| o.counts()).collect();
     let capacity = ladder_capacity(levels);
-    let reference = zero_contention(&good, zero, capacity, spec.percentile);
+    let reference = zero_contention(&good, zero, capacity, spec.percentile, spec.seed);
     let mut stream = Stream::new(spec.seed, "onset", 0);
     let fit = reference.as_ref().and_then(|zero| {
         let p = zero.percentile;
@@ -172,6 +172,10 @@ pub fn read(traffic: &str, levels: &[&Observed], zero: &[&Observed], spec: &Line
 /// Largest gap between the percentiles of a lightly loaded level and of concurrency 1 at which the first may stand in
 /// for the second: a fifth of what marks the onset.
 const STANDS_IN: f64 = 0.1;
+/// Most that may be put down to concurrency 1's own uncertainty: half of what marks the onset.
+const UNSURE: f64 = 0.25;
+/// Redraws for that uncertainty.
+const AGREEMENT_REDRAWS: usize = 200;
 /// Share of the capacity up to which a level is lightly loaded.
 const LIGHT: f64 = 0.35;
 
@@ -183,6 +187,7 @@ fn zero_contention<'a>(
     zero: &[&'a Observed],
     capacity: Option<f64>,
     asked: f64,
+    seed: u64,
 ) -> Option<Zero<'a>> {
     let largest = zero.iter().copied().filter(|o| o.counts()).max_by_key(|o| o.upper.len());
     let lightest = good
@@ -200,30 +205,29 @@ fn zero_contention<'a>(
             return Some(Zero { observed: one, percentile: p, from });
         }
         if let Some(light) = lightest.filter(|o| o.upper.supports(p)) {
-            let compared = largest.and_then(|one| agreement(&light.upper, &one.upper));
-            match compared {
-                Some((q, gap)) if gap <= STANDS_IN => {
-                    let from = format!(
-                        "{:.3} requests/s open loop, whose p{} lies within {:.0} % of concurrency 1's",
-                        light.rate(),
-                        100.0 * q,
-                        100.0 * STANDS_IN
-                    );
-                    return Some(Zero { observed: light, percentile: p, from });
-                }
-                _ => continue,
+            if let Some(q) = largest.and_then(|one| agreement(&light.upper, &one.upper, seed)) {
+                let from = format!(
+                    "{:.1} requests/s open loop, which agrees with concurrency 1 at the median and p{}",
+                    light.rate(),
+                    100.0 * q
+                );
+                return Some(Zero { observed: light, percentile: p, from });
             }
         }
     }
     None
 }
 
-/// The largest percentile both support and the relative gap there (how far the light level lies above), at the
-/// percentile and at the median.
-fn agreement(light: &Upper, one: &Upper) -> Option<(f64, f64)> {
+/// The largest percentile that both support, if the light level agrees with concurrency 1 there and at the median: not
+/// above it by more than [`STANDS_IN`], or than concurrency 1 itself is uncertain (up to [`UNSURE`]).
+fn agreement(light: &Upper, one: &Upper, seed: u64) -> Option<f64> {
     let q = LADDER_OF_PERCENTILES.into_iter().find(|q| light.supports(*q) && one.supports(*q))?;
-    let gap = |q: f64| light.quantile_s(q) / one.quantile_s(q) - 1.0;
-    Some((q, gap(q).max(gap(0.5))))
+    let mut stream = Stream::new(seed, "agreement", 0);
+    let mut agrees = |q: f64| {
+        let unsure = one.interval_s(q, &mut stream, AGREEMENT_REDRAWS).1 / one.quantile_s(q) - 1.0;
+        light.quantile_s(q) / one.quantile_s(q) - 1.0 <= STANDS_IN.max(unsure.min(UNSURE))
+    };
+    (agrees(q) && agrees(0.5)).then_some(q)
 }
 
 fn onset(

@@ -35,6 +35,8 @@ use crate::{flight, window};
 
 /// Batches of time in which rates are read.
 const RATE_BATCHES: usize = 20;
+/// Batches in which shares are read.
+const SHARE_BATCHES: usize = plimsoll_math::quantile::BATCHES;
 
 /// Everything one level measured. Records and samples of other levels are passed over.
 pub fn summarise(
@@ -61,7 +63,7 @@ pub(crate) fn summarise_own(
     let (from, to) = (cut.from, columns.first_due_from(level.stop).max(cut.from));
     let length_s = (level.stop - cut.at).as_secs_f64();
     let counts = counts(&columns, from, to, own);
-    let lost = share_over(&columns.how[from..to], |how| is_lost(*how), RATE_BATCHES);
+    let lost = share_over(&columns.how[from..to], |how| is_lost(*how), SHARE_BATCHES);
     let (latency, histograms) = latencies(&columns, own, (from, to), length_s);
     let mut summary = LevelSummary {
         level: level.id,
@@ -138,7 +140,7 @@ fn counts(columns: &Columns, from: usize, to: usize, own: &[&Attempt]) -> Counts
     let judged: Vec<Fate> =
         columns.fate[from..to].iter().copied().filter(|fate| *fate != Fate::Cancelled).collect();
     counts.error_rate =
-        (!judged.is_empty()).then(|| share_over(&judged, |fate| *fate != Fate::Finished, RATE_BATCHES));
+        (!judged.is_empty()).then(|| share_over(&judged, |fate| *fate != Fate::Finished, SHARE_BATCHES));
     counts
 }
 
@@ -265,7 +267,7 @@ fn rates(
             .map(|_| per_second(good.iter().map(|i| (columns.due[*i], 1.0)), (start, stop), to - from)),
         good_share: budget
             .filter(|_| to > from)
-            .map(|budget| share_over(&rows, |i| budget::is_good(columns, *i, budget), RATE_BATCHES)),
+            .map(|budget| share_over(&rows, |i| budget::is_good(columns, *i, budget), SHARE_BATCHES)),
         output_tokens_per_s: any_tokens.then(|| rate(&output)),
         input_tokens_per_s: Some(rate(&input)),
         total_tokens_per_s: any_tokens.then(|| rate(&|i| input(i) + output(i))),

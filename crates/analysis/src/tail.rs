@@ -7,12 +7,16 @@
 
 use plimsoll_math::bootstrap::resample;
 use plimsoll_math::isotonic::{Crossing, CrossingInterval, crossing_interval, rising_fit};
-use plimsoll_math::quantile::{BATCHES, sort};
+use plimsoll_math::quantile::sort;
 use plimsoll_math::rng::Stream;
+use plimsoll_math::special::student_t_inv;
 
 use crate::columns::ABSENT;
 use crate::findings::FitPoint;
-use crate::order::{LEVEL, design_effect, seconds};
+use crate::order::{LEVEL, NORMAL_975, seconds};
+
+/// Batches that are redrawn. Few enough that each is long against what a queue remembers; the t quantile pays.
+const BATCHES: usize = 20;
 
 /// Share of the values kept of a level of up to [`LARGE`] values: enough for the median and its redraws.
 const KEPT: f64 = 0.65;
@@ -86,20 +90,45 @@ impl Upper {
         self.falling.last().map_or(f64::INFINITY, |(ns, _)| seconds(*ns))
     }
 
-    /// n over the design effect of exceeding the p-quantile.
-    pub fn n_eff(&self, p: f64) -> f64 {
+    /// (values over the p-quantile, values) of every batch.
+    fn over(&self, p: f64) -> Vec<(f64, f64)> {
         let limit_s = self.quantile_s(p);
         let mut over = [0.0; BATCHES];
         for (_, batch) in self.falling.iter().take_while(|(ns, _)| seconds(*ns) > limit_s) {
             over[usize::from(*batch)] += 1.0;
         }
-        let counts: Vec<(f64, f64)> = over
-            .iter()
+        over.iter()
             .zip(&self.sizes)
             .filter(|(_, size)| **size > 0)
             .map(|(k, m)| (*k, f64::from(*m)))
-            .collect();
-        self.n as f64 / design_effect(&counts)
+            .collect()
+    }
+
+    /// n over the design effect of exceeding the p-quantile.
+    pub fn n_eff(&self, p: f64) -> f64 {
+        self.n as f64 / design_effect(&self.over(p))
+    }
+
+    /// By how much the spread of redraws is to be widened.
+    ///
+    /// Redraws of B batches know nothing of B (the t quantile and B/(B − 1)), and take batches for independent. Close
+    /// to saturation a queue remembers for longer than a batch; what correlation neighbouring batches still show is
+    /// paid for as in a first-order autoregression, (1 + r) / (1 − r) in variance.
+    fn widening(&self, p: f64) -> f64 {
+        let over = self.over(p);
+        let b = over.len() as f64;
+        if over.len() < 5 {
+            return 1.5;
+        }
+        let shares: Vec<f64> = over.iter().map(|(k, m)| k / m).collect();
+        let mean = shares.iter().sum::<f64>() / b;
+        let squares: f64 = shares.iter().map(|s| (s - mean) * (s - mean)).sum();
+        let products: f64 = shares.windows(2).map(|w| (w[0] - mean) * (w[1] - mean)).sum();
+        // The estimate has a bias of about −(1 + 3r)/B in so few points.
+        let r = if squares > 0.0 { products / squares } else { 0.0 };
+        let r = ((b * r + 1.0) / (b - 3.0)).clamp(0.0, 0.7);
+        let few = student_t_inv(0.975, b - 1.0) / NORMAL_975;
+        few * (b / (b - 1.0) * (1.0 + r) / (1.0 - r)).sqrt()
     }
 
     /// The interval of the p-quantile by redraws, s.
@@ -142,10 +171,18 @@ pub fn fit(
     let weights: Vec<f64> = levels.iter().map(|level| level.1.n_eff(p)).collect();
     let y: Vec<f64> = levels.iter().map(|level| log_s(level.1.quantile_s(p))).collect();
     let target = log_s(zero.quantile_s(p)) + factor.ln();
+    let widening: Vec<f64> = levels.iter().map(|level| level.1.widening(p)).collect();
+    let zero_widening = zero.widening(p);
     let mut drawn: Vec<Vec<f64>> = Vec::with_capacity(replicates);
+    let plain = y.clone();
+    let widened = |drawn: f64, plain: f64, by: f64| plain + by * (drawn - plain);
     let crossing = crossing_interval(&x, &weights, (&y, target), stream, (replicates, LEVEL), |stream| {
-        let y: Vec<f64> = levels.iter().map(|level| log_s(level.1.redrawn_s(p, &redraw(stream)))).collect();
-        let target = log_s(zero.redrawn_s(p, &redraw(stream))) + factor.ln();
+        let y: Vec<f64> = (0..levels.len())
+            .map(|i| widened(log_s(levels[i].1.redrawn_s(p, &redraw(stream))), plain[i], widening[i]))
+            .collect();
+        let zero_s =
+            widened(log_s(zero.redrawn_s(p, &redraw(stream))), log_s(zero.quantile_s(p)), zero_widening);
+        let target = zero_s + factor.ln();
         drawn.push(rising_fit(&y, &weights));
         (y, target)
     });
@@ -177,4 +214,18 @@ pub fn crossing_rate(crossing: Crossing) -> Option<f64> {
         Crossing::At(rate) => Some(rate),
         Crossing::Before | Crossing::Beyond => None,
     }
+}
+
+/// The design effect of a share from (count over, size) per batch, by contiguous batches: a weight among levels. What
+/// is shown and gated goes by `math`'s.
+fn design_effect(batches: &[(f64, f64)]) -> f64 {
+    let n: f64 = batches.iter().map(|b| b.1).sum();
+    let over: f64 = batches.iter().map(|b| b.0).sum();
+    let count = batches.len() as f64;
+    if batches.len() < 2 || over <= 0.0 || over >= n {
+        return 1.0;
+    }
+    let share = over / n;
+    let s2 = batches.iter().map(|(k, m)| (k / m - share) * (k / m - share)).sum::<f64>() / (count - 1.0);
+    (s2 / (share * (1.0 - share) * count / n)).max(1.0)
 }

@@ -285,13 +285,19 @@ fn window(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
             }
             _ => String::new(),
         };
-        bench.say(
-            "steady_state",
-            steady,
-            format!("{}{drift}", stability.why),
-            "there is no steady state: the figures grow with the length of the level",
-            "read the level as overloaded; lower the load for figures that last",
-        );
+        let grows = stability.growth_share.is_some_and(|growth| growth.upper > stability.limit_share);
+        let (means, advice) = if steady == Trust::Suspect && !grows && !summary.drift.drifts {
+            (
+                "the target turns load away: what it answered is not what was offered",
+                "lower the load, or read the errors",
+            )
+        } else {
+            (
+                "there is no steady state: the figures grow with the length of the level",
+                "read the level as overloaded; lower the load for figures that last",
+            )
+        };
+        bench.say("steady_state", steady, format!("{}{drift}", stability.why), means, advice);
     }
     let leading = summary.latency.leading();
     let asks_for_tail = matches!(level.purpose.as_str(), "run" | "hold");

@@ -16,6 +16,9 @@ use crate::findings::Drift;
 /// thousand correlated latencies gains up to a few per cent by chance.
 const GAIN: f64 = 0.05;
 
+/// Share of the series beyond which a cut stands at the end of MSER's search (half of it) rather than at a minimum.
+const AT_THE_BOUND: f64 = 0.45;
+
 /// Longest series that the cut is searched on; longer ones are thinned to it. Finding a warm-up to one part in fifty
 /// thousand helps nobody.
 const LONGEST: usize = 50_000;
@@ -48,6 +51,10 @@ pub fn cut(columns: &Columns, start: At) -> Cut {
     let d = series::mser5(&series);
     if d == 0 || mser(&series[d..]) > (1.0 - GAIN) * mser(&series) {
         return nothing(format!("MSER-5 on ln {metric}: no warm-up found"));
+    }
+    // A least value at the bound of the search says that there is no steady part to cut down to: an overloaded level.
+    if d as f64 > AT_THE_BOUND * series.len() as f64 {
+        return nothing(format!("MSER-5 on ln {metric}: no steady part found; nothing cut"));
     }
     let from = times[(d * thin).min(times.len() - 1)].0;
     Cut { from, at: At(columns.due[from]), rule: format!("MSER-5 on ln {metric}: {from} requests cut") }

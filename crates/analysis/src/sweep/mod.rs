@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 
 use plimsoll_model::{Attempt, Level, Load, Sample, Span};
 
-use crate::findings::{Findings, LevelFinding, Line};
+use crate::findings::{Findings, Kept, LevelFinding, Line};
 use crate::lines::{self, LineSpec, Observed};
 use crate::whole;
 use place::{Board, Known, first_loads};
@@ -33,8 +33,8 @@ pub(crate) const LADDER_SHARE: f64 = 0.15;
 pub(crate) const LEVELS_PLANNED: u32 = 11;
 /// Mean load of the open-loop levels as a share of the capacity, from above.
 pub(crate) const NEAR: f64 = 1.0;
-/// Requests at concurrency 1 beyond which its p99 is exact enough: 3 % for exponential latencies.
-const BASELINE_ENOUGH: f64 = 4_000.0;
+/// Requests at concurrency 1 beyond which its p99 is exact enough: 2 % for exponential latencies.
+const BASELINE_ENOUGH: f64 = 10_000.0;
 /// Completions that tell a rung's throughput to 2 %.
 const RUNG_COMPLETIONS: f64 = 3_000.0;
 /// Factor between rungs. Doubling would spend half the ladder far below the capacity.
@@ -45,6 +45,8 @@ const RUNG_GROWTH: f64 = 1.05;
 const FEW: f64 = 400.0;
 /// Most levels per kind of traffic, whatever the time: what is not found by then is not found by more.
 const MOST_LEVELS: usize = 40;
+/// Most by which a level is made longer than usual: beyond it, more levels say more.
+const LONGER_AT_MOST: f64 = 4.0;
 /// Redraws while searching, and for the final findings.
 const REDRAWS: (usize, usize) = (120, 800);
 
@@ -331,9 +333,22 @@ impl Sweep {
             // A level at the ceiling that is there already will not say more.
             .filter(|(_, load)| *load < 0.99 * ceiling || loads.iter().all(|l| *l < 0.98 * ceiling))
             .max_by(|a, b| a.0.total_cmp(&b.0))?;
-        // Where earlier levels at this load decided nothing, the next one is longer.
-        let same = loads.iter().filter(|l| (**l / load - 1.0).abs() < 0.015).count();
-        Some((urgency, load, if same > 0 { 2.0 } else { 1.0 }))
+        Some((urgency, load, self.longer(&good, load)))
+    }
+
+    /// How much longer than usual a level at this load should be, judged by those nearby: as much as its tail lacks
+    /// effective requests (close to saturation a queue remembers for a long time), and double where the slope of
+    /// requests in flight decided nothing.
+    fn longer(&self, good: &[&Observed], load: f64) -> f64 {
+        let near = good.iter().filter(|o| (o.rate() / load - 1.0).abs() < 0.03);
+        let lacking = near.map(|o| {
+            let usual = o.level.window().as_secs_f64() * load / self.spec.completions as f64;
+            let needed = crate::tail::BEYOND / (1.0 - self.spec.percentile);
+            let tail = needed / o.upper.n_eff(self.spec.percentile).max(1.0) * usual.max(0.1);
+            let slope = if o.finding.summary.stability.verdict == Kept::Undecided { 2.0 } else { 1.0 };
+            if o.finding.summary.stability.verdict == Kept::Unstable { 1.0 } else { tail.max(slope) }
+        });
+        lacking.fold(1.0, f64::max).clamp(1.0, LONGER_AT_MOST)
     }
 
     fn search_ends(&mut self) -> Option<Experiment> {
@@ -382,8 +397,9 @@ impl Sweep {
     fn open_level(&mut self, purpose: &str, load: f64, longer: f64) -> Option<Experiment> {
         let planned = self.level_s();
         let left = (self.kind_ends - self.spent).as_secs_f64();
-        // Light levels last no longer than those near the limit: their tails are easy.
-        let enough = self.spec.completions as f64 / load.max(0.6 * self.capacity());
+        // Light levels of the first set last no longer than those near the limit: what they say is not yet needed exactly.
+        let least = if purpose == "curve" { 0.6 * self.capacity() } else { 0.0 };
+        let enough = self.spec.completions as f64 / load.max(least);
         // Slow requests need a window of several of them, whatever the rate.
         let slow = 20.0 * self.latency_s();
         let window = enough.max(slow).min(planned) * longer;

@@ -21,7 +21,8 @@ pub enum Law {
 /// A server with a secret.
 pub struct Blind {
     law: Law,
-    servers: u32,
+    /// Servers.
+    pub servers: u32,
     mean_ms: f64,
     seed: u64,
 }
@@ -52,11 +53,6 @@ impl Blind {
             Law::Deterministic => Mdc::onset(self.servers, 0.99, factor),
         };
         Truth { onset: load * full, stability: full }
-    }
-
-    /// Servers, for the table.
-    pub fn servers(&self) -> u32 {
-        self.servers
     }
 
     fn engine(&self) -> EngineSpec {
