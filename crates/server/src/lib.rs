@@ -4,29 +4,29 @@
 //! What happens when is the world's; this crate sleeps until then, writes, and measures how late it was. It knows no
 //! client, no run and no screen.
 //!
-//! Reading order: [`serve`] (listen, accept, stop), `front` (from a request to its answer), [`engine`] (real time around
-//! the world), `stream` and `body` (tokens on their way out), [`io`] (bytes and stamps), `voice` (what is said),
-//! [`truth`] (the log), [`metrics`] and `page` (what is counted), [`timer`] and [`clock`].
+//! Reading order: [`serve`] (listen, accept, stop), `front` (from a request to its answer), `engine` (real time around
+//! the world), `stream` and `body` (tokens on their way out), `io` (bytes and stamps), `voice` (what is said),
+//! [`truth`] (the log), `metrics` and `page` (what is counted), `timer` and [`clock`].
 
 pub mod serve;
 
 mod front;
 
-pub mod engine;
+mod engine;
 
 mod body;
 mod stream;
 
-pub mod io;
+mod io;
 
 mod voice;
 
 pub mod truth;
 
-pub mod metrics;
+mod metrics;
 mod page;
 
 pub mod clock;
-pub mod timer;
+mod timer;
 
 pub use serve::{EngineServerConfig, Limits, Running, ServeError, Stopper, serve};
