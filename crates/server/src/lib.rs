@@ -4,7 +4,7 @@
 //! What happens when is the world's; this crate sleeps until then, writes, and measures how late it was. It knows no
 //! client, no run and no screen.
 //!
-//! Reading order: [`serve`] (listen, accept, stop), `front` (from a request to its answer), `engine` (real time around
+//! Reading order: [`mod@serve`] (listen, accept, stop), `front` (from a request to its answer), `engine` (real time around
 //! the world), `stream` and `body` (tokens on their way out), `io` (bytes and stamps), `voice` (what is said),
 //! [`truth`] (the log), `metrics` and `page` (what is counted), `timer` and [`clock`].
 
