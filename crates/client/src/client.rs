@@ -4,9 +4,9 @@
 //! whether somebody wants to stop, and otherwise sleeps. The number in flight is thereby measured by a counter and a
 //! clock of its own and not from the rows: Little's law between the two can fail, which is what makes it a check.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use plimsoll_model::{At, By, EndedBy, GeneratorHealth, Level, Sample, Span, StampSource};
@@ -16,7 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::ahead::Ahead;
 use crate::clock::{Clock, Ties};
-use crate::control::{Control, Reached};
+use crate::control::{Ceilings, Control, Reached};
 use crate::histogram::Histogram;
 use crate::level::{LevelPlan, Shared, Traffic};
 use crate::live::Live;
@@ -79,6 +79,9 @@ pub struct Client {
     config: ClientConfig,
     target: Arc<Target>,
     options: RequestOptions,
+    path: http::Uri,
+    /// Held while a level runs: its workers take one at a time.
+    running: Mutex<()>,
     live: Live,
     workers: Vec<UnboundedSender<Command>>,
     threads: Vec<JoinHandle<()>>,
@@ -92,6 +95,7 @@ impl Client {
     pub fn start(config: ClientConfig) -> Result<Client, ClientError> {
         let target = Arc::new(Target::new(&config.target, config.key.clone())?);
         let options = options_of(&config.target)?;
+        let path = target.uri(plimsoll_wire::encode::path(config.target.protocol))?;
         let count = config.workers.unwrap_or_else(default_workers).max(1);
         let live = Live::new(count);
         let numbers = Arc::new(AtomicU32::new(0));
@@ -113,7 +117,7 @@ impl Client {
             workers.push(commands);
             threads.push(thread);
         }
-        Ok(Client { config, target, options, live, workers, threads })
+        Ok(Client { config, target, options, path, running: Mutex::new(()), live, workers, threads })
     }
 
     /// The counters, for a screen: cheap to clone, readable from any thread while a level runs.
@@ -147,6 +151,8 @@ impl Client {
         sink: &Arc<dyn Sink>,
         control: &Control,
     ) -> Result<Level, ClientError> {
+        // A level that panicked leaves nothing half-done here.
+        let _one_at_a_time = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let active = self.active_workers(plan);
         self.warm(plan, active)?;
         let start = self.config.clock.now() + LEAD;
@@ -220,7 +226,7 @@ impl Client {
             run_id: self.config.run_id.clone(),
             sink: Arc::clone(sink),
             target: Arc::clone(&self.target),
-            path: self.target.path(plimsoll_wire::encode::path(spec.protocol)),
+            path: self.path.clone(),
             spec,
             client: plan.client.clone(),
             prompts: Arc::clone(&plan.prompts),
@@ -399,6 +405,7 @@ impl<'a> Watch<'a> {
             self.end_window(now, EndedBy::User);
             self.tell_all(|| Command::Stop(By::User));
         } else if !self.stopping
+            && self.control.ceilings != Ceilings::default()
             && let Some(reached) = self.control.ceilings.reached(&self.client.live.totals())
         {
             let by = if reached == Reached::Errors { EndedBy::Errors } else { EndedBy::Ceiling };

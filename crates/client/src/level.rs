@@ -120,7 +120,7 @@ pub struct Shared {
     /// Model by class.
     pub class_models: Vec<Option<String>>,
     /// Request path.
-    pub path: String,
+    pub path: http::Uri,
     /// Keep the answers' text?
     pub keep_text: bool,
 }
@@ -144,7 +144,11 @@ impl Shared {
         let options = RequestOptions {
             model: model.or_else(|| self.options.model.clone()),
             max_tokens: (arrival.output_tokens > 0).then_some(arrival.output_tokens),
-            id: self.request_id((arrival.id, attempt)),
+            // Only a template can ask for it.
+            id: match self.options.template {
+                Some(_) => self.request_id((arrival.id, attempt)),
+                None => String::new(),
+            },
             ..self.options.clone()
         };
         let encoded = encode(&payload, &options);

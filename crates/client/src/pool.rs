@@ -27,8 +27,8 @@ const WARM_AT_ONCE: usize = 64;
 /// A connection checked out, with its place in a bounded pool.
 #[derive(Debug)]
 pub struct Held {
-    /// The connection.
-    pub link: Link,
+    /// The connection. Boxed: it moves between pool, request and pool, and what a task holds is copied with it.
+    pub link: Box<Link>,
     /// Was it kept from an earlier request?
     pub reused: bool,
     permit: Option<OwnedSemaphorePermit>,
@@ -47,13 +47,14 @@ pub enum TakeError {
 
 /// See the module's head.
 #[derive(Debug)]
+#[expect(clippy::vec_box, reason = "a link is handed on as the box it is in")]
 pub struct Pool {
     route: RefCell<Route>,
     meter: Rc<Meter>,
     numbers: Arc<AtomicU32>,
     policy: Cell<Connections>,
     places: RefCell<Option<Arc<Semaphore>>>,
-    idle: RefCell<Vec<Link>>,
+    idle: RefCell<Vec<Box<Link>>>,
     /// First moment at which a request had to wait for a place.
     waited_since: Cell<Option<At>>,
 }
@@ -154,7 +155,7 @@ impl Pool {
         places.acquire_owned().await.ok()
     }
 
-    fn pop_idle(&self) -> Option<Link> {
+    fn pop_idle(&self) -> Option<Box<Link>> {
         let mut idle = self.idle.borrow_mut();
         while let Some(link) = idle.pop() {
             if !link.is_stale() {
@@ -164,11 +165,13 @@ impl Pool {
         None
     }
 
-    async fn open(&self, connect: Span) -> Result<Link, TakeError> {
+    async fn open(&self, connect: Span) -> Result<Box<Link>, TakeError> {
         let route = self.route.borrow().clone();
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        match tokio::time::timeout(connect.as_duration(), Link::connect(&route, &self.meter, number)).await {
-            Ok(link) => Ok(link?),
+        // Boxed: the state of a handshake is large, short-lived, and would be part of every request's task.
+        let connecting = Box::pin(Link::connect(&route, &self.meter, number));
+        match tokio::time::timeout(connect.as_duration(), connecting).await {
+            Ok(link) => Ok(Box::new(link?)),
             Err(_) => Err(TakeError::Timeout(connect)),
         }
     }

@@ -188,10 +188,10 @@ impl Probing {
         };
         let encoded = encode(&payload, &options);
         let body = Body { content_type: encoded.content_type, bytes: encoded.body };
-        let path = self.target.path(&encoded.path);
+        let path = self.target.uri(&encoded.path)?;
         let request = self
             .target
-            .post(&path, &body, "probe", false)
+            .post(&path, &body, "probe".into(), false)
             .map_err(|error| not_this(format!("the request cannot be written: {error}")))?;
         let got = self.ask(request).await?;
         let status = got.head.as_ref().map_or(0, |head| head.status);

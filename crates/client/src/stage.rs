@@ -155,13 +155,14 @@ impl Stage {
                 break;
             }
         }
-        self.sweep_idle();
+        let now = self.now();
+        self.sweep_idle(now);
         self.account_for_lost(By::Client);
         self.pumping.set(false);
         if self.is_over() {
             self.news.notify_one();
         } else if left > 0 {
-            self.rearm();
+            self.rearm(now);
         }
     }
 
@@ -172,11 +173,11 @@ impl Stage {
         }
     }
 
-    fn rearm(&self) {
+    fn rearm(&self, now: At) {
         let next = self.player.borrow().next_at().map_or(At::MAX, |at| self.at(at));
         let idle = self.idle.borrow().peek().map_or(At::MAX, |entry| entry.0.0);
         let next = next.min(idle);
-        let passed = self.armed.get() <= self.now();
+        let passed = self.armed.get() <= now;
         // A timer that fires too early costs one look; arming it for every end costs a system call each.
         if next < self.armed.get() || passed {
             self.armed.set(next);
@@ -213,7 +214,7 @@ impl Stage {
         self.flights.borrow_mut().insert(key, Rc::clone(&flight));
         let close = matches!(self.shared.client.connections, Connections::Fresh);
         let id = self.shared.request_id(key);
-        let request = match self.shared.target.post(&self.shared.path, &prepared.body, &id, close) {
+        let request = match self.shared.target.post(&self.shared.path, &prepared.body, id, close) {
             Ok(request) => request,
             Err(error) => {
                 let ending = Ending::told(How::Refused, By::Client, false, error.to_string());
@@ -363,15 +364,14 @@ impl Stage {
         if let (Some(idle), Some(read)) = (flight.idle, flight.last_read.get()) {
             self.idle.borrow_mut().push(Reverse((read + idle, flight.key)));
             if read + idle < self.armed.get() {
-                self.rearm();
+                self.rearm(read);
             }
         }
     }
 
     /// Looks at the answers whose idle limit may have passed; one that moved meanwhile is looked at again later, so a
     /// lively stream costs one look per limit and not one per event.
-    fn sweep_idle(self: &Rc<Stage>) {
-        let now = self.now();
+    fn sweep_idle(self: &Rc<Stage>, now: At) {
         loop {
             let key = match self.idle.borrow_mut().peek() {
                 Some(Reverse((at, key))) if *at <= now => *key,

@@ -106,21 +106,32 @@ impl Target {
         if whole.starts_with('/') { whole } else { format!("/{whole}") }
     }
 
-    /// A POST of `body` to `path` (as [`Target::path`] gives it).
+    /// The same, as a request takes it.
+    ///
+    /// # Errors
+    /// When the user's URL holds what no request line can.
+    pub fn uri(&self, path: &str) -> Result<Uri, TargetError> {
+        self.path(path).parse().map_err(|e: http::uri::InvalidUri| TargetError::Url {
+            url: self.url.clone(),
+            why: e.to_string(),
+        })
+    }
+
+    /// A POST of `body` to `path` (as [`Target::uri`] gives it).
     pub fn post(
         &self,
-        path: &str,
+        path: &Uri,
         body: &Body,
-        id: &str,
+        id: String,
         close: bool,
     ) -> Result<Request<Full<Bytes>>, http::Error> {
         let mut request = Request::new(Full::new(body.bytes.clone()));
         *request.method_mut() = Method::POST;
-        *request.uri_mut() = path.parse()?;
+        *request.uri_mut() = path.clone();
         let headers = request.headers_mut();
         headers.clone_from(&self.headers);
-        headers.insert(CONTENT_TYPE, HeaderValue::from_str(body.content_type)?);
-        headers.insert(REQUEST_ID, HeaderValue::from_str(id)?);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(body.content_type));
+        headers.insert(REQUEST_ID, HeaderValue::from_maybe_shared(Bytes::from(id))?);
         if close {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }

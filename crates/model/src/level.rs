@@ -77,7 +77,8 @@ pub struct Quantiles {
 /// What the generator measured of itself during one level.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct GeneratorHealth {
-    /// `sent − due` of every first attempt (open loop).
+    /// `sent − due` of every first attempt (open loop), less the wait for a connection, which is the target's or the
+    /// connection policy's.
     pub lag: Quantiles,
     /// User-space stamp − kernel stamp of every read.
     pub user_delay: Quantiles,

@@ -1,8 +1,11 @@
 //! The driver against servers that do exactly what a script says, on real sockets.
 
+#![expect(clippy::unwrap_used, reason = "a helper that fails is the test failing")]
+
 mod bad;
 mod connections;
 mod control;
+mod probing;
 mod rig;
 mod secrets;
 mod server;

@@ -17,10 +17,11 @@ pub struct Rig {
 
 impl Rig {
     pub fn at(url: impl Into<String>) -> Rig {
-        let mut client = ClientSpec::default();
-        client.drain = Span::from_secs(20);
-        // Nothing is opened ahead: the tests count connections.
-        client.connections = Connections::Prewarmed;
+        let client = ClientSpec {
+            drain: Span::from_secs(20),
+            connections: Connections::Prewarmed,
+            ..ClientSpec::default()
+        };
         Rig {
             target: TargetSpec { url: url.into(), model: Some("m".into()), ..TargetSpec::default() },
             client,

@@ -90,8 +90,8 @@ fn an_absolute_comparison_on_one_clock() {
     let wrote = clock.from_monotonic_ns(server.writes()[0]);
     let arrived = row.first_byte.unwrap();
     let user = arrived + Span(i64::from(row.events[0].user_delay_ns));
-    // Two clocks tied in software agree to a few microseconds.
-    assert!(wrote - Span::from_micros(50) <= arrived, "{wrote} {arrived}");
+    // Two clocks tied in software agree to a few microseconds, unless the machine took the core away in between.
+    assert!(wrote - Span::from_millis(1) <= arrived, "{wrote} {arrived}");
     assert!(arrived <= user);
     assert!(row.sent.unwrap() <= wrote);
 }
