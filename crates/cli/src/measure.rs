@@ -18,7 +18,7 @@ use plimsoll_client::{
     probe::ProbeError,
 };
 use plimsoll_model::{
-    Attempt, EndedBy, Fingerprint, Level, Load, Manifest, Protocol, RunState, Sample, Span,
+    At, Attempt, EndedBy, Fingerprint, GeneratorHealth, Level, Load, Manifest, Protocol, RunState, Sample, Span,
     run::SCHEMA_VERSION,
 };
 use plimsoll_store::{RunWriter, StoreError};
@@ -158,6 +158,8 @@ impl Measure {
         let view = live::View { live: self.client.live(), clock: self.clock, plan: &plan, title };
         let control = Arc::clone(&self.control);
         let client = &self.client;
+        // Known to the log before it begins: a run that is killed can tell what it was doing.
+        self.writer.level(&cut_off(&plan, self.clock.now())).map_err(kept)?;
         let level = live::watch(&mut self.screen, &view, || client.run_level(&plan, &sink, &control));
         let level = level.map_err(|e: ClientError| Stop::invalid(e.to_string()))?;
         self.levels += 1;
@@ -230,6 +232,23 @@ impl Measure {
     }
 }
 
+/// A level as it will have been if this process dies in it.
+fn cut_off(plan: &LevelPlan, start: At) -> Level {
+    Level {
+        id: plan.id,
+        traffic: plan.traffic.clone(),
+        purpose: plan.purpose.clone(),
+        load: plan.load,
+        start,
+        stop: start + plan.window,
+        drained: start + plan.window,
+        ended_by: EndedBy::Cut,
+        arrivals: plan.arrivals().unwrap_or(0),
+        schedule_hash: plan.schedule_hash(),
+        generator: GeneratorHealth::default(),
+    }
+}
+
 /// Rows go to the log at once and stay in memory until their level is judged.
 struct Rows {
     store: plimsoll_store::Sink,
@@ -288,6 +307,7 @@ fn progress(manifest: &Manifest) -> RunState {
     let why = ended.filter_map(|by| match by {
         EndedBy::User => Some("stopped by the user; what was in flight was waited for"),
         EndedBy::UserNow => Some("stopped by the user at once"),
+        EndedBy::Cut => Some("the generator was cut off"),
         EndedBy::Complete | EndedBy::DrainLimit | EndedBy::Ceiling | EndedBy::Errors => None,
     });
     match why.last() {
@@ -353,6 +373,9 @@ fn look(scenario: &mut Scenario, screen: &mut Screen) -> Result<BTreeMap<String,
 /// Words of the calibration's two prompts.
 const CALIBRATION_WORDS: [u32; 2] = [64, 512];
 
+/// Longest wait for an answer of the calibration: an endpoint that needs longer is measured with words as tokens.
+const CALIBRATION_PATIENCE: Span = Span::from_secs(20);
+
 /// Finds how many tokens the server's tokeniser makes of a word, so that prompts have the length asked for: two prompts
 /// of different length and the difference of their `usage`, which takes the chat template out. Left alone where the
 /// scenario says it, where prompts are the user's own, and where the server reports no usage.
@@ -371,7 +394,8 @@ fn calibrate(
     plain.arrivals = ArrivalSpec::Constant;
     plain.prompts.sessions = None;
     plain.prompts.shared_prefix = None;
-    plain.client.timeouts.total = Span::from_secs(60);
+    plain.client.timeouts.total = plain.client.timeouts.total.min(CALIBRATION_PATIENCE);
+    plain.client.drain = CALIBRATION_PATIENCE;
     let mut schedule = Schedule::generate(&plain, 100.0, Span::from_millis(45), u32::MAX).map_err(wrong)?;
     schedule.arrivals.truncate(4);
     for (i, arrival) in schedule.arrivals.iter_mut().enumerate() {

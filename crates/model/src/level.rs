@@ -42,6 +42,8 @@ pub enum EndedBy {
     Ceiling,
     /// Too many errors.
     Errors,
+    /// The generator itself was cut off (killed, crashed, out of power): requests that were in flight then left no row.
+    Cut,
 }
 
 /// Where arrival stamps come from.

@@ -107,7 +107,8 @@ fn llama_cpp_is_measured_from_end_to_end() {
         "-o",
         run.to_str().expect("utf-8"),
     ]);
-    assert_eq!(code, 0, "{stderr}");
+    // A loaded machine may make the generator late (4); what the server did is judged strictly either way.
+    assert!(code == 0 || code == 4, "{stderr}");
     let level = &json["findings"]["levels"][0]["summary"];
     let arrivals = level["counts"]["requests"].as_u64().expect("requests are counted");
     assert!((20..=64).contains(&arrivals), "5/s for 8 s gave {arrivals} requests");
