@@ -159,6 +159,7 @@ fn little_of_health(columns: &Columns, health: &GeneratorHealth, mean: f64) -> O
 /// Does the level keep up? `lost` is the share of requests of the window that were refused, shed or broken off, with
 /// its bounds.
 pub fn stability(columns: &Columns, from: At, to: At, lost: Option<&Estimate>) -> Stability {
+    let from = filled(columns, from, to);
     let n = columns.first_due_from(to) - columns.first_due_from(from);
     let length_s = (to - from).as_secs_f64();
     let verdict = |verdict, growth_share, why: String| Stability {
@@ -206,4 +207,22 @@ pub fn stability(columns: &Columns, from: At, to: At, lost: Option<&Estimate>) -
         Kept::Undecided
     };
     verdict(kept, Some(growth), figure)
+}
+
+/// Most of the window that filling may take.
+const FILLING_AT_MOST: f64 = 0.3;
+
+/// When a level that began with nothing in flight has had time to fill: one of its long answers (p99 of the requests
+/// due in the first quarter) after the start. Until then requests in flight grow whatever the target does.
+fn filled(columns: &Columns, from: At, to: At) -> At {
+    let quarter = At(from.0 + (to - from).0 / 4);
+    let early = columns.first_due_from(from)..columns.first_due_from(quarter);
+    let spent = |i: usize| (columns.end[i] != INFINITE).then(|| columns.end[i] - columns.due[i]);
+    let mut spent: Vec<i64> = early.filter_map(spent).collect();
+    if spent.is_empty() {
+        return from;
+    }
+    let at = plimsoll_math::quantile::rank(spent.len(), 0.99) - 1;
+    let fill = *spent.select_nth_unstable(at).1;
+    At(from.0 + fill.clamp(0, (FILLING_AT_MOST * (to - from).0 as f64) as i64))
 }

@@ -380,6 +380,10 @@ fn ended(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
         EndedBy::DrainLimit => {
             ("the drain limit passed", "requests that were still in flight rank as infinite")
         }
+        EndedBy::Cut => (
+            "the generator was cut off",
+            "requests in flight left no row, and the slow ones are those that were in flight",
+        ),
         EndedBy::User | EndedBy::UserNow => ("stopped by the user", "the level is shorter than asked"),
         EndedBy::Ceiling => ("stopped at a ceiling", "the level is shorter than asked"),
         EndedBy::Errors => ("stopped for too many errors", "the level is shorter than asked"),
