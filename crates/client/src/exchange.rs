@@ -48,7 +48,7 @@ pub async fn exchange(
         watch.connected(&held);
         match ask(&mut held.link, request, watch).await {
             Asked::Answered(response, done) => break (response, done),
-            Asked::Unwritten(back) if held.reused && !replaced => {
+            Asked::Unwritten(back) if held.kept && !replaced => {
                 replaced = true;
                 request = *back;
                 held = match pool.replace(held, connect).await {

@@ -78,7 +78,7 @@ impl Watch for Following {
         self.flight.ready.set(self.stage.now());
         if let Some(recording) = &mut *self.flight.recording.borrow_mut() {
             let link = &held.link;
-            recording.connected(link.number, held.reused, link.connected, &link.stamps);
+            recording.connected(link.number, link.carried > 0, link.connected, &link.stamps);
         }
     }
 

@@ -29,8 +29,8 @@ const WARM_AT_ONCE: usize = 64;
 pub struct Held {
     /// The connection. Boxed: it moves between pool, request and pool, and what a task holds is copied with it.
     pub link: Box<Link>,
-    /// Was it kept from an earlier request?
-    pub reused: bool,
+    /// Was it taken from the kept ones, warmed or used before?
+    pub kept: bool,
     permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -96,16 +96,16 @@ impl Pool {
     pub async fn take(&self, connect: Span) -> Result<Held, TakeError> {
         let permit = self.place().await;
         if let Some(link) = self.pop_idle() {
-            return Ok(Held { link, reused: true, permit });
+            return Ok(Held { link, kept: true, permit });
         }
-        Ok(Held { link: self.open(connect).await?, reused: false, permit })
+        Ok(Held { link: self.open(connect).await?, kept: false, permit })
     }
 
     /// A new connection in the place of one that turned out to be closed.
     pub async fn replace(&self, held: Held, connect: Span) -> Result<Held, TakeError> {
         let Held { link, permit, .. } = held;
         drop(link);
-        Ok(Held { link: self.open(connect).await?, reused: false, permit })
+        Ok(Held { link: self.open(connect).await?, kept: false, permit })
     }
 
     /// Takes a connection back. One that cannot carry another request is dropped.
