@@ -117,10 +117,16 @@ pub struct Handle(Rc<Shared>);
 
 impl AsyncRead for Handle {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match &mut *self.0.0.borrow_mut() {
+        let before = buf.filled().len();
+        let transport = &mut *self.0.0.borrow_mut();
+        let polled = match transport {
             Transport::Plain(io) => Pin::new(io).poll_read(cx, buf),
             Transport::Tls(io) => Pin::new(io).poll_read(cx, buf),
+        };
+        if buf.filled().len() > before {
+            transport.tcp().stamps().answered();
         }
+        polled
     }
 }
 

@@ -123,8 +123,13 @@ impl Stamps {
         self.arrival.set(arrival);
         self.reads.set(self.reads.get() + 1);
         self.bytes_in.set(self.bytes_in.get() + bytes as u64);
+    }
+
+    /// Bytes of the answer came out of the newest read. Not every read holds some: under TLS the first may bring
+    /// session tickets, sent before the request was.
+    pub fn answered(&self) {
         if self.first_read.get().is_none() {
-            self.first_read.set(Some(arrival));
+            self.first_read.set(Some(self.arrival.get()));
         }
     }
 
@@ -148,7 +153,7 @@ impl Stamps {
         self.last_write.get()
     }
 
-    /// Arrival of the first bytes read in this exchange.
+    /// Arrival of the first bytes of the answer in this exchange.
     pub fn first_read(&self) -> Option<At> {
         self.first_read.get()
     }
