@@ -135,17 +135,35 @@ fn recv(stream: &TcpStream, want: usize) -> io::Result<(usize, Option<i64>)> {
     })
 }
 
-/// Can this kernel stamp arrivals? Makes a socket and asks; nothing is sent.
-pub fn kernel_stamps_available() -> bool {
+/// A socket that asks for stamps and does nothing else. The kernel begins to stamp some time after the first socket has
+/// asked (it patches its receive path in the background) and stops with the last: whoever measures holds one of these
+/// from before the first connection to after the last, or the first packets come without a stamp.
+#[derive(Debug)]
+pub struct StampingOn(#[expect(dead_code, reason = "held, not used")] Option<socket2::Socket>);
+
+impl StampingOn {
+    /// Asks now.
+    pub fn ask() -> StampingOn {
+        StampingOn(stamping_socket())
+    }
+}
+
+fn stamping_socket() -> Option<socket2::Socket> {
     #[cfg(target_os = "linux")]
     {
-        socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)
-            .is_ok_and(|socket| enable_stamps(&socket).is_ok())
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).ok()?;
+        enable_stamps(&socket).ok()?;
+        Some(socket)
     }
     #[cfg(not(target_os = "linux"))]
     {
-        false
+        None
     }
+}
+
+/// Can this kernel stamp arrivals? Makes a socket and asks; nothing is sent.
+pub fn kernel_stamps_available() -> bool {
+    stamping_socket().is_some()
 }
 
 impl StampedStream {

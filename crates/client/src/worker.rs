@@ -22,6 +22,7 @@ use crate::live::Shard;
 use crate::pool::Pool;
 use crate::stage::{Bench, Stage, Tally};
 use crate::stamp::Meter;
+use crate::tcp::StampingOn;
 use crate::timer::{self, Timer};
 
 /// Task polls between two looks at the sockets. tokio's 61 lets a due arrival wait behind half a millisecond of answers.
@@ -105,6 +106,7 @@ pub struct Setup {
 /// The thread's body; ends when the commands do. Says over `ready` whether the thread could be set up.
 pub fn work(setup: Setup, commands: UnboundedReceiver<Command>, ready: &mpsc::Sender<std::io::Result<()>>) {
     timer::sharpen_thread();
+    let _stamping = StampingOn::ask();
     let built = Builder::new_current_thread()
         .enable_all()
         .event_interval(EVENT_INTERVAL)
