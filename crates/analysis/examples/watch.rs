@@ -79,9 +79,6 @@ fn main() {
         now = run.level.drained;
     }
     let findings = sweep.findings();
-    for sentence in &findings.headline {
-        println!("{sentence}");
-    }
     for lines in &findings.lines {
         println!("{:#?}", (&lines.onset, &lines.stability, &lines.budget));
     }

@@ -782,8 +782,6 @@ pub struct LevelFinding {
 pub struct Findings {
     /// Version of this layout.
     pub schema: u32,
-    /// The verdict in one or two sentences that a person understands at once.
-    pub headline: Vec<String>,
     /// How far the run may be trusted.
     pub validity: Validity,
     /// The lines, one entry per kind of traffic; empty for a run that is no sweep.

@@ -1,16 +1,13 @@
-//! A whole run → its findings: every level, the lines where there are any, the held line, trust, and the headline.
+//! A whole run → its findings: every level, the lines where there are any, the held line, and trust.
 //!
 //! A finished run read back from disk and a sweep in progress go through the same function, so that what the screen
 //! said at the end of a sweep is what the run folder says ever after.
 
 use std::collections::BTreeMap;
 
-use plimsoll_model::{Attempt, Level, Load, Manifest, Sample};
+use plimsoll_model::{Attempt, EndedBy, Level, Load, Manifest, Sample};
 
-use crate::findings::{
-    Estimate, FINDINGS_SCHEMA, Findings, Held, Hold, Kept, LevelSummary, Line, Lines, Reading, Trust,
-    Validity,
-};
+use crate::findings::{FINDINGS_SCHEMA, Findings, Held, Hold, Kept, Line, Lines, Reading};
 use crate::lines::{self, LineSpec, Observed};
 use crate::validity::judge_run;
 
@@ -23,6 +20,7 @@ pub fn analyse(manifest: &Manifest, attempts: &[Attempt], samples: &[Sample], sp
     let none = Vec::new();
     let observe = |level: &Level| {
         let own = by_level.get(&level.id).unwrap_or(&none);
+        let level = &as_far_as_it_got(level, own);
         let samples: Vec<&Sample> =
             samples.iter().filter(|s| s.at >= level.start && s.at < level.drained).collect();
         Observed::new(level, own, &samples, spec.budget.as_ref())
@@ -30,6 +28,18 @@ pub fn analyse(manifest: &Manifest, attempts: &[Attempt], samples: &[Sample], sp
     let observed: Vec<Observed> = manifest.levels.iter().map(observe).collect();
     let is_sweep = observed.iter().any(|o| o.level.purpose != "run");
     findings(&observed, spec, is_sweep)
+}
+
+/// A level whose generator was cut off ends where its last row does: what was planned after that never happened.
+fn as_far_as_it_got(level: &Level, own: &[&Attempt]) -> Level {
+    let mut level = level.clone();
+    if level.ended_by == EndedBy::Cut {
+        let last = own.iter().filter_map(|a| a.end).max().unwrap_or(level.start);
+        level.stop = level.stop.min(last);
+        level.drained = last;
+        level.arrivals = own.iter().filter(|a| a.attempt == 0).count() as u64;
+    }
+    level
 }
 
 /// The findings of levels that were observed.
@@ -59,9 +69,7 @@ pub(crate) fn findings(observed: &[Observed], spec: &LineSpec, is_sweep: bool) -
         curves.push(read.curve);
     }
     let validity = judge_run(&levels);
-    let summaries: Vec<&LevelSummary> = levels.iter().map(|l| &l.summary).collect();
-    let headline = headline(&all_lines, &summaries, &validity);
-    Findings { schema: FINDINGS_SCHEMA, headline, validity, lines: all_lines, curves, levels }
+    Findings { schema: FINDINGS_SCHEMA, validity, lines: all_lines, curves, levels }
 }
 
 // ------------------------------------------------------------------------------------------- hold
@@ -111,99 +119,4 @@ fn hold(o: &Observed, line: &str, zero_s: Option<f64>, percentile: f64, factor: 
         verdict,
         why,
     }
-}
-
-// ------------------------------------------------------------------------------------------- headline
-
-fn headline(lines: &[Lines], levels: &[&LevelSummary], validity: &Validity) -> Vec<String> {
-    let mut said: Vec<String> = lines.iter().flat_map(line_sentences).collect();
-    if lines.is_empty() {
-        said.extend(levels.iter().map(|level| level_sentence(level)));
-    }
-    said.push(match validity.verdict {
-        Trust::Valid => "Nothing speaks against the measurement.".to_owned(),
-        verdict => {
-            let word = if verdict == Trust::Invalid { "invalid" } else { "suspect" };
-            let first = validity.reasons.first().map_or("", |reason| reason.means.as_str());
-            format!("The measurement is {word}: {first}.")
-        }
-    });
-    said
-}
-
-fn line_sentences(lines: &Lines) -> Vec<String> {
-    let kind = &lines.traffic;
-    let mut said = vec![
-        sentence(kind, "requests start to queue at", &lines.onset),
-        sentence(kind, "it keeps up to", &lines.stability),
-    ];
-    if let (Some(line), Some(spec)) = (&lines.budget, &lines.budget_spec) {
-        said.push(sentence(kind, &format!("the budget \"{}\" holds up to", spec.name), line));
-    }
-    if let Some(hold) = &lines.hold {
-        let verdict = match hold.verdict {
-            Held::Pass => "held",
-            Held::Fail => "did not hold",
-            Held::Inconclusive => "could not be shown to hold",
-        };
-        let (rate, held_s) = (short(hold.rate_per_s), short(hold.held_s));
-        said.push(format!("{kind}: {rate} requests/s {verdict} for {held_s} s ({}).", hold.line));
-    }
-    said
-}
-
-fn sentence(kind: &str, says: &str, line: &Line) -> String {
-    match line {
-        Line::Found { rate, .. } => {
-            format!("{kind}: {says} {} requests/s {}.", short(rate.value), between(rate))
-        }
-        Line::Above { rate_per_s, why, .. } => {
-            format!("{kind}: {says} more than {} requests/s ({why}).", short(*rate_per_s))
-        }
-        Line::Below { rate_per_s, why } => {
-            format!("{kind}: {says} less than {} requests/s ({why}).", short(*rate_per_s))
-        }
-        Line::CannotTell { why } => format!("{kind}: {says} … cannot tell: {why}."),
-    }
-}
-
-fn level_sentence(level: &LevelSummary) -> String {
-    let load = match level.load {
-        Load::Open { rate_per_s } => format!("{} requests/s", short(rate_per_s)),
-        Load::Closed { concurrency } => format!("concurrency {concurrency} (closed loop)"),
-        Load::Saturating { concurrency } => format!("saturating, concurrency {concurrency}"),
-    };
-    let leading = level.latency.leading();
-    let tail = leading.rows().into_iter().rev().find_map(|(p, reading)| Some((p, reading.estimate()?)));
-    let tail = tail.map_or_else(
-        || "no percentile is supported".to_owned(),
-        |(p, e)| {
-            let figure = format!("{} s ({} to {})", short(e.value), short(e.lower), short(e.upper));
-            format!("p{} of {} is {figure}", short(100.0 * p), leading.metric)
-        },
-    );
-    let kept = match (level.load, level.stability.verdict) {
-        (Load::Open { .. }, Kept::Stable) => "; the target keeps up",
-        (Load::Open { .. }, Kept::Unstable) => "; the target does not keep up",
-        _ => "",
-    };
-    format!("{load}: {tail}, {} of {} requests failed{kept}.", level.counts.failed, level.counts.requests)
-}
-
-fn between(rate: &Estimate) -> String {
-    let upper = if rate.upper.is_finite() { short(rate.upper) } else { "unknown".to_owned() };
-    format!("({} to {upper})", short(rate.lower))
-}
-
-/// Four significant digits, for sentences. Tables are formatted where pages are made.
-fn short(x: f64) -> String {
-    if !x.is_finite() {
-        return if x > 0.0 { "∞".to_owned() } else { "−∞".to_owned() };
-    }
-    if x == 0.0 {
-        return "0".to_owned();
-    }
-    let digits = (3 - x.abs().log10().floor() as i32).clamp(0, 9) as usize;
-    let text = format!("{x:.digits$}");
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }

@@ -18,8 +18,8 @@ use plimsoll_client::{
     probe::ProbeError,
 };
 use plimsoll_model::{
-    At, Attempt, EndedBy, Fingerprint, GeneratorHealth, Level, Load, Manifest, Protocol, RunState, Sample, Span,
-    run::SCHEMA_VERSION,
+    At, Attempt, EndedBy, Fingerprint, GeneratorHealth, Level, Load, Manifest, Protocol, RunState, Sample,
+    Span, run::SCHEMA_VERSION,
 };
 use plimsoll_store::{RunWriter, StoreError};
 use plimsoll_workload::{Arrival, ArrivalSpec, Prompts, Rate, Scenario, Schedule};

@@ -298,7 +298,7 @@ pub fn budget(ceilings: &[String]) -> Resolved<Option<BudgetSpec>> {
         return Ok(None);
     }
     let mut budget = BudgetSpec {
-        name: "from --slo".into(),
+        name: ceilings.iter().map(|text| text.trim()).collect::<Vec<_>>().join(", "),
         percentile: 0.0,
         ttft_s: None,
         tpot_s: None,

@@ -4,9 +4,11 @@
 //! crate decides is order, wording and drawing. JSON output needs nothing from here: the findings serialise as they
 //! are.
 //!
-//! Reading order: [`figure`] (how numbers look), [`table`] (plain text tables), [`text`] (the terminal), [`html`].
+//! Reading order: [`figure`] (how numbers look), [`table`] (plain text tables), [`headline`] (the verdict in
+//! sentences), [`text`] (the terminal), [`html`].
 
 pub mod figure;
+pub mod headline;
 pub mod html;
 pub mod table;
 pub mod text;

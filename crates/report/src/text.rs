@@ -9,6 +9,7 @@ use plimsoll_analysis::findings::{
 use plimsoll_model::{Manifest, RunState};
 
 use crate::figure;
+use crate::headline::headline;
 use crate::table::Table;
 use crate::words;
 
@@ -20,7 +21,7 @@ pub fn render(manifest: &Manifest, findings: &Findings) -> String {
         page.line(format!("This run is partial: {why}"));
     }
     page.gap();
-    for sentence in &findings.headline {
+    for sentence in &headline(findings) {
         page.wrapped(2, sentence);
     }
     for lines in &findings.lines {

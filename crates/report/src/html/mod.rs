@@ -11,6 +11,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use plimsoll_analysis::findings::{Curve, Findings, LevelFinding, Lines, Reading, Validity};
 use plimsoll_model::{Manifest, RunState};
 
+use crate::headline::headline;
 use crate::text::{budget_cells, detailed, percentile};
 use crate::{figure, words};
 
@@ -73,7 +74,7 @@ fn head(manifest: &Manifest, findings: &Findings) -> Markup {
             @if let RunState::Partial { why } = &manifest.progress {
                 p.suspect { strong { "This run is partial: " } (why) }
             }
-            div.verdict { @for sentence in &findings.headline { p { (sentence) } } }
+            div.verdict { @for sentence in headline(findings) { p { (sentence) } } }
         }
     }
 }
@@ -83,7 +84,7 @@ fn lines_section(lines: &Lines) -> Markup {
         section {
             h2 { "Lines for " (lines.traffic) " traffic" }
             p.soft { "They hold for this mix: " (words::mix(&lines.mix)) "." }
-            @if let Some(svg) = mark::draw(lines) { div.chart { (PreEscaped(svg)) } }
+            @if let Some(svg) = mark::draw(lines) { div.chart.scroll { (PreEscaped(svg)) } }
             div.cards {
                 @for (name, line) in words::named_lines(lines) {
                     @let (value, why) = words::line(line);

@@ -1,0 +1,93 @@
+//! The verdict in a few sentences, for a person with ten seconds.
+//!
+//! What was found comes first, then how far it may be trusted. Each sentence stands alone: it is read aloud in meetings
+//! by people who did not see the rest.
+
+use plimsoll_analysis::findings::{Findings, Held, Hold, Kept, LevelSummary, Line, Lines, Trust, Validity};
+use plimsoll_model::Load;
+
+use crate::{figure, text, words};
+
+/// The sentences.
+pub fn headline(findings: &Findings) -> Vec<String> {
+    let several = findings.lines.len() > 1;
+    let mut said: Vec<String> = findings.lines.iter().flat_map(|lines| of_lines(lines, several)).collect();
+    if findings.lines.is_empty() {
+        said.extend(findings.levels.iter().map(|level| of_level(&level.summary)));
+    }
+    said.push(of_trust(&findings.validity));
+    said
+}
+
+fn of_lines(lines: &Lines, several: bool) -> Vec<String> {
+    let kind = if several { format!("{} traffic: ", lines.traffic) } else { String::new() };
+    let mut said = vec![
+        sentence("Requests start to queue at", "Where requests start to queue", &lines.onset),
+        sentence("The endpoint keeps up to", "How far the endpoint keeps up", &lines.stability),
+    ];
+    if let (Some(line), Some(budget)) = (&lines.budget, &lines.budget_spec) {
+        let name = format!("The budget ({}) holds up to", budget.name);
+        said.push(sentence(&name, &format!("How far the budget ({}) holds", budget.name), line));
+    }
+    said.extend(lines.hold.as_ref().map(of_hold));
+    said.into_iter().map(|sentence| format!("{kind}{sentence}")).collect()
+}
+
+fn sentence(says: &str, asks: &str, line: &Line) -> String {
+    match line {
+        Line::Found { rate, .. } => {
+            let interval = format!("{} to {}", figure::number(rate.lower), figure::number(rate.upper));
+            format!("{says} {} requests/s ({interval}).", figure::number(rate.value))
+        }
+        Line::Above { rate_per_s, why, .. } => {
+            format!("{says} more than {} requests/s: {why}.", figure::number(*rate_per_s))
+        }
+        Line::Below { rate_per_s, why } => {
+            format!("{says} less than {} requests/s: {why}.", figure::number(*rate_per_s))
+        }
+        Line::CannotTell { why } => format!("{asks} can\u{2019}t be told: {why}."),
+    }
+}
+
+fn of_hold(hold: &Hold) -> String {
+    let verdict = match hold.verdict {
+        Held::Pass => "held",
+        Held::Fail => "did not hold",
+        Held::Inconclusive => "could not be shown to hold",
+    };
+    let (rate, time) = (figure::number(hold.rate_per_s), words::time(hold.held_s));
+    format!("{rate} requests/s {verdict} for {time}: {}", words::sentence(&hold.why))
+}
+
+fn of_level(level: &LevelSummary) -> String {
+    let load = match level.load {
+        Load::Open { rate_per_s } => format!("{} requests/s", figure::number(rate_per_s)),
+        Load::Closed { concurrency } => format!("{concurrency} in flight (closed loop)"),
+        Load::Saturating { concurrency } => format!("{concurrency} in flight (saturating)"),
+    };
+    let leading = level.latency.leading();
+    let shown = leading.rows().into_iter().rev().find_map(|(p, reading)| Some((p, reading.estimate()?)));
+    let latency = shown.map_or_else(
+        || format!("too few requests for any percentile of {}", leading.metric),
+        |(p, e)| {
+            let interval = format!("{} to {}", words::ms(e.lower), words::ms(e.upper));
+            format!("{} p{} is {} ms ({interval})", leading.metric, text::percentile(p), words::ms(e.value))
+        },
+    );
+    let kept = match (level.load, level.stability.verdict) {
+        (Load::Open { .. }, Kept::Stable) => "; the endpoint keeps up",
+        (Load::Open { .. }, Kept::Unstable) => "; the endpoint does not keep up",
+        _ => "",
+    };
+    let (failed, requests) = (figure::count(level.counts.failed), figure::count(level.counts.requests));
+    format!("At {load} {latency}; {failed} of {requests} requests failed{kept}.")
+}
+
+fn of_trust(validity: &Validity) -> String {
+    let first = validity.reasons.first().map(|reason| words::sentence(&reason.means)).unwrap_or_default();
+    match validity.verdict {
+        Trust::Valid => "Nothing speaks against the measurement.".into(),
+        Trust::Suspect => format!("The measurement is suspect. {first}"),
+        Trust::Invalid => format!("The measurement is invalid. {first}"),
+    }
+}
