@@ -204,15 +204,15 @@ fn zero_contention<'a>(
             let from = format!("concurrency 1, {} requests", one.upper.len());
             return Some(Zero { observed: one, percentile: p, from });
         }
-        if let Some(light) = lightest.filter(|o| o.upper.supports(p)) {
-            if let Some(q) = largest.and_then(|one| agreement(&light.upper, &one.upper, seed)) {
-                let from = format!(
-                    "{:.1} requests/s open loop, which agrees with concurrency 1 at the median and p{}",
-                    light.rate(),
-                    100.0 * q
-                );
-                return Some(Zero { observed: light, percentile: p, from });
-            }
+        if let Some(light) = lightest.filter(|o| o.upper.supports(p))
+            && let Some(q) = largest.and_then(|one| agreement(&light.upper, &one.upper, seed))
+        {
+            let from = format!(
+                "{:.1} requests/s open loop, which agrees with concurrency 1 at the median and p{}",
+                light.rate(),
+                100.0 * q
+            );
+            return Some(Zero { observed: light, percentile: p, from });
         }
     }
     None

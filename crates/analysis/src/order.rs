@@ -208,7 +208,7 @@ fn design_effect(chunks: &[u64], over: u64, n: usize, step: usize, per_batch: us
 /// eight-second answers without any percentile; batches of one latency still hold what correlation a request hands
 /// to its neighbours, and eight of them are paid for by the t quantile.
 pub fn batches_for(length_s: f64, longest_s: f64) -> Option<usize> {
-    if !(longest_s > 0.0) {
+    if longest_s <= 0.0 || longest_s.is_nan() {
         return Some(BATCHES);
     }
     if length_s < 8.0 * longest_s {

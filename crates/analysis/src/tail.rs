@@ -127,7 +127,9 @@ impl Upper {
         // The estimate has a bias of about −(1 + 3r)/B in so few points.
         let r = if squares > 0.0 { products / squares } else { 0.0 };
         let r = ((b * r + 1.0) / (b - 3.0)).clamp(0.0, 0.7);
-        let few = student_t_inv(0.975, b - 1.0) / NORMAL_975;
+        // Nor is there more to redraw from than independent values beyond the percentile.
+        let beyond = (self.n_eff(p) * (1.0 - p)).clamp(2.0, b - 1.0);
+        let few = student_t_inv(0.975, beyond) / NORMAL_975;
         few * (b / (b - 1.0) * (1.0 + r) / (1.0 - r)).sqrt()
     }
 

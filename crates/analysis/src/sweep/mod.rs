@@ -100,6 +100,10 @@ impl Sweep {
     }
 
     /// What to do next. Asking again without [`observe`](Sweep::observe) gives the same answer.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "a stepper answers before its end too, and is no sequence"
+    )]
     pub fn next(&mut self) -> Next {
         loop {
             if let Some(asked) = &self.asked {
@@ -276,7 +280,7 @@ impl Sweep {
     /// Starts the open-loop levels of the present kind of traffic.
     fn open_loop(&mut self) {
         let capacity = self.capacity();
-        if !(capacity > 0.0) {
+        if capacity <= 0.0 || capacity.is_nan() {
             return self.finish("nothing finished on the ladder");
         }
         let left = self.search_time() - self.spent;

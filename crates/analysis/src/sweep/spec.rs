@@ -87,7 +87,7 @@ impl SweepSpec {
         if !(self.narrow > 0.0 && self.narrow < 1.0) {
             return refuse("narrow", "a share between 0 and 1");
         }
-        if self.max_rate.is_some_and(|rate| !(rate > 0.0)) {
+        if self.max_rate.is_some_and(|rate| rate <= 0.0 || rate.is_nan()) {
             return refuse("max_rate", "a number over 0");
         }
         if self.max_requests == Some(0) {

@@ -74,7 +74,6 @@ impl Blind {
 
 /// Runs a sweep against the server in virtual time.
 pub fn sweep(server: &Blind, spec: SweepSpec, mut watch: impl FnMut(&Sweep)) -> (Findings, String) {
-    let mut world = World::new(&server.engine(), server.seed).expect("a sound engine");
     let mut sweep = Sweep::new(spec).expect("a sound spec");
     let mut now = At::ZERO;
     for id in 0..1_000 {
@@ -82,8 +81,11 @@ pub fn sweep(server: &Blind, spec: SweepSpec, mut watch: impl FnMut(&Sweep)) -> 
             Next::Run(asked) => asked,
             Next::Done { why } => return (sweep.findings(), why),
         };
-        let mut scenario =
-            Scenario { seed: server.seed.wrapping_mul(1_000) + u64::from(id), ..Scenario::default() };
+        // An engine draws by seed and request number, and numbers begin anew with every level: under one seed all levels
+        // would meet the same service times, and repeating a level would teach nothing. It is idle between levels.
+        let seed = server.seed.wrapping_mul(1_000) + u64::from(id);
+        let mut world = World::new(&server.engine(), seed).expect("a sound engine");
+        let mut scenario = Scenario { seed, ..Scenario::default() };
         scenario.arrivals = ArrivalSpec::named(&asked.traffic).expect("a named kind");
         scenario.sizes.prompt = Size::Fixed(1);
         scenario.sizes.output = Size::Fixed(1);
