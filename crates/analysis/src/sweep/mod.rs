@@ -45,6 +45,10 @@ const RUNG_GROWTH: f64 = 1.05;
 const FEW: f64 = 400.0;
 /// Most levels per kind of traffic, whatever the time: what is not found by then is not found by more.
 const MOST_LEVELS: usize = 40;
+/// Requests beyond the bare need of a percentile: arrivals are chance, and a warm-up may be cut.
+const TAIL_MARGIN: f64 = 1.25;
+/// Most by which a level is made longer than planned to reach a percentile.
+const REACH: f64 = 1.7;
 /// Most by which a level is made longer than usual: beyond it, more levels say more.
 const LONGER_AT_MOST: f64 = 4.0;
 /// Redraws while searching, and for the final findings.
@@ -350,8 +354,11 @@ impl Sweep {
             let usual = o.level.window().as_secs_f64() * load / self.spec.completions as f64;
             let needed = crate::tail::BEYOND / (1.0 - self.spec.percentile);
             let tail = needed / o.upper.n_eff(self.spec.percentile).max(1.0) * usual.max(0.1);
-            let slope = if o.finding.summary.stability.verdict == Kept::Undecided { 2.0 } else { 1.0 };
-            if o.finding.summary.stability.verdict == Kept::Unstable { 1.0 } else { tail.max(slope) }
+            match o.finding.summary.stability.verdict {
+                Kept::Stable => tail,
+                Kept::Undecided => 2.0,
+                Kept::Unstable => 1.0,
+            }
         });
         lacking.fold(1.0, f64::max).clamp(1.0, LONGER_AT_MOST)
     }
@@ -407,9 +414,12 @@ impl Sweep {
         let enough = self.spec.completions as f64 / load.max(least);
         // Slow requests need a window of several of them, whatever the rate.
         let slow = 20.0 * self.latency_s();
-        let window = enough.max(slow).min(planned) * longer;
-        let window = window.min(left);
-        if window < 0.5 * enough.max(slow).min(planned) {
+        let usual = enough.max(slow).min(planned);
+        // A level that just misses the percentile asked for is worth the little more that reaches it.
+        let tail = TAIL_MARGIN * crate::tail::BEYOND / (1.0 - self.spec.percentile) / load;
+        let reach = if tail > usual && tail <= REACH * planned { tail / usual } else { 1.0 };
+        let window = (usual * longer.max(reach)).min(left);
+        if window < 0.5 * usual {
             self.first.clear();
             return self.search_ends();
         }

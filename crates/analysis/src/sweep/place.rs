@@ -61,6 +61,8 @@ pub struct Board<'a> {
 /// limit of 2 % itself, so that the region in which it decides nothing is a few per cent wide.
 const BRACKET: f64 = 0.10;
 
+/// Urgency of an onset that lies outside the levels: over that of a bracket with one end, for it is what is asked.
+const UNSEEN: f64 = 8.0;
 /// Levels within a few per cent of the onset before it counts as found.
 const REPEATED: usize = 4;
 
@@ -88,9 +90,9 @@ impl Board<'_> {
             }
             Known::Above => {
                 let last = self.loads.last()?;
-                self.wish(5.0, (1.1 * last).min(1.02 * self.capacity).max(1.02 * last))
+                self.wish(UNSEEN, (1.1 * last).min(1.02 * self.capacity).max(1.02 * last))
             }
-            Known::Below => self.wish(5.0, 0.6 * self.loads.first()?),
+            Known::Below => self.wish(UNSEEN, 0.6 * self.loads.first()?),
             Known::Nothing => None,
         }
     }
