@@ -279,6 +279,9 @@ pub struct DemoArgs {
     /// Bound of the sweep
     #[arg(long, value_name = "TIME", default_value = "60s")]
     pub time: String,
+    /// How long of it the found line is held, so that the percentiles there have enough requests [default: a sixth]
+    #[arg(long, value_name = "TIME")]
+    pub hold: Option<String>,
     /// Seed of everything drawn
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

@@ -280,17 +280,16 @@ impl Page {
 
     fn validity(&mut self, validity: &Validity) {
         self.line(format!("Trust: {}", words::trust(validity.verdict)));
-        for reason in &validity.reasons {
-            let level = reason.level.map(|id| format!(" on level {id}")).unwrap_or_default();
+        for words::Group { worst, levels } in words::grouped(&validity.reasons) {
             self.wrapped(
                 2,
                 &format!(
-                    "{} · {}{level}: {} {} {}",
-                    words::trust(reason.verdict),
-                    reason.check.replace('_', " "),
-                    words::sentence(&reason.figure),
-                    words::sentence(&reason.means),
-                    words::sentence(&reason.advice)
+                    "{} · {} {levels}: {} {} {}",
+                    words::trust(worst.verdict),
+                    worst.check.replace('_', " "),
+                    words::sentence(&worst.figure),
+                    words::sentence(&worst.means),
+                    words::sentence(&worst.advice)
                 ),
             );
         }

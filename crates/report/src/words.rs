@@ -1,7 +1,8 @@
 //! Sentences and cells that the terminal and the page share, so that both say the same thing in the same words.
 
 use plimsoll_analysis::findings::{
-    Estimate, Held, Kept, LengthFigures, Lengths, LevelSummary, Line, Lines, LoadWords, Reading, Trust,
+    Estimate, Held, Kept, LengthFigures, Lengths, LevelSummary, Line, Lines, LoadWords, Reading, Reason,
+    Trust,
 };
 use plimsoll_model::Load;
 
@@ -140,6 +141,43 @@ pub fn held(held: Held) -> &'static str {
         Held::Pass => "holds",
         Held::Inconclusive => "inconclusive",
         Held::Fail => "broken",
+    }
+}
+
+/// Reasons that say the same of several levels, as one.
+pub struct Group<'a> {
+    /// The worst of them: the first, as they come worst first.
+    pub worst: &'a Reason,
+    /// `on level 3`, `on levels 3, 5 and 7 (the worst: 3)`, or empty for the run.
+    pub levels: String,
+}
+
+/// Puts reasons of the same check and meaning together; the order stays that of each group's worst.
+pub fn grouped(reasons: &[Reason]) -> Vec<Group<'_>> {
+    let mut groups: Vec<(&Reason, Vec<u32>)> = Vec::new();
+    for reason in reasons {
+        let same =
+            |known: &&mut (&Reason, Vec<u32>)| known.0.check == reason.check && known.0.means == reason.means;
+        match groups.iter_mut().find(same) {
+            Some((_, levels)) => levels.extend(reason.level),
+            None => groups.push((reason, reason.level.into_iter().collect())),
+        }
+    }
+    groups
+        .into_iter()
+        .map(|(worst, levels)| Group { worst, levels: level_list(worst.level, levels) })
+        .collect()
+}
+
+fn level_list(worst: Option<u32>, mut levels: Vec<u32>) -> String {
+    levels.sort_unstable();
+    levels.dedup();
+    let names: Vec<String> = levels.iter().map(u32::to_string).collect();
+    match (names.as_slice(), worst) {
+        ([], _) => String::new(),
+        ([only], _) => format!("on level {only}"),
+        (several, Some(worst)) => format!("on levels {} (here: {worst})", several.join(", ")),
+        (several, None) => format!("on levels {}", several.join(", ")),
     }
 }
 

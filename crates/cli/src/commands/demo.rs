@@ -6,12 +6,18 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
+use plimsoll_model::Span;
+use plimsoll_workload::{format_span, parse_span};
+
 use super::sweep;
 use crate::exit::{Exit, Stop};
 use crate::flags::{CeilingArgs, ClientArgs, DemoArgs, SearchArgs};
 
 /// Prompt and output tokens of the demo: short, so that a minute holds what a p99 needs.
 const TOKENS: (u32, u32) = (64, 8);
+
+/// The found line is held for one part in so many of the time.
+const HOLD_SHARE: i64 = 6;
 
 /// The example budget of the demo, stated in its output.
 const BUDGET: [&str; 3] = ["ttft p99 < 25ms", "e2e p99 < 80ms", "errors < 1%"];
@@ -20,9 +26,12 @@ const BUDGET: [&str; 3] = ["ttft p99 < 25ms", "e2e p99 < 80ms", "errors < 1%"];
 pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
     let engine = Engine::start(args.seed)?;
     let scenario = sweep::fixed_scenario(&engine.url, args.seed, TOKENS.0, TOKENS.1)?;
+    let time = parse_span(&args.time).map_err(|e| Stop::usage(format!("--time: {e}")))?;
+    let hold =
+        args.hold.clone().unwrap_or_else(|| format_span(Span(time.0 / HOLD_SHARE / 1_000_000 * 1_000_000)));
     let search = SearchArgs {
         time: args.time.clone(),
-        hold: None,
+        hold: Some(hold),
         traffic: vec!["steady".into()],
         knee_factor: 1.5,
         slo: BUDGET.map(String::from).to_vec(),

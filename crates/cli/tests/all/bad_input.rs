@@ -6,7 +6,12 @@ use crate::kit::{Engine, plimsoll, run_folder};
 fn refused(args: &[&str], words: &[&str]) {
     let ended = plimsoll(args);
     assert_eq!(ended.code, 2, "{args:?}: {}{}", ended.stdout, ended.stderr);
-    assert_eq!(ended.stderr.trim().lines().count(), 1, "{args:?} printed more than one line: {}", ended.stderr);
+    assert_eq!(
+        ended.stderr.trim().lines().count(),
+        1,
+        "{args:?} printed more than one line: {}",
+        ended.stderr
+    );
     for word in words {
         assert!(ended.stderr.contains(word), "{args:?}: {word:?} is missing in: {}", ended.stderr);
     }

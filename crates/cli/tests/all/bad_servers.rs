@@ -13,13 +13,32 @@ use crate::kit::{Server, chunk, plimsoll, reply, run_folder, stream_head};
 fn outcomes(more: &[&str], answer: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> (i32, Value) {
     let server = Server::start(move |request, socket| {
         if request.starts_with("GET") {
-            reply(socket, "200 OK", "content-type: application/json\r\n", r#"{"object":"list","data":[{"id":"m"}]}"#);
+            reply(
+                socket,
+                "200 OK",
+                "content-type: application/json\r\n",
+                r#"{"object":"list","data":[{"id":"m"}]}"#,
+            );
         } else {
             answer(socket);
         }
     });
     let (_folder, run) = run_folder();
-    let args = ["run", &server.url, "--rate", "20/s", "--for", "1s", "--osl", "4", "--isl", "8", "--format", "json", "-q"];
+    let args = [
+        "run",
+        &server.url,
+        "--rate",
+        "20/s",
+        "--for",
+        "1s",
+        "--osl",
+        "4",
+        "--isl",
+        "8",
+        "--format",
+        "json",
+        "-q",
+    ];
     let ended = plimsoll(&[&args[..], &["-o", &run], more].concat());
     assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
     let shown = plimsoll(&["show", &run, "--format", "json"]);
@@ -37,14 +56,20 @@ fn all_end_as(name: &str, counts: &Value) {
 
 #[test]
 fn html_is_malformed() {
-    let (_, counts) = outcomes(&[], |socket| reply(socket, "200 OK", "content-type: text/html\r\n", "<html>login</html>"));
+    let (_, counts) =
+        outcomes(&[], |socket| reply(socket, "200 OK", "content-type: text/html\r\n", "<html>login</html>"));
     all_end_as("malformed", &counts);
 }
 
 #[test]
 fn a_redirect_to_another_host_is_not_followed() {
     let (_, counts) = outcomes(&[], |socket| {
-        reply(socket, "307 Temporary Redirect", "location: http://elsewhere.invalid/v1/chat/completions\r\n", "");
+        reply(
+            socket,
+            "307 Temporary Redirect",
+            "location: http://elsewhere.invalid/v1/chat/completions\r\n",
+            "",
+        );
     });
     all_end_as("redirected", &counts);
 }
@@ -126,7 +151,8 @@ fn a_line_without_end_is_bounded() {
 
 #[test]
 fn shed_and_failed_requests_have_their_names() {
-    let (_, counts) = outcomes(&[], |socket| reply(socket, "429 Too Many Requests", "retry-after: 1\r\n", "{}"));
+    let (_, counts) =
+        outcomes(&[], |socket| reply(socket, "429 Too Many Requests", "retry-after: 1\r\n", "{}"));
     all_end_as("shed", &counts);
     let (_, counts) = outcomes(&[], |socket| reply(socket, "500 Internal Server Error", "", "{}"));
     all_end_as("server_error", &counts);

@@ -16,7 +16,13 @@ fn chromium() -> Option<&'static str> {
 fn open(browser: &str, page: &Path) -> (String, String) {
     let profile = tempfile::tempdir().expect("a temporary folder");
     let output = Command::new(browser)
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=4000"])
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--enable-logging=stderr",
+            "--virtual-time-budget=4000",
+        ])
         .arg(format!("--user-data-dir={}", profile.path().display()))
         .args(["--window-size=1280,1600", "--dump-dom"])
         .arg(format!("file://{}", page.display()))
@@ -50,7 +56,8 @@ fn the_demo_leaves_a_report_that_draws_itself() {
     };
     let (dom, console) = open(browser, &page);
     assert_eq!(console, "", "the page complains");
-    let specs = html.split("id=\"charts\">").nth(1).and_then(|rest| rest.split("</script>").next()).expect("charts");
+    let specs =
+        html.split("id=\"charts\">").nth(1).and_then(|rest| rest.split("</script>").next()).expect("charts");
     let specs: serde_json::Value = serde_json::from_str(specs).expect("charts are JSON");
     let wanted = specs.as_object().expect("by id").len();
     assert!(wanted >= 2, "a sweep has a curve and its throughput, found {wanted} charts");

@@ -80,7 +80,9 @@ impl Engine {
             .expect("the engine starts");
         let stdin = child.stdin.take().expect("piped");
         let mut url = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut url).expect("the first line is the URL");
+        BufReader::new(child.stdout.take().expect("piped"))
+            .read_line(&mut url)
+            .expect("the first line is the URL");
         assert!(url.starts_with("http://127.0.0.1:"), "the engine said {url:?}");
         Engine { child, _stdin: stdin, url: url.trim().to_string() }
     }

@@ -44,7 +44,8 @@ fn virtual_time() -> [f64; 2] {
     let mut world = World::new(&spec, 5).expect("a valid engine");
     let mut scenario = Scenario { seed: 5, nonce: Some(1), ..Scenario::default() };
     scenario.sizes.output = Size::Fixed(1);
-    let plan = LevelPlan::new(&scenario, 0, Load::Open { rate_per_s: rate() }, At::ZERO, Span::from_secs(400));
+    let plan =
+        LevelPlan::new(&scenario, 0, Load::Open { rate_per_s: rate() }, At::ZERO, Span::from_secs(400));
     let run = simulate_level(&mut world, &scenario, plan).expect("simulated");
     let mut ttft: Vec<f64> = run
         .attempts
@@ -63,7 +64,21 @@ fn live() -> [f64; 2] {
     let engine = Engine::start(file.to_str().expect("utf-8"));
     let (_folder, run) = run_folder();
     let rate = format!("{}/s", rate());
-    let args = ["run", &engine.url, "--rate", &rate, "--for", "20s", "--isl", "4", "--osl", "1", "--seed", "5", "-q"];
+    let args = [
+        "run",
+        &engine.url,
+        "--rate",
+        &rate,
+        "--for",
+        "20s",
+        "--isl",
+        "4",
+        "--osl",
+        "1",
+        "--seed",
+        "5",
+        "-q",
+    ];
     let ended = plimsoll(&[&args[..], &["-o", &run, "--format", "json"]].concat());
     assert!(ended.code == 0 || ended.code == 4, "{}", ended.stderr);
     let ttft = ended.json()["findings"]["levels"][0]["summary"]["latency"]["ttft"].clone();

@@ -42,7 +42,10 @@ fn free_port() -> u16 {
 fn start() -> Result<Server, String> {
     let venv = engines().join("venv-llama/.done");
     if !venv.exists() {
-        return Err(format!("llama.cpp is not installed ({} is missing); scripts/real-server setup", venv.display()));
+        return Err(format!(
+            "llama.cpp is not installed ({} is missing); scripts/real-server setup",
+            venv.display()
+        ));
     }
     let port = free_port();
     let mut command = Command::new(root().join("scripts/real-server"));

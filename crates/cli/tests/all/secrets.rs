@@ -36,7 +36,20 @@ fn a_server_that_repeats_the_key_in_its_error_is_not_quoted_with_it() {
         reply(socket, "401 Unauthorized", "content-type: application/json\r\n", &body);
     });
     let (_folder, run) = run_folder();
-    let args = ["run", &server.url, "--model", "m", "--rate", "20/s", "--for", "1s", "-o", &run, "--key-env", "TEST_KEY"];
+    let args = [
+        "run",
+        &server.url,
+        "--model",
+        "m",
+        "--rate",
+        "20/s",
+        "--for",
+        "1s",
+        "-o",
+        &run,
+        "--key-env",
+        "TEST_KEY",
+    ];
     let ended = plimsoll_with(&args, &[("TEST_KEY", KEY)]);
     assert!(!ended.stdout.contains(KEY) && !ended.stderr.contains(KEY), "{}{}", ended.stdout, ended.stderr);
     if Path::new(&run).exists() {
@@ -48,7 +61,8 @@ fn a_server_that_repeats_the_key_in_its_error_is_not_quoted_with_it() {
 
 #[test]
 fn a_missing_key_is_named_and_not_sent() {
-    let ended = plimsoll_with(&["run", "http://127.0.0.1:9/v1", "--rate", "1/s", "--key-env", "NO_SUCH_KEY"], &[]);
+    let ended =
+        plimsoll_with(&["run", "http://127.0.0.1:9/v1", "--rate", "1/s", "--key-env", "NO_SUCH_KEY"], &[]);
     assert_eq!(ended.code, 2, "{}", ended.stderr);
     assert!(ended.stderr.contains("NO_SUCH_KEY"), "{}", ended.stderr);
 }

@@ -19,12 +19,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("analysis", &["math", "model", "workload", "sim"]),
     ("server", &["model", "wire", "sim"]),
     ("report", &["model", "analysis"]),
-    (
-        "cli",
-        &[
-            "math", "model", "workload", "wire", "store", "sim", "client", "analysis", "server", "report",
-        ],
-    ),
+    ("cli", &["math", "model", "workload", "wire", "store", "sim", "client", "analysis", "server", "report"]),
 ];
 
 /// Crates that take values, a seed and a `now`, and give values back.

@@ -296,14 +296,16 @@ fn validity_section(validity: &Validity) -> Markup {
             h2 { "How far this may be trusted: " span.(trust) { (trust) } }
             @if !validity.reasons.is_empty() {
                 div.scroll { table {
-                    thead { tr { th { "check" } th { "level" } th { "verdict" } th.left { "figure" } th.left { "what it means" } th.left { "what to do" } } }
-                    tbody { @for reason in &validity.reasons {
-                        @let verdict = words::trust(reason.verdict);
+                    thead { tr { th { "check" } th.left { "where" } th { "verdict" } th.left { "figure" } th.left { "what it means" } th.left { "what to do" } } }
+                    tbody { @for words::Group { worst, levels } in words::grouped(&validity.reasons) {
+                        @let verdict = words::trust(worst.verdict);
                         tr {
-                            td { (reason.check.replace('_', " ")) }
-                            td { (reason.level.map(|id| id.to_string()).unwrap_or_default()) }
+                            td { (worst.check.replace('_', " ")) }
+                            td.wrap { (levels) }
                             td.(verdict) { (verdict) }
-                            td.wrap { (reason.figure) } td.wrap { (reason.means) } td.wrap { (reason.advice) }
+                            td.wrap { (words::sentence(&worst.figure)) }
+                            td.wrap { (words::sentence(&worst.means)) }
+                            td.wrap { (words::sentence(&worst.advice)) }
                         }
                     } }
                 } }

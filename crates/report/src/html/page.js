@@ -57,7 +57,11 @@
         ctx.stroke();
         const left = x > bbox.left + bbox.width * .7;
         ctx.textAlign = left ? "right" : "left";
-        ctx.fillText(m.label, x + (left ? -5 : 5) * dpr, bbox.top + (13 + 14 * i) * dpr);
+        const y = bbox.top + (13 + 15 * i) * dpr, at = x + (left ? -5 : 5) * dpr, wide = ctx.measureText(m.label).width;
+        ctx.fillStyle = css("--card");
+        ctx.fillRect(left ? at - wide - 2 * dpr : at - 2 * dpr, y - 10 * dpr, wide + 4 * dpr, 13 * dpr);
+        ctx.fillStyle = css(m.color);
+        ctx.fillText(m.label, at, y);
       });
       ctx.restore();
     };
