@@ -130,10 +130,11 @@ pub fn read(traffic: &str, levels: &[&Observed], zero: &[&Observed], spec: &Line
     });
     let words = Words { good: &good, think_time_s: spec.think_time_s };
     let onset = onset(&good, reference.as_ref(), fit.as_ref(), spec, &words);
+    let stability = stability(&good, &words);
     let lines = Lines {
         traffic: traffic.to_owned(),
-        onset,
-        stability: stability(&good, &words),
+        onset: under_the_limit(onset, &stability, &words),
+        stability,
         budget: spec.budget.as_ref().map(|_| budget(&good, &words)),
         budget_spec: spec.budget.clone(),
         mix: mix(&good, levels),
@@ -172,7 +173,7 @@ pub fn read(traffic: &str, levels: &[&Observed], zero: &[&Observed], spec: &Line
 /// Largest gap between the percentiles of a lightly loaded level and of concurrency 1 at which the first may stand in
 /// for the second: a fifth of what marks the onset.
 const STANDS_IN: f64 = 0.1;
-/// Most that may be put down to concurrency 1's own uncertainty: half of what marks the onset.
+/// Most that may be put down to uncertainty: half of what marks the onset.
 const UNSURE: f64 = 0.25;
 /// Redraws for that uncertainty.
 const AGREEMENT_REDRAWS: usize = 200;
@@ -219,13 +220,16 @@ fn zero_contention<'a>(
 }
 
 /// The largest percentile that both support, if the light level agrees with concurrency 1 there and at the median: not
-/// above it by more than [`STANDS_IN`], or than concurrency 1 itself is uncertain (up to [`UNSURE`]).
+/// above it by more than [`STANDS_IN`], or than the two are uncertain (up to [`UNSURE`]).
 fn agreement(light: &Upper, one: &Upper, seed: u64) -> Option<f64> {
     let q = LADDER_OF_PERCENTILES.into_iter().find(|q| light.supports(*q) && one.supports(*q))?;
     let mut stream = Stream::new(seed, "agreement", 0);
     let mut agrees = |q: f64| {
-        let unsure = one.interval_s(q, &mut stream, AGREEMENT_REDRAWS).1 / one.quantile_s(q) - 1.0;
-        light.quantile_s(q) / one.quantile_s(q) - 1.0 <= STANDS_IN.max(unsure.min(UNSURE))
+        let (_, one_high) = one.interval_s(q, &mut stream, AGREEMENT_REDRAWS);
+        let (light_low, _) = light.interval_s(q, &mut stream, AGREEMENT_REDRAWS);
+        let (one, light) = (one.quantile_s(q), light.quantile_s(q));
+        let unsure = (one_high / one - 1.0).hypot(light / light_low - 1.0);
+        light / one - 1.0 <= STANDS_IN.max(unsure.min(UNSURE))
     };
     (agrees(q) && agrees(0.5)).then_some(q)
 }
@@ -270,6 +274,23 @@ fn onset(
             let rate_per_s = last.map_or(0.0, |point| point.rate_per_s);
             Line::Above { rate_per_s, load: words.at(rate_per_s), why: format!("not reached yet: {how}") }
         }
+    }
+}
+
+/// What a target cannot finish queues: an onset read above the stability limit was drawn through levels too short for
+/// their queues to have grown. It is set to the limit, with its interval down from there.
+fn under_the_limit(onset: Line, stability: &Line, words: &Words<'_>) -> Line {
+    match (onset, stability.rate()) {
+        (Line::Found { rate, how, .. }, Some(limit)) if rate.value > limit.value => {
+            let lower = rate.lower.min(limit.lower);
+            let rate = Estimate { value: limit.value, lower, upper: rate.upper, ..rate };
+            Line::Found {
+                rate,
+                load: words.at(rate.value),
+                how: format!("{how}; not above the stability limit"),
+            }
+        }
+        (onset, _) => onset,
     }
 }
 
