@@ -303,14 +303,14 @@ fn whole_scenario(scenario: &Scenario, sweep: Option<&SweepSpec>) -> Value {
 }
 
 fn progress(manifest: &Manifest) -> RunState {
-    let ended = manifest.levels.iter().map(|level| level.ended_by);
-    let why = ended.filter_map(|by| match by {
+    let mut ended = manifest.levels.iter().rev().map(|level| level.ended_by);
+    let why = ended.find_map(|by| match by {
         EndedBy::User => Some("stopped by the user; what was in flight was waited for"),
         EndedBy::UserNow => Some("stopped by the user at once"),
         EndedBy::Cut => Some("the generator was cut off"),
         EndedBy::Complete | EndedBy::DrainLimit | EndedBy::Ceiling | EndedBy::Errors => None,
     });
-    match why.last() {
+    match why {
         Some(why) => RunState::Partial { why: why.into() },
         None => RunState::Complete,
     }

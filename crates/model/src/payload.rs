@@ -22,13 +22,8 @@ pub enum Protocol {
 
 impl Protocol {
     /// Every protocol.
-    pub const ALL: [Protocol; 5] = [
-        Protocol::Chat,
-        Protocol::Completions,
-        Protocol::Responses,
-        Protocol::Embeddings,
-        Protocol::Http,
-    ];
+    pub const ALL: [Protocol; 5] =
+        [Protocol::Chat, Protocol::Completions, Protocol::Responses, Protocol::Embeddings, Protocol::Http];
 
     /// The name used in files, flags and on the screen.
     pub fn name(self) -> &'static str {

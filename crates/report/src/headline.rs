@@ -80,7 +80,7 @@ fn of_level(level: &LevelSummary) -> String {
         _ => "",
     };
     let (failed, requests) = (figure::count(level.counts.failed), figure::count(level.counts.requests));
-    format!("At {load} {latency}; {failed} of {requests} requests failed{kept}.")
+    format!("At {load}: {latency}; {failed} of {requests} requests failed{kept}.")
 }
 
 fn of_trust(validity: &Validity) -> String {
