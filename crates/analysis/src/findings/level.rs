@@ -1,0 +1,345 @@
+//! One level as it was measured. What each metric means is defined in [`crate::summary`]; here are only the words.
+//!
+//! One struct per judge that fills it; a flat table of columns lost, for half of its cells would be empty.
+
+use std::collections::BTreeMap;
+
+use plimsoll_model::{At, Broken, GeneratorHealth, How, Load, TokensRule};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::budget::BudgetFinding;
+use super::figure::{Estimate, Percentiles, Reading};
+
+/// One level as it was measured.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct LevelSummary {
+    /// Number of the level in the run.
+    pub level: u32,
+    /// Kind of traffic.
+    pub traffic: String,
+    /// What it was run for.
+    pub purpose: String,
+    /// The load asked for.
+    pub load: Load,
+    /// The part of the level that counts.
+    pub window: Window,
+    /// How the requests ended.
+    pub counts: Counts,
+    /// Rates over the window.
+    pub rates: Rates,
+    /// Latencies.
+    pub latency: Latencies,
+    /// Requests in flight.
+    pub concurrency: Concurrency,
+    /// Did the level keep up with its load?
+    pub stability: Stability,
+    /// Did latency drift through the window?
+    pub drift: Drift,
+    /// Hints about the tail (SPEC M13).
+    pub tail: Tail,
+    /// Asked and reported lengths.
+    pub lengths: Lengths,
+    /// How the generator fared, as the level carries it.
+    pub generator: GeneratorHealth,
+    /// The course of the level, the warm-up included.
+    pub timeline: Timeline,
+    /// Histograms for plots: `ttft`, `event_gap`, `e2e`.
+    pub histograms: Vec<Histogram>,
+    /// The budget, judged on this level; `None` where no budget is set.
+    pub budget: Option<BudgetFinding>,
+}
+
+/// The part of a level that counts: requests *due* in it, whenever they ended.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Window {
+    /// First counted due time.
+    pub start: At,
+    /// Due times before this count.
+    pub stop: At,
+    /// Length of the window.
+    pub length_s: f64,
+    /// Time cut from the front as warm-up.
+    pub warm_up_s: f64,
+    /// Requests cut with it.
+    pub warm_up_requests: u64,
+    /// How the cut was found, as a sentence.
+    pub rule: String,
+}
+
+/// How the requests of a window ended. A request's end is its last attempt's.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Counts {
+    /// Requests due in the window.
+    pub requests: u64,
+    /// Attempts at them.
+    pub attempts: u64,
+    /// Attempts per request.
+    pub amplification: f64,
+    /// Requests by how they ended; cases that did not occur are left out.
+    pub by_outcome: BTreeMap<How, u64>,
+    /// Attempts by how they ended.
+    pub attempts_by_outcome: BTreeMap<How, u64>,
+    /// Finished requests whose answer is whole and still wrong.
+    pub broken: BTreeMap<Broken, u64>,
+    /// Requests that finished.
+    pub finished: u64,
+    /// Requests that did not (cancelled ones included: they never got their answer).
+    pub failed: u64,
+    /// Share of requests that did not finish or whose answer is broken; planned cancellations left out.
+    pub error_rate: Option<Estimate>,
+    /// Cancellations that the scenario asked for.
+    pub cancelled: u64,
+}
+
+/// Rates over the window (SPEC M7).
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Rates {
+    /// Requests due per second in the window: what was asked, as it really fell.
+    pub offered_per_s: f64,
+    /// Requests finished per second inside the window.
+    pub achieved_per_s: Reading,
+    /// Requests due in the window that met every ceiling of the budget, per second; `None` without a budget.
+    pub good_per_s: Option<Reading>,
+    /// Share of the requests that were good.
+    pub good_share: Option<Estimate>,
+    /// Generated tokens per second, of requests finished inside the window.
+    pub output_tokens_per_s: Option<Reading>,
+    /// Prompt tokens per second, likewise.
+    pub input_tokens_per_s: Option<Reading>,
+    /// Both.
+    pub total_tokens_per_s: Option<Reading>,
+    /// Generated tokens per second that the median user sees: 1 / median `tpot`.
+    pub tokens_per_s_per_user: Option<Reading>,
+    /// Where the token counts come from: `usage` as the server reports it, or `asked` where it does not.
+    pub tokens_from: String,
+}
+
+/// Latencies (SPEC M1 to M5). From `due` unless the name says `after_send`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Latencies {
+    /// First generated token. `None` where nothing streams.
+    pub ttft: Option<Percentiles>,
+    /// The same from `sent`.
+    pub ttft_after_send: Option<Percentiles>,
+    /// First byte.
+    pub ttfb: Percentiles,
+    /// First visible token.
+    pub ttfot: Option<Percentiles>,
+    /// Last byte of the answer.
+    pub e2e: Percentiles,
+    /// The same from `sent`.
+    pub e2e_after_send: Percentiles,
+    /// Time per output token after the first, one value per request.
+    pub tpot: Option<Percentiles>,
+    /// `e2e` / output tokens, one value per request.
+    pub ntpot: Option<Percentiles>,
+    /// Gaps between consecutive token-bearing events, pooled over requests.
+    pub event_gap: Option<Percentiles>,
+    /// Gaps per token.
+    pub itl: Option<Itl>,
+}
+
+impl Latencies {
+    /// What the onset is read from: `ttft`, or `e2e` for answers that do not stream.
+    pub fn leading(&self) -> &Percentiles {
+        self.ttft.as_ref().unwrap_or(&self.e2e)
+    }
+
+    /// Every set there is, in the order in which tables list them.
+    pub fn all(&self) -> Vec<&Percentiles> {
+        let mut all: Vec<&Percentiles> = Vec::with_capacity(10);
+        all.extend(self.ttft.as_ref());
+        all.extend(self.ttft_after_send.as_ref());
+        all.push(&self.ttfb);
+        all.extend(self.ttfot.as_ref());
+        all.push(&self.e2e);
+        all.push(&self.e2e_after_send);
+        all.extend(self.tpot.as_ref());
+        all.extend(self.ntpot.as_ref());
+        all.extend(self.event_gap.as_ref());
+        all.extend(self.itl.as_ref().map(|itl| &itl.percentiles));
+        all
+    }
+}
+
+/// Gaps per token, with the rule by which tokens were put into events.
+///
+/// An event of k tokens gives one gap (the event's) and k − 1 gaps of zero: that is how the tokens reached the
+/// reader. Nothing is spread. Where the rule is `unknown` there is no `itl` at all.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Itl {
+    /// How the tokens per event are known.
+    pub rule: TokensRule,
+    /// Share of these gaps whose both ends have an exact time of their own (not coalesced, not within one event).
+    pub exact_share: f64,
+    /// The gaps.
+    pub percentiles: Percentiles,
+}
+
+/// Requests in flight (SPEC M8), and Little's law as a check.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Concurrency {
+    /// Time-weighted mean of requests in flight (due and not ended) in the window, from the stamps.
+    pub mean: f64,
+    /// Largest number in flight in the window, from the stamps.
+    pub max: u64,
+    /// Little's law against a counter that does not come from the stamps; `None` where nobody sampled one.
+    pub little: Option<Little>,
+}
+
+/// L from a sampled counter against λ·W from the records.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Little {
+    /// Mean of the sampled counter over the same stretch of time.
+    pub sampled_mean: f64,
+    /// λ·W: mean in flight as the records have it over that stretch.
+    pub from_records: f64,
+    /// (sampled − records) / records.
+    pub disagreement: f64,
+    /// Half-width of its 95 % interval from the sampling, as a share of the records' figure.
+    pub tolerance: f64,
+    /// Samples of the counter.
+    pub samples: u64,
+    /// Where the counter was: `driver`, or the name of the server's gauge.
+    pub source: String,
+}
+
+/// Did a level keep up with its load?
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Kept {
+    /// In flight grows by less than 2 % of the offered rate, with confidence.
+    Stable,
+    /// The data allow both.
+    Undecided,
+    /// In flight grows by more than 2 % of the offered rate, with confidence.
+    Unstable,
+}
+
+/// The verdict on in-flight growth.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Stability {
+    /// The verdict.
+    pub verdict: Kept,
+    /// Slope of requests in flight / offered rate: the share of the arrivals that piles up. `None` = too short.
+    pub growth_share: Option<Estimate>,
+    /// The limit it is held against.
+    pub limit_share: f64,
+    /// One sentence.
+    pub why: String,
+}
+
+/// Trend of the leading latency through the window (Mann–Kendall, variance after Hamed and Rao).
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Drift {
+    /// Which series: batch medians of `ttft` or `e2e`.
+    pub metric: String,
+    /// Two-sided p value; `None` = too few batches to tell.
+    pub p: Option<f64>,
+    /// Sen's slope over the window as a share of the median: what the drift amounts to.
+    pub change_share: Option<f64>,
+    /// Significant and more than a tenth of the median.
+    pub drifts: bool,
+}
+
+/// Tail ratios and fan-out (SPEC M13). A hint, never a verdict.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Tail {
+    /// p99 / p50 of the leading latency.
+    pub ttft_p99_over_p50: Option<f64>,
+    /// p99 / p50 of `tpot`.
+    pub tpot_p99_over_p50: Option<f64>,
+    /// What several calls of this kind behind one page add up to.
+    pub fan_out: Vec<FanOut>,
+    /// The assumption, as a sentence.
+    pub note: String,
+}
+
+/// A page that makes several calls, assumed independent.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct FanOut {
+    /// Calls per page.
+    pub calls: u32,
+    /// Chance that a page meets at least one p99-slow call: 1 − 0.99ⁿ.
+    pub meets_p99: f64,
+    /// Percentile of each call that a p99 of the page needs: 0.99^(1/n).
+    pub needed_for_page_p99: f64,
+}
+
+/// The lengths that a figure holds for.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Lengths {
+    /// Prompt tokens, asked and reported.
+    pub prompt: LengthFigures,
+    /// Output tokens, asked and reported.
+    pub output: LengthFigures,
+    /// Share of the reported prompt tokens that the server took from a cache; `None` where it does not say.
+    pub cached_share: Option<f64>,
+}
+
+/// Asked against reported lengths of one side.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct LengthFigures {
+    /// Mean asked, over the requests of the window.
+    pub asked_mean: f64,
+    /// Median asked.
+    pub asked_p50: f64,
+    /// 99th percentile asked.
+    pub asked_p99: f64,
+    /// Mean reported by the server, over finished requests that report it.
+    pub reported_mean: Option<f64>,
+    /// Finished requests that report it.
+    pub reported: u64,
+    /// Sum reported / sum asked − 1, over the requests that report it.
+    pub deviation: Option<f64>,
+    /// Share of the reporting requests that are off by more than a tenth (and more than two tokens).
+    pub off_share: Option<f64>,
+}
+
+/// The course of a level in equal buckets of time.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Timeline {
+    /// Width of a bucket.
+    pub bucket_s: f64,
+    /// The buckets, from the start of the level on.
+    pub buckets: Vec<Bucket>,
+}
+
+/// One bucket of a timeline.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Bucket {
+    /// Start, from the start of the level.
+    pub at_s: f64,
+    /// Requests due in it.
+    pub arrivals: u64,
+    /// Requests that finished in it.
+    pub completions: u64,
+    /// Requests that ended badly in it.
+    pub errors: u64,
+    /// Mean number in flight.
+    pub in_flight: f64,
+    /// Median leading latency of the finished requests due in it; `None` without any.
+    pub ttft_p50_s: Option<f64>,
+    /// Its 99th percentile (the largest where there are fewer than a hundred).
+    pub ttft_p99_s: Option<f64>,
+    /// Median `e2e`.
+    pub e2e_p50_s: Option<f64>,
+    /// Its 99th percentile.
+    pub e2e_p99_s: Option<f64>,
+}
+
+/// A histogram with edges at equal ratios: bin i covers `first_s · ratio^i` to `first_s · ratio^(i+1)`.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Histogram {
+    /// The metric.
+    pub metric: String,
+    /// Lower edge of the first bin.
+    pub first_s: f64,
+    /// Ratio of neighbouring edges.
+    pub ratio: f64,
+    /// Counts; what lies below the first edge is in the first bin.
+    pub counts: Vec<u64>,
+    /// Observations that are `+∞`.
+    pub infinite: u64,
+}

@@ -1,0 +1,54 @@
+//! What a run is found to say: the words between the judges and the pages.
+//!
+//! Everything here is plain data that serialises to JSON (`Manifest.findings`) and back without loss. Latencies and
+//! lengths of time are **seconds** as `f64` (`…_s`), because they are figures and no longer stamps; instants on the
+//! run's axis stay [`plimsoll_model::At`]. A figure is never alone: it is a [`Reading`], which either carries its interval and its
+//! counts or says why it is refused. A quantile that falls among failed requests is `+∞`, which is a figure; JSON
+//! has no word for it, so the field holds the text `"inf"` ([`unbounded`]). The alternative, `null`, would make
+//! "infinite" and "not measured" look alike.
+
+mod budget;
+mod figure;
+mod level;
+mod sweep;
+mod trust;
+pub mod unbounded;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use budget::{BudgetFinding, BudgetRow, BudgetSpec, Held};
+pub use figure::{Estimate, Percentiles, Reading};
+pub use level::{
+    Bucket, Concurrency, Counts, Drift, FanOut, Histogram, Itl, Kept, Latencies, LengthFigures, Lengths,
+    LevelSummary, Little, Rates, Stability, Tail, Timeline, Window,
+};
+pub use sweep::{Curve, CurvePoint, FitPoint, Hold, LadderRung, Line, Lines, LoadWords};
+pub use trust::{Passed, Reason, Trust, Validity};
+
+/// Version of this layout.
+pub const FINDINGS_SCHEMA: u32 = 1;
+
+/// One level with its verdict.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct LevelFinding {
+    /// What was measured.
+    pub summary: LevelSummary,
+    /// How far it may be trusted.
+    pub validity: Validity,
+}
+
+/// Everything a run is found to say.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Findings {
+    /// Version of this layout.
+    pub schema: u32,
+    /// How far the run may be trusted.
+    pub validity: Validity,
+    /// The lines, one entry per kind of traffic; empty for a run that is no sweep.
+    pub lines: Vec<Lines>,
+    /// The curves, likewise.
+    pub curves: Vec<Curve>,
+    /// Every level, in order of execution.
+    pub levels: Vec<LevelFinding>,
+}
