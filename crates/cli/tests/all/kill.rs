@@ -11,7 +11,10 @@ use nix::unistd::Pid;
 use crate::kit::{Engine, PLIMSOLL, plimsoll, run_folder};
 
 /// A long run under way, with some of its records in the log.
-#[expect(clippy::zombie_processes, reason = "the caller waits for the child; the panic ends the test process")]
+#[expect(
+    clippy::zombie_processes,
+    reason = "the caller waits for the child; the panic ends the test process"
+)]
 fn running(engine: &Engine, run: &str) -> Child {
     let child = Command::new(PLIMSOLL)
         .args(["run", &engine.url, "--rate", "100/s", "--for", "60s", "--osl", "4", "-q", "-o", run])
