@@ -229,13 +229,18 @@ pub struct Ran {
 impl Client {
     /// Starts `plimsoll run URL ARGS`.
     pub fn start(url: &str, args: &[&str]) -> Result<Client> {
+        Client::start_as("run", url, args)
+    }
+
+    /// Starts `plimsoll COMMAND URL ARGS`.
+    pub fn start_as(command: &str, url: &str, args: &[&str]) -> Result<Client> {
         let folder = tempfile::tempdir()?;
         let cpu_before_s = children_cpu_s()?;
         let out = std::fs::File::create(folder.path().join("stdout"))?;
         let error = std::fs::File::create(folder.path().join("stderr"))?;
         let spawned_ns = monotonic_ns();
         let child = Command::new(PLIMSOLL)
-            .args(["run", url, "--quiet", "--format", "json", "--model", "bench", "--out"])
+            .args([command, url, "--quiet", "--format", "json", "--model", "bench", "--out"])
             .arg(folder.path().join("run"))
             .args(args)
             .stdin(Stdio::null())
