@@ -140,7 +140,7 @@ pub struct ClientArgs {
     /// prewarmed | fresh (one per request) | pool:N [default: prewarmed]
     #[arg(long, value_name = "POLICY", help_heading = "Client")]
     pub connections: Option<String>,
-    /// Give up on a request after this long [default: 5m]
+    /// Give up on a request after this long [default: 10m]
     #[arg(long, value_name = "TIME", help_heading = "Client")]
     pub timeout: Option<String>,
     /// Give up when no token has come after this long
@@ -158,7 +158,7 @@ pub struct ClientArgs {
     /// At most this many in flight; if it is ever reached, the level is no longer open loop and says so
     #[arg(long, value_name = "N", help_heading = "Client")]
     pub max_in_flight: Option<u32>,
-    /// Load-generating threads [default: one per two cores]
+    /// Load-generating threads [default: cores − 1]
     #[arg(long, value_name = "N", help_heading = "Client")]
     pub workers: Option<usize>,
     /// Keep answers' texts in the run folder
@@ -175,7 +175,7 @@ pub struct CeilingArgs {
     /// Never offer more than this rate
     #[arg(long, value_name = "RATE", help_heading = "Ceilings")]
     pub max_rate: Option<String>,
-    /// Never send more requests than this
+    /// Send no more requests than this (a closed loop looks every 10 ms and may pass it by a few)
     #[arg(long, value_name = "N", help_heading = "Ceilings")]
     pub max_requests: Option<u64>,
     /// Stop after this many failed requests
@@ -193,7 +193,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub target: TargetArgs,
     /// Open loop: arrivals per second (12/s, 600/m), whatever the server does
-    #[arg(long, value_name = "RATE", help_heading = "Load", conflicts_with_all = ["concurrency", "saturate"])]
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true, help_heading = "Load", conflicts_with_all = ["concurrency", "saturate"])]
     pub rate: Option<String>,
     /// Closed loop: this many in flight, each end starts the next
     #[arg(long, value_name = "N", help_heading = "Load", conflicts_with = "saturate")]
@@ -204,7 +204,7 @@ pub struct RunArgs {
     /// How long arrivals fall [default: 60s; a trace: its length]
     #[arg(long = "for", value_name = "TIME", help_heading = "Load")]
     pub duration: Option<String>,
-    /// Arrival process: poisson | constant | gamma:CV | weibull:CV | onoff:ON,OFF,RATIO | ramp:TO | …
+    /// Arrival process: poisson | constant | gamma:CV | weibull:CV | onoff:ON,OFF[,FLOOR] | ramp:FROM,TO | step:A,B,… | spike:HEIGHT | diurnal:RATIO
     #[arg(long, value_name = "PROCESS", help_heading = "Load")]
     pub arrivals: Option<String>,
     /// What the requests are.

@@ -1,7 +1,8 @@
 //! The binary `plimsoll`: flags, files, wiring and exit codes. Arithmetic lives elsewhere.
 //!
 //! Reading order: [`flags`] (what can be typed), [`resolve`] (flags + file → scenario), [`measure`] (one measurement from
-//! the first look at the target to the closed run folder), [`commands`] (one file each), [`screen`] and [`out`] (what is
+//! the first
+//! look at the target to the closed run folder), [`recover`] (what a cut-off run lost), [`commands`] (one file each), [`screen`] and [`out`] (what is
 //! seen), [`exit`].
 
 mod commands;
@@ -9,6 +10,7 @@ mod exit;
 mod flags;
 mod measure;
 mod out;
+mod recover;
 mod resolve;
 mod screen;
 
@@ -59,6 +61,8 @@ fn refuse(error: &clap::Error) -> ExitCode {
         }
         _ => {
             let text = error.to_string();
+            let values = text.lines().map(str::trim).find(|line| line.starts_with("[possible values"));
+            let values = values.map(|values| format!(" {values}")).unwrap_or_default();
             let mut lines =
                 text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("For more"));
             let first = lines.next().unwrap_or("wrong usage").trim_start_matches("error: ").to_string();
@@ -72,7 +76,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
                 None
             };
             let missing = missing.map(|name| format!(" {name}")).unwrap_or_default();
-            out::note(&format!("plimsoll: {first}{missing}{tip}"));
+            out::note(&format!("plimsoll: {first}{missing}{values}{tip}"));
             Exit::Usage.into()
         }
     }

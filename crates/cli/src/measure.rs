@@ -54,8 +54,8 @@ pub struct Begin<'a> {
     pub kind: &'static str,
     /// The resolved scenario.
     pub scenario: Scenario,
-    /// The search, for a sweep.
-    pub sweep: Option<SweepSpec>,
+    /// The search, for a sweep, and the arrival process of each kind of traffic.
+    pub sweep: Option<(SweepSpec, Vec<(String, ArrivalSpec)>)>,
     /// How the client is run.
     pub client: &'a ClientArgs,
     /// Where it stops by itself.
@@ -82,6 +82,18 @@ pub struct Measure {
     levels: u32,
     attempts: Vec<Attempt>,
     samples: Vec<Sample>,
+    /// Why the run can't be kept whole, once that is so: nothing new is begun from then on.
+    unkept: Option<String>,
+}
+
+/// A measurement that has ended.
+pub struct Closed {
+    /// The manifest as written.
+    pub manifest: Manifest,
+    /// The run folder.
+    pub dir: PathBuf,
+    /// Why the folder does not hold all of it, if it does not.
+    pub unkept: Option<String>,
 }
 
 impl Measure {
@@ -132,6 +144,7 @@ impl Measure {
             levels: 0,
             attempts: Vec::new(),
             samples: Vec::new(),
+            unkept: None,
         })
     }
 
@@ -145,15 +158,19 @@ impl Measure {
         self.writer.dir().to_path_buf()
     }
 
-    /// Has the person asked to stop?
+    /// Is nothing new to be begun: has the person asked to stop, or is there nowhere to keep it?
     pub fn stopped(&self) -> bool {
-        self.control.stops() > 0
+        self.control.stops() > 0 || self.unkept.is_some()
     }
 
     /// Runs one level to its end and keeps its rows. `title` says what the screen shows.
     pub fn level(&mut self, step: &Step, title: &str) -> Result<(Level, Vec<Attempt>, Vec<Sample>), Stop> {
         let plan = self.plan(step)?;
-        let rows = Arc::new(Rows { store: self.writer.sink(), memory: Memory::default() });
+        let rows = Arc::new(Rows {
+            store: self.writer.sink(),
+            memory: Memory::default(),
+            control: Arc::clone(&self.control),
+        });
         let sink: Arc<dyn Sink> = rows.clone();
         let view = live::View { live: self.client.live(), clock: self.clock, plan: &plan, title };
         let control = Arc::clone(&self.control);
@@ -163,13 +180,9 @@ impl Measure {
         let level = live::watch(&mut self.screen, &view, || client.run_level(&plan, &sink, &control));
         let level = level.map_err(|e: ClientError| Stop::invalid(e.to_string()))?;
         self.levels += 1;
-        self.writer.level(&level).map_err(kept)?;
-        let health = self.writer.health();
-        if let Some(error) = health.error {
-            return Err(Stop::invalid(format!(
-                "the run can't be kept: {error}; what was written until then is readable"
-            )));
-        }
+        // What was measured is judged and shown even where it can't be kept: the rows are still in memory.
+        let kept = self.writer.level(&level).map_err(|e| e.to_string());
+        self.unkept = kept.err().or(self.writer.health().error).or(self.unkept.take());
         Ok((level, rows.memory.take_attempts(), rows.memory.take_samples()))
     }
 
@@ -186,17 +199,22 @@ impl Measure {
     }
 
     /// Writes the findings and closes the run folder.
-    pub fn finish(mut self, findings: &Findings) -> Result<(Manifest, PathBuf), Stop> {
+    pub fn finish(mut self, findings: &Findings) -> Closed {
         self.screen.clear();
         let dir = self.folder();
         let mut manifest = self.writer.manifest();
         manifest.findings = serde_json::to_value(findings).ok();
         manifest.progress = progress(&manifest);
-        self.writer.finish(manifest.clone()).map_err(kept)?;
-        Ok((manifest, dir))
+        let closed = self.writer.finish(manifest.clone()).map_err(|e| e.to_string());
+        let unkept = closed.err().or(self.unkept);
+        if let Some(why) = &unkept {
+            manifest.progress = RunState::Partial { why: why.clone() };
+        }
+        Closed { manifest, dir, unkept }
     }
 
     fn plan(&self, step: &Step) -> Result<LevelPlan, Stop> {
+        let mut load = step.load;
         let wrong = |e: plimsoll_workload::SpecError| Stop::usage(e.to_string());
         let mut scenario = self.scenario.clone();
         if let Some(arrivals) = &step.arrivals {
@@ -210,6 +228,11 @@ impl Measure {
                 if let Some(most) = step.max_requests {
                     schedule.arrivals.truncate(usize::try_from(most).unwrap_or(usize::MAX));
                 }
+                if matches!(scenario.arrivals, ArrivalSpec::Trace { .. }) {
+                    // A stretch of a trace has the rate it has there, not the trace's mean.
+                    let rate_per_s = schedule.arrivals.len() as f64 / step.window.as_secs_f64().max(1e-9);
+                    load = Load::Open { rate_per_s };
+                }
                 Traffic::Open(Arc::new(schedule))
             }
             Load::Closed { concurrency } | Load::Saturating { concurrency } => {
@@ -220,7 +243,7 @@ impl Measure {
             id,
             traffic: step.traffic.clone(),
             purpose: step.purpose.clone(),
-            load: step.load,
+            load,
             requests,
             window: step.window,
             client: scenario.client.clone(),
@@ -253,6 +276,7 @@ fn cut_off(plan: &LevelPlan, start: At) -> Level {
 struct Rows {
     store: plimsoll_store::Sink,
     memory: Memory,
+    control: Arc<Control>,
 }
 
 impl Sink for Rows {
@@ -264,6 +288,26 @@ impl Sink for Rows {
     fn sample(&self, sample: Sample) {
         self.store.sample(&sample);
         self.memory.sample(sample);
+        // Looked at ten times a second: a load whose records have nowhere to go is only a burden on the target.
+        if self.store.health().error.is_some() && self.control.stops() == 0 {
+            self.control.stop();
+        }
+    }
+}
+
+impl Closed {
+    /// The exit code of the whole: kept, stopped, trusted.
+    pub fn exit(&self, findings: &Findings, stopped: bool) -> Exit {
+        match &self.unkept {
+            Some(why) => {
+                crate::out::note(&format!(
+                    "plimsoll: the run can't be kept whole: {why}; what was written is readable"
+                ));
+                Exit::Invalid
+            }
+            None if stopped => Exit::Interrupted,
+            None => verdict(findings),
+        }
     }
 }
 
@@ -294,10 +338,12 @@ pub fn line_spec(manifest: &Manifest) -> LineSpec {
 }
 
 /// The scenario as the manifest keeps it: with the search beside it, where there is one.
-fn whole_scenario(scenario: &Scenario, sweep: Option<&SweepSpec>) -> Value {
+fn whole_scenario(scenario: &Scenario, sweep: Option<&(SweepSpec, Vec<(String, ArrivalSpec)>)>) -> Value {
     let mut value = serde_json::to_value(scenario).unwrap_or_default();
-    if let (Some(sweep), Some(object)) = (sweep, value.as_object_mut()) {
+    if let (Some((sweep, traffic)), Some(object)) = (sweep, value.as_object_mut()) {
         object.insert("sweep".into(), serde_json::to_value(sweep).unwrap_or_default());
+        let kinds: BTreeMap<_, _> = traffic.iter().cloned().collect();
+        object.insert("traffic".into(), serde_json::to_value(kinds).unwrap_or_default());
     }
     value
 }

@@ -8,7 +8,8 @@
 use std::path::Path;
 
 use plimsoll_analysis::findings::BudgetSpec;
-use plimsoll_workload::{Scenario, SpecError};
+use plimsoll_model::Protocol;
+use plimsoll_workload::{Scenario, Size, SpecError};
 use serde_json::{Map, Value, json};
 
 use crate::exit::Stop;
@@ -88,6 +89,12 @@ impl Draft {
                 std::fs::read_to_string(path).map_err(|e| Stop::usage(format!("{}: {e}", path.display())))?;
             self.set("target.body_template", text.into());
         }
+        if args.protocol.as_deref() == Some("http")
+            && args.body.is_none()
+            && !self.has("target.body_template")
+        {
+            return Err(Stop::usage("--protocol http: name the request's body with --body FILE"));
+        }
         for header in &args.headers {
             let (name, value) = header
                 .split_once(':')
@@ -111,6 +118,10 @@ impl Draft {
         if let Some(trace) = &args.trace {
             self.set("arrivals", json!({"process": "trace", "file": trace.display().to_string()}));
             self.set_some("arrivals.speed", args.speed);
+            if args.isl.is_some() || args.osl.is_some() {
+                // Lengths that are named are meant: the trace gives the times, the laws the lengths.
+                self.set("arrivals.sizes", "drawn".into());
+            }
         }
         self.set_some("prompts.file", args.prompts.as_ref().map(|path| path.display().to_string()));
         if let Some(text) = &args.prefix {
@@ -142,7 +153,11 @@ impl Draft {
                     })?;
                     json!({"policy": "pool", "limit": limit})
                 }
-                _ => json!({"policy": policy}),
+                None if policy == "prewarmed" || policy == "fresh" => json!({"policy": policy}),
+                _ => {
+                    let want = "prewarmed, fresh or pool:N with a whole number";
+                    return Err(Stop::usage(format!("--connections {policy}: write {want}")));
+                }
             };
             self.set("client.connections", value);
         }
@@ -162,7 +177,7 @@ impl Draft {
         Ok(())
     }
 
-    /// The load and the arrival process of `plimsoll run`.
+    /// The load and the arrival process of `plimsoll run`. Comes last, so that it sees what `--set` and the file say.
     pub fn load(&mut self, args: &RunArgs) -> Resolved<()> {
         if let Some(text) = &args.arrivals {
             if args.workload.trace.is_some() {
@@ -172,28 +187,25 @@ impl Draft {
             }
             self.set("arrivals", arrivals(text)?);
         }
-        let keyed = |mode: &str| self.0.pointer("/load/mode").and_then(Value::as_str) == Some(mode);
         if args.saturate {
             self.set("load", json!({"mode": "saturating"}));
         } else if let Some(concurrency) = args.concurrency {
             self.set("load", json!({"mode": "closed", "concurrency": concurrency}));
-        } else if args.rate.is_some() && !keyed("open") {
+        } else if args.rate.is_some() && self.mode() != "open" {
             self.set("load", json!({"mode": "open"}));
         }
         self.set_some("load.rate", args.rate.clone());
         self.set_some("load.window", args.duration.clone());
-        if self.0.pointer("/load").is_some_and(|load| load.is_object())
-            && self.0.pointer("/load/mode").is_none()
-        {
+        if self.has("load") && !self.has("load.mode") {
             self.set("load.mode", "open".into());
         }
-        let asked = self.0.pointer("/load/rate").is_some() || !matches!(self.mode(), "open");
-        if !asked && self.0.pointer("/arrivals/process").and_then(Value::as_str) != Some("trace") {
-            return Err(Stop::usage(
-                "no load given: --rate 12/s, --concurrency 8, --saturate or --trace FILE",
-            ));
-        }
         Ok(())
+    }
+
+    /// Is something said at this place?
+    pub fn has(&self, path: &str) -> bool {
+        let pointer = format!("/{}", path.replace('.', "/"));
+        self.0.pointer(&pointer).is_some_and(|value| !value.is_null())
     }
 
     fn mode(&self) -> &str {
@@ -206,6 +218,12 @@ impl Draft {
             self.set("nonce", nonce.into());
         }
         let mut scenario = Scenario::from_json(&self.0).map_err(usage)?;
+        // Where nothing is generated, or the template fixes the length itself, no length is asked for.
+        let template = scenario.target.body_template.as_deref();
+        let is_fixed = template.is_some_and(|text| !text.contains("{{max_tokens}}"));
+        if scenario.target.protocol == Protocol::Embeddings || is_fixed {
+            scenario.sizes.output = Size::Fixed(0);
+        }
         scenario.attach(|name| std::fs::read(name).map_err(|e| e.to_string())).map_err(usage)?;
         Ok(scenario)
     }

@@ -15,6 +15,8 @@ mod kill;
 mod parity;
 #[path = "all/real_server.rs"]
 mod real_server;
+#[path = "all/repeat.rs"]
+mod repeat;
 #[path = "all/secrets.rs"]
 mod secrets;
 #[path = "all/tidy.rs"]

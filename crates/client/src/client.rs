@@ -386,8 +386,9 @@ impl<'a> Watch<'a> {
         let begun = self.client.live.totals().requests - self.begun_before;
         let health = self.health(&all);
         Ok(Watched {
-            stop: self.stop.min(drained.max(self.start)),
-            drained,
+            // An open loop whose last answer came early had no arrivals due until its window's end: that time counts.
+            stop: self.stop,
+            drained: drained.max(self.stop),
             ended_by: self.ended_by,
             arrivals: self.plan.arrivals().unwrap_or(begun),
             health,

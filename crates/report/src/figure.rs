@@ -1,10 +1,10 @@
 //! How numbers look: three significant digits, a unit, and never more precision than is known.
 //!
 //! Every number that a person reads passes through here, in the terminal and in the page, so that the same figure
-//! never appears in two spellings. Durations are shown in ms up to ten seconds, because that is the unit in which
-//! latency is talked about, and in seconds from there on.
+//! never appears in two spellings. Durations are shown in ms up to a second, because that is the unit in which
+//! latency is talked about (tables keep it throughout), and lengths of time in seconds from one second on.
 
-/// A number with three significant digits and thousands separated by thin apostrophes-free spaces: `1 250`, `0.0312`.
+/// A number with three significant digits and thousands set apart by thin spaces: `1 250`, `0.0312`.
 pub fn number(value: f64) -> String {
     if value.is_nan() {
         return "–".into();
@@ -43,7 +43,7 @@ pub fn duration_ns(ns: f64) -> String {
         "0 ms".into()
     } else if magnitude < 100_000.0 {
         format!("{} µs", number(ns / 1e3))
-    } else if magnitude < 10e9 {
+    } else if magnitude < 1e9 {
         format!("{} ms", number(ns / 1e6))
     } else if magnitude < 120e9 {
         format!("{} s", number(ns / 1e9))
@@ -144,7 +144,7 @@ mod tests {
             (85_000.0, "85.0 µs"),
             (850_000.0, "0.85 ms"),
             (12_340_000.0, "12.3 ms"),
-            (3_900_000_000.0, "3900 ms"),
+            (3_900_000_000.0, "3.90 s"),
             (61e9, "61.0 s"),
             (200e9, "3 min 20 s"),
             (7200e9, "2 h 0 min"),

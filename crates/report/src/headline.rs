@@ -11,18 +11,31 @@ use crate::{figure, text, words};
 /// The sentences.
 pub fn headline(findings: &Findings) -> Vec<String> {
     let several = findings.lines.len() > 1;
-    let mut said: Vec<String> = findings.lines.iter().flat_map(|lines| of_lines(lines, several)).collect();
-    if findings.lines.is_empty() {
+    let mut said: Vec<String> = Vec::new();
+    for lines in &findings.lines {
+        let curve = findings.curves.iter().find(|curve| curve.traffic == lines.traffic);
+        let percentile = curve.map_or(0.99, |curve| curve.percentile);
+        said.extend(of_lines(lines, several, percentile));
+    }
+    if let Some(best) = words::saturated(findings) {
+        said.push(of_saturation(&best.summary));
+    } else if findings.lines.is_empty() {
         said.extend(findings.levels.iter().map(|level| of_level(&level.summary)));
     }
     said.push(of_trust(&findings.validity));
     said
 }
 
-fn of_lines(lines: &Lines, several: bool) -> Vec<String> {
+fn of_lines(lines: &Lines, several: bool, percentile: f64) -> Vec<String> {
     let kind = if several { format!("{} traffic: ", lines.traffic) } else { String::new() };
+    // Where the time could not support a p99, the onset is another figure and must say so.
+    let read = match (percentile - 0.99).abs() < 1e-9 {
+        true => String::new(),
+        false => format!(" (read from p{})", text::percentile(percentile)),
+    };
+    let starts = format!("Requests start to queue{read} at");
     let mut said = vec![
-        sentence("Requests start to queue at", "Where requests start to queue", &lines.onset),
+        sentence(&starts, "Where requests start to queue", &lines.onset),
         sentence("The endpoint keeps up to", "How far the endpoint keeps up", &lines.stability),
     ];
     if let (Some(line), Some(budget)) = (&lines.budget, &lines.budget_spec) {
@@ -59,9 +72,17 @@ fn of_hold(hold: &Hold) -> String {
     format!("{rate} requests/s {verdict} for {time}: {}", words::sentence(&hold.why))
 }
 
+fn of_saturation(best: &LevelSummary) -> String {
+    let Load::Saturating { concurrency } = best.load else { return String::new() };
+    let done = best.rates.achieved_per_s.value().map_or_else(|| "–".into(), figure::number);
+    format!(
+        "Throughput stops growing at {done} requests/s, reached with {concurrency} in flight (closed loop)."
+    )
+}
+
 fn of_level(level: &LevelSummary) -> String {
     let load = match level.load {
-        Load::Open { rate_per_s } => format!("{} requests/s", figure::number(rate_per_s)),
+        Load::Open { .. } => format!("{} requests/s", figure::number(level.rates.offered_per_s)),
         Load::Closed { concurrency } => format!("{concurrency} in flight (closed loop)"),
         Load::Saturating { concurrency } => format!("{concurrency} in flight (saturating)"),
     };
@@ -70,6 +91,14 @@ fn of_level(level: &LevelSummary) -> String {
     let latency = shown.map_or_else(
         || format!("too few requests for any percentile of {}", leading.metric),
         |(p, e)| {
+            if e.value.is_infinite() {
+                let share = figure::percent(1.0 - p);
+                return format!(
+                    "{} p{} is infinite: {share} or more failed",
+                    leading.metric,
+                    text::percentile(p)
+                );
+            }
             let interval = format!("{} to {}", words::ms(e.lower), words::ms(e.upper));
             format!("{} p{} is {} ms ({interval})", leading.metric, text::percentile(p), words::ms(e.value))
         },
@@ -79,8 +108,13 @@ fn of_level(level: &LevelSummary) -> String {
         (Load::Open { .. }, Kept::Unstable) => "; the endpoint does not keep up",
         _ => "",
     };
-    let (failed, requests) = (figure::count(level.counts.failed), figure::count(level.counts.requests));
-    format!("At {load}: {latency}; {failed} of {requests} requests failed{kept}.")
+    let failed = figure::count(level.counts.failed.saturating_sub(level.counts.cancelled));
+    let requests = figure::count(level.counts.requests);
+    let left = match level.counts.cancelled {
+        0 => String::new(),
+        n => format!(", {} were left half-way as asked", figure::count(n)),
+    };
+    format!("At {load}: {latency}; {failed} of {requests} requests failed{left}{kept}.")
 }
 
 fn of_trust(validity: &Validity) -> String {

@@ -48,8 +48,12 @@ fn title(manifest: &Manifest) -> String {
     format!("Plimsoll {} of {}{model}", manifest.kind, manifest.target.url)
 }
 
-/// The levels shown in detail: all of a plain run, the level at the onset (and the held one) of a sweep.
+/// The levels shown in detail: all of a plain run, the best of a saturating one, the level at the onset (and the held
+/// one) of a sweep.
 pub fn detailed(findings: &Findings) -> Vec<&LevelFinding> {
+    if let Some(best) = words::saturated(findings) {
+        return vec![best];
+    }
     if findings.lines.is_empty() {
         return findings.levels.iter().collect();
     }
@@ -240,10 +244,11 @@ impl Page {
     }
 
     fn percentiles(&mut self, summary: &LevelSummary) {
-        let mut table = Table::new(&["<ms", "n", "<p50", "<p90", "<p95", "<p99 [95 %]", "<p99.9", "max"]);
+        let mut table = Table::new(&["<ms [95 %]", "n", "<p50", "<p90", "<p95", "<p99", "<p99.9", "max"]);
         let mut refused: Vec<String> = Vec::new();
         for set in summary.latency.all() {
             table.row(percentile_row(set));
+            table.row(interval_row(set));
             for (p, reading) in set.rows() {
                 if let Reading::Refused { why, .. } = reading {
                     refused.push(format!("{} p{}: {why}", set.metric, percentile(p)));
@@ -284,10 +289,10 @@ impl Page {
             self.wrapped(
                 2,
                 &format!(
-                    "{} · {} {levels}: {} {} {}",
+                    "{} · {} {levels}: {}. {} {}",
                     words::trust(worst.verdict),
                     worst.check.replace('_', " "),
-                    words::sentence(&worst.figure),
+                    worst.figure.trim_end_matches('.'),
                     words::sentence(&worst.means),
                     words::sentence(&worst.advice)
                 ),
@@ -307,17 +312,20 @@ pub fn percentile(p: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_string()
 }
 
-/// The cells of one metric: name, n, the percentiles (p99 with its interval), max.
+/// The cells of one metric: name, n, the percentiles, max.
 fn percentile_row(set: &Percentiles) -> Vec<String> {
     let mut cells = vec![set.metric.clone(), figure::count(set.n)];
-    for (p, reading) in set.rows() {
-        cells.push(if (p - 0.99).abs() < 1e-9 {
-            words::latency(reading)
-        } else {
-            words::latency_cell(reading).0
-        });
-    }
+    cells.extend(set.rows().into_iter().map(|(_, reading)| words::latency_cell(reading).0));
     cells.push(set.max_s.map(words::ms).unwrap_or_default());
+    cells
+}
+
+/// The intervals below them.
+fn interval_row(set: &Percentiles) -> Vec<String> {
+    let mut cells = vec![String::new(), String::new()];
+    cells.extend(
+        set.rows().into_iter().map(|(_, reading)| words::latency_cell(reading).1.unwrap_or_default()),
+    );
     cells
 }
 

@@ -1,8 +1,8 @@
 //! Sentences and cells that the terminal and the page share, so that both say the same thing in the same words.
 
 use plimsoll_analysis::findings::{
-    Estimate, Held, Kept, LengthFigures, Lengths, LevelSummary, Line, Lines, LoadWords, Reading, Reason,
-    Trust,
+    Estimate, Findings, Held, Kept, LengthFigures, Lengths, LevelFinding, LevelSummary, Line, Lines,
+    LoadWords, Reading, Reason, Trust,
 };
 use plimsoll_model::Load;
 
@@ -176,7 +176,7 @@ fn level_list(worst: Option<u32>, mut levels: Vec<u32>) -> String {
     match (names.as_slice(), worst) {
         ([], _) => String::new(),
         ([only], _) => format!("on level {only}"),
-        (several, Some(worst)) => format!("on levels {} (here: {worst})", several.join(", ")),
+        (several, Some(worst)) => format!("on levels {} (figures of {worst})", several.join(", ")),
         (several, None) => format!("on levels {}", several.join(", ")),
     }
 }
@@ -188,4 +188,12 @@ pub fn sentence(part: &str) -> String {
         Some(first) => format!("{}{}.", first.to_uppercase(), letters.as_str()),
         None => String::new(),
     }
+}
+
+/// The level of a saturating run at which most was done; `None` for any other run.
+pub fn saturated(findings: &Findings) -> Option<&LevelFinding> {
+    let all = findings.levels.iter();
+    let saturating = all.filter(|level| matches!(level.summary.load, Load::Saturating { .. }));
+    let done = |level: &&LevelFinding| level.summary.rates.achieved_per_s.value().unwrap_or(0.0);
+    saturating.max_by(|a, b| done(a).total_cmp(&done(b)))
 }

@@ -78,6 +78,17 @@ impl Material {
         self.pairs.get(file).map(|v| v.as_slice()).ok_or_else(|| missing(file))
     }
 
+    /// Mean (prompt, output) lengths of a loaded table of pairs.
+    ///
+    /// # Errors
+    /// [`SpecError::File`] where the file is not loaded.
+    pub fn mean_pair(&self, file: &str) -> Result<(f64, f64), SpecError> {
+        let pairs = self.pairs(file)?;
+        let n = pairs.len().max(1) as f64;
+        let sum = |pick: fn(&(u32, u32)) -> u32| pairs.iter().map(|pair| f64::from(pick(pair))).sum::<f64>();
+        Ok((sum(|pair| pair.0) / n, sum(|pair| pair.1) / n))
+    }
+
     pub(crate) fn lengths(&self, file: &str) -> Result<&[u32], SpecError> {
         self.lengths.get(file).map(|v| v.as_slice()).ok_or_else(|| missing(file))
     }

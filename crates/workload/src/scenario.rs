@@ -157,7 +157,7 @@ impl LoadSpec {
 pub struct SizeSpec {
     /// Prompt tokens (of a session: of each turn's new message).
     pub prompt: Size,
-    /// Output tokens.
+    /// Output tokens; 0 = no length is asked for (endpoints that generate nothing, or by a template of their own).
     pub output: Size,
     /// A trace or table from which (prompt, output) pairs are drawn together, in place of the two laws.
     pub pairs: Option<String>,
@@ -356,6 +356,11 @@ impl Scenario {
         }
         if matches!(self.load, LoadSpec::Closed { concurrency: 0, .. }) {
             return Err(SpecError::value("load.concurrency", 0, "a concurrency of at least 1"));
+        }
+        for class in 0..self.class_count() as u16 {
+            if self.sizes_of(class).prompt == Size::Fixed(0) {
+                return Err(SpecError::value("sizes.prompt", 0, "at least 1 token"));
+            }
         }
         self.arrivals.validate().map_err(|e| e.at("arrivals"))?;
         self.prompts.validate().map_err(|e| e.at("prompts"))?;

@@ -30,7 +30,7 @@ const PAUSE_NAMES: [&str; 4] = ["fixed", "exponential", "uniform", "lognormal"];
 /// A law of token counts. A draw is rounded to whole tokens and is at least 1.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Size {
-    /// Always the same.
+    /// Always the same. For outputs, 0 = no length is asked for.
     Fixed(u32),
     /// Every whole number from the first to the second, both included, equally likely.
     Uniform(u32, u32),
@@ -51,7 +51,9 @@ impl Size {
         let bad = || SpecError::value("", text, SIZE_WANT);
         let (name, rest) = split(text);
         match name {
-            None | Some("fixed") => Ok(Size::Fixed(tokens(rest).ok_or_else(bad)?)),
+            None | Some("fixed") => {
+                Ok(Size::Fixed(rest.parse().ok().filter(|n| *n <= MAX_TOKENS).ok_or_else(bad)?))
+            }
             Some("uniform") => {
                 let (low, high) = pair(rest, tokens, tokens).ok_or_else(bad)?;
                 if low <= high { Ok(Size::Uniform(low, high)) } else { Err(bad()) }

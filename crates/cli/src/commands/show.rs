@@ -7,13 +7,13 @@ use std::path::Path;
 
 use plimsoll_analysis::findings::Findings;
 use plimsoll_model::Manifest;
-use plimsoll_store::{Run, StoreError};
+use plimsoll_store::{Origin, Run, StoreError};
 use serde_json::json;
 
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, ShowArgs};
 use crate::measure::{line_spec, verdict};
-use crate::out;
+use crate::{out, recover};
 
 /// Prints a run.
 pub fn run(args: &ShowArgs) -> Result<Exit, Stop> {
@@ -28,13 +28,22 @@ pub fn load(dir: &Path) -> Result<(Manifest, Findings), Stop> {
         StoreError::DiskFull { .. } => Stop::invalid(e.to_string()),
         other => Stop::usage(other.to_string()),
     })?;
-    if let Some(how) = &run.recovered {
+    let Run { mut manifest, mut attempts, samples, origin, recovered, .. } = run;
+    if let Some(how) = &recovered {
         out::note(&format!("{}: {how}", dir.display()));
     }
-    let findings =
-        plimsoll_analysis::analyse(&run.manifest, &run.attempts, &run.samples, &line_spec(&run.manifest));
-    let mut manifest = run.manifest;
+    match recover::unfinished(&manifest, &mut attempts) {
+        0 => {}
+        n => out::note(&format!("{n} requests were in flight when it was cut off: they count as unfinished")),
+    }
+    let findings = plimsoll_analysis::analyse(&manifest, &attempts, &samples, &line_spec(&manifest));
     manifest.findings = serde_json::to_value(&findings).ok();
+    if matches!(origin, Origin::Recovered { converted: true }) {
+        // The next reader of run.json, whoever it is, finds the verdict there.
+        if let Err(e) = plimsoll_store::replace_manifest(dir, &manifest) {
+            out::note(&format!("the findings could not be written into the folder: {e}"));
+        }
+    }
     Ok((manifest, findings))
 }
 

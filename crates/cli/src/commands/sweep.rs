@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 use plimsoll_analysis::findings::{BudgetSpec, Findings};
 use plimsoll_analysis::sweep::{CAPACITIES, Experiment, Next, Preview, PreviewAt, Price as PlanPrice};
 use plimsoll_analysis::{Sweep, SweepSpec};
-use plimsoll_model::{Load, Manifest};
+use plimsoll_model::Load;
 use plimsoll_report::{figure, table::Table, text};
-use plimsoll_workload::{ArrivalSpec, Scenario, parse_span};
+use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, parse_span};
 use serde_json::json;
 
+use super::run::{ceiling_flags, mean_lengths};
 use super::{report, show};
 use crate::exit::{Exit, Stop};
 use crate::flags::{CeilingArgs, ClientArgs, Format, OutputArgs, SearchArgs, SweepArgs};
-use crate::measure::{Begin, Measure, Step, max_rate, random, verdict};
+use crate::measure::{Begin, Closed, Measure, Step, max_rate, random};
 use crate::resolve::{self, Cost, Draft, Price};
 use crate::{out, screen::Screen};
 
@@ -39,8 +40,10 @@ pub fn run(args: &SweepArgs) -> Result<Exit, Stop> {
     draft.target(&args.target)?;
     draft.workload(&args.workload)?;
     draft.client(&args.client)?;
-    let scenario = draft.finish(random())?;
-    let plan = plan(scenario, &args.search, &args.ceilings)?;
+    let mut scenario = draft.finish(random())?;
+    own_arrivals_only(&mut scenario, args)?;
+    let mut plan = plan(scenario, &args.search, &args.ceilings)?;
+    plan.more.extend(ceiling_flags(&args.client, &args.ceilings));
     if args.dry_run {
         let preview = preview(&plan);
         match args.output.format {
@@ -53,23 +56,46 @@ pub fn run(args: &SweepArgs) -> Result<Exit, Stop> {
     finish(done, args.output.format)
 }
 
+/// A sweep makes its own arrivals: what a scenario says of them would be dropped in silence, so it is refused or said.
+fn own_arrivals_only(scenario: &mut Scenario, args: &SweepArgs) -> Result<(), Stop> {
+    if matches!(scenario.arrivals, ArrivalSpec::Trace { .. }) {
+        return Err(Stop::usage(
+            "a sweep varies the rate and makes its own arrivals: take a trace's lengths with --set sizes.pairs=FILE, \
+             or replay it with plimsoll run --trace",
+        ));
+    }
+    if scenario.arrivals != ArrivalSpec::default() {
+        return Err(Stop::usage(
+            "a sweep takes the shape of its arrivals from --traffic: write --traffic NAME=PROCESS, such as evening=gamma:3",
+        ));
+    }
+    if scenario.load != LoadSpec::default() {
+        Screen::new(args.output.quiet).say("the scenario's load is not used: a sweep looks for its own");
+        scenario.load = LoadSpec::default();
+    }
+    Ok(())
+}
+
 /// What a sweep left behind.
 pub struct Done {
-    manifest: Manifest,
+    closed: Closed,
     findings: Findings,
-    folder: PathBuf,
-    page: PathBuf,
+    page: Option<PathBuf>,
     stopped: bool,
 }
 
 /// Prints the result and where everything is.
 pub fn finish(done: Done, format: Format) -> Result<Exit, Stop> {
-    show::print(format, &done.manifest, &done.findings, Some(&done.folder));
+    let Done { closed, findings, page, stopped } = done;
+    show::print(format, &closed.manifest, &findings, Some(&closed.dir));
     if format == Format::Text {
-        out::line(&format!("\nRun     {}\nReport  {}", done.folder.display(), done.page.display()));
-        out::line(&format!("Repeat  {}", done.manifest.reproduce));
+        out::line(&format!("\nRun     {}", closed.dir.display()));
+        if let Some(page) = page {
+            out::line(&format!("Report  {}", page.display()));
+        }
+        out::line(&format!("Repeat  {}", closed.manifest.reproduce));
     }
-    Ok(if done.stopped { Exit::Interrupted } else { verdict(&done.findings) })
+    Ok(closed.exit(&findings, stopped))
 }
 
 /// The search as flags ask for it.
@@ -86,9 +112,6 @@ pub fn plan(scenario: Scenario, search: &SearchArgs, ceilings: &CeilingArgs) -> 
     more.extend(search.hold.iter().map(|hold| ("hold", hold.clone())));
     more.extend(search.slo.iter().map(|slo| ("slo", slo.clone())));
     more.push(("knee-factor", search.knee_factor.to_string()));
-    more.extend(ceilings.max_rate.iter().map(|rate| ("max-rate", rate.clone())));
-    more.extend(ceilings.max_requests.iter().map(|n| ("max-requests", n.to_string())));
-    more.extend(ceilings.max_errors.iter().map(|n| ("max-errors", n.to_string())));
     let spec = SweepSpec {
         traffic: traffic.iter().map(|(name, _)| name.clone()).collect(),
         time: span("time", &search.time)?,
@@ -120,7 +143,7 @@ pub fn measure(
     let mut measure = Measure::begin(Begin {
         kind,
         scenario,
-        sweep: Some(spec),
+        sweep: Some((spec, traffic.clone())),
         client,
         ceilings,
         output,
@@ -148,9 +171,10 @@ pub fn measure(
     }
     let stopped = measure.stopped();
     let findings = sweep.findings();
-    let (manifest, folder) = measure.finish(&findings)?;
-    let page = report::write(&folder, None, &manifest, &findings)?;
-    Ok(Done { manifest, findings, folder, page, stopped })
+    let closed = measure.finish(&findings);
+    let page = report::write(&closed.dir, None, &closed.manifest, &findings);
+    let page = page.map_err(|e| out::note(&format!("plimsoll: no report: {e}"))).ok();
+    Ok(Done { closed, findings, page, stopped })
 }
 
 /// What the live view says of a level: how far the sweep is, and what it does now.
@@ -165,17 +189,12 @@ fn title(sweep: &Sweep, experiment: &Experiment) -> String {
 }
 
 fn preview(plan: &Plan) -> Preview {
-    let mean = |size: &plimsoll_workload::Size| size.mean(&plan.scenario.material).unwrap_or(0.0);
+    let (input_tokens, output_tokens) = mean_lengths(&plan.scenario);
     let (per_million_input, per_million_output) = match plan.cost.as_ref().map(|cost| cost.price) {
         Some(Price::PerMtok { input, output }) => (Some(input), Some(output)),
         _ => (None, None),
     };
-    let price = PlanPrice {
-        input_tokens: mean(&plan.scenario.sizes.prompt),
-        output_tokens: mean(&plan.scenario.sizes.output),
-        per_million_input,
-        per_million_output,
-    };
+    let price = PlanPrice { input_tokens, output_tokens, per_million_input, per_million_output };
     Preview::new(&plan.spec, &price, &CAPACITIES)
 }
 
@@ -221,7 +240,9 @@ fn spell(plan: &Plan, preview: &Preview) -> String {
     if let Some(errors) = plan.spec.max_errors {
         stops.push(format!("{} failed requests", figure::count(errors)));
     }
-    if stops.is_empty() {
+    if stops.is_empty() && plan.reproduce.is_some() {
+        // The demo's own engine needs no ceiling.
+    } else if stops.is_empty() {
         lines.push(
             "no ceiling: it goes to the breaking point (--max-rate, --max-requests, --max-errors set one)"
                 .into(),

@@ -39,6 +39,19 @@ fn a_run_needs_a_load() {
 }
 
 #[test]
+fn a_sweep_does_not_drop_a_trace_in_silence() {
+    refused(&["sweep", URL, "--set", "arrivals={\"process\":\"constant\"}"], &["--traffic"]);
+    refused(&["run", URL, "--concurrency", "2", "--max-rate", "5/s"], &["--max-rate", "closed loop"]);
+}
+
+#[test]
+fn words_that_are_not_allowed_are_answered_with_those_that_are() {
+    refused(&["schema", "nope"], &["nope", "scenario", "manifest"]);
+    refused(&["run", URL, "--rate", "5/s", "--connections", "pol:3"], &["pool:N"]);
+    refused(&["run", URL, "--rate", "5/s", "--set", "load.rat=4/s"], &["rat", "rate"]);
+}
+
+#[test]
 fn a_url_must_be_one_and_hold_no_secret() {
     refused(&["run", "localhost:8000", "--rate", "5/s"], &["http://"]);
     refused(&["run", "http://user:hunter2@host/v1", "--rate", "5/s"], &["--key-env"]);

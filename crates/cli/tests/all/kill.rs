@@ -50,6 +50,9 @@ fn a_run_that_is_killed_is_recovered_and_says_so() {
         assert_eq!(json["progress"]["state"], "partial", "{}", shown.stderr);
         let requests = json["findings"]["levels"][0]["summary"]["counts"]["requests"].as_u64();
         assert!(requests.is_some_and(|n| n > 20), "{json}");
+        // Answers take well over a tenth of a second at 100 requests/s: some were in flight, and they must not vanish.
+        let by = json["findings"]["levels"][0]["summary"]["counts"]["by_outcome"].clone();
+        assert!(by["unfinished"].as_u64().is_some_and(|n| n > 0), "{by}");
         assert!(Path::new(&run).join("requests.parquet").exists());
     }
 }

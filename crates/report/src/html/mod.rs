@@ -303,7 +303,7 @@ fn validity_section(validity: &Validity) -> Markup {
                             td { (worst.check.replace('_', " ")) }
                             td.wrap { (levels) }
                             td.(verdict) { (verdict) }
-                            td.wrap { (words::sentence(&worst.figure)) }
+                            td.wrap { (worst.figure) }
                             td.wrap { (words::sentence(&worst.means)) }
                             td.wrap { (words::sentence(&worst.advice)) }
                         }
