@@ -1,7 +1,7 @@
 //! The accuracy bar: onset and stability limit of queues that the sweep cannot see into, against the formulas.
 //!
-//! `cargo run --release -p plimsoll-analysis --example accuracy -- [SEEDS] [COMPLETIONS] [CURVE]` prints one row per
-//! server and the share within 5 %. Servers and service time come from the seed; the truth is computed after the sweep.
+//! `cargo run --release -p plimsoll-analysis --example accuracy -- [SEEDS] [COMPLETIONS] [CURVE]` (SEEDS: `10` or `41-60`) prints one row per
+//! server and the share within 5 %. COMPLETIONS such as `60s` asks for sweeps of that length over servers of 10 ms. Servers and service time come from the seed; the truth is computed after the sweep.
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]
 
 #[path = "../tests/all/blind.rs"]
@@ -9,23 +9,43 @@ mod blind;
 
 use blind::{Blind, Law, bar, error, found, sweep};
 use plimsoll_analysis::findings::Line;
+use plimsoll_analysis::sweep::SweepSpec;
+use plimsoll_model::Span;
 
 fn main() {
-    let arguments: Vec<u64> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
-    let seeds = arguments.first().copied().unwrap_or(10);
-    let completions = arguments.get(1).copied().unwrap_or(20_000);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let asked = arguments.first().map_or("10", String::as_str);
+    let (first, last) = asked.split_once('-').unwrap_or(("1", asked));
+    let (first, last): (u64, u64) = (first.parse().unwrap_or(1), last.parse().unwrap_or(10));
+    let seeds = last + 1 - first;
+    let completions = arguments.get(1).and_then(|a| a.parse().ok()).unwrap_or(20_000);
+    let short: Option<u64> = arguments.get(1).and_then(|a| a.strip_suffix('s')?.parse().ok());
     let curve = arguments.get(2).is_some();
     println!(
         "law            c  seed  levels  line       truth /s    found /s    error   interval                 covers"
     );
     let (mut within, mut covered, mut total) = ([0u32; 2], [0u32; 2], 0u32);
     for law in [Law::Exponential, Law::Deterministic] {
-        for servers in [4, 8, 16] {
+        let all: &[u32] = if short.is_some() { &[8, 16] } else { &[4, 8, 16] };
+        for &servers in all {
             let mut here = [0u32; 2];
-            for seed in 1..=seeds {
-                let server = Blind::new(law, Some(servers), seed);
-                let (findings, _) = sweep(&server, bar(&server, completions, seed), |_| {});
-                let truth = server.truth(1.5);
+            for seed in first..=last {
+                let (server, spec) = match short {
+                    Some(time_s) => {
+                        let time = Span::from_secs(time_s as i64);
+                        (
+                            Blind::known(law, servers, 10.0, seed),
+                            SweepSpec { time, seed, ..SweepSpec::default() },
+                        )
+                    }
+                    None => {
+                        let server = Blind::new(law, Some(servers), seed);
+                        let spec = bar(&server, completions, seed);
+                        (server, spec)
+                    }
+                };
+                let (findings, _) = sweep(&server, spec, |_| {});
+                let truth = server.truth(findings.curves[0].percentile, 1.5);
                 let lines = &findings.lines[0];
                 total += 1;
                 for (i, (name, line, truth)) in

@@ -19,6 +19,7 @@ mod columns;
 mod course;
 mod flight;
 mod order;
+mod say;
 mod tail;
 mod whole;
 mod window;

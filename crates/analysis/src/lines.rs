@@ -1,7 +1,8 @@
 //! Levels of one kind of traffic → their curve and their three lines.
 //!
 //! **Queueing onset**: the load at which the tail of `ttft` reaches a factor (1.5) of its zero-contention value, from
-//! a monotone fit of ln p99 on load with a bootstrap over batches. Segmented regression and Kneedle lost: where they
+//! a monotone fit of ln p99 on load with a bootstrap over batches whose spread levels share (`tail::fit`,
+//! which says what each level for itself would get wrong). Segmented regression and Kneedle lost: where they
 //! put the knee depends on where the last level happened to be.
 //! **Stability limit**: the bracket [last stable, first unstable] by the in-flight rule, with what an overloaded
 //! target really finished per second as the estimate between.
@@ -16,6 +17,7 @@ use crate::findings::{
     BudgetSpec, Curve, CurvePoint, Estimate, Held, Kept, LadderRung, Lengths, LevelFinding, Line, Lines,
     LoadWords, Reading, Trust,
 };
+use crate::say::{count, number};
 use crate::summary::summarise_own;
 use crate::tail::{Fit, Upper, crossing_rate, fit};
 use crate::validity;
@@ -120,17 +122,20 @@ pub fn read(traffic: &str, levels: &[&Observed], zero: &[&Observed], spec: &Line
     let good: Vec<&Observed> = open.iter().copied().filter(|o| o.counts()).collect();
     let capacity = ladder_capacity(levels);
     let reference = zero_contention(&good, zero, capacity, spec.percentile, spec.seed);
+    let words = Words { good: &good, think_time_s: spec.think_time_s };
+    let stability = stability(&good, &words);
+    let limit = stability.rate().map(|limit| limit.value).or(capacity);
     let mut stream = Stream::new(spec.seed, "onset", 0);
     let fit = reference.as_ref().and_then(|zero| {
         let p = zero.percentile;
         let points: Vec<(f64, &Upper)> =
             good.iter().filter(|o| o.upper.supports(p)).map(|o| (o.rate(), &o.upper)).collect();
-        (points.len() >= LEAST_LEVELS)
-            .then(|| fit(&points, &zero.observed.upper, p, spec.knee_factor, &mut stream, spec.replicates))
+        (points.len() >= LEAST_LEVELS).then(|| {
+            let draws = (&mut stream, spec.replicates);
+            fit(&points, &zero.observed.upper, p, spec.knee_factor, limit, draws)
+        })
     });
-    let words = Words { good: &good, think_time_s: spec.think_time_s };
     let onset = onset(&good, reference.as_ref(), fit.as_ref(), spec, &words);
-    let stability = stability(&good, &words);
     let lines = Lines {
         traffic: traffic.to_owned(),
         onset: under_the_limit(onset, &stability, &words),
@@ -202,16 +207,16 @@ fn zero_contention<'a>(
             continue;
         }
         if let Some(one) = largest.filter(|o| o.upper.supports(p)) {
-            let from = format!("concurrency 1, {} requests", one.upper.len());
+            let from = format!("concurrency 1, {}", count(one.upper.len() as u64, "request"));
             return Some(Zero { observed: one, percentile: p, from });
         }
         if let Some(light) = lightest.filter(|o| o.upper.supports(p))
             && let Some(q) = largest.and_then(|one| agreement(&light.upper, &one.upper, seed))
         {
             let from = format!(
-                "{:.1} requests/s open loop, which agrees with concurrency 1 at the median and p{}",
-                light.rate(),
-                100.0 * q
+                "{} requests/s in open loop, which agrees with concurrency 1 at the median and at p{}",
+                number(light.rate()),
+                number(100.0 * q)
             );
             return Some(Zero { observed: light, percentile: p, from });
         }
@@ -245,17 +250,20 @@ fn onset(
         let most = good.iter().map(|o| o.upper.len()).max().unwrap_or(0);
         return Line::CannotTell {
             why: format!(
-                "no percentile of {} has {:.0} values beyond it both without contention and on {LEAST_LEVELS} levels \
-                 (the largest level has {most} requests); give it more time",
+                "no percentile of {} has {} values beyond it both without contention and on {LEAST_LEVELS} levels \
+                 (the largest level has {}); give it more time",
                 good.first().map_or("ttft", |o| o.metric),
-                crate::tail::BEYOND
+                number(crate::tail::BEYOND),
+                count(most as u64, "request")
             ),
         };
     };
-    let p = 100.0 * zero.percentile;
+    let p = number(100.0 * zero.percentile);
     let how = format!(
         "p{p} of {} reaches {} × its zero-contention value ({})",
-        zero.observed.metric, spec.knee_factor, zero.from
+        zero.observed.metric,
+        number(spec.knee_factor),
+        zero.from
     );
     let interval = fit.crossing.interval;
     let (first, last) = (fit.line.first(), fit.line.last());
@@ -268,11 +276,15 @@ fn onset(
         }
         Crossing::Before => Line::Below {
             rate_per_s: first.map_or(0.0, |point| point.rate_per_s),
-            why: format!("already reached at the lightest level: {how}"),
+            why: format!("at the lightest level already, {how}"),
         },
         Crossing::Beyond => {
             let rate_per_s = last.map_or(0.0, |point| point.rate_per_s);
-            Line::Above { rate_per_s, load: words.at(rate_per_s), why: format!("not reached yet: {how}") }
+            Line::Above {
+                rate_per_s,
+                load: words.at(rate_per_s),
+                why: format!("the heaviest level is still below the load at which {how}"),
+            }
         }
     }
 }
@@ -287,7 +299,7 @@ fn under_the_limit(onset: Line, stability: &Line, words: &Words<'_>) -> Line {
             Line::Found {
                 rate,
                 load: words.at(rate.value),
-                how: format!("{how}; not above the stability limit"),
+                how: format!("{how}; set to the stability limit, which it cannot exceed"),
             }
         }
         (onset, _) => onset,
@@ -368,9 +380,11 @@ fn stability(good: &[&Observed], words: &Words<'_>) -> Line {
         (None, None) => {
             Line::CannotTell { why: "no level was long enough to see whether requests pile up".into() }
         }
-        (Some(rate_per_s), None) => {
-            Line::Above { rate_per_s, load: words.at(rate_per_s), why: "no level was unstable".into() }
-        }
+        (Some(rate_per_s), None) => Line::Above {
+            rate_per_s,
+            load: words.at(rate_per_s),
+            why: "requests did not pile up at any level".into(),
+        },
         (None, Some(rate_per_s)) => {
             Line::Below { rate_per_s, why: "requests pile up at every level that could be judged".into() }
         }
@@ -383,8 +397,14 @@ fn stability(good: &[&Observed], words: &Words<'_>) -> Line {
             let n = good.iter().map(|o| o.upper.len() as u64).sum();
             let rate = Estimate { value, lower, upper: unstable, n, n_eff: good.len() as f64 };
             let how = format!(
-                "stable at {stable:.4} and unstable at {unstable:.4} requests/s by the slope of requests in flight{}",
-                if inside.is_some() { "; between them, what the overloaded target finished" } else { "" }
+                "requests in flight hold steady at {} requests/s and pile up at {} requests/s{}",
+                number(stable),
+                number(unstable),
+                if inside.is_some() {
+                    "; the figure is what the target finished when overloaded"
+                } else {
+                    ""
+                }
             );
             Line::Found { rate, load: words.at(value.min(stable)), how }
         }
@@ -425,7 +445,11 @@ fn budget(good: &[&Observed], words: &Words<'_>) -> Line {
             let value = tightest_crossing(good).unwrap_or_else(|| (pass * fail).sqrt()).clamp(pass, fail);
             let n = good.iter().map(|o| o.upper.len() as u64).sum();
             let rate = Estimate { value, lower: pass, upper: fail, n, n_eff: good.len() as f64 };
-            let how = format!("every ceiling holds at {pass:.4} and one is broken at {fail:.4} requests/s");
+            let how = format!(
+                "every ceiling holds at {} requests/s and at least one is broken at {} requests/s",
+                number(pass),
+                number(fail)
+            );
             Line::Found { rate, load: words.at(value), how }
         }
     }

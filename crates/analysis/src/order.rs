@@ -271,7 +271,11 @@ fn readings(column: &Column<'_>, length_s: f64) -> Percentiles {
     let points: [i64; 5] = std::array::from_fn(|i| found[i]);
     let shown: Vec<Reading> = match batches_for(length_s, longest_s) {
         None => {
-            let why = format!("needs a level of {:.3} s (8 × its p99), has {length_s:.3} s", 8.0 * longest_s);
+            let why = format!(
+                "needs a level of {} s (8 × its p99), has {} s",
+                crate::say::number(8.0 * longest_s),
+                crate::say::number(length_s)
+            );
             vec![Reading::refused(why, n as u64); 5]
         }
         Some(batches) => intervals(column, &points, batches),

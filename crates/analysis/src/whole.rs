@@ -9,6 +9,7 @@ use plimsoll_model::{Attempt, EndedBy, Level, Load, Manifest, Sample};
 
 use crate::findings::{FINDINGS_SCHEMA, Findings, Held, Hold, Kept, Line, Lines, Reading};
 use crate::lines::{self, LineSpec, Observed};
+use crate::say::number;
 use crate::validity::judge_run;
 
 /// Recomputes all findings of a run from its rows.
@@ -103,7 +104,7 @@ fn hold(o: &Observed, line: &str, zero_s: Option<f64>, percentile: f64, factor: 
         _ if rises => (Held::Fail, "latency rose through the hold".to_owned()),
         (_, "budget", Some(Held::Fail)) => (Held::Fail, "the budget was broken".to_owned()),
         (_, "onset", _) if over => {
-            (Held::Fail, format!("the tail stayed over {factor} × its zero-contention value"))
+            (Held::Fail, format!("the tail stayed over {} × its zero-contention value", number(factor)))
         }
         (Kept::Undecided, ..) => (Held::Inconclusive, summary.stability.why.clone()),
         (_, "budget", Some(Held::Inconclusive)) => {

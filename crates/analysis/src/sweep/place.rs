@@ -64,7 +64,7 @@ const BRACKET: f64 = 0.10;
 /// Urgency of an onset that lies outside the levels: over that of a bracket with one end, for it is what is asked.
 const UNSEEN: f64 = 8.0;
 /// Levels within a few per cent of the onset before it counts as found.
-const REPEATED: usize = 4;
+const REPEATED: usize = 5;
 
 impl Board<'_> {
     /// How far the onset is from narrow enough (1 = just so), and where to look next. None where nothing helps.
@@ -84,7 +84,7 @@ impl Board<'_> {
                 let near = self.loads.iter().filter(|load| (**load / value - 1.0).abs() < 0.035).count();
                 // At the line itself and to both sides of it in turn: the crossing needs all three.
                 let offset = [0.0, -0.025, 0.02][near % 3];
-                // One lucky level moves a crossing further than its own redraws can know; three do not err alike.
+                // One lucky level moves a crossing further than its own redraws can know; several do not err alike.
                 let least = if near < REPEATED { 1.5 } else { 0.0 };
                 self.wish(width.min(10.0).max(least), value * (1.0 + offset))
             }

@@ -5,7 +5,7 @@ use crate::blind::{Blind, Law, bar, error, sweep};
 fn check(law: Law, servers: u32, seed: u64) {
     let server = Blind::new(law, Some(servers), seed);
     let (findings, why) = sweep(&server, bar(&server, 8_000, seed), |_| {});
-    let truth = server.truth(1.5);
+    let truth = server.truth(0.99, 1.5);
     let lines = &findings.lines[0];
     let (onset, limit) = (error(&lines.onset, truth.onset), error(&lines.stability, truth.stability));
     // Wider than the bar of 5 % at 20 000 completions: levels here are less than half as long.

@@ -45,12 +45,18 @@ impl Blind {
         Blind { law, servers: servers.unwrap_or(drawn), mean_ms, seed }
     }
 
-    /// Opens the envelope.
-    pub fn truth(&self, factor: f64) -> Truth {
+    /// One without a secret: this mean service time.
+    #[allow(dead_code, reason = "the accuracy example asks for it, the tests do not")]
+    pub fn known(law: Law, servers: u32, mean_ms: f64, seed: u64) -> Blind {
+        Blind { law, servers, mean_ms, seed }
+    }
+
+    /// Opens the envelope: for an onset read from the p-quantile.
+    pub fn truth(&self, p: f64, factor: f64) -> Truth {
         let full = f64::from(self.servers) / (self.mean_ms / 1e3);
         let load = match self.law {
-            Law::Exponential => Mmc::onset(self.servers, 0.99, factor),
-            Law::Deterministic => Mdc::onset(self.servers, 0.99, factor),
+            Law::Exponential => Mmc::onset(self.servers, p, factor),
+            Law::Deterministic => Mdc::onset(self.servers, p, factor),
         };
         Truth { onset: load * full, stability: full }
     }

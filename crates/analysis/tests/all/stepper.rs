@@ -27,7 +27,7 @@ fn keeps_to_its_time() {
     // A drain of the last level may come on top.
     assert!(spent <= 1.05 * spec.time.as_secs_f64(), "{spent} of {}", spec.time.as_secs_f64());
     let lines = &findings.lines[0];
-    let truth = server.truth(1.5);
+    let truth = server.truth(0.99, 1.5);
     let onset = lines.onset.rate().expect("found").value;
     assert!((onset / truth.onset - 1.0).abs() < 0.1, "{onset} {truth:?} {why}");
     let hold = lines.hold.as_ref().expect("held");
@@ -45,7 +45,7 @@ fn is_the_same_twice() {
 #[test]
 fn stays_under_its_ceilings() {
     let server = server();
-    let truth = server.truth(1.5);
+    let truth = server.truth(0.99, 1.5);
     let ceiling = 0.5 * truth.stability;
     let spec = SweepSpec { max_rate: Some(ceiling), budget: None, ..short(&server, 3_000.0) };
     let (findings, _) = sweep(&server, spec, |_| {});

@@ -1,0 +1,53 @@
+//! Figures inside sentences: four significant digits at most, shares in per cent, lengths of time in milliseconds.
+//!
+//! Sentences of findings begin with a small letter and end without a full stop; whoever shows them puts them in place.
+//! Figures as they come from the arithmetic (1281.8667) lost: the digits claim what no interval grants.
+
+/// A number with at most four significant digits: `1282`, `83.5`, `0.01235`.
+pub fn number(x: f64) -> String {
+    if !x.is_finite() {
+        return if x.is_nan() { "unknown" } else { "infinite" }.to_owned();
+    }
+    if x == 0.0 {
+        return "0".to_owned();
+    }
+    let places = (3 - x.abs().log10().floor() as i32).clamp(0, 9) as usize;
+    let digits = format!("{x:.places$}");
+    if places == 0 {
+        return digits;
+    }
+    digits.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A share as per cent with one decimal: `12.3 %`.
+pub fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+/// Seconds as milliseconds: `12.5 ms`.
+pub fn ms(seconds: f64) -> String {
+    format!("{} ms", number(1e3 * seconds))
+}
+
+/// `1 request`, `2 requests`.
+pub fn count(n: u64, one: &str) -> String {
+    format!("{n} {one}{}", if n == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{count, ms, number, percent};
+
+    #[test]
+    fn figures_are_short() {
+        assert_eq!(number(1281.8667), "1282");
+        assert_eq!(number(123_456.7), "123457");
+        assert_eq!(number(83.5), "83.5");
+        assert_eq!(number(0.012_345_6), "0.01235");
+        assert_eq!(number(-2.5), "-2.5");
+        assert_eq!(number(f64::INFINITY), "infinite");
+        assert_eq!(percent(0.1234), "12.3 %");
+        assert_eq!(ms(0.012_5), "12.5 ms");
+        assert_eq!((count(1, "step"), count(2, "step")), ("1 step".into(), "2 steps".into()));
+    }
+}
