@@ -50,6 +50,8 @@ pub struct Columns {
     pub due: Vec<i64>,
     /// When it ended, however it ended; [`INFINITE`] where it was given up while in flight.
     pub end: Vec<i64>,
+    /// When the first attempt was sent: its due time where it failed before that, [`INFINITE`] where nothing left.
+    pub begun: Vec<i64>,
     /// How its last attempt ended.
     pub how: Vec<How>,
     /// What became of it.
@@ -134,6 +136,7 @@ impl Columns {
         while let Some((request, _, _)) = rows.first() {
             let tries = rows.iter().take_while(|row| row.0 == *request).count();
             let (first, last) = (rows[0].2 as usize, rows[tries - 1].2 as usize);
+            columns.begun.push(begun(attempts[first], attempts[last]).0);
             columns.push(attempts[first].due, attempts[last], tries, last);
             rows = &rows[tries..];
         }
@@ -299,6 +302,14 @@ fn output_tokens(last: &Attempt) -> u32 {
         (Some(n), _) => n,
         (None, TokensRule::Unknown) => UNKNOWN,
         (None, _) => last.events.iter().filter(|e| e.kind.is_token()).map(|e| u32::from(e.tokens)).sum(),
+    }
+}
+
+fn begun(first: &Attempt, last: &Attempt) -> At {
+    match (first.sent, last.outcome.how) {
+        (Some(sent), _) => sent,
+        (None, How::NeverSent) => At(INFINITE),
+        (None, _) => first.due,
     }
 }
 

@@ -28,6 +28,11 @@ pub const LOST_LIMIT: f64 = GROWTH_LIMIT;
 
 /// Mean number in flight in each of `parts` equal parts of `[from, to)`.
 pub fn mean_per_part(columns: &Columns, from: At, to: At, parts: usize) -> Vec<f64> {
+    mean_between(&columns.due, &columns.end, (from, to), parts)
+}
+
+/// Mean number of intervals `begins[i]..ends[i]` that hold an instant, in each of `parts` equal parts of `[from, to)`.
+fn mean_between(begins: &[i64], ends: &[i64], (from, to): (At, At), parts: usize) -> Vec<f64> {
     let width = (to - from).0 as f64 / parts as f64;
     if parts == 0 || width <= 0.0 {
         return Vec::new();
@@ -48,8 +53,8 @@ pub fn mean_per_part(columns: &Columns, from: At, to: At, parts: usize) -> Vec<f
         area[part] += by * (part as f64 + 1.0 - x);
         step[part + 1] += by;
     };
-    for (due, end) in columns.due.iter().zip(&columns.end) {
-        mark(*due, 1.0);
+    for (begin, end) in begins.iter().zip(ends) {
+        mark(*begin, 1.0);
         mark(*end, -1.0);
     }
     let mut whole = 0.0;
@@ -96,11 +101,15 @@ pub fn concurrency(
     Concurrency {
         mean,
         max: max_in_flight(columns, from, to),
-        little: little(columns, from, to, samples).or_else(|| little_of_health(columns, health, mean)),
+        little: little(columns, from, to, samples).or_else(|| little_of_health(columns, from, to, health)),
     }
 }
 
 /// Sampled against recorded, interval by batch means over the same parts of the window.
+///
+/// A counter takes a request up somewhere between its due time and the moment its bytes are sent; a late generator pulls
+/// the two apart, and that is lag, judged as such. So the records give two figures, and the counter is held against the
+/// nearer one where it is not between them. It stays a counter of its own: nothing of it comes from the stamps.
 fn little(columns: &Columns, from: At, to: At, samples: &[&Sample]) -> Option<Little> {
     let chosen: Vec<(At, f64)> = samples
         .iter()
@@ -111,7 +120,8 @@ fn little(columns: &Columns, from: At, to: At, samples: &[&Sample]) -> Option<Li
         return None;
     }
     let parts = (chosen.len() / 4).min(20);
-    let recorded = mean_per_part(columns, from, to, parts);
+    let due = mean_per_part(columns, from, to, parts);
+    let sent = mean_between(&columns.begun, &columns.end, (from, to), parts);
     let mut sums = vec![(0.0, 0u32); parts];
     for (at, value) in &chosen {
         let part = ((*at - from).0 as f64 / (to - from).0 as f64 * parts as f64) as usize;
@@ -119,28 +129,34 @@ fn little(columns: &Columns, from: At, to: At, samples: &[&Sample]) -> Option<Li
         *sum += value;
         *count += 1;
     }
-    let pairs: Vec<(f64, f64)> = sums
-        .iter()
-        .zip(&recorded)
-        .filter(|((_, count), _)| *count > 0)
-        .map(|((sum, count), recorded)| (sum / f64::from(*count), *recorded))
-        .collect();
-    let (sampled, recorded): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
-    let closure = series::little_closure(&sampled, &recorded, LEVEL)?;
+    let some: Vec<usize> = (0..parts).filter(|i| sums[*i].1 > 0).collect();
+    let of = |values: &[f64]| some.iter().map(|i| values[*i]).collect::<Vec<f64>>();
+    let sampled: Vec<f64> = some.iter().map(|i| sums[*i].0 / f64::from(sums[*i].1)).collect();
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let (due, sent) = (of(&due), of(&sent));
+    let nearer = if mean(&sampled) < 0.5 * (mean(&due) + mean(&sent)) { &sent } else { &due };
+    let closure = series::little_closure(&sampled, nearer, LEVEL)?;
+    let from_records = between(mean(&sampled), mean(&due), mean(&sent));
     Some(Little {
         sampled_mean: mean(&sampled),
-        from_records: mean(&recorded),
-        disagreement: closure.value,
+        from_records,
+        disagreement: mean(&sampled) / from_records - 1.0,
         tolerance: 0.5 * (closure.interval.upper - closure.interval.lower),
         samples: chosen.len() as u64,
         source: "driver".into(),
     })
 }
 
+/// What the records say that is nearest to a counter: the counter itself where they allow it.
+fn between(sampled: f64, due: f64, sent: f64) -> f64 {
+    sampled.clamp(due.min(sent), due.max(sent))
+}
+
 /// The driver's own mean of its counter over the level, where the samples themselves were not kept.
-fn little_of_health(columns: &Columns, health: &GeneratorHealth, mean: f64) -> Option<Little> {
+fn little_of_health(columns: &Columns, from: At, to: At, health: &GeneratorHealth) -> Option<Little> {
     let sampled = health.in_flight_mean?;
+    let one = |begins: &[i64]| mean_between(begins, &columns.end, (from, to), 1).first().copied();
+    let mean = between(sampled, one(&columns.due)?, one(&columns.begun)?);
     if health.in_flight_samples < 20 || mean <= 0.0 || columns.is_empty() {
         return None;
     }
@@ -170,11 +186,15 @@ pub fn stability(columns: &Columns, from: At, to: At, lost: Option<&Estimate>) -
     };
     if n < GROWTH_BATCHES * ARRIVALS_PER_BATCH || length_s <= 0.0 {
         let needed = GROWTH_BATCHES * ARRIVALS_PER_BATCH;
-        return verdict(Kept::Undecided, None, format!("needs {needed} arrivals, has {n}"));
+        return verdict(
+            Kept::Undecided,
+            None,
+            format!("too short to see whether requests pile up: it needs {needed} arrivals and has {n}"),
+        );
     }
     let means = mean_per_part(columns, from, to, GROWTH_BATCHES);
     let Some(slope) = series::slope_of_batches(&means, LEVEL) else {
-        return verdict(Kept::Undecided, None, "too short to see a slope".into());
+        return verdict(Kept::Undecided, None, "too short to see whether requests pile up".into());
     };
     // Per batch → per second → per arrival.
     let per_arrival = GROWTH_BATCHES as f64 / n as f64;
@@ -187,7 +207,7 @@ pub fn stability(columns: &Columns, from: At, to: At, lost: Option<&Estimate>) -
     };
     let percent = |x: f64| 100.0 * x;
     let figure = format!(
-        "in flight grows by {:.1} % of the arrivals ({:.1} to {:.1} %), limit {:.0} %",
+        "requests in flight grow by {:.1} % of the arrivals ({:.1} to {:.1} %); the limit is {:.0} %",
         percent(growth.value),
         percent(growth.lower),
         percent(growth.upper),

@@ -2,7 +2,7 @@
 
 use plimsoll_analysis::findings::{Trust, Validity};
 use plimsoll_analysis::{summarise, validity};
-use plimsoll_model::{At, Attempt, Broken, EndedBy, How, Level, Quantiles};
+use plimsoll_model::{At, Attempt, Broken, EndedBy, How, Level, Quantiles, Span, StampSource};
 
 use crate::records::{MS, answer, broken, failure, level};
 
@@ -51,7 +51,14 @@ fn each_check_finds_its_fault() {
     check("schedule_lag", Trust::Suspect, |l| l.generator.lag = lag(20), good);
     check("schedule_lag", Trust::Invalid, |l| l.generator.lag = lag(80), good);
     check("user_delay", Trust::Suspect, |l| l.generator.user_delay = lag(40), good);
-    check("run_queue", Trust::Suspect, |l| l.generator.run_queue_share_max = Some(0.1), good);
+    check("run_queue", Trust::Suspect, |l| l.generator.run_queue_share_max = Some(0.3), good);
+    check("run_queue", Trust::Invalid, |l| l.generator.run_queue_share_max = Some(0.6), good);
+    let own_stamps = |level: &mut Level, share| {
+        (level.generator.stamps, level.generator.run_queue_share_max) = (StampSource::User, Some(share));
+    };
+    check("run_queue", Trust::Invalid, |l| own_stamps(l, 0.3), good);
+    let kernel = judged(|l| l.generator.run_queue_share_max = Some(0.1), good);
+    assert_eq!(kernel.verdict, Trust::Valid, "the kernel's stamps do not wait for a CPU: {kernel:#?}");
     check("cpu", Trust::Suspect, |l| l.generator.cpu_share_max = Some(0.9), good);
     check("cpu", Trust::Invalid, |l| l.generator.cpu_share_max = Some(0.99), good);
     check("clock", Trust::Suspect, |l| l.generator.clock_steps = 1, good);
@@ -69,6 +76,28 @@ fn each_check_finds_its_fault() {
         |l| (l.generator.in_flight_mean, l.generator.in_flight_samples) = (Some(60.0), 3_000),
         good,
     );
+}
+
+/// A counter that takes requests up as they are sent does not see those that are due and wait in a late generator:
+/// 100/s answered in 300 ms are 30 in flight from due to end, and 25 from sent to end where each is sent 50 ms late.
+#[test]
+fn a_late_generator_loses_no_records() {
+    let late = |i: u64| {
+        let mut attempt = good(i);
+        attempt.sent = Some(attempt.due + Span::from_millis(50));
+        attempt
+    };
+    for counter in [25.0, 27.0, 30.0] {
+        let counted = |l: &mut Level| {
+            (l.generator.in_flight_mean, l.generator.in_flight_samples) = (Some(counter), 3_000);
+        };
+        let validity = judged(counted, late);
+        assert!(validity.passed.iter().any(|p| p.check == "little"), "{counter}: {validity:#?}");
+    }
+    let counted = |l: &mut Level| {
+        (l.generator.in_flight_mean, l.generator.in_flight_samples) = (Some(36.0), 3_000);
+    };
+    check("little", Trust::Suspect, counted, late);
 }
 
 #[test]
