@@ -92,8 +92,7 @@ fn window(scenario: &mut Scenario, is_said: bool) -> Result<Span, Stop> {
         && !is_said
         && let Some(whole) = trace.map_err(|e| Stop::usage(e.to_string()))?
     {
-        // A little more than the last arrival's time, so that it is inside.
-        *window = Span(whole.0 / 1_000_000 * 1_000_000 + 1_000_000);
+        *window = whole;
     }
     Ok(scenario.load.window())
 }

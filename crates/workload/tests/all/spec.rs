@@ -127,11 +127,11 @@ fn spans_rates_and_sizes_as_people_write_them() {
     for text in ["0", "0/s", "-1/s", "nan/s", "inf", "", "/s", "5/", "12/day"] {
         assert!(Rate::parse(text).is_err(), "{text}");
     }
-    for text in ["128", "uniform:1,9", "normal:512,64", "lognormal:512,0.8", "empirical:a,b.txt"] {
+    for text in ["0", "128", "uniform:1,9", "normal:512,64", "lognormal:512,0.8", "empirical:a,b.txt"] {
         assert_eq!(Size::parse(text).unwrap().to_string(), text);
     }
     for text in
-        ["", "0", "-3", "1.5", "uniform:1", "normal:0,1", "lognormal:NaN,1", "lognormal:1,-1", "empirical:"]
+        ["", "-3", "1.5", "uniform:1", "normal:0,1", "lognormal:NaN,1", "lognormal:1,-1", "empirical:"]
     {
         assert!(Size::parse(text).is_err(), "{text}");
     }
