@@ -49,9 +49,14 @@ pub fn judge(
             .at(budget.percentile)
             .cloned()
             .unwrap_or_else(|| Reading::refused("not a percentile that is shown", measured.n));
-        // Where the percentile is shown, the correlation there counts too.
-        let worth = reading.estimate().map_or(f64::INFINITY, |e| e.n_eff);
         let batches = measured.p50.estimate().and(batches_for(length_s, quantile_s(&values)));
+        // The correlation at the percentile itself counts too: where nothing lies over the ceiling the flags there say
+        // nothing of how many requests the level is worth.
+        let at = plimsoll_math::quantile::rank(values.len().max(1), budget.percentile) - 1;
+        let tail = values.clone().get_mut(..).filter(|v| !v.is_empty()).map(|v| *v.select_nth_unstable(at).1);
+        let beyond =
+            |ns: &i64| tail.is_some_and(|tail| if tail == INFINITE { *ns == tail } else { *ns > tail });
+        let worth = share_over(&values, beyond, batches.unwrap_or(8)).n_eff;
         let over = |ns: &i64| *ns > limit;
         rows.push(row(metric, budget.percentile, ceiling_s, reading, &values, over, worth, batches));
     }

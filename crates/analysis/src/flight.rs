@@ -155,6 +155,10 @@ fn between(sampled: f64, due: f64, sent: f64) -> f64 {
 /// The driver's own mean of its counter over the level, where the samples themselves were not kept.
 fn little_of_health(columns: &Columns, from: At, to: At, health: &GeneratorHealth) -> Option<Little> {
     let sampled = health.in_flight_mean?;
+    if columns.due.first().is_none_or(|due| *due < from.0) {
+        // The counter's mean is that of the whole level; once a warm-up is cut they describe different stretches.
+        return None;
+    }
     let one = |begins: &[i64]| mean_between(begins, &columns.end, (from, to), 1).first().copied();
     let mean = between(sampled, one(&columns.due)?, one(&columns.begun)?);
     if health.in_flight_samples < 20 || mean <= 0.0 || columns.is_empty() {

@@ -136,11 +136,12 @@ pub fn read(traffic: &str, levels: &[&Observed], zero: &[&Observed], spec: &Line
         })
     });
     let onset = onset(&good, reference.as_ref(), fit.as_ref(), spec, &words);
+    let budget = spec.budget.as_ref().map(|_| under_the_limit(budget(&good, &words), &stability, &words));
     let lines = Lines {
         traffic: traffic.to_owned(),
         onset: under_the_limit(onset, &stability, &words),
         stability,
-        budget: spec.budget.as_ref().map(|_| budget(&good, &words)),
+        budget,
         budget_spec: spec.budget.clone(),
         mix: mix(&good, levels),
         think_time_s: spec.think_time_s,
@@ -270,6 +271,14 @@ fn onset(
     match fit.crossing.value {
         Crossing::At(rate) => {
             let (lower, upper) = both_sides(rate, interval.lower, interval.upper);
+            if lower <= 0.0 && !upper.is_finite() {
+                return Line::CannotTell {
+                    why: format!(
+                        "the levels put it near {} requests/s and bound it on neither side; give it more time",
+                        number(rate)
+                    ),
+                };
+            }
             let n = good.iter().map(|o| o.upper.len() as u64).sum();
             let rate = Estimate { value: rate, lower, upper, n, n_eff: fit.line.len() as f64 };
             Line::Found { rate, load: words.at(rate.value), how }
@@ -289,8 +298,8 @@ fn onset(
     }
 }
 
-/// What a target cannot finish queues: an onset read above the stability limit was drawn through levels too short for
-/// their queues to have grown. It is set to the limit, with its interval down from there.
+/// What a target cannot finish queues: an onset or a budget line read above the stability limit was drawn through levels
+/// too short for their queues to have grown. It is set to the limit, with its interval down from there.
 fn under_the_limit(onset: Line, stability: &Line, words: &Words<'_>) -> Line {
     match (onset, stability.rate()) {
         (Line::Found { rate, how, .. }, Some(limit)) if rate.value > limit.value => {

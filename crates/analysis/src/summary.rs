@@ -20,6 +20,8 @@
 //!
 //! The window holds the requests *due* behind the warm-up cut, whenever they ended; rates count what ended inside it.
 
+use std::collections::BTreeMap;
+
 use plimsoll_math::series;
 use plimsoll_model::{At, Attempt, How, Level, Sample};
 
@@ -27,8 +29,8 @@ use crate::budget::{self, share_over};
 use crate::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN};
 use crate::course::timeline;
 use crate::findings::{
-    BudgetSpec, Counts, Estimate, FanOut, Histogram, Itl, Latencies, LengthFigures, Lengths, LevelSummary,
-    Percentiles, Rates, Reading, Stability, Tail, Window,
+    BudgetSpec, Counts, ErrorCount, Estimate, FanOut, Histogram, Itl, Latencies, LengthFigures, Lengths,
+    LevelSummary, Percentiles, Rates, Reading, Stability, Tail, Window,
 };
 use crate::order::{LEVEL, percentiles};
 use crate::{flight, window};
@@ -108,9 +110,10 @@ fn stability(level: &Level, columns: &Columns, from: At, lost: &Estimate) -> Sta
     }
 }
 
-/// Turned away or broken off: not carried, though nothing piles up.
+/// Turned away or broken off: not carried, though nothing piles up. A request that the target can't take at any load (a
+/// 4xx) is no load that it dropped.
 fn is_lost(how: How) -> bool {
-    !matches!(how, How::Finished | How::Cancelled | How::Unfinished | How::NeverSent)
+    !matches!(how, How::Finished | How::Cancelled | How::Unfinished | How::NeverSent | How::ClientError)
 }
 
 fn counts(columns: &Columns, from: usize, to: usize, own: &[&Attempt]) -> Counts {
@@ -133,6 +136,7 @@ fn counts(columns: &Columns, from: usize, to: usize, own: &[&Attempt]) -> Counts
         for attempt in own.iter().filter(|a| a.due.0 >= first && a.due.0 <= last) {
             *counts.attempts_by_outcome.entry(attempt.outcome.how).or_default() += 1;
         }
+        counts.errors = errors(own.iter().filter(|a| a.due.0 >= first && a.due.0 <= last));
     }
     counts.failed = counts.requests - counts.finished;
     counts.amplification =
@@ -142,6 +146,27 @@ fn counts(columns: &Columns, from: usize, to: usize, own: &[&Attempt]) -> Counts
     counts.error_rate =
         (!judged.is_empty()).then(|| share_over(&judged, |fate| *fate != Fate::Finished, SHARE_BATCHES));
     counts
+}
+
+/// Most frequent errors that are listed.
+const ERRORS_LISTED: usize = 5;
+/// Characters of an error's text that are compared and shown.
+const ERROR_CHARS: usize = 160;
+
+/// What went wrong, in the server's words, most frequent first.
+fn errors<'a>(attempts: impl Iterator<Item = &'a &'a Attempt>) -> Vec<ErrorCount> {
+    let mut seen: BTreeMap<(How, Option<u16>, String), u64> = BTreeMap::new();
+    for attempt in attempts.filter(|a| !a.outcome.is_finished() && a.outcome.how != How::Cancelled) {
+        let text: String = attempt.answer.error.as_deref().unwrap_or("").chars().take(ERROR_CHARS).collect();
+        *seen.entry((attempt.outcome.how, attempt.answer.status, text)).or_default() += 1;
+    }
+    let mut list: Vec<ErrorCount> = seen
+        .into_iter()
+        .map(|((how, status, text), attempts)| ErrorCount { how, status, text, attempts })
+        .collect();
+    list.sort_by_key(|error| std::cmp::Reverse(error.attempts));
+    list.truncate(ERRORS_LISTED);
+    list
 }
 
 fn latencies(

@@ -217,6 +217,9 @@ impl Page {
             ends.push(format!("{} of them broken ({})", figure::count(*n), broken.name().replace('_', " ")));
         }
         self.wrapped(2, &format!("{} requests: {}", figure::count(counts.requests), ends.join(", ")));
+        for error in &counts.errors {
+            self.wrapped(4, &words::error(error));
+        }
         if counts.attempts > counts.requests {
             self.line(format!(
                 "  {} attempts, {} per request",

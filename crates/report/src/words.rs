@@ -1,8 +1,8 @@
 //! Sentences and cells that the terminal and the page share, so that both say the same thing in the same words.
 
 use plimsoll_analysis::findings::{
-    Estimate, Findings, Held, Kept, LengthFigures, Lengths, LevelFinding, LevelSummary, Line, Lines,
-    LoadWords, Reading, Reason, Trust,
+    ErrorCount, Estimate, Findings, Held, Kept, LengthFigures, Lengths, LevelFinding, LevelSummary, Line,
+    Lines, LoadWords, Reading, Reason, Trust,
 };
 use plimsoll_model::Load;
 
@@ -196,4 +196,11 @@ pub fn saturated(findings: &Findings) -> Option<&LevelFinding> {
     let saturating = all.filter(|level| matches!(level.summary.load, Load::Saturating { .. }));
     let done = |level: &&LevelFinding| level.summary.rates.achieved_per_s.value().unwrap_or(0.0);
     saturating.max_by(|a, b| done(a).total_cmp(&done(b)))
+}
+
+/// An error in one line: `12 × client error (HTTP 404): the model does not exist`.
+pub fn error(error: &ErrorCount) -> String {
+    let status = error.status.map(|status| format!(" (HTTP {status})")).unwrap_or_default();
+    let said = if error.text.is_empty() { String::new() } else { format!(": {}", error.text) };
+    format!("{} × {}{status}{said}", figure::count(error.attempts), error.how.name().replace('_', " "))
 }

@@ -90,6 +90,22 @@ pub struct Counts {
     pub error_rate: Option<Estimate>,
     /// Cancellations that the scenario asked for.
     pub cancelled: u64,
+    /// The most frequent errors, in the server's words.
+    #[serde(default)]
+    pub errors: Vec<ErrorCount>,
+}
+
+/// Attempts that ended badly in the same way.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ErrorCount {
+    /// How they ended.
+    pub how: How,
+    /// HTTP status, where there was one.
+    pub status: Option<u16>,
+    /// What the server or the client said; shortened, free of secrets, empty where nobody said anything.
+    pub text: String,
+    /// How many attempts.
+    pub attempts: u64,
 }
 
 /// Rates over the window (SPEC M7).

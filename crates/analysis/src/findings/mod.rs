@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 pub use budget::{BudgetFinding, BudgetRow, BudgetSpec, Held};
 pub use figure::{Estimate, Percentiles, Reading};
 pub use level::{
-    Bucket, Concurrency, Counts, Drift, FanOut, Histogram, Itl, Kept, Latencies, LengthFigures, Lengths,
-    LevelSummary, Little, Rates, Stability, Tail, Timeline, Window,
+    Bucket, Concurrency, Counts, Drift, ErrorCount, FanOut, Histogram, Itl, Kept, Latencies, LengthFigures,
+    Lengths, LevelSummary, Little, Rates, Stability, Tail, Timeline, Window,
 };
 pub use sweep::{Curve, CurvePoint, FitPoint, Hold, LadderRung, Line, Lines, LoadWords};
 pub use trust::{Passed, Reason, Trust, Validity};

@@ -209,7 +209,11 @@ impl Sweep {
         }
         match self.phase {
             Phase::Probe if finished == 0 => self.finish("nothing finished at concurrency 1"),
+            // A closed loop can't be held to a rate: where one at a time is over the ceiling, or the first rung may be, the
+            // open loop begins, and its lightest level stands in for zero contention.
+            Phase::Probe if self.over_ceiling(1) => self.open_loop(),
             Phase::Probe => self.phase = Phase::Baseline,
+            Phase::Baseline if self.over_ceiling(RUNG_FACTOR) => self.open_loop(),
             Phase::Baseline => self.phase = Phase::Ladder(RUNG_FACTOR),
             Phase::Ladder(concurrency) => self.climb(concurrency),
             Phase::Hold => self.next_kind(),
@@ -244,15 +248,20 @@ impl Sweep {
         self.experiment("ladder", Load::Closed { concurrency }, window.min(most))
     }
 
+    /// May a closed loop of this size go over the highest rate allowed? Throughput grows at most as fast as concurrency.
+    fn over_ceiling(&self, concurrency: u32) -> bool {
+        let fastest =
+            self.last_closed().map(|(before, rate)| rate * f64::from(concurrency) / f64::from(before));
+        self.spec.max_rate.zip(fastest).is_some_and(|(most, fastest)| fastest > most)
+    }
+
     fn climb(&mut self, concurrency: u32) {
         let mut rates = self.closed();
         let Some((_, here)) = rates.pop() else { return self.open_loop() };
         let before = rates.iter().map(|r| r.1).fold(0.0, f64::max);
         let ladder_time = self.search_time().as_secs_f64() * (BASELINE_SHARE + LADDER_SHARE);
         let next = concurrency.saturating_mul(RUNG_FACTOR);
-        // Throughput grows at most as fast as concurrency.
-        let fastest = here * f64::from(next) / f64::from(concurrency);
-        let safe = self.spec.max_rate.is_none_or(|most| fastest <= most);
+        let safe = !self.over_ceiling(next);
         let time_left = self.spent.as_secs_f64() < ladder_time;
         if here < RUNG_GROWTH * before || next > self.spec.max_concurrency || !safe || !time_left {
             return self.open_loop();
@@ -283,7 +292,12 @@ impl Sweep {
 
     /// Starts the open-loop levels of the present kind of traffic.
     fn open_loop(&mut self) {
-        let capacity = self.capacity();
+        // Without a ladder the capacity is unknown: the ceiling is what can be asked for.
+        let climbed = self.observed.iter().any(|o| o.level.purpose == "ladder");
+        let capacity = match self.spec.max_rate {
+            Some(most) if !climbed => most,
+            _ => self.capacity(),
+        };
         if capacity <= 0.0 || capacity.is_nan() {
             return self.finish("nothing finished on the ladder");
         }

@@ -256,6 +256,9 @@ fn errors_table(level: &LevelFinding) -> Markup {
                 } }
             }
         } }
+        @if !counts.errors.is_empty() {
+            ul.small { @for error in &counts.errors { li { (words::error(error)) } } }
+        }
     }
 }
 
