@@ -197,7 +197,8 @@ fn pacer() -> Finding {
     match pacer_lateness(200, Span::from_millis(2)) {
         Ok(q) => finding(
             "pacer",
-            if q.p50_ns <= 200_000 { Severity::Good } else { Severity::Limited },
+            // A late median is the timer's; a late p99 is the machine's, and ends up in the p99 of what is measured.
+            if q.p50_ns <= 200_000 && q.p99_ns <= 2_000_000 { Severity::Good } else { Severity::Limited },
             format!(
                 "{} is late by {} µs at the median, {} µs at p99",
                 timer::SOURCE,
