@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use plimsoll_model::Span;
+use plimsoll_wire::RequestOptions;
 use plimsoll_workload::{Arrival, Schedule};
 
 use crate::level::Shared;
@@ -35,6 +36,7 @@ pub struct Ahead {
     /// Arrivals before this one have been taken; what is ready below it was a turn of a session taken later.
     taken: u64,
     ready: HashMap<u64, Prepared>,
+    options: Option<RequestOptions>,
 }
 
 impl Ahead {
@@ -66,7 +68,7 @@ impl Ahead {
                 && arrival.id % self.workers == self.worker
                 && arrival.id >= self.taken
             {
-                let prepared = shared.prepare(arrival, 0);
+                let prepared = shared.prepare(arrival, 0, &mut self.options);
                 self.ready.insert(arrival.id, prepared);
                 return true;
             }
@@ -79,7 +81,7 @@ impl Ahead {
         self.taken = self.taken.max(arrival.id + 1);
         match self.ready.remove(&arrival.id) {
             Some(prepared) if attempt == 0 => prepared,
-            _ => shared.prepare(arrival, attempt),
+            _ => shared.prepare(arrival, attempt, &mut self.options),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Connection and answer are polled together in this one task: see [`crate::stamp`] for why that is what makes the
 //! stamps belong to the bytes.
 
+use std::cell::Cell;
 use std::error::Error as _;
 use std::future::{Future as _, poll_fn};
 use std::pin::{Pin, pin};
@@ -31,32 +32,29 @@ pub trait Watch {
     fn data(&self, bytes: &[u8]) -> bool;
 }
 
+/// The request until it is sent. It stays where it is instead of in the future: an async function keeps an argument, and
+/// every function that it hands it on to keeps it again.
+pub type Outgoing = Cell<Option<Request<Full<Bytes>>>>;
+
 /// Makes the attempt. Whatever happens has an ending; a connection that can carry another request goes back.
-pub async fn exchange(
-    pool: &Pool,
-    connect: Span,
-    request: Request<Full<Bytes>>,
-    watch: &impl Watch,
-) -> Ending {
+pub async fn exchange(pool: &Pool, connect: Span, request: &Outgoing, watch: &impl Watch) -> Ending {
     let mut held = match pool.take(connect).await {
         Ok(held) => held,
         Err(error) => return not_connected(&error),
     };
-    let mut request = request;
     let mut replaced = false;
     let (response, done) = loop {
         watch.connected(&held);
         match ask(&mut held.link, request, watch).await {
             Asked::Answered(response, done) => break (response, done),
-            Asked::Unwritten(back) if held.kept && !replaced => {
+            Asked::Unwritten if held.kept && !replaced => {
                 replaced = true;
-                request = *back;
                 held = match pool.replace(held, connect).await {
                     Ok(held) => held,
                     Err(error) => return not_connected(&error),
                 };
             }
-            Asked::Unwritten(_) => {
+            Asked::Unwritten => {
                 return Ending::told(How::Reset, By::Server, true, "closed before the request was written");
             }
             Asked::Failed(error) => return no_answer(&error),
@@ -74,15 +72,16 @@ pub async fn exchange(
 enum Asked {
     /// With a head; true when the connection has ended already.
     Answered(Response<Incoming>, bool),
-    /// The connection was closed before a byte of the request was written: here it is back.
-    Unwritten(Box<Request<Full<Bytes>>>),
+    /// The connection was closed before a byte of the request was written, which is back in its place.
+    Unwritten,
     Failed(hyper::Error),
 }
 
-async fn ask(link: &mut Link, request: Request<Full<Bytes>>, watch: &impl Watch) -> Asked {
+async fn ask(link: &mut Link, request: &Outgoing, watch: &impl Watch) -> Asked {
+    let Some(outgoing) = request.take() else { return Asked::Unwritten };
     link.carried += 1;
     let Link { sender, conn, relay, stamps, .. } = link;
-    let mut response = pin!(sender.try_send_request(request));
+    let mut response = pin!(sender.try_send_request(outgoing));
     let (mut done, mut sent) = (false, false);
     let answered = poll_fn(|cx| {
         relay.poll(cx, |cx| {
@@ -101,7 +100,10 @@ async fn ask(link: &mut Link, request: Request<Full<Bytes>>, watch: &impl Watch)
     match answered {
         Ok(response) => Asked::Answered(response, done),
         Err(mut error) => match error.take_message() {
-            Some(request) if stamps.bytes_out() == 0 => Asked::Unwritten(Box::new(request)),
+            Some(back) if stamps.bytes_out() == 0 => {
+                request.set(Some(back));
+                Asked::Unwritten
+            }
             _ => Asked::Failed(error.into_error()),
         },
     }

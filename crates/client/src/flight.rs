@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 use plimsoll_model::{At, Outcome, Span};
 use tokio::task::AbortHandle;
 
-use crate::exchange::Watch;
+use crate::exchange::{Outgoing, Watch};
 use crate::pool::Held;
 use crate::recording::{Ending, Recording};
 use crate::stage::Stage;
@@ -20,7 +20,6 @@ const ERROR_BODY_MAX: u64 = 1 << 20;
 pub type Key = (u64, u16);
 
 /// See the module's head.
-#[derive(Debug)]
 pub struct Flight {
     /// Request and attempt number.
     pub key: Key,
@@ -30,6 +29,8 @@ pub struct Flight {
     pub idle: Option<Span>,
     /// Leaves after so many tokens.
     pub cancel_after_tokens: Option<u64>,
+    /// What is to be sent.
+    pub request: Outgoing,
     /// The row; taken when it is handed over, which happens exactly once.
     pub recording: RefCell<Option<Recording>>,
     /// Stops the task.
@@ -41,6 +42,12 @@ pub struct Flight {
     tokens: Cell<u64>,
 }
 
+impl std::fmt::Debug for Flight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Flight({}, attempt {})", self.key.0, self.key.1)
+    }
+}
+
 impl Flight {
     /// Begun at `begun`.
     pub fn new(key: Key, begun: At, recording: Recording) -> Flight {
@@ -49,6 +56,7 @@ impl Flight {
             begun,
             idle: None,
             cancel_after_tokens: None,
+            request: Outgoing::new(None),
             recording: RefCell::new(Some(recording)),
             abort: RefCell::new(None),
             ready: Cell::new(begun),
@@ -88,7 +96,11 @@ impl Watch for Following {
 
     fn head(&self, response: &Response<Incoming>) {
         if let Some(recording) = &mut *self.flight.recording.borrow_mut() {
-            let unix_s = crate::clock::realtime_ns() / 1_000_000_000;
+            // Only a date in this header is told against the clock.
+            let unix_s = match response.headers().contains_key(http::header::RETRY_AFTER) {
+                true => crate::clock::realtime_ns() / 1_000_000_000,
+                false => 0,
+            };
             recording.head(response.status().as_u16(), response.headers(), unix_s);
         }
         self.read();

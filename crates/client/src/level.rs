@@ -137,21 +137,22 @@ impl Shared {
         format!("{}-{}-{request}-{attempt}", self.run_id, self.id)
     }
 
-    /// Makes the body of an attempt.
-    pub fn prepare(&self, arrival: &Arrival, attempt: u16) -> Prepared {
+    /// Makes the body of an attempt. `own` is the worker's copy of the level's options: what differs between requests is
+    /// set in it, and the rest, which may hold a template, is not copied for each.
+    pub fn prepare(&self, arrival: &Arrival, attempt: u16, own: &mut Option<RequestOptions>) -> Prepared {
         let (payload, blocks) = self.prompts.render(arrival);
-        let model = self.class_models.get(usize::from(arrival.class)).cloned().flatten();
-        let options = RequestOptions {
-            model: model.or_else(|| self.options.model.clone()),
-            max_tokens: (arrival.output_tokens > 0).then_some(arrival.output_tokens),
-            // Only a template can ask for it.
-            id: match self.options.template {
-                Some(_) => self.request_id((arrival.id, attempt)),
-                None => String::new(),
-            },
-            ..self.options.clone()
-        };
-        let encoded = encode(&payload, &options);
+        let options = own.get_or_insert_with(|| self.options.clone());
+        let of_class = self.class_models.get(usize::from(arrival.class)).and_then(Option::as_ref);
+        let model = of_class.or(self.options.model.as_ref());
+        if options.model.as_ref() != model {
+            options.model = model.cloned();
+        }
+        options.max_tokens = (arrival.output_tokens > 0).then_some(arrival.output_tokens);
+        // Only a template can ask for it.
+        if options.template.is_some() {
+            options.id = self.request_id((arrival.id, attempt));
+        }
+        let encoded = encode(&payload, options);
         Prepared { body: Body { content_type: encoded.content_type, bytes: encoded.body }, blocks }
     }
 }

@@ -19,7 +19,7 @@ use tokio::runtime::{Builder, LocalOptions};
 
 use crate::client::options_of;
 use crate::clock::{Clock, realtime_ns};
-use crate::exchange::{Watch, exchange};
+use crate::exchange::{Outgoing, Watch, exchange};
 use crate::pool::{Held, Pool};
 use crate::recording::Ending;
 use crate::secret::Secret;
@@ -288,7 +288,8 @@ impl Probing {
     async fn ask(&mut self, request: http::Request<http_body_util::Full<Bytes>>) -> Result<Got, ProbeError> {
         let from = self.clock.now();
         let seen = Seen::default();
-        let asked = exchange(&self.pool, PATIENCE, request, &seen);
+        let request = Outgoing::new(Some(request));
+        let asked = exchange(&self.pool, PATIENCE, &request, &seen);
         let ending = tokio::time::timeout(PATIENCE.as_duration(), asked).await;
         let got = seen.0.into_inner();
         self.took = self.took.or(Some(self.clock.now() - from));

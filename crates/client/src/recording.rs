@@ -58,7 +58,8 @@ pub struct Progress {
 pub struct Recording {
     attempt: Attempt,
     stamps: Option<Rc<Stamps>>,
-    decoder: Option<Decoder>,
+    /// Boxed: with it inside, a flight is too large for the allocator's quick lists.
+    decoder: Option<Box<Decoder>>,
     /// The read that brought the newest event.
     newest_read: u64,
     protocol: Protocol,
@@ -117,10 +118,10 @@ impl Recording {
         let head = Head::read(status, pairs, now_unix_s);
         self.refusal = plimsoll_wire::head::outcome(status).is_some();
         let asked = (self.attempt.asked_output > 0).then_some(self.attempt.asked_output);
-        self.decoder = Some(
+        self.decoder = Some(Box::new(
             Decoder::with_head(self.protocol, self.stream, head, self.keep_text)
                 .expecting(asked, self.ignore_eos),
-        );
+        ));
         if let Some(stamps) = &self.stamps {
             self.attempt.sent = stamps.last_write();
             self.attempt.first_byte = stamps.first_read();
@@ -166,6 +167,10 @@ impl Recording {
         }
         self.newest_read = read;
         let sent = self.attempt.sent.unwrap_or(arrival);
+        if self.attempt.events.capacity() == 0 {
+            // A whole answer is one event.
+            self.attempt.events.reserve_exact(1);
+        }
         self.attempt.events.push(Event {
             offset: arrival - sent,
             user_delay_ns: u32::try_from(stamps.user_delay().0.max(0)).unwrap_or(u32::MAX),
@@ -190,7 +195,7 @@ impl Recording {
 
     /// Have the bytes turned out to be broken, so that reading on is of no use?
     pub fn is_stopped(&self) -> bool {
-        self.decoder.as_ref().is_some_and(Decoder::is_stopped)
+        self.decoder.as_ref().is_some_and(|decoder| decoder.is_stopped())
     }
 
     /// Is this the body of an error that has gone on for more than `bytes`?

@@ -34,6 +34,10 @@ use crate::timer::Timer;
 /// target that refuses at once would cause.
 const PUMP_MAX: u32 = 256;
 
+/// Closed loop: most ends whose successors wait for each other, and for how long at most.
+const OWED_MAX: u32 = 16;
+const OWED_WAIT: Span = Span::from_micros(100);
+
 /// What a level counted on one worker.
 #[derive(Debug, Default)]
 pub struct Tally {
@@ -71,10 +75,15 @@ pub struct Stage {
     idle: RefCell<BinaryHeap<Reverse<(At, Key)>>>,
     armed: Cell<At>,
     pumping: Cell<bool>,
+    /// Ends since the last pump, and when that pump must come.
+    owed: Cell<u32>,
+    owed_until: Cell<At>,
     over: Cell<bool>,
     scratch: RefCell<Vec<Decoded>>,
     /// Tells the worker's main loop that there is something to look at.
     pub news: Notify,
+    /// Tells the task that starts what ends have made room for.
+    pub starts: Notify,
     /// What was counted.
     pub tally: RefCell<Tally>,
 }
@@ -91,9 +100,12 @@ impl Stage {
             idle: RefCell::default(),
             armed: Cell::new(At::MAX),
             pumping: Cell::new(false),
+            owed: Cell::new(0),
+            owed_until: Cell::new(At::MAX),
             over: Cell::new(false),
             scratch: RefCell::default(),
             news: Notify::new(),
+            starts: Notify::new(),
             tally: RefCell::default(),
         })
     }
@@ -130,9 +142,12 @@ impl Stage {
             // Called from within: the pump that runs goes on.
             return;
         }
+        self.owed.set(0);
+        self.owed_until.set(At::MAX);
         let mut left = PUMP_MAX;
+        let mut now;
         loop {
-            let now = self.now();
+            now = self.now();
             let action = self.player.borrow_mut().pop(self.played(now));
             match action {
                 Some(Action::Send(attempted)) => self.launch(attempted, now),
@@ -155,7 +170,6 @@ impl Stage {
                 break;
             }
         }
-        let now = self.now();
         self.sweep_idle(now);
         self.account_for_lost(By::Client);
         self.pumping.set(false);
@@ -168,7 +182,28 @@ impl Stage {
 
     /// Fires what is due by `now`, a clock reading the caller has at hand anyway.
     fn noticed(self: &Rc<Stage>, now: At) {
-        if now >= self.armed.get() {
+        if now >= self.armed.get().min(self.owed_until.get()) {
+            self.pump();
+        }
+    }
+
+    /// An end has made room. An open loop looks at once at what is due. A closed loop first reads the other answers that
+    /// are there, then starts all their successors: a target that is woken once finds them all, where one that has been
+    /// read and answered one by one falls asleep in between, and each write pays for waking it.
+    fn ended(self: &Rc<Stage>, now: At) {
+        if self.shared.open {
+            return self.pump();
+        }
+        if self.pumping.get() {
+            return;
+        }
+        let owed = self.owed.get() + 1;
+        self.owed.set(owed);
+        if owed == 1 {
+            self.owed_until.set(now + OWED_WAIT);
+            self.starts.notify_one();
+        }
+        if owed >= OWED_MAX || now >= self.owed_until.get() {
             self.pump();
         }
     }
@@ -214,17 +249,18 @@ impl Stage {
         self.flights.borrow_mut().insert(key, Rc::clone(&flight));
         let close = matches!(self.shared.client.connections, Connections::Fresh);
         let id = self.shared.request_id(key);
-        let request = match self.shared.target.post(&self.shared.path, &prepared.body, id, close) {
-            Ok(request) => request,
+        match self.shared.target.post(&self.shared.path, &prepared.body, id, close) {
+            Ok(request) => flight.request.set(Some(request)),
             Err(error) => {
                 let ending = Ending::told(How::Refused, By::Client, false, error.to_string());
                 return self.end(&flight, ending);
             }
-        };
+        }
         let connect = self.shared.client.timeouts.connect;
         let following = Following { stage: Rc::clone(self), flight: Rc::clone(&flight) };
         let mut task: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move {
-            let ending = exchange(&following.stage.bench.pool, connect, request, &following).await;
+            let ending =
+                exchange(&following.stage.bench.pool, connect, &following.flight.request, &following).await;
             following.stage.end(&following.flight, ending);
         });
         let mut cx = Context::from_waker(Waker::noop());
@@ -301,7 +337,7 @@ impl Stage {
             self.bench.shard.ended(!attempt.outcome.is_finished());
         }
         self.shared.sink.attempt(attempt);
-        self.pump();
+        self.ended(now);
     }
 
     /// No new arrivals from now on.

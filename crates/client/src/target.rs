@@ -54,6 +54,8 @@ pub struct Target {
     query: Option<String>,
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     headers: HeaderMap,
+    /// The same with what every POST adds; its request id is a placeholder.
+    post_headers: HeaderMap,
     secrets: Vec<Secret>,
 }
 
@@ -74,7 +76,11 @@ impl Target {
         };
         let mut secrets = Vec::new();
         let headers = headers_of(spec, &uri, key, &mut secrets)?;
+        let mut post_headers = headers.clone();
+        post_headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+        post_headers.insert(REQUEST_ID, HeaderValue::from_static(""));
         Ok(Target {
+            post_headers,
             url: spec.url.clone(),
             port,
             base: uri.path().trim_end_matches('/').to_owned(),
@@ -129,8 +135,10 @@ impl Target {
         *request.method_mut() = Method::POST;
         *request.uri_mut() = path.clone();
         let headers = request.headers_mut();
-        headers.clone_from(&self.headers);
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(body.content_type));
+        headers.clone_from(&self.post_headers);
+        if body.content_type != JSON {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(body.content_type));
+        }
         headers.insert(REQUEST_ID, HeaderValue::from_maybe_shared(Bytes::from(id))?);
         if close {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
@@ -165,6 +173,9 @@ pub struct Body {
     /// Its bytes; cloning shares them.
     pub bytes: Bytes,
 }
+
+/// The media type of nearly every body.
+const JSON: &str = "application/json";
 
 /// Carries the attempt's name to the server's log.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

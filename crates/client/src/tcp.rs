@@ -20,6 +20,9 @@ use crate::stamp::{Meter, Stamps};
 /// Most bytes one read takes. Larger reads would blur more events into one stamp and save nothing.
 const READ_MAX: usize = 16 * 1024;
 
+/// Parts of a write up to this are joined and written as one: `send` of one buffer takes less than `writev` of two.
+const JOIN_MAX: usize = 4096;
+
 /// The stream.
 #[derive(Debug)]
 pub struct StampedStream {
@@ -199,8 +202,26 @@ impl AsyncWrite for StampedStream {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let before = self.stamps.meter().clock.now();
-        let n = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, bufs))?;
+        let length: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let join = bufs.len() > 1 && length <= JOIN_MAX;
+        let (before, polled) = SCRATCH.with_borrow_mut(|scratch| {
+            if join {
+                let mut rest = &mut scratch.bytes[..];
+                for buf in bufs {
+                    let (part, after) = rest.split_at_mut(buf.len());
+                    part.copy_from_slice(buf);
+                    rest = after;
+                }
+            }
+            let before = self.stamps.meter().clock.now();
+            let stream = Pin::new(&mut self.stream);
+            let polled = match join {
+                true => stream.poll_write(cx, &scratch.bytes[..length]),
+                false => stream.poll_write_vectored(cx, bufs),
+            };
+            (before, polled)
+        });
+        let n = ready!(polled)?;
         if n > 0 {
             self.stamps.wrote(n, before);
         }

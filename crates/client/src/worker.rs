@@ -162,6 +162,15 @@ async fn run(
     let stage = Stage::new(Rc::clone(bench), shared, player, ahead);
     let begun = Used::now();
     let mut marked = None;
+    let starter = tokio::task::spawn_local({
+        let stage = Rc::clone(&stage);
+        async move {
+            loop {
+                stage.starts.notified().await;
+                stage.pump();
+            }
+        }
+    });
     stage.pump();
     while !stage.is_over() {
         stage.prepare();
@@ -178,6 +187,7 @@ async fn run(
             () = stage.news.notified() => stage.pump(),
         }
     }
+    starter.abort();
     let used = marked.unwrap_or_else(Used::now).since(&begun);
     let meter = &bench.meter;
     Report {
