@@ -1,6 +1,7 @@
 //! One attempt in flight: its row in the making, and how to stop it.
 
 use std::cell::{Cell, RefCell};
+use std::hash::Hasher;
 use std::rc::Rc;
 
 use http::Response;
@@ -18,6 +19,28 @@ const ERROR_BODY_MAX: u64 = 1 << 20;
 
 /// Names an attempt within a level.
 pub type Key = (u64, u16);
+
+/// Hashes a [`Key`]. Its numbers are the schedule's own, so nobody can choose them to collide.
+#[derive(Debug, Default)]
+pub struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u16(&mut self, n: u16) {
+        self.write_u64(u64::from(n));
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 32)
+    }
+}
 
 /// See the module's head.
 pub struct Flight {

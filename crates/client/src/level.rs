@@ -1,6 +1,6 @@
 //! What one level is asked to be, and what its workers share.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use plimsoll_model::{At, Load, Span};
@@ -134,7 +134,11 @@ impl fmt::Debug for Shared {
 impl Shared {
     /// The value of `x-request-id`: run, level, request, attempt.
     pub fn request_id(&self, (request, attempt): Key) -> String {
-        format!("{}-{}-{request}-{attempt}", self.run_id, self.id)
+        // Three numbers of at most 10, 20 and 5 digits: one allocation instead of one per growth.
+        let mut id = String::with_capacity(self.run_id.len() + 38);
+        // Writing to a string cannot fail.
+        let _ = write!(id, "{}-{}-{request}-{attempt}", self.run_id, self.id);
+        id
     }
 
     /// Makes the body of an attempt. `own` is the worker's copy of the level's options: what differs between requests is

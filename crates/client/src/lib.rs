@@ -6,8 +6,8 @@
 //!
 //! Reading order: [`clock`], [`timer`], [`stamp`], [`tcp`], [`tls`], [`link`] (one connection), [`pool`], [`relay`];
 //! [`target`], [`secret`]; [`recording`] (a row in the making), [`exchange`] (one attempt), [`flight`], [`ahead`],
-//! [`stage`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`]; [`mod@probe`], [`doctor`];
-//! [`histogram`].
+//! [`begun`], [`stage`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
+//! [`mod@probe`], [`doctor`]; [`histogram`].
 
 pub mod clock;
 pub mod timer;
@@ -23,6 +23,7 @@ pub mod secret;
 pub mod target;
 
 pub mod ahead;
+pub mod begun;
 pub mod exchange;
 pub mod flight;
 pub mod recording;

@@ -191,7 +191,7 @@ impl Probing {
         let path = self.target.uri(&encoded.path)?;
         let request = self
             .target
-            .post(&path, &body, "probe".into(), false)
+            .post(&path, &body, "probe", false)
             .map_err(|error| not_this(format!("the request cannot be written: {error}")))?;
         let got = self.ask(request).await?;
         let status = got.head.as_ref().map_or(0, |head| head.status);

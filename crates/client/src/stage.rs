@@ -8,11 +8,9 @@
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
-use std::future::Future;
-use std::pin::Pin;
+use std::hash::BuildHasherDefault;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Waker};
 
 use plimsoll_model::{At, Attempt, By, How, Outcome, Span};
 use plimsoll_wire::Decoded;
@@ -20,8 +18,9 @@ use plimsoll_workload::{Action, Attempted, Connections, Deadline, Ended, Player}
 use tokio::sync::Notify;
 
 use crate::ahead::Ahead;
+use crate::begun::Begun;
 use crate::exchange::exchange;
-use crate::flight::{CANCELLED, Flight, Following, Key};
+use crate::flight::{CANCELLED, Flight, Following, Key, KeyHasher};
 use crate::histogram::Histogram;
 use crate::level::Shared;
 use crate::live::Shard;
@@ -70,7 +69,7 @@ pub struct Stage {
     bench: Rc<Bench>,
     shared: Arc<Shared>,
     player: RefCell<Player>,
-    flights: RefCell<HashMap<Key, Rc<Flight>>>,
+    flights: RefCell<HashMap<Key, Rc<Flight>, BuildHasherDefault<KeyHasher>>>,
     ahead: RefCell<Ahead>,
     idle: RefCell<BinaryHeap<Reverse<(At, Key)>>>,
     armed: Cell<At>,
@@ -249,7 +248,7 @@ impl Stage {
         self.flights.borrow_mut().insert(key, Rc::clone(&flight));
         let close = matches!(self.shared.client.connections, Connections::Fresh);
         let id = self.shared.request_id(key);
-        match self.shared.target.post(&self.shared.path, &prepared.body, id, close) {
+        match self.shared.target.post(&self.shared.path, &prepared.body, &id, close) {
             Ok(request) => flight.request.set(Some(request)),
             Err(error) => {
                 let ending = Ending::told(How::Refused, By::Client, false, error.to_string());
@@ -258,13 +257,12 @@ impl Stage {
         }
         let connect = self.shared.client.timeouts.connect;
         let following = Following { stage: Rc::clone(self), flight: Rc::clone(&flight) };
-        let mut task: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move {
+        let begun = Begun::begin(Box::pin(async move {
             let ending =
                 exchange(&following.stage.bench.pool, connect, &following.flight.request, &following).await;
             following.stage.end(&following.flight, ending);
-        });
-        let mut cx = Context::from_waker(Waker::noop());
-        if task.as_mut().poll(&mut cx).is_pending() {
+        }));
+        if let Some(task) = begun {
             let handle = tokio::task::spawn_local(task);
             *flight.abort.borrow_mut() = Some(handle.abort_handle());
         }

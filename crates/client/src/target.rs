@@ -128,7 +128,7 @@ impl Target {
         &self,
         path: &Uri,
         body: &Body,
-        id: String,
+        id: &str,
         close: bool,
     ) -> Result<Request<Full<Bytes>>, http::Error> {
         let mut request = Request::new(Full::new(body.bytes.clone()));
@@ -139,7 +139,7 @@ impl Target {
         if body.content_type != JSON {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(body.content_type));
         }
-        headers.insert(REQUEST_ID, HeaderValue::from_maybe_shared(Bytes::from(id))?);
+        headers.insert(REQUEST_ID, HeaderValue::from_str(id)?);
         if close {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
