@@ -56,33 +56,17 @@ fn on_axis(level: &Level, arrival: &Arrival) -> At {
 
 fn row(level: &Level, arrival: &Arrival, last: At) -> Attempt {
     Attempt {
-        request: arrival.id,
-        attempt: 0,
-        level: level.id,
         session: arrival.session,
         turn: arrival.turn,
         class: arrival.class,
-        due: on_axis(level, arrival),
-        sent: None,
-        connected: None,
-        first_byte: None,
-        first_token: None,
-        first_visible: None,
-        last_token: None,
         end: Some(last),
-        events: Vec::new(),
-        kernel_stamps: false,
         asked_prompt: arrival.prompt_tokens,
         asked_output: arrival.output_tokens,
-        prompt_blocks: Vec::new(),
-        bytes_out: 0,
-        bytes_in: 0,
-        connection: None,
-        reused: false,
         outcome: Outcome::new(How::Unfinished, By::Client, false),
         answer: Answer {
             error: Some("in flight when the generator was cut off".into()),
             ..Answer::default()
         },
+        ..Attempt::new(arrival.id, 0, level.id, on_axis(level, arrival))
     }
 }

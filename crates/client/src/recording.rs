@@ -264,37 +264,6 @@ pub fn never_sent(mut attempt: Attempt, by: By) -> Attempt {
     attempt
 }
 
-/// A row in which nothing has happened yet.
-pub fn blank(request: u64, attempt: u16, level: u32, due: At) -> Attempt {
-    Attempt {
-        request,
-        attempt,
-        level,
-        session: None,
-        turn: 0,
-        class: 0,
-        due,
-        sent: None,
-        connected: None,
-        first_byte: None,
-        first_token: None,
-        first_visible: None,
-        last_token: None,
-        end: None,
-        events: Vec::new(),
-        kernel_stamps: false,
-        asked_prompt: 0,
-        asked_output: 0,
-        prompt_blocks: Vec::new(),
-        bytes_out: 0,
-        bytes_in: 0,
-        connection: None,
-        reused: false,
-        outcome: Outcome::new(How::NeverSent, By::Client, false),
-        answer: Answer::default(),
-    }
-}
-
 fn bounded(text: &str) -> String {
     let mut end = text.len().min(ERROR_MAX);
     while !text.is_char_boundary(end) {

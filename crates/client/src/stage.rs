@@ -25,7 +25,7 @@ use crate::histogram::Histogram;
 use crate::level::Shared;
 use crate::live::Shard;
 use crate::pool::Pool;
-use crate::recording::{Ending, Progress, Reading, Recording, blank, never_sent, own_lag};
+use crate::recording::{Ending, Progress, Reading, Recording, never_sent, own_lag};
 use crate::stamp::Meter;
 use crate::timer::Timer;
 
@@ -269,7 +269,7 @@ impl Stage {
     }
 
     fn row(&self, arrival: &plimsoll_workload::Arrival, attempt: u16, due: At) -> Attempt {
-        let mut row = blank(arrival.id, attempt, self.shared.id, due);
+        let mut row = Attempt::new(arrival.id, attempt, self.shared.id, due);
         row.session = arrival.session;
         row.turn = arrival.turn;
         row.class = arrival.class;

@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{At, Outcome, Span};
+use crate::{At, By, How, Outcome, Span};
 
 /// What a decoded event of an answer is.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
@@ -263,4 +263,37 @@ pub struct Attempt {
     pub outcome: Outcome,
     /// What came back.
     pub answer: Answer,
+}
+
+impl Attempt {
+    /// An attempt in which nothing has happened yet: due, and never sent.
+    pub fn new(request: u64, attempt: u16, level: u32, due: At) -> Attempt {
+        Attempt {
+            request,
+            attempt,
+            level,
+            session: None,
+            turn: 0,
+            class: 0,
+            due,
+            sent: None,
+            connected: None,
+            first_byte: None,
+            first_token: None,
+            first_visible: None,
+            last_token: None,
+            end: None,
+            events: Vec::new(),
+            kernel_stamps: false,
+            asked_prompt: 0,
+            asked_output: 0,
+            prompt_blocks: Vec::new(),
+            bytes_out: 0,
+            bytes_in: 0,
+            connection: None,
+            reused: false,
+            outcome: Outcome::new(How::NeverSent, By::Client, false),
+            answer: Answer::default(),
+        }
+    }
 }

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use plimsoll_model::{Answer, At, Attempt, By, Event, EventKind, How, Outcome, Span, Tokens, TokensRule};
+use plimsoll_model::{At, Attempt, By, Event, EventKind, How, Outcome, Span, Tokens, TokensRule};
 use plimsoll_workload::{Action, Attempted, Connections, Player};
 
 use crate::client::LevelPlan;
@@ -255,32 +255,17 @@ impl<'a, 'p> Exchanges<'a, 'p> {
     /// A record in which nothing has happened yet.
     fn record(&self, attempted: &Attempted) -> Attempt {
         let arrival = &attempted.arrival;
+        let due = self.plan.start + Span(attempted.due.0);
         Attempt {
-            request: arrival.id,
-            attempt: attempted.attempt,
-            level: self.plan.id,
             session: arrival.session,
             turn: arrival.turn,
             class: arrival.class,
-            due: self.plan.start + Span(attempted.due.0),
-            sent: None,
-            connected: None,
-            first_byte: None,
-            first_token: None,
-            first_visible: None,
-            last_token: None,
-            end: None,
-            events: Vec::new(),
             kernel_stamps: true,
             asked_prompt: arrival.prompt_tokens,
             asked_output: arrival.output_tokens,
             prompt_blocks: self.plan.prompts.map_or_else(Vec::new, |prompts| prompts.blocks(arrival)),
-            bytes_out: 0,
-            bytes_in: 0,
-            connection: None,
-            reused: false,
             outcome: Outcome::FINISHED,
-            answer: Answer::default(),
+            ..Attempt::new(arrival.id, attempted.attempt, self.plan.id, due)
         }
     }
 }
