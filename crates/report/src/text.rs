@@ -48,8 +48,8 @@ fn title(manifest: &Manifest) -> String {
     format!("Plimsoll {} of {}{model}", manifest.kind, manifest.target.url)
 }
 
-/// The levels shown in detail: all of a plain run, the best of a saturating one, the level at the onset (and the held
-/// one) of a sweep.
+/// The levels shown in detail: all of a plain run, the best of a saturating one, the held level of a
+/// sweep or, without one, the level nearest to the onset.
 pub fn detailed(findings: &Findings) -> Vec<&LevelFinding> {
     if let Some(best) = words::saturated(findings) {
         return vec![best];
@@ -73,11 +73,7 @@ pub fn detailed(findings: &Findings) -> Vec<&LevelFinding> {
         });
         let held = lines.hold.as_ref().map(|hold| hold.level);
         let held = held.and_then(|id| findings.levels.iter().find(|level| level.summary.level == id));
-        for level in [held, nearest].into_iter().flatten() {
-            if !shown.iter().any(|other: &&LevelFinding| other.summary.level == level.summary.level) {
-                shown.push(level);
-            }
-        }
+        shown.extend(held.or(nearest));
     }
     shown
 }
@@ -144,7 +140,7 @@ impl Page {
                     "Held at {} for {}: {verdict}. {}",
                     figure::per_second(hold.rate_per_s),
                     words::time(hold.held_s),
-                    hold.why
+                    words::sentence(&hold.why)
                 ),
             );
         }

@@ -43,21 +43,26 @@ fn finite_ms(seconds: f64) -> Option<f64> {
 
 /// Percentiles against offered load with intervals, the fit, the onset and the borrowed time right of it.
 fn latency_curve(curve: &Curve, lines: Option<&Lines>) -> Chart {
-    let loads: Vec<f64> = curve.points.iter().map(|point| point.offered_per_s).collect();
     type Pick = fn(&plimsoll_analysis::findings::CurvePoint) -> &Reading;
     let picks: [(&str, &'static str, Pick); 3] =
         [("p50", "--s0", |p| &p.p50), ("p95", "--s1", |p| &p.p95), ("p99", "--s2", |p| &p.p99)];
     let mut series = Vec::new();
     for (label, color, pick) in picks {
-        let readings: Vec<&Reading> = curve.points.iter().map(pick).collect();
-        if readings.iter().all(|reading| reading.value().and_then(finite).is_none()) {
+        // What is refused has no place on the curve, not even as a band without end.
+        let shown: Vec<_> = curve
+            .points
+            .iter()
+            .filter_map(|point| Some((point.offered_per_s, pick(point).estimate()?)))
+            .filter(|(_, estimate)| estimate.value.is_finite())
+            .collect();
+        if shown.is_empty() {
             continue;
         }
         series.push(Series {
-            x: loads.clone(),
-            y: readings.iter().map(|r| r.value().and_then(finite_ms)).collect(),
-            low: Some(readings.iter().map(|r| r.estimate().and_then(|e| finite_ms(e.lower))).collect()),
-            high: Some(readings.iter().map(|r| r.estimate().and_then(|e| finite_ms(e.upper))).collect()),
+            x: shown.iter().map(|(load, _)| *load).collect(),
+            y: shown.iter().map(|(_, e)| finite_ms(e.value)).collect(),
+            low: Some(shown.iter().map(|(_, e)| finite_ms(e.lower)).collect()),
+            high: Some(shown.iter().map(|(_, e)| finite_ms(e.upper)).collect()),
             ..Series::line(label, color)
         });
     }

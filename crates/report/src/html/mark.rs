@@ -31,7 +31,7 @@ pub fn draw(lines: &Lines) -> Option<String> {
         found.iter().map(|(name, rate)| format!("{name} {}", words::rate(rate))).collect();
     let _ = write!(
         svg,
-        "<svg viewBox=\"0 0 {WIDTH} 128\" role=\"img\" aria-label=\"{}\" style=\"width:100%;min-width:620px;height:auto;display:block\">",
+        "<svg viewBox=\"0 0 {WIDTH} 128\" role=\"img\" aria-label=\"{}\" style=\"width:100%;height:auto;display:block\">",
         spoken.join("; ")
     );
     // From the onset on every request borrows time from the ones behind it.

@@ -84,7 +84,7 @@ fn lines_section(lines: &Lines) -> Markup {
         section {
             h2 { "Lines for " (lines.traffic) " traffic" }
             p.soft { "They hold for this mix: " (words::mix(&lines.mix)) "." }
-            @if let Some(svg) = mark::draw(lines) { div.chart.scroll { (PreEscaped(svg)) } }
+            @if let Some(svg) = mark::draw(lines) { div.chart.mark { (PreEscaped(svg)) } }
             div.cards {
                 @for (name, line) in words::named_lines(lines) {
                     @let (value, why) = words::line(line);
@@ -106,7 +106,7 @@ fn lines_section(lines: &Lines) -> Markup {
                     div.card {
                         div.name { "held" }
                         div.figure { (words::held(hold.verdict)) }
-                        p.small { (figure::per_second(hold.rate_per_s)) " for " (words::time(hold.held_s)) ". " (hold.why) }
+                        p.small { (figure::per_second(hold.rate_per_s)) " for " (words::time(hold.held_s)) ". " (words::sentence(&hold.why)) }
                     }
                 }
             }

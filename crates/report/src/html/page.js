@@ -91,7 +91,7 @@
       if (s.low) {
         // An upper bound that is infinite is drawn to the top of the plot.
         const top = 1e3 * Math.max(...spec.series.flatMap(t => t.y.filter(v => v != null)));
-        data.push(column(s, s.high.map(v => v ?? top)), column(s, s.low));
+        data.push(column(s, s.high.map(v => v ?? top)), column(s, s.low)); // null here = no upper bound
         for (const _ of [0, 1]) series.push({ stroke: "transparent", width: 0, points: { show: false }, spanGaps: true, class: "band" });
         bands.push({ series: [i + 1, i + 2], fill: alpha(color, .16) });
       }

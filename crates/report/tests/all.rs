@@ -1,0 +1,56 @@
+//! What people read, held still: the findings of one real sweep, as text and as a page.
+
+use plimsoll_analysis::findings::Findings;
+use plimsoll_model::Manifest;
+
+/// A sweep of the demo engine, shortened to a few of its levels.
+const SWEEP: &str = include_str!("../fixtures/sweep.json");
+
+fn sweep() -> (Manifest, Findings) {
+    let manifest: Manifest = serde_json::from_str(SWEEP).expect("a manifest");
+    let findings =
+        serde_json::from_value(manifest.findings.clone().expect("findings")).expect("findings as they are");
+    (manifest, findings)
+}
+
+#[test]
+fn the_terminal_says_the_same_as_ever() {
+    let (manifest, findings) = sweep();
+    insta::assert_snapshot!(plimsoll_report::text::render(&manifest, &findings));
+}
+
+#[test]
+fn findings_survive_their_json() {
+    let (manifest, findings) = sweep();
+    let again = serde_json::to_value(&findings).expect("json");
+    let read: Findings = serde_json::from_value(again.clone()).expect("findings");
+    assert_eq!(read, findings);
+    assert_eq!(Some(again), manifest.findings);
+}
+
+#[test]
+fn the_page_holds_every_figure_and_nothing_from_outside() {
+    let (manifest, findings) = sweep();
+    let page = plimsoll_report::html::render(&manifest, &findings);
+    for lines in &findings.lines {
+        for rate in [lines.onset.rate(), lines.stability.rate()].into_iter().flatten() {
+            let figure = plimsoll_report::figure::number(rate.value);
+            assert!(page.contains(&figure), "{figure} is not on the page");
+        }
+    }
+    assert!(page.contains("Content-Security-Policy"));
+    for outside in ["src=\"http", "href=\"http", "@import", "fetch(", "XMLHttpRequest"] {
+        assert!(!page.contains(outside), "the page reaches outside: {outside}");
+    }
+}
+
+#[test]
+fn what_a_target_says_is_text_on_the_page_and_never_markup() {
+    let (mut manifest, findings) = sweep();
+    let evil = "</script><script>alert(1)</script>";
+    manifest.target.url = evil.into();
+    manifest.target.facts.insert("model".into(), Some(evil.into()));
+    manifest.reproduce = evil.into();
+    let page = plimsoll_report::html::render(&manifest, &findings);
+    assert!(!page.contains("<script>alert"), "a target's text became markup");
+}
