@@ -175,7 +175,7 @@ pub struct CeilingArgs {
     /// Never offer more than this rate
     #[arg(long, value_name = "RATE", help_heading = "Ceilings")]
     pub max_rate: Option<String>,
-    /// Send no more requests than this (a closed loop looks every 10 ms and may pass it by a few)
+    /// Send no more requests than this (a closed loop may pass it by what is in flight)
     #[arg(long, value_name = "N", help_heading = "Ceilings")]
     pub max_requests: Option<u64>,
     /// Stop after this many failed requests

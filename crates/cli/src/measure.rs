@@ -107,11 +107,14 @@ impl Measure {
         let clock = Clock::start();
         let id = format!("{:016x}", random());
         let facts = look(&mut scenario, &mut screen)?;
-        let client = start(&scenario, client_args, &id, clock)?;
         let control = Arc::new(Control::new(ceilings_of(ceilings)));
         let on_stop = Arc::clone(&control);
         let watch = Watch::start(!output.quiet, move || on_stop.stop());
-        let facts = calibrate(&mut scenario, &client, facts, &mut screen)?;
+        // A client of its own: what it sends is announced, and counts against no ceiling.
+        let calibrator = start(&scenario, client_args, &id, clock)?;
+        let facts = calibrate(&mut scenario, &calibrator, facts, &mut screen)?;
+        drop(calibrator);
+        let client = start(&scenario, client_args, &id, clock)?;
         let prompts = Prompts::new(&scenario, random()).map_err(|e| Stop::usage(e.to_string()))?;
         let command = reproduce.unwrap_or_else(|| crate::resolve::reproduce(kind, &scenario, &more));
         let manifest = Manifest {
@@ -354,7 +357,9 @@ fn progress(manifest: &Manifest) -> RunState {
         EndedBy::User => Some("stopped by the user; what was in flight was waited for"),
         EndedBy::UserNow => Some("stopped by the user at once"),
         EndedBy::Cut => Some("the generator was cut off"),
-        EndedBy::Complete | EndedBy::DrainLimit | EndedBy::Ceiling | EndedBy::Errors => None,
+        EndedBy::Ceiling => Some("a ceiling was reached"),
+        EndedBy::Errors => Some("too many requests failed"),
+        EndedBy::Complete | EndedBy::DrainLimit => None,
     });
     match why {
         Some(why) => RunState::Partial { why: why.into() },
@@ -435,6 +440,8 @@ fn calibrate(
     if !synthetic || scenario.prompts.words_per_token != 1.0 || !scenario.classes.is_empty() {
         return Ok(facts);
     }
+    screen
+        .say("first, 4 requests of one output token each, to see how many tokens the server makes of a word");
     let wrong = |e: plimsoll_workload::SpecError| Stop::usage(e.to_string());
     let mut plain = scenario.clone();
     plain.arrivals = ArrivalSpec::Constant;

@@ -156,7 +156,7 @@ impl Client {
         let active = self.active_workers(plan);
         self.warm(plan, active)?;
         let start = self.config.clock.now() + LEAD;
-        let shared = Arc::new(self.share(plan, sink, start));
+        let shared = Arc::new(self.share(plan, sink, start, control.ceilings));
         let (done, reports) = mpsc::channel();
         for (index, (player, ahead)) in deal(plan, active).into_iter().enumerate() {
             self.tell(
@@ -217,7 +217,7 @@ impl Client {
         Ok(())
     }
 
-    fn share(&self, plan: &LevelPlan, sink: &Arc<dyn Sink>, start: At) -> Shared {
+    fn share(&self, plan: &LevelPlan, sink: &Arc<dyn Sink>, start: At, ceilings: Ceilings) -> Shared {
         let spec = self.config.target.clone();
         Shared {
             id: plan.id,
@@ -233,6 +233,7 @@ impl Client {
             options: self.options.clone(),
             class_models: plan.class_models.clone(),
             keep_text: self.config.keep_text,
+            ceilings: (ceilings, self.live.clone()),
         }
     }
 
@@ -323,6 +324,10 @@ struct Watch<'a> {
     begun_before: u64,
 }
 
+fn ended_by(reached: Reached) -> EndedBy {
+    if reached == Reached::Errors { EndedBy::Errors } else { EndedBy::Ceiling }
+}
+
 /// A level that has ended.
 struct Watched {
     stop: At,
@@ -383,6 +388,12 @@ impl<'a> Watch<'a> {
             }
         }
         let drained = clock.now();
+        // The workers see a ceiling by themselves and may be done before the next look.
+        if self.ended_by == EndedBy::Complete
+            && let Some(reached) = self.control.ceilings.reached(&self.client.live.totals())
+        {
+            self.end_window(drained, ended_by(reached));
+        }
         let begun = self.client.live.totals().requests - self.begun_before;
         let health = self.health(&all);
         Ok(Watched {
@@ -409,8 +420,7 @@ impl<'a> Watch<'a> {
             && self.control.ceilings != Ceilings::default()
             && let Some(reached) = self.control.ceilings.reached(&self.client.live.totals())
         {
-            let by = if reached == Reached::Errors { EndedBy::Errors } else { EndedBy::Ceiling };
-            self.end_window(now, by);
+            self.end_window(now, ended_by(reached));
             self.tell_all(|| Command::Stop(By::Client));
         }
         if now >= self.stop && !self.marked {

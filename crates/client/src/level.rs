@@ -8,7 +8,9 @@ use plimsoll_wire::{RequestOptions, encode};
 use plimsoll_workload::{Arrival, ClientSpec, Prompts, Schedule, Sequence, TargetSpec};
 
 use crate::ahead::Prepared;
+use crate::control::Ceilings;
 use crate::flight::Key;
+use crate::live::Live;
 use crate::sink::Sink;
 use crate::target::{Body, Target};
 
@@ -123,6 +125,8 @@ pub struct Shared {
     pub path: http::Uri,
     /// Keep the answers' text?
     pub keep_text: bool,
+    /// Limits the user set, and the counts they are held against.
+    pub ceilings: (Ceilings, Live),
 }
 
 impl fmt::Debug for Shared {
@@ -132,6 +136,18 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
+    /// Has the load reached a ceiling on requests or errors? Asked at every end, because a target that answers at once
+    /// gets hundreds of requests between two looks of the watching thread.
+    pub fn at_ceiling(&self) -> bool {
+        let (ceilings, live) = &self.ceilings;
+        if ceilings.max_requests.is_none() && ceilings.max_errors.is_none() {
+            return false;
+        }
+        let (begun, failed) = live.begun_and_failed();
+        let over = |value: u64, limit: Option<u64>| limit.is_some_and(|limit| value >= limit);
+        over(begun, ceilings.max_requests) || over(failed, ceilings.max_errors)
+    }
+
     /// The value of `x-request-id`: run, level, request, attempt.
     pub fn request_id(&self, (request, attempt): Key) -> String {
         // Three numbers of at most 10, 20 and 5 digits: one allocation instead of one per growth.

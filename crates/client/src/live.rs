@@ -151,6 +151,13 @@ impl Live {
         self.shards.iter().map(|s| s.in_flight()).sum()
     }
 
+    /// Requests begun and requests that did not finish, over all workers: what ceilings are held against at every end.
+    pub fn begun_and_failed(&self) -> (u64, u64) {
+        self.shards.iter().fold((0, 0), |(begun, failed), s| {
+            (begun + s.requests.load(Relaxed), failed + s.errors.load(Relaxed))
+        })
+    }
+
     /// All counts. Keep the result of a few seconds ago to see rates and recent percentiles.
     pub fn totals(&self) -> Totals {
         let mut t = Totals { ttft: vec![0; BUCKETS], ..Totals::default() };

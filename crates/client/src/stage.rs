@@ -78,6 +78,8 @@ pub struct Stage {
     owed: Cell<u32>,
     owed_until: Cell<At>,
     over: Cell<bool>,
+    /// A ceiling was reached: nothing new is begun.
+    held: Cell<bool>,
     scratch: RefCell<Vec<Decoded>>,
     /// Tells the worker's main loop that there is something to look at.
     pub news: Notify,
@@ -102,6 +104,7 @@ impl Stage {
             owed: Cell::new(0),
             owed_until: Cell::new(At::MAX),
             over: Cell::new(false),
+            held: Cell::new(false),
             scratch: RefCell::default(),
             news: Notify::new(),
             starts: Notify::new(),
@@ -333,6 +336,12 @@ impl Stage {
         );
         if !matches!(ended, Ended::WillRetry { .. }) {
             self.bench.shard.ended(!attempt.outcome.is_finished());
+            if !self.held.get() && self.shared.at_ceiling() {
+                // The watching thread sees it at its next look, and says why the level ended.
+                self.held.set(true);
+                self.player.borrow_mut().stop(self.played(now));
+                self.account_for_lost(By::Client);
+            }
         }
         self.shared.sink.attempt(attempt);
         self.ended(now);

@@ -140,6 +140,21 @@ fn too_many_errors_end_a_level() {
 }
 
 #[test]
+fn a_target_that_fails_at_once_gets_no_more_than_the_ceiling_allows() {
+    let server = Server::plain(|_| {
+        vec![write("HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\n\r\n".to_owned())]
+    });
+    let mut rig = Rig::at(server.url());
+    rig.window = Span::from_secs(3600);
+    rig.ceilings = Ceilings { max_errors: Some(20), ..Ceilings::default() };
+    let (level, rows) = rig.run_plan(&rig.closed(4));
+    // What was in flight when the twentieth failed may still fail; nothing new is begun.
+    let sent = rows.iter().filter(|row| row.sent.is_some()).count();
+    assert!((20..=24).contains(&sent), "{sent}");
+    assert_eq!(level.ended_by, EndedBy::Errors);
+}
+
+#[test]
 fn a_closed_loop_keeps_its_number_and_is_due_when_sent() {
     let server = Server::plain(|_| vec![good()]);
     let mut rig = Rig::at(server.url());
