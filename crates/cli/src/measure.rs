@@ -207,7 +207,10 @@ impl Measure {
         let dir = self.folder();
         let mut manifest = self.writer.manifest();
         manifest.findings = serde_json::to_value(findings).ok();
-        manifest.progress = progress(&manifest);
+        manifest.progress = match &self.unkept {
+            Some(why) => RunState::Partial { why: why.clone() },
+            None => progress(&manifest),
+        };
         let closed = self.writer.finish(manifest.clone()).map_err(|e| e.to_string());
         let unkept = closed.err().or(self.unkept);
         if let Some(why) = &unkept {
