@@ -187,7 +187,26 @@ fn tail_ms(summary: &LevelSummary) -> f64 {
     1e3 * shown.filter(|s| s.is_finite()).fold(0.0, f64::max)
 }
 
+/// What the generator says of itself, from the most frequent trouble to the rarest.
 fn generator(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
+    punctual(bench, level, summary);
+    machine(bench, summary);
+    stamps(bench, summary);
+    counted(bench, summary);
+    let health = &summary.generator;
+    if let Some(since) = health.closed_since {
+        bench.say(
+            "closed_since",
+            Trust::Suspect,
+            format!("closed from t={} s", number((since - level.start).as_secs_f64())),
+            "a ceiling held arrivals back, and from there on the load followed the server",
+            "raise the ceiling, or read the level as a closed loop",
+        );
+    }
+}
+
+/// Did it send and read in time?
+fn punctual(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
     let health = &summary.generator;
     let scale = scale_ms(summary);
     // Once a ceiling of the user's held arrivals back, lateness is the ceiling's and judged as such below.
@@ -220,6 +239,11 @@ fn generator(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
             "give the generator more workers or a quieter machine",
         );
     }
+}
+
+/// Did the machine leave it the CPU it needs?
+fn machine(bench: &mut Bench, summary: &LevelSummary) {
+    let health = &summary.generator;
     if let Some(share) = health.run_queue_share_max {
         bench.say(
             "run_queue",
@@ -238,6 +262,11 @@ fn generator(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
             "give the generator more workers or a larger machine",
         );
     }
+}
+
+/// Are the stamps those of single events, by the kernel's clock?
+fn stamps(bench: &mut Bench, summary: &LevelSummary) {
+    let health = &summary.generator;
     if health.stamps != StampSource::Kernel {
         let busy = health.cpu_share_max.is_some_and(|s| s > 0.7)
             || health.run_queue_share_max.is_some_and(|s| s > 0.02);
@@ -261,6 +290,11 @@ fn generator(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
             "look for buffering between server and generator",
         );
     }
+}
+
+/// Do its own counter and clock agree with the records?
+fn counted(bench: &mut Bench, summary: &LevelSummary) {
+    let health = &summary.generator;
     if let Some(little) = summary.concurrency.little.as_ref().filter(|little| little.from_records >= 1.0) {
         let beyond = little.disagreement.abs() - little.tolerance;
         bench.say(
@@ -284,15 +318,6 @@ fn generator(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
             count(health.clock_steps.into(), "step") + " of the realtime clock",
             "kernel stamps follow the realtime clock, so those near a step may be off by its size",
             "let the clock settle and run again",
-        );
-    }
-    if let Some(since) = health.closed_since {
-        bench.say(
-            "closed_since",
-            Trust::Suspect,
-            format!("closed from t={} s", number((since - level.start).as_secs_f64())),
-            "a ceiling held arrivals back, and from there on the load followed the server",
-            "raise the ceiling, or read the level as a closed loop",
         );
     }
 }
