@@ -4,7 +4,7 @@
 //! PROFILE: a profile of the simulator, or `queue:SERVERS:MEAN_MS`.
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]
 
-use plimsoll_analysis::sweep::{Next, Preview, Price, Sweep, SweepSpec};
+use plimsoll_analysis::sweep::{Next, Preview, RequestPrice, Sweep, SweepSpec};
 use plimsoll_model::{At, Load, Span};
 use plimsoll_sim::{EngineSpec, LawSpec, LevelPlan, ModeSpec, QueueSpec, World, profile, simulate_level};
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
@@ -29,7 +29,7 @@ fn main() {
     let hold = Span::from_secs_f64(number(5, 0.0));
     let time = Span::from_secs_f64(number(1, 60.0));
     let spec = SweepSpec { time, hold, traffic, ..SweepSpec::default() };
-    println!("{:?}", Preview::new(&spec, &Price::default(), &[2.0, 1300.0]));
+    println!("{:?}", Preview::new(&spec, &RequestPrice::default(), &[2.0, 1300.0]));
     let mut world = World::new(&engine, 1).expect("a sound engine");
     let mut sweep = Sweep::new(spec).expect("a sound spec");
     let mut now = At::ZERO;
@@ -51,6 +51,7 @@ fn main() {
         let finding = sweep.observe(&run.level, &run.attempts, &run.samples);
         let load = match asked.load {
             Load::Open { rate_per_s } => format!("{rate_per_s:.3}/s"),
+            Load::Wave { requests } => format!("wave={requests}"),
             Load::Closed { concurrency } | Load::Saturating { concurrency } => format!("c={concurrency}"),
         };
         let summary = &finding.summary;

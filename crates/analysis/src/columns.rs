@@ -1,11 +1,13 @@
 //! Records turned into columns: one row per request in the order of due times, one array per metric.
 //!
 //! A summary reads each metric many times and each record once, so the records (half a kilobyte each, with their
-//! events elsewhere) are walked a single time here. Here too stand the two rules that all metrics share: a request's
+//! events elsewhere) are walked a single time, by [`crate::gather`]. Here stand the two rules that all metrics share: a request's
 //! end is its last attempt's, and what failed is [`INFINITE`] while what does not exist is [`ABSENT`]; the two are
 //! never mixed and neither is ever zero. Sorting the records themselves lost: they are large and mostly in order.
 
-use plimsoll_model::{At, Attempt, Broken, By, Event, How, TokensRule};
+use plimsoll_model::{At, Attempt, Broken, By, How, TokensRule};
+
+use crate::gather::Gathered;
 
 /// Rank of a request that failed or never ended: later than every time.
 pub const INFINITE: i64 = i64::MAX;
@@ -28,7 +30,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    fn of(attempt: &Attempt) -> Fate {
+    pub(crate) fn of(attempt: &Attempt) -> Fate {
         match (attempt.outcome.how, attempt.outcome.by) {
             (How::Finished, _) if attempt.answer.broken.is_some() => Fate::Broken,
             (How::Finished, _) => Fate::Finished,
@@ -101,6 +103,40 @@ pub struct Columns {
     pub rule: TokensRule,
     /// True where every event of every request of that rule carries one token, so that `itl` is `event_gap`.
     pub one_token_events: bool,
+
+    /// Due time and end of every attempt after which the same request was tried again.
+    pub(crate) earlier: Vec<(i64, How)>,
+    /// Every attempt that found no answer, and in which words.
+    pub(crate) lost: Vec<Lost>,
+    /// The words, each once.
+    pub(crate) words: Vec<Words>,
+    /// What each token event carries, pooled as `gaps` are; empty where every event carries one token.
+    pub(crate) carried: Vec<Carried>,
+    /// For each request, how many token events it has; empty likewise.
+    pub(crate) events: Vec<u32>,
+    /// For each request, by which rule its tokens per event are known; empty likewise.
+    pub(crate) rules: Vec<TokensRule>,
+}
+
+/// An attempt that found no answer.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Lost {
+    /// When its request was due.
+    pub due: i64,
+    /// Index of its words.
+    pub words: u32,
+}
+
+/// In which words an attempt failed: how, the HTTP status, the beginning of the text.
+pub(crate) type Words = (How, Option<u16>, String);
+
+/// What one token event carries.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Carried {
+    /// Tokens; 0 = unknown.
+    pub tokens: u16,
+    /// Is its time an upper bound only?
+    pub coalesced: bool,
 }
 
 impl Columns {
@@ -128,132 +164,56 @@ impl Columns {
 
     /// Reads the records of one level. `attempts` may be in any order; several attempts at a request become one row.
     pub fn read(attempts: &[&Attempt]) -> Columns {
-        let order = by_request(attempts);
-        let mut columns =
-            Columns { rule: common_rule(attempts), one_token_events: true, ..Columns::default() };
-        columns.reserve(order.len(), attempts);
-        let mut rows = order.as_slice();
-        while let Some((request, _, _)) = rows.first() {
-            let tries = rows.iter().take_while(|row| row.0 == *request).count();
-            let (first, last) = (rows[0].2 as usize, rows[tries - 1].2 as usize);
-            columns.begun.push(begun(attempts[first], attempts[last]).0);
-            columns.push(attempts[first].due, attempts[last], tries, last);
-            rows = &rows[tries..];
-        }
-        columns.gap_from.push(columns.gaps.len());
-        columns
-    }
-
-    fn reserve(&mut self, rows: usize, attempts: &[&Attempt]) {
-        let events: usize = attempts.iter().map(|a| a.events.len()).sum();
-        self.gaps.reserve(events);
-        for column in [
-            &mut self.due,
-            &mut self.end,
-            &mut self.ttft,
-            &mut self.ttft_after_send,
-            &mut self.ttfb,
-            &mut self.ttfot,
-            &mut self.e2e,
-            &mut self.e2e_after_send,
-            &mut self.tpot,
-            &mut self.ntpot,
-        ] {
-            column.reserve(rows);
-        }
-    }
-
-    fn push(&mut self, due: At, last: &Attempt, tries: usize, index: usize) {
-        let fate = Fate::of(last);
-        let empty = last.answer.broken == Some(Broken::Empty);
-        let since = |origin: Option<At>, stamp: Option<At>| match (fate, origin, stamp) {
-            // An answer with nothing in it is no answer, however fast it came.
-            (Fate::Failed, _, _) => INFINITE,
-            (Fate::Broken, _, _) if empty => INFINITE,
-            (_, Some(origin), Some(stamp)) => (stamp - origin).0,
-            // Who left before the first token never saw one.
-            (Fate::Cancelled, _, None) => INFINITE,
-            _ => ABSENT,
-        };
-        // A planned cancellation cuts the answer: its length in time says nothing about the server.
-        let whole = |latency: i64| if fate == Fate::Cancelled { ABSENT } else { latency };
-        let e2e = whole(since(Some(due), last.end));
-        let output = output_tokens(last);
-
-        self.due.push(due.0);
-        self.end.push(match last.outcome.how {
-            How::Unfinished | How::NeverSent => INFINITE,
-            _ => last.end.map_or(INFINITE, |end| end.0),
-        });
-        self.how.push(last.outcome.how);
-        self.fate.push(fate);
-        self.broken.push(last.answer.broken);
-        self.attempts.push(tries.min(usize::from(u16::MAX)) as u16);
-        self.last.push(index as u32);
-        self.ttft.push(since(Some(due), last.first_token));
-        self.ttft_after_send.push(since(last.sent, last.first_token));
-        self.ttfb.push(since(Some(due), last.first_byte));
-        self.ttfot.push(since(Some(due), last.first_visible));
-        self.e2e.push(e2e);
-        self.e2e_after_send.push(whole(since(last.sent, last.end)));
-        self.tpot.push(whole(tpot(fate, empty, last, output)));
-        self.ntpot.push(match (e2e, output) {
-            (INFINITE, _) => INFINITE,
-            (ABSENT, _) | (_, UNKNOWN | 0) => ABSENT,
-            (e2e, tokens) => e2e / i64::from(tokens),
-        });
-        self.asked_prompt.push(last.asked_prompt);
-        self.asked_output.push(last.asked_output);
-        self.prompt.push(last.answer.tokens.prompt.unwrap_or(UNKNOWN));
-        self.output.push(output);
-        self.cached.push(last.answer.tokens.cached.unwrap_or(UNKNOWN));
-        self.gap_from.push(self.gaps.len());
-        self.push_gaps(fate, last);
-    }
-
-    fn push_gaps(&mut self, fate: Fate, last: &Attempt) {
-        let mut previous: Option<&Event> = None;
-        let mut exact = 0;
-        for event in last.events.iter().filter(|event| event.kind.is_token()) {
-            if let Some(before) = previous {
-                self.gaps.push((event.offset - before.offset).0);
-                exact += u32::from(!event.coalesced && !before.coalesced);
+        let events = attempts.iter().map(|attempt| attempt.events.len()).sum();
+        let mut gathered = Gathered::with_capacity(attempts.len(), events);
+        let (mut request, mut due) = (None, At::ZERO);
+        for (of, _, index) in by_request(attempts) {
+            let attempt = attempts[index as usize];
+            if request != Some(of) {
+                (request, due) = (Some(of), attempt.due);
             }
-            self.one_token_events &= event.tokens == 1;
-            previous = Some(event);
+            gathered.push_row(due, attempt, index);
         }
-        // The gap in which a stream broke never ended.
-        if fate == Fate::Failed && previous.is_some() {
-            self.gaps.push(INFINITE);
-        }
-        self.one_token_events &= last.answer.tokens.rule == self.rule || previous.is_none();
-        self.gaps_exact.push(exact);
+        gathered.into_columns()
     }
 
     /// Gaps per token of the requests from `from` on, with the number of them that are exact. Only requests whose
     /// tokens per event are known by this level's rule take part.
-    pub fn itl(&self, attempts: &[&Attempt], from: usize) -> (Vec<i64>, u64) {
-        let mut gaps = Vec::new();
-        let mut exact = 0;
-        for (row, index) in self.last.iter().enumerate().skip(from) {
-            let last = attempts[*index as usize];
-            if last.answer.tokens.rule != self.rule {
+    pub fn itl(&self, from: usize) -> (Vec<i64>, u64) {
+        let first = self.gap_from.get(from).copied().unwrap_or(self.gaps.len());
+        if self.one_token_events {
+            let exact = self.gaps_exact.iter().skip(from).map(|n| u64::from(*n)).sum();
+            return (self.gaps[first..].to_vec(), exact);
+        }
+        let (mut all, mut exact) = (Vec::new(), 0);
+        let mut carried = self.carried.as_slice();
+        for row in 0..self.len() {
+            let (own, later) = carried.split_at(self.events[row] as usize);
+            carried = later;
+            if row < from || self.rules[row] != self.rule {
                 continue;
             }
-            let mut previous: Option<&Event> = None;
-            for event in last.events.iter().filter(|event| event.kind.is_token() && event.tokens > 0) {
+            let gaps = &self.gaps[self.gap_from[row]..self.gap_from[row + 1]];
+            let mut previous: Option<&Carried> = None;
+            let mut since = 0;
+            for (i, event) in own.iter().enumerate() {
+                since += if i == 0 { 0 } else { gaps[i - 1] };
+                // How much an event without a count carries is unknown: the gap goes on to the next that has one.
+                if event.tokens == 0 {
+                    continue;
+                }
                 if let Some(before) = previous {
-                    gaps.push((event.offset - before.offset).0);
+                    all.push(since);
                     exact += u64::from(!event.coalesced && !before.coalesced);
                 }
-                gaps.extend(std::iter::repeat_n(0, usize::from(event.tokens) - 1));
-                previous = Some(event);
+                all.extend(std::iter::repeat_n(0, usize::from(event.tokens) - 1));
+                (previous, since) = (Some(event), 0);
             }
             if self.fate[row] == Fate::Failed && previous.is_some() {
-                gaps.push(INFINITE);
+                all.push(INFINITE);
             }
         }
-        (gaps, exact)
+        (all, exact)
     }
 }
 
@@ -280,48 +240,4 @@ fn by_request(attempts: &[&Attempt]) -> Vec<(u64, u16, u32)> {
         return keyed.into_iter().map(|(_, row)| row).collect();
     }
     order
-}
-
-/// The known rule that most requests have; unknown where none has one.
-fn common_rule(attempts: &[&Attempt]) -> TokensRule {
-    let rules = [TokensRule::UsageTotal, TokensRule::UsageRunning, TokensRule::Tokeniser];
-    let mut counts = [0usize; 3];
-    for attempt in attempts {
-        if let Some(i) = rules.iter().position(|rule| *rule == attempt.answer.tokens.rule) {
-            counts[i] += 1;
-        }
-    }
-    let most = (0..3).max_by_key(|i| counts[*i]).filter(|i| counts[*i] > 0);
-    most.map_or(TokensRule::Unknown, |i| rules[i])
-}
-
-/// Output tokens as reported, else as counted in the events where the rule knows them.
-fn output_tokens(last: &Attempt) -> u32 {
-    let tokens = &last.answer.tokens;
-    match (tokens.output, tokens.rule) {
-        (Some(n), _) => n,
-        (None, TokensRule::Unknown) => UNKNOWN,
-        (None, _) => last.events.iter().filter(|e| e.kind.is_token()).map(|e| u32::from(e.tokens)).sum(),
-    }
-}
-
-fn begun(first: &Attempt, last: &Attempt) -> At {
-    match (first.sent, last.outcome.how) {
-        (Some(sent), _) => sent,
-        (None, How::NeverSent) => At(INFINITE),
-        (None, _) => first.due,
-    }
-}
-
-/// (last token − first token) / (n − 1); absent under two tokens and where all came at one instant.
-fn tpot(fate: Fate, empty: bool, last: &Attempt, output: u32) -> i64 {
-    if fate == Fate::Failed || empty {
-        return if last.asked_output == 1 { ABSENT } else { INFINITE };
-    }
-    match (last.first_token, last.last_token) {
-        (Some(first), Some(end)) if output != UNKNOWN && output >= 2 && end > first => {
-            (end - first).0 / i64::from(output - 1)
-        }
-        _ => ABSENT,
-    }
 }

@@ -6,18 +6,31 @@
 //! Reading order: [`findings`] (the words), [`summary`] (one level: every metric is defined there), [`validity`],
 //! [`lines`] (levels of one kind of traffic → curve and lines), [`sweep`] (which level to run next), and [`analyse`]
 //! (a whole run). Below them: the columns that records are turned into, the window, requests in flight, budgets, exact
-//! order statistics of long columns, and the tails that the fits keep.
+//! order statistics of long columns, and the tails that the fits keep. [`budget`] is what a product promises and [`gate`] holds a run to it. Beside them, [`compare`] puts two runs side by side, [`cost`] turns a price into what requests cost, [`levers`] ranks what to change first,
+//! [`calibrate`] fits a simulated engine to
+//! measured rows, [`history`] says since when a line of results has moved, and [`validate`] recomputes its error tables from rows
+//! that are shipped. [`sequential`] holds the verdicts that may be asked for while a measurement goes on.
 
+pub mod budget;
+pub mod calibrate;
+pub mod compare;
+pub mod cost;
 pub mod findings;
+pub mod gate;
+pub mod history;
+pub mod levers;
 pub mod lines;
+pub mod quality;
+pub mod sequential;
 pub mod summary;
 pub mod sweep;
+pub mod validate;
 pub mod validity;
 
-mod budget;
 mod columns;
 mod course;
 mod flight;
+mod gather;
 mod order;
 mod say;
 mod tail;
@@ -25,7 +38,8 @@ mod whole;
 mod window;
 
 pub use findings::{Findings, LevelFinding};
-pub use lines::LineSpec;
+pub use gather::Gathered;
+pub use lines::{LineSpec, Observed};
 pub use summary::summarise;
 pub use sweep::{Sweep, SweepSpec};
-pub use whole::analyse;
+pub use whole::{analyse, analyse_observed};

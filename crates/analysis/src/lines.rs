@@ -11,16 +11,19 @@
 
 use plimsoll_math::isotonic::{Crossing, crossing, rising_fit};
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{Attempt, Level, Load, Sample};
+use plimsoll_model::{Attempt, Level, Load, Sample, SizeUnit};
 
+use crate::columns::Columns;
 use crate::findings::{
-    BudgetSpec, Curve, CurvePoint, Estimate, Held, Kept, LadderRung, Lengths, LevelFinding, Line, Lines,
-    LoadWords, Reading, Trust,
+    BudgetRow, BudgetSpec, Curve, CurvePoint, Estimate, Held, Kept, LadderRung, Lengths, LevelFinding, Line,
+    Lines, LoadWords, Reading, Trust,
 };
+use crate::gather::Gathered;
 use crate::say::{count, number};
-use crate::summary::summarise_own;
+use crate::summary::{full_throughput, summarise_columns};
 use crate::tail::{Fit, Upper, crossing_rate, fit};
 use crate::validity;
+use crate::whole::{as_far_as_it_got, of_level};
 
 /// What the lines are read with.
 #[derive(Clone, PartialEq, Debug)]
@@ -50,6 +53,8 @@ pub struct Observed {
     pub upper: Upper,
     /// The metric that leads.
     pub metric: &'static str,
+    /// What was finished per second once the target was full.
+    full: Reading,
 }
 
 impl Observed {
@@ -60,11 +65,41 @@ impl Observed {
         samples: &[&Sample],
         budget: Option<&BudgetSpec>,
     ) -> Observed {
-        let (summary, columns, (from, to)) = summarise_own(level, own, samples, budget);
+        Observed::of_columns(level, &Columns::read(own), samples, budget).0
+    }
+
+    /// The same of a level whose records were gathered as they ended. Samples of other levels are passed over.
+    pub fn gathered(
+        level: &Level,
+        gathered: Gathered,
+        samples: &[Sample],
+        budget: Option<&BudgetSpec>,
+    ) -> Observed {
+        let level = as_far_as_it_got(level, gathered.last_end(), gathered.first_tries());
+        let samples = of_level(samples, &level);
+        Observed::of_columns(&level, &gathered.into_columns(), &samples, budget).0
+    }
+
+    /// The same of columns, with the requests that count.
+    pub(crate) fn of_columns(
+        level: &Level,
+        columns: &Columns,
+        samples: &[&Sample],
+        budget: Option<&BudgetSpec>,
+    ) -> (Observed, (usize, usize)) {
+        let (summary, (from, to)) = summarise_columns(level, columns, samples, budget);
         let (metric, leading) = columns.leading();
         let upper = Upper::keep(&leading[from..to]);
+        let full = full_throughput(columns, (level.start, level.stop));
         let validity = validity::judge(level, &summary);
-        Observed { level: level.clone(), finding: LevelFinding { summary, validity }, upper, metric }
+        let observed = Observed {
+            level: level.clone(),
+            finding: LevelFinding { summary, validity },
+            upper,
+            metric,
+            full,
+        };
+        (observed, (from, to))
     }
 
     /// Offered load as it fell, requests/s.
@@ -358,7 +393,7 @@ pub fn saturated(good: &[&Observed], first_unstable: f64) -> Option<Estimate> {
                 && o.rate() >= first_unstable
                 && o.rate() <= FULL_UP_TO * first_unstable
         })
-        .filter_map(|o| o.achieved())
+        .filter_map(|o| o.full.estimate())
         .collect();
     if full.is_empty() {
         return None;
@@ -389,11 +424,18 @@ fn stability(good: &[&Observed], words: &Words<'_>) -> Line {
         (None, None) => {
             Line::CannotTell { why: "no level was long enough to see whether requests pile up".into() }
         }
-        (Some(rate_per_s), None) => Line::Above {
-            rate_per_s,
-            load: words.at(rate_per_s),
-            why: "requests did not pile up at any level".into(),
-        },
+        (Some(rate_per_s), None) => {
+            let heaviest = good.last().map_or(0.0, |o| o.rate());
+            let why = if heaviest > rate_per_s {
+                format!(
+                    "requests did not pile up there, and heavier levels (up to {} requests/s) were too short to tell",
+                    number(heaviest)
+                )
+            } else {
+                "requests did not pile up at any level".into()
+            };
+            Line::Above { rate_per_s, load: words.at(rate_per_s), why }
+        }
         (None, Some(rate_per_s)) => {
             Line::Below { rate_per_s, why: "requests pile up at every level that could be judged".into() }
         }
@@ -468,12 +510,11 @@ fn budget(good: &[&Observed], words: &Words<'_>) -> Line {
 fn tightest_crossing(good: &[&Observed]) -> Option<f64> {
     let budgets: Vec<_> =
         good.iter().filter_map(|o| Some((o.rate(), o.finding.summary.budget.as_ref()?))).collect();
-    let metrics: Vec<&str> = budgets.first()?.1.rows.iter().map(|row| row.metric.as_str()).collect();
-    let crossings = metrics.into_iter().filter_map(|metric| {
-        let rows: Vec<_> = budgets
-            .iter()
-            .filter_map(|(rate, b)| Some((*rate, b.rows.iter().find(|row| row.metric == metric)?)))
-            .collect();
+    let ceilings: Vec<&BudgetRow> = budgets.first()?.1.rows.iter().collect();
+    let crossings = ceilings.into_iter().filter_map(|ceiling| {
+        let same = |row: &&BudgetRow| row.metric == ceiling.metric && row.percentile == ceiling.percentile;
+        let rows: Vec<_> =
+            budgets.iter().filter_map(|(rate, b)| Some((*rate, b.rows.iter().find(same)?))).collect();
         let x: Vec<f64> = rows.iter().map(|row| row.0).collect();
         // Half an exceedance where none was seen, so that the logarithm exists.
         let share = |e: &Estimate| e.value.max(0.5 / e.n.max(1) as f64).ln();
@@ -513,9 +554,11 @@ impl Words<'_> {
             Some(rate * figures.reported_mean.unwrap_or(figures.asked_mean)).filter(|t| *t > 0.0)
         };
         let in_flight = self.in_flight(rate);
+        let items = mix.unit == SizeUnit::Items;
         LoadWords {
-            input_tokens_per_s: tokens(&mix.prompt),
-            output_tokens_per_s: tokens(&mix.output),
+            input_tokens_per_s: tokens(&mix.prompt).filter(|_| !items),
+            output_tokens_per_s: tokens(&mix.output).filter(|_| !items),
+            items_per_s: tokens(&mix.prompt).filter(|_| items),
             in_flight,
             users: in_flight.map(|n| n + rate * self.think_time_s),
         }
@@ -559,7 +602,7 @@ fn ladder(levels: &[&Observed]) -> Vec<LadderRung> {
                 achieved_per_s: o.achieved()?.value,
                 little_disagreement: o.finding.summary.concurrency.little.as_ref().map(|l| l.disagreement),
             }),
-            Load::Open { .. } => None,
+            Load::Open { .. } | Load::Wave { .. } => None,
         })
         .collect();
     rungs.sort_by_key(|rung| rung.concurrency);

@@ -7,8 +7,7 @@
 //! asked by rank instead of by sorted slice.
 
 use plimsoll_math::proportion::{proves_at_most, proves_over};
-use plimsoll_math::quantile::{BATCHES, EXCEEDANCES_NEEDED, rank};
-use plimsoll_math::special::student_t_inv;
+use plimsoll_math::quantile::{BATCHES, EXCEEDANCES_NEEDED, ShareVariance, pooled_effect, rank, tail_shares};
 
 use crate::columns::{ABSENT, INFINITE};
 use crate::findings::{Estimate, Histogram, Percentiles, Reading};
@@ -123,38 +122,6 @@ impl<'a> Column<'a> {
             .collect()
     }
 
-    /// n over the design effect of exceeding each threshold: [`plimsoll_math::quantile::design_effect`], from counts.
-    ///
-    /// Its overlapping batches move by one value; here they move by a five-hundredth of their length, which leaves the
-    /// variance as it is and the memory small. Up to forty thousand values the two are the same.
-    fn effective_n(&self, thresholds: &[i64; 5], batches: usize) -> [f64; 5] {
-        let n = self.values.len();
-        let length = n / batches.clamp(2, (n / 2).max(2));
-        if length == 0 {
-            return [n as f64; 5];
-        }
-        let step = (length / 500).max(1);
-        let chunks: Vec<[u32; 5]> = self
-            .values
-            .chunks(step)
-            .map(|chunk| {
-                let mut over = [0u32; 5];
-                for value in chunk {
-                    for (count, threshold) in over.iter_mut().zip(thresholds) {
-                        *count += u32::from(value > threshold);
-                    }
-                }
-                over
-            })
-            .collect();
-        let whole = n / step;
-        std::array::from_fn(|i| {
-            let over: u64 = chunks.iter().map(|c| u64::from(c[i])).sum();
-            let counts = chunks[..whole].iter().map(|c| u64::from(c[i]));
-            n as f64 / design_effect(&counts.collect::<Vec<_>>(), over, n, step, length / step)
-        })
-    }
-
     /// The histogram for a plot, in bins of equal ratio. Values of a bucket (0.05 % wide) stay together.
     pub fn histogram(&self, metric: &str) -> Histogram {
         // From a microsecond: below it lies the clock's own noise. Twenty bins per decade are 12 % wide.
@@ -178,27 +145,62 @@ impl<'a> Column<'a> {
     }
 }
 
-/// The design effect of a share from its counts in chunks of `step` values, `per_batch` of which make a batch.
-fn design_effect(chunks: &[u64], over: u64, n: usize, step: usize, per_batch: usize) -> f64 {
-    if over == 0 || over as usize >= n || chunks.len() <= per_batch {
-        return 1.0;
+/// Ranks at which correlation is read: the shown percentiles' and those of their [`tail_shares`].
+const WATCHED: [f64; 9] = [0.5, 0.9, 0.95, 0.96, 0.98, 0.99, 0.996, 0.998, 0.999];
+
+/// What [`ShareVariance`] says of exceeding each limit, for values in the order of due times. Exceeding [`INFINITE`]
+/// means having failed.
+///
+/// Overlapping batches move by one value in `math`; here they move by a five-hundredth of their length, which leaves the
+/// variance as it is and the memory small. Up to forty thousand values the two are the same.
+fn variances<const K: usize>(
+    values: &[i64],
+    limits: &[i64; K],
+    batches: usize,
+) -> [Option<ShareVariance>; K] {
+    let n = values.len();
+    let length = n / batches.clamp(2, (n / 2).max(2));
+    if length == 0 {
+        return [None; K];
     }
-    let (n, length) = (n as f64, (step * per_batch) as f64);
-    let expected = over as f64 * length / n;
-    let mut inside: u64 = chunks[..per_batch].iter().sum();
-    let mut squares = 0.0;
-    for last in per_batch..=chunks.len() {
-        let excess = inside as f64 - expected;
-        squares += excess * excess;
-        if last < chunks.len() {
-            inside = inside + chunks[last] - chunks[last - per_batch];
-        }
+    let limits = limits.map(|limit| limit.min(INFINITE - 1));
+    let step = (length / 500).max(1);
+    let steps: Vec<[u32; K]> = values
+        .chunks(step)
+        .map(|chunk| {
+            let mut over = [0u32; K];
+            for value in chunk {
+                for (count, limit) in over.iter_mut().zip(&limits) {
+                    *count += u32::from(value > limit);
+                }
+            }
+            over
+        })
+        .collect();
+    let whole = n / step;
+    std::array::from_fn(|i| {
+        let over: u64 = steps.iter().map(|s| u64::from(s[i])).sum();
+        let counts: Vec<u64> = steps[..whole].iter().map(|s| u64::from(s[i])).collect();
+        ShareVariance::of_counts(&counts, (over, n), step, length / step)
+    })
+}
+
+/// n over the design effect of exceeding `limit`, as [`plimsoll_math::quantile::effective_n`] has it, for a verdict on a
+/// ceiling: the share beyond the limit and its wider neighbours.
+pub fn worth_beyond(values: &[i64], limit: i64, batches: usize) -> f64 {
+    let n = values.len();
+    let over = values.iter().filter(|ns| **ns > limit.min(INFINITE - 1)).count();
+    if n == 0 || over == 0 {
+        return n as f64;
     }
-    let places = (chunks.len() - per_batch + 1) as f64;
-    let variance_of_mean = squares / (length * places * (n - length));
-    let share = over as f64 / n;
-    let few = student_t_inv(0.975, 1.5 * (n / length - 1.0)) / NORMAL_975;
-    (variance_of_mean * n / (share * (1.0 - share)) * few * few).max(1.0)
+    let mut scratch = values.to_vec();
+    let mut limits = [limit; 3];
+    let shares: Vec<f64> = tail_shares(over as f64 / n as f64).collect();
+    for (limit, wide) in limits.iter_mut().zip(&shares).skip(1) {
+        *limit = *scratch.select_nth_unstable(rank(n, 1.0 - wide) - 1).1;
+    }
+    let found = variances(values, &limits, batches);
+    n as f64 / pooled_effect(found.into_iter().take(shares.len()).flatten())
 }
 
 /// Contiguous batches for a level of `length_s` whose own 99th percentile is `longest_s`.
@@ -218,9 +220,8 @@ pub fn batches_for(length_s: f64, longest_s: f64) -> Option<usize> {
 }
 
 /// Ranks of the interval of the p-quantile, as [`plimsoll_math::quantile::interval`] finds them in a sorted slice:
-/// 0 = −∞ and n + 1 = +∞.
-fn interval_ranks(n: usize, n_eff: f64, p: f64) -> (usize, usize) {
-    let alpha = 0.5 * (1.0 - LEVEL);
+/// 0 = −∞ and n + 1 = +∞. Each end stands at `alpha`.
+pub fn interval_ranks(n: usize, n_eff: f64, p: f64, alpha: f64) -> (usize, usize) {
     let worth = n_eff / n as f64;
     let first = |holds: &dyn Fn(usize) -> bool| {
         let (mut low, mut high) = (1, n + 1);
@@ -264,11 +265,11 @@ pub fn percentiles(metric: &str, in_due_order: &[i64], length_s: f64) -> Option<
 fn readings(column: &Column<'_>, length_s: f64) -> Percentiles {
     let n = column.len();
     let finite = column.finite() as usize;
-    let mut ranks: Vec<usize> = SHOWN.iter().map(|p| rank(n, *p)).collect();
+    let mut ranks: Vec<usize> = WATCHED.iter().map(|p| rank(n, *p)).collect();
     ranks.push(rank(finite, 0.99));
     let found = column.select(&ranks);
-    let longest_s = if finite == 0 { 0.0 } else { seconds(found[5]) };
-    let points: [i64; 5] = std::array::from_fn(|i| found[i]);
+    let longest_s = if finite == 0 { 0.0 } else { seconds(found[WATCHED.len()]) };
+    let points: [i64; WATCHED.len()] = std::array::from_fn(|i| found[i]);
     let shown: Vec<Reading> = match batches_for(length_s, longest_s) {
         None => {
             let why = format!(
@@ -298,14 +299,24 @@ fn readings(column: &Column<'_>, length_s: f64) -> Percentiles {
     }
 }
 
-fn intervals(column: &Column<'_>, points: &[i64; 5], batches: usize) -> Vec<Reading> {
+/// Where a percentile stands among [`WATCHED`].
+fn watched(p: f64) -> Option<usize> {
+    WATCHED.iter().position(|watched| (watched - p).abs() < 1e-9)
+}
+
+fn intervals(column: &Column<'_>, points: &[i64; WATCHED.len()], batches: usize) -> Vec<Reading> {
     let n = column.len();
-    let worth = column.effective_n(points, batches);
+    let found = variances(column.values, points, batches);
+    let worth = SHOWN.map(|p| {
+        let shares = tail_shares(1.0 - p).filter_map(|share| found[watched(1.0 - share)?]);
+        n as f64 / pooled_effect(shares)
+    });
     let bounds: Vec<Option<(usize, usize)>> = SHOWN
         .iter()
         .zip(worth)
         .map(|(p, n_eff)| {
-            (n_eff * (1.0 - p) >= EXCEEDANCES_NEEDED - 1e-9).then(|| interval_ranks(n, n_eff, *p))
+            (n_eff * (1.0 - p) >= EXCEEDANCES_NEEDED - 1e-9)
+                .then(|| interval_ranks(n, n_eff, *p, 0.5 * (1.0 - LEVEL)))
         })
         .collect();
     let ranks: Vec<usize> = bounds.iter().flatten().flat_map(|(low, high)| [*low, *high]).collect();
@@ -320,7 +331,7 @@ fn intervals(column: &Column<'_>, points: &[i64; 5], batches: usize) -> Vec<Read
     (0..5)
         .map(|i| match bounds[i] {
             Some(_) => Reading::Estimate(Estimate {
-                value: seconds(points[i]),
+                value: watched(SHOWN[i]).map_or(f64::NAN, |at| seconds(points[at])),
                 lower: end(),
                 upper: end(),
                 n: n as u64,

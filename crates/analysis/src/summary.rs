@@ -23,10 +23,10 @@
 use std::collections::BTreeMap;
 
 use plimsoll_math::series;
-use plimsoll_model::{At, Attempt, How, Level, Sample};
+use plimsoll_model::{At, Attempt, How, Level, Sample, SizeUnit};
 
 use crate::budget::{self, share_over};
-use crate::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN};
+use crate::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN, Words};
 use crate::course::timeline;
 use crate::findings::{
     BudgetSpec, Counts, ErrorCount, Estimate, FanOut, Histogram, Itl, Latencies, LengthFigures, Lengths,
@@ -50,23 +50,22 @@ pub fn summarise(
     let own: Vec<&Attempt> = attempts.iter().filter(|a| a.level == level.id).collect();
     let samples: Vec<&Sample> =
         samples.iter().filter(|s| s.at >= level.start && s.at < level.drained).collect();
-    summarise_own(level, &own, &samples, budget).0
+    summarise_columns(level, &Columns::read(&own), &samples, budget).0
 }
 
-/// The same for records that are known to be this level's, with the columns they were read from.
-pub(crate) fn summarise_own(
+/// The same of columns, with the requests that count.
+pub(crate) fn summarise_columns(
     level: &Level,
-    own: &[&Attempt],
+    columns: &Columns,
     samples: &[&Sample],
     budget: Option<&BudgetSpec>,
-) -> (LevelSummary, Columns, (usize, usize)) {
-    let columns = Columns::read(own);
-    let cut = window::cut(&columns, level.start);
+) -> (LevelSummary, (usize, usize)) {
+    let cut = window::cut(columns, level);
     let (from, to) = (cut.from, columns.first_due_from(level.stop).max(cut.from));
     let length_s = (level.stop - cut.at).as_secs_f64();
-    let counts = counts(&columns, from, to, own);
+    let counts = counts(columns, from, to);
     let lost = share_over(&columns.how[from..to], |how| is_lost(*how), SHARE_BATCHES);
-    let (latency, histograms) = latencies(&columns, own, (from, to), length_s);
+    let (latency, histograms) = latencies(columns, (from, to), length_s);
     let mut summary = LevelSummary {
         level: level.id,
         traffic: level.traffic.clone(),
@@ -81,20 +80,20 @@ pub(crate) fn summarise_own(
             rule: cut.rule,
         },
         counts,
-        rates: rates(&columns, (from, to), (cut.at, level.stop), &latency, budget),
-        concurrency: flight::concurrency(&columns, cut.at, level.stop, &level.generator, samples),
-        stability: stability(level, &columns, cut.at, &lost),
-        drift: window::drift(&columns, from, to),
+        rates: rates(columns, (from, to), (cut.at, level.stop), (&latency, level.unit), budget),
+        concurrency: flight::concurrency(columns, cut.at, level.stop, &level.generator, samples),
+        stability: stability(level, columns, cut.at, &lost),
+        drift: window::drift(columns, from, to),
         tail: tail(&latency),
-        lengths: lengths(&columns, from, to),
+        lengths: lengths(columns, level.unit, from, to),
         generator: level.generator.clone(),
-        timeline: timeline(level, &columns),
+        timeline: timeline(level, columns),
         histograms,
         budget: None,
         latency,
     };
-    summary.budget = budget.map(|spec| budget::judge(&columns, (from, to), length_s, &summary, spec));
-    (summary, columns, (from, to))
+    summary.budget = budget.map(|spec| budget::judge(columns, (from, to), length_s, &summary, spec));
+    (summary, (from, to))
 }
 
 /// A closed loop holds its number in flight by construction: the rule says nothing about it.
@@ -116,7 +115,7 @@ fn is_lost(how: How) -> bool {
     !matches!(how, How::Finished | How::Cancelled | How::Unfinished | How::NeverSent | How::ClientError)
 }
 
-fn counts(columns: &Columns, from: usize, to: usize, own: &[&Attempt]) -> Counts {
+fn counts(columns: &Columns, from: usize, to: usize) -> Counts {
     let mut counts = Counts { requests: (to - from) as u64, ..Counts::default() };
     let last_due = columns.due.get(to.wrapping_sub(1)).copied();
     let first_due = columns.due.get(from).copied();
@@ -133,10 +132,13 @@ fn counts(columns: &Columns, from: usize, to: usize, own: &[&Attempt]) -> Counts
         }
     }
     if let (Some(first), Some(last), true) = (first_due, last_due, to > from) {
-        for attempt in own.iter().filter(|a| a.due.0 >= first && a.due.0 <= last) {
-            *counts.attempts_by_outcome.entry(attempt.outcome.how).or_default() += 1;
+        let ends = columns.due.iter().copied().zip(columns.how.iter().copied());
+        for (due, how) in ends.chain(columns.earlier.iter().copied()) {
+            if due >= first && due <= last {
+                *counts.attempts_by_outcome.entry(how).or_default() += 1;
+            }
         }
-        counts.errors = errors(own.iter().filter(|a| a.due.0 >= first && a.due.0 <= last));
+        counts.errors = errors(columns, (first, last));
     }
     counts.failed = counts.requests - counts.finished;
     counts.amplification =
@@ -150,31 +152,28 @@ fn counts(columns: &Columns, from: usize, to: usize, own: &[&Attempt]) -> Counts
 
 /// Most frequent errors that are listed.
 const ERRORS_LISTED: usize = 5;
-/// Characters of an error's text that are compared and shown.
-const ERROR_CHARS: usize = 160;
 
-/// What went wrong, in the server's words, most frequent first.
-fn errors<'a>(attempts: impl Iterator<Item = &'a &'a Attempt>) -> Vec<ErrorCount> {
-    let mut seen: BTreeMap<(How, Option<u16>, String), u64> = BTreeMap::new();
-    for attempt in attempts.filter(|a| !a.outcome.is_finished() && a.outcome.how != How::Cancelled) {
-        let text: String = attempt.answer.error.as_deref().unwrap_or("").chars().take(ERROR_CHARS).collect();
-        *seen.entry((attempt.outcome.how, attempt.answer.status, text)).or_default() += 1;
+/// What went wrong with requests due in this stretch, in the server's words, most frequent first.
+fn errors(columns: &Columns, (first, last): (i64, i64)) -> Vec<ErrorCount> {
+    let mut seen: BTreeMap<&Words, u64> = BTreeMap::new();
+    for lost in columns.lost.iter().filter(|lost| lost.due >= first && lost.due <= last) {
+        *seen.entry(&columns.words[lost.words as usize]).or_default() += 1;
     }
     let mut list: Vec<ErrorCount> = seen
         .into_iter()
-        .map(|((how, status, text), attempts)| ErrorCount { how, status, text, attempts })
+        .map(|((how, status, text), attempts)| ErrorCount {
+            how: *how,
+            status: *status,
+            text: text.clone(),
+            attempts,
+        })
         .collect();
     list.sort_by_key(|error| std::cmp::Reverse(error.attempts));
     list.truncate(ERRORS_LISTED);
     list
 }
 
-fn latencies(
-    columns: &Columns,
-    own: &[&Attempt],
-    (from, to): (usize, usize),
-    length_s: f64,
-) -> (Latencies, Vec<Histogram>) {
+fn latencies(columns: &Columns, (from, to): (usize, usize), length_s: f64) -> (Latencies, Vec<Histogram>) {
     let mut histograms = Vec::new();
     let mut set = |metric: &str, values: &[i64], plot: bool| -> Option<Percentiles> {
         let (set, histogram) = percentiles(metric, values, length_s)?;
@@ -195,7 +194,7 @@ fn latencies(
 
     let ttft = set("ttft", &streamed(&columns.ttft), true);
     let event_gap = if exists(gaps) { set("event_gap", gaps, true) } else { None };
-    let itl = itl(columns, own, (from, to), length_s, event_gap.as_ref());
+    let itl = itl(columns, (from, to), length_s, event_gap.as_ref());
     let latency = Latencies {
         ttft_after_send: set("ttft_after_send", &streamed(&columns.ttft_after_send), false),
         ttfb: set("ttfb", &columns.ttfb[from..to], false).unwrap_or_else(|| nothing("ttfb")),
@@ -233,7 +232,6 @@ fn nothing(metric: &str) -> Percentiles {
 
 fn itl(
     columns: &Columns,
-    own: &[&Attempt],
     (from, to): (usize, usize),
     length_s: f64,
     event_gap: Option<&Percentiles>,
@@ -252,7 +250,7 @@ fn itl(
             percentiles,
         });
     }
-    let (gaps, exact) = columns.itl(own, from);
+    let (gaps, exact) = columns.itl(from);
     let exact_share = exact as f64 / gaps.len().max(1) as f64;
     let (percentiles, _) = percentiles("itl", &gaps, length_s)?;
     Some(Itl { rule: columns.rule, exact_share, percentiles })
@@ -262,7 +260,7 @@ fn rates(
     columns: &Columns,
     (from, to): (usize, usize),
     (start, stop): (At, At),
-    latency: &Latencies,
+    (latency, unit): (&Latencies, SizeUnit),
     budget: Option<&BudgetSpec>,
 ) -> Rates {
     let length_s = (stop - start).as_secs_f64();
@@ -279,7 +277,8 @@ fn rates(
     let rate = |what: &dyn Fn(usize) -> f64| {
         per_second(finished.iter().map(|i| (columns.end[*i], what(*i))), (start, stop), finished.len())
     };
-    let any_tokens = finished.iter().any(|i| output(*i) > 0.0);
+    let items = unit == SizeUnit::Items;
+    let any_tokens = !items && finished.iter().any(|i| output(*i) > 0.0);
     let good: Vec<usize> = match budget {
         Some(budget) => (from..to).filter(|i| budget::is_good(columns, *i, budget)).collect(),
         None => Vec::new(),
@@ -294,11 +293,33 @@ fn rates(
             .filter(|_| to > from)
             .map(|budget| share_over(&rows, |i| budget::is_good(columns, *i, budget), SHARE_BATCHES)),
         output_tokens_per_s: any_tokens.then(|| rate(&output)),
-        input_tokens_per_s: Some(rate(&input)),
+        input_tokens_per_s: (!items).then(|| rate(&input)),
+        items_per_s: items.then(|| rate(&input)),
         total_tokens_per_s: any_tokens.then(|| rate(&|i| input(i) + output(i))),
         tokens_per_s_per_user: latency.tpot.as_ref().map(|tpot| inverse(&tpot.p50)),
         tokens_from: if usage { "usage" } else { "asked" }.to_owned(),
     }
+}
+
+/// Parts of a window in which the filling of a target is looked for.
+const FILLING_PARTS: usize = 200;
+
+/// What was finished per second once a target was full: without the time that it takes to fill. An engine that batches
+/// answers little while its first requests are under way; over the whole of a short window it would look slower than it is.
+/// Where it fills is where MSER-5 cuts the course of completions (a queue of servers is full at once, and loses nothing).
+pub(crate) fn full_throughput(columns: &Columns, (start, stop): (At, At)) -> Reading {
+    let ended = (0..columns.len())
+        .filter(|i| columns.fate[*i].ended_well() && columns.end[*i] >= start.0 && columns.end[*i] < stop.0);
+    let ends: Vec<i64> = ended.map(|i| columns.end[i]).collect();
+    let width = ((stop - start).0 as f64 / FILLING_PARTS as f64).max(1.0);
+    let part = |at: i64| (((at - start.0) as f64 / width) as usize).min(FILLING_PARTS - 1);
+    let mut counts = [0.0; FILLING_PARTS];
+    for at in &ends {
+        counts[part(*at)] += 1.0;
+    }
+    let full = At(start.0 + (series::mser5(&counts) as f64 * width) as i64);
+    let n = ends.iter().filter(|at| **at >= full.0).count();
+    per_second(ends.into_iter().filter(|at| *at >= full.0).map(|at| (at, 1.0)), (full, stop), n)
 }
 
 /// A rate with its interval by batch means over equal parts of the window.
@@ -354,7 +375,7 @@ fn tail(latency: &Latencies) -> Tail {
     }
 }
 
-fn lengths(columns: &Columns, from: usize, to: usize) -> Lengths {
+fn lengths(columns: &Columns, unit: SizeUnit, from: usize, to: usize) -> Lengths {
     let window = from..to;
     let (mut cached, mut known) = (0u64, 0u64);
     for i in window.clone().filter(|i| columns.cached[*i] != UNKNOWN && columns.prompt[*i] != UNKNOWN) {
@@ -363,6 +384,7 @@ fn lengths(columns: &Columns, from: usize, to: usize) -> Lengths {
     }
     let finished: Vec<bool> = columns.fate[window.clone()].iter().map(|fate| fate.ended_well()).collect();
     Lengths {
+        unit,
         prompt: length_figures(
             &columns.asked_prompt[window.clone()],
             &columns.prompt[window.clone()],

@@ -4,7 +4,7 @@
 //! but something beside them must be read. That a target is slow, failing or overloaded is a result and never makes a
 //! level invalid; only a measurement that did not happen does.
 
-use plimsoll_model::{EndedBy, How, Level, Load, StampSource};
+use plimsoll_model::{EndedBy, How, Level, Load, RateCourse, SizeUnit, StampSource};
 
 use crate::findings::{Kept, LevelFinding, LevelSummary, Passed, Reading, Reason, Trust, Validity};
 use crate::say::{count, ms, number, percent};
@@ -35,6 +35,12 @@ const LITTLE: Limits = Limits { suspect: 0.05, invalid: 0.2 };
 const BROKEN: Limits = Limits { suspect: 0.01, invalid: 0.5 };
 /// Failed requests.
 const ERRORS: f64 = 0.01;
+/// Attempts for which this machine had no socket. They stand among the target's errors and are none of them.
+const NO_SOCKET: Limits = Limits { suspect: 0.0, invalid: 0.01 };
+/// Share of descriptors or local ports in use from which on the next level may run out of them.
+const ROOM: f64 = 0.9;
+/// Descriptors that a run takes beside its connections.
+const OWN_DESCRIPTORS: u64 = 64;
 /// Sum of reported against asked tokens.
 const TOKENS: f64 = 0.05;
 
@@ -111,6 +117,7 @@ pub fn judge_run(levels: &[LevelFinding]) -> Validity {
             run.passed.push(Passed {
                 check: passed.check.clone(),
                 figure: "on every level that it applies to".into(),
+                note: passed.note.clone(),
             });
         }
     }
@@ -126,7 +133,7 @@ struct Bench {
 impl Bench {
     fn say(&mut self, check: &str, verdict: Trust, figure: String, means: &str, advice: &str) {
         if verdict == Trust::Valid {
-            self.validity.passed.push(Passed { check: check.into(), figure });
+            self.validity.passed.push(Passed { check: check.into(), figure, note: None });
             return;
         }
         self.validity.reasons.push(Reason {
@@ -137,6 +144,13 @@ impl Bench {
             means: means.into(),
             advice: advice.into(),
         });
+    }
+
+    /// Something about the check that was made last, where it passed.
+    fn note(&mut self, note: &str) {
+        if let Some(passed) = self.validity.passed.last_mut() {
+            passed.note = Some(note.into());
+        }
     }
 
     fn done(mut self) -> Validity {
@@ -193,6 +207,7 @@ fn generator(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
     machine(bench, summary);
     stamps(bench, summary);
     counted(bench, summary);
+    room(bench, summary);
     let health = &summary.generator;
     if let Some(since) = health.closed_since {
         bench.say(
@@ -322,10 +337,48 @@ fn counted(bench: &mut Bench, summary: &LevelSummary) {
     }
 }
 
+/// Did connections run out of what the machine has for them? `plimsoll doctor` asks before; this is what happened.
+fn room(bench: &mut Bench, summary: &LevelSummary) {
+    let health = &summary.generator;
+    let Some(room) = &health.room else { return };
+    let attempts = summary.counts.attempts.max(1);
+    bench.say(
+        "sockets",
+        NO_SOCKET.judge(room.no_socket as f64 / attempts as f64),
+        format!("{} found no descriptor, port or memory for a connection", count(room.no_socket, "attempt")),
+        "this machine could not open all connections, and what failed there counts as an error of the target",
+        "run `plimsoll doctor` and raise what it names, or keep fewer connections",
+    );
+    let mut near = |check: &str, used: u64, of: Option<u64>, what: &str, advice: &str| {
+        let Some(of) = of else { return };
+        let full = used as f64 > ROOM * of as f64;
+        let verdict = if full { Trust::Suspect } else { Trust::Valid };
+        let means =
+            "the level came close to a limit of this machine, and a little more load is turned away here";
+        bench.say(check, verdict, format!("{used} of {of} {what}"), means, advice);
+    };
+    let descriptors = u64::from(health.sockets_max) + OWN_DESCRIPTORS;
+    near("descriptors", descriptors, room.descriptors, "open files", "raise the hard limit of open files");
+    let ports = room.ports.map(u64::from);
+    let advice = "widen net.ipv4.ip_local_port_range, keep connections, or give the target several addresses";
+    near("ports", u64::from(health.connects), ports, "local ports to an address taken", advice);
+    if let Some(turned_away) = room.listen_overflows {
+        bench.say(
+            "backlog",
+            if turned_away > 0 { Trust::Suspect } else { Trust::Valid },
+            format!("{} overflowed a listening queue of this machine", count(turned_away, "connection")),
+            "a connection that finds the server's queue full is tried again a second later, which no server needs",
+            "give the server a longer listen backlog (and net.core.somaxconn), or open connections ahead",
+        );
+    }
+}
+
 fn window(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
     let stability = &summary.stability;
     if matches!(level.load, Load::Open { .. }) {
-        let steady = match (stability.verdict, summary.drift.drifts) {
+        // Where the arrivals themselves change, latency has to: only what piles up speaks against the level then.
+        let shaped = level.rate_course == RateCourse::Shaped;
+        let steady = match (stability.verdict, summary.drift.drifts && !shaped) {
             (Kept::Unstable, _) | (_, true) => Trust::Suspect,
             _ => Trust::Valid,
         };
@@ -350,6 +403,9 @@ fn window(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
         // What the data leave undecided has not passed either: it is not said.
         if steady == Trust::Suspect || stability.verdict != Kept::Undecided {
             bench.say("steady_state", steady, format!("{}{drift}", stability.why), means, advice);
+            if shaped && steady == Trust::Valid {
+                bench.note("latency follows the arrivals' own shape, and the figures hold for this window as a whole");
+            }
         }
     }
     let leading = summary.latency.leading();
@@ -402,6 +458,10 @@ fn answers(bench: &mut Bench, summary: &LevelSummary) {
         "failed requests rank above every latency, so percentiles beyond their share are infinite",
         "find out why they fail before reading the tail",
     );
+    if summary.lengths.unit == SizeUnit::Items {
+        // Rows are sent, not estimated: there is no count of the server's to hold them against.
+        return;
+    }
     for (side, figures) in [("prompt", &summary.lengths.prompt), ("output", &summary.lengths.output)] {
         let Some(deviation) = figures.deviation else { continue };
         bench.say(
@@ -433,13 +493,50 @@ fn ended(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
         EndedBy::DrainLimit => {
             ("the drain limit passed", "requests that were still in flight count as infinitely slow")
         }
-        EndedBy::Cut => (
-            "the generator was cut off",
-            "requests in flight left no record, and most of them were slow ones",
-        ),
+        EndedBy::Cut => return cut_off(bench, level, summary),
         EndedBy::User | EndedBy::UserNow => ("stopped by the user", "the level is shorter than asked"),
         EndedBy::Ceiling => ("stopped at a ceiling", "the level is shorter than asked"),
         EndedBy::Errors => ("stopped for too many errors", "the level is shorter than asked"),
     };
     bench.say("ended", Trust::Suspect, figure.into(), means, "run it again for longer, or raise the limit");
+}
+
+/// A generator that was killed took the requests in flight with it. An open loop's are drawn again from the schedule
+/// before the run is judged; a closed loop has noted each as it began. Where an older log has no such notes, it is known how
+/// many there were, as many as it holds, and not which; so their weight in the tail is said.
+fn cut_off(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
+    let drawn = summary.counts.by_outcome.get(&How::Unfinished).copied().unwrap_or(0);
+    let (figure, means) = match level.load {
+        _ if drawn > 0 => {
+            let from = if matches!(level.load, Load::Open { .. }) { "the schedule" } else { "the log" };
+            (
+                format!(
+                    "the generator was cut off; {} then in flight came from {from}",
+                    count(drawn, "request")
+                ),
+                "they keep their place in the tail, as infinitely slow".to_owned(),
+            )
+        }
+        Load::Closed { concurrency }
+        | Load::Saturating { concurrency }
+        | Load::Wave { requests: concurrency } => {
+            let ended =
+                if matches!(level.load, Load::Wave { .. }) { summary.counts.requests as u32 } else { 0 };
+            let concurrency = concurrency.saturating_sub(ended);
+            let lost = f64::from(concurrency);
+            let known = 100.0 * (1.0 - lost / (lost + summary.counts.requests as f64));
+            (
+                format!(
+                    "the generator was cut off; the {} then in flight left no record, most of them slow ones",
+                    count(u64::from(concurrency), "request")
+                ),
+                format!("they can lie beyond p{known:.1} of all: percentiles from there on may be too low"),
+            )
+        }
+        Load::Open { .. } => (
+            "the generator was cut off".to_owned(),
+            "requests in flight left no record, and most of them were slow ones".to_owned(),
+        ),
+    };
+    bench.say("ended", Trust::Suspect, figure, &means, "run it again to its end");
 }

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_model::{Attempt, EndedBy, Level, Load, Manifest, Sample};
+use plimsoll_model::{At, Attempt, EndedBy, Level, Load, Manifest, Sample};
 
+use crate::columns::Columns;
 use crate::findings::{FINDINGS_SCHEMA, Findings, Held, Hold, Kept, Line, Lines, Reading};
 use crate::lines::{self, LineSpec, Observed};
 use crate::say::number;
@@ -14,31 +15,79 @@ use crate::validity::judge_run;
 
 /// Recomputes all findings of a run from its rows.
 pub fn analyse(manifest: &Manifest, attempts: &[Attempt], samples: &[Sample], spec: &LineSpec) -> Findings {
+    let mut observed = Vec::new();
+    each_level(manifest, attempts, |level, own| {
+        observed.push(Observed::new(&level, &own, &of_level(samples, &level), spec.budget.as_ref()));
+    });
+    analyse_observed(&observed, spec)
+}
+
+/// The same of levels that were observed one by one, in order of execution and without what warmed the target up.
+pub fn analyse_observed(observed: &[Observed], spec: &LineSpec) -> Findings {
+    let is_sweep = observed.iter().any(|o| o.level.purpose != "run");
+    findings(observed, spec, is_sweep)
+}
+
+/// A level with the rows and columns that its figures came from: what a budget is held against.
+pub(crate) struct LevelRows<'a> {
+    /// The level, as far as it got.
+    pub level: Level,
+    /// Its records.
+    pub own: Vec<&'a Attempt>,
+    /// One row per request.
+    pub columns: Columns,
+    /// The requests that count.
+    pub window: (usize, usize),
+}
+
+/// The same findings with the rows beside them, for whoever judges more of a run than its summary.
+pub(crate) fn analyse_rows<'a>(
+    manifest: &Manifest,
+    attempts: &'a [Attempt],
+    samples: &[Sample],
+    spec: &LineSpec,
+) -> (Findings, Vec<LevelRows<'a>>) {
+    let (mut observed, mut rows) = (Vec::new(), Vec::new());
+    each_level(manifest, attempts, |level, own| {
+        let samples = of_level(samples, &level);
+        let columns = Columns::read(&own);
+        let (seen, window) = Observed::of_columns(&level, &columns, &samples, spec.budget.as_ref());
+        observed.push(seen);
+        rows.push(LevelRows { level, own, columns, window });
+    });
+    (analyse_observed(&observed, spec), rows)
+}
+
+/// Hands over every level that counts (what warmed the target up is in the rows and in no figure) with its own records.
+fn each_level<'a>(
+    manifest: &Manifest,
+    attempts: &'a [Attempt],
+    mut take: impl FnMut(Level, Vec<&'a Attempt>),
+) {
     let mut by_level: BTreeMap<u32, Vec<&Attempt>> = BTreeMap::new();
     for attempt in attempts {
         by_level.entry(attempt.level).or_default().push(attempt);
     }
-    let none = Vec::new();
-    let observe = |level: &Level| {
-        let own = by_level.get(&level.id).unwrap_or(&none);
-        let level = &as_far_as_it_got(level, own);
-        let samples: Vec<&Sample> =
-            samples.iter().filter(|s| s.at >= level.start && s.at < level.drained).collect();
-        Observed::new(level, own, &samples, spec.budget.as_ref())
-    };
-    let observed: Vec<Observed> = manifest.levels.iter().map(observe).collect();
-    let is_sweep = observed.iter().any(|o| o.level.purpose != "run");
-    findings(&observed, spec, is_sweep)
+    for level in manifest.levels.iter().filter(|level| level.purpose != "warmup") {
+        let own = by_level.remove(&level.id).unwrap_or_default();
+        let last_end = own.iter().filter_map(|a| a.end).max();
+        let requests = own.iter().filter(|a| a.attempt == 0).count();
+        take(as_far_as_it_got(level, last_end, requests as u64), own);
+    }
+}
+
+pub(crate) fn of_level<'a>(samples: &'a [Sample], level: &Level) -> Vec<&'a Sample> {
+    samples.iter().filter(|s| s.at >= level.start && s.at < level.drained).collect()
 }
 
 /// A level whose generator was cut off ends where its last row does: what was planned after that never happened.
-fn as_far_as_it_got(level: &Level, own: &[&Attempt]) -> Level {
+pub(crate) fn as_far_as_it_got(level: &Level, last_end: Option<At>, requests: u64) -> Level {
     let mut level = level.clone();
     if level.ended_by == EndedBy::Cut {
-        let last = own.iter().filter_map(|a| a.end).max().unwrap_or(level.start);
+        let last = last_end.unwrap_or(level.start);
         level.stop = level.stop.min(last);
         level.drained = last;
-        level.arrivals = own.iter().filter(|a| a.attempt == 0).count() as u64;
+        level.arrivals = requests;
     }
     level
 }
@@ -70,7 +119,7 @@ pub(crate) fn findings(observed: &[Observed], spec: &LineSpec, is_sweep: bool) -
         curves.push(read.curve);
     }
     let validity = judge_run(&levels);
-    Findings { schema: FINDINGS_SCHEMA, validity, lines: all_lines, curves, levels }
+    Findings { schema: FINDINGS_SCHEMA, validity, lines: all_lines, curves, levels, cost: None }
 }
 
 // ------------------------------------------------------------------------------------------- hold

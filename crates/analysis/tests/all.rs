@@ -2,17 +2,54 @@
 
 #[path = "all/accuracy.rs"]
 mod accuracy;
+#[path = "all/arms.rs"]
+mod arms;
 #[path = "all/blind.rs"]
 mod blind;
 #[path = "all/budget.rs"]
 mod budget;
+#[path = "all/calibrate.rs"]
+mod calibrate;
+#[path = "all/compare.rs"]
+mod compare;
+#[path = "all/cost.rs"]
+mod cost;
+#[path = "all/engines.rs"]
+mod engines;
+#[path = "all/gate.rs"]
+mod gate;
+#[path = "all/gathered.rs"]
+mod gathered;
+#[path = "all/history.rs"]
+mod history;
+#[path = "all/lever_systems.rs"]
+mod lever_systems;
+#[path = "all/levers.rs"]
+mod levers;
+#[path = "all/lint.rs"]
+mod lint;
+#[path = "all/looks.rs"]
+mod looks;
 #[path = "all/metrics.rs"]
 mod metrics;
+#[path = "all/plan.rs"]
+mod plan;
+#[path = "all/quality.rs"]
+mod quality;
+#[path = "../../math/tests/all/queues.rs"]
+#[expect(dead_code, reason = "the queue of batches is for other tests")]
+mod queues;
 #[path = "all/records.rs"]
 mod records;
+#[path = "all/sequential.rs"]
+mod sequential;
 #[path = "all/steady.rs"]
 mod steady;
 #[path = "all/stepper.rs"]
 mod stepper;
 #[path = "all/trust.rs"]
 mod trust;
+#[path = "all/two_arms.rs"]
+mod two_arms;
+#[path = "all/verdicts.rs"]
+mod verdicts;

@@ -1,8 +1,8 @@
 //! How long does it take to say what a run of a million requests of sixteen tokens found?
 //! `cargo bench -p plimsoll --bench summary`. Words: `requests=1000000` `tokens=16` `times=3`.
 //!
-//! A made run is written with the store, opened and analysed as `plimsoll show` does it, and then shown by the binary
-//! itself. Every stamp has jitter of its own: a run that repeats itself would compress better than a measurement.
+//! A made run is written with the store, opened and analysed as `plimsoll show` does it, and then shown, and held to a budget, by
+//! the binary itself. Every stamp has jitter of its own: a run that repeats itself would compress better than a measurement.
 
 mod kit;
 
@@ -14,12 +14,15 @@ use plimsoll_analysis::SweepSpec;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{
     Answer, At, Attempt, ClockAnchor, EndedBy, Event, EventKind, Fingerprint, GeneratorHealth, Host, Level,
-    Load, Manifest, Outcome, RunState, Span, StampSource, Tokens, TokensRule, run::SCHEMA_VERSION,
+    Load, Manifest, Outcome, RateCourse, RunState, SizeUnit, Span, StampSource, Tokens, TokensRule,
+    run::SCHEMA_VERSION,
 };
 use plimsoll_store::{Columns, RunWriter};
 
 /// Opened and analysed, at most.
 const BAR_S: f64 = 2.0;
+/// Held to a budget file of eight budgets, at most.
+const GATE_BAR_S: f64 = 3.0;
 /// Requests per second of the made run.
 const RATE_PER_S: i64 = 10_000;
 /// Redraws of the bootstrap, as for final findings.
@@ -42,6 +45,8 @@ fn main() -> ExitCode {
         }
         let (show_s, ()) = timed(|| show(&dir))?;
         bar("plimsoll show, exec to exit", format!("{show_s:.2} s"), "< 2 s", show_s < BAR_S);
+        let (gate_s, ()) = timed(|| gate(&dir))?;
+        bar("plimsoll gate, exec to exit", format!("{gate_s:.2} s"), "< 3 s", gate_s < GATE_BAR_S);
         Ok(())
     })
 }
@@ -76,6 +81,33 @@ fn show(dir: &Path) -> Result<()> {
     if ended.code().is_some_and(|code| code == 0 || code == 4) { Ok(()) } else { Err("show failed".into()) }
 }
 
+/// Every kind of budget that one level can be held to.
+const BUDGETS: &str = "version: 1
+budgets:
+  - {id: ttft-p50, metric: ttft, p: 50, max: 60ms}
+  - {id: ttft-p99, metric: ttft, p: 99, max: 90ms}
+  - {id: e2e-p999, metric: e2e, p: 99.9, max: 400ms}
+  - {id: tpot-p99, metric: tpot, p: 99, max: 20ms}
+  - {id: gaps, metric: event_gap, p: 99, max: 20ms}
+  - {id: errors, metric: error_and_retry_rate, max: 1%}
+  - {id: tail, metric: ttft_tail_ratio, max: 3}
+  - {id: long, metric: ttft, p: 95, max: 80ms, slice: {prompt_tokens: 64..}}
+";
+
+fn gate(dir: &Path) -> Result<()> {
+    let budget = dir.with_extension("yaml");
+    std::fs::write(&budget, BUDGETS)?;
+    let ended = Command::new(PLIMSOLL)
+        .arg("gate")
+        .arg(dir)
+        .arg("--budget")
+        .arg(&budget)
+        .stdout(Stdio::null())
+        .status()?;
+    // As above: judged, whatever the verdict.
+    if ended.code().is_some_and(|code| code != 2 && code != 5) { Ok(()) } else { Err("gate failed".into()) }
+}
+
 fn write(dir: &Path, requests: u64, tokens: u32) -> Result<()> {
     let writer = RunWriter::create(dir, manifest())?;
     let sink = writer.sink();
@@ -89,12 +121,14 @@ fn write(dir: &Path, requests: u64, tokens: u32) -> Result<()> {
         traffic: "steady".into(),
         purpose: "run".into(),
         load: Load::Open { rate_per_s: RATE_PER_S as f64 },
+        rate_course: RateCourse::Even,
         start: At::ZERO,
         stop,
         drained: stop + Span::from_secs(1),
         ended_by: EndedBy::Complete,
         arrivals: requests,
         schedule_hash: "0".repeat(16),
+        unit: SizeUnit::Tokens,
         generator: GeneratorHealth { stamps: StampSource::Kernel, ..GeneratorHealth::default() },
     })?;
     let manifest = writer.manifest();
@@ -168,12 +202,15 @@ fn manifest() -> Manifest {
         kind: "run".into(),
         id: "0".repeat(16),
         progress: RunState::Running,
+        time: plimsoll_model::Time::Real,
         clock: ClockAnchor::default(),
         seed: 1,
         nonce: 1,
         reproduce: String::new(),
+        repeats: None,
         host: Host::default(),
         target: Fingerprint::default(),
+        flags: Vec::new(),
         scenario: serde_json::Value::Null,
         levels: vec![],
         findings: None,

@@ -2,7 +2,7 @@
 //!
 //! The codes are a contract with scripts (documented in `docs/exit-codes.md`): 0 measured (valid or suspect),
 //! 2 usage, 4 the measurement is invalid or could not be kept, 5 nothing reached the target, 130 stopped by Ctrl-C.
-//! 1 and 3 belong to the gate (budget broken, inconclusive) and are not used for anything else.
+//! 1 says that what was judged is broken (a bar of `validate`); 3 that what was measured does not settle it.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -12,14 +12,20 @@ use std::process::ExitCode;
 pub enum Exit {
     /// Done; where something was measured it is valid or suspect.
     Done,
+    /// Judged, and a budget or a bar is broken.
+    Broken,
     /// A flag or file is wrong.
     Usage,
+    /// Judged, and what was measured does not settle it.
+    Inconclusive,
     /// Measured, and the result can't be trusted, or it could not be kept whole.
     Invalid,
     /// Nothing reached the target.
     Unreachable,
     /// Stopped by the person.
     Interrupted,
+    /// A verdict that the caller wants to see as this code.
+    Mapped(u8),
 }
 
 impl Exit {
@@ -27,10 +33,13 @@ impl Exit {
     pub fn code(self) -> u8 {
         match self {
             Exit::Done => 0,
+            Exit::Broken => 1,
             Exit::Usage => 2,
+            Exit::Inconclusive => 3,
             Exit::Invalid => 4,
             Exit::Unreachable => 5,
             Exit::Interrupted => 130,
+            Exit::Mapped(code) => code,
         }
     }
 }

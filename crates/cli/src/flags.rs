@@ -3,9 +3,35 @@
 //! Flags are sugar over the fields of the scenario ([`plimsoll_workload::Scenario`]); nothing is decided here. What
 //! needs thinking (defaults that depend on each other, units, files) happens in `resolve`.
 
+mod levers;
+mod price;
+
 use std::path::PathBuf;
 
+pub use levers::{LeversArgs, RankBy};
+pub use price::PriceArgs;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+mod baseline;
+mod budget;
+mod compare;
+mod gate;
+mod gate_url;
+mod history;
+mod interleave;
+mod quality;
+mod rerun;
+
+pub use baseline::{BaselineAction, BaselineArgs};
+pub use budget::{BudgetAction, BudgetArgs, BudgetInitArgs, BudgetLintArgs, Preset};
+pub use compare::CompareArgs;
+pub use gate::GateArgs;
+pub use gate_url::GateUrlArgs;
+pub use history::HistoryArgs;
+pub use interleave::InterleaveArgs;
+pub use quality::QualityArgs;
+pub use rerun::RerunArgs;
 
 /// Finds how much load an AI inference endpoint can carry, and says how sure it is.
 #[derive(Parser, Debug)]
@@ -26,8 +52,30 @@ pub enum Command {
     Run(RunArgs),
     /// Find an endpoint's curve, its queueing onset and its limits
     Sweep(SweepArgs),
+    /// Say what a change did: from two runs of one load, or from two endpoints measured in turn
+    Compare(Box<CompareArgs>),
+    /// Hold a run to a budget file: pass, broken, inconclusive or invalid, as exit code
+    Gate(GateArgs),
+    /// Ask two endpoints the same at temperature 0: how far their answers agree and how they score
+    Quality(Box<QualityArgs>),
     /// Serve the embedded engine behind an OpenAI-compatible API
     Engine(EngineArgs),
+    /// Put a load on a simulated engine or fleet in virtual time and write the same kind of run
+    Simulate(SimulateArgs),
+    /// Fit a simulated engine to a run or to measured rows, and print the error on rows held out
+    Calibrate(CalibrateArgs),
+    /// Recompute how far the simulated engine is from real servers
+    Validate(ValidateArgs),
+    /// Send a run's schedule again, arrival by arrival, to another target
+    Rerun(RerunArgs),
+    /// Check a budget file, or begin one
+    Budget(BudgetArgs),
+    /// Show a baseline's line of results, and since which version a metric has moved
+    History(HistoryArgs),
+    /// Rank what to change first, for one run
+    Levers(LeversArgs),
+    /// Name the runs that others are held to
+    Baseline(BaselineArgs),
     /// Print what a run found (recovers a run that was killed)
     Show(ShowArgs),
     /// Write a run's report: one HTML file that opens offline
@@ -65,15 +113,16 @@ pub struct OutputArgs {
 /// What is measured.
 #[derive(Args, Debug, Clone, Default)]
 pub struct TargetArgs {
-    /// Endpoint: its base URL (http://host:8000/v1) or, with --protocol http, the whole URL
+    /// Endpoint: its base URL (http://host:8000/v1; kserve: http://host:8000/v2[/models/NAME]) or, with --protocol http,
+    /// the whole URL
     pub url: String,
     /// Model to ask for [default: the only one the endpoint lists]
     #[arg(long, short = 'm', help_heading = "Target")]
     pub model: Option<String>,
-    /// chat, completions, responses, embeddings or http [default: chat]
+    /// chat, completions, responses, embeddings, kserve (KServe v2, Triton) or http [default: chat]
     #[arg(long, value_name = "NAME", help_heading = "Target")]
     pub protocol: Option<String>,
-    /// Body template for --protocol http: {{prompt}}, {{model}}, {{max_tokens}}, {{id}}
+    /// Body template for --protocol http: {{prompt}}, {{model}}, {{max_tokens}}, {{id}}; for kserve a whole request
     #[arg(long, value_name = "FILE", help_heading = "Target")]
     pub body: Option<PathBuf>,
     /// Ask for whole answers instead of streams
@@ -111,6 +160,12 @@ pub struct WorkloadArgs {
     /// Output tokens, in the same forms
     #[arg(long, value_name = "SIZES", help_heading = "Workload")]
     pub osl: Option<String>,
+    /// Rows of a KServe request's batch, in the same forms [default: 1]
+    #[arg(long, value_name = "SIZES", help_heading = "Workload")]
+    pub batch: Option<String>,
+    /// Lengths of a KServe input's open dimensions, repeatable: INPUT_IDS=384
+    #[arg(long = "shape", value_name = "INPUT=LENGTHS", help_heading = "Workload")]
+    pub shapes: Vec<String>,
     /// Replay a trace: Azure LLM CSV or Mooncake JSONL, plain or gzipped
     #[arg(long, value_name = "FILE", help_heading = "Workload")]
     pub trace: Option<PathBuf>,
@@ -123,6 +178,9 @@ pub struct WorkloadArgs {
     /// Shared prefixes as SHARE,GROUPS: that share of each prompt is common to its group (0.5,8)
     #[arg(long, value_name = "SHARE,GROUPS", help_heading = "Workload")]
     pub prefix: Option<String>,
+    /// Models or adapters (LoRA) to ask for, with their shares of the requests: base=3,sql-lora=1. Each is a class of its own
+    #[arg(long, value_name = "NAME=WEIGHT,…", help_heading = "Workload")]
+    pub models: Option<String>,
     /// Conversations as TURNS,THINK: that many turns, the think time between them (4,10s)
     #[arg(long, value_name = "TURNS,THINK", help_heading = "Workload")]
     pub sessions: Option<String>,
@@ -181,17 +239,14 @@ pub struct CeilingArgs {
     /// Stop after this many failed requests
     #[arg(long, value_name = "N", help_heading = "Ceilings")]
     pub max_errors: Option<u64>,
-    /// Price, to say what it may cost: 2.5USD/Mtok (output) or 0.5,1.5USD/Mtok (input,output) or 2.49USD/h
-    #[arg(long, value_name = "PRICE", help_heading = "Ceilings")]
-    pub price: Option<String>,
+    /// What it costs, said before and after.
+    #[command(flatten)]
+    pub price: PriceArgs,
 }
 
-/// `plimsoll run`
-#[derive(Args, Debug)]
-pub struct RunArgs {
-    /// What is measured.
-    #[command(flatten)]
-    pub target: TargetArgs,
+/// How much load, and when.
+#[derive(Args, Debug, Clone, Default)]
+pub struct LoadArgs {
     /// Open loop: arrivals per second (12/s, 600/m), whatever the server does
     #[arg(long, value_name = "RATE", allow_hyphen_values = true, help_heading = "Load", conflicts_with_all = ["concurrency", "saturate"])]
     pub rate: Option<String>,
@@ -201,12 +256,38 @@ pub struct RunArgs {
     /// Saturating: concurrency doubled until throughput stops growing
     #[arg(long, help_heading = "Load")]
     pub saturate: bool,
+    /// With --concurrency: end after this many requests; the level is as long as they take
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "concurrency",
+        conflicts_with = "duration",
+        help_heading = "Load"
+    )]
+    pub requests: Option<u64>,
+    /// One wave: this many requests at once, and none after them
+    #[arg(long, value_name = "N", help_heading = "Load", conflicts_with_all = ["rate", "concurrency", "saturate", "duration"])]
+    pub wave: Option<u32>,
+    /// Requests before the measured part: kept as rows of a level of their own, counted in no figure
+    #[arg(long, value_name = "N", help_heading = "Load", conflicts_with = "saturate")]
+    pub warm_up: Option<u32>,
     /// How long arrivals fall [default: 60s; a trace: its length]
     #[arg(long = "for", value_name = "TIME", help_heading = "Load")]
     pub duration: Option<String>,
     /// Arrival process: poisson | constant | gamma:CV | weibull:CV | onoff:ON,OFF[,FLOOR] | ramp:FROM,TO | step:A,B,… | spike:HEIGHT | diurnal:RATIO
     #[arg(long, value_name = "PROCESS", help_heading = "Load")]
     pub arrivals: Option<String>,
+}
+
+/// `plimsoll run`
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// What is measured.
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// How much load, and when.
+    #[command(flatten)]
+    pub load: LoadArgs,
     /// What the requests are.
     #[command(flatten)]
     pub workload: WorkloadArgs,
@@ -239,10 +320,11 @@ pub struct SearchArgs {
         help_heading = "Search"
     )]
     pub traffic: Vec<String>,
-    /// Queueing onset = the load at which p99 ttft reaches this many times its zero-contention value
+    /// Queueing onset = the load at which p99 ttft (e2e where answers come whole) reaches this many times its
+    /// zero-contention value
     #[arg(long, value_name = "FACTOR", default_value_t = 1.5, help_heading = "Search")]
     pub knee_factor: f64,
-    /// A ceiling of the budget line, repeatable: "ttft p99 < 500ms", "tpot p95 < 30ms", "errors < 1%"
+    /// A ceiling of the budget line, repeatable or separated by commas: "ttft p99 < 500ms", "e2e p50 < 60ms", "errors < 1%"
     #[arg(long = "slo", value_name = "CEILING", value_delimiter = ',', help_heading = "Search")]
     pub slo: Vec<String>,
 }
@@ -293,18 +375,23 @@ pub struct DemoArgs {
 /// `plimsoll engine`
 #[derive(Args, Debug)]
 pub struct EngineArgs {
+    /// Simulation file whose engine, fleet and faults are served (YAML; see `plimsoll schema simulation`)
+    pub spec: Option<PathBuf>,
     /// Address to listen on; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:8000")]
     pub listen: String,
-    /// Profile to serve (--list shows them) or a YAML file of one
-    #[arg(long, default_value = "demo")]
-    pub profile: String,
+    /// What is served.
+    #[command(flatten)]
+    pub world: WorldArgs,
     /// List the profiles with their derivation
     #[arg(long)]
     pub list: bool,
     /// Name of the model [default: the profile's]
     #[arg(long)]
     pub model: Option<String>,
+    /// An input that a served batcher takes, PIXELS:UINT8:3x224x224; repeatable [default: INPUT:FP32:4]
+    #[arg(long = "input", value_name = "NAME:TYPE:DIMS")]
+    pub inputs: Vec<String>,
     /// Seed of everything drawn
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -319,11 +406,124 @@ pub struct EngineArgs {
     pub format: Format,
 }
 
+/// `plimsoll calibrate`.
+#[derive(Args, Debug)]
+pub struct CalibrateArgs {
+    /// Run folder: every level is a row
+    #[arg(required_unless_present = "from", conflicts_with = "from")]
+    pub run: Option<PathBuf>,
+    /// Rows as comma-separated values, of means or of a replay's requests
+    #[arg(long, value_name = "FILE")]
+    pub from: Option<PathBuf>,
+    /// Engine of all rows: MODEL[-DTYPE]@GPU[xTP] or a YAML file [default: the columns of each row]
+    #[arg(long, value_name = "NAME")]
+    pub profile: Option<String>,
+    /// Protocol of rows that have no such column: closed,requests=10x,lengths=uniform:0.8
+    #[arg(long, value_name = "PROTOCOL", requires = "from")]
+    pub protocol: Option<String>,
+    /// Take only the rows whose engine holds this text, such as "llama-3.1-70b fp8 on h100"
+    #[arg(long, value_name = "TEXT", requires = "from")]
+    pub only: Option<String>,
+    /// Profile to write; must not exist
+    #[arg(long, short = 'o', value_name = "FILE")]
+    pub out: PathBuf,
+    /// Seed of what the protocols draw
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// How the result is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `plimsoll validate`.
+#[derive(Args, Debug)]
+pub struct ValidateArgs {
+    /// Other rows, as for calibrate [default: those that are shipped]
+    #[arg(long, value_name = "FILE")]
+    pub from: Option<PathBuf>,
+    /// Engine of all those rows [default: the columns of each row]
+    #[arg(long, value_name = "NAME", requires = "from")]
+    pub profile: Option<String>,
+    /// Protocol of rows that have no such column
+    #[arg(long, value_name = "PROTOCOL", requires = "from")]
+    pub protocol: Option<String>,
+    /// How the tables are printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// What is simulated.
+#[derive(Args, Debug, Clone, Default)]
+pub struct WorldArgs {
+    /// Engine: a profile (plimsoll engine --list shows them) or a YAML file of one [default: demo]
+    #[arg(long, value_name = "NAME|FILE", help_heading = "World")]
+    pub profile: Option<String>,
+    /// Replicas of it [default: 1]
+    #[arg(long, value_name = "N", help_heading = "World")]
+    pub replicas: Option<u32>,
+    /// How requests are spread over replicas: round_robin, random, least_requests, prefix, … [default: round_robin]
+    #[arg(long, value_name = "ROUTE", help_heading = "World")]
+    pub route: Option<String>,
+    /// Adapters (LoRA) it serves beside its model, as NAME+NAME:slots=N,load=TIME: slots are held at once per replica
+    /// [default: as many as names, and no time to load]
+    #[arg(long, value_name = "ADAPTERS", help_heading = "World")]
+    pub adapters: Option<String>,
+    /// What goes wrong, repeatable: stall:at=20s,for=2s | slow:factor=3,replica=1 | error:share=0.01,status=500 | …
+    #[arg(long = "fault", value_name = "FAULT", help_heading = "World")]
+    pub faults: Vec<String>,
+}
+
+/// Which events of answers are kept.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeepEvents {
+    /// Every token event, as a measured run has them.
+    All,
+    /// First token, last token and end alone.
+    Ends,
+}
+
+/// `plimsoll simulate`
+#[derive(Args, Debug)]
+pub struct SimulateArgs {
+    /// Simulation file (YAML or JSON): engine, fleet, faults, scenario. Flags override it. See: plimsoll schema simulation
+    pub simulation: Option<PathBuf>,
+    /// What is simulated.
+    #[command(flatten)]
+    pub world: WorldArgs,
+    /// Find the curve, the onset and the limits, as plimsoll sweep does (with the flags of Search)
+    #[arg(long, help_heading = "Load", conflicts_with_all = ["rate", "concurrency", "saturate", "duration", "arrivals"])]
+    pub sweep: bool,
+    /// How much load, and when.
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// What the requests are.
+    #[command(flatten)]
+    pub workload: WorkloadArgs,
+    /// How the client behaves.
+    #[command(flatten)]
+    pub client: ClientArgs,
+    /// Where it stops by itself.
+    #[command(flatten)]
+    pub ceilings: CeilingArgs,
+    /// What --sweep looks for.
+    #[command(flatten)]
+    pub search: SearchArgs,
+    /// Events of answers that are kept [default: all, up to 5 million output tokens; ends beyond]
+    #[arg(long, value_enum, value_name = "WHICH", help_heading = "Output")]
+    pub events: Option<KeepEvents>,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
 /// `plimsoll show`
 #[derive(Args, Debug)]
 pub struct ShowArgs {
     /// Run folder
     pub run: PathBuf,
+    /// What the endpoint costs.
+    #[command(flatten)]
+    pub price: PriceArgs,
     /// How it is printed
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
@@ -334,6 +534,9 @@ pub struct ShowArgs {
 pub struct ReportArgs {
     /// Run folder
     pub run: PathBuf,
+    /// What the endpoint costs.
+    #[command(flatten)]
+    pub price: PriceArgs,
     /// File to write [default: report.html in the run folder]
     #[arg(long, short = 'o', value_name = "FILE")]
     pub out: Option<PathBuf>,
@@ -356,8 +559,18 @@ pub enum SchemaOf {
     Manifest,
     /// The findings inside run.json.
     Findings,
+    /// A line of the evaluation file of plimsoll quality.
+    Eval,
+    /// The results file of plimsoll quality.
+    Quality,
     /// An engine profile.
     Profile,
+    /// The simulation file of plimsoll simulate.
+    Simulation,
+    /// The price file of --price.
+    Price,
+    /// A budget file.
+    Budget,
 }
 
 /// `plimsoll schema`

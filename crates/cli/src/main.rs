@@ -2,17 +2,27 @@
 //!
 //! Reading order: [`flags`] (what can be typed), [`resolve`] (flags + file → scenario), [`measure`] (one measurement from
 //! the first
-//! look at the target to the closed run folder), [`recover`] (what a cut-off run lost), [`commands`] (one file each), [`screen`] and [`out`] (what is
+//! look at the target to the closed run folder), [`simulation`] (what is simulated), [`recover`] (what a cut-off run lost),
+//! [`again`] (a recorded schedule), [`baseline`] (names for runs), [`history`] (their lines of results), [`commands`] (one file each), [`screen`] and [`out`] (what is
 //! seen), [`exit`].
 
+mod again;
+mod baseline;
+mod budget_file;
+mod budget_init;
 mod commands;
+mod eval_file;
 mod exit;
 mod flags;
+mod history;
 mod measure;
 mod out;
+mod price;
 mod recover;
 mod resolve;
 mod screen;
+mod simulation;
+mod tensors;
 
 use std::process::ExitCode;
 
@@ -31,17 +41,34 @@ fn main() -> ExitCode {
         Command::Demo(args) => commands::demo::run(args),
         Command::Run(args) => commands::run::run(args),
         Command::Sweep(args) => commands::sweep::run(args),
+        Command::Compare(args) => commands::compare::run(args),
+        Command::Gate(args) => commands::gate::run(args),
+        Command::Quality(args) => commands::quality::run(args),
         Command::Engine(args) => commands::engine::run(args),
+        Command::Simulate(args) => commands::simulate::run(args),
+        Command::Calibrate(args) => commands::calibrate::run(args),
+        Command::Validate(args) => commands::validate::run(args),
+        Command::Baseline(args) => commands::baseline::run(args),
+        Command::History(args) => commands::history::run(args),
+        Command::Budget(args) => commands::budget::run(args),
+        Command::Rerun(args) => commands::rerun::run(args),
+        Command::Levers(args) => commands::levers::run(args),
         Command::Show(args) => commands::show::run(args),
         Command::Report(args) => commands::report::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Schema(args) => commands::schema::run(args),
     };
-    match ended {
-        Ok(exit) => exit.into(),
-        Err(Stop { exit, line }) => {
-            out::note(&format!("plimsoll: {line}"));
-            exit.into()
+    let exit = ended.unwrap_or_else(|Stop { exit, line }| {
+        out::note(&format!("plimsoll: {line}"));
+        exit
+    });
+    match out::lost() {
+        None => exit.into(),
+        Some(why) => {
+            out::note(&format!(
+                "plimsoll: stdout can't be written: {why}; a run's folder is whole, `plimsoll show FOLDER` prints it again"
+            ));
+            (if exit == Exit::Done { Exit::Invalid } else { exit }).into()
         }
     }
 }

@@ -5,6 +5,7 @@
 //! everything before them can be recomputed from the rows.
 
 mod live;
+mod virtual_time;
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -12,22 +13,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_analysis::findings::{Findings, Trust};
-use plimsoll_analysis::{LineSpec, SweepSpec};
+use plimsoll_analysis::{Gathered, LineSpec, Observed, SweepSpec};
 use plimsoll_client::{
     Ceilings, Client, ClientConfig, ClientError, Clock, Control, LevelPlan, Memory, Sink, Traffic,
     probe::ProbeError,
 };
 use plimsoll_model::{
-    At, Attempt, EndedBy, Fingerprint, GeneratorHealth, Level, Load, Manifest, Protocol, RunState, Sample,
-    Span, run::SCHEMA_VERSION,
+    At, Attempt, EndedBy, Fingerprint, GeneratorHealth, Level, Load, Manifest, Protocol, RateCourse, Repeats,
+    RunState, Sample, SizeUnit, Span, Time, run::SCHEMA_VERSION,
 };
 use plimsoll_store::{RunWriter, StoreError};
-use plimsoll_workload::{Arrival, ArrivalSpec, Prompts, Rate, Scenario, Schedule};
+use plimsoll_wire::QueueWish;
+use plimsoll_workload::{Arrival, ArrivalSpec, Prompts, Rate, Scenario, Schedule, block_key};
 use serde_json::Value;
 
 use crate::exit::{Exit, Stop};
 use crate::flags::{CeilingArgs, ClientArgs, OutputArgs};
 use crate::screen::{Screen, Watch};
+use crate::tensors;
+
+pub use virtual_time::Simulate;
+use virtual_time::Virtual;
 
 /// Redraws of the bootstrap for final findings.
 const REPLICATES: usize = 800;
@@ -46,7 +52,12 @@ pub struct Step {
     pub window: Span,
     /// Most arrivals.
     pub max_requests: Option<u64>,
+    /// Of a closed loop: it ends after so many requests, and the level with it.
+    pub requests: Option<u64>,
 }
+
+/// The search, where there is one, and the arrival process of each kind of traffic.
+pub type Kinds = (Option<SweepSpec>, Vec<(String, ArrivalSpec)>);
 
 /// What a measurement is begun with.
 pub struct Begin<'a> {
@@ -54,8 +65,8 @@ pub struct Begin<'a> {
     pub kind: &'static str,
     /// The resolved scenario.
     pub scenario: Scenario,
-    /// The search, for a sweep, and the arrival process of each kind of traffic.
-    pub sweep: Option<(SweepSpec, Vec<(String, ArrivalSpec)>)>,
+    /// The search, where there is one, and the arrival process of each kind of traffic.
+    pub sweep: Option<Kinds>,
     /// How the client is run.
     pub client: &'a ClientArgs,
     /// Where it stops by itself.
@@ -66,6 +77,10 @@ pub struct Begin<'a> {
     pub reproduce: Option<String>,
     /// Flags that belong to the command to repeat it, beside the scenario's.
     pub more: Vec<(&'static str, String)>,
+    /// What is simulated; `None` = the target is a live endpoint.
+    pub world: Option<Simulate>,
+    /// The run whose schedule is sent again; its prompts are then sent as they were, whatever this server makes of a word.
+    pub repeats: Option<Repeats>,
 }
 
 /// A measurement that is under way.
@@ -74,16 +89,65 @@ pub struct Measure {
     pub screen: Screen,
     scenario: Scenario,
     writer: RunWriter,
-    client: Client,
+    driver: Driver,
     control: Arc<Control>,
-    prompts: Arc<Prompts>,
-    clock: Clock,
-    _watch: Watch,
+    _watch: Option<Watch>,
+    /// The rate that closed loops are held to.
+    max_rate: Option<f64>,
     levels: u32,
     attempts: Vec<Attempt>,
     samples: Vec<Sample>,
+    /// The levels whose records were not kept.
+    observed: Vec<Observed>,
     /// Why the run can't be kept whole, once that is so: nothing new is begun from then on.
     unkept: Option<String>,
+}
+
+/// Who puts the load on the target.
+#[expect(clippy::large_enum_variant, reason = "a run has one, and it is never moved while it measures")]
+enum Driver {
+    /// The client, over sockets.
+    Live { client: Client, prompts: Arc<Prompts>, clock: Clock },
+    /// The simulated client, in virtual time.
+    Virtual(Box<Virtual>),
+}
+
+/// A level that has ended.
+pub struct Measured {
+    /// The level.
+    pub level: Level,
+    /// Its rows.
+    pub rows: LevelRows,
+    /// Its time series.
+    pub samples: Vec<Sample>,
+}
+
+/// The rows of a level, as far as they are in memory: all of them are in the run folder.
+pub enum LevelRows {
+    /// The records. A run folder is written from them.
+    Records(Vec<Attempt>),
+    /// What figures need of records that were not kept: a simulated day has a million of them.
+    Gathered(Box<Gathered>),
+}
+
+impl Measured {
+    /// Attempts that brought a whole answer.
+    pub fn finished(&self) -> u64 {
+        match &self.rows {
+            LevelRows::Records(attempts) => {
+                attempts.iter().filter(|a| a.outcome.is_finished()).count() as u64
+            }
+            LevelRows::Gathered(gathered) => gathered.finished(),
+        }
+    }
+
+    /// The records, where they were kept.
+    pub fn records(&self) -> &[Attempt] {
+        match &self.rows {
+            LevelRows::Records(attempts) => attempts,
+            LevelRows::Gathered(_) => &[],
+        }
+    }
 }
 
 /// A measurement that has ended.
@@ -99,54 +163,94 @@ pub struct Closed {
 impl Measure {
     /// Looks at the target, makes the run folder, and is ready to send.
     pub fn begin(begin: Begin<'_>) -> Result<Measure, Stop> {
-        let Begin { kind, mut scenario, sweep, client: client_args, ceilings, output, reproduce, more } =
-            begin;
+        match begin.world.is_some() {
+            true => Measure::begin_virtual(begin),
+            false => Measure::begin_live(begin, None),
+        }
+    }
+
+    /// A second measurement that takes turns with a first: the same words per token, so that its prompts are as long, and
+    /// the same keys and signals stop both.
+    pub fn begin_beside(begin: Begin<'_>, first: &Measure) -> Result<Measure, Stop> {
+        Measure::begin_live(begin, Some(first))
+    }
+
+    fn begin_live(begin: Begin<'_>, beside: Option<&Measure>) -> Result<Measure, Stop> {
+        let Begin {
+            kind,
+            mut scenario,
+            sweep,
+            client: client_args,
+            ceilings,
+            output,
+            reproduce,
+            more,
+            repeats,
+            world: _,
+        } = begin;
+        let max_rate = max_rate(ceilings)?;
         let dir = folder(output, kind)?;
         let mut screen = Screen::new(output.quiet);
         let _ = plimsoll_client::doctor::raise_descriptor_limit();
         let clock = Clock::start();
         let id = format!("{:016x}", random());
-        let facts = look(&mut scenario, &mut screen)?;
-        let control = Arc::new(Control::new(ceilings_of(ceilings)));
-        let on_stop = Arc::clone(&control);
-        let watch = Watch::start(!output.quiet, move || on_stop.stop());
-        // A client of its own: what it sends is announced, and counts against no ceiling.
-        let calibrator = start(&scenario, client_args, &id, clock)?;
-        let facts = calibrate(&mut scenario, &calibrator, facts, &mut screen)?;
-        drop(calibrator);
-        let client = start(&scenario, client_args, &id, clock)?;
-        let prompts = Prompts::new(&scenario, random()).map_err(|e| Stop::usage(e.to_string()))?;
-        let command = reproduce.unwrap_or_else(|| crate::resolve::reproduce(kind, &scenario, &more));
-        let manifest = Manifest {
-            schema: SCHEMA_VERSION,
-            tool: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
-            kind: kind.into(),
-            id,
-            progress: RunState::Running,
-            clock: clock.anchor(),
-            seed: scenario.seed,
-            nonce: scenario.nonce.unwrap_or_default(),
-            reproduce: command,
-            host: plimsoll_client::doctor::host(),
-            target: Fingerprint { url: scenario.target.url.clone(), facts },
-            scenario: whole_scenario(&scenario, sweep.as_ref()),
-            levels: Vec::new(),
-            findings: None,
+        let before = repeats.as_ref().and_then(|repeats| repeats.model.as_deref());
+        let facts = look(&mut scenario, before, &mut screen)?;
+        let (control, watch) = match beside {
+            Some(first) => (Arc::clone(&first.control), None),
+            None => {
+                let control = Arc::new(Control::new(ceilings_of(ceilings)));
+                let on_stop = Arc::clone(&control);
+                (control, Some(Watch::start(!output.quiet, move || on_stop.stop())))
+            }
         };
+        let facts = match (beside, &repeats) {
+            (Some(first), _) => {
+                scenario.prompts.words_per_token = first.scenario.prompts.words_per_token;
+                facts
+            }
+            (None, Some(_)) => facts,
+            (None, None) => {
+                // A client of its own: what it sends is announced, and counts against no ceiling.
+                let calibrator = start(&scenario, client_args, &id, clock)?;
+                calibrate(&mut scenario, &calibrator, facts, max_rate, &mut screen)?
+            }
+        };
+        let client = start(&scenario, client_args, &id, clock)?;
+        let prompts =
+            Prompts::new(&scenario, block_key(&scenario)).map_err(|e| Stop::usage(e.to_string()))?;
+        let command = reproduce.unwrap_or_else(|| crate::resolve::reproduce(kind, &scenario, &more));
+        let whole = whole_scenario(&scenario, sweep.as_ref());
+        let manifest = Manifest { repeats, ..manifest(kind, id, (Time::Real, clock), &scenario, whole) };
+        let target = Fingerprint { url: scenario.target.url.clone(), facts };
+        let manifest = Manifest { reproduce: command, target, ..manifest };
+        let driver = Driver::Live { client, prompts: Arc::new(prompts), clock };
+        Measure::of(screen, scenario, (dir, manifest), driver, (control, watch), max_rate)
+    }
+
+    /// The folder is made here, in which all that follows is kept.
+    fn of(
+        mut screen: Screen,
+        scenario: Scenario,
+        (dir, manifest): (PathBuf, Manifest),
+        driver: Driver,
+        (control, watch): (Arc<Control>, Option<Watch>),
+        max_rate: Option<f64>,
+    ) -> Result<Measure, Stop> {
         let writer = RunWriter::create(&dir, manifest).map_err(kept)?;
         screen.say(&format!("writing {}", dir.display()));
         Ok(Measure {
             screen,
             scenario,
             writer,
-            client,
+            driver,
             control,
-            prompts: Arc::new(prompts),
-            clock,
             _watch: watch,
+            max_rate,
             levels: 0,
             attempts: Vec::new(),
             samples: Vec::new(),
+            observed: Vec::new(),
             unkept: None,
         })
     }
@@ -167,114 +271,211 @@ impl Measure {
     }
 
     /// Runs one level to its end and keeps its rows. `title` says what the screen shows.
-    pub fn level(&mut self, step: &Step, title: &str) -> Result<(Level, Vec<Attempt>, Vec<Sample>), Stop> {
-        let plan = self.plan(step)?;
-        let rows = Arc::new(Rows {
+    pub fn level(&mut self, step: &Step, title: &str) -> Result<Measured, Stop> {
+        let (client, prompts, clock) = match &mut self.driver {
+            Driver::Live { client, prompts, clock } => (client, prompts, *clock),
+            Driver::Virtual(_) => return self.virtual_level(step, title),
+        };
+        let plan = plan(&self.scenario, step, self.levels, prompts)?;
+        let plan = LevelPlan { max_rate_per_s: self.max_rate, ..plan };
+        let rows_of = Arc::new(Rows {
             store: self.writer.sink(),
             memory: Memory::default(),
             control: Arc::clone(&self.control),
         });
-        let sink: Arc<dyn Sink> = rows.clone();
-        let view = live::View { live: self.client.live(), clock: self.clock, plan: &plan, title };
+        let sink: Arc<dyn Sink> = rows_of.clone();
+        let target = &self.scenario.target;
+        let streams = target.stream && target.protocol.streams();
+        let unit = target.protocol.counts();
+        let counts = live::Counts { unit, streams };
+        let view = live::View { live: client.live(), clock, plan: &plan, title, counts };
         let control = Arc::clone(&self.control);
-        let client = &self.client;
+        let client: &Client = client;
         // Known to the log before it begins: a run that is killed can tell what it was doing.
-        self.writer.level(&cut_off(&plan, self.clock.now())).map_err(kept)?;
+        let cut = cut_off(plan.id, step, (plan.load, plan.rate_course), clock.now());
+        let (arrivals, schedule_hash) = (plan.arrivals().unwrap_or(0), plan.schedule_hash());
+        self.writer.level(&Level { arrivals, schedule_hash, unit, ..cut }).map_err(kept)?;
         let level = live::watch(&mut self.screen, &view, || client.run_level(&plan, &sink, &control));
         let level = level.map_err(|e: ClientError| Stop::invalid(e.to_string()))?;
         self.levels += 1;
         // What was measured is judged and shown even where it can't be kept: the rows are still in memory.
         let kept = self.writer.level(&level).map_err(|e| e.to_string());
         self.unkept = kept.err().or(self.writer.health().error).or(self.unkept.take());
-        Ok((level, rows.memory.take_attempts(), rows.memory.take_samples()))
+        let rows = LevelRows::Records(rows_of.memory.take_attempts());
+        Ok(Measured { level, rows, samples: rows_of.memory.take_samples() })
     }
 
-    /// Keeps the rows of a level for the findings of the whole run.
-    pub fn keep(&mut self, attempts: Vec<Attempt>, samples: Vec<Sample>) {
-        self.attempts.extend(attempts);
-        self.samples.extend(samples);
+    /// Keeps of a level what the findings of the whole run need.
+    pub fn keep(&mut self, measured: Measured) {
+        let Measured { level, rows, samples } = measured;
+        match rows {
+            LevelRows::Records(attempts) => {
+                append(&mut self.attempts, attempts);
+                append(&mut self.samples, samples);
+            }
+            // What warmed the target up is in the rows and in no figure.
+            LevelRows::Gathered(_) if level.purpose == "warmup" => {}
+            LevelRows::Gathered(gathered) => {
+                let budget = line_spec(&self.writer.manifest()).budget;
+                self.observed.push(Observed::gathered(&level, *gathered, &samples, budget.as_ref()));
+            }
+        }
     }
 
     /// The findings of what was kept.
     pub fn analyse(&self) -> Findings {
         let manifest = self.writer.manifest();
-        plimsoll_analysis::analyse(&manifest, &self.attempts, &self.samples, &line_spec(&manifest))
+        let spec = line_spec(&manifest);
+        match &self.driver {
+            Driver::Live { .. } => {
+                plimsoll_analysis::analyse(&manifest, &self.attempts, &self.samples, &spec)
+            }
+            Driver::Virtual(_) => plimsoll_analysis::analyse_observed(&self.observed, &spec),
+        }
     }
 
     /// Writes the findings and closes the run folder.
     pub fn finish(mut self, findings: &Findings) -> Closed {
         self.screen.clear();
+        self.write_fault_truth();
         let dir = self.folder();
         let mut manifest = self.writer.manifest();
         manifest.findings = serde_json::to_value(findings).ok();
+        manifest.flags = self.flags(findings);
         manifest.progress = match &self.unkept {
             Some(why) => RunState::Partial { why: why.clone() },
             None => progress(&manifest),
         };
-        let closed = self.writer.finish(manifest.clone()).map_err(|e| e.to_string());
+        let closed = match &self.driver {
+            Driver::Live { .. } => self.writer.finish_with(manifest.clone(), &self.attempts, &self.samples),
+            // Its rows are in the log alone.
+            Driver::Virtual(_) => self.writer.finish(manifest.clone()),
+        };
+        let closed = closed.map_err(|e| e.to_string());
         let unkept = closed.err().or(self.unkept);
         if let Some(why) = &unkept {
             manifest.progress = RunState::Partial { why: why.clone() };
         }
         Closed { manifest, dir, unkept }
     }
+}
 
-    fn plan(&self, step: &Step) -> Result<LevelPlan, Stop> {
-        let mut load = step.load;
-        let wrong = |e: plimsoll_workload::SpecError| Stop::usage(e.to_string());
-        let mut scenario = self.scenario.clone();
-        if let Some(arrivals) = &step.arrivals {
-            scenario.arrivals = arrivals.clone();
+/// What a step becomes for the client.
+fn plan(scenario: &Scenario, step: &Step, id: u32, prompts: &Arc<Prompts>) -> Result<LevelPlan, Stop> {
+    let mut load = step.load;
+    let wrong = |e: plimsoll_workload::SpecError| Stop::usage(e.to_string());
+    let mut scenario = scenario.clone();
+    if let Some(arrivals) = &step.arrivals {
+        scenario.arrivals = arrivals.clone();
+    }
+    let rate_course = match step.load {
+        Load::Open { .. } => scenario.arrivals.rate_course(),
+        Load::Closed { .. } | Load::Wave { .. } | Load::Saturating { .. } => RateCourse::Even,
+    };
+    let requests = match step.load {
+        Load::Open { rate_per_s } => {
+            let mut schedule = Schedule::generate(&scenario, rate_per_s, step.window, id).map_err(wrong)?;
+            if let Some(most) = step.max_requests {
+                schedule.arrivals.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+            }
+            if matches!(scenario.arrivals, ArrivalSpec::Trace { .. }) {
+                load = stretch(schedule.arrivals.len() as u64, step.window);
+            }
+            Traffic::Open(Arc::new(schedule))
         }
-        let id = self.levels;
-        let requests = match step.load {
-            Load::Open { rate_per_s } => {
-                let mut schedule =
-                    Schedule::generate(&scenario, rate_per_s, step.window, id).map_err(wrong)?;
-                if let Some(most) = step.max_requests {
-                    schedule.arrivals.truncate(usize::try_from(most).unwrap_or(usize::MAX));
-                }
-                if matches!(scenario.arrivals, ArrivalSpec::Trace { .. }) {
-                    // A stretch of a trace has the rate it has there, not the trace's mean.
-                    let rate_per_s = schedule.arrivals.len() as f64 / step.window.as_secs_f64().max(1e-9);
-                    load = Load::Open { rate_per_s };
-                }
-                Traffic::Open(Arc::new(schedule))
-            }
-            Load::Closed { concurrency } | Load::Saturating { concurrency } => {
-                Traffic::Closed { sequence: Schedule::sequence(&scenario, id).map_err(wrong)?, concurrency }
-            }
-        };
-        Ok(LevelPlan {
-            id,
-            traffic: step.traffic.clone(),
-            purpose: step.purpose.clone(),
-            load,
-            requests,
-            window: step.window,
-            client: scenario.client.clone(),
-            prompts: Arc::clone(&self.prompts),
-            seed: scenario.seed,
-            warm: None,
-            class_models: scenario.classes.iter().map(|class| class.model.clone()).collect(),
-        })
+        Load::Closed { concurrency } | Load::Saturating { concurrency } if step.requests.is_some() => {
+            let sequence = Schedule::sequence(&scenario, id).map_err(wrong)?.bounded(step.requests);
+            Traffic::Closed { sequence, concurrency }
+        }
+        Load::Wave { requests } => {
+            let sequence = Schedule::sequence(&scenario, id).map_err(wrong)?;
+            Traffic::Closed { sequence: sequence.bounded(Some(requests.into())), concurrency: requests }
+        }
+        Load::Closed { concurrency } | Load::Saturating { concurrency } => {
+            Traffic::Closed { sequence: Schedule::sequence(&scenario, id).map_err(wrong)?, concurrency }
+        }
+    };
+    Ok(LevelPlan {
+        id,
+        traffic: step.traffic.clone(),
+        purpose: step.purpose.clone(),
+        load,
+        rate_course,
+        requests,
+        window: step.window,
+        client: scenario.client.clone(),
+        prompts: Arc::clone(prompts),
+        seed: scenario.seed,
+        warm: None,
+        max_rate_per_s: None,
+        class_models: scenario.classes.iter().map(|class| class.model.clone()).collect(),
+        class_queues: scenario
+            .classes
+            .iter()
+            .map(|class| QueueWish { priority: class.priority, timeout: class.queue_timeout })
+            .collect(),
+    })
+}
+
+/// Half a kilobyte a row: the first level's, and of most runs the only one's, are not copied.
+fn append<T>(all: &mut Vec<T>, more: Vec<T>) {
+    match all.is_empty() {
+        true => *all = more,
+        false => all.extend(more),
     }
 }
 
-/// A level as it will have been if this process dies in it.
-fn cut_off(plan: &LevelPlan, start: At) -> Level {
+/// The load of a stretch of a trace: the rate it has there, not the trace's mean.
+fn stretch(arrivals: u64, window: Span) -> Load {
+    Load::Open { rate_per_s: arrivals as f64 / window.as_secs_f64().max(1e-9) }
+}
+
+/// A level as it will have been if this process dies in it, as far as its step tells.
+fn cut_off(id: u32, step: &Step, (load, rate_course): (Load, RateCourse), start: At) -> Level {
+    let end = start + step.window;
     Level {
-        id: plan.id,
-        traffic: plan.traffic.clone(),
-        purpose: plan.purpose.clone(),
-        load: plan.load,
+        id,
+        traffic: step.traffic.clone(),
+        purpose: step.purpose.clone(),
+        load,
+        rate_course,
         start,
-        stop: start + plan.window,
-        drained: start + plan.window,
+        stop: end,
+        drained: end,
         ended_by: EndedBy::Cut,
-        arrivals: plan.arrivals().unwrap_or(0),
-        schedule_hash: plan.schedule_hash(),
+        arrivals: 0,
+        schedule_hash: String::new(),
+        unit: SizeUnit::default(),
         generator: GeneratorHealth::default(),
+    }
+}
+
+/// The manifest of a measurement that begins now; of the target it says where it is.
+fn manifest(
+    kind: &str,
+    id: String,
+    (time, clock): (Time, Clock),
+    scenario: &Scenario,
+    whole: Value,
+) -> Manifest {
+    Manifest {
+        schema: SCHEMA_VERSION,
+        tool: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
+        kind: kind.into(),
+        id,
+        progress: RunState::Running,
+        time,
+        clock: clock.anchor(),
+        seed: scenario.seed,
+        nonce: scenario.nonce.unwrap_or_default(),
+        reproduce: String::new(),
+        repeats: None,
+        host: plimsoll_client::doctor::host(),
+        target: Fingerprint { url: scenario.target.url.clone(), facts: BTreeMap::new() },
+        flags: Vec::new(),
+        scenario: whole,
+        levels: Vec::new(),
+        findings: None,
     }
 }
 
@@ -289,6 +490,10 @@ impl Sink for Rows {
     fn attempt(&self, attempt: Attempt) {
         self.store.attempt(&attempt);
         self.memory.attempt(attempt);
+    }
+
+    fn begun(&self, attempt: &Attempt) {
+        self.store.begun(attempt);
     }
 
     fn sample(&self, sample: Sample) {
@@ -344,10 +549,12 @@ pub fn line_spec(manifest: &Manifest) -> LineSpec {
 }
 
 /// The scenario as the manifest keeps it: with the search beside it, where there is one.
-fn whole_scenario(scenario: &Scenario, sweep: Option<&(SweepSpec, Vec<(String, ArrivalSpec)>)>) -> Value {
+fn whole_scenario(scenario: &Scenario, sweep: Option<&Kinds>) -> Value {
     let mut value = serde_json::to_value(scenario).unwrap_or_default();
     if let (Some((sweep, traffic)), Some(object)) = (sweep, value.as_object_mut()) {
-        object.insert("sweep".into(), serde_json::to_value(sweep).unwrap_or_default());
+        if let Some(sweep) = sweep {
+            object.insert("sweep".into(), serde_json::to_value(sweep).unwrap_or_default());
+        }
         let kinds: BTreeMap<_, _> = traffic.iter().cloned().collect();
         object.insert("traffic".into(), serde_json::to_value(kinds).unwrap_or_default());
     }
@@ -390,8 +597,12 @@ fn start(scenario: &Scenario, args: &ClientArgs, id: &str, clock: Clock) -> Resu
 }
 
 /// The first look: is it there, is it what it should be, which models does it list? Fills in the model if none is asked
-/// for.
-fn look(scenario: &mut Scenario, screen: &mut Screen) -> Result<BTreeMap<String, Option<String>>, Stop> {
+/// for: the only one, or of several the one asked for before.
+pub fn look(
+    scenario: &mut Scenario,
+    before: Option<&str>,
+    screen: &mut Screen,
+) -> Result<BTreeMap<String, Option<String>>, Stop> {
     let probed = plimsoll_client::probe::probe(&scenario.target, None).map_err(|e| match e {
         ProbeError::Target(_) => Stop::usage(e.to_string()),
         other => Stop::unreachable(other.to_string()),
@@ -399,23 +610,34 @@ fn look(scenario: &mut Scenario, screen: &mut Screen) -> Result<BTreeMap<String,
     for note in &probed.notes {
         screen.say(note);
     }
+    let unlisted = scenario.classes.iter().filter_map(|class| class.model.as_ref());
+    for name in unlisted.filter(|name| !probed.models.is_empty() && !probed.models.contains(name)) {
+        screen.say(&format!("the endpoint does not list {name}, which a class asks for"));
+    }
     let mut facts = probed.fingerprint.facts;
     if scenario.target.model.is_none() && scenario.target.protocol != Protocol::Http {
-        match probed.models.as_slice() {
-            [only] => scenario.target.model = Some(only.clone()),
+        let bases: Vec<&String> = probed.models.iter().filter(|m| !probed.adapters.contains(m)).collect();
+        match bases.as_slice() {
+            [only] => scenario.target.model = Some((*only).clone()),
             [] => {
                 return Err(Stop::usage(format!(
                     "{} lists no model: name one with --model",
                     scenario.target.url
                 )));
             }
+            several if several.iter().any(|name| before == Some(name.as_str())) => {
+                scenario.target.model = before.map(str::to_owned);
+            }
             several => {
-                let names = several.iter().take(8).cloned().collect::<Vec<_>>().join(", ");
+                let names = several.iter().take(8).map(|m| m.as_str()).collect::<Vec<_>>().join(", ");
                 return Err(Stop::usage(format!(
                     "the endpoint lists several models: choose one with --model ({names})"
                 )));
             }
         }
+    }
+    if scenario.target.protocol == Protocol::Kserve {
+        tensors::learn(scenario, probed.served, screen)?;
     }
     facts.insert("model".into(), scenario.target.model.clone());
     for unknown in ["engine", "engine_version", "engine_flags", "gpu", "driver", "replicas"] {
@@ -437,9 +659,11 @@ fn calibrate(
     scenario: &mut Scenario,
     client: &Client,
     mut facts: BTreeMap<String, Option<String>>,
+    max_rate: Option<f64>,
     screen: &mut Screen,
 ) -> Result<BTreeMap<String, Option<String>>, Stop> {
-    let synthetic = scenario.prompts.file.is_none() && scenario.target.protocol != Protocol::Http;
+    let texts = !matches!(scenario.target.protocol, Protocol::Http | Protocol::Kserve);
+    let synthetic = scenario.prompts.file.is_none() && texts;
     if !synthetic || scenario.prompts.words_per_token != 1.0 || !scenario.classes.is_empty() {
         return Ok(facts);
     }
@@ -452,26 +676,31 @@ fn calibrate(
     plain.prompts.shared_prefix = None;
     plain.client.timeouts.total = plain.client.timeouts.total.min(CALIBRATION_PATIENCE);
     plain.client.drain = CALIBRATION_PATIENCE;
-    let mut schedule = Schedule::generate(&plain, 100.0, Span::from_millis(45), u32::MAX).map_err(wrong)?;
+    // Ten milliseconds apart, or further where the highest rate asks for it.
+    let rate_per_s = max_rate.map_or(100.0, |most| most.min(100.0));
+    let window = Span::from_secs_f64(4.5 / rate_per_s);
+    let mut schedule = Schedule::generate(&plain, rate_per_s, window, u32::MAX).map_err(wrong)?;
     schedule.arrivals.truncate(4);
     for (i, arrival) in schedule.arrivals.iter_mut().enumerate() {
         let arrival: &mut Arrival = arrival;
         arrival.prompt_tokens = CALIBRATION_WORDS[i % 2];
         arrival.output_tokens = 1;
     }
-    let window = Span::from_millis(45);
     let plan = LevelPlan {
         id: u32::MAX,
         traffic: "calibration".into(),
         purpose: "calibration".into(),
-        load: Load::Open { rate_per_s: 100.0 },
+        load: Load::Open { rate_per_s },
+        rate_course: RateCourse::Even,
         requests: Traffic::Open(Arc::new(schedule)),
         window,
         client: plain.client.clone(),
         prompts: Arc::new(Prompts::new(&plain, 0).map_err(wrong)?),
         seed: scenario.seed,
         warm: Some(4),
+        max_rate_per_s: None,
         class_models: Vec::new(),
+        class_queues: Vec::new(),
     };
     let memory = Arc::new(Memory::default());
     let sink: Arc<dyn Sink> = memory.clone();
@@ -514,7 +743,7 @@ pub fn max_rate(args: &CeilingArgs) -> Result<Option<f64>, Stop> {
 }
 
 /// Where the run goes. A folder of one's own choice must not exist; without one a new name is taken.
-fn folder(output: &OutputArgs, kind: &str) -> Result<PathBuf, Stop> {
+pub fn folder(output: &OutputArgs, kind: &str) -> Result<PathBuf, Stop> {
     if let Some(dir) = &output.out {
         if dir.exists() {
             return Err(Stop::usage(format!(

@@ -1,14 +1,28 @@
-//! The two streams: data to stdout, talk to stderr. A closed pipe ends the talk, never the measurement.
+//! The two streams: data to stdout, talk to stderr. A closed pipe ends the talk, never the measurement; a stdout that can't
+//! take what is written to it (a full disk) is remembered, because whoever reads that file would miss it in silence.
 
-use std::io::Write;
+use std::io::{self, Write};
+use std::sync::OnceLock;
 
 use serde::Serialize;
 
 /// A line of data.
 pub fn line(text: &str) {
-    let mut stdout = std::io::stdout().lock();
-    let _ = writeln!(stdout, "{}", text.trim_end_matches('\n'));
-    let _ = stdout.flush();
+    let mut stdout = io::stdout().lock();
+    let written = writeln!(stdout, "{}", text.trim_end_matches('\n')).and_then(|()| stdout.flush());
+    if let Err(error) = written
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        let _ = LOST.set(error.to_string());
+    }
+}
+
+/// Why something did not reach stdout, the first time that happened.
+static LOST: OnceLock<String> = OnceLock::new();
+
+/// Why not everything reached stdout, if it did not. (A reader who left has what it wanted.)
+pub fn lost() -> Option<&'static str> {
+    LOST.get().map(String::as_str)
 }
 
 /// A value as indented JSON.

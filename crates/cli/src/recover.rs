@@ -3,19 +3,31 @@
 //! A row is written when a request ends, so a generator that is killed takes the requests in flight with it: the slow
 //! ones, of all. The schedule is a function of the scenario, the level says its hash; so what was due and left no row is
 //! drawn again and enters the run as *unfinished*, up to the last instant the log knows of. Closed loops have no due times
-//! to draw, and a scenario whose files are gone none either: there the run only says that rows are missing.
+//! to draw; there the log notes each attempt as it begins, and the store gives back those that never ended. (Deriving them,
+//! as many on each worker as its part of the loop, lost: it does not know who was waiting after a 429.) Of a scenario whose
+//! files are gone it says that rows are missing.
 
 use std::collections::HashSet;
 
-use plimsoll_model::{Answer, At, Attempt, By, EndedBy, How, Level, Load, Manifest, Outcome};
-use plimsoll_workload::{Arrival, ArrivalSpec, Scenario, Schedule};
+use plimsoll_model::{Answer, At, Attempt, By, EndedBy, How, Level, Manifest, Outcome, Span};
+use plimsoll_workload::Arrival;
 
-/// Adds the rows of what was in flight on levels that were cut off; gives how many.
+use crate::again::Recorded;
+
+/// What is said of a request in flight.
+const CUT: &str = "in flight when the generator was cut off";
+
+/// Completes the rows of what was in flight on levels that were cut off; gives how many.
 pub fn unfinished(manifest: &Manifest, attempts: &mut Vec<Attempt>) -> usize {
     let cut = manifest.levels.iter().filter(|level| level.ended_by == EndedBy::Cut);
     let before = attempts.len();
+    let recorded = cut.clone().next().and_then(|_| Recorded::of(manifest).ok());
+    let mut noted = 0;
     for level in cut {
-        let Some(schedule) = redrawn(manifest, level) else { continue };
+        noted += close(level, attempts);
+        let Some(schedule) = recorded.as_ref().and_then(|recorded| recorded.schedule(level)) else {
+            continue;
+        };
         let own = attempts.iter().filter(|attempt| attempt.level == level.id);
         let Some(last) = own.clone().filter_map(|attempt| attempt.end).max() else { continue };
         let known: HashSet<u64> = own.map(|attempt| attempt.request).collect();
@@ -26,28 +38,21 @@ pub fn unfinished(manifest: &Manifest, attempts: &mut Vec<Attempt>) -> usize {
             .collect();
         attempts.extend(missing);
     }
-    attempts.len() - before
+    noted + attempts.len() - before
 }
 
-/// The level's schedule, if what is drawn again has the hash that the level says.
-fn redrawn(manifest: &Manifest, level: &Level) -> Option<Schedule> {
-    let Load::Open { rate_per_s } = level.load else { return None };
-    let mut value = manifest.scenario.clone();
-    let object = value.as_object_mut()?;
-    object.remove("sweep");
-    let traffic = object.remove("traffic");
-    let mut scenario = Scenario::from_json(&value).ok()?;
-    if let Some(arrivals) = traffic.as_ref().and_then(|kinds| kinds.get(&level.traffic)) {
-        scenario.arrivals = serde_json::from_value(arrivals.clone()).ok()?;
+/// Ends what the log knows to have begun just after the last instant it knows of: a level is what was due before its end.
+fn close(level: &Level, attempts: &mut [Attempt]) -> usize {
+    let own = |attempt: &&mut Attempt| attempt.level == level.id;
+    let last = attempts.iter_mut().filter(own).map(|attempt| attempt.end.unwrap_or(attempt.due)).max();
+    let begun = |attempt: &&mut Attempt| attempt.outcome.how == How::Unfinished && attempt.end.is_none();
+    let mut closed = 0;
+    for attempt in attempts.iter_mut().filter(own).filter(begun) {
+        attempt.end = last.map(|last| last + Span(1));
+        attempt.answer.error.get_or_insert_with(|| CUT.into());
+        closed += 1;
     }
-    scenario.attach(|name| std::fs::read(name).map_err(|e| e.to_string())).ok()?;
-    let rate = match scenario.arrivals {
-        ArrivalSpec::Trace { .. } => scenario.rate().ok()?,
-        _ => rate_per_s,
-    };
-    let mut schedule = Schedule::generate(&scenario, rate, level.window(), level.id).ok()?;
-    schedule.arrivals.truncate(usize::try_from(level.arrivals).ok()?);
-    (schedule.hash() == level.schedule_hash).then_some(schedule)
+    closed
 }
 
 fn on_axis(level: &Level, arrival: &Arrival) -> At {
@@ -63,10 +68,7 @@ fn row(level: &Level, arrival: &Arrival, last: At) -> Attempt {
         asked_prompt: arrival.prompt_tokens,
         asked_output: arrival.output_tokens,
         outcome: Outcome::new(How::Unfinished, By::Client, false),
-        answer: Answer {
-            error: Some("in flight when the generator was cut off".into()),
-            ..Answer::default()
-        },
+        answer: Answer { error: Some(CUT.into()), ..Answer::default() },
         ..Attempt::new(arrival.id, 0, level.id, on_axis(level, arrival))
     }
 }

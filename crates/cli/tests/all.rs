@@ -2,22 +2,52 @@
 
 #[path = "all/kit.rs"]
 mod kit;
+#[path = "all/levers.rs"]
+mod levers;
 
+#[path = "all/again.rs"]
+mod again;
 #[path = "all/bad_input.rs"]
 mod bad_input;
 #[path = "all/bad_servers.rs"]
 mod bad_servers;
+#[path = "all/batches.rs"]
+mod batches;
 #[path = "all/browser.rs"]
 mod browser;
+#[path = "all/compare.rs"]
+mod compare;
+#[path = "all/faults.rs"]
+mod faults;
+#[path = "all/gate.rs"]
+mod gate;
+#[path = "all/gate_url.rs"]
+mod gate_url;
+#[path = "all/interleave.rs"]
+mod interleave;
 #[path = "all/kill.rs"]
 mod kill;
+#[path = "all/line.rs"]
+mod line;
+#[path = "all/lint.rs"]
+mod lint;
 #[path = "all/parity.rs"]
 mod parity;
+#[path = "all/protocol.rs"]
+mod protocol;
+#[path = "all/quality.rs"]
+mod quality;
 #[path = "all/real_server.rs"]
 mod real_server;
+#[path = "all/real_triton.rs"]
+mod real_triton;
 #[path = "all/repeat.rs"]
 mod repeat;
 #[path = "all/secrets.rs"]
 mod secrets;
+#[path = "all/simulate.rs"]
+mod simulate;
+#[path = "all/struck.rs"]
+mod struck;
 #[path = "all/tidy.rs"]
 mod tidy;

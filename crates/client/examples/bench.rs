@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_client::clock::process_cpu_ns;
 use plimsoll_client::{Client, ClientConfig, Clock, Control, LevelPlan, Sink, Traffic, doctor};
-use plimsoll_model::{At, Attempt, Level, Load, Sample, Span};
+use plimsoll_model::{At, Attempt, Level, Load, RateCourse, Sample, Span};
 use plimsoll_workload::{Arrival, ClientSpec, Prompts, Scenario, Schedule, Size, TargetSpec};
 
 struct Canned(Child, String);
@@ -81,13 +81,16 @@ fn plan(scenario: &Scenario, requests: Traffic, load: Load, window: Span, warm: 
         traffic: "steady".into(),
         purpose: "bench".into(),
         load,
+        rate_course: RateCourse::Even,
         requests,
         window,
         client: ClientSpec::default(),
         prompts: Arc::new(Prompts::new(scenario, 1).expect("prompts")),
         seed: 1,
         warm: Some(warm),
+        max_rate_per_s: None,
         class_models: Vec::new(),
+        class_queues: Vec::new(),
     }
 }
 

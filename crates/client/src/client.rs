@@ -4,22 +4,26 @@
 //! whether somebody wants to stop, and otherwise sleeps. The number in flight is thereby measured by a counter and a
 //! clock of its own and not from the rows: Little's law between the two can fail, which is what makes it a check.
 
+use std::net::SocketAddr;
 use std::sync::atomic::AtomicU32;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use plimsoll_model::{At, By, EndedBy, GeneratorHealth, Level, Sample, Span, StampSource};
-use plimsoll_wire::{RequestOptions, Template, TemplateError};
-use plimsoll_workload::{Connections, Player, TargetSpec};
+use plimsoll_model::{At, By, EndedBy, GeneratorHealth, Level, Room, Sample, SizeUnit, Span, StampSource};
+use plimsoll_wire::{QueueWish, RequestOptions, Template, TemplateError};
+use plimsoll_workload::{Connections, Player, TargetSpec, TensorEncoding};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::ahead::Ahead;
 use crate::clock::{Clock, Ties};
 use crate::control::{Ceilings, Control, Reached};
+use crate::doctor;
 use crate::histogram::Histogram;
 use crate::level::{LevelPlan, Shared, Traffic};
+use crate::link::Route;
 use crate::live::Live;
+use crate::request::Opening;
 use crate::secret::Secret;
 use crate::sink::Sink;
 use crate::target::{Target, TargetError};
@@ -79,7 +83,7 @@ pub struct Client {
     config: ClientConfig,
     target: Arc<Target>,
     options: RequestOptions,
-    path: http::Uri,
+    opening: Opening,
     /// Held while a level runs: its workers take one at a time.
     running: Mutex<()>,
     live: Live,
@@ -95,11 +99,11 @@ impl Client {
     pub fn start(config: ClientConfig) -> Result<Client, ClientError> {
         let target = Arc::new(Target::new(&config.target, config.key.clone())?);
         let options = options_of(&config.target)?;
-        let path = target.uri(plimsoll_wire::encode::path(config.target.protocol))?;
+        let opening = target.posts(&target.uri(&plimsoll_wire::encode::path(&options))?);
         let count = config.workers.unwrap_or_else(default_workers).max(1);
         let live = Live::new(count);
         let numbers = Arc::new(AtomicU32::new(0));
-        let route = crate::link::Route { addrs: Ok(Vec::new()), host: String::new(), tls: None };
+        let route = Route { addrs: Ok(Vec::new()), host: String::new(), tls: None };
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for index in 0..count {
             let (commands, inbox) = tokio::sync::mpsc::unbounded_channel();
@@ -117,7 +121,7 @@ impl Client {
             workers.push(commands);
             threads.push(thread);
         }
-        Ok(Client { config, target, options, path, running: Mutex::new(()), live, workers, threads })
+        Ok(Client { config, target, options, opening, running: Mutex::new(()), live, workers, threads })
     }
 
     /// The counters, for a screen: cheap to clone, readable from any thread while a level runs.
@@ -154,7 +158,7 @@ impl Client {
         // A level that panicked leaves nothing half-done here.
         let _one_at_a_time = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let active = self.active_workers(plan);
-        self.warm(plan, active)?;
+        let route = self.warm(plan, active)?;
         let start = self.config.clock.now() + LEAD;
         let shared = Arc::new(self.share(plan, sink, start, control.ceilings));
         let (done, reports) = mpsc::channel();
@@ -170,8 +174,9 @@ impl Client {
             )?;
         }
         drop(done);
-        let watched = Watch::new(self, plan, sink.as_ref(), control, start, active).until_done(&reports)?;
-        Ok(watched.level(plan, start))
+        let watch = Watch::new(self, plan, sink.as_ref(), control, start, active).beside(&route);
+        let watched = watch.until_done(&reports)?;
+        Ok(watched.level(plan, start, self.config.target.protocol.counts()))
     }
 
     /// A bounded pool and a closed loop are split between workers: never into parts of nothing.
@@ -189,7 +194,7 @@ impl Client {
         most
     }
 
-    fn warm(&self, plan: &LevelPlan, active: usize) -> Result<(), ClientError> {
+    fn warm(&self, plan: &LevelPlan, active: usize) -> Result<Route, ClientError> {
         let route = self.target.resolve();
         let policy = plan.client.connections;
         let wanted = match policy {
@@ -214,7 +219,7 @@ impl Client {
         for _ in 0..active {
             warmed.recv().map_err(|_| ClientError::WorkerDied)?;
         }
-        Ok(())
+        Ok(route)
     }
 
     fn share(&self, plan: &LevelPlan, sink: &Arc<dyn Sink>, start: At, ceilings: Ceilings) -> Shared {
@@ -226,12 +231,13 @@ impl Client {
             run_id: self.config.run_id.clone(),
             sink: Arc::clone(sink),
             target: Arc::clone(&self.target),
-            path: self.path.clone(),
+            opening: self.opening.clone(),
             spec,
             client: plan.client.clone(),
             prompts: Arc::clone(&plan.prompts),
             options: self.options.clone(),
             class_models: plan.class_models.clone(),
+            class_queues: plan.class_queues.clone(),
             keep_text: self.config.keep_text,
             ceilings: (ceilings, self.live.clone()),
         }
@@ -257,6 +263,9 @@ pub(crate) fn options_of(spec: &TargetSpec) -> Result<RequestOptions, TemplateEr
     Ok(RequestOptions {
         protocol: spec.protocol,
         model: spec.model.clone(),
+        queue: QueueWish::default(),
+        version: spec.version.clone(),
+        binary: spec.tensors.encoding == Some(TensorEncoding::Binary),
         stream: spec.stream,
         max_tokens: None,
         ignore_eos: spec.ignore_eos,
@@ -292,7 +301,7 @@ fn deal(plan: &LevelPlan, workers: usize) -> Vec<(Player, Ahead)> {
                 let sequence = sequence.shard(index, workers);
                 let share = part(*concurrency, index, workers);
                 let player = Player::closed(sequence, share, until, &plan.client, plan.seed);
-                (player.with_ceiling(ceiling(index)), Ahead::default())
+                (player.with_ceiling(ceiling(index)).with_pace(plan.pace(workers)), Ahead::default())
             })
             .collect(),
     }
@@ -322,6 +331,10 @@ struct Watch<'a> {
     /// Requests that were in flight when the level began (none, unless a worker lost count).
     base: u64,
     begun_before: u64,
+    /// In flight at the tick before.
+    before: u64,
+    /// What this machine's listening sockets had turned away before, where the target is one of them.
+    overflows: Option<u64>,
 }
 
 fn ended_by(reached: Reached) -> EndedBy {
@@ -366,7 +379,16 @@ impl<'a> Watch<'a> {
             gather: (0.0, 0, start + SAMPLE),
             base: client.live.in_flight(),
             begun_before: client.live.totals().requests,
+            before: 0,
+            overflows: None,
         }
+    }
+
+    /// Looks at this machine's own listening sockets too, where the target is one of them.
+    fn beside(mut self, route: &Route) -> Watch<'a> {
+        let here = |addrs: &Vec<SocketAddr>| !addrs.is_empty() && addrs.iter().all(|a| a.ip().is_loopback());
+        self.overflows = if route.addrs.as_ref().is_ok_and(here) { doctor::listen_overflows() } else { None };
+        self
     }
 
     fn until_done(mut self, reports: &mpsc::Receiver<Report>) -> Result<Watched, ClientError> {
@@ -398,8 +420,15 @@ impl<'a> Watch<'a> {
         let health = self.health(&all);
         Ok(Watched {
             // An open loop whose last answer came early had no arrivals due until its window's end: that time counts.
-            stop: self.stop,
-            drained: drained.max(self.stop),
+            stop: match &self.plan.requests {
+                // What ends with its requests is as long as they took.
+                Traffic::Closed { sequence, .. } if sequence.is_bounded() => self.stop.min(drained),
+                _ => self.stop,
+            },
+            drained: match &self.plan.requests {
+                Traffic::Closed { sequence, .. } if sequence.is_bounded() => drained,
+                _ => drained.max(self.stop),
+            },
             ended_by: self.ended_by,
             arrivals: self.plan.arrivals().unwrap_or(begun),
             health,
@@ -454,9 +483,11 @@ impl<'a> Watch<'a> {
         let in_flight = self.client.live.in_flight().saturating_sub(self.base);
         let ns = (now - self.last_tick).0.max(0) as f64;
         if now <= self.stop {
-            self.area += in_flight as f64 * ns;
+            // Half-way between two looks: a level that fills within a few of them would else be counted too full.
+            self.area += 0.5 * (self.before + in_flight) as f64 * ns;
             self.area_ns += ns;
         }
+        self.before = in_flight;
         self.last_tick = now;
         self.max = self.max.max(in_flight);
         self.samples += 1;
@@ -507,23 +538,33 @@ impl<'a> Watch<'a> {
             closed_since: reports.iter().filter_map(|r| r.closed_since).min(),
             sockets_max: reports.iter().map(|r| r.sockets_max).sum(),
             connects: reports.iter().map(|r| r.connects).sum(),
+            room: Some(Room {
+                descriptors: doctor::descriptor_limit().map(|(soft, _)| soft),
+                ports: doctor::local_ports(),
+                listen_overflows: self
+                    .overflows
+                    .and_then(|before| Some(doctor::listen_overflows()?.saturating_sub(before))),
+                no_socket: sum(|r| r.tally.no_socket),
+            }),
         }
     }
 }
 
 impl Watched {
-    fn level(self, plan: &LevelPlan, start: At) -> Level {
+    fn level(self, plan: &LevelPlan, start: At, unit: SizeUnit) -> Level {
         Level {
             id: plan.id,
             traffic: plan.traffic.clone(),
             purpose: plan.purpose.clone(),
             load: plan.load,
+            rate_course: plan.rate_course,
             start,
             stop: self.stop,
             drained: self.drained,
             ended_by: self.ended_by,
             arrivals: self.arrivals,
             schedule_hash: plan.schedule_hash(),
+            unit,
             generator: self.health,
         }
     }

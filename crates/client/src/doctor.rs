@@ -92,13 +92,30 @@ fn descriptors(connections: Option<u32>) -> Finding {
     }
 }
 
+/// Local ports that connections to one address may have.
+pub fn local_ports() -> Option<u32> {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
+    let mut ends = text.split_whitespace().map_while(|n| n.parse::<u32>().ok());
+    let (low, high) = (ends.next()?, ends.next()?);
+    Some(high.saturating_sub(low) + 1)
+}
+
+/// Connections for which a listening socket of this machine (this network namespace) has had no place so far.
+pub fn listen_overflows() -> Option<u64> {
+    netstat(&fs::read_to_string("/proc/net/netstat").ok()?, "TcpExt:", "ListenOverflows")
+}
+
+/// One counter of /proc/net/netstat: a line of names and a line of numbers for each group.
+fn netstat(text: &str, group: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().filter(|line| line.starts_with(group)).map(str::split_whitespace);
+    let (mut names, mut values) = (lines.next()?, lines.next()?);
+    values.nth(names.position(|one| one == name)?)?.parse().ok()
+}
+
 fn ports(connections: Option<u32>) -> Finding {
-    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
-    let ends: Vec<u32> = text.split_whitespace().filter_map(|n| n.parse().ok()).collect();
-    let [low, high] = ends[..] else {
+    let Some(range) = local_ports() else {
         return finding("ports", Severity::Limited, "range of local ports not known".into(), "");
     };
-    let range = high.saturating_sub(low) + 1;
     let need = connections.unwrap_or(4_000);
     finding(
         "ports",
@@ -241,4 +258,18 @@ fn pace(fires: u32, every: Span) -> std::io::Result<Quantiles> {
         }
         Ok(lateness.quantiles())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_is_found_by_its_name_whatever_stands_before_it() {
+        let text = "TcpExt: SyncookiesSent ListenOverflows ListenDrops\nTcpExt: 1 22 333\nIpExt: InOctets\nIpExt: 9\n";
+        assert_eq!(netstat(text, "TcpExt:", "ListenOverflows"), Some(22));
+        assert_eq!(netstat(text, "IpExt:", "InOctets"), Some(9));
+        assert_eq!(netstat(text, "TcpExt:", "InOctets"), None);
+        assert_eq!(netstat("", "TcpExt:", "ListenOverflows"), None);
+    }
 }

@@ -4,12 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::hash::Hasher;
 use std::rc::Rc;
 
-use http::Response;
-use hyper::body::Incoming;
 use plimsoll_model::{At, Outcome, Span};
-use tokio::task::AbortHandle;
+use plimsoll_wire::Head;
 
 use crate::exchange::{Outgoing, Watch};
+use crate::hand::Hand;
 use crate::pool::Held;
 use crate::recording::{Ending, Recording};
 use crate::stage::Stage;
@@ -56,8 +55,8 @@ pub struct Flight {
     pub request: Outgoing,
     /// The row; taken when it is handed over, which happens exactly once.
     pub recording: RefCell<Option<Recording>>,
-    /// Stops the task.
-    pub abort: RefCell<Option<AbortHandle>>,
+    /// The task that carries it.
+    pub hand: RefCell<Option<Rc<Hand>>>,
     /// When the connection was in hand.
     pub ready: Cell<At>,
     /// User-space time of the newest read of an answer that has begun.
@@ -81,7 +80,7 @@ impl Flight {
             cancel_after_tokens: None,
             request: Outgoing::new(None),
             recording: RefCell::new(Some(recording)),
-            abort: RefCell::new(None),
+            hand: RefCell::new(None),
             ready: Cell::new(begun),
             last_read: Cell::new(None),
             tokens: Cell::new(0),
@@ -117,14 +116,9 @@ impl Watch for Following {
         self.stage.sent();
     }
 
-    fn head(&self, response: &Response<Incoming>) {
+    fn head(&self, head: Head) {
         if let Some(recording) = &mut *self.flight.recording.borrow_mut() {
-            // Only a date in this header is told against the clock.
-            let unix_s = match response.headers().contains_key(http::header::RETRY_AFTER) {
-                true => crate::clock::realtime_ns() / 1_000_000_000,
-                false => 0,
-            };
-            recording.head(response.status().as_u16(), response.headers(), unix_s);
+            recording.head(head);
         }
         self.read();
         self.stage.watch_idle(&self.flight);

@@ -1,16 +1,17 @@
 //! What one level is asked to be, and what its workers share.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::Arc;
 
-use plimsoll_model::{At, Load, Span};
-use plimsoll_wire::{RequestOptions, encode};
+use plimsoll_model::{At, Load, RateCourse, Span};
+use plimsoll_wire::{QueueWish, RequestOptions, encode};
 use plimsoll_workload::{Arrival, ClientSpec, Prompts, Schedule, Sequence, TargetSpec};
 
 use crate::ahead::Prepared;
 use crate::control::Ceilings;
 use crate::flight::Key;
 use crate::live::Live;
+use crate::request::Opening;
 use crate::sink::Sink;
 use crate::target::{Body, Target};
 
@@ -39,6 +40,8 @@ pub struct LevelPlan {
     pub purpose: String,
     /// The load, as records tell it.
     pub load: Load,
+    /// Whether the rate of arrivals is meant to be even.
+    pub rate_course: RateCourse,
     /// Which requests, and when.
     pub requests: Traffic,
     /// How long new requests are begun.
@@ -51,8 +54,12 @@ pub struct LevelPlan {
     pub seed: u64,
     /// Connections to open before the start; `None` = a guess from the load.
     pub warm: Option<u32>,
+    /// The rate that a closed loop may not go over, all workers together; `None` = as fast as the target answers.
+    pub max_rate_per_s: Option<f64>,
     /// Model asked for, by request class; a class past the end takes the target's.
     pub class_models: Vec<Option<String>>,
+    /// What each request class asks of the server's queue; a class past the end asks nothing.
+    pub class_queues: Vec<QueueWish>,
 }
 
 impl LevelPlan {
@@ -67,6 +74,11 @@ impl LevelPlan {
             }
             (None, Traffic::Open(_), _) => 64,
         }
+    }
+
+    /// Least time between two beginnings on each of so many workers, where the level is held to a rate.
+    pub fn pace(&self, workers: usize) -> Span {
+        self.max_rate_per_s.map_or(Span::ZERO, |rate| Span::from_secs_f64(workers as f64 / rate.max(1e-9)))
     }
 
     /// Arrivals in the schedule; `None` for a closed loop, where they follow the ends.
@@ -121,8 +133,10 @@ pub struct Shared {
     pub options: RequestOptions,
     /// Model by class.
     pub class_models: Vec<Option<String>>,
-    /// Request path.
-    pub path: http::Uri,
+    /// How its requests begin.
+    pub opening: Opening,
+    /// What each request class asks of the server's queue; a class past the end asks nothing.
+    pub class_queues: Vec<QueueWish>,
     /// Keep the answers' text?
     pub keep_text: bool,
     /// Limits the user set, and the counts they are held against.
@@ -148,13 +162,9 @@ impl Shared {
         over(begun, ceilings.max_requests) || over(failed, ceilings.max_errors)
     }
 
-    /// The value of `x-request-id`: run, level, request, attempt.
-    pub fn request_id(&self, (request, attempt): Key) -> String {
-        // Three numbers of at most 10, 20 and 5 digits: one allocation instead of one per growth.
-        let mut id = String::with_capacity(self.run_id.len() + 38);
-        // Writing to a string cannot fail.
-        let _ = write!(id, "{}-{}-{request}-{attempt}", self.run_id, self.id);
-        id
+    /// The value of `x-request-id`.
+    pub fn name(&self, (request, attempt): Key) -> Name<'_> {
+        Name { run: &self.run_id, level: self.id, request, attempt }
     }
 
     /// Makes the body of an attempt. `own` is the worker's copy of the level's options: what differs between requests is
@@ -167,12 +177,27 @@ impl Shared {
         if options.model.as_ref() != model {
             options.model = model.cloned();
         }
+        options.queue = self.class_queues.get(usize::from(arrival.class)).copied().unwrap_or_default();
         options.max_tokens = (arrival.output_tokens > 0).then_some(arrival.output_tokens);
         // Only a template can ask for it.
         if options.template.is_some() {
-            options.id = self.request_id((arrival.id, attempt));
+            options.id = self.name((arrival.id, attempt)).to_string();
         }
-        let encoded = encode(&payload, options);
-        Prepared { body: Body { content_type: encoded.content_type, bytes: encoded.body }, blocks }
+        Prepared { body: Body::from(encode(&payload, options)), blocks }
+    }
+}
+
+/// An attempt's name towards the server: run, level, request, attempt.
+#[derive(Copy, Clone, Debug)]
+pub struct Name<'a> {
+    run: &'a str,
+    level: u32,
+    request: u64,
+    attempt: u16,
+}
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}-{}-{}", self.run, self.level, self.request, self.attempt)
     }
 }

@@ -4,17 +4,18 @@
 //! moves the bytes, stamps them by the kernel's clock and leaves exactly one row per attempt, whatever the server does.
 //! It writes no file and prints nothing.
 //!
-//! Reading order: [`clock`], [`timer`], [`stamp`], [`tcp`], [`tls`], [`link`] (one connection), [`pool`], [`relay`];
-//! [`target`], [`secret`]; [`recording`] (a row in the making), [`exchange`] (one attempt), [`flight`], [`ahead`],
-//! [`begun`], [`stage`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
+//! Reading order: [`clock`], [`timer`], [`stamp`], [`tcp`], [`tls`], [`landing`], [`request`], [`link`] (one connection), [`pool`];
+//! [`target`], [`secret`]; [`recording`] (a row in the making), [`exchange`] (one attempt), [`hand`], [`flight`],
+//! [`ahead`], [`stage`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
 //! [`mod@probe`], [`doctor`]; [`histogram`].
 
 pub mod clock;
 pub mod timer;
 
+pub mod landing;
 pub mod link;
 pub mod pool;
-pub mod relay;
+pub mod request;
 pub mod stamp;
 pub mod tcp;
 pub mod tls;
@@ -23,9 +24,9 @@ pub mod secret;
 pub mod target;
 
 pub mod ahead;
-pub mod begun;
 pub mod exchange;
 pub mod flight;
+pub mod hand;
 pub mod recording;
 pub mod stage;
 pub mod worker;

@@ -1,34 +1,27 @@
-//! One HTTP/1.1 connection: hyper's connection future and its request handle over a stamped stream, plain or TLS.
+//! One HTTP/1.1 connection: a stamped stream, plain or TLS, and what reads its answers.
 //!
-//! The connection is no task of its own. Whoever has a request on it polls the connection and the answer together, so
-//! that the newest read is always the one that carried the frame in hand. hyper-util's pooled client lost for that
-//! reason, and because age and reuse of a connection are things an experiment sets and a record tells.
+//! The connection is no task of its own. Whoever has a request on it writes and reads in one task, so that the newest read
+//! is always the one that carried the bytes in hand. hyper's client lost on cost (see [`plimsoll_wire::http1`]); a pooled
+//! client would lose besides because age and reuse of a connection are things an experiment sets and a record tells.
 
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker, ready};
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use plimsoll_model::At;
+use plimsoll_wire::http1::Reader;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::relay::Relay;
+use crate::request::Request;
 use crate::stamp::{Meter, Stamps};
 use crate::tcp::StampedStream;
-
-/// Most bytes of an answer's head; a head past it is no HTTP answer worth reading. (Its lines are bounded by hyper's own
-/// hundred: another number is taken from the heap for every answer.)
-const HEAD_MAX: usize = 64 * 1024;
 
 /// Plain or TLS.
 #[derive(Debug)]
@@ -37,15 +30,6 @@ pub enum Transport {
     Plain(StampedStream),
     /// TLS over it. Boxed: its buffers would otherwise be paid for by every plain stream.
     Tls(Box<TlsStream<StampedStream>>),
-}
-
-impl Transport {
-    fn tcp(&self) -> &StampedStream {
-        match self {
-            Transport::Plain(tcp) => tcp,
-            Transport::Tls(tls) => tls.get_ref().0,
-        }
-    }
 }
 
 /// Why no connection could be made.
@@ -63,9 +47,6 @@ pub enum ConnectError {
     /// This machine has no descriptor, port or memory left for another socket.
     #[error("this machine cannot open another socket: {0}")]
     Local(#[source] io::Error),
-    /// hyper refused the connection.
-    #[error("cannot begin HTTP: {0}")]
-    Http(#[source] hyper::Error),
 }
 
 /// Where connections go.
@@ -89,82 +70,16 @@ pub struct Link {
     pub carried: u32,
     /// What its socket has seen.
     pub stamps: Rc<Stamps>,
-    /// hyper's request handle.
-    pub sender: http1::SendRequest<Full<Bytes>>,
-    /// hyper's connection, polled by whoever uses the link.
-    pub conn: http1::Connection<Wired, Full<Bytes>>,
-    /// Under which both are polled.
-    pub relay: Relay,
-    wire: Rc<Shared>,
+    /// Reads its answers.
+    pub reader: Reader,
+    transport: Transport,
+    /// Its bytes no longer stand where one answer ends and the next begins.
+    spoilt: bool,
 }
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Link({}, {} carried)", self.number, self.carried)
-    }
-}
-
-/// The transport, reachable beside hyper: hyper owns the only other handle.
-#[derive(Debug)]
-struct Shared(std::cell::RefCell<Transport>);
-
-/// What hyper reads from and writes to.
-pub type Wired = TokioIo<Handle>;
-
-/// A handle on the transport for hyper.
-#[derive(Debug)]
-pub struct Handle(Rc<Shared>);
-
-impl AsyncRead for Handle {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let transport = &mut *self.0.0.borrow_mut();
-        let polled = match transport {
-            Transport::Plain(io) => Pin::new(io).poll_read(cx, buf),
-            Transport::Tls(io) => Pin::new(io).poll_read(cx, buf),
-        };
-        if buf.filled().len() > before {
-            transport.tcp().stamps().answered();
-        }
-        polled
-    }
-}
-
-impl AsyncWrite for Handle {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut *self.0.0.borrow_mut() {
-            Transport::Plain(io) => Pin::new(io).poll_write(cx, buf),
-            Transport::Tls(io) => Pin::new(io).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match &mut *self.0.0.borrow_mut() {
-            Transport::Plain(io) => Pin::new(io).poll_write_vectored(cx, bufs),
-            Transport::Tls(io) => Pin::new(io).poll_write_vectored(cx, bufs),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut *self.0.0.borrow_mut() {
-            Transport::Plain(io) => Pin::new(io).poll_flush(cx),
-            Transport::Tls(io) => Pin::new(io).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut *self.0.0.borrow_mut() {
-            Transport::Plain(io) => Pin::new(io).poll_shutdown(cx),
-            Transport::Tls(io) => Pin::new(io).poll_shutdown(cx),
-        }
     }
 }
 
@@ -182,19 +97,66 @@ impl Link {
             }
         };
         let connected = meter.clock.now();
-        let wire = Rc::new(Shared(std::cell::RefCell::new(transport)));
-        let (sender, conn) = http1::Builder::new()
-            .max_header_size(HEAD_MAX)
-            .max_buf_size(HEAD_MAX.max(256 * 1024))
-            .handshake(TokioIo::new(Handle(Rc::clone(&wire))))
-            .await
-            .map_err(ConnectError::Http)?;
-        Ok(Link { number, connected, carried: 0, stamps, sender, conn, relay: Relay::default(), wire })
+        let reader = Reader::default();
+        Ok(Link { number, connected, carried: 0, stamps, reader, transport, spoilt: false })
     }
 
-    /// Has the server closed the connection while nobody used it?
-    pub fn is_stale(&self) -> bool {
-        self.sender.is_closed() || self.wire.0.borrow().tcp().peer_closed()
+    /// Writes what is left of the request; ready once all of it is handed to the kernel.
+    pub fn poll_write(&mut self, cx: &mut Context<'_>, request: &mut Request) -> Poll<io::Result<()>> {
+        while !request.is_written() {
+            let rest = request.rest();
+            let n = ready!(match &mut self.transport {
+                Transport::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, &rest),
+                Transport::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, &rest),
+            })?;
+            if n == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            request.wrote(n);
+        }
+        match &mut self.transport {
+            Transport::Plain(_) => Poll::Ready(Ok(())),
+            Transport::Tls(tls) => Pin::new(tls).poll_flush(cx),
+        }
+    }
+
+    /// Reads what is there; 0 = the server has closed its side.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
+        let n = ready!(match &mut self.transport {
+            Transport::Plain(tcp) => tcp.poll_recv(cx, room),
+            Transport::Tls(tls) => {
+                let mut buf = ReadBuf::new(room);
+                let read = ready!(Pin::new(tls).poll_read(cx, &mut buf));
+                Poll::Ready(read.map(|()| buf.filled().len()))
+            }
+        })?;
+        if n > 0 {
+            self.stamps.answered();
+        }
+        Poll::Ready(Ok(n))
+    }
+
+    /// No other request may follow on this connection.
+    pub fn spoil(&mut self) {
+        self.spoilt = true;
+    }
+
+    /// May another request follow, now that an answer has ended?
+    pub fn is_reusable(&self) -> bool {
+        self.reader.is_reusable() && !self.spoilt
+    }
+
+    /// Has the server closed the connection while nobody used it, or said something unasked?
+    pub fn is_stale(&mut self) -> bool {
+        match &mut self.transport {
+            Transport::Plain(tcp) => tcp.is_disturbed(),
+            // What comes between answers may be TLS's own business: only it can tell.
+            Transport::Tls(tls) => {
+                let mut byte = [0];
+                let mut cx = Context::from_waker(Waker::noop());
+                Pin::new(tls).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_ready()
+            }
+        }
     }
 }
 

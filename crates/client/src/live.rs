@@ -67,7 +67,7 @@ impl Shard {
         add(&self.tokens_out, tokens);
     }
 
-    /// A first token came.
+    /// A first token came, or a whole answer where nothing streams.
     pub(crate) fn first_token(&self, ttft: Span) {
         let bucket = &self.ttft[bucket(ttft)];
         bucket.store(bucket.load(Relaxed).wrapping_add(1), Relaxed);
@@ -104,7 +104,7 @@ pub struct Totals {
     pub events: u64,
     /// Prompt tokens asked for.
     pub tokens_in: u64,
-    /// Output tokens received; an event of unknown size counts as one.
+    /// Output tokens received (an event of unknown size counts as one), or rows of the batches that were answered.
     pub tokens_out: u64,
     pub(crate) ttft: Vec<u32>,
 }

@@ -111,7 +111,7 @@ impl Pool {
     /// Takes a connection back. One that cannot carry another request is dropped.
     pub fn give(&self, held: Held) {
         let Held { link, permit, .. } = held;
-        if link.sender.is_ready() && !matches!(self.policy.get(), Connections::Fresh) {
+        if link.is_reusable() && !matches!(self.policy.get(), Connections::Fresh) {
             self.idle.borrow_mut().push(link);
         }
         drop(permit);
@@ -122,7 +122,7 @@ impl Pool {
         if matches!(self.policy.get(), Connections::Fresh) {
             return;
         }
-        self.idle.borrow_mut().retain(|link| !link.is_stale());
+        self.idle.borrow_mut().retain_mut(|link| !link.is_stale());
         let mut missing = wanted.saturating_sub(self.idle.borrow().len());
         let mut opening = FuturesUnordered::new();
         while missing > 0 || !opening.is_empty() {
@@ -157,7 +157,7 @@ impl Pool {
 
     fn pop_idle(&self) -> Option<Box<Link>> {
         let mut idle = self.idle.borrow_mut();
-        while let Some(link) = idle.pop() {
+        while let Some(mut link) = idle.pop() {
             if !link.is_stale() {
                 return Some(link);
             }

@@ -8,20 +8,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use bytes::Bytes;
-use http::Response;
-use hyper::body::Incoming;
 use plimsoll_model::{Fingerprint, How, Message, Outcome, Payload, Protocol, Role, Span};
+use plimsoll_wire::kserve::metadata::{self as kserve, ModelFacts};
 use plimsoll_wire::{Decoder, Head, RequestOptions, encode};
 use plimsoll_workload::{Connections, TargetSpec};
 use serde_json::Value;
 use tokio::runtime::{Builder, LocalOptions};
 
 use crate::client::options_of;
-use crate::clock::{Clock, realtime_ns};
+use crate::clock::Clock;
 use crate::exchange::{Outgoing, Watch, exchange};
 use crate::pool::{Held, Pool};
 use crate::recording::Ending;
+use crate::request::Request;
 use crate::secret::Secret;
 use crate::stamp::Meter;
 use crate::target::{Body, Target};
@@ -42,8 +41,23 @@ pub struct Probe {
     pub model: Option<String>,
     /// From asking to the head of the first answer, connection included.
     pub took: Span,
+    /// What a KServe server says of the model.
+    pub served: Option<Served>,
+    /// Those of the models that name a model beneath them: adapters (LoRA), as vLLM lists them.
+    pub adapters: Vec<String>,
     /// Things worth a line on the screen, such as a model that is not listed.
     pub notes: Vec<String>,
+}
+
+/// A model as a KServe server describes it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Served {
+    /// Its inputs, versions and platform.
+    pub model: ModelFacts,
+    /// Rows of its largest batch, where the server tells; 0 = it does not batch.
+    pub max_batch: Option<u32>,
+    /// Does the server take raw tensors?
+    pub binary: bool,
 }
 
 /// Why no load can be sent. All of these are "source unavailable".
@@ -106,6 +120,8 @@ struct Probing {
     facts: BTreeMap<String, Option<String>>,
     notes: Vec<String>,
     took: Option<Span>,
+    served: Option<Served>,
+    adapters: Vec<String>,
 }
 
 /// An answer in short.
@@ -120,12 +136,23 @@ impl Probing {
         let clock = Clock::start();
         let pool = Pool::new(target.resolve(), Meter::new(clock), Arc::new(AtomicU32::new(0)));
         pool.set_policy(Connections::Prewarmed, 1, target.resolve());
-        Probing { target, spec, clock, pool, facts: BTreeMap::new(), notes: Vec::new(), took: None }
+        Probing {
+            target,
+            spec,
+            clock,
+            pool,
+            facts: BTreeMap::new(),
+            notes: Vec::new(),
+            took: None,
+            served: None,
+            adapters: Vec::new(),
+        }
     }
 
     async fn run(mut self) -> Result<Probe, ProbeError> {
         let models = match self.spec.protocol {
             Protocol::Http => self.knock().await?,
+            Protocol::Kserve => self.kserve().await?,
             _ => self.openai().await?,
         };
         if let Some(model) = &self.spec.model
@@ -141,8 +168,72 @@ impl Probing {
             models,
             model,
             took: self.took.unwrap_or(Span::ZERO),
+            served: self.served,
+            adapters: self.adapters,
             notes: self.notes,
         })
+    }
+
+    /// What the server is, which models it has, and what the one that is meant takes.
+    async fn kserve(&mut self) -> Result<Vec<String>, ProbeError> {
+        let got = self.get(&self.target.path("")).await?;
+        self.learn(&got);
+        let status = got.head.as_ref().map_or(0, |head| head.status);
+        let server = match (status, kserve::read_server(&got.body)) {
+            (200..=299, Ok(server)) => server,
+            (401 | 403, _) => return Err(ProbeError::Forbidden { url: self.target.url.clone(), status }),
+            _ => {
+                let why = self.what_came("", &got);
+                return Err(self.not_this(format!("{why}; name the URL that ends in /v2")));
+            }
+        };
+        let models = self.index().await?;
+        self.facts.insert("engine".into(), Some(server.name).filter(|name| !name.is_empty()));
+        self.facts.insert("engine_version".into(), Some(server.version).filter(|v| !v.is_empty()));
+        let only = if let [only] = &models[..] { Some(only) } else { None };
+        if let Some(model) = self.spec.model.clone().or(only.cloned()) {
+            self.served(&model, &models, server.binary).await?;
+        }
+        Ok(models)
+    }
+
+    /// The models that are ready; empty where the server has no such list.
+    async fn index(&mut self) -> Result<Vec<String>, ProbeError> {
+        let path = self.target.uri("/repository/index")?;
+        let body = Body { content_type: "application/json", header_length: None, bytes: "{}".into() };
+        let got = self.ask(self.target.posts(&path).with(&body, "probe", false)).await?;
+        Ok(kserve::read_index(&got.body).unwrap_or_default())
+    }
+
+    async fn served(&mut self, name: &str, listed: &[String], binary: bool) -> Result<(), ProbeError> {
+        let version = self.spec.version.as_ref().map(|v| format!("/versions/{v}")).unwrap_or_default();
+        let path = format!("/models/{name}{version}");
+        let got = self.get(&self.target.path(&path)).await?;
+        let status = got.head.as_ref().map_or(0, |head| head.status);
+        let model = match (status, kserve::read_model(&got.body)) {
+            (200..=299, Ok(model)) => model,
+            (200..=299, Err(why)) => return Err(self.not_this(format!("GET {path} can't be read: {why}"))),
+            _ => {
+                let models = if listed.is_empty() { "none".into() } else { listed.join(", ") };
+                let why = self.what_came(&path, &got);
+                return Err(self.not_this(format!("{why}; models that are ready: {models}")));
+            }
+        };
+        let got = self.get(&self.target.path(&format!("{path}/config"))).await?;
+        let max_batch = kserve::read_config(&got.body).map(|config| config.max_batch);
+        let mut fact = |key: &str, value: Option<String>| {
+            self.facts.insert(key.into(), value.filter(|text| !text.is_empty()));
+        };
+        fact("model_platform", Some(model.platform.clone()));
+        fact("model_versions", Some(model.versions.join(", ")));
+        fact("max_batch", max_batch.map(|most| most.to_string()));
+        self.served = Some(Served { model, max_batch, binary });
+        Ok(())
+    }
+
+    fn not_this(&self, why: String) -> ProbeError {
+        let (url, protocol) = (self.target.url.clone(), self.spec.protocol.name());
+        ProbeError::NotThis { url, protocol, why: self.target.scrub(&why) }
     }
 
     /// Any HTTP endpoint: whatever answers HTTP is good enough; what it is cannot be known without asking for work.
@@ -160,11 +251,14 @@ impl Probing {
             (200..=299, Some(models)) => {
                 self.learn_models(&models);
                 self.ask_version().await;
-                Ok(models.into_iter().filter_map(|m| Some(m.get("id")?.as_str()?.to_owned())).collect())
+                let named = |m: &Value| Some(m.get("id")?.as_str()?.to_owned());
+                let is_adapter = |m: &&Value| m.get("parent").is_some_and(Value::is_string);
+                self.adapters = models.iter().filter(is_adapter).filter_map(named).collect();
+                Ok(models.iter().filter_map(named).collect())
             }
             (401 | 403, _) => Err(ProbeError::Forbidden { url: self.target.url.clone(), status }),
             _ => {
-                let why = self.what_came(&got);
+                let why = self.what_came("/models", &got);
                 self.first_request(why).await.map(|()| Vec::new())
             }
         }
@@ -187,13 +281,9 @@ impl Probing {
             _ => Payload::Text("hello".into()),
         };
         let encoded = encode(&payload, &options);
-        let body = Body { content_type: encoded.content_type, bytes: encoded.body };
         let path = self.target.uri(&encoded.path)?;
-        let request = self
-            .target
-            .post(&path, &body, "probe", false)
-            .map_err(|error| not_this(format!("the request cannot be written: {error}")))?;
-        let got = self.ask(request).await?;
+        let body = Body::from(encoded);
+        let got = self.ask(self.target.posts(&path).with(&body, "probe", false)).await?;
         let status = got.head.as_ref().map_or(0, |head| head.status);
         if matches!(status, 401 | 403) {
             return Err(ProbeError::Forbidden { url: self.target.url.clone(), status });
@@ -229,7 +319,7 @@ impl Probing {
         }
     }
 
-    fn what_came(&self, got: &Got) -> String {
+    fn what_came(&self, asked: &str, got: &Got) -> String {
         let head = got.head.clone().unwrap_or_default();
         let text =
             String::from_utf8_lossy(&got.body[..got.body.len().min(60)]).trim().replace(['\r', '\n'], " ");
@@ -238,7 +328,8 @@ impl Probing {
             (None, true) => "a web page".into(),
             (None, false) => format!("{text:?}"),
         };
-        self.target.scrub(&format!("GET /models gave HTTP {} and {what}", head.status))
+        let asked = if asked.is_empty() { self.target.path("") } else { asked.to_owned() };
+        self.target.scrub(&format!("GET {asked} gave HTTP {} and {what}", head.status))
     }
 
     fn learn(&mut self, got: &Got) {
@@ -281,11 +372,12 @@ impl Probing {
     }
 
     async fn get(&mut self, path: &str) -> Result<Got, ProbeError> {
-        let request = self.target.get(path).map_err(|error| self.unreachable(error.to_string()))?;
+        let path = path.parse().map_err(|e: http::uri::InvalidUri| self.unreachable(e.to_string()))?;
+        let request = self.target.gets(&path).bare();
         self.ask(request).await
     }
 
-    async fn ask(&mut self, request: http::Request<http_body_util::Full<Bytes>>) -> Result<Got, ProbeError> {
+    async fn ask(&mut self, request: Request) -> Result<Got, ProbeError> {
         let from = self.clock.now();
         let seen = Seen::default();
         let request = Outgoing::new(Some(request));
@@ -330,9 +422,7 @@ impl Watch for Seen {
     fn connected(&self, _: &Held) {}
     fn sent(&self) {}
 
-    fn head(&self, response: &Response<Incoming>) {
-        let headers = response.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        let head = Head::read(response.status().as_u16(), headers, realtime_ns() / 1_000_000_000);
+    fn head(&self, head: Head) {
         self.0.borrow_mut().head = Some(head);
     }
 

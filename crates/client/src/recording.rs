@@ -5,7 +5,6 @@
 
 use std::rc::Rc;
 
-use http::HeaderMap;
 use plimsoll_model::{Answer, At, Attempt, By, Event, EventKind, How, Outcome, Protocol, Span};
 use plimsoll_wire::{Decoded, Decoder, Head};
 
@@ -113,10 +112,8 @@ impl Recording {
     }
 
     /// The answer's head arrived.
-    pub fn head(&mut self, status: u16, headers: &HeaderMap, now_unix_s: i64) {
-        let pairs = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        let head = Head::read(status, pairs, now_unix_s);
-        self.refusal = plimsoll_wire::head::outcome(status).is_some();
+    pub fn head(&mut self, head: Head) {
+        self.refusal = plimsoll_wire::head::outcome(head.status).is_some();
         let asked = (self.attempt.asked_output > 0).then_some(self.attempt.asked_output);
         self.decoder = Some(Box::new(
             Decoder::with_head(self.protocol, self.stream, head, self.keep_text)

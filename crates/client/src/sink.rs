@@ -9,6 +9,9 @@ use plimsoll_model::{Attempt, Sample};
 pub trait Sink: Send + Sync {
     /// One attempt is over.
     fn attempt(&self, attempt: Attempt);
+    /// An attempt of a closed loop is begun; the row says what is to be told of it if nothing more comes. (What an open loop
+    /// begins follows from its schedule.)
+    fn begun(&self, _attempt: &Attempt) {}
     /// A point of the generator's own time series.
     fn sample(&self, sample: Sample);
 }

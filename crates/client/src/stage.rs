@@ -12,15 +12,15 @@ use std::hash::BuildHasherDefault;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use plimsoll_model::{At, Attempt, By, How, Outcome, Span};
+use plimsoll_model::{At, Attempt, By, How, Outcome, SizeUnit, Span};
 use plimsoll_wire::Decoded;
 use plimsoll_workload::{Action, Attempted, Connections, Deadline, Ended, Player};
 use tokio::sync::Notify;
 
 use crate::ahead::Ahead;
-use crate::begun::Begun;
 use crate::exchange::exchange;
 use crate::flight::{CANCELLED, Flight, Following, Key, KeyHasher};
+use crate::hand::Hands;
 use crate::histogram::Histogram;
 use crate::level::Shared;
 use crate::live::Shard;
@@ -37,6 +37,10 @@ const PUMP_MAX: u32 = 256;
 const OWED_MAX: u32 = 16;
 const OWED_WAIT: Span = Span::from_micros(100);
 
+/// Closed loop: most requests that are made ready before the first of them is written. A target that answers faster than
+/// the next request can be made falls asleep after each, and every write pays for waking it.
+const TOGETHER: usize = OWED_MAX as usize;
+
 /// What a level counted on one worker.
 #[derive(Debug, Default)]
 pub struct Tally {
@@ -48,6 +52,8 @@ pub struct Tally {
     pub coalesced: u64,
     /// First attempts begun.
     pub begun: u64,
+    /// Attempts for which this machine had no socket: the only ones that the client itself refuses.
+    pub no_socket: u64,
 }
 
 /// What a worker has for every level.
@@ -57,6 +63,8 @@ pub struct Bench {
     pub meter: Rc<Meter>,
     /// Its connections.
     pub pool: Pool,
+    /// Its tasks.
+    pub hands: Rc<Hands>,
     /// Its alarm clock.
     pub timer: Timer,
     /// Its part of the live counters.
@@ -148,11 +156,17 @@ impl Stage {
         self.owed_until.set(At::MAX);
         let mut left = PUMP_MAX;
         let mut now;
+        let mut ready = Vec::new();
         loop {
             now = self.now();
             let action = self.player.borrow_mut().pop(self.played(now));
             match action {
-                Some(Action::Send(attempted)) => self.launch(attempted, now),
+                Some(Action::Send(attempted)) => {
+                    ready.push(self.make(attempted, now));
+                    if self.shared.open || ready.len() >= TOGETHER {
+                        self.launch(&mut ready);
+                    }
+                }
                 Some(Action::TimeOut { request, attempt, deadline }) => {
                     let outcome = Outcome::new(How::Timeout, By::Client, true);
                     let error = match deadline {
@@ -164,10 +178,13 @@ impl Stage {
                 Some(Action::Cancel { request, attempt }) => {
                     self.give_up((request, attempt), CANCELLED, None)
                 }
-                None => break,
+                None if ready.is_empty() => break,
+                // What ends as soon as it is begun may make room for more.
+                None => self.launch(&mut ready),
             }
             left -= 1;
             if left == 0 {
+                self.launch(&mut ready);
                 self.news.notify_one();
                 break;
             }
@@ -234,11 +251,15 @@ impl Stage {
         }
     }
 
-    fn launch(self: &Rc<Stage>, attempted: Attempted, now: At) {
+    /// Makes an attempt ready: its row, its request, its place among the flights.
+    fn make(&self, attempted: Attempted, now: At) -> Rc<Flight> {
         let Attempted { arrival, attempt, due, idle, cancel_after_tokens, .. } = attempted;
         let key = (arrival.id, attempt);
         let prepared = self.ahead.borrow_mut().take(&arrival, attempt, &self.shared);
         let mut row = self.row(&arrival, attempt, self.at(due));
+        if !self.shared.open {
+            self.note_begun(&mut row);
+        }
         row.prompt_blocks = prepared.blocks;
         if attempt == 0 {
             self.bench.shard.request(arrival.prompt_tokens);
@@ -250,24 +271,22 @@ impl Stage {
         let flight = Rc::new(flight);
         self.flights.borrow_mut().insert(key, Rc::clone(&flight));
         let close = matches!(self.shared.client.connections, Connections::Fresh);
-        let id = self.shared.request_id(key);
-        match self.shared.target.post(&self.shared.path, &prepared.body, &id, close) {
-            Ok(request) => flight.request.set(Some(request)),
-            Err(error) => {
-                let ending = Ending::told(How::Refused, By::Client, false, error.to_string());
-                return self.end(&flight, ending);
-            }
-        }
+        let name = self.shared.name(key);
+        flight.request.set(Some(self.shared.opening.with(&prepared.body, name, close)));
+        flight
+    }
+
+    /// Begins attempts that are ready, one straight after the other.
+    fn launch(self: &Rc<Stage>, ready: &mut Vec<Rc<Flight>>) {
         let connect = self.shared.client.timeouts.connect;
-        let following = Following { stage: Rc::clone(self), flight: Rc::clone(&flight) };
-        let begun = Begun::begin(Box::pin(async move {
-            let ending =
-                exchange(&following.stage.bench.pool, connect, &following.flight.request, &following).await;
-            following.stage.end(&following.flight, ending);
-        }));
-        if let Some(task) = begun {
-            let handle = tokio::task::spawn_local(task);
-            *flight.abort.borrow_mut() = Some(handle.abort_handle());
+        for flight in ready.drain(..) {
+            let following = Following { stage: Rc::clone(self), flight: Rc::clone(&flight) };
+            let hand = self.bench.hands.begin(Box::pin(async move {
+                let (stage, flight) = (&following.stage, &following.flight);
+                let ending = exchange(&stage.bench.pool, connect, &flight.request, &following).await;
+                stage.end(flight, ending);
+            }));
+            *flight.hand.borrow_mut() = hand;
         }
     }
 
@@ -279,6 +298,13 @@ impl Stage {
         row.asked_prompt = arrival.prompt_tokens;
         row.asked_output = arrival.output_tokens;
         row
+    }
+
+    /// Tells of an attempt before anything can happen to it, so that a generator that is killed leaves it behind.
+    fn note_begun(&self, row: &mut Attempt) {
+        let fresh = std::mem::replace(&mut row.outcome, Outcome::new(How::Unfinished, By::Client, false));
+        self.shared.sink.begun(row);
+        row.outcome = fresh;
     }
 
     fn reading(&self) -> Reading {
@@ -301,8 +327,8 @@ impl Stage {
         let flight = self.flights.borrow().get(&key).cloned();
         if let Some(flight) = flight {
             self.end(&flight, Ending::Told { outcome, error: error.map(str::to_owned) });
-            if let Some(abort) = flight.abort.borrow_mut().take() {
-                abort.abort();
+            if let Some(hand) = flight.hand.borrow_mut().take() {
+                hand.leave();
             }
         }
     }
@@ -326,6 +352,8 @@ impl Stage {
             let mut tally = self.tally.borrow_mut();
             tally.events += events;
             tally.coalesced += coalesced;
+            tally.no_socket +=
+                u64::from((attempt.outcome.how, attempt.outcome.by) == (How::Refused, By::Client));
         }
         let ended = self.player.borrow_mut().ended(
             self.played(now),
@@ -334,6 +362,9 @@ impl Stage {
             attempt.outcome,
             attempt.answer.retry_after,
         );
+        if attempt.outcome.is_finished() && attempt.first_token.is_none() {
+            self.whole(&attempt);
+        }
         if !matches!(ended, Ended::WillRetry { .. }) {
             self.bench.shard.ended(!attempt.outcome.is_finished());
             if !self.held.get() && self.shared.at_ceiling() {
@@ -345,6 +376,17 @@ impl Stage {
         }
         self.shared.sink.attempt(attempt);
         self.ended(now);
+    }
+
+    /// Counts a whole answer for the eye: how long it took, and the rows of its batch where it has one.
+    fn whole(&self, attempt: &Attempt) {
+        let from = if self.shared.open { Some(attempt.due) } else { attempt.sent };
+        if let (Some(from), Some(end)) = (from, attempt.end) {
+            self.bench.shard.first_token(end - from);
+        }
+        if self.shared.spec.protocol.counts() == SizeUnit::Items {
+            self.bench.shard.token_events(0, u64::from(attempt.asked_prompt));
+        }
     }
 
     /// No new arrivals from now on.

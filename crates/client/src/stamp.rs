@@ -3,9 +3,9 @@
 //!
 //! The event loop's clock is late by whatever else the thread had to do; the kernel's receive stamp is not. The stamp
 //! belongs to the *last byte* a read returned, so a read that carries two events times the second and only bounds the
-//! first. Which events shared a read is told by [`Stamps::reads`], counted here at the socket: one level up, hyper cuts
-//! a read into frames and a flood would look perfectly separate. Connection and request live in one task, and hyper
-//! holds at most one frame that the task has not taken, so the newest read is always the frame's own.
+//! first. Which events shared a read is told by [`Stamps::reads`], counted here at the socket: a read holds many chunks of
+//! an answer, and counted by chunks a flood would look perfectly separate. A task looks at all that a read brought before
+//! it reads again, so the newest read is always the one that carried the bytes in hand.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -5,14 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, USER_AGENT};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
-use http_body_util::Full;
+use http::header::{ACCEPT, AUTHORIZATION, HOST, TRANSFER_ENCODING, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use plimsoll_wire::Encoded;
 use plimsoll_workload::TargetSpec;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
 use crate::link::Route;
+use crate::request::Opening;
 use crate::secret::{Secret, SecretError};
 use crate::tls::{TlsError, TlsTrust, client_config};
 
@@ -54,8 +55,6 @@ pub struct Target {
     query: Option<String>,
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     headers: HeaderMap,
-    /// The same with what every POST adds; its request id is a placeholder.
-    post_headers: HeaderMap,
     secrets: Vec<Secret>,
 }
 
@@ -76,11 +75,7 @@ impl Target {
         };
         let mut secrets = Vec::new();
         let headers = headers_of(spec, &uri, key, &mut secrets)?;
-        let mut post_headers = headers.clone();
-        post_headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
-        post_headers.insert(REQUEST_ID, HeaderValue::from_static(""));
         Ok(Target {
-            post_headers,
             url: spec.url.clone(),
             port,
             base: uri.path().trim_end_matches('/').to_owned(),
@@ -123,35 +118,14 @@ impl Target {
         })
     }
 
-    /// A POST of `body` to `path` (as [`Target::uri`] gives it).
-    pub fn post(
-        &self,
-        path: &Uri,
-        body: &Body,
-        id: &str,
-        close: bool,
-    ) -> Result<Request<Full<Bytes>>, http::Error> {
-        let mut request = Request::new(Full::new(body.bytes.clone()));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = path.clone();
-        let headers = request.headers_mut();
-        headers.clone_from(&self.post_headers);
-        if body.content_type != JSON {
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static(body.content_type));
-        }
-        headers.insert(REQUEST_ID, HeaderValue::from_str(id)?);
-        if close {
-            headers.insert(CONNECTION, HeaderValue::from_static("close"));
-        }
-        Ok(request)
+    /// How every POST to `path` (as [`Target::uri`] gives it) begins.
+    pub fn posts(&self, path: &Uri) -> Opening {
+        Opening::new("POST", path, &self.headers)
     }
 
-    /// A GET of `path`.
-    pub fn get(&self, path: &str) -> Result<Request<Full<Bytes>>, http::Error> {
-        let mut request = Request::new(Full::new(Bytes::new()));
-        *request.uri_mut() = path.parse()?;
-        request.headers_mut().clone_from(&self.headers);
-        Ok(request)
+    /// How a GET of `path` begins.
+    pub fn gets(&self, path: &Uri) -> Opening {
+        Opening::new("GET", path, &self.headers)
     }
 
     /// `text` without any key.
@@ -170,12 +144,18 @@ impl Target {
 pub struct Body {
     /// Its media type.
     pub content_type: &'static str,
+    /// Bytes of it that are JSON, where raw tensors follow.
+    pub header_length: Option<usize>,
     /// Its bytes; cloning shares them.
     pub bytes: Bytes,
 }
 
-/// The media type of nearly every body.
-const JSON: &str = "application/json";
+impl From<Encoded> for Body {
+    fn from(encoded: Encoded) -> Body {
+        let Encoded { content_type, header_length, body, .. } = encoded;
+        Body { content_type, header_length, bytes: body }
+    }
+}
 
 /// Carries the attempt's name to the server's log.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -236,6 +216,9 @@ fn headers_of(
     }
     for (name, value) in &spec.headers {
         let known = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad(name, "not a header name"))?;
+        if known == TRANSFER_ENCODING {
+            return Err(bad(name, "bodies are sent with their length"));
+        }
         let (text, hidden) = expand(value, secrets).map_err(|why| bad(name, &why))?;
         let mut value = HeaderValue::from_str(&text).map_err(|_| bad(name, "not a header value"))?;
         value.set_sensitive(hidden);
@@ -300,6 +283,14 @@ mod tests {
             let error = target(url).expect_err(url).to_string();
             assert!(error.contains(want) && !error.contains("sk"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_header_that_would_frame_the_body_is_refused() {
+        let headers = [("Transfer-Encoding".to_owned(), "chunked".to_owned())].into_iter().collect();
+        let spec = TargetSpec { url: "http://h/".into(), headers, ..TargetSpec::default() };
+        let error = Target::new(&spec, None).expect_err("refused").to_string();
+        assert!(error.contains("Transfer-Encoding") && error.contains("length"), "{error}");
     }
 
     #[test]

@@ -11,21 +11,22 @@ use crate::clock::Clock;
 use plimsoll_model::At;
 
 /// What wakes the pacer on this platform.
-pub const SOURCE: &str = if cfg!(target_os = "linux") { "timerfd" } else { "tokio timer (1 ms)" };
+pub const SOURCE: &str =
+    if cfg!(all(target_os = "linux", not(feature = "portable"))) { "timerfd" } else { "tokio timer (1 ms)" };
 
 /// Sets the calling thread's timer slack to one nanosecond; false where that cannot be done.
 pub fn sharpen_thread() -> bool {
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", not(feature = "portable")))]
     {
         nix::sys::prctl::set_timerslack(1).is_ok()
     }
-    #[cfg(not(target_os = "linux"))]
+    #[cfg(any(not(target_os = "linux"), feature = "portable"))]
     {
         false
     }
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
 mod imp {
     use super::*;
     use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -87,7 +88,7 @@ mod imp {
     }
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(any(not(target_os = "linux"), feature = "portable"))]
 mod imp {
     use super::*;
     use std::cell::RefCell;

@@ -128,7 +128,7 @@ pub fn work(setup: Setup, commands: UnboundedReceiver<Command>, ready: &mpsc::Se
         };
         let meter = Meter::new(setup.clock);
         let pool = Pool::new(setup.route, Rc::clone(&meter), setup.numbers);
-        let bench = Rc::new(Bench { meter, pool, timer, shard: setup.shard });
+        let bench = Rc::new(Bench { meter, pool, hands: Rc::default(), timer, shard: setup.shard });
         let _ = ready.send(Ok(()));
         obey(&bench, commands).await;
     });

@@ -7,8 +7,9 @@
 //! Transcendental functions come from the `libm` crate rather than the standard library: the platform's
 //! `ln`, `exp` and `pow` differ in the last bits between machines, and a schedule must not.
 //!
-//! Reading order: [`rng`], [`dist`], [`special`], [`proportion`], [`quantile`], [`series`], [`isotonic`],
-//! [`bootstrap`], [`distance`], [`queueing`].
+//! Reading order: [`rng`], [`dist`], [`special`], [`proportion`], [`paired`], [`quantile`], [`series`], [`isotonic`],
+//! [`bootstrap`], [`two_sample`], [`least_squares`], [`distance`], [`queueing`]; [`spread`] and [`anytime`] (evidence that may be
+//! looked at at any time) stand apart.
 
 pub mod rng;
 
@@ -16,6 +17,7 @@ pub mod dist;
 
 pub mod special;
 
+pub mod paired;
 pub mod proportion;
 pub mod quantile;
 
@@ -23,6 +25,11 @@ pub mod series;
 
 pub mod bootstrap;
 pub mod isotonic;
+pub mod least_squares;
+pub mod two_sample;
 
 pub mod distance;
 pub mod queueing;
+
+pub mod anytime;
+pub mod spread;

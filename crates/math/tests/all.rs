@@ -1,11 +1,17 @@
 //! Behaviour of the numbers: against formulas, published values, other software, and queues of known law.
 
+#[path = "all/anytime.rs"]
+mod anytime;
 #[path = "all/chance.rs"]
 mod chance;
 #[path = "all/coverage.rs"]
 mod coverage;
 #[path = "all/curves.rs"]
 mod curves;
+#[path = "all/least_squares.rs"]
+mod least_squares;
+#[path = "all/paired.rs"]
+mod paired;
 #[path = "all/quantiles.rs"]
 mod quantiles;
 #[path = "all/queueing.rs"]
@@ -16,6 +22,8 @@ mod queues;
 mod series;
 #[path = "all/special.rs"]
 mod special;
+#[path = "all/two_sample.rs"]
+mod two_sample;
 
 /// Both finite and within a relative distance, or the test fails naming what was compared.
 #[track_caller]

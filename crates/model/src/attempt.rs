@@ -200,7 +200,8 @@ pub struct Answer {
 /// A time that the server says one of its stages took.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ServerStage {
-    /// The server's own name of the stage.
+    /// `queue`, `prefill` or `decode` for what servers call these (and their synonyms: a prompt's time, a completion's), else
+    /// the server's own name of the stage.
     pub name: String,
     /// How long it took.
     pub took: Span,

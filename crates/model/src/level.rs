@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{At, Span};
+use crate::{At, SizeUnit, Span};
 
 /// What load a level puts on the target.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -19,11 +19,27 @@ pub enum Load {
         /// How many.
         concurrency: u32,
     },
+    /// So many requests at once, and none after them.
+    Wave {
+        /// How many.
+        requests: u32,
+    },
     /// As many as the target takes: closed loop with the concurrency doubled until throughput stops growing.
     Saturating {
         /// The concurrency it ended at.
         concurrency: u32,
     },
+}
+
+/// Whether the rate of arrivals was meant to be the same throughout a level.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RateCourse {
+    /// It was, whatever chance made of it. So is a closed loop.
+    #[default]
+    Even,
+    /// It rises, falls or follows a recording, on purpose: no part of the level stands for another.
+    Shaped,
 }
 
 /// Why a level ended.
@@ -112,6 +128,23 @@ pub struct GeneratorHealth {
     pub sockets_max: u32,
     /// Connections made during the level, warming included.
     pub connects: u32,
+    /// What the machine had for connections. `None` = nobody looked (a simulated client needs none).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room: Option<Room>,
+}
+
+/// What a machine has of what connections take, and what ran out during a level.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Room {
+    /// Files the process may have open. `None` = the platform does not say.
+    pub descriptors: Option<u64>,
+    /// Local ports to each address of the target. `None` = the platform does not say.
+    pub ports: Option<u32>,
+    /// Connections for which a listening socket of this machine had no place (`ListenOverflows`) during the level. `None` =
+    /// the target is on another machine, or the platform does not say.
+    pub listen_overflows: Option<u64>,
+    /// Attempts for which this machine had no descriptor, port or memory.
+    pub no_socket: u64,
 }
 
 /// One level of a run: a steady load and what the generator lived through.
@@ -125,6 +158,9 @@ pub struct Level {
     pub purpose: String,
     /// The load asked for.
     pub load: Load,
+    /// Whether the rate was meant to be even.
+    #[serde(default)]
+    pub rate_course: RateCourse,
     /// First instant at which an arrival could be due.
     pub start: At,
     /// No arrivals are due from here on.
@@ -137,6 +173,9 @@ pub struct Level {
     pub arrivals: u64,
     /// 64-bit hash of the schedule, the same on every machine for the same spec, seed and nonce.
     pub schedule_hash: String,
+    /// What the sizes of its requests count.
+    #[serde(default)]
+    pub unit: SizeUnit,
     /// How the generator fared.
     pub generator: GeneratorHealth,
 }

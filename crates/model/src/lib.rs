@@ -13,8 +13,8 @@ pub mod run;
 pub mod time;
 
 pub use attempt::{Answer, Attempt, Broken, Event, EventKind, ServerStage, Tokens, TokensRule};
-pub use level::{EndedBy, GeneratorHealth, Level, Load, Quantiles, StampSource};
+pub use level::{EndedBy, GeneratorHealth, Level, Load, Quantiles, RateCourse, Room, StampSource};
 pub use outcome::{By, How, Outcome};
-pub use payload::{Message, Payload, Protocol, Role};
-pub use run::{ClockAnchor, Fingerprint, Host, Manifest, RunState, Sample};
+pub use payload::{Datatype, Message, Payload, Protocol, Role, SizeUnit, Tensor};
+pub use run::{ClockAnchor, Fingerprint, Host, Manifest, Repeats, RunState, Sample, Time};
 pub use time::{At, Span};

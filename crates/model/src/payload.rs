@@ -16,14 +16,22 @@ pub enum Protocol {
     Responses,
     /// OpenAI embeddings.
     Embeddings,
+    /// KServe v2 (the Open Inference Protocol) over HTTP: tensors in, tensors out, nothing generated.
+    Kserve,
     /// Any HTTP endpoint, by a body template.
     Http,
 }
 
 impl Protocol {
     /// Every protocol.
-    pub const ALL: [Protocol; 5] =
-        [Protocol::Chat, Protocol::Completions, Protocol::Responses, Protocol::Embeddings, Protocol::Http];
+    pub const ALL: [Protocol; 6] = [
+        Protocol::Chat,
+        Protocol::Completions,
+        Protocol::Responses,
+        Protocol::Embeddings,
+        Protocol::Kserve,
+        Protocol::Http,
+    ];
 
     /// The name used in files, flags and on the screen.
     pub fn name(self) -> &'static str {
@@ -32,9 +40,137 @@ impl Protocol {
             Protocol::Completions => "completions",
             Protocol::Responses => "responses",
             Protocol::Embeddings => "embeddings",
+            Protocol::Kserve => "kserve",
             Protocol::Http => "http",
         }
     }
+
+    /// Can an answer come token by token?
+    pub fn streams(self) -> bool {
+        !matches!(self, Protocol::Embeddings | Protocol::Kserve)
+    }
+
+    /// What the size of a request counts.
+    pub fn counts(self) -> SizeUnit {
+        if self == Protocol::Kserve { SizeUnit::Items } else { SizeUnit::Tokens }
+    }
+}
+
+/// What the size of a request counts.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SizeUnit {
+    /// Tokens of a prompt and of its answer.
+    #[default]
+    Tokens,
+    /// Rows of a batch of tensors: the items of one request, each an inference.
+    Items,
+}
+
+/// The type of a tensor's elements, as KServe v2 names them.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Datatype {
+    /// True or false.
+    Bool,
+    /// Unsigned, one byte.
+    Uint8,
+    /// Unsigned, two bytes.
+    Uint16,
+    /// Unsigned, four bytes.
+    Uint32,
+    /// Unsigned, eight bytes.
+    Uint64,
+    /// Signed, one byte.
+    Int8,
+    /// Signed, two bytes.
+    Int16,
+    /// Signed, four bytes.
+    Int32,
+    /// Signed, eight bytes.
+    Int64,
+    /// IEEE half precision.
+    Fp16,
+    /// IEEE single precision.
+    Fp32,
+    /// IEEE double precision.
+    Fp64,
+    /// The upper half of single precision.
+    Bf16,
+    /// Strings of bytes.
+    Bytes,
+}
+
+impl Datatype {
+    /// Every type.
+    pub const ALL: [Datatype; 14] = [
+        Datatype::Bool,
+        Datatype::Uint8,
+        Datatype::Uint16,
+        Datatype::Uint32,
+        Datatype::Uint64,
+        Datatype::Int8,
+        Datatype::Int16,
+        Datatype::Int32,
+        Datatype::Int64,
+        Datatype::Fp16,
+        Datatype::Fp32,
+        Datatype::Fp64,
+        Datatype::Bf16,
+        Datatype::Bytes,
+    ];
+
+    /// The name in the protocol.
+    pub fn name(self) -> &'static str {
+        match self {
+            Datatype::Bool => "BOOL",
+            Datatype::Uint8 => "UINT8",
+            Datatype::Uint16 => "UINT16",
+            Datatype::Uint32 => "UINT32",
+            Datatype::Uint64 => "UINT64",
+            Datatype::Int8 => "INT8",
+            Datatype::Int16 => "INT16",
+            Datatype::Int32 => "INT32",
+            Datatype::Int64 => "INT64",
+            Datatype::Fp16 => "FP16",
+            Datatype::Fp32 => "FP32",
+            Datatype::Fp64 => "FP64",
+            Datatype::Bf16 => "BF16",
+            Datatype::Bytes => "BYTES",
+        }
+    }
+
+    /// The type with this [`name`](Datatype::name).
+    pub fn from_name(name: &str) -> Option<Datatype> {
+        Datatype::ALL.into_iter().find(|known| known.name() == name)
+    }
+
+    /// Bytes of one element; `None` for strings, which have a length each.
+    pub fn size(self) -> Option<usize> {
+        match self {
+            Datatype::Bool | Datatype::Uint8 | Datatype::Int8 => Some(1),
+            Datatype::Uint16 | Datatype::Int16 | Datatype::Fp16 | Datatype::Bf16 => Some(2),
+            Datatype::Uint32 | Datatype::Int32 | Datatype::Fp32 => Some(4),
+            Datatype::Uint64 | Datatype::Int64 | Datatype::Fp64 => Some(8),
+            Datatype::Bytes => None,
+        }
+    }
+}
+
+/// One tensor of a request.
+///
+/// An element is one drawn byte `b`: the fraction b/256 (exact in every float type), the number b mod 128, b odd, or a
+/// common word. Real pictures lost: what they hold changes no model's time, and they would have to come from somewhere.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tensor {
+    /// The input's name.
+    pub name: String,
+    /// The type of its elements.
+    pub datatype: Datatype,
+    /// Its shape, the batch first where there is one.
+    pub shape: Vec<u32>,
+    /// One byte per element, in row-major order.
+    pub drawn: Vec<u8>,
 }
 
 /// Who speaks a [`Message`].
@@ -50,7 +186,7 @@ pub enum Role {
 }
 
 /// One message of a conversation.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Message {
     /// Who speaks.
     pub role: Role,
@@ -65,4 +201,6 @@ pub enum Payload {
     Messages(Vec<Message>),
     /// A plain text: completions, embeddings, the `{{prompt}}` of a template.
     Text(String),
+    /// Input tensors: KServe v2.
+    Tensors(Vec<Tensor>),
 }

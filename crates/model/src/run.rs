@@ -35,6 +35,23 @@ pub struct ClockAnchor {
     pub realtime_ns: i64,
 }
 
+/// Whose time the stamps of a run are.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Time {
+    /// The machine's clocks'. A manifest that says nothing means this.
+    #[default]
+    Real,
+    /// A simulation's: it began at 0, and `clock` says only when the simulation was run.
+    Virtual,
+}
+
+impl Time {
+    fn is_real(&self) -> bool {
+        *self == Time::Real
+    }
+}
+
 /// The machine the load came from.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Host {
@@ -51,13 +68,27 @@ pub struct Host {
 /// What is known of the target. A key that is missing or `null` is unknown, and unknown never counts as unchanged.
 ///
 /// Usual keys: `model`, `model_digest`, `tokeniser_digest`, `engine`, `engine_version`, `engine_flags`, `gpu`,
-/// `driver`, `replicas`, `max_context`, `max_seqs`, `server_header`.
+/// `driver`, `replicas`, `max_context`, `max_seqs`, `server_header`; of a simulated one also `dtype`, `kv_dtype`,
+/// `tensor_parallel`, `server` (whose rules and host it has), `kv_blocks` and `basis`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Fingerprint {
     /// The endpoint as the user named it, without user info.
     pub url: String,
     /// What was learnt or told; `None` = asked for and unknown.
     pub facts: BTreeMap<String, Option<String>>,
+}
+
+/// Which run's schedule a run sent again.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Repeats {
+    /// Its id.
+    pub id: String,
+    /// What it measured.
+    pub url: String,
+    /// The model it asked for.
+    pub model: Option<String>,
+    /// The folder it was read from, as it was named.
+    pub folder: String,
 }
 
 /// `run.json`.
@@ -67,12 +98,15 @@ pub struct Manifest {
     pub schema: u32,
     /// Tool and version that wrote it.
     pub tool: String,
-    /// What kind of writer: `run`, `sweep`, `demo`, `simulate`, `import`.
+    /// What kind of writer: `run`, `sweep`, `demo`, `simulate`, `rerun`, `import`.
     pub kind: String,
     /// Random identity of the run, 16 hex digits.
     pub id: String,
     /// How far it got.
     pub progress: RunState,
+    /// Whose time its stamps are.
+    #[serde(default, skip_serializing_if = "Time::is_real")]
+    pub time: Time,
     /// When it began, on the machine's clocks.
     pub clock: ClockAnchor,
     /// Seed of everything drawn.
@@ -81,10 +115,17 @@ pub struct Manifest {
     pub nonce: u64,
     /// A command that repeats the run; secrets appear as `$NAME`.
     pub reproduce: String,
+    /// The run whose schedule it sent again, arrival by arrival; `None` = a schedule of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats: Option<Repeats>,
     /// The machine the load came from.
     pub host: Host,
     /// What was measured.
     pub target: Fingerprint,
+    /// What to know before believing a simulated target: where it is used outside what its figures were found for. Empty
+    /// where there is nothing to say, and where the target is real.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flags: Vec<String>,
     /// The scenario as resolved, every default written out.
     pub scenario: Value,
     /// The levels, in order of execution.

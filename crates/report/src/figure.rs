@@ -91,6 +91,22 @@ pub fn interval(lower: &str, upper: &str) -> String {
     format!("[{lower}, {upper}]")
 }
 
+/// A date and time in UTC, from nanoseconds since 1970 (days to civil date after Howard Hinnant's algorithm).
+pub fn date(realtime_ns: i64) -> String {
+    let seconds = realtime_ns.div_euclid(1_000_000_000);
+    let (days, in_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let doe = z.rem_euclid(146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let day = doy - (153 * mp + 2) / 5 + 1;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    let year = yoe + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", in_day / 3600, in_day % 3600 / 60)
+}
+
 /// Thousands set apart by spaces, from five digits on (four read well without).
 fn group(digits: String) -> String {
     let (sign, digits) = match digits.strip_prefix('-') {
@@ -160,5 +176,11 @@ mod tests {
         assert_eq!(percent(0.9962), "99.62 %");
         assert_eq!(percent(0.123), "12.3 %");
         assert_eq!(percent(0.00012), "0.012 %");
+    }
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(date(0), "1970-01-01 00:00 UTC");
+        assert_eq!(date(951_782_400_000_000_000), "2000-02-29 00:00 UTC");
+        assert_eq!(date(1_795_179_600_000_000_000), "2026-11-20 13:00 UTC");
     }
 }

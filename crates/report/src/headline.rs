@@ -84,6 +84,7 @@ fn of_level(level: &LevelSummary) -> String {
     let load = match level.load {
         Load::Open { .. } => format!("{} requests/s", figure::number(level.rates.offered_per_s)),
         Load::Closed { concurrency } => format!("{concurrency} in flight (closed loop)"),
+        Load::Wave { requests } => format!("one wave of {requests}"),
         Load::Saturating { concurrency } => format!("{concurrency} in flight (saturating)"),
     };
     let leading = level.latency.leading();

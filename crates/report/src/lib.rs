@@ -5,11 +5,18 @@
 //! are.
 //!
 //! Reading order: [`figure`] (how numbers look), [`table`] (plain text tables), [`headline`] (the verdict in
-//! sentences), [`text`] (the terminal), [`html`].
+//! sentences), [`text`] (the terminal), [`compare`] (two runs), [`history`] (a line of results), [`html`], [`gate`] (what a budget came to), [`watch`] (verdicts while it goes on).
 
+pub mod compare;
+mod cost;
 pub mod figure;
+pub mod gate;
 pub mod headline;
+pub mod history;
 pub mod html;
+pub mod levers;
+pub mod quality;
 pub mod table;
 pub mod text;
+pub mod watch;
 mod words;

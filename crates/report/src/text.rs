@@ -8,10 +8,10 @@ use plimsoll_analysis::findings::{
 };
 use plimsoll_model::{Manifest, RunState};
 
-use crate::figure;
 use crate::headline::headline;
 use crate::table::Table;
 use crate::words;
+use crate::{cost, figure};
 
 /// The whole result of a run, for a terminal or a pipe.
 pub fn render(manifest: &Manifest, findings: &Findings) -> String {
@@ -19,6 +19,15 @@ pub fn render(manifest: &Manifest, findings: &Findings) -> String {
     page.line(title(manifest));
     if let RunState::Partial { why } = &manifest.progress {
         page.line(format!("This run is partial: {why}"));
+    }
+    if let Some(first) = &manifest.repeats {
+        page.line(format!("The schedule of run {} ({}), sent again", first.id, first.url));
+    }
+    if let Some(protocol) = words::protocol(manifest) {
+        page.wrapped(0, &protocol);
+    }
+    for flag in &manifest.flags {
+        page.wrapped(0, &format!("Outside what was measured: {flag}"));
     }
     page.gap();
     for sentence in &headline(findings) {
@@ -35,6 +44,14 @@ pub fn render(manifest: &Manifest, findings: &Findings) -> String {
     for level in detailed(findings) {
         page.gap();
         page.level(level);
+    }
+    if let Some(found) = &findings.cost {
+        page.gap();
+        page.line(cost::title(&found.bill));
+        let mut table = Table::new(&cost::COLUMNS);
+        cost::rows(found, findings).into_iter().for_each(|row| table.row(row));
+        page.text.push_str(&table.render(2));
+        cost::missing(found).iter().for_each(|why| page.wrapped(2, why));
     }
     page.gap();
     page.validity(&findings.validity);
@@ -84,36 +101,23 @@ fn is_open(summary: &LevelSummary) -> bool {
 
 /// Text under construction.
 #[derive(Default)]
-struct Page {
-    text: String,
+pub(crate) struct Page {
+    pub(crate) text: String,
 }
 
 impl Page {
-    fn line(&mut self, line: impl AsRef<str>) {
+    pub(crate) fn line(&mut self, line: impl AsRef<str>) {
         self.text.push_str(line.as_ref());
         self.text.push('\n');
     }
 
-    fn gap(&mut self) {
+    pub(crate) fn gap(&mut self) {
         self.text.push('\n');
     }
 
     /// Words at most a hundred columns wide, indented.
-    fn wrapped(&mut self, indent: usize, words: &str) {
-        let mut line = String::new();
-        for word in words.split_whitespace() {
-            if !line.is_empty() && indent + line.chars().count() + 1 + word.chars().count() > 100 {
-                self.line(format!("{}{line}", " ".repeat(indent)));
-                line.clear();
-            }
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-        if !line.is_empty() {
-            self.line(format!("{}{line}", " ".repeat(indent)));
-        }
+    pub(crate) fn wrapped(&mut self, indent: usize, sentence: &str) {
+        self.text.push_str(&words::wrap(indent, sentence));
     }
 
     fn lines_of(&mut self, lines: &Lines) {
@@ -233,6 +237,9 @@ impl Page {
         if let Some(tokens) = rates.output_tokens_per_s.as_ref().and_then(Reading::value) {
             flow.push(format!("{} output tokens/s ({})", figure::number(tokens), rates.tokens_from));
         }
+        if let Some(items) = rates.items_per_s.as_ref().and_then(Reading::value) {
+            flow.push(format!("{} items/s", figure::number(items)));
+        }
         flow.push(format!(
             "{} in flight (max {})",
             figure::number(summary.concurrency.mean),
@@ -301,6 +308,11 @@ impl Page {
             let checks: Vec<String> =
                 validity.passed.iter().map(|passed| passed.check.replace('_', " ")).collect();
             self.wrapped(2, &format!("Checked and fine: {}", checks.join(", ")));
+            for passed in &validity.passed {
+                if let Some(note) = &passed.note {
+                    self.wrapped(2, &format!("{}: {note}", passed.check.replace('_', " ")));
+                }
+            }
         }
     }
 }
@@ -371,7 +383,7 @@ pub fn level_line(level: &LevelFinding) -> String {
     format!(
         "  {:<9} {:>20} · {:>7} requests · {latency} · {}{failed}",
         summary.purpose,
-        words::load(&summary.load),
+        words::load_kept(summary),
         figure::count(summary.counts.requests),
         words::kept(summary.stability.verdict)
     )

@@ -4,7 +4,7 @@ use plimsoll_analysis::findings::{
     ErrorCount, Estimate, Findings, Held, Kept, LengthFigures, Lengths, LevelFinding, LevelSummary, Line,
     Lines, LoadWords, Reading, Reason, Trust,
 };
-use plimsoll_model::Load;
+use plimsoll_model::{Load, Manifest, SizeUnit};
 
 use crate::figure;
 
@@ -45,15 +45,40 @@ pub fn load(load: &Load) -> String {
     match load {
         Load::Open { rate_per_s } => figure::per_second(*rate_per_s),
         Load::Closed { concurrency } => format!("closed, {concurrency} in flight"),
+        Load::Wave { requests } => format!("one wave of {requests}"),
         Load::Saturating { concurrency } => format!("saturating, {concurrency} in flight"),
+    }
+}
+
+/// When a ceiling made an open loop follow the server, from the level's start.
+fn closed_since_s(summary: &LevelSummary) -> Option<f64> {
+    let since = summary.generator.closed_since?;
+    Some((since - summary.window.start).as_secs_f64() + summary.window.warm_up_s)
+}
+
+/// The load of a level in a table: its rate, and whether a ceiling held it back.
+pub fn load_kept(summary: &LevelSummary) -> String {
+    match (summary.load, closed_since_s(summary)) {
+        (Load::Open { .. }, Some(_)) => format!("{}, closed", load(&summary.load)),
+        _ => load(&summary.load),
     }
 }
 
 /// A level in words: what was put on the target, for how long.
 pub fn level(summary: &LevelSummary) -> String {
     let kind = match summary.load {
-        Load::Open { rate_per_s } => format!("open loop, {} asked", figure::per_second(rate_per_s)),
+        Load::Open { rate_per_s } => match closed_since_s(summary) {
+            None => format!("open loop, {} asked", figure::per_second(rate_per_s)),
+            Some(since) => {
+                format!(
+                    "closed by a ceiling since t={}, {} asked",
+                    time(since),
+                    figure::per_second(rate_per_s)
+                )
+            }
+        },
         Load::Closed { concurrency } => format!("closed loop, {concurrency} in flight"),
+        Load::Wave { requests } => format!("one wave of {requests}"),
         Load::Saturating { concurrency } => format!("saturating, {concurrency} in flight"),
     };
     format!("{} ({kind})", summary.traffic)
@@ -64,16 +89,25 @@ pub fn mix(lengths: &Lengths) -> String {
     let side = |f: &LengthFigures, name: &str| {
         if f.asked_p99 > f.asked_p50 * 1.01 {
             format!(
-                "{} {name} tokens (mean {}, p99 {})",
+                "{} {name} (mean {}, p99 {})",
                 figure::number(f.asked_p50),
                 figure::number(f.asked_mean),
                 figure::number(f.asked_p99)
             )
         } else {
-            format!("{} {name} tokens", figure::number(f.asked_mean))
+            format!("{} {name}", figure::number(f.asked_mean))
         }
     };
-    let mut text = format!("{}, {}", side(&lengths.prompt, "prompt"), side(&lengths.output, "output"));
+    if lengths.unit == SizeUnit::Items {
+        let one = lengths.prompt.asked_mean == 1.0;
+        return side(&lengths.prompt, if one { "item a request" } else { "items a request" });
+    }
+    let prompt = side(&lengths.prompt, "prompt tokens");
+    let mut text = match lengths.output.asked_p99 {
+        // Nothing was generated, and nothing asked for.
+        0.0 if lengths.output.reported == 0 => prompt,
+        _ => format!("{prompt}, {}", side(&lengths.output, "output tokens")),
+    };
     if let Some(cached) = lengths.cached_share {
         text.push_str(&format!(", {} of the prompt from the server's cache", figure::percent(cached)));
     }
@@ -88,6 +122,9 @@ pub fn load_words(words: &LoadWords, think_time_s: f64) -> String {
     }
     if let Some(tokens) = words.output_tokens_per_s {
         parts.push(format!("{} output tokens/s", figure::number(tokens)));
+    }
+    if let Some(items) = words.items_per_s {
+        parts.push(format!("{} items/s", figure::number(items)));
     }
     if let Some(in_flight) = words.in_flight {
         parts.push(format!("{} in flight", figure::number(in_flight)));
@@ -203,4 +240,42 @@ pub fn error(error: &ErrorCount) -> String {
     let status = error.status.map(|status| format!(" (HTTP {status})")).unwrap_or_default();
     let said = if error.text.is_empty() { String::new() } else { format!(": {}", error.text) };
     format!("{} × {}{status}{said}", figure::count(error.attempts), error.how.name().replace('_', " "))
+}
+
+/// How the load was put on, where more is to be said than the level's own line does: an end by requests, a wave, a warm-up.
+pub fn protocol(manifest: &Manifest) -> Option<String> {
+    let load = manifest.scenario.get("load")?;
+    let number = |key: &str| load.get(key).and_then(serde_json::Value::as_u64);
+    let ends = match (load.get("mode")?.as_str()?, number("requests")) {
+        ("wave", Some(n)) => Some(format!("one wave of {n} requests at once, as long as they take")),
+        ("closed", Some(n)) => {
+            let concurrency = number("concurrency").unwrap_or_default();
+            Some(format!("closed loop, {concurrency} in flight until {n} requests have ended"))
+        }
+        _ => None,
+    };
+    let warm_up = number("warm_up").filter(|n| *n > 0);
+    let warm_up = warm_up.map(|n| format!("{n} warm-up requests before, in the rows and in no figure"));
+    let said: Vec<String> = [ends, warm_up].into_iter().flatten().collect();
+    (!said.is_empty()).then(|| format!("Protocol: {}", said.join("; ")))
+}
+
+/// A sentence broken into lines of a hundred columns, each indented.
+pub fn wrap(indent: usize, text: &str) -> String {
+    let (mut out, mut line) = (String::new(), String::new());
+    let pad = " ".repeat(indent);
+    for word in text.split_whitespace() {
+        if !line.is_empty() && indent + line.chars().count() + 1 + word.chars().count() > 100 {
+            out.push_str(&format!("{pad}{line}\n"));
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    if !line.is_empty() {
+        out.push_str(&format!("{pad}{line}\n"));
+    }
+    out
 }

@@ -1,7 +1,7 @@
 //! What people read, held still: the findings of one real sweep, as text and as a page.
 
-use plimsoll_analysis::findings::Findings;
-use plimsoll_model::Manifest;
+use plimsoll_analysis::findings::{Findings, LevelFinding};
+use plimsoll_model::{Load, Manifest, Span};
 
 /// A sweep of the demo engine, shortened to a few of its levels.
 const SWEEP: &str = include_str!("../fixtures/sweep.json");
@@ -17,6 +17,25 @@ fn sweep() -> (Manifest, Findings) {
 fn the_terminal_says_the_same_as_ever() {
     let (manifest, findings) = sweep();
     insta::assert_snapshot!(plimsoll_report::text::render(&manifest, &findings));
+}
+
+/// A ceiling on requests in flight was reached two seconds into the level: it is no open loop any more, and no heading
+/// says that it is.
+#[test]
+fn a_level_that_a_ceiling_closed_is_not_called_open() {
+    let (manifest, mut findings) = sweep();
+    let open = |level: &LevelFinding| matches!(level.summary.load, Load::Open { .. });
+    findings.levels.retain(open);
+    findings.levels.truncate(1);
+    let summary = &mut findings.levels[0].summary;
+    let start = summary.window.start - Span::from_secs_f64(summary.window.warm_up_s);
+    summary.generator.closed_since = Some(start + Span::from_secs(2));
+    let text = plimsoll_report::text::render(&manifest, &findings);
+    let page = plimsoll_report::html::render(&manifest, &findings);
+    for said in [&text, &page] {
+        assert!(said.contains("closed by a ceiling since t=2.00 s"), "{text}");
+        assert!(!said.contains("open loop"), "{text}");
+    }
 }
 
 #[test]

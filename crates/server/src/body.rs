@@ -12,6 +12,8 @@ use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
+use plimsoll_sim::Failure;
+use plimsoll_wire::openai::server::Told;
 
 use crate::engine::Engine;
 use crate::io::{Conn, Popped};
@@ -34,6 +36,53 @@ impl Held {
     /// Takes hold of a request that was just submitted.
     pub fn new(stream: Rc<Stream>, engine: Rc<Engine>) -> Held {
         Held { stream, engine, over: false }
+    }
+
+    /// How the engine failed it, if it did.
+    pub fn failure(&self) -> Option<Failure> {
+        self.stream.failure()
+    }
+
+    /// Did it fail before a token of it was made?
+    pub fn has_failed_unsaid(&self) -> bool {
+        self.stream.failure().is_some() && !self.stream.has_due()
+    }
+
+    /// The connection it is answered on.
+    pub fn conn(&self) -> &Rc<Conn> {
+        self.stream.conn()
+    }
+
+    /// The replica that works on it, once a router chose one.
+    pub fn replica(&self) -> Option<u32> {
+        self.stream.replica()
+    }
+
+    /// What the engine tells of it, once it is answered.
+    pub fn told(&self) -> Told {
+        self.stream.told()
+    }
+
+    /// Resolves when a router gave it to a replica, or the engine is done with it.
+    pub async fn placed(&self) {
+        std::future::poll_fn(|cx| {
+            self.stream.watch(cx);
+            if self.stream.is_ended() || self.stream.replica().is_some() {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+    }
+
+    /// Resolves when there is something to say, or the engine is done with the request.
+    pub async fn begun(&self) {
+        std::future::poll_fn(|cx| {
+            self.stream.watch(cx);
+            if self.stream.is_ended() || self.stream.has_due() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
 
     /// Resolves when the engine is done with the request.
@@ -179,8 +228,25 @@ impl Streamed {
         if let Some(due) = stream.pop(cx) {
             self.voice.tokens(&mut page, due.tokens);
             conn.popped(Popped::Tokens(due.step_end_ns), Some(stream));
+        } else if let Some(failure) = stream.failure() {
+            match failure {
+                Failure::Status { status, why } => {
+                    self.voice.break_off(&mut page, status, why);
+                    conn.popped(Popped::Tail, Some(stream));
+                    self.part = Part::Over;
+                    self.held.over = true;
+                }
+                Failure::Reset => {
+                    conn.reset();
+                    return Poll::Pending;
+                }
+                Failure::Cut => {
+                    conn.kill();
+                    return Poll::Pending;
+                }
+            }
         } else if stream.is_ended() {
-            self.voice.close(&mut page);
+            self.voice.close(&mut page, &stream.told());
             conn.popped(Popped::Tail, Some(stream));
             self.part = Part::Over;
             self.held.over = true;

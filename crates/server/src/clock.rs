@@ -7,6 +7,8 @@
 use nix::time::{ClockId, clock_gettime};
 use plimsoll_model::{At, ClockAnchor};
 
+use crate::script::Script;
+
 fn read(clock: ClockId) -> i64 {
     clock_gettime(clock).map_or(0, |t| t.tv_sec() * 1_000_000_000 + t.tv_nsec())
 }
@@ -47,21 +49,31 @@ pub fn realtime_to_monotonic(realtime: i64) -> i64 {
 }
 
 /// The engine's axis: `At(0)` is the instant the engine was started.
-#[derive(Copy, Clone, Debug)]
+#[derive(Clone, Debug)]
 pub struct Axis {
     /// That instant on the machine's clocks.
     pub anchor: ClockAnchor,
+    /// Who says what time it is; none = the machine.
+    pub script: Option<Script>,
 }
 
 impl Axis {
     /// An axis that begins now.
     pub fn begin() -> Axis {
-        Axis { anchor: anchor() }
+        Axis { anchor: anchor(), script: None }
+    }
+
+    /// An axis whose time is the script's.
+    pub fn scripted(script: Script) -> Axis {
+        Axis { script: Some(script), ..Axis::begin() }
     }
 
     /// Now, on this axis.
     pub fn now(&self) -> At {
-        At(monotonic_ns() - self.anchor.monotonic_ns)
+        match &self.script {
+            Some(script) => script.now(),
+            None => At(monotonic_ns() - self.anchor.monotonic_ns),
+        }
     }
 
     /// An instant of this axis as CLOCK_MONOTONIC ns.

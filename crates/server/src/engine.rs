@@ -13,14 +13,20 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use plimsoll_model::{At, Span};
-use plimsoll_sim::{Emission, FinishReason, Gauges, Rejected, Submit, What, World};
+use plimsoll_sim::{Emission, Failure, FinishReason, Gauges, Rejected, Submit, What, World};
+
+use plimsoll_wire::openai::server::{Timing, Told};
 
 use crate::clock::Axis;
 use crate::io::Conn;
 use crate::metrics::Metrics;
+use crate::script::Script;
 use crate::stream::{Due, Stream};
 use crate::timer::Timer;
 use crate::truth::{Ending, Record, Truth};
+
+/// What a batcher says of a request that waited too long.
+const EXPIRED: &str = "Request timeout expired";
 
 /// The engine and everything its streams share.
 pub struct Engine {
@@ -49,6 +55,8 @@ struct Live {
     arrival_ns: i64,
     submitted_ns: i64,
     admitted_ns: i64,
+    prefill_ns: Option<i64>,
+    cached: Option<u32>,
     first_ns: i64,
     last_ns: i64,
     tokens: u32,
@@ -94,7 +102,7 @@ impl Engine {
         })
     }
 
-    /// Hands a request to the world. `record` says what is known of it so far.
+    /// Hands a request to the world, under a number of the engine's own. `record` says what is known of it so far.
     ///
     /// # Errors
     /// The world does not take it; the truth log has its line then.
@@ -102,33 +110,40 @@ impl Engine {
         &self,
         conn: &Rc<Conn>,
         mut record: Record,
-        blocks: Vec<u64>,
+        submit: Submit,
     ) -> Result<Rc<Stream>, Rejected> {
         let now = self.axis.now();
         self.pump(now);
         let mut state = self.state.borrow_mut();
+        // One that is not taken has a number too: the truth of faults names whom they touched by it.
         let id = state.next_id;
+        state.next_id += 1;
+        record.number = Some(id);
         record.submitted_ns = self.axis.to_monotonic(now);
-        let submit =
-            Submit { id, prompt_tokens: record.prompt_tokens, output_tokens: record.output_tokens, blocks };
+        if self.axis.script.is_some() {
+            // The kernel's stamp is on another clock than this story.
+            record.arrival_ns = record.submitted_ns;
+        }
+        let submit = Submit { id, ..submit };
+        let prompt = submit.prompt_tokens;
         if let Err(rejected) = state.world.submit(now, submit) {
             record.ending = Ending::Rejected;
-            record.status = rejected.status();
+            record.status = rejected.status().unwrap_or(0);
             self.metrics.borrow_mut().rejected(&rejected);
             self.log(record);
             return Err(rejected);
         }
-        state.next_id += 1;
-        record.number = Some(id);
         record.status = 200;
         let live = Live {
             arrival_ns: record.arrival_ns,
             submitted_ns: record.submitted_ns,
             admitted_ns: record.submitted_ns,
+            prefill_ns: None,
+            cached: None,
             first_ns: 0,
             last_ns: 0,
             tokens: 0,
-            prompt: record.prompt_tokens,
+            prompt,
             stream: Stream::new(id, conn.clone(), self.metrics.clone(), self.truth.clone(), record),
         };
         let stream = live.stream.clone();
@@ -177,16 +192,28 @@ impl Engine {
         self.state.borrow().world.gauges()
     }
 
-    /// Lives as long as the engine: sleeps and steps. Returns only when the timer fails.
-    pub async fn drive(self: Rc<Self>) -> io::Error {
-        let mut timer = match Timer::new() {
-            Ok(timer) => timer,
-            Err(e) => return e,
-        };
-        poll_fn(move |cx| self.turn(&mut timer, cx)).await
+    /// The state of each replica in numbers.
+    pub fn replica_gauges(&self) -> Vec<Gauges> {
+        self.state.borrow().world.replica_gauges()
     }
 
-    fn turn(&self, timer: &mut Timer, cx: &mut Context<'_>) -> Poll<io::Error> {
+    /// What the faults did so far, as JSON; `None` where none struck.
+    pub fn fault_truth(&self) -> Option<serde_json::Value> {
+        let state = self.state.borrow();
+        let truths = state.world.fault_truths();
+        (!truths.is_empty()).then(|| serde_json::to_value(truths).unwrap_or_default())
+    }
+
+    /// Lives as long as the engine: sleeps and steps. Returns only when the timer fails.
+    pub async fn drive(self: Rc<Self>) -> io::Error {
+        let mut alarm = match Alarm::on(&self.axis) {
+            Ok(alarm) => alarm,
+            Err(e) => return e,
+        };
+        poll_fn(move |cx| self.turn(&mut alarm, cx)).await
+    }
+
+    fn turn(&self, alarm: &mut Alarm, cx: &mut Context<'_>) -> Poll<io::Error> {
         self.driver.borrow_mut().get_or_insert_with(|| cx.waker().clone());
         loop {
             let now = self.axis.now();
@@ -199,15 +226,12 @@ impl Engine {
             let next = self.state.borrow().world.next_event();
             let next = next.map(|at| at.max(self.stepped.get() + self.spacing));
             self.armed.set(next.unwrap_or(At::MAX));
-            if let Some(at) = next {
-                let at = self.axis.to_monotonic(at);
-                if timer.armed_ns() != Some(at)
-                    && let Err(e) = timer.arm(at)
-                {
-                    return Poll::Ready(e);
-                }
+            if let Some(at) = next
+                && let Err(e) = alarm.arm(at, &self.axis)
+            {
+                return Poll::Ready(e);
             }
-            match timer.poll_fired(cx) {
+            match alarm.poll_fired(cx) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(e)) => return Poll::Ready(e),
                 Poll::Pending => return Poll::Pending,
@@ -238,12 +262,17 @@ impl Engine {
             let at_ns = self.axis.to_monotonic(emission.at);
             let Some(live) = state.live.get_mut(&emission.id) else { continue };
             match emission.what {
-                What::Admitted => {
+                What::Admitted { cached } => {
                     live.admitted_ns = at_ns;
-                    live.stream.record(|record| record.admitted_ns = Some(at_ns));
+                    live.cached = Some(cached);
+                    live.stream.record(|record| {
+                        record.admitted_ns = Some(at_ns);
+                        record.cached_tokens = Some(cached);
+                    });
                 }
                 What::PrefillDone => {
                     metrics.prompt_tokens += u64::from(live.prompt);
+                    live.prefill_ns = Some(at_ns);
                     live.stream.record(|record| record.prefill_ns = Some(at_ns));
                 }
                 What::Token { n, .. } => {
@@ -251,14 +280,65 @@ impl Engine {
                     live.token(metrics, at_ns, n);
                     live.stream.push(Due { step_end_ns: at_ns, tokens: n });
                 }
+                What::Placed { replica } => live.stream.placed(replica),
+                What::Preempted => live.stream.record(|record| record.preemptions += 1),
+                What::Failed(failure) => {
+                    metrics.failed += 1;
+                    metrics.expired += u64::from(matches!(failure, Failure::Status { why: EXPIRED, .. }));
+                    live.stream.fail(failure);
+                    live.stream.end(at_ns);
+                    state.live.remove(&emission.id);
+                }
                 What::Finished { reason } => {
                     live.finish(metrics, at_ns, reason);
+                    live.stream.tell(Told { timing: live.timing(at_ns), cached: live.cached });
                     live.stream.end(at_ns);
                     state.live.remove(&emission.id);
                 }
             }
         }
         true
+    }
+}
+
+/// What wakes the driver at an instant of its axis.
+enum Alarm {
+    Timer(Timer),
+    Script { script: Script, armed: At },
+}
+
+impl Alarm {
+    fn on(axis: &Axis) -> io::Result<Alarm> {
+        Ok(match &axis.script {
+            Some(script) => Alarm::Script { script: script.clone(), armed: At::MAX },
+            None => Alarm::Timer(Timer::new()?),
+        })
+    }
+
+    fn arm(&mut self, at: At, axis: &Axis) -> io::Result<()> {
+        match self {
+            Alarm::Script { armed, .. } => *armed = at,
+            Alarm::Timer(timer) => {
+                let at = axis.to_monotonic(at);
+                if timer.armed_ns() != Some(at) {
+                    timer.arm(at)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn poll_fired(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Alarm::Timer(timer) => timer.poll_fired(cx),
+            Alarm::Script { script, armed } => {
+                let reached = script.poll_reached(*armed, cx);
+                if reached.is_ready() {
+                    *armed = At::MAX;
+                }
+                reached.map(Ok)
+            }
+        }
     }
 }
 
@@ -273,6 +353,17 @@ impl Live {
         }
         self.last_ns = at_ns;
         self.tokens += n;
+    }
+
+    /// How long its stages took, where the world has them: times that were drawn have no prompt that is computed.
+    fn timing(&self, end_ns: i64) -> Option<Timing> {
+        let prefill_ns = self.prefill_ns?;
+        Some(Timing {
+            queue: Span(self.admitted_ns - self.submitted_ns),
+            prefill: Span(prefill_ns - self.admitted_ns),
+            decode: Span(end_ns - prefill_ns),
+            tokens: self.tokens,
+        })
     }
 
     fn finish(&self, metrics: &mut Metrics, at_ns: i64, reason: FinishReason) {

@@ -9,13 +9,13 @@ use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, SERVER};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::Service;
 use plimsoll_model::Protocol;
-use plimsoll_sim::Rejected;
+use plimsoll_sim::{Failure, Rejected, Submit};
 use plimsoll_wire::openai::server::{Asked, BadRequest};
 use plimsoll_wire::prometheus;
 
@@ -29,7 +29,10 @@ use crate::voice::{self, Voice};
 /// `Content-Type` of the metrics page.
 const PAGE: HeaderValue = HeaderValue::from_static(prometheus::CONTENT_TYPE);
 
-type Answer = Response<AnswerBody>;
+/// Names the replica that answers, as routers do.
+const REPLICA: HeaderName = HeaderName::from_static("x-replica-id");
+
+pub(crate) type Answer = Response<AnswerBody>;
 
 /// The service of one connection.
 pub struct Front {
@@ -56,13 +59,19 @@ impl Service<Request<Incoming>> for Front {
 }
 
 /// One request on its way through.
-struct Call {
-    server: Rc<Server>,
-    conn: Rc<Conn>,
+pub(crate) struct Call {
+    pub server: Rc<Server>,
+    pub conn: Rc<Conn>,
 }
 
 impl Call {
     async fn answer(&self, request: Request<Incoming>) -> Answer {
+        let path = request.uri().path();
+        if let Some(model) = &self.server.infers
+            && (path == "/v2" || path.starts_with("/v2/"))
+        {
+            return self.v2(model, request).await;
+        }
         let Some(endpoint) = voice::endpoint(request.uri().path()) else {
             return self.read_only(&request);
         };
@@ -81,7 +90,7 @@ impl Call {
         self.conn.request_read();
         let arrival = self.conn.arrival();
         (record.arrival_ns, record.arrival_kernel) = (arrival.monotonic_ns, arrival.kernel);
-        let asked = match voice::parse(endpoint, &body, &self.server.model, &self.server.limits) {
+        let asked = match voice::parse(endpoint, &body, &self.server) {
             Ok(asked) => asked,
             Err(refusal) => return self.refuse(record, refusal),
         };
@@ -99,21 +108,42 @@ impl Call {
             engine.metrics.borrow_mut().max_tokens.observe(u64::from(record.output_tokens));
         }
         let blocks = std::mem::take(&mut asked.blocks);
-        let stream = match engine.submit(&self.conn, record, blocks) {
+        let adapter = (0..).zip(&self.server.adapters).find(|(_, name)| **name == asked.model);
+        let submit = Submit {
+            blocks,
+            adapter: adapter.map(|(number, _)| number),
+            ..Submit::new(0, record.prompt_tokens, record.output_tokens)
+        };
+        let stream = match engine.submit(&self.conn, record, submit) {
             Ok(stream) => stream,
-            Err(rejected) => return self.rejected(&rejected),
+            Err(rejected) => return self.rejected(&rejected).await,
         };
         let number = stream.id;
         let held = Held::new(stream, engine.clone());
-        let model = &self.server.model;
+        let model = adapter.map_or(&self.server.model, |(_, name)| name);
+        if asked.stream && self.server.may_fail {
+            // An error has a status of its own only while nothing has been said.
+            held.begun().await;
+        } else if asked.stream && self.server.routes {
+            // The head names the replica.
+            held.placed().await;
+        }
+        if held.has_failed_unsaid() {
+            return self.failed_as(held).await;
+        }
         if asked.stream {
             let voice = Voice::new(&asked, number, model);
+            let replica = held.replica();
             let mut answer = Response::new(AnswerBody::stream(held, voice, &self.server.page));
             answer.headers_mut().insert(CONTENT_TYPE, voice::EVENT_STREAM);
-            return self.signed(answer);
+            return self.signed(answer, replica);
         }
         held.ended().await;
-        self.json(StatusCode::OK, voice::whole(&asked, number, model), Some(held))
+        if held.failure().is_some() {
+            return self.failed_as(held).await;
+        }
+        let body = voice::whole(&asked, number, model, held.told());
+        self.json(StatusCode::OK, body, Some(held))
     }
 
     /// What needs no engine.
@@ -141,52 +171,96 @@ impl Call {
     }
 
     /// A request that was wrong; it has its line in the truth log.
-    fn refuse(&self, mut record: Record, refusal: BadRequest) -> Answer {
+    fn refuse(&self, record: Record, refusal: BadRequest) -> Answer {
         self.conn.request_read();
+        self.log_refusal(record, refusal.status);
+        self.error(&refusal)
+    }
+
+    /// Writes the truth of a request that was wrong.
+    pub(crate) fn log_refusal(&self, mut record: Record, status: u16) {
         if record.arrival_ns == 0 {
             let arrival = self.conn.arrival();
             (record.arrival_ns, record.arrival_kernel) = (arrival.monotonic_ns, arrival.kernel);
         }
         record.ending = Ending::Rejected;
-        record.status = refusal.status;
+        record.status = status;
         self.server.engine.log(record);
-        self.error(&refusal)
     }
 
-    fn rejected(&self, why: &Rejected) -> Answer {
+    /// The world does not take it.
+    async fn rejected(&self, why: &Rejected) -> Answer {
+        if *why == Rejected::Reset {
+            return self.reset().await;
+        }
         let refusal = voice::rejected(why);
         let mut answer = self.error(&refusal);
-        if matches!(refusal.status, 429 | 503) {
-            answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        if let Some(wait) = why.retry_after() {
+            // The header counts in whole seconds; less than was meant would bring the client back too early.
+            let seconds = (wait.0.max(0) as u64).div_ceil(1_000_000_000);
+            answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         answer
     }
 
-    fn error(&self, refusal: &BadRequest) -> Answer {
-        self.server.engine.metrics.borrow_mut().errors += 1;
-        let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        self.json(status, voice::error_body(refusal), None)
+    /// The world gave it up before anything was said.
+    pub(crate) async fn failed_as(&self, held: Held) -> Answer {
+        match held.failure() {
+            Some(Failure::Status { status, why }) => self.failed(&voice::refusal(status, why), Some(held)),
+            Some(Failure::Cut) => {
+                held.conn().kill();
+                std::future::pending().await
+            }
+            _ => self.reset().await,
+        }
     }
 
-    fn json(&self, status: StatusCode, body: Bytes, held: Option<Held>) -> Answer {
+    /// The connection is reset: what was asked on it has no answer.
+    pub(crate) async fn reset(&self) -> Answer {
+        self.conn.reset();
+        std::future::pending().await
+    }
+
+    fn error(&self, refusal: &BadRequest) -> Answer {
+        self.failed(refusal, None)
+    }
+
+    fn failed(&self, refusal: &BadRequest, held: Option<Held>) -> Answer {
+        self.server.engine.metrics.borrow_mut().errors += 1;
+        let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        self.json(status, voice::error_body(refusal), held)
+    }
+
+    pub(crate) fn json(&self, status: StatusCode, body: Bytes, held: Option<Held>) -> Answer {
         self.whole(status, voice::JSON, body, held)
     }
 
-    fn whole(&self, status: StatusCode, kind: HeaderValue, body: Bytes, held: Option<Held>) -> Answer {
+    pub(crate) fn whole(
+        &self,
+        status: StatusCode,
+        kind: HeaderValue,
+        body: Bytes,
+        held: Option<Held>,
+    ) -> Answer {
+        let replica = held.as_ref().and_then(Held::replica);
         let mut answer = Response::new(AnswerBody::whole(body, &self.conn, held));
         *answer.status_mut() = status;
         answer.headers_mut().insert(CONTENT_TYPE, kind);
-        self.signed(answer)
+        self.signed(answer, replica)
     }
 
-    fn signed(&self, mut answer: Answer) -> Answer {
+    /// Says who answers: the server, and behind a router the replica.
+    fn signed(&self, mut answer: Answer, replica: Option<u32>) -> Answer {
         answer.headers_mut().insert(SERVER, voice::SERVER);
+        if let Some(replica) = replica {
+            answer.headers_mut().insert(REPLICA, HeaderValue::from(replica));
+        }
         answer
     }
 }
 
 /// Reads a body whole, or says why not. One that came in one piece is not copied.
-async fn collect(mut body: Incoming, limit: usize) -> Result<Bytes, BadRequest> {
+pub(crate) async fn collect(mut body: Incoming, limit: usize) -> Result<Bytes, BadRequest> {
     if body.size_hint().lower() > limit as u64 {
         return Err(too_large(limit));
     }

@@ -86,6 +86,7 @@ pub struct Conn {
     current: RefCell<Option<Rc<Stream>>>,
     task: RefCell<Option<Waker>>,
     killed: Cell<bool>,
+    resets: Cell<bool>,
 }
 
 impl Conn {
@@ -168,6 +169,12 @@ impl Conn {
     pub fn kill(&self) {
         self.killed.set(true);
         self.wake();
+    }
+
+    /// Ends the connection at its next turn with a reset: what is on its way to the client is thrown away.
+    pub fn reset(&self) {
+        self.resets.set(true);
+        self.kill();
     }
 
     /// Was it asked to end?
@@ -278,6 +285,15 @@ pub fn wait_for_stamps() -> io::Result<bool> {
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(false)
+}
+
+impl Drop for Io {
+    fn drop(&mut self) {
+        if self.conn.resets.get() {
+            // To linger for no time makes the kernel send RST in place of FIN. Where it can't, the client sees a close.
+            let _ = socket2::SockRef::from(&self.socket).set_linger(Some(Duration::ZERO));
+        }
+    }
 }
 
 impl Read for Io {

@@ -4,13 +4,15 @@
 //! What happens when is the world's; this crate sleeps until then, writes, and measures how late it was. It knows no
 //! client, no run and no screen.
 //!
-//! Reading order: [`mod@serve`] (listen, accept, stop), `front` (from a request to its answer), `engine` (real time around
+//! Reading order: [`mod@serve`] (listen, accept, stop), `front` and `infer` (from a request to its answer), `engine` (real time around
 //! the world), `stream` and `body` (tokens on their way out), `io` (bytes and stamps), `voice` (what is said),
-//! [`truth`] (the log), `metrics` and `page` (what is counted), `timer` and [`clock`].
+//! [`truth`] (the log), `metrics`, `page` and `triton_page` (what is counted), `timer`, [`clock`]
+//! and [`script`] (a clock moved by hand).
 
 pub mod serve;
 
 mod front;
+mod infer;
 
 mod engine;
 
@@ -25,8 +27,11 @@ pub mod truth;
 
 mod metrics;
 mod page;
+mod sglang_page;
+mod triton_page;
 
 pub mod clock;
+pub mod script;
 mod timer;
 
-pub use serve::{EngineServerConfig, Limits, Running, ServeError, Stopper, serve};
+pub use serve::{EngineServerConfig, Limits, Running, ServeError, Stopper, serve, serve_scripted};

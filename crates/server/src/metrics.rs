@@ -139,6 +139,10 @@ pub const LATE: &[u64] = &[
 /// All that is counted.
 #[derive(Clone, Debug)]
 pub struct Metrics {
+    /// Requests that waited longer than their queue allows.
+    pub expired: u64,
+    /// Requests that the engine took and gave up.
+    pub failed: u64,
     /// Prompt tokens computed.
     pub prompt_tokens: u64,
     /// Tokens generated.
@@ -190,6 +194,8 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Metrics {
         Metrics {
+            expired: 0,
+            failed: 0,
             prompt_tokens: 0,
             generation_tokens: 0,
             ended_length: 0,
@@ -230,7 +236,10 @@ impl Metrics {
     pub fn rejected(&mut self, why: &Rejected) {
         match why {
             Rejected::QueueFull { .. } => self.refused_queue += 1,
-            Rejected::TooLong { .. } | Rejected::DuplicateId { .. } => self.refused_size += 1,
+            Rejected::TooLong { .. } | Rejected::TooManyItems { .. } | Rejected::DuplicateId { .. } => {
+                self.refused_size += 1;
+            }
+            Rejected::Unavailable { .. } | Rejected::Reset => {}
         }
     }
 }

@@ -19,7 +19,8 @@ use std::thread::JoinHandle;
 
 use hyper::server::conn::http1;
 use plimsoll_model::Span;
-use plimsoll_sim::{EngineSpec, ModeSpec, SpecError, World};
+use plimsoll_sim::{EngineSpec, FaultSpec, FleetSpec, ModeSpec, SpecError, World, WorldSpec};
+use plimsoll_wire::kserve::server::{Declared, Model};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
@@ -30,8 +31,10 @@ use crate::body::{self, Page};
 use crate::clock::{self, Axis};
 use crate::engine::Engine;
 use crate::front::Front;
+use crate::infer;
 use crate::io::{Conn, Io, Scratch, ask_for_stamps, wait_for_stamps};
 use crate::metrics::Metrics;
+use crate::script::Script;
 use crate::timer::Timer;
 use crate::truth::{Header, Truth, TruthWriter};
 
@@ -48,14 +51,23 @@ const ACCEPT_PAUSE_NS: i64 = 20_000_000;
 pub struct EngineServerConfig {
     /// Address to listen on; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// The engine.
+    /// The engine: one replica.
     pub engine: EngineSpec,
+    /// How many replicas, and what is around them.
+    #[serde(default)]
+    pub fleet: FleetSpec,
+    /// What goes wrong, timed from the start of serving.
+    #[serde(default)]
+    pub faults: Vec<FaultSpec>,
     /// Seed of what the engine draws.
     #[serde(default)]
     pub seed: u64,
     /// Name of the model it says it serves.
     #[serde(default = "default_model")]
     pub model: String,
+    /// What the model takes under KServe v2, where the engine has that front; none = one small input.
+    #[serde(default)]
+    pub inputs: Vec<Declared>,
     /// Where the truth log goes. Without it none is written.
     #[serde(default)]
     pub truth_log: Option<PathBuf>,
@@ -83,12 +95,21 @@ impl EngineServerConfig {
         EngineServerConfig {
             listen,
             engine,
+            fleet: FleetSpec::default(),
+            faults: Vec::new(),
             seed: 0,
             model: default_model(),
+            inputs: Vec::new(),
             truth_log: None,
             wake_spacing: default_wake_spacing(),
             limits: Limits::default(),
         }
+    }
+}
+
+impl EngineServerConfig {
+    fn world(&self) -> WorldSpec {
+        WorldSpec { engine: self.engine.clone(), fleet: self.fleet.clone(), faults: self.faults.clone() }
     }
 }
 
@@ -254,14 +275,26 @@ impl Drop for Running {
 /// # Errors
 /// See [`ServeError`]: everything that can be known before the first request is.
 pub fn serve(config: EngineServerConfig) -> Result<Running, ServeError> {
-    let world = World::new(&config.engine, config.seed)?;
+    serve_on(config, Axis::begin)
+}
+
+/// The same with a world whose time is the script's: nothing becomes due until it is moved there.
+///
+/// # Errors
+/// As [`serve`].
+pub fn serve_scripted(config: EngineServerConfig, script: Script) -> Result<Running, ServeError> {
+    serve_on(config, || Axis::scripted(script))
+}
+
+fn serve_on(config: EngineServerConfig, axis: impl FnOnce() -> Axis) -> Result<Running, ServeError> {
+    let world = World::of(&config.world(), config.seed)?;
     let listen_error = |source| ServeError::Listen { addr: config.listen, source };
     let listener = listen(config.listen).map_err(listen_error)?;
     let addr = listener.local_addr().map_err(listen_error)?;
     // A runtime can't move to its thread; that one can be had at all is learnt here, where it can be said.
     drop(Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?);
-    let axis = Axis::begin();
-    let truth = open_truth(&config, axis)?;
+    let axis = axis();
+    let truth = open_truth(&config, &axis)?;
     let stop = Arc::new(Stop::default());
     let seen = stop.clone();
     let thread = std::thread::Builder::new().name("plimsoll-engine".to_owned()).spawn(move || {
@@ -280,7 +313,7 @@ pub fn serve(config: EngineServerConfig) -> Result<Running, ServeError> {
     Ok(Running { addr, stop, thread: Some(thread) })
 }
 
-fn open_truth(config: &EngineServerConfig, axis: Axis) -> Result<Option<(Truth, TruthWriter)>, ServeError> {
+fn open_truth(config: &EngineServerConfig, axis: &Axis) -> Result<Option<(Truth, TruthWriter)>, ServeError> {
     let Some(path) = &config.truth_log else { return Ok(None) };
     let failed = |source| ServeError::Truth { path: path.clone(), source };
     let header = Header {
@@ -289,6 +322,10 @@ fn open_truth(config: &EngineServerConfig, axis: Axis) -> Result<Option<(Truth, 
         model: config.model.clone(),
         seed: config.seed,
         engine: serde_json::to_value(&config.engine).map_err(|e| failed(e.into()))?,
+        world: match config.world() {
+            world if world == WorldSpec::one(config.engine.clone()) => serde_json::Value::Null,
+            world => serde_json::to_value(&world).map_err(|e| failed(e.into()))?,
+        },
     };
     Truth::create(path, &header).map(Some).map_err(failed)
 }
@@ -314,8 +351,16 @@ fn listen(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
 pub(crate) struct Server {
     pub engine: Rc<Engine>,
     pub model: String,
+    /// Adapters that may be asked for in the model's place, by their number in the world.
+    pub adapters: Vec<String>,
     pub mode: ModeSpec,
+    /// The model under KServe v2, where the engine has that front.
+    pub infers: Option<Model>,
     pub limits: Limits,
+    /// Can the world fail a request that it took? Then the head of a streamed answer waits for its first token.
+    pub may_fail: bool,
+    /// Does a router stand in front of the engine?
+    pub routes: bool,
     pub started_s: i64,
     pub page: Page,
     conns: RefCell<HashMap<u64, Rc<Conn>>>,
@@ -340,13 +385,21 @@ fn run(
     stop: &Stop,
 ) -> Result<(), ServeError> {
     let metrics = Rc::new(RefCell::new(Metrics::default()));
+    let faults_path = config.truth_log.as_ref().map(|path| path.with_extension("faults.json"));
+    let adapters = world.adapters().to_vec();
+    let started_s = axis.anchor.realtime_ns / 1_000_000_000;
     let engine = Engine::new(world, axis, config.wake_spacing, metrics, truth.map(Rc::new));
+    let routes = config.world() != WorldSpec::one(config.engine.clone());
     let server = Rc::new(Server {
         engine,
+        infers: infer::model(&config.model, &config.engine.mode, &config.inputs),
         model: config.model,
+        adapters,
         mode: config.engine.mode,
         limits: config.limits,
-        started_s: axis.anchor.realtime_ns / 1_000_000_000,
+        may_fail: !config.faults.is_empty(),
+        routes,
+        started_s,
         page: body::page(),
         conns: RefCell::default(),
         draining: Cell::new(false),
@@ -364,8 +417,15 @@ fn run(
         }
         drop(listener);
         drain(&server, stop).await;
-        Ok(())
+        write_faults(&server, faults_path)
     })
+}
+
+/// The ground truth of the faults, beside the truth log: what, where, when, whom. Times are those of the world, whose zero
+/// is the log's clock anchor.
+fn write_faults(server: &Server, path: Option<PathBuf>) -> Result<(), ServeError> {
+    let (Some(path), Some(truth)) = (path, server.engine.fault_truth()) else { return Ok(()) };
+    std::fs::write(&path, format!("{truth:#}\n")).map_err(|source| ServeError::Truth { path, source })
 }
 
 async fn accept(listener: &TcpListener, server: &Rc<Server>) -> io::Error {

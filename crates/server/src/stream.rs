@@ -8,6 +8,9 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
+use plimsoll_sim::Failure;
+use plimsoll_wire::openai::server::Told;
+
 use crate::io::Conn;
 use crate::metrics::Metrics;
 use crate::truth::{Ending, Record, Truth};
@@ -25,6 +28,8 @@ pub struct Due {
 struct State {
     due: VecDeque<Due>,
     ended: bool,
+    failure: Option<Failure>,
+    told: Told,
     waker: Option<Waker>,
     record: Record,
 }
@@ -89,6 +94,30 @@ impl Stream {
         }
     }
 
+    /// A router gave it to this replica.
+    pub fn placed(&self, replica: u32) {
+        let mut state = self.state.borrow_mut();
+        state.record.replica = Some(replica);
+        if let Some(waker) = &state.waker {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// The replica it was given to, once it was.
+    pub fn replica(&self) -> Option<u32> {
+        self.state.borrow().record.replica
+    }
+
+    /// The engine answered it, and tells this beside.
+    pub fn tell(&self, told: Told) {
+        self.state.borrow_mut().told = told;
+    }
+
+    /// What the engine tells of it, once it is answered.
+    pub fn told(&self) -> Told {
+        self.state.borrow().told
+    }
+
     /// The engine is done with it.
     pub fn end(&self, monotonic_ns: i64) {
         let mut state = self.state.borrow_mut();
@@ -97,6 +126,36 @@ impl Stream {
         if let Some(waker) = &state.waker {
             waker.wake_by_ref();
         }
+    }
+
+    /// It ends without its answer.
+    pub fn fail(&self, failure: Failure) {
+        let mut state = self.state.borrow_mut();
+        state.failure = Some(failure);
+        state.record.failure = Some(
+            match failure {
+                Failure::Status { why, .. } => why,
+                Failure::Reset => "reset",
+                Failure::Cut => "cut",
+            }
+            .to_owned(),
+        );
+        state.record.ending = Ending::Failed;
+        if let Failure::Status { status, .. } = failure
+            && state.record.steps_ns.is_empty()
+        {
+            state.record.status = status;
+        }
+    }
+
+    /// How it failed, if it did.
+    pub fn failure(&self) -> Option<Failure> {
+        self.state.borrow().failure
+    }
+
+    /// Is there something to send?
+    pub fn has_due(&self) -> bool {
+        !self.state.borrow().due.is_empty()
     }
 
     /// Is the engine done with it?
@@ -141,7 +200,9 @@ impl Stream {
     pub fn wrote_tail(&self, before_ns: i64) {
         let mut state = self.state.borrow_mut();
         let record = &mut state.record;
-        record.ending = Ending::Finished;
+        if record.failure.is_none() {
+            record.ending = Ending::Finished;
+        }
         if !record.stream {
             let late = record.end_ns.map(|end| before_ns - end);
             record.writes_ns.push(before_ns);

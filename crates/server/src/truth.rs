@@ -32,6 +32,9 @@ pub struct Header {
     pub seed: u64,
     /// The engine's specification.
     pub engine: serde_json::Value,
+    /// The fleet and its faults; `null` for one replica and none.
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub world: serde_json::Value,
 }
 
 /// How a request ended, as the server knows it.
@@ -45,6 +48,8 @@ pub enum Ending {
     Cancelled,
     /// The engine did not take it.
     Rejected,
+    /// The engine took it and gave it up: a fault, a crash, a wait that was too long.
+    Failed,
 }
 
 /// One request. Times are CLOCK_MONOTONIC ns.
@@ -52,7 +57,7 @@ pub enum Ending {
 pub struct Record {
     /// The `x-request-id` header.
     pub id: Option<String>,
-    /// The engine's number, in order of submission; `None` where it was not taken.
+    /// The engine's number, in order of submission, by which the truth of faults names it; `None` where the front refused it.
     pub number: Option<u64>,
     /// Path that was asked.
     pub path: String,
@@ -60,6 +65,9 @@ pub struct Record {
     pub stream: bool,
     /// Prompt tokens.
     pub prompt_tokens: u32,
+    /// Rows of its batch, where it carries tensors.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub items: u32,
     /// Output tokens that will be made, before anything is cut short.
     pub output_tokens: u32,
     /// Last bytes of the request.
@@ -86,6 +94,22 @@ pub struct Record {
     pub ending: Ending,
     /// HTTP status of the answer.
     pub status: u16,
+    /// The replica it was placed on, where there is more than one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<u32>,
+    /// Prompt tokens that a prefix cache held, once it left the queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_tokens: Option<u32>,
+    /// Times that it lost its place and was computed again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub preemptions: u32,
+    /// Why it failed, if it did: the server's words, `reset` or `cut`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+fn is_zero(n: &u32) -> bool {
+    *n == 0
 }
 
 impl Record {

@@ -8,10 +8,12 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderValue;
 use plimsoll_model::Protocol;
 use plimsoll_sim::{ModeSpec, Rejected};
-use plimsoll_wire::openai::server::{self as openai, Asked, BadRequest, ChunkWriter};
+use plimsoll_wire::openai::server::{
+    self as openai, Asked, BadRequest, ChunkWriter, EventWriter, Reply, Told,
+};
 
 use crate::clock;
-use crate::serve::{Limits, Server};
+use crate::serve::Server;
 
 /// `Content-Type` of JSON answers.
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -33,6 +35,7 @@ pub fn endpoint(path: &str) -> Option<Protocol> {
     match path {
         "/v1/chat/completions" => Some(Protocol::Chat),
         "/v1/completions" => Some(Protocol::Completions),
+        "/v1/responses" => Some(Protocol::Responses),
         "/v1/embeddings" => Some(Protocol::Embeddings),
         _ => None,
     }
@@ -42,9 +45,10 @@ pub fn endpoint(path: &str) -> Option<Protocol> {
 ///
 /// # Errors
 /// What is wrong with it, as it is answered.
-pub fn parse(endpoint: Protocol, body: &[u8], model: &str, limits: &Limits) -> Result<Asked, BadRequest> {
+pub(crate) fn parse(endpoint: Protocol, body: &[u8], server: &Server) -> Result<Asked, BadRequest> {
+    let limits = &server.limits;
     let mut asked = openai::parse(endpoint, body, limits.body_bytes)?;
-    if !asked.model.is_empty() && asked.model != model {
+    if !asked.model.is_empty() && asked.model != server.model && !server.adapters.contains(&asked.model) {
         let message = format!("The model `{}` does not exist.", short(&asked.model));
         return Err(BadRequest { status: 404, message, param: Some("model") });
     }
@@ -70,7 +74,7 @@ fn short(text: &str) -> Cow<'_, str> {
 /// The answer to the engine's refusal.
 pub fn rejected(why: &Rejected) -> BadRequest {
     let param = matches!(why, Rejected::TooLong { .. }).then_some("max_tokens");
-    BadRequest { status: why.status(), message: why.to_string(), param }
+    BadRequest { status: why.status().unwrap_or(503), message: why.to_string(), param }
 }
 
 /// A refusal of the front.
@@ -89,7 +93,7 @@ pub(crate) fn models(server: &Server) -> Bytes {
         ModeSpec::Batching(batching) => batching.max_context,
         _ => None,
     };
-    openai::models(&server.model, server.started_s, context)
+    openai::models(&server.model, &server.adapters, server.started_s, context)
 }
 
 /// `GET /version`.
@@ -99,23 +103,38 @@ pub fn version() -> Bytes {
 
 /// Speaks one streamed answer.
 pub struct Voice {
-    writer: ChunkWriter,
-    chat: bool,
+    writer: Writer,
+    first_word: u64,
     next_word: u64,
+}
+
+/// The shape that its protocol gives it.
+enum Writer {
+    Chat(ChunkWriter),
+    Completions(ChunkWriter),
+    Responses(Box<EventWriter>),
 }
 
 impl Voice {
     /// For the engine's request of this number.
     pub fn new(asked: &Asked, number: u64, model: &str) -> Voice {
-        let chat = asked.endpoint == Protocol::Chat;
-        let writer = ChunkWriter::new(asked, &answer_id(asked, number), created_s(), model);
-        Voice { writer, chat, next_word: first_word(number) }
+        let (id, created) = (answer_id(asked, number), created_s());
+        let writer = match asked.endpoint {
+            Protocol::Responses => Writer::Responses(Box::new(EventWriter::new(asked, &id, created, model))),
+            Protocol::Chat => Writer::Chat(ChunkWriter::new(asked, &id, created, model)),
+            _ => Writer::Completions(ChunkWriter::new(asked, &id, created, model)),
+        };
+        Voice { writer, first_word: first_word(number), next_word: first_word(number) }
     }
 
     /// What comes before the first token, if anything does.
-    pub fn open(&self, out: &mut BytesMut) -> bool {
-        self.writer.role(out);
-        self.chat
+    pub fn open(&mut self, out: &mut BytesMut) -> bool {
+        match &mut self.writer {
+            Writer::Chat(chunks) => chunks.role(out),
+            Writer::Completions(_) => return false,
+            Writer::Responses(events) => events.open(out),
+        }
+        true
     }
 
     /// The tokens of one step.
@@ -125,29 +144,72 @@ impl Voice {
         if n == 1 {
             return self.writer.token(out, openai::word(from), 1);
         }
-        let text: String = (0..u64::from(n)).map(|i| openai::word(from.wrapping_add(i))).collect();
-        self.writer.token(out, &text, n);
+        self.writer.token(out, &words(from, u64::from(n)), n);
+    }
+
+    /// An error in the middle: an event that says it, and no end.
+    pub fn break_off(&mut self, out: &mut BytesMut, status: u16, why: &str) {
+        if let Writer::Responses(events) = &mut self.writer {
+            return events.error(out, why, status);
+        }
+        out.extend_from_slice(b"data: ");
+        out.extend_from_slice(&openai::error(status, why, None));
+        out.extend_from_slice(b"\n\n");
     }
 
     /// Why it ended, the usage if it was asked for, and the end.
-    pub fn close(&self, out: &mut BytesMut) {
-        self.writer.finish(out, LENGTH);
-        self.writer.end(out);
+    pub fn close(&mut self, out: &mut BytesMut, told: &Told) {
+        match &mut self.writer {
+            Writer::Chat(chunks) | Writer::Completions(chunks) => {
+                chunks.finish(out, LENGTH);
+                chunks.end(out, told);
+            }
+            Writer::Responses(events) => {
+                let said = words(self.first_word, self.next_word.wrapping_sub(self.first_word));
+                events.close(out, &said, LENGTH, told.cached);
+            }
+        }
     }
 }
 
+impl Writer {
+    fn token(&mut self, out: &mut BytesMut, text: &str, tokens: u32) {
+        match self {
+            Writer::Chat(chunks) | Writer::Completions(chunks) => chunks.token(out, text, tokens),
+            Writer::Responses(events) => events.token(out, text, tokens),
+        }
+    }
+}
+
+fn words(from: u64, n: u64) -> String {
+    (0..n).map(|i| openai::word(from.wrapping_add(i))).collect()
+}
+
 /// The whole answer to a request that is not streamed.
-pub fn whole(asked: &Asked, number: u64, model: &str) -> Bytes {
+pub fn whole(asked: &Asked, number: u64, model: &str, told: Told) -> Bytes {
     if asked.endpoint == Protocol::Embeddings {
         return openai::embeddings(asked, model, DIMENSIONS);
     }
     let tokens = asked.max_tokens.unwrap_or(0);
-    openai::answer(asked, &answer_id(asked, number), created_s(), model, first_word(number), tokens, LENGTH)
+    let reply = Reply {
+        id: &answer_id(asked, number),
+        created_s: created_s(),
+        model,
+        first_word: first_word(number),
+        tokens,
+        reason: LENGTH,
+        told,
+    };
+    openai::answer(asked, &reply)
 }
 
 fn answer_id(asked: &Asked, number: u64) -> String {
-    let kind = if asked.endpoint == Protocol::Chat { "chatcmpl" } else { "cmpl" };
-    format!("{kind}-{number:016x}")
+    let kind = match asked.endpoint {
+        Protocol::Chat => "chatcmpl-",
+        Protocol::Responses => "resp_",
+        _ => "cmpl-",
+    };
+    format!("{kind}{number:016x}")
 }
 
 fn first_word(number: u64) -> u64 {

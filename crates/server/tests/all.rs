@@ -4,10 +4,13 @@
 mod all {
     pub mod http;
 
+    mod adapters;
     mod answers;
+    mod infer;
     mod life;
     mod pages;
-    mod parity;
+    pub mod parity;
     mod refusals;
+    mod scripted;
     mod truth;
 }

@@ -8,14 +8,17 @@
 use std::time::Instant;
 
 use plimsoll_model::{At, Load, Span};
-use plimsoll_sim::{EngineSpec, LevelPlan, LevelRun, Submit, World, profile, simulate_level};
+use plimsoll_policy::RouteSpec;
+use plimsoll_sim::{
+    Detail, EngineSpec, FleetSpec, LevelPlan, LevelRun, Submit, World, WorldSpec, profile, simulate_level,
+};
 use plimsoll_workload::{Scenario, Schedule, Size};
 
 /// Profile, requests/s, prompt and answer tokens.
 const LOADS: [(&str, f64, u32, u32); 6] = [
     ("mm8", 700.0, 64, 1),
-    ("demo", 1000.0, 64, 8),
-    ("demo", 1500.0, 64, 8),
+    ("demo", 1000.0, 64, 4),
+    ("demo", 1700.0, 64, 4),
     ("canned", 100.0, 64, 128),
     ("llama-3.1-8b@h100", 20.0, 512, 200),
     ("llama-3.1-70b@h100x4", 6.0, 1024, 343),
@@ -26,6 +29,9 @@ fn main() {
     let is_wanted = |part: &str| wanted.is_empty() || wanted.iter().any(|name| name == part);
     if is_wanted("speed") {
         speed();
+    }
+    if is_wanted("fleet") {
+        fleet();
     }
     if is_wanted("demo") {
         demo();
@@ -75,16 +81,39 @@ fn speed() {
     }
 }
 
+/// Eight replicas by each policy, by each detail, without records.
+fn fleet() {
+    println!("\n8 x llama-3.1-8b@h100, 160/s of 512 + 200 tokens: requests/s, times real");
+    let scenario = scenario(512, 200);
+    let schedule = Schedule::generate(&scenario, 160.0, Span::from_secs(120), 0).expect("sound");
+    for route in ["round_robin", "random", "least_requests", "power_of_two", "prefix"] {
+        for (name, detail) in [("tokens", Detail::Tokens), ("ends", Detail::Ends)] {
+            let route = RouteSpec::parse(route).expect("a policy of this name");
+            let fleet = FleetSpec { replicas: 8, route, ..FleetSpec::default() };
+            let world = WorldSpec { fleet, ..WorldSpec::one(spec("llama-3.1-8b@h100")) };
+            let mut world = World::of(&world, 1).expect("sound");
+            world.set_detail(detail);
+            let began = Instant::now();
+            let (virtual_s, finished) = drive(&mut world, &schedule);
+            let real_s = began.elapsed().as_secs_f64();
+            println!("{route:?} {name:6} {:9.0} {:7.0}", finished as f64 / real_s, virtual_s / real_s);
+        }
+    }
+}
+
 /// Plays a schedule against the engine without keeping records. Virtual seconds and requests finished.
 fn alone(name: &str, schedule: &Schedule) -> (f64, u64) {
-    let mut world = World::new(&spec(name), 1).expect("sound");
+    drive(&mut World::new(&spec(name), 1).expect("sound"), schedule)
+}
+
+/// Virtual seconds and requests finished.
+fn drive(world: &mut World, schedule: &Schedule) -> (f64, u64) {
     let mut log = Vec::new();
     for arrival in &schedule.arrivals {
         log.clear();
         world.step(arrival.due, &mut log);
         let (prompt_tokens, output_tokens) = (arrival.prompt_tokens, arrival.output_tokens);
-        let _ = world
-            .submit(arrival.due, Submit { id: arrival.id, prompt_tokens, output_tokens, blocks: vec![] });
+        let _ = world.submit(arrival.due, Submit::new(arrival.id, prompt_tokens, output_tokens));
     }
     let mut end = At(0);
     while let Some(next) = world.next_event() {
@@ -103,26 +132,26 @@ fn level(name: &str, scenario: &Scenario, load: Load, window: Span) -> LevelRun 
 
 /// The demo profile's curve: percentiles in ms, and the last load at which p99 TTFT is under 1.5 × that of an idle engine.
 fn demo() {
-    for (title, lengths) in [("64 prompt, 8 answer tokens", None), ("lognormal, sigma 0.5", Some(0.5))] {
-        let mut scenario = scenario(64, 8);
+    for (title, lengths) in [("64 prompt, 4 answer tokens", None), ("lognormal, sigma 0.5", Some(0.5))] {
+        let mut scenario = scenario(64, 4);
         if let Some(sigma) = lengths {
             scenario.sizes.prompt = Size::Lognormal(64.0, sigma);
-            scenario.sizes.output = Size::Lognormal(8.0, sigma);
+            scenario.sizes.output = Size::Lognormal(4.0, sigma);
         }
         let idle = level("demo", &scenario, Load::Closed { concurrency: 1 }, Span::from_secs(60));
         let zero = percentile(&idle, 0.99, ttft);
         println!(
-            "\ndemo, {title}: alone p50 ttft {:.1}, p99 {zero:.1}, e2e {:.1} ms",
+            "\ndemo, {title}: alone p50 ttft {:.2}, p99 {zero:.2}, e2e {:.2} ms",
             percentile(&idle, 0.5, ttft),
             percentile(&idle, 0.99, e2e)
         );
         println!("   req/s  ttft p50    p99  e2e p99  in flight   grows/s   p99 against alone");
-        for rate in (100..=1600).step_by(100).chain([1250, 1350]) {
+        for rate in (100..=1900).step_by(100).chain([950, 1025, 1050, 1075]) {
             let run =
                 level("demo", &scenario, Load::Open { rate_per_s: f64::from(rate) }, Span::from_secs(40));
             let (p50, p99) = (percentile(&run, 0.5, ttft), percentile(&run, 0.99, ttft));
             println!(
-                "{rate:8} {p50:9.1} {p99:6.1} {:8.1} {:10.1} {:9.1}   {:.2}",
+                "{rate:8} {p50:9.2} {p99:6.2} {:8.2} {:10.1} {:9.1}   {:.3}",
                 percentile(&run, 0.99, e2e),
                 run.level.generator.in_flight_mean.unwrap_or(0.0),
                 growth(&run),

@@ -9,7 +9,7 @@ use plimsoll_model::{At, Span};
 use crate::calendar::{Calendar, Ticket};
 use crate::slots::Slots;
 use crate::spec::CannedSpec;
-use crate::world::{Emission, FinishReason, Rejected, Submit, Totals, What};
+use crate::traffic::{Emission, FinishReason, Rejected, Submit, Totals, What};
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ impl Canned {
             .insert(id, Answer { id, prompt_tokens, tokens, made: 0, chance, ticket: Ticket::default() });
         self.answers.at_mut(slot).ticket = self.calendar.push(first, slot);
         self.running += 1;
-        out.push(Emission { at: now, id, what: What::Admitted });
+        out.push(Emission { at: now, id, what: What::Admitted { cached: 0 } });
         Ok(())
     }
 
@@ -89,6 +89,15 @@ impl Canned {
         self.calendar.cancel(self.answers.at(slot).ticket);
         self.leave(id, slot);
         true
+    }
+
+    /// Drops everything in flight and returns the ids.
+    pub fn reset(&mut self) -> Vec<u64> {
+        let ids = self.answers.ids();
+        self.answers = Slots::new();
+        self.calendar = Calendar::default();
+        self.running = 0;
+        ids
     }
 
     pub fn running(&self) -> u32 {

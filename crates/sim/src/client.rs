@@ -7,12 +7,17 @@
 //! Time jumps from event to event. Fixed ticks were not considered: they would be either slow or wrong.
 
 use plimsoll_model::{
-    At, Attempt, EndedBy, GeneratorHealth, Level, Load, Quantiles, Sample, Span, StampSource,
+    At, Attempt, EndedBy, GeneratorHealth, Level, Load, Quantiles, RateCourse, Sample, SizeUnit, Span,
+    StampSource,
 };
-use plimsoll_workload::{ClientSpec, Player, Prompts, Scenario, Schedule, SpecError};
+use plimsoll_workload::{
+    BlockNames, CancelAfter, ClientSpec, Feed, Player, Prompts, Scenario, Schedule, Sequence, SpecError,
+};
 
+use crate::adapters::of_classes;
 use crate::exchange::Exchanges;
-use crate::world::{Emission, World};
+use crate::traffic::Emission;
+use crate::world::World;
 
 /// What one level is to be.
 #[derive(Clone, Debug)]
@@ -25,6 +30,8 @@ pub struct LevelPlan<'a> {
     pub purpose: String,
     /// The load.
     pub load: Load,
+    /// Whether the rate of arrivals is meant to be even.
+    pub rate_course: RateCourse,
     /// When it starts, on the run's axis and the world's: not before what the world has lived through.
     pub start: At,
     /// How long arrivals are due.
@@ -33,12 +40,78 @@ pub struct LevelPlan<'a> {
     pub client: &'a ClientSpec,
     /// Are answers streamed? Otherwise they come whole, and have no first token.
     pub stream: bool,
+    /// What the sizes of requests count.
+    pub unit: SizeUnit,
     /// Makes the prompts' block hashes; without it records have none, which is faster.
     pub prompts: Option<&'a Prompts>,
     /// The schedule's hash, for the level's description.
     pub schedule_hash: String,
     /// How often the requests in flight are counted.
     pub sample_every: Span,
+    /// Write the world's own gauges as well, at the same instants, as a scraped server would show them?
+    pub gauges: bool,
+    /// Which events records hold.
+    pub events: Events,
+    /// Most requests in flight: beyond it the load is given up as one that the world does not carry, because an
+    /// overload grows for as long as it is let.
+    pub most_in_flight: u32,
+    /// Most attempts. A closed loop against a world that takes no time would turn for ever at one instant.
+    pub most_attempts: u64,
+    /// The first arrivals alone.
+    pub max_requests: Option<u64>,
+    /// Is the level as long as its requests take, where that is less than its window?
+    pub ends_with_requests: bool,
+    /// The adapter that each class of requests asks for; a class past the end asks for none. [`simulate_into`] fills it in.
+    pub adapters: Vec<Option<u32>>,
+    /// Priority and queue time-out of each class of requests; a class past the end leaves both to the server.
+    pub queues: Vec<(u32, Option<Span>)>,
+    /// The rate that a closed loop may not go over; `None` = as fast as the world answers.
+    pub max_rate_per_s: Option<f64>,
+}
+
+/// Bound of [`LevelPlan::most_in_flight`] where nothing else is said: two orders over what an engine runs at once.
+pub const MOST_IN_FLIGHT: u32 = 200_000;
+
+/// Bound of [`LevelPlan::most_attempts`] where nothing else is said.
+pub const MOST_ATTEMPTS: u64 = 20_000_000;
+
+/// Where the rows of a level go, each as soon as it is whole.
+pub trait Rows {
+    /// An attempt has ended.
+    fn attempt(&mut self, attempt: Attempt);
+    /// A point of a time series.
+    fn sample(&mut self, sample: Sample);
+    /// Is the level to end now, and why? Asked at every event.
+    fn stopped(&self) -> Option<EndedBy> {
+        None
+    }
+}
+
+/// Rows in memory.
+#[derive(Default)]
+struct Kept {
+    attempts: Vec<Attempt>,
+    samples: Vec<Sample>,
+}
+
+impl Rows for Kept {
+    fn attempt(&mut self, attempt: Attempt) {
+        self.attempts.push(attempt);
+    }
+
+    fn sample(&mut self, sample: Sample) {
+        self.samples.push(sample);
+    }
+}
+
+/// Which events of an answer its record holds.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum Events {
+    /// Every one, as a measured run has them.
+    #[default]
+    All,
+    /// None: the stamps of the first and last token and of the end remain.
+    Ends,
 }
 
 /// What one level was.
@@ -53,20 +126,39 @@ pub struct LevelRun {
 }
 
 impl<'a> LevelPlan<'a> {
-    /// A steady level of this scenario's client, counted a thousand times over its window.
+    /// A steady level of this scenario's client, counted 1618 times over its window.
     pub fn new(scenario: &'a Scenario, id: u32, load: Load, start: At, window: Span) -> LevelPlan<'a> {
         LevelPlan {
             id,
             traffic: "steady".to_owned(),
             purpose: "run".to_owned(),
             load,
+            rate_course: match load {
+                Load::Open { .. } => scenario.arrivals.rate_course(),
+                Load::Closed { .. } | Load::Wave { .. } | Load::Saturating { .. } => RateCourse::Even,
+            },
             start,
             window,
             client: &scenario.client,
             stream: scenario.target.stream,
+            unit: scenario.target.protocol.counts(),
             prompts: None,
             schedule_hash: String::new(),
-            sample_every: Span((window.0 / 1000).max(100_000)),
+            // At a golden section of the window: even arrivals would meet every look at a round step in the same phase.
+            sample_every: Span((window.0 as f64 / 1618.034) as i64).max(Span(100_000)),
+            gauges: false,
+            events: Events::All,
+            most_in_flight: MOST_IN_FLIGHT,
+            most_attempts: MOST_ATTEMPTS,
+            max_requests: None,
+            ends_with_requests: false,
+            adapters: Vec::new(),
+            queues: scenario
+                .classes
+                .iter()
+                .map(|class| (class.priority.unwrap_or(0), class.queue_timeout))
+                .collect(),
+            max_rate_per_s: None,
         }
     }
 }
@@ -74,40 +166,94 @@ impl<'a> LevelPlan<'a> {
 /// Draws the level's arrivals from the scenario and runs them.
 ///
 /// # Errors
-/// The scenario can't be drawn from at this load: see [`Schedule::generate`].
+/// The scenario can't be drawn from at this load: see [`Schedule::generate`]. A class asks for a model that the world has not.
 pub fn simulate_level(
     world: &mut World,
     scenario: &Scenario,
-    mut plan: LevelPlan<'_>,
+    plan: LevelPlan<'_>,
 ) -> Result<LevelRun, SpecError> {
+    let mut kept = Kept::default();
+    let level = simulate_into(world, scenario, plan, None, &mut kept)?;
+    Ok(LevelRun { level, attempts: kept.attempts, samples: kept.samples })
+}
+
+/// The same in memory that does not grow with the level: arrivals are drawn when they are due and rows are handed to
+/// `rows` when they are whole. `names` are what the world's prefix cache looks at; without them a trace's own ids are.
+///
+/// # Errors
+/// As [`simulate_level`].
+pub fn simulate_into(
+    world: &mut World,
+    scenario: &Scenario,
+    mut plan: LevelPlan<'_>,
+    names: Option<&mut BlockNames>,
+    rows: &mut dyn Rows,
+) -> Result<Level, SpecError> {
+    let until = At(plan.window.0);
+    plan.adapters = of_classes(world.adapters(), scenario)?;
     let player = match plan.load {
         Load::Open { rate_per_s } => {
-            let schedule = Schedule::generate(scenario, rate_per_s, plan.window, plan.id)?;
-            plan.schedule_hash = schedule.hash();
-            Player::open(schedule.arrivals, plan.client, scenario.seed).until(At(plan.window.0))
+            let feed = Feed::new(scenario, rate_per_s, plan.window, plan.id, plan.max_requests)?;
+            Player::fed(feed, plan.client, scenario.seed).until(until)
         }
-        Load::Closed { concurrency } | Load::Saturating { concurrency } => {
-            let sequence = Schedule::sequence(scenario, plan.id)?;
-            Player::closed(sequence, concurrency, At(plan.window.0), plan.client, scenario.seed)
+        Load::Closed { concurrency }
+        | Load::Saturating { concurrency }
+        | Load::Wave { requests: concurrency } => {
+            let is_wave = matches!(plan.load, Load::Wave { .. });
+            plan.ends_with_requests |= is_wave;
+            let wave = is_wave.then_some(u64::from(concurrency));
+            let sequence = Schedule::sequence(scenario, plan.id)?.bounded(wave.or(plan.max_requests));
+            plan.schedule_hash = first_hash(&sequence);
+            let pace =
+                plan.max_rate_per_s.map_or(Span::ZERO, |rate| Span::from_secs_f64(1.0 / rate.max(1e-9)));
+            Player::closed(sequence, concurrency, until, plan.client, scenario.seed).with_pace(pace)
         }
     };
-    Ok(run_level(world, player, &plan))
+    Ok(run_into(world, player, &plan, names, rows))
+}
+
+/// The hash of a closed loop's first 256 requests.
+fn first_hash(sequence: &Sequence) -> String {
+    let mut sequence = sequence.shard(0, 1);
+    let mut arrivals = Vec::new();
+    while arrivals.len() < 256 {
+        let start = sequence.next_start();
+        if start.is_empty() {
+            break;
+        }
+        arrivals.extend(start);
+    }
+    Schedule { arrivals }.hash()
 }
 
 /// Runs what the player holds against the world, until all has ended or the drain limit passes.
 pub fn run_level(world: &mut World, player: Player, plan: &LevelPlan<'_>) -> LevelRun {
+    let mut kept = Kept::default();
+    let level = run_into(world, player, plan, None, &mut kept);
+    LevelRun { level, attempts: kept.attempts, samples: kept.samples }
+}
+
+fn run_into(
+    world: &mut World,
+    player: Player,
+    plan: &LevelPlan<'_>,
+    names: Option<&mut BlockNames>,
+    rows: &mut dyn Rows,
+) -> Level {
     let mut run = Run {
         plan,
         world,
         player,
-        exchanges: Exchanges::new(plan),
-        samples: Vec::new(),
+        exchanges: Exchanges::new(plan, names, rows),
         next_sample: plan.start,
         now: plan.start,
         player_next: None,
         in_flight: 0,
         flight_area: 0,
+        in_flight_max: 0,
+        samples: 0,
         ended_by: EndedBy::Complete,
+        watches_tokens: watches_tokens(plan.client),
     };
     run.play();
     run.conclude()
@@ -118,7 +264,6 @@ struct Run<'a, 'p> {
     world: &'a mut World,
     player: Player,
     exchanges: Exchanges<'a, 'p>,
-    samples: Vec<Sample>,
     next_sample: At,
     now: At,
     /// When the player wants its turn, and what it has in flight: as of its last change.
@@ -126,7 +271,17 @@ struct Run<'a, 'p> {
     in_flight: u64,
     /// Requests in flight × ns, within the window.
     flight_area: i128,
+    /// Largest sample of the requests in flight, and how many samples.
+    in_flight_max: u64,
+    samples: u64,
     ended_by: EndedBy,
+    watches_tokens: bool,
+}
+
+/// Does this client act on single tokens: on pauses between them, or on their number?
+pub fn watches_tokens(client: &ClientSpec) -> bool {
+    let leaves = client.cancel.share > 0.0 && matches!(client.cancel.after, CancelAfter::Share(_));
+    leaves || client.timeouts.idle.is_some()
 }
 
 impl Run<'_, '_> {
@@ -137,16 +292,46 @@ impl Run<'_, '_> {
         while let Some(next) = self.next_at() {
             if next > limit {
                 self.pass(limit);
-                self.give_up();
+                self.give_up(EndedBy::DrainLimit);
                 return;
             }
-            self.pass(next);
-            self.world.step(self.now, &mut emissions);
+            self.step_to(next, &mut emissions);
             for emission in emissions.drain(..) {
                 self.exchanges.take(self.world, &mut self.player, emission);
             }
             self.turn();
+            if self.in_flight > u64::from(self.plan.most_in_flight)
+                || self.exchanges.begun > self.plan.most_attempts
+            {
+                self.give_up(EndedBy::Ceiling);
+                return;
+            }
+            if let Some(by) = self.exchanges.rows.stopped() {
+                self.give_up(by);
+                return;
+            }
         }
+    }
+
+    /// Lets time pass up to `to`; while tokens come that nobody looks at one by one, up to the next instant with more
+    /// than tokens instead, if the client has nothing to do before.
+    fn step_to(&mut self, to: At, emissions: &mut Vec<Emission>) {
+        let client = [self.player_next, self.exchanges.next_at()].into_iter().flatten().min();
+        let busy = self.watches_tokens || !self.exchanges.any_open() || client.is_some_and(|at| at <= to);
+        if busy {
+            self.pass(to);
+            self.world.step(self.now, emissions);
+            return;
+        }
+        let drained = self.plan.start + self.plan.window + self.plan.client.drain;
+        let mut limit = client.unwrap_or(drained).min(drained);
+        if self.plan.gauges {
+            // Counters are read as they are before their instant: all up to here first, the next one after this.
+            self.pass(to);
+            limit = limit.min(At(self.next_sample.0 - 1)).max(to);
+        }
+        let reached = self.world.advance(limit, emissions);
+        self.pass(reached.max(self.now));
     }
 
     /// The next instant at which something happens on either side.
@@ -165,16 +350,42 @@ impl Run<'_, '_> {
         let counted = to.min(stop) - self.now.min(stop);
         self.flight_area += i128::from(counted.0) * i128::from(self.in_flight);
         while self.next_sample <= to {
-            self.samples.push(Sample {
-                at: self.next_sample,
-                source: "client".to_owned(),
-                name: "in_flight".to_owned(),
-                labels: String::new(),
-                value: self.in_flight as f64,
-            });
+            self.sample();
             self.next_sample += self.plan.sample_every.max(Span(1));
         }
         self.now = to;
+    }
+
+    /// Reads the counters: the client's own and, where asked for, those of the world, by the names that a vLLM gives them.
+    fn sample(&mut self) {
+        self.samples += 1;
+        self.in_flight_max = self.in_flight_max.max(self.in_flight);
+        let point = |source: &str, name: &str, value: f64| Sample {
+            at: self.next_sample,
+            source: source.to_owned(),
+            name: name.to_owned(),
+            labels: String::new(),
+            value,
+        };
+        let rows = &mut *self.exchanges.rows;
+        rows.sample(point("client", "in_flight", self.in_flight as f64));
+        if self.plan.gauges {
+            self.world.settle(self.next_sample);
+            let gauges = self.world.gauges();
+            let totals = gauges.totals;
+            for (name, value) in [
+                ("vllm:num_requests_running", f64::from(gauges.running)),
+                ("vllm:num_requests_waiting", f64::from(gauges.waiting)),
+                ("vllm:kv_cache_usage_perc", gauges.kv_usage()),
+                ("vllm:prefix_cache_queries_total", totals.prefix_queries as f64),
+                ("vllm:prefix_cache_hits_total", totals.prefix_hits as f64),
+                ("vllm:num_preemptions_total", totals.preempted as f64),
+                ("plimsoll_replicas_ready", f64::from(gauges.ready)),
+            ] {
+                rows.sample(point("server", name, value));
+            }
+            self.world.take_samples().into_iter().for_each(|sample| rows.sample(sample));
+        }
     }
 
     /// Does all that the client is to do now.
@@ -198,62 +409,89 @@ impl Run<'_, '_> {
         self.in_flight = self.player.outstanding(At((self.now - self.plan.start).0));
     }
 
-    fn give_up(&mut self) {
-        self.ended_by = EndedBy::DrainLimit;
+    fn give_up(&mut self, by: EndedBy) {
+        self.ended_by = by;
         self.player.stop(At((self.now - self.plan.start).0));
         self.exchanges.abandon(self.world, &mut self.player, self.now);
     }
 
-    fn conclude(mut self) -> LevelRun {
+    fn conclude(mut self) -> Level {
         let (events, sockets_max) = (self.exchanges.events, self.exchanges.most_open);
-        let attempts = self.exchanges.conclude(&mut self.player);
+        if self.plan.gauges {
+            // The changes of the fleet at their own instants, between which the counters are only looked at.
+            self.world.take_samples().into_iter().for_each(|sample| self.exchanges.rows.sample(sample));
+        }
+        let (arrivals, lag) = self.exchanges.conclude(&mut self.player);
         let plan = self.plan;
-        let stop = plan.start + plan.window;
-        let elapsed = plan.window.0.max(1) as f64;
+        // Where a load was given up within its window, the level ends there.
+        let stop = match self.ended_by {
+            EndedBy::Ceiling | EndedBy::UserNow | EndedBy::Errors => (plan.start + plan.window).min(self.now),
+            _ if plan.ends_with_requests => (plan.start + plan.window).min(self.now),
+            _ => plan.start + plan.window,
+        };
         let generator = GeneratorHealth {
-            lag: lags(&attempts),
+            lag,
             stamps: StampSource::Kernel,
             workers: 1,
             events,
-            in_flight_mean: Some(self.flight_area as f64 / elapsed),
-            in_flight_max: self.samples.iter().map(|sample| sample.value as u64).max().unwrap_or(0),
-            in_flight_samples: self.samples.len() as u64,
+            in_flight_mean: Some(self.flight_area as f64 / (stop - plan.start).0.max(1) as f64),
+            in_flight_max: self.in_flight_max,
+            in_flight_samples: self.samples,
             closed_since: self.player.closed_since().map(|at| plan.start + Span(at.0)),
             sockets_max,
             ..GeneratorHealth::default()
         };
-        let level = Level {
+        Level {
             id: plan.id,
             traffic: plan.traffic.clone(),
             purpose: plan.purpose.clone(),
             load: plan.load,
+            rate_course: plan.rate_course,
             start: plan.start,
             stop,
             drained: self.now.max(stop),
             ended_by: self.ended_by,
-            arrivals: attempts.iter().filter(|attempt| attempt.attempt == 0).count() as u64,
-            schedule_hash: plan.schedule_hash.clone(),
+            arrivals,
+            schedule_hash: self.player.schedule_hash().unwrap_or_else(|| plan.schedule_hash.clone()),
+            unit: plan.unit,
             generator,
-        };
-        LevelRun { level, attempts, samples: self.samples }
+        }
     }
 }
 
-/// Order statistics of `sent − due` over first attempts: all zero, unless a ceiling or a pool held something back.
-fn lags(attempts: &[Attempt]) -> Quantiles {
-    let first = attempts.iter().filter(|attempt| attempt.attempt == 0);
-    let mut lags: Vec<i64> = first.filter_map(|attempt| Some((attempt.sent? - attempt.due).0)).collect();
-    lags.sort_unstable();
-    let at = |share: f64| {
-        let rank = (share * lags.len() as f64).ceil() as usize;
-        lags.get(rank.saturating_sub(1)).copied().unwrap_or(0)
-    };
-    Quantiles {
-        count: lags.len() as u64,
-        p50_ns: at(0.5),
-        p90_ns: at(0.9),
-        p99_ns: at(0.99),
-        p999_ns: at(0.999),
-        max_ns: at(1.0),
+/// `sent − due` of first attempts: all zero, unless a ceiling or a pool held something back.
+#[derive(Default)]
+pub(crate) struct Lags {
+    count: u64,
+    /// Those that are not zero.
+    late: Vec<i64>,
+}
+
+impl Lags {
+    pub fn add(&mut self, attempt: &Attempt) {
+        if let (0, Some(sent)) = (attempt.attempt, attempt.sent) {
+            self.count += 1;
+            let lag = (sent - attempt.due).0;
+            if lag != 0 {
+                self.late.push(lag);
+            }
+        }
+    }
+
+    pub fn quantiles(mut self) -> Quantiles {
+        self.late.sort_unstable();
+        let zeros = self.count as usize - self.late.len();
+        let at = |share: f64| {
+            let rank = (share * self.count as f64).ceil() as usize;
+            rank.checked_sub(zeros + 1).and_then(|i| self.late.get(i)).copied().unwrap_or(0)
+        };
+        Quantiles {
+            count: self.count,
+            p50_ns: at(0.5),
+            p90_ns: at(0.9),
+            p99_ns: at(0.99),
+            p999_ns: at(0.999),
+            max_ns: at(1.0),
+        }
     }
 }

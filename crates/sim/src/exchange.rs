@@ -6,12 +6,16 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use plimsoll_model::{At, Attempt, By, Event, EventKind, How, Outcome, Span, Tokens, TokensRule};
-use plimsoll_workload::{Action, Attempted, Connections, Player};
+use plimsoll_model::{
+    At, Attempt, By, Event, EventKind, How, Outcome, Quantiles, ServerStage, SizeUnit, Span, Tokens,
+    TokensRule,
+};
+use plimsoll_workload::{Action, Attempted, BlockNames, Connections, Player};
 
-use crate::client::LevelPlan;
+use crate::client::{Events, Lags, LevelPlan, Rows};
 use crate::slots::Slots;
-use crate::world::{Emission, Rejected, Submit, What, World};
+use crate::traffic::{Emission, Failure, Rejected, Submit, What};
+use crate::world::World;
 
 /// From a request to the answer that it is refused. Without it a closed loop against a full queue would turn for ever at
 /// one instant; this is what a server on the same machine takes.
@@ -29,8 +33,14 @@ pub(crate) struct Exchanges<'a, 'p> {
     refused: VecDeque<(At, u64, Outcome)>,
     /// When an answer will have paused for too long, unless something comes. Entries may be out of date.
     idle: BinaryHeap<Reverse<(At, u64)>>,
-    /// The records of those that ended, in order of their end.
-    pub records: Vec<Attempt>,
+    names: Option<&'a mut BlockNames>,
+    /// Where the records of those that ended go, in order of their end.
+    pub rows: &'a mut dyn Rows,
+    lags: Lags,
+    /// Requests whose first attempt has its record.
+    requests: u64,
+    /// Attempts begun.
+    pub begun: u64,
     /// Set when the player was told of something, which may change what it wants next.
     pub told_player: bool,
     /// Token events seen.
@@ -44,12 +54,21 @@ struct Exchange {
     record: Attempt,
     last_event: At,
     tokens: u32,
+    /// Prompt tokens that came out of a prefix cache, once it left the queue.
+    cached: Option<u32>,
+    /// When it left the queue and when its prompt was computed.
+    admitted: Option<At>,
+    prefilled: Option<At>,
     /// False while it waits for a connection.
     sent: bool,
 }
 
 impl<'a, 'p> Exchanges<'a, 'p> {
-    pub fn new(plan: &'a LevelPlan<'p>) -> Exchanges<'a, 'p> {
+    pub fn new(
+        plan: &'a LevelPlan<'p>,
+        names: Option<&'a mut BlockNames>,
+        rows: &'a mut dyn Rows,
+    ) -> Exchanges<'a, 'p> {
         Exchanges {
             plan,
             open: Slots::new(),
@@ -58,7 +77,11 @@ impl<'a, 'p> Exchanges<'a, 'p> {
             awaiting: VecDeque::new(),
             refused: VecDeque::new(),
             idle: BinaryHeap::new(),
-            records: Vec::new(),
+            names,
+            rows,
+            lags: Lags::default(),
+            requests: 0,
+            begun: 0,
             told_player: false,
             events: 0,
             most_open: 0,
@@ -71,7 +94,8 @@ impl<'a, 'p> Exchanges<'a, 'p> {
 
     /// The next time at which a refusal arrives or an answer may have paused for too long.
     pub fn next_at(&self) -> Option<At> {
-        let idle = self.idle.peek().map(|Reverse((at, _))| *at);
+        // Entries outlive their answers; with no answer open they guard nothing.
+        let idle = self.idle.peek().filter(|_| self.any_open()).map(|Reverse((at, _))| *at);
         let refusal = self.refused.front().map(|(at, _, _)| *at);
         [idle, refusal].into_iter().flatten().min()
     }
@@ -109,14 +133,20 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         let stream = self.plan.stream;
         let exchange = self.open.at_mut(slot);
         match what {
-            What::Admitted | What::PrefillDone => {}
+            What::Placed { replica } => exchange.record.answer.replica = Some(replica.to_string()),
+            What::Admitted { cached } => {
+                exchange.cached = Some(cached);
+                exchange.admitted = Some(at);
+            }
+            What::PrefillDone => exchange.prefilled = Some(at),
+            What::Preempted => {}
             What::Token { n, .. } => {
                 exchange.tokens += n;
                 if !stream {
                     return;
                 }
                 self.events += 1;
-                let first = exchange.token(at, n);
+                let first = exchange.token(at, n, self.plan.events);
                 let leave =
                     exchange.attempted.cancel_after_tokens.is_some_and(|after| exchange.tokens >= after);
                 if first {
@@ -136,6 +166,10 @@ impl<'a, 'p> Exchanges<'a, 'p> {
                 exchange.finish(at, stream, reason.name());
                 self.end(world, player, at, id, Outcome::FINISHED);
             }
+            What::Failed(failure) => {
+                let outcome = exchange.fail(at, failure);
+                self.end(world, player, at, id, outcome);
+            }
         }
     }
 
@@ -149,21 +183,41 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         }
     }
 
-    /// Ends all: the records, with those of what was due and never sent.
-    pub fn conclude(mut self, player: &mut Player) -> Vec<Attempt> {
+    /// Ends all: leaves the records of what was due and never sent, and says how many requests there were and how late
+    /// they left.
+    pub fn conclude(mut self, player: &mut Player) -> (u64, Quantiles) {
         let outcome = Outcome::new(How::NeverSent, By::Client, false);
         for attempted in player.never_sent() {
             let record = Attempt { outcome, ..self.record(&attempted) };
-            self.records.push(record);
+            self.leave(record);
         }
-        self.records
+        (self.requests, self.lags.quantiles())
+    }
+
+    fn leave(&mut self, record: Attempt) {
+        self.lags.add(&record);
+        self.requests += u64::from(record.attempt == 0);
+        self.rows.attempt(record);
     }
 
     fn begin(&mut self, world: &mut World, now: At, attempted: Attempted) {
         let id = self.world_id(attempted.arrival.id, attempted.attempt);
         let record = self.record(&attempted);
-        self.open.insert(id, Exchange { attempted, record, last_event: now, tokens: 0, sent: false });
+        self.open.insert(
+            id,
+            Exchange {
+                attempted,
+                record,
+                last_event: now,
+                tokens: 0,
+                cached: None,
+                admitted: None,
+                prefilled: None,
+                sent: false,
+            },
+        );
         self.open_count += 1;
+        self.begun += 1;
         match self.plan.client.connections {
             Connections::Pool { limit } if self.pooled >= limit => {
                 self.awaiting.push_back(id);
@@ -182,20 +236,32 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         self.pooled += 1;
         self.most_open = self.most_open.max(self.pooled);
         let arrival = &exchange.attempted.arrival;
+        let blocks = match &mut self.names {
+            Some(names) => names.of(arrival),
+            None => Vec::new(),
+        };
+        let class = usize::from(arrival.class);
+        let (priority, queue_timeout) = self.plan.queues.get(class).copied().unwrap_or_default();
         let submit = Submit {
-            id,
-            prompt_tokens: arrival.prompt_tokens,
-            output_tokens: arrival.output_tokens,
-            blocks: arrival.blocks.clone(),
+            blocks,
+            priority,
+            queue_timeout,
+            session: arrival.session,
+            adapter: self.plan.adapters.get(class).copied().flatten(),
+            items: if self.plan.unit == SizeUnit::Items { arrival.prompt_tokens } else { 0 },
+            ..Submit::new(id, arrival.prompt_tokens, arrival.output_tokens)
         };
         let Err(rejected) = world.submit(now, submit) else { return };
-        exchange.record.answer.status = Some(rejected.status());
+        exchange.record.answer.status = rejected.status();
         exchange.record.answer.error = Some(rejected.to_string());
+        exchange.record.answer.retry_after = rejected.retry_after();
         let outcome = match rejected {
             Rejected::QueueFull { .. } => Outcome::new(How::Shed, By::Server, true),
-            Rejected::TooLong { .. } | Rejected::DuplicateId { .. } => {
+            Rejected::TooLong { .. } | Rejected::TooManyItems { .. } | Rejected::DuplicateId { .. } => {
                 Outcome::new(How::ClientError, By::Server, false)
             }
+            Rejected::Unavailable { status, .. } => status_outcome(status),
+            Rejected::Reset => Outcome::new(How::Reset, By::Network, true),
         };
         self.refused.push_back((now + REFUSAL, id, outcome));
     }
@@ -218,15 +284,21 @@ impl<'a, 'p> Exchanges<'a, 'p> {
     }
 
     fn close(&mut self, player: &mut Player, now: At, id: u64, outcome: Outcome) {
-        let Some(Exchange { mut record, sent, .. }) = self.open.take(id) else { return };
+        let Some(Exchange { mut record, sent, admitted, prefilled, .. }) = self.open.take(id) else { return };
         self.open_count -= 1;
         self.pooled -= u32::from(sent);
         record.end = Some(now);
         record.outcome = outcome;
+        if self.plan.gauges {
+            record.answer.stages = stages(&record, admitted, prefilled, now);
+        }
+        if self.plan.events == Events::Ends {
+            record.events = Vec::new();
+        }
         let elapsed = At((now - self.plan.start).0);
         self.told_player = true;
         player.ended(elapsed, record.request, record.attempt, outcome, record.answer.retry_after);
-        self.records.push(record);
+        self.leave(record);
     }
 
     fn drop_idle(&mut self, world: &mut World, player: &mut Player, now: At) {
@@ -272,7 +344,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
 
 impl Exchange {
     /// Books a token event. True for the first.
-    fn token(&mut self, at: At, n: u32) -> bool {
+    fn token(&mut self, at: At, n: u32, events: Events) -> bool {
         let record = &mut self.record;
         let first = record.first_token.is_none();
         if first {
@@ -280,11 +352,15 @@ impl Exchange {
             record.first_byte = Some(at);
             record.first_token = Some(at);
             record.first_visible = Some(at);
-            record.events.reserve_exact((record.asked_output as usize).min(65_536) + 1);
+            if events == Events::All {
+                record.events.reserve_exact((record.asked_output as usize).min(65_536) + 1);
+            }
         }
         record.last_token = Some(at);
         self.last_event = at;
-        self.event(at, EventKind::Content, n);
+        if events == Events::All {
+            self.event(at, EventKind::Content, n);
+        }
         first
     }
 
@@ -299,14 +375,58 @@ impl Exchange {
             prompt: Some(self.record.asked_prompt),
             output: Some(self.tokens),
             reasoning: None,
-            cached: None,
+            cached: self.cached,
             rule,
         };
+    }
+
+    /// Books that there will be no whole answer, and says how it ended.
+    fn fail(&mut self, at: At, failure: Failure) -> Outcome {
+        let began = self.record.first_byte.is_some();
+        match failure {
+            Failure::Status { status, why } => {
+                self.record.first_byte.get_or_insert(at);
+                self.record.answer.error = Some(why.to_owned());
+                if began {
+                    self.event(at, EventKind::Error, 0);
+                    return Outcome::new(How::StreamError, By::Server, true);
+                }
+                self.record.answer.status = Some(status);
+                status_outcome(status)
+            }
+            Failure::Reset => Outcome::new(How::Reset, By::Network, true),
+            Failure::Cut => Outcome::new(How::Truncated, By::Server, true),
+        }
     }
 
     fn event(&mut self, at: At, kind: EventKind, tokens: u32) {
         let offset = at - self.record.sent.unwrap_or(at);
         let tokens = u16::try_from(tokens).unwrap_or(u16::MAX);
         self.record.events.push(Event { offset, user_delay_ns: 0, tokens, kind, coalesced: false });
+    }
+}
+
+/// What the server says of its own stages: in the queue, on the prompt, on the answer. A stage that did not end is left out,
+/// and all of them where the world has none (drawn times).
+fn stages(record: &Attempt, admitted: Option<At>, prefilled: Option<At>, end: At) -> Vec<ServerStage> {
+    let instants = [record.sent, admitted, prefilled, Some(end)];
+    let names = ["queue", "prefill", "decode"];
+    let of = |(i, name): (usize, &str)| {
+        let took = instants[i + 1]? - instants[i]?;
+        Some(ServerStage { name: name.to_owned(), took })
+    };
+    if prefilled.is_none() && record.outcome.is_finished() {
+        return Vec::new();
+    }
+    let ended = if record.outcome.is_finished() { 3 } else { 2 };
+    names.into_iter().take(ended).enumerate().map_while(of).collect()
+}
+
+/// How an error answer of this status ends a request.
+fn status_outcome(status: u16) -> Outcome {
+    match status {
+        429 | 503 => Outcome::new(How::Shed, By::Server, true),
+        500.. => Outcome::new(How::ServerError, By::Server, true),
+        _ => Outcome::new(How::ClientError, By::Server, false),
     }
 }

@@ -5,27 +5,33 @@
 
 use std::fmt::Write as _;
 
+use crate::batch_profiles;
+use plimsoll_workload::closest;
+
+use crate::catalogue::{self, NEAREST, list};
 use crate::law::LawSpec;
-use crate::roofline::{GpuSpec, HostSpec, ModelShape, RooflineSpec};
+use crate::scheduler::policy::PolicySpec;
 use crate::spec::{
     BLOCK_TOKENS, BatchingSpec, CannedSpec, EngineSpec, LinearSpec, ModeSpec, QueueSpec, SpecError, StepSpec,
 };
-use crate::step_time::{StepLoad, StepModel};
+use crate::step_time::StepModel;
+
+pub use crate::catalogue::list::{decode_step_ms, prefill_step_ms};
 
 /// An engine with a name.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Profile {
     /// The name to ask for it by.
-    pub name: &'static str,
+    pub name: String,
     /// What it stands for, in a line.
-    pub summary: &'static str,
+    pub summary: String,
     /// The engine.
     pub spec: EngineSpec,
 }
 
 /// Every profile, in the order in which a list shows them.
 pub fn all() -> Vec<Profile> {
-    vec![
+    let mut all = vec![
         profile("demo", "a small fast model, for the demonstration on any two cores", demo()),
         profile("canned", "drawn times whatever the load: TTFT 150 ms, gaps 20 ms (medians)", canned()),
         profile("mm8", "queue: 8 servers, exponential service of mean 10 ms", queue(8, exponential(10.0))),
@@ -35,32 +41,40 @@ pub fn all() -> Vec<Profile> {
             queue(8, LawSpec::Deterministic { ms: 10.0 }),
         ),
         profile("mm4", "queue: 4 servers, exponential service of mean 10 ms", queue(4, exponential(10.0))),
-        profile(
-            "llama-3.1-8b@h100",
-            "Llama-3.1-8B bf16 on one H100 SXM, vLLM v1",
-            vllm(roofline(llama_8b(), h100_bf16(), 1)),
-        ),
-        profile(
-            "llama-3.1-70b@h100x4",
-            "Llama-3.1-70B bf16 on four H100 SXM, vLLM v1",
-            vllm(roofline(
-                llama_70b(),
-                GpuSpec { allreduce_us: 5.2, allreduce_gb_s: 94.0, ..h100_bf16() },
-                4,
-            )),
-        ),
-    ]
+    ];
+    all.extend(list::CHECKED.iter().filter_map(|name| pair(name).ok()));
+    all.extend(batch_profiles::all());
+    all
 }
 
 /// The profile of this name.
 ///
 /// # Errors
-/// There is none; the error lists those there are.
+/// There is none; the error says which part of the name is unknown, and the nearest ones.
 pub fn find(name: &str) -> Result<Profile, SpecError> {
-    all().into_iter().find(|profile| profile.name == name).ok_or_else(|| SpecError::UnknownProfile {
-        asked: name.to_owned(),
-        known: all().iter().map(|profile| profile.name).collect::<Vec<_>>().join(", "),
-    })
+    let all = all();
+    if let Some(listed) = all.iter().find(|profile| profile.name == name) {
+        return Ok(listed.clone());
+    }
+    if name.contains('@') {
+        return pair(name);
+    }
+    let nearest = closest(name, all.iter().map(|profile| profile.name.as_str()), NEAREST).join(", ");
+    Err(SpecError::UnknownProfile { asked: name.to_owned(), why: format!("nearest: {nearest}") })
+}
+
+/// A model on a GPU, by name.
+fn pair(name: &str) -> Result<Profile, SpecError> {
+    let unknown = |why: String| SpecError::UnknownProfile { asked: name.to_owned(), why };
+    let spec = catalogue::by_name(name).ok_or_else(|| unknown("it has no @".to_owned()))?;
+    let spec = spec.map_err(|e| match e {
+        SpecError::Unknown { what, asked, nearest } => {
+            unknown(format!("no {what} {asked:?}, nearest: {nearest}"))
+        }
+        other => other,
+    })?;
+    let summary = list::summary(&spec);
+    Ok(Profile { name: name.to_owned(), summary, spec })
 }
 
 impl Profile {
@@ -80,30 +94,36 @@ impl Profile {
                 f64::from(queue.servers) / queue.service.mean_ms() * 1e3
             ),
             ModeSpec::Batching(batching) => batching_text(batching),
+            ModeSpec::Dynamic(dynamic) => batch_profiles::derivation(&self.name, dynamic),
         }
     }
 }
 
-fn profile(name: &'static str, summary: &'static str, mode: ModeSpec) -> Profile {
-    Profile { name, summary, spec: EngineSpec { name: name.to_owned(), mode } }
+fn profile(name: &str, summary: &str, mode: ModeSpec) -> Profile {
+    let spec = EngineSpec { name: name.to_owned(), mode };
+    Profile { name: name.to_owned(), summary: summary.to_owned(), spec }
 }
 
 /// Made for the demonstration: fast enough that a minute holds what a p99 needs, slow enough that two cores carry the
 /// live server and its client with room to spare.
 ///
-/// * A step of 32 sequences takes about 3 ms, so the live server wakes some 350 to 600 times a second.
-/// * A full batch of answers of 8 tokens to prompts of 64: 1.6 ms + 32 × 12 µs + 4 × 64 × 3.8 µs = 2.96 ms a step,
-///   8 steps an answer: 32 / (8 × 2.96 ms) = 1 350 requests/s at most.
+/// * One request at a time takes 4.5 ms + one step with its prompt + three without = 7.1 ms: the thousand that a p99 without
+///   contention needs fit into eight seconds. An onset at p99 has nothing else to be measured against.
+/// * A full batch of answers of 4 tokens to prompts of 64 has 1.5 prompts and 4.5 decodes a step: 600 µs + 4.5 × 12 µs +
+///   1.5 × 64 × 2 µs = 0.85 ms, 4 steps an answer: 6 / (4 × 0.85 ms) = 1 770 requests/s at most. The live server wakes some
+///   1 200 times a second then.
 /// * The front end's delay stands for HTTP, tokenisation and hand-over, as real servers have it. It is also what makes
 ///   an onset of queueing visible: without it, a request that finds *any* step under way waits for half of one, which
 ///   is 1.5 times an idle engine's first token at a few percent of load.
+/// * Few sequences keep the onset well below the limit, where a queue forgets within milliseconds: at 900 requests/s ten
+///   seconds are worth more than a thousand independent requests.
 ///
-/// In virtual time (`cargo bench -p plimsoll-sim -- demo`): first token alone 11.8 ms, onset (p99 at 1.5 times that) near
-/// 1 010 requests/s with a p99 end to end of 37 ms, saturated throughput 1 370 requests/s. With lognormal lengths of sigma
-/// 0.5 about the same medians: 900 requests/s at 75 ms, and 1 200 requests/s.
+/// In virtual time (`cargo bench -p plimsoll-sim -- demo`): first token alone 5.2 ms, onset (p99 at 1.5 times that) near
+/// 1 040 requests/s with a p99 end to end of 10 ms, saturated throughput 1 770 requests/s. With lognormal lengths of sigma
+/// 0.5 about the same medians: 850 requests/s at 15 ms, and 1 560 requests/s.
 fn demo() -> ModeSpec {
     ModeSpec::Batching(BatchingSpec {
-        max_seqs: 32,
+        max_seqs: 6,
         token_budget: 512,
         chunked_prefill: true,
         long_prefill_threshold: 0,
@@ -111,11 +131,16 @@ fn demo() -> ModeSpec {
         kv_watermark: 0.0,
         max_context: Some(8192),
         queue_limit: Some(8192),
-        front_ms: 10.0,
+        policy: PolicySpec::default(),
+        prefix_cache: true,
+        front_ms: 4.5,
+        emit_us: 0.0,
+        speculative: None,
+        origin: None,
         step: StepSpec::Linear(LinearSpec {
-            base_us: 1600.0,
+            base_us: 600.0,
             decode_us: 12.0,
-            prefill_us: 3.8,
+            prefill_us: 2.0,
             context_ns: 5.0,
         }),
     })
@@ -136,77 +161,6 @@ fn queue(servers: u32, service: LawSpec) -> ModeSpec {
 
 fn exponential(mean_ms: f64) -> LawSpec {
     LawSpec::Exponential { mean_ms }
-}
-
-/// vLLM v1 as its server starts on a GPU of 70 GiB or more.
-fn vllm(step: RooflineSpec) -> ModeSpec {
-    ModeSpec::Batching(BatchingSpec {
-        max_seqs: 1024,
-        token_budget: 8192,
-        chunked_prefill: true,
-        long_prefill_threshold: 0,
-        kv_blocks: None,
-        kv_watermark: 0.0,
-        max_context: Some(131_072),
-        queue_limit: None,
-        // Fitted with the host's constants: what remains of a first token beside queue and steps.
-        front_ms: 20.0,
-        step: StepSpec::Roofline(Box::new(step)),
-    })
-}
-
-fn roofline(model: ModelShape, gpu: GpuSpec, tensor_parallel: u32) -> RooflineSpec {
-    RooflineSpec {
-        model,
-        gpu,
-        tensor_parallel,
-        host: HostSpec::default(),
-        // End-to-end figures on H100 are consistent with no penalty; other GPUs show 1.7 to 2.8.
-        kappa: 1.0,
-        memory_utilisation: 0.92,
-        reserved_gb: 1.7,
-    }
-}
-
-fn llama_8b() -> ModelShape {
-    ModelShape {
-        layers: 32,
-        hidden: 4096,
-        q_heads: 32,
-        kv_heads: 8,
-        head_dim: 128,
-        ffn: 14_336,
-        vocab: 128_256,
-        weight_bytes: 2.0,
-        head_weight_bytes: 2.0,
-        kv_bytes: 2.0,
-    }
-}
-
-fn llama_70b() -> ModelShape {
-    ModelShape { layers: 80, hidden: 8192, q_heads: 64, ffn: 28_672, ..llama_8b() }
-}
-
-/// H100 SXM with bf16 kernels: data-sheet peaks, efficiencies fitted on public kernel tables (mean error of the terms 1.5
-/// to 8 %). 85.5 GB is what 80 GiB of HBM leave visible.
-fn h100_bf16() -> GpuSpec {
-    GpuSpec {
-        memory_gb: 85.5,
-        tflops: 989.0,
-        bandwidth_tb_s: 3.35,
-        weight_efficiency: 0.836,
-        compute_efficiency: 0.803,
-        norm: 3.15,
-        linear_floor_us: 14.2,
-        kv_efficiency: 0.84,
-        decode_floor_us: 10.2,
-        decode_per_head_ns: 3.5,
-        attention_efficiency: 0.78,
-        prefill_per_head_ns: 0.257,
-        prefill_floor_us: 10.0,
-        allreduce_us: 0.0,
-        allreduce_gb_s: 0.0,
-    }
 }
 
 fn law_text(law: &LawSpec) -> String {
@@ -242,12 +196,17 @@ fn batching_text(spec: &BatchingSpec) -> String {
                 linear.base_us, linear.decode_us, linear.prefill_us, linear.context_ns
             );
         }
-        StepSpec::Roofline(roofline) => roofline_text(&mut text, roofline),
+        StepSpec::Roofline(roofline) => list::derivation(&mut text, roofline),
     }
+    let room = u64::from(blocks) * u64::from(BLOCK_TOKENS);
     let mut model = StepModel::new(spec);
     let _ = write!(text, "step of b decodes at 1 024 tokens of context:");
     for batch in [1, 32, 128].into_iter().filter(|&batch| batch <= spec.max_seqs.min(spec.token_budget)) {
-        let _ = write!(text, "  b {batch}: {:.1} ms", decode_step_ms(&mut model, batch, 1024));
+        if u64::from(batch) * 1024 > room {
+            let _ = write!(text, "  b {batch}: no room");
+        } else {
+            let _ = write!(text, "  b {batch}: {:.1} ms", decode_step_ms(&mut model, batch, 1024));
+        }
     }
     let _ = writeln!(text);
     let _ = write!(text, "one prompt in one step:");
@@ -255,44 +214,8 @@ fn batching_text(spec: &BatchingSpec) -> String {
         let _ = write!(text, "  {prompt} tokens: {:.1} ms", prefill_step_ms(&mut model, prompt));
     }
     let _ = writeln!(text, "\nbefore the queue (HTTP, tokenisation): {} ms", spec.front_ms);
+    if let Some(origin) = &spec.origin {
+        list::origin(&mut text, origin);
+    }
     text
-}
-
-fn roofline_text(text: &mut String, spec: &RooflineSpec) {
-    let (model, gpu) = (&spec.model, &spec.gpu);
-    let group = f64::from(spec.tensor_parallel);
-    let layer_bytes = model.layer_params() * model.weight_bytes / group;
-    let layer_us = layer_bytes / (gpu.bandwidth_tb_s * gpu.weight_efficiency) / 1e6;
-    let _ = writeln!(
-        text,
-        "weights {:.1} GB per GPU; a layer's {:.0} MB stream in {layer_us:.0} µs at {:.0} % of {} TB/s",
-        spec.weights_per_gpu() / 1e9,
-        layer_bytes / 1e6,
-        gpu.weight_efficiency * 100.0,
-        gpu.bandwidth_tb_s
-    );
-    let _ = writeln!(
-        text,
-        "KV: {:.0} bytes a token; {} × {} GB − weights − {} GB leave the cache",
-        spec.kv_bytes_per_layer() * f64::from(model.layers),
-        spec.memory_utilisation,
-        gpu.memory_gb,
-        spec.reserved_gb
-    );
-    let _ =
-        writeln!(text, "derived from kernel tables and data sheets, not measured end to end: expect ±10 %");
-}
-
-/// Milliseconds of a step in which `batch` sequences decode, each attending to `context` tokens.
-pub fn decode_step_ms(model: &mut StepModel, batch: u32, context: u32) -> f64 {
-    let context = u64::from(batch) * u64::from(context);
-    let load = StepLoad { tokens: batch, decodes: batch, context, chunks: 0, prefill_pairs: 0, rows: batch };
-    model.picoseconds(&load) as f64 / 1e9
-}
-
-/// Milliseconds of a step that computes one prompt of this many tokens and nothing else.
-pub fn prefill_step_ms(model: &mut StepModel, prompt_tokens: u32) -> f64 {
-    let prefill_pairs = u64::from(prompt_tokens) * u64::from(prompt_tokens);
-    let load = StepLoad { tokens: prompt_tokens, chunks: 1, prefill_pairs, rows: 1, ..StepLoad::default() };
-    model.picoseconds(&load) as f64 / 1e9
 }

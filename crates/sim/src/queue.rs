@@ -12,7 +12,7 @@ use plimsoll_model::{At, Span};
 use crate::calendar::{Calendar, Ticket};
 use crate::slots::{Slots, take_out};
 use crate::spec::QueueSpec;
-use crate::world::{Emission, FinishReason, Rejected, Submit, Totals, What};
+use crate::traffic::{Emission, FinishReason, Rejected, Submit, Totals, What};
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -117,6 +117,16 @@ impl Queue {
         true
     }
 
+    /// Drops everything in flight and returns the ids.
+    pub fn reset(&mut self) -> Vec<u64> {
+        let ids = self.customers.ids();
+        self.customers = Slots::new();
+        self.calendar = Calendar::default();
+        self.waiting.clear();
+        self.running = 0;
+        ids
+    }
+
     pub fn running(&self) -> u32 {
         self.running
     }
@@ -135,7 +145,7 @@ impl Queue {
             customer.service = self.spec.service.draw(&mut chance).max(Span(1));
             customer.ticket = Some(self.calendar.push(customer.next_token(), slot));
             self.running += 1;
-            out.push(Emission { at, id: customer.id, what: What::Admitted });
+            out.push(Emission { at, id: customer.id, what: What::Admitted { cached: 0 } });
         }
     }
 

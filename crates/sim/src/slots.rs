@@ -1,14 +1,16 @@
 //! Requests in flight: dense numbers for the hot path, found by id where somebody outside names one.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
+
+use plimsoll_math::spread::Spread;
 
 /// A table of requests in flight. Numbers of those that left are given out again.
 #[derive(Clone, Debug)]
 pub(crate) struct Slots<T> {
     items: Vec<Option<T>>,
     free: Vec<u32>,
-    by_id: HashMap<u64, u32, BuildHasherDefault<IdHasher>>,
+    by_id: HashMap<u64, u32, BuildHasherDefault<Spread>>,
 }
 
 impl<T> Slots<T> {
@@ -72,26 +74,6 @@ impl<T> Slots<T> {
     /// The request of a number that is taken.
     pub fn at_mut(&mut self, slot: u32) -> &mut T {
         self.items[slot as usize].as_mut().expect("the slot is taken")
-    }
-}
-
-/// Multiplication by 2⁶⁴/φ: ids are chosen by the caller and mostly count up, and the map is never iterated.
-#[derive(Clone, Default, Debug)]
-pub(crate) struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0 ^ self.0 >> 32
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }
 

@@ -5,10 +5,16 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use thiserror::Error;
 
+use crate::dynamic::DynamicSpec;
+use crate::engine_file::EngineFile;
 use crate::law::LawSpec;
+use crate::origin::OriginSpec;
 use crate::roofline::RooflineSpec;
+use crate::scheduler::policy::PolicySpec;
+use crate::speculation::{DraftSpec, SpeculativeSpec};
 
 /// Tokens per block of the paged KV cache.
 pub const BLOCK_TOKENS: u32 = 16;
@@ -19,12 +25,13 @@ pub const MAX_TOKEN_BUDGET: u32 = 1 << 20;
 /// Largest number of servers or concurrent sequences that is accepted.
 pub const MAX_SLOTS: u32 = 1 << 20;
 
-/// An engine to be simulated.
+/// An engine to be simulated. In a file it is either a `mode` with all its figures, or a `model` and a `gpu` of the
+/// catalogue, which resolve to one: see [`crate::catalogue::PairSpec`].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "Map<String, Value>")]
+#[schemars(try_from = "EngineFile")]
 pub struct EngineSpec {
     /// What it stands for; shown in reports, without effect on the simulation.
-    #[serde(default = "custom")]
     pub name: String,
     /// How it behaves.
     pub mode: ModeSpec,
@@ -40,6 +47,8 @@ pub enum ModeSpec {
     Queue(QueueSpec),
     /// Continuous batching with a paged KV cache.
     Batching(BatchingSpec),
+    /// Batches of whole requests, as Triton's dynamic batcher makes them.
+    Dynamic(DynamicSpec),
 }
 
 /// Every answer follows drawn times whatever the load: the truth for tests of a client's stamps.
@@ -68,10 +77,16 @@ pub struct QueueSpec {
     pub queue_limit: Option<u32>,
 }
 
-/// Continuous batching as in vLLM v1: each step hands a token budget first to the running, then to the waiting.
+/// Batching of sequences over a paged KV cache, step by step, by the rules of one of four engines.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchingSpec {
+    /// Whose rules decide who is computed next. Without it, vLLM v1's.
+    #[serde(default)]
+    pub policy: PolicySpec,
+    /// Are KV blocks found again by equal prefixes? Matters only where requests name their blocks.
+    #[serde(default = "yes")]
+    pub prefix_cache: bool,
     /// Most sequences running at once.
     #[serde(default = "default_max_seqs")]
     pub max_seqs: u32,
@@ -99,8 +114,17 @@ pub struct BatchingSpec {
     /// From the submission to the scheduler's queue: HTTP, tokenisation, hand-over. Milliseconds.
     #[serde(default)]
     pub front_ms: f64,
+    /// What the front end spends on each token that it streams, one after the other and beside the next step, µs.
+    #[serde(default)]
+    pub emit_us: f64,
+    /// Speculative decoding, where there is any.
+    #[serde(default)]
+    pub speculative: Option<SpeculativeSpec>,
     /// What a step costs.
     pub step: StepSpec,
+    /// Where the figures come from; without effect on the simulation.
+    #[serde(default)]
+    pub origin: Option<Box<OriginSpec>>,
 }
 
 /// What a step costs.
@@ -165,13 +189,45 @@ pub enum SpecError {
     /// The KV blocks must be given, because the step model knows of no memory.
     #[error("mode.kv_blocks is missing: a linear step model has no memory to derive it from")]
     KvBlocksMissing,
-    /// No profile of that name.
-    #[error("unknown profile {asked:?}; there are: {known}")]
-    UnknownProfile {
+    /// A route, an autoscaler or a fault that can't be had.
+    #[error(transparent)]
+    Setting(#[from] plimsoll_policy::SettingError),
+    /// Nothing of that name in the catalogue.
+    #[error("unknown {what} {asked:?}; nearest: {nearest}; all of them: plimsoll engine --list")]
+    Unknown {
+        /// What was looked for: a model, a GPU.
+        what: &'static str,
+        /// The name asked for.
+        asked: String,
+        /// The names it most resembles, comma-separated.
+        nearest: String,
+    },
+    /// No draft of that name with a published accepted length at so many tokens.
+    #[error(
+        "accepted_like: no accepted length is published for {asked:?} at this draft_tokens; there are: {known}"
+    )]
+    UnknownDraft {
         /// The name asked for.
         asked: String,
         /// The names there are, comma-separated.
         known: String,
+    },
+    /// A model and a GPU that don't go together as asked.
+    #[error("{why}")]
+    Pair {
+        /// What doesn't, and what would.
+        why: String,
+    },
+    /// No profile of that name.
+    #[error(
+        "unknown profile {asked:?}: {why}; write MODEL[-DTYPE]@GPU[xTP] such as llama-3.1-8b@h100, or a name of \
+         plimsoll engine --list"
+    )]
+    UnknownProfile {
+        /// The name asked for.
+        asked: String,
+        /// Which part of it is unknown, and what it most resembles.
+        why: String,
     },
 }
 
@@ -191,6 +247,7 @@ impl EngineSpec {
                 queue.service.validate("mode.service")
             }
             ModeSpec::Batching(batching) => batching.validate(),
+            ModeSpec::Dynamic(dynamic) => dynamic.validate(),
         }
     }
 }
@@ -207,6 +264,16 @@ impl BatchingSpec {
             return Err(range("mode.kv_watermark", self.kv_watermark, "a share from 0 to below 1"));
         }
         not_negative("mode.front_ms", self.front_ms)?;
+        not_negative("mode.emit_us", self.emit_us)?;
+        self.policy.validate()?;
+        if let Some(speculative) = &self.speculative {
+            speculative.validate()?;
+            let shaped = matches!(speculative.draft, DraftSpec::Layers { .. } | DraftSpec::Model { .. });
+            if shaped && matches!(self.step, StepSpec::Linear(_)) {
+                let expected = "possible with a linear step; write kind: lookup or kind: linear";
+                return Err(range("mode.speculative.draft", "a draft with a shape", expected));
+            }
+        }
         match &self.step {
             StepSpec::Linear(linear) => linear.validate()?,
             StepSpec::Roofline(roofline) => roofline.validate()?,
@@ -221,7 +288,9 @@ impl BatchingSpec {
     pub fn blocks(&self) -> Result<u32, SpecError> {
         match (self.kv_blocks, &self.step) {
             (Some(0), _) => Err(SpecError::NoKvBlocks { why: "mode.kv_blocks is 0".to_owned() }),
-            (Some(blocks), _) => Ok(blocks),
+            // Blocks that an engine printed are believed; that it ran at all is not.
+            (Some(blocks), StepSpec::Roofline(roofline)) => roofline.left_gb().map(|_| blocks),
+            (Some(blocks), StepSpec::Linear(_)) => Ok(blocks),
             (None, StepSpec::Linear(_)) => Err(SpecError::KvBlocksMissing),
             (None, StepSpec::Roofline(roofline)) => roofline.kv_blocks(),
         }
@@ -266,10 +335,6 @@ pub(crate) fn within(
     expected: &'static str,
 ) -> Result<(), SpecError> {
     if (low..=high).contains(&value) { Ok(()) } else { Err(range(field, value, expected)) }
-}
-
-fn custom() -> String {
-    "custom".to_owned()
 }
 
 /// vLLM v1 on GPUs of 70 GiB and more.

@@ -4,15 +4,17 @@
 //! an exact closed form and jumping over them equals stepping through them. Nanoseconds were tried for this and lose:
 //! a token of context costs 29 to 47 ns, and rounding there is a bias of a percent.
 
-use crate::roofline::RooflineSpec;
+use crate::roofline::{HostSpec, RooflineSpec};
 use crate::spec::{BatchingSpec, LinearSpec, StepSpec};
+use crate::speculation::{DraftSpec, SpeculativeSpec};
+use crate::terms::{Form, Terms, head_ps, layers_ps, whole};
 
 /// What a step holds, as far as its duration depends on it.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct StepLoad {
-    /// Tokens computed, of prompts and decodes.
+    /// Tokens computed, of prompts and decodes; drafted ones are not counted.
     pub tokens: u32,
-    /// Sequences that decode (one token each).
+    /// Sequences that decode.
     pub decodes: u32,
     /// Tokens of context that the decodes attend to, their own included.
     pub context: u64,
@@ -25,47 +27,32 @@ pub struct StepLoad {
 }
 
 /// The duration of a step as a function of what it holds.
+///
+/// A load counts a sequence that decodes as one token and one row, whether or not tokens are drafted for it: the model
+/// adds those that are, and the draft's own steps.
 #[derive(Clone, Debug)]
 pub struct StepModel {
+    model: Cost,
+    draft: Option<Draft>,
+}
+
+/// Drafted tokens of each sequence that decodes, and what proposing one for all of them costs.
+#[derive(Clone, Debug)]
+struct Draft {
+    tokens: u32,
+    /// `None` = nothing.
+    cost: Option<Cost>,
+}
+
+/// What one pass costs, through the model or through a draft.
+#[derive(Clone, Debug)]
+struct Cost {
     terms: Terms,
     /// By tokens in the step, picoseconds, filled in as met; `u64::MAX` = not met yet.
     by_tokens: Vec<u64>,
     /// By rows, in the same way.
     by_rows: Vec<u64>,
 }
-
-/// Coefficients in picoseconds of a whole step, that is of all layers.
-#[derive(Clone, Debug)]
-struct Terms {
-    form: Form,
-    base: u64,
-    /// Once per step, if anything decodes.
-    decode: u64,
-    /// Per sequence that decodes.
-    per_decode: u64,
-    /// Per token of context of those.
-    per_context: u64,
-    /// Per sequence that decodes, and once if the step holds any prompt.
-    per_request: u64,
-    /// Once per step, if it holds any prompt.
-    prefill: u64,
-    /// Per prompt token.
-    per_prefill: f64,
-    /// Per unit of [`StepLoad::prefill_pairs`].
-    per_pair: f64,
-    kappa: f64,
-}
-
-/// The terms that are not linear.
-#[derive(Clone, Debug)]
-enum Form {
-    Linear,
-    Roofline(Box<RooflineSpec>),
-}
-
-const PS_PER_US: f64 = 1e6;
-const PS_PER_NS: f64 = 1e3;
-const PS_PER_S: f64 = 1e12;
 
 impl StepModel {
     /// The model of this engine.
@@ -75,24 +62,78 @@ impl StepModel {
             StepSpec::Roofline(roofline) => Terms::roofline(roofline),
         };
         let rows = spec.max_seqs.min(spec.token_budget);
-        StepModel {
-            terms,
-            by_tokens: vec![u64::MAX; spec.token_budget as usize + 1],
-            by_rows: vec![u64::MAX; rows as usize + 1],
-        }
+        let draft = spec.speculative.as_ref().map(|speculative| Draft {
+            tokens: speculative.draft_tokens,
+            cost: draft_terms(speculative, &spec.step).map(|terms| Cost::new(terms, spec.token_budget, rows)),
+        });
+        let drafted = draft.as_ref().map_or(0, |draft| draft.tokens) * rows;
+        StepModel { model: Cost::new(terms, spec.token_budget + drafted, rows + drafted), draft }
     }
 
     /// How long a step with this load takes, in picoseconds; at least one nanosecond.
     pub fn picoseconds(&mut self, load: &StepLoad) -> u64 {
-        let mut total = self.terms.base.saturating_add(self.tokens_ps(load.tokens));
-        total = total.saturating_add(self.rows_ps(load.rows));
+        let drafted = self.draft.as_ref().map_or(0, |draft| draft.tokens);
+        let mut total = self.model.picoseconds(load, 1 + drafted);
+        if let Some(cost) = self.draft.as_mut().and_then(|draft| draft.cost.as_mut()) {
+            total = total.saturating_add(drafting_ps(cost, load, drafted));
+        }
+        // A nanosecond at the least, so that time moves; a month at the most, so that sums of it stay in range.
+        total.clamp(1_000, 2_600_000_000_000_000_000)
+    }
+}
+
+/// The draft's passes: the first computes the step's prompt pieces too, the others only what decodes.
+fn drafting_ps(cost: &mut Cost, load: &StepLoad, drafted: u32) -> u64 {
+    let first = cost.picoseconds(load, 1);
+    if load.decodes == 0 {
+        return first;
+    }
+    let decodes = StepLoad { tokens: load.decodes, rows: load.decodes, chunks: 0, prefill_pairs: 0, ..*load };
+    let others = cost.picoseconds(&decodes, 1).saturating_mul(u64::from(drafted) - 1);
+    first.saturating_add(others)
+}
+
+/// The terms of one pass of the draft, if it costs anything.
+fn draft_terms(speculative: &SpeculativeSpec, step: &StepSpec) -> Option<Terms> {
+    let host = HostSpec { layer_us: 0.0, step_us: 0.0, request_us: 0.0 };
+    match (&speculative.draft, step) {
+        (DraftSpec::Linear { base_us, sequence_us }, _) => Some(Terms::linear(&LinearSpec {
+            base_us: *base_us,
+            decode_us: *sequence_us,
+            prefill_us: 0.0,
+            context_ns: 0.0,
+        })),
+        (DraftSpec::Layers { layers }, StepSpec::Roofline(roofline)) => {
+            let model = roofline.model.first_layers(*layers);
+            Some(Terms::roofline(&RooflineSpec { model, host, ..roofline.as_ref().clone() }))
+        }
+        (DraftSpec::Model { model }, StepSpec::Roofline(roofline)) => {
+            let model = model.as_ref().clone();
+            Some(Terms::roofline(&RooflineSpec { model, host, ..roofline.as_ref().clone() }))
+        }
+        (DraftSpec::Lookup, _) | (_, StepSpec::Linear(_)) => None,
+    }
+}
+
+impl Cost {
+    fn new(terms: Terms, tokens: u32, rows: u32) -> Cost {
+        Cost {
+            terms,
+            by_tokens: vec![u64::MAX; tokens as usize + 1],
+            by_rows: vec![u64::MAX; rows as usize + 1],
+        }
+    }
+
+    /// A pass in which every sequence that decodes computes `width` tokens.
+    fn picoseconds(&mut self, load: &StepLoad, width: u32) -> u64 {
+        let more = load.decodes * (width - 1);
+        let mut total = self.terms.base.saturating_add(self.tokens_ps(load.tokens + more));
+        total = total.saturating_add(self.rows_ps(load.rows + more));
         let terms = &self.terms;
         let requests = u64::from(load.decodes) + u64::from(load.chunks > 0);
         total = total.saturating_add(terms.per_request.saturating_mul(requests));
         if load.decodes > 0 {
-            let sequences = terms.per_decode.saturating_mul(u64::from(load.decodes));
-            let context = terms.per_context.saturating_mul(load.context);
-            let decode = terms.decode.saturating_add(sequences).saturating_add(context);
+            let decode = terms.decode_attention(load.decodes, width, load.context);
             let mixed = load.chunks > 0 && terms.kappa > 1.0;
             total = total.saturating_add(if mixed { whole(decode as f64 * terms.kappa) } else { decode });
         }
@@ -102,8 +143,7 @@ impl StepModel {
             total = total.saturating_add(terms.prefill);
             total = total.saturating_add(whole(terms.per_prefill * prompt_tokens + pairs));
         }
-        // A nanosecond at the least, so that time moves; a month at the most, so that sums of it stay in range.
-        total.clamp(1_000, 2_600_000_000_000_000_000)
+        total
     }
 
     fn tokens_ps(&mut self, tokens: u32) -> u64 {
@@ -123,80 +163,4 @@ impl StepModel {
         }
         *known
     }
-}
-
-impl Terms {
-    fn linear(spec: &LinearSpec) -> Terms {
-        Terms {
-            form: Form::Linear,
-            base: whole(spec.base_us * PS_PER_US),
-            decode: 0,
-            per_decode: whole(spec.decode_us * PS_PER_US),
-            per_context: whole(spec.context_ns * PS_PER_NS),
-            per_request: 0,
-            prefill: 0,
-            per_prefill: spec.prefill_us * PS_PER_US,
-            per_pair: 0.0,
-            kappa: 1.0,
-        }
-    }
-
-    fn roofline(spec: &RooflineSpec) -> Terms {
-        let (model, gpu) = (&spec.model, &spec.gpu);
-        let layers = f64::from(model.layers);
-        let heads = f64::from(model.q_heads / spec.tensor_parallel);
-        let context_s = spec.kv_bytes_per_layer() / (gpu.bandwidth_tb_s * 1e12 * gpu.kv_efficiency);
-        // Four operations per pair of tokens, head and head element; `prefill_pairs` counts each pair twice.
-        let pair_s = 2.0 * heads * f64::from(model.head_dim) / (gpu.tflops * 1e12 * gpu.attention_efficiency);
-        Terms {
-            base: whole((spec.host.layer_us * layers + spec.host.step_us) * PS_PER_US),
-            decode: whole(gpu.decode_floor_us * layers * PS_PER_US),
-            per_decode: whole(gpu.decode_per_head_ns * heads * layers * PS_PER_NS),
-            per_context: whole(context_s * layers * PS_PER_S),
-            per_request: whole(spec.host.request_us * PS_PER_US),
-            prefill: whole(gpu.prefill_floor_us * layers * PS_PER_US),
-            per_prefill: gpu.prefill_per_head_ns * heads * layers * PS_PER_NS,
-            per_pair: pair_s * layers * PS_PER_S,
-            kappa: spec.kappa,
-            form: Form::Roofline(Box::new(spec.clone())),
-        }
-    }
-}
-
-/// Matrix products and all-reduces of all layers.
-fn layers_ps(spec: &RooflineSpec, tokens: u32) -> u64 {
-    let (model, gpu) = (&spec.model, &spec.gpu);
-    let group = f64::from(spec.tensor_parallel);
-    let params = model.layer_params() / group;
-    let memory_s = params * model.weight_bytes / (gpu.bandwidth_tb_s * 1e12 * gpu.weight_efficiency);
-    let compute_s = 2.0 * params * f64::from(tokens) / (gpu.tflops * 1e12 * gpu.compute_efficiency);
-    let mut layer_us = gpu.linear_floor_us + norm(memory_s, compute_s, gpu.norm) * 1e6;
-    if spec.tensor_parallel > 1 {
-        let bytes = 2.0 * f64::from(model.hidden) * f64::from(tokens);
-        layer_us += 2.0 * (gpu.allreduce_us + bytes / (gpu.allreduce_gb_s * 1e9) * 1e6);
-    }
-    whole(layer_us * f64::from(model.layers) * PS_PER_US)
-}
-
-/// The output head.
-fn head_ps(spec: &RooflineSpec, rows: u32) -> u64 {
-    let (model, gpu) = (&spec.model, &spec.gpu);
-    let params = model.head_params();
-    let memory_s = params * model.head_weight_bytes / (gpu.bandwidth_tb_s * 1e12 * gpu.weight_efficiency);
-    let compute_s = 2.0 * params * f64::from(rows) / (gpu.tflops * 1e12 * gpu.compute_efficiency);
-    whole(norm(memory_s, compute_s, 3.0) / f64::from(spec.tensor_parallel) * PS_PER_S)
-}
-
-/// Rounded to whole picoseconds.
-fn whole(ps: f64) -> u64 {
-    ps.round() as u64
-}
-
-/// (a^p + b^p)^(1/p), through `libm` so that every machine finds the same picosecond.
-fn norm(a: f64, b: f64, p: f64) -> f64 {
-    let larger = a.max(b);
-    if larger <= 0.0 {
-        return 0.0;
-    }
-    larger * libm::pow(libm::pow(a / larger, p) + libm::pow(b / larger, p), 1.0 / p)
 }

@@ -1,191 +1,58 @@
-//! The engine as its caller steps it: requests in, stamped emissions out, no clock.
+//! What a client meets: one replica, or a fleet of them behind a router, with the faults that are due.
 //!
 //! The caller owns time. It asks [`World::next_event`] how long nothing will happen, moves its own clock there (by
 //! sleeping or by just saying so) and calls [`World::step`]. One type serves the live server and the virtual client;
-//! an async engine was the alternative, and would have made two of it.
-//!
-//! Order at one instant: what the engine was to do *at* `now` waits for the caller's `step(now)`, so that requests
-//! submitted at one instant are seen together; what it was to do *before* `now` has always happened.
+//! an async engine was the alternative, and would have made two of it. A world of one replica is that engine and nothing
+//! else, so that a fleet costs nothing where there is none.
 
-use plimsoll_model::At;
+use plimsoll_model::{At, Sample};
 
-use crate::batching::Batching;
-use crate::canned::Canned;
-use crate::queue::Queue;
-use crate::spec::{EngineSpec, ModeSpec, SpecError};
+use crate::engine::Engine;
+use crate::fault::FaultTruth;
+use crate::fleet::Fleet;
+use crate::fleet_spec::WorldSpec;
+use crate::spec::{EngineSpec, SpecError};
+use crate::traffic::{Detail, Emission, Gauges, Rejected, Submit};
 
-/// A request, as far as an engine cares.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Submit {
-    /// The caller's name for it, unique among those in flight. What is drawn for the request depends on the seed and
-    /// this alone, not on when or after whom it comes.
-    pub id: u64,
-    /// Tokens of its prompt; 0 counts as 1.
-    pub prompt_tokens: u32,
-    /// Tokens of its answer. An answer of 0 tokens ends when the prompt is computed (embeddings).
-    pub output_tokens: u32,
-    /// Names of the prompt's blocks, for prefix reuse.
-    pub blocks: Vec<u64>,
-}
-
-/// Why a request was not taken.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Rejected {
-    /// The queue is at its bound; try later (HTTP 429).
-    #[error("the queue is full: {limit} requests wait")]
-    QueueFull {
-        /// The bound.
-        limit: u32,
-    },
-    /// Prompt and answer are longer than the engine can ever hold (HTTP 400).
-    #[error("prompt and answer need {tokens} tokens, the limit is {limit}")]
-    TooLong {
-        /// Tokens of prompt and answer.
-        tokens: u64,
-        /// The most there may be.
-        limit: u64,
-    },
-    /// A request of this id is in flight: a mistake of the caller (HTTP 400).
-    #[error("a request with id {id} is in flight")]
-    DuplicateId {
-        /// The id.
-        id: u64,
-    },
-}
-
-impl Rejected {
-    /// The HTTP status that says it.
-    pub fn status(&self) -> u16 {
-        match self {
-            Rejected::QueueFull { .. } => 429,
-            Rejected::TooLong { .. } | Rejected::DuplicateId { .. } => 400,
-        }
-    }
-}
-
-/// Why an answer ended.
-#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub enum FinishReason {
-    /// It has the length that was asked for.
-    Length,
-    /// There was nothing to generate.
-    Stop,
-}
-
-impl FinishReason {
-    /// The name that OpenAI's protocol uses.
-    pub fn name(self) -> &'static str {
-        match self {
-            FinishReason::Length => "length",
-            FinishReason::Stop => "stop",
-        }
-    }
-}
-
-/// What happens to a request.
-#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub enum What {
-    /// It left the queue for the first time.
-    Admitted,
-    /// The whole prompt is computed.
-    PrefillDone,
-    /// Tokens were generated.
-    Token {
-        /// How many.
-        n: u32,
-        /// Are they the last?
-        last: bool,
-    },
-    /// It is over. Each request ends in exactly one of this and a [`World::cancel`].
-    Finished {
-        /// Why.
-        reason: FinishReason,
-    },
-}
-
-/// Something that happened, with its exact virtual time.
-#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Emission {
-    /// When.
-    pub at: At,
-    /// To which request.
-    pub id: u64,
-    /// What.
-    pub what: What,
-}
-
-/// The engine's state in numbers, as of the last step.
-#[derive(Copy, Clone, PartialEq, Default, Debug)]
-pub struct Gauges {
-    /// Requests being served.
-    pub running: u32,
-    /// Requests that wait, preempted ones and those in the front end included.
-    pub waiting: u32,
-    /// KV blocks in use. Zero where there is no KV cache.
-    pub kv_blocks_used: u32,
-    /// KV blocks there are.
-    pub kv_blocks: u32,
-    /// Counts since the beginning.
-    pub totals: Totals,
-}
-
-impl Gauges {
-    /// Share of the KV cache in use, 0 to 1.
-    pub fn kv_usage(&self) -> f64 {
-        if self.kv_blocks == 0 { 0.0 } else { f64::from(self.kv_blocks_used) / f64::from(self.kv_blocks) }
-    }
-}
-
-/// Counts since the beginning.
-#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
-pub struct Totals {
-    /// Requests taken.
-    pub submitted: u64,
-    /// Requests not taken.
-    pub rejected: u64,
-    /// Requests answered.
-    pub finished: u64,
-    /// Requests cancelled by the caller.
-    pub cancelled: u64,
-    /// Times that a running request lost its blocks and had to be computed again.
-    pub preempted: u64,
-    /// Prompt tokens of the requests whose prompt is computed.
-    pub prompt_tokens: u64,
-    /// Tokens generated.
-    pub output_tokens: u64,
-    /// Steps ended. Zero where there are no steps.
-    pub steps: u64,
-}
-
-/// An engine in virtual time.
+/// A world in virtual time.
 #[derive(Clone, Debug)]
 pub struct World {
-    now: At,
-    outbox: Vec<Emission>,
-    totals: Totals,
-    mode: Mode,
+    inner: Inner,
+    /// What its adapters are called.
+    adapters: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
-enum Mode {
-    Canned(Canned),
-    Queue(Queue),
-    Batching(Box<Batching>),
+enum Inner {
+    One(Box<Engine>),
+    Many(Box<Fleet>),
 }
 
 impl World {
-    /// An idle engine. Everything drawn comes from `seed`.
+    /// A world of one idle replica. Everything drawn comes from `seed`.
     ///
     /// # Errors
     /// The specification describes nothing that could be built: see [`EngineSpec::validate`].
     pub fn new(spec: &EngineSpec, seed: u64) -> Result<World, SpecError> {
+        Ok(World { inner: Inner::One(Box::new(Engine::new(spec, seed)?)), adapters: Vec::new() })
+    }
+
+    /// A world as specified, in which nothing has happened yet. Everything drawn comes from `seed`.
+    ///
+    /// # Errors
+    /// The specification describes nothing that could be built: see [`WorldSpec::validate`].
+    pub fn of(spec: &WorldSpec, seed: u64) -> Result<World, SpecError> {
         spec.validate()?;
-        let mode = match &spec.mode {
-            ModeSpec::Canned(canned) => Mode::Canned(Canned::new(canned, seed)),
-            ModeSpec::Queue(queue) => Mode::Queue(Queue::new(queue, seed)),
-            ModeSpec::Batching(batching) => Mode::Batching(Box::new(Batching::new(batching)?)),
-        };
-        Ok(World { now: At(i64::MIN), outbox: Vec::new(), totals: Totals::default(), mode })
+        if spec.is_one() {
+            return World::new(&spec.engine, seed);
+        }
+        let adapters = spec.adapter_names().to_vec();
+        Ok(World { inner: Inner::Many(Box::new(Fleet::new(spec, seed)?)), adapters })
+    }
+
+    /// What its adapters are called, by the number that a request names them with.
+    pub fn adapters(&self) -> &[String] {
+        &self.adapters
     }
 
     /// Hands a request in. A `now` before the last one counts as the last one.
@@ -193,87 +60,92 @@ impl World {
     /// # Errors
     /// The request is not taken, and nothing will be emitted for it.
     pub fn submit(&mut self, now: At, request: Submit) -> Result<(), Rejected> {
-        let now = self.catch_up(now);
-        let taken = match &mut self.mode {
-            Mode::Canned(canned) => canned.submit(now, &request, &mut self.outbox),
-            Mode::Queue(queue) => queue.submit(now, &request, &mut self.outbox),
-            Mode::Batching(batching) => batching.submit(now, &request),
-        };
-        match taken {
-            Ok(()) => self.totals.submitted += 1,
-            Err(_) => self.totals.rejected += 1,
+        match &mut self.inner {
+            Inner::One(engine) => engine.submit(now, request),
+            Inner::Many(fleet) => fleet.submit(now, request),
         }
-        taken
     }
 
     /// When something will happen next, if nothing is submitted or cancelled before. `None` = never.
     pub fn next_event(&self) -> Option<At> {
-        match self.outbox.first() {
-            Some(emission) => Some(emission.at),
-            None => self.mode.next_at(),
+        match &self.inner {
+            Inner::One(engine) => engine.next_event(),
+            Inner::Many(fleet) => fleet.next_event(),
         }
     }
 
     /// Does everything that is due by `now`, and appends what happened to `out`, in order.
     pub fn step(&mut self, now: At, out: &mut Vec<Emission>) {
-        self.now = self.now.max(now);
-        while self.mode.next_at().is_some_and(|at| at <= self.now) {
-            self.mode.fire(&mut self.outbox, &mut self.totals);
+        match &mut self.inner {
+            Inner::One(engine) => engine.step(now, out),
+            Inner::Many(fleet) => fleet.step(now, out),
         }
-        out.append(&mut self.outbox);
+    }
+
+    /// Goes on to the next instant at which something else than a token between the first and the last of an answer can
+    /// happen, but not past `limit`; appends what happened to `out` and returns how far it came.
+    pub fn advance(&mut self, limit: At, out: &mut Vec<Emission>) -> At {
+        match &mut self.inner {
+            Inner::One(engine) => engine.advance(limit, out),
+            Inner::Many(fleet) => fleet.advance(limit, out),
+        }
+    }
+
+    /// Lets everything happen that was to happen before `at`, so that [`gauges`](World::gauges) are those of that instant;
+    /// the next step hands it over.
+    pub fn settle(&mut self, at: At) {
+        match &mut self.inner {
+            Inner::One(engine) => engine.settle(at),
+            Inner::Many(fleet) => fleet.settle(at),
+        }
+    }
+
+    /// How much of an answer is told from now on.
+    pub fn set_detail(&mut self, detail: Detail) {
+        match &mut self.inner {
+            Inner::One(engine) => engine.set_detail(detail),
+            Inner::Many(fleet) => fleet.set_detail(detail),
+        }
     }
 
     /// Takes a request back: nothing will be emitted for it after this. False where there is none of this id.
     pub fn cancel(&mut self, now: At, id: u64) -> bool {
-        let now = self.catch_up(now);
-        let known = match &mut self.mode {
-            Mode::Canned(canned) => canned.cancel(id),
-            Mode::Queue(queue) => queue.cancel(now, id, &mut self.outbox),
-            Mode::Batching(batching) => batching.cancel(id),
-        };
-        if known {
-            self.outbox.retain(|emission| emission.id != id);
-            self.totals.cancelled += 1;
+        match &mut self.inner {
+            Inner::One(engine) => engine.cancel(now, id),
+            Inner::Many(fleet) => fleet.cancel(now, id),
         }
-        known
     }
 
-    /// The state in numbers.
+    /// The state of all replicas together in numbers.
     pub fn gauges(&self) -> Gauges {
-        let mut gauges = Gauges { totals: self.totals, ..Gauges::default() };
-        match &self.mode {
-            Mode::Canned(canned) => gauges.running = canned.running(),
-            Mode::Queue(queue) => (gauges.running, gauges.waiting) = (queue.running(), queue.waiting()),
-            Mode::Batching(batching) => batching.fill(&mut gauges),
-        }
-        gauges
-    }
-
-    /// Lets everything happen that was to happen before `now`; it is handed over by the next step.
-    fn catch_up(&mut self, now: At) -> At {
-        self.now = self.now.max(now);
-        while self.mode.next_at().is_some_and(|at| at < self.now) {
-            self.mode.fire(&mut self.outbox, &mut self.totals);
-        }
-        self.now
-    }
-}
-
-impl Mode {
-    fn next_at(&self) -> Option<At> {
-        match self {
-            Mode::Canned(canned) => canned.next_at(),
-            Mode::Queue(queue) => queue.next_at(),
-            Mode::Batching(batching) => batching.next_at(),
+        match &self.inner {
+            Inner::One(engine) => engine.gauges(),
+            Inner::Many(fleet) => fleet.gauges(),
         }
     }
 
-    /// Lets the next thing happen.
-    fn fire(&mut self, out: &mut Vec<Emission>, totals: &mut Totals) {
-        match self {
-            Mode::Canned(canned) => canned.fire(out, totals),
-            Mode::Queue(queue) => queue.fire(out, totals),
-            Mode::Batching(batching) => batching.fire(out, totals),
+    /// The state of each replica in numbers, by its number.
+    pub fn replica_gauges(&self) -> Vec<Gauges> {
+        match &self.inner {
+            Inner::One(engine) => vec![engine.gauges()],
+            Inner::Many(fleet) => fleet.replica_gauges(),
+        }
+    }
+
+    /// What the faults did so far, in the order of their beginnings.
+    pub fn fault_truths(&self) -> &[FaultTruth] {
+        match &self.inner {
+            Inner::One(_) => &[],
+            Inner::Many(fleet) => fleet.truths(),
+        }
+    }
+
+    /// How many replicas there were, at each change since the last call: `replicas_ready`, `replicas_provisioning`,
+    /// `replicas_billed` (asked for and not gone).
+    pub fn take_samples(&mut self) -> Vec<Sample> {
+        match &mut self.inner {
+            Inner::One(_) => Vec::new(),
+            Inner::Many(fleet) => fleet.take_samples(),
         }
     }
 }

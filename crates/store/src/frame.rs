@@ -30,11 +30,12 @@ pub enum Kind {
     Level = 3,
     /// The whole [`Manifest`], as JSON; the last one counts.
     Manifest = 4,
+    /// An [`Attempt`] as it was when it was begun, in this crate's encoding; the attempt itself comes when it has ended.
+    Begun = 5,
 }
 
 /// One record of a log.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a log is attempts; boxing them costs an allocation for each")]
 pub enum Record {
     /// One attempt.
     Attempt(Attempt),
@@ -44,6 +45,8 @@ pub enum Record {
     Level(Box<Level>),
     /// The manifest as it then was.
     Manifest(Box<Manifest>),
+    /// One attempt as it was when it was begun.
+    Begun(Attempt),
 }
 
 /// Appends one frame whose payload `fill` appends.
@@ -160,6 +163,7 @@ fn decode(body: &[u8]) -> Result<Record, CodeError> {
         4 => {
             serde_json::from_slice(payload).map(|manifest| Record::Manifest(Box::new(manifest))).map_err(json)
         }
+        5 => code::get_attempt(payload).map(Record::Begun),
         _ => Err(CodeError::Range("kind of a frame")),
     }
 }

@@ -8,11 +8,13 @@
 //!
 //! Reading order: [`error`], [`code`] (a record as bytes), [`frame`] (bytes as a log), [`sink`] (many threads, one
 //! log), [`writer`] (a run being written), [`table`] (Parquet, typed columns), [`requests`] and [`series`] (the two
-//! files), [`folder`] (names, locks, atomic writes), [`reader`] (a run being read or recovered).
+//! files), [`folder`] (names, locks, atomic writes), [`reader`] (a run being read or recovered), [`content`] (is it still
+//! the run it was?).
 //!
 //! The store knows no scenario and no finding: both travel as JSON inside the manifest.
 
 pub mod code;
+pub mod content;
 pub mod error;
 pub mod folder;
 pub mod frame;
@@ -23,6 +25,7 @@ pub mod sink;
 pub mod table;
 pub mod writer;
 
+pub use content::content_hash;
 pub use error::{Result, StoreError};
 pub use reader::{Columns, Origin, Run, open, open_with, read_manifest, replace_manifest};
 pub use sink::{Health, Sink};

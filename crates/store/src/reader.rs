@@ -3,6 +3,7 @@
 //! Only the second kind is changed by reading: its log becomes Parquet, where the folder can be written and has
 //! room. Where it can't, the records come from the log each time, and [`Run::recovered`] says so.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -157,7 +158,7 @@ fn recover(dir: &Path, file: &File) -> Result<Run> {
             let pushed = match record {
                 Record::Attempt(attempt) => open.attempt(attempt.clone()),
                 Record::Sample(sample) => open.sample(sample.clone()),
-                Record::Level(_) | Record::Manifest(_) => Ok(()),
+                Record::Level(_) | Record::Manifest(_) | Record::Begun(_) => Ok(()),
             };
             if let Err(error) = pushed {
                 drafts = Err(error);
@@ -168,6 +169,15 @@ fn recover(dir: &Path, file: &File) -> Result<Run> {
     let mut said = format!("recovered {} attempts from the log", log.attempts.len());
     if died {
         said.push_str(": the run was cut off");
+        // Begun and never ended: they keep their row, as it was told when they began.
+        for attempt in std::mem::take(&mut log.begun).into_values() {
+            if let Ok(open) = &mut drafts
+                && let Err(error) = open.attempt(attempt.clone())
+            {
+                drafts = Err(error);
+            }
+            log.attempts.push(attempt);
+        }
     }
     match log.tail {
         Tail { dropped: 0, .. } => {}
@@ -210,6 +220,8 @@ struct Log {
     manifest: Manifest,
     attempts: Vec<Attempt>,
     samples: Vec<Sample>,
+    /// Attempts that were begun and have not ended, by level, request and attempt.
+    begun: BTreeMap<(u32, u64, u16), Attempt>,
     tail: Tail,
 }
 
@@ -219,11 +231,18 @@ impl Log {
         let io = |source| StoreError::io(&path, "read the log", source);
         let len = file.metadata().map_err(io)?.len();
         let (mut manifest, mut levels) = (None, Vec::new());
-        let (mut attempts, mut samples) = (Vec::new(), Vec::new());
+        let (mut attempts, mut samples, mut begun) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let name = |attempt: &Attempt| (attempt.level, attempt.request, attempt.attempt);
         let tail = frame::read(file, len, |record| {
             each(&record);
             match record {
-                Record::Attempt(attempt) => attempts.push(attempt),
+                Record::Attempt(attempt) => {
+                    if !begun.is_empty() {
+                        begun.remove(&name(&attempt));
+                    }
+                    attempts.push(attempt);
+                }
+                Record::Begun(attempt) => drop(begun.insert(name(&attempt), attempt)),
                 Record::Sample(sample) => samples.push(sample),
                 Record::Level(level) => put_level(&mut levels, *level),
                 Record::Manifest(newer) => manifest = Some(*newer),
@@ -248,7 +267,7 @@ impl Log {
         for level in levels {
             put_level(&mut manifest.levels, level);
         }
-        Ok(Log { manifest, attempts, samples, tail })
+        Ok(Log { manifest, attempts, samples, begun, tail })
     }
 
     fn into_run(self, dir: &Path) -> Run {

@@ -91,8 +91,26 @@ const GROUP_TEXT: usize = 64 << 20;
 pub(crate) struct RequestsFile {
     table: Table<Attempt>,
     rows: Vec<Attempt>,
+    group: Group,
+}
+
+/// What a row group holds so far.
+#[derive(Default)]
+struct Group {
+    rows: usize,
     values: usize,
     text: usize,
+}
+
+impl Group {
+    /// Counts a row in; true when the group is to end with it.
+    fn ends_with(&mut self, attempt: &Attempt) -> bool {
+        let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        self.rows += 1;
+        self.values += attempt.events.len() + attempt.prompt_blocks.len() + attempt.answer.stages.len();
+        self.text += len(&attempt.answer.text) + len(&attempt.answer.error);
+        self.rows >= GROUP_ROWS || self.values >= GROUP_VALUES || self.text >= GROUP_TEXT
+    }
 }
 
 impl RequestsFile {
@@ -103,16 +121,23 @@ impl RequestsFile {
             ("plimsoll.event_kinds", kinds),
         ];
         let table = Table::create(path, SCHEMA, DELTAS, &notes, writers())?;
-        Ok(RequestsFile { table, rows: Vec::new(), values: 0, text: 0 })
+        Ok(RequestsFile { table, rows: Vec::new(), group: Group::default() })
     }
 
     pub(crate) fn push(&mut self, attempt: Attempt) -> Result<()> {
-        let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-        self.values += attempt.events.len() + attempt.prompt_blocks.len() + attempt.answer.stages.len();
-        self.text += len(&attempt.answer.text) + len(&attempt.answer.error);
+        let ends = self.group.ends_with(&attempt);
         self.rows.push(attempt);
-        if self.rows.len() >= GROUP_ROWS || self.values >= GROUP_VALUES || self.text >= GROUP_TEXT {
-            self.flush()?;
+        if ends { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes rows that are all in memory, in the groups that pushing them one by one would make.
+    pub(crate) fn write(&mut self, mut rows: &[Attempt]) -> Result<()> {
+        while !rows.is_empty() {
+            let mut group = Group::default();
+            let end = rows.iter().position(|row| group.ends_with(row)).map_or(rows.len(), |last| last + 1);
+            let (now, later) = rows.split_at(end);
+            self.table.group(now)?;
+            rows = later;
         }
         Ok(())
     }
@@ -120,7 +145,7 @@ impl RequestsFile {
     fn flush(&mut self) -> Result<()> {
         self.table.group(&self.rows)?;
         self.rows.clear();
-        (self.values, self.text) = (0, 0);
+        self.group = Group::default();
         Ok(())
     }
 

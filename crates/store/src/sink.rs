@@ -62,6 +62,13 @@ impl Sink {
         self.shared.put(Kind::Attempt, |buf| code::put_attempt(buf, attempt));
     }
 
+    /// Notes that an attempt was begun, as it is to be told if nothing more of it ever comes: of a writer that is killed,
+    /// what was in flight is told by this. It never waits, and where there is no room it is not counted as lost, because
+    /// the attempt itself still comes.
+    pub fn begun(&self, attempt: &Attempt) {
+        self.shared.put(Kind::Begun, |buf| code::put_attempt(buf, attempt));
+    }
+
     /// Leaves one point of a time series.
     pub fn sample(&self, sample: &Sample) {
         self.shared.put(Kind::Sample, |buf| code::put_sample(buf, sample));
@@ -93,9 +100,17 @@ struct Lane {
 #[derive(Default)]
 struct Queue {
     bytes: Vec<u8>,
+    taken: Taken,
     /// The disk refuses: don't wait for room.
     refused: bool,
     closed: bool,
+}
+
+/// Records that the log has taken.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Taken {
+    pub(crate) attempts: u64,
+    pub(crate) samples: u64,
 }
 
 #[derive(Default)]
@@ -132,6 +147,9 @@ impl Shared {
         let lane = &self.lanes[lane_of_thread()];
         let mut queue = lock(&lane.queue);
         let mut waited = false;
+        if kind == Kind::Begun && (queue.closed || queue.bytes.len() >= LANE_BYTES) {
+            return;
+        }
         while queue.bytes.len() >= LANE_BYTES && !queue.refused && !queue.closed {
             if !std::mem::replace(&mut waited, true) {
                 self.stalls.fetch_add(1, Ordering::Relaxed);
@@ -145,6 +163,8 @@ impl Shared {
         }
         let before = queue.bytes.len();
         frame::append(&mut queue.bytes, kind, fill);
+        queue.taken.attempts += u64::from(kind == Kind::Attempt);
+        queue.taken.samples += u64::from(kind == Kind::Sample);
         let filled = before < WAKE_BYTES && queue.bytes.len() >= WAKE_BYTES;
         drop(queue);
         if filled {
@@ -240,6 +260,14 @@ impl LogThread {
         lock(&self.shared.bell).stop = true;
         self.shared.rung.notify_one();
         thread.join().ok()
+    }
+
+    /// How many records were taken since the log was begun.
+    pub(crate) fn taken(&self) -> Taken {
+        self.shared.lanes.iter().fold(Taken::default(), |sum, lane| {
+            let own = lock(&lane.queue).taken;
+            Taken { attempts: sum.attempts + own.attempts, samples: sum.samples + own.samples }
+        })
     }
 
     /// Counts records that were queued and could not be written in the end.

@@ -16,7 +16,7 @@ use crate::folder;
 use crate::frame::{self, Kind, Record};
 use crate::requests::RequestsFile;
 use crate::series::SeriesFile;
-use crate::sink::{Health, LogFile, LogThread, Sink};
+use crate::sink::{Health, LogFile, LogThread, Sink, Taken};
 
 /// Writes one run folder. Dropping it without [`finish`](RunWriter::finish) leaves a folder that
 /// [`open`](crate::open) recovers.
@@ -137,7 +137,21 @@ impl RunWriter {
     /// # Errors
     /// [`StoreError::DiskFull`] when records could not be written to the end (the run is then marked partial), or
     /// when they are all in the log and Parquet did not fit beside it. Every error leaves a log that reads back.
-    pub fn finish(mut self, mut manifest: Manifest) -> Result<()> {
+    pub fn finish(self, manifest: Manifest) -> Result<()> {
+        self.end(manifest, None)
+    }
+
+    /// Ends the run like [`finish`](RunWriter::finish), for a caller that still holds every record it left: Parquet is
+    /// then written from these, and the log, which says the same, need not be decoded once more. Where they are not as
+    /// many as the log took, the log is the one that is believed.
+    ///
+    /// # Errors
+    /// As [`finish`](RunWriter::finish).
+    pub fn finish_with(self, manifest: Manifest, attempts: &[Attempt], samples: &[Sample]) -> Result<()> {
+        self.end(manifest, Some(Held { attempts, samples }))
+    }
+
+    fn end(mut self, mut manifest: Manifest, held: Option<Held<'_>>) -> Result<()> {
         let reported = self.manifest();
         for level in reported.levels {
             if manifest.levels.iter().all(|known| known.id != level.id) {
@@ -170,11 +184,13 @@ impl RunWriter {
             self.last_word(&mut log, &manifest)?;
         }
         log.sync()?;
-        let mut ended = convert(&self.dir, &path, &manifest);
+        let taken = self.log.taken();
+        let held = held.filter(|held| held.count() == taken);
+        let mut ended = convert(&self.dir, &path, held, &manifest);
         folder::release_reserve(&self.dir);
         if ended.as_ref().is_err_and(StoreError::is_disk_full) {
             // The reserve was held until now: a small run may fit into it.
-            ended = convert(&self.dir, &path, &manifest);
+            ended = convert(&self.dir, &path, held, &manifest);
         }
         if let Err(error) = ended {
             // The log says it all; only `run.json`, for those who look at nothing else, says what is missing.
@@ -255,6 +271,12 @@ impl Drafts {
         self.requests.push(attempt)
     }
 
+    /// All that a caller holds.
+    fn held(&mut self, held: Held<'_>) -> Result<()> {
+        self.requests.write(held.attempts)?;
+        held.samples.iter().try_for_each(|sample| self.sample(sample.clone()))
+    }
+
     pub(crate) fn sample(&mut self, sample: Sample) -> Result<()> {
         if self.series.is_none() {
             self.series = Some(SeriesFile::create(&folder::draft(&self.dir.join(folder::SERIES)))?);
@@ -287,17 +309,34 @@ impl Drafts {
     }
 }
 
-/// Log to Parquet, in one pass and bounded memory.
-fn convert(dir: &Path, log: &Path, manifest: &Manifest) -> Result<()> {
+/// The records of a run that are still in memory.
+#[derive(Copy, Clone)]
+struct Held<'a> {
+    attempts: &'a [Attempt],
+    samples: &'a [Sample],
+}
+
+impl Held<'_> {
+    fn count(&self) -> Taken {
+        Taken { attempts: self.attempts.len() as u64, samples: self.samples.len() as u64 }
+    }
+}
+
+/// To Parquet: from what is held, else from the log in one pass and bounded memory.
+fn convert(dir: &Path, log: &Path, held: Option<Held<'_>>, manifest: &Manifest) -> Result<()> {
     let pass = || -> Result<()> {
         let mut drafts = Drafts::begin(dir)?;
+        if let Some(held) = held {
+            drafts.held(held)?;
+            return drafts.publish(manifest);
+        }
         let mut failed = Ok(());
         read_log(log, |record| {
             if failed.is_ok() {
                 failed = match record {
                     Record::Attempt(attempt) => drafts.attempt(attempt),
                     Record::Sample(sample) => drafts.sample(sample),
-                    Record::Level(_) | Record::Manifest(_) => Ok(()),
+                    Record::Level(_) | Record::Manifest(_) | Record::Begun(_) => Ok(()),
                 };
             }
         })?;

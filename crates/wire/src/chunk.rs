@@ -372,6 +372,9 @@ pub(crate) struct Chunk<'a> {
     pub timings: Option<&'a RawValue>,
     #[serde(borrow)]
     pub time_info: Option<&'a RawValue>,
+    /// vLLM's per-request metrics.
+    #[serde(borrow)]
+    pub metrics: Option<&'a RawValue>,
     detail: Option<IgnoredAny>,
     message: Option<IgnoredAny>,
 }

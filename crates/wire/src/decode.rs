@@ -125,10 +125,16 @@ impl Decoder {
         content_type: Option<&str>,
         keep_text: bool,
     ) -> Decoder {
-        let reading = if head::outcome(status).is_some() {
+        let content_type = content_type.map(|value| bounded(value, 256));
+        Decoder::with_head(protocol, _stream, Head { status, content_type, ..Head::default() }, keep_text)
+    }
+
+    /// For an answer with this head, whose waiting wish, replica and stage times then reach the answer.
+    pub fn with_head(protocol: Protocol, _stream: bool, head: Head, keep_text: bool) -> Decoder {
+        let reading = if head::outcome(head.status).is_some() {
             Reading::Refusal(Vec::new())
         } else {
-            match head::media(content_type) {
+            match head::media(head.content_type.as_deref()) {
                 Media::EventStream => Reading::Events(Parser::new()),
                 Media::Lines => Reading::Events(Parser::lines()),
                 Media::Json => Reading::Whole(Vec::new()),
@@ -136,8 +142,6 @@ impl Decoder {
                 Media::Other | Media::Unsaid => Reading::Unknown(Vec::new()),
             }
         };
-        let head =
-            Head { status, content_type: content_type.map(|value| bounded(value, 256)), ..Head::default() };
         Decoder {
             protocol,
             head,
@@ -147,14 +151,6 @@ impl Decoder {
             stream: Stream::new(protocol, keep_text),
             bytes: 0,
         }
-    }
-
-    /// For an answer with this head, whose waiting wish, replica and stage times then reach the answer.
-    pub fn with_head(protocol: Protocol, stream: bool, head: Head, keep_text: bool) -> Decoder {
-        let mut decoder =
-            Decoder::new(protocol, stream, head.status, head.content_type.as_deref(), keep_text);
-        decoder.head = head;
-        decoder
     }
 
     /// Says how many output tokens were asked for per choice and whether the end was pinned there (`ignore_eos`), so
@@ -248,6 +244,8 @@ impl Decoder {
         let mut tally = self.stream.tally;
         let tokens = tally.tokens();
         let mut stages = self.head.stages;
+        // What the body tells comes from nearer to the engine.
+        stages.retain(|of_head| tally.stages.iter().all(|of_body| of_body.name != of_head.name));
         stages.append(&mut tally.stages);
         stages.truncate(head::STAGES_MAX);
         let broken = outcome
@@ -323,7 +321,15 @@ impl Decoder {
         }
         let json =
             head::media(self.head.content_type.as_deref()) == Media::Json || self.protocol != Protocol::Http;
-        if let Err(why) = whole::read(self.protocol, body, json, &mut self.stream.tally) {
+        let (body, raw) = match self.head.json_length.filter(|_| self.protocol == Protocol::Kserve) {
+            Some(length) if length > body.len() => {
+                let why = format!("{length} bytes of JSON were told and {} came", body.len());
+                return (MALFORMED, Some(why));
+            }
+            Some(length) => (&body[..length], body.len() - length),
+            None => (body, 0),
+        };
+        if let Err(why) = whole::read(self.protocol, body, (json, raw), &mut self.stream.tally) {
             return (MALFORMED, Some(why));
         }
         if let Some(outcome) = self.told() {

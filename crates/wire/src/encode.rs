@@ -4,10 +4,14 @@
 //! request asks for `include_usage` and `continuous_usage_stats`: without the first no token is counted, without the second
 //! (vLLM and relatives) no event's tokens are known. Servers that refuse an unknown option get it taken out by `extra`.
 
-use bytes::Bytes;
-use plimsoll_model::{Payload, Protocol};
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use bytes::{Bytes, BytesMut};
+use plimsoll_model::{Payload, Protocol, Span, Tensor};
 use serde_json::{Map, Value};
 
+use crate::kserve;
 use crate::template::{Filling, Template, escape, flat, messages};
 
 /// What every request of one target shares, and what varies between two of them (`max_tokens`, `id`).
@@ -17,6 +21,12 @@ pub struct RequestOptions {
     pub protocol: Protocol,
     /// Model name, where the endpoint wants one.
     pub model: Option<String>,
+    /// Version of the model, where one is asked for (KServe v2).
+    pub version: Option<String>,
+    /// Send tensors as raw bytes behind a JSON header (KServe v2)?
+    pub binary: bool,
+    /// What is asked of the server's queue (KServe v2).
+    pub queue: QueueWish,
     /// Ask for a stream? Means nothing to embeddings.
     pub stream: bool,
     /// Output tokens asked for; `None` leaves it to the server.
@@ -33,38 +43,93 @@ pub struct RequestOptions {
     pub id: String,
 }
 
+/// What a request asks of the queue of a server of batches, in the words of Triton's request parameters.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct QueueWish {
+    /// `priority`: 1 the highest; none = the server's default.
+    pub priority: Option<u32>,
+    /// `timeout`: how long it may wait there; none = the server's default.
+    pub timeout: Option<Span>,
+}
+
+impl QueueWish {
+    /// As the `parameters` of a request; `None` where nothing is asked for.
+    fn parameters(&self) -> Option<String> {
+        let mut fields = Map::new();
+        if let Some(level) = self.priority {
+            fields.insert("priority".to_owned(), level.into());
+        }
+        if let Some(wait) = self.timeout {
+            // In whole microseconds; a part of one would be none, which is no limit.
+            fields.insert("timeout".to_owned(), (wait.0.max(0) as u64).div_ceil(1_000).into());
+        }
+        (!fields.is_empty()).then(|| Value::Object(fields).to_string())
+    }
+}
+
 /// A request, ready to be sent by POST.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Encoded {
     /// Path below the endpoint's base URL (`…/v1`); empty under [`Protocol::Http`], where the URL is taken as it is.
-    pub path: String,
+    pub path: Cow<'static, str>,
     /// `Content-Type`.
     pub content_type: &'static str,
+    /// Bytes of the body that are JSON, where raw tensors follow: the value of [`crate::kserve::HEADER_LENGTH`].
+    pub header_length: Option<usize>,
     /// The body.
     pub body: Bytes,
 }
 
-/// The path of a protocol below the base URL.
-pub fn path(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::Chat => "/chat/completions",
-        Protocol::Completions => "/completions",
-        Protocol::Responses => "/responses",
-        Protocol::Embeddings => "/embeddings",
-        Protocol::Http => "",
+/// The path of these requests below the base URL.
+pub fn path(options: &RequestOptions) -> Cow<'static, str> {
+    match options.protocol {
+        Protocol::Chat => "/chat/completions".into(),
+        Protocol::Completions => "/completions".into(),
+        Protocol::Responses => "/responses".into(),
+        Protocol::Embeddings => "/embeddings".into(),
+        Protocol::Kserve => {
+            kserve::path(options.model.as_deref().unwrap_or_default(), options.version.as_deref()).into()
+        }
+        Protocol::Http => "".into(),
     }
 }
 
 /// Encodes one request.
 pub fn encode(payload: &Payload, options: &RequestOptions) -> Encoded {
-    let path = path(options.protocol).to_owned();
+    let path = path(options);
+    if options.template.is_none()
+        && let Payload::Tensors(tensors) = payload
+    {
+        return tensors_of(path, tensors, options);
+    }
     let (body, json) = match &options.template {
         Some(template) => from_template(template, payload, options),
         None if options.protocol == Protocol::Http => from_template(&Template::plain(), payload, options),
         None => (openai(payload, options), true),
     };
     let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
-    Encoded { path, content_type, body: Bytes::from(body) }
+    Encoded { path, content_type, header_length: None, body: Bytes::from(body) }
+}
+
+fn tensors_of(path: Cow<'static, str>, tensors: &[Tensor], options: &RequestOptions) -> Encoded {
+    let text = if options.binary { 128 * tensors.len() } else { kserve::inputs_length(tensors) };
+    let mut json = Body::new(&options.extra, text);
+    if let Some(parameters) = options.queue.parameters() {
+        json.raw("parameters", |out| out.push_str(&parameters));
+    }
+    if !options.binary {
+        json.raw("inputs", |out| kserve::inputs(tensors, out));
+        let body = Bytes::from(json.close());
+        return Encoded { path, content_type: "application/json", header_length: None, body };
+    }
+    let (inputs, raw) = kserve::binary(tensors);
+    json.raw("inputs", |out| out.push_str(&inputs));
+    let header = json.close();
+    let mut body = BytesMut::with_capacity(header.len() + raw.len());
+    body.extend_from_slice(header.as_bytes());
+    body.extend_from_slice(&raw);
+    let header_length = Some(header.len());
+    Encoded { path, content_type: "application/octet-stream", header_length, body: body.freeze() }
 }
 
 fn from_template(template: &Template, payload: &Payload, options: &RequestOptions) -> (String, bool) {
@@ -82,20 +147,20 @@ fn from_template(template: &Template, payload: &Payload, options: &RequestOption
 }
 
 fn openai(payload: &Payload, options: &RequestOptions) -> String {
-    let mut body = Body::new(&options.extra);
+    let mut body = Body::new(&options.extra, length(payload));
     if let Some(model) = &options.model {
         body.text("model", model);
     }
     match options.protocol {
-        Protocol::Chat => body.raw("messages", || messages(payload)),
+        Protocol::Chat => body.raw("messages", |out| messages(payload, out)),
         Protocol::Completions => body.text("prompt", &flat(payload)),
         Protocol::Responses => match payload {
             Payload::Text(text) => body.text("input", text),
-            Payload::Messages(_) => body.raw("input", || messages(payload)),
+            _ => body.raw("input", |out| messages(payload, out)),
         },
-        Protocol::Embeddings | Protocol::Http => body.text("input", &flat(payload)),
+        Protocol::Embeddings | Protocol::Kserve | Protocol::Http => body.text("input", &flat(payload)),
     }
-    if options.protocol != Protocol::Embeddings {
+    if options.protocol.streams() {
         generation(&mut body, options);
     }
     body.close()
@@ -104,21 +169,42 @@ fn openai(payload: &Payload, options: &RequestOptions) -> String {
 fn generation(body: &mut Body<'_>, options: &RequestOptions) {
     let responses = options.protocol == Protocol::Responses;
     if let Some(n) = options.max_tokens {
-        body.raw(if responses { "max_output_tokens" } else { "max_tokens" }, || n.to_string());
+        body.raw(if responses { "max_output_tokens" } else { "max_tokens" }, |out| push(out, n));
     }
     if let Some(temperature) = options.temperature.filter(|t| t.is_finite()) {
-        body.raw("temperature", || temperature.to_string());
+        body.raw("temperature", |out| push(out, temperature));
     }
     if options.ignore_eos {
-        body.raw("ignore_eos", || "true".into());
+        body.raw("ignore_eos", |out| out.push_str("true"));
     }
     if options.stream {
-        body.raw("stream", || "true".into());
+        body.raw("stream", |out| out.push_str("true"));
         if !responses {
-            body.raw("stream_options", || r#"{"include_usage":true,"continuous_usage_stats":true}"#.into());
+            body.raw("stream_options", |out| {
+                out.push_str(r#"{"include_usage":true,"continuous_usage_stats":true}"#);
+            });
         }
     }
 }
+
+/// Appends a number.
+fn push(out: &mut String, number: impl std::fmt::Display) {
+    // Writing to a string cannot fail.
+    let _ = write!(out, "{number}");
+}
+
+/// Bytes of text in a payload.
+fn length(payload: &Payload) -> usize {
+    match payload {
+        Payload::Text(text) => text.len(),
+        // With the braces and names around each.
+        Payload::Messages(messages) => messages.iter().map(|message| message.content.len() + 40).sum(),
+        Payload::Tensors(_) => 0,
+    }
+}
+
+/// Room for everything in a body beside its text, the model's name and the user's own fields.
+const FIELDS: usize = 192;
 
 /// A JSON object under construction, in which the user's own fields win.
 struct Body<'a> {
@@ -127,8 +213,11 @@ struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
-    fn new(extra: &'a Map<String, Value>) -> Body<'a> {
-        Body { out: String::from("{"), extra }
+    /// With room for `text` bytes of it: a body that grows is copied each time.
+    fn new(extra: &'a Map<String, Value>, text: usize) -> Body<'a> {
+        let mut out = String::with_capacity(text + FIELDS);
+        out.push('{');
+        Body { out, extra }
     }
 
     fn key(&mut self, name: &str) {
@@ -151,12 +240,12 @@ impl<'a> Body<'a> {
         self.out.push('"');
     }
 
-    fn raw(&mut self, name: &str, json: impl FnOnce() -> String) {
+    fn raw(&mut self, name: &str, json: impl FnOnce(&mut String)) {
         if self.extra.contains_key(name) {
             return;
         }
         self.key(name);
-        self.out.push_str(&json());
+        json(&mut self.out);
     }
 
     fn close(mut self) -> String {

@@ -25,6 +25,8 @@ pub struct Head {
     pub location: Option<String>,
     /// `Server`.
     pub server: Option<String>,
+    /// Bytes of the body that are JSON, where raw tensors follow ([`crate::kserve::HEADER_LENGTH`]).
+    pub json_length: Option<usize>,
 }
 
 impl Head {
@@ -51,6 +53,7 @@ impl Head {
         match name {
             b"content-type" => self.content_type = Some(bounded(value, 256)),
             b"location" => self.location = Some(bounded(value, 2048)),
+            b"inference-header-content-length" => self.json_length = value.parse().ok(),
             b"server" => self.server = Some(bounded(value, 256)),
             // The millisecond form is the finer one and stands over the other.
             b"retry-after-ms" => {
@@ -65,6 +68,9 @@ impl Head {
             | b"x-backend"
             | b"x-backend-server"
             | b"x-upstream"
+            | b"x-smg-routed-worker-id"
+            | b"x-gateway-destination-endpoint-served"
+            | b"target-pod"
             | b"x-litellm-model-id" => self.replica = Some(bounded(value, 128)),
             b"server-timing" => self.server_timing(value),
             b"openai-processing-ms"
@@ -103,11 +109,21 @@ pub(crate) fn push_stage(stages: &mut Vec<ServerStage>, name: &str, ms: f64) {
         return;
     }
     let took = Span::from_secs_f64(ms / 1e3);
-    let name = bounded(name, 64);
+    let name = bounded(stage_name(name), 64);
     if let Some(stage) = stages.iter_mut().find(|stage| stage.name == name) {
         stage.took = took;
     } else if stages.len() < STAGES_MAX {
         stages.push(ServerStage { name, took });
+    }
+}
+
+/// One word for what several servers call differently; their own word for the rest.
+fn stage_name(told: &str) -> &str {
+    match told {
+        "x-queue-time" => "queue",
+        "prompt" => "prefill",
+        "predicted" | "completion" => "decode",
+        other => other,
     }
 }
 
@@ -117,7 +133,11 @@ pub(crate) fn bounded(text: &str, max: usize) -> String {
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    text[..end].chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    let text = &text[..end];
+    match text.bytes().all(|byte| (b' '..0x7f).contains(&byte)) {
+        true => text.to_owned(),
+        false => text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect(),
+    }
 }
 
 /// How a body of this type is read.
@@ -140,21 +160,37 @@ pub enum Media {
 /// Reads a `Content-Type`.
 pub fn media(content_type: Option<&str>) -> Media {
     let Some(value) = content_type else { return Media::Unsaid };
-    let kind = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    match kind.as_str() {
-        "" => Media::Unsaid,
-        "text/event-stream" => Media::EventStream,
-        "application/x-ndjson"
-        | "application/ndjson"
-        | "application/jsonl"
-        | "application/json-lines"
-        | "application/jsonlines" => Media::Lines,
-        "text/html" | "application/xhtml+xml" => Media::Html,
-        "application/json" | "text/json" => Media::Json,
-        other if other.ends_with("+json") => Media::Json,
-        _ => Media::Other,
+    let kind = value.split(';').next().unwrap_or_default().trim();
+    let is = |names: &[&str]| names.iter().any(|name| kind.eq_ignore_ascii_case(name));
+    let ends = |with: &str| {
+        kind.len() >= with.len()
+            && kind.as_bytes()[kind.len() - with.len()..].eq_ignore_ascii_case(with.as_bytes())
+    };
+    if kind.is_empty() {
+        Media::Unsaid
+    } else if is(&["application/json", "text/json"]) {
+        Media::Json
+    } else if is(&["text/event-stream"]) {
+        Media::EventStream
+    } else if is(&LINES) {
+        Media::Lines
+    } else if is(&["text/html", "application/xhtml+xml"]) {
+        Media::Html
+    } else if ends("+json") {
+        Media::Json
+    } else {
+        Media::Other
     }
 }
+
+/// The names under which lines of JSON are sent.
+const LINES: [&str; 5] = [
+    "application/x-ndjson",
+    "application/ndjson",
+    "application/jsonl",
+    "application/json-lines",
+    "application/jsonlines",
+];
 
 /// How an attempt with this status ended; `None` for 2xx, where the body decides.
 ///

@@ -5,8 +5,9 @@
 //! [`Verdict`] come out, and whoever read the bytes stamps them. Foreign bytes never panic and never grow memory past a
 //! stated bound.
 //!
-//! Reading order: [`mod@encode`] and [`template`] (requests), [`head`] (status and headers), [`sse`] (framing), [`decode`]
-//! (answers; inside it `stream`, `chunk`, `tally`, `form`, `whole` and `fault`), then [`openai`] and [`prometheus`] for the server side.
+//! Reading order: [`mod@encode`] and [`template`] (requests), [`http1`] (answers off a
+//! connection), [`head`] (status and headers), [`sse`] (framing), [`decode`]
+//! (answers; inside it `stream`, `chunk`, `tally`, `form`, `whole` and `fault`), [`kserve`] (tensors, both sides), then [`openai`] and [`prometheus`] for the server side.
 
 mod chunk;
 pub mod decode;
@@ -14,6 +15,8 @@ pub mod encode;
 mod fault;
 mod form;
 pub mod head;
+pub mod http1;
+pub mod kserve;
 pub mod openai;
 pub mod prometheus;
 pub mod sse;
@@ -23,6 +26,6 @@ pub mod template;
 mod whole;
 
 pub use decode::{Decoded, Decoder, Verdict};
-pub use encode::{Encoded, RequestOptions, encode};
+pub use encode::{Encoded, QueueWish, RequestOptions, encode};
 pub use head::Head;
 pub use template::{Template, TemplateError};

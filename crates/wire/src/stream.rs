@@ -111,7 +111,7 @@ impl Stream {
         match self.protocol {
             Protocol::Chat | Protocol::Completions | Protocol::Embeddings => self.chunk(data),
             Protocol::Responses => self.response_event(data),
-            Protocol::Http => Ok(self.other(data)),
+            Protocol::Kserve | Protocol::Http => Ok(self.other(data)),
         }
     }
 
@@ -138,7 +138,8 @@ impl Stream {
     /// Learns the form of a chunk that holds nothing but one text (and counts).
     fn learn(&mut self, data: &str, chunk: &Chunk<'_>, kind: EventKind) {
         let Some(choice) = &chunk.choices.first else { return };
-        if !choice.finish_reason.is_empty() || chunk.timings.is_some() || chunk.time_info.is_some() {
+        let tells_times = chunk.timings.is_some() || chunk.time_info.is_some() || chunk.metrics.is_some();
+        if !choice.finish_reason.is_empty() || tells_times {
             return;
         }
         let mut texts = Vec::with_capacity(1);

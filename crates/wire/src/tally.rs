@@ -208,6 +208,9 @@ impl Tally {
         if let Some(raw) = chunk.time_info {
             self.stage_fields(raw.get(), "_time", 1e3);
         }
+        if let Some(raw) = chunk.metrics {
+            self.metrics(raw.get());
+        }
     }
 
     /// llama.cpp's `timings`: stage times in ms, and counts that stand in where no usage came.
@@ -229,6 +232,29 @@ impl Tally {
                 cached: timings.cache_n.0,
                 reasoning: None,
             });
+        }
+    }
+
+    /// vLLM's `metrics`, in ms: the queue, from there to the first token, from there to the last. (Its mean gap and its
+    /// tokens per second are no stages, and follow from these.)
+    fn metrics(&mut self, json: &str) {
+        #[derive(serde::Deserialize, Default)]
+        #[serde(default)]
+        struct Metrics {
+            queue_time_ms: Option<f64>,
+            time_to_first_token_ms: Option<f64>,
+            generation_time_ms: Option<f64>,
+        }
+        let Ok(metrics) = serde_json::from_str::<Metrics>(json) else { return };
+        let told = [
+            ("queue", metrics.queue_time_ms),
+            ("prefill", metrics.time_to_first_token_ms),
+            ("decode", metrics.generation_time_ms),
+        ];
+        for (name, ms) in told {
+            if let Some(ms) = ms {
+                push_stage(&mut self.stages, name, ms);
+            }
         }
     }
 

@@ -144,7 +144,11 @@ impl Template {
             Name::Prompt => flat(filling.payload),
             Name::Model => filling.model.into(),
             Name::Id => filling.id.into(),
-            Name::Messages => messages(filling.payload).into(),
+            Name::Messages => {
+                let mut all = String::new();
+                messages(filling.payload, &mut all);
+                all.into()
+            }
             Name::MaxTokens => bare(filling.max_tokens, in_text).into(),
             Name::Temperature => bare(filling.temperature, in_text).into(),
             Name::Stream => filling.stream.to_string().into(),
@@ -212,10 +216,11 @@ impl Quotes {
     }
 }
 
-/// The payload as one text: messages one after another, an empty line between.
+/// The payload as one text: messages one after another, an empty line between; tensors have none.
 pub(crate) fn flat(payload: &Payload) -> std::borrow::Cow<'_, str> {
     match payload {
         Payload::Text(text) => text.into(),
+        Payload::Tensors(_) => "".into(),
         Payload::Messages(messages) => match &messages[..] {
             [only] => only.content.as_str().into(),
             all => all.iter().map(|message| message.content.as_str()).collect::<Vec<_>>().join("\n\n").into(),
@@ -223,15 +228,15 @@ pub(crate) fn flat(payload: &Payload) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// The payload as a JSON list of messages; a plain text is one message of the user.
-pub(crate) fn messages(payload: &Payload) -> String {
-    let mut out = String::with_capacity(64);
+/// Appends the payload as a JSON list of messages; a plain text is one message of the user.
+pub(crate) fn messages(payload: &Payload, out: &mut String) {
     match payload {
         Payload::Text(text) => {
             out.push_str("[{\"role\":\"user\",\"content\":\"");
-            escape(text, &mut out);
+            escape(text, out);
             out.push_str("\"}]");
         }
+        Payload::Tensors(_) => out.push_str("[]"),
         Payload::Messages(all) => {
             out.push('[');
             for (i, Message { role, content }) in all.iter().enumerate() {
@@ -245,17 +250,20 @@ pub(crate) fn messages(payload: &Payload) -> String {
                 out.push_str("{\"role\":\"");
                 out.push_str(role);
                 out.push_str("\",\"content\":\"");
-                escape(content, &mut out);
+                escape(content, out);
                 out.push_str("\"}");
             }
             out.push(']');
         }
     }
-    out
 }
 
 /// Appends `text` as the inside of a JSON string (RFC 8259, section 7).
 pub(crate) fn escape(text: &str, out: &mut String) {
+    // Nearly all text needs nothing; looking at all of it without leaving early is done many bytes at a time.
+    if text.bytes().fold(true, |plain, b| plain & (b >= 0x20) & (b != b'"') & (b != b'\\')) {
+        return out.push_str(text);
+    }
     let mut from = 0;
     for (at, byte) in text.bytes().enumerate() {
         if byte >= 0x20 && byte != b'"' && byte != b'\\' {

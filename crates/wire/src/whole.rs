@@ -7,10 +7,17 @@ use serde::de::IgnoredAny;
 use crate::chunk::{Chunk, Other, Response, Usage};
 use crate::fault::Fault;
 use crate::head::{bounded, push_stage};
+use crate::kserve;
 use crate::tally::Tally;
 
-/// Reads a whole body into the tally; says what is wrong with it if it cannot be read. With `json`, it must be JSON.
-pub(crate) fn read(protocol: Protocol, body: &[u8], json: bool, tally: &mut Tally) -> Result<(), String> {
+/// Reads a whole body into the tally; says what is wrong with it if it cannot be read. With `json`, it must be JSON;
+/// `raw` bytes of tensors follow it.
+pub(crate) fn read(
+    protocol: Protocol,
+    body: &[u8],
+    (json, raw): (bool, usize),
+    tally: &mut Tally,
+) -> Result<(), String> {
     if body.trim_ascii().is_empty() {
         return Ok(());
     }
@@ -26,6 +33,7 @@ pub(crate) fn read(protocol: Protocol, body: &[u8], json: bool, tally: &mut Tall
         Protocol::Chat | Protocol::Completions => chat(text, tally),
         Protocol::Responses => responses(text, tally),
         Protocol::Embeddings => embeddings(text, tally),
+        Protocol::Kserve => kserve::answer::read(text, raw, tally),
         Protocol::Http => other(text, tally),
     };
     match read {

@@ -7,6 +7,10 @@ mod support;
 mod captures;
 #[path = "all/hostile.rs"]
 mod hostile;
+#[path = "all/http1.rs"]
+mod http1;
+#[path = "all/kserve.rs"]
+mod kserve;
 #[path = "all/requests.rs"]
 mod requests;
 #[path = "all/server.rs"]

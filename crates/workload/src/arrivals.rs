@@ -14,7 +14,7 @@
 
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, Span};
+use plimsoll_model::{At, RateCourse, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -157,6 +157,23 @@ impl ArrivalSpec {
             "steady" => Some(ArrivalSpec::Poisson),
             "burst" => Some(ArrivalSpec::Gamma { cv: 3.0 }),
             _ => None,
+        }
+    }
+
+    /// Whether the rate is meant to be the same throughout: bursts that chance makes leave it so, shapes and recordings
+    /// do not.
+    pub fn rate_course(&self) -> RateCourse {
+        match self {
+            ArrivalSpec::Constant
+            | ArrivalSpec::Poisson
+            | ArrivalSpec::Gamma { .. }
+            | ArrivalSpec::Weibull { .. }
+            | ArrivalSpec::OnOff { .. } => RateCourse::Even,
+            ArrivalSpec::Ramp { .. }
+            | ArrivalSpec::Step { .. }
+            | ArrivalSpec::Spike { .. }
+            | ArrivalSpec::Diurnal { .. }
+            | ArrivalSpec::Trace { .. } => RateCourse::Shaped,
         }
     }
 

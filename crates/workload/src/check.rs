@@ -23,6 +23,15 @@ pub fn scenario(value: &Value) -> Result<(), SpecError> {
     Checker { root: schema }.check(value, schema, "")
 }
 
+/// The same against any schema that is derived from structs whose texts are this crate's.
+///
+/// # Errors
+/// As [`scenario`].
+pub fn against(value: &Value, schema: impl FnOnce() -> Value) -> Result<(), SpecError> {
+    let schema = schema();
+    Checker { root: &schema }.check(value, &schema, "")
+}
+
 struct Checker<'a> {
     root: &'a Value,
 }
@@ -33,8 +42,10 @@ impl<'a> Checker<'a> {
         if value.is_null() {
             return Ok(()); // whether it may be absent is the deserialiser's question
         }
-        if let Some(format) = schema.get("format").and_then(Value::as_str) {
-            return text(value, format).map_err(|e| e.at(path));
+        if let Some(format) = schema.get("format").and_then(Value::as_str)
+            && let Some(read) = text(value, format)
+        {
+            return read.map_err(|e| e.at(path));
         }
         if let Some(options) = schema.get("oneOf").or(schema.get("anyOf")).and_then(Value::as_array) {
             return self.one_of(value, options, path);
@@ -42,6 +53,7 @@ impl<'a> Checker<'a> {
         if let Some(names) = schema.get("enum").and_then(Value::as_array) {
             return name(value, names.iter().filter_map(Value::as_str), path);
         }
+        kind(value, schema, path)?;
         match value {
             Value::Object(map) => self.object(map, schema, path),
             Value::Array(items) => match schema.get("items") {
@@ -159,19 +171,70 @@ fn name<'a>(value: &Value, allowed: impl IntoIterator<Item = &'a str>, path: &st
     })
 }
 
-fn text(value: &Value, format: &str) -> Result<(), SpecError> {
+/// Is it of a kind that the schema names: a number where there is to be one? Deserialisers say so without the place.
+fn kind(value: &Value, schema: &Value, path: &str) -> Result<(), SpecError> {
+    let kinds: Vec<&str> = match schema.get("type") {
+        Some(Value::String(one)) => vec![one],
+        Some(Value::Array(many)) => many.iter().filter_map(Value::as_str).collect(),
+        _ => return Ok(()),
+    };
+    let whole = schema.get("format").and_then(Value::as_str).unwrap_or_default();
+    let is = |kind: &&str| match *kind {
+        "integer" => fits(value, whole),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        "string" => value.is_string(),
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        // An absent one was let through before.
+        "null" => false,
+        _ => true,
+    };
+    if kinds.iter().any(is) {
+        return Ok(());
+    }
+    let words = kinds.iter().filter_map(|kind| match *kind {
+        "integer" if whole.starts_with('u') => Some("a whole number from 0"),
+        "integer" => Some("a whole number"),
+        "number" => Some("a number"),
+        "boolean" => Some("true or false"),
+        "string" => Some("a text"),
+        "object" => Some("a map of keys"),
+        "array" => Some("a list"),
+        _ => None,
+    });
+    let given = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    Err(SpecError::value(path, given, &words.collect::<Vec<_>>().join(" or ")))
+}
+
+/// Is it a whole number of this format's range?
+fn fits(value: &Value, format: &str) -> bool {
+    let most = match format {
+        "uint8" => u64::from(u8::MAX),
+        "uint16" => u64::from(u16::MAX),
+        "uint32" => u64::from(u32::MAX),
+        _ => u64::MAX,
+    };
+    match value.as_u64() {
+        Some(n) => n <= most,
+        None => value.is_i64() && !format.starts_with('u'),
+    }
+}
+
+/// Reads a text of this crate's own formats; `None` where it is none of them.
+fn text(value: &Value, format: &str) -> Option<Result<(), SpecError>> {
     let given = match value {
         Value::String(given) => given.clone(),
         other => other.to_string(),
     };
-    match format {
+    Some(match format {
         "span" => parse_span(&given).map(|_| ()),
         "rate" => Rate::parse(&given).map(|_| ()),
         "size" => Size::parse(&given).map(|_| ()),
         "pause" => Pause::parse(&given).map(|_| ()),
         "cancel" => crate::policy::CancelAfter::parse(&given).map(|_| ()),
-        _ => Ok(()), // the formats of plain numbers (uint32, double) are the deserialiser's business
-    }
+        _ => return None, // the format of a plain number: uint32, double
+    })
 }
 
 fn join(path: &str, key: &str) -> String {

@@ -143,6 +143,20 @@ pub fn nearest<'a>(given: &str, allowed: impl IntoIterator<Item = &'a str>) -> O
     best.map(|(_, name)| name)
 }
 
+/// The `count` allowed names that `given` most resembles, most alike first, however little that is: by the same distance,
+/// less what both begin with. For lists that are too long to be shown whole.
+pub fn closest<'a>(given: &str, allowed: impl IntoIterator<Item = &'a str>, count: usize) -> Vec<&'a str> {
+    let given = given.to_lowercase();
+    let mut ranked: Vec<(isize, &str)> = Vec::new();
+    for name in allowed {
+        let low = name.to_lowercase();
+        let shared = given.chars().zip(low.chars()).take_while(|(a, b)| a == b).count();
+        ranked.push((distance(&given, &low) as isize - shared as isize, name));
+    }
+    ranked.sort_by_key(|(rank, _)| *rank); // stable: of equals, the order in which they are shown
+    ranked.into_iter().take(count).map(|(_, name)| name).collect()
+}
+
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows = vec![vec![0usize; b.len() + 1]; a.len() + 1];

@@ -4,14 +4,15 @@
 //! says what the client does next come out. Nothing here opens a file or a socket or reads a clock: files are bytes handed
 //! in, time is an argument, chance is a named stream.
 //!
-//! Reading order: [`scenario`] and its parts [`arrivals`], [`sizes`], [`policy`], [`units`]; [`check`] and [`error`] for
+//! Reading order: [`scenario`] and its parts [`arrivals`], [`sizes`], [`tensors`], [`policy`], [`units`]; [`check`] and [`error`] for
 //! what is refused; [`trace`], [`prompt_file`] and [`material`] for files; [`draw`] and [`schedule`]; [`words`] and
-//! [`prompts`]; [`player`].
+//! [`prompts`]; [`blocks`] (what of them an engine's cache can share); [`player`].
 
 pub mod arrivals;
 pub mod policy;
 pub mod scenario;
 pub mod sizes;
+pub mod tensors;
 pub mod units;
 
 pub mod check;
@@ -24,22 +25,25 @@ pub mod trace;
 pub mod draw;
 pub mod schedule;
 
+pub mod blocks;
 pub mod prompts;
 pub mod words;
 
 pub mod player;
 
 pub use arrivals::{ArrivalSpec, TraceSizes};
+pub use blocks::BlockNames;
 pub use draw::Arrival;
-pub use error::{SpecError, nearest};
+pub use error::{SpecError, closest, nearest};
 pub use material::Material;
 pub use player::{Action, Attempted, Deadline, Ended, Player};
 pub use policy::{CancelAfter, CancelSpec, ClientSpec, Connections, Jitter, RetryOn, RetrySpec, Timeouts};
-pub use prompts::Prompts;
+pub use prompts::{Prompts, block_key};
 pub use scenario::{
     ClassSpec, LoadSpec, PromptOrder, PromptSpec, Scenario, SessionSpec, SharedPrefix, SizeSpec, TargetSpec,
 };
-pub use schedule::{Schedule, Sequence};
+pub use schedule::{Feed, Schedule, Sequence};
 pub use sizes::{Pause, Size};
+pub use tensors::{InputSpec, TensorEncoding, TensorSpec};
 pub use trace::{Trace, TraceError};
 pub use units::{Rate, format_span, parse_span};

@@ -7,7 +7,9 @@
 //!
 //! Open loop: an arrival is due when it is due. One that is late (the caller was held up, a ceiling was reached) is handed out
 //! at once with its old due time; none is skipped and the schedule is never re-anchored. Closed loop: the end of one request
-//! (or session) starts the next, and due is the moment of sending.
+//! (or session) starts the next, and due is the moment of sending. Its users are as polite as real ones: one who is turned
+//! away with a `Retry-After` waits (`ClientSpec::retry_after_max`). A paced player ([`Player::with_pace`]) never begins two
+//! attempts closer together than that, whoever they belong to.
 //!
 //! Deadlines to the first token and in total, and cancellations by time, are timers here. Those that need to see bytes (connect,
 //! idle, cancellation after n tokens) travel with [`Attempted`] and are the driver's. Timers of attempts that have ended stay in
@@ -16,14 +18,15 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, Outcome, Span};
+use plimsoll_model::{At, How, Outcome, Span};
 
 use crate::draw::Arrival;
 use crate::policy::{CancelAfter, ClientSpec};
-use crate::schedule::Sequence;
+use crate::schedule::{Feed, Sequence};
 
 /// Something the caller must do now.
 #[derive(Clone, PartialEq, Debug)]
@@ -101,7 +104,7 @@ pub struct Player {
     spec: ClientSpec,
     seed: u64,
     until: At,
-    live: HashMap<u64, Live>,
+    live: HashMap<u64, Live, BuildHasherDefault<NumberHasher>>,
     flying: u32,
     retrying: u32,
     /// Turns to come of sessions under way or not yet begun.
@@ -113,14 +116,38 @@ pub struct Player {
     stopped: bool,
     full_since: At,
     closed_since: Option<At>,
+    feed_hash: Option<String>,
+    /// Least time between two beginnings, and when the next may be.
+    pace: Span,
+    not_before: At,
+}
+
+/// Hashes the number of a request: the schedule's own, so nobody can choose it to collide.
+#[derive(Debug, Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 32)
+    }
 }
 
 #[derive(Debug)]
 enum Source {
     Open(VecDeque<Arc<Arrival>>),
+    /// Open too; arrivals are drawn when they are due.
+    Fed(Box<Feed>),
     Closed {
         sequence: Box<Sequence>,
-        /// Since when each free slot has been free.
+        /// When each free slot became free, or will be: ascending.
         slots: VecDeque<At>,
     },
 }
@@ -178,6 +205,22 @@ impl Player {
         Player::new(Source::Open(order.into()), turns, spec, seed)
     }
 
+    /// An open loop over arrivals that are drawn when they are due: the same as [`Player::open`] of the same schedule.
+    pub fn fed(mut feed: Feed, spec: &ClientSpec, seed: u64) -> Player {
+        match feed.take_drawn() {
+            Some(arrivals) => Player { feed_hash: feed.hash(), ..Player::open(arrivals, spec, seed) },
+            None => Player::new(Source::Fed(Box::new(feed)), HashMap::new(), spec, seed),
+        }
+    }
+
+    /// Of a fed player: the hash of its schedule, once all of it has been handed out or ended.
+    pub fn schedule_hash(&self) -> Option<String> {
+        match &self.source {
+            Source::Fed(feed) => feed.hash(),
+            _ => self.feed_hash.clone(),
+        }
+    }
+
     /// A closed loop: `concurrency` requests (or sessions) at a time, new ones begun before `until`.
     pub fn closed(sequence: Sequence, concurrency: u32, until: At, spec: &ClientSpec, seed: u64) -> Player {
         let slots = (0..concurrency).map(|_| At::ZERO).collect();
@@ -196,7 +239,7 @@ impl Player {
             spec: spec.clone(),
             seed,
             until: At::MAX,
-            live: HashMap::new(),
+            live: HashMap::default(),
             flying: 0,
             retrying: 0,
             turns,
@@ -206,6 +249,9 @@ impl Player {
             stopped: false,
             full_since: At::ZERO,
             closed_since: None,
+            feed_hash: None,
+            pace: Span::ZERO,
+            not_before: At(i64::MIN),
         }
     }
 
@@ -218,6 +264,12 @@ impl Player {
     /// Replaces the spec's ceiling on requests in flight (a worker takes its part of it).
     pub fn with_ceiling(mut self, ceiling: Option<u32>) -> Player {
         self.spec.max_in_flight = ceiling;
+        self
+    }
+
+    /// Holds a closed loop to a highest rate: no attempt is begun earlier than `pace` after the one before it.
+    pub fn with_pace(mut self, pace: Span) -> Player {
+        self.pace = pace;
         self
     }
 
@@ -283,7 +335,7 @@ impl Player {
         let ended = if again {
             self.retry(now, request, attempt, retry_after)
         } else {
-            self.finish(now, request, outcome)
+            self.finish(now, request, outcome, retry_after)
         };
         self.sweep();
         ended
@@ -319,6 +371,13 @@ impl Player {
                     self.lose(arrival, 0, due);
                 }
             }
+            Source::Fed(feed) => {
+                let rest: Vec<Arrival> = feed.by_ref().collect();
+                for arrival in rest {
+                    let due = arrival.due;
+                    self.lose(Arc::new(arrival), 0, due);
+                }
+            }
         }
         for (_, rest) in std::mem::take(&mut self.turns) {
             self.abandon(rest, now);
@@ -342,6 +401,7 @@ impl Player {
     pub fn outstanding(&self, now: At) -> u64 {
         let held = match &self.source {
             Source::Open(queue) => queue.partition_point(|a| a.due <= now) as u64,
+            Source::Fed(feed) => feed.held(now),
             Source::Closed { .. } => 0,
         };
         u64::from(self.flying) + u64::from(self.retrying) + held
@@ -358,7 +418,7 @@ impl Player {
     }
 
     fn is_open(&self) -> bool {
-        matches!(self.source, Source::Open(_))
+        matches!(self.source, Source::Open(_) | Source::Fed(_))
     }
 
     fn is_full(&self) -> bool {
@@ -368,6 +428,7 @@ impl Player {
     fn source_at(&self) -> Option<At> {
         match &self.source {
             Source::Open(queue) => queue.front().map(|a| a.due),
+            Source::Fed(feed) => feed.due(),
             Source::Closed { slots, .. } => slots.front().copied(),
         }
     }
@@ -377,7 +438,8 @@ impl Player {
         if self.is_full() {
             return None;
         }
-        [self.source_at(), self.wakes.peek().map(|t| t.0.at)].into_iter().flatten().min()
+        let first = [self.source_at(), self.wakes.peek().map(|t| t.0.at)].into_iter().flatten().min();
+        first.map(|at| at.max(self.not_before))
     }
 
     fn note_ceiling(&mut self, now: At) {
@@ -407,6 +469,11 @@ impl Player {
         let (arrival, due) = match &mut self.source {
             Source::Open(queue) => {
                 let arrival = queue.pop_front()?;
+                let due = arrival.due;
+                (arrival, due)
+            }
+            Source::Fed(feed) => {
+                let arrival = Arc::new(feed.next()?);
                 let due = arrival.due;
                 (arrival, due)
             }
@@ -464,6 +531,9 @@ impl Player {
         );
         self.flying += 1;
         self.full_since = now;
+        if self.pace > Span::ZERO {
+            self.not_before = now + self.pace;
+        }
         attempted
     }
 
@@ -488,7 +558,7 @@ impl Player {
         Ended::WillRetry { at }
     }
 
-    fn finish(&mut self, now: At, request: u64, outcome: Outcome) -> Ended {
+    fn finish(&mut self, now: At, request: u64, outcome: Outcome, retry_after: Option<Span>) -> Ended {
         let session = self.live.remove(&request).and_then(|live| live.arrival.session);
         let mut rest = session.and_then(|s| self.turns.remove(&s)).unwrap_or_default();
         // A person who got no answer does not ask the next question.
@@ -510,12 +580,23 @@ impl Player {
                     rest.push_front(next);
                     self.abandon(rest, due);
                 }
-                if let (Source::Closed { slots, .. }, false) = (&mut self.source, self.stopped || thinks) {
-                    slots.push_back(now);
+                let back = now + self.sent_away_for(outcome, retry_after);
+                // Nor does one who was told to come back after it.
+                let gone = self.stopped || thinks || (back > now && back >= self.until);
+                if let (Source::Closed { slots, .. }, false) = (&mut self.source, gone) {
+                    slots.insert(slots.partition_point(|free| *free <= back), back);
                 }
             }
         }
         Ended::Final
+    }
+
+    /// How long a user stays away who was turned away.
+    fn sent_away_for(&self, outcome: Outcome, retry_after: Option<Span>) -> Span {
+        match (outcome.how, retry_after, self.spec.retry_after_max) {
+            (How::Shed, Some(wish), Some(most)) => wish.min(most).max(Span::ZERO),
+            _ => Span::ZERO,
+        }
     }
 
     /// Turns that will not be: in an open loop they were in the schedule and are accounted for.

@@ -34,6 +34,11 @@ pub struct ClientSpec {
     pub drain: Span,
     /// Most requests in flight in open mode; none = no ceiling. Reaching it makes the level "closed from t=…".
     pub max_in_flight: Option<u32>,
+    /// Closed loop: a user who is turned away (429, 503) and told when to come back (`Retry-After`) waits so long, at most
+    /// this; none = the wish is not heeded and the next request goes out at once.
+    #[serde(with = "span_text_opt")]
+    #[schemars(with = "Option<SpanText>")]
+    pub retry_after_max: Option<Span>,
 }
 
 impl Default for ClientSpec {
@@ -45,6 +50,7 @@ impl Default for ClientSpec {
             cancel: CancelSpec::default(),
             drain: Span::from_secs(60),
             max_in_flight: None,
+            retry_after_max: Some(Span::from_secs(60)),
         }
     }
 }
@@ -284,6 +290,7 @@ impl ClientSpec {
         if !(0.0..=1.0).contains(&self.cancel.share) {
             return Err(SpecError::value("cancel.share", self.cancel.share, "a share between 0 and 1"));
         }
+        self.retry_after_max.map_or(Ok(()), |s| positive(s, "retry_after_max"))?;
         if self.max_in_flight == Some(0) {
             return Err(SpecError::value("max_in_flight", 0, "a ceiling of at least 1"));
         }

@@ -32,16 +32,50 @@ pub const SALT_WORDS: usize = 4;
 /// Makes payloads and the keyed hashes of their blocks.
 #[derive(Debug)]
 pub struct Prompts {
-    scenario: Arc<Scenario>,
+    pub(crate) scenario: Arc<Scenario>,
     drawer: Drawer,
     hash_key: u64,
     /// Bits of the calibrated words per token; NaN = as each class's spec says.
     factor: AtomicU64,
 }
 
+/// The key of a run's block hashes: the same for the same seed, nonce and prompt files, so that the blocks of a schedule that
+/// is sent again have the names they had, and other runs' others (their nonce differs).
+///
+/// Synthetic text follows from seed and nonce anyway. Where prompts are the user's own, the key is made of their text as well:
+/// whoever has the run folder and not the file can't make the hashes of a guessed line. A key drawn per run and kept in the
+/// folder lost: there, it would have let them.
+pub fn block_key(scenario: &Scenario) -> u64 {
+    let mut hasher = SipHasher24::new_with_keys(scenario.seed, scenario.nonce.unwrap_or(0));
+    for class in 0..scenario.class_count() as u16 {
+        let file = scenario.prompts_of(class).file.as_ref();
+        let entries = file.and_then(|file| scenario.material.prompts(file).ok()).unwrap_or_default();
+        for message in entries.iter().flat_map(|entry| &entry.messages) {
+            hasher.write(message.content.as_bytes());
+            hasher.write(&[0]);
+        }
+    }
+    hasher.finish()
+}
+
+/// The first `count` words of the text named `key`.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Piece {
+    pub key: u64,
+    pub count: usize,
+}
+
+fn plain(key: u64, tokens: u32, factor: f64) -> Piece {
+    Piece { key, count: words(u64::from(tokens), factor).max(1) }
+}
+
+fn words(tokens: u64, factor: f64) -> usize {
+    (tokens as f64 * factor).round() as usize
+}
+
 /// What a key names; the number is hashed.
 #[derive(Copy, Clone)]
-enum Root {
+pub(crate) enum Root {
     Own = 1,
     Group = 2,
     Trace = 3,
@@ -78,12 +112,22 @@ impl Prompts {
         if set.is_nan() { self.scenario.prompts_of(class).words_per_token } else { set }
     }
 
-    /// What the request carries: messages for chat and responses, one text for the other protocols.
+    /// What the request carries: messages for chat and responses, tensors for KServe, one text for the other protocols.
     pub fn payload(&self, arrival: &Arrival) -> Payload {
+        let target = &self.scenario.target;
+        if target.protocol == Protocol::Kserve {
+            // A body of the user's own holds its tensors.
+            let own = target.body_template.is_some();
+            let key = self.key(arrival, Root::Own, arrival.id, 0);
+            return Payload::Tensors(match own {
+                true => Vec::new(),
+                false => target.tensors.draw(arrival.prompt_tokens, key),
+            });
+        }
         let messages = self.messages(arrival);
-        match self.scenario.target.protocol {
+        match target.protocol {
             Protocol::Chat | Protocol::Responses => Payload::Messages(messages),
-            Protocol::Completions | Protocol::Embeddings | Protocol::Http => {
+            Protocol::Completions | Protocol::Embeddings | Protocol::Kserve | Protocol::Http => {
                 let texts: Vec<String> = messages.into_iter().map(|m| m.content).collect();
                 Payload::Text(texts.join("\n"))
             }
@@ -107,14 +151,24 @@ impl Prompts {
         if let Some(file) = &spec.file {
             return self.entry_messages(file, arrival);
         }
-        let user = |content| Message { role: Role::User, content };
+        let of = |(role, pieces): (Role, Vec<Piece>)| {
+            let mut content = String::new();
+            for piece in pieces {
+                words::write(&mut content, piece.key, piece.count);
+            }
+            Message { role, content }
+        };
+        self.parts(arrival, self.words_per_token(arrival.class)).into_iter().map(of).collect()
+    }
+
+    /// What a synthetic prompt is made of, message by message, at so many words per token.
+    pub(crate) fn parts(&self, arrival: &Arrival, factor: f64) -> Vec<(Role, Vec<Piece>)> {
         match arrival.session {
-            Some(session) => self.conversation(session, arrival),
-            None => vec![user(self.text(
-                arrival,
-                arrival.prompt_tokens,
-                self.key(arrival, Root::Own, arrival.id, 0),
-            ))],
+            Some(session) => self.conversation(session, arrival, factor),
+            None => {
+                let own = self.key(arrival, Root::Own, arrival.id, 0);
+                vec![(Role::User, self.pieces(arrival, arrival.prompt_tokens, own, factor))]
+            }
         }
     }
 
@@ -134,53 +188,44 @@ impl Prompts {
 
     /// The conversation up to and with this turn. Lengths of the turns before are drawn again: they are a function of the
     /// session's number.
-    fn conversation(&self, session: u64, arrival: &Arrival) -> Vec<Message> {
+    fn conversation(&self, session: u64, arrival: &Arrival, factor: f64) -> Vec<(Role, Vec<Piece>)> {
         let plan = self.drawer.plan_at(arrival.level, session);
         let mut out = Vec::new();
         for (i, turn) in plan.turns.iter().take(usize::from(arrival.turn) + 1).enumerate() {
             let asked = self.key(arrival, Root::Asked, session, i as u64);
-            let content = match i {
-                0 => self.text(arrival, turn.asked, asked),
-                _ => self.plain(arrival.class, turn.asked, asked),
+            let pieces = match i {
+                0 => self.pieces(arrival, turn.asked, asked, factor),
+                _ => vec![plain(asked, turn.asked, factor)],
             };
-            out.push(Message { role: Role::User, content });
+            out.push((Role::User, pieces));
             if i < usize::from(arrival.turn) {
                 let key = self.key(arrival, Root::Answered, session, i as u64);
-                out.push(Message {
-                    role: Role::Assistant,
-                    content: self.plain(arrival.class, turn.output, key),
-                });
+                out.push((Role::Assistant, vec![plain(key, turn.output, factor)]));
             }
         }
         out
     }
 
-    fn plain(&self, class: u16, tokens: u32, key: u64) -> String {
-        let mut text = String::new();
-        words::write(&mut text, key, self.words(class, u64::from(tokens)).max(1));
-        text
-    }
-
     /// A prompt of `tokens` tokens: what it shares first, then its own text.
-    fn text(&self, arrival: &Arrival, tokens: u32, own: u64) -> String {
-        let total = self.words(arrival.class, u64::from(tokens)).max(1);
-        let mut out = String::new();
+    fn pieces(&self, arrival: &Arrival, tokens: u32, own: u64, factor: f64) -> Vec<Piece> {
+        let total = words(u64::from(tokens), factor).max(1);
+        let mut out = Vec::with_capacity(2 + arrival.blocks.len());
         let mut written = 0;
         if let Some(shared) = &self.scenario.prompts_of(arrival.class).shared_prefix {
             let group = arrival.blocks.first().copied().unwrap_or(0);
             written = ((total as f64 * shared.share).round() as usize).min(total);
-            words::write(&mut out, self.run_key(arrival.class, Root::Group, group), written);
+            out.push(Piece { key: self.run_key(arrival.class, Root::Group, group), count: written });
         } else if let Some(block_tokens) = self.trace_block_tokens().filter(|_| !arrival.blocks.is_empty()) {
             let mut chain = self.key(arrival, Root::Trace, 0, 0);
             for (i, id) in arrival.blocks.iter().enumerate() {
                 chain = self.hash(arrival.class, &[Root::Block as u64, chain, *id]);
                 let end = ((i as u64 + 1) * u64::from(block_tokens)).min(u64::from(tokens));
-                let end = self.words(arrival.class, end).min(total);
-                words::write(&mut out, chain, end - written);
+                let end = words(end, factor).min(total);
+                out.push(Piece { key: chain, count: end - written });
                 written = end;
             }
         }
-        words::write(&mut out, own, total - written);
+        out.push(Piece { key: own, count: total - written });
         out
     }
 
@@ -193,11 +238,7 @@ impl Prompts {
         }
     }
 
-    fn words(&self, class: u16, tokens: u64) -> usize {
-        (tokens as f64 * self.words_per_token(class)).round() as usize
-    }
-
-    fn key(&self, arrival: &Arrival, root: Root, a: u64, b: u64) -> u64 {
+    pub(crate) fn key(&self, arrival: &Arrival, root: Root, a: u64, b: u64) -> u64 {
         self.hash(arrival.class, &[root as u64, u64::from(arrival.level), a, b])
     }
 
@@ -219,16 +260,37 @@ impl Prompts {
 /// Hashes of the full blocks of a payload's words, parent-chained: hash i = SipHash-2-4 under the key of (hash i − 1, the
 /// block's words each followed by a blank). Message borders are not hashed: they are tokens of a template we don't know.
 pub fn hash_blocks(payload: &Payload, key: u64) -> Vec<u64> {
+    if words_at_most(payload) < BLOCK_TOKENS {
+        return Vec::new();
+    }
     match payload {
         Payload::Text(text) => chain(words_of(text), key),
+        Payload::Tensors(_) => Vec::new(),
         Payload::Messages(messages) => chain(messages.iter().flat_map(|m| words_of(&m.content)), key),
     }
 }
 
+/// No fewer words than these are in it: one more than it has blanks, where all is ASCII. Counting is many times faster
+/// than finding the words.
+fn words_at_most(payload: &Payload) -> usize {
+    let most = |text: &str| match text.is_ascii() {
+        // With 0x0b, which `split_whitespace` splits at too.
+        true => 1 + text.bytes().map(|b| usize::from(b == b' ' || (0x09..=0x0d).contains(&b))).sum::<usize>(),
+        false => usize::MAX / 2,
+    };
+    match payload {
+        Payload::Text(text) => most(text),
+        Payload::Tensors(_) => 0,
+        Payload::Messages(messages) => {
+            messages.iter().fold(0, |sum, m| usize::saturating_add(sum, most(&m.content)))
+        }
+    }
+}
+
 /// `split_whitespace`, which decodes every character; nearly all text is ASCII and need not be.
-fn words_of(text: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn words_of(text: &str) -> impl Iterator<Item = &str> {
     // The two notions differ, within ASCII, in the vertical tab alone.
-    let simple = text.bytes().all(|b| b.is_ascii() && b != 0x0b);
+    let simple = text.is_ascii() && !text.as_bytes().contains(&0x0b);
     let fast = simple.then(|| text.split_ascii_whitespace()).into_iter().flatten();
     let full = (!simple).then(|| text.split_whitespace()).into_iter().flatten();
     fast.chain(full)
@@ -239,7 +301,8 @@ fn chain<'a>(words: impl Iterator<Item = &'a str>, key: u64) -> Vec<u64> {
     let hasher = SipHasher24::new_with_keys(key, u64::from_le_bytes(*b"pl-block"));
     let mut out = Vec::new();
     // One write per block: SipHash pays for each call what it pays for a whole word of input.
-    let mut block = 0u64.to_le_bytes().to_vec();
+    let mut block = Vec::with_capacity(8 * BLOCK_TOKENS);
+    block.extend_from_slice(&0u64.to_le_bytes());
     for (i, word) in words.enumerate() {
         block.extend_from_slice(word.as_bytes());
         block.push(b' ');

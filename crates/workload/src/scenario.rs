@@ -15,7 +15,8 @@ use crate::arrivals::ArrivalSpec;
 use crate::material::Material;
 use crate::policy::ClientSpec;
 use crate::sizes::{Pause, Size};
-use crate::units::{Rate, SpanText, format_span, span_text};
+use crate::tensors::TensorSpec;
+use crate::units::{Rate, SpanText, format_span, span_text, span_text_opt};
 use crate::{SpecError, check};
 
 /// Everything a run does, before it does it.
@@ -68,8 +69,12 @@ pub struct TargetSpec {
     pub tls_verify: bool,
     /// PEM file of further trusted roots.
     pub ca_file: Option<String>,
-    /// Body of a request to an `http` target: a JSON text with placeholders.
+    /// Body of a request of one's own, with placeholders: JSON, or any text for an `http` target.
     pub body_template: Option<String>,
+    /// Version of the model (`kserve`); none = the server's choice.
+    pub version: Option<String>,
+    /// Input tensors (`kserve`).
+    pub tensors: TensorSpec,
     /// Ask the server not to end before the asked length.
     pub ignore_eos: bool,
     /// Sampling temperature; none = the server's default.
@@ -91,6 +96,8 @@ impl Default for TargetSpec {
             tls_verify: true,
             ca_file: None,
             body_template: None,
+            version: None,
+            tensors: TensorSpec::default(),
             ignore_eos: true,
             temperature: None,
             extra: Map::new(),
@@ -111,6 +118,9 @@ pub enum LoadSpec {
         #[serde(default = "default_window", with = "span_text")]
         #[schemars(with = "SpanText")]
         window: Span,
+        /// Requests before the measured part, not counted: one after the other.
+        #[serde(default, skip_serializing_if = "is_none")]
+        warm_up: u32,
     },
     /// So many requests in flight (with sessions: so many users, a thinking one not in flight).
     Closed {
@@ -120,6 +130,20 @@ pub enum LoadSpec {
         #[serde(default = "default_window", with = "span_text")]
         #[schemars(with = "SpanText")]
         window: Span,
+        /// End after so many requests (with sessions: conversations). The level is then as long as they take.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        requests: Option<u64>,
+        /// Requests before the measured part, not counted: as many in flight as in it.
+        #[serde(default, skip_serializing_if = "is_none")]
+        warm_up: u32,
+    },
+    /// So many requests at once, and none after them. The level is as long as they take.
+    Wave {
+        /// How many.
+        requests: u32,
+        /// Requests before the measured part, not counted: one after the other.
+        #[serde(default, skip_serializing_if = "is_none")]
+        warm_up: u32,
     },
     /// Closed, with the concurrency doubled until throughput stops growing.
     Saturating {
@@ -130,13 +154,20 @@ pub enum LoadSpec {
     },
 }
 
+fn is_none(n: &u32) -> bool {
+    *n == 0
+}
+
+/// A level that ends with its requests ends here at the latest.
+pub const LONGEST: Span = Span::from_secs(24 * 3600);
+
 fn default_window() -> Span {
     Span::from_secs(60)
 }
 
 impl Default for LoadSpec {
     fn default() -> LoadSpec {
-        LoadSpec::Open { rate: None, window: default_window() }
+        LoadSpec::Open { rate: None, window: default_window(), warm_up: 0 }
     }
 }
 
@@ -147,6 +178,17 @@ impl LoadSpec {
             LoadSpec::Open { window, .. }
             | LoadSpec::Closed { window, .. }
             | LoadSpec::Saturating { window } => *window,
+            LoadSpec::Wave { .. } => LONGEST,
+        }
+    }
+
+    /// Requests before the measured part.
+    pub fn warm_up(&self) -> u32 {
+        match self {
+            LoadSpec::Open { warm_up, .. }
+            | LoadSpec::Closed { warm_up, .. }
+            | LoadSpec::Wave { warm_up, .. } => *warm_up,
+            LoadSpec::Saturating { .. } => 0,
         }
     }
 }
@@ -155,7 +197,7 @@ impl LoadSpec {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SizeSpec {
-    /// Prompt tokens (of a session: of each turn's new message).
+    /// Prompt tokens (of a session: of each turn's new message); for `kserve` the rows of a request's batch.
     pub prompt: Size,
     /// Output tokens; 0 = no length is asked for (endpoints that generate nothing, or by a template of their own).
     pub output: Size,
@@ -259,6 +301,13 @@ pub struct ClassSpec {
     /// The model (or adapter) it asks for; none = the target's.
     #[serde(default)]
     pub model: Option<String>,
+    /// Its priority in the server's queue, 1 the highest (`kserve`); none = the server's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u32>,
+    /// How long the server may keep it in its queue (`kserve`); none = the server's default.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "span_text_opt")]
+    #[schemars(with = "Option<SpanText>")]
+    pub queue_timeout: Option<Span>,
 }
 
 fn default_weight() -> f64 {
@@ -357,6 +406,12 @@ impl Scenario {
         if matches!(self.load, LoadSpec::Closed { concurrency: 0, .. }) {
             return Err(SpecError::value("load.concurrency", 0, "a concurrency of at least 1"));
         }
+        if matches!(
+            self.load,
+            LoadSpec::Wave { requests: 0, .. } | LoadSpec::Closed { requests: Some(0), .. }
+        ) {
+            return Err(SpecError::value("load.requests", 0, "at least 1 request"));
+        }
         for class in 0..self.class_count() as u16 {
             if self.sizes_of(class).prompt == Size::Fixed(0) {
                 return Err(SpecError::value("sizes.prompt", 0, "at least 1 token"));
@@ -376,6 +431,7 @@ impl Scenario {
                     "a weight of 0 or more",
                 ));
             }
+            class.validate_queue(self.target.protocol).map_err(|e| e.at(&format!("classes.{i}")))?;
             if let Some(prompts) = &class.prompts {
                 prompts.validate().map_err(|e| e.at(&format!("classes.{i}.prompts")))?;
             }
@@ -392,6 +448,30 @@ impl Scenario {
             });
         }
         Ok(())
+    }
+}
+
+impl ClassSpec {
+    /// What is asked of the server's queue.
+    fn validate_queue(&self, protocol: Protocol) -> Result<(), SpecError> {
+        let asked = [("priority", self.priority.is_some()), ("queue_timeout", self.queue_timeout.is_some())];
+        if let Some((field, _)) = asked.iter().find(|(_, asked)| *asked)
+            && protocol != Protocol::Kserve
+        {
+            return Err(SpecError::Conflict {
+                path: (*field).into(),
+                what: format!("only kserve requests carry it, and this target speaks {}", protocol.name()),
+            });
+        }
+        if self.priority == Some(0) {
+            return Err(SpecError::value("priority", 0, "a level from 1, the highest"));
+        }
+        match self.queue_timeout {
+            Some(wait) if wait.0 < 1_000 => {
+                Err(SpecError::value("queue_timeout", format_span(wait), "a span of at least 1us"))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

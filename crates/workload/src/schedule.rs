@@ -37,33 +37,7 @@ impl Schedule {
         window: Span,
         level: u32,
     ) -> Result<Schedule, SpecError> {
-        let rate = Rate::per_s(rate_per_s).map_err(|e| e.at("load.rate"))?.as_per_s();
-        let drawer = Drawer::new(Arc::new(scenario.clone()), level)?;
-        let expected = rate * window.as_secs_f64();
-        if window.0 <= 0 || expected > MAX_ARRIVALS {
-            return Err(SpecError::value(
-                "load",
-                format!("{rate}/s for {window}"),
-                &format!("a window above 0 with at most {MAX_ARRIVALS} arrivals"),
-            ));
-        }
-        let starts = match (&scenario.arrivals, drawer.trace()) {
-            (ArrivalSpec::Trace { repeat, .. }, Some(trace)) => {
-                let scale = trace.rate_per_s()? / rate;
-                let lap = trace.rows.len() as f64 / rate;
-                let times = trace.times(scenario.seed);
-                let laps = if *repeat { (window.as_secs_f64() / lap).ceil() as u64 } else { 1 };
-                (0..laps.max(1))
-                    .flat_map(|n| times.iter().map(move |t| Span::from_secs_f64(t * scale + n as f64 * lap)))
-                    .map(|span| At::ZERO + span)
-                    .take_while(|at| at.0 < window.0)
-                    .collect()
-            }
-            (spec, _) => {
-                let mut stream = Stream::new(scenario.seed, "arrivals", u64::from(level));
-                spec.times(rate / drawer.requests_per_start, window, &mut stream)
-            }
-        };
+        let (drawer, starts) = starts(scenario, rate_per_s, window, level)?;
         let mut arrivals = Vec::with_capacity(starts.len());
         for (start, due) in starts.into_iter().enumerate() {
             let turns = drawer.start(start as u64, 0, due);
@@ -85,29 +59,14 @@ impl Schedule {
     /// As [`Schedule::generate`].
     pub fn sequence(scenario: &Scenario, level: u32) -> Result<Sequence, SpecError> {
         let drawer = Drawer::new(Arc::new(scenario.clone()), level)?;
-        Ok(Sequence { drawer, next_start: 0, next_id: 0, worker: 0, workers: 1 })
+        Ok(Sequence { drawer, next_start: 0, next_id: 0, worker: 0, workers: 1, most: u64::MAX })
     }
 
     /// SipHash-2-4 (zero key) over every field of every arrival, little-endian: 16 hex digits.
     pub fn hash(&self) -> String {
-        let mut hasher = SipHasher24::new_with_keys(0, 0);
-        hasher.write(&(self.arrivals.len() as u64).to_le_bytes());
-        for a in &self.arrivals {
-            hasher.write(&a.id.to_le_bytes());
-            hasher.write(&a.level.to_le_bytes());
-            hasher.write(&a.due.0.to_le_bytes());
-            hasher.write(&a.class.to_le_bytes());
-            hasher.write(&a.session.map_or(u64::MAX, |s| s).to_le_bytes());
-            hasher.write(&a.turn.to_le_bytes());
-            hasher.write(&a.think.0.to_le_bytes());
-            hasher.write(&a.prompt_tokens.to_le_bytes());
-            hasher.write(&a.output_tokens.to_le_bytes());
-            hasher.write(&(a.blocks.len() as u64).to_le_bytes());
-            for block in &a.blocks {
-                hasher.write(&block.to_le_bytes());
-            }
-        }
-        format!("{:016x}", hasher.finish())
+        let mut hasher = Hash::begin(self.arrivals.len());
+        self.arrivals.iter().for_each(|arrival| hasher.add(arrival));
+        hasher.hex()
     }
 
     /// Splits the arrivals over workers in turn; a session stays with one. Nothing is drawn here, so the union is the
@@ -123,6 +82,161 @@ impl Schedule {
     }
 }
 
+/// The schedule's hash under construction.
+#[derive(Clone, Debug)]
+struct Hash(SipHasher24);
+
+impl Hash {
+    fn begin(count: usize) -> Hash {
+        let mut hasher = SipHasher24::new_with_keys(0, 0);
+        hasher.write(&(count as u64).to_le_bytes());
+        Hash(hasher)
+    }
+
+    fn add(&mut self, a: &Arrival) {
+        let hasher = &mut self.0;
+        hasher.write(&a.id.to_le_bytes());
+        hasher.write(&a.level.to_le_bytes());
+        hasher.write(&a.due.0.to_le_bytes());
+        hasher.write(&a.class.to_le_bytes());
+        hasher.write(&a.session.map_or(u64::MAX, |s| s).to_le_bytes());
+        hasher.write(&a.turn.to_le_bytes());
+        hasher.write(&a.think.0.to_le_bytes());
+        hasher.write(&a.prompt_tokens.to_le_bytes());
+        hasher.write(&a.output_tokens.to_le_bytes());
+        hasher.write(&(a.blocks.len() as u64).to_le_bytes());
+        for block in &a.blocks {
+            hasher.write(&block.to_le_bytes());
+        }
+    }
+
+    fn hex(&self) -> String {
+        format!("{:016x}", self.0.finish())
+    }
+}
+
+/// Who draws, and the due times of all starts within the window.
+fn starts(
+    scenario: &Scenario,
+    rate_per_s: f64,
+    window: Span,
+    level: u32,
+) -> Result<(Drawer, Vec<At>), SpecError> {
+    let rate = Rate::per_s(rate_per_s).map_err(|e| e.at("load.rate"))?.as_per_s();
+    let drawer = Drawer::new(Arc::new(scenario.clone()), level)?;
+    let expected = rate * window.as_secs_f64();
+    if window.0 <= 0 || expected > MAX_ARRIVALS {
+        return Err(SpecError::value(
+            "load",
+            format!("{rate}/s for {window}"),
+            &format!("a window above 0 with at most {MAX_ARRIVALS} arrivals"),
+        ));
+    }
+    let starts = match (&scenario.arrivals, drawer.trace()) {
+        (ArrivalSpec::Trace { repeat, .. }, Some(trace)) => {
+            let scale = trace.rate_per_s()? / rate;
+            let lap = trace.rows.len() as f64 / rate;
+            let times = trace.times(scenario.seed);
+            let laps = if *repeat { (window.as_secs_f64() / lap).ceil() as u64 } else { 1 };
+            (0..laps.max(1))
+                .flat_map(|n| times.iter().map(move |t| Span::from_secs_f64(t * scale + n as f64 * lap)))
+                .map(|span| At::ZERO + span)
+                .take_while(|at| at.0 < window.0)
+                .collect()
+        }
+        (spec, _) => {
+            let mut stream = Stream::new(scenario.seed, "arrivals", u64::from(level));
+            spec.times(rate / drawer.requests_per_start, window, &mut stream)
+        }
+    };
+    Ok((drawer, starts))
+}
+
+/// The arrivals of [`Schedule::generate`] one by one, made when they are asked for: a trace of a million requests is
+/// replayed with eight bytes for each in memory. Sessions interleave, so that a scenario with them is drawn at once.
+#[derive(Clone, Debug)]
+pub struct Feed {
+    drawer: Drawer,
+    starts: Vec<At>,
+    /// Of a scenario with sessions: all arrivals, and `starts` are their due times.
+    drawn: Option<Vec<Arrival>>,
+    next: usize,
+    hash: Hash,
+}
+
+impl Feed {
+    /// As [`Schedule::generate`]; with `most`, its first arrivals alone.
+    ///
+    /// # Errors
+    /// As [`Schedule::generate`].
+    pub fn new(
+        scenario: &Scenario,
+        rate_per_s: f64,
+        window: Span,
+        level: u32,
+        most: Option<u64>,
+    ) -> Result<Feed, SpecError> {
+        let most = usize::try_from(most.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+        let (drawer, mut starts) = starts(scenario, rate_per_s, window, level)?;
+        let mut drawn = None;
+        if drawer.has_sessions() {
+            let mut arrivals = Schedule::generate(scenario, rate_per_s, window, level)?.arrivals;
+            arrivals.truncate(most);
+            starts = arrivals.iter().map(|arrival| arrival.due).collect();
+            drawn = Some(arrivals);
+        }
+        starts.truncate(most);
+        let hash = Hash::begin(starts.len());
+        Ok(Feed { drawer, starts, drawn, next: 0, hash })
+    }
+
+    /// Arrivals in all.
+    pub fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.starts.is_empty()
+    }
+
+    /// All of them at once, where sessions need it.
+    pub(crate) fn take_drawn(&mut self) -> Option<Vec<Arrival>> {
+        let drawn = self.drawn.take()?;
+        drawn.iter().for_each(|arrival| self.hash.add(arrival));
+        self.next = self.starts.len();
+        Some(drawn)
+    }
+
+    /// When the next one is due.
+    pub(crate) fn due(&self) -> Option<At> {
+        self.starts.get(self.next).copied()
+    }
+
+    /// How many that are still here are due by `now`.
+    pub(crate) fn held(&self, now: At) -> u64 {
+        self.starts[self.next..].partition_point(|due| *due <= now) as u64
+    }
+
+    /// The schedule's hash, as [`Schedule::hash`]; known once all have been taken.
+    pub fn hash(&self) -> Option<String> {
+        (self.next == self.starts.len()).then(|| self.hash.hex())
+    }
+}
+
+impl Iterator for Feed {
+    type Item = Arrival;
+
+    fn next(&mut self) -> Option<Arrival> {
+        let due = self.due()?;
+        let id = self.next as u64;
+        self.next += 1;
+        let arrival = self.drawer.start(id, id, due).into_iter().next()?;
+        self.hash.add(&arrival);
+        Some(arrival)
+    }
+}
+
 /// Endless arrivals by number, for a closed loop. Due times are 0: the player sets them when it sends.
 #[derive(Clone, Debug)]
 pub struct Sequence {
@@ -131,6 +245,8 @@ pub struct Sequence {
     next_id: u64,
     worker: u64,
     workers: u64,
+    /// Starts in all.
+    most: u64,
 }
 
 impl Sequence {
@@ -142,12 +258,23 @@ impl Sequence {
             next_id: 0,
             worker: worker as u64,
             workers: workers.max(1) as u64,
+            most: self.most,
         }
     }
 
-    /// The next start: one arrival, or the turns of a session in order.
+    /// Ends after so many starts (requests; with sessions, conversations), over all workers together.
+    pub fn bounded(self, most: Option<u64>) -> Sequence {
+        Sequence { most: most.unwrap_or(u64::MAX), ..self }
+    }
+
+    /// Does it end?
+    pub fn is_bounded(&self) -> bool {
+        self.most < u64::MAX
+    }
+
+    /// The next start: one arrival, or the turns of a session in order; nothing once a bound is reached.
     pub fn next_start(&mut self) -> Vec<Arrival> {
-        loop {
+        while self.next_start < self.most {
             let (start, mine) = (self.next_start, self.next_start % self.workers == self.worker);
             self.next_start += 1;
             if !mine && !self.drawer.has_sessions() {
@@ -160,5 +287,6 @@ impl Sequence {
                 return turns;
             }
         }
+        Vec::new()
     }
 }

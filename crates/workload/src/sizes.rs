@@ -84,6 +84,11 @@ impl Size {
         })
     }
 
+    /// One draw where no file is needed; `None` for an empirical law.
+    pub fn sample(&self, stream: &mut Stream) -> Option<u32> {
+        self.draw(stream, &Material::default()).ok()
+    }
+
     /// The mean of the law (before rounding and before the cut at 1), in tokens.
     ///
     /// # Errors

@@ -35,6 +35,8 @@ pub struct TraceError {
 pub struct Row {
     /// When it was made, from the first row.
     pub at: Span,
+    /// Its line in the file, from 1; 0 = it comes from no file.
+    pub line: u32,
     /// Prompt tokens.
     pub prompt_tokens: u32,
     /// Output tokens.
@@ -178,6 +180,7 @@ pub fn read_azure(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
         };
         rows.push(Row {
             at,
+            line: number as u32,
             prompt_tokens: count(prompt)?,
             output_tokens: count(output)?,
             blocks: Vec::new(),
@@ -230,6 +233,7 @@ pub fn read_mooncake(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
         }
         rows.push(Row {
             at: Span(ns.round() as i64),
+            line: number as u32,
             prompt_tokens: row.input_length,
             output_tokens: row.output_length,
             blocks: row.hash_ids,

@@ -4,6 +4,8 @@
 
 #[path = "all/arrivals.rs"]
 mod arrivals;
+#[path = "all/blocks.rs"]
+mod blocks;
 #[path = "all/player.rs"]
 mod player;
 #[path = "all/prompts.rs"]
@@ -12,5 +14,7 @@ mod prompts;
 mod schedule;
 #[path = "all/spec.rs"]
 mod spec;
+#[path = "all/tensors.rs"]
+mod tensors;
 #[path = "all/trace.rs"]
 mod trace;

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_model::{At, Broken, GeneratorHealth, How, Load, TokensRule};
+use plimsoll_model::{At, Broken, GeneratorHealth, How, Load, SizeUnit, TokensRule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -121,10 +121,13 @@ pub struct Rates {
     pub good_share: Option<Estimate>,
     /// Generated tokens per second, of requests finished inside the window.
     pub output_tokens_per_s: Option<Reading>,
-    /// Prompt tokens per second, likewise.
+    /// Prompt tokens per second, likewise; `None` where sizes are items.
     pub input_tokens_per_s: Option<Reading>,
     /// Both.
     pub total_tokens_per_s: Option<Reading>,
+    /// Items (rows of the batches) per second, of requests finished inside the window; `None` where sizes are tokens.
+    #[serde(default)]
+    pub items_per_s: Option<Reading>,
     /// Generated tokens per second that the median user sees: 1 / median `tpot`.
     pub tokens_per_s_per_user: Option<Reading>,
     /// Where the token counts come from: `usage` as the server reports it, or `asked` where it does not.
@@ -286,6 +289,9 @@ pub struct FanOut {
 /// The lengths that a figure holds for.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Lengths {
+    /// What lengths count. Where it is items, `prompt` is the rows of a request's batch and `output` is empty.
+    #[serde(default)]
+    pub unit: SizeUnit,
     /// Prompt tokens, asked and reported.
     pub prompt: LengthFigures,
     /// Output tokens, asked and reported.

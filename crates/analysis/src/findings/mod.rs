@@ -17,7 +17,9 @@ pub mod unbounded;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use budget::{BudgetFinding, BudgetRow, BudgetSpec, Held};
+use crate::cost::CostFinding;
+
+pub use budget::{BudgetFinding, BudgetRow, BudgetSpec, Ceiling, Held, Metric};
 pub use figure::{Estimate, Percentiles, Reading};
 pub use level::{
     Bucket, Concurrency, Counts, Drift, ErrorCount, FanOut, Histogram, Itl, Kept, Latencies, LengthFigures,
@@ -51,4 +53,7 @@ pub struct Findings {
     pub curves: Vec<Curve>,
     /// Every level, in order of execution.
     pub levels: Vec<LevelFinding>,
+    /// What it costs; `None` where no price was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<CostFinding>,
 }

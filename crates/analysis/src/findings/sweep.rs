@@ -166,6 +166,9 @@ pub struct LoadWords {
     pub input_tokens_per_s: Option<f64>,
     /// Generated tokens per second.
     pub output_tokens_per_s: Option<f64>,
+    /// Items (rows of the batches) per second.
+    #[serde(default)]
+    pub items_per_s: Option<f64>,
     /// Requests in flight there (interpolated between levels).
     pub in_flight: Option<f64>,
     /// People who send, wait, read for the think time and send again: rate × (e2e + think time).

@@ -55,4 +55,7 @@ pub struct Passed {
     pub check: String,
     /// The figure it looked at.
     pub figure: String,
+    /// What is to be known beside the figures all the same, where there is anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }

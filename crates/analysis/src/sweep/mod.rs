@@ -10,7 +10,7 @@ mod place;
 mod preview;
 mod spec;
 
-pub use preview::{CAPACITIES, Preview, PreviewAt, Price};
+pub use preview::{CAPACITIES, Preview, PreviewAt, RequestPrice};
 pub use spec::{Experiment, Next, Progress, SweepError, SweepSpec};
 
 use std::collections::VecDeque;
@@ -18,6 +18,7 @@ use std::collections::VecDeque;
 use plimsoll_model::{Attempt, Level, Load, Sample, Span};
 
 use crate::findings::{Findings, Kept, LevelFinding, Line};
+use crate::gather::Gathered;
 use crate::lines::{self, LineSpec, Observed};
 use crate::whole;
 use place::{Board, Known, first_loads};
@@ -41,13 +42,13 @@ const RUNG_COMPLETIONS: f64 = 3_000.0;
 const RUNG_FACTOR: u32 = 4;
 /// Growth of throughput from rung to rung under which the ladder ends.
 const RUNG_GROWTH: f64 = 1.05;
-/// Fewest completions on a planned level for the full first set.
-const FEW: f64 = 400.0;
 /// Most levels per kind of traffic, whatever the time: what is not found by then is not found by more.
 const MOST_LEVELS: usize = 40;
 /// Requests beyond the bare need of a percentile: arrivals are chance, and a warm-up may be cut.
 const TAIL_MARGIN: f64 = 1.25;
-/// Most by which a level is made longer than planned to reach a percentile.
+/// The same at concurrency 1, where the number that comes is no chance.
+const CLOSED_MARGIN: f64 = 1.1;
+/// Most by which a level, or concurrency 1, is made longer than planned to reach a percentile.
 const REACH: f64 = 1.7;
 /// Most by which a level is made longer than usual: beyond it, more levels say more.
 const LONGER_AT_MOST: f64 = 4.0;
@@ -130,10 +131,21 @@ impl Sweep {
         let samples: Vec<&Sample> =
             samples.iter().filter(|s| s.at >= level.start && s.at < level.drained).collect();
         let observed = Observed::new(level, &own, &samples, self.spec.budget.as_ref());
+        self.take(level, observed, own.len() as u64)
+    }
+
+    /// The same for a level whose records were gathered as they ended.
+    pub fn observe_gathered(&mut self, level: &Level, rows: Gathered, samples: &[Sample]) -> LevelFinding {
+        let attempts = rows.attempts();
+        let observed = Observed::gathered(level, rows, samples, self.spec.budget.as_ref());
+        self.take(level, observed, attempts)
+    }
+
+    fn take(&mut self, level: &Level, observed: Observed, attempts: u64) -> LevelFinding {
         let finding = observed.finding.clone();
         self.asked = None;
         self.spent += level.drained.max(level.stop) - level.start;
-        self.requests += own.len() as u64;
+        self.requests += attempts;
         self.failed += finding.summary.counts.failed;
         self.observed.push(observed);
         self.advance(level);
@@ -209,8 +221,9 @@ impl Sweep {
         }
         match self.phase {
             Phase::Probe if finished == 0 => self.finish("nothing finished at concurrency 1"),
-            // A closed loop can't be held to a rate: where one at a time is over the ceiling, or the first rung may be, the
-            // open loop begins, and its lightest level stands in for zero contention.
+            // A closed loop that is held to a rate says nothing about the capacity: where one at a time is over the ceiling, or
+            // the first rung may be, the open loop begins. (The driver spaces a closed loop's requests by the ceiling in any
+            // case; a look at one at a time is as uncontended with pauses as without.)
             Phase::Probe if self.over_ceiling(1) => self.open_loop(),
             Phase::Probe => self.phase = Phase::Baseline,
             Phase::Baseline if self.over_ceiling(RUNG_FACTOR) => self.open_loop(),
@@ -231,9 +244,15 @@ impl Sweep {
 
     /// One request at a time: first a look at how long one takes, then as many as are enough.
     fn baseline(&self, share: f64) -> Experiment {
-        let most = self.search_time().as_secs_f64() * share;
-        let enough = self.last_closed().map_or(f64::INFINITY, |(_, rate)| BASELINE_ENOUGH / rate.max(1e-9));
-        self.experiment("baseline", Load::Closed { concurrency: 1 }, enough.min(most))
+        let share = self.search_time().as_secs_f64() * share;
+        let window = self.last_closed().map_or(share, |(_, rate)| {
+            let rate = rate.max(1e-9);
+            // As for a level: the percentile asked for is worth a little more than the usual share.
+            let tail = CLOSED_MARGIN * crate::tail::BEYOND / (1.0 - self.spec.percentile) / rate;
+            let most = if tail <= REACH * share { share.max(tail) } else { share };
+            (BASELINE_ENOUGH / rate).min(most)
+        });
+        self.experiment("baseline", Load::Closed { concurrency: 1 }, window)
     }
 
     /// One rung: long enough for its completions and for every request to come round a few times.
@@ -290,6 +309,14 @@ impl Sweep {
         self.closed().pop()
     }
 
+    /// Did the ladder end, for want of time or of rungs, while throughput still grew? Then the capacity lies above it by a
+    /// factor that nobody knows: an engine that batches takes many slow requests at once.
+    fn cut_while_growing(&self) -> bool {
+        let mut rates = self.closed();
+        let last = rates.pop().map_or(0.0, |(_, rate)| rate);
+        last >= RUNG_GROWTH * rates.iter().map(|r| r.1).fold(0.0, f64::max)
+    }
+
     /// Starts the open-loop levels of the present kind of traffic.
     fn open_loop(&mut self) {
         // Without a ladder the capacity is unknown: the ceiling is what can be asked for.
@@ -304,8 +331,9 @@ impl Sweep {
         let left = self.search_time() - self.spent;
         let kinds_left = (self.spec.traffic.len() - self.kind) as i64;
         self.kind_ends = self.spent + Span(left.0.max(0) / kinds_left.max(1));
-        let few = capacity * self.level_s() < FEW;
-        self.first = first_loads(capacity, few, self.spec.max_rate, self.spec.seed, self.kind as u64).into();
+        let arrivals = self.arrivals(capacity);
+        self.first =
+            first_loads(capacity, arrivals, self.spec.max_rate, self.spec.seed, self.kind as u64).into();
         self.phase = Phase::First;
     }
 
@@ -342,7 +370,9 @@ impl Sweep {
         let board = Board {
             loads: &loads,
             capacity: full.unwrap_or_else(|| self.capacity()),
+            open_above: full.is_none() && self.cut_while_growing(),
             narrow: self.spec.narrow,
+            arrivals: self.arrivals(self.capacity()),
             ceiling: self.spec.max_rate.unwrap_or(f64::INFINITY),
         };
         let mut wishes = vec![board.onset(known(&read.lines.onset)), board.bracket(stable, unstable, full)];
@@ -418,6 +448,11 @@ impl Sweep {
         self.search_time().as_secs_f64() * (1.0 - closed) / kinds / f64::from(LEVELS_PLANNED)
     }
 
+    /// Arrivals of a planned level at this load.
+    fn arrivals(&self, load: f64) -> f64 {
+        (load * self.level_s()).min(self.spec.completions as f64)
+    }
+
     /// An open-loop level, as long as its completions need and the time allows. `None` (and on to the next phase)
     /// where less than half a level of time is left.
     fn open_level(&mut self, purpose: &str, load: f64, longer: f64) -> Option<Experiment> {
@@ -460,7 +495,9 @@ impl Sweep {
         let Some(left) = experiment.max_requests else { return Some(experiment) };
         let rate = match experiment.load {
             Load::Open { rate_per_s } => rate_per_s,
-            Load::Closed { concurrency } | Load::Saturating { concurrency } => {
+            Load::Closed { concurrency }
+            | Load::Wave { requests: concurrency }
+            | Load::Saturating { concurrency } => {
                 // As fast as it could possibly be, by what the last closed level did.
                 self.last_closed()
                     .map_or(0.0, |(before, rate)| rate * f64::from(concurrency) / f64::from(before))

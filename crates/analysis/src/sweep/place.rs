@@ -26,17 +26,28 @@ pub enum Known {
 }
 
 /// Loads of the first open-loop levels, as shares of the capacity that the ladder found: one light, to stand in for
-/// zero contention; the range in which onsets lie (M/M/c: 0.63 at two servers, 0.95 at sixteen); one over the limit.
-const FIRST: [f64; 7] = [0.2, 0.45, 0.65, 0.8, 0.9, 0.96, 1.06];
+/// zero contention; the range in which onsets lie (M/M/c: 0.63 at two servers, 0.95 at sixteen). One [`overload`] comes on
+/// top.
+const FIRST: [f64; 6] = [0.2, 0.45, 0.65, 0.8, 0.9, 0.96];
 /// The same where requests are so few that seven levels would each say nothing.
-const FIRST_FEW: [f64; 4] = [0.3, 0.65, 0.9, 1.1];
+const FIRST_FEW: [f64; 3] = [0.3, 0.65, 0.9];
+/// Completions on a planned level below which it is few.
+const FEW: f64 = 400.0;
+
+/// A share of the capacity at which a level of this many arrivals will be seen to pile up. Requests in flight wander by the
+/// root of the arrivals, and their growth must stand out from that over the limit of 2 %: at a fixed 1.06 every fourth
+/// sweep of a minute (6 000 arrivals a level) decided nothing up there and found no stability limit.
+pub fn overload(arrivals: f64) -> f64 {
+    1.02 + (6.0 / arrivals.max(1.0).sqrt()).min(0.5)
+}
 
 /// The first open-loop loads, in the seed's order. A rising order would let drift of the target pass for an effect of
 /// load; a fixed one would repeat whatever coincidence it has.
-pub fn first_loads(capacity: f64, few: bool, max_rate: Option<f64>, seed: u64, kind: u64) -> Vec<f64> {
-    let shares: &[f64] = if few { &FIRST_FEW } else { &FIRST };
+pub fn first_loads(capacity: f64, arrivals: f64, max_rate: Option<f64>, seed: u64, kind: u64) -> Vec<f64> {
+    let shares: &[f64] = if arrivals < FEW { &FIRST_FEW } else { &FIRST };
     let ceiling = max_rate.unwrap_or(f64::INFINITY);
-    let mut loads: Vec<f64> = shares.iter().map(|share| (share * capacity).min(ceiling)).collect();
+    let shares = shares.iter().copied().chain([overload(arrivals)]);
+    let mut loads: Vec<f64> = shares.map(|share| (share * capacity).min(ceiling)).collect();
     loads.dedup();
     let mut stream = Stream::new(seed, "order", kind);
     for i in (1..loads.len()).rev() {
@@ -51,10 +62,14 @@ pub struct Board<'a> {
     pub loads: &'a [f64],
     /// The capacity as best known, requests/s.
     pub capacity: f64,
+    /// Is the capacity known from below only?
+    pub open_above: bool,
     /// Width at which the onset is narrow enough, as a share.
     pub narrow: f64,
     /// Highest load that may be offered.
     pub ceiling: f64,
+    /// Arrivals of a level at the capacity.
+    pub arrivals: f64,
 }
 
 /// Width of a bracket at which stability and budget lines are narrow enough: the rule of the in-flight slope has a
@@ -63,6 +78,8 @@ const BRACKET: f64 = 0.10;
 
 /// Urgency of an onset that lies outside the levels: over that of a bracket with one end, for it is what is asked.
 const UNSEEN: f64 = 8.0;
+/// Factor between loads while the capacity is known from below only.
+const STRIDE: f64 = 1.5;
 /// Levels within a few per cent of the onset before it counts as found.
 const REPEATED: usize = 5;
 
@@ -90,7 +107,8 @@ impl Board<'_> {
             }
             Known::Above => {
                 let last = self.loads.last()?;
-                self.wish(UNSEEN, (1.1 * last).min(1.02 * self.capacity).max(1.02 * last))
+                let most = if self.open_above { f64::INFINITY } else { 1.02 * self.capacity };
+                self.wish(UNSEEN, (1.1 * last).min(most).max(1.02 * last))
             }
             Known::Below => self.wish(UNSEEN, 0.6 * self.loads.first()?),
             Known::Nothing => None,
@@ -112,7 +130,18 @@ impl Board<'_> {
                 };
                 self.wish(width / BRACKET, aim)
             }
-            (Some(holds), None) => self.wish(6.0, (1.15 * holds).max(1.05 * self.capacity.min(3.0 * holds))),
+            // By factors, and before all else: every other question waits for the scale.
+            (Some(holds), None) if self.open_above => {
+                let tried = self.loads.last().copied().unwrap_or(holds);
+                self.wish(2.0 * UNSEEN, STRIDE * tried.max(self.capacity))
+            }
+            (Some(holds), None) => {
+                let over = overload(self.arrivals);
+                // Where that load was run and decided nothing, further up.
+                let tried = self.loads.last().filter(|last| **last >= 0.99 * over * self.capacity);
+                let aim = tried.map_or(over * self.capacity.min(3.0 * holds), |last| 1.1 * last);
+                self.wish(6.0, aim.max(1.15 * holds))
+            }
             (None, Some(breaks)) => self.wish(6.0, 0.7 * breaks),
             (None, None) => self.wish(2.0, 0.8 * self.capacity),
         }

@@ -3,6 +3,7 @@
 //! The target's capacity is not known yet, so that what depends on it is said for several. A preview that hid this
 //! behind one guess would be wrong by the factor between a small model and a large one.
 
+use plimsoll_model::SizeUnit;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +17,9 @@ pub const CAPACITIES: [f64; 5] = [1.0, 10.0, 100.0, 1_000.0, 10_000.0];
 /// What a request costs, as far as the user said.
 #[derive(Copy, Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Price {
+pub struct RequestPrice {
+    /// What the sizes count; of items the mean is `input_tokens`.
+    pub unit: SizeUnit,
     /// Mean prompt tokens per request.
     pub input_tokens: f64,
     /// Mean output tokens per request.
@@ -57,6 +60,9 @@ pub struct PreviewAt {
     pub input_tokens: u64,
     /// Their output tokens.
     pub output_tokens: u64,
+    /// Their items (rows of the batches), where sizes count those; the tokens are then 0.
+    #[serde(default)]
+    pub items: Option<u64>,
     /// What they cost; `None` without a price.
     pub cost: Option<f64>,
     /// Completions of one level near the line.
@@ -68,7 +74,7 @@ pub struct PreviewAt {
 
 impl Preview {
     /// The preview of a sweep. `capacities`: what the target may carry, requests/s; [`CAPACITIES`] if nothing is known.
-    pub fn new(spec: &SweepSpec, price: &Price, capacities: &[f64]) -> Preview {
+    pub fn new(spec: &SweepSpec, price: &RequestPrice, capacities: &[f64]) -> Preview {
         let kinds = spec.traffic.len().max(1) as f64;
         let hold_s = spec.hold.as_secs_f64() * kinds;
         let search_s = (spec.time.as_secs_f64() - hold_s).max(0.0);
@@ -81,7 +87,11 @@ impl Preview {
                 + rate.min(1.0) * search_s * BASELINE_SHARE;
             let requests = spec.max_requests.unwrap_or(u64::MAX).min(sent.ceil() as u64);
             let tokens = |mean: f64| (mean * requests as f64) as u64;
-            let (input_tokens, output_tokens) = (tokens(price.input_tokens), tokens(price.output_tokens));
+            let items = (price.unit == SizeUnit::Items).then(|| tokens(price.input_tokens));
+            let (input_tokens, output_tokens) = match items {
+                Some(_) => (0, 0),
+                None => (tokens(price.input_tokens), tokens(price.output_tokens)),
+            };
             let paid = |tokens: u64, price: Option<f64>| price.map(|p| tokens as f64 * p / 1e6);
             let (input_cost, output_cost) =
                 (paid(input_tokens, price.per_million_input), paid(output_tokens, price.per_million_output));
@@ -91,6 +101,7 @@ impl Preview {
                 requests,
                 input_tokens,
                 output_tokens,
+                items,
                 cost: (input_cost.is_some() || output_cost.is_some())
                     .then(|| input_cost.unwrap_or(0.0) + output_cost.unwrap_or(0.0)),
                 completions_per_level: completions as u64,

@@ -46,7 +46,6 @@ impl Blind {
     }
 
     /// One without a secret: this mean service time.
-    #[allow(dead_code, reason = "the accuracy example asks for it, the tests do not")]
     pub fn known(law: Law, servers: u32, mean_ms: f64, seed: u64) -> Blind {
         Blind { law, servers, mean_ms, seed }
     }
@@ -61,7 +60,8 @@ impl Blind {
         Truth { onset: load * full, stability: full }
     }
 
-    fn engine(&self) -> EngineSpec {
+    /// What the sweep is let loose on.
+    pub fn engine(&self) -> EngineSpec {
         let service = match self.law {
             Law::Exponential => LawSpec::Exponential { mean_ms: self.mean_ms },
             Law::Deterministic => LawSpec::Deterministic { ms: self.mean_ms },
@@ -79,7 +79,18 @@ impl Blind {
 }
 
 /// Runs a sweep against the server in virtual time.
-pub fn sweep(server: &Blind, spec: SweepSpec, mut watch: impl FnMut(&Sweep)) -> (Findings, String) {
+pub fn sweep(server: &Blind, spec: SweepSpec, watch: impl FnMut(&Sweep)) -> (Findings, String) {
+    sweep_engine(&server.engine(), server.seed, (1, 1), spec, watch)
+}
+
+/// Runs a sweep against any engine in virtual time, with requests of so many prompt and answer tokens.
+pub fn sweep_engine(
+    engine: &EngineSpec,
+    seed: u64,
+    (prompt, answer): (u32, u32),
+    spec: SweepSpec,
+    mut watch: impl FnMut(&Sweep),
+) -> (Findings, String) {
     let mut sweep = Sweep::new(spec).expect("a sound spec");
     let mut now = At::ZERO;
     for id in 0..1_000 {
@@ -89,12 +100,12 @@ pub fn sweep(server: &Blind, spec: SweepSpec, mut watch: impl FnMut(&Sweep)) -> 
         };
         // An engine draws by seed and request number, and numbers begin anew with every level: under one seed all levels
         // would meet the same service times, and repeating a level would teach nothing. It is idle between levels.
-        let seed = server.seed.wrapping_mul(1_000) + u64::from(id);
-        let mut world = World::new(&server.engine(), seed).expect("a sound engine");
+        let seed = seed.wrapping_mul(1_000) + u64::from(id);
+        let mut world = World::new(engine, seed).expect("a sound engine");
         let mut scenario = Scenario { seed, ..Scenario::default() };
         scenario.arrivals = ArrivalSpec::named(&asked.traffic).expect("a named kind");
-        scenario.sizes.prompt = Size::Fixed(1);
-        scenario.sizes.output = Size::Fixed(1);
+        scenario.sizes.prompt = Size::Fixed(prompt);
+        scenario.sizes.output = Size::Fixed(answer);
         scenario.client.drain = Span::from_secs(100_000);
         scenario.client.timeouts = plimsoll_workload::Timeouts {
             first_token: None,

@@ -1,6 +1,6 @@
 //! Budgets: pass, fail, and not enough to say.
 
-use plimsoll_analysis::findings::{BudgetSpec, Held};
+use plimsoll_analysis::findings::{BudgetSpec, Ceiling, Held, Metric};
 use plimsoll_analysis::summarise;
 use plimsoll_model::{Attempt, How};
 
@@ -9,10 +9,7 @@ use crate::records::{answer, failure, level};
 fn budget() -> BudgetSpec {
     BudgetSpec {
         name: "test".into(),
-        percentile: 0.95,
-        ttft_s: Some(0.1),
-        tpot_s: None,
-        e2e_s: None,
+        latency: vec![Ceiling::new(Metric::Ttft, 0.95, 0.1)],
         error_rate: Some(0.05),
     }
 }
@@ -53,4 +50,44 @@ fn good_is_counted_against_all_that_were_due() {
     let rates = summarise(&level(100.0, 20), &records, &[], Some(&budget())).rates;
     assert!((rates.good_per_s.and_then(|r| r.value()).expect("a budget") - 60.0).abs() < 1e-9);
     assert!((rates.good_share.expect("a budget").value - 0.6).abs() < 1e-12);
+}
+
+/// Whole answers of 40 ms (share `a`), 100 ms (`b`) and 400 ms (the rest), scattered by 7919 modulo 1000.
+fn mixture(a: u64, b: u64) -> plimsoll_analysis::findings::LevelSummary {
+    let records: Vec<Attempt> = (0..20_000)
+        .map(|i| {
+            let took = match i * 7919 % 1000 {
+                n if n < a => 40,
+                n if n < a + b => 100,
+                _ => 400,
+            };
+            let mut whole = answer(i, 10 * i as i64, took, took, 0);
+            (whole.first_token, whole.first_visible, whole.last_token) = (None, None, None);
+            whole
+        })
+        .collect();
+    summarise(&level(100.0, 200), &records, &[], Some(&BudgetSpec::recommendation()))
+}
+
+#[test]
+fn each_percentile_of_one_metric_is_judged_by_itself() {
+    // Of the example (p50 60 ms, p95 150 ms, p99 350 ms): over 60 ms, over 150 ms, over 350 ms.
+    for (a, b, want) in [
+        (600, 395, [Held::Pass, Held::Pass, Held::Pass]),
+        (400, 595, [Held::Fail, Held::Pass, Held::Pass]),
+        (600, 370, [Held::Pass, Held::Pass, Held::Fail]),
+        (600, 300, [Held::Pass, Held::Fail, Held::Fail]),
+    ] {
+        let summary = mixture(a, b);
+        assert!(summary.latency.ttft.is_none());
+        let budget = summary.budget.expect("a budget was set");
+        let shares: Vec<f64> = budget.rows[..3].iter().map(|row| row.share_over.value).collect();
+        let slow = (1000 - a - b) as f64 / 1e3;
+        assert_eq!(shares, [1.0 - a as f64 / 1e3, slow, slow]);
+        let verdicts: Vec<Held> = budget.rows[..3].iter().map(|row| row.verdict).collect();
+        assert_eq!(verdicts, want, "{a} {b}");
+        // A request is good when it meets the ceiling of the highest percentile: 350 ms.
+        let good = summary.rates.good_share.expect("a budget").value;
+        assert!((good - (1.0 - slow)).abs() < 1e-12, "{good}");
+    }
 }

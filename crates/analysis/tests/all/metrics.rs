@@ -238,3 +238,26 @@ fn same(a: &serde_json::Value, b: &serde_json::Value) -> bool {
         _ => a == b,
     }
 }
+
+#[test]
+fn rows_of_batches_are_items_and_no_tokens() {
+    // 100/s of four rows each for 20 s: 400 items/s, and nothing said of tokens.
+    let records: Vec<Attempt> = (0..2_000)
+        .map(|i| {
+            let mut whole = answer(i, 10 * i as i64, 5, 5, 0);
+            (whole.first_token, whole.first_visible, whole.last_token) = (None, None, None);
+            (whole.asked_prompt, whole.asked_output) = (4, 0);
+            whole.answer.tokens = plimsoll_model::Tokens::default();
+            whole
+        })
+        .collect();
+    let level = plimsoll_model::Level { unit: plimsoll_model::SizeUnit::Items, ..level(100.0, 20) };
+    let summary = summarise(&level, &records, &[], None);
+    let rates = &summary.rates;
+    let items = rates.items_per_s.as_ref().and_then(|r| r.value()).expect("items are counted");
+    assert!((items - 400.0).abs() < 1e-6, "{items}");
+    assert!(rates.input_tokens_per_s.is_none() && rates.output_tokens_per_s.is_none());
+    assert!(rates.total_tokens_per_s.is_none() && summary.latency.ttft.is_none());
+    assert_eq!((summary.lengths.unit, summary.lengths.prompt.asked_mean), (level.unit, 4.0));
+    assert_eq!(summary.latency.leading().metric, "e2e");
+}

@@ -2,7 +2,7 @@
 
 use plimsoll_model::{
     Answer, At, Attempt, Broken, By, EndedBy, Event, EventKind, GeneratorHealth, How, Level, Load, Outcome,
-    Span, StampSource, Tokens, TokensRule,
+    RateCourse, SizeUnit, Span, StampSource, Tokens, TokensRule,
 };
 
 pub const MS: i64 = 1_000_000;
@@ -14,12 +14,14 @@ pub fn level(rate_per_s: f64, seconds: i64) -> Level {
         traffic: "steady".into(),
         purpose: "run".into(),
         load: Load::Open { rate_per_s },
+        rate_course: RateCourse::Even,
         start: At::ZERO,
         stop: At(seconds * 1_000 * MS),
         drained: At((seconds + 1) * 1_000 * MS),
         ended_by: EndedBy::Complete,
         arrivals: 0,
         schedule_hash: String::new(),
+        unit: SizeUnit::Tokens,
         generator: GeneratorHealth { stamps: StampSource::Kernel, ..GeneratorHealth::default() },
     }
 }

@@ -1,7 +1,7 @@
 //! The stepper's promises: time, ceilings, order, and "cannot tell" where it cannot.
 
 use plimsoll_analysis::findings::{Line, Trust};
-use plimsoll_analysis::sweep::{Next, Preview, Price, Sweep, SweepSpec};
+use plimsoll_analysis::sweep::{Next, Preview, RequestPrice, Sweep, SweepSpec};
 use plimsoll_model::{EndedBy, How, Load, Span};
 
 use crate::blind::{Blind, Law, sweep};
@@ -145,8 +145,12 @@ fn refuses_what_makes_no_sense() {
 #[test]
 fn previews_what_it_may_cost() {
     let spec = SweepSpec { time: Span::from_secs(900), max_requests: Some(100_000), ..SweepSpec::default() };
-    let price =
-        Price { input_tokens: 500.0, output_tokens: 100.0, per_million_input: Some(1.0), ..Price::default() };
+    let price = RequestPrice {
+        input_tokens: 500.0,
+        output_tokens: 100.0,
+        per_million_input: Some(1.0),
+        ..RequestPrice::default()
+    };
     let preview = Preview::new(&spec, &price, &[2.0, 1_000.0]);
     assert_eq!(preview.time_s, 900.0);
     // Two a second for fifteen minutes: a level has about a hundred requests, which supports p90 and no more.

@@ -234,15 +234,20 @@ impl Client {
 
     /// Starts `plimsoll COMMAND URL ARGS`.
     pub fn start_as(command: &str, url: &str, args: &[&str]) -> Result<Client> {
+        Client::spawn(&[&[command, url, "--model", "bench"], args].concat())
+    }
+
+    /// Starts `plimsoll WORDS`, which write a run.
+    pub fn spawn(words: &[&str]) -> Result<Client> {
         let folder = tempfile::tempdir()?;
         let cpu_before_s = children_cpu_s()?;
         let out = std::fs::File::create(folder.path().join("stdout"))?;
         let error = std::fs::File::create(folder.path().join("stderr"))?;
         let spawned_ns = monotonic_ns();
         let child = Command::new(PLIMSOLL)
-            .args([command, url, "--quiet", "--format", "json", "--model", "bench", "--out"])
+            .args(words)
+            .args(["--quiet", "--format", "json", "--out"])
             .arg(folder.path().join("run"))
-            .args(args)
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(error)

@@ -14,13 +14,13 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{CeilingArgs, ClientArgs, DemoArgs, SearchArgs};
 
 /// Prompt and output tokens of the demo: short, so that a minute holds what a p99 needs.
-const TOKENS: (u32, u32) = (64, 8);
+const TOKENS: (u32, u32) = (64, 4);
 
 /// The found line is held for one part in so many of the time.
 const HOLD_SHARE: i64 = 6;
 
 /// The example budget of the demo, stated in its output.
-const BUDGET: [&str; 3] = ["ttft p99 < 25ms", "e2e p99 < 80ms", "errors < 1%"];
+const BUDGET: [&str; 3] = ["ttft p99 < 15ms", "e2e p99 < 40ms", "errors < 1%"];
 
 /// Starts the engine, sweeps it, shows everything.
 pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {

@@ -2,15 +2,18 @@
 
 use std::io::Read;
 use std::net::SocketAddr;
+use std::path::Path;
 
 use plimsoll_server::{EngineServerConfig, ServeError};
-use plimsoll_sim::{EngineSpec, profile};
+use plimsoll_sim::catalogue::{Gpu, gpus, models};
+use plimsoll_sim::{EngineSpec, ModeSpec, WorldSpec, profile};
+use plimsoll_wire::kserve::server::Declared;
 use serde_json::json;
 
 use crate::exit::{Exit, Stop};
 use crate::flags::{EngineArgs, Format};
-use crate::out;
 use crate::screen::Watch;
+use crate::{out, resolve, simulation};
 
 /// Lists the profiles, or serves one.
 pub fn run(args: &EngineArgs) -> Result<Exit, Stop> {
@@ -20,22 +23,35 @@ pub fn run(args: &EngineArgs) -> Result<Exit, Stop> {
     let listen: SocketAddr = args.listen.parse().map_err(|_| {
         Stop::usage(format!("--listen {}: write ADDRESS:PORT such as 127.0.0.1:8000", args.listen))
     })?;
-    let engine = find(&args.profile)?;
-    let model = args.model.clone().unwrap_or_else(|| engine.name.clone());
+    let (WorldSpec { engine, fleet, faults }, has_load) =
+        simulation::served(args.spec.as_deref(), &args.world)?;
+    if has_load {
+        out::note("the scenario in the file is not played: the load is whoever comes");
+    }
+    let profile = engine.name.clone();
+    let model = args.model.clone().unwrap_or_else(|| profile.clone());
+    let is_batcher = matches!(engine.mode, ModeSpec::Dynamic(_));
     let mut config = EngineServerConfig::new(listen, engine);
+    (config.fleet, config.faults) = (fleet, faults);
     config.model = model;
     config.seed = args.seed;
+    config.inputs = inputs(&args.inputs)?;
+    if !is_batcher && !config.inputs.is_empty() {
+        return Err(Stop::usage(format!(
+            "--input: profile {profile} does not batch whole requests; take one of kind dynamic"
+        )));
+    }
     config.truth_log = args.truth_log.clone();
     let running = plimsoll_server::serve(config).map_err(|e| match e {
         ServeError::Listen { .. } | ServeError::Spec(_) => Stop::usage(e.to_string()),
         other => Stop::invalid(other.to_string()),
     })?;
     // The first line of stdout tells a parent process where to go; the rest is for people.
-    out::line(&format!("http://{}/v1", running.addr()));
+    out::line(&format!("http://{}/{}", running.addr(), if is_batcher { "v2" } else { "v1" }));
     out::note(&format!(
         "serving profile {} as model {}; Ctrl-C drains, twice stops at once",
-        args.profile,
-        args.model.as_deref().unwrap_or(&args.profile)
+        profile,
+        args.model.as_deref().unwrap_or(&profile)
     ));
     let stopper = running.stopper();
     let asked = std::sync::atomic::AtomicU32::new(0);
@@ -58,6 +74,19 @@ pub fn run(args: &EngineArgs) -> Result<Exit, Stop> {
     Ok(Exit::Done)
 }
 
+/// The inputs that are declared, each name once.
+fn inputs(texts: &[String]) -> Result<Vec<Declared>, Stop> {
+    let mut all: Vec<Declared> = Vec::new();
+    for text in texts {
+        let one = Declared::parse(text).map_err(|e| Stop::usage(format!("--input {text}: {e}")))?;
+        if all.iter().any(|known| known.name == one.name) {
+            return Err(Stop::usage(format!("--input {text}: {} is there already", one.name)));
+        }
+        all.push(one);
+    }
+    Ok(all)
+}
+
 /// A profile by name, or from a YAML file.
 pub fn find(name: &str) -> Result<EngineSpec, Stop> {
     let is_file = name.ends_with(".yaml") || name.ends_with(".yml") || name.ends_with(".json");
@@ -66,23 +95,28 @@ pub fn find(name: &str) -> Result<EngineSpec, Stop> {
             .map(|profile| profile.spec)
             .map_err(|e| Stop::usage(format!("--profile: {e}")));
     }
-    let text = std::fs::read_to_string(name).map_err(|e| Stop::usage(format!("--profile {name}: {e}")))?;
-    let spec: EngineSpec = serde_saphyr::from_str(&text).map_err(|e| {
-        let first = e.to_string().lines().next().unwrap_or_default().to_string();
-        Stop::usage(format!("--profile {name}: {first}"))
-    })?;
-    spec.validate().map_err(|e| Stop::usage(format!("--profile {name}: {e}")))?;
+    let wrong = |e: String| Stop::usage(format!("--profile {name}: {e}"));
+    let file = resolve::mapping(Path::new(name), "profile")?;
+    simulation::check_engine(&file).map_err(|e| wrong(e.to_string()))?;
+    let spec: EngineSpec = serde_json::from_value(file).map_err(|e| wrong(e.to_string()))?;
+    spec.validate().map_err(|e| wrong(e.to_string()))?;
     Ok(spec)
 }
 
 fn list(format: Format) -> Result<Exit, Stop> {
     let profiles = profile::all();
+    let (models, gpus) = (models::all(), gpus::all());
     if format == Format::Json {
         let list: Vec<_> = profiles
             .iter()
             .map(|p| json!({"name": p.name, "summary": p.summary, "derivation": p.derivation(), "spec": p.spec}))
             .collect();
-        out::json(&json!(list));
+        let models: Vec<_> = models
+            .iter()
+            .map(|m| json!({"name": m.name, "parameters": m.shape.params(), "max_context": m.max_context}))
+            .collect();
+        let gpus: Vec<_> = gpus.iter().map(gpu_json).collect();
+        out::json(&json!({"profiles": list, "models": models, "gpus": gpus}));
         return Ok(Exit::Done);
     }
     for profile in &profiles {
@@ -91,5 +125,31 @@ fn list(format: Format) -> Result<Exit, Stop> {
             out::line(&format!("    {line}"));
         }
     }
+    out::line("\nany other pair: MODEL[-DTYPE]@GPU[xTP], dtype bf16, fp8 or fp4, TP 1, 2, 4 or 8; that is");
+    out::line(&format!("  models: {}", models.iter().map(|m| m.name).collect::<Vec<_>>().join(", ")));
+    out::line("  gpus:");
+    for gpu in &gpus {
+        let kernels = &gpu.kernels;
+        out::line(&format!(
+            "    {:<13} {} (±{:.0} %): {}",
+            gpu.name,
+            kernels.basis.word(),
+            kernels.expected_error_percent,
+            kernels.source
+        ));
+    }
     Ok(Exit::Done)
+}
+
+fn gpu_json(gpu: &Gpu) -> serde_json::Value {
+    json!({
+        "name": gpu.name,
+        "basis": gpu.kernels.basis.word(),
+        "expected_error_percent": gpu.kernels.expected_error_percent,
+        "source": gpu.kernels.source,
+        "memory_gb": gpu.memory_gb,
+        "bandwidth_tb_s": gpu.bandwidth_tb_s,
+        "bf16_tflops": gpu.bf16_tflops,
+        "fp8_tflops": gpu.fp8_tflops,
+    })
 }

@@ -8,11 +8,12 @@ use plimsoll_model::Manifest;
 use super::show::load;
 use crate::exit::{Exit, Stop};
 use crate::flags::ReportArgs;
-use crate::out;
+use crate::{out, price};
 
 /// Writes the report and prints where it is.
 pub fn run(args: &ReportArgs) -> Result<Exit, Stop> {
-    let (manifest, findings) = load(&args.run)?;
+    let (manifest, mut findings) = load(&args.run)?;
+    price::put(&mut findings, &args.price, &manifest.target)?;
     let path = write(&args.run, args.out.as_deref(), &manifest, &findings)?;
     out::line(&path.display().to_string());
     Ok(Exit::Done)

@@ -1,8 +1,10 @@
 //! `plimsoll run`: one load (or, saturating, one after another until throughput stops growing), measured.
 
-use plimsoll_model::{EndedBy, Load, Span};
+use plimsoll_analysis::cost::Bill;
+use plimsoll_model::{EndedBy, Load, SizeUnit, Span};
 use plimsoll_report::figure;
-use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, Size};
+use plimsoll_workload::scenario::LONGEST;
+use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, Size, TraceSizes};
 
 use super::show;
 use crate::exit::{Exit, Stop};
@@ -15,7 +17,7 @@ use crate::resolve::{self, Draft};
 const SATURATED_GROWTH: f64 = 0.03;
 
 /// No saturating search goes beyond this concurrency unless `--max-in-flight` says so.
-const MOST_CONCURRENCY: u32 = 4096;
+pub const MOST_CONCURRENCY: u32 = 4096;
 
 /// Measures and prints.
 pub fn run(args: &RunArgs) -> Result<Exit, Stop> {
@@ -23,12 +25,12 @@ pub fn run(args: &RunArgs) -> Result<Exit, Stop> {
     draft.target(&args.target)?;
     draft.workload(&args.workload)?;
     draft.client(&args.client)?;
-    draft.load(args)?;
+    draft.load(&args.load, args.workload.trace.is_some())?;
     let window_is_said = draft.has("load.window");
     let mut scenario = draft.finish(random())?;
     let rate = rate(&scenario)?;
     let window = window(&mut scenario, window_is_said)?;
-    let cost = resolve::cost(&args.ceilings)?;
+    let cost = resolve::cost(&args.ceilings, &scenario)?;
     match (rate, max_rate(&args.ceilings)?) {
         (Some(rate), Some(most)) if rate > most => {
             let (rate, most) = (figure::per_second(rate), figure::per_second(most));
@@ -48,21 +50,15 @@ pub fn run(args: &RunArgs) -> Result<Exit, Stop> {
         output: &args.output,
         reproduce: None,
         more: ceiling_flags(&args.client, &args.ceilings),
+        world: None,
+        repeats: None,
     })?;
     let most = args.ceilings.max_requests;
     announce(&mut measure, rate, window, most, cost.as_ref());
-    match measure.scenario().load.clone() {
-        LoadSpec::Open { .. } => {
-            let load = Load::Open { rate_per_s: rate.unwrap_or_default() };
-            one(&mut measure, load, window, most)?;
-        }
-        LoadSpec::Closed { concurrency, .. } => {
-            one(&mut measure, Load::Closed { concurrency }, window, most)?;
-        }
-        LoadSpec::Saturating { .. } => saturate(&mut measure, window, args)?,
-    }
+    run_load(&mut measure, rate, window, most, args.client.max_in_flight)?;
     let stopped = measure.stopped();
-    let findings = measure.analyse();
+    let mut findings = measure.analyse();
+    findings.cost = cost.map(|bill| plimsoll_analysis::cost::cost(&findings, &bill));
     let closed = measure.finish(&findings);
     let (manifest, dir) = (&closed.manifest, &closed.dir);
     show::print(args.output.format, manifest, &findings, Some(dir));
@@ -74,8 +70,34 @@ pub fn run(args: &RunArgs) -> Result<Exit, Stop> {
     Ok(closed.exit(&findings, stopped))
 }
 
+/// Puts the scenario's load on the target: one level, or, saturating, one after another.
+pub fn run_load(
+    measure: &mut Measure,
+    rate: Option<f64>,
+    window: Span,
+    most: Option<u64>,
+    max_in_flight: Option<u32>,
+) -> Result<(), Stop> {
+    let spec = measure.scenario().load.clone();
+    warm_up(measure, &spec)?;
+    match spec {
+        LoadSpec::Open { .. } => {
+            let load = Load::Open { rate_per_s: rate.unwrap_or_default() };
+            one(measure, load, window, most, None)?;
+        }
+        LoadSpec::Closed { concurrency, requests, .. } => {
+            one(measure, Load::Closed { concurrency }, window, most, requests)?;
+        }
+        LoadSpec::Wave { requests, .. } => {
+            one(measure, Load::Wave { requests }, window, most, None)?;
+        }
+        LoadSpec::Saturating { .. } => saturate(measure, window, most, max_in_flight)?,
+    }
+    Ok(())
+}
+
 /// The rate of an open loop; `None` for the others.
-fn rate(scenario: &Scenario) -> Result<Option<f64>, Stop> {
+pub fn rate(scenario: &Scenario) -> Result<Option<f64>, Stop> {
     match &scenario.load {
         LoadSpec::Open { rate: None, .. } if !matches!(scenario.arrivals, ArrivalSpec::Trace { .. }) => {
             Err(Stop::usage("no load given: --rate 12/s, --concurrency 8, --saturate or --trace FILE"))
@@ -86,7 +108,7 @@ fn rate(scenario: &Scenario) -> Result<Option<f64>, Stop> {
 }
 
 /// How long arrivals fall: as said, else the whole trace, else the default. What holds is written into the scenario.
-fn window(scenario: &mut Scenario, is_said: bool) -> Result<Span, Stop> {
+pub fn window(scenario: &mut Scenario, is_said: bool) -> Result<Span, Stop> {
     let trace = scenario.trace_window();
     if let LoadSpec::Open { window, .. } = &mut scenario.load
         && !is_said
@@ -109,35 +131,20 @@ pub fn ceiling_flags(client: &ClientArgs, ceilings: &CeilingArgs) -> Vec<(&'stat
 }
 
 /// Says before it starts how long, how many requests and tokens, and what it may cost.
-fn announce(
-    measure: &mut Measure,
-    rate: Option<f64>,
-    window: Span,
-    most: Option<u64>,
-    cost: Option<&resolve::Cost>,
-) {
+fn announce(measure: &mut Measure, rate: Option<f64>, window: Span, most: Option<u64>, cost: Option<&Bill>) {
     let scenario = measure.scenario();
     let seconds = window.as_secs_f64();
     let (prompt, output) = mean_lengths(scenario);
-    let is_trace = matches!(scenario.arrivals, ArrivalSpec::Trace { .. });
     let line = match rate {
         Some(rate) => {
             let requests = most.map_or(f64::INFINITY, |most| most as f64).min(rate * seconds);
-            let tokens = if is_trace {
-                "prompt and output tokens as the trace has them".to_string()
-            } else {
-                format!(
-                    "{} prompt and {} output tokens",
-                    figure::number(requests * prompt),
-                    figure::number(requests * output)
-                )
-            };
+            let sizes = sizes_of(scenario, requests);
             let price = cost.map_or(String::new(), |cost| {
                 let most = cost.of(requests * prompt, requests * output, seconds);
                 format!(", about {} {}", figure::number(most), cost.currency)
             });
             format!(
-                "open loop: {} for {}: about {} requests, {tokens}{price}",
+                "open loop: {} for {}: about {} requests, {sizes}{price}",
                 figure::per_second(rate),
                 figure::duration_ns(window.0 as f64),
                 figure::number(requests)
@@ -150,36 +157,86 @@ fn announce(
             MOST_CONCURRENCY.ilog2() + 1
         ),
         None => format!(
-            "closed loop for {}: how much it sends depends on the endpoint (about {} prompt and {} output tokens a request)",
+            "closed loop for {}: how much it sends depends on the endpoint (about {} a request)",
             figure::duration_ns(window.0 as f64),
-            figure::number(prompt),
-            figure::number(output)
+            sizes_of(scenario, 1.0)
         ),
     };
     measure.screen.say(&line);
 }
 
-fn one(measure: &mut Measure, load: Load, window: Span, max_requests: Option<u64>) -> Result<f64, Stop> {
-    let step =
-        Step { traffic: "steady".into(), arrivals: None, purpose: "run".into(), load, window, max_requests };
+/// What so many requests carry, in words.
+fn sizes_of(scenario: &Scenario, requests: f64) -> String {
+    let (prompt, output) = mean_lengths(scenario);
+    let of = |mean: f64| figure::number(requests * mean);
+    if scenario.target.protocol.counts() == SizeUnit::Items {
+        return format!("{} items", of(prompt));
+    }
+    match &scenario.arrivals {
+        ArrivalSpec::Trace { sizes: TraceSizes::Own, .. } => {
+            "prompt and output tokens as the trace has them".into()
+        }
+        _ => format!("{} prompt and {} output tokens", of(prompt), of(output)),
+    }
+}
+
+/// Requests before the measured part: a level of their own, whose rows are kept and counted in no figure.
+fn warm_up(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
+    let requests = spec.warm_up();
+    if requests == 0 {
+        return Ok(());
+    }
+    let concurrency = match spec {
+        LoadSpec::Closed { concurrency, .. } => (*concurrency).min(requests),
+        _ => 1,
+    };
+    let step = Step {
+        traffic: "steady".into(),
+        arrivals: None,
+        purpose: "warmup".into(),
+        load: Load::Closed { concurrency },
+        window: LONGEST,
+        max_requests: None,
+        requests: Some(requests.into()),
+    };
+    let measured = measure.level(&step, &format!("warm-up, {requests} requests"))?;
+    measure.keep(measured);
+    Ok(())
+}
+
+fn one(
+    measure: &mut Measure,
+    load: Load,
+    window: Span,
+    max_requests: Option<u64>,
+    requests: Option<u64>,
+) -> Result<f64, Stop> {
+    let (traffic, purpose) = ("steady".into(), "run".into());
+    let step = Step { traffic, arrivals: None, purpose, load, window, max_requests, requests };
     let title = match load {
         Load::Open { rate_per_s } => format!("open loop, {}", figure::per_second(rate_per_s)),
         Load::Closed { concurrency } => format!("closed loop, {concurrency} in flight"),
+        Load::Wave { requests } => format!("one wave of {requests}"),
         Load::Saturating { concurrency } => format!("saturating, {concurrency} in flight"),
     };
-    let (level, attempts, samples) = measure.level(&step, &title)?;
-    let finished = attempts.iter().filter(|attempt| attempt.outcome.is_finished()).count();
-    let rate = finished as f64 / (level.drained - level.start).as_secs_f64().max(1e-9);
-    measure.keep(attempts, samples);
-    Ok(if level.ended_by == EndedBy::Complete { rate } else { f64::NAN })
+    let measured = measure.level(&step, &title)?;
+    let (ended_by, took) = (measured.level.ended_by, measured.level.drained - measured.level.start);
+    let rate = measured.finished() as f64 / took.as_secs_f64().max(1e-9);
+    measure.keep(measured);
+    Ok(if ended_by == EndedBy::Complete { rate } else { f64::NAN })
 }
 
 /// Doubles the concurrency until throughput stops growing.
-fn saturate(measure: &mut Measure, window: Span, args: &RunArgs) -> Result<(), Stop> {
-    let most = args.client.max_in_flight.unwrap_or(MOST_CONCURRENCY);
+fn saturate(
+    measure: &mut Measure,
+    window: Span,
+    max_requests: Option<u64>,
+    max_in_flight: Option<u32>,
+) -> Result<(), Stop> {
+    let most = max_in_flight.unwrap_or(MOST_CONCURRENCY);
     let (mut concurrency, mut best) = (1u32, 0.0f64);
     while !measure.stopped() {
-        let rate = one(measure, Load::Saturating { concurrency }, window, args.ceilings.max_requests)?;
+        let rate = one(measure, Load::Saturating { concurrency }, window, max_requests, None)?;
         if rate.is_nan() || rate < best * (1.0 + SATURATED_GROWTH) || concurrency >= most {
             return Ok(());
         }

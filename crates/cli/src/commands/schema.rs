@@ -1,6 +1,9 @@
 //! `plimsoll schema`: the JSON Schema of what is read and written.
 
+use plimsoll_analysis::budget::BudgetFile;
+use plimsoll_analysis::cost::PriceSpec;
 use plimsoll_analysis::findings::Findings;
+use plimsoll_analysis::quality::{ItemSpec, Quality};
 use plimsoll_model::Manifest;
 use plimsoll_sim::EngineSpec;
 use plimsoll_workload::Scenario;
@@ -9,6 +12,7 @@ use schemars::schema_for;
 use crate::exit::{Exit, Stop};
 use crate::flags::{SchemaArgs, SchemaOf};
 use crate::out;
+use crate::simulation::SimulationSpec;
 
 /// Prints one schema.
 pub fn run(args: &SchemaArgs) -> Result<Exit, Stop> {
@@ -17,6 +21,11 @@ pub fn run(args: &SchemaArgs) -> Result<Exit, Stop> {
         SchemaOf::Manifest => schema_for!(Manifest),
         SchemaOf::Findings => schema_for!(Findings),
         SchemaOf::Profile => schema_for!(EngineSpec),
+        SchemaOf::Price => schema_for!(PriceSpec),
+        SchemaOf::Simulation => schema_for!(SimulationSpec),
+        SchemaOf::Eval => schema_for!(ItemSpec),
+        SchemaOf::Quality => schema_for!(Quality),
+        SchemaOf::Budget => schema_for!(BudgetFile),
     });
     Ok(Exit::Done)
 }

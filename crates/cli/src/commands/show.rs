@@ -6,24 +6,45 @@
 use std::path::Path;
 
 use plimsoll_analysis::findings::Findings;
-use plimsoll_model::Manifest;
+use plimsoll_model::{Attempt, Manifest, Sample};
 use plimsoll_store::{Origin, Run, StoreError};
 use serde_json::json;
 
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, ShowArgs};
 use crate::measure::{line_spec, verdict};
-use crate::{out, recover};
+use crate::{out, price, recover};
 
 /// Prints a run.
 pub fn run(args: &ShowArgs) -> Result<Exit, Stop> {
-    let (manifest, findings) = load(&args.run)?;
+    let (mut manifest, mut findings) = load(&args.run)?;
+    price::put(&mut findings, &args.price, &manifest.target)?;
+    if findings.cost.is_some() {
+        manifest.findings = serde_json::to_value(&findings).ok();
+    }
     print(args.format, &manifest, &findings, None);
     Ok(verdict(&findings))
 }
 
+/// A run with its rows, judged.
+pub struct Rows {
+    /// Its manifest, the findings in it.
+    pub manifest: Manifest,
+    /// Its records.
+    pub attempts: Vec<Attempt>,
+    /// What the server said of itself meanwhile.
+    pub samples: Vec<Sample>,
+    /// What was found.
+    pub findings: Findings,
+}
+
 /// Reads a run folder, recovering it where its writer died, and judges its rows.
 pub fn load(dir: &Path) -> Result<(Manifest, Findings), Stop> {
+    load_rows(dir).map(|run| (run.manifest, run.findings))
+}
+
+/// The same, with the rows.
+pub fn load_rows(dir: &Path) -> Result<Rows, Stop> {
     let run: Run = plimsoll_store::open(dir).map_err(|e| match e {
         StoreError::DiskFull { .. } => Stop::invalid(e.to_string()),
         other => Stop::usage(other.to_string()),
@@ -44,7 +65,7 @@ pub fn load(dir: &Path) -> Result<(Manifest, Findings), Stop> {
             out::note(&format!("the findings could not be written into the folder: {e}"));
         }
     }
-    Ok((manifest, findings))
+    Ok(Rows { manifest, attempts, samples, findings })
 }
 
 /// Prints what was found, to stdout.

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use plimsoll_analysis::findings::{BudgetSpec, Findings};
-use plimsoll_analysis::sweep::{CAPACITIES, Experiment, Next, Preview, PreviewAt, Price as PlanPrice};
+use plimsoll_analysis::cost::{Bill, Rate};
+use plimsoll_analysis::findings::Findings;
+use plimsoll_analysis::sweep::{CAPACITIES, Experiment, Next, Preview, PreviewAt, RequestPrice};
 use plimsoll_analysis::{Sweep, SweepSpec};
-use plimsoll_model::Load;
+use plimsoll_model::{Load, SizeUnit};
 use plimsoll_report::{figure, table::Table, text};
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, parse_span};
 use serde_json::json;
@@ -14,8 +15,8 @@ use super::run::{ceiling_flags, mean_lengths};
 use super::{report, show};
 use crate::exit::{Exit, Stop};
 use crate::flags::{CeilingArgs, ClientArgs, Format, OutputArgs, SearchArgs, SweepArgs};
-use crate::measure::{Begin, Closed, Measure, Step, max_rate, random};
-use crate::resolve::{self, Cost, Draft, Price};
+use crate::measure::{Begin, Closed, LevelRows, Measure, Measured, Simulate, Step, max_rate, random};
+use crate::resolve::{self, Draft};
 use crate::{out, screen::Screen};
 
 /// A sweep that is ready to be measured.
@@ -29,9 +30,11 @@ pub struct Plan {
     /// Flags of the search, for the command to repeat it.
     pub more: Vec<(&'static str, String)>,
     /// The price, if given.
-    pub cost: Option<Cost>,
+    pub cost: Option<Bill>,
     /// The command that repeats it; `None` = rendered from all of the above.
     pub reproduce: Option<String>,
+    /// What is simulated; `None` = a live endpoint.
+    pub world: Option<Simulate>,
 }
 
 /// Plans, says what it will do, measures and prints.
@@ -110,14 +113,15 @@ pub fn plan(scenario: Scenario, search: &SearchArgs, ceilings: &CeilingArgs) -> 
     }
     let mut more = vec![("time", search.time.clone()), ("traffic", search.traffic.join(","))];
     more.extend(search.hold.iter().map(|hold| ("hold", hold.clone())));
-    more.extend(search.slo.iter().map(|slo| ("slo", slo.clone())));
+    more.extend(search.slo.iter().map(|slo| ("slo", slo.trim().to_owned())));
     more.push(("knee-factor", search.knee_factor.to_string()));
+    let cost = resolve::cost(ceilings, &scenario)?;
     let spec = SweepSpec {
         traffic: traffic.iter().map(|(name, _)| name.clone()).collect(),
         time: span("time", &search.time)?,
         hold: search.hold.as_deref().map(|text| span("hold", text)).transpose()?.unwrap_or_default(),
         knee_factor: search.knee_factor,
-        budget: Some(resolve::budget(&search.slo)?.unwrap_or_else(BudgetSpec::default)),
+        budget: Some(resolve::budget_for(&scenario, &search.slo)?),
         max_rate: max_rate(ceilings)?,
         max_requests: ceilings.max_requests,
         max_errors: ceilings.max_errors,
@@ -125,7 +129,7 @@ pub fn plan(scenario: Scenario, search: &SearchArgs, ceilings: &CeilingArgs) -> 
         ..SweepSpec::default()
     };
     spec.check().map_err(|e| Stop::usage(e.to_string()))?;
-    Ok(Plan { scenario, spec, traffic, more, cost: resolve::cost(ceilings)?, reproduce: None })
+    Ok(Plan { scenario, spec, traffic, more, cost, reproduce: None, world: None })
 }
 
 /// Runs the planner's experiments until it is done, then writes run and report.
@@ -138,17 +142,19 @@ pub fn measure(
 ) -> Result<Done, Stop> {
     let mut sweep = Sweep::new(plan.spec.clone()).map_err(|e| Stop::usage(e.to_string()))?;
     let spelt = spell(&plan, &preview(&plan));
-    let Plan { scenario, spec, traffic, more, reproduce, .. } = plan;
+    let Plan { scenario, spec, traffic, more, cost, reproduce, world } = plan;
     Screen::new(output.quiet).say(&spelt);
     let mut measure = Measure::begin(Begin {
         kind,
         scenario,
-        sweep: Some((spec, traffic.clone())),
+        sweep: Some((Some(spec), traffic.clone())),
         client,
         ceilings,
         output,
         reproduce,
         more,
+        world,
+        repeats: None,
     })?;
     while let Next::Run(experiment) = sweep.next() {
         if measure.stopped() {
@@ -164,13 +170,18 @@ pub fn measure(
             load: experiment.load,
             window: experiment.window,
             max_requests: experiment.max_requests,
+            requests: None,
         };
-        let (level, attempts, samples) = measure.level(&step, &title)?;
-        let finding = sweep.observe(&level, &attempts, &samples);
+        let Measured { level, rows, samples } = measure.level(&step, &title)?;
+        let finding = match rows {
+            LevelRows::Records(attempts) => sweep.observe(&level, &attempts, &samples),
+            LevelRows::Gathered(gathered) => sweep.observe_gathered(&level, *gathered, &samples),
+        };
         measure.screen.say(&text::level_line(&finding));
     }
     let stopped = measure.stopped();
-    let findings = sweep.findings();
+    let mut findings = sweep.findings();
+    findings.cost = cost.map(|bill| plimsoll_analysis::cost::cost(&findings, &bill));
     let closed = measure.finish(&findings);
     let page = report::write(&closed.dir, None, &closed.manifest, &findings);
     let page = page.map_err(|e| out::note(&format!("plimsoll: no report: {e}"))).ok();
@@ -178,10 +189,11 @@ pub fn measure(
 }
 
 /// What the live view says of a level: how far the sweep is, and what it does now.
-fn title(sweep: &Sweep, experiment: &Experiment) -> String {
+pub fn title(sweep: &Sweep, experiment: &Experiment) -> String {
     let progress = sweep.progress();
     let load = match experiment.load {
         Load::Open { rate_per_s } => figure::per_second(rate_per_s),
+        Load::Wave { requests } => format!("one wave of {requests}"),
         Load::Closed { concurrency } | Load::Saturating { concurrency } => format!("{concurrency} in flight"),
     };
     let left = (progress.time_s - progress.spent_s).max(0.0);
@@ -190,11 +202,12 @@ fn title(sweep: &Sweep, experiment: &Experiment) -> String {
 
 fn preview(plan: &Plan) -> Preview {
     let (input_tokens, output_tokens) = mean_lengths(&plan.scenario);
-    let (per_million_input, per_million_output) = match plan.cost.as_ref().map(|cost| cost.price) {
-        Some(Price::PerMtok { input, output }) => (Some(input), Some(output)),
+    let (per_million_input, per_million_output) = match plan.cost.as_ref().map(|bill| bill.rate) {
+        Some(Rate::PerMtok { input, output }) => (Some(input), Some(output)),
         _ => (None, None),
     };
-    let price = PlanPrice { input_tokens, output_tokens, per_million_input, per_million_output };
+    let unit = plan.scenario.target.protocol.counts();
+    let price = RequestPrice { unit, input_tokens, output_tokens, per_million_input, per_million_output };
     Preview::new(&plan.spec, &price, &CAPACITIES)
 }
 
@@ -211,21 +224,19 @@ fn spell(plan: &Plan, preview: &Preview) -> String {
         },
         plan.spec.traffic.join(" and "),
     )];
-    if let Some(Cost { price: Price::PerHour(_), currency }) = &plan.cost {
-        let most = plan.cost.as_ref().map_or(0.0, |cost| cost.of(0.0, 0.0, preview.time_s));
-        lines.push(format!("it may cost {} {currency}", figure::number(most)));
+    if let Some(bill) = plan.cost.as_ref().filter(|bill| matches!(bill.rate, Rate::PerHour(_))) {
+        let most = bill.of(0.0, 0.0, preview.time_s);
+        lines.push(format!("it may cost {} {}", figure::number(most), bill.currency));
     }
     lines.push("what it sends at most depends on what the endpoint can take:".into());
     let currency = plan.cost.as_ref().map(|cost| cost.currency.clone()).unwrap_or_default();
     let cost_header = format!("cost, {currency}");
-    let mut table = Table::new(&[
-        "it takes",
-        "requests",
-        "prompt tokens",
-        "output tokens",
-        &cost_header,
-        "<a level supports up to",
-    ]);
+    let sizes = match plan.scenario.target.protocol.counts() {
+        SizeUnit::Items => vec!["items"],
+        SizeUnit::Tokens => vec!["prompt tokens", "output tokens"],
+    };
+    let header = [&["it takes", "requests"][..], &sizes, &[&cost_header, "<a level supports up to"]].concat();
+    let mut table = Table::new(&header);
     for at in &preview.at {
         table.row(row(at));
     }
@@ -258,14 +269,14 @@ fn row(at: &PreviewAt) -> Vec<String> {
         .supports
         .last()
         .map_or_else(|| "no percentile".to_string(), |p| format!("p{}", text::percentile(*p)));
-    vec![
-        figure::per_second(at.capacity_per_s),
-        figure::count(at.requests),
-        figure::number(at.input_tokens as f64),
-        figure::number(at.output_tokens as f64),
-        at.cost.map(figure::number).unwrap_or_default(),
-        highest,
-    ]
+    let sizes = match at.items {
+        Some(items) => vec![items],
+        None => vec![at.input_tokens, at.output_tokens],
+    };
+    let mut cells = vec![figure::per_second(at.capacity_per_s), figure::count(at.requests)];
+    cells.extend(sizes.into_iter().map(|n| figure::number(n as f64)));
+    cells.extend([at.cost.map(figure::number).unwrap_or_default(), highest]);
+    cells
 }
 
 /// The scenario of a sweep that is fixed by the program itself.

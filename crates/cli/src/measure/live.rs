@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use plimsoll_client::{Clock, LevelPlan, Live, Totals};
-use plimsoll_model::{At, Load};
+use plimsoll_model::{At, Load, SizeUnit};
 use plimsoll_report::figure;
 
 use crate::screen::{REDRAW, Screen, bar};
@@ -23,6 +23,17 @@ pub struct View<'a> {
     pub plan: &'a LevelPlan,
     /// What the level is, in words.
     pub title: &'a str,
+    /// What is counted.
+    pub counts: Counts,
+}
+
+/// What the driver's counters count.
+#[derive(Copy, Clone, Debug)]
+pub struct Counts {
+    /// What the sizes of requests are.
+    pub unit: SizeUnit,
+    /// Do answers come token by token? Else their times are those of whole answers.
+    pub streams: bool,
 }
 
 /// Runs `work` on a thread of its own and redraws the screen until it is done.
@@ -79,6 +90,7 @@ fn draw(
     let done = rate(totals.ended - totals.errors, earlier.ended - earlier.errors);
     let asked = match view.plan.load {
         Load::Open { rate_per_s } => format!("{} due", figure::per_second(rate_per_s)),
+        Load::Wave { requests } => format!("one wave of {requests}"),
         Load::Closed { concurrency } | Load::Saturating { concurrency } => {
             format!("{concurrency} kept in flight")
         }
@@ -89,23 +101,29 @@ fn draw(
     } else {
         format!("{} left", figure::duration_ns((window_s - elapsed_s).max(0.0) * 1e9))
     };
+    let latency_name = if view.counts.streams { "ttft" } else { "e2e" };
+    let made = figure::number(rate(totals.tokens_out, earlier.tokens_out));
+    let made = match (view.counts.unit, view.counts.streams) {
+        (SizeUnit::Items, _) => format!("{made} items/s · "),
+        (SizeUnit::Tokens, true) => format!("{made} tokens/s · "),
+        (SizeUnit::Tokens, false) => String::new(),
+    };
     let block = vec![
         format!("{}  {} {state}", view.title, bar(elapsed_s / window_s.max(1e-9), 24)),
         format!(
-            "  {asked} · {} done · {} in flight · {} tokens/s · {} failed",
+            "  {asked} · {} done · {} in flight · {made}{} failed",
             figure::per_second(done),
             figure::count(totals.in_flight()),
-            figure::number(rate(totals.tokens_out, earlier.tokens_out)),
             figure::count(errors),
         ),
         format!(
-            "  ttft of the last {LOOK_BACK_S:.0} s: p50 {} · p99 {}      q or Ctrl-C stops (twice: at once)",
+            "  {latency_name} of the last {LOOK_BACK_S:.0} s: p50 {} · p99 {}      q or Ctrl-C stops (twice: at once)",
             latency(0.5),
             latency(0.99)
         ),
     ];
     let line = format!(
-        "{} · {} done · {} in flight · ttft p50 {} p99 {} · {} failed · {state}",
+        "{} · {} done · {} in flight · {latency_name} p50 {} p99 {} · {} failed · {state}",
         view.title,
         figure::per_second(done),
         figure::count(totals.in_flight()),

@@ -1,6 +1,6 @@
 //! Bad input gets one clear line naming the thing and what to do, and exit code 2.
 
-use crate::kit::{Engine, plimsoll, run_folder};
+use crate::kit::{Engine, PLIMSOLL, plimsoll, run_folder};
 
 /// The command must end with code 2, one line, and these words in it.
 fn refused(args: &[&str], words: &[&str]) {
@@ -94,6 +94,8 @@ fn what_is_no_run_folder_says_so() {
 #[test]
 fn profiles_that_are_not_there_are_listed() {
     refused(&["engine", "--profile", "llama-9000@h100"], &["llama-9000@h100", "llama-3.1-8b@h100"]);
+    refused(&["engine", "--profile", "llama-3.1-8b@h1000"], &["no gpu \"h1000\"", "nearest: h100"]);
+    refused(&["engine", "--profile", "dmeo"], &["dmeo", "nearest: demo", "--list"]);
 }
 
 #[test]
@@ -103,4 +105,156 @@ fn an_unreachable_endpoint_is_code_5_and_leaves_no_folder() {
     assert_eq!(ended.code, 5, "{}", ended.stderr);
     assert!(ended.stderr.contains("127.0.0.1:9"), "{}", ended.stderr);
     assert!(!std::path::Path::new(&run).exists());
+}
+
+/// A file in a temporary folder, and its name.
+fn file(name: &str, text: &str) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).expect("written");
+    let path = path.to_str().expect("utf-8").to_string();
+    (folder, path)
+}
+
+#[test]
+fn a_simulation_file_is_checked_like_a_scenario() {
+    let (_folder, path) = file("s.yaml", "engine: demo\nfleeet: {}\n");
+    refused(&["simulate", &path, "--rate", "5/s"], &["fleeet", "fleet"]);
+    let (_folder, path) = file("s.yaml", "scenario:\n  sizes: {promt: 5}\n");
+    refused(&["simulate", &path, "--rate", "5/s"], &["scenario.sizes", "promt", "prompt"]);
+    let (_folder, path) = file("s.yaml", "engine:\n  mode: {kind: queue, servrs: 3}\n");
+    refused(&["simulate", &path, "--rate", "5/s"], &["engine", "servrs", "servers"]);
+    let engines: [(&str, &[&str]); 6] = [
+        ("{modle: llama-3.1-8b, gpu: h100}", &["engine", "`modle`", "did you mean `model`"]),
+        ("{mdoe: {kind: queue}}", &["engine", "`mdoe`", "did you mean `mode`"]),
+        ("{model: llama-3.1-8b, gpu: h100, tensor_paralel: 2}", &["`tensor_paralel`", "`tensor_parallel`"]),
+        ("{model: llama-3.1-8b, gpu: h100, dtype: fp7}", &["engine.dtype", "fp7", "fp16", "fp8"]),
+        ("{model: llama-3.1-8b, gpu: h1000}", &["engine", "gpu \"h1000\"", "nearest: h100"]),
+        ("[1]", &["engine", "[1]"]),
+    ];
+    for (engine, words) in engines {
+        let (_folder, path) = file("s.yaml", &format!("engine: {engine}\n"));
+        refused(&["simulate", &path, "--rate", "5/s"], words);
+    }
+    let (_folder, path) = file("p.yaml", "model: llama-3.1-8b\ngpu: h100\nkv_blcks: 5\n");
+    refused(&["engine", "--profile", &path], &["p.yaml", "`kv_blcks`", "`kv_blocks`"]);
+    refused(&["simulate", "nowhere.yaml", "--rate", "5/s"], &["nowhere.yaml"]);
+    refused(&["simulate", "--profile", "demo"], &["--rate", "--concurrency"]);
+    refused(&["simulate", "--rate", "5/s", "--keep-text"], &["--keep-text", "no meaning"]);
+}
+
+#[test]
+fn a_world_that_can_not_be_is_refused_by_name() {
+    refused(
+        &["simulate", "--rate", "5/s", "--profile", "nothing@h100"],
+        &["nothing@h100", "llama-3.1-8b@h100"],
+    );
+    refused(&["simulate", "--rate", "5/s", "--route", "nope"], &["nope", "round_robin"]);
+    refused(&["simulate", "--rate", "5/s", "--replicas", "0"], &["replicas", "0"]);
+    refused(&["simulate", "--rate", "5/s", "--fault", "stal:at=1s,for=1s"], &["stal", "stall"]);
+    refused(
+        &["simulate", "--rate", "5/s", "--for", "10s", "--fault", "stall:at=900s,for=2s"],
+        &["stall", "ends"],
+    );
+    // In the drain, too: no request is begun under it.
+    let late = ["--fault", "stall:at=20s,for=2s", "--rate", "5/s", "--for", "10s"];
+    let pair = ["simulate", "--profile", "llama-3.1-8b@h100"];
+    refused(&[&pair[..], &late].concat(), &["fault stall", "begins at 20s", "load ends at 10s"]);
+    let closed = ["--fault", "stall:at=20s,for=2s", "--concurrency", "2", "--for", "20s"];
+    refused(&[&pair[..], &closed].concat(), &["begins at 20s", "load ends at 20s"]);
+    // 140 GB of weights in bf16 on one GPU of 80 GB: by how much is said, and what would help.
+    let heavy = ["simulate", "--profile", "llama-3.1-70b@h100", "--rate", "5/s"];
+    refused(&heavy, &["weights need 1", "64.1 GB too much", "tensor_parallel"]);
+    let zero = "engine:\n  mode:\n    kind: batching\n    kv_blocks: 0\n    step: {kind: linear, base_us: 5, decode_us: 1, prefill_us: 1}\n";
+    let (_folder, path) = file("s.yaml", zero);
+    refused(&["simulate", &path, "--rate", "5/s"], &["no KV cache", "kv_blocks is 0"]);
+}
+
+#[test]
+fn a_trace_longer_than_the_model_s_context_is_refused_with_its_line() {
+    let rows = "TIMESTAMP,ContextTokens,GeneratedTokens\n1.0,100,10\n2.0,9000,10\n3.0,50,9\n";
+    let (_folder, path) = file("t.csv", rows);
+    let words = &["line 3", "9000", "8192", "1 of 3"];
+    refused(&["simulate", "--profile", "demo", "--trace", &path], words);
+}
+
+/// Whoever reads the file that stdout was sent to would miss what is not in it: no success, and the run is kept.
+#[test]
+fn a_stdout_that_takes_nothing_is_no_success() {
+    let into_full = |args: &[&str]| {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("a full device");
+        let command = std::process::Command::new(PLIMSOLL).args(args).stdout(full).output();
+        let output = command.expect("the binary starts");
+        (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+    };
+    let (code, said) = into_full(&["schema"]);
+    assert_eq!(code, Some(4), "{said}");
+    assert!(said.contains("stdout can't be written"), "{said}");
+    let engine = Engine::start("canned");
+    let (_folder, run) = run_folder();
+    let (code, said) =
+        into_full(&["run", &engine.url, "--rate", "20/s", "--for", "1s", "--osl", "2", "-q", "-o", &run]);
+    assert_eq!(code, Some(4), "{said}");
+    let shown = plimsoll(&["show", &run, "--format", "json"]).json();
+    assert_eq!(shown["progress"]["state"], "complete", "{}", shown["progress"]);
+    assert_eq!(shown["levels"][0]["arrivals"].as_u64().map(|n| n > 0), Some(true));
+}
+
+#[test]
+fn rows_of_several_engines_are_calibrated_one_at_a_time() {
+    let dir = tempfile::tempdir().expect("a folder for the table");
+    let table = dir.path().join("rows.csv");
+    let row = |gpu: &str, load: u32| format!("llama-3.1-8b,{gpu},1024,128,{load},closed,50,10\n");
+    let head = "model,gpu,input_tokens,output_tokens,concurrency,protocol,ttft_ms,tpot_ms\n";
+    let rows: String = [1, 4, 8, 16, 32].iter().flat_map(|n| [row("h100", *n), row("a100", *n)]).collect();
+    std::fs::write(&table, format!("{head}{rows}")).expect("the table is written");
+    let (table, out) = (table.to_str().expect("text"), dir.path().join("profile.yaml"));
+    let out = out.to_str().expect("text");
+    refused(&["calibrate", "--from", table, "-o", out], &["on a100", "on h100", "--only"]);
+    refused(&["calibrate", "--from", table, "-o", out, "--only", "b200"], &["b200", "on a100", "on h100"]);
+    let ended = plimsoll(&["calibrate", "--from", table, "-o", out, "--only", "on h100"]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stdout.contains("5 rows"), "{}", ended.stdout);
+}
+
+#[test]
+fn adapters_and_mixes_say_what_they_lack() {
+    let simulate = ["simulate", "--rate", "5/s", "--for", "1s"];
+    let with = |more: &[&'static str]| [&simulate[..], more].concat();
+    refused(&with(&["--models", "demo=1,sql=1"]), &["classes.1.model", "sql", "demo", "fleet.adapters"]);
+    refused(&with(&["--models", "demo=lots"]), &["--models", "NAME=WEIGHT"]);
+    refused(&with(&["--adapters", "sql:slots=none"]), &["--adapters", "slots", "whole number"]);
+    refused(
+        &["engine", "--profile", "resnet50-triton@a100", "--adapters", "sql"],
+        &["fleet.adapters", "dynamic"],
+    );
+}
+
+#[test]
+fn a_value_of_the_wrong_kind_names_its_key() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let with = |name: &str, text: &str, words: &[&str]| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).expect("written");
+        let file = file.to_str().expect("utf-8");
+        refused(&["simulate", "--profile", file, "--rate", "5/s", "--for", "1s"], &[&[name], words].concat());
+    };
+    with(
+        "seqs.yaml",
+        "{model: llama-3.1-8b, gpu: h100, max_seqs: many}",
+        &["max_seqs", "`many`", "a whole number"],
+    );
+    with("minus.yaml", "{model: llama-3.1-8b, gpu: h100, kv_blocks: -3}", &["kv_blocks", "`-3`", "from 0"]);
+    let queue = "name: x\nmode: {kind: queue, servers: four, service: {law: exponential, mean_ms: 10}}";
+    with("queue.yaml", queue, &["mode.servers", "`four`", "a whole number from 0"]);
+    let law = "name: x\nmode: {kind: queue, servers: 4, service: {law: exponential, mean_ms: fast}}";
+    with("law.yaml", law, &["mode.service.mean_ms", "`fast`", "a number"]);
+    refused(
+        &["run", URL, "--rate", "5/s", "--set", "client.retries.max=often"],
+        &["client.retries.max", "often"],
+    );
+    refused(
+        &["run", URL, "--rate", "5/s", "--set", "target.stream=maybe"],
+        &["target.stream", "true or false"],
+    );
 }

@@ -7,17 +7,24 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use plimsoll_model::How;
 
 use crate::kit::{Engine, PLIMSOLL, plimsoll, run_folder};
 
 /// A long run under way, with some of its records in the log.
+fn running(engine: &Engine, run: &str) -> Child {
+    loaded(engine, run, &["--rate", "100/s"])
+}
+
+/// The same under another load.
 #[expect(
     clippy::zombie_processes,
     reason = "the caller waits for the child; the panic ends the test process"
 )]
-fn running(engine: &Engine, run: &str) -> Child {
+fn loaded(engine: &Engine, run: &str, load: &[&str]) -> Child {
     let child = Command::new(PLIMSOLL)
-        .args(["run", &engine.url, "--rate", "100/s", "--for", "60s", "--osl", "4", "-q", "-o", run])
+        .args(["run", &engine.url, "--for", "60s", "--osl", "4", "-q", "-o", run])
+        .args(load)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -45,6 +52,11 @@ fn a_run_that_is_killed_is_recovered_and_says_so() {
         thread::sleep(Duration::from_millis(37 * n));
         child.kill().expect("killed");
         child.wait().expect("ended");
+        if n == 2 {
+            // Whoever opens it first says what was lost.
+            let levers = plimsoll(&["levers", &run]);
+            assert!(levers.stderr.contains("were in flight when it was cut off"), "{}", levers.stderr);
+        }
         let shown = plimsoll(&["show", &run, "--format", "json"]);
         let json = shown.json();
         assert_eq!(json["progress"]["state"], "partial", "{}", shown.stderr);
@@ -54,6 +66,42 @@ fn a_run_that_is_killed_is_recovered_and_says_so() {
         let by = json["findings"]["levels"][0]["summary"]["counts"]["by_outcome"].clone();
         assert!(by["unfinished"].as_u64().is_some_and(|n| n > 0), "{by}");
         assert!(Path::new(&run).join("requests.parquet").exists());
+    }
+}
+
+/// Each request of a closed loop leaves one record: the numbers that were given out have no gap and no double, those that had
+/// not ended are unfinished, and there are as many of them as the loop holds, but for the moment between an end and the next
+/// beginning. A second look, at the Parquet files, sees the same.
+#[test]
+fn a_closed_loop_that_is_killed_leaves_one_record_for_each_request() {
+    let engine = Engine::start("canned");
+    for n in 0..6 {
+        let (_folder, run) = run_folder();
+        let mut child = loaded(&engine, &run, &["--concurrency", "12", "--workers", "2"]);
+        thread::sleep(Duration::from_millis(31 * n));
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+        let shown = plimsoll(&["show", &run, "--format", "json"]).json();
+        let counts = &shown["findings"]["levels"][0]["summary"]["counts"];
+        let unfinished = counts["by_outcome"]["unfinished"].as_u64().unwrap_or(0);
+        let rows = plimsoll_store::open(Path::new(&run)).expect("a run").attempts;
+        assert_eq!(counts["requests"].as_u64(), Some(rows.len() as u64));
+        let open: Vec<_> = rows.iter().filter(|row| row.outcome.how == How::Unfinished).collect();
+        assert_eq!(open.len() as u64, unfinished);
+        assert!((10..=12).contains(&open.len()), "{} of 12 in flight", open.len());
+        // Two workers share the numbers in turn; each hands its own out in order.
+        for worker in 0..2 {
+            let mut numbers: Vec<u64> =
+                rows.iter().map(|row| row.request).filter(|n| n % 2 == worker).collect();
+            numbers.sort_unstable();
+            let all: Vec<u64> = (0..numbers.len() as u64).map(|i| 2 * i + worker).collect();
+            assert_eq!(numbers, all);
+        }
+        assert!(open.iter().all(|row| row.end.is_none() && row.asked_output == 4));
+        let again = plimsoll(&["show", &run, "--format", "json"]).json();
+        assert_eq!(&again["findings"]["levels"][0]["summary"]["counts"], counts);
+        let text = plimsoll(&["show", &run]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains("then in flight came from the log"), "{text}");
     }
 }
 

@@ -48,6 +48,21 @@ pub fn plimsoll_with(args: &[&str], env: &[(&str, &str)]) -> Ended {
     }
 }
 
+/// Runs the binary to its end in a folder.
+pub fn plimsoll_in(folder: &Path, args: &[&str]) -> Ended {
+    let output = Command::new(PLIMSOLL)
+        .args(args)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .output()
+        .expect("the binary starts");
+    Ended {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8(output.stdout).expect("stdout is text"),
+        stderr: String::from_utf8(output.stderr).expect("stderr is text"),
+    }
+}
+
 /// A temporary folder and the path of a run in it that does not exist yet.
 pub fn run_folder() -> (TempDir, String) {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -58,11 +73,17 @@ pub fn run_folder() -> (TempDir, String) {
 /// The embedded engine in a process of its own; it ends with this value.
 pub struct Engine {
     child: Child,
-    _stdin: ChildStdin,
+    stdin: Option<ChildStdin>,
     pub url: String,
 }
 
 impl Engine {
+    /// Ends it as its parent's end would, so that it writes what it has to write.
+    pub fn stop(mut self) {
+        self.stdin.take();
+        let _ = self.child.wait();
+    }
+
     /// Starts a profile on a free port.
     pub fn start(profile: &str) -> Engine {
         Engine::start_with(profile, &[])
@@ -70,9 +91,14 @@ impl Engine {
 
     /// Starts a profile with further flags.
     pub fn start_with(profile: &str, more: &[&str]) -> Engine {
+        Engine::serve(&[&["--profile", profile], more].concat())
+    }
+
+    /// Starts it with these flags alone.
+    pub fn serve(flags: &[&str]) -> Engine {
         let mut child = Command::new(PLIMSOLL)
-            .args(["engine", "--listen", "127.0.0.1:0", "--profile", profile, "--until-stdin-ends"])
-            .args(more)
+            .args(["engine", "--listen", "127.0.0.1:0", "--until-stdin-ends"])
+            .args(flags)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -84,7 +110,7 @@ impl Engine {
             .read_line(&mut url)
             .expect("the first line is the URL");
         assert!(url.starts_with("http://127.0.0.1:"), "the engine said {url:?}");
-        Engine { child, _stdin: stdin, url: url.trim().to_string() }
+        Engine { child, stdin: Some(stdin), url: url.trim().to_string() }
     }
 }
 
@@ -103,6 +129,11 @@ pub struct Server {
 impl Server {
     /// Starts it on a free port; its threads die with the test process.
     pub fn start(answer: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> Server {
+        Server::reading(move |first, _, socket| answer(first, socket))
+    }
+
+    /// The same where the answer depends on the request's body.
+    pub fn reading(answer: impl Fn(&str, &[u8], &mut TcpStream) + Send + Sync + 'static) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
         let url = format!("http://{}/v1", listener.local_addr().expect("bound"));
         let answer = Arc::new(answer);
@@ -116,7 +147,7 @@ impl Server {
     }
 }
 
-fn serve(socket: TcpStream, answer: &dyn Fn(&str, &mut TcpStream)) {
+fn serve(socket: TcpStream, answer: &dyn Fn(&str, &[u8], &mut TcpStream)) {
     let Ok(mut writer) = socket.try_clone() else { return };
     let mut reader = BufReader::new(socket);
     loop {
@@ -140,7 +171,7 @@ fn serve(socket: TcpStream, answer: &dyn Fn(&str, &mut TcpStream)) {
         if reader.read_exact(&mut body).is_err() {
             return;
         }
-        answer(first.trim(), &mut writer);
+        answer(first.trim(), &body, &mut writer);
     }
 }
 

@@ -3,7 +3,7 @@
 //! `scripts/real-server setup` installs it (`.ci/run` does). Where it is not installed the test prints why it is
 //! skipped and passes; nothing else in it is allowed to be lenient.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -38,6 +38,16 @@ fn free_port() -> u16 {
     listener.local_addr().expect("bound").port()
 }
 
+/// Does it answer that it is well? It listens before its model is loaded, and refuses with 503 until then.
+fn is_ready(port: u16) -> bool {
+    let Ok(mut socket) = TcpStream::connect(("127.0.0.1", port)) else { return false };
+    let mut answer = String::new();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).is_ok()
+        && socket.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").is_ok()
+        && socket.read_to_string(&mut answer).is_ok()
+        && answer.starts_with("HTTP/1.1 200")
+}
+
 /// Starts llama.cpp with four slots, or says why not.
 fn start() -> Result<Server, String> {
     let venv = engines().join("venv-llama/.done");
@@ -54,7 +64,7 @@ fn start() -> Result<Server, String> {
     let mut server = Server { child, port };
     // The server answers within half a second on an idle machine; a loaded one is given a minute.
     for _ in 0..600 {
-        if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+        if is_ready(port) {
             return Ok(server);
         }
         if let Ok(Some(status)) = server.child.try_wait() {

@@ -13,17 +13,24 @@ const EDGES: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("workload", &["math", "model"]),
     ("wire", &["model"]),
+    ("policy", &["math", "model"]),
     ("store", &["model"]),
-    ("sim", &["math", "model", "workload"]),
+    ("sim", &["math", "model", "workload", "policy"]),
     ("client", &["math", "model", "workload", "wire"]),
     ("analysis", &["math", "model", "workload", "sim"]),
     ("server", &["model", "wire", "sim"]),
     ("report", &["model", "analysis"]),
-    ("cli", &["math", "model", "workload", "wire", "store", "sim", "client", "analysis", "server", "report"]),
+    (
+        "cli",
+        &[
+            "math", "model", "workload", "wire", "policy", "store", "sim", "client", "analysis", "server",
+            "report",
+        ],
+    ),
 ];
 
 /// Crates that take values, a seed and a `now`, and give values back.
-const PURE: &[&str] = &["math", "model", "workload", "wire", "sim", "analysis"];
+const PURE: &[&str] = &["math", "model", "workload", "wire", "policy", "sim", "analysis"];
 
 /// What a pure crate must not name in its sources: async, sockets, files, environment, clocks, printing.
 const IMPURE: &[&str] = &[

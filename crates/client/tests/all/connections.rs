@@ -5,7 +5,7 @@ use plimsoll_model::{At, Span};
 use plimsoll_workload::Connections;
 
 use crate::rig::{Rig, ms, run_on};
-use crate::server::{Server, Step, good, json};
+use crate::server::{Server, Step, good, json, write};
 
 fn twenty() -> Vec<Span> {
     (0..20).map(ms).collect()
@@ -93,4 +93,64 @@ fn answers_that_do_not_stream_keep_their_connection() {
         assert!(row.end > Some(At::ZERO) && row.events.len() == 1);
     }
     assert_eq!(server.accepted(), 1, "one after another: one connection");
+}
+
+/// Two requests, one after the other, each answered so: how many connections they took.
+fn connections_for(answer: &'static str) -> u32 {
+    let server = Server::plain(move |_| vec![write(answer)]);
+    let mut rig = Rig::at(server.url());
+    rig.target.stream = false;
+    let client = rig.start();
+    for _ in 0..2 {
+        let (_, rows) = run_on(&client, &rig.plan(&[Span::ZERO]), &Control::default());
+        assert!(rows[0].outcome.is_finished(), "{:#?}", rows[0]);
+    }
+    server.accepted()
+}
+
+#[test]
+fn a_connection_is_kept_only_where_its_answer_leaves_it_clean() {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n";
+    let leak = |rest: &str| &*Box::leak(format!("{head}{rest}").into_boxed_str());
+    let body = r#"{"choices":[{"message":{"content":"a b c"}}],"usage":{"completion_tokens":3}}"#;
+    let length = body.len();
+    assert_eq!(connections_for(leak(&format!("content-length: {length}\r\n\r\n{body}"))), 1);
+    assert_eq!(connections_for(leak(&format!("content-length: {length}\r\n\r\n{body} and more"))), 2);
+    assert_eq!(
+        connections_for(leak(&format!("connection: close\r\ncontent-length: {length}\r\n\r\n{body}"))),
+        2
+    );
+}
+
+#[test]
+fn an_interim_answer_is_not_the_answer() {
+    let server = Server::plain(|_| vec![write("HTTP/1.1 100 Continue\r\n\r\n"), good()]);
+    let row = Rig::at(server.url()).one();
+    assert!(row.outcome.is_finished() && row.events.len() == 5, "{row:#?}");
+}
+
+#[test]
+fn a_refusal_is_heard_before_the_request_is_written() {
+    // Reads nothing: the request, larger than what the sockets take, is never whole.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        use std::io::Write as _;
+        let (mut stream, _) = listener.accept().unwrap();
+        let body = r#"{"error":{"message":"too long"}}"#;
+        let head = "HTTP/1.1 413 Too Large\r\ncontent-type: application/json\r\ncontent-length: ";
+        stream.write_all(format!("{head}{}\r\n\r\n{body}", body.len()).as_bytes()).unwrap();
+        stream
+    });
+    let mut rig = Rig::at(format!("http://{addr}/v1"));
+    rig.target.extra.insert("padding".into(), "x".repeat(32 << 20).into());
+    let row = rig.one();
+    assert_eq!(
+        (row.outcome.how, row.answer.status),
+        (plimsoll_model::How::ClientError, Some(413)),
+        "{row:#?}"
+    );
+    assert_eq!(row.answer.error.as_deref(), Some("too long"));
+    assert!(row.bytes_out > 0 && row.bytes_out < 32 << 20, "{}", row.bytes_out);
+    drop(server.join().unwrap());
 }

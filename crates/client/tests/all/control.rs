@@ -7,7 +7,7 @@ use plimsoll_model::{Attempt, By, EndedBy, How, Span};
 use plimsoll_workload::CancelAfter;
 
 use crate::rig::{Rig, ms, run_on, run_with};
-use crate::server::{SSE_HEAD, Server, Step, good, token, write};
+use crate::server::{SSE_HEAD, Server, Step, good, json, token, write};
 
 #[track_caller]
 fn one_row_each(rows: &[Attempt], n: u64) {
@@ -214,5 +214,43 @@ fn levels_follow_each_other_on_the_same_connections() {
 fn until(condition: impl Fn() -> bool) {
     while !condition() {
         std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// Lower bounds on times and upper bounds on counts only: a slow machine makes both easier.
+#[test]
+fn a_closed_loop_heeds_retry_after() {
+    let server = Server::plain(|_| {
+        vec![json("503 Service Unavailable", "retry-after: 3600\r\n", r#"{"error":"busy"}"#)]
+    });
+    let mut rig = Rig::at(server.url());
+    rig.window = ms(120);
+    rig.client.retry_after_max = Some(ms(50));
+    let (level, rows) = rig.run_plan(&rig.closed(2));
+    assert!(rows.iter().all(|row| row.outcome.how == How::Shed));
+    // Two users, each at 0, 50 and 100 ms at the earliest; one who is told to stay away past the end is not waited for.
+    assert!((2..=6).contains(&rows.len()), "{}", rows.len());
+    assert_eq!((level.ended_by, level.arrivals), (EndedBy::Complete, rows.len() as u64));
+    let mut ends: Vec<_> = rows.iter().filter_map(|row| row.end).collect();
+    ends.sort();
+    for (later, end) in rows.iter().skip(2).zip(&ends) {
+        assert!(later.due >= *end + ms(50), "{} after {end}", later.due);
+    }
+    rig.client.retry_after_max = None;
+    let (_, rows) = rig.run_plan(&rig.closed(2));
+    assert!(rows.len() > 6, "without waiting it asks again at once: {}", rows.len());
+}
+
+#[test]
+fn a_closed_loop_is_held_to_the_highest_rate() {
+    let server = Server::plain(|_| vec![good()]);
+    for workers in [1, 2] {
+        let mut rig = Rig::at(server.url());
+        rig.workers = workers;
+        rig.window = ms(200);
+        let plan = plimsoll_client::LevelPlan { max_rate_per_s: Some(100.0), ..rig.closed(8) };
+        let (_, rows) = rig.run_plan(&plan);
+        // 200 ms at 100/s, and the first request of each worker.
+        assert!((2..=20 + workers).contains(&rows.len()), "{}", rows.len());
     }
 }

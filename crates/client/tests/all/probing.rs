@@ -119,3 +119,58 @@ fn every_check_of_the_machine_says_what_it_found_and_what_to_do() {
     let descriptors = findings.iter().find(|f| f.check == "descriptors").unwrap();
     assert_eq!(descriptors.severity, doctor::Severity::Bad);
 }
+
+/// A Triton of one model, as `triton/*.http` of the wire crate's recordings have it; `model` is its metadata.
+fn triton(model: &'static str) -> Server {
+    Server::plain(move |seen| match path(seen) {
+        "/v2" => vec![json(
+            "200 OK",
+            "",
+            r#"{"name":"triton","version":"2.51.0","extensions":["binary_tensor_data","parameters"]}"#,
+        )],
+        "/v2/repository/index" => {
+            vec![json("200 OK", "", r#"[{"name":"addsub","version":"1","state":"READY"}]"#)]
+        }
+        "/v2/models/addsub" => vec![json("200 OK", "", model)],
+        "/v2/models/addsub/config" => vec![json("200 OK", "", r#"{"name":"addsub","max_batch_size":8}"#)],
+        _ => vec![json("404 Not Found", "", r#"{"error":"Request for unknown model: 'nope' is not found"}"#)],
+    })
+}
+
+fn kserve(server: &Server, model: Option<&str>) -> Result<Probe, ProbeError> {
+    let mut target = Rig::at(server.url().replace("/v1", "/v2")).target;
+    (target.protocol, target.model) = (Protocol::Kserve, model.map(str::to_owned));
+    probe(&target, None)
+}
+
+const ADDSUB: &str = r#"{"name":"addsub","versions":["1"],"platform":"python","inputs":[{"name":"A","datatype":"FP32","shape":[-1,4]}]}"#;
+
+#[test]
+fn a_kserve_server_tells_what_its_model_takes() {
+    let found = kserve(&triton(ADDSUB), None).expect("a Triton");
+    assert_eq!(
+        (found.models.as_slice(), found.model.as_deref()),
+        (&["addsub".to_owned()][..], Some("addsub"))
+    );
+    let served = found.served.expect("metadata");
+    assert_eq!((served.max_batch, served.binary), (Some(8), true));
+    let input = &served.model.inputs[0];
+    assert_eq!((input.name.as_str(), &input.shape[..]), ("A", &[-1, 4][..]));
+    let fact = |name: &str| found.fingerprint.facts[name].as_deref();
+    assert_eq!((fact("engine"), fact("engine_version")), (Some("triton"), Some("2.51.0")));
+    assert_eq!(
+        (fact("model_platform"), fact("model_versions"), fact("max_batch")),
+        (Some("python"), Some("1"), Some("8"))
+    );
+}
+
+#[test]
+fn what_is_no_kserve_server_or_has_no_such_model_says_so() {
+    let unknown = kserve(&triton(ADDSUB), Some("nope")).expect_err("no such model").to_string();
+    assert!(unknown.contains("'nope' is not found") && unknown.contains("addsub"), "{unknown}");
+    let odd = r#"{"name":"addsub","inputs":[{"name":"A","datatype":"FP8","shape":[1]}]}"#;
+    let odd = kserve(&triton(odd), None).expect_err("an unknown type").to_string();
+    assert!(odd.contains("FP8"), "{odd}");
+    let other = kserve(&Server::plain(|_| vec![models()]), None).expect_err("another protocol").to_string();
+    assert!(other.contains("but not as kserve should") && other.contains("ends in /v2"), "{other}");
+}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 
 use plimsoll_client::{Ceilings, Client, ClientConfig, Clock, Control, LevelPlan, Memory, Sink, Traffic};
-use plimsoll_model::{At, Attempt, Level, Load, Span};
+use plimsoll_model::{At, Attempt, Level, Load, RateCourse, Span};
 use plimsoll_workload::{Arrival, ClientSpec, Connections, Prompts, Scenario, Schedule, TargetSpec};
 
 pub struct Rig {
@@ -61,13 +61,16 @@ impl Rig {
             traffic: "steady".into(),
             purpose: "run".into(),
             load: Load::Open { rate_per_s: 1.0 },
+            rate_course: RateCourse::Even,
             requests: Traffic::Open(Arc::new(Schedule { arrivals })),
             window: self.window,
             client: self.client.clone(),
             prompts: prompts(),
             seed: 1,
             warm: Some(0),
+            max_rate_per_s: None,
             class_models: Vec::new(),
+            class_queues: Vec::new(),
         }
     }
 

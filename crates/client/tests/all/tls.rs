@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll_model::{By, How};
+use plimsoll_client::Control;
+use plimsoll_model::{By, How, Span};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::rig::Rig;
+use crate::rig::{Rig, run_on};
 use crate::server::{Server, Step, good, write};
 
 fn fixture(name: &str) -> String {
@@ -44,6 +45,19 @@ fn an_authority_the_user_names_is_trusted_and_stamps_stay_the_kernels() {
     let stamps =
         [row.connected, row.sent, row.first_byte, row.first_token, row.end].map(|at| at.expect("reached"));
     assert!(stamps.is_sorted(), "{stamps:?}");
+}
+
+#[test]
+fn a_connection_is_kept_though_the_server_sends_tickets_after_its_handshake() {
+    let server = server();
+    let mut rig = rig(&server);
+    rig.target.ca_file = Some(fixture("ca.pem"));
+    let client = rig.start();
+    for reused in [false, true] {
+        let (_, rows) = run_on(&client, &rig.plan(&[Span::ZERO]), &Control::default());
+        assert!(rows[0].outcome.is_finished() && rows[0].reused == reused, "{:#?}", rows[0]);
+    }
+    assert_eq!(server.accepted(), 1);
 }
 
 #[test]

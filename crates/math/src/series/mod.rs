@@ -99,6 +99,34 @@ pub fn mser5(values: &[f64]) -> usize {
     5 * cut
 }
 
+/// Whether the mean of the first `cut` values differs from that of the rest by more than a correlated series does by
+/// chance, at this two-sided confidence.
+///
+/// The variance is the rest's alone, for the front may be anything: that of its mean from all overlapping batches of a
+/// quarter of it (long against its memory if anything is; nine degrees of freedom to half of that are paid for by t). A front chosen
+/// because it looked different needs a confidence well over the usual. False below four values on either side.
+pub fn front_differs(values: &[f64], cut: usize, confidence: f64) -> bool {
+    let (front, rest) = values.split_at(cut.min(values.len()));
+    if front.len() < 4 || rest.len() < 4 {
+        return false;
+    }
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let centre = mean(rest);
+    let (n, length) = (rest.len(), rest.len() / 4);
+    let mut inside: f64 = rest[..length].iter().map(|v| v - centre).sum();
+    let mut squares = 0.0;
+    for last in length..=n {
+        squares += inside * inside;
+        if last < n {
+            inside += rest[last] - rest[last - length];
+        }
+    }
+    let (n, m) = (n as f64, length as f64);
+    let per_value = squares * n / (m * (n - m + 1.0) * (n - m));
+    let error = libm::sqrt(per_value * (1.0 / front.len() as f64 + 1.0 / n));
+    (mean(front) - centre).abs() > student_t_inv(0.5 + 0.5 * confidence, 1.5 * (n / m - 1.0)) * error
+}
+
 /// By how much the in-flight count differs from rate × time in system, relative to it: Little's law, from
 /// per-batch means of the count and per-batch products. The two must come from different counters, or the
 /// law is an identity. `None` as for [`ratio`].

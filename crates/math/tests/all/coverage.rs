@@ -1,6 +1,6 @@
 //! Whether an interval at 95 % holds the truth 95 % of the time, on queues whose truth is known.
 //!
-//! A refused percentile counts as a miss, and so does an infinite bound. The full table, with a thousand
+//! A refused percentile counts as a miss, and so does an infinite bound. The full table, with thousands of
 //! replications, is `cargo run --release -p plimsoll-math --example coverage`.
 
 use plimsoll_math::quantile::{BATCHES, percentile};
@@ -56,27 +56,36 @@ fn batches_of_eight() {
     holds("batching", coverage("batching", [2.449_5, 3.595_7], || Box::new(Batching::new(8, 0.125, 0.7))));
 }
 
-/// p99 from 50 000, on all three queues together.
-#[test]
-fn the_99th_percentile() {
-    let law = |servers| Mmc { servers, load: 0.7, service_mean: 1.0 }.sojourn_quantile(0.99);
-    type Make = fn() -> Box<dyn Queue>;
-    let queues: [(f64, Make); 3] = [
-        (law(1), || Box::new(Servers::new(1, 0.7, false))),
-        (law(4), || Box::new(Servers::new(4, 0.7, false))),
-        (4.287_5, || Box::new(Batching::new(8, 0.125, 0.7))),
-    ];
-    let (mut held, mut refused) = (0, 0);
-    for (truth, make) in queues {
-        for i in 0..50 {
-            let mut stream = Stream::new(1, "p99", i);
-            let mut queue = make();
-            queue.run(&mut stream, 500);
-            let sojourns = queue.run(&mut stream, 50_000);
-            let found = percentile(&sojourns, 0.99, 0.95, BATCHES).expect("there are values");
-            refused += usize::from(found.interval.is_err());
-            held += usize::from(found.interval.is_ok_and(|i| i.upper.is_finite() && i.contains(truth)));
-        }
+/// Coverage of p99 of 50 000, refusals and infinite bounds as misses.
+fn coverage_of_p99(replications: u64, truth: f64, make: impl Fn() -> Box<dyn Queue>) -> f64 {
+    let mut held = 0;
+    for i in 0..replications {
+        let mut stream = Stream::new(1, "p99", i);
+        let mut queue = make();
+        queue.run(&mut stream, 500);
+        let sojourns = queue.run(&mut stream, 50_000);
+        let found = percentile(&sojourns, 0.99, 0.95, BATCHES).expect("there are values");
+        held += u32::from(found.interval.is_ok_and(|i| i.upper.is_finite() && i.contains(truth)));
     }
-    assert!(held as f64 / 150.0 >= 0.90 - 0.025 && refused <= 8, "held {held}, refused {refused} of 150");
+    f64::from(held) / replications as f64
+}
+
+fn law_of_p99(servers: u32) -> f64 {
+    Mmc { servers, load: 0.7, service_mean: 1.0 }.sojourn_quantile(0.99)
+}
+
+/// The hardest: thirteen effective exceedances, where ten are asked for. With D read from the p99's own exceedances 7 % of
+/// levels were refused and 0.875 covered. 200 replications have a standard error of 0.021.
+#[test]
+fn the_99th_percentile_of_one_server() {
+    let held = coverage_of_p99(200, law_of_p99(1), || Box::new(Servers::new(1, 0.7, false)));
+    assert!(held >= 0.90 - 0.021, "{held}");
+}
+
+#[test]
+fn the_99th_percentile_of_several_servers_and_of_batches() {
+    let four = coverage_of_p99(50, law_of_p99(4), || Box::new(Servers::new(4, 0.7, false)));
+    let eight = coverage_of_p99(50, 4.287_5, || Box::new(Batching::new(8, 0.125, 0.7)));
+    let held = 0.5 * (four + eight);
+    assert!(held >= 0.90 - 0.03, "{four} {eight}");
 }

@@ -134,10 +134,57 @@ fn design_effect_by_hand() {
     close("D", found, 2.0 / 3.0 * t * t, 1e-12);
 }
 
+/// The variance of a p99's share is read with that of twice and four times the share; a p50's is its own.
+#[test]
+fn a_tail_shares_its_correlation() {
+    let shares = |share: f64| tail_shares(share).collect::<Vec<f64>>();
+    assert_eq!(shares(0.01), [0.01, 0.02, 0.04]);
+    assert_eq!(shares(0.05), [0.05, 0.1]);
+    assert_eq!(shares(0.5), [0.5]);
+    // Eight blocks of 100, one of them slow by 1 to 100: for any share up to 0.04 the exceedances are one run, and D is
+    // that of the three runs' summed variance, worked out from their flags.
+    let values: Vec<f64> =
+        (0..800).map(|i| if (300..400).contains(&i) { f64::from(i) } else { 0.0 }).collect();
+    let found = percentile(&values, 0.99, 0.95, 8).expect("values").n_eff;
+    let (mut variance, mut plain) = (0.0, 0.0);
+    for over in [8.0, 16.0, 32.0f64] {
+        let flags: Vec<f64> =
+            (0..800).map(|i| f64::from(u8::from((400.0 - over..400.0).contains(&f64::from(i))))).collect();
+        let sums: f64 = flags.windows(100).map(|w| (w.iter().sum::<f64>() - over / 8.0).powi(2)).sum();
+        variance += sums / (100.0 * 701.0 * 700.0) * 800.0;
+        plain += over / 800.0 * (1.0 - over / 800.0);
+    }
+    let t = plimsoll_math::special::student_t_inv(0.975, 1.5 * 7.0) / 1.959_963_984_540_054;
+    close("n_eff", found, 800.0 / (variance / plain * t * t), 1e-9);
+    // Beyond +∞ lies what is +∞: failures in one run count as correlated.
+    let failed: Vec<f64> = values.iter().map(|v| if *v > 350.0 { f64::INFINITY } else { 1.0 }).collect();
+    assert!(effective_n(&failed, f64::INFINITY, 8) < 100.0);
+}
+
 #[test]
 fn batches_long_against_the_requests() {
     assert_eq!(batch_count(1000.0, 1.0), Some(40));
     assert_eq!(batch_count(60.0, 1.0), Some(12));
     assert_eq!(batch_count(39.0, 1.0), None);
     assert_eq!(batch_count(39.0, 0.0), Some(40));
+}
+
+#[test]
+fn uneven_steps_of_one_size_are_the_even_ones() {
+    let mut stream = Stream::new(4, "uneven", 0);
+    let flags: Vec<u64> =
+        (0..4_000).map(|i| u64::from(stream.chance(if i % 400 < 100 { 0.08 } else { 0.01 }))).collect();
+    let over = flags.iter().sum();
+    let even = ShareVariance::of_counts(&flags, (over, flags.len()), 1, 100).expect("some are over");
+    // Ten values to a step, ten steps to a batch: the batches move by ten values instead of one.
+    let tens: Vec<u64> = flags.chunks(10).map(|ten| ten.iter().sum()).collect();
+    let coarse = ShareVariance::of_counts(&tens, (over, flags.len()), 10, 10).expect("some are over");
+    let pairs: Vec<(u64, u64)> = tens.iter().map(|over| (*over, 10)).collect();
+    let uneven = ShareVariance::of_uneven(&pairs, 10).expect("some are over");
+    close("the same steps", uneven.found, coarse.found, 1e-12);
+    close("finer steps", uneven.found, even.found, 0.1);
+    assert_eq!((uneven.independent, uneven.batches), (coarse.independent, coarse.batches));
+    // A step without values changes nothing but the places; nothing over, or all, has no variance.
+    assert_eq!(ShareVariance::of_uneven(&[(0, 10); 20], 2), None);
+    assert_eq!(ShareVariance::of_uneven(&[(10, 10); 20], 2), None);
 }

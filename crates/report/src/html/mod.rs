@@ -13,7 +13,7 @@ use plimsoll_model::{Manifest, RunState};
 
 use crate::headline::headline;
 use crate::text::{budget_cells, detailed, percentile};
-use crate::{figure, words};
+use crate::{cost, figure, words};
 
 const UPLOT_JS: &str = include_str!("../../vendor/uplot/uPlot.iife.min.js");
 const UPLOT_CSS: &str = include_str!("../../vendor/uplot/uPlot.min.css");
@@ -47,6 +47,7 @@ pub fn render(manifest: &Manifest, findings: &Findings) -> String {
                     }
                     @for level in &shown { (level_section(level, &charts)) }
                     @if findings.levels.len() > shown.len() { (levels_table(findings)) }
+                    (cost_section(findings))
                     (validity_section(&findings.validity))
                     (generator_section(findings))
                     (run_section(manifest))
@@ -68,13 +69,30 @@ fn head(manifest: &Manifest, findings: &Findings) -> Markup {
             h1 { "Load line of " (manifest.target.url) }
             p.soft {
                 @if let Some(model) = model { "model " (model) " · " }
-                (manifest.kind) " · " (date(manifest.clock.realtime_ns)) " · " (manifest.tool) " "
+                (manifest.kind) @if manifest.time == plimsoll_model::run::Time::Virtual { " in virtual time" } " · " (figure::date(manifest.clock.realtime_ns)) " · " (manifest.tool) " "
                 span.badge.(trust) { "measurement " (trust) }
             }
+            @if let Some(protocol) = words::protocol(manifest) { p.soft { (protocol) } }
             @if let RunState::Partial { why } = &manifest.progress {
                 p.suspect { strong { "This run is partial: " } (why) }
             }
             div.verdict { @for sentence in headline(findings) { p { (sentence) } } }
+        }
+    }
+}
+
+fn cost_section(findings: &Findings) -> Markup {
+    let Some(found) = &findings.cost else { return html! {} };
+    html! {
+        section {
+            h2 { (cost::title(&found.bill)) }
+            table {
+                thead { tr { @for name in cost::COLUMNS { th { (name.trim_start_matches('<')) } } } }
+                tbody {
+                    @for row in cost::rows(found, findings) { tr { @for cell in row { td { (cell) } } } }
+                }
+            }
+            @if let Some(why) = cost::missing(found) { p.soft { (why) } }
         }
     }
 }
@@ -263,6 +281,9 @@ fn errors_table(level: &LevelFinding) -> Markup {
 }
 
 fn levels_table(findings: &Findings) -> Markup {
+    // Whole answers have no first token and no time per token: no columns for them.
+    let streams = findings.levels.iter().any(|level| level.summary.latency.ttft.is_some());
+    let leading = if streams { "ttft" } else { "e2e" };
     html! {
         section {
             h2 { "Every level, in order of execution" }
@@ -271,17 +292,19 @@ fn levels_table(findings: &Findings) -> Markup {
                 div.scroll { table {
                     thead { tr {
                         th { "level" } th.left { "traffic" } th.left { "run for" } th.left { "load" } th { "requests" } th { "failed" }
-                        th { "ttft p50, ms" } th { "p99" } th { "tpot p50" } th { "e2e p99" } th { "in flight" } th { "trust" }
+                        th { (leading) " p50, ms" } th { "p99" } @if streams { th { "tpot p50" } th { "e2e p99" } } th { "in flight" } th { "trust" }
                     } }
                     tbody { @for level in &findings.levels {
                         @let s = &level.summary;
                         tr {
                             td { (s.level) }
-                            td.left { (s.traffic) } td.left { (s.purpose) } td.left { (words::load(&s.load)) }
+                            td.left { (s.traffic) } td.left { (s.purpose) } td.left { (words::load_kept(s)) }
                             td { (figure::count(s.counts.requests)) } td { (figure::count(s.counts.failed)) }
                             (latency_cell(&s.latency.leading().p50)) (latency_cell(&s.latency.leading().p99))
-                            @match &s.latency.tpot { Some(tpot) => { (latency_cell(&tpot.p50)) } None => { td {} } }
-                            (latency_cell(&s.latency.e2e.p99))
+                            @if streams {
+                                @match &s.latency.tpot { Some(tpot) => { (latency_cell(&tpot.p50)) } None => { td {} } }
+                                (latency_cell(&s.latency.e2e.p99))
+                            }
                             td { (figure::number(s.concurrency.mean)) }
                             td.(words::trust(level.validity.verdict)) { (words::trust(level.validity.verdict)) }
                         }
@@ -317,7 +340,7 @@ fn validity_section(validity: &Validity) -> Markup {
                 details open[validity.reasons.is_empty()] {
                     summary { (validity.passed.len()) " checks found nothing" }
                     div.scroll { table { tbody { @for passed in &validity.passed {
-                        tr { td { (passed.check.replace('_', " ")) } td.wrap { (passed.figure) } }
+                        tr { td { (passed.check.replace('_', " ")) } td.wrap { (passed.figure) @if let Some(note) = &passed.note { "; " (note) } } }
                     } } } }
                 }
             }
@@ -365,6 +388,9 @@ fn run_section(manifest: &Manifest) -> Markup {
             pre { (manifest.reproduce) }
             h3 { "Target" }
             div.scroll { table { tbody {
+                @for flag in &manifest.flags {
+                    tr { td { "outside what was measured" } td.wrap { (flag) } }
+                }
                 @for (fact, value) in &manifest.target.facts {
                     tr { td { (fact.replace('_', " ")) } td.wrap { (value.as_deref().unwrap_or("unknown")) } }
                 }
@@ -376,33 +402,5 @@ fn run_section(manifest: &Manifest) -> Markup {
                 pre { (serde_json::to_string_pretty(&manifest.scenario).unwrap_or_default()) }
             }
         }
-    }
-}
-
-/// A date and time in UTC, from nanoseconds since 1970 (days to civil date after Howard Hinnant's algorithm).
-fn date(realtime_ns: i64) -> String {
-    let seconds = realtime_ns.div_euclid(1_000_000_000);
-    let (days, in_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z.rem_euclid(146_097);
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let day = doy - (153 * mp + 2) / 5 + 1;
-    let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    let year = yoe + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", in_day / 3600, in_day % 3600 / 60)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::date;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        assert_eq!(date(0), "1970-01-01 00:00 UTC");
-        assert_eq!(date(951_782_400_000_000_000), "2000-02-29 00:00 UTC");
-        assert_eq!(date(1_795_179_600_000_000_000), "2026-11-20 13:00 UTC");
     }
 }

@@ -14,9 +14,16 @@
     const n = parseInt(color.slice(1), 16);
     return `rgba(${n >> 16}, ${(n >> 8) & 255}, ${n & 255}, ${a})`;
   };
+  // Ticks at 1 to 9 of each decade: uPlot counts its own from the end of the scale, so that none is a round number there.
+  const logSplits = (u, axis, min, max) => {
+    const splits = [];
+    for (let decade = Math.pow(10, Math.floor(Math.log10(min))); decade <= max; decade *= 10)
+      for (let lead = 1; lead < 10; lead++) if (lead * decade >= min && lead * decade <= max) splits.push(lead * decade);
+    return splits;
+  };
   // Decades are labelled, and 2 and 5 of each where there is room: log axes of uPlot label every tick otherwise.
   const logLabels = (u, splits) => {
-    const few = splits.length < 14;
+    const few = splits.length < 24;
     return splits.map(v => {
       const lead = v / Math.pow(10, Math.floor(Math.log10(v) + 1e-9));
       const keep = Math.abs(lead - 1) < 1e-6 || (few && (Math.abs(lead - 2) < 1e-6 || Math.abs(lead - 5) < 1e-6));
@@ -109,8 +116,8 @@
           : { range: (u, lo, hi) => [Math.min(0, span[0]), Math.max(span[1] * 1.12, 1e-9)] },
       },
       axes: [
-        { ...axis, label: spec.x.label, labelSize: 22, size: 36, values: spec.x.log ? logLabels : (u, s) => s.map(digits) },
-        { ...axis, label: spec.y.label + (spec.y.unit ? ` (${spec.y.unit})` : ""), labelSize: 20, size: 56, values: spec.y.log ? logLabels : (u, s) => s.map(digits) },
+        { ...axis, label: spec.x.label, labelSize: 22, size: 36, splits: spec.x.log ? logSplits : undefined, values: spec.x.log ? logLabels : (u, s) => s.map(digits) },
+        { ...axis, label: spec.y.label + (spec.y.unit ? ` (${spec.y.unit})` : ""), labelSize: 20, size: 56, splits: spec.y.log ? logSplits : undefined, values: spec.y.log ? logLabels : (u, s) => s.map(digits) },
       ],
       cursor: { drag: { x: true, y: false }, sync: spec.sync ? { key: spec.sync } : undefined },
       hooks: { drawClear: [shades(spec)], draw: [marks(spec)] },

@@ -59,6 +59,80 @@ fn a_completions_stream_has_no_role() {
     assert!(verdict.outcome.is_finished());
 }
 
+/// The order and the fields of OpenAI's reference for streamed responses: each event named twice and numbered, the text
+/// in deltas and then whole, no `[DONE]`.
+#[test]
+fn a_response_is_an_object_that_grows() {
+    let running = start(canned(2.0, 1.0));
+    let ask = |more: &str| format!(r#"{{"input":"a b c","max_output_tokens":4{more}}}"#);
+    let answer = post(running.addr(), "/v1/responses", &ask(r#","stream":true"#));
+    assert_eq!((answer.status, answer.clean), (200, true));
+    let text = answer.text();
+    let mut named = Vec::new();
+    for (n, event) in text.split_terminator("\n\n").enumerate() {
+        let (name, data) = event.strip_prefix("event: ").unwrap().split_once("\ndata: ").unwrap();
+        let data: serde_json::Value = serde_json::from_str(data).unwrap();
+        assert_eq!((&data["type"], &data["sequence_number"]), (&name.into(), &n.into()));
+        named.push((name.to_owned(), data));
+    }
+    let names: Vec<&str> = named.iter().map(|(name, _)| name.strip_prefix("response.").unwrap()).collect();
+    let delta = "output_text.delta";
+    let opening = ["created", "in_progress", "output_item.added", "content_part.added"];
+    let closing = ["output_text.done", "content_part.done", "output_item.done", "incomplete"];
+    assert_eq!(names, [&opening[..], &[delta; 4], &closing].concat());
+    let said: String = named[4..8].iter().map(|(_, data)| data["delta"].as_str().unwrap()).collect();
+    assert_eq!(named[8].1["text"], said.as_str());
+    let whole = &named[11].1["response"];
+    assert_eq!(whole["output"][0]["content"][0]["text"], said.as_str());
+    assert_eq!(whole["output"][0]["id"], named[4].1["item_id"]);
+    assert_eq!(whole["incomplete_details"]["reason"], "max_output_tokens");
+    assert_eq!((&whole["usage"]["input_tokens"], &whole["usage"]["output_tokens"]), (&3.into(), &4.into()));
+
+    let (events, verdict) = decode(Protocol::Responses, true, &answer);
+    use EventKind::{Content, Empty, Finish, Role};
+    assert_eq!(
+        kinds(&events),
+        [Role, Role, Role, Empty, Content, Content, Content, Content, Empty, Empty, Empty, Finish]
+    );
+    assert!(verdict.outcome.is_finished(), "{:?}", verdict.outcome);
+    assert_eq!(verdict.answer.finish_reason.as_deref(), Some("length"));
+    assert_eq!((verdict.answer.tokens.prompt, verdict.answer.tokens.output), (Some(3), Some(4)));
+    assert_eq!(verdict.answer.tokens.rule, TokensRule::UsageTotal);
+    assert_eq!(verdict.answer.text.as_deref(), Some(said.as_str()));
+
+    let answer = post(running.addr(), "/v1/responses", &ask(""));
+    let (_, verdict) = decode(Protocol::Responses, false, &answer);
+    assert!(verdict.outcome.is_finished());
+    assert_eq!((verdict.answer.tokens.prompt, verdict.answer.tokens.output), (Some(3), Some(4)));
+    assert_eq!(verdict.answer.text.unwrap().split_ascii_whitespace().count(), 4);
+    let answer = post(running.addr(), "/v1/responses", r#"{"input":[]}"#);
+    let answer_without = post(running.addr(), "/v1/responses", "{}");
+    assert_eq!((answer.status, answer_without.status), (200, 400));
+    assert_eq!(answer_without.json()["error"]["param"], "input");
+}
+
+/// A batch that dies after tokens have left: an `error` event says so, and nothing follows.
+#[test]
+fn a_response_that_fails_says_so_in_an_event() {
+    let asked = plimsoll_wire::openai::server::Asked { endpoint: Protocol::Responses, ..Default::default() };
+    let mut writer = plimsoll_wire::openai::server::EventWriter::new(&asked, "resp_1", 0, "m");
+    let mut out = bytes::BytesMut::new();
+    writer.open(&mut out);
+    writer.token(&mut out, " \"a\"", 1);
+    writer.error(&mut out, "the engine is dead", 500);
+    let answer = Answer {
+        status: 200,
+        headers: vec![("content-type".into(), "text/event-stream".into())],
+        chunks: vec![out.to_vec()],
+        clean: true,
+    };
+    let (events, verdict) = decode(Protocol::Responses, true, &answer);
+    assert_eq!(kinds(&events).last(), Some(&EventKind::Error));
+    assert_eq!(verdict.outcome.how, plimsoll_model::How::StreamError);
+    assert_eq!(verdict.answer.error.as_deref(), Some("the engine is dead"));
+    assert_eq!(verdict.answer.text.as_deref(), Some(" \"a\""));
+}
+
 #[test]
 fn whole_answers_count_the_same() {
     let running = start(canned(2.0, 1.0));

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::http::{canned, chat, get, post, start};
+use plimsoll_server::serve;
+use serde_json::json;
+
+use super::http::{canned, chat, config, get, metric, post, start};
 
 #[test]
 fn models_and_health_answer() {
@@ -51,4 +54,43 @@ fn the_metrics_page_is_well_formed_and_right() {
         4.0
     );
     assert_eq!(value("plimsoll_engine_write_lateness_seconds_count"), 24.0);
+}
+
+#[test]
+fn each_replica_has_its_lines_on_the_metrics_page() {
+    let mut config = config(canned(1.0, 1.0));
+    config.fleet.replicas = 3;
+    let running = serve(config).unwrap();
+    for _ in 0..3 {
+        assert_eq!(post(running.addr(), "/v1/chat/completions", &chat(4, 2, "")).status, 200);
+    }
+    let page = get(running.addr(), "/metrics").text();
+    for engine in ["0", "1", "2"] {
+        let line = format!("vllm:num_requests_running{{engine=\"{engine}\",model_name=\"tiny\"}} 0");
+        assert!(page.lines().any(|known| known == line), "{line} is missing");
+    }
+    assert!(page.lines().any(|line| line == "plimsoll_replicas_ready 3"), "{page}");
+}
+
+/// Names of sgl-project/sglang `docs/references/production_metrics.md`; the pair's own server says that they are meant.
+#[test]
+fn a_profile_of_sglang_has_sglangs_metrics_too() {
+    let pair = json!({"model": "llama-3.1-8b", "gpu": "h100", "server": "sglang"});
+    let running = start(serde_json::from_value(pair).unwrap());
+    let addr = running.addr();
+    for _ in 0..2 {
+        post(addr, "/v1/chat/completions", &chat(40, 6, ""));
+    }
+    let value = |name: &str| metric(addr, &format!(r#"{name}{{model_name="tiny"}}"#));
+    assert_eq!((value("sglang:prompt_tokens_total"), value("sglang:generation_tokens_total")), (80.0, 12.0));
+    assert_eq!((value("sglang:num_running_reqs"), value("sglang:num_queue_reqs")), (0.0, 0.0));
+    // Of 40 tokens the second time two blocks of 16 are found: 32 of 80.
+    assert_eq!((value("sglang:cached_tokens_total"), value("sglang:cache_hit_rate")), (32.0, 0.4));
+    assert_eq!(value("sglang:num_requests_total"), 2.0);
+    assert_eq!(value("sglang:inter_token_latency_seconds_count"), 10.0);
+    assert_eq!(value("sglang:e2e_request_latency_seconds_count"), 2.0);
+    // The published derivation has 465 thousand tokens for vLLM's share of the memory, which is SGLang's here.
+    assert_eq!((value("sglang:max_total_num_tokens") / 1e3).round(), 465.0);
+    let plain = get(start(canned(1.0, 1.0)).addr(), "/metrics").text();
+    assert!(!plain.contains("sglang:"));
 }

@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 
 use plimsoll_model::At;
 use plimsoll_server::serve;
-use plimsoll_server::truth::{Ending, read};
-use plimsoll_sim::{EngineSpec, LawSpec, ModeSpec, QueueSpec, Submit, What, World, profile};
+use plimsoll_server::truth::{Ending, Record, read};
+use plimsoll_sim::{
+    Emission, EngineSpec, FaultSpec, LawSpec, ModeSpec, QueueSpec, Submit, What, World, WorldSpec, profile,
+};
 
 use super::http::{Client, chat, config, post};
 
@@ -17,18 +19,16 @@ const CLIENTS: usize = 16;
 const TURNS: usize = 4;
 const SEED: u64 = 11;
 
-#[derive(Default, PartialEq, Debug)]
-struct Times {
-    admitted: i64,
-    prefill: i64,
-    steps: Vec<i64>,
-    end: i64,
+fn check(engine: &EngineSpec) {
+    check_world(&WorldSpec::one(engine.clone()));
 }
 
-fn check(engine: &EngineSpec) {
+/// Loads a live server of this world, then tells a fresh world the same story: both event logs, as text, are equal.
+fn check_world(spec: &WorldSpec) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("truth.jsonl");
-    let mut config = config(engine.clone());
+    let mut config = config(spec.engine.clone());
+    (config.fleet, config.faults) = (spec.fleet.clone(), spec.faults.clone());
     (config.seed, config.truth_log) = (SEED, Some(path.clone()));
     let running = serve(config).unwrap();
     let addr = running.addr();
@@ -53,45 +53,95 @@ fn check(engine: &EngineSpec) {
     let (header, mut records) = read(&std::fs::read_to_string(&path).unwrap()).unwrap();
     assert_eq!(records.len(), CLIENTS * TURNS);
     records.sort_by_key(|record| record.number);
+    assert!(records.iter().all(|record| record.ending == Ending::Finished));
+    let begin = header.clock.monotonic_ns;
+    let told = told(spec, &records, begin);
+    let lived = lived(&records, begin);
+    assert!(lived.lines().count() > 3 * CLIENTS * TURNS);
+    assert_eq!(lived, told);
+}
 
-    let mut world = World::new(engine, SEED).unwrap();
-    let mut out = Vec::new();
-    for record in &records {
-        let now = At(record.submitted_ns - header.clock.monotonic_ns);
-        let submit = Submit {
-            id: record.number.unwrap(),
-            prompt_tokens: record.prompt_tokens,
-            output_tokens: record.output_tokens,
-            blocks: Vec::new(),
+/// Events of a log. The order at one instant is by request: which of two is told first is no part of the story.
+pub fn log(mut events: Vec<(i64, u64, u8, String)>) -> String {
+    events.sort();
+    events.into_iter().map(|(at, id, _, what)| format!("{at} {id} {what}\n")).collect()
+}
+
+/// The live server's event log, from its truth.
+pub fn lived(records: &[Record], begin: i64) -> String {
+    let mut events = Vec::new();
+    for record in records {
+        let id = record.number.unwrap();
+        let mut event =
+            |at: Option<i64>, order, what: String| events.push((at.unwrap() - begin, id, order, what));
+        let replica = record.replica.unwrap_or(0);
+        if let Some(cached) = record.cached_tokens {
+            event(record.admitted_ns, 0, format!("admitted on {replica} with {cached} cached"));
+        }
+        if record.prefill_ns.is_some() {
+            event(record.prefill_ns, 1, "prefilled".to_owned());
+        }
+        for (i, at) in record.steps_ns.iter().enumerate() {
+            let tokens = record.step_tokens.get(i).copied().unwrap_or(1);
+            event(Some(*at), 2, format!("{tokens} tokens"));
+        }
+        let end = match record.ending {
+            Ending::Finished => "finished",
+            Ending::Failed => "failed",
+            Ending::Cancelled | Ending::Rejected => "cancelled",
         };
+        event(record.end_ns, 3, end.to_owned());
+    }
+    log(events)
+}
+
+/// The event log of a fresh world that is told the same requests at the same instants, in virtual time.
+fn told(spec: &WorldSpec, records: &[Record], begin: i64) -> String {
+    let mut world = World::of(spec, SEED).unwrap();
+    let mut out = Vec::new();
+    for record in records {
+        let now = At(record.submitted_ns - begin);
+        let submit = Submit::new(record.number.unwrap(), record.prompt_tokens, record.output_tokens);
         world.step(now, &mut out);
         world.submit(now, submit).unwrap();
         world.step(now, &mut out);
     }
-    while let Some(next) = world.next_event() {
+    let mut open = records.len() - ended(&out);
+    while open > 0 {
+        let next = world.next_event().unwrap();
+        let before = out.len();
         world.step(next, &mut out);
+        open -= ended(&out[before..]);
     }
-    let mut told: BTreeMap<u64, Times> = BTreeMap::new();
-    for emission in out {
-        let times = told.entry(emission.id).or_default();
-        let at = emission.at.0 + header.clock.monotonic_ns;
-        match emission.what {
-            What::Admitted => times.admitted = at,
-            What::PrefillDone => times.prefill = at,
-            What::Token { .. } => times.steps.push(at),
-            What::Finished { .. } => times.end = at,
+    log(story(out))
+}
+
+/// What a world emitted, as events of a log.
+pub fn story(out: Vec<Emission>) -> Vec<(i64, u64, u8, String)> {
+    let mut replica: BTreeMap<u64, u32> = BTreeMap::new();
+    let mut events = Vec::new();
+    for Emission { at, id, what } in out {
+        let mut event = |order, what: String| events.push((at.0, id, order, what));
+        match what {
+            What::Placed { replica: on } => {
+                replica.insert(id, on);
+            }
+            What::Admitted { cached } => {
+                let on = replica.get(&id).copied().unwrap_or(0);
+                event(0, format!("admitted on {on} with {cached} cached"));
+            }
+            What::PrefillDone => event(1, "prefilled".to_owned()),
+            What::Token { n, .. } => event(2, format!("{n} tokens")),
+            What::Finished { .. } => event(3, "finished".to_owned()),
+            What::Failed(_) => event(3, "failed".to_owned()),
+            other => panic!("nothing of this fails: {other:?}"),
         }
     }
-    for record in records {
-        assert_eq!(record.ending, Ending::Finished);
-        let lived = Times {
-            admitted: record.admitted_ns.unwrap(),
-            prefill: record.prefill_ns.unwrap(),
-            steps: record.steps_ns,
-            end: record.end_ns.unwrap(),
-        };
-        assert_eq!(Some(&lived), told.get(&record.number.unwrap()));
-    }
+    events
+}
+
+fn ended(emissions: &[Emission]) -> usize {
+    emissions.iter().filter(|emission| matches!(emission.what, What::Finished { .. })).count()
 }
 
 #[test]
@@ -114,6 +164,28 @@ fn a_queue_is_the_same_live() {
 #[test]
 fn continuous_batching_is_the_same_live() {
     check(&profile::find("demo").unwrap().spec);
+}
+
+#[test]
+fn a_fleet_is_the_same_live() {
+    for route in ["round_robin", "least_tokens", "power_of_two"] {
+        let engine = profile::find("demo").unwrap().spec;
+        let mut world = WorldSpec::one(engine);
+        world.fleet.replicas = 3;
+        world.fleet.route = serde_json::from_value(serde_json::json!({"policy": route})).unwrap();
+        check_world(&world);
+    }
+}
+
+#[test]
+fn a_fleet_with_faults_is_the_same_live() {
+    let mut world = WorldSpec::one(profile::find("demo").unwrap().spec);
+    world.fleet.replicas = 2;
+    // Within the load's first hundred milliseconds, and of kinds after which every request is still answered.
+    world.faults = ["stall:at=20ms,for=30ms,replica=0", "slow:factor=3,at=10ms,for=80ms,replica=1"]
+        .map(|text| FaultSpec::parse(text).unwrap())
+        .to_vec();
+    check_world(&world);
 }
 
 #[test]

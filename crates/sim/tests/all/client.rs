@@ -1,11 +1,13 @@
 //! The virtual client: its records must be what the engine did, and what the client's policy asks for.
 
 use plimsoll_model::{At, By, EndedBy, EventKind, How, Load, Span, TokensRule};
+use plimsoll_sim::client::Events;
 use plimsoll_sim::{
-    BatchingSpec, CannedSpec, EngineSpec, LawSpec, LevelPlan, LevelRun, ModeSpec, simulate_level,
+    BatchingSpec, CannedSpec, EngineSpec, LawSpec, LevelPlan, LevelRun, ModeSpec, World, simulate_level,
 };
 use plimsoll_workload::{ArrivalSpec, CancelAfter, Connections, Scenario, Size};
 
+use crate::fleet::of;
 use crate::util::{batching, engine, queue, world};
 
 const MS: i64 = 1_000_000;
@@ -117,6 +119,24 @@ fn a_closed_loop_keeps_its_number_and_due_is_sent() {
     }
 }
 
+/// Eight at a time, each 10 ms: eight hundred a second, unless a hundred is the most; then one every 10 ms.
+#[test]
+fn a_closed_loop_that_is_held_to_a_rate_begins_one_each_pace() {
+    let (spec, scenario) = (deterministic(8, 10.0, None), scenario());
+    let begun = |max_rate_per_s: Option<f64>| {
+        let plan =
+            LevelPlan::new(&scenario, 0, Load::Closed { concurrency: 8 }, At(0), Span::from_millis(995));
+        let plan = LevelPlan { max_rate_per_s, ..plan };
+        let run = simulate_level(&mut world(&spec), &scenario, plan).expect("the scenario is sound");
+        let mut begun: Vec<i64> = run.attempts.iter().map(|attempt| attempt.due.0).collect();
+        begun.sort_unstable();
+        begun
+    };
+    assert_eq!(begun(None).len(), 800);
+    let paced = begun(Some(100.0));
+    assert_eq!(paced, (0..100).map(|i| i * 10 * MS).collect::<Vec<_>>());
+}
+
 #[test]
 fn a_refusal_is_shed_and_its_retries_are_rows() {
     let mut scenario = scenario();
@@ -141,9 +161,57 @@ fn a_refusal_is_shed_and_its_retries_are_rows() {
 #[test]
 fn a_closed_loop_against_a_full_queue_ends() {
     let load = Load::Closed { concurrency: 4 };
-    let run = level(&deterministic(1, 50.0, Some(0)), &scenario(), load, Span::from_millis(200));
+    let mut scenario = scenario();
+    scenario.client.retry_after_max = None;
+    let run = level(&deterministic(1, 50.0, Some(0)), &scenario, load, Span::from_millis(200));
     assert_eq!(count(&run, How::Finished), 4);
     assert!(count(&run, How::Shed) > 1000);
+}
+
+#[test]
+fn users_who_are_turned_away_come_back_when_they_were_told_to() {
+    // One place, 50 ms a request, `Retry-After: 1`. One user is served again and again; the other three ask at 0, 1 and 2 s
+    // and find it taken each time. At 2.5 s all is over: nobody waits for those who would come back at 3 s.
+    let load = Load::Closed { concurrency: 4 };
+    let run = level(&deterministic(1, 50.0, Some(0)), &scenario(), load, Span::from_millis(2_500));
+    assert_eq!((count(&run, How::Finished), count(&run, How::Shed)), (50, 9));
+    let shed: Vec<_> = run.attempts.iter().filter(|one| one.outcome.how == How::Shed).collect();
+    assert!(shed.iter().all(|one| one.answer.retry_after == Some(Span::from_secs(1))));
+    let last_end = |from: usize| shed[from..from + 3].iter().filter_map(|one| one.end).max();
+    for round in [3, 6] {
+        let earliest = shed[round..round + 3].iter().map(|one| one.due).min();
+        let told = shed[round - 3..round].iter().filter_map(|one| one.end).min();
+        assert!(earliest >= told.map(|end| end + Span::from_secs(1)));
+        assert!(last_end(round) < Some(At(2_500 * MS)));
+    }
+    assert_eq!(run.level.ended_by, EndedBy::Complete);
+    assert!(run.level.drained <= At(2_600 * MS), "{:?}", run.level.drained);
+}
+
+/// One request of 10 + 101 tokens: step k runs from 1.1 (k − 1) to 1.1 k ms and has ⌈(9 + k) / 16⌉ blocks. Gauges are as
+/// before their instant, whatever records hold and however many replicas there are.
+#[test]
+fn gauges_are_those_of_their_instant() {
+    let mut scenario = scenario();
+    scenario.sizes.output = Size::Fixed(101);
+    let spec = engine(ModeSpec::Batching(BatchingSpec { kv_blocks: Some(1_000), ..batching() }));
+    for (replicas, events) in [(1, Events::All), (1, Events::Ends), (2, Events::All), (2, Events::Ends)] {
+        let mut world = World::of(&of(spec.clone(), replicas, "round_robin"), 1).expect("sound");
+        let closed = Load::Closed { concurrency: 1 };
+        let mut plan = LevelPlan::new(&scenario, 0, closed, At(0), Span::from_millis(110));
+        (plan.gauges, plan.events, plan.max_requests) = (true, events, Some(1));
+        plan.sample_every = Span::from_millis(5);
+        let run = simulate_level(&mut world, &scenario, plan).expect("sound");
+        assert_eq!(run.attempts[0].end, Some(At(1_100_000 * 101)));
+        let usage = run.samples.iter().filter(|one| one.name == "vllm:kv_cache_usage_perc");
+        let used: Vec<(i64, i64)> = usage
+            .map(|one| (one.at.0, (one.value * 1_000.0 * f64::from(replicas)).round() as i64))
+            .filter(|(at, _)| (1..=110 * MS).contains(at))
+            .collect();
+        let by_hand = |at: i64| (at, ((at + 1_099_999) / 1_100_000 + 9 + 15) / 16);
+        let expected: Vec<(i64, i64)> = (1..=22).map(|i| by_hand(5 * MS * i)).collect();
+        assert_eq!(used, expected, "{replicas} replicas, {events:?}");
+    }
 }
 
 #[test]
@@ -262,4 +330,24 @@ fn the_same_seed_gives_the_same_run() {
     scenario.sizes.output = Size::Lognormal(8.0, 0.5);
     let run = || open(&spec, &scenario, 600.0, Span::from_secs(1));
     assert_eq!(run(), run());
+}
+
+#[test]
+fn a_client_that_jumps_over_tokens_keeps_the_records_of_one_that_looks_at_each() {
+    // An idle time-out that never strikes makes it look at each token.
+    let mut looking = scenario();
+    looking.sizes.output = Size::Lognormal(60.0, 0.7);
+    looking.client.timeouts.idle = Some(Span::from_secs(3600));
+    let mut jumping = looking.clone();
+    jumping.client.timeouts.idle = None;
+    let tight = BatchingSpec { kv_blocks: Some(40), max_seqs: 12, emit_us: 40.0, ..batching() };
+    for spec in [engine(ModeSpec::Batching(tight)), engine(ModeSpec::Batching(batching()))] {
+        for load in [Load::Open { rate_per_s: 40.0 }, Load::Closed { concurrency: 16 }] {
+            let run = |scenario| level(&spec, scenario, load, Span::from_secs(10));
+            let (looked, jumped) = (run(&looking), run(&jumping));
+            assert!(looked.attempts.len() > 100 && looked.attempts.iter().any(|one| one.events.len() > 50));
+            assert_eq!(looked.level, jumped.level, "{load:?}");
+            assert!(looked.attempts == jumped.attempts && looked.samples == jumped.samples, "{load:?}");
+        }
+    }
 }

@@ -1,52 +1,74 @@
-//! vLLM v1's rules, one hand-written case each. A plan is written `id:tokens id:tokens`, in order of scheduling.
+//! vLLM v1's rules without a prefix cache, one hand-written case each; `policies` has the others. A plan is written `id:tokens id:tokens`, in order of scheduling.
 
-use plimsoll_sim::scheduler::{Limits, Progress, Scheduler, StepPlan};
+use plimsoll_sim::PolicySpec;
+use plimsoll_sim::scheduler::policy::{VllmOrder, VllmSpec};
+use plimsoll_sim::scheduler::{Ask, Limits, Progress, Scheduler, StepPlan};
 
-struct Case {
-    scheduler: Scheduler,
-    plan: StepPlan,
+pub struct Case {
+    pub scheduler: Scheduler,
+    pub plan: StepPlan,
+    pub now_ps: i128,
 }
 
-const LIMITS: Limits = Limits {
+pub const LIMITS: Limits = Limits {
     max_seqs: 8,
     token_budget: 8,
     chunked_prefill: true,
     long_prefill_threshold: 0,
     blocks: 1000,
     watermark_blocks: 0,
+    prefix_cache: false,
+    draft_tokens: 0,
+    accepted: 0,
 };
 
+/// A request of these lengths that shares nothing.
+pub fn asks(id: u64, prompt_tokens: u32, output_tokens: u32) -> Ask {
+    Ask { id, prompt_tokens, output_tokens, ..Ask::default() }
+}
+
 impl Case {
-    fn new(limits: Limits) -> Case {
-        Case { scheduler: Scheduler::new(limits), plan: StepPlan::default() }
+    /// vLLM's rules, first come, first served, with the first chunk alone as the gate.
+    pub fn new(limits: Limits) -> Case {
+        Case::of(limits, PolicySpec::Vllm(VllmSpec { order: VllmOrder::Fcfs, reserve_full: false }))
+    }
+
+    pub fn of(limits: Limits, policy: PolicySpec) -> Case {
+        Case { scheduler: Scheduler::new(limits, &policy), plan: StepPlan::default(), now_ps: 0 }
     }
 
     /// Queues (id, prompt, output).
-    fn admit(mut self, sequences: &[(u64, u32, u32)]) -> Case {
+    pub fn admit(mut self, sequences: &[(u64, u32, u32)]) -> Case {
         for &(id, prompt, output) in sequences {
-            self.scheduler.admit(id, prompt, output);
+            self.scheduler.admit(asks(id, prompt, output));
         }
         self
     }
 
-    fn plan(&mut self) -> String {
-        self.scheduler.plan(&mut self.plan);
+    /// Queues (id, prompt, output) with these names of the prompt's blocks.
+    pub fn admit_named(mut self, id: u64, prompt: u32, output: u32, names: &[u64]) -> Case {
+        self.scheduler.admit(Ask { blocks: names.to_vec(), ..asks(id, prompt, output) });
+        self
+    }
+
+    pub fn plan(&mut self) -> String {
+        self.scheduler.plan(self.now_ps, &mut self.plan);
         let shares = self.scheduler.shares(&self.plan).map(|(id, tokens)| format!("{id}:{tokens}"));
         let mut text = shares.collect::<Vec<_>>().join(" ");
-        if self.plan.preempted > 0 {
-            text += &format!(" preempted {}", self.plan.preempted);
+        if !self.plan.preempted.is_empty() {
+            text += &format!(" preempted {}", self.plan.preempted.len());
         }
         text
     }
 
-    fn commit(&mut self) -> Vec<Progress> {
+    pub fn commit(&mut self) -> Vec<Progress> {
         let mut progress = Vec::new();
         self.scheduler.commit(&self.plan, |one| progress.push(one));
         progress
     }
 
     /// Plans, checks and commits, step after step.
-    fn steps(mut self, expected: &[&str]) -> Case {
+    pub fn steps(mut self, expected: &[&str]) -> Case {
         for (step, &text) in expected.iter().enumerate() {
             assert_eq!(self.plan(), text, "step {}", step + 1);
             self.commit();
@@ -146,7 +168,7 @@ fn the_preempted_generates_exactly_what_was_asked() {
     let mut prefills = 0;
     while !case.plan().is_empty() {
         for progress in case.commit() {
-            of_two += u32::from(progress.id == 2 && progress.token);
+            of_two += if progress.id == 2 { progress.tokens } else { 0 };
             prefills += u32::from(progress.id == 2 && progress.prefilled.is_some());
         }
     }
@@ -201,7 +223,8 @@ fn the_watermark_keeps_blocks_free_beside_running_sequences_only() {
 fn the_last_token_of_an_answer_is_never_computed() {
     let mut case = Case::new(Limits { token_budget: 64, blocks: 1, ..LIMITS }).admit(&[(1, 16, 1)]);
     assert_eq!(case.plan(), "1:16");
-    let expected = Progress { id: 1, prefilled: Some(16), token: true, finished: true };
+    let expected =
+        Progress { id: 1, prefilled: Some(16), tokens: 1, first: true, generated: 1, finished: true };
     assert_eq!(case.commit(), [expected]);
 }
 
@@ -211,7 +234,9 @@ fn a_request_for_no_tokens_ends_with_its_prompt() {
     assert_eq!(case.plan(), "1:8");
     assert_eq!(case.commit(), []);
     assert_eq!(case.plan(), "1:4");
-    assert_eq!(case.commit(), [Progress { id: 1, prefilled: Some(12), token: false, finished: true }]);
+    let expected =
+        Progress { id: 1, prefilled: Some(12), tokens: 0, first: true, generated: 0, finished: true };
+    assert_eq!(case.commit(), [expected]);
 }
 
 #[test]
@@ -223,6 +248,6 @@ fn a_cancelled_sequence_frees_its_blocks_at_once_and_says_nothing_more() {
     assert_eq!(case.scheduler.blocks_used(), 1);
     assert_eq!(case.commit().iter().map(|progress| progress.id).collect::<Vec<_>>(), [2]);
     // The id may be used again, even while the old step runs.
-    case.scheduler.admit(1, 3, 1);
+    case.scheduler.admit(asks(1, 3, 1));
     assert_eq!(case.plan(), "2:1 1:3");
 }

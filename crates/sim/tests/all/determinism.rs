@@ -1,6 +1,7 @@
 //! Same specification, same seed, same bytes; and a jump over the whole run equals stopping at every event.
 
 use plimsoll_model::At;
+use plimsoll_sim::scheduler::policy::{NoEvictSpec, PolicySpec, SglangSpec, StaticSpec, VllmOrder, VllmSpec};
 use plimsoll_sim::{BatchingSpec, Emission, EngineSpec, LawSpec, ModeSpec, StepSpec, World, profile};
 
 use crate::util::{Act, batching, engine, jump, play, poisson, queue};
@@ -14,6 +15,15 @@ fn bytes(log: &[Emission]) -> String {
 fn engines() -> Vec<(EngineSpec, f64)> {
     let tight =
         BatchingSpec { kv_blocks: Some(40), max_seqs: 16, front_ms: 3.0, token_budget: 64, ..batching() };
+    let policies = [
+        PolicySpec::Vllm(VllmSpec { order: VllmOrder::Priority, reserve_full: false }),
+        PolicySpec::Sglang(SglangSpec { conservativeness: 0.2, ..SglangSpec::default() }),
+        PolicySpec::NoEvict(NoEvictSpec {}),
+        PolicySpec::Static(StaticSpec { batch: 8, wait_ms: 30.0 }),
+    ];
+    let of_policy =
+        |policy| (engine(ModeSpec::Batching(BatchingSpec { policy, emit_us: 21.0, ..tight.clone() })), 60.0);
+    let mut engines: Vec<(EngineSpec, f64)> = policies.map(of_policy).into();
     let mut llama = profile::find("llama-3.1-8b@h100").expect("known").spec;
     if let ModeSpec::Batching(spec) = &mut llama.mode {
         spec.kv_blocks = Some(60);
@@ -21,12 +31,13 @@ fn engines() -> Vec<(EngineSpec, f64)> {
             roofline.kappa = 1.66;
         }
     }
-    vec![
+    engines.extend([
         (engine(ModeSpec::Batching(tight)), 60.0),
         (llama, 40.0),
         (profile::find("canned").expect("known").spec, 50.0),
         (queue(3, LawSpec::Lognormal { median_ms: 20.0, sigma: 1.0 }, Some(20)), 120.0),
-    ]
+    ]);
+    engines
 }
 
 /// Poisson arrivals of mixed sizes; every seventh is taken back 40 ms later.

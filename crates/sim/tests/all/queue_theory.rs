@@ -22,7 +22,7 @@ fn simulate(servers: u32, service: LawSpec, load: f64, seed: u64, count: u64) ->
     let log = play(&mut world, &script);
     let mut waits = vec![0.0; count as usize];
     let mut sojourns = vec![0.0; count as usize];
-    for (id, at) in times(&log, |what| what == What::Admitted) {
+    for (id, at) in times(&log, |what| matches!(what, What::Admitted { .. })) {
         waits[id as usize] = (at - script[id as usize].0).as_millis_f64();
     }
     for (id, at) in times(&log, |what| matches!(what, What::Finished { .. })) {
@@ -34,7 +34,7 @@ fn simulate(servers: u32, service: LawSpec, load: f64, seed: u64, count: u64) ->
 
 /// The truth must lie in the interval of the seeds' values.
 #[expect(clippy::print_stdout, reason = "the table of figures against truth is read with --nocapture")]
-fn covers(what: &str, values: &[f64], truth: f64) {
+pub fn covers(what: &str, values: &[f64], truth: f64) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
     let deviation = (values.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / (n - 1.0)).sqrt();

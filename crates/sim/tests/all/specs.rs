@@ -11,11 +11,11 @@ fn refusal(spec: &EngineSpec) -> String {
 #[test]
 fn every_profile_is_sound_and_survives_its_file() {
     for profile in profile::all() {
-        profile.spec.validate().expect(profile.name);
+        profile.spec.validate().expect(&profile.name);
         let text = serde_json::to_string(&profile.spec).expect("it serialises");
-        assert_eq!(serde_json::from_str::<EngineSpec>(&text).expect(profile.name), profile.spec);
+        assert_eq!(serde_json::from_str::<EngineSpec>(&text).expect(&profile.name), profile.spec);
         assert!(!profile.derivation().is_empty());
-        assert_eq!(profile::find(profile.name).expect("listed"), profile);
+        assert_eq!(profile::find(&profile.name).expect("listed"), profile);
     }
 }
 
@@ -85,12 +85,24 @@ fn numbers_out_of_range_are_named_with_what_would_do() {
 }
 
 #[test]
-fn an_unknown_profile_lists_those_there_are() {
-    let Err(SpecError::UnknownProfile { asked, known }) = profile::find("lama") else {
-        panic!("there is none")
+fn an_unknown_profile_is_answered_with_the_nearest() {
+    let refusal = |name: &str| match profile::find(name) {
+        Err(e @ SpecError::UnknownProfile { .. }) => e.to_string(),
+        other => panic!("{name}: {other:?}"),
     };
-    assert_eq!(asked, "lama");
-    assert!(known.contains("demo, canned") && known.contains("llama-3.1-70b@h100x4"));
+    for (name, part, near) in [
+        ("dmeo", "nearest: ", "demo"),
+        ("llama-3.1-8b", "nearest: ", "llama-3.1-8b@"),
+        ("lama-3.1-8b@h100", "no model \"lama-3.1-8b\", nearest: ", "llama-3.1-8b"),
+        ("llama-3.1-8b-fp9@h100", "no model \"llama-3.1-8b-fp9\", nearest: ", "llama-3.1-8b"),
+        ("llama-3.1-8b@h1000", "no gpu \"h1000\", nearest: ", "h100"),
+    ] {
+        let text = refusal(name);
+        let (_, after) = text.split_once(part).unwrap_or_else(|| panic!("{name}: {text}"));
+        assert!(after.starts_with(near), "{name}: {text}");
+        // A line to read, not the catalogue.
+        assert!(text.contains(name) && text.len() < 240, "{name}: {text}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use plimsoll_sim::{BatchingSpec, Emission, FinishReason, LawSpec, ModeSpec, Reje
 
 use crate::util::{Act, ask, batching, engine, jump, play, queue, world};
 
-const ADMITTED: What = What::Admitted;
+const ADMITTED: What = What::Admitted { cached: 0 };
 const PREFILLED: What = What::PrefillDone;
 const TOKEN: What = What::Token { n: 1, last: false };
 const LAST: What = What::Token { n: 1, last: true };
@@ -96,7 +96,7 @@ fn a_full_queue_refuses_and_a_place_freed_takes_again() {
     world.step(At(0), &mut log);
     world.submit(At(1), ask(2, 1, 1)).expect("one may wait");
     let refused = world.submit(At(2), ask(3, 1, 1)).expect_err("the queue is full");
-    assert_eq!((refused.status(), refused), (429, Rejected::QueueFull { limit: 1 }));
+    assert_eq!((refused.status(), refused), (Some(429), Rejected::QueueFull { limit: 1 }));
     world.step(At(1_010_000), &mut log);
     world.submit(At(1_010_001), ask(3, 1, 1)).expect("1 ended and 2 runs");
     let totals = world.gauges().totals;
@@ -110,7 +110,7 @@ fn what_can_never_fit_is_refused_at_once() {
     // 32 tokens are held, and the answer's last one needs no place.
     assert!(tight.submit(At(0), ask(1, 30, 3)).is_ok());
     let refused = tight.submit(At(0), ask(2, 30, 4)).expect_err("34 tokens");
-    assert_eq!((refused.status(), refused), (400, Rejected::TooLong { tokens: 34, limit: 33 }));
+    assert_eq!((refused.status(), refused), (Some(400), Rejected::TooLong { tokens: 34, limit: 33 }));
 
     let mut short =
         world(&engine(ModeSpec::Batching(BatchingSpec { max_context: Some(20), ..spec.clone() })));

@@ -5,7 +5,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::At;
 use plimsoll_sim::spec::LinearSpec;
 use plimsoll_sim::{BatchingSpec, Emission, EngineSpec, ModeSpec, QueueSpec, StepSpec, Submit, World};
-use plimsoll_sim::{LawSpec, Rejected, What};
+use plimsoll_sim::{LawSpec, PolicySpec, Rejected, What};
 
 /// What a script does to a world.
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ pub enum Act {
 }
 
 pub fn ask(id: u64, prompt_tokens: u32, output_tokens: u32) -> Submit {
-    Submit { id, prompt_tokens, output_tokens, blocks: Vec::new() }
+    Submit::new(id, prompt_tokens, output_tokens)
 }
 
 pub fn engine(mode: ModeSpec) -> EngineSpec {
@@ -29,6 +29,8 @@ pub fn queue(servers: u32, service: LawSpec, queue_limit: Option<u32>) -> Engine
 /// Steps of 1 ms + 100 µs per decode + 10 µs per prompt token, and plenty of everything.
 pub fn batching() -> BatchingSpec {
     BatchingSpec {
+        policy: PolicySpec::default(),
+        prefix_cache: true,
         max_seqs: 256,
         token_budget: 2048,
         chunked_prefill: true,
@@ -38,6 +40,9 @@ pub fn batching() -> BatchingSpec {
         max_context: None,
         queue_limit: None,
         front_ms: 0.0,
+        emit_us: 0.0,
+        speculative: None,
+        origin: None,
         step: StepSpec::Linear(LinearSpec {
             base_us: 1000.0,
             decode_us: 100.0,

@@ -4,7 +4,7 @@ use std::fs;
 
 use plimsoll_model::*;
 use plimsoll_store::folder::{DAMAGED, LOG, MANIFEST, REQUESTS, RESERVE, SERIES};
-use plimsoll_store::{Origin, RunWriter, StoreError, open, read_manifest, replace_manifest};
+use plimsoll_store::{Origin, RunWriter, StoreError, content_hash, open, read_manifest, replace_manifest};
 
 use crate::kit::{abandoned, answered, level, manifest, opened, written};
 
@@ -34,6 +34,32 @@ fn a_finished_run_is_two_or_three_files() {
         (Origin::Finished, None, RunState::Complete)
     );
     assert_eq!((run.attempts, run.samples), (vec![answered(1, 3)], vec![sample()]));
+}
+
+/// Rows that the caller still holds are written as they are; the log writes the same bytes. Held and log disagree on how
+/// many there are: the log, which has every record, is believed.
+#[test]
+fn held_rows_make_the_files_that_the_log_makes() {
+    let temp = tempfile::tempdir().unwrap();
+    // Over one row group, so that held rows are cut where pushed ones are.
+    let rows: Vec<Attempt> = (0..70_000).map(|n| answered(n, (n % 3) as usize)).collect();
+    let from = |name: &str, held: Option<&[Attempt]>| {
+        let dir = temp.path().join(name);
+        let writer = RunWriter::create(&dir, manifest()).unwrap();
+        rows.iter().for_each(|attempt| writer.attempt(attempt));
+        writer.sample(&sample());
+        let manifest = writer.manifest();
+        match held {
+            Some(held) => writer.finish_with(manifest, held, &[sample()]).unwrap(),
+            None => writer.finish(manifest).unwrap(),
+        }
+        assert_eq!(names(&dir), [REQUESTS, MANIFEST, SERIES]);
+        (fs::read(dir.join(REQUESTS)).unwrap(), fs::read(dir.join(SERIES)).unwrap())
+    };
+    let by_log = from("log", None);
+    assert!(by_log == from("held", Some(&rows)), "the held rows wrote other bytes");
+    assert!(by_log == from("short", Some(&rows[1..])), "a record is missing");
+    assert_eq!(opened(&temp.path().join("held")).attempts, rows);
 }
 
 #[test]
@@ -246,4 +272,28 @@ fn many_threads_share_a_log() {
     got.sort_by_key(|a| a.request);
     let want = (0..8).flat_map(|thread| (0..2_000).map(move |i| answered(thread * 10_000 + i, 3)));
     assert!(got.into_iter().eq(want));
+}
+
+/// Two folders of the same rows and manifest are the same content; a row, a sample or a word of the manifest makes another;
+/// findings, which are computed anew, do not.
+#[test]
+fn content_is_what_was_measured() {
+    let temp = tempfile::tempdir().unwrap();
+    let of = |name: &str, rows: &[Attempt], samples: &[Sample]| {
+        let dir = temp.path().join(name);
+        written(&dir, rows, samples);
+        (content_hash(&dir).unwrap(), dir)
+    };
+    let (first, dir) = of("first", &[answered(1, 3)], &[]);
+    assert_eq!(first.len(), 32);
+    assert_eq!(of("same", &[answered(1, 3)], &[]).0, first);
+    assert_ne!(of("row", &[answered(2, 3)], &[]).0, first);
+    assert_ne!(of("sample", &[answered(1, 3)], &[sample()]).0, first);
+    let manifest = read_manifest(&dir).unwrap();
+    let judged = Manifest { findings: Some(serde_json::json!({"judged": "anew"})), ..manifest.clone() };
+    replace_manifest(&dir, &judged).unwrap();
+    assert_eq!(content_hash(&dir).unwrap(), first);
+    replace_manifest(&dir, &Manifest { seed: 8, ..manifest }).unwrap();
+    assert_ne!(content_hash(&dir).unwrap(), first);
+    assert!(content_hash(&temp.path().join("none")).is_err());
 }

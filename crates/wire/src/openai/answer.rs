@@ -5,24 +5,40 @@ use plimsoll_model::Protocol;
 use serde_json::json;
 
 use super::request::Asked;
+use super::responses;
 use super::stream::word;
+use super::timing::Told;
 
-/// The whole answer to a chat, completions or responses request: `tokens` words of the engine's vocabulary from word
-/// `first_word` on, ended by `reason` (`stop` or `length`). `created` in seconds since 1970.
-pub fn answer(
-    asked: &Asked,
-    id: &str,
-    created: i64,
-    model: &str,
-    first_word: u64,
-    tokens: u32,
-    reason: &str,
-) -> Bytes {
+/// What a whole answer says.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Reply<'a> {
+    /// Its id (`chatcmpl-…`).
+    pub id: &'a str,
+    /// Seconds since 1970.
+    pub created_s: i64,
+    /// The model's name.
+    pub model: &'a str,
+    /// Word of the engine's vocabulary that its text begins with.
+    pub first_word: u64,
+    /// Words of its text.
+    pub tokens: u32,
+    /// Why it ended: `stop` or `length`.
+    pub reason: &'a str,
+    /// What the engine tells beside. Responses have no place for its times.
+    pub told: Told,
+}
+
+/// The whole answer to a chat, completions or responses request.
+pub fn answer(asked: &Asked, reply: &Reply<'_>) -> Bytes {
+    let Reply { id, created_s: created, model, first_word, tokens, reason, told } = *reply;
     let text: String = (0..u64::from(tokens)).map(|n| word(first_word.wrapping_add(n))).collect();
     let prompt = asked.prompt_tokens;
     let total = prompt.saturating_add(tokens);
-    let usage = json!({"prompt_tokens": prompt, "total_tokens": total, "completion_tokens": tokens});
-    let body = match asked.endpoint {
+    let mut usage = json!({"prompt_tokens": prompt, "total_tokens": total, "completion_tokens": tokens});
+    if let Some(cached) = told.cached {
+        usage["prompt_tokens_details"] = json!({"cached_tokens": cached});
+    }
+    let mut body = match asked.endpoint {
         Protocol::Chat => json!({
             "id": id, "object": "chat.completion", "created": created, "model": model,
             "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "logprobs": null,
@@ -31,18 +47,23 @@ pub fn answer(
         }),
         Protocol::Responses => json!({
             "id": id, "object": "response", "created_at": created, "model": model,
-            "status": if reason == "length" { "incomplete" } else { "completed" },
-            "incomplete_details": (reason == "length").then(|| json!({"reason": "max_output_tokens"})),
-            "output": [{"type": "message", "role": "assistant", "status": "completed",
-                "content": [{"type": "output_text", "text": text, "annotations": []}]}],
-            "usage": {"input_tokens": prompt, "output_tokens": tokens, "total_tokens": total},
+            "status": responses::status(reason), "error": null,
+            "incomplete_details": responses::incomplete(reason),
+            "output": [responses::message(id, "completed", json!([responses::part(&text)]))],
+            "usage": responses::usage(prompt, tokens, told.cached),
         }),
-        Protocol::Completions | Protocol::Embeddings | Protocol::Http => json!({
+        Protocol::Completions | Protocol::Embeddings | Protocol::Kserve | Protocol::Http => json!({
             "id": id, "object": "text_completion", "created": created, "model": model,
             "choices": [{"index": 0, "text": text, "logprobs": null, "finish_reason": reason}],
             "usage": usage,
         }),
     };
+    if asked.endpoint != Protocol::Responses
+        && let Some(metrics) = told.timing.and_then(|timing| serde_json::from_str(&timing.json()).ok())
+    {
+        let metrics: serde_json::Value = metrics;
+        body["metrics"] = metrics;
+    }
     Bytes::from(body.to_string())
 }
 
@@ -82,12 +103,17 @@ pub fn embeddings(asked: &Asked, model: &str, dimensions: u32) -> Bytes {
 }
 
 /// `GET /v1/models` with one model. `max_model_len` in tokens.
-pub fn models(model: &str, created: i64, max_model_len: Option<u32>) -> Bytes {
-    let body = json!({"object": "list", "data": [{
-        "id": model, "object": "model", "created": created, "owned_by": "plimsoll", "root": model,
-        "max_model_len": max_model_len,
-    }]});
-    Bytes::from(body.to_string())
+pub fn models(model: &str, adapters: &[String], created: i64, max_model_len: Option<u32>) -> Bytes {
+    // As vLLM lists them: an adapter names the model beneath it as its parent.
+    let card = |id: &str, parent: Option<&str>| {
+        json!({
+            "id": id, "object": "model", "created": created, "owned_by": "plimsoll", "root": id, "parent": parent,
+            "max_model_len": max_model_len,
+        })
+    };
+    let adapters = adapters.iter().map(|adapter| card(adapter, Some(model)));
+    let data: Vec<_> = std::iter::once(card(model, None)).chain(adapters).collect();
+    Bytes::from(json!({"object": "list", "data": data}).to_string())
 }
 
 /// An error body in the shape of OpenAI and vLLM.

@@ -4,15 +4,20 @@
 //! text it makes and for the usage it reports; the synthetic prompts of the load generator follow the same convention, so
 //! that what was asked and what is reported agree exactly and a disagreement is always a defect.
 //!
-//! Reading order: `request` (parsing, bounded), `stream` (chunks), `answer` (whole bodies, errors, lists).
+//! Reading order: `request` (parsing, bounded), `stream` (chunks), `responses` (events), `answer` (whole bodies, errors, lists), `timing` (what
+//! the engine tells of its stages).
 
 mod answer;
 mod request;
+mod responses;
 mod stream;
+mod timing;
 
 /// Everything a front needs.
 pub mod server {
-    pub use super::answer::{EmbeddingsFormat, answer, embeddings, error, models};
+    pub use super::answer::{EmbeddingsFormat, Reply, answer, embeddings, error, models};
     pub use super::request::{Asked, BLOCK_WORDS, BadRequest, Endpoint, parse};
+    pub use super::responses::EventWriter;
     pub use super::stream::{ChunkWriter, word};
+    pub use super::timing::{Timing, Told};
 }

@@ -137,7 +137,7 @@ pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<Asked, 
             let input = body.input.ok_or_else(|| bad("input", "input is required"))?;
             words.response_input(input)?;
         }
-        Protocol::Embeddings | Protocol::Http => {
+        Protocol::Embeddings | Protocol::Kserve | Protocol::Http => {
             let input = body.input.ok_or_else(|| bad("input", "input is required"))?;
             inputs = words.texts("input", input)?;
         }

@@ -7,6 +7,7 @@ use bytes::{BufMut, BytesMut};
 use plimsoll_model::Protocol;
 
 use super::request::Asked;
+use super::timing::Told;
 use crate::template::escape;
 
 /// Writes one stream's chunks, each as a complete event, into a buffer of the caller's.
@@ -92,12 +93,16 @@ impl ChunkWriter {
         self.chunk(out, choice.as_bytes());
     }
 
-    /// The usage chunk, if it was asked for, and `[DONE]`.
-    pub fn end(&self, out: &mut BytesMut) {
+    /// The usage chunk, if it was asked for, with what the engine tells beside, and `[DONE]`.
+    pub fn end(&self, out: &mut BytesMut, told: &Told) {
         if self.include_usage {
             out.put_slice(&self.open);
             out.put_slice(b"]");
-            self.usage(out);
+            self.usage_with(out, told.cached);
+            if let Some(timing) = &told.timing {
+                out.put_slice(b",\"metrics\":");
+                out.put_slice(timing.json().as_bytes());
+            }
             out.put_slice(b"}\n\n");
         }
         out.put_slice(b"data: [DONE]\n\n");
@@ -129,6 +134,10 @@ impl ChunkWriter {
     }
 
     fn usage(&self, out: &mut BytesMut) {
+        self.usage_with(out, None);
+    }
+
+    fn usage_with(&self, out: &mut BytesMut, cached: Option<u32>) {
         let mut digits = [0_u8; 10];
         out.put_slice(b",\"usage\":{\"prompt_tokens\":");
         out.put_slice(decimal(self.prompt_tokens, &mut digits));
@@ -136,11 +145,16 @@ impl ChunkWriter {
         out.put_slice(decimal(self.prompt_tokens.saturating_add(self.tokens), &mut digits));
         out.put_slice(b",\"completion_tokens\":");
         out.put_slice(decimal(self.tokens, &mut digits));
+        if let Some(cached) = cached {
+            out.put_slice(b",\"prompt_tokens_details\":{\"cached_tokens\":");
+            out.put_slice(decimal(cached, &mut digits));
+            out.put_slice(b"}");
+        }
         out.put_slice(b"}");
     }
 }
 
-fn put_escaped(out: &mut BytesMut, text: &str) {
+pub(super) fn put_escaped(out: &mut BytesMut, text: &str) {
     if text.bytes().all(|b| b >= 0x20 && b != b'"' && b != b'\\') {
         out.put_slice(text.as_bytes());
         return;

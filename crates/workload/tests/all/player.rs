@@ -180,6 +180,66 @@ fn a_closed_loop_keeps_its_concurrency() {
     assert!(p.is_done() && p.never_sent().next().is_none());
 }
 
+fn closed(users: u32, until: i64, spec: &ClientSpec) -> Player {
+    Player::closed(Schedule::sequence(&Scenario::default(), 0).unwrap(), users, ms(until), spec, 0)
+}
+
+#[test]
+fn a_user_of_a_closed_loop_who_is_turned_away_comes_back_when_told() {
+    let mut p = closed(2, 1_000, &ClientSpec::default());
+    (0..2).for_each(|_| drop(send(p.pop(ms(0)))));
+    p.ended(ms(10), 0, 0, SHED, Some(span(30)));
+    assert_eq!((p.pop(ms(10)), p.next_at()), (None, Some(ms(40))));
+    // The other one is not held back by that.
+    p.ended(ms(20), 1, 0, Outcome::FINISHED, None);
+    assert_eq!(send(p.pop(ms(20))).arrival.id, 2);
+    assert_eq!((p.pop(ms(39)), p.next_at(), p.in_flight()), (None, Some(ms(40)), 1));
+    let back = send(p.pop(ms(41)));
+    assert_eq!((back.arrival.id, back.attempt, back.due), (3, 0, ms(41)));
+    // A server that says nothing, and an answer that is no turning away, keep nobody waiting.
+    p.ended(ms(50), 3, 0, SHED, None);
+    p.ended(ms(50), 2, 0, BAD, Some(span(30)));
+    assert_eq!((send(p.pop(ms(50))).arrival.id, send(p.pop(ms(50))).arrival.id), (4, 5));
+}
+
+#[test]
+fn a_wish_to_wait_is_bounded_can_be_ignored_and_holds_no_level_open() {
+    for (most, at) in [(Some(span(5)), 15), (None, 10)] {
+        let mut p = closed(1, 1_000, &ClientSpec { retry_after_max: most, ..ClientSpec::default() });
+        send(p.pop(ms(0)));
+        p.ended(ms(10), 0, 0, SHED, Some(span(3_600_000)));
+        assert_eq!(p.next_at(), Some(ms(at)));
+    }
+    // It would come back after the end: then nothing is to come.
+    let mut p = closed(1, 100, &ClientSpec::default());
+    send(p.pop(ms(0)));
+    p.ended(ms(95), 0, 0, SHED, Some(span(30)));
+    assert!(p.is_done() && p.next_at().is_none() && p.never_sent().next().is_none());
+}
+
+#[test]
+fn a_paced_loop_never_begins_two_attempts_closer_together() {
+    let mut spec = ClientSpec::default();
+    spec.retries.max = 1;
+    spec.retries.base = span(1);
+    spec.retries.jitter = Jitter::None;
+    let mut p = closed(3, 1_000, &spec).with_pace(span(20));
+    let mut begun = Vec::new();
+    let mut now = 0;
+    while now < 200 {
+        while let Some(action) = p.pop(ms(now)) {
+            let one = send(Some(action));
+            begun.push(now);
+            // Answered at once; every other first try is turned away and tried again.
+            let how =
+                if one.attempt == 0 && one.arrival.id.is_multiple_of(2) { SHED } else { Outcome::FINISHED };
+            p.ended(ms(now), one.arrival.id, one.attempt, how, None);
+        }
+        now += 1;
+    }
+    assert_eq!(begun, (0..10).map(|n| n * 20).collect::<Vec<i64>>());
+}
+
 #[test]
 fn closed_sessions_are_users_who_think() {
     let sessions = Some(SessionSpec { turns: Size::Fixed(2), think: Pause::Fixed(span(40)) });

@@ -27,6 +27,7 @@ fn arrivals(s: &Scenario, n: i64, level: u32) -> Vec<Arrival> {
 fn words(payload: &Payload) -> Vec<String> {
     let texts: Vec<&str> = match payload {
         Payload::Text(text) => vec![text],
+        Payload::Tensors(_) => Vec::new(),
         Payload::Messages(messages) => messages.iter().map(|m| m.content.as_str()).collect(),
     };
     texts.iter().flat_map(|t| t.split_whitespace()).map(str::to_string).collect()

@@ -180,6 +180,8 @@ fn classes_share_the_requests_by_weight_also_with_sessions() {
         sizes: None,
         prompts,
         model: None,
+        priority: None,
+        queue_timeout: None,
     };
     let sessions = SessionSpec { turns: Size::Fixed(4), think: Pause::Fixed(Span::from_millis(10)) };
     let talk = PromptSpec { sessions: Some(sessions), ..PromptSpec::default() };

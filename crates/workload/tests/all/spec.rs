@@ -1,7 +1,7 @@
 //! What is refused, and in which words; what is written reads back.
 
 use plimsoll_model::Span;
-use plimsoll_workload::{CancelAfter, Pause, Rate, Scenario, Size, SpecError, format_span, parse_span};
+use plimsoll_workload::{CancelAfter, Pause, Rate, Scenario, Size, format_span, parse_span};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -68,8 +68,13 @@ fn values_out_of_range_are_named_with_their_place() {
         let text = refused(value);
         assert!(text.starts_with(&format!("{place}: `")), "{place}: {text}");
     }
-    // A wrong type is the deserialiser's to name.
-    assert!(matches!(Scenario::from_json(&json!({"seed": "x"})), Err(SpecError::Conflict { .. })));
+    assert_eq!(refused(json!({"seed": "x"})), "seed: `x` is not a whole number from 0");
+    assert_eq!(refused(json!({"target": {"stream": "yes"}})), "target.stream: `yes` is not true or false");
+    assert_eq!(refused(json!({"classes": "a"})), "classes: `a` is not a list");
+    assert_eq!(
+        refused(json!({"client": {"max_in_flight": -1}})),
+        "client.max_in_flight: `-1` is not a whole number from 0"
+    );
 }
 
 #[test]

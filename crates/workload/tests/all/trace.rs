@@ -19,7 +19,11 @@ fn totals(trace: &Trace) -> (usize, u64, u64) {
 pub fn replay(bytes: &[u8], speed: Option<f64>, rate: Option<f64>) -> Scenario {
     let mut scenario = Scenario {
         arrivals: ArrivalSpec::Trace { file: "t".into(), speed, sizes: TraceSizes::Own, repeat: true },
-        load: LoadSpec::Open { rate: rate.map(|r| Rate::per_s(r).unwrap()), window: Span::from_secs(60) },
+        load: LoadSpec::Open {
+            rate: rate.map(|r| Rate::per_s(r).unwrap()),
+            window: Span::from_secs(60),
+            warm_up: 0,
+        },
         seed: 5,
         ..Scenario::default()
     };

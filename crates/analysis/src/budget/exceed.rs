@@ -1,0 +1,273 @@
+//! The evaluator: how many exceeded a limit, worth how many independent observations, and what that proves.
+//!
+//! "p99 ≤ B" is "at most 1 % exceed B", whatever the evidence is: values one by one, a sketch, a histogram. All of them come
+//! down to a [`Count`], and one function ([`decide`]) turns it into bounds, a verdict and the chance behind it. What failed or never
+//! ended exceeds every limit. Where a limit lies inside a bucket the count is a bracket and stays one: interpolation lost,
+//! because it is wrong by up to half a bucket, and always to the same side.
+
+use plimsoll_math::proportion::{exceedance_bounds, n_to_decide};
+use plimsoll_math::quantile::{BATCHES, ShareVariance, pooled_effect, rank, tail_shares};
+use plimsoll_math::special::beta_inc_pair;
+use plimsoll_model::{At, Span};
+
+use crate::columns::{ABSENT, INFINITE};
+use crate::findings::{Estimate, Held, Histogram};
+use crate::order::{batches_for, worth_beyond};
+
+/// Independent observations below which the correlation that they were discounted by is itself unknown.
+pub const LEAST_WORTH: f64 = 20.0;
+
+/// What was counted against one limit.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Count {
+    /// Observations.
+    pub n: u64,
+    /// Those that exceed the limit for certain.
+    pub over_least: u64,
+    /// Those that may exceed it: more only where the limit lies inside a bucket.
+    pub over_most: u64,
+    /// The observations' worth in independent ones, n over the design effect; `None` = too short to know.
+    pub worth: Option<f64>,
+}
+
+/// What a count proves.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Decision {
+    /// The share over the limit with its one-sided bounds. Of a bracket: the middle, with the outer bounds.
+    pub share: Estimate,
+    /// Chance of so few over the limit if more than allowed were: a pass stands when it is at most alpha.
+    pub p_pass: f64,
+    /// Chance of so many if no more than allowed were: a failure stands when it is at most alpha.
+    pub p_fail: f64,
+    /// The verdict of this limit alone.
+    pub held: Held,
+    /// Inconclusive: about how many observations in all would settle it, if the share stays as it is.
+    pub needed: Option<u64>,
+}
+
+/// Holds a count against the share that may be over the limit.
+pub fn decide(count: &Count, allowed: f64, alpha: f64) -> Decision {
+    let n = count.n as f64;
+    let shares = [count.over_least, count.over_most].map(|over| over as f64 / n.max(1.0));
+    let value = 0.5 * (shares[0] + shares[1]);
+    let Some(worth) = count.worth.filter(|worth| count.n > 0 && *worth > 0.0) else {
+        let share = Estimate { value, lower: 0.0, upper: 1.0, n: count.n, n_eff: 0.0 };
+        return Decision { share, p_pass: 1.0, p_fail: 1.0, held: Held::Inconclusive, needed: None };
+    };
+    let (least, most) = (shares[0] * worth, shares[1] * worth);
+    let lower = exceedance_bounds(least, worth, alpha).0;
+    let upper = exceedance_bounds(most, worth, alpha).1;
+    // The tails of the same Beta distributions that the bounds are quantiles of.
+    let p_fail =
+        if least > 0.0 { beta_inc_pair(least, worth - least + 1.0, allowed, 1.0 - allowed).0 } else { 1.0 };
+    let p_pass =
+        if most < worth { beta_inc_pair(most + 1.0, worth - most, allowed, 1.0 - allowed).1 } else { 1.0 };
+    let held = match worth >= LEAST_WORTH {
+        true if upper <= allowed => Held::Pass,
+        true if lower > allowed => Held::Fail,
+        _ => Held::Inconclusive,
+    };
+    // Inside a bucket more requests settle nothing: the edge has to move.
+    let exact = count.over_least == count.over_most;
+    let needed = (held == Held::Inconclusive && exact)
+        .then(|| n_to_decide(value, allowed, alpha))
+        .flatten()
+        .map(|effective| (effective.max(LEAST_WORTH) * n / worth).ceil() as u64);
+    Decision {
+        share: Estimate { value, lower, upper, n: count.n, n_eff: worth },
+        p_pass,
+        p_fail,
+        held,
+        needed,
+    }
+}
+
+/// Counts values in the order of due times, ns, over a stretch of `length_s`; what failed is over every limit, and what is absent
+/// does not count.
+pub fn of_values(values: &[i64], limit_s: f64, p: f64, length_s: f64) -> Count {
+    let kept: Vec<i64>;
+    let values = if values.contains(&ABSENT) {
+        kept = values.iter().copied().filter(|ns| *ns != ABSENT).collect();
+        &kept
+    } else {
+        values
+    };
+    let limit = (limit_s * 1e9).min(1e18) as i64;
+    let n = values.len();
+    let over = values.iter().filter(|ns| **ns > limit).count() as u64;
+    let worth = (n > 0).then(|| worth(values, limit, p, length_s)).flatten();
+    Count { n: n as u64, over_least: over, over_most: over, worth }
+}
+
+/// n over the larger of two design effects: at the limit, and at the percentile itself, for where nothing lies over the limit the
+/// flags there say nothing of how many requests the level is worth.
+fn worth(values: &[i64], limit: i64, p: f64, length_s: f64) -> Option<f64> {
+    let mut scratch = values.to_vec();
+    let finite = scratch.iter().filter(|ns| **ns != INFINITE).count();
+    let longest_s = match finite {
+        0 => 0.0,
+        _ => *scratch.select_nth_unstable(rank(finite, 0.99) - 1).1 as f64 / 1e9,
+    };
+    let batches = batches_for(length_s, longest_s)?;
+    let tail = *scratch.select_nth_unstable(rank(values.len(), p) - 1).1;
+    Some(worth_beyond(values, tail, batches).min(worth_beyond(values, limit, batches)))
+}
+
+/// Counts flags in the order of due times.
+pub fn of_flags(over: &[bool]) -> Count {
+    let n = over.len();
+    let total = over.iter().filter(|over| **over).count() as u64;
+    let worth = n as f64 / plimsoll_math::quantile::design_effect(over, BATCHES);
+    Count { n: n as u64, over_least: total, over_most: total, worth: (n > 0).then_some(worth) }
+}
+
+/// Counts in buckets over one stretch of time: a scraped histogram, or a sketch (edges at equal ratios).
+#[derive(Clone, PartialEq, Debug)]
+pub struct Binned {
+    /// Upper edges, s, rising; an observation equal to an edge lies below it.
+    pub edges_s: Vec<f64>,
+    /// Observations of each bucket, and last those above the top edge or failed: one more than there are edges.
+    pub counts: Vec<u64>,
+}
+
+impl Binned {
+    /// No observations between these edges.
+    pub fn new(edges_s: Vec<f64>) -> Binned {
+        let counts = vec![0; edges_s.len() + 1];
+        Binned { edges_s, counts }
+    }
+
+    /// One more observation; `None` = it failed.
+    pub fn push(&mut self, seconds: Option<f64>) {
+        let at = seconds.map_or(self.edges_s.len(), |s| self.edges_s.partition_point(|edge| *edge < s));
+        self.counts[at] += 1;
+    }
+
+    /// Observations.
+    pub fn n(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// (over for certain, over perhaps) of this limit.
+    fn over(&self, limit_s: f64) -> (u64, u64) {
+        // The bucket that holds the limit: edges[at − 1] < limit ≤ edges[at]. Within a billionth an edge is the limit.
+        let at = self.edges_s.partition_point(|edge| *edge < limit_s * (1.0 - 1e-9));
+        let above = |bucket: usize| self.counts[bucket.min(self.counts.len())..].iter().sum();
+        match self.edges_s.get(at) {
+            Some(edge) if *edge <= limit_s * (1.0 + 1e-9) => (above(at + 1), above(at + 1)),
+            Some(_) => (above(at + 1), above(at)),
+            // Beyond the top edge: all that is known is that they are above the edge.
+            None => (0, above(self.edges_s.len())),
+        }
+    }
+}
+
+impl From<&Histogram> for Binned {
+    fn from(histogram: &Histogram) -> Binned {
+        let edges_s = (1..=histogram.counts.len() as i32)
+            .map(|i| histogram.first_s * histogram.ratio.powi(i))
+            .collect();
+        let mut counts = histogram.counts.clone();
+        counts.push(histogram.infinite);
+        Binned { edges_s, counts }
+    }
+}
+
+/// Fewest stretches of time from which correlation can be read.
+const LEAST_STRETCHES: usize = 8;
+
+/// Counts a series of buckets, one entry per stretch of time, all with the same edges.
+pub fn of_binned(series: &[Binned], limit_s: f64, p: f64) -> Count {
+    let n: u64 = series.iter().map(Binned::n).sum();
+    let (mut least, mut most) = (0, 0);
+    for binned in series {
+        let (certain, perhaps) = binned.over(limit_s);
+        (least, most) = (least + certain, most + perhaps);
+    }
+    let worth = (n > 0 && series.len() >= LEAST_STRETCHES).then(|| worth_of_binned(series, n, limit_s, p));
+    Count { n, over_least: least, over_most: most, worth }
+}
+
+fn worth_of_binned(series: &[Binned], n: u64, limit_s: f64, p: f64) -> f64 {
+    // Edges stand in for the values: the limit's own upper edge, and those nearest to the wider shares.
+    let edges = &series[0].edges_s;
+    let mut over_edge = vec![0u64; edges.len()];
+    for binned in series {
+        let mut above = 0;
+        for (edge, over) in over_edge.iter_mut().enumerate().rev() {
+            above += binned.counts[edge + 1];
+            *over += above;
+        }
+    }
+    let nearest = |share: f64| {
+        let gap = |i: &usize| (over_edge[*i] as f64 - share * n as f64).abs();
+        (0..edges.len()).min_by(|a, b| gap(a).total_cmp(&gap(b)))
+    };
+    let at_limit = edges.partition_point(|edge| *edge < limit_s * (1.0 - 1e-9));
+    let per_batch = (series.len() / BATCHES).max(1);
+    let variance = |edge: usize| {
+        let steps: Vec<(u64, u64)> =
+            series.iter().map(|binned| (binned.counts[edge + 1..].iter().sum(), binned.n())).collect();
+        ShareVariance::of_uneven(&steps, per_batch)
+    };
+    let effect = |first: Option<usize>, share: f64| {
+        let wider = tail_shares(share).skip(1).filter_map(nearest);
+        pooled_effect(first.into_iter().chain(wider).filter_map(variance))
+    };
+    let seen = over_edge.get(at_limit).map_or(0.0, |over| *over as f64 / n as f64);
+    let of_limit = effect((at_limit < edges.len()).then_some(at_limit), seen.max(1.0 / n as f64));
+    let of_tail = effect(nearest(1.0 - p), 1.0 - p);
+    n as f64 / of_limit.max(of_tail)
+}
+
+/// Observations as they come in, to be judged at any time: what a monitor feeds and a gate feeds alike.
+///
+/// Values are kept, sixteen bytes each, so that a sliding window can forget and so that a verdict rests on what a finished run's
+/// would. A counter of two numbers lost: without the course of the values nobody knows what they are worth.
+#[derive(Clone, Default, Debug)]
+pub struct Stream {
+    due: Vec<At>,
+    values: Vec<i64>,
+    binned: Vec<(At, Binned)>,
+}
+
+impl Stream {
+    /// One request: when it was due and what it took; `None` = it failed or never ended.
+    pub fn push(&mut self, due: At, took: Option<Span>) {
+        // Answers come in as they end; order is by due time.
+        let at = self.due.partition_point(|other| *other <= due);
+        self.due.insert(at, due);
+        self.values.insert(at, took.map_or(INFINITE, |took| took.0));
+    }
+
+    /// A histogram of the requests of one stretch that ended at this instant.
+    pub fn push_binned(&mut self, at: At, binned: Binned) {
+        self.binned.push((at, binned));
+    }
+
+    /// Forgets what was due before this instant.
+    pub fn forget_before(&mut self, at: At) {
+        let first = self.due.partition_point(|due| *due < at);
+        self.due.drain(..first);
+        self.values.drain(..first);
+        self.binned.retain(|(end, _)| *end >= at);
+    }
+
+    /// What is counted so far against a limit on the p-quantile. Buckets are asked where any were pushed, values otherwise.
+    pub fn count(&self, limit_s: f64, p: f64) -> Count {
+        if !self.binned.is_empty() {
+            let series: Vec<Binned> = self.binned.iter().map(|(_, binned)| binned.clone()).collect();
+            return of_binned(&series, limit_s, p);
+        }
+        let length_s = match (self.due.first(), self.due.last()) {
+            (Some(first), Some(last)) => (*last - *first).as_secs_f64(),
+            _ => 0.0,
+        };
+        of_values(&self.values, limit_s, p, length_s)
+    }
+
+    /// The verdict so far on "the p-quantile is at most `limit_s`".
+    pub fn verdict(&self, limit_s: f64, p: f64, alpha: f64) -> Decision {
+        decide(&self.count(limit_s, p), 1.0 - p, alpha)
+    }
+}

@@ -1,0 +1,96 @@
+//! The budget of `--slo`, judged on one level by the one evaluator: shares over a ceiling against what is allowed.
+//!
+//! The question "is p99 under 500 ms?" is asked as "is the share over 500 ms at most 1 %?", because a share has exact
+//! bounds where a percentile has only an interval. Point comparisons lost: at 500 requests they are a coin. A sweep asks this of
+//! every level many times over, so it takes columns that were read already; a family of verdicts is the gate's question.
+
+use plimsoll_math::proportion::exceedance_bounds;
+use plimsoll_math::quantile::design_effect;
+
+use super::ALPHA;
+use super::exceed::{Count, Decision, decide, of_flags, of_values};
+use crate::columns::{ABSENT, Columns, Fate, INFINITE};
+use crate::findings::{
+    BudgetFinding, BudgetRow, BudgetSpec, Ceiling, Estimate, Held, LevelSummary, Metric, Reading,
+};
+
+/// Whether a request met every ceiling that applies to it.
+pub fn is_good(columns: &Columns, row: usize, budget: &BudgetSpec) -> bool {
+    let within = |ceiling: &Ceiling| match column(columns, ceiling.metric)[row] {
+        INFINITE => false,
+        ABSENT => true,
+        ns => ns as f64 <= ceiling.limit_s * 1e9,
+    };
+    columns.fate[row] == Fate::Finished && budget.per_request().all(within)
+}
+
+fn column(columns: &Columns, metric: Metric) -> &[i64] {
+    match metric {
+        Metric::Ttft => &columns.ttft,
+        Metric::Tpot => &columns.tpot,
+        Metric::E2e => &columns.e2e,
+    }
+}
+
+/// Judges the window `from..to` of a level.
+pub fn judge(
+    columns: &Columns,
+    (from, to): (usize, usize),
+    length_s: f64,
+    summary: &LevelSummary,
+    budget: &BudgetSpec,
+) -> BudgetFinding {
+    let latency = &summary.latency;
+    let mut rows = Vec::new();
+    for Ceiling { metric, percentile, limit_s } in budget.latency.iter().copied() {
+        let measured = match metric {
+            Metric::Ttft => latency.ttft.as_ref(),
+            Metric::Tpot => latency.tpot.as_ref(),
+            Metric::E2e => Some(&latency.e2e),
+        };
+        let Some(measured) = measured else { continue };
+        let reading = measured
+            .at(percentile)
+            .cloned()
+            .unwrap_or_else(|| Reading::refused("not a percentile that is shown", measured.n));
+        let count = of_values(&column(columns, metric)[from..to], limit_s, percentile, length_s);
+        rows.push(row(metric.name(), percentile, limit_s, reading, &count));
+    }
+    if let Some(ceiling) = budget.error_rate {
+        let fates = columns.fate[from..to].iter().filter(|fate| **fate != Fate::Cancelled);
+        let failed: Vec<bool> = fates.map(|fate| *fate != Fate::Finished).collect();
+        let measured = match summary.counts.error_rate {
+            Some(estimate) => Reading::Estimate(estimate),
+            None => Reading::refused("no requests", 0),
+        };
+        rows.push(row("error_rate", 1.0 - ceiling, ceiling, measured, &of_flags(&failed)));
+    }
+    let verdict = rows.iter().map(|row| row.verdict).max().unwrap_or(Held::Inconclusive);
+    BudgetFinding { name: budget.name.clone(), verdict, rows }
+}
+
+fn row(metric: &str, percentile: f64, ceiling: f64, measured: Reading, count: &Count) -> BudgetRow {
+    let allowed = 1.0 - percentile;
+    let Decision { share, held, needed, .. } = decide(count, allowed, ALPHA);
+    BudgetRow {
+        metric: metric.to_owned(),
+        percentile,
+        ceiling,
+        measured,
+        share_over: share,
+        allowed,
+        verdict: held,
+        needed,
+    }
+}
+
+/// A share of values in send order with its two-sided Clopper–Pearson bounds at n/D.
+pub fn share_over<T>(values: &[T], over: impl Fn(&T) -> bool, batches: usize) -> Estimate {
+    let n = values.len();
+    let flags: Vec<bool> = values.iter().map(over).collect();
+    let total = flags.iter().filter(|flag| **flag).count();
+    let value = if n == 0 { 0.0 } else { total as f64 / n as f64 };
+    let n_eff = n as f64 / design_effect(&flags, batches);
+    let (lower, upper) = exceedance_bounds(value * n_eff, n_eff, 0.025);
+    Estimate { value, lower, upper, n: n as u64, n_eff }
+}

@@ -1,0 +1,31 @@
+//! Budgets: the file in which a product says what it promises, and the one evaluator that holds a measurement to it.
+//!
+//! Reading order: `file` (what is promised), `metric` and `quantity` (its words), `check` (what can't be meant), `lint` (what can't be
+//! judged), `exceed` (the evaluator: counts against a limit, from values, sketches, histograms or a stream), `family` (several
+//! verdicts at once), `inline` (the short form of `--slo`, on one level). A whole file is held against a run in [`crate::gate`].
+
+mod check;
+mod exceed;
+pub(crate) mod family;
+mod file;
+mod inline;
+pub mod lint;
+mod metric;
+pub mod plan;
+mod quantity;
+
+pub use check::check_shape;
+pub(crate) use check::reserve;
+pub use exceed::{Binned, Count, Decision, LEAST_WORTH, Stream, decide, of_binned, of_flags, of_values};
+pub use family::benjamini_hochberg;
+pub use file::{
+    BUDGET_VERSION, Batch, Budget, BudgetFile, BudgetLoad, Burst, Kind, OnInconclusive, OnMissing, Policy,
+    Scope, Slice, StageBudget,
+};
+pub use metric::{BudgetMetric, Judged, no_measure_of_load};
+pub use quantity::{Amount, Bucket, Percentile, Relative, Unit, shown};
+
+pub(crate) use inline::{is_good, judge, share_over};
+
+/// Confidence of each one-sided bound of a verdict is 1 − this, unless the file says otherwise.
+pub const ALPHA: f64 = 0.05;

@@ -1,0 +1,356 @@
+//! Records of a level as they end → its columns, and the records are not kept.
+//!
+//! A level of a day has a million records of half a kilobyte each; what figures need of one is a fifth of that. So each
+//! record is taken apart as it ends, and put in order once the level has ended: by due time, of equal ones by number,
+//! several attempts at a request as one row. Records that are all in memory take the same way
+//! ([`Columns::read`]), which is why a run gathered row by row and the same run read back find the same. Folding the
+//! attempts of a request as they come lost: which one is the last is known at the end of the level only.
+
+use std::collections::BTreeMap;
+
+use plimsoll_model::{At, Attempt, Broken, Event, How, TokensRule};
+
+use crate::columns::{ABSENT, Carried, Columns, Fate, INFINITE, Lost, UNKNOWN, Words};
+
+/// Characters of an error's text that are compared and shown.
+const ERROR_CHARS: usize = 160;
+
+/// The rules by which tokens per event may be known.
+const RULES: [TokensRule; 3] = [TokensRule::UsageTotal, TokensRule::UsageRunning, TokensRule::Tokeniser];
+
+/// What figures need of the records of one level, as far as it is.
+#[derive(Default)]
+pub struct Gathered {
+    /// One row per attempt, in the order they came; `begun` is the attempt's own stamp.
+    columns: Columns,
+    request: Vec<u64>,
+    attempt: Vec<u16>,
+    /// Does every token event of the row carry one token?
+    one_token: Vec<bool>,
+    /// Attempts by the rule of their tokens, as [`RULES`] stand.
+    by_rule: [u64; 3],
+    words: BTreeMap<Words, u32>,
+    finished: u64,
+    first_tries: u64,
+    last_end: Option<At>,
+}
+
+impl Gathered {
+    pub(crate) fn with_capacity(rows: usize, events: usize) -> Gathered {
+        let mut gathered = Gathered::default();
+        let columns = &mut gathered.columns;
+        columns.gaps.reserve(events);
+        columns.carried.reserve(events);
+        for column in times(columns) {
+            column.reserve(rows);
+        }
+        gathered
+    }
+
+    /// Takes what figures need of a record that has ended. A retry keeps its request's due time.
+    pub fn push(&mut self, attempt: &Attempt) {
+        let index = self.request.len() as u32;
+        self.push_row(attempt.due, attempt, index);
+    }
+
+    /// Attempts so far.
+    pub fn attempts(&self) -> u64 {
+        self.request.len() as u64
+    }
+
+    /// Attempts so far that brought a whole answer.
+    pub fn finished(&self) -> u64 {
+        self.finished
+    }
+
+    /// First attempts so far: requests.
+    pub(crate) fn first_tries(&self) -> u64 {
+        self.first_tries
+    }
+
+    /// When the last of them ended.
+    pub(crate) fn last_end(&self) -> Option<At> {
+        self.last_end
+    }
+
+    /// `due`: of the request; `index`: what `Columns::last` will say of it.
+    pub(crate) fn push_row(&mut self, due: At, attempt: &Attempt, index: u32) {
+        let fate = Fate::of(attempt);
+        self.request.push(attempt.request);
+        self.attempt.push(attempt.attempt);
+        self.finished += u64::from(attempt.outcome.is_finished());
+        self.first_tries += u64::from(attempt.attempt == 0);
+        self.last_end = self.last_end.max(attempt.end);
+        if let Some(i) = RULES.iter().position(|rule| *rule == attempt.answer.tokens.rule) {
+            self.by_rule[i] += 1;
+        }
+        if !attempt.outcome.is_finished() && attempt.outcome.how != How::Cancelled {
+            self.push_words(due, attempt);
+        }
+        self.push_metrics(due, attempt, fate);
+        self.columns.last.push(index);
+        self.push_events(attempt, fate);
+    }
+
+    fn push_words(&mut self, due: At, attempt: &Attempt) {
+        let text = attempt.answer.error.as_deref().unwrap_or("").chars().take(ERROR_CHARS).collect();
+        let next = self.words.len() as u32;
+        let words = *self.words.entry((attempt.outcome.how, attempt.answer.status, text)).or_insert(next);
+        self.columns.lost.push(Lost { due: due.0, words });
+    }
+
+    fn push_metrics(&mut self, due: At, last: &Attempt, fate: Fate) {
+        let columns = &mut self.columns;
+        let empty = last.answer.broken == Some(Broken::Empty);
+        let since = |origin: Option<At>, stamp: Option<At>| match (fate, origin, stamp) {
+            // An answer with nothing in it is no answer, however fast it came.
+            (Fate::Failed, _, _) => INFINITE,
+            (Fate::Broken, _, _) if empty => INFINITE,
+            (_, Some(origin), Some(stamp)) => (stamp - origin).0,
+            // Who left before the first token never saw one.
+            (Fate::Cancelled, _, None) => INFINITE,
+            _ => ABSENT,
+        };
+        // A planned cancellation cuts the answer: its length in time says nothing about the server.
+        let whole = |latency: i64| if fate == Fate::Cancelled { ABSENT } else { latency };
+        let e2e = whole(since(Some(due), last.end));
+        let output = output_tokens(last);
+
+        columns.due.push(due.0);
+        columns.begun.push(last.sent.map_or(ABSENT, |sent| sent.0));
+        columns.end.push(match last.outcome.how {
+            How::Unfinished | How::NeverSent => INFINITE,
+            _ => last.end.map_or(INFINITE, |end| end.0),
+        });
+        columns.how.push(last.outcome.how);
+        columns.fate.push(fate);
+        columns.broken.push(last.answer.broken);
+        columns.attempts.push(1);
+        columns.ttft.push(since(Some(due), last.first_token));
+        columns.ttft_after_send.push(since(last.sent, last.first_token));
+        columns.ttfb.push(since(Some(due), last.first_byte));
+        columns.ttfot.push(since(Some(due), last.first_visible));
+        columns.e2e.push(e2e);
+        columns.e2e_after_send.push(whole(since(last.sent, last.end)));
+        columns.tpot.push(whole(tpot(fate, empty, last, output)));
+        columns.ntpot.push(match (e2e, output) {
+            (INFINITE, _) => INFINITE,
+            (ABSENT, _) | (_, UNKNOWN | 0) => ABSENT,
+            (e2e, tokens) => e2e / i64::from(tokens),
+        });
+        columns.asked_prompt.push(last.asked_prompt);
+        columns.asked_output.push(last.asked_output);
+        columns.prompt.push(last.answer.tokens.prompt.unwrap_or(UNKNOWN));
+        columns.output.push(output);
+        columns.cached.push(last.answer.tokens.cached.unwrap_or(UNKNOWN));
+    }
+
+    fn push_events(&mut self, last: &Attempt, fate: Fate) {
+        let columns = &mut self.columns;
+        let mut previous: Option<&Event> = None;
+        let (mut exact, mut events, mut one_token) = (0, 0, true);
+        for event in last.events.iter().filter(|event| event.kind.is_token()) {
+            if let Some(before) = previous {
+                columns.gaps.push((event.offset - before.offset).0);
+                exact += u32::from(!event.coalesced && !before.coalesced);
+            }
+            columns.carried.push(Carried { tokens: event.tokens, coalesced: event.coalesced });
+            one_token &= event.tokens == 1;
+            events += 1;
+            previous = Some(event);
+        }
+        // The gap in which a stream broke never ended.
+        if fate == Fate::Failed && previous.is_some() {
+            columns.gaps.push(INFINITE);
+        }
+        columns.gaps_exact.push(exact);
+        columns.events.push(events);
+        columns.rules.push(last.answer.tokens.rule);
+        self.one_token.push(one_token);
+    }
+
+    /// The columns, once all records have come.
+    pub(crate) fn into_columns(mut self) -> Columns {
+        let mut words: Vec<_> = std::mem::take(&mut self.words).into_iter().collect();
+        words.sort_unstable_by_key(|(_, index)| *index);
+        self.columns.words = words.into_iter().map(|(words, _)| words).collect();
+        self.columns.rule = self.rule();
+        let order = self.order();
+        let again = |a: usize, b: usize| self.request[a] == self.request[b];
+        if order.is_some() || (1..self.request.len()).any(|i| again(i - 1, i)) {
+            let order = order.unwrap_or_else(|| (0..self.request.len() as u32).collect());
+            self.arrange(order);
+        } else {
+            for row in 0..self.columns.len() {
+                self.columns.begun[row] = begun(&self.columns, row, row);
+            }
+        }
+        let Gathered { mut columns, one_token, .. } = self;
+        let own_rule = |row: usize| columns.rules[row] == columns.rule || columns.events[row] == 0;
+        columns.one_token_events = one_token.iter().all(|one| *one) && (0..columns.len()).all(own_rule);
+        columns.gap_from = starts((0..columns.len()).map(|row| gaps_of(&columns, row)));
+        if columns.one_token_events {
+            (columns.carried, columns.events, columns.rules) = (Vec::new(), Vec::new(), Vec::new());
+        }
+        columns
+    }
+
+    /// The known rule that most attempts have; unknown where none has one.
+    fn rule(&self) -> TokensRule {
+        let most = (0..3).max_by_key(|i| self.by_rule[*i]).filter(|i| self.by_rule[*i] > 0);
+        most.map_or(TokensRule::Unknown, |i| RULES[i])
+    }
+
+    /// Attempts by the due time of their request, its number and their own; `None` where they came so. Requests are
+    /// numbered as they fall due, so that numbers alone nearly always do.
+    fn order(&self) -> Option<Vec<u32>> {
+        let (due, request) = (&self.columns.due, &self.request);
+        let key = |i: usize| (request[i], self.attempt[i]);
+        let late = |a: usize, b: usize| request[a] != request[b] && due[a] > due[b];
+        if (1..request.len()).all(|i| key(i - 1) <= key(i) && !late(i - 1, i)) {
+            return None;
+        }
+        let mut order: Vec<u32> = (0..request.len() as u32).collect();
+        order.sort_unstable_by_key(|i| (key(*i as usize), *i));
+        if order.windows(2).any(|pair| late(pair[0] as usize, pair[1] as usize)) {
+            let mut first_due = vec![0; due.len()];
+            let mut first = order[0] as usize;
+            for i in order.iter().map(|i| *i as usize) {
+                first = if request[i] == request[first] { first } else { i };
+                first_due[i] = due[first];
+            }
+            order.sort_unstable_by_key(|i| (first_due[*i as usize], key(*i as usize), *i));
+        }
+        Some(order)
+    }
+
+    /// Puts the rows in this order, the attempts at a request as one.
+    fn arrange(&mut self, order: Vec<u32>) {
+        let columns = &mut self.columns;
+        let (mut due, mut begin, mut tried) = (Vec::new(), Vec::new(), Vec::new());
+        let mut lasts = Vec::with_capacity(order.len());
+        let mut rest = order.as_slice();
+        while let Some(first) = rest.first() {
+            let request = self.request[*first as usize];
+            let tries = rest.iter().take_while(|i| self.request[**i as usize] == request).count();
+            let (first, last) = (*first as usize, rest[tries - 1]);
+            due.push(columns.due[first]);
+            begin.push(begun(columns, first, last as usize));
+            tried.push(tries.min(usize::from(u16::MAX)) as u16);
+            for row in rest[..tries - 1].iter().map(|row| *row as usize) {
+                columns.earlier.push((columns.due[row], columns.how[row]));
+            }
+            lasts.push(last);
+            rest = &rest[tries..];
+        }
+        drop(order);
+        (self.request, self.attempt) = (Vec::new(), Vec::new());
+        (columns.due, columns.begun, columns.attempts) = (due, begin, tried);
+        let gap_from = starts((0..columns.events.len()).map(|row| gaps_of(columns, row)));
+        pick_runs(&mut columns.gaps, &gap_from, &lasts);
+        drop(gap_from);
+        let event_from = starts(columns.events.iter().map(|n| *n as usize));
+        pick_runs(&mut columns.carried, &event_from, &lasts);
+        drop(event_from);
+        let [_, _, times @ ..] = times(columns);
+        times.into_iter().for_each(|column| pick(column, &lasts));
+        pick(&mut columns.how, &lasts);
+        pick(&mut columns.fate, &lasts);
+        pick(&mut columns.broken, &lasts);
+        pick(&mut columns.last, &lasts);
+        pick(&mut columns.asked_prompt, &lasts);
+        pick(&mut columns.asked_output, &lasts);
+        pick(&mut columns.prompt, &lasts);
+        pick(&mut columns.output, &lasts);
+        pick(&mut columns.cached, &lasts);
+        pick(&mut columns.gaps_exact, &lasts);
+        pick(&mut columns.events, &lasts);
+        pick(&mut columns.rules, &lasts);
+        pick(&mut self.one_token, &lasts);
+    }
+}
+
+/// The columns of times; the first two are a request's, the others its last attempt's.
+fn times(columns: &mut Columns) -> [&mut Vec<i64>; 11] {
+    [
+        &mut columns.due,
+        &mut columns.begun,
+        &mut columns.end,
+        &mut columns.ttft,
+        &mut columns.ttft_after_send,
+        &mut columns.ttfb,
+        &mut columns.ttfot,
+        &mut columns.e2e,
+        &mut columns.e2e_after_send,
+        &mut columns.tpot,
+        &mut columns.ntpot,
+    ]
+}
+
+fn pick<T: Copy>(column: &mut Vec<T>, rows: &[u32]) {
+    *column = rows.iter().map(|row| column[*row as usize]).collect();
+}
+
+/// The same for values of which a row has several, from `from[row]` on.
+fn pick_runs<T: Copy>(values: &mut Vec<T>, from: &[usize], rows: &[u32]) {
+    if values.is_empty() {
+        return;
+    }
+    let mut picked = Vec::with_capacity(values.len());
+    for row in rows.iter().map(|row| *row as usize) {
+        picked.extend_from_slice(&values[from[row]..from[row + 1]]);
+    }
+    *values = picked;
+}
+
+/// Where each run of values begins, and where the last one ends.
+fn starts(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut from = Vec::with_capacity(lengths.size_hint().0 + 1);
+    let mut next = 0;
+    from.push(next);
+    for length in lengths {
+        next += length;
+        from.push(next);
+    }
+    from
+}
+
+/// Gaps of a row: one between two events each, and the one in which a stream broke.
+fn gaps_of(columns: &Columns, row: usize) -> usize {
+    match columns.events[row] as usize {
+        0 => 0,
+        events => events - 1 + usize::from(columns.fate[row] == Fate::Failed),
+    }
+}
+
+/// When the first attempt was sent: its due time where it failed before that, [`INFINITE`] where nothing left.
+fn begun(columns: &Columns, first: usize, last: usize) -> i64 {
+    match (columns.begun[first], columns.how[last]) {
+        (ABSENT, How::NeverSent) => INFINITE,
+        (ABSENT, _) => columns.due[first],
+        (sent, _) => sent,
+    }
+}
+
+/// Output tokens as reported, else as counted in the events where the rule knows them.
+fn output_tokens(last: &Attempt) -> u32 {
+    let tokens = &last.answer.tokens;
+    match (tokens.output, tokens.rule) {
+        (Some(n), _) => n,
+        (None, TokensRule::Unknown) => UNKNOWN,
+        (None, _) => last.events.iter().filter(|e| e.kind.is_token()).map(|e| u32::from(e.tokens)).sum(),
+    }
+}
+
+/// (last token − first token) / (n − 1); absent under two tokens and where all came at one instant.
+fn tpot(fate: Fate, empty: bool, last: &Attempt, output: u32) -> i64 {
+    if fate == Fate::Failed || empty {
+        return if last.asked_output == 1 { ABSENT } else { INFINITE };
+    }
+    match (last.first_token, last.last_token) {
+        (Some(first), Some(end)) if output != UNKNOWN && output >= 2 && end > first => {
+            (end - first).0 / i64::from(output - 1)
+        }
+        _ => ABSENT,
+    }
+}

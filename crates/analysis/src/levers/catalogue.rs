@@ -1,0 +1,221 @@
+//! The catalogue of levers (SPEC C4), as data.
+//!
+//! Each entry says what it changes, which terms of the latency it can move, what it returns, what it risks, and where it returns
+//! nothing. Efforts are person-days for a team that runs one service, a convention: a file of one's own replaces them, because
+//! who has a router already does not build one. A table in a file beside the binary lost: the conditions under which a lever is
+//! ruled out are code, and an entry without its condition would be an opinion.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A term of a request's latency.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Term {
+    /// Waiting for a place in the engine.
+    Queue,
+    /// Waiting for a batch of whole requests to fill.
+    BatchWait,
+    /// Computing the prompt.
+    Prefill,
+    /// Generating the answer.
+    Decode,
+    /// The host beside the GPU: tokenising, scheduling, launching.
+    Host,
+    /// Between client and server.
+    Network,
+    /// Until a replica or an adapter is loaded.
+    ColdStart,
+}
+
+impl Term {
+    /// The name used on the screen.
+    pub fn name(self) -> &'static str {
+        match self {
+            Term::Queue => "queue",
+            Term::BatchWait => "batch wait",
+            Term::Prefill => "prefill",
+            Term::Decode => "decode",
+            Term::Host => "host",
+            Term::Network => "network",
+            Term::ColdStart => "cold start",
+        }
+    }
+}
+
+/// Can it be taken back?
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Reversible {
+    /// By a flag or a restart.
+    AtOnce,
+    /// By rolling a release back.
+    ByRollback,
+    /// Only by undoing work or contracts.
+    Hardly,
+}
+
+impl Reversible {
+    /// The word used on the screen.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reversible::AtOnce => "at once",
+            Reversible::ByRollback => "by rollback",
+            Reversible::Hardly => "hardly",
+        }
+    }
+}
+
+/// One lever.
+#[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
+pub struct Lever {
+    /// What it is called in files.
+    pub id: &'static str,
+    /// What it is called on the screen.
+    pub name: &'static str,
+    /// What it changes.
+    pub changes: &'static str,
+    /// Terms of the latency that it can move.
+    pub moves: &'static [Term],
+    /// What it returns.
+    pub returns: &'static str,
+    /// What it risks.
+    pub risk: &'static str,
+    /// Person-days, a convention.
+    pub effort_days: f64,
+    /// Can it be taken back?
+    pub reversible: Reversible,
+    /// Below which load, or where, it helps nothing.
+    pub no_help: &'static str,
+    /// Does it touch the model, so that answers change?
+    pub touches_model: bool,
+    /// How to try it first.
+    pub first: &'static str,
+}
+
+use Reversible::{AtOnce, ByRollback, Hardly};
+use Term::{BatchWait, ColdStart, Decode, Host, Network, Prefill, Queue};
+
+/// Every lever.
+pub fn all() -> &'static [Lever] {
+    &CATALOGUE
+}
+
+/// The lever of this id.
+pub fn find(id: &str) -> Option<&'static Lever> {
+    CATALOGUE.iter().find(|lever| lever.id == id)
+}
+
+macro_rules! lever {
+    ($id:literal, $name:literal, $changes:literal, [$($term:ident),*], $returns:literal, risk $risk:literal,
+     $days:literal days, $reversible:ident, no help $no_help:literal, model $model:literal, first $first:literal) => {
+        Lever { id: $id, name: $name, changes: $changes, moves: &[$($term),*], returns: $returns, risk: $risk,
+            effort_days: $days, reversible: $reversible, no_help: $no_help, touches_model: $model, first: $first }
+    };
+}
+
+static CATALOGUE: [Lever; 27] = [
+    lever!("batching", "dynamic batching", "several whole requests share one pass of the model", [Queue, BatchWait],
+        "throughput, and by it a shorter queue", risk "waiting for a batch to fill adds to every request at low load",
+        1.0 days, AtOnce, no help "for engines that batch token by token, and below about one request per service time",
+        model false, first "raise the preferred size and the queue delay of one instance; compare at the same load"),
+    lever!("continuous-batching", "continuous batching", "requests join and leave the batch at every token", [Queue],
+        "a queue that no longer waits for the longest answer", risk "another engine, with its own defaults",
+        5.0 days, ByRollback, no help "where the engine does it already, and with one request in flight",
+        model false, first "the same model under an engine that has it, behind a tenth of the traffic"),
+    lever!("request-routing", "request routing", "which replica gets a request", [Queue, Prefill],
+        "an even queue, and prompts that meet their cache", risk "stale loads send volleys to one replica",
+        1.0 days, AtOnce, no help "with one replica, and while no replica queues", model false,
+        first "least requests in place of round robin; prefix-aware where prompts share beginnings"),
+    lever!("model-routing", "model routing", "easy requests go to a smaller model", [Prefill, Decode, Queue],
+        "cost, and time on what the small model takes", risk "answers change; a wrong route costs both calls",
+        15.0 days, ByRollback, no help "where few requests are easy", model true,
+        first "score the small model on an evaluation file before any traffic"),
+    lever!("exact-cache", "exact response cache", "a prompt seen before is answered from memory", [Queue, Prefill, Decode],
+        "repeats answered in a millisecond, and their load gone",
+        risk "stale answers; another tenant's answer if the key is too short", 3.0 days, AtOnce,
+        no help "where prompts do not repeat", model false,
+        first "count hits in shadow for a day; answer only at temperature 0"),
+    lever!("semantic-cache", "semantic cache", "a prompt near one seen before gets its answer", [Queue, Prefill, Decode],
+        "as the exact cache, on more requests", risk "false hits: a wrong answer, fast", 10.0 days, AtOnce,
+        no help "where prompts are not near each other", model true,
+        first "measure the false-hit rate on labelled pairs before it answers anyone"),
+    lever!("prefix-cache", "prefix (KV) reuse", "equal beginnings of prompts are computed once", [Prefill, Queue],
+        "the prefill of what is shared", risk "less KV memory for running requests; order of prompt parts matters",
+        0.5 days, AtOnce, no help "where prompts begin differently", model false,
+        first "switch the engine's prefix cache on; put what is constant first in the prompt"),
+    lever!("context-trimming", "context trimming", "shorter prompts: fewer passages, shorter history", [Prefill, Queue],
+        "prefill and KV memory in proportion", risk "answers lose what was cut", 5.0 days, AtOnce,
+        no help "where the prompt is not what takes time", model true,
+        first "cut a fifth of each prompt on an evaluation file and score it"),
+    lever!("streaming", "streaming", "tokens are sent as they come", [Network],
+        "the reader sees the first token and not the last",
+        risk "proxies that buffer; retries after the first token are seen", 2.0 days, AtOnce,
+        no help "where answers stream already, or a program reads them whole", model false,
+        first "stream to one client and look at the time to its first byte"),
+    lever!("quantisation", "quantisation to 8 bits", "weights in half the bytes", [Decode, Prefill, Queue],
+        "faster steps and more KV memory", risk "answers change; some tasks lose more than others", 3.0 days,
+        ByRollback, no help "where the host or the queue limit is what takes time", model true,
+        first "plimsoll quality against the original, on an evaluation file"),
+    lever!("speculative-decoding", "speculative decoding", "a draft proposes tokens, the model checks several at once",
+        [Decode], "time per token at low load", risk "slower at high load; gains vanish on text the draft can't guess",
+        3.0 days, AtOnce, no help "once batches fill the arithmetic", model false,
+        first "switch it on at a quiet hour and read the accepted length from the metrics page"),
+    lever!("runtime", "another serving engine", "scheduler and host code", [Host, Queue],
+        "the host's time per step", risk "every default differs", 8.0 days, ByRollback,
+        no help "where the host takes no share of a step", model false,
+        first "the same weights on both, the same schedule, compared request by request"),
+    lever!("kernels", "kernel work", "faster attention or matrix kernels", [Prefill, Decode],
+        "a share of the step", risk "weeks, and the next release of the engine undoes it", 20.0 days, ByRollback,
+        no help "where steps wait for memory at its peak, or the model is not what takes time", model false,
+        first "a profile of one step: which kernel is below its roof"),
+    lever!("bigger-gpu", "a bigger GPU", "more bandwidth, arithmetic and memory", [Prefill, Decode, Queue],
+        "every step, and a larger cache", risk "price per hour; availability", 4.0 days, ByRollback,
+        no help "where the host takes the time", model false, first "rent one for an hour and replay this run on it"),
+    lever!("replicas", "one more replica", "the load is shared by one more", [Queue, Decode, Prefill],
+        "a shorter queue and smaller batches", risk "cost rises at once, caches are split", 1.0 days, AtOnce,
+        no help "where nothing queues and batches are small", model false,
+        first "add one, send it its share, compare at the same total load"),
+    lever!("autoscaling", "autoscaling", "the number of replicas follows the load", [Queue, ColdStart],
+        "cost in quiet hours, queue in loud ones", risk "a cold start is slower than most peaks are long", 5.0 days,
+        AtOnce, no help "at an even load", model false, first "replay a day of traffic against the policy in simulation"),
+    lever!("async-split", "asynchronous split", "what nobody waits for leaves the interactive path", [Queue],
+        "room for those who wait", risk "a second path, with its own failures", 10.0 days, ByRollback,
+        no help "where every caller waits", model false, first "count the requests whose caller could wait a minute"),
+    lever!("max-seqs", "scheduler limit: sequences", "how many sequences run at once", [Queue, Decode, Prefill],
+        "up: less queue; down: faster tokens", risk "up: preemption; down: queue", 0.25 days, AtOnce,
+        no help "where the limit is never met", model false, first "change the flag on one replica, same load"),
+    lever!("token-budget", "scheduler limit: token budget", "how many tokens one step computes",
+        [Prefill, Decode, Queue], "up: earlier first tokens; down: even gaps", risk "each helps one and hurts the other",
+        0.25 days, AtOnce, no help "where prompts are far shorter than the budget and the load is light", model false,
+        first "change the flag on one replica, same load"),
+    lever!("compiled-profile", "compiled batch profile", "an engine compiled for the batch sizes that occur",
+        [Prefill, Decode], "each pass of a fixed shape", risk "shapes outside the profile fall back or fail", 2.0 days,
+        ByRollback, no help "for engines that decode token by token with captured graphs", model false,
+        first "compile for the two batch sizes that carry most requests"),
+    lever!("dedicated-pools", "dedicated pools", "prompts and answers on different replicas", [Prefill, Decode, Queue],
+        "gaps undisturbed by prompts", risk "the transfer of the KV cache; two pools to size", 10.0 days, ByRollback,
+        no help "with one replica, and where prompts are short", model false,
+        first "simulate the split at this load; then two replicas of the fleet"),
+    lever!("tensor-sharding", "tensor sharding", "twice the GPUs share each layer", [Prefill, Decode, Queue],
+        "faster steps, more KV memory", risk "twice the price; the link between GPUs is the new limit", 1.0 days,
+        AtOnce, no help "for small models on slow links", model false, first "one replica with twice the group, same load"),
+    lever!("pipeline-sharding", "pipeline sharding", "layers dealt over GPUs", [Queue],
+        "memory for models that do not fit", risk "bubbles: each request takes as long or longer", 4.0 days, ByRollback,
+        no help "where the model fits one group", model false, first "only where weights do not fit: then over nodes"),
+    lever!("admission", "admission control", "what can't be answered in time is turned away at once", [Queue],
+        "those who are let in are answered in time", risk "some are turned away", 2.0 days, AtOnce,
+        no help "below the stability limit", model false,
+        first "a queue limit with Retry-After on one replica, at a load past the limit"),
+    lever!("hedging", "hedged requests", "a second try elsewhere when the first is late", [Queue, Network],
+        "the tail of a replica that stalls", risk "more load when load is the problem", 2.0 days, AtOnce,
+        no help "with one replica, and where all are slow alike", model false,
+        first "hedge past the p95, at most 2 % of the requests"),
+    lever!("adapter-preload", "adapter preload", "adapters are loaded before they are asked for", [ColdStart],
+        "the first request of an adapter", risk "memory", 0.5 days, AtOnce, no help "where no adapters are used",
+        model false, first "load the ten most used at start"),
+    lever!("host", "the host's part of the path", "a faster or freed CPU, fewer hops, kept connections", [Host, Network],
+        "what is spent beside queue and steps", risk "little", 3.0 days, Hardly,
+        no help "where queue, prefill and decode are all of the time", model false,
+        first "a trace of one request: tokeniser, proxy, connection"),
+];

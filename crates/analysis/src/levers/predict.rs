@@ -1,0 +1,387 @@
+//! Paired simulation: the world as it is and the world with a lever, on the same arrivals.
+//!
+//! The gain is 1 − the ratio of the goal's percentiles, averaged as a log-ratio over schedules; its interval is the 95 %
+//! prediction interval of another run as long as this one (Student's t over the schedules, which are independent as batches of
+//! one long run would not be): whoever pulls the lever sees one run, not the mean of all. Common arrivals take most of the noise out of the
+//! ratio. Running each world on arrivals of its own lost: it needs some ten times as many for the same interval.
+
+use plimsoll_math::quantile::order_statistic;
+use plimsoll_math::special::student_t_inv;
+use plimsoll_model::At;
+use plimsoll_sim::traffic::{Detail, Submit, What};
+use plimsoll_sim::{World, WorldSpec};
+
+use super::Case;
+use super::catalogue::Lever;
+use super::change::{self, Candidate, Traffic};
+use super::finding::{FasterModel, Fit, Goal, How, LeverSpec, exact, measured};
+use super::schedule::{self, Asked};
+use crate::findings::{Estimate, LevelSummary, Metric};
+use crate::say::number;
+
+/// Nanoseconds after the last arrival until what runs is given up.
+const DRAIN_NS: i64 = 1_800_000_000_000;
+/// Seconds in which a cache of whole answers replies.
+const HIT_S: f64 = 0.001;
+/// How far simulated and measured may lie apart, as a log-ratio: a fifth.
+const FITS: f64 = 0.2;
+/// Schedules on which the load at the goal is looked for.
+const COST_SCHEDULES: usize = 5;
+/// Halvings of that search: to about 4 % of the load.
+const HALVINGS: u32 = 7;
+
+/// A candidate's prediction.
+#[derive(Clone, Debug)]
+pub struct Predicted {
+    /// The lever.
+    pub lever: &'static Lever,
+    /// The setting that was simulated.
+    pub setting: String,
+    /// What it assumes.
+    pub assumes: Option<String>,
+    /// Share of the goal's latency saved.
+    pub latency: Gain,
+    /// Share of the cost per request saved.
+    pub cost: Option<Gain>,
+    /// Factor on the price per hour, where it is known.
+    pub hourly: Option<f64>,
+}
+
+/// A gain with the log-ratios it is the mean of.
+#[derive(Clone, Debug)]
+pub struct Gain {
+    /// The share saved.
+    pub estimate: Estimate,
+    /// ln(with / without), one per schedule.
+    pub logs: Vec<f64>,
+    /// The same with what is assumed at its worst and at its best.
+    pub range: Vec<Vec<f64>>,
+}
+
+/// The world as it is, on every schedule.
+pub struct Simulator<'a> {
+    world: &'a WorldSpec,
+    spec: &'a LeverSpec,
+    schedules: Vec<Vec<Asked>>,
+    /// Due times before this are warm-up, ns.
+    from_ns: i64,
+    base: Vec<f64>,
+    /// Loads, as factors on this one, at which the base meets the goal; with a price only.
+    base_loads: Vec<f64>,
+}
+
+impl<'a> Simulator<'a> {
+    /// Simulates the world as it is.
+    ///
+    /// # Errors
+    /// It can't be built, or answers nothing.
+    pub fn new(
+        world: &'a WorldSpec,
+        own: &[Asked],
+        case: &Case<'_>,
+        spec: &'a LeverSpec,
+    ) -> Result<Simulator<'a>, String> {
+        let count = spec.replications.max(3);
+        let schedules = (0..count).map(|i| schedule::like(case, own, i, spec.seed)).collect();
+        let from_ns = (case.summary.window.start - case.level.start).0;
+        let mut simulator =
+            Simulator { world, spec, schedules, from_ns, base: Vec::new(), base_loads: Vec::new() };
+        let base: Result<Vec<f64>, String> = (0..simulator.schedules.len())
+            .map(|i| simulator.percentile(world, i, &Traffic::AsItIs))
+            .collect();
+        simulator.base = base?;
+        if simulator.base.iter().any(|s| !s.is_finite() || *s <= 0.0) {
+            let goal = &spec.goal;
+            return Err(format!(
+                "the engine given leaves {} p{} unanswered at this load",
+                goal.metric.name(),
+                100.0 * goal.percentile
+            ));
+        }
+        if spec.bill.is_some() {
+            let loads: Result<Vec<f64>, String> = (0..simulator.cost_schedules())
+                .map(|i| simulator.load_at_goal(world, i, &Traffic::AsItIs))
+                .collect();
+            simulator.base_loads = loads?;
+        }
+        Ok(simulator)
+    }
+
+    fn cost_schedules(&self) -> usize {
+        COST_SCHEDULES.min(self.schedules.len())
+    }
+
+    /// The goal's percentile on one schedule.
+    fn percentile(&self, world: &WorldSpec, index: usize, traffic: &Traffic) -> Result<f64, String> {
+        self.percentile_of(world, &self.schedules[index], index, traffic, self.from_ns)
+    }
+
+    fn percentile_of(
+        &self,
+        world: &WorldSpec,
+        asked: &[Asked],
+        index: usize,
+        traffic: &Traffic,
+        from_ns: i64,
+    ) -> Result<f64, String> {
+        let seed = self.spec.seed.wrapping_add(index as u64);
+        goal_of(world, asked, seed, traffic, from_ns, &self.spec.goal)
+    }
+
+    /// Does the engine answer as the target did, on the run's own arrivals?
+    pub fn fit(&self, summary: &LevelSummary, goal: &Goal) -> Fit {
+        let simulated = self.base[0];
+        let Some(measured) = measured(summary, goal).value() else {
+            let why = format!(
+                "{} p{} was not measured well enough to hold the engine against; measure longer",
+                goal.metric.name(),
+                100.0 * goal.percentile
+            );
+            return Fit::refused(&why);
+        };
+        let off = simulated / measured - 1.0;
+        let fits = (simulated / measured).ln().abs() <= FITS;
+        let (s, m) = (number(1e3 * simulated), number(1e3 * measured));
+        let name = &self.world.engine.name;
+        let why = if fits {
+            format!(
+                "{name} answers this run's own arrivals in {s} ms against {m} measured ({:+.1} %)",
+                100.0 * off
+            )
+        } else {
+            format!(
+                "{name} answers this run's own arrivals in {s} ms against {m} measured ({:+.0} %): it does not \
+                 fit, so nothing is simulated; calibrate it (plimsoll calibrate) or name another --profile",
+                100.0 * off
+            )
+        };
+        Fit { fits, simulated_s: Some(simulated), measured_s: Some(measured), why }
+    }
+
+    /// What a candidate returns.
+    ///
+    /// # Errors
+    /// Its world can't be built.
+    pub fn predict(&self, candidate: &Candidate) -> Result<Predicted, String> {
+        let world = &candidate.world;
+        let mut latency = self.latency(world, &candidate.traffic)?;
+        for other in &candidate.range {
+            latency.reach(self.latency(other, &candidate.traffic)?);
+        }
+        let cost = match (&self.spec.bill, candidate.hourly) {
+            (Some(_), Some(hourly)) => {
+                let mut cost = self.cost(world, &candidate.traffic, hourly)?;
+                for other in &candidate.range {
+                    let other = self.cost(other, &candidate.traffic, hourly)?;
+                    cost = cost.zip(other).map(|(mut cost, other)| {
+                        cost.reach(other);
+                        cost
+                    });
+                }
+                cost
+            }
+            _ => None,
+        };
+        let lever = super::catalogue::find(candidate.lever).ok_or("no such lever")?;
+        Ok(Predicted {
+            lever,
+            setting: candidate.setting.clone(),
+            assumes: candidate.assumes.clone(),
+            latency,
+            cost,
+            hourly: candidate.hourly,
+        })
+    }
+
+    fn latency(&self, world: &WorldSpec, traffic: &Traffic) -> Result<Gain, String> {
+        let mut logs = Vec::with_capacity(self.base.len());
+        for (i, base) in self.base.iter().enumerate() {
+            logs.push((self.percentile(world, i, traffic)? / base).ln());
+        }
+        Ok(Gain::of(logs, self.schedules[0].len()))
+    }
+
+    /// Cost per request at the goal: the price's factor over the load's. None where a load lies outside what is looked at.
+    fn cost(&self, world: &WorldSpec, traffic: &Traffic, hourly: f64) -> Result<Option<Gain>, String> {
+        let mut logs = Vec::new();
+        for (i, base) in self.base_loads.iter().enumerate() {
+            let load = self.load_at_goal(world, i, traffic)?;
+            if [*base, load].iter().any(|at| *at <= LEAST_LOAD || *at >= MOST_LOAD) {
+                return Ok(None);
+            }
+            logs.push((hourly * base / load).ln());
+        }
+        Ok(Some(Gain::of(logs, self.schedules[0].len())))
+    }
+
+    /// The largest load, as a factor on this one, at which the goal's ceiling holds (without a ceiling: what it is now).
+    fn load_at_goal(&self, world: &WorldSpec, index: usize, traffic: &Traffic) -> Result<f64, String> {
+        let limit = self.spec.goal.limit_s.unwrap_or(1.0001 * self.base[index]);
+        let holds = |factor: f64| -> Result<bool, String> {
+            let asked = schedule::faster(&self.schedules[index], factor);
+            let from = (self.from_ns as f64 / factor) as i64;
+            Ok(self.percentile_of(world, &asked, index, traffic, from)? <= limit)
+        };
+        let (mut low, mut high) = (LEAST_LOAD, MOST_LOAD);
+        if !holds(low)? {
+            return Ok(low);
+        }
+        if holds(high)? {
+            return Ok(high);
+        }
+        for _ in 0..HALVINGS {
+            let middle = (low * high).sqrt();
+            *(if holds(middle)? { &mut low } else { &mut high }) = middle;
+        }
+        Ok((low * high).sqrt())
+    }
+
+    /// What the same engine with faster steps would return.
+    pub fn faster_model(&self) -> Option<FasterModel> {
+        let by = |factor: f64| -> Option<Gain> {
+            let world = change::faster_steps(self.world, factor)?;
+            let logs: Option<Vec<f64>> = (0..self.base.len())
+                .map(|i| Some((self.percentile(&world, i, &Traffic::AsItIs).ok()? / self.base[i]).ln()))
+                .collect();
+            Some(Gain::of(logs?, self.schedules[0].len()))
+        };
+        let most = by(1000.0)?.estimate.value;
+        let (twice, ten_times) = (by(2.0)?.estimate, by(10.0)?.estimate);
+        Some(FasterModel { twice, ten_times, at_most: most, how: How::Simulated })
+    }
+}
+
+/// Range of loads in which the goal is looked for, as factors on this run's.
+const LEAST_LOAD: f64 = 0.25;
+const MOST_LOAD: f64 = 32.0;
+
+impl Gain {
+    fn of(logs: Vec<f64>, requests: usize) -> Gain {
+        let n = logs.len() as f64;
+        let mean = logs.iter().sum::<f64>() / n;
+        let spread = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (n - 1.0);
+        // Where the next run like this one will lie, not where the mean of all such runs does: 1 + 1/n in place of 1/n.
+        let half = student_t_inv(0.975, n - 1.0) * (spread * (1.0 + 1.0 / n)).sqrt();
+        let saved = |log: f64| 1.0 - log.exp();
+        let all = logs.len() as u64 * requests as u64;
+        let estimate = if mean.is_finite() {
+            Estimate {
+                value: saved(mean),
+                lower: saved(mean + half),
+                upper: saved(mean - half),
+                n: all,
+                n_eff: n,
+            }
+        } else {
+            // Some schedule leaves the percentile unanswered: nothing is saved, and how much is lost has no bound.
+            Estimate { lower: f64::NEG_INFINITY, ..exact(f64::NEG_INFINITY, requests) }
+        };
+        Gain { estimate, logs, range: Vec::new() }
+    }
+}
+
+impl Gain {
+    /// Reaches over another value of what is assumed.
+    fn reach(&mut self, other: Gain) {
+        self.estimate.lower = self.estimate.lower.min(other.estimate.lower);
+        self.estimate.upper = self.estimate.upper.max(other.estimate.upper);
+        self.range.push(other.logs);
+    }
+}
+
+/// The goal's percentile of a world on these arrivals, s. What is not answered ranks as `+∞`.
+///
+/// # Errors
+/// The world can't be built.
+pub fn goal_of(
+    world: &WorldSpec,
+    asked: &[Asked],
+    seed: u64,
+    traffic: &Traffic,
+    from_ns: i64,
+    goal: &Goal,
+) -> Result<f64, String> {
+    let mut values = Vec::with_capacity(asked.len());
+    let (submitted, hits) = traffic.apply(asked);
+    for (one, times) in submitted.iter().zip(play(world, &submitted, seed)?) {
+        if one.due_ns >= from_ns {
+            values.extend(times.metric(goal.metric, one.output));
+        }
+    }
+    if goal.metric != Metric::Tpot {
+        values.extend(hits.iter().filter(|due| **due >= from_ns).map(|_| HIT_S));
+    }
+    order_statistic(&mut values, goal.percentile).ok_or_else(|| "no request has such a figure".to_owned())
+}
+
+/// When a request had its first token and its end, ns from its due time.
+#[derive(Copy, Clone, Debug, Default)]
+struct Times {
+    first: Option<i64>,
+    end: Option<i64>,
+}
+
+impl Times {
+    /// Seconds; `+∞` where it was not answered, none where the metric does not exist.
+    fn metric(self, metric: Metric, output: u32) -> Option<f64> {
+        let seconds = |ns: Option<i64>| ns.map_or(f64::INFINITY, |ns| ns as f64 / 1e9);
+        match metric {
+            Metric::Ttft => Some(if self.end.is_some() { seconds(self.first) } else { f64::INFINITY }),
+            Metric::E2e => Some(seconds(self.end)),
+            Metric::Tpot if output < 2 => None,
+            Metric::Tpot => match (self.first, self.end) {
+                (Some(first), Some(end)) => Some((end - first) as f64 / 1e9 / f64::from(output - 1)),
+                _ => Some(f64::INFINITY),
+            },
+        }
+    }
+}
+
+/// Sends these requests at their times; nobody gives up and nobody tries again.
+fn play(world: &WorldSpec, asked: &[Asked], seed: u64) -> Result<Vec<Times>, String> {
+    let mut world = World::of(world, seed).map_err(|e| e.to_string())?;
+    world.set_detail(Detail::Ends);
+    let mut times = vec![Times::default(); asked.len()];
+    let (mut next, mut open) = (0, 0usize);
+    let limit = At(asked.last().map_or(0, |last| last.due_ns) + DRAIN_NS);
+    let mut now = At::ZERO;
+    let mut out = Vec::new();
+    while next < asked.len() || open > 0 {
+        let due = asked.get(next).map(|one| At(one.due_ns));
+        let event = if open > 0 { world.next_event() } else { None };
+        let Some(turn) = [due, event].into_iter().flatten().min() else { break };
+        if turn > limit {
+            break;
+        }
+        if due == Some(turn) {
+            now = now.max(turn);
+            world.step(now, &mut out);
+        } else {
+            now = world.advance(due.unwrap_or(limit), &mut out).max(now);
+        }
+        for emission in out.drain(..) {
+            let slot = emission.id as usize;
+            let since = emission.at.0 - asked[slot].due_ns;
+            match emission.what {
+                What::Token { .. } if times[slot].first.is_none() => times[slot].first = Some(since),
+                What::Finished { .. } => {
+                    times[slot].end = Some(since);
+                    open -= 1;
+                }
+                What::Failed(_) => open -= 1,
+                _ => {}
+            }
+        }
+        while asked.get(next).is_some_and(|one| At(one.due_ns) <= now) {
+            let one = &asked[next];
+            let request = Submit {
+                blocks: one.blocks.clone(),
+                session: one.session,
+                ..Submit::new(next as u64, one.prompt, one.output)
+            };
+            open += usize::from(world.submit(now, request).is_ok());
+            next += 1;
+        }
+    }
+    Ok(times)
+}

@@ -1,0 +1,137 @@
+//! Whether an answer is right.
+//!
+//! The rules are those that evaluation harnesses use where a model is free in how it words its answer: the last number, the letter after
+//! "answer". A model as the judge lost: it is another endpoint that errs, and nobody could repeat the score.
+
+use regex::{Regex, RegexBuilder};
+
+use super::ScoreSpec;
+
+/// Largest compiled pattern, bytes.
+const PATTERN_MAX: usize = 1 << 20;
+
+/// A rule that is ready to be applied.
+#[derive(Clone, Debug)]
+pub enum Rule {
+    /// Same text, blanks aside.
+    Exact(String),
+    /// The pattern is found.
+    Regex(Box<Regex>),
+    /// The letter.
+    Choice {
+        /// The right one.
+        answer: String,
+        /// All.
+        choices: Vec<String>,
+    },
+    /// The last number.
+    Numeric {
+        /// The number.
+        answer: f64,
+        /// How far off.
+        within: f64,
+    },
+}
+
+impl Rule {
+    /// Makes a rule of its spec.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn new(spec: &ScoreSpec) -> Result<Rule, String> {
+        match spec {
+            ScoreSpec::Exact { answer } => Ok(Rule::Exact(squeezed(answer))),
+            ScoreSpec::Regex { pattern } => {
+                let built = RegexBuilder::new(pattern).size_limit(PATTERN_MAX).build();
+                let first = |e: regex::Error| {
+                    let text = e.to_string();
+                    text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
+                };
+                built.map(|regex| Rule::Regex(Box::new(regex))).map_err(|e| format!("pattern: {}", first(e)))
+            }
+            ScoreSpec::Choice { answer, choices } => {
+                let usual = || ["A", "B", "C", "D"].map(str::to_owned).to_vec();
+                let choices = choices.clone().unwrap_or_else(usual);
+                match choices.contains(answer) {
+                    true => Ok(Rule::Choice { answer: answer.clone(), choices }),
+                    false => Err(format!("answer {answer:?} is none of the choices {}", choices.join(", "))),
+                }
+            }
+            ScoreSpec::Numeric { answer, tolerance, relative } => {
+                let good = answer.is_finite() && *tolerance >= 0.0 && *relative >= 0.0;
+                let within = tolerance.max(relative * answer.abs());
+                good.then_some(Rule::Numeric { answer: *answer, within })
+                    .ok_or_else(|| "a tolerance is a number of at least 0".to_owned())
+            }
+        }
+    }
+
+    /// Is this answer right?
+    pub fn is_right(&self, text: &str) -> bool {
+        match self {
+            Rule::Exact(answer) => squeezed(text) == *answer,
+            Rule::Regex(regex) => regex.is_match(text),
+            Rule::Choice { answer, choices } => choice(text, choices) == Some(answer.as_str()),
+            // A hair for what decimals lose in binary: 0.3 is within 0.1 of 0.2.
+            Rule::Numeric { answer, within } => last_number(text).is_some_and(|number| {
+                (number - answer).abs() <= within * (1.0 + 1e-9) + 1e-12 * answer.abs()
+            }),
+        }
+    }
+}
+
+/// A text with its blanks run together and those around it gone.
+fn squeezed(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The choice an answer makes: the first after the last "answer", else the one it begins with, else the only one that stands alone
+/// anywhere. `None` where it makes none, or several.
+pub fn choice<'a>(text: &str, choices: &'a [String]) -> Option<&'a str> {
+    let named = |part: &str| -> Vec<&'a str> {
+        let words = part.split(|c: char| !c.is_alphanumeric());
+        words.filter_map(|word| choices.iter().find(|choice| *choice == word)).map(String::as_str).collect()
+    };
+    // Lower case keeps the places of ASCII; in other text the word "answer" is not looked for.
+    let after = text.is_ascii().then(|| text.to_ascii_lowercase().rfind("answer")).flatten();
+    if let Some(found) = after.and_then(|at| named(&text[at + "answer".len()..]).first().copied()) {
+        return Some(found);
+    }
+    let start = text.trim_start_matches(|c: char| !c.is_alphanumeric());
+    let word: &str = start.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+    let follows = start[word.len()..].chars().next();
+    if let Some(found) = choices.iter().find(|choice| *choice == word)
+        // "A) …" and "A" choose; "A dog …" does not.
+        && follows.is_none_or(|c| !c.is_whitespace() || c == '\n')
+    {
+        return Some(found);
+    }
+    let mut all = named(text);
+    all.dedup();
+    if all.len() == 1 { all.first().copied() } else { None }
+}
+
+/// The last number in a text; thousands may be set apart by commas.
+pub fn last_number(text: &str) -> Option<f64> {
+    let bytes = text.as_bytes();
+    let end = bytes.iter().rposition(u8::is_ascii_digit)? + 1;
+    let part = |b: u8| b.is_ascii_digit() || b == b'.' || b == b',';
+    let mut start = bytes[..end].iter().rposition(|b| !part(*b)).map_or(0, |at| at + 1);
+    // 1e-5: the exponent was taken for the number.
+    let mantissa = |start: usize| {
+        let sign = start.checked_sub(1).filter(|at| matches!(bytes[*at], b'-' | b'+'));
+        let e = sign.unwrap_or(start).checked_sub(1).filter(|at| matches!(bytes[*at], b'e' | b'E'))?;
+        e.checked_sub(1).filter(|at| bytes[*at].is_ascii_digit())
+    };
+    if let Some(last) = mantissa(start) {
+        start = bytes[..=last].iter().rposition(|b| !part(*b)).map_or(0, |at| at + 1);
+    }
+    // What is set before the first digit belongs to the sentence, but for a leading point.
+    while start < end && bytes[start] == b',' {
+        start += 1;
+    }
+    let before = text.get(..start)?;
+    let minus = before.strip_suffix(['-', '−']).is_some_and(|sign| !sign.ends_with(char::is_alphanumeric));
+    let number: f64 = text[start..end].replace(',', "").parse().ok()?;
+    Some(if minus { -number } else { number })
+}

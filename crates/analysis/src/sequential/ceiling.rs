@@ -1,0 +1,159 @@
+//! One arm against a ceiling on a percentile: "p99 ≤ B" is "at most 1 % exceed B", and blocks' shares are bet on.
+//!
+//! A quantile of a baseline run is not a fixed ceiling: at 12 000 requests it errs by enough to alarm on an equal
+//! candidate in 7 to 11 % of watches. So the ceiling is the upper end of the baseline's interval, at half of alpha, and the
+//! candidate's watch has the other half; together they stay under alpha. What it costs is power against small
+//! changes, which no length of the candidate's run can buy back; where both targets are live, measure them in turn
+//! ([`super::PairWatch`]).
+
+use plimsoll_math::anytime::{Bets, Claim, Wealth, mean_sequence};
+use plimsoll_math::proportion::Interval;
+use plimsoll_math::quantile::{self, BATCHES};
+use plimsoll_model::Span;
+
+use super::{Verdict, WatchSpec};
+
+/// A baseline that cannot serve as one.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct TooShort {
+    /// The independent observations there are.
+    pub n_eff: f64,
+}
+
+/// The percentile of a run that was measured before, as a ceiling.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Baseline {
+    /// The ceiling: with confidence 1 − alpha/2 the baseline's quantile does not lie beyond it.
+    pub ceiling: f64,
+    /// What is left of alpha for the watch.
+    pub alpha: f64,
+}
+
+impl Baseline {
+    /// From values in send order, +∞ for what failed.
+    ///
+    /// # Errors
+    /// [`TooShort`] where the run bounds no such percentile from above.
+    pub fn new(in_send_order: &[f64], percentile: f64, alpha: f64) -> Result<Baseline, TooShort> {
+        let mut sorted = in_send_order.to_vec();
+        quantile::sort(&mut sorted);
+        let Some(value) = quantile::of_sorted(&sorted, percentile) else {
+            return Err(TooShort { n_eff: 0.0 });
+        };
+        let n_eff = quantile::effective_n(in_send_order, value, BATCHES);
+        // The two-sided interval at 1 − alpha has alpha/2 beyond its upper end.
+        let ceiling = quantile::undecided(&sorted, n_eff, percentile, 1.0 - alpha).upper;
+        if ceiling == f64::INFINITY {
+            return Err(TooShort { n_eff });
+        }
+        Ok(Baseline { ceiling, alpha: 0.5 * alpha })
+    }
+}
+
+/// Watches whether a percentile stays under its ceiling.
+#[derive(Clone, Debug)]
+pub struct CeilingWatch {
+    spec: WatchSpec,
+    percentile: f64,
+    ceiling: f64,
+    /// Made at the first block, whose length says how many exceedances a block holds.
+    wealth: Option<(Wealth, Wealth)>,
+    shares: Vec<f64>,
+    time: Span,
+    requests: u64,
+}
+
+impl CeilingWatch {
+    /// A fixed ceiling, in the unit of the values that will be pushed.
+    pub fn new(spec: WatchSpec, percentile: f64, ceiling: f64) -> CeilingWatch {
+        let (time, requests) = (Span::ZERO, 0);
+        CeilingWatch { spec, percentile, ceiling, wealth: None, shares: Vec::new(), time, requests }
+    }
+
+    /// The measured percentile of a baseline as the ceiling.
+    pub fn against(spec: WatchSpec, percentile: f64, baseline: Baseline) -> CeilingWatch {
+        CeilingWatch::new(WatchSpec { alpha: baseline.alpha, ..spec }, percentile, baseline.ceiling)
+    }
+
+    /// One block of latencies, +∞ for what failed, and the time it took. Empty blocks say nothing.
+    pub fn push(&mut self, latencies: &[f64], took: Span) {
+        if latencies.is_empty() {
+            return;
+        }
+        let over = latencies.iter().filter(|latency| **latency > self.ceiling).count();
+        let share = over as f64 / latencies.len() as f64;
+        let allowed = 1.0 - self.percentile;
+        let (harm, pass) = self.wealth.get_or_insert_with(|| {
+            let expected = latencies.len() as f64 * allowed;
+            (
+                Wealth::against(Claim::AtMost, allowed, Bets::for_expected(expected)),
+                Wealth::against(Claim::AtLeast, allowed, Bets::wide()),
+            )
+        });
+        harm.push(share);
+        pass.push(share);
+        self.shares.push(share);
+        self.time += took;
+        self.requests += latencies.len() as u64;
+    }
+
+    /// The share over the ceiling, with bounds that hold at all looks together. `None` before the first block.
+    pub fn share(&self) -> Option<(f64, Interval)> {
+        let mean = self.shares.iter().sum::<f64>() / self.shares.len().max(1) as f64;
+        (!self.shares.is_empty()).then(|| (mean, mean_sequence(&self.shares, self.spec.alpha)))
+    }
+
+    /// The logarithm of the evidence of harm; ln(1/alpha) stops.
+    pub fn ln_evidence(&self) -> f64 {
+        self.wealth.as_ref().map_or(0.0, |(harm, _)| harm.ln_peak())
+    }
+
+    /// What may be said now.
+    pub fn verdict(&self) -> Verdict {
+        let Some((harm, pass)) = &self.wealth else {
+            return Verdict::GoOn { why: "no block yet".into() };
+        };
+        if harm.proves(self.spec.alpha) {
+            return Verdict::Harm {
+                why: format!("more than {} exceed the ceiling", percent(self.percentile)),
+            };
+        }
+        if !pass.proves(self.spec.alpha) {
+            return Verdict::GoOn { why: "not proven to hold".into() };
+        }
+        // Blocks are what is independent here; each is worth its requests at most.
+        let effect = block_effect(&self.shares, 1.0 - self.percentile, self.requests);
+        match enough(&self.spec, self.time, self.requests as f64 / effect) {
+            None => Verdict::Promote,
+            Some(why) => Verdict::GoOn { why },
+        }
+    }
+}
+
+/// What is still missing before a promotion, if anything is.
+pub(super) fn enough(spec: &WatchSpec, time: Span, n_eff: f64) -> Option<String> {
+    if time < spec.least_time {
+        let (have, least) = (time.as_secs_f64(), spec.least_time.as_secs_f64());
+        return Some(format!("holds so far; {have:.0} of at least {least:.0} s seen"));
+    }
+    (n_eff < spec.least_n_eff).then(|| {
+        format!("holds so far; worth {n_eff:.0} of at least {:.0} independent requests", spec.least_n_eff)
+    })
+}
+
+/// By how much the variance of blocks' shares exceeds that of independent requests, at least 1.
+pub(super) fn block_effect(shares: &[f64], allowed: f64, requests: u64) -> f64 {
+    let blocks = shares.len() as f64;
+    if shares.len() < 2 {
+        return 1.0;
+    }
+    let mean = shares.iter().sum::<f64>() / blocks;
+    let s2 = shares.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / (blocks - 1.0);
+    let independent = allowed * (1.0 - allowed) / (requests as f64 / blocks);
+    (s2 / independent).max(1.0)
+}
+
+fn percent(percentile: f64) -> String {
+    // 1 − 0.999 is 0.0010000000000000009 in binary.
+    format!("{} %", (1e6 * (1.0 - percentile)).round() / 1e4)
+}

@@ -1,0 +1,544 @@
+//! A budget file held against runs whose truth is written out: verdicts, families, slices, and the words of a broken row.
+
+use plimsoll_analysis::SweepSpec;
+use plimsoll_analysis::budget::{
+    Amount, Batch, Budget, BudgetFile, BudgetLoad, BudgetMetric, Kind, OnInconclusive, OnMissing, Relative,
+    Slice, Unit,
+};
+use plimsoll_analysis::findings::{Estimate, Held, Line, Lines, LoadWords};
+use plimsoll_analysis::gate::{GateFinding, GateVerdict, Measured, Role, gate};
+use plimsoll_math::dist::exponential;
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{Attempt, Fingerprint, How, Manifest, RunState, ServerStage, Span};
+use plimsoll_workload::Rate;
+
+use crate::records::{answer, failure, level};
+
+/// A run of one level.
+struct Made {
+    manifest: Manifest,
+    attempts: Vec<Attempt>,
+}
+
+/// Answers due every 10 ms (100/s) with these first-token times, ms; 20 ms of decode behind each.
+fn made(ttft_ms: impl Iterator<Item = i64>) -> Made {
+    let attempts: Vec<Attempt> =
+        ttft_ms.enumerate().map(|(i, ms)| answer(i as u64, 10 * i as i64, ms, ms + 20, 3)).collect();
+    of(attempts)
+}
+
+fn of(attempts: Vec<Attempt>) -> Made {
+    let mut level = level(100.0, attempts.len() as i64 / 100);
+    // A counter of the driver's own, so that nothing speaks against the run.
+    level.arrivals = attempts.len() as u64;
+    let manifest = Manifest {
+        id: "a".repeat(16),
+        kind: "run".into(),
+        progress: RunState::Complete,
+        target: Fingerprint { url: "http://host/v1".into(), ..Fingerprint::default() },
+        scenario: serde_json::json!({"classes": [{"name": "chat"}, {"name": "search"}]}),
+        levels: vec![level],
+        ..serde_json::from_value(serde_json::json!({
+            "schema": 1, "tool": "test", "kind": "run", "id": "", "progress": {"state": "running"},
+            "clock": {"monotonic_ns": 0, "realtime_ns": 0}, "seed": 1, "nonce": 1, "reproduce": "",
+            "host": {"os": "", "cpu": "", "cores": 1, "governor": null}, "target": {"url": "", "facts": {}},
+            "scenario": null, "levels": [], "findings": null
+        }))
+        .expect("a manifest")
+    };
+    Made { manifest, attempts }
+}
+
+impl Made {
+    fn measured(&self, file: &BudgetFile) -> Measured<'_> {
+        let spec = SweepSpec { budget: None, ..SweepSpec::default() }.line_spec(50);
+        Measured::read(&self.manifest, &self.attempts, &[], &spec, file)
+    }
+
+    fn gate(&self, file: &BudgetFile) -> GateFinding {
+        assert_eq!(file.check(), Ok(()));
+        gate(file, &self.measured(file), None)
+    }
+
+    fn against(&self, baseline: &Made, file: &BudgetFile) -> GateFinding {
+        gate(file, &self.measured(file), Some(&baseline.measured(file)))
+    }
+}
+
+/// First-token times of 50 ms, of which one in `slow` takes 400 ms, scattered.
+fn mixture(n: i64, slow: i64) -> Made {
+    made((0..n).map(move |i| if i * 7919 % slow == 1 { 400 } else { 50 }))
+}
+
+fn ttft(p: f64, ms: f64) -> Budget {
+    Budget::ceiling(format!("ttft-{p}-{ms}"), BudgetMetric::Ttft, Some(p), Amount::seconds(ms / 1e3))
+}
+
+fn file(budgets: Vec<Budget>) -> BudgetFile {
+    BudgetFile::of(budgets)
+}
+
+#[test]
+fn a_run_passes_breaks_or_says_what_would_settle_it() {
+    // Half a per cent, 3 % and 1 % of 10 000 are over 350 ms.
+    for (slow, verdict) in
+        [(200, GateVerdict::Pass), (33, GateVerdict::Broken), (100, GateVerdict::Inconclusive)]
+    {
+        let finding = mixture(10_000, slow).gate(&file(vec![ttft(0.99, 350.0)]));
+        assert_eq!(finding.verdict, verdict, "{slow}: {:?} {:?}", finding.refusals, finding.rows[0].why);
+    }
+    // 0.67 % of 2000 are over: the bounds hold 1 %, and 0.67 % of more requests would pass.
+    let finding = mixture(2_000, 150).gate(&file(vec![ttft(0.99, 350.0)]));
+    let row = &finding.rows[0];
+    assert_eq!(row.held, Held::Inconclusive);
+    let needed = row.needed.expect("a number");
+    assert!((2_400..4_000).contains(&needed), "{needed}");
+    assert!(row.why.contains("more requests would settle it"), "{}", row.why);
+    // And so it is: the same share of that many passes.
+    let enough = mixture((needed as i64 / 100 + 1) * 100, 150).gate(&file(vec![ttft(0.99, 350.0)]));
+    assert_eq!(enough.verdict, GateVerdict::Pass);
+}
+
+#[test]
+fn the_statistic_shown_is_the_one_judged() {
+    let finding = mixture(10_000, 33).gate(&file(vec![ttft(0.99, 350.0), ttft(0.9, 350.0)]));
+    let [p99, p90] = &finding.rows[..] else { panic!("two rows") };
+    let shown = p99.measured.estimate().expect("enough");
+    // Over the limit with its whole interval where it fails, under it where it passes.
+    assert_eq!((shown.value, p99.held), (0.4, Held::Fail));
+    assert!(shown.lower > 0.35 && p90.measured.estimate().expect("enough").upper < 0.35);
+    assert_eq!(p90.held, Held::Pass);
+    assert!((p99.share_over.expect("a share").value - 303.0 / 10_000.0).abs() < 1e-9);
+}
+
+#[test]
+fn missing_data_never_pass() {
+    let run = mixture(2_000, 1_000_000);
+    let stray =
+        Budget { slice: Some(Slice { class: Some("none".into()), ..Slice::default() }), ..ttft(0.9, 350.0) };
+    let rate = |per_s: f64| Some(BudgetLoad { rate: Rate::per_s(per_s).ok(), ..BudgetLoad::default() });
+    for (file, says) in [
+        (file(vec![stray.clone()]), "has no class none"),
+        (
+            BudgetFile { load: rate(200.0), ..file(vec![ttft(0.9, 350.0)]) },
+            "holds at 200/s; the run went up to 100/s",
+        ),
+        (
+            file(vec![Budget::ceiling("rho", BudgetMetric::Utilisation, None, Amount::share(0.8))]),
+            "no sweep measured the limit",
+        ),
+        (file(vec![Budget { relative: Some(Relative(0.1)), max: None, ..ttft(0.9, 350.0) }]), "no baseline"),
+    ] {
+        let finding = run.gate(&file);
+        assert_eq!(finding.verdict, GateVerdict::Inconclusive);
+        assert!(finding.rows[0].missing && finding.rows[0].why.contains(says), "{}", finding.rows[0].why);
+    }
+    let strict = run.gate(&file(vec![Budget { on_missing: OnMissing::Fail, ..stray }]));
+    assert_eq!(strict.verdict, GateVerdict::Broken);
+    assert_eq!(
+        run.gate(&BudgetFile { load: rate(100.0), ..file(vec![ttft(0.9, 350.0)]) }).verdict,
+        GateVerdict::Pass
+    );
+}
+
+#[test]
+fn an_inconclusive_budget_amounts_to_what_the_file_says() {
+    let run = mixture(10_000, 100);
+    for (on_inconclusive, verdict) in [
+        (OnInconclusive::Inconclusive, GateVerdict::Inconclusive),
+        (OnInconclusive::Fail, GateVerdict::Broken),
+        (OnInconclusive::Warn, GateVerdict::Pass),
+    ] {
+        let budget = Budget { on_inconclusive, ..ttft(0.99, 350.0) };
+        assert_eq!(run.gate(&file(vec![budget])).verdict, verdict);
+    }
+    let few = Budget { min_n_eff: Some(50_000.0), ..ttft(0.9, 350.0) };
+    let finding = run.gate(&file(vec![few]));
+    assert_eq!(finding.verdict, GateVerdict::Inconclusive);
+    assert!(finding.rows[0].why.contains("50000 are the least"), "{}", finding.rows[0].why);
+}
+
+#[test]
+fn an_invalid_run_is_its_own_verdict() {
+    // A generator that was seconds late says nothing of the target, however good its figures are.
+    let mut run = mixture(2_000, 1_000_000);
+    run.manifest.levels[0].generator.lag = plimsoll_model::Quantiles {
+        count: 2_000,
+        p50_ns: 4_000_000_000,
+        p90_ns: 5_000_000_000,
+        p99_ns: 6_000_000_000,
+        p999_ns: 6_000_000_000,
+        max_ns: 6_000_000_000,
+    };
+    let finding = run.gate(&file(vec![ttft(0.9, 350.0)]));
+    assert_eq!(finding.verdict, GateVerdict::Invalid, "{:?}", finding.validity);
+    assert!(!finding.refusals.is_empty());
+}
+
+/// A failure must stand among all that were looked at; a pass needs no more with many budgets than with one.
+#[test]
+fn failures_are_judged_as_a_family_and_passes_one_by_one() {
+    // 1.2 % of 10 000 over the limit: p = 0.028 (binomial tail 120 of 10 000 at 1 %), enough alone and not among three.
+    let run = made((0..10_000).map(|i| if i * 7919 % 10_000 < 120 { 400 } else { 50 }));
+    let alone = run.gate(&file(vec![ttft(0.99, 350.0)]));
+    assert_eq!(alone.verdict, GateVerdict::Broken);
+    assert!((0.02..0.04).contains(&alone.rows[0].p_fail), "{}", alone.rows[0].p_fail);
+    let three = file(vec![ttft(0.99, 350.0), ttft(0.99, 600.0), ttft(0.9, 300.0)]);
+    let among = run.gate(&three);
+    assert_eq!(among.verdict, GateVerdict::Inconclusive);
+    assert!(among.rows[0].why.contains("broken by itself"), "{}", among.rows[0].why);
+    assert!((among.rows[0].p_fail_family - 3.0 * alone.rows[0].p_fail).abs() < 1e-9, "Holm");
+    assert_eq!([among.rows[1].held, among.rows[2].held], [Held::Pass; 2]);
+    // Watched budgets are no part of the family and decide nothing.
+    let mut watched = three;
+    watched.policy.primary = vec!["ttft-0.99-600".into(), "ttft-0.9-300".into()];
+    let finding = run.gate(&watched);
+    assert_eq!(finding.verdict, GateVerdict::Pass);
+    assert_eq!((finding.rows[0].role, finding.family), (Role::Watched, 2));
+}
+
+#[test]
+fn slices_are_judged_on_their_own_requests() {
+    // Class 1 and prompts of 1000 tokens are slow; the others are not.
+    let mut attempts: Vec<Attempt> =
+        (0..4_000).map(|i| answer(i, 10 * i as i64, if i % 4 == 3 { 400 } else { 50 }, 600, 3)).collect();
+    for attempt in attempts.iter_mut().filter(|a| a.request % 4 == 3) {
+        attempt.class = 1;
+        attempt.answer.tokens.prompt = Some(1000);
+    }
+    let run = of(attempts);
+    let of_class = |class: &str| Some(Slice { class: Some(class.into()), ..Slice::default() });
+    let of_prompts = |text: &str| {
+        let bucket = plimsoll_analysis::budget::Bucket::parse(text).expect("a bucket");
+        Some(Slice { prompt_tokens: Some(bucket), ..Slice::default() })
+    };
+    for (slice, n, held) in [
+        (of_class("chat"), 3_000, Held::Pass),
+        (of_class("search"), 1_000, Held::Fail),
+        (of_class("1"), 1_000, Held::Fail),
+        (of_prompts("0..512"), 3_000, Held::Pass),
+        (of_prompts("512.."), 1_000, Held::Fail),
+    ] {
+        let finding = run.gate(&file(vec![Budget { slice, ..ttft(0.9, 100.0) }]));
+        let row = &finding.rows[0];
+        assert_eq!((row.held, row.share_over.expect("a share").n), (held, n), "{}", row.slice);
+    }
+}
+
+#[test]
+fn errors_retries_and_both() {
+    // 1 % fail, another 2 % were tried twice.
+    let attempts: Vec<Attempt> = (0..10_000)
+        .flat_map(|i| match i * 7919 % 100 {
+            0 => vec![failure(i, 10 * i as i64, How::ServerError, 3)],
+            1 | 2 => {
+                let first = failure(i, 10 * i as i64, How::Shed, 3);
+                vec![first, Attempt { attempt: 1, ..answer(i, 10 * i as i64, 80, 100, 3) }]
+            }
+            _ => vec![answer(i, 10 * i as i64, 50, 70, 3)],
+        })
+        .collect();
+    let run = of(attempts);
+    for (metric, share) in [
+        (BudgetMetric::ErrorRate, 0.01),
+        (BudgetMetric::RetryRate, 0.02),
+        (BudgetMetric::ErrorAndRetryRate, 0.03),
+    ] {
+        let finding = run.gate(&file(vec![
+            Budget::ceiling("half", metric, None, Amount::share(0.5 * share)),
+            Budget::ceiling("twice", metric, None, Amount::share(2.0 * share)),
+        ]));
+        assert!((finding.rows[0].share_over.expect("a share").value - share).abs() < 1e-12);
+        assert_eq!(
+            [finding.rows[0].held, finding.rows[1].held],
+            [Held::Fail, Held::Pass],
+            "{}",
+            metric.name()
+        );
+    }
+}
+
+/// Exponential times have p99 / p50 = ln 100 / ln 2 = 6.64.
+#[test]
+fn the_tail_ratio_is_that_of_the_law() {
+    let mut stream = Stream::new(3, "ratio", 0);
+    let run = made((0..20_000).map(|_| 1 + (1e2 * exponential(&mut stream, 1.0)) as i64));
+    let ratio = |most: f64| {
+        let max = Amount { value: most, unit: plimsoll_analysis::budget::Unit::Plain };
+        Budget::ceiling(format!("{most}"), BudgetMetric::TtftTailRatio, None, max)
+    };
+    let finding = run.gate(&file(vec![ratio(5.5), ratio(6.64), ratio(8.0)]));
+    let held: Vec<Held> = finding.rows.iter().map(|row| row.held).collect();
+    assert_eq!(held, [Held::Fail, Held::Inconclusive, Held::Pass]);
+    let shown = finding.rows[1].measured.estimate().expect("enough");
+    assert!(shown.lower < 6.64 && 6.64 < shown.upper, "{shown:?}");
+}
+
+#[test]
+fn a_batch_has_a_deadline() {
+    // 100/s finish: 300 000 take 3000 s.
+    let run = mixture(6_000, 1_000_000);
+    for (deadline_s, verdict) in [(2_900, GateVerdict::Broken), (3_100, GateVerdict::Pass)] {
+        let batch = Some(Batch { items: 300_000, deadline: Span::from_secs(deadline_s) });
+        let finding = run.gate(&BudgetFile { kind: Kind::Batch, batch, ..file(vec![]) });
+        assert_eq!(finding.verdict, verdict, "{:?}", finding.rows[0]);
+    }
+}
+
+/// Two runs of the same law against each other: the baseline has an uncertainty of its own.
+#[test]
+fn a_change_is_judged_against_the_baselines_own_uncertainty() {
+    let run = |seed: u64, times: f64| {
+        let mut stream = Stream::new(seed, "relative", 0);
+        made(
+            (0..20_000)
+                .map(|_| 10 + (1e2 * times * exponential(&mut stream, 1.0)) as i64)
+                .collect::<Vec<_>>()
+                .into_iter(),
+        )
+    };
+    let relative = Budget { relative: Some(Relative(0.10)), max: None, ..ttft(0.99, 1.0) };
+    let file = BudgetFile { baseline: Some("x".into()), ..file(vec![relative]) };
+    let base = run(1, 1.0);
+    let [same, worse, edge] = [run(2, 1.0), run(3, 1.35), run(4, 1.10)].map(|run| run.against(&base, &file));
+    assert_eq!(worse.verdict, GateVerdict::Broken, "{:?}", worse.rows[0]);
+    assert_eq!(same.verdict, GateVerdict::Pass, "{:?}", same.rows[0]);
+    assert_ne!(edge.verdict, GateVerdict::Broken);
+    let ratio = worse.rows[0].measured.estimate().expect("a ratio");
+    assert!(ratio.lower < 1.35 && 1.35 < ratio.upper, "{ratio:?}");
+}
+
+#[test]
+fn a_better_mean_with_a_worse_tail_is_refused_in_those_words() {
+    let base = made((0..10_000).map(|i| 100 + i * 7919 % 13));
+    let change = made((0..10_000).map(|i| if i * 7919 % 50 == 0 { 600 } else { 80 + i * 7919 % 13 }));
+    let finding = change.against(&base, &file(vec![ttft(0.99, 350.0)]));
+    assert_eq!(finding.verdict, GateVerdict::Broken);
+    let said = finding.refusals.first().expect("said so");
+    assert!(said.starts_with("Refused: the change improves the mean of ttft by "), "{said}");
+    assert!(said.contains("and breaks p99: 600 ms against ≤ 350 ms"), "{said}");
+    // A change whose mean is no better is broken, and nothing is praised.
+    let worse = made((0..10_000).map(|i| if i * 7919 % 50 == 0 { 600 } else { 110 + i * 7919 % 13 }));
+    assert!(worse.against(&base, &file(vec![ttft(0.99, 350.0)])).refusals.is_empty());
+}
+
+fn found(value: f64) -> Line {
+    let rate = Estimate { value, lower: 0.95 * value, upper: 1.05 * value, n: 0, n_eff: 0.0 };
+    Line::Found { rate, load: LoadWords::default(), how: String::new() }
+}
+
+fn lines(onset: f64, stability: f64) -> Lines {
+    Lines {
+        traffic: "steady".into(),
+        onset: found(onset),
+        stability: found(stability),
+        budget: None,
+        budget_spec: None,
+        mix: Default::default(),
+        think_time_s: 10.0,
+        hold: None,
+    }
+}
+
+#[test]
+fn a_broken_row_names_where_it_breaks() {
+    let budget = file(vec![ttft(0.99, 350.0)]);
+    let slow = mixture(10_000, 33);
+    let with_lines = |onset: f64| {
+        let mut base = slow.measured(&budget);
+        base.findings.lines.push(lines(onset, 150.0));
+        gate(&budget, &slow.measured(&budget), Some(&base)).rows[0].why.clone()
+    };
+    assert_eq!(
+        with_lines(80.0),
+        "ttft p99 400 ms > 350 ms at 100 req/s: queueing past the onset at 80 req/s (of the baseline)"
+    );
+    assert!(with_lines(120.0).contains("not queueing, the onset is at 120 req/s"), "{}", with_lines(120.0));
+    let nothing = slow.gate(&budget).rows[0].why.clone();
+    assert!(nothing.contains("not located") && nothing.contains("plimsoll sweep"), "{nothing}");
+    // Failures alone use up the 1 %.
+    let failing: Vec<Attempt> = (0..10_000)
+        .map(|i| match i * 7919 % 33 {
+            1 => failure(i, 10 * i as i64, How::Shed, 3),
+            _ => answer(i, 10 * i as i64, 50, 70, 3),
+        })
+        .collect();
+    let why = of(failing).gate(&budget).rows[0].why.clone();
+    assert!(why.contains("3.0 % of the requests failed, mostly shed"), "{why}");
+    // Counted from the sent time it holds.
+    let late: Vec<Attempt> = (0..10_000)
+        .map(|i| {
+            let mut own = answer(i, 10 * i as i64, if i * 7919 % 33 == 1 { 400 } else { 50 }, 600, 3);
+            own.sent = own.first_token.map(|first| first - Span::from_millis(40));
+            own
+        })
+        .collect();
+    let why = of(late).gate(&budget).rows[0].why.clone();
+    assert!(why.contains("counted from the instant of sending it holds"), "{why}");
+    // The server says which stage.
+    let staged: Vec<Attempt> = (0..10_000)
+        .map(|i| {
+            let slow = i * 7919 % 33 == 1;
+            let mut own = answer(i, 10 * i as i64, if slow { 400 } else { 50 }, 600, 3);
+            let stage = |name: &str, ms: i64| ServerStage { name: name.into(), took: Span::from_millis(ms) };
+            own.answer.stages = vec![
+                stage("queue", if slow { 300 } else { 5 }),
+                stage("prefill", if slow { 100 } else { 45 }),
+            ];
+            own
+        })
+        .collect();
+    let why = of(staged).gate(&budget).rows[0].why.clone();
+    assert!(
+        why.contains("queue holds 75.0 % of the time the server accounts for (300 ms on average)"),
+        "{why}"
+    );
+}
+
+#[test]
+fn utilisation_is_offered_load_over_the_measured_limit() {
+    let run = mixture(2_000, 1_000_000);
+    let rho = |max: f64| {
+        let file = file(vec![Budget::ceiling("rho", BudgetMetric::Utilisation, None, Amount::share(max))]);
+        let mut base = run.measured(&file);
+        base.findings.lines.push(lines(80.0, 125.0));
+        let finding = gate(&file, &run.measured(&file), Some(&base));
+        (finding.rows[0].held, finding.rows[0].measured.value().expect("found"))
+    };
+    // 100/s of 125/s, known to 5 %.
+    assert_eq!(rho(0.9).0, Held::Pass);
+    assert_eq!(rho(0.8).0, Held::Inconclusive);
+    assert_eq!(rho(0.7).0, Held::Fail);
+    assert!((rho(0.9).1 - 0.8).abs() < 1e-9);
+}
+
+/// A stage that begins with the first token holds none of the way to it, however long it is.
+#[test]
+fn the_stage_that_is_named_is_a_part_of_the_latency() {
+    let staged: Vec<Attempt> = (0..10_000)
+        .map(|i| {
+            let mut own = answer(i, 10 * i as i64, 400, 9_000, 3);
+            let stage = |name: &str, ms: i64| ServerStage { name: name.into(), took: Span::from_millis(ms) };
+            own.answer.stages = vec![stage("queue", 300), stage("prefill", 100), stage("decode", 8_000)];
+            own
+        })
+        .collect();
+    let run = of(staged);
+    let why = |metric: BudgetMetric| {
+        let budget = Budget::ceiling("b", metric, Some(0.5), Amount::seconds(0.3));
+        run.gate(&file(vec![budget])).rows[0].why.clone()
+    };
+    assert!(why(BudgetMetric::Ttft).contains("queue holds 75.0 %"), "{}", why(BudgetMetric::Ttft));
+    assert!(why(BudgetMetric::Tpot).contains("decode holds 100"), "{}", why(BudgetMetric::Tpot));
+    assert!(why(BudgetMetric::E2e).contains("decode holds 95.2 %"), "{}", why(BudgetMetric::E2e));
+}
+
+/// Of requests that fail no gap is seen, and three in a hundred of them break a p99 of gaps as they break every other one.
+#[test]
+fn what_fails_breaks_a_budget_of_gaps_too() {
+    let answers = |every: u64| -> Vec<Attempt> {
+        (0..5_000u64)
+            .map(|i| match i * 7919 % every == 1 {
+                true => failure(i, 10 * i as i64, How::Shed, 3),
+                false => answer(i, 10 * i as i64, 50, 70, 3),
+            })
+            .collect()
+    };
+    let held = |every: u64| {
+        let budget = Budget::ceiling("gap", BudgetMetric::EventGap, Some(0.99), Amount::seconds(1.0));
+        of(answers(every)).gate(&file(vec![budget])).rows[0].held
+    };
+    assert_eq!((held(33), held(1_000_003)), (Held::Fail, Held::Pass));
+}
+
+/// A file that holds nothing to anything passes nothing, and the total of the stages decides although its slices are only watched.
+#[test]
+fn a_total_of_stages_decides_and_an_empty_family_never_passes() {
+    use plimsoll_analysis::budget::{Percentile, StageBudget};
+    let run = mixture(2_000, 1_000_000);
+    let stages = |total_s: f64| {
+        let slices = [("rerank".to_owned(), Amount::seconds(total_s / 2.0))].into();
+        let stages =
+            StageBudget { total: Amount::seconds(total_s), p: Percentile(0.95), margin: None, slices };
+        run.gate(&BudgetFile { stages: Some(stages), ..file(Vec::new()) })
+    };
+    // Answers take 70 ms, and none of them says what its stages took.
+    let (holds, broken) = (stages(0.1), stages(0.05));
+    assert_eq!((holds.verdict, broken.verdict), (GateVerdict::Pass, GateVerdict::Broken));
+    let told = |finding: &GateFinding| {
+        finding.rows.iter().map(|row| (row.id.clone(), row.role, row.held, row.missing)).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        told(&broken),
+        [
+            ("stages total".to_owned(), Role::Decides, Held::Fail, false),
+            ("stage rerank".to_owned(), Role::Watched, Held::Inconclusive, true),
+        ]
+    );
+    assert_eq!((broken.family, broken.rows[0].place.as_str()), (1, "stages.total"));
+    let tracked = Budget {
+        max: None,
+        ..Budget::ceiling("cost", BudgetMetric::CostPerRequest, None, Amount::share(1.0))
+    };
+    let finding = run.gate(&file(vec![tracked]));
+    assert_eq!((finding.verdict, finding.family), (GateVerdict::Inconclusive, 0));
+}
+
+/// An onset of 1494/s whose interval is as given, against a floor.
+fn floor_under_onset(lower: f64, upper: f64, floor: f64) -> Held {
+    let run = mixture(2_000, 1_000_000);
+    let metric = BudgetMetric::ThroughputBeforeOnset;
+    let floor = Amount { value: floor, unit: Unit::Rate };
+    let ceiling = Budget::ceiling("floor", metric, None, floor.clone());
+    let floor = Budget { max: None, min: Some(floor), ..ceiling };
+    let file = file(vec![floor]);
+    assert_eq!(file.check(), Ok(()));
+    let mut measured = run.measured(&file);
+    let rate = Estimate { value: 1494.0, lower, upper, n: 0, n_eff: 0.0 };
+    let onset = Line::Found { rate, load: LoadWords::default(), how: String::new() };
+    measured.findings.lines = vec![Lines { onset, ..lines(1494.0, 2000.0) }];
+    gate(&file, &measured, None).rows[0].held
+}
+
+/// An onset whose lower end lies outside the levels (zero) proves no floor, however low, and its upper end still proves one
+/// broken. Within a closed interval a 95 % end stands at 2.5 %, and 5 % lies at 1.645/1.96 of the way there, in ratios:
+/// 1494 × (1000/1494)^0.839 = 1067, and 1494 × (2000/1494)^0.839 = 1908.
+#[test]
+fn an_onset_bounded_on_one_side_proves_nothing_on_the_other() {
+    assert_eq!(floor_under_onset(0.0, 1741.0, 2.0), Held::Inconclusive);
+    assert_eq!(floor_under_onset(0.0, 1741.0, 1e-9), Held::Inconclusive);
+    assert_eq!(floor_under_onset(0.0, 1741.0, 1600.0), Held::Inconclusive);
+    assert_eq!(floor_under_onset(0.0, 1741.0, 1742.0), Held::Fail);
+    assert_eq!(floor_under_onset(1000.0, f64::INFINITY, 900.0), Held::Pass);
+    assert_eq!(floor_under_onset(1000.0, f64::INFINITY, 1e6), Held::Inconclusive);
+    for (floor, held) in [(2.0, Held::Pass), (1060.0, Held::Pass), (1075.0, Held::Inconclusive)] {
+        assert_eq!(floor_under_onset(1000.0, 2000.0, floor), held, "{floor}");
+    }
+    for (floor, held) in [(1900.0, Held::Inconclusive), (1915.0, Held::Fail)] {
+        assert_eq!(floor_under_onset(1000.0, 2000.0, floor), held, "{floor}");
+    }
+}
+
+/// An inline budget is the same thing with fewer words: the same rows, the same verdicts.
+#[test]
+fn an_inline_budget_is_judged_as_its_file_is() {
+    use plimsoll_analysis::findings::{BudgetSpec, Ceiling, Metric};
+    let spec = BudgetSpec {
+        name: "inline".into(),
+        latency: vec![Ceiling::new(Metric::Ttft, 0.99, 0.35), Ceiling::new(Metric::E2e, 0.9, 0.1)],
+        error_rate: Some(0.01),
+    };
+    for slow in [33, 100, 200] {
+        let run = mixture(10_000, slow);
+        let own = plimsoll_analysis::summarise(&run.manifest.levels[0], &run.attempts, &[], Some(&spec));
+        let inline = own.budget.expect("a budget was set");
+        let mut file = BudgetFile::from_inline(&spec);
+        // One row at a time, for an inline budget has no family.
+        for (row, budget) in inline.rows.iter().zip(std::mem::take(&mut file.budgets)) {
+            let finding = run.gate(&BudgetFile { budgets: vec![budget], ..file.clone() });
+            let gated = &finding.rows[0];
+            assert_eq!((gated.held, gated.needed), (row.verdict, row.needed), "{} {slow}", row.metric);
+            assert_eq!(gated.share_over, Some(row.share_over));
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! What has to be measured before a budget can be judged, against times worked by hand.
+
+use plimsoll_analysis::budget::plan::{Plan, plan};
+use plimsoll_analysis::budget::{Amount, Budget, BudgetFile, BudgetLoad, BudgetMetric, Burst, Kind};
+use plimsoll_model::Span;
+use plimsoll_workload::Rate;
+
+fn rate(text: &str) -> Option<Rate> {
+    Some(Rate::parse(text).expect("a rate"))
+}
+
+fn at(rate_text: &str, budgets: Vec<Budget>) -> BudgetFile {
+    let load = BudgetLoad { rate: rate(rate_text), ..BudgetLoad::default() };
+    BudgetFile { load: Some(load), ..BudgetFile::of(budgets) }
+}
+
+fn p99(id: &str) -> Budget {
+    Budget::ceiling(id, BudgetMetric::Ttft, Some(0.99), Amount::seconds(0.5))
+}
+
+fn of(file: &BudgetFile) -> Plan {
+    plan(file, None).expect("measurable")
+}
+
+/// 299 requests at 2/s take 149.5 s, and a quarter more for the warm-up that is cut: 186.875 s.
+#[test]
+fn a_level_lasts_as_long_as_its_hardest_percentile() {
+    let p50 = Budget::ceiling("half", BudgetMetric::E2e, Some(0.5), Amount::seconds(1.0));
+    let found = of(&at("2/s", vec![p50, p99("tail")]));
+    assert_eq!(found.levels.len(), 1);
+    assert_eq!((found.levels[0].traffic.as_str(), found.levels[0].longest.as_str()), ("steady", "tail"));
+    assert!((found.levels[0].least_s - 186.875).abs() < 1e-9, "{}", found.levels[0].least_s);
+    assert_eq!(found.sweep_for, None);
+    assert_eq!(found.times(180.0), None);
+    assert_eq!(found.times(200.0).map(|times| times.levels_s), Some(vec![200.0]));
+}
+
+#[test]
+fn bursts_and_lines_take_time_of_their_own() {
+    let errors = Budget {
+        under: Some("lunch".into()),
+        ..Budget::ceiling("errors", BudgetMetric::ErrorAndRetryRate, None, Amount::share(0.01))
+    };
+    let onset = Budget {
+        max: None,
+        min: Some(Amount::parse("10/s").expect("a rate")),
+        ..Budget::ceiling("before", BudgetMetric::ThroughputBeforeOnset, None, Amount::share(0.5))
+    };
+    let file = at("10/s", vec![p99("tail"), errors, onset]);
+    let burst = Burst { rate: rate("20/s"), arrivals: Some("gamma:3".into()), ..Burst::default() };
+    let file = BudgetFile { bursts: [("lunch".to_string(), burst)].into(), ..file };
+    let found = of(&file);
+    let loads: Vec<(&str, f64)> =
+        found.levels.iter().map(|level| (level.traffic.as_str(), level.rate_per_s)).collect();
+    assert_eq!(loads, [("steady", 10.0), ("lunch", 20.0)]);
+    assert_eq!(found.sweep_for.as_deref(), Some("before"));
+    // 299/10 × 1.25 + 299/20 × 1.25 + 60.
+    let least = 37.375 + 18.6875 + 60.0;
+    assert!((found.least_s() - least).abs() < 1e-9, "{}", found.least_s());
+    let times = found.times(least + 100.0).expect("long enough");
+    assert!((times.sweep_s - 110.0).abs() < 1e-9, "{times:?}");
+    let whole: f64 = times.sweep_s + times.levels_s.iter().sum::<f64>();
+    assert!((whole - least - 100.0).abs() < 1e-6, "all of it is spent: {whole}");
+}
+
+#[test]
+fn what_has_no_load_is_said() {
+    let none = plan(&BudgetFile::of(vec![p99("tail")]), None).expect_err("no load");
+    assert!(none.contains("tail: at which load?"), "{none}");
+    // The scenario may say it.
+    assert_eq!(
+        plan(&BudgetFile::of(vec![p99("tail")]), Some(3.0)).expect("a load").levels[0].rate_per_s,
+        3.0
+    );
+    let batch = BudgetFile { kind: Kind::Batch, ..BudgetFile::of(vec![p99("tail")]) };
+    assert!(plan(&batch, Some(1.0)).expect_err("saturating").contains("--saturate"));
+    // A window longer than the percentile takes.
+    let load = BudgetLoad { rate: rate("100/s"), window: Some(Span::from_secs(60)), ..BudgetLoad::default() };
+    let file = BudgetFile { load: Some(load), ..BudgetFile::of(vec![p99("tail")]) };
+    assert_eq!(of(&file).levels[0].least_s, 75.0);
+}

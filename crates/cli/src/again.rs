@@ -1,0 +1,145 @@
+//! What a run's manifest says was to be sent: its scenario taken apart again, and the schedule of each level drawn anew.
+//!
+//! A schedule is a function of the scenario and the level, so a run folder need not hold it: it is drawn again and held against
+//! the hash that the level carries. Where they differ, a file that the scenario names has changed, and nothing is made up.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use plimsoll_analysis::SweepSpec;
+use plimsoll_model::{Level, Load, Manifest, Time};
+use plimsoll_sim::WorldSpec;
+use plimsoll_workload::scenario::LONGEST;
+use plimsoll_workload::{ArrivalSpec, BlockNames, LoadSpec, Prompts, Scenario, Schedule, block_key};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::measure::Step;
+
+/// A run as it was asked for.
+pub struct Recorded {
+    /// The scenario, the files it names read.
+    pub scenario: Scenario,
+    /// The search, of a sweep.
+    pub sweep: Option<SweepSpec>,
+    /// The arrival process of each kind of traffic, of a sweep.
+    pub traffic: BTreeMap<String, ArrivalSpec>,
+    /// The world, of a simulation.
+    pub world: Option<WorldSpec>,
+}
+
+impl Recorded {
+    /// Reads a manifest's scenario and the files that it names.
+    ///
+    /// # Errors
+    /// What can't be read, in one line.
+    pub fn of(manifest: &Manifest) -> Result<Recorded, String> {
+        let mut value = manifest.scenario.clone();
+        let object = value.as_object_mut().ok_or("run.json holds no scenario")?;
+        let sweep = part(object.remove("sweep"))?;
+        let world = part(object.remove("world"))?;
+        let traffic: Option<_> = part(object.remove("traffic"))?;
+        let mut scenario = Scenario::from_json(&value).map_err(|e| e.to_string())?;
+        scenario.attach(|name| std::fs::read(name).map_err(|e| e.to_string())).map_err(|e| e.to_string())?;
+        Ok(Recorded { scenario, sweep, traffic: traffic.unwrap_or_default(), world })
+    }
+
+    /// The open level's schedule, if what is drawn again has the hash that the level says.
+    pub fn schedule(&self, level: &Level) -> Option<Schedule> {
+        let Load::Open { rate_per_s } = self.load(level).ok()? else { return None };
+        let mut scenario = self.scenario.clone();
+        if let Some(arrivals) = self.traffic.get(&level.traffic) {
+            scenario.arrivals = arrivals.clone();
+        }
+        let mut schedule = Schedule::generate(&scenario, rate_per_s, level.window(), level.id).ok()?;
+        schedule.arrivals.truncate(usize::try_from(level.arrivals).ok()?);
+        (schedule.hash() == level.schedule_hash).then_some(schedule)
+    }
+
+    /// The scenario that draws levels like this one, where another seed gives another that is as good: without sessions, whose
+    /// later turns wait for answers, and without a trace, which is the same whatever the seed.
+    pub fn drawn_by(&self, level: &Level) -> Option<Scenario> {
+        let mut scenario = self.scenario.clone();
+        if let Some(arrivals) = self.traffic.get(&level.traffic) {
+            scenario.arrivals = arrivals.clone();
+        }
+        let sessions = scenario.prompts.sessions.is_some()
+            || scenario
+                .classes
+                .iter()
+                .any(|class| class.prompts.as_ref().is_some_and(|p| p.sessions.is_some()));
+        let is_drawn = !sessions && !matches!(scenario.arrivals, ArrivalSpec::Trace { .. });
+        (is_drawn && self.schedule(level).is_some()).then_some(scenario)
+    }
+
+    /// Are the prompts of a file still the text that was sent? A line may change and keep its length, which no schedule sees;
+    /// the block hashes do, for their key is made of the whole file.
+    ///
+    /// # Errors
+    /// They are not, or the run can't be read.
+    pub fn same_prompts(&self, dir: &Path, manifest: &Manifest) -> Result<(), String> {
+        let of_file = (0..self.scenario.class_count() as u16)
+            .any(|class| self.scenario.prompts_of(class).file.is_some());
+        if !of_file {
+            return Ok(());
+        }
+        let run = plimsoll_store::open(dir).map_err(|e| e.to_string())?;
+        let Some(sent) = run.attempts.iter().find(|attempt| !attempt.prompt_blocks.is_empty()) else {
+            return Ok(());
+        };
+        let level = manifest.levels.iter().find(|level| level.id == sent.level);
+        let Some(schedule) = level.and_then(|level| self.schedule(level)) else { return Ok(()) };
+        let Some(arrival) = schedule.arrivals.iter().find(|arrival| arrival.id == sent.request) else {
+            return Ok(());
+        };
+        let drawn = match manifest.time {
+            Time::Real => {
+                Prompts::new(&self.scenario, block_key(&self.scenario)).map(|prompts| prompts.blocks(arrival))
+            }
+            Time::Virtual => BlockNames::new(&self.scenario).map(|mut names| names.of(arrival)),
+        };
+        match drawn.map_err(|e| e.to_string())? == sent.prompt_blocks {
+            true => Ok(()),
+            false => Err("its prompt file has other text now than was sent".into()),
+        }
+    }
+
+    /// The level's load as it was asked for. (Of a trace, levels keep the rate that their stretch had.)
+    fn load(&self, level: &Level) -> Result<Load, String> {
+        match (level.load, &self.scenario.arrivals) {
+            (Load::Open { .. }, ArrivalSpec::Trace { .. }) => {
+                let rate_per_s = self.scenario.rate().map_err(|e| e.to_string())?;
+                Ok(Load::Open { rate_per_s })
+            }
+            (load, _) => Ok(load),
+        }
+    }
+
+    /// What to run to send a level's requests again.
+    ///
+    /// # Errors
+    /// The trace's rate is not known.
+    pub fn step(&self, level: &Level) -> Result<Step, String> {
+        // Levels that end with their requests were as long as those took; what they may take is the scenario's.
+        let (window, requests) = match (level.load, &self.scenario.load) {
+            _ if level.purpose == "warmup" => (LONGEST, Some(u64::from(self.scenario.load.warm_up()))),
+            (Load::Wave { .. }, _) => (LONGEST, None),
+            (Load::Closed { .. }, LoadSpec::Closed { window, requests: Some(n), .. }) => (*window, Some(*n)),
+            _ => (level.window(), None),
+        };
+        let max_requests = matches!(level.load, Load::Open { .. }).then_some(level.arrivals);
+        Ok(Step {
+            traffic: level.traffic.clone(),
+            arrivals: self.traffic.get(&level.traffic).cloned(),
+            purpose: level.purpose.clone(),
+            load: self.load(level)?,
+            window,
+            max_requests,
+            requests,
+        })
+    }
+}
+
+fn part<T: DeserializeOwned>(value: Option<Value>) -> Result<Option<T>, String> {
+    value.map(|value| serde_json::from_value(value).map_err(|e| format!("run.json: {e}"))).transpose()
+}

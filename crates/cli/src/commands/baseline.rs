@@ -1,0 +1,107 @@
+//! `plimsoll baseline`: names for runs that others are held to.
+
+use std::path::Path;
+
+use plimsoll_analysis::findings::Trust;
+use plimsoll_report::table::Table;
+use serde_json::json;
+
+use super::show;
+use crate::baseline::{self, Baseline};
+use crate::exit::{Exit, Stop};
+use crate::flags::{BaselineAction, BaselineArgs, Format};
+use crate::out;
+
+/// Sets, lists or forgets.
+pub fn run(args: &BaselineArgs) -> Result<Exit, Stop> {
+    match &args.action {
+        BaselineAction::Set { name, run, replace, label, format } => {
+            set(name, run, *replace, label.as_deref(), *format)
+        }
+        BaselineAction::List { format } => list(*format),
+        BaselineAction::Rm { name } => remove(name),
+    }
+}
+
+fn set(name: &str, run: &Path, replace: bool, label: Option<&str>, format: Format) -> Result<Exit, Stop> {
+    let (manifest, findings) = show::load(run)?;
+    let baseline = baseline::of(name, run, label, (&manifest, &findings))?;
+    let path = baseline::write(&baseline, replace)?;
+    match format {
+        Format::Json => out::json(&baseline),
+        Format::Text => out::line(&text(&baseline)),
+    }
+    out::note(&format!("written to {}: commit it beside what it measures", path.display()));
+    if baseline.run.is_absolute() {
+        out::note("the run lies outside this folder, so that its path holds on this machine only");
+    }
+    Ok(Exit::Done)
+}
+
+fn text(baseline: &Baseline) -> String {
+    let mut lines = vec![
+        format!("Baseline {} is run {} in {}", baseline.name, baseline.id, baseline.run.display()),
+        format!("  target   {}{}", baseline.target, said(" · ", baseline.model.as_deref())),
+        format!("  measured {}{}", baseline.measured, said(" · version ", baseline.version.as_deref())),
+        format!("  seed     {}, nonce {}", baseline.seed, baseline.nonce),
+    ];
+    if baseline.trust != Trust::Valid {
+        lines.push("  trust    suspect: plimsoll show says why".into());
+    }
+    lines.extend(baseline.load.iter().map(|load| format!("  load     {load}")));
+    let mut table = Table::new(&["<metric", "level", "<value, 95 % interval"]);
+    for pinned in &baseline.figures {
+        table.row([pinned.what.clone(), pinned.level.to_string(), pinned.value.clone()]);
+    }
+    if !table.is_empty() {
+        lines.push(table.render(2).trim_end().to_owned());
+    }
+    lines.join("\n")
+}
+
+fn said(before: &str, text: Option<&str>) -> String {
+    text.map(|text| format!("{before}{text}")).unwrap_or_default()
+}
+
+fn list(format: Format) -> Result<Exit, Stop> {
+    let mut table = Table::new(&["<name", "<run", "<measured", "<version", "<target", "<state"]);
+    let mut rows = Vec::new();
+    for name in baseline::names()? {
+        let read = baseline::read(&name);
+        let state = read.as_ref().map_or_else(
+            |stop| stop.line.clone(),
+            |baseline| match baseline::unchanged(baseline) {
+                Ok(()) => "as pinned".to_owned(),
+                Err(stop) => stop.line,
+            },
+        );
+        if let Ok(b) = &read {
+            let version = b.version.clone().unwrap_or_default();
+            let cells =
+                [name.clone(), b.run.display().to_string(), b.measured.clone(), version, b.target.clone()];
+            table.row(cells.into_iter().chain([state.clone()]));
+        } else {
+            table.row([name.clone(), "–".into(), "–".into(), String::new(), "–".into(), state.clone()]);
+        }
+        rows.push(json!({"name": name, "state": state, "baseline": read.ok()}));
+    }
+    match format {
+        Format::Json => out::json(&rows),
+        Format::Text if rows.is_empty() => {
+            out::note("no baselines here; pin one with plimsoll baseline set NAME RUN")
+        }
+        Format::Text => out::line(&table.render(0)),
+    }
+    Ok(Exit::Done)
+}
+
+fn remove(name: &str) -> Result<Exit, Stop> {
+    // A file that can't be read any more can still be removed.
+    let path = baseline::file(name);
+    if !baseline::is_name(name) || !path.exists() {
+        baseline::read(name)?;
+    }
+    std::fs::remove_file(&path).map_err(|e| Stop::usage(format!("{}: {e}", path.display())))?;
+    out::note(&format!("{} is gone; the run it named stays where it is", path.display()));
+    Ok(Exit::Done)
+}

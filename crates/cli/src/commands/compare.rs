@@ -1,0 +1,185 @@
+//! `plimsoll compare`: what a change did, from two runs of the same load; or two endpoints measured in turn.
+
+use std::path::Path;
+
+use plimsoll_analysis::compare::finding::{Change, Comparison, Difference};
+use plimsoll_analysis::compare::{CompareSpec, Differing, Margins, Refusal, RunRead, compare};
+use plimsoll_analysis::quality::Quality;
+
+use super::{interleave, show};
+use crate::baseline;
+use crate::eval_file;
+use crate::exit::{Exit, Stop};
+use crate::flags::{CompareArgs, Format};
+use crate::out;
+
+/// Differences that are named in a refusal before the rest is counted.
+const NAMED: usize = 4;
+
+/// Compares two runs, or measures two endpoints in turn, and prints the verdict.
+pub fn run(args: &CompareArgs) -> Result<Exit, Stop> {
+    let quality = args.quality.as_deref().map(eval_file::results).transpose()?;
+    match (&args.base, &args.candidate, args.live.interleave.as_slice()) {
+        (None, None, [_, _]) => interleave::run(args, quality.as_ref()),
+        (Some(base), Some(candidate), _) => of_runs(base, candidate, args, quality.as_ref()),
+        _ => Err(Stop::usage(
+            "name two runs, BASE and CANDIDATE, or two live endpoints: plimsoll compare --interleave URL_A URL_B --rate 12/s",
+        )),
+    }
+}
+
+fn of_runs(
+    base_name: &str,
+    candidate_name: &str,
+    args: &CompareArgs,
+    quality: Option<&Quality>,
+) -> Result<Exit, Stop> {
+    let base_dir = baseline::resolve(base_name)?.dir;
+    let candidate_dir = baseline::resolve(candidate_name)?.dir;
+    if same_folder(&base_dir, &candidate_dir) {
+        return Err(Stop::usage(format!(
+            "{base_name} and {candidate_name} are one run: name the changed one"
+        )));
+    }
+    let (names, comparison) = of_folders(&base_dir, &candidate_dir, &spec(args)?)?;
+    if let Some(quality) = quality {
+        note_other_targets(quality, &names);
+    }
+    match args.live.output.format {
+        Format::Json => {
+            let mut value = serde_json::to_value(&comparison).unwrap_or_default();
+            if let (Some(quality), Some(object)) = (quality, value.as_object_mut()) {
+                object.insert("quality".into(), serde_json::to_value(quality).unwrap_or_default());
+            }
+            out::json(&value);
+        }
+        Format::Text => {
+            out::line(&plimsoll_report::compare::render((&names[0], &names[1]), &comparison));
+            if let Some(quality) = quality {
+                out::line(&plimsoll_report::quality::line(quality));
+            }
+        }
+    }
+    Ok(exit(comparison.verdict))
+}
+
+/// Answers of two endpoints may stand for those of two runs, but not unsaid.
+pub fn note_other_targets(quality: &Quality, names: &[String; 2]) {
+    let bare = |url: &str| url.trim_end_matches('/').to_owned();
+    let asked: Vec<String> = quality.targets.iter().map(|target| bare(&target.url)).collect();
+    if asked != names.each_ref().map(|name| bare(name)) {
+        let (asked, names) = (asked.join(" and "), names.join(" and "));
+        out::note(&format!(
+            "--quality is of {asked}, not of {names}: whether they answer alike, you must know"
+        ));
+    }
+}
+
+/// What two run folders say of the change, with the URLs of both.
+///
+/// # Errors
+/// They are not the same experiment, or one is invalid.
+pub fn of_folders(
+    base: &Path,
+    candidate: &Path,
+    spec: &CompareSpec,
+) -> Result<([String; 2], Comparison), Stop> {
+    let base = show::load_rows(base)?;
+    let candidate = show::load_rows(candidate)?;
+    let comparison = compare(&read(&base), &read(&candidate), spec).map_err(refused)?;
+    let names = [&base, &candidate].map(|run| run.manifest.target.url.clone());
+    Ok((names, comparison))
+}
+
+/// The exit code that a change calls for.
+pub fn exit(change: Change) -> Exit {
+    match change {
+        Change::Regressed => Exit::Broken,
+        Change::Inconclusive => Exit::Inconclusive,
+        Change::Improved | Change::NoChange => Exit::Done,
+    }
+}
+
+/// How the flags want it judged.
+///
+/// # Errors
+/// A margin is wrong.
+pub fn spec(args: &CompareArgs) -> Result<CompareSpec, Stop> {
+    let differing = if args.despite_differences { Differing::Standardise } else { Differing::Refuse };
+    Ok(CompareSpec { margins: margins(&args.margins)?, differing })
+}
+
+fn read(run: &show::Rows) -> RunRead<'_> {
+    RunRead { manifest: &run.manifest, attempts: &run.attempts, findings: &run.findings }
+}
+
+fn same_folder(a: &Path, b: &Path) -> bool {
+    match (a.canonicalize(), b.canonicalize()) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => a == b,
+    }
+}
+
+/// The one line of a refusal.
+fn refused(refusal: Refusal) -> Stop {
+    match refusal {
+        Refusal::Invalid { side, why } => {
+            Stop::invalid(format!("the {side} is invalid, so nothing can be said of the change: {why}"))
+        }
+        Refusal::Nothing(why) => Stop::usage(why),
+        Refusal::Differ(differences) => {
+            let mut named: Vec<String> = differences.iter().take(NAMED).map(one).collect();
+            if differences.len() > NAMED {
+                named.push(format!("{} more", differences.len() - NAMED));
+            }
+            Stop::usage(format!(
+                "not the same experiment: {}; plimsoll rerun repeats a run's schedule, --despite-differences compares all the same",
+                named.join("; ")
+            ))
+        }
+    }
+}
+
+fn one(difference: &Difference) -> String {
+    let Difference { about, base, candidate } = difference;
+    format!("{about} ({base} against {candidate})")
+}
+
+/// `p99=10%` and its like over the defaults.
+fn margins(given: &[String]) -> Result<Margins, Stop> {
+    let mut margins = Margins::default();
+    for text in given {
+        let wrong = |why: &str| Stop::usage(format!("--margin {text}: {why}, for example p99=10%"));
+        let (name, share) = text.split_once('=').ok_or_else(|| wrong("wants WHAT=SHARE"))?;
+        let Some(margin) = margins.by_name(name.trim()) else {
+            return Err(wrong(&format!("{} is none of {}", name.trim(), Margins::NAMES.join(", "))));
+        };
+        *margin = share_of(share.trim()).ok_or_else(|| wrong("the share is from 0 % on and below 1000 %"))?;
+    }
+    Ok(margins)
+}
+
+/// `10%` or `0.1`.
+fn share_of(text: &str) -> Option<f64> {
+    let share = match text.strip_suffix('%') {
+        Some(percent) => percent.trim().parse::<f64>().ok()? / 100.0,
+        None => text.parse().ok()?,
+    };
+    (0.0..10.0).contains(&share).then_some(share)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn margins_are_typed_as_shares() {
+        let given = |text: &str| margins(&[text.to_owned()]);
+        assert_eq!(given("p99=12%").expect("sound").p99, 0.12);
+        assert_eq!(given("errors=0.005").expect("sound").errors, 0.005);
+        assert!(given("p98=1%").expect_err("unknown").line.contains("p50, p95, p99"));
+        for wrong in ["p99", "p99=", "p99=-1%", "p99=nan", "p99=2000%", "p99=ten"] {
+            assert!(given(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! `plimsoll history`: the results of a baseline's line, and since which version a metric has moved.
+
+use std::path::Path;
+
+use plimsoll_analysis::findings::Trust;
+use plimsoll_analysis::history::{Line, line};
+use serde_json::json;
+
+use super::show;
+use crate::baseline::{self, Baseline};
+use crate::exit::{Exit, Stop};
+use crate::flags::{Format, HistoryArgs};
+use crate::{history, out};
+
+/// Seed of the permutations: the same history always says the same.
+const SEED: u64 = 1;
+
+/// Adds, where asked, and prints.
+pub fn run(args: &HistoryArgs) -> Result<Exit, Stop> {
+    let baseline = baseline::read(&args.name)?;
+    if let Some(run) = &args.add {
+        add(&baseline, run, args.label.as_deref())?;
+    }
+    let (entries, notes) = history::read(&args.name)?;
+    notes.iter().for_each(|note| out::note(note));
+    if entries.is_empty() {
+        return Err(Stop::usage(format!(
+            "{}: no results yet; plimsoll history {} --add RUN puts one in",
+            args.name, args.name
+        )));
+    }
+    let line = line(&entries, &baseline.id, SEED);
+    // What moved before the baseline was pinned was accepted with it.
+    let since = line.entries.iter().position(|entry| entry.id == baseline.id).unwrap_or(0);
+    let is_worse = line.worse(since).next().is_some();
+    match args.format {
+        Format::Text => out::line(&plimsoll_report::history::render(&args.name, &line, since)),
+        Format::Json => out::json(&as_json(&args.name, &line, since)),
+    }
+    Ok(if is_worse { Exit::Broken } else { Exit::Done })
+}
+
+fn add(baseline: &Baseline, run: &Path, label: Option<&str>) -> Result<(), Stop> {
+    let (manifest, findings) = show::load(run)?;
+    let entry = history::entry(run, label, None, &manifest, &findings);
+    if entry.metrics.is_empty() && entry.trust != Trust::Invalid {
+        return Err(Stop::usage(format!("{}: shows no percentile that a line could keep", run.display())));
+    }
+    if !history::record(baseline, &entry)? {
+        out::note(&format!("{}: is in the line already, and counts once", run.display()));
+    }
+    Ok(())
+}
+
+fn as_json(name: &str, line: &Line, since: usize) -> serde_json::Value {
+    let courses: Vec<_> = line
+        .courses
+        .iter()
+        .map(|course| json!({"metric": course.name, "results": course.values.len(), "changes": course.changes}))
+        .collect();
+    let worse: Vec<&str> = line.worse(since).map(|(course, _)| course.name.as_str()).collect();
+    json!({
+        "baseline": name,
+        "entries": line.entries,
+        "other_load": line.other_load,
+        "invalid": line.invalid,
+        "courses": courses,
+        "worse": worse,
+    })
+}

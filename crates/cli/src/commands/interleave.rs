@@ -1,0 +1,382 @@
+//! `plimsoll compare --interleave`: two live endpoints, block by block in turn (A B B A …), into two ordinary run folders.
+//!
+//! Block i of A and block i of B are one schedule: the same arrivals and sizes, and prompts as long. Their words differ (B's nonce is A's
+//! plus one), because both may share a backend, and a prompt that A's block left in its cache would make B look fast. Between two
+//! blocks all is answered, so that neither arm meets the other's queue.
+//!
+//! Blocks of both at once lost: two endpoints that share a GPU, a switch or this machine would slow each other down, and
+//! which of them suffers more says nothing about either. A fixed order A B A B lost too: what drifts (a throttling GPU, the hour of
+//! the day) would always find B later.
+
+use std::path::{Path, PathBuf};
+
+use plimsoll_analysis::compare::Margins;
+use plimsoll_analysis::compare::finding::Comparison;
+use plimsoll_analysis::findings::Findings;
+use plimsoll_analysis::quality::Quality;
+use plimsoll_analysis::sequential::{Guard, InterleaveWatch, Looked, Verdict, WatchSpec};
+use plimsoll_model::{Attempt, EndedBy, Load, Span};
+use plimsoll_report::{figure, quality as words, watch};
+use plimsoll_workload::scenario::LONGEST;
+use plimsoll_workload::{LoadSpec, Scenario, parse_span};
+use serde_json::json;
+
+use super::compare;
+use super::run::{ceiling_flags, rate, window};
+use crate::exit::{Exit, Stop};
+use crate::flags::{CompareArgs, Format, InterleaveArgs, OutputArgs, TargetArgs};
+use crate::measure::{Begin, Closed, Measure, Step, folder, look, max_rate, random};
+use crate::out;
+use crate::resolve::{self, Draft};
+use crate::screen::Screen;
+
+/// Requests that each endpoint answers before its first block, where nobody says how many.
+const WARM_UP: u32 = 10;
+
+/// An endpoint's run, closed.
+struct Arm {
+    closed: Closed,
+    findings: Findings,
+}
+
+/// Measures, prints, and says with the exit code whether B did harm.
+pub fn run(compared: &CompareArgs, quality: Option<&Quality>) -> Result<Exit, Stop> {
+    let args = &compared.live;
+    let spec = compare::spec(compared)?;
+    let plan = Plan::new(compared)?;
+    plan.look()?;
+    let home = home(&args.output)?;
+    let [a, b] = plan.begin(args, &home)?;
+    let (arms, looked, stopped) = plan.measure(args, &spec.margins, a, b)?;
+    let compared = compare::of_folders(&home.join("a"), &home.join("b"), &spec);
+    let told = Told { home: &home, arms: &arms, looked: &looked, compared: &compared, quality };
+    told.print(args);
+    Ok(told.exit(args, stopped))
+}
+
+/// What is measured, for how long, and when it may end.
+struct Plan {
+    scenarios: [Scenario; 2],
+    load: Load,
+    window: Span,
+    requests: Option<u64>,
+    pause: Span,
+    watch: WatchSpec,
+    command: String,
+}
+
+impl Plan {
+    fn new(compared: &CompareArgs) -> Result<Plan, Stop> {
+        let args = &compared.live;
+        let [url_a, url_b] = args.interleave.as_slice() else {
+            return Err(Stop::usage("--interleave: name two endpoints, URL_A URL_B"));
+        };
+        if args.alternations == 0 {
+            return Err(Stop::usage("--alternations 0: at least one block of each endpoint"));
+        }
+        if !(args.alpha > 0.0 && args.alpha < 0.5) {
+            return Err(Stop::usage(format!("--alpha {}: a chance over 0 and under 0.5", args.alpha)));
+        }
+        let time =
+            |flag: &str, text: &str| parse_span(text).map_err(|e| Stop::usage(format!("{flag} {text}: {e}")));
+        let least_time = time("--least-time", &args.least_time)?;
+        let pause = time("--pause", &args.pause)?;
+        let nonce = args.workload.nonce.unwrap_or_else(random);
+        let a = scenario(args, url_a, [None, None], nonce)?;
+        let of_b = [args.model_b.clone(), args.key_env_b.clone()];
+        let b = scenario(args, url_b, of_b, nonce.wrapping_add(1))?;
+        let (scenario, window) = a;
+        let load = load(&scenario, args)?;
+        let requests = match scenario.load {
+            LoadSpec::Closed { requests, .. } => requests,
+            _ => None,
+        };
+        let watch = WatchSpec { alpha: args.alpha, least_time, least_n_eff: args.least_n_eff };
+        let command = command(compared, &scenario);
+        Ok(Plan { scenarios: [scenario, b.0], load, window, requests, pause, watch, command })
+    }
+
+    /// Whether both are there, before anything is written: what can't be compared leaves nothing behind.
+    fn look(&self) -> Result<(), Stop> {
+        for scenario in &self.scenarios {
+            look(&mut scenario.clone(), None, &mut Screen::new(true))?;
+        }
+        Ok(())
+    }
+
+    /// Makes both folders, and is ready to send.
+    fn begin(&self, args: &InterleaveArgs, home: &Path) -> Result<[Measure; 2], Stop> {
+        let output = |arm: &str| OutputArgs { out: Some(home.join(arm)), ..args.output.clone() };
+        let (of_a, of_b) = (output("a"), output("b"));
+        let begin = |scenario: &Scenario, output| Begin {
+            kind: "run",
+            scenario: scenario.clone(),
+            sweep: None,
+            client: &args.client,
+            ceilings: &args.ceilings,
+            output,
+            reproduce: Some(self.command.clone()),
+            more: Vec::new(),
+            world: None,
+            repeats: None,
+        };
+        let mut a = Measure::begin(begin(&self.scenarios[0], &of_a))?;
+        a.screen.say(&self.announced(args.alternations));
+        let b = Measure::begin_beside(begin(&self.scenarios[1], &of_b), &a)?;
+        Ok([a, b])
+    }
+
+    fn announced(&self, alternations: u32) -> String {
+        let blocks = 2.0 * f64::from(alternations);
+        let length = match self.requests {
+            Some(requests) => format!("blocks of {requests} requests"),
+            None => {
+                let whole = blocks * (self.window.0 + self.pause.0) as f64;
+                format!(
+                    "blocks of {}: about {} and what the endpoints take to answer the last",
+                    figure::duration_ns(self.window.0 as f64),
+                    figure::duration_ns(whole)
+                )
+            }
+        };
+        format!("A B B A …: {alternations} blocks of each endpoint, {length}")
+    }
+
+    /// Runs the blocks. Ends early for harm or for its absence where that was asked, and where a person stops it.
+    fn measure(
+        &self,
+        args: &InterleaveArgs,
+        margins: &Margins,
+        mut a: Measure,
+        mut b: Measure,
+    ) -> Result<([Arm; 2], Looked, bool), Stop> {
+        let warm_up = match self.scenarios[0].load.warm_up() {
+            0 => WARM_UP,
+            asked => asked,
+        };
+        for (measure, arm) in [(&mut a, "A"), (&mut b, "B")] {
+            let concurrency = match self.load {
+                Load::Closed { concurrency } => concurrency.min(warm_up),
+                _ => 1,
+            };
+            let step = self.step("warmup", Load::Closed { concurrency }, LONGEST, Some(warm_up.into()));
+            let measured = measure.level(&step, &format!("{arm}: warm-up"))?;
+            measure.keep(measured);
+        }
+        let mut watch = InterleaveWatch::new(self.watch, guards(margins));
+        for pair in 0..args.alternations {
+            let Some((rows_a, rows_b, took)) = self.pair(&mut a, &mut b, (pair, args.alternations))? else {
+                break;
+            };
+            watch.push(&rows_a, &rows_b, took);
+            let looked = watch.looked();
+            a.screen.say(&watch::line(&looked, args.alternations));
+            let settled = !matches!(looked.verdict, Verdict::GoOn { .. });
+            if args.stop_early && settled {
+                break;
+            }
+        }
+        let stopped = a.stopped() || b.stopped();
+        let close = |measure: Measure| {
+            let findings = measure.analyse();
+            Arm { closed: measure.finish(&findings), findings }
+        };
+        Ok(([close(a), close(b)], watch.looked(), stopped))
+    }
+
+    /// One block of each, the order turned round every time. `None` where one was cut short: a pair is whole or it is none.
+    #[expect(clippy::type_complexity, reason = "the rows of A, of B, and the time B took")]
+    fn pair(
+        &self,
+        a: &mut Measure,
+        b: &mut Measure,
+        (pair, of): (u32, u32),
+    ) -> Result<Option<(Vec<Attempt>, Vec<Attempt>, Span)>, Stop> {
+        let mut rows = [Vec::new(), Vec::new()];
+        let mut took = Span::ZERO;
+        for turn in 0..2 {
+            let arm = (pair as usize + turn) % 2;
+            let measure = if arm == 0 { &mut *a } else { &mut *b };
+            if measure.stopped() {
+                return Ok(None);
+            }
+            let step = self.step("run", self.load, self.window, self.requests);
+            let title = format!("{} · block {} of {of}", ["A", "B"][arm], pair + 1);
+            let measured = measure.level(&step, &title)?;
+            let (ended_by, window) = (measured.level.ended_by, measured.level.window());
+            rows[arm] = measured.records().to_vec();
+            measure.keep(measured);
+            if !matches!(ended_by, EndedBy::Complete | EndedBy::DrainLimit) {
+                return Ok(None);
+            }
+            if arm == 1 {
+                took = window;
+            }
+            std::thread::sleep(self.pause.as_duration());
+        }
+        let [rows_a, rows_b] = rows;
+        Ok(Some((rows_a, rows_b, took)))
+    }
+
+    fn step(&self, purpose: &str, load: Load, window: Span, requests: Option<u64>) -> Step {
+        let (traffic, purpose) = ("steady".into(), purpose.into());
+        Step { traffic, arrivals: None, purpose, load, window, max_requests: None, requests }
+    }
+}
+
+/// The scenario of one arm, and the window of its blocks.
+fn scenario(
+    args: &InterleaveArgs,
+    url: &str,
+    [model, key_env]: [Option<String>; 2],
+    nonce: u64,
+) -> Result<(Scenario, Span), Stop> {
+    let mut draft = Draft::new(args.workload.spec.as_deref())?;
+    let shared = &args.target;
+    let key_file = if key_env.is_some() { None } else { shared.key_file.clone() };
+    draft.target(&TargetArgs {
+        url: url.to_string(),
+        model: model.or(shared.model.clone()),
+        key_env: key_env.or(shared.key_env.clone()),
+        key_file,
+        ..shared.clone()
+    })?;
+    draft.workload(&args.workload)?;
+    draft.client(&args.client)?;
+    draft.load(&args.load, args.workload.trace.is_some())?;
+    draft.set("nonce", nonce.into());
+    let is_said = draft.has("load.window");
+    let mut scenario = draft.finish(nonce)?;
+    rate(&scenario)?;
+    let window = window(&mut scenario, is_said)?;
+    Ok((scenario, window))
+}
+
+/// The load of every block.
+fn load(scenario: &Scenario, args: &InterleaveArgs) -> Result<Load, Stop> {
+    let most = max_rate(&args.ceilings)?;
+    match &scenario.load {
+        LoadSpec::Open { .. } => {
+            let rate_per_s = rate(scenario)?.unwrap_or_default();
+            if most.is_some_and(|most| rate_per_s > most) {
+                let rate = figure::per_second(rate_per_s);
+                return Err(Stop::usage(format!("the rate {rate} is over --max-rate")));
+            }
+            Ok(Load::Open { rate_per_s })
+        }
+        LoadSpec::Closed { concurrency, .. } => Ok(Load::Closed { concurrency: *concurrency }),
+        LoadSpec::Wave { requests, .. } => Ok(Load::Wave { requests: *requests }),
+        LoadSpec::Saturating { .. } => Err(Stop::usage(
+            "--saturate: two endpoints are compared at one load; name it with --rate or --concurrency",
+        )),
+    }
+}
+
+/// The command that repeats both runs.
+fn command(compared: &CompareArgs, scenario: &Scenario) -> String {
+    let args = &compared.live;
+    let urls: Vec<String> = args.interleave.iter().map(|url| resolve::quoted(url)).collect();
+    let head = format!("plimsoll compare --interleave {}", urls.join(" "));
+    let mut more = ceiling_flags(&args.client, &args.ceilings);
+    more.push(("alternations", args.alternations.to_string()));
+    more.extend(args.stop_early.then(|| ("stop-early", String::new())));
+    more.extend(args.model_b.iter().map(|model| ("model-b", model.clone())));
+    more.extend(args.key_env_b.iter().map(|name| ("key-env-b", name.clone())));
+    let default = |text: &String, usual: &str| text != usual;
+    more.extend(default(&args.least_time, "0s").then(|| ("least-time", args.least_time.clone())));
+    more.extend((args.least_n_eff != 1000.0).then(|| ("least-n-eff", args.least_n_eff.to_string())));
+    more.extend((args.alpha != 0.05).then(|| ("alpha", args.alpha.to_string())));
+    more.extend(compared.margins.iter().map(|margin| ("margin", margin.clone())));
+    more.extend(default(&args.pause, "1s").then(|| ("pause", args.pause.clone())));
+    resolve::repeat(&head, scenario, &more)
+}
+
+/// The folder that holds both runs.
+fn home(output: &OutputArgs) -> Result<PathBuf, Stop> {
+    let home = folder(output, "interleave")?;
+    std::fs::create_dir_all(&home).map_err(|e| Stop::usage(format!("{}: {e}", home.display())))?;
+    Ok(home)
+}
+
+/// The watched percentiles with the margins of the comparison, so that both ask for the same.
+fn guards(margins: &Margins) -> Vec<Guard> {
+    [(0.5, margins.p50), (0.95, margins.p95), (0.99, margins.p99)]
+        .map(|(percentile, margin)| Guard { percentile, margin })
+        .to_vec()
+}
+
+/// All that is told at the end.
+struct Told<'a> {
+    home: &'a Path,
+    arms: &'a [Arm; 2],
+    looked: &'a Looked,
+    compared: &'a Result<([String; 2], Comparison), Stop>,
+    quality: Option<&'a Quality>,
+}
+
+impl Told<'_> {
+    fn print(&self, args: &InterleaveArgs) {
+        match args.output.format {
+            Format::Json => self.print_json(),
+            Format::Text => self.print_text(args),
+        }
+    }
+
+    fn print_json(&self) {
+        let arm = |(arm, name): (&Arm, &str)| {
+            json!({
+                "url": arm.closed.manifest.target.url,
+                "folder": self.home.join(name).display().to_string(),
+                "validity": arm.findings.validity,
+            })
+        };
+        let arms: Vec<_> = self.arms.iter().zip(["a", "b"]).map(arm).collect();
+        let comparison = self.compared.as_ref().ok().map(|(_, comparison)| comparison);
+        let refused = self.compared.as_ref().err().map(|stop| stop.line.as_str());
+        out::json(&json!({
+            "a": arms[0], "b": arms[1], "any_time": self.looked, "comparison": comparison, "refused": refused,
+            "quality": self.quality,
+        }));
+    }
+
+    fn print_text(&self, args: &InterleaveArgs) {
+        for (arm, name) in self.arms.iter().zip(["A", "B"]) {
+            let (url, dir) = (&arm.closed.manifest.target.url, arm.closed.dir.display().to_string());
+            out::line(&watch::arm(name, url, &arm.findings, &dir));
+        }
+        out::line("");
+        match self.compared {
+            Ok((names, comparison)) => {
+                out::line(&plimsoll_report::compare::render((&names[0], &names[1]), comparison));
+            }
+            Err(stop) => out::line(&format!("No comparison: {}", stop.line)),
+        }
+        out::line(&format!("\n{}", watch::text(self.looked)));
+        if args.stop_early {
+            out::line(
+                "             with --stop-early this verdict decides: the comparison above was not asked at a fixed length",
+            );
+        }
+        if let Some(quality) = self.quality {
+            out::line(&words::line(quality));
+        }
+        out::line(&format!("\nRepeat  {}", self.arms[0].closed.manifest.reproduce));
+    }
+
+    /// An invalid arm proves nothing. Else the comparison decides, whose length was fixed beforehand; where the measurement could end early, what
+    /// may be looked at at any time decides.
+    fn exit(&self, args: &InterleaveArgs, stopped: bool) -> Exit {
+        for arm in self.arms {
+            match arm.closed.exit(&arm.findings, stopped) {
+                Exit::Done => {}
+                other => return other,
+            }
+        }
+        match (&self.looked.verdict, self.compared) {
+            (Verdict::Harm { .. }, _) => Exit::Broken,
+            (_, Ok((_, comparison))) if !args.stop_early => compare::exit(comparison.verdict),
+            (Verdict::Promote, _) => Exit::Done,
+            (Verdict::GoOn { .. }, _) => Exit::Inconclusive,
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! `plimsoll levers`: what to change first, for this run.
+//!
+//! The run is read and judged as `show` does; what is added here is which level, which goal, and which engine stands for the target.
+
+use plimsoll_analysis::findings::{BudgetSpec, Findings, Held, LevelSummary};
+use plimsoll_analysis::levers::{
+    By, Case, EffortSpec, Goal, LeverFinding, LeverSpec, Redraw, catalogue, rank,
+};
+use plimsoll_model::{Attempt, Manifest, Sample};
+use plimsoll_report::levers as page;
+use plimsoll_sim::{FleetSpec, WorldSpec};
+use plimsoll_workload::{Scenario, check};
+use schemars::schema_for;
+
+use super::{engine, show};
+use crate::again::Recorded;
+use crate::exit::{Exit, Stop};
+use crate::flags::{Format, LeversArgs, RankBy};
+use crate::measure::line_spec;
+use crate::{budget_file, out, price, resolve};
+
+/// Ranks and prints.
+pub fn run(args: &LeversArgs) -> Result<Exit, Stop> {
+    let (Some(dir), false) = (&args.run, args.list) else {
+        match args.format {
+            Format::Text => out::line(&page::list(catalogue::all())),
+            Format::Json => out::json(&catalogue::all()),
+        }
+        return Ok(Exit::Done);
+    };
+    let efforts = efforts(args)?;
+    let asked = asked(args)?;
+    let show::Rows { manifest, attempts, samples, findings } = show::load_rows(dir)?;
+    let mut lines = line_spec(&manifest);
+    let findings = match asked {
+        None => findings,
+        Some(budget) => {
+            lines.budget = Some(budget);
+            plimsoll_analysis::analyse(&manifest, &attempts, &samples, &lines)
+        }
+    };
+    let summary = level(args, &findings)?;
+    let recorded = Recorded::of(&manifest).ok();
+    let world = world(args, recorded.as_ref())?;
+    let bill = price::bill(&args.price, Some(&manifest.target))?;
+    let by = by(args, bill.is_some(), summary)?;
+    let goal = Goal::of(lines.budget.as_ref(), summary);
+    let spec = LeverSpec { goal, replications: args.schedules, seed: args.seed, efforts, bill, by };
+    let found = judge(&manifest, (&attempts, &samples), summary, (world.as_ref(), recorded.as_ref()), &spec)?;
+    match args.format {
+        Format::Text => out::line(&page::render(&dir.display().to_string(), &found)),
+        Format::Json => out::json(&found),
+    }
+    Ok(Exit::Done)
+}
+
+fn judge(
+    manifest: &Manifest,
+    (attempts, samples): (&[Attempt], &[Sample]),
+    summary: &LevelSummary,
+    (world, recorded): (Option<&WorldSpec>, Option<&Recorded>),
+    spec: &LeverSpec,
+) -> Result<LeverFinding, Stop> {
+    let level = manifest.levels.iter().find(|level| level.id == summary.level);
+    let level = level.ok_or_else(|| Stop::usage("run.json does not list the level of its findings"))?;
+    let attempts: Vec<&Attempt> = attempts.iter().filter(|a| a.level == level.id).collect();
+    let samples: Vec<&Sample> =
+        samples.iter().filter(|s| s.at >= summary.window.start && s.at < summary.window.stop).collect();
+    let scenario: Option<Scenario> = recorded.and_then(|recorded| recorded.drawn_by(level));
+    let redraw = scenario.as_ref().map(|scenario| Redraw { scenario });
+    let case =
+        Case { level, summary, attempts: &attempts, samples: &samples, world, redraw: redraw.as_ref() };
+    Ok(rank(&case, spec))
+}
+
+/// The budget that was asked for.
+fn asked(args: &LeversArgs) -> Result<Option<BudgetSpec>, Stop> {
+    match &args.budget {
+        None => resolve::budget(&args.slo),
+        Some(path) => {
+            let budget = budget_file::read(path)?.file.per_request();
+            if budget.latency.is_empty() {
+                let name = path.display();
+                return Err(Stop::usage(format!(
+                    "{name}: no ceiling on ttft, tpot or e2e of all requests; levers are ranked for one of those"
+                )));
+            }
+            Ok(Some(budget))
+        }
+    }
+}
+
+fn efforts(args: &LeversArgs) -> Result<EffortSpec, Stop> {
+    let Some(path) = &args.efforts else { return Ok(EffortSpec::default()) };
+    let name = path.display();
+    let value = resolve::mapping(path, "efforts")?;
+    check::against(&value, || schema_for!(EffortSpec).to_value())
+        .map_err(|e| Stop::usage(format!("{name}: {e}")))?;
+    let efforts: EffortSpec =
+        serde_json::from_value(value).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
+    efforts.check().map_err(|e| Stop::usage(format!("{name}: {e}")))?;
+    Ok(efforts)
+}
+
+/// The level that was asked for, or the one that a report shows.
+fn level<'a>(args: &LeversArgs, findings: &'a Findings) -> Result<&'a LevelSummary, Stop> {
+    let shown = plimsoll_report::text::detailed(findings);
+    let found = match args.level {
+        Some(id) => findings.levels.iter().find(|level| level.summary.level == id),
+        None => shown.last().copied(),
+    };
+    let ids: Vec<String> = findings.levels.iter().map(|level| level.summary.level.to_string()).collect();
+    found.map(|level| &level.summary).ok_or_else(|| match args.level {
+        Some(id) => Stop::usage(format!("--level {id}: the run's levels are {}", ids.join(", "))),
+        None => {
+            Stop::usage("no level of this run was measured well enough to rank for; name one with --level")
+        }
+    })
+}
+
+/// The engine that stands for the target: as named, else the run's own.
+fn world(args: &LeversArgs, recorded: Option<&Recorded>) -> Result<Option<WorldSpec>, Stop> {
+    let world = match &args.profile {
+        Some(name) => {
+            let fleet = FleetSpec { replicas: args.replicas.unwrap_or(1), ..FleetSpec::default() };
+            Some(WorldSpec { engine: engine::find(name)?, fleet, faults: Vec::new() })
+        }
+        None => recorded.and_then(|recorded| recorded.world.clone()),
+    };
+    world.as_ref().map_or(Ok(()), WorldSpec::validate).map_err(|e| Stop::usage(e.to_string()))?;
+    Ok(world)
+}
+
+fn by(args: &LeversArgs, priced: bool, summary: &LevelSummary) -> Result<By, Stop> {
+    let holds = summary.budget.as_ref().is_some_and(|budget| budget.verdict == Held::Pass);
+    match args.by {
+        Some(RankBy::Cost) if !priced => {
+            Err(Stop::usage("--by cost: needs a price, such as --price 2.49USD/gpu-hour --gpus 1"))
+        }
+        Some(RankBy::Cost) => Ok(By::Cost),
+        Some(RankBy::Latency) => Ok(By::Latency),
+        None if priced && holds => Ok(By::Cost),
+        None => Ok(By::Latency),
+    }
+}

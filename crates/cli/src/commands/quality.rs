@@ -1,0 +1,260 @@
+//! `plimsoll quality`: the same prompts at temperature 0 to two endpoints, and what the change costs in answers.
+//!
+//! Rounds take turns (A B, B A, …), each a closed loop over all items. Prompts are sent as they stand in the file, without salt: an
+//! evaluation is about answers, and a warm cache gives the same ones sooner.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use plimsoll_analysis::quality::{Asked, Quality, Rounds, ScoreVerdict, judge};
+use plimsoll_client::{Client, ClientConfig, Clock, Control, LevelPlan, Memory, Sink, Traffic};
+use plimsoll_model::{Attempt, Load, RateCourse};
+use plimsoll_report::{figure, quality as words};
+use plimsoll_workload::scenario::LONGEST;
+use plimsoll_workload::{Prompts, Scenario, Schedule};
+use serde_json::json;
+
+use crate::eval_file::{self, Item};
+use crate::exit::{Exit, Stop};
+use crate::flags::{Format, QualityArgs, TargetArgs};
+use crate::measure::{look, random};
+use crate::out;
+use crate::resolve::Draft;
+use crate::screen::{Screen, Watch};
+
+/// More than this share unanswered, and what was answered does not stand for the rest.
+const UNANSWERED_MOST: f64 = 0.01;
+
+/// Times a request without an answer is tried again.
+const RETRIES: u32 = 2;
+
+/// The name under which the scenario knows the items.
+const ITEMS: &str = "eval";
+
+/// Asks, judges, writes and prints.
+pub fn run(args: &QualityArgs) -> Result<Exit, Stop> {
+    check(args)?;
+    let (items, digest) = eval_file::read(&args.eval)?;
+    let path = place(args)?;
+    let mut screen = Screen::new(args.quiet);
+    let prompts = eval_file::prompts(&items, args.max_tokens);
+    let key_file = |own: &Option<String>| if own.is_some() { None } else { args.target.key_file.clone() };
+    let of_b = TargetArgs {
+        url: args.url_b.clone(),
+        model: args.model_b.clone().or(args.target.model.clone()),
+        key_env: args.key_env_b.clone().or(args.target.key_env.clone()),
+        key_file: key_file(&args.key_env_b),
+        ..args.target.clone()
+    };
+    let mut arms = [Arm::new(&args.target, &prompts, &mut screen)?, Arm::new(&of_b, &prompts, &mut screen)?];
+    announce(&mut screen, args, &items);
+    let control = Arc::new(Control::default());
+    let on_stop = Arc::clone(&control);
+    let watch = Watch::start(!args.quiet, move || on_stop.stop());
+    for round in 0..args.repeat {
+        for turn in 0..2 {
+            let which = (round as usize + turn) % 2;
+            let answered = arms[which].ask(args, items.len(), &control)?;
+            if control.stops() > 0 {
+                return Err(Stop { exit: Exit::Interrupted, line: "stopped; nothing was written".into() });
+            }
+            let name = ["A", "B"][which];
+            screen.say(&format!(
+                "{name} · round {} of {}: {answered} of {} answered",
+                round + 1,
+                args.repeat,
+                items.len()
+            ));
+        }
+    }
+    drop(watch);
+    let [a, b] = arms;
+    let targets = [a.asked(), b.asked()];
+    let mut found = judge((digest, targets), &items, (&a.rounds, &b.rounds), args.margin);
+    if args.keep_answers {
+        for (item, (a, b)) in found.items.iter_mut().zip(a.rounds.into_iter().zip(b.rounds)) {
+            (item.answers_a, item.answers_b) = (Some(a), Some(b));
+        }
+    }
+    write(&path, &found)?;
+    match args.format {
+        Format::Json => out::json(&found),
+        Format::Text => {
+            out::line(&words::text(&found));
+            out::line(&format!("\nResults  {}", path.display()));
+        }
+    }
+    Ok(exit(&found, items.len()))
+}
+
+fn check(args: &QualityArgs) -> Result<(), Stop> {
+    let at_least_one =
+        [("--repeat", args.repeat), ("--concurrency", args.concurrency), ("--max-tokens", args.max_tokens)];
+    for (flag, value) in at_least_one {
+        if value == 0 {
+            return Err(Stop::usage(format!("{flag} 0: at least 1")));
+        }
+    }
+    if !(0.0..1.0).contains(&args.margin) {
+        return Err(Stop::usage(format!(
+            "--margin {}: a share from 0 to 1, such as 0.02 for 2 points",
+            args.margin
+        )));
+    }
+    Ok(())
+}
+
+/// Says before it starts how many requests and tokens.
+fn announce(screen: &mut Screen, args: &QualityArgs, items: &[Item]) {
+    let requests = 2 * u64::from(args.repeat) * items.len() as u64;
+    let tokens: u64 =
+        items.iter().map(|(_, item, _)| u64::from(item.max_tokens.unwrap_or(args.max_tokens))).sum();
+    screen.say(&format!(
+        "{} items × {} rounds × 2 endpoints: {} requests, at most {} output tokens",
+        items.len(),
+        args.repeat,
+        figure::count(requests),
+        figure::count(2 * u64::from(args.repeat) * tokens)
+    ));
+}
+
+/// An endpoint that is asked.
+struct Arm {
+    scenario: Scenario,
+    client: Client,
+    prompts: Arc<Prompts>,
+    /// Item by item.
+    rounds: Vec<Rounds>,
+    /// What the first request without an answer met.
+    why: Option<String>,
+}
+
+impl Arm {
+    fn new(target: &TargetArgs, items: &[u8], screen: &mut Screen) -> Result<Arm, Stop> {
+        let mut draft = Draft::new(None)?;
+        draft.target(target)?;
+        draft.set("target.temperature", 0.0.into());
+        // An answer ends where the model ends it: its length is part of what is compared.
+        draft.set("target.ignore_eos", false.into());
+        // A server may close a kept connection at any time; what matters here is the answer, not when it came.
+        draft.set("client.retries.max", RETRIES.into());
+        draft.set("prompts", json!({"file": ITEMS, "salt": false}));
+        let mut scenario = draft.finish_with(random(), |name| match name {
+            ITEMS => Ok(items.to_vec()),
+            other => std::fs::read(other).map_err(|e| e.to_string()),
+        })?;
+        if !scenario.target.protocol.streams() {
+            let protocol = scenario.target.protocol.name();
+            return Err(Stop::usage(format!(
+                "--protocol {protocol}: its answers are no text; use chat, completions or responses"
+            )));
+        }
+        look(&mut scenario, None, screen)?;
+        let wrong = |e: plimsoll_workload::SpecError| Stop::usage(e.to_string());
+        let prompts = Arc::new(Prompts::new(&scenario, random()).map_err(wrong)?);
+        let config = ClientConfig {
+            target: scenario.target.clone(),
+            key: None,
+            workers: Some(1),
+            run_id: format!("{:016x}", random()),
+            clock: Clock::start(),
+            keep_text: true,
+        };
+        let client = Client::start(config).map_err(|e| Stop::usage(e.to_string()))?;
+        Ok(Arm { scenario, client, prompts, rounds: Vec::new(), why: None })
+    }
+
+    /// One round: every item once. Gives the number of those answered.
+    fn ask(&mut self, args: &QualityArgs, items: usize, control: &Control) -> Result<usize, Stop> {
+        let wrong = |e: plimsoll_workload::SpecError| Stop::usage(e.to_string());
+        let sequence = Schedule::sequence(&self.scenario, 0).map_err(wrong)?.bounded(Some(items as u64));
+        let concurrency = args.concurrency.min(u32::try_from(items).unwrap_or(u32::MAX));
+        let plan = LevelPlan {
+            id: 0,
+            traffic: "steady".into(),
+            purpose: "quality".into(),
+            load: Load::Closed { concurrency },
+            rate_course: RateCourse::Even,
+            requests: Traffic::Closed { sequence, concurrency },
+            window: LONGEST,
+            client: self.scenario.client.clone(),
+            prompts: Arc::clone(&self.prompts),
+            seed: self.scenario.seed,
+            warm: None,
+            max_rate_per_s: None,
+            class_models: Vec::new(),
+            class_queues: Vec::new(),
+        };
+        let memory = Arc::new(Memory::default());
+        let sink: Arc<dyn Sink> = memory.clone();
+        self.client.run_level(&plan, &sink, control).map_err(|e| Stop::invalid(e.to_string()))?;
+        self.rounds.resize(items, Rounds::new());
+        let mut said: Rounds = vec![None; items];
+        let mut met = vec![None; items];
+        for attempt in memory.take_attempts() {
+            // Lines are used first to last, so a request's number is its item's.
+            let Some(place) = usize::try_from(attempt.request).ok().filter(|place| *place < items) else {
+                continue;
+            };
+            match attempt.outcome.is_finished() {
+                true => said[place] = Some(attempt.answer.text.unwrap_or_default()),
+                false => met[place] = Some(reason(&attempt)),
+            }
+        }
+        let unanswered = said.iter().zip(met).filter(|(answer, _)| answer.is_none());
+        self.why = self.why.take().or_else(|| unanswered.filter_map(|(_, why)| why).next());
+        let answered = said.iter().flatten().count();
+        for (rounds, answer) in self.rounds.iter_mut().zip(said) {
+            rounds.push(answer);
+        }
+        Ok(answered)
+    }
+
+    fn asked(&self) -> Asked {
+        let unanswered = self.rounds.iter().flatten().filter(|answer| answer.is_none()).count() as u64;
+        let target = &self.scenario.target;
+        Asked { url: target.url.clone(), model: target.model.clone(), unanswered, why: self.why.clone() }
+    }
+}
+
+/// What a request without an answer met.
+fn reason(attempt: &Attempt) -> String {
+    let what = attempt.answer.error.clone().unwrap_or_else(|| attempt.outcome.how.name().to_owned());
+    attempt
+        .answer
+        .status
+        .filter(|status| *status != 200)
+        .map_or(what.clone(), |status| format!("HTTP {status}: {what}"))
+}
+
+/// Where the results go. A file of one's own choice must not exist; without one a new name is taken.
+fn place(args: &QualityArgs) -> Result<PathBuf, Stop> {
+    if let Some(path) = &args.out {
+        return match path.exists() {
+            true => Err(Stop::usage(format!("{}: already exists; name another file", path.display()))),
+            false => Ok(path.clone()),
+        };
+    }
+    let home = Path::new("plimsoll-runs");
+    std::fs::create_dir_all(home)
+        .map_err(|e| Stop::usage(format!("{}: {e}; name a file with -o", home.display())))?;
+    let free = (1..).map(|n| home.join(format!("quality-{n:03}.json"))).find(|path| !path.exists());
+    free.ok_or_else(|| Stop::usage(format!("{}: full; name a file with -o", home.display())))
+}
+
+fn write(path: &Path, found: &Quality) -> Result<(), Stop> {
+    let bytes = serde_json::to_vec_pretty(found).map_err(|e| Stop::invalid(e.to_string()))?;
+    std::fs::write(path, bytes).map_err(|e| Stop::invalid(format!("{}: {e}", path.display())))
+}
+
+fn exit(found: &Quality, items: usize) -> Exit {
+    let asked = items as f64 * f64::from(found.rounds);
+    let most = found.targets.iter().map(|target| target.unanswered as f64 / asked).fold(0.0, f64::max);
+    match found.scores.as_ref().map(|scores| scores.verdict) {
+        _ if most >= 1.0 => Exit::Unreachable,
+        _ if most > UNANSWERED_MOST => Exit::Invalid,
+        Some(ScoreVerdict::Worse) => Exit::Broken,
+        Some(ScoreVerdict::Inconclusive) => Exit::Inconclusive,
+        Some(ScoreVerdict::NotWorse) | None => Exit::Done,
+    }
+}

@@ -1,0 +1,282 @@
+//! `plimsoll rerun`: a run's schedule once more, arrival by arrival, against another target.
+//!
+//! What is repeated are the levels as they ran, each with its number, so that arrivals, sizes and prompts are the same byte
+//! for byte and requests pair. Of a sweep that means its loads, not its search: another target would lead the search
+//! elsewhere, and then no two levels could be compared. What the client was told (time-outs, retries, connections) stays; the
+//! secrets of the first target are not sent to a host that they were not named for.
+
+use plimsoll_analysis::findings::Findings;
+use plimsoll_model::{Level, Load, Manifest, Protocol, Repeats, RunState, Span};
+use plimsoll_report::figure;
+use plimsoll_sim::ModeSpec;
+use plimsoll_workload::Scenario;
+use serde_json::Value;
+
+use super::{report, show};
+use crate::again::Recorded;
+use crate::baseline;
+use crate::exit::{Exit, Stop};
+use crate::flags::{CeilingArgs, ClientArgs, Format, RerunArgs, TargetArgs, WorldArgs};
+use crate::measure::{Begin, Closed, Measure, Simulate};
+use crate::resolve::{self, Draft};
+use crate::{out, simulation};
+
+/// Repeats and prints.
+pub fn run(args: &RerunArgs) -> Result<Exit, Stop> {
+    let baseline::Resolved { dir, baseline } = baseline::resolve(&args.run)?;
+    let manifest = plimsoll_store::read_manifest(&dir).map_err(|e| Stop::usage(e.to_string()))?;
+    let folder = dir.display();
+    let whole = repeatable(&manifest).and_then(|()| Recorded::of(&manifest));
+    let recorded = whole.map_err(|why| Stop::usage(format!("{folder}: {why}")))?;
+    for level in &manifest.levels {
+        drawn_again(&recorded, level).map_err(|why| Stop::usage(format!("{folder}: {why}")))?;
+    }
+    recorded.same_prompts(&dir, &manifest).map_err(|why| Stop::usage(format!("{folder}: {why}")))?;
+    let (scenario, world) = target(args, &manifest, &recorded)?;
+    let name = baseline.map(|baseline| format!(" (baseline {})", baseline.name)).unwrap_or_default();
+    let said = announcement(&manifest, &name);
+    let Repeated { closed, findings, stopped } =
+        measure(args, &manifest, &recorded, (scenario, world), &said)?;
+    show::print(args.output.format, &closed.manifest, &findings, Some(&closed.dir));
+    if args.output.format == Format::Text {
+        out::line(&format!("\nRun     {}", closed.dir.display()));
+        out::line(&format!("Report  plimsoll report {}", closed.dir.display()));
+        out::line(&format!("Repeat  {}", closed.manifest.reproduce));
+    }
+    Ok(closed.exit(&findings, stopped))
+}
+
+/// Was all of it sent?
+fn repeatable(manifest: &Manifest) -> Result<(), String> {
+    let again = &manifest.reproduce;
+    match &manifest.progress {
+        RunState::Running => Err("still being written, or cut off: plimsoll show says which".into()),
+        RunState::Partial { why } => Err(format!(
+            "is partial ({why}), so that a repetition would be of another length; measure anew: {again}"
+        )),
+        RunState::Complete if manifest.levels.is_empty() => Err("has no levels to repeat".into()),
+        RunState::Complete => Ok(()),
+    }
+}
+
+/// Does the manifest still lead to the schedule that was sent?
+fn drawn_again(recorded: &Recorded, level: &Level) -> Result<(), String> {
+    if !matches!(level.load, Load::Open { .. }) || recorded.schedule(level).is_some() {
+        return Ok(());
+    }
+    Err(format!(
+        "level {}: what is drawn now is not what was sent (hash {}): a trace or prompt file that run.json names has changed, \
+         or another version of plimsoll drew it",
+        level.id, level.schedule_hash
+    ))
+}
+
+/// The scenario against its new target, or in its new world.
+fn target(
+    args: &RerunArgs,
+    manifest: &Manifest,
+    recorded: &Recorded,
+) -> Result<(Scenario, Option<Simulate>), Stop> {
+    let mut draft = Draft::of(serde_json::to_value(&recorded.scenario).unwrap_or_default());
+    let simulated = is_set(&args.world) || (args.target.is_none() && recorded.world.is_some());
+    let Some(url) = args.target.as_ref().filter(|_| !simulated) else {
+        return match (simulated, args.target.is_some()) {
+            (true, true) => {
+                Err(Stop::usage("--target: a live endpoint has no flags of World; drop one of the two"))
+            }
+            (true, false) => in_world(args, recorded, draft),
+            (false, _) => Err(Stop::usage(format!(
+                "--target URL: say where to; {} was measured at {}",
+                args.run, manifest.target.url
+            ))),
+        };
+    };
+    if host(url) != host(&recorded.scenario.target.url) {
+        forget_secrets(&mut draft);
+    }
+    draft.set("target.model", Value::Null);
+    draft.target(&TargetArgs {
+        url: url.clone(),
+        model: args.model.clone(),
+        key_env: args.key_env.clone(),
+        key_file: args.key_file.clone(),
+        headers: args.headers.clone(),
+        insecure: args.insecure,
+        ca_file: args.ca_file.clone(),
+        ..TargetArgs::default()
+    })?;
+    Ok((draft.finish(manifest.nonce)?, None))
+}
+
+fn is_set(world: &WorldArgs) -> bool {
+    world.profile.is_some() || world.replicas.is_some() || world.route.is_some() || !world.faults.is_empty()
+}
+
+/// The same requests in a simulated world.
+fn in_world(
+    args: &RerunArgs,
+    recorded: &Recorded,
+    mut draft: Draft,
+) -> Result<(Scenario, Option<Simulate>), Stop> {
+    let world = simulation::changed(recorded.world.clone(), &args.world)?;
+    let is_kserve = recorded.scenario.target.protocol == Protocol::Kserve;
+    if matches!(world.engine.mode, ModeSpec::Dynamic(_)) != is_kserve {
+        return Err(Stop::usage(format!(
+            "--profile {}: it does not answer what this run asked ({}); take a profile of the same kind",
+            world.engine.name,
+            recorded.scenario.target.protocol.name()
+        )));
+    }
+    draft.set("target.url", format!("simulated:{}", world.engine.name).into());
+    draft.set("target.model", world.engine.name.clone().into());
+    let scenario = draft.finish(0)?;
+    Ok((scenario, Some(Simulate { world, events: None })))
+}
+
+/// What was named for the first host is not sent to another one.
+fn forget_secrets(draft: &mut Draft) {
+    let mut left_out = Vec::new();
+    for path in ["target.key_env", "target.key_file"] {
+        if draft.has(path) {
+            left_out.push(path.trim_start_matches("target.").replace('_', "-"));
+            draft.set(path, Value::Null);
+        }
+    }
+    let headers = draft.get("target.headers").and_then(Value::as_object).cloned().unwrap_or_default();
+    let (secret, plain): (Vec<_>, Vec<_>) =
+        headers.into_iter().partition(|(_, value)| value.as_str().is_some_and(|text| text.contains('$')));
+    left_out.extend(secret.into_iter().map(|(name, _)| format!("header {name}")));
+    draft.set("target.headers", Value::Object(plain.into_iter().collect()));
+    draft.set("target.tls_verify", true.into());
+    draft.set("target.ca_file", Value::Null);
+    if !left_out.is_empty() {
+        out::note(&format!(
+            "another host: {} of the first target is not sent to it; name its own with --key-env, --key-file or --header",
+            left_out.join(", ")
+        ));
+    }
+}
+
+/// Scheme, host and port of a URL.
+fn host(url: &str) -> &str {
+    let after = url.find("://").map_or(0, |at| at + 3);
+    let end = url[after..].find(['/', '?']).map_or(url.len(), |at| after + at);
+    &url[..end]
+}
+
+struct Repeated {
+    closed: Closed,
+    findings: Findings,
+    stopped: bool,
+}
+
+/// Sends every level again, in order.
+fn measure(
+    args: &RerunArgs,
+    manifest: &Manifest,
+    recorded: &Recorded,
+    (scenario, world): (Scenario, Option<Simulate>),
+    announcement: &str,
+) -> Result<Repeated, Stop> {
+    let search = recorded.sweep.clone();
+    if let Some(simulate) = &world {
+        let whole: i64 = manifest.levels.iter().map(|level| level.window().0).sum();
+        simulation::fits(&simulate.world, &scenario, Span(whole))?;
+    }
+    let max_rate = search.as_ref().and_then(|sweep| sweep.max_rate).map(|rate| format!("{rate}/s"));
+    let ceilings = CeilingArgs { max_rate, max_errors: args.max_errors, ..CeilingArgs::default() };
+    let client = ClientArgs { workers: args.workers, ..ClientArgs::default() };
+    let model = manifest.target.facts.get("model").cloned().flatten();
+    let mut measure = Measure::begin(Begin {
+        kind: "rerun",
+        scenario,
+        sweep: (!recorded.traffic.is_empty())
+            .then(|| (search, recorded.traffic.clone().into_iter().collect())),
+        client: &client,
+        ceilings: &ceilings,
+        output: &args.output,
+        reproduce: Some(command(args)),
+        more: Vec::new(),
+        world,
+        repeats: Some(Repeats {
+            id: manifest.id.clone(),
+            url: manifest.target.url.clone(),
+            model,
+            folder: args.run.clone(),
+        }),
+    })?;
+    measure.screen.say(announcement);
+    for level in &manifest.levels {
+        if measure.stopped() {
+            break;
+        }
+        let step = recorded.step(level).map_err(Stop::usage)?;
+        let title = format!("level {} of {} again", level.id + 1, manifest.levels.len());
+        let measured = measure.level(&step, &title)?;
+        let sent = measured.level.schedule_hash.clone();
+        measure.keep(measured);
+        if sent != level.schedule_hash && !sent.is_empty() {
+            return Err(Stop::invalid(format!(
+                "level {}: sent {sent} where the first run sent {}: not the same schedule",
+                level.id, level.schedule_hash
+            )));
+        }
+    }
+    let stopped = measure.stopped();
+    let findings = measure.analyse();
+    let closed = measure.finish(&findings);
+    if recorded.sweep.is_some() {
+        let page = report::write(&closed.dir, None, &closed.manifest, &findings);
+        page.map(drop).unwrap_or_else(|e| out::note(&format!("plimsoll: no report: {e}")));
+    }
+    Ok(Repeated { closed, findings, stopped })
+}
+
+/// How much is sent, and for how long.
+fn announcement(manifest: &Manifest, name: &str) -> String {
+    let windows: f64 = manifest.levels.iter().map(|level| level.window().as_secs_f64()).sum();
+    let requests: u64 = manifest.levels.iter().map(|level| level.arrivals).sum();
+    let closed = manifest.levels.iter().filter(|level| !matches!(level.load, Load::Open { .. })).count();
+    let loads = if manifest.levels.len() > 1 {
+        "; the loads are those of that run, none is searched for"
+    } else {
+        ""
+    };
+    let loops = match closed {
+        0 => "",
+        _ => "; closed loops send the same requests in the same order, as many as this target takes",
+    };
+    format!(
+        "the schedule of run {}{name} again: {} in {}, about {} requests{loads}{loops}",
+        manifest.id,
+        match manifest.levels.len() {
+            1 => "1 level".into(),
+            n => format!("{n} levels"),
+        },
+        figure::duration_ns(windows * 1e9),
+        figure::count(requests)
+    )
+}
+
+/// The command that does it once more.
+fn command(args: &RerunArgs) -> String {
+    let mut words = vec!["plimsoll rerun".to_owned(), resolve::quoted(&args.run)];
+    let mut flag = |name: &str, value: Option<String>| {
+        words.extend(value.map(|value| format!("--{name} {}", resolve::quoted(&value))));
+    };
+    let path = |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| path.display().to_string());
+    flag("target", args.target.clone());
+    flag("model", args.model.clone());
+    flag("key-env", args.key_env.clone());
+    flag("key-file", path(&args.key_file));
+    args.headers.iter().for_each(|header| flag("header", Some(header.clone())));
+    flag("ca-file", path(&args.ca_file));
+    flag("profile", args.world.profile.clone());
+    flag("replicas", args.world.replicas.map(|n| n.to_string()));
+    flag("route", args.world.route.clone());
+    args.world.faults.iter().for_each(|fault| flag("fault", Some(fault.clone())));
+    if args.insecure {
+        words.push("--insecure".into());
+    }
+    words.join(" ")
+}

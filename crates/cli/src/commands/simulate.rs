@@ -1,0 +1,112 @@
+//! `plimsoll simulate`: a load on a simulated world in virtual time, written and judged as any other run.
+
+use plimsoll_analysis::findings::{Findings, Kept};
+use plimsoll_model::{EndedBy, Manifest, Protocol};
+use plimsoll_report::figure;
+use plimsoll_sim::ModeSpec;
+use plimsoll_workload::{LoadSpec, parse_span};
+
+use super::{run, show, sweep};
+use crate::exit::{Exit, Stop};
+use crate::flags::{Format, SimulateArgs};
+use crate::measure::{Begin, Measure, Simulate};
+use crate::resolve;
+use crate::{out, simulation};
+
+/// Simulates and prints.
+pub fn run(args: &SimulateArgs) -> Result<Exit, Stop> {
+    refuse_what_has_no_meaning(args)?;
+    let asked = simulation::read(args.simulation.as_deref(), &args.world)?;
+    let mut draft = match &args.workload.spec {
+        Some(path) => resolve::Draft::new(Some(path))?,
+        None => asked.draft,
+    };
+    draft.set("target.url", format!("simulated:{}", asked.world.engine.name).into());
+    if matches!(asked.world.engine.mode, ModeSpec::Dynamic(_)) && !draft.has("target.protocol") {
+        // It answers whole batches of rows: sizes are items, and nothing is generated.
+        draft.set("target.protocol", Protocol::Kserve.name().into());
+    }
+    draft.workload(&args.workload)?;
+    draft.client(&args.client)?;
+    draft.load(&args.load, args.workload.trace.is_some())?;
+    let window_is_said = draft.has("load.window");
+    // The nonce salts texts, and the same command has to give the same bytes: it is not drawn here.
+    let mut scenario = draft.finish(0)?;
+    scenario.target.model.get_or_insert_with(|| asked.world.engine.name.clone());
+    let simulate = Simulate { world: asked.world, events: args.events };
+    if args.sweep {
+        let time = parse_span(&args.search.time).map_err(|e| Stop::usage(format!("--time: {e}")))?;
+        simulation::fits(&simulate.world, &scenario, time)?;
+        scenario.load = LoadSpec::default();
+        let mut plan = sweep::plan(scenario, &args.search, &args.ceilings)?;
+        plan.more.insert(0, ("sweep", String::new()));
+        plan.more.extend(run::ceiling_flags(&args.client, &args.ceilings));
+        plan.reproduce = Some(resolve::repeat(&asked.head, &plan.scenario, &plan.more));
+        plan.world = Some(simulate);
+        let done = sweep::measure("simulate", plan, &args.client, &args.ceilings, &args.output)?;
+        return sweep::finish(done, args.output.format);
+    }
+    let rate = run::rate(&scenario)?;
+    let window = run::window(&mut scenario, window_is_said)?;
+    let end = simulation::end(&scenario.load, window, scenario.client.drain);
+    simulation::fits(&simulate.world, &scenario, end)?;
+    let cost = resolve::cost(&args.ceilings, &scenario)?;
+    let more = run::ceiling_flags(&args.client, &args.ceilings);
+    let reproduce = resolve::repeat(&asked.head, &scenario, &more);
+    let mut measure = Measure::begin(Begin {
+        kind: "simulate",
+        scenario,
+        sweep: None,
+        client: &args.client,
+        ceilings: &args.ceilings,
+        output: &args.output,
+        reproduce: Some(reproduce),
+        more,
+        world: Some(simulate),
+        repeats: None,
+    })?;
+    run::run_load(&mut measure, rate, window, args.ceilings.max_requests, args.client.max_in_flight)?;
+    let stopped = measure.stopped();
+    let mut findings = measure.analyse();
+    findings.cost = cost.map(|bill| plimsoll_analysis::cost::cost(&findings, &bill));
+    let closed = measure.finish(&findings);
+    say_unsteady(&closed.manifest, &findings);
+    let (manifest, dir) = (&closed.manifest, &closed.dir);
+    show::print(args.output.format, manifest, &findings, Some(dir));
+    if args.output.format == Format::Text {
+        out::line(&format!("\nRun     {} (virtual time)", dir.display()));
+        out::line(&format!("Report  plimsoll report {}", dir.display()));
+        out::line(&format!("Repeat  {}", manifest.reproduce));
+    }
+    Ok(closed.exit(&findings, stopped))
+}
+
+/// Flags of a client that has sockets.
+fn refuse_what_has_no_meaning(args: &SimulateArgs) -> Result<(), Stop> {
+    let refused = [
+        ("--workers", args.client.workers.is_some()),
+        ("--keep-text", args.client.keep_text),
+        ("--max-rate", args.ceilings.max_rate.is_some() && !args.sweep),
+    ];
+    match refused.iter().find(|(_, given)| *given) {
+        Some((flag, _)) => Err(Stop::usage(format!("{flag}: has no meaning in a simulation; leave it out"))),
+        None => Ok(()),
+    }
+}
+
+/// A load that the world does not carry has no steady state; the figures are those of the stretch that was simulated.
+fn say_unsteady(manifest: &Manifest, findings: &Findings) {
+    for (level, found) in manifest.levels.iter().zip(&findings.levels) {
+        let piles_up = found.summary.stability.verdict == Kept::Unstable;
+        let most = figure::count(level.generator.in_flight_max);
+        let why = match level.ended_by {
+            EndedBy::Ceiling => format!("given up with {most} in flight"),
+            EndedBy::DrainLimit if piles_up => {
+                format!("{most} in flight, not answered by the end of the drain")
+            }
+            _ if piles_up => found.summary.stability.why.clone(),
+            _ => continue,
+        };
+        out::note(&format!("plimsoll: no steady state at this load ({why}): latencies grow with the window"));
+    }
+}

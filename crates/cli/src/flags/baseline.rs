@@ -1,0 +1,47 @@
+//! What can be typed after `plimsoll baseline`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::Format;
+
+/// `plimsoll baseline`
+#[derive(Args, Debug)]
+pub struct BaselineArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: BaselineAction,
+}
+
+/// What can be done with baselines.
+#[derive(Subcommand, Debug)]
+pub enum BaselineAction {
+    /// Pin a name to a run
+    Set {
+        /// The name: letters, digits, '-', '_' and '.'
+        name: String,
+        /// Run folder
+        run: PathBuf,
+        /// Pin a name that is taken anew
+        #[arg(long)]
+        replace: bool,
+        /// The version that was measured [default: the engine's, where it is known]
+        #[arg(long, value_name = "LABEL")]
+        label: Option<String>,
+        /// How it is printed
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// List the names, what they are pinned to, and whether that is still there
+    List {
+        /// How it is printed
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Forget a name; the run stays
+    Rm {
+        /// The name
+        name: String,
+    },
+}

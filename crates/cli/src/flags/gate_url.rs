@@ -1,0 +1,98 @@
+//! What can be typed after `plimsoll gate URL` beside the gate's own flags: what is measured, and how.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{TargetArgs, WorkloadArgs};
+use crate::exit::Stop;
+
+/// What a gate measures itself. With a run folder none of it has a meaning.
+#[derive(Args, Debug, Clone, Default)]
+pub struct GateUrlArgs {
+    /// Of a URL: how long it may be measured [default: the budget file's load.duration]
+    #[arg(long, value_name = "TIME", help_heading = "Measuring a URL")]
+    pub time: Option<String>,
+    /// Model to ask for [default: the only one the endpoint lists]
+    #[arg(long, short = 'm', help_heading = "Measuring a URL")]
+    pub model: Option<String>,
+    /// chat, completions, responses, embeddings, kserve or http [default: chat]
+    #[arg(long, value_name = "NAME", help_heading = "Measuring a URL")]
+    pub protocol: Option<String>,
+    /// Body template for --protocol http
+    #[arg(long, value_name = "FILE", help_heading = "Measuring a URL")]
+    pub body: Option<PathBuf>,
+    /// Environment variable that holds the API key
+    #[arg(long, value_name = "NAME", help_heading = "Measuring a URL")]
+    pub key_env: Option<String>,
+    /// File that holds the API key
+    #[arg(long, value_name = "FILE", conflicts_with = "key_env", help_heading = "Measuring a URL")]
+    pub key_file: Option<PathBuf>,
+    /// Extra header; $NAME in its value is taken from the environment and never written down
+    #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", help_heading = "Measuring a URL")]
+    pub headers: Vec<String>,
+    /// Do not verify the TLS certificate
+    #[arg(long, help_heading = "Measuring a URL")]
+    pub insecure: bool,
+    /// PEM file with further trusted certificates
+    #[arg(long, value_name = "FILE", help_heading = "Measuring a URL")]
+    pub ca_file: Option<PathBuf>,
+    /// What the requests are.
+    #[command(flatten)]
+    pub workload: WorkloadArgs,
+    /// Set any field of the scenario, repeatable
+    #[arg(long, value_name = "PATH=VALUE", help_heading = "Measuring a URL")]
+    pub set: Vec<String>,
+    /// Load-generating threads [default: cores − 1]
+    #[arg(long, value_name = "N", help_heading = "Measuring a URL")]
+    pub workers: Option<usize>,
+    /// Never offer more than this rate
+    #[arg(long, value_name = "RATE", help_heading = "Measuring a URL")]
+    pub max_rate: Option<String>,
+    /// Stop after this many failed requests
+    #[arg(long, value_name = "N", help_heading = "Measuring a URL")]
+    pub max_errors: Option<u64>,
+    /// Run folder to write; must not exist [default: a new one under plimsoll-runs/]
+    #[arg(long, short = 'o', value_name = "DIR", help_heading = "Measuring a URL")]
+    pub out: Option<PathBuf>,
+    /// No progress on stderr
+    #[arg(long, short = 'q', help_heading = "Measuring a URL")]
+    pub quiet: bool,
+}
+
+impl GateUrlArgs {
+    /// Nothing of this was given: a run folder is judged as it is.
+    pub fn refuse(&self) -> Result<(), Stop> {
+        let given = [
+            ("--time", self.time.is_some()),
+            ("--out", self.out.is_some()),
+            ("--model", self.model.is_some()),
+            ("--protocol", self.protocol.is_some()),
+            ("--spec", self.workload.spec.is_some()),
+            ("--set", !self.set.is_empty()),
+        ];
+        match given.iter().find(|(_, is_given)| *is_given) {
+            Some((flag, _)) => Err(Stop::usage(format!(
+                "{flag}: a run is judged as it was measured; name a URL to measure one"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// The flags of the target, the URL left out.
+    pub fn target(&self) -> TargetArgs {
+        TargetArgs {
+            url: String::new(),
+            model: self.model.clone(),
+            protocol: self.protocol.clone(),
+            body: self.body.clone(),
+            no_stream: false,
+            natural_length: false,
+            key_env: self.key_env.clone(),
+            key_file: self.key_file.clone(),
+            headers: self.headers.clone(),
+            insecure: self.insecure,
+            ca_file: self.ca_file.clone(),
+        }
+    }
+}

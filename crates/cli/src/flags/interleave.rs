@@ -1,0 +1,87 @@
+//! The flags of `plimsoll compare --interleave`.
+
+use clap::Args;
+
+use super::{CeilingArgs, ClientArgs, LoadArgs, OutputArgs, TargetArgs, WorkloadArgs};
+
+/// Two live endpoints, measured in turn.
+#[derive(Args, Debug)]
+// The two URLs stand behind --interleave: the flag that a single target takes is not one here.
+#[command(mut_arg("url", |url| url.long("single-url").hide(true).required(false).default_value("")))]
+pub struct InterleaveArgs {
+    /// Measure two live endpoints in turn (A B B A …) under one schedule, then compare
+    #[arg(long, num_args = 2, value_names = ["URL_A", "URL_B"], help_heading = "Interleave")]
+    pub interleave: Vec<String>,
+    /// Blocks of each endpoint; a block is as long as --for says
+    #[arg(
+        long,
+        conflicts_with = "base",
+        value_name = "N",
+        default_value_t = 10,
+        help_heading = "Interleave"
+    )]
+    pub alternations: u32,
+    /// End as soon as harm is proven, or that there is none (never before --least-time and --least-n-eff)
+    #[arg(long, conflicts_with = "base", help_heading = "Interleave")]
+    pub stop_early: bool,
+    /// Traffic that B has to have had before "not worse" ends it
+    #[arg(
+        long,
+        conflicts_with = "base",
+        value_name = "TIME",
+        default_value = "0s",
+        help_heading = "Interleave"
+    )]
+    pub least_time: String,
+    /// Independent requests (by effective number) that B has to have had before "not worse" ends it
+    #[arg(
+        long,
+        conflicts_with = "base",
+        value_name = "N",
+        default_value_t = 1000.0,
+        help_heading = "Interleave"
+    )]
+    pub least_n_eff: f64,
+    /// Chance of a false alarm over all looks together
+    #[arg(
+        long,
+        conflicts_with = "base",
+        value_name = "SHARE",
+        default_value_t = 0.05,
+        help_heading = "Interleave"
+    )]
+    pub alpha: f64,
+    /// Between two blocks, once all is answered
+    #[arg(
+        long,
+        conflicts_with = "base",
+        value_name = "TIME",
+        default_value = "1s",
+        help_heading = "Interleave"
+    )]
+    pub pause: String,
+    /// Model to ask B for [default: as for A]
+    #[arg(long, conflicts_with = "base", value_name = "MODEL", help_heading = "Interleave")]
+    pub model_b: Option<String>,
+    /// Environment variable that holds B's key [default: as for A]
+    #[arg(long, conflicts_with = "base", value_name = "NAME", help_heading = "Interleave")]
+    pub key_env_b: Option<String>,
+    /// How both are spoken to.
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// How much load, and when.
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// What the requests are.
+    #[command(flatten)]
+    pub workload: WorkloadArgs,
+    /// How the client behaves.
+    #[command(flatten)]
+    pub client: ClientArgs,
+    /// Where it stops by itself.
+    #[command(flatten)]
+    pub ceilings: CeilingArgs,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}

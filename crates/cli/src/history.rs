@@ -1,0 +1,117 @@
+//! The file of a baseline's line: `plimsoll-baselines/NAME.history.jsonl`, one result per line, only ever appended to.
+//!
+//! A writer that is killed leaves half a line at the end, which the next one ends before it writes its own; readers pass over what is
+//! no entry and say so. A file that is rewritten as a whole lost: two gates that end at the same time would drop one of the
+//! two results, and git would see every line change.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use plimsoll_analysis::findings::Findings;
+use plimsoll_analysis::history::{Entry, HISTORY_SCHEMA, figures, load_key};
+use plimsoll_model::Manifest;
+use plimsoll_report::figure;
+
+use crate::baseline::{self, Baseline};
+use crate::commands::show;
+use crate::exit::Stop;
+
+/// The file of a name.
+pub fn file(name: &str) -> PathBuf {
+    Path::new(baseline::FOLDER).join(format!("{name}.history.jsonl"))
+}
+
+/// What a run showed, as a result of a line.
+pub fn entry(
+    run: &Path,
+    version: Option<&str>,
+    verdict: Option<&str>,
+    manifest: &Manifest,
+    findings: &Findings,
+) -> Entry {
+    let engine = manifest.target.facts.get("engine_version").cloned().flatten();
+    Entry {
+        schema: HISTORY_SCHEMA,
+        measured: figure::date(manifest.clock.realtime_ns),
+        id: manifest.id.clone(),
+        run: run.display().to_string(),
+        version: version.map(str::to_owned).or(engine),
+        verdict: verdict.map(str::to_owned),
+        trust: findings.validity.verdict,
+        load: load_key(findings),
+        metrics: figures(findings),
+    }
+}
+
+/// Puts a result at the end of a baseline's line, which begins with the baseline's own. `false` = that run is in it already.
+///
+/// # Errors
+/// The file system's; for the first result, the baseline's run.
+pub fn record(baseline: &Baseline, entry: &Entry) -> Result<bool, Stop> {
+    let path = file(&baseline.name);
+    let (known, _) = read(&baseline.name)?;
+    if known.iter().any(|old| old.id == entry.id) {
+        return Ok(false);
+    }
+    if known.is_empty() && baseline.id != entry.id {
+        baseline::unchanged(baseline)?;
+        let (manifest, findings) = show::load(&baseline.run)?;
+        let first = self::entry(&baseline.run, baseline.version.as_deref(), None, &manifest, &findings);
+        append(&path, &first)?;
+    }
+    append(&path, entry)?;
+    Ok(true)
+}
+
+fn append(path: &Path, entry: &Entry) -> Result<(), Stop> {
+    let wrong = |e: io::Error| Stop::usage(format!("{}: {e}", path.display()));
+    std::fs::create_dir_all(baseline::FOLDER).map_err(wrong)?;
+    let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(wrong)?;
+    // Some network file systems know no locks; one write of one line is what they get.
+    let _ = file.lock();
+    let mut line = serde_json::to_vec(entry).map_err(|e| wrong(io::Error::other(e)))?;
+    line.push(b'\n');
+    if !ends_with_a_line(&mut file).map_err(wrong)? {
+        line.insert(0, b'\n');
+    }
+    file.write_all(&line).and_then(|()| file.sync_data()).map_err(wrong)
+}
+
+fn ends_with_a_line(file: &mut File) -> io::Result<bool> {
+    if file.seek(SeekFrom::End(0))? == 0 {
+        return Ok(true);
+    }
+    file.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    Ok(last == *b"\n")
+}
+
+/// Every result of a name, first to last, and what of the file could not be read.
+///
+/// # Errors
+/// The file system's; a missing file is an empty line.
+pub fn read(name: &str) -> Result<(Vec<Entry>, Vec<String>), Stop> {
+    let path = file(name);
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), Vec::new())),
+        Err(e) => return Err(Stop::usage(format!("{}: {e}", path.display()))),
+    };
+    let (mut entries, mut notes) = (Vec::new(), Vec::new());
+    for (i, line) in bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty()) {
+        match serde_json::from_slice::<Entry>(line) {
+            Ok(entry) if entry.schema == HISTORY_SCHEMA => entries.push(entry),
+            Ok(entry) => {
+                notes.push(format!("line {} has layout {}: another plimsoll reads it", i + 1, entry.schema))
+            }
+            Err(e) if e.is_eof() => notes.push(format!("line {} was cut off while it was written", i + 1)),
+            Err(e) => notes.push(format!("line {} is no result: {e}", i + 1)),
+        }
+    }
+    Ok((
+        entries,
+        notes.into_iter().map(|note| format!("{}: {note}; it is passed over", path.display())).collect(),
+    ))
+}

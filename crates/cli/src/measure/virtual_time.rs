@@ -1,0 +1,244 @@
+//! A measurement in virtual time: the simulated client against a simulated world, into the same run folder.
+//!
+//! Rows go to the log as they end. What the findings need of them is gathered in the same moment and the rows themselves
+//! are not kept, so that a level of a million requests costs what its figures cost; events of more
+//! than [`EVENT_TOKENS`] output tokens are left out unless they are asked for, because lists of every token of a day
+//! would be both the largest part of the folder and the memory of whoever reads it.
+
+use std::sync::Arc;
+
+use plimsoll_analysis::Gathered;
+use plimsoll_analysis::findings::Findings;
+use plimsoll_client::{Clock, Control};
+use plimsoll_model::{At, Attempt, EndedBy, Fingerprint, Load, Manifest, Sample, Span, Time};
+use plimsoll_sim::client::watches_tokens;
+use plimsoll_sim::traffic::Detail;
+use plimsoll_sim::{Events, LevelPlan, Rows, World, WorldSpec, simulate_into};
+use plimsoll_workload::{ArrivalSpec, BlockNames, Scenario};
+
+use super::{
+    Begin, Driver, LevelRows, Measure, Measured, Step, ceilings_of, cut_off, folder, kept, manifest,
+    max_rate, random, stretch, whole_scenario,
+};
+use crate::commands::run::mean_lengths;
+use crate::exit::Stop;
+use crate::flags::KeepEvents;
+use crate::screen::{Screen, Watch};
+
+/// Output tokens of a level whose events are kept without being asked for: a gigabyte of memory for the findings.
+const EVENT_TOKENS: f64 = 5e6;
+
+/// Points of the time series of a level: 2000 × the golden section. In virtual time even arrivals are exactly even, and a
+/// whole number of points would meet them at the same phase every time.
+const SAMPLES: f64 = 1236.068;
+
+/// Between the end of a level and the start of the next, as a live sweep has it.
+const PAUSE: Span = Span::from_secs(1);
+
+/// What is simulated, and how much of it is kept.
+pub struct Simulate {
+    /// The world.
+    pub world: WorldSpec,
+    /// Which events; `None` = all, up to a bound.
+    pub events: Option<KeepEvents>,
+}
+
+/// A world with the time that has passed in it.
+pub struct Virtual {
+    world: World,
+    names: BlockNames,
+    events: Option<KeepEvents>,
+    asked: WorldSpec,
+    now: At,
+}
+
+impl Virtual {
+    fn new(simulate: &Simulate, scenario: &Scenario) -> Result<Virtual, Stop> {
+        let world = World::of(&simulate.world, scenario.seed).map_err(|e| Stop::usage(e.to_string()))?;
+        let names = BlockNames::new(scenario).map_err(|e| Stop::usage(e.to_string()))?;
+        let asked = simulate.world.clone();
+        Ok(Virtual { world, names, events: simulate.events, asked, now: At::ZERO })
+    }
+}
+
+/// Ground truth of the faults, beside the run: what, where, when, whom.
+const FAULTS: &str = "faults.json";
+
+impl Measure {
+    /// Writes the ground truth of the faults into the run folder, where there were any.
+    pub(super) fn write_fault_truth(&self) {
+        let Driver::Virtual(driver) = &self.driver else { return };
+        let truths = driver.world.fault_truths();
+        if truths.is_empty() {
+            return;
+        }
+        let path = self.folder().join(FAULTS);
+        let text = serde_json::to_vec_pretty(truths).unwrap_or_default();
+        if let Err(e) = std::fs::write(&path, text) {
+            crate::out::note(&format!("plimsoll: {}: {e}", path.display()));
+        }
+    }
+
+    /// What is to be known of the engine, now that the load on it is; of a real target nothing.
+    pub(super) fn flags(&self, findings: &Findings) -> Vec<String> {
+        match &self.driver {
+            Driver::Virtual(driver) => crate::simulation::flags(&driver.asked, &findings.levels),
+            Driver::Live { .. } => Vec::new(),
+        }
+    }
+
+    /// Makes the run folder of a simulation; nothing is looked at and nothing is sent.
+    pub(super) fn begin_virtual(begin: Begin<'_>) -> Result<Measure, Stop> {
+        let Begin { kind, scenario, sweep, ceilings, output, reproduce, world, repeats, .. } = begin;
+        let Some(simulate) = world else { return Err(Stop::invalid("nothing to simulate")) };
+        let max_rate = max_rate(ceilings)?;
+        let dir = folder(output, kind)?;
+        let screen = Screen::new(output.quiet);
+        let control = Arc::new(Control::new(ceilings_of(ceilings)));
+        let on_stop = Arc::clone(&control);
+        let watch = Watch::start(!output.quiet, move || on_stop.stop());
+        let virtual_time = Virtual::new(&simulate, &scenario)?;
+        let mut whole = whole_scenario(&scenario, sweep.as_ref());
+        if let Some(object) = whole.as_object_mut() {
+            object.insert("world".into(), serde_json::to_value(&simulate.world).unwrap_or_default());
+        }
+        let id = format!("{:016x}", random());
+        let manifest = manifest(kind, id, (Time::Virtual, Clock::start()), &scenario, whole);
+        let manifest = Manifest {
+            repeats,
+            reproduce: reproduce.unwrap_or_default(),
+            target: Fingerprint { facts: crate::simulation::facts(&simulate.world), ..manifest.target },
+            flags: crate::simulation::flags(&simulate.world, &[]),
+            ..manifest
+        };
+        let driver = Driver::Virtual(Box::new(virtual_time));
+        Measure::of(screen, scenario, (dir, manifest), driver, (control, Some(watch)), max_rate)
+    }
+
+    /// Simulates one level to its end.
+    pub(super) fn virtual_level(&mut self, step: &Step, title: &str) -> Result<Measured, Stop> {
+        let Driver::Virtual(driver) = &mut self.driver else { return Err(Stop::invalid("not simulated")) };
+        let mut scenario = self.scenario.clone();
+        if let Some(arrivals) = &step.arrivals {
+            scenario.arrivals = arrivals.clone();
+        }
+        let events = events(driver.events, &scenario, step, &mut self.screen);
+        driver.world.set_detail(detail(&scenario, events));
+        self.screen.show(0.0, &[title.to_string()], title);
+        let plan = plan(&scenario, step, self.levels, driver.now, events);
+        let plan = LevelPlan { max_rate_per_s: self.max_rate, ..plan };
+        // Known to the log before it begins, as a level of a live run is.
+        let cut = cut_off(plan.id, step, (plan.load, plan.rate_course), plan.start);
+        self.writer.level(&cut).map_err(kept)?;
+        let mut rows = Kept {
+            store: self.writer.sink(),
+            control: &self.control,
+            max_errors: self.control.ceilings.max_errors,
+            errors: 0,
+            gathered: Box::default(),
+            samples: Vec::new(),
+        };
+        let level = simulate_into(&mut driver.world, &scenario, plan, Some(&mut driver.names), &mut rows);
+        let mut level = level.map_err(|e| Stop::usage(e.to_string()))?;
+        let Kept { gathered, samples, .. } = rows;
+        if matches!(scenario.arrivals, ArrivalSpec::Trace { .. }) && matches!(level.load, Load::Open { .. }) {
+            level.load = stretch(level.arrivals, step.window);
+        }
+        driver.now = level.drained + PAUSE;
+        self.levels += 1;
+        let kept = self.writer.level(&level).map_err(|e| e.to_string());
+        self.unkept = kept.err().or(self.writer.health().error).or(self.unkept.take());
+        self.screen.clear();
+        Ok(Measured { level, rows: LevelRows::Gathered(gathered), samples })
+    }
+}
+
+/// Rows on their way to the log, and what the findings need of them.
+struct Kept<'a> {
+    store: plimsoll_store::Sink,
+    control: &'a Control,
+    max_errors: Option<u64>,
+    errors: u64,
+    gathered: Box<Gathered>,
+    samples: Vec<Sample>,
+}
+
+impl Rows for Kept<'_> {
+    fn attempt(&mut self, attempt: Attempt) {
+        self.store.attempt(&attempt);
+        self.errors += u64::from(!attempt.outcome.is_finished());
+        self.gathered.push(&attempt);
+    }
+
+    fn sample(&mut self, sample: Sample) {
+        self.store.sample(&sample);
+        if sample.source == "client" {
+            self.samples.push(sample);
+        }
+    }
+
+    fn stopped(&self) -> Option<EndedBy> {
+        match (self.control.stops(), self.max_errors) {
+            (1.., _) => Some(EndedBy::UserNow),
+            (_, Some(most)) if self.errors >= most => Some(EndedBy::Errors),
+            _ => None,
+        }
+    }
+}
+
+fn plan<'a>(scenario: &'a Scenario, step: &Step, id: u32, start: At, events: Events) -> LevelPlan<'a> {
+    LevelPlan {
+        traffic: step.traffic.clone(),
+        purpose: step.purpose.clone(),
+        sample_every: Span(((step.window.0 as f64 / SAMPLES) as i64).max(1_000_000)),
+        gauges: true,
+        events,
+        max_requests: step.requests.or(step.max_requests),
+        ends_with_requests: step.requests.is_some(),
+        ..LevelPlan::new(scenario, id, step.load, start, step.window)
+    }
+}
+
+/// All events, or the ends of answers: as asked, else by how many there will be.
+fn events(asked: Option<KeepEvents>, scenario: &Scenario, step: &Step, screen: &mut Screen) -> Events {
+    let tokens = output_tokens(scenario, step);
+    match asked {
+        Some(KeepEvents::All) => Events::All,
+        Some(KeepEvents::Ends) => Events::Ends,
+        None if tokens <= EVENT_TOKENS => Events::All,
+        None => {
+            screen.say(&format!(
+                "about {tokens:.1e} output tokens: only first token, last token and end of each answer are kept, so there \
+                 are no event gaps (--events all keeps every token)"
+            ));
+            Events::Ends
+        }
+    }
+}
+
+/// Output tokens of an open level, about. A closed loop sends what the engine takes: nothing is known beforehand, and what
+/// a concurrency of c makes in a window is guessed at fifty tokens a second each.
+fn output_tokens(scenario: &Scenario, step: &Step) -> f64 {
+    let window_s = step.window.as_secs_f64();
+    let most = step.max_requests.map_or(f64::INFINITY, |most| most as f64);
+    let (_, mean) = mean_lengths(scenario);
+    match (step.load, &scenario.arrivals) {
+        (Load::Open { rate_per_s }, ArrivalSpec::Trace { file, .. }) => {
+            let rows = scenario.material.trace(file).map(|trace| trace.rows.as_slice()).unwrap_or_default();
+            let sum: f64 = rows.iter().map(|row| f64::from(row.output_tokens)).sum();
+            sum / rows.len().max(1) as f64 * (rate_per_s * window_s).min(most)
+        }
+        (Load::Open { rate_per_s }, _) => mean * (rate_per_s * window_s).min(most),
+        (Load::Wave { requests }, _) => mean * f64::from(requests),
+        (Load::Closed { concurrency } | Load::Saturating { concurrency }, _) => {
+            let most = step.requests.map_or(most, |n| n as f64);
+            (50.0 * window_s * f64::from(concurrency)).min(mean * most)
+        }
+    }
+}
+
+/// Tokens between the first and the last are skipped where nobody looks at them.
+fn detail(scenario: &Scenario, events: Events) -> Detail {
+    let watched = watches_tokens(&scenario.client);
+    if events == Events::All || watched { Detail::Tokens } else { Detail::Ends }
+}

@@ -1,0 +1,57 @@
+//! `--price`: text or file → a bill for the endpoint at hand.
+//!
+//! How many GPUs and replicas there are is said by the flag, by the file, or by the run itself where its target is known; never
+//! guessed, because a figure that is wrong by the number of GPUs looks like any other.
+
+use std::path::Path;
+
+use plimsoll_analysis::cost::{Bill, Price, PriceSpec, cost};
+use plimsoll_analysis::findings::Findings;
+use plimsoll_model::Fingerprint;
+use plimsoll_workload::check;
+use schemars::schema_for;
+
+use crate::exit::Stop;
+use crate::flags::PriceArgs;
+use crate::resolve;
+
+/// The bill that the flags ask for; `None` without `--price`.
+///
+/// # Errors
+/// The price, its file or its numbers are wrong.
+pub fn bill(args: &PriceArgs, target: Option<&Fingerprint>) -> Result<Option<Bill>, Stop> {
+    let Some(text) = &args.price else { return Ok(None) };
+    let mut spec = read(text)?;
+    if args.gpus.is_some() {
+        spec.gpus = args.gpus;
+    }
+    if let Some(target) = target {
+        let known = |key: &str| target.facts.get(key)?.as_deref()?.parse::<u32>().ok();
+        spec.replicas = spec.replicas.or_else(|| known("replicas"));
+        let all = || known("replicas")?.checked_mul(known("tensor_parallel")?);
+        spec.gpus = spec.gpus.or_else(all);
+    }
+    spec.bill().map(Some).map_err(|e| Stop::usage(format!("--price {text}: {e}")))
+}
+
+/// Puts the costs into the findings, where a price was given.
+///
+/// # Errors
+/// As [`bill`].
+pub fn put(findings: &mut Findings, args: &PriceArgs, target: &Fingerprint) -> Result<(), Stop> {
+    findings.cost = bill(args, Some(target))?.map(|bill| cost(findings, &bill));
+    Ok(())
+}
+
+/// What looks like a file is one: a price begins with a figure and holds a slash behind its currency.
+fn read(text: &str) -> Result<PriceSpec, Stop> {
+    let is_file = [".yaml", ".yml", ".json"].iter().any(|end| text.ends_with(end));
+    if !is_file {
+        let price = Price::parse(text).map_err(|e| Stop::usage(format!("--price {e}")))?;
+        return Ok(PriceSpec::new(price));
+    }
+    let value = resolve::mapping(Path::new(text), "price")?;
+    check::against(&value, || schema_for!(PriceSpec).to_value())
+        .map_err(|e| Stop::usage(format!("{text}: {e}")))?;
+    serde_json::from_value(value).map_err(|e| Stop::usage(format!("{text}: {e}")))
+}

@@ -1,0 +1,303 @@
+//! What `plimsoll simulate` is told: one file of four parts (engine, fleet, faults, scenario), flags over it, and from both a
+//! world and a scenario that have been checked against each other.
+//!
+//! The file is held against its schema before it is read, by the same code that checks scenarios, so that a misspelt key is
+//! answered with the nearest one. An engine is a name, a file's name, or the specification itself.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use plimsoll_analysis::findings::{Kept, LevelFinding};
+use plimsoll_model::Span;
+use plimsoll_policy::RouteSpec;
+use plimsoll_sim::adapters;
+use plimsoll_sim::engine_file::EngineInFull;
+use plimsoll_sim::origin::{self, Use};
+use plimsoll_sim::{
+    AdapterSpec, EngineSpec, FaultSpec, FleetSpec, ModeSpec, PairSpec, StepSpec, WorldSpec, fault_spec,
+};
+use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, SpecError, TraceSizes, check};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::commands::engine;
+use crate::commands::run::MOST_CONCURRENCY;
+use crate::exit::Stop;
+use crate::flags::WorldArgs;
+use crate::resolve::{self, Draft};
+
+/// A simulation, as its file says it. Every part may be left out.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct SimulationSpec {
+    /// One replica: the name of a profile, the name of a file of one, or the profile itself.
+    pub engine: Option<EngineChoice>,
+    /// How many replicas, and what is around them.
+    pub fleet: Option<FleetSpec>,
+    /// What goes wrong.
+    pub faults: Vec<FaultSpec>,
+    /// The load, as `plimsoll run --spec` reads it; its target is not used.
+    pub scenario: Option<Scenario>,
+}
+
+/// An engine by name or in full.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum EngineChoice {
+    /// A profile's name, or a file's.
+    Named(String),
+    /// The engine itself.
+    Spec(Box<EngineSpec>),
+}
+
+/// What is asked for, before the flags of the load.
+pub struct Asked {
+    /// The world.
+    pub world: WorldSpec,
+    /// The scenario's part of the file.
+    pub draft: Draft,
+    /// The beginning of the command that repeats it.
+    pub head: String,
+}
+
+/// The file and the flags of the world.
+pub fn read(path: Option<&Path>, args: &WorldArgs) -> Result<Asked, Stop> {
+    let mut value = path.map_or_else(|| Ok(json!({})), |path| resolve::mapping(path, "simulation"))?;
+    let name = path.map_or_else(String::new, |path| format!("{}: ", path.display()));
+    check(&value).map_err(|e| Stop::usage(format!("{name}{e}")))?;
+    let mut part = |key: &str| value.as_object_mut().and_then(|map| map.remove(key));
+    let (scenario, choice) = (part("scenario"), part("engine"));
+    let spec: SimulationSpec =
+        serde_json::from_value(value).map_err(|e| Stop::usage(format!("{name}{e}")))?;
+    let choice = choice.map_or(Ok(None), chosen).map_err(|e| Stop::usage(format!("{name}engine: {e}")))?;
+    let spec = SimulationSpec { engine: choice, ..spec };
+    let world = world(spec, args)?;
+    let draft = Draft::of(scenario.filter(|value| !value.is_null()).unwrap_or_else(|| json!({})));
+    Ok(Asked { world, draft, head: head(path, args) })
+}
+
+/// Whether it is a name or an engine is looked at here: an untagged enum answers every slip with "matches no variant".
+fn chosen(engine: Value) -> Result<Option<EngineChoice>, String> {
+    match engine {
+        Value::Null => Ok(None),
+        Value::String(name) => Ok(Some(EngineChoice::Named(name))),
+        full @ Value::Object(_) => {
+            let spec: EngineSpec = serde_json::from_value(full).map_err(|e| e.to_string())?;
+            Ok(Some(EngineChoice::Spec(Box::new(spec))))
+        }
+        other => Err(format!("{other} is no profile's name, no file's name and no engine")),
+    }
+}
+
+/// The world of the flags alone.
+pub fn of_flags(args: &WorldArgs) -> Result<WorldSpec, Stop> {
+    let world = world(SimulationSpec::default(), args)?;
+    world.validate().map_err(|e| Stop::usage(e.to_string()))?;
+    Ok(world)
+}
+
+/// The world without its load: what `plimsoll engine` serves. `true`: the file has a scenario, which nobody plays.
+pub fn served(path: Option<&Path>, args: &WorldArgs) -> Result<(WorldSpec, bool), Stop> {
+    let asked = read(path, args)?;
+    asked.world.validate().map_err(|e| Stop::usage(e.to_string()))?;
+    Ok((asked.world, !asked.draft.is_empty()))
+}
+
+/// A recorded world with the flags over it; the world of the flags where none is recorded.
+pub fn changed(recorded: Option<WorldSpec>, args: &WorldArgs) -> Result<WorldSpec, Stop> {
+    let Some(WorldSpec { engine, fleet, faults }) = recorded else { return of_flags(args) };
+    let engine = Some(EngineChoice::Spec(Box::new(engine)));
+    let spec = SimulationSpec { engine, fleet: Some(fleet), faults, scenario: None };
+    let world = world(spec, args)?;
+    world.validate().map_err(|e| Stop::usage(e.to_string()))?;
+    Ok(world)
+}
+
+fn world(spec: SimulationSpec, args: &WorldArgs) -> Result<WorldSpec, Stop> {
+    let engine = match (&args.profile, spec.engine) {
+        (Some(name), _) => engine::find(name)?,
+        (None, Some(EngineChoice::Named(name))) => engine::find(&name)?,
+        (None, Some(EngineChoice::Spec(engine))) => *engine,
+        (None, None) => engine::find("demo")?,
+    };
+    let mut world = WorldSpec { engine, fleet: spec.fleet.unwrap_or_default(), faults: spec.faults };
+    if let Some(replicas) = args.replicas {
+        world.fleet.replicas = replicas;
+    }
+    if let Some(route) = &args.route {
+        world.fleet.route =
+            RouteSpec::parse(route).map_err(|e| Stop::usage(format!("--route {route}: {e}")))?;
+    }
+    if let Some(text) = &args.adapters {
+        let adapters = AdapterSpec::parse(text);
+        world.fleet.adapters = Some(adapters.map_err(|e| Stop::usage(format!("--adapters {text}: {e}")))?);
+    }
+    for text in &args.faults {
+        let fault = FaultSpec::parse(text).map_err(|e| Stop::usage(format!("--fault {text}: {e}")))?;
+        world.faults.push(fault);
+    }
+    Ok(world)
+}
+
+/// Keys, names and texts against the schema.
+fn check(value: &Value) -> Result<(), SpecError> {
+    let mut rest = value.clone();
+    let mut engine = None;
+    if let Some(map) = rest.as_object_mut() {
+        engine = map.remove("engine");
+    }
+    check::against(&rest, || schemars::schema_for!(SimulationSpec).to_value())?;
+    match engine {
+        Some(engine) => check_engine(&engine).map_err(|e| e.at("engine")),
+        None => Ok(()),
+    }
+}
+
+/// An engine's keys and names against the half of its schema that it is written in: in full, or as a pair.
+pub fn check_engine(engine: &Value) -> Result<(), SpecError> {
+    let Value::Object(keys) = engine else { return Ok(()) };
+    if keys.contains_key("mode") {
+        return check::against(engine, || schemars::schema_for!(EngineInFull).to_value());
+    }
+    let mut schema = schemars::schema_for!(PairSpec).to_value();
+    if !keys.contains_key("model")
+        && !keys.contains_key("gpu")
+        && let Some(allowed) = schema.pointer_mut("/properties").and_then(Value::as_object_mut)
+    {
+        // It may have been meant as either, so that a misspelt `mode` is answered with it.
+        allowed.insert("mode".to_owned(), true.into());
+    }
+    check::against(engine, || schema)
+}
+
+fn head(path: Option<&Path>, args: &WorldArgs) -> String {
+    let mut words = vec!["plimsoll simulate".to_string()];
+    words.extend(path.map(|path| resolve::quoted(&path.display().to_string())));
+    let mut flag = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            words.push(format!("--{name} {}", resolve::quoted(&value)));
+        }
+    };
+    flag("profile", args.profile.clone());
+    flag("replicas", args.replicas.map(|n| n.to_string()));
+    flag("route", args.route.clone());
+    flag("adapters", args.adapters.clone());
+    args.faults.iter().for_each(|fault| flag("fault", Some(fault.clone())));
+    words.join(" ")
+}
+
+/// When the load ends, counted from the beginning of the world: to the instant where it is known, else at the latest.
+pub fn end(load: &LoadSpec, window: Span, drain: Span) -> Span {
+    match load {
+        LoadSpec::Open { warm_up: 0, .. } | LoadSpec::Closed { warm_up: 0, .. } => window,
+        LoadSpec::Saturating { .. } => {
+            let steps = i64::from(MOST_CONCURRENCY.ilog2()) + 1;
+            Span((window + drain).0.saturating_mul(steps))
+        }
+        // What comes before, or all of it, takes as long as the engine does; the drain is a guess at that.
+        LoadSpec::Open { .. } | LoadSpec::Closed { .. } | LoadSpec::Wave { .. } => window + drain,
+    }
+}
+
+/// What world and load have to do with each other: faults that begin after the end, and prompts that no engine of this world
+/// takes.
+pub fn fits(world: &WorldSpec, scenario: &Scenario, end: Span) -> Result<(), Stop> {
+    fault_spec::check(&world.faults, end).map_err(|e| Stop::usage(e.to_string()))?;
+    world.validate().map_err(|e| Stop::usage(e.to_string()))?;
+    adapters::of_classes(world.adapter_names(), scenario).map_err(|e| Stop::usage(e.to_string()))?;
+    let (ArrivalSpec::Trace { file, sizes: TraceSizes::Own, .. }, Some(limit)) =
+        (&scenario.arrivals, longest(&world.engine))
+    else {
+        return Ok(());
+    };
+    let trace = scenario.material.trace(file).map_err(|e| Stop::usage(e.to_string()))?;
+    let too_long = |row: &&plimsoll_workload::trace::Row| {
+        u64::from(row.prompt_tokens) + u64::from(row.output_tokens) > limit
+    };
+    let count = trace.rows.iter().filter(too_long).count();
+    match trace.rows.iter().filter(too_long).min_by_key(|row| row.line) {
+        None => Ok(()),
+        Some(row) => Err(Stop::usage(format!(
+            "{file}, line {}: a prompt of {} and an answer of {} tokens, and {} takes {limit} in all ({count} of {} \
+             lines are too long); take an engine with more room, or lengths of your own with --isl and --osl",
+            row.line,
+            row.prompt_tokens,
+            row.output_tokens,
+            world.engine.name,
+            trace.rows.len(),
+        ))),
+    }
+}
+
+/// Most tokens of one request, prompt and answer, where there is a bound.
+fn longest(engine: &EngineSpec) -> Option<u64> {
+    let ModeSpec::Batching(batching) = &engine.mode else { return None };
+    // The last token of an answer is never computed, so it needs no place.
+    let held = batching.blocks().ok().map(|blocks| u64::from(blocks) * 16 + 1);
+    let limit = batching.max_context.map(u64::from);
+    [held, limit].into_iter().flatten().min()
+}
+
+/// What to know before believing this world's engine under the load of these levels: of those it carries, the heaviest, for a
+/// level that overloads an engine leaves every range in requests in flight.
+pub fn flags(world: &WorldSpec, levels: &[LevelFinding]) -> Vec<String> {
+    let in_flight = |level: &&LevelFinding| level.summary.concurrency.mean;
+    let heaviest = |carried: bool| {
+        let levels =
+            levels.iter().filter(|level| !carried || level.summary.stability.verdict != Kept::Unstable);
+        levels.max_by(|a, b| in_flight(a).total_cmp(&in_flight(b)))
+    };
+    let used = heaviest(true).or_else(|| heaviest(false)).map_or_else(Use::default, |level| {
+        let lengths = &level.summary.lengths;
+        Use {
+            prompt_tokens: Some(lengths.prompt.asked_mean),
+            output_tokens: Some(lengths.output.asked_mean),
+            // Figures are those of one replica.
+            in_flight: Some(in_flight(&level) / f64::from(world.fleet.replicas.max(1))),
+        }
+    });
+    origin::flags(&world.engine, &used)
+}
+
+/// What is known of the target, for the manifest.
+pub fn facts(world: &WorldSpec) -> BTreeMap<String, Option<String>> {
+    let name = &world.engine.name;
+    let (model, gpu) = name.split_once('@').map_or((name.as_str(), None), |(m, g)| (m, Some(g.to_string())));
+    let mut facts = BTreeMap::from([
+        ("engine".to_string(), Some("plimsoll-sim".to_string())),
+        ("engine_version".to_string(), Some("simulated".to_string())),
+        ("model".to_string(), Some(model.to_string())),
+        ("gpu".to_string(), gpu),
+        ("driver".to_string(), None),
+        ("replicas".to_string(), Some(world.fleet.replicas.to_string())),
+        ("engine_flags".to_string(), serde_json::to_string(&world.engine.mode).ok()),
+    ]);
+    if let ModeSpec::Batching(batching) = &world.engine.mode {
+        let mut fact = |key: &str, value: Option<String>| facts.insert(key.to_string(), value);
+        fact("kv_blocks", batching.blocks().ok().map(|n| n.to_string()));
+        fact("max_seqs", Some(batching.max_seqs.to_string()));
+        fact("max_context", batching.max_context.map(|n| n.to_string()));
+        if let StepSpec::Roofline(roofline) = &batching.step {
+            let bytes = roofline.model.weight_bytes;
+            fact("dtype", Some(format!("weights of {bytes} bytes, KV of {} bytes", roofline.model.kv_bytes)));
+            fact("tensor_parallel", Some(roofline.tensor_parallel.to_string()));
+        }
+        if let Some(origin) = &batching.origin {
+            // The parts that a pair is made of, in place of what its name looks like.
+            let parts = [
+                ("model", &origin.model),
+                ("gpu", &origin.gpu),
+                ("dtype", &origin.dtype),
+                ("kv_dtype", &origin.kv_dtype),
+                ("server", &origin.server),
+                ("server_version", &origin.version),
+            ];
+            for (key, said) in parts.into_iter().filter(|(_, said)| !said.is_empty()) {
+                fact(key, Some(said.clone()));
+            }
+            fact("basis", Some(origin.basis.word().to_owned()));
+        }
+    }
+    facts
+}

@@ -1,0 +1,265 @@
+//! What a KServe target needs beside a URL: the model's name out of the path, rows instead of tokens, and the tensors
+//! that the model says it takes.
+//!
+//! Everything learnt is written into the scenario, so that the manifest and the command to repeat hold it. A mode of its
+//! own beside the scenario lost: sweeps, schedules and reports would each have had to know of it.
+
+use plimsoll_client::probe::Served;
+use plimsoll_model::{Protocol, SizeUnit};
+use plimsoll_wire::kserve;
+use plimsoll_workload::{ClassSpec, Scenario, TensorEncoding};
+use serde_json::{Value, json};
+
+use crate::exit::Stop;
+use crate::flags::{ClientArgs, WorkloadArgs};
+use crate::resolve::Draft;
+use crate::screen::Screen;
+
+/// The other names under which people know the protocol.
+const ALIASES: [&str; 4] = ["kserve-v2", "kserve_v2", "triton", "oip"];
+
+/// A protocol's name as the scenario spells it.
+pub fn protocol(name: &str) -> &str {
+    if ALIASES.contains(&name) { Protocol::Kserve.name() } else { name }
+}
+
+/// A KServe URL taken apart: `http://host:8000`, `…/v2`, `…/v2/models/NAME[/versions/V][/infer]`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The URL up to and with `/v2`.
+    pub base: String,
+    /// The model that the path names.
+    pub model: Option<String>,
+    /// The version that the path names.
+    pub version: Option<String>,
+}
+
+impl Place {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// A path below `/v2` that is none of a model.
+    pub fn read(url: &str) -> Result<Place, Stop> {
+        let (path, query) = url.split_once('?').map_or((url, None), |(path, query)| (path, Some(query)));
+        let authority = path.find("://").map_or(0, |at| at + 3);
+        let root = path[authority..].find('/').map_or(path.len(), |at| authority + at);
+        let below = path[root..].trim_end_matches('/');
+        let base = |end: usize| {
+            let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+            format!("{}{}/v2{query}", &path[..root], &below[..end])
+        };
+        let Some(at) = (below.to_owned() + "/").find("/v2/") else {
+            return Ok(Place { base: base(below.len()), model: None, version: None });
+        };
+        let rest: Vec<&str> = below[at + 3..].split('/').filter(|part| !part.is_empty()).collect();
+        let (model, version) = match rest[..] {
+            [] => (None, None),
+            ["models", name] | ["models", name, "infer"] => (Some(name), None),
+            ["models", name, "versions", version] | ["models", name, "versions", version, "infer"] => {
+                (Some(name), Some(version))
+            }
+            _ => {
+                return Err(Stop::usage(format!(
+                    "{url}: write http://HOST:PORT/v2 or http://HOST:PORT/v2/models/NAME"
+                )));
+            }
+        };
+        Ok(Place { base: base(at), model: model.map(str::to_owned), version: version.map(str::to_owned) })
+    }
+}
+
+/// Flags that speak of tensors without a KServe target, and of tokens with one.
+///
+/// # Errors
+/// The flag that does not fit.
+pub fn workload(draft: &mut Draft, args: &WorkloadArgs) -> Result<(), Stop> {
+    let given = [
+        ("--isl", args.isl.is_some()),
+        ("--osl", args.osl.is_some()),
+        ("--prompts", args.prompts.is_some()),
+        ("--prefix", args.prefix.is_some()),
+        ("--sessions", args.sessions.is_some()),
+    ];
+    let is_kserve = draft.protocol() == Protocol::Kserve.name();
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((flag, _)) if is_kserve => {
+            return Err(Stop::usage(format!(
+                "{flag}: a KServe request carries tensors, not tokens; --batch says how many rows"
+            )));
+        }
+        _ if !is_kserve && (args.batch.is_some() || !args.shapes.is_empty()) => {
+            let flag = if args.batch.is_some() { "--batch" } else { "--shape" };
+            return Err(Stop::usage(format!("{flag}: only --protocol kserve sends tensors")));
+        }
+        _ => {}
+    }
+    if let Some(batch) = &args.batch {
+        draft.set("sizes.prompt", batch.clone().into());
+    }
+    for text in &args.shapes {
+        let bad = || Stop::usage(format!("--shape {text}: write INPUT=LENGTH,… such as INPUT_IDS=384"));
+        let (name, lengths) = text.split_once('=').ok_or_else(bad)?;
+        let lengths: Result<Vec<u32>, _> = lengths.split(',').map(|part| part.trim().parse()).collect();
+        draft.set_in("target.tensors.shapes", name.trim(), json!(lengths.map_err(|_| bad())?));
+    }
+    Ok(())
+}
+
+/// Client flags that wait for tokens.
+///
+/// # Errors
+/// The flag that does not fit.
+pub fn client(draft: &Draft, args: &ClientArgs) -> Result<(), Stop> {
+    if draft.protocol() != Protocol::Kserve.name() {
+        return Ok(());
+    }
+    match (&args.first_token_timeout, args.cancel) {
+        (Some(_), _) => Err(Stop::usage("--first-token-timeout: a KServe answer comes whole; use --timeout")),
+        (_, Some(_)) => Err(Stop::usage("--cancel: a KServe answer comes whole, and nobody leaves half-way")),
+        _ => Ok(()),
+    }
+}
+
+/// Puts what a KServe target means into the draft: the URL's parts, whole answers, one row where no size is said.
+///
+/// # Errors
+/// What can't be meant.
+pub fn settle(draft: &mut Draft) -> Result<(), Stop> {
+    let url = draft.text("target.url").unwrap_or_default();
+    // A simulated world has a name and no paths.
+    let place = match url.starts_with("http") {
+        true => Place::read(url)?,
+        false => Place { base: url.to_owned(), model: None, version: None },
+    };
+    for (path, found, flag) in
+        [("target.model", place.model, "--model"), ("target.version", place.version, "target.version")]
+    {
+        let Some(found) = found else { continue };
+        if let Some(said) = draft.text(path).filter(|said| *said != found) {
+            return Err(Stop::usage(format!("{flag} {said}: the URL names {found}")));
+        }
+        draft.set(path, found.into());
+    }
+    draft.set("target.url", place.base.into());
+    draft.set("target.protocol", Protocol::Kserve.name().into());
+    draft.set("target.stream", false.into());
+    draft.set("target.ignore_eos", false.into());
+    for path in ["prompts.file", "prompts.shared_prefix", "prompts.sessions", "sizes.pairs"] {
+        if draft.has(path) {
+            return Err(Stop::usage(format!("{path}: a KServe request carries tensors, not text")));
+        }
+    }
+    if draft.has("arrivals.file") && !draft.has("arrivals.sizes") {
+        // A trace's lengths are tokens; its times are what is meant here.
+        draft.set("arrivals.sizes", "drawn".into());
+    }
+    if let Some(body) = draft.text("target.body_template") {
+        let rows = kserve::rows(&body.replace("{{id}}", "id"))
+            .map_err(|why| Stop::usage(format!("--body: no KServe inference request: {why}")))?;
+        if draft.has("sizes.prompt") && draft.text("sizes.prompt") != Some(&rows.to_string()) {
+            return Err(Stop::usage("--batch: the body of --body has its own rows; drop one of the two"));
+        }
+        draft.set("sizes.prompt", rows.to_string().into());
+    }
+    if !draft.has("sizes.prompt") {
+        draft.set("sizes.prompt", "1".into());
+    }
+    draft.set("sizes.output", "0".into());
+    Ok(())
+}
+
+/// Checks what the resolved scenario still may hold that no KServe request can say.
+///
+/// # Errors
+/// The field.
+pub fn check(scenario: &Scenario) -> Result<(), Stop> {
+    let odd = |class: &&ClassSpec| class.model.is_some() || class.prompts.is_some();
+    match scenario.classes.iter().find(odd) {
+        Some(class) => Err(Stop::usage(format!(
+            "classes: {}: a KServe run asks one model for tensors; a class may have sizes, a priority and a queue_timeout \
+             of its own",
+            class.name
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Fills in what the server said of the model.
+///
+/// # Errors
+/// Inputs that can't be made.
+pub fn learn(scenario: &mut Scenario, served: Option<Served>, screen: &mut Screen) -> Result<(), Stop> {
+    let Some(Served { model, max_batch, binary }) = served else { return Ok(()) };
+    if scenario.target.body_template.is_some() {
+        return Ok(());
+    }
+    let url = &scenario.target.url;
+    if model.inputs.is_empty() && scenario.target.tensors.inputs.is_empty() {
+        return Err(Stop::usage(format!(
+            "{url} does not say what {} takes: give a request with --body FILE, or target.tensors.inputs in a scenario",
+            model.name
+        )));
+    }
+    let declared: Vec<_> =
+        model.inputs.into_iter().map(|input| (input.name, input.datatype, input.shape)).collect();
+    let tensors = &mut scenario.target.tensors;
+    let notes = tensors.resolve(&declared, max_batch, &scenario.sizes.prompt);
+    notes.map_err(|e| Stop::usage(e.to_string()))?.iter().for_each(|note| screen.say(note));
+    let wanted = *tensors.encoding.get_or_insert(match binary {
+        true => TensorEncoding::Binary,
+        false => TensorEncoding::Json,
+    });
+    if wanted == TensorEncoding::Binary && !binary {
+        screen.say("the server does not list the binary tensor extension; it is asked in it all the same");
+    }
+    Ok(())
+}
+
+/// A price per token says nothing of tensors.
+///
+/// # Errors
+/// Such a price.
+pub fn priced(scenario: &Scenario, per_token: bool) -> Result<(), Stop> {
+    match scenario.target.protocol.counts() {
+        SizeUnit::Items if per_token => Err(Stop::usage(
+            "--price: a KServe request has no tokens; write a price per hour, such as 2.49USD/h",
+        )),
+        _ => Ok(()),
+    }
+}
+
+impl Draft {
+    /// The protocol that is asked for, by its own name.
+    pub fn protocol(&self) -> &str {
+        self.text("target.protocol").map_or("chat", protocol)
+    }
+
+    /// Puts a value under a key that may hold dots.
+    fn set_in(&mut self, path: &str, key: &str, value: Value) {
+        let mut map = self.get(path).and_then(Value::as_object).cloned().unwrap_or_default();
+        map.insert(key.to_owned(), value);
+        self.set(path, Value::Object(map));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_come_apart() {
+        let read = |url: &str| {
+            let place = Place::read(url).expect(url);
+            (place.base, place.model.unwrap_or_default(), place.version.unwrap_or_default())
+        };
+        let want = |base: &str, model: &str, version: &str| (base.into(), model.into(), version.into());
+        assert_eq!(read("http://h:8000"), want("http://h:8000/v2", "", ""));
+        assert_eq!(read("http://h:8000/v2/"), want("http://h:8000/v2", "", ""));
+        assert_eq!(read("http://h/v2/models/m"), want("http://h/v2", "m", ""));
+        assert_eq!(read("http://h/v2/models/m/infer"), want("http://h/v2", "m", ""));
+        assert_eq!(read("https://h/team/x/v2/models/m/versions/3"), want("https://h/team/x/v2", "m", "3"));
+        assert_eq!(read("http://h/team?a=b"), want("http://h/team/v2?a=b", "", ""));
+        assert_eq!(read("http://v2/v2x"), want("http://v2/v2x/v2", "", ""));
+        assert!(Place::read("http://h/v2/health").is_err());
+    }
+}

@@ -1,0 +1,225 @@
+//! `plimsoll gate` from the outside: exit codes, refusals, and files that are read back by someone else's reader.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::kit::{Ended, plimsoll};
+
+/// A folder with a run of 100 requests/s for 40 s on the simulated demo engine (p50 of ttft 5 ms) and a budget file.
+struct Case {
+    folder: TempDir,
+}
+
+impl Case {
+    fn new() -> Case {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let run = folder.path().join("run").display().to_string();
+        let ended = plimsoll(&[
+            "simulate", "--rate", "100/s", "--for", "40s", "--isl", "64", "--osl", "8", "--seed", "3", "-q",
+            "-o", &run,
+        ]);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        Case { folder }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    fn gate(&self, budgets: &str, more: &[&str]) -> Ended {
+        let budget = self.path("budget.yaml");
+        fs::write(&budget, format!("version: 1\nname: test\n{budgets}")).expect("written");
+        let run = self.path("run");
+        plimsoll(&[&["gate", run.as_str(), "--budget", budget.as_str()], more].concat())
+    }
+}
+
+const BUDGETS: &str = r#"budgets:
+  - {id: holds, metric: ttft, p: 99, max: 50ms}
+  - id: 'breaks <"&> it'
+    metric: ttft
+    p: 90
+    max: 1ms
+    owner: serving
+  - {id: open, metric: ttft, p: 99.9, max: 50ms, min_n_eff: 100000}
+  - {id: gone, metric: utilisation, max: 80%}
+  - {id: seen, metric: cost_per_request}
+policy: {primary: [holds, 'breaks <"&> it', open]}
+"#;
+
+#[test]
+fn the_exit_code_is_the_verdict() {
+    let case = Case::new();
+    let row = |rest: &str| format!("budgets:\n  - {{id: a, {rest}}}\n");
+    for (budgets, more, code) in [
+        (row("metric: ttft, p: 99, max: 50ms"), &[][..], 0),
+        (row("metric: ttft, p: 90, max: 1ms"), &[], 1),
+        (row("metric: ttft, p: 99, max: 50ms, min_n_eff: 100000"), &[], 3),
+        (row("metric: utilisation, max: 80%"), &[], 3),
+        (row("metric: utilisation, max: 80%"), &["--map-exit", "3=0"], 0),
+        (row("metric: ttft, p: 90, max: 1ms"), &["--map-exit", "3=0,1=77"], 77),
+        (row("metric: ttft, p: 90, max: 1ms"), &["--map-exit", "1"], 2),
+        (row("metric: ttft, p: 90, max: 1ms"), &["--map-exit", "2=0"], 2),
+        (row("metric: ttft, p: 90"), &[], 2),
+        (row("metric: ttft, p: 90, max: 1ms"), &["--baseline", "nowhere"], 2),
+    ] {
+        let ended = case.gate(&budgets, more);
+        assert_eq!(ended.code, code, "{budgets}{more:?}\n{}{}", ended.stdout, ended.stderr);
+        assert!(code != 2 || ended.stderr.lines().count() == 1, "{}", ended.stderr);
+    }
+    let slip = case.gate("budgets:\n  - {id: a, metric: tftt, p: 90, max: 1ms}\n", &[]);
+    let said = format!("{}:4:", case.path("budget.yaml"));
+    assert!(slip.stderr.contains(&said) && slip.stderr.contains("did you mean `ttft`?"), "{}", slip.stderr);
+    // A run whose rows are gone is a source that can't be read.
+    fs::remove_file(Path::new(&case.path("run")).join("requests.parquet")).expect("removed");
+    let gone = case.gate(&row("metric: ttft, p: 99, max: 50ms"), &[]);
+    assert_eq!(gone.code, 5, "{}", gone.stderr);
+    assert_eq!(case.gate(&row("metric: ttft, p: 99, max: 50ms"), &["--map-exit", "5=1"]).code, 1);
+}
+
+#[test]
+fn what_ci_reads_says_what_the_finding_says() {
+    let case = Case::new();
+    let [junit, markdown, sarif] = ["gate.xml", "gate.md", "gate.sarif"].map(|name| case.path(name));
+    let files = ["--junit", &junit, "--markdown", &markdown, "--sarif", &sarif, "--format", "json"];
+    let ended = case.gate(BUDGETS, &files);
+    assert_eq!(ended.code, 1, "{}", ended.stderr);
+    let finding = ended.json();
+    let rows = finding["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 5);
+
+    let text = fs::read_to_string(&junit).expect("written");
+    let xml = roxmltree::Document::parse(&text).expect("well-formed");
+    let cases: BTreeMap<&str, _> = xml
+        .descendants()
+        .filter(|node| node.has_tag_name("testcase"))
+        .map(|node| (node.attribute("name").expect("a name"), node))
+        .collect();
+    let child = |name: &str| {
+        cases[name].children().find(|c| c.is_element()).expect("an element").tag_name().name().to_owned()
+    };
+    let ids: Vec<&str> = rows.iter().map(|row| row["id"].as_str().expect("an id")).collect();
+    assert_eq!(cases.keys().copied().collect::<Vec<_>>(), {
+        let mut ids = ids.clone();
+        ids.sort_unstable();
+        ids
+    });
+    assert_eq!(child("holds"), "system-out");
+    assert_eq!(child("breaks <\"&> it"), "failure");
+    assert_eq!(child("open"), "error");
+    assert_eq!((child("gone"), child("seen")), ("skipped".into(), "skipped".into()));
+    let suite = xml.descendants().find(|node| node.has_tag_name("testsuite")).expect("a suite");
+    let count = |name: &str| suite.attribute(name).expect("a count").parse::<usize>().expect("a number");
+    assert_eq!([count("tests"), count("failures"), count("errors"), count("skipped")], [5, 1, 1, 2]);
+
+    let page = fs::read_to_string(&markdown).expect("written");
+    assert!(page.lines().count() < 60 && page.starts_with("### Budget `test`: BROKEN"), "{page}");
+    let first = page.lines().find(|line| line.starts_with("| broken")).expect("the worst");
+    assert!(page.find(first) < page.find("| holds"), "worst first: {page}");
+
+    let log: Value = serde_json::from_str(&fs::read_to_string(&sarif).expect("written")).expect("JSON");
+    let schema = include_str!("../fixtures/sarif-2.1.0-subset.json");
+    let schema: Value = serde_json::from_str(schema).expect("JSON");
+    assert_eq!(invalid(&log, &schema, &schema, "$"), None);
+    let result = log["runs"][0]["results"].as_array().expect("results");
+    let broken = result.iter().find(|result| result["level"] == "error").expect("one is broken");
+    let region = &broken["locations"][0]["physicalLocation"]["region"];
+    let budget = fs::read_to_string(case.path("budget.yaml")).expect("written");
+    let line = budget.lines().position(|line| line.contains("breaks")).expect("there") as u64 + 1;
+    assert_eq!(region["startLine"].as_u64(), Some(line));
+}
+
+/// The schema is one that a general validator understands, and the examples are what it says.
+#[test]
+fn the_examples_are_what_the_schema_says() {
+    let schema = plimsoll(&["schema", "budget"]).json();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples");
+    let case = Case::new();
+    let mut seen = 0;
+    for entry in fs::read_dir(folder).expect("examples").flatten() {
+        let path = entry.path();
+        if !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("budget-")) {
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("read");
+        let value: Value = serde_saphyr::from_str(&text).expect("YAML");
+        assert_eq!(invalid(&value, &schema, &schema, "$"), None, "{}", path.display());
+        let mut slip = value.clone();
+        slip["budgets"][0]["metrik"] = "ttft".into();
+        assert!(invalid(&slip, &schema, &schema, "$").is_some(), "the schema refuses what we refuse");
+        let ended = plimsoll(&["gate", &case.path("run"), "--budget", &path.display().to_string()]);
+        assert_ne!(ended.code, 2, "{}", ended.stderr);
+        seen += 1;
+    }
+    assert!(seen >= 3);
+}
+
+/// What is wrong with a value by a JSON Schema: the keywords that these schemas use, of draft 7 and 2020-12 alike.
+fn invalid(value: &Value, schema: &Value, root: &Value, at: &str) -> Option<String> {
+    if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
+        let target = root.pointer(reference.trim_start_matches('#')).expect("the reference is there");
+        return invalid(value, target, root, at);
+    }
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(n) if n.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let is = |name: &Value| name == kind || (name == "number" && kind == "integer");
+    match schema.get("type") {
+        Some(Value::Array(names)) if !names.iter().any(is) => {
+            return Some(format!("{at}: {kind} is none of {names:?}"));
+        }
+        Some(name @ Value::String(_)) if !is(name) => return Some(format!("{at}: {kind} is not {name}")),
+        _ => {}
+    }
+    if schema.get("const").is_some_and(|only| only != value) {
+        return Some(format!("{at}: {value} is not {}", schema["const"]));
+    }
+    if let Some(all) = schema.get("enum").and_then(Value::as_array).filter(|all| !all.contains(value)) {
+        return Some(format!("{at}: {value} is none of {all:?}"));
+    }
+    for word in ["anyOf", "oneOf"] {
+        if let Some(options) = schema.get(word).and_then(Value::as_array) {
+            let fits = options.iter().filter(|option| invalid(value, option, root, at).is_none()).count();
+            if fits == 0 || (word == "oneOf" && fits > 1) {
+                return Some(format!("{at}: {fits} of {word} fit {value}"));
+            }
+        }
+    }
+    if let (Some(least), Some(number)) = (schema.get("minimum").and_then(Value::as_f64), value.as_f64())
+        && number < least
+    {
+        return Some(format!("{at}: {number} is under {least}"));
+    }
+    if let (Some(items), Some(inner)) = (value.as_array(), schema.get("items")) {
+        return items
+            .iter()
+            .enumerate()
+            .find_map(|(i, item)| invalid(item, inner, root, &format!("{at}[{i}]")));
+    }
+    let object = value.as_object()?;
+    let required = schema.get("required").and_then(Value::as_array);
+    if let Some(key) =
+        required.into_iter().flatten().filter_map(Value::as_str).find(|key| !object.contains_key(*key))
+    {
+        return Some(format!("{at}: {key} is missing"));
+    }
+    object.iter().find_map(|(key, inner)| {
+        let place = format!("{at}.{key}");
+        match (schema.get("properties").and_then(|all| all.get(key)), schema.get("additionalProperties")) {
+            (Some(known), _) => invalid(inner, known, root, &place),
+            (None, Some(Value::Bool(false))) => Some(format!("{place} is not allowed")),
+            (None, Some(more @ Value::Object(_))) => invalid(inner, more, root, &place),
+            _ => None,
+        }
+    })
+}

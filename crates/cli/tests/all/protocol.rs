@@ -1,0 +1,117 @@
+//! How a load is put on: ended by requests, as one wave, after a warm-up; live and in virtual time alike, against figures
+//! that follow by hand from eight servers of 10 ms.
+
+use serde_json::Value;
+
+use crate::kit::{Engine, plimsoll, run_folder};
+
+fn json(args: &[&str]) -> Value {
+    let (_folder, run) = run_folder();
+    let ended =
+        plimsoll(&[args, &["--osl", "1", "--isl", "8", "-q", "-o", &run, "--format", "json"]].concat());
+    assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
+    ended.json()
+}
+
+/// Length of a level, ms.
+fn length_ms(level: &Value) -> f64 {
+    let at = |name: &str| level[name].as_i64().expect("an instant") as f64 / 1e6;
+    at("drained") - at("start")
+}
+
+#[test]
+fn a_wave_is_as_long_as_its_requests_take() {
+    // A hundred requests on eight servers: thirteen rounds.
+    let run = json(&["simulate", "--profile", "md8", "--wave", "100"]);
+    assert_eq!(length_ms(&run["levels"][0]), 130.0);
+    assert_eq!(run["levels"][0]["stop"], run["levels"][0]["drained"]);
+    assert_eq!(run["levels"][0]["load"], serde_json::json!({"mode": "wave", "requests": 100}));
+    let engine = Engine::start("md8");
+    let live = json(&["run", &engine.url, "--wave", "16"]);
+    let level = &live["levels"][0];
+    assert_eq!(level["arrivals"], 16);
+    assert!(length_ms(level) >= 20.0 && length_ms(level) < 2_000.0, "{}", length_ms(level));
+}
+
+#[test]
+fn a_closed_loop_ends_after_its_requests_and_its_warm_up_counts_nowhere() {
+    let engine = Engine::start("md8");
+    let load = ["--concurrency", "4", "--requests", "200", "--warm-up", "20"];
+    for head in [&["simulate", "--profile", "md8"][..], &["run", &engine.url][..]] {
+        let run = json(&[head, &load].concat());
+        let purposes: Vec<&str> =
+            run["levels"].as_array().expect("levels").iter().filter_map(|l| l["purpose"].as_str()).collect();
+        assert_eq!(purposes, ["warmup", "run"]);
+        assert_eq!((&run["levels"][0]["arrivals"], &run["levels"][1]["arrivals"]), (&20.into(), &200.into()));
+        let levels = run["findings"]["levels"].as_array().expect("levels");
+        assert_eq!(levels.len(), 1);
+        let counts = &levels[0]["summary"]["counts"];
+        let cut = &levels[0]["summary"]["window"]["warm_up_requests"];
+        assert_eq!(counts["requests"].as_u64().expect("n") + cut.as_u64().expect("n"), 200);
+        // Four in flight, 10 ms each: fifty rounds.
+        let length = length_ms(&run["levels"][1]);
+        let most = if head[0] == "simulate" { 500.0 } else { 3_000.0 };
+        assert!((500.0..=most).contains(&length), "{length} ms");
+    }
+}
+
+#[test]
+fn the_page_says_how_the_load_was_put_on() {
+    let (_folder, run) = run_folder();
+    let args = [
+        "simulate",
+        "--profile",
+        "md8",
+        "--concurrency",
+        "4",
+        "--requests",
+        "50",
+        "--warm-up",
+        "3",
+        "-q",
+        "-o",
+    ];
+    let ended = plimsoll(&[&args[..], &[&run]].concat());
+    let words = "closed loop, 4 in flight until 50 requests have ended; 3 warm-up requests before";
+    assert!(ended.stdout.contains(words), "{}", ended.stdout);
+    let report = plimsoll(&["report", &run]);
+    let page = std::fs::read_to_string(report.stdout.trim()).expect("written");
+    assert!(page.contains(words));
+}
+
+/// The same load by each of OpenAI's protocols that generate: the same requests, tokens and time by the server's truth.
+#[test]
+fn the_protocols_that_generate_are_measured_alike() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("even.yaml");
+    let even = "name: even\nmode: {kind: canned, ttft: {law: deterministic, ms: 40}, gap: {law: deterministic, ms: 10}}";
+    std::fs::write(&file, even).expect("written");
+    let engine = Engine::start(file.to_str().expect("utf-8"));
+    for protocol in ["chat", "completions", "responses"] {
+        let (_folder, run) = run_folder();
+        let load = ["--rate", "40/s", "--for", "1500ms", "--isl", "8", "--osl", "5", "--seed", "3"];
+        let head = ["run", &engine.url, "--protocol", protocol];
+        let ended = plimsoll(&[&head[..], &load, &["-q", "-o", &run]].concat());
+        assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
+        let rows = plimsoll_store::open(std::path::Path::new(&run)).expect("a run").attempts;
+        assert!(rows.len() > 30, "{}", rows.len());
+        let mut spans = Vec::new();
+        for row in &rows {
+            assert!(row.outcome.is_finished(), "{protocol}: {:?}", row.answer.error);
+            let events = row.events.iter().filter(|event| event.kind.is_token()).count();
+            let tokens = (row.answer.tokens.prompt, row.answer.tokens.output);
+            assert_eq!((events, tokens), (5, (Some(8), Some(5))), "{protocol}");
+            assert_eq!(row.answer.finish_reason.as_deref(), Some("length"));
+            let at = |at: Option<plimsoll_model::At>| {
+                (at.expect("a token") - row.sent.expect("sent")).0 as f64 / 1e6
+            };
+            spans.push((at(row.first_token), at(row.last_token)));
+        }
+        spans.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (first, last) = spans[spans.len() / 2];
+        assert!(
+            (40.0..50.0).contains(&first) && (80.0..95.0).contains(&last),
+            "{protocol}: {first} {last} ms"
+        );
+    }
+}

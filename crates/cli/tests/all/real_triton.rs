@@ -1,0 +1,249 @@
+//! The KServe path against a server that is not ours: NVIDIA's Triton with a model whose time is known.
+//!
+//! `scripts/real-server setup triton` installs it (`.ci/run` does). Where it is not installed the test prints why it is
+//! skipped and passes; nothing else in it is allowed to be lenient. The truth is Triton's own counters: what they say of
+//! requests, rows, batches and time must be what the run says.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::kit::{Engine, plimsoll, run_folder};
+
+struct Triton {
+    child: Child,
+    port: u16,
+}
+
+impl Drop for Triton {
+    fn drop(&mut self) {
+        let group = nix::unistd::Pid::from_raw(self.child.id() as i32);
+        let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
+        let _ = self.child.wait();
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Three ports in a row that are free now: HTTP, gRPC, metrics. Below the range that outgoing connections use.
+fn free_ports() -> u16 {
+    let bind = |port: u16| TcpListener::bind(("127.0.0.1", port));
+    let from = 21_000 + (std::process::id() % 900) as u16 * 10;
+    (from..32_000)
+        .step_by(10)
+        .find(|port| (0..3).all(|offset| bind(port + offset).is_ok()))
+        .expect("loopback has three free ports")
+}
+
+fn start() -> Result<Triton, String> {
+    let engines = std::env::var_os("PLIMSOLL_ENGINES").map_or_else(|| root().join(".engines"), PathBuf::from);
+    let stub = engines.join("triton-backends/python/triton_python_backend_stub");
+    if !stub.exists() {
+        return Err(format!(
+            "Triton is not installed ({} is missing); scripts/real-server setup triton",
+            stub.display()
+        ));
+    }
+    let port = free_ports();
+    let mut command = Command::new(root().join("scripts/real-server"));
+    command.args(["run", "triton", &port.to_string()]).env("PLIMSOLL_ENGINES", &engines).process_group(0);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().map_err(|e| e.to_string())?;
+    let mut triton = Triton { child, port };
+    for _ in 0..600 {
+        if get(port, "/v2/health/ready").is_some_and(|answer| answer.starts_with("HTTP/1.1 200")) {
+            return Ok(triton);
+        }
+        if let Ok(Some(status)) = triton.child.try_wait() {
+            panic!("Triton is installed and ended at once: {status}");
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("Triton is installed and did not come up within a minute");
+}
+
+fn get(port: u16, path: &str) -> Option<String> {
+    let mut socket = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    socket.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+    write!(socket, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+/// One of Triton's counters for the model.
+fn counter(page: &str, name: &str) -> f64 {
+    let sample = format!(r#"nv_inference_{name}{{model="lockstep",version="1"}} "#);
+    let line =
+        page.lines().find_map(|line| line.strip_prefix(&sample)).unwrap_or_else(|| panic!("no {sample}"));
+    line.trim().parse().expect("a number")
+}
+
+/// The difference of every counter that is read, after and before a run.
+struct Counted {
+    success: f64,
+    rows: f64,
+    batches: f64,
+    request_us: f64,
+    queue_us: f64,
+    infer_us: f64,
+}
+
+fn counted(before: &str, after: &str) -> Counted {
+    let of = |name: &str| counter(after, name) - counter(before, name);
+    Counted {
+        success: of("request_success"),
+        rows: of("count"),
+        batches: of("exec_count"),
+        request_us: of("request_duration_us"),
+        queue_us: of("queue_duration_us"),
+        infer_us: of("compute_infer_duration_us"),
+    }
+}
+
+/// What a run left behind, and what Triton counted meanwhile.
+struct Ran {
+    /// The level's summary.
+    level: Value,
+    /// What the target said of itself.
+    facts: Value,
+    /// Requests finished, the warm-up included: what Triton counted too.
+    all: f64,
+    /// Their mean latency in microseconds, over the same requests as Triton's, whatever was cut as warm-up.
+    e2e_us: f64,
+    counted: Counted,
+}
+
+fn run(triton: &Triton, more: &[&str]) -> Ran {
+    let metrics = triton.port + 2;
+    let before = get(metrics, "/metrics").expect("a metrics page");
+    let (_folder, folder) = run_folder();
+    let url = format!("http://127.0.0.1:{}/v2/models/lockstep", triton.port);
+    let fixed = ["run", &url, "--protocol", "kserve", "--seed", "3", "-q", "-o", &folder, "--format", "json"];
+    let ended = plimsoll(&[&fixed[..], more].concat());
+    // A loaded machine may make the generator late (4); what the server did is judged strictly either way.
+    assert!(ended.code == 0 || ended.code == 4, "{}", ended.stderr);
+    let after = get(metrics, "/metrics").expect("a metrics page");
+    let json = ended.json();
+    let rows = plimsoll_store::open(Path::new(&folder)).expect("a run").attempts;
+    let took = rows.iter().filter(|row| row.outcome.is_finished()).map(|row| {
+        let (due, end) = (row.due, row.end.expect("it finished"));
+        (end - due).as_secs_f64()
+    });
+    let all = took.clone().count() as f64;
+    Ran {
+        level: json["findings"]["levels"][0]["summary"].clone(),
+        facts: json["target"]["facts"].clone(),
+        all,
+        e2e_us: 1e6 * took.sum::<f64>() / all,
+        counted: counted(&before, &after),
+    }
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn triton_is_measured_and_agrees() {
+    let triton = match start() {
+        Ok(triton) => triton,
+        Err(why) => {
+            eprintln!("SKIPPED: {why}");
+            return;
+        }
+    };
+    // One at a time, three rows each: every request is a batch, of 5 + 3 ms and what the machine adds.
+    let Ran { level, facts, all, e2e_us: ours_us, counted } =
+        run(&triton, &["--concurrency", "1", "--batch", "3", "--for", "4s"]);
+    let finished = number(&level["counts"]["finished"]);
+    assert!(finished >= 20.0 && finished == number(&level["counts"]["requests"]), "{}", level["counts"]);
+    // The whole level, its warm-up included, was counted by both.
+    assert_eq!(all, number(&level["window"]["warm_up_requests"]) + finished);
+    assert_eq!((counted.success, counted.rows, counted.batches), (all, 3.0 * all, all));
+    let theirs_us = counted.request_us / all;
+    assert!(ours_us >= 8_000.0 && theirs_us >= 8_000.0, "{ours_us} {theirs_us}");
+    // What the client sees is what Triton sees, and the way to it: HTTP and its threads, on a machine that is shared.
+    let way_us = ours_us - theirs_us;
+    eprintln!(
+        "one at a time: e2e {ours_us:.0} us, of which Triton counts {theirs_us:.0} (infer {:.0})",
+        counted.infer_us / all
+    );
+    assert!((0.0..20_000.0).contains(&way_us), "client {ours_us} us, Triton {theirs_us} us");
+    assert_eq!((&facts["engine"], &facts["engine_version"]), (&"triton".into(), &"2.51.0".into()));
+    assert_eq!((&facts["model"], &facts["max_batch"]), (&"lockstep".into(), &"16".into()));
+
+    // Eight at a time, drawn sizes, as JSON numbers: batches form, and rows still add up.
+    let json = ["--set", "target.tensors.encoding=json", "--shape", "SCALE=1"];
+    let Ran { level, all, e2e_us: ours_us, counted, .. } =
+        run(&triton, &[&["--concurrency", "8", "--batch", "uniform:1,2", "--for", "4s"][..], &json].concat());
+    assert_eq!(number(&level["counts"]["failed"]), 0.0, "{}", level["counts"]);
+    assert_eq!(counted.success, all);
+    assert!(counted.rows > 1.2 * all && counted.rows < 1.8 * all, "{} rows in {all} requests", counted.rows);
+    // A greedy batcher under eight clients puts two or more requests into a batch on average.
+    assert!(counted.batches < 0.6 * all, "{} batches for {all} requests", counted.batches);
+    assert!(counted.queue_us > 0.0);
+    let theirs_us = counted.request_us / all;
+    eprintln!(
+        "eight at a time: e2e {ours_us:.0} us, Triton {theirs_us:.0}, {:.2} requests a batch",
+        all / counted.batches
+    );
+    assert!((0.0..20_000.0).contains(&(ours_us - theirs_us)), "client {ours_us}, Triton {theirs_us}");
+
+    // More than its queue holds: what it refuses is shed, at once, and not among the successes.
+    let Ran { level, counted, .. } = run(&triton, &["--rate", "300/s", "--batch", "16", "--for", "3s"]);
+    let by = &level["counts"]["by_outcome"];
+    assert!(number(&by["shed"]) > 0.0, "{by}");
+    assert!(number(&by["finished"]) <= counted.success, "{by}");
+    let words = level["counts"]["errors"][0]["text"].as_str().expect("an error");
+    assert!(words.contains("Exceeds maximum queue size"), "{words}");
+
+    the_engine_refuses_alike(&triton);
+}
+
+/// Right and wrong requests to this Triton and to an engine that declares the same inputs: status and words are equal.
+fn the_engine_refuses_alike(triton: &Triton) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("lockstep.yaml");
+    let spec = "name: lockstep\nmode: {kind: dynamic, max_batch_size: 16, dynamic_batching: {}, \
+         batch: {compute: {kind: affine, base_ms: 1, item_ms: 0}}}";
+    std::fs::write(&file, spec).expect("written");
+    let declared = ["--input", "PIXELS:UINT8:8", "--input", "SCALE:FP32:-1"];
+    let engine = Engine::start_with(file.to_str().expect("utf-8"), &declared);
+    let port = engine.url.rsplit(':').next().and_then(|rest| rest.split('/').next()?.parse().ok());
+    let port: u16 = port.expect("a port");
+    let cases = root().join("crates/wire/fixtures/triton/infer_checks.jsonl");
+    let cases = std::fs::read_to_string(cases).expect("recorded");
+    for line in cases.lines() {
+        let case: Value = serde_json::from_str(line).expect("JSON");
+        let request = case["request"].to_string();
+        let (status, theirs) = infer(triton.port, &request);
+        let (own_status, ours) = infer(port, &request.replace("\"SUM\"", "\"OUTPUT\""));
+        assert_eq!((own_status, &ours["error"]), (status, &theirs["error"]), "{request}");
+        assert_eq!(ours["id"], theirs["id"], "{request}");
+        assert_eq!(ours["outputs"][0]["shape"], theirs["outputs"][0]["shape"], "{request}");
+    }
+}
+
+/// Status and body of one inference.
+fn infer(port: u16, body: &str) -> (u16, Value) {
+    let mut socket = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    socket.set_read_timeout(Some(Duration::from_secs(10))).expect("set");
+    let length = body.len();
+    write!(
+        socket,
+        "POST /v2/models/lockstep/infer HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .expect("sent");
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).expect("answered");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    (status, serde_json::from_str(body).expect("JSON"))
+}

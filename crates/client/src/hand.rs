@@ -1,0 +1,277 @@
+//! Tasks that outlive the attempts they carry.
+//!
+//! An attempt is a future that some task must poll. A task of its own for each lost: the runtime's record of a task is
+//! aligned to two cache lines, which takes the allocator's slow way, and it is polled once more only to learn its waker.
+//! A hand is such a task that goes from attempt to attempt. It knows its waker already, so an attempt can be polled where it
+//! is launched, which writes its request, and is woken from then on like any task.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+
+/// What an attempt is, to a hand.
+pub type Job = Pin<Box<dyn Future<Output = ()>>>;
+
+/// The hands of one thread.
+#[derive(Debug, Default)]
+pub struct Hands {
+    free: RefCell<Vec<Rc<Hand>>>,
+}
+
+/// One of them, and what it carries.
+pub struct Hand {
+    hands: Weak<Hands>,
+    job: RefCell<Option<Job>>,
+    /// Known from its first turn as a task on.
+    waker: RefCell<Option<Waker>>,
+    /// Left while it was being polled: it is dropped after that.
+    left: Cell<bool>,
+}
+
+impl std::fmt::Debug for Hand {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hand")
+    }
+}
+
+impl Hands {
+    /// Begins `job` in a hand that is free, or in a new one: polls it now. `None` when that ended it.
+    /// Must be called from within a local runtime.
+    pub fn begin(self: &Rc<Hands>, job: Job) -> Option<Rc<Hand>> {
+        let hand = self.free.borrow_mut().pop().unwrap_or_else(|| self.hire());
+        *hand.job.borrow_mut() = Some(job);
+        match hand.first() {
+            Poll::Ready(()) => None,
+            Poll::Pending => Some(hand),
+        }
+    }
+
+    fn hire(self: &Rc<Hands>) -> Rc<Hand> {
+        let hand = Rc::new(Hand {
+            hands: Rc::downgrade(self),
+            job: RefCell::new(None),
+            waker: RefCell::new(None),
+            left: Cell::new(false),
+        });
+        tokio::task::spawn_local(Turns(Rc::clone(&hand)));
+        hand
+    }
+
+    /// How many have nothing to do.
+    pub fn free(&self) -> usize {
+        self.free.borrow().len()
+    }
+}
+
+impl Hand {
+    /// Polls a job that was just taken up.
+    fn first(self: &Rc<Hand>) -> Poll<()> {
+        let waker = self.waker.borrow();
+        // A new hand's own first turn is still to come: it polls again with what wakes it.
+        let mut cx = Context::from_waker(waker.as_ref().unwrap_or(Waker::noop()));
+        // Outside of tokio's budget: hundreds that are begun in one turn of one task would use it up, and those after it be
+        // written some hundred milliseconds after they were counted as begun.
+        let mut first = pin!(tokio::task::unconstrained(poll_fn(|cx| Poll::Ready(self.poll(cx)))));
+        match first.as_mut().poll(&mut cx) {
+            Poll::Ready(polled) => polled,
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Polls the job; ready when there is none any more, which makes the hand free.
+    fn poll(self: &Rc<Hand>, cx: &mut Context<'_>) -> Poll<()> {
+        let ended = match &mut *self.job.borrow_mut() {
+            Some(job) => job.as_mut().poll(cx).is_ready() || self.left.get(),
+            None => return Poll::Ready(()),
+        };
+        if ended {
+            self.let_go();
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+
+    /// Drops the job, wherever it is; at once, unless this is called from within.
+    pub fn leave(self: &Rc<Hand>) {
+        match self.job.try_borrow_mut() {
+            Ok(job) => {
+                let carries = job.is_some();
+                drop(job);
+                if carries {
+                    self.let_go();
+                }
+            }
+            Err(_) => self.left.set(true),
+        }
+    }
+
+    fn let_go(self: &Rc<Hand>) {
+        // Dropped outside of the borrow: what it closes may look here.
+        let job = self.job.take();
+        drop(job);
+        self.left.set(false);
+        if let Some(hands) = self.hands.upgrade() {
+            hands.free.borrow_mut().push(Rc::clone(self));
+        }
+    }
+}
+
+/// A hand's turns as a task. It never ends by itself; the runtime drops it.
+struct Turns(Rc<Hand>);
+
+impl Future for Turns {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        {
+            let mut waker = self.0.waker.borrow_mut();
+            if !waker.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+                *waker = Some(cx.waker().clone());
+            }
+        }
+        let _ = self.0.poll(cx);
+        Poll::Pending
+    }
+}
+
+/// The runtime has ended, or the job has panicked: it goes, and with it its row is closed.
+impl Drop for Turns {
+    fn drop(&mut self) {
+        let job = self.0.job.try_borrow_mut().ok().and_then(|mut job| job.take());
+        drop(job);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::Notify;
+
+    /// Runs `inside` on a local runtime, with the hands of one thread.
+    fn on_a_thread<F: Future<Output = ()>>(inside: impl FnOnce(Rc<Hands>) -> F) {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.build_local(tokio::runtime::LocalOptions::default()).expect("a runtime");
+        runtime.block_on(inside(Rc::default()));
+    }
+
+    /// A job that waits for `news` so many times, counting its polls' ends in `steps`.
+    fn waits(news: &Rc<Notify>, times: u32, steps: &Rc<Cell<u32>>) -> Job {
+        let (news, steps) = (Rc::clone(news), Rc::clone(steps));
+        Box::pin(async move {
+            for _ in 0..times {
+                news.notified().await;
+                steps.set(steps.get() + 1);
+            }
+        })
+    }
+
+    async fn turns() {
+        for _ in 0..4 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The first carries a job into its first turn as a task, later ones begin with the waker they know.
+    #[test]
+    fn a_hand_goes_from_job_to_job_and_every_wake_reaches_it() {
+        on_a_thread(|hands| async move {
+            let (news, steps) = (Rc::new(Notify::new()), Rc::new(Cell::new(0)));
+            for round in 1..=3 {
+                assert!(hands.begin(waits(&news, 2, &steps)).is_some());
+                assert_eq!(hands.free(), 0);
+                for step in 1..=2 {
+                    turns().await;
+                    news.notify_one();
+                    turns().await;
+                    assert_eq!(steps.get(), (round - 1) * 2 + step);
+                }
+                assert_eq!(hands.free(), 1, "the same one");
+            }
+        });
+    }
+
+    #[test]
+    fn a_job_that_ends_at_once_needs_no_turn() {
+        on_a_thread(|hands| async move {
+            for _ in 0..3 {
+                assert!(hands.begin(Box::pin(async {})).is_none());
+            }
+            assert_eq!(hands.free(), 1);
+        });
+    }
+
+    /// tokio lets a task do so much in a turn and then makes everything pending. What is begun is written all the same.
+    #[test]
+    fn a_spent_budget_keeps_nothing_from_being_begun() {
+        on_a_thread(|hands| async move {
+            let (send, mut spent) = tokio::sync::mpsc::unbounded_channel();
+            let (only, mut ready) = tokio::sync::mpsc::unbounded_channel();
+            let mut job: Option<Job> = Some(Box::pin(async move { assert_eq!(ready.recv().await, Some(7)) }));
+            (0..1000).for_each(|n| send.send(n).expect("open"));
+            only.send(7).expect("open");
+            let begun = poll_fn(|cx| {
+                let mut taken = 0;
+                while spent.poll_recv(cx).is_ready() {
+                    taken += 1;
+                }
+                assert!(taken < 1000, "the budget ended it");
+                Poll::Ready(job.take().is_some_and(|job| hands.begin(job).is_none()))
+            });
+            assert!(begun.await, "one turn was enough for what was ready");
+        });
+    }
+
+    struct Tells(Rc<Cell<u32>>);
+
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+
+    #[test]
+    fn a_job_that_is_left_is_dropped_from_outside_and_from_within() {
+        on_a_thread(|hands| async move {
+            let (news, dropped) = (Rc::new(Notify::new()), Rc::new(Cell::new(0)));
+            let own: Rc<RefCell<Option<Rc<Hand>>>> = Rc::default();
+            for within in [false, true] {
+                let (tells, news_of, own_of) =
+                    (Tells(Rc::clone(&dropped)), Rc::clone(&news), Rc::clone(&own));
+                let hand = hands.begin(Box::pin(async move {
+                    let _tells = tells;
+                    news_of.notified().await;
+                    let hand = own_of.borrow_mut().take();
+                    hand.expect("told").leave();
+                    std::future::pending().await
+                }));
+                let hand = hand.expect("it waits");
+                turns().await;
+                match within {
+                    false => hand.leave(),
+                    true => {
+                        *own.borrow_mut() = Some(hand);
+                        news.notify_one();
+                        turns().await;
+                    }
+                }
+                assert_eq!((dropped.get(), hands.free()), (1 + u32::from(within), 1));
+            }
+        });
+    }
+
+    #[test]
+    fn what_is_still_carried_at_the_end_of_the_runtime_is_dropped() {
+        let dropped = Rc::new(Cell::new(0));
+        let tells = Tells(Rc::clone(&dropped));
+        on_a_thread(|hands| async move {
+            let job: Job = Box::pin(async move {
+                let _tells = tells;
+                std::future::pending().await
+            });
+            assert!(hands.begin(job).is_some());
+        });
+        assert_eq!(dropped.get(), 1);
+    }
+}

@@ -1,0 +1,112 @@
+//! A request as the bytes that are sent.
+//!
+//! What all requests of a level have in common is written once ([`Opening`]); each request copies it and adds its lengths
+//! and its name. A header map lost: it would be copied, filled and written out again for every request.
+
+use std::fmt;
+use std::io::{IoSlice, Write as _};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use plimsoll_wire::kserve::HEADER_LENGTH;
+
+use crate::target::{Body, REQUEST_ID};
+
+/// A body up to this is put behind its head: `send` of one buffer takes less than `writev` of two, and under TLS it is one
+/// record.
+const JOIN_MAX: usize = 4096;
+
+/// Room for what a request adds to its opening.
+const OWN: usize = 192;
+
+/// The beginning of all requests of one kind: the request line, and the headers that do not differ between them.
+#[derive(Clone)]
+pub struct Opening(Vec<u8>);
+
+impl fmt::Debug for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // It may hold a key.
+        write!(f, "Opening({} bytes)", self.0.len())
+    }
+}
+
+impl Opening {
+    /// `method path` with these headers, but for those that each request has its own of.
+    pub fn new(method: &str, path: &http::Uri, headers: &HeaderMap) -> Opening {
+        let mut bytes = format!("{method} {path} HTTP/1.1\r\n").into_bytes();
+        for (name, value) in headers {
+            if ![CONTENT_LENGTH, CONTENT_TYPE, REQUEST_ID].contains(name) {
+                bytes.extend_from_slice(name.as_str().as_bytes());
+                bytes.extend_from_slice(b": ");
+                bytes.extend_from_slice(value.as_bytes());
+                bytes.extend_from_slice(b"\r\n");
+            }
+        }
+        Opening(bytes)
+    }
+
+    /// A request without a body.
+    pub fn bare(&self) -> Request {
+        let mut head = self.0.clone();
+        head.extend_from_slice(b"\r\n");
+        Request { head, body: Bytes::new(), written: 0 }
+    }
+
+    /// A request with this body and this name. `close`: the last one on its connection.
+    pub fn with(&self, body: &Body, id: impl fmt::Display, close: bool) -> Request {
+        let length = body.bytes.len();
+        let joins = length <= JOIN_MAX;
+        let mut head = Vec::with_capacity(self.0.len() + OWN + if joins { length } else { 0 });
+        head.extend_from_slice(&self.0);
+        // Writing to a vector cannot fail.
+        let _ = write!(
+            head,
+            "content-type: {}\r\ncontent-length: {length}\r\nx-request-id: {id}\r\n",
+            body.content_type
+        );
+        if let Some(json) = body.header_length {
+            let _ = write!(head, "{HEADER_LENGTH}: {json}\r\n");
+        }
+        if close {
+            head.extend_from_slice(b"connection: close\r\n");
+        }
+        head.extend_from_slice(b"\r\n");
+        if joins {
+            head.extend_from_slice(&body.bytes);
+        }
+        Request { head, body: if joins { Bytes::new() } else { body.bytes.clone() }, written: 0 }
+    }
+}
+
+/// A request, and how much of it is written.
+pub struct Request {
+    /// The head; a small body is in it.
+    head: Vec<u8>,
+    body: Bytes,
+    written: usize,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Request({} of {} bytes written)", self.written, self.head.len() + self.body.len())
+    }
+}
+
+impl Request {
+    /// What is left to write.
+    pub fn rest(&self) -> [IoSlice<'_>; 2] {
+        let head = self.written.min(self.head.len());
+        [IoSlice::new(&self.head[head..]), IoSlice::new(&self.body[self.written - head..])]
+    }
+
+    /// So many more bytes are written.
+    pub fn wrote(&mut self, n: usize) {
+        self.written = (self.written + n).min(self.head.len() + self.body.len());
+    }
+
+    /// Is all of it written?
+    pub fn is_written(&self) -> bool {
+        self.written == self.head.len() + self.body.len()
+    }
+}

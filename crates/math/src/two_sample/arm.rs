@@ -1,0 +1,171 @@
+//! One arm of a comparison: its values by unit, sorted, each with a weight.
+
+use crate::quantile::{rank, sort};
+
+/// The values of one arm, cut into units.
+#[derive(Clone, Debug)]
+pub struct Arm {
+    all: Sorted,
+    units: Vec<Sorted>,
+}
+
+/// Values in rising order; the weights up to and including each where they are not all one.
+#[derive(Clone, Default, Debug)]
+struct Sorted {
+    values: Vec<f64>,
+    up_to: Option<Vec<f64>>,
+}
+
+impl Arm {
+    /// An arm whose values all weigh the same. +∞ is a value, NaN is none.
+    pub fn new(units: &[Vec<f64>]) -> Arm {
+        let all = Sorted::of(units.concat());
+        Arm { all, units: units.iter().map(|unit| Sorted::of(unit.clone())).collect() }
+    }
+
+    /// An arm of values with weights.
+    pub fn weighted(units: &[Vec<(f64, f64)>]) -> Arm {
+        let all = Sorted::weighted(units.concat());
+        Arm { all, units: units.iter().map(|unit| Sorted::weighted(unit.clone())).collect() }
+    }
+
+    /// How many units there are.
+    pub fn units(&self) -> usize {
+        self.units.len()
+    }
+
+    /// How many values there are.
+    pub fn len(&self) -> usize {
+        self.all.values.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The p-quantile, an order statistic; NaN where there is none.
+    pub fn quantile(&self, p: f64) -> f64 {
+        self.all.quantile(p)
+    }
+
+    /// The p-quantile of one unit; NaN of a unit without values.
+    pub fn unit_quantile(&self, unit: usize, p: f64) -> f64 {
+        self.units[unit].quantile(p)
+    }
+
+    /// The share of a unit beyond a threshold, half of what lies on it; zero of a unit without values.
+    pub fn share_beyond(&self, unit: usize, threshold: f64) -> f64 {
+        self.units[unit].beyond(threshold)
+    }
+
+    /// The share of the arm beyond a threshold, half of what lies on it.
+    pub fn share(&self, threshold: f64) -> f64 {
+        self.all.beyond(threshold)
+    }
+
+    /// The arm's worth in independent values where shares beyond this threshold are asked for: n over the design effect that
+    /// the units' shares show, at most n.
+    pub fn worth_beyond(&self, threshold: f64) -> f64 {
+        let shares: Vec<f64> = (0..self.units()).map(|unit| self.share_beyond(unit, threshold)).collect();
+        let (b, n) = (shares.len() as f64, self.len() as f64);
+        let mean = shares.iter().sum::<f64>() / b;
+        let of_mean = shares.iter().map(|s| (s - mean) * (s - mean)).sum::<f64>() / (b - 1.0) / b;
+        if of_mean > 0.0 { (mean * (1.0 - mean) / of_mean).min(n) } else { n }
+    }
+
+    /// The p-quantile of two arms of equal weight, the second divided by `ratio`: on the first's scale and on the second's, so that
+    /// the value it is stays on it after the division.
+    pub fn common_quantile(first: &Arm, second: &Arm, p: f64, ratio: f64) -> (f64, f64) {
+        let reached = |t: f64, of_second: f64| {
+            0.5 * (first.all.up_to_value(t) + second.all.up_to_value(of_second)) >= p * (1.0 - 1e-12)
+        };
+        let (low, high) = (&first.all.values, &second.all.values);
+        let in_first = partition_point(low.len(), |k| !reached(low[k], low[k] * ratio));
+        let in_second = partition_point(high.len(), |k| !reached(high[k] / ratio, high[k]));
+        match (low.get(in_first), high.get(in_second)) {
+            (Some(t), Some(of_second)) if *t > of_second / ratio => (of_second / ratio, *of_second),
+            (Some(t), _) => (*t, t * ratio),
+            (None, Some(of_second)) => (of_second / ratio, *of_second),
+            (None, None) => (f64::INFINITY, f64::INFINITY),
+        }
+    }
+
+    /// The values of a unit in rising order.
+    pub(super) fn unit(&self, unit: usize) -> &[f64] {
+        &self.units[unit].values
+    }
+
+    /// The weight of the k-th value of a unit.
+    pub(super) fn weight(&self, unit: usize, k: usize) -> f64 {
+        match &self.units[unit].up_to {
+            None => 1.0,
+            Some(up_to) => up_to[k] - k.checked_sub(1).map_or(0.0, |before| up_to[before]),
+        }
+    }
+}
+
+impl Sorted {
+    fn of(mut values: Vec<f64>) -> Sorted {
+        sort(&mut values);
+        Sorted { values, up_to: None }
+    }
+
+    fn weighted(mut pairs: Vec<(f64, f64)>) -> Sorted {
+        pairs.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        let mut sum = 0.0;
+        let add = |(_, weight): &(f64, f64)| {
+            sum += weight;
+            sum
+        };
+        let up_to: Vec<f64> = pairs.iter().map(add).collect();
+        Sorted { values: pairs.into_iter().map(|(value, _)| value).collect(), up_to: Some(up_to) }
+    }
+
+    fn quantile(&self, p: f64) -> f64 {
+        let n = self.values.len();
+        let k = match &self.up_to {
+            None => rank(n, p).wrapping_sub(1),
+            Some(_) => partition_point(n, |k| self.share_to(k) < p * (1.0 - 1e-12)),
+        };
+        self.values.get(k.min(n.wrapping_sub(1))).copied().unwrap_or(f64::NAN)
+    }
+
+    /// The weight of the first `k` values.
+    fn weight_of(&self, k: usize) -> f64 {
+        match (&self.up_to, k) {
+            (_, 0) => 0.0,
+            (None, k) => k as f64,
+            (Some(up_to), k) => up_to[k - 1],
+        }
+    }
+
+    fn share_to(&self, k: usize) -> f64 {
+        self.weight_of(k + 1) / self.weight_of(self.values.len())
+    }
+
+    fn up_to_value(&self, t: f64) -> f64 {
+        let whole = self.weight_of(self.values.len());
+        if whole > 0.0 { self.weight_of(self.values.partition_point(|v| *v <= t)) / whole } else { 0.0 }
+    }
+
+    fn beyond(&self, t: f64) -> f64 {
+        let whole = self.weight_of(self.values.len());
+        if whole <= 0.0 {
+            return 0.0;
+        }
+        let under = self.weight_of(self.values.partition_point(|v| *v < t));
+        let up_to = self.weight_of(self.values.partition_point(|v| *v <= t));
+        1.0 - 0.5 * (under + up_to) / whole
+    }
+}
+
+/// The first k of 0..n at which `before` no longer holds, given that it holds first and then not.
+fn partition_point(n: usize, before: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (0, n);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if before(middle) { low = middle + 1 } else { high = middle }
+    }
+    low
+}

@@ -1,0 +1,102 @@
+//! Sign flips: how often chance alone makes a sum of differences as large as this one.
+//!
+//! The differences of equal arms are symmetric about zero, so every pattern of signs is as likely as the one seen. A pattern
+//! flips a subset of them, and the flipped sum reaches the seen one where the subset's own sum is not positive: p is the share of such subsets.
+//! The means of the subsets are then typical values of the centre (Hartigan 1969), whose order statistics are its exact
+//! interval. Student's t lost: it needs the differences to be normal, and counts of rare exceedances are not.
+
+use crate::proportion::Interval;
+use crate::quantile::sort;
+use crate::rng::Stream;
+
+/// Units up to which every subset is looked at.
+const ALL_UP_TO: usize = 12;
+/// Subsets drawn where there are more, the empty one included.
+const DRAWN: usize = 4096;
+/// Units that fit into a pattern.
+const MOST_UNITS: usize = 64;
+
+/// Patterns of signs for a number of units; the same for the same number.
+#[derive(Clone, Debug)]
+pub struct Flips {
+    units: usize,
+    /// One bit per unit that is flipped. The first is none.
+    subsets: Vec<u64>,
+}
+
+impl Flips {
+    /// The patterns for this many units, at most 64.
+    pub fn new(units: usize) -> Flips {
+        let units = units.min(MOST_UNITS);
+        let subsets = if units <= ALL_UP_TO {
+            (0..1u64 << units).collect()
+        } else {
+            let mut stream = Stream::new(1, "two sample flips", units as u64);
+            let mask = u64::MAX >> (MOST_UNITS - units);
+            std::iter::once(0).chain((1..DRAWN).map(|_| stream.next_u64() & mask)).collect()
+        };
+        Flips { units, subsets }
+    }
+
+    /// The units these patterns are for.
+    pub fn units(&self) -> usize {
+        self.units
+    }
+
+    /// The smallest two-sided p there can be.
+    pub fn least_p(&self) -> f64 {
+        2.0 / self.subsets.len() as f64
+    }
+
+    /// The chance of a sum as large as this one, were every sign as likely as its opposite.
+    pub fn greater(&self, differences: &[f64]) -> f64 {
+        let slack = 1e-12 * differences.iter().map(|d| d.abs()).sum::<f64>();
+        let reached = self.sums(differences).filter(|sum| *sum <= slack).count();
+        reached as f64 / self.subsets.len() as f64
+    }
+
+    /// The chance of a sum as small as this one.
+    pub fn less(&self, differences: &[f64]) -> f64 {
+        let slack = 1e-12 * differences.iter().map(|d| d.abs()).sum::<f64>();
+        let reached = self.sums(differences).filter(|sum| *sum >= -slack).count();
+        reached as f64 / self.subsets.len() as f64
+    }
+
+    /// The interval of the differences' centre at this level; infinite where there are too few units for it.
+    pub fn mean_interval(&self, differences: &[f64], level: f64) -> Interval {
+        let mut means: Vec<f64> = self
+            .subsets
+            .iter()
+            .zip(self.sums(differences))
+            .filter(|(subset, _)| **subset != 0)
+            .map(|(subset, sum)| sum / f64::from(subset.count_ones()))
+            .collect();
+        sort(&mut means);
+        // The empty subset always counts as reached, so the bound is one order statistic less.
+        let skip = (0.5 * (1.0 - level) * self.subsets.len() as f64).floor() as usize;
+        let at = |k: Option<usize>| k.and_then(|k| means.get(k)).copied();
+        Interval {
+            lower: at(skip.checked_sub(1)).unwrap_or(f64::NEG_INFINITY),
+            upper: at(means.len().checked_sub(skip)).filter(|_| skip > 0).unwrap_or(f64::INFINITY),
+        }
+    }
+
+    /// The sum of the differences of every subset. Eight units at a time come from a table of their 256 sums.
+    fn sums(&self, differences: &[f64]) -> impl Iterator<Item = f64> {
+        let tables: Vec<[f64; 256]> = differences[..self.units.min(differences.len())]
+            .chunks(8)
+            .map(|eight| {
+                let mut table = [0.0; 256];
+                for (bit, difference) in eight.iter().enumerate() {
+                    for pattern in 0..1usize << bit {
+                        table[pattern | 1 << bit] = table[pattern] + difference;
+                    }
+                }
+                table
+            })
+            .collect();
+        self.subsets.iter().map(move |subset| {
+            tables.iter().enumerate().map(|(i, table)| table[(subset >> (8 * i) & 255) as usize]).sum()
+        })
+    }
+}

@@ -1,0 +1,131 @@
+//! Two arms measured by units of time: is the second's percentile, mean or rate another one, and by how much?
+//!
+//! Requests queue behind one another, so tests that take them one by one call two equal systems different a third of the
+//! time (`analysis/examples/compare.rs` shows it). Here the unit is a stretch of a run, or a whole alternation of two runs that took turns: what both
+//! arms measured in it is one difference. Under equal arms each difference may as well have the other sign, so its
+//! significance is a share of sign flips ([`Flips`]; Fisher 1935), exact where units are independent, with no law assumed.
+//!
+//! A percentile is compared by the shares beyond **one** threshold, that of both arms together ([`Arm`]); the ratio's interval
+//! holds the factors by which the second may be divided before the flips tell the two apart. So test and interval are
+//! one, failures at +∞ stay what they are, and requests may carry weights. The mean of the units' log percentiles lost: it
+//! has no value where a stretch lost more than its tail to failures, wants a hundred requests per unit beyond a p99, and its
+//! test contradicts the exceedances beside it.
+
+mod arm;
+mod flips;
+mod holm;
+mod shift;
+
+pub use arm::Arm;
+pub use flips::Flips;
+pub use holm::holm;
+pub use shift::{Band, block_interval, shift};
+
+use crate::proportion::Interval;
+
+/// A ratio of the second arm to the first.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Ratio {
+    /// Second over first; NaN where both are infinite.
+    pub value: f64,
+    /// Its two-sided interval: the factors that the flips can't tell from the truth.
+    pub interval: Interval,
+    /// Two-sided p of "the two are equal".
+    pub p: f64,
+}
+
+/// Largest and smallest ratio looked for, in logarithms: beyond it a bound is infinite, or zero.
+const FARTHEST: f64 = 12.0;
+/// Halvings of the search for a bound: to a millionth of the ratio.
+const HALVINGS: usize = 25;
+
+/// The ratio of two p-quantiles at this level of confidence.
+pub fn percentile_ratio(first: &Arm, second: &Arm, p: f64, flips: &Flips, level: f64) -> Ratio {
+    let value = second.quantile(p) / first.quantile(p);
+    invert(value, flips, level, |ratio| exceedance_differences(first, second, p, ratio))
+}
+
+/// Unit by unit, the share of the second arm beyond a threshold less the first's, the second divided by `ratio` and the
+/// threshold being the p-quantile of both together. A value at the threshold counts as half beyond it.
+pub fn exceedance_differences(first: &Arm, second: &Arm, p: f64, ratio: f64) -> Vec<f64> {
+    let (threshold, of_second) = Arm::common_quantile(first, second, p, ratio);
+    let units = first.units().min(second.units());
+    (0..units)
+        .map(|unit| second.share_beyond(unit, of_second) - first.share_beyond(unit, threshold))
+        .collect()
+}
+
+/// The ratio of two means or rates from their values per unit, which are finite.
+pub fn mean_ratio(first: &[f64], second: &[f64], flips: &Flips, level: f64) -> Ratio {
+    let value = second.iter().sum::<f64>() / first.iter().sum::<f64>();
+    invert(value, flips, level, |ratio| first.iter().zip(second).map(|(a, b)| b / ratio - a).collect())
+}
+
+/// The shift of a mean: second less first, with the interval and p of the flips.
+pub fn mean_shift(first: &[f64], second: &[f64], flips: &Flips, level: f64) -> Ratio {
+    let differences: Vec<f64> = second.iter().zip(first).map(|(b, a)| b - a).collect();
+    let value = differences.iter().sum::<f64>() / differences.len().max(1) as f64;
+    let p = (2.0 * flips.greater(&differences).min(flips.less(&differences))).min(1.0);
+    Ratio { value, interval: flips.mean_interval(&differences, level), p }
+}
+
+/// The median of one arm's values, as that of the differences between pairs: the values that the flips can't tell from it.
+/// A percentile bootstrap of the units lost: at twenty units it is too narrow.
+pub fn median_shift(differences: &Arm, flips: &Flips, level: f64) -> Ratio {
+    let alpha = 0.5 * (1.0 - level);
+    let beyond = |at: f64| -> Vec<f64> {
+        (0..differences.units()).map(|unit| differences.share_beyond(unit, at) - 0.5).collect()
+    };
+    let (greater, less) = (|at: f64| flips.greater(&beyond(at)), |at: f64| flips.less(&beyond(at)));
+    let p = (2.0 * greater(0.0).min(less(0.0))).min(1.0);
+    let value = differences.quantile(0.5);
+    let middle = value.clamp(-FARTHEST, FARTHEST);
+    let lower = match greater(-FARTHEST) <= alpha {
+        false => f64::NEG_INFINITY,
+        true if greater(middle) <= alpha => value,
+        true => halve(-FARTHEST, middle, |at| greater(at) <= alpha),
+    };
+    let upper = match less(FARTHEST) <= alpha {
+        false => f64::INFINITY,
+        true if less(middle) <= alpha => value,
+        true => halve(FARTHEST, middle, |at| less(at) <= alpha),
+    };
+    Ratio { value, interval: Interval { lower, upper }, p }
+}
+
+/// The factors at which differences, falling in them, can't be told from zero.
+fn invert(value: f64, flips: &Flips, level: f64, differences: impl Fn(f64) -> Vec<f64>) -> Ratio {
+    let alpha = 0.5 * (1.0 - level);
+    let greater = |ln: f64| flips.greater(&differences(libm::exp(ln)));
+    let less = |ln: f64| flips.less(&differences(libm::exp(ln)));
+    let p = (2.0 * greater(0.0).min(less(0.0))).min(1.0);
+    let middle = match libm::log(value) {
+        ln if ln.is_finite() => ln.clamp(-FARTHEST, FARTHEST),
+        ln if ln > 0.0 => FARTHEST,
+        ln if ln < 0.0 => -FARTHEST,
+        _ => 0.0,
+    };
+    // "Greater" loses its ground as the factor grows; the lower bound is where it is lost.
+    let lower = match (greater(-FARTHEST) <= alpha, greater(middle) <= alpha) {
+        (false, _) => 0.0,
+        (true, true) if middle >= FARTHEST => f64::INFINITY,
+        (true, true) => libm::exp(middle),
+        (true, false) => libm::exp(halve(-FARTHEST, middle, |ln| greater(ln) <= alpha)),
+    };
+    let upper = match (less(FARTHEST) <= alpha, less(middle) <= alpha) {
+        (false, _) => f64::INFINITY,
+        (true, true) if middle <= -FARTHEST => 0.0,
+        (true, true) => libm::exp(middle),
+        (true, false) => libm::exp(halve(FARTHEST, middle, |ln| less(ln) <= alpha)),
+    };
+    Ratio { value, interval: Interval { lower, upper }, p }
+}
+
+/// Where something that holds at `holds` and not at `fails` stops to hold: its end on the side where it does.
+fn halve(mut holds: f64, mut fails: f64, test: impl Fn(f64) -> bool) -> f64 {
+    for _ in 0..HALVINGS {
+        let middle = 0.5 * (holds + fails);
+        if test(middle) { holds = middle } else { fails = middle }
+    }
+    holds
+}

@@ -1,0 +1,176 @@
+//! How many replicas there should be: what an autoscaler is told, what it answers, and which ones there are.
+//!
+//! An autoscaler says *when* it wants to look ([`Autoscaler::next_at`]) and is then shown the replicas. It asks for a number; who
+//! starts and stops replicas, and how long that takes, is somebody else's.
+
+use plimsoll_model::At;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::depth::{QueueDepth, QueueDepthSpec};
+use crate::hpa::{Hpa, HpaSpec};
+use crate::keda::{Keda, KedaSpec};
+use crate::setting::SettingError;
+
+/// An autoscaler.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum AutoscaleSpec {
+    /// Kubernetes' HorizontalPodAutoscaler on a metric per pod.
+    Hpa(HpaSpec),
+    /// KEDA: an activation between none and one, and an HPA on an external metric above.
+    Keda(KedaSpec),
+    /// By the length of the queue alone.
+    QueueDepth(QueueDepthSpec),
+}
+
+/// What is looked at.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Signal {
+    /// Requests in flight on a replica, waiting ones included.
+    #[default]
+    InFlight,
+    /// Requests that wait on a replica.
+    Waiting,
+    /// Share of the KV cache in use, 0 to 1.
+    KvUsage,
+}
+
+/// One replica as an autoscaler sees it.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub enum ReplicaMetric {
+    /// It serves, and this is its metric.
+    Ready(f64),
+    /// It is on its way and does not serve yet.
+    NotReady,
+    /// It should serve, and says nothing.
+    Missing,
+}
+
+/// What an autoscaler is shown.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Fleet<'a> {
+    /// Replicas asked for at present.
+    pub current: u32,
+    /// Each of them.
+    pub metrics: &'a [ReplicaMetric],
+    /// Requests that wait in front of all replicas because none serves.
+    pub unplaced: u32,
+}
+
+impl Fleet<'_> {
+    /// The sum of the metric over what serves, and what waits in front.
+    pub fn total(&self) -> f64 {
+        let served = self
+            .metrics
+            .iter()
+            .map(|metric| if let ReplicaMetric::Ready(value) = metric { *value } else { 0.0 });
+        served.sum::<f64>() + f64::from(self.unplaced)
+    }
+}
+
+/// An autoscaler at work.
+#[derive(Clone, Debug)]
+pub enum Autoscaler {
+    /// See [`Hpa`].
+    Hpa(Hpa),
+    /// See [`Keda`].
+    Keda(Keda),
+    /// See [`QueueDepth`].
+    QueueDepth(QueueDepth),
+}
+
+impl AutoscaleSpec {
+    /// Checks everything that the types can't.
+    ///
+    /// # Errors
+    /// A number is outside what its field means.
+    pub fn validate(&self) -> Result<(), SettingError> {
+        match self {
+            AutoscaleSpec::Hpa(hpa) => hpa.validate("autoscale"),
+            AutoscaleSpec::Keda(keda) => keda.validate("autoscale"),
+            AutoscaleSpec::QueueDepth(depth) => depth.validate("autoscale"),
+        }
+    }
+
+    /// What it looks at.
+    pub fn signal(&self) -> Signal {
+        match self {
+            AutoscaleSpec::Hpa(hpa) => hpa.signal,
+            AutoscaleSpec::Keda(keda) => keda.signal,
+            AutoscaleSpec::QueueDepth(_) => Signal::Waiting,
+        }
+    }
+
+    /// Fewest and most replicas.
+    pub fn range(&self) -> (u32, u32) {
+        match self {
+            AutoscaleSpec::Hpa(hpa) => (hpa.min, hpa.max),
+            AutoscaleSpec::Keda(keda) => (keda.min, keda.max),
+            AutoscaleSpec::QueueDepth(depth) => (depth.min, depth.max),
+        }
+    }
+}
+
+impl Autoscaler {
+    /// An autoscaler that begins at `now`.
+    pub fn new(spec: &AutoscaleSpec, now: At) -> Autoscaler {
+        match spec {
+            AutoscaleSpec::Hpa(hpa) => Autoscaler::Hpa(Hpa::new(hpa, now)),
+            AutoscaleSpec::Keda(keda) => Autoscaler::Keda(Keda::new(keda, now)),
+            AutoscaleSpec::QueueDepth(depth) => Autoscaler::QueueDepth(QueueDepth::new(depth, now)),
+        }
+    }
+
+    /// When it wants to look next.
+    pub fn next_at(&self) -> At {
+        match self {
+            Autoscaler::Hpa(hpa) => hpa.next_at(),
+            Autoscaler::Keda(keda) => keda.next_at(),
+            Autoscaler::QueueDepth(depth) => depth.next_at(),
+        }
+    }
+
+    /// Looks, and says how many replicas there should be. `now` is the time it wanted to look at, or later.
+    pub fn decide(&mut self, now: At, fleet: &Fleet<'_>) -> u32 {
+        match self {
+            Autoscaler::Hpa(hpa) => hpa.decide(now, fleet),
+            Autoscaler::Keda(keda) => keda.decide(now, fleet),
+            Autoscaler::QueueDepth(depth) => depth.decide(now, fleet),
+        }
+    }
+}
+
+/// Refuses what is not a finite number over zero.
+pub(crate) fn positive(name: &str, key: &'static str, value: f64) -> Result<(), SettingError> {
+    if value.is_finite() && value > 0.0 {
+        return Ok(());
+    }
+    Err(SettingError::Value { name: name.to_owned(), key, value: value.to_string(), want: "a number over 0" })
+}
+
+/// Refuses a period of no seconds.
+pub(crate) fn at_least_one(name: &str, key: &'static str, value: u32) -> Result<(), SettingError> {
+    if value > 0 {
+        return Ok(());
+    }
+    Err(SettingError::Value {
+        name: name.to_owned(),
+        key,
+        value: "0".to_owned(),
+        want: "a whole number from 1",
+    })
+}
+
+/// Refuses a range that is none.
+pub(crate) fn range(name: &str, min: u32, max: u32, least: u32) -> Result<(), SettingError> {
+    if min >= least && max >= min.max(1) && max <= MOST_REPLICAS {
+        return Ok(());
+    }
+    let why = format!("min {min} and max {max}: use {least} ≤ min ≤ max ≤ {MOST_REPLICAS}");
+    Err(SettingError::Conflict { name: name.to_owned(), why })
+}
+
+/// More replicas than this are a slip of the pen.
+pub const MOST_REPLICAS: u32 = 10_000;

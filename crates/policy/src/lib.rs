@@ -1,0 +1,24 @@
+//! Decisions over time: which replica gets a request, and how many replicas there should be.
+//!
+//! A policy is a value that is handed what it may know (views of the replicas as last seen, facts of the request, a seeded
+//! stream, `now`) and answers. Who asks, a simulated fleet or a gateway in front of real servers, it does not
+//! know; so a policy that was tuned in virtual time is the very one that serves.
+//!
+//! Reading order: [`setting`] (how policies are written down), [`route`] and its parts [`affinity`] (who has the prefix)
+//! and [`rendezvous`] (who has the session); [`autoscale`] and its three: [`hpa`], [`keda`], [`depth`].
+
+pub mod setting;
+
+pub mod route;
+
+pub mod affinity;
+pub mod rendezvous;
+
+pub mod autoscale;
+pub mod depth;
+pub mod hpa;
+pub mod keda;
+
+pub use autoscale::{AutoscaleSpec, Autoscaler, Fleet, ReplicaMetric, Signal};
+pub use route::{Facts, LoadMeasure, ReplicaView, RouteSpec, Router};
+pub use setting::{SettingError, Written};

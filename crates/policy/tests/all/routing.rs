@@ -1,0 +1,204 @@
+//! Each routing policy in cases small enough to work out by hand.
+
+use plimsoll_math::rng::Stream;
+use plimsoll_policy::{Facts, ReplicaView, RouteSpec, Router};
+
+fn views(requests: &[u32]) -> Vec<ReplicaView> {
+    let numbered = (0u32..).zip(requests);
+    numbered
+        .map(|(replica, &requests)| ReplicaView { replica, requests, tokens: u64::from(requests) * 100 })
+        .collect()
+}
+
+fn router(text: &str) -> Router {
+    Router::new(&RouteSpec::parse(text).expect("the test's route is sound"))
+}
+
+/// The replicas that `n` requests without any facts go to while the loads stay as they are.
+fn picks(router: &mut Router, views: &[ReplicaView], n: u64) -> Vec<u32> {
+    let facts = Facts::default();
+    let mut pick =
+        |id| router.pick(views, &facts, &mut Stream::new(7, "route", id)).map(|place| views[place].replica);
+    (0..n).map(|id| pick(id).expect("there are replicas")).collect()
+}
+
+#[test]
+fn round_robin_takes_turns_and_closes_the_gap_when_one_leaves() {
+    let mut router = router("round_robin");
+    assert_eq!(picks(&mut router, &views(&[9, 0, 0]), 4), [0, 1, 2, 0]);
+    let without_one: Vec<ReplicaView> =
+        views(&[0, 0, 0]).into_iter().filter(|view| view.replica != 1).collect();
+    assert_eq!(picks(&mut router, &without_one, 3), [2, 0, 2]);
+}
+
+#[test]
+fn no_replica_is_no_answer() {
+    for name in
+        ["round_robin", "random", "least_requests", "least_tokens", "power_of_two", "session", "prefix"]
+    {
+        let facts = Facts { session: Some(1), blocks: &[1, 2] };
+        assert_eq!(router(name).pick(&[], &facts, &mut Stream::new(1, "route", 0)), None, "{name}");
+    }
+}
+
+#[test]
+fn random_is_even_within_four_deviations() {
+    let n = 40_000;
+    let chosen = picks(&mut router("random"), &views(&[5, 0, 0, 100]), n);
+    for replica in 0..4 {
+        let count = chosen.iter().filter(|&&chosen| chosen == replica).count() as f64;
+        // Binomial: mean n/4, variance n · 1/4 · 3/4.
+        assert!((count - 10_000.0).abs() < 4.0 * (n as f64 * 0.1875).sqrt(), "{replica}: {count}");
+    }
+}
+
+#[test]
+fn least_requests_takes_the_least_and_turns_among_equals() {
+    assert_eq!(picks(&mut router("least_requests"), &views(&[3, 1, 2]), 2), [1, 1]);
+    assert_eq!(picks(&mut router("least_requests"), &views(&[1, 3, 1, 1]), 4), [0, 2, 3, 0]);
+}
+
+#[test]
+fn least_tokens_counts_tokens_and_not_requests() {
+    let views = [
+        ReplicaView { replica: 0, requests: 1, tokens: 9_000 },
+        ReplicaView { replica: 1, requests: 8, tokens: 800 },
+    ];
+    assert_eq!(picks(&mut router("least_tokens"), &views, 1), [1]);
+    assert_eq!(picks(&mut router("least_requests"), &views, 1), [0]);
+}
+
+/// With loads 0 < 1 < 2 < 3 two different ones are drawn from six pairs: the least wins 3 of them, the next 2, then 1, the
+/// most loaded none.
+#[test]
+fn power_of_two_wins_pairs_as_counted_by_hand() {
+    let n = 60_000;
+    let chosen = picks(&mut router("power_of_two"), &views(&[0, 1, 2, 3]), n);
+    for (replica, pairs) in [(0, 3.0), (1, 2.0), (2, 1.0)] {
+        let share = pairs / 6.0;
+        let count = chosen.iter().filter(|&&chosen| chosen == replica).count() as f64;
+        let deviation = (n as f64 * share * (1.0 - share)).sqrt();
+        assert!((count - n as f64 * share).abs() < 4.0 * deviation, "{replica}: {count}");
+    }
+    assert!(!chosen.contains(&3));
+}
+
+fn place_session(router: &mut Router, views: &[ReplicaView], session: u64) -> u32 {
+    let facts = Facts { session: Some(session), blocks: &[] };
+    let place =
+        router.pick(views, &facts, &mut Stream::new(1, "route", session)).expect("there are replicas");
+    views[place].replica
+}
+
+/// Rendezvous hashing: the keys of a replica that leaves move, all others stay.
+#[test]
+fn sessions_move_only_with_their_replica() {
+    let mut router = router("session");
+    let all = views(&[0; 5]);
+    let without_two: Vec<ReplicaView> = all.iter().copied().filter(|view| view.replica != 2).collect();
+    let mut moved = 0;
+    for session in 0..5_000 {
+        let before = place_session(&mut router, &all, session);
+        let after = place_session(&mut router, &without_two, session);
+        assert!(before == 2 || before == after, "session {session} moved from {before} to {after}");
+        moved += u32::from(before == 2);
+    }
+    // Binomial: 5000 keys over five replicas, four deviations.
+    assert!((f64::from(moved) - 1_000.0).abs() < 4.0 * (5_000.0f64 * 0.16).sqrt(), "{moved}");
+}
+
+/// c = 1.25, m = 15 in flight on n = 4: nobody takes a request who has ⌈1.25 · 16 / 4⌉ = 5.
+#[test]
+fn a_session_over_the_bound_spills_to_one_and_the_same_place() {
+    let mut router = router("session:bound=1.25");
+    let home = place_session(&mut router, &views(&[0; 4]), 77);
+    let loaded = |home_requests: u32| {
+        let mut views = views(&[0; 4]);
+        let others = (15 - home_requests) / 3;
+        views.iter_mut().for_each(|view| view.requests = others);
+        views[home as usize].requests = home_requests;
+        views[(home as usize + 1) % 4].requests += 15 - home_requests - 3 * others;
+        views
+    };
+    assert_eq!(place_session(&mut router, &loaded(4), 77), home);
+    let spilt = place_session(&mut router, &loaded(6), 77);
+    assert_ne!(spilt, home);
+    assert_eq!(place_session(&mut router, &loaded(9), 77), spilt);
+}
+
+fn place_prompt(router: &mut Router, views: &[ReplicaView], blocks: &[u64]) -> u32 {
+    let place = router
+        .pick(views, &Facts { session: None, blocks }, &mut Stream::new(1, "route", 0))
+        .expect("there are replicas");
+    views[place].replica
+}
+
+#[test]
+fn prefix_goes_where_the_longest_beginning_went() {
+    let mut router = router("prefix");
+    let idle = views(&[0; 3]);
+    assert_eq!(place_prompt(&mut router, &idle, &[1, 2, 3]), 0); // nobody knows it: in turn among equals
+    assert_eq!(place_prompt(&mut router, &idle, &[9, 8, 7]), 1);
+    assert_eq!(place_prompt(&mut router, &idle, &[1, 2, 4]), 0);
+    assert_eq!(place_prompt(&mut router, &idle, &[9, 8, 7, 6]), 1);
+    // Replica 2 would be next in turn, and is for a prompt that shares nothing.
+    assert_eq!(place_prompt(&mut router, &idle, &[5, 5, 5]), 2);
+    // A block after another beginning has another name, so a match of later names alone is none.
+    assert_eq!(place_prompt(&mut router, &idle, &[100, 2, 3]), 0);
+}
+
+/// ε = 0.25, m = 7 on n = 3: the bound is ⌈1.25 · 8 / 3⌉ = 4 requests; the holder has them, so the least loaded takes it,
+/// and from then on two replicas hold the prefix and the less loaded of the two gets the next.
+#[test]
+fn prefix_leaves_a_holder_over_the_bound_for_the_least_loaded() {
+    let mut router = router("prefix:bound=1.25");
+    assert_eq!(place_prompt(&mut router, &views(&[0; 3]), &[1, 2, 3]), 0);
+    assert_eq!(place_prompt(&mut router, &views(&[3, 3, 1]), &[1, 2, 3]), 0);
+    assert_eq!(place_prompt(&mut router, &views(&[4, 2, 1]), &[1, 2, 3]), 2);
+    assert_eq!(place_prompt(&mut router, &views(&[2, 0, 1]), &[1, 2, 3]), 2);
+}
+
+#[test]
+fn prefix_forgets_a_replica_that_lost_its_cache() {
+    let mut router = router("prefix");
+    let idle = views(&[0; 2]);
+    assert_eq!(place_prompt(&mut router, &idle, &[1, 2]), 0);
+    router.forget(0);
+    assert_eq!(place_prompt(&mut router, &idle, &[1, 2]), 1);
+    assert_eq!(place_prompt(&mut router, &idle, &[1, 2]), 1);
+}
+
+#[test]
+fn the_index_is_bounded_and_keeps_what_is_asked_for() {
+    let mut index = plimsoll_policy::affinity::PrefixIndex::new(100);
+    for block in 0..10_000u64 {
+        index.learn(3, &[block + 1_000]);
+        index.learn(1, &[7]);
+        assert!(index.len() <= 101, "{} blocks", index.len());
+    }
+    assert_eq!(index.matches(&[7]).first().map(|found| found.replica), Some(1));
+    assert!(index.matches(&[1_000]).is_empty());
+}
+
+#[test]
+fn unknown_words_are_refused_with_what_there_is() {
+    let refused = |text: &str| RouteSpec::parse(text).unwrap_err().to_string();
+    assert_eq!(
+        refused("fastest"),
+        "unknown routing policy \"fastest\"; there are: round_robin, random, least_requests, least_tokens, \
+         power_of_two, session, prefix"
+    );
+    assert_eq!(refused("session:bond=2"), "session: unknown parameter \"bond\"; allowed: bound");
+    assert_eq!(refused("session:bound=0.5"), "session: bound: \"0.5\" is not a number from 1, such as 1.25");
+    assert_eq!(refused("session:bound"), "\"session:bound\" is not name:key=value,key=value");
+    assert_eq!(refused("power_of_two:load=cpu"), "power_of_two: load: \"cpu\" is not requests or tokens");
+}
+
+#[test]
+fn file_and_line_say_the_same() {
+    let of_file = |json: &str| serde_json::from_str::<RouteSpec>(json);
+    assert_eq!(of_file(r#"{"policy":"prefix"}"#).unwrap(), RouteSpec::parse("prefix").unwrap());
+    let session = of_file(r#"{"policy":"session","bound":2.0}"#).unwrap();
+    assert_eq!(session, RouteSpec::parse("session:bound=2").unwrap());
+    assert!(of_file(r#"{"policy":"random","bound":2.0}"#).is_err());
+}

@@ -1,0 +1,94 @@
+//! Costs in words and rows, for the terminal and the page alike.
+
+use plimsoll_analysis::cost::{Bill, CostFinding, Per, UnitCosts};
+use plimsoll_analysis::findings::{Findings, Reading};
+
+use crate::{figure, words};
+
+/// The columns of the table of costs.
+pub(crate) const COLUMNS: [&str; 5] =
+    ["<", "<request [95 %]", "<good request [95 %]", "<M input tokens", "<M output tokens"];
+
+/// `cost at 2.49 USD per GPU-hour, 2 GPUs (2026-11-01, provider's list)`.
+pub(crate) fn title(bill: &Bill) -> String {
+    let (given, currency) = (&bill.given, &bill.currency);
+    let many = |count: Option<u32>, what: &str| match count {
+        Some(1) => format!(", 1 {what}"),
+        Some(n) => format!(", {n} {what}s"),
+        None => String::new(),
+    };
+    let price = match given.price.per {
+        Per::Hour(hour) => format!("{hour} {currency} an hour"),
+        Per::GpuHour(hour) => format!("{hour} {currency} per GPU-hour{}", many(given.gpus, "GPU")),
+        Per::ReplicaHour(hour) => {
+            format!("{hour} {currency} per replica-hour{}", many(given.replicas, "replica"))
+        }
+        Per::Mtok { input, output } => {
+            format!("{input} {currency} per million input and {output} per million output tokens")
+        }
+    };
+    let said: Vec<&str> = [&given.date, &given.source].into_iter().flatten().map(String::as_str).collect();
+    let said = if said.is_empty() { "price without date".to_owned() } else { said.join(", ") };
+    format!("Cost in {currency} at {price} ({said})")
+}
+
+/// One row per throughput that costs are said at: the budget lines first.
+pub(crate) fn rows(cost: &CostFinding, findings: &Findings) -> Vec<[String; 5]> {
+    let lines = cost.at_budget.iter().filter(|line| line.rate.is_some()).map(|line| {
+        let at = line.rate.map_or(String::new(), |rate| figure::per_second(rate.value));
+        row(format!("budget line, {}, {at}", line.traffic), &line.costs)
+    });
+    let mut rows: Vec<[String; 5]> = lines.collect();
+    // The levels of a sweep are loads it tried, not loads that anyone plans with.
+    if rows.is_empty() {
+        for level in &cost.levels {
+            let summary = findings.levels.iter().find(|l| l.summary.level == level.level);
+            let load = summary.map_or(String::new(), |l| words::level(&l.summary));
+            rows.push(row(format!("level {}, {load}", level.level), &level.costs));
+        }
+    }
+    rows
+}
+
+/// Why there is no cost at a budget line, where there is none.
+pub(crate) fn missing(cost: &CostFinding) -> Option<String> {
+    let why = |reading: &Reading| match reading {
+        Reading::Refused { why, .. } => Some(why.clone()),
+        Reading::Estimate(_) => None,
+    };
+    let line = cost.at_budget.iter().find(|line| line.rate.is_none());
+    let of_line = line.and_then(|line| why(&line.costs.per_request));
+    match (of_line, cost.at_budget.is_empty()) {
+        (Some(why), _) => Some(format!("Not at the budget line: {why}.")),
+        (None, true) => Some(
+            "At the load that ran; what to plan with is the cost at the budget line, which a sweep finds."
+                .into(),
+        ),
+        (None, false) => None,
+    }
+}
+
+fn row(name: String, costs: &UnitCosts) -> [String; 5] {
+    [
+        name,
+        cell(&costs.per_request),
+        cell(&costs.per_good_request),
+        value(&costs.per_million_input),
+        value(&costs.per_million_output),
+    ]
+}
+
+fn cell(reading: &Reading) -> String {
+    match reading {
+        Reading::Estimate(e) => format!(
+            "{} {}",
+            figure::number(e.value),
+            figure::interval(&figure::number(e.lower), &figure::number(e.upper))
+        ),
+        Reading::Refused { .. } => "–".into(),
+    }
+}
+
+fn value(reading: &Reading) -> String {
+    reading.value().map_or("–".into(), figure::number)
+}

@@ -1,0 +1,39 @@
+//! What a gate found, for those who read it: a person at a terminal, a CI server, a pull request, a code scanner.
+//!
+//! One file per format, none of which computes: verdicts, figures and sentences are the finding's. Each says *inconclusive* in its
+//! own words and never as a pass.
+
+pub mod junit;
+pub mod markdown;
+pub mod sarif;
+mod text;
+
+pub use text::render;
+
+use plimsoll_analysis::findings::Held;
+use plimsoll_analysis::gate::{GateRow, GateVerdict, Role};
+
+/// One word for a row: `holds`, `broken`, `inconclusive`, `missing`, `tracked`.
+fn word(row: &GateRow) -> &'static str {
+    match (row.role, row.held) {
+        (_, Held::Inconclusive) if row.missing => "missing",
+        (Role::Tracked, _) => "tracked",
+        (_, Held::Pass) => "holds",
+        (_, Held::Fail) => "broken",
+        (_, Held::Inconclusive) => "inconclusive",
+    }
+}
+
+/// The id with its slice: `ttft-p99 (class chat)`.
+fn name(row: &GateRow) -> String {
+    if row.slice.is_empty() { row.id.clone() } else { format!("{} ({})", row.id, row.slice) }
+}
+
+fn verdict_words(verdict: GateVerdict) -> &'static str {
+    match verdict {
+        GateVerdict::Pass => "PASS",
+        GateVerdict::Inconclusive => "INCONCLUSIVE",
+        GateVerdict::Broken => "BROKEN",
+        GateVerdict::Invalid => "INVALID",
+    }
+}

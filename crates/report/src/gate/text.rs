@@ -1,0 +1,57 @@
+//! The gate for a terminal: the verdict, what to know first, then one line per budget, worst first, with its reason below.
+
+use plimsoll_analysis::gate::{GateFinding, Role};
+
+use super::{name, verdict_words, word};
+use crate::table::Table;
+use crate::words;
+
+/// The finding as plain text.
+pub fn render(finding: &GateFinding) -> String {
+    let mut text = format!("{}: {}\n", verdict_words(finding.verdict), finding.headline);
+    for refusal in &finding.refusals {
+        text.push_str(&words::wrap(2, refusal));
+    }
+    text.push('\n');
+    let mut table = Table::new(&["<", "<budget", "<what", "<measured", "<limit", "D", "<"]);
+    for row in finding.worst_first() {
+        let role = if row.role == Role::Watched { "watched" } else { "" };
+        table.row([
+            word(row).to_owned(),
+            name(row),
+            row.what.clone(),
+            row.measured_shown.clone(),
+            row.limit_shown.clone(),
+            row.design_effect.map_or(String::new(), |effect| format!("{effect:.1}")),
+            role.to_owned(),
+        ]);
+    }
+    text.push_str(&table.render(2));
+    text.push_str(&intervals(finding));
+    let said = finding.worst_first().into_iter().filter(|row| !row.why.is_empty());
+    let mut first = true;
+    for row in said {
+        if first {
+            text.push('\n');
+            first = false;
+        }
+        text.push_str(&words::wrap(2, &format!("{}: {}", name(row), row.why)));
+    }
+    text
+}
+
+/// What the brackets are, for `show` and `report` print wider ones of the same percentiles.
+fn intervals(finding: &GateFinding) -> String {
+    let counted = finding.rows.iter().any(|row| row.share_over.is_some());
+    if !counted {
+        return String::new();
+    }
+    let sure = 100.0 - 200.0 * finding.alpha;
+    words::wrap(
+        2,
+        &format!(
+            "Brackets of percentiles and shares: {sure:.0} %, {:.0} % on each side.",
+            100.0 * finding.alpha
+        ),
+    )
+}

@@ -1,0 +1,239 @@
+//! The ranking of levers for a terminal: the first three in full, the rest in a table, then what is ruled out and why.
+
+use plimsoll_analysis::findings::{Estimate, Reading};
+use plimsoll_analysis::levers::evidence::SharesFrom;
+use plimsoll_analysis::levers::{By, Evidence, FasterModel, Goal, How, Lever, LeverFinding, Ranked};
+
+use crate::table::Table;
+use crate::text::percentile;
+use crate::{figure, words};
+
+/// Levers shown in full.
+const IN_FULL: usize = 3;
+/// Share of the latency that a model twice as fast must save to be called the constraint.
+const CONSTRAINT: f64 = 0.1;
+
+/// What to change first, for a terminal or a pipe.
+pub fn render(name: &str, finding: &LeverFinding) -> String {
+    let mut page: Vec<String> = Vec::new();
+    let goal = goal(&finding.goal);
+    let ceiling = finding.goal.limit_s.map_or(String::new(), |s| format!(", ceiling {}", words::time(s)));
+    page.push(format!(
+        "Levers for {name}, level {}: {goal} {}{ceiling}",
+        finding.evidence.level,
+        now(&finding.now)
+    ));
+    page.extend(
+        evidence(&finding.evidence, finding.goal.metric.name()).into_iter().map(|line| format!("  {line}")),
+    );
+    page.push(format!("  {}", simulated(finding)));
+    if let Some(faster) = &finding.faster_model {
+        page.push(format!("  {}", faster_model(faster, &goal)));
+    }
+    let helpful = finding.ranked.iter().filter(|lever| lever.score > 0.0).count();
+    if helpful == 0 && !finding.ranked.is_empty() {
+        page.push(String::new());
+        page.push("No lever is shown to help.".into());
+    }
+    let full = helpful.min(IN_FULL);
+    for lever in &finding.ranked[..full] {
+        page.push(String::new());
+        page.extend(in_full(lever, &goal, finding.by));
+    }
+    table(&mut page, "The rest", rest(&finding.ranked[full..], finding.by, &goal));
+    let mut bounds = Table::new(&["<lever", "saves at most", "<of the time, queueing not simulated again"]);
+    for lever in &finding.bounded {
+        bounds.row([lever.name.clone(), figure::percent(lever.at_most), lever.why.clone()]);
+    }
+    table(&mut page, "Bounded only", bounds);
+    let mut out = Table::new(&["<lever", "<why"]);
+    finding.ruled_out.iter().for_each(|lever| out.row([lever.name.clone(), lever.why.clone()]));
+    table(&mut page, "Ruled out", out);
+    let mut open = Table::new(&["<lever", "<why"]);
+    finding.open.iter().for_each(|lever| open.row([lever.name.clone(), lever.why.clone()]));
+    table(&mut page, "This run does not say", open);
+    page.join("\n")
+}
+
+/// The whole catalogue.
+pub fn list(levers: &[Lever]) -> String {
+    let mut page = Vec::new();
+    for lever in levers {
+        let moves: Vec<&str> = lever.moves.iter().map(|term| term.name()).collect();
+        let model = if lever.touches_model { " · touches the model" } else { "" };
+        page.push(format!(
+            "{} ({}): {}\n  moves {} · {} days · back {}{model}\n  returns {}\n  risk: {}\n  no help {}\n  first: {}",
+            lever.name,
+            lever.id,
+            lever.changes,
+            moves.join(", "),
+            figure::number(lever.effort_days),
+            lever.reversible.name(),
+            lever.returns,
+            lever.risk,
+            lever.no_help,
+            lever.first
+        ));
+    }
+    page.push(
+        "Days are conventions; a file of your own replaces them: plimsoll levers RUN --efforts FILE".into(),
+    );
+    page.join("\n")
+}
+
+fn table(page: &mut Vec<String>, title: &str, table: Table) {
+    if !table.is_empty() {
+        page.push(String::new());
+        page.push(title.to_owned());
+        page.push(table.render(2).trim_end().to_owned());
+    }
+}
+
+fn goal(goal: &Goal) -> String {
+    format!("{} p{}", goal.metric.name(), percentile(goal.percentile))
+}
+
+fn now(reading: &Reading) -> String {
+    match reading {
+        Reading::Estimate(e) => format!(
+            "{} {}",
+            words::time(e.value),
+            figure::interval(&words::time(e.lower), &words::time(e.upper))
+        ),
+        Reading::Refused { why, .. } => format!("not measured ({why})"),
+    }
+}
+
+fn share(estimate: &Estimate) -> String {
+    figure::percent(estimate.value)
+}
+
+fn evidence(evidence: &Evidence, metric: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let parts: Vec<String> =
+        evidence.tail.iter().map(|part| format!("{} {}", part.term.name(), share(&part.share))).collect();
+    match evidence.shares_from {
+        SharesFrom::Server => {
+            lines.push(format!("The slowest tenth by {metric}: {} (server's stages)", parts.join(", ")))
+        }
+        SharesFrom::Inferred => {
+            lines.push(format!(
+                "The slowest tenth by {metric}: {} (inferred from the fastest requests)",
+                parts.join(", ")
+            ));
+        }
+        SharesFrom::Unknown => lines.push("Shares of the time: not known from this run".into()),
+    }
+    let mut facts = Vec::new();
+    if let Some(repeats) = &evidence.exact_repeats {
+        facts.push(format!("{} of the prompts came before", share(repeats)));
+    }
+    if let Some(reuse) = &evidence.prefix_reuse {
+        facts.push(format!("{} of their tokens began an earlier one", share(reuse)));
+    }
+    if let Some(cached) = evidence.cached_now {
+        facts.push(format!("{} come from the server's cache", figure::percent(cached)));
+    }
+    if let Some(seen) = &evidence.occupancy {
+        facts.push(format!(
+            "{} sequences running (most {:.0} of {:.0})",
+            figure::number(seen.running),
+            seen.running_max,
+            seen.max_seqs
+        ));
+    }
+    if let Some(preempted) = evidence.preemptions.filter(|n| *n > 0.0) {
+        facts.push(format!("{preempted:.0} preemptions"));
+    }
+    if !facts.is_empty() {
+        lines.push(facts.join(" · "));
+    }
+    lines
+}
+
+fn simulated(finding: &LeverFinding) -> String {
+    match &finding.fit {
+        Some(fit) if fit.fits => format!("Simulated: {}; {} schedules", fit.why, finding.replications),
+        Some(fit) => format!("Not simulated: {}", fit.why),
+        None => "Not simulated: no engine stands for this target; name one with --profile to have levers predicted".into(),
+    }
+}
+
+fn faster_model(faster: &FasterModel, goal: &str) -> String {
+    let caveat = match faster.how {
+        How::Simulated => "",
+        How::Replayed => " (service time only; queueing not simulated again)",
+    };
+    let (twice, most) = (change(&faster.twice), format!("−{}", figure::percent(faster.at_most.max(0.0))));
+    if faster.twice.upper < CONSTRAINT {
+        format!(
+            "The model is not the constraint: one twice as fast moves {goal} by {twice} only, one that takes no time \
+             by {most} at most{caveat}"
+        )
+    } else {
+        format!("A model twice as fast moves {goal} by {twice}, one that takes no time by {most}{caveat}")
+    }
+}
+
+/// `−8.9 % [−11.7, −6.1]`: a share saved, as the change that a person sees.
+fn change(saved: &Estimate) -> String {
+    let percent = |share: f64| match figure::percent(-share).replace(" %", "").replace('-', "−") {
+        none if none == "−0" || none == "−0.0" => "0".to_owned(),
+        some => some,
+    };
+    format!("{} % {}", percent(saved.value), figure::interval(&percent(saved.upper), &percent(saved.lower)))
+}
+
+fn title(lever: &Ranked) -> String {
+    match lever.setting.is_empty() {
+        true => lever.name.clone(),
+        false => format!("{}: {}", lever.name, lever.setting),
+    }
+}
+
+fn in_full(lever: &Ranked, goal: &str, by: By) -> Vec<String> {
+    let latency = format!("{goal} {}", change(&lever.latency));
+    let cost = lever.cost.as_ref().map(|cost| format!("cost per request {}", change(cost)));
+    let mut gains = match (by, cost) {
+        (By::Latency, cost) => [Some(latency), cost],
+        (By::Cost, cost) => [cost, Some(latency)],
+    }
+    .into_iter()
+    .flatten()
+    .collect::<Vec<String>>();
+    gains.push(format!("{} days", figure::number(lever.effort_days)));
+    gains.push(format!("back {}", lever.reversible));
+    let mut lines = vec![
+        format!("{}. {}", lever.place, title(lever)),
+        format!("   {} · best per day with chance {:.2}", gains.join(" · "), lever.probability_of_best),
+    ];
+    lines.extend(lever.assumes.as_ref().map(|assumes| format!("   Assumes: {assumes}")));
+    let model =
+        if lever.touches_model { "; touches the model: check answers with plimsoll quality" } else { "" };
+    lines.push(format!("   Risk: {}{model}", words::sentence(&lever.risk).trim_end_matches('.')));
+    lines.push(format!("   Try first: {}", lever.first));
+    lines
+}
+
+fn rest(levers: &[Ranked], by: By, goal: &str) -> Table {
+    let header = [format!("<{goal} [95 %]"), "<cost per request [95 %]".to_owned()];
+    let order = if by == By::Cost { [1, 0] } else { [0, 1] };
+    let columns =
+        ["", "<lever", &header[order[0]], &header[order[1]], "days", "best", "<"].map(str::to_owned);
+    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+    let mut table = Table::new(&columns);
+    for lever in levers {
+        let gains = [change(&lever.latency), lever.cost.as_ref().map(change).unwrap_or_default()];
+        let note = if lever.score > 0.0 { "" } else { "no gain shown" };
+        table.row([
+            lever.place.to_string(),
+            title(lever),
+            gains[order[0]].clone(),
+            gains[order[1]].clone(),
+            figure::number(lever.effort_days),
+            figure::percent(lever.probability_of_best),
+            note.to_owned(),
+        ]);
+    }
+    table
+}

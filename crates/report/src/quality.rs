@@ -1,0 +1,136 @@
+//! What a change costs in answers, in words.
+
+use plimsoll_analysis::quality::{Alike, Figure, Quality, ScoreVerdict, Scores};
+
+use crate::figure;
+use crate::table::Table;
+
+/// The whole.
+pub fn text(found: &Quality) -> String {
+    let mut out = String::new();
+    for (name, target) in ["A", "B"].iter().zip(&found.targets) {
+        let model = target.model.as_deref().unwrap_or("–");
+        out.push_str(&format!("{name}  {}  model {model}\n", target.url));
+    }
+    let times = match found.rounds {
+        1 => {
+            "asked once at temperature 0: how far an endpoint disagrees with itself is not known (--repeat 2)"
+                .to_owned()
+        }
+        n => format!("asked {n} times at temperature 0"),
+    };
+    out.push_str(&format!("{} items, {times}\n\n", found.items.len()));
+    out.push_str(&agreement(found));
+    if let Some(scores) = &found.scores {
+        out.push_str(&format!("\n{}", judged(scores)));
+    }
+    for (name, target) in ["A", "B"].iter().zip(&found.targets).filter(|(_, target)| target.unanswered > 0) {
+        let why = target.why.as_ref().map_or(String::new(), |why| format!(" ({why})"));
+        let n = target.unanswered;
+        out.push_str(&format!(
+            "\n{name} left {n} requests without an answer{why}: they count in no figure\n"
+        ));
+    }
+    out.trim_end().to_owned()
+}
+
+/// One line, for a comparison.
+pub fn line(found: &Quality) -> String {
+    let between = figure::percent(found.agreement.between.tokens.value);
+    let itself = found
+        .agreement
+        .a_itself
+        .map_or(String::new(), |own| format!(" (A with itself {})", figure::percent(own.tokens.value)));
+    let agree = format!("answers have {between} of their tokens alike{itself}");
+    match &found.scores {
+        None => format!("Quality  {agree}; nothing was scored"),
+        Some(scores) => format!(
+            "Quality  {} right against {}: {} ({}, {} items); {agree}",
+            figure::percent(scores.b.value),
+            figure::percent(scores.a.value),
+            points(&scores.difference),
+            verdict(scores),
+            scores.difference.n
+        ),
+    }
+}
+
+fn agreement(found: &Quality) -> String {
+    let agreement = &found.agreement;
+    let mut table = Table::new(&["<", "same answer", "[95 %]", "same tokens", "[95 %]", "items"]);
+    let rows = [
+        ("A against B", Some(agreement.between)),
+        ("A against itself", agreement.a_itself),
+        ("B against itself", agreement.b_itself),
+    ];
+    for (name, alike) in rows {
+        let Some(Alike { exact, tokens }) = alike else { continue };
+        let cells = [exact, tokens].map(|f| [figure::percent(f.value), ends(&f)]);
+        let [[exact_value, exact_ends], [tokens_value, tokens_ends]] = cells;
+        let n = figure::count(exact.n);
+        table.row([name.into(), exact_value, exact_ends, tokens_value, tokens_ends, n]);
+    }
+    let mut out = table.render(0);
+    if let Some(beyond) = agreement.beyond_noise {
+        let turned = Figure { value: -beyond.value, lower: -beyond.upper, upper: -beyond.lower, ..beyond };
+        out.push_str(&format!("Beyond the noise floor  same tokens {}\n", points(&turned)));
+    }
+    if let Some(parts) = agreement.first_divergence {
+        out.push_str(&format!(
+            "They part in {} of {} items, after {} tokens at the median (quartiles {} and {})\n",
+            parts.n, agreement.between.exact.n, parts.p50, parts.p25, parts.p75
+        ));
+    }
+    if let Some(ratio) = agreement.length_ratio {
+        let (longer, shorter) = agreement.longer_shorter;
+        let ends = figure::interval(&figure::number(ratio.lower), &figure::number(ratio.upper));
+        let value = figure::number(ratio.value);
+        out.push_str(&format!(
+            "B's answers are {value} × as long {ends}: {longer} longer, {shorter} shorter\n"
+        ));
+    }
+    out
+}
+
+fn judged(scores: &Scores) -> String {
+    let side =
+        |name: &str, share: &Figure| format!("{name} {} {}", figure::percent(share.value), ends(share));
+    let flips = match (scores.a_flips, scores.b_flips) {
+        (Some(a), Some(b)) => format!("; now right, now wrong: {a} on A, {b} on B"),
+        _ => String::new(),
+    };
+    format!(
+        "Right    {}   {}\nB less A {}, p {} (McNemar, exact: {} right on A alone, {} on B alone{flips})\nVerdict  {}\n",
+        side("A", &scores.a),
+        side("B", &scores.b),
+        points(&scores.difference),
+        figure::number(scores.p),
+        scores.only_a,
+        scores.only_b,
+        verdict(scores)
+    )
+}
+
+fn verdict(scores: &Scores) -> String {
+    let margin = figure::number(100.0 * scores.margin);
+    match scores.verdict {
+        ScoreVerdict::Worse => format!("worse by more than {margin} points"),
+        ScoreVerdict::NotWorse => format!("not worse by more than {margin} points"),
+        ScoreVerdict::Inconclusive => format!("cannot tell at a margin of {margin} points: more items"),
+    }
+}
+
+/// A difference of shares in points: `−6.7 points [−12, −1.2]`.
+fn points(difference: &Figure) -> String {
+    let of = |share: f64| format!("{}{}", if share > 0.0 { "+" } else { "" }, figure::number(100.0 * share));
+    format!(
+        "{} points {}",
+        of(difference.value),
+        figure::interval(&of(difference.lower), &of(difference.upper))
+    )
+}
+
+fn ends(share: &Figure) -> String {
+    let of = |share: f64| figure::percent(share.clamp(0.0, 1.0)).trim_end_matches(" %").to_owned();
+    figure::interval(&of(share.lower), &of(share.upper))
+}

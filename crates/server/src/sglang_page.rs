@@ -1,0 +1,73 @@
+//! SGLang's metrics, for engines whose profile is served by SGLang: what its own page says of state, tokens and latencies.
+//!
+//! Names and helps are those of sgl-project/sglang `docs/references/production_metrics.md`. They stand beside vLLM's, which every
+//! engine here has. Left out: `gen_throughput`, a rate over SGLang's own log interval, and what is measured of its Python.
+//! The buckets of its histograms are vLLM's here.
+
+use plimsoll_sim::{Gauges, ModeSpec};
+use plimsoll_wire::prometheus::{Label, Page};
+
+use crate::page::seconds;
+use crate::serve::Server;
+
+/// Tokens of one KV block.
+const BLOCK_TOKENS: f64 = plimsoll_sim::spec::BLOCK_TOKENS as f64;
+
+/// Is this engine's profile one of SGLang?
+pub(crate) fn is_meant(mode: &ModeSpec) -> bool {
+    let ModeSpec::Batching(batching) = mode else { return false };
+    batching.origin.as_ref().is_some_and(|origin| origin.server == "sglang")
+}
+
+/// Writes its families.
+pub(crate) fn write(page: &mut Page, server: &Server) {
+    let labels: [Label<'_>; 1] = [("model_name", &server.model)];
+    let gauges = server.engine.gauges();
+    state(page, &labels, &gauges);
+    let metrics = server.engine.metrics.borrow();
+    let counters = [
+        ("prompt_tokens_total", "Number of prefill tokens processed.", metrics.prompt_tokens as f64),
+        (
+            "generation_tokens_total",
+            "Number of generation tokens processed.",
+            metrics.generation_tokens as f64,
+        ),
+        ("cached_tokens_total", "Number of cached prompt tokens.", gauges.totals.prefix_hits as f64),
+        ("num_requests_total", "Number of requests processed.", gauges.totals.finished as f64),
+        ("num_retracted_requests_total", "Number of retracted requests.", gauges.totals.preempted as f64),
+    ];
+    for (name, help, value) in counters {
+        page.counter(&format!("sglang:{name}"), help, &[(&labels, value)]);
+    }
+    for (name, help, histogram) in [
+        ("time_to_first_token_seconds", "Histogram of time to first token in seconds.", &metrics.ttft),
+        ("inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", &metrics.itl),
+        ("e2e_request_latency_seconds", "Histogram of End-to-end request latency in seconds", &metrics.e2e),
+        ("queue_time_seconds", "Histogram of queueing time in seconds.", &metrics.queue),
+    ] {
+        seconds(page, &format!("sglang:{name}"), help, &labels, histogram);
+    }
+}
+
+fn state(page: &mut Page, labels: &[Label<'_>; 1], gauges: &Gauges) {
+    let totals = &gauges.totals;
+    // Since the start; SGLang's is of its last batch of prompts.
+    let hit_rate = match totals.prefix_queries {
+        0 => 0.0,
+        queries => totals.prefix_hits as f64 / queries as f64,
+    };
+    for (name, help, value) in [
+        ("num_running_reqs", "The number of running requests", f64::from(gauges.running)),
+        ("num_queue_reqs", "The number of requests in the waiting queue", f64::from(gauges.waiting)),
+        ("num_used_tokens", "The number of used tokens", f64::from(gauges.kv_blocks_used) * BLOCK_TOKENS),
+        (
+            "max_total_num_tokens",
+            "Maximum total number of tokens in the KV cache pool",
+            f64::from(gauges.kv_blocks) * BLOCK_TOKENS,
+        ),
+        ("token_usage", "The token usage", gauges.kv_usage()),
+        ("cache_hit_rate", "The cache hit rate", hit_rate),
+    ] {
+        page.gauge(&format!("sglang:{name}"), help, &[(labels, value)]);
+    }
+}

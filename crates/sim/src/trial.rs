@@ -1,0 +1,357 @@
+//! A protocol of measurement as data, and a small client that runs it against an engine and keeps sums only.
+//!
+//! What a benchmark reports depends on how it asked: a closed loop and one wave of the same requests differ by a third in
+//! the time per token. So the protocol is written down, drawn from, and run. The full virtual client (`client`) does more
+//! (time-outs, retries, records of every request) and is slower; a fit runs a protocol some thousand times.
+//!
+//! It never hangs: the number of requests is given, and an engine answers or refuses each of them.
+
+use plimsoll_math::rng::Stream;
+use plimsoll_math::{dist, quantile};
+use plimsoll_model::{At, Span};
+use plimsoll_workload::Size;
+
+use crate::engine::Engine;
+use crate::spec::{EngineSpec, SpecError};
+use crate::traffic::{Detail, Submit, What};
+
+/// How requests were sent and what they held.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ProtocolSpec {
+    /// When they are sent.
+    pub pace: Pace,
+    /// What they hold.
+    pub sizes: Sizes,
+    /// How many are measured.
+    pub requests: u32,
+    /// How many are sent before those and not measured.
+    pub warm_up: u32,
+}
+
+/// When requests are sent.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub enum Pace {
+    /// So many in flight at all times: the next is sent when one ends.
+    Closed {
+        /// How many.
+        concurrency: u32,
+        /// How the first of them begin.
+        start: Start,
+    },
+    /// All at once, and no more.
+    Wave,
+    /// At random times, independent of the answers (Poisson).
+    Open {
+        /// Requests a second.
+        rate_per_s: f64,
+    },
+}
+
+/// How a closed loop begins.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Start {
+    /// All at once; with answers of one length they stay in step for long.
+    AtOnce,
+    /// In the middle: the first requests have answers cut to 1/n, 2/n, … of their length, so that they end one after the
+    /// other as in a loop that has run for long. They are never measured.
+    Staggered,
+}
+
+/// What requests hold.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Sizes {
+    /// Drawn, each from its law. An empirical law has no file here and draws nothing.
+    Drawn {
+        /// Tokens of the prompt.
+        prompt: Size,
+        /// Tokens of the answer.
+        output: Size,
+    },
+    /// As listed, in order and then from the beginning: tokens of prompt and answer.
+    Listed(Vec<(u32, u32)>),
+}
+
+/// A request as it was sent: when after the first, tokens of its prompt and of its answer, and the names of its blocks.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct Sent {
+    /// Nanoseconds after the first.
+    pub after_ns: i64,
+    /// Tokens of its prompt.
+    pub prompt_tokens: u32,
+    /// Tokens of its answer.
+    pub output_tokens: u32,
+    /// Names of its prompt's blocks; empty = nothing shared.
+    pub blocks: Vec<u64>,
+}
+
+/// What came of a protocol.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Trial {
+    /// Requests measured and answered.
+    pub answered: u32,
+    /// Requests that the engine refused.
+    pub refused: u32,
+    /// From sending to the first token.
+    pub ttft: Figures,
+    /// (end − first token) / (tokens − 1), per request.
+    pub tpot: Figures,
+    /// From sending to the end.
+    pub e2e: Figures,
+    /// Tokens of answers a second, from the first sending to the last end.
+    pub tokens_per_s: f64,
+    /// Requests that lost their blocks.
+    pub preempted: u64,
+    /// Why the figures are no steady state, where they aren't.
+    pub unsteady: Option<String>,
+}
+
+/// A metric over the requests, milliseconds. Not a number where there is none.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Figures {
+    /// Mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 99th percentile.
+    pub p99: f64,
+}
+
+impl ProtocolSpec {
+    /// Requests at the beginning that are not measured.
+    fn unmeasured(&self) -> u32 {
+        match self.pace {
+            Pace::Closed { concurrency, start: Start::Staggered } => self.warm_up.max(concurrency),
+            _ => self.warm_up,
+        }
+    }
+
+    /// The requests of this protocol in order, drawn from `seed`; for a pace that depends on answers, with no times.
+    fn requests(&self, seed: u64) -> Vec<Sent> {
+        let mut lengths = Stream::new(seed, "trial lengths", 0);
+        let mut times = Stream::new(seed, "trial times", 0);
+        let mut after_s = 0.0;
+        let count = self.requests + self.unmeasured();
+        let one = |index: u32| {
+            if let Pace::Open { rate_per_s } = self.pace {
+                after_s += dist::exponential(&mut times, 1.0 / rate_per_s);
+            }
+            let (prompt_tokens, mut output_tokens) = self.sizes.draw(index, &mut lengths);
+            if let Pace::Closed { concurrency, start: Start::Staggered } = self.pace
+                && index < concurrency
+            {
+                let cut = u64::from(output_tokens) * u64::from(index + 1) / u64::from(concurrency);
+                output_tokens = (cut as u32).max(1);
+            }
+            Sent { after_ns: (after_s * 1e9) as i64, prompt_tokens, output_tokens, blocks: Vec::new() }
+        };
+        (0..count).map(one).collect()
+    }
+}
+
+impl Sizes {
+    fn draw(&self, index: u32, stream: &mut Stream) -> (u32, u32) {
+        match self {
+            Sizes::Drawn { prompt, output } => {
+                (prompt.sample(stream).unwrap_or(1), output.sample(stream).unwrap_or(1))
+            }
+            Sizes::Listed(pairs) if pairs.is_empty() => (1, 1),
+            Sizes::Listed(pairs) => pairs[index as usize % pairs.len()],
+        }
+    }
+
+    /// Mean tokens of prompt and answer; None where a law needs a file.
+    pub fn means(&self) -> Option<(f64, f64)> {
+        match self {
+            Sizes::Drawn { prompt, output } => {
+                let files = plimsoll_workload::Material::default();
+                Some((prompt.mean(&files).ok()?, output.mean(&files).ok()?))
+            }
+            Sizes::Listed(pairs) => {
+                let count = pairs.len().max(1) as f64;
+                let sums = pairs
+                    .iter()
+                    .fold((0.0, 0.0), |sum, pair| (sum.0 + f64::from(pair.0), sum.1 + f64::from(pair.1)));
+                Some((sums.0 / count, sums.1 / count))
+            }
+        }
+    }
+}
+
+/// Runs a protocol against an idle engine.
+///
+/// # Errors
+/// The specification describes nothing that could be built.
+pub fn run(spec: &EngineSpec, protocol: &ProtocolSpec, seed: u64) -> Result<Trial, SpecError> {
+    let requests = protocol.requests(seed);
+    let at_once = match protocol.pace {
+        Pace::Closed { concurrency, .. } => concurrency.max(1) as usize,
+        Pace::Wave => requests.len(),
+        Pace::Open { .. } => 0,
+    };
+    let mut client = Client::new(spec, &requests, at_once, seed)?;
+    client.play();
+    let mut trial = client.conclude(protocol.unmeasured() as usize);
+    if matches!(protocol.pace, Pace::Wave) {
+        trial.unsteady = None;
+    }
+    Ok(trial)
+}
+
+/// Sends these requests at their times to an idle engine.
+///
+/// # Errors
+/// The specification describes nothing that could be built.
+pub fn replay(spec: &EngineSpec, requests: &[Sent], seed: u64) -> Result<Trial, SpecError> {
+    let mut client = Client::new(spec, requests, 0, seed)?;
+    client.play();
+    Ok(Trial { unsteady: None, ..client.conclude(0) })
+}
+
+/// When a request was sent, had its first token and ended, in nanoseconds; negative = not yet.
+#[derive(Copy, Clone, Debug)]
+struct Times {
+    sent: i64,
+    first: i64,
+    end: i64,
+}
+
+struct Client<'a> {
+    engine: Engine,
+    requests: &'a [Sent],
+    times: Vec<Times>,
+    /// The next to be sent.
+    next: usize,
+    /// In a loop: how many are kept in flight; 0 = sent at their times.
+    at_once: usize,
+    refused: u32,
+}
+
+impl Client<'_> {
+    fn new<'a>(
+        spec: &EngineSpec,
+        requests: &'a [Sent],
+        at_once: usize,
+        seed: u64,
+    ) -> Result<Client<'a>, SpecError> {
+        let mut engine = Engine::new(spec, seed)?;
+        engine.set_detail(Detail::Ends);
+        let times = vec![Times { sent: -1, first: -1, end: -1 }; requests.len()];
+        Ok(Client { engine, requests, times, next: 0, at_once, refused: 0 })
+    }
+
+    fn play(&mut self) {
+        for _ in 0..self.at_once.min(self.requests.len()) {
+            self.send(At(0));
+        }
+        let mut out = Vec::new();
+        loop {
+            let due = (self.at_once == 0).then(|| self.requests.get(self.next)).flatten();
+            let limit = match (due.map(|sent| At(sent.after_ns)), self.engine.next_turn()) {
+                (None, None) => return,
+                (Some(due), None) => due,
+                (None, Some(turn)) => turn,
+                (Some(due), Some(turn)) => due.min(turn),
+            };
+            let now = self.engine.advance(limit, &mut out);
+            for emission in out.drain(..) {
+                let times = &mut self.times[emission.id as usize];
+                match emission.what {
+                    What::Token { .. } if times.first < 0 => times.first = emission.at.0,
+                    What::Finished { .. } | What::Failed(_) => {
+                        times.end = emission.at.0;
+                        if self.at_once > 0 {
+                            self.send(emission.at);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            while self.at_once == 0 && self.requests.get(self.next).is_some_and(|sent| sent.after_ns <= now.0)
+            {
+                self.send(now);
+            }
+        }
+    }
+
+    /// Sends the next request; in a loop, one that is refused gives its place to the one after it.
+    fn send(&mut self, now: At) {
+        while let Some(sent) = self.requests.get(self.next) {
+            let id = self.next;
+            self.next += 1;
+            let submit = Submit {
+                blocks: sent.blocks.clone(),
+                ..Submit::new(id as u64, sent.prompt_tokens, sent.output_tokens)
+            };
+            match self.engine.submit(now, submit) {
+                Ok(()) => {
+                    self.times[id].sent = now.0;
+                    return;
+                }
+                Err(_) => self.refused += 1,
+            }
+            if self.at_once == 0 {
+                return;
+            }
+        }
+    }
+
+    fn conclude(self, skip: usize) -> Trial {
+        let ms = |ns: i64| Span(ns).as_millis_f64();
+        let done = |times: &&Times| times.sent >= 0 && times.first >= 0 && times.end >= 0;
+        let kept: Vec<(Times, u32)> = self.times[skip.min(self.times.len())..]
+            .iter()
+            .zip(self.requests.iter().skip(skip))
+            .filter(|(times, _)| done(times))
+            .map(|(times, sent)| (*times, sent.output_tokens))
+            .collect();
+        let ttft: Vec<f64> = kept.iter().map(|(times, _)| ms(times.first - times.sent)).collect();
+        let e2e: Vec<f64> = kept.iter().map(|(times, _)| ms(times.end - times.sent)).collect();
+        let tpot: Vec<f64> = kept
+            .iter()
+            .filter(|(_, tokens)| *tokens > 1)
+            .map(|(times, tokens)| ms(times.end - times.first) / f64::from(tokens - 1))
+            .collect();
+        let begin = kept.iter().map(|(times, _)| times.sent).min().unwrap_or(0);
+        let end = kept.iter().map(|(times, _)| times.end).max().unwrap_or(0);
+        let tokens: f64 = kept.iter().map(|(_, tokens)| f64::from(*tokens)).sum();
+        Trial {
+            answered: kept.len() as u32,
+            refused: self.refused,
+            unsteady: unsteady(&e2e),
+            ttft: Figures::of(ttft),
+            tpot: Figures::of(tpot),
+            e2e: Figures::of(e2e),
+            tokens_per_s: if end > begin { tokens / (ms(end - begin) / 1e3) } else { 0.0 },
+            preempted: self.engine.gauges().totals.preempted,
+        }
+    }
+}
+
+/// Is the second half of the answers slower than the first by more than a quarter?
+fn unsteady(e2e: &[f64]) -> Option<String> {
+    let half = e2e.len() / 2;
+    if half < 8 {
+        return Some(format!("{} answers are too few to tell a steady state", e2e.len()));
+    }
+    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+    let (early, late) = (mean(&e2e[..half]), mean(&e2e[half..]));
+    (late > 1.25 * early).then(|| {
+        format!(
+            "answers take {late:.0} ms in the second half and {early:.0} ms in the first: no steady state"
+        )
+    })
+}
+
+impl Figures {
+    fn of(mut values: Vec<f64>) -> Figures {
+        if values.is_empty() {
+            return Figures { mean: f64::NAN, p50: f64::NAN, p90: f64::NAN, p99: f64::NAN };
+        }
+        quantile::sort(&mut values);
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let at = |p| quantile::of_sorted(&values, p).unwrap_or(f64::NAN);
+        Figures { mean, p50: at(0.5), p90: at(0.9), p99: at(0.99) }
+    }
+}

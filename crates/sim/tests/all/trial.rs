@@ -1,0 +1,88 @@
+//! The client in a hurry against figures worked by hand, and its refusal to call a growing queue a steady state.
+
+use plimsoll_sim::trial::{Pace, ProtocolSpec, Sent, Sizes, Start, replay, run};
+use plimsoll_sim::{BatchingSpec, EngineSpec, ModeSpec};
+use plimsoll_workload::Size;
+
+use crate::util::{batching, engine};
+
+/// Steps of 1 ms + 100 µs per decode + 10 µs per prompt token.
+fn plain() -> EngineSpec {
+    engine(ModeSpec::Batching(batching()))
+}
+
+fn protocol(pace: Pace, prompt: u32, output: u32, requests: u32) -> ProtocolSpec {
+    let sizes = Sizes::Drawn { prompt: Size::Fixed(prompt), output: Size::Fixed(output) };
+    ProtocolSpec { pace, sizes, requests, warm_up: 0 }
+}
+
+fn close(found: f64, expected: f64) {
+    assert!((found - expected).abs() < 1e-3, "{found} against {expected}");
+}
+
+#[test]
+fn one_at_a_time_is_the_prompt_step_and_then_a_step_per_token() {
+    let closed = Pace::Closed { concurrency: 1, start: Start::AtOnce };
+    let found = run(&plain(), &protocol(closed, 100, 11, 20), 1).expect("sound");
+    // 1 ms + 100 × 10 µs; then 1.1 ms a token; ten of them after the first.
+    close(found.ttft.mean, 2.0);
+    close(found.tpot.p99, 1.1);
+    close(found.e2e.mean, 13.0);
+    close(found.tokens_per_s, 11.0 / 13.0 * 1e3);
+    assert_eq!((found.answered, found.refused, found.unsteady), (20, 0, None));
+}
+
+#[test]
+fn a_wave_computes_all_prompts_first() {
+    let found = run(&plain(), &protocol(Pace::Wave, 100, 11, 4), 1).expect("sound");
+    // One step of 400 prompt tokens: 5 ms; then four decodes a step: 1.4 ms.
+    close(found.ttft.mean, 5.0);
+    close(found.tpot.mean, 1.4);
+    close(found.e2e.p50, 19.0);
+}
+
+#[test]
+fn a_loop_begun_in_the_middle_meets_prompts_one_by_one() {
+    let at_once = Pace::Closed { concurrency: 4, start: Start::AtOnce };
+    let middle = Pace::Closed { concurrency: 4, start: Start::Staggered };
+    let step = run(&plain(), &protocol(at_once, 100, 41, 40), 1).expect("sound");
+    let loose = run(&plain(), &protocol(middle, 100, 41, 40), 1).expect("sound");
+    // In step: four prompts together and no prompt between tokens. Loose: when an answer ends the next step begins at once,
+    // with three who decode (1.3 ms); the new prompt comes in the one after, 1 ms + 1 ms + 0.3 ms. Each of the other three
+    // does the same once during an answer's forty gaps.
+    close(step.ttft.mean, 5.0);
+    close(step.tpot.mean, 1.4);
+    close(loose.ttft.mean, 1.3 + 2.3);
+    close(loose.tpot.p50, (34.0 * 1.4 + 3.0 * (1.3 + 2.3)) / 40.0);
+    assert_eq!(loose.answered, 40);
+}
+
+#[test]
+fn a_replay_sends_at_its_times() {
+    let sent =
+        |ms: i64| Sent { after_ns: ms * 1_000_000, prompt_tokens: 100, output_tokens: 2, blocks: Vec::new() };
+    let found = replay(&plain(), &[sent(0), sent(10), sent(20)], 1).expect("sound");
+    close(found.ttft.p99, 2.0);
+    close(found.e2e.mean, 3.1);
+}
+
+#[test]
+fn an_overload_ends_and_is_no_steady_state() {
+    // A step of one prompt of 100 and one token takes 2 ms at the least: 2 000 requests/s of it are more than it carries.
+    let tight = engine(ModeSpec::Batching(BatchingSpec { max_seqs: 1, ..batching() }));
+    let found = run(&tight, &protocol(Pace::Open { rate_per_s: 2000.0 }, 100, 1, 400), 1).expect("sound");
+    assert_eq!(found.answered, 400);
+    let why = found.unsteady.expect("the queue grew");
+    assert!(why.contains("no steady state"), "{why}");
+    let few = run(&tight, &protocol(Pace::Open { rate_per_s: 1.0 }, 100, 1, 10), 1).expect("sound");
+    assert!(few.unsteady.expect("too few").contains("too few"));
+}
+
+#[test]
+fn what_is_refused_is_counted_and_gives_way() {
+    let short = engine(ModeSpec::Batching(BatchingSpec { max_context: Some(50), ..batching() }));
+    let closed = Pace::Closed { concurrency: 2, start: Start::AtOnce };
+    let found = run(&short, &protocol(closed, 100, 11, 6), 1).expect("sound");
+    assert_eq!((found.answered, found.refused), (0, 6));
+    assert!(found.ttft.mean.is_nan());
+}

@@ -1,0 +1,400 @@
+//! HTTP/1.1 answers, as their bytes arrive: the head, the body without its transfer coding, and whether the connection can
+//! carry another request.
+//!
+//! The rules are those of RFC 9112 as hyper's client applies them, which a load generator must share with the clients
+//! people run; heads are parsed by `httparse`, hyper's own parser, in the place where they were read. hyper itself lost: its
+//! connection is a future of its own behind a channel, which costs 2 µs and a dozen allocations for every small answer, and
+//! buffers that every open stream would keep.
+//!
+//! Only what this driver needs: answers to GET and POST (so no body is left out but by status), no upgrades, trailers
+//! skipped. Memory is bounded by one head of [`HEAD_MAX`].
+
+use std::mem::MaybeUninit;
+
+use httparse::{Header, ParserConfig, Status};
+
+use crate::head::Head;
+
+/// Most bytes of a head; one past it is no HTTP answer worth reading. Trailers are held to the same.
+pub const HEAD_MAX: usize = 64 * 1024;
+/// Most lines of a head.
+pub const LINES_MAX: usize = 100;
+/// Most bytes of all chunk extensions of an answer: they carry nothing that is read.
+const EXTENSIONS_MAX: u32 = 16 * 1024;
+
+/// What is wrong with an answer's bytes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum HttpFault {
+    /// The head is none.
+    #[error("the answer's head is not HTTP: {0}")]
+    Head(#[from] httparse::Error),
+    /// The head does not end within [`HEAD_MAX`].
+    #[error("the answer's head is longer than {HEAD_MAX} bytes")]
+    Endless,
+    /// `Content-Length` is no length, or several that differ.
+    #[error("the answer's content-length can't be read")]
+    Length,
+    /// HTTP/1.0 knows no transfer coding.
+    #[error("an HTTP/1.0 answer with a transfer coding")]
+    Coding,
+    /// The chunked coding is broken.
+    #[error("broken transfer coding: {0}")]
+    Chunk(&'static str),
+}
+
+/// A piece of an answer.
+#[derive(PartialEq, Debug)]
+pub enum Part<'a> {
+    /// Its head; those of 1xx answers before it are passed over.
+    Head(Head),
+    /// Bytes of its body; never none.
+    Data(&'a [u8]),
+    /// It has ended as its framing promised.
+    End,
+}
+
+/// What is expected next.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum State {
+    Head,
+    /// So many bytes of the body.
+    Sized(u64),
+    Chunked(Chunk),
+    /// Body until the connection ends.
+    Rest,
+    /// The end was told.
+    Over,
+}
+
+/// Where in the chunked coding (RFC 9112, 7.1).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Chunk {
+    /// The first digit of a size.
+    Start,
+    Size(u64),
+    /// Blanks after the size.
+    Blank(u64),
+    Extension(u64),
+    SizeLf(u64),
+    Data(u64),
+    DataCr,
+    DataLf,
+    /// A trailer's first byte, or the end.
+    Last,
+    Trailer,
+    TrailerLf,
+    EndLf,
+}
+
+/// Reads one answer after another from the bytes of one connection.
+#[derive(Debug)]
+pub struct Reader {
+    state: State,
+    /// A head of which more is to come.
+    held: Vec<u8>,
+    /// Does the head allow another request on this connection?
+    keep: bool,
+    /// Bytes of chunk extensions and of trailers so far.
+    extensions: u32,
+    trailers: u32,
+}
+
+impl Default for Reader {
+    fn default() -> Reader {
+        Reader { state: State::Head, held: Vec::new(), keep: true, extensions: 0, trailers: 0 }
+    }
+}
+
+impl Reader {
+    /// The next piece; takes its bytes off the front of `input`. `None` = all of `input` is taken and more is needed.
+    /// `now_unix_s` is asked only where the head holds a `Retry-After`.
+    ///
+    /// # Errors
+    /// Bytes that are no HTTP answer; nothing can be read after them.
+    pub fn next<'a>(
+        &mut self,
+        input: &mut &'a [u8],
+        now_unix_s: impl Fn() -> i64,
+    ) -> Result<Option<Part<'a>>, HttpFault> {
+        loop {
+            let part = match self.state {
+                State::Head => match self.head(input, &now_unix_s)? {
+                    // An interim answer: another head follows.
+                    None if !input.is_empty() => continue,
+                    head => return Ok(head.map(Part::Head)),
+                },
+                State::Sized(0) => Some(self.end()),
+                State::Sized(left) => {
+                    let data = take(input, left);
+                    self.state = State::Sized(left - data.len() as u64);
+                    some(data)
+                }
+                State::Rest => some(std::mem::take(input)),
+                State::Chunked(chunk) => self.chunked(chunk, input)?,
+                State::Over => None,
+            };
+            return Ok(part);
+        }
+    }
+
+    /// The connection has ended. True: and with it the answer, as its framing allows.
+    ///
+    /// # Errors
+    /// The head that was cut off was none.
+    pub fn ended(&mut self) -> Result<bool, HttpFault> {
+        if self.state == State::Head && !self.held.is_empty() {
+            // The last line of it may not have been looked at yet.
+            parse(&self.held, |_, _| Ok(()))?;
+        }
+        self.keep = false;
+        Ok(matches!(self.state, State::Rest | State::Over))
+    }
+
+    /// Has the end of the answer been told, and may the connection carry another request?
+    pub fn is_reusable(&self) -> bool {
+        self.state == State::Over && self.keep
+    }
+
+    /// Bytes kept of a head that is not whole yet: at most [`HEAD_MAX`].
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Makes ready for the next answer on the same connection.
+    pub fn begin(&mut self) {
+        let held = std::mem::take(&mut self.held);
+        *self = Reader { held, ..Reader::default() };
+        self.held.clear();
+    }
+
+    fn end(&mut self) -> Part<'static> {
+        self.state = State::Over;
+        Part::End
+    }
+
+    /// Takes a head off `input`, or what there is of it.
+    fn head(&mut self, input: &mut &[u8], now_unix_s: &impl Fn() -> i64) -> Result<Option<Head>, HttpFault> {
+        if input.is_empty() {
+            return Ok(None);
+        }
+        let before = self.held.len();
+        let held = std::mem::take(&mut self.held);
+        let (length, found) = if held.is_empty() {
+            (parse(input, |head, lines| self.read(head, lines, now_unix_s))?, held)
+        } else {
+            let mut whole = held;
+            let room = HEAD_MAX.saturating_sub(before);
+            whole.extend_from_slice(&input[..input.len().min(room)]);
+            // A head ends with a line, and its first line is looked at from the first byte.
+            let worth = whole.len() >= HEAD_MAX || input.contains(&b'\n') || !whole.contains(&b'\n');
+            let length = match worth {
+                true => parse(&whole, |head, lines| self.read(head, lines, now_unix_s))?,
+                false => None,
+            };
+            (length, whole)
+        };
+        let Some((length, head)) = length else {
+            self.held = found;
+            if before == 0 {
+                self.held.extend_from_slice(input);
+            }
+            *input = &[];
+            return Ok(None);
+        };
+        *input = &input[length - before..];
+        Ok(head)
+    }
+
+    /// What a head says of the body that follows it; `None` for an interim answer.
+    fn read(
+        &mut self,
+        head: &httparse::Response<'_, '_>,
+        lines: &[Header<'_>],
+        now_unix_s: &impl Fn() -> i64,
+    ) -> Result<Option<Head>, HttpFault> {
+        let status = head.code.unwrap_or_default();
+        let is_old = head.version == Some(0);
+        if matches!(status, 100 | 102..=199) {
+            return Ok(None);
+        }
+        let mut framing = Framing { keep: !is_old, ..Framing::default() };
+        for line in lines {
+            framing.line(line);
+        }
+        let (state, keep) = match status {
+            // Another protocol from here on, which nobody asked for.
+            101 => (State::Sized(0), false),
+            204 | 304 => (State::Sized(0), framing.keep),
+            _ if framing.coded && is_old => return Err(HttpFault::Coding),
+            _ if framing.chunked => (State::Chunked(Chunk::Start), framing.keep),
+            _ if framing.coded => (State::Rest, false),
+            _ => match framing.length {
+                Some(Some(length)) => (State::Sized(length), framing.keep),
+                Some(None) => return Err(HttpFault::Length),
+                None => (State::Rest, false),
+            },
+        };
+        (self.state, self.keep) = (state, keep);
+        let now = if framing.waits { now_unix_s() } else { 0 };
+        Ok(Some(Head::read(status, lines.iter().map(|line| (line.name, line.value)), now)))
+    }
+
+    fn chunked<'a>(&mut self, chunk: Chunk, input: &mut &'a [u8]) -> Result<Option<Part<'a>>, HttpFault> {
+        let mut chunk = chunk;
+        loop {
+            if let Chunk::Data(left) = chunk {
+                let data = take(input, left);
+                let left = left - data.len() as u64;
+                self.state = State::Chunked(if left == 0 { Chunk::DataCr } else { Chunk::Data(left) });
+                return Ok(some(data));
+            }
+            let Some((&byte, rest)) = input.split_first() else {
+                self.state = State::Chunked(chunk);
+                return Ok(None);
+            };
+            *input = rest;
+            chunk = match self.step(chunk, byte)? {
+                Some(next) => next,
+                None => return Ok(Some(self.end())),
+            };
+        }
+    }
+
+    /// One byte outside of the data; `None` when it was the last of the answer.
+    fn step(&mut self, chunk: Chunk, byte: u8) -> Result<Option<Chunk>, HttpFault> {
+        let bad = |why| Err(HttpFault::Chunk(why));
+        Ok(Some(match (chunk, byte) {
+            (Chunk::Start, _) => match digit(byte) {
+                Some(digit) => Chunk::Size(digit),
+                None => return bad("a chunk without its size"),
+            },
+            (Chunk::Size(n), b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
+                match n.checked_mul(16).zip(digit(byte)).and_then(|(n, digit)| n.checked_add(digit)) {
+                    Some(n) => Chunk::Size(n),
+                    None => return bad("a chunk of too many digits"),
+                }
+            }
+            (Chunk::Size(n) | Chunk::Blank(n), b' ' | b'\t') => Chunk::Blank(n),
+            (Chunk::Size(n) | Chunk::Blank(n), b';') => Chunk::Extension(n),
+            (Chunk::Size(n) | Chunk::Blank(n) | Chunk::Extension(n), b'\r') => Chunk::SizeLf(n),
+            (Chunk::Size(_) | Chunk::Blank(_), _) => return bad("a chunk's size is no number"),
+            (Chunk::Extension(_), b'\n') => return bad("a line feed inside a chunk's extension"),
+            (Chunk::Extension(n), _) => {
+                self.extensions += 1;
+                if self.extensions >= EXTENSIONS_MAX {
+                    return bad("chunk extensions without end");
+                }
+                Chunk::Extension(n)
+            }
+            (Chunk::SizeLf(0), b'\n') => Chunk::Last,
+            (Chunk::SizeLf(n), b'\n') => Chunk::Data(n),
+            (Chunk::DataCr, b'\r') => Chunk::DataLf,
+            (Chunk::DataLf, b'\n') => Chunk::Start,
+            (Chunk::DataCr | Chunk::DataLf, _) => return bad("a chunk longer than its size"),
+            (Chunk::Last, b'\r') => Chunk::EndLf,
+            (Chunk::Trailer, b'\r') => Chunk::TrailerLf,
+            (Chunk::Last | Chunk::Trailer, _) => {
+                self.trailers += 1;
+                if self.trailers as usize >= HEAD_MAX {
+                    return bad("trailers without end");
+                }
+                Chunk::Trailer
+            }
+            (Chunk::TrailerLf, b'\n') => Chunk::Last,
+            (Chunk::EndLf, b'\n') => return Ok(None),
+            _ => return bad("a line that does not end"),
+        }))
+    }
+}
+
+/// Parses a head at the front of `bytes` and hands it to `read`; `None` where more is needed.
+fn parse<T>(
+    bytes: &[u8],
+    read: impl FnOnce(&httparse::Response<'_, '_>, &[Header<'_>]) -> Result<T, HttpFault>,
+) -> Result<Option<(usize, T)>, HttpFault> {
+    let view = &bytes[..bytes.len().min(HEAD_MAX)];
+    let mut lines = [const { MaybeUninit::uninit() }; LINES_MAX];
+    let mut head = httparse::Response::new(&mut []);
+    match ParserConfig::default().parse_response_with_uninit_headers(&mut head, view, &mut lines)? {
+        Status::Complete(length) => {
+            let lines = std::mem::take(&mut head.headers);
+            Ok(Some((length, read(&head, lines)?)))
+        }
+        Status::Partial if bytes.len() >= HEAD_MAX => Err(HttpFault::Endless),
+        Status::Partial => Ok(None),
+    }
+}
+
+/// What the lines of a head say about the body's framing.
+#[derive(Default)]
+struct Framing {
+    /// The length; inside, `None` where it is none or several differ.
+    length: Option<Option<u64>>,
+    /// A transfer coding is named.
+    coded: bool,
+    /// The last of the codings is chunked.
+    chunked: bool,
+    keep: bool,
+    closes: bool,
+    waits: bool,
+}
+
+impl Framing {
+    fn line(&mut self, line: &Header<'_>) {
+        let is = |name: &str| line.name.eq_ignore_ascii_case(name);
+        match line.name.len() {
+            14 if is("content-length") => {
+                let length = content_length(line.value);
+                self.length = Some(length.filter(|_| self.length.is_none_or(|earlier| earlier == length)));
+            }
+            17 if is("transfer-encoding") => {
+                self.coded = true;
+                let last = line.value.rsplit(|byte| *byte == b',').next().unwrap_or_default();
+                self.chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
+            }
+            10 if is("connection") => {
+                let names = |word: &[u8]| {
+                    line.value.split(|byte| *byte == b',').any(|w| w.trim_ascii().eq_ignore_ascii_case(word))
+                };
+                // Once a line asks to close, a later one does not undo it.
+                self.closes |= names(b"close");
+                self.keep = !self.closes && (self.keep || names(b"keep-alive"));
+            }
+            11 if is("retry-after") => self.waits = true,
+            _ => {}
+        }
+    }
+}
+
+/// A length, or several equal ones (RFC 9110, 8.6).
+fn content_length(value: &[u8]) -> Option<u64> {
+    let mut length = None;
+    for one in value.split(|byte| *byte == b',') {
+        let one = one.trim_ascii();
+        // Eighteen digits fit; nobody sends more bytes.
+        if one.is_empty() || one.len() > 18 || !one.iter().all(u8::is_ascii_digit) {
+            return None;
+        }
+        let n = one.iter().fold(0, |n, byte| n * 10 + u64::from(byte - b'0'));
+        if length.is_some_and(|earlier| earlier != n) {
+            return None;
+        }
+        length = Some(n);
+    }
+    length
+}
+
+fn digit(byte: u8) -> Option<u64> {
+    char::from(byte).to_digit(16).map(u64::from)
+}
+
+fn take<'a>(input: &mut &'a [u8], most: u64) -> &'a [u8] {
+    let n = usize::try_from(most).unwrap_or(usize::MAX).min(input.len());
+    let (data, rest) = input.split_at(n);
+    *input = rest;
+    data
+}
+
+fn some(data: &[u8]) -> Option<Part<'_>> {
+    if data.is_empty() { None } else { Some(Part::Data(data)) }
+}

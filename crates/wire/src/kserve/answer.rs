@@ -1,0 +1,41 @@
+//! An inference's answer: outputs, or an error under a good status.
+
+use serde::Deserialize;
+use serde::de::{Error as _, IgnoredAny};
+
+use crate::fault::Fault;
+use crate::tally::Tally;
+
+/// Reads the JSON part of an answer into the tally. `raw`: bytes that follow it, which the outputs must account for.
+pub(crate) fn read(text: &str, raw: usize, tally: &mut Tally) -> Result<(), serde_json::Error> {
+    #[derive(Deserialize)]
+    struct Answer {
+        error: Option<IgnoredAny>,
+        outputs: Option<Vec<Output>>,
+    }
+    #[derive(Deserialize)]
+    struct Output {
+        #[serde(default)]
+        shape: Vec<u64>,
+        parameters: Option<Parameters>,
+    }
+    #[derive(Deserialize)]
+    struct Parameters {
+        binary_data_size: Option<u64>,
+    }
+    let answer: Answer = serde_json::from_str(text)?;
+    if answer.error.is_some() {
+        tally.error = Some(Fault::from_json(text));
+        return Ok(());
+    }
+    let outputs = answer.outputs.ok_or_else(|| serde_json::Error::custom("it has no outputs"))?;
+    let told = outputs.iter().filter_map(|output| output.parameters.as_ref()?.binary_data_size);
+    let told = told.fold(0, u64::saturating_add);
+    if told != raw as u64 {
+        return Err(serde_json::Error::custom(format!("{raw} raw bytes follow where {told} were told")));
+    }
+    // An output of no elements holds nothing; one without a shape is taken at its word.
+    tally.generated = outputs.iter().any(|output| !output.shape.contains(&0));
+    tally.keep(text);
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! The events of a streamed response: OpenAI's responses protocol, in which an answer is an object that grows.
+//!
+//! An opening of four events, one event for each step's text, and a closing of five that repeat the whole text, each numbered;
+//! no `[DONE]`. As with chunks, what all text events share is printed once.
+
+use bytes::{BufMut, BytesMut};
+use serde_json::{Value, json};
+
+use super::request::Asked;
+use super::stream::put_escaped;
+
+/// Writes one response's events, each complete, into a buffer of the caller's.
+#[derive(Clone, Debug)]
+pub struct EventWriter {
+    id: String,
+    created_s: i64,
+    model: String,
+    prompt_tokens: u32,
+    tokens: u32,
+    number: u32,
+    /// `event: …`, up to the text of a step.
+    open: Vec<u8>,
+}
+
+impl EventWriter {
+    /// For a stream with this id (`resp_…`, made by the caller), `created` in seconds since 1970.
+    pub fn new(asked: &Asked, id: &str, created: i64, model: &str) -> EventWriter {
+        let open = format!(
+            "event: response.output_text.delta\ndata: {{\"type\":\"response.output_text.delta\",\"item_id\":{},\
+             \"output_index\":0,\"content_index\":0,\"logprobs\":[],\"delta\":\"",
+            json!(item_id(id))
+        );
+        EventWriter {
+            id: id.to_owned(),
+            created_s: created,
+            model: model.to_owned(),
+            prompt_tokens: asked.prompt_tokens,
+            tokens: 0,
+            number: 0,
+            open: open.into_bytes(),
+        }
+    }
+
+    /// What comes before the first text.
+    pub fn open(&mut self, out: &mut BytesMut) {
+        let response = self.response("in_progress", json!([]));
+        self.event(out, "response.created", json!({"response": response}));
+        self.event(out, "response.in_progress", json!({"response": response}));
+        let item = self.item("in_progress", json!([]));
+        self.event(out, "response.output_item.added", json!({"output_index": 0, "item": item}));
+        let part =
+            json!({"item_id": item_id(&self.id), "output_index": 0, "content_index": 0, "part": part("")});
+        self.event(out, "response.content_part.added", part);
+    }
+
+    /// An event with the text of `tokens` tokens.
+    pub fn token(&mut self, out: &mut BytesMut, text: &str, tokens: u32) {
+        self.tokens = self.tokens.saturating_add(tokens);
+        out.reserve(self.open.len() + text.len() + 48);
+        out.put_slice(&self.open);
+        put_escaped(out, text);
+        out.put_slice(b"\",\"sequence_number\":");
+        out.put_slice(self.number.to_string().as_bytes());
+        out.put_slice(b"}\n\n");
+        self.number += 1;
+    }
+
+    /// The end, with the text once more and the usage. An answer that stops at the length that was asked is `incomplete`.
+    pub fn close(&mut self, out: &mut BytesMut, text: &str, reason: &str, cached: Option<u32>) {
+        let place = || json!({"item_id": item_id(&self.id), "output_index": 0, "content_index": 0});
+        let with = |mut value: Value, key: &str, what: Value| {
+            value[key] = what;
+            value
+        };
+        let text_done = with(place(), "text", json!(text));
+        let part_done = with(place(), "part", part(text));
+        let item = self.item("completed", json!([part(text)]));
+        self.event(out, "response.output_text.done", text_done);
+        self.event(out, "response.content_part.done", part_done);
+        self.event(out, "response.output_item.done", json!({"output_index": 0, "item": item}));
+        let status = status(reason);
+        let mut response = self.response(status, json!([item]));
+        response["incomplete_details"] = incomplete(reason);
+        response["usage"] = usage(self.prompt_tokens, self.tokens, cached);
+        self.event(out, &format!("response.{status}"), json!({"response": response}));
+    }
+
+    /// An error inside the stream; nothing follows it.
+    pub fn error(&mut self, out: &mut BytesMut, message: &str, code: u16) {
+        self.event(out, "error", json!({"code": code.to_string(), "message": message, "param": null}));
+    }
+
+    fn event(&mut self, out: &mut BytesMut, kind: &str, mut body: Value) {
+        body["type"] = json!(kind);
+        body["sequence_number"] = json!(self.number);
+        self.number += 1;
+        out.put_slice(format!("event: {kind}\ndata: {body}\n\n").as_bytes());
+    }
+
+    fn response(&self, status: &str, output: Value) -> Value {
+        json!({
+            "id": self.id, "object": "response", "created_at": self.created_s, "model": self.model, "status": status,
+            "error": null, "incomplete_details": null, "output": output, "usage": null,
+        })
+    }
+
+    fn item(&self, status: &str, content: Value) -> Value {
+        message(&self.id, status, content)
+    }
+}
+
+/// The one message of a response.
+pub(super) fn message(id: &str, status: &str, content: Value) -> Value {
+    json!({"id": item_id(id), "type": "message", "role": "assistant", "status": status, "content": content})
+}
+
+/// The one part of its message.
+pub(super) fn part(text: &str) -> Value {
+    json!({"type": "output_text", "text": text, "annotations": []})
+}
+
+/// What a response says of an answer that ended so.
+pub(super) fn status(reason: &str) -> &'static str {
+    if reason == "length" { "incomplete" } else { "completed" }
+}
+
+/// Why it is incomplete; null where it is not.
+pub(super) fn incomplete(reason: &str) -> Value {
+    if reason == "length" { json!({"reason": "max_output_tokens"}) } else { Value::Null }
+}
+
+/// The account. Cached tokens that nobody knows are 0, for the protocol has no other word.
+pub(super) fn usage(prompt: u32, tokens: u32, cached: Option<u32>) -> Value {
+    json!({
+        "input_tokens": prompt, "input_tokens_details": {"cached_tokens": cached.unwrap_or(0)},
+        "output_tokens": tokens, "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": prompt.saturating_add(tokens),
+    })
+}
+
+fn item_id(id: &str) -> String {
+    format!("msg_{}", id.strip_prefix("resp_").unwrap_or(id))
+}

@@ -1,0 +1,118 @@
+//! Names of a prompt's blocks without its text: what a simulated engine's prefix cache looks at.
+//!
+//! A synthetic prompt is a row of pieces, each the beginning of a keyed text; a block of sixteen tokens is then named by
+//! the pieces it covers and by the name of the block before. Two names are equal exactly where the hashes of the texts are
+//! (`hash_blocks`), so that a simulated cache hits where a real one would, at a thousandth of the price: the prompts of the
+//! Mooncake trace are 145 million words. Counted is in tokens, whatever the words per token of a real tokeniser are.
+//! Prompts of a file have no pieces; their words are hashed once each and kept.
+
+use std::collections::HashMap;
+use std::hash::Hasher;
+use std::sync::Arc;
+
+use siphasher::sip::SipHasher24;
+
+use crate::draw::Arrival;
+use crate::prompts::{BLOCK_TOKENS, Piece, Prompts, Root, SALT_WORDS, words_of};
+use crate::{Scenario, SpecError};
+
+/// Makes the names of prompts' blocks.
+#[derive(Debug)]
+pub struct BlockNames {
+    prompts: Prompts,
+    /// Of prompts from a file: the names of an entry, by class, level and index.
+    entries: HashMap<(u16, u32, u64), Arc<[u64]>>,
+}
+
+impl BlockNames {
+    /// Names for the prompts of this scenario.
+    ///
+    /// # Errors
+    /// [`SpecError`] where the scenario is inconsistent or its files are not attached.
+    pub fn new(scenario: &Scenario) -> Result<BlockNames, SpecError> {
+        Ok(BlockNames { prompts: Prompts::new(scenario, 0)?, entries: HashMap::new() })
+    }
+
+    /// The names of the full blocks of [`BLOCK_TOKENS`] tokens of this request's prompt, each chained to the one before.
+    pub fn of(&mut self, arrival: &Arrival) -> Vec<u64> {
+        if (arrival.prompt_tokens as usize) < BLOCK_TOKENS {
+            return Vec::new();
+        }
+        if self.prompts.scenario.prompts_of(arrival.class).file.is_some() {
+            return self.of_entry(arrival);
+        }
+        let mut chain = Chain::with_room(arrival.prompt_tokens);
+        for (_, pieces) in self.prompts.parts(arrival, 1.0) {
+            pieces.into_iter().for_each(|piece| chain.add(piece));
+        }
+        chain.names
+    }
+
+    fn of_entry(&mut self, arrival: &Arrival) -> Vec<u64> {
+        let index = arrival.blocks.first().copied().unwrap_or(0);
+        let prompts = &self.prompts;
+        let key = (arrival.class, arrival.level, index);
+        self.entries.entry(key).or_insert_with(|| entry_names(prompts, arrival, index).into()).to_vec()
+    }
+}
+
+/// Names under construction.
+struct Chain {
+    names: Vec<u64>,
+    hash: u64,
+    filled: usize,
+}
+
+impl Chain {
+    fn with_room(tokens: u32) -> Chain {
+        Chain { names: Vec::with_capacity(tokens as usize / BLOCK_TOKENS), hash: 0, filled: 0 }
+    }
+
+    fn add(&mut self, piece: Piece) {
+        let mut from = 0;
+        while from < piece.count {
+            let take = (BLOCK_TOKENS - self.filled).min(piece.count - from);
+            self.hash = mix(self.hash, piece.key, (from as u64) << 5 | take as u64);
+            self.filled += take;
+            from += take;
+            if self.filled == BLOCK_TOKENS {
+                self.names.push(self.hash);
+                self.filled = 0;
+            }
+        }
+    }
+}
+
+/// One number out of three. Keys are SipHash values already, so that what is left to do is to spread; SipHash itself costs
+/// as much as the simulation of the request. The steps are those of MurmurHash3's finaliser.
+fn mix(hash: u64, key: u64, place: u64) -> u64 {
+    let mut x = hash.rotate_left(23) ^ key.wrapping_add(place.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    x = (x ^ x >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    x = (x ^ x >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    x ^ x >> 33
+}
+
+/// Names of a line of a prompt file: the salt, then the user's words.
+fn entry_names(prompts: &Prompts, arrival: &Arrival, index: u64) -> Vec<u64> {
+    let spec = prompts.scenario.prompts_of(arrival.class);
+    let entries = spec.file.as_ref().and_then(|file| prompts.scenario.material.prompts(file).ok());
+    let Some(entry) = entries.and_then(|entries| entries.get(index as usize)) else { return Vec::new() };
+    let salt = if spec.salt { SALT_WORDS } else { 0 };
+    let salt_word = prompts.key(arrival, Root::Salt, 0, 0).to_le_bytes();
+    let text = entry.messages.iter().flat_map(|message| words_of(&message.content)).map(str::as_bytes);
+    let words: Vec<&[u8]> = std::iter::repeat_n(&salt_word[..], salt).chain(text).collect();
+    let mut names = Vec::new();
+    let (mut hash, mut from) = (0, 0);
+    for block in 1..=arrival.prompt_tokens as usize / BLOCK_TOKENS {
+        let to = ((block * BLOCK_TOKENS) as f64 * spec.words_per_token).round() as usize;
+        let mut hasher = SipHasher24::new_with_keys(hash, block as u64);
+        for word in words.get(from..to.min(words.len())).unwrap_or_default() {
+            hasher.write(word);
+            hasher.write(b" ");
+        }
+        hash = hasher.finish();
+        from = to.min(words.len());
+        names.push(hash);
+    }
+    names
+}
