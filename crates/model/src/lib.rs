@@ -3,7 +3,7 @@
 //! Nothing here acts. A type belongs in this crate when two crates that do not know each other must mean
 //! the same thing by it; what only one part asks for (a spec) or finds (a summary) stays with that part.
 //!
-//! Reading order: [`time`], [`outcome`], [`attempt`], [`payload`], [`level`], [`run`].
+//! Reading order: [`time`], [`outcome`], [`attempt`], [`payload`], [`level`], [`run`], [`trace`].
 
 pub mod attempt;
 pub mod level;
@@ -11,6 +11,7 @@ pub mod outcome;
 pub mod payload;
 pub mod run;
 pub mod time;
+pub mod trace;
 
 pub use attempt::{Answer, Attempt, Broken, Event, EventKind, ServerStage, Tokens, TokensRule};
 pub use level::{EndedBy, GeneratorHealth, Level, Load, Quantiles, RateCourse, Room, StampSource};
@@ -18,3 +19,4 @@ pub use outcome::{By, How, Outcome};
 pub use payload::{Datatype, Message, Payload, Protocol, Role, SizeUnit, Tensor};
 pub use run::{ClockAnchor, Fingerprint, Host, Manifest, Repeats, RunState, Sample, Time};
 pub use time::{At, Span};
+pub use trace::{AttributeValue, SpanEvent, SpanKind, TraceSpan};
