@@ -9,7 +9,7 @@
 //! order statistics of long columns, and the tails that the fits keep. [`budget`] is what a product promises and [`gate`] holds a run to it. Beside them, [`compare`] puts two runs side by side, [`cost`] turns a price into what requests cost, [`levers`] ranks what to change first,
 //! [`calibrate`] fits a simulated engine to
 //! measured rows, [`history`] says since when a line of results has moved, and [`validate`] recomputes its error tables from rows
-//! that are shipped. [`sequential`] holds the verdicts that may be asked for while a measurement goes on.
+//! that are shipped. [`profile`] says where each request's time went, and [`sequential`] holds the verdicts that may be asked for while a measurement goes on.
 
 pub mod budget;
 pub mod calibrate;
@@ -20,6 +20,7 @@ pub mod gate;
 pub mod history;
 pub mod levers;
 pub mod lines;
+pub mod profile;
 pub mod quality;
 pub mod sequential;
 pub mod summary;
