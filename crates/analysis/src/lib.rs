@@ -9,12 +9,13 @@
 //! order statistics of long columns, and the tails that the fits keep. [`budget`] is what a product promises and [`gate`] holds a run to it. Beside them, [`compare`] puts two runs side by side, [`cost`] turns a price into what requests cost, [`levers`] ranks what to change first,
 //! [`calibrate`] fits a simulated engine to
 //! measured rows, [`history`] says since when a line of results has moved, and [`validate`] recomputes its error tables from rows
-//! that are shipped. [`profile`] says where each request's time went, and [`sequential`] holds the verdicts that may be asked for while a measurement goes on.
+//! that are shipped. [`profile`] says where each request's time went, [`diagnose`] which layer is slow, and [`sequential`] holds the verdicts that may be asked for while a measurement goes on.
 
 pub mod budget;
 pub mod calibrate;
 pub mod compare;
 pub mod cost;
+pub mod diagnose;
 pub mod findings;
 pub mod gate;
 pub mod history;

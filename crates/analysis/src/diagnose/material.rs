@@ -1,0 +1,182 @@
+//! Is anything material? Against a baseline: a ratio that is both large and more than chance, or failures. Against a budget: a
+//! ceiling that is broken for sure. Otherwise nothing is said to be material from latency alone: a rule must find its own.
+
+use plimsoll_math::proportion::{exceedance_bounds, newcombe};
+use plimsoll_math::two_sample::holm;
+
+use super::bench::Bench;
+use super::ratio::Effect;
+use super::seen::{Row, Seen};
+use crate::findings::{Estimate, Metric};
+use crate::say::{ms, number, percent};
+
+/// A metric that moved.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Moved {
+    /// `ttft`, `tpot`, `e2e`.
+    pub metric: &'static str,
+    /// Percentile, 0 to 1.
+    pub percentile: f64,
+    /// By how much.
+    pub effect: Effect,
+    /// Large enough, and more than chance after Holm.
+    pub material: bool,
+}
+
+/// What is material.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Material {
+    /// All that was compared with the baseline.
+    pub moved: Vec<Moved>,
+    /// Share of requests that failed over the baseline's share (or over none), where it is material.
+    pub errors: Option<Estimate>,
+    /// Ceilings of the budget that are broken for sure, in words.
+    pub broken: Vec<String>,
+    /// Could anything be judged?
+    pub judged: bool,
+}
+
+/// What is compared.
+const COMPARED: [(&str, f64); 6] =
+    [("ttft", 0.5), ("ttft", 0.95), ("tpot", 0.5), ("tpot", 0.95), ("e2e", 0.5), ("e2e", 0.95)];
+
+/// The metric of this name.
+pub fn metric(name: &str) -> fn(&Row) -> f64 {
+    match name {
+        "ttft" => |row| row.ttft,
+        "tpot" => |row| row.tpot,
+        _ => |row| row.e2e,
+    }
+}
+
+impl Material {
+    /// Judges.
+    pub fn judge(bench: &Bench<'_>) -> Material {
+        let spec = bench.case.spec;
+        let mut moved: Vec<Moved> = Vec::new();
+        for (name, percentile) in COMPARED {
+            if let Some(effect) = bench.ratio(metric(name), percentile) {
+                moved.push(Moved { metric: name, percentile, effect, material: false });
+            }
+        }
+        let adjusted = holm(&moved.iter().map(|m| m.effect.p).collect::<Vec<_>>());
+        for (one, p) in moved.iter_mut().zip(adjusted) {
+            let least = if one.percentile > 0.9 { spec.material_p95 } else { spec.material_p50 };
+            one.material = p < spec.alpha && one.effect.ratio.value >= least;
+        }
+        let errors = errors(bench);
+        let broken = broken(bench);
+        let judged = !moved.is_empty() || bench.case.budget.is_some();
+        Material { moved, errors, broken, judged }
+    }
+
+    /// Is anything?
+    pub fn is(&self) -> bool {
+        self.moved.iter().any(|m| m.material) || self.errors.is_some() || !self.broken.is_empty()
+    }
+
+    /// The comparison of a metric.
+    pub fn of(&self, metric: &str, percentile: f64) -> Option<&Moved> {
+        self.moved.iter().find(|m| m.metric == metric && (m.percentile - percentile).abs() < 1e-9)
+    }
+
+    /// Did this metric move, at any percentile?
+    pub fn has(&self, metric: &str) -> bool {
+        self.moved.iter().any(|m| m.metric == metric && m.material)
+    }
+
+    /// What is, in a sentence part; or the largest change that is not.
+    pub fn words(&self) -> String {
+        let mut parts: Vec<String> = Vec::new();
+        let mut largest: Vec<&Moved> = self.moved.iter().filter(|m| m.material).collect();
+        largest.sort_by(|a, b| b.effect.ratio.value.total_cmp(&a.effect.ratio.value));
+        parts.extend(largest.iter().take(2).map(|m| m.words()));
+        parts.extend(self.errors.map(|errors| format!("{} of the requests fail", percent(errors.value))));
+        parts.extend(self.broken.iter().take(2).cloned());
+        if parts.is_empty() {
+            let most = self.moved.iter().max_by(|a, b| a.effect.ratio.value.total_cmp(&b.effect.ratio.value));
+            return match most {
+                Some(most) => format!("the largest change is {}", most.words()),
+                None => "no failures, no freezes, no queue that grows".to_owned(),
+            };
+        }
+        parts.join(", ")
+    }
+}
+
+impl Moved {
+    /// `ttft p95 × 1.8 [1.5, 2.2]`.
+    pub fn words(&self) -> String {
+        let Effect { ratio, base, candidate, .. } = self.effect;
+        format!(
+            "{} p{} {} -> {} (× {} [{}, {}])",
+            self.metric,
+            number(100.0 * self.percentile),
+            ms(base),
+            ms(candidate),
+            number(ratio.value),
+            number(ratio.lower),
+            number(ratio.upper)
+        )
+    }
+}
+
+/// Requests that failed, and all, without those that left on purpose; with what they are worth in independent ones.
+pub fn failed(seen: &Seen<'_>) -> (f64, f64, f64) {
+    let counted: Vec<bool> = seen.rows.iter().filter(|row| !row.cancelled).map(|row| !row.ok).collect();
+    let n = counted.len() as f64;
+    let k = counted.iter().filter(|failed| **failed).count() as f64;
+    let design = plimsoll_math::quantile::design_effect(&counted, super::ratio::STRETCHES).max(1.0);
+    (k, n, n / design)
+}
+
+fn errors(bench: &Bench<'_>) -> Option<Estimate> {
+    let spec = bench.case.spec;
+    let (k, n, n_eff) = failed(bench.now());
+    let share = k / n.max(1.0);
+    let (value, lower, upper) = match bench.before() {
+        Some(base) => {
+            let (k0, n0, n0_eff) = failed(base);
+            let before = k0 / n0.max(1.0);
+            let between = newcombe((before * n0_eff, n0_eff), (share * n_eff, n_eff), 0.99);
+            (share - before, between.lower, between.upper)
+        }
+        None => {
+            let (lower, upper) = exceedance_bounds(share * n_eff, n_eff, 0.5 * spec.alpha);
+            (share, lower, upper)
+        }
+    };
+    // A share that is material at its lower end would ask for far more requests than a person waits for; that there are failures at
+    // all is what must be sure.
+    let material = value >= spec.material_errors && lower > 0.0;
+    material.then_some(Estimate { value: share, lower, upper, n: n as u64, n_eff })
+}
+
+/// Ceilings that are broken for sure: the share beyond is over what may be, at its lower bound.
+fn broken(bench: &Bench<'_>) -> Vec<String> {
+    let Some(budget) = bench.case.budget else { return Vec::new() };
+    let mut broken = Vec::new();
+    for ceiling in &budget.latency {
+        let of = metric(ceiling.metric.name());
+        let over: Vec<bool> =
+            bench.now().rows.iter().map(of).filter(|x| !x.is_nan()).map(|x| x > ceiling.limit_s).collect();
+        let n = over.len() as f64;
+        let k = over.iter().filter(|over| **over).count() as f64;
+        let n_eff = n / plimsoll_math::quantile::design_effect(&over, super::ratio::STRETCHES).max(1.0);
+        let (lower, _) = exceedance_bounds(k / n.max(1.0) * n_eff, n_eff, 0.05);
+        if n >= 1.0 && lower > 1.0 - ceiling.percentile {
+            broken.push(format!(
+                "{} of the requests are over {} {} ({} may be)",
+                percent(k / n),
+                name(ceiling.metric),
+                ms(ceiling.limit_s),
+                percent(1.0 - ceiling.percentile)
+            ));
+        }
+    }
+    broken
+}
+
+fn name(metric: Metric) -> &'static str {
+    metric.name()
+}

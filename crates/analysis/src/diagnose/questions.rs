@@ -1,0 +1,216 @@
+//! The five questions of the method, each with its figure, or what is missing to answer it.
+
+use super::bench::{ALONE_NEEDED, Bench};
+use super::material::failed;
+use super::verdict::{Question, YesNo};
+use crate::findings::{Estimate, Metric};
+use crate::say::{ms, number, percent};
+use plimsoll_math::quantile;
+
+/// Answers them.
+pub fn answer(bench: &Bench<'_>) -> Vec<Question> {
+    vec![concurrency(bench), tail(bench), artefact(bench), alone(bench), errors(bench)]
+}
+
+fn question(asks: &str, answer: YesNo, says: String, value: Option<Estimate>) -> Question {
+    Question { asks: asks.to_owned(), answer, says, value }
+}
+
+fn cant(asks: &str, says: &str) -> Question {
+    question(asks, YesNo::CantTell, says.to_owned(), None)
+}
+
+/// A percentile with its interval; `None` where there are too few values.
+pub fn estimate(in_send_order: &[f64], p: f64) -> Option<Estimate> {
+    let found = quantile::percentile(in_send_order, p, 0.95, super::ratio::STRETCHES)?;
+    let (lower, upper) = match found.interval {
+        Ok(interval) => (interval.lower, interval.upper),
+        Err(_) => return None,
+    };
+    Some(Estimate { value: found.value, lower, upper, n: found.n as u64, n_eff: found.n_eff })
+}
+
+/// Median latency at load over that of a request alone.
+fn concurrency(bench: &Bench<'_>) -> Question {
+    let asks = "does it scale with concurrency?";
+    let e2e = |rows: &[super::seen::Row]| -> Vec<f64> {
+        rows.iter().filter(|row| row.output >= 1.0).map(|row| row.e2e).filter(|x| x.is_finite()).collect()
+    };
+    let (alone, loaded) = (e2e(&bench.candidate.alone), e2e(&bench.now().rows));
+    if alone.len() < ALONE_NEEDED {
+        return cant(asks, "too few requests had the target to themselves; add a level of single requests");
+    }
+    let (Some(one), Some(many)) = (estimate(&alone, 0.5), estimate(&loaded, 0.5)) else {
+        return cant(asks, "too few independent requests for a median");
+    };
+    let ratio = Estimate {
+        value: many.value / one.value,
+        lower: many.lower / one.upper,
+        upper: many.upper / one.lower,
+        n: one.n.min(many.n),
+        n_eff: one.n_eff.min(many.n_eff),
+    };
+    let yes = if ratio.lower > 1.1 {
+        YesNo::Yes
+    } else if ratio.upper < 1.25 {
+        YesNo::No
+    } else {
+        YesNo::CantTell
+    };
+    let says = format!(
+        "median e2e {} alone, {} under load: × {} [{}, {}]",
+        ms(one.value),
+        ms(many.value),
+        number(ratio.value),
+        number(ratio.lower),
+        number(ratio.upper)
+    );
+    question(asks, yes, says, Some(ratio))
+}
+
+fn tail(bench: &Bench<'_>) -> Question {
+    let asks = "is the median fine and the tail blown?";
+    if let (Some(middle), Some(tail)) = (bench.material.of("ttft", 0.5), bench.material.of("ttft", 0.95)) {
+        let fine = middle.effect.ratio.upper < 1.25 && !middle.material;
+        let yes = match (fine, tail.material) {
+            (true, true) => YesNo::Yes,
+            (_, false) if tail.effect.ratio.upper < 1.5 => YesNo::No,
+            (false, true) => YesNo::No,
+            _ => YesNo::CantTell,
+        };
+        return question(asks, yes, format!("{}; {}", middle.words(), tail.words()), Some(tail.effect.ratio));
+    }
+    let ttft = bench.now().finite(|row| row.ttft);
+    let values = if ttft.is_empty() { bench.now().finite(|row| row.e2e) } else { ttft };
+    match (estimate(&values, 0.5), estimate(&values, 0.95)) {
+        (Some(middle), Some(tail)) => {
+            let says = format!(
+                "p95 {} is {} times the median {}; without a baseline nothing says what is usual",
+                ms(tail.value),
+                number(tail.value / middle.value),
+                ms(middle.value)
+            );
+            question(asks, YesNo::CantTell, says, Some(tail))
+        }
+        _ => cant(asks, "too few independent requests for a median and a p95"),
+    }
+}
+
+fn artefact(bench: &Bench<'_>) -> Question {
+    let asks = "did latency move with the model artefact unchanged?";
+    if bench.base.is_none() {
+        return cant(asks, "there is no baseline; give one with --baseline");
+    }
+    let changed = super::changed::facts(bench.case);
+    let model = |of: &[String]| -> Vec<String> {
+        of.iter().filter(|fact| fact.starts_with("model")).cloned().collect()
+    };
+    let moved = bench.material.moved.iter().any(|m| m.material);
+    let what = bench.material.words();
+    let (differ, same) = (model(&changed.differ), model(&changed.same));
+    let digest = same.iter().any(|fact| fact.starts_with("model_digest"));
+    match (moved, differ.first(), digest || !same.is_empty()) {
+        (false, ..) => question(asks, YesNo::No, format!("latency did not move: {what}"), None),
+        (true, Some(differ), _) => {
+            question(asks, YesNo::No, format!("the model changed ({differ}); {what}"), None)
+        }
+        (true, None, true) => {
+            let sure = if digest { "" } else { " (by its name; its digest is unknown)" };
+            question(asks, YesNo::Yes, format!("{}{sure}; {what}", same.join(", ")), None)
+        }
+        (true, None, false) => cant(asks, "latency moved, and which model answered is unknown on a side"),
+    }
+}
+
+fn alone(bench: &Bench<'_>) -> Question {
+    let asks = "does a single request with no contention already exceed the budget?";
+    let Some(budget) = bench.case.budget.filter(|budget| !budget.latency.is_empty()) else {
+        return cant(asks, "there is no budget; give one with --budget");
+    };
+    if bench.candidate.alone.len() < ALONE_NEEDED {
+        return cant(asks, "too few requests had the target to themselves; add a level of single requests");
+    }
+    let mut worst: Option<(f64, String, Estimate, Metric)> = None;
+    for ceiling in &budget.latency {
+        let of = super::material::metric(ceiling.metric.name());
+        let values: Vec<f64> = bench.candidate.alone.iter().map(of).filter(|x| x.is_finite()).collect();
+        let Some(found) = estimate(&values, 0.5) else { continue };
+        let strain = found.value / ceiling.limit_s;
+        let says = format!(
+            "{} p50 alone {} [{}, {}] against {}",
+            ceiling.metric.name(),
+            ms(found.value),
+            ms(found.lower),
+            ms(found.upper),
+            ms(ceiling.limit_s)
+        );
+        if worst.as_ref().is_none_or(|(most, ..)| strain > *most) {
+            worst = Some((strain, says, found, ceiling.metric));
+        }
+    }
+    match worst {
+        None => cant(asks, "none of the budget's metrics was measured on single requests"),
+        Some((strain, says, found, _)) => {
+            let limit = found.value / strain;
+            let yes = match () {
+                () if found.lower > limit => YesNo::Yes,
+                () if found.upper <= limit => YesNo::No,
+                () => YesNo::CantTell,
+            };
+            question(asks, yes, says, Some(found))
+        }
+    }
+}
+
+fn errors(bench: &Bench<'_>) -> Question {
+    let asks = "do errors and retries climb with latency?";
+    let (k, n, n_eff) = failed(bench.now());
+    let rows = &bench.now().rows;
+    let attempts: f64 =
+        rows.iter().map(|row| f64::from(row.attempts)).sum::<f64>() / rows.len().max(1) as f64;
+    let (lower, upper) = plimsoll_math::proportion::exceedance_bounds(k / n.max(1.0) * n_eff, n_eff, 0.025);
+    let share = Estimate { value: k / n.max(1.0), lower, upper, n: n as u64, n_eff };
+    let says =
+        format!("{} of the requests fail, {} attempts per request", percent(share.value), number(attempts));
+    if k == 0.0 && attempts < 1.005 {
+        return question(asks, YesNo::No, says, Some(share));
+    }
+    // Do failures and retries fall where the others are slow?
+    let (mut slow, mut bad) = (Vec::new(), Vec::new());
+    let of = if rows.iter().any(|row| row.ttft.is_finite()) {
+        |r: &super::seen::Row| r.ttft
+    } else {
+        |r: &super::seen::Row| r.e2e
+    };
+    let latency = super::ratio::stretches(bench.now(), |row| if row.ok { of(row) } else { f64::NAN });
+    let failing = super::ratio::stretches(bench.now(), |row| {
+        f64::from(u8::from(!row.ok && !row.cancelled || row.attempts > 1))
+    });
+    for (mut latency, failing) in latency.into_iter().zip(failing) {
+        let Some(median) = quantile::order_statistic(&mut latency, 0.5) else { continue };
+        slow.push(median);
+        bad.push(failing.iter().sum::<f64>() / failing.len().max(1) as f64);
+    }
+    match super::ratio::spearman(&slow, &bad) {
+        Some((rho, p)) if p < 0.05 && rho > 0.0 => question(
+            asks,
+            YesNo::Yes,
+            format!("{says}; they go with latency (rank correlation {})", number(rho)),
+            Some(share),
+        ),
+        Some((rho, p)) => {
+            let says = format!(
+                "{says}; they do not go with latency (rank correlation {}, p {})",
+                number(rho),
+                number(p)
+            );
+            question(asks, YesNo::No, says, Some(share))
+        }
+        None => question(
+            asks,
+            YesNo::CantTell,
+            format!("{says}; too few stretches to see whether they go with latency"),
+            Some(share),
+        ),
+    }
+}

@@ -1,0 +1,51 @@
+//! Taking the effect of a cause out, so that what is left can be judged once more.
+//!
+//! Rows that the cause struck are left out (failures, freezes, a replica, a stretch of time), or a constant is subtracted.
+//! Where neither is possible (a queue has no part that can be cut out) nothing is said about a second cause.
+
+use super::Cause;
+use super::bench::Bench;
+use super::rules::Fired;
+use super::seen::Row;
+
+/// What of a level a cause struck.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Struck {
+    /// Stretches of time, s since the level began: requests in flight during one are left out.
+    pub during: Vec<(f64, f64)>,
+    /// Replica: its requests are left out.
+    pub replica: Option<u16>,
+    /// Seconds that every first token came later.
+    pub delay_s: f64,
+}
+
+/// Takes the effect out of the candidate. `None` where it can't be.
+pub fn effect(bench: &mut Bench<'_>, found: &Fired) -> Option<()> {
+    let struck = &found.struck;
+    let before = bench.candidate.seen.rows.len();
+    let rows = &mut bench.candidate.seen.rows;
+    let failed = matches!(found.cause, Cause::StreamDisconnect | Cause::ServerErrors | Cause::RateLimit);
+    if failed {
+        rows.retain(|row| row.ok && row.attempts == 1);
+    }
+    if let Some(replica) = struck.replica {
+        rows.retain(|row| row.replica != Some(replica));
+    }
+    if !struck.during.is_empty() {
+        rows.retain(|row| !struck.during.iter().any(|(from, to)| overlaps(row, *from, *to)));
+    }
+    if struck.delay_s > 0.0 {
+        for row in rows.iter_mut().chain(&mut bench.candidate.alone) {
+            row.ttft -= struck.delay_s;
+            row.ttft_sent -= struck.delay_s;
+            row.e2e -= struck.delay_s;
+        }
+    }
+    let acted = failed || struck.replica.is_some() || !struck.during.is_empty() || struck.delay_s > 0.0;
+    // With little left, the rest is another level altogether.
+    (acted && bench.candidate.seen.rows.len() * 3 >= before).then_some(())
+}
+
+fn overlaps(row: &Row, from: f64, to: f64) -> bool {
+    row.due < to && row.end > from
+}

@@ -1,0 +1,447 @@
+//! L: what is asked of the target has changed. Asked before the stack: more or longer requests make every queue longer, and a
+//! verdict on the queue would send a person to the wrong door.
+
+use std::collections::BTreeMap;
+
+use plimsoll_math::two_sample::{Flips, mean_ratio};
+
+use super::{Fired, beyond, medians, within};
+use crate::diagnose::bench::{ALONE_NEEDED, Arm, Bench};
+use crate::diagnose::ratio::{self, Effect, STRETCHES, stretches};
+use crate::diagnose::seen::{Row, Seen};
+use crate::diagnose::verdict::Evidence;
+use crate::diagnose::{Cause, Counter};
+use crate::findings::Estimate;
+use crate::say::{number, percent};
+
+/// Ratio of a descriptor of the load from which it counts as changed.
+const CHANGED: f64 = 1.2;
+/// p from which its change is more than chance.
+const SURE: f64 = 0.01;
+
+/// `× 1.5 [1.4, 1.6]`.
+fn times(of: &Estimate) -> String {
+    format!("× {} [{}, {}]", number(of.value), number(of.lower), number(of.upper))
+}
+
+/// The ratio of mean counts or sums per stretch.
+fn of_means(base: &Seen<'_>, now: &Seen<'_>, of: impl Fn(&Row) -> f64) -> Option<(Estimate, f64)> {
+    let sums = |seen: &Seen<'_>| -> Vec<f64> {
+        let per_s = STRETCHES as f64 / seen.length;
+        stretches(seen, &of).into_iter().map(|unit| unit.iter().sum::<f64>() * per_s).collect()
+    };
+    let (a, b) = (sums(base), sums(now));
+    if a.iter().sum::<f64>() <= 0.0 || b.iter().sum::<f64>() <= 0.0 {
+        return None;
+    }
+    let found = mean_ratio(&a, &b, &Flips::new(STRETCHES), 0.95);
+    let n = base.rows.len().min(now.rows.len()) as u64;
+    let estimate = Estimate {
+        value: found.value,
+        lower: found.interval.lower,
+        upper: found.interval.upper,
+        n,
+        n_eff: n as f64,
+    };
+    Some((estimate, found.p))
+}
+
+/// How the single requests of both sides compare, prompts of like length against each other: first tokens and later ones.
+/// `None` = nobody knows.
+fn alone_as_before(bench: &Bench<'_>) -> Option<f64> {
+    let base = bench.base.as_ref()?;
+    let worst = [alone_ttft(base, &bench.candidate), alone_tpot(base, &bench.candidate)];
+    let worst = worst.into_iter().flatten().map(|ratio| ratio.value).fold(f64::NAN, f64::max);
+    (!worst.is_nan()).then_some(worst)
+}
+
+fn alone_tpot(base: &Arm<'_>, now: &Arm<'_>) -> Option<Estimate> {
+    let of = |arm: &Arm<'_>| -> Vec<f64> {
+        arm.alone.iter().map(|row| row.tpot).filter(|x| x.is_finite()).collect()
+    };
+    medians(&of(base), &of(now), 0.9)
+}
+
+/// First tokens of single requests, each over what the baseline takes for a prompt of that length.
+pub fn alone_ttft(base: &Arm<'_>, now: &Arm<'_>) -> Option<Estimate> {
+    let law = Law::of(&base.alone)?;
+    let over = |arm: &Arm<'_>| -> Vec<f64> {
+        let in_range = |row: &&Row| law.covers(row);
+        arm.alone
+            .iter()
+            .filter(in_range)
+            .map(|row| row.ttft_sent / law.at(row))
+            .filter(|x| x.is_finite())
+            .collect()
+    };
+    medians(&over(base), &over(now), 0.9)
+}
+
+/// First token of a single request by the prompt tokens that had to be computed: a line through the medians of lower and upper half.
+#[derive(Copy, Clone, Debug)]
+pub struct Law {
+    /// At no tokens, s.
+    pub fixed: f64,
+    /// Per token, s.
+    pub per_token: f64,
+    low: f64,
+    high: f64,
+}
+
+/// Prompt tokens that had to be computed, as far as is known.
+pub fn computed(row: &Row) -> f64 {
+    (row.prompt - row.cached.unwrap_or(0.0)).max(1.0)
+}
+
+impl Law {
+    /// Reads it off single requests (the three-group resistant line of Tukey 1977, with two groups).
+    pub fn of(rows: &[Row]) -> Option<Law> {
+        let mut points: Vec<(f64, f64)> = rows
+            .iter()
+            .map(|row| (computed(row), row.ttft_sent))
+            .filter(|(_, y)| y.is_finite() && *y > 0.0)
+            .collect();
+        if points.len() < ALONE_NEEDED {
+            return None;
+        }
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let middle = |part: &[(f64, f64)]| {
+            let mut y: Vec<f64> = part.iter().map(|p| p.1).collect();
+            let at = y.len() / 2;
+            (part[part.len() / 2].0, *y.select_nth_unstable_by(at, f64::total_cmp).1)
+        };
+        let third = points.len() / 3;
+        let ((x0, y0), (x1, y1)) = (middle(&points[..third]), middle(&points[points.len() - third..]));
+        let per_token = if x1 > 1.05 * x0 { ((y1 - y0) / (x1 - x0)).max(0.0) } else { 0.0 };
+        let residual: Vec<(f64, f64)> = points.iter().map(|(x, y)| (*x, y - per_token * x)).collect();
+        let (low, high) = (points[0].0, points[points.len() - 1].0);
+        Some(Law { fixed: middle(&residual).1.max(0.0), per_token, low, high })
+    }
+
+    /// For this request, s.
+    pub fn at(&self, row: &Row) -> f64 {
+        self.fixed + self.per_token * computed(row)
+    }
+
+    /// Does the line reach this far? Half beyond what it was read on.
+    fn covers(&self, row: &Row) -> bool {
+        (0.5 * self.low..=1.5 * self.high).contains(&computed(row))
+    }
+}
+
+/// How well "the single requests are as before" holds: 1 for sure, less where nobody knows, 0 where they are not.
+fn unmoved(bench: &Bench<'_>) -> f64 {
+    match alone_as_before(bench) {
+        Some(ratio) => within(ratio, 1.15).min(0.95) / 0.95,
+        None => 0.85,
+    }
+}
+
+/// L1: more requests, or more of them in flight.
+pub fn higher_rate(bench: &Bench<'_>) -> Option<Fired> {
+    let (base, now) = (bench.before()?, bench.now());
+    if !(bench.suspects("ttft") || bench.suspects("tpot") || bench.suspects("e2e") || bench.material.is()) {
+        return None;
+    }
+    let (rate, p, what) = match (base.is_closed(), now.is_closed()) {
+        (false, false) => {
+            let (rate, p) = of_means(base, now, |_| 1.0)?;
+            (rate, p, "requests a second")
+        }
+        (true, true) => {
+            let value = in_flight(now)? / in_flight(base)?;
+            (Estimate { value, lower: value, upper: value, n: 1, n_eff: 1.0 }, 0.0, "requests in flight")
+        }
+        _ => return None,
+    };
+    if rate.value < CHANGED || p > SURE {
+        return None;
+    }
+    let confidence = beyond(rate.value, CHANGED) / 0.7 * beyond(rate.lower, 1.1).min(0.9) * unmoved(bench);
+    let says = format!("{} {what} before, {} now: {}", number(base.rate()), number(now.rate()), times(&rate));
+    Some(
+        Fired::new(Cause::HigherRate, confidence, says.clone())
+            .with(Evidence::figure("rate_ratio", says, rate, Some(CHANGED)))
+            .maybe(alone_evidence(bench))
+            .counted(Counter::Moved { name: "offered requests per second, ratio".into(), by: rate.value }),
+    )
+}
+
+fn in_flight(seen: &Seen<'_>) -> Option<f64> {
+    match seen.level.load {
+        plimsoll_model::Load::Closed { concurrency } | plimsoll_model::Load::Saturating { concurrency } => {
+            Some(f64::from(concurrency.max(1)))
+        }
+        _ => None,
+    }
+}
+
+fn alone_evidence(bench: &Bench<'_>) -> Option<Evidence> {
+    let base = bench.base.as_ref()?;
+    let ratio = alone_ttft(base, &bench.candidate)?;
+    let says = format!("first token of single requests {}", times(&ratio));
+    Some(Evidence::figure("alone_ttft_ratio", says, ratio, Some(1.15)))
+}
+
+/// The larger of the ratios at p50 and p95 that is sure.
+fn longer(bench: &Bench<'_>, of: impl Fn(&Row) -> f64 + Copy) -> Option<(f64, Effect)> {
+    let sure = |p: f64| {
+        let effect = bench.ratio(of, p)?;
+        (effect.ratio.value >= CHANGED && effect.p < SURE).then_some((p, effect))
+    };
+    let found = [sure(0.5), sure(0.95)];
+    found.into_iter().flatten().max_by(|a, b| a.1.ratio.value.total_cmp(&b.1.ratio.value))
+}
+
+/// L2: longer prompts.
+pub fn longer_prompts(bench: &Bench<'_>) -> Option<Fired> {
+    if !(bench.suspects("ttft") || bench.suspects("tpot") || bench.suspects("e2e")) {
+        return None;
+    }
+    let (p, effect) = longer(bench, |row| row.prompt)?;
+    let ratio = effect.ratio;
+    let confidence = beyond(ratio.value, CHANGED) / 0.7 * beyond(ratio.lower, 1.05).min(0.9) * unmoved(bench);
+    let says = format!(
+        "prompt tokens p{} {} -> {} ({})",
+        number(100.0 * p),
+        number(effect.base),
+        number(effect.candidate),
+        times(&ratio)
+    );
+    Some(
+        Fired::new(Cause::LongerPrompts, confidence, says.clone())
+            .with(Evidence::figure("prompt_ratio", says, ratio, Some(CHANGED)))
+            .maybe(alone_evidence(bench))
+            .counted(Counter::Moved { name: "prompt tokens, ratio".into(), by: ratio.value }),
+    )
+}
+
+/// L3: longer answers; of the same prompts it is the model's behaviour.
+pub fn longer_answers(bench: &Bench<'_>) -> Option<Fired> {
+    if !(bench.suspects("e2e") || bench.suspects("ttft") || bench.suspects("tpot")) {
+        return None;
+    }
+    let (p, effect) = longer(bench, |row| if row.ok { row.output } else { f64::NAN })?;
+    let ratio = effect.ratio;
+    let same = same_prompts(bench);
+    let cause = match same {
+        Some(share) if share >= 0.9 => Cause::LongerAnswersToSamePrompts,
+        _ => Cause::LongerAnswers,
+    };
+    let told = if same.is_some() { 1.0 } else { 0.9 };
+    let confidence =
+        beyond(ratio.value, CHANGED) / 0.7 * beyond(ratio.lower, 1.05).min(0.9) * unmoved(bench) * told;
+    let says = format!(
+        "output tokens p{} {} -> {} ({})",
+        number(100.0 * p),
+        number(effect.base),
+        number(effect.candidate),
+        times(&ratio)
+    );
+    let paired = same.map(|share| {
+        Evidence::said(
+            "same_prompts",
+            format!("{} of the prompts are the baseline's, one by one", percent(share)),
+        )
+    });
+    Some(
+        Fired::new(cause, confidence, says.clone())
+            .with(Evidence::figure("output_ratio", says, ratio, Some(CHANGED)))
+            .maybe(paired)
+            .counted(Counter::Moved { name: "output tokens, ratio".into(), by: ratio.value }),
+    )
+}
+
+/// Share of the requests whose prompt is the baseline's of the same number; `None` where prompts are not known.
+fn same_prompts(bench: &Bench<'_>) -> Option<f64> {
+    let key = |row: &Row| row.beginning.map(|beginning| (beginning, row.prompt as u64));
+    let base: BTreeMap<u64, (u64, u64)> =
+        bench.before()?.rows.iter().filter_map(|row| Some((row.request, key(row)?))).collect();
+    let pairs: Vec<bool> =
+        bench.now().rows.iter().filter_map(|row| Some(*base.get(&row.request)? == key(row)?)).collect();
+    let same = pairs.iter().filter(|same| **same).count();
+    (pairs.len() >= 30).then(|| same as f64 / pairs.len() as f64)
+}
+
+/// L4: the same kinds of request in other shares; weighted to the baseline's shares it is as before (Simpson's paradox).
+pub fn other_mix(bench: &Bench<'_>) -> Option<Fired> {
+    let (base, now) = (bench.before()?, bench.now());
+    let shares = |seen: &Seen<'_>| -> BTreeMap<u16, f64> {
+        let mut of = BTreeMap::new();
+        seen.rows.iter().for_each(|row| *of.entry(row.class).or_insert(0.0) += 1.0 / seen.rows.len() as f64);
+        of
+    };
+    let (before, after) = (shares(base), shares(now));
+    let classes: Vec<u16> = before.keys().chain(after.keys()).copied().collect();
+    // The population stability index; half a request stands for none.
+    let of = |shares: &BTreeMap<u16, f64>, class: &u16, n: usize| {
+        shares.get(class).copied().unwrap_or(0.5 / n as f64)
+    };
+    let mut distinct = classes.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    let psi: f64 = distinct
+        .iter()
+        .map(|class| {
+            let (a, b) = (of(&before, class, base.rows.len()), of(&after, class, now.rows.len()));
+            (b - a) * libm::log(b / a)
+        })
+        .sum();
+    if distinct.len() < 2 || psi < 0.1 || !bench.material.is() {
+        return None;
+    }
+    let mut worst: Option<(Effect, f64, &'static str)> = None;
+    for moved in bench.material.moved.iter().filter(|m| m.material) {
+        let of = crate::diagnose::material::metric(moved.metric);
+        let standard = standardised(base, now, of, moved.percentile, &before)?;
+        let raw = moved.effect.ratio.value;
+        let explained = libm::log(raw / standard.max(1e-3)) / libm::log(raw);
+        if worst.as_ref().is_none_or(|(most, ..)| raw > most.ratio.value) {
+            worst = Some((moved.effect, explained, moved.metric));
+        }
+    }
+    let (effect, explained, metric) = worst?;
+    if explained < 0.6 {
+        return None;
+    }
+    let confidence = beyond(psi, 0.1) * beyond(explained, 0.6) / 0.7;
+    let says = format!(
+        "the mix of request classes moved (stability index {}); weighted to the old mix {} of the change in {metric} is gone",
+        number(psi),
+        percent(explained.min(1.0))
+    );
+    let mut fired = Fired::new(Cause::OtherMix, confidence, says.clone())
+        .with(Evidence::figure(
+            "raw_ratio",
+            format!("{metric} {} as it is", times(&effect.ratio)),
+            effect.ratio,
+            None,
+        ))
+        .with(Evidence::said("standardised", says))
+        .counted(Counter::Moved { name: "population stability index of the classes".into(), by: psi });
+    fired.explains = Some(explained.clamp(0.0, 1.0));
+    Some(fired)
+}
+
+/// The ratio of a percentile with the candidate's rows weighted to the baseline's shares.
+fn standardised(
+    base: &Seen<'_>,
+    now: &Seen<'_>,
+    of: impl Fn(&Row) -> f64,
+    p: f64,
+    shares: &BTreeMap<u16, f64>,
+) -> Option<f64> {
+    let mut counts: BTreeMap<u16, f64> = BTreeMap::new();
+    now.rows.iter().for_each(|row| *counts.entry(row.class).or_insert(0.0) += 1.0);
+    let weighted: Vec<(f64, f64)> = now
+        .rows
+        .iter()
+        .filter(|row| !of(row).is_nan())
+        .filter_map(|row| Some((of(row), shares.get(&row.class)? / counts[&row.class])))
+        .collect();
+    if weighted.len() < 30 {
+        return None;
+    }
+    let arm = plimsoll_math::two_sample::Arm::weighted(&[weighted]);
+    let values: Vec<f64> = base.rows.iter().map(of).filter(|x| !x.is_nan()).collect();
+    let before = plimsoll_math::two_sample::Arm::new(&[values]);
+    Some(arm.quantile(p) / before.quantile(p))
+}
+
+/// S11 from the load's side: the prompts themselves share less.
+pub fn less_shared_prompts(bench: &Bench<'_>) -> Option<Fired> {
+    let (base, now) = (bench.before()?, bench.now());
+    if !(bench.suspects("ttft") || bench.suspects("e2e")) {
+        return None;
+    }
+    let (before, after) = (shared(base)?, shared(now)?);
+    let lost = before - after;
+    if lost < 0.15 {
+        return None;
+    }
+    let confidence = beyond(lost, 0.15) / 0.75 * unmoved(bench).max(0.8);
+    let says = format!(
+        "{} of the prompt blocks began an earlier prompt before, {} now",
+        percent(before),
+        percent(after)
+    );
+    Some(
+        Fired::new(Cause::LessSharedPrompts, confidence, says.clone())
+            .with(Evidence::said("shared_share", says))
+            .counted(Counter::Moved { name: "share of prompt blocks seen before".into(), by: -lost }),
+    )
+}
+
+/// Share of the blocks that began an earlier prompt; `None` where prompts are not known.
+pub fn shared(seen: &Seen<'_>) -> Option<f64> {
+    let blocks: f64 = seen.rows.iter().map(|row| f64::from(row.blocks)).sum();
+    let shared: f64 = seen.rows.iter().map(|row| f64::from(row.shared_blocks)).sum();
+    (blocks >= 100.0).then(|| shared / blocks)
+}
+
+/// L5: bursts at the same mean rate.
+pub fn bursts(bench: &Bench<'_>) -> Option<Fired> {
+    let (base, now) = (bench.before()?, bench.now());
+    if base.is_closed()
+        || now.is_closed()
+        || !(bench.suspects("ttft") || bench.suspects("e2e") || bench.suspects("tpot"))
+    {
+        return None;
+    }
+    let rate = now.rate() / base.rate();
+    if !(0.8..=1.25).contains(&rate) {
+        return None;
+    }
+    let best = [1.0, 10.0]
+        .into_iter()
+        .filter_map(|width| {
+            let (a, b) = (dispersion(base, width)?, dispersion(now, width)?);
+            Some((width, a, b, b.value / a.value.max(0.25)))
+        })
+        .max_by(|a, b| a.3.total_cmp(&b.3))?;
+    let (width, before, after, grown) = best;
+    if grown < 2.0 || after.lower < 1.3 * before.value {
+        return None;
+    }
+    let confidence =
+        beyond(grown, 2.0) / 0.75 * beyond(after.lower, 1.3 * before.value).min(0.95) * unmoved(bench);
+    let says = format!(
+        "the index of dispersion of arrivals in {} s is {} (before {})",
+        number(width),
+        number(after.value),
+        number(before.value)
+    );
+    Some(
+        Fired::new(Cause::Bursts, confidence, says.clone())
+            .with(Evidence::figure("dispersion", says, after, Some(2.0 * before.value)))
+            .maybe(alone_evidence(bench))
+            .counted(Counter::Moved { name: "index of dispersion of arrivals".into(), by: grown }),
+    )
+}
+
+/// Variance over mean of the arrivals in windows of this width, with a block-bootstrap interval.
+fn dispersion(seen: &Seen<'_>, width: f64) -> Option<Estimate> {
+    let windows = (seen.length / width) as usize;
+    if windows < 20 {
+        return None;
+    }
+    let mut counts = vec![0.0; windows];
+    for row in &seen.rows {
+        if let Some(count) = counts.get_mut((row.due.max(0.0) / width) as usize) {
+            *count += 1.0;
+        }
+    }
+    let index = |values: &[f64]| {
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        values.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / (n - 1.0) / mean.max(1e-9)
+    };
+    let blocks: Vec<&[f64]> = counts.chunks(windows.div_ceil(STRETCHES)).collect();
+    let mut stream = plimsoll_math::rng::Stream::new(1, "diagnose dispersion", width as u64);
+    let interval = plimsoll_math::bootstrap::interval(&mut stream, blocks.len(), 400, 0.9, |drawn| {
+        index(&plimsoll_math::bootstrap::gather(&blocks, drawn))
+    });
+    let value = index(&counts);
+    let n = windows as u64;
+    Some(Estimate { value, lower: interval.lower, upper: interval.upper, n, n_eff: ratio::STRETCHES as f64 })
+}
