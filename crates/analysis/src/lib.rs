@@ -10,6 +10,7 @@
 //! [`calibrate`] fits a simulated engine to
 //! measured rows, [`history`] says since when a line of results has moved, and [`validate`] recomputes its error tables from rows
 //! that are shipped. [`profile`] says where each request's time went, [`diagnose`] which layer is slow, and [`sequential`] holds the verdicts that may be asked for while a measurement goes on.
+//! [`server_side`] reads what the server says of itself.
 
 pub mod budget;
 pub mod calibrate;
@@ -24,6 +25,7 @@ pub mod lines;
 pub mod profile;
 pub mod quality;
 pub mod sequential;
+pub mod server_side;
 pub mod summary;
 pub mod sweep;
 pub mod validate;

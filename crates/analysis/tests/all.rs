@@ -43,6 +43,8 @@ mod queues;
 mod records;
 #[path = "all/sequential.rs"]
 mod sequential;
+#[path = "all/server_side.rs"]
+mod server_side;
 #[path = "all/steady.rs"]
 mod steady;
 #[path = "all/stepper.rs"]

@@ -17,6 +17,8 @@ pub use attempt::{Answer, Attempt, Broken, Event, EventKind, ServerStage, Tokens
 pub use level::{EndedBy, GeneratorHealth, Level, Load, Quantiles, RateCourse, Room, StampSource};
 pub use outcome::{By, How, Outcome};
 pub use payload::{Datatype, Message, Payload, Protocol, Role, SizeUnit, Tensor};
-pub use run::{ClockAnchor, Fingerprint, Host, Manifest, Repeats, RunState, Sample, Time};
+pub use run::{
+    ClockAnchor, Fingerprint, Host, Manifest, Repeats, RunState, Sample, Time, join_labels, split_labels,
+};
 pub use time::{At, Span};
 pub use trace::{AttributeValue, SpanEvent, SpanKind, TraceSpan};

@@ -143,8 +143,57 @@ pub struct Sample {
     pub source: String,
     /// The metric's name, as its source spells it.
     pub name: String,
-    /// Labels as `key=value`, comma-separated, sorted; empty where there are none.
+    /// Labels as `key=value`, comma-separated, sorted ([`join_labels`]); empty where there are none.
     pub labels: String,
     /// The value.
     pub value: f64,
+}
+
+/// Labels as a [`Sample`] holds them: `key=value`, comma-separated, sorted by key. Commas, equal signs and backslashes in values are
+/// escaped with a backslash.
+pub fn join_labels(labels: &[(&str, &str)]) -> String {
+    let mut sorted = labels.to_vec();
+    sorted.sort_unstable();
+    let mut out = String::new();
+    for (key, value) in sorted {
+        if !out.is_empty() {
+            out.push(',');
+        }
+        out.push_str(key);
+        out.push('=');
+        for letter in value.chars() {
+            if matches!(letter, ',' | '=' | '\\') {
+                out.push('\\');
+            }
+            out.push(letter);
+        }
+    }
+    out
+}
+
+/// The labels of a [`Sample`] as they were before [`join_labels`]; a part without an equal sign is a key with an empty value.
+pub fn split_labels(text: &str) -> Vec<(String, String)> {
+    let mut labels = Vec::new();
+    let (mut key, mut value, mut in_value, mut escaped) = (String::new(), String::new(), false, false);
+    for letter in text.chars() {
+        match letter {
+            '\\' if !escaped => {
+                escaped = true;
+                continue;
+            }
+            ',' if !escaped => {
+                labels.push((std::mem::take(&mut key), std::mem::take(&mut value)));
+                in_value = false;
+                continue;
+            }
+            '=' if !escaped && !in_value => in_value = true,
+            letter if in_value => value.push(letter),
+            letter => key.push(letter),
+        }
+        escaped = false;
+    }
+    if !key.is_empty() || in_value {
+        labels.push((key, value));
+    }
+    labels
 }

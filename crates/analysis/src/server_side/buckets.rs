@@ -1,0 +1,103 @@
+//! What a counter gained and what a histogram took in between two looks.
+//!
+//! A quantile of a histogram is the bucket that it lies in, never a point: a line through a bucket, as Prometheus draws
+//! it, is off by up to 85 % with the edges that servers have, and above the last edge it is the edge.
+
+use plimsoll_model::At;
+
+/// What a counter gained.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Gained {
+    /// By how much. After a restart it counts from zero, so that what was lost between the last look before it and the restart is not
+    /// in it.
+    pub value: f64,
+    /// Times that it went back.
+    pub resets: u32,
+    /// The look that it is counted from: the last one not after the instant asked for.
+    pub from: At,
+    /// The look that it is counted to.
+    pub to: At,
+}
+
+impl Gained {
+    /// Per second.
+    pub fn per_s(&self) -> f64 {
+        self.value / (self.to - self.from).as_secs_f64()
+    }
+
+    /// Together with what another process gained.
+    pub(super) fn with(self, other: Gained) -> Gained {
+        Gained {
+            value: self.value + other.value,
+            resets: self.resets.max(other.resets),
+            from: self.from.min(other.from),
+            to: self.to.max(other.to),
+        }
+    }
+}
+
+/// Where a quantile lies.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Bracket {
+    /// Not below this.
+    pub lower: f64,
+    /// Not above this; `None` = above the last edge, nobody knows by how much.
+    pub upper: Option<f64>,
+}
+
+/// What a histogram took in.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Buckets {
+    /// Upper edges, inclusive, ascending, in the signal's unit; empty where the server tells only sum and count.
+    pub edges: Vec<f64>,
+    /// Observations per bucket; the last lies above every edge.
+    pub counts: Vec<f64>,
+    /// Sum of what was observed, where it is told.
+    pub sum: Option<f64>,
+    /// Observations, where they are told.
+    pub count: Option<f64>,
+    /// Times that it began anew.
+    pub resets: u32,
+    /// The look that it is counted from.
+    pub from: At,
+    /// The look that it is counted to.
+    pub to: At,
+}
+
+impl Buckets {
+    /// The exact mean: sum over count. `None` where nothing was observed or one of the two is not told.
+    pub fn mean(&self) -> Option<f64> {
+        let count = self.count.filter(|count| *count > 0.0)?;
+        Some(self.sum? / count)
+    }
+
+    /// The bucket that holds the quantile `p`, 0 < p ≤ 1. `None` without buckets or observations.
+    pub fn quantile(&self, p: f64) -> Option<Bracket> {
+        let total: f64 = self.counts.iter().sum();
+        if self.edges.is_empty() || total <= 0.0 {
+            return None;
+        }
+        let rank = (p * total).ceil().max(1.0).min(total);
+        let mut seen = 0.0;
+        let bucket = self.counts.iter().position(|count| {
+            seen += count;
+            seen >= rank
+        })?;
+        let lower = if bucket == 0 { 0.0 } else { self.edges[bucket - 1] };
+        Some(Bracket { lower, upper: self.edges.get(bucket).copied() })
+    }
+
+    /// Bounds of the share of observations above `value`.
+    pub fn share_above(&self, value: f64) -> Option<(f64, f64)> {
+        let total: f64 = self.counts.iter().sum();
+        if self.edges.is_empty() || total <= 0.0 {
+            return None;
+        }
+        let surely: usize = self.edges.partition_point(|edge| *edge < value);
+        // The bucket around `value` may lie on either side, unless `value` is its upper edge.
+        let exact = self.edges.get(surely).is_some_and(|edge| *edge == value);
+        let above: f64 = self.counts[surely + 1..].iter().sum();
+        let around = if exact { 0.0 } else { self.counts[surely] };
+        Some((above / total, (above + around) / total))
+    }
+}

@@ -1,0 +1,195 @@
+//! What a server says of itself, on the run's own time axis: rows of `server.parquet` → signals.
+//!
+//! [`ServerSide::read`] takes the samples of a run, however they came there (scraped from a live server, written by a
+//! simulated one), and answers in one vocabulary ([`Signal`]) over all servers:
+//!
+//! * [`gauge`](ServerSide::gauge): a [`Series`] over time, of all replicas together by the signal's [`Rule`];
+//!   [`gauge_of`](ServerSide::gauge_of) of one. Time-weighted means, shares, and both on condition of another gauge.
+//! * [`gained`](ServerSide::gained): what a counter gained, restarts handled and told.
+//! * [`histogram`](ServerSide::histogram): what a histogram took in, as [`Buckets`] with an exact mean and bracketed quantiles.
+//!
+//! What a server does not say is `None`: unknown, never zero. A page that could not be read, or that was empty, leaves a gap in
+//! every series. [`Disclosures`] hold what a reader must be told beside any figure.
+//!
+//! Rows are one per look or one per change: [`LOOK`] and [`FAILED`] mark the looks themselves. NaN says that a series has left the page.
+
+mod buckets;
+mod read;
+mod series;
+pub mod signal;
+pub mod table;
+
+use std::collections::BTreeMap;
+
+use plimsoll_model::{At, Sample, Span};
+
+pub use buckets::{Bracket, Buckets, Gained};
+pub use series::{Series, Step};
+pub use signal::{Kind, Rule, Signal};
+
+use read::{Page, Track};
+use table::{Layer, Part};
+
+/// Name of the row that marks a look at a page: how many samples the page had; 0 = an empty page, which says nothing.
+pub const LOOK: &str = "scrape_samples";
+
+/// Name of the row that marks a look that failed; its label `why` says how.
+pub const FAILED: &str = "scrape_failed";
+
+/// Label that names the page that a row came from, where there are several.
+pub const PAGE_LABEL: &str = "source";
+
+/// One engine (replica, data-parallel rank) or device that can be told from the others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Replica {
+    /// How people call it: the page's name, the labels' values, or both.
+    pub name: String,
+    /// Name of its page; empty where there is only one.
+    pub page: String,
+    /// The labels that tell it apart, `key=value`; empty where the page has only one replica.
+    pub labels: String,
+}
+
+/// What must be said beside any figure of these.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Disclosures {
+    /// Looks taken, failed ones included.
+    pub looks: u64,
+    /// Looks that failed: no answer, an error, or an empty page.
+    pub failed: u64,
+    /// Why, and how often.
+    pub failures: BTreeMap<String, u64>,
+    /// Counters that went back (a restart), most of any one.
+    pub resets: u32,
+    /// Counters go back again and again: several processes answer behind one address, and none of its figures can be used.
+    pub alternates: bool,
+    /// Pages whose gauges carry a process id: each process tells its own part, and one look sees one of them or all.
+    pub per_process: bool,
+    /// Names on the pages that the table does not know; kept in the run, read by nothing.
+    pub unknown_names: usize,
+}
+
+/// What servers said during a run.
+#[derive(Clone, Debug, Default)]
+pub struct ServerSide {
+    pages: Vec<Page>,
+    replicas: Vec<Replica>,
+    devices: Vec<Replica>,
+    tracks: BTreeMap<Signal, Vec<Track>>,
+    disclosures: Disclosures,
+}
+
+impl ServerSide {
+    /// Reads a run's samples, in any order. The generator's own (`source` = `client`) are left out.
+    pub fn read(samples: &[Sample]) -> ServerSide {
+        read::read(samples)
+    }
+
+    /// Did nobody say anything?
+    pub fn is_empty(&self) -> bool {
+        self.tracks.is_empty()
+    }
+
+    /// Is there anything of this signal?
+    pub fn has(&self, signal: Signal) -> bool {
+        self.tracks.contains_key(&signal)
+    }
+
+    /// The engines that can be told apart.
+    pub fn replicas(&self) -> &[Replica] {
+        &self.replicas
+    }
+
+    /// The GPUs that can be told apart.
+    pub fn devices(&self) -> &[Replica] {
+        &self.devices
+    }
+
+    /// The usual time between two looks; the longest where pages differ. What lasts less is seen by chance.
+    pub fn cadence(&self) -> Option<Span> {
+        self.pages.iter().filter_map(|page| page.looks.cadence).max()
+    }
+
+    /// What must be said beside any figure.
+    pub fn disclosures(&self) -> &Disclosures {
+        &self.disclosures
+    }
+
+    /// A gauge over all processes, by the signal's rule. Where one of them could not be read for a while and is there again later,
+    /// the whole is unknown for that while.
+    pub fn gauge(&self, signal: Signal) -> Option<Series> {
+        let tracks: Vec<&Track> = self.whole(signal).filter(|track| track.is_level()).collect();
+        read::combine(&self.pages, &tracks, signal.rule())
+    }
+
+    /// A gauge of one replica, numbered as in [`replicas`](ServerSide::replicas), or of one device for a GPU's signals.
+    pub fn gauge_of(&self, replica: usize, signal: Signal) -> Option<Series> {
+        let tracks: Vec<&Track> =
+            self.own(replica, signal).into_iter().filter(|track| track.is_level()).collect();
+        read::combine(&self.pages, &tracks, signal.rule())
+    }
+
+    /// What a counter gained over all processes from the last look not after `from` to the last one not after `to`.
+    pub fn gained(&self, signal: Signal, from: At, to: At) -> Option<Gained> {
+        let tracks: Vec<&Track> = self.whole(signal).filter(|track| track.part == Part::Counter).collect();
+        self.sum_gained(&tracks, from, to)
+    }
+
+    /// The same of one replica.
+    pub fn gained_of(&self, replica: usize, signal: Signal, from: At, to: At) -> Option<Gained> {
+        let own = self.own(replica, signal);
+        let tracks: Vec<&Track> = own.into_iter().filter(|track| track.part == Part::Counter).collect();
+        self.sum_gained(&tracks, from, to)
+    }
+
+    /// What a histogram took in over all processes between the looks that [`gained`](ServerSide::gained) takes.
+    pub fn histogram(&self, signal: Signal, from: At, to: At) -> Option<Buckets> {
+        let tracks: Vec<&Track> = self.whole(signal).collect();
+        self.taken_in(&tracks, from, to)
+    }
+
+    /// The same of one replica.
+    pub fn histogram_of(&self, replica: usize, signal: Signal, from: At, to: At) -> Option<Buckets> {
+        self.taken_in(&self.own(replica, signal), from, to)
+    }
+
+    /// Mean requests in the queue by Little's law, λW: what the queue-time histogram took in over the window. Unlike the gauge it misses no
+    /// short queue; it counts the wait of the requests that ended in the window.
+    pub fn waiting_by_little(&self, from: At, to: At) -> Option<f64> {
+        let taken = self.histogram(Signal::QueueTime, from, to)?;
+        Some(taken.sum? / (taken.to - taken.from).as_secs_f64())
+    }
+
+    /// The tracks that make the whole: an engine's own where there are any, else those of the gateway before it.
+    fn whole(&self, signal: Signal) -> impl Iterator<Item = &Track> {
+        let tracks = self.tracks.get(&signal).map_or(&[][..], Vec::as_slice);
+        let engines = tracks.iter().any(|track| track.layer == Layer::Engine);
+        tracks.iter().filter(move |track| !engines || track.layer == Layer::Engine)
+    }
+
+    /// The tracks of one replica; those of its whole page where it is alone there.
+    fn own(&self, replica: usize, signal: Signal) -> Vec<&Track> {
+        let tracks = self.tracks.get(&signal).map_or(&[][..], Vec::as_slice);
+        let own: Vec<&Track> = tracks.iter().filter(|track| track.replica == Some(replica)).collect();
+        if !own.is_empty() {
+            return own;
+        }
+        let Some(page) = self.replicas.get(replica).map(|replica| &replica.page) else { return Vec::new() };
+        if self.replicas.iter().filter(|other| other.page == *page).count() > 1 {
+            return Vec::new();
+        }
+        let of_page = |track: &&Track| {
+            track.replica.is_none() && track.layer != Layer::Gateway && self.pages[track.page].name == *page
+        };
+        tracks.iter().filter(of_page).collect()
+    }
+
+    fn sum_gained(&self, tracks: &[&Track], from: At, to: At) -> Option<Gained> {
+        let each = tracks.iter().filter_map(|track| self.pages[track.page].gained(track, from, to));
+        each.reduce(Gained::with)
+    }
+
+    fn taken_in(&self, tracks: &[&Track], from: At, to: At) -> Option<Buckets> {
+        read::taken_in(&self.pages, tracks, from, to)
+    }
+}

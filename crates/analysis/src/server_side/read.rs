@@ -1,0 +1,441 @@
+//! Samples → tracks: which series of which page, process and replica say something of a signal.
+//!
+//! A page may have a signal under several names (an old and a new one, two servers' names on one page): one of them is read,
+//! because added they would count twice. Series that the table's filters leave apart are added.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use plimsoll_model::{At, Sample, split_labels};
+
+use super::buckets::{Buckets, Gained};
+use super::series::{Looks, Series, Step, held};
+use super::signal::{Rule, Signal};
+use super::table::{Layer, Part, Row, Table};
+use super::{Disclosures, FAILED, LOOK, PAGE_LABEL, Replica, ServerSide};
+
+/// More falls than this of one counter are not restarts.
+const MOST_RESTARTS: u32 = 3;
+
+/// A page that was looked at.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Page {
+    pub name: String,
+    pub looks: Looks,
+    known: Vec<(At, At)>,
+    /// Are several processes answering in turn?
+    alternates: bool,
+}
+
+/// One series that says something of a signal.
+#[derive(Clone, Debug)]
+pub(super) struct Track {
+    pub page: usize,
+    pub layer: Layer,
+    pub replica: Option<usize>,
+    pub part: Part,
+    /// Upper edge of a bucket.
+    edge: Option<f64>,
+    /// All labels but the bucket's edge: series of one histogram.
+    group: String,
+    factor: f64,
+    points: Vec<(At, f64)>,
+}
+
+impl Track {
+    /// Is it a value at an instant?
+    pub fn is_level(&self) -> bool {
+        matches!(self.part, Part::Gauge | Part::Label(_))
+    }
+}
+
+/// A series as it was read.
+struct Raw<'a> {
+    name: &'a str,
+    page: usize,
+    labels: Vec<(String, String)>,
+    points: Vec<(At, f64)>,
+}
+
+pub(super) fn read(samples: &[Sample]) -> ServerSide {
+    let mut disclosures = Disclosures::default();
+    let (mut pages, raw) = gather(samples, &mut disclosures);
+    let mut found = Vec::new();
+    let mut unknown = BTreeSet::new();
+    for (number, one) in raw.iter().enumerate() {
+        let rows = Table::shipped().of(one.name);
+        if rows.is_empty() && !one.name.ends_with("_created") {
+            unknown.insert(one.name);
+        }
+        disclosures.per_process |= one.labels.iter().any(|(name, _)| name == "pid");
+        found.extend(rows.iter().filter(|row| row.allows(&one.labels)).map(|row| (number, row)));
+    }
+    disclosures.unknown_names = unknown.len();
+    let chosen = chosen(&raw, &found);
+    found.retain(|(number, row)| {
+        chosen.get(&(raw[*number].page, row.signal, row.layer == Layer::Gateway))
+            == Some(&(row.server, row.rank))
+            && leads(row, &raw[*number])
+    });
+    let (replicas, devices) = identities(&raw, &found, &pages);
+    let mut tracks: BTreeMap<Signal, Vec<Track>> = BTreeMap::new();
+    for (number, row) in found {
+        let among = if row.layer == Layer::Gpu { &devices } else { &replicas };
+        if let Some(track) = track(&raw[number], row, &pages, among) {
+            tracks.entry(row.signal).or_default().push(track);
+        }
+    }
+    judge_resets(&mut pages, &tracks, &mut disclosures);
+    ServerSide { pages, replicas, devices, tracks, disclosures }
+}
+
+/// The pages with their looks, and the series.
+fn gather<'a>(samples: &'a [Sample], disclosures: &mut Disclosures) -> (Vec<Page>, Vec<Raw<'a>>) {
+    let mut raw: Vec<Raw<'a>> = Vec::new();
+    let mut index: HashMap<(&str, &str, &str), usize> = HashMap::new();
+    let mut names: BTreeMap<String, usize> = BTreeMap::new();
+    let mut marks: Vec<Vec<(At, bool)>> = Vec::new();
+    let mut instants: Vec<BTreeSet<At>> = Vec::new();
+    for sample in samples.iter().filter(|sample| sample.source != "client") {
+        let key = (sample.source.as_str(), sample.name.as_str(), sample.labels.as_str());
+        let place = *index.entry(key).or_insert_with(|| {
+            let labels = split_labels(&sample.labels);
+            let name = value_of(&labels, PAGE_LABEL).unwrap_or_default().to_owned();
+            let count = names.len();
+            let page = *names.entry(name).or_insert(count);
+            marks.resize_with(names.len(), Vec::new);
+            instants.resize_with(names.len(), BTreeSet::new);
+            raw.push(Raw { name: &sample.name, page, labels, points: Vec::new() });
+            raw.len() - 1
+        });
+        let one = &mut raw[place];
+        match one.name {
+            LOOK => marks[one.page].push((sample.at, sample.value > 0.0)),
+            FAILED => marks[one.page].push((sample.at, false)),
+            _ => {
+                instants[one.page].insert(sample.at);
+                one.points.push((sample.at, sample.value));
+                continue;
+            }
+        }
+        disclosures.looks += 1;
+        if one.name == FAILED || sample.value <= 0.0 {
+            let why = value_of(&one.labels, "why").unwrap_or("the page was empty");
+            disclosures.failed += 1;
+            *disclosures.failures.entry(why.to_owned()).or_default() += 1;
+        }
+    }
+    raw.retain(|one| !one.points.is_empty());
+    raw.iter_mut().for_each(|one| one.points.sort_by_key(|point| point.0));
+    let mut pages: Vec<Page> = marks
+        .into_iter()
+        .zip(instants)
+        .map(|(marks, instants)| {
+            let marked = !marks.is_empty();
+            // Rows without marks: each instant with a row was a look.
+            let looks =
+                Looks::new(if marked { marks } else { instants.iter().map(|at| (*at, true)).collect() });
+            if !marked {
+                disclosures.looks += looks.at.len() as u64;
+            }
+            Page { known: looks.known(), looks, ..Page::default() }
+        })
+        .collect();
+    for (name, page) in names {
+        pages[page].name = name;
+    }
+    (pages, raw)
+}
+
+/// Per page, signal and side of the gateway: whose names are read, and of which rank.
+fn chosen(
+    raw: &[Raw<'_>],
+    found: &[(usize, &'static Row)],
+) -> HashMap<(usize, Signal, bool), (&'static str, u32)> {
+    let mut best: HashMap<(usize, Signal, bool), (usize, u32, &'static str)> = HashMap::new();
+    for (number, row) in found {
+        let key = (raw[*number].page, row.signal, row.layer == Layer::Gateway);
+        let mine = (row.order, row.rank, row.server);
+        let held = best.entry(key).or_insert(mine);
+        // The server that comes first in the table, then its lowest rank.
+        if held.2 == row.server {
+            held.1 = held.1.min(row.rank);
+        } else if row.order < held.0 {
+            *held = mine;
+        }
+    }
+    best.into_iter().map(|(key, (_, rank, server))| (key, (server, rank))).collect()
+}
+
+/// Ranks of one tensor- or pipeline-parallel group tell the same requests: the first speaks.
+fn leads(row: &Row, one: &Raw<'_>) -> bool {
+    let first = |label: &str| value_of(&one.labels, label).is_none_or(|rank| rank == "0");
+    row.layer != Layer::Engine || (first("tp_rank") && first("pp_rank"))
+}
+
+/// The replicas and the devices, in order of their names.
+fn identities(
+    raw: &[Raw<'_>],
+    found: &[(usize, &'static Row)],
+    pages: &[Page],
+) -> (Vec<Replica>, Vec<Replica>) {
+    let mut of = [BTreeSet::new(), BTreeSet::new()];
+    for (number, row) in found {
+        let one = &raw[*number];
+        match row.layer {
+            // What a fleet says of itself is no replica.
+            Layer::Engine if row.server == "plimsoll" => {}
+            Layer::Engine => _ = of[0].insert((one.page, identity(one, row))),
+            Layer::Gpu => _ = of[1].insert((one.page, identity(one, row))),
+            Layer::Gateway | Layer::Process => {}
+        }
+    }
+    let several = pages.len() > 1;
+    of.map(|found| {
+        let labelled = |page: usize| found.iter().any(|(other, labels)| *other == page && !labels.is_empty());
+        let mut all: Vec<Replica> = found
+            .iter()
+            .filter(|(page, labels)| !labels.is_empty() || !labelled(*page))
+            .map(|(page, labels)| Replica {
+                name: name(if several { &pages[*page].name } else { "" }, labels),
+                page: pages[*page].name.clone(),
+                labels: labels.clone(),
+            })
+            .collect();
+        all.sort_by(|a, b| natural(a).cmp(&natural(b)));
+        all
+    })
+    .into()
+}
+
+/// Numbers by their value, so that 10 comes after 9.
+fn natural(replica: &Replica) -> (&str, Vec<(u64, &str)>) {
+    let values = replica.labels.split(',').map(|label| {
+        let value = label.split_once('=').map_or(label, |(_, value)| value);
+        (value.parse().unwrap_or(u64::MAX), value)
+    });
+    (&replica.page, values.collect())
+}
+
+fn name(page: &str, labels: &str) -> String {
+    let values: Vec<String> = split_labels(labels).into_iter().map(|(_, value)| value).collect();
+    match (page, values.join("/")) {
+        ("", values) if values.is_empty() => "server".to_owned(),
+        ("", values) => values,
+        (page, values) if values.is_empty() => page.to_owned(),
+        (page, values) => format!("{page}/{values}"),
+    }
+}
+
+/// The labels of a series that tell its replica apart.
+fn identity(one: &Raw<'_>, row: &Row) -> String {
+    let telling = Table::shipped().replica_labels(row.server);
+    let labels: Vec<(&str, &str)> =
+        telling.iter().filter_map(|name| Some((*name, value_of(&one.labels, name)?))).collect();
+    plimsoll_model::join_labels(&labels)
+}
+
+fn track(one: &Raw<'_>, row: &Row, pages: &[Page], among: &[Replica]) -> Option<Track> {
+    let edge = match row.part {
+        Part::Bucket => Some(value_of(&one.labels, "le")?.parse().ok().filter(|edge: &f64| !edge.is_nan())?),
+        _ => None,
+    };
+    let replica = match row.layer {
+        Layer::Engine | Layer::Gpu => {
+            let labels = identity(one, row);
+            let page = &pages[one.page].name;
+            let mut of_page = among.iter().enumerate().filter(|(_, replica)| replica.page == *page);
+            let exact = of_page.clone().find(|(_, replica)| replica.labels == labels);
+            // A series without the telling label, on a page with one replica, is that replica's.
+            exact.or_else(|| of_page.next().filter(|_| of_page.next().is_none())).map(|(number, _)| number)
+        }
+        Layer::Gateway | Layer::Process => None,
+    };
+    let mut points = one.points.clone();
+    if let Part::Label(label) = &row.part {
+        let value: f64 = value_of(&one.labels, label)?.parse().ok()?;
+        points.iter_mut().filter(|point| !point.1.is_nan()).for_each(|point| point.1 = value);
+    }
+    let group: Vec<(&str, &str)> =
+        one.labels.iter().filter(|(name, _)| name != "le").map(|(a, b)| (a.as_str(), b.as_str())).collect();
+    Some(Track {
+        page: one.page,
+        layer: row.layer,
+        replica,
+        part: row.part.clone(),
+        edge,
+        group: plimsoll_model::join_labels(&group),
+        factor: row.factor,
+        points,
+    })
+}
+
+fn value_of<'a>(labels: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    labels.iter().find(|label| label.0 == name).map(|label| label.1.as_str())
+}
+
+/// How often counters went back, and whether that can be restarts.
+fn judge_resets(pages: &mut [Page], tracks: &BTreeMap<Signal, Vec<Track>>, disclosures: &mut Disclosures) {
+    for track in tracks.values().flatten().filter(|track| !track.is_level()) {
+        let resets = track.points.windows(2).filter(|pair| pair[1].1 < pair[0].1).count() as u32;
+        disclosures.resets = disclosures.resets.max(resets);
+        let page = &mut pages[track.page];
+        page.alternates |= resets > MOST_RESTARTS && resets as usize * 10 > page.looks.at.len();
+        disclosures.alternates |= page.alternates;
+    }
+}
+
+impl Page {
+    /// What one counter gained.
+    pub fn gained(&self, track: &Track, from: At, to: At) -> Option<Gained> {
+        if self.alternates {
+            return None;
+        }
+        let numbers = || track.points.iter().filter(|point| point.1.is_finite());
+        let end = self.looks.last_good(to)?;
+        let base = numbers().take_while(|point| point.0 <= from).last().map(|point| point.1);
+        let (start, mut last) = match (base, self.looks.last_good(from)) {
+            (Some(value), Some(look)) => (look, value),
+            // It was not there yet when the page was looked at: counters begin at zero.
+            (None, Some(look)) => (look, 0.0),
+            // Nobody looked before: what it had by then is not known.
+            (_, None) => {
+                let first = numbers().next()?;
+                let look = self.looks.first_good()?;
+                if first.0 > look { (look, 0.0) } else { *first }
+            }
+        };
+        if start >= end {
+            return None;
+        }
+        let (mut value, mut resets) = (0.0, 0);
+        for &(_, now) in numbers().filter(|point| point.0 > start && point.0 <= to) {
+            resets += u32::from(now < last);
+            value += if now < last { now.max(0.0) } else { now - last };
+            last = now;
+        }
+        // Of a histogram the edges have a unit, not what is counted.
+        let factor = if matches!(track.part, Part::Bucket | Part::Count) { 1.0 } else { track.factor };
+        Some(Gained { value: value * factor, resets, from: start, to: end })
+    }
+}
+
+/// What the histogram of these tracks took in.
+pub(super) fn taken_in(pages: &[Page], tracks: &[&Track], from: At, to: At) -> Option<Buckets> {
+    let (mut sum, mut count, mut span): (Option<f64>, Option<f64>, Option<Gained>) = (None, None, None);
+    let mut ladders: BTreeMap<(usize, &str), Vec<(f64, f64)>> = BTreeMap::new();
+    for track in tracks {
+        let Some(gained) = pages[track.page].gained(track, from, to) else { continue };
+        match (&track.part, track.edge) {
+            (Part::Sum, _) => sum = Some(sum.unwrap_or(0.0) + gained.value),
+            (Part::Count, _) => count = Some(count.unwrap_or(0.0) + gained.value),
+            (Part::Bucket, Some(edge)) => {
+                let ladder = ladders.entry((track.page, track.group.as_str())).or_default();
+                ladder.push((edge * track.factor, gained.value));
+            }
+            _ => continue,
+        }
+        span = Some(span.map_or(gained, |span| span.with(gained)));
+    }
+    let span = span?;
+    let (edges, counts) = merged(ladders.into_values().collect());
+    let counted = if counts.is_empty() { count } else { Some(counts.iter().sum()) };
+    Some(Buckets {
+        edges,
+        counts,
+        sum,
+        count: count.or(counted),
+        resets: span.resets,
+        from: span.from,
+        to: span.to,
+    })
+}
+
+/// Cumulative ladders → edges that all of them have, and counts between those.
+fn merged(mut ladders: Vec<Vec<(f64, f64)>>) -> (Vec<f64>, Vec<f64>) {
+    for ladder in &mut ladders {
+        ladder.sort_by(|a, b| a.0.total_cmp(&b.0));
+    }
+    let Some(first) = ladders.first() else { return (Vec::new(), Vec::new()) };
+    let at = |ladder: &[(f64, f64)], edge: f64| {
+        ladder.binary_search_by(|rung| rung.0.total_cmp(&edge)).ok().map(|place| ladder[place].1)
+    };
+    let (mut edges, mut counts, mut below) = (Vec::new(), Vec::new(), 0.0);
+    for &(edge, _) in first {
+        let all: Option<Vec<f64>> = ladders.iter().map(|ladder| at(ladder, edge)).collect();
+        let Some(all) = all else { continue };
+        let total: f64 = all.iter().sum();
+        // A page that is read while it changes may have a higher bucket behind a lower one.
+        counts.push((total - below).max(0.0));
+        below = below.max(total);
+        if edge.is_finite() {
+            edges.push(edge);
+        }
+    }
+    if counts.len() == edges.len() {
+        // No +Inf among them: nothing is known to lie above.
+        counts.push(0.0);
+    }
+    (edges, counts)
+}
+
+/// Several tracks as one series.
+pub(super) fn combine(pages: &[Page], tracks: &[&Track], rule: Rule) -> Option<Series> {
+    let mut parts: Vec<Walk<'_>> = tracks
+        .iter()
+        .map(|track| {
+            let page = &pages[track.page];
+            Walk { series: held(&track.points, &page.looks, &page.known, track.factor), page, place: 0 }
+        })
+        .filter(|part| !part.series.steps.is_empty())
+        .collect();
+    if parts.len() < 2 {
+        return parts.pop().map(|part| part.series);
+    }
+    let steps = parts.iter().flat_map(|part| part.series.steps.iter());
+    let mut instants: Vec<At> = steps.flat_map(|step| [step.from, step.to]).collect();
+    instants.sort_unstable();
+    instants.dedup();
+    let mut steps = Vec::new();
+    for pair in instants.windows(2) {
+        if let Some(value) = together(&mut parts, pair[0], rule) {
+            steps.push(Step { from: pair[0], to: pair[1], value });
+        }
+    }
+    Some(Series { steps })
+}
+
+/// A series that is gone through once.
+struct Walk<'a> {
+    series: Series,
+    page: &'a Page,
+    place: usize,
+}
+
+/// The value of all at one instant: unknown where one of them is for a while.
+fn together(parts: &mut [Walk<'_>], at: At, rule: Rule) -> Option<f64> {
+    let mut values = Vec::with_capacity(parts.len());
+    for part in parts {
+        while part.series.steps.get(part.place).is_some_and(|step| step.to <= at) {
+            part.place += 1;
+        }
+        match part.series.steps.get(part.place) {
+            Some(step) if step.from <= at => values.push(step.value),
+            // Not yet or no longer there; or there before and after, but the page could not be read.
+            Some(_) if part.place > 0 && is_gap(part.page, at) => return None,
+            _ => {}
+        }
+    }
+    let count = values.len() as f64;
+    let values = values.into_iter();
+    match rule {
+        Rule::Sum => values.reduce(|a, b| a + b),
+        Rule::Mean => values.reduce(|a, b| a + b).map(|sum| sum / count),
+        Rule::Max => values.reduce(f64::max),
+        Rule::Min => values.reduce(f64::min),
+    }
+}
+
+fn is_gap(page: &Page, at: At) -> bool {
+    let next = page.known.partition_point(|known| known.1 <= at);
+    page.known.get(next).is_none_or(|known| known.0 > at)
+}

@@ -1,0 +1,202 @@
+//! Which server calls what how: the reader of `data/signals.tsv`.
+//!
+//! A data file rather than code, because names change with servers and this is what people extend. Names are compared
+//! without the difference between `:` and `_` (vLLM under Ray, SGLang's newer pages), so that one row serves both.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use super::signal::Signal;
+
+/// The table as shipped.
+const FILE: &str = include_str!("../../data/signals.tsv");
+
+/// Version of the table: names that a run was read with.
+pub const VERSION: u32 = 1;
+
+/// Where a figure is made. The same requests are counted by an engine and by the gateway before it.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Layer {
+    /// What computes.
+    Engine,
+    /// What passes requests on.
+    Gateway,
+    /// A GPU's exporter.
+    Gpu,
+    /// A process, whatever it does.
+    Process,
+}
+
+/// What part of a signal a name holds.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Part {
+    /// The value of a gauge.
+    Gauge,
+    /// The value of a counter.
+    Counter,
+    /// A bucket of a histogram, cumulative; its edge is in the label `le`.
+    Bucket,
+    /// Sum of what was observed.
+    Sum,
+    /// Number of observations.
+    Count,
+    /// A figure written in this label.
+    Label(String),
+}
+
+/// One name.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Row {
+    /// Whose name it is: `vllm`, `sglang`, …
+    pub server: &'static str,
+    /// Where it is made.
+    pub layer: Layer,
+    /// What it says.
+    pub signal: Signal,
+    /// What part of that.
+    pub part: Part,
+    /// Values of labels that it is restricted to.
+    pub only: Vec<(&'static str, Vec<&'static str>)>,
+    /// Its unit in the signal's unit.
+    pub factor: f64,
+    /// The lowest rank on a page is read; equal ranks are added.
+    pub rank: u32,
+    /// Its line in the table: of two servers on one page the earlier is read.
+    pub order: usize,
+}
+
+/// The names.
+#[derive(Debug, Default)]
+pub struct Table {
+    rows: HashMap<String, Vec<Row>>,
+    replica_labels: HashMap<&'static str, Vec<&'static str>>,
+}
+
+impl Table {
+    /// The table as shipped.
+    pub fn shipped() -> &'static Table {
+        static TABLE: OnceLock<Table> = OnceLock::new();
+        TABLE.get_or_init(|| Table::read(FILE))
+    }
+
+    /// What a name says; nothing where it is not known.
+    pub fn of(&self, name: &str) -> &[Row] {
+        let key = plain(name);
+        let key = key.strip_prefix("ray_").unwrap_or(&key);
+        let found = self.rows.get(key).or_else(|| self.rows.get(key.strip_suffix("_total")?));
+        found.map_or(&[], Vec::as_slice)
+    }
+
+    /// Labels that tell replicas of this server's page apart.
+    pub fn replica_labels(&self, server: &str) -> &[&'static str] {
+        self.replica_labels.get(server).map_or(&[], Vec::as_slice)
+    }
+
+    fn read(text: &'static str) -> Table {
+        let mut table = Table::default();
+        let lines = text.lines().enumerate();
+        for (order, line) in lines.filter(|(_, line)| !line.starts_with('#') && !line.is_empty()) {
+            let cells: Vec<&'static str> = line.split('\t').collect();
+            match cells.as_slice() {
+                ["replica", server, labels] => {
+                    let labels = labels.split(',').filter(|label| !label.is_empty()).collect();
+                    table.replica_labels.insert(server, labels);
+                }
+                cells => table.add(order, cells),
+            }
+        }
+        table
+    }
+
+    /// A row that can't be read is left out; a test holds that there is none.
+    fn add(&mut self, order: usize, cells: &[&'static str]) {
+        let &[server, layer, signal, part, name, only, factor, rank, ..] = cells else { return };
+        let layer = match layer {
+            "engine" => Layer::Engine,
+            "gateway" => Layer::Gateway,
+            "gpu" => Layer::Gpu,
+            "process" => Layer::Process,
+            _ => return,
+        };
+        let (Some(signal), Ok(factor), Ok(rank)) = (Signal::named(signal), factor.parse(), rank.parse())
+        else {
+            return;
+        };
+        let only = only.split(';').filter_map(|one| one.split_once('='));
+        let only: Vec<_> = only.map(|(label, values)| (label, values.split('|').collect())).collect();
+        let base = plain(name);
+        for (key, part) in parts(&base, part) {
+            let row = Row { server, layer, signal, part, only: only.clone(), factor, rank, order };
+            self.rows.entry(key).or_default().push(row);
+        }
+    }
+
+    /// How many rows there are, a histogram's three apart.
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.rows.values().map(Vec::len).sum()
+    }
+}
+
+impl Row {
+    /// Does it speak of samples with these labels?
+    pub fn allows(&self, labels: &[(String, String)]) -> bool {
+        self.only.iter().all(|(label, values)| {
+            labels.iter().any(|(name, value)| name == label && values.contains(&value.as_str()))
+        })
+    }
+}
+
+/// The names on the page that hold this part, without `_total`.
+fn parts(base: &str, part: &str) -> Vec<(String, Part)> {
+    let stem = base.strip_suffix("_total").unwrap_or(base);
+    match part {
+        "gauge" => vec![(base.to_owned(), Part::Gauge)],
+        "counter" => vec![(stem.to_owned(), Part::Counter)],
+        "histogram" => vec![
+            (format!("{base}_bucket"), Part::Bucket),
+            (format!("{base}_sum"), Part::Sum),
+            (format!("{base}_count"), Part::Count),
+        ],
+        // A summary's own sum; a counter that is a sum.
+        "sum" if base.ends_with("_duration_seconds") => vec![(format!("{base}_sum"), Part::Sum)],
+        "count" if base.ends_with("_duration_seconds") => vec![(format!("{base}_count"), Part::Count)],
+        "sum" => vec![(stem.to_owned(), Part::Sum)],
+        "count" => vec![(stem.to_owned(), Part::Count)],
+        part => part
+            .strip_prefix("label:")
+            .map(|label| vec![(base.to_owned(), Part::Label(label.to_owned()))])
+            .unwrap_or_default(),
+    }
+}
+
+fn plain(name: &str) -> String {
+    name.replace(':', "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_of_the_file_is_read() {
+        let written = FILE.lines().filter(|line| !line.starts_with('#') && !line.starts_with("replica\t"));
+        let names: usize = written.map(|line| if line.contains("\thistogram\t") { 3 } else { 1 }).sum();
+        assert_eq!(Table::shipped().len(), names);
+        assert!(
+            FILE.starts_with(&format!(
+                "# What servers call what they say of themselves. version\t{VERSION}\n"
+            ))
+        );
+    }
+
+    #[test]
+    fn spellings_of_one_name_are_one() {
+        let table = Table::shipped();
+        for name in ["vllm:num_preemptions_total", "vllm_num_preemptions", "ray_vllm_num_preemptions_total"] {
+            assert_eq!(table.of(name)[0].signal, Signal::Preempted, "{name}");
+        }
+        assert_eq!(table.of("sglang_num_queue_reqs")[0].signal, Signal::Waiting);
+        assert!(table.of("vllm:something_new").is_empty());
+    }
+}
