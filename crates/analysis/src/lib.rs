@@ -20,6 +20,7 @@ pub mod diagnose;
 pub mod findings;
 pub mod gate;
 pub mod history;
+pub mod infer;
 pub mod levers;
 pub mod lines;
 pub mod profile;

@@ -22,6 +22,11 @@ mod gate;
 mod gathered;
 #[path = "all/history.rs"]
 mod history;
+#[path = "all/infer.rs"]
+mod infer;
+#[path = "all/infer_systems.rs"]
+#[expect(dead_code, reason = "some is for the example")]
+mod infer_systems;
 #[path = "all/lever_systems.rs"]
 mod lever_systems;
 #[path = "all/levers.rs"]

@@ -1,0 +1,197 @@
+//! What is found of a level's time: each part with how it is known, its percentiles and their bounds, and what to make of it.
+
+use plimsoll_math::quantile::rank;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::split::{Part, Source, Split};
+
+/// How a part's figures are known.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// By the client's own stamps.
+    Measured,
+    /// The server said so, of each request.
+    Reported,
+    /// Worked out; the bounds say how well.
+    Inferred,
+    /// Not known, and not guessed.
+    Unknown,
+}
+
+impl Basis {
+    /// The word shown.
+    pub fn word(self) -> &'static str {
+        match self {
+            Basis::Measured => "measured",
+            Basis::Reported => "reported",
+            Basis::Inferred => "inferred",
+            Basis::Unknown => "unknown",
+        }
+    }
+}
+
+/// A figure and how far it may be off. Seconds.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Bounded {
+    /// The figure.
+    pub value: f64,
+    /// It is not under this.
+    pub lower: f64,
+    /// It is not over this.
+    pub upper: f64,
+}
+
+/// One part of the requests' time.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct PartFinding {
+    /// Which.
+    pub part: Part,
+    /// How it is known.
+    pub basis: Basis,
+    /// Mean.
+    pub mean: Option<Bounded>,
+    /// Median.
+    pub p50: Option<Bounded>,
+    /// 95th percentile.
+    pub p95: Option<Bounded>,
+    /// 99th percentile.
+    pub p99: Option<Bounded>,
+    /// Share of all requests' time, 0 to 1.
+    pub share: Option<f64>,
+    /// Share of the time of the slowest hundredth, 0 to 1.
+    pub share_of_slowest: Option<f64>,
+    /// What the slowest hundredth spent on it over what the middle fifth did: mean seconds. These sum to the whole gap.
+    pub slowest_over_middle_s: Option<f64>,
+    /// Is the mean the server's own word, on its metrics page, while the rest is inferred?
+    pub mean_told: bool,
+}
+
+/// What a part that is faster does to the whole time.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Ceiling {
+    /// Which part.
+    pub part: Part,
+    /// How many times faster; `None` = it takes no time at all.
+    pub factor: Option<f64>,
+    /// Mean time then, s.
+    pub mean_s: f64,
+    /// 99th percentile then, s.
+    pub p99_s: f64,
+    /// Share of the mean saved.
+    pub saved: f64,
+}
+
+/// A part against the slice of a budget that it was given.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Slice {
+    /// Which part.
+    pub part: Part,
+    /// The slice, s.
+    pub slice_s: f64,
+    /// Share of the requests that took longer, 0 to 1.
+    pub requests_over: f64,
+    /// The part's time over its slice, of all its time, 0 to 1.
+    pub time_over: f64,
+}
+
+/// Where a level's time went.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct WaitFinding {
+    /// The level.
+    pub level: u32,
+    /// Requests that were split.
+    pub requests: u64,
+    /// Requests of the window without a whole streamed answer, left out.
+    pub left_out: u64,
+    /// Where the split between queue and prefill comes from; `None` = it is unknown.
+    pub source: Option<Source>,
+    /// What it rests on, in sentences.
+    pub notes: Vec<String>,
+    /// From due to the last byte.
+    pub whole: Option<PartFinding>,
+    /// The parts, in the order in which a request passes them.
+    pub parts: Vec<PartFinding>,
+    /// What faster parts would bring. Service times alone: a faster part also shortens the queue, which is not counted.
+    pub ceilings: Vec<Ceiling>,
+    /// Budget slices, where any were given.
+    pub slices: Vec<Slice>,
+}
+
+/// Share of the slowest whose time is looked at.
+const SLOWEST: f64 = 0.01;
+/// Factors of the ceilings; the last, none, takes the part away.
+pub const FACTORS: [Option<f64>; 5] = [Some(1.25), Some(2.0), Some(5.0), Some(10.0), None];
+
+/// Mean and the percentiles of one part, s.
+pub(super) fn figures(splits: &[Split], of: impl Fn(&Split) -> f64) -> [f64; 4] {
+    let mut values: Vec<f64> = splits.iter().map(of).collect();
+    let n = values.len();
+    if n == 0 {
+        return [f64::NAN; 4];
+    }
+    let mean = values.iter().sum::<f64>() / n as f64;
+    values.sort_unstable_by(f64::total_cmp);
+    let at = |p: f64| values[rank(n, p) - 1];
+    [mean, at(0.5), at(0.95), at(0.99)].map(|ns| ns / 1e9)
+}
+
+pub(super) fn total(split: &Split) -> f64 {
+    split.iter().sum()
+}
+
+/// Means of each part over the slowest hundredth and over the middle fifth (Q40 to Q60), ns.
+pub(super) fn slow_and_middle(splits: &[Split]) -> Option<(Split, Split)> {
+    let mut order: Vec<usize> = (0..splits.len()).collect();
+    order.sort_by(|a, b| total(&splits[*a]).total_cmp(&total(&splits[*b])));
+    let n = order.len();
+    // Five at the least: the mean of one slow request says what that one did.
+    let slow = ((n as f64 * SLOWEST).ceil() as usize).max(5);
+    if n < 50 {
+        return None;
+    }
+    let mean = |some: &[usize]| {
+        let mut sum = [0.0; 7];
+        for i in some {
+            for (sum, part) in sum.iter_mut().zip(&splits[*i]) {
+                *sum += part / some.len() as f64;
+            }
+        }
+        sum
+    };
+    Some((mean(&order[n - slow..]), mean(&order[n * 2 / 5..n * 3 / 5])))
+}
+
+/// What faster parts would bring.
+pub(super) fn ceilings(splits: &[Split], parts: &[Part]) -> Vec<Ceiling> {
+    let before = figures(splits, total)[0];
+    let mut out = Vec::new();
+    for part in parts {
+        let i = *part as usize;
+        for factor in FACTORS {
+            let keep = factor.map_or(0.0, |factor| 1.0 / factor);
+            let [mean_s, _, _, p99_s] = figures(splits, |split| total(split) - split[i] * (1.0 - keep));
+            let saved = if before > 0.0 { 1.0 - mean_s / before } else { 0.0 };
+            out.push(Ceiling { part: *part, factor, mean_s, p99_s, saved });
+        }
+    }
+    out
+}
+
+/// A part against its slice of the budget.
+pub(super) fn slice(splits: &[Split], part: Part, slice_s: f64) -> Slice {
+    let (mut over, mut beyond, mut all) = (0usize, 0.0, 0.0);
+    for split in splits {
+        let took = split[part as usize] / 1e9;
+        over += usize::from(took > slice_s);
+        beyond += (took - slice_s).max(0.0);
+        all += took;
+    }
+    Slice {
+        part,
+        slice_s,
+        requests_over: over as f64 / splits.len().max(1) as f64,
+        time_over: if all > 0.0 { beyond / all } else { 0.0 },
+    }
+}

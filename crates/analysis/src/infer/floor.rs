@@ -1,0 +1,96 @@
+//! The single-request floor: what a request takes when nobody else is there, by the length of its prompt.
+//!
+//! Alone, nobody waits: from sending to the first token it is the network, what stands before the queue, and the prompt. Over
+//! several lengths that is a line, and its slope is what a prompt token costs. Where the line meets no prompt at all, a step of
+//! the engine is left, which an answer shows too (its gap between tokens), and what stands before the queue.
+
+use super::rows::Row;
+
+/// The floor. Times are ns.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Floor {
+    /// At a prompt of no tokens.
+    pub base_ns: f64,
+    /// Per prompt token that has to be computed.
+    pub per_token_ns: f64,
+    /// Between two tokens of an answer, alone.
+    pub gap_ns: f64,
+    /// Typical distance of a lone request from the line.
+    pub spread_ns: f64,
+    /// Requests it rests on.
+    pub n: usize,
+}
+
+/// Fewest lone requests that make a floor.
+const FEWEST: usize = 12;
+
+impl Floor {
+    /// The floor of requests that were alone. `None` with too few of them.
+    pub fn of(alone: &[&Row<'_>]) -> Option<Floor> {
+        if alone.len() < FEWEST {
+            return None;
+        }
+        let points: Vec<(f64, f64)> = alone.iter().map(|row| (row.uncached, row.wait() as f64)).collect();
+        let per_token_ns = slope(&points).unwrap_or(0.0).max(0.0);
+        let base_ns = median(points.iter().map(|(x, y)| y - per_token_ns * x).collect())?.max(0.0);
+        let off = points.iter().map(|(x, y)| (y - base_ns - per_token_ns * x).abs()).collect();
+        let gaps: Vec<f64> = alone.iter().filter_map(|row| gap(row)).collect();
+        let gap_ns = median(gaps).unwrap_or(0.0);
+        Some(Floor { base_ns, per_token_ns, gap_ns, spread_ns: median(off)?, n: alone.len() })
+    }
+
+    /// Network and what stands before the queue, ns: what the base holds over a step of the engine.
+    pub fn front_ns(&self) -> f64 {
+        (self.base_ns - self.gap_ns).max(0.0)
+    }
+
+    /// The prompt of a lone request, ns.
+    pub fn prefill_ns(&self, row: &Row<'_>) -> f64 {
+        self.base_ns - self.front_ns() + self.per_token_ns * row.uncached
+    }
+}
+
+/// The rows during whose wait nobody else was in flight. `busy` are (sent, end) of all attempts, in any order.
+pub fn alone<'r, 'a>(rows: &'r [Row<'a>], busy: &[(i64, i64)]) -> Vec<&'r Row<'a>> {
+    let mut edges: Vec<(i64, i32)> = busy.iter().flat_map(|(from, to)| [(*from, 1), (*to, -1)]).collect();
+    edges.sort_unstable();
+    let mut level = 0;
+    // How many were in flight from each edge on.
+    let counts: Vec<(i64, i32)> = edges
+        .into_iter()
+        .map(|(at, by)| {
+            level += by;
+            (at, level)
+        })
+        .collect();
+    rows.iter()
+        .filter(|row| {
+            let from = counts.partition_point(|edge| edge.0 < row.sent);
+            let to = counts.partition_point(|edge| edge.0 < row.first);
+            counts[from..to].iter().all(|edge| edge.1 <= 1)
+        })
+        .collect()
+}
+
+/// Time per token after the first, ns.
+fn gap(row: &Row<'_>) -> Option<f64> {
+    let tokens = row.attempt.answer.tokens.output.filter(|n| *n > 1)?;
+    Some((row.last - row.first) as f64 / f64::from(tokens - 1))
+}
+
+/// Theil–Sen: the median of the slopes of pairs, here each point with the one half the list after it in order of length.
+fn slope(points: &[(f64, f64)]) -> Option<f64> {
+    let mut sorted = points.to_vec();
+    sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let half = sorted.len() / 2;
+    let slopes = sorted.iter().zip(&sorted[half..]).filter(|(a, b)| b.0 - a.0 >= 1.0);
+    median(slopes.map(|(a, b)| (b.1 - a.1) / (b.0 - a.0)).collect())
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    if values.is_empty() {
+        return None;
+    }
+    let middle = values.len() / 2;
+    Some(*values.select_nth_unstable_by(middle, f64::total_cmp).1)
+}

@@ -1,0 +1,381 @@
+//! Where each request's time went, with no tracing at all: from the client's stamps and the server's metrics page.
+//!
+//! What the client stamped is *measured*: the wait before sending, connecting, from sending to the first token, and from there
+//! to the last. The wait for the first token has three parts that only the server sees: what stands before the queue, the queue,
+//! and the prompt. Where the server tells them of each request they are *reported*; else they are *inferred*, by the best of
+//! what there is ([`track`]: the engine's steps seen in others' tokens; [`floor`]: what a lone request takes; the page's means
+//! alone), with the page's exact means laid on ([`told`]) and bounds that say how far it may be off. With none of these the
+//! three are *unknown*, and their sum is still measured.
+//!
+//! Reading order: [`rows`], [`track`], [`floor`], [`told`], [`split`], [`finding`], and [`infer`] below.
+
+pub mod finding;
+pub mod floor;
+pub mod rows;
+pub mod split;
+pub mod told;
+pub mod track;
+
+use plimsoll_model::{At, Attempt};
+
+pub use finding::{Basis, Bounded, Ceiling, PartFinding, Slice, WaitFinding};
+pub use floor::Floor;
+pub use split::{Part, Source, Split};
+pub use told::{Told, ToldStages};
+pub use track::Track;
+
+use rows::Row;
+use split::{Pins, Shapes};
+
+/// One level to be split.
+pub struct Case<'a> {
+    /// The level.
+    pub level: u32,
+    /// Every attempt at it, warm-up included: its tokens show the engine's steps.
+    pub attempts: &'a [&'a Attempt],
+    /// Only requests due from here on are counted.
+    pub from: At,
+    /// What the server's page told.
+    pub told: ToldStages,
+    /// What a request takes alone, from another level; without it, lone requests of this one are looked for.
+    pub floor: Option<Floor>,
+    /// Slices of a budget.
+    pub slices: &'a [(Part, f64)],
+}
+
+/// A level's split and what is found of it.
+pub struct Inferred {
+    /// The figures.
+    pub finding: WaitFinding,
+    /// Each request that was split: its record's index in [`Case::attempts`] and its parts.
+    pub splits: Vec<(usize, Split)>,
+}
+
+/// Splits a level.
+pub fn infer(case: &Case<'_>) -> Inferred {
+    let (all, left_out) = rows::rows(case.attempts);
+    let rows: Vec<Row<'_>> = all[all.partition_point(|row| row.due < case.from.0)..].to_vec();
+    let mut notes = Vec::new();
+    let told: Vec<Option<[f64; 3]>> = rows.iter().map(split::reported).collect();
+    let said = told.iter().flatten().count();
+    // Reported by nearly all: the few that say nothing are left out rather than guessed beside those that do.
+    let (rows, answer) = if !rows.is_empty() && said * 20 >= rows.len() * 19 {
+        notes.push(format!("the server tells queue and prefill of {said} of {} requests", rows.len()));
+        let kept = rows.iter().zip(&told).filter(|(_, told)| told.is_some()).map(|(row, _)| row.clone());
+        (kept.collect(), Some(Answer::reported(told.into_iter().flatten().collect())))
+    } else {
+        let answer = guess(case, &rows, &all, &mut notes);
+        (rows, answer)
+    };
+    let left_out = left_out as u64;
+    let finding = find(case, &rows, answer.as_ref(), (left_out, notes));
+    let likely = answer.map(|answer| answer.likely);
+    let places: std::collections::HashMap<*const Attempt, usize> =
+        case.attempts.iter().enumerate().map(|(i, a)| (std::ptr::from_ref::<Attempt>(a), i)).collect();
+    let splits = likely.map_or_else(Vec::new, |likely| {
+        rows.iter()
+            .zip(likely)
+            .filter_map(|(row, wait)| {
+                Some((*places.get(&std::ptr::from_ref(row.attempt))?, split::whole(row, wait)))
+            })
+            .collect()
+    });
+    Inferred { finding, splits }
+}
+
+/// The wait of every row, split: the likely way, and the ways at the ends of what can be thought of. ns.
+struct Answer {
+    likely: Vec<[f64; 3]>,
+    ends: Vec<Vec<[f64; 3]>>,
+    source: Source,
+    /// Relative and absolute (ns) uncertainty of a mean that was laid on, for queue and prefill.
+    edges: [Edge; 2],
+}
+
+/// How far a mean may be off for reasons that no shape shows.
+#[derive(Copy, Clone, Default)]
+struct Edge {
+    share: f64,
+    ns: f64,
+    /// Was the mean laid on from what the server told?
+    pinned: bool,
+    /// See [`RESIDUAL_STEPS`].
+    residual: [f64; 4],
+}
+
+impl Answer {
+    fn reported(told: Vec<[f64; 3]>) -> Answer {
+        Answer { likely: told, ends: Vec::new(), source: Source::Reported, edges: [Edge::default(); 2] }
+    }
+}
+
+/// Ratio of a told mean to the shape's own beyond which the shape is not believed.
+const BELIEVED: std::ops::RangeInclusive<f64> = 0.6..=1.7;
+/// Share by which a figure may be off although all shapes agree: mean, p50, p95, p99. Found on simulated systems whose truth is
+/// known, and held on others (`cargo run --release -p plimsoll-analysis --example infer`).
+const RESIDUAL_STEPS: [f64; 4] = [0.02, 0.05, 0.06, 0.1];
+/// The same where the spread comes from a floor, which knows little of it.
+const RESIDUAL_FLOOR: [f64; 4] = [0.05, 0.12, 0.2, 0.25];
+
+/// The best split of what there is.
+fn guess(case: &Case<'_>, rows: &[Row<'_>], all: &[Row<'_>], notes: &mut Vec<String>) -> Option<Answer> {
+    if rows.len() < 20 {
+        notes.push(format!("{} whole streamed answers are too few to split their wait", rows.len()));
+        return None;
+    }
+    let pins = Pins::of(rows, &case.told, false);
+    let shapes = match Track::of(case.attempts) {
+        Ok(track) => {
+            let shapes =
+                split::by_steps(rows, all, &track).filter(|shapes| believed(rows, shapes, &pins, notes));
+            if shapes.is_some() {
+                notes.push(format!(
+                    "queue and prefill are read off the engine's steps, which the tokens of other answers show; {} ms stand \
+                     before the queue",
+                    crate::say::number(track.front_ns as f64 / 1e6)
+                ));
+            }
+            shapes
+        }
+        Err(why) => {
+            notes.push(format!("the engine's steps cannot be seen: {why}"));
+            None
+        }
+    };
+    let shapes = shapes.or_else(|| {
+        let shapes = by_floor(case, rows, (all, pins.prefill.is_some()), notes)
+            .filter(|shapes| believed(rows, shapes, &pins, notes));
+        shapes.or_else(|| by_means(rows, &pins, notes))
+    })?;
+    // A gauge says less of the mean than the steps do.
+    let pins = if shapes.source == Source::Steps { pins } else { Pins::of(rows, &case.told, true) };
+    note_pins(&pins, rows.len(), notes);
+    let edges = edges(&pins, rows.len(), &shapes);
+    let likely = split::lay(rows, &shapes.likely, &pins);
+    let ends = shapes.ends.iter().map(|shape| split::lay(rows, shape, &pins)).collect();
+    Some(Answer { likely, ends, source: shapes.source, edges })
+}
+
+/// Does a shape agree with what was told? One that does not is of another engine than it thinks.
+fn believed(rows: &[Row<'_>], shapes: &Shapes, pins: &Pins, notes: &mut Vec<String>) -> bool {
+    let Some((told, members)) = &pins.prefill else { return true };
+    let mean = members.iter().map(|i| shapes.likely.prefill[*i]).sum::<f64>() / members.len().max(1) as f64;
+    let ratio = told.mean_ns / mean.max(1.0);
+    if BELIEVED.contains(&ratio) || rows.is_empty() {
+        return true;
+    }
+    notes.push(format!(
+        "the {} would have prompts take {} of the mean that the server tells: not used",
+        if shapes.source == Source::Steps { "steps" } else { "floor" },
+        crate::say::number(1.0 / ratio)
+    ));
+    false
+}
+
+fn by_floor(
+    case: &Case<'_>,
+    rows: &[Row<'_>],
+    (all, told): (&[Row<'_>], bool),
+    notes: &mut Vec<String>,
+) -> Option<Shapes> {
+    let own = || {
+        let busy: Vec<(i64, i64)> = case
+            .attempts
+            .iter()
+            .filter_map(|a| Some((a.sent?.0, a.end.map_or(i64::MAX, |at| at.0))))
+            .collect();
+        Floor::of(&floor::alone(all, &busy))
+    };
+    let Some(floor) = case.floor.or_else(own) else {
+        notes.push("no floor: no level at concurrency 1, and too few requests met an empty server".into());
+        return None;
+    };
+    let gaps: Vec<f64> = rows
+        .iter()
+        .filter_map(|row| {
+            let tokens = row.attempt.answer.tokens.output.filter(|n| *n > 1)?;
+            Some((row.last - row.first) as f64 / f64::from(tokens - 1))
+        })
+        .collect();
+    let gap = gaps.iter().sum::<f64>() / gaps.len().max(1) as f64;
+    let slower = if floor.gap_ns > 0.0 && gap > 0.0 { gap / floor.gap_ns } else { 1.0 };
+    notes.push(format!(
+        "{} requests that met nobody are the floor: {} ms and {} µs a prompt token; what a request waited over it is queue",
+        floor.n,
+        crate::say::number(floor.base_ns / 1e6),
+        crate::say::number(floor.per_token_ns / 1e3)
+    ));
+    Some(split::by_floor(rows, &floor, slower, told))
+}
+
+fn by_means(rows: &[Row<'_>], pins: &Pins, notes: &mut Vec<String>) -> Option<Shapes> {
+    let (Some((queue, _)), Some((prefill, _))) = (&pins.queue, &pins.prefill) else {
+        notes.push("queue and prefill are unknown: the server tells no means of them either".into());
+        return None;
+    };
+    notes.push("the server's means of queue and prefill are all there is: their spread is a guess".into());
+    Some(split::by_means(rows, queue.mean_ns, prefill.mean_ns))
+}
+
+fn note_pins(pins: &Pins, rows: usize, notes: &mut Vec<String>) {
+    let told = [("queue", &pins.queue), ("prefill", &pins.prefill)];
+    for (name, (told, members)) in told.iter().filter_map(|(name, pin)| Some((name, pin.as_ref()?))) {
+        notes.push(format!(
+            "the mean {name} is the server's own: {} ms over {:.0} requests that ended within its looks ({} of ours, of {rows})",
+            crate::say::number(told.mean_ns / 1e6),
+            told.count,
+            members.len()
+        ));
+        if told.count > 1.05 * members.len() as f64 {
+            notes.push(format!(
+                "the server counts {:.0} requests where this run has {}: somebody else's, or the warm-up's, are in its mean",
+                told.count,
+                members.len()
+            ));
+        }
+    }
+}
+
+/// What looks at the page at its edges leave open: requests counted on one side only, and rows that no look covers.
+fn edges(pins: &Pins, rows: usize, shapes: &Shapes) -> [Edge; 2] {
+    let residual = if shapes.source == Source::Steps { RESIDUAL_STEPS } else { RESIDUAL_FLOOR };
+    let of = |pin: &Option<(Told, Vec<usize>)>, ns: f64| {
+        let Some((told, members)) = pin else { return Edge { share: 0.0, ns, pinned: false, residual } };
+        let strangers = (told.count - members.len() as f64).abs() / told.count.max(1.0);
+        let uncovered = 1.0 - members.len() as f64 / rows.max(1) as f64;
+        // A stranger may have taken several times the mean; a row that no look covers is off by what its shape is.
+        let share = 0.01 + 2.0 * strangers + 0.1 * uncovered;
+        Edge { share, ns: told.half_ns, pinned: true, residual }
+    };
+    [of(&pins.queue, shapes.front_half), of(&pins.prefill, 0.0)]
+}
+
+fn find(
+    case: &Case<'_>,
+    rows: &[Row<'_>],
+    answer: Option<&Answer>,
+    (left_out, notes): (u64, Vec<String>),
+) -> WaitFinding {
+    let splits: Vec<Split> = match answer {
+        Some(answer) => rows.iter().zip(&answer.likely).map(|(row, wait)| split::whole(row, *wait)).collect(),
+        // Nothing is known of the wait: all of it stands for its three parts, which are shown as unknown.
+        None => rows.iter().map(|row| split::whole(row, [row.wait() as f64, 0.0, 0.0])).collect(),
+    };
+    let ends: Vec<Vec<Split>> = answer.map_or_else(Vec::new, |answer| {
+        let one = |end: &Vec<[f64; 3]>| {
+            rows.iter().zip(end).map(|(row, wait)| split::whole(row, *wait)).collect::<Vec<Split>>()
+        };
+        answer.ends.iter().map(one).collect()
+    });
+    let parts: Vec<PartFinding> = Part::ALL
+        .iter()
+        .filter(|part| {
+            **part != Part::Connect || splits.iter().any(|split| split[Part::Connect as usize] > 0.0)
+        })
+        .map(|part| part_finding(*part, &splits, &ends, answer))
+        .collect();
+    let known: Vec<Part> =
+        parts.iter().filter(|part| part.basis != Basis::Unknown).map(|part| part.part).collect();
+    let slices = case.slices.iter().filter(|(part, _)| known.contains(part));
+    WaitFinding {
+        level: case.level,
+        requests: rows.len() as u64,
+        left_out,
+        source: answer.map(|answer| answer.source),
+        notes,
+        whole: (!splits.is_empty()).then(|| whole_finding(&splits)),
+        parts,
+        ceilings: if splits.is_empty() { Vec::new() } else { finding::ceilings(&splits, &known) },
+        slices: slices.map(|(part, slice_s)| finding::slice(&splits, *part, *slice_s)).collect(),
+    }
+}
+
+fn whole_finding(splits: &[Split]) -> PartFinding {
+    let [mean, p50, p95, p99] = finding::figures(splits, finding::total).map(exact);
+    let gap = finding::slow_and_middle(splits)
+        .map(|(slow, middle)| (finding::total(&slow) - finding::total(&middle)) / 1e9);
+    PartFinding {
+        part: Part::Tail,
+        basis: Basis::Measured,
+        mean,
+        p50,
+        p95,
+        p99,
+        share: Some(1.0),
+        share_of_slowest: gap.map(|_| 1.0),
+        slowest_over_middle_s: gap,
+        mean_told: false,
+    }
+}
+
+fn exact(value: f64) -> Option<Bounded> {
+    value.is_finite().then_some(Bounded { value, lower: value, upper: value })
+}
+
+fn part_finding(part: Part, splits: &[Split], ends: &[Vec<Split>], answer: Option<&Answer>) -> PartFinding {
+    let inside = matches!(part, Part::Front | Part::Queue | Part::Prefill);
+    let basis = match (inside, answer) {
+        (false, _) => Basis::Measured,
+        (true, Some(answer)) if answer.source == Source::Reported => Basis::Reported,
+        (true, Some(_)) => Basis::Inferred,
+        (true, None) => Basis::Unknown,
+    };
+    let empty = PartFinding {
+        part,
+        basis,
+        mean: None,
+        p50: None,
+        p95: None,
+        p99: None,
+        share: None,
+        share_of_slowest: None,
+        slowest_over_middle_s: None,
+        mean_told: false,
+    };
+    if basis == Basis::Unknown || splits.is_empty() {
+        return empty;
+    }
+    let of = |split: &Split| split[part as usize];
+    let figures = finding::figures(splits, of);
+    let others: Vec<[f64; 4]> = ends.iter().map(|end| finding::figures(end, of)).collect();
+    let edge = match (part, answer) {
+        (Part::Queue, Some(answer)) => answer.edges[0],
+        (Part::Prefill, Some(answer)) => answer.edges[1],
+        (_, Some(answer)) => Edge { pinned: answer.edges.iter().all(|edge| edge.pinned), ..answer.edges[0] },
+        (_, None) => Edge::default(),
+    };
+    let bounded = |i: usize| {
+        if basis != Basis::Inferred {
+            return exact(figures[i]);
+        }
+        Some(bounds(figures[i], others.iter().map(|other| other[i]), edge, i))
+    };
+    let sum = |all: &[Split]| all.iter().map(finding::total).sum::<f64>();
+    let tails = finding::slow_and_middle(splits);
+    PartFinding {
+        mean: bounded(0),
+        p50: bounded(1),
+        p95: bounded(2),
+        p99: bounded(3),
+        share: Some(splits.iter().map(of).sum::<f64>() / sum(splits).max(1.0)),
+        share_of_slowest: tails.map(|(slow, _)| of(&slow) / finding::total(&slow).max(1.0)),
+        slowest_over_middle_s: tails.map(|(slow, middle)| (of(&slow) - of(&middle)) / 1e9),
+        mean_told: basis == Basis::Inferred && edge.pinned,
+        ..empty
+    }
+}
+
+/// A figure, what the other shapes make of it, and what no shape shows.
+fn bounds(value: f64, others: impl Iterator<Item = f64>, edge: Edge, which: usize) -> Bounded {
+    let (mut lower, mut upper) = (value, value);
+    for other in others {
+        (lower, upper) = (lower.min(other), upper.max(other));
+    }
+    // A mean that was told is not moved by the shape.
+    if which == 0 && edge.pinned {
+        (lower, upper) = (value, value);
+    }
+    let residual = if which == 0 && edge.pinned { 0.0 } else { edge.residual[which] };
+    let half = (edge.share + residual) * value + edge.ns / 1e9;
+    Bounded { value, lower: (lower - half).max(0.0), upper: upper + half }
+}

@@ -1,0 +1,254 @@
+//! Each request's wait, split into front, queue and prefill: told by the server, read off the steps, or off the floor.
+//!
+//! A split has a *shape* (which request's wait was queue) and *means*. The shape is inferred; means that the server told over
+//! known requests are laid on it, so that what is inferred adds up to what is known. Every inferred split is made three times,
+//! with the prompt begun as late as can be, likely, and as early as can be: what lies between them is its error.
+
+use super::floor::Floor;
+use super::rows::Row;
+use super::told::{Told, ToldStages};
+use super::track::Track;
+
+/// What a request's time is split into, in the order in which it passes. Each is a stretch of it, and together they are all.
+#[derive(
+    Copy,
+    Clone,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Debug,
+    serde::Serialize,
+    serde::Deserialize,
+    schemars::JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// From due to sent, less the making of a connection: the generator's lag, and the wait for a connection.
+    ClientWait,
+    /// Until a new connection stood.
+    Connect,
+    /// Between client and queue and back: network, gateway, tokenising, handing over a token.
+    Front,
+    /// In the server's queue.
+    Queue,
+    /// On the prompt.
+    Prefill,
+    /// From the first token to the last.
+    Decode,
+    /// From the last token to the last byte.
+    Tail,
+}
+
+impl Part {
+    /// All, in order; the index is the place in [`Split`].
+    pub const ALL: [Part; 7] =
+        [Part::ClientWait, Part::Connect, Part::Front, Part::Queue, Part::Prefill, Part::Decode, Part::Tail];
+
+    /// The name used in files, options and on the screen.
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::ClientWait => "client_wait",
+            Part::Connect => "connect",
+            Part::Front => "front",
+            Part::Queue => "queue",
+            Part::Prefill => "prefill",
+            Part::Decode => "decode",
+            Part::Tail => "tail",
+        }
+    }
+}
+
+/// One request's parts, ns, in the order of [`Part::ALL`]. They sum to its time from due to end.
+pub type Split = [f64; 7];
+
+/// Where a split of the wait comes from.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// The server told it of each request.
+    Reported,
+    /// The engine's steps, seen in the tokens of other answers.
+    Steps,
+    /// The time that a lone request takes.
+    Floor,
+    /// The server's means alone, laid on every request alike.
+    Means,
+}
+
+/// A way to split the wait of every row: time on the prompt of each, and what stands before the queue, all ns.
+pub(super) struct Shape {
+    pub prefill: Vec<f64>,
+    pub front: f64,
+    /// What of each wait lies after the prompt: handing over the first token.
+    pub after: Vec<f64>,
+}
+
+/// The likely shape and the two at the ends.
+pub(super) struct Shapes {
+    pub likely: Shape,
+    pub ends: Vec<Shape>,
+    pub source: Source,
+    /// How far what stands before the queue may be off, ns.
+    pub front_half: f64,
+}
+
+/// From the steps.
+pub(super) fn by_steps(rows: &[Row<'_>], all: &[Row<'_>], track: &Track) -> Option<Shapes> {
+    // The counted rows are the last of all.
+    let mut begun = track.begun(all).split_off(all.len() - rows.len());
+    let begun: Vec<_> = begun.drain(..).collect::<Option<Vec<_>>>()?;
+    let shape = |start: fn(&super::track::Begun) -> i64| Shape {
+        prefill: begun.iter().map(|b| (b.done - start(b)).max(0) as f64).collect(),
+        front: track.front_ns as f64,
+        after: rows.iter().zip(&begun).map(|(row, b)| (row.first - b.done).max(0) as f64).collect(),
+    };
+    Some(Shapes {
+        likely: shape(|b| b.at),
+        ends: vec![shape(|b| b.late), shape(|b| b.early)],
+        source: Source::Steps,
+        front_half: track.front_half_ns as f64,
+    })
+}
+
+/// From the floor. Under load a prompt shares its steps with others: at the least it takes what it takes alone, at the most
+/// a good part of what a request waited over the floor was spent in longer steps. `slower` is the gap between the tokens of an
+/// answer over that of a lone one; `told` = the server tells the mean of the prompts.
+pub(super) fn by_floor(rows: &[Row<'_>], floor: &Floor, slower: f64, told: bool) -> Shapes {
+    let base = floor.base_ns - floor.front_ns();
+    let shape = |factor: f64, of_the_rest: f64| Shape {
+        prefill: rows
+            .iter()
+            .map(|row| {
+                let own = base * factor + floor.per_token_ns * row.uncached;
+                let rest = (row.wait() as f64 - floor.front_ns() - own).max(0.0);
+                (own + of_the_rest * rest).min(row.wait() as f64)
+            })
+            .collect(),
+        front: floor.front_ns(),
+        after: vec![0.0; rows.len()],
+    };
+    let slower = slower.max(1.0);
+    // With the mean told, what matters is the spread: it comes from what each request waited over the floor.
+    let (likely, ends) = if told {
+        (shape(1.0, 0.5), vec![shape(1.0, 0.0), shape(slower, 0.25), shape(1.0, 0.95)])
+    } else {
+        (shape(slower, 0.0), vec![shape(1.0, 0.0), shape(slower, 0.6)])
+    };
+    Shapes { likely, ends, source: Source::Floor, front_half: 2.0 * floor.spread_ns }
+}
+
+/// From the told means alone. The ends: every request's prompt took the same time; all of a wait grew alike.
+pub(super) fn by_means(rows: &[Row<'_>], queue: f64, prefill: f64) -> Shapes {
+    let mean = |of: fn(&Row<'_>) -> f64| rows.iter().map(of).sum::<f64>() / rows.len().max(1) as f64;
+    let (wait, tokens) = (mean(|row| row.wait() as f64).max(1.0), mean(|row| row.uncached).max(1.0));
+    let share = (prefill / wait).clamp(0.0, 1.0);
+    let front = (wait - queue - prefill).max(0.0);
+    let shape = |of: &dyn Fn(&Row<'_>) -> f64| Shape {
+        prefill: rows.iter().map(|row| of(row).clamp(0.0, row.wait() as f64)).collect(),
+        front,
+        after: vec![0.0; rows.len()],
+    };
+    let by_length = |row: &Row<'_>| prefill * row.uncached / tokens;
+    Shapes {
+        likely: shape(&|row| 0.5 * prefill + 0.5 * by_length(row)),
+        ends: vec![shape(&|_| prefill), shape(&by_length), shape(&|row| share * row.wait() as f64)],
+        source: Source::Means,
+        front_half: 0.0,
+    }
+}
+
+/// The means that are laid on a shape, and the rows that each is of.
+#[derive(Clone)]
+pub(super) struct Pins {
+    pub queue: Option<(Told, Vec<usize>)>,
+    pub prefill: Option<(Told, Vec<usize>)>,
+}
+
+impl Pins {
+    /// Which rows each told mean is of.
+    pub fn of(rows: &[Row<'_>], told: &ToldStages, with_waiting: bool) -> Pins {
+        let members = |told: Told| {
+            let within = |row: &Row<'_>| row.end > told.from.0 && row.end <= told.to.0;
+            let members: Vec<usize> = (0..rows.len()).filter(|i| within(&rows[*i])).collect();
+            (members.len() >= 20).then_some((told, members))
+        };
+        let waiting = told.waiting.filter(|_| with_waiting);
+        Pins { queue: told.queue.or(waiting).and_then(members), prefill: told.prefill.and_then(members) }
+    }
+}
+
+/// Lays the means on a shape and splits every wait. Times are ns: front, queue, prefill.
+///
+/// What is left of a wait beside the prompt is queue and what stands before it; the latter is the same for all, so one
+/// constant is sought with which the queue has its told mean.
+pub(super) fn lay(rows: &[Row<'_>], shape: &Shape, pins: &Pins) -> Vec<[f64; 3]> {
+    let mut prefill = shape.prefill.clone();
+    if let Some((told, members)) = &pins.prefill {
+        let mean = members.iter().map(|i| prefill[*i]).sum::<f64>() / members.len() as f64;
+        let factor = if mean > 0.0 { told.mean_ns / mean } else { 1.0 };
+        for (i, value) in prefill.iter_mut().enumerate() {
+            *value = (*value * factor).min(rows[i].wait() as f64);
+        }
+    }
+    let left: Vec<f64> = rows
+        .iter()
+        .zip(&prefill)
+        .zip(&shape.after)
+        .map(|((row, prefill), after)| (row.wait() as f64 - prefill - after).max(0.0))
+        .collect();
+    let front = match &pins.queue {
+        Some((told, members)) => constant(&left, members, told.mean_ns),
+        None => shape.front,
+    };
+    left.iter()
+        .zip(prefill)
+        .zip(rows)
+        .map(|((left, prefill), row)| {
+            let queue = (left - front).max(0.0);
+            [row.wait() as f64 - queue - prefill, queue, prefill]
+        })
+        .collect()
+}
+
+/// The c with which the mean of max(left − c, 0) over the members is `mean`; not under 0.
+fn constant(left: &[f64], members: &[usize], mean: f64) -> f64 {
+    let with = |c: f64| members.iter().map(|i| (left[*i] - c).max(0.0)).sum::<f64>() / members.len() as f64;
+    let (mut low, mut high) = (0.0, members.iter().map(|i| left[*i]).fold(0.0, f64::max));
+    if with(low) <= mean {
+        return 0.0;
+    }
+    for _ in 0..60 {
+        let middle = 0.5 * (low + high);
+        if with(middle) > mean { low = middle } else { high = middle }
+    }
+    0.5 * (low + high)
+}
+
+/// The whole split of a request whose wait is split like this.
+pub(super) fn whole(row: &Row<'_>, [front, queue, prefill]: [f64; 3]) -> Split {
+    let connect = row.connected.map_or(0, |at| at - row.due);
+    let client = row.sent - row.due - connect;
+    [
+        client as f64,
+        connect as f64,
+        front,
+        queue,
+        prefill,
+        (row.last - row.first) as f64,
+        (row.end - row.last) as f64,
+    ]
+}
+
+/// What the server told of one request, ns: front, queue, prefill. `None` where it told less than both.
+pub(super) fn reported(row: &Row<'_>) -> Option<[f64; 3]> {
+    let of = |name: &str| {
+        let stage = row.attempt.answer.stages.iter().find(|stage| stage.name == name)?;
+        Some(stage.took.0.max(0) as f64)
+    };
+    let (queue, prefill, wait) = (of("queue")?, of("prefill")?, row.wait() as f64);
+    // The server's own clock may say more than the client waited; then all of the wait is shared out.
+    let scale = if queue + prefill > wait { wait / (queue + prefill).max(1.0) } else { 1.0 };
+    Some([wait - (queue + prefill) * scale, queue * scale, prefill * scale])
+}
