@@ -18,7 +18,9 @@ pub struct Arm<'a> {
     pub seen: Seen<'a>,
     /// Requests that had the target to themselves: of the probe, else those of any level with nobody beside them.
     pub alone: Vec<Row>,
-    /// Does the run hold a level of single requests?
+    /// The level of single requests, where the run holds one.
+    pub probe: Option<Seen<'a>>,
+    /// Does it hold enough of them?
     pub probed: bool,
     /// The server's gauges during the level.
     pub gauges: Gauges,
@@ -132,13 +134,15 @@ impl<'a> Arm<'a> {
         let attempts: &'a [Attempt] = side.attempts;
         let seen = Seen::read(level, attempts);
         let probe = side.levels.iter().find(|l| is_probe(l) && l.id != level.id);
+        let probe = probe.map(|probe| Seen::read(probe, attempts));
         let from_probe: Vec<Row> = probe
-            .map(|probe| Seen::read(probe, attempts).rows.into_iter().filter(|row| row.ok).collect())
-            .unwrap_or_default();
+            .iter()
+            .flat_map(|probe| probe.rows.iter().filter(|row| row.ok && row.attempts == 1).cloned())
+            .collect();
         let probed = from_probe.len() >= ALONE_NEEDED;
         let alone = if probed { from_probe } else { seen.alone().cloned().collect() };
         let gauges = Gauges::read(side, level);
-        Arm { seen, alone, probed, gauges }
+        Arm { seen, alone, probe, probed, gauges }
     }
 }
 

@@ -1,83 +1,134 @@
-//! The server's gauges and counters during a level, one series per meaning.
+//! The server's side of one level: its signals over the level's own window, whatever server told them.
 //!
-//! What was never read is an empty series, which every rule treats as unknown. Values of several replicas or processes are
-//! summed at each look (the use of a cache is their greatest), because a rule asks of the whole first.
+//! What was never read is `None`, which every rule treats as unknown. Signals that only a simulated fleet tells (how many
+//! replicas are ready or paid for) are not asked for: a rule that lives on them would be blind on every real server.
 
-use std::collections::BTreeMap;
-
-use plimsoll_model::{Level, Sample};
+use plimsoll_model::{At, Level, Span};
 
 use super::Side;
+use crate::server_side::{ServerSide, Signal};
 
-/// One series: seconds since the level began, value.
-pub type Series = Vec<(f64, f64)>;
-
-/// The series that rules ask for.
-#[derive(Clone, Debug, Default)]
+/// The server's side of one level.
+#[derive(Clone, Debug)]
 pub struct Gauges {
-    /// Sequences being computed.
-    pub running: Series,
-    /// Requests waiting in the engine.
-    pub waiting: Series,
-    /// Use of the KV cache, 0 to 1, of the fullest replica.
-    pub kv: Series,
-    /// Preemptions, counted since the level began.
-    pub preempted: Option<f64>,
-    /// Tokens looked up in the prefix cache and found there, during the level.
-    pub prefix: Option<(f64, f64)>,
-    /// Requests in flight as the client counts them.
-    pub in_flight: Series,
+    side: ServerSide,
+    from: At,
+    to: At,
     /// Most sequences that may run, all replicas together, where it is told.
     pub max_seqs: Option<f64>,
 }
 
+/// KV cache in use from which it counts as full.
+const FULL: f64 = 0.85;
+
 impl Gauges {
-    /// Reads the samples of a level.
+    /// Reads the samples of a run for one of its levels.
     pub fn read(side: &Side<'_>, level: &Level) -> Gauges {
-        let own: Vec<&Sample> =
-            side.samples.iter().filter(|s| s.at >= level.start && s.at < level.drained).collect();
-        let named = |names: &[&str]| -> BTreeMap<i64, Vec<f64>> {
-            let mut at: BTreeMap<i64, Vec<f64>> = BTreeMap::new();
-            for sample in own.iter().filter(|s| names.contains(&s.name.as_str()) && s.value.is_finite()) {
-                at.entry((sample.at - level.start).0).or_default().push(sample.value);
-            }
-            at
-        };
-        let seconds = |ns: i64| ns as f64 / 1e9;
-        let sum = |names: &[&str]| -> Series {
-            named(names).into_iter().map(|(at, of)| (seconds(at), of.iter().sum())).collect()
-        };
-        let grown = |names: &[&str]| {
-            let series = sum(names);
-            // A restart sets a counter back; what was counted before it still counts.
-            let steps = series.windows(2).map(|pair| (pair[1].1 - pair[0].1).max(0.0));
-            (series.len() > 1).then(|| steps.sum::<f64>())
-        };
-        let kv = named(&["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage"]);
         let fact = |name: &str| -> Option<f64> { side.facts.facts.get(name)?.as_ref()?.parse().ok() };
-        let queries = grown(&["vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"]);
-        let hits = grown(&["vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"]);
-        Gauges {
-            running: sum(&["vllm:num_requests_running", "sglang:num_running_reqs"]),
-            waiting: sum(&["vllm:num_requests_waiting", "sglang:num_queue_reqs"]),
-            kv: kv
-                .into_iter()
-                .map(|(at, of)| (seconds(at), of.iter().copied().fold(0.0, f64::max)))
-                .collect(),
-            preempted: grown(&["vllm:num_preemptions_total", "sglang:num_retractions_total"]),
-            prefix: queries.zip(hits),
-            in_flight: sum(&["in_flight"]),
-            max_seqs: fact("max_seqs").map(|seqs| seqs * fact("replicas").unwrap_or(1.0).max(1.0)),
-        }
+        let max_seqs = fact("max_seqs").map(|seqs| seqs * fact("replicas").unwrap_or(1.0).max(1.0));
+        let own: Vec<plimsoll_model::Sample> = side
+            .samples
+            .iter()
+            .filter(|s| s.at >= level.start - Span(20_000_000_000) && s.at <= level.drained)
+            .cloned()
+            .collect();
+        Gauges { side: ServerSide::read(&own), from: level.start, to: level.stop, max_seqs }
     }
 
     /// Did anybody read the server's side?
     pub fn any(&self) -> bool {
-        !self.running.is_empty() || !self.waiting.is_empty()
+        self.side.has(Signal::Running) || self.side.has(Signal::Waiting)
     }
-}
 
-/// The mean of a series; `None` of an empty one.
-pub fn mean(series: &[(f64, f64)]) -> Option<f64> {
-    (!series.is_empty()).then(|| series.iter().map(|point| point.1).sum::<f64>() / series.len() as f64)
+    /// Mean of a gauge.
+    pub fn mean(&self, signal: Signal) -> Option<f64> {
+        self.side.gauge(signal)?.mean(self.from, self.to)
+    }
+
+    /// Largest value seen of a gauge.
+    pub fn max(&self, signal: Signal) -> Option<f64> {
+        self.side.gauge(signal)?.max(self.from, self.to)
+    }
+
+    /// Share of time in which requests wait.
+    pub fn waits(&self) -> Option<f64> {
+        self.side.gauge(Signal::Waiting)?.share(self.from, self.to, |n| n > 0.5)
+    }
+
+    /// Share of the time with requests waiting in which the cache is full; looks that this rests on.
+    pub fn full_while_waiting(&self) -> Option<(f64, usize)> {
+        let (kv, waiting) = (self.side.gauge(Signal::KvUsage)?, self.side.gauge(Signal::Waiting)?);
+        let given = kv.given(&waiting, |n| n > 0.5);
+        let share = given.share(self.from, self.to, |kv| kv >= FULL)?;
+        Some((share, given.looks(self.from, self.to)))
+    }
+
+    /// Share of all time in which the cache is full.
+    pub fn full(&self) -> Option<f64> {
+        self.side.gauge(Signal::KvUsage)?.share(self.from, self.to, |kv| kv >= FULL)
+    }
+
+    /// Mean sequences running while requests wait, with the most seen.
+    pub fn running_while_waiting(&self) -> Option<(f64, f64)> {
+        let (running, waiting) = (self.side.gauge(Signal::Running)?, self.side.gauge(Signal::Waiting)?);
+        let mean = running.mean_given(self.from, self.to, &waiting, |n| n > 0.5)?;
+        Some((mean, running.max(self.from, self.to)?))
+    }
+
+    /// Share of time in which sequences running and requests waiting together are at their most, and that most.
+    pub fn at_most(&self) -> Option<(f64, f64)> {
+        let running = self.side.gauge(Signal::Running)?;
+        let most = running.max(self.from, self.to)?;
+        Some((running.share(self.from, self.to, |n| n >= most - 0.5)?, most))
+    }
+
+    /// Share of looks at which requests wait for cache of another engine while requests wait.
+    pub fn deferred(&self) -> Option<f64> {
+        let (deferred, waiting) =
+            (self.side.gauge(Signal::DeferredKvTransfer)?, self.side.gauge(Signal::Waiting)?);
+        deferred.share_given(self.from, self.to, |n| n > 0.5, &waiting, |n| n > 0.5)
+    }
+
+    /// What a counter gained.
+    pub fn gained(&self, signal: Signal) -> Option<f64> {
+        self.side.gained(signal, self.from, self.to).map(|gained| gained.value)
+    }
+
+    /// Counters that went back during the level: a process began anew.
+    pub fn restarts(&self) -> u32 {
+        let disclosed = self.side.disclosures();
+        if disclosed.alternates { 0 } else { disclosed.resets }
+    }
+
+    /// Share of the prompt tokens looked up that the prefix cache held.
+    pub fn hit_rate(&self) -> Option<f64> {
+        let rate = |hit: Signal, of: Signal| {
+            let (hit, of) = (self.gained(hit)?, self.gained(of)?);
+            (of > 100.0).then(|| hit / of)
+        };
+        rate(Signal::PrefixHit, Signal::PrefixQueried)
+            .or_else(|| rate(Signal::CachedTokens, Signal::PromptTokens))
+    }
+
+    /// Share of the time in which the GPU computes while requests run.
+    pub fn gpu_busy(&self) -> Option<f64> {
+        let busy = self.side.gauge(Signal::GpuEngineActive).or_else(|| self.side.gauge(Signal::SmActive))?;
+        let running = self.side.gauge(Signal::Running)?;
+        busy.mean_given(self.from, self.to, &running, |n| n > 0.5)
+    }
+
+    /// What the queue-time histogram says is the mean wait, s.
+    pub fn queue_mean(&self) -> Option<f64> {
+        self.side.histogram(Signal::QueueTime, self.from, self.to)?.mean()
+    }
+
+    /// Garbage collections, or their pauses, per second.
+    pub fn collections(&self) -> Option<f64> {
+        self.gained(Signal::GcCollections)
+    }
+
+    /// Usual time between two looks, s.
+    pub fn cadence_s(&self) -> Option<f64> {
+        self.side.cadence().map(|span| span.as_secs_f64())
+    }
 }

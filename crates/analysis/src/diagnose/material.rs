@@ -13,7 +13,7 @@ use crate::say::{ms, number, percent};
 /// A metric that moved.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Moved {
-    /// `ttft`, `tpot`, `e2e`.
+    /// `ttft`, `tpot`, `e2e`, `pause` (the longest gap of an answer).
     pub metric: &'static str,
     /// Percentile, 0 to 1.
     pub percentile: f64,
@@ -37,14 +37,32 @@ pub struct Material {
 }
 
 /// What is compared.
-const COMPARED: [(&str, f64); 6] =
-    [("ttft", 0.5), ("ttft", 0.95), ("tpot", 0.5), ("tpot", 0.95), ("e2e", 0.5), ("e2e", 0.95)];
+const COMPARED: [(&str, f64); 12] = [
+    ("ttft", 0.5),
+    ("ttft", 0.95),
+    ("ttft", 0.99),
+    ("tpot", 0.5),
+    ("tpot", 0.95),
+    ("tpot", 0.99),
+    ("e2e", 0.5),
+    ("e2e", 0.95),
+    ("e2e", 0.99),
+    ("pause", 0.5),
+    ("pause", 0.95),
+    ("pause", 0.99),
+];
+
+/// Ratio of the longest pause of an answer from which it is material.
+const PAUSE: f64 = 1.5;
+/// And what it must have grown by, s: a person does not see less.
+const PAUSE_S: f64 = 0.1;
 
 /// The metric of this name.
 pub fn metric(name: &str) -> fn(&Row) -> f64 {
     match name {
         "ttft" => |row| row.ttft,
         "tpot" => |row| row.tpot,
+        "pause" => |row| row.gap_max,
         _ => |row| row.e2e,
     }
 }
@@ -61,8 +79,15 @@ impl Material {
         }
         let adjusted = holm(&moved.iter().map(|m| m.effect.p).collect::<Vec<_>>());
         for (one, p) in moved.iter_mut().zip(adjusted) {
-            let least = if one.percentile > 0.9 { spec.material_p95 } else { spec.material_p50 };
-            one.material = p < spec.alpha && one.effect.ratio.value >= least;
+            let grown = one.effect.candidate - one.effect.base;
+            let least = match one.metric {
+                "pause" => PAUSE,
+                _ if one.percentile > 0.9 => spec.material_p95,
+                _ => spec.material_p50,
+            };
+            one.material = p < spec.alpha
+                && one.effect.ratio.value >= least
+                && (one.metric != "pause" || grown >= PAUSE_S);
         }
         let errors = errors(bench);
         let broken = broken(bench);

@@ -108,3 +108,17 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     }
     ranks
 }
+
+/// One-sided p of "the second sample is not the greater" by ranks (Wilcoxon 1945; normal approximation, ties halved). The samples are
+/// taken to be independent: for few, far requests only.
+pub fn rank_sum(first: &[f64], second: &[f64]) -> f64 {
+    let (m, n) = (first.len() as f64, second.len() as f64);
+    if first.is_empty() || second.is_empty() {
+        return 1.0;
+    }
+    let all: Vec<f64> = first.iter().chain(second).copied().collect();
+    let sum: f64 = ranks(&all)[first.len()..].iter().sum();
+    let mean = n * (m + n + 1.0) / 2.0;
+    let sd = libm::sqrt(m * n * (m + n + 1.0) / 12.0);
+    plimsoll_math::special::normal_cdf(-(sum - mean - 0.5) / sd.max(1e-12))
+}

@@ -17,6 +17,8 @@ pub struct Struck {
     pub replica: Option<u16>,
     /// Seconds that every first token came later.
     pub delay_s: f64,
+    /// What stages before the engine take more than the baseline's is subtracted; where none is told, the request is left out.
+    pub stages: bool,
 }
 
 /// Takes the effect out of the candidate. `None` where it can't be.
@@ -41,7 +43,25 @@ pub fn effect(bench: &mut Bench<'_>, found: &Fired) -> Option<()> {
             row.e2e -= struck.delay_s;
         }
     }
-    let acted = failed || struck.replica.is_some() || !struck.during.is_empty() || struck.delay_s > 0.0;
+    if struck.stages {
+        let usual = bench.base.as_ref().map_or(0.0, |base| {
+            let mut told = base.seen.finite(|row| row.before_engine().unwrap_or(f64::NAN));
+            plimsoll_math::quantile::order_statistic(&mut told, 0.5).unwrap_or(0.0)
+        });
+        let rows = &mut bench.candidate.seen.rows;
+        rows.retain(|row| row.before_engine().is_some());
+        for row in rows.iter_mut().chain(&mut bench.candidate.alone) {
+            let over = row.before_engine().map_or(0.0, |took| (took - usual).max(0.0));
+            row.ttft -= over;
+            row.ttft_sent -= over;
+            row.e2e -= over;
+        }
+    }
+    let acted = struck.stages
+        || failed
+        || struck.replica.is_some()
+        || !struck.during.is_empty()
+        || struck.delay_s > 0.0;
     // With little left, the rest is another level altogether.
     (acted && bench.candidate.seen.rows.len() * 3 >= before).then_some(())
 }

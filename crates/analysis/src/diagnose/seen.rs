@@ -18,6 +18,17 @@ pub struct Gap {
     pub to: f64,
 }
 
+/// How fast an answer's tokens came within one second of the level.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Pace {
+    /// Row of the request.
+    pub row: u32,
+    /// When, s since the level began.
+    pub at: f64,
+    /// Median gap of its tokens in that second, s.
+    pub gap: f64,
+}
+
 /// One request.
 #[derive(Clone, Debug)]
 pub struct Row {
@@ -83,12 +94,32 @@ pub struct Row {
     pub lumped: f64,
     /// Longest gap between token events, s.
     pub gap_max: f64,
+    /// Median gap between token events, s.
+    pub gap_p50: f64,
     /// Stages the server says: queue, prefill, decode.
     pub queue: Option<f64>,
     /// Prefill.
     pub prefill: Option<f64>,
     /// Decode.
     pub decode: Option<f64>,
+    /// Stages of other names (what a request needs before the engine): index into [`Seen::stages`], seconds.
+    pub other: Vec<(u16, f64)>,
+}
+
+impl Row {
+    /// All stages of other names together; `None` where none is told.
+    pub fn before_engine(&self) -> Option<f64> {
+        (!self.other.is_empty()).then(|| self.other.iter().map(|stage| stage.1).sum())
+    }
+
+    /// Tokens per event that carried some; NaN of a short or unstreamed answer.
+    pub fn chunk(&self) -> f64 {
+        if self.ok && self.events >= 1 && self.output >= 8.0 {
+            self.output / f64::from(self.events)
+        } else {
+            f64::NAN
+        }
+    }
 }
 
 /// One level as the rules see it.
@@ -100,12 +131,16 @@ pub struct Seen<'a> {
     pub rows: Vec<Row>,
     /// Replicas that answered.
     pub replicas: Vec<String>,
+    /// Names of the stages that are not the engine's queue, prefill and decode.
+    pub stages: Vec<String>,
     /// How every attempt ended.
     pub attempts_by: BTreeMap<How, u64>,
     /// Ends of attempts that found no answer: when (s), how, row.
     pub lost: Vec<(f64, How, u32)>,
     /// Gaps of more than [`LONG_GAP_S`], by time of their end.
     pub gaps: Vec<Gap>,
+    /// How fast tokens came, by answer and second.
+    pub paces: Vec<Pace>,
     /// Median of all gaps, s.
     pub gap_p50: f64,
     /// Seconds in which arrivals fell.
@@ -114,6 +149,8 @@ pub struct Seen<'a> {
 
 /// Gaps from here on are kept, s: a person notices from a tenth of a second on, and no healthy step is as long.
 pub const LONG_GAP_S: f64 = 0.1;
+/// Stages that are the engine's own.
+const ENGINE: [&str; 3] = ["queue", "prefill", "decode"];
 /// Gaps under this are as good as nothing, s: two tokens that came in one lump.
 const LUMP_S: f64 = 2e-4;
 
@@ -126,9 +163,11 @@ impl<'a> Seen<'a> {
             level,
             rows: Vec::new(),
             replicas: Vec::new(),
+            stages: Vec::new(),
             attempts_by: BTreeMap::new(),
             lost: Vec::new(),
             gaps: Vec::new(),
+            paces: Vec::new(),
             gap_p50: f64::NAN,
             length: (level.stop - level.start).as_secs_f64().max(1e-9),
         };
@@ -206,6 +245,14 @@ impl<'a> Seen<'a> {
             let found = last.answer.stages.iter().find(|stage| stage.name == name);
             found.map(|stage| stage.took.as_secs_f64())
         };
+        let mut other: Vec<(u16, f64)> = Vec::new();
+        for stage in last.answer.stages.iter().filter(|s| !ENGINE.contains(&s.name.as_str())) {
+            let place = self.stages.iter().position(|name| *name == stage.name).unwrap_or_else(|| {
+                self.stages.push(stage.name.clone());
+                self.stages.len() - 1
+            });
+            other.push((place.min(usize::from(u16::MAX)) as u16, stage.took.as_secs_f64()));
+        }
         let kept = last.reused || last.connected.zip(last.sent).is_none();
         self.rows.push(Row {
             request: first.request,
@@ -239,14 +286,17 @@ impl<'a> Seen<'a> {
             events: gaps.events,
             lumped: gaps.lumped,
             gap_max: gaps.longest,
+            gap_p50: gaps.middle,
             queue: stage("queue"),
             prefill: stage("prefill"),
             decode: stage("decode"),
+            other,
         });
     }
 
     fn gaps_of(&mut self, attempt: &Attempt, row: u32, all: &mut Vec<f64>) -> Gaps {
-        let mut gaps = Gaps { events: 0, lumped: f64::NAN, longest: f64::NAN };
+        let mut own: Vec<(f64, f64)> = Vec::new();
+        let mut gaps = Gaps { events: 0, lumped: f64::NAN, longest: f64::NAN, middle: f64::NAN };
         let Some(sent) = attempt.sent else { return gaps };
         let base = self.seconds(sent);
         let (mut before, mut lumps, mut count): (Option<f64>, u32, u32) = (None, 0, 0);
@@ -260,6 +310,7 @@ impl<'a> Seen<'a> {
                 lumps += u32::from(gap < LUMP_S);
                 gaps.longest = if gaps.longest > gap { gaps.longest } else { gap };
                 all.push(gap);
+                own.push((at, gap));
                 if gap >= LONG_GAP_S {
                     self.gaps.push(Gap { row, from: before, to: at });
                 }
@@ -268,6 +319,14 @@ impl<'a> Seen<'a> {
         }
         if count > 0 {
             gaps.lumped = f64::from(lumps) / f64::from(count);
+            let mut values: Vec<f64> = own.iter().map(|gap| gap.1).collect();
+            gaps.middle = plimsoll_math::quantile::order_statistic(&mut values, 0.5).unwrap_or(f64::NAN);
+            for second in own.chunk_by(|a, b| a.0.floor() == b.0.floor()) {
+                let mut values: Vec<f64> = second.iter().map(|gap| gap.1).collect();
+                if let Some(gap) = plimsoll_math::quantile::order_statistic(&mut values, 0.5) {
+                    self.paces.push(Pace { row, at: second[0].0, gap });
+                }
+            }
         }
         gaps
     }
@@ -329,4 +388,5 @@ struct Gaps {
     events: u32,
     lumped: f64,
     longest: f64,
+    middle: f64,
 }

@@ -20,7 +20,7 @@ const CHANGED: f64 = 1.2;
 const SURE: f64 = 0.01;
 
 /// `× 1.5 [1.4, 1.6]`.
-fn times(of: &Estimate) -> String {
+pub fn times(of: &Estimate) -> String {
     format!("× {} [{}, {}]", number(of.value), number(of.lower), number(of.upper))
 }
 
@@ -96,9 +96,14 @@ pub fn computed(row: &Row) -> f64 {
 impl Law {
     /// Reads it off single requests (the three-group resistant line of Tukey 1977, with two groups).
     pub fn of(rows: &[Row]) -> Option<Law> {
+        Law::of_metric(rows, |row| row.ttft_sent)
+    }
+
+    /// The same of another time that a single request takes.
+    pub fn of_metric(rows: &[Row], of: impl Fn(&Row) -> f64) -> Option<Law> {
         let mut points: Vec<(f64, f64)> = rows
             .iter()
-            .map(|row| (computed(row), row.ttft_sent))
+            .map(|row| (computed(row), of(row)))
             .filter(|(_, y)| y.is_finite() && *y > 0.0)
             .collect();
         if points.len() < ALONE_NEEDED {

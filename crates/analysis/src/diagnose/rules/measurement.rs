@@ -45,7 +45,7 @@ pub fn client_cap(bench: &Bench<'_>) -> Option<Fired> {
         number(cap),
         ms(lag.value)
     );
-    let waiting = crate::diagnose::gauges::mean(&bench.candidate.gauges.waiting);
+    let waiting = bench.candidate.gauges.mean(crate::server_side::Signal::Waiting);
     let idle = waiting.map(|mean| {
         Evidence::said(
             "server_waiting",
@@ -64,6 +64,10 @@ pub fn client_cap(bench: &Bench<'_>) -> Option<Fired> {
 /// The p99 of lag with its interval, and its limit, where it is beyond it. The wait for a connection to be made is the target's.
 fn late(bench: &Bench<'_>) -> Option<(crate::findings::Estimate, f64)> {
     let seen = bench.now();
+    // A wait for a connection of a pool is no lag of the generator, which says how late it was itself.
+    if crate::diagnose::rules::front::pool_wait(seen).is_some() {
+        return None;
+    }
     let lag: Vec<f64> =
         seen.rows.iter().map(|row| (row.lag - row.connect).max(0.0)).filter(|x| x.is_finite()).collect();
     let mut ttft = seen.finite(|row| row.ttft);
@@ -124,4 +128,80 @@ fn plateau(seen: &Seen<'_>) -> Option<(f64, f64, crate::findings::Estimate)> {
         .collect();
     let k = held.iter().filter(|at| **at).count() as f64;
     (held.len() >= 10).then(|| (f64::from(most), at_cap / seen.length, share(k, held.len() as f64, 1.0)))
+}
+
+/// V3: records are missing, or the counter of requests in flight and the records tell different stories.
+pub fn lost_rows(bench: &Bench<'_>) -> Option<Fired> {
+    let seen = bench.now();
+    let due = seen.level.arrivals as f64;
+    let kept = seen.rows.len() as f64;
+    if seen.level.ended_by == plimsoll_model::EndedBy::Cut || due < 1.0 {
+        return None;
+    }
+    let lost = share((due - kept).max(0.0), due, 1.0);
+    let ended: Vec<f64> =
+        seen.rows.iter().filter(|row| row.end.is_finite()).map(|row| row.end - row.due).collect();
+    let area = ended.iter().sum::<f64>();
+    let span = (seen.level.drained - seen.level.start).as_secs_f64().max(seen.length);
+    let little = seen.level.generator.in_flight_mean.filter(|_| seen.level.generator.in_flight_samples >= 30);
+    let residual = little.map(|counted| (counted - area / span) / counted.max(1e-9));
+    if lost.lower < 0.01 {
+        return None;
+    }
+    let closes = residual.map_or(String::new(), |residual| {
+        format!("; the counter of requests in flight is off the records by {}", percent(residual))
+    });
+    let says = format!("{} of {} requests left no record{closes}", number(due - kept), number(due));
+    Some(
+        Fired::new(Cause::ClocksDisagree, beyond(lost.lower, 0.01) * 1.1, says.clone())
+            .with(Evidence::figure("lost_share", says, lost, Some(0.01)))
+            .counted(Counter::Moved { name: "requests without a record".into(), by: due - kept }),
+    )
+}
+
+/// V4: the figures move through the run, and nothing that was asked before explains it.
+pub fn no_steady_state(bench: &Bench<'_>) -> Option<Fired> {
+    let seen = bench.now();
+    let base = bench.before();
+    let mut best: Option<(f64, &'static str, f64)> = None;
+    for (name, of) in
+        [("tpot", (|row| row.tpot) as fn(&crate::diagnose::seen::Row) -> f64), ("ttft", |row| row.ttft)]
+    {
+        let Some((change, p)) = trend(seen, of) else { continue };
+        let before = base.and_then(|base| trend(base, of)).map_or(0.0, |(change, _)| change);
+        if p < 0.01 && change > 0.1 && change > 2.0 * before.abs() && best.is_none_or(|b| change > b.0) {
+            best = Some((change, name, p));
+        }
+    }
+    let (change, name, p) = best?;
+    if base.is_some() && !bench.material.is() {
+        return None;
+    }
+    let says = format!("{name} rises by {} from beginning to end (p {})", percent(change), number(p));
+    Some(
+        Fired::new(Cause::NoSteadyState, beyond(change, 0.1), says.clone())
+            .with(Evidence::said("drift", says))
+            .counted(Counter::Moved { name: "drift of the median, share".into(), by: change }),
+    )
+}
+
+/// Sen's slope of the medians of forty stretches, end to end, as a share of their median; with the p of Mann, Kendall, Hamed and Rao.
+fn trend(seen: &Seen<'_>, of: fn(&crate::diagnose::seen::Row) -> f64) -> Option<(f64, f64)> {
+    const PARTS: usize = 40;
+    let mut parts = vec![Vec::new(); PARTS];
+    for row in seen.rows.iter().filter(|row| row.ok) {
+        let value = of(row);
+        if value.is_finite() {
+            parts[((row.due / seen.length * PARTS as f64) as usize).min(PARTS - 1)].push(value);
+        }
+    }
+    let medians: Vec<f64> =
+        parts.iter_mut().filter_map(|part| quantile::order_statistic(part, 0.5)).collect();
+    if medians.len() < 20 {
+        return None;
+    }
+    let trend = plimsoll_math::series::mann_kendall_hamed_rao(&medians)?;
+    let mut sorted = medians.clone();
+    let middle = quantile::order_statistic(&mut sorted, 0.5)?;
+    Some((trend.slope_sen * medians.len() as f64 / middle.max(1e-9), trend.p))
 }

@@ -3,8 +3,15 @@
 //! Every rule looks at the [`Bench`] and fires or does not, with a confidence that is the product of how far its clauses are
 //! beyond their limits. All of them are asked, the first confident one wins, and the strongest of the others is its runner-up.
 
+mod dependency;
+mod engine;
+mod failures;
+mod freeze;
+mod front;
 mod load;
 mod measurement;
+mod model;
+mod replicas;
 
 use plimsoll_math::special::normal_inv;
 
@@ -38,15 +45,50 @@ pub struct Fired {
 type Rule = fn(&Bench<'_>) -> Option<Fired>;
 
 /// The table.
-const TABLE: [Rule; 8] = [
+const TABLE: [Rule; 36] = [
+    // V: is it the measurement?
+    measurement::lost_rows,
     measurement::client_cap,
     measurement::generator_lag,
+    // Answers that did not come: whatever else is slow, these are what people notice first.
+    failures::retry_storm,
+    failures::crash,
+    failures::rate_limit,
+    failures::cut,
+    failures::errors,
+    // L: is it what is asked?
     load::other_mix,
     load::higher_rate,
+    freeze::head_of_line,
     load::less_shared_prompts,
     load::longer_prompts,
     load::longer_answers,
     load::bursts,
+    // Who, and when: one replica, a stretch of time.
+    replicas::scaling_lag,
+    replicas::cold_start,
+    freeze::stall,
+    replicas::bad,
+    front::buffering,
+    // Before the engine.
+    dependency::slow,
+    dependency::tail,
+    dependency::capacity,
+    front::batching_window,
+    // M: the model, once nothing that is added to it explains it.
+    engine::host_bound,
+    engine::prefix_loss,
+    model::slower,
+    front::per_request,
+    model::over_budget,
+    freeze::noisy,
+    // The engine's queue.
+    engine::kv_transfer,
+    engine::kv,
+    front::connection_limit,
+    replicas::imbalance,
+    engine::saturation,
+    measurement::no_steady_state,
 ];
 
 /// What the table says: the winner, and what else fired, strongest first.

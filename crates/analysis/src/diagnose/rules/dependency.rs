@@ -1,0 +1,198 @@
+//! D1 to D3: what a request needs before the engine, where the server or a tracer says how long it took.
+//!
+//! Without such a stage a constant in front of the first token may be a dependency or the server's own front: then the rule for a
+//! cost per request fires, and names this as its rival.
+
+use plimsoll_math::quantile::{of_sorted, sort};
+
+use super::load::times;
+use super::{Fired, beyond, medians, within};
+use crate::diagnose::bench::{ALONE_NEEDED, Bench};
+use crate::diagnose::ratio::{Effect, spearman};
+use crate::diagnose::seen::{Row, Seen};
+use crate::diagnose::verdict::Evidence;
+use crate::diagnose::{Cause, Counter};
+use crate::findings::Estimate;
+use crate::say::{ms, number, percent};
+
+/// Rows of which a stage must be known; one trace in a hundred of a thousand requests is enough for a median.
+const FEWEST: usize = 8;
+
+fn stage(row: &Row) -> f64 {
+    row.before_engine().unwrap_or(f64::NAN)
+}
+
+fn sorted(seen: &Seen<'_>) -> Vec<f64> {
+    let mut values = seen.finite(stage);
+    sort(&mut values);
+    values
+}
+
+fn mean_ttft(seen: &Seen<'_>) -> Option<f64> {
+    let values = seen.finite(|row| row.ttft);
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+fn names(seen: &Seen<'_>) -> String {
+    seen.stages.join(", ")
+}
+
+/// Share of the growth of the mean first token that the stage's own mean explains.
+fn explains(bench: &Bench<'_>) -> Option<f64> {
+    let base = bench.before()?;
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let grown = mean(&sorted(bench.now())) - mean(&sorted(base));
+    let whole = mean_ttft(bench.now())? - mean_ttft(base)?;
+    (whole > 0.0).then(|| (grown / whole).clamp(-1.0, 1.5))
+}
+
+/// The ratio of the stage's medians of single requests, else of the requests that were least beside others.
+fn alone(bench: &Bench<'_>) -> Option<Estimate> {
+    let base = bench.base.as_ref()?;
+    let of = |rows: &[Row]| -> Vec<f64> { rows.iter().map(stage).filter(|x| x.is_finite()).collect() };
+    let (a, b) = (of(&base.alone), of(&bench.candidate.alone));
+    if let Some(ratio) = medians(&a, &b, 0.95) {
+        return Some(ratio);
+    }
+    // One trace in a hundred leaves too few single requests: the medians of all stand for them, with no interval of their own.
+    let (a, b) = (sorted(bench.before()?), sorted(bench.now()));
+    if a.len() < FEWEST || b.len() < FEWEST {
+        return None;
+    }
+    let at = |values: &[f64], p: f64| of_sorted(values, p);
+    let value = at(&b, 0.5)? / at(&a, 0.5)?;
+    let n = a.len().min(b.len()) as u64;
+    Some(Estimate {
+        value,
+        lower: at(&b, 0.25)? / at(&a, 0.75)?,
+        upper: at(&b, 0.75)? / at(&a, 0.25)?,
+        n,
+        n_eff: n as f64,
+    })
+}
+
+/// The stage under load against the baseline's.
+fn loaded(bench: &Bench<'_>, p: f64) -> Option<Effect> {
+    bench.ratio(stage, p)
+}
+
+/// D1: it takes longer even for one request.
+pub fn slow(bench: &Bench<'_>) -> Option<Fired> {
+    if !(bench.suspects("ttft") || bench.suspects("e2e")) {
+        return None;
+    }
+    let ratio = alone(bench)?;
+    if ratio.value < 1.4 || ratio.lower < 1.1 {
+        return None;
+    }
+    let share = explains(bench).unwrap_or(0.0);
+    let says = format!(
+        "{} takes {} alone and is {} of what the first token takes more",
+        names(bench.now()),
+        times(&ratio),
+        percent(share)
+    );
+    let confidence = beyond(ratio.value - 1.0, 0.4) * beyond(share, 0.2).max(0.3) / 0.8;
+    let mut fired = Fired::new(Cause::SlowDependency, confidence.min(0.98), says.clone())
+        .with(Evidence::figure("stage_alone_ratio", says, ratio, Some(1.5)))
+        .counted(Counter::Moved { name: format!("{} time, ratio", names(bench.now())), by: ratio.value });
+    fired.explains = Some(share.clamp(0.0, 1.0));
+    fired.struck.stages = true;
+    Some(fired)
+}
+
+/// D2: most calls are as before, a few are very slow.
+pub fn tail(bench: &Bench<'_>) -> Option<Fired> {
+    if !(bench.suspects("ttft") || bench.suspects("e2e")) {
+        return None;
+    }
+    let (a, b) = (sorted(bench.before()?), sorted(bench.now()));
+    if a.len() < FEWEST || b.len() < 4 * FEWEST {
+        return None;
+    }
+    let ratio = |p: f64| Some(of_sorted(&b, p)? / of_sorted(&a, p)?);
+    let (middle, far) = (ratio(0.5)?, ratio(0.995)?.max(ratio(0.99)?));
+    let usual = of_sorted(&a, 0.99)?;
+    let beyond_usual = b.iter().filter(|x| **x > 3.0 * usual).count() as f64;
+    if middle > 1.15 || far < 3.0 || beyond_usual < 4.0 {
+        return None;
+    }
+    let slow = super::share(beyond_usual, b.len() as f64, 1.0);
+    let says = format!(
+        "{}: median × {}, but {} of the calls take over {} (three times the baseline's p99)",
+        names(bench.now()),
+        number(middle),
+        percent(slow.value),
+        ms(3.0 * usual)
+    );
+    let confidence = beyond(far, 3.0) * within(middle, 1.15).max(0.8) / 0.85;
+    let mut fired = Fired::new(Cause::DependencyTail, confidence.min(0.97), says.clone())
+        .with(Evidence::figure("slow_calls", says, slow, None))
+        .counted(Counter::Moved {
+            name: "calls over three times the baseline's p99".into(),
+            by: beyond_usual,
+        });
+    fired.struck.stages = true;
+    Some(fired)
+}
+
+/// D3: slow under our load only.
+pub fn capacity(bench: &Bench<'_>) -> Option<Fired> {
+    if !(bench.suspects("ttft") || bench.suspects("e2e")) {
+        return None;
+    }
+    let grown = [loaded(bench, 0.5), loaded(bench, 0.95)];
+    let effect = grown
+        .into_iter()
+        .flatten()
+        .filter(|e| e.ratio.value >= 1.2 && e.p < 0.05)
+        .max_by(|a, b| a.ratio.value.total_cmp(&b.ratio.value))?;
+    let alone_ratio = alone_only(bench);
+    if alone_ratio.is_some_and(|ratio| ratio > 1.3) {
+        return None;
+    }
+    let share = explains(bench).unwrap_or(0.0);
+    if share < 0.2 {
+        return None;
+    }
+    // Does the stage grow with what is in flight beside it?
+    let pairs: Vec<(f64, f64)> = bench
+        .now()
+        .rows
+        .iter()
+        .map(|row| (f64::from(row.beside), stage(row)))
+        .filter(|(_, y)| y.is_finite())
+        .collect();
+    let (x, y): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
+    let rho = spearman(&x, &y).map_or(0.0, |(rho, _)| rho);
+    let says = format!(
+        "{} {} under load{}; {} of what the first token takes more (rank correlation with requests in flight {})",
+        names(bench.now()),
+        times(&effect.ratio),
+        alone_ratio.map_or(String::new(), |ratio| format!(", × {} alone", number(ratio))),
+        percent(share),
+        number(rho)
+    );
+    let confidence = beyond(effect.ratio.value - 1.0, 0.2)
+        * beyond(share, 0.3).max(0.5)
+        * if alone_ratio.is_some() { 1.0 } else { 0.85 }
+        / 0.8;
+    let mut fired = Fired::new(Cause::DependencyCapacity, confidence.min(0.95), says.clone())
+        .with(Evidence::figure("stage_ratio_at_load", says, effect.ratio, Some(1.2)))
+        .counted(Counter::Moved { name: "stage time under load, ratio".into(), by: effect.ratio.value });
+    fired.explains = Some(share.clamp(0.0, 1.0));
+    fired.struck.stages = true;
+    Some(fired)
+}
+
+fn alone_only(bench: &Bench<'_>) -> Option<f64> {
+    let of = |rows: &[Row]| -> Vec<f64> {
+        let mut values: Vec<f64> = rows.iter().map(stage).filter(|x| x.is_finite()).collect();
+        sort(&mut values);
+        values
+    };
+    let (a, b) = (of(&bench.base.as_ref()?.alone), of(&bench.candidate.alone));
+    (a.len() >= ALONE_NEEDED && b.len() >= ALONE_NEEDED)
+        .then(|| Some(of_sorted(&b, 0.5)? / of_sorted(&a, 0.5)?))
+        .flatten()
+}

@@ -1,0 +1,325 @@
+//! S3, S5 and their like: answers that pause. Told apart by who pauses with whom, when, and what runs meanwhile.
+//!
+//! A freeze is a stretch in which every answer that a replica streams has no token. If a long prompt is being read meanwhile it
+//! is head-of-line blocking; if freezes come at even distances something runs at that interval; else the host is busy now and
+//! then. Where answers catch up afterwards (what was held comes in one lump) the tokens were made in time and only their way was
+//! blocked: no engine's freeze, so these rules keep quiet.
+
+use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
+
+use super::{Fired, beyond, within};
+use crate::diagnose::bench::Bench;
+use crate::diagnose::seen::{Gap, Row, Seen};
+use crate::diagnose::verdict::Evidence;
+use crate::diagnose::{Cause, Counter};
+use crate::findings::Estimate;
+use crate::say::{ms, number, percent};
+
+/// Shortest freeze, s.
+const SHORTEST_S: f64 = 0.2;
+/// Times the median gap that a freeze must last.
+const TIMES: f64 = 8.0;
+/// Share of the answers being streamed that must pause together.
+const TOGETHER: f64 = 0.8;
+
+/// A stretch in which everybody pauses.
+#[derive(Copy, Clone, Debug)]
+pub struct Freeze {
+    /// From, s since the level began.
+    pub from: f64,
+    /// To.
+    pub to: f64,
+    /// Answers that paused.
+    pub paused: usize,
+    /// A prompt much longer than others was being read.
+    pub long_prompt: bool,
+    /// What had been held came in a lump afterwards.
+    pub caught_up: bool,
+}
+
+/// Gaps that are long for this level.
+fn long_gaps<'s>(seen: &'s Seen<'_>) -> impl Iterator<Item = &'s Gap> {
+    let least = SHORTEST_S.max(TIMES * seen.gap_p50);
+    seen.gaps.iter().filter(move |gap| gap.to - gap.from >= least)
+}
+
+/// Finds the freezes of a level, replica by replica where they are told apart.
+pub fn freezes(seen: &Seen<'_>) -> Vec<Freeze> {
+    let mut gaps: Vec<&Gap> = long_gaps(seen).collect();
+    gaps.sort_by(|a, b| a.from.total_cmp(&b.from));
+    let long = long_prompts(seen);
+    let mut found: Vec<Freeze> = Vec::new();
+    let mut at = 0;
+    while at < gaps.len() {
+        let (mut from, mut to) = (gaps[at].from, gaps[at].to);
+        let mut members = vec![gaps[at]];
+        at += 1;
+        // Those that overlap by most of their length are one event.
+        while at < gaps.len() && gaps[at].from < from + 0.5 * (to - from) {
+            (from, to) = (from.max(gaps[at].from), to.min(gaps[at].to).max(from));
+            members.push(gaps[at]);
+            at += 1;
+        }
+        if to - from < 0.5 * SHORTEST_S {
+            continue;
+        }
+        let of = |row: &Row| row.replica;
+        let first = of(&seen.rows[members[0].row as usize]);
+        let one_replica = members.iter().all(|gap| of(&seen.rows[gap.row as usize]) == first);
+        let streaming = streaming(seen, from, to, if one_replica { first } else { None });
+        let lumps = members.iter().filter(|gap| seen.rows[gap.row as usize].lumped > 0.02).count();
+        if members.len() as f64 >= TOGETHER * streaming as f64 {
+            found.push(Freeze {
+                from,
+                to,
+                paused: members.len(),
+                long_prompt: long.iter().any(|(begin, end)| *begin < to && *end > from),
+                caught_up: 2 * lumps > members.len(),
+            });
+        }
+    }
+    found
+}
+
+/// Answers in the middle of their stream throughout this stretch.
+fn streaming(seen: &Seen<'_>, from: f64, to: f64, replica: Option<u16>) -> usize {
+    let in_stream = |row: &&Row| {
+        let first = row.sent_last + row.ttft_sent;
+        (replica.is_none() || row.replica == replica) && row.events > 1 && first < from && row.end > to
+    };
+    seen.rows.iter().filter(in_stream).count()
+}
+
+/// When prompts much longer than the others were being read: from sending to the first token.
+fn long_prompts(seen: &Seen<'_>) -> Vec<(f64, f64)> {
+    let mut prompts: Vec<f64> = seen.rows.iter().map(|row| row.prompt).collect();
+    let Some(middle) = order_statistic(&mut prompts, 0.5) else { return Vec::new() };
+    // Four times the usual prompt, and long in itself: nobody's chunk is smaller than a few hundred tokens.
+    let least = (4.0 * middle).max(2_000.0);
+    seen.rows
+        .iter()
+        .filter(|row| row.prompt >= least && row.ttft_sent.is_finite())
+        .map(|row| (row.sent_last, row.sent_last + row.ttft_sent))
+        .collect()
+}
+
+/// Are pauses worth speaking of?
+fn worse(bench: &Bench<'_>) -> bool {
+    ["pause", "ttft", "tpot", "e2e"].iter().any(|metric| bench.suspects(metric))
+}
+
+/// Freezes that the engine made and that the baseline (or a long prompt) does not explain.
+fn of_engine(bench: &Bench<'_>) -> Vec<Freeze> {
+    let all = freezes(bench.now());
+    let own: Vec<Freeze> = all.iter().copied().filter(|f| !f.long_prompt && !f.caught_up).collect();
+    let before = bench.before().map_or(0.0, |base| {
+        freezes(base).iter().filter(|f| !f.long_prompt && !f.caught_up).count() as f64 / base.length
+    });
+    if own.len() as f64 / bench.now().length > 2.0 * before { own } else { Vec::new() }
+}
+
+/// How regular instants are: the coefficient of variation of their distances (a missed one counts as two), and Rayleigh's p for
+/// the phase at the median distance.
+pub fn regular(at: &[f64]) -> Option<(f64, f64, f64)> {
+    let mut gaps: Vec<f64> = at.windows(2).map(|w| w[1] - w[0]).collect();
+    if gaps.len() < 3 {
+        return None;
+    }
+    let mut sorted = gaps.clone();
+    let middle = order_statistic(&mut sorted, 0.5)?;
+    // Nobody streamed during one of them: its place is empty.
+    gaps.iter_mut().for_each(|gap| {
+        let times = (*gap / middle).round().max(1.0);
+        *gap /= times;
+    });
+    let n = gaps.len() as f64;
+    let mean = gaps.iter().sum::<f64>() / n;
+    let sd = libm::sqrt(gaps.iter().map(|gap| (gap - mean) * (gap - mean)).sum::<f64>() / (n - 1.0).max(1.0));
+    let (mut c, mut s) = (0.0, 0.0);
+    for time in at {
+        let phase = std::f64::consts::TAU * time / mean;
+        c += libm::cos(phase);
+        s += libm::sin(phase);
+    }
+    let m = at.len() as f64;
+    let r = libm::sqrt(c * c + s * s) / m;
+    Some((mean, sd / mean, libm::exp(-m * r * r)))
+}
+
+/// S5: everyone freezes together.
+pub fn stall(bench: &Bench<'_>) -> Option<Fired> {
+    if !worse(bench) {
+        return None;
+    }
+    let mut freezes = of_engine(bench);
+    freezes.sort_by(|a, b| a.from.total_cmp(&b.from));
+    freezes.dedup_by(|next, kept| next.from < kept.to);
+    if freezes.len() < 4 {
+        return None;
+    }
+    let at: Vec<f64> = freezes.iter().map(|f| f.from).collect();
+    let mut lasts: Vec<f64> = freezes.iter().map(|f| f.to - f.from).collect();
+    let middle = order_statistic(&mut lasts, 0.5)?;
+    let (every, spread, rayleigh) = regular(&at)?;
+    let raw: Vec<f64> = at.windows(2).map(|w| w[1] - w[0]).collect();
+    let missed = raw.iter().filter(|gap| **gap > 1.5 * every).count() as f64 / raw.len() as f64;
+    let periodic = spread < 0.25 && missed < 0.5 && (spread < 0.12 || rayleigh < 0.01);
+    let cause = if periodic { Cause::PeriodicStall } else { Cause::HostContention };
+    let when = match periodic {
+        true => format!("every {} s (coefficient of variation {})", number(every), number(spread)),
+        false => format!("at uneven distances (coefficient of variation {})", number(spread)),
+    };
+    let says = format!(
+        "{} freezes of {} (median) in which every answer paused ({} of them in all), {when}; no long prompt was being read",
+        freezes.len(),
+        ms(middle),
+        freezes.iter().map(|freeze| freeze.paused).sum::<usize>()
+    );
+    let counter = match bench.candidate.gauges.collections() {
+        Some(n) if n > 0.0 => Counter::Moved { name: "garbage collections during the level".into(), by: n },
+        _ => {
+            Counter::Moved { name: "stretches without a token from anybody".into(), by: freezes.len() as f64 }
+        }
+    };
+    let confidence = beyond(freezes.len() as f64, 4.0) * beyond(middle, SHORTEST_S).max(0.75) / 0.72
+        * if periodic { within(spread, 0.25).max(0.8) } else { 0.9 };
+    let figure = Estimate {
+        value: middle,
+        lower: lasts.iter().copied().fold(f64::INFINITY, f64::min),
+        upper: lasts.iter().copied().fold(0.0, f64::max),
+        n: freezes.len() as u64,
+        n_eff: freezes.len() as f64,
+    };
+    let mut fired = Fired::new(cause, confidence.min(0.97), says.clone())
+        .with(Evidence::figure("freeze_s", says, figure, Some(SHORTEST_S)).inferred())
+        .counted(counter);
+    fired.struck.during = freezes.iter().map(|f| (f.from - 0.1, f.to + 0.1)).collect();
+    Some(fired)
+}
+
+/// S3: long prompts hold up everybody else's tokens.
+pub fn head_of_line(bench: &Bench<'_>) -> Option<Fired> {
+    if !worse(bench) {
+        return None;
+    }
+    let seen = bench.now();
+    let long = long_prompts(seen);
+    if long.len() < 3 {
+        return None;
+    }
+    let reads = |at: f64| long.iter().any(|(from, to)| *from <= at && at <= *to);
+    // Half a second of gaps counts where it is also long beside the median.
+    let least = 0.25f64.max(5.0 * seen.gap_p50);
+    let innocent = |gap: &&Gap| {
+        let row = &seen.rows[gap.row as usize];
+        gap.to - gap.from >= least && row.prompt < 2_000.0
+    };
+    let gaps: Vec<&Gap> = seen.gaps.iter().filter(innocent).collect();
+    if gaps.len() < 5 {
+        return None;
+    }
+    let beside = gaps.iter().filter(|gap| reads(0.5 * (gap.from + gap.to))).count() as f64;
+    // How much of the time a long prompt is being read anyway.
+    let looks = 2_000;
+    let usual = (0..looks).filter(|k| reads(seen.length * (f64::from(*k) + 0.5) / f64::from(looks))).count()
+        as f64
+        / f64::from(looks);
+    let n = gaps.len() as f64;
+    let share = super::share(beside, n, (n / long.len() as f64).max(1.0));
+    let odds = (beside + 0.5) / (n - beside + 0.5) * (1.0 - usual + 0.5 / f64::from(looks))
+        / (usual + 0.5 / f64::from(looks));
+    if odds < 5.0 || share.value < 0.5 || share.lower <= usual {
+        return None;
+    }
+    // Did the baseline have them as well?
+    let before = bench.before().map_or(0.0, |base| {
+        base.gaps.iter().filter(|gap| gap.to - gap.from >= least).count() as f64
+            / base.rows.len().max(1) as f64
+    });
+    if n / (seen.rows.len() as f64) < 2.0 * before {
+        return None;
+    }
+    let says = format!(
+        "{} pauses of over {} in other people's answers, {} of them while a long prompt was being read (which is so {} of the time): odds ratio {}",
+        gaps.len(),
+        ms(least),
+        percent(share.value),
+        percent(usual),
+        number(odds)
+    );
+    let preempted = bench
+        .candidate
+        .gauges
+        .gained(crate::server_side::Signal::Preempted)
+        .map(|n| Evidence::said("preemptions", format!("{} preemptions during the level", number(n))));
+    let confidence = beyond(odds, 5.0) * beyond(share.value, 0.5) / 0.72;
+    Some(
+        Fired::new(Cause::HeadOfLine, confidence.min(0.97), says.clone())
+            .with(Evidence::figure("paused_beside_long_prompt", says, share, Some(0.5)).inferred())
+            .maybe(preempted)
+            .counted(Counter::Moved { name: "pauses of innocents beside a long prompt".into(), by: beside }),
+    )
+}
+
+/// Somebody else on the machine: tokens come slower for stretches of seconds, on a replica, and as fast as ever between.
+pub fn noisy(bench: &Bench<'_>) -> Option<Fired> {
+    if !worse(bench) {
+        return None;
+    }
+    let (found, slow) = slow_stretches(bench.now())?;
+    let before = bench.before().and_then(slow_stretches).map_or(0.0, |(share, _)| share.value);
+    if found.value < 0.06 || found.value > 0.75 || found.value < 2.5 * before + 0.03 {
+        return None;
+    }
+    let says = format!(
+        "in {} of the seconds a replica's tokens come {} times slower than its usual, in stretches of several seconds ({} in the baseline)",
+        percent(found.value),
+        number(slow),
+        percent(before)
+    );
+    let confidence = beyond(found.value, 0.08) * beyond(slow - 1.0, 0.4) / 0.72;
+    Some(
+        Fired::new(Cause::NoisyNeighbour, confidence.min(0.95), says.clone())
+            .with(Evidence::figure("slow_seconds", says, found, Some(0.06)).inferred())
+            .counted(Counter::Moved { name: "seconds with slow tokens, share".into(), by: found.value }),
+    )
+}
+
+/// Share of (replica, second) cells whose typical gap is 1.4 times the replica's median, in runs of two or more; and by how much.
+fn slow_stretches(seen: &Seen<'_>) -> Option<(Estimate, f64)> {
+    let seconds = seen.length.ceil() as usize;
+    let several = seen.replicas.len().max(1);
+    let (mut cells, mut slow, mut ratios) = (0.0, 0.0, Vec::new());
+    for replica in 0..several {
+        let mut by_second: Vec<Vec<f64>> = vec![Vec::new(); seconds + 1];
+        for pace in seen.paces.iter() {
+            let row = &seen.rows[pace.row as usize];
+            if seen.replicas.is_empty() || row.replica == Some(replica as u16) {
+                by_second[(pace.at.max(0.0) as usize).min(seconds)].push(pace.gap);
+            }
+        }
+        let middles: Vec<Option<f64>> = by_second
+            .iter_mut()
+            .map(|gaps| if gaps.len() >= 3 { order_statistic(gaps, 0.5) } else { None })
+            .collect();
+        let mut known: Vec<f64> = middles.iter().flatten().copied().collect();
+        sort(&mut known);
+        // The lower half is what is usual: a neighbour who is there half of the time must not become the usual.
+        let Some(usual) = of_sorted(&known, 0.35) else { continue };
+        let is_slow: Vec<bool> = middles.iter().map(|m| m.is_some_and(|m| m >= 1.4 * usual)).collect();
+        for (k, middle) in middles.iter().enumerate() {
+            let Some(middle) = middle else { continue };
+            cells += 1.0;
+            let neighbour = (k > 0 && is_slow[k - 1]) || is_slow.get(k + 1).copied().unwrap_or(false);
+            if is_slow[k] && neighbour {
+                slow += 1.0;
+                ratios.push(middle / usual);
+            }
+        }
+    }
+    if cells < 40.0 {
+        return None;
+    }
+    let share = super::share(slow, cells, 4.0);
+    Some((share, order_statistic(&mut ratios, 0.5).unwrap_or(1.0)))
+}

@@ -1,0 +1,284 @@
+//! S4, S6, S12 and the cost per request: what stands between the client and the engine.
+//!
+//! A constant in front of every first token has three makers, told apart by its shape on single requests: a batching window makes
+//! it uniform between nothing and the window; a cost per request makes it the same for everyone; a dependency that is traced is
+//! seen by its own stage. A pool makes nothing for single requests and much under load.
+
+use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
+
+use super::load::Law;
+use super::{Fired, beyond, within};
+use crate::diagnose::bench::{ALONE_NEEDED, Bench};
+use crate::diagnose::seen::{Row, Seen};
+use crate::diagnose::verdict::Evidence;
+use crate::diagnose::{Cause, Counter};
+use crate::findings::Estimate;
+use crate::say::{ms, number, percent};
+use crate::server_side::Signal;
+
+/// What single requests wait more for their first token than the baseline's of like prompts, stages of dependencies left out: rising, s.
+fn added(bench: &Bench<'_>) -> Option<(Vec<f64>, Vec<f64>, f64)> {
+    let base = bench.base.as_ref()?;
+    let engine = |row: &Row| row.ttft_sent - row.before_engine().unwrap_or(0.0);
+    let law = Law::of_metric(&base.alone, engine)?;
+    let over = |rows: &[Row]| -> Vec<f64> {
+        let mut v: Vec<f64> =
+            rows.iter().map(|row| engine(row) - law.at(row)).filter(|x| x.is_finite()).collect();
+        sort(&mut v);
+        v
+    };
+    let (before, now) = (over(&base.alone), over(&bench.candidate.alone));
+    let mut typical: Vec<f64> =
+        base.alone.iter().map(|row| row.ttft_sent).filter(|x| x.is_finite()).collect();
+    let typical = order_statistic(&mut typical, 0.5)?;
+    (before.len() >= ALONE_NEEDED && now.len() >= ALONE_NEEDED).then_some((before, now, typical))
+}
+
+/// The median of what was added, with an interval by order statistics.
+fn median_added(before: &[f64], now: &[f64]) -> Option<Estimate> {
+    let n = now.len() as f64;
+    let half = 0.98 * libm::sqrt(n);
+    let at = |rank: f64| now[(rank.round().max(0.0) as usize).min(now.len() - 1)];
+    let was = of_sorted(before, 0.5)?;
+    let value = of_sorted(now, 0.5)? - was;
+    Some(Estimate {
+        value,
+        lower: at(n / 2.0 - half) - was,
+        upper: at(n / 2.0 + half) - was,
+        n: now.len() as u64,
+        n_eff: n,
+    })
+}
+
+/// S4: requests wait for a window to end, even alone.
+pub fn batching_window(bench: &Bench<'_>) -> Option<Fired> {
+    if !(bench.suspects("ttft") || bench.suspects("e2e")) {
+        return None;
+    }
+    let (before, now, typical) = added(bench)?;
+    let middle = median_added(&before, &now)?;
+    let width = of_sorted(&now, 0.95)? - of_sorted(&now, 0.05)?;
+    let was = of_sorted(&before, 0.95)? - of_sorted(&before, 0.05)?;
+    let low = of_sorted(&now, 0.08)? - of_sorted(&before, 0.08)?;
+    let high = of_sorted(&now, 0.92)? - of_sorted(&before, 0.5)?;
+    let needed = 0.012f64.max(0.1 * typical);
+    // Uniform from nothing to the window: hardly anything at its low end, half of it in the middle, no tail at its high end.
+    let from_nothing = low < 0.3 * high;
+    let no_tail = middle.value > 0.3 * high && of_sorted(&now, 1.0)? - of_sorted(&now, 0.92)? < 0.35 * high;
+    if middle.value < needed || middle.lower <= 0.0 || width < 1.5 * was || !from_nothing || !no_tail {
+        return None;
+    }
+    if super::model::goes_with_output(bench) {
+        return None;
+    }
+    let window = high / 0.92;
+    let says = format!(
+        "single requests wait {} more for their first token (median), evenly spread from nothing to about {}: a window of that length",
+        ms(middle.value),
+        ms(window)
+    );
+    let confidence = beyond(middle.value, needed) * beyond(width, 1.5 * was.max(1e-4)) / 0.72 * 0.97;
+    let mut fired = Fired::new(Cause::BatchingWindow, confidence.min(0.96), says.clone())
+        .with(Evidence::figure("added_wait_s", says, middle, Some(needed)).inferred())
+        .maybe(waiting(bench))
+        .counted(Counter::Moved { name: "wait of single requests, s".into(), by: middle.value });
+    fired.struck.delay_s = middle.value;
+    Some(fired)
+}
+
+fn waiting(bench: &Bench<'_>) -> Option<Evidence> {
+    let mean = bench.candidate.gauges.mean(Signal::Waiting)?;
+    Some(Evidence::said("engine_waiting", format!("{} requests wait in the engine on average", number(mean))))
+}
+
+/// A fixed time on every request, alone or not, that no stage tells of.
+pub fn per_request(bench: &Bench<'_>) -> Option<Fired> {
+    if !(bench.suspects("ttft") || bench.suspects("e2e")) {
+        return None;
+    }
+    let (before, now, typical) = added(bench)?;
+    let middle = median_added(&before, &now)?;
+    let needed = 0.003f64.max(0.08 * typical);
+    let spread = of_sorted(&now, 0.9)? - of_sorted(&now, 0.1)?;
+    let was = of_sorted(&before, 0.9)? - of_sorted(&before, 0.1)?;
+    if middle.value < needed || middle.lower <= 0.3 * needed || spread > was + 0.5 * middle.value {
+        return None;
+    }
+    let (first, second) = super::model::lines(bench)?;
+    let mut prompts: Vec<f64> = bench.candidate.alone.iter().map(super::load::computed).collect();
+    let at = order_statistic(&mut prompts, 0.5)?;
+    // A slope is the model's.
+    if (second.per_token - first.per_token) * at > 0.5 * middle.value || super::model::goes_with_output(bench)
+    {
+        return None;
+    }
+    let says = format!(
+        "every request takes {} more to its first token, alone or not, whatever its length (was {} alone)",
+        ms(middle.value),
+        ms(typical)
+    );
+    let decode = super::model::decode(bench).is_some_and(|ratio| ratio.lower > 1.05);
+    let confidence = beyond(middle.value, needed) * beyond(middle.lower, 0.5 * needed).min(0.95) / 0.72
+        * if decode { 0.5 } else { 1.0 };
+    let mut fired = Fired::new(Cause::PerRequestCost, confidence.min(0.93), says.clone())
+        .with(Evidence::figure("added_fixed_s", says, middle, Some(needed)).inferred())
+        .counted(Counter::NotRead { name: "time from the request's arrival to the engine's queue".into() });
+    fired.struck.delay_s = middle.value;
+    Some(fired)
+}
+
+/// S6: a pool or a limit in front of the engine.
+pub fn connection_limit(bench: &Bench<'_>) -> Option<Fired> {
+    if !(bench.suspects("ttft") || bench.suspects("e2e")) {
+        return None;
+    }
+    client_pool(bench).or_else(|| server_limit(bench))
+}
+
+/// The client's own pool of connections: the generator was on time and its requests were not.
+fn client_pool(bench: &Bench<'_>) -> Option<Fired> {
+    let seen = bench.now();
+    let (held, p99) = pool_wait(seen)?;
+    let before = bench.before().and_then(pool_wait).map_or(0.0, |(share, _)| share.value);
+    if held.value < 0.03 || held.value < 2.0 * before || p99 < 0.05 {
+        return None;
+    }
+    let own = seen.level.generator.lag.p99_ns as f64 / 1e9;
+    let says = format!(
+        "{} of the requests waited for a connection of the client's pool (p99 {}), the generator itself being {} late",
+        percent(held.value),
+        ms(p99),
+        ms(own)
+    );
+    Some(
+        Fired::new(
+            Cause::ConnectionLimit,
+            (beyond(held.value, 0.03) * beyond(p99, 0.05) / 0.72).min(0.97),
+            says.clone(),
+        )
+        .with(Evidence::figure("waited_for_connection", says, held, Some(0.03)))
+        .maybe(waiting(bench))
+        .counted(Counter::Moved { name: "requests that waited for a connection".into(), by: held.value }),
+    )
+}
+
+/// Share of requests that waited over 20 ms to be sent beyond what the generator says it was late, and the p99 of that wait.
+pub fn pool_wait(seen: &Seen<'_>) -> Option<(Estimate, f64)> {
+    let own = seen.level.generator.lag;
+    if own.count == 0 || seen.level.generator.closed_since.is_some() {
+        return None;
+    }
+    let allowed = 0.02 + 1.5 * own.p99_ns as f64 / 1e9;
+    let mut waits = seen.finite(|row| row.lag);
+    let held: Vec<bool> = waits.iter().map(|wait| *wait > allowed).collect();
+    let k = held.iter().filter(|held| **held).count() as f64;
+    let p99 = order_statistic(&mut waits, 0.99)?;
+    let design = plimsoll_math::quantile::design_effect(&held, crate::diagnose::ratio::STRETCHES);
+    (k >= 5.0).then(|| (super::share(k, held.len() as f64, design), p99))
+}
+
+/// A limit between the two: sent by the client, unknown to the engine.
+fn server_limit(bench: &Bench<'_>) -> Option<Fired> {
+    let now = &bench.candidate;
+    let inside = now.gauges.mean(Signal::Running)? + now.gauges.mean(Signal::Waiting)?;
+    let outside = in_flight(&now.seen) - inside;
+    let before = bench.base.as_ref().and_then(|base| {
+        Some(in_flight(&base.seen) - base.gauges.mean(Signal::Running)? - base.gauges.mean(Signal::Waiting)?)
+    });
+    let before = before.unwrap_or(0.0).max(0.0);
+    let waits = now.gauges.waits().unwrap_or(0.0);
+    let (at_most, most) = now.gauges.at_most()?;
+    let held = outside - before;
+    let seconds = held / now.seen.rate().max(1e-9);
+    let ttft = {
+        let v = now.seen.finite(|row| row.ttft);
+        v.iter().sum::<f64>() / v.len().max(1) as f64
+    };
+    // What is in flight and neither runs nor waits is in front of the engine. A dependency that is told takes its part.
+    let told = {
+        let v = now.seen.finite(|row| row.before_engine().unwrap_or(f64::NAN));
+        let was = bench.before().map_or(0.0, |base| {
+            let v = base.finite(|row| row.before_engine().unwrap_or(f64::NAN));
+            v.iter().sum::<f64>() / v.len().max(1) as f64
+        });
+        if v.is_empty() { 0.0 } else { v.iter().sum::<f64>() / v.len() as f64 - was }
+    };
+    let share = (seconds - told.max(0.0)) / ttft.max(1e-9);
+    if share < 0.2 || held < 0.3 || waits > 0.25 || at_most < 0.05 {
+        return None;
+    }
+    // Alone nobody waits for it.
+    let alone =
+        added(bench).and_then(|(before, after, _)| median_added(&before, &after)).map(|added| added.value);
+    if alone.is_some_and(|alone| alone > 0.4 * seconds) {
+        return None;
+    }
+    let says = format!(
+        "{} requests in flight are neither running nor waiting in the engine (before {}), {} of the mean first token; the engine has at most {} and a queue in {} of the time",
+        number(outside),
+        number(before),
+        percent(share),
+        number(most),
+        percent(waits)
+    );
+    let confidence = beyond(share, 0.2) * within(waits.max(0.01), 0.25).max(0.7) / 0.72
+        * 0.9
+        * beyond(at_most, 0.15).max(0.75);
+    Some(
+        Fired::new(Cause::ConnectionLimit, confidence.min(0.95), says.clone())
+            .with(Evidence::said("in_front_of_engine", says))
+            .counted(Counter::Moved { name: "requests in front of the engine, mean".into(), by: held }),
+    )
+}
+
+/// Mean requests in flight from sending to the end, by their records.
+pub fn in_flight(seen: &Seen<'_>) -> f64 {
+    let within = |row: &Row| {
+        let (from, to) = (row.sent.max(0.0), row.end.min(seen.length));
+        if to > from { to - from } else { 0.0 }
+    };
+    seen.rows.iter().map(within).sum::<f64>() / seen.length
+}
+
+/// S12: answers come in lumps.
+pub fn buffering(bench: &Bench<'_>) -> Option<Fired> {
+    let seen = bench.now();
+    let chunk = |seen: &Seen<'_>| {
+        let mut v = seen.finite(Row::chunk);
+        (v.len() >= 20).then(|| order_statistic(&mut v, 0.5)).flatten()
+    };
+    let lumped = |seen: &Seen<'_>| {
+        let mut v = seen.finite(|row| row.lumped);
+        (v.len() >= 20).then(|| order_statistic(&mut v, 0.5)).flatten()
+    };
+    let (now, lumps) = (chunk(seen)?, lumped(seen).unwrap_or(0.0));
+    let (was, lumps_were) =
+        bench.before().map_or((1.0, 0.0), |base| (chunk(base).unwrap_or(1.0), lumped(base).unwrap_or(0.0)));
+    let chunks = now / was.max(1.0);
+    let more_lumps = lumps - lumps_were;
+    if chunks < 2.0 && more_lumps < 0.4 {
+        return None;
+    }
+    let pause = {
+        let mut v = seen.finite(|row| row.gap_max);
+        order_statistic(&mut v, 0.5).unwrap_or(0.0)
+    };
+    // Without a baseline a server that sends several tokens at once may be meant to.
+    let known = bench.base.is_some() || pause >= 0.2;
+    if !known || !["ttft", "pause", "tpot", "e2e"].iter().any(|metric| bench.suspects(metric)) {
+        return None;
+    }
+    let says = format!(
+        "{} tokens come at once (before {}), {} of the gaps are nothing, and answers pause for {} (median of the longest)",
+        number(now),
+        number(was),
+        percent(lumps),
+        ms(pause)
+    );
+    let confidence = beyond(chunks, 2.0).max(beyond(more_lumps, 0.4)) * 1.1;
+    Some(
+        Fired::new(Cause::ProxyBuffering, confidence.min(0.97), says.clone())
+            .with(Evidence::said("tokens_per_event", says).inferred())
+            .counted(Counter::Moved { name: "tokens per event, ratio".into(), by: chunks }),
+    )
+}
