@@ -29,6 +29,7 @@ pub mod sequential;
 pub mod server_side;
 pub mod summary;
 pub mod sweep;
+pub mod traces;
 pub mod validate;
 pub mod validity;
 

@@ -519,7 +519,7 @@ pub struct SimulateArgs {
 /// `plimsoll show`
 #[derive(Args, Debug)]
 pub struct ShowArgs {
-    /// Run folder
+    /// Run folder, or a file with traces
     pub run: PathBuf,
     /// What the endpoint costs.
     #[command(flatten)]

@@ -3,7 +3,7 @@
 //! Reading order: [`flags`] (what can be typed), [`resolve`] (flags + file → scenario), [`measure`] (one measurement from
 //! the first
 //! look at the target to the closed run folder), [`simulation`] (what is simulated), [`recover`] (what a cut-off run lost),
-//! [`again`] (a recorded schedule), [`baseline`] (names for runs), [`history`] (their lines of results), [`commands`] (one file each), [`screen`] and [`out`] (what is
+//! [`again`] (a recorded schedule), [`baseline`] (names for runs), [`trace_file`] (traces of others), [`history`] (their lines of results), [`commands`] (one file each), [`screen`] and [`out`] (what is
 //! seen), [`exit`].
 
 mod again;
@@ -23,6 +23,7 @@ mod resolve;
 mod screen;
 mod simulation;
 mod tensors;
+mod trace_file;
 
 use std::process::ExitCode;
 

@@ -5,7 +5,7 @@
 //! are.
 //!
 //! Reading order: [`figure`] (how numbers look), [`table`] (plain text tables), [`headline`] (the verdict in
-//! sentences), [`text`] (the terminal), [`compare`] (two runs), [`history`] (a line of results), [`html`], [`gate`] (what a budget came to), [`watch`] (verdicts while it goes on).
+//! sentences), [`text`] (the terminal), [`compare`] (two runs), [`history`] (a line of results), [`html`], [`gate`] (what a budget came to), [`watch`] (verdicts while it goes on), [`traces`] (what lies in a heap of spans).
 
 pub mod compare;
 mod cost;
@@ -18,5 +18,6 @@ pub mod levers;
 pub mod quality;
 pub mod table;
 pub mod text;
+pub mod traces;
 pub mod watch;
 mod words;

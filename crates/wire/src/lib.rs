@@ -7,7 +7,8 @@
 //!
 //! Reading order: [`mod@encode`] and [`template`] (requests), [`http1`] (answers off a
 //! connection), [`head`] (status and headers), [`sse`] (framing), [`decode`]
-//! (answers; inside it `stream`, `chunk`, `tally`, `form`, `whole` and `fault`), [`kserve`] (tensors, both sides), then [`openai`] and [`prometheus`] for the server side.
+//! (answers; inside it `stream`, `chunk`, `tally`, `form`, `whole` and `fault`), [`kserve`] (tensors, both sides), then [`openai`] and [`prometheus`] for the server side, and
+//! [`trace`] (spans of others).
 
 mod chunk;
 pub mod decode;
@@ -23,6 +24,7 @@ pub mod sse;
 mod stream;
 mod tally;
 pub mod template;
+pub mod trace;
 mod whole;
 
 pub use decode::{Decoded, Decoder, Verdict};

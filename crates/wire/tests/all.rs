@@ -17,3 +17,5 @@ mod requests;
 mod server;
 #[path = "all/streams.rs"]
 mod streams;
+#[path = "all/traces.rs"]
+mod traces;

@@ -1,4 +1,4 @@
-//! `plimsoll show`: what a run found; a run that was killed is recovered first.
+//! `plimsoll show`: what a run found; a run that was killed is recovered first. Of a file with traces: what lies in it.
 //!
 //! Findings are computed anew from the rows, not read from `run.json`: a newer judge says what it has to say about an
 //! old run, and a recovered run has none yet.
@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use plimsoll_analysis::findings::Findings;
+use plimsoll_analysis::traces::{self, Overview};
 use plimsoll_model::{Attempt, Manifest, Sample};
 use plimsoll_store::{Origin, Run, StoreError};
 use serde_json::json;
@@ -13,10 +14,14 @@ use serde_json::json;
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, ShowArgs};
 use crate::measure::{line_spec, verdict};
-use crate::{out, price, recover};
+use crate::{out, price, recover, trace_file};
 
 /// Prints a run.
 pub fn run(args: &ShowArgs) -> Result<Exit, Stop> {
+    if args.run.is_file() {
+        print_traces(args.format, &traces::overview(&trace_file::read(&args.run)?));
+        return Ok(Exit::Done);
+    }
     let (mut manifest, mut findings) = load(&args.run)?;
     price::put(&mut findings, &args.price, &manifest.target)?;
     if findings.cost.is_some() {
@@ -24,6 +29,14 @@ pub fn run(args: &ShowArgs) -> Result<Exit, Stop> {
     }
     print(args.format, &manifest, &findings, None);
     Ok(verdict(&findings))
+}
+
+/// Prints what lies in a heap of spans.
+pub fn print_traces(format: Format, overview: &Overview) {
+    match format {
+        Format::Text => out::line(&plimsoll_report::traces::text(overview)),
+        Format::Json => out::json(overview),
+    }
 }
 
 /// A run with its rows, judged.

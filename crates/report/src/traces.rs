@@ -1,0 +1,84 @@
+//! What lies in a heap of spans, for the terminal.
+
+use plimsoll_analysis::traces::Overview;
+
+use crate::figure;
+use crate::table::Table;
+
+/// Services that are named one by one.
+const SERVICES_SHOWN: usize = 12;
+
+/// The counts in a few lines.
+pub fn text(overview: &Overview) -> String {
+    let (Some(from), Some(to)) = (overview.from_ns, overview.to_ns) else {
+        return "no spans\n".into();
+    };
+    let mut text = format!(
+        "{} in {}, from {} to {} ({})\n",
+        counted(overview.spans, "span"),
+        counted(overview.traces, "trace"),
+        utc(from),
+        utc(to),
+        figure::duration_ns((to - from) as f64)
+    );
+    if overview.traces_stood_for > overview.traces as f64 * 1.000_001 {
+        text.push_str(&format!(
+            "sampled: they stand for about {} traces, by what their tracer says\n",
+            figure::number(overview.traces_stood_for)
+        ));
+    }
+    text.push_str(&format!(
+        "{}, {} whose parent is missing, {} ended in an error\n\n",
+        counted(overview.roots, "root"),
+        figure::count(overview.orphans),
+        figure::count(overview.failed)
+    ));
+    let mut table = Table::new(&["<service", "spans"]);
+    for (name, spans) in overview.services.iter().take(SERVICES_SHOWN) {
+        let name = if name.is_empty() { "(none named)" } else { name };
+        table.row([name.to_owned(), figure::count(*spans)]);
+    }
+    text.push_str(&table.render(2));
+    let more = overview.services.len().saturating_sub(SERVICES_SHOWN);
+    if more > 0 {
+        text.push_str(&format!("  and {more} more services\n"));
+    }
+    text
+}
+
+fn counted(count: u64, what: &str) -> String {
+    format!("{} {what}{}", figure::count(count), if count == 1 { "" } else { "s" })
+}
+
+/// An instant of the Unix epoch as `2026-11-20 11:56:04.631 UTC`. Source of the calendar: H. Hinnant, "chrono-Compatible
+/// Low-Level Date Algorithms", `civil_from_days`.
+fn utc(ns: i64) -> String {
+    let ms = ns.div_euclid(1_000_000);
+    let (days, of_day) = (ms.div_euclid(86_400_000), ms.rem_euclid(86_400_000));
+    let shifted = days + 719_468;
+    let (era, of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let moved = (5 * of_year + 2) / 153;
+    let (day, month) = (of_year - (153 * moved + 2) / 5 + 1, if moved < 10 { moved + 3 } else { moved - 9 });
+    let year = year + era * 400 + i64::from(month <= 2);
+    let (seconds, millis) = (of_day / 1_000, of_day % 1_000);
+    format!(
+        "{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}.{millis:03} UTC",
+        seconds / 3_600,
+        seconds / 60 % 60,
+        seconds % 60
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::utc;
+
+    #[test]
+    fn instants_are_shown_as_dates() {
+        assert_eq!(utc(0), "1970-01-01 00:00:00.000 UTC");
+        assert_eq!(utc(1_795_175_764_657_811_000), "2026-11-20 11:56:04.657 UTC");
+        assert_eq!(utc(951_782_400_000_000_000), "2000-02-29 00:00:00.000 UTC");
+    }
+}

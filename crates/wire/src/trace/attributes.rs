@@ -1,0 +1,297 @@
+//! Attributes in JSON, as every tracer's export writes them.
+//!
+//! One reader takes them all, since the shapes exclude each other: a value is plain (`8`, `"x"`; Jaeger, Phoenix, MLflow) or an
+//! object with one `…Value` in it (OTLP); a set of them is a list of `{key, value}` (OTLP, Jaeger, MLflow's REST) or an object
+//! (Phoenix, MLflow's artefacts, OpenTelemetry's console exporter).
+
+use std::borrow::Cow;
+use std::fmt;
+
+use plimsoll_model::AttributeValue;
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value as Json;
+
+/// A key or a text, borrowed where the JSON holds it as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Text<'a>(pub(crate) Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Text<'a>, D::Error> {
+        struct Take;
+        impl<'de> Visitor<'de> for Take {
+            type Value = Text<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text")
+            }
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+        }
+        d.deserialize_str(Take)
+    }
+}
+
+/// A number, a text, a flag or nothing: what small fields hold, whichever way they are written. Lists and maps are passed over.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub(crate) enum Scalar<'a> {
+    #[default]
+    Nothing,
+    Flag(bool),
+    Int(i64),
+    Real(f64),
+    Text(Cow<'a, str>),
+}
+
+impl Scalar<'_> {
+    /// The text in it.
+    pub(crate) fn text(&self) -> Option<&str> {
+        match self {
+            Scalar::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The whole number in it, also where it is written as a text; a fraction is cut off.
+    pub(crate) fn int(&self) -> Option<i64> {
+        match self {
+            Scalar::Int(n) => Some(*n),
+            Scalar::Real(n) if n.is_finite() => Some(*n as i64),
+            Scalar::Text(text) => text.trim().parse().ok(),
+            _ => None,
+        }
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Scalar<'a> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Scalar<'a>, D::Error> {
+        struct Take;
+        impl<'de> Visitor<'de> for Take {
+            type Value = Scalar<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number or a text")
+            }
+            fn visit_unit<E>(self) -> Result<Scalar<'de>, E> {
+                Ok(Scalar::Nothing)
+            }
+            fn visit_bool<E>(self, flag: bool) -> Result<Scalar<'de>, E> {
+                Ok(Scalar::Flag(flag))
+            }
+            fn visit_i64<E>(self, n: i64) -> Result<Scalar<'de>, E> {
+                Ok(Scalar::Int(n))
+            }
+            fn visit_u64<E>(self, n: u64) -> Result<Scalar<'de>, E> {
+                Ok(Scalar::Int(i64::try_from(n).unwrap_or(i64::MAX)))
+            }
+            fn visit_f64<E>(self, n: f64) -> Result<Scalar<'de>, E> {
+                Ok(Scalar::Real(n))
+            }
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Scalar<'de>, E> {
+                Ok(Scalar::Text(Cow::Borrowed(text)))
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Scalar<'de>, E> {
+                Ok(Scalar::Text(Cow::Owned(text.to_owned())))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Scalar<'de>, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Scalar::Nothing)
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Scalar<'de>, A::Error> {
+                while seq.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Scalar::Nothing)
+            }
+        }
+        d.deserialize_any(Take)
+    }
+}
+
+/// One value. `None` = JSON's null.
+pub(crate) struct Any(pub(crate) Option<AttributeValue>);
+
+impl<'de> Deserialize<'de> for Any {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Any, D::Error> {
+        d.deserialize_any(TakeAny)
+    }
+}
+
+struct TakeAny;
+
+impl<'de> Visitor<'de> for TakeAny {
+    type Value = Any;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an attribute's value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Any, E> {
+        Ok(Any(None))
+    }
+
+    fn visit_bool<E>(self, flag: bool) -> Result<Any, E> {
+        Ok(Any(Some(AttributeValue::Flag(flag))))
+    }
+
+    fn visit_i64<E>(self, n: i64) -> Result<Any, E> {
+        Ok(Any(Some(AttributeValue::Int(n))))
+    }
+
+    fn visit_u64<E>(self, n: u64) -> Result<Any, E> {
+        Ok(Any(Some(match i64::try_from(n) {
+            Ok(n) => AttributeValue::Int(n),
+            Err(_) => AttributeValue::Real(n as f64),
+        })))
+    }
+
+    fn visit_f64<E>(self, n: f64) -> Result<Any, E> {
+        Ok(Any(Some(AttributeValue::Real(n))))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Any, E> {
+        Ok(Any(Some(AttributeValue::Text(text.to_owned()))))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Any, A::Error> {
+        let mut list = Vec::new();
+        while let Some(value) = seq.next_element::<Json>()? {
+            list.push(value);
+        }
+        Ok(Any(Some(AttributeValue::Text(Json::Array(list).to_string()))))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Any, A::Error> {
+        let mut found = None;
+        let mut plain = serde_json::Map::new();
+        while let Some(Text(key)) = map.next_key()? {
+            let scalar = match &*key {
+                "stringValue" | "string_value" | "bytesValue" | "bytes_value" => {
+                    map.next_value::<Scalar<'_>>()?.text().map(|text| AttributeValue::Text(text.to_owned()))
+                }
+                "intValue" | "int_value" => map.next_value::<Scalar<'_>>()?.int().map(AttributeValue::Int),
+                "boolValue" | "bool_value" => match map.next_value()? {
+                    Scalar::Flag(flag) => Some(AttributeValue::Flag(flag)),
+                    Scalar::Text(text) => text.parse().ok().map(AttributeValue::Flag),
+                    _ => None,
+                },
+                "doubleValue" | "double_value" => real(&map.next_value()?).map(AttributeValue::Real),
+                "arrayValue" | "array_value" | "kvlistValue" | "kvlist_value" => {
+                    let nested: Json = map.next_value()?;
+                    Some(AttributeValue::Text(unwrapped(&key, nested).to_string()))
+                }
+                _ => {
+                    plain.insert(key.into_owned(), map.next_value()?);
+                    None
+                }
+            };
+            found = scalar.or(found);
+        }
+        if found.is_none() && !plain.is_empty() {
+            found = Some(AttributeValue::Text(Json::Object(plain).to_string()));
+        }
+        Ok(Any(found))
+    }
+}
+
+/// A double; protobuf's JSON writes what JSON has no number for as a text.
+fn real(scalar: &Scalar<'_>) -> Option<f64> {
+    match scalar {
+        Scalar::Real(n) => Some(*n),
+        Scalar::Int(n) => Some(*n as f64),
+        // "NaN", "Infinity" and "-Infinity" are among what `f64` reads.
+        Scalar::Text(text) => text.trim().parse().ok(),
+        _ => None,
+    }
+}
+
+/// OTLP's wrapped list or map as the list or map itself. The depth is bounded by the JSON reader's own bound.
+fn unwrapped(kind: &str, nested: Json) -> Json {
+    let values = match nested {
+        Json::Object(mut map) => map.remove("values").unwrap_or(Json::Array(Vec::new())),
+        other => other,
+    };
+    let Json::Array(values) = values else { return values };
+    if kind.starts_with("array") {
+        return Json::Array(values.into_iter().map(unwrapped_value).collect());
+    }
+    let pairs = values.into_iter().filter_map(|pair| {
+        let Json::Object(mut pair) = pair else { return None };
+        let key = pair.remove("key")?.as_str()?.to_owned();
+        Some((key, unwrapped_value(pair.remove("value").unwrap_or(Json::Null))))
+    });
+    Json::Object(pairs.collect())
+}
+
+fn unwrapped_value(value: Json) -> Json {
+    let Json::Object(map) = value else { return value };
+    let Some((kind, value)) = map.into_iter().next() else { return Json::Null };
+    match (&*kind, value) {
+        ("intValue" | "int_value", Json::String(text)) => {
+            text.parse::<i64>().map_or(Json::String(text), Json::from)
+        }
+        ("arrayValue" | "array_value" | "kvlistValue" | "kvlist_value", nested) => unwrapped(&kind, nested),
+        (_, value) => value,
+    }
+}
+
+/// A set of attributes, in the order in which they stand.
+#[derive(Default)]
+pub(crate) struct Attributes(pub(crate) Vec<(String, AttributeValue)>);
+
+impl<'de> Deserialize<'de> for Attributes {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Attributes, D::Error> {
+        struct Take;
+        impl<'de> Visitor<'de> for Take {
+            type Value = Attributes;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("attributes: an object, or a list of keys and values")
+            }
+            fn visit_unit<E>(self) -> Result<Attributes, E> {
+                Ok(Attributes::default())
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Attributes, A::Error> {
+                let mut all = Vec::new();
+                while let Some(pair) = seq.next_element::<Pair<'_>>()? {
+                    if let (Some(key), Some(value)) = (pair.key, pair.value.and_then(|any| any.0)) {
+                        all.push((key.0.into_owned(), value));
+                    }
+                }
+                Ok(Attributes(all))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Attributes, A::Error> {
+                let mut all = Vec::new();
+                while let Some((Text(key), Any(value))) = map.next_entry()? {
+                    all.extend(value.map(|value| (key.into_owned(), value)));
+                }
+                decode_texts(&mut all);
+                Ok(Attributes(all))
+            }
+        }
+        d.deserialize_any(Take)
+    }
+}
+
+#[derive(Deserialize)]
+struct Pair<'a> {
+    #[serde(borrow)]
+    key: Option<Text<'a>>,
+    value: Option<Any>,
+}
+
+/// MLflow keeps every attribute of an artefact as JSON in a text: `"8"`, `"\"abc\""`. Its own attributes give it away.
+fn decode_texts(all: &mut [(String, AttributeValue)]) {
+    let is_mlflow = all.iter().any(|(key, value)| {
+        key.starts_with("mlflow.") && value.text().is_some_and(|text| text.starts_with(['"', '{', '[']))
+    });
+    if !is_mlflow {
+        return;
+    }
+    for (_, value) in all {
+        let Some(text) = value.text() else { continue };
+        *value = match serde_json::from_str::<Any>(text) {
+            Ok(Any(Some(inner))) if !text.starts_with(['{', '[']) => inner,
+            _ => continue,
+        };
+    }
+}

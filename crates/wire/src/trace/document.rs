@@ -1,0 +1,351 @@
+//! A JSON document with traces in it, whoever wrote it: one pass, in which the keys that are met say what it is.
+//!
+//! `resourceSpans` is OTLP, `traceEvents` a Chrome trace, `processes` beside `spans` Jaeger, `trace_info` MLflow, and so on;
+//! lists of documents and documents in documents are walked. Looking first and parsing afterwards was the alternative: the key
+//! that decides may stand behind gigabytes of others, and files are read twice.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+
+use plimsoll_model::{AttributeValue, TraceSpan};
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::error::Category;
+
+use super::attributes::{Attributes, Scalar, Text};
+use super::chrome::{self, Chrome};
+use super::loose::{Loose, Process, Resource};
+use super::origin::{Origin, settle};
+use super::{Format, Notes, Parsed, TraceError};
+
+/// Names of unknown keys that an error repeats.
+const KEYS_SHOWN: usize = 8;
+
+/// Everything that a document has told so far.
+#[derive(Default)]
+pub(crate) struct Found<'a> {
+    spans: Vec<TraceSpan>,
+    notes: Notes,
+    format: Option<Format>,
+    chrome: Chrome<'a>,
+    /// Top-level keys that said nothing.
+    unknown: Vec<String>,
+    /// Documents that were met.
+    documents: u64,
+    /// Did MLflow list traces without their spans?
+    has_listing: bool,
+    /// Is the outermost value a list?
+    is_list: bool,
+}
+
+/// Reads JSON: one document, several one after the other (JSON lines), or a list of them.
+pub(crate) fn read(bytes: &[u8]) -> Result<Parsed, TraceError> {
+    let mut found = Found::default();
+    let mut stream = serde_json::Deserializer::from_slice(bytes);
+    // `end` fails where something follows, which is the next document, and takes none of it.
+    while stream.end().is_err() {
+        if let Err(error) = (Document { found: &mut found, depth: 0 }).deserialize(&mut stream) {
+            if error.classify() == Category::Eof && found.is_chrome_list() {
+                // "The closing ] is optional" (Trace Event Format): a tracer that was killed leaves it like that.
+                found.notes.cut_off = true;
+                break;
+            }
+            return Err(wrong(&error));
+        }
+    }
+    found.parsed(bytes)
+}
+
+fn wrong(error: &serde_json::Error) -> TraceError {
+    TraceError::Json { line: error.line(), column: error.column(), what: super::plain(error) }
+}
+
+impl<'a> Found<'a> {
+    fn parsed(mut self, bytes: &'a [u8]) -> Result<Parsed, TraceError> {
+        let chrome = std::mem::take(&mut self.chrome);
+        if chrome.events > 0 {
+            let seed = super::digest(bytes);
+            self.spans.extend(chrome::spans(chrome, seed, &mut self.notes));
+        }
+        let Some(format) = self.format else {
+            return Err(TraceError::Unknown { found: self.unknown_words() });
+        };
+        Ok(Parsed { format, spans: self.spans, notes: self.notes })
+    }
+
+    fn unknown_words(&self) -> String {
+        if self.has_listing {
+            return "MLflow's list of traces, which has no spans in it (get each trace whole)".into();
+        }
+        if self.documents == 0 {
+            return "JSON without an object in it".into();
+        }
+        match self.unknown.as_slice() {
+            [] => "an empty JSON object".into(),
+            keys => format!("a JSON object with the keys {}", keys.join(", ")),
+        }
+    }
+
+    /// Is an unclosed list of Chrome's events what is being read?
+    fn is_chrome_list(&self) -> bool {
+        self.is_list && self.format == Some(Format::Chrome)
+    }
+
+    fn is(&mut self, format: Format) {
+        self.format.get_or_insert(format);
+    }
+
+    fn push(&mut self, span: Loose<'_>, origin: &Origin) {
+        let own = span.origin.clone();
+        match span.into_span() {
+            Some(span) => {
+                self.spans.push(settle(span, own.as_ref().unwrap_or(origin), &mut self.notes));
+            }
+            None => self.notes.refused += 1,
+        }
+    }
+}
+
+/// One JSON value that may hold traces.
+struct Document<'f, 'a> {
+    found: &'f mut Found<'a>,
+    depth: usize,
+}
+
+impl<'de> DeserializeSeed<'de> for Document<'_, 'de> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<(), D::Error> {
+        d.deserialize_any(self)
+    }
+}
+
+/// What an object told besides its spans.
+#[derive(Default)]
+struct Frame<'a> {
+    /// Spans that wait for their processes or their trace's service.
+    spans: Vec<Loose<'a>>,
+    processes: HashMap<Cow<'a, str>, Origin>,
+    origin: Origin,
+    loose: Loose<'a>,
+    event: chrome::Event<'a>,
+    has_info: bool,
+    has_spans: bool,
+}
+
+impl<'de> Visitor<'de> for Document<'_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object or a list of them")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        self.found.is_list |= self.depth == 0;
+        while seq.next_element_seed(Document { found: self.found, depth: self.depth + 1 })?.is_some() {}
+        self.found.is_list &= self.depth > 0;
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let found = self.found;
+        found.documents += 1;
+        let mut frame = Frame::default();
+        while let Some(Text(key)) = map.next_key()? {
+            frame.entry(&key, &mut map, found, self.depth)?;
+        }
+        frame.close(found);
+        Ok(())
+    }
+}
+
+impl<'a> Frame<'a> {
+    fn entry<A: MapAccess<'a>>(
+        &mut self,
+        key: &str,
+        map: &mut A,
+        found: &mut Found<'a>,
+        depth: usize,
+    ) -> Result<(), A::Error> {
+        match key {
+            "resourceSpans" | "resource_spans" | "batches" => {
+                found.is(Format::OtlpJson);
+                map.next_value_seed(ResourceSpans(found))
+            }
+            "traceEvents" => {
+                found.is(Format::Chrome);
+                map.next_value_seed(chrome::Events(&mut found.chrome))
+            }
+            "baseTimeNanoseconds" => {
+                found.chrome.base_ns = map.next_value::<Scalar<'_>>()?.int().unwrap_or(0);
+                Ok(())
+            }
+            "spans" => {
+                let spans: Option<Vec<Loose<'a>>> = map.next_value()?;
+                self.spans.extend(spans.into_iter().flatten());
+                self.has_spans = true;
+                Ok(())
+            }
+            "processes" => {
+                let processes: Option<HashMap<Text<'a>, Process>> = map.next_value()?;
+                let named = processes.into_iter().flatten();
+                self.processes.extend(named.map(|(key, process)| (key.0, process.origin())));
+                Ok(())
+            }
+            "trace_info" | "info" => {
+                self.has_info = true;
+                // Other documents have an `info` of their own: what is not MLflow's is no error.
+                let info: serde_json::Value = map.next_value()?;
+                self.origin = serde_json::from_value::<Info>(info).unwrap_or_default().origin();
+                Ok(())
+            }
+            "trace" | "traces" | "data" if !self.loose.seen => self.inner(key, map, found, depth),
+            _ => self.other(key, map, found, depth),
+        }
+    }
+
+    /// Documents in the document, which know the service that stands beside them.
+    fn inner<A: MapAccess<'a>>(
+        &mut self,
+        key: &str,
+        map: &mut A,
+        found: &mut Found<'a>,
+        depth: usize,
+    ) -> Result<(), A::Error> {
+        let before = found.spans.len();
+        map.next_value_seed(Document { found, depth: depth + 1 })?;
+        if key == "data" && self.has_info {
+            for span in &mut found.spans[before..] {
+                if span.service.is_none() {
+                    span.service.clone_from(&self.origin.service);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn other<A: MapAccess<'a>>(
+        &mut self,
+        key: &str,
+        map: &mut A,
+        found: &mut Found<'a>,
+        depth: usize,
+    ) -> Result<(), A::Error> {
+        if self.event.field(key, map)? || self.loose.field(key, map)? {
+            return Ok(());
+        }
+        found.has_listing |= key == "trace_location";
+        if depth == 0 && found.unknown.len() < KEYS_SHOWN {
+            found.unknown.push(super::id::short(key).to_owned());
+        }
+        map.next_value::<IgnoredAny>().map(|_| ())
+    }
+
+    /// The end of the object: now its spans have all that they need.
+    fn close(self, found: &mut Found<'a>) {
+        let Frame { spans, processes, origin, mut loose, event, has_info, has_spans } = self;
+        if event.is_event() {
+            found.is(Format::Chrome);
+            found.chrome.push(event, loose.take_name());
+            return;
+        }
+        if !processes.is_empty() || spans.iter().any(|span| span.is_jaeger) {
+            found.is(Format::Jaeger);
+        } else if has_spans && (has_info || !spans.is_empty()) {
+            found.is(Format::Mlflow);
+        }
+        // A sampler says its share at the root alone; the trace is one.
+        let share = spans.iter().find_map(Loose::weight);
+        for mut span in spans {
+            if let (None, Some(share)) = (span.weight(), share) {
+                span.set_weight(share);
+            }
+            let place = span.process.as_ref().and_then(|key| processes.get(key)).unwrap_or(&origin);
+            found.push(span, place);
+        }
+        if loose.is_span() {
+            found.is(Format::Spans);
+            found.push(loose, &origin);
+        }
+    }
+}
+
+/// MLflow's facts of a trace; of its tags only where it was made is kept.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Info {
+    tags: Attributes,
+}
+
+impl Info {
+    fn origin(self) -> Origin {
+        let mut origin = Origin::default();
+        for (key, value) in self.tags.0 {
+            origin.learn(&key, value);
+        }
+        origin
+    }
+}
+
+/// OTLP's `resourceSpans`.
+struct ResourceSpans<'f, 'a>(&'f mut Found<'a>);
+
+impl<'de> DeserializeSeed<'de> for ResourceSpans<'_, 'de> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<(), D::Error> {
+        d.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ResourceSpans<'_, 'de> {
+    type Value = ();
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of resources and their spans")
+    }
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while let Some(batch) = seq.next_element::<Batch<'de>>()? {
+            let origin = batch.resource.unwrap_or_default().origin();
+            for scope in batch.scopes {
+                let mut origin = origin.clone();
+                if let Some(name) = scope.scope.and_then(|scope| scope.name).filter(|name| !name.is_empty()) {
+                    origin.keep(super::SCOPE, AttributeValue::Text(name));
+                }
+                scope.spans.into_iter().for_each(|span| self.0.push(span, &origin));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Deserialize)]
+struct Batch<'a> {
+    resource: Option<Resource>,
+    #[serde(
+        borrow,
+        default,
+        rename = "scopeSpans",
+        alias = "scope_spans",
+        alias = "instrumentationLibrarySpans"
+    )]
+    scopes: Vec<ScopeSpans<'a>>,
+}
+
+#[derive(Deserialize)]
+struct ScopeSpans<'a> {
+    #[serde(alias = "instrumentationLibrary")]
+    scope: Option<Scope>,
+    #[serde(borrow, default)]
+    spans: Vec<Loose<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Scope {
+    name: Option<String>,
+}

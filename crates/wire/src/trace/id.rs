@@ -1,0 +1,195 @@
+//! Ids, times and weights as tracers write them.
+
+/// Longest text that is copied from a resource into each of its spans, bytes. A name is shorter; a megabyte of it, copied
+/// into every span of a batch, would be an attack.
+pub(crate) const NAME_MAX: usize = 256;
+
+/// The text, cut to [`NAME_MAX`] bytes at a letter's end.
+pub(crate) fn short(text: &str) -> &str {
+    &text[..text.floor_char_boundary(NAME_MAX)]
+}
+
+/// An id of a trace as bytes: 16, or 8 as older tracers have them. `None` = none, or all zero, which means none.
+pub(crate) fn trace_of(bytes: &[u8]) -> Option<u128> {
+    let id = match bytes.len() {
+        16 => u128::from_be_bytes(bytes.try_into().ok()?),
+        8 => u128::from(u64::from_be_bytes(bytes.try_into().ok()?)),
+        _ => 0,
+    };
+    (id != 0).then_some(id)
+}
+
+/// An id of a span as bytes. `None` = none, or all zero.
+pub(crate) fn span_of(bytes: &[u8]) -> Option<u64> {
+    let id = u64::from_be_bytes(bytes.try_into().ok()?);
+    (id != 0).then_some(id)
+}
+
+/// An id of a trace as text: up to 32 hexadecimal digits (`0x…` and MLflow's `tr-…` too), or 16 or 8 bytes as base64.
+pub(crate) fn trace_text(text: &str) -> Option<u128> {
+    let text = text.strip_prefix("tr-").or_else(|| text.strip_prefix("0x")).unwrap_or(text);
+    if text.len() <= 32 && is_hex(text) {
+        return u128::from_str_radix(text, 16).ok().filter(|id| *id != 0);
+    }
+    trace_of(&base64(text)?)
+}
+
+/// An id of a span as text: up to 16 hexadecimal digits, or 8 bytes as base64.
+pub(crate) fn span_text(text: &str) -> Option<u64> {
+    let text = text.strip_prefix("0x").unwrap_or(text);
+    // Twelve letters that end in `=` are eight bytes as base64; without it they are a number whose zeros were left out.
+    if text.len() <= 16 && is_hex(text) {
+        return u64::from_str_radix(text, 16).ok().filter(|id| *id != 0);
+    }
+    span_of(&base64(text)?)
+}
+
+fn is_hex(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Bytes of a base64 text of at most 64 letters, both alphabets.
+fn base64(text: &str) -> Option<Vec<u8>> {
+    let text = text.trim_end_matches('=').as_bytes();
+    if text.len() > 64 {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(48);
+    let (mut held, mut bits) = (0u32, 0);
+    for letter in text {
+        let letter = match letter {
+            b'-' => b'+',
+            b'_' => b'/',
+            other => *other,
+        };
+        let value = BASE64.iter().position(|known| *known == letter)?;
+        held = held << 6 | value as u32;
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            bytes.push((held >> bits) as u8);
+            held &= (1 << bits) - 1;
+        }
+    }
+    Some(bytes)
+}
+
+/// Bytes as base64 text, padded.
+pub(crate) fn to_base64(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let word = [chunk[0], *chunk.get(1).unwrap_or(&0), *chunk.get(2).unwrap_or(&0)];
+        let word = u32::from_be_bytes([0, word[0], word[1], word[2]]);
+        for place in 0..4 {
+            let letter = BASE64[(word >> (18 - 6 * place) & 63) as usize] as char;
+            text.push(if place <= chunk.len() { letter } else { '=' });
+        }
+    }
+    text
+}
+
+/// 2^56: thresholds of OpenTelemetry's consistent sampling are fractions of it.
+const ROOM: u64 = 1 << 56;
+
+/// How many traces one stands for by its `tracestate`: 1 / (1 − th / 2^56) of `ot=th:…`, or 2^p of the older `ot=p:…`.
+/// 1 where nothing is said. Source: OpenTelemetry, "TraceState: Probability Sampling".
+pub(crate) fn weight(trace_state: &str) -> f64 {
+    let members = trace_state.split(',').filter_map(|member| member.trim().strip_prefix("ot="));
+    for part in members.flat_map(|ours| ours.split(';')) {
+        if let Some(th) = part.strip_prefix("th:")
+            && th.len() <= 14
+            && is_hex(th)
+        {
+            // Digits that are left out at the end are zeros.
+            let threshold = u64::from_str_radix(th, 16).unwrap_or(0) << (4 * (14 - th.len()));
+            return ROOM as f64 / (ROOM - threshold) as f64;
+        }
+        if let Some(p) = part.strip_prefix("p:").and_then(|p| p.parse::<u32>().ok())
+            && p < 63
+        {
+            return (1u64 << p) as f64;
+        }
+    }
+    1.0
+}
+
+/// The `tracestate` that says this weight; `None` where nothing need be said.
+pub(crate) fn trace_state(weight: f64) -> Option<String> {
+    if !(weight > 1.0 && weight.is_finite()) {
+        return None;
+    }
+    let threshold = ((1.0 - 1.0 / weight) * ROOM as f64).round() as u64;
+    let digits = format!("{:014x}", threshold.min(ROOM - 1));
+    let digits = digits.trim_end_matches('0');
+    Some(format!("ot=th:{}", if digits.is_empty() { "0" } else { digits }))
+}
+
+/// Nanoseconds of a whole number that does not say its unit: by its size, ns, µs, ms or s of an epoch time after 1973.
+pub(crate) fn epoch_ns(value: i64) -> i64 {
+    match value.unsigned_abs() {
+        100_000_000_000_000_000.. => value,
+        100_000_000_000_000.. => value.saturating_mul(1_000),
+        100_000_000_000.. => value.saturating_mul(1_000_000),
+        _ => value.saturating_mul(1_000_000_000),
+    }
+}
+
+/// Nanoseconds of the epoch of a text such as `2026-11-20T11:56:04.631811+00:00` (`Z`, a blank for the `T` and no zone, which
+/// means UTC, too). `None` = it is none.
+pub(crate) fn iso_ns(text: &str) -> Option<i64> {
+    let number = |from: usize, to: usize| -> Option<i64> {
+        let part = text.get(from..to)?;
+        part.bytes().all(|b| b.is_ascii_digit()).then(|| part.parse().ok()).flatten()
+    };
+    let mark = |at: usize, marks: &[u8]| text.as_bytes().get(at).is_some_and(|b| marks.contains(b));
+    if !(mark(4, b"-") && mark(7, b"-") && mark(10, b"Tt ") && mark(13, b":") && mark(16, b":")) {
+        return None;
+    }
+    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 24 || minute > 59 || second > 60 {
+        return None;
+    }
+    let mut rest = text.get(19..)?;
+    let mut nanos = 0;
+    if let Some(after) = rest.strip_prefix(['.', ',']) {
+        let digits = after.bytes().take_while(u8::is_ascii_digit).count();
+        let kept = &after[..digits.min(9)];
+        nanos = format!("{kept:0<9}").parse().ok()?;
+        rest = &after[digits..];
+    }
+    let offset = zone_s(rest)?;
+    let seconds = days(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second - offset;
+    seconds.checked_mul(1_000_000_000)?.checked_add(nanos)
+}
+
+/// Seconds east of UTC of `Z`, `+01:00`, `+0100` or nothing.
+fn zone_s(text: &str) -> Option<i64> {
+    let text = text.trim();
+    if text.is_empty() || text.eq_ignore_ascii_case("z") || text == "UTC" {
+        return Some(0);
+    }
+    let (sign, rest) = match text.split_at_checked(1)? {
+        ("+", rest) => (1, rest),
+        ("-", rest) => (-1, rest),
+        _ => return None,
+    };
+    let digits: String = rest.chars().filter(|c| *c != ':').collect();
+    if digits.len() != 4 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let (hours, minutes): (i64, i64) = (digits[..2].parse().ok()?, digits[2..].parse().ok()?);
+    Some(sign * (hours * 3_600 + minutes * 60))
+}
+
+/// Days since 1970-01-01 of a day of the Gregorian calendar. Source: H. Hinnant, "chrono-Compatible Low-Level Date
+/// Algorithms", `days_from_civil`.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let of_era = year.rem_euclid(400);
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+}

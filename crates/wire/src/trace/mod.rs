@@ -1,0 +1,243 @@
+//! Traces of others: bytes of any known format to [`TraceSpan`]s, and OTLP's protobuf back.
+//!
+//! What a file is, is found in its bytes, never in its name: see [`read`]. Nothing is guessed in silence: what could not be
+//! taken and what had to be changed is counted in [`Notes`]. Foreign bytes never panic, lengths in them are believed only as
+//! far as there are bytes, and memory stays linear in the input: what a resource says of many spans is cut to 256 bytes
+//! before it is copied into each.
+//!
+//! Reading order: [`mod@otlp`] on `protobuf` (and back), `document` (any JSON) with `loose` (a span as an object) and
+//! `attributes`, `chrome` on `timeline` (slices of threads become nested spans), then the small things: `id`, `origin`.
+
+mod attributes;
+mod chrome;
+mod document;
+mod id;
+mod loose;
+mod origin;
+pub mod otlp;
+mod protobuf;
+mod timeline;
+
+use plimsoll_model::{SpanKind, TraceSpan};
+
+/// Attribute that holds the name of the instrumentation scope, by OpenTelemetry's rules for formats without scopes.
+pub const SCOPE: &str = "otel.scope.name";
+/// Attribute that holds the message of a status, by the same rules.
+pub const STATUS_MESSAGE: &str = "otel.status_description";
+
+/// A format of traces.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// OTLP `ExportTraceServiceRequest`, one, or several with their lengths before them.
+    OtlpProtobuf,
+    /// The same as JSON: one, a list, or one a line.
+    OtlpJson,
+    /// Jaeger's API or UI download.
+    Jaeger,
+    /// MLflow: REST answers and artefacts.
+    Mlflow,
+    /// Spans as plain objects: Phoenix's REST, OpenTelemetry's console exporter.
+    Spans,
+    /// Trace Event Format: Chrome, Perfetto's JSON, PyTorch's profiler (Kineto).
+    Chrome,
+}
+
+impl Format {
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::OtlpProtobuf => "OTLP protobuf",
+            Format::OtlpJson => "OTLP JSON",
+            Format::Jaeger => "Jaeger JSON",
+            Format::Mlflow => "MLflow",
+            Format::Spans => "spans as JSON objects (Phoenix, OpenTelemetry console)",
+            Format::Chrome => "Chrome trace",
+        }
+    }
+}
+
+/// What was not taken as it stood.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+pub struct Notes {
+    /// Spans left out: no valid trace id, span id or start.
+    pub refused: u64,
+    /// Spans that had no end: they end where they began.
+    pub unended: u64,
+    /// Spans that ended before they began: they end where they began.
+    pub backwards: u64,
+    /// Events of a Chrome trace that are no spans (counters, instants, flows).
+    pub unused: u64,
+    /// The file ends in the middle of a list that may end so.
+    pub cut_off: bool,
+}
+
+impl Notes {
+    /// Adds what another part said.
+    pub fn add(&mut self, other: Notes) {
+        self.refused += other.refused;
+        self.unended += other.unended;
+        self.backwards += other.backwards;
+        self.unused += other.unused;
+        self.cut_off |= other.cut_off;
+    }
+}
+
+/// What was read.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Parsed {
+    /// What it was.
+    pub format: Format,
+    /// The spans, in the order of the file.
+    pub spans: Vec<TraceSpan>,
+    /// What was not taken as it stood.
+    pub notes: Notes,
+}
+
+/// Why bytes are no traces.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TraceError {
+    /// They begin as JSON and break.
+    #[error("line {line}, column {column}: {what}")]
+    Json {
+        /// Counted from 1.
+        line: usize,
+        /// Counted from 1.
+        column: usize,
+        /// What the reader says of it.
+        what: String,
+    },
+    /// They are no OTLP protobuf.
+    #[error("not OTLP protobuf: expected {expected} at byte {at} of a message")]
+    Protobuf {
+        /// Bytes from the beginning of the (inner) message.
+        at: usize,
+        /// What should have been there.
+        expected: &'static str,
+    },
+    /// They are something else.
+    #[error(
+        "no traces in it: expected OTLP (protobuf or JSON), Jaeger, MLflow, Phoenix or Chrome/Kineto JSON, found {found}"
+    )]
+    Unknown {
+        /// What they look like.
+        found: String,
+    },
+}
+
+/// Reads traces of any format, which the bytes tell. Not compressed: whoever has the file inflates it.
+///
+/// # Errors
+/// [`TraceError`]: they are no traces, or break in the middle.
+pub fn read(bytes: &[u8]) -> Result<Parsed, TraceError> {
+    if otlp::looks_like(bytes) {
+        return protobuf(&[bytes]);
+    }
+    if let Some(messages) = with_lengths(bytes) {
+        return protobuf(&messages);
+    }
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    match bytes.iter().find(|b| !b.is_ascii_whitespace()) {
+        Some(b'{' | b'[') => document::read(bytes),
+        // Begun like OTLP: what breaks it is more use than "unknown".
+        Some(_) if bytes[0] == 0x0a => otlp::decode(bytes, &mut Vec::new()).map(|notes| Parsed {
+            format: Format::OtlpProtobuf,
+            spans: Vec::new(),
+            notes,
+        }),
+        Some(_) => Err(TraceError::Unknown { found: looks(bytes) }),
+        None => Err(TraceError::Unknown { found: "nothing: it is empty".into() }),
+    }
+}
+
+/// Reads OTLP's JSON (an `ExportTraceServiceRequest`) and nothing else.
+///
+/// # Errors
+/// [`TraceError`]: it is no JSON, or none of OTLP.
+pub fn read_otlp_json(bytes: &[u8]) -> Result<Parsed, TraceError> {
+    match document::read(bytes) {
+        Ok(parsed) if parsed.format != Format::OtlpJson => {
+            Err(TraceError::Unknown { found: parsed.format.name().into() })
+        }
+        other => other,
+    }
+}
+
+fn protobuf(messages: &[&[u8]]) -> Result<Parsed, TraceError> {
+    let (mut spans, mut notes) = (Vec::new(), Notes::default());
+    for message in messages {
+        notes.add(otlp::decode(message, &mut spans)?);
+    }
+    Ok(Parsed { format: Format::OtlpProtobuf, spans, notes })
+}
+
+/// The messages of a file that has four bytes of length (big-endian) before each, as the OpenTelemetry collector's file
+/// exporter writes them. `None` = it is no such file.
+fn with_lengths(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut messages = Vec::new();
+    while let Some((len, rest)) = bytes.split_first_chunk::<4>() {
+        let (message, rest) = rest.split_at_checked(u32::from_be_bytes(*len) as usize)?;
+        if !otlp::looks_like(message) {
+            return None;
+        }
+        messages.push(message);
+        bytes = rest;
+    }
+    (bytes.is_empty() && !messages.is_empty()).then_some(messages)
+}
+
+/// What bytes look like that are none of ours.
+fn looks(bytes: &[u8]) -> String {
+    let known: [(&[u8], &str); 5] = [
+        (b"\x1f\x8b", "gzip"),
+        (b"PAR1", "Parquet"),
+        (b"SQLite format 3\0", "an SQLite database"),
+        (b"PK\x03\x04", "a ZIP archive"),
+        (b"\x28\xb5\x2f\xfd", "zstd"),
+    ];
+    if let Some((_, name)) = known.iter().find(|(magic, _)| bytes.starts_with(magic)) {
+        return (*name).to_owned();
+    }
+    let head = &bytes[..bytes.len().min(24)];
+    match std::str::from_utf8(head) {
+        Ok(text) => format!("text that begins with {text:?}"),
+        Err(_) => format!("bytes that begin with {head:02x?}"),
+    }
+}
+
+/// serde_json's message without the place, which the error has fields for.
+fn plain(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.rsplit_once(" at line ").map_or(text.clone(), |(what, _)| what.to_owned())
+}
+
+/// 64 bits that tell files apart: FNV-1a over the length, the head and the tail.
+fn digest(bytes: &[u8]) -> u64 {
+    const PART: usize = 64 << 10;
+    let head = &bytes[..bytes.len().min(PART)];
+    let tail = &bytes[bytes.len().saturating_sub(PART)..];
+    fnv(&[&(bytes.len() as u64).to_le_bytes(), head, tail])
+}
+
+/// FNV-1a, 64 bits. Source: <http://www.isthe.com/chongo/tech/comp/fnv/>.
+fn fnv(parts: &[&[u8]]) -> u64 {
+    let all = parts.iter().flat_map(|part| part.iter());
+    all.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// A span that nothing is known of.
+fn blank() -> TraceSpan {
+    TraceSpan {
+        trace: 0,
+        id: 0,
+        parent: None,
+        name: String::new(),
+        service: None,
+        kind: SpanKind::Unspecified,
+        start_ns: 0,
+        end_ns: 0,
+        failed: false,
+        attributes: Vec::new(),
+        events: Vec::new(),
+        weight: 1.0,
+    }
+}

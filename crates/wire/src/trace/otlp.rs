@@ -1,0 +1,312 @@
+//! OTLP's protobuf: `ExportTraceServiceRequest` to spans and back.
+//!
+//! Field numbers are those of `opentelemetry/proto/{collector/trace,trace,resource,common}/v1` (stable since 1.0).
+
+use plimsoll_model::{AttributeValue, SpanEvent, SpanKind, TraceSpan};
+use serde_json::Value as Json;
+
+use super::id::{self, short};
+use super::origin::{Origin, settle, time_ns};
+use super::protobuf::{Fields, Pen, Value};
+use super::{Notes, TraceError};
+
+/// Lists in lists deeper than this are refused; nobody's attributes are.
+const DEPTH_MAX: usize = 32;
+
+/// The spans of one `ExportTraceServiceRequest`, appended to `spans`. Spans without a valid id are left out and counted
+/// in [`Notes::refused`]. Memory is linear in `bytes`.
+///
+/// # Errors
+/// [`TraceError::Protobuf`] where the bytes are no such message; `spans` may then hold some of it.
+pub fn decode(bytes: &[u8], spans: &mut Vec<TraceSpan>) -> Result<Notes, TraceError> {
+    let mut notes = Notes::default();
+    let mut fields = Fields::of(bytes);
+    while let Some((field, value)) = fields.next()? {
+        if field == 1 {
+            resource_spans(value.bytes(), spans, &mut notes)?;
+        }
+    }
+    Ok(notes)
+}
+
+/// Do the bytes look like such a message? Only the outermost layer is walked.
+pub(crate) fn looks_like(bytes: &[u8]) -> bool {
+    let mut fields = Fields::of(bytes);
+    loop {
+        match fields.next() {
+            Ok(None) => return !bytes.is_empty(),
+            Ok(Some((1, Value::Bytes(_)))) => {}
+            _ => return false,
+        }
+    }
+}
+
+fn resource_spans(bytes: &[u8], spans: &mut Vec<TraceSpan>, notes: &mut Notes) -> Result<(), TraceError> {
+    let mut origin = Origin::default();
+    // A resource may stand behind its spans; it is looked for first.
+    let mut fields = Fields::of(bytes);
+    while let Some((field, value)) = fields.next()? {
+        if field == 1 {
+            let mut fields = Fields::of(value.bytes());
+            while let Some((field, value)) = fields.next()? {
+                if field == 1 {
+                    let (key, value) = key_value(value.bytes(), 0)?;
+                    origin.learn(&key, value);
+                }
+            }
+        }
+    }
+    let mut fields = Fields::of(bytes);
+    while let Some((field, value)) = fields.next()? {
+        if field == 2 {
+            scope_spans(value.bytes(), &origin, spans, notes)?;
+        }
+    }
+    Ok(())
+}
+
+fn scope_spans(
+    bytes: &[u8],
+    origin: &Origin,
+    spans: &mut Vec<TraceSpan>,
+    notes: &mut Notes,
+) -> Result<(), TraceError> {
+    let mut named = None;
+    let mut fields = Fields::of(bytes);
+    while let Some((field, value)) = fields.next()? {
+        if field == 1 {
+            let mut fields = Fields::of(value.bytes());
+            while let Some((field, value)) = fields.next()? {
+                if field == 1 {
+                    named = Some(text(value.bytes()));
+                }
+            }
+        }
+    }
+    let mut with_scope;
+    let origin = match named.filter(|name| !name.is_empty()) {
+        Some(name) => {
+            with_scope = origin.clone();
+            with_scope.keep(super::SCOPE, AttributeValue::Text(short(&name).to_owned()));
+            &with_scope
+        }
+        None => origin,
+    };
+    let mut fields = Fields::of(bytes);
+    while let Some((field, value)) = fields.next()? {
+        if field == 2 {
+            match span(value.bytes())? {
+                Some(span) => spans.push(settle(span, origin, notes)),
+                None => notes.refused += 1,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One span; `None` where it has no valid id.
+fn span(bytes: &[u8]) -> Result<Option<TraceSpan>, TraceError> {
+    let (mut trace, mut own) = (None, None);
+    let mut span = super::blank();
+    let mut fields = Fields::of(bytes);
+    while let Some((field, value)) = fields.next()? {
+        match field {
+            1 => trace = id::trace_of(value.bytes()),
+            2 => own = id::span_of(value.bytes()),
+            3 => span.weight = id::weight(&text(value.bytes())),
+            4 => span.parent = id::span_of(value.bytes()),
+            5 => span.name = text(value.bytes()),
+            6 => span.kind = SpanKind::from_u8(u8::try_from(value.number()).unwrap_or(0)),
+            7 => span.start_ns = time_ns(value.number()),
+            8 => span.end_ns = time_ns(value.number()),
+            9 => {
+                let (key, value) = key_value(value.bytes(), 0)?;
+                if !key.is_empty() {
+                    span.attributes.push((key, value));
+                }
+            }
+            11 => span.events.push(event(value.bytes())?),
+            15 => status(value.bytes(), &mut span)?,
+            _ => {}
+        }
+    }
+    let (Some(trace), Some(own)) = (trace, own) else { return Ok(None) };
+    (span.trace, span.id) = (trace, own);
+    Ok(Some(span))
+}
+
+fn event(bytes: &[u8]) -> Result<SpanEvent, TraceError> {
+    let mut event = SpanEvent { at_ns: 0, name: String::new() };
+    let mut fields = Fields::of(bytes);
+    while let Some((field, value)) = fields.next()? {
+        match field {
+            1 => event.at_ns = time_ns(value.number()),
+            2 => event.name = text(value.bytes()),
+            _ => {}
+        }
+    }
+    Ok(event)
+}
+
+fn status(bytes: &[u8], span: &mut TraceSpan) -> Result<(), TraceError> {
+    let mut fields = Fields::of(bytes);
+    while let Some((field, value)) = fields.next()? {
+        match field {
+            2 if !value.bytes().is_empty() => {
+                let said = AttributeValue::Text(text(value.bytes()));
+                span.attributes.push((super::STATUS_MESSAGE.to_owned(), said));
+            }
+            3 => span.failed = value.number() == 2,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn key_value(bytes: &[u8], depth: usize) -> Result<(String, AttributeValue), TraceError> {
+    let (mut key, mut value) = (String::new(), None);
+    let mut fields = Fields::of(bytes);
+    while let Some((field, held)) = fields.next()? {
+        match field {
+            1 => key = text(held.bytes()),
+            2 => value = Some(any_value(held.bytes(), depth)?),
+            _ => {}
+        }
+    }
+    Ok((key, value.unwrap_or_else(nothing)))
+}
+
+/// A value that was never set: JSON's `null`.
+fn nothing() -> AttributeValue {
+    AttributeValue::Text("null".into())
+}
+
+fn any_value(bytes: &[u8], depth: usize) -> Result<AttributeValue, TraceError> {
+    let mut found = nothing();
+    let mut fields = Fields::of(bytes);
+    while let Some((field, value)) = fields.next()? {
+        found = match field {
+            1 => AttributeValue::Text(text(value.bytes())),
+            2 => AttributeValue::Flag(value.number() != 0),
+            3 => AttributeValue::Int(value.number() as i64),
+            4 => AttributeValue::Real(f64::from_bits(value.number())),
+            5..=7 => AttributeValue::Text(nested(field, value.bytes(), depth)?.to_string()),
+            _ => continue,
+        };
+    }
+    Ok(found)
+}
+
+/// A list (5), a map (6) or bytes (7) as JSON.
+fn nested(field: u32, bytes: &[u8], depth: usize) -> Result<Json, TraceError> {
+    if depth >= DEPTH_MAX {
+        return Err(TraceError::Protobuf { at: 0, expected: "lists and maps nested at most 32 deep" });
+    }
+    if field == 7 {
+        return Ok(Json::String(id::to_base64(bytes)));
+    }
+    let (mut list, mut map) = (Vec::new(), serde_json::Map::new());
+    let mut fields = Fields::of(bytes);
+    while let Some((1, value)) = fields.next()? {
+        if field == 5 {
+            list.push(json(value.bytes(), depth + 1)?);
+            continue;
+        }
+        let (mut key, mut held) = (String::new(), Json::Null);
+        let mut fields = Fields::of(value.bytes());
+        while let Some((field, value)) = fields.next()? {
+            match field {
+                1 => key = text(value.bytes()),
+                2 => held = json(value.bytes(), depth + 1)?,
+                _ => {}
+            }
+        }
+        map.insert(key, held);
+    }
+    Ok(if field == 5 { Json::Array(list) } else { Json::Object(map) })
+}
+
+fn json(bytes: &[u8], depth: usize) -> Result<Json, TraceError> {
+    let mut found = Json::Null;
+    let mut fields = Fields::of(bytes);
+    while let Some((field, value)) = fields.next()? {
+        found = match field {
+            1 => text(value.bytes()).into(),
+            2 => (value.number() != 0).into(),
+            3 => (value.number() as i64).into(),
+            4 => f64::from_bits(value.number()).into(),
+            5..=7 => nested(field, value.bytes(), depth)?,
+            _ => continue,
+        };
+    }
+    Ok(found)
+}
+
+/// A text; what is no UTF-8 in it becomes U+FFFD, since a name that is spelt wrongly is no reason to lose a span.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Spans as one `ExportTraceServiceRequest`; neighbours of one service share a resource.
+pub fn encode(spans: &[TraceSpan]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut pen = Pen(&mut bytes);
+    for batch in spans.chunk_by(|a, b| a.service == b.service) {
+        pen.message(1, |pen| {
+            if let Some(service) = batch.first().and_then(|span| span.service.as_deref()) {
+                let name = AttributeValue::Text(service.to_owned());
+                pen.message(1, |pen| put_attribute(pen, 1, "service.name", &name));
+            }
+            pen.message(2, |pen| batch.iter().for_each(|span| pen.message(2, |pen| put_span(pen, span))));
+        });
+    }
+    bytes
+}
+
+fn put_span(pen: &mut Pen<'_>, span: &TraceSpan) {
+    pen.bytes(1, &span.trace.to_be_bytes());
+    pen.bytes(2, &span.id.to_be_bytes());
+    if let Some(state) = id::trace_state(span.weight) {
+        pen.bytes(3, state.as_bytes());
+    }
+    if let Some(parent) = span.parent {
+        pen.bytes(4, &parent.to_be_bytes());
+    }
+    pen.bytes(5, span.name.as_bytes());
+    pen.number(6, span.kind as u64);
+    pen.fixed64(7, u64::try_from(span.start_ns).unwrap_or(0));
+    pen.fixed64(8, u64::try_from(span.end_ns).unwrap_or(0));
+    let is_message = |key: &str| key == super::STATUS_MESSAGE;
+    for (key, value) in span.attributes.iter().filter(|(key, _)| !is_message(key)) {
+        put_attribute(pen, 9, key, value);
+    }
+    for event in &span.events {
+        pen.message(11, |pen| {
+            pen.fixed64(1, u64::try_from(event.at_ns).unwrap_or(0));
+            pen.bytes(2, event.name.as_bytes());
+        });
+    }
+    let message = span.attribute(super::STATUS_MESSAGE).and_then(AttributeValue::text);
+    if span.failed || message.is_some() {
+        pen.message(15, |pen| {
+            if let Some(message) = message {
+                pen.bytes(2, message.as_bytes());
+            }
+            if span.failed {
+                pen.number(3, 2);
+            }
+        });
+    }
+}
+
+fn put_attribute(pen: &mut Pen<'_>, field: u32, key: &str, value: &AttributeValue) {
+    pen.message(field, |pen| {
+        pen.bytes(1, key.as_bytes());
+        pen.message(2, |pen| match value {
+            AttributeValue::Text(text) => pen.bytes(1, text.as_bytes()),
+            AttributeValue::Flag(flag) => pen.number(2, u64::from(*flag)),
+            AttributeValue::Int(n) => pen.number(3, *n as u64),
+            AttributeValue::Real(n) => pen.fixed64(4, n.to_bits()),
+        });
+    });
+}

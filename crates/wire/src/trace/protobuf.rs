@@ -1,0 +1,149 @@
+//! Protocol buffers as far as OTLP needs them: fields in, fields out.
+//!
+//! A message is read as a walk over its fields that borrows from the bytes; whoever reads it takes the numbers it knows
+//! and passes over the rest, as the format demands. A generated codec (prost and the messages of the OpenTelemetry
+//! project) was the alternative: it makes a struct with its own vectors of every message on the way, which is then copied into
+//! [`TraceSpan`](plimsoll_model::TraceSpan), for nine messages of which half of the fields are thrown away.
+//! Encoding: <https://protobuf.dev/programming-guides/encoding/>.
+
+use super::TraceError;
+
+/// What a field holds, by wire type.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub(crate) enum Value<'a> {
+    /// Types 0, 1 and 5: a varint, eight bytes or four bytes.
+    Number(u64),
+    /// Type 2: a text, bytes or a message.
+    Bytes(&'a [u8]),
+}
+
+impl<'a> Value<'a> {
+    /// The number in it; 0 where it is none.
+    pub(crate) fn number(self) -> u64 {
+        match self {
+            Value::Number(n) => n,
+            Value::Bytes(_) => 0,
+        }
+    }
+
+    /// The bytes in it; empty where it is a number.
+    pub(crate) fn bytes(self) -> &'a [u8] {
+        match self {
+            Value::Number(_) => &[],
+            Value::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// A walk over the fields of one message. Lengths are checked against the bytes that are there before anything is believed.
+#[derive(Clone)]
+pub(crate) struct Fields<'a> {
+    bytes: &'a [u8],
+    /// Bytes of the message that were there at first, to say where it went wrong.
+    len: usize,
+}
+
+impl<'a> Fields<'a> {
+    pub(crate) fn of(bytes: &'a [u8]) -> Fields<'a> {
+        Fields { bytes, len: bytes.len() }
+    }
+
+    /// The next field: its number and what it holds. `None` at the end.
+    pub(crate) fn next(&mut self) -> Result<Option<(u32, Value<'a>)>, TraceError> {
+        if self.bytes.is_empty() {
+            return Ok(None);
+        }
+        let tag = self.varint()?;
+        let field = match u32::try_from(tag >> 3) {
+            Ok(field) if field > 0 => field,
+            _ => return Err(self.wrong("a field number")),
+        };
+        let value = match tag & 7 {
+            0 => Value::Number(self.varint()?),
+            1 => Value::Number(u64::from_le_bytes(self.take(8)?.try_into().unwrap_or_default())),
+            2 => {
+                let len = self.varint()?;
+                let len = usize::try_from(len).map_err(|_| self.wrong("a length"))?;
+                Value::Bytes(self.take(len)?)
+            }
+            5 => Value::Number(u64::from(u32::from_le_bytes(self.take(4)?.try_into().unwrap_or_default()))),
+            _ => return Err(self.wrong("a wire type of protobuf 3")),
+        };
+        Ok(Some((field, value)))
+    }
+
+    #[inline]
+    fn varint(&mut self) -> Result<u64, TraceError> {
+        if let [first, rest @ ..] = self.bytes
+            && *first < 0x80
+        {
+            self.bytes = rest;
+            return Ok(u64::from(*first));
+        }
+        let mut value = 0u64;
+        for (place, byte) in self.bytes.iter().enumerate().take(10) {
+            value |= u64::from(byte & 0x7f).checked_shl(7 * place as u32).unwrap_or(0);
+            if *byte < 0x80 {
+                self.bytes = &self.bytes[place + 1..];
+                return Ok(value);
+            }
+        }
+        Err(self.wrong("a number of at most ten bytes"))
+    }
+
+    #[inline]
+    fn take(&mut self, len: usize) -> Result<&'a [u8], TraceError> {
+        match self.bytes.split_at_checked(len) {
+            Some((head, rest)) => {
+                self.bytes = rest;
+                Ok(head)
+            }
+            None => Err(self.wrong("as many bytes as a length says")),
+        }
+    }
+
+    fn wrong(&self, expected: &'static str) -> TraceError {
+        TraceError::Protobuf { at: self.len - self.bytes.len(), expected }
+    }
+}
+
+/// Appends fields to a message.
+pub(crate) struct Pen<'a>(pub(crate) &'a mut Vec<u8>);
+
+impl Pen<'_> {
+    pub(crate) fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+
+    fn tag(&mut self, field: u32, wire: u64) {
+        self.varint(u64::from(field) << 3 | wire);
+    }
+
+    /// A varint, also where it is zero: the caller decides whether a default is written.
+    pub(crate) fn number(&mut self, field: u32, value: u64) {
+        self.tag(field, 0);
+        self.varint(value);
+    }
+
+    pub(crate) fn fixed64(&mut self, field: u32, value: u64) {
+        self.tag(field, 1);
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    pub(crate) fn bytes(&mut self, field: u32, value: &[u8]) {
+        self.tag(field, 2);
+        self.varint(value.len() as u64);
+        self.0.extend_from_slice(value);
+    }
+
+    /// A message, filled by `fill`.
+    pub(crate) fn message(&mut self, field: u32, fill: impl FnOnce(&mut Pen<'_>)) {
+        let mut inner = Vec::new();
+        fill(&mut Pen(&mut inner));
+        self.bytes(field, &inner);
+    }
+}

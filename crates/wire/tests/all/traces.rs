@@ -1,0 +1,387 @@
+//! Traces of others: known documents, both ways of OTLP, and bytes that lie.
+
+use plimsoll_model::{AttributeValue, SpanEvent, SpanKind, TraceSpan};
+use plimsoll_wire::trace::{Format, Parsed, TraceError, otlp, read, read_otlp_json};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn check(bytes: &[u8], format: Format) -> Parsed {
+    let parsed = read(bytes).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(parsed.format, format);
+    for span in &parsed.spans {
+        assert!(span.attributes.windows(2).all(|pair| pair[0].0 < pair[1].0), "sorted, each once: {span:?}");
+        assert!(span.events.windows(2).all(|pair| pair[0].at_ns <= pair[1].at_ns), "in order: {span:?}");
+        assert!(span.end_ns >= span.start_ns, "{span:?}");
+    }
+    parsed
+}
+
+fn text(text: &str) -> AttributeValue {
+    AttributeValue::Text(text.into())
+}
+
+#[test]
+fn mlflows_own_answers_are_read() {
+    for bytes in [
+        include_bytes!("../../fixtures/mlflow/trace_get.json").as_slice(),
+        include_bytes!("../../fixtures/mlflow/trace_artifact.json"),
+    ] {
+        let parsed = check(bytes, Format::Mlflow);
+        let [span] = parsed.spans.as_slice() else { panic!("one span: {parsed:?}") };
+        assert_eq!(span.trace, 0x5b8efff798038103d269b633813fc60c);
+        assert_eq!(span.id, 0xeee19b7ec3c1b174);
+        assert_eq!((span.parent, span.failed, span.name.as_str()), (None, true, "chat tiny"));
+        assert_eq!((span.start_ns, span.took_ns()), (1795174386812700689, 90_000_000));
+        assert_eq!(span.attribute("gen_ai.usage.output_tokens"), Some(&AttributeValue::Int(8)));
+        assert_eq!(
+            span.attribute("mlflow.traceRequestId"),
+            Some(&text("tr-5b8efff798038103d269b633813fc60c"))
+        );
+        let usage =
+            span.attribute("mlflow.chat.tokenUsage").and_then(AttributeValue::text).unwrap_or_default();
+        assert_eq!(usage.replace(' ', ""), r#"{"output_tokens":8}"#);
+        assert_eq!(span.attribute("otel.status_description"), Some(&text("boom")));
+    }
+    let listing =
+        read(include_bytes!("../../fixtures/mlflow/traces_search.json")).expect_err("no spans in it");
+    assert!(listing.to_string().contains("MLflow's list of traces"), "{listing}");
+    let named = check(include_bytes!("../../fixtures/mlflow/trace_get.json"), Format::Mlflow);
+    assert_eq!(named.spans[0].service.as_deref(), Some("js"));
+}
+
+#[test]
+fn vllms_span_through_mlflow_keeps_its_stages() {
+    let parsed =
+        check(include_bytes!("../../fixtures/mlflow/trace_from_vllm_llm_request.json"), Format::Mlflow);
+    let [span] = parsed.spans.as_slice() else { panic!("one span: {parsed:?}") };
+    assert_eq!(
+        (span.name.as_str(), span.service.as_deref()),
+        ("llm_request", Some("unknown_service:python"))
+    );
+    assert_eq!(
+        span.attribute("gen_ai.latency.e2e").and_then(AttributeValue::number),
+        Some(1.415048599243164)
+    );
+    assert_eq!(span.attribute("gen_ai.usage.prompt_tokens"), Some(&AttributeValue::Int(14)));
+    assert_eq!(span.attribute("vllm.instrumenting_module_name"), Some(&text("vllm.llm_engine")));
+    assert_eq!(span.took_ns(), 1795175382395923178 - 1795175380980287488);
+}
+
+#[test]
+fn phoenixs_spans_are_read() {
+    let parsed = check(include_bytes!("../../fixtures/phoenix/spans.json"), Format::Spans);
+    let [first, root] = parsed.spans.as_slice() else { panic!("two spans: {parsed:?}") };
+    assert_eq!(root.trace, 0xeb90558514f14a250b3550c2a967d610);
+    assert_eq!((first.trace, first.parent), (root.trace, Some(root.id)));
+    assert_eq!(root.took_ns(), 120_000_000);
+    assert_eq!(root.attribute("openinference.span.kind"), Some(&text("LLM")));
+    assert_eq!(root.attribute("gen_ai.server.time_to_first_token"), Some(&AttributeValue::Real(0.031)));
+    // 2026-11-20T11:56:04.657811Z.
+    let at = SpanEvent { at_ns: 1_795_175_764_657_811_000, name: "gen_ai.token".into() };
+    assert_eq!(first.events, vec![at.clone()]);
+    assert_eq!(first.end_ns, at.at_ns);
+}
+
+const OTLP: &str = r#"{"resourceSpans":[{"resource":{"attributes":[
+  {"key":"service.name","value":{"stringValue":"shop"}},{"key":"host.name","value":{"stringValue":"a1"}},
+  {"key":"telemetry.sdk.name","value":{"stringValue":"x"}}]},
+ "scopeSpans":[{"scope":{"name":"lib"},"spans":[
+  {"traceId":"5B8EFFF798038103D269B633813FC60C","spanId":"EEE19B7EC3C1B174","parentSpanId":"EEE19B7EC3C1B173","name":"I",
+   "startTimeUnixNano":"1544712660000000000","endTimeUnixNano":1544712661000000000,"kind":2,"traceState":"v=1,ot=th:8;rv:2",
+   "attributes":[{"key":"n","value":{"intValue":"-7"}},{"key":"r","value":{"doubleValue":0.5}},{"key":"b","value":{"boolValue":true}},
+    {"key":"l","value":{"arrayValue":{"values":[{"intValue":"1"},{"stringValue":"x"}]}}},
+    {"key":"m","value":{"kvlistValue":{"values":[{"key":"k","value":{"boolValue":false}}]}}},{"key":"n","value":{"intValue":8}}],
+   "events":[{"timeUnixNano":"1544712660900000000","name":"late"},{"timeUnixNano":"1544712660300000000","name":"early"}],
+   "status":{"code":2,"message":"no"}},
+  {"traceId":"","spanId":"EEE19B7EC3C1B175","name":"no trace","startTimeUnixNano":"1","endTimeUnixNano":"2"}]}]}]}"#;
+
+#[test]
+fn otlps_json_is_read_whole_by_line_and_as_a_list() {
+    let parsed = check(OTLP.as_bytes(), Format::OtlpJson);
+    assert_eq!(parsed.notes.refused, 1, "the span without a trace");
+    let [span] = parsed.spans.as_slice() else { panic!("one span: {parsed:?}") };
+    let expected = TraceSpan {
+        trace: 0x5b8efff798038103d269b633813fc60c,
+        id: 0xeee19b7ec3c1b174,
+        parent: Some(0xeee19b7ec3c1b173),
+        name: "I".into(),
+        service: Some("shop".into()),
+        kind: SpanKind::Server,
+        start_ns: 1544712660000000000,
+        end_ns: 1544712661000000000,
+        failed: true,
+        attributes: vec![
+            ("b".into(), AttributeValue::Flag(true)),
+            ("host.name".into(), text("a1")),
+            ("l".into(), text(r#"[1,"x"]"#)),
+            ("m".into(), text(r#"{"k":false}"#)),
+            ("n".into(), AttributeValue::Int(8)),
+            ("otel.scope.name".into(), text("lib")),
+            ("otel.status_description".into(), text("no")),
+            ("r".into(), AttributeValue::Real(0.5)),
+        ],
+        events: vec![
+            SpanEvent { at_ns: 1544712660300000000, name: "early".into() },
+            SpanEvent { at_ns: 1544712660900000000, name: "late".into() },
+        ],
+        // A threshold of 0x8… lets half of them through.
+        weight: 2.0,
+    };
+    assert_eq!(*span, expected);
+    let line = OTLP.replace('\n', " ");
+    assert_eq!(check(format!("{line}\n{line}\n").as_bytes(), Format::OtlpJson).spans.len(), 2);
+    assert_eq!(check(format!("[{line},{line}]").as_bytes(), Format::OtlpJson).spans.len(), 2);
+    assert_eq!(read_otlp_json(OTLP.as_bytes()).map(|parsed| parsed.spans.len()), Ok(1));
+    assert!(read_otlp_json(br#"{"data":[]}"#).is_err());
+}
+
+#[test]
+fn jaegers_download_is_read() {
+    let file = br#"{"data":[{"traceID":"a1b2","spans":[
+      {"traceID":"a1b2","spanID":"1","operationName":"GET /","references":[],"startTime":1700000000000000,"duration":1500,
+       "tags":[{"key":"span.kind","type":"string","value":"server"},{"key":"sampler.type","value":"probabilistic"},{"key":"sampler.param","value":0.01}],
+       "logs":[{"timestamp":1700000000000700,"fields":[{"key":"event","value":"first"}]}],"processID":"p1"},
+      {"traceID":"a1b2","spanID":"0000000000000002","operationName":"db","references":[{"refType":"FOLLOWS_FROM","spanID":"9"},{"refType":"CHILD_OF","traceID":"a1b2","spanID":"0000000000000001"}],
+       "startTime":1700000000000200,"duration":300,"tags":[{"key":"error","type":"bool","value":true}],"logs":[],"processID":"p2"}],
+      "processes":{"p1":{"serviceName":"front","tags":[{"key":"host.name","value":"h"}]},"p2":{"serviceName":"store"}},"warnings":null}],
+      "total":0,"limit":0,"errors":null}"#;
+    let parsed = check(file, Format::Jaeger);
+    let [front, store] = parsed.spans.as_slice() else { panic!("two spans: {parsed:?}") };
+    assert_eq!((front.trace, front.id, front.parent), (0xa1b2, 1, None));
+    assert_eq!((front.service.as_deref(), front.kind), (Some("front"), SpanKind::Server));
+    assert_eq!((front.start_ns, front.took_ns()), (1700000000000000000, 1_500_000));
+    assert_eq!(front.events, vec![SpanEvent { at_ns: 1700000000000700000, name: "first".into() }]);
+    assert_eq!(front.attribute("host.name"), Some(&text("h")));
+    assert_eq!((store.parent, store.failed, store.service.as_deref()), (Some(1), true, Some("store")));
+    // The root alone says what the sampler's share was; it holds for the trace.
+    assert_eq!((front.weight, store.weight), (100.0, 100.0));
+}
+
+#[test]
+fn opentelemetrys_console_and_mlflows_older_artefacts_are_read() {
+    let console = br#"{"name":"call","context":{"trace_id":"0x000000000000000000000000000000ff","span_id":"0x00000000000000aa","trace_state":"[]"},
+      "kind":"SpanKind.CLIENT","parent_id":"0x00000000000000ab","start_time":"2023-01-01T00:00:00.000001Z","end_time":"2023-01-01T00:00:01Z",
+      "status":{"status_code":"ERROR","description":"x"},"attributes":{"a":[1,2]},"events":[],"links":[],"resource":{"attributes":{"service.name":"s"}}}
+      {"name":"root","context":{"trace_id":"0xff","span_id":"0xab"},"kind":"SpanKind.SERVER","parent_id":null,"start_time":"2023-01-01T00:00:00Z","end_time":"2023-01-01T00:00:02+00:00"}"#;
+    let parsed = check(console, Format::Spans);
+    let [call, root] = parsed.spans.as_slice() else { panic!("two spans: {parsed:?}") };
+    assert_eq!((call.trace, call.id, call.parent), (0xff, 0xaa, Some(root.id)));
+    assert_eq!((call.kind, call.failed, call.service.as_deref()), (SpanKind::Client, true, Some("s")));
+    assert_eq!((root.start_ns, call.start_ns), (1672531200000000000, 1672531200000001000));
+    assert_eq!(call.attribute("a"), Some(&text("[1,2]")));
+
+    let old = br#"{"info":{"request_id":"tr-1","tags":{"service.name":"svc"}},"data":{"spans":[{"name":"predict","context":{"span_id":"0x1f","trace_id":"0x2f"},
+      "parent_id":null,"start_time":1700000000123456789,"end_time":1700000001123456789,"status_code":"OK","status_message":"",
+      "attributes":{"mlflow.spanType":"\"CHAIN\"","n":"3"},"events":[]}],"request":"{}"}}"#;
+    let parsed = check(old, Format::Mlflow);
+    assert_eq!((parsed.spans[0].start_ns, parsed.spans[0].took_ns()), (1700000000123456789, 1_000_000_000));
+    assert_eq!(parsed.spans[0].service.as_deref(), Some("svc"));
+    assert_eq!(parsed.spans[0].attribute("n"), Some(&AttributeValue::Int(3)));
+    assert_eq!(parsed.spans[0].attribute("mlflow.spanType"), Some(&text("CHAIN")));
+}
+
+/// As PyTorch 2.6 writes it, cut to what matters: two steps, a launch in each, one kernel before the first.
+const KINETO: &str = r#"{"schemaVersion":1,"deviceProperties":[{"id":0,"name":"NVIDIA H200"}],"cuda_runtime_version":12040,"with_stack":0,"traceEvents":[
+ {"ph":"X","cat":"user_annotation","name":"ProfilerStep#1","pid":77,"tid":77,"ts":1000.500,"dur":400,"args":{"External id":1}},
+ {"ph":"X","cat":"cpu_op","name":"aten::mm","pid":77,"tid":77,"ts":1010,"dur":100,"args":{"External id":2,"Input Dims":[[8,8],[8,8]]}},
+ {"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":77,"tid":77,"ts":1020.25,"dur":10,"args":{"correlation":5}},
+ {"ph":"X","cat":"kernel","name":"gemm","pid":0,"tid":7,"ts":1100,"dur":250,"args":{"correlation":5,"device":0,"stream":7}},
+ {"ph":"X","cat":"user_annotation","name":"ProfilerStep#2","pid":77,"tid":77,"ts":1500,"dur":400},
+ {"ph":"X","cat":"kernel","name":"stray","pid":0,"tid":7,"ts":900,"dur":10,"args":{"correlation":99}},
+ {"ph":"s","id":5,"pid":77,"tid":77,"ts":1020.25,"cat":"ac2g","name":"ac2g"},
+ {"ph":"B","cat":"py","name":"outer","pid":77,"tid":78,"ts":10},{"ph":"B","cat":"py","name":"inner","pid":77,"tid":78,"ts":20},
+ {"ph":"E","pid":77,"tid":78,"ts":30},{"ph":"E","pid":77,"tid":78,"ts":40},{"ph":"B","name":"never ends","pid":77,"tid":78,"ts":50},
+ {"ph":"b","cat":"req","id":"r-1","name":"request","pid":77,"tid":1,"ts":100},{"ph":"b","cat":"req","id":"r-1","name":"queue","pid":77,"tid":2,"ts":110},
+ {"ph":"e","cat":"req","id":"r-1","name":"queue","pid":77,"tid":3,"ts":120},{"ph":"e","cat":"req","id":"r-1","name":"request","pid":77,"tid":1,"ts":150},
+ {"name":"process_name","ph":"M","ts":0,"pid":77,"tid":0,"args":{"name":"python"}},{"name":"process_labels","ph":"M","pid":77,"args":{"labels":"CPU"}},
+ {"name":"thread_name","ph":"M","pid":77,"tid":77,"args":{"name":"thread 77 (main)"}}
+],"traceName":"t.json","displayTimeUnit":"ms","baseTimeNanoseconds":1700000000000000000}"#;
+
+#[test]
+fn a_profilers_slices_become_steps() {
+    let parsed = check(KINETO.as_bytes(), Format::Chrome);
+    let find =
+        |name: &str| parsed.spans.iter().find(|span| span.name == name).unwrap_or_else(|| panic!("{name}"));
+    let parent = |name: &str| {
+        let span = find(name);
+        parsed.spans.iter().find(|other| other.trace == span.trace && Some(other.id) == span.parent)
+    };
+    assert_eq!(parsed.spans.len(), 11);
+    assert_eq!((parsed.notes.unused, parsed.notes.unended), (1, 1), "a flow; what never ends");
+    let step = find("ProfilerStep#1");
+    assert_eq!((step.start_ns, step.took_ns(), step.parent), (1700000000001000500, 400_000, None));
+    assert_eq!(step.service.as_deref(), Some("python (CPU)"));
+    assert_eq!(step.attribute("thread.name"), Some(&text("thread 77 (main)")));
+    // The kernel hangs below the call that launched it, and so in the step, though another track ran it.
+    for (child, of) in
+        [("gemm", "cudaLaunchKernel"), ("cudaLaunchKernel", "aten::mm"), ("aten::mm", "ProfilerStep#1")]
+    {
+        assert_eq!(parent(child).map(|span| span.name.as_str()), Some(of), "{child}");
+        assert_eq!(find(child).trace, step.trace);
+    }
+    assert_eq!(find("cudaLaunchKernel").start_ns, 1700000000001020250);
+    let file = find("stray").trace;
+    let traces = [step.trace, find("ProfilerStep#2").trace, file, find("request").trace];
+    assert_eq!(traces.iter().collect::<std::collections::BTreeSet<_>>().len(), 4);
+    assert_eq!(parent("inner").map(|span| span.name.as_str()), Some("outer"));
+    assert_eq!((find("outer").took_ns(), find("outer").trace), (30_000, file));
+    assert_eq!(parent("queue").map(|span| span.name.as_str()), Some("request"));
+    assert_eq!(find("queue").took_ns(), 10_000);
+}
+
+#[test]
+fn a_list_of_events_may_lack_its_end() {
+    let whole = br#"[{"ph":"X","name":"a","pid":1,"tid":1,"ts":1,"dur":2},{"ph":"X","name":"b","pid":1,"tid":1,"ts":1.5,"dur":1}]"#;
+    assert_eq!(check(whole, Format::Chrome).spans.len(), 2);
+    for (cut, spans) in [(whole.len() - 1, 2), (whole.len() - 20, 1)] {
+        let parsed = check(&whole[..cut], Format::Chrome);
+        assert_eq!((parsed.spans.len(), parsed.notes.cut_off), (spans, true));
+    }
+}
+
+#[test]
+fn what_is_no_trace_is_named() {
+    let said =
+        |bytes: &[u8]| read(bytes).map(|parsed| parsed.spans.len()).expect_err("no traces").to_string();
+    assert!(said(b"").contains("it is empty"));
+    assert!(said(b"PAR1....").contains("found Parquet"));
+    assert!(said(b"SQLite format 3\0...").contains("SQLite"));
+    assert!(said(b"hello").contains("text that begins with \"hello\""));
+    assert!(said(br#"{"benchmarks":[],"args":{"x":1},"metadata":{}}"#).contains("keys benchmarks, metadata"));
+    assert!(said(b"[1,2]").contains("line 1, column 2"));
+    assert_eq!(
+        read(b"{\"resourceSpans\":[\n{\"scopeSpans\":7}]}"),
+        Err(TraceError::Json {
+            line: 2,
+            column: 15,
+            what: "invalid type: integer `7`, expected a sequence".into()
+        })
+    );
+    assert!(said(b"\x0a\x05ab").contains("as many bytes as a length says"));
+    // A line of a log has ids too and is no span.
+    assert!(said(br#"{"trace_id":"ab","span_id":"cd","message":"hi"}"#).contains("message"));
+}
+
+#[test]
+fn a_long_name_is_not_copied_into_every_span() {
+    let long = "x".repeat(100_000);
+    let spans: Vec<TraceSpan> =
+        (1..2_000).map(|id| TraceSpan { id, service: Some(long.clone()), ..plain() }).collect();
+    let parsed = check(&otlp::encode(&spans), Format::OtlpProtobuf);
+    assert!(parsed.spans.iter().all(|span| span.service.as_ref().is_some_and(|name| name.len() == 256)));
+}
+
+fn plain() -> TraceSpan {
+    TraceSpan {
+        trace: 7,
+        id: 1,
+        parent: None,
+        name: "n".into(),
+        service: Some("s".into()),
+        kind: SpanKind::Server,
+        start_ns: 1_700_000_000_000_000_000,
+        end_ns: 1_700_000_000_000_000_001,
+        failed: false,
+        attributes: Vec::new(),
+        events: Vec::new(),
+        weight: 1.0,
+    }
+}
+
+fn a_value() -> impl Strategy<Value = AttributeValue> {
+    prop_oneof![
+        any::<bool>().prop_map(AttributeValue::Flag),
+        any::<i64>().prop_map(AttributeValue::Int),
+        proptest::num::f64::NORMAL.prop_map(AttributeValue::Real),
+        ".{0,12}".prop_map(AttributeValue::Text),
+    ]
+}
+
+prop_compose! {
+    fn a_span()(
+        trace in 1..u128::MAX,
+        id in 1..u64::MAX,
+        parent in proptest::option::of(1..u64::MAX),
+        (name, service) in (".{0,8}", proptest::option::of("[a-z]{1,3}")),
+        kind in 0..6u8,
+        (start_ns, took) in (0..2_000_000_000_000_000_000i64, 0..1_000_000_000_000i64),
+        failed in any::<bool>(),
+        attributes in proptest::collection::btree_map("[a-z.]{1,8}", a_value(), 0..6),
+        events in vec((0..2_000_000_000_000_000_000i64, ".{0,5}"), 0..3),
+        threshold in 0..(1u64 << 53),
+    ) -> TraceSpan {
+        let mut events: Vec<SpanEvent> = events.into_iter().map(|(at_ns, name)| SpanEvent { at_ns, name }).collect();
+        events.sort_by_key(|event| event.at_ns);
+        TraceSpan {
+            trace, id, parent, name, service, kind: SpanKind::from_u8(kind), start_ns, end_ns: start_ns + took, failed,
+            attributes: attributes.into_iter().collect(), events,
+            // Thresholds with at most 53 bits are exact as doubles.
+            weight: (1u64 << 53) as f64 / ((1u64 << 53) - threshold) as f64,
+        }
+    }
+}
+
+/// A document of every format, to be damaged.
+fn documents() -> Vec<Vec<u8>> {
+    vec![
+        otlp::encode(&[plain(), TraceSpan { id: 2, parent: Some(1), failed: true, ..plain() }]),
+        OTLP.as_bytes().to_vec(),
+        KINETO.as_bytes().to_vec(),
+        include_bytes!("../../fixtures/phoenix/spans.json").to_vec(),
+        include_bytes!("../../fixtures/mlflow/trace_get.json").to_vec(),
+    ]
+}
+
+#[test]
+fn every_truncation_of_every_format_ends_well() {
+    for document in documents() {
+        for cut in 0..document.len() {
+            if let Ok(parsed) = read(&document[..cut]) {
+                assert!(parsed.spans.len() < 64);
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn spans_survive_otlp(spans in vec(a_span(), 1..20)) {
+        let parsed = read(&otlp::encode(&spans)).expect("its own bytes");
+        prop_assert_eq!(parsed.format, Format::OtlpProtobuf);
+        for (read, sent) in parsed.spans.iter().zip(&spans) {
+            prop_assert!((read.weight / sent.weight - 1.0).abs() < 1e-9 * sent.weight);
+            prop_assert_eq!(&TraceSpan { weight: sent.weight, ..read.clone() }, sent);
+        }
+        prop_assert_eq!(parsed.spans.len(), spans.len());
+    }
+
+    #[test]
+    fn several_messages_with_their_lengths_are_one_file(batches in vec(vec(a_span(), 1..4), 1..5)) {
+        let mut file = Vec::new();
+        for batch in &batches {
+            let message = otlp::encode(batch);
+            file.extend_from_slice(&(message.len() as u32).to_be_bytes());
+            file.extend_from_slice(&message);
+        }
+        let parsed = read(&file).expect("the collector's file");
+        prop_assert_eq!(parsed.spans.len(), batches.iter().map(Vec::len).sum::<usize>());
+    }
+
+    #[test]
+    fn bytes_that_lie_never_panic(bytes in vec(any::<u8>(), 0..300)) {
+        let _ = read(&bytes);
+        let _ = otlp::decode(&bytes, &mut Vec::new());
+    }
+
+    #[test]
+    fn damage_never_panics_and_never_grows(which in 0..5usize, hits in vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
+        let mut document = documents().swap_remove(which);
+        for (place, byte) in hits {
+            let place = place.index(document.len());
+            document[place] = byte;
+        }
+        if let Ok(parsed) = read(&document) {
+            prop_assert!(parsed.spans.len() <= document.len());
+        }
+    }
+}
