@@ -70,6 +70,23 @@ pub fn run_folder() -> (TempDir, String) {
     (folder, run)
 }
 
+/// Did the machine leave the generator alone in this level of the findings, by the run's own figures? Where it did not, what
+/// was measured is the machine: its times are no evidence against the product.
+#[expect(clippy::print_stderr, reason = "what a test leaves out it says")]
+pub fn undisturbed(level: &Value) -> bool {
+    let generator = &level["summary"]["generator"];
+    let waited = generator["run_queue_share_max"].as_f64().unwrap_or(0.0);
+    let late_ns = generator["lag"]["max_ns"].as_i64().unwrap_or(0);
+    let alone = waited < 0.02 && late_ns < 20_000_000;
+    if !alone {
+        eprintln!(
+            "not judged, the machine was busy: {:.0} % of the time waiting for a CPU, {late_ns} ns late",
+            waited * 100.0
+        );
+    }
+    alone
+}
+
 /// The embedded engine in a process of its own; it ends with this value.
 pub struct Engine {
     child: Child,

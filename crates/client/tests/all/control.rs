@@ -249,8 +249,9 @@ fn a_closed_loop_is_held_to_the_highest_rate() {
         rig.workers = workers;
         rig.window = ms(200);
         let plan = plimsoll_client::LevelPlan { max_rate_per_s: Some(100.0), ..rig.closed(8) };
-        let (_, rows) = rig.run_plan(&plan);
-        // 200 ms at 100/s, and the first request of each worker.
-        assert!((2..=20 + workers).contains(&rows.len()), "{}", rows.len());
+        // 200 ms at 100/s, and the first request of each worker. A machine that stands still for as long sends nothing.
+        let sent = (0..5).map(|_| rig.run_plan(&plan).1.len());
+        let sent = sent.inspect(|n| assert!(*n <= 20 + workers, "{n}")).find(|n| *n >= 2);
+        assert!(sent.is_some(), "nothing is ever sent");
     }
 }
