@@ -85,7 +85,7 @@ fn answers_that_do_not_stream_keep_their_connection() {
     let server = Server::plain(move |_| vec![json("200 OK", "x-replica: r7\r\n", body)]);
     let mut rig = Rig::at(server.url());
     rig.target.stream = false;
-    let (_, rows) = rig.run_plan(&rig.closed(1));
+    let (_, rows) = rig.run_until(2, &rig.closed(1));
     for row in &rows {
         assert!(row.outcome.is_finished(), "{row:#?}");
         assert_eq!((row.answer.tokens.output, row.first_token), (Some(3), None));
