@@ -15,7 +15,7 @@ use verdicts::{Source, verdicts};
 fn main() {
     let n = std::env::args().nth(1).and_then(|a| a.parse().ok()).unwrap_or(2000);
     println!(
-        "{n} replications of \"p99 is at most the budget\", alpha 5 %: passed, failed, else inconclusive"
+        "{n} replications of \"p99 is at most the budget\", alpha 2.5 % on each side: passed, failed, else inconclusive"
     );
     println!(
         "{:<14} {:>16} {:>10} {:>9} {:>9}   bar",

@@ -7,7 +7,9 @@
 //! asked by rank instead of by sorted slice.
 
 use plimsoll_math::proportion::{proves_at_most, proves_over};
-use plimsoll_math::quantile::{BATCHES, EXCEEDANCES_NEEDED, ShareVariance, pooled_effect, rank, tail_shares};
+use plimsoll_math::quantile::{
+    BATCHES, EXCEEDANCES_NEEDED, ShareVariance, pooled_effect, rank, sure_of, tail_shares,
+};
 
 use crate::columns::{ABSENT, INFINITE};
 use crate::findings::{Estimate, Histogram, Percentiles, Reading};
@@ -222,7 +224,7 @@ pub fn batches_for(length_s: f64, longest_s: f64) -> Option<usize> {
 /// Ranks of the interval of the p-quantile, as [`plimsoll_math::quantile::interval`] finds them in a sorted slice:
 /// 0 = −∞ and n + 1 = +∞. Each end stands at `alpha`.
 pub fn interval_ranks(n: usize, n_eff: f64, p: f64, alpha: f64) -> (usize, usize) {
-    let worth = n_eff / n as f64;
+    let (worth, sure) = (n_eff / n as f64, sure_of(n_eff, 1.0 - p));
     let first = |holds: &dyn Fn(usize) -> bool| {
         let (mut low, mut high) = (1, n + 1);
         while low < high {
@@ -231,7 +233,7 @@ pub fn interval_ranks(n: usize, n_eff: f64, p: f64, alpha: f64) -> (usize, usize
         }
         low
     };
-    let upper = first(&|j| proves_at_most((n - j) as f64 * worth, n_eff, 1.0 - p, alpha));
+    let upper = first(&|j| proves_at_most((n - j) as f64 * sure / n as f64, sure, 1.0 - p, alpha));
     let lower = first(&|j| !proves_over((n - j + 1) as f64 * worth, n_eff, 1.0 - p, alpha));
     (lower - 1, upper)
 }

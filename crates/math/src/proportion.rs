@@ -90,13 +90,19 @@ pub fn n_to_decide(share: f64, limit: f64, alpha: f64) -> Option<f64> {
 /// The difference of two independent shares, second less first: Newcombe's hybrid score interval (1998,
 /// method 10), which holds its level near 0 and 1 where the normal interval does not.
 pub fn newcombe(first: (f64, f64), second: (f64, f64), level: f64) -> Interval {
+    scaled_difference(first, second, 1.0, level)
+}
+
+/// Second share less `times` the first, from (k, n) each: Newcombe's interval with one side scaled (square-and-add; Zou and
+/// Donner 2008).
+pub fn scaled_difference(first: (f64, f64), second: (f64, f64), times: f64, level: f64) -> Interval {
     let z = normal_inv(0.5 + 0.5 * level);
     let (p1, w1) = (first.0 / first.1, wilson(first, z));
     let (p2, w2) = (second.0 / second.1, wilson(second, z));
-    let gap = p2 - p1;
+    let gap = p2 - times * p1;
     Interval {
-        lower: gap - libm::hypot(p2 - w2.lower, w1.upper - p1),
-        upper: gap + libm::hypot(w2.upper - p2, p1 - w1.lower),
+        lower: gap - libm::hypot(p2 - w2.lower, times * (w1.upper - p1)),
+        upper: gap + libm::hypot(w2.upper - p2, times * (p1 - w1.lower)),
     }
 }
 

@@ -95,17 +95,34 @@ pub fn interval(sorted: &[f64], n_eff: f64, p: f64, level: f64) -> Result<Interv
     Ok(undecided(sorted, n_eff, p, level))
 }
 
+/// What a bound from above may count on of `n_eff` independent observations, where a `share` of them (or of the others)
+/// lies beyond.
+///
+/// A level that met few bursts sees few values beyond its limit and takes them for less correlated than they are: both errors
+/// speak for passing, and the bounds know of neither. A queue's time beyond a limit comes in bursts of about
+/// exponential length; λ of them are worth λ/2 independent values, E[X]²/E[X²], and the relative variance of the mean square that
+/// D is read from is 5/λ, so D has 2λ/5 degrees of freedom: 0.8 per effective value beyond. As [`pooled_effect`] does
+/// for the number of batches, n_eff is divided by (t/z)² at 97.5 %. On the other side the two errors part, and what was
+/// seen is all that counts.
+pub fn sure_of(n_eff: f64, share: f64) -> f64 {
+    let beyond = n_eff * share.min(1.0 - share);
+    n_eff / widened((FREEDOM_PER_BEYOND * beyond).max(1.0))
+}
+
+/// Degrees of freedom of a design effect per effective value beyond the limit.
+const FREEDOM_PER_BEYOND: f64 = 0.8;
+
 /// The values, in rising order and worth `n_eff` independent ones, that a ceiling on the p-quantile can
 /// neither pass nor fail at: [`interval`] without its refusal.
 ///
-/// The upper end is the smallest order statistic at which the gate would pass, +∞ where none would; the
-/// lower end is the largest below which the gate would fail, −∞ where none is; each at (1 − level)/2.
+/// The upper end is the smallest order statistic at which the gate would pass, +∞ where none would ([`sure_of`] says what it may
+/// count on); the lower end is the largest below which the gate would fail, −∞ where none is; each at (1 − level)/2.
 pub fn undecided(sorted: &[f64], n_eff: f64, p: f64, level: f64) -> Interval {
     let n = sorted.len();
     let alpha = 0.5 * (1.0 - level);
-    let worth = n_eff / n as f64;
+    let (worth, sure) = (n_eff / n as f64, sure_of(n_eff, 1.0 - p));
     // Of x₍j₎, j from 1 to n, n − j values are over it, and n − j + 1 over anything just below it.
-    let passes = |j: usize| proves_at_most((n - j) as f64 * worth, n_eff, 1.0 - p, alpha);
+    let passes = |j: usize| proves_at_most((n - j) as f64 * sure / n as f64, sure, 1.0 - p, alpha);
     let fails = |j: usize| proves_over((n - j + 1) as f64 * worth, n_eff, 1.0 - p, alpha);
     let upper = partition_point(1, n + 1, |j| !passes(j));
     let lower = partition_point(1, n + 1, fails);
@@ -267,7 +284,12 @@ fn exceeds(value: f64, limit: f64) -> bool {
 /// How much further a t quantile reaches than the normal one, squared, when a variance was estimated from
 /// this many overlapping batches.
 fn few_batches(batches: f64) -> f64 {
-    let ratio = student_t_inv(0.975, 1.5 * (batches - 1.0)) / 1.959_963_984_540_054;
+    widened(1.5 * (batches - 1.0))
+}
+
+/// (t/z)² at 97.5 %: by how much a variance counts for more when it is known with this many degrees of freedom.
+fn widened(freedom: f64) -> f64 {
+    let ratio = student_t_inv(0.975, freedom) / 1.959_963_984_540_054;
     ratio * ratio
 }
 

@@ -78,8 +78,12 @@ impl BudgetFile {
         share("policy.alpha", self.policy.alpha)?;
         share("policy.false_discovery", self.policy.false_discovery)?;
         for (i, id) in self.policy.primary.iter().enumerate() {
-            if !self.budgets.iter().any(|budget| budget.id == *id) {
-                let allowed: Vec<String> = self.budgets.iter().map(|budget| budget.id.clone()).collect();
+            let slices =
+                self.stages.iter().flat_map(|stages| stages.slices.keys().map(|name| Self::stage_id(name)));
+            let totals = self.stage_total().into_iter().map(|total| total.id);
+            let allowed: Vec<String> =
+                self.budgets.iter().map(|budget| budget.id.clone()).chain(totals).chain(slices).collect();
+            if !allowed.contains(id) {
                 return Err(SpecError::UnknownValue {
                     path: format!("policy.primary.{i}"),
                     value: id.clone(),
@@ -124,6 +128,12 @@ impl BudgetFile {
         check_margin(budget, at, &unit)?;
         if let Some(name) = budget.under.as_ref().filter(|name| !self.bursts.contains_key(*name)) {
             let allowed: Vec<String> = self.bursts.keys().cloned().collect();
+            if allowed.is_empty() {
+                let what = format!(
+                    "`{name}` is no burst of this file: add `bursts: {{{name}: {{arrivals: gamma:3, rate: 5/s}}}}`"
+                );
+                return Err(conflict(&place("under"), what));
+            }
             let (path, value) = (place("under"), name.clone());
             return Err(SpecError::UnknownValue { path, value, nearest: nearest(name, &allowed), allowed });
         }
@@ -151,14 +161,19 @@ impl BudgetFile {
             ));
         }
         if let Some(relative) = budget.relative {
-            if budget.metric.judged() != Judged::Percentile {
+            let has_change = budget.metric.judged() != Judged::TailRatio
+                && budget.metric != super::metric::BudgetMetric::Utilisation;
+            if !has_change {
                 let what = format!(
-                    "a change against the baseline is judged for percentiles of latencies, not for {name}"
+                    "a change against the baseline is judged for latencies, shares, rates, costs and the onset, not for {name}"
                 );
                 return Err(conflict(&place("relative"), what));
             }
-            if relative.0 < 0.0 {
-                let what = format!("{relative} asks for a gain: say the most it may be worse, such as +10%");
+            let (worse, such) =
+                if budget.metric.has_floor() { (-relative.0, "-5%") } else { (relative.0, "+10%") };
+            if worse < 0.0 {
+                let what =
+                    format!("{relative} asks for a gain: say the most it may be worse, such as {such}");
                 return Err(conflict(&place("relative"), what));
             }
         }

@@ -6,7 +6,9 @@
 //! because it is wrong by up to half a bucket, and always to the same side.
 
 use plimsoll_math::proportion::{exceedance_bounds, n_to_decide};
-use plimsoll_math::quantile::{BATCHES, ShareVariance, pooled_effect, rank, tail_shares};
+use plimsoll_math::quantile::{
+    BATCHES, EXCEEDANCES_NEEDED, ShareVariance, pooled_effect, rank, sure_of, tail_shares,
+};
 use plimsoll_math::special::beta_inc_pair;
 use plimsoll_model::{At, Span};
 
@@ -17,9 +19,21 @@ use crate::order::{batches_for, worth_beyond};
 /// Independent observations below which the correlation that they were discounted by is itself unknown.
 pub const LEAST_WORTH: f64 = 20.0;
 
+/// What was asked of the observations.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Asked {
+    /// A percentile: values beyond a limit, which come in bursts. Their design effect is known by those bursts alone, so a pass
+    /// counts on less of them ([`sure_of`]), and below ten expected beyond the limit, where the percentile is refused, there is none.
+    Percentile,
+    /// A share of events by itself, such as errors.
+    Share,
+}
+
 /// What was counted against one limit.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Count {
+    /// What was asked.
+    pub of: Asked,
     /// Observations.
     pub n: u64,
     /// Those that exceed the limit for certain.
@@ -54,25 +68,34 @@ pub fn decide(count: &Count, allowed: f64, alpha: f64) -> Decision {
         let share = Estimate { value, lower: 0.0, upper: 1.0, n: count.n, n_eff: 0.0 };
         return Decision { share, p_pass: 1.0, p_fail: 1.0, held: Held::Inconclusive, needed: None };
     };
-    let (least, most) = (shares[0] * worth, shares[1] * worth);
+    let least = shares[0] * worth;
+    // What a pass may count on.
+    let sure = if count.of == Asked::Percentile { sure_of(worth, allowed) } else { worth };
+    let sure_most = shares[1] * sure;
+    let enough = worth >= least_to_pass(count.of, allowed) * (1.0 - 1e-9);
     let lower = exceedance_bounds(least, worth, alpha).0;
-    let upper = exceedance_bounds(most, worth, alpha).1;
+    let upper = exceedance_bounds(sure_most, sure, alpha).1;
     // The tails of the same Beta distributions that the bounds are quantiles of.
     let p_fail =
         if least > 0.0 { beta_inc_pair(least, worth - least + 1.0, allowed, 1.0 - allowed).0 } else { 1.0 };
-    let p_pass =
-        if most < worth { beta_inc_pair(most + 1.0, worth - most, allowed, 1.0 - allowed).1 } else { 1.0 };
+    let p_pass = match sure_most < sure && enough {
+        true => beta_inc_pair(sure_most + 1.0, sure - sure_most, allowed, 1.0 - allowed).1,
+        false => 1.0,
+    };
     let held = match worth >= LEAST_WORTH {
-        true if upper <= allowed => Held::Pass,
+        true if upper <= allowed && enough => Held::Pass,
         true if lower > allowed => Held::Fail,
         _ => Held::Inconclusive,
     };
     // Inside a bucket more requests settle nothing: the edge has to move.
     let exact = count.over_least == count.over_most;
     let needed = (held == Held::Inconclusive && exact)
-        .then(|| n_to_decide(value, allowed, alpha))
+        .then(|| match value < allowed {
+            true => to_pass(count.of, value, allowed, alpha),
+            false => n_to_decide(value, allowed, alpha).map(|effective| effective.max(LEAST_WORTH)),
+        })
         .flatten()
-        .map(|effective| (effective.max(LEAST_WORTH) * n / worth).ceil() as u64);
+        .map(|effective| (effective * n / worth).ceil() as u64);
     Decision {
         share: Estimate { value, lower, upper, n: count.n, n_eff: worth },
         p_pass,
@@ -80,6 +103,27 @@ pub fn decide(count: &Count, allowed: f64, alpha: f64) -> Decision {
         held,
         needed,
     }
+}
+
+/// Independent observations under which this passes in no case.
+fn least_to_pass(of: Asked, allowed: f64) -> f64 {
+    match of {
+        Asked::Percentile => EXCEEDANCES_NEEDED / allowed.min(1.0 - allowed),
+        Asked::Share => LEAST_WORTH,
+    }
+}
+
+/// Independent observations with which a `share` over the limit, under what is allowed, would pass. `None` where no number would.
+pub fn to_pass(of: Asked, share: f64, allowed: f64, alpha: f64) -> Option<f64> {
+    let exact = n_to_decide(share, allowed, alpha)?;
+    let mut takes = exact;
+    if of == Asked::Percentile {
+        // What is sure of n grows with n; a dozen steps are on the spot.
+        for _ in 0..12 {
+            takes = exact * takes / sure_of(takes, allowed);
+        }
+    }
+    Some(takes.max(least_to_pass(of, allowed)).max(LEAST_WORTH).ceil())
 }
 
 /// Counts values in the order of due times, ns, over a stretch of `length_s`; what failed is over every limit, and what is absent
@@ -96,7 +140,7 @@ pub fn of_values(values: &[i64], limit_s: f64, p: f64, length_s: f64) -> Count {
     let n = values.len();
     let over = values.iter().filter(|ns| **ns > limit).count() as u64;
     let worth = (n > 0).then(|| worth(values, limit, p, length_s)).flatten();
-    Count { n: n as u64, over_least: over, over_most: over, worth }
+    Count { of: Asked::Percentile, n: n as u64, over_least: over, over_most: over, worth }
 }
 
 /// n over the larger of two design effects: at the limit, and at the percentile itself, for where nothing lies over the limit the
@@ -118,7 +162,8 @@ pub fn of_flags(over: &[bool]) -> Count {
     let n = over.len();
     let total = over.iter().filter(|over| **over).count() as u64;
     let worth = n as f64 / plimsoll_math::quantile::design_effect(over, BATCHES);
-    Count { n: n as u64, over_least: total, over_most: total, worth: (n > 0).then_some(worth) }
+    let worth = (n > 0).then_some(worth);
+    Count { of: Asked::Share, n: n as u64, over_least: total, over_most: total, worth }
 }
 
 /// Counts in buckets over one stretch of time: a scraped histogram, or a sketch (edges at equal ratios).
@@ -185,7 +230,7 @@ pub fn of_binned(series: &[Binned], limit_s: f64, p: f64) -> Count {
         (least, most) = (least + certain, most + perhaps);
     }
     let worth = (n > 0 && series.len() >= LEAST_STRETCHES).then(|| worth_of_binned(series, n, limit_s, p));
-    Count { n, over_least: least, over_most: most, worth }
+    Count { of: Asked::Percentile, n, over_least: least, over_most: most, worth }
 }
 
 fn worth_of_binned(series: &[Binned], n: u64, limit_s: f64, p: f64) -> f64 {

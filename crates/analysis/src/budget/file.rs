@@ -121,7 +121,7 @@ pub struct Batch {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
-    /// Chance of a wrong verdict: every bound stands at 1 − alpha.
+    /// Chance of a wrong verdict on each side: the interval that judges, and is shown, has a confidence of 1 − 2 alpha (95 %).
     pub alpha: f64,
     /// Ids of the budgets that decide; the others are watched. Empty = all of them decide.
     pub primary: Vec<String>,
@@ -356,6 +356,11 @@ impl BudgetFile {
     pub fn stage_total(&self) -> Option<Budget> {
         let stages = self.stages.as_ref()?;
         Some(Budget::ceiling("stages total", BudgetMetric::E2e, Some(stages.p.0), stages.total.clone()))
+    }
+
+    /// The id of a stage's slice: what a policy names it by.
+    pub fn stage_id(stage: &str) -> String {
+        format!("stage {stage}")
     }
 
     /// What one request of all must meet to be good: of `ttft`, `tpot` and `e2e` the ceilings that hold for every request.

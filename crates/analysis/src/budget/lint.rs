@@ -7,14 +7,13 @@
 
 use serde::Serialize;
 
-use super::LEAST_WORTH;
+use super::exceed::{Asked, to_pass};
 use super::file::{Budget, BudgetFile};
 use super::metric::{BudgetMetric, Judged};
 use super::quantity::Unit;
 use crate::findings::{Estimate, Findings, LevelFinding, Percentiles};
 use crate::history::measured;
 use crate::say::{ms, number};
-use plimsoll_math::proportion::n_to_decide;
 use plimsoll_model::Load;
 
 /// How bad a remark is.
@@ -174,9 +173,8 @@ pub struct Needed {
 
 /// Effective requests that a share of `allowed` takes, by the bounds that judge it; a percentile p allows 1 − p. `None` where nothing may
 /// be over: no count shows that.
-pub fn needed(allowed: f64, alpha: f64) -> Option<Needed> {
-    // What is worth fewer than the least to judge by is not judged, however little a median would take.
-    let takes = |share: f64| Some(n_to_decide(share, allowed, alpha)?.max(LEAST_WORTH));
+pub fn needed(of: Asked, allowed: f64, alpha: f64) -> Option<Needed> {
+    let takes = |share: f64| to_pass(of, share, allowed, alpha);
     Some(Needed { least: takes(0.0)?, planned: takes(PLANNED * allowed)? })
 }
 
@@ -189,6 +187,11 @@ pub fn allowed(budget: &Budget) -> Option<f64> {
         Judged::TailRatio => Some(0.01),
         Judged::Rate | Judged::Line | Judged::Cost => None,
     }
+}
+
+/// What is asked of the requests.
+pub fn asked(budget: &Budget) -> Asked {
+    if budget.metric.judged() == Judged::Share { Asked::Share } else { Asked::Percentile }
 }
 
 /// Requests per independent one at this percentile: as measured there, else at the next lower one that was.
@@ -210,7 +213,7 @@ fn below(set: &Percentiles, p: f64) -> Option<&Estimate> {
 /// Enough requests for the percentile at the measured design effect, in the time that the file plans.
 fn can_be_judged(file: &BudgetFile, budget: &Budget, level: Option<&LevelFinding>, about: &mut About<'_>) {
     let Some(allowed) = allowed(budget) else { return };
-    let Some(Needed { least, planned }) = needed(allowed, file.policy.alpha) else {
+    let Some(Needed { least, planned }) = needed(asked(budget), allowed, file.policy.alpha) else {
         let what =
             "no number of requests shows that none fails: write the share that can be borne, such as 0.1%";
         return about.say("max", Severity::Error, what.into());

@@ -16,7 +16,9 @@ mod quantity;
 
 pub use check::check_shape;
 pub(crate) use check::reserve;
-pub use exceed::{Binned, Count, Decision, LEAST_WORTH, Stream, decide, of_binned, of_flags, of_values};
+pub use exceed::{
+    Asked, Binned, Count, Decision, LEAST_WORTH, Stream, decide, of_binned, of_flags, of_values, to_pass,
+};
 pub use family::benjamini_hochberg;
 pub use file::{
     BUDGET_VERSION, Batch, Budget, BudgetFile, BudgetLoad, Burst, Kind, OnInconclusive, OnMissing, Policy,
@@ -27,5 +29,6 @@ pub use quantity::{Amount, Bucket, Percentile, Relative, Unit, shown};
 
 pub(crate) use inline::{is_good, judge, share_over};
 
-/// Confidence of each one-sided bound of a verdict is 1 − this, unless the file says otherwise.
-pub const ALPHA: f64 = 0.05;
+/// Chance of a wrong verdict on each side, unless the file says otherwise: the bounds that judge are the two ends of the 95 %
+/// interval that is shown everywhere.
+pub const ALPHA: f64 = 0.025;

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::file::{BudgetFile, Kind};
-use super::lint::{allowed, needed};
+use super::lint::{allowed, asked, needed};
 use super::metric::Judged;
 
 /// Time kept for the warm-up that is cut from the front of a level, as a share of what is judged.
@@ -101,7 +101,7 @@ pub fn plan(file: &BudgetFile, rate_per_s: Option<f64>) -> Result<Plan, String> 
 
 /// Requests that a budget takes if each counts in full: at the least, and as planned.
 fn requests(file: &BudgetFile, budget: &super::Budget) -> (f64, f64) {
-    let counts = allowed(budget).and_then(|allowed| needed(allowed, file.policy.alpha));
+    let counts = allowed(budget).and_then(|allowed| needed(asked(budget), allowed, file.policy.alpha));
     let (least, planned) = counts.map_or((0.0, 0.0), |counts| (counts.least, counts.planned));
     let own = budget.min_n_eff.unwrap_or(0.0);
     (least.max(own), planned.max(own))

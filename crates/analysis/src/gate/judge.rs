@@ -6,17 +6,18 @@
 //! ratio, so that the baseline's own uncertainty counts. Rates and lines have intervals, read as Student's and log-normal ones, each
 //! side by itself. A bracket of loads has no chance in it: it decides when both of its ends do.
 
-use plimsoll_math::quantile::rank;
+use plimsoll_math::quantile::{EXCEEDANCES_NEEDED, rank};
 use plimsoll_math::special::{normal_cdf, normal_inv, student_t_cdf, student_t_inv};
 use plimsoll_math::two_sample::{Arm, Flips, exceedance_differences, percentile_ratio};
 
+use super::against;
 use super::select::{Chosen, Measured, Picks, flags, values};
 use crate::budget::{
-    Amount, Budget, BudgetFile, BudgetMetric, Count, Judged, Percentile, Scope, Unit, decide, of_flags,
-    of_values, reserve, shown,
+    Amount, Budget, BudgetFile, BudgetMetric, Count, Decision, Judged, Percentile, Scope, Unit, decide,
+    of_flags, of_values, reserve, shown,
 };
 use crate::cost;
-use crate::findings::{Estimate, Line, Reading};
+use crate::findings::{Estimate, Held, Line, Reading};
 use crate::order::{Column, interval_ranks, seconds};
 use crate::say::number;
 
@@ -73,9 +74,13 @@ pub(super) fn limit_words(budget: &Budget) -> String {
     limit_of(budget).map_or("–".to_owned(), |limit| format!("{sign} {}", shown(limit, &unit)))
 }
 
-/// A change in words: `≤ baseline +10 %`.
-pub(super) fn change_words(allowed: crate::budget::Relative) -> String {
-    format!("≤ baseline +{} %", number(100.0 * allowed.0))
+/// A change in words: `≤ baseline +10 %`, `≥ baseline −5 %`.
+pub(super) fn change_words(budget: &Budget, allowed: crate::budget::Relative) -> String {
+    let sign = if budget.metric.has_floor() { "≥" } else { "≤" };
+    format!(
+        "{sign} baseline {} %",
+        if budget.metric.has_floor() && allowed.0 == 0.0 { "−0".into() } else { signed(100.0 * allowed.0) }
+    )
 }
 
 /// The metric that is read: the engine's scope counts from the sent time.
@@ -155,10 +160,20 @@ pub(super) fn latency(
             format!("{} over it", figure(&Reading::Estimate(decision.share), &Unit::Share))
         }
     };
-    if count.worth.is_none() {
-        row.note = "too short a level for its requests: their correlation is not known".into();
-    }
+    row.note = match count.worth {
+        None => "too short a level for its requests: their correlation is not known".into(),
+        Some(worth) => too_few(&decision, worth, 1.0 - p),
+    };
     Ok(())
+}
+
+/// Why nothing passes where the percentile itself is refused; empty where it isn't, or where enough are over the limit to fail.
+fn too_few(decision: &Decision, worth: f64, allowed: f64) -> String {
+    let needed = EXCEEDANCES_NEEDED / allowed.min(1.0 - allowed);
+    match worth >= needed * (1.0 - 1e-9) || decision.held == Held::Fail {
+        true => String::new(),
+        false => format!("{} effective requests; {} are the least to pass by", number(worth), number(needed)),
+    }
 }
 
 /// A slice of a stage, not judged yet.
@@ -170,7 +185,7 @@ pub(super) fn of_stage(name: &str, p: Percentile, slice: &Amount) -> Judgement {
 /// The order statistic with the limits that the evaluator would leave undecided at this alpha.
 fn quantile(values: &[i64], worth: Option<f64>, p: f64, alpha: f64) -> Reading {
     let n = values.len();
-    let Some(n_eff) = worth.filter(|worth| worth * p.min(1.0 - p) >= 10.0 - 1e-9) else {
+    let Some(n_eff) = worth.filter(|worth| worth * p.min(1.0 - p) >= EXCEEDANCES_NEEDED - 1e-9) else {
         let has = worth.map_or("an unknown number".to_owned(), number);
         return Reading::refused(
             format!("needs {} effective requests, has {has}", number(10.0 / (1.0 - p))),
@@ -232,7 +247,9 @@ fn tail_ratio(
     row.p_pass = (beyond(median.lower.max(0.0)).p_pass + OF_THE_MEDIAN * alpha).min(1.0);
     row.p_fail = (beyond(median.upper).p_fail + OF_THE_MEDIAN * alpha).min(1.0);
     let count = of_values(&values, most * median.value, 0.99, length_s);
-    row.needed = decide(&count, 0.01, alpha).needed;
+    let decision = decide(&count, 0.01, alpha);
+    row.needed = decision.needed;
+    row.note = count.worth.map_or(String::new(), |worth| too_few(&decision, worth, 0.01));
     row.count = Some((count, 0.01));
     row.measured = match quantile(&values, count.worth, 0.99, alpha) {
         Reading::Estimate(tail) => Reading::Estimate(Estimate {
@@ -264,7 +281,7 @@ pub(super) fn relative(
 ) -> Result<Judgement, String> {
     let allowed = budget.relative.map_or(0.0, |relative| relative.0);
     let p = budget.p.map_or(0.99, |p| p.0);
-    let limit_shown = change_words(crate::budget::Relative(allowed));
+    let limit_shown = change_words(budget, crate::budget::Relative(allowed));
     let mut row = Judgement::new(
         format!("{} against the baseline", words(file, budget)),
         Some(1.0 + allowed),
@@ -273,12 +290,17 @@ pub(super) fn relative(
     let baseline = baseline.ok_or("no baseline: give one with --baseline, or `baseline:` in the file")?;
     let other = baseline.choose(file, budget).map_err(|why| format!("of the baseline: {why}"))?;
     let (now, then) = (chosen.offered_per_s(), other.offered_per_s());
-    if (now / then - 1.0).abs() > 0.1 {
+    // An onset is a load itself.
+    if budget.metric.judged() != Judged::Line && (now / then - 1.0).abs() > 0.1 {
         return Err(format!(
             "the baseline was measured at {}/s and the run at {}/s: not the same load",
             number(then),
             number(now)
         ));
+    }
+    if budget.metric.judged() != Judged::Percentile {
+        figures(&mut row, file, budget, [(run, chosen), (baseline, &other)], allowed)?;
+        return Ok(row);
     }
     let metric = metric_of(file, budget);
     let slice = budget.slice.as_ref();
@@ -311,12 +333,44 @@ pub(super) fn relative(
         n_eff: UNITS as f64,
     });
     row.measured_shown = format!(
-        "{} %, {} now, {} then",
-        signed(100.0 * (ratio.value - 1.0)),
+        "{}, {} now, {} then",
+        against::percent(ratio.value, (ratio.interval.lower, ratio.interval.upper)),
         shown(candidate.quantile(p), &Unit::Time),
         shown(base.quantile(p), &Unit::Time)
     );
     Ok(row)
+}
+
+/// Both sides' figure of what is no percentile: shares by their counts, everything else by its estimate and interval.
+fn figures(
+    row: &mut Judgement,
+    file: &BudgetFile,
+    budget: &Budget,
+    sides: [(&Measured<'_>, &Chosen<'_, '_>); 2],
+    allowed: f64,
+) -> Result<(), String> {
+    if budget.metric.judged() == Judged::Share {
+        let [now, then] = sides.map(|(measured, chosen)| {
+            Ok::<_, String>(of_flags(&flags(chosen, budget.metric, measured.picks(budget.slice.as_ref())?)))
+        });
+        return against::share(row, &now?, &then?, allowed);
+    }
+    let alone = Budget { relative: None, max: None, min: None, margin: None, ..budget.clone() };
+    let [now, then] = sides.map(|(measured, chosen)| {
+        let own = match alone.metric.judged() {
+            // What an onset is held to is not asked here, only what it is.
+            Judged::Line => measured.onset(&chosen.traffic).map(Reading::Estimate),
+            _ => judge(file, &alone, measured, None, chosen).map(|judged| judged.measured),
+        }?;
+        own.estimate().copied().ok_or_else(|| "one of the two runs has no figure of it".to_owned())
+    });
+    let unit = match budget.metric.unit() {
+        Unit::Money(_) => Unit::Money(
+            file.price.as_ref().and_then(|p| p.bill().ok()).map(|b| b.currency).unwrap_or_default(),
+        ),
+        unit => unit,
+    };
+    against::ratio(row, &now?, &then?, (allowed, budget.metric.has_floor()), &unit)
 }
 
 pub(super) fn signed(x: f64) -> String {

@@ -3,6 +3,7 @@
 //! Reading order: `finding` (the words), `select` (which levels and requests), `judge` (one budget), `locate` (where a broken one
 //! breaks), and here the family. A verdict per file and never per level: what passes at half the promised load is no pass.
 
+mod against;
 mod finding;
 mod judge;
 mod locate;
@@ -54,6 +55,9 @@ pub fn gate(file: &BudgetFile, run: &Measured<'_>, baseline: Option<&Measured<'_
     settle(file, &mut looks);
     let trust = trust(run, &looks);
     let verdict = if trust == Trust::Invalid { GateVerdict::Invalid } else { verdict(&looks) };
+    if trust == Trust::Invalid {
+        unjudge(&mut looks);
+    }
     let refusals = refusals(file, run, baseline, &looks, trust);
     let family = looks.iter().filter(|look| look.row.role == Role::Decides).count();
     let rows: Vec<GateRow> = looks.into_iter().map(|look| look.row).collect();
@@ -99,7 +103,8 @@ fn look(
         if row.missing {
             let of_change = !absolute || row.id != budget.id;
             let change = budget.relative.filter(|_| of_change);
-            row.limit_shown = change.map_or_else(|| judge::limit_words(budget), judge::change_words);
+            row.limit_shown = change
+                .map_or_else(|| judge::limit_words(budget), |change| judge::change_words(budget, change));
         }
         let slice = budget.slice.as_ref().map(|slice| slice.words()).unwrap_or_default();
         let under = budget.under.as_ref().map(|name| format!("under {name}")).unwrap_or_default();
@@ -201,7 +206,8 @@ fn batch(file: &BudgetFile, run: &Measured<'_>) -> Option<Look> {
     Some(Look { row, budget: None, defect })
 }
 
-/// The total of the stages, and their slices where the rows carry stage times. The total is what is promised; slices are watched.
+/// The total of the stages, and their slices where the rows carry stage times. The total is what is promised; a slice decides where
+/// the policy names it (`stage prefill`), and is watched elsewhere: a stage may take more while another takes less.
 fn stages(file: &BudgetFile, run: &Measured<'_>) -> Vec<Look> {
     let (Some(stages), Some(all)) = (&file.stages, file.stage_total()) else { return Vec::new() };
     let chosen = run.choose(file, &all);
@@ -212,7 +218,14 @@ fn stages(file: &BudgetFile, run: &Measured<'_>) -> Vec<Look> {
     for (name, slice) in &stages.slices {
         let judged = chosen.as_ref().map_err(Clone::clone).and_then(|chosen| {
             let mut j = judge::of_stage(name, stages.p, slice);
-            let times = stage_times(chosen, name);
+            let (times, lacking) = stage_times(chosen, name);
+            if lacking as f64 > MOST_LACKING * (times.len() as f64 + lacking as f64) {
+                return Err(format!(
+                    "{} of {} report no `{name}`",
+                    lacking,
+                    count(times.len() as u64 + lacking, "request")
+                ));
+            }
             judge::latency(
                 &mut j,
                 &times,
@@ -221,6 +234,13 @@ fn stages(file: &BudgetFile, run: &Measured<'_>) -> Vec<Look> {
                 chosen.length_s(),
                 file.policy.alpha,
             )?;
+            if lacking > 0 {
+                j.note = [j.note, format!("{} without it left out", count(lacking, "request"))]
+                    .into_iter()
+                    .filter(|part| !part.is_empty())
+                    .collect::<Vec<_>>()
+                    .join("; ");
+            }
             Ok(j)
         });
         let what = format!("stage {name} {}", stages.p.name());
@@ -234,18 +254,23 @@ fn stages(file: &BudgetFile, run: &Measured<'_>) -> Vec<Look> {
             Err(_) => String::new(),
         };
         let place = format!("stages.slices.{name}");
+        let named = file.policy.primary.contains(&BudgetFile::stage_id(name));
+        let role = if named { Role::Decides } else { Role::Watched };
         let row = row(
-            format!("stage {name}"),
+            BudgetFile::stage_id(name),
             place,
             what,
             judged,
             chosen.as_ref().ok(),
-            (Role::Watched, file.policy.alpha),
+            (role, file.policy.alpha),
         );
         looks.push(Look { row, budget: None, defect });
     }
     looks
 }
+
+/// Share of the finished requests that may lack a stage before its slice can't be judged: the others are not like them.
+const MOST_LACKING: f64 = 0.05;
 
 /// The family: who passes, who fails among all the looks, and what that amounts to.
 fn settle(file: &BudgetFile, looks: &mut [Look]) {
@@ -369,16 +394,8 @@ fn refusals(
     looks: &[Look],
     trust: Trust,
 ) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut said = doubts(run, looks, trust);
     if trust == Trust::Invalid {
-        let levels = run.findings.levels.iter().flat_map(|level| &level.validity.reasons);
-        let reasons = run.findings.validity.reasons.iter().chain(levels);
-        for reason in reasons.filter(|reason| reason.verdict == Trust::Invalid) {
-            let line = format!("{}: {}. {}", reason.check, reason.figure, reason.means);
-            if !said.contains(&line) {
-                said.push(line);
-            }
-        }
         return said;
     }
     let Some(baseline) = baseline else { return said };
@@ -392,6 +409,37 @@ fn refusals(
         }
     }
     said
+}
+
+/// Why the measurement is not, or not quite, to be trusted: of the run and of the levels that were judged.
+fn doubts(run: &Measured<'_>, looks: &[Look], trust: Trust) -> Vec<String> {
+    if trust == Trust::Valid {
+        return Vec::new();
+    }
+    let used = |id: u32| looks.iter().any(|look| look.row.levels.contains(&id));
+    let levels =
+        run.findings.levels.iter().filter(|level| trust == Trust::Invalid || used(level.summary.level));
+    let reasons =
+        run.findings.validity.reasons.iter().chain(levels.flat_map(|level| &level.validity.reasons));
+    let mut said: Vec<String> = Vec::new();
+    for reason in reasons.filter(|reason| reason.verdict == trust) {
+        let suspect = if trust == Trust::Suspect { "the measurement is suspect: " } else { "" };
+        let line = format!("{suspect}{}: {}. {}", reason.check, reason.figure, reason.means);
+        if !said.contains(&line) {
+            said.push(line);
+        }
+    }
+    said
+}
+
+/// Nothing is said to hold, or to be broken, by a measurement that is not the target's.
+fn unjudge(looks: &mut [Look]) {
+    for row in looks.iter_mut().map(|look| &mut look.row).filter(|row| row.role != Role::Tracked) {
+        row.held = Held::Inconclusive;
+        if !row.missing {
+            row.why = String::new();
+        }
+    }
 }
 
 fn is_tail(budget: &Budget) -> bool {
@@ -437,7 +485,10 @@ fn headline(verdict: GateVerdict, rows: &[GateRow], family: usize) -> String {
     let of = |held: Held| rows.iter().filter(|row| row.role == Role::Decides && row.held == held).count();
     let budgets = count(family as u64, "budget");
     match verdict {
-        GateVerdict::Pass if of(Held::Inconclusive) == 0 => format!("All of {budgets} hold."),
+        GateVerdict::Pass if family == 1 && of(Held::Pass) == 1 => "The budget holds.".to_owned(),
+        GateVerdict::Broken if family == 1 => "The budget is broken.".to_owned(),
+        GateVerdict::Inconclusive if family == 1 => "The budget could not be decided.".to_owned(),
+        GateVerdict::Pass if of(Held::Inconclusive) == 0 => format!("All {budgets} hold."),
         GateVerdict::Pass => format!("{} of {budgets} hold; the others only warn.", of(Held::Pass)),
         GateVerdict::Broken => format!("{} of {budgets} broken.", of(Held::Fail)),
         GateVerdict::Inconclusive if family == 0 => {

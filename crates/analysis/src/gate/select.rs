@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::budget::{Budget, BudgetFile, BudgetMetric, Slice};
 use crate::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN};
-use crate::findings::{Findings, LevelFinding};
+use crate::findings::{Estimate, Findings, LevelFinding, Line};
 use crate::say::number;
 use crate::whole::LevelRows;
 
@@ -51,6 +51,17 @@ const CLOSE: f64 = 0.95;
 impl<'a> Measured<'a> {
     pub(super) fn is_sweep(&self) -> bool {
         self.levels.iter().any(|rows| rows.level.purpose != "run")
+    }
+
+    /// The queueing onset of this traffic, where the run is a sweep that found one.
+    pub(super) fn onset(&self, traffic: &str) -> Result<Estimate, String> {
+        let lines = self.findings.lines.iter().find(|lines| lines.traffic == traffic);
+        match lines.map(|lines| &lines.onset) {
+            Some(Line::Found { rate, .. }) => Ok(*rate),
+            Some(Line::CannotTell { why }) => Err(why.clone()),
+            Some(_) => Err("the sweep bounds the onset on one side only".into()),
+            None => Err("the queueing onset takes a sweep on both sides: plimsoll sweep".into()),
+        }
     }
 
     fn finding(&self, id: u32) -> Option<&LevelFinding> {
@@ -321,11 +332,22 @@ pub(super) fn flags(chosen: &Chosen<'_, '_>, metric: BudgetMetric, picks: Picks)
         .collect()
 }
 
-/// The times of a stage, ns, as the server reported them; of requests that finished.
-pub(super) fn stage_times(chosen: &Chosen<'_, '_>, stage: &str) -> Vec<i64> {
-    each(chosen, Picks::default())
-        .filter_map(|(rows, row)| stage_time(&rows.own[rows.columns.last[row] as usize].answer, stage))
-        .collect()
+/// The times of a stage, ns, as the server reported them, and how many finished requests do not have it. What failed is over every
+/// slice, like every latency of it; an answer left on purpose counts with what it reports.
+pub(super) fn stage_times(chosen: &Chosen<'_, '_>, stage: &str) -> (Vec<i64>, u64) {
+    let (mut times, mut lacking, mut reported) = (Vec::new(), 0, false);
+    for (rows, row) in each(chosen, Picks::default()) {
+        let time = stage_time(&rows.own[rows.columns.last[row] as usize].answer, stage);
+        reported |= time.is_some();
+        match (rows.columns.fate[row], time) {
+            (Fate::Broken | Fate::Failed, _) => times.push(INFINITE),
+            (_, Some(ns)) => times.push(ns),
+            (Fate::Finished, None) => lacking += 1,
+            (Fate::Cancelled, None) => {}
+        }
+    }
+    // Where nobody reports it, failures alone are no stage.
+    if reported { (times, lacking) } else { (Vec::new(), 0) }
 }
 
 fn stage_time(answer: &Answer, stage: &str) -> Option<i64> {

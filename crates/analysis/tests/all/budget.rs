@@ -31,7 +31,7 @@ fn the_bounds_decide() {
     assert_eq!(judged(2_000, 10).verdict, Held::Fail);
     let open = judged(2_000, 20);
     assert_eq!(open.verdict, Held::Inconclusive);
-    // Without one over it, 59 are what it takes (0.95⁵⁹ < 0.05); 40 are too few and the finding says how many are not.
+    // Of 40 two are expected beyond a p95; ten are, of 200, and the finding says so.
     let few = judged(40 * 5, 1_000_000);
     assert_eq!(few.rows[0].share_over.n, 200);
     assert_eq!(few.rows[0].verdict, Held::Pass);

@@ -2,7 +2,7 @@
 
 use plimsoll_analysis::budget::lint::{Evidence, Remark, Severity, lint, needed};
 use plimsoll_analysis::budget::{
-    Amount, Budget, BudgetFile, BudgetLoad, BudgetMetric, Percentile, StageBudget,
+    ALPHA, Amount, Asked, Budget, BudgetFile, BudgetLoad, BudgetMetric, Percentile, StageBudget,
 };
 use plimsoll_model::Span;
 use plimsoll_workload::Rate;
@@ -62,11 +62,17 @@ fn the_least_counts_are_those_of_the_tables() {
         (0.01, 0.01, 459.0),
         (0.001, 0.01, 4603.0),
     ] {
-        let found = needed(allowed, alpha).expect("countable");
+        let found = needed(Asked::Share, allowed, alpha).expect("countable");
         assert_eq!(found.least, least, "{allowed} at {alpha}");
         assert!(found.planned > 3.0 * least, "{found:?}");
     }
-    assert_eq!(needed(0.0, 0.05), None);
+    assert_eq!(needed(Asked::Share, 0.0, 0.05), None);
+    // A percentile is refused below ten expected beyond it, and passes from there on.
+    for (allowed, least) in [(0.5, 20.0), (0.05, 200.0), (0.01, 1_000.0), (0.001, 10_000.0)] {
+        let found = needed(Asked::Percentile, allowed, ALPHA).expect("countable");
+        assert_eq!(found.least, least, "{allowed}");
+        assert!(found.planned > least, "{found:?}");
+    }
 }
 
 #[test]
@@ -81,11 +87,11 @@ fn a_plan_that_is_too_short_is_an_error_and_a_tight_one_a_warning() {
         let remarks = said(&BudgetFile { load: Some(load), ..BudgetFile::of(vec![budget]) }, None);
         remarks.into_iter().find(|remark| remark.kind == "requests")
     };
-    let short = planned(298).expect("said");
+    let short = planned(999).expect("said");
     assert_eq!(short.severity, Severity::Error);
-    assert!(short.what.contains("can't pass: ttft p99 takes 299 requests"), "{}", short.what);
-    assert!(short.what.contains("5 min"), "299 s at 1/s: {}", short.what);
-    assert_eq!(planned(300).map(|remark| remark.severity), Some(Severity::Warning));
+    assert!(short.what.contains("can't pass: ttft p99 takes 1000 requests"), "{}", short.what);
+    assert!(short.what.contains("16.7 min"), "1000 s at 1/s: {}", short.what);
+    assert_eq!(planned(1001).map(|remark| remark.severity), Some(Severity::Warning));
     assert_eq!(planned(100_000), None);
     let zero = Budget::ceiling("errors", BudgetMetric::ErrorRate, None, Amount::share(0.0));
     let remarks = said(&BudgetFile::of(vec![zero]), None);

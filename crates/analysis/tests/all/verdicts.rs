@@ -1,7 +1,9 @@
 //! The evaluator against queues whose percentiles are known: how often each verdict falls, and that every kind of evidence
 //! gives the same one.
 
-use plimsoll_analysis::budget::{Binned, Decision, Stream as Watch, of_binned, of_values};
+use plimsoll_analysis::budget::{
+    ALPHA, Binned, Decision, Stream as Watch, decide, of_binned, of_flags, of_values,
+};
 use plimsoll_analysis::findings::Held;
 use plimsoll_math::dist::exponential;
 use plimsoll_math::queueing::Mmc;
@@ -17,6 +19,9 @@ pub enum Source {
     Independent,
     /// First come first served at 16 servers, 80 % busy.
     Queue,
+    /// The same, 85 % busy.
+    #[allow(dead_code, reason = "a row of the example's table")]
+    Busy,
     /// One server, 70 % busy: the worst correlation that is judged.
     #[allow(dead_code, reason = "a row of the example's table")]
     Single,
@@ -24,12 +29,13 @@ pub enum Source {
 
 impl Source {
     #[allow(dead_code, reason = "the example's rows")]
-    pub const ALL: [Source; 3] = [Source::Independent, Source::Queue, Source::Single];
+    pub const ALL: [Source; 4] = [Source::Independent, Source::Queue, Source::Busy, Source::Single];
 
     fn servers(self) -> (u32, f64) {
         match self {
             Source::Independent => (1, 0.0),
             Source::Queue => (16, 0.8),
+            Source::Busy => (16, 0.85),
             Source::Single => (1, 0.7),
         }
     }
@@ -77,7 +83,7 @@ pub fn verdicts(source: Source, times: f64, n: usize, replications: u64) -> (f64
 }
 
 fn judged(values: &[i64], budget_s: f64, length_s: f64) -> Decision {
-    plimsoll_analysis::budget::decide(&of_values(values, budget_s, 0.99, length_s), 1.0 - 0.99, 0.05)
+    decide(&of_values(values, budget_s, 0.99, length_s), 1.0 - 0.99, ALPHA)
 }
 
 /// The bars at sizes that run in seconds; `examples/gate.rs` has them with thousands of replications. Beyond the bar two standard
@@ -95,14 +101,24 @@ fn the_verdicts_fall_as_often_as_they_may() {
     assert!(failed >= 0.85 && passed == 0.0, "10 % over: {failed}");
 }
 
-/// 0 of n under 1 %: 0.99²⁹⁹ = 0.0495 passes and 0.99²⁹⁸ = 0.0500 does not; all of one kind of evidence.
+/// 0 of n under 1 %: 0.99²⁹⁹ = 0.0495 passes at 5 % and 0.99²⁹⁸ = 0.0500 does not.
 #[test]
 fn the_chance_is_the_binomials() {
     for (n, held) in [(299, Held::Pass), (298, Held::Inconclusive)] {
-        let values = vec![1_000_000; n];
-        let decision = judged(&values, 0.5, 1e6);
+        let decision = decide(&of_flags(&vec![false; n]), 0.01, 0.05);
         assert!((decision.p_pass - 0.99f64.powi(n as i32)).abs() < 1e-12, "{}", decision.p_pass);
         assert_eq!(decision.held, held, "{n}");
+    }
+    // A percentile is refused below ten expected beyond it, and what is refused passes nothing, but much too many fail it.
+    for (n, slow, held) in [
+        (999, 0, Held::Inconclusive),
+        (1_000, 0, Held::Pass),
+        (500, 50, Held::Fail),
+        (500, 8, Held::Inconclusive),
+    ] {
+        let values: Vec<i64> =
+            (0..n).map(|i| if i * 271 % n < slow { i64::MAX } else { 1_000_000 }).collect();
+        assert_eq!(judged(&values, 0.5, 1e6).held, held, "{slow} of {n}");
     }
     // Nothing measured decides nothing.
     let nothing = judged(&[], 0.5, 60.0);
@@ -147,7 +163,7 @@ fn samples_sketches_and_histograms_agree_on_an_edge() {
             for edges in [&sketch, &coarse] {
                 let count = of_binned(&series(&values, edges, 50), budget_s, 0.99);
                 assert_eq!(count.over_least, count.over_most);
-                let decision = plimsoll_analysis::budget::decide(&count, 0.01, 0.05);
+                let decision = decide(&count, 0.01, ALPHA);
                 assert_eq!(decision.share.value, own.share.value, "{source:?} {seed}: the same count");
                 assert_eq!(decision.held, own.held, "{source:?} {seed}");
             }
@@ -166,7 +182,7 @@ fn off_an_edge_the_count_is_an_honest_bracket() {
         let count = of_binned(&series(&values, edges, 100), budget_s, 0.99);
         let over = values.iter().filter(|ns| **ns as f64 > budget_s * 1e9).count() as u64;
         assert!(count.over_least <= over && over <= count.over_most);
-        plimsoll_analysis::budget::decide(&count, 0.01, 0.05)
+        decide(&count, 0.01, ALPHA)
     };
     // The budget lies between 0.5 and 2 times itself: 10 % and 0.01 % are over the ends.
     let wide = decide(&[0.5 * budget_s, 2.0 * budget_s]);
@@ -176,7 +192,7 @@ fn off_an_edge_the_count_is_an_honest_bracket() {
     // A bucket well under the budget with next to nothing above it passes all the same.
     let calm: Vec<i64> = values.iter().map(|ns| ns / 4).collect();
     let count = of_binned(&series(&calm, &[0.5 * budget_s, 2.0 * budget_s], 100), budget_s, 0.99);
-    assert_eq!(plimsoll_analysis::budget::decide(&count, 0.01, 0.05).held, Held::Pass);
+    assert_eq!(plimsoll_analysis::budget::decide(&count, 0.01, ALPHA).held, Held::Pass);
     // One scrape has no course, so its worth is not known.
     let one = of_binned(&series(&calm, &[budget_s], 20_000), budget_s, 0.99);
     assert_eq!(one.worth, None);
@@ -195,11 +211,11 @@ fn a_stream_says_what_the_run_says_and_may_be_asked_at_any_time() {
     for (n, i) in order.into_iter().enumerate() {
         stream.push(At((gap_s * 1e9) as i64 * i as i64), Some(Span(values[i])));
         if n % 1000 == 999 && decided.is_none() {
-            let held = stream.verdict(budget_s, 0.99, 0.05).held;
+            let held = stream.verdict(budget_s, 0.99, ALPHA).held;
             decided = (held != Held::Inconclusive).then_some((n + 1, held));
         }
     }
-    let whole = stream.verdict(budget_s, 0.99, 0.05);
+    let whole = stream.verdict(budget_s, 0.99, ALPHA);
     let run = judged(&values, budget_s, gap_s * 10_000.0);
     assert_eq!((whole.held, whole.share, whole.p_pass), (run.held, run.share, run.p_pass));
     assert!(decided.is_some_and(|(_, held)| held == Held::Pass), "{decided:?}");

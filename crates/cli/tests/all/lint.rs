@@ -116,11 +116,15 @@ fn the_measured_correlation_is_counted() {
     let figure = |key: &str| p95[key].as_f64().expect("shown");
     let effect = figure("n") / figure("n_eff");
     assert!(effect > 3.0, "{effect}");
-    // 59 effective requests to pass: a second has 720 requests, and 720 / D of them count.
-    let second = (59.0 * effect / 720.0).floor();
+    // 200 effective requests to pass: a second has 720 requests, and 720 / D of them count.
+    let second = (200.0 * effect / 720.0).floor();
     let ended = lint(&folder, &budget(&format!("{}ms", (second * 1e3).max(100.0))), &["--run", "run"]);
     assert!(ended.stdout.contains("counts, as measured"), "{}", ended.stdout);
-    assert!(ended.stdout.contains(&format!("takes {} requests", (59.0 * effect).ceil())), "{}", ended.stdout);
+    assert!(
+        ended.stdout.contains(&format!("takes {} requests", (200.0 * effect).ceil())),
+        "{}",
+        ended.stdout
+    );
     let alone = lint(&folder, &budget("1m"), &[]);
     assert!(alone.stdout.contains("0 warnings"), "{}", alone.stdout);
 }

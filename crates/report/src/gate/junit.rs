@@ -33,13 +33,17 @@ pub fn render(finding: &GateFinding) -> String {
     ] {
         xml.push_str(&format!("      <property name=\"{key}\" value=\"{}\"/>\n", escape(value)));
     }
+    for known in &finding.refusals {
+        xml.push_str(&format!("      <property name=\"note\" value=\"{}\"/>\n", escape(known)));
+    }
     xml.push_str("    </properties>\n");
     for (row, case) in cases {
         let title = format!("name=\"{}\" classname=\"{suite}\" time=\"0\"", escape(&name(row)));
         let figures = format!("{} {} (limit {})", row.what, row.measured_shown, row.limit_shown);
         let message = escape(if row.why.is_empty() { &figures } else { &row.why });
         let body = escape(&format!("{figures}\n{}", row.why));
-        let kind = if finding.verdict == GateVerdict::Invalid { "invalid" } else { word(row) };
+        let kind =
+            if finding.verdict == GateVerdict::Invalid { "invalid" } else { word(finding.verdict, row) };
         xml.push_str(&match case {
             Case::Passed => format!("    <testcase {title}>\n      <system-out>{body}</system-out>\n    </testcase>\n"),
             Case::Skipped => format!("    <testcase {title}>\n      <skipped message=\"{message}\"/>\n    </testcase>\n"),

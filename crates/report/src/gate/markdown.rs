@@ -32,7 +32,7 @@ pub fn render(finding: &GateFinding) -> String {
         let watched = if row.role == Role::Watched { ", watched" } else { "" };
         lines.push(format!(
             "| {}{watched} | {} | {} | {} | {} |",
-            word(row),
+            word(finding.verdict, row),
             cell(&name(row)),
             cell(&row.what),
             cell(&row.measured_shown),

@@ -13,11 +13,12 @@ pub use text::render;
 use plimsoll_analysis::findings::Held;
 use plimsoll_analysis::gate::{GateRow, GateVerdict, Role};
 
-/// One word for a row: `holds`, `broken`, `inconclusive`, `missing`, `tracked`.
-fn word(row: &GateRow) -> &'static str {
+/// One word for a row: `holds`, `broken`, `inconclusive`, `missing`, `tracked`; of an invalid measurement `not judged`.
+fn word(verdict: GateVerdict, row: &GateRow) -> &'static str {
     match (row.role, row.held) {
         (_, Held::Inconclusive) if row.missing => "missing",
         (Role::Tracked, _) => "tracked",
+        _ if verdict == GateVerdict::Invalid => "not judged",
         (_, Held::Pass) => "holds",
         (_, Held::Fail) => "broken",
         (_, Held::Inconclusive) => "inconclusive",

@@ -37,7 +37,7 @@ pub fn render(finding: &GateFinding, file: &str, place: impl Fn(&str) -> (u32, u
             "ruleIndex": ids.iter().position(|id| *id == row.id),
             "kind": kind,
             "level": level,
-            "message": {"text": format!("{}: {}: {said}", name(row), word(row))},
+            "message": {"text": format!("{}: {}: {said}", name(row), word(finding.verdict, row))},
             "locations": [{"physicalLocation": {
                 "artifactLocation": {"uri": file},
                 "region": {"startLine": line, "startColumn": column},

@@ -3,6 +3,7 @@
 use plimsoll_analysis::gate::{GateFinding, Role};
 
 use super::{name, verdict_words, word};
+use crate::figure;
 use crate::table::Table;
 use crate::words;
 
@@ -17,7 +18,7 @@ pub fn render(finding: &GateFinding) -> String {
     for row in finding.worst_first() {
         let role = if row.role == Role::Watched { "watched" } else { "" };
         table.row([
-            word(row).to_owned(),
+            word(finding.verdict, row).to_owned(),
             name(row),
             row.what.clone(),
             row.measured_shown.clone(),
@@ -40,7 +41,7 @@ pub fn render(finding: &GateFinding) -> String {
     text
 }
 
-/// What the brackets are, for `show` and `report` print wider ones of the same percentiles.
+/// What the brackets are: the interval that `show` and `report` print too, unless the file sets another chance of error.
 fn intervals(finding: &GateFinding) -> String {
     let counted = finding.rows.iter().any(|row| row.share_over.is_some());
     if !counted {
@@ -50,8 +51,9 @@ fn intervals(finding: &GateFinding) -> String {
     words::wrap(
         2,
         &format!(
-            "Brackets of percentiles and shares: {sure:.0} %, {:.0} % on each side.",
-            100.0 * finding.alpha
+            "Brackets: {} %, {} % on each side.",
+            figure::number(sure),
+            figure::number(100.0 * finding.alpha)
         ),
     )
 }
