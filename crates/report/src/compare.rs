@@ -6,6 +6,7 @@ use plimsoll_analysis::compare::finding::{
     ArmFigure, Change, Comparison, Design, Effect, Fact, Group, Row, Scale, Unit,
 };
 use plimsoll_analysis::compare::{interval, name};
+use plimsoll_analysis::findings::Estimate;
 
 use crate::figure;
 use crate::table::Table;
@@ -30,7 +31,7 @@ pub fn render((base, candidate): (&str, &str), comparison: &Comparison) -> Strin
         rows(&mut page, &comparison.lines);
     }
     page.gap();
-    target(&mut page, comparison);
+    page.wrapped(2, &target_words(comparison));
     for difference in &comparison.differences {
         page.wrapped(
             2,
@@ -43,7 +44,8 @@ pub fn render((base, candidate): (&str, &str), comparison: &Comparison) -> Strin
     page.text
 }
 
-fn of_group(page: &mut Page, group: &Group, design: Design) {
+/// How a load was put side by side, and from how many units.
+pub(crate) fn how(group: &Group, design: Design) -> String {
     let unit = match (group.unit, group.units) {
         (Unit::Alternation, n) => format!("{n} alternations"),
         (Unit::Section, 1) => "1 section".to_owned(),
@@ -54,7 +56,11 @@ fn of_group(page: &mut Page, group: &Group, design: Design) {
         Design::Standardised => "unpaired, at the base's mix",
         Design::Curves => "curves",
     };
-    page.line(format!("{}: {how}, {unit}", group.load));
+    format!("{how}, {unit}")
+}
+
+fn of_group(page: &mut Page, group: &Group, design: Design) {
+    page.line(format!("{}: {}", group.load, how(group, design)));
     rows(page, &group.rows);
     if !group.stages.is_empty() {
         let mut table = Table::new(&[
@@ -64,8 +70,8 @@ fn of_group(page: &mut Page, group: &Group, design: Design) {
             "<change [95 %]",
             "share of e2e",
             "at most",
-            "tail gap",
-            "then",
+            "tail gap [95 %]",
+            "candidate's",
         ]);
         for stage in &group.stages {
             table.row([
@@ -75,8 +81,8 @@ fn of_group(page: &mut Page, group: &Group, design: Design) {
                 change(&stage.effect),
                 figure::percent(stage.share),
                 format!("{} ×", figure::number(stage.ceiling)),
-                stage.tail_gap_base_s.map_or_else(String::new, words::time),
-                stage.tail_gap_candidate_s.map_or_else(String::new, words::time),
+                gap(stage.tail_gap_base_s.as_ref()),
+                gap(stage.tail_gap_candidate_s.as_ref()),
             ]);
         }
         page.text.push_str(&table.render(0));
@@ -102,24 +108,15 @@ fn rows(page: &mut Page, rows: &[Row]) {
     let shown: Vec<&Row> = rows.iter().filter(|row| is_shown(row)).collect();
     for row in &shown {
         let effect = row.effect.as_ref().map_or_else(|| "–".to_owned(), change);
-        let margin = match row.effect.map(|effect| effect.scale) {
-            Some(Scale::Difference) => format!("{} points", figure::number(100.0 * row.margin)),
-            _ => figure::percent(row.margin),
-        };
-        let verdict = match &row.why {
-            Some(why) if row.verdict == Change::NoChange => format!("no change, {why}"),
-            Some(why) => format!("{}: {why}", row.verdict.words()),
-            None => row.verdict.words().to_owned(),
-        };
         table.row([
             format!("  {}", name(row)),
             value(row, &row.base),
             value(row, &row.candidate),
             effect,
-            margin,
+            margin(row),
             figure::count(row.base.n.min(row.candidate.n)),
             figure::number(row.base.n_eff.min(row.candidate.n_eff)),
-            verdict,
+            verdict(row),
         ]);
     }
     page.text.push_str(&table.render(0));
@@ -134,13 +131,45 @@ fn rows(page: &mut Page, rows: &[Row]) {
 fn is_shown(row: &Row) -> bool {
     let silent = match row.primary {
         true => row.verdict == Change::NoChange,
+        false if row.described.is_some() => {
+            row.effect.is_none_or(|effect| effect.lower <= 1.0 && effect.upper >= 1.0)
+        }
         false => matches!(row.verdict, Change::NoChange | Change::Inconclusive),
     };
     !silent || row.primary && matches!(row.statistic.as_str(), "p50" | "p99" | "rate")
 }
 
+/// How much worse is still no change.
+pub(crate) fn margin(row: &Row) -> String {
+    match row.effect.map(|effect| effect.scale) {
+        Some(Scale::Difference) => format!("{} points", figure::number(100.0 * row.margin)),
+        _ => figure::percent(row.margin),
+    }
+}
+
+/// The verdict with its reason.
+pub(crate) fn verdict(row: &Row) -> String {
+    match &row.why {
+        Some(why) if row.described.is_some() => format!("not judged: {why}"),
+        Some(why) if row.verdict == Change::NoChange => format!("no change, {why}"),
+        Some(why) => format!("{}: {why}", row.verdict.words()),
+        None => row.verdict.words().to_owned(),
+    }
+}
+
+/// What a stage adds to the tail, with its interval.
+pub(crate) fn gap(gap: Option<&Estimate>) -> String {
+    gap.map_or_else(String::new, |gap| {
+        format!(
+            "{} {}",
+            words::time(gap.value),
+            figure::interval(&words::time(gap.lower), &words::time(gap.upper))
+        )
+    })
+}
+
 /// A figure in the unit of its metric.
-fn value(row: &Row, side: &ArmFigure) -> String {
+pub(crate) fn value(row: &Row, side: &ArmFigure) -> String {
     let Some(value) = side.value else {
         return if row.statistic == "per request" { String::new() } else { "–".to_owned() };
     };
@@ -152,7 +181,7 @@ fn value(row: &Row, side: &ArmFigure) -> String {
 }
 
 /// `+13.0 % [+4.1, +22.3]`; a difference of shares in points of hundred.
-fn change(effect: &Effect) -> String {
+pub(crate) fn change(effect: &Effect) -> String {
     let of = |x: f64| match effect.scale {
         Scale::Ratio => 100.0 * (x - 1.0),
         Scale::Difference => 100.0 * x,
@@ -174,7 +203,7 @@ fn change(effect: &Effect) -> String {
 }
 
 /// What is known to have changed of the target.
-fn target(page: &mut Page, comparison: &Comparison) {
+pub(crate) fn target_words(comparison: &Comparison) -> String {
     let changed = comparison.target.iter().filter_map(|(name, fact)| match fact {
         Fact::Changed { base, candidate } => {
             let (base, candidate) = apart(base, candidate);
@@ -184,7 +213,7 @@ fn target(page: &mut Page, comparison: &Comparison) {
     });
     let changed: Vec<String> = changed.collect();
     let said = if changed.is_empty() { "nothing that is known".to_owned() } else { changed.join("; ") };
-    page.wrapped(2, &format!("Changed in the target: {said}."));
+    format!("Changed in the target: {said}.")
 }
 
 /// Long values from where they part.

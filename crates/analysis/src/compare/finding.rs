@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::findings::unbounded;
+use crate::findings::{Estimate, unbounded};
 
 /// Version of this layout.
 pub const COMPARISON_SCHEMA: u32 = 1;
@@ -119,6 +119,8 @@ pub struct Row {
     pub verdict: Change,
     /// What to know about it, where there is something.
     pub why: Option<String>,
+    /// Why the effect is shown and not judged, where it isn't.
+    pub described: Option<String>,
     /// The effect before standardisation to the base's mix, where that was needed.
     pub as_it_came: Option<Effect>,
 }
@@ -215,9 +217,9 @@ pub struct Stage {
     /// How many times faster the whole could be at most, were it free (Amdahl).
     pub ceiling: f64,
     /// What it adds to the base's slowest hundredth over its middle requests, s.
-    pub tail_gap_base_s: Option<f64>,
+    pub tail_gap_base_s: Option<Estimate>,
     /// The same of the candidate.
-    pub tail_gap_candidate_s: Option<f64>,
+    pub tail_gap_candidate_s: Option<Estimate>,
     /// It got faster, and the whole did not.
     pub local_only: bool,
 }

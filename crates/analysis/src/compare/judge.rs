@@ -23,6 +23,10 @@ pub fn judge(rows: &mut [&mut Row]) {
             row.verdict = Change::Inconclusive;
             continue;
         };
+        if let Some(why) = &row.described {
+            (row.verdict, row.why) = (Change::Inconclusive, Some(why.clone()));
+            continue;
+        }
         let p = if row.primary { row.p_family } else { row.p };
         (row.verdict, row.why) = verdict(&effect, row.worse, row.margin, p.unwrap_or(1.0));
     }

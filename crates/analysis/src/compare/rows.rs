@@ -196,6 +196,7 @@ impl<'a> Side<'a, '_> {
                     self.cut.units.len()
                 )
             }),
+            described: None,
             as_it_came: None,
         }
     }
@@ -355,6 +356,7 @@ impl<'a> Side<'a, '_> {
             }
             let mut row = Row { margin: self.margins.throughput, primary, ..self.blank(name, "rate") };
             row.worse = Worse::Lower;
+            row.described = (!asked_alike).then(|| "the loads asked for differ".to_owned());
             row.method = "means of units, sign flips".into();
             let of = |rates: &[f64]| ArmFigure {
                 value: Some(rates.iter().sum::<f64>() / rates.len().max(1) as f64),

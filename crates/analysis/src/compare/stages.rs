@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
+use plimsoll_math::bootstrap;
 use plimsoll_math::quantile::rank;
+use plimsoll_math::rng::Stream;
 use plimsoll_math::two_sample::mean_ratio;
 
 use super::finding::{Change, Row, Scale, Stage};
@@ -14,6 +16,7 @@ use super::pairs::{FEWEST, LevelArm};
 use super::rows::{Side, effect};
 use super::spec::LEVEL;
 use crate::columns::INFINITE;
+use crate::findings::Estimate;
 
 /// A stage that is this much faster for sure has a speed-up to talk about.
 const FASTER: f64 = 0.95;
@@ -100,23 +103,59 @@ impl Sums {
     }
 }
 
-/// What the stage takes more of in the slowest hundredth of the requests than in the middle fifth, s. Over the stages and what is left
-/// of the whole these gaps add up to the gap of the means of `e2e`.
-fn tail_gap(side: &Side, name: &str, base: bool) -> Option<f64> {
-    let mut all: Vec<(f64, f64)> = Vec::new();
-    for unit in &side.cut.units {
+/// What the stage takes more of in the slowest hundredth of the requests than in the middle fifth, s, with its interval over redraws of
+/// the units. Over the stages and what is left of the whole these gaps add up to the gap of the means of `e2e`.
+fn tail_gap(side: &Side, name: &str, base: bool) -> Option<Estimate> {
+    // (end to end, stage, unit)
+    let mut all: Vec<(f64, f64, usize)> = Vec::new();
+    for (u, unit) in side.cut.units.iter().enumerate() {
         let pair = &side.pairs[unit.pair];
         let (arm, rows) = if base { (&pair.base, &unit.base) } else { (&pair.candidate, &unit.candidate) };
         for (row, e2e_s) in finite(arm, rows) {
             let stages = &arm.record(row).answer.stages;
             if let Some(stage) = stages.iter().find(|stage| stage.name == name) {
-                all.push((e2e_s, stage.took.as_secs_f64()));
+                all.push((e2e_s, stage.took.as_secs_f64(), u));
             }
         }
     }
+    if all.len() < FEWEST_FOR_A_GAP {
+        return None;
+    }
     all.sort_by(|x, y| x.0.total_cmp(&y.0));
-    let at = |p: f64| rank(all.len(), p).saturating_sub(1);
-    let mean = |part: &[(f64, f64)]| part.iter().map(|x| x.1).sum::<f64>() / part.len() as f64;
-    let (tail, middle) = (all.get(at(0.99)..)?, all.get(at(0.4)..at(0.6))?);
-    (tail.len() >= 10 && !middle.is_empty()).then(|| mean(tail) - mean(middle))
+    let units = side.cut.units.len();
+    let value = gap(&all, &vec![1; units])?;
+    let mut stream = Stream::new(1, "compare tail gap", u64::from(base));
+    let redrawn = |picked: &[usize]| {
+        let mut times = vec![0u32; units];
+        picked.iter().for_each(|unit| times[*unit] += 1);
+        gap(&all, &times).unwrap_or(value)
+    };
+    let found = bootstrap::interval(&mut stream, units, REDRAWS, LEVEL, redrawn);
+    let (lower, upper) = (found.lower.min(value), found.upper.max(value));
+    Some(Estimate { value, lower, upper, n: all.len() as u64, n_eff: units as f64 })
+}
+
+/// Requests below which the slowest hundredth is fewer than ten.
+const FEWEST_FOR_A_GAP: usize = 1_000;
+/// Redraws behind the interval of a gap.
+const REDRAWS: usize = 400;
+
+/// The gap of rows in rising order of the whole where unit u counts `times[u]` times.
+fn gap(rising: &[(f64, f64, usize)], times: &[u32]) -> Option<f64> {
+    let total: u64 = rising.iter().map(|row| u64::from(times[row.2])).sum();
+    let at = |p: f64| rank(total as usize, p).saturating_sub(1) as u64;
+    let (middle, tail) = ((at(0.4), at(0.6)), (at(0.99), total));
+    // Sum and count of the stage among the places from..to of the rising order.
+    let mut sums = [(0.0, 0u64); 2];
+    let mut place = 0u64;
+    for (_, stage_s, unit) in rising {
+        let next = place + u64::from(times[*unit]);
+        for (sum, (from, to)) in sums.iter_mut().zip([middle, tail]) {
+            let inside = next.min(to).saturating_sub(place.max(from));
+            *sum = (sum.0 + stage_s * inside as f64, sum.1 + inside);
+        }
+        place = next;
+    }
+    let [middle, tail] = sums;
+    (middle.1 > 0 && tail.1 > 0).then(|| tail.0 / tail.1 as f64 - middle.0 / middle.1 as f64)
 }

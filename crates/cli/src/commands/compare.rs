@@ -45,6 +45,7 @@ fn of_runs(
     if let Some(quality) = quality {
         note_other_targets(quality, &names);
     }
+    page(args, &names, &comparison)?;
     match args.live.output.format {
         Format::Json => {
             let mut value = serde_json::to_value(&comparison).unwrap_or_default();
@@ -61,6 +62,13 @@ fn of_runs(
         }
     }
     Ok(exit(comparison.verdict))
+}
+
+/// Writes the page of --html.
+pub fn page(args: &CompareArgs, names: &[String; 2], comparison: &Comparison) -> Result<(), Stop> {
+    let Some(path) = &args.html else { return Ok(()) };
+    let text = plimsoll_report::html::compare::render((&names[0], &names[1]), comparison);
+    std::fs::write(path, text).map_err(|e| Stop::usage(format!("{}: {e}", path.display())))
 }
 
 /// Answers of two endpoints may stand for those of two runs, but not unsaid.
@@ -150,7 +158,9 @@ fn margins(given: &[String]) -> Result<Margins, Stop> {
     let mut margins = Margins::default();
     for text in given {
         let wrong = |why: &str| Stop::usage(format!("--margin {text}: {why}, for example p99=10%"));
-        let (name, share) = text.split_once('=').ok_or_else(|| wrong("wants WHAT=SHARE"))?;
+        let (name, share) = text
+            .split_once('=')
+            .ok_or_else(|| wrong("wants WHAT=SHARE (of p50, p95, p99, throughput, errors, lines)"))?;
         let Some(margin) = margins.by_name(name.trim()) else {
             return Err(wrong(&format!("{} is none of {}", name.trim(), Margins::NAMES.join(", "))));
         };

@@ -48,7 +48,11 @@ pub fn run(compared: &CompareArgs, quality: Option<&Quality>) -> Result<Exit, St
     let home = home(&args.output)?;
     let [a, b] = plan.begin(args, &home)?;
     let (arms, looked, stopped) = plan.measure(args, &spec.margins, a, b)?;
-    let compared = compare::of_folders(&home.join("a"), &home.join("b"), &spec);
+    let found = compare::of_folders(&home.join("a"), &home.join("b"), &spec);
+    if let Ok((names, comparison)) = &found {
+        compare::page(compared, names, comparison)?;
+    }
+    let compared = found;
     let told = Told { home: &home, arms: &arms, looked: &looked, compared: &compared, quality };
     told.print(args);
     Ok(told.exit(args, stopped))

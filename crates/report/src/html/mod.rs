@@ -5,6 +5,7 @@
 
 pub mod chart;
 mod charts;
+pub mod compare;
 mod mark;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};

@@ -1,0 +1,170 @@
+//! The page of a comparison: the verdict in its sentences, then every figure with its interval against its margin.
+//!
+//! The intervals are drawn by hand as small SVG pictures: they need no script, print as they are, and a chart library has no
+//! axis on which a ratio and a difference of shares stand side by side. What they show stands beside them in numbers.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use plimsoll_analysis::compare::finding::{Change, Comparison, Effect, Group, Row, Scale, Worse};
+use plimsoll_analysis::compare::name;
+
+use super::PAGE_CSS;
+use crate::compare::{change, gap, how, margin, target_words, value, verdict};
+use crate::{figure, words};
+
+/// The whole page.
+pub fn render((base, candidate): (&str, &str), comparison: &Comparison) -> String {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:";
+                meta name="color-scheme" content="light dark";
+                link rel="icon" href="data:,";
+                title { "Plimsoll compare: " (candidate) " against " (base) }
+                style { (PreEscaped(PAGE_CSS)) }
+            }
+            body { main {
+                h1 { (candidate) " against " (base) }
+                p { span class={ "badge " (class(comparison.verdict)) } { (comparison.verdict.words()) } }
+                @for sentence in &comparison.says { p.verdict { (sentence) } }
+                @for group in &comparison.groups { (of_group(group, comparison)) }
+                @if !comparison.lines.is_empty() {
+                    h2 { "Lines, and levels at nearly the same load" }
+                    (rows(&comparison.lines))
+                }
+                h2 { "What to know" }
+                p { (target_words(comparison)) }
+                @if !comparison.differences.is_empty() {
+                    table {
+                        tr { th { "differs" } th.left { "base" } th.left { "candidate" } }
+                        @for difference in &comparison.differences {
+                            tr { td { (difference.about) } td.wrap { (difference.base) } td.wrap { (difference.candidate) } }
+                        }
+                    }
+                }
+                @for note in &comparison.notes { p { (note) "." } }
+                p.soft.small {
+                    "Intervals are " (figure::percent(comparison.level)) ". Grey band: the margin within which a change is none; "
+                    "bar: the interval; worse is to the right."
+                }
+            } }
+        }
+    }
+    .into_string()
+}
+
+fn class(change: Change) -> &'static str {
+    match change {
+        Change::Improved | Change::NoChange => "valid",
+        Change::Inconclusive => "suspect",
+        Change::Regressed => "invalid",
+    }
+}
+
+fn of_group(group: &Group, comparison: &Comparison) -> Markup {
+    html! {
+        h2 { (group.load) }
+        p.soft { (how(group, comparison.design)) }
+        (rows(&group.rows))
+        @if !group.stages.is_empty() {
+            h3 { "Stages" }
+            div.scroll { table {
+                tr {
+                    th { "stage" } th { "base" } th { "candidate" } th { "change" } th { "share of e2e" } th { "whole at most" }
+                    th { "tail gap, base" } th { "candidate" }
+                }
+                @for stage in &group.stages {
+                    tr {
+                        td { (stage.name) }
+                        td { (words::time(stage.base_mean_s)) }
+                        td { (words::time(stage.candidate_mean_s)) }
+                        td { (change(&stage.effect)) }
+                        td { (figure::percent(stage.share)) }
+                        td { (figure::number(stage.ceiling)) " ×" }
+                        td { (gap(stage.tail_gap_base_s.as_ref())) }
+                        td { (gap(stage.tail_gap_candidate_s.as_ref())) }
+                    }
+                }
+            } }
+            p.soft.small {
+                "Whole at most: how many times faster the whole could be were the stage free. Tail gap: what the stage takes more of in "
+                "the slowest hundredth of the requests than in the middle fifth."
+            }
+        }
+        @if !group.slices.is_empty() {
+            h3 { "The mix, by class and prompt length" }
+            div.scroll { table {
+                tr { th { "slice" } th { "of the base" } th { "of the candidate" } th { "median's change" } }
+                @for slice in &group.slices {
+                    tr {
+                        td { (slice.name) }
+                        td { (figure::percent(slice.base_share)) }
+                        td { (figure::percent(slice.candidate_share)) }
+                        td { (slice.effect.as_ref().map_or_else(|| "–".to_owned(), change)) }
+                    }
+                }
+            } }
+        }
+    }
+}
+
+fn rows(rows: &[Row]) -> Markup {
+    html! {
+        div.scroll { table {
+            tr {
+                th { "figure" } th { "base" } th { "candidate" } th { "change" } th {} th { "margin" } th { "n" } th { "worth" }
+                th.left { "verdict" }
+            }
+            @for row in rows {
+                tr class=[(!row.primary).then_some("soft")] {
+                    td { (name(row)) }
+                    td { (value(row, &row.base)) }
+                    td { (value(row, &row.candidate)) }
+                    td { (row.effect.as_ref().map_or_else(|| "–".to_owned(), change)) }
+                    td { @if let Some(effect) = &row.effect { (picture(row, effect)) } }
+                    td { (margin(row)) }
+                    td { (figure::count(row.base.n.min(row.candidate.n))) }
+                    td { (figure::number(row.base.n_eff.min(row.candidate.n_eff))) }
+                    td.wrap { span class=(class(row.verdict)) { (verdict(row)) } }
+                }
+            }
+        } }
+    }
+}
+
+/// Width and height of a picture, and how many margins fit on either side of its middle.
+const WIDTH: f64 = 160.0;
+const HEIGHT: f64 = 18.0;
+const MARGINS: f64 = 3.0;
+
+/// The interval against the margin, worse to the right. What lies outside ends at the edge.
+fn picture(row: &Row, effect: &Effect) -> Markup {
+    let of = |x: f64| match effect.scale {
+        Scale::Ratio => x.max(1e-12).ln() / row.margin.ln_1p(),
+        Scale::Difference => x / row.margin,
+    };
+    let turned = if row.worse == Worse::Lower { -1.0 } else { 1.0 };
+    let place = |margins: f64| {
+        let inside = (turned * margins).clamp(-MARGINS, MARGINS);
+        if inside.is_nan() { 0.5 * WIDTH } else { 0.5 * WIDTH * (1.0 + inside / MARGINS) }
+    };
+    let [a, b, at] = [effect.lower, effect.upper, effect.value].map(|x| place(of(x)));
+    let (left, right) = (a.min(b), a.max(b));
+    let color = match row.verdict {
+        Change::Regressed => "var(--bad)",
+        Change::Improved | Change::NoChange => "var(--good)",
+        Change::Inconclusive => "var(--warn)",
+    };
+    let n = |x: f64| format!("{x:.1}");
+    let (band, middle) = (WIDTH / MARGINS, 0.5 * HEIGHT);
+    html! {
+        svg.mark width=(n(WIDTH)) height=(n(HEIGHT)) viewBox={ "0 0 " (n(WIDTH)) " " (n(HEIGHT)) } role="img" aria-label=(change(effect)) {
+            rect x=(n(0.5 * (WIDTH - band))) y="0" width=(n(band)) height=(n(HEIGHT)) fill="var(--line)" opacity="0.6" {}
+            line x1=(n(0.5 * WIDTH)) x2=(n(0.5 * WIDTH)) y1="0" y2=(n(HEIGHT)) stroke="var(--soft)" {}
+            line x1=(n(left)) x2=(n(right.max(left + 1.0))) y1=(n(middle)) y2=(n(middle)) stroke=(color) stroke-width="3" {}
+            circle cx=(n(at)) cy=(n(middle)) r="4" fill=(color) {}
+        }
+    }
+}
