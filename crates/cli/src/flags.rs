@@ -571,6 +571,12 @@ pub enum SchemaOf {
     Price,
     /// A budget file.
     Budget,
+    /// What plimsoll gate --format json prints.
+    Gate,
+    /// What plimsoll compare --format json prints.
+    Comparison,
+    /// What plimsoll levers --format json prints.
+    Levers,
 }
 
 /// `plimsoll schema`

@@ -4,7 +4,7 @@
 //! the first
 //! look at the target to the closed run folder), [`simulation`] (what is simulated), [`recover`] (what a cut-off run lost),
 //! [`again`] (a recorded schedule), [`baseline`] (names for runs), [`trace_file`] (traces of others), [`history`] (their lines of results), [`commands`] (one file each), [`screen`] and [`out`] (what is
-//! seen), [`exit`].
+//! seen), [`typed`] (flags that would do nothing), [`exit`].
 
 mod again;
 mod baseline;
@@ -24,21 +24,43 @@ mod screen;
 mod simulation;
 mod tensors;
 mod trace_file;
+mod typed;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches};
 
 use exit::{Exit, Stop};
 use flags::{Cli, Command};
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let parsed = Cli::command()
+        .try_get_matches()
+        .and_then(|matches| Cli::from_arg_matches(&matches).map(|cli| (cli, matches)));
+    let (cli, matches) = match parsed {
+        Ok(parsed) => parsed,
         Err(e) => return refuse(&e),
     };
-    let ended = match &cli.command {
+    let exit = typed::check(&cli, &matches).and_then(|()| run(&cli.command)).unwrap_or_else(
+        |Stop { exit, line }| {
+            out::note(&format!("plimsoll: {line}"));
+            exit
+        },
+    );
+    match out::lost() {
+        None => exit.into(),
+        Some(why) => {
+            out::note(&format!(
+                "plimsoll: stdout can't be written: {why}; a run's folder is whole, `plimsoll show FOLDER` prints it again"
+            ));
+            (if exit == Exit::Done { Exit::Invalid } else { exit }).into()
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<Exit, Stop> {
+    match command {
         Command::Demo(args) => commands::demo::run(args),
         Command::Run(args) => commands::run::run(args),
         Command::Sweep(args) => commands::sweep::run(args),
@@ -58,19 +80,6 @@ fn main() -> ExitCode {
         Command::Report(args) => commands::report::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Schema(args) => commands::schema::run(args),
-    };
-    let exit = ended.unwrap_or_else(|Stop { exit, line }| {
-        out::note(&format!("plimsoll: {line}"));
-        exit
-    });
-    match out::lost() {
-        None => exit.into(),
-        Some(why) => {
-            out::note(&format!(
-                "plimsoll: stdout can't be written: {why}; a run's folder is whole, `plimsoll show FOLDER` prints it again"
-            ));
-            (if exit == Exit::Done { Exit::Invalid } else { exit }).into()
-        }
     }
 }
 

@@ -19,8 +19,8 @@ pub fn render(name: &str, line: &Line, since: usize) -> String {
     };
     let _ = writeln!(
         text,
-        "History of {name}: {} results, {} to {}\n  {}",
-        line.entries.len(),
+        "History of {name}: {}, {} to {}\n  {}",
+        results(line.entries.len()),
         first.measured,
         last.measured,
         last.load
@@ -34,15 +34,15 @@ pub fn render(name: &str, line: &Line, since: usize) -> String {
     text.push_str(&table.render(2));
     for (said, count) in [("at another load", line.other_load), ("invalid", line.invalid)] {
         if count > 0 {
-            let _ = writeln!(
-                text,
-                "  {count} {} {said}: left out",
-                if count == 1 { "result" } else { "results" }
-            );
+            let _ = writeln!(text, "  {} {said}: left out", results(count));
         }
     }
     text.push_str(&verdict(line, since));
     text
+}
+
+fn results(count: usize) -> String {
+    format!("{count} {}", if count == 1 { "result" } else { "results" })
 }
 
 fn verdict(line: &Line, since: usize) -> String {

@@ -35,14 +35,16 @@ pub fn run(args: &GateArgs) -> Result<Exit, Stop> {
 
 fn judged(args: &GateArgs) -> Result<Exit, Stop> {
     let budget = budget_file::read(&args.budget)?;
+    let named = args.baseline.as_ref().or(budget.file.baseline.as_ref());
+    if let (Some(label), false) = (&args.label, named.is_some_and(|name| on_a_line(name))) {
+        return Err(Stop::usage(format!(
+            "--label {label}: a label goes on the line of a named baseline; give one with --baseline NAME"
+        )));
+    }
     let run = match gate_url::is_url(&args.run) {
         true => open(&gate_url::measure(&args.run, &args.url, &budget)?.display().to_string())?,
-        false => {
-            args.url.refuse()?;
-            open(&args.run)?
-        }
+        false => open(&args.run)?,
     };
-    let named = args.baseline.as_ref().or(budget.file.baseline.as_ref());
     let baseline = named.map(|name| open(name)).transpose()?;
     let spec = line_spec(&run.manifest);
     let measured = Measured::read(&run.manifest, &run.attempts, &run.samples, &spec, &budget.file);
@@ -74,6 +76,11 @@ fn open(name: &str) -> Result<Run, Stop> {
     Ok(run)
 }
 
+/// Is this a named baseline, which has a line of results?
+fn on_a_line(name: &str) -> bool {
+    baseline::is_name(name) && baseline::file(name).exists()
+}
+
 /// A result that was held against a named baseline goes on its line.
 fn record(
     name: &str,
@@ -82,7 +89,7 @@ fn record(
     measured: &Measured<'_>,
     finding: &GateFinding,
 ) -> Result<(), Stop> {
-    if !baseline::is_name(name) || !baseline::file(name).exists() {
+    if !on_a_line(name) {
         return Ok(());
     }
     let verdict = match finding.verdict {

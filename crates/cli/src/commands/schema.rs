@@ -1,8 +1,11 @@
 //! `plimsoll schema`: the JSON Schema of what is read and written.
 
 use plimsoll_analysis::budget::BudgetFile;
+use plimsoll_analysis::compare::finding::Comparison;
 use plimsoll_analysis::cost::PriceSpec;
 use plimsoll_analysis::findings::Findings;
+use plimsoll_analysis::gate::GateFinding;
+use plimsoll_analysis::levers::finding::LeverFinding;
 use plimsoll_analysis::quality::{ItemSpec, Quality};
 use plimsoll_model::Manifest;
 use plimsoll_sim::EngineSpec;
@@ -26,6 +29,9 @@ pub fn run(args: &SchemaArgs) -> Result<Exit, Stop> {
         SchemaOf::Eval => schema_for!(ItemSpec),
         SchemaOf::Quality => schema_for!(Quality),
         SchemaOf::Budget => schema_for!(BudgetFile),
+        SchemaOf::Gate => schema_for!(GateFinding),
+        SchemaOf::Comparison => schema_for!(Comparison),
+        SchemaOf::Levers => schema_for!(LeverFinding),
     });
     Ok(Exit::Done)
 }

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{TargetArgs, WorkloadArgs};
-use crate::exit::Stop;
 
 /// What a gate measures itself. With a run folder none of it has a meaning.
 #[derive(Args, Debug, Clone, Default)]
@@ -61,24 +60,6 @@ pub struct GateUrlArgs {
 }
 
 impl GateUrlArgs {
-    /// Nothing of this was given: a run folder is judged as it is.
-    pub fn refuse(&self) -> Result<(), Stop> {
-        let given = [
-            ("--time", self.time.is_some()),
-            ("--out", self.out.is_some()),
-            ("--model", self.model.is_some()),
-            ("--protocol", self.protocol.is_some()),
-            ("--spec", self.workload.spec.is_some()),
-            ("--set", !self.set.is_empty()),
-        ];
-        match given.iter().find(|(_, is_given)| *is_given) {
-            Some((flag, _)) => Err(Stop::usage(format!(
-                "{flag}: a run is judged as it was measured; name a URL to measure one"
-            ))),
-            None => Ok(()),
-        }
-    }
-
     /// The flags of the target, the URL left out.
     pub fn target(&self) -> TargetArgs {
         TargetArgs {

@@ -13,58 +13,28 @@ pub struct InterleaveArgs {
     #[arg(long, num_args = 2, value_names = ["URL_A", "URL_B"], help_heading = "Interleave")]
     pub interleave: Vec<String>,
     /// Blocks of each endpoint; a block is as long as --for says
-    #[arg(
-        long,
-        conflicts_with = "base",
-        value_name = "N",
-        default_value_t = 10,
-        help_heading = "Interleave"
-    )]
+    #[arg(long, value_name = "N", default_value_t = 10, help_heading = "Interleave")]
     pub alternations: u32,
     /// End as soon as harm is proven, or that there is none (never before --least-time and --least-n-eff)
-    #[arg(long, conflicts_with = "base", help_heading = "Interleave")]
+    #[arg(long, help_heading = "Interleave")]
     pub stop_early: bool,
     /// Traffic that B has to have had before "not worse" ends it
-    #[arg(
-        long,
-        conflicts_with = "base",
-        value_name = "TIME",
-        default_value = "0s",
-        help_heading = "Interleave"
-    )]
+    #[arg(long, value_name = "TIME", default_value = "0s", help_heading = "Interleave")]
     pub least_time: String,
     /// Independent requests (by effective number) that B has to have had before "not worse" ends it
-    #[arg(
-        long,
-        conflicts_with = "base",
-        value_name = "N",
-        default_value_t = 1000.0,
-        help_heading = "Interleave"
-    )]
+    #[arg(long, value_name = "N", default_value_t = 1000.0, help_heading = "Interleave")]
     pub least_n_eff: f64,
     /// Chance of a false alarm over all looks together
-    #[arg(
-        long,
-        conflicts_with = "base",
-        value_name = "SHARE",
-        default_value_t = 0.05,
-        help_heading = "Interleave"
-    )]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, help_heading = "Interleave")]
     pub alpha: f64,
     /// Between two blocks, once all is answered
-    #[arg(
-        long,
-        conflicts_with = "base",
-        value_name = "TIME",
-        default_value = "1s",
-        help_heading = "Interleave"
-    )]
+    #[arg(long, value_name = "TIME", default_value = "1s", help_heading = "Interleave")]
     pub pause: String,
     /// Model to ask B for [default: as for A]
-    #[arg(long, conflicts_with = "base", value_name = "MODEL", help_heading = "Interleave")]
+    #[arg(long, value_name = "MODEL", help_heading = "Interleave")]
     pub model_b: Option<String>,
     /// Environment variable that holds B's key [default: as for A]
-    #[arg(long, conflicts_with = "base", value_name = "NAME", help_heading = "Interleave")]
+    #[arg(long, value_name = "NAME", help_heading = "Interleave")]
     pub key_env_b: Option<String>,
     /// How both are spoken to.
     #[command(flatten)]

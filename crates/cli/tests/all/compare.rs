@@ -117,7 +117,12 @@ fn wrong_input_is_one_line() {
         (vec![one.as_str(), "mian"], "neither a run folder nor a baseline"),
         (vec![one.as_str()], "CANDIDATE"),
         (vec![one.as_str(), "--interleave", "http://a", "http://b"], "cannot be used with"),
-        (vec![one.as_str(), nowhere.as_str(), "--stop-early"], "cannot be used with"),
+        (
+            vec![one.as_str(), nowhere.as_str(), "--stop-early"],
+            "--stop-early: two runs are compared as they were measured",
+        ),
+        (vec![one.as_str(), nowhere.as_str(), "--rate", "5/s"], "--rate: two runs"),
+        (vec![one.as_str(), nowhere.as_str(), "--margin", "-20%"], "--margin -20%: wants WHAT=SHARE"),
         (vec![one.as_str(), nowhere.as_str(), "--margin", "p98=3%"], "p98 is none of"),
         (vec![one.as_str(), nowhere.as_str(), "--margin", "p99=ten"], "for example p99=10%"),
     ] {

@@ -1,0 +1,105 @@
+//! What was typed and would do nothing: a flag of another mode of the same command, refused by its name.
+//!
+//! A command with two modes (a run folder or a URL, one load or a sweep) takes the flags of both. Conflicts declared flag by flag
+//! lost: each new flag of one mode has to be told apart from the other again, and the one that is forgotten is ignored in silence.
+//! Here a mode names the groups that it reads, and whatever else was typed is an error.
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, CommandFactory};
+
+use crate::commands::gate_url::is_url;
+use crate::exit::Stop;
+use crate::flags::{Cli, Command};
+
+/// Refuses the first flag that this mode of the command does not read.
+///
+/// # Errors
+/// The flag, and what to type instead.
+pub fn check(cli: &Cli, matches: &ArgMatches) -> Result<(), Stop> {
+    let heading = |arg: &Arg| arg.get_help_heading().unwrap_or_default().to_owned();
+    match &cli.command {
+        Command::Compare(args) if args.live.interleave.is_empty() => {
+            let read = |arg: &Arg| {
+                matches!(heading(arg).as_str(), "Comparison")
+                    || matches!(arg.get_id().as_str(), "format" | "quiet")
+            };
+            refuse(
+                matches,
+                read,
+                "two runs are compared as they were measured; it belongs to --interleave URL_A URL_B",
+            )
+        }
+        Command::Gate(args) if !is_url(&args.run) => {
+            let read = |arg: &Arg| !matches!(heading(arg).as_str(), "Measuring a URL" | "Workload");
+            refuse(matches, read, "a run is judged as it was measured; name a URL to measure one")
+        }
+        Command::Simulate(args) if !args.sweep => {
+            let read = |arg: &Arg| heading(arg) != "Search";
+            refuse(matches, read, "belongs to --sweep; one load lasts as long as --for says")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn refuse(matches: &ArgMatches, read: impl Fn(&Arg) -> bool, why: &str) -> Result<(), Stop> {
+    let Some((name, own)) = matches.subcommand() else { return Ok(()) };
+    let cli = Cli::command();
+    let Some(command) = cli.find_subcommand(name) else { return Ok(()) };
+    let typed = |arg: &&Arg| own.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+    let flags = command.get_arguments().filter(|arg| !arg.is_positional()).filter(typed);
+    match flags.into_iter().find(|arg| !read(arg)).and_then(Arg::get_long) {
+        Some(flag) => Err(Stop::usage(format!("--{flag}: {why}"))),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::FromArgMatches;
+
+    use super::*;
+
+    fn typed(line: &str) -> Result<(), String> {
+        let words = std::iter::once("plimsoll").chain(line.split(' '));
+        let matches = Cli::command().try_get_matches_from(words).expect("flags that exist");
+        let cli = Cli::from_arg_matches(&matches).expect("flags that exist");
+        check(&cli, &matches).map_err(|stop| stop.line)
+    }
+
+    /// Each was taken and ignored.
+    #[test]
+    fn a_flag_of_the_other_mode_is_named() {
+        for (line, flag) in [
+            ("compare a b --rate 5/s", "--rate: "),
+            ("compare a b --price 2USD/h", "--price: "),
+            ("compare a b --retries 2", "--retries: "),
+            ("compare a b --seed 3", "--seed: "),
+            ("compare a b --model x", "--model: "),
+            ("compare a b --stop-early", "--stop-early: "),
+            ("compare a b --alternations 10", "--alternations: "),
+            ("compare a b -o c", "--out: "),
+            ("gate run -b f --time 5m", "--time: "),
+            ("gate run -b f --key-env K", "--key-env: "),
+            ("gate run -b f --isl 5", "--isl: "),
+            ("gate run -b f --max-errors 5", "--max-errors: "),
+            ("simulate --rate 5/s --time 10s", "--time: "),
+            ("simulate --rate 5/s --hold 10s", "--hold: "),
+        ] {
+            assert!(typed(line).is_err_and(|said| said.starts_with(flag)), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_flags_of_a_mode_are_read() {
+        for line in [
+            "compare a b --margin p99=5% --despite-differences --format json -q",
+            "compare --interleave http://a http://b --rate 5/s --price 2USD/h --alternations 4",
+            "gate run -b f --junit x --label v1 --map-exit 3=0",
+            "gate http://a -b f --time 5m --isl 5",
+            "simulate --rate 5/s --for 10s",
+            "simulate --sweep --time 10s --hold 5s",
+        ] {
+            assert_eq!(typed(line), Ok(()), "{line}");
+        }
+    }
+}
