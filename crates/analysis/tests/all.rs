@@ -2,6 +2,11 @@
 
 #[path = "all/accuracy.rs"]
 mod accuracy;
+#[path = "all/active.rs"]
+mod active;
+#[path = "all/active_systems.rs"]
+#[expect(dead_code, reason = "the example plays them all")]
+mod active_systems;
 #[path = "all/arms.rs"]
 mod arms;
 #[path = "all/blind.rs"]

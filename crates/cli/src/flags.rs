@@ -16,6 +16,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 mod baseline;
 mod budget;
 mod compare;
+mod diagnose_url;
 mod gate;
 mod gate_url;
 mod history;
@@ -26,6 +27,7 @@ mod rerun;
 pub use baseline::{BaselineAction, BaselineArgs};
 pub use budget::{BudgetAction, BudgetArgs, BudgetInitArgs, BudgetLintArgs, Preset};
 pub use compare::CompareArgs;
+pub use diagnose_url::{DiagnoseArgs, DiagnoseUrlArgs};
 pub use gate::GateArgs;
 pub use gate_url::GateUrlArgs;
 pub use history::HistoryArgs;
@@ -72,6 +74,8 @@ pub enum Command {
     Budget(BudgetArgs),
     /// Show a baseline's line of results, and since which version a metric has moved
     History(HistoryArgs),
+    /// Say which layer is slow: of an endpoint by experiments, of a run from what was measured
+    Diagnose(Box<DiagnoseArgs>),
     /// Rank what to change first, for one run
     Levers(LeversArgs),
     /// Name the runs that others are held to

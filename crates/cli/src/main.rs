@@ -75,6 +75,7 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::History(args) => commands::history::run(args),
         Command::Budget(args) => commands::budget::run(args),
         Command::Rerun(args) => commands::rerun::run(args),
+        Command::Diagnose(args) => commands::diagnose::run(args),
         Command::Levers(args) => commands::levers::run(args),
         Command::Show(args) => commands::show::run(args),
         Command::Report(args) => commands::report::run(args),

@@ -107,9 +107,20 @@ pub struct Measure {
 #[expect(clippy::large_enum_variant, reason = "a run has one, and it is never moved while it measures")]
 enum Driver {
     /// The client, over sockets.
-    Live { client: Client, prompts: Arc<Prompts>, clock: Clock },
+    Live { client: Client, replicas: Vec<Client>, prompts: Arc<Prompts>, clock: Clock },
     /// The simulated client, in virtual time.
     Virtual(Box<Virtual>),
+}
+
+/// What one level has that its scenario has not.
+#[derive(Default)]
+pub struct Variation {
+    /// The scenario with another client, other lengths or other prompts; the target is the same.
+    pub scenario: Option<Scenario>,
+    /// The rate that a closed loop is held to, requests/s, below the one of the whole measurement.
+    pub pace_per_s: Option<f64>,
+    /// Number of a replica that is asked alone; see [`Measure::replica`].
+    pub replica: Option<usize>,
 }
 
 /// A level that has ended.
@@ -224,7 +235,7 @@ impl Measure {
         let manifest = Manifest { repeats, ..manifest(kind, id, (Time::Real, clock), &scenario, whole) };
         let target = Fingerprint { url: scenario.target.url.clone(), facts };
         let manifest = Manifest { reproduce: command, target, ..manifest };
-        let driver = Driver::Live { client, prompts: Arc::new(prompts), clock };
+        let driver = Driver::Live { client, replicas: Vec::new(), prompts: Arc::new(prompts), clock };
         Measure::of(screen, scenario, (dir, manifest), driver, (control, watch), max_rate)
     }
 
@@ -270,14 +281,40 @@ impl Measure {
         self.control.stops() > 0 || self.unkept.is_some()
     }
 
+    /// A further way to the target, past what spreads requests: one of its replicas. They count from 0 as they are named.
+    pub fn replica(&mut self, url: &str, args: &ClientArgs) -> Result<(), Stop> {
+        let id = self.writer.manifest().id;
+        let Driver::Live { replicas, clock, .. } = &mut self.driver else { return Ok(()) };
+        let mut scenario = self.scenario.clone();
+        scenario.target.url = url.to_owned();
+        replicas.push(start(&scenario, args, &id, *clock)?);
+        Ok(())
+    }
+
     /// Runs one level to its end and keeps its rows. `title` says what the screen shows.
     pub fn level(&mut self, step: &Step, title: &str) -> Result<Measured, Stop> {
+        self.varied_level(step, title, &Variation::default())
+    }
+
+    /// The same with something that differs from the scenario.
+    pub fn varied_level(&mut self, step: &Step, title: &str, varied: &Variation) -> Result<Measured, Stop> {
         let (client, prompts, clock) = match &mut self.driver {
-            Driver::Live { client, prompts, clock } => (client, prompts, *clock),
+            Driver::Live { client, replicas, prompts, clock } => {
+                let one = varied.replica.and_then(|n| replicas.get_mut(n));
+                (one.unwrap_or(client), &*prompts, *clock)
+            }
             Driver::Virtual(_) => return self.virtual_level(step, title),
         };
-        let plan = plan(&self.scenario, step, self.levels, prompts)?;
-        let plan = LevelPlan { max_rate_per_s: self.max_rate, ..plan };
+        let of_its_own = match &varied.scenario {
+            Some(scenario) => Some(Arc::new(
+                Prompts::new(scenario, block_key(scenario)).map_err(|e| Stop::usage(e.to_string()))?,
+            )),
+            None => None,
+        };
+        let scenario = varied.scenario.as_ref().unwrap_or(&self.scenario);
+        let plan = plan(scenario, step, self.levels, of_its_own.as_ref().unwrap_or(prompts))?;
+        let most = [self.max_rate, varied.pace_per_s].into_iter().flatten().reduce(f64::min);
+        let plan = LevelPlan { max_rate_per_s: most, ..plan };
         let rows_of = Arc::new(Rows {
             store: self.writer.sink(),
             memory: Memory::default(),

@@ -7,6 +7,7 @@
 //! Reading order: [`figure`] (how numbers look), [`table`] (plain text tables), [`headline`] (the verdict in
 //! sentences), [`text`] (the terminal), [`compare`] (two runs), [`history`] (a line of results), [`html`], [`gate`] (what a budget came to), [`watch`] (verdicts while it goes on), [`traces`] (what lies in a heap of spans).
 
+pub mod active;
 pub mod compare;
 mod cost;
 pub mod figure;

@@ -10,6 +10,7 @@
 //! [`spec`] (thresholds), [`seen`] (one level as the rules see it), [`ratio`] (two levels side by side), [`bench`] (all that a
 //! rule may ask), [`rules`] (the table), and [`diagnose`] below.
 
+pub mod active;
 pub mod bench;
 pub mod cause;
 mod changed;

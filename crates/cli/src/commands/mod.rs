@@ -5,6 +5,8 @@ pub mod budget;
 pub mod calibrate;
 pub mod compare;
 pub mod demo;
+pub mod diagnose;
+pub mod diagnose_url;
 pub mod doctor;
 pub mod engine;
 pub mod gate;

@@ -1,0 +1,643 @@
+//! What experiments show: facts that causes differ in, each with the figure that decides it.
+//!
+//! A fact is *yes*, *no* or *unclear*, never a number alone: a table of what each cause makes likely has to be short enough to
+//! be argued about. Unclear weighs nothing. Every threshold stands here beside its reason.
+
+use plimsoll_model::How;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::block::{Block, Row, mean, median, ratio, share};
+use super::plan::{ActiveSpec, Arm, Kind};
+use super::rhythm;
+use crate::findings::Estimate;
+
+/// Something that may be so.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Fact {
+    /// Requests are turned away with 429 or 503.
+    TurnedAway,
+    /// Requests fail now and then.
+    Fails,
+    /// For a while nothing is answered, before and after it everything is.
+    Outage,
+    /// Answers end in the middle.
+    CutShort,
+    /// Tokens arrive in lumps.
+    Lumps,
+    /// The first token waits for those behind it.
+    HeldBack,
+    /// All answers stand still together.
+    Freezes,
+    /// They do so at even intervals.
+    Regular,
+    /// Tokens are slow for stretches of time.
+    Unsteady,
+    /// Alone, first tokens come at whole multiples of a window.
+    Lattice,
+    /// Alone, the wait for the first token is spread widely.
+    SpreadWait,
+    /// Alone, there is a wait that no prompt length explains.
+    FixedWait,
+    /// A request alone takes longer than was promised.
+    OverBudget,
+    /// In company the first token comes later.
+    Waits,
+    /// Those who wait do so while those who are served are as fast as before.
+    Slots,
+    /// In company each token takes longer and no more is answered.
+    Crowded,
+    /// While requests wait, the engine says that none waits.
+    EngineIdle,
+    /// While requests wait, the engine says that they wait in it.
+    EngineQueue,
+    /// The KV cache is full, or requests lost their place in it.
+    KvFull,
+    /// A new connection costs time.
+    FreshCosts,
+    /// A larger pool of our own makes the wait go.
+    OwnPool,
+    /// A prompt told before is answered no faster.
+    CacheNothing,
+    /// A prompt told before is sometimes fast and sometimes not.
+    CacheForgets,
+    /// The first request after a pause is slow.
+    ColdAfterIdle,
+    /// One replica is slower than the others.
+    ReplicaDiffers,
+}
+
+impl Fact {
+    /// Every fact.
+    pub const ALL: [Fact; 25] = [
+        Fact::TurnedAway,
+        Fact::Fails,
+        Fact::Outage,
+        Fact::CutShort,
+        Fact::Lumps,
+        Fact::HeldBack,
+        Fact::Freezes,
+        Fact::Regular,
+        Fact::Unsteady,
+        Fact::Lattice,
+        Fact::SpreadWait,
+        Fact::FixedWait,
+        Fact::OverBudget,
+        Fact::Waits,
+        Fact::Slots,
+        Fact::Crowded,
+        Fact::EngineIdle,
+        Fact::EngineQueue,
+        Fact::KvFull,
+        Fact::FreshCosts,
+        Fact::OwnPool,
+        Fact::CacheNothing,
+        Fact::CacheForgets,
+        Fact::ColdAfterIdle,
+        Fact::ReplicaDiffers,
+    ];
+}
+
+impl Fact {
+    /// What its figure counts: `s`, `share`, `tokens`, or `×` for how many times as much.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Fact::OverBudget | Fact::FixedWait | Fact::SpreadWait | Fact::Freezes => "s",
+            Fact::TurnedAway
+            | Fact::Fails
+            | Fact::Outage
+            | Fact::CutShort
+            | Fact::Regular
+            | Fact::CacheForgets => "share",
+            Fact::Lumps => "tokens",
+            _ => "×",
+        }
+    }
+}
+
+/// Whether it is so.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It is.
+    Yes,
+    /// It is not, or not so that it would matter.
+    No,
+    /// Not enough was measured, or the figure lies at its limit.
+    Unclear,
+}
+
+/// A fact as it was found.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Shown {
+    /// Which.
+    pub fact: Fact,
+    /// Whether it is so.
+    pub state: State,
+    /// The figure in a sentence part.
+    pub says: String,
+    /// The figure.
+    pub value: Option<Estimate>,
+    /// What it had to reach.
+    pub limit: Option<f64>,
+}
+
+/// Share of requests that fail from which on it matters: its lower bound has to be over it.
+const FAILING: f64 = 0.005;
+/// Requests without any failure after which a share of failures that matters (1 in 20) would have shown in 19 of 20 runs.
+const ENOUGH: usize = 60;
+/// Times the wait alone from which on a wait in company is one, and as a share of the whole answer alone.
+const WAITS: (f64, f64) = (2.0, 0.3);
+/// Growth of the answers per second for twice the company under which there is none.
+const PLATEAU: f64 = 1.25;
+/// Times as long per token from which on company is felt.
+const CROWDED: f64 = 1.4;
+/// A wait alone that no prompt length explains: seconds, steps of the engine, share of the first token's time.
+const FIXED: (f64, f64, f64) = (0.025, 4.0, 0.4);
+/// Spread of the wait alone, p90 − p10: seconds, share of its median.
+const SPREAD: (f64, f64) = (0.02, 0.35);
+/// Tokens that come at once, and seconds from one lump to the next, from which on a reader sees lumps.
+const LUMPS: (f64, f64) = (3.0, 0.03);
+
+/// Everything that the blocks show.
+pub fn read(blocks: &[Block], spec: &ActiveSpec) -> Vec<Shown> {
+    let mut shown = failures(blocks);
+    shown.extend(lumps(blocks));
+    shown.extend(rhythm::read(blocks));
+    shown.extend(alone(blocks, spec));
+    shown.extend(company(blocks));
+    shown.extend(settings(blocks));
+    shown.extend(replicas(blocks));
+    shown
+}
+
+pub(crate) fn shown(
+    fact: Fact,
+    state: State,
+    says: String,
+    value: Option<Estimate>,
+    limit: Option<f64>,
+) -> Shown {
+    Shown { fact, state, says, value, limit }
+}
+
+/// Yes where the lower bound is over the limit, no where the upper is under it.
+pub(crate) fn over(value: &Estimate, limit: f64) -> State {
+    match () {
+        () if value.lower > limit => State::Yes,
+        () if value.upper < limit => State::No,
+        () => State::Unclear,
+    }
+}
+
+pub(crate) fn of(blocks: &[Block], kind: Kind) -> impl Iterator<Item = &Block> {
+    blocks.iter().filter(move |block| block.kind == kind)
+}
+
+/// The rows of all blocks of one setting.
+fn arm(blocks: &[Block], kind: Kind, arm: Arm) -> Vec<&Row> {
+    of(blocks, kind).filter(|block| block.arm == arm).flat_map(|block| &block.rows).collect()
+}
+
+pub(crate) fn ms(seconds: f64) -> String {
+    match seconds {
+        s if s >= 10.0 => format!("{s:.0} s"),
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s if s >= 0.01 => format!("{:.0} ms", 1e3 * s),
+        s => format!("{:.1} ms", 1e3 * s),
+    }
+}
+
+fn percent(share: f64) -> String {
+    if share < 0.1 { format!("{:.1} %", 100.0 * share) } else { format!("{:.0} %", 100.0 * share) }
+}
+
+// ------------------------------------------------------------------------------------------------ failures
+
+fn failures(blocks: &[Block]) -> Vec<Shown> {
+    let rows: Vec<&Row> = blocks.iter().flat_map(|block| &block.rows).collect();
+    let outage = outage(&rows);
+    let dead = outage.as_ref().is_some_and(|shown| shown.state == State::Yes);
+    let count = |is: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| is(row)).count();
+    let turned = |row: &Row| row.how == How::Shed || row.status == Some(429);
+    let cut = |row: &Row| matches!(row.how, How::Truncated | How::StreamError) || cut_short(row);
+    let other = |row: &Row| row.failed() && !turned(row) && !cut(row);
+    let mut all = Vec::new();
+    let kinds: [(Fact, Is<'_>, &str); 3] = [
+        (Fact::TurnedAway, &turned, "were turned away (429 or 503)"),
+        (Fact::CutShort, &cut, "ended in the middle of the answer"),
+        (Fact::Fails, &other, "failed"),
+    ];
+    for (fact, is, words) in kinds {
+        let (k, n) = (count(is), rows.len());
+        let Some(value) = share(k, n) else { continue };
+        let state = match over(&value, FAILING) {
+            // A replica that is down makes all of them; it is said once, as an outage.
+            State::Yes if dead => State::Unclear,
+            State::Yes => State::Yes,
+            _ if k == 0 && n >= ENOUGH => State::No,
+            _ => State::Unclear,
+        };
+        all.push(shown(fact, state, format!("{k} of {n} requests {words}"), Some(value), Some(FAILING)));
+    }
+    all.extend(outage);
+    all
+}
+
+/// A way to fail.
+type Is<'a> = &'a dyn Fn(&Row) -> bool;
+
+/// A stream that was reset after its first token.
+fn cut_short(row: &Row) -> bool {
+    row.how == How::Reset && row.first.is_some() && !row.tokens.is_empty()
+}
+
+/// A stretch in which nearly all fail, with answers on both sides of it.
+fn outage(rows: &[&Row]) -> Option<Shown> {
+    let mut rows: Vec<&Row> = rows.to_vec();
+    rows.sort_by_key(|row| row.due);
+    let failed: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].failed()).collect();
+    let (Some(&first), Some(&last)) = (failed.first(), failed.last()) else {
+        let state = if rows.len() >= ENOUGH { State::No } else { State::Unclear };
+        return Some(shown(Fact::Outage, state, "nothing failed".into(), None, None));
+    };
+    let stretch = &rows[first..=last];
+    // Those who were turned away by policy are no outage.
+    let dead = stretch.iter().filter(|row| row.failed() && row.how != How::Shed).count();
+    let lasted_s = (rows[last].end.unwrap_or(rows[last].due) - rows[first].due) as f64 * 1e-9;
+    let (before, after) = (first, rows.len() - 1 - last);
+    let all = dead >= 5 && dead as f64 >= 0.8 * stretch.len() as f64 && before >= 5 && after >= 5;
+    let says = format!(
+        "{dead} of {} requests in a row failed within {}; {before} before and {after} after them did not",
+        stretch.len(),
+        ms(lasted_s)
+    );
+    let state = if all { State::Yes } else { State::No };
+    Some(shown(Fact::Outage, state, says, share(dead, stretch.len()), Some(0.8)))
+}
+
+// ------------------------------------------------------------------------------------------------ lumps
+
+fn lumps(blocks: &[Block]) -> Vec<Shown> {
+    let rows = of(blocks, Kind::Alone).chain(of(blocks, Kind::Watch)).flat_map(|block| &block.rows);
+    let long: Vec<&Row> =
+        rows.filter(|row| row.fine && row.output >= 8.0 && !row.tokens.is_empty()).collect();
+    let mut all = Vec::new();
+    if long.len() >= 5 {
+        let seen: Vec<(f64, f64)> = long.iter().map(|row| lump(row)).collect();
+        let tokens = median(seen.iter().map(|(tokens, _)| *tokens), 1.0);
+        let apart = median(seen.iter().map(|(_, apart)| *apart), 1.0);
+        if let (Some(tokens), Some(apart)) = (tokens, apart) {
+            let state = match over(&tokens, LUMPS.0) {
+                State::Yes if apart.value < LUMPS.1 => State::No,
+                state => state,
+            };
+            let says =
+                format!("{:.1} tokens arrive at once, {} from lump to lump", tokens.value, ms(apart.value));
+            all.push(shown(Fact::Lumps, state, says, Some(tokens), Some(LUMPS.0)));
+        }
+    }
+    all.extend(held_back(blocks));
+    all
+}
+
+/// Tokens of an answer that come together, and the seconds from one such lump to the next. What comes within a fifth of the
+/// mean distance of tokens comes together.
+fn lump(row: &Row) -> (f64, f64) {
+    let (Some(first), Some(last)) = (row.tokens.first(), row.tokens.last()) else { return (0.0, 0.0) };
+    let from = row.due.max(first.0 - (last.0 - first.0));
+    let apart = 0.2 * (last.0 - from) as f64 / row.output;
+    let lumps = 1 + row.tokens.windows(2).filter(|pair| (pair[1].0 - pair[0].0) as f64 > apart).count();
+    let whole_s = (last.0 - row.due) as f64 * 1e-9;
+    (row.output / lumps as f64, whole_s / lumps as f64)
+}
+
+/// Long answers show their first token later than short ones: something collects them.
+fn held_back(blocks: &[Block]) -> Option<Shown> {
+    let ttft = |which| median(arm(blocks, Kind::Answers, which).iter().filter_map(|row| row.ttft_s()), 1.0);
+    let e2e = |which| median(arm(blocks, Kind::Answers, which).iter().filter_map(|row| row.e2e_s()), 1.0);
+    let (short, long) = (ttft(Arm::First)?, ttft(Arm::Second)?);
+    let (whole_short, whole_long) = (e2e(Arm::First)?, e2e(Arm::Second)?);
+    let grows = ratio(&long, &short)?;
+    let whole = whole_long.value / whole_short.value;
+    // Four times as long an answer: a first token that follows at least half of its growth waits for the rest.
+    let limit = 1.0 + 0.5 * (whole - 1.0);
+    let says = format!(
+        "four times as long an answer takes {whole:.1} times as long, and its first token {:.2} times as long",
+        grows.value
+    );
+    let state = if whole < 1.5 { State::Unclear } else { over(&grows, limit) };
+    Some(shown(Fact::HeldBack, state, says, Some(grows), Some(limit)))
+}
+
+// ------------------------------------------------------------------------------------------------ alone
+
+fn alone(blocks: &[Block], spec: &ActiveSpec) -> Vec<Shown> {
+    let mut all = Vec::new();
+    let Some(block) = of(blocks, Kind::Alone).next() else { return all };
+    let waits: Vec<f64> = block.rows.iter().filter_map(Row::ttft_s).collect();
+    let Some(usual) = median(waits.iter().copied(), 1.0).filter(|_| waits.len() >= 10) else { return all };
+    if let Some(limit) = spec.ttft_s {
+        let says = format!(
+            "a request alone has its first token after {}; {} was promised",
+            ms(usual.value),
+            ms(limit)
+        );
+        all.push(shown(Fact::OverBudget, over(&usual, limit), says, Some(usual), Some(limit)));
+    }
+    all.extend(rhythm::spread(block, &usual, SPREAD));
+    all.extend(fixed_wait(blocks, block));
+    all
+}
+
+/// The part of the wait that is left at a prompt of no length.
+fn fixed_wait(blocks: &[Block], alone: &Block) -> Option<Shown> {
+    let (short, long) = (arm(blocks, Kind::Prompts, Arm::First), arm(blocks, Kind::Prompts, Arm::Second));
+    let ttft = |rows: &[&Row]| median(rows.iter().filter_map(|row| row.ttft_s()), 1.0);
+    let tokens = |rows: &[&Row]| mean(rows.iter().map(|row| row.prompt));
+    let (wait_short, wait_long) = (ttft(&short)?, ttft(&long)?);
+    let (few, many) = (tokens(&short)?, tokens(&long)?);
+    let slope = ((wait_long.value - wait_short.value) / (many - few).max(1.0)).max(0.0);
+    let without = |at: f64| (at - slope * few).max(0.0);
+    let fixed = Estimate {
+        value: without(wait_short.value),
+        lower: without(wait_short.lower),
+        upper: without(wait_short.upper),
+        ..wait_short
+    };
+    let usual = alone.median(Row::ttft_s)?;
+    let step = alone.median(Row::tpot_s).map_or(0.0, |tpot| tpot.value);
+    let limit = FIXED.0.max(FIXED.1 * step).max(FIXED.2 * usual.value);
+    let says = format!(
+        "{} of the wait alone ({}) is there at any prompt length; a token takes {}, 1 000 prompt tokens {}",
+        ms(fixed.value),
+        ms(usual.value),
+        ms(step),
+        ms(1e3 * slope)
+    );
+    Some(shown(Fact::FixedWait, over(&fixed, limit), says, Some(fixed), Some(limit)))
+}
+
+// ------------------------------------------------------------------------------------------------ in company
+
+fn company(blocks: &[Block]) -> Vec<Shown> {
+    let mut all = Vec::new();
+    let Some(alone) = of(blocks, Kind::Alone).next() else { return all };
+    let mut steps: Vec<&Block> = of(blocks, Kind::Together).filter(|block| block.rate().is_some()).collect();
+    steps.sort_by_key(|block| block.concurrency());
+    let (Some(wait_1), Some(whole_1)) = (alone.median(Row::ttft_s), alone.median(Row::e2e_s)) else {
+        return all;
+    };
+    let Some(last) = steps.last() else { return all };
+    let (Some(wait), Some(at)) = (last.median(Row::ttft_s), last.concurrency()) else { return all };
+    let extra = (wait.value - wait_1.value).max(0.0);
+    let limit = WAITS.0.max(1.0 + WAITS.1 * whole_1.value / wait_1.value.max(1e-9));
+    let Some(times) = ratio(&wait, &wait_1) else { return all };
+    let says =
+        format!("{at} in flight wait {} for the first token, one alone {}", ms(wait.value), ms(wait_1.value));
+    let waits = over(&times, limit);
+    all.push(shown(Fact::Waits, waits, says, Some(times), Some(limit)));
+    if waits != State::Yes {
+        all.extend([Fact::Slots, Fact::Crowded].map(|fact| {
+            let state = if waits == State::No { State::No } else { State::Unclear };
+            shown(fact, state, "nobody waits".into(), None, None)
+        }));
+    } else {
+        all.extend(where_they_wait(alone, &steps, extra));
+    }
+    all.extend(kv(&steps));
+    all
+}
+
+/// Those who are served: as many as before and as fast, or all of them slower?
+fn where_they_wait(alone: &Block, steps: &[&Block], extra: f64) -> Vec<Shown> {
+    let mut all = Vec::new();
+    let Some((last, before)) = steps.split_last() else { return all };
+    let half = before.last().copied().unwrap_or(alone);
+    let (Some(rate), Some(rate_half)) = (last.rate(), half.rate()) else { return all };
+    let growth = rate / rate_half;
+    let tpot = |block: &Block| block.median(Row::tpot_s);
+    let (Some(token), Some(token_half)) = (tpot(last), tpot(half)) else { return all };
+    let Some(slower) = ratio(&token, &token_half) else { return all };
+    let e2e = mean(last.settled().iter().filter_map(Row::e2e_s)).unwrap_or(0.0);
+    let served = rate * (e2e - extra).max(0.0);
+    let at = last.concurrency().unwrap_or(1);
+    let full = growth < PLATEAU;
+    let says = format!(
+        "at {at} in flight about {served:.1} are served at a time, {} a second ({growth:.2} times as many as at {}), a token takes {:.2} times as long",
+        round(rate),
+        half.concurrency().unwrap_or(1),
+        slower.value
+    );
+    let slots = match full {
+        true if slower.value < CROWDED => State::Yes,
+        true => State::No,
+        false => State::Unclear,
+    };
+    all.push(shown(Fact::Slots, slots, says.clone(), Some(slower), Some(CROWDED)));
+    let crowded = if full && slower.value >= CROWDED { State::Yes } else { State::No };
+    all.push(shown(Fact::Crowded, crowded, says, Some(slower), Some(CROWDED)));
+    if let (Some(waiting), State::Yes) = (last.gauges.waiting, slots) {
+        let outside = (f64::from(at) - served).max(0.0);
+        let says = format!("of about {outside:.1} who wait, the engine says that {waiting:.1} wait in it");
+        let (idle, queue) = match waiting / outside.max(1.0) {
+            share if share < 0.2 => (State::Yes, State::No),
+            share if share > 0.5 => (State::No, State::Yes),
+            _ => (State::Unclear, State::Unclear),
+        };
+        all.push(shown(Fact::EngineIdle, idle, says.clone(), None, None));
+        all.push(shown(Fact::EngineQueue, queue, says, None, None));
+    }
+    all
+}
+
+fn round(rate: f64) -> String {
+    if rate >= 10.0 { format!("{rate:.0}") } else { format!("{rate:.2}") }
+}
+
+fn kv(steps: &[&Block]) -> Option<Shown> {
+    let kv = steps
+        .iter()
+        .filter_map(|block| block.gauges.kv)
+        .fold(None, |most: Option<f64>, kv| Some(most.map_or(kv, |most| most.max(kv))))?;
+    let preempted: f64 = steps.iter().filter_map(|block| block.gauges.preemptions).sum();
+    let waiting = steps.last().and_then(|block| block.gauges.waiting).unwrap_or(0.0);
+    let says = format!(
+        "the KV cache was up to {} full, {preempted:.0} preemptions, {waiting:.1} waiting",
+        percent(kv)
+    );
+    let state = match () {
+        () if preempted > 0.0 || (kv >= 0.85 && waiting > 0.5) => State::Yes,
+        () if kv < 0.7 => State::No,
+        () => State::Unclear,
+    };
+    Some(shown(Fact::KvFull, state, says, None, Some(0.85)))
+}
+
+// ------------------------------------------------------------------------------------------------ two settings
+
+fn settings(blocks: &[Block]) -> Vec<Shown> {
+    let mut all = Vec::new();
+    let two = |kind: Kind, of: &dyn Fn(&Row) -> Option<f64>| {
+        let a = median(arm(blocks, kind, Arm::First).into_iter().filter_map(of), 1.0)?;
+        let b = median(arm(blocks, kind, Arm::Second).into_iter().filter_map(of), 1.0)?;
+        Some((a, b, ratio(&b, &a)?))
+    };
+    if let Some((kept, fresh, times)) = two(Kind::Connections, &|row| row.ttft_s()) {
+        let costs = fresh.value - kept.value;
+        let says = format!(
+            "on a fresh connection the first token takes {}, on a kept one {}",
+            ms(fresh.value),
+            ms(kept.value)
+        );
+        let state = if costs.abs() < 0.01 { State::No } else { over(&times, 1.25) };
+        all.push(shown(Fact::FreshCosts, state, says, Some(times), Some(1.25)));
+    }
+    if let Some((once, twice, times)) = two(Kind::Pool, &|row| row.ttft_s()) {
+        let says = format!(
+            "with the client's pool the first token takes {}, with one twice as large {}",
+            ms(once.value),
+            ms(twice.value)
+        );
+        let shrinks = Estimate {
+            value: 1.0 / times.value,
+            lower: 1.0 / times.upper,
+            upper: 1.0 / times.lower.max(1e-9),
+            ..times
+        };
+        all.push(shown(Fact::OwnPool, over(&shrinks, 1.5), says, Some(shrinks), Some(1.5)));
+    }
+    all.extend(cache(blocks));
+    all.extend(idle(blocks));
+    all
+}
+
+/// Is a prompt told before answered faster, always or sometimes?
+fn cache(blocks: &[Block]) -> Vec<Shown> {
+    let mut all = Vec::new();
+    let distinct: Vec<f64> =
+        arm(blocks, Kind::Repeats, Arm::First).iter().filter_map(|row| row.ttft_s()).collect();
+    // The very first tells the prompt; it is no repeat.
+    let same_rows: Vec<&Row> = arm(blocks, Kind::Repeats, Arm::Second).into_iter().skip(1).collect();
+    let same: Vec<f64> = same_rows.iter().filter_map(|row| row.ttft_s()).collect();
+    let (Some(new), Some(old)) = (median(distinct.iter().copied(), 1.0), median(same.iter().copied(), 1.0))
+    else {
+        return all;
+    };
+    let (Some(times), true) = (ratio(&old, &new), same.len() >= 10) else { return all };
+    // Without a prompt that costs time there is nothing to save.
+    let prefill = prefill_share(blocks);
+    let says = format!(
+        "a prompt told before has its first token after {}, a new one after {}",
+        ms(old.value),
+        ms(new.value)
+    );
+    let middle = 0.5 * (new.value + same.iter().copied().fold(f64::INFINITY, f64::min));
+    let slow = same.iter().filter(|wait| **wait > middle).count();
+    let cached: Vec<f64> = same_rows.iter().filter_map(|row| row.cached).collect();
+    let best = same.iter().copied().fold(f64::INFINITY, f64::min);
+    let forgets = if cached.len() >= 10 {
+        let none = cached.iter().filter(|cached| **cached < 1.0).count();
+        let some = cached.len() - none;
+        Some((none, cached.len(), some > 0 && none >= 3))
+    } else {
+        Some((slow, same.len(), best < 0.6 * new.value && slow >= 3))
+    };
+    if let Some((none, n, is)) = forgets {
+        let state = if is { State::Yes } else { State::No };
+        let words = format!("{none} of {n} prompts told before were computed anew");
+        all.push(shown(Fact::CacheForgets, state, words, share(none, n), None));
+    }
+    let nothing = match () {
+        () if prefill.is_none_or(|share| share < 0.3) => State::Unclear,
+        () if times.lower > 0.85 => State::Yes,
+        () if times.upper < 0.85 => State::No,
+        () => State::Unclear,
+    };
+    all.push(shown(Fact::CacheNothing, nothing, says, Some(times), Some(0.85)));
+    all
+}
+
+/// Share of a long prompt's wait that its length makes.
+fn prefill_share(blocks: &[Block]) -> Option<f64> {
+    let ttft = |which| median(arm(blocks, Kind::Prompts, which).iter().filter_map(|row| row.ttft_s()), 1.0);
+    let (short, long) = (ttft(Arm::First)?, ttft(Arm::Second)?);
+    Some(((long.value - short.value) / long.value).max(0.0))
+}
+
+fn idle(blocks: &[Block]) -> Option<Shown> {
+    let after: Vec<f64> = of(blocks, Kind::Idle).filter_map(|block| block.rows.first()?.ttft_s()).collect();
+    let alone = of(blocks, Kind::Alone).next()?;
+    let usual = median(alone.rows.iter().skip(1).filter_map(Row::ttft_s), 1.0)?;
+    let slowest = alone.rows.iter().skip(1).filter_map(Row::ttft_s).fold(0.0, f64::max);
+    let (n, least) = (after.len(), after.iter().copied().fold(f64::INFINITY, f64::min));
+    let cold = median(after.into_iter(), 1.0)?;
+    let times = ratio(&cold, &usual)?;
+    let says = format!(
+        "after a pause the first request has its first token after {}, else after {}",
+        ms(cold.value),
+        ms(usual.value)
+    );
+    // Three of three slower than twice the median and than every one of forty: by chance once in ten thousand.
+    let state = match () {
+        () if n >= 2 && least > 2.0 * usual.value && least > slowest && least - usual.value > 0.02 => {
+            State::Yes
+        }
+        () if n >= 2 && cold.value <= 1.3 * usual.value => State::No,
+        () => State::Unclear,
+    };
+    Some(shown(Fact::ColdAfterIdle, state, says, Some(times), Some(2.0)))
+}
+
+// ------------------------------------------------------------------------------------------------ replicas
+
+/// Time per token by replica, alone where they were asked alone, else wherever they answered.
+fn replicas(blocks: &[Block]) -> Option<Shown> {
+    let mut by: Vec<(String, Vec<f64>)> = Vec::new();
+    let mut put = |name: String, value: f64| match by.iter_mut().find(|(known, _)| *known == name) {
+        Some((_, values)) => values.push(value),
+        None => by.push((name, vec![value])),
+    };
+    let told_apart = of(blocks, Kind::Replicas).next().is_some();
+    if told_apart {
+        for block in of(blocks, Kind::Replicas) {
+            let Arm::Number(n) = block.arm else { continue };
+            block.rows.iter().filter_map(Row::tpot_s).for_each(|tpot| put(format!("replica {n}"), tpot));
+        }
+    } else {
+        // The watched level alone: its company is the same throughout.
+        for row in of(blocks, Kind::Watch).chain(of(blocks, Kind::Alone)).flat_map(|block| &block.rows) {
+            if let (Some(name), Some(tpot)) = (&row.replica, row.tpot_s()) {
+                put(name.clone(), tpot);
+            }
+        }
+    }
+    let of: Vec<(String, Estimate)> = by
+        .into_iter()
+        .filter(|(_, values)| values.len() >= 6)
+        .filter_map(|(name, values)| Some((name, median(values.into_iter(), 1.0)?)))
+        .collect();
+    let slowest = of.iter().max_by(|a, b| a.1.value.total_cmp(&b.1.value))?;
+    let mut values: Vec<f64> = of.iter().map(|(_, tpot)| tpot.value).collect();
+    values.sort_by(f64::total_cmp);
+    // The middle of the others: of two replicas the faster.
+    let usual = of.iter().find(|(_, tpot)| tpot.value == values[(of.len() - 1) / 2])?;
+    if of.len() < 2 {
+        return None;
+    }
+    let times = ratio(&slowest.1, &usual.1)?;
+    let says = format!(
+        "a token takes {} on {} and {} on {}",
+        ms(slowest.1.value),
+        slowest.0,
+        ms(usual.1.value),
+        usual.0
+    );
+    let state = match () {
+        () if times.lower > 1.15 && times.value >= 1.3 => State::Yes,
+        () if times.value < 1.15 => State::No,
+        () => State::Unclear,
+    };
+    Some(shown(Fact::ReplicaDiffers, state, says, Some(times), Some(1.3)))
+}

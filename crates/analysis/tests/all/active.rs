@@ -1,0 +1,151 @@
+//! Active diagnosis: whole diagnoses of simulated systems, what its ceilings hold, and what its beliefs obey. All systems and
+//! the table of them: `examples/active.rs`.
+
+use plimsoll_analysis::diagnose::active::belief::{Belief, causes, chance, decides, decisive};
+use plimsoll_analysis::diagnose::active::fact::{Fact, Shown, State};
+use plimsoll_analysis::diagnose::active::plan::{ActiveSpec, Kind, Known, Traffic, of_level};
+use plimsoll_analysis::diagnose::{Answer, Cause};
+use plimsoll_model::{Load, Span};
+
+use crate::active_systems::{System, spec};
+
+const LLAMA: &str = "llama-3.1-8b@h100";
+
+fn check(fault: &str, cause: Cause) {
+    let system = System::new(LLAMA, (256, 64), fault, &[cause]);
+    named(&system);
+}
+
+fn named(system: &System) {
+    let played = system.play(&spec());
+    let found = &played.diagnosis.verdicts[0];
+    assert!(
+        system.expect.contains(&found.cause),
+        "{}: {}\n{:#?}\n{:#?}",
+        system.name,
+        played.diagnosis.headline,
+        played.log,
+        found.evidence
+    );
+    assert!(!found.do_first.is_empty() && !found.do_not.is_empty());
+    assert_eq!(played.diagnosis.questions.len(), 5);
+}
+
+#[test]
+fn a_sound_engine_is_called_sound() {
+    check("none", Cause::Nothing);
+}
+
+#[test]
+fn a_rate_limit_is_named() {
+    check("rate_limit:rate=4,burst=8", Cause::RateLimit);
+}
+
+#[test]
+fn answers_that_end_in_the_middle_are_named() {
+    check("disconnect:share=0.1", Cause::StreamDisconnect);
+}
+
+#[test]
+fn a_proxy_that_collects_tokens_is_named() {
+    check("buffering:every=400ms", Cause::ProxyBuffering);
+}
+
+#[test]
+fn a_window_is_no_slow_dependency() {
+    check("batch_window:window=150ms", Cause::BatchingWindow);
+}
+
+#[test]
+fn a_slow_dependency_is_no_window() {
+    check("dependency:delay=250ms", Cause::SlowDependency);
+}
+
+#[test]
+fn a_stall_is_told_by_its_clock() {
+    check("stall:every=3s,for=400ms", Cause::PeriodicStall);
+}
+
+#[test]
+fn one_slow_replica_of_three_is_named() {
+    named(&System::new(LLAMA, (256, 64), "slow:factor=2.2,replica=1", &[Cause::BadReplica]).replicas(3));
+}
+
+#[test]
+fn the_clients_own_pool_is_no_slow_server() {
+    named(&System::new(LLAMA, (256, 64), "none", &[Cause::ClientCap]).pool(2));
+}
+
+#[test]
+fn ceilings_hold_and_too_little_is_unknown() {
+    let system = System::new(LLAMA, (256, 64), "stall:every=3s,for=400ms", &[]);
+    let tight = ActiveSpec { max_requests: 30, max_concurrency: 2, ..spec() };
+    let played = system.play(&tight);
+    assert!(played.requests <= 30, "{}", played.requests);
+    assert_ne!(played.diagnosis.answer, Answer::NothingMaterial, "thirty requests prove nothing");
+    let none = System::new(LLAMA, (256, 64), "error:share=1", &[]).play(&spec());
+    assert!(none.requests <= spec().max_errors + 40, "{} to a target that answers none", none.requests);
+}
+
+#[test]
+fn no_experiment_asks_for_more_than_its_ceilings() {
+    let spec = ActiveSpec { max_concurrency: 6, max_rate: Some(3.0), ..spec() };
+    let traffic = Traffic { prompt: 256.0, output: 64.0, synthetic: true, streams: true, pool: Some(3) };
+    let known = Known { e2e_s: 0.5, least_s: 0.4, ttft_s: 0.1, best_rate: 10.0, step: 4 };
+    for kind in Kind::ALL {
+        for ask in kind.asks(&spec, &traffic, &known) {
+            match ask.load {
+                Load::Closed { concurrency } => assert!(concurrency <= 6 && ask.pace_per_s <= 3.0, "{ask:?}"),
+                Load::Open { rate_per_s } => assert!(rate_per_s <= 3.0, "{ask:?}"),
+                other => panic!("{other:?}"),
+            }
+            assert!(ask.window > Span::ZERO && ask.window <= spec.time, "{ask:?}");
+        }
+    }
+}
+
+#[test]
+fn a_purpose_says_what_its_level_was() {
+    let traffic = Traffic { prompt: 256.0, output: 64.0, synthetic: true, streams: true, pool: Some(3) };
+    let known = Known { e2e_s: 0.5, least_s: 0.4, ttft_s: 0.1, best_rate: 10.0, step: 4 };
+    let spec = ActiveSpec { replicas: 2, ..spec() };
+    let mut level = crate::records::level(1.0, 1);
+    for ask in Kind::ALL.iter().flat_map(|kind| kind.asks(&spec, &traffic, &known)) {
+        level.purpose = ask.purpose();
+        assert_eq!(of_level(&level), Some((ask.kind, ask.arm)), "{}", level.purpose);
+    }
+    for other in ["run", "hold", "together:many", "alone:"] {
+        level.purpose = other.into();
+        assert_eq!(of_level(&level), None, "{other}");
+    }
+}
+
+fn yes(fact: Fact) -> Shown {
+    Shown { fact, state: State::Yes, says: String::new(), value: None, limit: None }
+}
+
+#[test]
+fn what_a_cause_must_show_makes_it_the_likeliest_and_its_experiment_worth_most() {
+    for (cause, _) in causes().filter(|(cause, _)| !decisive(*cause).is_empty()) {
+        // Alone it need not be enough (a wait may be any queue's), but without it the cause is never first.
+        let no: Vec<Shown> =
+            decisive(cause).iter().map(|fact| Shown { state: State::No, ..yes(*fact) }).collect();
+        assert_ne!(Belief::after(&no, &[], &[]).first().0, cause);
+        let before = Belief::after(&[], &[], &[]).in_cause(cause);
+        let after =
+            Belief::after(&decisive(cause).iter().map(|fact| yes(*fact)).collect::<Vec<_>>(), &[], &[]);
+        assert!(after.in_cause(cause) > before, "{cause:?}");
+    }
+    let belief = Belief::after(&[yes(Fact::Waits)], &[], &[]);
+    let sum: f64 = belief.of.iter().map(|(_, chance)| chance).sum();
+    assert!((sum - 1.0).abs() < 1e-9);
+    // What is decided brings nothing more.
+    for kind in Kind::ALL {
+        let all: Vec<Shown> = decides(kind).iter().map(|(fact, _)| yes(*fact)).collect();
+        assert!(belief.information(kind, &[]) >= 0.0);
+        assert_eq!(belief.information(kind, &all), 0.0, "{kind:?}");
+    }
+    for fact in Fact::ALL {
+        assert!(causes().all(|(cause, _)| (0.0..1.0).contains(&chance(cause, fact))), "{fact:?}");
+    }
+}

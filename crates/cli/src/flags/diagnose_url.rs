@@ -1,0 +1,66 @@
+//! What can be typed after `plimsoll diagnose URL`: what may be sent, how long, and where the result goes.
+
+use clap::Args;
+
+use super::{ClientArgs, PriceArgs, TargetArgs, WorkloadArgs};
+
+/// What an active diagnosis may do. With a run folder none of it has a meaning.
+#[derive(Args, Debug, Clone, Default)]
+pub struct DiagnoseUrlArgs {
+    /// Of a URL: how long it may be experimented on [default: 5m]
+    #[arg(long, value_name = "TIME", help_heading = "Experimenting on a URL")]
+    pub time: Option<String>,
+    /// Never offer more than this rate; twice the load is sent only up to it
+    #[arg(long, value_name = "RATE", help_heading = "Experimenting on a URL")]
+    pub max_rate: Option<String>,
+    /// Never have more than this in flight [default: 16]
+    #[arg(long, value_name = "N", help_heading = "Experimenting on a URL")]
+    pub max_concurrency: Option<u32>,
+    /// Send no more requests than this [default: 2000]
+    #[arg(long, value_name = "N", help_heading = "Experimenting on a URL")]
+    pub max_requests: Option<u64>,
+    /// Stop after this many failed requests [default: 200]
+    #[arg(long, value_name = "N", help_heading = "Experimenting on a URL")]
+    pub max_errors: Option<u64>,
+    /// What was promised for the first token of a request alone, such as 500ms
+    #[arg(long, value_name = "TIME", help_heading = "Experimenting on a URL")]
+    pub ttft: Option<String>,
+    /// A replica's own base URL, repeatable: each is asked alone
+    #[arg(long = "replica", value_name = "URL", help_heading = "Experimenting on a URL")]
+    pub replicas: Vec<String>,
+    /// Say what would be done at most, and send nothing
+    #[arg(long, help_heading = "Experimenting on a URL")]
+    pub dry_run: bool,
+}
+
+/// `plimsoll diagnose`
+#[derive(Args, Debug)]
+pub struct DiagnoseArgs {
+    /// The endpoint to experiment on, or the folder of a run
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// What the requests are.
+    #[command(flatten)]
+    pub workload: WorkloadArgs,
+    /// How the client behaves.
+    #[command(flatten)]
+    pub client: ClientArgs,
+    /// What may be done.
+    #[command(flatten)]
+    pub active: DiagnoseUrlArgs,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: super::OutputArgs,
+}
+
+impl DiagnoseUrlArgs {
+    /// Its ceilings, as every measurement has them.
+    pub fn ceilings(&self) -> super::CeilingArgs {
+        super::CeilingArgs {
+            max_rate: self.max_rate.clone(),
+            max_requests: None,
+            max_errors: None,
+            price: PriceArgs::default(),
+        }
+    }
+}
