@@ -281,6 +281,7 @@ impl Engine {
                     live.stream.push(Due { step_end_ns: at_ns, tokens: n });
                 }
                 What::Placed { replica } => live.stream.placed(replica),
+                What::Depends { .. } => {}
                 What::Preempted => live.stream.record(|record| record.preemptions += 1),
                 What::Failed(failure) => {
                     metrics.failed += 1;

@@ -56,6 +56,8 @@ struct Exchange {
     tokens: u32,
     /// Prompt tokens that came out of a prefix cache, once it left the queue.
     cached: Option<u32>,
+    /// What it depends on in front of the engine takes so long.
+    depends: Option<Span>,
     /// When it left the queue and when its prompt was computed.
     admitted: Option<At>,
     prefilled: Option<At>,
@@ -134,6 +136,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         let exchange = self.open.at_mut(slot);
         match what {
             What::Placed { replica } => exchange.record.answer.replica = Some(replica.to_string()),
+            What::Depends { takes } => exchange.depends = Some(takes),
             What::Admitted { cached } => {
                 exchange.cached = Some(cached);
                 exchange.admitted = Some(at);
@@ -211,6 +214,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
                 last_event: now,
                 tokens: 0,
                 cached: None,
+                depends: None,
                 admitted: None,
                 prefilled: None,
                 sent: false,
@@ -284,13 +288,15 @@ impl<'a, 'p> Exchanges<'a, 'p> {
     }
 
     fn close(&mut self, player: &mut Player, now: At, id: u64, outcome: Outcome) {
-        let Some(Exchange { mut record, sent, admitted, prefilled, .. }) = self.open.take(id) else { return };
+        let Some(Exchange { mut record, sent, depends, admitted, prefilled, .. }) = self.open.take(id) else {
+            return;
+        };
         self.open_count -= 1;
         self.pooled -= u32::from(sent);
         record.end = Some(now);
         record.outcome = outcome;
         if self.plan.gauges {
-            record.answer.stages = stages(&record, admitted, prefilled, now);
+            record.answer.stages = stages(&record, depends, admitted, prefilled, now);
         }
         if self.plan.events == Events::Ends {
             record.events = Vec::new();
@@ -406,10 +412,17 @@ impl Exchange {
     }
 }
 
-/// What the server says of its own stages: in the queue, on the prompt, on the answer. A stage that did not end is left out,
-/// and all of them where the world has none (drawn times).
-fn stages(record: &Attempt, admitted: Option<At>, prefilled: Option<At>, end: At) -> Vec<ServerStage> {
-    let instants = [record.sent, admitted, prefilled, Some(end)];
+/// What the server says of its own stages: in what it depends on, in the queue, on the prompt, on the answer. A stage that did
+/// not end is left out, and all of them where the world has none (drawn times).
+fn stages(
+    record: &Attempt,
+    depends: Option<Span>,
+    admitted: Option<At>,
+    prefilled: Option<At>,
+    end: At,
+) -> Vec<ServerStage> {
+    let entered = record.sent.map(|sent| sent + depends.unwrap_or(Span::ZERO));
+    let instants = [entered, admitted, prefilled, Some(end)];
     let names = ["queue", "prefill", "decode"];
     let of = |(i, name): (usize, &str)| {
         let took = instants[i + 1]? - instants[i]?;
@@ -419,7 +432,9 @@ fn stages(record: &Attempt, admitted: Option<At>, prefilled: Option<At>, end: At
         return Vec::new();
     }
     let ended = if record.outcome.is_finished() { 3 } else { 2 };
-    names.into_iter().take(ended).enumerate().map_while(of).collect()
+    let before = depends.filter(|_| admitted.is_some());
+    let before = before.map(|took| ServerStage { name: "dependency".to_owned(), took });
+    before.into_iter().chain(names.into_iter().take(ended).enumerate().map_while(of)).collect()
 }
 
 /// How an error answer of this status ends a request.

@@ -54,6 +54,8 @@ struct Fault {
     /// Tokens in its bucket, as of when.
     bucket: (f64, At),
     neighbours: Vec<Neighbour>,
+    /// When each server of a dependency that has only so many is free.
+    free: Vec<At>,
     /// Records that are not at their end, by replica.
     open: Vec<(Option<u32>, usize)>,
 }
@@ -91,6 +93,7 @@ impl Faults {
             times: 0,
             bucket: (0.0, At::ZERO),
             neighbours: Vec::new(),
+            free: Vec::new(),
             open: Vec::new(),
         };
         let list = specs.iter().enumerate().map(fault).collect();
@@ -220,20 +223,20 @@ impl Faults {
         Ok(())
     }
 
-    /// When a request that came at `at` is let in.
-    pub fn enters(&mut self, replica: u32, id: u64, at: At) -> At {
-        let mut enters = at;
+    /// When a request that came at `at` is let in, and how much of the wait dependencies take.
+    pub fn enters(&mut self, replica: u32, id: u64, at: At) -> (At, Span) {
+        let (mut enters, mut depended) = (at, Span::ZERO);
         for place in 0..self.list.len() {
-            let fault = &self.list[place];
+            let seed = self.seed;
+            let fault = &mut self.list[place];
             if !fault.strikes(replica) {
                 continue;
             }
             let before = enters;
             match fault.spec.kind {
-                FaultKind::Dependency { delay, spread: Spread::Fixed } => enters += delay,
-                FaultKind::Dependency { delay, spread: Spread::Exponential } => {
-                    let mut chance = Stream::new(self.seed, &fault.purpose, id);
-                    enters += Span::from_secs_f64(dist::exponential(&mut chance, delay.as_secs_f64()));
+                FaultKind::Dependency { .. } => {
+                    enters = fault.depend(seed, id, enters);
+                    depended += enters - before;
                 }
                 FaultKind::BatchWindow { window } => {
                     let since = (enters - fault.began).0;
@@ -253,7 +256,7 @@ impl Faults {
                 self.touch(place as u32, Some(replica), id);
             }
         }
-        enters
+        (enters, depended)
     }
 
     /// The connection limit of a replica, if one is on.
@@ -338,6 +341,24 @@ impl Faults {
 }
 
 impl Fault {
+    /// When a dependency is done with a request that came to it at `at`.
+    fn depend(&mut self, seed: u64, id: u64, at: At) -> At {
+        let FaultKind::Dependency { delay, spread, share, servers } = self.spec.kind else { return at };
+        let mut chance = Stream::new(seed, &self.purpose, id);
+        if share < 1.0 && !chance.chance(share) {
+            return at;
+        }
+        let takes = match spread {
+            Spread::Fixed => delay,
+            Spread::Exponential => Span::from_secs_f64(dist::exponential(&mut chance, delay.as_secs_f64())),
+        };
+        let Some(servers) = servers else { return at + takes };
+        self.free.resize(servers as usize, At::ZERO);
+        let Some(first) = self.free.iter_mut().min() else { return at + takes };
+        *first = at.max(*first) + takes;
+        *first
+    }
+
     fn strikes(&self, replica: u32) -> bool {
         self.on && self.spec.replica.is_none_or(|struck| struck == replica)
     }

@@ -133,6 +133,10 @@ pub enum FaultKind {
         delay: Span,
         /// Is it exponential? Otherwise always the same.
         spread: Spread,
+        /// The share of the requests that it happens to; all unless told otherwise.
+        share: f64,
+        /// How many requests it serves at once; what comes when all are busy waits its turn. `None` = as many as come.
+        servers: Option<u32>,
     },
     /// Idle replicas are taken away; the next request waits for a cold start.
     ScaleToZero {
@@ -308,6 +312,10 @@ impl FaultKind {
                         _ => None,
                     })?
                     .unwrap_or_default(),
+                share: written
+                    .take("share", SHARE, |&share: &f64| share > 0.0 && share <= 1.0)?
+                    .unwrap_or(1.0),
+                servers: written.take("servers", "a whole number from 1", |&servers: &u32| servers > 0)?,
             },
             "scale_to_zero" => FaultKind::ScaleToZero { idle: needed(written, "idle", SPAN, positive_span)? },
             _ => {
@@ -403,9 +411,12 @@ impl FaultKind {
                 let tokens = tokens.map(|tokens| ("tokens", tokens.to_string()));
                 optional("every", every).into_iter().chain(tokens).collect()
             }
-            FaultKind::Dependency { delay, spread } => {
+            FaultKind::Dependency { delay, spread, share, servers } => {
                 let spread = if *spread == Spread::Fixed { "fixed" } else { "exponential" };
-                vec![("delay", format_span(*delay)), ("spread", spread.to_owned())]
+                let share = (*share < 1.0).then(|| ("share", share.to_string()));
+                let servers = servers.map(|servers| ("servers", servers.to_string()));
+                let always = [("delay", format_span(*delay)), ("spread", spread.to_owned())];
+                always.into_iter().chain(share).chain(servers).collect()
             }
             FaultKind::ScaleToZero { idle } => vec![("idle", format_span(*idle))],
         }

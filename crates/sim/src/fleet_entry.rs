@@ -1,6 +1,6 @@
 //! The way of a request into an engine: delays in front of it, a dead engine's answer, its adapter, a connection limit.
 
-use plimsoll_model::At;
+use plimsoll_model::{At, Span};
 
 use crate::agenda::Due;
 use crate::fleet::{Fleet, Flight, NOWHERE, failure_of};
@@ -13,7 +13,7 @@ impl Fleet {
         let id = request.id;
         self.faults.refuse(Some(number), id, now)?;
         self.answer_of_the_dead(number, id)?;
-        let enters = self.faults.enters(number, id, now);
+        let (enters, depended) = self.faults.enters(number, id, now);
         if enters > now {
             let serial = self.hold(number, request);
             self.agenda.note(enters, Due::Enter { id, serial });
@@ -31,6 +31,9 @@ impl Fleet {
             self.flights.insert(id, flight);
         }
         self.placed(now, id, number);
+        if depended > Span::ZERO {
+            self.own.push(Emission { at: now, id, what: What::Depends { takes: depended } });
+        }
         Ok(())
     }
 

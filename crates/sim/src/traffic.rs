@@ -143,6 +143,11 @@ pub enum What {
         /// Its number.
         replica: u32,
     },
+    /// Something in front of the engine takes so long with it, from now on. Only where there is such a thing.
+    Depends {
+        /// How long.
+        takes: Span,
+    },
     /// It left the queue for the first time.
     Admitted {
         /// Tokens of its prompt that a prefix cache held.

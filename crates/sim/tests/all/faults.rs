@@ -138,6 +138,29 @@ fn a_dependency_delays_each_request_before_the_engine() {
 }
 
 #[test]
+fn a_dependency_of_two_servers_lets_the_third_wait_its_turn() {
+    let asked = [(0, ask(1, 10, 1)), (1_000, ask(2, 10, 1)), (2_000, ask(3, 10, 1))];
+    let (log, _, _) = live(&with(1, &["dependency:delay=30ms,servers=2"]), &asked);
+    // The first server is free again at 30 ms, so the third is let in at 60 ms.
+    assert_eq!([1, 2, 3].map(|id| token_times(&log, id)), [vec![31_100], vec![32_200], vec![61_100]]);
+    let takes: Vec<Span> = log
+        .iter()
+        .filter_map(|one| if let What::Depends { takes } = one.what { Some(takes) } else { None })
+        .collect();
+    assert_eq!(takes, [30, 30, 58].map(Span::from_millis));
+}
+
+#[test]
+fn a_share_of_the_calls_of_a_dependency_is_slow() {
+    let requests: Vec<(i64, Submit)> =
+        (0..2_000).map(|id| (id as i64 * 10_000, ask(id as u64, 10, 1))).collect();
+    let (log, _, world) = live(&with(1, &["dependency:delay=2s,share=0.03"]), &requests);
+    let slow = log.iter().filter(|one| matches!(one.what, What::Depends { .. })).count();
+    assert_eq!(world.fault_truths()[0].touched, slow as u64);
+    assert!((30..=90).contains(&slow), "3 % of 2000 is 60, and it is {slow}");
+}
+
+#[test]
 fn a_batch_window_lets_requests_in_together_at_its_end() {
     let requests = [(10_000, ask(1, 10, 1)), (20_000, ask(2, 10, 1)), (60_000, ask(3, 10, 1))];
     let (log, ..) = live(&with(1, &["batch_window:window=50ms"]), &requests);
