@@ -19,6 +19,8 @@ mod calibrate;
 mod compare;
 #[path = "all/cost.rs"]
 mod cost;
+#[path = "all/diagnosed/mod.rs"]
+mod diagnosed;
 #[path = "all/engines.rs"]
 mod engines;
 #[path = "all/gate.rs"]
@@ -63,5 +65,7 @@ mod stepper;
 mod trust;
 #[path = "all/two_arms.rs"]
 mod two_arms;
+#[path = "all/validation.rs"]
+mod validation;
 #[path = "all/verdicts.rs"]
 mod verdicts;

@@ -1,0 +1,150 @@
+//! How often is the diagnosis right? Random systems, every fault that the rules know at five severities, clean runs, pairs, and
+//! faults that no rule knows; the confusion matrix and all that follows from it.
+//!
+//! `cargo run --release -p plimsoll-analysis --example diagnose -- [--half tuning|held-out|both] [--systems N] [--class NAME]
+//! [--severities 0,2,4] [--clean N] [--without-ablations] [--threads N] [--verbose] [--update FILE]`
+//!
+//! Thresholds were set on the tuning half (systems of even seeds) alone. `--update` writes the report between the markers of
+//! `docs/diagnosis-validation.md`. A case needs no file: its evidence follows from its seed in a fraction of a second.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example that prints a table")]
+
+#[path = "../tests/all/diagnosed/mod.rs"]
+mod diagnosed;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use diagnosed::fault::{Class, SEVERITIES};
+use diagnosed::{CLEAN, Judged, Plan, judge_system, score};
+
+const BEGIN: &str = "<!-- begin: written by the example `diagnose` -->";
+const END: &str = "<!-- end -->";
+
+struct Asked {
+    half: String,
+    systems: u64,
+    threads: usize,
+    update: Option<String>,
+    plan: Plan,
+}
+
+fn main() {
+    let asked = asked();
+    let seeds: Vec<u64> = (0..2 * asked.systems)
+        .filter(|seed| match asked.half.as_str() {
+            "tuning" => seed % 2 == 0,
+            "held-out" => seed % 2 == 1,
+            _ => true,
+        })
+        .collect();
+    let cases = judge_all(&seeds, &asked);
+    if asked.plan.verbose {
+        for case in cases.iter().filter(|case| !case.detail.is_empty()) {
+            println!(
+                "== system {} {:?} severity {}: said {}",
+                case.system,
+                case.class,
+                case.severity,
+                case.said.cause.id()
+            );
+            println!("{}\n", case.detail);
+        }
+    }
+    let mut text = String::new();
+    for (half, parity) in [("held-out", 1), ("tuning", 0)] {
+        let of: Vec<Judged> = cases.iter().filter(|case| case.system % 2 == parity).cloned().collect();
+        if !of.is_empty() {
+            text += &score::report(&of, &format!("The {half} half"));
+        }
+    }
+    println!("{text}");
+    if let Some(path) = &asked.update {
+        update(path, &text);
+    }
+}
+
+/// All systems, dealt to threads as they become free, in the order of their seeds.
+fn judge_all(seeds: &[u64], asked: &Asked) -> Vec<Judged> {
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..asked.threads {
+            scope.spawn(|| {
+                loop {
+                    let place = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(&seed) = seeds.get(place) else { return };
+                    let judged = judge_system(seed, &asked.plan);
+                    eprintln!("system {seed}: {} cases ({} of {})", judged.len(), place + 1, seeds.len());
+                    done.lock().expect("no thread panicked").extend(judged);
+                }
+            });
+        }
+    });
+    let mut cases = done.into_inner().expect("no thread panicked");
+    cases.sort_by_key(|case| (case.system, case.class, case.severity));
+    cases
+}
+
+fn asked() -> Asked {
+    let mut asked = Asked {
+        half: "both".to_owned(),
+        systems: 20,
+        threads: 2,
+        update: None,
+        plan: Plan {
+            classes: Class::ALL.to_vec(),
+            severities: (0..SEVERITIES).collect(),
+            clean: CLEAN,
+            lacking_at: vec![2],
+            verbose: false,
+        },
+    };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut value = || words.next().unwrap_or_else(|| stop(&format!("{word} needs a value")));
+        let number = |text: String| text.parse().unwrap_or_else(|_| stop(&format!("{text} is not a number")));
+        match word.as_str() {
+            "--half" => asked.half = value(),
+            "--systems" => asked.systems = number(value()),
+            "--threads" => asked.threads = number(value()) as usize,
+            "--clean" => asked.plan.clean = number(value()) as usize,
+            "--update" => asked.update = Some(value()),
+            "--verbose" => asked.plan.verbose = true,
+            "--without-ablations" => asked.plan.lacking_at = Vec::new(),
+            "--severities" => {
+                asked.plan.severities = value().split(',').map(|n| number(n.to_owned()) as usize).collect();
+            }
+            "--class" => asked.plan.classes = named(&value()),
+            _ => stop(&format!("unknown argument {word}; see the head of examples/diagnose.rs")),
+        }
+    }
+    asked
+}
+
+/// Classes whose name, or whose row of the rule table, is one of these.
+fn named(names: &str) -> Vec<Class> {
+    let is = |class: &Class, name: &str| {
+        let of_row = class.causes().iter().any(|cause| cause.about().rule.eq_ignore_ascii_case(name));
+        format!("{class:?}").eq_ignore_ascii_case(name) || class.name().eq_ignore_ascii_case(name) || of_row
+    };
+    let found: Vec<Class> =
+        Class::ALL.into_iter().filter(|class| names.split(',').any(|name| is(class, name))).collect();
+    if found.is_empty() {
+        let all: Vec<String> = Class::ALL.iter().map(|class| format!("{class:?}")).collect();
+        stop(&format!("no class {names}; there are: {}", all.join(", ")));
+    }
+    found
+}
+
+fn update(path: &str, text: &str) {
+    let before = std::fs::read_to_string(path).unwrap_or_else(|e| stop(&format!("{path}: {e}")));
+    let (Some(begin), Some(end)) = (before.find(BEGIN), before.find(END)) else {
+        stop(&format!("{path}: the markers {BEGIN} and {END} are not there"))
+    };
+    let after = format!("{}{BEGIN}\n\n{}\n{}", &before[..begin], text.trim_end(), &before[end..]);
+    std::fs::write(path, after).unwrap_or_else(|e| stop(&format!("{path}: {e}")));
+}
+
+fn stop(why: &str) -> ! {
+    eprintln!("{why}");
+    std::process::exit(2)
+}

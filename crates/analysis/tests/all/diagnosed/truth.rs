@@ -1,0 +1,247 @@
+//! What the user would notice, by simulations of its own and none of the diagnosis's code: is a fault material?
+//!
+//! Material is what the notes call so: a budget that is broken, a median at least 1.10 or a 99th percentile at least 1.15 times
+//! the baseline's with a one-sided test behind it, one request in a hundred more that fails, or answers whose longest pause is
+//! half as long again and a tenth of a second longer. Baseline and candidate are simulated three times more, on the same arrivals
+//! where the fault leaves arrivals as they are.
+
+use std::collections::BTreeMap;
+
+use plimsoll_model::{Attempt, Load};
+use plimsoll_sim::Events;
+
+use super::fault::Class;
+use super::run::{Evidence, Setup};
+
+/// Simulations of each side.
+const TIMES: u64 = 3;
+/// Stretches of each of them that a test takes as one unit.
+const STRETCHES: usize = 6;
+
+/// Figures of a run that faults are sized by.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    pub in_flight: f64,
+    pub ttft: f64,
+    pub tpot: f64,
+    pub e2e: f64,
+    pub e2e_p99: f64,
+    pub output: f64,
+    pub alone_ttft: f64,
+    pub alone_tpot: f64,
+    /// Blocks of cache that the requests in flight take.
+    pub kv_blocks: f64,
+    /// Tokens of the largest request.
+    pub largest: u32,
+}
+
+impl Facts {
+    /// Of a run that was made.
+    pub fn of(evidence: &Evidence) -> Facts {
+        let requests = requests(evidence);
+        let of = |metric: Metric, p| quantile(requests.iter().map(metric).collect(), p);
+        let alone: Vec<Request> = evidence
+            .levels
+            .iter()
+            .filter(|level| matches!(level.load, Load::Closed { concurrency: 1 }))
+            .flat_map(|level| requests_of(evidence, level.id))
+            .collect();
+        let alone = |metric: Metric| quantile(alone.iter().map(metric).collect(), 0.5);
+        let in_flight =
+            evidence.levels.last().and_then(|level| level.generator.in_flight_mean).unwrap_or(1.0);
+        let attempts = || evidence.attempts.iter();
+        let count = attempts().count().max(1) as f64;
+        let tokens = attempts().map(|a| f64::from(a.asked_prompt + a.asked_output)).sum::<f64>() / count;
+        Facts {
+            in_flight,
+            ttft: of(|r| r.ttft, 0.5),
+            tpot: of(|r| r.tpot, 0.5),
+            e2e: of(|r| r.e2e, 0.5),
+            e2e_p99: of(|r| r.e2e, 0.99),
+            output: attempts().map(|a| f64::from(a.asked_output)).sum::<f64>() / count,
+            alone_ttft: alone(|r| r.ttft),
+            alone_tpot: alone(|r| r.tpot),
+            kv_blocks: in_flight * tokens / 16.0,
+            largest: attempts().map(|a| a.asked_prompt + a.asked_output).max().unwrap_or(1),
+        }
+    }
+}
+
+/// What a user sees of one request, s; `+∞` where nothing came.
+#[derive(Copy, Clone, Debug)]
+pub struct Request {
+    at: f64,
+    ttft: f64,
+    tpot: f64,
+    e2e: f64,
+    pause: f64,
+    failed: bool,
+}
+
+/// A figure of a request.
+type Metric = fn(&Request) -> f64;
+
+/// Of the last level.
+fn requests(evidence: &Evidence) -> Vec<Request> {
+    evidence.levels.last().map(|level| requests_of(evidence, level.id)).unwrap_or_default()
+}
+
+fn requests_of(evidence: &Evidence, level: u32) -> Vec<Request> {
+    let start = evidence.levels.iter().find(|l| l.id == level).map(|l| l.start).unwrap_or_default();
+    let mut by_request: BTreeMap<u64, Vec<&Attempt>> = BTreeMap::new();
+    for attempt in evidence.attempts.iter().filter(|a| a.level == level) {
+        by_request.entry(attempt.request).or_default().push(attempt);
+    }
+    let one = |mut attempts: Vec<&Attempt>| {
+        attempts.sort_by_key(|a| a.attempt);
+        let due = attempts[0].due;
+        let last = attempts[attempts.len() - 1];
+        let failed = !last.outcome.is_finished();
+        let since = |at: Option<plimsoll_model::At>| match at {
+            Some(at) if !failed => (at - due).as_secs_f64(),
+            _ => f64::INFINITY,
+        };
+        let (first, end) = (since(last.first_token), since(last.last_token));
+        let tokens = f64::from(last.asked_output.max(2)) - 1.0;
+        let gaps = last.events.windows(2).map(|pair| (pair[1].offset - pair[0].offset).as_secs_f64());
+        Request {
+            at: (due - start).as_secs_f64(),
+            ttft: first,
+            tpot: if failed { f64::INFINITY } else { (end - first) / tokens },
+            e2e: since(last.end),
+            pause: if failed { f64::INFINITY } else { gaps.fold(0.0, f64::max) },
+            failed,
+        }
+    };
+    by_request.into_values().map(one).collect()
+}
+
+fn quantile(mut values: Vec<f64>, p: f64) -> f64 {
+    values.retain(|value| !value.is_nan());
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        n => values[((n as f64 * p).ceil() as usize).clamp(1, n) - 1],
+    }
+}
+
+/// What a fault does to the user.
+#[derive(Clone, Debug, Default)]
+pub struct Truth {
+    /// Does the user notice?
+    pub material: bool,
+    /// The largest of the ratios of medians and 99th percentiles, for the curve of detection.
+    pub effect: f64,
+    /// What is material, in words.
+    pub why: String,
+}
+
+/// Baselines simulated for the truth, to be used again.
+pub struct Reference(Vec<Vec<Request>>);
+
+impl Reference {
+    /// The baseline, three times more.
+    pub fn of(setup: &Setup, seed: u64, events: Events) -> Reference {
+        Reference((0..TIMES).map(|k| requests(&setup.quick(truth_seed(seed, k), events))).collect())
+    }
+}
+
+fn truth_seed(seed: u64, k: u64) -> u64 {
+    seed.wrapping_mul(31) + 7_000_000 + k
+}
+
+/// Do pauses within answers matter for this class?
+pub fn looks_at_pauses(class: Class) -> bool {
+    matches!(
+        class,
+        Class::Buffering
+            | Class::LongPrompts
+            | Class::PeriodicStall
+            | Class::Stalls
+            | Class::Noisy
+            | Class::UnlistedPause
+            | Class::UnlistedNetwork
+            | Class::PairBufferingModel
+            | Class::PairPromptsStall
+    )
+}
+
+/// The truth of a fault.
+pub fn truth(class: Class, reference: &Reference, candidate: &Setup, seed: u64) -> Truth {
+    // What only the records suffer, and what only the budget says, needs no simulation.
+    if matches!(class, Class::LostRows | Class::OverBudget) {
+        return Truth { material: true, effect: 1.0, why: "by definition".to_owned() };
+    }
+    let events = if looks_at_pauses(class) { Events::All } else { Events::Ends };
+    let after = Reference::of(candidate, seed, events);
+    let mut truth = Truth { effect: 1.0, ..Truth::default() };
+    let metrics: [(&str, Metric); 3] = [("ttft", |r| r.ttft), ("tpot", |r| r.tpot), ("e2e", |r| r.e2e)];
+    for (name, metric) in metrics {
+        truth.look(name, &reference.0, &after.0, metric, (1.10, 1.15, 0.0));
+    }
+    if looks_at_pauses(class) {
+        truth.look("pause", &reference.0, &after.0, |r| r.pause, (1.5, 1.5, 0.1));
+    }
+    let failed = |runs: &[Vec<Request>]| {
+        let all: usize = runs.iter().map(Vec::len).sum();
+        runs.iter().flatten().filter(|r| r.failed).count() as f64 / all.max(1) as f64
+    };
+    let (before, now) = (failed(&reference.0), failed(&after.0));
+    if now - before >= 0.01 {
+        truth.material = true;
+        truth.why += &format!("failed +{:.1} pp; ", 100.0 * (now - before));
+    }
+    truth
+}
+
+impl Truth {
+    fn look(
+        &mut self,
+        name: &str,
+        before: &[Vec<Request>],
+        after: &[Vec<Request>],
+        metric: Metric,
+        (median, tail, more_s): (f64, f64, f64),
+    ) {
+        let all = |runs: &[Vec<Request>]| -> Vec<f64> { runs.iter().flatten().map(metric).collect() };
+        for (p, limit) in [(0.5, median), (0.99, tail)] {
+            let (a, b) = (quantile(all(before), p), quantile(all(after), p));
+            let ratio = b / a.max(1e-9);
+            if ratio.is_nan() {
+                continue;
+            }
+            let weight = if name == "pause" { ratio.min(3.0) } else { ratio };
+            self.effect = self.effect.max(weight.min(20.0));
+            if ratio >= limit && b - a >= more_s && significant(before, after, metric, a) {
+                self.material = true;
+                self.why += &format!("{name} p{:.0} x{ratio:.2}; ", 100.0 * p);
+            }
+        }
+    }
+}
+
+/// Are there more requests over the baseline's percentile `limit` than in the baseline? One-sided, at 5 %, by stretches.
+fn significant(before: &[Vec<Request>], after: &[Vec<Request>], metric: Metric, limit: f64) -> bool {
+    let shares = |runs: &[Vec<Request>]| -> Vec<f64> {
+        let mut shares = Vec::new();
+        for run in runs {
+            let longest = run.iter().map(|r| r.at).fold(0.0, f64::max) + 1e-9;
+            for k in 0..STRETCHES {
+                let within = |r: &&Request| (r.at / longest * STRETCHES as f64) as usize == k;
+                let here: Vec<f64> = run.iter().filter(within).map(metric).collect();
+                if !here.is_empty() {
+                    let over = here.iter().filter(|value| **value > limit).count();
+                    shares.push(over as f64 / here.len() as f64);
+                }
+            }
+        }
+        shares
+    };
+    let (a, b) = (shares(before), shares(after));
+    let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len().max(1) as f64;
+    let spread = |x: &[f64]| {
+        let m = mean(x);
+        x.iter().map(|v| (v - m) * (v - m)).sum::<f64>() / (x.len().max(2) - 1) as f64 / x.len().max(1) as f64
+    };
+    mean(&b) - mean(&a) > 1.70 * (spread(&a) + spread(&b)).sqrt()
+}

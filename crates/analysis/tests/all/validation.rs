@@ -1,0 +1,91 @@
+//! The validation of the diagnosis, in small: its arithmetic by hand, its truth, and a few cases of it. The whole of it is the
+//! example `diagnose`.
+
+use plimsoll_analysis::diagnose::Cause;
+
+use crate::diagnosed::fault::Class;
+use crate::diagnosed::lack::Lack;
+use crate::diagnosed::run::Setup;
+use crate::diagnosed::score::{Share, report, score};
+use crate::diagnosed::system::System;
+use crate::diagnosed::truth::Truth;
+use crate::diagnosed::{Judged, Plan, Said, judge_system};
+
+fn judged(class: Class, said: Cause, material: bool) -> Judged {
+    let said = Said { cause: said, layer: said.layer(), confidence: 0.8, runner_up: None, second: None };
+    let truth = Truth { material, effect: 1.3, why: String::new() };
+    Judged { system: 1, class, severity: 2, truth, said, lacking: Vec::new(), detail: String::new() }
+}
+
+/// 10 clean (one alarm), 10 slow (8 right, 1 blamed on a replica, 1 unknown), 10 more load (all right).
+fn small() -> Vec<Judged> {
+    let many = |n: usize, class, said| (0..n).map(move |_| judged(class, said, true));
+    many(9, Class::Clean, Cause::Nothing)
+        .chain(many(1, Class::Clean, Cause::HigherRate))
+        .chain(many(8, Class::Slower, Cause::SlowerModel))
+        .chain(many(1, Class::Slower, Cause::BadReplica))
+        .chain(many(1, Class::Slower, Cause::Unknown))
+        .chain(many(10, Class::Rate, Cause::HigherRate))
+        .collect()
+}
+
+#[test]
+fn scores_are_what_they_are_by_hand() {
+    let cases = small();
+    let scored = score(&cases.iter().collect::<Vec<_>>());
+    let share = |of, are| Share { of, are };
+    assert_eq!(scored.false_alarm, share(10, 1));
+    assert_eq!(scored.false_blame, share(30, 2), "the alarm, and the replica that was the model");
+    assert_eq!(scored.layer, share(20, 18));
+    assert_eq!(scored.layer_named, share(19, 18));
+    assert_eq!(scored.abstained, share(20, 1));
+    // Nothing: recall 0.9, precision 1. Slower: recall 0.8, precision 1. Rate: recall 1, precision 10 of 11.
+    let f1 = |r: f64, p: f64| 2.0 * r * p / (r + p);
+    let by_hand = (f1(0.9, 1.0) + f1(0.8, 1.0) + f1(1.0, 10.0 / 11.0)) / 3.0;
+    assert!((scored.macro_f1 - by_hand).abs() < 1e-12, "{} and {by_hand}", scored.macro_f1);
+    assert_eq!(scored.worst.0, "slower_model");
+}
+
+#[test]
+fn a_fault_that_nobody_notices_is_not_counted_among_the_material() {
+    let mut cases = small();
+    cases.extend((0..5).map(|_| judged(Class::Bursts, Cause::Nothing, false)));
+    let text = report(&cases, "By hand");
+    assert!(text.contains("1 systems, 35 cases, 30 of them material or clean"), "{text}");
+}
+
+#[test]
+fn an_interval_of_shares_is_wilsons() {
+    // Wilson's interval of 8 of 10 at 95 %: Newcombe (1998) has 0.4902 to 0.9433.
+    let (low, high) = Share { of: 10, are: 8 }.interval();
+    assert!((low - 0.4902).abs() < 5e-4 && (high - 0.9433).abs() < 5e-4, "{low} to {high}");
+}
+
+#[test]
+fn the_same_seed_is_the_same_case() {
+    let system = System::draw(4);
+    let (a, b) = (Setup::of(&system).run(7), Setup::of(&system).run(7));
+    assert_eq!(a.attempts, b.attempts);
+    assert!(a.attempts != Setup::of(&system).run(8).attempts, "another seed is another case");
+}
+
+#[test]
+fn the_truth_tells_what_hurts_from_what_does_not_and_the_diagnosis_agrees() {
+    let plan = Plan {
+        classes: vec![Class::Clean, Class::Slower, Class::Rate],
+        severities: vec![4],
+        clean: 1,
+        lacking_at: vec![4],
+        verbose: false,
+    };
+    for case in judge_system(4, &plan) {
+        let hurts = case.class != Class::Clean;
+        assert_eq!(case.truth.material, hurts, "{:?}: {}", case.class, case.truth.why);
+        assert!(case.class.causes().contains(&case.said.cause), "{:?}: {:?}", case.class, case.said);
+        // With less to go by it may not know; it must not name a fault of a run that has none.
+        let lacking: Vec<Lack> = case.lacking.iter().map(|(lack, _)| *lack).collect();
+        assert!(!hurts || lacking == Lack::ALL);
+        let alarms = case.lacking.iter().filter(|(_, said)| !hurts && said.names()).count();
+        assert_eq!(alarms, 0, "{:?}", case.lacking);
+    }
+}
