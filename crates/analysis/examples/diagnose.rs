@@ -15,7 +15,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use diagnosed::fault::{Class, SEVERITIES};
-use diagnosed::{CLEAN, Judged, Plan, judge_system, score};
+use diagnosed::{Judged, Plan, judge_system, score};
+
+/// Clean runs per system.
+const CLEAN: usize = 10;
 
 const BEGIN: &str = "<!-- begin: written by the example `diagnose` -->";
 const END: &str = "<!-- end -->";

@@ -281,17 +281,16 @@ impl Fleet {
             all.kv_blocks_used += one.kv_blocks_used;
             all.ready += u32::from(replica.phase == Phase::Ready && replica.down.is_none());
         }
-        // What is held in front of the engines waits too.
-        let placed: u32 = self.replicas.iter().map(|replica| replica.load.requests - replica.entered).sum();
+        // What has no replica yet waits too. What is held in front of an engine (a connection limit, a dependency) does not: an
+        // engine counts what it was handed.
         let moving = self.split.as_ref().map_or(0, |split| split.moving);
-        all.waiting += placed + self.unplaced.len() as u32 + moving;
+        all.waiting += self.unplaced.len() as u32 + moving;
         all
     }
 
     pub fn replica_gauges(&self) -> Vec<Gauges> {
         let gauges = |replica: &Replica| {
             let mut one = replica.engine.gauges();
-            one.waiting += replica.load.requests - replica.entered;
             one.ready = u32::from(replica.phase == Phase::Ready && replica.down.is_none());
             one
         };

@@ -215,7 +215,8 @@ pub enum Detail {
 pub struct Gauges {
     /// Requests being served.
     pub running: u32,
-    /// Requests that wait, preempted ones and those in the front end included.
+    /// Requests that wait in an engine, preempted ones and those in its front end included, or for a replica. Not those that
+    /// something in front of an engine holds back.
     pub waiting: u32,
     /// KV blocks in use. Zero where there is no KV cache.
     pub kv_blocks_used: u32,

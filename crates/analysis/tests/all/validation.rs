@@ -76,12 +76,13 @@ fn the_truth_tells_what_hurts_from_what_does_not_and_the_diagnosis_agrees() {
         severities: vec![4],
         clean: 1,
         lacking_at: vec![4],
-        verbose: false,
+        verbose: true,
     };
     for case in judge_system(4, &plan) {
         let hurts = case.class != Class::Clean;
-        assert_eq!(case.truth.material, hurts, "{:?}: {}", case.class, case.truth.why);
-        assert!(case.class.causes().contains(&case.said.cause), "{:?}: {:?}", case.class, case.said);
+        let name = format!("{} at severity {}", case.class.name(), case.severity);
+        assert_eq!(case.truth.material, hurts, "{name}: {}", case.truth.why);
+        assert!(case.class.causes().contains(&case.said.cause), "{name}: {:?}\n{}", case.said, case.detail);
         // With less to go by it may not know; it must not name a fault of a run that has none.
         let lacking: Vec<Lack> = case.lacking.iter().map(|(lack, _)| *lack).collect();
         assert!(!hurts || lacking == Lack::ALL);

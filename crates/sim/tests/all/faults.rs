@@ -297,6 +297,18 @@ fn a_connection_limit_lets_in_waits_and_resets() {
 
 /// Idle for a second: gone. Who comes at 10 s, and after, waits for the cold start of 2 s.
 #[test]
+fn an_engine_does_not_count_what_a_limit_in_front_of_it_holds() {
+    let mut world = World::of(&with(1, &["connection_limit:limit=1,backlog=5"]), 1).expect("sound");
+    for id in 0..4 {
+        world.submit(At(0), ask(id, 10, 10)).expect("taken");
+    }
+    world.step(us(2_000), &mut Vec::new());
+    let gauges = world.gauges();
+    assert_eq!((gauges.running, gauges.waiting), (1, 0));
+    assert_eq!((world.replica_gauges()[0].waiting, gauges.totals.submitted), (0, 4));
+}
+
+#[test]
 fn idle_replicas_sleep_and_wake_with_a_cold_start() {
     let mut spec = with(1, &["scale_to_zero:idle=1s"]);
     let none = Span::ZERO;

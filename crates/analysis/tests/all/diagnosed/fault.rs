@@ -216,6 +216,7 @@ impl Class {
                 batching.kv_blocks = batching.kv_blocks.map(|blocks| blocks + 8_000);
                 system
             }
+            Answers | SamePromptsLongerAnswers => system.naming_blocks(),
             Class::Drift => system.loaded(0.5),
             RetryStorm => retrying(system.loaded(0.72)),
             ColdStart | SlowReplica | Imbalance | PairRateReplica | PairLimitReplica => {
@@ -225,7 +226,7 @@ impl Class {
                     _ => system,
                 }
             }
-            ScalingLag => scaling(system.fleet_of(2).loaded(0.5), 3.0),
+            ScalingLag => scaling(system.fleet_of(2).loaded(0.9), 3.0),
             PrefixLoss | LessShared | PairModelPrefix => {
                 let share = 0.6 + 0.25 * chance.uniform();
                 let mut system = system;
@@ -322,7 +323,12 @@ impl Class {
             Rate => setup.rate_per_s *= pick([1.2, 1.35, 1.6, 2.0, 2.6]),
             Prompts => sizes.prompt = scaled(&sizes.prompt, pick([1.3, 1.6, 2.0, 2.6, 3.5])),
             Answers | SamePromptsLongerAnswers => {
-                sizes.output = scaled(&sizes.output, pick([1.2, 1.35, 1.5, 1.8, 2.2]));
+                let factor = pick([1.2, 1.35, 1.5, 1.8, 2.2]);
+                sizes.output = scaled(&sizes.output, factor);
+                if self == SamePromptsLongerAnswers {
+                    // The client asks as before; it is the model that says more.
+                    setup.touches.push(Touch::AskedForLess { factor });
+                }
             }
             Mix => {
                 let share = pick([0.2, 0.28, 0.36, 0.48, 0.6]);

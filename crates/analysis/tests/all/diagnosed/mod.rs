@@ -22,9 +22,6 @@ use run::{Evidence, Setup};
 use system::System;
 use truth::{Facts, Reference, Truth};
 
-/// Clean runs per system.
-pub const CLEAN: usize = 10;
-
 /// What is to be judged of each system.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -141,7 +138,7 @@ pub fn judge_system(seed: u64, plan: &Plan) -> Vec<Judged> {
     let mut judged = Vec::new();
     for &class in &plan.classes {
         let variant = class.variant(&plain);
-        let mut own = (variant.name != plain.name || differs(&variant, &plain)).then(|| Base::of(variant));
+        let mut own = differs(&variant, &plain).then(|| Base::of(variant));
         let base = own.as_mut().unwrap_or(&mut shared);
         let clean: Vec<usize> = (0..plan.clean).collect();
         let severities = if class == Class::Clean { &clean } else { &plan.severities };
@@ -153,7 +150,10 @@ pub fn judge_system(seed: u64, plan: &Plan) -> Vec<Judged> {
 }
 
 fn differs(a: &System, b: &System) -> bool {
-    a.world != b.world || a.scenario != b.scenario || a.rate_per_s != b.rate_per_s
+    a.world != b.world
+        || a.scenario != b.scenario
+        || a.rate_per_s != b.rate_per_s
+        || a.names_blocks != b.names_blocks
 }
 
 fn judge(base: &mut Base, class: Class, severity: usize, plan: &Plan) -> Judged {

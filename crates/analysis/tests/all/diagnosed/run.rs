@@ -51,6 +51,8 @@ pub enum Touch {
     SlowNetwork { wait_s: f64, on_s: f64, off_s: f64 },
     /// Every answer pauses for so long before this token.
     Pause { before: usize, wait_s: f64 },
+    /// Answers are so many times as long as they were asked to be.
+    AskedForLess { factor: f64 },
     /// Answers wait the longer for their first token the longer they will be: so much per token.
     PlansAhead { per_token_s: f64 },
 }
@@ -86,7 +88,7 @@ impl Setup {
             touches: Vec::new(),
             host_share: 0.0,
             says_stages: system.says_stages,
-            names_blocks: system.scenario.prompts.shared_prefix.is_some(),
+            names_blocks: system.names_blocks || system.scenario.prompts.shared_prefix.is_some(),
         }
     }
 
@@ -270,6 +272,10 @@ impl Touch {
             Touch::Pause { before, wait_s } => {
                 let wait = Span::from_secs_f64(wait_s);
                 evidence.attempts.iter_mut().for_each(|a| pause(a, before, wait));
+            }
+            Touch::AskedForLess { factor } => {
+                let less = |n: u32| (f64::from(n) / factor).round().max(1.0) as u32;
+                evidence.attempts.iter_mut().for_each(|a| a.asked_output = less(a.asked_output));
             }
             Touch::PlansAhead { per_token_s } => {
                 for attempt in &mut evidence.attempts {

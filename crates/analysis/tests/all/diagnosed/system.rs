@@ -39,6 +39,8 @@ pub struct System {
     pub load: f64,
     /// Does the server say how long queue, prefill and decode of each request took?
     pub says_stages: bool,
+    /// Do records name the blocks of their prompts, though none are shared? (It takes time to write the prompts.)
+    pub names_blocks: bool,
 }
 
 impl System {
@@ -79,6 +81,7 @@ impl System {
             window: Span::from_secs(120),
             load,
             says_stages: chance.chance(0.3),
+            names_blocks: false,
         };
         system.pace();
         let fleet = &system.world.fleet;
@@ -151,6 +154,12 @@ impl System {
     pub fn loaded(mut self, load: f64) -> System {
         self.rate_per_s *= load / self.load;
         self.load = load;
+        self
+    }
+
+    /// The same with prompts that can be told apart in the records.
+    pub fn naming_blocks(mut self) -> System {
+        self.names_blocks = true;
         self
     }
 

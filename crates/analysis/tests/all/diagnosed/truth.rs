@@ -102,7 +102,7 @@ fn requests_of(evidence: &Evidence, level: u32) -> Vec<Request> {
             _ => f64::INFINITY,
         };
         let (first, end) = (since(last.first_token), since(last.last_token));
-        let tokens = f64::from(last.asked_output.max(2)) - 1.0;
+        let tokens = f64::from(last.answer.tokens.output.unwrap_or(last.asked_output).max(2)) - 1.0;
         let gaps = last.events.windows(2).map(|pair| (pair[1].offset - pair[0].offset).as_secs_f64());
         Request {
             at: (due - start).as_secs_f64(),
