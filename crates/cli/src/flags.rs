@@ -15,6 +15,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod baseline;
 mod budget;
+mod collect;
 mod compare;
 mod diagnose_url;
 mod gate;
@@ -26,6 +27,7 @@ mod rerun;
 
 pub use baseline::{BaselineAction, BaselineArgs};
 pub use budget::{BudgetAction, BudgetArgs, BudgetInitArgs, BudgetLintArgs, Preset};
+pub use collect::CollectArgs;
 pub use compare::CompareArgs;
 pub use diagnose_url::{DiagnoseArgs, DiagnoseUrlArgs};
 pub use gate::GateArgs;
@@ -80,6 +82,8 @@ pub enum Command {
     Levers(LeversArgs),
     /// Name the runs that others are held to
     Baseline(BaselineArgs),
+    /// Take the spans of others over OTLP, gRPC and HTTP, into a run folder
+    Collect(CollectArgs),
     /// Print what a run found (recovers a run that was killed)
     Show(ShowArgs),
     /// Write a run's report: one HTML file that opens offline

@@ -77,6 +77,7 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::Rerun(args) => commands::rerun::run(args),
         Command::Diagnose(args) => commands::diagnose::run(args),
         Command::Levers(args) => commands::levers::run(args),
+        Command::Collect(args) => commands::collect::run(args),
         Command::Show(args) => commands::show::run(args),
         Command::Report(args) => commands::report::run(args),
         Command::Doctor(args) => commands::doctor::run(args),

@@ -20,7 +20,7 @@ const FILE_MAX: u64 = 8 << 30;
 /// Names that a folder's traces end with.
 const ENDINGS: &[&str] = &["json", "jsonl", "ndjson", "pb", "otlp", "binpb", "gz"];
 
-/// The spans of a file or of all trace files of a folder, in order of name. What could not be taken as it stood is said on
+/// The spans of a run folder, of a file, or of all trace files of a folder, in order of name. What could not be taken as it stood is said on
 /// stderr.
 ///
 /// # Errors
@@ -29,9 +29,21 @@ pub fn read(path: &Path) -> Result<Vec<TraceSpan>, Stop> {
     if !path.is_dir() {
         return read_file(path);
     }
+    if path.join("run.json").exists() {
+        return of_run(path);
+    }
     let mut spans = Vec::new();
     for file in traces_in(path)? {
         spans.append(&mut read_file(&file)?);
+    }
+    Ok(spans)
+}
+
+/// The spans of a run folder.
+fn of_run(folder: &Path) -> Result<Vec<TraceSpan>, Stop> {
+    let spans = plimsoll_store::read_spans(folder).map_err(|e| Stop::usage(e.to_string()))?;
+    if spans.is_empty() {
+        return Err(Stop::usage(format!("{}: a run without spans (no spans.parquet)", folder.display())));
     }
     Ok(spans)
 }

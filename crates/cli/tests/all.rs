@@ -15,6 +15,8 @@ mod bad_servers;
 mod batches;
 #[path = "all/browser.rs"]
 mod browser;
+#[path = "all/collect.rs"]
+mod collect;
 #[path = "all/compare.rs"]
 mod compare;
 #[path = "all/faults.rs"]

@@ -7,8 +7,9 @@
 //! Reading order: [`mod@serve`] (listen, accept, stop), `front` and `infer` (from a request to its answer), `engine` (real time around
 //! the world), `stream` and `body` (tokens on their way out), `io` (bytes and stamps), `voice` (what is said),
 //! [`truth`] (the log), `metrics`, `page` and `triton_page` (what is counted), `timer`, [`clock`]
-//! and [`script`] (a clock moved by hand).
+//! and [`script`] (a clock moved by hand). Beside all that, [`collector`] takes the spans of others (OTLP).
 
+pub mod collector;
 pub mod serve;
 
 mod front;

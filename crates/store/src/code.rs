@@ -8,6 +8,10 @@
 //!
 //! Reading trusts nothing: every count is checked against the bytes that are left, every number against its range.
 
+mod span;
+
+pub use span::{get_span, put_span};
+
 use plimsoll_model::{
     Answer, At, Attempt, Broken, By, Event, EventKind, How, Outcome, Sample, ServerStage, Span, Tokens,
     TokensRule,

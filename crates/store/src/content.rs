@@ -16,7 +16,7 @@ use crate::folder;
 use crate::reader::read_manifest;
 
 /// The files whose bytes count, where they are there.
-const FILES: [&str; 3] = [folder::REQUESTS, folder::SERIES, "spans.parquet"];
+const FILES: [&str; 3] = [folder::REQUESTS, folder::SERIES, folder::SPANS];
 
 /// 32 hex digits that change with the rows, the time series and the manifest of a finished run.
 ///

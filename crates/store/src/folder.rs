@@ -16,6 +16,8 @@ pub const MANIFEST: &str = "run.json";
 pub const REQUESTS: &str = "requests.parquet";
 /// Time series; missing where there are none.
 pub const SERIES: &str = "server.parquet";
+/// Spans of traces; missing where there are none.
+pub const SPANS: &str = "spans.parquet";
 /// The log of a run that goes on, or whose writer died.
 pub const LOG: &str = "records.log";
 /// A log that could not be read in full: kept, though what could be read of it is in Parquet.

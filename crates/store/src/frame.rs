@@ -8,7 +8,7 @@
 
 use std::io::{self, Read};
 
-use plimsoll_model::{Attempt, Level, Manifest, Sample};
+use plimsoll_model::{Attempt, Level, Manifest, Sample, TraceSpan};
 
 use crate::code::{self, CodeError};
 
@@ -32,6 +32,8 @@ pub enum Kind {
     Manifest = 4,
     /// An [`Attempt`] as it was when it was begun, in this crate's encoding; the attempt itself comes when it has ended.
     Begun = 5,
+    /// A [`TraceSpan`], in this crate's encoding.
+    Span = 6,
 }
 
 /// One record of a log.
@@ -47,6 +49,8 @@ pub enum Record {
     Manifest(Box<Manifest>),
     /// One attempt as it was when it was begun.
     Begun(Attempt),
+    /// One span of a trace.
+    Span(Box<TraceSpan>),
 }
 
 /// Appends one frame whose payload `fill` appends.
@@ -164,6 +168,7 @@ fn decode(body: &[u8]) -> Result<Record, CodeError> {
             serde_json::from_slice(payload).map(|manifest| Record::Manifest(Box::new(manifest))).map_err(json)
         }
         5 => code::get_attempt(payload).map(Record::Begun),
+        6 => code::get_span(payload).map(|span| Record::Span(Box::new(span))),
         _ => Err(CodeError::Range("kind of a frame")),
     }
 }

@@ -8,13 +8,13 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use plimsoll_model::run::SCHEMA_VERSION;
-use plimsoll_model::{Attempt, Manifest, RunState, Sample};
+use plimsoll_model::{Attempt, Manifest, RunState, Sample, TraceSpan};
 
 use crate::error::{Result, StoreError};
 use crate::folder::{self, Owner};
 use crate::frame::{self, Record, Tail};
 use crate::writer::{Drafts, pretty, put_level, remove_log};
-use crate::{requests, series};
+use crate::{requests, series, spans};
 
 /// Which columns of a run to read.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
@@ -98,6 +98,32 @@ pub fn open_with(dir: &Path, columns: Columns) -> Result<Run> {
     Ok(Run { dir: dir.to_path_buf(), origin: Origin::Live, recovered, ..log.into_run(dir) })
 }
 
+/// The spans of a run: none where it kept none. A run whose writer died is recovered on the way, as [`open`] does it; of
+/// one that is still being written, those so far.
+///
+/// They are not part of [`Run`]: who asks for figures has no use for them, and there may be millions.
+///
+/// # Errors
+/// As [`open`].
+pub fn read_spans(dir: &Path) -> Result<Vec<TraceSpan>> {
+    if !dir.join(folder::REQUESTS).exists() {
+        open(dir)?;
+    }
+    let path = dir.join(folder::SPANS);
+    if dir.join(folder::REQUESTS).exists() {
+        return if path.exists() { spans::read(&path) } else { Ok(Vec::new()) };
+    }
+    let path = dir.join(folder::LOG);
+    let file = File::open(&path).map_err(|source| StoreError::io(&path, "open the log", source))?;
+    let mut spans = Vec::new();
+    Log::read(dir, &file, |record| {
+        if let Record::Span(span) = record {
+            spans.push((**span).clone());
+        }
+    })?;
+    Ok(spans)
+}
+
 /// Reads `run.json` alone.
 ///
 /// # Errors
@@ -153,11 +179,14 @@ fn finished(dir: &Path, columns: Columns) -> Result<Run> {
 /// Reads the log of a writer that died, and turns it into Parquet on the way.
 fn recover(dir: &Path, file: &File) -> Result<Run> {
     let mut drafts = Drafts::begin(dir);
+    let mut spans = 0u64;
     let mut log = Log::read(dir, file, |record| {
+        spans += u64::from(matches!(record, Record::Span(_)));
         if let Ok(open) = &mut drafts {
             let pushed = match record {
                 Record::Attempt(attempt) => open.attempt(attempt.clone()),
                 Record::Sample(sample) => open.sample(sample.clone()),
+                Record::Span(span) => open.span((**span).clone()),
                 Record::Level(_) | Record::Manifest(_) | Record::Begun(_) => Ok(()),
             };
             if let Err(error) = pushed {
@@ -167,6 +196,9 @@ fn recover(dir: &Path, file: &File) -> Result<Run> {
     })?;
     let died = log.manifest.progress == RunState::Running;
     let mut said = format!("recovered {} attempts from the log", log.attempts.len());
+    if spans > 0 {
+        said = format!("recovered {} attempts and {spans} spans from the log", log.attempts.len());
+    }
     if died {
         said.push_str(": the run was cut off");
         // Begun and never ended: they keep their row, as it was told when they began.
@@ -244,6 +276,8 @@ impl Log {
                 }
                 Record::Begun(attempt) => drop(begun.insert(name(&attempt), attempt)),
                 Record::Sample(sample) => samples.push(sample),
+                // Those who want them take them in `each`: there may be millions.
+                Record::Span(_) => {}
                 Record::Level(level) => put_level(&mut levels, *level),
                 Record::Manifest(newer) => manifest = Some(*newer),
             }

@@ -18,7 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use plimsoll_model::{Attempt, Sample};
+use plimsoll_model::{Attempt, Sample, TraceSpan};
 
 use crate::code;
 use crate::error::{Result, StoreError};
@@ -72,6 +72,11 @@ impl Sink {
     /// Leaves one point of a time series.
     pub fn sample(&self, sample: &Sample) {
         self.shared.put(Kind::Sample, |buf| code::put_sample(buf, sample));
+    }
+
+    /// Leaves one span of a trace.
+    pub fn span(&self, span: &TraceSpan) {
+        self.shared.put(Kind::Span, |buf| code::put_span(buf, span));
     }
 
     /// How the sink fares.

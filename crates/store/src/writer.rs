@@ -2,14 +2,14 @@
 //!
 //! While it goes on there is `run.json` (as it was at the start) and the log. The end is a sequence in which every
 //! step leaves a folder that reads back in full: the last manifest into the log, Parquet drafts written and synced,
-//! `server.parquet` named, `run.json` replaced, `requests.parquet` named (from here on Parquet speaks), log removed.
+//! `server.parquet` and `spans.parquet` named, `run.json` replaced, `requests.parquet` named (from here on Parquet speaks), log removed.
 
 use std::fs::{self, File};
 use std::io::Seek;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use plimsoll_model::{Attempt, Level, Manifest, RunState, Sample};
+use plimsoll_model::{Attempt, Level, Manifest, RunState, Sample, TraceSpan};
 
 use crate::error::{Result, StoreError};
 use crate::folder;
@@ -17,6 +17,7 @@ use crate::frame::{self, Kind, Record};
 use crate::requests::RequestsFile;
 use crate::series::SeriesFile;
 use crate::sink::{Health, LogFile, LogThread, Sink, Taken};
+use crate::spans::SpansFile;
 
 /// Writes one run folder. Dropping it without [`finish`](RunWriter::finish) leaves a folder that
 /// [`open`](crate::open) recovers.
@@ -253,18 +254,19 @@ pub(crate) fn put_level(levels: &mut Vec<Level>, level: Level) {
     }
 }
 
-/// The two Parquet files of a folder on their way from draft to name.
+/// The Parquet files of a folder on their way from draft to name.
 pub(crate) struct Drafts {
     dir: PathBuf,
     requests: RequestsFile,
     series: Option<SeriesFile>,
+    spans: Option<SpansFile>,
 }
 
 impl Drafts {
-    /// Begins both in `dir`; the series only once there is a sample.
+    /// Begins them in `dir`; series and spans only once there is one.
     pub(crate) fn begin(dir: &Path) -> Result<Drafts> {
         let requests = RequestsFile::create(&folder::draft(&dir.join(folder::REQUESTS)))?;
-        Ok(Drafts { dir: dir.to_path_buf(), requests, series: None })
+        Ok(Drafts { dir: dir.to_path_buf(), requests, series: None, spans: None })
     }
 
     pub(crate) fn attempt(&mut self, attempt: Attempt) -> Result<()> {
@@ -287,15 +289,28 @@ impl Drafts {
         }
     }
 
-    /// Closes and syncs both, then names them around `run.json`: `requests.parquet` comes last and commits.
+    pub(crate) fn span(&mut self, span: TraceSpan) -> Result<()> {
+        if self.spans.is_none() {
+            self.spans = Some(SpansFile::create(&folder::draft(&self.dir.join(folder::SPANS)))?);
+        }
+        match &mut self.spans {
+            Some(spans) => spans.push(span),
+            None => Ok(()),
+        }
+    }
+
+    /// Closes and syncs all, then names them around `run.json`: `requests.parquet` comes last and commits.
     pub(crate) fn publish(self, manifest: &Manifest) -> Result<()> {
-        let has_series = self.series.is_some();
+        let named = [(folder::SERIES, self.series.is_some()), (folder::SPANS, self.spans.is_some())];
         self.requests.close()?;
         if let Some(series) = self.series {
             series.close()?;
         }
-        if has_series {
-            folder::publish(&self.dir.join(folder::SERIES))?;
+        if let Some(spans) = self.spans {
+            spans.close()?;
+        }
+        for (name, _) in named.iter().filter(|(_, is_there)| *is_there) {
+            folder::publish(&self.dir.join(name))?;
         }
         folder::replace(&self.dir.join(folder::MANIFEST), &pretty(manifest))?;
         folder::publish(&self.dir.join(folder::REQUESTS))
@@ -303,7 +318,7 @@ impl Drafts {
 
     /// Removes what an attempt that failed has left.
     pub(crate) fn discard(dir: &Path) {
-        for name in [folder::REQUESTS, folder::SERIES] {
+        for name in [folder::REQUESTS, folder::SERIES, folder::SPANS] {
             let _ = fs::remove_file(folder::draft(&dir.join(name)));
         }
     }
@@ -336,6 +351,7 @@ fn convert(dir: &Path, log: &Path, held: Option<Held<'_>>, manifest: &Manifest) 
                 failed = match record {
                     Record::Attempt(attempt) => drafts.attempt(attempt),
                     Record::Sample(sample) => drafts.sample(sample),
+                    Record::Span(span) => drafts.span(*span),
                     Record::Level(_) | Record::Manifest(_) | Record::Begun(_) => Ok(()),
                 };
             }

@@ -19,3 +19,5 @@ mod full;
 mod kit;
 #[path = "all/python.rs"]
 mod python;
+#[path = "all/spans.rs"]
+mod spans;

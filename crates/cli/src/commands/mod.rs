@@ -3,6 +3,7 @@
 pub mod baseline;
 pub mod budget;
 pub mod calibrate;
+pub mod collect;
 pub mod compare;
 pub mod demo;
 pub mod diagnose;

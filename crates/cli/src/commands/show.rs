@@ -7,10 +7,11 @@ use std::path::Path;
 
 use plimsoll_analysis::findings::Findings;
 use plimsoll_analysis::traces::{self, Overview};
-use plimsoll_model::{Attempt, Manifest, Sample};
+use plimsoll_model::{Attempt, Manifest, RunState, Sample};
 use plimsoll_store::{Origin, Run, StoreError};
 use serde_json::json;
 
+use crate::commands::collect;
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, ShowArgs};
 use crate::measure::{line_spec, verdict};
@@ -22,6 +23,9 @@ pub fn run(args: &ShowArgs) -> Result<Exit, Stop> {
         print_traces(args.format, &traces::overview(&trace_file::read(&args.run)?));
         return Ok(Exit::Done);
     }
+    if plimsoll_store::read_manifest(&args.run).is_ok_and(|manifest| manifest.kind == collect::KIND) {
+        return show_collected(args);
+    }
     let (mut manifest, mut findings) = load(&args.run)?;
     price::put(&mut findings, &args.price, &manifest.target)?;
     if findings.cost.is_some() {
@@ -29,6 +33,24 @@ pub fn run(args: &ShowArgs) -> Result<Exit, Stop> {
     }
     print(args.format, &manifest, &findings, None);
     Ok(verdict(&findings))
+}
+
+/// Prints what a collector took. One that was killed is recovered first.
+fn show_collected(args: &ShowArgs) -> Result<Exit, Stop> {
+    let wrong = |e: StoreError| match e {
+        StoreError::DiskFull { .. } => Stop::invalid(e.to_string()),
+        other => Stop::usage(other.to_string()),
+    };
+    let run = plimsoll_store::open(&args.run).map_err(wrong)?;
+    if let Some(how) = &run.recovered {
+        out::note(&format!("{}: {how}", args.run.display()));
+    }
+    let spans = plimsoll_store::read_spans(&args.run).map_err(wrong)?;
+    print_traces(args.format, &traces::overview(&spans));
+    if let (Format::Text, RunState::Partial { why }) = (args.format, &run.manifest.progress) {
+        out::line(&format!("This run is partial: {why}"));
+    }
+    Ok(Exit::Done)
 }
 
 /// Prints what lies in a heap of spans.

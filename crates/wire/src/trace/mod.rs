@@ -6,11 +6,13 @@
 //! before it is copied into each.
 //!
 //! Reading order: [`mod@otlp`] on `protobuf` (and back), `document` (any JSON) with `loose` (a span as an object) and
-//! `attributes`, `chrome` on `timeline` (slices of threads become nested spans), then the small things: `id`, `origin`.
+//! `attributes`, `chrome` on `timeline` (slices of threads become nested spans), [`export`] (what
+//! a receiver answers), then the small things: `id`, `origin`.
 
 mod attributes;
 mod chrome;
 mod document;
+pub mod export;
 mod id;
 mod loose;
 mod origin;

@@ -1,0 +1,205 @@
+//! `plimsoll collect`: an OTLP receiver that writes what comes into a run folder.
+
+use std::io::Read;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use plimsoll_analysis::traces;
+use plimsoll_client::clock::Clock;
+use plimsoll_model::run::SCHEMA_VERSION;
+use plimsoll_model::{Fingerprint, Manifest, RunState, Time, TraceSpan};
+use plimsoll_report::figure;
+use plimsoll_server::collector::{self, CollectStopper, CollectorConfig, Counts, SpanSink};
+use plimsoll_store::{RunWriter, StoreError};
+use plimsoll_workload::units::parse_span;
+use serde_json::json;
+
+use crate::exit::{Exit, Stop};
+use crate::flags::{CollectArgs, Format, OutputArgs};
+use crate::measure;
+use crate::out;
+use crate::screen::{Screen, Watch};
+
+/// The kind of run it writes.
+pub const KIND: &str = "collect";
+/// How often it is looked at whether it is to end.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Collects until it is stopped, and prints what came.
+pub fn run(args: &CollectArgs) -> Result<Exit, Stop> {
+    let config = config(args)?;
+    let most_ns = args.time.as_deref().map(parse_span).transpose();
+    let most_ns = most_ns.map_err(|e| Stop::usage(format!("--for: {e}")))?.map(|span| span.0);
+    let output = OutputArgs { out: args.out.clone(), format: args.format, quiet: args.quiet };
+    let dir = measure::folder(&output, "collect")?;
+    let clock = Clock::start();
+    let writer = RunWriter::create(&dir, manifest(args, &clock)).map_err(kept)?;
+    let writer = std::sync::Arc::new(writer);
+    let collecting = collector::collect(config, Keep(std::sync::Arc::clone(&writer)))
+        .map_err(|e| give_up(&dir, e.to_string()))?;
+    let mut screen = Screen::new(args.quiet);
+    for addr in collecting.addrs() {
+        // Parents of this process wait for these lines: they come even when it is to be quiet.
+        out::note(&format!("listening on {addr} (OTLP over gRPC and HTTP)"));
+    }
+    screen.say(&format!("writing {}; Ctrl-C ends it", dir.display()));
+    let stopper = collecting.stopper();
+    let _watch = watch(args, &stopper);
+    wait(&stopper, &clock, most_ns, &mut screen);
+    stopper.stop();
+    let ended = collecting.wait();
+    let counts = stopper.counts();
+    let writer = std::sync::Arc::into_inner(writer)
+        .ok_or_else(|| Stop::invalid(format!("{}: still in use", dir.display())))?;
+    let mut manifest = writer.manifest();
+    manifest.findings = Some(json!({ "collected": said(&counts) }));
+    if let Err(why) = &ended {
+        manifest.progress = RunState::Partial { why: why.clone() };
+    }
+    writer.finish(manifest).map_err(kept)?;
+    ended.map_err(|why| Stop::invalid(format!("{}: {why}; what was acknowledged is kept", dir.display())))?;
+    show(args, &dir, &counts)
+}
+
+/// Prints what came. No span at all is "source unavailable".
+fn show(args: &CollectArgs, dir: &std::path::Path, counts: &Counts) -> Result<Exit, Stop> {
+    let spans = plimsoll_store::read_spans(dir).map_err(|e| Stop::invalid(e.to_string()))?;
+    let overview = traces::overview(&spans);
+    match args.format {
+        Format::Json => {
+            let folder = dir.display().to_string();
+            out::json(&json!({"folder": folder, "collected": said(counts), "overview": overview}));
+        }
+        Format::Text => {
+            out::line(&plimsoll_report::traces::text(&overview));
+            out::line(&sentence(counts));
+            out::line(&format!("Folder: {}", dir.display()));
+        }
+    }
+    Ok(if spans.is_empty() { Exit::Unreachable } else { Exit::Done })
+}
+
+fn said(counts: &Counts) -> serde_json::Value {
+    json!({
+        "requests": counts.requests,
+        "spans": counts.spans,
+        "rejected_spans": counts.rejected,
+        "mended_spans": counts.mended,
+        "refused_requests": counts.refused,
+        "malformed_requests": counts.malformed,
+        "other_requests": counts.elsewhere,
+    })
+}
+
+fn sentence(counts: &Counts) -> String {
+    let mut text =
+        format!("{} spans in {} requests", figure::count(counts.spans), figure::count(counts.requests));
+    let rest = [
+        (counts.rejected, "spans without valid ids were left out, and their senders told"),
+        (counts.mended, "spans end where they began: they had no end, or one before it"),
+        (counts.refused, "requests were told to come back later"),
+        (counts.malformed, "requests could not be read or were too large"),
+        (counts.elsewhere, "requests were for something other than traces"),
+    ];
+    for (count, what) in rest.iter().filter(|(count, _)| *count > 0) {
+        text.push_str(&format!("; {} {what}", figure::count(*count)));
+    }
+    text
+}
+
+fn config(args: &CollectArgs) -> Result<CollectorConfig, Stop> {
+    let listen = args.listen.iter().map(|text| address(text)).collect::<Result<Vec<_>, Stop>>()?;
+    let mut config = CollectorConfig::new(listen);
+    config.pending_bytes = (args.pending << 20) as usize;
+    config.body_bytes = config.body_bytes.min(config.pending_bytes);
+    config.max_spans = args.max_spans;
+    Ok(config)
+}
+
+/// `:4317` and `4317` are this machine alone.
+fn address(text: &str) -> Result<SocketAddr, Stop> {
+    let text = text.trim();
+    let port = text.strip_prefix(':').unwrap_or(text);
+    let whole = if port.bytes().all(|b| b.is_ascii_digit()) && !port.is_empty() {
+        format!("127.0.0.1:{port}")
+    } else {
+        text.replace("localhost:", "127.0.0.1:")
+    };
+    whole.parse().map_err(|_| {
+        Stop::usage(format!(
+            "--listen {text}: write :PORT (this machine alone) or ADDRESS:PORT such as 0.0.0.0:4317"
+        ))
+    })
+}
+
+fn manifest(args: &CollectArgs, clock: &Clock) -> Manifest {
+    Manifest {
+        schema: SCHEMA_VERSION,
+        tool: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
+        kind: KIND.into(),
+        id: format!("{:016x}", measure::random()),
+        progress: RunState::Running,
+        time: Time::Real,
+        clock: clock.anchor(),
+        seed: 0,
+        nonce: 0,
+        reproduce: format!("plimsoll collect --listen {}", args.listen.join(",")),
+        repeats: None,
+        host: plimsoll_client::doctor::host(),
+        target: Fingerprint::default(),
+        flags: Vec::new(),
+        scenario: json!({"listen": args.listen}),
+        levels: Vec::new(),
+        findings: None,
+    }
+}
+
+/// Stops it: Ctrl-C, or the parent's end.
+fn watch(args: &CollectArgs, stopper: &CollectStopper) -> Watch {
+    if args.until_stdin_ends {
+        let stopper = stopper.clone();
+        std::thread::spawn(move || {
+            let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
+            stopper.stop();
+        });
+    }
+    let on_signal = stopper.clone();
+    Watch::start(!args.quiet && !args.until_stdin_ends, move || on_signal.stop())
+}
+
+/// Until it is stopped, or its time is over.
+fn wait(stopper: &CollectStopper, clock: &Clock, most_ns: Option<i64>, screen: &mut Screen) {
+    while !stopper.is_stopping() {
+        let elapsed = clock.now().0;
+        if most_ns.is_some_and(|most| elapsed >= most) {
+            return;
+        }
+        let line = sentence(&stopper.counts());
+        screen.show(elapsed as f64 / 1e9, std::slice::from_ref(&line), &line);
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// The run folder as a sink: what it has kept survives the end of this process.
+struct Keep(std::sync::Arc<RunWriter>);
+
+impl SpanSink for Keep {
+    fn keep(&mut self, spans: &[TraceSpan]) -> Result<(), String> {
+        let sink = self.0.sink();
+        spans.iter().for_each(|span| sink.span(span));
+        self.0.flush().map_err(|e| e.to_string())
+    }
+}
+
+/// Nothing was collected: the folder that was just made goes again.
+fn give_up(dir: &std::path::Path, why: String) -> Stop {
+    let _ = std::fs::remove_dir_all(dir);
+    Stop::usage(why)
+}
+
+fn kept(error: StoreError) -> Stop {
+    match error {
+        StoreError::Exists { .. } => Stop::usage(error.to_string()),
+        other => Stop::invalid(other.to_string()),
+    }
+}

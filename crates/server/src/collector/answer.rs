@@ -1,0 +1,161 @@
+//! What a sender is told, in the words of its protocol.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use plimsoll_wire::trace::export::{self, Code};
+
+use super::intake::Done;
+
+/// Seconds after which a sender that was refused may come back.
+const RETRY_S: u64 = 1;
+/// Why single spans are left out.
+const REJECTED: &str = "spans without a valid trace id or span id";
+
+/// How a request is spoken.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Tongue {
+    /// gRPC over HTTP/2.
+    Grpc,
+    /// Protobuf over HTTP.
+    Protobuf,
+    /// JSON over HTTP.
+    Json,
+}
+
+/// A body of one piece, with trailers where gRPC wants them.
+#[derive(Default)]
+pub struct Reply {
+    data: Option<Bytes>,
+    trailers: Option<HeaderMap>,
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(data) = self.data.take() {
+            return Poll::Ready(Some(Ok(Frame::data(data))));
+        }
+        Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.data.is_none() && self.trailers.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.data.as_ref().map_or(0, |data| data.len() as u64))
+    }
+}
+
+/// Why a request is not taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// Past the bound: later.
+    Busy,
+    /// The collector is stopping or its disk is full: later, elsewhere.
+    Unavailable(String),
+    /// Too large: never.
+    TooLarge,
+    /// It breaks: never.
+    Malformed(String),
+    /// A service that is not there.
+    Unknown(String),
+    /// Over HTTP, with a status of its own.
+    Http(StatusCode, String),
+}
+
+/// The answer to a request that was looked at.
+pub fn done(tongue: Tongue, done: Done) -> Response<Reply> {
+    match done {
+        Done::Kept { rejected } => kept(tongue, rejected),
+        Done::Malformed(why) => refused(tongue, Refusal::Malformed(why)),
+        Done::TooLarge => refused(tongue, Refusal::TooLarge),
+        Done::Unkept(why) => refused(tongue, Refusal::Unavailable(why)),
+    }
+}
+
+fn kept(tongue: Tongue, rejected: u64) -> Response<Reply> {
+    let (kind, data, trailers) = match tongue {
+        Tongue::Grpc => {
+            let mut trailers = HeaderMap::new();
+            trailers.insert("grpc-status", HeaderValue::from_static("0"));
+            let data = export::framed(&export::response(rejected, REJECTED));
+            ("application/grpc", data, Some(trailers))
+        }
+        Tongue::Protobuf => ("application/x-protobuf", export::response(rejected, REJECTED), None),
+        Tongue::Json => ("application/json", export::response_json(rejected, REJECTED), None),
+    };
+    let mut response = Response::new(Reply { data: Some(data.into()), trailers });
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+/// The answer to a request that is not taken.
+pub fn refused(tongue: Tongue, why: Refusal) -> Response<Reply> {
+    let (code, status, message, retry) = match why {
+        Refusal::Busy => {
+            let message = "more on its way than may be; come back in a second".to_owned();
+            (Code::ResourceExhausted, StatusCode::TOO_MANY_REQUESTS, message, Some(RETRY_S))
+        }
+        Refusal::Unavailable(why) => (Code::Unavailable, StatusCode::SERVICE_UNAVAILABLE, why, Some(RETRY_S)),
+        Refusal::TooLarge => {
+            let message = "the request is larger than allowed; send smaller batches".to_owned();
+            (Code::ResourceExhausted, StatusCode::PAYLOAD_TOO_LARGE, message, None)
+        }
+        Refusal::Malformed(why) => (Code::InvalidArgument, StatusCode::BAD_REQUEST, why, None),
+        Refusal::Unknown(why) => (Code::Unimplemented, StatusCode::NOT_FOUND, why, None),
+        Refusal::Http(status, why) => (Code::InvalidArgument, status, why, None),
+    };
+    if tongue == Tongue::Grpc {
+        grpc(code, &message, retry)
+    } else {
+        plain(tongue, code, status, &message, retry)
+    }
+}
+
+/// Over gRPC an error is all in the head: HTTP's own status is 200.
+fn grpc(code: Code, message: &str, retry_s: Option<u64>) -> Response<Reply> {
+    let mut response = Response::new(Reply::default());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert("grpc-status", HeaderValue::from(code as u16));
+    let mut put = |name: &'static str, value: String| {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            headers.insert(name, value);
+        }
+    };
+    put("grpc-message", export::message(message));
+    put("grpc-status-details-bin", export::details(&export::status(code, message, retry_s)));
+    response
+}
+
+fn plain(
+    tongue: Tongue,
+    code: Code,
+    status: StatusCode,
+    message: &str,
+    retry_s: Option<u64>,
+) -> Response<Reply> {
+    let (kind, data) = match tongue {
+        Tongue::Json => ("application/json", export::status_json(code, message)),
+        _ => ("application/x-protobuf", export::status(code, message, retry_s)),
+    };
+    let mut response = Response::new(Reply { data: Some(data.into()), trailers: None });
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    if let Some(seconds) = retry_s {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}

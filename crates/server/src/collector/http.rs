@@ -1,0 +1,166 @@
+//! A request on its way through: what it is, its body within bounds, over to the keeper, and its answer.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{Method, Request, Response, StatusCode};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use plimsoll_wire::trace::export;
+use tokio::sync::oneshot;
+
+use super::answer::{self, Refusal, Reply, Tongue};
+use super::intake::{Job, Pending};
+use super::{Give, Shared};
+
+/// A body has to be whole within this.
+const BODY: Duration = Duration::from_secs(30);
+
+/// Answers one request.
+pub async fn answer(
+    request: Request<Incoming>,
+    shared: Arc<Shared>,
+    give: Give,
+) -> Result<Response<Reply>, Infallible> {
+    let tongue = tongue(&request);
+    let answered = match take(request, tongue, &shared, &give).await {
+        Ok(wait) => match wait.await {
+            Ok(done) => answer::done(tongue, done),
+            // The keeper is gone: nothing of this request was kept.
+            Err(_) => answer::refused(tongue, Refusal::Unavailable("the collector has stopped".into())),
+        },
+        Err(refusal) => {
+            let count = match &refusal {
+                Refusal::Busy | Refusal::Unavailable(_) => &shared.tally.refused,
+                Refusal::Unknown(_) => &shared.tally.elsewhere,
+                _ => &shared.tally.malformed,
+            };
+            count.fetch_add(1, Ordering::SeqCst);
+            answer::refused(tongue, refusal)
+        }
+    };
+    Ok(answered)
+}
+
+/// How a request is spoken; protobuf where it does not say.
+fn tongue(request: &Request<Incoming>) -> Tongue {
+    match kind(request) {
+        kind if kind.starts_with("application/grpc") => Tongue::Grpc,
+        "application/json" => Tongue::Json,
+        _ => Tongue::Protobuf,
+    }
+}
+
+/// The content type without its parameters.
+fn kind(request: &Request<Incoming>) -> &str {
+    let value = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    value.split(';').next().unwrap_or_default().trim()
+}
+
+/// Looks at a request, reads its body and hands it over.
+async fn take(
+    request: Request<Incoming>,
+    tongue: Tongue,
+    shared: &Arc<Shared>,
+    give: &Give,
+) -> Result<oneshot::Receiver<super::intake::Done>, Refusal> {
+    let is_encoded = fits(&request, tongue)?;
+    if shared.is_stopping() {
+        return Err(Refusal::Unavailable("the collector is stopping".into()));
+    }
+    let mut pending = Pending::new(Arc::clone(shared));
+    let body = tokio::time::timeout(BODY, body(request.into_body(), shared, &mut pending)).await;
+    let body = body.map_err(|_| Refusal::Malformed("the body did not come within 30 s".into()))??;
+    let (body, is_gzip) = if tongue == Tongue::Grpc {
+        let (message, is_compressed) = export::unframed(&body)
+            .ok_or_else(|| Refusal::Malformed("no gRPC frame of one message".into()))?;
+        if is_compressed && !is_encoded {
+            return Err(Refusal::Malformed("compressed, with an encoding that is not gzip".into()));
+        }
+        (body.slice_ref(message), is_compressed)
+    } else {
+        (body, is_encoded)
+    };
+    let (done, wait) = oneshot::channel();
+    let job = Job { body, is_json: tongue == Tongue::Json, is_gzip, pending, done };
+    give.send(job).map_err(|_| Refusal::Unavailable("the collector has stopped".into()))?;
+    Ok(wait)
+}
+
+/// Is it an export of traces? Whether gzip is (or may be) around it, else why it is refused.
+fn fits(request: &Request<Incoming>, tongue: Tongue) -> Result<bool, Refusal> {
+    let (method, path) = (request.method(), request.uri().path());
+    let encoding_name = if tongue == Tongue::Grpc { "grpc-encoding" } else { CONTENT_ENCODING.as_str() };
+    let encoding =
+        request.headers().get(encoding_name).and_then(|value| value.to_str().ok()).unwrap_or("identity");
+    if tongue == Tongue::Grpc {
+        if path != export::GRPC_EXPORT {
+            return Err(Refusal::Unknown(format!("{path}: plimsoll collects traces and nothing else")));
+        }
+        return match encoding {
+            "identity" => Ok(false),
+            "gzip" => Ok(true),
+            other => Err(Refusal::Unknown(format!("grpc-encoding {other}: send gzip or identity"))),
+        };
+    }
+    if path != export::HTTP_TRACES {
+        return Err(Refusal::Unknown(format!(
+            "{path}: plimsoll collects traces, at {}",
+            export::HTTP_TRACES
+        )));
+    }
+    if method != Method::POST {
+        return Err(Refusal::Http(StatusCode::METHOD_NOT_ALLOWED, "POST is wanted here".into()));
+    }
+    let wrong = |what: String| Err(Refusal::Http(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
+    if !matches!(kind(request), "application/x-protobuf" | "application/protobuf" | "application/json") {
+        return wrong(format!(
+            "content type {:?}: send application/x-protobuf or application/json",
+            kind(request)
+        ));
+    }
+    match encoding {
+        "identity" | "" => Ok(false),
+        "gzip" => Ok(true),
+        other => wrong(format!("content encoding {other:?}: send gzip or none")),
+    }
+}
+
+/// The body, within the bound of one request and of all of them together.
+async fn body(mut body: Incoming, shared: &Shared, pending: &mut Pending) -> Result<Bytes, Refusal> {
+    let most = shared.config.body_bytes;
+    if body.size_hint().lower() > most as u64 {
+        return Err(Refusal::TooLarge);
+    }
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|e| Refusal::Malformed(format!("the body broke off: {e}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if whole.len() + data.len() > most {
+            return Err(Refusal::TooLarge);
+        }
+        if !pending.add(data.len()) {
+            drain(&mut body, most).await;
+            return Err(Refusal::Busy);
+        }
+        whole.extend_from_slice(&data);
+    }
+    Ok(whole.freeze())
+}
+
+/// Reads what is still to come and lets it fall: a sender that is cut off in the middle of its body sees a broken
+/// connection instead of the answer that tells it to come back.
+async fn drain(body: &mut Incoming, mut most: usize) {
+    while let Some(Ok(frame)) = body.frame().await {
+        let len = frame.data_ref().map_or(0, Bytes::len);
+        match most.checked_sub(len) {
+            Some(left) => most = left,
+            None => return,
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The answers of an OTLP receiver, and gRPC's frame around a request: bytes both ways.
+//!
+//! What is said to a sender decides whether spans are lost: `RESOURCE_EXHAUSTED` with a `RetryInfo` (over HTTP: 429 with
+//! `Retry-After`) means "later", an error without one means "never", and a partial success "the rest is kept, these were wrong".
+//! Source: OpenTelemetry Protocol Specification 1.x, "OTLP/gRPC Response", "OTLP/HTTP Response"; gRPC over HTTP/2.
+
+use super::id::to_base64;
+use super::protobuf::Pen;
+
+/// The path of gRPC's one method.
+pub const GRPC_EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+/// The path over HTTP.
+pub const HTTP_TRACES: &str = "/v1/traces";
+
+/// Codes of `google.rpc.Code` that a receiver answers with.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Code {
+    /// Taken.
+    Ok = 0,
+    /// It breaks: never again.
+    InvalidArgument = 3,
+    /// Too much: with a time, later; without, never.
+    ResourceExhausted = 8,
+    /// No such method.
+    Unimplemented = 12,
+    /// Can't be kept now.
+    Unavailable = 14,
+}
+
+/// `ExportTraceServiceResponse`: empty where all was taken.
+pub fn response(rejected: u64, why: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if rejected > 0 {
+        Pen(&mut bytes).message(1, |pen| {
+            pen.number(1, rejected);
+            pen.bytes(2, why.as_bytes());
+        });
+    }
+    bytes
+}
+
+/// The same as JSON.
+pub fn response_json(rejected: u64, why: &str) -> Vec<u8> {
+    if rejected == 0 {
+        return b"{}".to_vec();
+    }
+    // Protobuf's JSON writes 64-bit numbers as texts.
+    let partial = serde_json::json!({"rejectedSpans": rejected.to_string(), "errorMessage": why});
+    serde_json::json!({ "partialSuccess": partial }).to_string().into_bytes()
+}
+
+/// `google.rpc.Status`, with a `RetryInfo` where it may be tried again after so many seconds.
+pub fn status(code: Code, message: &str, retry_s: Option<u64>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut pen = Pen(&mut bytes);
+    pen.number(1, code as u64);
+    pen.bytes(2, message.as_bytes());
+    if let Some(seconds) = retry_s {
+        pen.message(3, |pen| {
+            pen.bytes(1, b"type.googleapis.com/google.rpc.RetryInfo");
+            pen.message(2, |pen| pen.message(1, |pen| pen.number(1, seconds)));
+        });
+    }
+    bytes
+}
+
+/// The same as JSON, without details.
+pub fn status_json(code: Code, message: &str) -> Vec<u8> {
+    serde_json::json!({"code": code as u8, "message": message}).to_string().into_bytes()
+}
+
+/// The value of `grpc-status-details-bin`.
+pub fn details(status: &[u8]) -> String {
+    to_base64(status).trim_end_matches('=').to_owned()
+}
+
+/// The value of `grpc-message`: what is not printable ASCII is percent-encoded.
+pub fn message(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b' '..=b'~' if byte != b'%' => encoded.push(byte as char),
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
+/// The one message of a unary gRPC request, and whether it is compressed. `None` = the frame breaks.
+pub fn unframed(body: &[u8]) -> Option<(&[u8], bool)> {
+    let (head, message) = body.split_first_chunk::<5>()?;
+    let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+    (head[0] <= 1 && message.len() == len).then_some((message, head[0] == 1))
+}
+
+/// A message in gRPC's frame, not compressed.
+pub fn framed(message: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(message.len() + 5);
+    bytes.push(0);
+    bytes.extend_from_slice(&(message.len() as u32).to_be_bytes());
+    bytes.extend_from_slice(message);
+    bytes
+}
