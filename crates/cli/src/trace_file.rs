@@ -18,7 +18,7 @@ use crate::out;
 const FILE_MAX: u64 = 8 << 30;
 
 /// Names that a folder's traces end with.
-const ENDINGS: &[&str] = &["json", "jsonl", "ndjson", "pb", "otlp", "binpb", "gz"];
+const ENDINGS: &[&str] = &["json", "jsonl", "ndjson", "pb", "otlp", "binpb", "sqlite", "gz"];
 
 /// The spans of a run folder, of a file, or of all trace files of a folder, in order of name. What could not be taken as it stood is said on
 /// stderr.
@@ -112,6 +112,9 @@ pub fn said(notes: &Notes) -> Option<String> {
     ];
     let mut parts: Vec<String> =
         counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+    if notes.unanchored {
+        parts.push("no wall clock in it: times count from the start of the session".into());
+    }
     if notes.cut_off {
         parts.push("it is cut off in the middle of an event; what stands before it is read".into());
     }

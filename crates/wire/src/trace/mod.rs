@@ -6,7 +6,8 @@
 //! before it is copied into each.
 //!
 //! Reading order: [`mod@otlp`] on `protobuf` (and back), `document` (any JSON) with `loose` (a span as an object) and
-//! `attributes`, `chrome` on `timeline` (slices of threads become nested spans), [`export`] (what
+//! `attributes`, `chrome` and `nsys` (on `sqlite`) on `timeline` (slices of
+//! threads become nested spans), [`export`] (what
 //! a receiver answers), then the small things: `id`, `origin`.
 
 mod attributes;
@@ -15,9 +16,11 @@ mod document;
 pub mod export;
 mod id;
 mod loose;
+mod nsys;
 mod origin;
 pub mod otlp;
 mod protobuf;
+mod sqlite;
 mod timeline;
 
 use plimsoll_model::{SpanKind, TraceSpan};
@@ -42,6 +45,8 @@ pub enum Format {
     Spans,
     /// Trace Event Format: Chrome, Perfetto's JSON, PyTorch's profiler (Kineto).
     Chrome,
+    /// Nsight Systems, exported to SQLite.
+    Nsight,
 }
 
 impl Format {
@@ -54,6 +59,7 @@ impl Format {
             Format::Mlflow => "MLflow",
             Format::Spans => "spans as JSON objects (Phoenix, OpenTelemetry console)",
             Format::Chrome => "Chrome trace",
+            Format::Nsight => "Nsight Systems",
         }
     }
 }
@@ -69,6 +75,8 @@ pub struct Notes {
     pub backwards: u64,
     /// Events of a Chrome trace that are no spans (counters, instants, flows).
     pub unused: u64,
+    /// Times count from the start of the session: no wall clock was recorded.
+    pub unanchored: bool,
     /// The file ends in the middle of a list that may end so.
     pub cut_off: bool,
 }
@@ -81,6 +89,7 @@ impl Notes {
         self.backwards += other.backwards;
         self.unused += other.unused;
         self.cut_off |= other.cut_off;
+        self.unanchored |= other.unanchored;
     }
 }
 
@@ -99,7 +108,7 @@ pub struct Parsed {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TraceError {
     /// They begin as JSON and break.
-    #[error("line {line}, column {column}: {what}")]
+    #[error("JSON that breaks at line {line}, column {column}: {what}")]
     Json {
         /// Counted from 1.
         line: usize,
@@ -116,9 +125,15 @@ pub enum TraceError {
         /// What should have been there.
         expected: &'static str,
     },
+    /// They begin as an SQLite database and break, or are one that is not read.
+    #[error("not readable as SQLite: {what}")]
+    Sqlite {
+        /// What is wrong with it.
+        what: String,
+    },
     /// They are something else.
     #[error(
-        "no traces in it: expected OTLP (protobuf or JSON), Jaeger, MLflow, Phoenix or Chrome/Kineto JSON, found {found}"
+        "no traces in it: expected OTLP (protobuf or JSON), Jaeger, MLflow, Phoenix, Chrome/Kineto JSON or Nsight Systems SQLite, found {found}"
     )]
     Unknown {
         /// What they look like.
@@ -131,6 +146,9 @@ pub enum TraceError {
 /// # Errors
 /// [`TraceError`]: they are no traces, or break in the middle.
 pub fn read(bytes: &[u8]) -> Result<Parsed, TraceError> {
+    if bytes.starts_with(sqlite::MAGIC) {
+        return nsys::read(bytes);
+    }
     if otlp::looks_like(bytes) {
         return protobuf(&[bytes]);
     }
@@ -189,10 +207,9 @@ fn with_lengths(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
 
 /// What bytes look like that are none of ours.
 fn looks(bytes: &[u8]) -> String {
-    let known: [(&[u8], &str); 5] = [
+    let known: [(&[u8], &str); 4] = [
         (b"\x1f\x8b", "gzip"),
         (b"PAR1", "Parquet"),
-        (b"SQLite format 3\0", "an SQLite database"),
         (b"PK\x03\x04", "a ZIP archive"),
         (b"\x28\xb5\x2f\xfd", "zstd"),
     ];
