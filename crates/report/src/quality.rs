@@ -21,6 +21,7 @@ pub fn text(found: &Quality) -> String {
     };
     out.push_str(&format!("{} items, {times}\n\n", found.items.len()));
     out.push_str(&agreement(found));
+    out.push_str("Tokens are the words and signs of the texts, cut alike for both: not the servers' own\n");
     if let Some(scores) = &found.scores {
         out.push_str(&format!("\n{}", judged(scores)));
     }

@@ -105,7 +105,7 @@ fn agreement(pairs: &[(&Rounds, &Rounds)]) -> Agreement {
         between: alike_of(&each, "between").unwrap_or(NOTHING),
         a_itself: alike_of(&own_a, "a"),
         b_itself: alike_of(&own_b, "b"),
-        beyond_noise: mean(&beyond, "beyond"),
+        beyond_noise: mean(&beyond, "beyond", (-1.0, 1.0)),
         first_divergence: quartiles(&mut parts),
         length_ratio: length_ratio(&firsts),
         longer_shorter: (longer, shorter),
@@ -128,19 +128,19 @@ fn alike_of(items: &[Option<(f64, f64)>], name: &str) -> Option<Alike> {
     let bounds = clopper_pearson(same, n, LEVEL);
     let (lower, upper) = (bounds.lower, bounds.upper);
     let exact = Figure { value: same / n.max(1.0), lower, upper, n: known.len() as u64 };
-    Some(Alike { exact, tokens: mean(&shares, name)? })
+    Some(Alike { exact, tokens: mean(&shares, name, (0.0, 1.0))? })
 }
 
-/// A mean over items with its interval, by redrawing items. Where all items are alike a redraw shows nothing; then as many of
-/// another kind are allowed for as n items can have missed, each of them one off.
-fn mean(values: &[f64], name: &str) -> Option<Figure> {
+/// A mean over items of a range with its interval, by redrawing items. Where all items are alike a redraw shows nothing; then as many of
+/// another kind are allowed for as n items can have missed, each of them at the far end of the range.
+fn mean(values: &[f64], name: &str, (least, most): (f64, f64)) -> Option<Figure> {
     let n = values.len();
     let value = values.iter().sum::<f64>() / n as f64;
     let first = values.first()?;
     if values.iter().all(|value| value == first) {
         let missed = clopper_pearson(0.0, n as f64, LEVEL).upper;
-        let (lower, upper) = (value - missed, value + missed);
-        return Some(Figure { value, lower, upper: if value == 1.0 { 1.0 } else { upper }, n: n as u64 });
+        let with = |other: f64| value + missed * (other - value);
+        return Some(Figure { value, lower: with(least), upper: with(most), n: n as u64 });
     }
     let mut stream = Stream::new(0, name, n as u64);
     let drawn = |indices: &[usize]| indices.iter().map(|i| values[*i]).sum::<f64>() / n as f64;
