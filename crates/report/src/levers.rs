@@ -2,7 +2,9 @@
 
 use plimsoll_analysis::findings::{Estimate, Reading};
 use plimsoll_analysis::levers::evidence::SharesFrom;
-use plimsoll_analysis::levers::{By, Evidence, FasterModel, Goal, How, Lever, LeverFinding, Ranked};
+use plimsoll_analysis::levers::{
+    By, Evidence, FasterModel, Goal, How, Lever, LeverFinding, Ranked, Term, catalogue,
+};
 
 use crate::table::Table;
 use crate::text::percentile;
@@ -40,6 +42,7 @@ pub fn render(name: &str, finding: &LeverFinding) -> String {
         page.push(String::new());
         page.extend(in_full(lever, &goal, finding.by));
     }
+    page.extend(overlap(&finding.ranked[..helpful]));
     table(&mut page, "The rest", rest(&finding.ranked[full..], finding.by, &goal));
     let mut bounds = Table::new(&["<lever", "saves at most", "<of the time, queueing not simulated again"]);
     for lever in &finding.bounded {
@@ -53,6 +56,25 @@ pub fn render(name: &str, finding: &LeverFinding) -> String {
     finding.open.iter().for_each(|lever| open.row([lever.name.clone(), lever.why.clone()]));
     table(&mut page, "This run does not say", open);
     page.join("\n")
+}
+
+/// Levers that help by the same term of the latency: each was predicted by itself, and what one has taken away the other can't.
+fn overlap(helpful: &[Ranked]) -> Option<String> {
+    let catalogue = catalogue::all();
+    let moves = |lever: &Ranked| {
+        catalogue.iter().find(|known| known.id == lever.lever).map_or(&[][..], |known| known.moves)
+    };
+    let shared = |term: &Term| helpful.iter().filter(|lever| moves(lever).contains(term)).collect::<Vec<_>>();
+    let terms = helpful.first().map_or(&[][..], moves);
+    let (term, same) = terms.iter().map(|term| (term, shared(term))).max_by_key(|(_, same)| same.len())?;
+    let names: Vec<&str> = same.iter().map(|lever| lever.name.as_str()).collect();
+    (names.len() > 1).then(|| {
+        format!(
+            "\nEach is predicted by itself. {} all move the same term, {}: their gains do not add up; simulate them together.",
+            names.join(", "),
+            term.name()
+        )
+    })
 }
 
 /// The whole catalogue.
@@ -193,7 +215,7 @@ fn title(lever: &Ranked) -> String {
 
 fn in_full(lever: &Ranked, goal: &str, by: By) -> Vec<String> {
     let latency = format!("{goal} {}", change(&lever.latency));
-    let cost = lever.cost.as_ref().map(|cost| format!("cost per request {}", change(cost)));
+    let cost = lever.cost.as_ref().map(|cost| format!("cost per request at this load {}", change(cost)));
     let mut gains = match (by, cost) {
         (By::Latency, cost) => [Some(latency), cost],
         (By::Cost, cost) => [cost, Some(latency)],
@@ -216,7 +238,7 @@ fn in_full(lever: &Ranked, goal: &str, by: By) -> Vec<String> {
 }
 
 fn rest(levers: &[Ranked], by: By, goal: &str) -> Table {
-    let header = [format!("<{goal} [95 %]"), "<cost per request [95 %]".to_owned()];
+    let header = [format!("<{goal} [95 %]"), "<cost per request at this load [95 %]".to_owned()];
     let order = if by == By::Cost { [1, 0] } else { [0, 1] };
     let columns =
         ["", "<lever", &header[order[0]], &header[order[1]], "days", "best", "<"].map(str::to_owned);
