@@ -90,7 +90,7 @@ impl About<'_> {
 }
 
 /// The level of a run that a file's load is most like: by offered load, else the last.
-fn nearest_level<'a>(file: &BudgetFile, findings: &'a Findings) -> Option<&'a LevelFinding> {
+pub(super) fn nearest_level<'a>(file: &BudgetFile, findings: &'a Findings) -> Option<&'a LevelFinding> {
     let rate = file.load.as_ref().and_then(|load| load.rate).map(|rate| rate.as_per_s());
     let mut open = findings.levels.iter().filter(|level| matches!(level.summary.load, Load::Open { .. }));
     let far =

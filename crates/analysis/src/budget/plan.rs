@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 
 use super::file::{BudgetFile, Kind};
-use super::lint::{allowed, asked, needed};
+use super::lint::{allowed, asked, design_effect, nearest_level, needed};
 use super::metric::Judged;
+use crate::findings::Findings;
 
 /// Time kept for the warm-up that is cut from the front of a level, as a share of what is judged.
 const WARM_UP: f64 = 0.25;
@@ -45,11 +46,12 @@ pub struct Plan {
     pub sweep_for: Option<String>,
 }
 
-/// What has to be measured. `rate_per_s`: the load of the scenario, where the file names none.
+/// What has to be measured. `rate_per_s`: the load of the scenario, where the file names none. `before`: an earlier run, whose requests
+/// say how many of them are worth an independent one; without it each is taken to count in full.
 ///
 /// # Errors
 /// A load that nobody names, in one line.
-pub fn plan(file: &BudgetFile, rate_per_s: Option<f64>) -> Result<Plan, String> {
+pub fn plan(file: &BudgetFile, rate_per_s: Option<f64>, before: Option<&Findings>) -> Result<Plan, String> {
     if file.kind == Kind::Batch {
         return Err(
             "`kind: batch` is judged on a saturating run: plimsoll run URL --saturate, then gate that run"
@@ -81,7 +83,7 @@ pub fn plan(file: &BudgetFile, rate_per_s: Option<f64>) -> Result<Plan, String> 
             Some((name, burst)) => burst.traffic.clone().unwrap_or_else(|| name.clone()),
             None => load.profile.clone().unwrap_or_else(|| "steady".into()),
         };
-        let (least, planned) = requests(file, budget);
+        let (least, planned) = requests(file, budget, before);
         let uncounted = if least > 0.0 { 0.0 } else { LEAST_LEVEL_S };
         let seconds = |n: f64| (n / rate_per_s).max(uncounted).max(window) * (1.0 + WARM_UP);
         let level = PlannedLevel {
@@ -99,12 +101,17 @@ pub fn plan(file: &BudgetFile, rate_per_s: Option<f64>) -> Result<Plan, String> 
     Ok(Plan { levels: levels.into_values().filter_map(longest).collect(), sweep_for })
 }
 
-/// Requests that a budget takes if each counts in full: at the least, and as planned.
-fn requests(file: &BudgetFile, budget: &super::Budget) -> (f64, f64) {
+/// Requests that a budget takes, at the least and as planned, at the correlation of the earlier run.
+fn requests(file: &BudgetFile, budget: &super::Budget, before: Option<&Findings>) -> (f64, f64) {
+    let level = before.and_then(|findings| nearest_level(file, findings));
+    let effect = level
+        .zip(allowed(budget))
+        .and_then(|(level, allowed)| design_effect(level, budget.metric, 1.0 - allowed))
+        .unwrap_or(1.0);
     let counts = allowed(budget).and_then(|allowed| needed(asked(budget), allowed, file.policy.alpha));
     let (least, planned) = counts.map_or((0.0, 0.0), |counts| (counts.least, counts.planned));
     let own = budget.min_n_eff.unwrap_or(0.0);
-    (least.max(own), planned.max(own))
+    (effect * least.max(own), effect * planned.max(own))
 }
 
 /// How a time is spent: on the sweep, and on each level.

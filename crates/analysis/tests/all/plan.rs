@@ -19,7 +19,7 @@ fn p99(id: &str) -> Budget {
 }
 
 fn of(file: &BudgetFile) -> Plan {
-    plan(file, None).expect("measurable")
+    plan(file, None, None).expect("measurable")
 }
 
 /// 1000 requests at 2/s take 500 s, and a quarter more for the warm-up that is cut: 625 s.
@@ -65,15 +65,15 @@ fn bursts_and_lines_take_time_of_their_own() {
 
 #[test]
 fn what_has_no_load_is_said() {
-    let none = plan(&BudgetFile::of(vec![p99("tail")]), None).expect_err("no load");
+    let none = plan(&BudgetFile::of(vec![p99("tail")]), None, None).expect_err("no load");
     assert!(none.contains("tail: at which load?"), "{none}");
     // The scenario may say it.
     assert_eq!(
-        plan(&BudgetFile::of(vec![p99("tail")]), Some(3.0)).expect("a load").levels[0].rate_per_s,
+        plan(&BudgetFile::of(vec![p99("tail")]), Some(3.0), None).expect("a load").levels[0].rate_per_s,
         3.0
     );
     let batch = BudgetFile { kind: Kind::Batch, ..BudgetFile::of(vec![p99("tail")]) };
-    assert!(plan(&batch, Some(1.0)).expect_err("saturating").contains("--saturate"));
+    assert!(plan(&batch, Some(1.0), None).expect_err("saturating").contains("--saturate"));
     // A window longer than the percentile takes.
     let load = BudgetLoad { rate: rate("100/s"), window: Some(Span::from_secs(60)), ..BudgetLoad::default() };
     let file = BudgetFile { load: Some(load), ..BudgetFile::of(vec![p99("tail")]) };

@@ -41,17 +41,20 @@ fn judged(args: &GateArgs) -> Result<Exit, Stop> {
             "--label {label}: a label goes on the line of a named baseline; give one with --baseline NAME"
         )));
     }
-    let run = match gate_url::is_url(&args.run) {
-        true => open(&gate_url::measure(&args.run, &args.url, &budget)?.display().to_string())?,
-        false => open(&args.run)?,
-    };
     let baseline = named.map(|name| open(name)).transpose()?;
-    let spec = line_spec(&run.manifest);
-    let measured = Measured::read(&run.manifest, &run.attempts, &run.samples, &spec, &budget.file);
     let base = baseline.as_ref().map(|run| {
         let spec = line_spec(&run.manifest);
         Measured::read(&run.manifest, &run.attempts, &run.samples, &spec, &budget.file)
     });
+    let run = match gate_url::is_url(&args.run) {
+        true => {
+            let before = base.as_ref().map(|base| &base.findings);
+            open(&gate_url::measure(&args.run, &args.url, &budget, before)?.display().to_string())?
+        }
+        false => open(&args.run)?,
+    };
+    let spec = line_spec(&run.manifest);
+    let measured = Measured::read(&run.manifest, &run.attempts, &run.samples, &spec, &budget.file);
     let finding = gate::gate(&budget.file, &measured, base.as_ref());
     write(args, &budget, &finding)?;
     if let Some(name) = named {

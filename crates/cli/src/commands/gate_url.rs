@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use plimsoll_analysis::Sweep;
 use plimsoll_analysis::budget::BudgetFile;
 use plimsoll_analysis::budget::plan::{LEAST_SWEEP_S, Plan, PlannedLevel, Times, plan};
+use plimsoll_analysis::findings::Findings;
 use plimsoll_analysis::sweep::Next;
 use plimsoll_model::{Load, Span};
 use plimsoll_report::figure;
@@ -26,15 +27,21 @@ pub fn is_url(text: &str) -> bool {
     text.starts_with("http://") || text.starts_with("https://")
 }
 
-/// Measures what the budgets need; gives the run folder.
-pub fn measure(url: &str, args: &GateUrlArgs, budget: &BudgetText) -> Result<PathBuf, Stop> {
+/// Measures what the budgets need, as many requests as the correlation of an earlier run says; gives the run folder.
+pub fn measure(
+    url: &str,
+    args: &GateUrlArgs,
+    budget: &BudgetText,
+    before: Option<&Findings>,
+) -> Result<PathBuf, Stop> {
     let scenario = scenario(url, args, budget)?;
     let asked = match &scenario.load {
         LoadSpec::Open { rate: Some(rate), .. } => Some(rate.as_per_s()),
         _ => None,
     };
     let file = &budget.file;
-    let plan = plan(file, asked).map_err(|why| Stop::usage(format!("{}: {why}", budget.path.display())))?;
+    let plan =
+        plan(file, asked, before).map_err(|why| Stop::usage(format!("{}: {why}", budget.path.display())))?;
     let times = times(&plan, time(args, file)?)?;
     let ceilings = CeilingArgs {
         max_rate: args.max_rate.clone(),
@@ -47,7 +54,8 @@ pub fn measure(url: &str, args: &GateUrlArgs, budget: &BudgetText) -> Result<Pat
         let (rate, most) = (figure::per_second(level.rate_per_s), figure::per_second(most));
         return Err(Stop::usage(format!("{} needs {rate}, over --max-rate {most}", level.longest)));
     }
-    Gate { scenario, file, plan, times, ceilings }.run(args, &budget.path.display().to_string(), url)
+    let counted = before.is_some();
+    Gate { scenario, file, plan, times, ceilings, counted }.run(args, &budget.path.display().to_string(), url)
 }
 
 /// The scenario: the one of --spec, else the one that the budget file names beside itself.
@@ -113,6 +121,8 @@ struct Gate<'a> {
     plan: Plan,
     times: Times,
     ceilings: CeilingArgs,
+    /// Whether an earlier run said what its requests are worth.
+    counted: bool,
 }
 
 impl Gate<'_> {
@@ -216,7 +226,12 @@ impl Gate<'_> {
         if self.plan.sweep_for.is_some() {
             parts.push(format!("a sweep of {}", words(self.times.sweep_s.round())));
         }
-        measure.screen.say(&format!("the budgets take: {}", parts.join(", ")));
+        let worth = match (self.counted, self.plan.levels.is_empty()) {
+            (true, _) => "; as many as the baseline's requests are worth",
+            (false, false) => "; if every request counts in full: a --baseline run would say how many do",
+            (false, true) => "",
+        };
+        measure.screen.say(&format!("the budgets take: {}{worth}", parts.join(", ")));
     }
 
     fn level(

@@ -223,3 +223,41 @@ fn invalid(value: &Value, schema: &Value, root: &Value, at: &str) -> Option<Stri
         }
     })
 }
+
+/// From a sweep to a verdict in virtual time: the lines of eight exponential servers of 10 ms, whose stability limit is 800/s.
+#[test]
+fn the_lines_of_a_simulated_sweep_are_judged() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let run = folder.path().join("sweep").display().to_string();
+    let swept = plimsoll(&[
+        "simulate",
+        "--profile",
+        "mm8",
+        "--sweep",
+        "--time",
+        "3m",
+        "--osl",
+        "1",
+        "--seed",
+        "3",
+        "-q",
+        "-o",
+        &run,
+    ]);
+    assert_eq!(swept.code, 0, "{}", swept.stderr);
+    let budget = folder.path().join("budget.yaml").display().to_string();
+    let gate = |rate: u32, floor: u32| {
+        let text = format!(
+            "version: 1\nload: {{rate: {rate}/s}}\nbudgets:\n  - {{id: used, metric: utilisation, max: 80%}}\n  \
+             - {{id: calm, metric: throughput_before_onset, min: {floor}/s}}\n"
+        );
+        fs::write(&budget, text).expect("written");
+        plimsoll(&["gate", &run, "--budget", &budget, "--format", "json"])
+    };
+    let holds = gate(400, 300);
+    assert_eq!(holds.code, 0, "half of 800/s, and an onset at about 640/s: {}", holds.stdout);
+    let broken = gate(720, 790);
+    let held: Vec<String> =
+        broken.json()["rows"].as_array().expect("rows").iter().map(|row| row["held"].to_string()).collect();
+    assert_eq!((broken.code, held), (1, vec!["\"fail\"".to_owned(); 2]), "{}", broken.stdout);
+}
