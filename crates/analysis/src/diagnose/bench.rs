@@ -75,7 +75,7 @@ impl<'a> Bench<'a> {
 
     /// May this metric be worse? With a baseline: is it, materially; with a broken budget or nothing to compare with: perhaps.
     pub fn suspects(&self, metric: &str) -> bool {
-        self.material.has(metric)
+        self.material.may(metric)
             || !self.material.broken.is_empty()
             || self.base.is_none() && self.case.budget.is_none()
     }

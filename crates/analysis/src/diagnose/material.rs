@@ -21,6 +21,8 @@ pub struct Moved {
     pub effect: Effect,
     /// Large enough, and more than chance after Holm.
     pub material: bool,
+    /// Large enough, whatever chance there is.
+    pub large: bool,
 }
 
 /// What is material.
@@ -74,7 +76,7 @@ impl Material {
         let mut moved: Vec<Moved> = Vec::new();
         for (name, percentile) in COMPARED {
             if let Some(effect) = bench.ratio(metric(name), percentile) {
-                moved.push(Moved { metric: name, percentile, effect, material: false });
+                moved.push(Moved { metric: name, percentile, effect, material: false, large: false });
             }
         }
         let adjusted = holm(&moved.iter().map(|m| m.effect.p).collect::<Vec<_>>());
@@ -85,9 +87,9 @@ impl Material {
                 _ if one.percentile > 0.9 => spec.material_p95,
                 _ => spec.material_p50,
             };
-            one.material = p < spec.alpha
-                && one.effect.ratio.value >= least
-                && (one.metric != "pause" || grown >= PAUSE_S);
+            let long = one.metric != "pause" || grown >= PAUSE_S;
+            one.large = one.effect.ratio.value >= least && long;
+            one.material = one.large && p < spec.alpha;
         }
         let errors = errors(bench);
         let broken = broken(bench);
@@ -103,6 +105,12 @@ impl Material {
     /// The comparison of a metric.
     pub fn of(&self, metric: &str, percentile: f64) -> Option<&Moved> {
         self.moved.iter().find(|m| m.metric == metric && (m.percentile - percentile).abs() < 1e-9)
+    }
+
+    /// May this metric have moved? Large enough, though chance is not ruled out: a fault of a few seconds is in few stretches,
+    /// and the rule that asks brings evidence of its own.
+    pub fn may(&self, metric: &str) -> bool {
+        self.moved.iter().any(|m| m.metric == metric && (m.material || m.large))
     }
 
     /// Did this metric move, at any percentile?

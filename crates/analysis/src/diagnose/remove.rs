@@ -24,20 +24,20 @@ pub struct Struck {
 /// Takes the effect out of the candidate. `None` where it can't be.
 pub fn effect(bench: &mut Bench<'_>, found: &Fired) -> Option<()> {
     let struck = &found.struck;
-    let before = bench.candidate.seen.rows.len();
-    let rows = &mut bench.candidate.seen.rows;
+    let seen = &mut bench.candidate.seen;
+    let before = seen.rows.len();
     let failed = matches!(found.cause, Cause::StreamDisconnect | Cause::ServerErrors | Cause::RateLimit);
     if failed {
-        rows.retain(|row| row.ok && row.attempts == 1);
+        seen.retain(|row| row.ok && row.attempts == 1);
     }
     if let Some(replica) = struck.replica {
-        rows.retain(|row| row.replica != Some(replica));
+        seen.retain(|row| row.replica != Some(replica));
     }
     if !struck.during.is_empty() {
-        rows.retain(|row| !struck.during.iter().any(|(from, to)| overlaps(row, *from, *to)));
+        seen.retain(|row| !struck.during.iter().any(|(from, to)| overlaps(row, *from, *to)));
     }
     if struck.delay_s > 0.0 {
-        for row in rows.iter_mut().chain(&mut bench.candidate.alone) {
+        for row in seen.rows.iter_mut().chain(&mut bench.candidate.alone) {
             row.ttft -= struck.delay_s;
             row.ttft_sent -= struck.delay_s;
             row.e2e -= struck.delay_s;
@@ -48,9 +48,9 @@ pub fn effect(bench: &mut Bench<'_>, found: &Fired) -> Option<()> {
             let mut told = base.seen.finite(|row| row.before_engine().unwrap_or(f64::NAN));
             plimsoll_math::quantile::order_statistic(&mut told, 0.5).unwrap_or(0.0)
         });
-        let rows = &mut bench.candidate.seen.rows;
-        rows.retain(|row| row.before_engine().is_some());
-        for row in rows.iter_mut().chain(&mut bench.candidate.alone) {
+        let seen = &mut bench.candidate.seen;
+        seen.retain(|row| row.before_engine().is_some());
+        for row in seen.rows.iter_mut().chain(&mut bench.candidate.alone) {
             let over = row.before_engine().map_or(0.0, |took| (took - usual).max(0.0));
             row.ttft -= over;
             row.ttft_sent -= over;

@@ -207,6 +207,31 @@ impl<'a> Seen<'a> {
             .filter(|row| row.ok && row.attempts == 1 && row.beside == 0 && row.beside_streaming < 0.1)
     }
 
+    /// Leaves rows out, with all that was kept of them.
+    pub fn retain(&mut self, keep: impl Fn(&Row) -> bool) {
+        let kept: Vec<bool> = self.rows.iter().map(keep).collect();
+        let mut places = Vec::with_capacity(kept.len());
+        let mut next = 0u32;
+        for kept in &kept {
+            places.push(kept.then_some(next));
+            next += u32::from(*kept);
+        }
+        let place = |row: u32| places.get(row as usize).copied().flatten();
+        for (_, how, row) in &self.lost {
+            if place(*row).is_none()
+                && let Some(count) = self.attempts_by.get_mut(how)
+            {
+                *count = count.saturating_sub(1);
+            }
+        }
+        self.lost = self.lost.iter().filter_map(|(at, how, row)| Some((*at, *how, place(*row)?))).collect();
+        self.gaps = self.gaps.iter().filter_map(|gap| Some(Gap { row: place(gap.row)?, ..*gap })).collect();
+        self.paces =
+            self.paces.iter().filter_map(|pace| Some(Pace { row: place(pace.row)?, ..*pace })).collect();
+        let mut of = kept.iter();
+        self.rows.retain(|_| of.next().copied().unwrap_or(false));
+    }
+
     fn seconds(&self, at: At) -> f64 {
         (at - self.level.start).as_secs_f64()
     }

@@ -148,7 +148,7 @@ pub fn capacity(bench: &Bench<'_>) -> Option<Fired> {
         .filter(|e| e.ratio.value >= 1.2 && e.p < 0.05)
         .max_by(|a, b| a.ratio.value.total_cmp(&b.ratio.value))?;
     let alone_ratio = alone_only(bench);
-    if alone_ratio.is_some_and(|ratio| ratio > 1.3) {
+    if alone_ratio.is_some_and(|ratio| ratio > 1.7) {
         return None;
     }
     let share = explains(bench).unwrap_or(0.0);

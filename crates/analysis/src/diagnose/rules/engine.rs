@@ -157,12 +157,14 @@ pub fn host_bound(bench: &Bench<'_>) -> Option<Fired> {
     if before.is_none() && idle < 0.3 {
         return None;
     }
-    // What the GPU does no longer is what the step takes longer, by half at least.
-    let explained = step
-        .filter(|ratio| ratio.value > 1.02)
-        .zip(before)
-        .map(|(ratio, before)| (before / busy.max(1e-3) - 1.0) / (ratio.value - 1.0));
-    if grown < 0.06 || explained.is_some_and(|explained| explained < 0.5) {
+    // What the GPU does no longer is what the step takes longer: neither much less of it nor much more.
+    if let (Some(before), Some(ratio)) = (before, step) {
+        let explained = (before / busy.max(1e-3) - 1.0) / (ratio.value - 1.0).max(1e-3);
+        if ratio.lower < 1.03 || ratio.value < 1.06 || !(0.4..=2.5).contains(&explained) {
+            return None;
+        }
+    }
+    if grown < 0.08 || (before.is_some() && step.is_none()) {
         return None;
     }
     let says = format!(
@@ -172,7 +174,7 @@ pub fn host_bound(bench: &Bench<'_>) -> Option<Fired> {
         step.map_or(String::new(), |ratio| format!(", and the time per token is {}", times(&ratio)))
     );
     Some(
-        Fired::new(Cause::HostBound, (beyond(grown, 0.06) * 1.1).min(0.95), says.clone())
+        Fired::new(Cause::HostBound, (beyond(grown, 0.08) * 1.1).min(0.95), says.clone())
             .with(Evidence::said("gpu_busy", says))
             .counted(Counter::Moved {
                 name: "share of time in which the GPU waits, with requests running".into(),
@@ -187,6 +189,12 @@ pub fn saturation(bench: &Bench<'_>) -> Option<Fired> {
         return None;
     }
     let now = &bench.candidate;
+    // A queue is always somewhat longer or shorter: it must be sure that the user noticed, or plain.
+    let plain =
+        |m: &crate::diagnose::material::Moved| m.large && m.effect.ratio.value >= 2.0 && m.effect.p < 0.05;
+    if bench.base.is_some() && !bench.material.is() && !bench.material.moved.iter().any(plain) {
+        return None;
+    }
     let fewer = fewer_replicas(bench);
     let wait = queue_wait(now);
     let before = bench.base.as_ref().and_then(queue_wait).map_or(0.0, |(wait, _)| wait);

@@ -203,7 +203,7 @@ pub fn retry_storm(bench: &Bench<'_>) -> Option<Fired> {
     let k = retried.iter().filter(|again| **again).count() as f64;
     let again = share(k, retried.len() as f64, plimsoll_math::quantile::design_effect(&retried, STRETCHES));
     // Retries of what a limit turns away are that limit's; a storm lives on time-outs.
-    if now < 1.05 || now - before < 0.05 || timeouts < turned_away || timeouts < 5.0 {
+    if now < 1.015 || now - before < 0.015 || timeouts < turned_away || timeouts < 5.0 {
         return None;
     }
     let (from, to) = storm(seen);
@@ -220,7 +220,7 @@ pub fn retry_storm(bench: &Bench<'_>) -> Option<Fired> {
             percent(after)
         ))
     );
-    let confidence = beyond(now - 1.0, 0.1) * beyond(again.value, 0.03) / 0.7;
+    let confidence = beyond(now - 1.0, 0.02) * beyond(again.value, 0.01) / 0.7;
     Some(
         Fired::new(Cause::RetryStorm, confidence.min(0.97), says.clone())
             .with(Evidence::figure("retried_share", says, again, Some(0.03)))

@@ -7,7 +7,7 @@
 
 use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 
-use super::{Fired, beyond, within};
+use super::{Fired, beyond};
 use crate::diagnose::bench::Bench;
 use crate::diagnose::seen::{Gap, Row, Seen};
 use crate::diagnose::verdict::Evidence;
@@ -21,6 +21,9 @@ const SHORTEST_S: f64 = 0.2;
 const TIMES: f64 = 8.0;
 /// Share of the answers being streamed that must pause together.
 const TOGETHER: f64 = 0.8;
+
+/// Prompt tokens from which a prompt is long: several pieces of any size that servers read prompts in.
+const LONG_PROMPT: f64 = 4_000.0;
 
 /// A stretch in which everybody pauses.
 #[derive(Copy, Clone, Debug)]
@@ -37,15 +40,24 @@ pub struct Freeze {
     pub caught_up: bool,
 }
 
-/// Gaps that are long for this level.
-fn long_gaps<'s>(seen: &'s Seen<'_>) -> impl Iterator<Item = &'s Gap> {
-    let least = SHORTEST_S.max(TIMES * seen.gap_p50);
-    seen.gaps.iter().filter(move |gap| gap.to - gap.from >= least)
+/// Times the baseline's usual longest pause of an answer from which a pause is news.
+const NEWS: f64 = 1.25;
+
+/// The longest pause that is usual: the baseline's p99 of the longest gap of its answers. A prompt that is read in large pieces
+/// makes everybody pause, and did so before.
+fn usual(bench: &Bench<'_>) -> f64 {
+    let mut longest = bench.before().map(|base| base.finite(|row| row.gap_max)).unwrap_or_default();
+    order_statistic(&mut longest, 0.99).unwrap_or(0.0)
+}
+
+/// The shortest gap that may be part of a freeze.
+fn least(seen: &Seen<'_>, usual: f64) -> f64 {
+    SHORTEST_S.max(TIMES * seen.gap_p50).max(NEWS * usual)
 }
 
 /// Finds the freezes of a level, replica by replica where they are told apart.
-pub fn freezes(seen: &Seen<'_>) -> Vec<Freeze> {
-    let mut gaps: Vec<&Gap> = long_gaps(seen).collect();
+pub fn freezes(seen: &Seen<'_>, least: f64) -> Vec<Freeze> {
+    let mut gaps: Vec<&Gap> = seen.gaps.iter().filter(|gap| gap.to - gap.from >= least).collect();
     gaps.sort_by(|a, b| a.from.total_cmp(&b.from));
     let long = long_prompts(seen);
     let mut found: Vec<Freeze> = Vec::new();
@@ -67,14 +79,14 @@ pub fn freezes(seen: &Seen<'_>) -> Vec<Freeze> {
         let first = of(&seen.rows[members[0].row as usize]);
         let one_replica = members.iter().all(|gap| of(&seen.rows[gap.row as usize]) == first);
         let streaming = streaming(seen, from, to, if one_replica { first } else { None });
-        let lumps = members.iter().filter(|gap| seen.rows[gap.row as usize].lumped > 0.02).count();
-        if members.len() as f64 >= TOGETHER * streaming as f64 {
+        let lumps = members.iter().filter(|gap| seen.rows[gap.row as usize].lumped > 0.01).count();
+        if members.len() >= 2 && members.len() as f64 >= TOGETHER * streaming as f64 {
             found.push(Freeze {
                 from,
                 to,
                 paused: members.len(),
                 long_prompt: long.iter().any(|(begin, end)| *begin < to && *end > from),
-                caught_up: 2 * lumps > members.len(),
+                caught_up: 3 * lumps > members.len(),
             });
         }
     }
@@ -95,7 +107,7 @@ fn long_prompts(seen: &Seen<'_>) -> Vec<(f64, f64)> {
     let mut prompts: Vec<f64> = seen.rows.iter().map(|row| row.prompt).collect();
     let Some(middle) = order_statistic(&mut prompts, 0.5) else { return Vec::new() };
     // Four times the usual prompt, and long in itself: nobody's chunk is smaller than a few hundred tokens.
-    let least = (4.0 * middle).max(2_000.0);
+    let least = (4.0 * middle).max(LONG_PROMPT);
     seen.rows
         .iter()
         .filter(|row| row.prompt >= least && row.ttft_sent.is_finite())
@@ -110,40 +122,36 @@ fn worse(bench: &Bench<'_>) -> bool {
 
 /// Freezes that the engine made and that the baseline (or a long prompt) does not explain.
 fn of_engine(bench: &Bench<'_>) -> Vec<Freeze> {
-    let all = freezes(bench.now());
-    let own: Vec<Freeze> = all.iter().copied().filter(|f| !f.long_prompt && !f.caught_up).collect();
-    let before = bench.before().map_or(0.0, |base| {
-        freezes(base).iter().filter(|f| !f.long_prompt && !f.caught_up).count() as f64 / base.length
-    });
-    if own.len() as f64 / bench.now().length > 2.0 * before { own } else { Vec::new() }
+    let least = least(bench.now(), usual(bench));
+    // What single requests show as well, a third of them, is no freeze of everybody: each answer pauses for itself.
+    let alone = &bench.candidate.alone;
+    let pausing = alone.iter().filter(|row| row.gap_max >= least).count();
+    if 3 * pausing > alone.len() && !alone.is_empty() {
+        return Vec::new();
+    }
+    let of = |seen: &Seen<'_>| -> Vec<Freeze> {
+        freezes(seen, least).into_iter().filter(|f| !f.long_prompt && !f.caught_up).collect()
+    };
+    let own = of(bench.now());
+    let before = bench.before().map_or(0.0, |base| of(base).len() as f64 / base.length);
+    let paused = own.iter().map(|f| f.paused).sum::<usize>() as f64 / own.len().max(1) as f64;
+    if own.len() as f64 / bench.now().length > 3.0 * before && paused >= 2.5 { own } else { Vec::new() }
 }
 
-/// How regular instants are: the coefficient of variation of their distances (a missed one counts as two), and Rayleigh's p for
-/// the phase at the median distance.
-pub fn regular(at: &[f64]) -> Option<(f64, f64, f64)> {
-    let mut gaps: Vec<f64> = at.windows(2).map(|w| w[1] - w[0]).collect();
+/// How regular instants are: the median distance, and the share of distances that are a whole multiple of it to within an
+/// eighth (nobody streamed during the ones between). Of instants at random about a third are. A coefficient of variation lost:
+/// one freeze that was not seen, or one that was none, decides it.
+pub fn regular(at: &[f64]) -> Option<(f64, f64)> {
+    let gaps: Vec<f64> = at.windows(2).map(|w| w[1] - w[0]).collect();
     if gaps.len() < 3 {
         return None;
     }
-    let mut sorted = gaps.clone();
-    let middle = order_statistic(&mut sorted, 0.5)?;
-    // Nobody streamed during one of them: its place is empty.
-    gaps.iter_mut().for_each(|gap| {
-        let times = (*gap / middle).round().max(1.0);
-        *gap /= times;
-    });
-    let n = gaps.len() as f64;
-    let mean = gaps.iter().sum::<f64>() / n;
-    let sd = libm::sqrt(gaps.iter().map(|gap| (gap - mean) * (gap - mean)).sum::<f64>() / (n - 1.0).max(1.0));
-    let (mut c, mut s) = (0.0, 0.0);
-    for time in at {
-        let phase = std::f64::consts::TAU * time / mean;
-        c += libm::cos(phase);
-        s += libm::sin(phase);
-    }
-    let m = at.len() as f64;
-    let r = libm::sqrt(c * c + s * s) / m;
-    Some((mean, sd / mean, libm::exp(-m * r * r)))
+    let middle = order_statistic(&mut gaps.clone(), 0.5)?;
+    let fit = |gap: &&f64| {
+        let times = (**gap / middle).round();
+        (1.0..=3.0).contains(&times) && (**gap / middle - times).abs() <= 0.125
+    };
+    Some((middle, gaps.iter().filter(fit).count() as f64 / gaps.len() as f64))
 }
 
 /// S5: everyone freezes together.
@@ -160,14 +168,12 @@ pub fn stall(bench: &Bench<'_>) -> Option<Fired> {
     let at: Vec<f64> = freezes.iter().map(|f| f.from).collect();
     let mut lasts: Vec<f64> = freezes.iter().map(|f| f.to - f.from).collect();
     let middle = order_statistic(&mut lasts, 0.5)?;
-    let (every, spread, rayleigh) = regular(&at)?;
-    let raw: Vec<f64> = at.windows(2).map(|w| w[1] - w[0]).collect();
-    let missed = raw.iter().filter(|gap| **gap > 1.5 * every).count() as f64 / raw.len() as f64;
-    let periodic = spread < 0.25 && missed < 0.5 && (spread < 0.12 || rayleigh < 0.01);
+    let (every, fits) = regular(&at)?;
+    let periodic = fits >= 0.75;
     let cause = if periodic { Cause::PeriodicStall } else { Cause::HostContention };
     let when = match periodic {
-        true => format!("every {} s (coefficient of variation {})", number(every), number(spread)),
-        false => format!("at uneven distances (coefficient of variation {})", number(spread)),
+        true => format!("every {} s ({} of the distances fit)", number(every), percent(fits)),
+        false => format!("at uneven distances ({} of them fit one interval)", percent(fits)),
     };
     let says = format!(
         "{} freezes of {} (median) in which every answer paused ({} of them in all), {when}; no long prompt was being read",
@@ -182,7 +188,7 @@ pub fn stall(bench: &Bench<'_>) -> Option<Fired> {
         }
     };
     let confidence = beyond(freezes.len() as f64, 4.0) * beyond(middle, SHORTEST_S).max(0.75) / 0.72
-        * if periodic { within(spread, 0.25).max(0.8) } else { 0.9 };
+        * if periodic { 1.0 } else { 0.92 };
     let figure = Estimate {
         value: middle,
         lower: lasts.iter().copied().fold(f64::INFINITY, f64::min),
@@ -209,10 +215,10 @@ pub fn head_of_line(bench: &Bench<'_>) -> Option<Fired> {
     }
     let reads = |at: f64| long.iter().any(|(from, to)| *from <= at && at <= *to);
     // Half a second of gaps counts where it is also long beside the median.
-    let least = 0.25f64.max(5.0 * seen.gap_p50);
+    let least = 0.25f64.max(5.0 * seen.gap_p50).max(1.5 * usual(bench));
     let innocent = |gap: &&Gap| {
         let row = &seen.rows[gap.row as usize];
-        gap.to - gap.from >= least && row.prompt < 2_000.0
+        gap.to - gap.from >= least && row.prompt < LONG_PROMPT
     };
     let gaps: Vec<&Gap> = seen.gaps.iter().filter(innocent).collect();
     if gaps.len() < 5 {
@@ -221,14 +227,14 @@ pub fn head_of_line(bench: &Bench<'_>) -> Option<Fired> {
     let beside = gaps.iter().filter(|gap| reads(0.5 * (gap.from + gap.to))).count() as f64;
     // How much of the time a long prompt is being read anyway.
     let looks = 2_000;
-    let usual = (0..looks).filter(|k| reads(seen.length * (f64::from(*k) + 0.5) / f64::from(looks))).count()
+    let always = (0..looks).filter(|k| reads(seen.length * (f64::from(*k) + 0.5) / f64::from(looks))).count()
         as f64
         / f64::from(looks);
     let n = gaps.len() as f64;
     let share = super::share(beside, n, (n / long.len() as f64).max(1.0));
-    let odds = (beside + 0.5) / (n - beside + 0.5) * (1.0 - usual + 0.5 / f64::from(looks))
-        / (usual + 0.5 / f64::from(looks));
-    if odds < 5.0 || share.value < 0.5 || share.lower <= usual {
+    let odds = (beside + 0.5) / (n - beside + 0.5) * (1.0 - always + 0.5 / f64::from(looks))
+        / (always + 0.5 / f64::from(looks));
+    if odds < 5.0 || share.value < 0.5 || share.lower <= always {
         return None;
     }
     // Did the baseline have them as well?
@@ -244,7 +250,7 @@ pub fn head_of_line(bench: &Bench<'_>) -> Option<Fired> {
         gaps.len(),
         ms(least),
         percent(share.value),
-        percent(usual),
+        percent(always),
         number(odds)
     );
     let preempted = bench

@@ -68,7 +68,9 @@ pub fn batching_window(bench: &Bench<'_>) -> Option<Fired> {
     if middle.value < needed || middle.lower <= 0.0 || width < 1.5 * was || !from_nothing || !no_tail {
         return None;
     }
-    if super::model::goes_with_output(bench) {
+    if super::model::goes_with_output(bench)
+        || super::model::decode(bench).is_some_and(|ratio| ratio.lower > 1.05)
+    {
         return None;
     }
     let window = high / 0.92;

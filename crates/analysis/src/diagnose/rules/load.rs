@@ -259,11 +259,18 @@ pub fn longer_answers(bench: &Bench<'_>) -> Option<Fired> {
 
 /// Share of the requests whose prompt is the baseline's of the same number; `None` where prompts are not known.
 fn same_prompts(bench: &Bench<'_>) -> Option<f64> {
-    let key = |row: &Row| row.beginning.map(|beginning| (beginning, row.prompt as u64));
-    let base: BTreeMap<u64, (u64, u64)> =
-        bench.before()?.rows.iter().filter_map(|row| Some((row.request, key(row)?))).collect();
+    // Where prompts are not named by their blocks, their lengths one by one tell: hundreds of them do not agree by chance.
+    let key = |row: &Row| (row.beginning, row.prompt as u64);
+    let base: BTreeMap<u64, (Option<u64>, u64)> =
+        bench.before()?.rows.iter().map(|row| (row.request, key(row))).collect();
+    let mut lengths: Vec<u64> = base.values().map(|key| key.1).collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    if lengths.len() < 10 && base.values().any(|key| key.0.is_none()) {
+        return None;
+    }
     let pairs: Vec<bool> =
-        bench.now().rows.iter().filter_map(|row| Some(*base.get(&row.request)? == key(row)?)).collect();
+        bench.now().rows.iter().filter_map(|row| Some(*base.get(&row.request)? == key(row))).collect();
     let same = pairs.iter().filter(|same| **same).count();
     (pairs.len() >= 30).then(|| same as f64 / pairs.len() as f64)
 }
@@ -292,40 +299,73 @@ pub fn other_mix(bench: &Bench<'_>) -> Option<Fired> {
             (b - a) * libm::log(b / a)
         })
         .sum();
-    if distinct.len() < 2 || psi < 0.1 || !bench.material.is() {
+    if distinct.len() < 2 || psi < 0.03 || !["ttft", "tpot", "e2e", "pause"].iter().any(|m| bench.suspects(m))
+    {
         return None;
     }
-    let mut worst: Option<(Effect, f64, &'static str)> = None;
-    for moved in bench.material.moved.iter().filter(|m| m.material) {
-        let of = crate::diagnose::material::metric(moved.metric);
-        let standard = standardised(base, now, of, moved.percentile, &before)?;
-        let raw = moved.effect.ratio.value;
-        let explained = libm::log(raw / standard.max(1e-3)) / libm::log(raw);
-        if worst.as_ref().is_none_or(|(most, ..)| raw > most.ratio.value) {
-            worst = Some((moved.effect, explained, moved.metric));
+    // More of one kind than chance gives, each kind as it was, and kinds that differ. A few very long prompts where there were none
+    // are another matter: what they do to the rest is asked later.
+    let share = |shares: &BTreeMap<u16, f64>, class: &u16, n: usize| of(shares, class, n);
+    let (n0, n1) = (base.rows.len() as f64, now.rows.len() as f64);
+    let moved = distinct.iter().any(|class| {
+        let (a, b) = (share(&before, class, base.rows.len()), share(&after, class, now.rows.len()));
+        let between = plimsoll_math::proportion::newcombe((a * n0, n0), (b * n1, n1), 0.99);
+        (between.lower > 0.0 || between.upper < 0.0) && (b - a).abs() > 0.02
+    });
+    let (steady, apart) = kinds(base, now, &distinct)?;
+    if !moved || !steady || apart < 1.3 || distinct.iter().any(|class| !before.contains_key(class)) {
+        return None;
+    }
+    let large = bench.material.moved.iter().filter(|m| m.large);
+    let worst = large.max_by(|a, b| a.effect.ratio.value.total_cmp(&b.effect.ratio.value))?;
+    let metric = crate::diagnose::material::metric(worst.metric);
+    let standard = standardised(base, now, metric, worst.percentile, &before);
+    let raw = worst.effect.ratio;
+    let confidence = beyond(psi, 0.03) * beyond(apart, 1.3) / 0.72;
+    let one = |class: &u16| {
+        let (a, b) = (share(&before, class, base.rows.len()), share(&after, class, now.rows.len()));
+        format!("class {class} {} -> {}", percent(a), percent(b))
+    };
+    let shares: Vec<String> = distinct.iter().map(one).collect();
+    let says = format!(
+        "{} (stability index {}); within each class lengths are as before",
+        shares.join(", "),
+        number(psi)
+    );
+    let weighted = standard.map_or("unknown".to_owned(), |s| format!("× {}", number(s)));
+    let told = format!("{} {} as it is; weighted to the old mix {weighted}", worst.metric, times(&raw));
+    let mut fired = Fired::new(Cause::OtherMix, confidence.min(0.97), says.clone())
+        .with(Evidence::said("mix", says))
+        .with(Evidence::figure("raw_ratio", told, raw, None))
+        .counted(Counter::Moved { name: "population stability index of the classes".into(), by: psi });
+    fired.explains =
+        standard.map(|s| (libm::log(raw.value / s.max(1e-3)) / libm::log(raw.value)).clamp(0.0, 1.0));
+    Some(fired)
+}
+
+/// Are the lengths within each kind of request as before, and how far apart are the kinds? By medians of prompts and answers.
+fn kinds(base: &Seen<'_>, now: &Seen<'_>, classes: &[u16]) -> Option<(bool, f64)> {
+    let middle = |seen: &Seen<'_>, class: u16, of: fn(&Row) -> f64| {
+        let mut values: Vec<f64> =
+            seen.rows.iter().filter(|row| row.class == class && row.ok).map(of).collect();
+        (values.len() >= 15).then(|| plimsoll_math::quantile::order_statistic(&mut values, 0.5)).flatten()
+    };
+    let (mut steady, mut apart) = (true, 1.0f64);
+    for of in [(|row: &Row| row.prompt) as fn(&Row) -> f64, |row| row.output] {
+        let mut here: Vec<f64> = Vec::new();
+        for class in classes {
+            let (Some(a), Some(b)) = (middle(base, *class, of), middle(now, *class, of)) else { continue };
+            // A median of a few lognormal lengths is off by a fifth.
+            steady &= (0.75..=1.33).contains(&(b / a.max(1.0)));
+            here.push(b);
+        }
+        let low = here.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = here.iter().copied().fold(0.0, f64::max);
+        if here.len() > 1 {
+            apart = apart.max(high / low.max(1.0));
         }
     }
-    let (effect, explained, metric) = worst?;
-    if explained < 0.6 {
-        return None;
-    }
-    let confidence = beyond(psi, 0.1) * beyond(explained, 0.6) / 0.7;
-    let says = format!(
-        "the mix of request classes moved (stability index {}); weighted to the old mix {} of the change in {metric} is gone",
-        number(psi),
-        percent(explained.min(1.0))
-    );
-    let mut fired = Fired::new(Cause::OtherMix, confidence, says.clone())
-        .with(Evidence::figure(
-            "raw_ratio",
-            format!("{metric} {} as it is", times(&effect.ratio)),
-            effect.ratio,
-            None,
-        ))
-        .with(Evidence::said("standardised", says))
-        .counted(Counter::Moved { name: "population stability index of the classes".into(), by: psi });
-    fired.explains = Some(explained.clamp(0.0, 1.0));
-    Some(fired)
+    (apart > 1.0).then_some((steady, apart))
 }
 
 /// The ratio of a percentile with the candidate's rows weighted to the baseline's shares.
@@ -401,11 +441,12 @@ pub fn bursts(bench: &Bench<'_>) -> Option<Fired> {
         .into_iter()
         .filter_map(|width| {
             let (a, b) = (dispersion(base, width)?, dispersion(now, width)?);
-            Some((width, a, b, b.value / a.value.max(0.25)))
+            Some((width, a, b, b.value / a.value.max(0.8)))
         })
         .max_by(|a, b| a.3.total_cmp(&b.3))?;
     let (width, before, after, grown) = best;
-    if grown < 2.0 || after.lower < 1.3 * before.value {
+    // Independent arrivals have an index of one; what is under it was chance, and no base to grow from.
+    if grown < 2.0 || after.value < 2.0 || after.lower < 1.3 * before.value.max(1.0) {
         return None;
     }
     let confidence =

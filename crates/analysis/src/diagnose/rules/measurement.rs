@@ -38,7 +38,10 @@ pub fn client_cap(bench: &Bench<'_>) -> Option<Fired> {
     if held.lower < 0.6 || (full < 0.2 && !told) {
         return None;
     }
-    let confidence = beyond(lag.value, limit) * if told { 1.0 } else { beyond(held.lower, 0.75).min(1.0) };
+    let confidence = beyond(lag.value, limit) * if told { 1.2 } else { beyond(held.lower, 0.75) * 1.15 };
+    // The product's own ceiling is told. A plateau that is not, of a client that counts its connections, is its pool.
+    let pool = !told && seen.level.generator.connects > 0;
+    let cause = if pool { Cause::ConnectionLimit } else { Cause::ClientCap };
     let says = format!(
         "{} of the late requests were due while the client had its {} requests in flight; lag p99 {}",
         percent(held.value),
@@ -53,7 +56,7 @@ pub fn client_cap(bench: &Bench<'_>) -> Option<Fired> {
         )
     });
     Some(
-        Fired::new(Cause::ClientCap, confidence, says.clone())
+        Fired::new(cause, confidence.min(0.98), says.clone())
             .with(Evidence::figure("late_at_cap", says, held, Some(0.75)))
             .with(Evidence::figure("lag_p99", format!("lag p99 {}", ms(lag.value)), lag, Some(limit)))
             .maybe(idle)
@@ -61,15 +64,14 @@ pub fn client_cap(bench: &Bench<'_>) -> Option<Fired> {
     )
 }
 
-/// The p99 of lag with its interval, and its limit, where it is beyond it. The wait for a connection to be made is the target's.
+/// The p99 of lag with its interval, and its limit, where it is beyond it.
 fn late(bench: &Bench<'_>) -> Option<(crate::findings::Estimate, f64)> {
     let seen = bench.now();
     // A wait for a connection of a pool is no lag of the generator, which says how late it was itself.
     if crate::diagnose::rules::front::pool_wait(seen).is_some() {
         return None;
     }
-    let lag: Vec<f64> =
-        seen.rows.iter().map(|row| (row.lag - row.connect).max(0.0)).filter(|x| x.is_finite()).collect();
+    let lag: Vec<f64> = seen.rows.iter().map(|row| row.lag.max(0.0)).filter(|x| x.is_finite()).collect();
     let mut ttft = seen.finite(|row| row.ttft);
     if ttft.is_empty() {
         ttft = seen.finite(|row| row.e2e);
@@ -123,7 +125,7 @@ fn plateau(seen: &Seen<'_>) -> Option<(f64, f64, crate::findings::Estimate)> {
     let held: Vec<bool> = seen
         .rows
         .iter()
-        .filter(|row| row.lag - row.connect > HELD_S)
+        .filter(|row| row.lag > HELD_S)
         .map(|row| in_flight(row.due) >= most - (most / 20))
         .collect();
     let k = held.iter().filter(|at| **at).count() as f64;
@@ -161,15 +163,25 @@ pub fn lost_rows(bench: &Bench<'_>) -> Option<Fired> {
 
 /// V4: the figures move through the run, and nothing that was asked before explains it.
 pub fn no_steady_state(bench: &Bench<'_>) -> Option<Fired> {
+    drifting(bench, &[("tpot", |row| row.tpot), ("ttft", |row| row.ttft)], 0.1)
+}
+
+/// The same of the time per token alone: a queue that grows does not move it for long, a leak or a clock that falls does.
+pub fn drift(bench: &Bench<'_>) -> Option<Fired> {
+    drifting(bench, &[("tpot", |row| row.tpot)], 0.12)
+}
+
+/// A metric of a request.
+type Of = fn(&crate::diagnose::seen::Row) -> f64;
+
+fn drifting(bench: &Bench<'_>, metrics: &[(&'static str, Of)], least: f64) -> Option<Fired> {
     let seen = bench.now();
     let base = bench.before();
     let mut best: Option<(f64, &'static str, f64)> = None;
-    for (name, of) in
-        [("tpot", (|row| row.tpot) as fn(&crate::diagnose::seen::Row) -> f64), ("ttft", |row| row.ttft)]
-    {
+    for &(name, of) in metrics {
         let Some((change, p)) = trend(seen, of) else { continue };
         let before = base.and_then(|base| trend(base, of)).map_or(0.0, |(change, _)| change);
-        if p < 0.01 && change > 0.1 && change > 2.0 * before.abs() && best.is_none_or(|b| change > b.0) {
+        if p < 0.005 && change > least && change > 2.0 * before.abs() && best.is_none_or(|b| change > b.0) {
             best = Some((change, name, p));
         }
     }

@@ -45,7 +45,7 @@ pub struct Fired {
 type Rule = fn(&Bench<'_>) -> Option<Fired>;
 
 /// The table.
-const TABLE: [Rule; 36] = [
+const TABLE: [Rule; 37] = [
     // V: is it the measurement?
     measurement::lost_rows,
     measurement::client_cap,
@@ -67,24 +67,25 @@ const TABLE: [Rule; 36] = [
     // Who, and when: one replica, a stretch of time.
     replicas::scaling_lag,
     replicas::cold_start,
-    freeze::stall,
     replicas::bad,
+    measurement::drift,
+    freeze::noisy,
+    freeze::stall,
     front::buffering,
     // Before the engine.
     dependency::slow,
     dependency::tail,
     dependency::capacity,
     front::batching_window,
-    // M: the model, once nothing that is added to it explains it.
+    // The cache, which takes what it holds with it; then the model, once nothing that is added to it explains it.
+    engine::kv_transfer,
+    engine::kv,
     engine::host_bound,
     engine::prefix_loss,
     model::slower,
     front::per_request,
     model::over_budget,
-    freeze::noisy,
     // The engine's queue.
-    engine::kv_transfer,
-    engine::kv,
     front::connection_limit,
     replicas::imbalance,
     engine::saturation,
@@ -104,6 +105,10 @@ pub struct Judged {
 pub fn judge(bench: &Bench<'_>, found: &[Cause]) -> Judged {
     let mut fired: Vec<Fired> =
         TABLE.iter().filter_map(|rule| rule(bench)).filter(|one| !found.contains(&one.cause)).collect();
+    // What was taken out with the first cause is no lost record, and makes no gap in time.
+    if !found.is_empty() {
+        fired.retain(|one| one.cause.layer() != Layer::Measurement);
+    }
     let confident = bench.case.spec.confident;
     let winner = fired.iter().position(|one| one.confidence >= confident);
     let strongest = |fired: &mut Vec<Fired>| fired.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
