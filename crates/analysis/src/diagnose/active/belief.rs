@@ -12,7 +12,7 @@ use crate::diagnose::cause::Cause;
 
 /// How often a fact is found where the cause has nothing to do with it: of what is counted (a request that was turned away was),
 /// of what follows a pattern that chance does not make, and of what is read from times alone.
-const LEAK: (f64, f64, f64) = (0.001, 0.004, 0.015);
+const LEAK: (f64, f64, f64) = (0.001, 0.003, 0.015);
 /// How often it is found where something that is not in the table is wrong: of what points at one mechanism, and of what
 /// many would show.
 const ELSE: (f64, f64) = (0.05, 0.25);
@@ -25,7 +25,7 @@ pub const CAUSES: [(Cause, f64); 20] = [
     (Cause::Saturation, 0.08),
     (Cause::ConnectionLimit, 0.05),
     (Cause::KvExhaustion, 0.03),
-    (Cause::PerRequestCost, 0.02),
+    (Cause::PerRequestCost, 0.01),
     (Cause::RateLimit, 0.05),
     (Cause::ServerErrors, 0.04),
     (Cause::EngineCrash, 0.03),
@@ -72,17 +72,17 @@ pub fn chance(cause: Cause, fact: Fact) -> f64 {
     let facts: &[(Fact, f64)] = match cause {
         Cause::Saturation => &[
             (Waits, 0.97),
-            (Slots, 0.5),
-            (Crowded, 0.4),
+            (Slots, 0.3),
+            (Crowded, 0.6),
             (EngineQueue, 0.9),
-            (TurnedAway, 0.1),
+            (TurnedAway, 0.03),
             (KvFull, 0.1),
         ],
         Cause::ConnectionLimit => &[
             (Waits, 0.9),
             (Slots, 0.9),
             (EngineIdle, 0.9),
-            (TurnedAway, 0.1),
+            (TurnedAway, 0.03),
             (Fails, 0.2),
             (FreshCosts, 0.4),
         ],
@@ -100,8 +100,8 @@ pub fn chance(cause: Cause, fact: Fact) -> f64 {
         Cause::StreamDisconnect => &[(CutShort, 0.97)],
         Cause::ProxyBuffering => &[
             (Lumps, 0.95),
-            (HeldBack, 0.5),
-            (FixedWait, 0.5),
+            (HeldBack, 0.3),
+            (FixedWait, 0.3),
             (Freezes, 0.2),
             (Regular, 0.1),
             (SpreadWait, 0.2),
@@ -128,8 +128,7 @@ pub fn chance(cause: Cause, fact: Fact) -> f64 {
         Cause::Unknown => {
             return match fact {
                 CacheNothing | FreshCosts => usual,
-                Waits | Slots | Crowded | SpreadWait | FixedWait | Freezes | Unsteady | EngineIdle
-                | EngineQueue => ELSE.1,
+                Waits | Slots | Crowded | Freezes | EngineIdle | EngineQueue => ELSE.1,
                 _ => ELSE.0,
             };
         }
@@ -164,23 +163,23 @@ pub fn decisive(cause: Cause) -> &'static [Fact] {
     }
 }
 
-/// How often a cause has to make a fact for the fact to speak for it.
-const SUPPORTS: f64 = 0.5;
-
-/// Causes about which nothing was asked: what they have to show was not looked for, and nothing else speaks for them. They are
-/// no candidates, and a diagnosis says that they were not asked about.
+/// Causes about which nothing was asked, of those that need something of their own to be asked about: a pool, a promise, replicas
+/// that tell their names, a cache, a pause, the server's gauges. They are no candidates, and a diagnosis says that they were not
+/// asked about. Every other cause stays one until it is looked for: what was not looked at is not sound.
 pub fn unasked(shown: &[Shown]) -> Vec<Cause> {
     let looked = |fact: &Fact| shown.iter().any(|shown| shown.fact == *fact);
-    let supported = |cause: Cause| {
-        shown.iter().any(|shown| {
-            shown.state == State::Yes
-                && chance(cause, shown.fact) >= SUPPORTS
-                && shown.fact != Fact::CacheNothing
-        })
-    };
-    let asked =
-        |cause: Cause| decisive(cause).is_empty() || decisive(cause).iter().any(looked) || supported(cause);
-    causes().map(|(cause, _)| cause).filter(|cause| !asked(*cause)).collect()
+    // Whether the KV cache is full only the server can say; until it does, a queue may be that.
+    let waits = shown.iter().any(|shown| shown.fact == Fact::Waits && shown.state == State::Yes);
+    let mut apart = vec![
+        Cause::ClientCap,
+        Cause::SingleRequestOverBudget,
+        Cause::BadReplica,
+        Cause::PrefixCacheLoss,
+        Cause::ColdStart,
+    ];
+    apart.extend((!waits).then_some(Cause::KvExhaustion));
+    apart.retain(|cause| !decisive(*cause).iter().any(looked));
+    apart
 }
 
 /// The facts that an experiment decides, with how often it does.

@@ -18,6 +18,8 @@ const FREEZE: (f64, f64) = (8.0, 0.04);
 const FREEZES: usize = 4;
 /// Share of the observed time that freezes take from which on they matter.
 const FROZEN: f64 = 0.01;
+/// Share of the time that the generator may wait for a processor before freezes that take less than it may be its own.
+const BUSY: f64 = 0.1;
 /// Chance of a rhythm where there is none under which it is believed.
 const BELIEVED: f64 = 0.001;
 /// Periods tried for each spread of waits.
@@ -57,7 +59,10 @@ fn freezes(blocks: &[Block]) -> Vec<Shown> {
     let frozen_s = found.iter().map(|(_, long)| *long as f64 * 1e-9).sum::<f64>();
     let enough = watched_s >= 8.0 || of(blocks, Kind::Watch).next().is_some();
     let part = frozen_s / watched_s;
+    let busy = busy(blocks);
     let state = match found.len() {
+        // Short freezes of a machine that left its own generator waiting may be the generator's.
+        n if n > 0 && busy > BUSY && part < BUSY => State::Unclear,
         n if n >= FREEZES && part >= FROZEN => State::Yes,
         n if enough && (n == 0 || part < 0.3 * FROZEN) => State::No,
         _ => State::Unclear,
@@ -75,6 +80,11 @@ fn freezes(blocks: &[Block]) -> Vec<Shown> {
     let mut all = vec![shown(Fact::Freezes, state, says, middle, Some(FREEZE.1))];
     all.extend(regular(&found, state));
     all
+}
+
+/// The largest share of a level in which the generator was ready to run and did not.
+fn busy(blocks: &[Block]) -> f64 {
+    blocks.iter().filter_map(|block| block.level.generator.run_queue_share_max).fold(0.0, f64::max)
 }
 
 /// How long one prompt could hold up the others.
@@ -126,8 +136,20 @@ fn union_s(mut spans: Vec<(i64, i64)>) -> f64 {
     covered as f64 * 1e-9
 }
 
-/// Do the freezes follow a clock?
+/// Do the freezes follow a clock, all of them or the long ones among them? A busy machine adds short ones of its own.
 fn regular(found: &[Freeze], freezes: State) -> Option<Shown> {
+    let mut lengths: Vec<f64> = found.iter().map(|(_, long)| *long as f64).collect();
+    quantile::sort(&mut lengths);
+    let long = 0.6 * quantile::of_sorted(&lengths, 0.9).unwrap_or(0.0);
+    let few: Vec<Freeze> = found.iter().copied().filter(|(_, length)| *length as f64 >= long).collect();
+    let all = clocked(found, freezes)?;
+    match (all.state, few.len() < found.len()) {
+        (State::Yes, _) | (_, false) => Some(all),
+        _ => clocked(&few, freezes).filter(|of_long| of_long.state == State::Yes).or(Some(all)),
+    }
+}
+
+fn clocked(found: &[Freeze], freezes: State) -> Option<Shown> {
     if freezes == State::No {
         return Some(shown(Fact::Regular, State::No, "there is nothing to be regular".into(), None, None));
     }

@@ -32,7 +32,9 @@ pub fn diagnosis(blocks: &[Block], spec: &ActiveSpec, validity: &Validity) -> Di
     let belief = Belief::after(&shown, &unasked, &[]);
     let answered = blocks.iter().flat_map(|block| &block.rows).filter(|row| row.fine).count();
     let mut verdicts = Vec::new();
-    let invalid = validity.reasons.iter().find(|reason| reason.verdict == Trust::Invalid);
+    // A level without an answer is what the target did, and no fault of the measurement.
+    let generator = validity.reasons.iter().filter(|reason| reason.check != "reached");
+    let invalid = generator.into_iter().find(|reason| reason.verdict == Trust::Invalid);
     let answer = if let Some(reason) = invalid {
         verdicts.push(distrusted(&reason.means, &reason.figure, &reason.advice));
         Answer::Invalid
@@ -487,12 +489,14 @@ pub fn tried(blocks: &[Block], spec: &ActiveSpec) -> Vec<Tried> {
     }
     // A fact that several decide stands with the first that was run.
     for shown in shown {
-        let decides = |tried: &&mut Tried| {
+        let decides = |tried: &&Tried| {
             let of = super::belief::decides(tried.experiment);
             of.iter().any(|(fact, _)| *fact == shown.fact)
                 || (tried.experiment == Kind::Together && server(shown.fact))
         };
-        if let Some(tried) = all.iter_mut().find(decides) {
+        let place = all.iter().position(|tried| decides(&tried));
+        // What another experiment is for may have shown itself in the first.
+        if let Some(tried) = all.get_mut(place.unwrap_or(0)) {
             tried.shows.push(shown);
         }
     }

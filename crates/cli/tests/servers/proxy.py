@@ -1,0 +1,57 @@
+"""A TCP proxy with a fault, for servers that are none of ours: it delays what goes to the server, or holds back what comes.
+
+usage: proxy.py LISTEN_PORT TARGET_PORT delay SECONDS | buffer BYTES
+"""
+import asyncio
+import sys
+
+PORT, TARGET, MODE, SIZE = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
+
+
+async def pump(reader, writer, fault):
+    held = b""
+    try:
+        while True:
+            # What is held goes when the peer has been silent for a while: an answer's end must not wait for the next one.
+            try:
+                data = await asyncio.wait_for(reader.read(65536), 0.4 if held else None)
+            except asyncio.TimeoutError:
+                writer.write(held)
+                held = b""
+                continue
+            if not data:
+                break
+            if fault == "delay":
+                await asyncio.sleep(SIZE)
+            if fault == "buffer":
+                held += data
+                if len(held) < SIZE and not data.endswith(b"0\r\n\r\n"):
+                    continue
+                data, held = held, b""
+            writer.write(data)
+            await writer.drain()
+        writer.write(held)
+    except OSError:
+        pass
+    finally:
+        writer.close()
+
+
+async def serve(reader, writer):
+    try:
+        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", TARGET)
+    except OSError:
+        writer.close()
+        return
+    there = "delay" if MODE == "delay" else None
+    back = "buffer" if MODE == "buffer" else None
+    await asyncio.gather(pump(reader, up_writer, there), pump(up_reader, writer, back))
+
+
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", PORT)
+    async with server:
+        await server.serve_forever()
+
+
+asyncio.run(main())
