@@ -11,6 +11,7 @@ use crate::columns::Columns;
 use crate::findings::{FINDINGS_SCHEMA, Findings, Held, Hold, Kept, Line, Lines, Reading};
 use crate::lines::{self, LineSpec, Observed};
 use crate::say::number;
+use crate::server_side::told;
 use crate::validity::judge_run;
 
 /// Recomputes all findings of a run from its rows.
@@ -19,7 +20,9 @@ pub fn analyse(manifest: &Manifest, attempts: &[Attempt], samples: &[Sample], sp
     each_level(manifest, attempts, |level, own| {
         observed.push(Observed::new(&level, &own, &of_level(samples, &level), spec.budget.as_ref()));
     });
-    analyse_observed(&observed, spec)
+    let mut findings = analyse_observed(&observed, spec);
+    findings.server = told(&findings.levels, samples);
+    findings
 }
 
 /// The same of levels that were observed one by one, in order of execution and without what warmed the target up.
@@ -119,7 +122,7 @@ pub(crate) fn findings(observed: &[Observed], spec: &LineSpec, is_sweep: bool) -
         curves.push(read.curve);
     }
     let validity = judge_run(&levels);
-    Findings { schema: FINDINGS_SCHEMA, validity, lines: all_lines, curves, levels, cost: None }
+    Findings { schema: FINDINGS_SCHEMA, validity, lines: all_lines, curves, levels, cost: None, server: None }
 }
 
 // ------------------------------------------------------------------------------------------- hold

@@ -230,9 +230,22 @@ pub struct ClientArgs {
     /// Keep answers' texts in the run folder
     #[arg(long, help_heading = "Client")]
     pub keep_text: bool,
+    #[command(flatten)]
+    pub scrape: ScrapeArgs,
     /// Set any field of the scenario, repeatable: client.timeouts.connect=2s (see: plimsoll schema scenario)
     #[arg(long, value_name = "PATH=VALUE", help_heading = "Client")]
     pub set: Vec<String>,
+}
+
+/// What is looked at on the server's side while the load runs.
+#[derive(Args, Debug, Clone, Default)]
+pub struct ScrapeArgs {
+    /// Page of metrics to read meanwhile, repeatable: URL or NAME=URL; off = none [default: found on the endpoint's host]
+    #[arg(long, value_name = "URL", help_heading = "Server side")]
+    pub scrape: Vec<String>,
+    /// How often pages are read [default: 1s]
+    #[arg(long, value_name = "TIME", help_heading = "Server side")]
+    pub scrape_every: Option<String>,
 }
 
 /// Where it stops by itself.

@@ -5,6 +5,7 @@
 //! everything before them can be recomputed from the rows.
 
 mod live;
+mod scraping;
 mod virtual_time;
 
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ use crate::flags::{CeilingArgs, ClientArgs, OutputArgs};
 use crate::screen::{Screen, Watch};
 use crate::tensors;
 
+use scraping::Scraping;
 pub use virtual_time::Simulate;
 use virtual_time::Virtual;
 
@@ -107,7 +109,13 @@ pub struct Measure {
 #[expect(clippy::large_enum_variant, reason = "a run has one, and it is never moved while it measures")]
 enum Driver {
     /// The client, over sockets.
-    Live { client: Client, replicas: Vec<Client>, prompts: Arc<Prompts>, clock: Clock },
+    Live {
+        client: Client,
+        replicas: Vec<Client>,
+        prompts: Arc<Prompts>,
+        clock: Clock,
+        scraping: Option<Scraping>,
+    },
     /// The simulated client, in virtual time.
     Virtual(Box<Virtual>),
 }
@@ -231,12 +239,19 @@ impl Measure {
         let prompts =
             Prompts::new(&scenario, block_key(&scenario)).map_err(|e| Stop::usage(e.to_string()))?;
         let command = reproduce.unwrap_or_else(|| crate::resolve::reproduce(kind, &scenario, &more));
-        let whole = whole_scenario(&scenario, sweep.as_ref());
+        let mut whole = whole_scenario(&scenario, sweep.as_ref());
+        let pages = scraping::find(&scenario, &mut screen, &mut whole)?;
         let manifest = Manifest { repeats, ..manifest(kind, id, (Time::Real, clock), &scenario, whole) };
         let target = Fingerprint { url: scenario.target.url.clone(), facts };
         let manifest = Manifest { reproduce: command, target, ..manifest };
-        let driver = Driver::Live { client, replicas: Vec::new(), prompts: Arc::new(prompts), clock };
-        Measure::of(screen, scenario, (dir, manifest), driver, (control, watch), max_rate)
+        let every = scenario.scrape.every;
+        let driver =
+            Driver::Live { client, replicas: Vec::new(), prompts: Arc::new(prompts), clock, scraping: None };
+        let mut measure = Measure::of(screen, scenario, (dir, manifest), driver, (control, watch), max_rate)?;
+        if let Driver::Live { scraping, .. } = &mut measure.driver {
+            *scraping = Scraping::start(pages, every, clock, measure.writer.sink())?;
+        }
+        Ok(measure)
     }
 
     /// The folder is made here, in which all that follows is kept.
@@ -299,7 +314,8 @@ impl Measure {
     /// The same with something that differs from the scenario.
     pub fn varied_level(&mut self, step: &Step, title: &str, varied: &Variation) -> Result<Measured, Stop> {
         let (client, prompts, clock) = match &mut self.driver {
-            Driver::Live { client, replicas, prompts, clock } => {
+            Driver::Live { client, replicas, prompts, clock, scraping } => {
+                scraping.iter().for_each(Scraping::level);
                 let one = varied.replica.and_then(|n| replicas.get_mut(n));
                 (one.unwrap_or(client), &*prompts, *clock)
             }
@@ -350,11 +366,13 @@ impl Measure {
                 append(&mut self.attempts, attempts);
                 append(&mut self.samples, samples);
             }
-            // What warmed the target up is in the rows and in no figure.
-            LevelRows::Gathered(_) if level.purpose == "warmup" => {}
             LevelRows::Gathered(gathered) => {
-                let budget = line_spec(&self.writer.manifest()).budget;
-                self.observed.push(Observed::gathered(&level, *gathered, &samples, budget.as_ref()));
+                // What warmed the target up is in the rows and in no figure.
+                if level.purpose != "warmup" {
+                    let budget = line_spec(&self.writer.manifest()).budget;
+                    self.observed.push(Observed::gathered(&level, *gathered, &samples, budget.as_ref()));
+                }
+                self.keep_server(samples);
             }
         }
     }
@@ -364,10 +382,12 @@ impl Measure {
         let manifest = self.writer.manifest();
         let spec = line_spec(&manifest);
         match &self.driver {
-            Driver::Live { .. } => {
-                plimsoll_analysis::analyse(&manifest, &self.attempts, &self.samples, &spec)
+            Driver::Live { .. } => plimsoll_analysis::analyse(&manifest, &self.attempts, &self.seen(), &spec),
+            Driver::Virtual(_) => {
+                let mut findings = plimsoll_analysis::analyse_observed(&self.observed, &spec);
+                self.tell(&mut findings);
+                findings
             }
-            Driver::Virtual(_) => plimsoll_analysis::analyse_observed(&self.observed, &spec),
         }
     }
 
@@ -375,6 +395,10 @@ impl Measure {
     pub fn finish(mut self, findings: &Findings) -> Closed {
         self.screen.clear();
         self.write_fault_truth();
+        if let Driver::Live { scraping: Some(scraping), .. } = &mut self.driver {
+            self.samples.extend(scraping.end());
+            self.samples.sort_by_key(|sample| sample.at);
+        }
         let dir = self.folder();
         let mut manifest = self.writer.manifest();
         manifest.findings = serde_json::to_value(findings).ok();

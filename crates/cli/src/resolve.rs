@@ -15,7 +15,7 @@ use plimsoll_workload::{Scenario, Size, SpecError};
 use serde_json::{Map, Value, json};
 
 use crate::exit::Stop;
-use crate::flags::{CeilingArgs, ClientArgs, LoadArgs, TargetArgs, WorkloadArgs};
+use crate::flags::{CeilingArgs, ClientArgs, LoadArgs, ScrapeArgs, TargetArgs, WorkloadArgs};
 use crate::{price, tensors};
 
 type Resolved<T> = Result<T, Stop>;
@@ -196,12 +196,28 @@ impl Draft {
         self.set_some("client.retries.max", args.retries);
         self.set_some("client.cancel.share", args.cancel);
         self.set_some("client.max_in_flight", args.max_in_flight);
+        self.scrape(&args.scrape)?;
         for pair in &args.set {
             let (path, text) = pair.split_once('=').ok_or_else(|| {
                 Stop::usage(format!("--set {pair}: write PATH=VALUE such as client.retries.max=2"))
             })?;
             let value = serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_string()));
             self.set(path.trim(), value);
+        }
+        Ok(())
+    }
+
+    /// What is looked at on the server's side.
+    pub fn scrape(&mut self, args: &ScrapeArgs) -> Resolved<()> {
+        self.set_some("scrape.every", args.scrape_every.clone());
+        let off = args.scrape.iter().any(|page| page == "off");
+        if off && args.scrape.len() > 1 {
+            return Err(Stop::usage("--scrape off: pages are named beside it; drop one of the two"));
+        }
+        if off {
+            self.set("scrape.discover", false.into());
+        } else if !args.scrape.is_empty() {
+            self.set("scrape.pages", args.scrape.clone().into());
         }
         Ok(())
     }

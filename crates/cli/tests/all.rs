@@ -45,6 +45,8 @@ mod real_server;
 mod real_triton;
 #[path = "all/repeat.rs"]
 mod repeat;
+#[path = "all/scrape.rs"]
+mod scrape;
 #[path = "all/secrets.rs"]
 mod secrets;
 #[path = "all/simulate.rs"]

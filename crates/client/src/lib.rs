@@ -7,7 +7,7 @@
 //! Reading order: [`clock`], [`timer`], [`stamp`], [`tcp`], [`tls`], [`landing`], [`request`], [`link`] (one connection), [`pool`];
 //! [`target`], [`secret`]; [`recording`] (a row in the making), [`exchange`] (one attempt), [`hand`], [`flight`],
 //! [`ahead`], [`stage`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
-//! [`mod@probe`], [`doctor`]; [`histogram`].
+//! [`mod@probe`], [`scrape`], [`doctor`]; [`histogram`].
 
 pub mod clock;
 pub mod timer;
@@ -39,6 +39,7 @@ pub mod sink;
 
 pub mod doctor;
 pub mod probe;
+pub mod scrape;
 
 pub mod histogram;
 

@@ -17,6 +17,7 @@ pub mod history;
 pub mod html;
 pub mod levers;
 pub mod quality;
+mod server;
 pub mod table;
 pub mod text;
 pub mod traces;

@@ -11,7 +11,7 @@ use plimsoll_model::{Manifest, RunState};
 use crate::headline::headline;
 use crate::table::Table;
 use crate::words;
-use crate::{cost, figure};
+use crate::{cost, figure, server};
 
 /// The whole result of a run, for a terminal or a pipe.
 pub fn render(manifest: &Manifest, findings: &Findings) -> String {
@@ -44,6 +44,11 @@ pub fn render(manifest: &Manifest, findings: &Findings) -> String {
     for level in detailed(findings) {
         page.gap();
         page.level(level);
+    }
+    if let Some(told) = &findings.server {
+        page.gap();
+        let shown: Vec<u32> = detailed(findings).iter().map(|level| level.summary.level).collect();
+        server::lines(told, &shown).iter().for_each(|(indent, line)| page.wrapped(*indent, line));
     }
     if let Some(found) = &findings.cost {
         page.gap();

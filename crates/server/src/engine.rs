@@ -13,7 +13,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use plimsoll_model::{At, Span};
-use plimsoll_sim::{Emission, Failure, FinishReason, Gauges, Rejected, Submit, What, World};
+use plimsoll_sim::meter::{Histogram, Life};
+use plimsoll_sim::{Emission, Failure, Gauges, Rejected, Submit, What, World};
 
 use plimsoll_wire::openai::server::{Timing, Told};
 
@@ -49,18 +50,11 @@ struct State {
     live: HashMap<u64, Live, BuildHasherDefault<Spread>>,
 }
 
-/// A request in the world, with the instants that its histograms need.
+/// A request in the world.
 struct Live {
     stream: Rc<Stream>,
-    arrival_ns: i64,
-    submitted_ns: i64,
-    admitted_ns: i64,
-    prefill_ns: Option<i64>,
+    life: Life,
     cached: Option<u32>,
-    first_ns: i64,
-    last_ns: i64,
-    tokens: u32,
-    prompt: u32,
 }
 
 /// Spreads the engine's own consecutive numbers over the table; the standard hasher defends against foreign keys.
@@ -135,15 +129,8 @@ impl Engine {
         }
         record.status = 200;
         let live = Live {
-            arrival_ns: record.arrival_ns,
-            submitted_ns: record.submitted_ns,
-            admitted_ns: record.submitted_ns,
-            prefill_ns: None,
+            life: Life::new(record.arrival_ns, record.submitted_ns, prompt),
             cached: None,
-            first_ns: 0,
-            last_ns: 0,
-            tokens: 0,
-            prompt,
             stream: Stream::new(id, conn.clone(), self.metrics.clone(), self.truth.clone(), record),
         };
         let stream = live.stream.clone();
@@ -162,11 +149,12 @@ impl Engine {
         let known = state.world.cancel(now, id);
         let live = state.live.remove(&id);
         drop(state);
+        let replica = live.as_ref().map_or(0, |live| live.life.replica);
         if let Some(live) = live {
             live.stream.record(|record| record.end_ns = Some(self.axis.to_monotonic(now)));
         }
         if known {
-            self.metrics.borrow_mut().aborted += 1;
+            self.metrics.borrow_mut().meter(replica).aborted += 1;
             // Its place may be another's now.
             self.pump(now);
             self.rearm();
@@ -195,6 +183,11 @@ impl Engine {
     /// The state of each replica in numbers.
     pub fn replica_gauges(&self) -> Vec<Gauges> {
         self.state.borrow().world.replica_gauges()
+    }
+
+    /// Tokens per step of each replica, where it has steps.
+    pub fn iterations(&self) -> Vec<Option<Histogram>> {
+        self.state.borrow().world.iterations()
     }
 
     /// What the faults did so far, as JSON; `None` where none struck.
@@ -261,37 +254,30 @@ impl Engine {
         for emission in state.out.drain(..) {
             let at_ns = self.axis.to_monotonic(emission.at);
             let Some(live) = state.live.get_mut(&emission.id) else { continue };
+            live.life.take(metrics.meter(live.life.replica), at_ns, &emission.what);
             match emission.what {
                 What::Admitted { cached } => {
-                    live.admitted_ns = at_ns;
                     live.cached = Some(cached);
                     live.stream.record(|record| {
                         record.admitted_ns = Some(at_ns);
                         record.cached_tokens = Some(cached);
                     });
                 }
-                What::PrefillDone => {
-                    metrics.prompt_tokens += u64::from(live.prompt);
-                    live.prefill_ns = Some(at_ns);
-                    live.stream.record(|record| record.prefill_ns = Some(at_ns));
-                }
+                What::PrefillDone => live.stream.record(|record| record.prefill_ns = Some(at_ns)),
                 What::Token { n, .. } => {
                     metrics.wake_late.observe_ns(now.0 - emission.at.0);
-                    live.token(metrics, at_ns, n);
                     live.stream.push(Due { step_end_ns: at_ns, tokens: n });
                 }
                 What::Placed { replica } => live.stream.placed(replica),
                 What::Depends { .. } => {}
                 What::Preempted => live.stream.record(|record| record.preemptions += 1),
                 What::Failed(failure) => {
-                    metrics.failed += 1;
                     metrics.expired += u64::from(matches!(failure, Failure::Status { why: EXPIRED, .. }));
                     live.stream.fail(failure);
                     live.stream.end(at_ns);
                     state.live.remove(&emission.id);
                 }
-                What::Finished { reason } => {
-                    live.finish(metrics, at_ns, reason);
+                What::Finished { .. } => {
                     live.stream.tell(Told { timing: live.timing(at_ns), cached: live.cached });
                     live.stream.end(at_ns);
                     state.live.remove(&emission.id);
@@ -344,42 +330,15 @@ impl Alarm {
 }
 
 impl Live {
-    fn token(&mut self, metrics: &mut Metrics, at_ns: i64, n: u32) {
-        metrics.generation_tokens += u64::from(n);
-        if self.tokens == 0 {
-            self.first_ns = at_ns;
-            metrics.ttft.observe_ns(at_ns - self.arrival_ns);
-        } else {
-            metrics.itl.observe_ns(at_ns - self.last_ns);
-        }
-        self.last_ns = at_ns;
-        self.tokens += n;
-    }
-
     /// How long its stages took, where the world has them: times that were drawn have no prompt that is computed.
     fn timing(&self, end_ns: i64) -> Option<Timing> {
-        let prefill_ns = self.prefill_ns?;
+        let life = &self.life;
+        let prefill_ns = life.prefill_ns?;
         Some(Timing {
-            queue: Span(self.admitted_ns - self.submitted_ns),
-            prefill: Span(prefill_ns - self.admitted_ns),
+            queue: Span(life.admitted_ns - life.submitted_ns),
+            prefill: Span(prefill_ns - life.admitted_ns),
             decode: Span(end_ns - prefill_ns),
-            tokens: self.tokens,
+            tokens: life.tokens,
         })
-    }
-
-    fn finish(&self, metrics: &mut Metrics, at_ns: i64, reason: FinishReason) {
-        metrics.finished(reason);
-        metrics.e2e.observe_ns(at_ns - self.arrival_ns);
-        metrics.queue.observe_ns(self.admitted_ns - self.submitted_ns);
-        metrics.inference.observe_ns(at_ns - self.admitted_ns);
-        metrics.generated.observe(u64::from(self.tokens));
-        metrics.prompts.observe(u64::from(self.prompt));
-        if self.tokens > 0 {
-            metrics.prefill.observe_ns(self.first_ns - self.admitted_ns);
-            metrics.decode.observe_ns(self.last_ns - self.first_ns);
-        }
-        if self.tokens > 1 {
-            metrics.tpot.observe_ns((self.last_ns - self.first_ns) / i64::from(self.tokens - 1));
-        }
     }
 }

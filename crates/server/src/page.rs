@@ -5,11 +5,12 @@
 //! vLLM's metrics are what dashboards and autoscalers know; the engine's own begin with `plimsoll_`. vLLM's `_created`
 //! gauges are left out: they are an artefact of its client library.
 
+use plimsoll_sim::meter::{Histogram, Meter};
+use plimsoll_sim::spec::BLOCK_TOKENS;
 use plimsoll_sim::{Gauges, ModeSpec};
 use plimsoll_wire::prometheus::{Label, Page};
 
 use crate::clock;
-use crate::metrics::Histogram;
 use crate::serve::Server;
 use crate::{sglang_page, triton_page};
 
@@ -18,9 +19,8 @@ pub(crate) fn write(server: &Server) -> String {
     let mut page = Page::new();
     // A batcher is a Triton and nothing else; a queue has both fronts, and both pages.
     if !matches!(server.mode, ModeSpec::Dynamic(_)) {
-        let labels: [Label<'_>; 2] = [("engine", "0"), ("model_name", &server.model)];
-        engine(&mut page, server, &labels);
-        requests(&mut page, server, &labels);
+        engine(&mut page, server);
+        requests(&mut page, server);
     }
     if sglang_page::is_meant(&server.mode) {
         sglang_page::write(&mut page, server);
@@ -32,48 +32,15 @@ pub(crate) fn write(server: &Server) -> String {
     page.finish()
 }
 
-fn engine(page: &mut Page, server: &Server, labels: &[Label<'_>; 2]) {
-    replicas(page, server);
-    let gauges = server.engine.gauges();
-    let metrics = server.engine.metrics.borrow();
-    let model = labels[1];
-    let by = |name, value| [labels[0], model, (name, value)];
-    page.gauge(
-        "vllm:num_requests_waiting_by_reason",
-        "Number of waiting requests by reason.",
-        &[(&by("reason", "capacity"), f64::from(gauges.waiting)), (&by("reason", "deferred"), 0.0)],
-    );
-    page.counter(
-        "vllm:prompt_tokens_total",
-        "Number of prefill tokens processed.",
-        &[(labels, metrics.prompt_tokens as f64)],
-    );
-    page.counter(
-        "vllm:generation_tokens_total",
-        "Number of generation tokens processed.",
-        &[(labels, metrics.generation_tokens as f64)],
-    );
-    page.counter(
-        "vllm:request_success_total",
-        "Count of successfully processed requests.",
-        &[
-            (&by("finished_reason", "stop"), metrics.ended_stop as f64),
-            (&by("finished_reason", "length"), metrics.ended_length as f64),
-            (&by("finished_reason", "abort"), metrics.aborted as f64),
-            (&by("finished_reason", "error"), metrics.failed as f64),
-        ],
-    );
-    page.counter(
-        "vllm:admission_rejections_total",
-        "Number of admission attempts rejected by a queue limit, by reason.",
-        &[(&[model, ("reason", "max_num_queued_reqs")], metrics.refused_queue as f64)],
-    );
+/// The number of each replica, as vLLM's label `engine` has it.
+fn engines(count: usize) -> Vec<String> {
+    (0..count).map(|engine| engine.to_string()).collect()
 }
 
-/// What each replica says of itself: one line for each, told apart by vLLM's own label.
-fn replicas(page: &mut Page, server: &Server) {
+/// What each replica says of its state: one line for each, told apart by vLLM's own label.
+fn engine(page: &mut Page, server: &Server) {
     let replicas = server.engine.replica_gauges();
-    let names: Vec<String> = (0..replicas.len()).map(|i| i.to_string()).collect();
+    let names = engines(replicas.len());
     let labels: Vec<[Label<'_>; 2]> =
         names.iter().map(|name| [("engine", name.as_str()), ("model_name", server.model.as_str())]).collect();
     let lines = |value: fn(&Gauges) -> f64| -> Vec<(&[Label<'_>], f64)> {
@@ -89,6 +56,37 @@ fn replicas(page: &mut Page, server: &Server) {
         "Number of requests waiting to be processed.",
         &lines(|gauges| f64::from(gauges.waiting)),
     );
+    waiting_by_reason(page, &labels, &replicas);
+    if replicas.iter().any(|gauges| gauges.kv_blocks > 0) {
+        cache(page, &labels, &replicas);
+    }
+    page.counter(
+        "vllm:num_preemptions_total",
+        "Cumulative number of preemption from the engine.",
+        &lines(|gauges| gauges.totals.preempted as f64),
+    );
+    page.gauge(
+        "plimsoll_replicas_ready",
+        "Replicas that take requests.",
+        &[(&[], f64::from(server.engine.gauges().ready))],
+    );
+}
+
+fn waiting_by_reason(page: &mut Page, labels: &[[Label<'_>; 2]], replicas: &[Gauges]) {
+    let mut lines = Vec::new();
+    for (labels, gauges) in labels.iter().zip(replicas) {
+        lines.push(([labels[0], labels[1], ("reason", "capacity")], f64::from(gauges.waiting)));
+        lines.push(([labels[0], labels[1], ("reason", "deferred")], 0.0));
+    }
+    let lines: Vec<(&[Label<'_>], f64)> = lines.iter().map(|(labels, value)| (&labels[..], *value)).collect();
+    page.gauge("vllm:num_requests_waiting_by_reason", "Number of waiting requests by reason.", &lines);
+}
+
+/// The KV cache and the prefixes in it, where there is one.
+fn cache(page: &mut Page, labels: &[[Label<'_>; 2]], replicas: &[Gauges]) {
+    let lines = |value: fn(&Gauges) -> f64| -> Vec<(&[Label<'_>], f64)> {
+        labels.iter().zip(replicas).map(|(labels, gauges)| (&labels[..], value(gauges))).collect()
+    };
     page.gauge(
         "vllm:kv_cache_usage_perc",
         "KV-cache usage. 1 means 100 percent usage.",
@@ -104,66 +102,96 @@ fn replicas(page: &mut Page, server: &Server) {
         "Prefix cache hits, in terms of number of cached tokens.",
         &lines(|gauges| gauges.totals.prefix_hits as f64),
     );
-    page.counter(
-        "vllm:num_preemptions_total",
-        "Cumulative number of preemption from the engine.",
-        &lines(|gauges| gauges.totals.preempted as f64),
-    );
-    page.gauge(
-        "plimsoll_replicas_ready",
-        "Replicas that take requests.",
-        &[(&[], f64::from(server.engine.gauges().ready))],
-    );
+    let size = BLOCK_TOKENS.to_string();
+    let blocks: Vec<String> = replicas.iter().map(|gauges| gauges.kv_blocks.to_string()).collect();
+    let lines: Vec<[Label<'_>; 3]> = labels
+        .iter()
+        .zip(&blocks)
+        .map(|(labels, blocks)| [("block_size", size.as_str()), labels[0], ("num_gpu_blocks", blocks)])
+        .collect();
+    let lines: Vec<(&[Label<'_>], f64)> = lines.iter().map(|labels| (&labels[..], 1.0)).collect();
+    page.gauge("vllm:cache_config_info", "Information of the LLMEngine CacheConfig", &lines);
 }
 
-fn requests(page: &mut Page, server: &Server, labels: &[Label<'_>; 2]) {
+/// What each replica counted of its requests.
+fn requests(page: &mut Page, server: &Server) {
     let metrics = server.engine.metrics.borrow();
-    let times: [(&str, &str, &Histogram); 8] = [
-        ("time_to_first_token_seconds", "Histogram of time to first token in seconds.", &metrics.ttft),
-        ("inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", &metrics.itl),
-        (
-            "request_time_per_output_token_seconds",
-            "Histogram of time_per_output_token_seconds per request.",
-            &metrics.tpot,
-        ),
-        ("e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", &metrics.e2e),
-        (
-            "request_queue_time_seconds",
-            "Histogram of time spent in WAITING phase for request.",
-            &metrics.queue,
-        ),
-        (
-            "request_prefill_time_seconds",
-            "Histogram of time spent in PREFILL phase for request.",
-            &metrics.prefill,
-        ),
-        (
-            "request_decode_time_seconds",
-            "Histogram of time spent in DECODE phase for request.",
-            &metrics.decode,
-        ),
-        (
-            "request_inference_time_seconds",
-            "Histogram of time spent in RUNNING phase for request.",
-            &metrics.inference,
-        ),
-    ];
-    for (name, help, histogram) in times {
-        seconds(page, &format!("vllm:{name}"), help, labels, histogram);
+    let model: Label<'_> = ("model_name", &server.model);
+    let names = engines(metrics.meters.len());
+    let each = || names.iter().map(|name| [("engine", name.as_str()), model]).zip(&metrics.meters);
+    let totals = |page: &mut Page, name: &str, help: &str, value: fn(&Meter) -> u64| {
+        let lines: Vec<_> = each().map(|(labels, meter)| (labels, value(meter) as f64)).collect();
+        let lines: Vec<(&[Label<'_>], f64)> =
+            lines.iter().map(|(labels, value)| (&labels[..], *value)).collect();
+        page.counter(name, help, &lines);
+    };
+    totals(page, "vllm:prompt_tokens_total", "Number of prefill tokens processed.", |meter| {
+        meter.prompt_tokens
+    });
+    totals(page, "vllm:generation_tokens_total", "Number of generation tokens processed.", |meter| {
+        meter.generation_tokens
+    });
+    let ended: Vec<_> = each()
+        .flat_map(|(labels, meter)| {
+            meter.ended().map(|(reason, n)| ([labels[0], labels[1], ("finished_reason", reason)], n as f64))
+        })
+        .collect();
+    let ended: Vec<(&[Label<'_>], f64)> = ended.iter().map(|(labels, n)| (&labels[..], *n)).collect();
+    page.counter("vllm:request_success_total", "Count of successfully processed requests.", &ended);
+    page.counter(
+        "vllm:admission_rejections_total",
+        "Number of admission attempts rejected by a queue limit, by reason.",
+        &[(&[model, ("reason", "max_num_queued_reqs")], metrics.refused_queue as f64)],
+    );
+    let labels: Vec<[Label<'_>; 2]> = each().map(|(labels, _)| labels).collect();
+    let times = metrics.meters.first().map(Meter::times);
+    for (place, (name, _)) in times.into_iter().flatten().enumerate() {
+        let all: Vec<&Histogram> = metrics.meters.iter().map(|meter| meter.times()[place].1).collect();
+        per_engine(page, name, &labels, &all, 1e9);
     }
-    let sizes: [(&str, &str, &Histogram); 3] = [
-        ("request_prompt_tokens", "Number of prefill tokens processed.", &metrics.prompts),
-        ("request_generation_tokens", "Number of generation tokens processed.", &metrics.generated),
-        (
-            "request_max_num_generation_tokens",
-            "Histogram of maximum number of requested generation tokens.",
-            &metrics.max_tokens,
-        ),
-    ];
-    for (name, help, histogram) in sizes {
-        let bounds: Vec<f64> = histogram.bounds.iter().map(|bound| *bound as f64).collect();
-        let sum = histogram.sum as f64;
-        page.histogram(&format!("vllm:{name}"), help, labels, &bounds, &histogram.counts, sum);
+    let sizes = metrics.meters.first().map(Meter::sizes);
+    for (place, (name, _)) in sizes.into_iter().flatten().enumerate() {
+        let all: Vec<&Histogram> = metrics.meters.iter().map(|meter| meter.sizes()[place].1).collect();
+        per_engine(page, name, &labels, &all, 1.0);
+    }
+    let iterations: Vec<Histogram> = server.engine.iterations().into_iter().flatten().collect();
+    let names = engines(iterations.len());
+    let engines: Vec<[Label<'_>; 2]> = names.iter().map(|name| [("engine", name.as_str()), model]).collect();
+    if !iterations.is_empty() {
+        let all: Vec<&Histogram> = iterations.iter().collect();
+        per_engine(page, "iteration_tokens_total", &engines, &all, 1.0);
+    }
+    let name = "request_max_num_generation_tokens";
+    counts(page, &format!("vllm:{name}"), help(name), &[("engine", "0"), model], &metrics.max_tokens);
+}
+
+/// One histogram of vLLM's, of each replica; `unit` of what is counted per unit of the name.
+fn per_engine(page: &mut Page, name: &str, labels: &[[Label<'_>; 2]], all: &[&Histogram], unit: f64) {
+    let Some(first) = all.first() else { return };
+    let bounds: Vec<f64> = first.bounds.iter().map(|bound| *bound as f64 / unit).collect();
+    let each: Vec<(&[Label<'_>], &[u64], f64)> = labels
+        .iter()
+        .zip(all)
+        .map(|(labels, histogram)| (&labels[..], histogram.counts.as_slice(), histogram.sum as f64 / unit))
+        .collect();
+    page.histograms(&format!("vllm:{name}"), help(name), &bounds, &each);
+}
+
+/// What vLLM says of its histograms.
+fn help(name: &str) -> &'static str {
+    match name {
+        "time_to_first_token_seconds" => "Histogram of time to first token in seconds.",
+        "inter_token_latency_seconds" => "Histogram of inter-token latency in seconds.",
+        "request_time_per_output_token_seconds" => "Histogram of time_per_output_token_seconds per request.",
+        "e2e_request_latency_seconds" => "Histogram of e2e request latency in seconds.",
+        "request_queue_time_seconds" => "Histogram of time spent in WAITING phase for request.",
+        "request_prefill_time_seconds" => "Histogram of time spent in PREFILL phase for request.",
+        "request_decode_time_seconds" => "Histogram of time spent in DECODE phase for request.",
+        "request_inference_time_seconds" => "Histogram of time spent in RUNNING phase for request.",
+        "request_prompt_tokens" => "Number of prefill tokens processed.",
+        "request_generation_tokens" => "Number of generation tokens processed.",
+        "iteration_tokens_total" => "Histogram of number of tokens per engine_step.",
+        _ => "Histogram of maximum number of requested generation tokens.",
     }
 }
 
@@ -218,4 +246,10 @@ fn own(page: &mut Page, server: &Server) {
 pub(crate) fn seconds(page: &mut Page, name: &str, help: &str, labels: &[Label<'_>], histogram: &Histogram) {
     let bounds: Vec<f64> = histogram.bounds.iter().map(|ns| *ns as f64 / 1e9).collect();
     page.histogram(name, help, labels, &bounds, &histogram.counts, histogram.sum as f64 / 1e9);
+}
+
+/// A histogram of token counts.
+fn counts(page: &mut Page, name: &str, help: &str, labels: &[Label<'_>], histogram: &Histogram) {
+    let bounds: Vec<f64> = histogram.bounds.iter().map(|bound| *bound as f64).collect();
+    page.histogram(name, help, labels, &bounds, &histogram.counts, histogram.sum as f64);
 }

@@ -25,13 +25,10 @@ pub(crate) fn write(page: &mut Page, server: &Server) {
     let gauges = server.engine.gauges();
     state(page, &labels, &gauges);
     let metrics = server.engine.metrics.borrow();
+    let meter = metrics.total();
     let counters = [
-        ("prompt_tokens_total", "Number of prefill tokens processed.", metrics.prompt_tokens as f64),
-        (
-            "generation_tokens_total",
-            "Number of generation tokens processed.",
-            metrics.generation_tokens as f64,
-        ),
+        ("prompt_tokens_total", "Number of prefill tokens processed.", meter.prompt_tokens as f64),
+        ("generation_tokens_total", "Number of generation tokens processed.", meter.generation_tokens as f64),
         ("cached_tokens_total", "Number of cached prompt tokens.", gauges.totals.prefix_hits as f64),
         ("num_requests_total", "Number of requests processed.", gauges.totals.finished as f64),
         ("num_retracted_requests_total", "Number of retracted requests.", gauges.totals.preempted as f64),
@@ -40,10 +37,10 @@ pub(crate) fn write(page: &mut Page, server: &Server) {
         page.counter(&format!("sglang:{name}"), help, &[(&labels, value)]);
     }
     for (name, help, histogram) in [
-        ("time_to_first_token_seconds", "Histogram of time to first token in seconds.", &metrics.ttft),
-        ("inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", &metrics.itl),
-        ("e2e_request_latency_seconds", "Histogram of End-to-end request latency in seconds", &metrics.e2e),
-        ("queue_time_seconds", "Histogram of queueing time in seconds.", &metrics.queue),
+        ("time_to_first_token_seconds", "Histogram of time to first token in seconds.", &meter.ttft),
+        ("inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", &meter.itl),
+        ("e2e_request_latency_seconds", "Histogram of End-to-end request latency in seconds", &meter.e2e),
+        ("queue_time_seconds", "Histogram of queueing time in seconds.", &meter.queue),
     ] {
         seconds(page, &format!("sglang:{name}"), help, &labels, histogram);
     }

@@ -14,13 +14,14 @@ pub fn write(page: &mut Page, server: &Server) {
     let gauges = server.engine.gauges();
     let totals = gauges.totals;
     let metrics = server.engine.metrics.borrow();
+    let meter = metrics.total();
     let labels: [Label<'_>; 2] = [("model", &server.model), ("version", "1")];
     // A queue has no batches: each request is one of one row.
     let alone = !matches!(server.mode, ModeSpec::Dynamic(_));
     let (items, batches) =
         if alone { (totals.finished, totals.finished) } else { (totals.items, totals.steps) };
     let (queue_ns, compute_ns) = match alone {
-        true => (metrics.queue.sum, metrics.inference.sum),
+        true => (meter.queue.sum, meter.inference.sum),
         false => (totals.queue_ns, totals.compute_ns),
     };
     let us = |ns: u64| (ns / 1_000) as f64;
@@ -42,7 +43,7 @@ pub fn write(page: &mut Page, server: &Server) {
         (
             "request",
             "Cumulative inference request duration in microseconds (includes cached requests)",
-            metrics.e2e.sum,
+            meter.e2e.sum,
         ),
         (
             "queue",
@@ -67,8 +68,7 @@ pub fn write(page: &mut Page, server: &Server) {
     ] {
         counter(&format!("{name}_duration_us"), help, us(ns));
     }
-    let reasons =
-        [("REJECTED", metrics.expired), ("CANCELED", metrics.aborted), ("BACKEND", 0), ("OTHER", 0)];
+    let reasons = [("REJECTED", metrics.expired), ("CANCELED", meter.aborted), ("BACKEND", 0), ("OTHER", 0)];
     let samples = reasons.map(|(reason, n)| ([labels[0], ("reason", reason), labels[1]], n as f64));
     let samples: Vec<(&[Label<'_>], f64)> = samples.iter().map(|(labels, n)| (&labels[..], *n)).collect();
     page.counter(

@@ -12,6 +12,7 @@ use std::hash::BuildHasherDefault;
 
 use plimsoll_model::{At, Span};
 
+use crate::meter::{Histogram, ITERATION};
 use crate::outlet::{Held, Outlet};
 use crate::pace::{Pace, Row, SHORTEST_PS};
 use crate::scheduler::{Ask, Limits, Progress, Scheduler, StepPlan};
@@ -36,6 +37,8 @@ pub(crate) struct Batching {
     state: State,
     /// No step begins or ends before this picosecond.
     stalled_until: i128,
+    /// Tokens that each step brought, those of prompts at the step that ends them, as vLLM counts.
+    iterations: Histogram,
 }
 
 #[derive(Copy, Clone, Debug)]
@@ -92,6 +95,7 @@ impl Batching {
             queue_limit: spec.queue_limit,
             state: State::Idle,
             stalled_until: i128::MIN,
+            iterations: Histogram::new(ITERATION),
         })
     }
 
@@ -209,6 +213,7 @@ impl Batching {
         ids.dedup();
         self.front_ids.clear();
         self.state = State::Idle;
+        self.iterations = Histogram::new(ITERATION);
         ids
     }
 
@@ -258,6 +263,10 @@ impl Batching {
         gauges.waiting = self.waiting();
         gauges.kv_blocks = self.scheduler.blocks();
         gauges.kv_blocks_used = self.scheduler.blocks_used();
+    }
+
+    pub fn iterations(&self) -> &Histogram {
+        &self.iterations
     }
 
     fn waiting(&self) -> u32 {
@@ -343,7 +352,14 @@ impl Batching {
     fn end(&mut self, ps: i128, out: &mut Vec<Emission>, totals: &mut Totals) {
         totals.steps += 1;
         let mut teller = Teller { out, totals, outlet: &mut self.outlet, detail: self.detail };
-        self.scheduler.commit(&self.plan, |progress| teller.tell(progress, ps));
+        let mut brought = 0;
+        self.scheduler.commit(&self.plan, |progress| {
+            brought += u64::from(progress.prefilled.unwrap_or(0)) + u64::from(progress.tokens);
+            teller.tell(progress, ps);
+        });
+        if brought > 0 {
+            self.iterations.observe(brought);
+        }
     }
 
     /// Books `steps` steps of a row at once.
@@ -352,6 +368,7 @@ impl Batching {
         totals.steps += u64::from(steps);
         if self.scheduler.streams() {
             totals.output_tokens += u64::from(tokens) * u64::from(steps);
+            self.iterations.observe_many(u64::from(tokens), u64::from(steps));
             if self.detail == Detail::Tokens {
                 self.tell_row(&row, steps, out);
             } else if self.outlet.is_slow() {

@@ -16,6 +16,7 @@ use plimsoll_workload::{
 
 use crate::adapters::of_classes;
 use crate::exchange::Exchanges;
+use crate::server_page::ServerPage;
 use crate::traffic::Emission;
 use crate::world::World;
 
@@ -48,8 +49,10 @@ pub struct LevelPlan<'a> {
     pub schedule_hash: String,
     /// How often the requests in flight are counted.
     pub sample_every: Span,
-    /// Write the world's own gauges as well, at the same instants, as a scraped server would show them?
+    /// Write what the world's servers say of themselves as well, as a scraper would find it on their pages?
     pub gauges: bool,
+    /// How often their pages are looked at.
+    pub scrape_every: Span,
     /// Which events records hold.
     pub events: Events,
     /// Most requests in flight: beyond it the load is given up as one that the world does not carry, because an
@@ -74,6 +77,9 @@ pub const MOST_IN_FLIGHT: u32 = 200_000;
 
 /// Bound of [`LevelPlan::most_attempts`] where nothing else is said.
 pub const MOST_ATTEMPTS: u64 = 20_000_000;
+
+/// How often pages are looked at where nothing else is said.
+pub const SCRAPE_EVERY: Span = Span::from_secs(1);
 
 /// Where the rows of a level go, each as soon as it is whole.
 pub trait Rows {
@@ -147,6 +153,7 @@ impl<'a> LevelPlan<'a> {
             // At a golden section of the window: even arrivals would meet every look at a round step in the same phase.
             sample_every: Span((window.0 as f64 / 1618.034) as i64).max(Span(100_000)),
             gauges: false,
+            scrape_every: SCRAPE_EVERY,
             events: Events::All,
             most_in_flight: MOST_IN_FLIGHT,
             most_attempts: MOST_ATTEMPTS,
@@ -246,6 +253,8 @@ fn run_into(
         player,
         exchanges: Exchanges::new(plan, names, rows),
         next_sample: plan.start,
+        next_scrape: if plan.gauges { plan.start } else { At::MAX },
+        page: ServerPage::default(),
         now: plan.start,
         player_next: None,
         in_flight: 0,
@@ -265,6 +274,8 @@ struct Run<'a, 'p> {
     player: Player,
     exchanges: Exchanges<'a, 'p>,
     next_sample: At,
+    next_scrape: At,
+    page: ServerPage,
     now: At,
     /// When the player wants its turn, and what it has in flight: as of its last change.
     player_next: Option<At>,
@@ -328,7 +339,7 @@ impl Run<'_, '_> {
         if self.plan.gauges {
             // Counters are read as they are before their instant: all up to here first, the next one after this.
             self.pass(to);
-            limit = limit.min(At(self.next_sample.0 - 1)).max(to);
+            limit = limit.min(At(self.next_scrape.0 - 1)).max(to);
         }
         let reached = self.world.advance(limit, emissions);
         self.pass(reached.max(self.now));
@@ -353,39 +364,32 @@ impl Run<'_, '_> {
             self.sample();
             self.next_sample += self.plan.sample_every.max(Span(1));
         }
+        while self.next_scrape <= to {
+            self.scrape(self.next_scrape);
+            self.next_scrape += self.plan.scrape_every.max(Span(1));
+        }
         self.now = to;
     }
 
-    /// Reads the counters: the client's own and, where asked for, those of the world, by the names that a vLLM gives them.
+    /// Reads the client's own counter.
     fn sample(&mut self) {
         self.samples += 1;
         self.in_flight_max = self.in_flight_max.max(self.in_flight);
-        let point = |source: &str, name: &str, value: f64| Sample {
+        self.exchanges.rows.sample(Sample {
             at: self.next_sample,
-            source: source.to_owned(),
-            name: name.to_owned(),
+            source: "client".to_owned(),
+            name: "in_flight".to_owned(),
             labels: String::new(),
-            value,
-        };
+            value: self.in_flight as f64,
+        });
+    }
+
+    /// Looks at the servers' pages, as they are before that instant.
+    fn scrape(&mut self, at: At) {
+        self.world.settle(at);
         let rows = &mut *self.exchanges.rows;
-        rows.sample(point("client", "in_flight", self.in_flight as f64));
-        if self.plan.gauges {
-            self.world.settle(self.next_sample);
-            let gauges = self.world.gauges();
-            let totals = gauges.totals;
-            for (name, value) in [
-                ("vllm:num_requests_running", f64::from(gauges.running)),
-                ("vllm:num_requests_waiting", f64::from(gauges.waiting)),
-                ("vllm:kv_cache_usage_perc", gauges.kv_usage()),
-                ("vllm:prefix_cache_queries_total", totals.prefix_queries as f64),
-                ("vllm:prefix_cache_hits_total", totals.prefix_hits as f64),
-                ("vllm:num_preemptions_total", totals.preempted as f64),
-                ("plimsoll_replicas_ready", f64::from(gauges.ready)),
-            ] {
-                rows.sample(point("server", name, value));
-            }
-            self.world.take_samples().into_iter().for_each(|sample| rows.sample(sample));
-        }
+        self.page.look(at, self.world, rows);
+        self.world.take_samples().into_iter().for_each(|sample| rows.sample(sample));
     }
 
     /// Does all that the client is to do now.
@@ -418,8 +422,8 @@ impl Run<'_, '_> {
     fn conclude(mut self) -> Level {
         let (events, sockets_max) = (self.exchanges.events, self.exchanges.most_open);
         if self.plan.gauges {
-            // The changes of the fleet at their own instants, between which the counters are only looked at.
-            self.world.take_samples().into_iter().for_each(|sample| self.exchanges.rows.sample(sample));
+            // Once more when all is over, with what the fleet did at its own instants.
+            self.scrape(self.now);
         }
         let (arrivals, lag) = self.exchanges.conclude(&mut self.player);
         let plan = self.plan;

@@ -8,6 +8,7 @@ use plimsoll_model::At;
 use crate::batching::Batching;
 use crate::canned::Canned;
 use crate::inference::Inference;
+use crate::meter::Histogram;
 use crate::queue::Queue;
 use crate::spec::{EngineSpec, ModeSpec, SpecError};
 use crate::traffic::{Detail, Emission, Gauges, Rejected, Submit, Totals};
@@ -131,7 +132,8 @@ impl Engine {
             Mode::Batching(batching) => batching.reset(),
             Mode::Dynamic(inference) => inference.reset(),
         };
-        self.totals.failed += ids.len() as u64;
+        // A process that begins anew counts anew.
+        self.totals = Totals::default();
         ids
     }
 
@@ -201,6 +203,14 @@ impl Engine {
             Mode::Dynamic(inference) => inference.fill(&mut gauges),
         }
         gauges
+    }
+
+    /// Tokens per step, where there are steps.
+    pub fn iterations(&self) -> Option<&Histogram> {
+        match &self.mode {
+            Mode::Batching(batching) => Some(batching.iterations()),
+            Mode::Canned(_) | Mode::Queue(_) | Mode::Dynamic(_) => None,
+        }
     }
 
     /// Lets everything happen that was to happen before `now`; it is handed over by the next step.

@@ -13,6 +13,7 @@ use plimsoll_model::{
 use plimsoll_workload::{Action, Attempted, BlockNames, Connections, Player};
 
 use crate::client::{Events, Lags, LevelPlan, Rows};
+use crate::meter::Life;
 use crate::slots::Slots;
 use crate::traffic::{Emission, Failure, Rejected, Submit, What};
 use crate::world::World;
@@ -61,6 +62,8 @@ struct Exchange {
     /// When it left the queue and when its prompt was computed.
     admitted: Option<At>,
     prefilled: Option<At>,
+    /// What the server counts of it.
+    life: Life,
     /// False while it waits for a connection.
     sent: bool,
 }
@@ -134,6 +137,9 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         let Some(slot) = self.open.find(id) else { return };
         let stream = self.plan.stream;
         let exchange = self.open.at_mut(slot);
+        if self.plan.gauges {
+            exchange.life.take(world.meter(exchange.life.replica), at.0, &what);
+        }
         match what {
             What::Placed { replica } => exchange.record.answer.replica = Some(replica.to_string()),
             What::Depends { takes } => exchange.depends = Some(takes),
@@ -217,6 +223,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
                 depends: None,
                 admitted: None,
                 prefilled: None,
+                life: Life::new(now.0, now.0, 0),
                 sent: false,
             },
         );
@@ -237,6 +244,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         exchange.sent = true;
         exchange.record.sent = Some(now);
         exchange.record.connected = Some(now);
+        exchange.life = Life::new(now.0, now.0, exchange.attempted.arrival.prompt_tokens);
         self.pooled += 1;
         self.most_open = self.most_open.max(self.pooled);
         let arrival = &exchange.attempted.arrival;
@@ -272,7 +280,12 @@ impl<'a, 'p> Exchanges<'a, 'p> {
 
     /// The client gives an attempt up.
     fn break_off(&mut self, world: &mut World, player: &mut Player, now: At, id: u64, outcome: Outcome) {
-        world.cancel(now, id);
+        let replica = self.open.find(id).map(|slot| self.open.at(slot).life.replica);
+        if world.cancel(now, id)
+            && let Some(replica) = replica
+        {
+            world.meter(replica).aborted += 1;
+        }
         self.end(world, player, now, id, outcome);
     }
 

@@ -22,6 +22,7 @@ use crate::engine::Engine;
 use crate::fault::{FaultTruth, Faults};
 use crate::fleet_spec::WorldSpec;
 use crate::fleet_split::Split;
+use crate::meter::Histogram;
 use crate::replica::{Load, Phase, Replica};
 use crate::slots::Slots;
 use crate::spec::SpecError;
@@ -58,6 +59,8 @@ pub(crate) struct Fleet {
     pub(crate) totals: Totals,
     pub(crate) views: Vec<ReplicaView>,
     scratch: Vec<Emission>,
+    /// Replicas whose process was lost, or is a new one of that number, since somebody asked.
+    pub(crate) crashed: Vec<u32>,
 }
 
 /// A request that was taken and has not ended.
@@ -123,6 +126,7 @@ impl Fleet {
             totals: Totals::default(),
             views: Vec::new(),
             scratch: Vec::new(),
+            crashed: Vec::new(),
         };
         fleet.schedule();
         Ok(fleet)
@@ -295,6 +299,18 @@ impl Fleet {
             one
         };
         self.replicas.iter().map(gauges).collect()
+    }
+
+    /// Which replicas answer when their page is asked for.
+    pub fn answering(&self) -> Vec<bool> {
+        let answers = |replica: &Replica| {
+            matches!(replica.phase, Phase::Ready | Phase::Draining) && replica.down.is_none()
+        };
+        self.replicas.iter().map(answers).collect()
+    }
+
+    pub fn iterations(&self) -> Vec<Option<Histogram>> {
+        self.replicas.iter().map(|replica| replica.engine.iterations().cloned()).collect()
     }
 
     pub fn truths(&self) -> &[FaultTruth] {

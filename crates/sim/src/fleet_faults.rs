@@ -117,6 +117,7 @@ impl Fleet {
             shelf.clear();
         }
         let lost = self.replicas[replica as usize].engine.reset(at);
+        self.crashed.push(replica);
         // What it had said before goes out before its end does.
         self.bring(replica as usize, at - Span(1));
         self.router.forget(replica);

@@ -229,6 +229,7 @@ impl Inference {
     }
 
     pub fn fill(&self, gauges: &mut Gauges) {
+        gauges.batches = true;
         gauges.running = self.running;
         gauges.waiting = (self.front.len() + self.batcher.waiting()) as u32;
     }

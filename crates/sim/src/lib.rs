@@ -8,7 +8,8 @@
 //! out), [`world`] (what a client meets; a fleet is `fleet_entry` (the way in), `fleet`, `fleet_watch` (the way out), [`fault`],
 //! `fleet_faults`, `fleet_scale`, `fleet_split` and `adapters`), [`engine`] (one replica), then its modes `canned`, `queue`, `batching` and
 //! `inference` (with [`dynamic`], `batcher`, `batch_queue`); [`scheduler`], [`step_time`] and [`roofline`] are what
-//! batching is made of. [`client`] runs a level of load against a world, [`trial`] a protocol in a hurry.
+//! batching is made of. [`meter`] is what an engine counts and `server_page` what is
+//! scraped off it. [`client`] runs a level of load against a world, [`trial`] a protocol in a hurry.
 
 pub mod spec;
 
@@ -25,6 +26,7 @@ pub mod catalogue;
 pub mod engine_file;
 pub mod profile;
 
+pub mod meter;
 pub mod traffic;
 
 pub mod engine;
@@ -62,6 +64,7 @@ mod terms;
 
 pub mod client;
 mod exchange;
+mod server_page;
 
 pub mod trial;
 

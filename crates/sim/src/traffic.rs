@@ -224,6 +224,8 @@ pub struct Gauges {
     pub kv_blocks: u32,
     /// Replicas that take requests.
     pub ready: u32,
+    /// Does it compute whole batches, and is its page Triton's?
+    pub batches: bool,
     /// Counts since the beginning.
     pub totals: Totals,
 }

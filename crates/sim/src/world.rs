@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use crate::fault::FaultTruth;
 use crate::fleet::Fleet;
 use crate::fleet_spec::WorldSpec;
+use crate::meter::{Histogram, Meter};
 use crate::spec::{EngineSpec, SpecError};
 use crate::traffic::{Detail, Emission, Gauges, Rejected, Submit};
 
@@ -20,6 +21,10 @@ pub struct World {
     inner: Inner,
     /// What its adapters are called.
     adapters: Vec<String>,
+    /// What each replica counted of its requests, as far as a client here asked for it.
+    meters: Vec<Meter>,
+    /// How much of an answer is told, by default every token.
+    detail: Detail,
 }
 
 #[derive(Clone, Debug)]
@@ -34,7 +39,7 @@ impl World {
     /// # Errors
     /// The specification describes nothing that could be built: see [`EngineSpec::validate`].
     pub fn new(spec: &EngineSpec, seed: u64) -> Result<World, SpecError> {
-        Ok(World { inner: Inner::One(Box::new(Engine::new(spec, seed)?)), adapters: Vec::new() })
+        Ok(World::around(Inner::One(Box::new(Engine::new(spec, seed)?)), Vec::new()))
     }
 
     /// A world as specified, in which nothing has happened yet. Everything drawn comes from `seed`.
@@ -47,7 +52,11 @@ impl World {
             return World::new(&spec.engine, seed);
         }
         let adapters = spec.adapter_names().to_vec();
-        Ok(World { inner: Inner::Many(Box::new(Fleet::new(spec, seed)?)), adapters })
+        Ok(World::around(Inner::Many(Box::new(Fleet::new(spec, seed)?)), adapters))
+    }
+
+    fn around(inner: Inner, adapters: Vec<String>) -> World {
+        World { inner, adapters, meters: Vec::new(), detail: Detail::default() }
     }
 
     /// What its adapters are called, by the number that a request names them with.
@@ -80,15 +89,18 @@ impl World {
             Inner::One(engine) => engine.step(now, out),
             Inner::Many(fleet) => fleet.step(now, out),
         }
+        self.forget_crashed();
     }
 
     /// Goes on to the next instant at which something else than a token between the first and the last of an answer can
     /// happen, but not past `limit`; appends what happened to `out` and returns how far it came.
     pub fn advance(&mut self, limit: At, out: &mut Vec<Emission>) -> At {
-        match &mut self.inner {
+        let reached = match &mut self.inner {
             Inner::One(engine) => engine.advance(limit, out),
             Inner::Many(fleet) => fleet.advance(limit, out),
-        }
+        };
+        self.forget_crashed();
+        reached
     }
 
     /// Lets everything happen that was to happen before `at`, so that [`gauges`](World::gauges) are those of that instant;
@@ -102,6 +114,7 @@ impl World {
 
     /// How much of an answer is told from now on.
     pub fn set_detail(&mut self, detail: Detail) {
+        self.detail = detail;
         match &mut self.inner {
             Inner::One(engine) => engine.set_detail(detail),
             Inner::Many(fleet) => fleet.set_detail(detail),
@@ -129,6 +142,47 @@ impl World {
         match &self.inner {
             Inner::One(engine) => vec![engine.gauges()],
             Inner::Many(fleet) => fleet.replica_gauges(),
+        }
+    }
+
+    /// Which replicas answer when their page is asked for.
+    pub(crate) fn answering(&self) -> Vec<bool> {
+        match &self.inner {
+            Inner::One(_) => vec![true],
+            Inner::Many(fleet) => fleet.answering(),
+        }
+    }
+
+    /// Tokens per step of each replica, where it has steps.
+    pub fn iterations(&self) -> Vec<Option<Histogram>> {
+        match &self.inner {
+            Inner::One(engine) => vec![engine.iterations().cloned()],
+            Inner::Many(fleet) => fleet.iterations(),
+        }
+    }
+
+    /// What a replica counted of its requests.
+    pub(crate) fn meter(&mut self, replica: u32) -> &mut Meter {
+        let place = replica as usize;
+        if self.meters.len() <= place {
+            self.meters.resize_with(place + 1, Meter::default);
+        }
+        &mut self.meters[place]
+    }
+
+    /// Are single tokens told? Otherwise nobody knows the gaps between them.
+    pub(crate) fn tells_tokens(&self) -> bool {
+        match &self.inner {
+            Inner::One(_) => self.detail == Detail::Tokens,
+            Inner::Many(fleet) => fleet.detail() == Detail::Tokens,
+        }
+    }
+
+    /// A process that begins anew counts anew.
+    fn forget_crashed(&mut self) {
+        let Inner::Many(fleet) = &mut self.inner else { return };
+        for replica in std::mem::take(&mut fleet.crashed) {
+            *self.meter(replica) = Meter::default();
         }
     }
 

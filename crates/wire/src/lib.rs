@@ -7,12 +7,13 @@
 //!
 //! Reading order: [`mod@encode`] and [`template`] (requests), [`http1`] (answers off a
 //! connection), [`head`] (status and headers), [`sse`] (framing), [`decode`]
-//! (answers; inside it `stream`, `chunk`, `tally`, `form`, `whole` and `fault`), [`kserve`] (tensors, both sides), then [`openai`] and [`prometheus`] for the server side, and
+//! (answers; inside it `stream`, `chunk`, `tally`, `form`, `whole` and `fault`), [`kserve`] (tensors, both sides), [`exposition`] (pages of metrics), then [`openai`] and [`prometheus`] for the server side, and
 //! [`trace`] (spans of others).
 
 mod chunk;
 pub mod decode;
 pub mod encode;
+pub mod exposition;
 mod fault;
 mod form;
 pub mod head;

@@ -44,18 +44,31 @@ impl Page {
         counts: &[u64],
         sum: f64,
     ) -> &mut Page {
+        self.histograms(name, help, bounds, &[(labels, counts, sum)])
+    }
+
+    /// A histogram with these bounds for each set of labels: its counts per bucket, and its sum.
+    pub fn histograms(
+        &mut self,
+        name: &str,
+        help: &str,
+        bounds: &[f64],
+        each: &[(&[Label<'_>], &[u64], f64)],
+    ) -> &mut Page {
         self.head(name, help, "histogram");
-        let mut total = 0;
-        for (i, bound) in bounds.iter().copied().chain([f64::INFINITY]).enumerate() {
-            total += counts.get(i).copied().unwrap_or(0);
-            let mut text = String::new();
-            figure(bound, &mut text);
-            let mut all = labels.to_vec();
-            all.push(("le", &text));
-            self.sample(&format!("{name}_bucket"), &all, total as f64);
+        for (labels, counts, sum) in each {
+            let mut total = 0;
+            for (i, bound) in bounds.iter().copied().chain([f64::INFINITY]).enumerate() {
+                total += counts.get(i).copied().unwrap_or(0);
+                let mut text = String::new();
+                figure(bound, &mut text);
+                let mut all = labels.to_vec();
+                all.push(("le", &text));
+                self.sample(&format!("{name}_bucket"), &all, total as f64);
+            }
+            self.sample(&format!("{name}_sum"), labels, *sum);
+            self.sample(&format!("{name}_count"), labels, total as f64);
         }
-        self.sample(&format!("{name}_sum"), labels, sum);
-        self.sample(&format!("{name}_count"), labels, total as f64);
         self
     }
 

@@ -5,6 +5,8 @@ mod support;
 
 #[path = "all/captures.rs"]
 mod captures;
+#[path = "all/exposition.rs"]
+mod exposition;
 #[path = "all/hostile.rs"]
 mod hostile;
 #[path = "all/http1.rs"]

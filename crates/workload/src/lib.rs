@@ -11,6 +11,7 @@
 pub mod arrivals;
 pub mod policy;
 pub mod scenario;
+pub mod scrape;
 pub mod sizes;
 pub mod tensors;
 pub mod units;
@@ -43,6 +44,7 @@ pub use scenario::{
     ClassSpec, LoadSpec, PromptOrder, PromptSpec, Scenario, SessionSpec, SharedPrefix, SizeSpec, TargetSpec,
 };
 pub use schedule::{Feed, Schedule, Sequence};
+pub use scrape::ScrapeSpec;
 pub use sizes::{Pause, Size};
 pub use tensors::{InputSpec, TensorEncoding, TensorSpec};
 pub use trace::{Trace, TraceError};

@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 use crate::arrivals::ArrivalSpec;
 use crate::material::Material;
 use crate::policy::ClientSpec;
+use crate::scrape::ScrapeSpec;
 use crate::sizes::{Pause, Size};
 use crate::tensors::TensorSpec;
 use crate::units::{Rate, SpanText, format_span, span_text, span_text_opt};
@@ -37,6 +38,8 @@ pub struct Scenario {
     pub classes: Vec<ClassSpec>,
     /// How the client behaves.
     pub client: ClientSpec,
+    /// What servers' pages are looked at meanwhile.
+    pub scrape: ScrapeSpec,
     /// Seed of everything drawn.
     pub seed: u64,
     /// Salts the prompts; none = to be drawn per run by whoever runs it (and counted as 0 here).

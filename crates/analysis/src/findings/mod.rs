@@ -18,6 +18,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cost::CostFinding;
+use crate::server_side::ServerTold;
 
 pub use budget::{BudgetFinding, BudgetRow, BudgetSpec, Ceiling, Held, Metric};
 pub use figure::{Estimate, Percentiles, Reading};
@@ -56,4 +57,7 @@ pub struct Findings {
     /// What it costs; `None` where no price was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostFinding>,
+    /// What servers said of themselves; `None` where nobody looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<ServerTold>,
 }

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 
 use plimsoll_math::special::student_t_inv;
-use plimsoll_model::Attempt;
+use plimsoll_model::{At, Attempt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +15,7 @@ use super::catalogue::Term;
 use super::finding::{FasterModel, Goal, How};
 use super::{Asked, Case, schedule};
 use crate::findings::{Estimate, Metric};
+use crate::server_side::{ServerSide, Signal};
 
 /// Batches over which a ratio's interval is read.
 const BATCHES: usize = 20;
@@ -95,10 +96,8 @@ pub fn read(case: &Case<'_>, own: &[Asked], goal: &Goal) -> Evidence {
     let rows = schedule::finished(case);
     let (tail, shares_from) = shares(&rows, goal.metric);
     let (exact_repeats, prefix_reuse) = reuse(own, (summary.window.start - case.level.start).0);
-    let sampled = |name: &str| -> Vec<f64> {
-        case.samples.iter().filter(|s| s.source == "server" && s.name == name).map(|s| s.value).collect()
-    };
-    let preempted = sampled("vllm:num_preemptions_total");
+    let server = ServerSide::read(case.samples.iter().copied());
+    let (from, to) = (summary.window.start, summary.window.stop);
     Evidence {
         level: summary.level,
         requests: summary.counts.requests,
@@ -107,25 +106,24 @@ pub fn read(case: &Case<'_>, own: &[Asked], goal: &Goal) -> Evidence {
         cached_now: summary.lengths.cached_share,
         tail,
         shares_from,
-        occupancy: occupancy(case, &sampled("vllm:num_requests_running")),
+        occupancy: occupancy(case, &server, (from, to)),
         in_flight: summary.concurrency.mean,
         in_flight_max: summary.concurrency.max,
-        preemptions: preempted.first().zip(preempted.last()).map(|(first, last)| (last - first).max(0.0)),
+        preemptions: server.gained(Signal::Preempted, from, to).map(|gained| gained.value),
         streams: summary.latency.ttft.is_some(),
     }
 }
 
-fn occupancy(case: &Case<'_>, running: &[f64]) -> Option<Occupancy> {
+fn occupancy(case: &Case<'_>, server: &ServerSide, (from, to): (At, At)) -> Option<Occupancy> {
     let world = case.world?;
     let plimsoll_sim::ModeSpec::Batching(batching) = &world.engine.mode else { return None };
-    // A level may be over between two looks at it.
-    if running.iter().all(|n| *n == 0.0) {
-        return None;
-    }
+    let running = server.gauge(Signal::Running)?;
     let replicas = f64::from(world.fleet.replicas.max(1));
+    // A level may be over between two looks at it.
+    let most = running.max(from, to).filter(|most| *most > 0.0)?;
     Some(Occupancy {
-        running: running.iter().sum::<f64>() / running.len() as f64 / replicas,
-        running_max: running.iter().copied().fold(0.0, f64::max) / replicas,
+        running: running.mean(from, to)? / replicas,
+        running_max: most / replicas,
         max_seqs: f64::from(batching.max_seqs),
     })
 }

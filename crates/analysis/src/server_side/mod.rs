@@ -18,6 +18,7 @@ mod read;
 mod series;
 pub mod signal;
 pub mod table;
+mod told;
 
 use std::collections::BTreeMap;
 
@@ -26,6 +27,7 @@ use plimsoll_model::{At, Sample, Span};
 pub use buckets::{Bracket, Buckets, Gained};
 pub use series::{Series, Step};
 pub use signal::{Kind, Rule, Signal};
+pub use told::{LevelTold, ServerTold, told};
 
 use read::{Page, Track};
 use table::{Layer, Part};
@@ -81,7 +83,7 @@ pub struct ServerSide {
 
 impl ServerSide {
     /// Reads a run's samples, in any order. The generator's own (`source` = `client`) are left out.
-    pub fn read(samples: &[Sample]) -> ServerSide {
+    pub fn read<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> ServerSide {
         read::read(samples)
     }
 

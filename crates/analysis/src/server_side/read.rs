@@ -56,7 +56,7 @@ struct Raw<'a> {
     points: Vec<(At, f64)>,
 }
 
-pub(super) fn read(samples: &[Sample]) -> ServerSide {
+pub(super) fn read<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> ServerSide {
     let mut disclosures = Disclosures::default();
     let (mut pages, raw) = gather(samples, &mut disclosures);
     let mut found = Vec::new();
@@ -89,13 +89,16 @@ pub(super) fn read(samples: &[Sample]) -> ServerSide {
 }
 
 /// The pages with their looks, and the series.
-fn gather<'a>(samples: &'a [Sample], disclosures: &mut Disclosures) -> (Vec<Page>, Vec<Raw<'a>>) {
+fn gather<'a>(
+    samples: impl IntoIterator<Item = &'a Sample>,
+    disclosures: &mut Disclosures,
+) -> (Vec<Page>, Vec<Raw<'a>>) {
     let mut raw: Vec<Raw<'a>> = Vec::new();
     let mut index: HashMap<(&str, &str, &str), usize> = HashMap::new();
     let mut names: BTreeMap<String, usize> = BTreeMap::new();
     let mut marks: Vec<Vec<(At, bool)>> = Vec::new();
     let mut instants: Vec<BTreeSet<At>> = Vec::new();
-    for sample in samples.iter().filter(|sample| sample.source != "client") {
+    for sample in samples.into_iter().filter(|sample| sample.source != "client") {
         let key = (sample.source.as_str(), sample.name.as_str(), sample.labels.as_str());
         let place = *index.entry(key).or_insert_with(|| {
             let labels = split_labels(&sample.labels);

@@ -90,8 +90,15 @@ fn with_line(line: Line) -> Findings {
     let validity = judge(&run, &summary);
     let levels = vec![LevelFinding { summary, validity }];
     let validity = judge_run(&levels);
-    let mut findings =
-        Findings { schema: FINDINGS_SCHEMA, validity, lines: vec![], curves: vec![], levels, cost: None };
+    let mut findings = Findings {
+        schema: FINDINGS_SCHEMA,
+        validity,
+        lines: vec![],
+        curves: vec![],
+        levels,
+        cost: None,
+        server: None,
+    };
     findings.lines.push(Lines {
         traffic: "steady".into(),
         onset: Line::CannotTell { why: "not asked".into() },

@@ -66,7 +66,12 @@ fn scenario(url: &str, args: &GateUrlArgs, budget: &BudgetText) -> Result<Scenar
     let mut draft = Draft::new(spec.as_deref())?;
     draft.target(&TargetArgs { url: url.to_owned(), ..args.target() })?;
     draft.workload(&args.workload)?;
-    let client = ClientArgs { set: args.set.clone(), workers: args.workers, ..ClientArgs::default() };
+    let client = ClientArgs {
+        set: args.set.clone(),
+        workers: args.workers,
+        scrape: args.scrape.clone(),
+        ..ClientArgs::default()
+    };
     draft.client(&client)?;
     let scenario = draft.finish(random())?;
     if matches!(scenario.arrivals, ArrivalSpec::Trace { .. }) {

@@ -64,8 +64,7 @@ fn judge(
     let level = manifest.levels.iter().find(|level| level.id == summary.level);
     let level = level.ok_or_else(|| Stop::usage("run.json does not list the level of its findings"))?;
     let attempts: Vec<&Attempt> = attempts.iter().filter(|a| a.level == level.id).collect();
-    let samples: Vec<&Sample> =
-        samples.iter().filter(|s| s.at >= summary.window.start && s.at < summary.window.stop).collect();
+    let samples: Vec<&Sample> = samples.iter().collect();
     let scenario: Option<Scenario> = recorded.and_then(|recorded| recorded.drawn_by(level));
     let redraw = scenario.as_ref().map(|scenario| Redraw { scenario });
     let case =

@@ -93,7 +93,10 @@ fn target(
     };
     if host(url) != host(&recorded.scenario.target.url) {
         forget_secrets(&mut draft);
+        // Its pages are another server's.
+        draft.set("scrape.pages", Value::Array(Vec::new()));
     }
+    draft.scrape(&args.scrape)?;
     draft.set("target.model", Value::Null);
     draft.target(&TargetArgs {
         url: url.clone(),
@@ -275,6 +278,8 @@ fn command(args: &RerunArgs) -> String {
     flag("replicas", args.world.replicas.map(|n| n.to_string()));
     flag("route", args.world.route.clone());
     args.world.faults.iter().for_each(|fault| flag("fault", Some(fault.clone())));
+    args.scrape.scrape.iter().for_each(|page| flag("scrape", Some(page.clone())));
+    flag("scrape-every", args.scrape.scrape_every.clone());
     if args.insecure {
         words.push("--insecure".into());
     }

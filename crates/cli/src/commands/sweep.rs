@@ -177,10 +177,12 @@ pub fn measure(
             LevelRows::Records(attempts) => sweep.observe(&level, &attempts, &samples),
             LevelRows::Gathered(gathered) => sweep.observe_gathered(&level, *gathered, &samples),
         };
+        measure.keep_server(samples);
         measure.screen.say(&text::level_line(&finding));
     }
     let stopped = measure.stopped();
     let mut findings = sweep.findings();
+    measure.tell(&mut findings);
     findings.cost = cost.map(|bill| plimsoll_analysis::cost::cost(&findings, &bill));
     let closed = measure.finish(&findings);
     let page = report::write(&closed.dir, None, &closed.manifest, &findings);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{TargetArgs, WorkloadArgs};
+use super::{ScrapeArgs, TargetArgs, WorkloadArgs};
 
 /// What a gate measures itself. With a run folder none of it has a meaning.
 #[derive(Args, Debug, Clone, Default)]
@@ -42,6 +42,9 @@ pub struct GateUrlArgs {
     /// Set any field of the scenario, repeatable
     #[arg(long, value_name = "PATH=VALUE", help_heading = "Measuring a URL")]
     pub set: Vec<String>,
+    /// What is looked at on the server's side.
+    #[command(flatten)]
+    pub scrape: ScrapeArgs,
     /// Load-generating threads [default: cores − 1]
     #[arg(long, value_name = "N", help_heading = "Measuring a URL")]
     pub workers: Option<usize>,

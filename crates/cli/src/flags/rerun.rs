@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{OutputArgs, WorldArgs};
+use super::{OutputArgs, ScrapeArgs, WorldArgs};
 
 /// `plimsoll rerun`
 #[derive(Args, Debug)]
@@ -47,6 +47,9 @@ pub struct RerunArgs {
     /// What is simulated instead.
     #[command(flatten)]
     pub world: WorldArgs,
+    /// What is looked at on the server's side.
+    #[command(flatten)]
+    pub scrape: ScrapeArgs,
     /// Load-generating threads [default: cores − 1]
     #[arg(long, value_name = "N", help_heading = "Client")]
     pub workers: Option<usize>,

@@ -32,6 +32,9 @@ const EVENT_TOKENS: f64 = 5e6;
 /// whole number of points would meet them at the same phase every time.
 const SAMPLES: f64 = 1236.068;
 
+/// Looks at the servers' pages in a level at the most: a simulated day is looked at every 24 seconds.
+const MOST_LOOKS: i64 = 3_600;
+
 /// Between the end of a level and the start of the next, as a live sweep has it.
 const PAUSE: Span = Span::from_secs(1);
 
@@ -172,9 +175,7 @@ impl Rows for Kept<'_> {
 
     fn sample(&mut self, sample: Sample) {
         self.store.sample(&sample);
-        if sample.source == "client" {
-            self.samples.push(sample);
-        }
+        self.samples.push(sample);
     }
 
     fn stopped(&self) -> Option<EndedBy> {
@@ -192,6 +193,7 @@ fn plan<'a>(scenario: &'a Scenario, step: &Step, id: u32, start: At, events: Eve
         purpose: step.purpose.clone(),
         sample_every: Span(((step.window.0 as f64 / SAMPLES) as i64).max(1_000_000)),
         gauges: true,
+        scrape_every: scenario.scrape.every.max(Span(step.window.0 / MOST_LOOKS)),
         events,
         max_requests: step.requests.or(step.max_requests),
         ends_with_requests: step.requests.is_some(),

@@ -151,15 +151,24 @@ pub fn metric(addr: SocketAddr, sample: &str) -> f64 {
 
 /// Asks until the page says so; another connection's end is not instantly known.
 pub fn until_metric(addr: SocketAddr, sample: &str, wanted: f64) {
+    until_line(addr, &format!("{sample} {wanted}"), |line| line == format!("{sample} {wanted}"));
+}
+
+/// Asks until a line of the page begins and ends so.
+pub fn until_any(addr: SocketAddr, begins: &str, ends: &str) {
+    until_line(addr, &format!("{begins}…{ends}"), |line| line.starts_with(begins) && line.ends_with(ends));
+}
+
+fn until_line(addr: SocketAddr, what: &str, is: impl Fn(&str) -> bool) {
     let mut client = Client::connect(addr);
     for _ in 0..20_000 {
         client.send(b"GET /metrics HTTP/1.1\r\nhost: test\r\n\r\n");
         let page = client.answer().text();
-        if page.lines().any(|line| line == format!("{sample} {wanted}")) {
+        if page.lines().any(&is) {
             return;
         }
     }
-    panic!("{sample} never became {wanted}");
+    panic!("{what} never came");
 }
 
 pub fn chat(words: usize, max_tokens: u32, more: &str) -> String {

@@ -70,6 +70,10 @@ fn each_replica_has_its_lines_on_the_metrics_page() {
         assert!(page.lines().any(|known| known == line), "{line} is missing");
     }
     assert!(page.lines().any(|line| line == "plimsoll_replicas_ready 3"), "{page}");
+    // Each of the three has its own histograms, and each family its head once.
+    let ttft = "vllm:time_to_first_token_seconds";
+    assert_eq!(page.lines().filter(|line| line.starts_with(&format!("{ttft}_count{{"))).count(), 3);
+    assert_eq!(page.lines().filter(|line| line.starts_with(&format!("# TYPE {ttft} "))).count(), 1);
 }
 
 /// Names of sgl-project/sglang `docs/references/production_metrics.md`; the pair's own server says that they are meant.

@@ -1,6 +1,6 @@
 //! The virtual client: its records must be what the engine did, and what the client's policy asks for.
 
-use plimsoll_model::{At, By, EndedBy, EventKind, How, Load, Span, TokensRule};
+use plimsoll_model::{At, By, EndedBy, EventKind, How, Load, Sample, Span, TokensRule};
 use plimsoll_sim::client::Events;
 use plimsoll_sim::{
     BatchingSpec, CannedSpec, EngineSpec, LawSpec, LevelPlan, LevelRun, ModeSpec, World, simulate_level,
@@ -200,12 +200,19 @@ fn gauges_are_those_of_their_instant() {
         let closed = Load::Closed { concurrency: 1 };
         let mut plan = LevelPlan::new(&scenario, 0, closed, At(0), Span::from_millis(110));
         (plan.gauges, plan.events, plan.max_requests) = (true, events, Some(1));
-        plan.sample_every = Span::from_millis(5);
+        plan.scrape_every = Span::from_millis(5);
         let run = simulate_level(&mut world, &scenario, plan).expect("sound");
         assert_eq!(run.attempts[0].end, Some(At(1_100_000 * 101)));
-        let usage = run.samples.iter().filter(|one| one.name == "vllm:kv_cache_usage_perc");
-        let used: Vec<(i64, i64)> = usage
-            .map(|one| (one.at.0, (one.value * 1_000.0 * f64::from(replicas)).round() as i64))
+        // A row where the value has changed, a mark where somebody looked; the request is on the first replica.
+        let usage = |at: At| {
+            let mine = |one: &&Sample| {
+                one.name == "vllm:kv_cache_usage_perc" && one.labels == "engine=0" && one.at <= at
+            };
+            run.samples.iter().rfind(mine).map_or(0, |one| (one.value * 1_000.0).round() as i64)
+        };
+        let looks = run.samples.iter().filter(|one| one.name == "scrape_samples");
+        let used: Vec<(i64, i64)> = looks
+            .map(|one| (one.at.0, usage(one.at)))
             .filter(|(at, _)| (1..=110 * MS).contains(at))
             .collect();
         let by_hand = |at: i64| (at, ((at + 1_099_999) / 1_100_000 + 9 + 15) / 16);

@@ -1,0 +1,158 @@
+//! The few figures of the server's side that belong on a run's page, per level.
+//!
+//! What a server does not say stays `None` and is shown as unknown. Gauges are as often right as somebody looked; beside the mean
+//! queue of the gauge stands the one of Little's law, which no look can miss.
+
+use plimsoll_model::Sample;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Bracket, ServerSide, Signal};
+use crate::findings::LevelFinding;
+
+/// What servers said during a run.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ServerTold {
+    /// Usual time between two looks, s.
+    pub cadence_s: Option<f64>,
+    /// Looks taken, failed ones included.
+    pub looks: u64,
+    /// Looks that failed.
+    pub failed: u64,
+    /// Replicas that can be told apart.
+    pub replicas: usize,
+    /// What must be known beside the figures.
+    pub notes: Vec<String>,
+    /// Every level, in order of execution.
+    pub levels: Vec<LevelTold>,
+}
+
+/// What servers said during the steady window of one level; `None` = they do not say.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct LevelTold {
+    /// The level.
+    pub level: u32,
+    /// Looks that the gauges rest on.
+    pub looks: usize,
+    /// Requests in the queue, mean over time.
+    pub waiting: Option<f64>,
+    /// Most that were seen there.
+    pub waiting_max: Option<f64>,
+    /// Mean requests in the queue by Little's law, from the queue-time histogram.
+    pub waiting_by_little: Option<f64>,
+    /// Requests computed at once, mean over time.
+    pub running: Option<f64>,
+    /// Most that were seen.
+    pub running_max: Option<f64>,
+    /// Most that may be.
+    pub running_limit: Option<f64>,
+    /// Mean batch of the steps, where the server counts items and steps.
+    pub batch: Option<f64>,
+    /// KV cache in use, mean over time, 0 to 1.
+    pub kv_usage: Option<f64>,
+    /// Largest that was seen.
+    pub kv_usage_max: Option<f64>,
+    /// Prompt tokens found in the prefix cache, of those looked up.
+    pub prefix_hits: Option<f64>,
+    /// Times that a running request lost its place.
+    pub preempted: Option<f64>,
+    /// Mean time in the queue, s.
+    pub queue_s: Option<f64>,
+    /// Bucket that the p99 of the time in the queue lies in, s; no upper edge = above the last.
+    pub queue_p99_s: Option<(f64, Option<f64>)>,
+    /// Share of time with any kernel on the GPU: lags, and is no measure of load.
+    pub gpu_utilisation: Option<f64>,
+    /// Share of time in which multiprocessors are at work.
+    pub sm_active: Option<f64>,
+    /// Share of time in which GPU memory moves data.
+    pub dram_active: Option<f64>,
+    /// Lowest clock seen, Hz.
+    pub sm_clock_min: Option<f64>,
+    /// Mean power, W.
+    pub power_w: Option<f64>,
+    /// Energy per output token, J.
+    pub joules_per_token: Option<f64>,
+}
+
+/// What servers said of these levels; `None` where nobody looked.
+pub fn told(levels: &[LevelFinding], samples: &[Sample]) -> Option<ServerTold> {
+    let server = ServerSide::read(samples);
+    let seen = server.disclosures();
+    if seen.looks == 0 {
+        return None;
+    }
+    Some(ServerTold {
+        cadence_s: server.cadence().map(|cadence| cadence.as_secs_f64()),
+        looks: seen.looks,
+        failed: seen.failed,
+        replicas: server.replicas().len(),
+        notes: notes(&server),
+        levels: levels.iter().map(|level| level_told(&server, level)).collect(),
+    })
+}
+
+fn level_told(server: &ServerSide, level: &LevelFinding) -> LevelTold {
+    let window = &level.summary.window;
+    let (from, to) = (window.start, window.stop);
+    let mean = |signal| server.gauge(signal)?.mean(from, to);
+    let max = |signal| server.gauge(signal)?.max(from, to);
+    let min = |signal| server.gauge(signal)?.min(from, to);
+    let gained = |signal| Some(server.gained(signal, from, to)?.value);
+    let ratio = |over, under| {
+        let under = gained(under).filter(|under| *under > 0.0)?;
+        Some(gained(over)? / under)
+    };
+    let queue = server.histogram(Signal::QueueTime, from, to);
+    let bracket = |p: Bracket| (p.lower, p.upper);
+    let waiting = server.gauge(Signal::Waiting);
+    LevelTold {
+        level: level.summary.level,
+        looks: server.gauge(Signal::Running).or(waiting).map_or(0, |gauge| gauge.looks(from, to)),
+        waiting: mean(Signal::Waiting),
+        waiting_max: max(Signal::Waiting),
+        waiting_by_little: server.waiting_by_little(from, to),
+        running: mean(Signal::Running),
+        running_max: max(Signal::Running),
+        running_limit: max(Signal::MaxRunning),
+        batch: ratio(Signal::Items, Signal::Steps),
+        kv_usage: mean(Signal::KvUsage),
+        kv_usage_max: max(Signal::KvUsage),
+        prefix_hits: ratio(Signal::PrefixHit, Signal::PrefixQueried),
+        preempted: gained(Signal::Preempted),
+        queue_s: queue.as_ref().and_then(|queue| queue.mean()),
+        queue_p99_s: queue.as_ref().and_then(|queue| queue.quantile(0.99)).map(bracket),
+        gpu_utilisation: mean(Signal::GpuUtilisation),
+        sm_active: mean(Signal::SmActive),
+        dram_active: mean(Signal::DramActive),
+        sm_clock_min: min(Signal::SmClock),
+        power_w: mean(Signal::GpuPower),
+        joules_per_token: ratio(Signal::GpuEnergy, Signal::OutputTokens),
+    }
+}
+
+fn notes(server: &ServerSide) -> Vec<String> {
+    let seen = server.disclosures();
+    let mut notes = Vec::new();
+    if seen.failed > 0 {
+        let why: Vec<String> = seen.failures.iter().map(|(why, n)| format!("{why} × {n}")).collect();
+        notes.push(format!(
+            "{} of {} looks failed ({}): gaps there",
+            seen.failed,
+            seen.looks,
+            why.join(", ")
+        ));
+    }
+    if seen.alternates {
+        notes.push(
+            "counters go back again and again: several processes answer behind one address, and their counters are not used; name \
+             each page with --scrape"
+                .to_owned(),
+        );
+    } else if seen.resets > 0 {
+        notes.push(format!("counters began anew {} times: a restart", seen.resets));
+    }
+    if seen.per_process {
+        notes.push("gauges are per process: their sum is that of the processes on the page".to_owned());
+    }
+    notes
+}

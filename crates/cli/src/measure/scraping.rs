@@ -1,0 +1,118 @@
+//! The scraper of a live run: found before the folder is made, started when there is a log to write to, ended with the run.
+//!
+//! Rows go to the log at once, as records do, and stay in memory until the folder is closed.
+
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex};
+
+use plimsoll_analysis::findings::Findings;
+use plimsoll_analysis::server_side::table::Table;
+use plimsoll_analysis::server_side::told;
+use plimsoll_client::Clock;
+use plimsoll_client::scrape::{self, Page, ScrapeError, Scraper};
+use plimsoll_model::{Sample, Span};
+use plimsoll_workload::{Scenario, format_span};
+use serde_json::{Value, json};
+
+use super::{Driver, Measure};
+use crate::exit::Stop;
+use crate::screen::Screen;
+
+/// A scraper and what it found so far.
+pub struct Scraping {
+    scraper: Option<Scraper>,
+    samples: Arc<Mutex<Vec<Sample>>>,
+}
+
+/// Looks for the pages, says what was found, and notes it in the scenario as kept.
+pub fn find(scenario: &Scenario, screen: &mut Screen, whole: &mut Value) -> Result<Vec<Page>, Stop> {
+    let spec = &scenario.scrape;
+    let pages = scrape::find(&scenario.target, spec).map_err(|e| match e {
+        ScrapeError::Target { .. } => Stop::usage(e.to_string()),
+        ScrapeError::Silent { .. } => Stop::unreachable(e.to_string()),
+        ScrapeError::Local(_) => Stop::invalid(e.to_string()),
+    })?;
+    let urls: Vec<&str> = pages.iter().map(|page| page.url.as_str()).collect();
+    if !urls.is_empty() {
+        screen.say(&format!("reading {} every {}", urls.join(", "), format_span(spec.every)));
+    } else if spec.discover && spec.pages.is_empty() {
+        screen.say(
+            "no page of metrics found: what the server says of itself stays unknown (name one with --scrape)",
+        );
+    }
+    if let Some(object) = whole.as_object_mut() {
+        let page = |page: &Page| json!({"name": page.name, "url": page.url});
+        object.insert("scraped".into(), pages.iter().map(page).collect());
+    }
+    Ok(pages)
+}
+
+impl Scraping {
+    /// Begins, where there is a page.
+    pub fn start(
+        pages: Vec<Page>,
+        every: Span,
+        clock: Clock,
+        store: plimsoll_store::Sink,
+    ) -> Result<Option<Scraping>, Stop> {
+        if pages.is_empty() {
+            return Ok(None);
+        }
+        let samples: Arc<Mutex<Vec<Sample>>> = Arc::default();
+        let kept = Arc::clone(&samples);
+        let rows = Arc::new(move |sample: Sample| {
+            store.sample(&sample);
+            if let Ok(mut kept) = kept.lock() {
+                kept.push(sample);
+            }
+        });
+        let knows = |name: &str| !Table::shipped().of(name).is_empty();
+        let scraper = Scraper::start(pages, every, clock, knows, rows);
+        let scraper = scraper.map_err(|e| Stop::invalid(format!("cannot scrape: {e}")))?;
+        Ok(Some(Scraping { scraper: Some(scraper), samples }))
+    }
+
+    /// A level begins: every series has a row at its start.
+    pub fn level(&self) {
+        if let Some(scraper) = &self.scraper {
+            scraper.whole();
+        }
+    }
+
+    /// What it found until now.
+    pub fn so_far(&self) -> Vec<Sample> {
+        self.samples.lock().map(|all| all.clone()).unwrap_or_default()
+    }
+
+    /// Takes a last look and hands over all rows.
+    pub fn end(&mut self) -> Vec<Sample> {
+        if let Some(scraper) = self.scraper.take() {
+            scraper.stop();
+        }
+        self.samples.lock().map(|mut all| std::mem::take(&mut *all)).unwrap_or_default()
+    }
+}
+
+impl Measure {
+    /// Keeps of a level what simulated servers said; a live one's scraper keeps its own.
+    pub fn keep_server(&mut self, samples: Vec<Sample>) {
+        self.samples.extend(samples.into_iter().filter(|sample| sample.source != "client"));
+    }
+
+    /// Adds what servers said so far to findings that were made of levels alone.
+    pub fn tell(&self, findings: &mut Findings) {
+        findings.server = told(&findings.levels, &self.seen());
+    }
+
+    /// All samples so far, those of the scraper included.
+    pub fn seen(&self) -> Cow<'_, [Sample]> {
+        match &self.driver {
+            Driver::Live { scraping: Some(scraping), .. } => {
+                let mut samples = self.samples.clone();
+                samples.extend(scraping.so_far());
+                Cow::Owned(samples)
+            }
+            _ => Cow::Borrowed(&self.samples),
+        }
+    }
+}

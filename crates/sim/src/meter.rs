@@ -1,0 +1,355 @@
+//! What an engine counts of its requests, as vLLM does: histograms over fixed bounds, and counts.
+//!
+//! Counting goes on at every token, so that it is integers in plain arrays here, and text only when somebody asks. The live
+//! server and the virtual one count with the same hands: a page scraped off the one and the rows that the other writes say the
+//! same of the same story.
+
+use crate::traffic::{Failure, FinishReason, What};
+
+/// A histogram with fixed upper bounds.
+#[derive(Clone, Debug)]
+pub struct Histogram {
+    /// Upper bounds, inclusive, ascending: ns for times, plain counts for sizes.
+    pub bounds: &'static [u64],
+    /// Observations per bucket; the last is above every bound.
+    pub counts: Vec<u64>,
+    /// Sum of what was observed.
+    pub sum: u64,
+}
+
+impl Histogram {
+    /// An empty histogram.
+    pub fn new(bounds: &'static [u64]) -> Histogram {
+        Histogram { bounds, counts: vec![0; bounds.len() + 1], sum: 0 }
+    }
+
+    /// Counts one value.
+    pub fn observe(&mut self, value: u64) {
+        self.observe_many(value, 1);
+    }
+
+    /// Counts one value `times` times.
+    pub fn observe_many(&mut self, value: u64, times: u64) {
+        let bucket = self.bounds.partition_point(|bound| *bound < value);
+        self.counts[bucket] += times;
+        self.sum = self.sum.saturating_add(value.saturating_mul(times));
+    }
+
+    /// Observations.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Adds what another one of the same bounds counted.
+    pub fn add(&mut self, other: &Histogram) {
+        self.counts.iter_mut().zip(&other.counts).for_each(|(mine, theirs)| *mine += theirs);
+        self.sum = self.sum.saturating_add(other.sum);
+    }
+
+    /// Counts one time; one before zero (two clocks) counts as zero.
+    pub fn observe_ns(&mut self, ns: i64) {
+        self.observe(ns.max(0) as u64);
+    }
+}
+
+const MS: u64 = 1_000_000;
+const S: u64 = 1_000_000_000;
+
+/// vLLM's bounds of `time_to_first_token_seconds`.
+pub const TTFT: &[u64] = &[
+    MS,
+    5 * MS,
+    10 * MS,
+    20 * MS,
+    40 * MS,
+    60 * MS,
+    80 * MS,
+    100 * MS,
+    250 * MS,
+    500 * MS,
+    750 * MS,
+    S,
+    2_500 * MS,
+    5 * S,
+    7_500 * MS,
+    10 * S,
+    20 * S,
+    40 * S,
+    80 * S,
+    160 * S,
+    640 * S,
+    2_560 * S,
+];
+/// vLLM's bounds of `inter_token_latency_seconds` and of `request_time_per_output_token_seconds`.
+pub const ITL: &[u64] = &[
+    10 * MS,
+    25 * MS,
+    50 * MS,
+    75 * MS,
+    100 * MS,
+    150 * MS,
+    200 * MS,
+    300 * MS,
+    400 * MS,
+    500 * MS,
+    750 * MS,
+    S,
+    2_500 * MS,
+    5 * S,
+    7_500 * MS,
+    10 * S,
+    20 * S,
+    40 * S,
+    80 * S,
+];
+/// vLLM's bounds of `e2e_request_latency_seconds` and of the stages of a request.
+pub const REQUEST: &[u64] = &[
+    300 * MS,
+    500 * MS,
+    800 * MS,
+    S,
+    1_500 * MS,
+    2 * S,
+    2_500 * MS,
+    5 * S,
+    10 * S,
+    15 * S,
+    20 * S,
+    30 * S,
+    40 * S,
+    50 * S,
+    60 * S,
+    120 * S,
+    240 * S,
+    480 * S,
+    960 * S,
+    1_920 * S,
+    7_680 * S,
+];
+/// vLLM's 1-2-5 bounds of token counts, for a model of 131 072 tokens.
+pub const SIZES: &[u64] =
+    &[1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000];
+/// vLLM's bounds of `iteration_tokens_total`.
+pub const ITERATION: &[u64] = &[1, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384];
+
+/// What one replica counted.
+#[derive(Clone, Debug)]
+pub struct Meter {
+    /// Requests that the engine took and gave up.
+    pub failed: u64,
+    /// Prompt tokens computed.
+    pub prompt_tokens: u64,
+    /// Tokens generated.
+    pub generation_tokens: u64,
+    /// Answers that ended for having the asked length.
+    pub ended_length: u64,
+    /// Answers that ended by themselves.
+    pub ended_stop: u64,
+    /// Requests whose client went away.
+    pub aborted: u64,
+    /// From the arrival of a request to its first token.
+    pub ttft: Histogram,
+    /// Between the tokens of one answer.
+    pub itl: Histogram,
+    /// Mean of those gaps, per request.
+    pub tpot: Histogram,
+    /// From the arrival to the end.
+    pub e2e: Histogram,
+    /// In the queue.
+    pub queue: Histogram,
+    /// From leaving the queue to the first token.
+    pub prefill: Histogram,
+    /// From the first token to the last.
+    pub decode: Histogram,
+    /// From leaving the queue to the end.
+    pub inference: Histogram,
+    /// Prompt tokens per request.
+    pub prompts: Histogram,
+    /// Output tokens per request.
+    pub generated: Histogram,
+}
+
+impl Default for Meter {
+    fn default() -> Meter {
+        Meter {
+            failed: 0,
+            prompt_tokens: 0,
+            generation_tokens: 0,
+            ended_length: 0,
+            ended_stop: 0,
+            aborted: 0,
+            ttft: Histogram::new(TTFT),
+            itl: Histogram::new(ITL),
+            tpot: Histogram::new(ITL),
+            e2e: Histogram::new(REQUEST),
+            queue: Histogram::new(REQUEST),
+            prefill: Histogram::new(REQUEST),
+            decode: Histogram::new(REQUEST),
+            inference: Histogram::new(REQUEST),
+            prompts: Histogram::new(SIZES),
+            generated: Histogram::new(SIZES),
+        }
+    }
+}
+
+impl Meter {
+    /// Its histograms of times, by the names that vLLM gives them.
+    pub fn times(&self) -> [(&'static str, &Histogram); 8] {
+        [
+            ("time_to_first_token_seconds", &self.ttft),
+            ("inter_token_latency_seconds", &self.itl),
+            ("request_time_per_output_token_seconds", &self.tpot),
+            ("e2e_request_latency_seconds", &self.e2e),
+            ("request_queue_time_seconds", &self.queue),
+            ("request_prefill_time_seconds", &self.prefill),
+            ("request_decode_time_seconds", &self.decode),
+            ("request_inference_time_seconds", &self.inference),
+        ]
+    }
+
+    /// Its histograms of token counts, by the names that vLLM gives them.
+    pub fn sizes(&self) -> [(&'static str, &Histogram); 2] {
+        [("request_prompt_tokens", &self.prompts), ("request_generation_tokens", &self.generated)]
+    }
+
+    /// Answers and what else requests came to, by vLLM's `finished_reason`.
+    pub fn ended(&self) -> [(&'static str, u64); 4] {
+        [
+            ("stop", self.ended_stop),
+            ("length", self.ended_length),
+            ("abort", self.aborted),
+            ("error", self.failed),
+        ]
+    }
+
+    /// Adds what another replica counted.
+    pub fn add(&mut self, other: &Meter) {
+        self.failed += other.failed;
+        self.prompt_tokens += other.prompt_tokens;
+        self.generation_tokens += other.generation_tokens;
+        self.ended_length += other.ended_length;
+        self.ended_stop += other.ended_stop;
+        self.aborted += other.aborted;
+        let mine = [
+            &mut self.ttft,
+            &mut self.itl,
+            &mut self.tpot,
+            &mut self.e2e,
+            &mut self.queue,
+            &mut self.prefill,
+            &mut self.decode,
+            &mut self.inference,
+            &mut self.prompts,
+            &mut self.generated,
+        ];
+        let theirs = other.times().into_iter().chain(other.sizes());
+        mine.into_iter().zip(theirs).for_each(|(mine, (_, theirs))| mine.add(theirs));
+    }
+}
+
+/// A request while it is served, with the instants that histograms need; all on one axis, ns.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Life {
+    /// The replica that has it.
+    pub replica: u32,
+    /// When it came to the server, and when to the engine.
+    pub arrival_ns: i64,
+    /// When the engine took it.
+    pub submitted_ns: i64,
+    /// When it left the queue for the first time.
+    pub admitted_ns: i64,
+    /// When its prompt was computed.
+    pub prefill_ns: Option<i64>,
+    /// When its first token came.
+    pub first_ns: i64,
+    /// When its last token so far came.
+    pub last_ns: i64,
+    /// Tokens so far.
+    pub tokens: u32,
+    /// Tokens of its prompt.
+    pub prompt: u32,
+}
+
+impl Life {
+    /// A request that has just been taken.
+    pub fn new(arrival_ns: i64, submitted_ns: i64, prompt: u32) -> Life {
+        Life {
+            replica: 0,
+            arrival_ns,
+            submitted_ns,
+            admitted_ns: submitted_ns,
+            prefill_ns: None,
+            first_ns: 0,
+            last_ns: 0,
+            tokens: 0,
+            prompt,
+        }
+    }
+
+    /// Books what happened to it at `at_ns`. A reset is booked by nobody: who could is gone.
+    pub fn take(&mut self, meter: &mut Meter, at_ns: i64, what: &What) {
+        match *what {
+            What::Placed { replica } => self.replica = replica,
+            // The engine does not see it before that.
+            What::Depends { takes } => {
+                self.arrival_ns = at_ns + takes.0;
+                self.submitted_ns = self.arrival_ns;
+            }
+            What::Admitted { .. } => self.admitted_ns = at_ns,
+            What::Preempted => {}
+            What::PrefillDone => {
+                meter.prompt_tokens += u64::from(self.prompt);
+                self.prefill_ns = Some(at_ns);
+            }
+            What::Token { n, .. } => self.token(meter, at_ns, n),
+            What::Finished { reason } => self.finish(meter, at_ns, reason),
+            What::Failed(Failure::Status { .. }) => meter.failed += 1,
+            What::Failed(Failure::Reset | Failure::Cut) => {}
+        }
+    }
+
+    fn token(&mut self, meter: &mut Meter, at_ns: i64, n: u32) {
+        meter.generation_tokens += u64::from(n);
+        if self.tokens == 0 {
+            self.first_ns = at_ns;
+            meter.ttft.observe_ns(at_ns - self.arrival_ns);
+        } else {
+            meter.itl.observe_ns(at_ns - self.last_ns);
+        }
+        self.last_ns = at_ns;
+        self.tokens += n;
+    }
+
+    fn finish(&self, meter: &mut Meter, at_ns: i64, reason: FinishReason) {
+        match reason {
+            FinishReason::Length => meter.ended_length += 1,
+            FinishReason::Stop => meter.ended_stop += 1,
+        }
+        meter.e2e.observe_ns(at_ns - self.arrival_ns);
+        meter.queue.observe_ns(self.admitted_ns - self.submitted_ns);
+        meter.inference.observe_ns(at_ns - self.admitted_ns);
+        meter.generated.observe(u64::from(self.tokens));
+        meter.prompts.observe(u64::from(self.prompt));
+        if self.tokens > 0 {
+            meter.prefill.observe_ns(self.first_ns - self.admitted_ns);
+            meter.decode.observe_ns(self.last_ns - self.first_ns);
+        }
+        if self.tokens > 1 {
+            meter.tpot.observe_ns((self.last_ns - self.first_ns) / i64::from(self.tokens - 1));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_holds_its_upper_bound() {
+        let mut histogram = Histogram::new(&[10, 20]);
+        [0, 10, 11, 20, 21].into_iter().for_each(|value| histogram.observe(value));
+        histogram.observe_ns(-5);
+        assert_eq!(histogram.counts, [3, 2, 1]);
+        assert_eq!(histogram.sum, 62);
+    }
+}

@@ -1,0 +1,175 @@
+//! What `/metrics` pages say: the Prometheus text format 0.0.4 and OpenMetrics, read as one.
+//!
+//! Pages come from servers nobody has seen yet, so that a line which can't be read is skipped and counted, never an error for the
+//! page; everything is bounded by the page's own length and by [`MOST_ROWS`]. Types and units of the comments are not read:
+//! what a name means stands in a table of names, because half of all pages have them wrong.
+
+use serde_json::Value;
+
+/// Rows of a page that are kept; the rest is counted as skipped.
+pub const MOST_ROWS: usize = 100_000;
+
+/// Labels of one row.
+const MOST_LABELS: usize = 64;
+
+/// Longest name or label value, bytes.
+const LONGEST: usize = 4_096;
+
+/// One value.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Row {
+    /// The metric's name as it is spelt.
+    pub name: String,
+    /// Its labels, in the page's order.
+    pub labels: Vec<(String, String)>,
+    /// The value; NaN and the infinities are values.
+    pub value: f64,
+}
+
+/// A page.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Reading {
+    /// What it says, without the `_created` times of the client libraries.
+    pub rows: Vec<Row>,
+    /// Lines that could not be read.
+    pub skipped: usize,
+}
+
+/// Reads a page of text. Bytes that are no UTF-8 are replaced.
+pub fn read(page: &[u8]) -> Reading {
+    let text = String::from_utf8_lossy(page);
+    let mut reading = Reading::default();
+    for line in text.lines() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        match row(line) {
+            Some(row) if row.name.ends_with("_created") => {}
+            Some(row) if reading.rows.len() < MOST_ROWS => reading.rows.push(row),
+            _ => reading.skipped += 1,
+        }
+    }
+    reading
+}
+
+/// `name{labels} value [timestamp] [# exemplar]`; the name may stand quoted among the labels.
+fn row(line: &str) -> Option<Row> {
+    let end = line.find(|c: char| c == '{' || c.is_whitespace()).unwrap_or(line.len());
+    let (name, rest) = line.split_at(end);
+    let mut row = Row { name: name.to_owned(), labels: Vec::new(), value: f64::NAN };
+    let rest = match rest.trim_start().strip_prefix('{') {
+        Some(inside) => labels(inside, &mut row)?,
+        None => rest,
+    };
+    let sound = |c: char| !c.is_control() && c != '"' && c != '}';
+    if row.name.is_empty() || row.name.len() > LONGEST || !row.name.chars().all(sound) {
+        return None;
+    }
+    row.value = number(rest.split_whitespace().next()?)?;
+    Some(row)
+}
+
+/// Reads the labels up to the closing brace, and says what stands behind it.
+fn labels<'a>(mut text: &'a str, row: &mut Row) -> Option<&'a str> {
+    loop {
+        text = text.trim_start_matches(|c: char| c.is_whitespace() || c == ',');
+        if let Some(behind) = text.strip_prefix('}') {
+            return Some(behind);
+        }
+        if let Some(inside) = text.strip_prefix('"') {
+            let (word, behind) = quoted(inside)?;
+            let behind = behind.trim_start();
+            match behind.strip_prefix('=') {
+                Some(value) => text = add(row, word, value)?,
+                // A name that is no identifier is quoted, and has no value.
+                None if row.name.is_empty() => (row.name, text) = (word, behind),
+                None => return None,
+            }
+            continue;
+        }
+        let equals = text.find('=')?;
+        let name = text[..equals].trim().to_owned();
+        text = add(row, name, &text[equals + 1..])?;
+    }
+}
+
+/// Adds a label whose quoted value follows, and says what stands behind it.
+fn add<'a>(row: &mut Row, name: String, text: &'a str) -> Option<&'a str> {
+    let (value, behind) = quoted(text.trim_start().strip_prefix('"')?)?;
+    if name.is_empty() || name.len() > LONGEST || value.len() > LONGEST || row.labels.len() >= MOST_LABELS {
+        return None;
+    }
+    row.labels.push((name, value));
+    Some(behind)
+}
+
+/// A string up to its closing quote, escapes undone, and what stands behind it.
+fn quoted(text: &str) -> Option<(String, &str)> {
+    let mut out = String::new();
+    let mut letters = text.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '"' => return Some((out, &text[at + 1..])),
+            '\\' => match letters.next()?.1 {
+                'n' => out.push('\n'),
+                other => out.push(other),
+            },
+            letter => out.push(letter),
+        }
+    }
+    None
+}
+
+fn number(text: &str) -> Option<f64> {
+    match text {
+        "NaN" | "nan" | "Nan" => Some(f64::NAN),
+        "+Inf" | "Inf" | "inf" | "+inf" => Some(f64::INFINITY),
+        "-Inf" | "-inf" => Some(f64::NEG_INFINITY),
+        // Rust reads "infinity" and "nan" in any spelling; a page that has them elsewhere is no page.
+        text if text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.')) => {
+            text.parse().ok().filter(|value: &f64| value.is_finite())
+        }
+        _ => None,
+    }
+}
+
+/// SGLang's `/v1/loads`: one object per data-parallel rank, its figures as `sglang_loads_FIELD`. Nothing where it is none, and
+/// of a rank whose cache has no size yet (it is not ready).
+pub fn sglang_loads(body: &[u8]) -> Vec<Row> {
+    let Ok(value) = serde_json::from_slice::<Value>(body) else { return Vec::new() };
+    let Some(loads) = value.get("loads").and_then(Value::as_array) else { return Vec::new() };
+    let mut rows = Vec::new();
+    for (place, load) in loads.iter().take(4_096).filter_map(|load| load.as_object()).enumerate() {
+        if load.get("max_total_num_tokens").and_then(Value::as_f64) == Some(0.0) {
+            continue;
+        }
+        let rank = load.get("dp_rank").and_then(Value::as_u64).unwrap_or(place as u64);
+        let figures = load.iter().filter(|(name, _)| *name != "dp_rank").take(256);
+        rows.extend(figures.filter_map(|(name, value)| {
+            let labels = vec![("dp_rank".to_owned(), rank.to_string())];
+            Some(Row { name: format!("sglang_loads_{name}"), labels, value: value.as_f64()? })
+        }));
+    }
+    rows
+}
+
+/// llama.cpp's `/props`: how many slots it has.
+pub fn llamacpp_props(body: &[u8]) -> Vec<Row> {
+    let value = serde_json::from_slice::<Value>(body).ok();
+    let slots = value.and_then(|value| value.get("total_slots")?.as_f64());
+    slots.map(|slots| plain("llamacpp_props_total_slots", slots)).into_iter().collect()
+}
+
+/// llama.cpp's `/slots`: how many slots it has, and how many of them are busy.
+pub fn llamacpp_slots(body: &[u8]) -> Vec<Row> {
+    let Ok(Value::Array(slots)) = serde_json::from_slice::<Value>(body) else { return Vec::new() };
+    let busy: Option<Vec<bool>> = slots.iter().map(|slot| slot.get("is_processing")?.as_bool()).collect();
+    let Some(busy) = busy.filter(|busy| !busy.is_empty()) else { return Vec::new() };
+    let count = busy.iter().filter(|busy| **busy).count();
+    vec![plain("llamacpp_slots_total", busy.len() as f64), plain("llamacpp_slots_busy", count as f64)]
+}
+
+fn plain(name: &str, value: f64) -> Row {
+    Row { name: name.to_owned(), labels: Vec::new(), value }
+}

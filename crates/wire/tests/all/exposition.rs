@@ -1,0 +1,113 @@
+//! Pages of metrics: real ones, the corners of both formats, and bytes that nobody meant.
+
+use plimsoll_wire::exposition::{Row, llamacpp_props, llamacpp_slots, read, sglang_loads};
+use proptest::prelude::*;
+
+const PAGES: [&[u8]; 5] = [
+    include_bytes!("../../fixtures/llama.cpp/metrics_busy_8_on_4_slots.txt"),
+    include_bytes!("../../fixtures/vllm-cpu/metrics_excerpt.txt"),
+    include_bytes!("../../fixtures/infinity-emb/metrics.txt"),
+    include_bytes!("../../fixtures/triton/metrics_page.txt"),
+    include_bytes!("../../fixtures/prometheus/pushgateway_excerpt.txt"),
+];
+
+fn value(page: &[u8], name: &str, label: Option<(&str, &str)>) -> f64 {
+    let is = |row: &&Row| {
+        row.name == name
+            && label.is_none_or(|(key, value)| row.labels.iter().any(|(k, v)| k == key && v == value))
+    };
+    let rows = read(page).rows;
+    let found: Vec<&Row> = rows.iter().filter(is).collect();
+    assert_eq!(found.len(), 1, "{name} {label:?}");
+    found[0].value
+}
+
+#[test]
+fn real_pages_are_read_whole() {
+    for page in PAGES {
+        let reading = read(page);
+        let lines = String::from_utf8_lossy(page)
+            .lines()
+            .filter(|line| !line.starts_with('#') && !line.trim().is_empty() && !line.contains("_created"))
+            .count();
+        assert_eq!((reading.rows.len(), reading.skipped), (lines, 0));
+    }
+    assert_eq!(value(PAGES[0], "llamacpp:requests_processing", None), 4.0);
+    assert_eq!(value(PAGES[1], "vllm:request_success_total", Some(("finished_reason", "length"))), 18.0);
+    assert_eq!(value(PAGES[3], "nv_inference_queue_duration_us", Some(("model", "slowid"))), 154_388.0);
+}
+
+#[test]
+fn the_corners_of_both_formats() {
+    let page = br#"# TYPE a counter
+a_total{path="C:\\dir \"x\"\n",le="+Inf",} 1.5e3 1395066363000
+b 1 # {trace_id="x"} 0.67 1520879607.789
+c{} NaN
+d{x="1"}+Inf
+e -Inf 12
+"quoted" 1
+{"http.server.duration",code="200"} 7
+a_created{path="y"} 1.7e9
+# EOF
+"#;
+    let page = String::from_utf8_lossy(page).replace('\n', "\r\n");
+    let reading = read(page.as_bytes());
+    let names: Vec<&str> = reading.rows.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!((names, reading.skipped), (vec!["a_total", "b", "c", "d", "e", "http.server.duration"], 1));
+    let labels = [("path".to_owned(), "C:\\dir \"x\"\n".to_owned()), ("le".to_owned(), "+Inf".to_owned())];
+    assert_eq!((reading.rows[0].labels.as_slice(), reading.rows[0].value), (&labels[..], 1500.0));
+    assert!(reading.rows[2].value.is_nan());
+    assert_eq!((reading.rows[3].value, reading.rows[4].value), (f64::INFINITY, f64::NEG_INFINITY));
+}
+
+#[test]
+fn lines_that_are_none_are_skipped_and_counted() {
+    let page = "ok 1\n<html>\nx{y=\"1\" 3\nz{y=1} 3\nw infinity\nv\nu{=\"a\"} 1\n";
+    let reading = read(page.as_bytes());
+    assert_eq!((reading.rows.len(), reading.skipped), (1, 6));
+    assert_eq!(read(b"").rows.len(), 0);
+}
+
+#[test]
+fn json_pages_of_servers() {
+    let body = br#"{"timestamp":"t","loads":[{"dp_rank":1,"num_running_reqs":3,"num_waiting_reqs":2,"max_total_num_tokens":100,
+        "token_usage":0.5,"name":"x"},{"dp_rank":0,"max_total_num_tokens":0,"num_running_reqs":0}]}"#;
+    let rows = sglang_loads(body);
+    assert_eq!(rows.len(), 4);
+    assert!(rows.iter().all(|row| row.labels == [("dp_rank".to_owned(), "1".to_owned())]));
+    assert!(rows.iter().any(|row| row.name == "sglang_loads_num_waiting_reqs" && row.value == 2.0));
+    assert!(sglang_loads(br#"{"loads":[]}"#).is_empty() && sglang_loads(b"[").is_empty());
+    assert_eq!(llamacpp_props(br#"{"total_slots":4,"model_path":"x"}"#)[0].value, 4.0);
+    let slots = llamacpp_slots(br#"[{"id":0,"is_processing":true},{"id":1,"is_processing":false}]"#);
+    assert_eq!((slots[0].value, slots[1].value), (2.0, 1.0));
+    assert!(llamacpp_slots(br#"[{"id":0}]"#).is_empty() && llamacpp_slots(b"[]").is_empty());
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..2_000)) {
+        let reading = read(&bytes);
+        let lines = String::from_utf8_lossy(&bytes).lines().count();
+        prop_assert!(reading.rows.len() + reading.skipped <= lines);
+        let _ = (sglang_loads(&bytes), llamacpp_props(&bytes), llamacpp_slots(&bytes));
+    }
+
+    /// A real page with bytes changed, cut out or doubled somewhere.
+    #[test]
+    fn a_damaged_page_is_read(
+        which in 0..PAGES.len(),
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0usize..3), 1..20),
+    ) {
+        let mut page = PAGES[which].to_vec();
+        for (at, byte, how) in changes {
+            let at = at.index(page.len());
+            match how {
+                0 => page[at] = byte,
+                1 => _ = page.remove(at),
+                _ => page.insert(at, byte),
+            }
+        }
+        let reading = read(&page);
+        prop_assert!(reading.rows.iter().all(|row| !row.name.is_empty()));
+    }
+}
