@@ -46,6 +46,8 @@ mod looks;
 mod metrics;
 #[path = "all/plan.rs"]
 mod plan;
+#[path = "all/profile/mod.rs"]
+mod profile;
 #[path = "all/quality.rs"]
 mod quality;
 #[path = "../../math/tests/all/queues.rs"]

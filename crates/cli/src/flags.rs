@@ -22,6 +22,7 @@ mod gate;
 mod gate_url;
 mod history;
 mod interleave;
+mod profile;
 mod quality;
 mod rerun;
 
@@ -34,6 +35,7 @@ pub use gate::GateArgs;
 pub use gate_url::GateUrlArgs;
 pub use history::HistoryArgs;
 pub use interleave::InterleaveArgs;
+pub use profile::ProfileArgs;
 pub use quality::QualityArgs;
 pub use rerun::RerunArgs;
 
@@ -80,6 +82,8 @@ pub enum Command {
     Diagnose(Box<DiagnoseArgs>),
     /// Rank what to change first, for one run
     Levers(LeversArgs),
+    /// Show where the time of traced requests went: stages, the tail's causes, ceilings
+    Profile(Box<ProfileArgs>),
     /// Name the runs that others are held to
     Baseline(BaselineArgs),
     /// Take the spans of others over OTLP, gRPC and HTTP, into a run folder
@@ -598,6 +602,8 @@ pub enum SchemaOf {
     Comparison,
     /// What plimsoll levers --format json prints.
     Levers,
+    /// The rules of plimsoll profile: which span is which stage.
+    Stages,
 }
 
 /// `plimsoll schema`

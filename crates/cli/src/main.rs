@@ -78,6 +78,7 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::Diagnose(args) => commands::diagnose::run(args),
         Command::Levers(args) => commands::levers::run(args),
         Command::Collect(args) => commands::collect::run(args),
+        Command::Profile(args) => commands::profile::run(args),
         Command::Show(args) => commands::show::run(args),
         Command::Report(args) => commands::report::run(args),
         Command::Doctor(args) => commands::doctor::run(args),

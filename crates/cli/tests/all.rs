@@ -35,6 +35,8 @@ mod line;
 mod lint;
 #[path = "all/parity.rs"]
 mod parity;
+#[path = "all/profile.rs"]
+mod profile;
 #[path = "all/protocol.rs"]
 mod protocol;
 #[path = "all/quality.rs"]

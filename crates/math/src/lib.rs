@@ -7,7 +7,7 @@
 //! Transcendental functions come from the `libm` crate rather than the standard library: the platform's
 //! `ln`, `exp` and `pow` differ in the last bits between machines, and a schedule must not.
 //!
-//! Reading order: [`rng`], [`dist`], [`special`], [`proportion`], [`paired`], [`quantile`], [`series`], [`isotonic`],
+//! Reading order: [`rng`], [`dist`], [`special`], [`proportion`], [`paired`], [`quantile`], [`weighted`], [`series`], [`isotonic`],
 //! [`bootstrap`], [`two_sample`], [`least_squares`], [`distance`], [`queueing`]; [`spread`] and [`anytime`] (evidence that may be
 //! looked at at any time) stand apart.
 
@@ -20,6 +20,7 @@ pub mod special;
 pub mod paired;
 pub mod proportion;
 pub mod quantile;
+pub mod weighted;
 
 pub mod series;
 

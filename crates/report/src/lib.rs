@@ -16,6 +16,7 @@ pub mod headline;
 pub mod history;
 pub mod html;
 pub mod levers;
+pub mod profile;
 pub mod quality;
 mod server;
 pub mod table;

@@ -6,6 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::link::TraceCount;
 use super::stage::Stage;
 use crate::findings::{Estimate, Held, Reading};
 
@@ -58,7 +59,9 @@ impl Latency {
 /// The percentiles of one duration over requests. Seconds.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Times {
-    /// Mean; of sampled traces the weighted one.
+    /// Mean of what was seen, weighted where traces were sampled; a fact of these requests.
+    pub mean_s: f64,
+    /// The same as an estimate of the traffic behind them.
     pub mean: Reading,
     /// Median.
     pub p50: Reading,
@@ -88,7 +91,9 @@ pub struct StageFinding {
     pub requests: u64,
     /// Its exclusive time on the critical path, over all requests (0 where it did not occur). Seconds.
     pub times: Times,
-    /// Its share of the time of all requests.
+    /// Its share of the time of all requests seen.
+    pub of_mean: f64,
+    /// The same as an estimate.
     pub share: Reading,
     /// Its share of the time of the slowest ones; `None` where there are too few to speak of a tail.
     pub tail_share: Option<Reading>,
@@ -169,8 +174,8 @@ pub struct CeilingRow {
 pub struct CeilingAt {
     /// How many times faster; `None` = it takes no time.
     pub factor: Option<f64>,
-    /// Mean latency now over mean latency then.
-    pub speed_up: f64,
+    /// Mean latency now over mean latency then; `None` where no time is left.
+    pub speed_up: Option<f64>,
     /// Median then, s.
     pub p50: Reading,
     /// 95th percentile then, s.
@@ -271,8 +276,8 @@ pub struct ChangeFinding {
     pub slowest: f64,
     /// The candidate's tail mean − the baseline's, s.
     pub tail: Estimate,
-    /// The candidate's mean − the baseline's, s.
-    pub mean: Estimate,
+    /// The candidate's mean of the middle (40th to 60th percentile) − the baseline's, s.
+    pub middle: Estimate,
     /// Each stage's part, largest change of the tail first; each column adds up.
     pub parts: Vec<ChangePart>,
 }
@@ -284,8 +289,8 @@ pub struct ChangePart {
     pub stage: Stage,
     /// Its mean in the candidate's tail − in the baseline's.
     pub tail: Estimate,
-    /// Its mean over all requests, likewise.
-    pub mean: Estimate,
+    /// Its mean in the middle, likewise.
+    pub middle: Estimate,
     /// How much more than the middle the tail takes of it, candidate − baseline.
     pub gap: Estimate,
 }
@@ -305,4 +310,36 @@ pub struct FloorFinding {
     pub measured_s: Option<f64>,
     /// Measured over floor.
     pub ratio: Option<f64>,
+}
+
+/// A whole profile.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ProfileFinding {
+    /// What was read, repaired and set aside.
+    pub count: TraceCount,
+    /// Requests that those profiled stand for: more than they are where traces were sampled.
+    pub stand_for: f64,
+    /// From the first request's start to the last one's, s.
+    pub length_s: f64,
+    /// Version of the table of attribute names it was read by.
+    pub names_version: u32,
+    /// One entry per latency: `e2e`, and `ttft` where first tokens were seen.
+    pub paths: Vec<PathFinding>,
+    /// Time on the path to the last byte that no stage took, largest first.
+    pub unmapped: Vec<Unmapped>,
+    /// The stages held to the budget's slices.
+    pub slices: Vec<SliceFinding>,
+    /// Against the baseline, one entry per latency.
+    pub changes: Vec<ChangeFinding>,
+    /// Beside measurements of the model alone.
+    pub floors: Vec<FloorFinding>,
+    /// What to know, as sentences.
+    pub notes: Vec<String>,
+}
+
+impl ProfileFinding {
+    /// One latency taken apart.
+    pub fn path(&self, of: Latency) -> Option<&PathFinding> {
+        self.paths.iter().find(|path| path.of == of)
+    }
 }

@@ -1,12 +1,34 @@
 //! Profile: where each request's time went, stage by stage.
 //!
-//! Reading order: [`stage`] (the words), [`finding`] (what is said).
+//! Reading order: [`stage`] (the words), [`finding`] (what is said), then from spans to it: [`names`] and [`rules`] (which span is
+//! which stage), [`link`] and [`tree`] (a request, its clocks repaired by [`skew`]), [`path`] (each instant to one stage), [`retime`] (a stage made
+//! faster), [`read`] (all of it, over many traces); and from there: [`sample`] (percentiles and shares), [`tail`], [`ceilings`], [`slices`],
+//! [`floor`] and [`judge`] (the whole profile).
 
+pub mod ceilings;
 pub mod finding;
+pub mod floor;
+pub mod judge;
+pub mod link;
+pub mod names;
+pub mod path;
+pub mod read;
+pub mod retime;
+pub mod rules;
+pub mod sample;
+pub mod skew;
+pub mod slices;
 pub mod stage;
+pub mod tail;
+pub mod tree;
 
 pub use finding::{
     CeilingAt, CeilingRow, Ceilings, ChangeFinding, ChangePart, FloorFinding, Known, Latency, PathFinding,
-    SliceFinding, StageFinding, Tail, TailFinding, TailPart, Times, Unmapped,
+    ProfileFinding, SliceFinding, StageFinding, Tail, TailFinding, TailPart, Times, Unmapped,
 };
+pub use floor::Floor;
+pub use judge::{ProfileSpec, judge};
+pub use link::TraceCount;
+pub use read::{Request, Requests, read};
+pub use rules::{RuleError, RuleFile, RuleSpec, Rules};
 pub use stage::Stage;

@@ -152,10 +152,7 @@ impl Stage {
     /// Is what runs below a span of this stage a part of the stage, unless a rule says otherwise? A database call inside a
     /// retrieval is retrieval; an unknown call inside a gateway is not the gateway's.
     pub fn covers(self) -> bool {
-        !matches!(
-            self,
-            Stage::ClientWait | Stage::Gateway | Stage::ModelCall | Stage::Network | Stage::Unattributed
-        )
+        !matches!(self, Stage::ClientWait | Stage::Gateway | Stage::Network | Stage::Unattributed)
     }
 
     /// Can it go on after the span that began it has ended? An answer that streams does; a log written afterwards is none of the

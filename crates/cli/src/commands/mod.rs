@@ -15,6 +15,7 @@ pub mod gate_url;
 pub mod history;
 pub mod interleave;
 pub mod levers;
+pub mod profile;
 pub mod quality;
 pub mod report;
 pub mod rerun;

@@ -6,6 +6,7 @@ use plimsoll_analysis::cost::PriceSpec;
 use plimsoll_analysis::findings::Findings;
 use plimsoll_analysis::gate::GateFinding;
 use plimsoll_analysis::levers::finding::LeverFinding;
+use plimsoll_analysis::profile::RuleFile;
 use plimsoll_analysis::quality::{ItemSpec, Quality};
 use plimsoll_model::Manifest;
 use plimsoll_sim::EngineSpec;
@@ -32,6 +33,7 @@ pub fn run(args: &SchemaArgs) -> Result<Exit, Stop> {
         SchemaOf::Gate => schema_for!(GateFinding),
         SchemaOf::Comparison => schema_for!(Comparison),
         SchemaOf::Levers => schema_for!(LeverFinding),
+        SchemaOf::Stages => schema_for!(RuleFile),
     });
     Ok(Exit::Done)
 }

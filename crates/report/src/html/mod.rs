@@ -7,6 +7,7 @@ pub mod chart;
 mod charts;
 pub mod compare;
 mod mark;
+pub mod profile;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use plimsoll_analysis::findings::{Curve, Findings, LevelFinding, Lines, Reading, Validity};

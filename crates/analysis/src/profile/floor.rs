@@ -1,0 +1,81 @@
+//! The model alone, measured by other tools: what a stage can't be faster than on this hardware.
+//!
+//! Two files are read: the times that TensorRT's `trtexec --exportTimes` writes (one object per inference, ms), and the result of `vllm bench
+//! latency --output-json` (seconds).
+
+use serde_json::Value;
+
+use super::finding::{FloorFinding, Latency, PathFinding};
+use super::stage::Stage;
+
+/// A measurement of the model alone.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Floor {
+    /// Which tool.
+    pub from: &'static str,
+    /// One duration per iteration, s.
+    pub seconds: Vec<f64>,
+    against: Against,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Against {
+    /// The model's own time of a request that does not generate.
+    Compute,
+    /// Prefill and decode together.
+    Generation,
+}
+
+impl Floor {
+    /// Reads the JSON of one of the tools.
+    ///
+    /// # Errors
+    /// What a file of either looks like.
+    pub fn read(value: &Value) -> Result<Floor, String> {
+        let numbers = |list: &[Value]| -> Vec<f64> {
+            list.iter().filter_map(Value::as_f64).filter(|s| s.is_finite() && *s > 0.0).collect()
+        };
+        if let Some(latencies) = value.get("latencies").and_then(Value::as_array) {
+            let seconds = numbers(latencies);
+            if !seconds.is_empty() {
+                return Ok(Floor { from: "vllm bench latency", seconds, against: Against::Generation });
+            }
+        }
+        if let Some(times) = value.as_array() {
+            let compute = times.iter().filter_map(|one| one.get("computeMs").and_then(Value::as_f64));
+            let seconds: Vec<f64> =
+                compute.map(|ms| ms / 1e3).filter(|s| s.is_finite() && *s > 0.0).collect();
+            if !seconds.is_empty() {
+                return Ok(Floor { from: "trtexec", seconds, against: Against::Compute });
+            }
+        }
+        Err("is neither the times of trtexec (--exportTimes: a list with computeMs) nor the result of vllm bench latency \
+             (--output-json: an object with latencies)"
+            .to_owned())
+    }
+
+    /// Holds the profile against it.
+    pub fn against(&self, path: Option<&PathFinding>) -> FloorFinding {
+        let stages: &[Stage] = match self.against {
+            Against::Compute => &[Stage::Compute],
+            Against::Generation => &[Stage::Prefill, Stage::Decode],
+        };
+        let mut sorted = self.seconds.clone();
+        plimsoll_math::quantile::sort(&mut sorted);
+        let floor_s = plimsoll_math::quantile::of_sorted(&sorted, 0.5).unwrap_or(f64::NAN);
+        let means = path.into_iter().flat_map(|path| {
+            debug_assert!(path.of == Latency::E2e, "a floor is of the whole answer");
+            path.stages.iter().filter(|found| stages.contains(&found.stage)).map(|found| found.times.mean_s)
+        });
+        let measured_s = means.reduce(|a, b| a + b);
+        let names: Vec<&str> = stages.iter().map(|stage| stage.name()).collect();
+        FloorFinding {
+            from: self.from.to_owned(),
+            against: names.join(" + "),
+            n: self.seconds.len() as u64,
+            floor_s,
+            measured_s,
+            ratio: measured_s.map(|s| s / floor_s),
+        }
+    }
+}

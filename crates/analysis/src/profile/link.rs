@@ -1,0 +1,253 @@
+//! Spans of one trace → trees, one per request, whatever the tracer lost on the way.
+//!
+//! Real traces have spans whose parent was never exported, spans exported twice, ids shared by the two sides of a call (Zipkin's
+//! habit), and now and then a loop. Each is repaired where that is safe and counted always; a trace in which nobody can say which
+//! span was the request is set aside. Attaching every lost span to the first root lost: it makes up a critical path.
+
+use plimsoll_model::trace::{SpanKind, TraceSpan};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// No node.
+pub const NONE: u32 = u32::MAX;
+
+/// What was read, repaired and set aside.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct TraceCount {
+    /// Spans read.
+    pub spans: u64,
+    /// Traces they belong to.
+    pub traces: u64,
+    /// Requests found in them: roots.
+    pub requests: u64,
+    /// Requests that were profiled.
+    pub profiled: u64,
+    /// Set aside: the request ended in an error.
+    pub failed: u64,
+    /// Set aside: clocks disagree by more than any shift explains.
+    pub skewed: u64,
+    /// Set aside: no span of the trace holds the others, so that nobody knows how long the request took.
+    pub rootless: u64,
+    /// Set aside: the request took no time.
+    pub empty: u64,
+    /// Requests whose root's own parent is not in the trace.
+    pub root_parent_missing: u64,
+    /// Requests in which spans of another clock were moved inside the call that caused them.
+    pub shifted: u64,
+    /// Requests extended to the last byte of a stream that outlived its root.
+    pub extended: u64,
+    /// Spans that went on after their request and are none of it (a log, a callback); the part behind its end is left out.
+    pub background: u64,
+    /// Spans whose parent is missing, taken to be below the root that was there at the time.
+    pub orphans: u64,
+    /// Spans whose parent is missing and that no root holds; left out.
+    pub lost: u64,
+    /// Spans that came twice; counted once.
+    pub duplicates: u64,
+    /// Spans in a loop of parents, which was cut.
+    pub loops: u64,
+    /// Spans that end before they begin; taken to have no length.
+    pub negative: u64,
+    /// Requests with engine stages laid out from attributes.
+    pub laid_out: u64,
+    /// Of those, requests whose stages miss the engine's own end-to-end time by more than 5 %.
+    pub residual_over_5_percent: u64,
+    /// Requests whose first token nobody marked: they have no `ttft`.
+    pub no_first_token: u64,
+}
+
+/// A span in the tree of its request.
+pub struct Linked {
+    /// Which span.
+    pub span: u32,
+    /// Its parent's place in the same list, which lies before its own; [`NONE`] for the root.
+    pub parent: u32,
+}
+
+/// Turns the spans of one trace into trees; its buffers are used again from trace to trace.
+#[derive(Default)]
+pub struct Linker {
+    ids: Vec<(u64, u32)>,
+    parents: Vec<u32>,
+    dropped: Vec<bool>,
+    state: Vec<u8>,
+    first: Vec<u32>,
+    next: Vec<u32>,
+    stack: Vec<(u32, u32)>,
+}
+
+impl Linker {
+    /// The requests of one trace. `members` are places in `spans`, in the order of their starts.
+    pub fn link(&mut self, spans: &[TraceSpan], members: &[u32], count: &mut TraceCount) -> Vec<Vec<Linked>> {
+        let span = |local: u32| &spans[members[local as usize] as usize];
+        self.index(&span, members.len());
+        count.duplicates += self.duplicates(&span);
+        self.find_parents(&span, members.len());
+        count.loops += self.cut_loops(&span);
+        let roots = self.roots(&span, count);
+        self.children(members.len());
+        roots.iter().map(|root| self.below(*root, members)).collect()
+    }
+
+    fn index<'a>(&mut self, span: &impl Fn(u32) -> &'a TraceSpan, n: usize) {
+        self.ids.clear();
+        self.ids.extend((0..n as u32).map(|local| (span(local).id, local)));
+        self.ids.sort_unstable();
+        self.parents.clear();
+        self.parents.resize(n, NONE);
+        self.dropped.clear();
+        self.dropped.resize(n, false);
+    }
+
+    /// Spans with one id: the two sides of a call become client and server, the rest is the same span again.
+    fn duplicates<'a>(&mut self, span: &impl Fn(u32) -> &'a TraceSpan) -> u64 {
+        let mut twice = 0;
+        for i in 1..self.ids.len() {
+            let ((before, kept), (id, local)) = (self.ids[i - 1], self.ids[i]);
+            if before != id {
+                continue;
+            }
+            let (a, b) = (span(kept), span(local));
+            let sides = (a.kind, b.kind);
+            if sides == (SpanKind::Client, SpanKind::Server) {
+                self.parents[local as usize] = kept;
+            } else if sides == (SpanKind::Server, SpanKind::Client) {
+                self.parents[kept as usize] = local;
+                self.ids.swap(i - 1, i);
+            } else {
+                twice += 1;
+                // The longer one: the other may have been exported before it was over.
+                let shorter = if b.took_ns() > a.took_ns() { kept } else { local };
+                self.dropped[shorter as usize] = true;
+                if shorter == local {
+                    self.ids[i] = (id, kept);
+                } else {
+                    self.ids[i - 1] = (id, local);
+                }
+            }
+        }
+        twice
+    }
+
+    /// The parent of every span; a span whose parent is not there has none.
+    fn find_parents<'a>(&mut self, span: &impl Fn(u32) -> &'a TraceSpan, n: usize) {
+        for local in 0..n as u32 {
+            if self.dropped[local as usize] || self.parents[local as usize] != NONE {
+                continue;
+            }
+            let Some(parent) = span(local).parent else { continue };
+            let end = self.ids.partition_point(|(id, _)| *id <= parent);
+            // Of two sides with one id the later entry is the server, which is whose children these are.
+            if let Some((id, at)) = end.checked_sub(1).map(|at| self.ids[at])
+                && id == parent
+                && at != local
+            {
+                self.parents[local as usize] = at;
+            }
+        }
+    }
+
+    /// Cuts loops at their earliest span, which then is a span without parent. Gives back how many spans were in one.
+    fn cut_loops<'a>(&mut self, span: &impl Fn(u32) -> &'a TraceSpan) -> u64 {
+        const NEW: u8 = 0;
+        const OPEN: u8 = 1;
+        const DONE: u8 = 2;
+        let n = self.parents.len();
+        self.state.clear();
+        self.state.resize(n, NEW);
+        let mut looped = 0;
+        for start in 0..n {
+            let mut at = start as u32;
+            while at != NONE && self.state[at as usize] == NEW {
+                self.state[at as usize] = OPEN;
+                at = self.parents[at as usize];
+            }
+            if at != NONE && self.state[at as usize] == OPEN {
+                let (mut earliest, mut one) = (at, at);
+                loop {
+                    looped += 1;
+                    self.state[one as usize] = DONE;
+                    if span(one).start_ns < span(earliest).start_ns {
+                        earliest = one;
+                    }
+                    one = self.parents[one as usize];
+                    if one == at {
+                        break;
+                    }
+                }
+                self.parents[earliest as usize] = NONE;
+            }
+            let mut at = start as u32;
+            while at != NONE && self.state[at as usize] == OPEN {
+                self.state[at as usize] = DONE;
+                at = self.parents[at as usize];
+            }
+        }
+        looped
+    }
+
+    /// The spans that are requests; orphans are hung below them where they lie in their time.
+    fn roots<'a>(&mut self, span: &impl Fn(u32) -> &'a TraceSpan, count: &mut TraceCount) -> Vec<u32> {
+        let n = self.parents.len() as u32;
+        let top = |local: &u32| self.parents[*local as usize] == NONE && !self.dropped[*local as usize];
+        let tops: Vec<u32> = (0..n).filter(top).collect();
+        let (mut roots, mut rest): (Vec<u32>, Vec<u32>) =
+            tops.into_iter().partition(|local| span(*local).parent.is_none());
+        if roots.is_empty() {
+            let start = rest.iter().map(|local| span(*local).start_ns).min();
+            let end = rest.iter().map(|local| span(*local).end_ns).max();
+            let holds =
+                |local: &&u32| Some(span(**local).start_ns) == start && Some(span(**local).end_ns) == end;
+            let Some(root) = rest.iter().find(holds).copied() else {
+                count.rootless += 1;
+                return roots;
+            };
+            count.root_parent_missing += 1;
+            rest.retain(|local| *local != root);
+            roots.push(root);
+        }
+        for local in rest {
+            let at = span(local).start_ns;
+            let holds = |root: &&u32| span(**root).start_ns <= at && at <= span(**root).end_ns;
+            match roots.iter().filter(holds).min_by_key(|root| span(**root).took_ns()) {
+                Some(root) => {
+                    self.parents[local as usize] = *root;
+                    count.orphans += 1;
+                }
+                None => count.lost += 1,
+            }
+        }
+        roots
+    }
+
+    fn children(&mut self, n: usize) {
+        self.first.clear();
+        self.first.resize(n, NONE);
+        self.next.clear();
+        self.next.resize(n, NONE);
+        for local in (0..n).rev() {
+            let parent = self.parents[local];
+            if parent != NONE && !self.dropped[local] {
+                self.next[local] = self.first[parent as usize];
+                self.first[parent as usize] = local as u32;
+            }
+        }
+    }
+
+    /// A root and all below it, parents before their children.
+    fn below(&mut self, root: u32, members: &[u32]) -> Vec<Linked> {
+        let mut found = Vec::new();
+        self.stack.clear();
+        self.stack.push((root, NONE));
+        while let Some((local, parent)) = self.stack.pop() {
+            let place = found.len() as u32;
+            found.push(Linked { span: members[local as usize], parent });
+            let mut child = self.first[local as usize];
+            while child != NONE {
+                self.stack.push((child, place));
+                child = self.next[child as usize];
+            }
+        }
+        found
+    }
+}

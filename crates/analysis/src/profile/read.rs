@@ -1,0 +1,222 @@
+//! Spans → requests: each one's time by stage, and what it would have been with a stage made faster.
+//!
+//! One pass over the spans, trace by trace, with buffers that are used again: a million spans must not take longer to profile than to
+//! read.
+
+use std::collections::HashMap;
+
+use plimsoll_model::trace::TraceSpan;
+
+use super::finding::Known;
+use super::link::{Linker, TraceCount};
+use super::path::{StageTimes, Sweep};
+use super::retime::{FACTORS, Retimer};
+use super::rules::Rules;
+use super::stage::Stage;
+use super::tree::{Builder, Tree, Unfit};
+
+/// One request that was profiled. Times in ns.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Request {
+    /// When it began, ns of the Unix epoch.
+    pub start: i64,
+    /// Its trace.
+    pub trace: u128,
+    /// How many requests it stands for.
+    pub weight: f64,
+    /// To the last byte.
+    pub e2e: i64,
+    /// To the first token, where somebody saw it.
+    pub ttft: Option<i64>,
+    /// Of `e2e`, by stage; they add up to it.
+    pub e2e_stages: StageTimes,
+    /// Of `ttft`, by stage; they add up to it.
+    pub ttft_stages: StageTimes,
+    /// Every stage that took time, with both latencies at each factor.
+    pub faster: Vec<Faster>,
+}
+
+/// A request with one stage made faster, at each of [`FACTORS`], ns.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Faster {
+    /// The stage.
+    pub stage: Stage,
+    /// To the last byte.
+    pub e2e: [f64; FACTORS.len()],
+    /// To the first token.
+    pub ttft: [f64; FACTORS.len()],
+}
+
+/// Time that no stage took.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Nameless {
+    /// The span's name.
+    pub name: String,
+    /// Its service.
+    pub service: Option<String>,
+    /// Spans on the path to the last byte.
+    pub spans: u64,
+    /// Their time there by the requests' weights, ns.
+    pub weighted_ns: f64,
+    /// Is it what an engine's span holds beyond its stages?
+    pub engine: bool,
+}
+
+/// What was read.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Requests {
+    /// The requests, in the order in which they began.
+    pub list: Vec<Request>,
+    /// What was repaired and set aside.
+    pub count: TraceCount,
+    /// Of each stage how it is known: the least sure way.
+    pub known: [Option<Known>; Stage::COUNT],
+    /// Time without a stage, largest first.
+    pub nameless: Vec<Nameless>,
+}
+
+/// Reads spans in any order.
+pub fn read(spans: &[TraceSpan], rules: &Rules, keep_failed: bool) -> Requests {
+    let mut order: Vec<u32> = (0..spans.len() as u32).collect();
+    order.sort_unstable_by_key(|i| {
+        let span = &spans[*i as usize];
+        (span.trace, span.start_ns, *i)
+    });
+    let mut reader = Reader::new(spans, rules, keep_failed);
+    for members in order.chunk_by(|a, b| spans[*a as usize].trace == spans[*b as usize].trace) {
+        reader.trace(members);
+    }
+    reader.finish()
+}
+
+struct Reader<'a> {
+    spans: &'a [TraceSpan],
+    linker: Linker,
+    builder: Builder<'a>,
+    tree: Tree,
+    sweep: Sweep,
+    retimer: Retimer,
+    own: Vec<i64>,
+    nameless: HashMap<(&'a str, Option<&'a str>), Nameless>,
+    found: Requests,
+}
+
+impl<'a> Reader<'a> {
+    fn new(spans: &'a [TraceSpan], rules: &'a Rules, keep_failed: bool) -> Reader<'a> {
+        Reader {
+            spans,
+            linker: Linker::default(),
+            builder: Builder::new(spans, rules, keep_failed),
+            tree: Tree::default(),
+            sweep: Sweep::default(),
+            retimer: Retimer::default(),
+            own: Vec::new(),
+            nameless: HashMap::new(),
+            found: Requests::default(),
+        }
+    }
+
+    fn trace(&mut self, members: &[u32]) {
+        let count = &mut self.found.count;
+        count.traces += 1;
+        count.spans += members.len() as u64;
+        for linked in self.linker.link(self.spans, members, count) {
+            let count = &mut self.found.count;
+            count.requests += 1;
+            match self.builder.build(&linked, &mut self.tree, count) {
+                Ok(()) => self.request(),
+                Err(Unfit::Failed) => count.failed += 1,
+                Err(Unfit::Skewed) => count.skewed += 1,
+                Err(Unfit::Empty) => count.empty += 1,
+            }
+        }
+    }
+
+    fn request(&mut self) {
+        let tree = &self.tree;
+        let root = tree.nodes[0];
+        let span = &self.spans[root.span as usize];
+        let weight = if span.weight.is_finite() && span.weight >= 1.0 { span.weight } else { 1.0 };
+        self.sweep.prepare(tree);
+        let mut ttft_stages = [0; Stage::COUNT];
+        self.sweep.to_first_token(tree, &mut |node, from, to| {
+            ttft_stages[tree.nodes[node as usize].own().index()] += to - from;
+        });
+        self.own.clear();
+        self.own.resize(tree.nodes.len(), 0);
+        let own = &mut self.own;
+        self.sweep.whole(tree, &mut |node, from, to| own[node as usize] += to - from);
+        let mut e2e_stages = [0; Stage::COUNT];
+        let mut timed = [false; Stage::COUNT];
+        for (node, took) in tree.nodes.iter().zip(&self.own) {
+            let stage = node.own().index();
+            e2e_stages[stage] += took;
+            timed[stage] |= node.end > node.start;
+            if *took > 0 {
+                self.found.known[stage] = self.found.known[stage].max(Some(node.known));
+            }
+        }
+        self.note_nameless(weight);
+        let faster = self.faster(&timed, (&e2e_stages, &ttft_stages));
+        let tree = &self.tree;
+        let ttft = tree.marks.first().map(|mark| mark.at - root.start);
+        self.found.count.no_first_token += u64::from(ttft.is_none());
+        self.found.count.profiled += 1;
+        let e2e = root.end - root.start;
+        let (start, trace) = (root.start, span.trace);
+        let request = Request { start, trace, weight, e2e, ttft, e2e_stages, ttft_stages, faster };
+        self.found.list.push(request);
+    }
+
+    fn faster(&mut self, timed: &[bool; Stage::COUNT], on_path: (&StageTimes, &StageTimes)) -> Vec<Faster> {
+        self.retimer.prepare(&self.tree, &self.sweep);
+        let mut found = Vec::new();
+        for stage in Stage::ALL {
+            let i = stage.index();
+            // What lies on neither path saves nothing, however fast it gets.
+            if !timed[i] || (on_path.0[i] == 0 && on_path.1[i] == 0) {
+                continue;
+            }
+            let mut one = Faster { stage, e2e: [0.0; FACTORS.len()], ttft: [0.0; FACTORS.len()] };
+            for (k, factor) in FACTORS.into_iter().enumerate() {
+                let (e2e, ttft) = self.retimer.with(&self.tree, &self.sweep, stage, 1.0 / factor);
+                (one.e2e[k], one.ttft[k]) = (e2e, ttft.unwrap_or(0.0));
+            }
+            found.push(one);
+        }
+        found
+    }
+
+    fn note_nameless(&mut self, weight: f64) {
+        let engine = |place: usize| {
+            self.tree.nodes.iter().any(|node| node.parent == place as u32 && node.known == Known::LaidOut)
+        };
+        for (place, node) in self.tree.nodes.iter().enumerate() {
+            if node.own() != Stage::Unattributed || self.own[place] == 0 {
+                continue;
+            }
+            let span = &self.spans[node.span as usize];
+            let entry =
+                self.nameless.entry((&span.name, span.service.as_deref())).or_insert_with(|| Nameless {
+                    name: span.name.clone(),
+                    service: span.service.clone(),
+                    spans: 0,
+                    weighted_ns: 0.0,
+                    engine: engine(place),
+                });
+            entry.spans += 1;
+            entry.weighted_ns += weight * self.own[place] as f64;
+        }
+    }
+
+    fn finish(mut self) -> Requests {
+        self.found.list.sort_by_key(|request| (request.start, request.trace));
+        self.found.nameless = self.nameless.into_values().collect();
+        self.found.nameless.sort_by(|a, b| {
+            b.weighted_ns
+                .total_cmp(&a.weighted_ns)
+                .then_with(|| (&a.name, &a.service).cmp(&(&b.name, &b.service)))
+        });
+        self.found
+    }
+}

@@ -1,0 +1,340 @@
+//! A request as a tree of stretches of time: clocks repaired, stages named, engine stages laid out.
+//!
+//! Afterwards every node lies inside its parent, so that the sweep and the re-timing need no exceptions. A child that outlives its
+//! parent, as an answer that streams does, is hung below the nearest ancestor that holds its end; clipping it, as CRISP does
+//! (uber-research/CRISP: `crisp/graph.py`), lost: the stream would vanish from the path.
+
+use plimsoll_model::trace::{SpanKind, TraceSpan};
+
+use super::finding::Known;
+use super::link::{Linked, NONE, TraceCount};
+use super::names::Facts;
+use super::rules::{Rules, Seen};
+use super::skew;
+use super::stage::Stage;
+
+/// One stretch of a request.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Node {
+    /// When it began, ns.
+    pub start: i64,
+    /// When it ended, ns.
+    pub end: i64,
+    /// Its parent's place, before its own; [`NONE`] for the root.
+    pub parent: u32,
+    /// The span that it is, or was laid out from.
+    pub span: u32,
+    /// Its stage; `None` where no rule knows it.
+    pub stage: Option<Stage>,
+    /// How it is known.
+    pub known: Known,
+}
+
+impl Node {
+    /// The stage that its own time counts as.
+    pub fn own(&self) -> Stage {
+        self.stage.unwrap_or(Stage::Unattributed)
+    }
+}
+
+/// The instant of a first token as a node saw it.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Mark {
+    /// Which node.
+    pub node: u32,
+    /// When, ns.
+    pub at: i64,
+}
+
+/// One request.
+#[derive(Default)]
+pub struct Tree {
+    /// Parents before their children; the first is the root.
+    pub nodes: Vec<Node>,
+    /// First tokens along one line of descent, outermost first, each no later than the one before.
+    pub marks: Vec<Mark>,
+}
+
+/// Why a request is not profiled.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Unfit {
+    /// It ended in an error.
+    Failed,
+    /// Its clocks can't be reconciled.
+    Skewed,
+    /// It took no time.
+    Empty,
+}
+
+/// The durations of an engine, ns, that a node's span carries.
+struct Inside {
+    node: u32,
+    queue: i64,
+    prefill: i64,
+    decode: i64,
+    ttft: Option<i64>,
+    e2e: Option<i64>,
+}
+
+/// What building one tree after another needs.
+pub struct Builder<'a> {
+    spans: &'a [TraceSpan],
+    rules: &'a Rules,
+    seen: Seen<'a>,
+    inside: Vec<Inside>,
+    marks: Vec<Mark>,
+    shift: Vec<i64>,
+    has_inside: Vec<bool>,
+    keep_failed: bool,
+}
+
+impl<'a> Builder<'a> {
+    /// For these spans under these rules.
+    pub fn new(spans: &'a [TraceSpan], rules: &'a Rules, keep_failed: bool) -> Builder<'a> {
+        Builder {
+            spans,
+            rules,
+            seen: Seen::default(),
+            inside: Vec::new(),
+            marks: Vec::new(),
+            shift: Vec::new(),
+            has_inside: Vec::new(),
+            keep_failed,
+        }
+    }
+
+    /// The tree of a request.
+    ///
+    /// # Errors
+    /// Why it is set aside.
+    pub fn build(&mut self, linked: &[Linked], tree: &mut Tree, count: &mut TraceCount) -> Result<(), Unfit> {
+        self.read(linked, tree, count);
+        let root = &self.spans[tree.nodes[0].span as usize];
+        if root.failed && !self.keep_failed {
+            return Err(Unfit::Failed);
+        }
+        let moved = skew::repair(&mut tree.nodes, self.spans, &mut self.shift).ok_or(Unfit::Skewed)?;
+        count.shifted += u64::from(moved);
+        self.stages(tree);
+        count.laid_out += u64::from(!self.inside.is_empty());
+        let residual = self.lay_out(tree);
+        count.residual_over_5_percent += u64::from(residual);
+        contain(tree, count);
+        if tree.nodes[0].end <= tree.nodes[0].start {
+            return Err(Unfit::Empty);
+        }
+        self.pick_marks(tree);
+        Ok(())
+    }
+
+    fn read(&mut self, linked: &[Linked], tree: &mut Tree, count: &mut TraceCount) {
+        tree.nodes.clear();
+        for one in linked {
+            let span = &self.spans[one.span as usize];
+            count.negative += u64::from(span.end_ns < span.start_ns);
+            tree.nodes.push(Node {
+                start: span.start_ns,
+                end: span.end_ns.max(span.start_ns),
+                parent: one.parent,
+                span: one.span,
+                stage: None,
+                known: Known::Traced,
+            });
+        }
+    }
+
+    /// Names the stages, and notes what engines say and who saw a first token.
+    fn stages(&mut self, tree: &mut Tree) {
+        let (spans, n) = (self.spans, tree.nodes.len());
+        self.inside.clear();
+        self.marks.clear();
+        self.has_inside.clear();
+        self.has_inside.resize(n, false);
+        for place in 0..n {
+            let node = tree.nodes[place];
+            let span = &spans[node.span as usize];
+            let facts = Facts::of(span);
+            let inherited = || {
+                let parent = tree.nodes.get(node.parent as usize)?;
+                parent.stage.filter(|stage| stage.covers())
+            };
+            tree.nodes[place].stage = self.rules.stage(span, &facts, &mut self.seen).or_else(inherited);
+            self.note(place as u32, &node, &facts, span.start_ns);
+        }
+        // What an engine's span holds is known: it is no model call that nobody looked into.
+        for inside in &self.inside {
+            let node = &mut tree.nodes[inside.node as usize];
+            node.stage = node.stage.filter(|stage| *stage != Stage::ModelCall);
+        }
+        for place in (1..n).rev() {
+            let node = tree.nodes[place];
+            let inner = matches!(
+                node.stage,
+                Some(Stage::Queue | Stage::Prefill | Stage::Decode | Stage::Compute | Stage::BatchWait)
+            );
+            let parent = &tree.nodes[node.parent as usize];
+            let crosses = skew::crosses(&spans[parent.span as usize], &spans[node.span as usize]);
+            let calls = crosses && spans[parent.span as usize].kind == SpanKind::Client;
+            if inner || crosses || self.has_inside[place] {
+                self.has_inside[node.parent as usize] = true;
+            }
+            let parent = &mut tree.nodes[node.parent as usize];
+            if calls && parent.stage.is_none() {
+                parent.stage = Some(Stage::Network);
+            }
+        }
+        for place in 0..n {
+            if tree.nodes[place].stage == Some(Stage::ModelCall) && self.has_inside[place] {
+                let server = spans[tree.nodes[place].span as usize].kind == SpanKind::Server;
+                tree.nodes[place].stage = Some(if server { Stage::Gateway } else { Stage::Network });
+            }
+        }
+        let inside = std::mem::take(&mut self.inside);
+        self.inside.extend(inside.into_iter().filter(|one| !self.has_inside[one.node as usize]));
+    }
+
+    fn note(&mut self, place: u32, node: &Node, facts: &Facts<'_>, span_start: i64) {
+        let moved = node.start - span_start;
+        let ns = |s: f64| (s * 1e9).round() as i64;
+        let ttft = facts.ttft_s.map(ns);
+        let at =
+            facts.first_token_ns.map(|at| at.saturating_add(moved)).or(ttft.map(|ttft| node.start + ttft));
+        if let Some(at) = at {
+            self.marks.push(Mark { node: place, at });
+        }
+        if !facts.is_engine() {
+            return;
+        }
+        let queue = facts.queue_s.map_or(0, ns);
+        let left = ttft.map(|ttft| (ttft - queue).max(0));
+        let prefill = facts.prefill_s.map(ns).or(left).unwrap_or(0);
+        let inference = facts.inference_s.map(|s| (ns(s) - prefill).max(0));
+        let rest = ttft.map(|ttft| (node.end - node.start - ttft).max(0));
+        let decode = facts.decode_s.map(ns).or(inference).or(rest).unwrap_or(0);
+        self.inside.push(Inside { node: place, queue, prefill, decode, ttft, e2e: facts.e2e_s.map(ns) });
+    }
+
+    /// Queue, prefill and decode as children of the engine's span, in this order. What the engine says of the time to the first token
+    /// beyond queue and prefill comes before the queue; the rest of the span stays its own. Gives back whether the
+    /// stages miss the engine's end to end by more than 5 %, as they do after a preemption.
+    fn lay_out(&mut self, tree: &mut Tree) -> bool {
+        let mut off = false;
+        for one in &self.inside {
+            let node = tree.nodes[one.node as usize];
+            let known = one.queue + one.prefill;
+            // The first token is stamped when it leaves the engine, decode from when it was made: what is before the queue is at most
+            // what the span has to spare.
+            let spare = (node.end - node.start - known - one.decode).max(0);
+            let before = one.ttft.map_or(0, |ttft| (ttft - known).clamp(0, spare));
+            let mut at = node.start.saturating_add(before);
+            // Seconds as fractions were rounded one by one: what is off by less than a microsecond meets.
+            let meets = |at: i64, there: i64| if at.abs_diff(there) < 1000 { there } else { at };
+            let first = one.ttft.map(|ttft| node.start.saturating_add(ttft));
+            for (stage, took) in
+                [(Stage::Queue, one.queue), (Stage::Prefill, one.prefill), (Stage::Decode, one.decode)]
+            {
+                let mut end = at.saturating_add(took);
+                if stage == Stage::Prefill {
+                    end = first.map_or(end, |first| meets(end, first));
+                }
+                let end = meets(end, node.end).min(node.end);
+                if end > at {
+                    let inner = Node {
+                        start: at,
+                        end,
+                        parent: one.node,
+                        stage: Some(stage),
+                        known: Known::LaidOut,
+                        ..node
+                    };
+                    tree.nodes.push(inner);
+                    at = end;
+                }
+            }
+            let whole = one.e2e.unwrap_or(node.end - node.start);
+            let residual = whole - known - one.decode;
+            off |= residual.unsigned_abs() as f64 > 0.05 * whole as f64;
+        }
+        for i in 0..self.marks.len() {
+            self.split_call(tree, self.marks[i]);
+        }
+        off
+    }
+
+    /// A model call that nobody looked into, but whose first token was seen: what follows it is the stream of tokens.
+    fn split_call(&self, tree: &mut Tree, mark: Mark) {
+        let node = tree.nodes[mark.node as usize];
+        if node.stage == Some(Stage::ModelCall) && mark.at > node.start && mark.at < node.end {
+            let stream = Node {
+                start: mark.at,
+                parent: mark.node,
+                stage: Some(Stage::Decode),
+                known: Known::LaidOut,
+                ..node
+            };
+            tree.nodes.push(stream);
+        }
+    }
+
+    /// The first token that the user saw: of the outermost node that saw one, the last such node where several are as far out. Then
+    /// inwards, who saw it before.
+    fn pick_marks(&mut self, tree: &mut Tree) {
+        tree.marks.clear();
+        let depth = |mut node: u32| {
+            let mut depth = 0u32;
+            while tree.nodes[node as usize].parent != NONE {
+                node = tree.nodes[node as usize].parent;
+                depth += 1;
+            }
+            depth
+        };
+        let below = |mut node: u32, top: u32| {
+            while node != NONE && node > top {
+                node = tree.nodes[node as usize].parent;
+            }
+            node == top
+        };
+        let (from, to) = (tree.nodes[0].start, tree.nodes[0].end);
+        let inside = |mark: &&Mark| {
+            let node = &tree.nodes[mark.node as usize];
+            mark.at >= node.start && mark.at > from && mark.at <= to && mark.at <= node.end
+        };
+        let outermost = self.marks.iter().filter(inside).min_by_key(|mark| (depth(mark.node), -mark.at));
+        let mut last = outermost.copied();
+        let mut found = Vec::new();
+        while let Some(outer) = last {
+            found.push(outer);
+            let inner = self.marks.iter().filter(inside);
+            let inner =
+                inner.filter(|m| m.node != outer.node && m.at <= outer.at && below(m.node, outer.node));
+            last = inner.max_by_key(|mark| (mark.at, -i64::from(depth(mark.node)))).copied();
+        }
+        tree.marks = found;
+    }
+}
+
+/// Makes every node lie inside its parent.
+fn contain(tree: &mut Tree, count: &mut TraceCount) {
+    let nodes = &mut tree.nodes;
+    let own_end = nodes[0].end;
+    let streams = nodes.iter().filter(|node| node.own().streams()).map(|node| node.end).max();
+    if let Some(last) = streams.filter(|last| *last > own_end) {
+        nodes[0].end = last;
+        count.extended += 1;
+    }
+    let root = nodes[0];
+    for place in 1..nodes.len() {
+        let mut node = nodes[place];
+        if node.end > root.end {
+            count.background += 1;
+        }
+        node.start = node.start.clamp(root.start, root.end);
+        node.end = node.end.clamp(node.start, root.end);
+        while nodes[node.parent as usize].end < node.end {
+            node.parent = nodes[node.parent as usize].parent;
+        }
+        node.start = node.start.max(nodes[node.parent as usize].start);
+        node.end = node.end.max(node.start);
+        nodes[place] = node;
+    }
+}

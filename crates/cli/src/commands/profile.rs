@@ -1,0 +1,117 @@
+//! `plimsoll profile`: where the time of traced requests went.
+//!
+//! Spans are read, mapped to stages and judged; what is added here is which files. With a budget the exit code is the gate's: a slice that is
+//! broken, or one that these traces do not settle.
+
+use std::path::{Path, PathBuf};
+
+use plimsoll_analysis::budget::StageBudget;
+use plimsoll_analysis::findings::Held;
+use plimsoll_analysis::profile::{
+    Floor, ProfileFinding, ProfileSpec, Requests, RuleFile, Rules, judge, read,
+};
+use plimsoll_workload::check;
+use schemars::schema_for;
+
+use crate::exit::{Exit, Stop};
+use crate::flags::{Format, ProfileArgs};
+use crate::{budget_file, out, resolve, trace_file};
+
+/// Seed of redraws: the same traces always say the same.
+const SEED: u64 = 1;
+
+/// Reads, judges and prints.
+pub fn run(args: &ProfileArgs) -> Result<Exit, Stop> {
+    let rules = rules(args.rules.as_deref())?;
+    let budget = args.budget.as_deref().map(budget).transpose()?;
+    let floors = args.floor.iter().map(|path| floor(path)).collect::<Result<Vec<_>, _>>()?;
+    let requests = requests(&args.traces, &rules, args.failed)?;
+    let baseline = match args.baseline.is_empty() {
+        true => None,
+        false => Some(self::requests(&args.baseline, &rules, args.failed)?),
+    };
+    let spec = ProfileSpec {
+        seed: SEED,
+        budget: budget.as_ref().map(|(stages, alpha)| (stages, *alpha)),
+        baseline: baseline.as_ref(),
+        floors: &floors,
+    };
+    let finding = judge(&requests, &spec);
+    let name = args.traces.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ");
+    match args.format {
+        Format::Text => out::line(&plimsoll_report::profile::render(&name, &finding)),
+        Format::Json => out::json(&finding),
+    }
+    if let Some(path) = &args.html {
+        let page = plimsoll_report::html::profile::render(&name, &finding);
+        std::fs::write(path, page).map_err(|e| Stop::invalid(format!("{}: {e}", path.display())))?;
+        out::note(&format!("wrote {}", path.display()));
+    }
+    Ok(exit(&finding))
+}
+
+/// The slices' verdict, where there are slices.
+fn exit(finding: &ProfileFinding) -> Exit {
+    let any = |held: Held| finding.slices.iter().any(|slice| slice.verdict == held);
+    if any(Held::Fail) {
+        Exit::Broken
+    } else if any(Held::Inconclusive) {
+        Exit::Inconclusive
+    } else {
+        Exit::Done
+    }
+}
+
+fn requests(paths: &[PathBuf], rules: &Rules, failed: bool) -> Result<Requests, Stop> {
+    let mut spans = Vec::new();
+    for path in paths {
+        spans.append(&mut trace_file::read(path)?);
+    }
+    let named = || paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ");
+    if spans.is_empty() {
+        return Err(Stop::usage(format!("{}: no spans in it", named())));
+    }
+    let requests = read(&spans, rules, failed);
+    if requests.list.is_empty() {
+        let count = &requests.count;
+        let why = [
+            (count.failed, "ended in errors (--failed profiles them)"),
+            (count.skewed, "have clocks that can't be reconciled"),
+            (count.rootless, "lost the span that was the request"),
+            (count.empty, "took no time"),
+        ];
+        let why: Vec<String> =
+            why.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+        return Err(Stop::invalid(format!("{}: no request can be profiled: {}", named(), why.join(", "))));
+    }
+    Ok(requests)
+}
+
+fn rules(path: Option<&Path>) -> Result<Rules, Stop> {
+    let Some(path) = path else { return Ok(Rules::shipped()) };
+    let name = path.display();
+    let value = resolve::mapping(path, "stages")?;
+    check::against(&value, || schema_for!(RuleFile).to_value())
+        .map_err(|e| Stop::usage(format!("{name}: {e}")))?;
+    let file: RuleFile = serde_json::from_value(value).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
+    Rules::new(Some(&file)).map_err(|e| Stop::usage(format!("{name}: {e}")))
+}
+
+fn budget(path: &Path) -> Result<(StageBudget, f64), Stop> {
+    let file = budget_file::read(path)?.file;
+    let alpha = file.policy.alpha;
+    let stages = file.stages.ok_or_else(|| {
+        Stop::usage(format!(
+            "{}: has no stages; give each its slice: stages: {{total: 3s, slices: {{queue: 100ms, prefill: 400ms}}}}",
+            path.display()
+        ))
+    })?;
+    Ok((stages, alpha))
+}
+
+fn floor(path: &Path) -> Result<Floor, Stop> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
+    let value = serde_json::from_str(&text).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
+    Floor::read(&value).map_err(|why| Stop::usage(format!("{name}: {why}")))
+}
