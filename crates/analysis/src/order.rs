@@ -224,7 +224,7 @@ pub fn batches_for(length_s: f64, longest_s: f64) -> Option<usize> {
 /// Ranks of the interval of the p-quantile, as [`plimsoll_math::quantile::interval`] finds them in a sorted slice:
 /// 0 = −∞ and n + 1 = +∞. Each end stands at `alpha`.
 pub fn interval_ranks(n: usize, n_eff: f64, p: f64, alpha: f64) -> (usize, usize) {
-    let (worth, sure) = (n_eff / n as f64, sure_of(n_eff, 1.0 - p));
+    let (worth, sure) = (n_eff / n as f64, sure_of(n as f64, n_eff, 1.0 - p));
     let first = |holds: &dyn Fn(usize) -> bool| {
         let (mut low, mut high) = (1, n + 1);
         while low < high {

@@ -95,18 +95,23 @@ pub fn interval(sorted: &[f64], n_eff: f64, p: f64, level: f64) -> Result<Interv
     Ok(undecided(sorted, n_eff, p, level))
 }
 
-/// What a bound from above may count on of `n_eff` independent observations, where a `share` of them (or of the others)
-/// lies beyond.
+/// What a bound from above may count on of `n` observations worth `n_eff` independent ones, where a `share` of them (or of the
+/// others) lies beyond.
 ///
 /// A level that met few bursts sees few values beyond its limit and takes them for less correlated than they are: both errors
 /// speak for passing, and the bounds know of neither. A queue's time beyond a limit comes in bursts of about
 /// exponential length; λ of them are worth λ/2 independent values, E[X]²/E[X²], and the relative variance of the mean square that
-/// D is read from is 5/λ, so D has 2λ/5 degrees of freedom: 0.8 per effective value beyond. As [`pooled_effect`] does
+/// D is read from is 5/λ, so D has 2λ/5 degrees of freedom: 0.8 per effective value beyond. Only what D adds to independence, the part
+/// 1 − 1/D of it, is known that badly: values that are their own have no bursts. As [`pooled_effect`] does
 /// for the number of batches, n_eff is divided by (t/z)² at 97.5 %. On the other side the two errors part, and what was
 /// seen is all that counts.
-pub fn sure_of(n_eff: f64, share: f64) -> f64 {
+pub fn sure_of(n: f64, n_eff: f64, share: f64) -> f64 {
     let beyond = n_eff * share.min(1.0 - share);
-    n_eff / widened((FREEDOM_PER_BEYOND * beyond).max(1.0))
+    let unknown = 1.0 - (n_eff / n).min(1.0);
+    if unknown <= 0.0 || beyond <= 0.0 {
+        return n_eff;
+    }
+    n_eff / widened((FREEDOM_PER_BEYOND * beyond / unknown).max(1.0))
 }
 
 /// Degrees of freedom of a design effect per effective value beyond the limit.
@@ -120,7 +125,7 @@ const FREEDOM_PER_BEYOND: f64 = 0.8;
 pub fn undecided(sorted: &[f64], n_eff: f64, p: f64, level: f64) -> Interval {
     let n = sorted.len();
     let alpha = 0.5 * (1.0 - level);
-    let (worth, sure) = (n_eff / n as f64, sure_of(n_eff, 1.0 - p));
+    let (worth, sure) = (n_eff / n as f64, sure_of(n as f64, n_eff, 1.0 - p));
     // Of x₍j₎, j from 1 to n, n − j values are over it, and n − j + 1 over anything just below it.
     let passes = |j: usize| proves_at_most((n - j) as f64 * sure / n as f64, sure, 1.0 - p, alpha);
     let fails = |j: usize| proves_over((n - j + 1) as f64 * worth, n_eff, 1.0 - p, alpha);

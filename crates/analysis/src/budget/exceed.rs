@@ -70,7 +70,7 @@ pub fn decide(count: &Count, allowed: f64, alpha: f64) -> Decision {
     };
     let least = shares[0] * worth;
     // What a pass may count on.
-    let sure = if count.of == Asked::Percentile { sure_of(worth, allowed) } else { worth };
+    let sure = if count.of == Asked::Percentile { sure_of(n, worth, allowed) } else { worth };
     let sure_most = shares[1] * sure;
     let enough = worth >= least_to_pass(count.of, allowed) * (1.0 - 1e-9);
     let lower = exceedance_bounds(least, worth, alpha).0;
@@ -91,7 +91,7 @@ pub fn decide(count: &Count, allowed: f64, alpha: f64) -> Decision {
     let exact = count.over_least == count.over_most;
     let needed = (held == Held::Inconclusive && exact)
         .then(|| match value < allowed {
-            true => to_pass(count.of, value, allowed, alpha),
+            true => to_pass(count.of, value, allowed, (alpha, n / worth)),
             false => n_to_decide(value, allowed, alpha).map(|effective| effective.max(LEAST_WORTH)),
         })
         .flatten()
@@ -113,14 +113,15 @@ fn least_to_pass(of: Asked, allowed: f64) -> f64 {
     }
 }
 
-/// Independent observations with which a `share` over the limit, under what is allowed, would pass. `None` where no number would.
-pub fn to_pass(of: Asked, share: f64, allowed: f64, alpha: f64) -> Option<f64> {
+/// Independent observations with which a `share` over the limit, under what is allowed, would pass at this alpha and design effect
+/// (∞: not known). `None` where no number would.
+pub fn to_pass(of: Asked, share: f64, allowed: f64, (alpha, effect): (f64, f64)) -> Option<f64> {
     let exact = n_to_decide(share, allowed, alpha)?;
     let mut takes = exact;
     if of == Asked::Percentile {
         // What is sure of n grows with n; a dozen steps are on the spot.
         for _ in 0..12 {
-            takes = exact * takes / sure_of(takes, allowed);
+            takes = exact * takes / sure_of(takes * effect, takes, allowed);
         }
     }
     Some(takes.max(least_to_pass(of, allowed)).max(LEAST_WORTH).ceil())

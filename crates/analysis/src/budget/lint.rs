@@ -174,7 +174,7 @@ pub struct Needed {
 /// Effective requests that a share of `allowed` takes, by the bounds that judge it; a percentile p allows 1 − p. `None` where nothing may
 /// be over: no count shows that.
 pub fn needed(of: Asked, allowed: f64, alpha: f64) -> Option<Needed> {
-    let takes = |share: f64| to_pass(of, share, allowed, alpha);
+    let takes = |share: f64| to_pass(of, share, allowed, (alpha, f64::INFINITY));
     Some(Needed { least: takes(0.0)?, planned: takes(PLANNED * allowed)? })
 }
 

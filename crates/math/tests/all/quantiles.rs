@@ -95,7 +95,7 @@ proptest! {
         let n_eff = worth * n as f64;
         if let Ok(found) = interval(&one_to(n), n_eff, p, 0.9) {
             let over = |ceiling: f64| (n as f64 - ceiling) * worth;
-            let sure = sure_of(n_eff, 1.0 - p);
+            let sure = sure_of(n as f64, n_eff, 1.0 - p);
             let upper = |ceiling: f64| exceedance_bounds(over(ceiling) * sure / n_eff, sure, 0.05).1;
             let lower = |ceiling: f64| exceedance_bounds(over(ceiling), n_eff, 0.05).0;
             let slack = 1e-9;
@@ -193,7 +193,18 @@ fn uneven_steps_of_one_size_are_the_even_ones() {
 /// t at 97.5 % is 2.306 with 8 degrees of freedom and 1.990 with 80 (any table).
 #[test]
 fn a_bound_from_above_counts_on_less_where_few_lie_beyond() {
-    close("ten beyond", sure_of(1_000.0, 0.01), 1_000.0 * (1.959_964f64 / 2.306_004).powi(2), 1e-5);
-    close("a hundred", sure_of(10_000.0, 0.01), 10_000.0 * (1.959_964f64 / 1.990_063).powi(2), 1e-5);
-    close("the rarer side", sure_of(500.0, 0.99), sure_of(500.0, 0.01), 1e-9);
+    close(
+        "ten beyond",
+        sure_of(f64::INFINITY, 1_000.0, 0.01),
+        1_000.0 * (1.959_964f64 / 2.306_004).powi(2),
+        1e-5,
+    );
+    close(
+        "a hundred",
+        sure_of(f64::INFINITY, 10_000.0, 0.01),
+        10_000.0 * (1.959_964f64 / 1.990_063).powi(2),
+        1e-5,
+    );
+    close("the rarer side", sure_of(1e4, 500.0, 0.99), sure_of(1e4, 500.0, 0.01), 1e-9);
+    assert_eq!(sure_of(500.0, 500.0, 0.01), 500.0, "values that are their own have no bursts");
 }
