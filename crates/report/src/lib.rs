@@ -10,6 +10,7 @@
 pub mod active;
 pub mod compare;
 mod cost;
+pub mod diagnose;
 pub mod figure;
 pub mod gate;
 pub mod headline;

@@ -3,30 +3,73 @@
 use std::path::Path;
 
 use plimsoll_analysis::diagnose::{Case, DiagnoseSpec, Side, diagnose};
-use plimsoll_report::active as page;
+use plimsoll_analysis::findings::BudgetSpec;
+use plimsoll_report::diagnose as page;
 
 use super::{diagnose_url, show};
 use crate::exit::{Exit, Stop};
 use crate::flags::{DiagnoseArgs, Format};
-use crate::out;
+use crate::{budget_file, out};
 
 /// Diagnoses and prints.
 pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     let name = &args.target.url;
     if name.contains("://") {
-        return diagnose_url::run(args);
+        return match passive(args) {
+            Some(flag) => Err(Stop::usage(format!(
+                "{flag}: judges a run folder, and {name} is an endpoint; measure it first (plimsoll run {name} -o RUN)"
+            ))),
+            None => diagnose_url::run(args),
+        };
     }
     let dir = Path::new(name);
     let rows = show::load_rows(dir)?;
-    if let Some(exit) = diagnose_url::of_run(dir, &rows, args.output.format) {
+    if passive(args).is_none()
+        && let Some(exit) = diagnose_url::of_run(dir, &rows, args.output.format)
+    {
         return Ok(exit);
     }
-    let spec = DiagnoseSpec::default();
+    let before = args.passive.baseline.as_deref().map(show::load_rows).transpose()?;
+    let budget = budget(args)?;
+    let spec = DiagnoseSpec { level: level(args, &rows)?, ..DiagnoseSpec::default() };
     let candidate = Side::of(&rows.manifest, &rows.attempts, &rows.samples);
-    let diagnosis = diagnose(&Case { candidate, baseline: None, budget: None, spec: &spec });
+    let baseline = before.as_ref().map(|run| Side::of(&run.manifest, &run.attempts, &run.samples));
+    let diagnosis = diagnose(&Case { candidate, baseline, budget: budget.as_ref(), spec: &spec });
     match args.output.format {
-        Format::Text => out::line(&page::render(&[], &diagnosis)),
+        Format::Text => out::line(&page::render(name, &diagnosis)),
         Format::Json => out::json(&diagnosis),
     }
     Ok(diagnose_url::exit(&diagnosis))
+}
+
+/// The first flag that only a run folder understands.
+fn passive(args: &DiagnoseArgs) -> Option<&'static str> {
+    let given = &args.passive;
+    let flags = [
+        ("--baseline", given.baseline.is_some()),
+        ("--budget", given.budget.is_some()),
+        ("--level", given.level.is_some()),
+    ];
+    flags.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
+}
+
+fn budget(args: &DiagnoseArgs) -> Result<Option<BudgetSpec>, Stop> {
+    let Some(path) = &args.passive.budget else { return Ok(None) };
+    let budget = budget_file::read(path)?.file.per_request();
+    if budget.latency.is_empty() {
+        let name = path.display();
+        return Err(Stop::usage(format!(
+            "{name}: no ceiling on ttft, tpot or e2e of all requests; a diagnosis is held to one of those"
+        )));
+    }
+    Ok(Some(budget))
+}
+
+fn level(args: &DiagnoseArgs, rows: &show::Rows) -> Result<Option<u32>, Stop> {
+    let Some(id) = args.passive.level else { return Ok(None) };
+    if rows.manifest.levels.iter().any(|level| level.id == id) {
+        return Ok(Some(id));
+    }
+    let ids: Vec<String> = rows.manifest.levels.iter().map(|level| level.id.to_string()).collect();
+    Err(Stop::usage(format!("--level {id}: the run's levels are {}", ids.join(", "))))
 }

@@ -1,5 +1,7 @@
 //! What can be typed after `plimsoll diagnose URL`: what may be sent, how long, and where the result goes.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use super::{ClientArgs, PriceArgs, TargetArgs, WorkloadArgs};
@@ -33,6 +35,20 @@ pub struct DiagnoseUrlArgs {
     pub dry_run: bool,
 }
 
+/// What a run folder is held against. With a URL none of it has a meaning.
+#[derive(Args, Debug, Clone, Default)]
+pub struct DiagnoseRunArgs {
+    /// Of a run: the run of before, another run folder
+    #[arg(long, value_name = "RUN", help_heading = "Judging a run")]
+    pub baseline: Option<PathBuf>,
+    /// Of a run: what was promised, a budget file
+    #[arg(long, value_name = "FILE", help_heading = "Judging a run")]
+    pub budget: Option<PathBuf>,
+    /// Of a run: the level to judge [default: the one nearest to the baseline's load, else the heaviest]
+    #[arg(long, value_name = "N", help_heading = "Judging a run")]
+    pub level: Option<u32>,
+}
+
 /// `plimsoll diagnose`
 #[derive(Args, Debug)]
 pub struct DiagnoseArgs {
@@ -45,6 +61,9 @@ pub struct DiagnoseArgs {
     /// How the client behaves.
     #[command(flatten)]
     pub client: ClientArgs,
+    /// What a run folder is held against.
+    #[command(flatten)]
+    pub passive: DiagnoseRunArgs,
     /// What may be done.
     #[command(flatten)]
     pub active: DiagnoseUrlArgs,

@@ -68,10 +68,10 @@ const TABLE: [Rule; 37] = [
     replicas::scaling_lag,
     replicas::cold_start,
     replicas::bad,
+    front::buffering,
     measurement::drift,
     freeze::noisy,
     freeze::stall,
-    front::buffering,
     // Before the engine.
     dependency::slow,
     dependency::tail,

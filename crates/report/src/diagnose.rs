@@ -1,0 +1,130 @@
+//! A run's diagnosis as text: the verdict in the first lines, then what speaks for it, then what was cleared and what could not be asked.
+//!
+//! The evidence first lost: a person who reads ten seconds must have read the layer, the cause, and what to do.
+
+use plimsoll_analysis::diagnose::{Answer, Changed, Counter, Diagnosis, Reference, Verdict, YesNo};
+
+use crate::figure;
+
+/// The whole page.
+pub fn render(name: &str, diagnosis: &Diagnosis) -> String {
+    let mut page: Vec<String> = Vec::new();
+    for (place, found) in diagnosis.verdicts.iter().enumerate() {
+        if place > 0 {
+            page.push(String::new());
+            page.push("With that taken out".to_owned());
+        }
+        page.extend(head(found, diagnosis.answer));
+    }
+    page.push(String::new());
+    page.push(subject(name, diagnosis));
+    for found in &diagnosis.verdicts {
+        page.push(String::new());
+        page.extend(evidence(found));
+    }
+    page.push(String::new());
+    page.push("Five questions".to_owned());
+    for question in &diagnosis.questions {
+        let answer = match question.answer {
+            YesNo::Yes => "yes",
+            YesNo::No => "no",
+            YesNo::CantTell => "can't tell",
+        };
+        page.push(format!("  {} {answer}: {}", question.asks, question.says));
+    }
+    section(
+        &mut page,
+        "Not the cause",
+        diagnosis.cleared.iter().map(|cleared| format!("{}: {}", cleared.layer.name(), cleared.says)),
+    );
+    section(&mut page, "What changed", changed(&diagnosis.changed));
+    section(
+        &mut page,
+        "Not judged",
+        diagnosis.missing.iter().map(|missing| format!("{}: {}", missing.what, missing.needs.words())),
+    );
+    page.join("\n")
+}
+
+/// What a person reads in ten seconds.
+fn head(found: &Verdict, answer: Answer) -> Vec<String> {
+    let title = match answer {
+        Answer::NothingMaterial => "Nothing material is wrong.".to_owned(),
+        Answer::Unknown => "Cannot tell what is wrong.".to_owned(),
+        Answer::Found | Answer::Invalid => {
+            format!("{}: {}", found.layer.name().to_uppercase(), found.cause.title())
+        }
+    };
+    vec![
+        title,
+        format!("  {}", found.says),
+        format!("  Do first: {}", found.do_first),
+        format!("  Not:      {}", found.do_not),
+    ]
+}
+
+fn subject(name: &str, diagnosis: &Diagnosis) -> String {
+    let subject = &diagnosis.subject;
+    let level = subject.level.map_or(String::new(), |level| format!(", level {level}"));
+    let against = match (subject.reference, subject.baseline_level) {
+        (Reference::Baseline, Some(level)) => format!("against the baseline's level {level}"),
+        (Reference::Probe, _) => "without a baseline: against its own single requests".to_owned(),
+        _ => "without a baseline: against its own quiet parts".to_owned(),
+    };
+    format!(
+        "{name}{level}: {} requests at {}, {against}; {} had the target to themselves",
+        figure::count(subject.requests),
+        subject.load,
+        figure::count(subject.alone)
+    )
+}
+
+fn evidence(found: &Verdict) -> Vec<String> {
+    let mut lines =
+        vec![format!("Why {} (rule {}, confidence {:.2})", found.cause.id(), found.rule, found.confidence)];
+    for line in &found.evidence {
+        let inferred = if line.inferred { " [inferred from the client's side]" } else { "" };
+        let counts = line.value.map_or(String::new(), |value| {
+            format!(" (n {}, worth {})", figure::count(value.n), figure::number(value.n_eff))
+        });
+        lines.push(format!("  {}{counts}{inferred}", line.says));
+    }
+    match &found.counter {
+        Counter::Moved { name, by } => lines.push(format!("  Counted: {name}: {}", figure::number(*by))),
+        Counter::NotRead { name } => {
+            lines.push(format!("  Not read: {name}; it has to move if this is right"))
+        }
+        Counter::NoneExists => {}
+    }
+    if let Some(other) = &found.runner_up {
+        lines.push(format!(
+            "  Runner-up: {} (confidence {:.2}); {}",
+            other.cause.title(),
+            other.confidence,
+            other.why
+        ));
+        lines.push(format!("  To tell the two apart: {}", other.experiment.words()));
+    }
+    lines.push(format!("  What would overturn it: {}", found.overturn.words()));
+    lines
+}
+
+fn changed(changed: &Changed) -> Vec<String> {
+    let mut lines: Vec<String> = changed.differ.clone();
+    if !changed.same.is_empty() {
+        lines.push(format!("the same: {}", changed.same.join(", ")));
+    }
+    if !changed.unknown.is_empty() {
+        lines.push(format!("unknown on a side, so not counted as unchanged: {}", changed.unknown.join(", ")));
+    }
+    lines
+}
+
+fn section(page: &mut Vec<String>, title: &str, lines: impl IntoIterator<Item = String>) {
+    let lines: Vec<String> = lines.into_iter().map(|line| format!("  {line}")).collect();
+    if !lines.is_empty() {
+        page.push(String::new());
+        page.push(title.to_owned());
+        page.extend(lines);
+    }
+}
