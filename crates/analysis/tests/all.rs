@@ -44,6 +44,8 @@ mod lint;
 mod looks;
 #[path = "all/metrics.rs"]
 mod metrics;
+#[path = "all/misdiagnoses.rs"]
+mod misdiagnoses;
 #[path = "all/plan.rs"]
 mod plan;
 #[path = "all/profile/mod.rs"]
