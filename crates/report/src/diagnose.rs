@@ -87,7 +87,9 @@ fn evidence(found: &Verdict) -> Vec<String> {
         let counts = line.value.map_or(String::new(), |value| {
             format!(" (n {}, worth {})", figure::count(value.n), figure::number(value.n_eff))
         });
-        lines.push(format!("  {}{counts}{inferred}", line.says));
+        // The figure that decides stands in the first lines already.
+        let says = if line.says == found.says { "The figure above" } else { line.says.as_str() };
+        lines.push(format!("  {says}{counts}{inferred}"));
     }
     match &found.counter {
         Counter::Moved { name, by } => lines.push(format!("  Counted: {name}: {}", figure::number(*by))),

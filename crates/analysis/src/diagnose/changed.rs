@@ -15,10 +15,32 @@ pub fn facts(case: &Case<'_>) -> Changed {
     names.dedup();
     for name in names.into_iter().filter(|name| !NO_ARTEFACT.contains(&name.as_str())) {
         match (base.get(name).cloned().flatten(), candidate.get(name).cloned().flatten()) {
-            (Some(a), Some(b)) if a == b => changed.same.push(format!("{name} {a}")),
-            (Some(a), Some(b)) => changed.differ.push(format!("{name}: {a} -> {b}")),
+            (Some(a), Some(b)) if a == b => changed.same.push(format!("{name} {}", short(&a))),
+            (Some(a), Some(b)) => {
+                let (from, a, b) = apart(&a, &b);
+                changed.differ.push(format!("{name}{from}: {a} -> {b}"));
+            }
             _ => changed.unknown.push(name.clone()),
         }
     }
     changed
+}
+
+/// A value as a person reads it: flags as JSON run to kilobytes.
+fn short(value: &str) -> String {
+    const MOST: usize = 60;
+    if value.chars().count() <= MOST {
+        return value.to_owned();
+    }
+    let head: String = value.chars().take(MOST).collect();
+    format!("{head}…")
+}
+
+/// Two values from a little before where they part, and where that is.
+fn apart(a: &str, b: &str) -> (String, String, String) {
+    let same = a.chars().zip(b.chars()).take_while(|(x, y)| x == y).count();
+    let from = if same > 40 { same - 20 } else { 0 };
+    let cut = |text: &str| short(&text.chars().skip(from).collect::<String>());
+    let at = if from > 0 { format!(" (at letter {from})") } else { String::new() };
+    (at, cut(a), cut(b))
 }

@@ -72,7 +72,8 @@ fn tail(bench: &Bench<'_>) -> Question {
     let asks = "is the median fine and the tail blown?";
     if let (Some(middle), Some(tail)) = (bench.material.of("ttft", 0.5), bench.material.of("ttft", 0.95)) {
         let fine = middle.effect.ratio.upper < 1.25 && !middle.material;
-        let yes = match (fine, tail.material) {
+        let blown = tail.material || tail.large && tail.effect.ratio.lower > 1.1;
+        let yes = match (fine, blown) {
             (true, true) => YesNo::Yes,
             (_, false) if tail.effect.ratio.upper < 1.5 => YesNo::No,
             (false, true) => YesNo::No,
@@ -105,7 +106,9 @@ fn artefact(bench: &Bench<'_>) -> Question {
     let model = |of: &[String]| -> Vec<String> {
         of.iter().filter(|fact| fact.starts_with("model")).cloned().collect()
     };
-    let moved = bench.material.moved.iter().any(|m| m.material);
+    // A change that the whole run does not prove is one all the same where its own interval says so.
+    let sure = |m: &super::material::Moved| m.material || m.large && m.effect.ratio.lower > 1.1;
+    let moved = bench.material.moved.iter().any(sure);
     let what = bench.material.words();
     let (differ, same) = (model(&changed.differ), model(&changed.same));
     let digest = same.iter().any(|fact| fact.starts_with("model_digest"));
