@@ -4,6 +4,7 @@
 //! Requests of a closed loop at concurrency 1 follow one another and share no queue, so each counts as one; in company they
 //! share batches and queues, and √concurrency of them count as one. A whole wave for one lost: five waves have no interval.
 
+use plimsoll_math::proportion::{self, Interval};
 use plimsoll_math::quantile;
 use plimsoll_model::{Attempt, By, How, Level, Load};
 
@@ -219,8 +220,24 @@ pub(crate) fn median(values: impl Iterator<Item = f64>, effect: f64) -> Option<E
     quantile::sort(&mut sorted);
     let value = quantile::of_sorted(&sorted, 0.5)?;
     let n_eff = sorted.len() as f64 / effect.max(1.0);
-    let interval = quantile::undecided(&sorted, n_eff, 0.5, LEVEL);
+    let interval = between(&sorted, n_eff);
     Some(Estimate { value, lower: interval.lower, upper: interval.upper, n: sorted.len() as u64, n_eff })
+}
+
+/// The order statistics that hold the median at [`LEVEL`] (Clopper and Pearson's bounds turned round). The bound of the gate,
+/// [`quantile::undecided`], is wider below a few dozen values: it makes up for a design effect that was measured, and here
+/// none is.
+fn between(sorted: &[f64], n_eff: f64) -> Interval {
+    let n = sorted.len();
+    let worth = n_eff / n as f64;
+    let bounds = |under: usize| proportion::clopper_pearson(under as f64 * worth, n_eff, LEVEL);
+    // Of x₍j₎, j − 1 values lie under it: it is a lower bound where so few can't be half of all.
+    let lower = (1..=n).rev().find(|j| bounds(j - 1).upper < 0.5);
+    let upper = (1..=n).find(|j| bounds(*j).lower > 0.5);
+    Interval {
+        lower: lower.map_or(f64::NEG_INFINITY, |j| sorted[j - 1]),
+        upper: upper.map_or(f64::INFINITY, |j| sorted[j - 1]),
+    }
 }
 
 /// The ratio of two medians. Its interval is that of the extremes: wider than it need be, and with no law assumed.
@@ -236,7 +253,7 @@ pub(crate) fn ratio(above: &Estimate, below: &Estimate) -> Option<Estimate> {
 
 /// A share with its exact interval (Clopper and Pearson 1934).
 pub(crate) fn share(k: usize, n: usize) -> Option<Estimate> {
-    let interval = plimsoll_math::proportion::clopper_pearson(k as f64, n as f64, LEVEL);
+    let interval = proportion::clopper_pearson(k as f64, n as f64, LEVEL);
     (n > 0).then(|| Estimate {
         value: k as f64 / n as f64,
         lower: interval.lower,
