@@ -14,6 +14,7 @@
 
 pub mod budget;
 pub mod calibrate;
+pub mod cold_start;
 pub mod compare;
 pub mod cost;
 pub mod diagnose;

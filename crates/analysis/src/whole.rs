@@ -22,6 +22,7 @@ pub fn analyse(manifest: &Manifest, attempts: &[Attempt], samples: &[Sample], sp
     });
     let mut findings = analyse_observed(&observed, spec);
     findings.server = told(&findings.levels, samples);
+    findings.cold_start = crate::cold_start::of(manifest, attempts);
     findings
 }
 
@@ -61,7 +62,8 @@ pub(crate) fn analyse_rows<'a>(
     (analyse_observed(&observed, spec), rows)
 }
 
-/// Hands over every level that counts (what warmed the target up is in the rows and in no figure) with its own records.
+/// Hands over every level that counts (what warmed the target up, and what found it cold, is in the rows and in no figure of these)
+/// with its own records.
 fn each_level<'a>(
     manifest: &Manifest,
     attempts: &'a [Attempt],
@@ -71,7 +73,8 @@ fn each_level<'a>(
     for attempt in attempts {
         by_level.entry(attempt.level).or_default().push(attempt);
     }
-    for level in manifest.levels.iter().filter(|level| level.purpose != "warmup") {
+    let counts = |level: &&Level| level.purpose != "warmup" && level.purpose != crate::cold_start::COLD;
+    for level in manifest.levels.iter().filter(counts) {
         let own = by_level.remove(&level.id).unwrap_or_default();
         let last_end = own.iter().filter_map(|a| a.end).max();
         let requests = own.iter().filter(|a| a.attempt == 0).count();
@@ -122,7 +125,16 @@ pub(crate) fn findings(observed: &[Observed], spec: &LineSpec, is_sweep: bool) -
         curves.push(read.curve);
     }
     let validity = judge_run(&levels);
-    Findings { schema: FINDINGS_SCHEMA, validity, lines: all_lines, curves, levels, cost: None, server: None }
+    Findings {
+        schema: FINDINGS_SCHEMA,
+        validity,
+        lines: all_lines,
+        curves,
+        levels,
+        cost: None,
+        server: None,
+        cold_start: None,
+    }
 }
 
 // ------------------------------------------------------------------------------------------- hold

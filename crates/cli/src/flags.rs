@@ -3,13 +3,17 @@
 //! Flags are sugar over the fields of the scenario ([`plimsoll_workload::Scenario`]); nothing is decided here. What
 //! needs thinking (defaults that depend on each other, units, files) happens in `resolve`.
 
+mod cold_start;
 mod levers;
 mod price;
+mod profile;
 
 use std::path::PathBuf;
 
+pub use cold_start::ColdStartArgs;
 pub use levers::{LeversArgs, RankBy};
 pub use price::PriceArgs;
+pub use profile::ProfileArgs;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -22,7 +26,6 @@ mod gate;
 mod gate_url;
 mod history;
 mod interleave;
-mod profile;
 mod quality;
 mod rerun;
 
@@ -35,7 +38,6 @@ pub use gate::GateArgs;
 pub use gate_url::GateUrlArgs;
 pub use history::HistoryArgs;
 pub use interleave::InterleaveArgs;
-pub use profile::ProfileArgs;
 pub use quality::QualityArgs;
 pub use rerun::RerunArgs;
 
@@ -82,8 +84,10 @@ pub enum Command {
     Diagnose(Box<DiagnoseArgs>),
     /// Rank what to change first, for one run
     Levers(LeversArgs),
-    /// Show where the time of traced requests went: stages, the tail's causes, ceilings
+    /// Show where each request's time went: of traces by stages, of a run without them by what can be seen from outside
     Profile(Box<ProfileArgs>),
+    /// Idle past the point where an endpoint scales to zero, and measure what the next request pays
+    ColdStart(Box<ColdStartArgs>),
     /// Name the runs that others are held to
     Baseline(BaselineArgs),
     /// Take the spans of others over OTLP, gRPC and HTTP, into a run folder

@@ -79,6 +79,7 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::Levers(args) => commands::levers::run(args),
         Command::Collect(args) => commands::collect::run(args),
         Command::Profile(args) => commands::profile::run(args),
+        Command::ColdStart(args) => commands::cold_start::run(args),
         Command::Show(args) => commands::show::run(args),
         Command::Report(args) => commands::report::run(args),
         Command::Doctor(args) => commands::doctor::run(args),

@@ -15,6 +15,8 @@ mod bad_servers;
 mod batches;
 #[path = "all/browser.rs"]
 mod browser;
+#[path = "all/cold_start.rs"]
+mod cold_start;
 #[path = "all/collect.rs"]
 mod collect;
 #[path = "all/compare.rs"]
@@ -57,3 +59,5 @@ mod simulate;
 mod struck;
 #[path = "all/tidy.rs"]
 mod tidy;
+#[path = "all/wait.rs"]
+mod wait;

@@ -8,6 +8,7 @@
 //! sentences), [`text`] (the terminal), [`compare`] (two runs), [`history`] (a line of results), [`html`], [`gate`] (what a budget came to), [`watch`] (verdicts while it goes on), [`traces`] (what lies in a heap of spans).
 
 pub mod active;
+pub mod cold_start;
 pub mod compare;
 mod cost;
 pub mod diagnose;
@@ -23,5 +24,6 @@ mod server;
 pub mod table;
 pub mod text;
 pub mod traces;
+pub mod wait;
 pub mod watch;
 mod words;

@@ -30,6 +30,10 @@ pub fn render(manifest: &Manifest, findings: &Findings) -> String {
         page.wrapped(0, &format!("Outside what was measured: {flag}"));
     }
     page.gap();
+    if let Some(found) = &findings.cold_start {
+        crate::cold_start::render(found).iter().for_each(|line| page.line(line.clone()));
+        page.gap();
+    }
     for sentence in &headline(findings) {
         page.wrapped(2, sentence);
     }

@@ -17,6 +17,7 @@ pub mod unbounded;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cold_start::ColdStartFinding;
 use crate::cost::CostFinding;
 use crate::server_side::ServerTold;
 
@@ -60,4 +61,7 @@ pub struct Findings {
     /// What servers said of themselves; `None` where nobody looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerTold>,
+    /// What requests pay after idling; only of a run that looked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cold_start: Option<ColdStartFinding>,
 }

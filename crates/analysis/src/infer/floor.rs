@@ -17,6 +17,8 @@ pub struct Floor {
     pub gap_ns: f64,
     /// Typical distance of a lone request from the line.
     pub spread_ns: f64,
+    /// Do the lengths differ enough that the cost of a token is known? Else base and prompt cannot be told apart.
+    pub lengths_differ: bool,
     /// Requests it rests on.
     pub n: usize,
 }
@@ -34,9 +36,12 @@ impl Floor {
         let per_token_ns = slope(&points).unwrap_or(0.0).max(0.0);
         let base_ns = median(points.iter().map(|(x, y)| y - per_token_ns * x).collect())?.max(0.0);
         let off = points.iter().map(|(x, y)| (y - base_ns - per_token_ns * x).abs()).collect();
+        let mut lengths: Vec<f64> = points.iter().map(|point| point.0).collect();
+        lengths.sort_by(f64::total_cmp);
+        let lengths_differ = lengths[lengths.len() * 3 / 4] >= 1.3 * lengths[lengths.len() / 4];
         let gaps: Vec<f64> = alone.iter().filter_map(|row| gap(row)).collect();
         let gap_ns = median(gaps).unwrap_or(0.0);
-        Some(Floor { base_ns, per_token_ns, gap_ns, spread_ns: median(off)?, n: alone.len() })
+        Some(Floor { base_ns, per_token_ns, gap_ns, spread_ns: median(off)?, lengths_differ, n: alone.len() })
     }
 
     /// Network and what stands before the queue, ns: what the base holds over a step of the engine.

@@ -39,6 +39,8 @@ pub struct Case<'a> {
     pub told: ToldStages,
     /// What a request takes alone, from another level; without it, lone requests of this one are looked for.
     pub floor: Option<Floor>,
+    /// Infer what the server reports too: how right an inference is shows where both are there.
+    pub ignore_reported: bool,
     /// Slices of a budget.
     pub slices: &'a [(Part, f64)],
 }
@@ -53,20 +55,27 @@ pub struct Inferred {
 
 /// Splits a level.
 pub fn infer(case: &Case<'_>) -> Inferred {
-    let (all, left_out) = rows::rows(case.attempts);
-    let rows: Vec<Row<'_>> = all[all.partition_point(|row| row.due < case.from.0)..].to_vec();
+    let counted: Vec<&Attempt> = case.attempts.iter().copied().filter(|a| a.due >= case.from).collect();
+    let left_out = rows::rows(&counted).1;
+    let (rows, _) = rows::rows(case.attempts);
+    // Means of the page are of every request that ended between two looks, those of the warm-up too: all are split, and then
+    // those that do not count are left out.
     let mut notes = Vec::new();
     let told: Vec<Option<[f64; 3]>> = rows.iter().map(split::reported).collect();
     let said = told.iter().flatten().count();
     // Reported by nearly all: the few that say nothing are left out rather than guessed beside those that do.
-    let (rows, answer) = if !rows.is_empty() && said * 20 >= rows.len() * 19 {
+    let (mut rows, answer) = if !case.ignore_reported && !rows.is_empty() && said * 20 >= rows.len() * 19 {
         notes.push(format!("the server tells queue and prefill of {said} of {} requests", rows.len()));
         let kept = rows.iter().zip(&told).filter(|(_, told)| told.is_some()).map(|(row, _)| row.clone());
         (kept.collect(), Some(Answer::reported(told.into_iter().flatten().collect())))
     } else {
-        let answer = guess(case, &rows, &all, &mut notes);
+        let answer = guess(case, &rows, &mut notes);
         (rows, answer)
     };
+    // Rows that say nothing may have gone from the front.
+    let skip = rows.partition_point(|row| row.due < case.from.0);
+    let rows = rows.split_off(skip);
+    let answer = answer.map(|answer| answer.without_first(skip));
     let left_out = left_out as u64;
     let finding = find(case, &rows, answer.as_ref(), (left_out, notes));
     let likely = answer.map(|answer| answer.likely);
@@ -104,6 +113,13 @@ struct Edge {
 }
 
 impl Answer {
+    /// Without the first rows.
+    fn without_first(mut self, skip: usize) -> Answer {
+        self.likely.drain(..skip);
+        self.ends.iter_mut().for_each(|end| drop(end.drain(..skip)));
+        self
+    }
+
     fn reported(told: Vec<[f64; 3]>) -> Answer {
         Answer { likely: told, ends: Vec::new(), source: Source::Reported, edges: [Edge::default(); 2] }
     }
@@ -118,7 +134,7 @@ const RESIDUAL_STEPS: [f64; 4] = [0.02, 0.05, 0.06, 0.1];
 const RESIDUAL_FLOOR: [f64; 4] = [0.05, 0.12, 0.2, 0.25];
 
 /// The best split of what there is.
-fn guess(case: &Case<'_>, rows: &[Row<'_>], all: &[Row<'_>], notes: &mut Vec<String>) -> Option<Answer> {
+fn guess(case: &Case<'_>, rows: &[Row<'_>], notes: &mut Vec<String>) -> Option<Answer> {
     if rows.len() < 20 {
         notes.push(format!("{} whole streamed answers are too few to split their wait", rows.len()));
         return None;
@@ -126,8 +142,7 @@ fn guess(case: &Case<'_>, rows: &[Row<'_>], all: &[Row<'_>], notes: &mut Vec<Str
     let pins = Pins::of(rows, &case.told, false);
     let shapes = match Track::of(case.attempts) {
         Ok(track) => {
-            let shapes =
-                split::by_steps(rows, all, &track).filter(|shapes| believed(rows, shapes, &pins, notes));
+            let shapes = split::by_steps(rows, &track).filter(|shapes| believed(rows, shapes, &pins, notes));
             if shapes.is_some() {
                 notes.push(format!(
                     "queue and prefill are read off the engine's steps, which the tokens of other answers show; {} ms stand \
@@ -143,7 +158,7 @@ fn guess(case: &Case<'_>, rows: &[Row<'_>], all: &[Row<'_>], notes: &mut Vec<Str
         }
     };
     let shapes = shapes.or_else(|| {
-        let shapes = by_floor(case, rows, (all, pins.prefill.is_some()), notes)
+        let shapes = by_floor(case, rows, pins.prefill.is_some(), notes)
             .filter(|shapes| believed(rows, shapes, &pins, notes));
         shapes.or_else(|| by_means(rows, &pins, notes))
     })?;
@@ -172,19 +187,14 @@ fn believed(rows: &[Row<'_>], shapes: &Shapes, pins: &Pins, notes: &mut Vec<Stri
     false
 }
 
-fn by_floor(
-    case: &Case<'_>,
-    rows: &[Row<'_>],
-    (all, told): (&[Row<'_>], bool),
-    notes: &mut Vec<String>,
-) -> Option<Shapes> {
+fn by_floor(case: &Case<'_>, rows: &[Row<'_>], told: bool, notes: &mut Vec<String>) -> Option<Shapes> {
     let own = || {
         let busy: Vec<(i64, i64)> = case
             .attempts
             .iter()
             .filter_map(|a| Some((a.sent?.0, a.end.map_or(i64::MAX, |at| at.0))))
             .collect();
-        Floor::of(&floor::alone(all, &busy))
+        Floor::of(&floor::alone(rows, &busy))
     };
     let Some(floor) = case.floor.or_else(own) else {
         notes.push("no floor: no level at concurrency 1, and too few requests met an empty server".into());
@@ -205,6 +215,12 @@ fn by_floor(
         crate::say::number(floor.base_ns / 1e6),
         crate::say::number(floor.per_token_ns / 1e3)
     ));
+    if !floor.lengths_differ {
+        notes.push(
+            "their prompts are of one length, so that prompt and front cannot be told apart well: vary --isl"
+                .into(),
+        );
+    }
     Some(split::by_floor(rows, &floor, slower, told))
 }
 

@@ -60,6 +60,17 @@ impl Part {
     }
 }
 
+impl Part {
+    /// The part of this name, and of the names that budgets and traces have for it.
+    pub fn named(name: &str) -> Option<Part> {
+        match name {
+            "network" | "tokenise" | "tokenize" | "gateway" => Some(Part::Front),
+            "client" => Some(Part::ClientWait),
+            name => Part::ALL.into_iter().find(|part| part.name() == name),
+        }
+    }
+}
+
 /// One request's parts, ns, in the order of [`Part::ALL`]. They sum to its time from due to end.
 pub type Split = [f64; 7];
 
@@ -95,10 +106,8 @@ pub(super) struct Shapes {
 }
 
 /// From the steps.
-pub(super) fn by_steps(rows: &[Row<'_>], all: &[Row<'_>], track: &Track) -> Option<Shapes> {
-    // The counted rows are the last of all.
-    let mut begun = track.begun(all).split_off(all.len() - rows.len());
-    let begun: Vec<_> = begun.drain(..).collect::<Option<Vec<_>>>()?;
+pub(super) fn by_steps(rows: &[Row<'_>], track: &Track) -> Option<Shapes> {
+    let begun: Vec<_> = track.begun(rows).into_iter().collect::<Option<Vec<_>>>()?;
     let shape = |start: fn(&super::track::Begun) -> i64| Shape {
         prefill: begun.iter().map(|b| (b.done - start(b)).max(0) as f64).collect(),
         front: track.front_ns as f64,
@@ -117,24 +126,29 @@ pub(super) fn by_steps(rows: &[Row<'_>], all: &[Row<'_>], track: &Track) -> Opti
 /// answer over that of a lone one; `told` = the server tells the mean of the prompts.
 pub(super) fn by_floor(rows: &[Row<'_>], floor: &Floor, slower: f64, told: bool) -> Shapes {
     let base = floor.base_ns - floor.front_ns();
-    let shape = |factor: f64, of_the_rest: f64| Shape {
+    let with_base = |base: f64, front: f64, factor: f64, of_the_rest: f64| Shape {
         prefill: rows
             .iter()
             .map(|row| {
                 let own = base * factor + floor.per_token_ns * row.uncached;
-                let rest = (row.wait() as f64 - floor.front_ns() - own).max(0.0);
+                let rest = (row.wait() as f64 - front - own).max(0.0);
                 (own + of_the_rest * rest).min(row.wait() as f64)
             })
             .collect(),
-        front: floor.front_ns(),
+        front,
         after: vec![0.0; rows.len()],
     };
+    let shape = |factor: f64, of_the_rest: f64| with_base(base, floor.front_ns(), factor, of_the_rest);
     let slower = slower.max(1.0);
     // With the mean told, what matters is the spread: it comes from what each request waited over the floor.
     let (likely, ends) = if told {
         (shape(1.0, 0.5), vec![shape(1.0, 0.0), shape(slower, 0.25), shape(1.0, 0.95)])
     } else {
-        (shape(slower, 0.0), vec![shape(1.0, 0.0), shape(slower, 0.6)])
+        // A prompt has a cost of its own beside its tokens', which a decode has not: as much as a step, or, where all prompts are
+        // of one length, as much as all that stands before the queue.
+        let own = if floor.lengths_differ { floor.gap_ns.min(floor.front_ns()) } else { floor.front_ns() };
+        let dear = with_base(base + own, floor.front_ns() - own, slower, 0.0);
+        (shape(slower, 0.0), vec![shape(1.0, 0.0), shape(slower, 0.6), dear])
     };
     Shapes { likely, ends, source: Source::Floor, front_half: 2.0 * floor.spread_ns }
 }

@@ -9,6 +9,8 @@
 
 use plimsoll_model::{At, Sample};
 
+use crate::server_side::{ServerSide, Signal};
+
 /// A mean that the server told, over the requests that ended in `(from, to]`.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Told {
@@ -35,73 +37,41 @@ pub struct ToldStages {
     pub waiting: Option<Told>,
 }
 
-/// Names of histograms of seconds: vLLM's, SGLang's, TGI's, TensorRT-LLM's.
-const QUEUE: [&str; 4] = [
-    "vllm:request_queue_time_seconds",
-    "sglang:queue_time_seconds",
-    "tgi_request_queue_duration",
-    "trtllm_request_queue_time_seconds",
-];
-const PREFILL: [&str; 1] = ["vllm:request_prefill_time_seconds"];
-const WAITING: [&str; 4] =
-    ["vllm:num_requests_waiting", "sglang:num_queue_reqs", "tgi_queue_size", "trtllm_num_requests_waiting"];
 /// Fewest looks of a gauge from which a mean is made.
 const FEWEST_LOOKS: usize = 8;
+/// Fewest requests that a told mean is of.
+const FEWEST_TOLD: f64 = 20.0;
 
 impl ToldStages {
-    /// Reads the series that were scraped during a level. `ended` says how many requests ended in an interval.
-    pub fn read(samples: &[&Sample], (from, to): (At, At), ended: impl Fn(At, At) -> usize) -> ToldStages {
-        let within = |name: &str| series(samples, name, from, to);
-        let histogram = |names: &[&str]| {
-            names
-                .iter()
-                .find_map(|name| mean(&within(&format!("{name}_sum")), &within(&format!("{name}_count"))))
+    /// Reads what servers said from `from` to `to`: the run's samples, and how many requests ended in an interval.
+    pub fn read(samples: &[Sample], (from, to): (At, At), ended: impl Fn(At, At) -> usize) -> ToldStages {
+        let side = ServerSide::read(samples);
+        // A counter that went back was of a process that is gone; two that take turns are of nobody.
+        if side.is_empty() || side.disclosures().alternates {
+            return ToldStages::default();
+        }
+        let histogram = |signal: Signal| -> Option<Told> {
+            let taken = side.histogram(signal, from, to).filter(|taken| taken.resets == 0)?;
+            let count = taken.count.filter(|count| *count >= FEWEST_TOLD)?;
+            Some(Told { mean_ns: 1e9 * taken.mean()?, half_ns: 0.0, count, from: taken.from, to: taken.to })
         };
-        let waiting = WAITING.iter().map(|name| within(name)).find(|points| points.len() >= FEWEST_LOOKS);
         ToldStages {
-            queue: histogram(&QUEUE),
-            prefill: histogram(&PREFILL),
-            waiting: waiting.and_then(|points| little(&points, ended)),
+            queue: histogram(Signal::QueueTime),
+            prefill: histogram(Signal::PrefillTime),
+            waiting: waiting(&side, (from, to), ended),
         }
     }
 }
 
-/// The points of a series in `[from, to]`, the lines of several engines added up.
-fn series(samples: &[&Sample], name: &str, from: At, to: At) -> Vec<(At, f64)> {
-    let mut points: Vec<(At, f64)> = Vec::new();
-    for sample in samples.iter().filter(|s| s.source == "server" && s.name == name) {
-        if sample.at < from || sample.at > to || !sample.value.is_finite() {
-            continue;
-        }
-        match points.last_mut() {
-            Some(last) if last.0 == sample.at => last.1 += sample.value,
-            _ => points.push((sample.at, sample.value)),
-        }
-    }
-    points.sort_by_key(|point| point.0);
-    points
-}
-
-/// From the first look to the last. A counter that falls was reset, and what it says then is of another process: nothing.
-fn mean(sums: &[(At, f64)], counts: &[(At, f64)]) -> Option<Told> {
-    let falls = |points: &[(At, f64)]| points.windows(2).any(|pair| pair[1].1 < pair[0].1);
-    if falls(sums) || falls(counts) {
+fn waiting(side: &ServerSide, (from, to): (At, At), ended: impl Fn(At, At) -> usize) -> Option<Told> {
+    let series = side.gauge(Signal::Waiting)?;
+    let values: Vec<f64> = series.clipped(from, to).map(|step| step.value).collect();
+    if values.len() < FEWEST_LOOKS {
         return None;
     }
-    let (first, last) = (sums.first()?, sums.last()?);
-    let at = |when: At| counts.iter().find(|point| point.0 == when).map(|point| point.1);
-    let count = at(last.0)? - at(first.0)?;
-    // Seconds to ns.
-    let mean_ns = 1e9 * (last.1 - first.1) / count;
-    (count >= 20.0).then_some(Told { mean_ns, half_ns: 0.0, count, from: first.0, to: last.0 })
-}
-
-fn little(points: &[(At, f64)], ended: impl Fn(At, At) -> usize) -> Option<Told> {
-    let (from, to) = (points.first()?.0, points.last()?.0);
     let count = ended(from, to);
     let rate = count as f64 / (to - from).as_secs_f64().max(1e-9);
-    let values: Vec<f64> = points.iter().map(|point| point.1).collect();
-    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    let mean = series.mean(from, to)?;
     let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (values.len() - 1) as f64;
     // Looks a few seconds apart hardly depend on each other below saturation; twice the error of their mean.
     let half = 2.0 * (variance / values.len() as f64).sqrt();

@@ -56,6 +56,10 @@ pub struct Begun {
 const FEWEST_STEPS: usize = 200;
 /// Share of the pairs of tokens that must have one step between them.
 const ONE_STEP: f64 = 0.6;
+/// Share of the tokens without a time of their own beyond which steps are missing from what is seen.
+const COALESCED: f64 = 0.1;
+/// Share of the mean wait to which what stands before the queue must be known.
+const FRONT_KNOWN: f64 = 0.2;
 /// Steps on either side among which the plain ones are looked for.
 const AROUND: usize = 60;
 
@@ -65,6 +69,7 @@ impl Track {
     /// # Errors
     /// Why there is no track, as a sentence part.
     pub fn of(attempts: &[&Attempt]) -> Result<Track, String> {
+        coalesced(attempts)?;
         let mut by_replica: BTreeMap<Option<String>, Vec<&Attempt>> = BTreeMap::new();
         for attempt in attempts {
             by_replica.entry(attempt.answer.replica.clone()).or_default().push(attempt);
@@ -120,6 +125,10 @@ impl Track {
         let (low, next) = (before[before.len() / 50], before[before.len() / 25]);
         self.front_ns = (2 * low - next).max(0);
         self.front_half_ns = next - low + self.blur_ns;
+        let mean = rows.iter().map(|row| row.wait() as f64).sum::<f64>() / rows.len().max(1) as f64;
+        if self.front_half_ns as f64 > FRONT_KNOWN * mean {
+            return Err("what stands before the queue varies too much to tell it from the queue".into());
+        }
         Ok(())
     }
 
@@ -142,8 +151,14 @@ impl Track {
             .map(|i| {
                 let (steps, step) = self.steps(&all[i])?;
                 let [late, at, early] = [ways[0][i]?, ways[1][i]?, ways[2][i]?];
-                let at = at.min(late);
-                Some(Begun { at, late, early: early.min(at), done: steps.ends[step].max(at) })
+                let (at, done) = (at.min(late), steps.ends[step]);
+                let (mut late, mut early) = (late, early.min(at));
+                // Who met an idle engine began when he arrived, which is known no better than what stands before the queue.
+                if at <= all[i].sent + self.front_ns {
+                    late = (late + self.front_half_ns).min(done.max(at));
+                    early = (early - self.front_half_ns).max(all[i].sent);
+                }
+                Some(Begun { at, late, early, done: done.max(at) })
             })
             .collect()
     }
@@ -286,6 +301,23 @@ fn tokens<'a>(attempts: &'a [&'a Attempt]) -> impl Iterator<Item = impl Iterator
         let own = attempt.events.iter().filter(|event| event.kind.is_token() && !event.coalesced);
         Some(own.map(move |event| sent + event.offset.0))
     })
+}
+
+/// Are the tokens apart enough to have times of their own?
+fn coalesced(attempts: &[&Attempt]) -> Result<(), String> {
+    let (mut together, mut all) = (0u64, 0u64);
+    for event in attempts.iter().flat_map(|attempt| &attempt.events).filter(|event| event.kind.is_token()) {
+        all += 1;
+        together += u64::from(event.coalesced);
+    }
+    let share = together as f64 / all.max(1) as f64;
+    if share <= COALESCED {
+        return Ok(());
+    }
+    Err(format!(
+        "{:.0} % of the tokens came together with later ones and have no time of their own",
+        100.0 * share
+    ))
 }
 
 /// Two tokens nearer than this left the same step, ns: a twentieth of the usual gap.

@@ -90,6 +90,7 @@ fn what_cannot_be_known_is_not_guessed() {
         from: At::ZERO,
         told: ToldStages::default(),
         floor: None,
+        ignore_reported: false,
         slices: &[],
     };
     let finding = infer(&case).finding;
@@ -132,6 +133,7 @@ fn two_engines_are_not_taken_for_one() {
         from: At::ZERO,
         told: ToldStages::default(),
         floor: None,
+        ignore_reported: false,
         slices: &[],
     };
     let finding = infer(&case).finding;

@@ -217,7 +217,6 @@ impl Run {
     /// What the product says of it, and the truth.
     pub fn infer(&self, page: Page, period_s: f64, events: bool, floor: Option<Floor>) -> (Inferred, Truth) {
         let samples = if page == Page::Histograms { self.samples(period_s) } else { Vec::new() };
-        let samples: Vec<&Sample> = samples.iter().collect();
         let mut attempts = self.attempts.clone();
         if !events {
             attempts.iter_mut().for_each(|attempt| attempt.events.clear());
@@ -226,8 +225,16 @@ impl Run {
         let ended = |from: At, to: At| {
             attempts.iter().filter(|a| a.end.is_some_and(|end| end > from && end <= to)).count()
         };
-        let told = ToldStages::read(&samples, (self.from, self.stop), ended);
-        let case = Case { level: 0, attempts: &attempts, from: self.from, told, floor, slices: &[] };
+        let told = ToldStages::read(&samples, (At::ZERO, self.stop), ended);
+        let case = Case {
+            level: 0,
+            attempts: &attempts,
+            from: self.from,
+            told,
+            floor,
+            ignore_reported: false,
+            slices: &[],
+        };
         let inferred = infer(&case);
         // A server's queue includes what stands before it where the server says so itself; a client tells them apart.
         let pinned = inferred.finding.parts.iter().any(|part| part.part == Part::Queue && part.mean_told);

@@ -3,6 +3,7 @@
 pub mod baseline;
 pub mod budget;
 pub mod calibrate;
+pub mod cold_start;
 pub mod collect;
 pub mod compare;
 pub mod demo;
@@ -25,3 +26,4 @@ pub mod show;
 pub mod simulate;
 pub mod sweep;
 pub mod validate;
+pub mod wait;

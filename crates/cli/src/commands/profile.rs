@@ -20,8 +20,16 @@ use crate::{budget_file, out, resolve, trace_file};
 /// Seed of redraws: the same traces always say the same.
 const SEED: u64 = 1;
 
-/// Reads, judges and prints.
+/// Reads, judges and prints; a run folder is taken apart without traces.
 pub fn run(args: &ProfileArgs) -> Result<Exit, Stop> {
+    if let [dir] = args.traces.as_slice()
+        && dir.join("run.json").is_file()
+    {
+        return super::wait::run(args, dir);
+    }
+    if args.level.is_some() || args.infer {
+        return Err(Stop::usage("--level and --infer are about a run folder, and these are traces"));
+    }
     let rules = rules(args.rules.as_deref())?;
     let budget = args.budget.as_deref().map(budget).transpose()?;
     let floors = args.floor.iter().map(|path| floor(path)).collect::<Result<Vec<_>, _>>()?;

@@ -9,8 +9,8 @@ use super::Format;
 /// `plimsoll profile`
 #[derive(Args, Debug)]
 pub struct ProfileArgs {
-    /// Trace files, or folders of them: OTLP, Jaeger, MLflow, Phoenix, Chrome; compressed or not
-    #[arg(required = true, value_name = "TRACES")]
+    /// A run folder; or trace files, or folders of them: OTLP, Jaeger, MLflow, Phoenix, Chrome; compressed or not
+    #[arg(required = true, value_name = "RUN|TRACES")]
     pub traces: Vec<PathBuf>,
     /// Traces of before the change, repeatable: say where the tail moved
     #[arg(long, value_name = "TRACES")]
@@ -30,6 +30,12 @@ pub struct ProfileArgs {
     /// Also write the profile as one HTML file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Of a run: the level to show [default: those that a report shows]
+    #[arg(long, value_name = "N")]
+    pub level: Option<u32>,
+    /// Of a run: infer queue and prefill although the server reports them, to see how right the inference is
+    #[arg(long)]
+    pub infer: bool,
     /// How it is printed
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,

@@ -1,0 +1,249 @@
+//! What a request pays after idling: a cold start, something that had merely gone idle, or nothing.
+//!
+//! A run of kind `cold-start` has one steady level (requests one at a time, purpose `run`) and after each idle stretch a short one
+//! (purpose `cold`): one request, and some after it. Cold levels are in no curve, percentile or verdict of a run: they are here.
+//!
+//! Whether the first request is slower than the steady ones by more than chance is a permutation of who came first (exact for one
+//! stretch: the rank of the first request among the steady ones). *What* it was is another question: requests that are turned
+//! away or connections refused while it lasts, or a penalty of seconds, are a replica that starts; a small penalty is a clock, a
+//! cache or a connection that had gone idle. An average over "cold" and "warm" requests lost: it is a figure of neither.
+
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{Attempt, How, Level, Manifest};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::findings::Reading;
+use crate::order;
+
+/// Purpose of a level after an idle stretch.
+pub const COLD: &str = "cold";
+/// Kind of the run that looks for cold starts.
+pub const KIND: &str = "cold-start";
+/// Fewest steady requests that a first request is held against: with them chance alone is ruled out at 1 in 20.
+pub const FEWEST_WARM: usize = 20;
+
+/// Chance at which a penalty is believed.
+const LEVEL: f64 = 0.05;
+/// Permutations where they are not all tried.
+const PERMUTATIONS: u32 = 4000;
+/// A penalty of this much, and of as many times the steady figure as below, is a replica that starts: no clock or cache takes seconds.
+const STARTS_S: f64 = 1.0;
+const STARTS_TIMES: f64 = 3.0;
+
+/// What it was.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ColdVerdict {
+    /// A replica had gone and had to start.
+    Started,
+    /// Slower by more than chance, and not by what a start takes: a clock, a cache, a connection.
+    Idle,
+    /// No slower than steady requests by more than chance.
+    None,
+    /// Nothing can be said.
+    CannotTell,
+}
+
+/// One idle stretch and what followed it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ColdTrial {
+    /// The level.
+    pub level: u32,
+    /// Idle before it, s.
+    pub idle_s: f64,
+    /// From when the first request was due to its first token (its end, where answers come whole), over all its attempts, s; `None` = it
+    /// was never answered.
+    pub first_s: Option<f64>,
+    /// That less the steady median, s.
+    pub penalty_s: Option<f64>,
+    /// Until the connection of its last attempt stood, s; `None` = a kept connection, or unknown.
+    pub connect_s: Option<f64>,
+    /// Attempts that were turned away (429, 503) before it was taken.
+    pub turned_away: u64,
+    /// Attempts that found no connection or lost it.
+    pub refused: u64,
+    /// From its first attempt to the sending of the one that was answered, s.
+    pub turned_away_s: f64,
+    /// From sending the attempt that was answered to its first token, s.
+    pub waited_s: Option<f64>,
+    /// Requests after the first until one was as fast as steady ones are (their 95th percentile); `None` = none was.
+    pub warm_after: Option<u64>,
+    /// The same as time since the first was due, s.
+    pub warm_after_s: Option<f64>,
+}
+
+/// The cold-start figure of a run.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ColdStartFinding {
+    /// What it was.
+    pub verdict: ColdVerdict,
+    /// Why, as a sentence.
+    pub why: String,
+    /// Steady requests, and their median, s.
+    pub warm: Reading,
+    /// Their 95th percentile as it was observed, s.
+    pub warm_p95_s: Option<f64>,
+    /// What the first request pays over the steady median: mean over the stretches, from the least to the most, s.
+    pub penalty: Option<crate::infer::Bounded>,
+    /// Chance of a first request this slow if it were like any other.
+    pub p: Option<f64>,
+    /// The stretches.
+    pub trials: Vec<ColdTrial>,
+}
+
+/// Reads the cold starts of a run; `None` where it did not look for any.
+pub fn of(manifest: &Manifest, attempts: &[Attempt]) -> Option<ColdStartFinding> {
+    if manifest.kind != KIND {
+        return None;
+    }
+    let of_level = |level: &Level| attempts.iter().filter(|a| a.level == level.id).collect::<Vec<_>>();
+    let steady = manifest.levels.iter().find(|level| level.purpose == "run")?;
+    let warm_rows = of_level(steady);
+    let warm: Vec<f64> = requests(&warm_rows).iter().filter_map(|own| took(own)).collect();
+    let mut sorted = warm.clone();
+    sorted.sort_by(f64::total_cmp);
+    let at = |p: f64| sorted.get(plimsoll_math::quantile::rank(sorted.len().max(1), p) - 1).copied();
+    let (median, p95) = (at(0.5), at(0.95));
+    let mut trials = Vec::new();
+    let mut before = steady.drained;
+    for level in manifest.levels.iter().filter(|level| level.purpose == COLD) {
+        let own = of_level(level);
+        trials.push(trial(level, &own, (level.start - before).as_secs_f64(), (median, p95)));
+        before = level.drained;
+    }
+    let (p, verdict, why) = judge(&warm, median, &trials);
+    let column: Vec<i64> = warm.iter().map(|s| (s * 1e9) as i64).collect();
+    let reading = order::percentiles("first_token", &column, f64::INFINITY).map(|(set, _)| set.p50);
+    let penalties: Vec<f64> = trials.iter().filter_map(|trial| trial.penalty_s).collect();
+    let penalty = (!penalties.is_empty()).then(|| crate::infer::Bounded {
+        value: penalties.iter().sum::<f64>() / penalties.len() as f64,
+        lower: penalties.iter().copied().fold(f64::INFINITY, f64::min),
+        upper: penalties.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+    });
+    let warm = reading.unwrap_or_else(|| Reading::refused("no steady request was answered", 0));
+    Some(ColdStartFinding { verdict, why, warm, warm_p95_s: p95, penalty, p, trials })
+}
+
+/// Attempts by request, in order of requests and of tries.
+fn requests<'a>(rows: &[&'a Attempt]) -> Vec<Vec<&'a Attempt>> {
+    let mut sorted = rows.to_vec();
+    sorted.sort_by_key(|a| (a.request, a.attempt));
+    sorted.chunk_by(|a, b| a.request == b.request).map(<[&Attempt]>::to_vec).collect()
+}
+
+/// From due to the first token of the attempt that was answered, s.
+fn took(own: &[&Attempt]) -> Option<f64> {
+    let last = own.last().filter(|a| a.outcome.is_finished())?;
+    let first = last.first_token.or(last.end)?;
+    Some((first - own.first()?.due).as_secs_f64())
+}
+
+fn trial(
+    level: &Level,
+    rows: &[&Attempt],
+    idle_s: f64,
+    (median, p95): (Option<f64>, Option<f64>),
+) -> ColdTrial {
+    let all = requests(rows);
+    let first: &[&Attempt] = all.first().map_or(&[], Vec::as_slice);
+    let first_s = took(first);
+    let answered = first.last().filter(|a| a.outcome.is_finished());
+    let count = |of: &dyn Fn(How) -> bool| first.iter().filter(|a| of(a.outcome.how)).count() as u64;
+    let is_warm = |own: &Vec<&Attempt>| took(own).zip(p95).is_some_and(|(took, p95)| took <= p95);
+    let place = all.iter().position(is_warm);
+    let end_of = |i: usize| all[i].last().and_then(|a| a.first_token.or(a.end));
+    let due = first.first().map(|a| a.due);
+    let made = answered.filter(|a| !a.reused).and_then(|a| Some((a.connected?, a.sent?)));
+    ColdTrial {
+        level: level.id,
+        idle_s,
+        first_s,
+        penalty_s: first_s.zip(median).map(|(first, median)| first - median),
+        connect_s: made.and_then(|(connected, sent)| {
+            let begun = first.iter().rev().nth(1).and_then(|a| a.end).or(due)?;
+            (connected <= sent).then(|| (connected - begun.min(connected)).as_secs_f64())
+        }),
+        turned_away: count(&|how| matches!(how, How::Shed | How::ServerError)),
+        refused: count(&|how| matches!(how, How::Refused | How::Reset)),
+        turned_away_s: match (due, answered.and_then(|a| a.sent)) {
+            (Some(due), Some(sent)) if first.len() > 1 => (sent - due).as_secs_f64(),
+            _ => 0.0,
+        },
+        waited_s: answered.and_then(|a| Some((a.first_token.or(a.end)? - a.sent?).as_secs_f64())),
+        warm_after: place.map(|place| place as u64),
+        warm_after_s: place.and_then(|place| Some((end_of(place)? - due?).as_secs_f64())),
+    }
+}
+
+fn judge(warm: &[f64], median: Option<f64>, trials: &[ColdTrial]) -> (Option<f64>, ColdVerdict, String) {
+    let firsts: Vec<f64> = trials.iter().filter_map(|trial| trial.first_s).collect();
+    let idle = trials.iter().map(|trial| trial.idle_s).fold(f64::INFINITY, f64::min);
+    let idle = time(idle);
+    let cannot = |why: String| (None, ColdVerdict::CannotTell, why);
+    let Some(median) = median.filter(|_| warm.len() >= FEWEST_WARM) else {
+        return cannot(format!("{} steady requests were answered, {FEWEST_WARM} are needed", warm.len()));
+    };
+    if firsts.is_empty() {
+        return cannot("no request after an idle stretch was answered".into());
+    }
+    let p = chance(warm, &firsts);
+    let mean = firsts.iter().sum::<f64>() / firsts.len() as f64 - median;
+    let away: u64 = trials.iter().map(|trial| trial.turned_away + trial.refused).sum();
+    let figures = format!(
+        "the first request after {idle} of idling took {} longer than the steady {} (chance {})",
+        time(mean),
+        time(median),
+        crate::say::number(p)
+    );
+    if away > 0 {
+        let why = format!("{figures}, and {away} attempts were turned away while it started");
+        return (Some(p), ColdVerdict::Started, why);
+    }
+    if p > LEVEL || mean <= 0.0 {
+        let least = (warm.len() + 1) as f64;
+        let why = if 1.0 / least > LEVEL { "; too few steady requests to see any" } else { "" };
+        return (
+            Some(p),
+            ColdVerdict::None,
+            format!(
+                "no cold start within {idle} of idling: the first request took {}, steady ones {}{why}",
+                time(mean + median),
+                time(median)
+            ),
+        );
+    }
+    if mean >= STARTS_S && mean >= STARTS_TIMES * median {
+        return (Some(p), ColdVerdict::Started, figures);
+    }
+    let why = format!(
+        "{figures}: less than a replica takes to start, so a clock, a cache or a connection gone idle"
+    );
+    (Some(p), ColdVerdict::Idle, why)
+}
+
+/// A time in a sentence.
+fn time(s: f64) -> String {
+    if s.abs() < 1.0 { crate::say::ms(s) } else { format!("{} s", crate::say::number(s)) }
+}
+
+/// Chance that first requests are this slow where they are like any other: permutations of which of all requests came first, all of them
+/// for one stretch.
+fn chance(warm: &[f64], firsts: &[f64]) -> f64 {
+    if let [first] = firsts {
+        let slower = warm.iter().filter(|other| *other >= first).count();
+        return (slower + 1) as f64 / (warm.len() + 1) as f64;
+    }
+    let mut all: Vec<f64> = warm.iter().chain(firsts).copied().collect();
+    let seen: f64 = firsts.iter().sum();
+    let mut stream = Stream::new(1, "cold starts", firsts.len() as u64);
+    let mut as_slow = 0u32;
+    for _ in 0..PERMUTATIONS {
+        for i in 0..firsts.len() {
+            let with = i + stream.below((all.len() - i) as u64) as usize;
+            all.swap(i, with);
+        }
+        as_slow += u32::from(all[..firsts.len()].iter().sum::<f64>() >= seen);
+    }
+    f64::from(as_slow + 1) / f64::from(PERMUTATIONS + 1)
+}

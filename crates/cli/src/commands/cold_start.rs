@@ -1,0 +1,157 @@
+//! `plimsoll cold-start`: warms, measures steady requests one at a time, sends nothing for as long as said, and measures what the next request pays.
+//!
+//! While it idles nothing at all goes to the endpoint: connections are closed after every request unless told otherwise (a kept
+//! connection would tell of the client's pool and of proxies), and the server's pages are not looked at, because a look is traffic to
+//! whoever decides to scale down.
+
+use std::thread;
+use std::time::Duration;
+
+use plimsoll_analysis::cold_start::{COLD, ColdStartFinding, ColdVerdict, KIND};
+use plimsoll_client::Clock;
+use plimsoll_model::{Load, Span};
+use plimsoll_report::figure;
+use plimsoll_workload::scenario::LONGEST;
+use plimsoll_workload::{Jitter, Scenario, format_span, parse_span};
+use serde_json::json;
+
+use super::run::ceiling_flags;
+use super::show;
+use crate::exit::{Exit, Stop};
+use crate::flags::{ColdStartArgs, Format};
+use crate::measure::{Begin, Measure, Step, random};
+use crate::out;
+use crate::resolve::Draft;
+
+/// Requests that warm the endpoint before anything counts.
+const WARM_UP: u64 = 3;
+/// A starting endpoint turns requests away; each is tried again after this, for up to twenty minutes.
+const AGAIN: Span = Span::from_secs(1);
+const TRIES: u16 = 1200;
+
+/// Measures and prints.
+pub fn run(args: &ColdStartArgs) -> Result<Exit, Stop> {
+    let idle = parse_span(&args.idle).map_err(|e| Stop::usage(format!("--idle: {e}")))?;
+    if idle.0 <= 0 {
+        return Err(Stop::usage("--idle: a time above 0, such as 20m"));
+    }
+    let scenario = scenario(args)?;
+    let mut more = vec![
+        ("idle", format_span(idle)),
+        ("repeat", args.repeat.to_string()),
+        ("warm", args.warm.to_string()),
+        ("then", args.then.to_string()),
+    ];
+    more.extend(ceiling_flags(&args.client, &args.ceilings));
+    let mut measure = Measure::begin(Begin {
+        kind: KIND,
+        scenario,
+        sweep: None,
+        client: &args.client,
+        ceilings: &args.ceilings,
+        output: &args.output,
+        reproduce: None,
+        more,
+        world: None,
+        repeats: None,
+    })?;
+    measure.screen.say(&format!(
+        "{} steady requests, then {} of nothing and {} requests, {}; {} requests in all",
+        args.warm,
+        format_span(idle),
+        1 + args.then,
+        if args.repeat == 1 { "once".to_string() } else { format!("{} times", args.repeat) },
+        WARM_UP + u64::from(args.warm) + u64::from(args.repeat) * u64::from(1 + args.then)
+    ));
+    level(&mut measure, "warmup", WARM_UP, "warming up")?;
+    level(&mut measure, "run", args.warm.into(), "steady, one at a time")?;
+    for stretch in 1..=args.repeat {
+        if !wait(&mut measure, idle, (stretch, args.repeat)) {
+            break;
+        }
+        level(&mut measure, COLD, u64::from(1 + args.then), "after idling")?;
+    }
+    close(measure, args)
+}
+
+fn close(measure: Measure, args: &ColdStartArgs) -> Result<Exit, Stop> {
+    let stopped = measure.stopped();
+    let findings = measure.analyse();
+    let closed = measure.finish(&findings);
+    show::print(args.output.format, &closed.manifest, &findings, Some(&closed.dir));
+    if args.output.format == Format::Text {
+        out::line(&format!("\nRun     {}", closed.dir.display()));
+        out::line(&format!("Repeat  {}", closed.manifest.reproduce));
+    }
+    let cannot = |found: &ColdStartFinding| found.verdict == ColdVerdict::CannotTell;
+    Ok(match closed.exit(&findings, stopped) {
+        Exit::Done if findings.cold_start.as_ref().is_none_or(cannot) => Exit::Inconclusive,
+        exit => exit,
+    })
+}
+
+/// One request at a time, a connection for each, tried again while the endpoint starts.
+fn scenario(args: &ColdStartArgs) -> Result<Scenario, Stop> {
+    let mut draft = Draft::new(args.workload.spec.as_deref())?;
+    draft.target(&args.target)?;
+    draft.workload(&args.workload)?;
+    draft.client(&args.client)?;
+    // Looks go on while it idles, and a look is traffic.
+    if args.client.scrape.scrape.iter().any(|page| page != "off") {
+        return Err(Stop::usage(
+            "--scrape: looks at a page while it idles would keep the endpoint awake; leave it out",
+        ));
+    }
+    draft.set("scrape.discover", false.into());
+    draft.set("load", json!({ "mode": "closed", "concurrency": 1 }));
+    if !draft.has("client.connections") {
+        draft.set("client.connections", json!({ "policy": "fresh" }));
+    }
+    let own_retries = draft.has("client.retries.max");
+    let mut scenario = draft.finish(random())?;
+    if !own_retries {
+        let retries = &mut scenario.client.retries;
+        (retries.max, retries.base, retries.cap, retries.jitter) = (TRIES, AGAIN, AGAIN, Jitter::None);
+    }
+    Ok(scenario)
+}
+
+fn level(measure: &mut Measure, purpose: &str, requests: u64, title: &str) -> Result<(), Stop> {
+    if measure.stopped() {
+        return Ok(());
+    }
+    let step = Step {
+        traffic: "steady".into(),
+        arrivals: None,
+        purpose: purpose.into(),
+        load: Load::Closed { concurrency: 1 },
+        window: LONGEST,
+        max_requests: None,
+        requests: Some(requests),
+    };
+    let measured = measure.level(&step, &format!("{title}, {requests} requests"))?;
+    measure.keep(measured);
+    Ok(())
+}
+
+/// Sends nothing for so long. False where the person asked to stop.
+fn wait(measure: &mut Measure, idle: Span, (stretch, of): (u32, u32)) -> bool {
+    let clock = Clock::start();
+    let until = figure::date(clock.anchor().realtime_ns + idle.0);
+    let title = if of == 1 { String::new() } else { format!(" ({stretch} of {of})") };
+    measure.screen.say(&format!("idling until {until}{title}: nothing is sent"));
+    loop {
+        let passed = Span(clock.now().0);
+        let left = idle - passed;
+        if measure.stopped() {
+            return false;
+        }
+        if left.0 <= 0 {
+            measure.screen.clear();
+            return true;
+        }
+        let line = format!("idling{title}, {} left", figure::duration_ns(left.0 as f64));
+        measure.screen.show(passed.as_secs_f64(), std::slice::from_ref(&line), &line);
+        thread::sleep(Duration::from_nanos(left.0.min(200_000_000).unsigned_abs()));
+    }
+}

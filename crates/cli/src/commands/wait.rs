@@ -1,0 +1,109 @@
+//! `plimsoll profile RUN`, of a run without traces: where each request's time went, from the client's stamps and what the server said of itself.
+//!
+//! The run is read and judged as `show` does; what is added here is which levels, the floor of a level at concurrency 1, and the slices of
+//! a budget.
+
+use std::path::Path;
+
+use plimsoll_analysis::findings::LevelFinding;
+use plimsoll_analysis::infer::{self, Case, Floor, Part, ToldStages, WaitFinding};
+use plimsoll_model::{At, Attempt, Level, Load};
+use plimsoll_report::{text, wait};
+use serde_json::json;
+
+use super::show;
+use crate::exit::{Exit, Stop};
+use crate::flags::{Format, ProfileArgs};
+use crate::{budget_file, out};
+
+/// Splits and prints.
+pub fn run(args: &ProfileArgs, dir: &Path) -> Result<Exit, Stop> {
+    let slices = slices(args)?;
+    let rows = show::load_rows(dir)?;
+    let levels = chosen(args, &rows)?;
+    let floor = floor(&rows);
+    let found: Vec<WaitFinding> = levels
+        .iter()
+        .map(|level| split(&rows, level, floor, (&slices, args.infer)))
+        .collect::<Result<_, _>>()?;
+    let name = dir.display().to_string();
+    match args.format {
+        Format::Text => out::line(&wait::render(&name, &found)),
+        Format::Json => out::json(&json!({ "run": name, "levels": found })),
+    }
+    Ok(Exit::Done)
+}
+
+/// The level that was asked for, or those that a report shows.
+fn chosen<'a>(args: &ProfileArgs, rows: &'a show::Rows) -> Result<Vec<&'a LevelFinding>, Stop> {
+    let all = &rows.findings.levels;
+    let levels = match args.level {
+        Some(id) => all.iter().filter(|level| level.summary.level == id).collect(),
+        None => text::detailed(&rows.findings),
+    };
+    if !levels.is_empty() {
+        return Ok(levels);
+    }
+    let ids: Vec<String> = all.iter().map(|level| level.summary.level.to_string()).collect();
+    Err(Stop::usage(match args.level {
+        Some(id) => format!("--level {id}: the run's levels are {}", ids.join(", ")),
+        None => "no level of this run to show".to_string(),
+    }))
+}
+
+fn own(rows: &show::Rows, level: u32) -> Vec<&Attempt> {
+    rows.attempts.iter().filter(|a| a.level == level).collect()
+}
+
+/// What a request takes alone: of a level that had one at a time.
+fn floor(rows: &show::Rows) -> Option<Floor> {
+    let alone = |level: &&Level| matches!(level.load, Load::Closed { concurrency: 1 });
+    let counts =
+        |level: &&Level| level.purpose != "warmup" && level.purpose != plimsoll_analysis::cold_start::COLD;
+    let level = rows.manifest.levels.iter().filter(counts).find(alone)?;
+    let attempts = own(rows, level.id);
+    let (rows, _) = infer::rows::rows(&attempts);
+    Floor::of(&rows.iter().collect::<Vec<_>>())
+}
+
+fn split(
+    rows: &show::Rows,
+    found: &LevelFinding,
+    floor: Option<Floor>,
+    (slices, ignore_reported): (&[(Part, f64)], bool),
+) -> Result<WaitFinding, Stop> {
+    let id = found.summary.level;
+    let level = rows.manifest.levels.iter().find(|level| level.id == id);
+    let level = level.ok_or_else(|| Stop::usage("run.json does not list the level of its findings"))?;
+    let attempts = own(rows, id);
+    let ended = |from: At, to: At| {
+        attempts.iter().filter(|a| a.end.is_some_and(|end| end > from && end <= to)).count()
+    };
+    let told = ToldStages::read(&rows.samples, (level.start, level.drained), ended);
+    let from = found.summary.window.start;
+    Ok(infer::infer(&Case { level: id, attempts: &attempts, from, told, floor, ignore_reported, slices })
+        .finding)
+}
+
+/// The slices of a budget's stages. One that cannot be seen from outside is refused: it would silently be left out.
+fn slices(args: &ProfileArgs) -> Result<Vec<(Part, f64)>, Stop> {
+    let Some(path) = &args.budget else { return Ok(Vec::new()) };
+    let name = path.display();
+    let file = budget_file::read(path)?.file;
+    let stages = file.stages.ok_or_else(|| {
+        Stop::usage(format!(
+            "{name}: no stages; give them as `stages: {{total: 2s, slices: {{prefill: 400ms}}}}`"
+        ))
+    })?;
+    stages
+        .slices
+        .iter()
+        .map(|(stage, amount)| match Part::named(stage) {
+            Some(part) => Ok((part, amount.value)),
+            None => Err(Stop::usage(format!(
+                "{name}: stages.slices.{stage} cannot be seen from outside; a run shows {}",
+                Part::ALL.map(Part::name).join(", ")
+            ))),
+        })
+        .collect()
+}

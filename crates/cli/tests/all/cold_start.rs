@@ -1,0 +1,56 @@
+//! Cold starts from the outside: an endpoint that scales to zero, and one that does not.
+
+use serde_json::Value;
+
+use crate::kit::{Engine, plimsoll, run_folder};
+
+/// Runs `cold-start` with a short idle stretch; its JSON, its code and what it left.
+fn cold_start(url: &str, more: &[&str]) -> (Value, i32, tempfile::TempDir, String) {
+    let (folder, run) = run_folder();
+    let base = ["cold-start", url, "--isl", "50", "--osl", "4", "--warm", "25", "-q", "-o", &run];
+    let ended = plimsoll(&[&base[..], more, &["--format", "json"]].concat());
+    assert!(ended.code == 0, "code {}: {}", ended.code, ended.stderr);
+    (ended.json(), ended.code, folder, run)
+}
+
+/// Three seconds of idling are past the second after which replicas go; a start takes four. On however busy a machine the first
+/// request waits at least that long, and steady ones do not.
+#[test]
+fn a_replica_that_had_to_start_is_found() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let spec = folder.path().join("world.yaml");
+    let world = "engine: demo\nfleet:\n  cold_start: {image_pull: 3s, compile: 1s}\nfaults: [\"scale_to_zero:idle=1s\"]\n";
+    std::fs::write(&spec, world).expect("written");
+    let engine = Engine::serve(&[spec.to_str().expect("utf-8")]);
+    let (run, _, _folder, path) = cold_start(&engine.url, &["--idle", "3s", "--then", "5"]);
+    let found = &run["findings"]["cold_start"];
+    assert_eq!(found["verdict"], "started", "{found}");
+    let trial = &found["trials"][0];
+    assert!(trial["first_s"].as_f64().expect("answered") >= 3.5, "{trial}");
+    assert!(trial["idle_s"].as_f64().expect("idle") >= 3.0, "{trial}");
+    // The cold level is in no steady figure.
+    let levels = run["findings"]["levels"].as_array().expect("levels");
+    assert_eq!(levels.len(), 1, "{levels:?}");
+    assert_eq!(levels[0]["summary"]["counts"]["requests"], 25);
+    // Whoever reads the folder later says the same.
+    let shown = plimsoll(&["show", &path, "--format", "json"]).json();
+    assert_eq!(shown["findings"]["cold_start"]["verdict"], "started");
+    let text = plimsoll(&["show", &path]).stdout;
+    assert!(text.contains("Cold start: a replica had to start"), "{text}");
+}
+
+/// Nothing goes away in a second here: no start may be seen, on however busy a machine.
+#[test]
+fn an_endpoint_that_stays_has_no_cold_start() {
+    let engine = Engine::start("demo");
+    let (run, _, _folder, _) = cold_start(&engine.url, &["--idle", "1s", "--then", "2"]);
+    let found = &run["findings"]["cold_start"];
+    assert!(found["verdict"] == "none" || found["verdict"] == "idle", "{found}");
+}
+
+#[test]
+fn a_wrong_idle_is_refused() {
+    let ended = plimsoll(&["cold-start", "http://127.0.0.1:9", "--idle", "never"]);
+    assert_eq!(ended.code, 2, "{}", ended.stderr);
+    assert!(ended.stderr.contains("--idle"), "{}", ended.stderr);
+}

@@ -1,0 +1,76 @@
+//! What a request pays after idling, in lines for a terminal.
+
+use plimsoll_analysis::cold_start::{ColdStartFinding, ColdTrial, ColdVerdict};
+use plimsoll_analysis::findings::Reading;
+
+use crate::figure;
+use crate::table::Table;
+
+/// The figure first, then the idle stretches one by one.
+pub fn render(found: &ColdStartFinding) -> Vec<String> {
+    let verdict = match found.verdict {
+        ColdVerdict::Started => "Cold start: a replica had to start",
+        ColdVerdict::Idle => "No replica started, but the first request is slower",
+        ColdVerdict::None => "No cold start",
+        ColdVerdict::CannotTell => "Cannot tell whether there is a cold start",
+    };
+    let mut lines = vec![verdict.to_string(), format!("  {}", found.why)];
+    if let (Some(penalty), true) = (&found.penalty, found.trials.len() > 1) {
+        lines.push(format!(
+            "  penalty {} on average, {} to {} over {} idle stretches",
+            seconds(penalty.value),
+            seconds(penalty.lower),
+            seconds(penalty.upper),
+            found.trials.len()
+        ));
+    }
+    lines.push(format!("  steady: {}", steady(found)));
+    let mut table =
+        Table::new(&["idle", "first token", "penalty", "turned away", "connect", "waited", "warm again"]);
+    found.trials.iter().for_each(|trial| table.row(row(trial)));
+    if !found.trials.is_empty() {
+        lines.push(table.render(2).trim_end().to_string());
+    }
+    lines
+}
+
+fn steady(found: &ColdStartFinding) -> String {
+    let p95 = found.warm_p95_s.map(|s| format!(", 95th percentile {}", seconds(s))).unwrap_or_default();
+    match &found.warm {
+        Reading::Estimate(e) => format!(
+            "median {} [{}, {}] of {} requests{p95}",
+            seconds(e.value),
+            seconds(e.lower),
+            seconds(e.upper),
+            e.n
+        ),
+        Reading::Refused { why, n } => format!("{n} requests; {why}"),
+    }
+}
+
+fn row(trial: &ColdTrial) -> Vec<String> {
+    let time = |s: Option<f64>| s.map_or_else(|| "–".to_string(), seconds);
+    let away = match (trial.turned_away + trial.refused, trial.turned_away_s) {
+        (0, _) => String::new(),
+        (n, s) => format!("{n} times, {}", seconds(s)),
+    };
+    let warm = match (trial.warm_after, trial.warm_after_s) {
+        (Some(0), _) => "at once".to_string(),
+        (Some(1), Some(s)) => format!("the next request, {}", seconds(s)),
+        (Some(n), Some(s)) => format!("{n} requests later, {}", seconds(s)),
+        _ => "not seen".to_string(),
+    };
+    vec![
+        seconds(trial.idle_s),
+        trial.first_s.map_or_else(|| "never answered".to_string(), seconds),
+        time(trial.penalty_s),
+        away,
+        trial.connect_s.map_or_else(String::new, seconds),
+        time(trial.waited_s),
+        warm,
+    ]
+}
+
+fn seconds(s: f64) -> String {
+    if s < 0.0 { format!("−{}", figure::duration_ns(-1e9 * s)) } else { figure::duration_ns(1e9 * s) }
+}
