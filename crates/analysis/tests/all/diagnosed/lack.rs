@@ -1,9 +1,12 @@
 //! The same case with less to go by: what a diagnosis is worth where something was not recorded.
 
+use std::collections::BTreeMap;
+
 use plimsoll_analysis::diagnose::Diagnosis;
 use plimsoll_analysis::findings::BudgetSpec;
+use plimsoll_analysis::server_side::LOOK;
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{Load, Span};
+use plimsoll_model::{At, Load, Sample, Span};
 
 use super::ask;
 use super::run::Evidence;
@@ -78,8 +81,7 @@ impl Lack {
             }
             Lack::SlowScrape => {
                 // A golden section apart from whole seconds would meet no phase; 15 s is what scrapers do.
-                let kept = |at: plimsoll_model::At| (at.0 / 1_000_000_000) % 15 == 4;
-                less.samples.retain(|sample| sample.source == "client" || kept(sample.at));
+                less.samples = slower(&less.samples, |at| (at.0 / 1_000_000_000) % 15 == 4);
             }
             Lack::FewTraces => {
                 let chance = &mut Stream::new(1, "few traces", 0);
@@ -97,4 +99,26 @@ impl Lack {
         }
         less
     }
+}
+
+/// What a scraper that looks at these instants alone would have written: of each series the value as it is then, where it is another
+/// one than at the look before. Rows are written where a value changes, so that leaving some out would leave out the changes.
+fn slower(samples: &[Sample], looks: impl Fn(At) -> bool) -> Vec<Sample> {
+    let mut kept: Vec<Sample> = samples.iter().filter(|sample| sample.source == "client").cloned().collect();
+    let mut changed: BTreeMap<(String, String, String), Sample> = BTreeMap::new();
+    let mut rows: Vec<&Sample> = samples.iter().filter(|sample| sample.source != "client").collect();
+    // A look's own mark comes after what it saw.
+    rows.sort_by_key(|sample| (sample.at, sample.name == LOOK));
+    for sample in rows {
+        if sample.name != LOOK {
+            let series = (sample.source.clone(), sample.name.clone(), sample.labels.clone());
+            changed.insert(series, sample.clone());
+        } else if looks(sample.at) {
+            let seen = std::mem::take(&mut changed).into_values();
+            kept.extend(seen.map(|row| Sample { at: sample.at, ..row }));
+            kept.push(sample.clone());
+        }
+    }
+    kept.sort_by_key(|sample| sample.at);
+    kept
 }

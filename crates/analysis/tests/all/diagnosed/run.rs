@@ -1,8 +1,7 @@
 //! What a run folder of a simulated system would hold: a level of single requests, a steady level under load, and the series
 //! beside them; with what no simulated server can do wrong (a late generator, a slow network) done to the records.
 
-use std::collections::BTreeMap;
-
+use plimsoll_analysis::server_side::{LOOK, ServerSide, Signal};
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Attempt, Fingerprint, Level, Load, Quantiles, Sample, Span};
@@ -216,12 +215,11 @@ impl Setup {
     fn add_gpu(&self, evidence: &mut Evidence, seed: u64) {
         let chance = &mut Stream::new(seed, "diagnosed gpu", 0);
         let full = 0.90 + 0.08 * chance.uniform();
-        let mut points: BTreeMap<At, f64> = BTreeMap::new();
-        let running = evidence.samples.iter().filter(|s| s.name == "vllm:num_requests_running");
-        for sample in running {
-            *points.entry(sample.at).or_default() += sample.value;
-        }
-        for (at, running) in points {
+        // Rows are written where a value changes: what runs is read as a judge would.
+        let server = ServerSide::read(&evidence.samples);
+        let Some(gauge) = server.gauge(Signal::Running) else { return };
+        let looks: Vec<At> = evidence.samples.iter().filter(|s| s.name == LOOK).map(|s| s.at).collect();
+        for (at, running) in looks.into_iter().filter_map(|at| Some((at, gauge.at(at)?))) {
             let jitter = 0.01 * (chance.uniform() - 0.5);
             let busy = if running > 0.0 { full * (1.0 - self.host_share) + jitter } else { 0.0 };
             evidence.samples.push(Sample {
