@@ -22,13 +22,8 @@ const SEED: u64 = 1;
 
 /// Reads, judges and prints; a run folder is taken apart without traces.
 pub fn run(args: &ProfileArgs) -> Result<Exit, Stop> {
-    if let [dir] = args.traces.as_slice()
-        && dir.join("run.json").is_file()
-    {
-        return super::wait::run(args, dir);
-    }
-    if args.level.is_some() || args.infer {
-        return Err(Stop::usage("--level and --infer are about a run folder, and these are traces"));
+    if let Some(run) = untraced(args)? {
+        return super::wait::run(args, run);
     }
     let rules = rules(args.rules.as_deref())?;
     let budget = args.budget.as_deref().map(budget).transpose()?;
@@ -56,6 +51,34 @@ pub fn run(args: &ProfileArgs) -> Result<Exit, Stop> {
         out::note(&format!("wrote {}", path.display()));
     }
     Ok(exit(&finding))
+}
+
+/// The run that is taken apart without traces, if that is what was asked for: one that has none, or one level of it.
+fn untraced(args: &ProfileArgs) -> Result<Option<&Path>, Stop> {
+    let of_run = args.level.is_some() || args.infer;
+    let is_run = |path: &&PathBuf| {
+        path.join("run.json").is_file() && (of_run || !path.join("spans.parquet").is_file())
+    };
+    let Some(run) = args.traces.iter().find(is_run) else {
+        return match of_run {
+            true => Err(Stop::usage("--level and --infer are about a run folder, and these are traces")),
+            false => Ok(None),
+        };
+    };
+    let of_traces = [
+        (args.traces.len() > 1, "more than one folder"),
+        (!args.baseline.is_empty(), "--baseline"),
+        (args.rules.is_some(), "--rules"),
+        (!args.floor.is_empty(), "--floor"),
+        (args.failed, "--failed"),
+        (args.html.is_some(), "--html"),
+    ];
+    match of_traces.iter().find(|(given, _)| *given) {
+        Some((_, what)) => {
+            Err(Stop::usage(format!("{}: is profiled without traces; {what} needs traces", run.display())))
+        }
+        None => Ok(Some(run)),
+    }
 }
 
 /// The slices' verdict, where there are slices.

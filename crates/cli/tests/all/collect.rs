@@ -156,6 +156,13 @@ fn what_is_sent_over_http_is_in_the_run() {
     let shown = plimsoll(&["show", collector.run.to_str().expect("utf-8")]);
     assert_eq!(shown.code, 0, "{}", shown.stderr);
     assert!(shown.stdout.starts_with("251 spans in 3 traces, from "), "{}", shown.stdout);
+    let run = collector.run.to_str().expect("utf-8");
+    let profile = plimsoll(&["profile", run, "--format", "json"]);
+    assert_eq!(profile.code, 0, "{}", profile.stderr);
+    assert_eq!(
+        (&profile.json()["count"]["spans"], &profile.json()["count"]["profiled"]),
+        (&251.into(), &3.into())
+    );
 }
 
 #[test]

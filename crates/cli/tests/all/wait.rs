@@ -43,6 +43,8 @@ fn what_is_no_run_or_no_part_is_refused() {
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let ended = plimsoll(&["profile", &run, "--level", "7"]);
     assert!(ended.code == 2 && ended.stderr.contains("--level 7"), "{}", ended.stderr);
+    let ended = plimsoll(&["profile", &run, "--baseline", &run]);
+    assert!(ended.code == 2 && ended.stderr.contains("--baseline needs traces"), "{}", ended.stderr);
     let budget = folder.path().join("budget.yaml");
     std::fs::write(&budget, "version: 1\nstages:\n  total: 5s\n  slices: {retrieve: 1s}\n").expect("written");
     let ended = plimsoll(&["profile", &run, "--budget", budget.to_str().expect("utf-8")]);

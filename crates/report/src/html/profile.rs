@@ -53,7 +53,7 @@ fn path_section(path: &PathFinding) -> Markup {
             div.scroll { table {
                 thead { tr {
                     th { "stage" } th { "mean, ms" } th { "share" } th { "of the tail" } th { "p50" } th { "p95" } th { "p99" }
-                    th.left { "p99 [95 %]" } th.left { "known from" }
+                    th { "p99 [95 %]" } th { "known from" }
                 } }
                 tbody { @for found in &path.stages {
                     tr { td { (swatch(found.stage)) code { (found.stage) } } @for cell in stage(found) { td { (cell) } } }
