@@ -23,7 +23,7 @@ fn running(engine: &Engine, run: &str) -> Child {
 )]
 fn loaded(engine: &Engine, run: &str, load: &[&str]) -> Child {
     let child = Command::new(PLIMSOLL)
-        .args(["run", &engine.url, "--for", "60s", "--osl", "4", "-q", "-o", run])
+        .args(["run", &engine.url, "--for", "60s", "--osl", "4", "--scrape", "off", "-q", "-o", run])
         .args(load)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
