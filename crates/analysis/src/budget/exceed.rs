@@ -6,9 +6,7 @@
 //! because it is wrong by up to half a bucket, and always to the same side.
 
 use plimsoll_math::proportion::{exceedance_bounds, n_to_decide};
-use plimsoll_math::quantile::{
-    BATCHES, EXCEEDANCES_NEEDED, ShareVariance, pooled_effect, rank, sure_of, tail_shares,
-};
+use plimsoll_math::quantile::{BATCHES, ShareVariance, pooled_effect, rank, sure_of, tail_shares};
 use plimsoll_math::special::beta_inc_pair;
 use plimsoll_model::{At, Span};
 
@@ -23,7 +21,8 @@ pub const LEAST_WORTH: f64 = 20.0;
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Asked {
     /// A percentile: values beyond a limit, which come in bursts. Their design effect is known by those bursts alone, so a pass
-    /// counts on less of them ([`sure_of`]), and below ten expected beyond the limit, where the percentile is refused, there is none.
+    /// counts on less of them ([`sure_of`]). To ask for ten expected beyond the limit as well, as the percentile itself does, lost: at
+    /// the budget it kept no pass from being wrong that this lets through, and it cost a good server its pass.
     Percentile,
     /// A share of events by itself, such as errors.
     Share,
@@ -72,18 +71,17 @@ pub fn decide(count: &Count, allowed: f64, alpha: f64) -> Decision {
     // What a pass may count on.
     let sure = if count.of == Asked::Percentile { sure_of(n, worth, allowed) } else { worth };
     let sure_most = shares[1] * sure;
-    let enough = worth >= least_to_pass(count.of, allowed) * (1.0 - 1e-9);
     let lower = exceedance_bounds(least, worth, alpha).0;
     let upper = exceedance_bounds(sure_most, sure, alpha).1;
     // The tails of the same Beta distributions that the bounds are quantiles of.
     let p_fail =
         if least > 0.0 { beta_inc_pair(least, worth - least + 1.0, allowed, 1.0 - allowed).0 } else { 1.0 };
-    let p_pass = match sure_most < sure && enough {
+    let p_pass = match sure_most < sure {
         true => beta_inc_pair(sure_most + 1.0, sure - sure_most, allowed, 1.0 - allowed).1,
         false => 1.0,
     };
     let held = match worth >= LEAST_WORTH {
-        true if upper <= allowed && enough => Held::Pass,
+        true if upper <= allowed => Held::Pass,
         true if lower > allowed => Held::Fail,
         _ => Held::Inconclusive,
     };
@@ -105,14 +103,6 @@ pub fn decide(count: &Count, allowed: f64, alpha: f64) -> Decision {
     }
 }
 
-/// Independent observations under which this passes in no case.
-fn least_to_pass(of: Asked, allowed: f64) -> f64 {
-    match of {
-        Asked::Percentile => EXCEEDANCES_NEEDED / allowed.min(1.0 - allowed),
-        Asked::Share => LEAST_WORTH,
-    }
-}
-
 /// Independent observations with which a `share` over the limit, under what is allowed, would pass at this alpha and design effect
 /// (∞: not known). `None` where no number would.
 pub fn to_pass(of: Asked, share: f64, allowed: f64, (alpha, effect): (f64, f64)) -> Option<f64> {
@@ -124,7 +114,7 @@ pub fn to_pass(of: Asked, share: f64, allowed: f64, (alpha, effect): (f64, f64))
             takes = exact * takes / sure_of(takes * effect, takes, allowed);
         }
     }
-    Some(takes.max(least_to_pass(of, allowed)).max(LEAST_WORTH).ceil())
+    Some(takes.max(LEAST_WORTH).ceil())
 }
 
 /// Counts values in the order of due times, ns, over a stretch of `length_s`; what failed is over every limit, and what is absent

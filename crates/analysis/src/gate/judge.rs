@@ -13,11 +13,11 @@ use plimsoll_math::two_sample::{Arm, Flips, exceedance_differences, percentile_r
 use super::against;
 use super::select::{Chosen, Measured, Picks, flags, values};
 use crate::budget::{
-    Amount, Budget, BudgetFile, BudgetMetric, Count, Decision, Judged, Percentile, Scope, Unit, decide,
-    of_flags, of_values, reserve, shown,
+    Amount, Budget, BudgetFile, BudgetMetric, Count, Judged, Percentile, Scope, Unit, decide, of_flags,
+    of_values, reserve, shown,
 };
 use crate::cost;
-use crate::findings::{Estimate, Held, Line, Reading};
+use crate::findings::{Estimate, Line, Reading};
 use crate::order::{Column, interval_ranks, seconds};
 use crate::say::number;
 
@@ -162,17 +162,21 @@ pub(super) fn latency(
     };
     row.note = match count.worth {
         None => "too short a level for its requests: their correlation is not known".into(),
-        Some(worth) => too_few(&decision, worth, 1.0 - p),
+        Some(worth) => too_few(worth, 1.0 - p),
     };
     Ok(())
 }
 
-/// Why nothing passes where the percentile itself is refused; empty where it isn't, or where enough are over the limit to fail.
-fn too_few(decision: &Decision, worth: f64, allowed: f64) -> String {
+/// What is judged where the percentile itself is refused; empty where it isn't.
+fn too_few(worth: f64, allowed: f64) -> String {
     let needed = EXCEEDANCES_NEEDED / allowed.min(1.0 - allowed);
-    match worth >= needed * (1.0 - 1e-9) || decision.held == Held::Fail {
+    match worth >= needed * (1.0 - 1e-9) {
         true => String::new(),
-        false => format!("{} effective requests; {} are the least to pass by", number(worth), number(needed)),
+        false => format!(
+            "{} effective requests, of {} that the percentile takes: the share over the limit is judged",
+            number(worth),
+            number(needed)
+        ),
     }
 }
 
@@ -249,7 +253,7 @@ fn tail_ratio(
     let count = of_values(&values, most * median.value, 0.99, length_s);
     let decision = decide(&count, 0.01, alpha);
     row.needed = decision.needed;
-    row.note = count.worth.map_or(String::new(), |worth| too_few(&decision, worth, 0.01));
+    row.note = count.worth.map_or(String::new(), |worth| too_few(worth, 0.01));
     row.count = Some((count, 0.01));
     row.measured = match quantile(&values, count.worth, 0.99, alpha) {
         Reading::Estimate(tail) => Reading::Estimate(Estimate {

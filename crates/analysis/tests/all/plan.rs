@@ -22,17 +22,17 @@ fn of(file: &BudgetFile) -> Plan {
     plan(file, None, None).expect("measurable")
 }
 
-/// 1000 requests at 2/s take 500 s, and a quarter more for the warm-up that is cut: 625 s.
+/// 630 requests at 2/s take 315 s, and a quarter more for the warm-up that is cut: 393.75 s.
 #[test]
 fn a_level_lasts_as_long_as_its_hardest_percentile() {
     let p50 = Budget::ceiling("half", BudgetMetric::E2e, Some(0.5), Amount::seconds(1.0));
     let found = of(&at("2/s", vec![p50, p99("tail")]));
     assert_eq!(found.levels.len(), 1);
     assert_eq!((found.levels[0].traffic.as_str(), found.levels[0].longest.as_str()), ("steady", "tail"));
-    assert!((found.levels[0].least_s - 625.0).abs() < 1e-9, "{}", found.levels[0].least_s);
+    assert!((found.levels[0].least_s - 393.75).abs() < 1e-9, "{}", found.levels[0].least_s);
     assert_eq!(found.sweep_for, None);
-    assert_eq!(found.times(620.0), None);
-    assert_eq!(found.times(700.0).map(|times| times.levels_s), Some(vec![700.0]));
+    assert_eq!(found.times(390.0), None);
+    assert_eq!(found.times(400.0).map(|times| times.levels_s), Some(vec![400.0]));
 }
 
 #[test]
@@ -54,8 +54,8 @@ fn bursts_and_lines_take_time_of_their_own() {
         found.levels.iter().map(|level| (level.traffic.as_str(), level.rate_per_s)).collect();
     assert_eq!(loads, [("steady", 10.0), ("lunch", 20.0)]);
     assert_eq!(found.sweep_for.as_deref(), Some("before"));
-    // 1000/10 × 1.25 + 368/20 × 1.25 + 60: a share takes fewer (0.99³⁶⁸ < 2.5 %).
-    let least = 125.0 + 23.0 + 60.0;
+    // 630/10 × 1.25 + 368/20 × 1.25 + 60: a share takes fewer (0.99³⁶⁸ < 2.5 %).
+    let least = 78.75 + 23.0 + 60.0;
     assert!((found.least_s() - least).abs() < 1e-9, "{}", found.least_s());
     let times = found.times(least + 100.0).expect("long enough");
     assert!((times.sweep_s - 110.0).abs() < 1e-9, "{times:?}");

@@ -116,12 +116,12 @@ fn the_measured_correlation_is_counted() {
     let figure = |key: &str| p95[key].as_f64().expect("shown");
     let effect = figure("n") / figure("n_eff");
     assert!(effect > 3.0, "{effect}");
-    // 200 effective requests to pass: a second has 720 requests, and 720 / D of them count.
-    let second = (200.0 * effect / 720.0).floor();
+    // 125 effective requests to pass: a second has 720 requests, and 720 / D of them count.
+    let second = (125.0 * effect / 720.0).floor();
     let ended = lint(&folder, &budget(&format!("{}ms", (second * 1e3).max(100.0))), &["--run", "run"]);
     assert!(ended.stdout.contains("counts, as measured"), "{}", ended.stdout);
     assert!(
-        ended.stdout.contains(&format!("takes {} requests", (200.0 * effect).ceil())),
+        ended.stdout.contains(&format!("takes {} requests", (125.0 * effect).ceil())),
         "{}",
         ended.stdout
     );

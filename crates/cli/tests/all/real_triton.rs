@@ -169,13 +169,17 @@ fn triton_is_measured_and_agrees() {
     assert_eq!((counted.success, counted.rows, counted.batches), (all, 3.0 * all, all));
     let theirs_us = counted.request_us / all;
     assert!(ours_us >= 8_000.0 && theirs_us >= 8_000.0, "{ours_us} {theirs_us}");
-    // What the client sees is what Triton sees, and the way to it: HTTP and its threads, on a machine that is shared.
+    // What the client sees is what Triton sees, and the way to it: HTTP and its threads, on a machine that is shared. (On one that
+    // is busy Triton notes the end when its thread gets to it, which may be after the client had its answer.)
     let way_us = ours_us - theirs_us;
     eprintln!(
         "one at a time: e2e {ours_us:.0} us, of which Triton counts {theirs_us:.0} (infer {:.0})",
         counted.infer_us / all
     );
-    assert!((0.0..20_000.0).contains(&way_us), "client {ours_us} us, Triton {theirs_us} us");
+    assert!(
+        (-0.05 * theirs_us..20_000.0 + 0.5 * theirs_us).contains(&way_us),
+        "client {ours_us} us, Triton {theirs_us} us"
+    );
     assert_eq!((&facts["engine"], &facts["engine_version"]), (&"triton".into(), &"2.51.0".into()));
     assert_eq!((&facts["model"], &facts["max_batch"]), (&"lockstep".into(), &"16".into()));
 
