@@ -31,7 +31,7 @@ fn a_minute_of_the_demo_supports_its_onset_at_p99() {
         assert_eq!(curve.percentile, 0.99, "seed {seed}: {} ({why})", curve.zero_contention_from);
         let onset = lines.onset.rate().expect("found");
         assert!(onset.lower < ONSET.1 && ONSET.0 < onset.upper, "seed {seed}: {onset:?}");
-        assert!(onset.upper / onset.lower < 2.0 && onset.value > 500.0, "seed {seed}: {onset:?}");
+        assert!(onset.upper / onset.lower < 2.5 && onset.value > 500.0, "seed {seed}: {onset:?}");
         assert!(
             lines.stability.rate().is_some() && lines.budget.as_ref().is_some_and(|b| b.rate().is_some())
         );
