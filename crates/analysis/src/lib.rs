@@ -10,7 +10,7 @@
 //! [`calibrate`] fits a simulated engine to
 //! measured rows, [`history`] says since when a line of results has moved, and [`validate`] recomputes its error tables from rows
 //! that are shipped. [`profile`] says where each request's time went, [`diagnose`] which layer is slow, and [`sequential`] holds the verdicts that may be asked for while a measurement goes on.
-//! [`server_side`] reads what the server says of itself.
+//! [`server_side`] reads what the server says of itself. [`plan`] says how many replicas a load takes; [`replay`] plays a list of requests against a simulated world.
 
 pub mod budget;
 pub mod calibrate;
@@ -24,8 +24,10 @@ pub mod history;
 pub mod infer;
 pub mod levers;
 pub mod lines;
+pub mod plan;
 pub mod profile;
 pub mod quality;
+pub mod replay;
 pub mod sequential;
 pub mod server_side;
 pub mod summary;

@@ -14,7 +14,7 @@ use plimsoll_sim::{
     BatchingSpec, DisaggregationSpec, EngineSpec, ModeSpec, PairSpec, PolicySpec, StepSpec, WorldSpec,
 };
 
-use super::schedule::Asked;
+use crate::replay::Asked;
 
 /// A lever with a setting, as the world that it makes.
 #[derive(Clone, Debug)]

@@ -22,7 +22,9 @@ pub use evidence::Evidence;
 pub use finding::{
     Bounded, By, EffortSpec, FasterModel, Fit, Goal, How, LeverFinding, LeverSpec, Open, Ranked, RuledOut,
 };
-pub use schedule::{Asked, Redraw};
+pub use schedule::Redraw;
+
+pub use crate::replay::Asked;
 
 use plimsoll_model::{Attempt, Level, Sample};
 use plimsoll_sim::WorldSpec;

@@ -9,21 +9,7 @@ use plimsoll_model::{At, Attempt};
 use plimsoll_workload::{BlockNames, Scenario, Schedule};
 
 use super::Case;
-
-/// A request to be simulated.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Asked {
-    /// When it is due, from the start of the level, ns.
-    pub due_ns: i64,
-    /// Prompt tokens.
-    pub prompt: u32,
-    /// Output tokens.
-    pub output: u32,
-    /// Names of its prompt's blocks.
-    pub blocks: Vec<u64>,
-    /// Its session.
-    pub session: Option<u64>,
-}
+use crate::replay::Asked;
 
 /// A scenario that draws schedules like the run's.
 #[derive(Copy, Clone, Debug)]
