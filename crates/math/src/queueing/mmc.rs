@@ -42,6 +42,16 @@ impl Mmc {
         erlang_c(self.servers, self.load) / self.drain_rate()
     }
 
+    /// The mean number waiting, by Little's law from the mean wait.
+    pub fn mean_waiting(&self) -> f64 {
+        self.arrival_rate() * self.mean_wait()
+    }
+
+    /// The mean of wait + service; infinite from load 1.
+    pub fn mean_sojourn(&self) -> f64 {
+        self.mean_wait() + self.service_mean
+    }
+
     /// P(wait > t).
     pub fn wait_tail(&self, t: f64) -> f64 {
         erlang_c(self.servers, self.load) * libm::exp(-self.drain_rate() * t)

@@ -1,5 +1,6 @@
 //! Servers of batches against theory and against published rows of Triton.
 
+use plimsoll_math::queueing::Bulk;
 use plimsoll_model::{At, Load, Span};
 use plimsoll_sim::dynamic::{AffineSpec, BatchCostSpec, BatcherSpec, ComputeSpec, FrontSpec, Overlap};
 use plimsoll_sim::{DynamicSpec, LevelPlan, ModeSpec, Submit, What, World, profile, simulate_level};
@@ -104,6 +105,8 @@ fn the_greedy_bulk_queue_has_the_mean_of_its_embedded_chain() {
     for load in [0.2, 0.6, 0.85] {
         let rate_per_ms = load * 8.0 / 6.0;
         let truth = bulk_latency(8, 2.0, 0.5, rate_per_ms);
+        let law = Bulk { fixed: 2.0, each: 0.5, most: 8 }.at(rate_per_ms).expect("under capacity");
+        assert!((law.mean / truth - 1.0).abs() < 1e-9, "{} against {truth}", law.mean);
         covers(
             &format!("bulk queue at {load}, mean latency"),
             &open_loop(&greedy(8, 2.0, 0.5, 0.0), rate_per_ms * 1e3, 20),

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use plimsoll_math::queueing::{self, Mmc};
 use plimsoll_math::rng::Stream;
 use plimsoll_model::At;
 use plimsoll_sim::{LawSpec, What, World};
@@ -90,6 +91,10 @@ fn mmc_mean_wait_and_sojourn_p99() {
         covers(&format!("M/M/{servers} at {load}, mean wait"), &waits, wait_truth);
 
         let sojourn_truth = mmc_sojourn_quantile(servers, load, waiting, 0.01);
+        // The law that `plimsoll calc mmc` prints is the one that the simulation is held to.
+        let law = Mmc { servers, load, service_mean: SERVICE_MS };
+        assert!((law.mean_wait() / wait_truth - 1.0).abs() < 1e-12);
+        assert!((law.sojourn_quantile(0.99) / sojourn_truth - 1.0).abs() < 1e-9);
         let sojourns = over_seeds(servers, service, load, |_, sojourns| p99(sojourns));
         covers(&format!("M/M/{servers} at {load}, sojourn p99"), &sojourns, sojourn_truth);
     }
@@ -154,6 +159,8 @@ fn mg1_mean_wait() {
     for law in laws {
         let load = 0.6;
         let truth = load * (1.0 + law.cv_squared()) * law.mean_ms() / (2.0 * (1.0 - load));
+        let known = queueing::mg1_mean_wait(load, law.mean_ms(), law.cv_squared().sqrt());
+        assert!((known / truth - 1.0).abs() < 1e-12);
         let waits = over_seeds(1, law, load, |waits, _| mean(waits));
         covers(&format!("M/G/1 at {load}, {law:?}, mean wait"), &waits, truth);
     }

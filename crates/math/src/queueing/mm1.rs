@@ -1,0 +1,53 @@
+//! M/M/1: Poisson arrivals, one server, exponential service. All in closed form; the queue that teaches.
+//!
+//! [`super::Mmc`] at one server gives the same numbers; this form keeps every digit and needs no search for a percentile.
+
+/// An M/M/1 queue.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Mm1 {
+    /// Utilisation, 0 ≤ ρ < 1.
+    pub load: f64,
+    /// Mean service time.
+    pub service_mean: f64,
+}
+
+impl Mm1 {
+    /// The mean number waiting: L_q = ρ² / (1 − ρ). Infinite from load 1.
+    pub fn mean_waiting(&self) -> f64 {
+        self.per_free(self.load * self.load)
+    }
+
+    /// The mean number in the system: L = ρ / (1 − ρ).
+    pub fn mean_in_system(&self) -> f64 {
+        self.per_free(self.load)
+    }
+
+    /// The mean wait before service: W_q = ρ s / (1 − ρ).
+    pub fn mean_wait(&self) -> f64 {
+        self.per_free(self.load * self.service_mean)
+    }
+
+    /// The mean of wait + service: W = s / (1 − ρ).
+    pub fn mean_sojourn(&self) -> f64 {
+        self.per_free(self.service_mean)
+    }
+
+    /// The p-quantile of the wait before service, from P(wait > t) = ρ e^(−(1 − ρ) t / s): 0 for those who find the server free.
+    pub fn wait_quantile(&self, p: f64) -> f64 {
+        (self.mean_sojourn() * (libm::log(self.load) - libm::log1p(-p))).max(0.0)
+    }
+
+    /// The p-quantile of wait + service, which is exponential with mean s / (1 − ρ).
+    pub fn sojourn_quantile(&self, p: f64) -> f64 {
+        -self.mean_sojourn() * libm::log1p(-p)
+    }
+
+    /// The load at which this many wait on average: the root of ρ² = L_q (1 − ρ), written so that nothing cancels.
+    pub fn load_where_waiting(waiting: f64) -> f64 {
+        2.0 / (1.0 + libm::sqrt(1.0 + 4.0 / waiting))
+    }
+
+    fn per_free(&self, value: f64) -> f64 {
+        if self.load >= 1.0 { f64::INFINITY } else { value / (1.0 - self.load) }
+    }
+}
