@@ -420,7 +420,9 @@ impl Run<'_, '_> {
     }
 
     fn conclude(mut self) -> Level {
-        let (events, sockets_max) = (self.exchanges.events, self.exchanges.most_open);
+        let (events, links) = (self.exchanges.events, &self.exchanges.links);
+        let (sockets_max, connects) = (links.most_busy, links.made);
+        let waited_since = links.waited_since;
         if self.plan.gauges {
             // Once more when all is over, with what the fleet did at its own instants.
             self.scrape(self.now);
@@ -441,8 +443,12 @@ impl Run<'_, '_> {
             in_flight_mean: Some(self.flight_area as f64 / (stop - plan.start).0.max(1) as f64),
             in_flight_max: self.in_flight_max,
             in_flight_samples: self.samples,
-            closed_since: self.player.closed_since().map(|at| plan.start + Span(at.0)),
+            closed_since: [self.player.closed_since().map(|at| plan.start + Span(at.0)), waited_since]
+                .into_iter()
+                .flatten()
+                .min(),
             sockets_max,
+            connects,
             ..GeneratorHealth::default()
         };
         Level {
@@ -463,7 +469,7 @@ impl Run<'_, '_> {
     }
 }
 
-/// `sent − due` of first attempts: all zero, unless a ceiling or a pool held something back.
+/// `sent − due` of first attempts less their waits for a connection: all zero, unless a ceiling held something back.
 #[derive(Default)]
 pub(crate) struct Lags {
     count: u64,
@@ -472,13 +478,10 @@ pub(crate) struct Lags {
 }
 
 impl Lags {
-    pub fn add(&mut self, attempt: &Attempt) {
-        if let (0, Some(sent)) = (attempt.attempt, attempt.sent) {
-            self.count += 1;
-            let lag = (sent - attempt.due).0;
-            if lag != 0 {
-                self.late.push(lag);
-            }
+    pub fn add(&mut self, lag: Span) {
+        self.count += 1;
+        if lag != Span::ZERO {
+            self.late.push(lag.0);
         }
     }
 

@@ -10,9 +10,10 @@ use plimsoll_model::{
     At, Attempt, By, Event, EventKind, How, Outcome, Quantiles, ServerStage, SizeUnit, Span, Tokens,
     TokensRule,
 };
-use plimsoll_workload::{Action, Attempted, BlockNames, Connections, Player};
+use plimsoll_workload::{Action, Attempted, BlockNames, Player};
 
 use crate::client::{Events, Lags, LevelPlan, Rows};
+use crate::links::{Link, Links};
 use crate::meter::Life;
 use crate::slots::Slots;
 use crate::traffic::{Emission, Failure, Rejected, Submit, What};
@@ -27,8 +28,8 @@ pub(crate) struct Exchanges<'a, 'p> {
     plan: &'a LevelPlan<'p>,
     open: Slots<Exchange>,
     open_count: u32,
-    /// Attempts that have or wait for a connection of a bounded pool.
-    pooled: u32,
+    /// The client's connections, and the attempts that wait for one.
+    pub links: Links,
     awaiting: VecDeque<u64>,
     /// Refusals on their way to the client, in order.
     refused: VecDeque<(At, u64, Outcome)>,
@@ -46,8 +47,6 @@ pub(crate) struct Exchanges<'a, 'p> {
     pub told_player: bool,
     /// Token events seen.
     pub events: u64,
-    /// Most attempts in the world at once.
-    pub most_open: u32,
 }
 
 struct Exchange {
@@ -64,8 +63,10 @@ struct Exchange {
     prefilled: Option<At>,
     /// What the server counts of it.
     life: Life,
-    /// False while it waits for a connection.
-    sent: bool,
+    /// When the client took it up: later than due where a ceiling held it back.
+    begun: At,
+    /// `None` while it waits for a connection.
+    link: Option<Link>,
 }
 
 impl<'a, 'p> Exchanges<'a, 'p> {
@@ -78,7 +79,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
             plan,
             open: Slots::new(),
             open_count: 0,
-            pooled: 0,
+            links: Links::new(plan.client.connections, plan.load, plan.start),
             awaiting: VecDeque::new(),
             refused: VecDeque::new(),
             idle: BinaryHeap::new(),
@@ -89,7 +90,6 @@ impl<'a, 'p> Exchanges<'a, 'p> {
             begun: 0,
             told_player: false,
             events: 0,
-            most_open: 0,
         }
     }
 
@@ -204,7 +204,6 @@ impl<'a, 'p> Exchanges<'a, 'p> {
     }
 
     fn leave(&mut self, record: Attempt) {
-        self.lags.add(&record);
         self.requests += u64::from(record.attempt == 0);
         self.rows.attempt(record);
     }
@@ -224,29 +223,28 @@ impl<'a, 'p> Exchanges<'a, 'p> {
                 admitted: None,
                 prefilled: None,
                 life: Life::new(now.0, now.0, 0),
-                sent: false,
+                begun: now,
+                link: None,
             },
         );
         self.open_count += 1;
         self.begun += 1;
-        match self.plan.client.connections {
-            Connections::Pool { limit } if self.pooled >= limit => {
-                self.awaiting.push_back(id);
-            }
-            _ => self.send(world, now, id),
+        match self.links.take(now) {
+            Some(link) => self.send(world, now, id, link),
+            None => self.awaiting.push_back(id),
         }
     }
 
     /// Hands an attempt to the world, which may refuse it.
-    fn send(&mut self, world: &mut World, now: At, id: u64) {
+    fn send(&mut self, world: &mut World, now: At, id: u64, link: Link) {
         let Some(slot) = self.open.find(id) else { return };
         let exchange = self.open.at_mut(slot);
-        exchange.sent = true;
+        exchange.link = Some(link);
         exchange.record.sent = Some(now);
-        exchange.record.connected = Some(now);
+        exchange.record.connected = Some(link.since);
+        exchange.record.connection = Some(link.number);
+        exchange.record.reused = link.carried;
         exchange.life = Life::new(now.0, now.0, exchange.attempted.arrival.prompt_tokens);
-        self.pooled += 1;
-        self.most_open = self.most_open.max(self.pooled);
         let arrival = &exchange.attempted.arrival;
         let blocks = match &mut self.names {
             Some(names) => names.of(arrival),
@@ -292,20 +290,32 @@ impl<'a, 'p> Exchanges<'a, 'p> {
     /// Ends an attempt, and gives its connection to those that wait for one.
     fn end(&mut self, world: &mut World, player: &mut Player, now: At, id: u64, outcome: Outcome) {
         self.close(player, now, id, outcome);
-        while let Connections::Pool { limit } = self.plan.client.connections
-            && self.pooled < limit
-            && let Some(next) = self.awaiting.pop_front()
-        {
-            self.send(world, now, next);
+        // Those that gave up while they waited are passed over.
+        while let Some(&next) = self.awaiting.front() {
+            if self.open.find(next).is_none() {
+                self.awaiting.pop_front();
+            } else if let Some(link) = self.links.take(now) {
+                self.awaiting.pop_front();
+                self.send(world, now, next, link);
+            } else {
+                return;
+            }
         }
     }
 
     fn close(&mut self, player: &mut Player, now: At, id: u64, outcome: Outcome) {
-        let Some(Exchange { mut record, sent, depends, admitted, prefilled, .. }) = self.open.take(id) else {
+        let Some(Exchange { mut record, begun, link, depends, admitted, prefilled, .. }) = self.open.take(id)
+        else {
             return;
         };
         self.open_count -= 1;
-        self.pooled -= u32::from(sent);
+        if let Some(link) = link {
+            self.links.give(link, outcome);
+            if record.attempt == 0 {
+                // The generator's own part: a wait for a connection is the policy's.
+                self.lags.add(begun - record.due);
+            }
+        }
         record.end = Some(now);
         record.outcome = outcome;
         if self.plan.gauges {

@@ -9,7 +9,7 @@
 //! `fleet_faults`, `fleet_scale`, `fleet_split` and `adapters`), [`engine`] (one replica), then its modes `canned`, `queue`, `batching` and
 //! `inference` (with [`dynamic`], `batcher`, `batch_queue`); [`scheduler`], [`step_time`] and [`roofline`] are what
 //! batching is made of. [`meter`] is what an engine counts and `server_page` what is
-//! scraped off it. [`client`] runs a level of load against a world, [`trial`] a protocol in a hurry.
+//! scraped off it. [`client`] runs a level of load against a world (`exchange`, `links`), [`trial`] a protocol in a hurry.
 
 pub mod spec;
 
@@ -64,6 +64,7 @@ mod terms;
 
 pub mod client;
 mod exchange;
+mod links;
 mod server_page;
 
 pub mod trial;

@@ -2,6 +2,7 @@
 //! example `diagnose`.
 
 use plimsoll_analysis::diagnose::Cause;
+use plimsoll_workload::Connections;
 
 use crate::diagnosed::fault::Class;
 use crate::diagnosed::lack::Lack;
@@ -9,7 +10,7 @@ use crate::diagnosed::run::Setup;
 use crate::diagnosed::score::{Share, report, score};
 use crate::diagnosed::system::System;
 use crate::diagnosed::truth::Truth;
-use crate::diagnosed::{Judged, Plan, Said, judge_system};
+use crate::diagnosed::{Judged, Plan, Said, ask, judge_system};
 
 fn judged(class: Class, said: Cause, material: bool) -> Judged {
     let said = Said { cause: said, layer: said.layer(), confidence: 0.8, runner_up: None, second: None };
@@ -89,4 +90,22 @@ fn the_truth_tells_what_hurts_from_what_does_not_and_the_diagnosis_agrees() {
         let alarms: Vec<_> = case.lacking.iter().filter(|(_, said)| said.names()).collect();
         assert!(alarms.is_empty(), "{alarms:?}");
     }
+}
+
+/// The virtual client's records as they are: a full pool is no lag of the generator, a ceiling on requests in flight is.
+#[test]
+fn a_pool_of_connections_is_told_from_a_cap_by_the_records_alone() {
+    let system = System::draw(2);
+    let base = Setup::of(&system).run(7);
+    let in_flight = base.levels.last().and_then(|level| level.generator.in_flight_mean).expect("counted");
+    let limit = (0.95 * in_flight).round() as u32;
+    let said = |connections, max_in_flight| {
+        let mut setup = Setup::of(&system);
+        setup.scenario.client.connections = connections;
+        setup.scenario.client.max_in_flight = max_in_flight;
+        ask(Some(&base), &setup.run(8), None).verdicts[0].cause
+    };
+    assert_eq!(said(Connections::Pool { limit }, None), Cause::ConnectionLimit);
+    assert_eq!(said(Connections::default(), Some(limit)), Cause::ClientCap);
+    assert_eq!(said(Connections::Fresh, None), Cause::Nothing, "connections take no time in virtual time");
 }

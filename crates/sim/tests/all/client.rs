@@ -302,7 +302,60 @@ fn a_bounded_pool_makes_requests_wait_for_a_connection() {
     // Arrivals every 10 ms, two connections, 30 ms each: a place at 0, 10, 30, 40, 60, 70, … ms.
     let expected = [0, 0, 10, 10, 20, 20, 30, 30, 40, 40];
     assert_eq!(delays.iter().map(|&(_, ms)| ms).collect::<Vec<_>>(), expected);
-    assert_eq!(run.level.generator.sockets_max, 2);
+    // What a measured client says of the same pool: both connections made ahead, no lag of its own, and closed from the
+    // first wait on.
+    let health = run.level.generator;
+    assert_eq!((health.sockets_max, health.connects), (2, 2));
+    assert_eq!((health.lag.count, health.lag.max_ns), (10, 0));
+    let third = run.attempts.iter().find(|record| record.request == 2).map(|record| record.due);
+    assert_eq!(health.closed_since, third);
+    let mut links: Vec<_> =
+        run.attempts.iter().map(|record| (record.request, record.connected, record.reused)).collect();
+    links.sort();
+    for (request, connected, reused) in links {
+        assert_eq!((connected, reused), (Some(At(0)), request >= 2), "request {request}");
+    }
+}
+
+#[test]
+fn records_tell_kept_connections_from_new_ones() {
+    let with = |connections| {
+        let mut scenario = scenario();
+        scenario.client.connections = connections;
+        open(&deterministic(100, 30.0, None), &scenario, 100.0, Span::from_millis(100))
+    };
+    // Arrivals every 10 ms that take 30 ms: three at once, on the warmest of the connections of half a second's worth of arrivals.
+    let kept = with(Connections::Prewarmed);
+    assert_eq!(kept.level.generator.connects, 50);
+    assert!(kept.attempts.iter().all(|record| record.connected == Some(At(0))));
+    assert_eq!(kept.attempts.iter().filter(|record| record.reused).count(), 10 - 3);
+    let fresh = with(Connections::Fresh);
+    assert_eq!(fresh.level.generator.connects, 10);
+    assert!(fresh.attempts.iter().all(|record| !record.reused && record.connected == record.sent));
+    let mut numbers: Vec<_> = fresh.attempts.iter().filter_map(|record| record.connection).collect();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 10);
+}
+
+#[test]
+fn a_broken_off_answer_takes_its_connection_with_it() {
+    let mut scenario = scenario();
+    scenario.client.connections = Connections::Pool { limit: 1 };
+    scenario.client.timeouts.total = Span::from_millis(15);
+    let run = open(&deterministic(100, 30.0, None), &scenario, 10.0, Span::from_secs(1));
+    assert_eq!(count(&run, How::Timeout), 10);
+    assert!(run.attempts.iter().all(|record| !record.reused));
+    assert_eq!(run.level.generator.connects, 10);
+}
+
+#[test]
+fn what_a_ceiling_holds_back_is_the_generator_s_own_lag() {
+    let mut scenario = scenario();
+    scenario.client.max_in_flight = Some(2);
+    let run = open(&deterministic(100, 30.0, None), &scenario, 100.0, Span::from_millis(100));
+    // As the pool of two above, but said as lag: 0, 0, 10, 10, … 40, 40 ms.
+    assert_eq!(run.level.generator.lag.max_ns, 40 * MS);
+    assert_eq!(run.level.generator.lag.p50_ns, 20 * MS);
 }
 
 #[test]

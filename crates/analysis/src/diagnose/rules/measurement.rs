@@ -13,12 +13,12 @@ use crate::say::{ms, number, percent};
 const LAG_S: f64 = 0.1;
 /// Share of the latency's p99 from which lag is part of it.
 const OF_LATENCY: f64 = 0.1;
-/// A request that was sent this late was held back, s.
+/// A request that was sent this late was held back, s; and the lag from which a cap that is told to have been reached counts.
 const HELD_S: f64 = 0.02;
 
 /// V1: requests were sent late, with room in flight.
 pub fn generator_lag(bench: &Bench<'_>) -> Option<Fired> {
-    let (lag, limit) = late(bench)?;
+    let (lag, limit) = late(bench, LAG_S)?;
     let says = format!("requests were sent {} late at p99, of {} allowed", ms(lag.value), ms(limit));
     let confidence = beyond(lag.lower.max(0.0), limit).max(beyond(lag.value, limit) * 0.9);
     Some(
@@ -30,11 +30,11 @@ pub fn generator_lag(bench: &Bench<'_>) -> Option<Fired> {
 
 /// V2: requests wait in the client because its own cap on requests in flight is reached.
 pub fn client_cap(bench: &Bench<'_>) -> Option<Fired> {
-    let (lag, limit) = late(bench)?;
     let seen = bench.now();
-    let (cap, full, held) = plateau(seen)?;
-    // A generator that is late has fewer in flight than it should; one that is capped always has as many as it may.
     let told = seen.level.generator.closed_since.is_some();
+    let (lag, limit) = late(bench, if told { HELD_S } else { LAG_S })?;
+    // A generator that is late has fewer in flight than it should; one that is capped always has as many as it may.
+    let (cap, full, held) = plateau(seen)?;
     if held.lower < 0.6 || (full < 0.2 && !told) {
         return None;
     }
@@ -64,8 +64,8 @@ pub fn client_cap(bench: &Bench<'_>) -> Option<Fired> {
     )
 }
 
-/// The p99 of lag with its interval, and its limit, where it is beyond it.
-fn late(bench: &Bench<'_>) -> Option<(crate::findings::Estimate, f64)> {
+/// The p99 of lag with its interval, and its limit, where it is beyond it: a tenth of the latency's p99, and `least` at the least, s.
+fn late(bench: &Bench<'_>, least: f64) -> Option<(crate::findings::Estimate, f64)> {
     let seen = bench.now();
     // A wait for a connection of a pool is no lag of the generator, which says how late it was itself.
     if crate::diagnose::rules::front::pool_wait(seen).is_some() {
@@ -77,7 +77,7 @@ fn late(bench: &Bench<'_>) -> Option<(crate::findings::Estimate, f64)> {
         ttft = seen.finite(|row| row.e2e);
     }
     let p99 = quantile::order_statistic(&mut ttft, 0.99).unwrap_or(0.0);
-    let limit = LAG_S.max(OF_LATENCY * p99);
+    let limit = least.max(OF_LATENCY * p99);
     let mut sorted = lag.clone();
     quantile::sort(&mut sorted);
     let value = quantile::of_sorted(&sorted, 0.99)?;

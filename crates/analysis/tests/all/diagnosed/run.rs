@@ -4,10 +4,10 @@
 use plimsoll_analysis::server_side::{LOOK, ServerSide, Signal};
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, Attempt, Fingerprint, Level, Load, Quantiles, Sample, Span};
+use plimsoll_model::{At, Attempt, Fingerprint, Level, Load, Sample, Span};
 use plimsoll_sim::traffic::Detail;
 use plimsoll_sim::{Events, FaultSpec, LevelPlan, Rows, World, WorldSpec, simulate_into};
-use plimsoll_workload::{BlockNames, Connections, Prompts, Scenario, block_key};
+use plimsoll_workload::{BlockNames, Prompts, Scenario, block_key};
 
 use super::system::System;
 
@@ -191,13 +191,6 @@ impl Setup {
 
     /// Does to the records what happens to them on their way.
     fn finish(&self, evidence: &mut Evidence, seed: u64) {
-        // As a live client records them: connections were made before the load, and waiting for one of a pool is no lag.
-        evidence.attempts.iter_mut().for_each(|attempt| attempt.reused = true);
-        if let Connections::Pool { .. } = self.scenario.client.connections {
-            for level in &mut evidence.levels {
-                level.generator.lag = Quantiles { count: level.generator.lag.count, ..Quantiles::default() };
-            }
-        }
         let keeps = |name: &str| self.says_stages || !matches!(name, "queue" | "prefill" | "decode");
         for attempt in &mut evidence.attempts {
             attempt.answer.stages.retain(|stage| keeps(&stage.name));
