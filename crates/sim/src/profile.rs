@@ -142,6 +142,7 @@ fn demo() -> ModeSpec {
             decode_us: 12.0,
             prefill_us: 2.0,
             context_ns: 5.0,
+            overlap: None,
         }),
     })
 }
@@ -195,6 +196,13 @@ fn batching_text(spec: &BatchingSpec) -> String {
                 "step = {} µs + {} µs per decode + {} µs per prompt token + {} ns per token of context",
                 linear.base_us, linear.decode_us, linear.prefill_us, linear.context_ns
             );
+            if let Some(overlap) = &linear.overlap {
+                let _ = writeln!(
+                    text,
+                    "       + √((weights {} µs)² + ({} µs × tokens)²): computing hides behind reading the weights",
+                    overlap.weights_us, overlap.token_us
+                );
+            }
         }
         StepSpec::Roofline(roofline) => list::derivation(&mut text, roofline),
     }

@@ -150,6 +150,27 @@ pub struct LinearSpec {
     /// Per token of context of the sequences that decode, nanoseconds.
     #[serde(default)]
     pub context_ns: f64,
+    /// A part that is the longer of reading the weights and computing the tokens; without it the step is linear.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlap: Option<OverlapSpec>,
+}
+
+/// Reading the weights and computing the tokens at the same time: few tokens ride for nothing, many cost their work.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OverlapSpec {
+    /// Reading the weights, microseconds.
+    pub weights_us: f64,
+    /// Computing a token, of a prompt or of a decode, microseconds.
+    pub token_us: f64,
+}
+
+impl OverlapSpec {
+    /// What a step with so many tokens takes of it: √(weights² + (token × tokens)²), µs. Kernels' tables bend with powers from
+    /// 1.2 to 3.2, by GPU and dtype; 2 stands between them.
+    pub fn us(&self, tokens: f64) -> f64 {
+        libm::hypot(self.weights_us, self.token_us * tokens)
+    }
 }
 
 /// Why a specification can't be simulated. Each names the field, in the words of the file.
@@ -303,6 +324,10 @@ impl LinearSpec {
         not_negative("mode.step.decode_us", self.decode_us)?;
         not_negative("mode.step.prefill_us", self.prefill_us)?;
         not_negative("mode.step.context_ns", self.context_ns)?;
+        if let Some(overlap) = &self.overlap {
+            not_negative("mode.step.overlap.weights_us", overlap.weights_us)?;
+            not_negative("mode.step.overlap.token_us", overlap.token_us)?;
+        }
         // A step that takes no time would let virtual time stand still for ever.
         if self.base_us < 0.001 {
             return Err(range("mode.step.base_us", self.base_us, "at least 0.001 (a nanosecond)"));

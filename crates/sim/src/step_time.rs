@@ -7,7 +7,7 @@
 use crate::roofline::{HostSpec, RooflineSpec};
 use crate::spec::{BatchingSpec, LinearSpec, StepSpec};
 use crate::speculation::{DraftSpec, SpeculativeSpec};
-use crate::terms::{Form, Terms, head_ps, layers_ps, whole};
+use crate::terms::{Form, Terms, head_ps, layers_ps, overlap_ps, whole};
 
 /// What a step holds, as far as its duration depends on it.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
@@ -102,6 +102,7 @@ fn draft_terms(speculative: &SpeculativeSpec, step: &StepSpec) -> Option<Terms> 
             decode_us: *sequence_us,
             prefill_us: 0.0,
             context_ns: 0.0,
+            overlap: None,
         })),
         (DraftSpec::Layers { layers }, StepSpec::Roofline(roofline)) => {
             let model = roofline.model.first_layers(*layers);
@@ -147,10 +148,16 @@ impl Cost {
     }
 
     fn tokens_ps(&mut self, tokens: u32) -> u64 {
-        let Form::Roofline(roofline) = &self.terms.form else { return 0 };
+        if matches!(self.terms.form, Form::Linear) {
+            return 0;
+        }
         let known = &mut self.by_tokens[tokens as usize];
         if *known == u64::MAX {
-            *known = layers_ps(roofline, tokens);
+            *known = match &self.terms.form {
+                Form::Linear => 0,
+                Form::Overlap(overlap) => overlap_ps(overlap, tokens),
+                Form::Roofline(roofline) => layers_ps(roofline, tokens),
+            };
         }
         *known
     }

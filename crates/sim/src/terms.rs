@@ -4,7 +4,7 @@
 //! the number of tokens alone, so that their caller can keep a table of them.
 
 use crate::roofline::RooflineSpec;
-use crate::spec::LinearSpec;
+use crate::spec::{LinearSpec, OverlapSpec};
 
 /// Coefficients in picoseconds of a whole step, that is of all layers.
 #[derive(Clone, Debug)]
@@ -34,6 +34,7 @@ pub(crate) struct Terms {
 #[derive(Clone, Debug)]
 pub(crate) enum Form {
     Linear,
+    Overlap(OverlapSpec),
     Roofline(Box<RooflineSpec>),
 }
 
@@ -44,7 +45,7 @@ const PS_PER_S: f64 = 1e12;
 impl Terms {
     pub fn linear(spec: &LinearSpec) -> Terms {
         Terms {
-            form: Form::Linear,
+            form: spec.overlap.map_or(Form::Linear, Form::Overlap),
             base: whole(spec.base_us * PS_PER_US),
             decode: 0,
             per_decode: whole(spec.decode_us * PS_PER_US),
@@ -159,6 +160,11 @@ pub(crate) fn head_ps(spec: &RooflineSpec, rows: u32) -> u64 {
     let memory_s = params * model.head_weight_bytes / (gpu.bandwidth_tb_s * 1e12 * gpu.weight_efficiency);
     let compute_s = 2.0 * params * f64::from(rows) / (gpu.tflops * 1e12 * gpu.compute_efficiency);
     whole(norm(memory_s, compute_s, 3.0) / f64::from(spec.tensor_parallel) * PS_PER_S)
+}
+
+/// The overlapping part of a step that is linear else.
+pub(crate) fn overlap_ps(overlap: &OverlapSpec, tokens: u32) -> u64 {
+    whole(overlap.us(f64::from(tokens)) * PS_PER_US)
 }
 
 /// Rounded to whole picoseconds.

@@ -328,6 +328,10 @@ pub fn faster_steps(world: &WorldSpec, factor: f64) -> Option<WorldSpec> {
             linear.decode_us /= factor;
             linear.prefill_us /= factor;
             linear.context_ns /= factor;
+            if let Some(overlap) = &mut linear.overlap {
+                overlap.weights_us /= factor;
+                overlap.token_us /= factor;
+            }
         }
         StepSpec::Roofline(roofline) => {
             let gpu = &mut roofline.gpu;

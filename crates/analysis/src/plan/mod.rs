@@ -3,9 +3,10 @@
 //! Formulas answer at once and say where they do not apply; simulation answers what formulas can't see (percentiles, traces,
 //! routing, scale events) on the numbers of replicas around that answer; where the two disagree, both are printed.
 //!
-//! Reading order: [`spec`] (what is asked) and [`finding`] (what is said).
+//! Reading order: [`spec`] (what is asked), [`finding`] (what is said) and [`fit`] (an engine from a measured run).
 
 pub mod finding;
+pub mod fit;
 pub mod spec;
 
 pub use finding::PlanFinding;

@@ -113,6 +113,7 @@ fn absurd_but_legal_numbers_do_not_run_off_the_end_of_time() {
         decode_us: 1e300,
         prefill_us: 1e300,
         context_ns: 1e300,
+        overlap: None,
     });
     spec.front_ms = 1e300;
     for mode in

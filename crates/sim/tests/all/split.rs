@@ -67,7 +67,8 @@ fn ttft_is_the_prompt_and_the_transfer_and_decoding_goes_on_from_there() {
 /// computed: the cache that came counts as context, and no prompt is computed again.
 #[test]
 fn what_came_counts_as_context_and_is_not_computed_again() {
-    let linear = LinearSpec { base_us: 1_000.0, decode_us: 0.0, prefill_us: 10.0, context_ns: 1_000.0 };
+    let linear =
+        LinearSpec { base_us: 1_000.0, decode_us: 0.0, prefill_us: 10.0, context_ns: 1_000.0, overlap: None };
     let mode = ModeSpec::Batching(BatchingSpec { step: StepSpec::Linear(linear), ..batching() });
     let mut spec = WorldSpec { engine: engine(mode), ..split(1, 1) };
     let apart = token_times(&log_of(&spec, &[(0, ask(1, 100, 4))]), 1);

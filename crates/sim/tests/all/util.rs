@@ -48,6 +48,7 @@ pub fn batching() -> BatchingSpec {
             decode_us: 100.0,
             prefill_us: 10.0,
             context_ns: 0.0,
+            overlap: None,
         }),
     }
 }

@@ -1,0 +1,340 @@
+//! What a step costs, read off the answers by a regression.
+//!
+//! From its first token to its last a request lives through K = output − 1 steps, and everybody else's tokens say what was in them:
+//! D tokens decoded, C tokens of context attended to, P prompt tokens computed. So for an engine whose step is linear in what it
+//! holds, `last − first = base K + decode D + context C + prefill P` holds exactly, whatever the load, and at low load chance varies
+//! the four enough. Fitting the times per token against the mean load lost: it has one point per level, and confounds batch and
+//! context. Where small prompts ride for nothing because the step waits for the weights anyway, the linear form is wrong by what
+//! several prompts in a step cost; then a part of the step is the longer of reading the weights and computing the tokens.
+
+use plimsoll_math::least_squares::{Parameter, minimise};
+use plimsoll_sim::spec::LinearSpec;
+use plimsoll_sim::spec::OverlapSpec;
+
+use super::rows::{One, Part, Rows};
+
+/// Parts of the run that are left out in turn for the standard errors.
+pub const LEFT_OUT: usize = 6;
+/// Fewest steps of an answer that tell anything.
+const FEWEST_STEPS: f64 = 2.0;
+
+/// One step with prompts in it.
+#[derive(Copy, Clone, Debug)]
+struct PromptStep {
+    /// When it ended.
+    at: i64,
+    /// Prompt tokens computed.
+    prompt: f64,
+    /// Sequences that decoded.
+    decodes: f64,
+}
+
+/// What one answer lived through.
+#[derive(Clone, Debug)]
+pub struct Lived {
+    /// From its first token to its last, µs.
+    took_us: f64,
+    /// Steps.
+    steps: f64,
+    /// Tokens decoded in them, its own included.
+    decoded: f64,
+    /// Tokens of context attended to.
+    context: f64,
+    /// Steps with prompts: a range of [`Answers::prompts`].
+    from: usize,
+    to: usize,
+    /// Is it kept from the fit?
+    pub held_out: bool,
+    /// Which sixth of the run it belongs to.
+    sixth: usize,
+}
+
+impl Lived {
+    /// Sequences that decoded beside each other, mean over its steps.
+    pub fn batch(&self) -> f64 {
+        self.decoded / self.steps
+    }
+}
+
+/// The answers of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Answers {
+    /// Each.
+    pub lived: Vec<Lived>,
+    prompts: Vec<PromptStep>,
+    /// Most tokens of a prompt in one step.
+    chunk: f64,
+}
+
+/// What a step costs, µs; of a step without the overlapping part, the last two are 0.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct StepCost {
+    /// Every step.
+    pub base_us: f64,
+    /// Per sequence that decodes.
+    pub decode_us: f64,
+    /// Per prompt token.
+    pub prefill_us: f64,
+    /// Per token of context.
+    pub context_us: f64,
+    /// Reading the weights.
+    pub weights_us: f64,
+    /// Computing a token, in the shadow of that.
+    pub token_us: f64,
+}
+
+impl StepCost {
+    fn of(at: &[f64]) -> StepCost {
+        let get = |i: usize| at.get(i).copied().unwrap_or(0.0);
+        let form = at.len() > 4;
+        StepCost {
+            base_us: get(0),
+            decode_us: get(1),
+            context_us: get(2),
+            prefill_us: if form { 0.0 } else { get(3) },
+            weights_us: get(4),
+            token_us: if form { get(3) } else { 0.0 },
+        }
+    }
+
+    /// As the engine's file has it.
+    pub fn spec(&self) -> LinearSpec {
+        let overlap = (self.weights_us > 0.0)
+            .then_some(OverlapSpec { weights_us: self.weights_us, token_us: self.token_us });
+        LinearSpec {
+            base_us: self.base_us.max(0.001),
+            decode_us: self.decode_us,
+            prefill_us: self.prefill_us,
+            context_ns: 1e3 * self.context_us,
+            overlap,
+        }
+    }
+
+    /// The part that overlaps, of a step of so many tokens.
+    fn shadow(&self, tokens: f64) -> f64 {
+        if self.weights_us <= 0.0 {
+            return 0.0;
+        }
+        OverlapSpec { weights_us: self.weights_us, token_us: self.token_us }.us(tokens)
+    }
+
+    /// A step of `batch` decodes with `context` tokens each and no prompt, µs.
+    pub fn decode_step_us(&self, batch: f64, context: f64) -> f64 {
+        self.base_us + batch * (self.decode_us + context * self.context_us) + self.shadow(batch)
+    }
+}
+
+impl Answers {
+    /// What every answer of two steps or more lived through.
+    pub fn of(rows: &Rows, chunk: u32) -> Answers {
+        let mut answers = Answers { chunk: f64::from(chunk.max(1)), ..Answers::default() };
+        for part in &rows.parts {
+            let replicas = part.ones.iter().map(|one| one.replica).max().unwrap_or(0);
+            for replica in 0..=replicas {
+                answers.add(part, replica);
+            }
+        }
+        answers
+    }
+
+    fn add(&mut self, part: &Part, replica: usize) {
+        let mut own: Vec<&One> = part.ones.iter().filter(|one| one.ok && one.replica == replica).collect();
+        own.sort_by_key(|one| one.first);
+        if own.is_empty() {
+            return;
+        }
+        let longest = own.iter().map(|one| one.last - one.first).max().unwrap_or(0);
+        let begin = self.prompts.len();
+        self.add_prompts(&own, longest);
+        let sixths = part.ones.iter().map(|one| one.stretch).max().unwrap_or(0) + 1;
+        for one in own.iter().filter(|one| one.steps() >= FEWEST_STEPS && one.last > one.first) {
+            let (mut decoded, mut context) = (0.0, 0.0);
+            let low = own.partition_point(|other| other.first < one.first - longest);
+            for other in own[low..].iter().take_while(|other| other.first < one.last) {
+                let (tokens, attended) = overlap(other, one.first, one.last);
+                decoded += tokens;
+                context += attended;
+            }
+            let place = |at: i64| begin + self.prompts[begin..].partition_point(|step| step.at <= at);
+            self.lived.push(Lived {
+                took_us: (one.last - one.first) as f64 / 1e3,
+                steps: one.steps(),
+                decoded: decoded.max(one.steps()),
+                context,
+                from: place(one.first),
+                to: place(one.last),
+                held_out: one.held_out(),
+                sixth: one.stretch * LEFT_OUT / sixths,
+            });
+        }
+    }
+
+    /// The steps that ended with somebody's first token.
+    fn add_prompts(&mut self, own: &[&One], longest: i64) {
+        let begin = self.prompts.len();
+        let gap = typical_gap(own);
+        for one in own {
+            // First tokens nearer than a twentieth of a step came out of one.
+            if let Some(last) = self.prompts[begin..].last_mut()
+                && one.first - last.at <= gap / 20
+            {
+                last.prompt += one.uncached;
+                last.at = one.first;
+                continue;
+            }
+            let low = own.partition_point(|other| other.first < one.first - longest);
+            let decodes =
+                own[low..].iter().take_while(|other| other.first < one.first).filter(|o| o.last >= one.first);
+            let decodes = decodes.count() as f64;
+            self.prompts.push(PromptStep { at: one.first, prompt: one.uncached, decodes });
+        }
+    }
+
+    /// Sequences that decoded beside each other: 5th percentile, median and 95th over the answers.
+    pub fn batches(&self) -> [f64; 3] {
+        let mut all: Vec<f64> = self.lived.iter().map(Lived::batch).collect();
+        all.sort_by(f64::total_cmp);
+        [0.05, 0.5, 0.95].map(|p| plimsoll_math::quantile::of_sorted(&all, p).unwrap_or(0.0))
+    }
+
+    /// The step that fits the answers that `seen` lets through, and the mean square of its relative errors on the others.
+    pub fn fit(&self, overlaps: bool, seen: impl Fn(&Lived) -> bool) -> Option<(StepCost, f64)> {
+        let mut chosen: Vec<&Lived> = self.lived.iter().filter(|one| seen(one)).collect();
+        if chosen.len() < 20 {
+            return None;
+        }
+        let start = self.start(&chosen, overlaps);
+        let mut at = self.solve(&chosen, &start);
+        // A machine that stood still is no step: what is far off goes, once.
+        let cost = StepCost::of(&at);
+        let prefix = self.prefix(&cost);
+        let mut errors: Vec<f64> = chosen.iter().map(|one| self.error(one, &cost, &prefix).abs()).collect();
+        let far = errors.clone();
+        errors.sort_by(f64::total_cmp);
+        let limit = (6.0 * errors[errors.len() / 2]).max(0.02);
+        let mut keep = far.iter().map(|error| *error <= limit);
+        chosen.retain(|_| keep.next().unwrap_or(true));
+        if chosen.len() >= 20 && chosen.len() < far.len() {
+            let start: Vec<Parameter> =
+                start.iter().zip(&at).map(|(one, at)| Parameter { start: *at, ..*one }).collect();
+            at = self.solve(&chosen, &start);
+        }
+        let cost = StepCost::of(&at);
+        let prefix = self.prefix(&cost);
+        let mut unseen: Vec<f64> = self
+            .lived
+            .iter()
+            .filter(|one| one.held_out)
+            .map(|one| self.error(one, &cost, &prefix).abs())
+            .collect();
+        unseen.sort_by(f64::total_cmp);
+        // Without the last twentieth: outliers choose no model.
+        unseen.truncate(unseen.len() * 19 / 20);
+        let square = unseen.iter().map(|e| e * e).sum::<f64>() / unseen.len().max(1) as f64;
+        Some((cost, square))
+    }
+
+    fn start(&self, chosen: &[&Lived], overlaps: bool) -> Vec<Parameter> {
+        let mut gaps: Vec<f64> = chosen.iter().map(|one| one.took_us / one.steps).collect();
+        gaps.sort_by(f64::total_cmp);
+        let (low, high) = (gaps[gaps.len() / 10], gaps[gaps.len() - 1]);
+        let context = chosen.iter().map(|one| one.context / one.decoded).sum::<f64>() / chosen.len() as f64;
+        let one = |start: f64, high: f64| Parameter { start, low: 0.0, high, step: 1e-3 * high.min(low) };
+        let mut all = vec![
+            one(0.8 * low, 2.0 * high),
+            Parameter { step: 1e-4 * low, ..one(0.01 * low, high) },
+            Parameter { step: 1e-4 * low / context, ..one(0.001 * low / context, high / context.max(1.0)) },
+            Parameter { step: 1e-5 * low, ..one(0.001 * low, high) },
+        ];
+        if overlaps {
+            all[0].start = 0.3 * low;
+            all.push(one(0.5 * low, 2.0 * high));
+        }
+        all
+    }
+
+    fn solve(&self, chosen: &[&Lived], parameters: &[Parameter]) -> Vec<f64> {
+        let residuals = |at: &[f64]| -> Vec<f64> {
+            let cost = StepCost::of(at);
+            let prefix = self.prefix(&cost);
+            chosen.iter().map(|one| self.error(one, &cost, &prefix)).collect()
+        };
+        minimise(parameters, 40, residuals).at
+    }
+
+    /// Sums over the steps with prompts before each: their prompt tokens' cost and their overlapping part, µs.
+    fn prefix(&self, cost: &StepCost) -> Vec<f64> {
+        let mut sum = 0.0;
+        let mut prefix = Vec::with_capacity(self.prompts.len() + 1);
+        prefix.push(sum);
+        for step in &self.prompts {
+            // A prompt over the budget goes through in several steps; each of them brings everybody a token.
+            let whole = (step.prompt / self.chunk).floor().min(1e4);
+            let rest = step.prompt - whole * self.chunk;
+            sum += cost.prefill_us * step.prompt
+                + whole * (cost.shadow(self.chunk) - cost.shadow(step.decodes))
+                + cost.shadow(rest + step.decodes)
+                - cost.shadow(step.decodes);
+            prefix.push(sum);
+        }
+        prefix
+    }
+
+    /// modelled / measured − 1.
+    fn error(&self, one: &Lived, cost: &StepCost, prefix: &[f64]) -> f64 {
+        let modelled = cost.base_us * one.steps
+            + cost.decode_us * one.decoded
+            + cost.context_us * one.context
+            + one.steps * cost.shadow(one.batch())
+            + prefix[one.to]
+            - prefix[one.from];
+        modelled / one.took_us - 1.0
+    }
+}
+
+/// Tokens that `one` decoded in (from, to], and the context that they attended to. Its tokens are taken to come evenly.
+fn overlap(one: &One, from: i64, to: i64) -> (f64, f64) {
+    let (begin, end) = (one.first.max(from), one.last.min(to));
+    if end <= begin || one.last <= one.first {
+        return (0.0, 0.0);
+    }
+    let length = (one.last - one.first) as f64;
+    let (low, high) = ((begin - one.first) as f64 / length, (end - one.first) as f64 / length);
+    let tokens = one.steps() * (high - low);
+    let half = 0.5 * one.steps() * (high + low);
+    (tokens, tokens * (one.prompt + half + 0.5))
+}
+
+/// The usual gap between two tokens, ns.
+fn typical_gap(own: &[&One]) -> i64 {
+    let mut gaps: Vec<i64> = own
+        .iter()
+        .filter(|one| one.steps() >= 1.0)
+        .map(|one| ((one.last - one.first) as f64 / one.steps()) as i64)
+        .collect();
+    gaps.sort_unstable();
+    gaps.get(gaps.len() / 2).copied().unwrap_or(0)
+}
+
+/// Standard errors by leaving out a sixth of the run in turn (jackknife), and engines that would have answered nearly as well.
+pub fn others(answers: &Answers, cost: &StepCost, overlaps: bool) -> Vec<StepCost> {
+    let each: Vec<StepCost> = (0..LEFT_OUT)
+        .filter_map(|out| answers.fit(overlaps, |one| one.sixth != out).map(|(cost, _)| cost))
+        .collect();
+    let n = each.len() as f64;
+    let wide = (n - 1.0).max(0.0).sqrt();
+    let drawn = |of: fn(&StepCost) -> f64, one: &StepCost| {
+        let mean = each.iter().map(of).sum::<f64>() / n;
+        (of(cost) + wide * (of(one) - mean)).max(0.0)
+    };
+    each.iter()
+        .map(|one| StepCost {
+            base_us: drawn(|c| c.base_us, one),
+            decode_us: drawn(|c| c.decode_us, one),
+            prefill_us: drawn(|c| c.prefill_us, one),
+            context_us: drawn(|c| c.context_us, one),
+            weights_us: drawn(|c| c.weights_us, one),
+            token_us: drawn(|c| c.token_us, one),
+        })
+        .collect()
+}
