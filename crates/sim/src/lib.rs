@@ -8,7 +8,7 @@
 //! out), [`world`] (what a client meets; a fleet is `fleet_entry` (the way in), `fleet`, `fleet_watch` (the way out), [`fault`],
 //! `fleet_faults`, `fleet_scale`, `fleet_split` and `adapters`), [`engine`] (one replica), then its modes `canned`, `queue`, `batching` and
 //! `inference` (with [`dynamic`], `batcher`, `batch_queue`); [`scheduler`], [`step_time`] and [`roofline`] are what
-//! batching is made of. [`meter`] is what an engine counts and `server_page` what is
+//! batching is made of; [`smooth_step`] is the step for formulas. [`meter`] is what an engine counts and `server_page` what is
 //! scraped off it. [`client`] runs a level of load against a world (`exchange`, `links`), [`trial`] a protocol in a hurry.
 
 pub mod spec;
@@ -59,6 +59,7 @@ mod slots;
 
 pub mod kv;
 pub mod scheduler;
+pub mod smooth_step;
 pub mod step_time;
 mod terms;
 

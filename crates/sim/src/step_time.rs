@@ -57,10 +57,7 @@ struct Cost {
 impl StepModel {
     /// The model of this engine.
     pub fn new(spec: &BatchingSpec) -> StepModel {
-        let terms = match &spec.step {
-            StepSpec::Linear(linear) => Terms::linear(linear),
-            StepSpec::Roofline(roofline) => Terms::roofline(roofline),
-        };
+        let terms = model_terms(spec);
         let rows = spec.max_seqs.min(spec.token_budget);
         let draft = spec.speculative.as_ref().map(|speculative| Draft {
             tokens: speculative.draft_tokens,
@@ -93,8 +90,16 @@ fn drafting_ps(cost: &mut Cost, load: &StepLoad, drafted: u32) -> u64 {
     first.saturating_add(others)
 }
 
+/// The terms of a pass through the model.
+pub(crate) fn model_terms(spec: &BatchingSpec) -> Terms {
+    match &spec.step {
+        StepSpec::Linear(linear) => Terms::linear(linear),
+        StepSpec::Roofline(roofline) => Terms::roofline(roofline),
+    }
+}
+
 /// The terms of one pass of the draft, if it costs anything.
-fn draft_terms(speculative: &SpeculativeSpec, step: &StepSpec) -> Option<Terms> {
+pub(crate) fn draft_terms(speculative: &SpeculativeSpec, step: &StepSpec) -> Option<Terms> {
     let host = HostSpec { layer_us: 0.0, step_us: 0.0, request_us: 0.0 };
     match (&speculative.draft, step) {
         (DraftSpec::Linear { base_us, sequence_us }, _) => Some(Terms::linear(&LinearSpec {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::spec::{Band, EffortSpec, RuleSpec};
 use crate::cost::{Bill, UnitCosts};
-use crate::findings::{BudgetSpec, Estimate, Held, Metric, Reading};
+use crate::findings::{BudgetSpec, Estimate, Held, Metric, Reading, unbounded};
 
 /// The whole plan.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -108,7 +108,9 @@ pub struct FormulaAnswer {
     pub replicas: u32,
     /// The least that the utilisation ceiling alone asks for.
     pub replicas_for_utilisation: u32,
-    /// Requests per second that one replica keeps up with.
+    /// Requests per second that one replica keeps up with; infinite for an engine without a limit.
+    #[serde(with = "unbounded")]
+    #[schemars(with = "unbounded::Number")]
     pub limit_per_s: f64,
     /// ρ = offered / stability limit at that number.
     pub utilisation: f64,

@@ -3,11 +3,28 @@
 //! Formulas answer at once and say where they do not apply; simulation answers what formulas can't see (percentiles, traces,
 //! routing, scale events) on the numbers of replicas around that answer; where the two disagree, both are printed.
 //!
-//! Reading order: [`spec`] (what is asked), [`finding`] (what is said) and [`fit`] (an engine from a measured run).
+//! Reading order: [`spec`] (what is asked), [`finding`] (what is said) and [`fit`] (an engine from a measured run); by formula [`mix`]
+//! (what is known of the load), [`replica`] (one of them under a load), [`slots`](mod@slots) and [`formula`] (how many).
 
 pub mod finding;
 pub mod fit;
 pub mod spec;
 
+mod batches;
+pub mod chain;
+pub mod floor;
+pub mod formula;
+pub mod latency;
+pub mod mix;
+pub mod replica;
+mod servers;
+pub mod sharing;
+pub mod slots;
+
 pub use finding::PlanFinding;
+pub use floor::floor;
+pub use formula::answer;
+pub use mix::{Mix, MixRow};
+pub use replica::{Load, Replica, Steady};
+pub use slots::slots;
 pub use spec::{PlanError, PlanSpec};

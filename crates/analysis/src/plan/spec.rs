@@ -124,6 +124,9 @@ pub enum PlanError {
         /// How much too high that is, ms.
         over_ms: f64,
     },
+    /// An engine that no formula here describes; it can be simulated.
+    #[error("{0}")]
+    NoFormula(String),
     /// A setting that makes no sense, in a sentence that names it and says what to do.
     #[error("{0}")]
     Setting(String),

@@ -1,0 +1,178 @@
+//! One replica by formula: what it keeps up with, and what requests meet there at a load.
+//!
+//! Reading order: [`sharing`](super::sharing) (continuous batching), `chain` and `latency` beside it; `servers` (a queue of whole
+//! requests) and `batches` (dynamic batching) for the other kinds. An engine of drawn times has no limit.
+
+use plimsoll_sim::{EngineSpec, ModeSpec, PolicySpec, RouteSpec};
+
+use super::batches::Batches;
+use super::chain::Chain;
+use super::latency::{self, Sample};
+use super::mix::Mix;
+use super::servers::{self, Servers};
+use super::sharing::Sharing;
+use super::spec::PlanError;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub enum Replica {
+    /// Continuous batching.
+    Sharing(Box<Sharing>),
+    /// A queue before equal servers.
+    Servers(Servers),
+    /// Batches of whole requests.
+    Batches(Batches),
+    /// Times drawn for each request, whatever the load.
+    Free(Sample),
+}
+
+/// A load on so many replicas.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Load {
+    /// Requests per second over all of them.
+    pub rate_per_s: f64,
+    /// How many.
+    pub replicas: u32,
+    /// How they are spread.
+    pub route: RouteSpec,
+}
+
+/// What requests meet.
+#[derive(Clone, Debug)]
+pub struct Steady {
+    /// Mean requests in flight per replica.
+    pub in_flight: f64,
+    /// Mean time until the first token, s.
+    pub ttft_s: f64,
+    /// Mean time per token after the first over requests, s; `None` where no request has two.
+    pub tpot_s: Option<f64>,
+    /// Mean time until the last token, s.
+    pub e2e_s: f64,
+    /// Share of the time in which all slots are taken.
+    pub full: f64,
+    /// Requests, for percentiles.
+    pub sample: Sample,
+}
+
+/// How a router deals with one replica's share of the load.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub(super) struct Share {
+    /// Requests per second into the busiest replica.
+    pub rate: f64,
+    /// Variance of its arrivals over that of Poisson arrivals.
+    pub variance: f64,
+    /// Replicas that are filled as one.
+    pub pooled: f64,
+}
+
+impl Replica {
+    /// The replica of this engine under this mix.
+    ///
+    /// # Errors
+    /// There is no formula for it, or it can't be built.
+    pub fn new(engine: &EngineSpec, mix: &Mix) -> Result<Replica, PlanError> {
+        Ok(match &engine.mode {
+            ModeSpec::Canned(canned) => Replica::Free(servers::drawn(canned, mix)),
+            ModeSpec::Queue(queue) => Replica::Servers(Servers::new(queue, mix)),
+            ModeSpec::Dynamic(dynamic) => Replica::Batches(Batches::new(dynamic, mix)),
+            ModeSpec::Batching(batching) => {
+                if matches!(batching.policy, PolicySpec::Static(_)) {
+                    let why = "static batches of sequences end with their longest answer: no formula here says what \
+                               requests meet there, so let it be simulated";
+                    return Err(PlanError::NoFormula(why.to_owned()));
+                }
+                Replica::Sharing(Box::new(Sharing::new(batching, mix)?))
+            }
+        })
+    }
+
+    /// The model in words.
+    pub fn model(&self) -> &'static str {
+        match self {
+            Replica::Sharing(_) => "processor sharing with load-dependent rates",
+            Replica::Servers(_) => {
+                "G/G/c by Allen and Cunneen, which is M/M/c where arrivals and services are exponential"
+            }
+            Replica::Batches(_) => "bulk service",
+            Replica::Free(_) => "no queue: every answer takes drawn times whatever the load",
+        }
+    }
+
+    /// Requests per second that it keeps up with; infinite without a limit.
+    pub fn limit_per_s(&self) -> f64 {
+        match self {
+            Replica::Sharing(sharing) => sharing.limit_per_s(),
+            Replica::Servers(servers) => servers.limit_per_s(),
+            Replica::Batches(batches) => batches.limit_per_s(),
+            Replica::Free(_) => f64::INFINITY,
+        }
+    }
+
+    /// What requests meet at this load; `None` where the busiest replica does not keep up.
+    pub fn at(&self, load: &Load, mix: &Mix) -> Option<Steady> {
+        let share = self.share(load, mix);
+        if !(share.rate > 0.0 && share.rate < self.limit_per_s()) {
+            return None;
+        }
+        match self {
+            Replica::Sharing(sharing) => {
+                let per_request = 2.0 * share.pooled / (1.0 + share.variance);
+                let chain =
+                    Chain::new(share.rate, per_request, sharing.slots, |n| sharing.rate(n.max(1e-12)))?;
+                let stream = latency::Stream { rate: share.rate, least: share.pooled > 1.0 };
+                let sample = latency::sample(sharing, &chain, stream);
+                let first = Sample::mean(&sample.ttft)?;
+                let mean = chain.mean / share.rate + sharing.front_s;
+                Some(Steady { e2e_s: mean.max(first), ..Steady::of(sample, chain.mean, chain.full)? })
+            }
+            Replica::Servers(servers) => servers.at(&share),
+            Replica::Batches(batches) => batches.at(&share),
+            Replica::Free(sample) => {
+                let flight = share.rate * Sample::mean(&sample.e2e)?;
+                Steady::of(sample.clone(), flight, 0.0)
+            }
+        }
+    }
+
+    /// The busiest replica's share of a load.
+    pub(super) fn share(&self, load: &Load, mix: &Mix) -> Share {
+        let replicas = f64::from(load.replicas.max(1));
+        let even = load.rate_per_s / replicas;
+        // As far back as a replica remembers: about the time that it takes over a request, longer when it is nearly full.
+        let limit = self.limit_per_s();
+        let memory = match self {
+            Replica::Sharing(sharing) => {
+                let busy = (even / limit).min(0.98);
+                sharing.service((busy * sharing.slots).max(1.0)) / (1.0 - busy)
+            }
+            _ if limit.is_finite() => 1.0 / (limit - even).max(0.02 * limit),
+            _ => 1.0,
+        };
+        let variance = mix.dispersion(load.rate_per_s * memory);
+        let random = 1.0 + (variance - 1.0) / replicas;
+        let (rate, variance, pooled) = match load.route {
+            RouteSpec::RoundRobin {} => (even, variance / replicas, 1.0),
+            RouteSpec::Random {} => (even, random, 1.0),
+            RouteSpec::LeastRequests {} | RouteSpec::LeastTokens {} | RouteSpec::PowerOfTwo { .. } => {
+                (even, variance, replicas)
+            }
+            RouteSpec::Session { bound } | RouteSpec::Prefix { bound, .. } => {
+                (even * bound.min(replicas), random, 1.0)
+            }
+        };
+        Share { rate, variance: variance.max(0.0), pooled }
+    }
+}
+
+impl Steady {
+    pub(super) fn of(sample: Sample, in_flight: f64, full: f64) -> Option<Steady> {
+        Some(Steady {
+            in_flight,
+            ttft_s: Sample::mean(&sample.ttft)?,
+            tpot_s: Sample::mean(&sample.tpot),
+            e2e_s: Sample::mean(&sample.e2e)?,
+            full,
+            sample,
+        })
+    }
+}

@@ -1,0 +1,108 @@
+//! How many requests a replica holds at once, and what binds it.
+//!
+//! A sequence is met in mid-answer more often when it is long, so that what the KV cache holds is divided by the length-biased
+//! context and half a block, not by prompt plus half an answer: with drawn answers the difference is a factor.
+
+use plimsoll_sim::dynamic::DynamicSpec;
+use plimsoll_sim::scheduler::policy::PolicySpec;
+use plimsoll_sim::spec::BLOCK_TOKENS;
+use plimsoll_sim::{BatchingSpec, EngineSpec, ModeSpec, SpecError, StepSpec};
+
+use super::finding::Slots;
+use super::mix::Mix;
+use super::spec::{PlanError, PlanSpec};
+
+/// How many requests a replica of this plan holds at once; `None` for an engine without a limit.
+///
+/// # Errors
+/// The engine can't be built.
+pub fn slots(spec: &PlanSpec, mix: &Mix) -> Result<Option<Slots>, PlanError> {
+    Ok(of_engine(&spec.world.engine, mix)?)
+}
+
+/// How many requests this engine holds at once; `None` without a limit.
+///
+/// # Errors
+/// The engine can't be built.
+pub fn of_engine(engine: &EngineSpec, mix: &Mix) -> Result<Option<Slots>, SpecError> {
+    match &engine.mode {
+        ModeSpec::Canned(_) => Ok(None),
+        ModeSpec::Queue(queue) => {
+            let servers = f64::from(queue.servers);
+            Ok(Some(Slots::plain(servers, "servers", format!("{servers} servers take one request each"))))
+        }
+        ModeSpec::Batching(batching) => of_batching(batching, mix).map(Some),
+        ModeSpec::Dynamic(dynamic) => Ok(Some(of_dynamic(dynamic, mix))),
+    }
+}
+
+fn of_dynamic(spec: &DynamicSpec, mix: &Mix) -> Slots {
+    let items = mix.means.prompt.max(1.0);
+    let batch = if spec.dynamic_batching.is_some() { f64::from(spec.max_batch_size) } else { items };
+    let slots = f64::from(spec.instances) * (batch / items).max(1.0);
+    let why = format!("{} instances × a batch of {batch:.0} items, {items:.1} per request", spec.instances);
+    Slots::plain(slots, "max_batch", why)
+}
+
+/// Slots of an engine that batches sequences: the least of sequences, KV cache and tokens of a step.
+///
+/// # Errors
+/// It has no room for a KV cache.
+pub fn of_batching(spec: &BatchingSpec, mix: &Mix) -> Result<Slots, SpecError> {
+    let kv_tokens = f64::from(spec.blocks()?) * f64::from(BLOCK_TOKENS);
+    let half_block = f64::from(BLOCK_TOKENS) / 2.0;
+    let means = &mix.means;
+    // Guaranteed no evict sets the whole answer aside from the start.
+    let ahead = match (&spec.policy, means.output > 0.0) {
+        (PolicySpec::NoEvict(_), true) => means.output_squared / (2.0 * means.output),
+        _ => 0.0,
+    };
+    let each = means.context + ahead + half_block;
+    let drafted = spec.speculative.as_ref().map_or(0, |speculative| speculative.draft_tokens);
+    let by_kv = kv_tokens / each;
+    let by_budget = f64::from(spec.token_budget) / (1.0 + f64::from(drafted));
+    let by_seqs = match &spec.policy {
+        PolicySpec::Static(fixed) => f64::from(fixed.batch.min(spec.max_seqs)),
+        _ => f64::from(spec.max_seqs),
+    };
+    let kv = format!(
+        "{kv_tokens:.0} tokens of KV cache hold {by_kv:.1} sequences of {each:.0} tokens (mean context in mid-answer{})",
+        if ahead > 0.0 { " and what is set aside for the rest" } else { "" }
+    );
+    let (slots, binding, why) = if by_kv <= by_seqs && by_kv <= by_budget {
+        (by_kv, "kv_cache", format!("{kv}, fewer than the {by_seqs:.0} sequences allowed"))
+    } else if by_seqs <= by_budget {
+        (by_seqs, "max_seqs", format!("{by_seqs:.0} sequences are allowed at once; {kv}"))
+    } else {
+        let why = format!(
+            "a step of {} tokens holds {by_budget:.0} sequences that compute {} each; {kv}",
+            spec.token_budget,
+            1 + drafted
+        );
+        (by_budget, "token_budget", why)
+    };
+    let memory = match &spec.step {
+        StepSpec::Roofline(roofline) => Some(roofline),
+        StepSpec::Linear(_) => None,
+    };
+    Ok(Slots {
+        weights_gb: memory.map(|roofline| roofline.weights_per_gpu() / 1e9),
+        kv_bytes_per_token: memory
+            .map(|roofline| roofline.kv_bytes_per_token() * f64::from(roofline.tensor_parallel)),
+        kv_tokens: Some(kv_tokens),
+        ..Slots::plain(slots, binding, why)
+    })
+}
+
+impl Slots {
+    fn plain(slots: f64, binding: &str, why: String) -> Slots {
+        Slots {
+            slots,
+            binding: binding.to_owned(),
+            why,
+            weights_gb: None,
+            kv_bytes_per_token: None,
+            kv_tokens: None,
+        }
+    }
+}
