@@ -48,6 +48,8 @@ mod metrics;
 mod misdiagnoses;
 #[path = "all/plan.rs"]
 mod plan;
+#[path = "all/plan_simulated.rs"]
+mod plan_simulated;
 #[path = "all/profile/mod.rs"]
 mod profile;
 #[path = "all/quality.rs"]

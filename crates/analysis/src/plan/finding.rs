@@ -142,6 +142,9 @@ pub struct Expected {
 pub struct SimulatedAnswer {
     /// The least number that holds, spares not counted; `None` = none was found.
     pub replicas: Option<u32>,
+    /// Why it can't be told whether fewer would do, or whether any number does; `None` = the number below it was shown not to hold
+    /// (or is less than the rules ask for).
+    pub cannot_tell: Option<String>,
     /// The numbers tried, ascending.
     pub tried: Vec<TriedReplicas>,
     /// How much was simulated.
@@ -163,6 +166,8 @@ pub struct TriedReplicas {
     pub figures: Vec<Expected>,
     /// Share of requests that were refused or not answered.
     pub unanswered: Reading,
+    /// Growth of requests in flight per arrival; beyond 0.02 the queue grows and nothing is held, whatever the percentiles are.
+    pub growth: Reading,
     /// Why it can't be told, where it can't.
     pub why: Option<String>,
 }

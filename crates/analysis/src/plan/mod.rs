@@ -4,7 +4,9 @@
 //! routing, scale events) on the numbers of replicas around that answer; where the two disagree, both are printed.
 //!
 //! Reading order: [`spec`] (what is asked), [`finding`] (what is said) and [`fit`] (an engine from a measured run); by formula [`mix`]
-//! (what is known of the load), [`replica`] (one of them under a load), [`slots`](mod@slots) and [`formula`] (how many).
+//! (what is known of the load), [`replica`] (one of them under a load), [`slots`](mod@slots) and [`formula`] (how many). By
+//! simulation [`load`] (schedules), [`mod@simulate`] (an experiment and what is counted of it, [`tally`]), [`decide`] (several of
+//! them), [`planner`] (which ones next; [`breaks`] and [`scaling`] are its later parts).
 
 pub mod finding;
 pub mod fit;
@@ -21,10 +23,22 @@ mod servers;
 pub mod sharing;
 pub mod slots;
 
+pub mod load;
+
+pub mod simulate;
+pub mod tally;
+
+pub mod breaks;
+pub mod decide;
+pub mod planner;
+pub mod scaling;
+
 pub use finding::PlanFinding;
 pub use floor::floor;
 pub use formula::answer;
 pub use mix::{Mix, MixRow};
+pub use planner::{Planner, Simulated};
 pub use replica::{Load, Replica, Steady};
+pub use simulate::{Case, Experiment, Fleet, Outcome, simulate};
 pub use slots::slots;
 pub use spec::{PlanError, PlanSpec};

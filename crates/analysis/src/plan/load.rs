@@ -1,0 +1,296 @@
+//! The load of a plan: schedules drawn from it one request at a time, and what they are like.
+//!
+//! Schedules are numbered. The same number is the same requests for every number of replicas and every load (common random
+//! numbers), so that two of them differ by what is compared and not by luck.
+//!
+//! What chance there is: a generated load (Poisson, gamma, bursts, shapes) is drawn anew from a seed of its own. A trace is
+//! what happened, so schedule 0 is the trace itself, `factor` times as fast, and the others are drawn from it by the **local block
+//! bootstrap** (Paparoditis and Politis 2002): the trace is cut into pieces of equal time, and in each place stands a piece
+//! drawn from its neighbourhood, a twelfth of the trace to either side. What happens within a piece stays as it was, bursts
+//! included; the course of the day stays where it was; how many bursts come together is chance. Resampling single gaps lost: it
+//! turns a burst into noise. Resampling from anywhere lost: it puts the night's pieces into the day. A further copy of a piece has
+//! prompts of its own, or a prefix cache would know them from the first one. Rounded stamps are spread inside their tick by each schedule's
+//! own seed.
+
+use std::collections::BTreeMap;
+
+use plimsoll_math::dist::exponential;
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{SizeUnit, Span};
+use plimsoll_sim::traffic::Submit;
+use plimsoll_sim::{ModeSpec, RouteSpec, WorldSpec};
+use plimsoll_workload::trace::Row;
+use plimsoll_workload::{ArrivalSpec, BlockNames, Feed, Scenario, Trace, TraceSizes};
+
+use super::finding::LoadFinding;
+use super::spec::{PlanError, RuleSpec, TrafficSpec};
+use crate::replay::Due;
+
+/// Most pieces that a trace is cut into.
+const PIECES: usize = 48;
+/// Fewest pieces, and requests per piece on average below which there are fewer than [`PIECES`].
+const LEAST_PIECES: usize = 8;
+const ROWS_PER_PIECE: usize = 25;
+/// A piece comes from this share of the trace to either side.
+const REACH: usize = 12;
+
+/// One schedule, request by request.
+pub struct Draw {
+    feed: Feed,
+    names: Option<BlockNames>,
+    /// Priority and queue time-out of each class.
+    queues: Vec<(u32, Option<Span>)>,
+    items: bool,
+    /// Requests in all.
+    pub requests: u64,
+    /// Until all have come, ns.
+    pub window_ns: i64,
+    /// Is the rate meant to be the same throughout?
+    pub even: bool,
+}
+
+impl Iterator for Draw {
+    type Item = Due;
+
+    fn next(&mut self) -> Option<Due> {
+        let arrival = self.feed.next()?;
+        let blocks = self.names.as_mut().map_or_else(Vec::new, |names| names.of(&arrival));
+        let (priority, queue_timeout) =
+            self.queues.get(usize::from(arrival.class)).copied().unwrap_or_default();
+        let request = Submit {
+            blocks,
+            session: arrival.session,
+            priority,
+            queue_timeout,
+            items: if self.items { arrival.prompt_tokens } else { 0 },
+            ..Submit::new(arrival.id, arrival.prompt_tokens.max(1), arrival.output_tokens)
+        };
+        Some(Due { at_ns: arrival.due.0, request })
+    }
+}
+
+impl TrafficSpec {
+    /// Schedule number `index` of this load at `factor` times its rate, for this world.
+    ///
+    /// A generated process runs at the higher rate for the same window, its own lengths of time (a burst, a day) as they are. A
+    /// trace keeps its shape and its number of requests, and runs so many times as fast.
+    ///
+    /// # Errors
+    /// The scenario can't be drawn from, or its files are not attached.
+    pub fn draw(&self, world: &WorldSpec, factor: f64, index: u32, seed: u64) -> Result<Draw, PlanError> {
+        let mut stream = Stream::new(seed, "plan schedules", u64::from(index));
+        let mut scenario = Scenario { seed: stream.next_u64(), ..self.scenario.clone() };
+        let (mut rate, mut window_s) = (self.rate_per_s * factor, self.window_s);
+        if let ArrivalSpec::Trace { file, .. } = &self.scenario.arrivals {
+            let own = self.scenario.material.trace(file)?;
+            window_s /= factor;
+            if index > 0 {
+                let again = resampled(own, &mut stream)?;
+                // The clock runs as fast as that of the trace itself; how many requests there are is chance.
+                rate *= again.rate_per_s()? / own.rate_per_s()?;
+                window_s *= again.rows.len() as f64 / own.rows.len() as f64 * self.rate_per_s * factor / rate;
+                scenario.material.insert_trace(file, again);
+            }
+        }
+        let window = Span::from_secs_f64(window_s);
+        let feed = Feed::new(&scenario, rate, window, 0, None)?;
+        let names = (shares(&scenario) && looks_at_names(world)).then(|| BlockNames::new(&scenario));
+        let queues = scenario.classes.iter().map(|class| (class.priority.unwrap_or(0), class.queue_timeout));
+        Ok(Draw {
+            requests: feed.len() as u64,
+            feed,
+            names: names.transpose()?,
+            queues: queues.collect(),
+            items: scenario.target.protocol.counts() == SizeUnit::Items,
+            window_ns: window.0,
+            even: scenario.arrivals.rate_course() == plimsoll_model::RateCourse::Even,
+        })
+    }
+
+    /// The same requests in the same order, at Poisson times: what a formula takes a trace for. A load that is no trace is
+    /// made Poisson likewise.
+    ///
+    /// # Errors
+    /// The trace is not attached.
+    pub fn poisson(&self, seed: u64) -> Result<TrafficSpec, PlanError> {
+        let mut scenario = self.scenario.clone();
+        match &self.scenario.arrivals {
+            ArrivalSpec::Trace { file, .. } => {
+                let own = self.scenario.material.trace(file)?;
+                let (gap_s, mut at_s) = (1.0 / own.rate_per_s()?, 0.0);
+                let mut stream = Stream::new(seed, "poisson times", 0);
+                let rows = own.rows.iter().map(|row| {
+                    at_s += exponential(&mut stream, gap_s);
+                    Row { at: Span::from_secs_f64(at_s), ..row.clone() }
+                });
+                let poisson = Trace::from_rows(rows.collect(), false, file);
+                scenario.material.insert_trace(file, poisson.map_err(setting)?);
+            }
+            _ => scenario.arrivals = ArrivalSpec::Poisson,
+        }
+        let source = format!("{}, at Poisson times", self.source);
+        Ok(TrafficSpec { scenario, source, ..self.clone() })
+    }
+}
+
+fn setting(error: impl ToString) -> PlanError {
+    PlanError::Setting(error.to_string())
+}
+
+/// Does any prompt share a beginning with another?
+fn shares(scenario: &Scenario) -> bool {
+    let own = match &scenario.arrivals {
+        ArrivalSpec::Trace { file, sizes: TraceSizes::Own, .. } => {
+            scenario.material.trace(file).is_ok_and(|trace| trace.block_tokens > 0)
+        }
+        _ => false,
+    };
+    let of_class = |class: u16| {
+        let prompts = scenario.prompts_of(class);
+        prompts.shared_prefix.is_some() || prompts.sessions.is_some() || prompts.file.is_some()
+    };
+    own || (0..scenario.class_count() as u16).any(of_class)
+}
+
+/// Does anybody here look at what prompts share?
+fn looks_at_names(world: &WorldSpec) -> bool {
+    let cached = matches!(&world.engine.mode, ModeSpec::Batching(batching) if batching.prefix_cache);
+    cached || matches!(world.fleet.route, RouteSpec::Prefix { .. })
+}
+
+/// A trace like this one: see the module.
+fn resampled(own: &Trace, stream: &mut Stream) -> Result<Trace, PlanError> {
+    let rows = &own.rows;
+    let pieces = (rows.len() / ROWS_PER_PIECE).clamp(LEAST_PIECES, PIECES);
+    let length = rows.last().map_or(0, |row| row.at.0) + own.tick.map_or(1, |tick| tick.0);
+    let width = (length / pieces as i64).max(1);
+    let reach = (pieces / REACH).max(1);
+    let ids = rows.iter().flat_map(|row| &row.blocks).max().map_or(0, |id| id.saturating_add(1));
+    let mut copies = vec![0u64; pieces];
+    let mut out = Vec::with_capacity(rows.len());
+    for place in 0..pieces {
+        let first = place.saturating_sub(reach);
+        let last = (place + reach).min(pieces - 1);
+        let from = first + stream.below((last - first + 1) as u64) as usize;
+        let begin = rows.partition_point(|row| row.at.0 < from as i64 * width);
+        // The last piece has what rounding left over.
+        let end = match from + 1 == pieces {
+            true => rows.len(),
+            false => rows.partition_point(|row| row.at.0 < (from as i64 + 1) * width),
+        };
+        let shift = Span((place as i64 - from as i64) * width);
+        let apart = copies[from].wrapping_mul(ids);
+        copies[from] += 1;
+        out.extend(rows[begin..end].iter().map(|row| Row {
+            at: row.at + shift,
+            blocks: row.blocks.iter().map(|id| id.wrapping_add(apart)).collect(),
+            ..row.clone()
+        }));
+    }
+    if out.len() < 2 {
+        return Ok(own.clone());
+    }
+    let mut again = Trace::from_rows(out, false, "trace").map_err(setting)?;
+    // What is rounded is known of the whole trace, not of a draw from it.
+    (again.tick, again.block_tokens) = (own.tick, own.block_tokens);
+    if again.rate_per_s().is_err() {
+        return Ok(own.clone());
+    }
+    Ok(again)
+}
+
+/// What schedule 0 at the peak load is like.
+///
+/// # Errors
+/// As [`TrafficSpec::draw`]; nothing is due in it.
+pub fn describe(
+    traffic: &TrafficSpec,
+    world: &WorldSpec,
+    rules: &RuleSpec,
+    seed: u64,
+) -> Result<LoadFinding, PlanError> {
+    let draw = traffic.draw(world, rules.peak, 0, seed)?;
+    let window_s = draw.window_ns as f64 / 1e9;
+    let (mut gaps, mut minutes) = (Moments::default(), vec![0u64; (window_s / 60.0) as usize]);
+    let (mut prompts, mut outputs) = (Lengths::default(), Lengths::default());
+    let (mut before, mut requests) = (None, 0u64);
+    for Due { at_ns, request } in draw {
+        if let Some(before) = before.replace(at_ns) {
+            gaps.push((at_ns - before) as f64);
+        }
+        if let Some(minute) = minutes.get_mut((at_ns / 60_000_000_000) as usize) {
+            *minute += 1;
+        }
+        prompts.push(request.prompt_tokens);
+        outputs.push(request.output_tokens);
+        requests += 1;
+    }
+    if requests == 0 {
+        let what = "the load brings no request in its window; give a higher rate or a longer window";
+        return Err(setting(what));
+    }
+    let per_minute = requests as f64 / window_s * 60.0;
+    let busiest = minutes.iter().max().map_or(1.0, |most| *most as f64 / per_minute);
+    Ok(LoadFinding {
+        source: traffic.source.clone(),
+        rate_per_s: traffic.rate_per_s,
+        peak_per_s: traffic.rate_per_s * rules.peak,
+        gap_cv: gaps.cv(),
+        busiest_minute: busiest,
+        prompt: prompts.summary(),
+        output: outputs.summary(),
+        requests,
+        window_s,
+    })
+}
+
+/// Mean and variance as values come (Welford 1962).
+#[derive(Default)]
+struct Moments {
+    n: f64,
+    mean: f64,
+    squares: f64,
+}
+
+impl Moments {
+    fn push(&mut self, value: f64) {
+        self.n += 1.0;
+        let off = value - self.mean;
+        self.mean += off / self.n;
+        self.squares += off * (value - self.mean);
+    }
+
+    /// Standard deviation / mean; 0 where there is none.
+    fn cv(&self) -> f64 {
+        if self.n < 2.0 || self.mean <= 0.0 {
+            return 0.0;
+        }
+        (self.squares / (self.n - 1.0)).sqrt() / self.mean
+    }
+}
+
+/// Lengths counted: there are at most as many different ones as a context has tokens.
+#[derive(Default)]
+struct Lengths(BTreeMap<u32, u64>);
+
+impl Lengths {
+    fn push(&mut self, tokens: u32) {
+        *self.0.entry(tokens).or_default() += 1;
+    }
+
+    /// Mean, median, 99th percentile.
+    fn summary(&self) -> [f64; 3] {
+        let n: u64 = self.0.values().sum();
+        let total: f64 = self.0.iter().map(|(tokens, count)| f64::from(*tokens) * *count as f64).sum();
+        let at = |p: f64| {
+            let rank = plimsoll_math::quantile::rank(n.max(1) as usize, p) as u64;
+            let mut below = 0;
+            let found = self.0.iter().find(|(_, count)| {
+                below += **count;
+                below >= rank
+            });
+            found.map_or(0.0, |(tokens, _)| f64::from(*tokens))
+        };
+        [total / n.max(1) as f64, at(0.5), at(0.99)]
+    }
+}

@@ -1,0 +1,190 @@
+//! A static fleet against autoscaled ones, on the same arrivals: what each costs, and what is missed while replicas are on their way.
+//!
+//! All begin with the static fleet's replicas, so that none pays for an empty beginning. A replica is paid for from the moment it is
+//! asked for and serves when its cold start is over. Beside the policy that was asked for stands one that differs by its least
+//! number alone: none in place of some, or one in place of none. Only KEDA goes to none; of another policy the same signal and
+//! target are taken as KEDA's. Spares are counted on no side.
+
+use std::collections::BTreeMap;
+
+use plimsoll_sim::{AutoscaleSpec, KedaSpec};
+
+use super::decide::{judge, mean, share};
+use super::finding::{ScalingFinding, ScalingRow};
+use super::simulate::{Fleet, Outcome};
+use super::spec::PlanSpec;
+use crate::budget::ALPHA;
+use crate::cost::Per;
+use crate::findings::{Estimate, Held};
+use crate::say::number;
+
+/// A fleet beside the static one.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Rival {
+    /// `2 to 9`.
+    pub name: String,
+    /// Its autoscaler.
+    pub fleet: Fleet,
+    /// Replicas it begins with.
+    pub begin: u32,
+}
+
+/// The fleets to be compared with so many static replicas; none where no autoscaler was asked for.
+pub fn rivals(plan: &PlanSpec, replicas: u32) -> Vec<Rival> {
+    let Some(asked) = &plan.world.fleet.autoscale else { return Vec::new() };
+    let rival = |autoscale: AutoscaleSpec| {
+        let (least, most) = autoscale.range();
+        let begin = replicas.clamp(least, most.max(least));
+        Rival { name: format!("{least} to {most}"), fleet: Fleet::Scaled(autoscale), begin }
+    };
+    vec![rival(asked.clone()), rival(other_least(asked))]
+}
+
+/// The same policy with another least number: none, or one where that was none.
+fn other_least(asked: &AutoscaleSpec) -> AutoscaleSpec {
+    let (_, max) = asked.range();
+    let signal = asked.signal();
+    match asked {
+        AutoscaleSpec::Keda(keda) => {
+            let min = if keda.min == 0 { 1 } else { 0 };
+            AutoscaleSpec::Keda(KedaSpec { min, ..keda.clone() })
+        }
+        AutoscaleSpec::Hpa(hpa) => AutoscaleSpec::Keda(to_none(signal, hpa.target, max)),
+        AutoscaleSpec::QueueDepth(depth) => AutoscaleSpec::Keda(to_none(signal, depth.depth.max(1.0), max)),
+    }
+}
+
+/// KEDA with its own defaults for its polling (30 s) and its cooldown (300 s).
+fn to_none(signal: plimsoll_sim::Signal, target: f64, max: u32) -> KedaSpec {
+    KedaSpec { signal, target, activation: 0.0, polling_s: 30, cooldown_s: 300, min: 0, max }
+}
+
+/// The comparison; the first arm is the static fleet's.
+pub fn compare(
+    plan: &PlanSpec,
+    replicas: u32,
+    rivals: &[Rival],
+    arms: &[&BTreeMap<u32, Outcome>],
+    seeds: u32,
+) -> ScalingFinding {
+    let names =
+        std::iter::once(format!("static {replicas}")).chain(rivals.iter().map(|rival| rival.name.clone()));
+    let rows: Vec<ScalingRow> = names
+        .zip(arms)
+        .map(|(name, arm)| {
+            let outcomes: Vec<&Outcome> = arm.values().take(seeds as usize).collect();
+            row(plan, name, replicas, &outcomes)
+        })
+        .collect();
+    let cold_start = plan.world.fleet.cold_start.total(&plan.world.engine).as_secs_f64();
+    ScalingFinding {
+        policy: plan.world.fleet.autoscale.as_ref().map_or_else(String::new, words),
+        cold_start_s: cold_start,
+        says: says(&rows, cold_start),
+        rows,
+    }
+}
+
+fn row(plan: &PlanSpec, fleet: String, replicas: u32, outcomes: &[&Outcome]) -> ScalingRow {
+    let n = outcomes.iter().map(|o| o.counted.requests).sum();
+    let none = Estimate { value: f64::NAN, lower: f64::NAN, upper: f64::NAN, n, n_eff: 0.0 };
+    let paid: Vec<f64> = outcomes.iter().map(|o| o.mean_replicas).collect();
+    let mean_replicas = mean(&paid, n, ALPHA).unwrap_or(none);
+    let counts: Vec<(u64, u64)> = outcomes.iter().map(|o| (o.counted.requests, o.counted.missed)).collect();
+    let missed: u64 = counts.iter().map(|(_, missed)| missed).sum();
+    let scaling: u64 = outcomes.iter().map(|o| o.counted.missed_scaling).sum();
+    let judged = judge(&plan.slo, replicas, outcomes, ALPHA);
+    ScalingRow {
+        fleet,
+        mean_replicas,
+        most_replicas: outcomes.iter().map(|o| o.most_replicas).max().unwrap_or(0),
+        per_hour: hourly(plan).map(|price| times(mean_replicas, price)),
+        missed: share(&counts, ALPHA).unwrap_or(none),
+        missed_scaling: (missed > 0).then(|| scaling as f64 / missed as f64),
+        figures: judged.figures,
+        held: judged.held,
+    }
+}
+
+/// What a replica costs per hour; none where the price is not one of replicas.
+fn hourly(plan: &PlanSpec) -> Option<f64> {
+    match plan.price.as_ref()?.price.per {
+        Per::GpuHour(price) => Some(price * f64::from(plan.gpus_per_replica?)),
+        Per::ReplicaHour(price) => Some(price),
+        Per::Hour(_) | Per::Mtok { .. } => None,
+    }
+}
+
+fn times(estimate: Estimate, by: f64) -> Estimate {
+    let Estimate { value, lower, upper, n, n_eff } = estimate;
+    Estimate { value: value * by, lower: lower * by, upper: upper * by, n, n_eff }
+}
+
+fn words(autoscale: &AutoscaleSpec) -> String {
+    match autoscale {
+        AutoscaleSpec::Hpa(hpa) => format!(
+            "HPA on {}, target {}, {} to {} replicas, every {} s",
+            signal(autoscale),
+            number(hpa.target),
+            hpa.min,
+            hpa.max,
+            hpa.sync_s
+        ),
+        AutoscaleSpec::Keda(keda) => format!(
+            "KEDA on {}, target {}, {} to {} replicas, polled every {} s, cooldown {} s",
+            signal(autoscale),
+            number(keda.target),
+            keda.min,
+            keda.max,
+            keda.polling_s,
+            keda.cooldown_s
+        ),
+        AutoscaleSpec::QueueDepth(depth) => format!(
+            "queue depth over {} waiting per replica, {} to {} replicas, every {} s",
+            number(depth.depth),
+            depth.min,
+            depth.max,
+            depth.interval_s
+        ),
+    }
+}
+
+fn signal(autoscale: &AutoscaleSpec) -> &'static str {
+    match autoscale.signal() {
+        plimsoll_sim::Signal::InFlight => "requests in flight",
+        plimsoll_sim::Signal::Waiting => "waiting requests",
+        plimsoll_sim::Signal::KvUsage => "KV cache usage",
+    }
+}
+
+fn says(rows: &[ScalingRow], cold_start_s: f64) -> String {
+    let Some((fixed, scaled)) = rows.split_first() else { return String::new() };
+    let one = |row: &ScalingRow| {
+        let saved = 1.0 - row.mean_replicas.value / fixed.mean_replicas.value;
+        let paid = match saved {
+            _ if saved.abs() < 0.005 => "costs as much".to_owned(),
+            _ if saved > 0.0 => format!("costs {} % less", number(100.0 * saved)),
+            _ => format!("costs {} % more", number(-100.0 * saved)),
+        };
+        let held = match row.held {
+            Held::Pass => "holds the promise",
+            Held::Inconclusive => "may hold the promise or not",
+            Held::Fail => "does not hold the promise",
+        };
+        let late = match row.missed_scaling {
+            Some(share) if row.missed.value > 0.0 => {
+                format!(", {} % of them while replicas were on their way", number(100.0 * share))
+            }
+            _ => String::new(),
+        };
+        format!(
+            "{} {paid} than {}, misses {} % of the requests against {} %{late}, and {held}",
+            row.fleet,
+            fixed.fleet,
+            number(100.0 * row.missed.value),
+            number(100.0 * fixed.missed.value)
+        )
+    };
+    let all: Vec<String> = scaled.iter().map(one).collect();
+    format!("with a cold start of {} s, {}", number(cold_start_s), all.join("; "))
+}
