@@ -10,9 +10,10 @@
 //! [`calibrate`] fits a simulated engine to
 //! measured rows, [`history`] says since when a line of results has moved, and [`validate`] recomputes its error tables from rows
 //! that are shipped. [`profile`] says where each request's time went, [`diagnose`] which layer is slow, and [`sequential`] holds the verdicts that may be asked for while a measurement goes on.
-//! [`server_side`] reads what the server says of itself. [`plan`] says how many replicas a load takes; [`replay`] plays a list of requests against a simulated world.
+//! [`server_side`] reads what the server says of itself. [`calc`] answers by the laws of queues and scale, without any run. [`plan`] says how many replicas a load takes; [`replay`] plays a list of requests against a simulated world.
 
 pub mod budget;
+pub mod calc;
 pub mod calibrate;
 pub mod cold_start;
 pub mod compare;

@@ -19,6 +19,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod baseline;
 mod budget;
+pub mod calc;
 mod collect;
 mod compare;
 mod diagnose_url;
@@ -78,6 +79,8 @@ pub enum Command {
     Rerun(RerunArgs),
     /// Check a budget file, or begin one
     Budget(BudgetArgs),
+    /// Answer by a law of queues or of scale: Little, M/M/c, USL, Amdahl, fan-out, hedging and others
+    Calc(calc::CalcArgs),
     /// Show a baseline's line of results, and since which version a metric has moved
     History(HistoryArgs),
     /// Say which layer is slow: of an endpoint by experiments, of a run from what was measured

@@ -74,6 +74,7 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::Baseline(args) => commands::baseline::run(args),
         Command::History(args) => commands::history::run(args),
         Command::Budget(args) => commands::budget::run(args),
+        Command::Calc(args) => commands::calc::run(args),
         Command::Rerun(args) => commands::rerun::run(args),
         Command::Diagnose(args) => commands::diagnose::run(args),
         Command::Levers(args) => commands::levers::run(args),

@@ -28,6 +28,42 @@ pub fn number(value: f64) -> String {
     text.replace('-', "−")
 }
 
+/// A number of a formula, which has no error of its own: four significant digits, no trailing zeros: `18.05`, `51.2`, `1250`.
+pub fn exact(value: f64) -> String {
+    if !value.is_finite() || value == 0.0 {
+        return if value == 0.0 { "0".into() } else { number(value) };
+    }
+    let decimals = (3 - value.abs().log10().floor() as i32).clamp(0, 12) as usize;
+    let text = format!("{value:.decimals$}");
+    if decimals == 0 { group(text).replace('-', "−") } else { trim_zeros(text).replace('-', "−") }
+}
+
+/// A time of a formula in seconds, in the unit that people use.
+pub fn exact_time(seconds: f64) -> String {
+    if !seconds.is_finite() {
+        return number(seconds);
+    }
+    match seconds.abs() {
+        0.0 => "0 ms".into(),
+        short if short < 1e-3 => format!("{} µs", exact(seconds * 1e6)),
+        short if short < 1.0 => format!("{} ms", exact(seconds * 1e3)),
+        _ => format!("{} s", exact(seconds)),
+    }
+}
+
+/// A percentile as its share, with as many digits as its distance from one needs: `p99.49`, `p99.90`, `p99.99990`.
+pub fn percentile(share: f64) -> String {
+    let decimals = (-(1.0 - share).log10()).floor().clamp(0.0, 12.0) as usize;
+    format!("p{:.decimals$}", 100.0 * share)
+}
+
+/// A round number as it is, for the ticks of an axis: `0`, `0.5`, `10 000`.
+pub fn plain(value: f64) -> String {
+    let short: f64 = format!("{value:.9e}").parse().unwrap_or(value);
+    let text = format!("{short}");
+    if text.contains('.') { text.replace('-', "−") } else { group(text).replace('-', "−") }
+}
+
 /// A whole number with its thousands set apart: `12 345`.
 pub fn count(value: u64) -> String {
     group(value.to_string())
@@ -151,6 +187,31 @@ mod tests {
         ] {
             assert_eq!(number(value), shown);
         }
+    }
+
+    #[test]
+    fn figures_of_formulas_keep_the_digits_that_are_checked() {
+        for (value, shown) in [
+            (18.05, "18.05"),
+            (51.2, "51.2"),
+            (0.0957, "0.0957"),
+            (1250.0, "1250"),
+            (12500.4, "12\u{202f}500"),
+            (3.0, "3"),
+            (-0.5, "−0.5"),
+        ] {
+            assert_eq!(exact(value), shown);
+        }
+        for (share, shown) in
+            [(0.994884, "p99.49"), (0.998995, "p99.90"), (0.95, "p95.0"), (0.9999990, "p99.99990")]
+        {
+            assert_eq!(percentile(share), shown);
+        }
+        assert_eq!(
+            (exact_time(0.2), exact_time(2.5), exact_time(3e-5)),
+            ("200 ms".into(), "2.5 s".into(), "30 µs".into())
+        );
+        assert_eq!((plain(0.30000000000000004), plain(20000.0)), ("0.3".into(), "20\u{202f}000".into()));
     }
 
     #[test]

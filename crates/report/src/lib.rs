@@ -5,9 +5,10 @@
 //! are.
 //!
 //! Reading order: [`figure`] (how numbers look), [`table`] (plain text tables), [`headline`] (the verdict in
-//! sentences), [`text`] (the terminal), [`compare`] (two runs), [`history`] (a line of results), [`profile`] (where the time went), [`html`], [`gate`] (what a budget came to), [`watch`] (verdicts while it goes on), [`traces`] (what lies in a heap of spans).
+//! sentences), [`text`] (the terminal), [`compare`] (two runs), [`history`] (a line of results), [`profile`] (where the time went), [`html`], [`gate`] (what a budget came to), [`watch`] (verdicts while it goes on), [`traces`] (what lies in a heap of spans), [`calc`] (what a law answers), [`plot`] (its curve).
 
 pub mod active;
+pub mod calc;
 pub mod cold_start;
 pub mod compare;
 mod cost;
@@ -18,6 +19,7 @@ pub mod headline;
 pub mod history;
 pub mod html;
 pub mod levers;
+pub mod plot;
 pub mod profile;
 pub mod quality;
 mod server;

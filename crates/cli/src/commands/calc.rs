@@ -1,0 +1,279 @@
+//! `plimsoll calc`: a law of queues or of scale, answered with its formula, its assumptions and its limits.
+//!
+//! Texts become figures here (units, percentiles, samples from files); what they come to and what is refused is `analysis::calc`'s.
+
+use std::path::Path;
+
+use plimsoll_analysis::budget::Percentile;
+use plimsoll_analysis::calc::{self, Demand, Latencies, LawError, LawFinding, Served, StationSpec, When};
+use plimsoll_report::{calc as page, plot};
+use plimsoll_sim::ModeSpec;
+use plimsoll_workload::units::{Rate, parse_span};
+
+use super::{engine, show};
+use crate::exit::{Exit, Stop};
+use crate::flags::calc::{
+    AmdahlArgs, BulkArgs, CalcArgs, DemandArgs, FanoutArgs, HedgeArgs, LatencyArgs, Law, LittleArgs, Mm1Args,
+    ServedBy, ShownArgs, StationArgs, TokensArgs, UslArgs, UtilisationArgs,
+};
+use crate::out;
+
+/// Answers, or lists the laws.
+pub fn run(args: &CalcArgs) -> Result<Exit, Stop> {
+    let Some(law) = &args.law else {
+        out::line(&page::list(&calc::CATALOGUE));
+        return Ok(Exit::Done);
+    };
+    let (found, shown) = answer(law)?;
+    if let Some(path) = &shown.svg {
+        let curve = found.curve.as_ref().ok_or_else(|| Stop::usage("--svg: this law has no curve"))?;
+        std::fs::write(path, plot::svg(&found.title, curve))
+            .map_err(|e| Stop::usage(format!("--svg {}: {e}", path.display())))?;
+        out::note(&format!("wrote {}", path.display()));
+    }
+    if shown.as_json() {
+        out::json(&found);
+    } else {
+        out::line(&page::render(&found, shown.plot));
+    }
+    Ok(Exit::Done)
+}
+
+fn answer(law: &Law) -> Result<(LawFinding, &ShownArgs), Stop> {
+    let of = |e: LawError| Stop::usage(e.to_string());
+    Ok(match law {
+        Law::Little(args) => (calc::little(&little(args)?).map_err(of)?, &args.shown),
+        Law::Utilisation(args) => (calc::utilisation(&utilisation(args)?).map_err(of)?, &args.shown),
+        Law::Mm1(args) => (calc::mm1(&mm1(args)?).map_err(of)?, &args.station.shown),
+        Law::Mmc(args) => {
+            let spec = station(&args.demand, &args.station, args.servers, (1.0, 1.0))?;
+            (calc::mmc(&spec).map_err(of)?, &args.station.shown)
+        }
+        Law::Mg1(args) => {
+            let spec = station(&args.demand, &args.station, 1, (1.0, args.cv))?;
+            (calc::mg1(&spec).map_err(of)?, &args.station.shown)
+        }
+        Law::Ggc(args) => {
+            let spec = station(&args.demand, &args.station, args.servers, (args.arrival_cv, args.cv))?;
+            (calc::ggc(&spec).map_err(of)?, &args.station.shown)
+        }
+        Law::Usl(args) => (calc::usl(&usl(args)?).map_err(of)?, &args.shown),
+        Law::Amdahl(args) => (calc::amdahl(&amdahl(args)?).map_err(of)?, &args.shown),
+        Law::Fanout(args) => (calc::fanout(&fanout(args)?).map_err(of)?, &args.shown),
+        Law::Hedge(args) => (calc::hedge(&hedge(args)?).map_err(of)?, &args.shown),
+        Law::Tokens(args) => (calc::tokens(&tokens(args)?).map_err(of)?, &args.shown),
+        Law::Bulk(args) => (calc::bulk(&bulk(args)?).map_err(of)?, &args.shown),
+    })
+}
+
+fn rate(flag: &str, text: &str) -> Result<f64, Stop> {
+    Rate::parse(text).map(Rate::as_per_s).map_err(|e| Stop::usage(format!("--{flag}: {e}")))
+}
+
+fn time(flag: &str, text: &str) -> Result<f64, Stop> {
+    parse_span(text).map(|span| span.as_secs_f64()).map_err(|e| Stop::usage(format!("--{flag}: {e}")))
+}
+
+/// A share: `80%` or `0.8`.
+fn share(flag: &str, text: &str) -> Result<f64, Stop> {
+    let (figure, of) = match text.trim().strip_suffix('%') {
+        Some(figure) => (figure.trim(), 100.0),
+        None => (text.trim(), 1.0),
+    };
+    let share = figure.parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0).map(|x| x / of);
+    share.ok_or_else(|| Stop::usage(format!("--{flag}: `{text}` is not a share such as 80% or 0.8")))
+}
+
+fn percentiles(texts: &[String]) -> Result<Vec<f64>, Stop> {
+    let one =
+        |text: &String| Percentile::parse(text).map(|p| p.0).map_err(|e| Stop::usage(format!("--p: {e}")));
+    texts.iter().map(one).collect()
+}
+
+fn little(args: &LittleArgs) -> Result<calc::LittleSpec, Stop> {
+    Ok(calc::LittleSpec {
+        rate: args.rate.as_deref().map(|text| rate("rate", text)).transpose()?,
+        time: args.time.as_deref().map(|text| time("time", text)).transpose()?,
+        in_flight: args.in_flight,
+    })
+}
+
+fn utilisation(args: &UtilisationArgs) -> Result<calc::UtilisationSpec, Stop> {
+    Ok(calc::UtilisationSpec {
+        rate: rate("rate", &args.rate)?,
+        service: time("service", &args.service)?,
+        servers: args.servers,
+        slots: args.slots,
+        ceiling: args.ceiling.as_deref().map(|text| share("ceiling", text)).transpose()?,
+    })
+}
+
+fn mm1(args: &Mm1Args) -> Result<StationSpec, Stop> {
+    station(&args.demand, &args.station, 1, (1.0, 1.0))
+}
+
+fn station(
+    demand: &DemandArgs,
+    args: &StationArgs,
+    servers: u32,
+    (arrival_cv, service_cv): (f64, f64),
+) -> Result<StationSpec, Stop> {
+    let demand = match (&demand.rate, &demand.utilisation, demand.waiting) {
+        (Some(text), _, _) => Demand::Rate(rate("rate", text)?),
+        (None, Some(text), _) => Demand::Utilisation(share("utilisation", text)?),
+        (None, None, Some(waiting)) if servers == 1 => Demand::Waiting(waiting),
+        (None, None, Some(_)) => return Err(Stop::usage("--waiting: of one server only (calc mm1)")),
+        (None, None, None) => return Err(Stop::usage("give --rate or --utilisation")),
+    };
+    Ok(StationSpec {
+        demand,
+        service: time("service", &args.service)?,
+        servers,
+        arrival_cv,
+        service_cv,
+        percentiles: percentiles(&args.p)?,
+        served: served(args)?,
+    })
+}
+
+/// What serves, as it was said or as the engine named is.
+fn served(args: &StationArgs) -> Result<Served, Stop> {
+    if let Some(name) = &args.profile {
+        let spec = engine::find(name)?;
+        return match spec.mode {
+            ModeSpec::Queue(_) => Ok(Served::OneByOne),
+            ModeSpec::Batching(_) => Ok(Served::Batching { name: name.clone(), whole: false }),
+            ModeSpec::Dynamic(_) => Ok(Served::Batching { name: name.clone(), whole: true }),
+            ModeSpec::Canned(_) => Err(Stop::usage(format!(
+                "--profile {name}: answers in drawn times whatever the load; there is no queue to reckon with"
+            ))),
+        };
+    }
+    Ok(match args.served {
+        None | Some(ServedBy::Queue) => Served::OneByOne,
+        Some(ServedBy::Llm) => Served::Batching { name: "an LLM engine".into(), whole: false },
+        Some(ServedBy::Batcher) => Served::Batching { name: "a dynamic batcher".into(), whole: true },
+    })
+}
+
+fn usl(args: &UslArgs) -> Result<calc::UslSpec, Stop> {
+    let law = match (&args.one, &args.contention) {
+        (Some(one), Some(contention)) => {
+            Some((rate("one", one)?, share("contention", contention)?, args.crosstalk.unwrap_or(0.0)))
+        }
+        _ => None,
+    };
+    let points = args.points.as_deref().map(points).transpose()?.unwrap_or_default();
+    Ok(calc::UslSpec { law, points, at: args.n.clone() })
+}
+
+/// `1:10/s,2:19/s`, or a CSV file of N and X with or without a header.
+fn points(text: &str) -> Result<Vec<(f64, f64)>, Stop> {
+    let pair = |from: &str, n: &str, x: &str| -> Result<(f64, f64), Stop> {
+        let bad = || Stop::usage(format!("--points: `{from}` is not N:X such as 4:35/s"));
+        let x = Rate::parse(x.trim()).map_err(|_| bad())?.as_per_s();
+        Ok((n.trim().parse().map_err(|_| bad())?, x))
+    };
+    if !Path::new(text).is_file() {
+        let split = |one: &str| {
+            let (n, x) = one.split_once(':').ok_or_else(|| {
+                Stop::usage(format!("--points: `{one}` is neither a file nor N:X such as 4:35/s"))
+            })?;
+            pair(one, n, x)
+        };
+        return text.split(',').map(split).collect();
+    }
+    let content = std::fs::read_to_string(text).map_err(|e| Stop::usage(format!("--points {text}: {e}")))?;
+    let mut found = Vec::new();
+    for (i, line) in content.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let Some((n, x)) = line.split_once([',', ';', '\t']) else {
+            return Err(Stop::usage(format!("{text}:{}: `{line}` has no two columns", i + 1)));
+        };
+        match pair(line, n, x) {
+            Ok(point) => found.push(point),
+            // A header may name the columns.
+            Err(_) if i == 0 && !n.trim().starts_with(|c: char| c.is_ascii_digit()) => {}
+            Err(stop) => return Err(Stop::usage(format!("{text}:{}: {stop}", i + 1))),
+        }
+    }
+    Ok(found)
+}
+
+fn amdahl(args: &AmdahlArgs) -> Result<calc::AmdahlSpec, Stop> {
+    let share = args.share.as_deref().map(|text| share("share", text)).transpose()?;
+    Ok(calc::AmdahlSpec { share, factor: args.factor, speed_up: args.speed_up })
+}
+
+fn fanout(args: &FanoutArgs) -> Result<calc::FanoutSpec, Stop> {
+    Ok(calc::FanoutSpec {
+        calls: args.calls,
+        percentiles: percentiles(&args.p)?,
+        latencies: latencies(&args.latency)?,
+    })
+}
+
+fn hedge(args: &HedgeArgs) -> Result<calc::HedgeSpec, Stop> {
+    let latencies = latencies(&args.latency)?
+        .ok_or_else(|| Stop::usage("give the latency of one copy: --mean 200ms, or --sample FILE|RUN"))?;
+    let when = match (&args.delay, &args.after) {
+        (Some(delay), _) => When::Delay(time("delay", delay)?),
+        (None, Some(p)) => {
+            When::Percentile(Percentile::parse(p).map_err(|e| Stop::usage(format!("--after: {e}")))?.0)
+        }
+        (None, None) => When::Percentile(0.95),
+    };
+    Ok(calc::HedgeSpec { latencies, when, percentiles: percentiles(&args.p)? })
+}
+
+fn latencies(args: &LatencyArgs) -> Result<Option<Latencies>, Stop> {
+    if let Some(mean) = &args.mean {
+        return Ok(Some(Latencies::Exponential(time("mean", mean)?)));
+    }
+    let Some(path) = &args.sample else { return Ok(None) };
+    let mut sample = if path.is_dir() { of_run(path)? } else { of_file(path)? };
+    sample.sort_unstable_by(f64::total_cmp);
+    Ok(Some(Latencies::Sample(sample)))
+}
+
+/// The end-to-end latencies of a run's requests that finished.
+fn of_run(dir: &Path) -> Result<Vec<f64>, Stop> {
+    let rows = show::load_rows(dir)?;
+    let finished = rows.attempts.iter().filter(|attempt| attempt.outcome.is_finished());
+    let sample: Vec<f64> =
+        finished.filter_map(|attempt| Some((attempt.end? - attempt.due).as_secs_f64())).collect();
+    let left_out = rows.attempts.len() - sample.len();
+    if left_out > 0 {
+        out::note(&format!("{}: {left_out} attempts that did not finish are left out", dir.display()));
+    }
+    Ok(sample)
+}
+
+fn of_file(path: &Path) -> Result<Vec<f64>, Stop> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path).map_err(|e| Stop::usage(format!("--sample {name}: {e}")))?;
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let one = |(i, line): (usize, &str)| {
+        parse_span(line)
+            .map(|span| span.as_secs_f64())
+            .map_err(|e| Stop::usage(format!("{name}:{}: {e}", i + 1)))
+    };
+    lines.map(one).collect()
+}
+
+fn tokens(args: &TokensArgs) -> Result<calc::TokensSpec, Stop> {
+    Ok(calc::TokensSpec {
+        step: time("step", &args.step)?,
+        each: args.per_sequence.as_deref().map_or(Ok(0.0), |text| time("per-sequence", text))?,
+        batch: args.batch,
+    })
+}
+
+fn bulk(args: &BulkArgs) -> Result<calc::BulkSpec, Stop> {
+    Ok(calc::BulkSpec {
+        fixed: time("fixed", &args.fixed)?,
+        each: time("each", &args.each)?,
+        most: args.most,
+        rate: args.rate.as_deref().map(|text| rate("rate", text)).transpose()?,
+        clients: args.clients,
+    })
+}

@@ -1,0 +1,180 @@
+//! Laws from the outside: the specification's figures as a person asks for them, and each question that has no answer.
+
+use serde_json::Value;
+
+use crate::kit::{plimsoll, run_folder};
+
+fn asked(args: &[&str]) -> Value {
+    let ended = plimsoll(&[&["calc"], args, &["--json"]].concat());
+    assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
+    ended.json()
+}
+
+/// An answer by its name.
+fn answer(found: &Value, name: &str) -> f64 {
+    let answers = found["answers"].as_array().expect("answers");
+    let figure = answers.iter().find(|figure| figure["name"] == name);
+    figure.and_then(|figure| figure["value"].as_f64()).unwrap_or_else(|| panic!("{name}: {answers:?}"))
+}
+
+fn is(args: &[&str], name: &str, wanted: f64) {
+    let got = answer(&asked(args), name);
+    assert!((got / wanted - 1.0).abs() < 1e-9, "{args:?}: {name} is {got}, not {wanted}");
+}
+
+#[test]
+fn the_specifications_figures_are_what_is_printed() {
+    is(&["little", "--rate", "50/s", "--time", "2s"], "in flight", 100.0);
+    is(&["little", "--in-flight", "100", "--time", "2s"], "rate", 50.0);
+    is(&["little", "--in-flight", "100", "--rate", "3000/m"], "time", 2.0);
+    let slots = ["utilisation", "--rate", "50/s", "--service", "2s", "--slots", "8", "--ceiling", "80%"];
+    for (name, wanted) in [
+        ("busy servers", 100.0),
+        ("one replica's limit", 4.0),
+        ("one replica at the ceiling", 3.2),
+        ("replicas needed", 16.0),
+        ("all of them at the ceiling", 51.2),
+        ("utilisation", 100.0 / 128.0),
+    ] {
+        is(&slots, name, wanted);
+    }
+    is(&["amdahl", "--share", "70%", "--factor", "2"], "speed-up", 1.0 / 0.65);
+    is(&["amdahl", "--share", "70%", "--speed-up", "2"], "factor", 3.5);
+    is(&["mm1", "--utilisation", "95%", "--service", "1s"], "waiting", 18.05);
+    is(&["mm1", "--waiting", "18.05", "--service", "1s"], "load", 0.95);
+    is(&["fanout", "--calls", "10"], "for a page's p95", 0.95f64.powf(0.1));
+    is(&["tokens", "--step", "25ms", "--batch", "32"], "tokens", 1280.0);
+    is(&["bulk", "--fixed", "2ms", "--each", "0.25ms", "--most", "64", "--clients", "16"], "latency", 0.008);
+    let usl = ["usl", "--one", "10/s", "--contention", "2%", "--crosstalk", "0.0005"];
+    is(&usl, "N*", 1960f64.sqrt());
+    let shown = plimsoll(&["calc", "fanout", "--calls", "10"]).stdout;
+    assert!(shown.contains("9.562 %") && shown.contains("p99.49") && shown.contains("p99.90"), "{shown}");
+}
+
+/// M/M/8 at 80 % by hand (Erlang's sum, not the recursion), G/G/c and M/G/1 as multiples of it.
+#[test]
+fn queues_answer_as_their_formulas_do() {
+    let sum: f64 = (0..8).map(|k| 6.4f64.powi(k) / (1..=k).map(f64::from).product::<f64>()).sum();
+    let last = 6.4f64.powi(8) / 40_320.0 / 0.2;
+    let wait = last / (sum + last) * 2.0 / (8.0 * 0.2);
+    let queue = ["--rate", "3.2/s", "--service", "2s"];
+    let mmc = asked(&[&["mmc", "--servers", "8"][..], &queue].concat());
+    assert!((answer(&mmc, "mean wait") / wait - 1.0).abs() < 1e-12);
+    let ggc = asked(&[&["ggc", "--servers", "8", "--arrival-cv", "2", "--cv", "0"][..], &queue].concat());
+    assert!((answer(&ggc, "mean wait") / (2.0 * wait) - 1.0).abs() < 1e-12);
+    is(&["mg1", "--utilisation", "0.5", "--service", "1s", "--cv", "3"], "mean wait", 5.0);
+    is(&["mg1", "--utilisation", "0.5", "--service", "1s", "--cv", "0"], "mean wait", 0.5);
+}
+
+#[test]
+fn measured_points_and_samples_are_read_from_files() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let law = |n: f64| 10.0 * n / (1.0 + 0.02 * (n - 1.0) + 0.0005 * n * (n - 1.0));
+    let rows: String = [1, 2, 4, 8, 16, 32, 64].map(|n| format!("{n},{}\n", law(f64::from(n)))).concat();
+    std::fs::write(path("points.csv"), format!("clients,per_s\n{rows}")).expect("written");
+    let found = asked(&["usl", "--points", &path("points.csv"), "--n", "24"]);
+    assert!((answer(&found, "N*") - 44.27).abs() < 0.01, "{found}");
+    assert!((answer(&found, "throughput of 24") / law(24.0) - 1.0).abs() < 1e-4, "{found}");
+
+    // 100 latencies, 1 to 100 ms; a copy after the p90: by counting pairs.
+    let sample: String = (1..=100).map(|ms| format!("{ms}ms\n")).collect();
+    std::fs::write(path("sample"), sample).expect("written");
+    let found = asked(&["hedge", "--sample", &path("sample"), "--after", "90"]);
+    let mut pairs: Vec<u32> = (1..=100).flat_map(|x| (1..=100).map(move |y| x.min(90 + y))).collect();
+    pairs.sort_unstable();
+    assert!((answer(&found, "p99") - f64::from(pairs[9_899]) / 1e3).abs() < 1e-12, "{found}");
+    assert!((answer(&found, "sent twice") - 0.1).abs() < 1e-12, "{found}");
+
+    let svg = path("curve.svg");
+    assert_eq!(plimsoll(&["calc", "usl", "--points", &path("points.csv"), "--svg", &svg]).code, 0);
+    let drawn = std::fs::read_to_string(&svg).expect("an SVG");
+    let tree = roxmltree::Document::parse(&drawn).expect("well formed");
+    assert!(tree.descendants().filter(|node| node.has_tag_name("circle")).count() >= 7, "{drawn}");
+}
+
+#[test]
+fn a_run_is_a_sample() {
+    let (_folder, run) = run_folder();
+    let args = ["simulate", "--profile", "demo", "--rate", "40/s", "--for", "20s", "-q", "-o", &run];
+    assert_eq!(plimsoll(&args).code, 0);
+    let found = asked(&["fanout", "--calls", "5", "--sample", &run]);
+    assert!(answer(&found, "page p95") > 0.0, "{found}");
+}
+
+#[test]
+fn every_curve_can_be_drawn() {
+    for args in [
+        &["little", "--rate", "50/s", "--time", "2s"][..],
+        &["utilisation", "--rate", "50/s", "--service", "2s"],
+        &["mm1", "--rate", "3/s", "--service", "200ms"],
+        &["mmc", "--servers", "4", "--rate", "3/s", "--service", "1s"],
+        &["mg1", "--rate", "3/s", "--service", "200ms", "--cv", "2"],
+        &["ggc", "--servers", "4", "--rate", "3/s", "--service", "1s", "--arrival-cv", "1", "--cv", "1"],
+        &["usl", "--one", "10/s", "--contention", "2%", "--crosstalk", "0.0005"],
+        &["amdahl", "--share", "70%"],
+        &["fanout", "--calls", "10"],
+        &["hedge", "--mean", "200ms"],
+        &["tokens", "--step", "25ms", "--batch", "32"],
+        &["bulk", "--fixed", "2ms", "--each", "0.25ms", "--most", "8", "--rate", "100/s"],
+    ] {
+        let ended = plimsoll(&[&["calc"], args, &["--plot"]].concat());
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        assert!(ended.stdout.contains('┬') && ended.stdout.contains("Assumes"), "{}", ended.stdout);
+        let drawn =
+            ended.stdout.lines().skip_while(|line| !line.contains('│')).take_while(|line| !line.is_empty());
+        drawn.for_each(|line| assert!(line.chars().count() <= 80, "{args:?}: {line}"));
+        let listed = plimsoll(&["calc"]);
+        assert_eq!(listed.code, 0);
+        assert!(listed.stdout.contains(&format!("  {} ", args[0])), "{}", listed.stdout);
+    }
+}
+
+/// Each is one clear line that names the thing.
+#[test]
+fn what_has_no_answer_is_refused_with_the_reason() {
+    let queue = ["--rate", "3/s", "--service", "200ms"];
+    let of = |args: &[&'static str]| [args, &queue].concat();
+    for (args, word) in [
+        (of(&["mm1", "--p", "99", "--for", "llm"]), "batches step by step"),
+        (of(&["mm1", "--p", "99", "--profile", "llama-3.1-8b@h100"]), "llama-3.1-8b@h100 batches"),
+        (of(&["mmc", "--servers", "2", "--p", "99", "--profile", "resnet50-triton@a100"]), "calc bulk"),
+        (of(&["mg1", "--cv", "2", "--p", "99"]), "whole distribution"),
+        (of(&["ggc", "--servers", "2", "--arrival-cv", "1", "--cv", "1", "--p", "99"]), "mean wait alone"),
+        (of(&["mm1", "--p", "0.99"]), "not 0.99"),
+        (of(&["mg1", "--cv=-1"]), "coefficient of variation"),
+        (of(&["mm1", "--profile", "nothing@x"]), "nothing@x"),
+        (vec!["mm1", "--rate", "5/s", "--service", "200ms"], "not under 1"),
+        (vec!["mm1", "--rate", "5/s", "--service", "200"], "unit"),
+        (vec!["mm1", "--rate", "5/s", "--utilisation", "0.5", "--service", "200ms"], "cannot be used with"),
+        (vec!["mmc", "--servers", "2", "--waiting", "3", "--service", "200ms"], "one server only"),
+        (vec!["little", "--rate", "5/s"], "two of"),
+        (vec!["little", "--rate", "5/s", "--time", "2s", "--in-flight", "3"], "leave out the one"),
+        (vec!["utilisation", "--rate", "5/s", "--service", "2s", "--ceiling", "120%"], "--ceiling"),
+        (vec!["amdahl", "--share", "70%", "--speed-up", "4"], "past the limit of 3.333"),
+        (vec!["amdahl", "--factor", "2", "--speed-up", "3"], "faster than its part"),
+        (vec!["usl", "--points", "1:10,2:18"], "at least four points"),
+        (vec!["usl", "--points", "1-10"], "neither a file nor"),
+        (vec!["usl"], "--points"),
+        (vec!["fanout", "--calls", "0"], "--calls"),
+        (vec!["hedge", "--after", "95"], "--mean 200ms"),
+        (
+            vec!["bulk", "--fixed", "2ms", "--each", "1ms", "--most", "8", "--rate", "900/s"],
+            "capacity of 800/s",
+        ),
+        (vec!["erlang"], "erlang"),
+    ] {
+        let ended = plimsoll(&[&["calc"], &args[..]].concat());
+        assert_eq!(ended.code, 2, "{args:?}: {}", ended.stdout);
+        assert!(
+            ended.stderr.contains(word) && ended.stderr.lines().count() == 1,
+            "{args:?}: {}",
+            ended.stderr
+        );
+    }
+    // Nobody asked for a percentile: the mean is shown, and the percentiles' refusal.
+    let shown = plimsoll(&["calc", "mm1", "--rate", "3/s", "--service", "200ms", "--for", "llm"]);
+    assert_eq!(shown.code, 0);
+    assert!(shown.stdout.contains("percentiles refused: an LLM engine batches"), "{}", shown.stdout);
+    assert!(!shown.stdout.contains("wait + service p99"), "{}", shown.stdout);
+}

@@ -1,0 +1,122 @@
+//! What a law says, for a terminal: answer first, then the formula, what it takes for granted, and where it does not hold.
+
+use plimsoll_analysis::calc::{Figure, LawFinding, Quantity};
+
+use crate::table::Table;
+use crate::{figure, plot};
+
+/// The laws, one a line.
+pub fn list(laws: &[(&str, &str)]) -> String {
+    let mut out = String::from("Laws (plimsoll calc LAW --help says what each takes)\n\n");
+    for (name, what) in laws {
+        out.push_str(&format!("  {name:<12} {what}\n"));
+    }
+    out
+}
+
+/// A law's answer, with its curve below where that is asked for.
+pub fn render(found: &LawFinding, drawn: bool) -> String {
+    let mut out = format!("{}\n\n", found.title);
+    out.push_str(&table(&found.given));
+    out.push('\n');
+    let (told, refused): (Vec<&Figure>, Vec<&Figure>) =
+        found.answers.iter().partition(|figure| !figure.value.is_nan());
+    out.push_str(&table(&told.into_iter().cloned().collect::<Vec<_>>()));
+    for figure in refused {
+        out.push_str(&wrapped(
+            &format!("{} refused: ", figure.name),
+            figure.note.as_deref().unwrap_or_default(),
+        ));
+    }
+    for warning in &found.warnings {
+        out.push_str(&wrapped("Note: ", warning));
+    }
+    if let Some(curve) = found.curve.as_ref().filter(|_| drawn) {
+        out.push_str(&format!("\n{}", plot::terminal(curve)));
+    }
+    out.push('\n');
+    let formula: Vec<String> = found.formula.iter().flat_map(|line| parts(line)).collect();
+    out.push_str(&several("Formula", &formula.iter().map(String::as_str).collect::<Vec<_>>()));
+    out.push_str(&several("Assumes", &found.assumes.iter().map(String::as_str).collect::<Vec<_>>()));
+    out.push_str(&several("Not for", &found.not_for.iter().map(String::as_str).collect::<Vec<_>>()));
+    out.push_str(&several("Source", &[found.source]));
+    out
+}
+
+fn table(figures: &[Figure]) -> String {
+    let mut table = Table::new(&["<", "", "<", "<"]);
+    for figure in figures {
+        let interval = figure
+            .interval
+            .map(|[low, high]| figure::interval(&spelt(low, figure.quantity), &spelt(high, figure.quantity)));
+        table.row([
+            figure.name.clone(),
+            spelt(figure.value, figure.quantity),
+            interval.unwrap_or_default(),
+            figure.note.clone().unwrap_or_default(),
+        ]);
+    }
+    // The table has no header to speak of.
+    table.render(2).split_once('\n').map(|(_, rows)| rows.to_owned()).unwrap_or_default()
+}
+
+/// A figure of a law with its unit: four digits, for a formula has no error of its own.
+pub fn spelt(value: f64, quantity: Quantity) -> String {
+    match quantity {
+        Quantity::Time => figure::exact_time(value),
+        Quantity::Rate => format!("{}/s", figure::exact(value)),
+        Quantity::TokenRate => format!("{} tokens/s", figure::exact(value)),
+        Quantity::Share => format!("{} %", figure::exact(100.0 * value)),
+        Quantity::Factor => format!("{} ×", figure::exact(value)),
+        Quantity::Percentile => figure::percentile(value),
+        Quantity::Count | Quantity::Plain => figure::exact(value),
+    }
+}
+
+/// A line of formulas, broken between them where they do not all fit.
+fn parts(line: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in line.split(";  ") {
+        match lines.last_mut() {
+            Some(last) if last.chars().count() + 3 + part.chars().count() <= 71 => {
+                last.push_str(&format!(";  {part}"));
+            }
+            _ => lines.push(part.to_owned()),
+        }
+    }
+    lines
+}
+
+fn several(name: &str, lines: &[&str]) -> String {
+    let mut out = String::new();
+    for (i, line) in lines.iter().enumerate() {
+        let head = if i == 0 { format!("{name:<9}") } else { " ".repeat(9) };
+        out.push_str(&wrapped(&head, line));
+    }
+    out
+}
+
+/// A text broken into lines of eighty columns, those after the first set under it.
+fn wrapped(head: &str, text: &str) -> String {
+    const WIDTH: usize = 80;
+    let indent = if head.chars().count() > 9 { 2 } else { head.chars().count() };
+    let (mut out, mut line) = (String::new(), head.to_owned());
+    let mut fresh = true;
+    // Formulas keep the spaces that set their parts apart.
+    for word in text.split(' ') {
+        if !fresh && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            out.push_str(line.trim_end());
+            out.push('\n');
+            line = " ".repeat(indent);
+            fresh = true;
+        }
+        if !fresh {
+            line.push(' ');
+        }
+        line.push_str(word);
+        fresh = false;
+    }
+    out.push_str(line.trim_end());
+    out.push('\n');
+    out
+}
