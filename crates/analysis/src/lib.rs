@@ -11,6 +11,7 @@
 //! measured rows, [`history`] says since when a line of results has moved, and [`validate`] recomputes its error tables from rows
 //! that are shipped. [`profile`] says where each request's time went, [`diagnose`] which layer is slow, and [`sequential`] holds the verdicts that may be asked for while a measurement goes on.
 //! [`server_side`] reads what the server says of itself. [`calc`] answers by the laws of queues and scale, without any run. [`plan`] says how many replicas a load takes; [`replay`] plays a list of requests against a simulated world.
+//! [`network`] reads what the kernel says of the connections.
 
 pub mod budget;
 pub mod calc;
@@ -25,6 +26,7 @@ pub mod history;
 pub mod infer;
 pub mod levers;
 pub mod lines;
+pub mod network;
 pub mod plan;
 pub mod profile;
 pub mod quality;

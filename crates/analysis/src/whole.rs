@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_model::{At, Attempt, EndedBy, Level, Load, Manifest, Sample};
+use plimsoll_model::{At, Attempt, EndedBy, Level, Load, Manifest, Sample, Time};
 
 use crate::columns::Columns;
 use crate::findings::{FINDINGS_SCHEMA, Findings, Held, Hold, Kept, Line, Lines, Reading};
 use crate::lines::{self, LineSpec, Observed};
+use crate::network::Network;
 use crate::say::number;
 use crate::server_side::told;
 use crate::validity::judge_run;
@@ -22,6 +23,10 @@ pub fn analyse(manifest: &Manifest, attempts: &[Attempt], samples: &[Sample], sp
     });
     let mut findings = analyse_observed(&observed, spec);
     findings.server = told(&findings.levels, samples);
+    // A simulated client's connections are numbers: it has no network that could be unknown.
+    if manifest.time == Time::Real {
+        findings.network = Network::of_attempts(attempts);
+    }
     findings.cold_start = crate::cold_start::of(manifest, attempts);
     findings
 }
@@ -133,6 +138,7 @@ pub(crate) fn findings(observed: &[Observed], spec: &LineSpec, is_sweep: bool) -
         levels,
         cost: None,
         server: None,
+        network: None,
         cold_start: None,
     }
 }

@@ -46,6 +46,8 @@ mod looks;
 mod metrics;
 #[path = "all/misdiagnoses.rs"]
 mod misdiagnoses;
+#[path = "all/network.rs"]
+mod network;
 #[path = "all/plan.rs"]
 mod plan;
 #[path = "all/plan_simulated.rs"]

@@ -179,6 +179,7 @@ fn answer(request: u64, tokens: u32, chance: &mut Stream) -> Attempt {
         bytes_in: 4_000 + chance.below(100),
         connection: Some(chance.below(500) as u32),
         reused: true,
+        tcp: Default::default(),
         outcome: Outcome::FINISHED,
         answer: Answer {
             status: Some(200),

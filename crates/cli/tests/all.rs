@@ -37,6 +37,8 @@ mod kill;
 mod line;
 #[path = "all/lint.rs"]
 mod lint;
+#[path = "all/network.rs"]
+mod network;
 #[path = "all/parity.rs"]
 mod parity;
 #[path = "all/profile.rs"]

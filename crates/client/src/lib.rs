@@ -4,7 +4,7 @@
 //! moves the bytes, stamps them by the kernel's clock and leaves exactly one row per attempt, whatever the server does.
 //! It writes no file and prints nothing.
 //!
-//! Reading order: [`clock`], [`timer`], [`stamp`], [`tcp`], [`tls`], [`landing`], [`request`], [`link`] (one connection), [`pool`];
+//! Reading order: [`clock`], [`timer`], [`tcp_info`], [`stamp`], [`tcp`], [`tls`], [`landing`], [`request`], [`link`] (one connection), [`pool`];
 //! [`target`], [`secret`]; [`recording`] (a row in the making), [`exchange`] (one attempt), [`hand`], [`flight`],
 //! [`ahead`], [`stage`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
 //! [`mod@probe`], [`scrape`], [`doctor`]; [`histogram`].
@@ -18,6 +18,7 @@ pub mod pool;
 pub mod request;
 pub mod stamp;
 pub mod tcp;
+pub mod tcp_info;
 pub mod tls;
 
 pub mod secret;

@@ -244,6 +244,7 @@ impl Recording {
         if let Some(stamps) = &self.stamps {
             a.bytes_out = stamps.bytes_out();
             a.bytes_in = stamps.bytes_in();
+            a.tcp = stamps.tcp();
             a.kernel_stamps = a.bytes_in > 0 && stamps.all_kernel();
             if a.bytes_in > 0 && (clean || outcome.is_finished()) {
                 a.end = Some(stamps.arrival());

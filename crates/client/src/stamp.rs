@@ -8,12 +8,14 @@
 //! it reads again, so the newest read is always the one that carried the bytes in hand.
 
 use std::cell::{Cell, RefCell};
+use std::os::fd::RawFd;
 use std::rc::Rc;
 
-use plimsoll_model::{At, Span};
+use plimsoll_model::{At, Span, TcpFacts};
 
 use crate::clock::{Clock, Ties};
 use crate::histogram::Histogram;
+use crate::tcp_info::{self, TcpInfo};
 
 /// What one worker thread measures of all its sockets.
 #[derive(Debug)]
@@ -84,11 +86,17 @@ pub struct Stamps {
     last_write: Cell<Option<At>>,
     bytes_in: Cell<u64>,
     bytes_out: Cell<u64>,
+    /// The socket while it is open.
+    socket: Cell<Option<RawFd>>,
+    /// What the kernel knew of it when it was closed.
+    tcp: Cell<Option<TcpInfo>>,
+    /// What it had counted when the exchange before this one ended.
+    tcp_before: Cell<TcpInfo>,
 }
 
 impl Stamps {
-    /// A socket that has neither read nor written.
-    pub fn new(meter: Rc<Meter>) -> Rc<Stamps> {
+    /// A socket that has neither read nor written. Whoever opened it says when it is [closed](Stamps::closed).
+    pub fn new(meter: Rc<Meter>, socket: RawFd) -> Rc<Stamps> {
         Rc::new(Stamps {
             meter,
             reads: Cell::new(0),
@@ -100,6 +108,9 @@ impl Stamps {
             last_write: Cell::new(None),
             bytes_in: Cell::new(0),
             bytes_out: Cell::new(0),
+            socket: Cell::new(Some(socket)),
+            tcp: Cell::new(None),
+            tcp_before: Cell::new(TcpInfo::default()),
         })
     }
 
@@ -191,6 +202,24 @@ impl Stamps {
     /// Bytes written in this exchange, at the socket.
     pub fn bytes_out(&self) -> u64 {
         self.bytes_out.get()
+    }
+
+    /// The socket is about to be closed: what the kernel knows of it is asked for the last time, for the exchange that it ends
+    /// with. Its number is another's from here on.
+    pub(crate) fn closed(&self) {
+        if let Some(socket) = self.socket.take() {
+            self.tcp.set(tcp_info::read(socket));
+            self.meter.closed();
+        }
+    }
+
+    /// Ends an exchange: what the kernel knows of the connection, and what it counted since the exchange before. One system
+    /// call.
+    pub fn tcp(&self) -> TcpFacts {
+        let Some(now) = self.socket.get().map_or_else(|| self.tcp.take(), tcp_info::read) else {
+            return TcpFacts::default();
+        };
+        now.since(&self.tcp_before.replace(now))
     }
 
     pub(crate) fn meter(&self) -> &Rc<Meter> {

@@ -36,7 +36,8 @@ impl StampedStream {
         let _ = enable_stamps(&socket);
         let stream = socket.connect(addr).await?;
         meter.opened();
-        Ok(StampedStream { stream, stamps: Stamps::new(Rc::clone(meter)) })
+        let stamps = Stamps::new(Rc::clone(meter), stream.as_raw_fd());
+        Ok(StampedStream { stream, stamps })
     }
 
     /// What the socket has seen.
@@ -84,7 +85,7 @@ impl StampedStream {
 
 impl Drop for StampedStream {
     fn drop(&mut self) {
-        self.stamps.meter().closed();
+        self.stamps.closed();
     }
 }
 

@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{At, By, How, Outcome, Span};
+use crate::{At, By, How, Outcome, Span, TcpFacts};
 
 /// What a decoded event of an answer is.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
@@ -259,6 +259,9 @@ pub struct Attempt {
     pub connection: Option<u32>,
     /// Had the connection carried a request before?
     pub reused: bool,
+    /// What the kernel knows of the connection.
+    #[serde(default)]
+    pub tcp: TcpFacts,
 
     /// How it ended.
     pub outcome: Outcome,
@@ -293,6 +296,7 @@ impl Attempt {
             bytes_in: 0,
             connection: None,
             reused: false,
+            tcp: TcpFacts::default(),
             outcome: Outcome::new(How::NeverSent, By::Client, false),
             answer: Answer::default(),
         }

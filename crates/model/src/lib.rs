@@ -3,13 +3,14 @@
 //! Nothing here acts. A type belongs in this crate when two crates that do not know each other must mean
 //! the same thing by it; what only one part asks for (a spec) or finds (a summary) stays with that part.
 //!
-//! Reading order: [`time`], [`outcome`], [`attempt`], [`payload`], [`level`], [`run`], [`trace`].
+//! Reading order: [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`level`], [`run`], [`trace`].
 
 pub mod attempt;
 pub mod level;
 pub mod outcome;
 pub mod payload;
 pub mod run;
+pub mod tcp;
 pub mod time;
 pub mod trace;
 
@@ -20,5 +21,6 @@ pub use payload::{Datatype, Message, Payload, Protocol, Role, SizeUnit, Tensor};
 pub use run::{
     ClockAnchor, Fingerprint, Host, Manifest, Repeats, RunState, Sample, Time, join_labels, split_labels,
 };
+pub use tcp::TcpFacts;
 pub use time::{At, Span};
 pub use trace::{AttributeValue, SpanEvent, SpanKind, TraceSpan};

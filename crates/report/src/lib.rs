@@ -19,6 +19,7 @@ pub mod headline;
 pub mod history;
 pub mod html;
 pub mod levers;
+mod network;
 pub mod plot;
 pub mod profile;
 pub mod quality;

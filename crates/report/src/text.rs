@@ -11,7 +11,7 @@ use plimsoll_model::{Manifest, RunState};
 use crate::headline::headline;
 use crate::table::Table;
 use crate::words;
-use crate::{cost, figure, server};
+use crate::{cost, figure, network, server};
 
 /// The whole result of a run, for a terminal or a pipe.
 pub fn render(manifest: &Manifest, findings: &Findings) -> String {
@@ -53,6 +53,10 @@ pub fn render(manifest: &Manifest, findings: &Findings) -> String {
         page.gap();
         let shown: Vec<u32> = detailed(findings).iter().map(|level| level.summary.level).collect();
         server::lines(told, &shown).iter().for_each(|(indent, line)| page.wrapped(*indent, line));
+    }
+    if let Some(found) = &findings.network {
+        page.gap();
+        network::lines(found).iter().for_each(|(indent, line)| page.wrapped(*indent, line));
     }
     if let Some(found) = &findings.cost {
         page.gap();

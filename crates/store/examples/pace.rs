@@ -156,6 +156,7 @@ fn answer(request: u64, events: u64) -> Attempt {
         bytes_in: 4_000 + jitter(300) as u64,
         connection: Some(jitter(500) as u32),
         reused: true,
+        tcp: Default::default(),
         outcome: Outcome::FINISHED,
         answer: Answer {
             status: Some(200),

@@ -9,6 +9,7 @@
 //! Reading trusts nothing: every count is checked against the bytes that are left, every number against its range.
 
 mod span;
+mod tcp;
 
 pub use span::{get_span, put_span};
 
@@ -64,13 +65,20 @@ mod has {
     pub const ERROR: u64 = 1 << 20;
     pub const REPLICA: u64 = 1 << 21;
     pub const TEXT: u64 = 1 << 22;
-    pub const ALL: u64 = (1 << 23) - 1;
+    pub const TCP_RTT: u64 = 1 << 23;
+    pub const TCP_RTT_VAR: u64 = 1 << 24;
+    pub const TCP_RTT_MIN: u64 = 1 << 25;
+    pub const TCP_RETRANSMITS: u64 = 1 << 26;
+    pub const TCP_SEGMENTS_OUT: u64 = 1 << 27;
+    pub const TCP_SEGMENTS_IN: u64 = 1 << 28;
+    pub const TCP_OUT_OF_ORDER: u64 = 1 << 29;
+    pub const ALL: u64 = (1 << 30) - 1;
 }
 
 /// Longest a varint gets.
 const VARINT_MAX: usize = 9;
-/// Numbers in an attempt outside its lists: 30 of them and three bytes, rounded up.
-const FIXED_MAX: usize = 40 * VARINT_MAX;
+/// Numbers in an attempt outside its lists: 37 of them and three bytes, rounded up.
+const FIXED_MAX: usize = 45 * VARINT_MAX;
 /// Control byte, offset, tokens, delay.
 const EVENT_MAX: usize = 1 + VARINT_MAX + 3 + 5;
 
@@ -103,7 +111,8 @@ pub fn put_attempt(buf: &mut Vec<u8>, a: &Attempt) {
             | bit(answer.retry_after.is_some(), has::RETRY_AFTER)
             | bit(answer.error.is_some(), has::ERROR)
             | bit(answer.replica.is_some(), has::REPLICA)
-            | bit(answer.text.is_some(), has::TEXT),
+            | bit(answer.text.is_some(), has::TEXT)
+            | tcp::bits(&a.tcp),
     );
     // Three small enums share one number: how (4 bits), by (2), rule (2), broken (2).
     pen.number(
@@ -133,6 +142,7 @@ pub fn put_attempt(buf: &mut Vec<u8>, a: &Attempt) {
     pen.number(a.bytes_out);
     pen.number(a.bytes_in);
     pen.maybe(a.connection.map(u64::from));
+    tcp::put(&mut pen, &a.tcp);
     pen.maybe(answer.status.map(u64::from));
     for count in [tokens.prompt, tokens.output, tokens.reasoning, tokens.cached] {
         pen.maybe(count.map(u64::from));
@@ -210,6 +220,7 @@ pub fn get_attempt(bytes: &[u8]) -> Result<Attempt, CodeError> {
     let bytes_out = eye.number()?;
     let bytes_in = eye.number()?;
     let connection = if on(has::CONNECTION) { Some(eye.narrow("connection")?) } else { None };
+    let tcp = tcp::get(&mut eye, bits)?;
     let status = if on(has::STATUS) { Some(eye.narrow("status")?) } else { None };
     let mut count = |bit: u64| -> Result<Option<u32>, CodeError> {
         if on(bit) { Ok(Some(eye.narrow("token count")?)) } else { Ok(None) }
@@ -265,6 +276,7 @@ pub fn get_attempt(bytes: &[u8]) -> Result<Attempt, CodeError> {
         bytes_in,
         connection,
         reused: on(has::REUSED),
+        tcp,
         outcome: Outcome::new(how, by, on(has::RETRYABLE)),
         answer: Answer { status, finish_reason, tokens, broken, retry_after, error, replica, stages, text },
     })

@@ -11,7 +11,7 @@ use plimsoll_model::{At, Attempt, Broken, By, Event, EventKind, How, ServerStage
 use crate::error::Result;
 use crate::reader::Columns;
 use crate::table::{
-    Table, flag, flag_list, int, int_list, maybe_int, maybe_text, read_rows, text, text_list,
+    Got, Reading, Table, flag, flag_list, int, int_list, maybe_int, maybe_text, read_rows, text, text_list,
 };
 
 /// The columns, in order.
@@ -48,6 +48,13 @@ message requests {
     required int64 bytes_in (INTEGER(64, false));
     optional int32 connection (INTEGER(32, false));
     required boolean reused;
+    optional int64 tcp_rtt_ns;
+    optional int64 tcp_rtt_var_ns;
+    optional int64 tcp_rtt_min_ns;
+    optional int32 tcp_retransmits (INTEGER(32, false));
+    optional int32 tcp_segments_out (INTEGER(32, false));
+    optional int32 tcp_segments_in (INTEGER(32, false));
+    optional int32 tcp_out_of_order (INTEGER(32, false));
     required boolean kernel_stamps;
     optional int32 status (INTEGER(16, false));
     optional binary finish_reason (STRING);
@@ -200,6 +207,13 @@ fn writers() -> Vec<crate::table::Column<Attempt>> {
         int("bytes_in", |a: &Attempt| a.bytes_in),
         maybe_int("connection", |a: &Attempt| a.connection),
         flag("reused", |a: &Attempt| a.reused),
+        maybe_int("tcp_rtt_ns", |a: &Attempt| a.tcp.rtt.map(|rtt| rtt.0)),
+        maybe_int("tcp_rtt_var_ns", |a: &Attempt| a.tcp.rtt_var.map(|var| var.0)),
+        maybe_int("tcp_rtt_min_ns", |a: &Attempt| a.tcp.rtt_min.map(|rtt| rtt.0)),
+        maybe_int("tcp_retransmits", |a: &Attempt| a.tcp.retransmits),
+        maybe_int("tcp_segments_out", |a: &Attempt| a.tcp.segments_out),
+        maybe_int("tcp_segments_in", |a: &Attempt| a.tcp.segments_in),
+        maybe_int("tcp_out_of_order", |a: &Attempt| a.tcp.out_of_order),
         flag("kernel_stamps", |a: &Attempt| a.kernel_stamps),
         maybe_int("status", |a: &Attempt| a.answer.status),
         maybe_text("finish_reason", |a: &Attempt| a.answer.finish_reason.as_deref()),
@@ -268,6 +282,7 @@ pub(crate) fn read(path: &Path, columns: Columns) -> Result<Vec<Attempt>> {
             r.int("bytes_in", |a, v| a.bytes_in = v)?;
             r.maybe_int("connection", |a, v| a.connection = Some(v))?;
             r.flag("reused", |a, v| a.reused = v)?;
+            tcp(r)?;
             r.flag("kernel_stamps", |a, v| a.kernel_stamps = v)?;
             r.maybe_int("status", |a, v| a.answer.status = Some(v))?;
             r.maybe_text("finish_reason", |a, text| {
@@ -326,6 +341,17 @@ pub(crate) fn read(path: &Path, columns: Columns) -> Result<Vec<Attempt>> {
             })
         },
     )
+}
+
+/// A folder written before these columns were has none of them: unknown.
+fn tcp<'g>(r: &mut Reading<'g, Attempt>) -> Got<()> {
+    r.maybe_int("tcp_rtt_ns", |a, v| a.tcp.rtt = Some(Span(v)))?;
+    r.maybe_int("tcp_rtt_var_ns", |a, v| a.tcp.rtt_var = Some(Span(v)))?;
+    r.maybe_int("tcp_rtt_min_ns", |a, v| a.tcp.rtt_min = Some(Span(v)))?;
+    r.maybe_int("tcp_retransmits", |a, v| a.tcp.retransmits = Some(v))?;
+    r.maybe_int("tcp_segments_out", |a, v| a.tcp.segments_out = Some(v))?;
+    r.maybe_int("tcp_segments_in", |a, v| a.tcp.segments_in = Some(v))?;
+    r.maybe_int("tcp_out_of_order", |a, v| a.tcp.out_of_order = Some(v))
 }
 
 fn known<T>(column: &str, name: &str, from: impl Fn(&str) -> Option<T>) -> std::result::Result<T, String> {

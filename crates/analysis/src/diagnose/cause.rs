@@ -23,6 +23,8 @@ pub enum Layer {
     ServingStack,
     /// Something that a request needs beside the model.
     Dependency,
+    /// The way between the client and the first hop that ends TCP.
+    Network,
     /// Whoever sells the endpoint, by policy.
     Provider,
     /// Nothing material is wrong.
@@ -40,6 +42,7 @@ impl Layer {
             Layer::Model => "model",
             Layer::ServingStack => "serving stack",
             Layer::Dependency => "dependency",
+            Layer::Network => "network",
             Layer::Provider => "provider",
             Layer::None => "none",
             Layer::Unknown => "unknown",
@@ -127,6 +130,10 @@ pub enum Cause {
     DependencyTail,
     /// A dependency is slow under our load only (D3).
     DependencyCapacity,
+    /// Packets are lost on the way (N1).
+    PacketLoss,
+    /// The way takes longer (N2).
+    LongerRoundTrip,
     /// The provider turns requests away (D4).
     RateLimit,
     /// The model's memory bandwidth is the ceiling. A candidate only.
@@ -160,7 +167,7 @@ pub struct About {
 
 impl Cause {
     /// Every cause, in the order of the table.
-    pub const ALL: [Cause; 44] = [
+    pub const ALL: [Cause; 46] = [
         Cause::GeneratorLag,
         Cause::ClientCap,
         Cause::ClocksDisagree,
@@ -199,6 +206,8 @@ impl Cause {
         Cause::SlowDependency,
         Cause::DependencyTail,
         Cause::DependencyCapacity,
+        Cause::PacketLoss,
+        Cause::LongerRoundTrip,
         Cause::RateLimit,
         Cause::MemoryBandwidth,
         Cause::Collectives,
@@ -247,6 +256,7 @@ impl Cause {
             | Cause::BatchingWindow
             | Cause::SlowDependency
             | Cause::PerRequestCost => Experiment::SingleRequests { requests: 60 },
+            Cause::PacketLoss | Cause::LongerRoundTrip => Experiment::FreshAgainstKept { requests: 60 },
             Cause::HostBound => Experiment::ConcurrencySteps { at: [1, 2, 4, 8] },
             Cause::PeriodicStall
             | Cause::HostContention
@@ -277,7 +287,7 @@ impl Cause {
     }
 
     fn row(self) -> (&'static str, Layer, &'static str, &'static str, &'static str) {
-        use Layer::{Dependency, LoadProfile, Measurement, Model, Provider, ServingStack};
+        use Layer::{Dependency, LoadProfile, Measurement, Model, Network, Provider, ServingStack};
         match self {
             Cause::GeneratorLag => (
                 "V1",
@@ -544,6 +554,20 @@ impl Cause {
                 "something before the engine is slow under our load only",
                 "raise the capacity or the pool of that call",
                 "don't add GPUs: they wait for it too",
+            ),
+            Cause::PacketLoss => (
+                "N1",
+                Network,
+                "packets are lost on the way",
+                "look at links, buffers and rate limiters between client and target (ss -ti, interface errors)",
+                "don't tune the server or add replicas: the answers that lost nothing are as fast as ever",
+            ),
+            Cause::LongerRoundTrip => (
+                "N2",
+                Network,
+                "the way to the target is longer",
+                "find what changed in the route (region, VPN, proxy, DNS answer); keep connections open",
+                "don't add GPUs or swap the model: they wait for it too",
             ),
             Cause::RateLimit => (
                 "D4",

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_model::{At, Attempt, By, EventKind, How, Level, Load};
+use plimsoll_model::{At, Attempt, By, EventKind, How, Level, Load, TcpFacts};
 
 /// A gap between two tokens of an answer that is long beside the others.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -78,6 +78,8 @@ pub struct Row {
     pub replica: Option<u16>,
     /// The connection had carried a request before.
     pub reused: bool,
+    /// What the kernel knows of the connection of the last attempt; what it counts is added up over all of them.
+    pub tcp: TcpFacts,
     /// Hash of the first block of its prompt; `None` = not known.
     pub beginning: Option<u64>,
     /// Blocks of its prompt that an earlier prompt of the level began with too.
@@ -303,6 +305,7 @@ impl<'a> Seen<'a> {
             class: last.class,
             replica,
             reused: last.reused,
+            tcp: tcp_of(of),
             beginning: last.prompt_blocks.first().copied(),
             shared_blocks: 0,
             blocks: last.prompt_blocks.len() as u32,
@@ -406,6 +409,19 @@ impl<'a> Seen<'a> {
                 row.beside_streaming = (mean - 1.0).max(0.0);
             }
         }
+    }
+}
+
+fn tcp_of(of: &[&Attempt]) -> TcpFacts {
+    let sum = |count: fn(&TcpFacts) -> Option<u32>| {
+        of.iter().filter_map(|attempt| count(&attempt.tcp)).reduce(u32::saturating_add)
+    };
+    TcpFacts {
+        retransmits: sum(|tcp| tcp.retransmits),
+        segments_out: sum(|tcp| tcp.segments_out),
+        segments_in: sum(|tcp| tcp.segments_in),
+        out_of_order: sum(|tcp| tcp.out_of_order),
+        ..of[of.len() - 1].tcp
     }
 }
 

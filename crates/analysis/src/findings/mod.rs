@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cold_start::ColdStartFinding;
 use crate::cost::CostFinding;
+use crate::network::Network;
 use crate::server_side::ServerTold;
 
 pub use budget::{BudgetFinding, BudgetRow, BudgetSpec, Ceiling, Held, Metric};
@@ -61,6 +62,9 @@ pub struct Findings {
     /// What servers said of themselves; `None` where nobody looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerTold>,
+    /// What the kernel says of the connections; `None` where there were none (a simulated client).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
     /// What requests pay after idling; only of a run that looked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cold_start: Option<ColdStartFinding>,

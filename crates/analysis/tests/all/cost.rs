@@ -98,6 +98,7 @@ fn with_line(line: Line) -> Findings {
         levels,
         cost: None,
         server: None,
+        network: None,
         cold_start: None,
     };
     findings.lines.push(Lines {

@@ -57,6 +57,7 @@ pub fn answer(request: u64, due_ms: i64, ttft: i64, e2e: i64, tokens: u32) -> At
         bytes_in: 0,
         connection: None,
         reused: true,
+        tcp: Default::default(),
         outcome: Outcome::FINISHED,
         answer: Answer {
             status: Some(200),

@@ -154,3 +154,29 @@ fn a_refusal_is_heard_before_the_request_is_written() {
     assert!(row.bytes_out > 0 && row.bytes_out < 32 << 20, "{}", row.bytes_out);
     drop(server.join().unwrap());
 }
+
+/// The kernel's own figures, where the truth is plain: a request of one segment and nothing lost on loopback.
+#[test]
+fn each_attempt_is_told_of_its_own_connection_only() {
+    let server = Server::plain(|_| vec![good()]);
+    let rig = Rig::at(server.url());
+    let (_, rows) = rig.run(&twenty());
+    assert!(rows.iter().all(|r| r.outcome.is_finished()));
+    if !cfg!(target_os = "linux") || rows.iter().all(|r| r.tcp == plimsoll_model::TcpFacts::default()) {
+        assert!(cfg!(not(target_os = "linux")) || !plimsoll_client::tcp::kernel_stamps_available());
+        return;
+    }
+    for row in &rows {
+        let least = row.tcp.rtt_min.expect("Linux tells");
+        // Loopback; a machine that stands still makes it longer, never shorter than nothing.
+        assert!(least > Span::ZERO && least < Span::from_secs(5), "{least}");
+        assert_eq!((row.tcp.retransmits, row.tcp.segments_out), (Some(0), Some(1)), "{:?}", row.tcp);
+        assert!(row.tcp.segments_in.is_some_and(|n| n >= 1) && row.tcp.out_of_order == Some(0));
+    }
+    // A connection that ends with its request is asked before it is closed.
+    let server = Server::plain(|_| vec![good(), Step::Close]);
+    let mut rig = Rig::at(server.url());
+    rig.client.connections = Connections::Fresh;
+    let (_, rows) = rig.run(&twenty());
+    assert!(rows.iter().all(|r| r.tcp.segments_out == Some(1) && r.tcp.rtt_min.is_some()));
+}

@@ -28,7 +28,7 @@ use crate::error::{Result, StoreError};
 /// Rows decoded at a time: with their events they fit a second-level cache.
 const BATCH: usize = 512;
 
-type Got<T> = std::result::Result<T, ParquetError>;
+pub(crate) type Got<T> = std::result::Result<T, ParquetError>;
 
 /// Reads all rows of the file at `path`, in order. `columns` says which columns go where in a row; `blank` makes the
 /// row they are put into.

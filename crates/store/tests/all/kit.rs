@@ -88,6 +88,12 @@ pub fn answered(request: u64, events: usize) -> Attempt {
         bytes_in: 4_000 + request % 256,
         connection: Some((request % 500) as u32),
         reused: true,
+        tcp: TcpFacts {
+            rtt: Some(Span(41_000)),
+            retransmits: Some(0),
+            segments_in: Some(12),
+            ..TcpFacts::default()
+        },
         outcome: Outcome::FINISHED,
         answer: Answer {
             status: Some(200),
@@ -125,7 +131,16 @@ pub fn attempts() -> impl Strategy<Value = Attempt> {
         proptest::collection::vec(any::<u64>(), 0..4),
         proptest::collection::vec(("\\PC{0,8}", any::<i64>()), 0..3),
     );
-    let sizes = (any::<[u32; 2]>(), any::<[u64; 2]>(), any::<Option<u32>>(), any::<[bool; 3]>());
+    let tcp = (any::<[Option<i64>; 3]>(), any::<[Option<u32>; 4]>()).prop_map(|(times, counts)| TcpFacts {
+        rtt: times[0].map(Span),
+        rtt_var: times[1].map(Span),
+        rtt_min: times[2].map(Span),
+        retransmits: counts[0],
+        segments_out: counts[1],
+        segments_in: counts[2],
+        out_of_order: counts[3],
+    });
+    let sizes = (any::<[u32; 2]>(), any::<[u64; 2]>(), any::<Option<u32>>(), any::<[bool; 3]>(), tcp);
     let outcome = (0..14usize, 0..4usize);
     let answer = (
         any::<Option<u16>>(),
@@ -169,6 +184,7 @@ pub fn attempts() -> impl Strategy<Value = Attempt> {
                 bytes_in: sizes.1[1],
                 connection: sizes.2,
                 reused: sizes.3[1],
+                tcp: sizes.4,
                 outcome: Outcome::new(
                     How::ALL[outcome.0],
                     [By::Server, By::Network, By::Client, By::User][outcome.1],

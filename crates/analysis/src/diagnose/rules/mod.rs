@@ -11,6 +11,7 @@ mod front;
 mod load;
 mod measurement;
 mod model;
+mod network;
 mod replicas;
 
 use plimsoll_math::special::normal_inv;
@@ -45,7 +46,7 @@ pub struct Fired {
 type Rule = fn(&Bench<'_>) -> Option<Fired>;
 
 /// The table.
-const TABLE: [Rule; 37] = [
+const TABLE: [Rule; 39] = [
     // V: is it the measurement?
     measurement::lost_rows,
     measurement::client_cap,
@@ -64,6 +65,9 @@ const TABLE: [Rule; 37] = [
     load::longer_prompts,
     load::longer_answers,
     load::bursts,
+    // The way there and back: what it takes with it looks like stalls of some answers, and like a cost of all.
+    network::loss,
+    network::distance,
     // Who, and when: one replica, a stretch of time.
     replicas::scaling_lag,
     replicas::cold_start,
@@ -284,7 +288,7 @@ pub fn share(k: f64, n: f64, design: f64) -> Estimate {
     Estimate { value: k / n.max(1.0), lower: interval.lower, upper: interval.upper, n: n as u64, n_eff }
 }
 
-/// What was found to be fine: M0, that the model is not the cause, where the single requests say so.
+/// What was found to be fine: M0, that the model is not the cause, where the single requests say so; the network; the generator.
 pub fn cleared(bench: &Bench<'_>, verdicts: &[Verdict]) -> Vec<Cleared> {
     let mut cleared = Vec::new();
     let blamed = |layer: Layer| verdicts.iter().any(|verdict| verdict.layer == layer);
@@ -293,6 +297,7 @@ pub fn cleared(bench: &Bench<'_>, verdicts: &[Verdict]) -> Vec<Cleared> {
     {
         cleared.push(found);
     }
+    cleared.extend(network::cleared(bench, verdicts));
     let lag = bench.now().finite(|row| row.lag);
     if !blamed(Layer::Measurement)
         && !lag.is_empty()

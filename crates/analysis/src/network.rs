@@ -1,0 +1,114 @@
+//! What the kernel's figures of the connections say about the network, over many attempts.
+//!
+//! Two figures clear or blame it: the least round trip, and the segments that had to be sent again or came out of order. The
+//! smoothed round trip is told and blames nobody: it holds what the peer waits before it acknowledges, and a server that
+//! answers later lets that wait run to its end (40 ms on Linux), so a slow engine would pass for a slow network.
+
+use plimsoll_math::quantile::order_statistic;
+use plimsoll_model::{Attempt, Span, TcpFacts};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What is known of the network between this machine and the first hop that ends TCP.
+#[derive(Copy, Clone, PartialEq, Default, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Network {
+    /// Attempts that had a connection.
+    pub attempts: u64,
+    /// Of those, the ones whose connection the kernel described; where it is none, everything below is unknown.
+    pub known: u64,
+    /// Least round trip of an attempt's connection, median over attempts, s.
+    pub rtt_min_p50_s: Option<f64>,
+    /// Smoothed round trip, median, s. Holds what the peer waits before it acknowledges.
+    pub rtt_p50_s: Option<f64>,
+    /// The same, 99th percentile.
+    pub rtt_p99_s: Option<f64>,
+    /// Segments with data that were sent, those sent again included.
+    pub sent: u64,
+    /// Segments that were sent again (a connection's first SYN too).
+    pub sent_again: u64,
+    /// Segments with data that came.
+    pub received: u64,
+    /// Segments that came out of order; one that is lost puts all that follow it out of order until it is there.
+    pub out_of_order: u64,
+    /// Attempts in which a segment was sent again.
+    pub resent_in: u64,
+    /// Attempts in which segments came out of order: at least one was lost or overtaken.
+    pub disordered_in: u64,
+}
+
+impl Network {
+    /// Of attempts; `None` where none had a connection.
+    pub fn of_attempts(attempts: &[Attempt]) -> Option<Network> {
+        let connected: Vec<&TcpFacts> =
+            attempts.iter().filter(|a| a.connection.is_some()).map(|a| &a.tcp).collect();
+        (!connected.is_empty()).then(|| Network::of(&connected))
+    }
+
+    /// Of what was kept of some attempts, or of some requests.
+    pub fn of(facts: &[&TcpFacts]) -> Network {
+        let times = |of: fn(&TcpFacts) -> Option<Span>| -> Vec<f64> {
+            facts.iter().filter_map(|tcp| of(tcp)).map(Span::as_secs_f64).collect()
+        };
+        let (mut least, mut smooth) = (times(|tcp| tcp.rtt_min), times(|tcp| tcp.rtt));
+        let mut network = Network {
+            attempts: facts.len() as u64,
+            rtt_min_p50_s: order_statistic(&mut least, 0.5),
+            rtt_p50_s: order_statistic(&mut smooth, 0.5),
+            rtt_p99_s: order_statistic(&mut smooth, 0.99),
+            ..Network::default()
+        };
+        for tcp in facts {
+            // A share needs its denominator from the same connections.
+            if let (Some(again), Some(sent)) = (tcp.retransmits, tcp.segments_out) {
+                network.known += 1;
+                network.sent += u64::from(sent);
+                network.sent_again += u64::from(again);
+                network.resent_in += u64::from(again > 0);
+            }
+            if let (Some(late), Some(came)) = (tcp.out_of_order, tcp.segments_in) {
+                network.received += u64::from(came);
+                network.out_of_order += u64::from(late);
+                network.disordered_in += u64::from(late > 0);
+            }
+        }
+        network
+    }
+
+    /// Share of segments lost, at least: those sent again of those sent, and on the way back the attempts with a gap of those
+    /// received (one lost segment puts many out of order, so they are counted once). 0 to 1; `None` where nothing is known.
+    pub fn lost(&self) -> Option<f64> {
+        let share = |k: u64, n: u64| k as f64 / n.max(1) as f64;
+        (self.known > 0 && self.sent > 0)
+            .then(|| share(self.sent_again, self.sent).max(share(self.disordered_in, self.received)).min(1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(rtt_ms: i64, again: u32, late: u32) -> TcpFacts {
+        TcpFacts {
+            rtt: Some(Span::from_millis(2 * rtt_ms)),
+            rtt_min: Some(Span::from_millis(rtt_ms)),
+            retransmits: Some(again),
+            segments_out: Some(4 + again),
+            segments_in: Some(100),
+            out_of_order: Some(late),
+            ..TcpFacts::default()
+        }
+    }
+
+    #[test]
+    fn shares_rest_on_what_is_known_and_a_gap_counts_once() {
+        let all = [facts(10, 1, 0), facts(11, 0, 30), facts(12, 0, 0), TcpFacts::default()];
+        let network = Network::of(&all.iter().collect::<Vec<_>>());
+        assert_eq!((network.attempts, network.known), (4, 3));
+        assert_eq!((network.rtt_min_p50_s, network.rtt_p99_s), (Some(0.011), Some(0.024)));
+        assert_eq!((network.sent_again, network.sent, network.out_of_order), (1, 13, 30));
+        assert_eq!(network.lost(), Some(1.0 / 13.0), "one gap of 300 segments is less");
+        let unknown = Network::of(&[&TcpFacts::default()]);
+        assert_eq!((unknown.known, unknown.lost(), unknown.rtt_min_p50_s), (0, None, None));
+        assert_eq!(Network::of_attempts(&[]), None);
+    }
+}

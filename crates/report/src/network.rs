@@ -1,0 +1,44 @@
+//! The section about the network: what this machine's kernel says of the connections to the target.
+
+use plimsoll_analysis::network::Network;
+
+use crate::{figure, words};
+
+/// The lines of the section with their indents.
+pub fn lines(found: &Network) -> Vec<(usize, String)> {
+    let mut lines =
+        vec![(0, "Network, as this machine's kernel sees it (to the first hop that ends TCP)".to_owned())];
+    if found.known == 0 {
+        lines.push((2, "Unknown: neither round trips nor lost segments are told here".to_owned()));
+        return lines;
+    }
+    let time = |seconds: Option<f64>| seconds.map_or("unknown".to_owned(), words::time);
+    lines.push((
+        2,
+        format!(
+            "round trip least {} (median), smoothed p50 {}, p99 {} (holds what the other end waits before it acknowledges)",
+            time(found.rtt_min_p50_s),
+            time(found.rtt_p50_s),
+            time(found.rtt_p99_s)
+        ),
+    ));
+    let share = |k: u64, n: u64| match n {
+        0 => String::new(),
+        n => format!(" ({})", figure::percent(k as f64 / n as f64)),
+    };
+    lines.push((
+        2,
+        format!(
+            "{} of {} segments sent again{}, in {} of {} attempts · of {} received, {} came out of order, in {} attempts",
+            figure::count(found.sent_again),
+            figure::count(found.sent),
+            share(found.sent_again, found.sent),
+            figure::count(found.resent_in),
+            figure::count(found.attempts),
+            figure::count(found.received),
+            figure::count(found.out_of_order),
+            figure::count(found.disordered_in)
+        ),
+    ));
+    lines
+}
