@@ -39,6 +39,8 @@ mod line;
 mod lint;
 #[path = "all/network.rs"]
 mod network;
+#[path = "all/pages.rs"]
+mod pages;
 #[path = "all/parity.rs"]
 mod parity;
 #[path = "all/profile.rs"]

@@ -49,7 +49,8 @@ pub fn render(tried: &[Tried], diagnosis: &Diagnosis) -> String {
     page.trim_end().to_owned()
 }
 
-fn mark(state: State) -> &'static str {
+/// One letter for how a fact turned out.
+pub(crate) fn mark(state: State) -> &'static str {
     match state {
         State::Yes => "!",
         State::No => "-",
@@ -58,7 +59,7 @@ fn mark(state: State) -> &'static str {
 }
 
 /// The figure in its sentence, with its interval where it has one.
-fn says(shown: &Shown) -> String {
+pub(crate) fn says(shown: &Shown) -> String {
     let bounded =
         |value: &&Estimate| value.lower.is_finite() && value.upper.is_finite() && value.lower < value.upper;
     let Some(value) = shown.value.as_ref().filter(bounded) else { return shown.says.clone() };

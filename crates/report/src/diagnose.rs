@@ -49,11 +49,10 @@ pub fn render(name: &str, diagnosis: &Diagnosis) -> String {
 /// What a person reads in ten seconds.
 fn head(found: &Verdict, answer: Answer) -> Vec<String> {
     let title = match answer {
-        Answer::NothingMaterial => "Nothing material is wrong.".to_owned(),
-        Answer::Unknown => "Cannot tell what is wrong.".to_owned(),
         Answer::Found | Answer::Invalid => {
-            format!("{}: {}", found.layer.name().to_uppercase(), found.cause.title())
+            format!("{}: {}", found.layer.name().to_uppercase(), title(found, answer))
         }
+        _ => title(found, answer).to_owned(),
     };
     vec![
         title,
@@ -63,7 +62,16 @@ fn head(found: &Verdict, answer: Answer) -> Vec<String> {
     ]
 }
 
-fn subject(name: &str, diagnosis: &Diagnosis) -> String {
+/// What a verdict says, in a few words.
+pub(crate) fn title(found: &Verdict, answer: Answer) -> &'static str {
+    match answer {
+        Answer::NothingMaterial => "Nothing material is wrong.",
+        Answer::Unknown => "Cannot tell what is wrong.",
+        Answer::Found | Answer::Invalid => found.cause.title(),
+    }
+}
+
+pub(crate) fn subject(name: &str, diagnosis: &Diagnosis) -> String {
     let subject = &diagnosis.subject;
     let level = subject.level.map_or(String::new(), |level| format!(", level {level}"));
     let against = match (subject.reference, subject.baseline_level) {
@@ -111,7 +119,7 @@ fn evidence(found: &Verdict) -> Vec<String> {
     lines
 }
 
-fn changed(changed: &Changed) -> Vec<String> {
+pub(crate) fn changed(changed: &Changed) -> Vec<String> {
     let mut lines: Vec<String> = changed.differ.clone();
     if !changed.same.is_empty() {
         lines.push(format!("the same: {}", changed.same.join(", ")));

@@ -27,7 +27,7 @@ use plimsoll_model::{At, Sample, Span};
 pub use buckets::{Bracket, Buckets, Gained};
 pub use series::{Series, Step};
 pub use signal::{Kind, Rule, Signal};
-pub use told::{LevelTold, ServerTold, told};
+pub use told::{LevelTold, ServerMoment, ServerTold, told};
 
 use read::{Page, Track};
 use table::{Layer, Part};

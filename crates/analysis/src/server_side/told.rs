@@ -3,7 +3,7 @@
 //! What a server does not say stays `None` and is shown as unknown. Gauges are as often right as somebody looked; beside the mean
 //! queue of the gauge stands the one of Little's law, which no look can miss.
 
-use plimsoll_model::Sample;
+use plimsoll_model::{Sample, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +72,22 @@ pub struct LevelTold {
     pub power_w: Option<f64>,
     /// Energy per output token, J.
     pub joules_per_token: Option<f64>,
+    /// Its gauges over the course of the level, in the buckets of the level's timeline; none where it has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub course: Vec<ServerMoment>,
+}
+
+/// Gauges during one bucket of a level's timeline: means over time of what is known of it, `None` where nothing is.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ServerMoment {
+    /// Middle of the bucket, s into the level.
+    pub at_s: f64,
+    /// Requests computed at once.
+    pub running: Option<f64>,
+    /// Requests in the queue.
+    pub waiting: Option<f64>,
+    /// KV cache in use, 0 to 1.
+    pub kv_usage: Option<f64>,
 }
 
 /// What servers said of these levels; `None` where nobody looked.
@@ -127,7 +143,26 @@ fn level_told(server: &ServerSide, level: &LevelFinding) -> LevelTold {
         sm_clock_min: min(Signal::SmClock),
         power_w: mean(Signal::GpuPower),
         joules_per_token: ratio(Signal::GpuEnergy, Signal::OutputTokens),
+        course: course(server, level),
     }
+}
+
+/// The gauges in the buckets of the timeline, so that one axis serves both.
+fn course(server: &ServerSide, level: &LevelFinding) -> Vec<ServerMoment> {
+    let (window, timeline) = (&level.summary.window, &level.summary.timeline);
+    let start = window.start - Span::from_secs_f64(window.warm_up_s);
+    let gauges = [Signal::Running, Signal::Waiting, Signal::KvUsage].map(|signal| server.gauge(signal));
+    if gauges.iter().all(Option::is_none) {
+        return Vec::new();
+    }
+    let moment = |at_s: f64| {
+        let from = start + Span::from_secs_f64(at_s);
+        let to = from + Span::from_secs_f64(timeline.bucket_s);
+        let [running, waiting, kv_usage] =
+            gauges.each_ref().map(|gauge| gauge.as_ref().and_then(|gauge| gauge.mean(from, to)));
+        ServerMoment { at_s: at_s + 0.5 * timeline.bucket_s, running, waiting, kv_usage }
+    };
+    timeline.buckets.iter().map(|bucket| moment(bucket.at_s)).collect()
 }
 
 fn notes(server: &ServerSide) -> Vec<String> {

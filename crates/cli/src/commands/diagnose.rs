@@ -25,7 +25,7 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     let dir = Path::new(name);
     let rows = show::load_rows(dir)?;
     if passive(args).is_none()
-        && let Some(exit) = diagnose_url::of_run(dir, &rows, args.output.format)
+        && let Some(exit) = diagnose_url::of_run(dir, &rows, args)?
     {
         return Ok(exit);
     }
@@ -38,6 +38,10 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     match args.output.format {
         Format::Text => out::line(&page::render(name, &diagnosis)),
         Format::Json => out::json(&diagnosis),
+    }
+    if let Some(path) = &args.html {
+        let page = plimsoll_report::html::diagnose::render(name, &diagnosis, &[]);
+        std::fs::write(path, page).map_err(|e| Stop::usage(format!("{}: {e}", path.display())))?;
     }
     Ok(diagnose_url::exit(&diagnosis))
 }

@@ -33,13 +33,13 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// The content of [`FILE`], and of `--format json`.
 #[derive(Serialize, Deserialize)]
-struct Told {
+pub struct Told {
     /// What it was allowed.
-    allowed: ActiveSpec,
+    pub allowed: ActiveSpec,
     /// What was tried and what it showed.
-    tried: Vec<Tried>,
+    pub tried: Vec<Tried>,
     /// The verdict.
-    diagnosis: Diagnosis,
+    pub diagnosis: Diagnosis,
 }
 
 /// Experiments on the endpoint, and prints.
@@ -151,7 +151,10 @@ fn experiment(measure: &mut Measure, active: &mut Active) -> Result<(), Stop> {
         let measured = level(measure, &ask)?;
         if let LevelRows::Records(attempts) = &measured.rows {
             let before: Vec<_> = active.shown().iter().map(|shown| (shown.fact, shown.state)).collect();
-            active.observe(&measured.level, attempts, &measured.samples);
+            // What the scraper read meanwhile is kept apart from what the driver counted.
+            let mut samples = measure.seen().into_owned();
+            samples.extend(measured.samples.iter().cloned());
+            active.observe(&measured.level, attempts, &samples);
             let news = active.shown().iter().filter(|shown| !before.contains(&(shown.fact, shown.state)));
             for shown in news.filter(|shown| shown.state == State::Yes) {
                 measure.screen.say(&format!("  ! {}", shown.says));
@@ -213,6 +216,7 @@ fn finish(measure: Measure, active: &Active, spec: &ActiveSpec, args: &DiagnoseA
         out::note(&format!("plimsoll: {}: {e}", path.display()));
     }
     print(&told, args.output.format);
+    html(args, &closed.manifest.target.url, &told)?;
     if args.output.format == Format::Text {
         out::line(&format!("\nRun     {}", closed.dir.display()));
         out::line(&format!("Repeat  {}", closed.manifest.reproduce));
@@ -250,7 +254,22 @@ fn print(told: &Told, format: Format) {
 }
 
 /// Judges the folder of an active diagnosis once more; `None` where the run is of another kind.
-pub fn of_run(dir: &Path, rows: &Rows, format: Format) -> Option<Exit> {
+pub fn of_run(dir: &Path, rows: &Rows, args: &DiagnoseArgs) -> Result<Option<Exit>, Stop> {
+    let Some(told) = told_of(dir, rows) else { return Ok(None) };
+    print(&told, args.output.format);
+    html(args, &dir.display().to_string(), &told)?;
+    Ok(Some(exit(&told.diagnosis)))
+}
+
+/// Writes the page of --html.
+fn html(args: &DiagnoseArgs, name: &str, told: &Told) -> Result<(), Stop> {
+    let Some(path) = &args.html else { return Ok(()) };
+    let page = plimsoll_report::html::diagnose::render(name, &told.diagnosis, &told.tried);
+    std::fs::write(path, page).map_err(|e| Stop::usage(format!("{}: {e}", path.display())))
+}
+
+/// What the folder of an active diagnosis tells; `None` where the run is of another kind.
+pub fn told_of(dir: &Path, rows: &Rows) -> Option<Told> {
     if rows.manifest.kind != "diagnose" {
         return None;
     }
@@ -260,7 +279,5 @@ pub fn of_run(dir: &Path, rows: &Rows, format: Format) -> Option<Exit> {
     let spec = kept.map(|told| told.allowed).unwrap_or_default();
     let blocks = blocks(&rows.manifest.levels, &rows.attempts, &rows.samples);
     let diagnosis = tell::diagnosis(&blocks, &spec, &rows.findings.validity);
-    let code = exit(&diagnosis);
-    print(&Told { tried: tell::tried(&blocks, &spec), allowed: spec, diagnosis }, format);
-    Some(code)
+    Some(Told { tried: tell::tried(&blocks, &spec), allowed: spec, diagnosis })
 }

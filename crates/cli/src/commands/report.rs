@@ -5,16 +5,22 @@ use std::path::{Path, PathBuf};
 use plimsoll_analysis::findings::Findings;
 use plimsoll_model::Manifest;
 
-use super::show::load;
+use super::{diagnose_url, show::load_rows};
 use crate::exit::{Exit, Stop};
 use crate::flags::ReportArgs;
 use crate::{out, price};
 
 /// Writes the report and prints where it is.
 pub fn run(args: &ReportArgs) -> Result<Exit, Stop> {
-    let (manifest, mut findings) = load(&args.run)?;
-    price::put(&mut findings, &args.price, &manifest.target)?;
-    let path = write(&args.run, args.out.as_deref(), &manifest, &findings)?;
+    let mut rows = load_rows(&args.run)?;
+    price::put(&mut rows.findings, &args.price, &rows.manifest.target)?;
+    let told = diagnose_url::told_of(&args.run, &rows);
+    let page = plimsoll_report::html::render(
+        &rows.manifest,
+        &rows.findings,
+        told.as_ref().map(|told| (&told.diagnosis, told.tried.as_slice())),
+    );
+    let path = save(&args.run, args.out.as_deref(), page)?;
     out::line(&path.display().to_string());
     Ok(Exit::Done)
 }
@@ -26,8 +32,11 @@ pub fn write(
     manifest: &Manifest,
     findings: &Findings,
 ) -> Result<PathBuf, Stop> {
+    save(run, to, plimsoll_report::html::render(manifest, findings, None))
+}
+
+fn save(run: &Path, to: Option<&Path>, page: String) -> Result<PathBuf, Stop> {
     let path = to.map_or_else(|| run.join("report.html"), Path::to_path_buf);
-    let page = plimsoll_report::html::render(manifest, findings);
     std::fs::write(&path, page).map_err(|e| Stop::invalid(format!("{}: {e}", path.display())))?;
     Ok(path)
 }

@@ -67,6 +67,9 @@ pub struct DiagnoseArgs {
     /// What may be done.
     #[command(flatten)]
     pub active: DiagnoseUrlArgs,
+    /// Also write the diagnosis as a page, one file that opens offline
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// Where results go.
     #[command(flatten)]
     pub output: super::OutputArgs,

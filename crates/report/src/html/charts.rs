@@ -144,7 +144,7 @@ fn shades(lines: &Lines) -> Vec<Shade> {
     ]
 }
 
-fn time_axis() -> Axis {
+pub(super) fn time_axis() -> Axis {
     Axis { label: "seconds into the level".into(), ..Axis::default() }
 }
 
@@ -223,7 +223,7 @@ fn flow_over_time(level: &LevelFinding) -> Chart {
     }
 }
 
-fn warm_up(level: &LevelFinding) -> Vec<Shade> {
+pub(super) fn warm_up(level: &LevelFinding) -> Vec<Shade> {
     let cut = level.summary.window.warm_up_s;
     if cut <= 0.0 {
         return Vec::new();

@@ -6,10 +6,14 @@
 pub mod chart;
 mod charts;
 pub mod compare;
+pub mod diagnose;
 mod mark;
 pub mod profile;
+mod server;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use plimsoll_analysis::diagnose::Diagnosis;
+use plimsoll_analysis::diagnose::active::tell::Tried;
 use plimsoll_analysis::findings::{Curve, Findings, LevelFinding, Lines, Reading, Validity};
 use plimsoll_model::{Manifest, RunState};
 
@@ -22,9 +26,10 @@ const UPLOT_CSS: &str = include_str!("../../vendor/uplot/uPlot.min.css");
 const PAGE_CSS: &str = include_str!("page.css");
 const PAGE_JS: &str = include_str!("page.js");
 
-/// The whole page.
-pub fn render(manifest: &Manifest, findings: &Findings) -> String {
-    let charts = charts::all(findings);
+/// The whole page; `diagnosed` stands on it where the run was a diagnosis: what was found, and what was tried.
+pub fn render(manifest: &Manifest, findings: &Findings, diagnosed: Option<(&Diagnosis, &[Tried])>) -> String {
+    let mut charts = charts::all(findings);
+    server::charts(findings, &mut charts);
     let data = serde_json::to_string(&charts).unwrap_or_else(|_| "{}".into()).replace('<', "\\u003c");
     let shown = detailed(findings);
     html! {
@@ -43,12 +48,15 @@ pub fn render(manifest: &Manifest, findings: &Findings) -> String {
             body {
                 main {
                     (head(manifest, findings))
+                    @if let Some((diagnosis, tried)) = diagnosed { (diagnose::section(diagnosis, tried)) }
                     @for lines in &findings.lines { (lines_section(lines)) }
                     @for (i, curve) in findings.curves.iter().enumerate() {
                         (curve_section(i, curve, charts.contains_key(&format!("curve-{i}"))))
                     }
                     @for level in &shown { (level_section(level, &charts)) }
                     @if findings.levels.len() > shown.len() { (levels_table(findings)) }
+                    (server::section(findings, &charts))
+                    (network_section(findings))
                     (cost_section(findings))
                     (validity_section(&findings.validity))
                     (generator_section(findings))
@@ -81,6 +89,14 @@ fn head(manifest: &Manifest, findings: &Findings) -> Markup {
             div.verdict { @for sentence in headline(findings) { p { (sentence) } } }
         }
     }
+}
+
+fn network_section(findings: &Findings) -> Markup {
+    let Some(found) = &findings.network else { return html! {} };
+    let said = crate::network::lines(found);
+    html! { section { @for (place, (_, line)) in said.iter().enumerate() {
+        @if place == 0 { h2 { (line) } } @else { p { (line) } }
+    } } }
 }
 
 fn cost_section(findings: &Findings) -> Markup {

@@ -1,0 +1,109 @@
+//! The server's side on a run's page: what it said in sentences, and its gauges over the course of each level.
+//!
+//! Requests and the KV cache have a chart each: a share on the axis of a count can't be read, and two axes on one chart suggest that
+//! their crossing means something. What the server does not say has no line, and is named below.
+
+use maud::{Markup, html};
+use plimsoll_analysis::findings::Findings;
+use plimsoll_analysis::server_side::{LevelTold, ServerMoment};
+
+use super::chart::{Axis, Chart, Charts, Series};
+use super::charts::{time_axis, warm_up};
+use crate::server::lines;
+use crate::text::detailed;
+
+/// The charts of every level that is shown in detail.
+pub fn charts(findings: &Findings, charts: &mut Charts) {
+    let Some(told) = &findings.server else { return };
+    for level in detailed(findings) {
+        let id = level.summary.level;
+        let Some(own) = told.levels.iter().find(|own| own.level == id && own.course.len() >= 3) else {
+            continue;
+        };
+        let sync = Some(format!("level-{id}"));
+        let chart = |y: Axis, series: Vec<Series>| Chart {
+            x: time_axis(),
+            y,
+            series,
+            marks: Vec::new(),
+            shades: warm_up(level),
+            sync: sync.clone(),
+        };
+        let requests: Vec<Series> = [
+            ("running", "--s0", (|moment| moment.running) as fn(&ServerMoment) -> Option<f64>),
+            ("waiting", "--s2", |moment| moment.waiting),
+        ]
+        .into_iter()
+        .filter_map(|(name, color, of)| over_time(own, name, color, of, 1.0))
+        .collect();
+        if !requests.is_empty() {
+            let y = Axis { label: "requests in the server".into(), ..Axis::default() };
+            charts.insert(format!("server-{id}"), chart(y, requests));
+        }
+        if let Some(kv) = over_time(own, "KV cache in use", "--s4", |moment| moment.kv_usage, 100.0) {
+            let y = Axis { label: "KV cache in use".into(), unit: "%".into(), log: false, range: None };
+            charts.insert(format!("server-kv-{id}"), chart(y, vec![kv]));
+        }
+    }
+}
+
+/// A gauge over the level; `None` where it was never known.
+fn over_time(
+    level: &LevelTold,
+    name: &str,
+    color: &'static str,
+    of: fn(&ServerMoment) -> Option<f64>,
+    times: f64,
+) -> Option<Series> {
+    let y: Vec<Option<f64>> =
+        level.course.iter().map(|moment| of(moment).map(|value| times * value)).collect();
+    y.iter().any(Option::is_some).then(|| Series {
+        x: level.course.iter().map(|moment| moment.at_s).collect(),
+        y,
+        ..Series::line(name, color)
+    })
+}
+
+/// The section.
+pub fn section(findings: &Findings, charts: &Charts) -> Markup {
+    let Some(told) = &findings.server else { return html! {} };
+    let shown: Vec<u32> = detailed(findings).iter().map(|level| level.summary.level).collect();
+    let said = lines(told, &shown);
+    html! {
+        section {
+            @for (place, (_, line)) in said.iter().enumerate() {
+                @if place == 0 { h2 { (line) } } @else { p { (line) } }
+            }
+            @for id in &shown {
+                @let which = if shown.len() > 1 { format!(", level {id}") } else { String::new() };
+                @for (key, title) in [
+                    (format!("server-{id}"), format!("Requests in the server{which} (means of what was read)")),
+                    (format!("server-kv-{id}"), format!("KV cache in use{which}")),
+                ] {
+                    @if charts.contains_key(&key) { div.chart { div.title { (title) } div id=(key) {} } }
+                }
+                @if let Some(own) = told.levels.iter().find(|own| own.level == *id) {
+                    @let unknown = unknown(own);
+                    @if !unknown.is_empty() {
+                        p.small.soft { "Not told by this server" (which) ", so unknown (never zero): " (unknown.join(", ")) "." }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a chart would show and the server does not say.
+fn unknown(level: &LevelTold) -> Vec<&'static str> {
+    [
+        (level.running.is_none(), "requests running"),
+        (level.waiting.is_none(), "requests waiting"),
+        (level.running_limit.is_none(), "the most that may run"),
+        (level.kv_usage.is_none(), "the KV cache in use"),
+        (level.prefix_hits.is_none(), "prefix hits"),
+        (level.preempted.is_none(), "preemptions"),
+    ]
+    .into_iter()
+    .filter_map(|(missing, name)| missing.then_some(name))
+    .collect()
+}
