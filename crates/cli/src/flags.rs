@@ -5,6 +5,7 @@
 
 mod cold_start;
 mod levers;
+mod plan;
 mod price;
 mod profile;
 
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 
 pub use cold_start::ColdStartArgs;
 pub use levers::{LeversArgs, RankBy};
+pub use plan::{PlanAction, PlanArgs, PlanVerifyArgs, PromiseArgs};
 pub use price::PriceArgs;
 pub use profile::ProfileArgs;
 
@@ -87,6 +89,8 @@ pub enum Command {
     Diagnose(Box<DiagnoseArgs>),
     /// Rank what to change first, for one run
     Levers(LeversArgs),
+    /// Say how many replicas carry a load within a promise, at what cost, and the load at which they break
+    Plan(Box<PlanArgs>),
     /// Show where each request's time went: of traces by stages, of a run without them by what can be seen from outside
     Profile(Box<ProfileArgs>),
     /// Idle past the point where an endpoint scales to zero, and measure what the next request pays
@@ -609,6 +613,10 @@ pub enum SchemaOf {
     Comparison,
     /// What plimsoll levers --format json prints.
     Levers,
+    /// The plan file: what plimsoll plan -o writes and --format json prints.
+    Plan,
+    /// The bands of plimsoll plan --band.
+    Band,
     /// The rules of plimsoll profile: which span is which stage.
     Stages,
 }

@@ -3,7 +3,7 @@
 //! Reading order: [`flags`] (what can be typed), [`resolve`] (flags + file → scenario), [`measure`] (one measurement from
 //! the first
 //! look at the target to the closed run folder), [`simulation`] (what is simulated), [`recover`] (what a cut-off run lost),
-//! [`again`] (a recorded schedule), [`baseline`] (names for runs), [`trace_file`] (traces of others), [`history`] (their lines of results), [`commands`] (one file each), [`screen`] and [`out`] (what is
+//! [`again`] (a recorded schedule), [`baseline`] (names for runs), [`trace_file`] (traces of others), [`history`] (their lines of results), [`plan_spec`] (what a plan is asked), [`plan_run`] (its experiments), [`commands`] (one file each), [`screen`] and [`out`] (what is
 //! seen), [`typed`] (flags that would do nothing), [`exit`].
 
 mod again;
@@ -17,6 +17,8 @@ mod flags;
 mod history;
 mod measure;
 mod out;
+mod plan_run;
+mod plan_spec;
 mod price;
 mod recover;
 mod resolve;
@@ -78,6 +80,7 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::Rerun(args) => commands::rerun::run(args),
         Command::Diagnose(args) => commands::diagnose::run(args),
         Command::Levers(args) => commands::levers::run(args),
+        Command::Plan(args) => commands::plan::run(args),
         Command::Collect(args) => commands::collect::run(args),
         Command::Profile(args) => commands::profile::run(args),
         Command::ColdStart(args) => commands::cold_start::run(args),

@@ -44,7 +44,7 @@ pub fn put(findings: &mut Findings, args: &PriceArgs, target: &Fingerprint) -> R
 }
 
 /// What looks like a file is one: a price begins with a figure and holds a slash behind its currency.
-fn read(text: &str) -> Result<PriceSpec, Stop> {
+pub fn read(text: &str) -> Result<PriceSpec, Stop> {
     let is_file = [".yaml", ".yml", ".json"].iter().any(|end| text.ends_with(end));
     if !is_file {
         let price = Price::parse(text).map_err(|e| Stop::usage(format!("--price {e}")))?;

@@ -37,6 +37,21 @@ pub fn check(cli: &Cli, matches: &ArgMatches) -> Result<(), Stop> {
             let read = |arg: &Arg| heading(arg) != "Search";
             refuse(matches, read, "belongs to --sweep; one load lasts as long as --for says")
         }
+        Command::Plan(args) if args.envelope.latency.is_some() => {
+            let read = |arg: &Arg| {
+                matches!(heading(arg).as_str(), "Envelope" | "Output")
+                    || matches!(
+                        arg.get_id().as_str(),
+                        "rate" | "peak" | "utilisation" | "spare" | "domains" | "price"
+                    )
+                    || matches!(arg.get_id().as_str(), "gpus_per_replica" | "seed")
+            };
+            refuse(
+                matches,
+                read,
+                "contradicts --latency, which says how long a request takes whatever the engine, its load and its promise; drop one of the two",
+            )
+        }
         _ => Ok(()),
     }
 }

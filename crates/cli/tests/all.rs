@@ -43,6 +43,8 @@ mod network;
 mod pages;
 #[path = "all/parity.rs"]
 mod parity;
+#[path = "all/plan.rs"]
+mod plan;
 #[path = "all/profile.rs"]
 mod profile;
 #[path = "all/protocol.rs"]

@@ -7,10 +7,10 @@ use plimsoll_model::At;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::depth::{QueueDepth, QueueDepthSpec};
+use crate::depth::{self, QueueDepth, QueueDepthSpec};
 use crate::hpa::{Hpa, HpaSpec};
 use crate::keda::{Keda, KedaSpec};
-use crate::setting::SettingError;
+use crate::setting::{SettingError, Written};
 
 /// An autoscaler.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -82,6 +82,58 @@ pub enum Autoscaler {
 }
 
 impl AutoscaleSpec {
+    /// Reads `queue-depth:depth=4,min=1,max=20`, `hpa:target=8` or `keda:target=8`, as a flag has it: what a file can say beside these keeps
+    /// its default.
+    ///
+    /// # Errors
+    /// An unknown autoscaler, parameter or value, with what there is.
+    pub fn parse(text: &str) -> Result<AutoscaleSpec, SettingError> {
+        let mut written = Written::parse(text)?;
+        let spec = AutoscaleSpec::read(&mut written)?;
+        written.finish()?;
+        spec.validate()?;
+        Ok(spec)
+    }
+
+    fn read(written: &mut Written) -> Result<AutoscaleSpec, SettingError> {
+        const NUMBER: &str = "a number over 0";
+        let kind = written.name.replace('-', "_");
+        if !["hpa", "keda", "queue_depth"].contains(&kind.as_str()) {
+            let (asked, known) = (written.name.clone(), vec!["queue-depth", "hpa", "keda"]);
+            return Err(SettingError::UnknownName { what: "autoscaler", asked, known });
+        }
+        let count = |written: &mut Written, key| written.take(key, "a whole number", |_: &u32| true);
+        // KEDA alone can do without any, and its own default is to.
+        let min = count(written, "min")?.unwrap_or(u32::from(kind != "keda"));
+        let max = count(written, "max")?.unwrap_or(MOST_BY_DEFAULT);
+        if kind == "queue_depth" {
+            let depth = written.take("depth", NUMBER, |depth: &f64| *depth > 0.0)?.unwrap_or(DEPTH);
+            let interval_s = count(written, "interval_s")?.unwrap_or(depth::interval_s());
+            let down_after_s = count(written, "down_after_s")?.unwrap_or(depth::down_after_s());
+            return Ok(AutoscaleSpec::QueueDepth(QueueDepthSpec {
+                depth,
+                min,
+                max,
+                interval_s,
+                down_after_s,
+            }));
+        }
+        let signal = written.take_with("signal", "in_flight, waiting or kv_usage", |text| match text {
+            "in_flight" => Some(Signal::InFlight),
+            "waiting" => Some(Signal::Waiting),
+            "kv_usage" => Some(Signal::KvUsage),
+            _ => None,
+        })?;
+        let target = written.take("target", NUMBER, |target: &f64| *target > 0.0)?;
+        let target =
+            target.ok_or_else(|| written.missing("target", "what one replica is worth, such as target=8"))?;
+        let signal = signal.unwrap_or_default();
+        Ok(match kind.as_str() {
+            "hpa" => AutoscaleSpec::Hpa(HpaSpec::new(signal, target, min, max)),
+            _ => AutoscaleSpec::Keda(KedaSpec { min, max, ..KedaSpec::new(signal, target) }),
+        })
+    }
+
     /// Checks everything that the types can't.
     ///
     /// # Errors
@@ -171,6 +223,12 @@ pub(crate) fn range(name: &str, min: u32, max: u32, least: u32) -> Result<(), Se
     let why = format!("min {min} and max {max}: use {least} ≤ min ≤ max ≤ {MOST_REPLICAS}");
     Err(SettingError::Conflict { name: name.to_owned(), why })
 }
+
+/// Waiting requests that a replica is worth where a flag does not say.
+const DEPTH: f64 = 4.0;
+
+/// Most replicas where a flag does not say.
+const MOST_BY_DEFAULT: u32 = 100;
 
 /// More replicas than this are a slip of the pen.
 pub const MOST_REPLICAS: u32 = 10_000;

@@ -87,10 +87,10 @@ fn one() -> u32 {
     1
 }
 
-fn interval_s() -> u32 {
+pub(crate) fn interval_s() -> u32 {
     15
 }
 
-fn down_after_s() -> u32 {
+pub(crate) fn down_after_s() -> u32 {
     300
 }

@@ -40,6 +40,19 @@ pub struct KedaSpec {
 }
 
 impl KedaSpec {
+    /// A KEDA with its own defaults: from none to a hundred.
+    pub fn new(signal: Signal, target: f64) -> KedaSpec {
+        KedaSpec {
+            signal,
+            target,
+            activation: 0.0,
+            polling_s: polling_s(),
+            cooldown_s: cooldown_s(),
+            min: 0,
+            max: hundred(),
+        }
+    }
+
     /// Checks everything that the types can't; `name` is what errors call it.
     ///
     /// # Errors

@@ -29,6 +29,17 @@ impl Table {
         self.rows.is_empty()
     }
 
+    /// The header and the rows as cells, each with whether it is aligned to the left. Columns that are empty in every row are left out.
+    pub(crate) fn cells(&self) -> Vec<Vec<(&str, bool)>> {
+        fn at(row: &[String], i: usize) -> &str {
+            row.get(i).map_or("", String::as_str)
+        }
+        let kept: Vec<usize> =
+            (0..self.header.len()).filter(|&i| self.rows.iter().any(|row| !at(row, i).is_empty())).collect();
+        let all = std::iter::once(&self.header).chain(&self.rows);
+        all.map(|row| kept.iter().map(|&i| (at(row, i), self.left[i])).collect()).collect()
+    }
+
     /// The table, each line indented by `indent` spaces. Columns that are empty in every row are left out.
     pub fn render(&self, indent: usize) -> String {
         let cell = |row: &Vec<String>, i: usize| row.get(i).cloned().unwrap_or_default();

@@ -42,8 +42,22 @@ pub struct PlanFinding {
     pub scaling: Option<ScalingFinding>,
     /// Options beside the plan, cheapest first.
     pub options: Vec<PlanOption>,
+    /// What requests meet at other loads, at the chosen number of replicas, ascending.
+    #[serde(default)]
+    pub curve: Vec<PlanPoint>,
     /// What to know before relying on it.
     pub notes: Vec<String>,
+}
+
+/// What requests meet at one load.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct PlanPoint {
+    /// Requests per second over all replicas, spares not counted.
+    pub rate_per_s: f64,
+    /// What is expected there.
+    pub figures: Vec<Expected>,
+    /// `formula` or `simulated`.
+    pub how: String,
 }
 
 /// The load a plan is for.

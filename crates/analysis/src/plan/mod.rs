@@ -6,8 +6,10 @@
 //! Reading order: [`spec`] (what is asked), [`finding`] (what is said) and [`fit`] (an engine from a measured run); by formula [`mix`]
 //! (what is known of the load), [`replica`] (one of them under a load), [`slots`](mod@slots) and [`formula`] (how many). By
 //! simulation [`load`] (schedules), [`mod@simulate`] (an experiment and what is counted of it, [`tally`]), [`decide`] (several of
-//! them), [`planner`] (which ones next; [`breaks`] and [`scaling`] are its later parts).
+//! them), [`planner`] (which ones next; [`breaks`] and [`scaling`] are its later parts). [`mod@conclude`] puts both side by side, [`file`] keeps it,
+//! [`mod@verify`] holds it against a run. [`mod@envelope`] is the plan that takes four figures.
 
+pub mod envelope;
 pub mod finding;
 pub mod fit;
 pub mod spec;
@@ -33,6 +35,10 @@ pub mod decide;
 pub mod planner;
 pub mod scaling;
 
+pub mod conclude;
+pub mod file;
+pub mod verify;
+
 pub use finding::PlanFinding;
 pub use floor::floor;
 pub use formula::answer;
@@ -41,4 +47,4 @@ pub use planner::{Planner, Simulated};
 pub use replica::{Load, Replica, Steady};
 pub use simulate::{Case, Experiment, Fleet, Outcome, simulate};
 pub use slots::slots;
-pub use spec::{PlanError, PlanSpec};
+pub use spec::{PlanError, PlanSpec, RuleSpec};

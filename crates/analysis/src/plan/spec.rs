@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::cost::PriceSpec;
+use crate::cost::{Per, PriceSpec};
 use crate::findings::BudgetSpec;
 
 /// What a plan is asked.
@@ -64,6 +64,70 @@ pub struct RuleSpec {
 impl Default for RuleSpec {
     fn default() -> RuleSpec {
         RuleSpec { peak: 1.0, utilisation: 0.8, spare: 0, domains: 1 }
+    }
+}
+
+impl RuleSpec {
+    /// Checks that they can be kept.
+    ///
+    /// # Errors
+    /// A peak under 1, a ceiling that is no share below 1, no domain.
+    pub fn check(&self) -> Result<(), PlanError> {
+        let wrong = |line: String| Err(PlanError::Setting(line));
+        if !(self.peak.is_finite() && self.peak >= 1.0) {
+            return wrong(format!(
+                "--peak {}: the peak is at least as high as the mean; write 2x for twice it",
+                self.peak
+            ));
+        }
+        if self.utilisation >= 1.0 {
+            return wrong(format!(
+                "--utilisation {}: at ρ ≥ 1 the queue grows without end; give a share below 1, such as 0.8",
+                self.utilisation
+            ));
+        }
+        if !(self.utilisation.is_finite() && self.utilisation > 0.0) {
+            return wrong(format!(
+                "--utilisation {}: a share above 0 and below 1, such as 0.8",
+                self.utilisation
+            ));
+        }
+        match self.domains {
+            0 => wrong("--domains 0: replicas stand somewhere; give at least 1".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Replicas on top of those that carry the load: so many that `spare` of them, or the fullest of the failure domains, may be lost.
+    ///
+    /// With d domains and n replicas in all, the fullest holds ⌈n/d⌉; n is the least with n − ⌈n/d⌉ ≥ `replicas`.
+    pub fn spares(&self, replicas: u32) -> u32 {
+        if self.domains < 2 {
+            return self.spare;
+        }
+        let left = |extra: &u32| {
+            let all = replicas.saturating_add(*extra);
+            all - all.div_ceil(self.domains) >= replicas
+        };
+        // Losing one of d takes at most all that there are plus one more in each.
+        let domain = (0..=replicas.saturating_add(self.domains)).find(left).unwrap_or(replicas);
+        domain.max(self.spare)
+    }
+}
+
+impl PriceSpec {
+    /// Checks that the price says what a number of replicas costs that is not known yet.
+    ///
+    /// # Errors
+    /// It is for the whole of an endpoint.
+    pub fn check_scales(&self) -> Result<(), PlanError> {
+        match self.price.per {
+            Per::Hour(_) => Err(PlanError::Setting(format!(
+                "--price {}: is for a whole endpoint, and how large that has to be is what is asked; give it per gpu-hour or replica-hour",
+                self.price
+            ))),
+            Per::GpuHour(_) | Per::ReplicaHour(_) | Per::Mtok { .. } => Ok(()),
+        }
     }
 }
 

@@ -17,6 +17,8 @@ pub mod gate_url;
 pub mod history;
 pub mod interleave;
 pub mod levers;
+pub mod plan;
+pub mod plan_verify;
 pub mod profile;
 pub mod quality;
 pub mod report;

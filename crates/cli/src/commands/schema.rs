@@ -6,6 +6,8 @@ use plimsoll_analysis::cost::PriceSpec;
 use plimsoll_analysis::findings::Findings;
 use plimsoll_analysis::gate::GateFinding;
 use plimsoll_analysis::levers::finding::LeverFinding;
+use plimsoll_analysis::plan::file::PlanFile;
+use plimsoll_analysis::plan::spec::Band;
 use plimsoll_analysis::profile::RuleFile;
 use plimsoll_analysis::quality::{ItemSpec, Quality};
 use plimsoll_model::Manifest;
@@ -33,6 +35,8 @@ pub fn run(args: &SchemaArgs) -> Result<Exit, Stop> {
         SchemaOf::Gate => schema_for!(GateFinding),
         SchemaOf::Comparison => schema_for!(Comparison),
         SchemaOf::Levers => schema_for!(LeverFinding),
+        SchemaOf::Plan => schema_for!(PlanFile),
+        SchemaOf::Band => schema_for!(Band),
         SchemaOf::Stages => schema_for!(RuleFile),
     });
     Ok(Exit::Done)

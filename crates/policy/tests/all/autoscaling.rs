@@ -262,3 +262,31 @@ fn numbers_that_make_no_sense_are_refused() {
             .is_err()
     );
 }
+
+/// A flag and the file section that says the same.
+#[test]
+fn a_flag_says_what_a_file_says() {
+    let of_file = |json: &str| serde_json::from_str::<AutoscaleSpec>(json).expect("a specification");
+    for (flag, file) in [
+        ("queue-depth", r#"{"kind":"queue_depth","depth":4,"min":1,"max":100}"#),
+        ("queue_depth:depth=2,min=2,max=9", r#"{"kind":"queue_depth","depth":2,"min":2,"max":9}"#),
+        ("hpa:target=8,max=20", r#"{"kind":"hpa","target":8,"max":20}"#),
+        (
+            "hpa:target=0.8,signal=kv_usage,max=5",
+            r#"{"kind":"hpa","signal":"kv_usage","target":0.8,"max":5}"#,
+        ),
+        ("keda:target=8", r#"{"kind":"keda","target":8}"#),
+    ] {
+        assert_eq!(AutoscaleSpec::parse(flag), Ok(of_file(file)), "{flag}");
+    }
+    for (flag, word) in [
+        ("depth", "queue-depth, hpa, keda"),
+        ("hpa", "target is missing"),
+        ("hpa:target=0", "over 0"),
+        ("queue-depth:min=5,max=2", "min 5 and max 2"),
+        ("queue-depth:size=5", "unknown parameter"),
+    ] {
+        let said = AutoscaleSpec::parse(flag).expect_err(flag).to_string();
+        assert!(said.contains(word), "{flag}: {said}");
+    }
+}

@@ -8,6 +8,7 @@ mod charts;
 pub mod compare;
 pub mod diagnose;
 mod mark;
+pub mod plan;
 pub mod profile;
 mod server;
 

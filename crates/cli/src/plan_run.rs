@@ -1,0 +1,194 @@
+//! A plan's experiments on two threads, within a time that is never exceeded.
+//!
+//! Experiments are pure and can't be stopped half-way, so their threads are left behind when the time is up or a person has seen
+//! enough: what arrived by then is what is known, and the process ends soon after. Waiting for the last one lost: a day's trace takes
+//! seconds of it, and "never more than a minute" would be a lie.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use plimsoll_analysis::plan::planner::Planner;
+use plimsoll_analysis::plan::{Experiment, Outcome, PlanError, simulate};
+use plimsoll_client::Clock;
+use plimsoll_model::Span;
+use plimsoll_report::figure;
+
+use crate::screen::{Screen, Watch};
+
+/// Threads that simulate.
+const THREADS: usize = 2;
+
+/// How often the clock and the keyboard are looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The time that planning may take, and who may end it sooner.
+pub struct Limit {
+    clock: Clock,
+    time: Span,
+    stopped: Arc<AtomicBool>,
+    screen: Screen,
+    _watch: Watch,
+}
+
+/// Why simulation ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// All is known that was looked for.
+    Known,
+    /// The time was up.
+    Time,
+    /// A person stopped it.
+    Stopped,
+}
+
+impl Limit {
+    /// Time begins now.
+    pub fn start(time: Span, quiet: bool) -> Limit {
+        let stopped = Arc::new(AtomicBool::new(false));
+        let on_stop = Arc::clone(&stopped);
+        let watch = Watch::start(!quiet, move || on_stop.store(true, Ordering::Relaxed));
+        Limit { clock: Clock::start(), time, stopped, screen: Screen::new(quiet), _watch: watch }
+    }
+
+    /// Is it over, and by whom?
+    pub fn over(&self) -> Option<Ended> {
+        if self.stopped.load(Ordering::Relaxed) {
+            return Some(Ended::Stopped);
+        }
+        (self.clock.now().0 >= self.time.0).then_some(Ended::Time)
+    }
+
+    fn show(&mut self, line: &str) {
+        let elapsed_s = self.clock.now().0 as f64 / 1e9;
+        self.screen.show(elapsed_s, &[line.to_owned()], line);
+    }
+
+    /// Takes the progress away.
+    pub fn clear(&mut self) {
+        self.screen.clear();
+    }
+}
+
+/// Plays what the planner asks for until it asks for nothing more, or until the limit.
+///
+/// # Errors
+/// An experiment that can't be played.
+pub fn run(planner: &mut Planner, limit: &mut Limit) -> Result<Ended, PlanError> {
+    let pool = Pool::start();
+    let mut done = 0u32;
+    loop {
+        let batch = planner.next();
+        if batch.is_empty() {
+            return Ok(Ended::Known);
+        }
+        let mut left = batch.len();
+        let line = progress(&batch[0], done, left);
+        batch.into_iter().for_each(|experiment| pool.push(experiment));
+        while left > 0 {
+            if let Some(ended) = limit.over() {
+                pool.forget();
+                return Ok(ended);
+            }
+            limit.show(&line);
+            match pool.results.recv_timeout(LOOK) {
+                Ok((experiment, outcome)) => {
+                    planner.take(&experiment, outcome?);
+                    left -= 1;
+                    done += 1;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                // A thread that is gone took its experiment with it.
+                Err(RecvTimeoutError::Disconnected) => return Ok(Ended::Stopped),
+            }
+        }
+    }
+}
+
+/// Plays these experiments, all of them or as many as the limit allows, in the order in which they were given.
+///
+/// # Errors
+/// An experiment that can't be played.
+pub fn play(experiments: Vec<Experiment>, limit: &mut Limit) -> Result<Vec<Outcome>, PlanError> {
+    let pool = Pool::start();
+    let mut left = experiments.len();
+    experiments.iter().cloned().for_each(|experiment| pool.push(experiment));
+    let mut outcomes: Vec<(u32, Outcome)> = Vec::new();
+    while left > 0 && limit.over().is_none() {
+        if let Ok((experiment, outcome)) = pool.results.recv_timeout(LOOK) {
+            outcomes.push((experiment.draw, outcome?));
+            left -= 1;
+        }
+    }
+    pool.forget();
+    outcomes.sort_by_key(|(draw, _)| *draw);
+    Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
+}
+
+fn progress(first: &Experiment, done: u32, batch: usize) -> String {
+    let rate = first.case.traffic.rate_per_s * first.factor;
+    let replicas = match first.replicas {
+        1 => "1 replica".to_owned(),
+        n => format!("{n} replicas"),
+    };
+    format!(
+        "planning: {replicas} at {}, {batch} simulations ({done} done); Ctrl-C ends with what is known",
+        figure::per_second(rate)
+    )
+}
+
+type Played = (Experiment, Result<Outcome, PlanError>);
+
+/// Threads that play experiments.
+struct Pool {
+    waiting: Arc<Mutex<VecDeque<Experiment>>>,
+    wake: Vec<Sender<()>>,
+    results: Receiver<Played>,
+}
+
+impl Pool {
+    fn start() -> Pool {
+        let waiting = Arc::new(Mutex::new(VecDeque::new()));
+        let (sender, results) = mpsc::channel();
+        let wake = (0..THREADS)
+            .map(|_| {
+                let (wake, woken) = mpsc::channel();
+                let (waiting, sender) = (Arc::clone(&waiting), sender.clone());
+                thread::spawn(move || work(&waiting, &woken, &sender));
+                wake
+            })
+            .collect();
+        Pool { waiting, wake, results }
+    }
+
+    fn push(&self, experiment: Experiment) {
+        if let Ok(mut waiting) = self.waiting.lock() {
+            waiting.push_back(experiment);
+        }
+        for wake in &self.wake {
+            let _ = wake.send(());
+        }
+    }
+
+    /// Nobody waits for the rest.
+    fn forget(&self) {
+        if let Ok(mut waiting) = self.waiting.lock() {
+            waiting.clear();
+        }
+    }
+}
+
+fn work(waiting: &Mutex<VecDeque<Experiment>>, woken: &Receiver<()>, results: &Sender<Played>) {
+    while woken.recv().is_ok() {
+        let next = || waiting.lock().ok().and_then(|mut waiting| waiting.pop_front());
+        while let Some(experiment) = next() {
+            let outcome = simulate(&experiment);
+            if results.send((experiment, outcome)).is_err() {
+                return;
+            }
+        }
+    }
+}

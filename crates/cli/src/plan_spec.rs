@@ -1,0 +1,385 @@
+//! What a plan is asked, from flags, files and a run: the load, the promise, one replica, the rules.
+//!
+//! A run brings its load and its engine; a flag replaces what it names and nothing else. What an engine cannot be known from is refused with
+//! what to say, because a plan for another engine looks like any other plan.
+
+use std::path::Path;
+
+use plimsoll_analysis::cost::{Per, PriceSpec};
+use plimsoll_analysis::findings::{BudgetSpec, Ceiling, LevelSummary};
+use plimsoll_analysis::plan::fit::{self, Measured, Told};
+use plimsoll_analysis::plan::spec::{Band, EffortSpec, TrafficSpec};
+use plimsoll_analysis::plan::{PlanSpec, RuleSpec};
+use plimsoll_model::{Level, Load, Protocol, Span, Time};
+use plimsoll_policy::AutoscaleSpec;
+use plimsoll_sim::{ColdStartSpec, ModeSpec, StepSpec, WorldSpec};
+use plimsoll_workload::units::Rate;
+use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, check, parse_span};
+use schemars::schema_for;
+use serde_json::json;
+
+use crate::again::Recorded;
+use crate::commands::plan::{refused, rules};
+use crate::commands::show;
+use crate::exit::Stop;
+use crate::flags::{PlanArgs, WorldArgs};
+use crate::resolve::{self, Draft};
+use crate::{budget_file, price, simulation};
+
+/// Seconds of arrivals in one simulation where nobody says: long enough for a p99 of a few requests a second.
+const WINDOW_S: f64 = 300.0;
+
+/// Everything that a plan is asked, and what is to be said of where it comes from.
+pub struct Asked {
+    /// What is asked.
+    pub spec: PlanSpec,
+    /// What to know of an engine that was fitted, or of a budget that says more than is planned for.
+    pub notes: Vec<String>,
+}
+
+/// Reads flags and files.
+///
+/// # Errors
+/// The first that is wrong or missing, in one line.
+pub fn read(args: &PlanArgs) -> Result<Asked, Stop> {
+    let mut notes = Vec::new();
+    let mut rules = rules(&args.promise)?;
+    let run = args.load.from.as_deref().map(|dir| Source::read(dir, args)).transpose()?;
+    let price = args.fleet.price.as_deref().map(price::read).transpose()?;
+    price.as_ref().map_or(Ok(()), PriceSpec::check_scales).map_err(refused)?;
+    let effort = effort(args)?;
+    let mut world = world(args, run.as_ref())?;
+    let mut band = args.effort.band.as_deref().map(self::band).transpose()?;
+    if let Some(run) = &run {
+        notes.extend(run.notes.iter().cloned());
+        band = band.or_else(|| run.band.clone());
+    }
+    around(&mut world, args)?;
+    let scenario = scenario(args, &world, run.as_ref())?;
+    let traffic = traffic(args, scenario, run.as_ref())?;
+    let slo = promise(args, &traffic.scenario, run.as_ref(), (&mut rules, &mut notes))?;
+    let gpus_per_replica = args.fleet.gpus_per_replica.or_else(|| gpus_of(&world));
+    check_price(price.as_ref(), gpus_per_replica)?;
+    simulation::fits(&world, &traffic.scenario, Span::from_secs_f64(traffic.window_s))?;
+    let seed = args.workload.seed.unwrap_or(1);
+    let spec = PlanSpec { traffic, slo, world, gpus_per_replica, rules, price, effort, band, seed };
+    Ok(Asked { spec, notes })
+}
+
+/// A run that a plan begins from.
+struct Source {
+    name: String,
+    recorded: Recorded,
+    level: Level,
+    summary: LevelSummary,
+    /// The world that stands for its target, unless a flag names another.
+    world: Option<WorldSpec>,
+    band: Option<Band>,
+    notes: Vec<String>,
+}
+
+impl Source {
+    fn read(dir: &Path, args: &PlanArgs) -> Result<Source, Stop> {
+        let name = dir.display().to_string();
+        let show::Rows { manifest, attempts, samples, findings } = show::load_rows(dir)?;
+        let recorded = Recorded::of(&manifest).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
+        let summary = match args.load.level {
+            Some(id) => findings.levels.iter().find(|level| level.summary.level == id),
+            None => plimsoll_report::text::detailed(&findings).last().copied(),
+        };
+        let ids: Vec<String> = findings.levels.iter().map(|level| level.summary.level.to_string()).collect();
+        let summary = summary.ok_or_else(|| match args.load.level {
+            Some(id) => Stop::usage(format!("--level {id}: the run's levels are {}", ids.join(", "))),
+            None => Stop::usage(format!(
+                "{name}: no level was measured well enough to plan from; name one with --level"
+            )),
+        })?;
+        let summary = summary.summary.clone();
+        let level = manifest.levels.iter().find(|level| level.id == summary.level).cloned();
+        let level = level.ok_or_else(|| {
+            Stop::usage(format!("{name}: run.json does not list the level of its findings"))
+        })?;
+        let (mut world, mut band, mut notes) = (recorded.world.clone(), None, Vec::new());
+        if world.is_none() && args.fleet.profile.is_none() {
+            let measured = Measured { levels: &manifest.levels, attempts: &attempts, samples: &samples };
+            let told = Told { seed: args.workload.seed.unwrap_or(1), ..Told::default() };
+            let fitted = fit::fit(&measured, &told)
+                .map_err(|e| Stop::usage(format!("{name}: {e}; or name the engine with --profile")))?;
+            notes.push(format!(
+                "the engine was fitted to {name}, {} requests at {} to {} in flight",
+                fitted.requests,
+                plimsoll_report::figure::number(fitted.range.in_flight[0]),
+                plimsoll_report::figure::number(fitted.range.in_flight[1])
+            ));
+            notes.extend(fitted.notes);
+            (world, band) = (Some(fitted.world), Some(fitted.band));
+        }
+        if manifest.time == Time::Real && args.fleet.profile.is_some() {
+            notes.push(format!(
+                "{name} was measured; the engine is --profile's, and nobody has held it against that run"
+            ));
+        }
+        Ok(Source { name, recorded, level, summary, world, band, notes })
+    }
+
+    /// Arrivals per second at that level, as far as it has a rate.
+    fn rate(&self) -> Option<f64> {
+        match self.level.load {
+            Load::Open { .. } => Some(self.summary.rates.offered_per_s),
+            // A closed loop offers what was answered: its rate is the endpoint's, not its users'.
+            _ => None,
+        }
+    }
+
+    /// What its requests were, as a scenario.
+    fn scenario(&self) -> Scenario {
+        let mut scenario = self.recorded.scenario.clone();
+        if let Some(arrivals) = self.recorded.traffic.get(&self.level.traffic) {
+            scenario.arrivals = arrivals.clone();
+        }
+        scenario
+    }
+}
+
+/// One replica: as named, else the run's.
+fn world(args: &PlanArgs, run: Option<&Source>) -> Result<WorldSpec, Stop> {
+    let fleet = &args.fleet;
+    let recorded = run.and_then(|run| run.world.clone());
+    if fleet.profile.is_none() && recorded.is_none() {
+        return Err(Stop::usage(
+            "no engine: name one with --profile llama-3.1-8b@h100, or plan --from RUN; without either, --latency and --slots make a plan of four figures",
+        ));
+    }
+    let flags = WorldArgs {
+        profile: fleet.profile.clone(),
+        replicas: None,
+        route: fleet.route.clone(),
+        adapters: fleet.adapters.clone(),
+        faults: fleet.faults.clone(),
+    };
+    simulation::changed(recorded, &flags)
+}
+
+/// The autoscaler and the cold start.
+fn around(world: &mut WorldSpec, args: &PlanArgs) -> Result<(), Stop> {
+    if let Some(text) = &args.fleet.autoscale {
+        let spec = AutoscaleSpec::parse(text).map_err(|e| Stop::usage(format!("--autoscale {text}: {e}")))?;
+        world.fleet.autoscale = Some(spec);
+    }
+    if let Some(text) = &args.fleet.cold_start {
+        let all = parse_span(text).map_err(|e| Stop::usage(format!("--cold-start {e}")))?;
+        world.fleet.cold_start = ColdStartSpec {
+            provision: all,
+            image_pull: Span::ZERO,
+            weights_gb: Some(0.0),
+            compile: Span::ZERO,
+            first_request: Span::ZERO,
+            ..ColdStartSpec::default()
+        };
+    }
+    if world.fleet.disaggregation.is_some() {
+        return Err(Stop::usage(
+            "replicas of two kinds (prefill, decode) are not planned for; plan each kind by itself, or simulate the fleet",
+        ));
+    }
+    world.validate().map_err(|e| Stop::usage(e.to_string()))
+}
+
+fn scenario(args: &PlanArgs, world: &WorldSpec, run: Option<&Source>) -> Result<Scenario, Stop> {
+    let base = run.map(Source::scenario).filter(|_| args.workload.spec.is_none());
+    let mut draft = match &base {
+        Some(scenario) => Draft::of(serde_json::to_value(scenario).unwrap_or_else(|_| json!({}))),
+        None => Draft::new(args.workload.spec.as_deref())?,
+    };
+    draft.set("target.url", format!("simulated:{}", world.engine.name).into());
+    if matches!(world.engine.mode, ModeSpec::Dynamic(_)) && !draft.has("target.protocol") {
+        draft.set("target.protocol", Protocol::Kserve.name().into());
+    }
+    draft.workload(&args.workload)?;
+    if let Some(text) = &args.load.arrivals {
+        draft.set("arrivals", resolve::arrivals(text)?);
+    }
+    if base.is_some() || draft.text("load.mode") != Some("open") {
+        draft.set("load", json!({"mode": "open"}));
+    }
+    let mut scenario = draft.finish(0)?;
+    scenario.target.model.get_or_insert_with(|| world.engine.name.clone());
+    Ok(scenario)
+}
+
+/// The load to be carried.
+fn traffic(args: &PlanArgs, mut scenario: Scenario, run: Option<&Source>) -> Result<TrafficSpec, Stop> {
+    let usage = |e: plimsoll_workload::SpecError| Stop::usage(e.to_string());
+    let said = args.load.rate.as_deref().map(Rate::parse).transpose();
+    let said = said.map_err(|e| Stop::usage(format!("--rate {e}")))?.map(Rate::as_per_s);
+    let is_trace = matches!(scenario.arrivals, ArrivalSpec::Trace { .. });
+    if said.is_some()
+        && let ArrivalSpec::Trace { speed: Some(_), .. } = scenario.arrivals
+    {
+        return Err(Stop::usage("--rate and --speed say the same thing twice; give one of them"));
+    }
+    let of_spec = match &scenario.load {
+        LoadSpec::Open { rate: Some(rate), .. } => Some(rate.as_per_s()),
+        _ => None,
+    };
+    let of_trace = if is_trace { Some(scenario.rate().map_err(usage)?) } else { None };
+    let of_run =
+        run.filter(|_| args.workload.spec.is_none() && args.workload.trace.is_none()).and_then(Source::rate);
+    let rate_per_s = said.or(of_spec).or(of_run).or(of_trace).ok_or_else(|| {
+        Stop::usage(match run {
+            Some(run) => format!(
+                "no load: {} was no open loop, so that its rate is the endpoint's and not its users'; say --rate 50/s",
+                run.name
+            ),
+            None => "no load: say how many requests come, --rate 50/s, or what came, --trace FILE".to_owned(),
+        })
+    })?;
+    // A rate of a trace is that of its clock: from here on it stands apart from the shape.
+    if let ArrivalSpec::Trace { speed, .. } = &mut scenario.arrivals {
+        *speed = None;
+    }
+    let window = args.load.window.as_deref().map(parse_span).transpose();
+    let window = window.map_err(|e| Stop::usage(format!("--for {e}")))?.map(Span::as_secs_f64);
+    if window.is_some_and(|s| s <= 0.0) {
+        return Err(Stop::usage("--for 0s: a simulation takes time; give a span above 0"));
+    }
+    let whole = match &scenario.arrivals {
+        ArrivalSpec::Trace { file, .. } => {
+            let rows = scenario.material.trace(file).map_err(usage)?.rows.len();
+            Some(rows as f64 / rate_per_s)
+        }
+        _ => None,
+    };
+    let source = match (run, &scenario.arrivals) {
+        (_, ArrivalSpec::Trace { file, .. }) => format!("trace {file}"),
+        (Some(run), _) => format!("{}, level {}", run.name, run.level.id),
+        (None, _) => "the flags".to_owned(),
+    };
+    scenario.load = LoadSpec::default();
+    Ok(TrafficSpec { scenario, rate_per_s, window_s: window.or(whole).unwrap_or(WINDOW_S), source })
+}
+
+/// The promise: as typed, from a file, or what the run was held to. A file's ceiling on utilisation is a rule.
+fn promise(
+    args: &PlanArgs,
+    scenario: &Scenario,
+    run: Option<&Source>,
+    (rules, notes): (&mut RuleSpec, &mut Vec<String>),
+) -> Result<BudgetSpec, Stop> {
+    let is_file = |text: &&String| [".yaml", ".yml", ".json"].iter().any(|end| text.trim().ends_with(end));
+    let slo = match args.promise.slo.iter().find(is_file) {
+        Some(path) if args.promise.slo.len() > 1 => {
+            return Err(Stop::usage(format!("--slo {path}: a budget file stands alone; write further ceilings into it")));
+        }
+        Some(path) => of_file(Path::new(path.trim()), args, rules, notes)?,
+        None if !args.promise.slo.is_empty() => resolve::budget_for(scenario, &args.promise.slo)?,
+        None => run
+            .and_then(|run| run.recorded.sweep.as_ref()?.budget.clone())
+            .ok_or_else(|| Stop::usage("no promise: say what has to hold, --slo \"ttft p99 < 500ms, tpot p95 < 30ms\" or --slo budget.yaml"))?,
+    };
+    contradiction(&slo)?;
+    Ok(slo)
+}
+
+fn of_file(
+    path: &Path,
+    args: &PlanArgs,
+    rules: &mut RuleSpec,
+    notes: &mut Vec<String>,
+) -> Result<BudgetSpec, Stop> {
+    use plimsoll_analysis::budget::BudgetMetric;
+    let file = budget_file::read(path)?.file;
+    let slo = file.per_request();
+    if slo.latency.is_empty() {
+        let name = path.display();
+        return Err(Stop::usage(format!(
+            "{name}: no ceiling on ttft, tpot or e2e of all requests; those are what a plan holds"
+        )));
+    }
+    let ceiling = file.budgets.iter().find(|budget| budget.metric == BudgetMetric::Utilisation);
+    if let (Some(most), None) = (ceiling.and_then(|budget| budget.max.as_ref()), &args.promise.utilisation) {
+        rules.utilisation = most.value;
+        rules.check().map_err(|e| Stop::usage(format!("{}: {e}", path.display())))?;
+    }
+    let planned = slo.latency.len() + usize::from(slo.error_rate.is_some()) + usize::from(ceiling.is_some());
+    let left = file.budgets.len().saturating_sub(planned);
+    if left > 0 {
+        notes.push(format!(
+            "{left} of the {} rows of {} are not planned for (only ttft, tpot, e2e, errors of all requests, and utilisation are); hold a run to them with plimsoll gate",
+            file.budgets.len(),
+            path.display()
+        ));
+    }
+    Ok(slo)
+}
+
+/// Ceilings of one metric that only both hold if one of them says nothing.
+fn contradiction(slo: &BudgetSpec) -> Result<(), Stop> {
+    let clash = |a: &Ceiling, b: &Ceiling| {
+        a.metric == b.metric && a.percentile < b.percentile && a.limit_s >= b.limit_s
+    };
+    for a in &slo.latency {
+        if let Some(b) = slo.latency.iter().find(|b| clash(a, b)) {
+            let name = |c: &Ceiling| {
+                format!(
+                    "{} p{} < {} ms",
+                    c.metric.name(),
+                    plimsoll_report::text::percentile(c.percentile),
+                    c.limit_s * 1e3
+                )
+            };
+            return Err(Stop::usage(format!(
+                "--slo: {} contradicts {}: a higher percentile needs a higher ceiling",
+                name(a),
+                name(b)
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn effort(args: &PlanArgs) -> Result<EffortSpec, Stop> {
+    let default = EffortSpec::default();
+    match args.effort.seeds {
+        None => Ok(default),
+        Some(seeds @ 5..=1000) => Ok(EffortSpec { seeds, most_seeds: seeds.max(default.most_seeds) }),
+        Some(few) => Err(Stop::usage(format!("--seeds {few}: from 5 (fewer say nothing of chance) to 1000"))),
+    }
+}
+
+/// A band file, as `plan verify --band` writes it.
+pub fn band(path: &Path) -> Result<Band, Stop> {
+    let name = path.display();
+    let value = resolve::mapping(path, "band")?;
+    check::against(&value, || schema_for!(Band).to_value())
+        .map_err(|e| Stop::usage(format!("{name}: {e}")))?;
+    let band: Band = serde_json::from_value(value).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
+    let wrong = |row: &&plimsoll_analysis::plan::spec::BandRow| {
+        !(row.bias_log.is_finite() && row.spread_log.is_finite() && row.spread_log >= 0.0)
+    };
+    match band.rows.iter().find(wrong) {
+        Some(row) => Err(Stop::usage(format!(
+            "{name}: {}: bias_log and spread_log are finite, spread_log is not negative",
+            row.metric
+        ))),
+        None => Ok(band),
+    }
+}
+
+/// GPUs of a replica, where the engine knows.
+fn gpus_of(world: &WorldSpec) -> Option<u32> {
+    let ModeSpec::Batching(batching) = &world.engine.mode else { return None };
+    let StepSpec::Roofline(roofline) = &batching.step else { return None };
+    Some(roofline.tensor_parallel)
+}
+
+/// A price for one GPU, and nobody knows how many a replica has.
+fn check_price(price: Option<&PriceSpec>, gpus: Option<u32>) -> Result<(), Stop> {
+    match price.map(|price| price.price.per) {
+        Some(Per::GpuHour(_)) if gpus.is_none() => Err(Stop::usage(
+            "--price: a price per gpu-hour needs to know how many GPUs a replica has: give --gpus-per-replica N",
+        )),
+        _ if gpus == Some(0) => Err(Stop::usage("--gpus-per-replica 0: a replica has at least 1")),
+        _ => Ok(()),
+    }
+}

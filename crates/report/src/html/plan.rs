@@ -1,0 +1,361 @@
+//! The page of a plan, to be sent round: the number, the curve with its headroom, the options, what it hangs on, what it costs.
+//!
+//! A reader decides about money with it, so that the assumptions stand on the first screen and not in an appendix. Tables are those of
+//! the terminal; the charts show them again.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use plimsoll_analysis::findings::{Held, Reading};
+use plimsoll_analysis::plan::finding::{Chosen, Expected, PlanFinding, PlanOption};
+
+use super::chart::{Axis, Chart, Charts, Mark, Series, Shade};
+use super::{PAGE_CSS, PAGE_JS, UPLOT_CSS, UPLOT_JS};
+use crate::plan;
+use crate::plan_envelope::fleet;
+use crate::table::Table;
+use crate::text::percentile;
+use crate::{figure, words};
+
+/// What only this page needs.
+const CSS: &str = include_str!("plan.css");
+/// Curves that are drawn: more are a tangle.
+const CURVES: usize = 5;
+const COLORS: [&str; CURVES] = ["--s2", "--s0", "--s3", "--s1", "--s4"];
+
+/// The whole page. `asked`: the command that repeats it.
+pub fn render(found: &PlanFinding, asked: &str) -> String {
+    let charts = charts(found);
+    let data = serde_json::to_string(&charts).unwrap_or_else(|_| "{}".into()).replace('<', "\\u003c");
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta http-equiv="Content-Security-Policy"
+                    content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
+                meta name="color-scheme" content="light dark";
+                link rel="icon" href="data:,";
+                title { "Plimsoll plan: " (found.engine) }
+                style { (PreEscaped(UPLOT_CSS)) (PreEscaped(PAGE_CSS)) (PreEscaped(CSS)) }
+            }
+            body {
+                main {
+                    (head(found))
+                    (cards(found))
+                    (curve_section(found, &charts))
+                    (assumptions(found))
+                    (table_section("Expected at the peak", None, &plan::expected_table(found)))
+                    (table_section("Replicas tried", Some("The same schedules for each number, so that they differ by what is compared and not by luck."), &plan::tried_table(found)))
+                    (table_section("Formula against simulation", Some("Formulas answer at once; simulation sees percentiles, bursts and routing. Where they differ, simulation is what the plan goes by."), &plan::disagreement_table(found)))
+                    (slots(found))
+                    (cost(found))
+                    (sensitivity(found))
+                    (scaling(found))
+                    (options(found, &charts))
+                    (notes(found))
+                    @if !asked.is_empty() { section { h2 { "Repeat" } pre { (asked) } } }
+                }
+                script type="application/json" id="charts" { (PreEscaped(data)) }
+                script { (PreEscaped(UPLOT_JS)) }
+                script { (PreEscaped(PAGE_JS)) }
+            }
+        }
+    }
+    .into_string()
+}
+
+fn head(found: &PlanFinding) -> Markup {
+    let (word, class) = match found.chosen.as_ref().map(|chosen| chosen.held) {
+        _ if found.simulated.is_none() => ("formulas only", "suspect"),
+        Some(Held::Pass) => ("holds, simulated", "valid"),
+        Some(Held::Inconclusive) => ("cannot tell", "suspect"),
+        Some(Held::Fail) | None => ("does not hold", "invalid"),
+    };
+    html! {
+        header {
+            h1 { "Capacity plan for " (found.engine) " " span.badge.(class) { (word) } }
+            p.soft {
+                (crate::plan_envelope::load(found.load.rate_per_s, found.rules.peak)) " · " (plan::promise(&found.slo))
+            }
+            div.verdict { @for sentence in plan::headline(found) { p { (sentence) } } }
+        }
+    }
+}
+
+fn cards(found: &PlanFinding) -> Markup {
+    let Some(chosen) = &found.chosen else { return html! {} };
+    let value = |reading: &Reading, spell: fn(f64) -> String| reading.value().map_or("–".to_owned(), spell);
+    html! {
+        div.cards {
+            (card("replicas", &chosen_figure(chosen), &fleet(chosen.replicas, chosen.spare)))
+            @if let Some(gpus) = chosen.gpus {
+                (card("GPUs", &gpus.to_string(), &chosen.slots.map_or(String::new(), |n| format!("{} requests at once", figure::number(n)))))
+            }
+            (card("breaks at", &value(&chosen.breaks_at, figure::per_second), chosen.breaks_by.as_deref().unwrap_or_default()))
+            (card("headroom over the peak", &value(&chosen.headroom, figure::percent), &format!("busy {} at the peak", figure::percent(chosen.utilisation))))
+            @if let Some(cost) = &found.cost {
+                @if let Some(hour) = cost.per_hour {
+                    (card(&format!("{} an hour", cost.bill.currency), &figure::number(hour), &format!("{} a month of 730 h", figure::number(hour * 730.0))))
+                }
+                (card(&format!("{} per request", cost.bill.currency), &value(&cost.at_mean.per_request, figure::number), "at the mean load"))
+            }
+            @if let Some(chance) = &found.probability {
+                (card("chance that it holds", &figure::percent(chance.held), &chance.weakest))
+            }
+        }
+    }
+}
+
+fn chosen_figure(chosen: &Chosen) -> String {
+    chosen.replicas.saturating_add(chosen.spare).to_string()
+}
+
+fn card(name: &str, value: &str, why: &str) -> Markup {
+    html! { div.card { div.name { (name) } div.figure { (value) } p.small.soft { (why) } } }
+}
+
+fn table_section(title: &str, why: Option<&str>, table: &Table) -> Markup {
+    html! { @if !table.is_empty() { section {
+        h2 { (title) }
+        @if let Some(why) = why { p.small.soft { (why) } }
+        (table_of(table))
+    } } }
+}
+
+fn table_of(table: &Table) -> Markup {
+    let cells = table.cells();
+    let class = |left: bool| left.then_some("left");
+    html! {
+        div.scroll { table {
+            @if let Some((header, rows)) = cells.split_first() {
+                thead { tr { @for (text, left) in header { th class=[class(*left)] { (text) } } } }
+                tbody { @for row in rows { tr {
+                    @for (text, left) in row {
+                        // A sentence may wrap, a figure may not.
+                        @if text.chars().count() > 40 { td.wrap { (text) } } @else { td class=[class(*left)] { (text) } }
+                    }
+                } } }
+            }
+        } }
+    }
+}
+
+fn curve_section(found: &PlanFinding, charts: &Charts) -> Markup {
+    html! { @if charts.contains_key("curve") { section {
+        h2 { "Latency against load" }
+        p {
+            "By formula, for the replicas that carry the load, spares not counted. From the peak to where it breaks is headroom; right of that the promise is broken."
+        }
+        div.chart { div.title { "What requests meet, ms" } div id="curve" {} }
+        details {
+            summary { "The figures" }
+            (table_of(&curve_table(found)))
+        }
+    } } }
+}
+
+fn curve_table(found: &PlanFinding) -> Table {
+    let names: Vec<String> =
+        found.curve.first().map_or_else(Vec::new, |point| point.figures.iter().map(name).collect());
+    let columns: Vec<&str> = std::iter::once("requests/s").chain(names.iter().map(String::as_str)).collect();
+    let mut table = Table::new(&columns);
+    for point in &found.curve {
+        let cells = point.figures.iter().map(|figure| plan::latency(&figure.value));
+        table.row(std::iter::once(figure::number(point.rate_per_s)).chain(cells));
+    }
+    table
+}
+
+fn name(expected: &Expected) -> String {
+    let metric = expected.metric.name();
+    expected.percentile.map_or_else(|| format!("{metric} mean"), |p| format!("{metric} p{}", percentile(p)))
+}
+
+fn assumptions(found: &PlanFinding) -> Markup {
+    html! { @if !found.assumptions.is_empty() { section {
+        h2 { "Taken for granted, and what would change the answer" }
+        ul { @for line in &found.assumptions { li { (words::sentence(line)) } } }
+    } } }
+}
+
+fn slots(found: &PlanFinding) -> Markup {
+    html! {
+        @if let Some(slots) = &found.slots { section { h2 { "Slots" } p { (plan::slots_words(slots)) } } }
+        (table_section("A single request, nobody else there", None, &plan::floor_table(&found.floor)))
+    }
+}
+
+fn cost(found: &PlanFinding) -> Markup {
+    html! { @if found.cost.is_some() { section {
+        h2 { (plan::cost_title(found)) }
+        (table_of(&plan::cost_table(found)))
+        p.small.soft { "Paid by the hour, the whole price falls once on the requests, once on the input tokens and once on the output tokens: views of one sum, not parts of it." }
+    } } }
+}
+
+/// Bars to one scale, worse to the left and better to the right.
+fn sensitivity(found: &PlanFinding) -> Markup {
+    let widest = found.sensitivity.iter().map(|row| row.of_break.abs()).fold(0.0, f64::max);
+    html! { @if widest > 0.0 { section {
+        h2 { "What the answer hangs on" }
+        p.small.soft { "How far one percent more of each input moves the load at which the plan breaks." }
+        div.bars { @for row in &found.sensitivity {
+            span.name { (row.input) }
+            div.track {
+                div.bar.(if row.of_break < 0.0 { "worse" } else { "better" }) style=(format!("width:{:.2}%", 50.0 * row.of_break.abs() / widest)) {}
+            }
+            span.value { (format!("{}{} %", if row.of_break > 0.0 { "+" } else { "" }, figure::number(row.of_break))) }
+            span.more.soft {
+                @if let Some(replicas) = row.replicas_if_worse { "20 % worse: " (replicas) " replicas" }
+            }
+        } }
+    } } }
+}
+
+fn scaling(found: &PlanFinding) -> Markup {
+    html! { @if let Some(scaling) = &found.scaling { section {
+        h2 { (plan::scaling_title(scaling)) }
+        p { (words::sentence(&scaling.says)) }
+        (table_of(&plan::scaling_table(scaling)))
+    } } }
+}
+
+fn options(found: &PlanFinding, charts: &Charts) -> Markup {
+    html! { @if !found.options.is_empty() { section {
+        h2 { "Options" }
+        p.small.soft { "* no other is both cheaper and faster; + no other has both more tokens per user and more per GPU." }
+        div.pair {
+            @for (key, title) in [("pareto-cost", "Cost against latency"), ("pareto-tokens", "Tokens per user against tokens per GPU")] {
+                @if charts.contains_key(key) { div.chart { div.title { (title) } div id=(key) {} } }
+            }
+        }
+        (table_of(&plan::options_table(found, usize::MAX)))
+    } } }
+}
+
+fn notes(found: &PlanFinding) -> Markup {
+    let notes = plan::notes(found);
+    html! { @if !notes.is_empty() { section {
+        h2 { "What to know" }
+        ul { @for note in &notes { li { (words::sentence(note)) } } }
+    } } }
+}
+
+fn charts(found: &PlanFinding) -> Charts {
+    let mut charts = Charts::new();
+    if found.curve.len() > 1 {
+        charts.insert("curve".to_owned(), curve(found));
+    }
+    let cost = pareto(found, |o| Some((o.per_hour?, o.latency_s? * 1e3)), |o| o.on_cost_front);
+    if let Some((all, front)) = cost {
+        let currency = found.cost.as_ref().map_or("cost", |cost| cost.bill.currency.as_str());
+        let label =
+            found.slo.latency.first().map_or("latency".to_owned(), |c| {
+                format!("{} p{}", c.metric.name(), percentile(c.percentile))
+            });
+        let axes = (format!("{currency} an hour"), Axis { label, unit: "ms".into(), ..Axis::default() });
+        charts.insert("pareto-cost".to_owned(), points(axes, all, front));
+    }
+    let tokens = pareto(found, |o| Some((o.tokens_per_user?, o.tokens_per_gpu?)), |o| o.on_token_front);
+    if let Some((all, front)) = tokens {
+        let y = Axis { label: "output tokens/s per GPU".into(), ..Axis::default() };
+        charts.insert(
+            "pareto-tokens".to_owned(),
+            points(("output tokens/s per user".to_owned(), y), all, front),
+        );
+    }
+    charts
+}
+
+fn curve(found: &PlanFinding) -> Chart {
+    let first = found.curve.first().map_or(&[][..], |point| &point.figures);
+    // The promised percentiles first, then means, as many as can be told apart.
+    let mut order: Vec<usize> = (0..first.len()).collect();
+    order.sort_by_key(|&i| first[i].limit_s.is_none());
+    let series = order.into_iter().zip(COLORS).map(|(i, color)| Series {
+        x: found.curve.iter().map(|point| point.rate_per_s).collect(),
+        y: found
+            .curve
+            .iter()
+            .map(|point| point.figures.get(i).and_then(|f| f.value.value()).map(|s| s * 1e3))
+            .collect(),
+        points: false,
+        dash: first[i].limit_s.is_none(),
+        ..Series::line(name(&first[i]), color)
+    });
+    let mut marks = vec![Mark {
+        x: found.load.peak_per_s,
+        label: format!("planned {}", figure::per_second(found.load.peak_per_s)),
+        color: "--s3",
+    }];
+    if found.rules.peak != 1.0 {
+        marks.push(Mark {
+            x: found.load.rate_per_s,
+            label: format!("mean {}", figure::per_second(found.load.rate_per_s)),
+            color: "--s4",
+        });
+    }
+    let breaks =
+        found.chosen.as_ref().and_then(|chosen| chosen.breaks_at.value()).filter(|at| at.is_finite());
+    marks.extend(breaks.map(|x| Mark {
+        x,
+        label: format!("breaks {}", figure::per_second(x)),
+        color: "--s2",
+    }));
+    let mut shades = Vec::new();
+    if let Some(breaks) = breaks {
+        shades.push(Shade {
+            from: Some(found.load.peak_per_s),
+            to: Some(breaks),
+            kind: "interval",
+            color: "--s3",
+        });
+        shades.push(Shade { from: Some(breaks), to: None, kind: "borrowed", color: "--s2" });
+    }
+    Chart {
+        x: Axis { label: "load (requests/s)".into(), ..Axis::default() },
+        y: Axis { label: "latency".into(), unit: "ms".into(), log: true, range: None },
+        series: series.collect(),
+        marks,
+        shades,
+        sync: None,
+    }
+}
+
+type Points = Vec<(f64, f64)>;
+
+/// All options that hold and those on the front, by x.
+fn pareto(
+    found: &PlanFinding,
+    at: impl Fn(&PlanOption) -> Option<(f64, f64)>,
+    on_front: impl Fn(&PlanOption) -> bool,
+) -> Option<(Points, Points)> {
+    let held = || found.options.iter().filter(|option| option.refused.is_none());
+    let finite = |(x, y): &(f64, f64)| x.is_finite() && y.is_finite();
+    let sorted = |mut points: Points| {
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        points
+    };
+    let all = sorted(held().filter_map(&at).filter(finite).collect());
+    let front = sorted(held().filter(|option| on_front(option)).filter_map(&at).filter(finite).collect());
+    (all.len() > 1).then_some((all, front))
+}
+
+fn points((label, y): (String, Axis), all: Points, front: Points) -> Chart {
+    let series = |points: &Points| Series {
+        x: points.iter().map(|point| point.0).collect(),
+        y: points.iter().map(|point| Some(point.1)).collect(),
+        ..Series::default()
+    };
+    Chart {
+        x: Axis { label, ..Axis::default() },
+        y,
+        series: vec![
+            Series { label: "options".into(), color: "--s4", points: true, line: false, ..series(&all) },
+            Series { label: "front".into(), color: "--s0", points: true, line: true, ..series(&front) },
+        ],
+        marks: Vec::new(),
+        shades: Vec::new(),
+        sync: None,
+    }
+}

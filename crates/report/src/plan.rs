@@ -1,0 +1,446 @@
+//! A capacity plan in text: the number first, what is expected of it, where it breaks, what it costs, and then why.
+//!
+//! The sentences and cells are shared with the page, so that both say the same in the same words.
+
+use plimsoll_analysis::cost::UnitCosts;
+use plimsoll_analysis::findings::{BudgetSpec, Estimate, Held, Reading};
+use plimsoll_analysis::plan::finding::{
+    Chosen, Disagreement, Elasticity, Expected, FloorRow, PlanCost, PlanFinding, PlanOption, Probability,
+    ScalingFinding, Slots,
+};
+
+use crate::plan_envelope::{fleet, load, signed};
+use crate::table::Table;
+use crate::text::percentile;
+use crate::{cost, figure, words};
+
+/// Elasticities below this move nothing that anyone would see, and are left out of the text.
+const MOVES: f64 = 0.02;
+/// Options printed; the plan file and the page have all.
+const OPTIONS: usize = 12;
+
+/// The plan for a terminal or a pipe.
+pub fn render(plan: &PlanFinding) -> String {
+    let mut page: Vec<String> = Vec::new();
+    for (i, sentence) in headline(plan).iter().enumerate() {
+        page.push(words::wrap(if i == 0 { 0 } else { 2 }, sentence).trim_end().to_owned());
+    }
+    part(&mut page, "Expected at the peak", expected_table(plan).render(2));
+    part(&mut page, "Replicas tried", tried_table(plan).render(2));
+    part(&mut page, "Formula against simulation", disagreement_table(plan).render(2));
+    if let Some(slots) = &plan.slots {
+        part(&mut page, "Slots", words::wrap(2, &slots_words(slots)));
+    }
+    part(&mut page, "A single request, nobody else there", floor_table(&plan.floor).render(2));
+    part(&mut page, &cost_title(plan), cost_table(plan).render(2));
+    part(&mut page, "What the answer hangs on", sensitivity_table(plan).render(2));
+    if let Some(scaling) = &plan.scaling {
+        part(&mut page, &scaling_title(scaling), scaling_table(scaling).render(2));
+        page.push(words::wrap(2, &words::sentence(&scaling.says)).trim_end().to_owned());
+    }
+    part(
+        &mut page,
+        "Options, cheapest first (* on the front of cost against latency, + of tokens per user against per GPU)",
+        options_table(plan, OPTIONS).render(2),
+    );
+    list(&mut page, "Taken for granted, and what would change the answer", &plan.assumptions);
+    list(&mut page, "What to know", &notes(plan));
+    page.join("\n")
+}
+
+fn part(page: &mut Vec<String>, title: &str, body: String) {
+    if !body.trim().is_empty() && body.trim_end().lines().count() > usize::from(!body.starts_with("  ")) {
+        page.push(String::new());
+        page.push(title.to_owned());
+        page.push(body.trim_end().to_owned());
+    }
+}
+
+fn list(page: &mut Vec<String>, title: &str, lines: &[String]) {
+    if !lines.is_empty() {
+        page.push(String::new());
+        page.push(title.to_owned());
+        page.extend(lines.iter().map(|line| words::wrap(2, &words::sentence(line)).trim_end().to_owned()));
+    }
+}
+
+/// What is to be said first, in sentences.
+pub(crate) fn headline(plan: &PlanFinding) -> Vec<String> {
+    let asked = load(plan.load.rate_per_s, plan.rules.peak);
+    let promise = promise(&plan.slo);
+    let Some(chosen) = &plan.chosen else {
+        let mut said = vec![format!(
+            "No number of replicas of {} was found that carries {asked} and holds {promise}.",
+            plan.engine
+        )];
+        said.extend(
+            plan.simulated.as_ref().and_then(|s| s.cannot_tell.as_ref()).map(|why| words::sentence(why)),
+        );
+        return said;
+    };
+    let mut said = vec![match chosen.held {
+        Held::Pass => format!("{} {} {asked}.", counted(plan, chosen), verb(chosen, "carry")),
+        Held::Fail => format!("{} {} not enough for {asked}.", counted(plan, chosen), verb(chosen, "are")),
+        Held::Inconclusive if plan.simulated.is_none() => {
+            format!("{} {} {asked}, by formulas alone.", counted(plan, chosen), verb(chosen, "carry"))
+        }
+        Held::Inconclusive => format!("{} may carry {asked}: it can't be told.", counted(plan, chosen)),
+    }];
+    said.push(holds(plan, chosen, &promise));
+    said.push(breaks(plan, chosen));
+    said.extend(plan.cost.as_ref().and_then(cost_line));
+    said.extend(plan.probability.as_ref().map(probability));
+    said.extend(plan.simulated.as_ref().and_then(|s| s.cannot_tell.as_ref()).map(|why| words::sentence(why)));
+    said
+}
+
+/// The verb for so many replicas.
+fn verb(chosen: &Chosen, many: &'static str) -> &'static str {
+    match (chosen.replicas.saturating_add(chosen.spare), many) {
+        (1, "carry") => "carries",
+        (1, _) => "is",
+        _ => many,
+    }
+}
+
+fn counted(plan: &PlanFinding, chosen: &Chosen) -> String {
+    let gpus = chosen
+        .gpus
+        .map_or(String::new(), |gpus| format!(" ({gpus} GPU{})", if gpus == 1 { "" } else { "s" }));
+    format!("{}{gpus} of {}", fleet(chosen.replicas, chosen.spare), plan.engine)
+}
+
+/// `ttft p99 < 500 ms, errors < 1 %`.
+pub(crate) fn promise(slo: &BudgetSpec) -> String {
+    let mut said: Vec<String> = slo
+        .latency
+        .iter()
+        .map(|c| format!("{} p{} < {}", c.metric.name(), percentile(c.percentile), words::time(c.limit_s)))
+        .collect();
+    said.extend(slo.error_rate.map(|share| format!("errors < {}", figure::percent(share))));
+    said.join(", ")
+}
+
+fn holds(plan: &PlanFinding, chosen: &Chosen, promise: &str) -> String {
+    let by = match chosen.decided_by.as_str() {
+        "slo" => "the promise decides the number",
+        "utilisation" => "the ceiling on utilisation decides the number; the promise would hold with fewer",
+        "minimum" => "one replica is the least there can be",
+        other => other,
+    };
+    let verdict = match (plan.simulated.is_some(), chosen.held) {
+        (false, _) => format!("Promised: {promise}, not simulated"),
+        (true, Held::Pass) => format!("Held in simulation: {promise}"),
+        (true, Held::Inconclusive) => format!("Simulation can't tell: {promise}"),
+        (true, Held::Fail) => format!("Broken in simulation: {promise}"),
+    };
+    let busy = figure::percent(chosen.utilisation);
+    let most = figure::percent(plan.rules.utilisation);
+    format!("{verdict}; busy {busy} at the peak, {most} allowed: {by}.")
+}
+
+fn breaks(plan: &PlanFinding, chosen: &Chosen) -> String {
+    let first = chosen.breaks_by.as_ref().map_or(String::new(), |what| format!(" by {what}"));
+    match (&chosen.breaks_at, chosen.headroom.estimate()) {
+        (Reading::Estimate(at), Some(room)) => format!(
+            "Breaks at {}{first}: headroom {}{}.",
+            rate(at),
+            figure::percent(room.value),
+            if plan.rules.peak == 1.0 { String::new() } else { " over the peak".to_owned() }
+        ),
+        (Reading::Estimate(at), None) => format!("Breaks at {}{first}.", rate(at)),
+        (Reading::Refused { why, .. }, _) => format!("Where it breaks is not known: {why}."),
+    }
+}
+
+/// A rate with its interval, where it has any width.
+pub(crate) fn rate(e: &Estimate) -> String {
+    match e.lower < e.upper {
+        true => words::rate(e),
+        false => figure::per_second(e.value),
+    }
+}
+
+/// `59.8 USD an hour, 0.000166 per request, 2.1 per million output tokens`.
+fn cost_line(found: &PlanCost) -> Option<String> {
+    let currency = &found.bill.currency;
+    let each = found.at_mean.per_request.value().map(|c| format!("{} per request", figure::number(c)));
+    let tokens = found.at_mean.per_million_output.value().filter(|c| c.is_finite());
+    let tokens = tokens.map(|c| format!("{} per million output tokens", figure::number(c)));
+    let said: Vec<String> = [each, tokens].into_iter().flatten().collect();
+    match found.per_hour {
+        Some(hour) => Some(format!(
+            "Costs {} {currency} an hour; at the mean load {}.",
+            figure::number(hour),
+            said.join(", ")
+        )),
+        None => (!said.is_empty()).then(|| format!("Costs {} ({currency}).", said.join(", "))),
+    }
+}
+
+pub(crate) fn probability(found: &Probability) -> String {
+    format!(
+        "Chance that the promise holds: {}, from how far predictions have been from measurements ({}); weakest is {}.",
+        figure::percent(found.held),
+        found.band.source,
+        found.weakest
+    )
+}
+
+fn named(expected: &Expected) -> String {
+    let metric = expected.metric.name();
+    expected.percentile.map_or_else(|| format!("{metric} mean"), |p| format!("{metric} p{}", percentile(p)))
+}
+
+/// A latency with its interval, or the dash of a refusal.
+pub(crate) fn latency(reading: &Reading) -> String {
+    match reading {
+        Reading::Estimate(e) if e.lower < e.upper => words::latency(reading),
+        Reading::Estimate(e) => words::ms(e.value),
+        Reading::Refused { .. } => "–".to_owned(),
+    }
+}
+
+fn ceiling(expected: &Expected) -> String {
+    expected.limit_s.map(words::ms).unwrap_or_default()
+}
+
+/// What is expected of the plan, simulation beside formula.
+pub(crate) fn expected_table(plan: &PlanFinding) -> Table {
+    let simulated = plan.simulated.is_some();
+    let title = if simulated { "<simulated [95 %]" } else { "<" };
+    let mut table = Table::new(&["<ms", "ceiling", title, "by formula", "<"]);
+    let formula = plan.formula.as_ref().map_or(&[][..], |formula| &formula.figures);
+    let chosen = plan.chosen.as_ref().map_or(&[][..], |chosen| &chosen.expected);
+    let same = |a: &Expected, b: &Expected| a.metric == b.metric && a.percentile == b.percentile;
+    let is_own = simulated && plan.chosen.is_some();
+    let rows = if is_own { chosen } else { formula };
+    for row in rows {
+        let other = formula.iter().find(|other| same(other, row)).map(|e| latency(&e.value));
+        let verdict = row.held.map(|held| words::held(held).to_owned()).unwrap_or_default();
+        let own = if is_own { latency(&row.value) } else { String::new() };
+        table.row([named(row), ceiling(row), own, other.unwrap_or_default(), verdict]);
+    }
+    table
+}
+
+/// The numbers of replicas that were simulated.
+pub(crate) fn tried_table(plan: &PlanFinding) -> Table {
+    let Some(simulated) = &plan.simulated else { return Table::new(&[]) };
+    let first = simulated.tried.first().map_or(&[][..], |tried| &tried.figures);
+    let columns: Vec<String> = ["replicas".to_owned(), "schedules".to_owned()]
+        .into_iter()
+        .chain(first.iter().map(|row| format!("<{}, ms", named(row))))
+        .chain(["<promise".to_owned(), "<".to_owned()])
+        .collect();
+    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+    let mut table = Table::new(&columns);
+    for tried in &simulated.tried {
+        let mut row = vec![tried.replicas.to_string(), tried.seeds.to_string()];
+        row.extend(tried.figures.iter().map(|figure| latency(&figure.value)));
+        row.push(words::held(tried.held).to_owned());
+        row.push(tried.why.clone().unwrap_or_default());
+        table.row(row);
+    }
+    table
+}
+
+/// Formula against simulation, figure by figure.
+pub(crate) fn disagreement_table(plan: &PlanFinding) -> Table {
+    let mut table = Table::new(&["<", "formula", "<simulated [95 %]", "formula is off by"]);
+    for row in &plan.disagreements {
+        let Disagreement { figure: name, formula, simulated, relative } = row;
+        let interval = match simulated.lower < simulated.upper {
+            true => {
+                format!(" {}", figure::interval(&unit(name, simulated.lower), &unit(name, simulated.upper)))
+            }
+            false => String::new(),
+        };
+        table.row([
+            name.clone(),
+            unit(name, *formula),
+            format!("{}{interval}", unit(name, simulated.value)),
+            signed(*relative),
+        ]);
+    }
+    table
+}
+
+/// A figure in its unit, which its name tells: replicas are counted, limits are rates, the rest are times.
+fn unit(name: &str, value: f64) -> String {
+    if name.contains("replicas") {
+        figure::number(value).trim_end_matches(".00").to_owned()
+    } else if name.contains("limit") || name.contains("break") {
+        figure::per_second(value)
+    } else {
+        words::time(value)
+    }
+}
+
+/// What binds, with its figures.
+pub(crate) fn slots_words(slots: &Slots) -> String {
+    let mut said = format!(
+        "A replica holds {} requests at once, bound by {}: {}",
+        figure::number(slots.slots),
+        slots.binding.replace('_', " "),
+        words::sentence(&slots.why)
+    );
+    if let (Some(weights), Some(kv)) = (slots.weights_gb, slots.kv_bytes_per_token) {
+        said.push_str(&format!(
+            " Weights take {} GB per GPU, a token {} kB of KV cache{}.",
+            figure::number(weights),
+            figure::number(kv / 1e3),
+            slots.kv_tokens.map_or(String::new(), |n| format!(", {} tokens fit", figure::number(n)))
+        ));
+    }
+    said
+}
+
+/// Each ceiling against a request that has a replica to itself.
+pub(crate) fn floor_table(rows: &[FloorRow]) -> Table {
+    let mut table = Table::new(&["<ms", "ceiling", "alone", "left for load"]);
+    for row in rows {
+        table.row([
+            format!("{} p{}", row.metric.name(), percentile(row.percentile)),
+            words::ms(row.limit_s),
+            words::ms(row.alone_s),
+            figure::percent(1.0 - row.alone_s / row.limit_s),
+        ]);
+    }
+    table
+}
+
+/// `Cost in USD at 2.49 USD per GPU-hour, 28 GPUs (…)`, or nothing.
+pub(crate) fn cost_title(plan: &PlanFinding) -> String {
+    plan.cost.as_ref().map_or(String::new(), |found| cost::title(&found.bill))
+}
+
+/// What things cost at the mean load and at the load at which it breaks.
+pub(crate) fn cost_table(plan: &PlanFinding) -> Table {
+    let mut table =
+        Table::new(&["<", "an hour", "<request", "<good request", "<M input tokens", "<M output tokens"]);
+    let Some(found) = &plan.cost else { return table };
+    let value = |reading: &Reading| reading.value().map_or("–".to_owned(), figure::number);
+    let mut row = |name: &str, costs: &UnitCosts| {
+        table.row([
+            name.to_owned(),
+            found.per_hour.map(figure::number).unwrap_or_default(),
+            value(&costs.per_request),
+            value(&costs.per_good_request),
+            value(&costs.per_million_input),
+            value(&costs.per_million_output),
+        ]);
+    };
+    row("at the mean load", &found.at_mean);
+    if let Some(at_break) = &found.at_break {
+        row("at the load at which it breaks (the least it can be)", at_break);
+    }
+    table
+}
+
+/// The inputs that move the load at which it breaks.
+pub(crate) fn sensitivity_table(plan: &PlanFinding) -> Table {
+    let mut table =
+        Table::new(&["<one percent more", "moves the break by", "replicas if it is 20 % worse", "<"]);
+    for row in
+        plan.sensitivity.iter().filter(|row| row.of_break.abs() >= MOVES || row.replicas_if_worse.is_some())
+    {
+        let Elasticity { input, of_break, replicas_if_worse, how } = row;
+        let moved = format!("{} %", figure::number(*of_break));
+        let moved = if *of_break > 0.0 { format!("+{moved}") } else { moved };
+        table.row([
+            input.clone(),
+            moved,
+            replicas_if_worse.map(|n| n.to_string()).unwrap_or_default(),
+            how.clone(),
+        ]);
+    }
+    table
+}
+
+/// `Static against queue depth 4 (cold start 86.4 s)`.
+pub(crate) fn scaling_title(found: &ScalingFinding) -> String {
+    format!("Static against autoscaled: {} (cold start {})", found.policy, words::time(found.cold_start_s))
+}
+
+/// The fleets on the same arrivals.
+pub(crate) fn scaling_table(found: &ScalingFinding) -> Table {
+    let first = found.rows.first().map_or(&[][..], |row| &row.figures);
+    let columns: Vec<String> =
+        ["<fleet", "<mean replicas", "most", "<cost an hour", "<requests missed", "while scaling up"]
+            .into_iter()
+            .map(str::to_owned)
+            .chain(first.iter().map(|row| format!("<{}, ms", named(row))))
+            .chain(["<promise".to_owned()])
+            .collect();
+    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+    let mut table = Table::new(&columns);
+    for row in &found.rows {
+        let mut cells = vec![
+            row.fleet.clone(),
+            estimate(&row.mean_replicas, figure::number),
+            row.most_replicas.to_string(),
+            row.per_hour.as_ref().map(|cost| estimate(cost, figure::number)).unwrap_or_default(),
+            estimate(&row.missed, figure::percent),
+            row.missed_scaling.map(figure::percent).unwrap_or_default(),
+        ];
+        cells.extend(row.figures.iter().map(|figure| latency(&figure.value)));
+        cells.push(words::held(row.held).to_owned());
+        table.row(cells);
+    }
+    table
+}
+
+fn estimate(e: &Estimate, spell: impl Fn(f64) -> String) -> String {
+    match e.lower < e.upper {
+        true => format!("{} {}", spell(e.value), figure::interval(&spell(e.lower), &spell(e.upper))),
+        false => spell(e.value),
+    }
+}
+
+/// Options beside the plan; those that are refused come last, with their reason.
+pub(crate) fn options_table(plan: &PlanFinding, most: usize) -> Table {
+    let first = plan.slo.latency.first();
+    let ceiling = first.map_or("latency, ms".to_owned(), |c| {
+        format!("{} p{}, ms", c.metric.name(), percentile(c.percentile))
+    });
+    let mut table = Table::new(&[
+        "<",
+        "<configuration",
+        "replicas",
+        "GPUs",
+        "cost an hour",
+        &ceiling,
+        "tokens/s per user",
+        "per GPU",
+        "<how",
+    ]);
+    let (out, held): (Vec<_>, Vec<_>) = plan.options.iter().partition(|option| option.refused.is_some());
+    for option in held.into_iter().chain(out).take(most) {
+        let number = |value: Option<f64>| value.map(figure::number).unwrap_or_default();
+        let count = |value: Option<u32>| value.map(|n| n.to_string()).unwrap_or_default();
+        table.row([
+            mark(option),
+            option.name.clone(),
+            count(option.replicas),
+            count(option.gpus),
+            number(option.per_hour),
+            option.latency_s.map(words::ms).unwrap_or_default(),
+            number(option.tokens_per_user),
+            number(option.tokens_per_gpu),
+            option.refused.as_ref().map_or(option.how.clone(), |why| format!("out: {why}")),
+        ]);
+    }
+    table
+}
+
+fn mark(option: &PlanOption) -> String {
+    let on = |is: bool, mark: &'static str| if is { mark } else { "" };
+    format!("{}{}", on(option.on_cost_front, "*"), on(option.on_token_front, "+"))
+}
+
+/// What formulas doubt of themselves, then everything else.
+pub(crate) fn notes(plan: &PlanFinding) -> Vec<String> {
+    let doubts = plan.formula.iter().flat_map(|formula| &formula.doubts);
+    doubts.chain(&plan.notes).cloned().collect()
+}

@@ -1,0 +1,185 @@
+//! The back-of-an-envelope plan in text: the formulas with their figures put in, one line each, and the curve.
+
+use plimsoll_analysis::plan::envelope::{EnvelopeCost, EnvelopeFinding};
+
+use crate::table::Table;
+use crate::{figure, words};
+
+/// The plan for a terminal or a pipe.
+pub fn render(plan: &EnvelopeFinding) -> String {
+    let mut page = head(plan);
+    page.push(String::new());
+    page.push("How it comes about".to_owned());
+    page.extend(formulas(plan).into_iter().map(|line| format!("  {line}")));
+    page.push(String::new());
+    page.push("Latency against load (all replicas)".to_owned());
+    page.push(curve(plan).trim_end().to_owned());
+    page.extend(cost(plan));
+    for (title, lines) in
+        [("Taken for granted", &plan.assumptions), ("Where it does not apply", &plan.doubts)]
+    {
+        page.push(String::new());
+        page.push(title.to_owned());
+        page.extend(lines.iter().map(|line| words::wrap(2, &words::sentence(line)).trim_end().to_owned()));
+    }
+    page.join("\n")
+}
+
+/// `16 replicas + 1 spare`.
+pub(crate) fn fleet(replicas: u32, spare: u32) -> String {
+    let ones = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    match spare {
+        0 => ones(replicas, "replica"),
+        n => format!("{} + {n} spare", ones(replicas, "replica")),
+    }
+}
+
+/// `50/s`, or `50/s × 2 = 100/s`.
+pub(crate) fn load(rate: f64, factor: f64) -> String {
+    match factor == 1.0 {
+        true => figure::per_second(rate),
+        false => format!(
+            "{} × {} = {}",
+            figure::per_second(rate),
+            figure::number(factor),
+            figure::per_second(rate * factor)
+        ),
+    }
+}
+
+fn head(plan: &EnvelopeFinding) -> Vec<String> {
+    let gpus =
+        plan.gpus.map_or(String::new(), |gpus| format!(" ({gpus} GPU{})", if gpus == 1 { "" } else { "s" }));
+    vec![
+        format!(
+            "{}{gpus} of {} slots carry {} at {} each",
+            fleet(plan.replicas, plan.spare),
+            plan.slots,
+            load(plan.rate_per_s, plan.rules.peak),
+            words::time(plan.latency_s)
+        ),
+        format!(
+            "  busy {} at the peak, {} allowed · room to the ceiling {}, to the load at which they break {}",
+            figure::percent(plan.utilisation),
+            figure::percent(plan.rules.utilisation),
+            figure::percent(plan.headroom_to_ceiling),
+            figure::percent(plan.headroom),
+        ),
+        format!(
+            "  they break at {}: from there on the queue grows without end",
+            figure::per_second(plan.breaks_at_per_s)
+        ),
+    ]
+}
+
+fn formulas(plan: &EnvelopeFinding) -> Vec<String> {
+    let number = figure::number;
+    let (peak, latency, share) = (number(plan.peak_per_s), number(plan.latency_s), plan.rules.utilisation);
+    vec![
+        format!(
+            "in flight  L = λ W = {peak}/s × {latency} s = {} requests, one slot each",
+            number(plan.in_flight)
+        ),
+        format!(
+            "slots      L / ρ = {} / {} = {}",
+            number(plan.in_flight),
+            number(share),
+            number(plan.slots_needed)
+        ),
+        format!(
+            "replicas   {} / {} slots = {:.3}, rounded up: {}",
+            number(plan.slots_needed),
+            plan.slots,
+            plan.slots_needed / f64::from(plan.slots),
+            plan.replicas
+        ),
+        format!(
+            "each       {} slots / {latency} s = {}/s is its stability limit; at ρ {} it carries {}/s",
+            plan.slots,
+            number(plan.limit_of_one_per_s),
+            number(share),
+            number(plan.carried_by_one_per_s)
+        ),
+        format!(
+            "all        {} × {}/s = {:.1}/s against {peak}/s asked",
+            plan.replicas,
+            number(plan.carried_by_one_per_s),
+            plan.carried_per_s
+        ),
+        format!(
+            "wait       M/M/{} per replica: {} on average; simulated {} {}{}",
+            plan.slots,
+            words::time(plan.wait_s),
+            words::time(plan.wait_simulated_s.value),
+            figure::interval(
+                &words::time(plan.wait_simulated_s.lower.max(0.0)),
+                &words::time(plan.wait_simulated_s.upper)
+            ),
+            disagreement(plan)
+        ),
+    ]
+}
+
+/// How far formula and simulation are apart, where there is anything to wait for.
+fn disagreement(plan: &EnvelopeFinding) -> String {
+    let seen = &plan.wait_simulated_s;
+    match seen.value > 1e-6 * plan.latency_s {
+        true => format!(", formula {}", signed(plan.wait_s / seen.value - 1.0)),
+        false => String::new(),
+    }
+}
+
+/// `+3.1 %`, `−0.4 %`.
+pub(crate) fn signed(share: f64) -> String {
+    let text = format!("{:.1} %", 100.0 * share.abs());
+    match text == "0.0 %" {
+        true => text,
+        false => format!("{}{text}", if share < 0.0 { "−" } else { "+" }),
+    }
+}
+
+fn curve(plan: &EnvelopeFinding) -> String {
+    let mut table = Table::new(&[
+        "load",
+        "ρ",
+        "in flight",
+        "wait at all",
+        "mean latency, own queue",
+        "one shared queue",
+        "<",
+    ]);
+    for point in &plan.curve {
+        let note = match point.utilisation {
+            rho if (rho - plan.utilisation).abs() < 1e-12 => "the plan",
+            rho if (rho - plan.rules.utilisation).abs() < 1e-12 => "the ceiling",
+            rho if rho > plan.rules.utilisation => "borrowed time",
+            _ => "",
+        };
+        table.row([
+            figure::per_second(point.rate_per_s),
+            figure::percent(point.utilisation),
+            figure::number(point.in_flight),
+            if point.waits < 0.001 { "< 0.1 %".to_owned() } else { figure::percent(point.waits) },
+            words::time(point.latency_s),
+            words::time(point.shared_latency_s),
+            note.to_owned(),
+        ]);
+    }
+    table.render(2)
+}
+
+fn cost(plan: &EnvelopeFinding) -> Vec<String> {
+    let Some(EnvelopeCost { bill, per_hour, per_request_at_mean, per_request_at_peak }) = &plan.cost else {
+        return Vec::new();
+    };
+    let currency = &bill.currency;
+    let mut line = format!(
+        "  {} {currency} an hour · {} {currency} per request at the mean load",
+        figure::number(*per_hour),
+        figure::number(*per_request_at_mean)
+    );
+    if plan.rules.peak != 1.0 {
+        line.push_str(&format!(", {} at the peak", figure::number(*per_request_at_peak)));
+    }
+    vec![String::new(), crate::cost::title(bill), line]
+}

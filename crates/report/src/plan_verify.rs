@@ -1,0 +1,74 @@
+//! A plan held against a run, in text: how many predictions held, each of them, and what was learnt.
+
+use plimsoll_analysis::plan::verify::{VerifyFinding, VerifyRow};
+
+use crate::plan::latency;
+use crate::plan_envelope::signed;
+use crate::table::Table;
+use crate::text::percentile;
+use crate::{figure, words};
+
+/// The comparison for a terminal or a pipe.
+pub fn render(plan: &str, run: &str, found: &VerifyFinding) -> String {
+    let mut page = vec![
+        match found.compared {
+            0 => format!("Nothing of {plan} could be held against {run}."),
+            n => format!("{} of {n} predictions of {plan} lie in their band.", found.inside),
+        },
+        format!(
+            "  {run}, level {}: {} over {} replica{}, {} each (planned for {})",
+            found.level,
+            figure::per_second(found.measured_per_s * f64::from(found.replicas)),
+            found.replicas,
+            if found.replicas == 1 { "" } else { "s" },
+            figure::per_second(found.measured_per_s),
+            figure::per_second(found.planned_per_s)
+        ),
+        String::new(),
+        table(&found.rows).render(2).trim_end().to_owned(),
+        String::new(),
+        format!("Learnt, from {}", found.band.source),
+        band(found).render(2).trim_end().to_owned(),
+    ];
+    if !found.notes.is_empty() {
+        page.push(String::new());
+        page.extend(
+            found.notes.iter().map(|note| words::wrap(2, &words::sentence(note)).trim_end().to_owned()),
+        );
+    }
+    page.join("\n")
+}
+
+fn table(rows: &[VerifyRow]) -> Table {
+    let mut table =
+        Table::new(&["<ms", "<predicted [simulation]", "<band", "<measured [95 %]", "off by", "<"]);
+    for row in rows {
+        let band = row.expected.map(|[low, high]| figure::interval(&words::ms(low), &words::ms(high)));
+        table.row([
+            format!("{} p{}", row.metric.name(), percentile(row.percentile)),
+            latency(&row.predicted),
+            band.unwrap_or_default(),
+            latency(&row.measured),
+            row.miss_log.map(|miss| signed(miss.exp() - 1.0)).unwrap_or_default(),
+            match row.inside {
+                Some(true) => "in its band".to_owned(),
+                Some(false) => "outside".to_owned(),
+                None => "not compared".to_owned(),
+            },
+        ]);
+    }
+    table
+}
+
+fn band(found: &VerifyFinding) -> Table {
+    let mut table = Table::new(&["<", "bias", "spread", "observations"]);
+    for row in &found.band.rows {
+        table.row([
+            row.metric.clone(),
+            signed(row.bias_log.exp() - 1.0),
+            format!("× {}", figure::number(row.spread_log.exp())),
+            row.rows.to_string(),
+        ]);
+    }
+    table
+}
