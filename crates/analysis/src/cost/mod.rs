@@ -88,18 +88,18 @@ pub fn of_level(summary: &LevelSummary, bill: &Bill) -> UnitCosts {
     let good = rates.good_per_s.clone().unwrap_or_else(|| {
         Reading::refused("no budget says which requests are good; give one with --slo or --budget", 0)
     });
-    units(bill, &Throughput { requests: rates.achieved_per_s.clone(), good, input, output })
+    units(bill, &Flow { requests: rates.achieved_per_s.clone(), good, input, output })
 }
 
 /// What flows, per second.
-struct Throughput {
-    requests: Reading,
-    good: Reading,
-    input: Reading,
-    output: Reading,
+pub(crate) struct Flow {
+    pub requests: Reading,
+    pub good: Reading,
+    pub input: Reading,
+    pub output: Reading,
 }
 
-fn units(bill: &Bill, flow: &Throughput) -> UnitCosts {
+pub(crate) fn units(bill: &Bill, flow: &Flow) -> UnitCosts {
     let spent = match bill.rate {
         Rate::PerHour(hour) => Ok([hour / 3600.0; 3]),
         Rate::PerMtok { input, output } => per_second(&flow.input, input)
@@ -180,7 +180,7 @@ fn at_budget(lines: &Lines, curve: Option<&Curve>, levels: &[LevelFinding], bill
         || Reading::refused("no level beside the line says which share is good", rate.n),
         |share| Reading::Estimate(scaled(rate, share)),
     );
-    let flow = Throughput {
+    let flow = Flow {
         requests: Reading::Estimate(*rate),
         good,
         input: tokens(load.input_tokens_per_s),

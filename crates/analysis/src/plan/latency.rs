@@ -11,7 +11,7 @@ use plimsoll_sim::smooth_step::MeanLoad;
 
 use super::chain::Chain;
 use super::mix::MixRow;
-use super::sharing::{Sharing, State};
+use super::sharing::{Sharing, State, extra};
 
 /// Latencies of a sample of requests, all of equal weight; seconds.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -199,7 +199,9 @@ fn pace(sharing: &Sharing, met: &Met<'_>, mean_n: f64, forgets: f64) -> f64 {
     let variance = (state.step_squared - state.step * state.step).max(0.0);
     let relative = variance / (state.step * state.step) / steps.max(1.0);
     let noise = if relative > 1e-9 { gamma_quantile(1.0 / relative, met.chance[1]) * relative } else { 1.0 };
-    mean * noise / sharing.accepted
+    let bunch = if met.others < 1.0 { 0.0 } else { extra(state.bunch, state.prefill, steps) };
+    let bunch = -libm::log(met.chance[3]) * bunch / steps.max(1.0);
+    (mean * noise + bunch) / sharing.accepted
 }
 
 /// How long the replica takes to forget how many it held: 1 / μ'(n), at least a request's own time, s.

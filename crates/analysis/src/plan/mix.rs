@@ -64,8 +64,8 @@ pub struct MixMeans {
     pub pairs: f64,
 }
 
-/// Groups of answers, and of prompts within each.
-const STRATA: usize = 32;
+/// Requests of the sample.
+const STRATA: usize = 1024;
 /// Most requests that are drawn or read for a mix.
 const MOST: f64 = 40_000.0;
 /// An index of dispersion rests on at least so many windows.
@@ -95,6 +95,13 @@ impl Mix {
     #[must_use]
     pub fn with_gap_cv(self, cv: f64) -> Mix {
         Mix { gap_cv: cv, dispersion: vec![(1.0, cv * cv)], ..self }
+    }
+
+    /// The same lengths with arrivals that vary so many times as much.
+    #[must_use]
+    pub fn bunched(&self, factor: f64) -> Mix {
+        let dispersion = self.dispersion.iter().map(|&(over, is)| (over, is * factor * factor)).collect();
+        Mix { gap_cv: self.gap_cv * factor, dispersion, ..self.clone() }
     }
 
     /// What is drawn for this plan.
@@ -201,20 +208,24 @@ impl MixMeans {
     }
 }
 
-/// At most 32 × 32 requests that stand for all: groups by answer, and in each by what of the prompt must be computed.
+/// At most so many requests that stand for all: one of each group of like answers, the prompt's rank within its group spread
+/// evenly over the groups, so that both lengths keep their law.
 fn strata(rows: &[MixRow]) -> Vec<MixRow> {
+    let fresh = |row: &MixRow| row.prompt - row.cached.min(row.prompt);
     let mut sorted = rows.to_vec();
-    sorted.sort_by_key(|row| (row.output, row.prompt - row.cached.min(row.prompt), row.prompt));
-    if sorted.len() <= STRATA * STRATA {
+    sorted.sort_by_key(|row| (row.output, fresh(row), row.prompt));
+    if sorted.len() <= STRATA {
         return sorted;
     }
-    let mut out = Vec::with_capacity(STRATA * STRATA);
-    for group in 0..STRATA {
-        let bounds = |group: usize| group * sorted.len() / STRATA;
+    let bounds = |group: usize| group * sorted.len() / STRATA;
+    let one = |group: usize| {
         let mut members = sorted[bounds(group)..bounds(group + 1)].to_vec();
-        members.sort_by_key(|row| (row.prompt - row.cached.min(row.prompt), row.output));
-        out.extend((0..STRATA).map(|part| members[(2 * part + 1) * members.len() / (2 * STRATA)]));
-    }
+        members.sort_by_key(|row| (fresh(row), row.output));
+        // Multiples of the golden section.
+        let place = (group as f64 + 0.5) * 0.618_033_988_749_895;
+        members[((place - libm::floor(place)) * members.len() as f64) as usize]
+    };
+    let mut out: Vec<MixRow> = (0..STRATA).map(one).collect();
     out.sort_by_key(|row| row.output);
     out
 }

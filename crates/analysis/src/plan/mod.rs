@@ -15,11 +15,14 @@ pub mod fit;
 pub mod spec;
 
 mod batches;
+pub mod bill;
 pub mod chain;
+pub mod elasticity;
 pub mod floor;
 pub mod formula;
 pub mod latency;
 pub mod mix;
+pub mod odds;
 pub mod replica;
 mod servers;
 pub mod sharing;
@@ -39,10 +42,13 @@ pub mod conclude;
 pub mod file;
 pub mod verify;
 
+pub use bill::cost;
+pub use elasticity::{Break, elasticities};
 pub use finding::PlanFinding;
 pub use floor::floor;
 pub use formula::answer;
 pub use mix::{Mix, MixRow};
+pub use odds::probability;
 pub use planner::{Planner, Simulated};
 pub use replica::{Load, Replica, Steady};
 pub use simulate::{Case, Experiment, Fleet, Outcome, simulate};

@@ -116,7 +116,10 @@ impl Replica {
         }
         match self {
             Replica::Sharing(sharing) => {
-                let per_request = 2.0 * share.pooled / (1.0 + share.variance);
+                // Prompts go first: one more arrival is one more request, and takes time from those that decode. So its variance
+                // counts 1/(1 − σ)² times, while the number is pulled back 1/(1 − σ) as fast as its own states say.
+                let rest = 1.0 - sharing.between(sharing.balance(share.rate), |state| state.prefill);
+                let per_request = 2.0 * share.pooled / (rest + share.variance / rest);
                 let chain =
                     Chain::new(share.rate, per_request, sharing.slots, |n| sharing.rate(n.max(1e-12)))?;
                 let stream = latency::Stream { rate: share.rate, least: share.pooled > 1.0 };

@@ -5,10 +5,18 @@
 //! (insensitivity: Kelly, "Reversibility and Stochastic Networks", 1979, chapter 3), with
 //!
 //! * c, the context of a sequence that is met in mid-answer, which is longer than the mean one;
-//! * f(n), requests that end per step, from n = f (E\[O − 1\]/a + k + (n − 1)/2n): so many steps of decoding (a tokens each), k of
-//!   prefill, and half a step until the one under way ends;
-//! * S(n) = n E\[t\] / f, the mean taken over Poisson many prompts per step, which come as lumps and not spread over the steps;
+//! * t_o(n), the mean step that a request meets while it decodes: 1 + g D decodes and g prompts of others, where D = E\[O − 1\]/a
+//!   (a tokens a step). Prompts come as lumps and not spread over the steps; and as a long step gathers more of them for the next
+//!   one, their number varies by 1/(1 − σ²) more than by chance, σ being the share of the time that goes into prompts;
+//! * T(n), the time to the first token: the rest of the step under way (E\[t²\]/2E\[t\]), what full steps left over, and a step with
+//!   those that came in the meantime;
+//! * X(n), what decoding takes longer because it begins where prompts bunch: σ (1 − σ^D)/(1 − σ) times what that step is longer
+//!   than others;
+//! * S(n) = T + D t_o + X, with g = (n − 1) t_o / S: each of the others brings a prompt per time in the system;
 //! * μ(n) = n / S(n) up to the slots n_max, and flat beyond.
+//!
+//! With long answers and short prompts this is S(n) = E\[O\] E\[t(n, m prompts)\] with m by chance. It is kept apart because with long
+//! prompts or few tokens the first step is most of the time.
 //!
 //! c slots with one fixed service time (M/M/c) lost: it is off by a factor of two at half load.
 
@@ -47,24 +55,29 @@ pub(super) struct State {
     pub n: f64,
     /// Sequences that decode.
     pub decodes: f64,
-    /// Share of a step's room for prompts that is used.
+    /// Share of the room for prompts that is used, if steps were full.
     pub used: f64,
-    /// Prompt work that is left over at a step's end, in steps.
+    /// Prompt work that full steps left over, in steps.
     pub backlog: f64,
     /// Mean step, s.
     pub step: f64,
     /// Mean square of it, s².
     pub step_squared: f64,
+    /// Share of the time that goes into prompts.
+    pub prefill: f64,
+    /// What decoding without end takes longer for beginning where prompts bunch, s.
+    pub bunch: f64,
     /// Kinds of steps: how long, s, and the share of time up to and including it.
     pub kinds: Vec<(f64, f64)>,
     /// Mean time in the system if it stayed like this: S(n), s.
     pub service: f64,
 }
 
-/// Prompts of a step are told apart in so many strata of length.
-const STRATA: usize = 8;
+/// Where prompts are cut into strata of length: finer at the long end, which percentiles hang on.
+const EDGES: [f64; 9] = [0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.96, 0.99, 1.0];
+const STRATA: usize = EDGES.len() - 1;
 /// Above this mean number of prompts per step their sum is taken as normal.
-const MANY: f64 = 6.0;
+const MANY: f64 = 4.0;
 
 impl Sharing {
     /// The replica under this mix of lengths.
@@ -87,7 +100,11 @@ impl Sharing {
             states: Vec::new(),
         };
         let lumps = Lumps::new(mix);
-        sharing.states = grid(sharing.slots).into_iter().map(|n| sharing.state(n, &lumps)).collect();
+        let mut near = (0.0, 0.0);
+        for n in grid(sharing.slots) {
+            let state = sharing.state(n, &lumps, &mut near);
+            sharing.states.push(state);
+        }
         Ok(sharing)
     }
 
@@ -105,6 +122,16 @@ impl Sharing {
     pub fn rate(&self, n: f64) -> f64 {
         let n = n.min(self.slots);
         n / self.service(n)
+    }
+
+    /// The number in the system at which as many end as come; the slots where they can't keep up.
+    pub(super) fn balance(&self, rate: f64) -> f64 {
+        let (mut low, mut high) = (0.0, self.slots);
+        for _ in 0..40 {
+            let middle = 0.5 * (low + high);
+            if self.rate(middle.max(1e-9)) < rate { low = middle } else { high = middle }
+        }
+        high
     }
 
     /// S(n), s.
@@ -163,66 +190,158 @@ impl Sharing {
         (self.budget - taken).max(self.budget / 64.0).max(1.0)
     }
 
-    fn state(&self, n: f64, lumps: &Lumps) -> State {
-        let steps = self.mix.means.more / self.accepted;
-        let ended = |decodes: f64| if steps > 0.0 { decodes / steps } else { f64::INFINITY };
-        // Requests that end per step: by bisection, because n rises with them.
-        let (mut low, mut high) = (0.0, n.min(ended(n)));
-        for _ in 0..50 {
-            let flow = 0.5 * (low + high);
-            if self.present(n, flow, lumps) > n { high = flow } else { low = flow }
+    /// The replica with `n` in it. `near`: the others' prompts per step and the share of prefill at the number before.
+    fn state(&self, n: f64, lumps: &Lumps, near: &mut (f64, f64)) -> State {
+        let decoding = self.decoding();
+        let mut found = self.around(n, 0.0, near.1, lumps);
+        if n > 1.0 {
+            // Others in the system rise with the prompts that they bring per step: by false position (Illinois).
+            let most = (self.room(1.0) / lumps.mean.max(1e-9)).min(n);
+            let (mut low, mut high) = ((0.0, 1.0 - n), (most, f64::NAN));
+            let mut next = if near.0 > 0.0 { (near.0 * 1.1).min(0.5 * (most + near.0)) } else { 0.3 * most };
+            for _ in 0..40 {
+                found = self.around(n, next, near.1, lumps);
+                *near = (next, found.prefill);
+                let over = found.others(next, decoding) - (n - 1.0);
+                if over.abs() <= 1e-4 * n || high.0 - low.0 <= 1e-6 * high.0 {
+                    break;
+                }
+                if over > 0.0 {
+                    high = (next, over);
+                    low.1 *= 0.6;
+                } else {
+                    low = (next, over);
+                    high.1 *= 0.6;
+                }
+                let width = high.0 - low.0;
+                next = if high.1.is_finite() {
+                    (low.0 - low.1 * width / (high.1 - low.1))
+                        .clamp(low.0 + 0.01 * width, high.0 - 0.01 * width)
+                } else {
+                    (1.3 * next).min(0.5 * (next + high.0))
+                };
+            }
         }
-        let flow = 0.5 * (low + high);
-        let decodes = (flow * steps).min(n);
+        found.into_state(n, decoding)
+    }
+
+    /// Steps of decoding of a request.
+    fn decoding(&self) -> f64 {
+        self.mix.means.more / self.accepted
+    }
+
+    /// What a request meets where others bring `flow` prompts per step, a share of about `guess` of the time being prefill.
+    fn around(&self, n: f64, flow: f64, guess: f64, lumps: &Lumps) -> Around {
+        let decoding = self.decoding();
+        let decodes = flow * decoding;
+        let beside = if decoding > 0.0 { decodes + decoding.min(1.0) } else { 0.0 };
+        let empty = self.step_s(beside, 0.0, 0.0);
+        let kinds = self.kinds(beside, flow, guess, lumps);
+        let (step, step_squared) = mean_of(&kinds);
+        let prefill = (1.0 - empty / step).clamp(0.0, 0.95);
+        let rate = flow / step;
+        let alone = n <= 1.0;
+        let biased = if alone { 0.0 } else { step_squared / step };
         let room = self.room(decodes);
-        let (used, backlog) = lumps.backlog(flow, room);
-        let kinds = self.kinds(decodes, flow, lumps);
-        let step: f64 = kinds.iter().map(|(t, share)| t * share).sum();
-        let step_squared = kinds.iter().map(|(t, share)| t * t * share).sum();
+        let full = self.step_s(decodes, room, (room / lumps.mean.max(1.0)).min(room));
+        let used = (rate * full * lumps.mean / room).min(0.999_99);
+        let backlog = 0.5 * rate * full * lumps.square / (room * room) * used / (1.0 - used);
+        let companions = rate * biased;
+        let tokens = (1.0 + companions) * lumps.mean;
+        let own = self.step_s(decodes, tokens.min(room), 1.0 + companions);
+        let ahead = backlog + 0.5 * companions * lumps.mean / room;
+        let first = 0.5 * biased + own + lumps.beyond(ahead, room) * full;
+        let queued = (lumps.mean / room).min(1.0);
+        let gathers = own + queued * (first - own);
+        let bunch = if alone { 0.0 } else { prefill / (1.0 - prefill) * (gathers - step).max(0.0) };
+        Around { kinds, decodes, used, backlog, step, step_squared, first, prefill, bunch }
+    }
+
+    /// Steps by how long they take: seconds and share of the steps, where `flow` prompts come per step on average.
+    fn kinds(&self, decodes: f64, flow: f64, prefill: f64, lumps: &Lumps) -> Vec<(f64, f64)> {
+        let room = self.room(decodes);
+        let mut kinds = Vec::with_capacity(32);
+        let (mut over, mut fewest) = (0.0, 0.0);
+        lumps.each(flow, prefill, |tokens, prompts, share| {
+            if kinds.is_empty() {
+                fewest = tokens;
+            }
+            over += share * (tokens - room).max(0.0);
+            let ending = if tokens > room { prompts * room / tokens } else { prompts };
+            kinds.push((self.step_s(decodes, tokens.min(room), ending), share));
+        });
+        if over <= 0.0 {
+            return kinds;
+        }
+        // What did not fit is computed in full steps, in place of those that would hold least.
+        let whole = self.step_s(decodes, room, room / lumps.mean.max(1.0));
+        let moved = over / (room - fewest).max(1e-9);
+        if fewest < room && moved < kinds[0].1 {
+            kinds[0].1 -= moved;
+            kinds.push((whole, moved));
+            return kinds;
+        }
+        let full = (flow * lumps.mean / room).min(1.0);
+        vec![(self.step_s(decodes, 0.0, 0.0), 1.0 - full), (whole, full)]
+    }
+}
+
+/// What a request meets.
+struct Around {
+    kinds: Vec<(f64, f64)>,
+    decodes: f64,
+    used: f64,
+    backlog: f64,
+    step: f64,
+    step_squared: f64,
+    /// To the first token, s.
+    first: f64,
+    /// Share of the time that goes into prompts.
+    prefill: f64,
+    /// What decoding without end takes longer for beginning among prompts, s.
+    bunch: f64,
+}
+
+impl Around {
+    /// S, s.
+    fn service(&self, decoding: f64) -> f64 {
+        self.first + decoding * self.step + extra(self.bunch, self.prefill, decoding)
+    }
+
+    /// Others in the system that bring `flow` prompts per step.
+    fn others(&self, flow: f64, decoding: f64) -> f64 {
+        flow * self.service(decoding) / self.step
+    }
+
+    fn into_state(self, n: f64, decoding: f64) -> State {
+        let service = self.service(decoding);
+        let Around { kinds, decodes, used, backlog, step, step_squared, prefill, bunch, .. } = self;
         let mut time = 0.0;
         let by_time = kinds.iter().map(|(t, share)| {
             time += t * share / step;
             (*t, time)
         });
         let kinds = by_time.collect();
-        State { n, decodes, used, backlog, step, step_squared, kinds, service: n * step / flow }
+        State { n, decodes, used, backlog, step, step_squared, prefill, bunch, kinds, service }
     }
+}
 
-    /// Requests in the system where `flow` end per step.
-    fn present(&self, n: f64, flow: f64, lumps: &Lumps) -> f64 {
-        let decodes = flow * self.mix.means.more / self.accepted;
-        let prefill = lumps.steps(flow, self.room(decodes));
-        decodes + flow * (prefill + 0.5 * (n - 1.0) / n)
-    }
+/// What so many steps of decoding take longer for beginning where prompts bunch, s: the bunch shrinks by `prefill` each step.
+pub(super) fn extra(bunch: f64, prefill: f64, steps: f64) -> f64 {
+    bunch * (1.0 - libm::pow(prefill, steps))
+}
 
-    /// Steps by how long they take: seconds and share of the steps.
-    fn kinds(&self, decodes: f64, flow: f64, lumps: &Lumps) -> Vec<(f64, f64)> {
-        let room = self.room(decodes);
-        let mut kinds = Vec::with_capacity(16);
-        let mut over = 0.0;
-        lumps.each(flow, |tokens, prompts, share| {
-            over += share * (tokens - room).max(0.0);
-            let in_it = tokens.min(room);
-            let ending = if tokens > room { prompts * room / tokens } else { prompts };
-            kinds.push((self.step_s(decodes, in_it, ending), share));
-        });
-        // What did not fit is computed in steps that are full; they take the place of others.
-        let full = (over / room).min(1.0);
-        if full > 0.0 {
-            let fresh = self.mix.means.fresh.max(1.0);
-            kinds.iter_mut().for_each(|kind| kind.1 *= 1.0 - full);
-            kinds.push((self.step_s(decodes, room, (room / fresh).min(1.0)), full));
-        }
-        kinds
-    }
+/// Mean and mean square of steps by their shares.
+fn mean_of(kinds: &[(f64, f64)]) -> (f64, f64) {
+    kinds.iter().fold((0.0, 0.0), |(mean, square), (t, share)| (mean + t * share, square + t * t * share))
 }
 
 /// Prompts as they come into steps.
 struct Lumps {
     mean: f64,
     square: f64,
-    /// Tokens of one prompt, in strata.
-    single: Vec<f64>,
+    /// Tokens of one prompt, in strata with their shares.
+    single: Vec<(f64, f64)>,
     /// Tokens of 2, 3, … prompts, four sums each.
     several: Vec<[f64; 4]>,
 }
@@ -233,52 +352,45 @@ impl Lumps {
             mix.rows().iter().map(|row| f64::from(row.prompt - row.cached.min(row.prompt))).collect();
         fresh.sort_unstable_by(f64::total_cmp);
         let stratum = |place: usize| {
-            let (from, to) = (place * fresh.len() / STRATA, (place + 1) * fresh.len() / STRATA);
+            let edge = |place: usize| (EDGES[place] * fresh.len() as f64) as usize;
+            let (from, to) = (edge(place), edge(place + 1));
             let part = &fresh[from.min(fresh.len() - 1)..to.max(from + 1).min(fresh.len())];
             part.iter().sum::<f64>() / part.len() as f64
         };
-        let mut single: Vec<f64> = (0..STRATA).map(stratum).collect();
-        scale(&mut single, mix.means.fresh);
-        let several = (2..=(3.0 * MANY) as usize).map(|count| {
+        let mut single: Vec<(f64, f64)> =
+            (0..STRATA).map(|place| (stratum(place), EDGES[place + 1] - EDGES[place])).collect();
+        let is: f64 = single.iter().map(|(tokens, share)| tokens * share).sum();
+        single.iter_mut().for_each(|(tokens, _)| *tokens *= mix.means.fresh / is.max(1e-9));
+        let several = (2..=16_usize).map(|count| {
             let mut sums = [0.0; 4];
             for (set, sum) in sums.iter_mut().enumerate() {
                 for prompt in 0..count {
                     // A spread of places over the strata without a pattern in it: multiples of the golden section.
                     let place = (set as f64 + 0.5) / 4.0 + prompt as f64 * 0.618_033_988_749_895;
-                    *sum += single[((place - libm::floor(place)) * STRATA as f64) as usize % STRATA];
+                    let place = place - libm::floor(place);
+                    let stratum = EDGES.partition_point(|&edge| edge <= place).clamp(1, STRATA) - 1;
+                    *sum += single[stratum].0;
                 }
             }
             scale(&mut sums, count as f64 * mix.means.fresh);
             sums
         });
-        let square = single.iter().map(|tokens| tokens * tokens).sum::<f64>() / STRATA as f64;
+        let square = single.iter().map(|(tokens, share)| tokens * tokens * share).sum();
         Lumps { mean: mix.means.fresh, square, several: several.collect(), single }
     }
 
-    /// Share of the room that is used, and what is left over at a step's end, in steps of room: the slotted queue with
-    /// batches by chance, whose mean is exact for prompts that fill a step.
-    fn backlog(&self, flow: f64, room: f64) -> (f64, f64) {
-        let used = (flow * self.mean / room).min(0.999_999);
-        let variance = flow * self.square / (room * room);
-        (used, (0.5 * variance / (1.0 - used) - 0.5 * used).max(0.0))
+    /// Steps that a prompt takes beyond one, with so much work (in steps) ahead of it.
+    fn beyond(&self, ahead: f64, room: f64) -> f64 {
+        self.single.iter().map(|(tokens, share)| (ahead + tokens / room - 1.0).max(0.0) * share).sum()
     }
 
-    /// Steps from the first in which a prompt may be computed to the one in which it ends.
-    fn steps(&self, flow: f64, room: f64) -> f64 {
-        if flow * self.mean >= room {
-            return f64::INFINITY;
-        }
-        let (used, backlog) = self.backlog(flow, room);
-        let ahead = backlog + 0.5 * used;
-        let more = self.single.iter().map(|tokens| (ahead + tokens / room - 1.0).max(0.0));
-        1.0 + more.sum::<f64>() / STRATA as f64
-    }
-
-    /// Prompt tokens and prompts of a step, with their share, where `flow` prompts come per step.
-    fn each(&self, flow: f64, mut step: impl FnMut(f64, f64, f64)) {
+    /// Prompt tokens and prompts of a step, with their share, where `flow` prompts come per step on average, and a share
+    /// `prefill` of the time goes into prompts: a negative binomial law.
+    fn each(&self, flow: f64, prefill: f64, mut step: impl FnMut(f64, f64, f64)) {
+        let wider = 1.0 / (1.0 - prefill * prefill);
         if flow > MANY {
             // Gauss and Hermite's three points.
-            let spread = libm::sqrt(3.0 * flow * self.square);
+            let spread = libm::sqrt(3.0 * flow * wider * self.square);
             let prompts = |tokens: f64| if self.mean > 0.0 { tokens / self.mean } else { flow };
             let mean = flow * self.mean;
             let low = (mean - spread).max(0.0);
@@ -288,24 +400,36 @@ impl Lumps {
             step(high, prompts(high), 1.0 / 6.0);
             return;
         }
-        let mut share = libm::exp(-flow);
+        // Gamma-mixed by chance: mean f, variance f × wider.
+        let excess = wider - 1.0;
+        let mixed = excess > 1e-6;
+        let mut share = if mixed { libm::pow(wider, -flow / excess) } else { libm::exp(-flow) };
+        let next = |count: f64| {
+            if mixed { (flow + (count - 1.0) * excess) / (wider * count) } else { flow / count }
+        };
         let mut left = 1.0 - share;
         step(0.0, 0.0, share);
-        share *= flow;
-        for &tokens in &self.single {
-            step(tokens, 1.0, share / STRATA as f64);
+        share *= next(1.0);
+        for &(tokens, of) in &self.single {
+            step(tokens, 1.0, share * of);
         }
         left -= share;
+        let mut missing = flow - share;
         for (place, sums) in self.several.iter().enumerate() {
             if left < 1e-6 {
                 break;
             }
             let count = (place + 2) as f64;
-            share *= flow / count;
+            share *= next(count);
             left -= share;
             for &tokens in sums {
                 step(tokens, count, share / 4.0);
             }
+            missing -= share * count;
+        }
+        // The rest of the law, with the prompts that are missing from the mean.
+        if left > 1e-9 && missing > 0.0 {
+            step(missing / left * self.mean, missing / left, left);
         }
     }
 }
@@ -321,12 +445,12 @@ fn scale(sums: &mut [f64], mean: f64) {
 /// Every whole number up to here is a state.
 const DENSE: f64 = 16.0;
 
-/// Numbers in the system at which the replica is looked at: 1, 2, 3, …, then a tenth more each.
+/// Numbers in the system at which the replica is looked at: 1, 2, 3, …, then a seventh more each.
 fn grid(slots: f64) -> Vec<f64> {
     let mut out = vec![1.0];
     let mut n: f64 = 1.0;
     while n < slots {
-        n = if n < DENSE { n + 1.0 } else { n * 1.1 };
+        n = if n < DENSE { n + 1.0 } else { n * 1.15 };
         out.push(n.min(slots));
     }
     if out.len() == 1 {
