@@ -33,7 +33,7 @@ mod quality;
 mod rerun;
 
 pub use baseline::{BaselineAction, BaselineArgs};
-pub use budget::{BudgetAction, BudgetArgs, BudgetInitArgs, BudgetLintArgs, Preset};
+pub use budget::{BudgetAction, BudgetArgs, BudgetInitArgs, BudgetLintArgs, BudgetSplitArgs, Preset};
 pub use collect::CollectArgs;
 pub use compare::CompareArgs;
 pub use diagnose_url::{DiagnoseArgs, DiagnoseUrlArgs};
@@ -79,7 +79,7 @@ pub enum Command {
     Validate(ValidateArgs),
     /// Send a run's schedule again, arrival by arrival, to another target
     Rerun(RerunArgs),
-    /// Check a budget file, or begin one
+    /// Check a budget file, begin one, or split a total over stages
     Budget(BudgetArgs),
     /// Answer by a law of queues or of scale: Little, M/M/c, USL, Amdahl, fan-out, hedging and others
     Calc(calc::CalcArgs),
@@ -619,6 +619,10 @@ pub enum SchemaOf {
     Band,
     /// The rules of plimsoll profile: which span is which stage.
     Stages,
+    /// The stages of plimsoll budget split.
+    Split,
+    /// What plimsoll calc --format json prints.
+    Law,
 }
 
 /// `plimsoll schema`

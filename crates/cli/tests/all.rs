@@ -15,6 +15,8 @@ mod bad_servers;
 mod batches;
 #[path = "all/browser.rs"]
 mod browser;
+#[path = "all/budget_split.rs"]
+mod budget_split;
 #[path = "all/calc.rs"]
 mod calc;
 #[path = "all/cold_start.rs"]

@@ -2,7 +2,7 @@
 //!
 //! Reading order: `file` (what is promised), `metric` and `quantity` (its words), `check` (what can't be meant), `lint` (what can't be
 //! judged), `exceed` (the evaluator: counts against a limit, from values, sketches, histograms or a stream), `family` (several
-//! verdicts at once), `inline` (the short form of `--slo`, on one level). A whole file is held against a run in [`crate::gate`].
+//! verdicts at once), `inline` (the short form of `--slo`, on one level), `split` (a total over stages). A whole file is held against a run in [`crate::gate`].
 
 mod check;
 mod exceed;
@@ -13,6 +13,7 @@ pub mod lint;
 mod metric;
 pub mod plan;
 mod quantity;
+mod split;
 
 pub use check::check_shape;
 pub(crate) use check::reserve;
@@ -26,6 +27,9 @@ pub use file::{
 };
 pub use metric::{BudgetMetric, Judged, no_measure_of_load};
 pub use quantity::{Amount, Bucket, Percentile, Relative, Unit, shown};
+pub use split::{
+    Slice as StageSlice, Split, SplitFile, SplitSpec, StagePart, Whole, read_split, split, split_of_profile,
+};
 
 pub(crate) use inline::{is_good, judge, share_over};
 

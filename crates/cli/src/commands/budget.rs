@@ -1,4 +1,5 @@
-//! `plimsoll budget`: is a budget file meant as it is written, can it be judged, and where does one come from?
+//! `plimsoll budget`: is a budget file meant as it is written, can it be judged, and where does one come from? Splitting a total over stages is
+//! [`super::budget_split`]'s.
 
 use std::path::Path;
 
@@ -11,11 +12,12 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{BudgetAction, BudgetArgs, BudgetInitArgs, BudgetLintArgs, Format, Preset};
 use crate::{baseline, budget_file, budget_init, out};
 
-/// Lints, or begins a file.
+/// Lints, begins a file, or splits.
 pub fn run(args: &BudgetArgs) -> Result<Exit, Stop> {
     match &args.action {
         BudgetAction::Lint(args) => check(args),
         BudgetAction::Init(args) => init(args),
+        BudgetAction::Split(args) => super::budget_split::run(args),
     }
 }
 
@@ -127,7 +129,8 @@ fn init(args: &BudgetInitArgs) -> Result<Exit, Stop> {
     Ok(Exit::Done)
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Stop> {
+/// Writes a new budget file.
+pub fn write(path: &Path, text: &str) -> Result<(), Stop> {
     let shown = path.display();
     if path.exists() {
         return Err(Stop::usage(format!("--out {shown}: it exists; name a new file")));

@@ -2,6 +2,7 @@
 
 pub mod baseline;
 pub mod budget;
+pub mod budget_split;
 pub mod calc;
 pub mod calibrate;
 pub mod cold_start;

@@ -1,6 +1,7 @@
 //! `plimsoll schema`: the JSON Schema of what is read and written.
 
-use plimsoll_analysis::budget::BudgetFile;
+use plimsoll_analysis::budget::{BudgetFile, SplitFile};
+use plimsoll_analysis::calc::LawFinding;
 use plimsoll_analysis::compare::finding::Comparison;
 use plimsoll_analysis::cost::PriceSpec;
 use plimsoll_analysis::findings::Findings;
@@ -38,6 +39,8 @@ pub fn run(args: &SchemaArgs) -> Result<Exit, Stop> {
         SchemaOf::Plan => schema_for!(PlanFile),
         SchemaOf::Band => schema_for!(Band),
         SchemaOf::Stages => schema_for!(RuleFile),
+        SchemaOf::Split => schema_for!(SplitFile),
+        SchemaOf::Law => schema_for!(LawFinding),
     });
     Ok(Exit::Done)
 }

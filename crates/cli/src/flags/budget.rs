@@ -21,6 +21,37 @@ pub enum BudgetAction {
     Lint(BudgetLintArgs),
     /// Begin a budget file: from conventions, or from what a run measured
     Init(BudgetInitArgs),
+    /// Split a total over stages into slices that fit, as a budget file
+    Split(BudgetSplitArgs),
+}
+
+/// `plimsoll budget split`
+#[derive(Args, Debug)]
+pub struct BudgetSplitArgs {
+    /// Stages with a fixed figure, a share, a weight or measured percentiles each (see: plimsoll schema split)
+    #[arg(required_unless_present = "from")]
+    pub stages: Option<PathBuf>,
+    /// Stages as a profile measured them: the output of plimsoll profile --format json
+    #[arg(long, value_name = "FILE", conflicts_with = "stages")]
+    pub from: Option<PathBuf>,
+    /// What is divided: 3s [default: the file's]
+    #[arg(long, value_name = "TIME")]
+    pub total: Option<String>,
+    /// What is kept back for variance: 150ms or 5% [default: the file's, else none]
+    #[arg(long, value_name = "TIME|SHARE")]
+    pub margin: Option<String>,
+    /// Percentile at which the slices are held [default: the file's, else 99]
+    #[arg(long, value_name = "P")]
+    pub p: Option<String>,
+    /// With --from: hold slices at the percentile at which they add up to no more than the whole did
+    #[arg(long, requires = "from")]
+    pub joint: bool,
+    /// File to write; must not exist [default: stdout]
+    #[arg(long, short = 'o', value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// How it is printed; as text it is a budget file
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
 }
 
 /// `plimsoll budget lint`

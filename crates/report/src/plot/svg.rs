@@ -17,7 +17,7 @@ const BOTTOM: f64 = 370.0;
 const STYLE: &str = "\
 :root{--paper:#fbfaf7;--ink:#1c2430;--soft:#5d6877;--line:#dcdfe4;--s0:#0b5cad;--s1:#c26a00;--s2:#b3261e;--s3:#1d7a46}\
 @media(prefers-color-scheme:dark){:root{--paper:#12161c;--ink:#e6e9ee;--soft:#9aa5b4;--line:#303947;--s0:#6db3f8;--s1:#f2b04c;--s2:#ff8a80;--s3:#5fce8f}}\
-text{font:13px system-ui,-apple-system,'Segoe UI',sans-serif;fill:var(--soft)}.name{font-weight:600}.title{font-size:16px;font-weight:650;fill:var(--ink)}";
+text{font:13px system-ui,-apple-system,'Segoe UI',sans-serif;fill:var(--soft)}.name{font-weight:600;paint-order:stroke;stroke:var(--paper);stroke-width:4px}.title{font-size:16px;font-weight:650;fill:var(--ink)}";
 
 /// The drawing of a curve under this heading.
 pub fn svg(heading: &str, curve: &Curve) -> String {
@@ -34,9 +34,11 @@ pub fn svg(heading: &str, curve: &Curve) -> String {
     );
     frame.axes(&mut out);
     curve.marks.iter().for_each(|mark| frame.mark(&mut out, mark));
-    let mut taken: Vec<(f64, f64)> = Vec::new();
+    let leaves = |line: &Line| line.at.last().is_some_and(|[_, y]| *y > curve.y.range[1]);
     for (i, line) in curve.lines.iter().enumerate() {
-        frame.line(&mut out, line, i, &mut taken);
+        // Lines that climb out of the frame do so side by side: each name stands lower on its line than the next one's.
+        let below = curve.lines[i + 1..].iter().filter(|other| leaves(other) && leaves(line)).count();
+        frame.line(&mut out, line, i, below);
     }
     curve.points.iter().for_each(|point| frame.point(&mut out, point));
     out.push_str("</svg>\n");
@@ -105,8 +107,8 @@ impl Frame<'_> {
         );
     }
 
-    /// A line and its name, where it ends or leaves the frame; `taken` holds where names stand already.
-    fn line(&self, out: &mut String, line: &Line, nth: usize, taken: &mut Vec<(f64, f64)>) {
+    /// A line and its name: at its end, or, where it leaves the frame, so many steps below the top.
+    fn line(&self, out: &mut String, line: &Line, nth: usize, below: usize) {
         let color = format!("var(--s{})", nth % 4);
         let dash = ["", " stroke-dasharray=\"8 4\"", " stroke-dasharray=\"2 4\""][nth % 3];
         let path: Vec<String> =
@@ -117,15 +119,12 @@ impl Frame<'_> {
             path.join(" ")
         );
         let [from, to] = self.curve.y.range;
-        let Some([x, y]) = line.at.iter().rev().find(|[_, y]| (from..=to).contains(y)) else { return };
-        let (x, mut y) = (self.x(*x), self.y(*y));
-        let at_edge = x > RIGHT - 12.0;
-        let (x, anchor) = if at_edge { (RIGHT + 6.0, "start") } else { (x - 8.0, "end") };
-        y = y.max(TOP + 12.0);
-        while taken.iter().any(|(a, b)| (a - x).abs() < 70.0 && (b - y).abs() < 15.0) {
-            y += 5.0;
-        }
-        taken.push((x, y));
+        let top = to - 0.17 * (below as f64 + 0.3) * (to - from);
+        let leaves = line.at.last().is_some_and(|[_, y]| *y > to);
+        let shown = |y: f64| y >= from && y <= if leaves { top } else { to };
+        let Some([x, y]) = line.at.iter().rev().find(|[_, y]| shown(*y)) else { return };
+        let (x, y) = (self.x(*x), self.y(*y).max(TOP + 10.0));
+        let (x, anchor) = if !leaves && x > RIGHT - 12.0 { (RIGHT + 7.0, "start") } else { (x - 8.0, "end") };
         let _ = write!(
             out,
             "<text class=\"name\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\" style=\"fill:{color}\">{}</text>",

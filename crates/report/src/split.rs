@@ -1,0 +1,67 @@
+//! A split total as a budget file: the slices as YAML, everything there is to know about them as its comments.
+//!
+//! A page beside the file lost: what is pasted loses it, and why a slice is as large as it is belongs where the slice stands.
+
+use plimsoll_analysis::budget::{Amount, Percentile, Split};
+
+use crate::words;
+
+/// The whole text; it is read by `budget lint` as it is.
+pub fn budget_file(name: &str, split: &Split) -> String {
+    let p = |share: f64| Percentile(share);
+    let mut out = String::new();
+    let margin = match split.margin_s {
+        0.0 => "without a margin".to_owned(),
+        margin => format!("less {} of margin", amount(margin)),
+    };
+    comment(&mut out, &format!("{} {margin}, split over {name}.", amount(split.total_s)));
+    for note in &split.notes {
+        comment(&mut out, &words::sentence(note));
+    }
+    out.push_str("version: 1\nstages:\n");
+    out.push_str(&format!("  total: {}\n  p: {}\n", amount(split.total_s), p(split.slices_p)));
+    if split.margin_s > 0.0 {
+        out.push_str(&format!("  margin: {}\n", amount(split.margin_s)));
+    }
+    out.push_str("  slices:\n");
+    let written: Vec<String> = split
+        .slices
+        .iter()
+        .map(|slice| format!("    {}: {}", key(&slice.stage), amount(slice.slice_s)))
+        .collect();
+    let width = written.iter().map(|line| line.chars().count()).max().unwrap_or(0);
+    for (line, slice) in written.iter().zip(&split.slices) {
+        out.push_str(&format!("{line:<width$}  # {}\n", slice.why));
+    }
+    let sum: f64 = split.slices.iter().map(|slice| slice.slice_s).sum();
+    out.push_str(&format!("  # Together {}.\n", amount(sum)));
+    if split.slices_p < split.p {
+        out.push_str(&format!(
+            "budgets:\n  - {{id: e2e-{name}, metric: e2e, p: {p}, max: {total}}}\n",
+            name = p(split.p).name(),
+            p = p(split.p),
+            total = amount(split.total_s)
+        ));
+    }
+    out
+}
+
+fn amount(seconds: f64) -> Amount {
+    Amount::seconds(seconds)
+}
+
+/// A sentence as comment lines of a hundred columns.
+fn comment(out: &mut String, text: &str) {
+    for line in words::wrap(0, text).lines() {
+        out.push_str(&format!("# {line}\n"));
+    }
+}
+
+/// A stage's name as a YAML key: bare where it is a plain word, else quoted as JSON is.
+fn key(name: &str) -> String {
+    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
+        && name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && !["true", "false", "null", "yes", "no", "on", "off", "y", "n"]
+            .contains(&name.to_ascii_lowercase().as_str());
+    if plain { name.to_owned() } else { serde_json::Value::from(name).to_string() }
+}
