@@ -41,6 +41,23 @@ fn a_rate_limit_is_named() {
     check("rate_limit:rate=4,burst=8", Cause::RateLimit);
 }
 
+/// It begins in the midst of the experiments and is over after all of them, if at all: what fails then is no share of requests.
+#[test]
+fn an_engine_that_does_not_come_back_is_no_server_with_errors() {
+    for fault in ["crash:at=6s,for=900s", "crash:at=12s,for=900s", "crash:at=20s,for=900s"] {
+        let system = System::new(LLAMA, (256, 64), fault, &[Cause::EngineCrash]);
+        let played = system.play(&spec());
+        let found = &played.diagnosis.verdicts[0];
+        let told = format!("{fault}: {}\n{:#?}", played.diagnosis.headline, played.log);
+        assert!(matches!(found.cause, Cause::EngineCrash | Cause::Unknown), "{told}");
+    }
+}
+
+#[test]
+fn a_share_of_errors_is_no_crash() {
+    check("error:share=0.15,status=500", Cause::ServerErrors);
+}
+
 #[test]
 fn answers_that_end_in_the_middle_are_named() {
     check("disconnect:share=0.1", Cause::StreamDisconnect);

@@ -217,8 +217,9 @@ fn percent(share: f64) -> String {
 
 fn failures(blocks: &[Block]) -> Vec<Shown> {
     let rows: Vec<&Row> = blocks.iter().flat_map(|block| &block.rows).collect();
-    let outage = outage(&rows);
-    let dead = outage.as_ref().is_some_and(|shown| shown.state == State::Yes);
+    let outage = outage(blocks);
+    // One that has not ended is told by none of these either: what a restart looks like before it is over is no rate of errors.
+    let dead = outage.as_ref().is_some_and(|shown| shown.state != State::No);
     let count = |is: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| is(row)).count();
     let turned = |row: &Row| row.how == How::Shed || row.status == Some(429);
     let cut = |row: &Row| matches!(row.how, How::Truncated | How::StreamError) || cut_short(row);
@@ -253,12 +254,20 @@ fn cut_short(row: &Row) -> bool {
     row.how == How::Reset && row.first.is_some() && !row.tokens.is_empty()
 }
 
-/// A stretch in which nearly all fail, with answers on both sides of it.
-fn outage(rows: &[&Row]) -> Option<Shown> {
-    let mut rows: Vec<&Row> = rows.to_vec();
-    rows.sort_by_key(|row| row.due);
+/// Experiments in a row without an answer from which a target is gone, though nobody saw it come back: some of them are light.
+const GONE: usize = 3;
+
+/// A stretch in which nearly all fail, with answers on both sides of it; or that goes on through experiment after experiment.
+fn outage(blocks: &[Block]) -> Option<Shown> {
+    let mut rows: Vec<(&Row, usize)> = Vec::new();
+    for (number, block) in blocks.iter().enumerate() {
+        rows.extend(block.rows.iter().map(|row| (row, number)));
+    }
+    rows.sort_by_key(|(row, _)| row.due);
+    let (rows, of): (Vec<&Row>, Vec<usize>) = rows.into_iter().unzip();
     let failed: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].failed()).collect();
     let (Some(&first), Some(&last)) = (failed.first(), failed.last()) else {
+        // Nothing is dead while nothing fails, however few were sent.
         let state = if rows.len() >= ENOUGH { State::No } else { State::Unclear };
         return Some(shown(Fact::Outage, state, "nothing failed".into(), None, None));
     };
@@ -267,13 +276,19 @@ fn outage(rows: &[&Row]) -> Option<Shown> {
     let dead = stretch.iter().filter(|row| row.failed() && row.how != How::Shed).count();
     let lasted_s = (rows[last].end.unwrap_or(rows[last].due) - rows[first].due) as f64 * 1e-9;
     let (before, after) = (first, rows.len() - 1 - last);
-    let all = dead >= 5 && dead as f64 >= 0.8 * stretch.len() as f64 && before >= 5 && after >= 5;
+    let all = dead >= 5 && dead as f64 >= 0.8 * stretch.len() as f64 && before >= 5;
+    let mut experiments: Vec<usize> = of[first..=last].to_vec();
+    experiments.dedup();
     let says = format!(
         "{dead} of {} requests in a row failed within {}; {before} before and {after} after them did not",
         stretch.len(),
         ms(lasted_s)
     );
-    let state = if all { State::Yes } else { State::No };
+    let state = match all {
+        true if after >= 5 || experiments.len() >= GONE => State::Yes,
+        true => State::Unclear,
+        false => State::No,
+    };
     Some(shown(Fact::Outage, state, says, share(dead, stretch.len()), Some(0.8)))
 }
 
