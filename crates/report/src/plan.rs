@@ -216,7 +216,12 @@ pub(crate) fn expected_table(plan: &PlanFinding) -> Table {
     let is_own = simulated && plan.chosen.is_some();
     let rows = if is_own { chosen } else { formula };
     for row in rows {
-        let other = formula.iter().find(|other| same(other, row)).map(|e| latency(&e.value));
+        // Side by side at one number of replicas: the formula's own answer may be for another.
+        let own_name = named(row);
+        let beside =
+            plan.disagreements.iter().find(|other| other.figure == own_name).map(|d| words::ms(d.formula));
+        let at_formulas = || formula.iter().find(|other| same(other, row)).map(|e| latency(&e.value));
+        let other = beside.or_else(|| (!is_own).then(at_formulas).flatten());
         let verdict = row.held.map(|held| words::held(held).to_owned()).unwrap_or_default();
         let own = if is_own { latency(&row.value) } else { String::new() };
         table.row([named(row), ceiling(row), own, other.unwrap_or_default(), verdict]);

@@ -4,16 +4,19 @@
 //! made: the least number that simulation shows to hold and that the rules allow. Where simulation can't tell, the number that it can't
 //! decide is what is said, with that word beside it; where nothing was simulated, the formula's.
 
+use super::bill;
 use super::decide;
+use super::elasticity::{self, Break};
 use super::finding::{
-    Chosen, Disagreement, Expected, FloorRow, FormulaAnswer, LoadFinding, PlanFinding, PlanPoint,
-    SimulatedAnswer, Slots, TriedReplicas,
+    Chosen, Disagreement, Elasticity, Expected, FloorRow, FormulaAnswer, LoadFinding, PlanCost, PlanFinding,
+    PlanPoint, Probability, SimulatedAnswer, Slots, TriedReplicas,
 };
 use super::formula;
 use super::mix::Mix;
+use super::odds;
 use super::planner::{Planner, Simulated};
 use super::replica::Load;
-use super::spec::PlanSpec;
+use super::spec::{PlanError, PlanSpec};
 use crate::findings::{Estimate, Held, Reading};
 
 /// Shares of the stability limit that the curve shows.
@@ -41,18 +44,23 @@ pub struct Known<'a> {
     pub notes: Vec<String>,
 }
 
-/// The plan, without what is worked out from the choice: cost, probability, sensitivity and options.
-pub fn conclude(known: Known<'_>) -> PlanFinding {
+/// The plan.
+///
+/// # Errors
+/// A price that can't be used.
+pub fn conclude(known: Known<'_>) -> Result<PlanFinding, PlanError> {
     let Known { spec, load, formula, floor, slots, planner, .. } = &known;
     let mut notes = known.notes.clone();
-    let simulated = planner.map(Planner::finish);
+    // A search that had no time to try one number knows no more than formulas do.
+    let simulated = planner.map(Planner::finish).filter(|simulated| !simulated.answer.tried.is_empty());
     let answer = simulated.as_ref().map(|s| s.answer.clone());
     let chosen = choose(&known, simulated.as_ref());
     let disagreements =
         chosen.as_ref().map_or_else(Vec::new, |chosen| disagreements(&known, chosen, simulated.as_ref()));
-    let curve = chosen.as_ref().map_or_else(Vec::new, |chosen| curve(&known, chosen.replicas));
+    let curve = chosen.as_ref().map_or_else(Vec::new, |chosen| curve(&known, chosen));
     notes.extend(simulated.iter().flat_map(|s| s.notes.clone()));
-    PlanFinding {
+    let worth = Worth::of(&known, chosen.as_ref())?;
+    Ok(PlanFinding {
         engine: spec.world.engine.name.clone(),
         load: load.clone(),
         slo: spec.slo.clone(),
@@ -64,13 +72,36 @@ pub fn conclude(known: Known<'_>) -> PlanFinding {
         simulated: answer,
         disagreements,
         chosen,
-        cost: None,
-        sensitivity: Vec::new(),
-        probability: None,
+        cost: worth.cost,
+        sensitivity: worth.sensitivity,
+        probability: worth.probability,
         scaling: simulated.and_then(|s| s.scaling),
         options: Vec::new(),
         curve,
         notes,
+    })
+}
+
+/// What follows from the choice.
+#[derive(Default)]
+struct Worth {
+    cost: Option<PlanCost>,
+    sensitivity: Vec<Elasticity>,
+    probability: Option<Probability>,
+}
+
+impl Worth {
+    fn of(known: &Known<'_>, chosen: Option<&Chosen>) -> Result<Worth, PlanError> {
+        let (Some(chosen), spec) = (chosen, known.spec) else { return Ok(Worth::default()) };
+        let all = chosen.replicas.saturating_add(chosen.spare);
+        // An engine without a formula has no elasticities either; what there is to say of that the formula's own note says.
+        let sensitivity = elasticity::elasticities(spec, known.mix, chosen.replicas).unwrap_or_default();
+        let band = spec.band.as_ref();
+        Ok(Worth {
+            cost: bill::cost(spec, known.mix, all, chosen.breaks_at.value())?,
+            sensitivity,
+            probability: band.and_then(|band| odds::probability(&chosen.expected, chosen.utilisation, band)),
+        })
     }
 }
 
@@ -124,41 +155,28 @@ fn decided(answer: &SimulatedAnswer, holds: Option<u32>) -> Option<&TriedReplica
     holding.or_else(|| answer.tried.iter().find(|tried| tried.held == Held::Inconclusive))
 }
 
-/// Where so many replicas break by formula: the least load at which a ceiling or the stability limit is passed, by bisection.
+/// Where so many replicas break by formula.
 fn by_formula(known: &Known<'_>, replicas: u32) -> (Reading, Option<String>, Reading) {
-    let none = |why: &str| (Reading::refused(why, 0), None, Reading::refused(why, 0));
-    let Ok(replica) = formula::replica(known.spec, known.mix) else {
-        return none("no formula covers this engine");
-    };
-    let peak = known.load.peak_per_s;
-    let limit = replica.limit_per_s() * f64::from(replicas);
-    if !limit.is_finite() {
-        return none("this engine has no limit");
+    match elasticity::breaks(known.spec, known.mix, replicas) {
+        Ok(Break { rate_per_s, by }) => {
+            let headroom = rate_per_s / known.load.peak_per_s - 1.0;
+            (formula::exact(rate_per_s), Some(by), formula::exact(headroom))
+        }
+        Err(why) => {
+            let refused = || Reading::refused(why.to_string(), 0);
+            (refused(), None, refused())
+        }
     }
-    let ceilings = &known.spec.slo.latency;
-    let at = |rate_per_s: f64| Load { rate_per_s, ..formula::load(known.spec, replicas) };
-    let holds =
-        |rate: f64| matches!(formula::held(&replica, known.mix, ceilings, &at(rate)), Some((true, _)));
-    let (mut low, mut high) = (0.0, limit);
-    while high - low > 1e-4 * limit {
-        let middle = 0.5 * (low + high);
-        if holds(middle) { low = middle } else { high = middle }
-    }
-    let over = formula::held(&replica, known.mix, ceilings, &at(high)).map(|(_, steady)| {
-        let broken = |c: &&crate::findings::Ceiling| {
-            formula::expected(c, &steady).is_some_and(|value| value > c.limit_s)
-        };
-        ceilings.iter().find(broken).map_or_else(|| "the queue that grows".to_owned(), decide::named)
-    });
-    let by = over.unwrap_or_else(|| "the queue that grows".to_owned());
-    (formula::exact(low), Some(by), formula::exact(low / peak - 1.0))
 }
 
-/// What requests meet from little load to nearly the stability limit, by formula.
-fn curve(known: &Known<'_>, replicas: u32) -> Vec<PlanPoint> {
+/// What requests meet from little load to nearly the stability limit, or to twice the load at which it breaks, by formula.
+fn curve(known: &Known<'_>, chosen: &Chosen) -> Vec<PlanPoint> {
+    let replicas = chosen.replicas;
     let Ok(replica) = formula::replica(known.spec, known.mix) else { return Vec::new() };
     let limit = replica.limit_per_s() * f64::from(replicas);
-    let top = if limit.is_finite() { limit } else { 2.0 * known.load.peak_per_s };
+    let breaks = chosen.breaks_at.value().filter(|at| at.is_finite()).unwrap_or(limit);
+    let seen = 2.0 * breaks.max(known.load.peak_per_s);
+    let top = limit.min(if seen.is_finite() { seen } else { 2.0 * known.load.peak_per_s });
     let at = |share: f64| {
         let load = Load { rate_per_s: share * top, ..formula::load(known.spec, replicas) };
         let steady = replica.at(&load, known.mix)?;

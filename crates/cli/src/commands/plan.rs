@@ -79,7 +79,7 @@ fn planned(args: &PlanArgs, asked: &Asked, limit: &mut Limit) -> Result<(PlanFin
     notes.extend(ended_early(ended));
     let planner = (!args.effort.formula_only).then_some(&planner);
     let known = Known { spec, mix: &mix, load, formula, floor, slots, planner, notes };
-    Ok((conclude(known), ended))
+    Ok((conclude(known).map_err(refused)?, ended))
 }
 
 fn ended_early(ended: Ended) -> Option<String> {

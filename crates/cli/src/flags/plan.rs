@@ -136,9 +136,6 @@ pub struct PlanEffortArgs {
     /// Answer by formulas alone, in milliseconds
     #[arg(long, help_heading = "Effort")]
     pub formula_only: bool,
-    /// Also look for cheaper configurations: GPUs, tensor parallelism, scheduler limits, caching, routing
-    #[arg(long, help_heading = "Effort")]
-    pub search: bool,
     /// How far predictions have been from measurements, as plimsoll plan verify writes it: gives the chance that the promise holds
     #[arg(long, value_name = "FILE", help_heading = "Effort")]
     pub band: Option<PathBuf>,

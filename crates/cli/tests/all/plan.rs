@@ -107,6 +107,7 @@ fn a_fleet_of_queues_is_planned_as_theory_says_and_verified_by_a_run() {
     let seen = number(&chosen["expected"][0]["value"]["value"]);
     let truth = p95_ms(0.9 * one) / 1e3;
     assert!((seen / truth - 1.0).abs() < 0.04, "{seen} against {truth}");
+    assert_eq!(number(&found["cost"]["per_hour"]), 8.0);
     let html = fs::read_to_string(&page).expect("the page");
     assert!(html.contains("Capacity plan for four") && html.contains("id=\"curve\""));
 
@@ -121,8 +122,12 @@ fn a_fleet_of_queues_is_planned_as_theory_says_and_verified_by_a_run() {
         let miss = number(&row["miss_log"]);
         assert!(miss.abs() < 0.1, "{row}");
     }
-    let again = plimsoll(&[&["plan"], &load[..], &asked, &["--band", &band, "--formula-only"]].concat());
-    assert_eq!(again.code, 0, "{}", again.stderr);
+    let formula = ["--band", &band, "--formula-only", "--format", "json"];
+    let again = plimsoll(&[&["plan"], &load[..], &asked, &formula].concat()).json();
+    let chance = number(&again["probability"]["held"]);
+    assert!((0.0..=1.0).contains(&chance), "{chance}");
+    // The limit is 80/s for each, and nothing else binds: what asks for as much more moves the break by as much.
+    assert!(!again["sensitivity"].as_array().expect("a list").is_empty(), "{again}");
 
     let other = at("other");
     let longer = [
@@ -172,6 +177,22 @@ fn the_load_and_the_world_come_from_a_simulated_run() {
     assert_eq!(number(&faster["load"]["rate_per_s"]), 400.0);
     // 400/s at 80 % of 80/s each take at least 6.25.
     assert!(number(&faster["chosen"]["replicas"]) >= 7.0, "{}", faster["chosen"]);
+}
+
+/// Without time the formula's number is what is known, and that is not a plan that holds.
+#[test]
+fn no_time_leaves_the_formula_and_says_so() {
+    let args = ["plan", "--profile", "llama-3.1-8b@h100", "--rate", "200/s", "--isl", "512", "--osl", "64"];
+    let more =
+        ["--slo", "ttft p99 < 500ms", "--price", "2USD/gpu-hour", "--time", "1ms", "--format", "json", "-q"];
+    let ended = plimsoll(&[&args[..], &more].concat());
+    assert_eq!(ended.code, 3, "{}", ended.stderr);
+    let plan = ended.json();
+    assert!(plan["simulated"].is_null(), "{}", plan["simulated"]);
+    assert_eq!(plan["chosen"]["replicas"], plan["formula"]["replicas"]);
+    assert!(plan["notes"].to_string().contains("the time was up"), "{}", plan["notes"]);
+    let replicas = number(&plan["chosen"]["replicas"]);
+    assert_eq!(number(&plan["cost"]["per_hour"]), 2.0 * replicas);
 }
 
 #[test]

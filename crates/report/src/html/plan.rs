@@ -17,6 +17,8 @@ use crate::{figure, words};
 
 /// What only this page needs.
 const CSS: &str = include_str!("plan.css");
+/// Formula and simulation that differ by more are not the same curve.
+const UNLIKE: f64 = 0.2;
 /// Curves that are drawn: more are a tangle.
 const CURVES: usize = 5;
 const COLORS: [&str; CURVES] = ["--s2", "--s0", "--s3", "--s1", "--s4"];
@@ -144,7 +146,10 @@ fn curve_section(found: &PlanFinding, charts: &Charts) -> Markup {
     html! { @if charts.contains_key("curve") { section {
         h2 { "Latency against load" }
         p {
-            "By formula, for the replicas that carry the load, spares not counted. From the peak to where it breaks is headroom; right of that the promise is broken."
+            "Lines by formula, for the replicas that carry the load, spares not counted; points by simulation at the peak. From the peak to where it breaks is headroom; right of that the promise is broken."
+        }
+        @if let Some(worst) = worst(found) {
+            p.suspect { "On this load the formula is off by up to " (figure::percent(worst)) ": read the shape of the lines, and take figures from the simulation." }
         }
         div.chart { div.title { "What requests meet, ms" } div id="curve" {} }
         details {
@@ -152,6 +157,12 @@ fn curve_section(found: &PlanFinding, charts: &Charts) -> Markup {
             (table_of(&curve_table(found)))
         }
     } } }
+}
+
+/// The largest disagreement of a latency with simulation, where it is too large to read figures off a curve.
+fn worst(found: &PlanFinding) -> Option<f64> {
+    let latencies = found.disagreements.iter().filter(|row| row.figure != "replicas");
+    latencies.map(|row| row.relative.abs()).filter(|off| *off > UNLIKE).reduce(f64::max)
 }
 
 fn curve_table(found: &PlanFinding) -> Table {
@@ -272,6 +283,17 @@ fn curve(found: &PlanFinding) -> Chart {
     // The promised percentiles first, then means, as many as can be told apart.
     let mut order: Vec<usize> = (0..first.len()).collect();
     order.sort_by_key(|&i| first[i].limit_s.is_none());
+    let simulated = found.simulated.is_some();
+    let expected = found.chosen.as_ref().filter(|_| simulated).map_or(&[][..], |chosen| &chosen.expected);
+    let at_peak = expected.iter().zip(COLORS).filter_map(|(row, color)| {
+        let e = row.value.estimate().filter(|e| e.value.is_finite())?;
+        Some(Series {
+            x: vec![found.load.peak_per_s],
+            y: vec![Some(e.value * 1e3)],
+            line: false,
+            ..Series::line(format!("{} simulated", name(row)), color)
+        })
+    });
     let series = order.into_iter().zip(COLORS).map(|(i, color)| Series {
         x: found.curve.iter().map(|point| point.rate_per_s).collect(),
         y: found
@@ -315,7 +337,7 @@ fn curve(found: &PlanFinding) -> Chart {
     Chart {
         x: Axis { label: "load (requests/s)".into(), ..Axis::default() },
         y: Axis { label: "latency".into(), unit: "ms".into(), log: true, range: None },
-        series: series.collect(),
+        series: series.chain(at_peak).collect(),
         marks,
         shades,
         sync: None,
