@@ -7,11 +7,12 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::fmt;
 
 use plimsoll_model::{At, Span};
 use plimsoll_policy::{SettingError, Written};
-use plimsoll_workload::units::{format_span, parse_span};
+use plimsoll_workload::units::{TextOrNumber, format_span, parse_span};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -518,26 +519,8 @@ struct Scalar(String);
 
 impl<'de> Deserialize<'de> for Scalar {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Scalar, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Scalar;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text or a number")
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Scalar, E> {
-                Ok(Scalar(text.to_owned()))
-            }
-            fn visit_u64<E: de::Error>(self, n: u64) -> Result<Scalar, E> {
-                Ok(Scalar(n.to_string()))
-            }
-            fn visit_i64<E: de::Error>(self, n: i64) -> Result<Scalar, E> {
-                Ok(Scalar(n.to_string()))
-            }
-            fn visit_f64<E: de::Error>(self, n: f64) -> Result<Scalar, E> {
-                Ok(Scalar(n.to_string()))
-            }
-        }
-        d.deserialize_any(Visitor)
+        let as_it_is = |text: &str| Ok::<Scalar, Infallible>(Scalar(text.to_owned()));
+        d.deserialize_any(TextOrNumber("a text or a number", as_it_is))
     }
 }
 

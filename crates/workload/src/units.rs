@@ -187,10 +187,10 @@ pub mod span_text_opt {
     }
 }
 
-/// Visits a text, or a number in place of its text.
-pub(crate) struct TextOrNumber<T>(pub &'static str, pub fn(&str) -> Result<T, SpecError>);
+/// Visits a text, or a number in place of its text: what is wanted, for a refusal, and how the text is read.
+pub struct TextOrNumber<T, R>(pub &'static str, pub fn(&str) -> Result<T, R>);
 
-impl<T> de::Visitor<'_> for TextOrNumber<T> {
+impl<T, R: fmt::Display> de::Visitor<'_> for TextOrNumber<T, R> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

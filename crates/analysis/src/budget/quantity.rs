@@ -6,9 +6,9 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use plimsoll_workload::units::{Rate, parse_span};
+use plimsoll_workload::units::{Rate, TextOrNumber, parse_span};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::say::number;
 
@@ -257,25 +257,3 @@ as_text!(Amount, "amount", AMOUNT_WANT, ["2s", "45ms", "1%", "10/s", "0.0031 USD
 as_text!(Relative, "relative", "a change against the baseline such as +10%", ["+10%", "-5%"]);
 as_text!(Percentile, "percentile", "a percentile such as 99", ["99", "99.9"]);
 as_text!(Bucket, "bucket", "a range of prompt tokens such as 0..512", ["0..512", "512.."]);
-
-struct TextOrNumber<T>(&'static str, fn(&str) -> Result<T, String>);
-
-impl<T> de::Visitor<'_> for TextOrNumber<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-        (self.1)(text).map_err(E::custom)
-    }
-    fn visit_u64<E: de::Error>(self, n: u64) -> Result<T, E> {
-        (self.1)(&n.to_string()).map_err(E::custom)
-    }
-    fn visit_i64<E: de::Error>(self, n: i64) -> Result<T, E> {
-        (self.1)(&n.to_string()).map_err(E::custom)
-    }
-    fn visit_f64<E: de::Error>(self, n: f64) -> Result<T, E> {
-        (self.1)(&n.to_string()).map_err(E::custom)
-    }
-}
