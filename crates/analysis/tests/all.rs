@@ -52,6 +52,9 @@ mod network;
 mod plan;
 #[path = "all/plan_simulated.rs"]
 mod plan_simulated;
+#[path = "all/plan_systems.rs"]
+#[expect(dead_code, reason = "some is for the example")]
+mod plan_systems;
 #[path = "all/profile/mod.rs"]
 mod profile;
 #[path = "all/quality.rs"]

@@ -1,7 +1,7 @@
 //! The load at which a plan breaks, and what breaks first.
 //!
-//! Every load is played on the same schedules. A bracket is opened upwards from the load planned for, halved (in the logarithm)
-//! down to 2 %, and the crossing read off between its ends: where the share over a ceiling is what the ceiling allows, where the share
+//! Every load is played on the same schedules. A bracket is opened upwards from the load planned for, closed from
+//! both sides of the crossing that is expected down to 2 %, and the crossing read off between its ends: where the share over a ceiling is what the ceiling allows, where the share
 //! not answered is what is allowed, or where requests in flight grow by 2 % of the arrivals, whichever comes first. The interval is
 //! the jackknife's over schedules: the crossing without each of them in turn (Tukey 1958). Solving on each schedule by itself lost:
 //! one burst that a tenth of them have then moves a tenth of the answers, and not the answer.
@@ -15,11 +15,18 @@ use crate::findings::{BudgetSpec, Estimate, Reading};
 
 /// Width of the bracket at which halving ends.
 const CLOSE: f64 = 1.02;
+/// How far beside the crossing expected the next load lies, so that the bracket closes from both sides.
+const BESIDE: f64 = 1.009;
 /// Most that a load is multiplied by to open the bracket, and the largest load looked at, × the load planned for.
 const STRIDE: f64 = 1.5;
 const FARTHEST: f64 = 32.0;
+/// What a load is divided by where the one planned for is just broken on these schedules.
+const DOWN: f64 = 1.1;
 /// A share of nothing counts as this fraction of what is allowed, so that its logarithm exists.
 const NOTHING: f64 = 0.01;
+
+/// What breaks where requests pile up before a ceiling does.
+const QUEUE: &str = "the queue grows";
 
 /// Where a plan breaks.
 #[derive(Clone, PartialEq, Debug)]
@@ -65,17 +72,26 @@ pub fn next(slo: &BudgetSpec, points: &Points<'_>, peak: f64, replicas: u32) -> 
         points.iter().map(|(factor, outcomes)| (*factor, worst(slo, outcomes, None).0)).collect();
     let Some((low, high)) = bracket(&scores) else {
         let top = scores.iter().map(|(factor, _)| *factor).fold(peak, f64::max);
-        let holds_at_peak = scores.iter().any(|(factor, score)| *factor == peak && *score <= 0.0);
-        if !holds_at_peak || top >= FARTHEST * peak {
+        if scores.iter().any(|(_, score)| *score > 0.0) {
+            // What more schedules show to hold may be just broken on these.
+            let bottom = scores.iter().map(|(factor, _)| *factor).fold(peak, f64::min);
+            let near = bottom > peak / STRIDE;
+            return if near { Search::Next(bottom / DOWN) } else { Search::Done(None) };
+        }
+        if top >= FARTHEST * peak || scores.is_empty() {
             return Search::Done(None);
         }
         // One replica fewer does not hold: about there it should break.
-        let guess = f64::from(replicas) / f64::from(replicas.max(2) - 1);
+        let guess = if replicas > 1 { f64::from(replicas) / f64::from(replicas - 1) } else { STRIDE };
         let step = if top > peak { STRIDE } else { guess.clamp(1.05, STRIDE) };
         return Search::Next(top * step);
     };
     if high / low > CLOSE {
-        return Search::Next((low * high).sqrt());
+        let expected = crossing(&scores, (low, high));
+        let aim = if high / expected > CLOSE { expected * BESIDE } else { expected / BESIDE };
+        // Never nearer to an end than a tenth of the bracket, so that it shrinks whatever is expected.
+        let within = |share: f64| low * (high / low).powf(share);
+        return Search::Next(aim.clamp(within(0.1), within(0.9)));
     }
     Search::Done(found(slo, points, (low, high)))
 }
@@ -90,6 +106,14 @@ fn bracket(scores: &[(f64, f64)]) -> Option<(f64, f64)> {
     let low =
         scores.iter().filter(|(factor, _)| *factor < high).map(|(factor, _)| *factor).fold(0.0, f64::max);
     (high.is_finite() && low > 0.0).then_some((low, high))
+}
+
+/// Where the score is 0 between the ends of a bracket, linear in the logarithm of the load.
+fn crossing(scores: &[(f64, f64)], (low, high): (f64, f64)) -> f64 {
+    let at = |factor: f64| scores.iter().find(|(other, _)| *other == factor).map_or(0.0, |(_, score)| *score);
+    let (below, above) = (at(low), at(high));
+    let share = (-below / (above - below).max(1e-12)).clamp(0.0, 1.0);
+    low * (high / low).powf(share)
 }
 
 /// By how much the worst criterion is beyond what is allowed, as a logarithm (over 0: broken), and which it is: a ceiling's number, the
@@ -120,7 +144,7 @@ fn worst(slo: &BudgetSpec, outcomes: &[&Outcome], without: Option<usize>) -> (f6
 fn found(slo: &BudgetSpec, points: &Points<'_>, (low, high): (f64, f64)) -> Option<Broken> {
     let mut sorted: Vec<&(f64, Vec<&Outcome>)> = points.iter().collect();
     sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let crossing = |without: Option<usize>| {
+    let crossing_without = |without: Option<usize>| {
         let scores: Vec<(f64, f64)> =
             sorted.iter().map(|(factor, outcomes)| (*factor, worst(slo, outcomes, without).0)).collect();
         // Where all loads tried hold, or none, without this schedule, the end that was looked at bounds it.
@@ -129,18 +153,14 @@ fn found(slo: &BudgetSpec, points: &Points<'_>, (low, high): (f64, f64)) -> Opti
         let Some((low, high)) = bracket(&scores) else {
             return if scores.iter().all(|(_, score)| *score <= 0.0) { last } else { first };
         };
-        let at =
-            |factor: f64| scores.iter().find(|(other, _)| *other == factor).map_or(0.0, |(_, score)| *score);
-        let (below, above) = (at(low), at(high));
-        let share = (-below / (above - below).max(1e-12)).clamp(0.0, 1.0);
-        low * (high / low).powf(share)
+        crossing(&scores, (low, high))
     };
     let outcomes = &sorted.iter().find(|(factor, _)| *factor == high)?.1;
     let m = outcomes.len();
-    let value = crossing(None);
+    let value = crossing_without(None);
     // Pseudo-values: m × the whole − (m − 1) × without each, in the logarithm.
     let pseudo: Vec<f64> =
-        (0..m).map(|i| m as f64 * value.ln() - (m as f64 - 1.0) * crossing(Some(i)).ln()).collect();
+        (0..m).map(|i| m as f64 * value.ln() - (m as f64 - 1.0) * crossing_without(Some(i)).ln()).collect();
     let mean = pseudo.iter().sum::<f64>() / m as f64;
     let variance =
         pseudo.iter().map(|p| (p - mean).powi(2)).sum::<f64>() / ((m as f64 - 1.0).max(1.0) * m as f64);
@@ -153,7 +173,7 @@ fn found(slo: &BudgetSpec, points: &Points<'_>, (low, high): (f64, f64)) -> Opti
     let by = match slo.latency.get(which) {
         Some(ceiling) => named(ceiling),
         None if which == slo.latency.len() => "requests that are not answered".to_owned(),
-        None => "the queue grows".to_owned(),
+        None => QUEUE.to_owned(),
     };
     Some(Broken { factor, by })
 }

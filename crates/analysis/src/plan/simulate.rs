@@ -106,8 +106,9 @@ pub fn simulate(experiment: &Experiment) -> Result<Outcome, PlanError> {
     let mut world = World::of(&spec, chance)?;
     let draw = case.traffic.draw(&spec, *factor, *index, case.seed)?;
     let window_ns = draw.window_ns;
-    let tally = Tally::new(&case.slo, draw.requests, window_ns, draw.even, *gives_up);
     let scaled = *fleet != Fleet::Static;
+    // Where an autoscaler acts, the beginning is part of what it does.
+    let tally = Tally::new(&case.slo, draw.requests, window_ns, draw.even && !scaled, *gives_up);
     let mut watched = Watched { tally, bill: scaled.then(|| Paid::new(*replicas, window_ns)) };
     play_each(&mut world, draw, DRAIN_NS, &mut watched);
     let Watched { tally, bill } = watched;
