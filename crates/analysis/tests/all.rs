@@ -23,6 +23,10 @@ mod cost;
 mod diagnosed;
 #[path = "all/engines.rs"]
 mod engines;
+#[path = "all/fit.rs"]
+mod fit;
+#[path = "all/fit_systems.rs"]
+mod fit_systems;
 #[path = "all/gate.rs"]
 mod gate;
 #[path = "all/gathered.rs"]
@@ -80,3 +84,5 @@ mod two_arms;
 mod validation;
 #[path = "all/verdicts.rs"]
 mod verdicts;
+#[path = "all/what_if.rs"]
+mod what_if;

@@ -8,6 +8,7 @@ mod levers;
 mod plan;
 mod price;
 mod profile;
+mod what_if;
 
 use std::path::PathBuf;
 
@@ -16,6 +17,7 @@ pub use levers::{LeversArgs, RankBy};
 pub use plan::{PlanAction, PlanArgs, PlanVerifyArgs, PromiseArgs};
 pub use price::PriceArgs;
 pub use profile::ProfileArgs;
+pub use what_if::{FitArgs, WhatIfArgs};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -91,6 +93,8 @@ pub enum Command {
     Levers(LeversArgs),
     /// Say how many replicas carry a load within a promise, at what cost, and the load at which they break
     Plan(Box<PlanArgs>),
+    /// Predict what would become of a run if something changed: more traffic, longer prompts, one replica less
+    WhatIf(Box<WhatIfArgs>),
     /// Show where each request's time went: of traces by stages, of a run without them by what can be seen from outside
     Profile(Box<ProfileArgs>),
     /// Idle past the point where an endpoint scales to zero, and measure what the next request pays
@@ -451,7 +455,7 @@ pub struct CalibrateArgs {
     /// Rows as comma-separated values, of means or of a replay's requests
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
-    /// Engine of all rows: MODEL[-DTYPE]@GPU[xTP] or a YAML file [default: the columns of each row]
+    /// Engine of all rows: MODEL[-DTYPE]@GPU[xTP] or a YAML file [default: the columns of each row; of a run, an engine fitted from nothing]
     #[arg(long, value_name = "NAME")]
     pub profile: Option<String>,
     /// Protocol of rows that have no such column: closed,requests=10x,lengths=uniform:0.8
@@ -460,6 +464,12 @@ pub struct CalibrateArgs {
     /// Take only the rows whose engine holds this text, such as "llama-3.1-70b fp8 on h100"
     #[arg(long, value_name = "TEXT", requires = "from")]
     pub only: Option<String>,
+    /// Level of the run to fit to, without --profile [default: all of them]
+    #[arg(long, value_name = "N", requires = "run")]
+    pub level: Option<u32>,
+    /// What no run at low load shows, without --profile.
+    #[command(flatten)]
+    pub target: FitArgs,
     /// Profile to write; must not exist
     #[arg(long, short = 'o', value_name = "FILE")]
     pub out: PathBuf,

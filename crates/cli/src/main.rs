@@ -13,6 +13,7 @@ mod budget_init;
 mod commands;
 mod eval_file;
 mod exit;
+mod fitted;
 mod flags;
 mod history;
 mod measure;
@@ -81,6 +82,7 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::Diagnose(args) => commands::diagnose::run(args),
         Command::Levers(args) => commands::levers::run(args),
         Command::Plan(args) => commands::plan::run(args),
+        Command::WhatIf(args) => commands::what_if::run(args),
         Command::Collect(args) => commands::collect::run(args),
         Command::Profile(args) => commands::profile::run(args),
         Command::ColdStart(args) => commands::cold_start::run(args),

@@ -71,3 +71,5 @@ mod struck;
 mod tidy;
 #[path = "all/wait.rs"]
 mod wait;
+#[path = "all/what_if.rs"]
+mod what_if;

@@ -33,4 +33,5 @@ pub mod text;
 pub mod traces;
 pub mod wait;
 pub mod watch;
+pub mod what_if;
 mod words;

@@ -281,7 +281,7 @@ const NEXT_GPU: [(&str, &str); 8] = [
 ];
 
 /// Another pair under the limits of the engine that runs; its memory decides the KV cache anew.
-fn like(pair: &EngineSpec, now: &BatchingSpec) -> Option<EngineSpec> {
+pub(crate) fn like(pair: &EngineSpec, now: &BatchingSpec) -> Option<EngineSpec> {
     let ModeSpec::Batching(fresh) = &pair.mode else { return None };
     let mut mode = fresh.clone();
     mode.policy = now.policy.clone();

@@ -100,7 +100,7 @@ pub(super) fn like(case: &Case<'_>, own: &[Asked], index: u32, seed: u64) -> Vec
 }
 
 /// Blocks of equal time, drawn with replacement and laid end to end.
-fn in_blocks(own: &[Asked], length_ns: i64, stream: &mut Stream) -> Vec<Asked> {
+pub(crate) fn in_blocks(own: &[Asked], length_ns: i64, stream: &mut Stream) -> Vec<Asked> {
     let width = (length_ns / BLOCKS as i64).max(1);
     let mut out = Vec::with_capacity(own.len());
     for place in 0..BLOCKS as i64 {

@@ -7,12 +7,13 @@
 //! (what is known of the load), [`replica`] (one of them under a load), [`slots`](mod@slots) and [`formula`] (how many). By
 //! simulation [`load`] (schedules), [`mod@simulate`] (an experiment and what is counted of it, [`tally`]), [`decide`] (several of
 //! them), [`planner`] (which ones next; [`breaks`] and [`scaling`] are its later parts). [`mod@conclude`] puts both side by side, [`file`] keeps it,
-//! [`mod@verify`] holds it against a run. [`mod@envelope`] is the plan that takes four figures.
+//! [`mod@verify`] holds it against a run. [`mod@envelope`] is the plan that takes four figures. [`mod@what_if`] says what would become of a measured run.
 
 pub mod envelope;
 pub mod finding;
 pub mod fit;
 pub mod spec;
+pub mod what_if;
 
 mod batches;
 pub mod bill;

@@ -13,13 +13,16 @@ use plimsoll_sim::origin::HeldOut;
 use plimsoll_sim::trial::{Pace, ProtocolSpec, Sizes, Start};
 use serde_json::json;
 
-use crate::commands::engine;
+use crate::commands::{engine, show};
 use crate::exit::{Exit, Stop};
 use crate::flags::{CalibrateArgs, Format};
-use crate::out;
+use crate::{fitted, out};
 
 /// Fits, prints the error on rows held out, and writes the profile.
 pub fn run(args: &CalibrateArgs) -> Result<Exit, Stop> {
+    if let (Some(dir), None) = (&args.run, &args.profile) {
+        return fit_to(dir, args);
+    }
     let engine = args.profile.as_deref().map(engine::find).transpose()?;
     let (rows, mut notes) = match (&args.run, &args.from) {
         (Some(dir), None) => of_run(dir, engine)?,
@@ -46,6 +49,25 @@ pub fn run(args: &CalibrateArgs) -> Result<Exit, Stop> {
     match args.format {
         Format::Json => out::json(&json!({"calibration": found, "rows": rows.len(), "notes": notes})),
         Format::Text => out::line(&text_of(&found, rows.len(), &notes)),
+    }
+    out::note(&format!("profile written to {}", args.out.display()));
+    Ok(Exit::Done)
+}
+
+/// Fits an engine from nothing to a run, prints it and writes it as a profile.
+fn fit_to(dir: &Path, args: &CalibrateArgs) -> Result<Exit, Stop> {
+    if args.out.exists() {
+        return Err(Stop::usage(format!("--out {}: it exists; name a new file", args.out.display())));
+    }
+    let rows = show::load_rows(dir)?;
+    let fitted = fitted::of_run(&rows, &args.target, args.level, args.seed)?;
+    let mut text = serde_json::to_string_pretty(&fitted.engine).unwrap_or_default();
+    text.push('\n');
+    std::fs::write(&args.out, text)
+        .map_err(|e| Stop::invalid(format!("--out {}: {e}", args.out.display())))?;
+    match args.format {
+        Format::Json => out::json(&fitted),
+        Format::Text => out::line(&plimsoll_report::what_if::fitted(&dir.display().to_string(), &fitted)),
     }
     out::note(&format!("profile written to {}", args.out.display()));
     Ok(Exit::Done)

@@ -31,3 +31,4 @@ pub mod simulate;
 pub mod sweep;
 pub mod validate;
 pub mod wait;
+pub mod what_if;

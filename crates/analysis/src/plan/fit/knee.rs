@@ -72,6 +72,17 @@ pub fn knee(world: &WorldSpec, mix: &[Asked], spec: &KneeSpec) -> Result<Knee, S
     Ok(Knee { alone_s, onset_per_s: Some(0.5 * (low + high)), limit_per_s })
 }
 
+/// The stability limit alone, requests per second over all replicas.
+///
+/// # Errors
+/// The world can't be built, or finishes nothing.
+pub fn limit_of(world: &WorldSpec, mix: &[Asked], spec: &KneeSpec) -> Result<f64, String> {
+    if mix.is_empty() {
+        return Err("no request to draw from".to_owned());
+    }
+    limit(world, &draw(mix, spec), spec)
+}
+
 /// Requests with gaps of mean one second.
 fn draw(mix: &[Asked], spec: &KneeSpec) -> Vec<Asked> {
     let mut stream = Stream::new(spec.seed, "knee", 0);
@@ -115,7 +126,7 @@ fn alone(world: &WorldSpec, drawn: &[Asked], spec: &KneeSpec) -> Result<f64, Str
 /// What is finished per second while more than enough is there: between a fifth and four fifths of the ends.
 fn limit(world: &WorldSpec, drawn: &[Asked], spec: &KneeSpec) -> Result<f64, String> {
     let mut asked = drawn.to_vec();
-    // Over a short while, so that a bounded queue refuses as it would.
+    // All at once: what is refused by a bounded queue leaves as many as it holds, and those keep the engine full.
     asked.iter_mut().for_each(|one| one.due_ns = 0);
     let times = play(world, &asked, spec.seed)?;
     let mut ends: Vec<i64> = times.iter().filter_map(|t| t.end).collect();

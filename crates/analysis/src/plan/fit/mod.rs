@@ -126,6 +126,7 @@ fn unlike(residuals: &[Residual]) -> Result<(), FitError> {
 }
 
 /// What no request's times show: limits, and where each comes from.
+#[derive(Copy, Clone)]
 struct Limits {
     slots: (u32, From),
     kv_blocks: (u32, From),
@@ -158,6 +159,32 @@ impl Limits {
     }
 }
 
+impl Limits {
+    /// Where nobody says how many sequences run at once, and the run's slowest first tokens waited as they would if no more ran than
+    /// were ever seen to run, that is what runs.
+    fn as_seen(&self, rows: &Rows, told: &Told, engine: impl Fn(&Limits) -> EngineSpec) -> Limits {
+        if self.slots.1 != From::Assumed {
+            return *self;
+        }
+        let seen = Limits { slots: (rows.most_running(), From::Fitted), ..*self };
+        let off = |limits: &Limits| -> Option<f64> {
+            let played = play::all(&world(&engine(limits), told), rows, told.seed).ok()?;
+            let all = play::residuals(rows, &played, &[Metric::Ttft], Which::All);
+            let tail = all.into_iter().rfind(|one| one.percentile.is_some_and(|p| p >= 0.95))?;
+            Some((tail.simulated_s / tail.measured_s).ln().abs())
+        };
+        match (off(self), off(&seen)) {
+            (Some(free), Some(bound)) if free > WAITED && bound < CLEARLY * free => seen,
+            _ => *self,
+        }
+    }
+}
+
+/// How far the slowest first tokens must be off (as a logarithm) without a limit before one is looked for.
+const WAITED: f64 = 0.05;
+/// Share of that error that the limit may leave.
+const CLEARLY: f64 = 0.4;
+
 /// An engine that batches token by token.
 fn batching(
     rows: &Rows,
@@ -174,6 +201,7 @@ fn batching(
     let cost = bent.map_or(linear, |(cost, _)| cost);
     let (front_ms, prompts, all) = before_the_queue(rows, &cost, limits, told);
     let cost = scaled(&cost, prompts, all);
+    let limits = &limits.as_seen(rows, told, |limits| engine(&cost, front_ms, limits, rows));
     let drawn = steps::others(&answers, &cost, overlaps);
     let engine = engine(&cost, front_ms, limits, rows);
     let others = drawn.iter().map(|cost| self::engine(cost, front_ms, limits, rows)).collect();
@@ -241,7 +269,23 @@ fn scaled(cost: &StepCost, prompts: f64, all: f64) -> StepCost {
     }
 }
 
+/// Six significant digits: no interval grants more, and a file gives them back as they were.
+fn six(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let places = (5 - value.abs().log10().floor() as i32).clamp(0, 12);
+    format!("{value:.*}", places as usize).parse().unwrap_or(value)
+}
+
 fn engine(cost: &StepCost, front_ms: f64, limits: &Limits, rows: &Rows) -> EngineSpec {
+    let mut step = cost.spec();
+    for value in [&mut step.base_us, &mut step.decode_us, &mut step.prefill_us, &mut step.context_ns] {
+        *value = six(*value);
+    }
+    if let Some(overlap) = &mut step.overlap {
+        (overlap.weights_us, overlap.token_us) = (six(overlap.weights_us), six(overlap.token_us));
+    }
     let batching = BatchingSpec {
         policy: PolicySpec::default(),
         prefix_cache: !(rows.cached_known && rows.cached == 0.0),
@@ -253,10 +297,10 @@ fn engine(cost: &StepCost, front_ms: f64, limits: &Limits, rows: &Rows) -> Engin
         kv_watermark: 0.0,
         max_context: None,
         queue_limit: None,
-        front_ms,
+        front_ms: six(front_ms),
         emit_us: 0.0,
         speculative: None,
-        step: StepSpec::Linear(cost.spec()),
+        step: StepSpec::Linear(step),
         origin: None,
     };
     EngineSpec { name: "fitted".to_owned(), mode: ModeSpec::Batching(batching) }

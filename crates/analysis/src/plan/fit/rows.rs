@@ -96,6 +96,9 @@ impl Rows {
     pub fn of(run: &Measured<'_>, told: &Told) -> Result<Rows, FitError> {
         let levels: Vec<&Level> =
             run.levels.iter().filter(|level| told.level.is_none_or(|id| level.id == id)).collect();
+        if run.levels.is_empty() {
+            return Err(FitError::TooFew { found: 0, needed: FEWEST });
+        }
         if levels.is_empty() {
             let ids: Vec<String> = run.levels.iter().map(|level| level.id.to_string()).collect();
             return Err(FitError::Ask(format!("no such level; the run's are {}", ids.join(", "))));
@@ -199,6 +202,26 @@ impl Rows {
     /// Those that were answered.
     pub fn answered(&self) -> impl Iterator<Item = &One> {
         self.all().filter(|one| one.ok)
+    }
+
+    /// Most answers that were being written at once by one replica.
+    pub fn most_running(&self) -> u32 {
+        let mut most = 0i64;
+        for part in &self.parts {
+            for replica in 0..self.replicas {
+                let own =
+                    part.ones.iter().filter(|one| one.ok && one.replica == replica && one.last > one.first);
+                let mut edges: Vec<(i64, i64)> =
+                    own.flat_map(|one| [(one.first, 1), (one.last, -1)]).collect();
+                edges.sort_unstable();
+                let mut now = 0i64;
+                for (_, change) in edges {
+                    now += change;
+                    most = most.max(now);
+                }
+            }
+        }
+        most.max(1) as u32
     }
 
     /// Mean requests in flight of each level and the most at once over all of them.

@@ -64,6 +64,8 @@ pub struct Answers {
     prompts: Vec<PromptStep>,
     /// Most tokens of a prompt in one step.
     chunk: f64,
+    /// The usual step, µs: what errors are shares of.
+    usual_us: f64,
 }
 
 /// What a step costs, µs; of a step without the overlapping part, the last two are 0.
@@ -134,6 +136,9 @@ impl Answers {
                 answers.add(part, replica);
             }
         }
+        let mut gaps: Vec<f64> = answers.lived.iter().map(|one| one.took_us / one.steps).collect();
+        gaps.sort_by(f64::total_cmp);
+        answers.usual_us = gaps.get(gaps.len() / 2).copied().unwrap_or(1.0).max(1e-3);
         answers
     }
 
@@ -280,7 +285,8 @@ impl Answers {
         prefix
     }
 
-    /// modelled / measured − 1.
+    /// modelled − measured, as a share of as many usual steps. Shares of what was measured lost: tokens that a busy machine read
+    /// together seem to have taken next to no time, and would pull every step towards that.
     fn error(&self, one: &Lived, cost: &StepCost, prefix: &[f64]) -> f64 {
         let modelled = cost.base_us * one.steps
             + cost.decode_us * one.decoded
@@ -288,7 +294,7 @@ impl Answers {
             + one.steps * cost.shadow(one.batch())
             + prefix[one.to]
             - prefix[one.from];
-        modelled / one.took_us - 1.0
+        (modelled - one.took_us) / (one.steps * self.usual_us)
     }
 }
 

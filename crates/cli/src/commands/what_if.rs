@@ -1,0 +1,100 @@
+//! `plimsoll what-if`: what would become of a run if something changed, as predictions with a band.
+
+use plimsoll_analysis::findings::{Findings, LevelSummary};
+use plimsoll_analysis::plan::what_if::{AsItIs, Asking, WhatIfFinding, WhatIfSpec, run as level_of, what_if};
+use plimsoll_report::what_if as page;
+use plimsoll_sim::{FleetSpec, WorldSpec};
+
+use super::{engine, show};
+use crate::again::Recorded;
+use crate::exit::{Exit, Stop};
+use crate::flags::{Format, WhatIfArgs};
+use crate::{fitted, out};
+
+/// Predicts and prints.
+pub fn run(args: &WhatIfArgs) -> Result<Exit, Stop> {
+    let asks: Result<Vec<Asking>, String> = args.changes.iter().map(|text| Asking::parse(text)).collect();
+    let asks = asks.map_err(Stop::usage)?;
+    let rows = show::load_rows(&args.run)?;
+    let summary = level(args, &rows.findings)?;
+    let level = rows.manifest.levels.iter().find(|level| level.id == summary.level);
+    let level = level.ok_or_else(|| Stop::usage("run.json does not list the level of its findings"))?;
+    let recorded = Recorded::of(&rows.manifest).ok();
+    let target = target(args, &rows, recorded.as_ref(), level.id)?;
+    let redraw = recorded.as_ref().and_then(|recorded| recorded.drawn_by(level));
+    let redraw = redraw.filter(|_| level_of::as_asked(level, &rows.attempts));
+    let (asked, measured) = (level_of::arrivals(level, &rows.attempts), level_of::measured(summary));
+    let as_it_is = AsItIs {
+        world: &target.world,
+        others: &target.others,
+        band: target.band.as_ref(),
+        asked: &asked,
+        window_s: level.window().as_secs_f64(),
+        measured: &measured,
+        redraw: redraw.as_ref(),
+    };
+    let spec = WhatIfSpec { asks, schedules: args.schedules, seed: args.seed };
+    let mut found = what_if(&as_it_is, &spec).map_err(Stop::usage)?;
+    found.notes.extend(target.notes);
+    print(args, &found);
+    let refused = found.cases.iter().all(|case| case.refused.is_some());
+    Ok(if refused { Exit::Inconclusive } else { Exit::Done })
+}
+
+fn print(args: &WhatIfArgs, found: &WhatIfFinding) {
+    match args.format {
+        Format::Text => out::line(&page::render(&args.run.display().to_string(), found)),
+        Format::Json => out::json(found),
+    }
+}
+
+/// What stands for the target.
+struct Target {
+    world: WorldSpec,
+    others: Vec<plimsoll_sim::EngineSpec>,
+    band: Option<plimsoll_analysis::plan::spec::Band>,
+    notes: Vec<String>,
+}
+
+/// As named, else a simulated run's own, else one fitted to the level.
+fn target(
+    args: &WhatIfArgs,
+    rows: &show::Rows,
+    recorded: Option<&Recorded>,
+    level: u32,
+) -> Result<Target, Stop> {
+    let world = match &args.profile {
+        Some(name) => {
+            let fleet = FleetSpec { replicas: args.target.replicas.unwrap_or(1), ..FleetSpec::default() };
+            Some(WorldSpec { engine: engine::find(name)?, fleet, faults: Vec::new() })
+        }
+        None => recorded.and_then(|recorded| recorded.world.clone()),
+    };
+    let Some(world) = world else {
+        let fitted = fitted::of_run(rows, &args.target, Some(level), args.seed)?;
+        return Ok(Target {
+            world: fitted.world,
+            others: fitted.others,
+            band: Some(fitted.band),
+            notes: fitted.notes,
+        });
+    };
+    world.validate().map_err(|e| Stop::usage(e.to_string()))?;
+    Ok(Target { world, others: Vec::new(), band: None, notes: Vec::new() })
+}
+
+/// The level that was asked for, or the one that a report shows.
+fn level<'a>(args: &WhatIfArgs, findings: &'a Findings) -> Result<&'a LevelSummary, Stop> {
+    let shown = plimsoll_report::text::detailed(findings);
+    let found = match args.level {
+        Some(id) => findings.levels.iter().find(|level| level.summary.level == id),
+        None => shown.last().copied(),
+    };
+    let ids: Vec<String> = findings.levels.iter().map(|level| level.summary.level.to_string()).collect();
+    found.map(|level| &level.summary).ok_or_else(|| match args.level {
+        Some(id) => Stop::usage(format!("--level {id}: the run's levels are {}", ids.join(", "))),
+        None => {
+            Stop::usage("no level of this run was measured well enough to start from; name one with --level")
+        }
+    })
+}
