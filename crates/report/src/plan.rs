@@ -347,20 +347,23 @@ pub(crate) fn cost_table(plan: &PlanFinding) -> Table {
 pub(crate) fn sensitivity_table(plan: &PlanFinding) -> Table {
     let mut table =
         Table::new(&["<one percent more", "moves the break by", "replicas if it is 20 % worse", "<"]);
-    for row in
-        plan.sensitivity.iter().filter(|row| row.of_break.abs() >= MOVES || row.replicas_if_worse.is_some())
-    {
+    let chosen = plan.chosen.as_ref().map(|chosen| chosen.replicas);
+    // What moves neither the break nor the number is left out.
+    let matters = |row: &&Elasticity| row.of_break.abs() >= MOVES || row.replicas_if_worse != chosen;
+    for row in plan.sensitivity.iter().filter(matters) {
         let Elasticity { input, of_break, replicas_if_worse, how } = row;
-        let moved = format!("{} %", figure::number(*of_break));
-        let moved = if *of_break > 0.0 { format!("+{moved}") } else { moved };
-        table.row([
-            input.clone(),
-            moved,
-            replicas_if_worse.map(|n| n.to_string()).unwrap_or_default(),
-            how.clone(),
-        ]);
+        let worse = replicas_if_worse.map(|n| n.to_string()).unwrap_or_default();
+        table.row([input.clone(), per_percent(*of_break), worse, how.clone()]);
     }
     table
+}
+
+/// Percent per percent: `−1.94 %`, `0 %`.
+pub(crate) fn per_percent(elasticity: f64) -> String {
+    match format!("{:.2} %", elasticity.abs()) {
+        none if none == "0.00 %" => "0 %".to_owned(),
+        some => format!("{}{some}", if elasticity < 0.0 { "−" } else { "+" }),
+    }
 }
 
 /// `Static against queue depth 4 (cold start 86.4 s)`.

@@ -215,7 +215,7 @@ fn sensitivity(found: &PlanFinding) -> Markup {
             div.track {
                 div.bar.(if row.of_break < 0.0 { "worse" } else { "better" }) style=(format!("width:{:.2}%", 50.0 * row.of_break.abs() / widest)) {}
             }
-            span.value { (format!("{}{} %", if row.of_break > 0.0 { "+" } else { "" }, figure::number(row.of_break))) }
+            span.value { (plan::per_percent(row.of_break)) }
             span.more.soft {
                 @if let Some(replicas) = row.replicas_if_worse { "20 % worse: " (replicas) " replicas" }
             }
