@@ -54,6 +54,8 @@ mod misdiagnoses;
 mod network;
 #[path = "all/plan.rs"]
 mod plan;
+#[path = "all/plan_formula.rs"]
+mod plan_formula;
 #[path = "all/plan_simulated.rs"]
 mod plan_simulated;
 #[path = "all/plan_systems.rs"]
