@@ -1,7 +1,7 @@
 //! How often is the diagnosis right? Random systems, every fault that the rules know at five severities, clean runs, pairs, and
 //! faults that no rule knows; the confusion matrix and all that follows from it.
 //!
-//! `cargo run --release -p plimsoll-analysis --example diagnose -- [--half tuning|held-out|both] [--systems N] [--class NAME]
+//! `cargo run --release -p plimsoll-analysis --example diagnose -- [--half tuning|held-out|both] [--systems N] [--from SEED] [--class NAME]
 //! [--severities 0,2,4] [--clean N] [--without-ablations] [--threads N] [--verbose] [--update FILE]`
 //!
 //! Thresholds were set on the tuning half (systems of even seeds) alone. `--update` writes the report between the markers of
@@ -26,6 +26,7 @@ const END: &str = "<!-- end -->";
 struct Asked {
     half: String,
     systems: u64,
+    from: u64,
     threads: usize,
     update: Option<String>,
     plan: Plan,
@@ -33,7 +34,7 @@ struct Asked {
 
 fn main() {
     let asked = asked();
-    let seeds: Vec<u64> = (0..2 * asked.systems)
+    let seeds: Vec<u64> = (asked.from..asked.from + 2 * asked.systems)
         .filter(|seed| match asked.half.as_str() {
             "tuning" => seed % 2 == 0,
             "held-out" => seed % 2 == 1,
@@ -91,6 +92,7 @@ fn asked() -> Asked {
     let mut asked = Asked {
         half: "both".to_owned(),
         systems: 20,
+        from: 0,
         threads: 2,
         update: None,
         plan: Plan {
@@ -108,6 +110,7 @@ fn asked() -> Asked {
         match word.as_str() {
             "--half" => asked.half = value(),
             "--systems" => asked.systems = number(value()),
+            "--from" => asked.from = number(value()),
             "--threads" => asked.threads = number(value()) as usize,
             "--clean" => asked.plan.clean = number(value()) as usize,
             "--update" => asked.update = Some(value()),

@@ -78,6 +78,8 @@ mod server_side;
 mod steady;
 #[path = "all/stepper.rs"]
 mod stepper;
+#[path = "all/told_apart.rs"]
+mod told_apart;
 #[path = "all/trust.rs"]
 mod trust;
 #[path = "all/two_arms.rs"]

@@ -63,6 +63,12 @@ impl Gauges {
         Some((share, given.looks(self.from, self.to)))
     }
 
+    /// Mean KV cache in use while requests wait: of a fleet, whose replicas fill at different times, the share of full time says less.
+    pub fn kv_while_waiting(&self) -> Option<f64> {
+        let (kv, waiting) = (self.side.gauge(Signal::KvUsage)?, self.side.gauge(Signal::Waiting)?);
+        kv.mean_given(self.from, self.to, &waiting, |n| n > 0.5)
+    }
+
     /// Share of all time in which the cache is full.
     pub fn full(&self) -> Option<f64> {
         self.side.gauge(Signal::KvUsage)?.share(self.from, self.to, |kv| kv >= FULL)

@@ -79,7 +79,12 @@ impl Material {
                 moved.push(Moved { metric: name, percentile, effect, material: false, large: false });
             }
         }
-        let adjusted = holm(&moved.iter().map(|m| m.effect.p).collect::<Vec<_>>());
+        // Only what is worse can be material, so the chance asked for is one-sided.
+        let worse = |m: &Moved| match m.effect.ratio.value >= 1.0 {
+            true => 0.5 * m.effect.p,
+            false => 1.0 - 0.5 * m.effect.p,
+        };
+        let adjusted = holm(&moved.iter().map(worse).collect::<Vec<_>>());
         for (one, p) in moved.iter_mut().zip(adjusted) {
             let grown = one.effect.candidate - one.effect.base;
             let least = match one.metric {

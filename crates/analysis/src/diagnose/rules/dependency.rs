@@ -138,6 +138,13 @@ pub fn tail(bench: &Bench<'_>) -> Option<Fired> {
 
 /// D3: slow under our load only.
 pub fn capacity(bench: &Bench<'_>) -> Option<Fired> {
+    let alone_ratio = alone_only(bench);
+    if alone_ratio.is_some_and(|ratio| ratio > 1.7) {
+        return None;
+    }
+    if let Some(fired) = queues(bench) {
+        return Some(fired);
+    }
     if !(bench.suspects("ttft") || bench.suspects("e2e")) {
         return None;
     }
@@ -145,12 +152,8 @@ pub fn capacity(bench: &Bench<'_>) -> Option<Fired> {
     let effect = grown
         .into_iter()
         .flatten()
-        .filter(|e| e.ratio.value >= 1.2 && e.p < 0.05)
+        .filter(|e| e.ratio.value >= 1.15 && e.p < 0.1)
         .max_by(|a, b| a.ratio.value.total_cmp(&b.ratio.value))?;
-    let alone_ratio = alone_only(bench);
-    if alone_ratio.is_some_and(|ratio| ratio > 1.7) {
-        return None;
-    }
     let share = explains(bench).unwrap_or(0.0);
     if share < 0.2 {
         return None;
@@ -173,16 +176,71 @@ pub fn capacity(bench: &Bench<'_>) -> Option<Fired> {
         percent(share),
         number(rho)
     );
-    let confidence = beyond(effect.ratio.value - 1.0, 0.2)
-        * beyond(share, 0.3).max(0.5)
+    let confidence = beyond(effect.ratio.value - 1.0, 0.15)
+        * beyond(share, 0.2).max(0.5)
         * if alone_ratio.is_some() { 1.0 } else { 0.85 }
         / 0.8;
     let mut fired = Fired::new(Cause::DependencyCapacity, confidence.min(0.95), says.clone())
-        .with(Evidence::figure("stage_ratio_at_load", says, effect.ratio, Some(1.2)))
+        .with(Evidence::figure("stage_ratio_at_load", says, effect.ratio, Some(1.15)))
         .counted(Counter::Moved { name: "stage time under load, ratio".into(), by: effect.ratio.value });
     fired.explains = Some(share.clamp(0.0, 1.0));
     fired.struck.stages = true;
     Some(fired)
+}
+
+/// Share of the baseline's mean first token by which the stage must have grown to be spoken of.
+const FELT: f64 = 0.05;
+/// Rank correlation of a call's time with the calls that were there before it, from which calls wait for each other.
+const WAITS: f64 = 0.08;
+
+/// Calls take the longer the more of them are there already. Where a dependency has room for all, what a call takes has nothing to do
+/// with how many others it meets (arrivals that do not wait see a Poisson number of them, independent of their own service: the
+/// queue M/G/∞), so the ranks tell a queue of a tenth of the service time, which a ratio of medians does not.
+fn queues(bench: &Bench<'_>) -> Option<Fired> {
+    let base = bench.before()?;
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let (before, now) = (sorted(base), sorted(bench.now()));
+    if before.len() < 100 || now.len() < 100 {
+        return None;
+    }
+    let felt = (mean(&now) - mean(&before)) / mean_ttft(base)?.max(1e-9);
+    let ((rho, p), (was, _)) = (with_others(bench.now())?, with_others(base)?);
+    if felt < FELT || rho < WAITS || p > 1e-3 || rho < was + 0.5 * WAITS {
+        return None;
+    }
+    let says = format!(
+        "{} takes the longer the more calls are there before it (rank correlation {}, p {}; in the baseline {}), and adds {} to the mean first token",
+        names(bench.now()),
+        number(rho),
+        number(p),
+        number(was),
+        percent(felt)
+    );
+    let confidence = beyond(rho, WAITS) * beyond(felt, FELT).max(0.75) / 0.7;
+    let mut fired = Fired::new(Cause::DependencyCapacity, confidence.min(0.95), says.clone())
+        .with(Evidence::said("waits_for_others", says))
+        .counted(Counter::Moved { name: "rank correlation of a call with those before it".into(), by: rho });
+    fired.explains = explains(bench).map(|share| share.clamp(0.0, 1.0));
+    fired.struck.stages = true;
+    Some(fired)
+}
+
+/// Rank correlation of the stage with the number of calls under way at its beginning, and its p.
+fn with_others(seen: &Seen<'_>) -> Option<(f64, f64)> {
+    let mut calls: Vec<(f64, f64)> = seen
+        .rows
+        .iter()
+        .map(|row| (row.sent_last, stage(row)))
+        .filter(|(at, took)| at.is_finite() && took.is_finite())
+        .collect();
+    calls.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut ends: Vec<f64> = calls.iter().map(|(at, took)| at + took).collect();
+    sort(&mut ends);
+    let there =
+        |(k, (at, _)): (usize, &(f64, f64))| (k - ends.partition_point(|end| end <= at).min(k)) as f64;
+    let others: Vec<f64> = calls.iter().enumerate().map(there).collect();
+    let took: Vec<f64> = calls.iter().map(|call| call.1).collect();
+    spearman(&others, &took)
 }
 
 fn alone_only(bench: &Bench<'_>) -> Option<f64> {

@@ -44,10 +44,10 @@ pub fn kv(bench: &Bench<'_>) -> Option<Fired> {
     let limit = gauges.max_seqs.unwrap_or(f64::INFINITY);
     let ttft_tail = bench.material.of("ttft", 0.95).is_some_and(|m| m.effect.ratio.value >= 1.3);
     let evicts = per_request.is_some_and(|n| n >= 0.005);
-    if full < 0.3
-        || looks < 2
+    let short = short_of_cache(bench, running);
+    let plainly_full = full >= 0.3 && looks >= 2 && is_full >= was_full + 0.03;
+    if !(plainly_full || short.is_some())
         || running >= 0.95 * limit
-        || is_full < was_full + 0.03
         || !(evicts || ttft_tail || bench.base.is_none())
     {
         return None;
@@ -68,13 +68,32 @@ pub fn kv(bench: &Bench<'_>) -> Option<Fired> {
         },
         None => Counter::NotRead { name: "preemptions".into() },
     };
-    let confidence = beyond(full, 0.3) * if evicts { 1.05 } else { 0.85 };
+    let full_enough = if plainly_full { beyond(full, 0.3) } else { 0.0 };
+    let confidence = full_enough.max(short.unwrap_or(0.0)) * if evicts { 1.05 } else { 0.85 };
     let share = super::share(full * looks as f64, looks as f64, 1.0);
     Some(
         Fired::new(Cause::KvExhaustion, confidence.min(0.97), says.clone())
             .with(Evidence::figure("full_while_waiting", says, share, Some(0.3)))
             .counted(counter),
     )
+}
+
+/// Share of the most sequences ever seen running under which a queue is not the batch's.
+const ROOM: f64 = 0.85;
+/// Mean share of the cache in use, with requests waiting, from which it may be what they wait for. A fleet's replicas fill at
+/// different times and one large prompt waits for many blocks: full to the last one it need not be.
+const HELD: f64 = 0.7;
+
+/// Requests wait beside room in the batch while most of the cache is held, which was not so before: how sure, 0 to 1.
+fn short_of_cache(bench: &Bench<'_>, running: f64) -> Option<f64> {
+    let most = |arm: &Arm<'_>| arm.gauges.max(Signal::Running);
+    let ever = most(&bench.candidate)?.max(bench.base.as_ref().and_then(most).unwrap_or(0.0));
+    let held = bench.candidate.gauges.kv_while_waiting()?;
+    let was = bench.base.as_ref().and_then(|base| base.gauges.mean(Signal::KvUsage)).unwrap_or(0.0);
+    if running >= ROOM * ever || held < HELD || held < was + 0.15 {
+        return None;
+    }
+    Some(beyond(ROOM, running / ever.max(1.0)) * beyond(held, HELD) / 0.6)
 }
 
 /// S2b: admission waits for cache from another replica.
@@ -203,17 +222,22 @@ pub fn saturation(bench: &Bench<'_>) -> Option<Fired> {
     let grows = backlog(&now.seen);
     let at_limit = now.gauges.running_while_waiting();
     let full = at_limit.map(|(running, most)| running / most.max(1.0));
+    // What the queue grew by must be what first tokens grew by: a queue is somewhat longer or shorter on any day.
+    let grown = bench.before().and_then(mean_ttft).map(|was| ttft - was);
+    let is_it = |wait: f64| grown.is_none_or(|grown| wait - before >= 0.4 * grown);
     let queue = match (wait, share) {
-        (Some((wait, from)), Some(share)) if share >= 0.2 && wait > 1.3 * before + 0.01 => Some((
-            format!(
-                "{} of the mean first token ({} of {}) is the queue, by {from}; before {}",
-                percent(share),
-                ms(wait),
-                ms(ttft),
-                ms(before)
-            ),
-            share,
-        )),
+        (Some((wait, from)), Some(share)) if share >= 0.2 && wait > 1.3 * before + 0.01 && is_it(wait) => {
+            Some((
+                format!(
+                    "{} of the mean first token ({} of {}) is the queue, by {from}; before {}",
+                    percent(share),
+                    ms(wait),
+                    ms(ttft),
+                    ms(before)
+                ),
+                share,
+            ))
+        }
         _ => None,
     };
     if bench.base.is_none() && bench.material.broken.is_empty() {
@@ -246,7 +270,8 @@ pub fn saturation(bench: &Bench<'_>) -> Option<Fired> {
                 beyond(*share, 0.2) * full.map_or(0.85, |full| if full >= 0.85 { 1.1 } else { 0.8 }),
             )
         }
-        (None, None, Some((slope, _))) => {
+        // Where the engine's queue is read, it would show there.
+        (None, None, Some((slope, _))) if wait.is_none() => {
             (format!("the number in flight grows by {} a second all through the run", number(*slope)), 0.75)
         }
         _ => return None,

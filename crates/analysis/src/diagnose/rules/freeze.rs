@@ -7,6 +7,7 @@
 
 use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 
+use super::load::{Law, computed};
 use super::{Fired, beyond};
 use crate::diagnose::bench::Bench;
 use crate::diagnose::seen::{Gap, Row, Seen};
@@ -34,6 +35,8 @@ pub struct Freeze {
     pub to: f64,
     /// Answers that paused.
     pub paused: usize,
+    /// The replica they all stream from, where one is told.
+    pub replica: Option<u16>,
     /// A prompt much longer than others was being read.
     pub long_prompt: bool,
     /// What had been held came in a lump afterwards.
@@ -85,6 +88,7 @@ pub fn freezes(seen: &Seen<'_>, least: f64) -> Vec<Freeze> {
                 from,
                 to,
                 paused: members.len(),
+                replica: if one_replica { first } else { None },
                 long_prompt: long.iter().any(|(begin, end)| *begin < to && *end > from),
                 caught_up: 3 * lumps > members.len(),
             });
@@ -120,7 +124,22 @@ fn worse(bench: &Bench<'_>) -> bool {
     ["pause", "ttft", "tpot", "e2e"].iter().any(|metric| bench.suspects(metric))
 }
 
-/// Freezes that the engine made and that the baseline (or a long prompt) does not explain.
+/// Share of a freeze that the prompts read in it must take by themselves for it to be no freeze of its own.
+const COVERS: f64 = 0.7;
+
+/// What the prompts take by themselves whose first tokens came with the end of this freeze: everybody waits for the step that
+/// reads them, and what makes them slow (a model, a cache that was lost) shows on single requests too. s.
+fn reading(seen: &Seen<'_>, law: &Law, freeze: &Freeze) -> f64 {
+    let lasts = freeze.to - freeze.from;
+    let ends_it = |row: &&Row| {
+        let first = row.sent_last + row.ttft_sent;
+        let same = freeze.replica.is_none() || row.replica == freeze.replica;
+        same && first > freeze.from + 0.5 * lasts && first <= freeze.to + 0.1 * lasts
+    };
+    seen.rows.iter().filter(ends_it).map(|row| law.per_token * computed(row)).sum()
+}
+
+/// Freezes that the engine made and that the baseline (or a prompt that is read) does not explain.
 fn of_engine(bench: &Bench<'_>) -> Vec<Freeze> {
     let least = least(bench.now(), usual(bench));
     // What single requests show as well, a third of them, is no freeze of everybody: each answer pauses for itself.
@@ -129,8 +148,21 @@ fn of_engine(bench: &Bench<'_>) -> Vec<Freeze> {
     if 3 * pausing > alone.len() && !alone.is_empty() {
         return Vec::new();
     }
+    // Tokens that came in lumps, of answers that did not before: they were made in time and their way was blocked, and who had ended
+    // before it was free again shows a pause and no lump.
+    let lumps = |seen: &Seen<'_>| {
+        seen.rows.iter().filter(|row| row.lumped > 0.01).count() as f64 / seen.rows.len().max(1) as f64
+    };
+    if lumps(bench.now()) > bench.before().map_or(0.0, lumps) + 0.05 {
+        return Vec::new();
+    }
+    let law = Law::of(alone);
+    let explained = |seen: &Seen<'_>, f: &Freeze| {
+        law.is_some_and(|law| reading(seen, &law, f) >= COVERS * (f.to - f.from))
+    };
     let of = |seen: &Seen<'_>| -> Vec<Freeze> {
-        freezes(seen, least).into_iter().filter(|f| !f.long_prompt && !f.caught_up).collect()
+        let own = |f: &Freeze| !f.long_prompt && !f.caught_up && !explained(seen, f);
+        freezes(seen, least).into_iter().filter(own).collect()
     };
     let own = of(bench.now());
     let before = bench.before().map_or(0.0, |base| of(base).len() as f64 / base.length);
@@ -203,6 +235,9 @@ pub fn stall(bench: &Bench<'_>) -> Option<Fired> {
     Some(fired)
 }
 
+/// Share of the pauses that must lie beside a long prompt: where half of them do not, something else makes pauses as well.
+const BESIDE: f64 = 0.6;
+
 /// S3: long prompts hold up everybody else's tokens.
 pub fn head_of_line(bench: &Bench<'_>) -> Option<Fired> {
     if !worse(bench) {
@@ -234,7 +269,7 @@ pub fn head_of_line(bench: &Bench<'_>) -> Option<Fired> {
     let share = super::share(beside, n, (n / long.len() as f64).max(1.0));
     let odds = (beside + 0.5) / (n - beside + 0.5) * (1.0 - always + 0.5 / f64::from(looks))
         / (always + 0.5 / f64::from(looks));
-    if odds < 5.0 || share.value < 0.5 || share.lower <= always {
+    if odds < 5.0 || share.value < BESIDE || share.lower <= always {
         return None;
     }
     // Did the baseline have them as well?
@@ -261,7 +296,7 @@ pub fn head_of_line(bench: &Bench<'_>) -> Option<Fired> {
     let confidence = beyond(odds, 5.0) * beyond(share.value, 0.5) / 0.72;
     Some(
         Fired::new(Cause::HeadOfLine, confidence.min(0.97), says.clone())
-            .with(Evidence::figure("paused_beside_long_prompt", says, share, Some(0.5)).inferred())
+            .with(Evidence::figure("paused_beside_long_prompt", says, share, Some(BESIDE)).inferred())
             .maybe(preempted)
             .counted(Counter::Moved { name: "pauses of innocents beside a long prompt".into(), by: beside }),
     )

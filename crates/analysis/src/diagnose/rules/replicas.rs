@@ -144,12 +144,14 @@ pub fn imbalance(bench: &Bench<'_>) -> Option<Fired> {
     let (own, others) = (tail(true)?, tail(false)?);
     let tails = own / others;
     // Fewer replicas than before, each with its share, is no imbalance.
-    if load < 1.2 || load < 1.1 * before || tails < 1.1 {
+    if load < 1.1 || load < 1.05 * before || tails < 1.1 {
         return None;
     }
-    let n = seen.rows.iter().filter(|row| row.replica.is_some()).count() as f64;
-    let fair = 1.0 / seen.replicas.len() as f64;
-    let share = super::share(load * fair * n, n, 4.0);
+    let theirs: Vec<bool> =
+        seen.rows.iter().filter_map(|row| row.replica).map(|replica| replica == busy).collect();
+    let (n, fair) = (theirs.len() as f64, 1.0 / seen.replicas.len() as f64);
+    let design = plimsoll_math::quantile::design_effect(&theirs, crate::diagnose::ratio::STRETCHES);
+    let share = super::share(load * fair * n, n, design);
     if share.lower <= fair {
         return None;
     }
@@ -160,10 +162,10 @@ pub fn imbalance(bench: &Bench<'_>) -> Option<Fired> {
         number(before),
         number(tails)
     );
-    let confidence = beyond(load - 1.0, 0.25) * beyond(tails, 1.3) / 0.7;
+    let confidence = beyond(load - 1.0, 0.1) * beyond(tails, 1.15) / 0.7;
     Some(
         Fired::new(Cause::RoutingImbalance, confidence.min(0.97), says.clone())
-            .with(Evidence::figure("busiest_share", says, share, Some(1.2 * fair)))
+            .with(Evidence::figure("busiest_share", says, share, Some(1.1 * fair)))
             .counted(Counter::Moved {
                 name: "busiest replica's requests over a fair share".into(),
                 by: load,
@@ -243,10 +245,58 @@ pub fn cold_start(bench: &Bench<'_>) -> Option<Fired> {
     best
 }
 
+/// Both runs call for more replicas, and here they come later, or not within the run: first tokens between the instant at which the
+/// baseline had one more and the instant at which this run had, against the baseline's of the same stretch.
+fn later_than_before(bench: &Bench<'_>) -> Option<Fired> {
+    let (base, seen) = (bench.before()?, bench.now());
+    let late = |seen: &Seen<'_>| -> Vec<f64> {
+        let mut born: Vec<f64> = births(seen).into_iter().filter(|at| at.is_finite() && *at > 5.0).collect();
+        sort(&mut born);
+        born
+    };
+    let (before, now) = (late(base), late(seen));
+    // The longest that a replica let wait for itself; one that never came, to the end.
+    let (had, came) = before
+        .iter()
+        .enumerate()
+        .map(|(k, at)| (*at, now.get(k).copied().unwrap_or(seen.length)))
+        .max_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0)))?;
+    let p75 = |seen: &Seen<'_>, from: f64, to: f64| {
+        let within = |row: &&Row| row.due >= from && row.due < to && !row.ttft.is_nan();
+        let mut v: Vec<f64> = seen.rows.iter().filter(within).map(|row| row.ttft).collect();
+        (v.len() >= 15).then(|| order_statistic(&mut v, 0.75)).flatten()
+    };
+    let delay = came - had;
+    let (slow, usual) = (p75(seen, had, came)?, p75(base, had, came)?);
+    let calm =
+        p75(seen, 0.0, had).zip(p75(base, 0.0, had)).map_or(1.0, |(now, before)| now / before.max(1e-9));
+    let ratio = slow / usual.max(1e-9);
+    // Slow before the load called for more as well: then it is not their coming.
+    if delay < 5.0 || ratio < 1.25 || ratio < 1.2 * calm {
+        return None;
+    }
+    let says = format!(
+        "a replica that the baseline had from {} s on {}; meanwhile first tokens took {} times the baseline's of the same time (p75), before it {} times",
+        number(had),
+        if came < seen.length { format!("came at {} s", number(came)) } else { "did not come".to_owned() },
+        number(ratio),
+        number(calm)
+    );
+    let confidence = beyond(delay, 5.0) * beyond(ratio, 1.25) / 0.6;
+    let mut fired = Fired::new(Cause::AutoscalingLag, confidence.min(0.96), says.clone())
+        .with(Evidence::said("later_than_before", says))
+        .counted(Counter::Moved { name: "seconds that a replica came later than before".into(), by: delay });
+    fired.struck.during.push((had, came));
+    Some(fired)
+}
+
 /// Load is there before the replicas are: slow until more of them answer, fine afterwards.
 pub fn scaling_lag(bench: &Bench<'_>) -> Option<Fired> {
     if !(bench.suspects("ttft") || bench.suspects("e2e") || bench.suspects("tpot")) {
         return None;
+    }
+    if let Some(fired) = later_than_before(bench) {
+        return Some(fired);
     }
     let seen = bench.now();
     let born: Vec<f64> = births(seen).into_iter().filter(|at| at.is_finite()).collect();
