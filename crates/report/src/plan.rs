@@ -338,7 +338,7 @@ pub(crate) fn cost_table(plan: &PlanFinding) -> Table {
     };
     row("at the mean load", &found.at_mean);
     if let Some(at_break) = &found.at_break {
-        row("at the load at which it breaks (the least it can be)", at_break);
+        row("where it breaks: the least it can be", at_break);
     }
     table
 }

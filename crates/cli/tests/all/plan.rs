@@ -195,6 +195,36 @@ fn no_time_leaves_the_formula_and_says_so() {
     assert_eq!(number(&plan["cost"]["per_hour"]), 2.0 * replicas);
 }
 
+/// What a person reads first is the number, then the promise, the break, the cost; the rest follows in the order in which it is asked for.
+#[test]
+fn the_text_says_the_most_important_first() {
+    let args =
+        ["plan", "--profile", "llama-3.1-70b@h100x4", "--rate", "20/s", "--peak", "2x", "--spare", "1", "-q"];
+    let more = ["--isl", "900", "--osl", "180", "--slo", "ttft p99 < 1s, tpot p95 < 40ms", "--formula-only"];
+    let text = plimsoll(&[&args[..], &more, &["--price", "2.49USD/gpu-hour"]].concat());
+    assert_eq!(text.code, 0, "{}", text.stderr);
+    let order = [
+        "+ 1 spare (",
+        "20.0/s × 2.00 = 40.0/s",
+        "ttft p99 < 1.00 s, tpot p95 < 40.0 ms",
+        "Breaks at ",
+        "headroom ",
+        "USD an hour",
+        "Expected at the peak",
+        "bound by kv cache",
+        "Cost in USD",
+        "What the answer hangs on",
+        "Taken for granted",
+        "What to know",
+    ];
+    let mut from = 0;
+    for said in order {
+        let at = text.stdout[from..].find(said);
+        from += at.unwrap_or_else(|| panic!("{said} is not there, or too early:\n{}", text.stdout));
+    }
+    assert!(text.stdout.lines().all(|line| line.chars().count() <= 110), "{}", text.stdout);
+}
+
 #[test]
 fn a_plan_that_cannot_be_is_refused_in_one_line() {
     let folder = tempfile::tempdir().expect("a temporary folder");
