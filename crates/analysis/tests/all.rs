@@ -56,6 +56,8 @@ mod network;
 mod plan;
 #[path = "all/plan_formula.rs"]
 mod plan_formula;
+#[path = "all/plan_search.rs"]
+mod plan_search;
 #[path = "all/plan_simulated.rs"]
 mod plan_simulated;
 #[path = "all/plan_systems.rs"]

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 pub use cold_start::ColdStartArgs;
 pub use levers::{LeversArgs, RankBy};
-pub use plan::{PlanAction, PlanArgs, PlanVerifyArgs, PromiseArgs};
+pub use plan::{PlanAction, PlanArgs, PlanSearchArgs, PlanVerifyArgs, PromiseArgs};
 pub use price::PriceArgs;
 pub use profile::ProfileArgs;
 pub use what_if::{FitArgs, WhatIfArgs};

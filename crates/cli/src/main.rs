@@ -19,6 +19,7 @@ mod history;
 mod measure;
 mod out;
 mod plan_run;
+mod plan_search;
 mod plan_spec;
 mod price;
 mod recover;

@@ -62,7 +62,8 @@ impl Limit {
         (self.clock.now().0 >= self.time.0).then_some(Ended::Time)
     }
 
-    fn show(&mut self, line: &str) {
+    /// Shows where it is.
+    pub fn show(&mut self, line: &str) {
         let elapsed_s = self.clock.now().0 as f64 / 1e9;
         self.screen.show(elapsed_s, &[line.to_owned()], line);
     }

@@ -9,7 +9,7 @@ use plimsoll_analysis::cost::{Per, PriceSpec};
 use plimsoll_analysis::findings::{BudgetSpec, Ceiling, LevelSummary};
 use plimsoll_analysis::plan::fit::{self, Measured, Told};
 use plimsoll_analysis::plan::spec::{Band, EffortSpec, TrafficSpec};
-use plimsoll_analysis::plan::{PlanSpec, RuleSpec};
+use plimsoll_analysis::plan::{self, Mix, PlanSpec, RuleSpec};
 use plimsoll_model::{Level, Load, Protocol, Span, Time};
 use plimsoll_policy::AutoscaleSpec;
 use plimsoll_sim::{ColdStartSpec, ModeSpec, StepSpec, WorldSpec};
@@ -26,8 +26,13 @@ use crate::flags::{PlanArgs, WorldArgs};
 use crate::resolve::{self, Draft};
 use crate::{budget_file, price, simulation};
 
-/// Seconds of arrivals in one simulation where nobody says: long enough for a p99 of a few requests a second.
+/// Seconds of arrivals in one simulation where nobody says: long enough for a p99 of a few requests a second, and no longer than so
+/// many requests take.
 const WINDOW_S: f64 = 300.0;
+const SHORTEST_S: f64 = 60.0;
+const REQUESTS: f64 = 30_000.0;
+/// It is at least so many times as long as a request alone: what a replica holds at the beginning must not count.
+const REQUEST_LENGTHS: f64 = 20.0;
 
 /// Everything that a plan is asked, and what is to be said of where it comes from.
 pub struct Asked {
@@ -62,7 +67,12 @@ pub fn read(args: &PlanArgs) -> Result<Asked, Stop> {
     check_price(price.as_ref(), gpus_per_replica)?;
     simulation::fits(&world, &traffic.scenario, Span::from_secs_f64(traffic.window_s))?;
     let seed = args.workload.seed.unwrap_or(1);
-    let spec = PlanSpec { traffic, slo, world, gpus_per_replica, rules, price, effort, band, seed };
+    let mut spec = PlanSpec { traffic, slo, world, gpus_per_replica, rules, price, effort, band, seed };
+    let is_trace = matches!(spec.traffic.scenario.arrivals, ArrivalSpec::Trace { .. });
+    if args.load.window.is_none() && !is_trace {
+        let alone = Mix::draw(&spec).and_then(|mix| plan::floor::mean_alone_s(&spec, &mix));
+        spec.traffic.window_s = spec.traffic.window_s.max(REQUEST_LENGTHS * alone.unwrap_or(0.0));
+    }
     Ok(Asked { spec, notes })
 }
 
@@ -256,7 +266,8 @@ fn traffic(args: &PlanArgs, mut scenario: Scenario, run: Option<&Source>) -> Res
         (None, _) => "the flags".to_owned(),
     };
     scenario.load = LoadSpec::default();
-    Ok(TrafficSpec { scenario, rate_per_s, window_s: window.or(whole).unwrap_or(WINDOW_S), source })
+    let enough = (REQUESTS / rate_per_s).clamp(SHORTEST_S, WINDOW_S);
+    Ok(TrafficSpec { scenario, rate_per_s, window_s: window.or(whole).unwrap_or(enough), source })
 }
 
 /// The promise: as typed, from a file, or what the run was held to. A file's ceiling on utilisation is a rule.

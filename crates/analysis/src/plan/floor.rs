@@ -32,6 +32,15 @@ pub fn floor(spec: &PlanSpec, mix: &Mix) -> Result<Vec<FloorRow>, PlanError> {
     Ok(rows.collect())
 }
 
+/// Mean time that a request takes on an idle replica, until its last token, s.
+///
+/// # Errors
+/// There is no formula for the engine, or it can't be built.
+pub fn mean_alone_s(spec: &PlanSpec, mix: &Mix) -> Result<f64, PlanError> {
+    let sample = alone(&formula::replica(spec, mix)?, mix);
+    Ok(Sample::mean(&sample.e2e).unwrap_or(0.0))
+}
+
 /// Refuses a promise that is below the floor.
 ///
 /// # Errors

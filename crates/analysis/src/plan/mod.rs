@@ -6,7 +6,8 @@
 //! Reading order: [`spec`] (what is asked), [`finding`] (what is said) and [`fit`] (an engine from a measured run); by formula [`mix`]
 //! (what is known of the load), [`replica`] (one of them under a load), [`slots`](mod@slots) and [`formula`] (how many). By
 //! simulation [`load`] (schedules), [`mod@simulate`] (an experiment and what is counted of it, [`tally`]), [`decide`] (several of
-//! them), [`planner`] (which ones next; [`breaks`] and [`scaling`] are its later parts). [`mod@conclude`] puts both side by side, [`file`] keeps it,
+//! them), [`planner`] (which ones next; [`breaks`] and [`scaling`] are its later parts). [`mod@conclude`] puts both side by side, [`file`] keeps it, [`search`] looks for a cheaper one
+//! among what may be varied ([`vary`]),
 //! [`mod@verify`] holds it against a run. [`mod@envelope`] is the plan that takes four figures. [`mod@what_if`] says what would become of a measured run.
 
 pub mod envelope;
@@ -41,6 +42,8 @@ pub mod scaling;
 
 pub mod conclude;
 pub mod file;
+pub mod search;
+pub mod vary;
 pub mod verify;
 
 pub use bill::cost;
@@ -52,6 +55,8 @@ pub use mix::{Mix, MixRow};
 pub use odds::probability;
 pub use planner::{Planner, Simulated};
 pub use replica::{Load, Replica, Steady};
+pub use search::Search;
 pub use simulate::{Case, Experiment, Fleet, Outcome, simulate};
 pub use slots::slots;
 pub use spec::{PlanError, PlanSpec, RuleSpec};
+pub use vary::VarySpec;

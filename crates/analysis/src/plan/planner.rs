@@ -47,6 +47,7 @@ pub struct Planner {
     arms: BTreeMap<Key, Arm>,
     issued: BTreeSet<(Key, u32)>,
     rivals: Vec<Rival>,
+    number_only: bool,
 }
 
 /// What simulation says.
@@ -98,7 +99,14 @@ impl Planner {
             arms: BTreeMap::new(),
             issued: BTreeSet::new(),
             rivals: Vec::new(),
+            number_only: false,
         })
+    }
+
+    /// The same search, ended as soon as the number is known: neither the load at which it breaks nor an autoscaled fleet is looked at.
+    #[must_use]
+    pub fn number_only(self) -> Planner {
+        Planner { number_only: true, ..self }
     }
 
     /// The experiments to be played next; nothing = all is known that will be. Every one of them is to be [taken](Planner::take)
@@ -114,6 +122,9 @@ impl Planner {
             return search.into_iter().flat_map(|(r, seeds)| self.ask(r, peak, 0, seeds)).collect();
         }
         let Some(replicas) = self.holds() else { return Vec::new() };
+        if self.number_only {
+            return Vec::new();
+        }
         if let Search::Next(factor) = self.breaks(replicas) {
             return self.ask(replicas, factor, 0, self.effort.seeds);
         }

@@ -143,7 +143,7 @@ pub struct EffortSpec {
 
 impl Default for EffortSpec {
     fn default() -> EffortSpec {
-        EffortSpec { seeds: 5, most_seeds: 20 }
+        EffortSpec { seeds: 5, most_seeds: 80 }
     }
 }
 

@@ -20,7 +20,7 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{Format, PlanAction, PlanArgs, PromiseArgs};
 use crate::plan_run::{self, Ended, Limit};
 use crate::plan_spec::{self, Asked};
-use crate::{out, price};
+use crate::{out, plan_search, price};
 
 /// How long planning may take where nobody says.
 const TIME: Span = Span::from_secs(60);
@@ -54,6 +54,7 @@ fn of_engine(args: &PlanArgs) -> Result<Exit, Stop> {
 
 fn planned(args: &PlanArgs, asked: &Asked, limit: &mut Limit) -> Result<(PlanFinding, Ended), Stop> {
     let spec = &asked.spec;
+    let vary = plan_search::vary(&args.search, spec)?;
     let mut notes = asked.notes.clone();
     let mix = Mix::draw(spec).map_err(refused)?;
     let formula = match plan::answer(spec, &mix) {
@@ -77,9 +78,18 @@ fn planned(args: &PlanArgs, asked: &Asked, limit: &mut Limit) -> Result<(PlanFin
         false => plan_run::run(&mut planner, limit).map_err(refused)?,
     };
     notes.extend(ended_early(ended));
+    let has_formula = formula.is_some();
     let planner = (!args.effort.formula_only).then_some(&planner);
     let known = Known { spec, mix: &mix, load, formula, floor, slots, planner, notes };
-    Ok((conclude(known).map_err(refused)?, ended))
+    let mut finding = conclude(known).map_err(refused)?;
+    if let Some(vary) = vary.filter(|_| has_formula) {
+        let search = plan_search::run(spec, &mix, &vary, (planner, ended), limit)?;
+        finding.notes.extend(search.says());
+        finding.options = search.options();
+    } else if args.search.search {
+        finding.notes.push("nothing was searched: without a formula there is no order to look in".to_owned());
+    }
+    Ok((finding, ended))
 }
 
 fn ended_early(ended: Ended) -> Option<String> {

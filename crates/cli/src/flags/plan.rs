@@ -31,6 +31,9 @@ pub struct PlanArgs {
     /// How much is simulated.
     #[command(flatten)]
     pub effort: PlanEffortArgs,
+    /// What else is looked at.
+    #[command(flatten)]
+    pub search: PlanSearchArgs,
     /// Where it goes.
     #[command(flatten)]
     pub output: PlanOutputArgs,
@@ -58,7 +61,7 @@ pub struct PlanLoadArgs {
     /// Arrival process, as plimsoll run takes it: poisson | gamma:CV | onoff:ON,OFF | diurnal:RATIO | … [default: poisson]
     #[arg(long, value_name = "PROCESS", conflicts_with = "trace", help_heading = "Load")]
     pub arrivals: Option<String>,
-    /// How long arrivals fall in one simulation [default: 5m; a trace: its length]
+    /// How long arrivals fall in one simulation [default: 30 000 requests, 1m to 5m; a trace: its length]
     #[arg(long = "for", value_name = "TIME", help_heading = "Load")]
     pub window: Option<String>,
 }
@@ -139,6 +142,21 @@ pub struct PlanEffortArgs {
     /// How far predictions have been from measurements, as plimsoll plan verify writes it: gives the chance that the promise holds
     #[arg(long, value_name = "FILE", help_heading = "Effort")]
     pub band: Option<PathBuf>,
+}
+
+/// What else is looked at.
+#[derive(Args, Debug, Clone, Default)]
+pub struct PlanSearchArgs {
+    /// Look for a cheaper configuration: by formula over all of them, then by simulation over those that would be cheaper
+    #[arg(long, help_heading = "Search")]
+    pub search: bool,
+    /// What may differ, repeatable: gpu=h100,a100 | tp=1,2,4 | max_seqs=128,256 | token_budget=2048,8192 | chunking=on,off | prefix_cache=on,off |
+    /// max_batch=8,16 | delay_us=0,1000 | route=round_robin,least_requests [default: what is worth varying of this engine]
+    #[arg(long, value_name = "KEY=VALUES", requires = "search", help_heading = "Search")]
+    pub vary: Vec<String>,
+    /// Price of another GPU, repeatable: a100=1.60USD/gpu-hour; --price is that of the plan's own
+    #[arg(long, value_name = "GPU=PRICE", requires = "search", help_heading = "Search")]
+    pub price_of: Vec<String>,
 }
 
 /// Where a plan goes.

@@ -257,3 +257,40 @@ fn a_plan_that_cannot_be_is_refused_in_one_line() {
     let traced = ["plan", "--profile", "llama-3.1-8b@h100", "--slo", "ttft p99 < 500ms", "--trace", &nothing];
     refused(&traced, "no column of prompt tokens");
 }
+
+/// With one sequence at a time a replica of the demo keeps up with some 330/s, with six with 1 770/s: at 300/s and 70 % busy the six, which
+/// were asked for, need one replica and were simulated; the one needs two and was not, because it can't be cheaper.
+#[test]
+fn a_search_names_what_is_cheaper() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let page = folder.path().join("plan.html");
+    let path = page.display().to_string();
+    let mut args = vec!["plan", "--profile", "demo", "--rate", "300/s", "--isl", "64", "--osl", "4", "-q"];
+    args.extend(["--slo", "e2e p95 < 100ms", "--utilisation", "0.7", "--price", "2USD/replica-hour"]);
+    args.extend(["--search", "--vary", "max_seqs=1,6", "--for", "20s", "--time", "10m"]);
+    args.extend(["--html", &path, "--format", "json"]);
+    let ended = plimsoll(&args);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let plan = ended.json();
+    let options = plan["options"].as_array().expect("options");
+    let facts = |i: usize| (&options[i]["name"], &options[i]["replicas"], &options[i]["how"]);
+    assert_eq!(options.len(), 2, "{options:?}");
+    assert_eq!(facts(0), (&"6 seqs".into(), &1.into(), &"simulated".into()));
+    assert_eq!(facts(1), (&"1 seqs".into(), &2.into(), &"formula".into()));
+    assert!(plan["notes"].to_string().contains("none is cheaper"), "{}", plan["notes"]);
+    assert!(fs::read_to_string(&page).expect("a page").contains("6 seqs"));
+}
+
+#[test]
+fn a_search_that_makes_no_sense_is_refused_in_one_line() {
+    let plan = ["plan", "--profile", "demo", "--rate", "200/s", "--slo", "e2e p95 < 100ms"];
+    for (more, word) in [
+        (&["--search", "--vary", "seqs=2"][..], "max_seqs"),
+        (&["--search", "--vary", "tp=2"], "no such setting"),
+        (&["--search", "--price-of", "a100=1USD/gpu-hour"], "--vary gpu=a100"),
+        (&["--search", "--price-of", "a100"], "GPU=PRICE"),
+        (&["--search", "--price-of", "a100=1USD/h"], "gpu-hour"),
+    ] {
+        refused(&[&plan[..], more].concat(), word);
+    }
+}
