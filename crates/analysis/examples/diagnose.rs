@@ -2,7 +2,9 @@
 //! faults that no rule knows; the confusion matrix and all that follows from it.
 //!
 //! `cargo run --release -p plimsoll-analysis --example diagnose -- [--half tuning|held-out|both] [--systems N] [--from SEED] [--class NAME]
-//! [--severities 0,2,4] [--clean N] [--without-ablations] [--threads N] [--verbose] [--update FILE]`
+//! [--severities 0,2,4] [--clean N] [--ablate-at 2 | --without-ablations] [--threads N] [--verbose] [--update FILE]`
+//!
+//! `--ablate-at` names the severities (of clean runs their numbers) at which the diagnosis is asked again with less to go by.
 //!
 //! Thresholds were set on the tuning half (systems of even seeds) alone. `--update` writes the report between the markers of
 //! `docs/diagnosis-validation.md`. A case needs no file: its evidence follows from its seed in a fraction of a second.
@@ -116,14 +118,18 @@ fn asked() -> Asked {
             "--update" => asked.update = Some(value()),
             "--verbose" => asked.plan.verbose = true,
             "--without-ablations" => asked.plan.lacking_at = Vec::new(),
-            "--severities" => {
-                asked.plan.severities = value().split(',').map(|n| number(n.to_owned()) as usize).collect();
-            }
+            "--severities" => asked.plan.severities = numbers(&value(), number),
+            "--ablate-at" => asked.plan.lacking_at = numbers(&value(), number),
             "--class" => asked.plan.classes = named(&value()),
             _ => stop(&format!("unknown argument {word}; see the head of examples/diagnose.rs")),
         }
     }
     asked
+}
+
+/// Numbers with commas between them.
+fn numbers(text: &str, number: impl Fn(String) -> u64) -> Vec<usize> {
+    text.split(',').map(|n| number(n.to_owned()) as usize).collect()
 }
 
 /// Classes whose name, or whose row of the rule table, is one of these.

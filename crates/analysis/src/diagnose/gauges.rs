@@ -88,6 +88,19 @@ impl Gauges {
         Some((running.share(self.from, self.to, |n| n >= most - 0.5)?, most))
     }
 
+    /// Requests that run or wait in the engine, at each look within the level: s since it began, how many, and for how long it holds, s.
+    pub fn inside_at_looks(&self) -> Option<Vec<(f64, f64, f64)>> {
+        let (running, waiting) = (self.side.gauge(Signal::Running)?, self.side.gauge(Signal::Waiting)?);
+        let within = running.steps.iter().filter(|step| step.from >= self.from && step.from < self.to);
+        let looks: Vec<_> = within
+            .filter_map(|step| {
+                let inside = step.value + waiting.at(step.from)?;
+                Some(((step.from - self.from).as_secs_f64(), inside, (step.to - step.from).as_secs_f64()))
+            })
+            .collect();
+        (!looks.is_empty()).then_some(looks)
+    }
+
     /// Share of looks at which requests wait for cache of another engine while requests wait.
     pub fn deferred(&self) -> Option<f64> {
         let (deferred, waiting) =

@@ -90,7 +90,8 @@ pub struct Verdict {
     pub cause: Cause,
     /// Row of the rule table.
     pub rule: String,
-    /// 0 to 1: how far its clauses are from their limits, calibrated on simulated systems.
+    /// 0 to 1: how far its clauses are from their limits, as a product of scores that is not calibrated. What share of such verdicts is
+    /// right on simulated systems is in `docs/diagnosis-validation.md`.
     pub confidence: f64,
     /// One sentence with the figure that decides.
     pub says: String,

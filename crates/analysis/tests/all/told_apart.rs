@@ -216,6 +216,69 @@ fn a_few_time_outs_are_told_where_users_notice_and_left_where_they_do_not() {
     assert_eq!(cause, Cause::Nothing, "{says}");
 }
 
+/// A replica that is alone goes away for 24 s, a fifth of the run: what it held is reset, what comes meanwhile is turned away. As many
+/// turned away in turn with answers, and as many resets anywhere, are a limit.
+#[test]
+fn a_long_crash_of_the_only_replica_is_no_rate_limit() {
+    let base = run(|_| 100, |_, _| 80);
+    let with = |lost: &dyn Fn(u64) -> Option<(How, i64)>| {
+        let mut run = run(|_| 100, |_, _| 80);
+        for row in load_of(&mut run) {
+            if let Some((how, after)) = lost(row.request) {
+                *row = failure(row.request, row.due.0 / MS, how, after);
+            }
+        }
+        run
+    };
+    let crash = with(&|i| match i {
+        313..320 => Some((How::Reset, 700)),
+        320..512 => Some((How::Shed, 2)),
+        _ => None,
+    });
+    let (cause, says) = said(&base, &crash);
+    assert_eq!(cause, Cause::EngineCrash, "{says}");
+    let limit = with(&|i| match (i % 5, i % 137) {
+        (3, _) => Some((How::Shed, 2)),
+        (_, 7) => Some((How::Reset, 700)),
+        _ => None,
+    });
+    let (cause, says) = said(&base, &limit);
+    assert_eq!(cause, Cause::RateLimit, "{says}");
+}
+
+/// Looks at the engine every 15 s. Requests of five seconds between any two looks wait, which no look sees: at every look all that is in
+/// flight runs. Where eight run at most and the others are in front of it, it is a limit.
+#[test]
+fn requests_between_two_looks_are_not_in_front_of_the_engine() {
+    let with = |first: &dyn Fn(i64) -> i64, most: f64| {
+        let mut run = run(|_| 100, |_, _| 80);
+        for row in load_of(&mut run) {
+            let (request, due) = (row.request, row.due.0 / MS);
+            let first = first(due / 1_000);
+            *row = answer(request, due, first, first + GAP * (TOKENS - 1), TOKENS as u32);
+        }
+        let spans: Vec<(At, At)> = load_of(&mut run).filter_map(|row| Some((row.sent?, row.end?))).collect();
+        gauges(&mut run, |second| {
+            let at = At(second * 1_000 * MS);
+            let in_flight = spans.iter().filter(|(sent, end)| *sent <= at && at < *end).count() as f64;
+            [
+                ("vllm:num_requests_running", in_flight.min(most)),
+                ("vllm:num_requests_waiting", 0.0),
+                ("vllm:kv_cache_usage_perc", 0.3),
+            ]
+        });
+        run.samples.retain(|sample| sample.at.0 / (1_000 * MS) % 15 == 4);
+        run
+    };
+    let base = with(&|_| 80, f64::INFINITY);
+    let between = with(&|second| if (6..11).contains(&(second % 15)) { 2_500 } else { 80 }, f64::INFINITY);
+    let (cause, says) = said(&base, &between);
+    assert!(cause != Cause::ConnectionLimit && !says.contains("ConnectionLimit"), "{says}");
+    let limited = with(&|second| 700 + 60 * (second % 11), 8.0);
+    let (cause, says) = said(&base, &limited);
+    assert_eq!(cause, Cause::ConnectionLimit, "{says}");
+}
+
 /// Systems of the tuning half that were called saturated, sound or frozen.
 #[test]
 fn what_is_injected_is_what_is_said() {

@@ -93,8 +93,9 @@ pub fn crash(bench: &Bench<'_>) -> Option<Fired> {
     if lost.len() < 2 || broken < 1.0 {
         return None;
     }
-    let (within, from, to) = concentrated(seen, gone)?;
+    let (burst, from, to) = concentrated(seen, gone)?;
     let silence = silent(seen, from, to);
+    let within = silence.as_ref().map_or(burst, |silence| burst.max(lost_in(&lost, seen.length, silence)));
     let restarts = bench.candidate.gauges.restarts();
     let before = bench.before().map_or(0.0, |base| count(base, breaks));
     if within < 0.7 || broken <= before || (silence.is_none() && restarts == 0) {
@@ -127,6 +128,17 @@ pub fn crash(bench: &Bench<'_>) -> Option<Fired> {
     let end = silence.map_or(to, |(_, _, end)| end.max(to));
     fired.struck.during.push((from - 1.0, end + 5.0));
     Some(fired)
+}
+
+/// Share of the losses that lie in a silence and the two seconds around it; nothing where it is more than half of the level, in which
+/// anything's losses would lie. A replica that stays away for longer than a tenth of the run turns requests away all that time: no
+/// burst, but all of one silence, where a limit turns them away between answers.
+fn lost_in(lost: &[(f64, u32)], length: f64, (_, begin, end): &(String, f64, f64)) -> f64 {
+    if end - begin > 0.5 * length {
+        return 0.0;
+    }
+    let inside = lost.iter().filter(|(at, _)| (begin - WINDOW_S..=end + WINDOW_S).contains(at)).count();
+    inside as f64 / lost.len().max(1) as f64
 }
 
 /// A replica that answers before and after, or before, and not around these times; with one replica or none named, nobody answers.

@@ -8,7 +8,7 @@ use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 
 use super::load::Law;
 use super::{Fired, beyond, within};
-use crate::diagnose::bench::{ALONE_NEEDED, Bench};
+use crate::diagnose::bench::{ALONE_NEEDED, Arm, Bench};
 use crate::diagnose::seen::{Row, Seen};
 use crate::diagnose::verdict::Evidence;
 use crate::diagnose::{Cause, Counter};
@@ -183,15 +183,16 @@ pub fn pool_wait(seen: &Seen<'_>) -> Option<(Estimate, f64)> {
 /// A limit between the two: sent by the client, unknown to the engine.
 fn server_limit(bench: &Bench<'_>) -> Option<Fired> {
     let now = &bench.candidate;
-    let inside = now.gauges.mean(Signal::Running)? + now.gauges.mean(Signal::Waiting)?;
-    let outside = in_flight(&now.seen) - inside;
-    let before = bench.base.as_ref().and_then(|base| {
-        Some(in_flight(&base.seen) - base.gauges.mean(Signal::Running)? - base.gauges.mean(Signal::Waiting)?)
-    });
-    let before = before.unwrap_or(0.0).max(0.0);
+    let (outside, error) = in_front(now)?;
+    let (before, error_before) = bench.base.as_ref().and_then(in_front).unwrap_or((0.0, 0.0));
+    let before = before.max(0.0);
     let waits = now.gauges.waits().unwrap_or(0.0);
     let (at_most, most) = now.gauges.at_most()?;
     let held = outside - before;
+    // A scraper that looks every 15 s takes eight looks in two minutes: who stood there may be chance.
+    if held < 2.0 * libm::hypot(error, error_before) {
+        return None;
+    }
     let seconds = held / now.seen.rate().max(1e-9);
     let ttft = {
         let v = now.seen.finite(|row| row.ttft);
@@ -236,13 +237,27 @@ fn server_limit(bench: &Bench<'_>) -> Option<Fired> {
     )
 }
 
-/// Mean requests in flight from sending to the end, by their records.
-pub fn in_flight(seen: &Seen<'_>) -> f64 {
-    let within = |row: &Row| {
-        let (from, to) = (row.sent.max(0.0), row.end.min(seen.length));
-        if to > from { to - from } else { 0.0 }
+/// Requests in flight by their records that neither run nor wait in the engine, on average over the looks at it, with its standard error.
+///
+/// Both are counted at the instants of the looks. The mean in flight over all time beside the mean of the looks lost: every look that
+/// happens on a quiet instant puts requests in front of the engine that never stood there, and few looks do so in one clean run of twelve.
+fn in_front(arm: &Arm<'_>) -> Option<(f64, f64)> {
+    let looks = arm.gauges.inside_at_looks()?;
+    let sorted = |of: fn(&Row) -> f64| {
+        let mut v: Vec<f64> = arm.seen.rows.iter().filter(|row| row.sent.is_finite()).map(of).collect();
+        sort(&mut v);
+        v
     };
-    seen.rows.iter().map(within).sum::<f64>() / seen.length
+    let (sent, ended) = (sorted(|row| row.sent), sorted(|row| row.end.max(row.sent)));
+    let until = |v: &[f64], at: f64| v.partition_point(|x| *x <= at) as f64;
+    let held: Vec<(f64, f64)> = looks
+        .iter()
+        .map(|(at, inside, holds)| (until(&sent, *at) - until(&ended, *at) - inside, *holds))
+        .collect();
+    let time: f64 = held.iter().map(|look| look.1).sum();
+    let mean = held.iter().map(|(n, holds)| n * holds).sum::<f64>() / time;
+    let spread = held.iter().map(|(n, holds)| (n - mean) * (n - mean) * holds).sum::<f64>() / time;
+    (time > 0.0).then(|| (mean, libm::sqrt(spread / held.len() as f64)))
 }
 
 /// S12: answers come in lumps.

@@ -170,7 +170,16 @@ fn judge(base: &mut Base, class: Class, severity: usize, plan: &Plan) -> Judged 
     };
     let said = Said::of(&diagnosis);
     let right = class.causes().contains(&said.cause);
-    let detail = if plan.verbose && !right {
+    let with_less = |(lack, diagnosis): &(Lack, Diagnosis)| {
+        let cause = diagnosis.verdicts[0].cause;
+        (right && !class.causes().contains(&cause)).then(|| {
+            let all = serde_json::to_string_pretty(&diagnosis).unwrap_or_default();
+            format!("with {}: {}\n{all}", lack.name(), cause.id())
+        })
+    };
+    let detail = if plan.verbose && right {
+        lacking.iter().filter_map(with_less).collect::<Vec<_>>().join("\n")
+    } else if plan.verbose {
         let diagnosis = serde_json::to_string_pretty(&diagnosis).unwrap_or_default();
         format!("{}\nfacts {:?}\ntruth {truth:?}\n{diagnosis}", base.system.name, base.facts)
     } else {
