@@ -10,6 +10,7 @@ use std::os::fd::RawFd;
 use plimsoll_model::{Span, TcpFacts};
 
 /// As much of the kernel's answer as is read here.
+#[cfg_attr(any(not(target_os = "linux"), feature = "portable"), allow(dead_code))]
 const LEN: usize = 228;
 
 /// A connection as the kernel sees it: its state, and counts since its beginning. `None` = the kernel does not say.
