@@ -329,11 +329,10 @@ impl Planner {
                     .map_or_else(|| format!("no number up to {} holds the promise", top.replicas), words),
             );
         };
-        let mut below = tried.iter().filter(|tried| tried.replicas < replicas);
-        if let Some(open) = below.clone().rev().find(open) {
+        if let Some(open) = open_below(tried, replicas) {
             return Some(words(open));
         }
-        let shown = below.next_back().is_some_and(|tried| tried.replicas + 1 == replicas);
+        let shown = tried.iter().any(|tried| tried.replicas + 1 == replicas);
         (!shown && replicas > self.least)
             .then(|| format!("fewer than {replicas} were not tried: the time was up"))
     }
@@ -351,5 +350,38 @@ impl Planner {
             notes.push("turns of a conversation are due as if answers took no time".to_owned());
         }
         notes
+    }
+}
+
+/// The highest number below `replicas` that can't be told. What lies under a number that is shown not to hold is told: fewer hold no more.
+fn open_below(tried: &[TriedReplicas], replicas: u32) -> Option<&TriedReplicas> {
+    let below = tried.iter().rev().filter(|tried| tried.replicas < replicas);
+    below.take_while(|tried| tried.held != Held::Fail).find(|tried| tried.held == Held::Inconclusive)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tried(replicas: u32, held: Held) -> TriedReplicas {
+        TriedReplicas {
+            replicas,
+            seeds: 5,
+            held,
+            figures: Vec::new(),
+            unanswered: Reading::refused("none", 0),
+            growth: Reading::refused("none", 0),
+            why: None,
+        }
+    }
+
+    /// It once said that 5 can't be told where 6 was shown not to hold.
+    #[test]
+    fn what_lies_under_a_number_that_does_not_hold_is_told() {
+        let all = [tried(5, Held::Inconclusive), tried(6, Held::Fail), tried(7, Held::Pass)];
+        assert_eq!(open_below(&all, 7), None);
+        let all = [tried(5, Held::Fail), tried(6, Held::Inconclusive), tried(7, Held::Pass)];
+        assert_eq!(open_below(&all, 7).map(|open| open.replicas), Some(6));
+        assert_eq!(open_below(&all, 5), None);
     }
 }

@@ -77,7 +77,7 @@ pub fn system(seed: u64, requests: f64) -> System {
         world,
         gpus_per_replica: None,
         rules: RuleSpec::default(),
-        effort: EffortSpec { most_seeds: 320, ..EffortSpec::default() },
+        effort: EffortSpec { most_seeds: 1280, ..EffortSpec::default() },
         price: None,
         band: None,
         seed,
