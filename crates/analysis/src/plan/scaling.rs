@@ -162,9 +162,9 @@ fn says(rows: &[ScalingRow], cold_start_s: f64) -> String {
     let one = |row: &ScalingRow| {
         let saved = 1.0 - row.mean_replicas.value / fixed.mean_replicas.value;
         let paid = match saved {
-            _ if saved.abs() < 0.005 => "costs as much".to_owned(),
-            _ if saved > 0.0 => format!("costs {} % less", number(100.0 * saved)),
-            _ => format!("costs {} % more", number(-100.0 * saved)),
+            _ if saved.abs() < 0.005 => "costs as much as".to_owned(),
+            _ if saved > 0.0 => format!("costs {} % less than", number(100.0 * saved)),
+            _ => format!("costs {} % more than", number(-100.0 * saved)),
         };
         let held = match row.held {
             Held::Pass => "holds the promise",
@@ -178,7 +178,7 @@ fn says(rows: &[ScalingRow], cold_start_s: f64) -> String {
             _ => String::new(),
         };
         format!(
-            "{} {paid} than {}, misses {} % of the requests against {} %{late}, and {held}",
+            "{} {paid} {}, misses {} % of the requests against {} %{late}, and {held}",
             row.fleet,
             fixed.fleet,
             number(100.0 * row.missed.value),
