@@ -93,18 +93,8 @@ impl Source {
         let name = dir.display().to_string();
         let show::Rows { manifest, attempts, samples, findings } = show::load_rows(dir)?;
         let recorded = Recorded::of(&manifest).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
-        let summary = match args.load.level {
-            Some(id) => findings.levels.iter().find(|level| level.summary.level == id),
-            None => plimsoll_report::text::detailed(&findings).last().copied(),
-        };
-        let ids: Vec<String> = findings.levels.iter().map(|level| level.summary.level.to_string()).collect();
-        let summary = summary.ok_or_else(|| match args.load.level {
-            Some(id) => Stop::usage(format!("--level {id}: the run's levels are {}", ids.join(", "))),
-            None => Stop::usage(format!(
-                "{name}: no level was measured well enough to plan from; name one with --level"
-            )),
-        })?;
-        let summary = summary.summary.clone();
+        let none = format!("{name}: no level was measured well enough to plan from; name one with --level");
+        let summary = show::level(&findings, args.load.level, &none)?.clone();
         let level = manifest.levels.iter().find(|level| level.id == summary.level).cloned();
         let level = level.ok_or_else(|| {
             Stop::usage(format!("{name}: run.json does not list the level of its findings"))

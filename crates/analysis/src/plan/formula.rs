@@ -70,27 +70,15 @@ pub fn held(replica: &Replica, mix: &Mix, ceilings: &[Ceiling], load: &Load) -> 
     Some((ceilings.iter().all(|ceiling| meets(ceiling, &steady)), steady))
 }
 
-/// Refuses rules that make no sense.
+/// Refuses rules and rates that make no sense.
 ///
 /// # Errors
 /// The first that makes none, with what to do.
 pub fn check(spec: &PlanSpec) -> Result<(), PlanError> {
-    let setting = |why: String| Err(PlanError::Setting(why));
-    let rules = &spec.rules;
-    if !(rules.utilisation > 0.0 && rules.utilisation < 1.0) {
-        let asked = rules.utilisation;
-        return setting(format!(
-            "utilisation {asked}: at 1 and above queues grow without end; give a share below 1, such as 0.8"
-        ));
-    }
-    if !(rules.peak.is_finite() && rules.peak >= 1.0) {
-        return setting(format!("peak {}: give a factor from 1, such as 2", rules.peak));
-    }
-    if rules.domains == 0 {
-        return setting("domains 0: replicas stand in at least 1 failure domain".to_owned());
-    }
+    spec.rules.check()?;
     if !(spec.traffic.rate_per_s.is_finite() && spec.traffic.rate_per_s > 0.0) {
-        return setting(format!("rate {}: give requests per second over 0", spec.traffic.rate_per_s));
+        let rate = spec.traffic.rate_per_s;
+        return Err(PlanError::Setting(format!("rate {rate}: give requests per second over 0")));
     }
     Ok(())
 }

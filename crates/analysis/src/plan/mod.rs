@@ -6,9 +6,8 @@
 //! Reading order: [`spec`] (what is asked), [`finding`] (what is said) and [`fit`] (an engine from a measured run); by formula [`mix`]
 //! (what is known of the load), [`replica`] (one of them under a load), [`slots`](mod@slots) and [`formula`] (how many). By
 //! simulation [`load`] (schedules), [`mod@simulate`] (an experiment and what is counted of it, [`tally`]), [`decide`] (several of
-//! them), [`planner`] (which ones next; [`breaks`] and [`scaling`] are its later parts). [`mod@conclude`] puts both side by side, [`file`] keeps it, [`search`] looks for a cheaper one
-//! among what may be varied ([`vary`]),
-//! [`mod@verify`] holds it against a run. [`mod@envelope`] is the plan that takes four figures. [`mod@what_if`] says what would become of a measured run.
+//! them), [`planner`] (which ones next; [`breaks`] and [`scaling`] are its later parts). [`mod@conclude`] puts both side by side, [`file`] keeps it,
+//! [`mod@verify`] holds it against a run, and [`search`] looks for a cheaper configuration among what may differ ([`vary`]). [`mod@envelope`] is the plan that takes four figures. [`mod@what_if`] says what would become of a measured run.
 
 pub mod envelope;
 pub mod finding;

@@ -1,8 +1,8 @@
 //! The cheapest configuration that keeps the promise: by formula over all candidates, then by simulation over the few that are worth it.
 //!
 //! A stepper: the caller asks for one candidate after the other and may stop at any time, because only it has a clock. Formulas order
-//! the candidates; the shortlist is then handed out as plans of its own, each to be simulated as any plan is, and what that found
-//! replaces the formula's figures. Simulating all of them lost: a hundred candidates at some seconds each are minutes, and nine
+//! the candidates; whatever would be cheaper than what was asked is then handed out, cheapest first, to be simulated as any plan is, and
+//! what that found replaces the formula's figures, until the cheapest is a simulated one. Simulating all of them lost: a hundred candidates at some seconds each are minutes, and nine
 //! tenths of them are no contest.
 
 use super::finding::{Expected, FormulaAnswer, PlanOption};
@@ -99,7 +99,7 @@ impl Search {
         Some(Listed { place, spec, start: formula.replicas, least: formula.replicas_for_utilisation })
     }
 
-    /// Takes what simulation found of a candidate of the shortlist.
+    /// Takes what simulation found of a candidate.
     pub fn take(&mut self, listed: &Listed, simulated: &Simulated) {
         let Some(looked) = self.looked.get_mut(listed.place) else { return };
         let option = &mut looked.option;

@@ -211,7 +211,7 @@ fn the_ceiling_on_utilisation_counts_at_the_peak() {
     assert_eq!(answer(&spec, &mix).expect("an answer").replicas, 3);
     spec.rules.utilisation = 1.0;
     let refused = answer(&spec, &mix).expect_err("a queue without end").to_string();
-    assert!(refused.starts_with("utilisation 1:"), "{refused}");
+    assert!(refused.starts_with("--utilisation 1:"), "{refused}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! The run is read and judged as `show` does; what is added here is which level, which goal, and which engine stands for the target.
 
-use plimsoll_analysis::findings::{BudgetSpec, Findings, Held, LevelSummary};
+use plimsoll_analysis::findings::{BudgetSpec, Held, LevelSummary};
 use plimsoll_analysis::levers::{
     By, Case, EffortSpec, Goal, LeverFinding, LeverSpec, Redraw, catalogue, rank,
 };
@@ -18,6 +18,9 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{Format, LeversArgs, RankBy};
 use crate::measure::line_spec;
 use crate::{budget_file, out, price, resolve};
+
+/// What is said where no level can be taken.
+const NO_LEVEL: &str = "no level of this run was measured well enough to rank for; name one with --level";
 
 /// Ranks and prints.
 pub fn run(args: &LeversArgs) -> Result<Exit, Stop> {
@@ -39,7 +42,7 @@ pub fn run(args: &LeversArgs) -> Result<Exit, Stop> {
             plimsoll_analysis::analyse(&manifest, &attempts, &samples, &lines)
         }
     };
-    let summary = level(args, &findings)?;
+    let summary = show::level(&findings, args.level, NO_LEVEL)?;
     let recorded = Recorded::of(&manifest).ok();
     let world = world(args, recorded.as_ref())?;
     let bill = price::bill(&args.price, Some(&manifest.target))?;
@@ -99,22 +102,6 @@ fn efforts(args: &LeversArgs) -> Result<EffortSpec, Stop> {
         serde_json::from_value(value).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
     efforts.check().map_err(|e| Stop::usage(format!("{name}: {e}")))?;
     Ok(efforts)
-}
-
-/// The level that was asked for, or the one that a report shows.
-fn level<'a>(args: &LeversArgs, findings: &'a Findings) -> Result<&'a LevelSummary, Stop> {
-    let shown = plimsoll_report::text::detailed(findings);
-    let found = match args.level {
-        Some(id) => findings.levels.iter().find(|level| level.summary.level == id),
-        None => shown.last().copied(),
-    };
-    let ids: Vec<String> = findings.levels.iter().map(|level| level.summary.level.to_string()).collect();
-    found.map(|level| &level.summary).ok_or_else(|| match args.level {
-        Some(id) => Stop::usage(format!("--level {id}: the run's levels are {}", ids.join(", "))),
-        None => {
-            Stop::usage("no level of this run was measured well enough to rank for; name one with --level")
-        }
-    })
 }
 
 /// The engine that stands for the target: as named, else the run's own.

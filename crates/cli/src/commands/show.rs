@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use plimsoll_analysis::findings::Findings;
+use plimsoll_analysis::findings::{Findings, LevelSummary};
 use plimsoll_analysis::traces::{self, Overview};
 use plimsoll_model::{Attempt, Manifest, RunState, Sample};
 use plimsoll_store::{Origin, Run, StoreError};
@@ -76,6 +76,22 @@ pub struct Rows {
 /// Reads a run folder, recovering it where its writer died, and judges its rows.
 pub fn load(dir: &Path) -> Result<(Manifest, Findings), Stop> {
     load_rows(dir).map(|run| (run.manifest, run.findings))
+}
+
+/// The level that was asked for, or the one that a report shows.
+pub fn level<'a>(findings: &'a Findings, asked: Option<u32>, none: &str) -> Result<&'a LevelSummary, Stop> {
+    let found = match asked {
+        Some(id) => findings.levels.iter().find(|level| level.summary.level == id),
+        None => plimsoll_report::text::detailed(findings).last().copied(),
+    };
+    found.map(|level| &level.summary).ok_or_else(|| match asked {
+        Some(id) => {
+            let ids: Vec<String> =
+                findings.levels.iter().map(|level| level.summary.level.to_string()).collect();
+            Stop::usage(format!("--level {id}: the run's levels are {}", ids.join(", ")))
+        }
+        None => Stop::usage(none),
+    })
 }
 
 /// The same, with the rows.

@@ -1,6 +1,5 @@
 //! `plimsoll what-if`: what would become of a run if something changed, as predictions with a band.
 
-use plimsoll_analysis::findings::{Findings, LevelSummary};
 use plimsoll_analysis::plan::what_if::{AsItIs, Asking, WhatIfFinding, WhatIfSpec, run as level_of, what_if};
 use plimsoll_report::what_if as page;
 use plimsoll_sim::{FleetSpec, WorldSpec};
@@ -11,12 +10,15 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{Format, WhatIfArgs};
 use crate::{fitted, out};
 
+/// What is said where no level can be taken.
+const NO_LEVEL: &str = "no level of this run was measured well enough to start from; name one with --level";
+
 /// Predicts and prints.
 pub fn run(args: &WhatIfArgs) -> Result<Exit, Stop> {
     let asks: Result<Vec<Asking>, String> = args.changes.iter().map(|text| Asking::parse(text)).collect();
     let asks = asks.map_err(Stop::usage)?;
     let rows = show::load_rows(&args.run)?;
-    let summary = level(args, &rows.findings)?;
+    let summary = show::level(&rows.findings, args.level, NO_LEVEL)?;
     let level = rows.manifest.levels.iter().find(|level| level.id == summary.level);
     let level = level.ok_or_else(|| Stop::usage("run.json does not list the level of its findings"))?;
     let recorded = Recorded::of(&rows.manifest).ok();
@@ -81,20 +83,4 @@ fn target(
     };
     world.validate().map_err(|e| Stop::usage(e.to_string()))?;
     Ok(Target { world, others: Vec::new(), band: None, notes: Vec::new() })
-}
-
-/// The level that was asked for, or the one that a report shows.
-fn level<'a>(args: &WhatIfArgs, findings: &'a Findings) -> Result<&'a LevelSummary, Stop> {
-    let shown = plimsoll_report::text::detailed(findings);
-    let found = match args.level {
-        Some(id) => findings.levels.iter().find(|level| level.summary.level == id),
-        None => shown.last().copied(),
-    };
-    let ids: Vec<String> = findings.levels.iter().map(|level| level.summary.level.to_string()).collect();
-    found.map(|level| &level.summary).ok_or_else(|| match args.level {
-        Some(id) => Stop::usage(format!("--level {id}: the run's levels are {}", ids.join(", "))),
-        None => {
-            Stop::usage("no level of this run was measured well enough to start from; name one with --level")
-        }
-    })
 }
