@@ -124,7 +124,10 @@ pub(crate) fn promise(slo: &BudgetSpec) -> String {
 fn holds(plan: &PlanFinding, chosen: &Chosen, promise: &str) -> String {
     let by = match chosen.decided_by.as_str() {
         "slo" => "the promise decides the number",
-        "utilisation" => "the ceiling on utilisation decides the number; the promise would hold with fewer",
+        "utilisation" if one_fewer_holds(plan, chosen) => {
+            "the ceiling on utilisation decides the number; the promise would hold with one fewer"
+        }
+        "utilisation" => "the ceiling on utilisation decides the number",
         "minimum" => "one replica is the least there can be",
         other => other,
     };
@@ -137,6 +140,11 @@ fn holds(plan: &PlanFinding, chosen: &Chosen, promise: &str) -> String {
     let busy = figure::percent(chosen.utilisation);
     let most = figure::percent(plan.rules.utilisation);
     format!("{verdict}; busy {busy} at the peak, {most} allowed: {by}.")
+}
+
+fn one_fewer_holds(plan: &PlanFinding, chosen: &Chosen) -> bool {
+    let mut tried = plan.simulated.iter().flat_map(|answer| &answer.tried);
+    tried.any(|tried| tried.replicas + 1 == chosen.replicas && tried.held == Held::Pass)
 }
 
 fn breaks(plan: &PlanFinding, chosen: &Chosen) -> String {

@@ -107,18 +107,18 @@ impl Worth {
 
 /// The number of replicas, and what is to be expected of it.
 fn choose(known: &Known<'_>, simulated: Option<&Simulated>) -> Option<Chosen> {
+    let least = known.formula.as_ref().map_or(1, |formula| formula.replicas_for_utilisation);
     let (replicas, held, expected) = match simulated {
         None => {
             let formula = known.formula.as_ref()?;
             (formula.replicas, Held::Inconclusive, formula.figures.clone())
         }
         Some(simulated) => {
-            let tried = decided(&simulated.answer, simulated.replicas)?;
+            let tried = decided(&simulated.answer, simulated.replicas, least)?;
             (tried.replicas, tried.held, tried.figures.clone())
         }
     };
     let spec = known.spec;
-    let least = known.formula.as_ref().map_or(1, |formula| formula.replicas_for_utilisation);
     let by_rules = simulated.map_or(replicas == least && least > 1, |s| s.by_rules);
     let spare = spec.rules.spares(replicas);
     let all = replicas.saturating_add(spare);
@@ -149,10 +149,11 @@ fn choose(known: &Known<'_>, simulated: Option<&Simulated>) -> Option<Chosen> {
     })
 }
 
-/// The number that holds; without one the least that can't be told.
-fn decided(answer: &SimulatedAnswer, holds: Option<u32>) -> Option<&TriedReplicas> {
+/// The number that holds; without one the least from `least` on that can't be told.
+fn decided(answer: &SimulatedAnswer, holds: Option<u32>, least: u32) -> Option<&TriedReplicas> {
     let holding = answer.tried.iter().find(|tried| Some(tried.replicas) == holds);
-    holding.or_else(|| answer.tried.iter().find(|tried| tried.held == Held::Inconclusive))
+    let mut open = answer.tried.iter().filter(|tried| tried.replicas >= least);
+    holding.or_else(|| open.find(|tried| tried.held == Held::Inconclusive))
 }
 
 /// Where so many replicas break by formula.

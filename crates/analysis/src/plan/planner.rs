@@ -57,7 +57,7 @@ pub struct Simulated {
     pub answer: SimulatedAnswer,
     /// The number of replicas to take, without spares: the least that holds and that the rules allow.
     pub replicas: Option<u32>,
-    /// Does the least that the rules allow hold, so that they decide and not the promise?
+    /// Is it the least that the rules allow, and one fewer, which they forbid, not shown to break the promise? Then they decide.
     pub by_rules: bool,
     /// The load at which it breaks, requests per second.
     pub breaks_at: Reading,
@@ -171,7 +171,7 @@ impl Planner {
         let requests =
             self.arms.values().flat_map(Arm::values).map(|o| o.counted.requests + o.counted.warm_up).sum();
         Simulated {
-            by_rules: replicas == Some(self.least) && self.least > 1,
+            by_rules: replicas == Some(self.least) && self.least > 1 && !fewer_fail(&tried, self.least),
             scaling: replicas.and_then(|replicas| self.scaling(replicas)),
             answer: SimulatedAnswer {
                 replicas,
@@ -234,9 +234,21 @@ impl Planner {
             .collect()
     }
 
-    /// The least number shown to hold.
+    /// The least number shown to hold that the rules allow.
     fn holds(&self) -> Option<u32> {
-        self.tried().iter().find(|tried| tried.held == Held::Pass).map(|tried| tried.replicas)
+        self.tried()
+            .iter()
+            .find(|tried| self.is_allowed(tried) && tried.held == Held::Pass)
+            .map(|t| t.replicas)
+    }
+
+    fn is_allowed(&self, tried: &TriedReplicas) -> bool {
+        tried.replicas >= self.least
+    }
+
+    /// The fewest that are tried: one fewer than the rules allow, which tells whether they or the promise decide.
+    fn fewest(&self) -> u32 {
+        if self.number_only { self.least } else { (self.least - 1).max(1) }
     }
 
     /// The numbers to be simulated next, each with how many schedules in all.
@@ -245,17 +257,16 @@ impl Planner {
         let tried = self.tried();
         let (Some(bottom), Some(top)) = (tried.first(), tried.last()) else {
             let last = (self.start + 1).min(MAX_REPLICAS);
-            let first = self.start.saturating_sub(1).max(self.least);
+            let first = self.start.saturating_sub(1).max(self.fewest());
             return (first..=last).map(|replicas| (replicas, seeds)).collect();
         };
         let (bottom, top) = (bottom.replicas, top.replicas);
-        let high = tried.iter().find(|tried| tried.held == Held::Pass).map(|tried| tried.replicas);
+        let high = self.holds();
         let low = tried
             .iter()
             .rev()
             .find(|tried| tried.held == Held::Fail && high.is_none_or(|high| tried.replicas < high))
             .map(|tried| tried.replicas);
-        let mut next = Vec::new();
         let Some(high) = high else {
             // Each step up is as long as the way so far.
             let step = (top - self.start).max(1);
@@ -265,10 +276,9 @@ impl Planner {
                 self.more(&tried)
             };
         };
-        if low.is_none() && bottom > self.least {
+        if low.is_none() && bottom > self.fewest() {
             let step = (self.start.saturating_sub(bottom)).max(1);
-            next.push((bottom.saturating_sub(step).max(self.least), seeds));
-            return next;
+            return vec![(bottom.saturating_sub(step).max(self.fewest()), seeds)];
         }
         let low = low.unwrap_or(self.least - 1);
         let open: Vec<u32> = (low + 1..high).collect();
@@ -277,8 +287,9 @@ impl Planner {
         if let Some(middle) = untried.get(untried.len() / 2) {
             return vec![(*middle, seeds)];
         }
+        let is_between = |tried: &TriedReplicas| tried.replicas > low && tried.replicas < high;
         let between: Vec<TriedReplicas> =
-            tried.into_iter().filter(|tried| tried.replicas > low && tried.replicas < high).collect();
+            tried.into_iter().filter(|tried| self.is_allowed(tried) && is_between(tried)).collect();
         self.more(&between)
     }
 
@@ -312,6 +323,7 @@ impl Planner {
     }
 
     fn cannot_tell(&self, tried: &[TriedReplicas], replicas: Option<u32>) -> Option<String> {
+        let tried = &tried[tried.partition_point(|tried| !self.is_allowed(tried))..];
         let open = |tried: &&TriedReplicas| tried.held == Held::Inconclusive;
         let words = |tried: &TriedReplicas| {
             format!(
@@ -351,6 +363,11 @@ impl Planner {
         }
         notes
     }
+}
+
+/// Is one fewer than `least` shown not to hold?
+fn fewer_fail(tried: &[TriedReplicas], least: u32) -> bool {
+    tried.iter().any(|tried| tried.replicas + 1 == least && tried.held == Held::Fail)
 }
 
 /// The highest number below `replicas` that can't be told. What lies under a number that is shown not to hold is told: fewer hold no more.

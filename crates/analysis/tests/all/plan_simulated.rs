@@ -94,7 +94,22 @@ fn rules_may_ask_for_more() {
     let plan = queues(2, 40.0, 60.0, 0.5);
     let found = planned(&plan, 9, 8);
     assert_eq!((found.replicas, found.by_rules), (Some(8), true));
-    assert!(found.answer.tried.iter().all(|tried| tried.replicas >= 8));
+    let fewest = found.answer.tried.first().map(|tried| (tried.replicas, tried.held));
+    assert_eq!(fewest, Some((7, Held::Pass)), "one fewer is tried, so that it can be said who decides");
+}
+
+/// Where one fewer than the rules ask for breaks the promise, the promise decides: a plan once said that fewer would hold it where they
+/// could not even carry the load.
+#[test]
+fn rules_do_not_decide_where_the_promise_asks_for_as_much() {
+    let (rate, limit) = (45.0, 1.0);
+    let plan = queues(2, rate, 75.0, limit);
+    let truth = (3..40).find(|r| p95(2, rate / f64::from(*r)) <= limit).expect("some number holds");
+    let found = planned(&plan, truth, truth);
+    assert_eq!((found.replicas, found.by_rules), (Some(truth), false), "{:?}", found.answer);
+    let fewest = found.answer.tried.first().map(|tried| (tried.replicas, tried.held));
+    assert_eq!(fewest, Some((truth - 1, Held::Fail)));
+    assert_eq!(found.answer.cannot_tell, None);
 }
 
 /// A queue that grows holds nothing: at 1.25 × what one server can do, all of a minute's requests are answered within the ceiling.
