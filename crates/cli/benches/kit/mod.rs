@@ -137,6 +137,11 @@ pub struct Engine {
 impl Engine {
     /// Starts a profile (a name, or the text of one as JSON) on a free port, with a truth log.
     pub fn start(profile: &str) -> Result<Engine> {
+        Engine::start_with(profile, &[])
+    }
+
+    /// The same with further words, such as `--replicas 3`.
+    pub fn start_with(profile: &str, words: &[&str]) -> Result<Engine> {
         let folder = tempfile::tempdir()?;
         let log = folder.path().join("truth.jsonl");
         let file = folder.path().join("profile.json");
@@ -149,6 +154,7 @@ impl Engine {
             .args(["engine", "--listen", "127.0.0.1:0", "--until-stdin-ends", "--profile", &named])
             .args(["--model", "bench", "--truth-log"])
             .arg(&log)
+            .args(words)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -1,0 +1,325 @@
+//! Does a plan hold where it is carried out? `cargo bench -p plimsoll --bench plans`.
+//! Words: `part=held,knee` `only=NAME` `seconds=90` (of a held plan) `low=120` (of the run at low load) `sweep=300`.
+//!
+//! `held`: five plans from a profile, a load and a promise, each then carried out on the live engine over loopback with the number of
+//! replicas that the plan says and with one fewer; `plimsoll gate` judges both runs by the same promise.
+//! `knee`: a run of the live engine at low load, a plan from nothing but that run (and what its operator knows: slots and token budget),
+//! and a sweep of the same engine: the stability limit and the load at which the promise breaks, predicted against measured.
+
+mod kit;
+
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use kit::{Args, Client, Engine, PLIMSOLL, Ran, Result, bar, say};
+use plimsoll_analysis::findings::{Findings, Line, Percentiles, Reading};
+use plimsoll_analysis::plan::finding::PlanFinding;
+use tempfile::TempDir;
+
+/// Distance from what is measured that a predicted line may have.
+const WITHIN: f64 = 0.10;
+
+fn main() -> ExitCode {
+    kit::main(|args: &Args| {
+        let parts = args.get("part").unwrap_or("held,knee");
+        if parts.contains("held") {
+            held(args)?;
+        }
+        if parts.contains("knee") {
+            knees(args)?;
+        }
+        Ok(())
+    })
+}
+
+// ---------------------------------------------------------------------------------------------- held
+
+/// A fleet, its load and its promise.
+struct System {
+    name: &'static str,
+    /// Words of the engine that a fleet is started with and planned for.
+    engine: &'static [&'static str],
+    /// Words of the load.
+    load: &'static [&'static str],
+    rate: &'static str,
+    /// Metric, percentile and ceiling in ms.
+    slo: &'static [(&'static str, &'static str, f64)],
+}
+
+const CHAT: &[&str] = &["--isl", "lognormal:256,0.6", "--osl", "lognormal:64,0.5"];
+
+const SYSTEMS: [System; 5] = [
+    System {
+        name: "demo",
+        engine: &["--profile", "demo", "--route", "round_robin"],
+        load: CHAT,
+        rate: "190",
+        slo: &[("ttft", "95", 60.0)],
+    },
+    System {
+        name: "queue",
+        engine: &["--profile", "mm8", "--route", "least_requests"],
+        load: &["--isl", "4", "--osl", "1"],
+        rate: "1500",
+        slo: &[("e2e", "95", 40.0)],
+    },
+    System {
+        name: "8b",
+        engine: &["--profile", "llama-3.1-8b@h100", "--route", "round_robin"],
+        load: &["--isl", "lognormal:512,0.5", "--osl", "lognormal:128,0.5"],
+        rate: "75",
+        slo: &[("ttft", "95", 150.0), ("tpot", "95", 16.0)],
+    },
+    System {
+        name: "70b",
+        engine: &["--profile", "llama-3.1-70b@h100x4", "--route", "least_requests"],
+        load: &["--isl", "lognormal:1024,0.5", "--osl", "lognormal:96,0.5"],
+        rate: "20",
+        slo: &[("ttft", "95", 500.0), ("tpot", "95", 45.0)],
+    },
+    System {
+        name: "bursts",
+        engine: &["--profile", "qwen2.5-7b@a100", "--route", "power_of_two"],
+        load: &["--isl", "lognormal:512,0.5", "--osl", "lognormal:64,0.5", "--arrivals", "gamma:2.5"],
+        rate: "40",
+        slo: &[("ttft", "90", 300.0), ("tpot", "90", 35.0)],
+    },
+];
+
+fn held(args: &Args) -> Result<()> {
+    let time = format!("{}s", args.number("seconds", 90.0)?);
+    say(
+        "plan     replicas  carried out with  expected              measured [95 %]                gate          run",
+    );
+    let (mut good, mut all) = (0, 0);
+    for system in SYSTEMS.iter().filter(|system| args.get("only").is_none_or(|only| only == system.name)) {
+        all += 1;
+        good += u32::from(system.is_held(&time)?);
+    }
+    bar("plans that hold with R and not with R - 1", format!("{good} of {all}"), "all", good == all);
+    Ok(())
+}
+
+impl System {
+    /// Is the promise held live with as many replicas as planned, and broken with one fewer?
+    fn is_held(&self, time: &str) -> Result<bool> {
+        let folder = tempfile::tempdir()?;
+        let words = [
+            self.engine,
+            &["--rate", self.rate, "--slo", &self.promise(), "--utilisation", "0.97"],
+            self.load,
+        ];
+        let plan = plan(&folder, &words.concat())?;
+        let chosen = plan.chosen.ok_or("the plan chose nothing")?;
+        let replicas = chosen.replicas;
+        let tried = plan.simulated.map_or_else(Vec::new, |answer| answer.tried);
+        let mut verdicts = Vec::new();
+        for carried in [replicas, replicas - 1] {
+            let (code, ran) = self.carry_out(carried, time)?;
+            let expected = tried.iter().find(|tried| tried.replicas == carried).map(|tried| &tried.figures);
+            let figures: Vec<String> = (0..self.slo.len())
+                .map(|i| expected.map_or("-".to_owned(), |figures| spell(&figures[i].value)))
+                .collect();
+            say(format!(
+                "{:<8} {replicas:>8}  {carried:>16}  {:<20}  {:<29}  {:<12}  {}",
+                self.name,
+                figures.join(", "),
+                self.measured(&ran)?.join(", "),
+                verdict(code),
+                ran.verdict()
+            ));
+            verdicts.push(code);
+        }
+        Ok(verdicts == [Some(0), Some(1)])
+    }
+
+    fn promise(&self) -> String {
+        let ceilings = self.slo.iter().map(|(metric, p, ms)| format!("{metric} p{p} < {ms}ms"));
+        ceilings.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The budget file of the promise.
+    fn budget(&self) -> String {
+        let rows = self.slo.iter().map(|(metric, p, ms)| {
+            format!("  - {{id: {metric}-p{p}, metric: {metric}, p: {p}, max: {ms}ms}}\n")
+        });
+        format!("version: 1\nname: {}\nbudgets:\n{}", self.name, rows.collect::<String>())
+    }
+
+    /// One run with so many replicas: what `gate` says of it, and the run.
+    fn carry_out(&self, replicas: u32, time: &str) -> Result<(Option<i32>, Ran)> {
+        let count = replicas.to_string();
+        let (profile, route) = (self.engine[1], &self.engine[2..]);
+        let engine = Engine::start_with(profile, &[&["--replicas", &count], route].concat())?;
+        let ran = Client::start(&engine.url, &[&["--rate", self.rate, "--for", time], self.load].concat())?
+            .end()?;
+        engine.stop()?;
+        let budget = ran.folder.path().join("budget.yaml");
+        std::fs::write(&budget, self.budget())?;
+        let status = Command::new(PLIMSOLL)
+            .args(["gate", "--budget"])
+            .arg(&budget)
+            .arg(ran.dir())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()?;
+        Ok((status.code(), ran))
+    }
+
+    fn measured(&self, ran: &Ran) -> Result<Vec<String>> {
+        let summary = ran.summary()?;
+        let latency = &summary.latency;
+        let one = |(metric, p, _): &(&str, &str, f64)| {
+            let found = match *metric {
+                "ttft" => latency.ttft.as_ref(),
+                "tpot" => latency.tpot.as_ref(),
+                _ => Some(&latency.e2e),
+            };
+            let at = |found: &Percentiles| if *p == "90" { found.p90.clone() } else { found.p95.clone() };
+            found.map(at).map_or("-".to_owned(), |value| spell(&value))
+        };
+        Ok(self.slo.iter().map(one).collect())
+    }
+}
+
+/// What an exit code of `gate` says.
+fn verdict(code: Option<i32>) -> String {
+    match code {
+        Some(0) => "held".to_owned(),
+        Some(1) => "broken".to_owned(),
+        Some(3) => "inconclusive".to_owned(),
+        Some(4) => "invalid".to_owned(),
+        other => format!("ended {other:?}"),
+    }
+}
+
+/// A time in ms with its interval.
+fn spell(reading: &Reading) -> String {
+    match reading {
+        Reading::Estimate(e) => {
+            format!("{:.1} [{:.1}, {:.1}]", 1e3 * e.value, 1e3 * e.lower, 1e3 * e.upper)
+        }
+        Reading::Refused { .. } => "refused".to_owned(),
+    }
+}
+
+/// `plimsoll plan WORDS`, read back from its file.
+fn plan(folder: &TempDir, words: &[&str]) -> Result<PlanFinding> {
+    let file = folder.path().join("plan.json");
+    let ended = Command::new(PLIMSOLL)
+        .arg("plan")
+        .args(words)
+        .arg("--out")
+        .arg(&file)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()?;
+    let text = std::fs::read_to_string(&file)
+        .map_err(|_| format!("no plan: {}", String::from_utf8_lossy(&ended.stderr)))?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+// ---------------------------------------------------------------------------------------------- knee
+
+/// An engine that is asked at low load what it would bear.
+struct Asked {
+    name: &'static str,
+    profile: &'static str,
+    load: &'static [&'static str],
+    /// About a quarter of what it bears.
+    low: &'static str,
+    slo: &'static str,
+    /// What its operator knows of it.
+    told: &'static [&'static str],
+}
+
+const ASKED: [Asked; 3] = [
+    Asked {
+        name: "demo",
+        profile: "demo",
+        load: CHAT,
+        low: "30",
+        slo: "ttft p95 < 60ms",
+        told: &["--slots", "6", "--token-budget", "512"],
+    },
+    Asked {
+        name: "small",
+        profile: r#"{"name": "small", "mode": {"kind": "batching", "max_seqs": 16, "token_budget": 1024, "kv_blocks": 8192,
+            "step": {"kind": "linear", "base_us": 4000, "decode_us": 60, "prefill_us": 12, "context_ns": 20}}}"#,
+        load: &["--isl", "lognormal:384,0.5", "--osl", "lognormal:96,0.5"],
+        low: "6",
+        slo: "ttft p95 < 300ms",
+        told: &["--slots", "16", "--token-budget", "1024"],
+    },
+    Asked {
+        name: "queue",
+        profile: "mm8",
+        load: &["--isl", "4", "--osl", "1"],
+        low: "200",
+        slo: "e2e p95 < 60ms",
+        told: &["--slots", "8"],
+    },
+];
+
+fn knees(args: &Args) -> Result<()> {
+    let (low, sweep) = (args.number("low", 120.0)?, args.number("sweep", 300.0)?);
+    say(
+        "engine   low load  in flight   stability limit: predicted  swept [bracket]   off      budget line: predicted  swept [95 %]      off",
+    );
+    let (mut good, mut all) = (0, 0);
+    for asked in ASKED.iter().filter(|asked| args.get("only").is_none_or(|only| only == asked.name)) {
+        all += 1;
+        good += u32::from(asked.is_foretold(&format!("{low}s"), &format!("{sweep}s"))?);
+    }
+    bar("both lines predicted within 10 %", format!("{good} of {all}"), "all", good == all);
+    Ok(())
+}
+
+impl Asked {
+    fn is_foretold(&self, low: &str, sweep: &str) -> Result<bool> {
+        let engine = Engine::start(self.profile)?;
+        let quiet =
+            Client::start(&engine.url, &[&["--rate", self.low, "--for", low], self.load].concat())?.end()?;
+        let plan = self.predict(&quiet.dir())?;
+        let words = [&["--time", sweep, "--slo", self.slo], self.load].concat();
+        let swept = Client::start_as("sweep", &engine.url, &words)?.end()?;
+        engine.stop()?;
+        let limit = plan.formula.as_ref().map_or(f64::NAN, |formula| formula.limit_per_s);
+        let breaks = plan.chosen.as_ref().and_then(|chosen| chosen.breaks_at.value()).unwrap_or(f64::NAN);
+        let lines = lines(&swept.findings)?;
+        let (limit_text, limit_off) = against(limit, Some(&lines.0));
+        let (budget_text, budget_off) = against(breaks, lines.1.as_ref());
+        let in_flight = quiet.summary()?.concurrency.mean;
+        say(format!(
+            "{:<8} {:>7}/s  {in_flight:>9.2}   {limit_text}   {budget_text}   {} | {}",
+            self.name,
+            self.low,
+            quiet.verdict(),
+            swept.verdict()
+        ));
+        Ok(limit_off.abs() <= WITHIN && budget_off.abs() <= WITHIN)
+    }
+
+    fn predict(&self, run: &Path) -> Result<PlanFinding> {
+        let folder = tempfile::tempdir()?;
+        let run = run.display().to_string();
+        plan(&folder, &[&["--from", &run, "--slo", self.slo], self.told].concat())
+    }
+}
+
+/// Stability limit and budget line of a sweep.
+fn lines(findings: &Findings) -> Result<(Line, Option<Line>)> {
+    let lines = findings.lines.first().ok_or("the sweep has no lines")?;
+    Ok((lines.stability.clone(), lines.budget.clone()))
+}
+
+fn against(predicted: f64, line: Option<&Line>) -> (String, f64) {
+    match line.and_then(Line::rate) {
+        Some(rate) => {
+            let off = predicted / rate.value - 1.0;
+            let interval = format!("[{:.1}, {:.1}]", rate.lower, rate.upper);
+            (format!("{predicted:>9.1}  {:>7.1} {interval:<16} {:+.1} %", rate.value, 100.0 * off), off)
+        }
+        None => (format!("{predicted:>9.1}  {line:?}"), f64::NAN),
+    }
+}
