@@ -25,6 +25,8 @@ mod cold_start;
 mod collect;
 #[path = "all/compare.rs"]
 mod compare;
+#[path = "all/diagnose_url.rs"]
+mod diagnose_url;
 #[path = "all/faults.rs"]
 mod faults;
 #[path = "all/gate.rs"]

@@ -40,6 +40,13 @@ pub fn render(tried: &[Tried], diagnosis: &Diagnosis) -> String {
             let _ = writeln!(page, "  {}: {}", cleared.layer.name(), cleared.says);
         });
     }
+    let changed = crate::diagnose::changed(&diagnosis.changed);
+    if !changed.is_empty() {
+        let _ = writeln!(page, "\nWhat changed");
+        changed.iter().for_each(|line| {
+            let _ = writeln!(page, "  {line}");
+        });
+    }
     if !diagnosis.missing.is_empty() {
         let _ = writeln!(page, "\nNot asked");
         diagnosis.missing.iter().for_each(|missing| {

@@ -1,15 +1,21 @@
 //! What is known to have changed between the two runs. A fact that one side does not know is unknown, never unchanged.
 
+use plimsoll_model::Fingerprint;
+
 use super::{Case, Changed};
 
 /// Facts about the server that say nothing of the artefact: they differ between any two runs.
 const NO_ARTEFACT: [&str; 1] = ["server_header"];
 
-/// Compares the fingerprints.
+/// Compares the fingerprints of the two runs.
 pub fn facts(case: &Case<'_>) -> Changed {
+    case.baseline.map_or_else(Changed::default, |base| between(base.facts, case.candidate.facts))
+}
+
+/// Compares two fingerprints.
+pub fn between(base: &Fingerprint, candidate: &Fingerprint) -> Changed {
     let mut changed = Changed::default();
-    let Some(base) = case.baseline else { return changed };
-    let (base, candidate) = (&base.facts.facts, &case.candidate.facts.facts);
+    let (base, candidate) = (&base.facts, &candidate.facts);
     let mut names: Vec<&String> = base.keys().chain(candidate.keys()).collect();
     names.sort();
     names.dedup();

@@ -2,7 +2,7 @@
 
 use super::bench::{ALONE_NEEDED, Bench};
 use super::material::failed;
-use super::verdict::{Question, YesNo};
+use super::verdict::{Changed, Question, YesNo};
 use crate::findings::{Estimate, Metric};
 use crate::say::{ms, number, percent};
 use plimsoll_math::quantile;
@@ -102,26 +102,30 @@ fn artefact(bench: &Bench<'_>) -> Question {
     if bench.base.is_none() {
         return cant(asks, "there is no baseline; give one with --baseline");
     }
-    let changed = super::changed::facts(bench.case);
-    let model = |of: &[String]| -> Vec<String> {
-        of.iter().filter(|fact| fact.starts_with("model")).cloned().collect()
-    };
     // A change that the whole run does not prove is one all the same where its own interval says so.
     let sure = |m: &super::material::Moved| m.material || m.large && m.effect.ratio.lower > 1.1;
     let moved = bench.material.moved.iter().any(sure);
-    let what = bench.material.words();
+    let (answer, says) = unchanged(&super::changed::facts(bench.case), moved, &bench.material.words());
+    question(asks, answer, says, None)
+}
+
+/// Did latency move with the artefact unchanged? From what changed and whether latency moved, `what` saying how.
+pub fn unchanged(changed: &Changed, moved: bool, what: &str) -> (YesNo, String) {
+    let model = |of: &[String]| -> Vec<String> {
+        of.iter().filter(|fact| fact.starts_with("model")).cloned().collect()
+    };
     let (differ, same) = (model(&changed.differ), model(&changed.same));
     let digest = same.iter().any(|fact| fact.starts_with("model_digest"));
     match (moved, differ.first(), digest || !same.is_empty()) {
-        (false, ..) => question(asks, YesNo::No, format!("latency did not move: {what}"), None),
-        (true, Some(differ), _) => {
-            question(asks, YesNo::No, format!("the model changed ({differ}); {what}"), None)
-        }
+        (false, ..) => (YesNo::No, format!("latency did not move: {what}")),
+        (true, Some(differ), _) => (YesNo::No, format!("the model changed ({differ}); {what}")),
         (true, None, true) => {
             let sure = if digest { "" } else { " (by its name; its digest is unknown)" };
-            question(asks, YesNo::Yes, format!("{}{sure}; {what}", same.join(", ")), None)
+            (YesNo::Yes, format!("{}{sure}; {what}", same.join(", ")))
         }
-        (true, None, false) => cant(asks, "latency moved, and which model answered is unknown on a side"),
+        (true, None, false) => {
+            (YesNo::CantTell, "latency moved, and which model answered is unknown on a side".to_owned())
+        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! Active diagnosis: whole diagnoses of simulated systems, what its ceilings hold, and what its beliefs obey. All systems and
 //! the table of them: `examples/active.rs`.
 
+use plimsoll_analysis::diagnose::active::before::{Against, Before};
 use plimsoll_analysis::diagnose::active::belief::{Belief, causes, chance, decides, decisive};
 use plimsoll_analysis::diagnose::active::fact::{Fact, Shown, State};
 use plimsoll_analysis::diagnose::active::plan::{ActiveSpec, Kind, Known, Traffic, of_level};
-use plimsoll_analysis::diagnose::{Answer, Cause};
-use plimsoll_model::{Load, Span};
+use plimsoll_analysis::diagnose::{Answer, Cause, Layer, Side, YesNo};
+use plimsoll_model::{Fingerprint, Level, Load, Span};
 
 use crate::active_systems::{System, spec};
 
@@ -165,4 +166,94 @@ fn what_a_cause_must_show_makes_it_the_likeliest_and_its_experiment_worth_most()
     for fact in Fact::ALL {
         assert!(causes().all(|(cause, _)| (0.0..1.0).contains(&chance(cause, fact))), "{fact:?}");
     }
+}
+
+/// The same engine before, as an active diagnosis of its own.
+fn against(system: &System, model: &str) -> (Before, Fingerprint) {
+    let facts = [("model".to_owned(), Some(model.to_owned())), ("engine_flags".to_owned(), None)];
+    let target = Fingerprint { url: "http://there/v1".into(), facts: facts.into_iter().collect() };
+    (system.play(&spec()).before(&target), target)
+}
+
+#[test]
+fn an_engine_that_has_become_slower_is_named_and_its_twin_cleared() {
+    let (before, target) = against(&System::new(LLAMA, (256, 64), "none", &[]), "llama");
+    let against = Against { before: &before, target: &target };
+    // The truth: every step takes half as long again. The fault's factor is of steps, alone as in company.
+    for factor in [1.2, 1.5, 3.0] {
+        let system = System::new(LLAMA, (256, 64), &format!("slow:factor={factor}"), &[]);
+        let played = system.play_against(&spec(), Some(against));
+        let found = &played.diagnosis.verdicts[0];
+        assert_eq!(
+            found.cause,
+            Cause::SlowerModel,
+            "{factor}: {}\n{:#?}",
+            played.diagnosis.headline,
+            played.log
+        );
+        let ratio = found
+            .evidence
+            .iter()
+            .find(|e| e.figure == "slower_token")
+            .and_then(|e| e.value)
+            .expect("a ratio");
+        assert!(ratio.lower <= factor * 1.02 && factor <= 1.02 * ratio.upper, "{factor}: {ratio:?}");
+        assert!((ratio.value / factor - 1.0).abs() < 0.05, "{factor}: {ratio:?}");
+        let moved = &played.diagnosis.questions[2];
+        assert_eq!(moved.answer, YesNo::Yes, "{}", moved.says);
+        assert!(played.diagnosis.changed.unknown.contains(&"engine_flags".to_owned()));
+    }
+    let mut twin = System::new(LLAMA, (256, 64), "none", &[]);
+    twin.scenario.seed = 99;
+    let same = twin.play_against(&spec(), Some(against)).diagnosis;
+    assert_eq!(same.answer, Answer::NothingMaterial, "{}", same.headline);
+    assert_eq!(same.questions[2].answer, YesNo::No, "{}", same.questions[2].says);
+    assert!(same.cleared.iter().any(|cleared| cleared.layer == Layer::Model), "{:?}", same.cleared);
+}
+
+#[test]
+fn what_was_there_before_is_said_beside_what_is_new() {
+    let delayed = || System::new(LLAMA, (256, 64), "dependency:delay=250ms", &[]);
+    let (before, target) = against(&delayed(), "llama");
+    let known = delayed().play_against(&spec(), Some(Against { before: &before, target: &target }));
+    let evidence = &known.diagnosis.verdicts[0].evidence;
+    assert_eq!(known.diagnosis.verdicts[0].cause, Cause::SlowDependency, "{}", known.diagnosis.headline);
+    assert!(evidence.iter().any(|e| e.says.starts_with("it was so before")), "{evidence:#?}");
+    let (sound, target) = against(&System::new(LLAMA, (256, 64), "none", &[]), "another");
+    let target = Fingerprint { facts: [("model".to_owned(), Some("llama".to_owned()))].into(), ..target };
+    let new = delayed().play_against(&spec(), Some(Against { before: &sound, target: &target }));
+    assert_eq!(new.diagnosis.verdicts[0].cause, Cause::SlowDependency, "{}", new.diagnosis.headline);
+    let moved = &new.diagnosis.questions[2];
+    assert!(moved.says.contains("the model changed (model: another -> llama)"), "{}", moved.says);
+}
+
+#[test]
+fn prompts_of_another_length_are_not_held_against_each_other() {
+    let (before, target) = against(&System::new(LLAMA, (1024, 64), "none", &[]), "llama");
+    let played = System::new(LLAMA, (256, 64), "none", &[])
+        .play_against(&spec(), Some(Against { before: &before, target: &target }));
+    let missing: Vec<&str> = played.diagnosis.missing.iter().map(|missing| missing.what.as_str()).collect();
+    assert!(
+        missing.iter().any(|what| what.contains("prompts of 1024 tokens in BEFORE, 256 now")),
+        "{missing:?}"
+    );
+    assert_eq!(played.diagnosis.questions[2].answer, YesNo::CantTell);
+}
+
+#[test]
+fn a_run_with_single_requests_among_others_serves_as_a_baseline() {
+    let mut system = System::new(LLAMA, (256, 64), "none", &[]);
+    let played = system.play(&spec());
+    let alone: Vec<_> = played.levels.iter().filter(|level| level.purpose == "alone").cloned().collect();
+    // As an ordinary run has it: a level at concurrency 1, and nothing says that it was an experiment.
+    let levels: Vec<_> = alone.into_iter().map(|level| Level { purpose: "run".into(), ..level }).collect();
+    let facts = Fingerprint::default();
+    let side = Side { levels: &levels, attempts: &played.attempts, samples: &[], facts: &facts };
+    let before = Before::of("RUN", &side);
+    assert!(before.alone.len() >= 20 && before.company.is_empty() && before.shown.is_empty());
+    system.scenario.seed = 5;
+    let diagnosis = system.play_against(&spec(), Some(Against { before: &before, target: &facts })).diagnosis;
+    assert_eq!(diagnosis.answer, Answer::NothingMaterial, "{}", diagnosis.headline);
+    let missing: Vec<&str> = diagnosis.missing.iter().map(|missing| missing.what.as_str()).collect();
+    assert!(missing.iter().any(|what| what.contains("no closed loop with as many in flight")), "{missing:?}");
 }

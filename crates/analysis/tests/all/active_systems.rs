@@ -1,11 +1,12 @@
 //! Systems with a fault for active diagnosis, and a whole diagnosis of one in virtual time: what a person would see who has
 //! nothing but the endpoint.
 
+use plimsoll_analysis::diagnose::active::before::{Against, Before};
 use plimsoll_analysis::diagnose::active::plan::{ActiveSpec, Traffic};
 use plimsoll_analysis::diagnose::active::{Active, Next, tell};
-use plimsoll_analysis::diagnose::{Cause, Diagnosis};
+use plimsoll_analysis::diagnose::{Cause, Diagnosis, Side};
 use plimsoll_analysis::findings::Validity;
-use plimsoll_model::{At, Attempt, Sample, Span};
+use plimsoll_model::{At, Attempt, Fingerprint, Level, Sample, Span};
 use plimsoll_sim::{
     FaultSpec, FleetSpec, LevelPlan, ModeSpec, Rows, World, WorldSpec, profile, simulate_into,
 };
@@ -26,6 +27,18 @@ pub struct Played {
     pub log: Vec<String>,
     pub requests: u64,
     pub seconds: f64,
+    pub levels: Vec<Level>,
+    pub attempts: Vec<Attempt>,
+    pub samples: Vec<Sample>,
+}
+
+impl Played {
+    /// What its run folder is to a later diagnosis.
+    pub fn before(&self, target: &Fingerprint) -> Before {
+        let side =
+            Side { levels: &self.levels, attempts: &self.attempts, samples: &self.samples, facts: target };
+        Before::of("BEFORE", &side)
+    }
 }
 
 #[derive(Default)]
@@ -90,6 +103,11 @@ impl System {
 
     /// Diagnoses it.
     pub fn play(&self, spec: &ActiveSpec) -> Played {
+        self.play_against(spec, None)
+    }
+
+    /// Diagnoses it against a run of before.
+    pub fn play_against(&self, spec: &ActiveSpec, against: Option<Against<'_>>) -> Played {
         let mut world = World::of(&self.world, self.scenario.seed).expect("a sound world");
         let (mut now, mut id, mut log) = (At::ZERO, 0, Vec::new());
         let mean = |size: &plimsoll_workload::Size| match size {
@@ -97,7 +115,10 @@ impl System {
             other => panic!("{other:?}: lengths are fixed here"),
         };
         let lengths = (mean(&self.scenario.sizes.prompt), mean(&self.scenario.sizes.output));
-        let mut active = Active::new(spec.clone(), Traffic::of(&self.scenario, lengths));
+        let mut active = Active::new(spec.clone(), Traffic::of(&self.scenario, lengths))
+            .against(against.map(|against| against.before.clone()));
+        let mut all = Run::default();
+        let mut levels = Vec::new();
         loop {
             let ask = match active.next() {
                 Next::Begin { why, .. } => {
@@ -128,11 +149,14 @@ impl System {
                 simulate_into(&mut world, &scenario, plan, Some(&mut names), &mut run).expect("a level");
             active.observe(&level, &run.attempts, &run.samples);
             now = level.drained + Span::from_millis(100);
+            levels.push(level);
+            all.attempts.extend(run.attempts);
+            all.samples.extend(run.samples);
             id += 1;
         }
         let (requests, seconds) = active.spent();
-        let diagnosis = tell::diagnosis(active.blocks(), spec, &Validity::default());
-        Played { diagnosis, log, requests, seconds }
+        let diagnosis = tell::diagnosis(active.blocks(), spec, against, &Validity::default());
+        Played { diagnosis, log, requests, seconds, levels, attempts: all.attempts, samples: all.samples }
     }
 }
 

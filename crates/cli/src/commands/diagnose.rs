@@ -15,7 +15,7 @@ use crate::{budget_file, out};
 pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     let name = &args.target.url;
     if name.contains("://") {
-        return match passive(args) {
+        return match of_levels(args) {
             Some(flag) => Err(Stop::usage(format!(
                 "{flag}: judges a run folder, and {name} is an endpoint; measure it first (plimsoll run {name} -o RUN)"
             ))),
@@ -24,7 +24,7 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     }
     let dir = Path::new(name);
     let rows = show::load_rows(dir)?;
-    if passive(args).is_none()
+    if of_levels(args).is_none()
         && let Some(exit) = diagnose_url::of_run(dir, &rows, args)?
     {
         return Ok(exit);
@@ -46,14 +46,10 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     Ok(diagnose_url::exit(&diagnosis))
 }
 
-/// The first flag that only a run folder understands.
-fn passive(args: &DiagnoseArgs) -> Option<&'static str> {
+/// The first flag that only the levels of an ordinary run have a meaning for.
+fn of_levels(args: &DiagnoseArgs) -> Option<&'static str> {
     let given = &args.passive;
-    let flags = [
-        ("--baseline", given.baseline.is_some()),
-        ("--budget", given.budget.is_some()),
-        ("--level", given.level.is_some()),
-    ];
+    let flags = [("--budget", given.budget.is_some()), ("--level", given.level.is_some())];
     flags.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
 }
 

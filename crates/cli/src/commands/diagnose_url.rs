@@ -7,12 +7,13 @@
 use std::path::Path;
 use std::time::Duration;
 
+use plimsoll_analysis::diagnose::active::before::{Against, Before};
 use plimsoll_analysis::diagnose::active::fact::State;
 use plimsoll_analysis::diagnose::active::plan::{ActiveSpec, Ask, Traffic};
 use plimsoll_analysis::diagnose::active::tell::{self, Tried};
 use plimsoll_analysis::diagnose::active::{Active, Next, blocks};
-use plimsoll_analysis::diagnose::{Answer, Diagnosis};
-use plimsoll_model::{Load, Span};
+use plimsoll_analysis::diagnose::{Answer, Diagnosis, Side};
+use plimsoll_model::{Fingerprint, Load, Span};
 use plimsoll_report::{active as page, figure};
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, parse_span};
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,9 @@ use crate::resolve::Draft;
 /// What a diagnosis was allowed and what it found, beside its run.
 const FILE: &str = "diagnosis.json";
 
+/// The kind of its run folder.
+const KIND: &str = "diagnose";
+
 /// How often a pause looks whether the person wants to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -38,20 +42,26 @@ pub struct Told {
     pub allowed: ActiveSpec,
     /// What was tried and what it showed.
     pub tried: Vec<Tried>,
+    /// The run it was held against, as far as it was needed.
+    #[serde(default)]
+    pub before: Option<Before>,
     /// The verdict.
     pub diagnosis: Diagnosis,
 }
 
 /// Experiments on the endpoint, and prints.
 pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
-    let mut draft = Draft::new(args.workload.spec.as_deref())?;
+    let (before, mut draft) = started(args)?;
     draft.target(&args.target)?;
     draft.workload(&args.workload)?;
     draft.client(&args.client)?;
     let scenario = own_load_only(draft.finish(random())?)?;
     let spec = spec(&args.active)?;
     let traffic = Traffic::of(&scenario, mean_lengths(&scenario));
-    let announced = format!("{}: {}", scenario.target.url, tell::announced(&spec, &traffic));
+    let beside = before.as_ref().map_or_else(String::new, |before| {
+        format!("; held against {} ({} requests that had it to themselves)", before.run, before.alone.len())
+    });
+    let announced = format!("{}: {}{beside}", scenario.target.url, tell::announced(&spec, &traffic));
     if args.active.dry_run {
         out::line(&announced);
         return Ok(Exit::Done);
@@ -59,23 +69,49 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     crate::screen::Screen::new(args.output.quiet).say(&announced);
     let ceilings = args.active.ceilings();
     let mut measure = Measure::begin(Begin {
-        kind: "diagnose",
+        kind: KIND,
         scenario,
         sweep: None,
         client: &args.client,
         ceilings: &ceilings,
         output: &args.output,
         reproduce: None,
-        more: flags(&args.active),
+        more: flags(args),
         world: None,
         repeats: None,
     })?;
     for url in &args.active.replicas {
         measure.replica(url, &args.client)?;
     }
-    let mut active = Active::new(spec.clone(), traffic);
+    let mut active = Active::new(spec.clone(), traffic).against(before.clone());
     experiment(&mut measure, &mut active)?;
-    finish(measure, &active, &spec, args)
+    finish(measure, &active, (&spec, before), args)
+}
+
+/// The run it is held against, and the scenario it begins with: that run's requests, unless a scenario is named. Flags change either.
+fn started(args: &DiagnoseArgs) -> Result<(Option<Before>, Draft), Stop> {
+    let Some(dir) = &args.passive.baseline else {
+        return Ok((None, Draft::new(args.workload.spec.as_deref())?));
+    };
+    let rows = super::show::load_rows(dir)?;
+    let before = earlier(dir, &rows);
+    if before.alone.is_empty() && before.company.is_empty() {
+        return Err(Stop::usage(format!(
+            "--baseline {}: no request in it had the target to itself or was part of a closed loop, so that nothing can be compared; take a run of plimsoll diagnose URL, a sweep, or plimsoll run --concurrency 1",
+            dir.display()
+        )));
+    }
+    let mut draft = Draft::new(args.workload.spec.as_deref())?;
+    if args.workload.spec.is_none() {
+        let parts = ["sizes", "prompts", "classes"];
+        let asked = parts.iter().filter_map(|part| Some((part, rows.manifest.scenario.get(part)?)));
+        asked.for_each(|(part, value)| draft.set(part, value.clone()));
+    }
+    Ok((Some(before), draft))
+}
+
+fn earlier(dir: &Path, rows: &Rows) -> Before {
+    Before::of(&dir.display().to_string(), &Side::of(&rows.manifest, &rows.attempts, &rows.samples))
 }
 
 /// What was allowed, as flags say it.
@@ -106,8 +142,11 @@ fn spec(args: &DiagnoseUrlArgs) -> Result<ActiveSpec, Stop> {
 }
 
 /// The same flags, for the command that repeats it.
-fn flags(args: &DiagnoseUrlArgs) -> Vec<(&'static str, String)> {
-    let mut flags = vec![("time", args.time.clone().unwrap_or_else(|| "5m".into()))];
+fn flags(args: &DiagnoseArgs) -> Vec<(&'static str, String)> {
+    let baseline = args.passive.baseline.as_ref().map(|dir| ("baseline", dir.display().to_string()));
+    let args = &args.active;
+    let mut flags: Vec<_> = baseline.into_iter().collect();
+    flags.push(("time", args.time.clone().unwrap_or_else(|| "5m".into())));
     flags.extend(args.max_rate.iter().map(|rate| ("max-rate", rate.clone())));
     flags.extend(args.max_concurrency.map(|n| ("max-concurrency", n.to_string())));
     flags.extend(args.max_requests.map(|n| ("max-requests", n.to_string())));
@@ -201,14 +240,25 @@ fn pause(measure: &Measure, time: Span) {
     }
 }
 
-fn finish(measure: Measure, active: &Active, spec: &ActiveSpec, args: &DiagnoseArgs) -> Result<Exit, Stop> {
+fn finish(
+    measure: Measure,
+    active: &Active,
+    (spec, before): (&ActiveSpec, Option<Before>),
+    args: &DiagnoseArgs,
+) -> Result<Exit, Stop> {
     let stopped = measure.stopped();
     let findings = measure.analyse();
     let closed = measure.finish(&findings);
     let told = Told {
         allowed: spec.clone(),
-        tried: tell::tried(active.blocks(), spec),
-        diagnosis: tell::diagnosis(active.blocks(), spec, &findings.validity),
+        tried: tell::tried(active.blocks(), spec, before.as_ref()),
+        diagnosis: tell::diagnosis(
+            active.blocks(),
+            spec,
+            against(before.as_ref(), &closed.manifest.target),
+            &findings.validity,
+        ),
+        before,
     };
     let path = closed.dir.join(FILE);
     let text = serde_json::to_vec_pretty(&told).unwrap_or_default();
@@ -222,6 +272,10 @@ fn finish(measure: Measure, active: &Active, spec: &ActiveSpec, args: &DiagnoseA
         out::line(&format!("Repeat  {}", closed.manifest.reproduce));
     }
     Ok(ended(&closed, &findings, stopped, &told.diagnosis))
+}
+
+fn against<'a>(before: Option<&'a Before>, target: &'a Fingerprint) -> Option<Against<'a>> {
+    before.map(|before| Against { before, target })
 }
 
 fn ended(
@@ -253,9 +307,14 @@ fn print(told: &Told, format: Format) {
     }
 }
 
-/// Judges the folder of an active diagnosis once more; `None` where the run is of another kind.
+/// Judges the folder of an active diagnosis once more, against the run of before that is named, else the one it was held against;
+/// `None` where the run is of another kind.
 pub fn of_run(dir: &Path, rows: &Rows, args: &DiagnoseArgs) -> Result<Option<Exit>, Stop> {
-    let Some(told) = told_of(dir, rows) else { return Ok(None) };
+    let before = match &args.passive.baseline {
+        Some(other) if rows.manifest.kind == KIND => Some(earlier(other, &super::show::load_rows(other)?)),
+        _ => None,
+    };
+    let Some(told) = judged(dir, rows, before) else { return Ok(None) };
     print(&told, args.output.format);
     html(args, &dir.display().to_string(), &told)?;
     Ok(Some(exit(&told.diagnosis)))
@@ -270,14 +329,20 @@ fn html(args: &DiagnoseArgs, name: &str, told: &Told) -> Result<(), Stop> {
 
 /// What the folder of an active diagnosis tells; `None` where the run is of another kind.
 pub fn told_of(dir: &Path, rows: &Rows) -> Option<Told> {
-    if rows.manifest.kind != "diagnose" {
+    judged(dir, rows, None)
+}
+
+fn judged(dir: &Path, rows: &Rows, other: Option<Before>) -> Option<Told> {
+    if rows.manifest.kind != KIND {
         return None;
     }
     // A diagnosis that was killed left no file: it is judged by the ceilings that nobody has to ask for.
     let kept = std::fs::read(dir.join(FILE)).ok();
     let kept: Option<Told> = kept.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    let spec = kept.map(|told| told.allowed).unwrap_or_default();
+    let (spec, before) = kept.map(|told| (told.allowed, told.before)).unwrap_or_default();
+    let before = other.or(before);
     let blocks = blocks(&rows.manifest.levels, &rows.attempts, &rows.samples);
-    let diagnosis = tell::diagnosis(&blocks, &spec, &rows.findings.validity);
-    Some(Told { tried: tell::tried(&blocks, &spec), allowed: spec, diagnosis })
+    let beside = against(before.as_ref(), &rows.manifest.target);
+    let diagnosis = tell::diagnosis(&blocks, &spec, beside, &rows.findings.validity);
+    Some(Told { tried: tell::tried(&blocks, &spec, before.as_ref()), allowed: spec, before, diagnosis })
 }

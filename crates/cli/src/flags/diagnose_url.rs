@@ -35,10 +35,10 @@ pub struct DiagnoseUrlArgs {
     pub dry_run: bool,
 }
 
-/// What a run folder is held against. With a URL none of it has a meaning.
+/// What is held against what.
 #[derive(Args, Debug, Clone, Default)]
 pub struct DiagnoseRunArgs {
-    /// Of a run: the run of before, another run folder
+    /// The run of before, a run folder. Of a URL: its requests are sent, and what they took alone and in company is held against it
     #[arg(long, value_name = "RUN", help_heading = "Judging a run")]
     pub baseline: Option<PathBuf>,
     /// Of a run: what was promised, a budget file

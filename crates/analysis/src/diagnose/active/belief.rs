@@ -43,8 +43,9 @@ pub const CAUSES: [(Cause, f64); 20] = [
     (Cause::Unknown, 0.03),
 ];
 
-/// Causes that only a promise or a memory of earlier prompts can name; they are weighed like the others.
-pub const MORE: [(Cause, f64); 2] = [(Cause::PrefixCacheLoss, 0.03), (Cause::SingleRequestOverBudget, 0.03)];
+/// Causes that only a promise, a memory of earlier prompts or a run of before can name; they are weighed like the others.
+pub const MORE: [(Cause, f64); 3] =
+    [(Cause::PrefixCacheLoss, 0.03), (Cause::SingleRequestOverBudget, 0.03), (Cause::SlowerModel, 0.05)];
 
 /// Every cause with its prior.
 pub fn causes() -> impl Iterator<Item = (Cause, f64)> {
@@ -55,14 +56,18 @@ pub fn causes() -> impl Iterator<Item = (Cause, f64)> {
 pub fn chance(cause: Cause, fact: Fact) -> f64 {
     use Fact::{
         CacheForgets, CacheNothing, ColdAfterIdle, Crowded, CutShort, EngineIdle, EngineQueue, Fails,
-        FixedWait, Freezes, FreshCosts, HeldBack, KvFull, Lattice, Lumps, Outage, OverBudget, OwnPool,
-        Regular, ReplicaDiffers, Slots, SpreadWait, TurnedAway, Unsteady, Waits,
+        FixedWait, Freezes, FreshCosts, HeldBack, KvFull, LaterFirst, Lattice, Lumps, Outage, OverBudget,
+        OwnPool, Regular, ReplicaDiffers, Slots, SlowerTogether, SlowerToken, SpreadWait, TurnedAway,
+        Unsteady, Waits,
     };
     // Facts that sound systems have as well: dear connections, no prefix cache.
     let usual =
         match fact {
             FreshCosts => 0.15,
             CacheNothing => 0.5,
+            // Whatever is wrong may have been so before, too; where it is new, nearly all of it makes company dearer.
+            SlowerTogether if cause != Cause::Nothing => 0.2,
+            LaterFirst if cause != Cause::Nothing => 0.05,
             TurnedAway | Fails | Outage | CutShort | OverBudget | Lumps | OwnPool | ReplicaDiffers
             | Lattice => LEAK.0,
             Regular | ColdAfterIdle | CacheForgets | HeldBack | Unsteady | FixedWait | SpreadWait
@@ -86,12 +91,18 @@ pub fn chance(cause: Cause, fact: Fact) -> f64 {
             (Fails, 0.2),
             (FreshCosts, 0.4),
         ],
+        Cause::SlowerModel => &[(SlowerToken, 0.9), (LaterFirst, 0.7), (SlowerTogether, 0.9)],
         Cause::KvExhaustion => {
             &[(Waits, 0.9), (Slots, 0.5), (Crowded, 0.2), (EngineQueue, 0.9), (KvFull, 0.95)]
         }
-        Cause::PerRequestCost => {
-            &[(FixedWait, 0.9), (Waits, 0.9), (Slots, 0.5), (EngineIdle, 0.5), (FreshCosts, 0.3)]
-        }
+        Cause::PerRequestCost => &[
+            (FixedWait, 0.9),
+            (Waits, 0.9),
+            (Slots, 0.5),
+            (EngineIdle, 0.5),
+            (FreshCosts, 0.3),
+            (LaterFirst, 0.3),
+        ],
         Cause::RateLimit => &[(TurnedAway, 0.97), (Outage, 0.1)],
         Cause::ServerErrors => &[(Fails, 0.97)],
         Cause::EngineCrash => {
@@ -106,10 +117,14 @@ pub fn chance(cause: Cause, fact: Fact) -> f64 {
             (Regular, 0.1),
             (SpreadWait, 0.2),
             (Unsteady, 0.1),
+            (LaterFirst, 0.3),
+            (SlowerToken, 0.1),
         ],
-        Cause::BatchingWindow => &[(Lattice, 0.9), (SpreadWait, 0.7), (FixedWait, 0.6), (Waits, 0.1)],
-        Cause::SlowDependency => &[(FixedWait, 0.95)],
-        Cause::DependencyTail => &[(SpreadWait, 0.95), (FixedWait, 0.5)],
+        Cause::BatchingWindow => {
+            &[(Lattice, 0.9), (SpreadWait, 0.7), (FixedWait, 0.6), (Waits, 0.1), (LaterFirst, 0.3)]
+        }
+        Cause::SlowDependency => &[(FixedWait, 0.95), (LaterFirst, 0.3)],
+        Cause::DependencyTail => &[(SpreadWait, 0.95), (FixedWait, 0.5), (LaterFirst, 0.3)],
         Cause::PeriodicStall => &[
             (Freezes, 0.97),
             (Regular, 0.9),
@@ -117,18 +132,36 @@ pub fn chance(cause: Cause, fact: Fact) -> f64 {
             (Unsteady, 0.3),
             (Lumps, 0.1),
             (Lattice, 0.05),
+            (SlowerToken, 0.1),
         ],
-        Cause::HostContention => &[(Freezes, 0.97), (Regular, 0.05), (SpreadWait, 0.3), (Unsteady, 0.3)],
-        Cause::NoisyNeighbour => &[(Unsteady, 0.9), (SpreadWait, 0.3), (Freezes, 0.1)],
-        Cause::BadReplica => &[(ReplicaDiffers, 0.97), (SpreadWait, 0.3), (Unsteady, 0.2), (Waits, 0.1)],
+        Cause::HostContention => &[
+            (Freezes, 0.97),
+            (Regular, 0.05),
+            (SpreadWait, 0.3),
+            (Unsteady, 0.3),
+            (SlowerToken, 0.2),
+            (LaterFirst, 0.2),
+        ],
+        Cause::NoisyNeighbour => {
+            &[(Unsteady, 0.9), (SpreadWait, 0.3), (Freezes, 0.1), (SlowerToken, 0.5), (LaterFirst, 0.3)]
+        }
+        Cause::BadReplica => &[
+            (ReplicaDiffers, 0.97),
+            (SpreadWait, 0.3),
+            (Unsteady, 0.2),
+            (Waits, 0.1),
+            (SlowerToken, 0.2),
+            (LaterFirst, 0.2),
+        ],
         Cause::ColdStart => &[(ColdAfterIdle, 0.95), (SpreadWait, 0.05)],
         Cause::ClientCap => &[(OwnPool, 0.97), (Waits, 0.95), (Slots, 0.9), (EngineIdle, 0.9)],
         Cause::PrefixCacheLoss => &[(CacheForgets, 0.8), (CacheNothing, 0.5)],
-        Cause::SingleRequestOverBudget => &[(OverBudget, 0.97)],
+        Cause::SingleRequestOverBudget => &[(OverBudget, 0.97), (LaterFirst, 0.3), (SlowerToken, 0.1)],
         Cause::Unknown => {
             return match fact {
                 CacheNothing | FreshCosts => usual,
-                Waits | Slots | Crowded | Freezes | EngineIdle | EngineQueue => ELSE.1,
+                Waits | Slots | Crowded | Freezes | EngineIdle | EngineQueue | LaterFirst
+                | SlowerTogether => ELSE.1,
                 _ => ELSE.0,
             };
         }
@@ -159,12 +192,13 @@ pub fn decisive(cause: Cause) -> &'static [Fact] {
         Cause::ClientCap => &[Fact::OwnPool],
         Cause::PrefixCacheLoss => &[Fact::CacheForgets, Fact::CacheNothing],
         Cause::SingleRequestOverBudget => &[Fact::OverBudget],
+        Cause::SlowerModel => &[Fact::SlowerToken, Fact::LaterFirst],
         _ => &[],
     }
 }
 
 /// Causes about which nothing was asked, of those that need something of their own to be asked about: a pool, a promise, replicas
-/// that tell their names, a cache, a pause, the server's gauges. They are no candidates, and a diagnosis says that they were not
+/// that tell their names, a cache, a pause, an earlier run, the server's gauges. They are no candidates, and a diagnosis says that they were not
 /// asked about. Every other cause stays one until it is looked for: what was not looked at is not sound.
 pub fn unasked(shown: &[Shown]) -> Vec<Cause> {
     let looked = |fact: &Fact| shown.iter().any(|shown| shown.fact == *fact);
@@ -176,6 +210,7 @@ pub fn unasked(shown: &[Shown]) -> Vec<Cause> {
         Cause::BadReplica,
         Cause::PrefixCacheLoss,
         Cause::ColdStart,
+        Cause::SlowerModel,
     ];
     apart.extend((!waits).then_some(Cause::KvExhaustion));
     apart.retain(|cause| !decisive(*cause).iter().any(looked));
@@ -194,6 +229,8 @@ pub fn decides(kind: Kind) -> &'static [(Fact, f64)] {
             (Fact::CutShort, 0.4),
             (Fact::TurnedAway, 0.3),
             (Fact::Freezes, 0.3),
+            (Fact::SlowerToken, 0.9),
+            (Fact::LaterFirst, 0.9),
         ],
         Kind::Together => &[
             (Fact::Waits, 0.9),
@@ -202,6 +239,7 @@ pub fn decides(kind: Kind) -> &'static [(Fact, f64)] {
             (Fact::TurnedAway, 0.8),
             (Fact::Fails, 0.8),
             (Fact::CutShort, 0.8),
+            (Fact::SlowerTogether, 0.8),
         ],
         Kind::Watch => &[
             (Fact::Freezes, 0.9),

@@ -7,6 +7,7 @@ use plimsoll_model::How;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::before::Before;
 use super::block::{Block, Row, mean, median, ratio, share};
 use super::plan::{ActiveSpec, Arm, Kind};
 use super::rhythm;
@@ -66,11 +67,17 @@ pub enum Fact {
     ColdAfterIdle,
     /// One replica is slower than the others.
     ReplicaDiffers,
+    /// Alone, each token takes longer than in the baseline.
+    SlowerToken,
+    /// Alone, the first token comes later than in the baseline.
+    LaterFirst,
+    /// In company, an answer takes longer than in the baseline in as much company.
+    SlowerTogether,
 }
 
 impl Fact {
     /// Every fact.
-    pub const ALL: [Fact; 25] = [
+    pub const ALL: [Fact; 28] = [
         Fact::TurnedAway,
         Fact::Fails,
         Fact::Outage,
@@ -96,6 +103,9 @@ impl Fact {
         Fact::CacheForgets,
         Fact::ColdAfterIdle,
         Fact::ReplicaDiffers,
+        Fact::SlowerToken,
+        Fact::LaterFirst,
+        Fact::SlowerTogether,
     ];
 }
 
@@ -160,8 +170,8 @@ const SPREAD: (f64, f64) = (0.02, 0.35);
 /// Tokens that come at once, and seconds from one lump to the next, from which on a reader sees lumps.
 const LUMPS: (f64, f64) = (3.0, 0.03);
 
-/// Everything that the blocks show.
-pub fn read(blocks: &[Block], spec: &ActiveSpec) -> Vec<Shown> {
+/// Everything that the blocks show, beside an earlier run where there is one.
+pub fn read(blocks: &[Block], spec: &ActiveSpec, before: Option<&Before>) -> Vec<Shown> {
     let mut shown = failures(blocks);
     shown.extend(lumps(blocks));
     shown.extend(rhythm::read(blocks));
@@ -169,6 +179,7 @@ pub fn read(blocks: &[Block], spec: &ActiveSpec) -> Vec<Shown> {
     shown.extend(company(blocks));
     shown.extend(settings(blocks));
     shown.extend(replicas(blocks));
+    shown.extend(before.into_iter().flat_map(|before| before.read(blocks)));
     shown
 }
 

@@ -6,8 +6,9 @@
 //! what company does to it; every later one is chosen.
 //!
 //! Reading order: [`plan`] (what can be asked), [`block`] (what a level brought), [`fact`] and `rhythm` (what it shows),
-//! [`belief`] (which cause, and what to ask next), [`tell`] (the verdict).
+//! [`before`] (what an earlier run showed), [`belief`] (which cause, and what to ask next), [`tell`] (the verdict).
 
+pub mod before;
 pub mod belief;
 pub mod block;
 pub mod fact;
@@ -20,6 +21,7 @@ use std::collections::VecDeque;
 use plimsoll_model::{Attempt, EndedBy, Level, Sample};
 
 use crate::diagnose::Cause;
+use before::Before;
 use belief::{Belief, CONFIDENT};
 use block::{Block, Row, mean};
 use fact::{Fact, Shown, State};
@@ -53,6 +55,7 @@ pub enum Next {
 pub struct Active {
     spec: ActiveSpec,
     traffic: Traffic,
+    before: Option<Before>,
     blocks: Vec<Block>,
     shown: Vec<Shown>,
     waiting: VecDeque<Ask>,
@@ -72,6 +75,7 @@ impl Active {
             step: if spec.max_concurrency >= 2 { 2 } else { 0 },
             spec,
             traffic,
+            before: None,
             blocks: Vec::new(),
             shown: Vec::new(),
             waiting: VecDeque::new(),
@@ -82,6 +86,12 @@ impl Active {
             failed: 0,
             over: None,
         }
+    }
+
+    /// With an earlier run to hold it against.
+    pub fn against(mut self, before: Option<Before>) -> Active {
+        self.before = before;
+        self
     }
 
     /// What to do next. After [`Next::Begin`] it is asked again; asking twice for a level gives the same one.
@@ -110,7 +120,7 @@ impl Active {
         self.sent += block.attempts;
         self.failed += block.rows.iter().filter(|row| row.failed()).count() as u64;
         self.blocks.push(block);
-        self.shown = fact::read(&self.blocks, &self.spec);
+        self.shown = fact::read(&self.blocks, &self.spec, self.before.as_ref());
         match level.ended_by {
             EndedBy::User | EndedBy::UserNow => self.over = Some("stopped by the user".into()),
             EndedBy::Ceiling => self.over = Some("a ceiling was reached".into()),
@@ -154,7 +164,12 @@ impl Active {
         let never: Vec<Cause> = belief::unasked(&self.shown)
             .into_iter()
             .filter(|cause| {
-                !open(cause) || (*cause == Cause::SingleRequestOverBudget && self.spec.ttft_s.is_none())
+                let cannot = match cause {
+                    Cause::SingleRequestOverBudget => self.spec.ttft_s.is_none(),
+                    Cause::SlowerModel => self.before.is_none(),
+                    _ => false,
+                };
+                cannot || !open(cause)
             })
             .collect();
         Belief::after(&self.shown, &never, &[])

@@ -8,11 +8,13 @@ use plimsoll_model::{Load, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::before::{Against, Before};
 use super::belief::{Belief, CONFIDENT, chance, decisive, unasked};
 use super::block::{Block, Row, median, ratio, share};
 use super::fact::{self, Fact, Shown, State, ms, of};
 use super::fact_state;
 use super::plan::{ActiveSpec, Kind, Traffic};
+use crate::diagnose::questions::unchanged;
 use crate::diagnose::verdict::DIAGNOSIS_SCHEMA;
 use crate::diagnose::{
     Answer, Cause, Changed, Cleared, Counter, Diagnosis, Evidence, Experiment, Layer, Missing, Question,
@@ -26,8 +28,14 @@ const EXPLAINS: f64 = 0.1;
 const LEAST: usize = 20;
 
 /// What the blocks of a diagnosis say.
-pub fn diagnosis(blocks: &[Block], spec: &ActiveSpec, validity: &Validity) -> Diagnosis {
-    let shown = fact::read(blocks, spec);
+pub fn diagnosis(
+    blocks: &[Block],
+    spec: &ActiveSpec,
+    against: Option<Against<'_>>,
+    validity: &Validity,
+) -> Diagnosis {
+    let before = against.map(|against| against.before);
+    let shown = fact::read(blocks, spec, before);
     let unasked = unasked(&shown);
     let belief = Belief::after(&shown, &unasked, &[]);
     let answered = blocks.iter().flat_map(|block| &block.rows).filter(|row| row.fine).count();
@@ -49,15 +57,19 @@ pub fn diagnosis(blocks: &[Block], spec: &ActiveSpec, validity: &Validity) -> Di
             }
         }
     };
+    for verdict in &mut verdicts {
+        verdict.evidence.extend(so_before(verdict.cause, &shown, before));
+    }
+    let changed = against.map_or_else(Changed::default, |against| against.changed());
     Diagnosis {
         schema: DIAGNOSIS_SCHEMA,
         answer,
         headline: headline(answer, &verdicts, blocks),
         subject: subject(blocks),
-        questions: questions(blocks, &shown, spec),
-        cleared: cleared(blocks, &shown, &verdicts),
-        changed: Changed::default(),
-        missing: missing(&shown, blocks, &unasked),
+        questions: questions(blocks, &shown, spec, before.map(|_| &changed)),
+        cleared: cleared(blocks, &shown, before, &verdicts),
+        missing: missing(&shown, blocks, before, &unasked),
+        changed,
         verdicts,
     }
 }
@@ -167,6 +179,13 @@ fn distrusted(means: &str, figure: &str, advice: &str) -> Verdict {
     }
 }
 
+/// Was what names this cause there before as well?
+fn so_before(cause: Cause, shown: &[Shown], before: Option<&Before>) -> Vec<Evidence> {
+    let Some(before) = before else { return Vec::new() };
+    let seen = decisive(cause).iter().filter(|fact| fact_state(shown, **fact) == State::Yes);
+    seen.filter_map(|fact| before.evidence(*fact)).collect()
+}
+
 /// What would overturn it that has not been done here.
 fn overturn(cause: Cause) -> Experiment {
     match cause {
@@ -188,7 +207,7 @@ fn runner_up(found: Cause, (cause, confidence): (Cause, f64)) -> RunnerUp {
     RunnerUp { cause, confidence, why, experiment: overturn(cause) }
 }
 
-fn word(fact: Fact) -> String {
+pub(crate) fn word(fact: Fact) -> String {
     match serde_json::to_value(fact) {
         Ok(serde_json::Value::String(word)) => word,
         _ => format!("{fact:?}"),
@@ -284,8 +303,13 @@ fn subject(blocks: &[Block]) -> Subject {
 
 // ------------------------------------------------------------------------------------------------ the five questions
 
-fn questions(blocks: &[Block], shown: &[Shown], spec: &ActiveSpec) -> Vec<Question> {
-    vec![scales(blocks), tail(blocks), moved(), over_alone(shown, spec), errors_climb(blocks)]
+fn questions(
+    blocks: &[Block],
+    shown: &[Shown],
+    spec: &ActiveSpec,
+    changed: Option<&Changed>,
+) -> Vec<Question> {
+    vec![scales(blocks), tail(blocks), moved(shown, changed), over_alone(shown, spec), errors_climb(blocks)]
 }
 
 fn ask(asks: &str, answer: YesNo, says: String, value: Option<crate::findings::Estimate>) -> Question {
@@ -345,9 +369,30 @@ fn tail(blocks: &[Block]) -> Question {
     }
 }
 
-fn moved() -> Question {
-    let says = "there is no run of before to compare with: plimsoll diagnose RUN --baseline RUN0".to_owned();
-    ask("did latency move with the model artefact unchanged?", YesNo::CantTell, says, None)
+fn moved(shown: &[Shown], changed: Option<&Changed>) -> Question {
+    let asks = "did latency move with the model artefact unchanged?";
+    let Some(changed) = changed else {
+        let says = "there is no run of before to compare with; give one with --baseline".to_owned();
+        return ask(asks, YesNo::CantTell, says, None);
+    };
+    let of: Vec<&Shown> = shown.iter().filter(|shown| compared(shown.fact)).collect();
+    let what = of.iter().map(|shown| shown.says.as_str()).collect::<Vec<_>>().join("; ");
+    let known = of.iter().find(|shown| shown.state == State::Yes);
+    match (known, of.iter().all(|shown| shown.state == State::No)) {
+        _ if of.is_empty() => {
+            ask(asks, YesNo::CantTell, "nothing could be held against the baseline".into(), None)
+        }
+        (None, false) => ask(asks, YesNo::CantTell, format!("too near to tell: {what}"), None),
+        (known, _) => {
+            let (answer, says) = unchanged(changed, known.is_some(), &what);
+            ask(asks, answer, says, known.or(of.first()).and_then(|shown| shown.value))
+        }
+    }
+}
+
+/// Is it a figure beside the baseline's?
+fn compared(fact: Fact) -> bool {
+    matches!(fact, Fact::SlowerToken | Fact::LaterFirst | Fact::SlowerTogether)
 }
 
 fn over_alone(shown: &[Shown], spec: &ActiveSpec) -> Question {
@@ -395,13 +440,16 @@ fn errors_climb(blocks: &[Block]) -> Question {
 
 // ------------------------------------------------------------------------------------------------ cleared and missing
 
-fn cleared(blocks: &[Block], shown: &[Shown], verdicts: &[Verdict]) -> Vec<Cleared> {
+fn cleared(blocks: &[Block], shown: &[Shown], before: Option<&Before>, verdicts: &[Verdict]) -> Vec<Cleared> {
     let blamed: Vec<Layer> = verdicts.iter().map(|verdict| verdict.layer).collect();
     let mut all = Vec::new();
     let tpot = of(blocks, Kind::Alone).next().and_then(|block| block.median(Row::tpot_s));
     let elsewhere =
         blamed.iter().any(|layer| !matches!(layer, Layer::Model | Layer::Unknown | Layer::Measurement));
-    if let (Some(tpot), true) = (tpot, elsewhere) {
+    let same = before.and_then(|before| same_model(before.token_ratio(blocks)?, shown));
+    if let Some(same) = same.filter(|_| !blamed.contains(&Layer::Model)) {
+        all.push(same);
+    } else if let (Some(tpot), true, None) = (tpot, elsewhere, before) {
         all.push(Cleared {
             layer: Layer::Model,
             says: format!(
@@ -429,12 +477,32 @@ fn cleared(blocks: &[Block], shown: &[Shown], verdicts: &[Verdict]) -> Vec<Clear
     all
 }
 
-fn missing(shown: &[Shown], blocks: &[Block], unasked: &[Cause]) -> Vec<Missing> {
-    let mut all = Vec::new();
+/// The model is cleared where the 90 % interval lies within the margin (two one-sided tests), as of a run.
+fn same_model(ratio: crate::findings::Estimate, shown: &[Shown]) -> Option<Cleared> {
+    let same = crate::diagnose::DiagnoseSpec::default().same;
+    let fine = fact_state(shown, Fact::SlowerToken) == State::No;
+    (fine && ratio.lower > 1.0 - same && ratio.upper < 1.0 + same).then(|| Cleared {
+        layer: Layer::Model,
+        says: format!(
+            "the model is not the cause: the time per token of single requests is × {:.3} the baseline's [{:.3}, {:.3}] (90 % interval within ±{:.0} %)",
+            ratio.value,
+            ratio.lower,
+            ratio.upper,
+            100.0 * same
+        ),
+        value: Some(ratio),
+    })
+}
+
+fn missing(shown: &[Shown], blocks: &[Block], before: Option<&Before>, unasked: &[Cause]) -> Vec<Missing> {
+    let mut all = before.map(|before| before.lacks(blocks, shown)).unwrap_or_default();
     let mut miss = |what: &str, needs| all.push(Missing { what: what.to_owned(), needs });
-    miss("whether the target has become slower than it was", Experiment::Baseline);
-    for cause in unasked {
-        let needs = match cause {
+    if before.is_none() {
+        miss("whether the target has become slower than it was", Experiment::Baseline);
+    }
+    // What an earlier run would tell is said above.
+    for cause in unasked.iter().filter(|cause| **cause != Cause::SlowerModel) {
+        let needs = match *cause {
             Cause::SingleRequestOverBudget => Experiment::SingleRequests { requests: 40 },
             Cause::ClientCap => Experiment::OpenLoop,
             Cause::KvExhaustion => Experiment::Scrape,
@@ -468,8 +536,8 @@ pub struct Tried {
 }
 
 /// What was tried, in the order in which it was.
-pub fn tried(blocks: &[Block], spec: &ActiveSpec) -> Vec<Tried> {
-    let shown = fact::read(blocks, spec);
+pub fn tried(blocks: &[Block], spec: &ActiveSpec, before: Option<&Before>) -> Vec<Tried> {
+    let shown = fact::read(blocks, spec, before);
     let mut all: Vec<Tried> = Vec::new();
     for block in blocks {
         let took_s = (block.level.drained.max(block.level.stop) - block.level.start).as_secs_f64();
