@@ -9,7 +9,7 @@
 //! order statistics of long columns, and the tails that the fits keep. [`budget`] is what a product promises and [`gate`] holds a run to it. Beside them, [`compare`] puts two runs side by side, [`cost`] turns a price into what requests cost, [`levers`] ranks what to change first,
 //! [`calibrate`] fits a simulated engine to
 //! measured rows, [`history`] says since when a line of results has moved, and [`validate`] recomputes its error tables from rows
-//! that are shipped. [`profile`] says where each request's time went, [`diagnose`] which layer is slow, and [`sequential`] holds the verdicts that may be asked for while a measurement goes on.
+//! that are shipped. [`profile`] says where each request's time went, [`device`] whether a profiled device was busy, [`diagnose`] which layer is slow, and [`sequential`] holds the verdicts that may be asked for while a measurement goes on.
 //! [`server_side`] reads what the server says of itself. [`calc`] answers by the laws of queues and scale, without any run. [`plan`] says how many replicas a load takes; [`replay`] plays a list of requests against a simulated world.
 //! [`network`] reads what the kernel says of the connections.
 
@@ -19,6 +19,7 @@ pub mod calibrate;
 pub mod cold_start;
 pub mod compare;
 pub mod cost;
+pub mod device;
 pub mod diagnose;
 pub mod findings;
 pub mod gate;

@@ -19,6 +19,8 @@ mod calibrate;
 mod compare;
 #[path = "all/cost.rs"]
 mod cost;
+#[path = "all/device.rs"]
+mod device;
 #[path = "all/diagnosed/mod.rs"]
 mod diagnosed;
 #[path = "all/engines.rs"]

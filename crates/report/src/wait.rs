@@ -2,8 +2,11 @@
 
 use plimsoll_analysis::infer::{Basis, Bounded, Ceiling, Part, PartFinding, Slice, Source, WaitFinding};
 
-use crate::figure;
+use plimsoll_analysis::findings::{Held, Reading};
+use plimsoll_analysis::profile::Times;
+
 use crate::table::Table;
+use crate::{figure, words};
 
 /// The levels of a run, one after the other.
 pub fn render(name: &str, levels: &[WaitFinding]) -> String {
@@ -38,6 +41,7 @@ fn one(found: &WaitFinding) -> Vec<String> {
     }
     page.push(table.render(2).trim_end().to_string());
     page.extend(bounds(found));
+    page.extend(sampled(found));
     page.extend(found.notes.iter().map(|note| format!("  - {note}")));
     if !found.slices.is_empty() {
         page.push(String::new());
@@ -130,14 +134,79 @@ fn bounds(found: &WaitFinding) -> Vec<String> {
     vec![String::new(), table.render(2).trim_end().to_string()]
 }
 
-fn slices(slices: &[Slice]) -> Table {
-    let mut table = Table::new(&["<part", "slice", "requests over it", "time over it"]);
-    for slice in slices {
+/// The intervals of every part that is known.
+fn sampled(found: &WaitFinding) -> Vec<String> {
+    let parts = found.parts.iter().map(|part| (name_of(part.part), part));
+    let all = parts.chain(found.whole.as_ref().map(|whole| ("due to last byte", whole)));
+    let known: Vec<(&str, &Times)> =
+        all.filter_map(|(name, part)| Some((name, part.sampled.as_ref()?))).collect();
+    let refusal = |times: &Times| match [&times.mean, &times.p50, &times.p95, &times.p99]
+        .into_iter()
+        .find(|r| r.estimate().is_none())
+    {
+        Some(Reading::Refused { why, .. }) => Some(why.clone()),
+        _ => None,
+    };
+    if known.iter().all(|(_, times)| times.mean.estimate().is_none() && times.p50.estimate().is_none()) {
+        let why = known.iter().find_map(|(_, times)| refusal(times));
+        return why.map(|why| format!("  no 95 % intervals: {why}")).into_iter().collect();
+    }
+    let mut table = Table::new(&["<95 % interval", "mean", "p50", "p95", "p99"]);
+    let range = |reading: &Reading| match reading.estimate() {
+        Some(of) => format!("{} … {}", seconds(of.lower), seconds(of.upper)),
+        None => "–".into(),
+    };
+    // A part that takes nobody any time has no line.
+    for (name, times) in known.iter().filter(|(_, times)| times.mean_s > 0.0) {
         table.row([
-            name_of(slice.part).to_string(),
+            (*name).to_owned(),
+            range(&times.mean),
+            range(&times.p50),
+            range(&times.p95),
+            range(&times.p99),
+        ]);
+    }
+    let mut lines = vec![String::new(), table.render(2).trim_end().to_string()];
+    if let Some(why) = known.iter().find_map(|(_, times)| refusal(times)) {
+        lines.push(format!("  –: {why}"));
+    }
+    lines
+}
+
+fn slices(slices: &[Slice]) -> Table {
+    let mut table = Table::new(&[
+        "<slice",
+        "given",
+        "at",
+        "measured",
+        "mean uses",
+        "<requests over [95 %]",
+        "time over",
+        "<verdict",
+    ]);
+    for slice in slices {
+        let known = slice.requests_over.as_ref();
+        let over = known.map(|of| {
+            let ends = figure::interval(&figure::percent(of.lower), &figure::percent(of.upper));
+            format!("{} {ends}", figure::percent(of.value))
+        });
+        let verdict = match (known, slice.verdict, slice.basis) {
+            (None, ..) => "cannot be told apart from its neighbours".to_owned(),
+            (_, Held::Inconclusive, Basis::Inferred) => {
+                "not settled by so many requests, or within the inference's error".to_owned()
+            }
+            (_, Held::Inconclusive, _) => "too few requests to say".to_owned(),
+            (_, held, _) => words::held(held).to_owned(),
+        };
+        table.row([
+            slice.name.clone(),
             seconds(slice.slice_s),
-            figure::percent(slice.requests_over),
-            figure::percent(slice.time_over),
+            format!("p{}", figure::number(100.0 * slice.p)),
+            slice.measured.estimate().map_or_else(|| "–".into(), |of| seconds(of.value)),
+            known.map(|_| figure::percent(slice.used)).unwrap_or_default(),
+            over.unwrap_or_default(),
+            known.map(|_| figure::percent(slice.time_over)).unwrap_or_default(),
+            verdict,
         ]);
     }
     table

@@ -5,6 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::split::{Part, Source, Split};
+use crate::findings::{Estimate, Held, Reading};
+use crate::profile::finding::Times;
 
 /// How a part's figures are known.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -66,6 +68,9 @@ pub struct PartFinding {
     pub slowest_over_middle_s: Option<f64>,
     /// Is the mean the server's own word, on its metrics page, while the rest is inferred?
     pub mean_told: bool,
+    /// What other requests of the same load would show: 95 % intervals that allow for requests that queue behind one another. The
+    /// error of an inference is not in them; it stands in the figures above.
+    pub sampled: Option<Times>,
 }
 
 /// What a part that is faster does to the whole time.
@@ -88,12 +93,24 @@ pub struct Ceiling {
 pub struct Slice {
     /// Which part.
     pub part: Part,
-    /// The slice, s.
+    /// The slice's name in the budget file; of several that lie in one part, all of them.
+    pub name: String,
+    /// How the part is known.
+    pub basis: Basis,
+    /// The slice, s; of several, their sum.
     pub slice_s: f64,
-    /// Share of the requests that took longer, 0 to 1.
-    pub requests_over: f64,
-    /// The part's time over its slice, of all its time, 0 to 1.
+    /// The percentile it is held at.
+    pub p: f64,
+    /// The part's percentile, s.
+    pub measured: Reading,
+    /// Share of the requests that took longer; `None` = the part is unknown.
+    pub requests_over: Option<Estimate>,
+    /// The time over the slice as a share of all requests' time, 0 to 1.
     pub time_over: f64,
+    /// The part's mean over the slice: how much of it is used.
+    pub used: f64,
+    /// The verdict. Of an inferred part only where it is the same at both ends of the inference's error.
+    pub verdict: Held,
 }
 
 /// Where a level's time went.
@@ -177,21 +194,4 @@ pub(super) fn ceilings(splits: &[Split], parts: &[Part]) -> Vec<Ceiling> {
         }
     }
     out
-}
-
-/// A part against its slice of the budget.
-pub(super) fn slice(splits: &[Split], part: Part, slice_s: f64) -> Slice {
-    let (mut over, mut beyond, mut all) = (0usize, 0.0, 0.0);
-    for split in splits {
-        let took = split[part as usize] / 1e9;
-        over += usize::from(took > slice_s);
-        beyond += (took - slice_s).max(0.0);
-        all += took;
-    }
-    Slice {
-        part,
-        slice_s,
-        requests_over: over as f64 / splits.len().max(1) as f64,
-        time_over: if all > 0.0 { beyond / all } else { 0.0 },
-    }
 }

@@ -7,11 +7,12 @@
 //! alone), with the page's exact means laid on ([`told`]) and bounds that say how far it may be off. With none of these the
 //! three are *unknown*, and their sum is still measured.
 //!
-//! Reading order: [`rows`], [`track`], [`floor`], [`told`], [`split`], [`finding`], and [`infer`] below.
+//! Reading order: [`rows`], [`track`], [`floor`], [`told`], [`split`], [`finding`], `sampled` (intervals and slices), and [`infer`] below.
 
 pub mod finding;
 pub mod floor;
 pub mod rows;
+mod sampled;
 pub mod split;
 pub mod told;
 pub mod track;
@@ -25,7 +26,10 @@ pub use told::{Told, ToldStages};
 pub use track::Track;
 
 use rows::Row;
+use sampled::Sampled;
 use split::{Pins, Shapes};
+
+use crate::budget::StageBudget;
 
 /// One level to be split.
 pub struct Case<'a> {
@@ -41,8 +45,8 @@ pub struct Case<'a> {
     pub floor: Option<Floor>,
     /// Infer what the server reports too: how right an inference is shows where both are there.
     pub ignore_reported: bool,
-    /// Slices of a budget.
-    pub slices: &'a [(Part, f64)],
+    /// Slices of a budget and the α at which they are held.
+    pub budget: Option<(&'a StageBudget, f64)>,
 }
 
 /// A level's split and what is found of it.
@@ -113,6 +117,20 @@ struct Edge {
 }
 
 impl Answer {
+    /// How far a part's times may be off at a percentile, for reasons that no shape shows: as a share, and in ns.
+    fn half(&self, part: Part, p: f64) -> (f64, f64) {
+        let edge = match part {
+            Part::Prefill => self.edges[1],
+            _ => self.edges[0],
+        };
+        let which = match p {
+            p if p <= 0.5 => 1,
+            p if p <= 0.95 => 2,
+            _ => 3,
+        };
+        (edge.share + edge.residual[which], edge.ns)
+    }
+
     /// Without the first rows.
     fn without_first(mut self, skip: usize) -> Answer {
         self.likely.drain(..skip);
@@ -283,7 +301,7 @@ fn find(
         };
         answer.ends.iter().map(one).collect()
     });
-    let parts: Vec<PartFinding> = Part::ALL
+    let mut parts: Vec<PartFinding> = Part::ALL
         .iter()
         .filter(|part| {
             **part != Part::Connect || splits.iter().any(|split| split[Part::Connect as usize] > 0.0)
@@ -292,17 +310,32 @@ fn find(
         .collect();
     let known: Vec<Part> =
         parts.iter().filter(|part| part.basis != Basis::Unknown).map(|part| part.part).collect();
-    let slices = case.slices.iter().filter(|(part, _)| known.contains(part));
+    let bases: Vec<(Part, Basis)> = parts.iter().map(|part| (part.part, part.basis)).collect();
+    let length_s = match (rows.first(), rows.last()) {
+        (Some(first), Some(last)) => (last.due - first.due) as f64 / 1e9,
+        _ => 0.0,
+    };
+    let sampled = Sampled { splits: &splits, ends: &ends, length_s };
+    for part in parts.iter_mut().filter(|part| part.basis != Basis::Unknown && !splits.is_empty()) {
+        let of = part.part as usize;
+        part.sampled = Some(sampled.times(|split| split[of]));
+    }
+    let whole = (!splits.is_empty())
+        .then(|| PartFinding { sampled: Some(sampled.times(finding::total)), ..whole_finding(&splits) });
+    let slices = match case.budget {
+        Some((budget, alpha)) if !splits.is_empty() => sampled.slices(budget, alpha, &bases, answer),
+        _ => Vec::new(),
+    };
     WaitFinding {
         level: case.level,
         requests: rows.len() as u64,
         left_out,
         source: answer.map(|answer| answer.source),
         notes,
-        whole: (!splits.is_empty()).then(|| whole_finding(&splits)),
+        whole,
         parts,
         ceilings: if splits.is_empty() { Vec::new() } else { finding::ceilings(&splits, &known) },
-        slices: slices.map(|(part, slice_s)| finding::slice(&splits, *part, *slice_s)).collect(),
+        slices,
     }
 }
 
@@ -321,6 +354,7 @@ fn whole_finding(splits: &[Split]) -> PartFinding {
         share_of_slowest: gap.map(|_| 1.0),
         slowest_over_middle_s: gap,
         mean_told: false,
+        sampled: None,
     }
 }
 
@@ -347,6 +381,7 @@ fn part_finding(part: Part, splits: &[Split], ends: &[Vec<Split>], answer: Optio
         share_of_slowest: None,
         slowest_over_middle_s: None,
         mean_told: false,
+        sampled: None,
     };
     if basis == Basis::Unknown || splits.is_empty() {
         return empty;

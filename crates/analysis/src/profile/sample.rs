@@ -18,6 +18,46 @@ const FEWEST: usize = 16;
 /// Blocks of a mean, at most.
 const BLOCKS: usize = 40;
 
+/// Contiguous blocks of requests over so many seconds, their latencies in ns; or why there are none.
+pub(crate) fn blocks_for(total: &[i64], length_s: f64) -> Result<usize, String> {
+    let n = total.len();
+    if n < FEWEST {
+        return Err(format!("needs {FEWEST} requests, has {n}"));
+    }
+    let mut sorted = total.to_vec();
+    let at = plimsoll_math::quantile::rank(n, 0.99) - 1;
+    let longest_s = *sorted.select_nth_unstable(at).1 as f64 / 1e9;
+    let long = batches_for(length_s, longest_s).ok_or_else(|| {
+        format!(
+            "needs requests over {} s (8 × their p99), has {} s",
+            say::number(8.0 * longest_s),
+            say::number(length_s)
+        )
+    })?;
+    Ok(long.min(BLOCKS).min(n / 2))
+}
+
+/// The mean of a column in ns, s, with the interval of its blocks' sums (Student's t).
+pub(crate) fn mean_by_blocks(column: &[i64], blocks: usize) -> Reading {
+    let n = column.len();
+    let (mut above, mut below) = (vec![0.0; blocks], vec![0.0; blocks]);
+    for (place, ns) in column.iter().enumerate() {
+        let block = place * blocks / n.max(1);
+        above[block] += *ns as f64 / 1e9;
+        below[block] += 1.0;
+    }
+    match series::ratio(&above, &below, LEVEL) {
+        Some(mean) => Reading::Estimate(Estimate {
+            value: mean.value,
+            lower: mean.interval.lower.max(0.0),
+            upper: mean.interval.upper,
+            n: n as u64,
+            n_eff: n as f64,
+        }),
+        None => Reading::refused("too few blocks", n as u64),
+    }
+}
+
 /// One latency of the requests that have it.
 pub struct Sample<'a> {
     /// Which.
@@ -62,21 +102,7 @@ impl<'a> Sample<'a> {
     }
 
     fn block_count(&self) -> Result<usize, String> {
-        let n = self.total.len();
-        if n < FEWEST {
-            return Err(format!("needs {FEWEST} requests, has {n}"));
-        }
-        let mut sorted = self.total.clone();
-        let at = plimsoll_math::quantile::rank(n, 0.99) - 1;
-        let longest_s = *sorted.select_nth_unstable(at).1 as f64 / 1e9;
-        let long = batches_for(self.length_s, longest_s).ok_or_else(|| {
-            format!(
-                "needs requests over {} s (8 × their p99), has {} s",
-                say::number(8.0 * longest_s),
-                say::number(self.length_s)
-            )
-        })?;
-        Ok(long.min(BLOCKS).min(n / 2))
+        blocks_for(&self.total, self.length_s)
     }
 
     /// A request's time in a stage on this path, ns.

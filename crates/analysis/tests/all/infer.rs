@@ -91,7 +91,7 @@ fn what_cannot_be_known_is_not_guessed() {
         told: ToldStages::default(),
         floor: None,
         ignore_reported: false,
-        slices: &[],
+        budget: None,
     };
     let finding = infer(&case).finding;
     assert_eq!(finding.source, None);
@@ -134,7 +134,7 @@ fn two_engines_are_not_taken_for_one() {
         told: ToldStages::default(),
         floor: None,
         ignore_reported: false,
-        slices: &[],
+        budget: None,
     };
     let finding = infer(&case).finding;
     assert_ne!(finding.source, Some(Source::Steps), "{:?}", finding.notes);

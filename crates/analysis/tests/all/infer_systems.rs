@@ -233,7 +233,7 @@ impl Run {
             told,
             floor,
             ignore_reported: false,
-            slices: &[],
+            budget: None,
         };
         let inferred = infer(&case);
         // A server's queue includes what stands before it where the server says so itself; a client tells them apart.

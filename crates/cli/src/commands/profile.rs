@@ -6,10 +6,12 @@
 use std::path::{Path, PathBuf};
 
 use plimsoll_analysis::budget::StageBudget;
+use plimsoll_analysis::device;
 use plimsoll_analysis::findings::Held;
 use plimsoll_analysis::profile::{
     Floor, ProfileFinding, ProfileSpec, Requests, RuleFile, Rules, judge, read,
 };
+use plimsoll_model::TraceSpan;
 use plimsoll_workload::check;
 use schemars::schema_for;
 
@@ -25,13 +27,18 @@ pub fn run(args: &ProfileArgs) -> Result<Exit, Stop> {
     if let Some(run) = untraced(args)? {
         return super::wait::run(args, run);
     }
+    let spans = spans(&args.traces)?;
+    if let Some(exit) = timeline(args, &spans) {
+        return Ok(exit);
+    }
     let rules = rules(args.rules.as_deref())?;
     let budget = args.budget.as_deref().map(budget).transpose()?;
     let floors = args.floor.iter().map(|path| floor(path)).collect::<Result<Vec<_>, _>>()?;
-    let requests = requests(&args.traces, &rules, args.failed)?;
+    let requests = requests(&args.traces, &spans, &rules, args.failed)?;
+    drop(spans);
     let baseline = match args.baseline.is_empty() {
         true => None,
-        false => Some(self::requests(&args.baseline, &rules, args.failed)?),
+        false => Some(self::requests(&args.baseline, &self::spans(&args.baseline)?, &rules, args.failed)?),
     };
     let spec = ProfileSpec {
         seed: SEED,
@@ -40,7 +47,7 @@ pub fn run(args: &ProfileArgs) -> Result<Exit, Stop> {
         floors: &floors,
     };
     let finding = judge(&requests, &spec);
-    let name = args.traces.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ");
+    let name = named(&args.traces);
     match args.format {
         Format::Text => out::line(&plimsoll_report::profile::render(&name, &finding)),
         Format::Json => out::json(&finding),
@@ -51,6 +58,30 @@ pub fn run(args: &ProfileArgs) -> Result<Exit, Stop> {
         out::note(&format!("wrote {}", path.display()));
     }
     Ok(exit(&finding))
+}
+
+/// A profiler's timeline, if that is what the files are: it says whether the device was busy and not where requests spent their time.
+/// With a flag that only requests have a meaning for it is read as one request per marked step.
+fn timeline(args: &ProfileArgs, spans: &[TraceSpan]) -> Option<Exit> {
+    let of_requests = !args.baseline.is_empty()
+        || args.budget.is_some()
+        || args.rules.is_some()
+        || !args.floor.is_empty()
+        || args.failed
+        || args.html.is_some();
+    if of_requests || !device::is_timeline(spans) {
+        return None;
+    }
+    let finding = device::judge(spans);
+    match args.format {
+        Format::Text => out::line(&plimsoll_report::device::render(&named(&args.traces), &finding)),
+        Format::Json => out::json(&finding),
+    }
+    Some(Exit::Done)
+}
+
+fn named(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ")
 }
 
 /// The run that is taken apart without traces, if that is what was asked for: one that has none, or one level of it.
@@ -93,16 +124,20 @@ fn exit(finding: &ProfileFinding) -> Exit {
     }
 }
 
-fn requests(paths: &[PathBuf], rules: &Rules, failed: bool) -> Result<Requests, Stop> {
+/// The spans of all these files.
+fn spans(paths: &[PathBuf]) -> Result<Vec<TraceSpan>, Stop> {
     let mut spans = Vec::new();
     for path in paths {
         spans.append(&mut trace_file::read(path)?);
     }
-    let named = || paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ");
     if spans.is_empty() {
-        return Err(Stop::usage(format!("{}: no spans in it", named())));
+        return Err(Stop::usage(format!("{}: no spans in it", named(paths))));
     }
-    let requests = read(&spans, rules, failed);
+    Ok(spans)
+}
+
+fn requests(paths: &[PathBuf], spans: &[TraceSpan], rules: &Rules, failed: bool) -> Result<Requests, Stop> {
+    let requests = read(spans, rules, failed);
     if requests.list.is_empty() {
         let count = &requests.count;
         let why = [
@@ -113,7 +148,11 @@ fn requests(paths: &[PathBuf], rules: &Rules, failed: bool) -> Result<Requests, 
         ];
         let why: Vec<String> =
             why.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
-        return Err(Stop::invalid(format!("{}: no request can be profiled: {}", named(), why.join(", "))));
+        return Err(Stop::invalid(format!(
+            "{}: no request can be profiled: {}",
+            named(paths),
+            why.join(", ")
+        )));
     }
     Ok(requests)
 }
@@ -128,7 +167,8 @@ fn rules(path: Option<&Path>) -> Result<Rules, Stop> {
     Rules::new(Some(&file)).map_err(|e| Stop::usage(format!("{name}: {e}")))
 }
 
-fn budget(path: &Path) -> Result<(StageBudget, f64), Stop> {
+/// The stages of a budget file and the α of its verdicts.
+pub fn budget(path: &Path) -> Result<(StageBudget, f64), Stop> {
     let file = budget_file::read(path)?.file;
     let alpha = file.policy.alpha;
     let stages = file.stages.ok_or_else(|| {

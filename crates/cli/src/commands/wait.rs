@@ -1,11 +1,12 @@
 //! `plimsoll profile RUN`, of a run without traces: where each request's time went, from the client's stamps and what the server said of itself.
 //!
 //! The run is read and judged as `show` does; what is added here is which levels, the floor of a level at concurrency 1, and the slices of
-//! a budget.
+//! a budget, whose exit codes are the gate's.
 
 use std::path::Path;
 
-use plimsoll_analysis::findings::LevelFinding;
+use plimsoll_analysis::budget::StageBudget;
+use plimsoll_analysis::findings::{Held, LevelFinding};
 use plimsoll_analysis::infer::{self, Case, Floor, Part, ToldStages, WaitFinding};
 use plimsoll_model::{At, Attempt, Level, Load};
 use plimsoll_report::{text, wait};
@@ -14,24 +15,25 @@ use serde_json::json;
 use super::show;
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, ProfileArgs};
-use crate::{budget_file, out};
+use crate::out;
 
 /// Splits and prints.
 pub fn run(args: &ProfileArgs, dir: &Path) -> Result<Exit, Stop> {
-    let slices = slices(args)?;
+    let budget = stages(args)?;
+    let budget = budget.as_ref().map(|(stages, alpha)| (stages, *alpha));
     let rows = show::load_rows(dir)?;
     let levels = chosen(args, &rows)?;
     let floor = floor(&rows);
     let found: Vec<WaitFinding> = levels
         .iter()
-        .map(|level| split(&rows, level, floor, (&slices, args.infer)))
+        .map(|level| split(&rows, level, floor, (budget, args.infer)))
         .collect::<Result<_, _>>()?;
     let name = dir.display().to_string();
     match args.format {
         Format::Text => out::line(&wait::render(&name, &found)),
         Format::Json => out::json(&json!({ "run": name, "levels": found })),
     }
-    Ok(Exit::Done)
+    Ok(exit(&found))
 }
 
 /// The level that was asked for, or those that a report shows.
@@ -70,7 +72,7 @@ fn split(
     rows: &show::Rows,
     found: &LevelFinding,
     floor: Option<Floor>,
-    (slices, ignore_reported): (&[(Part, f64)], bool),
+    (budget, ignore_reported): (Option<(&StageBudget, f64)>, bool),
 ) -> Result<WaitFinding, Stop> {
     let id = found.summary.level;
     let level = rows.manifest.levels.iter().find(|level| level.id == id);
@@ -81,29 +83,30 @@ fn split(
     };
     let told = ToldStages::read(&rows.samples, (level.start, level.drained), ended);
     let from = found.summary.window.start;
-    Ok(infer::infer(&Case { level: id, attempts: &attempts, from, told, floor, ignore_reported, slices })
+    Ok(infer::infer(&Case { level: id, attempts: &attempts, from, told, floor, ignore_reported, budget })
         .finding)
 }
 
-/// The slices of a budget's stages. One that cannot be seen from outside is refused: it would silently be left out.
-fn slices(args: &ProfileArgs) -> Result<Vec<(Part, f64)>, Stop> {
-    let Some(path) = &args.budget else { return Ok(Vec::new()) };
-    let name = path.display();
-    let file = budget_file::read(path)?.file;
-    let stages = file.stages.ok_or_else(|| {
-        Stop::usage(format!(
-            "{name}: no stages; give them as `stages: {{total: 2s, slices: {{prefill: 400ms}}}}`"
-        ))
-    })?;
-    stages
-        .slices
-        .iter()
-        .map(|(stage, amount)| match Part::named(stage) {
-            Some(part) => Ok((part, amount.value)),
-            None => Err(Stop::usage(format!(
-                "{name}: stages.slices.{stage} cannot be seen from outside; a run shows {}",
-                Part::ALL.map(Part::name).join(", ")
-            ))),
-        })
-        .collect()
+/// A budget's stages and α. A slice that cannot be seen from outside is refused: it would silently be left out.
+fn stages(args: &ProfileArgs) -> Result<Option<(StageBudget, f64)>, Stop> {
+    let Some(path) = &args.budget else { return Ok(None) };
+    let (stages, alpha) = super::profile::budget(path)?;
+    match stages.slices.keys().find(|stage| Part::named(stage).is_none()) {
+        Some(stage) => Err(Stop::usage(format!(
+            "{}: stages.slices.{stage} cannot be seen from outside; a run shows {}",
+            path.display(),
+            Part::ALL.map(Part::name).join(", ")
+        ))),
+        None => Ok(Some((stages, alpha))),
+    }
+}
+
+/// The slices' verdict, where there are slices.
+fn exit(found: &[WaitFinding]) -> Exit {
+    let any = |held: Held| found.iter().flat_map(|level| &level.slices).any(|slice| slice.verdict == held);
+    match () {
+        () if any(Held::Fail) => Exit::Broken,
+        () if any(Held::Inconclusive) => Exit::Inconclusive,
+        () => Exit::Done,
+    }
 }

@@ -172,3 +172,54 @@ fn what_can_t_be_profiled_is_said_in_one_line() {
     }
     assert_eq!(plimsoll(&["profile", &failed, "--failed"]).code, 0);
 }
+
+/// What PyTorch's profiler writes, by its own names: a step of 1 ms in which a product runs for 400 µs and the host stands in `item`.
+const KINETO: &str = r#"{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}], "traceEvents": [
+{"ph": "M", "ts": 0, "pid": 77, "tid": 0, "name": "process_name", "args": {"name": "python"}},
+{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 77, "tid": 77, "ts": 1000.0, "dur": 1000.0, "args": {"External id": 1}},
+{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#2", "pid": 77, "tid": 77, "ts": 2000.0, "dur": 1000.0, "args": {"External id": 2}},
+{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 77, "tid": 77, "ts": 1010.0, "dur": 40.0, "args": {"External id": 3}},
+{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 77, "tid": 77, "ts": 1020.0, "dur": 10.0, "args": {"correlation": 11}},
+{"ph": "X", "cat": "kernel", "name": "sm90_xmma_gemm_bf16bf16", "pid": 0, "tid": 7, "ts": 1100.0, "dur": 400.0, "args": {"device": 0, "stream": 7, "correlation": 11}},
+{"ph": "X", "cat": "cpu_op", "name": "aten::item", "pid": 77, "tid": 77, "ts": 1510.0, "dur": 1480.0, "args": {"External id": 4}},
+{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 77, "tid": 77, "ts": 2990.0, "dur": 5.0, "args": {"correlation": 12}},
+{"ph": "X", "cat": "kernel", "name": "sm90_xmma_gemm_bf16bf16", "pid": 0, "tid": 7, "ts": 2995.0, "dur": 5.0, "args": {"device": 0, "stream": 7, "correlation": 12}},
+{"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 3000.0}
+]}"#;
+
+#[test]
+fn a_profilers_timeline_says_whether_the_device_was_busy() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("trace.json");
+    std::fs::write(&path, KINETO).expect("written");
+    let path = path.to_str().expect("utf-8");
+    let found = plimsoll(&["profile", path, "--format", "json"]).json();
+    let share = |name: &str| found["devices"][0][name].as_f64().expect("a share");
+    assert_eq!(found["bound"], "host", "{found}");
+    // 405 of 2 000 µs busy; 70 on the way to the device; for the rest it waited for the host.
+    assert!((share("busy") - 0.2025).abs() < 1e-9 && (share("queued_idle") - 0.035).abs() < 1e-9, "{found}");
+    assert!((share("host_idle") - 0.7625).abs() < 1e-9, "{found}");
+    assert_eq!(found["host_meanwhile"][0]["name"], "aten::item");
+    assert_eq!(found["kinds"][0]["kind"], "matmul");
+    let text = plimsoll(&["profile", path]);
+    assert_eq!(text.code, 0, "{}", text.stderr);
+    for word in ["host-bound", "aten::item", "GPU 0", "ProfilerStep#2", "sm90_xmma_gemm_bf16bf16"] {
+        assert!(text.stdout.contains(word), "no {word} in {}", text.stdout);
+    }
+}
+
+#[test]
+fn nsight_s_export_is_judged_as_kineto_s_is() {
+    let export = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire/fixtures/nsys/nsys.sqlite");
+    let ended = plimsoll(&["profile", export, "--format", "json"]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let found = ended.json();
+    let share = |name: &str| found["devices"][0][name].as_f64().expect("a share");
+    // As `mk_nsys.py` lays it out: 40 steps in 39 900 µs, in each five kernels of 8 µs, launched 10 µs apart by calls of 5 µs and begun 50 µs later.
+    let near =
+        |value: f64, truth: f64| assert!((value - truth).abs() < 1e-9, "{value} is not {truth}: {found}");
+    near(share("busy"), 40.0 * 40.0 / 39_900.0);
+    near(share("queued_idle"), 40.0 * 53.0 / 39_900.0);
+    near(share("host_idle"), 1.0 - 40.0 * 93.0 / 39_900.0);
+    assert_eq!(found["steps"].as_array().map(Vec::len), Some(40), "{found}");
+}

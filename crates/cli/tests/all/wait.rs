@@ -26,11 +26,30 @@ fn a_run_s_time_is_taken_apart() {
     let budget = folder.path().join("budget.yaml");
     let slices = "version: 1\nstages:\n  total: 5s\n  slices: {prefill: 1ms, decode: 4s}\n";
     std::fs::write(&budget, slices).expect("written");
-    let with =
-        plimsoll(&["profile", &run, "--budget", budget.to_str().expect("utf-8"), "--format", "json"]).json();
+    let budget = budget.to_str().expect("utf-8");
+    let ended = plimsoll(&["profile", &run, "--budget", budget, "--format", "json"]);
+    assert_eq!(ended.code, 1, "a slice that every request is over is broken");
+    let with = ended.json();
     let slices = with["levels"][0]["slices"].as_array().expect("slices").clone();
-    let over = |name: &str| slices.iter().find(|s| s["part"] == name).expect(name)["requests_over"].clone();
+    let of = |name: &str| slices.iter().find(|s| s["part"] == name).expect(name).clone();
+    let over = |name: &str| of(name)["requests_over"]["value"].clone();
     assert_eq!((over("prefill"), over("decode")), (1.0.into(), 0.0.into()));
+    assert_eq!((&of("prefill")["verdict"], &of("decode")["verdict"]), (&"fail".into(), &"pass".into()));
+    // A mean over its slice is how much of the slice is used: two figures of the same page.
+    let used = of("decode")["used"].as_f64().expect("a share");
+    assert!((used - mean("decode") / 4.0).abs() < 1e-6, "{used}");
+    let text = plimsoll(&["profile", &run, "--budget", budget]).stdout;
+    assert!(text.contains("95 % interval") && text.contains("mean uses"), "{text}");
+    std::fs::write(budget, "version: 1\nstages:\n  total: 5s\n  slices: {decode: 4s}\n").expect("written");
+    assert_eq!(plimsoll(&["profile", &run, "--budget", budget]).code, 0, "a slice that holds");
+    // Whole requests here and the run's own e2e are the same requests, read by another path.
+    let shown = plimsoll(&["show", &run, "--format", "json"]).json();
+    let there = &shown["findings"]["levels"][0]["summary"]["latency"]["e2e"]["p50"];
+    let here = &level["whole"]["sampled"]["p50"];
+    for end in ["value", "lower", "upper"] {
+        let (a, b) = (here[end].as_f64().expect("a figure"), there[end].as_f64().expect("a figure"));
+        assert!((a / b - 1.0).abs() < if end == "value" { 1e-6 } else { 0.03 }, "{end}: {here} {there}");
+    }
 }
 
 #[test]

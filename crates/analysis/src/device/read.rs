@@ -1,0 +1,191 @@
+//! From a profiler's spans to what is judged: device work with its launches, host work with its callers, steps.
+//!
+//! What is there is looked at, not assumed: categories differ between profilers and versions (`kernel`, `Kernel`), a trace may lack launches,
+//! steps or the device itself. Device annotations (`gpu_user_annotation`) lie over kernels and are no work of their own.
+
+use std::collections::HashMap;
+
+use plimsoll_model::{AttributeValue, TraceSpan};
+
+use super::kind::Kind;
+
+/// Something that ran on a device.
+pub(super) struct Work {
+    pub from: i64,
+    pub to: i64,
+    pub name: u32,
+    pub kind: Kind,
+    pub device: u16,
+    pub stream: i64,
+    /// Place of the host span that launched it.
+    pub launch: Option<u32>,
+}
+
+/// Something that ran on the host.
+pub(super) struct Host {
+    pub from: i64,
+    pub to: i64,
+    pub name: u32,
+    pub thread: u32,
+    /// Without what it called, ns.
+    pub own_ns: i64,
+    /// Is it a call of the device's runtime?
+    pub is_call: bool,
+}
+
+/// A timeline taken apart.
+#[derive(Default)]
+pub(super) struct Timeline<'a> {
+    pub names: Vec<&'a str>,
+    pub devices: Vec<String>,
+    pub work: Vec<Work>,
+    pub host: Vec<Host>,
+    /// Steps: their span's name, from and to.
+    pub steps: Vec<(&'a str, i64, i64)>,
+}
+
+/// What a span is.
+enum Sort {
+    Work(bool),
+    Call,
+    Host,
+    Neither,
+}
+
+fn category(span: &TraceSpan) -> &str {
+    span.attribute("category").and_then(AttributeValue::text).unwrap_or_default()
+}
+
+fn sort(category: &str) -> Sort {
+    match category {
+        "kernel" | "Kernel" => Sort::Work(true),
+        "gpu_memcpy" | "gpu_memset" | "Memcpy" | "Memset" => Sort::Work(false),
+        "cuda_runtime" | "cuda_driver" | "hip_runtime" | "Runtime" => Sort::Call,
+        "cpu_op" | "user_annotation" | "python_function" | "Operator" | "nvtx" | "os_runtime"
+        | "xpu_runtime" => Sort::Host,
+        _ => Sort::Neither,
+    }
+}
+
+/// Is it a profiler's timeline, and no trace of requests?
+pub fn is_timeline(spans: &[TraceSpan]) -> bool {
+    spans
+        .iter()
+        .any(|span| matches!(sort(category(span)), Sort::Work(_) | Sort::Call) || category(span) == "cpu_op")
+}
+
+/// The device's name.
+fn device(span: &TraceSpan) -> String {
+    let said = match span.attribute("device") {
+        Some(AttributeValue::Int(n)) => n.to_string(),
+        Some(AttributeValue::Text(text)) => text.clone(),
+        _ => return span.service.clone().unwrap_or_else(|| "a device".into()),
+    };
+    format!("GPU {said}")
+}
+
+/// Names in the order in which they are first met.
+#[derive(Default)]
+struct Names<'a> {
+    places: HashMap<&'a str, u32>,
+    list: Vec<&'a str>,
+}
+
+impl<'a> Names<'a> {
+    fn place(&mut self, name: &'a str) -> u32 {
+        let next = self.list.len() as u32;
+        *self.places.entry(name).or_insert_with(|| {
+            self.list.push(name);
+            next
+        })
+    }
+}
+
+/// Takes it apart.
+pub(super) fn timeline(spans: &[TraceSpan]) -> Timeline<'_> {
+    let mut all = Timeline::default();
+    let mut names = Names::default();
+    let mut threads: HashMap<(&str, String), u32> = HashMap::new();
+    let mut places: HashMap<(u128, u64), u32> = HashMap::new();
+    let mut own_of: Vec<(usize, i64)> = Vec::new();
+    for span in spans {
+        let is_call = match sort(category(span)) {
+            Sort::Call => true,
+            Sort::Host => false,
+            Sort::Work(_) | Sort::Neither => continue,
+        };
+        let thread = (span.service.as_deref().unwrap_or_default(), shown(span.attribute("thread.id")));
+        let next = threads.len() as u32;
+        let thread = *threads.entry(thread).or_insert(next);
+        places.insert((span.trace, span.id), all.host.len() as u32);
+        let name = names.place(&span.name);
+        let (from, to) = (span.start_ns, span.end_ns);
+        all.host.push(Host { from, to, name, thread, own_ns: to - from, is_call });
+    }
+    for span in spans {
+        let parent = || span.parent.and_then(|parent| places.get(&(span.trace, parent)).copied());
+        match sort(category(span)) {
+            Sort::Work(computes) => {
+                let device = device(span);
+                let device = all.devices.iter().position(|known| *known == device).unwrap_or_else(|| {
+                    all.devices.push(device);
+                    all.devices.len() - 1
+                });
+                let launch = parent().filter(|place| all.host[*place as usize].is_call);
+                all.work.push(Work {
+                    from: span.start_ns,
+                    to: span.end_ns,
+                    name: names.place(&span.name),
+                    kind: if computes { Kind::of_kernel(&span.name) } else { Kind::Copy },
+                    device: device.min(usize::from(u16::MAX)) as u16,
+                    stream: shown(span.attribute("stream")).parse().unwrap_or(0),
+                    launch,
+                });
+            }
+            Sort::Call | Sort::Host => {
+                if let Some(parent) = parent() {
+                    own_of.push((parent as usize, span.took_ns()));
+                }
+            }
+            Sort::Neither => {}
+        }
+    }
+    for (parent, ns) in own_of {
+        all.host[parent].own_ns -= ns;
+    }
+    all.names = names.list;
+    all.work.sort_by_key(|work| (work.from, work.to));
+    all.steps = steps(spans);
+    all
+}
+
+fn shown(value: Option<&AttributeValue>) -> String {
+    match value {
+        Some(AttributeValue::Int(n)) => n.to_string(),
+        Some(AttributeValue::Text(text)) => text.clone(),
+        _ => String::new(),
+    }
+}
+
+/// Annotations that no other span holds, of one name but for its numbers, twice at least; of several such names the one that covers most.
+fn steps(spans: &[TraceSpan]) -> Vec<(&str, i64, i64)> {
+    let outer =
+        |span: &&TraceSpan| span.parent.is_none() && matches!(category(span), "user_annotation" | "nvtx");
+    let mut groups: HashMap<String, Vec<&TraceSpan>> = HashMap::new();
+    for span in spans.iter().filter(outer) {
+        let name: String = span.name.chars().filter(|c| !c.is_ascii_digit()).collect();
+        groups.entry(name).or_default().push(span);
+    }
+    let covers = |of: &[&TraceSpan]| of.iter().map(|span| span.took_ns()).sum::<i64>();
+    let mut repeated: Vec<(String, Vec<&TraceSpan>)> =
+        groups.into_iter().filter(|(_, of)| of.len() >= 2).collect();
+    repeated.sort_by(|a, b| covers(&b.1).cmp(&covers(&a.1)).then_with(|| a.0.cmp(&b.0)));
+    let Some((_, mut of)) = repeated.into_iter().next() else { return Vec::new() };
+    of.sort_by_key(|span| span.start_ns);
+    // Steps follow one another; what overlaps (two threads, or two processes) is no sequence of them.
+    let apart = of.windows(2).all(|pair| pair[0].end_ns <= pair[1].start_ns);
+    match apart {
+        true => of.iter().map(|span| (span.name.as_str(), span.start_ns, span.end_ns)).collect(),
+        false => Vec::new(),
+    }
+}
