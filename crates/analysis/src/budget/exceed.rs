@@ -7,11 +7,11 @@
 
 use plimsoll_math::proportion::{exceedance_bounds, n_to_decide};
 use plimsoll_math::quantile::{BATCHES, ShareVariance, pooled_effect, rank, sure_of, tail_shares};
-use plimsoll_math::special::beta_inc_pair;
+use plimsoll_math::special::{beta_inc_pair, normal_cdf, normal_inv};
 use plimsoll_model::{At, Span};
 
 use crate::columns::{ABSENT, INFINITE};
-use crate::findings::{Estimate, Held, Histogram};
+use crate::findings::{Estimate, Held, Histogram, Kept, Stability};
 use crate::order::{batches_for, worth_beyond};
 
 /// Independent observations below which the correlation that they were discounted by is itself unknown.
@@ -100,6 +100,30 @@ pub fn decide(count: &Count, allowed: f64, alpha: f64) -> Decision {
         p_fail,
         held,
         needed,
+    }
+}
+
+/// Share over the limit from which a level that piles up has broken it.
+const MOST: f64 = 0.5;
+
+impl Decision {
+    /// The same of latencies that contain the queue, in a level that may pile up. Such a level has no steady state, so that its requests
+    /// are worth an unknown number of independent ones and counts prove nothing; but its queue, and every latency with it, grows as long
+    /// as the load lasts. Where most requests are over the limit already, the limit is broken, as surely as the queue grows.
+    #[must_use]
+    pub fn where_it_piles_up(self, stability: &Stability, alpha: f64) -> Decision {
+        let Some(growth) = stability.growth_share.filter(|_| stability.verdict == Kept::Unstable) else {
+            return self;
+        };
+        let (excess, half) = (growth.value - stability.limit_share, growth.value - growth.lower);
+        if self.share.value < MOST || excess <= 0.0 {
+            return self;
+        }
+        // The interval is Student's, two-sided, 95 %; its wider quantile makes this chance larger than it is.
+        let z = excess / (half / normal_inv(0.975)).max(f64::MIN_POSITIVE);
+        let p_fail = self.p_fail.min(normal_cdf(-z));
+        let held = if p_fail <= alpha { Held::Fail } else { self.held };
+        Decision { p_fail, held, needed: self.needed.filter(|_| held == Held::Inconclusive), ..self }
     }
 }
 

@@ -8,7 +8,7 @@ use plimsoll_math::proportion::exceedance_bounds;
 use plimsoll_math::quantile::design_effect;
 
 use super::ALPHA;
-use super::exceed::{Count, Decision, decide, of_flags, of_values};
+use super::exceed::{Decision, decide, of_flags, of_values};
 use crate::columns::{ABSENT, Columns, Fate, INFINITE};
 use crate::findings::{
     BudgetFinding, BudgetRow, BudgetSpec, Ceiling, Estimate, Held, LevelSummary, Metric, Reading,
@@ -54,7 +54,13 @@ pub fn judge(
             .cloned()
             .unwrap_or_else(|| Reading::refused("not a percentile that is shown", measured.n));
         let count = of_values(&column(columns, metric)[from..to], limit_s, percentile, length_s);
-        rows.push(row(metric.name(), percentile, limit_s, reading, &count));
+        let decision = decide(&count, 1.0 - percentile, ALPHA);
+        let decision = match metric {
+            Metric::Ttft | Metric::E2e => decision.where_it_piles_up(&summary.stability, ALPHA),
+            // Time per token has an end where all slots are taken, however long the queue is.
+            Metric::Tpot => decision,
+        };
+        rows.push(row(metric.name(), percentile, limit_s, reading, decision));
     }
     if let Some(ceiling) = budget.error_rate {
         let fates = columns.fate[from..to].iter().filter(|fate| **fate != Fate::Cancelled);
@@ -63,22 +69,22 @@ pub fn judge(
             Some(estimate) => Reading::Estimate(estimate),
             None => Reading::refused("no requests", 0),
         };
-        rows.push(row("error_rate", 1.0 - ceiling, ceiling, measured, &of_flags(&failed)));
+        let decision = decide(&of_flags(&failed), ceiling, ALPHA);
+        rows.push(row("error_rate", 1.0 - ceiling, ceiling, measured, decision));
     }
     let verdict = rows.iter().map(|row| row.verdict).max().unwrap_or(Held::Inconclusive);
     BudgetFinding { name: budget.name.clone(), verdict, rows }
 }
 
-fn row(metric: &str, percentile: f64, ceiling: f64, measured: Reading, count: &Count) -> BudgetRow {
-    let allowed = 1.0 - percentile;
-    let Decision { share, held, needed, .. } = decide(count, allowed, ALPHA);
+fn row(metric: &str, percentile: f64, ceiling: f64, measured: Reading, decision: Decision) -> BudgetRow {
+    let Decision { share, held, needed, .. } = decision;
     BudgetRow {
         metric: metric.to_owned(),
         percentile,
         ceiling,
         measured,
         share_over: share,
-        allowed,
+        allowed: 1.0 - percentile,
         verdict: held,
         needed,
     }

@@ -2,8 +2,10 @@
 
 use plimsoll_analysis::findings::{BudgetSpec, Ceiling, Held, Metric};
 use plimsoll_analysis::summarise;
+use plimsoll_math::rng::Stream;
 use plimsoll_model::{Attempt, How};
 
+use crate::arms;
 use crate::records::{answer, failure, level};
 
 fn budget() -> BudgetSpec {
@@ -90,4 +92,50 @@ fn each_percentile_of_one_metric_is_judged_by_itself() {
         let good = summary.rates.good_share.expect("a budget").value;
         assert!((good - (1.0 - slow)).abs() < 1e-12, "{good}");
     }
+}
+
+/// What a ceiling of `limit_s` at this percentile of `ttft` comes to on a queue of sixteen servers of 100 ms from its empty start.
+fn queued(seed: u64, load: f64, seconds: usize, (percentile, limit_s): (f64, f64)) -> (Held, f64) {
+    let rate = load * arms::SERVERS as f64 / 0.1;
+    let (gaps, services) =
+        arms::customers(&mut Stream::new(seed, "overload", 0), (rate * seconds as f64) as usize, load);
+    let sojourns = arms::sojourns(&gaps, &services);
+    let mut due = 0.0;
+    let records: Vec<Attempt> = (0u64..)
+        .zip(gaps.iter().zip(sojourns))
+        .map(|(i, (gap, sojourn))| {
+            due += 0.1 * gap;
+            let took = (100.0 * sojourn) as i64;
+            answer(i, (1e3 * due) as i64, took, took, 1)
+        })
+        .filter(|answer| answer.due < level(rate, seconds as i64).stop)
+        .collect();
+    let spec = BudgetSpec {
+        name: "queue".into(),
+        latency: vec![Ceiling::new(Metric::Ttft, percentile, limit_s)],
+        error_rate: None,
+    };
+    let found = summarise(&level(rate, seconds as i64), &records, &[], Some(&spec)).budget.expect("a budget");
+    (found.verdict, found.rows[0].share_over.value)
+}
+
+/// At 1.3 times what the servers can do the wait grows by 0.3 s a second: whoever promises half a second has broken it, though no
+/// number of independent requests can be given for a level without a steady state. Such levels were once called inconclusive.
+#[test]
+fn a_queue_that_grows_past_the_ceiling_breaks_it() {
+    for seed in 0..20 {
+        let (held, over) = queued(seed, 1.3, 60, (0.95, 0.5));
+        assert!(held == Held::Fail && over > 0.9, "{seed}: {held:?} with {over} over it");
+    }
+}
+
+/// A ceiling that lies on the median of a stable queue is hardly ever said to be broken, though half of the requests are over it and the
+/// queue is a full one: growth must be shown, not seen.
+#[test]
+fn a_full_queue_that_does_not_grow_breaks_nothing() {
+    let mut all: Vec<f64> = arms::steady(&mut Stream::new(99, "median", 0), 400_000, 0.85);
+    all.sort_unstable_by(f64::total_cmp);
+    let median_s = 0.1 * all[all.len() / 2];
+    let broken = (0..100).filter(|seed| queued(*seed, 0.85, 60, (0.5, median_s)).0 == Held::Fail).count();
+    assert!(broken <= 12, "{broken} of 100");
 }
