@@ -53,7 +53,7 @@ const SYSTEMS: [System; 5] = [
         name: "demo",
         engine: &["--profile", "demo", "--route", "round_robin"],
         load: CHAT,
-        rate: "190",
+        rate: "165",
         slo: &[("ttft", "95", 60.0)],
     },
     System {

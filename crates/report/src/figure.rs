@@ -111,10 +111,23 @@ pub fn percent(share: f64) -> String {
         number(value)
     } else if value.abs() < 99.0 {
         format!("{value:.1}")
-    } else {
+    } else if value.abs() < 100.0 {
         format!("{value:.2}")
+    } else if value.abs() < 1000.0 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.0}")
     };
     format!("{text} %")
+}
+
+/// A chance that was estimated from few cases, as a percentage: never the certainty that rounding would make of it.
+pub fn chance(p: f64) -> String {
+    match p {
+        p if p > 0.999 => "over 99.9 %".to_owned(),
+        p if p < 0.001 => "under 0.1 %".to_owned(),
+        p => format!("{:.1} %", 100.0 * p),
+    }
 }
 
 /// A rate per second: `512/s`.
@@ -237,6 +250,10 @@ mod tests {
         assert_eq!(percent(0.9962), "99.62 %");
         assert_eq!(percent(0.123), "12.3 %");
         assert_eq!(percent(0.00012), "0.012 %");
+        assert_eq!(percent(1.336), "133.6 %");
+        assert_eq!(percent(15.479), "1548 %");
+        assert_eq!(chance(0.99999), "over 99.9 %");
+        assert_eq!(chance(0.5), "50.0 %");
     }
     #[test]
     fn dates_are_those_of_the_calendar() {

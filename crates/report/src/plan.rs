@@ -189,7 +189,7 @@ fn cost_line(found: &PlanCost) -> Option<String> {
 pub(crate) fn probability(found: &Probability) -> String {
     format!(
         "Chance that the promise holds: {}, from how far predictions have been from measurements ({}); weakest is {}.",
-        figure::percent(found.held),
+        figure::chance(found.held),
         found.band.source,
         found.weakest
     )

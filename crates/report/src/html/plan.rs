@@ -102,7 +102,7 @@ fn cards(found: &PlanFinding) -> Markup {
                 (card(&format!("{} per request", cost.bill.currency), &value(&cost.at_mean.per_request, figure::number), "at the mean load"))
             }
             @if let Some(chance) = &found.probability {
-                (card("chance that it holds", &figure::percent(chance.held), &chance.weakest))
+                (card("chance that it holds", &figure::chance(chance.held), &chance.weakest))
             }
         }
     }
