@@ -7,7 +7,6 @@ use std::path::Path;
 
 use plimsoll_analysis::cost::{Per, PriceSpec};
 use plimsoll_analysis::findings::{BudgetSpec, Ceiling, LevelSummary};
-use plimsoll_analysis::plan::fit::{self, Measured, Told};
 use plimsoll_analysis::plan::spec::{Band, EffortSpec, TrafficSpec};
 use plimsoll_analysis::plan::{self, Mix, PlanSpec, RuleSpec};
 use plimsoll_model::{Level, Load, Protocol, Span, Time};
@@ -22,6 +21,7 @@ use crate::again::Recorded;
 use crate::commands::plan::{refused, rules};
 use crate::commands::show;
 use crate::exit::Stop;
+use crate::fitted::Target;
 use crate::flags::{PlanArgs, WorldArgs};
 use crate::resolve::{self, Draft};
 use crate::{budget_file, price, simulation};
@@ -57,7 +57,8 @@ pub fn read(args: &PlanArgs) -> Result<Asked, Stop> {
     let mut band = args.effort.band.as_deref().map(self::band).transpose()?;
     if let Some(run) = &run {
         notes.extend(run.notes.iter().cloned());
-        band = band.or_else(|| run.band.clone());
+        notes.extend(run.target.iter().flat_map(|target| target.notes.iter().cloned()));
+        band = band.or_else(|| run.target.as_ref()?.band.clone());
     }
     around(&mut world, args)?;
     let scenario = scenario(args, &world, run.as_ref())?;
@@ -82,44 +83,34 @@ struct Source {
     recorded: Recorded,
     level: Level,
     summary: LevelSummary,
-    /// The world that stands for its target, unless a flag names another.
-    world: Option<WorldSpec>,
-    band: Option<Band>,
+    /// What stands for its target, unless a flag names another.
+    target: Option<Target>,
     notes: Vec<String>,
 }
 
 impl Source {
     fn read(dir: &Path, args: &PlanArgs) -> Result<Source, Stop> {
         let name = dir.display().to_string();
-        let show::Rows { manifest, attempts, samples, findings } = show::load_rows(dir)?;
-        let recorded = Recorded::of(&manifest).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
+        let rows = show::load_rows(dir)?;
+        let recorded = Recorded::of(&rows.manifest).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
         let none = format!("{name}: no level was measured well enough to plan from; name one with --level");
-        let summary = show::level(&findings, args.load.level, &none)?.clone();
-        let level = manifest.levels.iter().find(|level| level.id == summary.level).cloned();
+        let summary = show::level(&rows.findings, args.load.level, &none)?.clone();
+        let level = rows.manifest.levels.iter().find(|level| level.id == summary.level).cloned();
         let level = level.ok_or_else(|| {
             Stop::usage(format!("{name}: run.json does not list the level of its findings"))
         })?;
-        let (mut world, mut band, mut notes) = (recorded.world.clone(), None, Vec::new());
-        if world.is_none() && args.fleet.profile.is_none() {
-            let measured = Measured { levels: &manifest.levels, attempts: &attempts, samples: &samples };
-            let told = Told { seed: args.workload.seed.unwrap_or(1), ..Told::default() };
-            let fitted = fit::fit(&measured, &told)
-                .map_err(|e| Stop::usage(format!("{name}: {e}; or name the engine with --profile")))?;
-            notes.push(format!(
-                "the engine was fitted to {name}, {} requests at {} to {} in flight",
-                fitted.requests,
-                plimsoll_report::figure::number(fitted.range.in_flight[0]),
-                plimsoll_report::figure::number(fitted.range.in_flight[1])
-            ));
-            notes.extend(fitted.notes);
-            (world, band) = (Some(fitted.world), Some(fitted.band));
-        }
-        if manifest.time == Time::Real && args.fleet.profile.is_some() {
+        let seed = args.workload.seed.unwrap_or(1);
+        let target = match &args.fleet.profile {
+            Some(_) => None,
+            None => Some(Target::of_run(dir, &rows, recorded.world.clone(), &args.target, seed)?),
+        };
+        let mut notes = Vec::new();
+        if rows.manifest.time == Time::Real && target.is_none() {
             notes.push(format!(
                 "{name} was measured; the engine is --profile's, and nobody has held it against that run"
             ));
         }
-        Ok(Source { name, recorded, level, summary, world, band, notes })
+        Ok(Source { name, recorded, level, summary, target, notes })
     }
 
     /// Arrivals per second at that level, as far as it has a rate.
@@ -144,7 +135,7 @@ impl Source {
 /// One replica: as named, else the run's.
 fn world(args: &PlanArgs, run: Option<&Source>) -> Result<WorldSpec, Stop> {
     let fleet = &args.fleet;
-    let recorded = run.and_then(|run| run.world.clone());
+    let recorded = run.and_then(|run| Some(run.target.as_ref()?.world.clone()));
     if fleet.profile.is_none() && recorded.is_none() {
         return Err(Stop::usage(
             "no engine: name one with --profile llama-3.1-8b@h100, or plan --from RUN; without either, --latency and --slots make a plan of four figures",

@@ -42,7 +42,7 @@ pub fn check(cli: &Cli, matches: &ArgMatches) -> Result<(), Stop> {
                 matches!(heading(arg).as_str(), "Envelope" | "Output")
                     || matches!(
                         arg.get_id().as_str(),
-                        "rate" | "peak" | "utilisation" | "spare" | "domains" | "price"
+                        "rate" | "peak" | "utilisation" | "spare" | "domains" | "price" | "slots"
                     )
                     || matches!(arg.get_id().as_str(), "gpus_per_replica" | "seed")
             };
@@ -52,9 +52,24 @@ pub fn check(cli: &Cli, matches: &ArgMatches) -> Result<(), Stop> {
                 "contradicts --latency, which says how long a request takes whatever the engine, its load and its promise; drop one of the two",
             )
         }
+        Command::Plan(args) if args.load.from.is_none() => refuse(
+            matches,
+            |arg| heading(arg) != TARGET,
+            "says what a run does not show of its target: name the run with --from RUN (a plan of four figures needs --latency)",
+        ),
+        Command::Plan(args) if args.fleet.profile.is_some() => {
+            refuse(matches, |arg| heading(arg) != TARGET, "the engine of --profile says that itself")
+        }
+        Command::WhatIf(args) if args.profile.is_some() => {
+            let read = |arg: &Arg| heading(arg) != TARGET || arg.get_id() == "replicas";
+            refuse(matches, read, "the engine of --profile says that itself")
+        }
         _ => Ok(()),
     }
 }
+
+/// The heading of what a person says of the target of a run.
+const TARGET: &str = "Target";
 
 fn refuse(matches: &ArgMatches, read: impl Fn(&Arg) -> bool, why: &str) -> Result<(), Stop> {
     let Some((name, own)) = matches.subcommand() else { return Ok(()) };
@@ -99,6 +114,10 @@ mod tests {
             ("gate run -b f --max-errors 5", "--max-errors: "),
             ("simulate --rate 5/s --time 10s", "--time: "),
             ("simulate --rate 5/s --hold 10s", "--hold: "),
+            ("plan --profile demo --rate 5/s --slots 4", "--slots: "),
+            ("plan --from run --profile demo --kv-blocks 4", "--kv-blocks: "),
+            ("plan --rate 5/s --latency 2s --slots 8 --token-budget 4", "--token-budget: "),
+            ("what-if run faster --profile demo --max-batch 4", "--max-batch: "),
         ] {
             assert!(typed(line).is_err_and(|said| said.starts_with(flag)), "{line}");
         }
@@ -113,6 +132,9 @@ mod tests {
             "gate http://a -b f --time 5m --isl 5",
             "simulate --rate 5/s --for 10s",
             "simulate --sweep --time 10s --hold 5s",
+            "plan --from run --slots 4 --kv-blocks 9 --token-budget 5 --max-batch 2 --replicas 2",
+            "plan --rate 5/s --latency 2s --slots 8",
+            "what-if run faster --profile demo --replicas 2",
         ] {
             assert_eq!(typed(line), Ok(()), "{line}");
         }

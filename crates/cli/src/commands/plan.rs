@@ -27,7 +27,7 @@ const TIME: Span = Span::from_secs(60);
 
 /// Plans and prints.
 pub fn run(args: &PlanArgs) -> Result<Exit, Stop> {
-    match (&args.action, &args.envelope.latency, args.envelope.slots) {
+    match (&args.action, &args.envelope.latency, args.target.slots) {
         (Some(PlanAction::Verify(verify)), ..) => plan_verify::run(verify),
         (None, Some(latency), Some(slots)) => of_envelope(args, latency, slots),
         (None, ..) => of_engine(args),

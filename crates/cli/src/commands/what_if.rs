@@ -7,8 +7,9 @@ use plimsoll_sim::{FleetSpec, WorldSpec};
 use super::{engine, show};
 use crate::again::Recorded;
 use crate::exit::{Exit, Stop};
+use crate::fitted::Target;
 use crate::flags::{Format, WhatIfArgs};
-use crate::{fitted, out};
+use crate::out;
 
 /// What is said where no level can be taken.
 const NO_LEVEL: &str = "no level of this run was measured well enough to start from; name one with --level";
@@ -22,7 +23,7 @@ pub fn run(args: &WhatIfArgs) -> Result<Exit, Stop> {
     let level = rows.manifest.levels.iter().find(|level| level.id == summary.level);
     let level = level.ok_or_else(|| Stop::usage("run.json does not list the level of its findings"))?;
     let recorded = Recorded::of(&rows.manifest).ok();
-    let target = target(args, &rows, recorded.as_ref(), level.id)?;
+    let target = target(args, &rows, recorded.as_ref())?;
     let redraw = recorded.as_ref().and_then(|recorded| recorded.drawn_by(level));
     let redraw = redraw.filter(|_| level_of::as_asked(level, &rows.attempts));
     let (asked, measured) = (level_of::arrivals(level, &rows.attempts), level_of::measured(summary));
@@ -50,37 +51,14 @@ fn print(args: &WhatIfArgs, found: &WhatIfFinding) {
     }
 }
 
-/// What stands for the target.
-struct Target {
-    world: WorldSpec,
-    others: Vec<plimsoll_sim::EngineSpec>,
-    band: Option<plimsoll_analysis::plan::spec::Band>,
-    notes: Vec<String>,
-}
-
-/// As named, else a simulated run's own, else one fitted to the level.
-fn target(
-    args: &WhatIfArgs,
-    rows: &show::Rows,
-    recorded: Option<&Recorded>,
-    level: u32,
-) -> Result<Target, Stop> {
-    let world = match &args.profile {
-        Some(name) => {
-            let fleet = FleetSpec { replicas: args.target.replicas.unwrap_or(1), ..FleetSpec::default() };
-            Some(WorldSpec { engine: engine::find(name)?, fleet, faults: Vec::new() })
-        }
-        None => recorded.and_then(|recorded| recorded.world.clone()),
+/// As named, else a simulated run's own, else one fitted to the run.
+fn target(args: &WhatIfArgs, rows: &show::Rows, recorded: Option<&Recorded>) -> Result<Target, Stop> {
+    let Some(name) = &args.profile else {
+        let simulated = recorded.and_then(|recorded| recorded.world.clone());
+        return Target::of_run(&args.run, rows, simulated, &args.target, args.seed);
     };
-    let Some(world) = world else {
-        let fitted = fitted::of_run(rows, &args.target, Some(level), args.seed)?;
-        return Ok(Target {
-            world: fitted.world,
-            others: fitted.others,
-            band: Some(fitted.band),
-            notes: fitted.notes,
-        });
-    };
+    let fleet = FleetSpec { replicas: args.target.replicas.unwrap_or(1), ..FleetSpec::default() };
+    let world = WorldSpec { engine: engine::find(name)?, fleet, faults: Vec::new() };
     world.validate().map_err(|e| Stop::usage(e.to_string()))?;
     Ok(Target { world, others: Vec::new(), band: None, notes: Vec::new() })
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{Format, WorkloadArgs};
+use super::{FitArgs, Format, WorkloadArgs};
 
 /// `plimsoll plan`
 #[derive(Args, Debug)]
@@ -25,6 +25,9 @@ pub struct PlanArgs {
     /// What carries it.
     #[command(flatten)]
     pub fleet: PlanFleetArgs,
+    /// What no run at low load shows of what it was measured on.
+    #[command(flatten)]
+    pub target: FitArgs,
     /// The plan that takes four figures.
     #[command(flatten)]
     pub envelope: EnvelopeArgs,
@@ -122,9 +125,6 @@ pub struct EnvelopeArgs {
     /// How long a request takes: with --slots a plan from four figures, without engine or promise
     #[arg(long, value_name = "TIME", requires = "slots", help_heading = "Envelope")]
     pub latency: Option<String>,
-    /// Requests that a replica serves at once
-    #[arg(long, value_name = "N", requires = "latency", help_heading = "Envelope")]
-    pub slots: Option<u32>,
 }
 
 /// How much is simulated.

@@ -26,6 +26,21 @@ pub struct FitArgs {
     pub replicas: Option<u32>,
 }
 
+impl FitArgs {
+    /// The first flag that was given; `None` = nothing was said.
+    pub fn first(&self) -> Option<&'static str> {
+        let FitArgs { slots, kv_blocks, token_budget, max_batch, replicas } = self;
+        let given = [
+            ("--slots", slots.is_some()),
+            ("--kv-blocks", kv_blocks.is_some()),
+            ("--token-budget", token_budget.is_some()),
+            ("--max-batch", max_batch.is_some()),
+            ("--replicas", replicas.is_some()),
+        ];
+        given.into_iter().find(|(_, is)| *is).map(|(flag, _)| flag)
+    }
+}
+
 /// `plimsoll what-if`
 #[derive(Args, Debug)]
 pub struct WhatIfArgs {
