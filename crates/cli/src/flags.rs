@@ -193,7 +193,7 @@ pub struct WorkloadArgs {
     /// Lengths of a KServe input's open dimensions, repeatable: INPUT_IDS=384
     #[arg(long = "shape", value_name = "INPUT=LENGTHS", help_heading = "Workload")]
     pub shapes: Vec<String>,
-    /// Replay a trace: Azure LLM CSV or Mooncake JSONL, plain or gzipped
+    /// Replay a trace: Azure LLM CSV, Mooncake JSONL or ServeGen's clients (JSONL), plain or gzipped
     #[arg(long, value_name = "FILE", help_heading = "Workload")]
     pub trace: Option<PathBuf>,
     /// Replay this many times faster

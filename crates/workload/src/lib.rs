@@ -12,6 +12,7 @@ pub mod arrivals;
 pub mod policy;
 pub mod scenario;
 pub mod scrape;
+pub mod servegen;
 pub mod sizes;
 pub mod tensors;
 pub mod units;

@@ -1,7 +1,7 @@
 //! Reads published request traces: times, lengths and, where given, the ids of shared prompt blocks.
 //!
-//! CSV with a header (Azure LLM 2023/2024, BurstGPT, length tables without times) and JSON Lines (Mooncake, Qwen-Bailian),
-//! gzipped or not, known by their content and not by their name. A broken line is an error with its number: a trace
+//! CSV with a header (Azure LLM 2023/2024, BurstGPT, length tables without times) and JSON Lines (Mooncake, Qwen-Bailian, ServeGen's
+//! clients: [`crate::servegen`]), gzipped or not, known by their content and not by their name. A broken line is an error with its number: a trace
 //! with a silently dropped line is another workload.
 //!
 //! Some publishers rounded their stamps (Mooncake to 3 s, BurstGPT to 1 s): replayed as they are, arrivals come in volleys
@@ -16,7 +16,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::Span;
 use serde::Deserialize;
 
-use crate::SpecError;
+use crate::{SpecError, servegen};
 
 /// A line of a file that can't be read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -242,13 +242,15 @@ pub fn read_mooncake(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
     Trace::from_rows(rows, false, name)
 }
 
-/// Reads a trace of any known format, told apart by its first character (`{` = JSON Lines).
+/// Reads a trace of any known format, told apart by its first character (`{` = JSON Lines) and its first line (quantile levels =
+/// ServeGen's clients, which are expanded to requests).
 ///
 /// # Errors
 /// [`TraceError`] with the line's number.
 pub fn detect_and_read(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
     let bytes = unpack(bytes, name)?;
     match bytes.iter().find(|b| !b.is_ascii_whitespace()) {
+        Some(b'{') if servegen::is_clients(&bytes) => servegen::read_servegen(&bytes, name),
         Some(b'{') => read_mooncake(&bytes, name),
         _ => read_azure(&bytes, name),
     }

@@ -180,3 +180,97 @@ fn rounded_stamps_are_spread_inside_their_tick() {
     assert!(cv(&raw) > 2.5, "{}", cv(&raw));
     assert!((0.8..1.25).contains(&cv(&times)), "{}", cv(&times));
 }
+
+const SERVEGEN: &[u8] = include_bytes!("../../fixtures/servegen_3_clients.jsonl");
+
+/// A client's windows as they stand in the file: start (s), requests, coefficient of variation of the gaps.
+fn windows(line: usize) -> Vec<(f64, usize, f64)> {
+    let text = std::str::from_utf8(SERVEGEN).unwrap().lines().nth(line - 1).unwrap();
+    let client: serde_json::Value = serde_json::from_str(text).unwrap();
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    let of = |w: &serde_json::Value| (number(&w[0]), (number(&w[1]) * 600.0).round() as usize, number(&w[2]));
+    client["windows"].as_array().unwrap().iter().map(of).collect()
+}
+
+/// Every client has as many requests in each of its windows as were counted there, and none outside.
+#[test]
+fn clients_of_servegen_send_what_was_counted() {
+    let trace = detect_and_read(SERVEGEN, "servegen").unwrap();
+    let first = trace.rows.iter().map(|row| row.line).collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(first, [2, 3, 4].into());
+    let begin = (2..=4).flat_map(windows).map(|(at, ..)| at).fold(f64::INFINITY, f64::min);
+    let mut all = 0;
+    for line in 2..=4 {
+        for (at, count, _) in windows(line) {
+            // The trace begins with its first request, which comes some time into the first window.
+            let late = trace.rows.iter().filter(|row| row.line == line as u32);
+            let slack = 600.0;
+            let from = at - begin;
+            let own = late.filter(|row| {
+                let t = row.at.as_secs_f64();
+                t >= from - slack && t < from + 600.0
+            });
+            assert!(own.count() >= count, "client of line {line} at {at} s");
+            all += count;
+        }
+    }
+    assert_eq!(trace.rows.len(), all);
+    assert_eq!((trace.tick, trace.block_tokens, trace.untimed), (None, 0, false));
+    assert_eq!(trace, detect_and_read(SERVEGEN, "servegen").unwrap(), "the same file is the same trace");
+}
+
+/// One client by itself: its gaps vary as published where their law can show it (a Weibull's tail is longer than a window), its lengths
+/// have the published median.
+#[test]
+fn a_client_of_servegen_is_as_bursty_and_as_long_as_published() {
+    let windows: Vec<String> =
+        (0..40).map(|i| format!(r#"[{},20.0,1.25,"Gamma",0.64,0.0781]"#, i * 600)).collect();
+    let lengths = r#"{"0":{"input_tokens":[10,100,900],"output_tokens":[1,50,60]},"12000":{"input_tokens":[1,2,3],"output_tokens":[5,6,7]}}"#;
+    let text = format!(
+        "{{\"quantile_levels\":[0,0.5,1],\"window_s\":600,\"length_window_s\":12000}}\n{{\"client\":1,\"mean_rate\":20.0,\"windows\":[{}],\"lengths\":{lengths}}}\n",
+        windows.join(",")
+    );
+    let trace = detect_and_read(text.as_bytes(), "one").unwrap();
+    assert_eq!(trace.rows.len(), 40 * 12_000);
+    let gaps: Vec<f64> = trace.rows.windows(2).map(|w| (w[1].at + -w[0].at).as_secs_f64()).collect();
+    let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+    let square = gaps.iter().map(|gap| (gap - mean) * (gap - mean)).sum::<f64>() / gaps.len() as f64;
+    let cv = square.sqrt() / mean;
+    assert!((cv - 1.25).abs() < 0.02, "{cv}");
+    let mut prompts: Vec<u32> = trace.rows[..200_000].iter().map(|row| row.prompt_tokens).collect();
+    prompts.sort_unstable();
+    assert!((95..=105).contains(&prompts[100_000]), "{}", prompts[100_000]);
+    assert!(prompts[50_000] > 50 && prompts[50_000] < 60, "linear between quantiles: {}", prompts[50_000]);
+    // From 12 000 s on other lengths hold.
+    assert!(trace.rows[250_000..].iter().all(|row| row.prompt_tokens <= 3 && row.output_tokens >= 5));
+}
+
+#[test]
+fn clients_that_cannot_be_read_are_named_by_their_line() {
+    let header = r#"{"quantile_levels":[0,1],"window_s":600,"length_window_s":21600}"#;
+    let lengths = r#""lengths":{"0":{"input_tokens":[1,2],"output_tokens":[1,2]}}"#;
+    let client = |windows: &str, lengths: &str| {
+        format!(r#"{{"client":1,"mean_rate":1,"windows":[{windows}],{lengths}}}"#)
+    };
+    let gamma = r#"[0,1.0,1.0,"Gamma",1.0,1.0]"#;
+    for (second, word) in [
+        (client(gamma, r#""lengths":{}"#), "line 2: a client without lengths"),
+        (client(gamma, r#""lengths":{"0":{"text_tokens":[1,2]}}"#), "line 2: lengths without input_tokens"),
+        (
+            client(gamma, r#""lengths":{"0":{"input_tokens":[1],"output_tokens":[1,2]}}"#),
+            "has 1 quantiles, the header 2",
+        ),
+        (client(r#"[0,1.0,1.0,"Pareto",1.0,1.0]"#, lengths), "a law `Pareto`"),
+        (client(r#"[0,-1.0,1.0,"Gamma",1.0,1.0]"#, lengths), "the window at 0 s"),
+        (client(r#"[0,90000.0,1.0,"Gamma",1.0,1.0]"#, lengths), "stands for 54000000 requests"),
+        (client(r#"[0,0.0,1.0,"Gamma",1.0,1.0]"#, lengths), "holds no request"),
+        ("{".to_owned(), "line 2"),
+    ] {
+        let text = format!("{header}\n{second}\n");
+        let error = detect_and_read(text.as_bytes(), "clients").expect_err(word).to_string();
+        assert!(error.contains(word), "{error}");
+    }
+    let bad = r#"{"quantile_levels":[0,0.5],"window_s":600,"length_window_s":21600}"#;
+    let error = detect_and_read(bad.as_bytes(), "clients").expect_err("levels").to_string();
+    assert!(error.contains("line 1: quantile_levels ascend from 0 to 1"), "{error}");
+}

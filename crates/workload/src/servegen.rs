@@ -1,0 +1,178 @@
+//! Reads ServeGen's clients: not requests, but what each client did in windows of ten minutes, expanded to requests.
+//!
+//! JSON Lines: a header with the levels of the quantiles and the widths of the windows, then a client a line (rates, the law of its gaps,
+//! quantiles of its lengths). Expanding client by client keeps what makes such traffic hard: a few clients carry most of it, each with
+//! bursts and lengths of its own. One process with the sum of the rates was the alternative and lost: it has the day's course and none of the
+//! bursts.
+//!
+//! Within a window a client's gaps are drawn from its published law and scaled so that as many requests come as were counted; a fitted
+//! Weibull of shape 0.2 by itself brings ten times too many or none. Prompt and answer are drawn independently, for their joint law was not published. The
+//! same file always gives the same requests, for what is a trace must not change with a seed.
+
+use plimsoll_math::dist;
+use plimsoll_math::rng::Stream;
+use plimsoll_model::Span;
+use serde::Deserialize;
+
+use crate::sizes::MAX_TOKENS;
+use crate::trace::{Row, Trace, TraceError, lines, unpack};
+use std::collections::BTreeMap;
+
+/// Most requests that a file is expanded to: some 300 MB in memory.
+const MOST: f64 = 5e6;
+
+/// The first line.
+#[derive(Deserialize)]
+struct Header {
+    /// Levels of the quantiles, 0 to 1, ascending.
+    quantile_levels: Vec<f64>,
+    /// Seconds of a window of rates.
+    window_s: f64,
+    /// Seconds of a window of lengths.
+    length_window_s: f64,
+}
+
+/// One of the others.
+#[derive(Deserialize)]
+struct Client {
+    /// Start (s), requests per second, coefficient of variation, law, shape, scale.
+    windows: Vec<(f64, f64, f64, String, f64, f64)>,
+    /// By the start of the window (s): quantiles of what is counted.
+    lengths: BTreeMap<String, BTreeMap<String, Vec<f64>>>,
+}
+
+/// Does this text begin like a file of clients?
+pub(crate) fn is_clients(text: &[u8]) -> bool {
+    let first = text.split(|byte| *byte == b'\n').find(|line| !line.iter().all(u8::is_ascii_whitespace));
+    first.is_some_and(|line| memchr::memmem::find(line, b"\"quantile_levels\"").is_some())
+}
+
+/// Reads clients and expands them.
+///
+/// # Errors
+/// [`TraceError`] with the line's number: what can't be read, or that it stands for more requests than are expanded.
+pub fn read_servegen(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
+    let bytes = unpack(bytes, name)?;
+    let mut lines = lines(&bytes, name);
+    let error = |line, what: String| TraceError { file: name.to_string(), line, what };
+    let Some((number, first)) = lines.next() else { return Err(error(0, "holds no client".to_string())) };
+    let header: Header = serde_json::from_str(first?).map_err(|e| error(number, e.to_string()))?;
+    header.check().map_err(|what| error(number, what))?;
+    let mut clients = Vec::new();
+    for (number, text) in lines {
+        let client: Client = serde_json::from_str(text?).map_err(|e| error(number, e.to_string()))?;
+        client.check(&header).map_err(|what| error(number, what))?;
+        clients.push((number, client));
+    }
+    let all: f64 = clients.iter().map(|(_, client)| client.requests(&header)).sum();
+    if all > MOST {
+        return Err(error(
+            0,
+            format!(
+                "stands for {all:.0} requests, and at most {MOST:.0} are expanded: keep fewer of its lines, a client each"
+            ),
+        ));
+    }
+    let mut rows = Vec::with_capacity(all as usize);
+    for (number, client) in &clients {
+        let mut stream = Stream::new(0, "servegen", *number as u64);
+        client.expand(&header, *number as u32, &mut stream, &mut rows);
+    }
+    let mut trace = Trace::from_rows(rows, false, name)?;
+    // Gaps of nothing are a burst here, and no rounding.
+    trace.tick = None;
+    Ok(trace)
+}
+
+impl Header {
+    fn check(&self) -> Result<(), String> {
+        let levels = &self.quantile_levels;
+        let ascending = levels.windows(2).all(|pair| pair[0] < pair[1]);
+        if levels.len() < 2 || !ascending || levels.first() != Some(&0.0) || levels.last() != Some(&1.0) {
+            return Err("quantile_levels ascend from 0 to 1".to_string());
+        }
+        match self.window_s > 0.0 && self.length_window_s > 0.0 {
+            true => Ok(()),
+            false => Err("window_s and length_window_s are seconds above 0".to_string()),
+        }
+    }
+}
+
+impl Client {
+    fn check(&self, header: &Header) -> Result<(), String> {
+        for (at, rate, _, law, shape, _) in &self.windows {
+            let sound = [at, rate, shape].iter().all(|value| value.is_finite() && **value >= 0.0);
+            if !sound || *shape == 0.0 || *at > 1e8 || *rate > 1e7 {
+                return Err(format!("the window at {at} s: a start, a rate and a shape that are none"));
+            }
+            if !["Gamma", "Weibull"].contains(&law.as_str()) {
+                return Err(format!("the window at {at} s: a law `{law}`; known are Gamma and Weibull"));
+            }
+        }
+        let counted = |of: &BTreeMap<String, Vec<f64>>, what: &str| match of.get(what) {
+            None => Err(format!("lengths without {what}: a client that counts something else is not read")),
+            Some(values) if values.len() != header.quantile_levels.len() => Err(format!(
+                "{what} has {} quantiles, the header {}",
+                values.len(),
+                header.quantile_levels.len()
+            )),
+            Some(values) if values.iter().all(|v| v.is_finite() && *v >= 0.0) => Ok(()),
+            Some(_) => Err(format!("{what} are no numbers of tokens")),
+        };
+        for (start, of) in &self.lengths {
+            start.parse::<f64>().map_err(|_| format!("lengths at `{start}`, which is no time in seconds"))?;
+            counted(of, "input_tokens")?;
+            counted(of, "output_tokens")?;
+        }
+        match self.lengths.is_empty() {
+            true => Err("a client without lengths".to_string()),
+            false => Ok(()),
+        }
+    }
+
+    /// Requests that it stands for.
+    fn requests(&self, header: &Header) -> f64 {
+        self.windows.iter().map(|window| (window.1 * header.window_s).round()).sum()
+    }
+
+    /// Its requests.
+    fn expand(&self, header: &Header, line: u32, stream: &mut Stream, rows: &mut Vec<Row>) {
+        let mut of: Vec<(f64, &BTreeMap<String, Vec<f64>>)> =
+            self.lengths.iter().filter_map(|(start, of)| Some((start.parse().ok()?, of))).collect();
+        of.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for (at, rate, _, law, shape, _) in &self.windows {
+            let count = (rate * header.window_s).round() as usize;
+            // One more than requests: the last gap reaches the window's end.
+            let gaps: Vec<f64> = (0..=count)
+                .map(|_| match law.as_str() {
+                    "Weibull" => dist::weibull(stream, *shape, 1.0),
+                    _ => dist::gamma(stream, *shape, 1.0),
+                })
+                .collect();
+            let whole: f64 = gaps.iter().sum();
+            // What is known of the lengths of that time, else of the first.
+            let place = of.partition_point(|(start, _)| start <= at).saturating_sub(1);
+            let Some((_, lengths)) = of.get(place) else { continue };
+            let mut draw = |what: &str| {
+                let values = lengths.get(what).map_or(&[][..], Vec::as_slice);
+                drawn(&header.quantile_levels, values, stream.uniform())
+            };
+            let mut passed = 0.0;
+            for gap in &gaps[..count] {
+                passed += gap;
+                let (prompt_tokens, output_tokens) = (draw("input_tokens"), draw("output_tokens"));
+                let within = if whole > 0.0 { passed / whole } else { 0.0 };
+                let at = Span::from_secs_f64(at + header.window_s * within);
+                rows.push(Row { at, line, prompt_tokens, output_tokens, blocks: Vec::new() });
+            }
+        }
+    }
+}
+
+/// The quantile at `u`, linear between those that are known; at least one token.
+fn drawn(levels: &[f64], values: &[f64], u: f64) -> u32 {
+    let i = levels.partition_point(|level| *level <= u).clamp(1, levels.len() - 1);
+    let share = (u - levels[i - 1]) / (levels[i] - levels[i - 1]);
+    let (low, high) = (values.get(i - 1).copied().unwrap_or(1.0), values.get(i).copied().unwrap_or(1.0));
+    (low + share * (high - low)).round().clamp(1.0, f64::from(MAX_TOKENS)) as u32
+}
