@@ -7,7 +7,8 @@
 
 use plimsoll_math::quantile::order_statistic;
 use plimsoll_math::rng::Stream;
-use plimsoll_sim::WorldSpec;
+use plimsoll_sim::spec::BLOCK_TOKENS;
+use plimsoll_sim::{ModeSpec, WorldSpec};
 
 use crate::replay::{Asked, play};
 
@@ -56,7 +57,7 @@ pub fn knee(world: &WorldSpec, mix: &[Asked], spec: &KneeSpec) -> Result<Knee, S
     }
     let drawn = draw(mix, spec);
     let alone_s = alone(world, &drawn, spec)?;
-    let limit_per_s = limit(world, &drawn, spec)?;
+    let limit_per_s = limit(world, mix, spec)?;
     let over = |rate: f64| -> Result<bool, String> {
         let asked = at_rate(&drawn, rate);
         Ok(percentile(world, &asked, spec)? > spec.factor * alone_s)
@@ -80,7 +81,7 @@ pub fn limit_of(world: &WorldSpec, mix: &[Asked], spec: &KneeSpec) -> Result<f64
     if mix.is_empty() {
         return Err("no request to draw from".to_owned());
     }
-    limit(world, &draw(mix, spec), spec)
+    limit(world, mix, spec)
 }
 
 /// Requests with gaps of mean one second.
@@ -123,9 +124,17 @@ fn alone(world: &WorldSpec, drawn: &[Asked], spec: &KneeSpec) -> Result<f64, Str
         .ok_or_else(|| "no request is answered, even alone".to_owned())
 }
 
-/// What is finished per second while more than enough is there: between a fifth and four fifths of the ends.
-fn limit(world: &WorldSpec, drawn: &[Asked], spec: &KneeSpec) -> Result<f64, String> {
-    let mut asked = drawn.to_vec();
+/// Times the requests that all replicas hold at once that are played for the limit: a full engine forgets how it was filled within two
+/// of them, and is full until the last is let in.
+const FILLINGS: f64 = 8.0;
+/// Most of them.
+const MOST: usize = 40_000;
+
+/// What is finished per second while more than enough is there: between a fifth and four fifths of the ends. Of fewer requests than a few
+/// times what fits at once, these would be the short ones, and the limit half as high again as it is.
+fn limit(world: &WorldSpec, mix: &[Asked], spec: &KneeSpec) -> Result<f64, String> {
+    let enough = ((FILLINGS * held(world, mix)) as usize).min(MOST);
+    let mut asked = draw(mix, &KneeSpec { requests: spec.requests.max(enough), ..*spec });
     // All at once: what is refused by a bounded queue leaves as many as it holds, and those keep the engine full.
     asked.iter_mut().for_each(|one| one.due_ns = 0);
     let times = play(world, &asked, spec.seed)?;
@@ -140,4 +149,20 @@ fn limit(world: &WorldSpec, drawn: &[Asked], spec: &KneeSpec) -> Result<f64, Str
         return Err("a full engine takes no time".to_owned());
     }
     Ok((high - low) as f64 / took_s)
+}
+
+/// Requests that all replicas hold at once, of mean lengths.
+fn held(world: &WorldSpec, mix: &[Asked]) -> f64 {
+    let n = mix.len().max(1) as f64;
+    let context = mix.iter().map(|one| f64::from(one.prompt) + 0.5 * f64::from(one.output)).sum::<f64>() / n;
+    let each = match &world.engine.mode {
+        ModeSpec::Batching(batching) => {
+            let blocks = batching.blocks().map_or(f64::INFINITY, f64::from);
+            f64::from(batching.max_seqs).min(blocks * f64::from(BLOCK_TOKENS) / context.max(1.0))
+        }
+        ModeSpec::Queue(queue) => f64::from(queue.servers),
+        ModeSpec::Dynamic(dynamic) => f64::from(dynamic.instances) * f64::from(dynamic.max_batch_size),
+        ModeSpec::Canned(_) => 0.0,
+    };
+    each * f64::from(world.fleet.replicas.max(1))
 }
