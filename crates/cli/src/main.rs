@@ -21,6 +21,7 @@ mod out;
 mod plan_run;
 mod plan_search;
 mod plan_spec;
+mod plan_what_if;
 mod price;
 mod recover;
 mod resolve;

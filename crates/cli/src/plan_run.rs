@@ -31,7 +31,8 @@ pub struct Limit {
     time: Span,
     stopped: Arc<AtomicBool>,
     screen: Screen,
-    _watch: Watch,
+    quiet: bool,
+    watch: Option<Watch>,
 }
 
 /// Why simulation ended.
@@ -46,12 +47,16 @@ pub enum Ended {
 }
 
 impl Limit {
-    /// Time begins now.
+    /// Time begins now. Until [`Limit::watch`] a Ctrl-C ends the process: there is nothing yet that would be worth saying.
     pub fn start(time: Span, quiet: bool) -> Limit {
         let stopped = Arc::new(AtomicBool::new(false));
-        let on_stop = Arc::clone(&stopped);
-        let watch = Watch::start(!quiet, move || on_stop.store(true, Ordering::Relaxed));
-        Limit { clock: Clock::start(), time, stopped, screen: Screen::new(quiet), _watch: watch }
+        Limit { clock: Clock::start(), time, stopped, screen: Screen::new(quiet), quiet, watch: None }
+    }
+
+    /// From now on a Ctrl-C ends with what is known.
+    pub fn watch(&mut self) {
+        let on_stop = Arc::clone(&self.stopped);
+        self.watch = Some(Watch::start(!self.quiet, move || on_stop.store(true, Ordering::Relaxed)));
     }
 
     /// Is it over, and by whom?
@@ -127,6 +132,28 @@ pub fn play(experiments: Vec<Experiment>, limit: &mut Limit) -> Result<Vec<Outco
     pool.forget();
     outcomes.sort_by_key(|(draw, _)| *draw);
     Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
+}
+
+/// Computes this on a thread of its own. `None` = the limit came first, and the thread is left behind.
+pub fn within<T: Send + 'static>(
+    limit: &mut Limit,
+    line: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (sender, result) = mpsc::channel();
+    thread::spawn(move || {
+        // Nobody may be left to hear it.
+        let _ = sender.send(work());
+    });
+    while limit.over().is_none() {
+        limit.show(line);
+        match result.recv_timeout(LOOK) {
+            Ok(found) => return Some(found),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return None,
+        }
+    }
+    None
 }
 
 fn progress(first: &Experiment, done: u32, batch: usize) -> String {

@@ -11,7 +11,7 @@ use plimsoll_analysis::plan::spec::{Band, EffortSpec, TrafficSpec};
 use plimsoll_analysis::plan::{self, Mix, PlanSpec, RuleSpec};
 use plimsoll_model::{Level, Load, Protocol, Span, Time};
 use plimsoll_policy::AutoscaleSpec;
-use plimsoll_sim::{ColdStartSpec, ModeSpec, StepSpec, WorldSpec};
+use plimsoll_sim::{ColdStartSpec, EngineSpec, ModeSpec, StepSpec, WorldSpec};
 use plimsoll_workload::units::Rate;
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, check, parse_span};
 use schemars::schema_for;
@@ -38,6 +38,8 @@ const REQUEST_LENGTHS: f64 = 20.0;
 pub struct Asked {
     /// What is asked.
     pub spec: PlanSpec,
+    /// Engines that would have answered the run nearly as well, where one was fitted to it.
+    pub others: Vec<EngineSpec>,
     /// What to know of an engine that was fitted, or of a budget that says more than is planned for.
     pub notes: Vec<String>,
 }
@@ -74,7 +76,8 @@ pub fn read(args: &PlanArgs) -> Result<Asked, Stop> {
         let alone = Mix::draw(&spec).and_then(|mix| plan::floor::mean_alone_s(&spec, &mix));
         spec.traffic.window_s = spec.traffic.window_s.max(REQUEST_LENGTHS * alone.unwrap_or(0.0));
     }
-    Ok(Asked { spec, notes })
+    let others = run.and_then(|run| Some(run.target?.others)).unwrap_or_default();
+    Ok(Asked { spec, others, notes })
 }
 
 /// A run that a plan begins from.

@@ -449,7 +449,8 @@ pub fn budget(ceilings: &[String]) -> Resolved<Option<BudgetSpec>> {
             let rises = (p - other.percentile) * (limit - other.limit_s);
             if rises <= 0.0 {
                 return Err(Stop::usage(format!(
-                    "--slo {text}: contradicts or repeats {} p{}: a higher percentile needs a higher ceiling",
+                    "--slo {}: contradicts or repeats {} p{}: a higher percentile needs a higher ceiling",
+                    text.trim(),
                     metric.name(),
                     plimsoll_report::text::percentile(other.percentile)
                 )));

@@ -49,6 +49,10 @@ mod pages;
 mod parity;
 #[path = "all/plan.rs"]
 mod plan;
+#[path = "all/plan_later.rs"]
+mod plan_later;
+#[path = "all/plan_live.rs"]
+mod plan_live;
 #[path = "all/profile.rs"]
 mod profile;
 #[path = "all/protocol.rs"]

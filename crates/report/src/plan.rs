@@ -12,7 +12,7 @@ use plimsoll_analysis::plan::finding::{
 use crate::plan_envelope::{fleet, load, signed};
 use crate::table::Table;
 use crate::text::percentile;
-use crate::{cost, figure, words};
+use crate::{cost, figure, what_if, words};
 
 /// Elasticities below this move nothing that anyone would see, and are left out of the text.
 const MOVES: f64 = 0.02;
@@ -37,6 +37,11 @@ pub fn render(plan: &PlanFinding) -> String {
     if let Some(scaling) = &plan.scaling {
         part(&mut page, &scaling_title(scaling), scaling_table(scaling).render(2));
         page.push(words::wrap(2, &words::sentence(&scaling.says)).trim_end().to_owned());
+    }
+    if let Some(found) = &plan.what_if {
+        page.push(String::new());
+        page.push(what_if_title(plan));
+        page.extend(what_if::cases(found));
     }
     part(
         &mut page,
@@ -414,6 +419,13 @@ fn estimate(e: &Estimate, spell: impl Fn(f64) -> String) -> String {
     }
 }
 
+/// `What if, predicted at the peak of 40.0/s on 8 replicas`.
+pub(crate) fn what_if_title(plan: &PlanFinding) -> String {
+    let on =
+        plan.chosen.as_ref().map_or_else(String::new, |chosen| format!(" on {}", fleet(chosen.replicas, 0)));
+    format!("What if, predicted at the peak of {}{on}", figure::per_second(plan.load.peak_per_s))
+}
+
 /// Options beside the plan; those that are refused come last, with their reason.
 pub(crate) fn options_table(plan: &PlanFinding, most: usize) -> Table {
     let first = plan.slo.latency.first();
@@ -438,8 +450,11 @@ pub(crate) fn options_table(plan: &PlanFinding, most: usize) -> Table {
         table.row([
             mark(option),
             option.name.clone(),
-            count(option.replicas),
-            count(option.gpus),
+            option.mean.map_or_else(
+                || count(option.replicas),
+                |mean| format!("{} mean", figure::number(mean.replicas)),
+            ),
+            option.mean.map_or_else(|| count(option.gpus), |mean| number(mean.gpus)),
             number(option.per_hour),
             option.latency_s.map(words::ms).unwrap_or_default(),
             number(option.tokens_per_user),

@@ -1,8 +1,10 @@
 //! A plan held against a run, in text: how many predictions held, each of them, and what was learnt.
 
+use plimsoll_analysis::findings::Reading;
 use plimsoll_analysis::plan::verify::{VerifyFinding, VerifyRow};
+use plimsoll_analysis::plan::verify_lines::LineRow;
 
-use crate::plan::latency;
+use crate::plan::{latency, rate};
 use crate::plan_envelope::signed;
 use crate::table::Table;
 use crate::text::percentile;
@@ -10,10 +12,11 @@ use crate::{figure, words};
 
 /// The comparison for a terminal or a pipe.
 pub fn render(plan: &str, run: &str, found: &VerifyFinding) -> String {
+    let case = found.case.as_ref().map_or(String::new(), |ask| format!(" for {ask:?}"));
     let mut page = vec![
         match found.compared {
-            0 => format!("Nothing of {plan} could be held against {run}."),
-            n => format!("{} of {n} predictions of {plan} lie in their band.", found.inside),
+            0 => format!("Nothing of {plan}{case} could be held against {run}."),
+            n => format!("{} of {n} predictions of {plan}{case} lie in their band.", found.inside),
         },
         format!(
             "  {run}, level {}: {} over {} replica{}, {} each (planned for {})",
@@ -26,10 +29,16 @@ pub fn render(plan: &str, run: &str, found: &VerifyFinding) -> String {
         ),
         String::new(),
         table(&found.rows).render(2).trim_end().to_owned(),
+    ];
+    if !found.lines.is_empty() {
+        page.push(String::new());
+        page.push(lines(&found.lines).render(2).trim_end().to_owned());
+    }
+    page.extend([
         String::new(),
         format!("Learnt, from {}", found.band.source),
         band(found).render(2).trim_end().to_owned(),
-    ];
+    ]);
     if !found.notes.is_empty() {
         page.push(String::new());
         page.extend(
@@ -50,11 +59,44 @@ fn table(rows: &[VerifyRow]) -> Table {
             band.unwrap_or_default(),
             latency(&row.measured),
             row.miss_log.map(|miss| signed(miss.exp() - 1.0)).unwrap_or_default(),
-            match row.inside {
-                Some(true) => "in its band".to_owned(),
-                Some(false) => "outside".to_owned(),
-                None => "not compared".to_owned(),
-            },
+            verdict(row.inside).to_owned(),
+        ]);
+    }
+    table
+}
+
+fn verdict(inside: Option<bool>) -> &'static str {
+    match inside {
+        Some(true) => "in its band",
+        Some(false) => "outside",
+        None => "not compared",
+    }
+}
+
+/// A sweep's lines.
+fn lines(rows: &[LineRow]) -> Table {
+    let mut table = Table::new(&[
+        "<requests/s",
+        "<predicted [simulation]",
+        "<band",
+        "<measured [95 %, bracket]",
+        "off by",
+        "<",
+    ]);
+    for row in rows {
+        let range =
+            row.expected.map(|[low, high]| figure::interval(&figure::number(low), &figure::number(high)));
+        let said = |reading: &Reading| match reading {
+            Reading::Estimate(e) => rate(e),
+            Reading::Refused { why, .. } => why.clone(),
+        };
+        table.row([
+            row.line.clone(),
+            said(&row.predicted),
+            range.unwrap_or_default(),
+            said(&row.measured),
+            row.miss_log.map(|miss| signed(miss.exp() - 1.0)).unwrap_or_default(),
+            verdict(row.inside).to_owned(),
         ]);
     }
     table

@@ -2,6 +2,7 @@
 //!
 //! Every line of figures says that it is predicted: a page that is sent round loses its heading first.
 
+use plimsoll_analysis::findings::Held;
 use plimsoll_analysis::plan::fit::{Fitted, From, Setting};
 use plimsoll_analysis::plan::what_if::{Figure, Predicted, WhatIfFinding};
 
@@ -21,25 +22,61 @@ pub fn render(name: &str, finding: &WhatIfFinding) -> String {
     )];
     for case in &finding.cases {
         page.push(String::new());
-        page.extend(one(case));
+        page.extend(one(case, ""));
     }
     page.push(String::new());
     page.extend(finding.notes.iter().map(|note| said(note)));
     page.join("\n")
 }
 
-fn one(case: &Predicted) -> Vec<String> {
-    if let Some(why) = &case.refused {
-        return vec![format!("{}: not predicted", case.ask), said(why)];
+/// The predictions of a plan, as a part of its page.
+pub(crate) fn cases(finding: &WhatIfFinding) -> Vec<String> {
+    let cases = finding.cases.iter().flat_map(|case| one(case, "  "));
+    cases.chain(finding.notes.iter().map(|note| said(&words::sentence(note)))).collect()
+}
+
+/// `rate 2x: 80.0/s; it then carries 61.2/s; the promise would be broken; 15 replicas would do by formula`.
+pub(crate) fn title(case: &Predicted) -> String {
+    if case.refused.is_some() && case.replicas.is_none() {
+        return format!("{}: not predicted", case.ask);
     }
-    let limit = case
-        .limit_per_s
-        .map_or(String::new(), |limit| format!("; it then carries {}/s", figure::number(limit)));
-    let mut lines = vec![format!("{}: {}/s{limit}", case.ask, figure::number(case.rate_per_s))];
-    let mut table = Table::new(&["<", "measured", "predicted", "<95 % band", "change"]);
+    let mut said = vec![format!("{}: {}/s", case.ask, figure::number(case.rate_per_s))];
+    said.extend(case.limit_per_s.map(|limit| format!("it then carries {}/s", figure::number(limit))));
+    said.extend(case.held.map(|held| {
+        match held {
+            Held::Pass => "the promise would hold",
+            Held::Inconclusive => "whether the promise would hold can't be told",
+            Held::Fail => "the promise would be broken",
+        }
+        .to_owned()
+    }));
+    said.extend(case.replicas.map(|n| match n {
+        1 => "1 replica would do by formula".to_owned(),
+        n => format!("{n} replicas would do by formula"),
+    }));
+    said.join("; ")
+}
+
+/// Now and then, figure by figure.
+pub(crate) fn table(case: &Predicted) -> Table {
+    let now = if case.figures.iter().any(|figure| figure.measured_s.is_some()) {
+        "measured"
+    } else {
+        "simulated now"
+    };
+    let mut table = Table::new(&["<", now, "predicted", "<95 % band", "change"]);
     case.figures.iter().for_each(|figure| table.row(row(figure)));
-    lines.push(table.render(2).trim_end().to_owned());
-    lines.extend(case.notes.iter().map(|note| said(note)));
+    table
+}
+
+fn one(case: &Predicted, indent: &str) -> Vec<String> {
+    let mut lines = vec![words::wrap(indent.len(), &title(case)).trim_end().to_owned()];
+    if let Some(why) = &case.refused {
+        lines.push(words::wrap(2 + indent.len(), why).trim_end().to_owned());
+        return lines;
+    }
+    lines.push(table(case).render(2 + indent.len()).trim_end().to_owned());
+    lines.extend(case.notes.iter().map(|note| words::wrap(2 + indent.len(), note).trim_end().to_owned()));
     lines
 }
 
@@ -55,7 +92,7 @@ fn row(one: &Figure) -> [String; 5] {
     };
     [
         format!("{} p{}", one.metric.name(), percentile(one.percentile)),
-        one.measured_s.map_or_else(|| format!("({})", words::time(one.simulated_s)), words::time),
+        words::time(one.measured_s.unwrap_or(one.simulated_s)),
         value,
         band,
         format!("{:+.1} %", 100.0 * (one.ratio - 1.0)),

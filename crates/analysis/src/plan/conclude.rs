@@ -76,6 +76,7 @@ pub fn conclude(known: Known<'_>) -> Result<PlanFinding, PlanError> {
         sensitivity: worth.sensitivity,
         probability: worth.probability,
         scaling: simulated.and_then(|s| s.scaling),
+        what_if: None,
         options: Vec::new(),
         curve,
         notes,

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::spec::{Band, EffortSpec, RuleSpec};
+use super::what_if::WhatIfFinding;
 use crate::cost::{Bill, UnitCosts};
 use crate::findings::{BudgetSpec, Estimate, Held, Metric, Reading, unbounded};
 
@@ -40,6 +41,9 @@ pub struct PlanFinding {
     pub probability: Option<Probability>,
     /// A static fleet against an autoscaled one.
     pub scaling: Option<ScalingFinding>,
+    /// What would become of it if something changed, at the peak and on the replicas that carry it.
+    #[serde(default)]
+    pub what_if: Option<WhatIfFinding>,
     /// Options beside the plan, cheapest first.
     pub options: Vec<PlanOption>,
     /// What requests meet at other loads, at the chosen number of replicas, ascending.
@@ -299,15 +303,27 @@ pub struct ScalingRow {
     pub held: Held,
 }
 
+/// What of an autoscaled fleet is paid for on average, from provisioning on, spares included.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct MeanFleet {
+    /// Replicas.
+    pub replicas: f64,
+    /// GPUs, where a replica's are known.
+    pub gpus: Option<f64>,
+}
+
 /// One configuration beside the plan.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PlanOption {
     /// What differs, in words: `h100 × TP 2, 512 sequences`.
     pub name: String,
-    /// Replicas it needs.
+    /// Replicas it needs; of an autoscaled fleet none, see [`PlanOption::mean`].
     pub replicas: Option<u32>,
     /// GPUs of all.
     pub gpus: Option<u32>,
+    /// Of an autoscaled fleet: what is paid for on average.
+    #[serde(default)]
+    pub mean: Option<MeanFleet>,
     /// Cost per hour in the bill's currency.
     pub per_hour: Option<f64>,
     /// The percentile of the first ceiling, s.

@@ -7,7 +7,7 @@
 //! (what is known of the load), [`replica`] (one of them under a load), [`slots`](mod@slots) and [`formula`] (how many). By
 //! simulation [`load`] (schedules), [`mod@simulate`] (an experiment and what is counted of it, [`tally`]), [`decide`] (several of
 //! them), [`planner`] (which ones next; [`breaks`] and [`scaling`] are its later parts). [`mod@conclude`] puts both side by side, [`file`] keeps it,
-//! [`mod@verify`] holds it against a run, and [`search`] looks for a cheaper configuration among what may differ ([`vary`]). [`mod@envelope`] is the plan that takes four figures. [`mod@what_if`] says what would become of a measured run.
+//! [`mod@verify`] holds it against a run (a sweep's lines: [`verify_lines`]), and [`search`] looks for a cheaper configuration among what may differ ([`vary`]). [`mod@envelope`] is the plan that takes four figures. [`mod@what_if`] says what would become of a measured run.
 
 pub mod envelope;
 pub mod finding;
@@ -44,6 +44,7 @@ pub mod file;
 pub mod search;
 pub mod vary;
 pub mod verify;
+pub mod verify_lines;
 
 pub use bill::cost;
 pub use elasticity::{Break, elasticities};

@@ -27,7 +27,7 @@ use crate::budget::ALPHA;
 use crate::findings::{Held, Reading};
 
 /// Fewest schedules per number.
-const LEAST_SEEDS: u32 = 5;
+pub(super) const LEAST_SEEDS: u32 = 5;
 
 /// Outcomes of one arm, by the number of their schedule.
 pub(super) type Arm = BTreeMap<u32, Outcome>;

@@ -4,7 +4,7 @@
 //! 31/s; scaling the planned percentiles by the load was the alternative, and there is no law to scale them by. What is compared must be the
 //! same kind of load: another mix of lengths or a closed loop is refused.
 //!
-//! Each run gives one miss per metric, the mean of ln(measured / predicted) over the percentiles that both have, and joins the band as one
+//! Of a sweep, its onset and stability limit are held against the engine's too ([`super::verify_lines`]). Each run gives one miss per metric, the mean of ln(measured / predicted) over the percentiles that both have, and joins the band as one
 //! observation: percentiles of one run are no independent evidence.
 
 use schemars::JsonSchema;
@@ -14,19 +14,23 @@ use super::decide;
 use super::finding::PlanFinding;
 use super::simulate::Outcome;
 use super::spec::{Band, BandRow};
+use super::verify_lines::{LineRow, STABILITY, THROUGHPUT};
 use crate::findings::{LevelSummary, Metric, Percentiles, Reading};
 use crate::say::number;
 
 /// Mean lengths may differ by this share and still be the same mix.
 const SAME_MIX: f64 = 0.1;
 /// Loads per replica within this share are the one that was planned for.
-const SAME_LOAD: f64 = 0.05;
+pub(super) const SAME_LOAD: f64 = 0.05;
 /// Two-sided 95 % of a normal law.
 const Z: f64 = 1.959_963_984_540_054;
 
 /// What came of the comparison.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct VerifyFinding {
+    /// The what-if that was held against the run; `None` = the plan itself.
+    #[serde(default)]
+    pub case: Option<String>,
     /// The run's level.
     pub level: u32,
     /// Replicas that served it.
@@ -37,7 +41,10 @@ pub struct VerifyFinding {
     pub measured_per_s: f64,
     /// One row per percentile.
     pub rows: Vec<VerifyRow>,
-    /// Rows that were compared.
+    /// A sweep's onset and stability limit.
+    #[serde(default)]
+    pub lines: Vec<LineRow>,
+    /// Rows that were compared, lines among them.
     pub compared: u32,
     /// Of those, rows whose measurement lies in its band.
     pub inside: u32,
@@ -69,6 +76,11 @@ pub struct VerifyRow {
 
 /// Why a run can't be held against a plan; `None` = it can.
 pub fn unlike(plan: &PlanFinding, measured: &LevelSummary) -> Option<String> {
+    other_load(measured, [plan.load.prompt[0], plan.load.output[0]])
+}
+
+/// Why a level can't be held against predictions for open arrivals with these mean lengths (prompt, answer); `None` = it can.
+pub(super) fn other_load(measured: &LevelSummary, planned: [f64; 2]) -> Option<String> {
     if !matches!(measured.load, plimsoll_model::Load::Open { .. }) {
         return Some(
             "its level was no open loop: arrivals waited for answers, and a plan is for arrivals that do not"
@@ -76,8 +88,8 @@ pub fn unlike(plan: &PlanFinding, measured: &LevelSummary) -> Option<String> {
         );
     }
     let sides = [
-        ("prompt", plan.load.prompt[0], measured.lengths.prompt.asked_mean),
-        ("output", plan.load.output[0], measured.lengths.output.asked_mean),
+        ("prompt", planned[0], measured.lengths.prompt.asked_mean),
+        ("output", planned[1], measured.lengths.output.asked_mean),
     ];
     for (side, planned, was) in sides {
         if (was - planned).abs() > SAME_MIX * planned.max(1.0) {
@@ -128,17 +140,64 @@ pub fn verify(
     if band.is_none() {
         notes.push("no band was known: a prediction's only width is the simulation's".to_owned());
     }
-    VerifyFinding {
+    let found = VerifyFinding {
+        case: None,
         level: measured.level,
         replicas,
         planned_per_s,
         measured_per_s,
-        compared: rows.iter().filter(|row| row.inside.is_some()).count() as u32,
-        inside: rows.iter().filter(|row| row.inside == Some(true)).count() as u32,
-        band: learn(band, &rows),
+        lines: Vec::new(),
+        compared: 0,
+        inside: 0,
+        band: Band { rows: Vec::new(), source: String::new() },
         rows,
         notes,
+    };
+    found.concluded(band)
+}
+
+impl VerifyFinding {
+    /// Counts the rows and learns from them.
+    pub(super) fn concluded(mut self, before: Option<&Band>) -> VerifyFinding {
+        let all = || self.rows.iter().map(|row| row.inside).chain(self.lines.iter().map(|row| row.inside));
+        let (compared, inside) =
+            (all().flatten().count(), all().filter(|inside| *inside == Some(true)).count());
+        (self.compared, self.inside) = (compared as u32, inside as u32);
+        self.band = learn(before, &self.rows, &self.lines);
+        self
     }
+
+    /// The same with a sweep's lines.
+    #[must_use]
+    pub fn with_lines(self, lines: Vec<LineRow>, before: Option<&Band>) -> VerifyFinding {
+        VerifyFinding { lines, ..self }.concluded(before)
+    }
+}
+
+impl VerifyRow {
+    /// A prediction, the range that is expected of measurements, and what was measured.
+    pub(super) fn of(
+        (metric, percentile): (Metric, f64),
+        predicted: Reading,
+        expected: Option<[f64; 2]>,
+        measured: Reading,
+    ) -> VerifyRow {
+        let inside =
+            expected.zip(measured.estimate()).map(|([low, high], e)| e.lower <= high && e.upper >= low);
+        let both = predicted
+            .value()
+            .zip(measured.value())
+            .filter(|(p, m)| *p > 0.0 && *m > 0.0 && (m / p).is_finite());
+        let miss_log = both.map(|(predicted, measured)| libm::log(measured / predicted));
+        VerifyRow { metric, percentile, predicted, expected, measured, miss_log, inside }
+    }
+}
+
+/// What a run has of a percentile.
+pub(super) fn measured_at(measured: &LevelSummary, metric: Metric, percentile: f64) -> Reading {
+    let of_run = percentiles(measured, metric).and_then(|set| set.at(percentile)).cloned();
+    let none = || format!("the run has no {} p{}", metric.name(), number(100.0 * percentile));
+    of_run.unwrap_or_else(|| Reading::refused(none(), 0))
 }
 
 fn row(
@@ -149,21 +208,13 @@ fn row(
     band: Option<&Band>,
 ) -> VerifyRow {
     let predicted = decide::percentile(metric, percentile, outcomes);
-    let of_run = percentiles(measured, metric).and_then(|set| set.at(percentile));
-    let of_run = of_run.cloned().unwrap_or_else(|| {
-        Reading::refused(format!("the run has no {} p{}", metric.name(), number(100.0 * percentile)), 0)
-    });
     let known = band.and_then(|band| band.rows.iter().find(|row| row.metric == metric.name()));
     let (bias, spread) = known.map_or((0.0, 0.0), |row| (row.bias_log, row.spread_log));
     let expected = predicted
         .estimate()
         .filter(|e| e.upper.is_finite() && e.lower > 0.0)
         .map(|e| [e.lower * libm::exp(bias - Z * spread), e.upper * libm::exp(bias + Z * spread)]);
-    let inside = expected.zip(of_run.estimate()).map(|([low, high], e)| e.lower <= high && e.upper >= low);
-    let both =
-        predicted.value().zip(of_run.value()).filter(|(p, m)| *p > 0.0 && *m > 0.0 && (m / p).is_finite());
-    let miss_log = both.map(|(predicted, measured)| libm::log(measured / predicted));
-    VerifyRow { metric, percentile, predicted, expected, measured: of_run, miss_log, inside }
+    VerifyRow::of((metric, percentile), predicted, expected, measured_at(measured, metric, percentile))
 }
 
 fn percentiles(summary: &LevelSummary, metric: Metric) -> Option<&Percentiles> {
@@ -175,20 +226,22 @@ fn percentiles(summary: &LevelSummary, metric: Metric) -> Option<&Percentiles> {
 }
 
 /// The band with this run's misses in it.
-fn learn(before: Option<&Band>, rows: &[VerifyRow]) -> Band {
+fn learn(before: Option<&Band>, rows: &[VerifyRow], lines: &[LineRow]) -> Band {
     let mut band = before.cloned().unwrap_or_else(|| Band { rows: Vec::new(), source: String::new() });
-    for metric in Metric::ALL {
-        let misses: Vec<f64> =
-            rows.iter().filter(|row| row.metric == metric).filter_map(|row| row.miss_log).collect();
+    let of =
+        |metric: Metric| rows.iter().filter(move |row| row.metric == metric).filter_map(|row| row.miss_log);
+    let limit = lines.iter().filter(|row| row.line == STABILITY).filter_map(|row| row.miss_log);
+    let misses = Metric::ALL.map(|metric| (metric.name(), of(metric).collect::<Vec<f64>>()));
+    for (name, misses) in misses.into_iter().chain([(THROUGHPUT, limit.collect())]) {
         if misses.is_empty() {
             continue;
         }
         let miss = misses.iter().sum::<f64>() / misses.len() as f64;
-        match band.rows.iter_mut().find(|row| row.metric == metric.name()) {
+        match band.rows.iter_mut().find(|row| row.metric == name) {
             Some(known) => *known = joined(known, miss),
             // From one miss no spread follows. It is taken to be as unsure as it is large.
             None => band.rows.push(BandRow {
-                metric: metric.name().to_owned(),
+                metric: name.to_owned(),
                 bias_log: miss,
                 spread_log: miss.abs(),
                 rows: 1,
@@ -250,7 +303,7 @@ mod tests {
         };
         let mut band = None;
         for miss in misses {
-            band = Some(learn(band.as_ref(), &[row(miss)]));
+            band = Some(learn(band.as_ref(), &[row(miss)], &[]));
         }
         let band = band.expect("learnt");
         let mean = misses.iter().sum::<f64>() / 5.0;
@@ -276,7 +329,7 @@ mod tests {
             rows: vec![BandRow { metric: "tpot".into(), bias_log: 0.0, spread_log: 0.1, rows: 9 }],
             source: "12 stretches held out".into(),
         };
-        let band = learn(Some(&fitted), &[row(0.5, 0.1), row(0.99, 0.3)]);
+        let band = learn(Some(&fitted), &[row(0.5, 0.1), row(0.99, 0.3)], &[]);
         assert_eq!(band.rows[0].rows, 10);
         assert!((band.rows[0].bias_log - 0.02).abs() < 1e-12, "{band:?}");
         assert_eq!(band.source, "12 stretches held out and 1 run held against its plan");

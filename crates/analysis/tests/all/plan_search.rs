@@ -3,8 +3,9 @@
 use plimsoll_analysis::cost::{Price, PriceSpec};
 use plimsoll_analysis::findings::{BudgetSpec, Ceiling, Metric};
 use plimsoll_analysis::plan::finding::PlanOption;
+use plimsoll_analysis::plan::search::Listed;
 use plimsoll_analysis::plan::spec::{EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
-use plimsoll_analysis::plan::{Mix, Planner, Search, VarySpec, answer, simulate};
+use plimsoll_analysis::plan::{Mix, Planner, Search, Simulated, VarySpec, answer, simulate};
 use plimsoll_sim::{BatchingSpec, ModeSpec, WorldSpec, profile};
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
 
@@ -116,18 +117,7 @@ fn simulation_confirms_what_is_cheaper() {
     plan.traffic.window_s = 40.0;
     let mut search = searched(&plan, &vary(&["max_seqs=2,6"]));
     let next = search.next().expect("six sequences are cheaper");
-    let mut planner = Planner::new(&next.spec, next.start, next.least).expect("a plan").number_only();
-    loop {
-        let batch = planner.next();
-        if batch.is_empty() {
-            break;
-        }
-        for experiment in batch {
-            let outcome = simulate(&experiment).expect("a world");
-            planner.take(&experiment, outcome);
-        }
-    }
-    let simulated = planner.finish();
+    let simulated = simulated(&next);
     search.take(&next, &simulated);
     assert!(search.next().is_none(), "the cheapest is confirmed");
     let options = search.options();
@@ -138,13 +128,80 @@ fn simulation_confirms_what_is_cheaper() {
     assert!(says.contains("6 seqs (simulated)") && says.contains("2 of 2"), "{says}");
 }
 
-/// Nothing is simulated that could not be cheaper.
+/// After what could be cheaper comes what lies on a front; what is beaten in everything is left to its formula.
 #[test]
-fn what_costs_more_is_left_alone() {
-    let plan = plan("demo", 300.0, vec![Ceiling::new(Metric::E2e, 0.95, 0.2)]);
-    let search = searched(&plan, &vary(&["max_seqs=6,2"]));
-    assert!(search.next().is_none());
-    assert!(search.says().is_some_and(|says| says.contains("none is cheaper")), "{:?}", search.says());
+fn what_is_beaten_is_left_alone() {
+    let mut plan = plan("demo", 300.0, vec![Ceiling::new(Metric::E2e, 0.95, 0.2)]);
+    plan.traffic.window_s = 10.0;
+    let mut search = searched(&plan, &vary(&["max_seqs=6,2", "token_budget=64,512"]));
+    let mut listed = Vec::new();
+    while let Some(next) = search.next() {
+        let before = search.options();
+        search.take(&next, &simulated(&next));
+        let name = search.options().into_iter().find(|option| {
+            option.how == "simulated"
+                && before.iter().any(|old| old.name == option.name && old.how == "formula")
+        });
+        let name = name.expect("one was taken").name;
+        let old = named(&before, &name);
+        assert!(old.on_cost_front || old.on_token_front, "{old:?}");
+        listed.push(name);
+    }
+    assert!(!listed.is_empty() && listed.len() < 4, "{listed:?}");
+    let left: Vec<PlanOption> =
+        search.options().into_iter().filter(|option| option.how == "formula").collect();
+    assert!(
+        left.iter()
+            .all(|option| !(option.on_cost_front || option.on_token_front) || !listed.contains(&option.name))
+    );
+    assert!(search.says().is_some_and(|says| says.contains("by simulation")), "{:?}", search.says());
+}
+
+/// The number of a candidate by simulation.
+fn simulated(listed: &Listed) -> Simulated {
+    let mut planner = Planner::new(&listed.spec, listed.start, listed.least).expect("a plan").number_only();
+    loop {
+        let batch = planner.next();
+        if batch.is_empty() {
+            return planner.finish();
+        }
+        for experiment in batch {
+            let outcome = simulate(&experiment).expect("a world");
+            planner.take(&experiment, outcome);
+        }
+    }
+}
+
+/// An autoscaler is looked at where the number is known, on the schedules of the static fleet, and costs what was paid for on average.
+#[test]
+fn an_autoscaled_fleet_costs_what_it_used() {
+    let mut plan = plan("demo", 900.0, vec![Ceiling::new(Metric::E2e, 0.95, 0.2)]);
+    plan.traffic.window_s = 8.0;
+    let vary =
+        vary(&["max_seqs=6", "autoscale=queue-depth:depth=2,min=1,max=3", "autoscale=hpa:target=4,max=5"]);
+    let mut search = searched(&plan, &vary);
+    assert!(search.next_scaled().is_none(), "no number is known yet");
+    let asked = search.asked().expect("what was asked");
+    search.take(&asked, &simulated(&asked));
+    let mut costs = Vec::new();
+    while let Some(listed) = search.next_scaled() {
+        assert!(listed.experiments.len() >= 5);
+        assert!(
+            listed.experiments.iter().enumerate().all(|(i, one)| one.draw == i as u32 && one.factor == 1.0)
+        );
+        let outcomes: Vec<_> = listed.experiments.iter().map(|one| simulate(one).expect("a world")).collect();
+        costs.push(2.0 * outcomes.iter().map(|o| o.mean_replicas).sum::<f64>() / outcomes.len() as f64);
+        search.take_scaled(&listed, &outcomes);
+    }
+    let options = search.options();
+    let scaled: Vec<&PlanOption> = options.iter().filter(|option| option.mean.is_some()).collect();
+    assert_eq!((scaled.len(), costs.len()), (2, 2), "{options:?}");
+    for option in &scaled {
+        let cost = option.per_hour.expect("a price");
+        assert!(costs.iter().any(|is| (is - cost).abs() < 1e-9), "{cost} is none of {costs:?}");
+        assert!(option.name.starts_with("6 seqs, ") && option.how == "simulated", "{option:?}");
+    }
+    assert!(scaled.iter().any(|o| o.name.contains("HPA 4, 1 to 5")), "{options:?}");
 }
 
 /// Weights that do not fit and promises that can't be kept are out, with their reason; the others stay.

@@ -1,7 +1,11 @@
 //! Predictions for a run, against runs in which the change has really been made.
 
 use plimsoll_analysis::findings::{LevelSummary, Metric};
-use plimsoll_analysis::plan::what_if::{AsItIs, Asking, Predicted, WhatIfFinding, WhatIfSpec, run, what_if};
+use plimsoll_analysis::plan::what_if::verify::{Against, unlike, verify};
+use plimsoll_analysis::plan::what_if::{
+    AsItIs, Asking, Predicted, WhatIfFinding, WhatIfSpec, figures, run, what_if,
+};
+use plimsoll_analysis::replay::Asked;
 use plimsoll_analysis::summarise;
 use plimsoll_sim::{WorldSpec, profile};
 use plimsoll_workload::Size;
@@ -24,7 +28,46 @@ fn predict(measured: &Run, (system, world): (&System, &WorldSpec), asks: &[&str]
         measured: &run::measured(&summary(measured)),
         redraw: Some(&system.scenario),
     };
-    what_if(&as_it_is, &WhatIfSpec { asks, schedules: 6, seed: 3 }).expect("a prediction")
+    what_if(&as_it_is, &WhatIfSpec { asks, figures: figures(), schedules: 6, seed: 3 }).expect("a prediction")
+}
+
+fn against<'a>(measured: &'a LevelSummary, asked: &'a [Asked]) -> Against<'a> {
+    Against { measured, asked, replicas: 1, seed: 4 }
+}
+
+/// A prediction for twice the load against a run of twice, and of 1.8 times, which it is made anew for: in the bands, the bodies within an eighth, and
+/// what was learnt is how far off it was.
+#[test]
+fn a_prediction_is_held_against_what_then_happened() {
+    let quiet = system(0);
+    let measured = quiet.run(100.0, 1_500.0);
+    let found = predict(&measured, (&quiet, &quiet.world()), &["rate 2x"]);
+    // Of 1 500 requests the rate is known to a few percent, and what is predicted for is twice what came.
+    for (rate, anew) in [(found.cases[0].rate_per_s, false), (180.0, true)] {
+        let later = with(&quiet, |_| ()).run(rate, 3_000.0);
+        let (summary, asked) = (summary(&later), run::arrivals(&later.levels[0], &later.attempts));
+        let against = against(&summary, &asked);
+        assert_eq!(unlike(&found.cases[0], &against), None);
+        let held = verify(&found.cases[0], &against, None).expect("a comparison");
+        assert_eq!(held.notes.iter().any(|note| note.contains("made anew")), anew, "{:?}", held.notes);
+        assert!(held.compared >= 4, "{held:?}");
+        // A p99 of 3 000 requests is that run's luck, and the band's to say.
+        let body = held.rows.iter().filter(|row| row.percentile < 0.97);
+        let misses: Vec<f64> = body.filter_map(|row| row.miss_log).collect();
+        assert!(misses.len() >= 4 && misses.iter().all(|miss| miss.abs() < 0.12), "{misses:?}");
+        assert!(held.inside + 1 >= held.compared, "{held:?}");
+        let of =
+            |metric| held.rows.iter().filter(move |row| row.metric == metric).filter_map(|row| row.miss_log);
+        let ttft: Vec<f64> = of(Metric::Ttft).collect();
+        let learnt = held.band.rows.iter().find(|row| row.metric == "ttft").expect("learnt");
+        assert!((learnt.bias_log - ttft.iter().sum::<f64>() / ttft.len() as f64).abs() < 1e-12);
+    }
+    let other = with(&quiet, |other| other.scenario.sizes.prompt = Size::Fixed(300)).run(200.0, 1_000.0);
+    let (summary, asked) = (summary(&other), run::arrivals(&other.levels[0], &other.attempts));
+    let why = unlike(&found.cases[0], &against(&summary, &asked));
+    assert!(why.as_ref().is_some_and(|why| why.contains("mean prompt")), "{why:?}");
+    let two = Against { replicas: 2, ..against(&summary, &asked) };
+    assert!(unlike(&found.cases[0], &two).is_some_and(|why| why.contains("for 1 replicas, and 2 answered")));
 }
 
 /// The measured truth lies in the band of 95 %, stretched by a percent, and the prediction within a tenth of it.

@@ -20,7 +20,7 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{Format, PlanAction, PlanArgs, PromiseArgs};
 use crate::plan_run::{self, Ended, Limit};
 use crate::plan_spec::{self, Asked};
-use crate::{out, plan_search, price};
+use crate::{out, plan_search, plan_what_if, price};
 
 /// How long planning may take where nobody says.
 const TIME: Span = Span::from_secs(60);
@@ -55,6 +55,7 @@ fn of_engine(args: &PlanArgs) -> Result<Exit, Stop> {
 fn planned(args: &PlanArgs, asked: &Asked, limit: &mut Limit) -> Result<(PlanFinding, Ended), Stop> {
     let spec = &asked.spec;
     let vary = plan_search::vary(&args.search, spec)?;
+    let asks = plan_what_if::read(&args.search.what_if)?;
     let mut notes = asked.notes.clone();
     let mix = Mix::draw(spec).map_err(refused)?;
     let formula = match plan::answer(spec, &mix) {
@@ -73,6 +74,7 @@ fn planned(args: &PlanArgs, asked: &Asked, limit: &mut Limit) -> Result<(PlanFin
     let slots = plan::slots(spec, &mix).map_err(refused)?;
     let (start, least) = formula.as_ref().map_or((1, 1), |f| (f.replicas, f.replicas_for_utilisation));
     let mut planner = Planner::new(spec, start, least).map_err(refused)?;
+    limit.watch();
     let ended = match args.effort.formula_only {
         true => Ended::Known,
         false => plan_run::run(&mut planner, limit).map_err(refused)?,
@@ -82,12 +84,18 @@ fn planned(args: &PlanArgs, asked: &Asked, limit: &mut Limit) -> Result<(PlanFin
     let planner = (!args.effort.formula_only).then_some(&planner);
     let known = Known { spec, mix: &mix, load, formula, floor, slots, planner, notes };
     let mut finding = conclude(known).map_err(refused)?;
+    plan_what_if::run(asks, asked, &mix, &mut finding, limit)?;
     if let Some(vary) = vary.filter(|_| has_formula) {
         let search = plan_search::run(spec, &mix, &vary, (planner, ended), limit)?;
         finding.notes.extend(search.says());
         finding.options = search.options();
     } else if args.search.search {
         finding.notes.push("nothing was searched: without a formula there is no order to look in".to_owned());
+    }
+    // What was stopped after the number was known is stopped too.
+    if limit.over() == Some(Ended::Stopped) && ended != Ended::Stopped {
+        finding.notes.extend(ended_early(Ended::Stopped));
+        return Ok((finding, Ended::Stopped));
     }
     Ok((finding, ended))
 }

@@ -1,9 +1,12 @@
 //! `plimsoll what-if`: what would become of a run if something changed, as predictions with a band.
 
-use plimsoll_analysis::plan::what_if::{AsItIs, Asking, WhatIfFinding, WhatIfSpec, run as level_of, what_if};
+use plimsoll_analysis::plan::what_if::{
+    AsItIs, Asking, WhatIfFinding, WhatIfSpec, figures, run as level_of, what_if,
+};
 use plimsoll_report::what_if as page;
 use plimsoll_sim::{FleetSpec, WorldSpec};
 
+use super::plan::put;
 use super::{engine, show};
 use crate::again::Recorded;
 use crate::exit::{Exit, Stop};
@@ -36,9 +39,13 @@ pub fn run(args: &WhatIfArgs) -> Result<Exit, Stop> {
         measured: &measured,
         redraw: redraw.as_ref(),
     };
-    let spec = WhatIfSpec { asks, schedules: args.schedules, seed: args.seed };
+    let spec = WhatIfSpec { asks, figures: figures(), schedules: args.schedules, seed: args.seed };
     let mut found = what_if(&as_it_is, &spec).map_err(Stop::usage)?;
     found.notes.extend(target.notes);
+    if let Some(path) = &args.out {
+        let text = serde_json::to_string_pretty(&found).map_err(|e| Stop::invalid(e.to_string()))?;
+        put(path, &text)?;
+    }
     print(args, &found);
     let refused = found.cases.iter().all(|case| case.refused.is_some());
     Ok(if refused { Exit::Inconclusive } else { Exit::Done })

@@ -147,11 +147,15 @@ pub struct PlanEffortArgs {
 /// What else is looked at.
 #[derive(Args, Debug, Clone, Default)]
 pub struct PlanSearchArgs {
+    /// What would become of the plan if something changed, repeatable, in the words of plimsoll what-if: "rate 2x", "prompts +30%", "cache off",
+    /// "replicas -1", "weights fp8, slots 64": predicted percentiles at the peak, and the replicas that it would take
+    #[arg(long, value_name = "CHANGE", conflicts_with = "formula_only", help_heading = "Search")]
+    pub what_if: Vec<String>,
     /// Look for a cheaper configuration: by formula over all of them, then by simulation over those that would be cheaper
     #[arg(long, help_heading = "Search")]
     pub search: bool,
     /// What may differ, repeatable: gpu=h100,a100 | tp=1,2,4 | max_seqs=128,256 | token_budget=2048,8192 | chunking=on,off | prefix_cache=on,off |
-    /// max_batch=8,16 | delay_us=0,1000 | route=round_robin,least_requests [default: what is worth varying of this engine]
+    /// max_batch=8,16 | delay_us=0,1000 | route=round_robin,least_requests | autoscale=queue-depth:depth=4,max=9 (one policy a flag) [default: what is worth varying of this engine, and --autoscale]
     #[arg(long, value_name = "KEY=VALUES", requires = "search", help_heading = "Search")]
     pub vary: Vec<String>,
     /// Price of another GPU, repeatable: a100=1.60USD/gpu-hour; --price is that of the plan's own
@@ -179,13 +183,16 @@ pub struct PlanOutputArgs {
 /// `plimsoll plan verify`
 #[derive(Args, Debug)]
 pub struct PlanVerifyArgs {
-    /// Plan file, as plimsoll plan -o wrote it
+    /// Plan file, as plimsoll plan -o wrote it, or predictions of plimsoll what-if -o
     pub plan: PathBuf,
     /// Run folder: what then happened
     pub run: PathBuf,
     /// Level of the run to compare [default: its own; of a sweep, the one nearest to the planned load per replica]
     #[arg(long, value_name = "N")]
     pub level: Option<u32>,
+    /// The what-if that happened, as it was written: "rate 2x" [default: of a plan, the plan itself; of predictions, the one that is like the run]
+    #[arg(long, value_name = "CHANGE")]
+    pub what_if: Option<String>,
     /// Replicas that the run was measured on [default: what the run knows]
     #[arg(long, value_name = "N")]
     pub replicas: Option<u32>,

@@ -64,6 +64,9 @@ pub struct WhatIfArgs {
     /// Seed of the other schedules
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// File to write (JSON): what plimsoll plan verify holds against a later run
+    #[arg(long, short = 'o', value_name = "FILE")]
+    pub out: Option<PathBuf>,
     /// How it is printed
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,

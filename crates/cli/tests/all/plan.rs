@@ -259,7 +259,7 @@ fn a_plan_that_cannot_be_is_refused_in_one_line() {
 }
 
 /// With one sequence at a time a replica of the demo keeps up with some 330/s, with six with 1 770/s: at 300/s and 70 % busy the six, which
-/// were asked for, need one replica and were simulated; the one needs two and was not, because it can't be cheaper.
+/// were asked for, need one replica and were simulated; the one needs two and was not: it is neither cheaper nor on a front.
 #[test]
 fn a_search_names_what_is_cheaper() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -53,6 +53,7 @@ pub fn render(found: &PlanFinding, asked: &str) -> String {
                     (cost(found))
                     (sensitivity(found))
                     (scaling(found))
+                    (what_ifs(found))
                     (options(found, &charts))
                     (notes(found))
                     @if !asked.is_empty() { section { h2 { "Repeat" } pre { (asked) } } }
@@ -228,6 +229,21 @@ fn scaling(found: &PlanFinding) -> Markup {
         h2 { (plan::scaling_title(scaling)) }
         p { (words::sentence(&scaling.says)) }
         (table_of(&plan::scaling_table(scaling)))
+    } } }
+}
+
+fn what_ifs(found: &PlanFinding) -> Markup {
+    html! { @if let Some(what_if) = &found.what_if { section {
+        h2 { (plan::what_if_title(found)) }
+        @for note in &what_if.notes { p.small.soft { (words::sentence(note)) } }
+        @for case in &what_if.cases {
+            h3 { (crate::what_if::title(case)) }
+            @match &case.refused {
+                Some(why) => p { (words::sentence(why)) },
+                None => (table_of(&crate::what_if::table(case))),
+            }
+            @for note in &case.notes { p.small.soft { (words::sentence(note)) } }
+        }
     } } }
 }
 

@@ -6,6 +6,7 @@
 use plimsoll_sim::catalogue::{Dtype, gpus};
 use plimsoll_sim::{BatchingSpec, ModeSpec, PairSpec, RouteSpec, StepSpec, WorldSpec};
 use plimsoll_workload::Rate;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::levers::change::like;
@@ -122,7 +123,7 @@ pub struct Changed {
 }
 
 /// How requests change.
-#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Traffic {
     /// Arrivals are so many times as fast.
     pub rate: f64,

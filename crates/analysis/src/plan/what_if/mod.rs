@@ -10,7 +10,9 @@
 //! no percentiles, and none are printed.
 
 pub mod change;
+pub mod of_plan;
 pub mod run;
+pub mod verify;
 
 use plimsoll_math::quantile::order_statistic;
 use plimsoll_math::rng::Stream;
@@ -25,7 +27,7 @@ pub use change::{Asking, Change, Changed, Traffic, WORDS};
 
 use super::fit::KneeSpec;
 use super::spec::Band;
-use crate::findings::{Estimate, Metric, Reading};
+use crate::findings::{Estimate, Held, Metric, Reading};
 use crate::levers::schedule::in_blocks;
 use crate::replay::{Asked, play};
 use crate::say::{number, percent};
@@ -35,6 +37,8 @@ use crate::say::{number, percent};
 pub struct WhatIfSpec {
     /// The changes, each by itself.
     pub asks: Vec<Asking>,
+    /// The figures that are predicted: metric, percentile (0 to 1).
+    pub figures: Vec<(Metric, f64)>,
     /// Schedules, the run's own among them; at least 3.
     pub schedules: u32,
     /// Seed of everything drawn.
@@ -84,10 +88,22 @@ pub struct Predicted {
     pub world: Option<WorldSpec>,
     /// Requests per second with it.
     pub rate_per_s: f64,
+    /// How the requests change.
+    #[serde(default)]
+    pub traffic: Option<Traffic>,
+    /// Mean prompt and mean answer of the requests as changed, tokens.
+    #[serde(default)]
+    pub tokens: Option<[f64; 2]>,
     /// What the changed engine can carry, requests per second.
     pub limit_per_s: Option<f64>,
     /// Predicted figures.
     pub figures: Vec<Figure>,
+    /// Of a plan: would its promise hold? By the bands of these figures.
+    #[serde(default)]
+    pub held: Option<Held>,
+    /// Of a plan: replicas that it would take, by formula, spares not counted.
+    #[serde(default)]
+    pub replicas: Option<u32>,
     /// Why there is no prediction.
     pub refused: Option<String>,
     /// What to know: extrapolation and what is assumed.
@@ -103,12 +119,17 @@ pub struct Figure {
     pub percentile: f64,
     /// As measured, s; `None` = it was not, and the prediction starts from the simulation.
     pub measured_s: Option<f64>,
-    /// As simulated without the change, s.
+    /// As simulated without the change, s: on the run's own arrivals; without a measurement, on all schedules.
     pub simulated_s: f64,
     /// **Predicted** with the change, s, with its 95 % band.
     pub predicted: Reading,
     /// With the change / without it, on the same arrivals.
     pub ratio: f64,
+}
+
+/// What is predicted where nobody asks for something else.
+pub fn figures() -> Vec<(Metric, f64)> {
+    METRICS.into_iter().flat_map(|metric| PERCENTILES.map(|p| (metric, p))).collect()
 }
 
 /// Metrics that are predicted, where they exist.
@@ -145,8 +166,8 @@ pub fn what_if(run: &AsItIs<'_>, spec: &WhatIfSpec) -> Result<WhatIfFinding, Str
         run,
         spec,
         rate_per_s,
-        now: figures_of(run.world, &schedules, spec.seed)?,
-        others: others(run, &Traffic::AS_IT_IS, run.world, &schedules, spec.seed)?,
+        now: figures_of(run.world, &schedules, spec)?,
+        others: others(run, &Traffic::AS_IT_IS, run.world, &schedules, spec)?,
         schedules,
     };
     let cases = spec.asks.iter().map(|ask| base.case(ask)).collect();
@@ -184,8 +205,12 @@ impl Base<'_> {
             ask: ask.text.clone(),
             world: None,
             rate_per_s: self.rate_per_s,
+            traffic: None,
+            tokens: None,
             limit_per_s: None,
             figures: Vec::new(),
+            held: None,
+            replicas: None,
             refused: None,
             notes: Vec::new(),
         };
@@ -200,6 +225,8 @@ impl Base<'_> {
             change::make(ask, self.run.world, &self.schedules[0], self.rate_per_s)?;
         let schedules: Vec<Vec<Asked>> = self.schedules.iter().map(|one| traffic.apply(one)).collect();
         predicted.rate_per_s = self.rate_per_s * traffic.rate;
+        predicted.traffic = Some(traffic);
+        predicted.tokens = Some(tokens(&schedules[0]));
         predicted.limit_per_s = limit(&world, &schedules[0], self.spec.seed);
         predicted.world = Some(world.clone());
         if let Some(limit) = predicted.limit_per_s
@@ -212,8 +239,8 @@ impl Base<'_> {
                 number(limit)
             ));
         }
-        let then = figures_of(&world, &schedules, self.spec.seed)?;
-        let others = others(self.run, &traffic, &world, &self.schedules, self.spec.seed)?;
+        let then = figures_of(&world, &schedules, self.spec)?;
+        let others = others(self.run, &traffic, &world, &self.schedules, self.spec)?;
         predicted.figures = self.figures(&then, &others);
         predicted.notes = self.notes(&world, &schedules[0], predicted);
         Ok(())
@@ -221,7 +248,7 @@ impl Base<'_> {
 
     fn figures(&self, then: &Logs, others: &Logs) -> Vec<Figure> {
         let mut figures = Vec::new();
-        for (place, (metric, percentile)) in places().enumerate() {
+        for (place, &(metric, percentile)) in self.spec.figures.iter().enumerate() {
             let now: Vec<f64> = self.now.iter().map(|logs| logs[place]).collect();
             let then: Vec<f64> = then.iter().map(|logs| logs[place]).collect();
             if now.iter().chain(&then).any(|log| log.is_nan()) || now.iter().any(|log| log.is_infinite()) {
@@ -239,7 +266,7 @@ impl Base<'_> {
                 metric,
                 percentile,
                 measured_s,
-                simulated_s: now[0].exp(),
+                simulated_s: measured_s.map_or_else(|| mean(&now), |_| now[0]).exp(),
                 ratio,
                 predicted: if estimate.value.is_finite() {
                     Reading::Estimate(estimate)
@@ -276,13 +303,13 @@ impl Base<'_> {
     }
 
     fn notes(&self, world: &WorldSpec, asked: &[Asked], predicted: &Predicted) -> Vec<String> {
-        let n = asked.len().max(1) as f64;
+        let [prompt, output] = tokens(asked);
         let replicas = f64::from(world.fleet.replicas.max(1));
         let e2e =
             predicted.figures.iter().find(|f| f.metric == Metric::E2e).and_then(|f| f.predicted.value());
         let used = Use {
-            prompt_tokens: Some(asked.iter().map(|one| f64::from(one.prompt)).sum::<f64>() / n),
-            output_tokens: Some(asked.iter().map(|one| f64::from(one.output)).sum::<f64>() / n),
+            prompt_tokens: Some(prompt),
+            output_tokens: Some(output),
             // Little's law with the median for the mean.
             in_flight: e2e.map(|e2e| predicted.rate_per_s * e2e / replicas),
         };
@@ -292,6 +319,12 @@ impl Base<'_> {
         }
         notes
     }
+}
+
+/// Mean prompt and mean answer.
+fn tokens(asked: &[Asked]) -> [f64; 2] {
+    let mean = |of: fn(&Asked) -> u32| mean(&asked.iter().map(|one| f64::from(of(one))).collect::<Vec<_>>());
+    [mean(|one| one.prompt), mean(|one| one.output)]
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -304,18 +337,21 @@ fn square(values: &[f64]) -> f64 {
     values.iter().map(|v| (v - mean) * (v - mean)).sum()
 }
 
-fn places() -> impl Iterator<Item = (Metric, f64)> {
-    METRICS.into_iter().flat_map(|metric| PERCENTILES.map(|p| (metric, p)))
+fn figures_of(world: &WorldSpec, schedules: &[Vec<Asked>], spec: &WhatIfSpec) -> Result<Logs, String> {
+    let one =
+        |(i, one): (usize, &Vec<Asked>)| logs(world, one, &spec.figures, spec.seed.wrapping_add(i as u64));
+    schedules.iter().enumerate().map(one).collect()
 }
 
-fn figures_of(world: &WorldSpec, schedules: &[Vec<Asked>], seed: u64) -> Result<Logs, String> {
-    schedules.iter().enumerate().map(|(i, one)| logs(world, one, seed.wrapping_add(i as u64))).collect()
-}
-
-fn logs(world: &WorldSpec, asked: &[Asked], seed: u64) -> Result<Vec<f64>, String> {
+fn logs(
+    world: &WorldSpec,
+    asked: &[Asked],
+    figures: &[(Metric, f64)],
+    seed: u64,
+) -> Result<Vec<f64>, String> {
     let times = play(world, asked, seed)?;
     let from = asked.last().map_or(0, |last| (WARM_UP * last.due_ns as f64) as i64);
-    let figure = |(metric, percentile): (Metric, f64)| {
+    let figure = |&(metric, percentile): &(Metric, f64)| {
         let mut values: Vec<f64> = asked
             .iter()
             .zip(&times)
@@ -330,7 +366,7 @@ fn logs(world: &WorldSpec, asked: &[Asked], seed: u64) -> Result<Vec<f64>, Strin
         }
         order_statistic(&mut values, percentile).map_or(f64::NAN, f64::ln)
     };
-    Ok(places().map(figure).collect())
+    Ok(figures.iter().map(figure).collect())
 }
 
 /// The first schedule on each engine that would have answered nearly as well.
@@ -339,7 +375,7 @@ fn others(
     traffic: &Traffic,
     world: &WorldSpec,
     schedules: &[Vec<Asked>],
-    seed: u64,
+    spec: &WhatIfSpec,
 ) -> Result<Logs, String> {
     let asked = traffic.apply(&schedules[0]);
     let as_here = |other: &EngineSpec| -> WorldSpec {
@@ -353,7 +389,7 @@ fn others(
         }
         there
     };
-    run.others.iter().map(|other| logs(&as_here(other), &asked, seed)).collect()
+    run.others.iter().map(|other| logs(&as_here(other), &asked, &spec.figures, spec.seed)).collect()
 }
 
 fn limit(world: &WorldSpec, asked: &[Asked], seed: u64) -> Option<f64> {
