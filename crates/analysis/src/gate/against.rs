@@ -1,16 +1,127 @@
-//! Rates, costs, shares and the onset against the baseline's: a change of a figure that has an interval on both sides.
+//! A budget against the baseline's own figure, which has an uncertainty of its own.
 //!
-//! Percentiles have a sharper test on the requests themselves (`judge::relative`). Here each side is known by an estimate and its 95 %
-//! interval only. A quantity above zero is taken as normal in its logarithm, each side of the interval by itself; a share, which
-//! may be zero, through the square-and-add interval of a difference (Zou and Donner 2008) of one share and a multiple of
-//! the other. A percentage of two points lost, as everywhere: equal rates differ by a few per cent in any two runs.
+//! A percentile is held by the two-sample test of [`plimsoll_math::two_sample`] at the allowed ratio, on the requests themselves. Of
+//! rates, costs, shares and the onset each side is known by an estimate and its 95 % interval only. A quantity above zero is taken as normal in its
+//! logarithm, each side of the interval by itself; a share, which may be zero, through the square-and-add interval of a difference (Zou and Donner
+//! 2008) of one share and a multiple of the other. A percentage of two points lost, as everywhere: equal rates differ by a few per cent in any two runs.
 
 use plimsoll_math::proportion::scaled_difference;
 use plimsoll_math::special::{normal_cdf, normal_inv};
+use plimsoll_math::two_sample::{Arm, Flips, exceedance_differences, percentile_ratio};
 
-use super::judge::{Judgement, signed};
-use crate::budget::{Count, Unit, shown};
+use super::judge::{Judgement, change_words, judge, metric_of, signed, words as what};
+use super::select::{Chosen, Measured, flags, values};
+use crate::budget::{Budget, BudgetFile, Count, Judged, Relative, Unit, of_flags, shown};
 use crate::findings::{Estimate, Reading};
+use crate::order::seconds;
+use crate::say::number;
+
+/// Stretches into which each arm is cut.
+const UNITS: usize = 20;
+/// Requests beyond the percentile that each arm needs.
+const BEYOND: f64 = 10.0;
+
+/// A percentile against the baseline's, which has an uncertainty of its own.
+pub(super) fn relative(
+    file: &BudgetFile,
+    budget: &Budget,
+    run: &Measured<'_>,
+    baseline: Option<&Measured<'_>>,
+    chosen: &Chosen<'_, '_>,
+) -> Result<Judgement, String> {
+    let allowed = budget.relative.map_or(0.0, |relative| relative.0);
+    let p = budget.p.map_or(0.99, |p| p.0);
+    let limit_shown = change_words(budget, Relative(allowed));
+    let mut row = Judgement::new(
+        format!("{} against the baseline", what(file, budget)),
+        Some(1.0 + allowed),
+        limit_shown,
+    );
+    let baseline = baseline.ok_or("no baseline: give one with --baseline, or `baseline:` in the file")?;
+    let other = baseline.choose(file, budget).map_err(|why| format!("of the baseline: {why}"))?;
+    let (now, then) = (chosen.offered_per_s(), other.offered_per_s());
+    // An onset is a load itself.
+    if budget.metric.judged() != Judged::Line && (now / then - 1.0).abs() > 0.1 {
+        return Err(format!(
+            "the baseline was measured at {}/s and the run at {}/s: not the same load",
+            number(then),
+            number(now)
+        ));
+    }
+    if budget.metric.judged() != Judged::Percentile {
+        figures(&mut row, file, budget, [(run, chosen), (baseline, &other)], allowed)?;
+        return Ok(row);
+    }
+    let metric = metric_of(file, budget);
+    let slice = budget.slice.as_ref();
+    let arms = [(run, chosen), (baseline, &other)].map(|(measured, chosen)| {
+        let picks = measured.picks(slice)?;
+        let values = values(chosen, metric, picks);
+        if (values.len() as f64) * (1.0 - p) < BEYOND {
+            let needed = number(BEYOND / (1.0 - p));
+            return Err(format!(
+                "{} requests in one of the two runs; {} takes {needed}",
+                values.len(),
+                what(file, budget)
+            ));
+        }
+        let unit = |u: usize| values[u * values.len() / UNITS..(u + 1) * values.len() / UNITS].iter();
+        Ok(Arm::new(&(0..UNITS).map(|u| unit(u).map(|ns| seconds(*ns)).collect()).collect::<Vec<_>>()))
+    });
+    let [candidate, base] = arms;
+    let (candidate, base) = (candidate?, base?);
+    let flips = Flips::new(UNITS);
+    let differences = exceedance_differences(&base, &candidate, p, 1.0 + allowed);
+    row.p_fail = flips.greater(&differences);
+    row.p_pass = flips.less(&differences);
+    let ratio = percentile_ratio(&base, &candidate, p, &flips, 1.0 - 2.0 * file.policy.alpha);
+    row.measured = Reading::Estimate(Estimate {
+        value: ratio.value,
+        lower: ratio.interval.lower,
+        upper: ratio.interval.upper,
+        n: candidate.len() as u64,
+        n_eff: UNITS as f64,
+    });
+    row.measured_shown = format!(
+        "{}, {} now, {} then",
+        percent(ratio.value, (ratio.interval.lower, ratio.interval.upper)),
+        shown(candidate.quantile(p), &Unit::Time),
+        shown(base.quantile(p), &Unit::Time)
+    );
+    Ok(row)
+}
+
+/// Both sides' figure of what is no percentile: shares by their counts, everything else by its estimate and interval.
+fn figures(
+    row: &mut Judgement,
+    file: &BudgetFile,
+    budget: &Budget,
+    sides: [(&Measured<'_>, &Chosen<'_, '_>); 2],
+    allowed: f64,
+) -> Result<(), String> {
+    if budget.metric.judged() == Judged::Share {
+        let [now, then] = sides.map(|(measured, chosen)| {
+            Ok::<_, String>(of_flags(&flags(chosen, budget.metric, measured.picks(budget.slice.as_ref())?)))
+        });
+        return share(row, &now?, &then?, allowed);
+    }
+    let alone = Budget { relative: None, max: None, min: None, margin: None, ..budget.clone() };
+    let [now, then] = sides.map(|(measured, chosen)| {
+        let own = match alone.metric.judged() {
+            // What an onset is held to is not asked here, only what it is.
+            Judged::Line => measured.onset(&chosen.traffic).map(Reading::Estimate),
+            _ => judge(file, &alone, measured, None, chosen).map(|judged| judged.measured),
+        }?;
+        own.estimate().copied().ok_or_else(|| "one of the two runs has no figure of it".to_owned())
+    });
+    let unit = match budget.metric.unit() {
+        Unit::Money(_) => Unit::Money(
+            file.price.as_ref().and_then(|p| p.bill().ok()).map(|b| b.currency).unwrap_or_default(),
+        ),
+        unit => unit,
+    };
+    ratio(row, &now?, &then?, (allowed, budget.metric.has_floor()), &unit)
+}
 
 /// Fills a row that asks by how much a rate, a cost or an onset has changed. `allowed`: the most it may be worse, signed as the metric goes.
 ///

@@ -2,22 +2,17 @@
 //! all the same and one that it holds all the same.
 //!
 //! Latencies and shares go through the evaluator on counts. A tail ratio does so twice (what the median may be, then what may be
-//! over the multiple of it). A change against a baseline is the two-sample test of [`plimsoll_math::two_sample`] at the allowed
-//! ratio, so that the baseline's own uncertainty counts. Rates and lines have intervals, read as Student's and log-normal ones, each
-//! side by itself. A bracket of loads has no chance in it: it decides when both of its ends do.
+//! over the multiple of it). What is no request's own is in `rates`, a change against a baseline in `against`.
 
 use plimsoll_math::quantile::{EXCEEDANCES_NEEDED, rank};
-use plimsoll_math::special::{normal_cdf, normal_inv, student_t_cdf, student_t_inv};
-use plimsoll_math::two_sample::{Arm, Flips, exceedance_differences, percentile_ratio};
 
-use super::against;
+use super::rates::{line, price, rate};
 use super::select::{Chosen, Measured, Picks, flags, values};
 use crate::budget::{
     Amount, Budget, BudgetFile, BudgetMetric, Count, Judged, Percentile, Scope, Unit, decide, of_flags,
     of_values, reserve, shown,
 };
-use crate::cost;
-use crate::findings::{Estimate, Line, Reading};
+use crate::findings::{Estimate, Reading};
 use crate::order::{Column, interval_ranks, seconds};
 use crate::say::number;
 
@@ -37,7 +32,7 @@ pub(super) struct Judgement {
 }
 
 impl Judgement {
-    fn new(what: String, limit: Option<f64>, limit_shown: String) -> Judgement {
+    pub(super) fn new(what: String, limit: Option<f64>, limit_shown: String) -> Judgement {
         let measured = Reading::refused("not measured", 0);
         Judgement {
             what,
@@ -91,7 +86,7 @@ pub(super) fn metric_of(file: &BudgetFile, budget: &Budget) -> BudgetMetric {
     }
 }
 
-fn words(file: &BudgetFile, budget: &Budget) -> String {
+pub(super) fn words(file: &BudgetFile, budget: &Budget) -> String {
     match budget.p {
         Some(p) => format!("{} {}", metric_of(file, budget).name(), p.name()),
         None => metric_of(file, budget).name().to_owned(),
@@ -268,334 +263,12 @@ fn tail_ratio(
     Ok(())
 }
 
-// --------------------------------------------------------------------------------------- baseline
-
-/// Stretches into which each arm is cut.
-const UNITS: usize = 20;
-/// Requests beyond the percentile that each arm needs.
-const BEYOND: f64 = 10.0;
-
-/// A percentile against the baseline's, which has an uncertainty of its own.
-pub(super) fn relative(
-    file: &BudgetFile,
-    budget: &Budget,
-    run: &Measured<'_>,
-    baseline: Option<&Measured<'_>>,
-    chosen: &Chosen<'_, '_>,
-) -> Result<Judgement, String> {
-    let allowed = budget.relative.map_or(0.0, |relative| relative.0);
-    let p = budget.p.map_or(0.99, |p| p.0);
-    let limit_shown = change_words(budget, crate::budget::Relative(allowed));
-    let mut row = Judgement::new(
-        format!("{} against the baseline", words(file, budget)),
-        Some(1.0 + allowed),
-        limit_shown,
-    );
-    let baseline = baseline.ok_or("no baseline: give one with --baseline, or `baseline:` in the file")?;
-    let other = baseline.choose(file, budget).map_err(|why| format!("of the baseline: {why}"))?;
-    let (now, then) = (chosen.offered_per_s(), other.offered_per_s());
-    // An onset is a load itself.
-    if budget.metric.judged() != Judged::Line && (now / then - 1.0).abs() > 0.1 {
-        return Err(format!(
-            "the baseline was measured at {}/s and the run at {}/s: not the same load",
-            number(then),
-            number(now)
-        ));
-    }
-    if budget.metric.judged() != Judged::Percentile {
-        figures(&mut row, file, budget, [(run, chosen), (baseline, &other)], allowed)?;
-        return Ok(row);
-    }
-    let metric = metric_of(file, budget);
-    let slice = budget.slice.as_ref();
-    let arms = [(run, chosen), (baseline, &other)].map(|(measured, chosen)| {
-        let picks = measured.picks(slice)?;
-        let values = values(chosen, metric, picks);
-        if (values.len() as f64) * (1.0 - p) < BEYOND {
-            let needed = number(BEYOND / (1.0 - p));
-            return Err(format!(
-                "{} requests in one of the two runs; {} takes {needed}",
-                values.len(),
-                words(file, budget)
-            ));
-        }
-        let unit = |u: usize| values[u * values.len() / UNITS..(u + 1) * values.len() / UNITS].iter();
-        Ok(Arm::new(&(0..UNITS).map(|u| unit(u).map(|ns| seconds(*ns)).collect()).collect::<Vec<_>>()))
-    });
-    let [candidate, base] = arms;
-    let (candidate, base) = (candidate?, base?);
-    let flips = Flips::new(UNITS);
-    let differences = exceedance_differences(&base, &candidate, p, 1.0 + allowed);
-    row.p_fail = flips.greater(&differences);
-    row.p_pass = flips.less(&differences);
-    let ratio = percentile_ratio(&base, &candidate, p, &flips, 1.0 - 2.0 * file.policy.alpha);
-    row.measured = Reading::Estimate(Estimate {
-        value: ratio.value,
-        lower: ratio.interval.lower,
-        upper: ratio.interval.upper,
-        n: candidate.len() as u64,
-        n_eff: UNITS as f64,
-    });
-    row.measured_shown = format!(
-        "{}, {} now, {} then",
-        against::percent(ratio.value, (ratio.interval.lower, ratio.interval.upper)),
-        shown(candidate.quantile(p), &Unit::Time),
-        shown(base.quantile(p), &Unit::Time)
-    );
-    Ok(row)
-}
-
-/// Both sides' figure of what is no percentile: shares by their counts, everything else by its estimate and interval.
-fn figures(
-    row: &mut Judgement,
-    file: &BudgetFile,
-    budget: &Budget,
-    sides: [(&Measured<'_>, &Chosen<'_, '_>); 2],
-    allowed: f64,
-) -> Result<(), String> {
-    if budget.metric.judged() == Judged::Share {
-        let [now, then] = sides.map(|(measured, chosen)| {
-            Ok::<_, String>(of_flags(&flags(chosen, budget.metric, measured.picks(budget.slice.as_ref())?)))
-        });
-        return against::share(row, &now?, &then?, allowed);
-    }
-    let alone = Budget { relative: None, max: None, min: None, margin: None, ..budget.clone() };
-    let [now, then] = sides.map(|(measured, chosen)| {
-        let own = match alone.metric.judged() {
-            // What an onset is held to is not asked here, only what it is.
-            Judged::Line => measured.onset(&chosen.traffic).map(Reading::Estimate),
-            _ => judge(file, &alone, measured, None, chosen).map(|judged| judged.measured),
-        }?;
-        own.estimate().copied().ok_or_else(|| "one of the two runs has no figure of it".to_owned())
-    });
-    let unit = match budget.metric.unit() {
-        Unit::Money(_) => Unit::Money(
-            file.price.as_ref().and_then(|p| p.bill().ok()).map(|b| b.currency).unwrap_or_default(),
-        ),
-        unit => unit,
-    };
-    against::ratio(row, &now?, &then?, (allowed, budget.metric.has_floor()), &unit)
-}
-
 pub(super) fn signed(x: f64) -> String {
     if x >= 0.0 { format!("+{}", number(x)) } else { format!("−{}", number(-x)) }
 }
 
-// -------------------------------------------------------------------------------- rates and lines
-
-/// How far the interval of a figure may be read.
-#[derive(Copy, Clone, PartialEq)]
-enum Law {
-    /// A two-sided 95 % interval of Student's law over [`RATE_BATCHES`] batches.
-    Batches,
-    /// A two-sided 95 % interval that is normal in the logarithm, each side by itself: a load at which something is reached. An end
-    /// at zero or without bound is not known, and proves nothing.
-    Ratio,
-    /// The two ends of a bracket of loads, between which nothing is known.
-    Bracket,
-}
-
-/// (chance that a floor or ceiling is broken all the same, chance that it holds all the same) of a figure with its interval.
-fn chances(estimate: &Estimate, limit: f64, floor: bool, law: Law) -> (f64, f64) {
-    let Estimate { value, lower, upper, .. } = *estimate;
-    if floor {
-        let broken = against(value, lower, limit, law, |end| end >= limit);
-        (broken, against(value, upper, limit, law, |end| end < limit))
-    } else {
-        let broken = against(value, upper, limit, law, |end| end <= limit);
-        (broken, against(value, lower, limit, law, |end| end > limit))
-    }
-}
-
-/// Chance of this value where the truth lies at the limit, by the end of the interval on the limit's side; `proves` = that end
-/// settles it.
-fn against(value: f64, end: f64, limit: f64, law: Law, proves: impl Fn(f64) -> bool) -> f64 {
-    if law == Law::Bracket || end == value {
-        return if proves(end) { 0.0 } else { 1.0 };
-    }
-    if !end.is_finite() || (law == Law::Ratio && end <= 0.0) {
-        return 1.0;
-    }
-    if !value.is_finite() {
-        return if proves(end) { 0.025 } else { 1.0 };
-    }
-    match law {
-        // A limit of nothing lies any number of times below.
-        Law::Ratio => {
-            let gap = libm::log(limit.max(f64::MIN_POSITIVE) / value) / libm::log(end / value);
-            1.0 - normal_cdf(gap * normal_inv(0.975))
-        }
-        Law::Batches | Law::Bracket => {
-            let (gap, freedom) = ((limit - value) / (end - value), RATE_BATCHES - 1.0);
-            1.0 - student_t_cdf(gap * student_t_inv(0.975, freedom), freedom)
-        }
-    }
-}
-
-/// Batches that rates are read from.
-const RATE_BATCHES: f64 = 20.0;
-
-fn rate(row: &mut Judgement, budget: &Budget, chosen: &Chosen<'_, '_>) -> Result<(), String> {
-    whole(budget)?;
-    let [(_, level)] = chosen.levels[..] else {
-        return Err("several levels have this load; rates are judged on one".into());
-    };
-    let rates = &level.summary.rates;
-    let reading = match budget.metric {
-        BudgetMetric::Goodput => rates.good_per_s.clone().ok_or("no latency ceiling says what is good")?,
-        BudgetMetric::OutputTokensPerS => rates.output_tokens_per_s.clone().ok_or("no token is known of")?,
-        _ => rates.achieved_per_s.clone(),
-    };
-    of_reading(row, reading, &Unit::Rate, true, Law::Batches)
-}
-
-/// So many items by a deadline: a floor on what is finished per second.
-pub(super) fn batch(file: &BudgetFile, chosen: &Chosen<'_, '_>) -> Result<Judgement, String> {
-    let batch = file.batch.ok_or("no batch")?;
-    let deadline_s = batch.deadline.as_secs_f64();
-    let floor = batch.items as f64 / deadline_s;
-    let what = format!("{} items by {}", batch.items, shown(deadline_s, &Unit::Time));
-    let mut row = Judgement::new(what, Some(floor), format!("≥ {}", shown(floor, &Unit::Rate)));
-    let [(_, level)] = chosen.levels[..] else {
-        return Err("several levels have this load; a deadline is judged on one".into());
-    };
-    let rates = &level.summary.rates;
-    let reading = rates.items_per_s.clone().unwrap_or_else(|| rates.achieved_per_s.clone());
-    of_reading(&mut row, reading, &Unit::Rate, true, Law::Batches)?;
-    if let Some(rate) = row.measured.value() {
-        row.note = format!("at this rate it takes {}", shown(batch.items as f64 / rate, &Unit::Time));
-    }
-    Ok(row)
-}
-
-fn of_reading(
-    row: &mut Judgement,
-    reading: Reading,
-    unit: &Unit,
-    floor: bool,
-    law: Law,
-) -> Result<(), String> {
-    let Reading::Estimate(estimate) = &reading else {
-        let Reading::Refused { why, .. } = reading else { return Err("not measured".into()) };
-        return Err(why);
-    };
-    if let Some(limit) = row.limit {
-        (row.p_pass, row.p_fail) = chances(estimate, limit, floor, law);
-    }
-    row.measured_shown = figure(&reading, unit);
-    row.measured = reading;
-    Ok(())
-}
-
-fn whole(budget: &Budget) -> Result<(), String> {
-    let sliced = |s: &crate::budget::Slice| s.class.is_some() || s.prompt_tokens.is_some();
-    match &budget.slice {
-        Some(slice) if sliced(slice) => {
-            Err(format!("{} is measured for all requests together, not for a slice", budget.metric.name()))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn line(
-    row: &mut Judgement,
-    file: &BudgetFile,
-    budget: &Budget,
-    run: &Measured<'_>,
-    baseline: Option<&Measured<'_>>,
-    chosen: &Chosen<'_, '_>,
-) -> Result<(), String> {
-    whole(budget)?;
-    let own = run.findings.lines.iter().find(|lines| lines.traffic == chosen.traffic);
-    let limit = row.limit.ok_or("no limit")?;
-    if budget.metric == BudgetMetric::ThroughputBeforeOnset {
-        let lines = own.ok_or("the queueing onset takes a sweep: plimsoll sweep")?;
-        return match &lines.onset {
-            Line::Found { rate, .. } => {
-                of_reading(row, Reading::Estimate(*rate), &Unit::Rate, true, Law::Ratio)
-            }
-            Line::Above { rate_per_s, .. } => {
-                row.measured_shown = format!("onset above {}", shown(*rate_per_s, &Unit::Rate));
-                row.p_pass = if *rate_per_s >= limit { 0.0 } else { 1.0 };
-                Ok(())
-            }
-            Line::Below { rate_per_s, .. } => {
-                row.measured_shown = format!("onset below {}", shown(*rate_per_s, &Unit::Rate));
-                row.p_fail = if *rate_per_s <= limit { 0.0 } else { 1.0 };
-                Ok(())
-            }
-            Line::CannotTell { why } => Err(why.clone()),
-        };
-    }
-    let of_baseline =
-        baseline.and_then(|b| b.findings.lines.iter().find(|lines| lines.traffic == chosen.traffic));
-    let lines = own.or(of_baseline).ok_or(
-        "utilisation is offered load / measured stability limit, and no sweep measured the limit: gate a sweep, or give one \
-         as --baseline",
-    )?;
-    let offered =
-        file.load.as_ref().and_then(|load| load.rate).map_or(chosen.offered_per_s(), |rate| rate.as_per_s());
-    // The ends of the bracket: at least and at most this used.
-    let (least, most) = match &lines.stability {
-        Line::Found { rate, .. } => (offered / rate.upper, offered / rate.lower),
-        Line::Above { rate_per_s, .. } => (0.0, offered / rate_per_s),
-        Line::Below { rate_per_s, .. } => (offered / rate_per_s, f64::INFINITY),
-        Line::CannotTell { why } => return Err(why.clone()),
-    };
-    row.p_pass = if most <= limit { 0.0 } else { 1.0 };
-    row.p_fail = if least > limit { 0.0 } else { 1.0 };
-    let value = lines.stability.rate().map_or(most, |rate| offered / rate.value);
-    row.measured = Reading::Estimate(Estimate { value, lower: least, upper: most, n: 0, n_eff: 0.0 });
-    row.measured_shown = figure(&row.measured, &Unit::Share);
-    if own.is_none() {
-        row.note = "against the stability limit of the baseline".into();
-    }
-    Ok(())
-}
-
-fn price(
-    row: &mut Judgement,
-    file: &BudgetFile,
-    budget: &Budget,
-    run: &Measured<'_>,
-    chosen: &Chosen<'_, '_>,
-) -> Result<(), String> {
-    whole(budget)?;
-    let spec = file
-        .price
-        .as_ref()
-        .ok_or("no price: `price: {price: 2.49USD/gpu-hour, gpus: 1, date: …, source: …}`")?;
-    let bill = spec.bill().map_err(|e| e.to_string())?;
-    let unit = Unit::Money(bill.currency.clone());
-    if let Some(Unit::Money(asked)) = budget.max.as_ref().map(|max| &max.unit).filter(|asked| **asked != unit)
-    {
-        return Err(format!("the ceiling is in {asked} and the price in {}", bill.currency));
-    }
-    let found = cost::cost(&run.findings, &bill);
-    let at_line = found.at_budget.iter().find(|line| line.traffic == chosen.traffic && line.rate.is_some());
-    let (costs, note) = match at_line {
-        Some(line) => {
-            let rate = line.rate.map_or(0.0, |rate| rate.value);
-            (&line.costs, format!("at the budget line, {}", shown(rate, &Unit::Rate)))
-        }
-        None => {
-            let id = chosen.ids().first().copied().ok_or("no level")?;
-            let level = found.levels.iter().find(|level| level.level == id).ok_or("no level")?;
-            (&level.costs, "at the load as it ran: only a sweep finds the budget line".to_owned())
-        }
-    };
-    let reading = match budget.metric {
-        BudgetMetric::CostPerGoodRequest => costs.per_good_request.clone(),
-        _ => costs.per_request.clone(),
-    };
-    let law = if at_line.is_some() { Law::Bracket } else { Law::Batches };
-    of_reading(row, reading, &unit, false, law)?;
-    row.note = note;
-    Ok(())
-}
-
 /// A reading as it is shown: the value with its interval, or why there is none. What is said of the value's unit holds for the ends.
-fn figure(reading: &Reading, unit: &Unit) -> String {
+pub(super) fn figure(reading: &Reading, unit: &Unit) -> String {
     let Reading::Estimate(e) = reading else { return "–".to_owned() };
     let end = |x: f64| if x.is_finite() { shown(x, unit) } else { "∞".to_owned() };
     let all = [e.value, e.lower.max(0.0), e.upper].map(end);

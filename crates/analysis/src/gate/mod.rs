@@ -1,12 +1,13 @@
 //! A budget file held against a run: rows, a verdict, and what to say first.
 //!
-//! Reading order: `finding` (the words), `select` (which levels and requests), `judge` (one budget), `locate` (where a broken one
+//! Reading order: `finding` (the words), `select` (which levels and requests), `judge` (one budget; `rates` and `against` of another kind), `locate` (where a broken one
 //! breaks), and here the family. A verdict per file and never per level: what passes at half the promised load is no pass.
 
 mod against;
 mod finding;
 mod judge;
 mod locate;
+mod rates;
 mod select;
 
 use plimsoll_math::series;
@@ -127,7 +128,7 @@ fn look(
     }
     if budget.relative.is_some() {
         let id = if looks.is_empty() { budget.id.clone() } else { format!("{} relative", budget.id) };
-        looks.push(make(id, judge::relative(file, budget, run, baseline, &chosen), Some(&chosen)));
+        looks.push(make(id, against::relative(file, budget, run, baseline, &chosen), Some(&chosen)));
     }
     looks
 }
@@ -191,7 +192,7 @@ fn batch(file: &BudgetFile, run: &Measured<'_>) -> Option<Look> {
     let all = Budget::ceiling("batch", BudgetMetric::Throughput, None, crate::budget::Amount::seconds(1.0));
     let chosen = run.choose(file, &all);
     let (judged, chosen) = match &chosen {
-        Ok(chosen) => (judge::batch(file, chosen), Some(chosen)),
+        Ok(chosen) => (rates::batch(file, chosen), Some(chosen)),
         Err(why) => (Err(why.clone()), None),
     };
     let defect = judged.as_ref().map(|j| format!("{}: {}", j.what, j.note)).unwrap_or_default();
