@@ -87,7 +87,12 @@ impl<'a> Checker<'a> {
                         allowed,
                     });
                 }
-                None => {}
+                // A map of names: what each of them holds has a form of its own.
+                None => {
+                    if let Some(inner @ Value::Object(_)) = schema.get("additionalProperties") {
+                        self.check(value, inner, &join(path, key))?;
+                    }
+                }
             }
         }
         Ok(())

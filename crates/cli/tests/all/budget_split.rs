@@ -181,7 +181,7 @@ fn what_can_not_be_split_is_refused_in_one_line() {
         (vec!["--total", "3", &good], "length of time"),
         (vec!["--total", "soon", &good], "--total"),
         (vec!["--total", "3s", "--margin", "3s", &good], "leaves nothing"),
-        (vec!["--total", "3s", &typo], "expected one of `fixed`"),
+        (vec!["--total", "3s", &typo], "did you mean `fixed`?"),
         (vec!["--total", "3s", &two], "not several"),
         (vec!["--total", "3s", &none], "one of fixed"),
         (vec!["--total", "3s", &unit], "length of time"),
