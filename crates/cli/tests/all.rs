@@ -65,6 +65,8 @@ mod real_server;
 mod real_triton;
 #[path = "all/repeat.rs"]
 mod repeat;
+#[path = "all/sarif.rs"]
+mod sarif;
 #[path = "all/scrape.rs"]
 mod scrape;
 #[path = "all/secrets.rs"]

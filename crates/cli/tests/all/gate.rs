@@ -10,12 +10,12 @@ use tempfile::TempDir;
 use crate::kit::{Ended, plimsoll};
 
 /// A folder with a run of 100 requests/s for 40 s on the simulated demo engine (p50 of ttft 5 ms) and a budget file.
-struct Case {
+pub struct Case {
     folder: TempDir,
 }
 
 impl Case {
-    fn new() -> Case {
+    pub fn new() -> Case {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let run = folder.path().join("run").display().to_string();
         let ended = plimsoll(&[
@@ -26,11 +26,11 @@ impl Case {
         Case { folder }
     }
 
-    fn path(&self, name: &str) -> String {
+    pub fn path(&self, name: &str) -> String {
         self.folder.path().join(name).display().to_string()
     }
 
-    fn gate(&self, budgets: &str, more: &[&str]) -> Ended {
+    pub fn gate(&self, budgets: &str, more: &[&str]) -> Ended {
         let budget = self.path("budget.yaml");
         fs::write(&budget, format!("version: 1\nname: test\n{budgets}")).expect("written");
         let run = self.path("run");
@@ -38,7 +38,7 @@ impl Case {
     }
 }
 
-const BUDGETS: &str = r#"budgets:
+pub const BUDGETS: &str = r#"budgets:
   - {id: holds, metric: ttft, p: 99, max: 50ms}
   - id: 'breaks <"&> it'
     metric: ttft
