@@ -3,7 +3,7 @@
 use plimsoll_analysis::findings::{Estimate, Reading};
 use plimsoll_analysis::levers::evidence::SharesFrom;
 use plimsoll_analysis::levers::{
-    By, Evidence, FasterModel, Goal, How, Lever, LeverFinding, Ranked, Term, catalogue,
+    By, Evidence, FasterModel, Goal, How, Lever, LeverFinding, LoadPlace, Ranked, Term, catalogue,
 };
 
 use crate::table::Table;
@@ -28,6 +28,7 @@ pub fn render(name: &str, finding: &LeverFinding) -> String {
     page.extend(
         evidence(&finding.evidence, finding.goal.metric.name()).into_iter().map(|line| format!("  {line}")),
     );
+    page.extend(finding.load.as_ref().map(|load| format!("  {}", place(load))));
     page.push(format!("  {}", simulated(finding)));
     if let Some(faster) = &finding.faster_model {
         page.push(format!("  {}", faster_model(faster, &goal)));
@@ -171,6 +172,26 @@ fn evidence(evidence: &Evidence, metric: &str) -> Vec<String> {
         lines.push(facts.join(" · "));
     }
     lines
+}
+
+/// The load against the onset: what is worth doing about a queue depends on it.
+fn place(load: &LoadPlace) -> String {
+    let offered = figure::per_second(load.offered_per_s);
+    let Some(onset) = load.onset_per_s else {
+        return format!("Load: {offered}; where queueing begins a sweep tells (plimsoll sweep, and --level)");
+    };
+    let times = load.offered_per_s / onset.value;
+    let means = match (load.offered_per_s > onset.upper, load.offered_per_s < onset.lower) {
+        (true, _) => "past it: what shortens the queue, or takes load away, comes first",
+        (_, true) => "below it: the queue is short, and what only shortens it returns little",
+        _ => "at it, as far as the interval tells",
+    };
+    let range = figure::interval(&figure::number(onset.lower), &figure::number(onset.upper));
+    format!(
+        "Load: {offered}, {} × the queueing onset of {} {range}: {means}",
+        figure::number(times),
+        figure::per_second(onset.value)
+    )
 }
 
 fn simulated(finding: &LeverFinding) -> String {

@@ -78,6 +78,7 @@ pub use fault::FaultTruth;
 pub use fault_spec::{FaultKind, FaultSpec};
 pub use fleet_spec::{AdapterSpec, ColdStartSpec, DisaggregationSpec, FleetSpec, WorldSpec};
 pub use law::LawSpec;
+pub use plimsoll_policy::depth::QueueDepthSpec;
 pub use plimsoll_policy::keda::KedaSpec;
 pub use plimsoll_policy::{AutoscaleSpec, RouteSpec, Signal};
 pub use profile::Profile;

@@ -11,7 +11,8 @@ use plimsoll_sim::catalogue::{Dtype, gpus};
 use plimsoll_sim::origin::OriginSpec;
 use plimsoll_sim::speculation::{DraftSpec, SpeculativeSpec};
 use plimsoll_sim::{
-    BatchingSpec, DisaggregationSpec, EngineSpec, ModeSpec, PairSpec, PolicySpec, StepSpec, WorldSpec,
+    AutoscaleSpec, BatchingSpec, DisaggregationSpec, EngineSpec, ModeSpec, PairSpec, PolicySpec,
+    QueueDepthSpec, StepSpec, WorldSpec,
 };
 
 use crate::replay::Asked;
@@ -74,6 +75,8 @@ impl Traffic {
     }
 }
 
+/// Waiting requests for which an autoscaler starts one more replica.
+const WAITING_PER_REPLICA: f64 = 4.0;
 /// Share of a prompt that trimming leaves.
 const TRIMMED: f64 = 0.8;
 /// What better kernels are taken to bring: a tenth of each step, at best twice that and at worst nothing.
@@ -131,6 +134,21 @@ fn of_fleet(world: &WorldSpec, all: &mut Vec<Candidate>) {
         hourly,
         ..candidate("replicas", format!("{} in place of {replicas}", replicas + 1), more)
     });
+    // A second of quiet is no reason to send one away again within a run of minutes.
+    let by_queue = QueueDepthSpec {
+        depth: WAITING_PER_REPLICA,
+        min: replicas,
+        max: 2 * replicas,
+        interval_s: 15,
+        down_after_s: 300,
+    };
+    let mut scaled = world.clone();
+    scaled.fleet.autoscale = Some(AutoscaleSpec::QueueDepth(by_queue));
+    let assumes = format!(
+        "one more for every {WAITING_PER_REPLICA} that wait, looked at every 15 s, after a cold start as of the fleet"
+    );
+    let setting = format!("{replicas} to {} by the queue", 2 * replicas);
+    all.push(Candidate { hourly: None, assumes: Some(assumes), ..candidate("autoscaling", setting, scaled) });
     if replicas < 2 {
         return;
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use plimsoll_math::rng::Stream;
+use plimsoll_model::Load;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +12,7 @@ use super::catalogue::{Lever, Term};
 use super::evidence::{Evidence, SharesFrom};
 use super::predict::{Gain, Predicted};
 use crate::cost::Bill;
-use crate::findings::{BudgetSpec, Ceiling, Estimate, LevelSummary, Metric, Reading};
+use crate::findings::{BudgetSpec, Ceiling, Estimate, LevelSummary, Line, Lines, Metric, Reading};
 
 /// What the ranking is told.
 #[derive(Clone, PartialEq, Debug)]
@@ -240,6 +241,15 @@ pub struct FasterModel {
     pub how: How,
 }
 
+/// How a load lies to the queueing onset: below it most of what moves the queue returns nothing.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct LoadPlace {
+    /// Offered, requests/s.
+    pub offered_per_s: f64,
+    /// The queueing onset of this traffic, requests/s; `None` = the run is no sweep that found one.
+    pub onset_per_s: Option<Estimate>,
+}
+
 /// The whole answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LeverFinding {
@@ -251,6 +261,9 @@ pub struct LeverFinding {
     pub now: Reading,
     /// What the rows say.
     pub evidence: Evidence,
+    /// How the load lies to where queueing begins; `None` = it is no load of an open loop.
+    #[serde(default)]
+    pub load: Option<LoadPlace>,
     /// The engine that levers were simulated on; `None` = none was given.
     pub fit: Option<Fit>,
     /// Schedules simulated.
@@ -289,6 +302,7 @@ impl LeverFinding {
             by: spec.by,
             now: measured(summary, &spec.goal),
             evidence,
+            load: None,
             fit,
             replications: spec.replications,
             ranked: Vec::new(),
@@ -297,6 +311,19 @@ impl LeverFinding {
             ruled_out: Vec::new(),
             faster_model: None,
         }
+    }
+
+    /// Says how the load lies to the onset that this run found.
+    pub fn place(&mut self, lines: &[Lines], summary: &LevelSummary) {
+        if !matches!(summary.load, Load::Open { .. }) {
+            return;
+        }
+        let of_traffic = lines.iter().find(|lines| lines.traffic == summary.traffic);
+        let onset_per_s = match of_traffic.map(|lines| &lines.onset) {
+            Some(Line::Found { rate, .. }) => Some(*rate),
+            _ => None,
+        };
+        self.load = Some(LoadPlace { offered_per_s: summary.rates.offered_per_s, onset_per_s });
     }
 
     /// Nothing was simulated for it: the most it can return where that is known, else what would tell.

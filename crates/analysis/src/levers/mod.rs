@@ -20,7 +20,8 @@ pub mod schedule;
 pub use catalogue::{Lever, Reversible, Term};
 pub use evidence::Evidence;
 pub use finding::{
-    Bounded, By, EffortSpec, FasterModel, Fit, Goal, How, LeverFinding, LeverSpec, Open, Ranked, RuledOut,
+    Bounded, By, EffortSpec, FasterModel, Fit, Goal, How, LeverFinding, LeverSpec, LoadPlace, Open, Ranked,
+    RuledOut,
 };
 pub use schedule::Redraw;
 

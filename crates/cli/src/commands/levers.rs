@@ -49,7 +49,9 @@ pub fn run(args: &LeversArgs) -> Result<Exit, Stop> {
     let by = by(args, bill.is_some(), summary)?;
     let goal = Goal::of(lines.budget.as_ref(), summary);
     let spec = LeverSpec { goal, replications: args.schedules, seed: args.seed, efforts, bill, by };
-    let found = judge(&manifest, (&attempts, &samples), summary, (world.as_ref(), recorded.as_ref()), &spec)?;
+    let mut found =
+        judge(&manifest, (&attempts, &samples), summary, (world.as_ref(), recorded.as_ref()), &spec)?;
+    found.place(&findings.lines, summary);
     match args.format {
         Format::Text => out::line(&page::render(&dir.display().to_string(), &found)),
         Format::Json => out::json(&found),
