@@ -5,6 +5,9 @@ use plimsoll_analysis::quality::{Alike, Figure, Quality, ScoreVerdict, Scores};
 use crate::figure;
 use crate::table::Table;
 
+/// Share of its own tokens that an endpoint must repeat for agreement with another one to mean something.
+const STEADY: f64 = 0.5;
+
 /// The whole.
 pub fn text(found: &Quality) -> String {
     let mut out = String::new();
@@ -75,6 +78,15 @@ fn agreement(found: &Quality) -> String {
     if let Some(beyond) = agreement.beyond_noise {
         let turned = Figure { value: -beyond.value, lower: -beyond.upper, upper: -beyond.lower, ..beyond };
         out.push_str(&format!("Beyond the noise floor  same tokens {}\n", points(&turned)));
+    }
+    let own = [("A", agreement.a_itself), ("B", agreement.b_itself)];
+    let unsteady = own.iter().filter(|(_, own)| own.is_some_and(|own| own.tokens.upper < STEADY));
+    let unsteady: Vec<&str> = unsteady.map(|(name, _)| *name).collect();
+    if !unsteady.is_empty() {
+        out.push_str(&format!(
+            "Not the same answer twice: {}. Agreement says nothing of the change here, only scores do\n",
+            unsteady.join(" and ")
+        ));
     }
     if let Some(parts) = agreement.first_divergence {
         out.push_str(&format!(
