@@ -31,6 +31,8 @@ mod fit;
 mod fit_systems;
 #[path = "all/gate.rs"]
 mod gate;
+#[path = "all/gate_looks.rs"]
+mod gate_looks;
 #[path = "all/gathered.rs"]
 mod gathered;
 #[path = "all/history.rs"]

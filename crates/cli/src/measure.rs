@@ -14,7 +14,9 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use plimsoll_analysis::budget::BudgetFile;
 use plimsoll_analysis::findings::{Findings, Trust};
+use plimsoll_analysis::gate::{self, GateFinding};
 use plimsoll_analysis::{Gathered, LineSpec, Observed, SweepSpec};
 use plimsoll_client::{
     Ceilings, Client, ClientConfig, ClientError, Clock, Control, LevelPlan, Memory, Sink, Traffic,
@@ -391,6 +393,20 @@ impl Measure {
                 findings
             }
         }
+    }
+
+    /// Holds what was kept so far to a budget file: one look of so many.
+    pub fn hold_to(
+        &self,
+        file: &BudgetFile,
+        baseline: Option<&gate::Measured<'_>>,
+        looks: usize,
+    ) -> GateFinding {
+        let manifest = self.writer.manifest();
+        let samples = self.seen();
+        let spec = line_spec(&manifest);
+        let measured = gate::Measured::read(&manifest, &self.attempts, &samples, &spec, file);
+        gate::gate_at(file, &measured, baseline, looks)
     }
 
     /// Writes the findings and closes the run folder.

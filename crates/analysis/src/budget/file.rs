@@ -117,6 +117,13 @@ pub struct Batch {
     pub deadline: Span,
 }
 
+impl Batch {
+    /// Items per second that meet the deadline.
+    pub fn floor_per_s(&self) -> f64 {
+        self.items as f64 / self.deadline.as_secs_f64()
+    }
+}
+
 /// How verdicts are reached.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

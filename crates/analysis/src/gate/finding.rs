@@ -67,6 +67,8 @@ pub struct GateFinding {
     pub baseline: Option<String>,
     /// Chance of a wrong verdict that every bound stands at.
     pub alpha: f64,
+    /// How often the run was looked at before it ended, this time counted in: alpha is the file's over this.
+    pub looks: usize,
     /// Rows that decide: the family among which a failure must stand.
     pub family: usize,
     /// The rows, in the order of the file.

@@ -6,7 +6,7 @@
 
 use plimsoll_math::quantile::{EXCEEDANCES_NEEDED, rank};
 
-use super::rates::{line, price, rate};
+use super::rates::{line, price, rate, whole};
 use super::select::{Chosen, Measured, Picks, flags, values};
 use crate::budget::{
     Amount, Budget, BudgetFile, BudgetMetric, Count, Judged, Percentile, Scope, Unit, decide, of_flags,
@@ -104,6 +104,9 @@ pub(super) fn judge(
     let picks = run.picks(budget.slice.as_ref())?;
     let mut row = Judgement::new(words(file, budget), limit_of(budget), limit_words(budget));
     let alpha = file.policy.alpha;
+    if matches!(budget.metric.judged(), Judged::Rate | Judged::Line | Judged::Cost) {
+        whole(budget, picks)?;
+    }
     match budget.metric.judged() {
         Judged::Percentile => percentile(&mut row, file, budget, chosen, picks, alpha)?,
         Judged::Share => share(&mut row, budget.metric, chosen, picks, alpha)?,

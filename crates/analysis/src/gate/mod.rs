@@ -7,6 +7,7 @@ mod against;
 mod finding;
 mod judge;
 mod locate;
+mod look;
 mod rates;
 mod select;
 
@@ -15,10 +16,12 @@ use plimsoll_math::two_sample::holm;
 use plimsoll_model::{Attempt, Manifest, Sample};
 
 pub use finding::{GATE_SCHEMA, GateFinding, GateRow, GateVerdict, Role};
+pub use look::{More, after_a_look};
 pub use select::Measured;
 
 use crate::budget::{
-    Budget, BudgetFile, BudgetMetric, Judged, LEAST_WORTH, OnInconclusive, OnMissing, Unit, family, shown,
+    Budget, BudgetFile, BudgetMetric, Judged, LEAST_WORTH, OnInconclusive, OnMissing, Policy, Unit, family,
+    shown,
 };
 use crate::columns::INFINITE;
 use crate::findings::{Held, Reading, Trust};
@@ -47,6 +50,18 @@ impl<'a> Measured<'a> {
 
 /// Holds a budget file against a run, and against a pinned baseline where there is one.
 pub fn gate(file: &BudgetFile, run: &Measured<'_>, baseline: Option<&Measured<'_>>) -> GateFinding {
+    gate_at(file, run, baseline, look::looks(run))
+}
+
+/// The same where it is looked at so many times in all: a first look that may be followed by a second one is one of two.
+pub fn gate_at(
+    file: &BudgetFile,
+    run: &Measured<'_>,
+    baseline: Option<&Measured<'_>>,
+    times: usize,
+) -> GateFinding {
+    let policy = Policy { alpha: file.policy.alpha / times.max(1) as f64, ..file.policy.clone() };
+    let file = &BudgetFile { policy, ..file.clone() };
     let mut looks: Vec<Look> = Vec::new();
     for (i, budget) in file.budgets.iter().enumerate() {
         looks.extend(look(file, budget, i, run, baseline));
@@ -71,6 +86,7 @@ pub fn gate(file: &BudgetFile, run: &Measured<'_>, baseline: Option<&Measured<'_
         run: run.manifest.id.clone(),
         baseline: baseline.map(|baseline| baseline.manifest.id.clone()),
         alpha: file.policy.alpha,
+        looks: times,
         family,
         rows,
         validity: run.findings.validity.clone(),
@@ -192,7 +208,7 @@ fn batch(file: &BudgetFile, run: &Measured<'_>) -> Option<Look> {
     let all = Budget::ceiling("batch", BudgetMetric::Throughput, None, crate::budget::Amount::seconds(1.0));
     let chosen = run.choose(file, &all);
     let (judged, chosen) = match &chosen {
-        Ok(chosen) => (rates::batch(file, chosen), Some(chosen)),
+        Ok(chosen) => (rates::batch(file, run, chosen), Some(chosen)),
         Err(why) => (Err(why.clone()), None),
     };
     let defect = judged.as_ref().map(|j| format!("{}: {}", j.what, j.note)).unwrap_or_default();
@@ -423,7 +439,9 @@ fn doubts(run: &Measured<'_>, looks: &[Look], trust: Trust) -> Vec<String> {
     let reasons =
         run.findings.validity.reasons.iter().chain(levels.flat_map(|level| &level.validity.reasons));
     let mut said: Vec<String> = Vec::new();
-    for reason in reasons.filter(|reason| reason.verdict == trust) {
+    // What has too few requests for its own budget says so in its row; how many a p99 would take that nobody asks for is no doubt.
+    let doubts = reasons.filter(|reason| reason.verdict == trust && reason.check != "samples");
+    for reason in doubts {
         let suspect = if trust == Trust::Suspect { "the measurement is suspect: " } else { "" };
         let line = format!("{suspect}{}: {}. {}", reason.check, reason.figure, reason.means);
         if !said.contains(&line) {

@@ -4,12 +4,13 @@
 //! has no chance in it: it decides when both of its ends do.
 
 use plimsoll_math::special::{normal_cdf, normal_inv, student_t_cdf, student_t_inv};
+use plimsoll_model::Load;
 
 use super::judge::{Judgement, figure};
-use super::select::{Chosen, Measured};
+use super::select::{Chosen, Measured, Picks, per_s};
 use crate::budget::{Budget, BudgetFile, BudgetMetric, Unit, shown};
 use crate::cost;
-use crate::findings::{Estimate, Line, Reading};
+use crate::findings::{Estimate, LevelFinding, Line, Reading};
 
 /// How far the interval of a figure may be read.
 #[derive(Copy, Clone, PartialEq)]
@@ -64,34 +65,73 @@ fn against(value: f64, end: f64, limit: f64, law: Law, proves: impl Fn(f64) -> b
 const RATE_BATCHES: f64 = 20.0;
 
 pub(super) fn rate(row: &mut Judgement, budget: &Budget, chosen: &Chosen<'_, '_>) -> Result<(), String> {
-    whole(budget)?;
-    let [(_, level)] = chosen.levels[..] else {
-        return Err("several levels have this load; rates are judged on one".into());
-    };
-    let rates = &level.summary.rates;
-    let reading = match budget.metric {
-        BudgetMetric::Goodput => rates.good_per_s.clone().ok_or("no latency ceiling says what is good")?,
-        BudgetMetric::OutputTokensPerS => rates.output_tokens_per_s.clone().ok_or("no token is known of")?,
-        _ => rates.achieved_per_s.clone(),
-    };
+    let reading = over_levels(chosen, |level| {
+        let rates = &level.summary.rates;
+        Ok(match budget.metric {
+            BudgetMetric::Goodput => {
+                rates.good_per_s.clone().ok_or("no latency ceiling says what is good")?
+            }
+            BudgetMetric::OutputTokensPerS => {
+                rates.output_tokens_per_s.clone().ok_or("no token is known of")?
+            }
+            _ => rates.achieved_per_s.clone(),
+        })
+    })?;
     of_reading(row, reading, &Unit::Rate, true, Law::Batches)
 }
 
-/// So many items by a deadline: a floor on what is finished per second.
-pub(super) fn batch(file: &BudgetFile, chosen: &Chosen<'_, '_>) -> Result<Judgement, String> {
+/// A rate over several levels of one load, each counting for as long as it was: their intervals are of different requests.
+fn over_levels(
+    chosen: &Chosen<'_, '_>,
+    read: impl Fn(&LevelFinding) -> Result<Reading, String>,
+) -> Result<Reading, String> {
+    if let [(_, only)] = chosen.levels[..] {
+        return read(only);
+    }
+    let whole_s = chosen.length_s().max(1e-9);
+    let mut all = Estimate { value: 0.0, lower: 0.0, upper: 0.0, n: 0, n_eff: 0.0 };
+    for (_, level) in &chosen.levels {
+        let reading = read(level)?;
+        let Reading::Estimate(own) = reading else { return Ok(reading) };
+        let part = level.summary.window.length_s / whole_s;
+        all.value += part * own.value;
+        // Half-widths until all are added up.
+        all.lower = libm::hypot(all.lower, part * (own.value - own.lower));
+        all.upper = libm::hypot(all.upper, part * (own.upper - own.value));
+        all.n += own.n;
+        all.n_eff += own.n_eff;
+    }
+    Ok(Reading::Estimate(Estimate { lower: all.value - all.lower, upper: all.value + all.upper, ..all }))
+}
+
+/// So many items by a deadline: a floor on what is finished per second. Of the levels of a search for saturation the best one is
+/// held to it, as one of so many that were tried; the batch is late only where every one of them would be.
+pub(super) fn batch(
+    file: &BudgetFile,
+    run: &Measured<'_>,
+    chosen: &Chosen<'_, '_>,
+) -> Result<Judgement, String> {
     let batch = file.batch.ok_or("no batch")?;
-    let deadline_s = batch.deadline.as_secs_f64();
-    let floor = batch.items as f64 / deadline_s;
+    let (deadline_s, floor) = (batch.deadline.as_secs_f64(), batch.floor_per_s());
     let what = format!("{} items by {}", batch.items, shown(deadline_s, &Unit::Time));
     let mut row = Judgement::new(what, Some(floor), format!("≥ {}", shown(floor, &Unit::Rate)));
-    let [(_, level)] = chosen.levels[..] else {
-        return Err("several levels have this load; a deadline is judged on one".into());
-    };
-    let rates = &level.summary.rates;
-    let reading = rates.items_per_s.clone().unwrap_or_else(|| rates.achieved_per_s.clone());
+    let reading = over_levels(chosen, |level| Ok(per_s(level)))?;
     of_reading(&mut row, reading, &Unit::Rate, true, Law::Batches)?;
+    let best = chosen.levels.first().map(|(_, level)| *level).ok_or("no level")?;
+    let beside = run.tried_beside(&chosen.traffic, best);
+    row.p_pass = (row.p_pass * (1 + beside.len()) as f64).min(1.0);
+    for other in &beside {
+        let late = per_s(other).estimate().map_or(1.0, |rate| chances(rate, floor, true, Law::Batches).1);
+        row.p_fail = row.p_fail.max(late);
+    }
     if let Some(rate) = row.measured.value() {
-        row.note = format!("at this rate it takes {}", shown(batch.items as f64 / rate, &Unit::Time));
+        let with = match best.summary.load {
+            Load::Saturating { concurrency } | Load::Closed { concurrency } => {
+                format!("with {concurrency} in flight")
+            }
+            _ => "at this rate".to_owned(),
+        };
+        row.note = format!("{with} it takes {}", shown(batch.items as f64 / rate, &Unit::Time));
     }
     Ok(row)
 }
@@ -115,13 +155,13 @@ fn of_reading(
     Ok(())
 }
 
-fn whole(budget: &Budget) -> Result<(), String> {
-    let sliced = |s: &crate::budget::Slice| s.class.is_some() || s.prompt_tokens.is_some();
-    match &budget.slice {
-        Some(slice) if sliced(slice) => {
+/// A slice of what is measured for all requests together is missing.
+pub(super) fn whole(budget: &Budget, picks: Picks) -> Result<(), String> {
+    match picks.all() {
+        true => Ok(()),
+        false => {
             Err(format!("{} is measured for all requests together, not for a slice", budget.metric.name()))
         }
-        _ => Ok(()),
     }
 }
 
@@ -133,7 +173,6 @@ pub(super) fn line(
     baseline: Option<&Measured<'_>>,
     chosen: &Chosen<'_, '_>,
 ) -> Result<(), String> {
-    whole(budget)?;
     let own = run.findings.lines.iter().find(|lines| lines.traffic == chosen.traffic);
     let limit = row.limit.ok_or("no limit")?;
     if budget.metric == BudgetMetric::ThroughputBeforeOnset {
@@ -188,7 +227,6 @@ pub(super) fn price(
     run: &Measured<'_>,
     chosen: &Chosen<'_, '_>,
 ) -> Result<(), String> {
-    whole(budget)?;
     let spec = file
         .price
         .as_ref()
@@ -207,8 +245,10 @@ pub(super) fn price(
             (&line.costs, format!("at the budget line, {}", shown(rate, &Unit::Rate)))
         }
         None => {
-            let id = chosen.ids().first().copied().ok_or("no level")?;
-            let level = found.levels.iter().find(|level| level.level == id).ok_or("no level")?;
+            let longest = chosen.levels.iter().map(|(_, level)| &level.summary);
+            let longest =
+                longest.max_by(|a, b| a.window.length_s.total_cmp(&b.window.length_s)).ok_or("no level")?;
+            let level = found.levels.iter().find(|level| level.level == longest.level).ok_or("no level")?;
             (&level.costs, "at the load as it ran: only a sweep finds the budget line".to_owned())
         }
     };

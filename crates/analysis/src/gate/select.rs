@@ -7,9 +7,9 @@
 use plimsoll_model::{Answer, Attempt, Load, Manifest, Span};
 use serde_json::Value;
 
-use crate::budget::{Budget, BudgetFile, BudgetMetric, Slice};
+use crate::budget::{Budget, BudgetFile, BudgetMetric, Kind, Slice};
 use crate::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN};
-use crate::findings::{Estimate, Findings, LevelFinding, Line};
+use crate::findings::{Estimate, Findings, LevelFinding, Line, Reading};
 use crate::say::number;
 use crate::whole::LevelRows;
 
@@ -113,18 +113,9 @@ impl<'a> Measured<'a> {
         };
         let traffic = first.level.traffic.clone();
         let own = own.into_iter().filter(|rows| rows.level.traffic == traffic);
-        let held = match (rate, self.is_sweep()) {
-            (None, false) => own.filter(|rows| rows.level.purpose == "run").collect(),
-            (None, true) => {
-                let held: Vec<&LevelRows> = own.filter(|rows| rows.level.purpose == "hold").collect();
-                if held.is_empty() {
-                    return Err(
-                        "the run is a sweep of many loads: say at which one, `load: {rate: 12/s}`".into()
-                    );
-                }
-                held
-            }
-            (Some(rate), _) => at_rate(own.collect(), rate)?,
+        let held = match rate {
+            None => self.at_any_rate(own.collect(), file)?,
+            Some(rate) => at_rate(own.collect(), rate)?,
         };
         let levels: Vec<_> =
             held.into_iter().filter_map(|rows| Some((rows, self.finding(rows.level.id)?))).collect();
@@ -140,6 +131,50 @@ impl<'a> Measured<'a> {
             )),
             _ => Ok(chosen),
         }
+    }
+
+    /// The levels where no rate is asked for: those that were run for their own sake, else what a sweep held. What a batch is worked off
+    /// with is what the search for saturation found: measured anew where that was done, else its best level.
+    fn at_any_rate<'m>(
+        &'m self,
+        own: Vec<&'m LevelRows<'a>>,
+        file: &BudgetFile,
+    ) -> Result<Vec<&'m LevelRows<'a>>, String> {
+        let of = |purpose: &str| own.iter().copied().filter(|rows| rows.level.purpose == purpose).collect();
+        let run: Vec<&LevelRows> = of("run");
+        let held: Vec<&LevelRows> = if run.is_empty() { of("hold") } else { run };
+        if held.is_empty() && self.is_sweep() {
+            return Err("the run is a sweep of many loads: say at which one, `load: {rate: 12/s}`".into());
+        }
+        let (tried, steady): (Vec<&LevelRows>, Vec<&LevelRows>) =
+            held.into_iter().partition(|rows| matches!(rows.level.load, Load::Saturating { .. }));
+        match (tried.len(), file.kind) {
+            _ if !steady.is_empty() => Ok(steady),
+            (0 | 1, _) => Ok(tried),
+            (n, Kind::Interactive) => Err(format!(
+                "the run looked for saturation at {n} loads, and its requests waited behind different crowds: gate a run at one load"
+            )),
+            (_, Kind::Batch) => {
+                let rate = |rows: &&LevelRows| self.finding(rows.level.id).and_then(|f| per_s(f).value());
+                let best = tried
+                    .into_iter()
+                    .max_by(|a, b| rate(a).unwrap_or(0.0).total_cmp(&rate(b).unwrap_or(0.0)));
+                Ok(best.into_iter().collect())
+            }
+        }
+    }
+
+    /// What a search for saturation tried beside this level, as far as it finished anything.
+    pub(super) fn tried_beside(&self, traffic: &str, chosen: &LevelFinding) -> Vec<&LevelFinding> {
+        if !matches!(chosen.summary.load, Load::Saturating { .. }) {
+            return Vec::new();
+        }
+        let own = self.findings.levels.iter().filter(|level| level.summary.traffic == traffic);
+        own.filter(|level| {
+            matches!(level.summary.load, Load::Saturating { .. })
+                && level.summary.level != chosen.summary.level
+        })
+        .collect()
     }
 
     /// Do the arrivals of the run's scenario have this process? The short form names the process and its first figure.
@@ -170,15 +205,33 @@ impl<'a> Measured<'a> {
         self.manifest.target.facts.get("model")?.as_deref()
     }
 
+    /// The classes that asked for this model, a bit each; `None` = all requests did.
+    fn classes_of(&self, model: &str) -> Result<Option<u128>, String> {
+        let classes = self.manifest.scenario.get("classes").and_then(Value::as_array);
+        let own = |class: &'a Value| class.get("model").and_then(Value::as_str).or_else(|| self.model());
+        let asked: Vec<Option<&str>> = match classes.filter(|classes| !classes.is_empty()) {
+            Some(classes) => classes.iter().map(own).collect(),
+            None => vec![self.model()],
+        };
+        if asked.iter().all(|asked| *asked == Some(model)) {
+            return Ok(None);
+        }
+        let of = asked.iter().take(128).enumerate().filter(|(_, asked)| **asked == Some(model));
+        match of.fold(0u128, |mask, (class, _)| mask | 1 << class) {
+            0 => {
+                let mut names: Vec<&str> =
+                    asked.iter().map(|asked| asked.unwrap_or("an unknown model")).collect();
+                names.dedup();
+                Err(format!("the run asked for {}, not for {model}", names.join(", ")))
+            }
+            mask => Ok(Some(mask)),
+        }
+    }
+
     /// What a slice leaves of the requests; an error says why nothing can be left.
     pub(super) fn picks(&self, slice: Option<&Slice>) -> Result<Picks, String> {
         let Some(slice) = slice else { return Ok(Picks::default()) };
-        if let Some(model) = slice.model.as_deref().filter(|model| self.model() != Some(*model)) {
-            return Err(format!(
-                "the run asked for {}, not for {model}",
-                self.model().unwrap_or("an unknown model")
-            ));
-        }
+        let of_model = slice.model.as_deref().map_or(Ok(None), |model| self.classes_of(model))?;
         let url = &self.manifest.target.url;
         if let Some(route) = slice
             .route
@@ -193,8 +246,14 @@ impl<'a> Measured<'a> {
                 Some(self.class(name).ok_or_else(|| format!("the run's scenario has no class {name}"))?)
             }
         };
-        Ok(Picks { class, prompt_tokens: slice.prompt_tokens })
+        Ok(Picks { class, of_model, prompt_tokens: slice.prompt_tokens })
     }
+}
+
+/// What a level finished per second: items, where requests hold several.
+pub(super) fn per_s(level: &LevelFinding) -> Reading {
+    let rates = &level.summary.rates;
+    rates.items_per_s.clone().unwrap_or_else(|| rates.achieved_per_s.clone())
 }
 
 /// The lowest levels that offered this load.
@@ -223,19 +282,23 @@ fn at_rate<'a, 'm>(own: Vec<&'m LevelRows<'a>>, rate: f64) -> Result<Vec<&'m Lev
 #[derive(Copy, Clone, Default)]
 pub(super) struct Picks {
     class: Option<u16>,
+    /// Classes of a model, a bit each.
+    of_model: Option<u128>,
     prompt_tokens: Option<crate::budget::Bucket>,
 }
 
 impl Picks {
-    fn all(&self) -> bool {
-        self.class.is_none() && self.prompt_tokens.is_none()
+    pub fn all(&self) -> bool {
+        self.class.is_none() && self.of_model.is_none() && self.prompt_tokens.is_none()
     }
 
     fn takes(&self, rows: &LevelRows, row: usize) -> bool {
         let columns = &rows.columns;
         let tokens =
             if columns.prompt[row] == UNKNOWN { columns.asked_prompt[row] } else { columns.prompt[row] };
-        self.class.is_none_or(|class| rows.own[columns.last[row] as usize].class == class)
+        let own = rows.own[columns.last[row] as usize].class;
+        self.class.is_none_or(|class| own == class)
+            && self.of_model.is_none_or(|mask| own < 128 && mask & 1 << own != 0)
             && self.prompt_tokens.is_none_or(|bucket| bucket.holds(tokens))
     }
 }

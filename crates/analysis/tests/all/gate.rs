@@ -15,19 +15,19 @@ use plimsoll_workload::Rate;
 use crate::records::{answer, failure, level};
 
 /// A run of one level.
-struct Made {
-    manifest: Manifest,
-    attempts: Vec<Attempt>,
+pub struct Made {
+    pub manifest: Manifest,
+    pub attempts: Vec<Attempt>,
 }
 
 /// Answers due every 10 ms (100/s) with these first-token times, ms; 20 ms of decode behind each.
-fn made(ttft_ms: impl Iterator<Item = i64>) -> Made {
+pub fn made(ttft_ms: impl Iterator<Item = i64>) -> Made {
     let attempts: Vec<Attempt> =
         ttft_ms.enumerate().map(|(i, ms)| answer(i as u64, 10 * i as i64, ms, ms + 20, 3)).collect();
     of(attempts)
 }
 
-fn of(attempts: Vec<Attempt>) -> Made {
+pub fn of(attempts: Vec<Attempt>) -> Made {
     let mut level = level(100.0, attempts.len() as i64 / 100);
     // A counter of the driver's own, so that nothing speaks against the run.
     level.arrivals = attempts.len() as u64;
@@ -50,12 +50,12 @@ fn of(attempts: Vec<Attempt>) -> Made {
 }
 
 impl Made {
-    fn measured(&self, file: &BudgetFile) -> Measured<'_> {
+    pub fn measured(&self, file: &BudgetFile) -> Measured<'_> {
         let spec = SweepSpec { budget: None, ..SweepSpec::default() }.line_spec(50);
         Measured::read(&self.manifest, &self.attempts, &[], &spec, file)
     }
 
-    fn gate(&self, file: &BudgetFile) -> GateFinding {
+    pub fn gate(&self, file: &BudgetFile) -> GateFinding {
         assert_eq!(file.check(), Ok(()));
         gate(file, &self.measured(file), None)
     }
@@ -66,15 +66,15 @@ impl Made {
 }
 
 /// First-token times of 50 ms, of which one in `slow` takes 400 ms, scattered.
-fn mixture(n: i64, slow: i64) -> Made {
+pub fn mixture(n: i64, slow: i64) -> Made {
     made((0..n).map(move |i| if i * 7919 % slow == 1 { 400 } else { 50 }))
 }
 
-fn ttft(p: f64, ms: f64) -> Budget {
+pub fn ttft(p: f64, ms: f64) -> Budget {
     Budget::ceiling(format!("ttft-{p}-{ms}"), BudgetMetric::Ttft, Some(p), Amount::seconds(ms / 1e3))
 }
 
-fn file(budgets: Vec<Budget>) -> BudgetFile {
+pub fn file(budgets: Vec<Budget>) -> BudgetFile {
     BudgetFile::of(budgets)
 }
 
@@ -294,6 +294,39 @@ fn a_batch_has_a_deadline() {
         let finding = run.gate(&BudgetFile { kind: Kind::Batch, batch, ..file(vec![]) });
         assert_eq!(finding.verdict, verdict, "{:?}", finding.rows[0]);
     }
+}
+
+/// Every third request asks another model than the run's own, which is the slow one.
+#[test]
+fn a_model_of_a_mix_is_judged_on_the_classes_that_asked_for_it() {
+    let mut run = made((0..6_000).map(|i| if i % 3 == 2 { 400 } else { 50 }));
+    for (i, attempt) in run.attempts.iter_mut().enumerate() {
+        attempt.class = (i % 3) as u16;
+    }
+    run.manifest.target.facts.insert("model".into(), Some("base".into()));
+    run.manifest.scenario = serde_json::json!({"classes": [{"name": "a", "model": "base"}, {"name": "b"}, {"name": "c", "model": "sql"}]});
+    let of = |model: &str| Budget {
+        slice: Some(Slice { model: Some(model.into()), ..Slice::default() }),
+        ..ttft(0.9, 100.0)
+    };
+    for (model, n, held) in [("base", 4_000, Held::Pass), ("sql", 2_000, Held::Fail)] {
+        let row = &run.gate(&file(vec![of(model)])).rows[0];
+        assert_eq!(row.held, held, "{model}: {row:?}");
+        let judged = row.share_over.expect("counted").n;
+        assert!(judged.abs_diff(n) < n / 20, "{model}: {judged} of {n}");
+    }
+    let none = &run.gate(&file(vec![of("gpt")])).rows[0];
+    assert!(none.missing && none.why.contains("asked for base, sql, not for gpt"), "{}", none.why);
+    // A rate is of all of them together.
+    let rate = Budget {
+        min: Some(Amount::parse("1/s").expect("a rate")),
+        max: None,
+        p: None,
+        metric: BudgetMetric::Throughput,
+        ..of("sql")
+    };
+    let row = &run.gate(&file(vec![rate])).rows[0];
+    assert!(row.missing && row.why.contains("not for a slice"), "{}", row.why);
 }
 
 /// Two runs of the same law against each other: the baseline has an uncertainty of its own.

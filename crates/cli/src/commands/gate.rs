@@ -48,8 +48,8 @@ fn judged(args: &GateArgs) -> Result<Exit, Stop> {
     });
     let run = match gate_url::is_url(&args.run) {
         true => {
-            let before = base.as_ref().map(|base| &base.findings);
-            open(&gate_url::measure(&args.run, &args.url, &budget, before)?.display().to_string())?
+            let dir = gate_url::measure(&args.run, &args.url, &budget, base.as_ref())?;
+            open(&dir.display().to_string())?
         }
         false => open(&args.run)?,
     };

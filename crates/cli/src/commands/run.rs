@@ -91,7 +91,12 @@ pub fn run_load(
         LoadSpec::Wave { requests, .. } => {
             one(measure, Load::Wave { requests }, window, most, None)?;
         }
-        LoadSpec::Saturating { .. } => saturate(measure, window, most, max_in_flight)?,
+        LoadSpec::Saturating { .. } => {
+            saturate(
+                measure,
+                &Saturate { traffic: "steady", window, max_requests: most, max_in_flight, time: None },
+            )?;
+        }
     }
     Ok(())
 }
@@ -210,8 +215,25 @@ fn one(
     window: Span,
     max_requests: Option<u64>,
     requests: Option<u64>,
-) -> Result<f64, Stop> {
-    let (traffic, purpose) = ("steady".into(), "run".into());
+) -> Result<(), Stop> {
+    level(measure, "steady", load, window, (max_requests, requests)).map(|_| ())
+}
+
+/// What a level of a search came to.
+struct Tried {
+    /// Finished per second until the last was; `None` where it was cut short.
+    per_s: Option<f64>,
+    took: Span,
+}
+
+fn level(
+    measure: &mut Measure,
+    traffic: &str,
+    load: Load,
+    window: Span,
+    (max_requests, requests): (Option<u64>, Option<u64>),
+) -> Result<Tried, Stop> {
+    let (traffic, purpose) = (traffic.to_owned(), "run".into());
     let step = Step { traffic, arrivals: None, purpose, load, window, max_requests, requests };
     let title = match load {
         Load::Open { rate_per_s } => format!("open loop, {}", figure::per_second(rate_per_s)),
@@ -221,29 +243,56 @@ fn one(
     };
     let measured = measure.level(&step, &title)?;
     let (ended_by, took) = (measured.level.ended_by, measured.level.drained - measured.level.start);
-    let rate = measured.finished() as f64 / took.as_secs_f64().max(1e-9);
+    let per_s = measured.finished() as f64 / took.as_secs_f64().max(1e-9);
     measure.keep(measured);
-    Ok(if ended_by == EndedBy::Complete { rate } else { f64::NAN })
+    Ok(Tried { per_s: (ended_by == EndedBy::Complete).then_some(per_s), took })
+}
+
+/// A search for the number in flight at which throughput stops growing.
+pub struct Saturate<'a> {
+    /// Kind of traffic, as its levels are named.
+    pub traffic: &'a str,
+    /// How long arrivals fall at each number.
+    pub window: Span,
+    /// Most requests of each.
+    pub max_requests: Option<u64>,
+    /// Most in flight.
+    pub max_in_flight: Option<u32>,
+    /// No further number is tried once it took so long.
+    pub time: Option<Span>,
+}
+
+/// What such a search found.
+pub struct Saturated {
+    /// The number in flight that finished most per second.
+    pub concurrency: u32,
+    /// How long the search took.
+    pub took: Span,
+    /// Did throughput stop growing, or did the time end first?
+    pub stopped_growing: bool,
 }
 
 /// Doubles the concurrency until throughput stops growing.
-fn saturate(
-    measure: &mut Measure,
-    window: Span,
-    max_requests: Option<u64>,
-    max_in_flight: Option<u32>,
-) -> Result<(), Stop> {
-    let most = max_in_flight.unwrap_or(MOST_CONCURRENCY);
+pub fn saturate(measure: &mut Measure, search: &Saturate<'_>) -> Result<Saturated, Stop> {
+    let most = search.max_in_flight.unwrap_or(MOST_CONCURRENCY);
+    let mut found = Saturated { concurrency: 1, took: Span(0), stopped_growing: false };
     let (mut concurrency, mut best) = (1u32, 0.0f64);
-    while !measure.stopped() {
-        let rate = one(measure, Load::Saturating { concurrency }, window, max_requests, None)?;
-        if rate.is_nan() || rate < best * (1.0 + SATURATED_GROWTH) || concurrency >= most {
-            return Ok(());
+    while !measure.stopped() && search.time.is_none_or(|time| found.took < time) {
+        let load = Load::Saturating { concurrency };
+        let tried = level(measure, search.traffic, load, search.window, (search.max_requests, None))?;
+        found.took = Span(found.took.0 + tried.took.0);
+        let Some(per_s) = tried.per_s else { return Ok(found) };
+        let grows = per_s >= best * (1.0 + SATURATED_GROWTH);
+        if per_s > best {
+            (best, found.concurrency) = (per_s, concurrency);
         }
-        best = best.max(rate);
+        if !grows || concurrency >= most {
+            found.stopped_growing = !grows;
+            return Ok(found);
+        }
         concurrency = concurrency.saturating_mul(2).min(most);
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Mean prompt and output tokens of a request, as far as laws and tables tell them beforehand.

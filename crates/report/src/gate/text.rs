@@ -48,12 +48,10 @@ fn intervals(finding: &GateFinding) -> String {
         return String::new();
     }
     let sure = 100.0 - 200.0 * finding.alpha;
-    words::wrap(
-        2,
-        &format!(
-            "Brackets: {} %, {} % on each side.",
-            figure::number(sure),
-            figure::number(100.0 * finding.alpha)
-        ),
-    )
+    let side = figure::number(100.0 * finding.alpha);
+    let looks = match finding.looks {
+        0 | 1 => String::new(),
+        n => format!(": it was looked at {n} times, each time at as much less"),
+    };
+    words::wrap(2, &format!("Brackets: {} %, {side} % on each side{looks}.", figure::number(sure)))
 }
