@@ -1,20 +1,21 @@
 //! The replica model against simulation, and how fast a plan by formula is: `cargo bench -p plimsoll-analysis --bench replica`.
 //!
 //! Per mix of lengths and share of the stability limit: mean latency, mean time to the first token and the 99th percentiles, by
-//! formula over simulated, less one. Bars: mean latency within 5 % up to 70 % of the limit and within 10 % up to 90 %; a plan within
-//! a millisecond. The simulation is one replica under Poisson arrivals, its beginning cut; the last column is how far its own
-//! mean may be off (95 %, by five runs).
+//! formula over simulated, less one. First one replica under Poisson arrivals (bars: mean latency within 5 % up to 70 % of the limit and
+//! within 10 % up to 90 %; an answer within a millisecond), then engines of batches, routers and bunched arrivals. The simulation's
+//! beginning is cut; the last column is how far its own mean may be off (95 %, by five runs). Words after `--` choose rows by their names.
 #![expect(clippy::print_stdout, reason = "a bench prints")]
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
 use std::time::Instant;
 
 use plimsoll_analysis::plan::latency::Sample;
-use plimsoll_analysis::plan::{Load, Mix, Replica};
+use plimsoll_analysis::plan::{Load, Mix, Replica, Steady};
+use plimsoll_analysis::replay::{DRAIN_NS, Due, Over, Watch, play_each};
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
-use plimsoll_sim::trial::{Pace, ProtocolSpec, Sizes, Trial};
-use plimsoll_sim::{EngineSpec, RouteSpec, profile, trial};
+use plimsoll_sim::traffic::Submit;
+use plimsoll_sim::{EngineSpec, ModeSpec, RouteSpec, World, WorldSpec, profile};
 
 /// Tokens of a prompt or an answer.
 #[derive(Copy, Clone)]
@@ -42,59 +43,179 @@ const MIXES: [(&str, &str, Law, Law); 12] = [
     ("A100 chat", "llama-3.1-8b@a100", Fixed(512), Exponential(256.0)),
     ("linear demo", "demo", Fixed(64), Exponential(40.0)),
 ];
+/// Engines of batches: name, engine, items of a request.
+const BATCHES: [(&str, &str, u32); 5] = [
+    ("ResNet-50 A100", "resnet50-triton@a100", 1),
+    ("ResNet-50 A100, 4 items", "resnet50-triton@a100", 4),
+    ("ResNet-50 T4", "resnet50-triton@t4", 1),
+    ("BERT-large A100", "bert-large-384-triton@a100", 1),
+    ("BERT-large A100, 4 items", "bert-large-384-triton@a100", 4),
+];
+/// What is spread over replicas, and how: replicas, router, coefficient of variation of the gaps.
+const SPREAD: [&str; 4] = ["chat, lognormal", "retrieval", "classify", "70B chat"];
+const FLEETS: [(u32, &str, f64); 9] = [
+    (4, "round_robin", 1.0),
+    (16, "round_robin", 1.0),
+    (4, "random", 1.0),
+    (4, "least_requests", 1.0),
+    (4, "power_of_two", 1.0),
+    (1, "round_robin", 2.0),
+    (1, "round_robin", 4.0),
+    (4, "round_robin", 3.0),
+    (4, "least_requests", 3.0),
+];
 /// Requests of a mix and of a run, and runs.
 const REQUESTS: usize = 16_000;
 const RUNS: usize = 5;
 const SHARES: [f64; 6] = [0.1, 0.3, 0.5, 0.7, 0.85, 0.9];
 
+/// A row of the table.
+struct Row {
+    name: String,
+    engine: &'static str,
+    prompt: Law,
+    output: Law,
+    replicas: u32,
+    route: RouteSpec,
+    cv: f64,
+}
+
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
     println!(
-        "mix               | ρ    | limit/s | mean latency | mean ttft | mean tpot | p99 ttft | p99 tpot | p99 e2e | simulated ±"
+        "row | ρ | limit/s | mean latency | mean ttft | mean tpot | p99 ttft | p99 tpot | p99 e2e | simulated ±, latency, ttft | built + answered"
     );
-    for (name, engine, prompt, output) in MIXES {
-        if wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str())) {
-            row(name, engine, prompt, output);
+    for (row, shares) in rows() {
+        if wanted.is_empty() || wanted.iter().any(|part| row.name.contains(part.as_str())) {
+            row.print(shares);
         }
     }
 }
 
-fn row(name: &str, engine: &str, prompt: Law, output: Law) {
-    let spec = profile::find(engine).expect("a profile of this name").spec;
-    let pairs = pairs(prompt, output);
-    let mix = Mix::from_pairs(&pairs).expect("requests");
-    let began = Instant::now();
-    let replica = Replica::new(&spec, &mix).expect("a formula");
-    let built = began.elapsed();
-    for share in SHARES {
-        let rate = share * replica.limit_per_s();
-        let load = Load { rate_per_s: rate, replicas: 1, route: RouteSpec::default() };
-        let began = Instant::now();
-        let found = replica.at(&load, &mix).expect("below the limit");
-        let took = began.elapsed();
-        let runs: Vec<Trial> =
-            (0..RUNS as u64).map(|seed| simulated(&spec, &pairs, rate, found.e2e_s, seed)).collect();
-        let mean = |figure: fn(&Trial) -> f64| runs.iter().map(figure).sum::<f64>() / runs.len() as f64;
-        let off = |formula: f64, figure: fn(&Trial) -> f64| 100.0 * (formula / (mean(figure) / 1e3) - 1.0);
-        let p99 = |column: &[f64]| Sample::quantile(column, 0.99).unwrap_or(f64::NAN);
-        let spread =
-            runs.iter().map(|run| (run.e2e.mean / mean(|run| run.e2e.mean) - 1.0).powi(2)).sum::<f64>();
-        println!(
-            "{name:<17} | {share:<4} | {:>7.2} | {:>+10.1} % | {:>+7.1} % | {:>+7.1} % | {:>+6.1} % | {:>+6.1} % | {:>+5.1} % | {:>4.1} %   {:.0} ms, {:.1} ms, {:.0} µs + {:.0} µs",
-            replica.limit_per_s(),
-            off(found.e2e_s, |run| run.e2e.mean),
-            off(found.ttft_s, |run| run.ttft.mean),
-            off(found.tpot_s.unwrap_or(f64::NAN), |run| run.tpot.mean),
-            off(p99(&found.sample.ttft), |run| run.ttft.p99),
-            off(p99(&found.sample.tpot), |run| run.tpot.p99),
-            off(p99(&found.sample.e2e), |run| run.e2e.p99),
-            100.0 * 2.776 * (spread / 4.0 / 5.0).sqrt(),
-            mean(|run| run.e2e.mean),
-            mean(|run| run.ttft.mean),
-            built.as_secs_f64() * 1e6,
-            took.as_secs_f64() * 1e6,
-        );
+fn rows() -> Vec<(Row, &'static [f64])> {
+    let one = |name: &str, engine, prompt, output| Row {
+        name: name.to_owned(),
+        engine,
+        prompt,
+        output,
+        replicas: 1,
+        route: RouteSpec::default(),
+        cv: 1.0,
+    };
+    let mut out: Vec<(Row, &'static [f64])> = Vec::new();
+    for (name, engine, prompt, output) in MIXES {
+        out.push((one(name, engine, prompt, output), &SHARES));
     }
+    for (name, engine, items) in BATCHES {
+        out.push((one(name, engine, Fixed(items), Fixed(1)), &SHARES));
+    }
+    for (name, engine, prompt, output) in MIXES.into_iter().filter(|mix| SPREAD.contains(&mix.0)) {
+        for (replicas, route, cv) in FLEETS {
+            let route_spec = RouteSpec::parse(route).expect("a router");
+            let name = format!("{name} × {replicas}, {route}, CV {cv}");
+            out.push((Row { replicas, route: route_spec, cv, ..one(&name, engine, prompt, output) }, &[0.7]));
+        }
+    }
+    out
+}
+
+impl Row {
+    fn print(&self, shares: &[f64]) {
+        let spec = profile::find(self.engine).expect("a profile of this name").spec;
+        let pairs = pairs(self.prompt, self.output);
+        let mix = Mix::from_pairs(&pairs).expect("requests").with_gap_cv(self.cv);
+        let began = Instant::now();
+        let replica = Replica::new(&spec, &mix).expect("a formula");
+        let built_s = began.elapsed().as_secs_f64();
+        for share in shares {
+            let rate_per_s = share * replica.limit_per_s() * f64::from(self.replicas);
+            let load = Load { rate_per_s, replicas: self.replicas, route: self.route };
+            let began = Instant::now();
+            let found = replica.at(&load, &mix).expect("below the limit");
+            let took_s = began.elapsed().as_secs_f64();
+            let runs: Vec<Run> = (0..RUNS as u64)
+                .map(|seed| self.simulated(&spec, &pairs, &load, found.e2e_s, seed))
+                .collect();
+            println!(
+                "{} | {share} | {:.2} | {} | {:.0} + {:.0} µs",
+                self.name,
+                replica.limit_per_s(),
+                against(&found, &runs),
+                built_s * 1e6,
+                took_s * 1e6,
+            );
+        }
+    }
+
+    /// So long that what was in flight at the start is forgotten, and a mean is known.
+    fn simulated(&self, spec: &EngineSpec, pairs: &[(u32, u32)], load: &Load, e2e_s: f64, seed: u64) -> Run {
+        let warm_up = (load.rate_per_s * e2e_s * 10.0).clamp(500.0, 20_000.0) as usize;
+        let items = matches!(spec.mode, ModeSpec::Dynamic(_));
+        let mut turned = pairs.to_vec();
+        turned.rotate_left(seed as usize * REQUESTS / RUNS);
+        let mut times = Stream::new(seed, "times", 0);
+        let mut at_s = 0.0;
+        let requests: Vec<Due> = (0..REQUESTS + warm_up)
+            .map(|index| {
+                let (shape, scale) = dist::gamma_from_mean_cv(1.0 / load.rate_per_s, self.cv);
+                at_s += dist::gamma(&mut times, shape, scale);
+                let (prompt, output) = turned[index % turned.len()];
+                let request = Submit::new(index as u64, prompt, output);
+                let items = if items { prompt } else { 0 };
+                Due { at_ns: (at_s * 1e9) as i64, request: Submit { items, ..request } }
+            })
+            .collect();
+        let mut world = WorldSpec::one(spec.clone());
+        (world.fleet.replicas, world.fleet.route) = (self.replicas, self.route);
+        let mut run = Run { from_ns: requests[warm_up].at_ns, ..Run::default() };
+        play_each(&mut World::of(&world, seed).expect("a world"), requests.into_iter(), DRAIN_NS, &mut run);
+        run
+    }
+}
+
+/// What requests met in a simulation after its beginning, s.
+#[derive(Default)]
+struct Run {
+    from_ns: i64,
+    ttft: Vec<f64>,
+    tpot: Vec<f64>,
+    e2e: Vec<f64>,
+}
+
+impl Watch for Run {
+    fn over(&mut self, over: Over) {
+        let (Some(first), Some(end)) = (over.times.first, over.times.end) else { return };
+        if over.due_ns < self.from_ns {
+            return;
+        }
+        self.ttft.push(first as f64 / 1e9);
+        self.e2e.push(end as f64 / 1e9);
+        if over.output > 1 {
+            self.tpot.push((end - first) as f64 / 1e9 / f64::from(over.output - 1));
+        }
+    }
+}
+
+/// The formula over the runs, less one, in percent.
+fn against(found: &Steady, runs: &[Run]) -> String {
+    let mean = |figure: &dyn Fn(&Run) -> f64| runs.iter().map(figure).sum::<f64>() / runs.len() as f64;
+    let of = |column: &[f64]| Sample::mean(column).unwrap_or(f64::NAN);
+    let p99 = |column: &[f64]| Sample::quantile(column, 0.99).unwrap_or(f64::NAN);
+    let off = |formula: f64, figure: &dyn Fn(&Run) -> f64| 100.0 * (formula / mean(figure) - 1.0);
+    let e2e = mean(&|run| of(&run.e2e));
+    let spread = runs.iter().map(|run| (of(&run.e2e) / e2e - 1.0).powi(2)).sum::<f64>();
+    format!(
+        "{:+.1} | {:+.1} | {:+.1} | {:+.1} | {:+.1} | {:+.1} | {:.1} %, {:.1} ms, {:.2} ms",
+        off(found.e2e_s, &|run| of(&run.e2e)),
+        off(found.ttft_s, &|run| of(&run.ttft)),
+        off(found.tpot_s.unwrap_or(f64::NAN), &|run| of(&run.tpot)),
+        off(p99(&found.sample.ttft), &|run| p99(&run.ttft)),
+        off(p99(&found.sample.tpot), &|run| p99(&run.tpot)),
+        off(p99(&found.sample.e2e), &|run| p99(&run.e2e)),
+        100.0 * 2.776 * (spread / 4.0 / 5.0).sqrt(),
+        1e3 * e2e,
+        1e3 * mean(&|run| of(&run.ttft)),
+    )
 }
 
 impl Law {
@@ -112,18 +233,4 @@ impl Law {
 fn pairs(prompt: Law, output: Law) -> Vec<(u32, u32)> {
     let mut stream = Stream::new(7, "mix", 0);
     (0..REQUESTS).map(|_| (prompt.draw(&mut stream), output.draw(&mut stream))).collect()
-}
-
-/// So long that what was in flight at the start is forgotten, and a mean is known.
-fn simulated(spec: &EngineSpec, pairs: &[(u32, u32)], rate: f64, e2e_s: f64, seed: u64) -> Trial {
-    let warm_up = (rate * e2e_s * 10.0).clamp(500.0, 10_000.0) as u32;
-    let mut turned = pairs.to_vec();
-    turned.rotate_left(seed as usize * REQUESTS / RUNS);
-    let protocol = ProtocolSpec {
-        pace: Pace::Open { rate_per_s: rate },
-        sizes: Sizes::Listed(turned),
-        requests: REQUESTS as u32,
-        warm_up,
-    };
-    trial::run(spec, &protocol, seed).expect("an engine")
 }

@@ -1,14 +1,16 @@
 //! An engine that computes whole batches, by formula: bulk service.
 //!
-//! With c instances a batch is taken about every τ(n)/c, and holds what came in the meantime, so that n = m + e^−m with
-//! m = λ τ(n)/c (a request that finds an instance idle is a batch of one). A request that finds none waits for half a cycle and is
-//! computed with the others of its cycle: 1.5 τ(n) from a few requests per batch on, τ(1) at low load. Beyond it, what a full
-//! batch leaves is a queue whose mean is that of a slotted server. Batching delay: the wait of a batch that is not full.
+//! An instance that is done takes all who wait, up to the largest batch: the number left behind at the end of a batch is the same
+//! Markov chain as that of prompts behind a step ([`Backlog`]), with a batch for a step and a request for a token, and nobody who
+//! decodes in between. One server of it without a batching delay is exact for Poisson arrivals (Bailey 1954). Several instances are one
+//! that is so many times as fast, and a delay is waited out by the first who finds nobody, with those who come meanwhile: both
+//! are about right.
 
 use plimsoll_sim::DynamicSpec;
 use plimsoll_sim::dynamic::{BatchCostSpec, Overlap};
 
-use super::latency::Sample;
+use super::backlog::{Backlog, Course, Prompts, evens};
+use super::latency::{POINTS, Sample, lattice};
 use super::mix::Mix;
 use super::replica::{Share, Steady};
 
@@ -26,16 +28,19 @@ pub struct Batches {
     /// The shared pipe in front, per request, s.
     pipe_s: f64,
     response_s: f64,
+    one: Prompts,
 }
-
-const POINTS: usize = 1024;
 
 impl Batches {
     /// The engine under this mix: a request's items are its prompt's.
     pub fn new(spec: &DynamicSpec, mix: &Mix) -> Batches {
         let items = mix.means.prompt.max(1.0);
         let batcher = spec.dynamic_batching.as_ref();
-        let most = if batcher.is_some() { (f64::from(spec.max_batch_size) / items).max(1.0) } else { 1.0 };
+        let most = if batcher.is_some() {
+            libm::floor(f64::from(spec.max_batch_size) / items).max(1.0)
+        } else {
+            1.0
+        };
         Batches {
             cost: spec.batch.clone(),
             instances: f64::from(spec.instances),
@@ -45,6 +50,7 @@ impl Batches {
             front_s: spec.front.request_ms * 1e-3,
             pipe_s: spec.front.item_ms * 1e-3 * items,
             response_s: spec.response_ms * 1e-3,
+            one: Prompts::new(vec![1.0], 1.0),
         }
     }
 
@@ -56,36 +62,25 @@ impl Batches {
 
     pub(super) fn at(&self, share: &Share) -> Option<Steady> {
         let rate = share.rate;
-        let mut batch = 1.0_f64;
-        let mut came = 0.0;
-        for _ in 0..200 {
-            came = rate * (self.cycle_s(batch) / self.instances);
-            batch = 0.5 * (batch + (came + libm::exp(-came)).min(self.most));
-        }
-        let cycle = self.cycle_s(batch) / self.instances;
-        // Nobody came in a cycle: an instance idles until somebody does.
-        let idle = libm::exp(-came) / rate;
-        let alone = idle / (cycle + idle);
-        let used = (came / self.most).min(0.999);
-        let variance = share.variance * came / (self.most * self.most);
-        let left = (0.5 * variance / (1.0 - used) - 0.5 * used).max(0.0) * cycle;
+        let cycle_s = |requests: f64| self.cycle_s(requests) / self.instances;
+        let backlog = Backlog::new(&Course {
+            prompts: &self.one,
+            rate,
+            variance: share.local,
+            room: self.most,
+            decoding: 0.0,
+            empty_s: cycle_s(1.0),
+            step_s: &cycle_s,
+        })?;
+        let used = rate * cycle_s(self.most) / self.most;
+        // Who comes evenly finds an instance idle more often, as far as a batch lasts no longer than until the next one comes.
+        let meets = 1.0 - (1.0 - evens(share.local, used, 0.0)) * libm::exp(-rate * backlog.step_s);
         let piped = rate * self.pipe_s;
-        let pipe = self.pipe_s * (1.0 + 0.5 * piped / (1.0 - piped));
-        let held = self.held_s(rate);
+        let pipe = self.pipe_s * (1.0 + 0.5 * piped / (1.0 - piped).max(1e-3));
         let around = self.front_s + pipe + self.response_s;
         let mut sample = Sample::default();
         for point in 0..POINTS {
-            let share = (point as f64 + 0.5) / POINTS as f64;
-            let inside = if share < alone {
-                held + self.time_s((1.0 + rate * held).min(self.most))
-            } else {
-                let into = (share - alone) / (1.0 - alone);
-                let more = into * 0.618_033_988_749_895 * POINTS as f64;
-                let behind = -libm::log((more - libm::floor(more)).max(1e-6)) * left;
-                (into * cycle).max(held * (1.0 - came / self.most))
-                    + behind
-                    + self.time_s((1.0 + came).min(self.most))
-            };
+            let inside = self.inside_s(&backlog, share, meets, lattice(point));
             sample.ttft.push(around + inside);
             sample.e2e.push(around + inside);
         }
@@ -93,9 +88,24 @@ impl Batches {
         Steady::of(sample, flight, used)
     }
 
-    /// How long a batch is held back for more, s.
-    fn held_s(&self, rate: f64) -> f64 {
-        self.delay_s.min((self.most - 1.0).max(0.0) / rate)
+    /// From the queue to the end of one's batch, s.
+    fn inside_s(&self, backlog: &Backlog, share: &Share, meets: f64, chance: [f64; 8]) -> f64 {
+        let cycle_s = |requests: f64| self.cycle_s(requests) / self.instances;
+        if chance[1] < backlog.idle || chance[6] > meets {
+            let held = self.delay_s.min((self.most - 1.0) / share.rate);
+            return held + self.time_s((1.0 + share.rate * held).min(self.most));
+        }
+        let cells = backlog.met((chance[1] - backlog.idle) / (1.0 - backlog.idle));
+        let batch = (cells as f64 * backlog.cell).clamp(1.0, self.most);
+        let bunch = -libm::log(1.0 - chance[6]) * (share.local - 1.0).max(0.0);
+        let came = libm::round(backlog.comes(cells, chance[3]) + bunch);
+        let into = chance[2];
+        let earlier = libm::floor(came * into + chance[4]).min(came);
+        let before = libm::round(backlog.left(cells)) + earlier;
+        let full = libm::floor(before / self.most);
+        let waits = full * cycle_s(self.most);
+        let own = before - full * self.most + 1.0 + came - earlier + share.rate * waits;
+        (1.0 - into) * cycle_s(batch) + waits + self.time_s(own.min(self.most))
     }
 
     /// Between two batches of one instance, s.

@@ -189,6 +189,9 @@ pub fn exact(value: f64) -> Reading {
     Reading::Estimate(Estimate { value, lower: value, upper: value, n: 0, n_eff: 0.0 })
 }
 
+/// Requests on a replica under which routers that look at the load were seen to be far from what is taken here.
+const FEW: f64 = 10.0;
+
 /// When these formulas do not apply.
 fn doubts(spec: &PlanSpec, mix: &Mix, replica: &Replica, steady: &Steady, utilisation: f64) -> Vec<String> {
     let mut out = Vec::new();
@@ -211,9 +214,17 @@ fn doubts(spec: &PlanSpec, mix: &Mix, replica: &Replica, steady: &Steady, utilis
     );
     say(fleet.adapters.is_some(), "loading of adapters is left out");
     say(!spec.world.faults.is_empty(), "faults are left out");
+    let looks = matches!(
+        fleet.route,
+        RouteSpec::LeastRequests {} | RouteSpec::LeastTokens {} | RouteSpec::PowerOfTwo { .. }
+    );
     say(
-        matches!(fleet.route, RouteSpec::PowerOfTwo { .. }),
-        "power of two is taken for least requests, which it comes near",
+        looks && matches!(replica, Replica::Sharing(_)) && steady.in_flight < FEW,
+        "a router that looks at the load, and few requests on a replica: means are off by up to 15 %, percentiles by more",
+    );
+    say(
+        looks && matches!(replica, Replica::Batches(_)),
+        "a router that looks at the load, before batches: latencies are off by up to 20 %",
     );
     say(
         matches!(fleet.route, RouteSpec::Session { .. } | RouteSpec::Prefix { .. }),
@@ -227,6 +238,15 @@ fn doubts(spec: &PlanSpec, mix: &Mix, replica: &Replica, steady: &Steady, utilis
         spec.traffic.scenario.prompts.sessions.is_some(),
         "turns of a session wait for each other: these formulas take them as independent requests",
     );
+    if let ModeSpec::Dynamic(dynamic) = &spec.world.engine.mode {
+        let delay_s =
+            dynamic.dynamic_batching.as_ref().map_or(0.0, |rules| rules.max_queue_delay_us as f64 * 1e-6);
+        say(
+            delay_s > 0.05 * steady.e2e_s,
+            "the batching delay is taken as waited out by the first who finds no batch under way, and by nobody else",
+        );
+        say(dynamic.instances > 1, "several instances are taken for one that is so many times as fast");
+    }
     if let ModeSpec::Batching(batching) = &spec.world.engine.mode {
         let kv = slots::of_batching(batching, mix).is_ok_and(|slots| slots.binding == "kv_cache");
         say(

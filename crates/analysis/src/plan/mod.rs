@@ -15,9 +15,11 @@ pub mod fit;
 pub mod spec;
 pub mod what_if;
 
+mod backlog;
 mod batches;
 pub mod bill;
 pub mod chain;
+mod crowd;
 pub mod elasticity;
 pub mod floor;
 pub mod formula;

@@ -1,12 +1,13 @@
 //! One replica by formula: what it keeps up with, and what requests meet there at a load.
 //!
-//! Reading order: [`sharing`](super::sharing) (continuous batching), `chain` and `latency` beside it; `servers` (a queue of whole
+//! Reading order: [`sharing`](super::sharing) (continuous batching: its steps), `backlog` (prompts), `chain` and `crowd` (how many),
+//! `latency` (what requests meet); `servers` (a queue of whole
 //! requests) and `batches` (dynamic batching) for the other kinds. An engine of drawn times has no limit.
 
 use plimsoll_sim::{EngineSpec, ModeSpec, PolicySpec, RouteSpec};
 
 use super::batches::Batches;
-use super::chain::Chain;
+use super::crowd::Crowd;
 use super::latency::{self, Sample};
 use super::mix::Mix;
 use super::servers::{self, Servers};
@@ -59,8 +60,11 @@ pub struct Steady {
 pub(super) struct Share {
     /// Requests per second into the busiest replica.
     pub rate: f64,
-    /// Variance of its arrivals over that of Poisson arrivals.
+    /// Variance of the arrivals that a replica forgets together, over that of Poisson arrivals: its own, or those of all that are
+    /// filled as one.
     pub variance: f64,
+    /// The same of its own arrivals, over the time of some steps.
+    pub local: f64,
     /// Replicas that are filled as one.
     pub pooled: f64,
 }
@@ -116,17 +120,10 @@ impl Replica {
         }
         match self {
             Replica::Sharing(sharing) => {
-                // Prompts go first: one more arrival is one more request, and takes time from those that decode. So its variance
-                // counts 1/(1 − σ)² times, while the number is pulled back 1/(1 − σ) as fast as its own states say.
-                let rest = 1.0 - sharing.between(sharing.balance(share.rate), |state| state.prefill);
-                let per_request = 2.0 * share.pooled / (rest + share.variance / rest);
-                let chain =
-                    Chain::new(share.rate, per_request, sharing.slots, |n| sharing.rate(n.max(1e-12)))?;
-                let stream = latency::Stream { rate: share.rate, least: share.pooled > 1.0 };
-                let sample = latency::sample(sharing, &chain, stream);
-                let first = Sample::mean(&sample.ttft)?;
-                let mean = chain.mean / share.rate + sharing.front_s;
-                Some(Steady { e2e_s: mean.max(first), ..Steady::of(sample, chain.mean, chain.full)? })
+                let crowd = Crowd::new(sharing, share)?;
+                let (sample, e2e_s) = latency::sample(&crowd);
+                let full = crowd.chain.as_ref().map_or(0.0, |chain| chain.full);
+                Some(Steady { e2e_s, ..Steady::of(sample, share.rate * e2e_s, full)? })
             }
             Replica::Servers(servers) => servers.at(&share),
             Replica::Batches(batches) => batches.at(&share),
@@ -141,29 +138,38 @@ impl Replica {
     pub(super) fn share(&self, load: &Load, mix: &Mix) -> Share {
         let replicas = f64::from(load.replicas.max(1));
         let even = load.rate_per_s / replicas;
-        // As far back as a replica remembers: about the time that it takes over a request, longer when it is nearly full.
-        let limit = self.limit_per_s();
-        let memory = match self {
-            Replica::Sharing(sharing) => {
-                let busy = (even / limit).min(0.98);
-                sharing.service((busy * sharing.slots).max(1.0)) / (1.0 - busy)
-            }
-            _ if limit.is_finite() => 1.0 / (limit - even).max(0.02 * limit),
-            _ => 1.0,
-        };
-        let variance = mix.dispersion(load.rate_per_s * memory);
+        let variance = mix.dispersion(load.rate_per_s * self.memory_s(even));
         let random = 1.0 + (variance - 1.0) / replicas;
-        let (rate, variance, pooled) = match load.route {
-            RouteSpec::RoundRobin {} => (even, variance / replicas, 1.0),
-            RouteSpec::Random {} => (even, random, 1.0),
-            RouteSpec::LeastRequests {} | RouteSpec::LeastTokens {} | RouteSpec::PowerOfTwo { .. } => {
-                (even, variance, replicas)
+        // The least loaded is one that has not been sent to of late: half way from chance to turns. The better of two: half of that way.
+        // Both are read off simulations of chat and retrieval on 4 and 16 replicas.
+        let least = 0.5 * (random + variance / replicas);
+        let (rate, variance, local, pooled) = match load.route {
+            RouteSpec::RoundRobin {} => (even, variance / replicas, variance / replicas, 1.0),
+            RouteSpec::LeastRequests {} | RouteSpec::LeastTokens {} if load.replicas > 1 => {
+                (even, variance, least, replicas)
+            }
+            RouteSpec::PowerOfTwo { .. } if load.replicas > 1 => {
+                (even, variance, 0.5 * (least + random), replicas)
             }
             RouteSpec::Session { bound } | RouteSpec::Prefix { bound, .. } => {
-                (even * bound.min(replicas), random, 1.0)
+                (even * bound.min(replicas), random, random, 1.0)
             }
+            _ => (even, random, random, 1.0),
         };
-        Share { rate, variance: variance.max(0.0), pooled }
+        Share { rate, variance: variance.max(0.0), local: local.max(0.0), pooled }
+    }
+
+    /// As far back as a replica remembers, s: about the time that it takes over a request, longer when it is nearly full.
+    fn memory_s(&self, rate: f64) -> f64 {
+        let limit = self.limit_per_s();
+        match self {
+            Replica::Sharing(sharing) => {
+                let busy = (rate / limit).min(0.98);
+                sharing.service((busy * sharing.slots).max(1.0)) / (1.0 - busy)
+            }
+            _ if limit.is_finite() => 1.0 / (limit - rate).max(0.02 * limit),
+            _ => 1.0,
+        }
     }
 }
 

@@ -1,22 +1,20 @@
-//! A replica that batches continuously, by formula: processor sharing with rates that depend on how many share it.
+//! A replica that batches continuously, by formula: its steps, and the rate that it keeps up with.
 //!
-//! With n requests in the system a step takes t(n), and a request needs a number of steps that does not depend on the others. The
-//! number in the system is then a birth and death process whose law depends on the lengths of answers through their mean alone
-//! (insensitivity: Kelly, "Reversibility and Stochastic Networks", 1979, chapter 3), with
+//! With n requests in the system, each followed by another when it ends, a step takes t(n) and a request needs a number of steps that
+//! does not depend on the others. It stays S(n) = T + D t_o + X, and the limit is λ_max = n_max / S(n_max), n_max being the slots:
 //!
 //! * c, the context of a sequence that is met in mid-answer, which is longer than the mean one;
 //! * t_o(n), the mean step that a request meets while it decodes: 1 + g D decodes and g prompts of others, where D = E\[O − 1\]/a
-//!   (a tokens a step). Prompts come as lumps and not spread over the steps; and as a long step gathers more of them for the next
-//!   one, their number varies by 1/(1 − σ²) more than by chance, σ being the share of the time that goes into prompts;
+//!   (a tokens a step) and g = (n − 1) t_o / S. Prompts come as lumps and not spread over the steps; and as a long step gathers more of
+//!   them for the next one, their number varies by 1/(1 − σ²) more than by chance, σ being the share of the time that goes into prompts;
 //! * T(n), the time to the first token: the rest of the step under way (E\[t²\]/2E\[t\]), what full steps left over, and a step with
 //!   those that came in the meantime;
 //! * X(n), what decoding takes longer because it begins where prompts bunch: σ (1 − σ^D)/(1 − σ) times what that step is longer
-//!   than others;
-//! * S(n) = T + D t_o + X, with g = (n − 1) t_o / S: each of the others brings a prompt per time in the system;
-//! * μ(n) = n / S(n) up to the slots n_max, and flat beyond.
+//!   than others.
 //!
-//! With long answers and short prompts this is S(n) = E\[O\] E\[t(n, m prompts)\] with m by chance. It is kept apart because with long
-//! prompts or few tokens the first step is most of the time.
+//! Below the limit requests come when they come and not when others end: there the backlog of prompts has a law of its own
+//! (`backlog`), and the number follows from it (`crowd`). A law of the number with μ(n) = n / S(n) lost: it has few prompts come where
+//! few decode, and its times to the first token were 10 to 30 % too long where prompts are most of the work.
 //!
 //! c slots with one fixed service time (M/M/c) lost: it is off by a factor of two at half load.
 
@@ -24,7 +22,8 @@ use plimsoll_sim::scheduler::policy::PolicySpec;
 use plimsoll_sim::smooth_step::{MeanLoad, SmoothStep};
 use plimsoll_sim::{BatchingSpec, SpecError};
 
-use super::mix::Mix;
+use super::backlog::Prompts;
+use super::mix::{Mix, MixRow};
 use super::slots;
 
 /// See the module.
@@ -43,34 +42,13 @@ pub struct Sharing {
     pub(super) alone: bool,
     /// Most requests in service.
     pub(super) slots: f64,
+    /// What of prompts comes, one by one.
+    pub(super) prompts: Prompts,
     /// Requests a second that the front end can stream; infinite where that costs nothing.
     front_limit: f64,
-    states: Vec<State>,
-}
-
-/// The replica while this many requests are in the system.
-#[derive(Clone, Debug)]
-pub(super) struct State {
-    /// Requests in the system.
-    pub n: f64,
-    /// Sequences that decode.
-    pub decodes: f64,
-    /// Share of the room for prompts that is used, if steps were full.
-    pub used: f64,
-    /// Prompt work that full steps left over, in steps.
-    pub backlog: f64,
-    /// Mean step, s.
-    pub step: f64,
-    /// Mean square of it, s².
-    pub step_squared: f64,
-    /// Share of the time that goes into prompts.
-    pub prefill: f64,
-    /// What decoding without end takes longer for beginning where prompts bunch, s.
-    pub bunch: f64,
-    /// Kinds of steps: how long, s, and the share of time up to and including it.
-    pub kinds: Vec<(f64, f64)>,
-    /// Mean time in the system if it stayed like this: S(n), s.
-    pub service: f64,
+    /// Requests a second that the steps keep up with.
+    step_limit: f64,
+    lumps: Lumps,
 }
 
 /// Where prompts are cut into strata of length: finer at the long end, which percentiles hang on.
@@ -96,73 +74,23 @@ impl Sharing {
             accepted: speculative.map_or(1.0, |speculative| speculative.accepted_length),
             alone: matches!(spec.policy, PolicySpec::Sglang(_)),
             slots: slots::of_batching(spec, mix)?.slots.max(1.0),
+            prompts: Prompts::new(mix.rows().iter().map(fresh).collect(), mix.means.fresh),
             front_limit: if emit_s > 0.0 { 1.0 / emit_s } else { f64::INFINITY },
-            states: Vec::new(),
+            step_limit: 0.0,
+            lumps: Lumps::new(mix),
         };
-        let lumps = Lumps::new(mix);
-        let mut near = (0.0, 0.0);
-        for n in grid(sharing.slots) {
-            let state = sharing.state(n, &lumps, &mut near);
-            sharing.states.push(state);
-        }
+        sharing.step_limit = sharing.slots / sharing.service(sharing.slots);
         Ok(sharing)
     }
 
     /// Requests per second that it keeps up with: λ_max = n_max / S(n_max), or what the front end streams.
     pub fn limit_per_s(&self) -> f64 {
-        self.rate(self.slots).min(self.front_limit)
+        self.step_limit.min(self.front_limit)
     }
 
     /// Does the front end bind, rather than the steps?
     pub fn front_binds(&self) -> bool {
-        self.front_limit < self.rate(self.slots)
-    }
-
-    /// Requests a second that end while `n` are in the system: μ(n).
-    pub fn rate(&self, n: f64) -> f64 {
-        let n = n.min(self.slots);
-        n / self.service(n)
-    }
-
-    /// The number in the system at which as many end as come; the slots where they can't keep up.
-    pub(super) fn balance(&self, rate: f64) -> f64 {
-        let (mut low, mut high) = (0.0, self.slots);
-        for _ in 0..40 {
-            let middle = 0.5 * (low + high);
-            if self.rate(middle.max(1e-9)) < rate { low = middle } else { high = middle }
-        }
-        high
-    }
-
-    /// S(n), s.
-    pub fn service(&self, n: f64) -> f64 {
-        self.between(n, |state| state.service)
-    }
-
-    /// A figure of the states around `n`, on the straight line between them.
-    pub(super) fn between(&self, n: f64, figure: impl Fn(&State) -> f64) -> f64 {
-        let n = n.clamp(1.0, self.slots);
-        let place = self.place(n);
-        let (low, high) = (&self.states[place - 1], &self.states[place]);
-        if high.n <= low.n {
-            return figure(high);
-        }
-        let share = (n - low.n) / (high.n - low.n);
-        figure(low) * (1.0 - share) + figure(high) * share
-    }
-
-    /// The state nearest from above.
-    pub(super) fn near(&self, n: f64) -> &State {
-        &self.states[self.place(n)]
-    }
-
-    /// Place of the first state at or past `n`; at least 1, so that there is one before it.
-    fn place(&self, n: f64) -> usize {
-        let last = self.states.len() - 1;
-        if n <= DENSE {
-            return (libm::ceil(n) as usize).clamp(1, last);
-        }
-        self.states.partition_point(|state| state.n < n).clamp(1, last)
+        self.front_limit < self.step_limit
     }
 
     /// A step with this many decodes and prompt tokens, of `prompts` prompts.
@@ -190,43 +118,43 @@ impl Sharing {
         (self.budget - taken).max(self.budget / 64.0).max(1.0)
     }
 
-    /// The replica with `n` in it. `near`: the others' prompts per step and the share of prefill at the number before.
-    fn state(&self, n: f64, lumps: &Lumps, near: &mut (f64, f64)) -> State {
+    /// S(n), s: the time in the system while `n` are in it and each that ends is followed by another.
+    pub fn service(&self, n: f64) -> f64 {
         let decoding = self.decoding();
-        let mut found = self.around(n, 0.0, near.1, lumps);
-        if n > 1.0 {
-            // Others in the system rise with the prompts that they bring per step: by false position (Illinois).
-            let most = (self.room(1.0) / lumps.mean.max(1e-9)).min(n);
-            let (mut low, mut high) = ((0.0, 1.0 - n), (most, f64::NAN));
-            let mut next = if near.0 > 0.0 { (near.0 * 1.1).min(0.5 * (most + near.0)) } else { 0.3 * most };
-            for _ in 0..40 {
-                found = self.around(n, next, near.1, lumps);
-                *near = (next, found.prefill);
-                let over = found.others(next, decoding) - (n - 1.0);
-                if over.abs() <= 1e-4 * n || high.0 - low.0 <= 1e-6 * high.0 {
-                    break;
-                }
-                if over > 0.0 {
-                    high = (next, over);
-                    low.1 *= 0.6;
-                } else {
-                    low = (next, over);
-                    high.1 *= 0.6;
-                }
-                let width = high.0 - low.0;
-                next = if high.1.is_finite() {
-                    (low.0 - low.1 * width / (high.1 - low.1))
-                        .clamp(low.0 + 0.01 * width, high.0 - 0.01 * width)
-                } else {
-                    (1.3 * next).min(0.5 * (next + high.0))
-                };
-            }
+        let lumps = &self.lumps;
+        let mut found = self.around(n, 0.0, 0.0, lumps);
+        if n <= 1.0 {
+            return found.service(decoding);
         }
-        found.into_state(n, decoding)
+        // Others in the system rise with the prompts that they bring per step: by false position (Illinois).
+        let most = (self.room(1.0) / lumps.mean.max(1e-9)).min(n);
+        let (mut low, mut high) = ((0.0, 1.0 - n), (most, f64::NAN));
+        let mut next = 0.3 * most;
+        for _ in 0..60 {
+            found = self.around(n, next, found.prefill, lumps);
+            let over = found.others(next, decoding) - (n - 1.0);
+            if over.abs() <= 1e-4 * n || high.0 - low.0 <= 1e-6 * high.0 {
+                break;
+            }
+            if over > 0.0 {
+                high = (next, over);
+                low.1 *= 0.6;
+            } else {
+                low = (next, over);
+                high.1 *= 0.6;
+            }
+            let width = high.0 - low.0;
+            next = if high.1.is_finite() {
+                (low.0 - low.1 * width / (high.1 - low.1)).clamp(low.0 + 0.01 * width, high.0 - 0.01 * width)
+            } else {
+                (1.3 * next).min(0.5 * (next + high.0))
+            };
+        }
+        found.service(decoding)
     }
 
     /// Steps of decoding of a request.
-    fn decoding(&self) -> f64 {
+    pub(super) fn decoding(&self) -> f64 {
         self.mix.means.more / self.accepted
     }
 
@@ -254,7 +182,7 @@ impl Sharing {
         let queued = (lumps.mean / room).min(1.0);
         let gathers = own + queued * (first - own);
         let bunch = if alone { 0.0 } else { prefill / (1.0 - prefill) * (gathers - step).max(0.0) };
-        Around { kinds, decodes, used, backlog, step, step_squared, first, prefill, bunch }
+        Around { step, first, prefill, bunch }
     }
 
     /// Steps by how long they take: seconds and share of the steps, where `flow` prompts come per step on average.
@@ -288,12 +216,7 @@ impl Sharing {
 
 /// What a request meets.
 struct Around {
-    kinds: Vec<(f64, f64)>,
-    decodes: f64,
-    used: f64,
-    backlog: f64,
     step: f64,
-    step_squared: f64,
     /// To the first token, s.
     first: f64,
     /// Share of the time that goes into prompts.
@@ -312,22 +235,10 @@ impl Around {
     fn others(&self, flow: f64, decoding: f64) -> f64 {
         flow * self.service(decoding) / self.step
     }
-
-    fn into_state(self, n: f64, decoding: f64) -> State {
-        let service = self.service(decoding);
-        let Around { kinds, decodes, used, backlog, step, step_squared, prefill, bunch, .. } = self;
-        let mut time = 0.0;
-        let by_time = kinds.iter().map(|(t, share)| {
-            time += t * share / step;
-            (*t, time)
-        });
-        let kinds = by_time.collect();
-        State { n, decodes, used, backlog, step, step_squared, prefill, bunch, kinds, service }
-    }
 }
 
 /// What so many steps of decoding take longer for beginning where prompts bunch, s: the bunch shrinks by `prefill` each step.
-pub(super) fn extra(bunch: f64, prefill: f64, steps: f64) -> f64 {
+fn extra(bunch: f64, prefill: f64, steps: f64) -> f64 {
     bunch * (1.0 - libm::pow(prefill, steps))
 }
 
@@ -337,6 +248,7 @@ fn mean_of(kinds: &[(f64, f64)]) -> (f64, f64) {
 }
 
 /// Prompts as they come into steps.
+#[derive(Clone, Debug)]
 struct Lumps {
     mean: f64,
     square: f64,
@@ -348,8 +260,7 @@ struct Lumps {
 
 impl Lumps {
     fn new(mix: &Mix) -> Lumps {
-        let mut fresh: Vec<f64> =
-            mix.rows().iter().map(|row| f64::from(row.prompt - row.cached.min(row.prompt))).collect();
+        let mut fresh: Vec<f64> = mix.rows().iter().map(fresh).collect();
         fresh.sort_unstable_by(f64::total_cmp);
         let stratum = |place: usize| {
             let edge = |place: usize| (EDGES[place] * fresh.len() as f64) as usize;
@@ -434,27 +345,15 @@ impl Lumps {
     }
 }
 
+/// Prompt tokens that have to be computed.
+fn fresh(row: &MixRow) -> f64 {
+    f64::from(row.prompt - row.cached.min(row.prompt))
+}
+
 /// Makes the mean of these sums what it should be.
 fn scale(sums: &mut [f64], mean: f64) {
     let is = sums.iter().sum::<f64>() / sums.len() as f64;
     if is > 0.0 {
         sums.iter_mut().for_each(|sum| *sum *= mean / is);
     }
-}
-
-/// Every whole number up to here is a state.
-const DENSE: f64 = 16.0;
-
-/// Numbers in the system at which the replica is looked at: 1, 2, 3, …, then a seventh more each.
-fn grid(slots: f64) -> Vec<f64> {
-    let mut out = vec![1.0];
-    let mut n: f64 = 1.0;
-    while n < slots {
-        n = if n < DENSE { n + 1.0 } else { n * 1.15 };
-        out.push(n.min(slots));
-    }
-    if out.len() == 1 {
-        out.push(1.0);
-    }
-    out
 }

@@ -4,19 +4,22 @@ use plimsoll_analysis::cost::{Price, PriceSpec};
 use plimsoll_analysis::findings::{BudgetSpec, Ceiling, Metric};
 use plimsoll_analysis::plan::chain::Chain;
 use plimsoll_analysis::plan::formula::exact;
+use plimsoll_analysis::plan::latency::Sample;
 use plimsoll_analysis::plan::spec::{Band, BandRow, EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
 use plimsoll_analysis::plan::{
     Load, Mix, PlanError, Replica, answer, cost, elasticities, elasticity, floor, probability, slots,
 };
+use plimsoll_analysis::replay::{DRAIN_NS, Due, Over, Watch, play_each};
 use plimsoll_math::dist;
-use plimsoll_math::queueing::{Mmc, mg1_mean_wait};
+use plimsoll_math::queueing::{Bulk, Mmc, mg1_mean_wait};
 use plimsoll_math::rng::Stream;
 use plimsoll_math::special::normal_cdf;
 use plimsoll_sim::smooth_step::{MeanLoad, SmoothStep};
 use plimsoll_sim::step_time::{StepLoad, StepModel};
+use plimsoll_sim::traffic::Submit;
 use plimsoll_sim::trial::{Pace, ProtocolSpec, Sent, Sizes};
 use plimsoll_sim::{
-    BatchingSpec, EngineSpec, LawSpec, ModeSpec, QueueSpec, RouteSpec, WorldSpec, profile, trial,
+    BatchingSpec, EngineSpec, LawSpec, ModeSpec, QueueSpec, RouteSpec, World, WorldSpec, profile, trial,
 };
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
 
@@ -174,6 +177,98 @@ fn mean_latency_is_that_of_the_simulated_engine() {
             let bar = bar + if load > 0.5 { 0.03 } else { 0.0 };
             assert!(off.abs() < bar, "{name} at {load}: {:.1} % off {mean:.0} ms", off * 100.0);
         }
+    }
+}
+
+/// Greedy batches of one item on one instance: the exact bulk queue, without the 3 % by which simulated batches scatter.
+#[test]
+fn an_engine_of_batches_is_the_exact_bulk_queue() {
+    let spec = engine("bert-large-384-triton@a100");
+    let mix = Mix::from_pairs(&[(1, 1)]).expect("a request");
+    let replica = Replica::new(&spec, &mix).expect("a formula");
+    let queue = Bulk { fixed: 1.7e-3, each: 1.73e-3, most: 16 };
+    close(replica.limit_per_s(), queue.capacity(), 1e-9);
+    for load in [0.05, 0.2, 0.4, 0.6, 0.8, 0.9] {
+        let rate_per_s = load * queue.capacity();
+        let found = replica.at(&on_one(rate_per_s), &mix).expect("it keeps up");
+        close(found.e2e_s, queue.at(rate_per_s).expect("a law").mean, 0.03);
+    }
+}
+
+/// One sequence at a time and requests that are all alike: M/D/1, by Pollaczek and Khinchine.
+#[test]
+fn one_slot_is_a_queue() {
+    let mut spec = engine("demo");
+    batching(&mut spec).max_seqs = 1;
+    let mix = Mix::from_pairs(&[(64, 4)]).expect("a request");
+    let replica = Replica::new(&spec, &mix).expect("a formula");
+    let sent = Sent { prompt_tokens: 64, output_tokens: 4, ..Sent::default() };
+    let front_s = batching(&mut spec).front_ms / 1e3;
+    let service_s = trial::replay(&spec, &[sent], 1).expect("an engine").e2e.mean / 1e3 - front_s;
+    for load in [0.1, 0.3, 0.5] {
+        let found = replica.at(&on_one(load / service_s), &mix).expect("it keeps up");
+        close(found.e2e_s - front_s, service_s + mg1_mean_wait(load, service_s, 0.0), 0.25);
+    }
+}
+
+/// A fleet played, its beginning cut: mean ttft and its 99th percentile, s.
+fn played(spec: &EngineSpec, pairs: &[(u32, u32)], load: &Load) -> (f64, f64) {
+    struct First(Vec<f64>);
+    impl Watch for First {
+        fn over(&mut self, over: Over) {
+            if over.index >= 4000 {
+                self.0.push(over.times.first.expect("an answer") as f64 / 1e9);
+            }
+        }
+    }
+    let mut times = Stream::new(5, "times", 0);
+    let mut at_s = 0.0;
+    let requests = (0..40_000).map(|index: u64| {
+        at_s += dist::exponential(&mut times, 1.0 / load.rate_per_s);
+        let (prompt, output) = pairs[index as usize % pairs.len()];
+        Due { at_ns: (at_s * 1e9) as i64, request: Submit::new(index, prompt, output) }
+    });
+    let mut world = WorldSpec::one(spec.clone());
+    (world.fleet.replicas, world.fleet.route) = (load.replicas, load.route);
+    let mut first = First(Vec::new());
+    play_each(&mut World::of(&world, 1).expect("a world"), requests, DRAIN_NS, &mut first);
+    (Sample::mean(&first.0).expect("requests"), Sample::quantile(&first.0, 0.99).expect("requests"))
+}
+
+/// One replica, and four whose arrivals a router makes more even than by chance; at 70 % of the limit.
+#[test]
+fn the_first_token_comes_as_in_the_simulated_fleet() {
+    let mut stream = Stream::new(3, "lengths", 0);
+    let mut lognormal = |median: f64| dist::lognormal(&mut stream, median, 0.5).round().max(1.0) as u32;
+    let retrieval: Vec<(u32, u32)> = (0..8000).map(|_| (lognormal(4000.0), lognormal(150.0))).collect();
+    let classify: Vec<(u32, u32)> = (0..8000).map(|_| (lognormal(1000.0), 4)).collect();
+    for (pairs, name, router, replicas, bar) in [
+        (&retrieval, "retrieval", "round_robin", 1, 0.05),
+        (&retrieval, "retrieval", "random", 4, 0.05),
+        (&retrieval, "retrieval", "round_robin", 4, 0.15),
+        (&retrieval, "retrieval", "least_requests", 4, 0.10),
+        (&classify, "classify", "round_robin", 1, 0.05),
+    ] {
+        let spec = engine("llama-3.1-8b@h100");
+        let mix = Mix::from_pairs(pairs).expect("requests");
+        let replica = Replica::new(&spec, &mix).expect("a formula");
+        let rate_per_s = 0.7 * f64::from(replicas) * replica.limit_per_s();
+        let load = Load { rate_per_s, replicas, route: RouteSpec::parse(router).expect("a router") };
+        let found = replica.at(&load, &mix).expect("it keeps up");
+        let (mean, p99) = played(&spec, pairs, &load);
+        let off = found.ttft_s / mean - 1.0;
+        let off_p99 = Sample::quantile(&found.sample.ttft, 0.99).expect("a sample") / p99 - 1.0;
+        // The simulated means are themselves off by up to two percent.
+        assert!(
+            off.abs() < bar + 0.02,
+            "{name} × {replicas}, {router}: {:.1} % off {mean:.3} s",
+            off * 100.0
+        );
+        assert!(
+            off_p99.abs() < 0.25,
+            "{name} × {replicas}, {router}: p99 {:.1} % off {p99:.3} s",
+            off_p99 * 100.0
+        );
     }
 }
 
