@@ -2,9 +2,15 @@
 //! faults that no rule knows; the confusion matrix and all that follows from it.
 //!
 //! `cargo run --release -p plimsoll-analysis --example diagnose -- [--half tuning|held-out|both] [--systems N] [--from SEED] [--class NAME]
-//! [--severities 0,2,4] [--clean N] [--ablate-at 2 | --without-ablations] [--threads N] [--verbose] [--update FILE]`
+//! [--severities 0,2,4] [--clean N] [--ablate-at 2 | --without-ablations] [--lack NAME,…] [--threads N] [--verbose] [--keep CASES]
+//! [--update FILE]`
 //!
-//! `--ablate-at` names the severities (of clean runs their numbers) at which the diagnosis is asked again with less to go by.
+//! `--keep` appends every judged case to a file of JSON lines as soon as it is judged. What the file holds is not judged again and is counted
+//! with the rest, so that the whole can be made in parts: `--systems 0 --keep CASES` reports what is there. Begin another file when a rule
+//! was changed.
+//!
+//! `--ablate-at` names the severities (of clean runs their numbers) at which the diagnosis is asked again with less to go by,
+//! and `--lack` with what less (all of `Lack`, unless it is said).
 //!
 //! Thresholds were set on the tuning half (systems of even seeds) alone. `--update` writes the report between the markers of
 //! `docs/diagnosis-validation.md`. A case needs no file: its evidence follows from its seed in a fraction of a second.
@@ -17,6 +23,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use diagnosed::fault::{Class, SEVERITIES};
+use diagnosed::kept::Kept;
+use diagnosed::lack::Lack;
 use diagnosed::{Judged, Plan, judge_system, score};
 
 /// Clean runs per system.
@@ -31,6 +39,7 @@ struct Asked {
     from: u64,
     threads: usize,
     update: Option<String>,
+    keep: Option<String>,
     plan: Plan,
 }
 
@@ -69,25 +78,35 @@ fn main() {
     }
 }
 
-/// All systems, dealt to threads as they become free, in the order of their seeds.
+/// All systems, dealt to threads as they become free, and what was kept; in the order of the systems' seeds.
 fn judge_all(seeds: &[u64], asked: &Asked) -> Vec<Judged> {
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let kept = match &asked.keep {
+        Some(path) => Kept::open(path).unwrap_or_else(|e| stop(&format!("{path}: {e}"))),
+        None => Kept::default(),
+    };
+    let (next, kept) = (AtomicUsize::new(0), Mutex::new(kept));
+    let kept_now = || kept.lock().expect("no thread panicked");
     std::thread::scope(|scope| {
         for _ in 0..asked.threads {
             scope.spawn(|| {
                 loop {
                     let place = next.fetch_add(1, Ordering::Relaxed);
                     let Some(&seed) = seeds.get(place) else { return };
-                    let judged = judge_system(seed, &asked.plan);
-                    eprintln!("system {seed}: {} cases ({} of {})", judged.len(), place + 1, seeds.len());
-                    done.lock().expect("no thread panicked").extend(judged);
+                    let mut judged = 0;
+                    let wanted = |class, severity| {
+                        let lacking = asked.plan.lacking_at.contains(&severity);
+                        !kept_now().holds((seed, class, severity), lacking)
+                    };
+                    judge_system(seed, &asked.plan, wanted, |case| {
+                        judged += 1;
+                        kept_now().add(case).unwrap_or_else(|e| stop(&format!("a case can't be kept: {e}")));
+                    });
+                    eprintln!("system {seed}: {judged} cases ({} of {})", place + 1, seeds.len());
                 }
             });
         }
     });
-    let mut cases = done.into_inner().expect("no thread panicked");
-    cases.sort_by_key(|case| (case.system, case.class, case.severity));
-    cases
+    kept.into_inner().expect("no thread panicked").into_cases()
 }
 
 fn asked() -> Asked {
@@ -97,11 +116,13 @@ fn asked() -> Asked {
         from: 0,
         threads: 2,
         update: None,
+        keep: None,
         plan: Plan {
             classes: Class::ALL.to_vec(),
             severities: (0..SEVERITIES).collect(),
             clean: CLEAN,
             lacking_at: vec![2],
+            lacks: Lack::ALL.to_vec(),
             verbose: false,
         },
     };
@@ -116,10 +137,12 @@ fn asked() -> Asked {
             "--threads" => asked.threads = number(value()) as usize,
             "--clean" => asked.plan.clean = number(value()) as usize,
             "--update" => asked.update = Some(value()),
+            "--keep" => asked.keep = Some(value()),
             "--verbose" => asked.plan.verbose = true,
             "--without-ablations" => asked.plan.lacking_at = Vec::new(),
             "--severities" => asked.plan.severities = numbers(&value(), number),
             "--ablate-at" => asked.plan.lacking_at = numbers(&value(), number),
+            "--lack" => asked.plan.lacks = lacks(&value()),
             "--class" => asked.plan.classes = named(&value()),
             _ => stop(&format!("unknown argument {word}; see the head of examples/diagnose.rs")),
         }
@@ -145,6 +168,14 @@ fn named(names: &str) -> Vec<Class> {
         stop(&format!("no class {names}; there are: {}", all.join(", ")));
     }
     found
+}
+
+/// What is to be left out, by its names.
+fn lacks(names: &str) -> Vec<Lack> {
+    let known =
+        |name: &str| Lack::ALL.into_iter().find(|lack| format!("{lack:?}").eq_ignore_ascii_case(name));
+    let unknown = |name: &str| -> Lack { stop(&format!("no lack {name}; there are: {:?}", Lack::ALL)) };
+    names.split(',').map(|name| known(name).unwrap_or_else(|| unknown(name))).collect()
 }
 
 fn update(path: &str, text: &str) {

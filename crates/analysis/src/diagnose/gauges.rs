@@ -40,6 +40,24 @@ impl Gauges {
         self.side.has(Signal::Running) || self.side.has(Signal::Waiting)
     }
 
+    /// Engines told apart on the servers' pages that were there for most of the level, whether or not they had anything to do.
+    pub fn engines(&self) -> usize {
+        let there = |engine: &usize| {
+            let running = self.side.gauge_of(*engine, Signal::Running);
+            running.is_some_and(|running| running.known(self.from, self.to) >= 0.8)
+        };
+        (0..self.side.replicas().len()).filter(there).count()
+    }
+
+    /// Engines told apart on the servers' pages so many seconds into the level.
+    pub fn engines_at(&self, seconds: f64) -> usize {
+        let at = self.from + Span::from_secs_f64(seconds);
+        let there = |engine: &usize| {
+            self.side.gauge_of(*engine, Signal::Running).is_some_and(|running| running.at(at).is_some())
+        };
+        (0..self.side.replicas().len()).filter(there).count()
+    }
+
     /// Mean of a gauge.
     pub fn mean(&self, signal: Signal) -> Option<f64> {
         self.side.gauge(signal)?.mean(self.from, self.to)

@@ -5,6 +5,7 @@ use plimsoll_analysis::diagnose::Cause;
 use plimsoll_workload::Connections;
 
 use crate::diagnosed::fault::Class;
+use crate::diagnosed::kept::Kept;
 use crate::diagnosed::lack::Lack;
 use crate::diagnosed::run::Setup;
 use crate::diagnosed::score::{Share, report, score};
@@ -77,9 +78,13 @@ fn the_truth_tells_what_hurts_from_what_does_not_and_the_diagnosis_agrees() {
         severities: vec![2],
         clean: 1,
         lacking_at: vec![0],
+        lacks: Lack::ALL.to_vec(),
         verbose: true,
     };
-    for case in judge_system(2, &plan) {
+    let mut cases = Vec::new();
+    judge_system(2, &plan, |_, _| true, |case| cases.push(case));
+    assert_eq!(cases.len(), 3);
+    for case in cases {
         let hurts = case.class != Class::Clean;
         let name = format!("{} at severity {}", case.class.name(), case.severity);
         assert_eq!(case.truth.material, hurts, "{name}: {}", case.truth.why);
@@ -90,6 +95,36 @@ fn the_truth_tells_what_hurts_from_what_does_not_and_the_diagnosis_agrees() {
         let alarms: Vec<_> = case.lacking.iter().filter(|(_, said)| said.names()).collect();
         assert!(alarms.is_empty(), "{alarms:?}");
     }
+}
+
+#[test]
+fn what_was_kept_is_read_again_and_a_line_cut_off_is_not() {
+    let path = format!("{}/kept-cases.jsonl", env!("CARGO_TARGET_TMPDIR"));
+    let _ = std::fs::remove_file(&path);
+    let mut kept = Kept::open(&path).unwrap();
+    kept.add(judged(Class::Slower, Cause::Unknown, true)).unwrap();
+    let mut again = judged(Class::Slower, Cause::SlowerModel, true);
+    again.lacking = vec![(Lack::Gauges, again.said.clone())];
+    kept.add(again).unwrap();
+    kept.add(judged(Class::Rate, Cause::HigherRate, false)).unwrap();
+    let whole = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(whole.lines().count(), 3);
+    // The process ended in its last line.
+    std::fs::write(&path, &whole[..whole.len() - 7]).unwrap();
+    let mut kept = Kept::open(&path).unwrap();
+    assert!(
+        kept.holds((1, Class::Slower, 2), true),
+        "the later line of the case has what was said with less"
+    );
+    assert!(!kept.holds((1, Class::Rate, 2), false), "its line was cut off");
+    kept.add(judged(Class::Rate, Cause::HigherRate, false)).unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), whole);
+    let cases = kept.into_cases();
+    let said: Vec<Cause> = cases.iter().map(|case| case.said.cause).collect();
+    assert_eq!(said, [Cause::HigherRate, Cause::SlowerModel], "the later of two lines of one case counts");
+    std::fs::write(&path, "{}\n").unwrap();
+    let why = Kept::open(&path).err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(why.starts_with("line 1: missing field"), "{why}");
 }
 
 /// The virtual client's records as they are: a full pool is no lag of the generator, a ceiling on requests in flight is.

@@ -289,7 +289,8 @@ pub fn saturation(bench: &Bench<'_>) -> Option<Fired> {
     Some(fired)
 }
 
-/// Replicas that answer now and before, where fewer do.
+/// Replicas that answer now and before, where fewer do and those that do not are not on the servers' pages either: one that is there and
+/// idle was passed over by the router.
 pub fn fewer_replicas(bench: &Bench<'_>) -> Option<(usize, usize)> {
     let count = |seen: &Seen<'_>| {
         (0..seen.replicas.len() as u16)
@@ -297,7 +298,7 @@ pub fn fewer_replicas(bench: &Bench<'_>) -> Option<(usize, usize)> {
             .count()
     };
     let (a, b) = (count(bench.before()?), count(bench.now()));
-    (a > b && b > 0).then_some((a, b))
+    (a > b && b > 0 && bench.candidate.gauges.engines() < a).then_some((a, b))
 }
 
 /// Growth of the number in flight per second, where it is over a fiftieth of the rate for sure.

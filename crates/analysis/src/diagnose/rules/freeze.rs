@@ -5,6 +5,9 @@
 //! then. Where answers catch up afterwards (what was held comes in one lump) the tokens were made in time and only their way was
 //! blocked: no engine's freeze, so these rules keep quiet.
 
+use std::collections::BTreeMap;
+
+use plimsoll_math::proportion::proves_over;
 use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 
 use super::load::{Law, computed};
@@ -89,7 +92,7 @@ pub fn freezes(seen: &Seen<'_>, least: f64) -> Vec<Freeze> {
                 to,
                 paused: members.len(),
                 replica: if one_replica { first } else { None },
-                long_prompt: long.iter().any(|(begin, end)| *begin < to && *end > from),
+                long_prompt: long.iter().any(|read| read.from < to && read.to > from),
                 caught_up: 3 * lumps > members.len(),
             });
         }
@@ -106,8 +109,24 @@ fn streaming(seen: &Seen<'_>, from: f64, to: f64, replica: Option<u16>) -> usize
     seen.rows.iter().filter(in_stream).count()
 }
 
-/// When prompts much longer than the others were being read: from sending to the first token.
-fn long_prompts(seen: &Seen<'_>) -> Vec<(f64, f64)> {
+/// A stretch in which a prompt much longer than the others was being read, from its sending to its first token.
+#[derive(Copy, Clone, Debug)]
+struct Reading {
+    from: f64,
+    to: f64,
+    replica: Option<u16>,
+}
+
+impl Reading {
+    /// Is it under way at this instant, where a request of this replica would notice?
+    fn holds_up(&self, at: f64, replica: Option<u16>) -> bool {
+        let same = replica.is_none() || self.replica.is_none() || replica == self.replica;
+        same && self.from <= at && at <= self.to
+    }
+}
+
+/// When prompts much longer than the others were being read.
+fn long_prompts(seen: &Seen<'_>) -> Vec<Reading> {
     let mut prompts: Vec<f64> = seen.rows.iter().map(|row| row.prompt).collect();
     let Some(middle) = order_statistic(&mut prompts, 0.5) else { return Vec::new() };
     // Four times the usual prompt, and long in itself: nobody's chunk is smaller than a few hundred tokens.
@@ -115,7 +134,7 @@ fn long_prompts(seen: &Seen<'_>) -> Vec<(f64, f64)> {
     seen.rows
         .iter()
         .filter(|row| row.prompt >= least && row.ttft_sent.is_finite())
-        .map(|row| (row.sent_last, row.sent_last + row.ttft_sent))
+        .map(|row| Reading { from: row.sent_last, to: row.sent_last + row.ttft_sent, replica: row.replica })
         .collect()
 }
 
@@ -237,6 +256,46 @@ pub fn stall(bench: &Bench<'_>) -> Option<Fired> {
 
 /// Share of the pauses that must lie beside a long prompt: where half of them do not, something else makes pauses as well.
 const BESIDE: f64 = 0.6;
+/// Fewest pauses to speak of.
+const FEWEST: usize = 3;
+/// Chance of so many pauses' lying beside a long prompt by accident from which on it may be one. It, and no number of long prompts,
+/// decides whether two are enough: beside two readings of a second in three minutes nothing pauses twice by accident.
+const ACCIDENT: f64 = 0.001;
+
+/// A pause: from, to, was a long prompt beside it, and the replica.
+type Pause = (f64, f64, bool, Option<u16>);
+
+/// Instants at which it is looked whether a long prompt is being read.
+const LOOKS: u32 = 2_000;
+
+/// Share of the time in which a long prompt is being read anyway, where these pauses are: on the replica of each, for a fleet reads one
+/// somewhere nearly always.
+fn read_anyway(seen: &Seen<'_>, long: &[Reading], replicas: impl Iterator<Item = Option<u16>>) -> f64 {
+    let mut known = BTreeMap::new();
+    let mut of = |replica| {
+        *known.entry(replica).or_insert_with(|| {
+            let at = |k: u32| seen.length * (f64::from(k) + 0.5) / f64::from(LOOKS);
+            let reads = |k: &u32| long.iter().any(|read| read.holds_up(at(*k), replica));
+            (0..LOOKS).filter(reads).count() as f64 / f64::from(LOOKS)
+        })
+    };
+    let shares: Vec<f64> = replicas.map(&mut of).collect();
+    shares.iter().sum::<f64>() / shares.len().max(1) as f64
+}
+
+/// Pauses that begin while an earlier one lasts are one event: what holds one answer up holds up all beside it. Events, and how many of
+/// them a long prompt was beside.
+fn events(gaps: &[Pause]) -> (f64, f64) {
+    let (mut until, mut events) = (f64::NEG_INFINITY, Vec::new());
+    for (from, to, beside, _) in gaps {
+        match events.last_mut() {
+            Some(any) if *from < until => *any |= *beside,
+            _ => events.push(*beside),
+        }
+        until = to.max(until);
+    }
+    (events.len() as f64, events.iter().filter(|beside| **beside).count() as f64)
+}
 
 /// S3: long prompts hold up everybody else's tokens.
 pub fn head_of_line(bench: &Bench<'_>) -> Option<Fired> {
@@ -245,31 +304,29 @@ pub fn head_of_line(bench: &Bench<'_>) -> Option<Fired> {
     }
     let seen = bench.now();
     let long = long_prompts(seen);
-    if long.len() < 3 {
-        return None;
-    }
-    let reads = |at: f64| long.iter().any(|(from, to)| *from <= at && at <= *to);
     // Half a second of gaps counts where it is also long beside the median.
     let least = 0.25f64.max(5.0 * seen.gap_p50).max(1.5 * usual(bench));
     let innocent = |gap: &&Gap| {
         let row = &seen.rows[gap.row as usize];
         gap.to - gap.from >= least && row.prompt < LONG_PROMPT
     };
-    let gaps: Vec<&Gap> = seen.gaps.iter().filter(innocent).collect();
-    if gaps.len() < 5 {
+    let beside = |gap: &Gap| {
+        let (middle, replica) = (0.5 * (gap.from + gap.to), seen.rows[gap.row as usize].replica);
+        (gap.from, gap.to, long.iter().any(|read| read.holds_up(middle, replica)), replica)
+    };
+    let mut gaps: Vec<Pause> = seen.gaps.iter().filter(innocent).map(beside).collect();
+    if long.is_empty() || gaps.len() < FEWEST {
         return None;
     }
-    let beside = gaps.iter().filter(|gap| reads(0.5 * (gap.from + gap.to))).count() as f64;
-    // How much of the time a long prompt is being read anyway.
-    let looks = 2_000;
-    let always = (0..looks).filter(|k| reads(seen.length * (f64::from(*k) + 0.5) / f64::from(looks))).count()
-        as f64
-        / f64::from(looks);
+    gaps.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (all, with) = events(&gaps);
+    let beside = gaps.iter().filter(|gap| gap.2).count() as f64;
+    let always = read_anyway(seen, &long, gaps.iter().map(|gap| gap.3));
     let n = gaps.len() as f64;
-    let share = super::share(beside, n, (n / long.len() as f64).max(1.0));
-    let odds = (beside + 0.5) / (n - beside + 0.5) * (1.0 - always + 0.5 / f64::from(looks))
-        / (always + 0.5 / f64::from(looks));
-    if odds < 5.0 || share.value < BESIDE || share.lower <= always {
+    let share = super::share(beside, n, n / all);
+    let half = 0.5 / f64::from(LOOKS);
+    let odds = (beside + 0.5) / (n - beside + 0.5) * (1.0 - always + half) / (always + half);
+    if odds < 5.0 || share.value < BESIDE || !proves_over(with, all, always, ACCIDENT) {
         return None;
     }
     // Did the baseline have them as well?
@@ -281,9 +338,10 @@ pub fn head_of_line(bench: &Bench<'_>) -> Option<Fired> {
         return None;
     }
     let says = format!(
-        "{} pauses of over {} in other people's answers, {} of them while a long prompt was being read (which is so {} of the time): odds ratio {}",
+        "{} pauses of over {} in other people's answers at {} times, {} of them while a long prompt was being read (which is so {} of the time): odds ratio {}",
         gaps.len(),
         ms(least),
+        number(all),
         percent(share.value),
         percent(always),
         number(odds)

@@ -180,6 +180,9 @@ pub fn pool_wait(seen: &Seen<'_>) -> Option<(Estimate, f64)> {
     (k >= 5.0).then(|| (super::share(k, held.len() as f64, design), p99))
 }
 
+/// Share of the time that requests stand in front of the engine, by Little's law, by which the mean first token must have grown.
+const FELT: f64 = 0.4;
+
 /// A limit between the two: sent by the client, unknown to the engine.
 fn server_limit(bench: &Bench<'_>) -> Option<Fired> {
     let now = &bench.candidate;
@@ -194,10 +197,11 @@ fn server_limit(bench: &Bench<'_>) -> Option<Fired> {
         return None;
     }
     let seconds = held / now.seen.rate().max(1e-9);
-    let ttft = {
-        let v = now.seen.finite(|row| row.ttft);
+    let mean_ttft = |seen: &Seen<'_>| {
+        let v = seen.finite(|row| row.ttft);
         v.iter().sum::<f64>() / v.len().max(1) as f64
     };
+    let ttft = mean_ttft(&now.seen);
     // What is in flight and neither runs nor waits is in front of the engine. A dependency that is told takes its part.
     let told = {
         let v = now.seen.finite(|row| row.before_engine().unwrap_or(f64::NAN));
@@ -209,6 +213,11 @@ fn server_limit(bench: &Bench<'_>) -> Option<Fired> {
     };
     let share = (seconds - told.max(0.0)) / ttft.max(1e-9);
     if share < 0.2 || held < 0.3 || waits > 0.25 || at_most < 0.05 {
+        return None;
+    }
+    // Who stands in front of the engine has no token yet: what is held must be what first tokens grew by. An answer that pauses on its
+    // way is in flight and unknown to the engine as well, after its first token.
+    if bench.before().is_some_and(|base| ttft - mean_ttft(base) < FELT * (seconds - told.max(0.0))) {
         return None;
     }
     // Alone nobody waits for it: neither most single requests nor a fifth of them.

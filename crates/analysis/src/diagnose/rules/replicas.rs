@@ -6,7 +6,7 @@
 use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 
 use super::{Fired, beyond};
-use crate::diagnose::bench::Bench;
+use crate::diagnose::bench::{Arm, Bench};
 use crate::diagnose::ratio::{Effect, of_units};
 use crate::diagnose::seen::{Row, Seen};
 use crate::diagnose::verdict::Evidence;
@@ -57,11 +57,11 @@ fn slowest(seen: &Seen<'_>) -> Option<(u16, Effect)> {
     Some((slow, of_units(of(false), of(true), 0.5, 0.95)?))
 }
 
-/// Requests of a replica over those of the mean replica.
-fn load_of(seen: &Seen<'_>, replica: u16) -> f64 {
+/// Requests of a replica over those of the mean of so many.
+fn load_of(seen: &Seen<'_>, replica: u16, of: usize) -> f64 {
     let own = seen.rows.iter().filter(|row| row.replica == Some(replica)).count() as f64;
     let told = seen.rows.iter().filter(|row| row.replica.is_some()).count() as f64;
-    own / (told / seen.replicas.len().max(1) as f64).max(1.0)
+    own / (told / of.max(1) as f64).max(1.0)
 }
 
 /// S9: one replica is slower.
@@ -74,7 +74,11 @@ pub fn bad(bench: &Bench<'_>) -> Option<Fired> {
     let ratio = effect.ratio;
     let before = bench.before().and_then(slowest).map_or(1.0, |(_, effect)| effect.ratio.value);
     let grown = ratio.value / before.clamp(1.0, 1.5);
-    if ratio.value < 1.15 || ratio.lower < 1.07 || grown < 1.12 || load_of(seen, slow) > 1.35 {
+    if ratio.value < 1.15
+        || ratio.lower < 1.07
+        || grown < 1.12
+        || load_of(seen, slow, seen.replicas.len()) > 1.35
+    {
         return None;
     }
     let name = seen.replicas[usize::from(slow)].clone();
@@ -103,7 +107,7 @@ pub fn bad(bench: &Bench<'_>) -> Option<Fired> {
         number(ratio.value),
         number(ratio.lower),
         number(ratio.upper),
-        percent(load_of(seen, slow)),
+        percent(load_of(seen, slow, seen.replicas.len())),
         alone.map_or(String::new(), |alone| format!("; single requests × {}", number(alone)))
     );
     let confidence =
@@ -118,38 +122,68 @@ pub fn bad(bench: &Bench<'_>) -> Option<Fired> {
     Some(fired)
 }
 
-/// S10: equal speed, unequal load.
+/// Replicas that could answer: those that did, or those on the servers' pages where they are more (one that gets nothing answers
+/// nothing).
+fn there(arm: &Arm<'_>) -> usize {
+    arm.seen.replicas.len().max(arm.gauges.engines())
+}
+
+/// The busiest replica, and its requests over a fair share.
+fn busiest(arm: &Arm<'_>) -> Option<(u16, f64)> {
+    let of = there(arm);
+    let loads = (0..arm.seen.replicas.len() as u16).map(|r| (r, load_of(&arm.seen, r, of)));
+    (of > 1).then(|| loads.max_by(|a, b| a.1.total_cmp(&b.1)))?
+}
+
+/// A figure of the busy replica over that of the others; where these get next to nothing, or one of them nothing, over the baseline's.
+/// With whose it is.
+fn over_others(
+    bench: &Bench<'_>,
+    (busy, passed_over): (u16, bool),
+    of: fn(&Row) -> f64,
+    p: f64,
+) -> Option<(f64, &'static str)> {
+    let at = |seen: &Seen<'_>, own: &dyn Fn(&Row) -> bool| {
+        let mut v: Vec<f64> =
+            seen.rows.iter().filter(|r| r.ok && own(r)).map(of).filter(|x| x.is_finite()).collect();
+        (v.len() >= 10).then(|| order_statistic(&mut v, p)).flatten()
+    };
+    let others = at(bench.now(), &|row| row.replica != Some(busy)).filter(|_| !passed_over);
+    let (than, whose) = match others {
+        Some(others) => (others, "the others'"),
+        None => (at(bench.before()?, &|_| true)?, "the baseline's, while another gets next to nothing"),
+    };
+    Some((at(bench.now(), &|row| row.replica == Some(busy))? / than, whose))
+}
+
+/// S10: equal speed, unequal load. What got worse must be worse on the busy replica: its first tokens where requests wait there, its time
+/// per token where they only make its batch larger.
 pub fn imbalance(bench: &Bench<'_>) -> Option<Fired> {
     if !worse(bench) {
         return None;
     }
-    let most = |seen: &Seen<'_>| -> Option<(u16, f64)> {
-        (seen.replicas.len() > 1).then(|| {
-            (0..seen.replicas.len() as u16).map(|r| (r, load_of(seen, r))).max_by(|a, b| a.1.total_cmp(&b.1))
-        })?
-    };
     let seen = bench.now();
-    let (busy, load) = most(seen)?;
-    let before = bench.before().and_then(most).map_or(1.0, |(_, load)| load);
-    let tail = |is: bool| {
-        let mut v: Vec<f64> = seen
-            .rows
-            .iter()
-            .filter(|r| r.ok && (r.replica == Some(busy)) == is)
-            .map(|r| r.ttft_sent)
-            .filter(|x| x.is_finite())
-            .collect();
-        order_statistic(&mut v, 0.95)
+    let (busy, load) = busiest(&bench.candidate)?;
+    let before = bench.base.as_ref().and_then(busiest).map_or(1.0, |(_, load)| load);
+    let passed_over = there(&bench.candidate) > seen.replicas.len();
+    let of = |metric: &str, of: fn(&Row) -> f64, p: f64| {
+        if bench.suspects(metric) { over_others(bench, (busy, passed_over), of, p) } else { None }
     };
-    let (own, others) = (tail(true)?, tail(false)?);
-    let tails = own / others;
+    let (first, token) = (of("ttft", |row| row.ttft_sent, 0.95), of("tpot", |row| row.tpot, 0.5));
+    let ((tails, whose), what) = match (first, token) {
+        (first, Some(token)) if first.is_none_or(|(first, _)| first < 1.1) => {
+            (token, "time per token (median) is")
+        }
+        (Some(first), _) => (first, "first tokens (p95) are"),
+        _ => return None,
+    };
     // Fewer replicas than before, each with its share, is no imbalance.
     if load < 1.1 || load < 1.05 * before || tails < 1.1 {
         return None;
     }
     let theirs: Vec<bool> =
         seen.rows.iter().filter_map(|row| row.replica).map(|replica| replica == busy).collect();
-    let (n, fair) = (theirs.len() as f64, 1.0 / seen.replicas.len() as f64);
+    let (n, fair) = (theirs.len() as f64, 1.0 / there(&bench.candidate) as f64);
     let design = plimsoll_math::quantile::design_effect(&theirs, crate::diagnose::ratio::STRETCHES);
     let share = super::share(load * fair * n, n, design);
     if share.lower <= fair {
@@ -157,7 +191,7 @@ pub fn imbalance(bench: &Bench<'_>) -> Option<Fired> {
     }
     let name = &seen.replicas[usize::from(busy)];
     let says = format!(
-        "replica {name} gets {} times a fair share of the requests (before {}), and its first tokens take {} times the others' at p95",
+        "replica {name} gets {} times a fair share of the requests (before {}), and its {what} {} times {whose}",
         number(load),
         number(before),
         number(tails)
@@ -245,12 +279,16 @@ pub fn cold_start(bench: &Bench<'_>) -> Option<Fired> {
     best
 }
 
+/// Seconds into the level after which a replica that answers for the first time may have come late.
+const EARLY_S: f64 = 5.0;
+
 /// Both runs call for more replicas, and here they come later, or not within the run: first tokens between the instant at which the
 /// baseline had one more and the instant at which this run had, against the baseline's of the same stretch.
 fn later_than_before(bench: &Bench<'_>) -> Option<Fired> {
     let (base, seen) = (bench.before()?, bench.now());
     let late = |seen: &Seen<'_>| -> Vec<f64> {
-        let mut born: Vec<f64> = births(seen).into_iter().filter(|at| at.is_finite() && *at > 5.0).collect();
+        let mut born: Vec<f64> =
+            births(seen).into_iter().filter(|at| at.is_finite() && *at > EARLY_S).collect();
         sort(&mut born);
         born
     };
@@ -261,6 +299,11 @@ fn later_than_before(bench: &Bench<'_>) -> Option<Fired> {
         .enumerate()
         .map(|(k, at)| (*at, now.get(k).copied().unwrap_or(seen.length)))
         .max_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0)))?;
+    // One that is on the servers' pages by then was there and was not asked: that is the router's doing.
+    let by_then = births(base).into_iter().filter(|at| *at <= had).count();
+    if bench.candidate.gauges.engines_at(had) >= by_then {
+        return None;
+    }
     let p75 = |seen: &Seen<'_>, from: f64, to: f64| {
         let within = |row: &&Row| row.due >= from && row.due < to && !row.ttft.is_nan();
         let mut v: Vec<f64> = seen.rows.iter().filter(within).map(|row| row.ttft).collect();
@@ -300,9 +343,11 @@ pub fn scaling_lag(bench: &Bench<'_>) -> Option<Fired> {
     }
     let seen = bench.now();
     let born: Vec<f64> = births(seen).into_iter().filter(|at| at.is_finite()).collect();
-    let late: Vec<f64> = born.iter().copied().filter(|at| *at > 5.0).collect();
+    let late: Vec<f64> = born.iter().copied().filter(|at| *at > EARLY_S).collect();
     let last = late.iter().copied().fold(f64::NAN, f64::max);
-    if late.is_empty() || last > 0.9 * seen.length {
+    // Those that were on the servers' pages all the while were there and were not asked.
+    let there = bench.candidate.gauges.engines_at(EARLY_S) >= born.len();
+    if late.is_empty() || last > 0.9 * seen.length || there {
         return None;
     }
     let of = |from: f64, to: f64| -> Vec<f64> {

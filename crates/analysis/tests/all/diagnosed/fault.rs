@@ -8,6 +8,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::Span;
 use plimsoll_sim::{Events, ModeSpec, RouteSpec, StepSpec};
 use plimsoll_workload::{ArrivalSpec, Connections, RetrySpec, Timeouts};
+use serde::{Deserialize, Serialize};
 
 use super::run::{Setup, Touch};
 use super::system::{System, scaled};
@@ -17,7 +18,7 @@ use super::truth::Facts;
 pub const SEVERITIES: usize = 5;
 
 /// What is done.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Class {
     Clean,
     LateClient,
@@ -222,7 +223,7 @@ impl Class {
             ColdStart | SlowReplica | Imbalance | PairRateReplica | PairLimitReplica => {
                 let system = several(system);
                 match self {
-                    Imbalance => system.sharing(16, 0.5),
+                    Imbalance => system.loaded(0.65).sharing(16, 0.5),
                     _ => system,
                 }
             }
@@ -456,9 +457,16 @@ impl Class {
                     .with(&format!("slow:factor={factor},replica={}", chance.below(u64::from(replicas))));
             }
             Imbalance => {
-                let groups = [replicas + 3, replicas + 2, replicas + 1, replicas + 1, 2][severity];
+                // Beginnings stick to replicas, and they are dealt out in turn (by the single requests): so many that the busiest
+                // replica gets 1.14 to 2, 1.2 to 3 or 1.14 to 4 times its share. (Where their number is a multiple of the replicas'
+                // nothing is out of balance; and under a bound on what is in flight a beginning soon sticks to several.)
+                let groups = match replicas {
+                    ..=2 => [7, 5, 3, 3, 1],
+                    3 => [5, 7, 4, 2, 1],
+                    _ => [7, 6, 5, 2, 1],
+                };
                 let shared = setup.scenario.prompts.shared_prefix.as_mut().expect("the variant shares");
-                shared.groups = groups.max(2);
+                shared.groups = groups[severity];
                 setup.world.fleet.route = RouteSpec::Prefix { bound: 50.0, index_blocks: 1 << 16 };
             }
             PrefixLoss => {

@@ -7,12 +7,13 @@ use plimsoll_analysis::findings::BudgetSpec;
 use plimsoll_analysis::server_side::LOOK;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Load, Sample, Span};
+use serde::{Deserialize, Serialize};
 
 use super::ask;
 use super::run::Evidence;
 
 /// What is missing.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Lack {
     /// The server's metrics were not read.
     Gauges,
@@ -20,7 +21,7 @@ pub enum Lack {
     Baseline,
     /// There are no single requests.
     Probe,
-    /// Answers do not say which replica gave them, and gauges are not told apart.
+    /// Answers do not say which replica gave them. (No rule reads the gauges of one replica alone.)
     Replica,
     /// Gauges were read every 15 s.
     SlowScrape,
@@ -77,7 +78,6 @@ impl Lack {
             }
             Lack::Replica => {
                 less.attempts.iter_mut().for_each(|attempt| attempt.answer.replica = None);
-                less.samples.retain(|sample| sample.source == "client" || !sample.labels.contains("replica"));
             }
             Lack::SlowScrape => {
                 // A golden section apart from whole seconds would meet no phase; 15 s is what scrapers do.

@@ -4,6 +4,7 @@
 //! Nothing here reads how the diagnosis works; it is handed what a run folder holds.
 
 pub mod fault;
+pub mod kept;
 pub mod lack;
 pub mod run;
 pub mod score;
@@ -15,6 +16,7 @@ use std::collections::BTreeMap;
 use plimsoll_analysis::diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, Layer, Side, diagnose};
 use plimsoll_analysis::findings::BudgetSpec;
 use plimsoll_sim::Events;
+use serde::{Deserialize, Serialize};
 
 use fault::{Class, SEVERITIES};
 use lack::Lack;
@@ -33,12 +35,14 @@ pub struct Plan {
     pub clean: usize,
     /// Severities at which the diagnosis is asked again with less.
     pub lacking_at: Vec<usize>,
+    /// With what less.
+    pub lacks: Vec<Lack>,
     /// Keep what was said in full?
     pub verbose: bool,
 }
 
 /// One case and what was said of it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Judged {
     /// Seed of the system.
     pub system: u64,
@@ -53,11 +57,12 @@ pub struct Judged {
     /// What was said with less to go by.
     pub lacking: Vec<(Lack, Said)>,
     /// The system and the whole diagnosis, where it was asked for.
+    #[serde(skip)]
     pub detail: String,
 }
 
 /// A diagnosis in short.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Said {
     pub cause: Cause,
     pub layer: Layer,
@@ -131,22 +136,30 @@ fn seed_of(system: &System, class: Class, severity: usize) -> u64 {
     }
 }
 
-/// Judges every case of one system.
-pub fn judge_system(seed: u64, plan: &Plan) -> Vec<Judged> {
+/// Judges every case of one system that is `wanted`, and hands each on as soon as it is judged.
+pub fn judge_system(
+    seed: u64,
+    plan: &Plan,
+    wanted: impl Fn(Class, usize) -> bool,
+    mut then: impl FnMut(Judged),
+) {
     let plain = System::draw(seed);
-    let mut shared = Base::of(plain.clone());
-    let mut judged = Vec::new();
+    let mut shared = None;
     for &class in &plan.classes {
-        let variant = class.variant(&plain);
-        let mut own = differs(&variant, &plain).then(|| Base::of(variant));
-        let base = own.as_mut().unwrap_or(&mut shared);
         let clean: Vec<usize> = (0..plan.clean).collect();
         let severities = if class == Class::Clean { &clean } else { &plan.severities };
-        for &severity in severities {
-            judged.push(judge(base, class, severity, plan));
+        let left: Vec<usize> = severities.iter().copied().filter(|&at| wanted(class, at)).collect();
+        if left.is_empty() {
+            continue;
         }
+        let variant = class.variant(&plain);
+        let mut own = differs(&variant, &plain).then(|| Base::of(variant));
+        let base = match &mut own {
+            Some(own) => own,
+            None => shared.get_or_insert_with(|| Base::of(plain.clone())),
+        };
+        left.into_iter().for_each(|severity| then(judge(base, class, severity, plan)));
     }
-    judged
 }
 
 fn differs(a: &System, b: &System) -> bool {
@@ -164,7 +177,8 @@ fn judge(base: &mut Base, class: Class, severity: usize, plan: &Plan) -> Judged 
     let diagnosis = ask(Some(&base.evidence), &candidate, budget.as_ref());
     let truth = base.truth(class, &setup);
     let lacking = if plan.lacking_at.contains(&severity) {
-        Lack::ALL.map(|lack| (lack, lack.ask(&base.evidence, &candidate, budget.as_ref()))).to_vec()
+        let with_less = |&lack: &Lack| (lack, lack.ask(&base.evidence, &candidate, budget.as_ref()));
+        plan.lacks.iter().map(with_less).collect()
     } else {
         Vec::new()
     };

@@ -318,7 +318,8 @@ fn lacking(text: &mut String, cases: &[&Judged]) {
     );
     let _ = writeln!(text, "| --- | --- | --- | --- | --- | --- | --- |");
     let whole = score(&with);
-    let mut row = |name: &str, scored: &Score| {
+    let mut row = |name: &str, cases: &[&Judged], whole: &Score| {
+        let scored = score(cases);
         let mut lost: Vec<(String, f64)> = whole
             .classes
             .iter()
@@ -334,7 +335,7 @@ fn lacking(text: &mut String, cases: &[&Judged]) {
         let _ = writeln!(
             text,
             "| {name} | {} | {:.3} | {} | {} | {} | {} |",
-            with.len(),
+            cases.len(),
             scored.macro_f1,
             percent(scored.layer),
             percent(scored.false_blame),
@@ -342,17 +343,16 @@ fn lacking(text: &mut String, cases: &[&Judged]) {
             lost.join(", ")
         );
     };
-    row("nothing", &whole);
+    row("nothing", &with, &whole);
     for lack in Lack::ALL {
-        let less: Vec<Judged> = with
+        let said = |case: &Judged| Some(case.lacking.iter().find(|(of, _)| *of == lack)?.1.clone());
+        let (asked, less): (Vec<&Judged>, Vec<Judged>) = with
             .iter()
-            .filter_map(|case| {
-                let said = case.lacking.iter().find(|(of, _)| *of == lack)?.1.clone();
-                Some(Judged { said, ..(*case).clone() })
-            })
-            .collect();
-        let less: Vec<&Judged> = less.iter().collect();
-        row(lack.name(), &score(&less));
+            .filter_map(|case| Some((*case, Judged { said: said(case)?, ..(*case).clone() })))
+            .unzip();
+        if !less.is_empty() {
+            row(lack.name(), &less.iter().collect::<Vec<_>>(), &score(&asked));
+        }
     }
     let _ = writeln!(text);
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_model::{Attempt, Load};
 use plimsoll_sim::Events;
+use serde::{Deserialize, Serialize};
 
 use super::fault::Class;
 use super::run::{Evidence, Setup};
@@ -126,7 +127,7 @@ fn quantile(mut values: Vec<f64>, p: f64) -> f64 {
 }
 
 /// What a fault does to the user.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Truth {
     /// Does the user notice?
     pub material: bool,
