@@ -15,8 +15,8 @@
 //!
 //! A request that failed or never ended ranks as +∞ in all of them (in `event_gap` and `itl` as one gap that never
 //! ended); an answer with nothing in it as well. A planned cancellation keeps the first-token times it reached and has
-//! no others. What does not exist for a request is absent: counted, and never zero. In a closed loop due = sent, so
-//! the same formulas hold.
+//! no others. What does not exist for a request is absent: counted, and never zero. In a closed loop due = sent
+//! less the wait for a connection, so the same formulas hold.
 //!
 //! The window holds the requests *due* behind the warm-up cut, whenever they ended; rates count what ended inside it.
 

@@ -59,6 +59,8 @@ pub struct Flight {
     pub hand: RefCell<Option<Rc<Hand>>>,
     /// When the connection was in hand.
     pub ready: Cell<At>,
+    /// Had it to be made, or a place in a bounded pool to be waited for?
+    pub waited: Cell<bool>,
     /// User-space time of the newest read of an answer that has begun.
     pub last_read: Cell<Option<At>>,
     tokens: Cell<u64>,
@@ -82,6 +84,7 @@ impl Flight {
             recording: RefCell::new(Some(recording)),
             hand: RefCell::new(None),
             ready: Cell::new(begun),
+            waited: Cell::new(false),
             last_read: Cell::new(None),
             tokens: Cell::new(0),
         }
@@ -106,6 +109,7 @@ impl Drop for Following {
 impl Watch for Following {
     fn connected(&self, held: &Held) {
         self.flight.ready.set(self.stage.now());
+        self.flight.waited.set(held.waited || !held.kept);
         if let Some(recording) = &mut *self.flight.recording.borrow_mut() {
             let link = &held.link;
             recording.connected(link.number, link.carried > 0, link.connected, &link.stamps);

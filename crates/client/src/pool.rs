@@ -31,6 +31,8 @@ pub struct Held {
     pub link: Box<Link>,
     /// Was it taken from the kept ones, warmed or used before?
     pub kept: bool,
+    /// Had it to wait for a place in a bounded pool?
+    pub waited: bool,
     permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -94,18 +96,18 @@ impl Pool {
 
     /// A connection for one request. Waits for a place where the pool is bounded, then for the connection to stand.
     pub async fn take(&self, connect: Span) -> Result<Held, TakeError> {
-        let permit = self.place().await;
+        let (permit, waited) = self.place().await;
         if let Some(link) = self.pop_idle() {
-            return Ok(Held { link, kept: true, permit });
+            return Ok(Held { link, kept: true, waited, permit });
         }
-        Ok(Held { link: self.open(connect).await?, kept: false, permit })
+        Ok(Held { link: self.open(connect).await?, kept: false, waited, permit })
     }
 
     /// A new connection in the place of one that turned out to be closed.
     pub async fn replace(&self, held: Held, connect: Span) -> Result<Held, TakeError> {
-        let Held { link, permit, .. } = held;
+        let Held { link, waited, permit, .. } = held;
         drop(link);
-        Ok(Held { link: self.open(connect).await?, kept: false, permit })
+        Ok(Held { link: self.open(connect).await?, kept: false, waited, permit })
     }
 
     /// Takes a connection back. One that cannot carry another request is dropped.
@@ -143,16 +145,17 @@ impl Pool {
         self.idle.borrow().len()
     }
 
-    async fn place(&self) -> Option<OwnedSemaphorePermit> {
-        let places = self.places.borrow().clone()?;
+    /// A place, and whether it had to be waited for.
+    async fn place(&self) -> (Option<OwnedSemaphorePermit>, bool) {
+        let Some(places) = self.places.borrow().clone() else { return (None, false) };
         if let Ok(permit) = Arc::clone(&places).try_acquire_owned() {
-            return Some(permit);
+            return (Some(permit), false);
         }
         if self.waited_since.get().is_none() {
             self.waited_since.set(Some(self.meter.clock.now()));
         }
         // The semaphore is never closed.
-        places.acquire_owned().await.ok()
+        (places.acquire_owned().await.ok(), true)
     }
 
     fn pop_idle(&self) -> Option<Box<Link>> {

@@ -342,7 +342,9 @@ impl Stage {
             recording.finish(ending, now, |text| self.shared.target.scrub(text));
         if let Some(sent) = attempt.sent {
             if !self.shared.open {
-                attempt.due = if attempt.attempt == 0 { sent } else { attempt.due };
+                // What the client itself takes before it writes is nobody's wait; a connection that had to be waited for is.
+                let waited = if flight.waited.get() { flight.ready.get() - flight.begun } else { Span::ZERO };
+                attempt.due = if attempt.attempt == 0 { sent - waited.max(Span::ZERO) } else { attempt.due };
             } else if attempt.attempt == 0 {
                 let lag = own_lag(attempt.due, flight.begun, flight.ready.get(), sent);
                 self.tally.borrow_mut().lag.record(lag.0);

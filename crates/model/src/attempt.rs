@@ -223,7 +223,7 @@ pub struct Attempt {
     /// Index of the request class in the scenario.
     pub class: u16,
 
-    /// When the request was to be sent (closed loop: when it was sent). A retry keeps its request's due time.
+    /// When the request was to be sent (closed loop: when it was sent, less the wait for a connection). A retry keeps its request's due time.
     pub due: At,
     /// When its bytes were handed to the kernel.
     pub sent: Option<At>,

@@ -1,7 +1,7 @@
 //! Where connections come from is part of the experiment: counted at the server.
 
 use plimsoll_client::Control;
-use plimsoll_model::{At, Span};
+use plimsoll_model::{At, Attempt, Span};
 use plimsoll_workload::Connections;
 
 use crate::rig::{Rig, ms, run_on};
@@ -50,6 +50,26 @@ fn a_bounded_pool_never_passes_its_limit_and_waiting_counts_from_due() {
     assert!(server.accepted() <= 2 && server.open_max() <= 2, "{}", server.accepted());
     assert!(level.generator.closed_since.is_some_and(|at| at >= level.start));
     assert_eq!(level.generator.workers, 2);
+}
+
+/// Eight at a time through two places: whoever is sent waited for the place, which is no part of the target's time. Six of eight
+/// wait at any time, so that waiting takes three times as long as being answered, whatever the machine does meanwhile.
+#[test]
+fn a_closed_loop_behind_its_own_pool_says_how_long_it_waited() {
+    let server = Server::plain(|_| vec![good()]);
+    let mut rig = Rig::at(server.url());
+    rig.client.connections = Connections::Pool { limit: 2 };
+    rig.window = ms(400);
+    let (_, rows) = rig.run_until(20, &rig.closed(8));
+    let fine: Vec<_> = rows.iter().filter(|r| r.outcome.is_finished()).collect();
+    // The first two have a place at once.
+    let waited = fine.iter().filter(|r| Some(r.due) < r.sent).count();
+    assert!(fine.len() >= 8 && waited + 2 >= fine.len() / 2, "{waited} of {} waited", fine.len());
+    let of = |part: &dyn Fn(&Attempt) -> Option<Span>| {
+        fine.iter().filter_map(|r| part(r)).map(|s| s.as_secs_f64()).sum::<f64>()
+    };
+    let (waiting, answering) = (of(&|r| Some(r.sent? - r.due)), of(&|r| Some(r.end? - r.sent?)));
+    assert!(waiting > answering, "{waiting} s of waiting, {answering} s of being answered");
 }
 
 #[test]
