@@ -6,7 +6,9 @@
 //! Whether the first request is slower than the steady ones by more than chance is a permutation of who came first (exact for one
 //! stretch: the rank of the first request among the steady ones). *What* it was is another question: requests that are turned
 //! away or connections refused while it lasts, or a penalty of seconds, are a replica that starts; a small penalty is a clock, a
-//! cache or a connection that had gone idle. An average over "cold" and "warm" requests lost: it is a figure of neither.
+//! cache or a connection that had gone idle. What an ordinary run met in passing is in `passive`. An average over "cold" and "warm" requests lost: it is a figure of neither.
+
+mod passive;
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{Attempt, How, Level, Manifest};
@@ -90,28 +92,43 @@ pub struct ColdStartFinding {
     pub p: Option<f64>,
     /// The stretches.
     pub trials: Vec<ColdTrial>,
+    /// Was it met in passing, by a run that did not look for it? Its requests are then in the figures of their levels.
+    #[serde(default)]
+    pub in_passing: bool,
 }
 
-/// Reads the cold starts of a run; `None` where it did not look for any.
+/// The stretches, and what is steady: its median and 95th percentile.
+type Trials = Vec<ColdTrial>;
+type Steady = (Option<f64>, Option<f64>);
+
+/// Reads the cold starts of a run; `None` where it neither looked for any nor met one.
 pub fn of(manifest: &Manifest, attempts: &[Attempt]) -> Option<ColdStartFinding> {
     if manifest.kind != KIND {
-        return None;
+        return passive::of(manifest, attempts);
     }
     let of_level = |level: &Level| attempts.iter().filter(|a| a.level == level.id).collect::<Vec<_>>();
     let steady = manifest.levels.iter().find(|level| level.purpose == "run")?;
     let warm_rows = of_level(steady);
     let warm: Vec<f64> = requests(&warm_rows).iter().filter_map(|own| took(own)).collect();
+    Some(found(warm, |usual| {
+        let mut before = steady.drained;
+        let mut trials = Vec::new();
+        for level in manifest.levels.iter().filter(|level| level.purpose == COLD) {
+            let own = of_level(level);
+            trials.push(trial(level.id, &own, (level.start - before).as_secs_f64(), usual));
+            before = level.drained;
+        }
+        trials
+    }))
+}
+
+/// What steady requests and those after a stretch say.
+fn found(warm: Vec<f64>, trials: impl FnOnce(Steady) -> Trials) -> ColdStartFinding {
     let mut sorted = warm.clone();
     sorted.sort_by(f64::total_cmp);
     let at = |p: f64| sorted.get(plimsoll_math::quantile::rank(sorted.len().max(1), p) - 1).copied();
     let (median, p95) = (at(0.5), at(0.95));
-    let mut trials = Vec::new();
-    let mut before = steady.drained;
-    for level in manifest.levels.iter().filter(|level| level.purpose == COLD) {
-        let own = of_level(level);
-        trials.push(trial(level, &own, (level.start - before).as_secs_f64(), (median, p95)));
-        before = level.drained;
-    }
+    let trials = trials((median, p95));
     let (p, verdict, why) = judge(&warm, median, &trials);
     let column: Vec<i64> = warm.iter().map(|s| (s * 1e9) as i64).collect();
     let reading = order::percentiles("first_token", &column, f64::INFINITY).map(|(set, _)| set.p50);
@@ -122,7 +139,7 @@ pub fn of(manifest: &Manifest, attempts: &[Attempt]) -> Option<ColdStartFinding>
         upper: penalties.iter().copied().fold(f64::NEG_INFINITY, f64::max),
     });
     let warm = reading.unwrap_or_else(|| Reading::refused("no steady request was answered", 0));
-    Some(ColdStartFinding { verdict, why, warm, warm_p95_s: p95, penalty, p, trials })
+    ColdStartFinding { verdict, why, warm, warm_p95_s: p95, penalty, p, trials, in_passing: false }
 }
 
 /// Attempts by request, in order of requests and of tries.
@@ -139,12 +156,7 @@ fn took(own: &[&Attempt]) -> Option<f64> {
     Some((first - own.first()?.due).as_secs_f64())
 }
 
-fn trial(
-    level: &Level,
-    rows: &[&Attempt],
-    idle_s: f64,
-    (median, p95): (Option<f64>, Option<f64>),
-) -> ColdTrial {
+fn trial(level: u32, rows: &[&Attempt], idle_s: f64, (median, p95): (Option<f64>, Option<f64>)) -> ColdTrial {
     let all = requests(rows);
     let first: &[&Attempt] = all.first().map_or(&[], Vec::as_slice);
     let first_s = took(first);
@@ -156,7 +168,7 @@ fn trial(
     let due = first.first().map(|a| a.due);
     let made = answered.filter(|a| !a.reused).and_then(|a| Some((a.connected?, a.sent?)));
     ColdTrial {
-        level: level.id,
+        level,
         idle_s,
         first_s,
         penalty_s: first_s.zip(median).map(|(first, median)| first - median),

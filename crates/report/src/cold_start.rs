@@ -24,6 +24,13 @@ pub fn render(found: &ColdStartFinding) -> Vec<String> {
             found.trials.len()
         ));
     }
+    if found.in_passing {
+        let n = found.trials.len();
+        lines.push(format!(
+            "  met in passing: {n} time{} nothing was in flight for 5 s or more; these requests are in the figures of their levels",
+            if n == 1 { "" } else { "s" }
+        ));
+    }
     lines.push(format!("  steady: {}", steady(found)));
     let mut table =
         Table::new(&["idle", "first token", "penalty", "turned away", "connect", "waited", "warm again"]);

@@ -58,3 +58,37 @@ fn a_wrong_idle_is_refused() {
     assert_eq!(ended.code, 2, "{}", ended.stderr);
     assert!(ended.stderr.contains("--idle"), "{}", ended.stderr);
 }
+
+/// Twenty requests a second for ten seconds, twenty seconds of nothing, and so on, in virtual time: replicas go after ten idle seconds and a start
+/// takes four, so that two of the requests pay four seconds and no other does.
+#[test]
+fn a_start_that_an_ordinary_run_met_is_told() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("utf-8").to_owned();
+    let burst = |from: u64| (0..200u64).map(move |n| from * 1_000 + 50 * n);
+    let line = |ms: u64| format!("{{\"timestamp\": {ms}, \"input_length\": 50, \"output_length\": 4}}\n");
+    let trace: String = [0, 30, 60].into_iter().flat_map(burst).map(line).collect();
+    std::fs::write(path("trace.jsonl"), trace).expect("written");
+    let run = |faults: &str, to: &str| {
+        let world = format!("engine: demo\nfleet:\n  cold_start: {{image_pull: 3s, compile: 1s}}\n{faults}");
+        std::fs::write(path("world.yaml"), world).expect("written");
+        let (world, trace, to) = (path("world.yaml"), path("trace.jsonl"), path(to));
+        let ended = plimsoll(&["simulate", &world, "--trace", &trace, "--for", "75s", "-q", "-o", &to]);
+        assert!([0, 3, 4].contains(&ended.code), "code {}: {}", ended.code, ended.stderr);
+        let shown = plimsoll(&["show", &to, "--format", "json"]).json();
+        (shown["findings"]["cold_start"].clone(), to)
+    };
+    let (found, to) = run("faults: [\"scale_to_zero:idle=10s\"]\n", "cold");
+    assert_eq!((&found["verdict"], &found["in_passing"]), (&"started".into(), &true.into()), "{found}");
+    let trials = found["trials"].as_array().expect("trials");
+    assert_eq!(trials.len(), 2, "{found}");
+    for trial in trials {
+        let (idle, penalty) = (trial["idle_s"].as_f64().expect("s"), trial["penalty_s"].as_f64().expect("s"));
+        assert!((19.0..20.1).contains(&idle) && (3.9..4.3).contains(&penalty), "{trial}");
+    }
+    let text = plimsoll(&["show", &to]).stdout;
+    assert!(text.contains("met in passing: 2 times"), "{text}");
+    // Replicas that stay: the same pauses, and nothing is made of them.
+    let (none, _) = run("", "warm");
+    assert!(none.is_null(), "{none}");
+}
