@@ -43,6 +43,8 @@ mod line;
 mod lint;
 #[path = "all/network.rs"]
 mod network;
+#[path = "all/old_run.rs"]
+mod old_run;
 #[path = "all/pages.rs"]
 mod pages;
 #[path = "all/parity.rs"]
