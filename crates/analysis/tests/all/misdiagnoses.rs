@@ -1,7 +1,7 @@
 //! Faults that people have blamed on something else, told from records worked by hand: no simulated server stands behind them.
 
 use plimsoll_analysis::diagnose::{Answer, Case, Cause, DiagnoseSpec, Diagnosis, Layer, Side, diagnose};
-use plimsoll_model::{At, Attempt, Fingerprint, Level, Sample, Span};
+use plimsoll_model::{At, Attempt, Fingerprint, Level, Load, Sample, Span};
 
 use crate::records::{MS, answer, level};
 
@@ -91,6 +91,32 @@ fn without_preemption(run: &mut Run) {
             });
         }
     }
+}
+
+/// Eight users whose answers all take 1 055 ms, `at_once` of them at a time: each asks as he has his answer, and waits for a connection.
+fn users(at_once: u64) -> Run {
+    let took = FIRST + GAP * (TOKENS - 1);
+    let sent = |k: u64| (k / at_once) as i64 * took;
+    let mut attempts: Vec<Attempt> = (0..)
+        .take_while(|k| sent(*k) < 1_000 * SECONDS)
+        .map(|k| {
+            let due = k.checked_sub(8).map_or(0, |before| sent(before) + took);
+            streamed(k, due, sent(k), &[], false)
+        })
+        .collect();
+    attempts.sort_by_key(|attempt| attempt.due);
+    let mut level = level(8.0, SECONDS);
+    level.load = Load::Closed { concurrency: 8 };
+    level.arrivals = attempts.len() as u64;
+    Run { level, attempts, samples: Vec::new() }
+}
+
+/// A closed loop has no schedule, so that its generator can't be late: it was called so, with the advice to give it more CPU.
+#[test]
+fn a_closed_loops_wait_for_its_own_pool_is_no_lag_of_its_generator() {
+    let verdict = ask(&users(8), &users(2)).verdicts.remove(0);
+    assert_eq!(verdict.cause, Cause::ConnectionLimit, "{}", verdict.says);
+    assert!(verdict.says.contains("client's pool"), "{}", verdict.says);
 }
 
 #[test]

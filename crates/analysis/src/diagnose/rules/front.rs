@@ -167,8 +167,9 @@ fn client_pool(bench: &Bench<'_>) -> Option<Fired> {
 /// Share of requests that waited over 20 ms to be sent beyond what the generator says it was late, and the p99 of that wait.
 pub fn pool_wait(seen: &Seen<'_>) -> Option<(Estimate, f64)> {
     let own = seen.level.generator.lag;
-    // What a ceiling on requests in flight holds back the generator counts as its own lag; a full pool it does not.
-    if own.count == 0 {
+    // What a ceiling on requests in flight holds back the generator counts as its own lag; a full pool it does not. A closed loop has no
+    // schedule to be late on: what lies between due and sent there is the wait for a connection, and nothing else.
+    if own.count == 0 && !seen.is_closed() {
         return None;
     }
     let allowed = 0.02 + 1.5 * own.p99_ns as f64 / 1e9;
