@@ -316,10 +316,28 @@ impl Planner {
     }
 
     fn scaling(&self, replicas: u32) -> Option<ScalingFinding> {
-        let arms: Option<Vec<&Arm>> =
-            (0..=self.rivals.len()).map(|rival| self.arm(replicas, self.plan.rules.peak, rival)).collect();
-        let arms = arms.filter(|arms| arms.len() > 1)?;
+        // One that was not played on all schedules when the time was up has nothing to be compared by.
+        let whole = |rival| {
+            self.arm(replicas, self.plan.rules.peak, rival)
+                .filter(|arm| arm.len() >= self.effort.seeds as usize)
+        };
+        let arms: Vec<&Arm> = (0..=self.rivals.len()).map_while(whole).collect();
+        if arms.len() < 2 {
+            return None;
+        }
         Some(scaling::compare(&self.plan, replicas, &self.rivals, &arms, self.effort.seeds))
+    }
+
+    /// Which autoscaled fleets the time did not allow.
+    fn not_compared(&self) -> Option<String> {
+        let replicas =
+            self.holds().filter(|_| !self.number_only && self.plan.world.fleet.autoscale.is_some())?;
+        let what = match self.scaling(replicas).map_or(0, |found| found.rows.len()) {
+            0 => "no autoscaled fleet was compared with the static one",
+            2 => "the autoscaled fleet with another least number was not compared",
+            _ => return None,
+        };
+        Some(format!("{what}: the time was up"))
     }
 
     fn cannot_tell(&self, tried: &[TriedReplicas], replicas: Option<u32>) -> Option<String> {
@@ -352,6 +370,7 @@ impl Planner {
     /// What these simulations take for granted.
     fn notes(&self) -> Vec<String> {
         let mut notes = vec!["simulated clients never give up and never try again".to_owned()];
+        notes.extend(self.not_compared());
         let scenario = &self.plan.traffic.scenario;
         if matches!(scenario.arrivals, ArrivalSpec::Trace { .. }) {
             notes.push(

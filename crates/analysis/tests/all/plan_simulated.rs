@@ -318,6 +318,38 @@ fn an_autoscaled_fleet_stands_beside_the_static_one() {
     assert!(scaling.says.contains("than static 4"), "{}", scaling.says);
 }
 
+/// Stopped in the middle of the second fleet, of which one schedule is known: it was said to cost "unknown %" more.
+#[test]
+fn a_fleet_that_was_not_played_through_is_not_compared() {
+    let mut plan = queues(2, 40.0, 40.0, 0.45);
+    plan.effort.most_seeds = 5;
+    let depth = serde_json::json!({"kind": "queue_depth", "depth": 4.0, "min": 2, "max": 6});
+    plan.world.fleet.autoscale = Some(serde_json::from_value(depth).expect("a policy"));
+    let mut planner = Planner::new(&plan, 4, 4).expect("a plan");
+    loop {
+        let batch = planner.next();
+        let scaled = batch.iter().any(|one| one.fleet != Fleet::Static);
+        // Five schedules of the policy that was asked for, and one of the other.
+        let kept = if scaled { 6 } else { batch.len() };
+        for experiment in batch.into_iter().take(kept) {
+            let outcome = simulate(&experiment).expect("a world");
+            planner.take(&experiment, outcome);
+        }
+        if scaled {
+            break;
+        }
+    }
+    let found = planner.finish();
+    let scaling = found.scaling.expect("one fleet was played through");
+    assert_eq!(scaling.rows.len(), 2, "{scaling:?}");
+    assert!(scaling.rows.iter().all(|row| row.mean_replicas.value.is_finite()), "{scaling:?}");
+    assert!(
+        found.notes.iter().any(|note| note.contains("was not compared: the time was up")),
+        "{:?}",
+        found.notes
+    );
+}
+
 /// A system drawn from a seed: the chosen number holds in a simulation of another seed and four times as long, one fewer does not. The example `plan`
 /// holds twenty of them against ten times as long.
 #[test]
