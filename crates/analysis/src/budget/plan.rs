@@ -126,7 +126,8 @@ pub fn plan(file: &BudgetFile, rate_per_s: Option<f64>, before: Option<&Findings
     }
     let longest = |same: Vec<PlannedLevel>| {
         let planned_s = same.iter().map(|level| level.planned_s).fold(0.0, f64::max);
-        let longest = same.into_iter().max_by(|a, b| a.least_s.total_cmp(&b.least_s))?;
+        // Of equals the first: the batch before what is asked of it beside.
+        let longest = same.into_iter().rev().max_by(|a, b| a.least_s.total_cmp(&b.least_s))?;
         Some(PlannedLevel { planned_s, ..longest })
     };
     Ok(Plan { levels: levels.into_values().filter_map(longest).collect(), sweep_for })

@@ -24,7 +24,7 @@ use crate::budget::{
     shown,
 };
 use crate::columns::INFINITE;
-use crate::findings::{Held, Reading, Trust};
+use crate::findings::{Held, Reading, Reason, Trust};
 use crate::lines::LineSpec;
 use crate::say::{count, number};
 use crate::whole::analyse_rows;
@@ -436,19 +436,26 @@ fn doubts(run: &Measured<'_>, looks: &[Look], trust: Trust) -> Vec<String> {
     let used = |id: u32| looks.iter().any(|look| look.row.levels.contains(&id));
     let levels =
         run.findings.levels.iter().filter(|level| trust == Trust::Invalid || used(level.summary.level));
-    let reasons =
-        run.findings.validity.reasons.iter().chain(levels.flat_map(|level| &level.validity.reasons));
-    let mut said: Vec<String> = Vec::new();
+    // Those of the levels that were judged first: of a sweep's dozen levels one line a check is enough.
+    let reasons = levels.flat_map(|level| &level.validity.reasons).chain(&run.findings.validity.reasons);
+    let mut checks: Vec<(&Reason, Vec<&str>)> = Vec::new();
     // What has too few requests for its own budget says so in its row; how many a p99 would take that nobody asks for is no doubt.
-    let doubts = reasons.filter(|reason| reason.verdict == trust && reason.check != "samples");
-    for reason in doubts {
-        let suspect = if trust == Trust::Suspect { "the measurement is suspect: " } else { "" };
-        let line = format!("{suspect}{}: {}. {}", reason.check, reason.figure, reason.means);
-        if !said.contains(&line) {
-            said.push(line);
+    for reason in reasons.filter(|reason| reason.verdict == trust && reason.check != "samples") {
+        match checks.iter_mut().find(|(first, _)| first.check == reason.check) {
+            Some((_, figures)) if figures.contains(&reason.figure.as_str()) => {}
+            Some((_, figures)) => figures.push(&reason.figure),
+            None => checks.push((reason, vec![&reason.figure])),
         }
     }
-    said
+    let suspect = if trust == Trust::Suspect { "the measurement is suspect: " } else { "" };
+    let line = |(reason, figures): (&Reason, Vec<&str>)| {
+        let also = match figures.len() - 1 {
+            0 => String::new(),
+            n => format!(" (and on {})", count(n as u64, "other level")),
+        };
+        format!("{suspect}{}: {}{also}. {}", reason.check, reason.figure, reason.means)
+    };
+    checks.into_iter().map(line).collect()
 }
 
 /// Nothing is said to hold, or to be broken, by a measurement that is not the target's.
