@@ -1,5 +1,5 @@
 //! Does a plan hold where it is carried out? `cargo bench -p plimsoll --bench plans`.
-//! Words: `part=held,knee` `only=NAME` `seconds=90` (of a held plan) `low=120` (of the run at low load) `sweep=300`.
+//! Words: `part=held,knee` `only=NAME` `seconds=90` (of a held plan) `low=180` (of the run at low load) `sweep=420`.
 //!
 //! `held`: five plans from a profile, a load and a promise, each then carried out on the live engine over loopback with the number of
 //! replicas that the plan says and with one fewer; `plimsoll gate` judges both runs by the same promise.
@@ -252,17 +252,17 @@ const ASKED: [Asked; 3] = [
         told: &["--slots", "16", "--token-budget", "1024"],
     },
     Asked {
-        name: "queue",
-        profile: "mm8",
-        load: &["--isl", "4", "--osl", "1"],
-        low: "200",
-        slo: "e2e p95 < 60ms",
-        told: &["--slots", "8"],
+        name: "8b",
+        profile: "llama-3.1-8b@h100",
+        load: &["--isl", "lognormal:512,0.5", "--osl", "lognormal:128,0.5"],
+        low: "10",
+        slo: "ttft p95 < 150ms, tpot p95 < 25ms",
+        told: &["--slots", "1024", "--token-budget", "8192"],
     },
 ];
 
 fn knees(args: &Args) -> Result<()> {
-    let (low, sweep) = (args.number("low", 120.0)?, args.number("sweep", 300.0)?);
+    let (low, sweep) = (args.number("low", 180.0)?, args.number("sweep", 420.0)?);
     say(
         "engine   low load  in flight   stability limit: predicted  swept [bracket]   off      budget line: predicted  swept [95 %]      off",
     );
