@@ -178,6 +178,13 @@ impl BudgetMetric {
         }
     }
 
+    /// Is the wait in the target's queue part of it, so that it grows as long as the queue does?
+    pub fn holds_the_queue(self) -> bool {
+        use BudgetMetric::{E2e, E2eAfterSend, Ttfot, Ttft, TtftAfterSend};
+        // Not ttfb: servers may send headers before a request is queued.
+        matches!(self, Ttft | TtftAfterSend | Ttfot | E2e | E2eAfterSend)
+    }
+
     /// The same counted from the instant a request was sent: what a budget of the engine's scope judges.
     pub fn after_send(self) -> BudgetMetric {
         match self {

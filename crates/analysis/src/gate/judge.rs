@@ -9,8 +9,8 @@ use plimsoll_math::quantile::{EXCEEDANCES_NEEDED, rank};
 use super::rates::{line, price, rate, whole};
 use super::select::{Chosen, Measured, Picks, flags, values};
 use crate::budget::{
-    Amount, Budget, BudgetFile, BudgetMetric, Count, Judged, Percentile, Scope, Unit, decide, of_flags,
-    of_values, reserve, shown,
+    Amount, Budget, BudgetFile, BudgetMetric, Count, Decision, Judged, Percentile, Scope, Unit, decide,
+    of_flags, of_values, reserve, shown,
 };
 use crate::findings::{Estimate, Reading};
 use crate::order::{Column, interval_ranks, seconds};
@@ -27,6 +27,8 @@ pub(super) struct Judgement {
     pub p_pass: f64,
     pub p_fail: f64,
     pub needed: Option<u64>,
+    /// Broken because requests pile up, however few of them are independent.
+    pub outgrown: bool,
     /// What is to be said of it beside the verdict.
     pub note: String,
 }
@@ -44,6 +46,7 @@ impl Judgement {
             p_pass: 1.0,
             p_fail: 1.0,
             needed: None,
+            outgrown: false,
             note: String::new(),
         }
     }
@@ -130,7 +133,22 @@ fn percentile(
 ) -> Result<(), String> {
     let (metric, p) = (metric_of(file, budget), budget.p.map_or(0.99, |p| p.0));
     let values = values(chosen, metric, picks);
-    latency(row, &values, metric.name(), p, chosen.length_s(), alpha)
+    let decision = latency(row, &values, metric.name(), p, chosen.length_s(), alpha)?;
+    // Of a slice it isn't known whether it is what piles up.
+    if picks.all() && metric.holds_the_queue() {
+        outgrown(row, chosen, decision, alpha);
+    }
+    Ok(())
+}
+
+/// Levels that all pile up break a ceiling that most of their requests are over, at the least sure growth among them.
+fn outgrown(row: &mut Judgement, chosen: &Chosen<'_, '_>, decision: Decision, alpha: f64) {
+    let levels =
+        chosen.levels.iter().map(|(_, level)| decision.where_it_piles_up(&level.summary.stability, alpha));
+    let least_sure = levels.map(|decision| decision.p_fail).max_by(f64::total_cmp);
+    if let Some(p_fail) = least_sure.filter(|p| *p < decision.p_fail) {
+        (row.p_fail, row.needed, row.outgrown) = (p_fail, None, true);
+    }
 }
 
 /// A ceiling on a percentile of these values.
@@ -141,7 +159,7 @@ pub(super) fn latency(
     p: f64,
     length_s: f64,
     alpha: f64,
-) -> Result<(), String> {
+) -> Result<Decision, String> {
     if values.is_empty() {
         return Err(format!("no request of this slice has a {name}"));
     }
@@ -162,7 +180,7 @@ pub(super) fn latency(
         None => "too short a level for its requests: their correlation is not known".into(),
         Some(worth) => too_few(worth, 1.0 - p),
     };
-    Ok(())
+    Ok(decision)
 }
 
 /// What is judged where the percentile itself is refused; empty where it isn't.

@@ -99,6 +99,8 @@ struct Look {
     budget: Option<Budget>,
     /// The sentence for a failure, made when it was still known where to look.
     defect: String,
+    /// Its failure does not rest on a number of independent requests.
+    outgrown: bool,
 }
 
 fn look(
@@ -116,6 +118,7 @@ fn look(
             _ => String::new(),
         };
         let what = budget.what();
+        let outgrown = judged.as_ref().is_ok_and(|judgement| judgement.outgrown);
         let mut row = row(id, format!("budgets.{index}"), what, judged, chosen, (role, file.policy.alpha));
         if row.missing {
             let of_change = !absolute || row.id != budget.id;
@@ -130,6 +133,7 @@ fn look(
             row: GateRow { slice, owner: budget.owner.clone(), ..row },
             budget: Some(budget.clone()),
             defect,
+            outgrown,
         }
     };
     let chosen = run.choose(file, budget);
@@ -220,7 +224,7 @@ fn batch(file: &BudgetFile, run: &Measured<'_>) -> Option<Look> {
         chosen,
         (Role::Decides, file.policy.alpha),
     );
-    Some(Look { row, budget: None, defect })
+    Some(Look { row, budget: None, defect, outgrown: false })
 }
 
 /// The total of the stages, and their slices where the rows carry stage times. The total is what is promised; a slice decides where
@@ -281,7 +285,7 @@ fn stages(file: &BudgetFile, run: &Measured<'_>) -> Vec<Look> {
             chosen.as_ref().ok(),
             (role, file.policy.alpha),
         );
-        looks.push(Look { row, budget: None, defect });
+        looks.push(Look { row, budget: None, defect, outgrown: false });
     }
     looks
 }
@@ -322,7 +326,7 @@ fn finish(look: &mut Look, alpha: f64) {
         row.held = if row.missing { Held::Inconclusive } else { Held::Pass };
         return;
     }
-    if let Some(worth) = worth.filter(|worth| *worth < least) {
+    if let Some(worth) = worth.filter(|worth| *worth < least && !(look.outgrown && row.held == Held::Fail)) {
         row.held = Held::Inconclusive;
         row.why =
             format!("{} effective requests; {} are the least to judge by", number(worth), number(least));

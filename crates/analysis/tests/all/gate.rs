@@ -586,6 +586,25 @@ fn an_inline_budget_is_judged_as_its_file_is() {
     }
 }
 
+/// Requests come every 10 ms and each takes 3 ms longer than the one before: of 13 that come 10 are answered, 23.1 % pile up. Nobody can say
+/// how many independent requests such a run is worth, and it breaks its budget all the same; a class of it may be the one that is served.
+#[test]
+fn a_run_that_piles_up_breaks_what_most_of_its_requests_are_over() {
+    let run = made((0..6_000).map(|i| 50 + 3 * i));
+    let all = ttft(0.95, 500.0);
+    let class = Budget {
+        id: "class".into(),
+        slice: Some(Slice { class: Some("chat".into()), ..Slice::default() }),
+        ..all.clone()
+    };
+    let rarely = Budget { id: "rarely".into(), ..ttft(0.95, 17_000.0) };
+    let finding = run.gate(&file(vec![all, class, rarely]));
+    let held: Vec<Held> = finding.rows.iter().map(|row| row.held).collect();
+    assert_eq!(held, [Held::Fail, Held::Inconclusive, Held::Inconclusive], "{finding:#?}");
+    assert_eq!(finding.verdict, GateVerdict::Broken);
+    assert!(finding.rows[0].why.contains("pile up by 23.1 %"), "{}", finding.rows[0].why);
+}
+
 /// Slices decide where the policy names them; what failed is over each, and answers without the stage are said or too many.
 #[test]
 fn a_slice_of_a_stage_decides_where_it_is_named() {
