@@ -22,6 +22,8 @@ pub struct Target {
     pub others: Vec<EngineSpec>,
     /// How far it was from what the fit did not see; `None` = it was not fitted.
     pub band: Option<Band>,
+    /// What is assumed of it.
+    pub rests_on: Option<String>,
     /// What to know of it.
     pub notes: Vec<String>,
 }
@@ -44,16 +46,16 @@ impl Target {
                 line: format!("{name}: {}; or name the engine with --profile", stop.line),
                 ..stop
             })?;
-            let notes = said(&name.to_string(), &fitted);
+            let (rests_on, notes) = (fitted.rests_on(), said(&name.to_string(), &fitted));
             let Fitted { world, others, band, .. } = fitted;
-            return Ok(Target { world, others, band: Some(band), notes });
+            return Ok(Target { world, others, band: Some(band), rests_on, notes });
         };
         if let Some(flag) = args.first() {
             return Err(Stop::usage(format!(
                 "{flag}: {name} was simulated, and its engine says that itself; name another with --profile"
             )));
         }
-        Ok(Target { world, others: Vec::new(), band: None, notes: Vec::new() })
+        Ok(Target { world, others: Vec::new(), band: None, rests_on: None, notes: Vec::new() })
     }
 }
 

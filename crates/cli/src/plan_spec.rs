@@ -40,6 +40,8 @@ pub struct Asked {
     pub spec: PlanSpec,
     /// Engines that would have answered the run nearly as well, where one was fitted to it.
     pub others: Vec<EngineSpec>,
+    /// What is assumed of an engine that was fitted.
+    pub rests_on: Option<String>,
     /// What to know of an engine that was fitted, or of a budget that says more than is planned for.
     pub notes: Vec<String>,
 }
@@ -76,8 +78,9 @@ pub fn read(args: &PlanArgs) -> Result<Asked, Stop> {
         let alone = Mix::draw(&spec).and_then(|mix| plan::floor::mean_alone_s(&spec, &mix));
         spec.traffic.window_s = spec.traffic.window_s.max(REQUEST_LENGTHS * alone.unwrap_or(0.0));
     }
-    let others = run.and_then(|run| Some(run.target?.others)).unwrap_or_default();
-    Ok(Asked { spec, others, notes })
+    let target = run.and_then(|run| run.target);
+    let (others, rests_on) = target.map(|target| (target.others, target.rests_on)).unwrap_or_default();
+    Ok(Asked { spec, others, rests_on, notes })
 }
 
 /// A run that a plan begins from.

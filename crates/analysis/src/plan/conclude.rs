@@ -40,6 +40,8 @@ pub struct Known<'a> {
     pub slots: Option<Slots>,
     /// The search by simulation, where there was one.
     pub planner: Option<&'a Planner>,
+    /// What is assumed of an engine that was fitted.
+    pub rests_on: Option<String>,
     /// What to know before relying on it.
     pub notes: Vec<String>,
 }
@@ -66,6 +68,7 @@ pub fn conclude(known: Known<'_>) -> Result<PlanFinding, PlanError> {
         slo: spec.slo.clone(),
         rules: spec.rules,
         assumptions: assumptions(spec, load),
+        rests_on: known.rests_on.clone(),
         floor: floor.clone(),
         slots: slots.clone(),
         formula: formula.clone(),

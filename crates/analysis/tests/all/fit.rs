@@ -87,7 +87,14 @@ fn what_low_load_cannot_show_is_asked_for() {
         let setting = fitted.settings.iter().find(|one| one.name == name).expect("a setting");
         assert_eq!(setting.from, From::Assumed, "{name}");
         assert!(fitted.notes.iter().any(|note| note.contains(say)), "{say}: {:?}", fitted.notes);
+        assert!(
+            fitted.rests_on().is_some_and(|rests_on| rests_on.contains(say)),
+            "{say}: {:?}",
+            fitted.rests_on()
+        );
     }
+    let told = Told { slots: Some(6), kv_blocks: Some(4096), token_budget: Some(512), ..Told::default() };
+    assert_eq!(fit(&measured(&run), &told).expect("a fit").rests_on(), None);
     assert!(fitted.notes.iter().any(|note| note.contains("extrapolated")));
 }
 

@@ -82,7 +82,8 @@ fn planned(args: &PlanArgs, asked: &Asked, limit: &mut Limit) -> Result<(PlanFin
     notes.extend(ended_early(ended));
     let has_formula = formula.is_some();
     let planner = (!args.effort.formula_only).then_some(&planner);
-    let known = Known { spec, mix: &mix, load, formula, floor, slots, planner, notes };
+    let rests_on = asked.rests_on.clone();
+    let known = Known { spec, mix: &mix, load, formula, floor, slots, planner, rests_on, notes };
     let mut finding = conclude(known).map_err(refused)?;
     plan_what_if::run(asks, asked, &mix, &mut finding, limit)?;
     if let Some(vary) = vary.filter(|_| has_formula) {

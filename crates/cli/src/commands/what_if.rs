@@ -67,5 +67,5 @@ fn target(args: &WhatIfArgs, rows: &show::Rows, recorded: Option<&Recorded>) -> 
     let fleet = FleetSpec { replicas: args.target.replicas.unwrap_or(1), ..FleetSpec::default() };
     let world = WorldSpec { engine: engine::find(name)?, fleet, faults: Vec::new() };
     world.validate().map_err(|e| Stop::usage(e.to_string()))?;
-    Ok(Target { world, others: Vec::new(), band: None, notes: Vec::new() })
+    Ok(Target { world, others: Vec::new(), band: None, rests_on: None, notes: Vec::new() })
 }

@@ -67,6 +67,29 @@ pub fn fit(run: &Measured<'_>, told: &Told) -> Result<Fitted, FitError> {
     conclude(&rows, (engine, settings, others), metrics, told)
 }
 
+impl Fitted {
+    /// The limits that nobody told and no request showed, in a sentence; what breaks an engine is mostly one of them.
+    pub fn rests_on(&self) -> Option<String> {
+        let assumed = |one: &Setting| {
+            let (what, say) = match one.name.as_str() {
+                "max_seqs" => ("sequences at once", "--slots"),
+                "kv_blocks" => ("KV blocks", "--kv-blocks"),
+                "token_budget" => ("tokens a step", "--token-budget"),
+                _ => return None,
+            };
+            (one.from == From::Assumed).then(|| format!("{} {what} ({say})", number(one.value)))
+        };
+        let assumed: Vec<String> = self.settings.iter().filter_map(assumed).collect();
+        let most = self.most_in_flight;
+        (!assumed.is_empty()).then(|| {
+            format!(
+                "the load at which it breaks rests on {}, which nobody said and no request showed ({most} in flight at most)",
+                assumed.join(" and ")
+            )
+        })
+    }
+}
+
 /// Holds the engine against the stretches that it has not seen, and says what there is to say.
 fn conclude(
     rows: &Rows,
