@@ -583,6 +583,9 @@ pub struct ReportArgs {
     /// What the endpoint costs.
     #[command(flatten)]
     pub price: PriceArgs,
+    /// Plan that was made of the run (plimsoll plan … -o FILE): it becomes a part of the page
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
     /// File to write [default: report.html in the run folder]
     #[arg(long, short = 'o', value_name = "FILE")]
     pub out: Option<PathBuf>,

@@ -18,6 +18,7 @@ mod flags;
 mod history;
 mod measure;
 mod out;
+mod plan_file;
 mod plan_run;
 mod plan_search;
 mod plan_spec;

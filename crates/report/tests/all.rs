@@ -2,6 +2,7 @@
 
 use plimsoll_analysis::findings::{Findings, LevelFinding};
 use plimsoll_model::{Load, Manifest, Span};
+use plimsoll_report::html::Beside;
 
 /// A sweep of the demo engine, shortened to a few of its levels.
 const SWEEP: &str = include_str!("../fixtures/sweep.json");
@@ -31,7 +32,7 @@ fn a_level_that_a_ceiling_closed_is_not_called_open() {
     let start = summary.window.start - Span::from_secs_f64(summary.window.warm_up_s);
     summary.generator.closed_since = Some(start + Span::from_secs(2));
     let text = plimsoll_report::text::render(&manifest, &findings);
-    let page = plimsoll_report::html::render(&manifest, &findings, None);
+    let page = plimsoll_report::html::render(&manifest, &findings, Beside::default());
     for said in [&text, &page] {
         assert!(said.contains("closed by a ceiling since t=2.00 s"), "{text}");
         assert!(!said.contains("open loop"), "{text}");
@@ -50,7 +51,7 @@ fn findings_survive_their_json() {
 #[test]
 fn the_page_holds_every_figure_and_nothing_from_outside() {
     let (manifest, findings) = sweep();
-    let page = plimsoll_report::html::render(&manifest, &findings, None);
+    let page = plimsoll_report::html::render(&manifest, &findings, Beside::default());
     for lines in &findings.lines {
         for rate in [lines.onset.rate(), lines.stability.rate()].into_iter().flatten() {
             let figure = plimsoll_report::figure::number(rate.value);
@@ -70,6 +71,6 @@ fn what_a_target_says_is_text_on_the_page_and_never_markup() {
     manifest.target.url = evil.into();
     manifest.target.facts.insert("model".into(), Some(evil.into()));
     manifest.reproduce = evil.into();
-    let page = plimsoll_report::html::render(&manifest, &findings, None);
+    let page = plimsoll_report::html::render(&manifest, &findings, Beside::default());
     assert!(!page.contains("<script>alert"), "a target's text became markup");
 }

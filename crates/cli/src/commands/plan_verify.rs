@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use plimsoll_analysis::findings::{Findings, LevelSummary, Trust};
-use plimsoll_analysis::plan::file::{PLAN_VERSION, PlanFile};
+use plimsoll_analysis::plan::file::PlanFile;
 use plimsoll_analysis::plan::spec::{Band, TrafficSpec};
 use plimsoll_analysis::plan::verify::{self, VerifyFinding};
 use plimsoll_analysis::plan::what_if::verify::{self as what_if_verify, Against};
@@ -19,7 +19,7 @@ use super::show;
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, PlanVerifyArgs};
 use crate::plan_run::{Ended, Limit, play, within};
-use crate::{out, plan_spec};
+use crate::{out, plan_file, plan_spec};
 
 /// Schedules that a prediction is made on.
 const SCHEDULES: u32 = 8;
@@ -207,30 +207,19 @@ fn exit(found: &VerifyFinding) -> Exit {
 
 /// The predictions of a file, and the band that they were made with.
 fn read(args: &PlanVerifyArgs) -> Result<(Predictions, Option<Band>), Stop> {
-    let name = args.plan.display();
-    let text = std::fs::read_to_string(&args.plan).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
-    let wrong = |e: serde_json::Error| {
-        Stop::usage(format!(
-            "{name}: holds no predictions ({e}); plimsoll plan … -o FILE and plimsoll what-if … -o FILE write them"
-        ))
-    };
-    let value: serde_json::Value = serde_json::from_str(&text).map_err(wrong)?;
+    let value = plan_file::value(&args.plan)?;
     if value.get("plan_version").is_none() && value.get("cases").is_some() {
-        return Ok((Predictions::WhatIf(serde_json::from_value(value).map_err(wrong)?), None));
+        let what_if = serde_json::from_value(value).map_err(|e| plan_file::foreign(&args.plan, &e))?;
+        return Ok((Predictions::WhatIf(what_if), None));
     }
-    let plan: PlanFile = serde_json::from_value(value).map_err(wrong)?;
-    if plan.plan_version != PLAN_VERSION {
-        let other = plan.plan_version;
-        return Err(Stop::usage(format!(
-            "{name}: has version {other}, and {PLAN_VERSION} is the only one known"
-        )));
-    }
+    let plan = plan_file::plan(&args.plan, value)?;
     let band = plan.asked.band.clone();
     match (&args.what_if, plan.finding.what_if.clone()) {
         (None, _) => Ok((Predictions::Plan(Box::new(plan)), band)),
         (Some(_), Some(what_if)) => Ok((Predictions::WhatIf(what_if), band)),
         (Some(text), None) => Err(Stop::usage(format!(
-            "--what-if {text}: {name} has none; plimsoll plan --what-if … -o FILE writes them"
+            "--what-if {text}: {} has none; plimsoll plan --what-if … -o FILE writes them",
+            args.plan.display()
         ))),
     }
 }

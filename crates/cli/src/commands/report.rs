@@ -4,22 +4,24 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_analysis::findings::Findings;
 use plimsoll_model::Manifest;
+use plimsoll_report::html::{Beside, render};
 
 use super::{diagnose_url, show::load_rows};
 use crate::exit::{Exit, Stop};
 use crate::flags::ReportArgs;
-use crate::{out, price};
+use crate::{out, plan_file, price};
 
 /// Writes the report and prints where it is.
 pub fn run(args: &ReportArgs) -> Result<Exit, Stop> {
     let mut rows = load_rows(&args.run)?;
     price::put(&mut rows.findings, &args.price, &rows.manifest.target)?;
     let told = diagnose_url::told_of(&args.run, &rows);
-    let page = plimsoll_report::html::render(
-        &rows.manifest,
-        &rows.findings,
-        told.as_ref().map(|told| (&told.diagnosis, told.tried.as_slice())),
-    );
+    let plan = args.plan.as_deref().map(|path| plan_file::plan(path, plan_file::value(path)?)).transpose()?;
+    let beside = Beside {
+        diagnosed: told.as_ref().map(|told| (&told.diagnosis, told.tried.as_slice())),
+        planned: plan.as_ref().map(|plan| &plan.finding),
+    };
+    let page = render(&rows.manifest, &rows.findings, beside);
     let path = save(&args.run, args.out.as_deref(), page)?;
     out::line(&path.display().to_string());
     Ok(Exit::Done)
@@ -32,7 +34,7 @@ pub fn write(
     manifest: &Manifest,
     findings: &Findings,
 ) -> Result<PathBuf, Stop> {
-    save(run, to, plimsoll_report::html::render(manifest, findings, None))
+    save(run, to, render(manifest, findings, Beside::default()))
 }
 
 fn save(run: &Path, to: Option<&Path>, page: String) -> Result<PathBuf, Stop> {

@@ -200,3 +200,33 @@ fn an_autoscaler_is_among_what_is_searched() {
         "queue-depth, hpa, keda",
     );
 }
+
+/// A plan is a part of its run's report, chart and all; another file is refused before anything is written.
+#[test]
+fn a_plan_stands_on_its_runs_report() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    simulated(&at("run"), &["--rate", "40/s", "--for", "30s"]);
+    let plan = [
+        "plan",
+        "--from",
+        &at("run"),
+        "--slo",
+        "ttft p95 < 60ms",
+        "--formula-only",
+        "--out",
+        &at("plan.json"),
+    ];
+    assert_eq!(plimsoll(&plan).code, 0);
+    let page = at("page.html");
+    let ended = plimsoll(&["report", &at("run"), "--plan", &at("plan.json"), "--out", &page]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let text = std::fs::read_to_string(&page).expect("a page");
+    for said in ["Load line of", "Capacity plan for demo", "What the answer hangs on", "\"curve\":"] {
+        assert!(text.contains(said), "{said}");
+    }
+    std::fs::remove_file(&page).expect("it was there");
+    let manifest = at("run/run.json");
+    refused(&["report", &at("run"), "--plan", &manifest, "--out", &page], "holds no predictions");
+    assert!(!std::path::Path::new(&page).exists());
+}

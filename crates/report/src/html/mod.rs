@@ -16,6 +16,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use plimsoll_analysis::diagnose::Diagnosis;
 use plimsoll_analysis::diagnose::active::tell::Tried;
 use plimsoll_analysis::findings::{Curve, Findings, LevelFinding, Lines, Reading, Validity};
+use plimsoll_analysis::plan::finding::PlanFinding;
 use plimsoll_model::{Manifest, RunState};
 
 use crate::headline::headline;
@@ -27,10 +28,21 @@ const UPLOT_CSS: &str = include_str!("../../vendor/uplot/uPlot.min.css");
 const PAGE_CSS: &str = include_str!("page.css");
 const PAGE_JS: &str = include_str!("page.js");
 
-/// The whole page; `diagnosed` stands on it where the run was a diagnosis: what was found, and what was tried.
-pub fn render(manifest: &Manifest, findings: &Findings, diagnosed: Option<(&Diagnosis, &[Tried])>) -> String {
+/// What stands on a run's page beside what the run itself says.
+#[derive(Copy, Clone, Default)]
+pub struct Beside<'a> {
+    /// Where the run was a diagnosis: what was found, and what was tried.
+    pub diagnosed: Option<(&'a Diagnosis, &'a [Tried])>,
+    /// A plan that was made of the run.
+    pub planned: Option<&'a PlanFinding>,
+}
+
+/// The whole page.
+pub fn render(manifest: &Manifest, findings: &Findings, beside: Beside<'_>) -> String {
+    let Beside { diagnosed, planned } = beside;
     let mut charts = charts::all(findings);
     server::charts(findings, &mut charts);
+    charts.extend(planned.map(plan::charts).unwrap_or_default());
     let data = serde_json::to_string(&charts).unwrap_or_else(|_| "{}".into()).replace('<', "\\u003c");
     let shown = detailed(findings);
     html! {
@@ -44,7 +56,10 @@ pub fn render(manifest: &Manifest, findings: &Findings, diagnosed: Option<(&Diag
                 meta name="color-scheme" content="light dark";
                 link rel="icon" href="data:,";
                 title { "Plimsoll: " (manifest.target.url) }
-                style { (PreEscaped(UPLOT_CSS)) (PreEscaped(PAGE_CSS)) }
+                style {
+                    (PreEscaped(UPLOT_CSS)) (PreEscaped(PAGE_CSS))
+                    @if planned.is_some() { (PreEscaped(plan::CSS)) }
+                }
             }
             body {
                 main {
@@ -54,6 +69,7 @@ pub fn render(manifest: &Manifest, findings: &Findings, diagnosed: Option<(&Diag
                     @for (i, curve) in findings.curves.iter().enumerate() {
                         (curve_section(i, curve, charts.contains_key(&format!("curve-{i}"))))
                     }
+                    @if let Some(planned) = planned { (plan::section(planned, &charts)) }
                     @for level in &shown { (level_section(level, &charts)) }
                     @if findings.levels.len() > shown.len() { (levels_table(findings)) }
                     (server::section(findings, &charts))

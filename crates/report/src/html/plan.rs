@@ -15,8 +15,8 @@ use crate::table::Table;
 use crate::text::percentile;
 use crate::{figure, words};
 
-/// What only this page needs.
-const CSS: &str = include_str!("plan.css");
+/// What only a plan needs.
+pub(super) const CSS: &str = include_str!("plan.css");
 /// Formula and simulation that differ by more are not the same curve.
 const UNLIKE: f64 = 0.2;
 /// Curves that are drawn: more are a tangle.
@@ -42,20 +42,8 @@ pub fn render(found: &PlanFinding, asked: &str) -> String {
             }
             body {
                 main {
-                    (head(found))
-                    (cards(found))
-                    (curve_section(found, &charts))
-                    (assumptions(found))
-                    (table_section("Expected at the peak", None, &plan::expected_table(found)))
-                    (table_section("Replicas tried", Some("The same schedules for each number, so that they differ by what is compared and not by luck."), &plan::tried_table(found)))
-                    (table_section("Formula against simulation", Some("Formulas answer at once; simulation sees percentiles, bursts and routing. Where they differ, simulation is what the plan goes by."), &plan::disagreement_table(found)))
-                    (slots(found))
-                    (cost(found))
-                    (sensitivity(found))
-                    (scaling(found))
-                    (what_ifs(found))
-                    (options(found, &charts))
-                    (notes(found))
+                    header { h1 { (title(found)) } (said(found)) }
+                    (body(found, &charts))
                     @if !asked.is_empty() { section { h2 { "Repeat" } pre { (asked) } } }
                 }
                 script type="application/json" id="charts" { (PreEscaped(data)) }
@@ -67,21 +55,49 @@ pub fn render(found: &PlanFinding, asked: &str) -> String {
     .into_string()
 }
 
-fn head(found: &PlanFinding) -> Markup {
+/// The plan as a part of a run's report; its charts are [`charts`].
+pub(super) fn section(found: &PlanFinding, charts: &Charts) -> Markup {
+    html! {
+        section { h2 { (title(found)) } (said(found)) }
+        (body(found, charts))
+    }
+}
+
+fn body(found: &PlanFinding, charts: &Charts) -> Markup {
+    html! {
+        (cards(found))
+        (curve_section(found, charts))
+        (assumptions(found))
+        (table_section("Expected at the peak", None, &plan::expected_table(found)))
+        (table_section("Replicas tried", Some("The same schedules for each number, so that they differ by what is compared and not by luck."), &plan::tried_table(found)))
+        (table_section("Formula against simulation", Some("Formulas answer at once; simulation sees percentiles, bursts and routing. Where they differ, simulation is what the plan goes by."), &plan::disagreement_table(found)))
+        (slots(found))
+        (cost(found))
+        (sensitivity(found))
+        (scaling(found))
+        (what_ifs(found))
+        (options(found, charts))
+        (notes(found))
+    }
+}
+
+/// What it plans for, and how sure it is of it.
+fn title(found: &PlanFinding) -> Markup {
     let (word, class) = match found.chosen.as_ref().map(|chosen| chosen.held) {
         _ if found.simulated.is_none() => ("formulas only", "suspect"),
         Some(Held::Pass) => ("holds, simulated", "valid"),
         Some(Held::Inconclusive) => ("cannot tell", "suspect"),
         Some(Held::Fail) | None => ("does not hold", "invalid"),
     };
+    html! { "Capacity plan for " (found.engine) " " span.badge.(class) { (word) } }
+}
+
+fn said(found: &PlanFinding) -> Markup {
     html! {
-        header {
-            h1 { "Capacity plan for " (found.engine) " " span.badge.(class) { (word) } }
-            p.soft {
-                (crate::plan_envelope::load(found.load.rate_per_s, found.rules.peak)) " · " (plan::promise(&found.slo))
-            }
-            div.verdict { @for sentence in plan::headline(found) { p { (sentence) } } }
+        p.soft {
+            (crate::plan_envelope::load(found.load.rate_per_s, found.rules.peak)) " · " (plan::promise(&found.slo))
         }
+        div.verdict { @for sentence in plan::headline(found) { p { (sentence) } } }
     }
 }
 
@@ -268,7 +284,8 @@ fn notes(found: &PlanFinding) -> Markup {
     } } }
 }
 
-fn charts(found: &PlanFinding) -> Charts {
+/// The plan's charts, by the names that its sections look for.
+pub(super) fn charts(found: &PlanFinding) -> Charts {
     let mut charts = Charts::new();
     if found.curve.len() > 1 {
         charts.insert("curve".to_owned(), curve(found));
