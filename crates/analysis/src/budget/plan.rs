@@ -19,7 +19,7 @@ pub(crate) const WARM_UP: f64 = 0.25;
 /// Least time of a sweep that can place an onset, s.
 pub const LEAST_SWEEP_S: f64 = 60.0;
 
-/// Least time of a level on which only a rate or a cost is read, s.
+/// Least time of a level on which only a rate or a cost is read, and of any level as planned, s.
 pub(crate) const LEAST_LEVEL_S: f64 = 10.0;
 
 /// Least time of a search for the number in flight at which throughput stops growing, s.
@@ -139,7 +139,8 @@ fn level(offer: Offer, (least, planned): (f64, f64), window_s: f64, longest: &st
     let (least_s, planned_s) = match offer {
         Offer::Rate(rate_per_s) => {
             let seconds = |n: f64| (n / rate_per_s).max(uncounted).max(window_s) * (1.0 + WARM_UP);
-            (seconds(least), seconds(planned))
+            // A look of less can't know how many of its requests are worth one independent one.
+            (seconds(least), seconds(planned).max(LEAST_LEVEL_S))
         }
         // How fast it is shows when it is measured; at the rate that the batch needs it takes what is planned.
         Offer::Saturating(floor_per_s) => {

@@ -132,7 +132,8 @@ fn a_trace_is_replayed_as_long_as_it_takes() {
     refused(onset, "calm: its load is made, and a trace is replayed as it is");
 }
 
-/// The median of 200/s takes 14 requests at the least and some 60 as planned: a first look is enough, and most of the time is left.
+/// The median of 200/s takes 14 requests at the least and some 60 as planned, which is less than a level is measured for: a first look is
+/// enough, and most of the time is left. Where the machine stood still meanwhile, a second one may be taken.
 #[test]
 fn what_a_first_look_decides_is_not_measured_further() {
     let engine = Engine::start("canned");
@@ -150,7 +151,7 @@ fn what_a_first_look_decides_is_not_measured_further() {
         levels.iter().map(|l| l["stop"].as_i64().expect("ns") - l["start"].as_i64().expect("ns")).sum();
     assert!(took_ns < 60_000_000_000, "{took_ns} ns");
     if ended.code == 0 {
-        assert!(ended.stderr.contains("of the time left"), "{}", ended.stderr);
+        assert_eq!(ended.stderr.contains("of the time left"), levels.len() == 1, "{}", ended.stderr);
         assert_eq!(levels.len() as u64, ended.json()["looks"].as_u64().expect("a number"));
     }
 }
