@@ -161,6 +161,9 @@ impl Client {
         let route = self.warm(plan, active)?;
         let start = self.config.clock.now() + LEAD;
         let shared = Arc::new(self.share(plan, sink, start, control.ceilings));
+        // Before any worker is told: where this thread waits for a core, the first requests are in flight before it goes on, and counts
+        // taken then would hold the level's own requests for those of before.
+        let watch = Watch::new(self, plan, sink.as_ref(), control, start, active).beside(&route);
         let (done, reports) = mpsc::channel();
         for (index, (player, ahead)) in deal(plan, active).into_iter().enumerate() {
             self.tell(
@@ -174,7 +177,6 @@ impl Client {
             )?;
         }
         drop(done);
-        let watch = Watch::new(self, plan, sink.as_ref(), control, start, active).beside(&route);
         let watched = watch.until_done(&reports)?;
         Ok(watched.level(plan, start, self.config.target.protocol.counts()))
     }
