@@ -40,8 +40,8 @@ pub struct Asked {
     pub spec: PlanSpec,
     /// Engines that would have answered the run nearly as well, where one was fitted to it.
     pub others: Vec<EngineSpec>,
-    /// What is assumed of an engine that was fitted.
-    pub rests_on: Option<String>,
+    /// What is assumed for want of anybody who said it.
+    pub rests_on: Vec<String>,
     /// What to know of an engine that was fitted, or of a budget that says more than is planned for.
     pub notes: Vec<String>,
 }
@@ -68,8 +68,13 @@ pub fn read(args: &PlanArgs) -> Result<Asked, Stop> {
     let scenario = scenario(args, &world, run.as_ref())?;
     let traffic = traffic(args, scenario, run.as_ref())?;
     let slo = promise(args, &traffic.scenario, run.as_ref(), (&mut rules, &mut notes))?;
-    let gpus_per_replica = args.fleet.gpus_per_replica.or_else(|| gpus_of(&world));
-    check_price(price.as_ref(), gpus_per_replica)?;
+    let known = args.fleet.gpus_per_replica.or_else(|| gpus_of(&world));
+    if known == Some(0) {
+        return Err(Stop::usage("--gpus-per-replica 0: a replica has at least 1"));
+    }
+    let one_gpu =
+        known.is_none() && price.as_ref().is_some_and(|price| matches!(price.price.per, Per::GpuHour(_)));
+    let gpus_per_replica = known.or(one_gpu.then_some(1));
     simulation::fits(&world, &traffic.scenario, Span::from_secs_f64(traffic.window_s))?;
     let seed = args.workload.seed.unwrap_or(1);
     let mut spec = PlanSpec { traffic, slo, world, gpus_per_replica, rules, price, effort, band, seed };
@@ -79,7 +84,10 @@ pub fn read(args: &PlanArgs) -> Result<Asked, Stop> {
         spec.traffic.window_s = spec.traffic.window_s.max(REQUEST_LENGTHS * alone.unwrap_or(0.0));
     }
     let target = run.and_then(|run| run.target);
-    let (others, rests_on) = target.map(|target| (target.others, target.rests_on)).unwrap_or_default();
+    let (others, limits) = target.map(|target| (target.others, target.rests_on)).unwrap_or_default();
+    let price_of_one =
+        "the costs rest on one GPU per replica, which nobody said (--gpus-per-replica)".to_owned();
+    let rests_on = limits.into_iter().chain(one_gpu.then_some(price_of_one)).collect();
     Ok(Asked { spec, others, rests_on, notes })
 }
 
@@ -369,15 +377,4 @@ fn gpus_of(world: &WorldSpec) -> Option<u32> {
     let ModeSpec::Batching(batching) = &world.engine.mode else { return None };
     let StepSpec::Roofline(roofline) = &batching.step else { return None };
     Some(roofline.tensor_parallel)
-}
-
-/// A price for one GPU, and nobody knows how many a replica has.
-fn check_price(price: Option<&PriceSpec>, gpus: Option<u32>) -> Result<(), Stop> {
-    match price.map(|price| price.price.per) {
-        Some(Per::GpuHour(_)) if gpus.is_none() => Err(Stop::usage(
-            "--price: a price per gpu-hour needs to know how many GPUs a replica has: give --gpus-per-replica N",
-        )),
-        _ if gpus == Some(0) => Err(Stop::usage("--gpus-per-replica 0: a replica has at least 1")),
-        _ => Ok(()),
-    }
 }

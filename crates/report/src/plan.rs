@@ -93,8 +93,8 @@ pub(crate) fn headline(plan: &PlanFinding) -> Vec<String> {
     }];
     said.push(holds(plan, chosen, &promise));
     said.push(breaks(plan, chosen));
-    said.extend(plan.rests_on.as_deref().map(words::sentence));
     said.extend(plan.cost.as_ref().and_then(cost_line));
+    said.extend(plan.rests_on.iter().map(|line| words::sentence(line)));
     said.extend(plan.probability.as_ref().map(probability));
     said.extend(plan.simulated.as_ref().and_then(|s| s.cannot_tell.as_ref()).map(|why| words::sentence(why)));
     said

@@ -40,8 +40,8 @@ pub struct Known<'a> {
     pub slots: Option<Slots>,
     /// The search by simulation, where there was one.
     pub planner: Option<&'a Planner>,
-    /// What is assumed of an engine that was fitted.
-    pub rests_on: Option<String>,
+    /// What is assumed for want of anybody who said it.
+    pub rests_on: Vec<String>,
     /// What to know before relying on it.
     pub notes: Vec<String>,
 }

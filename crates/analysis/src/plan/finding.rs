@@ -21,9 +21,9 @@ pub struct PlanFinding {
     pub rules: RuleSpec,
     /// What it takes for granted, in sentences; what would change the answer stands here.
     pub assumptions: Vec<String>,
-    /// Limits of a fitted engine that are assumed, in a sentence.
+    /// What its figures rest on that nobody said or showed, in sentences.
     #[serde(default)]
-    pub rests_on: Option<String>,
+    pub rests_on: Vec<String>,
     /// What a single request takes on an idle replica, against each ceiling.
     pub floor: Vec<FloorRow>,
     /// How many requests a replica holds at once, and what binds it.

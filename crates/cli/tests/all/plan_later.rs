@@ -201,7 +201,8 @@ fn an_autoscaler_is_among_what_is_searched() {
     );
 }
 
-/// A plan is a part of its run's report, chart and all; another file is refused before anything is written.
+/// A plan is a part of its run's report, chart and all, with what its costs rest on where nobody said how many GPUs a replica has; another file
+/// is refused before anything is written.
 #[test]
 fn a_plan_stands_on_its_runs_report() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -213,6 +214,8 @@ fn a_plan_stands_on_its_runs_report() {
         &at("run"),
         "--slo",
         "ttft p95 < 60ms",
+        "--price",
+        "2.49USD/gpu-hour",
         "--formula-only",
         "--out",
         &at("plan.json"),
@@ -222,7 +225,13 @@ fn a_plan_stands_on_its_runs_report() {
     let ended = plimsoll(&["report", &at("run"), "--plan", &at("plan.json"), "--out", &page]);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let text = std::fs::read_to_string(&page).expect("a page");
-    for said in ["Load line of", "Capacity plan for demo", "What the answer hangs on", "\"curve\":"] {
+    for said in [
+        "Load line of",
+        "Capacity plan for demo",
+        "What the answer hangs on",
+        "rest on one GPU per replica",
+        "\"curve\":",
+    ] {
         assert!(text.contains(said), "{said}");
     }
     std::fs::remove_file(&page).expect("it was there");
