@@ -3,10 +3,12 @@
 //! What was never read is `None`, which every rule treats as unknown. Signals that only a simulated fleet tells (how many
 //! replicas are ready or paid for) are not asked for: a rule that lives on them would be blind on every real server.
 
-use plimsoll_model::{At, Level, Span};
+use std::collections::BTreeSet;
+
+use plimsoll_model::{At, Level, Span, split_labels};
 
 use super::Side;
-use crate::server_side::{ServerSide, Signal};
+use crate::server_side::{Replica, Series, ServerSide, Signal};
 
 /// The server's side of one level.
 #[derive(Clone, Debug)]
@@ -20,6 +22,8 @@ pub struct Gauges {
 
 /// KV cache in use from which it counts as full.
 const FULL: f64 = 0.85;
+/// Labels by which a page tells the data-parallel engines of one server apart.
+const RANKS: [&str; 3] = ["engine", "engine_index", "dp_rank"];
 
 impl Gauges {
     /// Reads the samples of a run for one of its levels.
@@ -40,22 +44,37 @@ impl Gauges {
         self.side.has(Signal::Running) || self.side.has(Signal::Waiting)
     }
 
-    /// Engines told apart on the servers' pages that were there for most of the level, whether or not they had anything to do.
-    pub fn engines(&self) -> usize {
-        let there = |engine: &usize| {
-            let running = self.side.gauge_of(*engine, Signal::Running);
-            running.is_some_and(|running| running.known(self.from, self.to) >= 0.8)
-        };
-        (0..self.side.replicas().len()).filter(there).count()
+    /// Replicas on the servers' pages that were there for most of the level, whether or not they had anything to do; counted in the
+    /// unit in which answers name theirs (`told`).
+    pub fn replicas(&self, told: &[String]) -> usize {
+        self.count(told, |running| running.known(self.from, self.to) >= 0.8)
     }
 
-    /// Engines told apart on the servers' pages so many seconds into the level.
-    pub fn engines_at(&self, seconds: f64) -> usize {
+    /// The same so many seconds into the level.
+    pub fn replicas_at(&self, told: &[String], seconds: f64) -> usize {
         let at = self.from + Span::from_secs_f64(seconds);
-        let there = |engine: &usize| {
-            self.side.gauge_of(*engine, Signal::Running).is_some_and(|running| running.at(at).is_some())
+        self.count(told, |running| running.at(at).is_some())
+    }
+
+    /// A server's data-parallel engines share a page and are one replica to whoever asks it: they count apart only where answers
+    /// call them by those labels. Counting engines against answers' pods lost: two pods of two engines were four replicas of
+    /// which two got nothing.
+    fn count(&self, told: &[String], there: impl Fn(&Series) -> bool) -> usize {
+        let on_pages: Vec<(&Replica, Vec<(String, String)>)> =
+            self.side.replicas().iter().map(|replica| (replica, split_labels(&replica.labels))).collect();
+        let labelled =
+            |name: &String| on_pages.iter().any(|(_, labels)| labels.iter().any(|(_, value)| value == name));
+        let by_labels = !told.is_empty() && told.iter().all(labelled);
+        let is_there = |engine: usize| {
+            self.side.gauge_of(engine, Signal::Running).is_some_and(|running| there(&running))
         };
-        (0..self.side.replicas().len()).filter(there).count()
+        let units = on_pages.iter().enumerate().filter(|(engine, _)| is_there(*engine)).map(
+            |(_, (replica, labels))| {
+                let telling = labels.iter().filter(|(name, _)| by_labels || !RANKS.contains(&name.as_str()));
+                (&replica.page, telling.collect::<Vec<_>>())
+            },
+        );
+        units.collect::<BTreeSet<_>>().len()
     }
 
     /// Mean of a gauge.

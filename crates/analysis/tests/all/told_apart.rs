@@ -366,6 +366,43 @@ fn a_replica_that_is_there_and_gets_nothing_is_no_loss_of_capacity() {
     assert_eq!(cause, Cause::Saturation, "{says}");
 }
 
+/// vLLM with data parallelism tells two engines on one page (`engine="0"`, `engine="1"`), and answers name the pod. Of three pods
+/// the third is gone with its page: that its neighbours hold four engines makes nobody of the three be there.
+#[test]
+fn data_parallel_engines_of_one_server_are_one_replica() {
+    let with = |pods: u64, weight: &[u64], slow: i64| {
+        let dealt: Vec<u64> = (0..pods).flat_map(|pod| vec![pod; weight[pod as usize] as usize]).collect();
+        let pod_of = |i: u64| dealt[(i % dealt.len() as u64) as usize];
+        let mut run = run(|_| 100, |i, _| 80 + if i >= 40 && pod_of(i) == 0 { slow } else { 0 });
+        for row in &mut run.attempts {
+            row.answer.replica = Some(format!("vllm-{}", pod_of(row.request)));
+        }
+        for (pod, engine) in (0..pods).flat_map(|pod| [(pod, 0), (pod, 1)]) {
+            for second in 0..SECONDS {
+                for (name, value) in [("running", 6.0 / pods as f64), ("waiting", 0.0)] {
+                    run.samples.push(Sample {
+                        at: At(second * 1_000 * MS),
+                        source: "server".into(),
+                        name: format!("vllm:num_requests_{name}"),
+                        labels: format!("engine={engine},model_name=m,source=pod-{pod}"),
+                        value,
+                    });
+                }
+            }
+        }
+        run
+    };
+    let (cause, says) = said(&with(3, &[1, 1, 1], 0), &with(2, &[1, 1], 600));
+    assert_eq!(cause, Cause::Saturation, "{says}");
+    let (cause, says) = said(&with(2, &[1, 1], 0), &with(2, &[3, 1], 600));
+    assert_eq!((cause, says.contains("vllm-0 gets 1.5 times")), (Cause::RoutingImbalance, true), "{says}");
+    // Nobody read the pages when it was well: their engines, counted against pods, would be a busy replica.
+    let mut unread = with(2, &[1, 1], 0);
+    unread.samples.clear();
+    let (cause, says) = said(&unread, &with(2, &[1, 1], 600));
+    assert_ne!(cause, Cause::RoutingImbalance, "{says}");
+}
+
 /// Systems of the tuning half that were called saturated, sound or frozen.
 #[test]
 fn what_is_injected_is_what_is_said() {

@@ -298,7 +298,7 @@ pub fn fewer_replicas(bench: &Bench<'_>) -> Option<(usize, usize)> {
             .count()
     };
     let (a, b) = (count(bench.before()?), count(bench.now()));
-    (a > b && b > 0 && bench.candidate.gauges.engines() < a).then_some((a, b))
+    (a > b && b > 0 && bench.candidate.gauges.replicas(&bench.now().replicas) < a).then_some((a, b))
 }
 
 /// Growth of the number in flight per second, where it is over a fiftieth of the rate for sure.

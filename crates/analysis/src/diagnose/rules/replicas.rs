@@ -125,7 +125,7 @@ pub fn bad(bench: &Bench<'_>) -> Option<Fired> {
 /// Replicas that could answer: those that did, or those on the servers' pages where they are more (one that gets nothing answers
 /// nothing).
 fn there(arm: &Arm<'_>) -> usize {
-    arm.seen.replicas.len().max(arm.gauges.engines())
+    arm.seen.replicas.len().max(arm.gauges.replicas(&arm.seen.replicas))
 }
 
 /// The busiest replica, and its requests over a fair share.
@@ -301,7 +301,7 @@ fn later_than_before(bench: &Bench<'_>) -> Option<Fired> {
         .max_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0)))?;
     // One that is on the servers' pages by then was there and was not asked: that is the router's doing.
     let by_then = births(base).into_iter().filter(|at| *at <= had).count();
-    if bench.candidate.gauges.engines_at(had) >= by_then {
+    if bench.candidate.gauges.replicas_at(&seen.replicas, had) >= by_then {
         return None;
     }
     let p75 = |seen: &Seen<'_>, from: f64, to: f64| {
@@ -346,7 +346,7 @@ pub fn scaling_lag(bench: &Bench<'_>) -> Option<Fired> {
     let late: Vec<f64> = born.iter().copied().filter(|at| *at > EARLY_S).collect();
     let last = late.iter().copied().fold(f64::NAN, f64::max);
     // Those that were on the servers' pages all the while were there and were not asked.
-    let there = bench.candidate.gauges.engines_at(EARLY_S) >= born.len();
+    let there = bench.candidate.gauges.replicas_at(&seen.replicas, EARLY_S) >= born.len();
     if late.is_empty() || last > 0.9 * seen.length || there {
         return None;
     }
