@@ -304,14 +304,21 @@ impl Belief {
         self.of.iter().find(|(of, _)| *of == cause).map_or(0.0, |(_, chance)| *chance)
     }
 
-    /// Bits about the cause that an experiment is expected to bring: the sum over the facts that it decides and that are not
-    /// decided yet. Facts hang together, so that the sum is a bound; it orders experiments, and stops the asking.
-    pub fn information(&self, kind: Kind, shown: &[Shown]) -> f64 {
+    /// Bits about the cause that these experiments are expected to bring: the sum over the facts that they decide and that are not
+    /// decided yet, each as often as the best of them decides it. Facts hang together, so that the sum is a bound; it orders
+    /// experiments, and stops the asking.
+    pub fn information(&self, kinds: &[Kind], shown: &[Shown]) -> f64 {
         let open = |fact: Fact| {
             shown.iter().find(|shown| shown.fact == fact).is_none_or(|shown| shown.state == State::Unclear)
         };
-        let of = decides(kind).iter().filter(|(fact, _)| open(*fact));
-        of.map(|(fact, decided)| decided * self.bits(*fact)).sum()
+        let mut decided: Vec<(Fact, f64)> = Vec::new();
+        for (fact, often) in kinds.iter().flat_map(|kind| decides(*kind)).filter(|(fact, _)| open(*fact)) {
+            match decided.iter_mut().find(|(known, _)| known == fact) {
+                Some((_, most)) => *most = most.max(*often),
+                None => decided.push((*fact, *often)),
+            }
+        }
+        decided.into_iter().map(|(fact, often)| often * self.bits(fact)).sum()
     }
 
     /// Mutual information of the cause and a fact.

@@ -13,6 +13,10 @@ use serde::{Deserialize, Serialize};
 
 /// Seconds in which a level of one request at a time may wait for its answers.
 const LONGEST_S: f64 = 600.0;
+/// Tokens of an answer of which only the beginning matters.
+const GLIMPSE: f64 = 8.0;
+/// Requests of a block where time is short: two blocks are a dozen, of which the third and the tenth bound the median.
+const FEWEST: u64 = 6;
 
 /// What an active diagnosis may do, and what it knows of the traffic.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -269,13 +273,29 @@ pub struct Known {
     pub best_rate: f64,
     /// The concurrency of [`Kind::Together`] that comes next; zero = no more.
     pub step: u32,
+    /// Seconds left for everything.
+    pub left_s: f64,
+}
+
+impl Known {
+    /// Seconds of a request whose answer is a glimpse of eight tokens.
+    fn glimpse_s(&self, traffic: &Traffic) -> f64 {
+        self.ttft_s + (self.e2e_s - self.ttft_s) * (GLIMPSE / traffic.output.max(GLIMPSE))
+    }
+
+    /// Requests of each of four blocks that take so long each: as many as are wanted where they fit into the time left, else the
+    /// fewest of which two blocks have a median with an interval.
+    fn fitting(&self, wanted: u64, each_s: f64) -> u64 {
+        if 4.0 * wanted as f64 * each_s <= self.left_s { wanted } else { FEWEST }
+    }
 }
 
 impl Kind {
     /// Its levels, in order. Of [`Kind::Together`] the next step.
     pub fn asks(self, spec: &ActiveSpec, traffic: &Traffic, known: &Known) -> Vec<Ask> {
         let short = |tokens: f64| Size::Fixed(tokens.round().max(1.0) as u32);
-        let glimpse = || Some(short(traffic.output.min(8.0)));
+        let glimpse = || Some(short(traffic.output.min(GLIMPSE)));
+        let compared = |wanted: u64| known.fitting(wanted, 1.5 * known.glimpse_s(traffic));
         let time = spec.time.as_secs_f64();
         let one = |arm, requests: u64, change: Change| Ask {
             kind: self,
@@ -318,7 +338,7 @@ impl Kind {
                 let fresh = if arm == Arm::Second { Connections::Fresh } else { Connections::Prewarmed };
                 one(
                     arm,
-                    10,
+                    compared(10),
                     Change {
                         connections: Some(fresh),
                         output: glimpse().filter(|_| traffic.synthetic),
@@ -345,7 +365,8 @@ impl Kind {
             }
             Kind::Prompts => alternate(|arm| {
                 let tokens = if arm == Arm::Second { 4.0 * traffic.prompt } else { traffic.prompt / 4.0 };
-                one(arm, 10, Change { prompt: Some(short(tokens)), output: glimpse(), ..Change::default() })
+                let change = Change { prompt: Some(short(tokens)), output: glimpse(), ..Change::default() };
+                one(arm, compared(10), change)
             }),
             Kind::Answers => alternate(|arm| {
                 let tokens = if arm == Arm::Second { 2.0 * traffic.output } else { traffic.output / 2.0 };
@@ -353,7 +374,7 @@ impl Kind {
             }),
             Kind::Repeats => alternate(|arm| {
                 let (prompt, repeat) = (Some(short(4.0 * traffic.prompt)), arm == Arm::Second);
-                one(arm, 12, Change { prompt, repeat, output: glimpse(), ..Change::default() })
+                one(arm, compared(12), Change { prompt, repeat, output: glimpse(), ..Change::default() })
             }),
             Kind::Idle => (0..3)
                 .map(|n| Ask {
@@ -374,14 +395,13 @@ impl Kind {
 
     /// Seconds that it takes about.
     pub fn seconds(self, spec: &ActiveSpec, traffic: &Traffic, known: &Known) -> f64 {
-        let glimpse = known.ttft_s + (known.e2e_s - known.ttft_s) * (8.0 / traffic.output.max(8.0));
         let asks = self.asks(spec, traffic, known);
         let requests: f64 = asks.iter().filter_map(|ask| ask.requests).sum::<u64>() as f64;
         match self {
             Kind::Alone => requests * known.e2e_s,
             Kind::Together => 6.0 * known.e2e_s * f64::from(steps_left(known.step, spec.max_concurrency)),
             Kind::Watch | Kind::Rates => asks.iter().map(|ask| ask.window.as_secs_f64() + known.e2e_s).sum(),
-            Kind::Connections | Kind::Prompts | Kind::Repeats => 1.5 * requests * glimpse,
+            Kind::Connections | Kind::Prompts | Kind::Repeats => 1.5 * requests * known.glimpse_s(traffic),
             Kind::Answers => 1.25 * requests * known.e2e_s,
             Kind::Pool => requests * known.e2e_s / f64::from(traffic.pool.unwrap_or(1)),
             Kind::Idle => 3.0 * (idle_s(spec) + 2.0 * known.e2e_s),
