@@ -3,56 +3,42 @@
 //! The intervals are drawn by hand as small SVG pictures: they need no script, print as they are, and a chart library has no
 //! axis on which a ratio and a difference of shares stand side by side. What they show stands beside them in numbers.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 use plimsoll_analysis::compare::finding::{Change, Comparison, Effect, Group, Row, Scale, Worse};
 use plimsoll_analysis::compare::name;
 
-use super::PAGE_CSS;
+use super::page::page;
 use crate::compare::{change, gap, how, margin, target_words, value, verdict};
 use crate::{figure, words};
 
 /// The whole page.
 pub fn render((base, candidate): (&str, &str), comparison: &Comparison) -> String {
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:";
-                meta name="color-scheme" content="light dark";
-                link rel="icon" href="data:,";
-                title { "Plimsoll compare: " (candidate) " against " (base) }
-                style { (PreEscaped(PAGE_CSS)) }
-            }
-            body { main {
-                h1 { (candidate) " against " (base) }
-                p { span class={ "badge " (class(comparison.verdict)) } { (comparison.verdict.words()) } }
-                @for sentence in &comparison.says { p.verdict { (sentence) } }
-                @for group in &comparison.groups { (of_group(group, comparison)) }
-                @if !comparison.lines.is_empty() {
-                    h2 { "Lines, and levels at nearly the same load" }
-                    (rows(&comparison.lines))
-                }
-                h2 { "What to know" }
-                p { (target_words(comparison)) }
-                @if !comparison.differences.is_empty() {
-                    table {
-                        tr { th { "differs" } th.left { "base" } th.left { "candidate" } }
-                        @for difference in &comparison.differences {
-                            tr { td { (difference.about) } td.wrap { (difference.base) } td.wrap { (difference.candidate) } }
-                        }
-                    }
-                }
-                @for note in &comparison.notes { p { (note) "." } }
-                p.soft.small {
-                    "Intervals are " (figure::percent(comparison.level)) ". Grey band: the margin within which a change is none; "
-                    "bar: the interval; worse is to the right."
-                }
-            } }
+    let content = html! {
+        h1 { (candidate) " against " (base) }
+        p { span class={ "badge " (class(comparison.verdict)) } { (comparison.verdict.words()) } }
+        @for sentence in &comparison.says { p.verdict { (sentence) } }
+        @for group in &comparison.groups { (of_group(group, comparison)) }
+        @if !comparison.lines.is_empty() {
+            h2 { "Lines, and levels at nearly the same load" }
+            (rows(&comparison.lines))
         }
-    }
-    .into_string()
+        h2 { "What to know" }
+        p { (target_words(comparison)) }
+        @if !comparison.differences.is_empty() {
+            table {
+                tr { th { "differs" } th.left { "base" } th.left { "candidate" } }
+                @for difference in &comparison.differences {
+                    tr { td { (difference.about) } td.wrap { (difference.base) } td.wrap { (difference.candidate) } }
+                }
+            }
+        }
+        @for note in &comparison.notes { p { (note) "." } }
+        p.soft.small {
+            "Intervals are " (figure::percent(comparison.level)) ". Grey band: the margin within which a change is none; "
+            "bar: the interval; worse is to the right."
+        }
+    };
+    page(&format!("Plimsoll compare: {candidate} against {base}"), "", None, &content)
 }
 
 fn class(change: Change) -> &'static str {

@@ -2,40 +2,26 @@
 //!
 //! Every figure stands with its interval, what it had to reach and what it rests on: a verdict without them is an opinion.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 use plimsoll_analysis::diagnose::active::tell::Tried;
 use plimsoll_analysis::diagnose::{Answer, Counter, Diagnosis, Evidence, Verdict, YesNo};
 
-use super::PAGE_CSS;
+use super::page::page;
 use crate::active::{mark, says};
 use crate::diagnose::{changed, subject, title};
 use crate::figure;
 
 /// The whole page. `tried` are the experiments of an active diagnosis.
 pub fn render(name: &str, diagnosis: &Diagnosis, tried: &[Tried]) -> String {
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:";
-                meta name="color-scheme" content="light dark";
-                link rel="icon" href="data:,";
-                title { "Plimsoll diagnose: " (name) }
-                style { (PreEscaped(PAGE_CSS)) }
-            }
-            body { main {
-                header {
-                    h1 { "Diagnosis of " (name) }
-                    // The experiments say what they were; one level that was judged must be named.
-                    @if tried.is_empty() { p.soft { (subject(name, diagnosis)) } }
-                }
-                (content(diagnosis, tried))
-            } }
+    let content = html! {
+        header {
+            h1 { "Diagnosis of " (name) }
+            // The experiments say what they were; one level that was judged must be named.
+            @if tried.is_empty() { p.soft { (subject(name, diagnosis)) } }
         }
-    }
-    .into_string()
+        (content(diagnosis, tried))
+    };
+    page(&format!("Plimsoll diagnose: {name}"), "", None, &content)
 }
 
 /// The section of a run's report.

@@ -8,25 +8,22 @@ mod charts;
 pub mod compare;
 pub mod diagnose;
 mod mark;
+mod page;
 pub mod plan;
 pub mod profile;
 mod server;
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, PreEscaped, html};
 use plimsoll_analysis::diagnose::Diagnosis;
 use plimsoll_analysis::diagnose::active::tell::Tried;
 use plimsoll_analysis::findings::{Curve, Findings, LevelFinding, Lines, Reading, Validity};
 use plimsoll_analysis::plan::finding::PlanFinding;
 use plimsoll_model::{Manifest, RunState};
 
+use self::page::page;
 use crate::headline::headline;
 use crate::text::{budget_cells, detailed, percentile};
 use crate::{cost, figure, words};
-
-const UPLOT_JS: &str = include_str!("../../vendor/uplot/uPlot.iife.min.js");
-const UPLOT_CSS: &str = include_str!("../../vendor/uplot/uPlot.min.css");
-const PAGE_CSS: &str = include_str!("page.css");
-const PAGE_JS: &str = include_str!("page.js");
 
 /// What stands on a run's page beside what the run itself says.
 #[derive(Copy, Clone, Default)]
@@ -43,49 +40,26 @@ pub fn render(manifest: &Manifest, findings: &Findings, beside: Beside<'_>) -> S
     let mut charts = charts::all(findings);
     server::charts(findings, &mut charts);
     charts.extend(planned.map(plan::charts).unwrap_or_default());
-    let data = serde_json::to_string(&charts).unwrap_or_else(|_| "{}".into()).replace('<', "\\u003c");
     let shown = detailed(findings);
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta http-equiv="Content-Security-Policy"
-                    content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
-                meta name="color-scheme" content="light dark";
-                link rel="icon" href="data:,";
-                title { "Plimsoll: " (manifest.target.url) }
-                style {
-                    (PreEscaped(UPLOT_CSS)) (PreEscaped(PAGE_CSS))
-                    @if planned.is_some() { (PreEscaped(plan::CSS)) }
-                }
-            }
-            body {
-                main {
-                    (head(manifest, findings))
-                    @if let Some((diagnosis, tried)) = diagnosed { (diagnose::section(diagnosis, tried)) }
-                    @for lines in &findings.lines { (lines_section(lines)) }
-                    @for (i, curve) in findings.curves.iter().enumerate() {
-                        (curve_section(i, curve, charts.contains_key(&format!("curve-{i}"))))
-                    }
-                    @if let Some(planned) = planned { (plan::section(planned, &charts)) }
-                    @for level in &shown { (level_section(level, &charts)) }
-                    @if findings.levels.len() > shown.len() { (levels_table(findings)) }
-                    (server::section(findings, &charts))
-                    (network_section(findings))
-                    (cost_section(findings))
-                    (validity_section(&findings.validity))
-                    (generator_section(findings))
-                    (run_section(manifest))
-                }
-                script type="application/json" id="charts" { (PreEscaped(data)) }
-                script { (PreEscaped(UPLOT_JS)) }
-                script { (PreEscaped(PAGE_JS)) }
-            }
+    let content = html! {
+        (head(manifest, findings))
+        @if let Some((diagnosis, tried)) = diagnosed { (diagnose::section(diagnosis, tried)) }
+        @for lines in &findings.lines { (lines_section(lines)) }
+        @for (i, curve) in findings.curves.iter().enumerate() {
+            (curve_section(i, curve, charts.contains_key(&format!("curve-{i}"))))
         }
-    }
-    .into_string()
+        @if let Some(planned) = planned { (plan::section(planned, &charts)) }
+        @for level in &shown { (level_section(level, &charts)) }
+        @if findings.levels.len() > shown.len() { (levels_table(findings)) }
+        (server::section(findings, &charts))
+        (network_section(findings))
+        (cost_section(findings))
+        (validity_section(&findings.validity))
+        (generator_section(findings))
+        (run_section(manifest))
+    };
+    let css = if planned.is_some() { plan::CSS } else { "" };
+    page(&format!("Plimsoll: {}", manifest.target.url), css, Some(&charts), &content)
 }
 
 fn head(manifest: &Manifest, findings: &Findings) -> Markup {

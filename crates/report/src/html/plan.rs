@@ -3,12 +3,12 @@
 //! A reader decides about money with it, so that the assumptions stand on the first screen and not in an appendix. Tables are those of
 //! the terminal; the charts show them again.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 use plimsoll_analysis::findings::{Held, Reading};
 use plimsoll_analysis::plan::finding::{Chosen, Expected, PlanFinding, PlanOption};
 
 use super::chart::{Axis, Chart, Charts, Mark, Series, Shade};
-use super::{PAGE_CSS, PAGE_JS, UPLOT_CSS, UPLOT_JS};
+use super::page::page;
 use crate::plan;
 use crate::plan_envelope::fleet;
 use crate::table::Table;
@@ -26,33 +26,12 @@ const COLORS: [&str; CURVES] = ["--s2", "--s0", "--s3", "--s1", "--s4"];
 /// The whole page. `asked`: the command that repeats it.
 pub fn render(found: &PlanFinding, asked: &str) -> String {
     let charts = charts(found);
-    let data = serde_json::to_string(&charts).unwrap_or_else(|_| "{}".into()).replace('<', "\\u003c");
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta http-equiv="Content-Security-Policy"
-                    content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
-                meta name="color-scheme" content="light dark";
-                link rel="icon" href="data:,";
-                title { "Plimsoll plan: " (found.engine) }
-                style { (PreEscaped(UPLOT_CSS)) (PreEscaped(PAGE_CSS)) (PreEscaped(CSS)) }
-            }
-            body {
-                main {
-                    header { h1 { (title(found)) } (said(found)) }
-                    (body(found, &charts))
-                    @if !asked.is_empty() { section { h2 { "Repeat" } pre { (asked) } } }
-                }
-                script type="application/json" id="charts" { (PreEscaped(data)) }
-                script { (PreEscaped(UPLOT_JS)) }
-                script { (PreEscaped(PAGE_JS)) }
-            }
-        }
-    }
-    .into_string()
+    let content = html! {
+        header { h1 { (title(found)) } (said(found)) }
+        (body(found, &charts))
+        @if !asked.is_empty() { section { h2 { "Repeat" } pre { (asked) } } }
+    };
+    page(&format!("Plimsoll plan: {}", found.engine), CSS, Some(&charts), &content)
 }
 
 /// The plan as a part of a run's report; its charts are [`charts`].

@@ -2,10 +2,10 @@
 //!
 //! Bars are plain elements with widths, not a chart library's: a stacked bar is a row of boxes, and it prints.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 use plimsoll_analysis::profile::{Ceilings, ChangeFinding, PathFinding, ProfileFinding, Stage, Tail};
 
-use super::PAGE_CSS;
+use super::page::page;
 use crate::profile::{bounds, ceiling_column, counted, factor, faster, moved, read, says, share, stage};
 use crate::{figure, words};
 
@@ -14,35 +14,21 @@ const CSS: &str = include_str!("profile.css");
 
 /// The whole page.
 pub fn render(name: &str, finding: &ProfileFinding) -> String {
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:";
-                meta name="color-scheme" content="light dark";
-                link rel="icon" href="data:,";
-                title { "Plimsoll profile: " (name) }
-                style { (PreEscaped(PAGE_CSS)) (PreEscaped(CSS)) }
-            }
-            body { main {
-                header {
-                    h1 { "Where the time of " (name) " went" }
-                    p.soft { (read(finding)) }
-                    div.verdict { @for sentence in says(finding) { p { (sentence) } } }
-                }
-                @for path in &finding.paths { (path_section(path)) }
-                (unmapped(finding))
-                (slices(finding))
-                @for change in &finding.changes { (change_section(change)) }
-                @if !finding.notes.is_empty() {
-                    section { h2 { "What to know" } ul { @for note in &finding.notes { li { (words::sentence(note)) } } } }
-                }
-            } }
+    let content = html! {
+        header {
+            h1 { "Where the time of " (name) " went" }
+            p.soft { (read(finding)) }
+            div.verdict { @for sentence in says(finding) { p { (sentence) } } }
         }
-    }
-    .into_string()
+        @for path in &finding.paths { (path_section(path)) }
+        (unmapped(finding))
+        (slices(finding))
+        @for change in &finding.changes { (change_section(change)) }
+        @if !finding.notes.is_empty() {
+            section { h2 { "What to know" } ul { @for note in &finding.notes { li { (words::sentence(note)) } } } }
+        }
+    };
+    page(&format!("Plimsoll profile: {name}"), CSS, None, &content)
 }
 
 fn path_section(path: &PathFinding) -> Markup {

@@ -1,0 +1,98 @@
+//! The flags of `plimsoll run`, `sweep` and `demo`.
+
+use clap::Args;
+
+use super::{CeilingArgs, ClientArgs, LoadArgs, OutputArgs, TargetArgs, WorkloadArgs};
+
+/// `plimsoll run`
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// What is measured.
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// How much load, and when.
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// What the requests are.
+    #[command(flatten)]
+    pub workload: WorkloadArgs,
+    /// How the client behaves.
+    #[command(flatten)]
+    pub client: ClientArgs,
+    /// Where it stops by itself.
+    #[command(flatten)]
+    pub ceilings: CeilingArgs,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// What a sweep looks for.
+#[derive(Args, Debug, Clone)]
+pub struct SearchArgs {
+    /// Bound of the whole sweep
+    #[arg(long, value_name = "TIME", default_value = "10m", help_heading = "Search")]
+    pub time: String,
+    /// Hold the found line for this long before it is called sustained
+    #[arg(long, value_name = "TIME", help_heading = "Search")]
+    pub hold: Option<String>,
+    /// Kinds of traffic to search, each by itself: steady, burst (gamma gaps, CV 3) or NAME=PROCESS
+    #[arg(
+        long,
+        value_name = "KINDS",
+        value_delimiter = ',',
+        default_value = "steady",
+        help_heading = "Search"
+    )]
+    pub traffic: Vec<String>,
+    /// Queueing onset = the load at which p99 ttft (e2e where answers come whole) reaches this many times its
+    /// zero-contention value
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.5, help_heading = "Search")]
+    pub knee_factor: f64,
+    /// A ceiling of the budget line, repeatable or separated by commas: "ttft p99 < 500ms", "e2e p50 < 60ms", "errors < 1%"
+    #[arg(long = "slo", value_name = "CEILING", value_delimiter = ',', help_heading = "Search")]
+    pub slo: Vec<String>,
+}
+
+/// `plimsoll sweep`
+#[derive(Args, Debug)]
+pub struct SweepArgs {
+    /// What is measured.
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// What is looked for.
+    #[command(flatten)]
+    pub search: SearchArgs,
+    /// What the requests are.
+    #[command(flatten)]
+    pub workload: WorkloadArgs,
+    /// How the client behaves.
+    #[command(flatten)]
+    pub client: ClientArgs,
+    /// Where it stops by itself.
+    #[command(flatten)]
+    pub ceilings: CeilingArgs,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Say what would be done and stop
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `plimsoll demo`
+#[derive(Args, Debug)]
+pub struct DemoArgs {
+    /// Bound of the sweep
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    pub time: String,
+    /// How long of it the found line is held, so that the percentiles there have enough requests [default: a sixth]
+    #[arg(long, value_name = "TIME")]
+    pub hold: Option<String>,
+    /// Seed of everything drawn
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}

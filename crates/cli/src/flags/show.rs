@@ -1,0 +1,91 @@
+//! The flags of what shows and measures nothing: `plimsoll show`, `report`, `doctor` and `schema`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::{Format, PriceArgs};
+
+/// `plimsoll show`
+#[derive(Args, Debug)]
+pub struct ShowArgs {
+    /// Run folder, or a file with traces
+    pub run: PathBuf,
+    /// What the endpoint costs.
+    #[command(flatten)]
+    pub price: PriceArgs,
+    /// How it is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `plimsoll report`
+#[derive(Args, Debug)]
+pub struct ReportArgs {
+    /// Run folder
+    pub run: PathBuf,
+    /// What the endpoint costs.
+    #[command(flatten)]
+    pub price: PriceArgs,
+    /// Plan that was made of the run (plimsoll plan … -o FILE): it becomes a part of the page
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
+    /// File to write [default: report.html in the run folder]
+    #[arg(long, short = 'o', value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+/// `plimsoll doctor`
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// How it is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// What has a schema.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SchemaOf {
+    /// The scenario file of --spec.
+    Scenario,
+    /// run.json.
+    Manifest,
+    /// The findings inside run.json.
+    Findings,
+    /// A line of the evaluation file of plimsoll quality.
+    Eval,
+    /// The results file of plimsoll quality.
+    Quality,
+    /// An engine profile.
+    Profile,
+    /// The simulation file of plimsoll simulate.
+    Simulation,
+    /// The price file of --price.
+    Price,
+    /// A budget file.
+    Budget,
+    /// What plimsoll gate --format json prints.
+    Gate,
+    /// What plimsoll compare --format json prints.
+    Comparison,
+    /// What plimsoll levers --format json prints.
+    Levers,
+    /// The plan file: what plimsoll plan -o writes and --format json prints.
+    Plan,
+    /// The bands of plimsoll plan --band.
+    Band,
+    /// The rules of plimsoll profile: which span is which stage.
+    Stages,
+    /// The stages of plimsoll budget split.
+    Split,
+    /// What plimsoll calc --format json prints.
+    Law,
+}
+
+/// `plimsoll schema`
+#[derive(Args, Debug)]
+pub struct SchemaArgs {
+    /// Of what
+    #[arg(value_enum, default_value = "scenario")]
+    pub of: SchemaOf,
+}

@@ -1,0 +1,52 @@
+//! The frame that every page shares: one file that opens offline, whose policy forbids the network, with its charts' script where it has any.
+//!
+//! A template engine with inheritance lost: five pages and one frame are a function.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::chart::Charts;
+
+const UPLOT_JS: &str = include_str!("../../vendor/uplot/uPlot.iife.min.js");
+const UPLOT_CSS: &str = include_str!("../../vendor/uplot/uPlot.min.css");
+const PAGE_CSS: &str = include_str!("page.css");
+const PAGE_JS: &str = include_str!("page.js");
+
+/// A page of `content` under `title`. `css` is what only this page needs; with `charts` the script that draws them comes along.
+pub(super) fn page(title: &str, css: &str, charts: Option<&Charts>, content: &Markup) -> String {
+    let policy = match charts {
+        Some(_) => "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:",
+        None => "default-src 'none'; style-src 'unsafe-inline'; img-src data:",
+    };
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta http-equiv="Content-Security-Policy" content=(policy);
+                meta name="color-scheme" content="light dark";
+                link rel="icon" href="data:,";
+                title { (title) }
+                style {
+                    @if charts.is_some() { (PreEscaped(UPLOT_CSS)) }
+                    (PreEscaped(PAGE_CSS)) (PreEscaped(css))
+                }
+            }
+            body {
+                main { (content) }
+                @if let Some(charts) = charts { (drawn(charts)) }
+            }
+        }
+    }
+    .into_string()
+}
+
+/// The charts' data and what draws them; a `<` in a name must not end the element that it stands in.
+fn drawn(charts: &Charts) -> Markup {
+    let data = serde_json::to_string(charts).unwrap_or_else(|_| "{}".into()).replace('<', "\\u003c");
+    html! {
+        script type="application/json" id="charts" { (PreEscaped(data)) }
+        script { (PreEscaped(UPLOT_JS)) }
+        script { (PreEscaped(PAGE_JS)) }
+    }
+}
