@@ -5,62 +5,40 @@
 //! everything before them can be recomputed from the rows.
 
 mod calibration;
+mod closed;
+mod level;
 mod live;
 mod scraping;
+mod target;
 mod virtual_time;
 
-use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_analysis::budget::BudgetFile;
-use plimsoll_analysis::findings::{Findings, Trust};
+use plimsoll_analysis::findings::Findings;
 use plimsoll_analysis::gate::{self, GateFinding};
-use plimsoll_analysis::{Gathered, LineSpec, Observed, SweepSpec};
-use plimsoll_client::{
-    Ceilings, Client, ClientConfig, ClientError, Clock, Control, LevelPlan, Memory, Sink, Traffic,
-    probe::ProbeError,
-};
-use plimsoll_model::{
-    At, Attempt, EndedBy, Fingerprint, GeneratorHealth, Level, Load, Manifest, Protocol, RateCourse, Repeats,
-    RunState, Sample, SizeUnit, Span, Time, run::SCHEMA_VERSION,
-};
-use plimsoll_store::{RunWriter, StoreError};
-use plimsoll_wire::QueueWish;
-use plimsoll_workload::{ArrivalSpec, Prompts, Rate, Scenario, Schedule, block_key};
-use serde_json::Value;
+use plimsoll_analysis::{Observed, SweepSpec};
+use plimsoll_client::{Ceilings, Client, ClientError, Clock, Control, LevelPlan, Memory, Sink};
+use plimsoll_model::{Attempt, Fingerprint, Level, Manifest, Repeats, RunState, Sample, Time};
+use plimsoll_store::RunWriter;
+use plimsoll_workload::{ArrivalSpec, Prompts, Rate, Scenario, block_key};
 
-use crate::exit::{Exit, Stop};
+use crate::exit::Stop;
 use crate::flags::{CeilingArgs, ClientArgs, OutputArgs};
 use crate::screen::{Screen, Watch};
-use crate::tensors;
 
 use calibration::calibrate;
+pub use closed::{Closed, line_spec, verdict};
+use closed::{kept, manifest, progress, whole_scenario};
+pub use level::{LevelRows, Measured, Step, Variation};
+use level::{Rows, cut_off, plan, stretch};
 use scraping::Scraping;
+pub use target::look;
+use target::start;
 pub use virtual_time::Simulate;
 use virtual_time::Virtual;
-
-/// Redraws of the bootstrap for final findings.
-const REPLICATES: usize = 800;
-
-/// One level to be measured.
-pub struct Step {
-    /// Kind of traffic.
-    pub traffic: String,
-    /// The arrival process of that kind; `None` = the scenario's.
-    pub arrivals: Option<ArrivalSpec>,
-    /// What it is run for.
-    pub purpose: String,
-    /// The load.
-    pub load: Load,
-    /// How long arrivals fall.
-    pub window: Span,
-    /// Most arrivals.
-    pub max_requests: Option<u64>,
-    /// Of a closed loop: it ends after so many requests, and the level with it.
-    pub requests: Option<u64>,
-}
 
 /// The search, where there is one, and the arrival process of each kind of traffic.
 pub type Kinds = (Option<SweepSpec>, Vec<(String, ArrivalSpec)>);
@@ -122,65 +100,6 @@ enum Driver {
     },
     /// The simulated client, in virtual time.
     Virtual(Box<Virtual>),
-}
-
-/// What one level has that its scenario has not.
-#[derive(Default)]
-pub struct Variation {
-    /// The scenario with another client, other lengths or other prompts; the target is the same.
-    pub scenario: Option<Scenario>,
-    /// The rate that a closed loop is held to, requests/s, below the one of the whole measurement.
-    pub pace_per_s: Option<f64>,
-    /// Number of a replica that is asked alone; see [`Measure::replica`].
-    pub replica: Option<usize>,
-}
-
-/// A level that has ended.
-pub struct Measured {
-    /// The level.
-    pub level: Level,
-    /// Its rows.
-    pub rows: LevelRows,
-    /// Its time series.
-    pub samples: Vec<Sample>,
-}
-
-/// The rows of a level, as far as they are in memory: all of them are in the run folder.
-pub enum LevelRows {
-    /// The records. A run folder is written from them.
-    Records(Vec<Attempt>),
-    /// What figures need of records that were not kept: a simulated day has a million of them.
-    Gathered(Box<Gathered>),
-}
-
-impl Measured {
-    /// Attempts that brought a whole answer.
-    pub fn finished(&self) -> u64 {
-        match &self.rows {
-            LevelRows::Records(attempts) => {
-                attempts.iter().filter(|a| a.outcome.is_finished()).count() as u64
-            }
-            LevelRows::Gathered(gathered) => gathered.finished(),
-        }
-    }
-
-    /// The records, where they were kept.
-    pub fn records(&self) -> &[Attempt] {
-        match &self.rows {
-            LevelRows::Records(attempts) => attempts,
-            LevelRows::Gathered(_) => &[],
-        }
-    }
-}
-
-/// A measurement that has ended.
-pub struct Closed {
-    /// The manifest as written.
-    pub manifest: Manifest,
-    /// The run folder.
-    pub dir: PathBuf,
-    /// Why the folder does not hold all of it, if it does not.
-    pub unkept: Option<String>,
 }
 
 impl Measure {
@@ -439,290 +358,12 @@ impl Measure {
     }
 }
 
-/// What a step becomes for the client.
-fn plan(scenario: &Scenario, step: &Step, id: u32, prompts: &Arc<Prompts>) -> Result<LevelPlan, Stop> {
-    let mut load = step.load;
-    let wrong = |e: plimsoll_workload::SpecError| Stop::usage(e.to_string());
-    let mut scenario = scenario.clone();
-    if let Some(arrivals) = &step.arrivals {
-        scenario.arrivals = arrivals.clone();
-    }
-    let rate_course = match step.load {
-        Load::Open { .. } => scenario.arrivals.rate_course(),
-        Load::Closed { .. } | Load::Wave { .. } | Load::Saturating { .. } => RateCourse::Even,
-    };
-    let requests = match step.load {
-        Load::Open { rate_per_s } => {
-            let mut schedule = Schedule::generate(&scenario, rate_per_s, step.window, id).map_err(wrong)?;
-            if let Some(most) = step.max_requests {
-                schedule.arrivals.truncate(usize::try_from(most).unwrap_or(usize::MAX));
-            }
-            if matches!(scenario.arrivals, ArrivalSpec::Trace { .. }) {
-                load = stretch(schedule.arrivals.len() as u64, step.window);
-            }
-            Traffic::Open(Arc::new(schedule))
-        }
-        Load::Closed { concurrency } | Load::Saturating { concurrency } if step.requests.is_some() => {
-            let sequence = Schedule::sequence(&scenario, id).map_err(wrong)?.bounded(step.requests);
-            Traffic::Closed { sequence, concurrency }
-        }
-        Load::Wave { requests } => {
-            let sequence = Schedule::sequence(&scenario, id).map_err(wrong)?;
-            Traffic::Closed { sequence: sequence.bounded(Some(requests.into())), concurrency: requests }
-        }
-        Load::Closed { concurrency } | Load::Saturating { concurrency } => {
-            Traffic::Closed { sequence: Schedule::sequence(&scenario, id).map_err(wrong)?, concurrency }
-        }
-    };
-    Ok(LevelPlan {
-        id,
-        traffic: step.traffic.clone(),
-        purpose: step.purpose.clone(),
-        load,
-        rate_course,
-        requests,
-        window: step.window,
-        client: scenario.client.clone(),
-        prompts: Arc::clone(prompts),
-        seed: scenario.seed,
-        warm: None,
-        max_rate_per_s: None,
-        class_models: scenario.classes.iter().map(|class| class.model.clone()).collect(),
-        class_queues: scenario
-            .classes
-            .iter()
-            .map(|class| QueueWish { priority: class.priority, timeout: class.queue_timeout })
-            .collect(),
-    })
-}
-
 /// Half a kilobyte a row: the first level's, and of most runs the only one's, are not copied.
 fn append<T>(all: &mut Vec<T>, more: Vec<T>) {
     match all.is_empty() {
         true => *all = more,
         false => all.extend(more),
     }
-}
-
-/// The load of a stretch of a trace: the rate it has there, not the trace's mean.
-fn stretch(arrivals: u64, window: Span) -> Load {
-    Load::Open { rate_per_s: arrivals as f64 / window.as_secs_f64().max(1e-9) }
-}
-
-/// A level as it will have been if this process dies in it, as far as its step tells.
-fn cut_off(id: u32, step: &Step, (load, rate_course): (Load, RateCourse), start: At) -> Level {
-    let end = start + step.window;
-    Level {
-        id,
-        traffic: step.traffic.clone(),
-        purpose: step.purpose.clone(),
-        load,
-        rate_course,
-        start,
-        stop: end,
-        drained: end,
-        ended_by: EndedBy::Cut,
-        arrivals: 0,
-        schedule_hash: String::new(),
-        unit: SizeUnit::default(),
-        generator: GeneratorHealth::default(),
-    }
-}
-
-/// The manifest of a measurement that begins now; of the target it says where it is.
-fn manifest(
-    kind: &str,
-    id: String,
-    (time, clock): (Time, Clock),
-    scenario: &Scenario,
-    whole: Value,
-) -> Manifest {
-    Manifest {
-        schema: SCHEMA_VERSION,
-        tool: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
-        kind: kind.into(),
-        id,
-        progress: RunState::Running,
-        time,
-        clock: clock.anchor(),
-        seed: scenario.seed,
-        nonce: scenario.nonce.unwrap_or_default(),
-        reproduce: String::new(),
-        repeats: None,
-        host: plimsoll_client::doctor::host(),
-        target: Fingerprint { url: scenario.target.url.clone(), facts: BTreeMap::new() },
-        flags: Vec::new(),
-        scenario: whole,
-        levels: Vec::new(),
-        findings: None,
-    }
-}
-
-/// Rows go to the log at once and stay in memory until their level is judged.
-struct Rows {
-    store: plimsoll_store::Sink,
-    memory: Memory,
-    control: Arc<Control>,
-}
-
-impl Sink for Rows {
-    fn attempt(&self, attempt: Attempt) {
-        self.store.attempt(&attempt);
-        self.memory.attempt(attempt);
-    }
-
-    fn begun(&self, attempt: &Attempt) {
-        self.store.begun(attempt);
-    }
-
-    fn sample(&self, sample: Sample) {
-        self.store.sample(&sample);
-        self.memory.sample(sample);
-        // Looked at ten times a second: a load whose records have nowhere to go is only a burden on the target.
-        if self.store.health().error.is_some() && self.control.stops() == 0 {
-            self.control.stop();
-        }
-    }
-}
-
-impl Closed {
-    /// The exit code of the whole: kept, stopped, trusted.
-    pub fn exit(&self, findings: &Findings, stopped: bool) -> Exit {
-        match &self.unkept {
-            Some(why) => {
-                crate::out::note(&format!(
-                    "plimsoll: the run can't be kept whole: {why}; what was written is readable"
-                ));
-                Exit::Invalid
-            }
-            None if stopped => Exit::Interrupted,
-            None => verdict(findings),
-        }
-    }
-}
-
-/// The exit code that a measurement's trust calls for.
-pub fn verdict(findings: &Findings) -> Exit {
-    let nothing_reached = !findings.levels.is_empty()
-        && findings.levels.iter().all(|level| {
-            let by = &level.summary.counts.by_outcome;
-            let requests = level.summary.counts.requests;
-            let refused = by.get(&plimsoll_model::How::Refused).copied().unwrap_or(0);
-            requests > 0 && refused == requests
-        });
-    match findings.validity.verdict {
-        _ if nothing_reached => Exit::Unreachable,
-        Trust::Valid | Trust::Suspect => Exit::Done,
-        Trust::Invalid => Exit::Invalid,
-    }
-}
-
-/// How the lines of a run are read: as its sweep asked, or by the defaults.
-pub fn line_spec(manifest: &Manifest) -> LineSpec {
-    let sweep = manifest.scenario.get("sweep").cloned();
-    let spec: Option<SweepSpec> = sweep.and_then(|value| serde_json::from_value(value).ok());
-    match spec {
-        Some(spec) => spec.line_spec(REPLICATES),
-        None => SweepSpec { budget: None, ..SweepSpec::default() }.line_spec(REPLICATES),
-    }
-}
-
-/// The scenario as the manifest keeps it: with the search beside it, where there is one.
-fn whole_scenario(scenario: &Scenario, sweep: Option<&Kinds>) -> Value {
-    let mut value = serde_json::to_value(scenario).unwrap_or_default();
-    if let (Some((sweep, traffic)), Some(object)) = (sweep, value.as_object_mut()) {
-        if let Some(sweep) = sweep {
-            object.insert("sweep".into(), serde_json::to_value(sweep).unwrap_or_default());
-        }
-        let kinds: BTreeMap<_, _> = traffic.iter().cloned().collect();
-        object.insert("traffic".into(), serde_json::to_value(kinds).unwrap_or_default());
-    }
-    value
-}
-
-fn progress(manifest: &Manifest) -> RunState {
-    let mut ended = manifest.levels.iter().rev().map(|level| level.ended_by);
-    let why = ended.find_map(|by| match by {
-        EndedBy::User => Some("stopped by the user; what was in flight was waited for"),
-        EndedBy::UserNow => Some("stopped by the user at once"),
-        EndedBy::Cut => Some("the generator was cut off"),
-        EndedBy::Ceiling => Some("a ceiling was reached"),
-        EndedBy::Errors => Some("too many requests failed"),
-        EndedBy::Complete | EndedBy::DrainLimit => None,
-    });
-    match why {
-        Some(why) => RunState::Partial { why: why.into() },
-        None => RunState::Complete,
-    }
-}
-
-fn kept(error: StoreError) -> Stop {
-    match error {
-        StoreError::Exists { .. } => Stop::usage(error.to_string()),
-        other => Stop::invalid(other.to_string()),
-    }
-}
-
-fn start(scenario: &Scenario, args: &ClientArgs, id: &str, clock: Clock) -> Result<Client, Stop> {
-    let config = ClientConfig {
-        target: scenario.target.clone(),
-        key: None,
-        workers: args.workers,
-        run_id: id.into(),
-        clock,
-        keep_text: args.keep_text,
-    };
-    Client::start(config).map_err(|e| Stop::usage(e.to_string()))
-}
-
-/// The first look: is it there, is it what it should be, which models does it list? Fills in the model if none is asked
-/// for: the only one, or of several the one asked for before.
-pub fn look(
-    scenario: &mut Scenario,
-    before: Option<&str>,
-    screen: &mut Screen,
-) -> Result<BTreeMap<String, Option<String>>, Stop> {
-    let probed = plimsoll_client::probe::probe(&scenario.target, None).map_err(|e| match e {
-        ProbeError::Target(_) => Stop::usage(e.to_string()),
-        other => Stop::unreachable(other.to_string()),
-    })?;
-    for note in &probed.notes {
-        screen.say(note);
-    }
-    let unlisted = scenario.classes.iter().filter_map(|class| class.model.as_ref());
-    for name in unlisted.filter(|name| !probed.models.is_empty() && !probed.models.contains(name)) {
-        screen.say(&format!("the endpoint does not list {name}, which a class asks for"));
-    }
-    let mut facts = probed.fingerprint.facts;
-    if scenario.target.model.is_none() && scenario.target.protocol != Protocol::Http {
-        let bases: Vec<&String> = probed.models.iter().filter(|m| !probed.adapters.contains(m)).collect();
-        match bases.as_slice() {
-            [only] => scenario.target.model = Some((*only).clone()),
-            [] => {
-                return Err(Stop::usage(format!(
-                    "{} lists no model: name one with --model",
-                    scenario.target.url
-                )));
-            }
-            several if several.iter().any(|name| before == Some(name.as_str())) => {
-                scenario.target.model = before.map(str::to_owned);
-            }
-            several => {
-                let names = several.iter().take(8).map(|m| m.as_str()).collect::<Vec<_>>().join(", ");
-                return Err(Stop::usage(format!(
-                    "the endpoint lists several models: choose one with --model ({names})"
-                )));
-            }
-        }
-    }
-    if scenario.target.protocol == Protocol::Kserve {
-        tensors::learn(scenario, probed.served, screen)?;
-    }
-    facts.insert("model".into(), scenario.target.model.clone());
-    for unknown in ["engine", "engine_version", "engine_flags", "gpu", "driver", "replicas"] {
-        facts.entry(unknown.into()).or_insert(None);
-    }
-    Ok(facts)
 }
 
 fn ceilings_of(args: &CeilingArgs) -> Ceilings {

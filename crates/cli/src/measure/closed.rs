@@ -1,0 +1,135 @@
+//! What a measurement leaves: its manifest, how its figures are to be read, and the exit code that it calls for.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use plimsoll_analysis::findings::{Findings, Trust};
+use plimsoll_analysis::{LineSpec, SweepSpec};
+use plimsoll_client::Clock;
+use plimsoll_model::{EndedBy, Fingerprint, Manifest, RunState, Time, run::SCHEMA_VERSION};
+use plimsoll_store::StoreError;
+use plimsoll_workload::Scenario;
+use serde_json::Value;
+
+use super::Kinds;
+use crate::exit::{Exit, Stop};
+
+/// Redraws of the bootstrap for final findings.
+const REPLICATES: usize = 800;
+
+/// A measurement that has ended.
+pub struct Closed {
+    /// The manifest as written.
+    pub manifest: Manifest,
+    /// The run folder.
+    pub dir: PathBuf,
+    /// Why the folder does not hold all of it, if it does not.
+    pub unkept: Option<String>,
+}
+
+impl Closed {
+    /// The exit code of the whole: kept, stopped, trusted.
+    pub fn exit(&self, findings: &Findings, stopped: bool) -> Exit {
+        match &self.unkept {
+            Some(why) => {
+                crate::out::note(&format!(
+                    "plimsoll: the run can't be kept whole: {why}; what was written is readable"
+                ));
+                Exit::Invalid
+            }
+            None if stopped => Exit::Interrupted,
+            None => verdict(findings),
+        }
+    }
+}
+
+/// The manifest of a measurement that begins now; of the target it says where it is.
+pub(super) fn manifest(
+    kind: &str,
+    id: String,
+    (time, clock): (Time, Clock),
+    scenario: &Scenario,
+    whole: Value,
+) -> Manifest {
+    Manifest {
+        schema: SCHEMA_VERSION,
+        tool: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
+        kind: kind.into(),
+        id,
+        progress: RunState::Running,
+        time,
+        clock: clock.anchor(),
+        seed: scenario.seed,
+        nonce: scenario.nonce.unwrap_or_default(),
+        reproduce: String::new(),
+        repeats: None,
+        host: plimsoll_client::doctor::host(),
+        target: Fingerprint { url: scenario.target.url.clone(), facts: BTreeMap::new() },
+        flags: Vec::new(),
+        scenario: whole,
+        levels: Vec::new(),
+        findings: None,
+    }
+}
+
+/// The exit code that a measurement's trust calls for.
+pub fn verdict(findings: &Findings) -> Exit {
+    let nothing_reached = !findings.levels.is_empty()
+        && findings.levels.iter().all(|level| {
+            let by = &level.summary.counts.by_outcome;
+            let requests = level.summary.counts.requests;
+            let refused = by.get(&plimsoll_model::How::Refused).copied().unwrap_or(0);
+            requests > 0 && refused == requests
+        });
+    match findings.validity.verdict {
+        _ if nothing_reached => Exit::Unreachable,
+        Trust::Valid | Trust::Suspect => Exit::Done,
+        Trust::Invalid => Exit::Invalid,
+    }
+}
+
+/// How the lines of a run are read: as its sweep asked, or by the defaults.
+pub fn line_spec(manifest: &Manifest) -> LineSpec {
+    let sweep = manifest.scenario.get("sweep").cloned();
+    let spec: Option<SweepSpec> = sweep.and_then(|value| serde_json::from_value(value).ok());
+    match spec {
+        Some(spec) => spec.line_spec(REPLICATES),
+        None => SweepSpec { budget: None, ..SweepSpec::default() }.line_spec(REPLICATES),
+    }
+}
+
+/// The scenario as the manifest keeps it: with the search beside it, where there is one.
+pub(super) fn whole_scenario(scenario: &Scenario, sweep: Option<&Kinds>) -> Value {
+    let mut value = serde_json::to_value(scenario).unwrap_or_default();
+    if let (Some((sweep, traffic)), Some(object)) = (sweep, value.as_object_mut()) {
+        if let Some(sweep) = sweep {
+            object.insert("sweep".into(), serde_json::to_value(sweep).unwrap_or_default());
+        }
+        let kinds: BTreeMap<_, _> = traffic.iter().cloned().collect();
+        object.insert("traffic".into(), serde_json::to_value(kinds).unwrap_or_default());
+    }
+    value
+}
+
+pub(super) fn progress(manifest: &Manifest) -> RunState {
+    let mut ended = manifest.levels.iter().rev().map(|level| level.ended_by);
+    let why = ended.find_map(|by| match by {
+        EndedBy::User => Some("stopped by the user; what was in flight was waited for"),
+        EndedBy::UserNow => Some("stopped by the user at once"),
+        EndedBy::Cut => Some("the generator was cut off"),
+        EndedBy::Ceiling => Some("a ceiling was reached"),
+        EndedBy::Errors => Some("too many requests failed"),
+        EndedBy::Complete | EndedBy::DrainLimit => None,
+    });
+    match why {
+        Some(why) => RunState::Partial { why: why.into() },
+        None => RunState::Complete,
+    }
+}
+
+pub(super) fn kept(error: StoreError) -> Stop {
+    match error {
+        StoreError::Exists { .. } => Stop::usage(error.to_string()),
+        other => Stop::invalid(other.to_string()),
+    }
+}

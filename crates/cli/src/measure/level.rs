@@ -1,0 +1,194 @@
+//! One level: what is asked of it, what the client is told, and what is left of it in memory.
+
+use std::sync::Arc;
+
+use plimsoll_analysis::Gathered;
+use plimsoll_client::{Control, LevelPlan, Memory, Sink, Traffic};
+use plimsoll_model::{
+    At, Attempt, EndedBy, GeneratorHealth, Level, Load, RateCourse, Sample, SizeUnit, Span,
+};
+use plimsoll_wire::QueueWish;
+use plimsoll_workload::{ArrivalSpec, Prompts, Scenario, Schedule};
+
+use crate::exit::Stop;
+
+/// One level to be measured.
+pub struct Step {
+    /// Kind of traffic.
+    pub traffic: String,
+    /// The arrival process of that kind; `None` = the scenario's.
+    pub arrivals: Option<ArrivalSpec>,
+    /// What it is run for.
+    pub purpose: String,
+    /// The load.
+    pub load: Load,
+    /// How long arrivals fall.
+    pub window: Span,
+    /// Most arrivals.
+    pub max_requests: Option<u64>,
+    /// Of a closed loop: it ends after so many requests, and the level with it.
+    pub requests: Option<u64>,
+}
+
+/// What one level has that its scenario has not.
+#[derive(Default)]
+pub struct Variation {
+    /// The scenario with another client, other lengths or other prompts; the target is the same.
+    pub scenario: Option<Scenario>,
+    /// The rate that a closed loop is held to, requests/s, below the one of the whole measurement.
+    pub pace_per_s: Option<f64>,
+    /// Number of a replica that is asked alone; see [`Measure::replica`].
+    pub replica: Option<usize>,
+}
+
+/// A level that has ended.
+pub struct Measured {
+    /// The level.
+    pub level: Level,
+    /// Its rows.
+    pub rows: LevelRows,
+    /// Its time series.
+    pub samples: Vec<Sample>,
+}
+
+/// The rows of a level, as far as they are in memory: all of them are in the run folder.
+pub enum LevelRows {
+    /// The records. A run folder is written from them.
+    Records(Vec<Attempt>),
+    /// What figures need of records that were not kept: a simulated day has a million of them.
+    Gathered(Box<Gathered>),
+}
+
+impl Measured {
+    /// Attempts that brought a whole answer.
+    pub fn finished(&self) -> u64 {
+        match &self.rows {
+            LevelRows::Records(attempts) => {
+                attempts.iter().filter(|a| a.outcome.is_finished()).count() as u64
+            }
+            LevelRows::Gathered(gathered) => gathered.finished(),
+        }
+    }
+
+    /// The records, where they were kept.
+    pub fn records(&self) -> &[Attempt] {
+        match &self.rows {
+            LevelRows::Records(attempts) => attempts,
+            LevelRows::Gathered(_) => &[],
+        }
+    }
+}
+
+/// What a step becomes for the client.
+pub(super) fn plan(
+    scenario: &Scenario,
+    step: &Step,
+    id: u32,
+    prompts: &Arc<Prompts>,
+) -> Result<LevelPlan, Stop> {
+    let mut load = step.load;
+    let wrong = |e: plimsoll_workload::SpecError| Stop::usage(e.to_string());
+    let mut scenario = scenario.clone();
+    if let Some(arrivals) = &step.arrivals {
+        scenario.arrivals = arrivals.clone();
+    }
+    let rate_course = match step.load {
+        Load::Open { .. } => scenario.arrivals.rate_course(),
+        Load::Closed { .. } | Load::Wave { .. } | Load::Saturating { .. } => RateCourse::Even,
+    };
+    let requests = match step.load {
+        Load::Open { rate_per_s } => {
+            let mut schedule = Schedule::generate(&scenario, rate_per_s, step.window, id).map_err(wrong)?;
+            if let Some(most) = step.max_requests {
+                schedule.arrivals.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+            }
+            if matches!(scenario.arrivals, ArrivalSpec::Trace { .. }) {
+                load = stretch(schedule.arrivals.len() as u64, step.window);
+            }
+            Traffic::Open(Arc::new(schedule))
+        }
+        Load::Closed { concurrency } | Load::Saturating { concurrency } if step.requests.is_some() => {
+            let sequence = Schedule::sequence(&scenario, id).map_err(wrong)?.bounded(step.requests);
+            Traffic::Closed { sequence, concurrency }
+        }
+        Load::Wave { requests } => {
+            let sequence = Schedule::sequence(&scenario, id).map_err(wrong)?;
+            Traffic::Closed { sequence: sequence.bounded(Some(requests.into())), concurrency: requests }
+        }
+        Load::Closed { concurrency } | Load::Saturating { concurrency } => {
+            Traffic::Closed { sequence: Schedule::sequence(&scenario, id).map_err(wrong)?, concurrency }
+        }
+    };
+    Ok(LevelPlan {
+        id,
+        traffic: step.traffic.clone(),
+        purpose: step.purpose.clone(),
+        load,
+        rate_course,
+        requests,
+        window: step.window,
+        client: scenario.client.clone(),
+        prompts: Arc::clone(prompts),
+        seed: scenario.seed,
+        warm: None,
+        max_rate_per_s: None,
+        class_models: scenario.classes.iter().map(|class| class.model.clone()).collect(),
+        class_queues: scenario
+            .classes
+            .iter()
+            .map(|class| QueueWish { priority: class.priority, timeout: class.queue_timeout })
+            .collect(),
+    })
+}
+
+/// The load of a stretch of a trace: the rate it has there, not the trace's mean.
+pub(super) fn stretch(arrivals: u64, window: Span) -> Load {
+    Load::Open { rate_per_s: arrivals as f64 / window.as_secs_f64().max(1e-9) }
+}
+
+/// A level as it will have been if this process dies in it, as far as its step tells.
+pub(super) fn cut_off(id: u32, step: &Step, (load, rate_course): (Load, RateCourse), start: At) -> Level {
+    let end = start + step.window;
+    Level {
+        id,
+        traffic: step.traffic.clone(),
+        purpose: step.purpose.clone(),
+        load,
+        rate_course,
+        start,
+        stop: end,
+        drained: end,
+        ended_by: EndedBy::Cut,
+        arrivals: 0,
+        schedule_hash: String::new(),
+        unit: SizeUnit::default(),
+        generator: GeneratorHealth::default(),
+    }
+}
+
+/// Rows go to the log at once and stay in memory until their level is judged.
+pub(super) struct Rows {
+    pub(super) store: plimsoll_store::Sink,
+    pub(super) memory: Memory,
+    pub(super) control: Arc<Control>,
+}
+
+impl Sink for Rows {
+    fn attempt(&self, attempt: Attempt) {
+        self.store.attempt(&attempt);
+        self.memory.attempt(attempt);
+    }
+
+    fn begun(&self, attempt: &Attempt) {
+        self.store.begun(attempt);
+    }
+
+    fn sample(&self, sample: Sample) {
+        self.store.sample(&sample);
+        self.memory.sample(sample);
+        // Looked at ten times a second: a load whose records have nowhere to go is only a burden on the target.
+        if self.store.health().error.is_some() && self.control.stops() == 0 {
+            self.control.stop();
+        }
+    }
+}
