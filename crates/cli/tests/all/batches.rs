@@ -12,7 +12,7 @@ use plimsoll_sim::{EngineSpec, World};
 use plimsoll_workload::Scenario;
 use serde_json::{Value, json};
 
-use crate::kit::{Engine, plimsoll, run_folder};
+use crate::kit::{Engine, plimsoll, run_folder, undisturbed};
 
 /// A ranker of four instances, each 20 ms a batch and 5 ms a row, at most 16 rows: full, it does 640 rows a second.
 fn profile() -> Value {
@@ -57,12 +57,13 @@ fn a_run_counts_rows_and_has_no_tokens() {
     let level = &json["findings"]["levels"][0]["summary"];
     let requests = level["counts"]["finished"].as_u64().expect("counted");
     // One at a time, 40 ms each: at most 75 in 3 s. A busy machine does fewer.
-    assert!((1..=76).contains(&requests), "{requests}");
+    let (fewest, slowest) = if undisturbed(&json["findings"]["levels"][0]) { (60, 0.050) } else { (1, 1.0) };
+    assert!((fewest..=76).contains(&requests), "{requests}");
     let latency = &level["latency"];
     assert!(latency["ttft"].is_null() && latency["tpot"].is_null() && latency["itl"].is_null(), "{latency}");
     // Refused where a machine that stands still now and then leaves too few independent ones.
     if let Some(median) = latency["e2e"]["p50"]["value"].as_f64() {
-        assert!((0.040..1.0).contains(&median), "{median}");
+        assert!((0.040..slowest).contains(&median), "{median}");
     }
     let rates = &level["rates"];
     let (per_s, items) = (&rates["achieved_per_s"]["value"], &rates["items_per_s"]["value"]);

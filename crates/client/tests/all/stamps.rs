@@ -110,7 +110,13 @@ fn samples_of_the_number_in_flight_reach_the_sink() {
     let samples = memory.take_samples();
     assert!(!samples.is_empty() && samples.iter().all(|s| s.name == "in_flight" && s.source == "client"));
     assert_eq!(level.generator.in_flight_max, 5);
-    // Five from the first moment to the end of the window, but for what a busy machine sends late.
-    assert!((2.5..=5.0).contains(&level.generator.in_flight_mean.unwrap()), "{:?}", level.generator);
+    // Five from the first moment to the end of the window, but for what a busy machine sends late, which the rows tell.
+    let rows = memory.take_attempts();
+    let by_rows: i64 = rows.iter().map(|row| (level.stop - row.sent.unwrap()).0).sum();
+    let by_rows = by_rows as f64 / Span::from_millis(1500).0 as f64;
+    // Where the sampler itself stood still at the start, it can't know better than half of what it missed.
+    let allowed = if level.generator.lag.max_ns < 20_000_000 { 0.1 } else { 2.5 };
+    let mean = level.generator.in_flight_mean.unwrap();
+    assert!(mean <= 5.0 && (mean - by_rows).abs() < allowed, "{mean} is not {by_rows}: {:?}", level.generator);
     assert!(level.start > At::ZERO && level.stop - level.start == Span::from_millis(1500));
 }
