@@ -61,8 +61,10 @@ mod profile;
 mod protocol;
 #[path = "all/quality.rs"]
 mod quality;
-#[path = "all/real_server.rs"]
-mod real_server;
+#[path = "all/real.rs"]
+mod real;
+#[path = "all/real_llama.rs"]
+mod real_llama;
 #[path = "all/real_triton.rs"]
 mod real_triton;
 #[path = "all/repeat.rs"]

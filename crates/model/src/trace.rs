@@ -113,6 +113,24 @@ pub struct TraceSpan {
 }
 
 impl TraceSpan {
+    /// A span that nothing is known of; it stands for itself alone.
+    pub fn blank() -> TraceSpan {
+        TraceSpan {
+            trace: 0,
+            id: 0,
+            parent: None,
+            name: String::new(),
+            service: None,
+            kind: SpanKind::Unspecified,
+            start_ns: 0,
+            end_ns: 0,
+            failed: false,
+            attributes: Vec::new(),
+            events: Vec::new(),
+            weight: 1.0,
+        }
+    }
+
     /// The attribute of this key.
     pub fn attribute(&self, key: &str) -> Option<&AttributeValue> {
         let place = self.attributes.binary_search_by(|(name, _)| name.as_str().cmp(key)).ok()?;

@@ -156,7 +156,7 @@ fn writers() -> Vec<crate::table::Column<Row>> {
 
 /// Reads the file at `path`.
 pub(crate) fn read(path: &Path) -> Result<Vec<TraceSpan>> {
-    read_rows(path, blank, |r| {
+    read_rows(path, TraceSpan::blank, |r| {
         r.text("trace_id", |s: &mut TraceSpan, text| hex("trace_id", text, 16, |id| s.trace = id))?;
         r.text("span_id", |s, text| hex("span_id", text, 8, |id| s.id = id as u64))?;
         r.maybe_text("parent_span_id", |s, text| {
@@ -210,23 +210,6 @@ pub(crate) fn read(path: &Path) -> Result<Vec<TraceSpan>> {
             Ok(())
         })
     })
-}
-
-fn blank() -> TraceSpan {
-    TraceSpan {
-        trace: 0,
-        id: 0,
-        parent: None,
-        name: String::new(),
-        service: None,
-        kind: SpanKind::Unspecified,
-        start_ns: 0,
-        end_ns: 0,
-        failed: false,
-        attributes: Vec::new(),
-        events: Vec::new(),
-        weight: 1.0,
-    }
 }
 
 /// An id of this many bytes at most.

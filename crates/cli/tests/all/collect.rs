@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use plimsoll_wire::trace::otlp;
 use serde_json::Value;
 
 use crate::kit::{PLIMSOLL, plimsoll, run_folder};
+use crate::real;
 
 /// A collector in a process of its own.
 struct Collector {
@@ -260,28 +261,25 @@ fn it_ends_by_itself_or_by_a_signal() {
     assert!(wrong.stderr.contains("--listen nowhere: write :PORT"), "{}", wrong.stderr);
 }
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
 /// Spans as OpenTelemetry's own SDK sends them, over both protocols, with and without gzip.
 ///
 /// `scripts/real-server setup otel` installs it (`.ci/run` does). Where it is not installed the test prints why it is skipped
 /// and passes.
 #[test]
 fn what_opentelemetry_sends_is_what_is_kept() {
-    let engines = std::env::var_os("PLIMSOLL_ENGINES").map_or_else(|| root().join(".engines"), PathBuf::from);
-    let python = engines.join("venv-otel/bin/python");
-    if !engines.join("venv-otel/.done").exists() {
-        println!("skipped: OpenTelemetry's SDK is not installed; scripts/real-server setup otel");
-        return;
-    }
+    let python = match real::installed("venv-otel/.done", "otel") {
+        Ok(done) => done.with_file_name("bin/python"),
+        Err(why) => {
+            println!("skipped: {why}");
+            return;
+        }
+    };
     let mut collector = Collector::start(&[]);
     let addr = collector.addr.to_string();
     let mut sent = Vec::new();
     for how in [&["grpc"][..], &["grpc", "gzip"], &["http"], &["http", "gzip"]] {
         let output = Command::new(&python)
-            .arg(root().join("crates/cli/tests/servers/otel_send.py"))
+            .arg(real::root().join("crates/cli/tests/servers/otel_send.py"))
             .arg(&addr)
             .args(how)
             .output()

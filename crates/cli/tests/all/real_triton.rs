@@ -5,77 +5,14 @@
 //! requests, rows, batches and time must be what the run says.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::net::TcpStream;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::kit::{Engine, plimsoll, run_folder};
-
-struct Triton {
-    child: Child,
-    port: u16,
-}
-
-impl Drop for Triton {
-    fn drop(&mut self) {
-        let group = nix::unistd::Pid::from_raw(self.child.id() as i32);
-        let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
-        let _ = self.child.wait();
-    }
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// Three ports in a row that are free now: HTTP, gRPC, metrics. Below the range that outgoing connections use.
-fn free_ports() -> u16 {
-    let bind = |port: u16| TcpListener::bind(("127.0.0.1", port));
-    let from = 21_000 + (std::process::id() % 900) as u16 * 10;
-    (from..32_000)
-        .step_by(10)
-        .find(|port| (0..3).all(|offset| bind(port + offset).is_ok()))
-        .expect("loopback has three free ports")
-}
-
-fn start() -> Result<Triton, String> {
-    let engines = std::env::var_os("PLIMSOLL_ENGINES").map_or_else(|| root().join(".engines"), PathBuf::from);
-    let stub = engines.join("triton-backends/python/triton_python_backend_stub");
-    if !stub.exists() {
-        return Err(format!(
-            "Triton is not installed ({} is missing); scripts/real-server setup triton",
-            stub.display()
-        ));
-    }
-    let port = free_ports();
-    let mut command = Command::new(root().join("scripts/real-server"));
-    command.args(["run", "triton", &port.to_string()]).env("PLIMSOLL_ENGINES", &engines).process_group(0);
-    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().map_err(|e| e.to_string())?;
-    let mut triton = Triton { child, port };
-    for _ in 0..600 {
-        if get(port, "/v2/health/ready").is_some_and(|answer| answer.starts_with("HTTP/1.1 200")) {
-            return Ok(triton);
-        }
-        if let Ok(Some(status)) = triton.child.try_wait() {
-            panic!("Triton is installed and ended at once: {status}");
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    panic!("Triton is installed and did not come up within a minute");
-}
-
-fn get(port: u16, path: &str) -> Option<String> {
-    let mut socket = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    socket.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
-    write!(socket, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").ok()?;
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).ok()?;
-    Some(answer)
-}
+use crate::real::{self, Real, get};
 
 /// One of Triton's counters for the model.
 fn counter(page: &str, name: &str) -> f64 {
@@ -120,7 +57,7 @@ struct Ran {
     counted: Counted,
 }
 
-fn run(triton: &Triton, more: &[&str]) -> Ran {
+fn run(triton: &Real, more: &[&str]) -> Ran {
     let metrics = triton.port + 2;
     let before = get(metrics, "/metrics").expect("a metrics page");
     let (_folder, folder) = run_folder();
@@ -152,7 +89,7 @@ fn number(value: &Value) -> f64 {
 
 #[test]
 fn triton_is_measured_and_agrees() {
-    let triton = match start() {
+    let triton = match real::triton() {
         Ok(triton) => triton,
         Err(why) => {
             eprintln!("SKIPPED: {why}");
@@ -212,7 +149,7 @@ fn triton_is_measured_and_agrees() {
 }
 
 /// Right and wrong requests to this Triton and to an engine that declares the same inputs: status and words are equal.
-fn the_engine_refuses_alike(triton: &Triton) {
+fn the_engine_refuses_alike(triton: &Real) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("lockstep.yaml");
     let spec = "name: lockstep\nmode: {kind: dynamic, max_batch_size: 16, dynamic_batching: {}, \
@@ -222,7 +159,7 @@ fn the_engine_refuses_alike(triton: &Triton) {
     let engine = Engine::start_with(file.to_str().expect("utf-8"), &declared);
     let port = engine.url.rsplit(':').next().and_then(|rest| rest.split('/').next()?.parse().ok());
     let port: u16 = port.expect("a port");
-    let cases = root().join("crates/wire/fixtures/triton/infer_checks.jsonl");
+    let cases = real::root().join("crates/wire/fixtures/triton/infer_checks.jsonl");
     let cases = std::fs::read_to_string(cases).expect("recorded");
     for line in cases.lines() {
         let case: Value = serde_json::from_str(line).expect("JSON");

@@ -117,6 +117,10 @@ fn samples_of_the_number_in_flight_reach_the_sink() {
     // Where the sampler itself stood still at the start, it can't know better than half of what it missed.
     let allowed = if level.generator.lag.max_ns < 20_000_000 { 0.1 } else { 2.5 };
     let mean = level.generator.in_flight_mean.unwrap();
-    assert!(mean <= 5.0 && (mean - by_rows).abs() < allowed, "{mean} is not {by_rows}: {:?}", level.generator);
+    assert!(
+        mean <= 5.0 && (mean - by_rows).abs() < allowed,
+        "{mean} is not {by_rows}: {:?}",
+        level.generator
+    );
     assert!(level.start > At::ZERO && level.stop - level.start == Span::from_millis(1500));
 }

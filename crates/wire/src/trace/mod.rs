@@ -23,7 +23,7 @@ mod protobuf;
 mod sqlite;
 mod timeline;
 
-use plimsoll_model::{SpanKind, TraceSpan};
+use plimsoll_model::TraceSpan;
 
 /// Attribute that holds the name of the instrumentation scope, by OpenTelemetry's rules for formats without scopes.
 pub const SCOPE: &str = "otel.scope.name";
@@ -241,22 +241,4 @@ fn digest(bytes: &[u8]) -> u64 {
 fn fnv(parts: &[&[u8]]) -> u64 {
     let all = parts.iter().flat_map(|part| part.iter());
     all.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// A span that nothing is known of.
-fn blank() -> TraceSpan {
-    TraceSpan {
-        trace: 0,
-        id: 0,
-        parent: None,
-        name: String::new(),
-        service: None,
-        kind: SpanKind::Unspecified,
-        start_ns: 0,
-        end_ns: 0,
-        failed: false,
-        attributes: Vec::new(),
-        events: Vec::new(),
-        weight: 1.0,
-    }
 }

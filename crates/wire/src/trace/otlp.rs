@@ -107,7 +107,7 @@ fn scope_spans(
 /// One span; `None` where it has no valid id.
 fn span(bytes: &[u8]) -> Result<Option<TraceSpan>, TraceError> {
     let (mut trace, mut own) = (None, None);
-    let mut span = super::blank();
+    let mut span = TraceSpan::blank();
     let mut fields = Fields::of(bytes);
     while let Some((field, value)) = fields.next()? {
         match field {

@@ -57,7 +57,7 @@ pub(crate) fn spans(
             start_ns: slice.start_ns,
             end_ns: slice.end_ns,
             attributes: slice.attributes,
-            ..super::blank()
+            ..TraceSpan::blank()
         };
         settle(span, origin, notes)
     })

@@ -1,0 +1,92 @@
+//! Servers that are not ours, as `scripts/real-server` installs and starts them.
+//!
+//! Where one is not installed its tests print why they are skipped and pass. One that is installed and does not come up fails them:
+//! a test that is skipped for good would say nothing.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A server that runs; it ends, with all that it started, with this value.
+pub struct Real {
+    child: Child,
+    /// Where it speaks HTTP.
+    pub port: u16,
+}
+
+impl Drop for Real {
+    fn drop(&mut self) {
+        let group = nix::unistd::Pid::from_raw(self.child.id() as i32);
+        let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// The checkout.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The installed file of this name, or why there is none; `setup` is the word that installs it.
+pub fn installed(file: &str, setup: &str) -> Result<PathBuf, String> {
+    let engines = std::env::var_os("PLIMSOLL_ENGINES").map_or_else(|| root().join(".engines"), PathBuf::from);
+    let path = engines.join(file);
+    match path.exists() {
+        true => Ok(path),
+        false => Err(format!("{} is missing; scripts/real-server setup {setup}", path.display())),
+    }
+}
+
+/// llama.cpp's HTTP server with four slots and a tiny random model.
+pub fn llama() -> Result<Real, String> {
+    installed("venv-llama/.done", "llama")?;
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+    let port = listener.local_addr().expect("bound").port();
+    drop(listener);
+    // It listens before its model is loaded, and refuses with 503 until then.
+    Ok(start(&[], port, "/health"))
+}
+
+/// NVIDIA's Triton with models whose times are known; its metrics are two ports above.
+pub fn triton() -> Result<Real, String> {
+    installed("triton-backends/python/triton_python_backend_stub", "triton")?;
+    // Three ports in a row that are free now: HTTP, gRPC, metrics. Below the range that outgoing connections use.
+    let bind = |port: u16| TcpListener::bind(("127.0.0.1", port));
+    let from = 21_000 + (std::process::id() % 900) as u16 * 10;
+    let port = (from..32_000)
+        .step_by(10)
+        .find(|port| (0..3).all(|offset| bind(port + offset).is_ok()))
+        .expect("loopback has three free ports");
+    Ok(start(&["triton"], port, "/v2/health/ready"))
+}
+
+/// Starts what is installed and waits until it says that it is well: half a second on an idle machine, a minute on a busy one.
+fn start(which: &[&str], port: u16, health: &str) -> Real {
+    let mut command = Command::new(root().join("scripts/real-server"));
+    command.arg("run").args(which).arg(port.to_string()).process_group(0);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the script starts");
+    let mut real = Real { child, port };
+    for _ in 0..600 {
+        if get(port, health).is_some_and(|answer| answer.starts_with("HTTP/1.1 200")) {
+            return real;
+        }
+        if let Ok(Some(status)) = real.child.try_wait() {
+            panic!("{which:?} is installed and ended at once: {status}");
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("{which:?} is installed and did not come up within a minute");
+}
+
+/// The whole answer to a GET, its head included.
+pub fn get(port: u16, path: &str) -> Option<String> {
+    let mut socket = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    socket.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+    write!(socket, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
