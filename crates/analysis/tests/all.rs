@@ -4,6 +4,8 @@
 mod accuracy;
 #[path = "all/active.rs"]
 mod active;
+#[path = "all/active_outside.rs"]
+mod active_outside;
 #[path = "all/active_systems.rs"]
 #[expect(dead_code, reason = "the example plays them all")]
 mod active_systems;

@@ -56,24 +56,24 @@ pub fn causes() -> impl Iterator<Item = (Cause, f64)> {
 pub fn chance(cause: Cause, fact: Fact) -> f64 {
     use Fact::{
         CacheForgets, CacheNothing, ColdAfterIdle, Crowded, CutShort, EngineIdle, EngineQueue, Fails,
-        FixedWait, Freezes, FreshCosts, HeldBack, KvFull, LaterFirst, Lattice, Lumps, Outage, OverBudget,
-        OwnPool, Regular, ReplicaDiffers, Slots, SlowerTogether, SlowerToken, SpreadWait, TurnedAway,
-        Unsteady, Waits,
+        FasterTogether, FixedWait, Freezes, FreshCosts, HeldBack, KvFull, LaterFirst, Lattice, Lumps, Outage,
+        OverBudget, OwnPool, Regular, ReplicaDiffers, Slots, SlowerTogether, SlowerToken, SpreadWait,
+        TurnedAway, Unsteady, Waits,
     };
     // Facts that sound systems have as well: dear connections, no prefix cache.
-    let usual =
-        match fact {
-            FreshCosts => 0.15,
-            CacheNothing => 0.5,
-            // Whatever is wrong may have been so before, too; where it is new, nearly all of it makes company dearer.
-            SlowerTogether if cause != Cause::Nothing => 0.2,
-            LaterFirst if cause != Cause::Nothing => 0.05,
-            TurnedAway | Fails | Outage | CutShort | OverBudget | Lumps | OwnPool | ReplicaDiffers
-            | Lattice => LEAK.0,
-            Regular | ColdAfterIdle | CacheForgets | HeldBack | Unsteady | FixedWait | SpreadWait
-            | Freezes => LEAK.1,
-            _ => LEAK.2,
-        };
+    let usual = match fact {
+        FreshCosts => 0.15,
+        CacheNothing => 0.5,
+        // Whatever is wrong may have been so before, too; where it is new, nearly all of it makes company dearer.
+        SlowerTogether if cause != Cause::Nothing => 0.2,
+        LaterFirst if cause != Cause::Nothing => 0.05,
+        TurnedAway | Fails | Outage | CutShort | OverBudget | Lumps | OwnPool | ReplicaDiffers | Lattice
+        | FasterTogether => LEAK.0,
+        Regular | ColdAfterIdle | CacheForgets | HeldBack | Unsteady | FixedWait | SpreadWait | Freezes => {
+            LEAK.1
+        }
+        _ => LEAK.2,
+    };
     let facts: &[(Fact, f64)] = match cause {
         Cause::Saturation => &[
             (Waits, 0.97),
@@ -120,9 +120,14 @@ pub fn chance(cause: Cause, fact: Fact) -> f64 {
             (LaterFirst, 0.3),
             (SlowerToken, 0.1),
         ],
-        Cause::BatchingWindow => {
-            &[(Lattice, 0.9), (SpreadWait, 0.7), (FixedWait, 0.6), (Waits, 0.1), (LaterFirst, 0.3)]
-        }
+        Cause::BatchingWindow => &[
+            (Lattice, 0.9),
+            (FasterTogether, 0.6),
+            (SpreadWait, 0.7),
+            (FixedWait, 0.6),
+            (Waits, 0.1),
+            (LaterFirst, 0.3),
+        ],
         Cause::SlowDependency => &[(FixedWait, 0.95), (LaterFirst, 0.3)],
         Cause::DependencyTail => &[(SpreadWait, 0.95), (FixedWait, 0.5), (LaterFirst, 0.3)],
         Cause::PeriodicStall => &[
@@ -182,7 +187,7 @@ pub fn decisive(cause: Cause) -> &'static [Fact] {
         Cause::EngineCrash => &[Fact::Outage],
         Cause::StreamDisconnect => &[Fact::CutShort],
         Cause::ProxyBuffering => &[Fact::Lumps, Fact::HeldBack],
-        Cause::BatchingWindow => &[Fact::Lattice],
+        Cause::BatchingWindow => &[Fact::Lattice, Fact::FasterTogether],
         Cause::DependencyTail => &[Fact::SpreadWait],
         Cause::PeriodicStall => &[Fact::Regular],
         Cause::HostContention => &[Fact::Freezes],
@@ -240,6 +245,7 @@ pub fn decides(kind: Kind) -> &'static [(Fact, f64)] {
             (Fact::Fails, 0.8),
             (Fact::CutShort, 0.8),
             (Fact::SlowerTogether, 0.8),
+            (Fact::FasterTogether, 0.5),
         ],
         Kind::Watch => &[
             (Fact::Freezes, 0.9),
@@ -257,7 +263,7 @@ pub fn decides(kind: Kind) -> &'static [(Fact, f64)] {
         Kind::Prompts => &[(Fact::FixedWait, 0.9)],
         Kind::Answers => &[(Fact::HeldBack, 0.9)],
         Kind::Repeats => &[(Fact::CacheForgets, 0.8), (Fact::CacheNothing, 0.6)],
-        Kind::Idle => &[(Fact::ColdAfterIdle, 0.8)],
+        Kind::Idle => &[(Fact::ColdAfterIdle, 0.8), (Fact::FasterTogether, 0.9)],
         Kind::Replicas => &[(Fact::ReplicaDiffers, 0.95)],
     }
 }
@@ -265,7 +271,7 @@ pub fn decides(kind: Kind) -> &'static [(Fact, f64)] {
 /// How likely each cause is, the likeliest first.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Belief {
-    /// Causes and their chances, which add up to one.
+    /// Causes and their chances, which add up to one (of pairs: to more).
     pub of: Vec<(Cause, f64)>,
 }
 
@@ -273,23 +279,36 @@ impl Belief {
     /// After what was shown. Facts in `apart` are not weighed.
     pub fn after(shown: &[Shown], without: &[Cause], apart: &[Fact]) -> Belief {
         let weigh = |(cause, prior): (Cause, f64)| {
-            let likely: f64 = shown
-                .iter()
-                .filter(|shown| !apart.contains(&shown.fact))
-                .map(|shown| match shown.state {
-                    State::Yes => chance(cause, shown.fact).ln(),
-                    State::No => (1.0 - chance(cause, shown.fact)).ln(),
-                    State::Unclear => 0.0,
-                })
-                .sum();
-            (cause, prior.ln() + likely)
+            (
+                cause,
+                prior.ln()
+                    + likely(
+                        shown,
+                        |fact| if apart.contains(&fact) { None } else { Some(chance(cause, fact)) },
+                    ),
+            )
         };
-        let logs: Vec<(Cause, f64)> =
-            causes().filter(|(cause, _)| !without.contains(cause)).map(weigh).collect();
-        let most = logs.iter().map(|(_, ln)| *ln).fold(f64::NEG_INFINITY, f64::max);
-        let sum: f64 = logs.iter().map(|(_, ln)| (ln - most).exp()).sum();
-        let mut of: Vec<(Cause, f64)> =
-            logs.into_iter().map(|(cause, ln)| (cause, (ln - most).exp() / sum)).collect();
+        Belief { of: shares(causes().filter(|(cause, _)| !without.contains(cause)).map(weigh).collect()) }
+    }
+
+    /// How likely it is that each cause is one of two that are at work together, or the only one. What either makes shows (noisy or), and
+    /// that two are there is as likely as each of them by itself.
+    pub fn in_pairs(shown: &[Shown], without: &[Cause]) -> Belief {
+        let named: Vec<(Cause, f64)> = causes().filter(|(cause, _)| !without.contains(cause)).collect();
+        let mut logs = Vec::new();
+        for (n, (a, prior)) in named.iter().enumerate() {
+            logs.push(((*a, *a), prior.ln() + likely(shown, |fact| Some(chance(*a, fact)))));
+            let whole = |cause: Cause| matches!(cause, Cause::Nothing | Cause::Unknown);
+            for (b, more) in named[n + 1..].iter().filter(|(b, _)| !whole(*a) && !whole(*b)) {
+                let either = |fact| Some(1.0 - (1.0 - chance(*a, fact)) * (1.0 - chance(*b, fact)));
+                logs.push(((*a, *b), (prior * more).ln() + likely(shown, either)));
+            }
+        }
+        let pairs = shares(logs);
+        let within = |cause: Cause| {
+            pairs.iter().filter(|((a, b), _)| *a == cause || *b == cause).map(|(_, p)| p).sum()
+        };
+        let mut of: Vec<(Cause, f64)> = named.iter().map(|(cause, _)| (*cause, within(*cause))).collect();
         of.sort_by(|a, b| b.1.total_cmp(&a.1));
         Belief { of }
     }
@@ -342,6 +361,26 @@ impl Belief {
         let other = self.of.iter().find(|(cause, _)| *cause != best && *cause != Cause::Unknown)?.0;
         (gain(best, 1.0) > 0.0).then_some((best, other))
     }
+}
+
+/// Log-likelihood of what was shown, where each fact is so by this chance; facts without one are not weighed.
+fn likely(shown: &[Shown], chance: impl Fn(Fact) -> Option<f64>) -> f64 {
+    let of = shown.iter().filter_map(|shown| Some((shown.state, chance(shown.fact)?)));
+    of.map(|(state, chance)| match state {
+        State::Yes => chance.ln(),
+        State::No => (1.0 - chance).ln(),
+        State::Unclear => 0.0,
+    })
+    .sum()
+}
+
+/// From logarithms to shares of one, the largest first.
+fn shares<T>(logs: Vec<(T, f64)>) -> Vec<(T, f64)> {
+    let most = logs.iter().map(|(_, ln)| *ln).fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = logs.iter().map(|(_, ln)| (ln - most).exp()).sum();
+    let mut of: Vec<(T, f64)> = logs.into_iter().map(|(what, ln)| (what, (ln - most).exp() / sum)).collect();
+    of.sort_by(|a, b| b.1.total_cmp(&a.1));
+    of
 }
 
 /// Entropy of a yes-or-no, bits.

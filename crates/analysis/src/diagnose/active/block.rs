@@ -43,6 +43,8 @@ pub struct Gauges {
     pub kv: Option<f64>,
     /// Preemptions during the level.
     pub preemptions: Option<f64>,
+    /// Looks at its pages that these rest on.
+    pub looks: usize,
 }
 
 /// One request.
@@ -72,6 +74,8 @@ pub struct Row {
     pub replica: Option<String>,
     /// Time that making the connection took, ns, where one was made for it.
     pub connect: Option<i64>,
+    /// What the server said of its failure, or what broke.
+    pub error: Option<String>,
     /// Arrivals of tokens, ns, with how many each brought.
     pub tokens: Vec<(i64, f64)>,
 }
@@ -100,6 +104,7 @@ impl Row {
                 .connected
                 .filter(|at| fresh && *at >= attempt.due)
                 .map(|at| (at - attempt.due).0),
+            error: attempt.answer.error.clone(),
             tokens,
         }
     }
@@ -199,6 +204,7 @@ impl Gauges {
             waiting: mean(Signal::Waiting),
             running: mean(Signal::Running),
             kv: server.gauge(Signal::KvUsage).and_then(|series| series.max(from, to)),
+            looks: server.gauge(Signal::Running).map_or(0, |series| series.looks(from, to)),
             preemptions: server.gained(Signal::Preempted, from, to).map(|gained| gained.value),
         }
     }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::before::Before;
 use super::block::{Block, Row, mean, median, ratio, share};
+use super::failed;
 use super::plan::{ActiveSpec, Arm, Kind};
 use super::rhythm;
 use crate::findings::Estimate;
@@ -49,7 +50,9 @@ pub enum Fact {
     Slots,
     /// In company each token takes longer and no more is answered.
     Crowded,
-    /// While requests wait, the engine says that none waits.
+    /// In company a request is answered sooner than alone.
+    FasterTogether,
+    /// While requests wait, the engine says that none waits; or it knows of few of those that are in flight.
     EngineIdle,
     /// While requests wait, the engine says that they wait in it.
     EngineQueue,
@@ -77,7 +80,7 @@ pub enum Fact {
 
 impl Fact {
     /// Every fact.
-    pub const ALL: [Fact; 28] = [
+    pub const ALL: [Fact; 29] = [
         Fact::TurnedAway,
         Fact::Fails,
         Fact::Outage,
@@ -94,6 +97,7 @@ impl Fact {
         Fact::Waits,
         Fact::Slots,
         Fact::Crowded,
+        Fact::FasterTogether,
         Fact::EngineIdle,
         Fact::EngineQueue,
         Fact::KvFull,
@@ -153,12 +157,12 @@ pub struct Shown {
     pub limit: Option<f64>,
 }
 
-/// Share of requests that fail from which on it matters: its lower bound has to be over it.
-const FAILING: f64 = 0.005;
-/// Requests without any failure after which a share of failures that matters (1 in 20) would have shown in 19 of 20 runs.
-const ENOUGH: usize = 60;
 /// Times the wait alone from which on a wait in company is one, and as a share of the whole answer alone.
 const WAITS: (f64, f64) = (2.0, 0.3);
+/// What an answer in company takes of one alone, at most, from which on it is sooner.
+const SOONER: f64 = 0.7;
+/// Looks at the server's page in a level from which on their mean says how many it knows of.
+const LOOKS: usize = 4;
 /// Growth of the answers per second for twice the company under which there is none.
 const PLATEAU: f64 = 1.25;
 /// Times as long per token from which on company is felt.
@@ -172,7 +176,7 @@ const LUMPS: (f64, f64) = (3.0, 0.03);
 
 /// Everything that the blocks show, beside an earlier run where there is one.
 pub fn read(blocks: &[Block], spec: &ActiveSpec, before: Option<&Before>) -> Vec<Shown> {
-    let mut shown = failures(blocks);
+    let mut shown = failed::read(blocks);
     shown.extend(lumps(blocks));
     shown.extend(rhythm::read(blocks));
     shown.extend(alone(blocks, spec));
@@ -180,6 +184,15 @@ pub fn read(blocks: &[Block], spec: &ActiveSpec, before: Option<&Before>) -> Vec
     shown.extend(settings(blocks));
     shown.extend(replicas(blocks));
     shown.extend(before.into_iter().flat_map(|before| before.read(blocks)));
+    if shown.iter().any(|shown| shown.fact == Fact::FasterTogether && shown.state == State::Yes) {
+        // A window that the first request opens has no clock, and all who are alone wait as long: that neither shows says nothing.
+        let clock = |shown: &&mut Shown| matches!(shown.fact, Fact::Lattice | Fact::SpreadWait);
+        shown
+            .iter_mut()
+            .filter(clock)
+            .filter(|of| of.state == State::No)
+            .for_each(|of| of.state = State::Unclear);
+    }
     shown
 }
 
@@ -222,85 +235,6 @@ pub(crate) fn ms(seconds: f64) -> String {
 
 fn percent(share: f64) -> String {
     if share < 0.1 { format!("{:.1} %", 100.0 * share) } else { format!("{:.0} %", 100.0 * share) }
-}
-
-// ------------------------------------------------------------------------------------------------ failures
-
-fn failures(blocks: &[Block]) -> Vec<Shown> {
-    let rows: Vec<&Row> = blocks.iter().flat_map(|block| &block.rows).collect();
-    let outage = outage(blocks);
-    // One that has not ended is told by none of these either: what a restart looks like before it is over is no rate of errors.
-    let dead = outage.as_ref().is_some_and(|shown| shown.state != State::No);
-    let count = |is: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| is(row)).count();
-    let turned = |row: &Row| row.how == How::Shed || row.status == Some(429);
-    let cut = |row: &Row| matches!(row.how, How::Truncated | How::StreamError) || cut_short(row);
-    let other = |row: &Row| row.failed() && !turned(row) && !cut(row);
-    let mut all = Vec::new();
-    let kinds: [(Fact, Is<'_>, &str); 3] = [
-        (Fact::TurnedAway, &turned, "were turned away (429 or 503)"),
-        (Fact::CutShort, &cut, "ended in the middle of the answer"),
-        (Fact::Fails, &other, "failed"),
-    ];
-    for (fact, is, words) in kinds {
-        let (k, n) = (count(is), rows.len());
-        let Some(value) = share(k, n) else { continue };
-        let state = match over(&value, FAILING) {
-            // A replica that is down makes all of them; it is said once, as an outage.
-            State::Yes if dead => State::Unclear,
-            State::Yes => State::Yes,
-            _ if k == 0 && n >= ENOUGH => State::No,
-            _ => State::Unclear,
-        };
-        all.push(shown(fact, state, format!("{k} of {n} requests {words}"), Some(value), Some(FAILING)));
-    }
-    all.extend(outage);
-    all
-}
-
-/// A way to fail.
-type Is<'a> = &'a dyn Fn(&Row) -> bool;
-
-/// A stream that was reset after its first token.
-fn cut_short(row: &Row) -> bool {
-    row.how == How::Reset && row.first.is_some() && !row.tokens.is_empty()
-}
-
-/// Experiments in a row without an answer from which a target is gone, though nobody saw it come back: some of them are light.
-const GONE: usize = 3;
-
-/// A stretch in which nearly all fail, with answers on both sides of it; or that goes on through experiment after experiment.
-fn outage(blocks: &[Block]) -> Option<Shown> {
-    let mut rows: Vec<(&Row, usize)> = Vec::new();
-    for (number, block) in blocks.iter().enumerate() {
-        rows.extend(block.rows.iter().map(|row| (row, number)));
-    }
-    rows.sort_by_key(|(row, _)| row.due);
-    let (rows, of): (Vec<&Row>, Vec<usize>) = rows.into_iter().unzip();
-    let failed: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].failed()).collect();
-    let (Some(&first), Some(&last)) = (failed.first(), failed.last()) else {
-        // Nothing is dead while nothing fails, however few were sent.
-        let state = if rows.len() >= ENOUGH { State::No } else { State::Unclear };
-        return Some(shown(Fact::Outage, state, "nothing failed".into(), None, None));
-    };
-    let stretch = &rows[first..=last];
-    // Those who were turned away by policy are no outage.
-    let dead = stretch.iter().filter(|row| row.failed() && row.how != How::Shed).count();
-    let lasted_s = (rows[last].end.unwrap_or(rows[last].due) - rows[first].due) as f64 * 1e-9;
-    let (before, after) = (first, rows.len() - 1 - last);
-    let all = dead >= 5 && dead as f64 >= 0.8 * stretch.len() as f64 && before >= 5;
-    let mut experiments: Vec<usize> = of[first..=last].to_vec();
-    experiments.dedup();
-    let says = format!(
-        "{dead} of {} requests in a row failed within {}; {before} before and {after} after them did not",
-        stretch.len(),
-        ms(lasted_s)
-    );
-    let state = match all {
-        true if after >= 5 || experiments.len() >= GONE => State::Yes,
-        true => State::Unclear,
-        false => State::No,
-    };
-    Some(shown(Fact::Outage, state, says, share(dead, stretch.len()), Some(0.8)))
 }
 
 // ------------------------------------------------------------------------------------------------ lumps
@@ -379,7 +313,11 @@ fn alone(blocks: &[Block], spec: &ActiveSpec) -> Vec<Shown> {
 
 /// The part of the wait that is left at a prompt of no length.
 fn fixed_wait(blocks: &[Block], alone: &Block) -> Option<Shown> {
-    let (short, long) = (arm(blocks, Kind::Prompts, Arm::First), arm(blocks, Kind::Prompts, Arm::Second));
+    let (short, mut long) = (arm(blocks, Kind::Prompts, Arm::First), arm(blocks, Kind::Prompts, Arm::Second));
+    // Where the context holds no prompts of four times the length, those of the length itself are the long ones.
+    if !long.is_empty() && long.iter().all(|row| row.how == How::ClientError) {
+        long = alone.rows.iter().filter(|row| row.fine).collect();
+    }
     let ttft = |rows: &[&Row]| median(rows.iter().filter_map(|row| row.ttft_s()), 1.0);
     let tokens = |rows: &[&Row]| mean(rows.iter().map(|row| row.prompt));
     let (wait_short, wait_long) = (ttft(&short)?, ttft(&long)?);
@@ -433,7 +371,31 @@ fn company(blocks: &[Block]) -> Vec<Shown> {
         all.extend(where_they_wait(alone, &steps, extra));
     }
     all.extend(kv(&steps));
+    all.extend(sooner(blocks, &whole_1, last));
     all
+}
+
+/// Who is answered sooner among others waits alone for them: a batch that is held open. Alone comes first and company after it, so that
+/// a machine that was slow at first looks the same; requests alone that came later have to show it as well.
+fn sooner(blocks: &[Block], alone: &Estimate, last: &Block) -> Option<Shown> {
+    let whole = last.median(Row::e2e_s)?;
+    let times = ratio(&whole, alone)?;
+    let later = of(blocks, Kind::Idle).flat_map(|block| &block.rows).filter_map(Row::e2e_s);
+    let (n, least) = later.fold((0, f64::INFINITY), |(n, least), e2e| (n + 1, e2e.min(least)));
+    let at = last.concurrency().unwrap_or(1);
+    let says = format!(
+        "at {at} in flight an answer takes {}, alone {}{}",
+        ms(whole.value),
+        ms(alone.value),
+        if n > 0 { format!(" and {} later on (the fastest of {n})", ms(least)) } else { String::new() }
+    );
+    let state = match times.upper < SOONER {
+        false => State::No,
+        true if n < 3 => State::Unclear,
+        true if SOONER * least > whole.upper => State::Yes,
+        true => State::No,
+    };
+    Some(shown(Fact::FasterTogether, state, says, Some(times), Some(SOONER)))
 }
 
 /// Those who are served: as many as before and as fast, or all of them slower?
@@ -464,6 +426,7 @@ fn where_they_wait(alone: &Block, steps: &[&Block], extra: f64) -> Vec<Shown> {
     all.push(shown(Fact::Slots, slots, says.clone(), Some(slower), Some(CROWDED)));
     let crowded = if full && slower.value >= CROWDED { State::Yes } else { State::No };
     all.push(shown(Fact::Crowded, crowded, says, Some(slower), Some(CROWDED)));
+    all.extend(crowded_elsewhere(last, crowded));
     if let (Some(waiting), State::Yes) = (last.gauges.waiting, slots) {
         let outside = (f64::from(at) - served).max(0.0);
         let says = format!("of about {outside:.1} who wait, the engine says that {waiting:.1} wait in it");
@@ -476,6 +439,24 @@ fn where_they_wait(alone: &Block, steps: &[&Block], extra: f64) -> Vec<Shown> {
         all.push(shown(Fact::EngineQueue, queue, says, None, None));
     }
     all
+}
+
+/// All are slower, and the engine knows of few of them: what is crowded lies between it and here.
+fn crowded_elsewhere(last: &Block, crowded: State) -> Option<Shown> {
+    let inside = last.gauges.running? + last.gauges.waiting?;
+    let at = f64::from(last.concurrency()?);
+    if crowded != State::Yes || last.gauges.looks < LOOKS {
+        return None;
+    }
+    let says = format!(
+        "of {at:.0} in flight the engine knows of {inside:.1}; the others are on their way to it or from it"
+    );
+    let state = match inside / at {
+        share if share < 0.5 => State::Yes,
+        share if share > 0.8 => State::No,
+        _ => State::Unclear,
+    };
+    Some(shown(Fact::EngineIdle, state, says, None, None))
 }
 
 fn round(rate: f64) -> String {

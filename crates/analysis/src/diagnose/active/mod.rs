@@ -5,13 +5,14 @@
 //! `diagnose RUN` of its folder can't disagree. The first two experiments are always the same: what a request costs alone, and
 //! what company does to it; every later one is chosen.
 //!
-//! Reading order: [`plan`] (what can be asked), [`block`] (what a level brought), [`fact`] and `rhythm` (what it shows),
+//! Reading order: [`plan`] (what can be asked), [`block`] (what a level brought), [`fact`], `failed` and `rhythm` (what it shows),
 //! [`before`] (what an earlier run showed), [`belief`] (which cause, and what to ask next), [`tell`] (the verdict).
 
 pub mod before;
 pub mod belief;
 pub mod block;
 pub mod fact;
+mod failed;
 pub mod plan;
 mod rhythm;
 pub mod tell;

@@ -4,7 +4,7 @@
 //! the first verdict the facts that it explains are set aside and the rest is judged once more, so that two faults get two
 //! verdicts.
 
-use plimsoll_model::{Load, Span};
+use plimsoll_model::{How, Load, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +48,11 @@ pub fn diagnosis(
         Answer::Invalid
     } else {
         verdicts.push(first(&shown, &belief, answered, blocks));
+        if verdicts[0].cause == Cause::Unknown {
+            verdicts = both(&shown, &unasked).unwrap_or(verdicts);
+        }
         match verdicts[0].cause {
+            _ if verdicts.len() > 1 => Answer::Found,
             Cause::Nothing => Answer::NothingMaterial,
             Cause::Unknown => Answer::Unknown,
             cause => {
@@ -79,6 +83,9 @@ fn first(shown: &[Shown], belief: &Belief, answered: usize, blocks: &[Block]) ->
     let rival = belief.of.iter().find(|(other, _)| *other != cause && *other != Cause::Unknown).copied();
     let seen = decisive(cause).is_empty()
         || decisive(cause).iter().any(|fact| fact_state(shown, *fact) == State::Yes);
+    if answered == 0 && (chance < CONFIDENT || !seen) {
+        return unanswered(belief, shown);
+    }
     let enough = answered >= LEAST || cause != Cause::Nothing;
     let watched = cause != Cause::Nothing || of(blocks, Kind::Together).next().is_some();
     match chance >= CONFIDENT && seen && enough && watched && cause != Cause::Unknown {
@@ -100,6 +107,22 @@ fn second(shown: &[Shown], found: Cause, unasked: &[Cause]) -> Option<Verdict> {
     let named = !matches!(cause, Cause::Nothing | Cause::Unknown) && seen && chance >= CONFIDENT;
     let rival = rest.of.iter().find(|(other, _)| *other != cause && *other != Cause::Unknown).copied();
     named.then(|| verdict(cause, chance, shown, rival))
+}
+
+/// Two causes where no single one makes all that was shown: each has to be believed, and to have shown what it must and the other
+/// does not make.
+fn both(shown: &[Shown], unasked: &[Cause]) -> Option<Vec<Verdict>> {
+    let belief = Belief::in_pairs(shown, unasked);
+    let mut sure = belief.of.iter().filter(|(_, chance)| *chance >= CONFIDENT);
+    let pair = [*sure.next()?, *sure.next()?];
+    let seen = |cause: Cause, other: Cause| {
+        let own = decisive(cause).iter().filter(|fact| chance(other, **fact) < EXPLAINS);
+        own.into_iter().any(|fact| fact_state(shown, *fact) == State::Yes)
+    };
+    let [(a, _), (b, _)] = pair;
+    let rival = belief.of.iter().find(|(other, _)| ![a, b, Cause::Unknown].contains(other)).copied();
+    (seen(a, b) && seen(b, a))
+        .then(|| pair.map(|(cause, chance)| verdict(cause, chance, shown, rival)).into_iter().collect())
 }
 
 fn verdict(cause: Cause, confidence: f64, shown: &[Shown], rival: Option<(Cause, f64)>) -> Verdict {
@@ -158,6 +181,24 @@ fn unknown(belief: &Belief, shown: &[Shown]) -> Verdict {
         overturn: a.map_or(Experiment::Scrape, |(cause, _)| overturn(cause)),
         do_first: about.first.to_owned(),
         do_not: about.not.to_owned(),
+    }
+}
+
+/// Where nothing was ever answered there is no load and no speed to judge: what came instead is all that can be said.
+fn unanswered(belief: &Belief, shown: &[Shown]) -> Verdict {
+    let ways = [Fact::Fails, Fact::TurnedAway, Fact::CutShort, Fact::Outage];
+    let way = shown.iter().filter(|shown| ways.contains(&shown.fact)).max_by(|a, b| {
+        let share = |shown: &Shown| shown.value.map_or(0.0, |value| value.value);
+        share(a).total_cmp(&share(b))
+    });
+    let says = way
+        .map_or_else(|| "nothing was sent".to_owned(), |way| format!("nothing was answered: {}", way.says));
+    Verdict {
+        says,
+        evidence: Vec::new(),
+        runner_up: None,
+        do_first: "send one of these requests by hand and read the answer".to_owned(),
+        ..unknown(belief, shown)
     }
 }
 
@@ -509,6 +550,12 @@ fn missing(shown: &[Shown], blocks: &[Block], before: Option<&Before>, unasked: 
             other => other.overturned_by(),
         };
         miss(&format!("\"{}\"", cause.title()), needs);
+    }
+    let refused = |row: &&Row| row.how == How::ClientError;
+    if let Some(row) = of(blocks, Kind::Prompts).flat_map(|block| &block.rows).find(refused) {
+        let says = row.error.as_deref().unwrap_or("a 4xx");
+        let what = format!("prompts of {:.0} tokens: the target refuses them ({says})", row.prompt);
+        miss(&what, Experiment::PromptLengths);
     }
     let read = blocks.iter().any(|block| block.gauges.waiting.is_some());
     if !read && fact_state(shown, Fact::Waits) == State::Yes {

@@ -1,0 +1,205 @@
+//! Active diagnosis of what stands around an engine and is none of ours: experiments written by hand, as such a thing answers them.
+
+use plimsoll_analysis::diagnose::active::fact::{Fact, State};
+use plimsoll_analysis::diagnose::active::{blocks, fact_state, tell};
+use plimsoll_analysis::diagnose::{Cause, Diagnosis};
+use plimsoll_analysis::findings::Validity;
+use plimsoll_model::{At, Attempt, How, Level, Load, Sample};
+use plimsoll_sim::FaultSpec;
+
+use crate::active_systems::{System, spec};
+use crate::records::{MS, answer, failure, level};
+
+/// Experiments one after the other.
+#[derive(Default)]
+struct Lab {
+    levels: Vec<Level>,
+    attempts: Vec<Attempt>,
+    samples: Vec<Sample>,
+    now_ms: i64,
+}
+
+impl Lab {
+    /// A closed loop of so many requests, each with its first token and its end after so long.
+    fn level(
+        &mut self,
+        purpose: &str,
+        (concurrency, requests): (u32, u64),
+        (ttft, e2e): (i64, i64),
+    ) -> &mut Lab {
+        let id = self.levels.len() as u32;
+        let rounds = requests.div_ceil(u64::from(concurrency)) as i64;
+        let mut one = level(1.0, 0);
+        (one.id, one.purpose, one.load) = (id, purpose.into(), Load::Closed { concurrency });
+        (one.start, one.stop) = (At(self.now_ms * MS), At((self.now_ms + rounds * e2e) * MS));
+        (one.drained, one.arrivals) = (one.stop, requests);
+        for i in 0..requests {
+            // A few milliseconds apart, so that medians have an interval.
+            let spread = (i as i64 * 7) % 5;
+            let due = self.now_ms + (i / u64::from(concurrency)) as i64 * e2e;
+            let mut row = answer(i, due, ttft + spread, e2e + spread, 16);
+            row.level = id;
+            self.attempts.push(row);
+        }
+        self.levels.push(one);
+        self.now_ms += rounds * e2e + 100;
+        self
+    }
+
+    /// What the server's page said all through the last level.
+    fn page(&mut self, running: f64) -> &mut Lab {
+        let Some(last) = self.levels.last() else { return self };
+        for at in (last.start.0..last.drained.0).step_by(250 * MS as usize) {
+            for (name, value) in [("running", running), ("waiting", 0.0)] {
+                self.samples.push(Sample {
+                    at: At(at),
+                    source: "server".into(),
+                    name: format!("vllm:num_requests_{name}"),
+                    labels: "engine=0".into(),
+                    value,
+                });
+            }
+        }
+        self
+    }
+
+    fn told(&self) -> Diagnosis {
+        let blocks = blocks(&self.levels, &self.attempts, &self.samples);
+        tell::diagnosis(&blocks, &spec(), None, &Validity::default())
+    }
+
+    fn state(&self, fact: Fact) -> State {
+        let blocks = blocks(&self.levels, &self.attempts, &self.samples);
+        let tried = tell::tried(&blocks, &spec(), None);
+        fact_state(&tried.into_iter().flat_map(|tried| tried.shows).collect::<Vec<_>>(), fact)
+    }
+}
+
+/// A batcher that waits 200 ms for company and begins at once when it is full: sixteen together are answered ten times as fast as one.
+/// Requests alone that come later have to show it too, or it was the machine that was slow at first.
+#[test]
+fn who_is_answered_sooner_among_others_waits_for_a_batch() {
+    let with = |later: i64| {
+        let mut lab = Lab::default();
+        lab.level("alone", (1, 40), (205, 206)).level("together:4", (4, 24), (205, 206));
+        lab.level("together:16", (16, 96), (25, 26)).level("watch", (4, 100), (205, 206));
+        lab.level("idle:0", (1, 2), (later, later + 1)).level("idle:1", (1, 2), (later, later + 1));
+        lab
+    };
+    let window = with(205).told();
+    assert_eq!(window.verdicts[0].cause, Cause::BatchingWindow, "{}", window.headline);
+    assert!(window.headline.contains("window"), "{}", window.headline);
+    let other = with(25).told();
+    assert_ne!(other.verdicts[0].cause, Cause::BatchingWindow, "{}", other.headline);
+}
+
+/// Sixteen are told their tokens half as fast. Where the engine knows of all of them it is crowded; where it knows of two it has long told them,
+/// and a link that is too narrow is no saturation of it.
+#[test]
+fn what_crowds_outside_the_engine_is_no_saturation() {
+    let with = |running: f64| {
+        let mut lab = Lab::default();
+        lab.level("alone", (1, 40), (39, 280)).page(1.0);
+        lab.level("together:8", (8, 48), (100, 1_450)).page(running.min(8.0));
+        lab.level("together:16", (16, 96), (190, 2_950)).page(running);
+        lab
+    };
+    let (inside, outside) = (with(16.0), with(2.0));
+    assert_eq!(outside.state(Fact::Crowded), State::Yes);
+    assert_eq!((inside.state(Fact::EngineIdle), outside.state(Fact::EngineIdle)), (State::No, State::Yes));
+    assert_eq!(inside.told().verdicts[0].cause, Cause::Saturation, "{}", inside.told().headline);
+    let told = outside.told();
+    assert_eq!(told.verdicts[0].cause, Cause::Unknown, "{}", told.headline);
+    assert!(
+        told.verdicts[0].evidence.iter().any(|of| of.says.contains("the engine knows of 2.0")),
+        "{told:#?}"
+    );
+}
+
+/// A context that holds the traffic's prompts and not those of four times the length refuses the experiment's, and is sound: it is neither a
+/// server with errors nor one that was away. A wait that no length explains is then read from the lengths it takes.
+#[test]
+fn prompts_that_only_the_experiment_made_too_long_are_no_fault() {
+    for (fault, cause) in [("none", Cause::Nothing), ("dependency:delay=250ms", Cause::SlowDependency)] {
+        let mut played = System::new("llama-3.1-8b@h100", (256, 64), fault, &[]).play(&spec());
+        let long: Vec<u32> = played
+            .levels
+            .iter()
+            .filter(|level| level.purpose == "prompts:long")
+            .map(|level| level.id)
+            .collect();
+        assert_eq!(long.len(), 2, "{:#?}", played.log);
+        for row in played.attempts.iter_mut().filter(|row| long.contains(&row.level)) {
+            let refused = failure(row.request, row.due.0 / MS, How::ClientError, 2);
+            *row = Attempt { level: row.level, asked_prompt: 1_024, ..refused };
+            row.answer.status = Some(400);
+            row.answer.error = Some("exceeds the context".into());
+        }
+        let told = tell::diagnosis(
+            &blocks(&played.levels, &played.attempts, &played.samples),
+            &spec(),
+            None,
+            &Validity::default(),
+        );
+        assert_eq!(told.verdicts[0].cause, cause, "{}", told.headline);
+        assert!(told.missing.iter().any(|of| of.what.contains("exceeds the context")), "{:#?}", told.missing);
+    }
+}
+
+/// Where every request is refused there is neither load nor speed to judge, and the server's own words are the finding.
+#[test]
+fn where_nothing_is_answered_the_servers_words_are_the_finding() {
+    let mut lab = Lab::default();
+    lab.level("alone", (1, 40), (20, 21));
+    for row in &mut lab.attempts {
+        *row = Attempt { level: row.level, ..failure(row.request, row.due.0 / MS, How::ClientError, 2) };
+        row.answer.status = Some(400);
+        row.answer.error =
+            Some("request (891 tokens) exceeds the available context size (512 tokens)".into());
+    }
+    let told = lab.told();
+    assert_eq!(told.verdicts[0].cause, Cause::Unknown);
+    for part in ["nothing was answered", "40 of 40", "with 400", "available context size (512 tokens)"] {
+        assert!(told.headline.contains(part), "{part}: {}", told.headline);
+    }
+}
+
+/// A server that closes connections which it had said to keep: requests fail before a byte, on kept connections alone.
+#[test]
+fn a_server_that_drops_kept_connections_is_told_by_them() {
+    let mut lab = Lab::default();
+    lab.level("alone", (1, 40), (30, 300)).level("together:4", (4, 100), (30, 300)).level(
+        "watch",
+        (4, 200),
+        (30, 300),
+    );
+    for (number, row) in lab.attempts.iter_mut().enumerate().filter(|(number, _)| *number >= 40) {
+        row.reused = number % 4 == 0;
+        if row.reused {
+            *row = Attempt {
+                level: row.level,
+                reused: true,
+                ..failure(row.request, row.due.0 / MS, How::Reset, 1)
+            };
+            row.answer.error = Some("the connection was closed before an answer".into());
+        }
+    }
+    let told = lab.told();
+    assert_eq!(told.verdicts[0].cause, Cause::ServerErrors, "{}", told.headline);
+    let says = &told.verdicts[0].says;
+    assert!(says.contains("closed before an answer; all on kept connections"), "{says}");
+}
+
+/// Requests turned away and answers cut off at once: no single cause makes both.
+#[test]
+fn two_faults_of_which_neither_makes_the_others_signs_are_both_named() {
+    let mut system = System::new("llama-3.1-8b@h100", (256, 64), "disconnect:share=0.1", &[]);
+    system.world.faults.push(FaultSpec::parse("rate_limit:rate=4,burst=8").expect("a fault"));
+    let played = system.play(&spec());
+    let causes: Vec<Cause> = played.diagnosis.verdicts.iter().map(|verdict| verdict.cause).collect();
+    assert!(
+        causes.len() == 2 && causes.contains(&Cause::RateLimit) && causes.contains(&Cause::StreamDisconnect),
+        "{}",
+        played.diagnosis.headline
+    );
+}
