@@ -6,6 +6,7 @@ use plimsoll_analysis::diagnose::active::belief::{Belief, causes, chance, decide
 use plimsoll_analysis::diagnose::active::fact::{Fact, Shown, State};
 use plimsoll_analysis::diagnose::active::plan::{ActiveSpec, Kind, Known, Traffic, of_level};
 use plimsoll_analysis::diagnose::{Answer, Cause, Layer, Side, YesNo};
+use plimsoll_analysis::findings::{Ceiling, Metric};
 use plimsoll_model::{Fingerprint, Level, Load, Span};
 
 use crate::active_systems::{System, spec};
@@ -269,4 +270,73 @@ fn a_run_with_single_requests_among_others_serves_as_a_baseline() {
     assert_eq!(diagnosis.answer, Answer::NothingMaterial, "{}", diagnosis.headline);
     let missing: Vec<&str> = diagnosis.missing.iter().map(|missing| missing.what.as_str()).collect();
     assert!(missing.iter().any(|what| what.contains("no closed loop with as many in flight")), "{missing:?}");
+}
+
+/// A diagnosis of a sound engine under these ceilings. The truth is the engine's own arithmetic: alone a first token comes within tens of
+/// milliseconds, and sixteen in flight share steps that take longer.
+fn promised(ceilings: &[(Metric, f64, f64)]) -> (plimsoll_analysis::diagnose::Diagnosis, Vec<Shown>) {
+    let system = System::new(LLAMA, (256, 64), "none", &[]);
+    let ceilings: Vec<Ceiling> =
+        ceilings.iter().map(|(metric, p, limit)| Ceiling::new(*metric, *p, *limit)).collect();
+    let spec = ActiveSpec { ceilings, ..spec() };
+    let played = system.play(&spec);
+    let blocks = plimsoll_analysis::diagnose::active::blocks(&played.levels, &played.attempts, &[]);
+    let shown = plimsoll_analysis::diagnose::active::fact::read(&blocks, &spec, None);
+    (played.diagnosis, shown)
+}
+
+#[test]
+fn a_budget_says_what_is_material_of_an_endpoint() {
+    let (kept, shown) = promised(&[(Metric::Ttft, 0.95, 5.0), (Metric::E2e, 0.99, 60.0)]);
+    assert_eq!(kept.answer, Answer::NothingMaterial, "{}", kept.headline);
+    assert_eq!(kept.questions[3].answer, YesNo::No, "{}", kept.questions[3].says);
+    let state =
+        |shown: &[Shown], fact| shown.iter().find(|shown| shown.fact == fact).map(|shown| shown.state);
+    assert_eq!(state(&shown, Fact::OverTogether), Some(State::No));
+    // No single request can meet it: it is the model's, whatever the percentile, and the ceiling that is kept does not hide it.
+    for percentile in [0.5, 0.95, 0.99] {
+        let (broken, _) = promised(&[(Metric::Ttft, 0.95, 5.0), (Metric::E2e, percentile, 0.05)]);
+        assert_eq!(broken.verdicts[0].cause, Cause::SingleRequestOverBudget, "{}", broken.headline);
+        assert_eq!(broken.questions[3].answer, YesNo::Yes, "{}", broken.questions[3].says);
+        assert!(broken.questions[3].says.contains("over e2e 50 ms"), "{}", broken.questions[3].says);
+    }
+    let (none, shown) = promised(&[]);
+    assert_eq!(none.answer, Answer::NothingMaterial, "{}", none.headline);
+    assert_eq!(none.questions[3].answer, YesNo::CantTell);
+    assert_eq!(state(&shown, Fact::OverTogether), None);
+}
+
+#[test]
+fn what_only_company_breaks_is_neither_nothing_nor_a_single_requests_doing() {
+    let system = System::new(LLAMA, (256, 64), "none", &[]);
+    let played = system.play(&spec());
+    // Seconds per token, sorted.
+    let tokens = |of: &dyn Fn(&Level) -> bool| {
+        let ids: Vec<u32> = played.levels.iter().filter(|level| of(level)).map(|level| level.id).collect();
+        let rows = played.attempts.iter().filter(|a| ids.contains(&a.level));
+        let one = |a: &plimsoll_model::Attempt| {
+            let tokens = a.answer.tokens.output.filter(|n| *n > 1)?;
+            Some((a.end? - a.first_token?).as_secs_f64() / f64::from(tokens - 1))
+        };
+        let mut all: Vec<f64> = rows.filter_map(one).collect();
+        all.sort_by(f64::total_cmp);
+        all
+    };
+    let alone = tokens(&|level| level.purpose == "alone");
+    let crowd = tokens(&|level| {
+        level.purpose.starts_with("together") && level.load == Load::Closed { concurrency: 16 }
+    });
+    // Between the slowest alone and the middle one in full company.
+    let (most, middle) = (alone[alone.len() - 1], crowd[crowd.len() / 2]);
+    assert!(most < middle, "the truth has room for such a promise: {most} {middle}");
+    let (found, shown) = promised(&[(Metric::Tpot, 0.95, 0.5 * (most + middle))]);
+    let over = shown.iter().find(|shown| shown.fact == Fact::OverTogether).expect("held to it");
+    assert_eq!(over.state, State::Yes, "{}", over.says);
+    assert_eq!(found.questions[3].answer, YesNo::No, "{}", found.questions[3].says);
+    assert_eq!(found.answer, Answer::Unknown, "{}", found.headline);
+    assert!(
+        found.headline.contains("in flight") && found.headline.contains("load alone"),
+        "{}",
+        found.headline
+    );
 }

@@ -46,14 +46,13 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     Ok(diagnose_url::exit(&diagnosis))
 }
 
-/// The first flag that only the levels of an ordinary run have a meaning for.
+/// The flag that only the levels of an ordinary run have a meaning for, where it is given.
 fn of_levels(args: &DiagnoseArgs) -> Option<&'static str> {
-    let given = &args.passive;
-    let flags = [("--budget", given.budget.is_some()), ("--level", given.level.is_some())];
-    flags.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
+    args.passive.level.is_some().then_some("--level")
 }
 
-fn budget(args: &DiagnoseArgs) -> Result<Option<BudgetSpec>, Stop> {
+/// The ceilings of --budget that hold for every request.
+pub fn budget(args: &DiagnoseArgs) -> Result<Option<BudgetSpec>, Stop> {
     let Some(path) = &args.passive.budget else { return Ok(None) };
     let budget = budget_file::read(path)?.file.per_request();
     if budget.latency.is_empty() {

@@ -13,6 +13,7 @@ use plimsoll_analysis::diagnose::active::plan::{ActiveSpec, Ask, Traffic};
 use plimsoll_analysis::diagnose::active::tell::{self, Tried};
 use plimsoll_analysis::diagnose::active::{Active, Next, blocks};
 use plimsoll_analysis::diagnose::{Answer, Diagnosis, Side};
+use plimsoll_analysis::findings::Ceiling;
 use plimsoll_model::{Fingerprint, Load, Span};
 use plimsoll_report::{active as page, figure};
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, parse_span};
@@ -56,12 +57,13 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     draft.workload(&args.workload)?;
     draft.client(&args.client)?;
     let scenario = own_load_only(draft.finish(random())?)?;
-    let spec = spec(&args.active)?;
+    let spec = ActiveSpec { ceilings: ceilings(args)?, ..spec(&args.active)? };
     let traffic = Traffic::of(&scenario, mean_lengths(&scenario));
     let beside = before.as_ref().map_or_else(String::new, |before| {
         format!("; held against {} ({} requests that had it to themselves)", before.run, before.alone.len())
     });
-    let announced = format!("{}: {}{beside}", scenario.target.url, tell::announced(&spec, &traffic));
+    let announced =
+        format!("{}: {}{beside}{}", scenario.target.url, tell::announced(&spec, &traffic), held_to(&spec));
     if args.active.dry_run {
         out::line(&announced);
         return Ok(Exit::Done);
@@ -114,6 +116,23 @@ fn earlier(dir: &Path, rows: &Rows) -> Before {
     Before::of(&dir.display().to_string(), &Side::of(&rows.manifest, &rows.attempts, &rows.samples))
 }
 
+/// The promises that it will be held to, for the line before the first request.
+fn held_to(spec: &ActiveSpec) -> String {
+    let one = |ceiling: &Ceiling| {
+        let (metric, limit) = (ceiling.metric.name(), figure::duration_ns(1e9 * ceiling.limit_s));
+        format!("{metric} p{} {limit}", figure::number(100.0 * ceiling.percentile))
+    };
+    match spec.ceilings.is_empty() {
+        true => String::new(),
+        false => format!("; held to {}", spec.ceilings.iter().map(one).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// What was promised, as the budget file says it.
+fn ceilings(args: &DiagnoseArgs) -> Result<Vec<Ceiling>, Stop> {
+    Ok(super::diagnose::budget(args)?.map_or_else(Vec::new, |budget| budget.latency))
+}
+
 /// What was allowed, as flags say it.
 fn spec(args: &DiagnoseUrlArgs) -> Result<ActiveSpec, Stop> {
     let span = |flag: &str, text: &str| parse_span(text).map_err(|e| Stop::usage(format!("--{flag}: {e}")));
@@ -128,6 +147,7 @@ fn spec(args: &DiagnoseUrlArgs) -> Result<ActiveSpec, Stop> {
         max_errors: args.max_errors.unwrap_or(default.max_errors),
         ttft_s: ttft.map(Span::as_secs_f64),
         replicas: args.replicas.len() as u32,
+        ceilings: Vec::new(),
     };
     if spec.time < Span::from_secs(5) {
         return Err(Stop::usage("--time: at least 5s, or nothing can be compared"));
@@ -144,8 +164,9 @@ fn spec(args: &DiagnoseUrlArgs) -> Result<ActiveSpec, Stop> {
 /// The same flags, for the command that repeats it.
 fn flags(args: &DiagnoseArgs) -> Vec<(&'static str, String)> {
     let baseline = args.passive.baseline.as_ref().map(|dir| ("baseline", dir.display().to_string()));
+    let budget = args.passive.budget.as_ref().map(|file| ("budget", file.display().to_string()));
     let args = &args.active;
-    let mut flags: Vec<_> = baseline.into_iter().collect();
+    let mut flags: Vec<_> = baseline.into_iter().chain(budget).collect();
     flags.push(("time", args.time.clone().unwrap_or_else(|| "5m".into())));
     flags.extend(args.max_rate.iter().map(|rate| ("max-rate", rate.clone())));
     flags.extend(args.max_concurrency.map(|n| ("max-concurrency", n.to_string())));
@@ -307,14 +328,14 @@ fn print(told: &Told, format: Format) {
     }
 }
 
-/// Judges the folder of an active diagnosis once more, against the run of before that is named, else the one it was held against;
-/// `None` where the run is of another kind.
+/// Judges the folder of an active diagnosis once more, against the run of before and the budget that are named, else those it was held
+/// against; `None` where the run is of another kind.
 pub fn of_run(dir: &Path, rows: &Rows, args: &DiagnoseArgs) -> Result<Option<Exit>, Stop> {
     let before = match &args.passive.baseline {
         Some(other) if rows.manifest.kind == KIND => Some(earlier(other, &super::show::load_rows(other)?)),
         _ => None,
     };
-    let Some(told) = judged(dir, rows, before) else { return Ok(None) };
+    let Some(told) = judged(dir, rows, before, ceilings(args)?) else { return Ok(None) };
     print(&told, args.output.format);
     html(args, &dir.display().to_string(), &told)?;
     Ok(Some(exit(&told.diagnosis)))
@@ -329,17 +350,20 @@ fn html(args: &DiagnoseArgs, name: &str, told: &Told) -> Result<(), Stop> {
 
 /// What the folder of an active diagnosis tells; `None` where the run is of another kind.
 pub fn told_of(dir: &Path, rows: &Rows) -> Option<Told> {
-    judged(dir, rows, None)
+    judged(dir, rows, None, Vec::new())
 }
 
-fn judged(dir: &Path, rows: &Rows, other: Option<Before>) -> Option<Told> {
+fn judged(dir: &Path, rows: &Rows, other: Option<Before>, promised: Vec<Ceiling>) -> Option<Told> {
     if rows.manifest.kind != KIND {
         return None;
     }
     // A diagnosis that was killed left no file: it is judged by the ceilings that nobody has to ask for.
     let kept = std::fs::read(dir.join(FILE)).ok();
     let kept: Option<Told> = kept.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    let (spec, before) = kept.map(|told| (told.allowed, told.before)).unwrap_or_default();
+    let (mut spec, before) = kept.map(|told| (told.allowed, told.before)).unwrap_or_default();
+    if !promised.is_empty() {
+        spec.ceilings = promised;
+    }
     let before = other.or(before);
     let blocks = blocks(&rows.manifest.levels, &rows.attempts, &rows.samples);
     let beside = against(before.as_ref(), &rows.manifest.target);

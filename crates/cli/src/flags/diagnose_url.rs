@@ -24,7 +24,7 @@ pub struct DiagnoseUrlArgs {
     /// Stop after this many failed requests [default: 200]
     #[arg(long, value_name = "N", help_heading = "Experimenting on a URL")]
     pub max_errors: Option<u64>,
-    /// What was promised for the first token of a request alone, such as 500ms
+    /// What was promised for the first token of a request alone, such as 500ms; --budget says more
     #[arg(long, value_name = "TIME", help_heading = "Experimenting on a URL")]
     pub ttft: Option<String>,
     /// A replica's own base URL, repeatable: each is asked alone
@@ -41,7 +41,7 @@ pub struct DiagnoseRunArgs {
     /// The run of before, a run folder. Of a URL: its requests are sent, and what they took alone and in company is held against it
     #[arg(long, value_name = "RUN", help_heading = "Judging a run")]
     pub baseline: Option<PathBuf>,
-    /// Of a run: what was promised, a budget file
+    /// What was promised, a budget file: its ceilings on ttft, tpot and e2e of all requests say what is material
     #[arg(long, value_name = "FILE", help_heading = "Judging a run")]
     pub budget: Option<PathBuf>,
     /// Of a run: the level to judge [default: the one nearest to the baseline's load, else the heaviest]

@@ -89,3 +89,37 @@ fn a_baseline_that_holds_nothing_to_compare_with_is_refused() {
         "{told}"
     );
 }
+
+#[test]
+fn a_budget_says_what_is_material_and_answers_for_a_single_request() {
+    let engine = Engine::start(ENGINE);
+    let (folder, run) = run_folder();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.display().to_string()
+    };
+    // No engine of this sort answers 32 tokens within a millisecond; every one does within a minute.
+    let broken = file("broken.yaml", "version: 1\nbudgets:\n  - {id: a, metric: e2e, p: 95, max: 1ms}\n");
+    let kept = file("kept.yaml", "version: 1\nbudgets:\n  - {id: a, metric: ttft, p: 99, max: 60s}\n");
+    let other = file("other.yaml", "version: 1\nbudgets:\n  - {id: a, metric: error_rate, max: 1%}\n");
+    let told = diagnose(&engine, &run, &["--time", "15s", "--isl", "64", "--osl", "32", "--budget", &broken]);
+    let alone = |told: &Value| told["diagnosis"]["questions"][3].clone();
+    assert_eq!(told["allowed"]["ceilings"][0]["limit_s"], 0.001, "{told}");
+    if told["diagnosis"]["answer"] != "invalid" {
+        assert_eq!(alone(&told)["answer"], "yes", "{}", alone(&told));
+        assert_eq!(told["diagnosis"]["verdicts"][0]["cause"], "single_request_over_budget", "{told}");
+    }
+    // Its folder judged again: by the budget that it was held to, and by another one.
+    let again = |more: &[&str]| plimsoll(&[&["diagnose", &run, "--format", "json"], more].concat());
+    assert_eq!(again(&[]).json()["diagnosis"]["headline"], told["diagnosis"]["headline"]);
+    let fine = again(&["--budget", &kept]).json();
+    assert_ne!(alone(&fine)["answer"], "yes", "{}", alone(&fine));
+    assert_ne!(fine["diagnosis"]["verdicts"][0]["cause"], "single_request_over_budget");
+    let refused = plimsoll(&["diagnose", &engine.url, "--budget", &other]);
+    assert!(
+        refused.code == 2 && refused.stderr.contains("no ceiling on ttft, tpot or e2e"),
+        "{}",
+        refused.stderr
+    );
+}

@@ -54,6 +54,10 @@ pub fn causes() -> impl Iterator<Item = (Cause, f64)> {
 
 /// How often this cause makes this fact.
 pub fn chance(cause: Cause, fact: Fact) -> f64 {
+    // What was promised is no sign of a cause: it says what matters.
+    if fact == Fact::OverTogether {
+        return 0.5;
+    }
     use Fact::{
         CacheForgets, CacheNothing, ColdAfterIdle, Crowded, CutShort, EngineIdle, EngineQueue, Fails,
         FasterTogether, FixedWait, Freezes, FreshCosts, HeldBack, KvFull, LaterFirst, Lattice, Lumps, Outage,
@@ -246,6 +250,7 @@ pub fn decides(kind: Kind) -> &'static [(Fact, f64)] {
             (Fact::CutShort, 0.8),
             (Fact::SlowerTogether, 0.8),
             (Fact::FasterTogether, 0.5),
+            (Fact::OverTogether, 0.8),
         ],
         Kind::Watch => &[
             (Fact::Freezes, 0.9),

@@ -11,7 +11,7 @@ use super::before::Before;
 use super::block::{Block, Row, mean, median, ratio, share};
 use super::failed;
 use super::plan::{ActiveSpec, Arm, Kind};
-use super::rhythm;
+use super::{promise, rhythm};
 use crate::findings::Estimate;
 
 /// Something that may be so.
@@ -44,6 +44,8 @@ pub enum Fact {
     FixedWait,
     /// A request alone takes longer than was promised.
     OverBudget,
+    /// In company requests take longer than was promised.
+    OverTogether,
     /// In company the first token comes later.
     Waits,
     /// Those who wait do so while those who are served are as fast as before.
@@ -80,7 +82,7 @@ pub enum Fact {
 
 impl Fact {
     /// Every fact.
-    pub const ALL: [Fact; 29] = [
+    pub const ALL: [Fact; 30] = [
         Fact::TurnedAway,
         Fact::Fails,
         Fact::Outage,
@@ -94,6 +96,7 @@ impl Fact {
         Fact::SpreadWait,
         Fact::FixedWait,
         Fact::OverBudget,
+        Fact::OverTogether,
         Fact::Waits,
         Fact::Slots,
         Fact::Crowded,
@@ -123,7 +126,8 @@ impl Fact {
             | Fact::Outage
             | Fact::CutShort
             | Fact::Regular
-            | Fact::CacheForgets => "share",
+            | Fact::CacheForgets
+            | Fact::OverTogether => "share",
             Fact::Lumps => "tokens",
             _ => "×",
         }
@@ -179,8 +183,10 @@ pub fn read(blocks: &[Block], spec: &ActiveSpec, before: Option<&Before>) -> Vec
     let mut shown = failed::read(blocks);
     shown.extend(lumps(blocks));
     shown.extend(rhythm::read(blocks));
-    shown.extend(alone(blocks, spec));
+    shown.extend(promise::alone(blocks, spec));
+    shown.extend(alone(blocks));
     shown.extend(company(blocks));
+    shown.extend(promise::together(blocks, spec));
     shown.extend(settings(blocks));
     shown.extend(replicas(blocks));
     shown.extend(before.into_iter().flat_map(|before| before.read(blocks)));
@@ -233,7 +239,7 @@ pub(crate) fn ms(seconds: f64) -> String {
     }
 }
 
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     if share < 0.1 { format!("{:.1} %", 100.0 * share) } else { format!("{:.0} %", 100.0 * share) }
 }
 
@@ -293,19 +299,11 @@ fn held_back(blocks: &[Block]) -> Option<Shown> {
 
 // ------------------------------------------------------------------------------------------------ alone
 
-fn alone(blocks: &[Block], spec: &ActiveSpec) -> Vec<Shown> {
+fn alone(blocks: &[Block]) -> Vec<Shown> {
     let mut all = Vec::new();
     let Some(block) = of(blocks, Kind::Alone).next() else { return all };
     let waits: Vec<f64> = block.rows.iter().filter_map(Row::ttft_s).collect();
     let Some(usual) = median(waits.iter().copied(), 1.0).filter(|_| waits.len() >= 10) else { return all };
-    if let Some(limit) = spec.ttft_s {
-        let says = format!(
-            "a request alone has its first token after {}; {} was promised",
-            ms(usual.value),
-            ms(limit)
-        );
-        all.push(shown(Fact::OverBudget, over(&usual, limit), says, Some(usual), Some(limit)));
-    }
     all.extend(rhythm::spread(block, &usual, SPREAD));
     all.extend(fixed_wait(blocks, block));
     all

@@ -5,7 +5,7 @@
 //! `diagnose RUN` of its folder can't disagree. The first two experiments are always the same: what a request costs alone, and
 //! what company does to it; every later one is chosen.
 //!
-//! Reading order: [`plan`] (what can be asked), [`block`] (what a level brought), [`fact`], `failed` and `rhythm` (what it shows),
+//! Reading order: [`plan`] (what can be asked), [`block`] (what a level brought), [`fact`], `failed`, `rhythm` and `promise` (what it shows),
 //! [`before`] (what an earlier run showed), [`belief`] (which cause, and what to ask next), [`tell`] (the verdict).
 
 pub mod before;
@@ -14,6 +14,7 @@ pub mod block;
 pub mod fact;
 mod failed;
 pub mod plan;
+mod promise;
 mod rhythm;
 pub mod tell;
 
@@ -166,7 +167,7 @@ impl Active {
             .into_iter()
             .filter(|cause| {
                 let cannot = match cause {
-                    Cause::SingleRequestOverBudget => self.spec.ttft_s.is_none(),
+                    Cause::SingleRequestOverBudget => self.spec.promised().is_empty(),
                     Cause::SlowerModel => self.before.is_none(),
                     _ => false,
                 };

@@ -11,6 +11,8 @@ use plimsoll_workload::{Scenario, SharedPrefix, Size};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::findings::Ceiling;
+
 /// Seconds in which a level of one request at a time may wait for its answers.
 const LONGEST_S: f64 = 600.0;
 /// Tokens of an answer of which only the beginning matters.
@@ -32,8 +34,10 @@ pub struct ActiveSpec {
     pub max_requests: u64,
     /// Most requests that may fail before nothing more is sent.
     pub max_errors: u64,
-    /// Longest time to first token that a request alone may have, s; none = no such promise.
+    /// Longest time to first token that half of the requests alone may have, s; none = no such promise.
     pub ttft_s: Option<f64>,
+    /// The ceilings of a budget.
+    pub ceilings: Vec<Ceiling>,
     /// Replicas that can be asked one by one.
     pub replicas: u32,
 }
@@ -47,6 +51,7 @@ impl Default for ActiveSpec {
             max_requests: 2_000,
             max_errors: 200,
             ttft_s: None,
+            ceilings: Vec::new(),
             replicas: 0,
         }
     }

@@ -88,7 +88,20 @@ fn first(shown: &[Shown], belief: &Belief, answered: usize, blocks: &[Block]) ->
     }
     let enough = answered >= LEAST || cause != Cause::Nothing;
     let watched = cause != Cause::Nothing || of(blocks, Kind::Together).next().is_some();
+    let broken = shown.iter().find(|shown| shown.fact == Fact::OverTogether && shown.state == State::Yes);
     match chance >= CONFIDENT && seen && enough && watched && cause != Cause::Unknown {
+        // Nothing is wrong that experiments can see, and yet what was promised is not kept: that is not "nothing".
+        true if cause == Cause::Nothing && broken.is_some() => {
+            let mut found = unknown(
+                &Belief { of: belief.of.iter().filter(|(of, _)| *of != cause).copied().collect() },
+                shown,
+            );
+            let broken = broken.map_or("", |broken| broken.says.as_str());
+            found.says = format!(
+                "cannot tell: {broken}, and no fault was found that explains it: it may be the load alone"
+            );
+            found
+        }
         true => verdict(cause, chance, shown, rival),
         false => unknown(belief, shown),
     }
@@ -447,8 +460,8 @@ fn over_alone(shown: &[Shown], spec: &ActiveSpec) -> Question {
             };
             ask(asks, answer, over.says.clone(), over.value)
         }
-        None if spec.ttft_s.is_none() => {
-            ask(asks, YesNo::CantTell, "no budget was given (--ttft 500ms)".into(), None)
+        None if spec.promised().is_empty() => {
+            ask(asks, YesNo::CantTell, "no budget was given (--budget FILE, --ttft 500ms)".into(), None)
         }
         None => ask(asks, YesNo::CantTell, "too few answers".into(), None),
     }
