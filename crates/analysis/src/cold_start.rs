@@ -6,9 +6,12 @@
 //! Whether the first request is slower than the steady ones by more than chance is a permutation of who came first (exact for one
 //! stretch: the rank of the first request among the steady ones). *What* it was is another question: requests that are turned
 //! away or connections refused while it lasts, or a penalty of seconds, are a replica that starts; a small penalty is a clock, a
-//! cache or a connection that had gone idle. What an ordinary run met in passing is in `passive`. An average over "cold" and "warm" requests lost: it is a figure of neither.
+//! cache or a connection that had gone idle. What an ordinary run met in passing is in `passive`, what a
+//! first request waited for in [`split`], what a server's log says of its start in [`startup`]. An average over "cold" and "warm" requests lost: it is a figure of neither.
 
 mod passive;
+pub mod split;
+pub mod startup;
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{Attempt, How, Level, Manifest};
@@ -17,6 +20,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::findings::Reading;
 use crate::order;
+use split::ColdPart;
+use startup::EngineStart;
 
 /// Purpose of a level after an idle stretch.
 pub const COLD: &str = "cold";
@@ -73,6 +78,9 @@ pub struct ColdTrial {
     pub warm_after: Option<u64>,
     /// The same as time since the first was due, s.
     pub warm_after_s: Option<f64>,
+    /// What the first one waited for, as far as the client can see it; the parts add up to `first_s`.
+    #[serde(default)]
+    pub parts: Vec<ColdPart>,
 }
 
 /// The cold-start figure of a run.
@@ -95,6 +103,9 @@ pub struct ColdStartFinding {
     /// Was it met in passing, by a run that did not look for it? Its requests are then in the figures of their levels.
     #[serde(default)]
     pub in_passing: bool,
+    /// Starts that the server's log tells of, where one was given.
+    #[serde(default)]
+    pub starts: Vec<EngineStart>,
 }
 
 /// The stretches, and what is steady: its median and 95th percentile.
@@ -139,7 +150,17 @@ fn found(warm: Vec<f64>, trials: impl FnOnce(Steady) -> Trials) -> ColdStartFind
         upper: penalties.iter().copied().fold(f64::NEG_INFINITY, f64::max),
     });
     let warm = reading.unwrap_or_else(|| Reading::refused("no steady request was answered", 0));
-    ColdStartFinding { verdict, why, warm, warm_p95_s: p95, penalty, p, trials, in_passing: false }
+    ColdStartFinding {
+        verdict,
+        why,
+        warm,
+        warm_p95_s: p95,
+        penalty,
+        p,
+        trials,
+        in_passing: false,
+        starts: Vec::new(),
+    }
 }
 
 /// Attempts by request, in order of requests and of tries.
@@ -185,6 +206,7 @@ fn trial(level: u32, rows: &[&Attempt], idle_s: f64, (median, p95): (Option<f64>
         waited_s: answered.and_then(|a| Some((a.first_token.or(a.end)? - a.sent?).as_secs_f64())),
         warm_after: place.map(|place| place as u64),
         warm_after_s: place.and_then(|place| Some((end_of(place)? - due?).as_secs_f64())),
+        parts: split::parts(first, median),
     }
 }
 

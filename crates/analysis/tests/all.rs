@@ -17,6 +17,8 @@ mod blind;
 mod budget;
 #[path = "all/calibrate.rs"]
 mod calibrate;
+#[path = "all/cold_starts.rs"]
+mod cold_starts;
 #[path = "all/compare.rs"]
 mod compare;
 #[path = "all/cost.rs"]

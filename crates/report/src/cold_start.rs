@@ -1,5 +1,7 @@
 //! What a request pays after idling, in lines for a terminal.
 
+use plimsoll_analysis::cold_start::split::{ColdPart, ColdPhase};
+use plimsoll_analysis::cold_start::startup::EngineStart;
 use plimsoll_analysis::cold_start::{ColdStartFinding, ColdTrial, ColdVerdict};
 use plimsoll_analysis::findings::Reading;
 
@@ -37,6 +39,90 @@ pub fn render(found: &ColdStartFinding) -> Vec<String> {
     found.trials.iter().for_each(|trial| table.row(row(trial)));
     if !found.trials.is_empty() {
         lines.push(table.render(2).trim_end().to_string());
+    }
+    let several = found.trials.len() > 1;
+    for (n, trial) in found.trials.iter().enumerate().filter(|(_, trial)| waited_for_more(trial)) {
+        let which = if several { format!(" of stretch {}", n + 1) } else { String::new() };
+        lines.push(format!("  What the first request{which} waited for, as the client saw it"));
+        lines.push(split(&trial.parts));
+    }
+    found.starts.iter().for_each(|start| lines.extend(started(start)));
+    if found.verdict == ColdVerdict::Started && found.starts.is_empty() {
+        lines.push(
+            "  What a start is made of (weights, compilation, cache) the client can't see: --engine-log FILE reads it from the server's log"
+                .to_string(),
+        );
+    }
+    lines
+}
+
+/// Is there more to tell than that a request was answered?
+fn waited_for_more(trial: &ColdTrial) -> bool {
+    trial.parts.iter().any(|part| matches!(part.phase, ColdPhase::NoListener | ColdPhase::NotReady))
+}
+
+/// Each part with the least and the most that it can have been.
+fn split(parts: &[ColdPart]) -> String {
+    let mut table = Table::new(&["<", "time", "<at least, at most", "<"]);
+    for part in parts {
+        let what = match part.phase {
+            ColdPhase::NoListener => "nothing listened",
+            ColdPhase::NotReady => "something listened and turned it away",
+            ColdPhase::Slower => "taken, and slower than a steady request",
+            ColdPhase::Steady => "what a steady request takes",
+        };
+        let sure = part.seconds.upper - part.seconds.lower < 1e-9;
+        let tries = match (part.phase, part.attempts) {
+            (ColdPhase::NoListener | ColdPhase::NotReady, 1) => "1 try".to_string(),
+            (ColdPhase::NoListener | ColdPhase::NotReady, n) => format!("{n} tries"),
+            _ => String::new(),
+        };
+        table.row([
+            what.to_string(),
+            seconds(part.seconds.value),
+            if sure {
+                String::new()
+            } else {
+                format!("{}, {}", seconds(part.seconds.lower), seconds(part.seconds.upper))
+            },
+            tries,
+        ]);
+    }
+    table.render(4).trim_end().to_string()
+}
+
+/// A start as the server's log tells it.
+fn started(start: &EngineStart) -> Vec<String> {
+    let version = start.version.as_deref().map(|version| format!(" {version}")).unwrap_or_default();
+    let whole = match (start.whole_s, start.ready) {
+        (Some(whole), _) => {
+            format!(": {} from its first line to the one that says it is ready", seconds(whole))
+        }
+        (None, true) => String::new(),
+        (None, false) => ": it never said that it was ready".to_string(),
+    };
+    let mut lines = vec![format!(
+        "  What the log of {}{version} says of its start ({}){whole}",
+        start.engine, start.source
+    )];
+    let mut table = Table::new(&["<", "time", "within", "line", "<how it is known"]);
+    for part in &start.parts {
+        table.row([
+            part.stage.name().to_string(),
+            seconds(part.seconds),
+            format!("± {}", seconds(part.within_s)),
+            figure::count(part.line),
+            if part.told { "told" } else { "between two lines" }.to_string(),
+        ]);
+    }
+    if let Some(rest) = start.rest_s.filter(|rest| *rest > 0.0) {
+        let empty = String::new;
+        table.row(["no line accounts for it".to_string(), seconds(rest), empty(), empty(), empty()]);
+    }
+    lines.push(table.render(4).trim_end().to_string());
+    if !start.unknown.is_empty() {
+        let names: Vec<&str> = start.unknown.iter().map(|stage| stage.name()).collect();
+        lines.push(format!("    unknown, no line says it: {}", names.join(", ")));
     }
     lines
 }

@@ -1,5 +1,7 @@
 //! The flags of `plimsoll cold-start`.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use super::{CeilingArgs, ClientArgs, OutputArgs, TargetArgs, WorkloadArgs};
@@ -7,7 +9,7 @@ use super::{CeilingArgs, ClientArgs, OutputArgs, TargetArgs, WorkloadArgs};
 /// `plimsoll cold-start`
 #[derive(Args, Debug)]
 pub struct ColdStartArgs {
-    /// What is measured.
+    /// The endpoint to measure; or the folder of a run, to read its cold starts once more
     #[command(flatten)]
     pub target: TargetArgs,
     /// How long nothing is sent: longer than the endpoint waits before it scales down
@@ -22,6 +24,9 @@ pub struct ColdStartArgs {
     /// Requests after the first of each stretch, one after the other: how soon it is warm again
     #[arg(long, value_name = "N", default_value_t = 10, help_heading = "Cold start")]
     pub then: u32,
+    /// What the server (vLLM, SGLang, llama.cpp, TGI, Triton) or `kubectl get events` wrote while it started, repeatable: splits the start
+    #[arg(long, value_name = "FILE", help_heading = "Cold start")]
+    pub engine_log: Vec<PathBuf>,
     /// What the requests are.
     #[command(flatten)]
     pub workload: WorkloadArgs,

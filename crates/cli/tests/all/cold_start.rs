@@ -43,6 +43,102 @@ fn a_replica_that_had_to_start_is_found() {
     assert!(text.contains("Cold start: a replica had to start"), "{text}");
 }
 
+/// A server that is away for a while, then says that it is loading, then answers: the process itself is stopped and started, so that what
+/// the client says of each part has a truth that is not ours. The parts add up whatever the machine does.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the server of this test lives in real time")]
+fn a_start_is_split_into_what_the_client_saw_of_it() {
+    use std::net::TcpListener;
+    use std::time::{Duration, Instant};
+    let engine = Engine::start("demo");
+    let upstream = engine.url.trim_start_matches("http://").trim_end_matches("/v1").to_owned();
+    let front = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = front.local_addr().expect("bound").port();
+    let url = format!("http://127.0.0.1:{port}/v1");
+    // It goes 1.2 s after the last of the steady requests, for 6 s, loads for 4 s and is there again.
+    let serve = move || {
+        front.set_nonblocking(true).expect("a socket");
+        let (mut asked, mut last) = (0, Instant::now());
+        while asked < 28 || last.elapsed() < Duration::from_millis(1_200) {
+            let Ok((client, _)) = front.accept() else {
+                std::thread::sleep(Duration::from_millis(2));
+                continue;
+            };
+            client.set_nonblocking(false).expect("a socket");
+            let mut head = [0; 4];
+            // What is asked beside the requests (which models there are) counts for nothing.
+            asked += u32::from(client.peek(&mut head).is_ok() && &head == b"POST");
+            last = Instant::now();
+            pass(client, &upstream);
+        }
+        drop(front);
+        let gone = Instant::now();
+        std::thread::sleep(Duration::from_secs(6));
+        let front = (0..100).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            TcpListener::bind(("127.0.0.1", port)).ok()
+        });
+        let front = front.expect("its own port again");
+        while let Ok((client, _)) = front.accept() {
+            match gone.elapsed() < Duration::from_secs(10) {
+                true => turn_away(client),
+                false => pass(client, &upstream),
+            }
+        }
+    };
+    std::thread::spawn(serve);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let log = folder.path().join("engine.log");
+    let lines = "0.00.006.190 I srv          init: loading model\n0.00.006.780 I srv    load_model: loading model 'x.gguf'\n0.02.044.674 I cmn          init: llama threadpool init, n_threads = 1\n0.02.049.507 I srv    load_model: initializing, n_slots = 4\n0.02.057.198 I srv          init: model loaded\n0.02.057.208 I srv          init: listening on http://127.0.0.1:1\n";
+    std::fs::write(&log, lines).expect("written");
+    let log = log.to_str().expect("utf-8").to_owned();
+    let flags = ["--idle", "4s", "--then", "3", "--engine-log", &log];
+    let Some((run, _folder, path)) = cold_start(&url, &flags) else { return };
+    let found = &run["findings"]["cold_start"];
+    assert_eq!(found["verdict"], "started", "{found}");
+    let trial = &found["trials"][0];
+    let parts = trial["parts"].as_array().expect("parts");
+    let sum: f64 = parts.iter().filter_map(|part| part["seconds"]["value"].as_f64()).sum();
+    assert!((sum - trial["first_s"].as_f64().expect("answered")).abs() < 1e-6, "{trial}");
+    let phases: Vec<&str> = parts.iter().filter_map(|part| part["phase"].as_str()).collect();
+    assert_eq!(phases[..2], ["no_listener", "not_ready"], "{trial}");
+    let upper = |n: usize| parts[n]["seconds"]["upper"].as_f64().expect("s");
+    // It is gone for about three seconds more when the first request comes, and loads for four. A busy machine makes either longer.
+    assert!(upper(0) >= 2.0 && upper(1) >= 3.0, "{trial}");
+    assert_eq!(found["starts"][0]["engine"], "llama.cpp", "{found}");
+    // Read once more from its folder, with the log and without.
+    let text = plimsoll(&["cold-start", &path, "--engine-log", &log]).stdout;
+    for said in ["nothing listened", "turned it away", "weights read", "unknown, no line says it: container"]
+    {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    let none = plimsoll(&["cold-start", &path, "--engine-log", "/no/such/log"]);
+    assert!(none.code == 2 && none.stderr.contains("--engine-log /no/such/log"), "{}", none.stderr);
+}
+
+/// One request through to the engine and its answer back.
+fn pass(mut client: std::net::TcpStream, upstream: &str) {
+    let Ok(mut server) = std::net::TcpStream::connect(upstream) else { return };
+    let (Ok(mut back), Ok(mut to)) = (client.try_clone(), server.try_clone()) else { return };
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut client, &mut to);
+        let _ = to.shutdown(std::net::Shutdown::Write);
+    });
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut server, &mut back);
+        let _ = back.shutdown(std::net::Shutdown::Both);
+    });
+}
+
+/// As a server that loads its model does.
+fn turn_away(mut client: std::net::TcpStream) {
+    use std::io::{Read, Write};
+    let mut head = [0; 16_384];
+    let _ = client.read(&mut head);
+    let answer = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: 39\r\nconnection: close\r\n\r\n{\"error\":{\"message\":\"Loading model\"}}  ";
+    let _ = client.write_all(answer.as_bytes());
+}
+
 /// Nothing goes away in a second here: no start may be seen, on however busy a machine.
 #[test]
 fn an_endpoint_that_stays_has_no_cold_start() {
