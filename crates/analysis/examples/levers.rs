@@ -5,6 +5,7 @@
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]
 
 #[path = "../tests/all/lever_systems.rs"]
+#[expect(dead_code, reason = "goals of one's own are for the tests")]
 mod lever_systems;
 
 use plimsoll_analysis::levers::change;
@@ -32,7 +33,7 @@ fn main() {
         let mut gains: Vec<f64> = Vec::new();
         let mut scores: Vec<f64> = Vec::new();
         let (mut gain, mut score) = (f64::NAN, f64::NAN);
-        for candidate in change::candidates(&system.world) {
+        for candidate in change::candidates(&system.world, &finding.evidence.late) {
             let saved = system.saved(&finding.goal, &candidate, &asked, base, seed);
             let each = lever_systems::per_day(&candidate, saved);
             let said =

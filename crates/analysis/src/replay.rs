@@ -83,6 +83,10 @@ pub struct Over {
 pub trait Watch {
     /// A request is due and is about to be handed in.
     fn due(&mut self, _index: u64, _due_ns: i64) {}
+    /// Is it let in, with so many in flight? What is not is over at once, without an answer.
+    fn admits(&mut self, _in_flight: usize) -> bool {
+        true
+    }
     /// A request is over. In the order of their ends.
     fn over(&mut self, over: Over);
     /// Time has passed; what the world says of itself can be taken.
@@ -157,8 +161,9 @@ pub fn play_each(
         while let Some(Due { at_ns, request }) = requests.next_if(|one| At(one.at_ns) <= now) {
             (last_ns, sent) = (at_ns, sent + 1);
             watch.due(sent - 1, at_ns);
+            let admitted = watch.admits(open.count);
             open.push(Flight { due_ns: at_ns, output: request.output_tokens, first: None });
-            if world.submit(now, Submit { id: sent - 1, ..request }).is_err() {
+            if !admitted || world.submit(now, Submit { id: sent - 1, ..request }).is_err() {
                 leave(&mut open, sent - 1, now.0, false, watch);
             }
         }
@@ -188,12 +193,31 @@ fn leave(open: &mut Open, index: u64, left_ns: i64, answered: bool, watch: &mut 
     }
 }
 
+impl Asked {
+    /// As it is handed in.
+    pub fn submit(&self, id: u64) -> Submit {
+        Submit {
+            blocks: self.blocks.clone(),
+            session: self.session,
+            ..Submit::new(id, self.prompt, self.output)
+        }
+    }
+}
+
 /// All times, by number.
-struct Kept(Vec<Times>);
+struct Kept {
+    times: Vec<Times>,
+    /// Most that may be in flight.
+    most: usize,
+}
 
 impl Watch for Kept {
+    fn admits(&mut self, in_flight: usize) -> bool {
+        in_flight < self.most
+    }
+
     fn over(&mut self, over: Over) {
-        self.0[over.index as usize] = over.times;
+        self.times[over.index as usize] = over.times;
     }
 }
 
@@ -202,16 +226,22 @@ impl Watch for Kept {
 /// # Errors
 /// The world can't be built.
 pub fn play(world: &WorldSpec, asked: &[Asked], seed: u64) -> Result<Vec<Times>, String> {
+    play_at_most(usize::MAX, world, asked, seed)
+}
+
+/// The same behind a door that turns away at once whoever finds `most` requests in flight.
+///
+/// # Errors
+/// The world can't be built.
+pub fn play_at_most(
+    most: usize,
+    world: &WorldSpec,
+    asked: &[Asked],
+    seed: u64,
+) -> Result<Vec<Times>, String> {
     let mut world = World::of(world, seed).map_err(|e| e.to_string())?;
-    let mut kept = Kept(vec![Times::default(); asked.len()]);
-    let due = asked.iter().map(|one| Due {
-        at_ns: one.due_ns,
-        request: Submit {
-            blocks: one.blocks.clone(),
-            session: one.session,
-            ..Submit::new(0, one.prompt, one.output)
-        },
-    });
+    let mut kept = Kept { times: vec![Times::default(); asked.len()], most };
+    let due = asked.iter().map(|one| Due { at_ns: one.due_ns, request: one.submit(0) });
     play_each(&mut world, due, DRAIN_NS, &mut kept);
-    Ok(kept.0)
+    Ok(kept.times)
 }

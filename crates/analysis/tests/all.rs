@@ -46,6 +46,8 @@ mod infer;
 #[path = "all/infer_systems.rs"]
 #[expect(dead_code, reason = "some is for the example")]
 mod infer_systems;
+#[path = "all/lever_fronts.rs"]
+mod lever_fronts;
 #[path = "all/lever_systems.rs"]
 mod lever_systems;
 #[path = "all/levers.rs"]

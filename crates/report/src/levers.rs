@@ -3,7 +3,8 @@
 use plimsoll_analysis::findings::{Estimate, Reading};
 use plimsoll_analysis::levers::evidence::SharesFrom;
 use plimsoll_analysis::levers::{
-    By, Evidence, FasterModel, Goal, How, Lever, LeverFinding, LoadPlace, Ranked, Term, catalogue,
+    Admission, By, Evidence, FasterModel, Goal, How, Lever, LeverFinding, LoadPlace, Ranked, Redrawn, Term,
+    catalogue,
 };
 
 use crate::table::Table;
@@ -44,6 +45,10 @@ pub fn render(name: &str, finding: &LeverFinding) -> String {
         page.extend(in_full(lever, &goal, finding.by));
     }
     page.extend(overlap(&finding.ranked[..helpful]));
+    if let Some(found) = &finding.admission {
+        page.push(String::new());
+        page.extend(admission(found, &goal, finding.goal.limit_s));
+    }
     table(&mut page, "The rest", rest(&finding.ranked[full..], finding.by, &goal));
     let mut bounds = Table::new(&["<lever", "saves at most", "<of the time, queueing not simulated again"]);
     for lever in &finding.bounded {
@@ -196,10 +201,68 @@ fn place(load: &LoadPlace) -> String {
 
 fn simulated(finding: &LeverFinding) -> String {
     match &finding.fit {
-        Some(fit) if fit.fits => format!("Simulated: {}; {} schedules", fit.why, finding.replications),
+        Some(fit) if fit.fits => {
+            format!("Simulated: {}; {} schedules: {}", fit.why, finding.replications, drawn(finding))
+        }
         Some(fit) => format!("Not simulated: {}", fit.why),
         None => "Not simulated: no engine stands for this target; name one with --profile to have levers predicted".into(),
     }
+}
+
+/// How the schedules came about.
+fn drawn(finding: &LeverFinding) -> &'static str {
+    match finding.redrawn {
+        Some(Redrawn::Blocks) => {
+            "the run's own, and its arrivals in twelfths drawn with replacement (sessions and traces have no other draw)"
+        }
+        Some(Redrawn::NearBlocks) => {
+            "the run's own, and its arrivals in twelfths drawn with replacement from next to their places (sessions and traces have no \
+             other draw)"
+        }
+        _ => "the run's own, and others drawn from its scenario with other seeds",
+    }
+}
+
+/// What admission control trades, beside the levers that serve everyone.
+fn admission(found: &Admission, goal: &str, limit_s: Option<f64>) -> Vec<String> {
+    let time = |e: &Estimate| {
+        format!("{} {}", words::time(e.value), figure::interval(&words::time(e.lower), &words::time(e.upper)))
+    };
+    let rate = |e: &Estimate| {
+        format!(
+            "{} {}",
+            figure::per_second(e.value),
+            figure::interval(&figure::number(e.lower), &figure::number(e.upper))
+        )
+    };
+    let refused = format!(
+        "{} {}",
+        share(&found.refused),
+        figure::interval(&figure::percent(found.refused.lower), &figure::percent(found.refused.upper))
+    );
+    let mut lines = vec![
+        format!(
+            "Admission control, which serves some by turning others away: at most {} in flight",
+            found.in_flight
+        ),
+        format!(
+            "   turned away {refused} · {goal} of those let in {}, of all as it is {}",
+            time(&found.answered_s),
+            time(&found.now_s)
+        ),
+    ];
+    if let (Some(good), Some(limit_s)) = (&found.good, limit_s) {
+        lines.push(format!(
+            "   answered within {}: {} in place of {}",
+            words::time(limit_s),
+            rate(&good.then_per_s),
+            rate(&good.now_per_s)
+        ));
+    }
+    lines.push(
+        "   Assumes: who is turned away does not come back; on a run as long as this one (a queue that grows has no other)".into(),
+    );
+    lines
 }
 
 fn faster_model(faster: &FasterModel, goal: &str) -> String {

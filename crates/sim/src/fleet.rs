@@ -166,7 +166,7 @@ impl Fleet {
         let id = request.id;
         match self.choose(now, &request) {
             Some(number) => self.place(now, number, request),
-            None if self.may_come() => {
+            None if self.may_come() && request.elsewhere_than.is_none() => {
                 self.hold(NOWHERE, request);
                 self.unplaced.push_back(id);
                 self.wake(now);
@@ -184,7 +184,9 @@ impl Fleet {
         }
         self.views.clear();
         let prompts = self.split.as_ref().map_or(u32::MAX, |split| split.prefill);
-        let routable = (0..prompts).zip(&mut self.replicas).filter(|(_, replica)| replica.is_routable());
+        let routable = (0..prompts)
+            .zip(&mut self.replicas)
+            .filter(|(number, replica)| replica.is_routable() && Some(*number) != request.elsewhere_than);
         self.views.extend(routable.map(|(number, replica)| replica.view(number, now, self.load_delay)));
         let facts = Facts { session: request.session, blocks: &request.blocks };
         let mut chance = Stream::new(self.seed, "fleet.route", request.id);

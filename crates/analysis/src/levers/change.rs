@@ -15,7 +15,10 @@ use plimsoll_sim::{
     QueueDepthSpec, StepSpec, WorldSpec,
 };
 
-use crate::replay::Asked;
+use super::evidence::Late;
+use super::hedge::{self, HedgeSpec};
+use crate::replay::{Asked, Times, play, play_at_most};
+use crate::say::number;
 
 /// A lever with a setting, as the world that it makes.
 #[derive(Clone, Debug)]
@@ -45,13 +48,17 @@ pub enum Traffic {
     Trimmed(f64),
     /// Prompts that came before are answered elsewhere.
     WithoutRepeats,
+    /// Whoever finds this many in flight is turned away at once.
+    AtMost(u32),
+    /// Late ones are asked a second time, elsewhere.
+    Hedged(HedgeSpec),
 }
 
 impl Traffic {
     /// The requests that reach the engine, and the due times of those that do not have to.
     pub fn apply(&self, asked: &[Asked]) -> (Vec<Asked>, Vec<i64>) {
         match self {
-            Traffic::AsItIs => (asked.to_vec(), Vec::new()),
+            Traffic::AsItIs | Traffic::AtMost(_) | Traffic::Hedged(_) => (asked.to_vec(), Vec::new()),
             Traffic::Trimmed(share) => {
                 let trim = |one: &Asked| {
                     let prompt = ((f64::from(one.prompt) * share) as u32).max(1);
@@ -73,6 +80,18 @@ impl Traffic {
             }
         }
     }
+
+    /// When each of those that reach the engine was answered. What is turned away is not.
+    ///
+    /// # Errors
+    /// The world can't be built.
+    pub fn play(&self, world: &WorldSpec, asked: &[Asked], seed: u64) -> Result<Vec<Times>, String> {
+        match self {
+            Traffic::AtMost(limit) => play_at_most(*limit as usize, world, asked, seed),
+            Traffic::Hedged(spec) => Ok(hedge::play(world, asked, seed, *spec)?.times),
+            _ => play(world, asked, seed),
+        }
+    }
 }
 
 /// Waiting requests for which an autoscaler starts one more replica.
@@ -87,11 +106,16 @@ const DRAFTED: u32 = 3;
 /// with their model are 2.5 to 3.4 (`plimsoll_sim::speculation::ACCEPTED`); others are worse.
 const ACCEPTED: [f64; 3] = [1.6, 2.5, 3.0];
 
-/// Every lever that can be simulated on this world.
-pub fn candidates(world: &WorldSpec) -> Vec<Candidate> {
+/// Late is what has no token after this percentile of the time to it; and copies at most, as a share of the requests.
+const HEDGES: [(f64, f64); 2] = [(0.95, 0.05), (0.8, 0.2)];
+
+/// Every lever that can be simulated on this world, but for admission control, whose limit is searched. `late` is when a request is late
+/// ([`Evidence::late`](super::Evidence)).
+pub fn candidates(world: &WorldSpec, late: &[Late]) -> Vec<Candidate> {
     let mut all = Vec::new();
     of_traffic(world, &mut all);
     of_fleet(world, &mut all);
+    hedges(world, late, &mut all);
     if let ModeSpec::Batching(batching) = &world.engine.mode {
         of_scheduler(world, batching, &mut all);
         of_steps(world, batching, &mut all);
@@ -172,6 +196,32 @@ fn of_fleet(world: &WorldSpec, all: &mut Vec<Candidate>) {
     let assumes = Some("the KV cache moves at 64 GB/s".to_owned());
     let setting = format!("{prefill_replicas} for prompts, {} for answers", replicas - prefill_replicas);
     all.push(Candidate { assumes, ..candidate("dedicated-pools", setting, split) });
+}
+
+fn hedges(world: &WorldSpec, late: &[Late], all: &mut Vec<Candidate>) {
+    if world.fleet.replicas < 2 || world.fleet.disaggregation.is_some() {
+        return;
+    }
+    for (percentile, most_share) in HEDGES {
+        let Some(at) = late.iter().find(|late| late.percentile == percentile) else { continue };
+        let spec = HedgeSpec { after_ns: (1e9 * at.after_s) as i64, most_share };
+        let setting = format!(
+            "after {} ms without an answer's first token, at most {:.0} % of the requests",
+            number(1e3 * at.after_s),
+            100.0 * most_share
+        );
+        let assumes = Some("the copy goes to another replica, and the loser is cancelled at once".to_owned());
+        let hedged = candidate("hedging", setting, world.clone());
+        all.push(Candidate { traffic: Traffic::Hedged(spec), assumes, ..hedged });
+    }
+}
+
+/// Admission control at this limit.
+pub fn admission(world: &WorldSpec, in_flight: u32) -> Candidate {
+    let setting = format!("at most {in_flight} requests in flight");
+    let assumes = Some("who is turned away does not come back".to_owned());
+    let limited = candidate("admission", setting, world.clone());
+    Candidate { traffic: Traffic::AtMost(in_flight), assumes, ..limited }
 }
 
 fn prefix_route() -> RouteSpec {

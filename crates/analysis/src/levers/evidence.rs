@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 
+use plimsoll_math::quantile::order_statistic;
 use plimsoll_math::special::student_t_inv;
 use plimsoll_model::{At, Attempt};
 use schemars::JsonSchema;
@@ -49,6 +50,18 @@ pub struct Evidence {
     pub preemptions: Option<f64>,
     /// Do answers stream?
     pub streams: bool,
+    /// How long requests waited for their first token (without one: for the whole answer): when a hedge calls one late.
+    #[serde(default)]
+    pub late: Vec<Late>,
+}
+
+/// When a request is late.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Late {
+    /// By which percentile of this run, 0 to 1.
+    pub percentile: f64,
+    /// So long after it was due, s.
+    pub after_s: f64,
 }
 
 /// Where shares of the time come from.
@@ -111,7 +124,20 @@ pub fn read(case: &Case<'_>, own: &[Asked], goal: &Goal) -> Evidence {
         in_flight_max: summary.concurrency.max,
         preemptions: server.gained(Signal::Preempted, from, to).map(|gained| gained.value),
         streams: summary.latency.ttft.is_some(),
+        late: late(&rows),
     }
+}
+
+/// Percentiles at which a request may be called late.
+const LATE: [f64; 2] = [0.95, 0.8];
+
+fn late(rows: &[&Attempt]) -> Vec<Late> {
+    let waited = |row: &&Attempt| Some((row.first_token.or(row.end)? - row.due).as_secs_f64());
+    let mut values: Vec<f64> = rows.iter().filter_map(waited).collect();
+    let mut at = |percentile: f64| {
+        order_statistic(&mut values, percentile).map(|after_s| Late { percentile, after_s })
+    };
+    LATE.into_iter().filter_map(&mut at).collect()
 }
 
 fn occupancy(case: &Case<'_>, server: &ServerSide, (from, to): (At, At)) -> Option<Occupancy> {
@@ -284,7 +310,7 @@ pub fn faster_model(case: &Case<'_>, goal: &Goal, evidence: &Evidence) -> Option
             Some(value.max(0.0))
         });
         let mut values: Vec<f64> = values.collect();
-        plimsoll_math::quantile::order_statistic(&mut values, goal.percentile)
+        order_statistic(&mut values, goal.percentile)
     };
     let now = without(1.0).filter(|now| *now > 0.0)?;
     let saved = |factor: f64| without(factor).map(|then| 1.0 - then / now);

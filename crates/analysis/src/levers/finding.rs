@@ -8,9 +8,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Case;
+use super::admission::Admission;
 use super::catalogue::{Lever, Term};
 use super::evidence::{Evidence, SharesFrom};
 use super::predict::{Gain, Predicted};
+use super::schedule::Redrawn;
 use crate::cost::Bill;
 use crate::findings::{BudgetSpec, Ceiling, Estimate, LevelSummary, Line, Lines, Metric, Reading};
 
@@ -268,8 +270,14 @@ pub struct LeverFinding {
     pub fit: Option<Fit>,
     /// Schedules simulated.
     pub replications: u32,
+    /// How those beside the run's own came about; `None` = nothing was simulated.
+    #[serde(default)]
+    pub redrawn: Option<Redrawn>,
     /// Levers with a predicted gain, best first.
     pub ranked: Vec<Ranked>,
+    /// What turning some requests away would do for the others; `None` = it was ruled out, or not simulated.
+    #[serde(default)]
+    pub admission: Option<Admission>,
     /// Levers of which only a bound is known, largest first.
     pub bounded: Vec<Bounded>,
     /// Levers about which this run says nothing.
@@ -305,7 +313,9 @@ impl LeverFinding {
             load: None,
             fit,
             replications: spec.replications,
+            redrawn: None,
             ranked: Vec::new(),
+            admission: None,
             bounded: Vec::new(),
             open: Vec::new(),
             ruled_out: Vec::new(),

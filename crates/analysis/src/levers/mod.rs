@@ -6,24 +6,27 @@
 //! predicted gain per day of effort. Ranking by the point estimate lost: it prefers what is least known.
 //!
 //! Reading order: [`catalogue`] (what there is), [`evidence`] (what the rows say), [`schedule`] (the run's arrivals and others
-//! like them), [`change`] (a lever as a changed world), [`predict`] (paired simulation), [`rules`] (what is ruled out), and
-//! [`rank`] below.
+//! like them), [`change`] (a lever as a changed world), [`predict`] (paired simulation), [`hedge`] and [`admission`] (what stands in
+//! front of the world), [`rules`] (what is ruled out), and [`rank`] below.
 
+pub mod admission;
 pub mod catalogue;
 pub mod change;
 pub mod evidence;
 pub mod finding;
+pub mod hedge;
 pub mod predict;
 pub mod rules;
 pub mod schedule;
 
+pub use admission::Admission;
 pub use catalogue::{Lever, Reversible, Term};
 pub use evidence::Evidence;
 pub use finding::{
     Bounded, By, EffortSpec, FasterModel, Fit, Goal, How, LeverFinding, LeverSpec, LoadPlace, Open, Ranked,
     RuledOut,
 };
-pub use schedule::Redraw;
+pub use schedule::{Redraw, Redrawn};
 
 pub use crate::replay::Asked;
 
@@ -58,11 +61,19 @@ pub fn rank(case: &Case<'_>, spec: &LeverSpec) -> LeverFinding {
         Err(fit) => (None, fit),
     };
     let mut finding = LeverFinding::new(spec, evidence, fit, case.summary);
-    let candidates = case.world.filter(|_| simulator.is_some()).map(change::candidates);
+    finding.redrawn = simulator.as_ref().map(|simulator| simulator.redrawn);
+    let world = case.world.filter(|_| simulator.is_some());
+    let candidates = world.map(|world| change::candidates(world, &finding.evidence.late));
     let mut predicted: Vec<Predicted> = Vec::new();
     for lever in catalogue::all() {
         if let Some(why) = rules::rule_out(lever, case, &finding.evidence) {
             finding.ruled_out.push(RuledOut::new(lever, why));
+            continue;
+        }
+        if let (Some(simulator), "admission") = (&simulator, lever.id) {
+            if let Err(why) = admission::admit(lever, simulator, &mut finding, &mut predicted) {
+                finding.without_simulation(lever, case, Some(why));
+            }
             continue;
         }
         let mine = candidates.iter().flatten().filter(|candidate| candidate.lever == lever.id);
@@ -99,6 +110,6 @@ fn simulator<'a>(
         return Err(Some(Fit::refused(why)));
     }
     let simulator = Simulator::new(world, own, case, spec).map_err(|e| Some(Fit::refused(&e)))?;
-    let fit = simulator.fit(case.summary, &spec.goal);
+    let fit = simulator.fit(case, &spec.goal);
     if fit.fits { Ok((simulator, fit)) } else { Err(Some(fit)) }
 }

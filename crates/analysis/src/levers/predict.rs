@@ -7,15 +7,16 @@
 
 use plimsoll_math::quantile::order_statistic;
 use plimsoll_math::special::student_t_inv;
+use plimsoll_model::{At, RateCourse};
 use plimsoll_sim::WorldSpec;
 
 use super::Case;
 use super::catalogue::Lever;
 use super::change::{self, Candidate, Traffic};
 use super::finding::{FasterModel, Fit, Goal, How, LeverSpec, exact, measured};
-use super::schedule;
-use crate::findings::{Estimate, LevelSummary, Metric};
-use crate::replay::{Asked, play};
+use super::schedule::{self, Redrawn};
+use crate::findings::{Estimate, Kept, Metric};
+use crate::replay::Asked;
 use crate::say::number;
 
 /// Seconds in which a cache of whole answers replies.
@@ -57,12 +58,16 @@ pub struct Gain {
 
 /// The world as it is, on every schedule.
 pub struct Simulator<'a> {
-    world: &'a WorldSpec,
-    spec: &'a LeverSpec,
-    schedules: Vec<Vec<Asked>>,
+    pub(super) world: &'a WorldSpec,
+    pub(super) spec: &'a LeverSpec,
+    pub(super) schedules: Vec<Vec<Asked>>,
+    /// How the schedules beside the run's own came about.
+    pub redrawn: Redrawn,
     /// Due times before this are warm-up, ns.
-    from_ns: i64,
-    base: Vec<f64>,
+    pub(super) from_ns: i64,
+    /// From there to the end of the level, s.
+    pub(super) window_s: f64,
+    pub(super) base: Vec<f64>,
     /// Loads, as factors on this one, at which the base meets the goal; with a price only.
     base_loads: Vec<f64>,
 }
@@ -79,10 +84,18 @@ impl<'a> Simulator<'a> {
         spec: &'a LeverSpec,
     ) -> Result<Simulator<'a>, String> {
         let count = spec.replications.max(3);
-        let schedules = (0..count).map(|i| schedule::like(case, own, i, spec.seed)).collect();
-        let from_ns = (case.summary.window.start - case.level.start).0;
-        let mut simulator =
-            Simulator { world, spec, schedules, from_ns, base: Vec::new(), base_loads: Vec::new() };
+        let (schedules, redrawn) = schedule::like(case, own, count, spec.seed);
+        let from = case.summary.window.start;
+        let mut simulator = Simulator {
+            world,
+            spec,
+            schedules,
+            redrawn,
+            from_ns: (from - case.level.start).0,
+            window_s: (case.level.stop - from).as_secs_f64().max(1e-9),
+            base: Vec::new(),
+            base_loads: Vec::new(),
+        };
         let base: Result<Vec<f64>, String> = (0..simulator.schedules.len())
             .map(|i| simulator.percentile(world, i, &Traffic::AsItIs))
             .collect();
@@ -126,9 +139,9 @@ impl<'a> Simulator<'a> {
     }
 
     /// Does the engine answer as the target did, on the run's own arrivals?
-    pub fn fit(&self, summary: &LevelSummary, goal: &Goal) -> Fit {
+    pub fn fit(&self, case: &Case<'_>, goal: &Goal) -> Fit {
         let simulated = self.base[0];
-        let Some(measured) = measured(summary, goal).value() else {
+        let Some(measured) = measured(case.summary, goal).value().or_else(|| of_unsteady(case, goal)) else {
             let why = format!(
                 "{} p{} was not measured well enough to hold the engine against; measure longer",
                 goal.metric.name(),
@@ -254,27 +267,60 @@ const MOST_LOAD: f64 = 32.0;
 
 impl Gain {
     fn of(logs: Vec<f64>, requests: usize) -> Gain {
-        let n = logs.len() as f64;
-        let mean = logs.iter().sum::<f64>() / n;
-        let spread = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (n - 1.0);
-        // Where the next run like this one will lie, not where the mean of all such runs does: 1 + 1/n in place of 1/n.
-        let half = student_t_inv(0.975, n - 1.0) * (spread * (1.0 + 1.0 / n)).sqrt();
+        let log = another_run(&logs, requests);
         let saved = |log: f64| 1.0 - log.exp();
-        let all = logs.len() as u64 * requests as u64;
-        let estimate = if mean.is_finite() {
-            Estimate {
-                value: saved(mean),
-                lower: saved(mean + half),
-                upper: saved(mean - half),
-                n: all,
-                n_eff: n,
-            }
+        let estimate = if log.value.is_finite() {
+            Estimate { value: saved(log.value), lower: saved(log.upper), upper: saved(log.lower), ..log }
         } else {
             // Some schedule leaves the percentile unanswered: nothing is saved, and how much is lost has no bound.
             Estimate { lower: f64::NEG_INFINITY, ..exact(f64::NEG_INFINITY, requests) }
         };
         Gain { estimate, logs, range: Vec::new() }
     }
+}
+
+/// Mean over schedules of so many requests, and where the next run like this one will lie, not where the mean of all such runs does:
+/// Student's t with 1 + 1/n in place of 1/n.
+pub(super) fn another_run(values: &[f64], requests: usize) -> Estimate {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let spread = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    let half = student_t_inv(0.975, n - 1.0) * (spread * (1.0 + 1.0 / n)).sqrt();
+    let all = values.len() as u64 * requests as u64;
+    Estimate { value: mean, lower: mean - half, upper: mean + half, n: all, n_eff: n }
+}
+
+/// Requests beyond the percentile below which it is luck.
+const FEWEST_BEYOND: f64 = 10.0;
+
+/// The goal's percentile of a level that is not steady: its load has a course, or its requests may pile up. It has no interval, because
+/// another such level would have another; but the engine is held against these very arrivals, and has to let them pile up alike.
+fn of_unsteady(case: &Case<'_>, goal: &Goal) -> Option<f64> {
+    if case.summary.stability.verdict == Kept::Stable && case.level.rate_course == RateCourse::Even {
+        return None;
+    }
+    let window = &case.summary.window;
+    let rows = case.attempts.iter().filter(|row| row.due >= window.start && row.due < window.stop);
+    let mut values: Vec<f64> = rows
+        .filter_map(|row| {
+            let since = |from: At, to: Option<At>| to.map_or(f64::INFINITY, |to| (to - from).as_secs_f64());
+            let finished = row.outcome.is_finished();
+            match goal.metric {
+                _ if !finished => Some(f64::INFINITY),
+                Metric::Ttft => row.first_token.map(|first| since(row.due, Some(first))),
+                Metric::E2e => Some(since(row.due, row.end)),
+                Metric::Tpot => {
+                    let tokens = row.answer.tokens.output.unwrap_or(row.asked_output);
+                    let gaps = f64::from(tokens.checked_sub(1).filter(|gaps| *gaps > 0)?);
+                    Some(since(row.first_token?, row.last_token) / gaps)
+                }
+            }
+        })
+        .collect();
+    if values.len() as f64 * (1.0 - goal.percentile) < FEWEST_BEYOND {
+        return None;
+    }
+    order_statistic(&mut values, goal.percentile).filter(|value| value.is_finite() && *value > 0.0)
 }
 
 impl Gain {
@@ -300,7 +346,7 @@ pub fn goal_of(
 ) -> Result<f64, String> {
     let mut values = Vec::with_capacity(asked.len());
     let (submitted, hits) = traffic.apply(asked);
-    for (one, times) in submitted.iter().zip(play(world, &submitted, seed)?) {
+    for (one, times) in submitted.iter().zip(traffic.play(world, &submitted, seed)?) {
         if one.due_ns >= from_ns {
             values.extend(times.metric(goal.metric, one.output));
         }

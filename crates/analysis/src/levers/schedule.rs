@@ -2,11 +2,15 @@
 //!
 //! A prediction from one schedule holds for that schedule; the next hour brings another. So levers are simulated on the run's own
 //! arrivals and on several drawn as these were: from the scenario with another seed, or, where that can't be (sessions, traces,
-//! traffic without a scenario), from the run's own arrivals in blocks drawn with replacement.
+//! traffic without a scenario), from the run's own arrivals in blocks drawn with replacement. The finding says which ([`Redrawn`]).
 
-use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, Attempt};
+use std::collections::HashMap;
+
+use plimsoll_math::rng::{Stream, mix};
+use plimsoll_model::{At, Attempt, RateCourse};
 use plimsoll_workload::{BlockNames, Scenario, Schedule};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::Case;
 use crate::replay::Asked;
@@ -19,7 +23,21 @@ pub struct Redraw<'a> {
 }
 
 /// Blocks of a run's own arrivals that are drawn.
-const BLOCKS: usize = 12;
+pub const BLOCKS: usize = 12;
+/// How far away a block may come from where the load has a course: the next one to either side.
+const NEAR: usize = 1;
+
+/// How the schedules beside the run's own came about.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Redrawn {
+    /// Drawn from the scenario with other seeds.
+    Scenario,
+    /// The run's own arrivals in twelfths, drawn with replacement: sessions and traces have no other draw.
+    Blocks,
+    /// The same, each twelfth from next to its place, so that the load keeps its course.
+    NearBlocks,
+}
 
 /// The rows of requests that finished in the window, in order of their due times.
 pub(super) fn finished<'a>(case: &Case<'a>) -> Vec<&'a Attempt> {
@@ -89,28 +107,76 @@ impl Redraw<'_> {
     }
 }
 
-/// The `index`-th schedule: the run's own, then others like it.
-pub(super) fn like(case: &Case<'_>, own: &[Asked], index: u32, seed: u64) -> Vec<Asked> {
-    if index == 0 {
-        return own.to_vec();
-    }
-    let mut stream = Stream::new(seed, "lever schedules", u64::from(index));
-    let drawn = case.redraw.and_then(|redraw| redraw.draw(case, stream.next_u64()));
-    drawn.unwrap_or_else(|| in_blocks(own, (case.level.stop - case.level.start).0, &mut stream))
+/// The run's own schedule, then `count` − 1 others like it, and how those came about.
+pub(super) fn like(case: &Case<'_>, own: &[Asked], count: u32, seed: u64) -> (Vec<Vec<Asked>>, Redrawn) {
+    let reach = match case.level.rate_course {
+        RateCourse::Even => BLOCKS,
+        _ => NEAR,
+    };
+    let mut redrawn = Redrawn::Scenario;
+    let mut another = |index: u32| {
+        let mut stream = Stream::new(seed, "lever schedules", u64::from(index));
+        let drawn = case.redraw.and_then(|redraw| redraw.draw(case, stream.next_u64()));
+        drawn.unwrap_or_else(|| {
+            redrawn = if reach < BLOCKS { Redrawn::NearBlocks } else { Redrawn::Blocks };
+            in_blocks(own, (case.level.stop - case.level.start).0, reach, &mut stream)
+        })
+    };
+    let mut schedules = vec![own.to_vec()];
+    schedules.extend((1..count).map(&mut another));
+    (schedules, redrawn)
 }
 
-/// Blocks of equal time, drawn with replacement and laid end to end.
-pub(crate) fn in_blocks(own: &[Asked], length_ns: i64, stream: &mut Stream) -> Vec<Asked> {
+/// Twelfths of the time, drawn with replacement and laid end to end: each place gets one from at most `reach` places away, so that a
+/// small reach keeps the course of a load that moves. What a block has for itself (prompts, sessions) gets names of its own in a
+/// further copy: a prompt told twice by the draw alone would be a hit for every cache.
+pub fn in_blocks(own: &[Asked], length_ns: i64, reach: usize, stream: &mut Stream) -> Vec<Asked> {
     let width = (length_ns / BLOCKS as i64).max(1);
+    let block_of = |asked: &Asked| ((asked.due_ns / width).max(0) as usize).min(BLOCKS - 1);
+    let mut blocks: [Vec<&Asked>; BLOCKS] = Default::default();
+    let (mut names, mut sessions) = (Homes::default(), Homes::default());
+    for asked in own {
+        let block = block_of(asked);
+        blocks[block].push(asked);
+        asked.blocks.iter().for_each(|name| names.note(*name, block));
+        asked.session.iter().for_each(|session| sessions.note(*session, block));
+    }
+    let mut copies = [0u64; BLOCKS];
     let mut out = Vec::with_capacity(own.len());
-    for place in 0..BLOCKS as i64 {
-        let from = stream.below(BLOCKS as u64) as i64;
-        let block = own.iter().filter(|asked| asked.due_ns / width == from);
-        out.extend(
-            block.map(|asked| Asked { due_ns: asked.due_ns + (place - from) * width, ..asked.clone() }),
-        );
+    for place in 0..BLOCKS {
+        let first = place.saturating_sub(reach);
+        let from = first + stream.below(((place + reach).min(BLOCKS - 1) - first + 1) as u64) as usize;
+        let (copy, shift) = (copies[from], (place as i64 - from as i64) * width);
+        copies[from] += 1;
+        out.extend(blocks[from].iter().map(|asked| Asked {
+            due_ns: asked.due_ns + shift,
+            blocks: asked.blocks.iter().map(|name| names.copied(*name, copy)).collect(),
+            session: asked.session.map(|session| sessions.copied(session, copy)),
+            ..(*asked).clone()
+        }));
     }
     out
+}
+
+/// In which block a name occurs; none where in several.
+#[derive(Default)]
+struct Homes(HashMap<u64, Option<usize>>);
+
+impl Homes {
+    fn note(&mut self, name: u64, block: usize) {
+        self.0
+            .entry(name)
+            .and_modify(|home| *home = home.filter(|home| *home == block))
+            .or_insert(Some(block));
+    }
+
+    /// The name in this copy of its block. Names that several blocks share stay what they are: they repeat in the run too.
+    fn copied(&self, name: u64, copy: u64) -> u64 {
+        match self.0.get(&name) {
+            Some(Some(_)) if copy > 0 => mix(name ^ mix(copy)),
+            _ => name,
+        }
+    }
 }
 
 /// The same arrivals, `factor` times as fast.

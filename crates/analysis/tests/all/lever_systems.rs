@@ -123,6 +123,12 @@ impl System {
         self.ranking_of(&level, &summary, &run, replications)
     }
 
+    /// What it says for a goal of one's own.
+    pub fn ranking_for(&self, goal: Goal, replications: u32) -> LeverFinding {
+        let (level, summary, run) = self.run();
+        self.ranked(&level, &summary, &run, &spec(replications, goal))
+    }
+
     /// The same of a run that is there.
     pub fn ranking_of(
         &self,
@@ -131,6 +137,10 @@ impl System {
         run: &Run,
         replications: u32,
     ) -> LeverFinding {
+        self.ranked(level, summary, run, &spec(replications, Goal::of(None, summary)))
+    }
+
+    fn ranked(&self, level: &Level, summary: &LevelSummary, run: &Run, spec: &LeverSpec) -> LeverFinding {
         let attempts: Vec<&Attempt> = run.attempts.iter().collect();
         let samples: Vec<&Sample> = run.samples.iter().collect();
         let redraw = Redraw { scenario: &self.scenario };
@@ -142,7 +152,7 @@ impl System {
             world: Some(&self.world),
             redraw: Some(&redraw),
         };
-        rank(&case, &spec(replications, Goal::of(None, summary)))
+        rank(&case, spec)
     }
 
     /// Arrivals that nobody has seen, `times` as many.

@@ -203,7 +203,7 @@ fn the_first_lever_returns_what_was_predicted() {
         // As long as the run: what is predicted is another run like it, with a cache as cold at its start.
         let asked = system.unseen(seed, 1.0);
         let base = system.truth(&finding.goal, &system.world, &asked, seed, &Traffic::AsItIs);
-        let candidates = change::candidates(&system.world);
+        let candidates = change::candidates(&system.world, &finding.evidence.late);
         let gains: Vec<f64> = candidates
             .iter()
             .map(|candidate| system.saved(&finding.goal, candidate, &asked, base, seed))

@@ -28,7 +28,7 @@ pub use change::{Asking, Change, Changed, Traffic, WORDS};
 use super::fit::KneeSpec;
 use super::spec::Band;
 use crate::findings::{Estimate, Held, Metric, Reading};
-use crate::levers::schedule::in_blocks;
+use crate::levers::schedule::{BLOCKS, in_blocks};
 use crate::replay::{Asked, play};
 use crate::say::{number, percent};
 
@@ -158,7 +158,7 @@ pub fn what_if(run: &AsItIs<'_>, spec: &WhatIfSpec) -> Result<WhatIfFinding, Str
         let mut stream = Stream::new(spec.seed, "what if", u64::from(i));
         let drawn =
             run.redraw.and_then(|scenario| run::drawn(scenario, rate_per_s, length_ns, stream.next_u64()));
-        drawn.unwrap_or_else(|| in_blocks(&own, length_ns, &mut stream))
+        drawn.unwrap_or_else(|| in_blocks(&own, length_ns, BLOCKS, &mut stream))
     };
     let schedules: Vec<Vec<Asked>> =
         (0..spec.schedules.max(3)).map(|i| if i == 0 { own.clone() } else { another(i) }).collect();
