@@ -148,11 +148,13 @@ fn conclude(comparison: &mut Comparison) {
         let few =
             (group.unit == Unit::Section && group.units as usize >= FEWEST).then_some(group.levels.len());
         if let Some(levels) = few {
-            let runs =
-                if levels == 1 { "one run of each".to_owned() } else { format!("{levels} alternations") };
-            let note = format!(
-                "{runs}: what changes from run to run is not in the intervals; ten alternations or more would hold it"
-            );
+            let note = match levels {
+                1 => "one run of each: what changes from run to run is not in the intervals; ten alternations or more would hold it"
+                    .to_owned(),
+                _ => format!(
+                    "{levels} alternations: what changes from one to the next widens the intervals, and so few tell it badly; ten or more tell it well"
+                ),
+            };
             if !comparison.notes.contains(&note) {
                 comparison.notes.push(note);
             }
@@ -216,7 +218,7 @@ fn grouped(pairs: Vec<LevelPair>) -> Vec<Vec<LevelPair>> {
 fn group(pairs: &[LevelPair], design: Design, spec: &CompareSpec) -> Group {
     let paired = design == Design::Paired;
     let cut = cut(pairs, paired);
-    let flips = Flips::new(cut.units.len());
+    let flips = Flips::of_turns(cut.units.len() / cut.per_level.max(1), cut.per_level);
     let strata = (!paired).then(|| Strata::of(pairs, &cut));
     let side = Side { pairs, cut: &cut, flips: &flips, strata: strata.as_ref(), margins: &spec.margins };
     let rows = side.rows();

@@ -69,15 +69,16 @@ pub fn manifest(levels: Vec<Level>) -> Manifest {
 /// Levels of eight exponential servers (mean 10 ms, times `factor`), one after another: the load at which they run, their
 /// length, and the seeds of schedule and server.
 fn queue(factor: f64, load: f64, window: Span, seeds: &[(u64, u64)]) -> Whole {
-    let mean_ms = 10.0 * factor;
-    let mode = ModeSpec::Queue(QueueSpec {
-        servers: 8,
-        service: LawSpec::Exponential { mean_ms },
-        queue_limit: None,
-    });
-    let engine = EngineSpec { name: "test".into(), mode };
+    queues(&vec![factor; seeds.len()], load, window, seeds)
+}
+
+/// The same with a factor for each level.
+fn queues(factors: &[f64], load: f64, window: Span, seeds: &[(u64, u64)]) -> Whole {
     let (mut levels, mut attempts, mut now) = (Vec::new(), Vec::new(), At::ZERO);
-    for (id, (schedule, server)) in seeds.iter().enumerate() {
+    for (id, ((schedule, server), factor)) in seeds.iter().zip(factors).enumerate() {
+        let service = LawSpec::Exponential { mean_ms: 10.0 * factor };
+        let mode = ModeSpec::Queue(QueueSpec { servers: 8, service, queue_limit: None });
+        let engine = EngineSpec { name: "test".into(), mode };
         let mut world = World::new(&engine, *server).expect("a sound engine");
         let mut scenario = Scenario { seed: *schedule, ..Scenario::default() };
         (scenario.sizes.prompt, scenario.sizes.output) = (Size::Fixed(1), Size::Fixed(1));
@@ -173,6 +174,24 @@ fn ten_alternations_are_units_and_fewer_are_cut() {
 }
 
 /// Every latency of a run changed by a factor of its own.
+/// Four alternations on a machine that is a tenth faster or slower from one to the next: p50 of each is surely another, and that is no
+/// change of the candidate's. A candidate that is half as slow again in each of them is found.
+#[test]
+fn few_alternations_on_an_unsteady_machine_decide_little() {
+    let levels = |speeds: [f64; 4], seed: u64| {
+        let seeds = [1, 2, 3, 4].map(|schedule| (schedule, seed + schedule));
+        queues(&speeds, 0.5, Span::from_secs(10), &seeds)
+    };
+    let base = levels([1.0, 1.1, 1.0, 1.1], 10);
+    let found = compared(&base, &levels([1.15, 1.2, 1.15, 1.05], 20));
+    assert_eq!((found.groups[0].unit, found.groups[0].units), (Unit::Section, 20));
+    assert_eq!(row(&found, "e2e", "p50").verdict, Change::Inconclusive, "{:?}", row(&found, "e2e", "p50"));
+    assert_ne!(found.verdict, Change::Regressed);
+    assert!(found.notes.iter().any(|note| note.starts_with("4 alternations")), "{:?}", found.notes);
+    let slower = compared(&base, &levels([1.5, 1.65, 1.5, 1.65], 20));
+    assert_eq!(row(&slower, "e2e", "p50").verdict, Change::Regressed, "{:?}", row(&slower, "e2e", "p50"));
+}
+
 fn stretched(base: &Whole, factor: impl Fn(&Attempt, f64) -> f64) -> Whole {
     let change = |attempt: &Attempt| {
         let mut attempt = attempt.clone();

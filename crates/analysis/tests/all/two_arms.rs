@@ -95,3 +95,50 @@ fn pairing_needs_a_third_of_the_requests_and_less() {
     let (paired, unpaired) = (count(3_000, true), count(9_000, false));
     assert!(paired >= 37 && unpaired < paired - 5, "{paired} of 3000 paired, {unpaired} of 9000 unpaired");
 }
+
+/// What the machine does to a turn (its speed is drawn anew for each, and drifts through the hour in the order A B B A).
+fn speeds(stream: &mut Stream, turns: usize, spread: f64, drift: f64) -> Vec<(f64, f64)> {
+    let mut at = |place: usize| lognormal(stream, 1.0 + drift * place as f64 / (2 * turns) as f64, spread);
+    let turn = |turn: usize| {
+        let (first, second) = (at(2 * turn), at(2 * turn + 1));
+        if turn.is_multiple_of(2) { (first, second) } else { (second, first) }
+    };
+    (0..turns).map(turn).collect()
+}
+
+/// Share of pairs of equal arms that are called different at 5 %, with few turns cut into stretches, and the same by flips alone.
+fn alarms(turns: usize, per_turn: usize, spread: f64, drift: f64, repetitions: u64) -> (u32, u32) {
+    let (mut judged, mut by_flips) = (0, 0);
+    for i in 0..repetitions {
+        let mut stream = Stream::new(25, "turns", i);
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        for (of_a, of_b) in speeds(&mut stream, turns, spread, drift) {
+            for (arm, speed) in [(&mut first, of_a), (&mut second, of_b)] {
+                let turn = steady(&mut stream, 4_000 / turns, 0.7);
+                arm.extend(turn.into_iter().map(|sojourn| sojourn * speed));
+            }
+        }
+        let (a, b) = (units(&first, turns * per_turn), units(&second, turns * per_turn));
+        let p = [0.5, 0.95][i as usize % 2];
+        let differences = exceedance_differences(&a, &b, p, 1.0);
+        let differs = |flips: &Flips| 2.0 * flips.greater(&differences).min(flips.less(&differences)) <= 0.05;
+        judged += u32::from(differs(&Flips::of_turns(turns, per_turn)));
+        by_flips += u32::from(differs(&Flips::new(turns * per_turn)));
+    }
+    (judged, by_flips)
+}
+
+#[test]
+fn a_machine_that_is_not_always_as_fast_is_not_taken_for_a_change() {
+    // 8 of 160 are due; 16 or more come less than once in a hundred times at 5 %.
+    let (judged, by_flips) = alarms(4, 5, 0.15, 0.0, 160);
+    assert!(judged <= 15, "four turns: {judged} of 160");
+    assert!(by_flips >= 40, "flips of stretches alone are fooled: {by_flips} of 160");
+    let (drifting, _) = alarms(4, 5, 0.02, 0.2, 160);
+    assert!(drifting <= 15, "four turns, a fifth slower by the end: {drifting} of 160");
+    let (ten, _) = alarms(10, 1, 0.15, 0.2, 160);
+    assert!(ten <= 15, "ten turns: {ten} of 160");
+    // An odd number of turns leaves one of them out of balance: a fiftieth here, under the spread.
+    let (odd, _) = alarms(5, 4, 0.03, 0.1, 160);
+    assert!(odd <= 15, "five turns: {odd} of 160");
+}

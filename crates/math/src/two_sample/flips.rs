@@ -4,10 +4,16 @@
 //! flips a subset of them, and the flipped sum reaches the seen one where the subset's own sum is not positive: p is the share of such subsets.
 //! The means of the subsets are then typical values of the centre (Hartigan 1969), whose order statistics are its exact
 //! interval. Student's t lost: it needs the differences to be normal, and counts of rare exceedances are not.
+//!
+//! Where units are stretches of a few **turns** (two targets measured one after the other, again and again), what changes from one turn
+//! to the next moves all of a turn's stretches together, and flips of stretches take it for proof. Too few turns to be flipped
+//! themselves have their means held against their own spread as well (Student's t over turns): p is the larger of the two, an
+//! interval reaches over both.
 
 use crate::proportion::Interval;
 use crate::quantile::sort;
 use crate::rng::Stream;
+use crate::special::{student_t_cdf, student_t_inv};
 
 /// Units up to which every subset is looked at.
 const ALL_UP_TO: usize = 12;
@@ -22,6 +28,8 @@ pub struct Flips {
     units: usize,
     /// One bit per unit that is flipped. The first is none.
     subsets: Vec<u64>,
+    /// Units that follow one another in one turn; 0 = units are not known to be of turns.
+    per_turn: usize,
 }
 
 impl Flips {
@@ -35,7 +43,36 @@ impl Flips {
             let mask = u64::MAX >> (MOST_UNITS - units);
             std::iter::once(0).chain((1..DRAWN).map(|_| stream.next_u64() & mask)).collect()
         };
-        Flips { units, subsets }
+        Flips { units, subsets, per_turn: 0 }
+    }
+
+    /// The patterns for this many turns of so many stretches each, at most 64 in all; what changes from turn to turn counts.
+    pub fn of_turns(turns: usize, per_turn: usize) -> Flips {
+        let all = Flips::new(turns * per_turn);
+        Flips { per_turn: if turns > 1 && per_turn > 1 { per_turn } else { 0 }, ..all }
+    }
+
+    /// Mean of the turns' means, its standard error, and the degrees of freedom; none where there are no turns.
+    fn turns(&self, differences: &[f64]) -> Option<(f64, f64, f64)> {
+        let of_turn = |turn: &[f64]| turn.iter().sum::<f64>() / turn.len() as f64;
+        let known = &differences[..self.units.min(differences.len())];
+        let means: Vec<f64> = known.chunks_exact(self.per_turn.max(1)).map(of_turn).collect();
+        if self.per_turn == 0 || means.len() < 2 {
+            return None;
+        }
+        let n = means.len() as f64;
+        let mean = means.iter().sum::<f64>() / n;
+        let variance = means.iter().map(|m| (m - mean).powi(2)).sum::<f64>() / (n - 1.0);
+        Some((mean, (variance / n).sqrt(), n - 1.0))
+    }
+
+    /// The chance that the turns' mean is as large as this one, by what it is from turn to turn; `sign` −1 asks for as small.
+    fn by_turns(&self, differences: &[f64], sign: f64) -> f64 {
+        let Some((mean, error, freedom)) = self.turns(differences) else { return 0.0 };
+        match sign * mean {
+            none if none <= 0.0 => 1.0,
+            some => 1.0 - student_t_cdf(some / error, freedom),
+        }
     }
 
     /// The units these patterns are for.
@@ -52,14 +89,14 @@ impl Flips {
     pub fn greater(&self, differences: &[f64]) -> f64 {
         let slack = 1e-12 * differences.iter().map(|d| d.abs()).sum::<f64>();
         let reached = self.sums(differences).filter(|sum| *sum <= slack).count();
-        reached as f64 / self.subsets.len() as f64
+        (reached as f64 / self.subsets.len() as f64).max(self.by_turns(differences, 1.0))
     }
 
     /// The chance of a sum as small as this one.
     pub fn less(&self, differences: &[f64]) -> f64 {
         let slack = 1e-12 * differences.iter().map(|d| d.abs()).sum::<f64>();
         let reached = self.sums(differences).filter(|sum| *sum >= -slack).count();
-        reached as f64 / self.subsets.len() as f64
+        (reached as f64 / self.subsets.len() as f64).max(self.by_turns(differences, -1.0))
     }
 
     /// The interval of the differences' centre at this level; infinite where there are too few units for it.
@@ -75,10 +112,13 @@ impl Flips {
         // The empty subset always counts as reached, so the bound is one order statistic less.
         let skip = (0.5 * (1.0 - level) * self.subsets.len() as f64).floor() as usize;
         let at = |k: Option<usize>| k.and_then(|k| means.get(k)).copied();
-        Interval {
+        let flipped = Interval {
             lower: at(skip.checked_sub(1)).unwrap_or(f64::NEG_INFINITY),
             upper: at(means.len().checked_sub(skip)).filter(|_| skip > 0).unwrap_or(f64::INFINITY),
-        }
+        };
+        let Some((mean, error, freedom)) = self.turns(differences) else { return flipped };
+        let half = student_t_inv(0.5 * (1.0 + level), freedom) * error;
+        Interval { lower: flipped.lower.min(mean - half), upper: flipped.upper.max(mean + half) }
     }
 
     /// The sum of the differences of every subset. Eight units at a time come from a table of their 256 sums.

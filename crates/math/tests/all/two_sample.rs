@@ -211,3 +211,24 @@ fn the_median_of_pairs_is_covered() {
     close("worth", wholes.worth_beyond(0.5), 19.0, 1e-9);
     assert_eq!(Arm::new(&vec![vec![0.0, 1.0]; 20]).worth_beyond(0.5), 40.0);
 }
+
+#[test]
+fn few_turns_are_held_against_their_own_spread() {
+    // Turns of 1, 2 and 3, two stretches each: mean 2, standard error 1/√3, t = 2√3 with two degrees of freedom, whose tail is
+    // ½ − t/(2√(2 + t²)) in closed form.
+    let differences = [1.0, 1.0, 2.0, 2.0, 3.0, 3.0];
+    let t = 12.0f64.sqrt();
+    let tail = 0.5 - 0.5 * t / (2.0 + t * t).sqrt();
+    let turns = Flips::of_turns(3, 2);
+    assert!((turns.greater(&differences) - tail).abs() < 1e-9, "{}", turns.greater(&differences));
+    assert_eq!(turns.less(&differences), 1.0);
+    // The flips of six stretches alone would take it for proof: one pattern of 64.
+    assert_eq!(Flips::new(6).greater(&differences), 1.0 / 64.0);
+    // 95 %: 4.303 standard errors either way, wider than the flips' own.
+    let interval = turns.mean_interval(&differences, 0.95);
+    let half = 4.302_652_73 / 3.0f64.sqrt();
+    assert!((interval.upper - (2.0 + half)).abs() < 1e-6 || interval.upper == f64::INFINITY, "{interval:?}");
+    // One turn, or turns of one unit, have no such spread.
+    assert_eq!(Flips::of_turns(1, 6).greater(&differences), 1.0 / 64.0);
+    assert_eq!(Flips::of_turns(6, 1).greater(&differences), 1.0 / 64.0);
+}
