@@ -1,13 +1,23 @@
-//! What SARIF 2.1.0 asks for in its prose, beyond what a schema of keys and types can say: the rules that scanners refuse or misread a log by.
+//! SARIF 2.1.0: its official schema, and what it asks for in its prose beyond what a schema of keys and types can say, the rules that scanners
+//! refuse or misread a log by.
 //!
-//! Each rule names the standard's section. The log is one of every kind of row; each rule is shown to bite on a log that breaks it.
+//! The schema (`fixtures/sarif-schema-2.1.0.json`) is that of the OASIS technical committee, as the crate `serde-sarif` 0.8.0 (MIT) carries
+//! it. Each rule names the standard's section. The log is one of every kind of row; each rule is shown to bite on a log that breaks it.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::gate::{BUDGETS, Case};
+use crate::gate::{BUDGETS, Case, invalid};
+use crate::kit::plimsoll;
+
+/// The official schema, with one sign of one pattern written out: a bracket that closes nothing stands for itself to a reader of
+/// JavaScript's patterns, and is an error to a stricter one.
+pub fn schema() -> Value {
+    let text = include_str!("../fixtures/sarif-schema-2.1.0.json");
+    serde_json::from_str(&text.replace("{2}]?$", r"{2}\\]?$")).expect("JSON")
+}
 
 /// The rules that a log breaks, by section.
 fn broken(log: &Value) -> BTreeSet<&'static str> {
@@ -134,11 +144,60 @@ fn a_log_of_an_invalid_run_fails_nothing() {
     value["levels"] = json!([]);
     fs::write(&manifest, value.to_string()).expect("written");
     let path = case.path("gate.sarif");
-    let ended = crate::kit::plimsoll(&["gate", &run, "--budget", &budget, "--sarif", &path]);
+    let ended = plimsoll(&["gate", &run, "--budget", &budget, "--sarif", &path]);
     assert_eq!(ended.code, 4, "{}{}", ended.stdout, ended.stderr);
     let log: Value = serde_json::from_str(&fs::read_to_string(&path).expect("written")).expect("JSON");
     assert_eq!(broken(&log), BTreeSet::new(), "{log:#}");
     let run = &log["runs"][0];
     assert_eq!(run["invocations"][0]["executionSuccessful"], false);
     assert!(run["results"].as_array().is_some_and(|all| all.iter().all(|result| result["kind"] != "fail")));
+}
+
+/// Logs of every verdict: what holds, what is broken, what is open, what was not measured, a batch, the stages of traces.
+#[test]
+fn logs_of_every_verdict_are_what_the_official_schema_says() {
+    let case = Case::new();
+    let (path, schema) = (case.path("gate.sarif"), schema());
+    let log_of = |code: i32, ended: crate::kit::Ended| -> Value {
+        assert_eq!(ended.code, code, "{}{}", ended.stdout, ended.stderr);
+        let log: Value = serde_json::from_str(&fs::read_to_string(&path).expect("written")).expect("JSON");
+        assert_eq!(invalid(&log, &schema), None, "{log:#}");
+        assert_eq!(broken(&log), BTreeSet::new(), "{log:#}");
+        log
+    };
+    let row = |rest: &str| format!("budgets:\n  - {{id: a, {rest}}}\n");
+    for (code, budgets) in [
+        (0, row("metric: ttft, p: 99, max: 50ms")),
+        (1, row("metric: ttft, p: 90, max: 1ms")),
+        (3, row("metric: ttft, p: 99, max: 50ms, min_n_eff: 100000")),
+        (3, row("metric: utilisation, max: 80%")),
+        (1, BUDGETS.to_owned()),
+    ] {
+        let log = log_of(code, case.gate(&budgets, &["--sarif", &path]));
+        assert!(log["runs"][0]["results"].as_array().is_some_and(|results| !results.is_empty()));
+    }
+    // A batch of items by a deadline, and the stages of a request: whatever the verdict, with a row of its own for each.
+    let batch = "kind: batch\nbatch: {items: 200000, deadline: 8h}\nbudgets:\n  - {id: errors, metric: error_rate, max: 1%}\n";
+    let stages = "stages:\n  total: 200ms\n  margin: 10%\n  slices: {queue: 25ms, prefill: 50ms, decode: 100ms}\n\
+                  budgets:\n  - {id: e2e, metric: e2e, p: 99, max: 200ms}\n";
+    for (budgets, rows) in [(batch, 2), (stages, 5)] {
+        let ended = case.gate(budgets, &["--sarif", &path]);
+        let log = log_of(ended.code, ended);
+        assert_eq!(log["runs"][0]["results"].as_array().map(Vec::len), Some(rows), "{log:#}");
+    }
+    // The schema bites.
+    let log = log_of(1, case.gate(BUDGETS, &["--sarif", &path]));
+    for (at, value) in [
+        ("/version", json!("2.0.0")),
+        ("/runs/0/results/0/level", json!("fatal")),
+        ("/runs/0/results/0/kind", json!("failed")),
+        ("/runs/0/results/0/mesage", json!({"text": "a slip"})),
+        ("/runs/0/results/0/locations/0/physicalLocation/region/startLine", json!(0)),
+        ("/runs/0/tool/driver/name", json!(7)),
+    ] {
+        let mut slip = log.clone();
+        let (parent, key) = at.rsplit_once('/').expect("a path");
+        slip.pointer_mut(parent).expect("there")[key] = value;
+        assert!(invalid(&slip, &schema).is_some(), "{at}");
+    }
 }
