@@ -35,7 +35,32 @@ pub fn text(found: &Quality) -> String {
             "\n{name} left {n} requests without an answer{why}: they count in no figure\n"
         ));
     }
+    out.push_str(&cut(found));
     out.trim_end().to_owned()
+}
+
+/// What ended at the most tokens asked for, and whether the scores rest on it.
+fn cut(found: &Quality) -> String {
+    let [a, b] = [0, 1].map(|i| found.targets.get(i).map_or(0, |target| target.cut));
+    if a + b == 0 {
+        return String::new();
+    }
+    let mut out = format!(
+        "\nEnded at the most tokens asked for: {a} of A's and {b} of B's first answers of {}. They are compared as far as they go; a larger \
+         --max-tokens lets them end\n",
+        found.items.len()
+    );
+    if let Some(scores) = &found.scores {
+        let without = match &scores.uncut {
+            Some(uncut) => {
+                let verdict = verdict(uncut.verdict, scores.margin);
+                format!("B less A {} over {} items, {verdict}", points(&uncut.difference), uncut.difference.n)
+            }
+            None => "nothing is left to score".to_owned(),
+        };
+        out.push_str(&format!("They are scored as they stand; without them: {without}\n"));
+    }
+    out
 }
 
 /// One line, for a comparison.
@@ -53,7 +78,7 @@ pub fn line(found: &Quality) -> String {
             figure::percent(scores.b.value),
             figure::percent(scores.a.value),
             points(&scores.difference),
-            verdict(scores),
+            verdict(scores.verdict, scores.margin),
             scores.difference.n
         ),
     }
@@ -120,13 +145,13 @@ fn judged(scores: &Scores) -> String {
         figure::number(scores.p),
         scores.only_a,
         scores.only_b,
-        verdict(scores)
+        verdict(scores.verdict, scores.margin)
     )
 }
 
-fn verdict(scores: &Scores) -> String {
-    let margin = figure::number(100.0 * scores.margin);
-    match scores.verdict {
+fn verdict(verdict: ScoreVerdict, margin: f64) -> String {
+    let margin = figure::number(100.0 * margin);
+    match verdict {
         ScoreVerdict::Worse => format!("worse by more than {margin} points"),
         ScoreVerdict::NotWorse => format!("not worse by more than {margin} points"),
         ScoreVerdict::Inconclusive => format!("cannot tell at a margin of {margin} points: more items"),

@@ -124,7 +124,8 @@ impl Voice {
             Protocol::Chat => Writer::Chat(ChunkWriter::new(asked, &id, created, model)),
             _ => Writer::Completions(ChunkWriter::new(asked, &id, created, model)),
         };
-        Voice { writer, first_word: first_word(number), next_word: first_word(number) }
+        let first_word = first_word(asked, number);
+        Voice { writer, first_word, next_word: first_word }
     }
 
     /// What comes before the first token, if anything does.
@@ -195,7 +196,7 @@ pub fn whole(asked: &Asked, number: u64, model: &str, told: Told) -> Bytes {
         id: &answer_id(asked, number),
         created_s: created_s(),
         model,
-        first_word: first_word(number),
+        first_word: first_word(asked, number),
         tokens,
         reason: LENGTH,
         told,
@@ -212,8 +213,9 @@ fn answer_id(asked: &Asked, number: u64) -> String {
     format!("{kind}{number:016x}")
 }
 
-fn first_word(number: u64) -> u64 {
-    number.wrapping_mul(WORD_STRIDE)
+/// Where its text begins: at temperature 0 the same for the same prompt, as with engines that serve models; else drawn, here by number.
+fn first_word(asked: &Asked, number: u64) -> u64 {
+    asked.greedy.map_or(number.wrapping_mul(WORD_STRIDE), |hash| (hash >> 32) ^ (hash & u64::from(u32::MAX)))
 }
 
 fn created_s() -> i64 {

@@ -11,8 +11,8 @@ use plimsoll_math::rng::Stream;
 use super::score::Rule;
 use super::tokens::{alike, first_divergence, tokens};
 use super::{
-    Agreement, Alike, Asked, Figure, ItemFinding, ItemSpec, QUALITY_SCHEMA, Quality, Quartiles, Rounds,
-    ScoreVerdict, Scores,
+    Agreement, Alike, Asked, Figure, ItemFinding, ItemSpec, QUALITY_SCHEMA, Quality, Quartiles, Rounds, Said,
+    ScoreVerdict, Scores, Uncut,
 };
 use crate::order::LEVEL;
 
@@ -23,37 +23,67 @@ const REPLICATES: usize = 2000;
 pub fn judge(
     (eval, targets): (String, [Asked; 2]),
     items: &[(u64, ItemSpec, Option<Rule>)],
-    (a, b): (&[Rounds], &[Rounds]),
+    (a, b): (&Said, &Said),
     margin: f64,
 ) -> Quality {
-    let rounds = a.first().map_or(0, Vec::len) as u32;
-    let pairs: Vec<(&Rounds, &Rounds)> = a.iter().zip(b).collect();
+    let rounds = a.rounds.first().map_or(0, Vec::len) as u32;
+    let pairs: Vec<(&Rounds, &Rounds)> = a.rounds.iter().zip(&b.rounds).collect();
+    let cut = |item: usize| [a, b].map(|said| said.cut.get(item).is_some_and(|cut| *cut));
+    let [mut of_a, mut of_b] = targets;
+    (of_a.cut, of_b.cut) =
+        (a.cut.iter().filter(|cut| **cut).count() as u64, b.cut.iter().filter(|cut| **cut).count() as u64);
     Quality {
         schema: QUALITY_SCHEMA,
         eval,
-        targets: targets.into(),
+        targets: vec![of_a, of_b],
         rounds,
         agreement: agreement(&pairs),
-        scores: scores(items, &pairs, margin),
-        items: items.iter().zip(&pairs).map(|(item, pair)| finding(item, *pair)).collect(),
+        scores: scores(items, &pairs, margin)
+            .map(|all| Scores { uncut: uncut(items, &pairs, &cut, margin), ..all }),
+        items: (0..)
+            .zip(items.iter().zip(&pairs))
+            .map(|(at, (item, pair))| finding(item, *pair, cut(at)))
+            .collect(),
     }
 }
 
-fn finding((line, item, rule): &(u64, ItemSpec, Option<Rule>), (a, b): (&Rounds, &Rounds)) -> ItemFinding {
+/// The scores of the items on which neither first answer was cut, where some were.
+fn uncut(
+    items: &[(u64, ItemSpec, Option<Rule>)],
+    pairs: &[(&Rounds, &Rounds)],
+    cut: &impl Fn(usize) -> [bool; 2],
+    margin: f64,
+) -> Option<Uncut> {
+    let whole: Vec<usize> = (0..pairs.len()).filter(|at| cut(*at) == [false; 2]).collect();
+    if whole.len() == pairs.len() {
+        return None;
+    }
+    let items: Vec<_> = whole.iter().map(|at| items[*at].clone()).collect();
+    let pairs: Vec<_> = whole.iter().map(|at| pairs[*at]).collect();
+    scores(&items, &pairs, margin).map(|found| Uncut { difference: found.difference, verdict: found.verdict })
+}
+
+fn finding(
+    (line, item, rule): &(u64, ItemSpec, Option<Rule>),
+    (a, b): (&Rounds, &Rounds),
+    [cut_a, cut_b]: [bool; 2],
+) -> ItemFinding {
     let (first_a, first_b) = (first(a), first(b));
-    let cut_a = first_a.map(tokens);
-    let cut_b = first_b.map(tokens);
-    let both = cut_a.as_ref().zip(cut_b.as_ref());
+    let words_a = first_a.map(tokens);
+    let words_b = first_b.map(tokens);
+    let both = words_a.as_ref().zip(words_b.as_ref());
     let right = |text: Option<&str>| rule.as_ref().zip(text).map(|(rule, text)| rule.is_right(text));
     ItemFinding {
         line: *line,
         id: item.id.clone(),
         same: first_a.zip(first_b).map(|(a, b)| a == b),
         first_divergence: both.and_then(|(a, b)| first_divergence(a, b)).map(|at| at as u64),
-        tokens_a: cut_a.as_ref().map(|cut| cut.len() as u64),
-        tokens_b: cut_b.as_ref().map(|cut| cut.len() as u64),
+        tokens_a: words_a.as_ref().map(|words| words.len() as u64),
+        tokens_b: words_b.as_ref().map(|words| words.len() as u64),
         right_a: right(first_a),
         right_b: right(first_b),
+        cut_a,
+        cut_b,
         answers_a: None,
         answers_b: None,
     }
@@ -209,6 +239,7 @@ fn scores(
         b_flips: flips(scored.iter().map(|(rule, _, b)| (*rule, *b))),
         margin,
         verdict,
+        uncut: None,
     })
 }
 

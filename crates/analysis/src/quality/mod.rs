@@ -4,6 +4,11 @@
 //! token. So each target is asked more than once, its disagreement with itself is the noise floor, and only what lies beyond it is the
 //! change's. Agreement is description; the *scores* judge, item by item, by a paired test.
 //!
+//! What has no whole answer (refused, broken off half-way) takes no part in any figure, and is counted and named. An answer that
+//! ends at the most tokens asked for is whole as far as it was asked for: it is compared and scored as it stands, because
+//! a change that makes a model ramble must not hide its worst answers; but a score of half an answer is luck, so such answers
+//! are counted, and the scores without them stand beside.
+//!
 //! Reading order: [`score`] (an item of the evaluation file, and whether an answer is right), [`tokens`] (where two
 //! answers part), [`judge`].
 
@@ -80,6 +85,15 @@ pub enum ScoreSpec {
 /// What one target said to one item, round by round; `None` = it did not answer.
 pub type Rounds = Vec<Option<String>>;
 
+/// What one target said to all items.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Said {
+    /// Item by item.
+    pub rounds: Vec<Rounds>,
+    /// Did its first answer to an item end at the most tokens asked for?
+    pub cut: Vec<bool>,
+}
+
 /// The results.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Quality {
@@ -110,6 +124,9 @@ pub struct Asked {
     pub unanswered: u64,
     /// What the first of them met.
     pub why: Option<String>,
+    /// First answers that ended at the most tokens asked for.
+    #[serde(default)]
+    pub cut: u64,
 }
 
 /// A share or mean with its interval at 95 %.
@@ -189,6 +206,18 @@ pub struct Scores {
     pub margin: f64,
     /// What that amounts to.
     pub verdict: ScoreVerdict,
+    /// The same without the items on which either first answer was cut; `None` where none was, or nothing is left.
+    #[serde(default)]
+    pub uncut: Option<Uncut>,
+}
+
+/// The scores of answers that ended by themselves.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Uncut {
+    /// B's share right less A's.
+    pub difference: Figure,
+    /// What that amounts to.
+    pub verdict: ScoreVerdict,
 }
 
 /// What the scores amount to.
@@ -222,6 +251,12 @@ pub struct ItemFinding {
     pub right_a: Option<bool>,
     /// Was B's?
     pub right_b: Option<bool>,
+    /// Did A's first answer end at the most tokens asked for?
+    #[serde(default)]
+    pub cut_a: bool,
+    /// Did B's?
+    #[serde(default)]
+    pub cut_b: bool,
     /// A's answers, where asked to be kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answers_a: Option<Rounds>,

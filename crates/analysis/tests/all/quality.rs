@@ -2,7 +2,7 @@
 
 use plimsoll_analysis::quality::score::{Rule, choice, last_number};
 use plimsoll_analysis::quality::tokens::{alike, first_divergence, tokens};
-use plimsoll_analysis::quality::{Asked, ItemSpec, Quality, Rounds, ScoreSpec, ScoreVerdict, judge};
+use plimsoll_analysis::quality::{Asked, ItemSpec, Quality, Rounds, Said, ScoreSpec, ScoreVerdict, judge};
 use serde_json::json;
 
 fn rule(spec: serde_json::Value) -> Rule {
@@ -92,11 +92,17 @@ fn texts_and_patterns() {
 
 /// Judges these rounds; every item is right where an answer is `yes`.
 fn judged(a: &[Rounds], b: &[Rounds], margin: f64) -> Quality {
+    judged_with((a, &[]), (b, &[]), margin)
+}
+
+/// The same of answers of which these were cut.
+fn judged_with((a, cut_a): (&[Rounds], &[bool]), (b, cut_b): (&[Rounds], &[bool]), margin: f64) -> Quality {
     let item: ItemSpec = serde_json::from_value(json!({"prompt": "?"})).expect("an item");
     let yes = rule(json!({"kind": "exact", "answer": "yes"}));
     let items: Vec<_> = (0..a.len()).map(|i| (i as u64 + 1, item.clone(), Some(yes.clone()))).collect();
-    let asked = || Asked { url: String::new(), model: None, unanswered: 0, why: None };
-    judge((String::new(), [asked(), asked()]), &items, (a, b), margin)
+    let asked = || Asked { url: String::new(), model: None, unanswered: 0, why: None, cut: 0 };
+    let said = |rounds: &[Rounds], cut: &[bool]| Said { rounds: rounds.to_vec(), cut: cut.to_vec() };
+    judge((String::new(), [asked(), asked()]), &items, (&said(a, cut_a), &said(b, cut_b)), margin)
 }
 
 fn said(texts: &[&str]) -> Vec<Rounds> {
@@ -166,4 +172,26 @@ fn what_was_not_answered_counts_in_no_figure() {
     let none = vec![vec![None]; 3];
     let found = judged(&none, &none, 0.02);
     assert!(found.scores.is_none() && found.agreement.between.exact.n == 0);
+}
+
+#[test]
+fn what_was_cut_is_counted_and_the_scores_without_it_stand_beside() {
+    // B rambles on 30 of 200 items: cut there, and wrong. By all items it is worse; of those that it ended itself none is lost.
+    let cut: Vec<bool> = (0..200).map(|i| i < 30).collect();
+    let (a, b) =
+        (vec!["yes"; 200], (0..200).map(|i| if i < 30 { "no no no" } else { "yes" }).collect::<Vec<_>>());
+    let found = judged_with((&said(&a), &[]), (&said(&b), &cut), 0.03);
+    assert_eq!((found.targets[0].cut, found.targets[1].cut), (0, 30));
+    assert!(found.items[0].cut_b && !found.items[0].cut_a && !found.items[30].cut_b);
+    let scores = found.scores.expect("scored");
+    assert_eq!((scores.verdict, scores.only_a), (ScoreVerdict::Worse, 30));
+    let uncut = scores.uncut.expect("170 are whole");
+    assert_eq!(
+        (uncut.verdict, uncut.difference.n, uncut.difference.value),
+        (ScoreVerdict::NotWorse, 170, 0.0)
+    );
+    // Where nothing was cut there is nothing beside; where everything was, nothing is left.
+    assert!(judged(&said(&a), &said(&b), 0.03).scores.expect("scored").uncut.is_none());
+    let all = vec![true; 200];
+    assert!(judged_with((&said(&a), &all), (&said(&b), &[]), 0.03).scores.expect("scored").uncut.is_none());
 }

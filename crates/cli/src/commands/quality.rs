@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plimsoll_analysis::quality::{Asked, Quality, Rounds, ScoreVerdict, judge};
+use plimsoll_analysis::quality::{Asked, Quality, Rounds, Said, ScoreVerdict, judge};
 use plimsoll_client::{Client, ClientConfig, Clock, Control, LevelPlan, Memory, Sink, Traffic};
 use plimsoll_model::{Attempt, Load, RateCourse};
 use plimsoll_report::{figure, quality as words};
@@ -27,6 +27,9 @@ const UNANSWERED_MOST: f64 = 0.01;
 
 /// Times a request without an answer is tried again.
 const RETRIES: u32 = 2;
+
+/// What servers call the end at the most tokens asked for.
+const CUT: &str = "length";
 
 /// The name under which the scenario knows the items.
 const ITEMS: &str = "eval";
@@ -70,9 +73,9 @@ pub fn run(args: &QualityArgs) -> Result<Exit, Stop> {
     drop(watch);
     let [a, b] = arms;
     let targets = [a.asked(), b.asked()];
-    let mut found = judge((digest, targets), &items, (&a.rounds, &b.rounds), args.margin);
+    let mut found = judge((digest, targets), &items, (&a.said, &b.said), args.margin);
     if args.keep_answers {
-        for (item, (a, b)) in found.items.iter_mut().zip(a.rounds.into_iter().zip(b.rounds)) {
+        for (item, (a, b)) in found.items.iter_mut().zip(a.said.rounds.into_iter().zip(b.said.rounds)) {
             (item.answers_a, item.answers_b) = (Some(a), Some(b));
         }
     }
@@ -123,8 +126,7 @@ struct Arm {
     scenario: Scenario,
     client: Client,
     prompts: Arc<Prompts>,
-    /// Item by item.
-    rounds: Vec<Rounds>,
+    said: Said,
     /// What the first request without an answer met.
     why: Option<String>,
 }
@@ -161,7 +163,7 @@ impl Arm {
             keep_text: true,
         };
         let client = Client::start(config).map_err(|e| Stop::usage(e.to_string()))?;
-        Ok(Arm { scenario, client, prompts, rounds: Vec::new(), why: None })
+        Ok(Arm { scenario, client, prompts, said: Said::default(), why: None })
     }
 
     /// One round: every item once. Gives the number of those answered.
@@ -188,7 +190,9 @@ impl Arm {
         let memory = Arc::new(Memory::default());
         let sink: Arc<dyn Sink> = memory.clone();
         self.client.run_level(&plan, &sink, control).map_err(|e| Stop::invalid(e.to_string()))?;
-        self.rounds.resize(items, Rounds::new());
+        let is_first = self.said.rounds.is_empty();
+        self.said.rounds.resize(items, Rounds::new());
+        self.said.cut.resize(items, false);
         let mut said: Rounds = vec![None; items];
         let mut met = vec![None; items];
         for attempt in memory.take_attempts() {
@@ -197,23 +201,32 @@ impl Arm {
                 continue;
             };
             match attempt.outcome.is_finished() {
-                true => said[place] = Some(attempt.answer.text.unwrap_or_default()),
+                true => {
+                    self.said.cut[place] |= is_first && attempt.answer.finish_reason.as_deref() == Some(CUT);
+                    said[place] = Some(attempt.answer.text.unwrap_or_default());
+                }
                 false => met[place] = Some(reason(&attempt)),
             }
         }
         let unanswered = said.iter().zip(met).filter(|(answer, _)| answer.is_none());
         self.why = self.why.take().or_else(|| unanswered.filter_map(|(_, why)| why).next());
         let answered = said.iter().flatten().count();
-        for (rounds, answer) in self.rounds.iter_mut().zip(said) {
+        for (rounds, answer) in self.said.rounds.iter_mut().zip(said) {
             rounds.push(answer);
         }
         Ok(answered)
     }
 
     fn asked(&self) -> Asked {
-        let unanswered = self.rounds.iter().flatten().filter(|answer| answer.is_none()).count() as u64;
+        let unanswered = self.said.rounds.iter().flatten().filter(|answer| answer.is_none()).count() as u64;
         let target = &self.scenario.target;
-        Asked { url: target.url.clone(), model: target.model.clone(), unanswered, why: self.why.clone() }
+        Asked {
+            url: target.url.clone(),
+            model: target.model.clone(),
+            unanswered,
+            why: self.why.clone(),
+            cut: 0,
+        }
     }
 }
 

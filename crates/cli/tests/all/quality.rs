@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
-use crate::kit::{Server, plimsoll, reply, stream_head};
+use crate::kit::{Engine, Server, plimsoll, reply, stream_head};
 
 /// Prompt, A's answer, B's answer.
 const TABLE: [(&str, &str, &str); 8] = [
@@ -46,12 +46,16 @@ fn endpoint(second: bool, wavers: bool) -> Server {
 }
 
 fn stream(socket: &mut TcpStream, text: &str) {
+    stream_to(socket, text, "stop");
+}
+
+fn stream_to(socket: &mut TcpStream, text: &str, reason: &str) {
     stream_head(socket);
     for piece in text.split_inclusive(' ') {
         let event = json!({"choices": [{"index": 0, "delta": {"content": piece}}]});
         let _ = write!(socket, "data: {event}\n\n");
     }
-    let end = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]});
+    let end = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]});
     let _ = write!(socket, "data: {end}\n\ndata: [DONE]\n\n");
     let _ = socket.shutdown(std::net::Shutdown::Both);
 }
@@ -172,4 +176,78 @@ fn an_endpoint_that_does_not_answer_is_no_result() {
         plimsoll(&["quality", &a.url, &b.url, "--eval", &eval, "-o", out.to_str().expect("utf-8"), "-q"]);
     assert_eq!(ended.code, 5, "{}", ended.stdout);
     assert!(ended.stdout.contains("B left 16 requests without an answer (HTTP 500"), "{}", ended.stdout);
+}
+
+/// An endpoint that is lost in the middle of `q3` each time, refuses `q5`, and ends `q6` at the most tokens asked for.
+fn breaks_off() -> Server {
+    Server::reading(|first, body, socket| {
+        if first.starts_with("GET") {
+            return reply(socket, "200 OK", "content-type: application/json\r\n", r#"{"data":[{"id":"m"}]}"#);
+        }
+        let body: Value = serde_json::from_slice(body).unwrap_or_default();
+        let prompt = body["messages"][0]["content"].as_str().unwrap_or_default();
+        let Some(row) = TABLE.iter().find(|row| row.0 == prompt) else { return };
+        match prompt {
+            "q3" => {
+                stream_head(socket);
+                let event = json!({"choices": [{"index": 0, "delta": {"content": "one two "}}]});
+                let _ = write!(socket, "data: {event}\n\n");
+                let _ = socket.shutdown(std::net::Shutdown::Both);
+            }
+            "q5" => reply(socket, "503 Service Unavailable", "", "busy"),
+            "q6" => stream_to(socket, row.2, "length"),
+            _ => stream(socket, row.2),
+        }
+    })
+}
+
+/// What is not a whole answer is neither agreement nor disagreement: it is in no figure, and said; what was cut at the most tokens asked
+/// for is compared, and said.
+#[test]
+fn answers_that_break_off_count_in_no_figure_and_cut_ones_are_named() {
+    let (a, b) = (endpoint(false, false), breaks_off());
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (eval, out) = (eval(folder.path()), folder.path().join("quality.json"));
+    let out = out.to_str().expect("utf-8");
+    let args = ["quality", &a.url, &b.url, "--eval", &eval, "-o", out, "-q"];
+    let ended = plimsoll(&args);
+    // Two of eight without an answer: what was answered does not stand for the rest.
+    assert_eq!(ended.code, 4, "{}{}", ended.stdout, ended.stderr);
+    assert!(ended.stdout.contains("B left 4 requests without an answer"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("0 of A's and 1 of B's first answers"), "{}", ended.stdout);
+    let text = std::fs::read_to_string(out).expect("written");
+    let found: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((&found["targets"][1]["unanswered"], &found["targets"][1]["cut"]), (&json!(4), &json!(1)));
+    let items = found["items"].as_array().expect("items");
+    for lost in [3, 5] {
+        assert_eq!((&items[lost]["same"], &items[lost]["tokens_b"]), (&Value::Null, &Value::Null));
+        assert_eq!(items[lost]["right_b"], Value::Null);
+    }
+    assert_eq!((&items[6]["cut_b"], &items[6]["same"]), (&json!(true), &json!(false)));
+    // q0 and q4 are the same, q1 q2 q6 q7 are not: two of six, not of eight.
+    assert_eq!(found["agreement"]["between"]["exact"]["n"], 6);
+    assert_eq!(found["agreement"]["between"]["exact"]["value"], 2.0 / 6.0);
+    // Scored: q0 q1 q2 q4 q7.
+    assert_eq!(found["scores"]["difference"]["n"], 5);
+}
+
+/// The embedded engine takes temperature 0 at its word: the same prompt, the same answer, on either of two engines.
+#[test]
+fn the_embedded_engine_repeats_itself_at_temperature_zero() {
+    let (a, b) = (Engine::start("demo"), Engine::start("demo"));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let eval = folder.path().join("eval.jsonl");
+    let lines: String =
+        (0..12).map(|i| format!("{{\"prompt\": \"say {i} things\", \"max_tokens\": 20}}\n")).collect();
+    std::fs::write(&eval, lines).expect("written");
+    let out = folder.path().join("quality.json");
+    let [eval, out] = [&eval, &out].map(|path| path.to_str().expect("utf-8"));
+    let ended = plimsoll(&["quality", &a.url, &b.url, "--eval", eval, "-o", out, "--format", "json", "-q"]);
+    assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
+    let found = ended.json();
+    for which in ["between", "a_itself", "b_itself"] {
+        assert_eq!(found["agreement"][which]["exact"]["value"], 1.0, "{which}: {found:#}");
+    }
+    // It never ends by itself, and says so.
+    assert_eq!((&found["targets"][0]["cut"], &found["targets"][1]["cut"]), (&json!(12), &json!(12)));
 }

@@ -195,3 +195,24 @@ fn a_request_in_pieces_is_one_request() {
     }
     assert_eq!(client.answer().json()["usage"]["prompt_tokens"], 2_000);
 }
+
+/// What is said is a matter of the prompt alone at temperature 0, streamed or whole, and drawn anew where a temperature leaves it open.
+#[test]
+fn temperature_zero_says_the_same_again() {
+    let running = start(canned(2.0, 1.0));
+    let said = |prompt: &str, more: &str| {
+        let body = format!(r#"{{"messages":[{{"role":"user","content":"{prompt}"}}],"max_tokens":9{more}}}"#);
+        let answer = post(running.addr(), "/v1/chat/completions", &body);
+        let stream = more.contains("stream");
+        decode(Protocol::Chat, stream, &answer).1.answer.text.expect("a text")
+    };
+    let zero = r#","temperature":0"#;
+    let first = said("name a ship", zero);
+    assert_eq!(said("name a ship", zero), first);
+    assert_eq!(said("name a ship", r#","temperature":0.0,"stream":true"#), first);
+    // The vocabulary has 32 words: of eight other prompts hardly all begin alike.
+    assert!((0..8).any(|i| said(&format!("name ship {i}"), zero) != first));
+    for open in ["", r#","temperature":0.7"#] {
+        assert_ne!(said("name a ship", open), said("name a ship", open), "{open}");
+    }
+}

@@ -46,6 +46,8 @@ pub struct Asked {
     /// Hashes of the prompt's full blocks of [`BLOCK_WORDS`] words, each chained to the one before: equal hash = equal
     /// text up to and including that block.
     pub blocks: Vec<u64>,
+    /// The hash of the whole prompt where temperature 0 is asked for: the answer is then a matter of the prompt alone.
+    pub greedy: Option<u64>,
 }
 
 /// A request that cannot be served, with the status it is answered with.
@@ -79,6 +81,7 @@ struct Body<'a> {
     max_completion_tokens: Option<i64>,
     max_output_tokens: Option<i64>,
     ignore_eos: Option<bool>,
+    temperature: Option<f64>,
     n: Option<i64>,
     stream_options: Option<StreamOptions>,
     dimensions: Option<i64>,
@@ -165,6 +168,7 @@ pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<Asked, 
             Some("base64") => true,
             Some(_) => return Err(bad("encoding_format", "encoding_format must be float or base64")),
         },
+        greedy: (body.temperature == Some(0.0)).then_some(words.hash),
         blocks: words.blocks,
     })
 }
