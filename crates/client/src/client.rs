@@ -4,22 +4,21 @@
 //! whether somebody wants to stop, and otherwise sleeps. The number in flight is thereby measured by a counter and a
 //! clock of its own and not from the rows: Little's law between the two can fail, which is what makes it a check.
 
-use std::net::SocketAddr;
+mod watch;
+
 use std::sync::atomic::AtomicU32;
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc::{self};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use plimsoll_model::{At, By, EndedBy, GeneratorHealth, Level, Room, Sample, SizeUnit, Span, StampSource};
+use plimsoll_model::{At, Level, Span};
 use plimsoll_wire::{QueueWish, RequestOptions, Template, TemplateError};
 use plimsoll_workload::{Connections, Player, TargetSpec, TensorEncoding};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::ahead::Ahead;
-use crate::clock::{Clock, Ties};
-use crate::control::{Ceilings, Control, Reached};
-use crate::doctor;
-use crate::histogram::Histogram;
+use crate::clock::Clock;
+use crate::control::{Ceilings, Control};
 use crate::level::{LevelPlan, Shared, Traffic};
 use crate::link::Route;
 use crate::live::Live;
@@ -27,12 +26,10 @@ use crate::request::Opening;
 use crate::secret::Secret;
 use crate::sink::Sink;
 use crate::target::{Target, TargetError};
-use crate::worker::{Command, Report, Setup, work};
+use crate::worker::{Command, Setup, work};
 
-/// Between two looks of the watching thread.
-const TICK: Span = Span::from_millis(10);
-/// Between two samples written.
-const SAMPLE: Span = Span::from_millis(100);
+use watch::Watch;
+
 /// From telling the workers to the first instant at which something can be due.
 const LEAD: Span = Span::from_millis(20);
 
@@ -306,268 +303,5 @@ fn deal(plan: &LevelPlan, workers: usize) -> Vec<(Player, Ahead)> {
                 (player.with_ceiling(ceiling(index)).with_pace(plan.pace(workers)), Ahead::default())
             })
             .collect(),
-    }
-}
-
-/// The watching thread's view of a level.
-struct Watch<'a> {
-    client: &'a Client,
-    plan: &'a LevelPlan,
-    sink: &'a dyn Sink,
-    control: &'a Control,
-    active: usize,
-    ties: Ties,
-    start: At,
-    stop: At,
-    marked: bool,
-    ended_by: EndedBy,
-    stopping: bool,
-    last_tick: At,
-    /// ∫ in flight dt over the window, and its length.
-    area: f64,
-    area_ns: f64,
-    max: u64,
-    samples: u64,
-    /// The sample being gathered.
-    gather: (f64, u64, At),
-    /// Requests that were in flight when the level began (none, unless a worker lost count).
-    base: u64,
-    begun_before: u64,
-    /// In flight at the tick before.
-    before: u64,
-    /// What this machine's listening sockets had turned away before, where the target is one of them.
-    overflows: Option<u64>,
-}
-
-fn ended_by(reached: Reached) -> EndedBy {
-    if reached == Reached::Errors { EndedBy::Errors } else { EndedBy::Ceiling }
-}
-
-/// A level that has ended.
-struct Watched {
-    stop: At,
-    drained: At,
-    ended_by: EndedBy,
-    arrivals: u64,
-    health: GeneratorHealth,
-}
-
-impl<'a> Watch<'a> {
-    fn new(
-        client: &'a Client,
-        plan: &'a LevelPlan,
-        sink: &'a dyn Sink,
-        control: &'a Control,
-        start: At,
-        active: usize,
-    ) -> Watch<'a> {
-        Watch {
-            client,
-            plan,
-            sink,
-            control,
-            active,
-            ties: Ties::new(client.config.clock),
-            start,
-            stop: start + plan.window,
-            marked: false,
-            ended_by: EndedBy::Complete,
-            stopping: false,
-            last_tick: start,
-            area: 0.0,
-            area_ns: 0.0,
-            max: 0,
-            samples: 0,
-            gather: (0.0, 0, start + SAMPLE),
-            base: client.live.in_flight(),
-            begun_before: client.live.totals().requests,
-            before: 0,
-            overflows: None,
-        }
-    }
-
-    /// Looks at this machine's own listening sockets too, where the target is one of them.
-    fn beside(mut self, route: &Route) -> Watch<'a> {
-        let here = |addrs: &Vec<SocketAddr>| !addrs.is_empty() && addrs.iter().all(|a| a.ip().is_loopback());
-        self.overflows = if route.addrs.as_ref().is_ok_and(here) { doctor::listen_overflows() } else { None };
-        self
-    }
-
-    fn until_done(mut self, reports: &mpsc::Receiver<Report>) -> Result<Watched, ClientError> {
-        let mut all = Vec::with_capacity(self.active);
-        let clock = self.client.config.clock;
-        let mut next = self.start;
-        while all.len() < self.active {
-            let wait = (next - clock.now()).as_duration();
-            match reports.recv_timeout(wait) {
-                Ok(report) => all.push(report),
-                Err(RecvTimeoutError::Timeout) => {
-                    let now = clock.now();
-                    self.tick(now);
-                    while next <= now {
-                        next += TICK;
-                    }
-                }
-                Err(RecvTimeoutError::Disconnected) => return Err(ClientError::WorkerDied),
-            }
-        }
-        let drained = clock.now();
-        // The workers see a ceiling by themselves and may be done before the next look.
-        if self.ended_by == EndedBy::Complete
-            && let Some(reached) = self.control.ceilings.reached(&self.client.live.totals())
-        {
-            self.end_window(drained, ended_by(reached));
-        }
-        let begun = self.client.live.totals().requests - self.begun_before;
-        let health = self.health(&all);
-        Ok(Watched {
-            // An open loop whose last answer came early had no arrivals due until its window's end: that time counts.
-            stop: match &self.plan.requests {
-                // What ends with its requests is as long as they took.
-                Traffic::Closed { sequence, .. } if sequence.is_bounded() => self.stop.min(drained),
-                _ => self.stop,
-            },
-            drained: match &self.plan.requests {
-                Traffic::Closed { sequence, .. } if sequence.is_bounded() => drained,
-                _ => drained.max(self.stop),
-            },
-            ended_by: self.ended_by,
-            arrivals: self.plan.arrivals().unwrap_or(begun),
-            health,
-        })
-    }
-
-    fn tick(&mut self, now: At) {
-        self.ties.refresh();
-        self.sample(now);
-        let by_hand = self.control.stops();
-        if by_hand >= 2 && self.ended_by != EndedBy::UserNow {
-            self.end_window(now, EndedBy::UserNow);
-            self.tell_all(|| Command::StopNow(By::User));
-        } else if by_hand == 1 && !self.stopping {
-            self.end_window(now, EndedBy::User);
-            self.tell_all(|| Command::Stop(By::User));
-        } else if !self.stopping
-            && self.control.ceilings != Ceilings::default()
-            && let Some(reached) = self.control.ceilings.reached(&self.client.live.totals())
-        {
-            self.end_window(now, ended_by(reached));
-            self.tell_all(|| Command::Stop(By::Client));
-        }
-        if now >= self.stop && !self.marked {
-            self.marked = true;
-            self.tell_all(|| Command::Mark);
-        }
-        if now >= self.stop + self.plan.client.drain
-            && !matches!(self.ended_by, EndedBy::UserNow | EndedBy::DrainLimit)
-        {
-            if self.ended_by == EndedBy::Complete {
-                self.ended_by = EndedBy::DrainLimit;
-            }
-            self.tell_all(|| Command::StopNow(By::Client));
-        }
-    }
-
-    fn end_window(&mut self, now: At, by: EndedBy) {
-        self.stopping = true;
-        self.ended_by = by;
-        self.stop = self.stop.min(now.max(self.start));
-    }
-
-    fn tell_all(&self, command: impl Fn() -> Command) {
-        for worker in &self.client.workers[..self.active] {
-            // One that has died is noticed where its report is missing.
-            let _ = worker.send(command());
-        }
-    }
-
-    fn sample(&mut self, now: At) {
-        let in_flight = self.client.live.in_flight().saturating_sub(self.base);
-        let ns = (now - self.last_tick).0.max(0) as f64;
-        if now <= self.stop {
-            // Half-way between two looks: a level that fills within a few of them would else be counted too full.
-            self.area += 0.5 * (self.before + in_flight) as f64 * ns;
-            self.area_ns += ns;
-        }
-        self.before = in_flight;
-        self.last_tick = now;
-        self.max = self.max.max(in_flight);
-        self.samples += 1;
-        self.gather.0 += in_flight as f64;
-        self.gather.1 += 1;
-        if now >= self.gather.2 {
-            self.sink.sample(Sample {
-                at: now,
-                source: "client".into(),
-                name: "in_flight".into(),
-                labels: format!("level={}", self.plan.id),
-                value: self.gather.0 / self.gather.1 as f64,
-            });
-            self.gather = (0.0, 0, now + SAMPLE);
-        }
-    }
-
-    fn health(&self, reports: &[Report]) -> GeneratorHealth {
-        let (mut lag, mut delay) = (Histogram::default(), Histogram::default());
-        for report in reports {
-            lag.merge(&report.tally.lag);
-            delay.merge(&report.user_delay);
-        }
-        let sum = |f: fn(&Report) -> u64| reports.iter().map(f).sum::<u64>();
-        let share = |f: &dyn Fn(&Report) -> Option<i64>| {
-            let shares = reports.iter().map(|r| Some(f(r)? as f64 / r.wall_ns.max(1) as f64));
-            shares.collect::<Option<Vec<f64>>>().map(|all| all.into_iter().fold(0.0, f64::max))
-        };
-        let stamps = match (sum(|r| r.kernel_reads), sum(|r| r.user_reads)) {
-            (0, _) => StampSource::User,
-            (_, 0) => StampSource::Kernel,
-            _ => StampSource::Mixed,
-        };
-        GeneratorHealth {
-            lag: lag.quantiles(),
-            user_delay: delay.quantiles(),
-            stamps,
-            workers: reports.len() as u32,
-            cpu_share_max: share(&|r| Some(r.cpu_ns)),
-            cpu_ns: Some(reports.iter().map(|r| r.cpu_ns).sum()),
-            run_queue_share_max: share(&|r| r.run_queue_ns),
-            events: sum(|r| r.tally.events),
-            events_coalesced: sum(|r| r.tally.coalesced),
-            clock_steps: self.ties.steps(),
-            in_flight_mean: (self.area_ns > 0.0).then(|| self.area / self.area_ns),
-            in_flight_max: self.max,
-            in_flight_samples: self.samples,
-            closed_since: reports.iter().filter_map(|r| r.closed_since).min(),
-            sockets_max: reports.iter().map(|r| r.sockets_max).sum(),
-            connects: reports.iter().map(|r| r.connects).sum(),
-            room: Some(Room {
-                descriptors: doctor::descriptor_limit().map(|(soft, _)| soft),
-                ports: doctor::local_ports(),
-                listen_overflows: self
-                    .overflows
-                    .and_then(|before| Some(doctor::listen_overflows()?.saturating_sub(before))),
-                no_socket: sum(|r| r.tally.no_socket),
-            }),
-        }
-    }
-}
-
-impl Watched {
-    fn level(self, plan: &LevelPlan, start: At, unit: SizeUnit) -> Level {
-        Level {
-            id: plan.id,
-            traffic: plan.traffic.clone(),
-            purpose: plan.purpose.clone(),
-            load: plan.load,
-            rate_course: plan.rate_course,
-            start,
-            stop: self.stop,
-            drained: self.drained,
-            ended_by: self.ended_by,
-            arrivals: self.arrivals,
-            schedule_hash: plan.schedule_hash(),
-            unit,
-            generator: self.health,
-        }
     }
 }

@@ -1,0 +1,181 @@
+//! The two brackets: between the last level that kept up (or held the budget) and the first that did not.
+
+use plimsoll_math::isotonic::{crossing, rising_fit};
+
+use super::Observed;
+use super::words::Words;
+use crate::findings::{BudgetRow, Estimate, Held, Kept, Line};
+use crate::say::number;
+use crate::tail::crossing_rate;
+
+/// The bracket of a rule that holds at light loads and no longer at heavy ones: (last that holds, first that does not).
+/// Levels that contradict one another are split where the fewest are on the wrong side.
+pub fn bracket(verdicts: &[(f64, Option<bool>)]) -> (Option<f64>, Option<f64>) {
+    let decided: Vec<(f64, bool)> =
+        verdicts.iter().filter_map(|(rate, holds)| Some((*rate, (*holds)?))).collect();
+    let wrong = |split: usize| {
+        decided[..split].iter().filter(|d| !d.1).count() + decided[split..].iter().filter(|d| d.1).count()
+    };
+    // Of equal splits the lowest: what is not known to hold is not promised.
+    let split = (0..=decided.len()).min_by_key(|split| wrong(*split)).unwrap_or(0);
+    let holds = decided[..split].iter().rfind(|d| d.1).map(|d| d.0);
+    let breaks = decided[split..].iter().find(|d| !d.1).map(|d| d.0);
+    (holds, breaks)
+}
+
+/// Levels above the first unstable one by up to this factor tell what the target finishes when it is full; far above,
+/// thrashing is measured.
+pub(super) const FULL_UP_TO: f64 = 1.25;
+
+/// What an overloaded target finishes per second: throughput of the unstable levels just over the limit.
+pub fn saturated(good: &[&Observed], first_unstable: f64) -> Option<Estimate> {
+    let full: Vec<&Estimate> = good
+        .iter()
+        .filter(|o| {
+            o.kept() == Kept::Unstable
+                && o.rate() >= first_unstable
+                && o.rate() <= FULL_UP_TO * first_unstable
+        })
+        .filter_map(|o| o.full.estimate())
+        .collect();
+    if full.is_empty() {
+        return None;
+    }
+    let weight = |e: &Estimate| 1.0 / ((e.upper - e.lower).max(1e-9 * e.value) / 3.92).powi(2);
+    let total: f64 = full.iter().map(|e| weight(e)).sum();
+    let value = full.iter().map(|e| weight(e) * e.value).sum::<f64>() / total;
+    let half = 1.96 / total.sqrt();
+    let n = full.iter().map(|e| e.n).sum();
+    Some(Estimate { value, lower: value - half, upper: value + half, n, n_eff: full.len() as f64 })
+}
+
+pub(super) fn kept_verdicts(good: &[&Observed]) -> Vec<(f64, Option<bool>)> {
+    good.iter()
+        .map(|o| {
+            let holds = match o.kept() {
+                Kept::Stable => Some(true),
+                Kept::Unstable => Some(false),
+                Kept::Undecided => None,
+            };
+            (o.rate(), holds)
+        })
+        .collect()
+}
+
+pub(super) fn stability(good: &[&Observed], words: &Words<'_>) -> Line {
+    match bracket(&kept_verdicts(good)) {
+        (None, None) => {
+            Line::CannotTell { why: "no level was long enough to see whether requests pile up".into() }
+        }
+        (Some(rate_per_s), None) => {
+            let heaviest = good.last().map_or(0.0, |o| o.rate());
+            let why = if heaviest > rate_per_s {
+                format!(
+                    "requests did not pile up there, and heavier levels (up to {} requests/s) were too short to tell",
+                    number(heaviest)
+                )
+            } else {
+                "requests did not pile up at any level".into()
+            };
+            Line::Above { rate_per_s, load: words.at(rate_per_s), why }
+        }
+        (None, Some(rate_per_s)) => {
+            Line::Below { rate_per_s, why: "requests pile up at every level that could be judged".into() }
+        }
+        (Some(stable), Some(unstable)) => {
+            let full = saturated(good, unstable);
+            // A target that finishes less when overloaded than it did before has lost its limit by overloading.
+            let inside = full.filter(|full| full.value >= stable / (1.0 + 2.0 * crate::flight::GROWTH_LIMIT));
+            let value = inside.map_or((stable * unstable).sqrt(), |full| full.value.min(unstable));
+            let lower = inside.map_or(stable, |full| full.lower.min(stable));
+            let n = good.iter().map(|o| o.upper.len() as u64).sum();
+            let rate = Estimate { value, lower, upper: unstable, n, n_eff: good.len() as f64 };
+            let how = format!(
+                "requests in flight hold steady at {} requests/s and pile up at {} requests/s{}",
+                number(stable),
+                number(unstable),
+                if inside.is_some() {
+                    "; the figure is what the target finished when overloaded"
+                } else {
+                    ""
+                }
+            );
+            Line::Found { rate, load: words.at(value.min(stable)), how }
+        }
+    }
+}
+
+pub(super) fn budget_verdicts(good: &[&Observed]) -> Vec<(f64, Option<bool>)> {
+    good.iter()
+        .filter_map(|o| {
+            let budget = o.finding.summary.budget.as_ref()?;
+            let holds = match (budget.verdict, o.kept()) {
+                // What passes only because its queue has not grown long enough yet does not pass.
+                (_, Kept::Unstable) | (Held::Fail, _) => Some(false),
+                (Held::Pass, _) => Some(true),
+                (Held::Inconclusive, _) => None,
+            };
+            Some((o.rate(), holds))
+        })
+        .collect()
+}
+
+pub(super) fn budget(good: &[&Observed], words: &Words<'_>) -> Line {
+    match bracket(&budget_verdicts(good)) {
+        (None, None) => {
+            Line::CannotTell { why: "no level had enough requests to pass or fail the budget".into() }
+        }
+        (Some(rate_per_s), None) => Line::Above {
+            rate_per_s,
+            load: words.at(rate_per_s),
+            why: "the budget holds at every level".into(),
+        },
+        (None, Some(rate_per_s)) => {
+            Line::Below { rate_per_s, why: "the budget is broken at every level that could be judged".into() }
+        }
+        (Some(pass), Some(fail)) => {
+            let value = tightest_crossing(good).unwrap_or_else(|| (pass * fail).sqrt()).clamp(pass, fail);
+            let n = good.iter().map(|o| o.upper.len() as u64).sum();
+            let rate = Estimate { value, lower: pass, upper: fail, n, n_eff: good.len() as f64 };
+            let how = format!(
+                "every ceiling holds at {} requests/s and at least one is broken at {} requests/s",
+                number(pass),
+                number(fail)
+            );
+            Line::Found { rate, load: words.at(value), how }
+        }
+    }
+}
+
+/// Where the share over a ceiling reaches what is allowed, for the ceiling that gets there first.
+pub(super) fn tightest_crossing(good: &[&Observed]) -> Option<f64> {
+    let budgets: Vec<_> =
+        good.iter().filter_map(|o| Some((o.rate(), o.finding.summary.budget.as_ref()?))).collect();
+    let ceilings: Vec<&BudgetRow> = budgets.first()?.1.rows.iter().collect();
+    let crossings = ceilings.into_iter().filter_map(|ceiling| {
+        let same = |row: &&BudgetRow| row.metric == ceiling.metric && row.percentile == ceiling.percentile;
+        let rows: Vec<_> =
+            budgets.iter().filter_map(|(rate, b)| Some((*rate, b.rows.iter().find(same)?))).collect();
+        let x: Vec<f64> = rows.iter().map(|row| row.0).collect();
+        // Half an exceedance where none was seen, so that the logarithm exists.
+        let share = |e: &Estimate| e.value.max(0.5 / e.n.max(1) as f64).ln();
+        let y: Vec<f64> = rows.iter().map(|row| share(&row.1.share_over)).collect();
+        let weights: Vec<f64> = rows.iter().map(|row| row.1.share_over.n_eff.max(1e-9)).collect();
+        let allowed = rows.first()?.1.allowed.max(1e-12).ln();
+        crossing_rate(crossing(&x, &rising_fit(&y, &weights), allowed))
+    });
+    crossings.min_by(f64::total_cmp)
+}
+
+/// The brackets that the planner narrows: (last stable, first unstable), (last pass, first fail).
+pub(crate) fn brackets(good: &[&Observed]) -> [(Option<f64>, Option<f64>); 2] {
+    [bracket(&kept_verdicts(good)), bracket(&budget_verdicts(good))]
+}
+
+/// Open-loop levels that lines may be drawn through, lowest load first.
+pub(crate) fn usable<'a>(levels: &[&'a Observed]) -> Vec<&'a Observed> {
+    let mut good: Vec<&Observed> =
+        levels.iter().copied().filter(|o| o.is_open() && o.rate() > 0.0 && o.counts()).collect();
+    good.sort_by(|a, b| a.rate().total_cmp(&b.rate()));
+    good
+}

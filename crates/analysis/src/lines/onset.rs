@@ -1,0 +1,175 @@
+//! The queueing onset: what the tail is with no contention, and the load at which it has risen by the factor.
+
+use plimsoll_math::isotonic::Crossing;
+use plimsoll_math::rng::Stream;
+
+use super::words::Words;
+use super::{LADDER_OF_PERCENTILES, LEAST_LEVELS, LineSpec, Observed};
+use crate::findings::{Estimate, Line};
+use crate::say::{count, number};
+use crate::tail::{Fit, Upper};
+
+/// Largest gap between the percentiles of a lightly loaded level and of concurrency 1 at which the first may stand in
+/// for the second: a fifth of what marks the onset.
+pub(super) const STANDS_IN: f64 = 0.1;
+
+/// Most that may be put down to uncertainty: half of what marks the onset.
+pub(super) const UNSURE: f64 = 0.25;
+
+/// Redraws for that uncertainty.
+pub(super) const AGREEMENT_REDRAWS: usize = 200;
+
+/// Share of the capacity up to which a level is lightly loaded.
+pub(super) const LIGHT: f64 = 0.35;
+
+/// The zero-contention level that the onset is measured against.
+pub struct Zero<'a> {
+    /// The level.
+    pub observed: &'a Observed,
+    /// The percentile that it and enough levels support.
+    pub percentile: f64,
+    /// Where it comes from, as a sentence.
+    pub from: String,
+}
+
+/// The level to measure against, and the best percentile it supports. Concurrency 1 is the definition; where it is too
+/// slow to gather enough requests, the lightest open-loop level stands in, if its shape agrees with concurrency 1 as
+/// far as that can be seen.
+pub(super) fn zero_contention<'a>(
+    good: &[&'a Observed],
+    zero: &[&'a Observed],
+    capacity: Option<f64>,
+    asked: f64,
+    seed: u64,
+) -> Option<Zero<'a>> {
+    let largest = zero.iter().copied().filter(|o| o.counts()).max_by_key(|o| o.upper.len());
+    let lightest = good
+        .iter()
+        .copied()
+        .filter(|o| capacity.is_some_and(|capacity| o.rate() <= LIGHT * capacity))
+        .max_by_key(|o| o.upper.len());
+    for p in LADDER_OF_PERCENTILES.into_iter().filter(|p| *p <= asked + 1e-9) {
+        let levels = good.iter().filter(|o| o.upper.supports(p)).count();
+        if levels < LEAST_LEVELS {
+            continue;
+        }
+        if let Some(one) = largest.filter(|o| o.upper.supports(p)) {
+            let from = format!("concurrency 1, {}", count(one.upper.len() as u64, "request"));
+            return Some(Zero { observed: one, percentile: p, from });
+        }
+        if let Some(light) = lightest.filter(|o| o.upper.supports(p))
+            && let Some(q) = largest.and_then(|one| agreement(&light.upper, &one.upper, seed))
+        {
+            let from = format!(
+                "{} requests/s in open loop, which agrees with concurrency 1 at the median and at p{}",
+                number(light.rate()),
+                number(100.0 * q)
+            );
+            return Some(Zero { observed: light, percentile: p, from });
+        }
+    }
+    None
+}
+
+/// The largest percentile that both support, if the light level agrees with concurrency 1 there and at the median: not
+/// above it by more than [`STANDS_IN`], or than the two are uncertain (up to [`UNSURE`]).
+pub(super) fn agreement(light: &Upper, one: &Upper, seed: u64) -> Option<f64> {
+    let q = LADDER_OF_PERCENTILES.into_iter().find(|q| light.supports(*q) && one.supports(*q))?;
+    let mut stream = Stream::new(seed, "agreement", 0);
+    let mut agrees = |q: f64| {
+        let (_, one_high) = one.interval_s(q, &mut stream, AGREEMENT_REDRAWS);
+        let (light_low, _) = light.interval_s(q, &mut stream, AGREEMENT_REDRAWS);
+        let (one, light) = (one.quantile_s(q), light.quantile_s(q));
+        let unsure = (one_high / one - 1.0).hypot(light / light_low - 1.0);
+        light / one - 1.0 <= STANDS_IN.max(unsure.min(UNSURE))
+    };
+    (agrees(q) && agrees(0.5)).then_some(q)
+}
+
+pub(super) fn onset(
+    good: &[&Observed],
+    zero: Option<&Zero<'_>>,
+    fit: Option<&Fit>,
+    spec: &LineSpec,
+    words: &Words<'_>,
+) -> Line {
+    let (Some(zero), Some(fit)) = (zero, fit) else {
+        let most = good.iter().map(|o| o.upper.len()).max().unwrap_or(0);
+        return Line::CannotTell {
+            why: format!(
+                "no percentile of {} has {} values beyond it both without contention and on {LEAST_LEVELS} levels \
+                 (the largest level has {}); give it more time",
+                good.first().map_or("ttft", |o| o.metric),
+                number(crate::tail::BEYOND),
+                count(most as u64, "request")
+            ),
+        };
+    };
+    let p = number(100.0 * zero.percentile);
+    let how = format!(
+        "p{p} of {} reaches {} × its zero-contention value ({})",
+        zero.observed.metric,
+        number(spec.knee_factor),
+        zero.from
+    );
+    let interval = fit.crossing.interval;
+    let (first, last) = (fit.line.first(), fit.line.last());
+    match fit.crossing.value {
+        Crossing::At(rate) => {
+            let (lower, upper) = both_sides(rate, interval.lower, interval.upper);
+            if lower <= 0.0 && !upper.is_finite() {
+                return Line::CannotTell {
+                    why: format!(
+                        "the levels put it near {} requests/s and bound it on neither side; give it more time",
+                        number(rate)
+                    ),
+                };
+            }
+            let n = good.iter().map(|o| o.upper.len() as u64).sum();
+            let rate = Estimate { value: rate, lower, upper, n, n_eff: fit.line.len() as f64 };
+            Line::Found { rate, load: words.at(rate.value), how }
+        }
+        Crossing::Before => Line::Below {
+            rate_per_s: first.map_or(0.0, |point| point.rate_per_s),
+            why: format!("at the lightest level already, {how}"),
+        },
+        Crossing::Beyond => {
+            let rate_per_s = last.map_or(0.0, |point| point.rate_per_s);
+            Line::Above {
+                rate_per_s,
+                load: words.at(rate_per_s),
+                why: format!("the heaviest level is still below the load at which {how}"),
+            }
+        }
+    }
+}
+
+/// What a target cannot finish queues: an onset or a budget line read above the stability limit was drawn through levels
+/// too short for their queues to have grown. It is set to the limit, with its interval down from there.
+pub(super) fn under_the_limit(onset: Line, stability: &Line, words: &Words<'_>) -> Line {
+    match (onset, stability.rate()) {
+        (Line::Found { rate, how, .. }, Some(limit)) if rate.value > limit.value => {
+            let lower = rate.lower.min(limit.lower);
+            let rate = Estimate { value: limit.value, lower, upper: rate.upper, ..rate };
+            Line::Found {
+                rate,
+                load: words.at(rate.value),
+                how: format!("{how}; set to the stability limit, which it cannot exceed"),
+            }
+        }
+        (onset, _) => onset,
+    }
+}
+
+/// The interval of a crossing with its wider side on both. Between which two levels the crossing falls decides how the
+/// redraws lean, and that is chance: taken as they lean, the intervals miss the truth on the short side in a quarter of
+/// the sweeps (`examples/accuracy.rs`). An end that lies outside the levels is unknown there: zero, or infinite.
+pub(super) fn both_sides(value: f64, lower: f64, upper: f64) -> (f64, f64) {
+    match (lower.is_finite() && lower > 0.0, upper.is_finite()) {
+        (true, true) => {
+            let ratio = (value / lower).max(upper / value).max(1.0);
+            (value / ratio, value * ratio)
+        }
+        (known, _) => (if known { lower.min(value) } else { 0.0 }, upper.max(value)),
+    }
+}

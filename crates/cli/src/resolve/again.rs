@@ -1,0 +1,150 @@
+//! The command that repeats a scenario: what differs from the defaults, as flags and `--set`.
+
+use plimsoll_model::Protocol;
+use plimsoll_workload::Scenario;
+use serde_json::Value;
+
+/// A command that repeats a scenario: every value that is not a default, as flags or `--set`.
+pub fn reproduce(command: &str, scenario: &Scenario, more: &[(&str, String)]) -> String {
+    let head = ["plimsoll".to_string(), command.to_string(), quoted(&scenario.target.url)];
+    repeat(&head.join(" "), scenario, more)
+}
+
+/// The same after a head of one's own.
+pub fn repeat(head: &str, scenario: &Scenario, more: &[(&str, String)]) -> String {
+    let value = serde_json::to_value(scenario).unwrap_or_default();
+    let default = serde_json::to_value(Scenario::default()).unwrap_or_default();
+    let mut words = vec![head.to_string()];
+    for (flag, argument) in more {
+        words.push(format!("--{flag}"));
+        if !argument.is_empty() {
+            words.push(quoted(argument));
+        }
+    }
+    let mut differing = Vec::new();
+    difference("", &value, &default, &mut differing);
+    let is_kserve = scenario.target.protocol == Protocol::Kserve;
+    let simulated = scenario.target.url.strip_prefix("simulated:");
+    for (path, value) in differing {
+        match path.as_str() {
+            "target.url" => {}
+            // A simulated world says these by itself; its command has no flags for them.
+            "target.model" if simulated.is_some() && value.as_str() == simulated => {}
+            "target.protocol" if simulated.is_some() && is_kserve => {}
+            // The protocol says these by itself.
+            "target.stream" | "target.ignore_eos" | "sizes.output" if is_kserve => {}
+            "target.key_env" | "target.model" | "target.protocol" | "seed" | "nonce" | "sizes.prompt"
+            | "sizes.output" => {
+                let flag = match path.as_str() {
+                    "target.key_env" => "key-env",
+                    "target.model" => "model",
+                    "target.protocol" => "protocol",
+                    "sizes.prompt" if is_kserve => "batch",
+                    "sizes.prompt" => "isl",
+                    "sizes.output" => "osl",
+                    other => other,
+                };
+                words.push(format!("--{flag}"));
+                words.push(quoted(&plain(&value)));
+            }
+            _ => {
+                words.push("--set".into());
+                words.push(quoted(&format!("{path}={}", plain(&value))));
+            }
+        }
+    }
+    words.join(" ")
+}
+
+/// Paths at which two values differ. What carries a tag (`process`, `mode`, `policy`) and lists are taken whole.
+pub(super) fn difference(path: &str, value: &Value, default: &Value, out: &mut Vec<(String, Value)>) {
+    if value == default {
+        return;
+    }
+    match (value, default) {
+        (Value::Object(a), Value::Object(b))
+            if !["process", "mode", "policy"]
+                .iter()
+                .any(|tag| a.contains_key(*tag) || b.contains_key(*tag)) =>
+        {
+            for (key, inner) in a {
+                let at = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                difference(&at, inner, b.get(key).unwrap_or(&Value::Null), out);
+            }
+        }
+        _ => out.push((path.to_string(), value.clone())),
+    }
+}
+
+/// A value as it is typed: a string without its quotes.
+pub(super) fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// A word for the shell: quoted where it needs to be.
+pub fn quoted(word: &str) -> String {
+    let safe = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(safe) {
+        word.to_string()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::Draft;
+    use super::*;
+
+    #[test]
+    fn the_command_to_repeat_resolves_to_the_same_scenario() {
+        let mut draft = Draft(json!({
+            "target": {"url": "http://host:8000/v1", "key_env": "LLM_KEY", "headers": {"x-team": "$TEAM_KEY"}},
+            "load": {"mode": "open", "rate": "12/s", "window": "30s"},
+            "arrivals": {"process": "gamma", "cv": 3.0},
+            "sizes": {"prompt": "lognormal:512,0.8"},
+            "client": {"retries": {"max": 2}},
+            "seed": 7,
+        }));
+        draft.set("prompts.words_per_token", 0.75.into());
+        let scenario = draft.finish(99).expect("valid");
+        let command = reproduce("run", &scenario, &[]);
+        assert!(command.contains("--key-env LLM_KEY"), "{command}");
+        assert!(command.contains("$TEAM_KEY"), "{command}");
+        // What the command says, read back as a shell would, is the same scenario.
+        let mut again = Draft(json!({"target": {"url": "http://host:8000/v1"}}));
+        let words = shell_words(&command);
+        let mut rest = words[3..].iter();
+        while let Some(flag) = rest.next() {
+            let argument = rest.next().expect("every flag has a value");
+            let (path, text) = match flag.as_str() {
+                "--set" => argument.split_once('=').expect("path=value"),
+                "--key-env" => ("target.key_env", argument.as_str()),
+                "--isl" => ("sizes.prompt", argument.as_str()),
+                "--seed" => ("seed", argument.as_str()),
+                "--nonce" => ("nonce", argument.as_str()),
+                other => panic!("unexpected {other}"),
+            };
+            again.set(path, serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.into())));
+        }
+        assert_eq!(again.finish(0).expect("valid"), scenario);
+    }
+
+    fn shell_words(command: &str) -> Vec<String> {
+        let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
+        for c in command.chars() {
+            match c {
+                '\'' => quoted = !quoted,
+                ' ' if !quoted => words.push(std::mem::take(&mut word)),
+                c => word.push(c),
+            }
+        }
+        words.push(word);
+        words
+    }
+}
