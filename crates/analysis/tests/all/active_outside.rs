@@ -1,6 +1,7 @@
 //! Active diagnosis of what stands around an engine and is none of ours: experiments written by hand, as such a thing answers them.
 
 use plimsoll_analysis::diagnose::active::fact::{Fact, State};
+use plimsoll_analysis::diagnose::active::plan::{Kind, Known, Traffic};
 use plimsoll_analysis::diagnose::active::{blocks, fact_state, tell};
 use plimsoll_analysis::diagnose::{Cause, Diagnosis};
 use plimsoll_analysis::findings::Validity;
@@ -114,6 +115,38 @@ fn what_crowds_outside_the_engine_is_no_saturation() {
         told.verdicts[0].evidence.iter().any(|of| of.says.contains("the engine knows of 2.0")),
         "{told:#?}"
     );
+}
+
+/// Two slots of an engine that answers in milliseconds: its page is read a few times in a level at least, and a look from before the level
+/// says nothing of who waits. Whatever the name, two thousand tokens fill no KV cache.
+#[test]
+fn an_engine_of_milliseconds_is_asked_for_long_enough_to_be_read() {
+    let known = Known { e2e_s: 0.013, least_s: 0.01, ttft_s: 0.008, best_rate: 76.0, step: 8, left_s: 60.0 };
+    let traffic = Traffic { prompt: 256.0, output: 32.0, synthetic: true, streams: true, pool: None };
+    let asked = Kind::Together.asks(&spec(), &traffic, &known)[0].requests;
+    assert_eq!(
+        asked,
+        Some(200),
+        "two seconds at 152/s are 304, of which a tenth of two thousand requests is allowed"
+    );
+    let slow = Known { e2e_s: 2.0, best_rate: 4.0, ..known };
+    assert_eq!(Kind::Together.asks(&spec(), &traffic, &slow)[0].requests, Some(48));
+    let mut lab = Lab::default();
+    lab.level("alone", (1, 40), (8, 40)).level("together:4", (4, 48), (60, 92)).level(
+        "together:8",
+        (8, 96),
+        (124, 156),
+    );
+    let looks = |lab: &mut Lab, n: usize| {
+        lab.samples.clear();
+        lab.page(2.0);
+        lab.samples.truncate(2 * n);
+    };
+    looks(&mut lab, 1);
+    assert_eq!((lab.state(Fact::Slots), lab.state(Fact::EngineIdle)), (State::Yes, State::Unclear));
+    looks(&mut lab, 6);
+    assert_eq!(lab.state(Fact::EngineIdle), State::Yes);
+    assert_eq!(lab.state(Fact::KvFull), State::No);
 }
 
 /// A context that holds the traffic's prompts and not those of four times the length refuses the experiment's, and is sound: it is neither a

@@ -142,6 +142,10 @@ pub fn chance(cause: Cause, fact: Fact) -> f64 {
             (Lumps, 0.1),
             (Lattice, 0.05),
             (SlowerToken, 0.1),
+            // A share of a processor freezes whoever has used it up, which company does sooner.
+            (Waits, 0.3),
+            (Crowded, 0.3),
+            (Slots, 0.1),
         ],
         Cause::HostContention => &[
             (Freezes, 0.97),
@@ -150,6 +154,10 @@ pub fn chance(cause: Cause, fact: Fact) -> f64 {
             (Unsteady, 0.3),
             (SlowerToken, 0.2),
             (LaterFirst, 0.2),
+            (Lumps, 0.1),
+            (Waits, 0.3),
+            (Crowded, 0.3),
+            (Slots, 0.1),
         ],
         Cause::NoisyNeighbour => {
             &[(Unsteady, 0.9), (SpreadWait, 0.3), (Freezes, 0.1), (SlowerToken, 0.5), (LaterFirst, 0.3)]

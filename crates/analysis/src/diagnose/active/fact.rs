@@ -416,16 +416,18 @@ fn where_they_wait(alone: &Block, steps: &[&Block], extra: f64) -> Vec<Shown> {
         half.concurrency().unwrap_or(1),
         slower.value
     );
-    let slots = match full {
-        true if slower.value < CROWDED => State::Yes,
-        true => State::No,
-        false => State::Unclear,
+    // Tokens of a few dozen answers: where their interval holds the limit, neither is known.
+    let (slots, crowded) = match (full, over(&slower, CROWDED)) {
+        (true, State::No) => (State::Yes, State::No),
+        (true, State::Yes) => (State::No, State::Yes),
+        (true, State::Unclear) => (State::Unclear, State::Unclear),
+        (false, _) => (State::Unclear, State::No),
     };
     all.push(shown(Fact::Slots, slots, says.clone(), Some(slower), Some(CROWDED)));
-    let crowded = if full && slower.value >= CROWDED { State::Yes } else { State::No };
     all.push(shown(Fact::Crowded, crowded, says, Some(slower), Some(CROWDED)));
     all.extend(crowded_elsewhere(last, crowded));
-    if let (Some(waiting), State::Yes) = (last.gauges.waiting, slots) {
+    let waiting = last.gauges.waiting.filter(|_| last.gauges.looks >= LOOKS);
+    if let (Some(waiting), State::Yes) = (waiting, slots) {
         let outside = (f64::from(at) - served).max(0.0);
         let says = format!("of about {outside:.1} who wait, the engine says that {waiting:.1} wait in it");
         let (idle, queue) = match waiting / outside.max(1.0) {
@@ -443,15 +445,17 @@ fn where_they_wait(alone: &Block, steps: &[&Block], extra: f64) -> Vec<Shown> {
 fn crowded_elsewhere(last: &Block, crowded: State) -> Option<Shown> {
     let inside = last.gauges.running? + last.gauges.waiting?;
     let at = f64::from(last.concurrency()?);
-    if crowded != State::Yes || last.gauges.looks < LOOKS {
+    // What crowds the way crowds the page's looks too: two that know of next to none of them are enough.
+    if crowded != State::Yes || last.gauges.looks < 2 {
         return None;
     }
+    let few = last.gauges.looks < LOOKS;
     let says = format!(
         "of {at:.0} in flight the engine knows of {inside:.1}; the others are on their way to it or from it"
     );
     let state = match inside / at {
-        share if share < 0.5 => State::Yes,
-        share if share > 0.8 => State::No,
+        share if share < if few { 0.25 } else { 0.5 } => State::Yes,
+        share if share > 0.8 && !few => State::No,
         _ => State::Unclear,
     };
     Some(shown(Fact::EngineIdle, state, says, None, None))
@@ -461,11 +465,21 @@ fn round(rate: f64) -> String {
     if rate >= 10.0 { format!("{rate:.0}") } else { format!("{rate:.2}") }
 }
 
+/// Tokens in flight that every KV cache holds: the least that engines are set up for is one context of a few thousand.
+const HELD: f64 = 4_096.0;
+
 fn kv(steps: &[&Block]) -> Option<Shown> {
-    let kv = steps
-        .iter()
-        .filter_map(|block| block.gauges.kv)
-        .fold(None, |most: Option<f64>, kv| Some(most.map_or(kv, |most| most.max(kv))))?;
+    let told = steps.iter().filter_map(|block| block.gauges.kv).reduce(f64::max);
+    let Some(kv) = told else {
+        // Where the server does not say: what was in flight at most may be less than any cache holds.
+        let tokens = |block: &Block| {
+            let longest = block.rows.iter().map(|row| row.prompt + row.output).fold(0.0, f64::max);
+            f64::from(block.concurrency().unwrap_or(1)) * longest
+        };
+        let most = steps.iter().map(|block| tokens(block)).fold(0.0, f64::max);
+        let says = format!("at most {most:.0} tokens were in flight, fewer than any KV cache holds");
+        return (most > 0.0 && most < HELD).then(|| shown(Fact::KvFull, State::No, says, None, Some(HELD)));
+    };
     let preempted: f64 = steps.iter().filter_map(|block| block.gauges.preemptions).sum();
     let waiting = steps.last().and_then(|block| block.gauges.waiting).unwrap_or(0.0);
     let says = format!(

@@ -302,7 +302,7 @@ impl Active {
                 let mut sum = 0;
                 let mut c = known.step.max(1);
                 loop {
-                    sum += plan::company(c);
+                    sum += plan::company(c, &self.spec, known);
                     if c >= self.spec.max_concurrency {
                         break sum;
                     }

@@ -320,7 +320,7 @@ impl Kind {
                 concurrency => vec![Ask {
                     load: Load::Closed { concurrency },
                     pace_per_s: pace(known, concurrency, spec),
-                    ..one(Arm::Number(concurrency), company(concurrency), Change::default())
+                    ..one(Arm::Number(concurrency), company(concurrency, spec, known), Change::default())
                 }],
             },
             Kind::Watch => vec![Ask {
@@ -404,7 +404,10 @@ impl Kind {
         let requests: f64 = asks.iter().filter_map(|ask| ask.requests).sum::<u64>() as f64;
         match self {
             Kind::Alone => requests * known.e2e_s,
-            Kind::Together => 6.0 * known.e2e_s * f64::from(steps_left(known.step, spec.max_concurrency)),
+            Kind::Together => {
+                let level = (6.0 * known.e2e_s).max(COMPANY_S);
+                level * f64::from(steps_left(known.step, spec.max_concurrency))
+            }
             Kind::Watch | Kind::Rates => asks.iter().map(|ask| ask.window.as_secs_f64() + known.e2e_s).sum(),
             Kind::Connections | Kind::Prompts | Kind::Repeats => 1.5 * requests * known.glimpse_s(traffic),
             Kind::Answers => 1.25 * requests * known.e2e_s,
@@ -420,9 +423,19 @@ fn steps_left(step: u32, most: u32) -> u32 {
     if step == 0 { 0 } else { (f64::from(most.max(step)) / f64::from(step)).log2().ceil() as u32 + 1 }
 }
 
-/// Requests of a level of company: six rounds.
-pub fn company(concurrency: u32) -> u64 {
-    (6 * u64::from(concurrency)).max(24)
+/// Seconds that a level of company lasts at least, as far as a tenth of the requests go: of an engine that answers in
+/// milliseconds six rounds are over before its page is read, and within one hiccup of the machine.
+const COMPANY_S: f64 = 2.0;
+
+/// Requests of a level of company: six rounds, and more where they are short.
+pub fn company(concurrency: u32, spec: &ActiveSpec, known: &Known) -> u64 {
+    let rounds = (6 * u64::from(concurrency)).max(24);
+    // Twice the company answers twice as many at best.
+    let rate = match known.best_rate > 0.0 {
+        true => 2.0 * known.best_rate,
+        false => f64::from(concurrency) / known.e2e_s.max(1e-3),
+    };
+    rounds.max(((COMPANY_S * rate) as u64).min(spec.max_requests / 10))
 }
 
 /// Three times what so many would be answered if nobody waited for anybody, and never over the ceiling.

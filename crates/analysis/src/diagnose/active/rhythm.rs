@@ -222,6 +222,10 @@ fn unsteady(blocks: &[Block]) -> Option<Shown> {
     let mut sorted = medians.clone();
     quantile::sort(&mut sorted);
     let (fast, slow) = (quantile::of_sorted(&sorted, 0.1)?, quantile::of_sorted(&sorted, 0.95)?);
+    // Tokens that come in one read have no distance to compare.
+    if fast <= 0.0 {
+        return None;
+    }
     let follows = follows(&medians);
     let says = format!(
         "the slowest stretches of {} take {:.2} times as long per token as the fastest; a slow one is followed by a slow one ({follows:.2})",

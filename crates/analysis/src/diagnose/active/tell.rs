@@ -173,7 +173,14 @@ fn unknown(belief: &Belief, shown: &[Shown]) -> Verdict {
     let mut best = belief.of.iter().filter(|(cause, _)| *cause != Cause::Unknown);
     let (a, b) = (best.next().copied(), best.next().copied());
     let about = Cause::Unknown.about();
+    let none = belief.in_cause(Cause::Unknown);
     let says = match (a, b) {
+        (Some((a, p)), _) if none > 0.5 && p < 0.2 => format!(
+            "cannot tell: what was seen fits no single cause ({:.0} %); the nearest is {} ({:.0} %)",
+            100.0 * none,
+            a.title(),
+            100.0 * p
+        ),
         (Some((a, p)), Some((b, q))) => {
             format!("cannot tell: {} ({:.0} %) or {} ({:.0} %)", a.title(), 100.0 * p, b.title(), 100.0 * q)
         }
