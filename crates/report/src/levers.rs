@@ -44,7 +44,7 @@ pub fn render(name: &str, finding: &LeverFinding) -> String {
         page.push(String::new());
         page.extend(in_full(lever, &goal, finding.by));
     }
-    page.extend(overlap(&finding.ranked[..helpful]));
+    page.extend(overlap(&finding.ranked[..helpful], &finding.evidence));
     if let Some(found) = &finding.admission {
         page.push(String::new());
         page.extend(admission(found, &goal, finding.goal.limit_s));
@@ -64,23 +64,27 @@ pub fn render(name: &str, finding: &LeverFinding) -> String {
     page.join("\n")
 }
 
-/// Levers that help by the same term of the latency: each was predicted by itself, and what one has taken away the other can't.
-fn overlap(helpful: &[Ranked]) -> Option<String> {
+/// Levers that help by the same term of the latency, the one in which the slow requests spend most: each was predicted by itself,
+/// and what one has taken away the other can't.
+fn overlap(helpful: &[Ranked], evidence: &Evidence) -> Option<String> {
     let catalogue = catalogue::all();
     let moves = |lever: &Ranked| {
         catalogue.iter().find(|known| known.id == lever.lever).map_or(&[][..], |known| known.moves)
     };
     let shared = |term: &Term| helpful.iter().filter(|lever| moves(lever).contains(term)).collect::<Vec<_>>();
+    let spent = |term: &Term| {
+        evidence.tail.iter().find(|part| part.term == *term).map_or(0.0, |part| part.share.value)
+    };
     let terms = helpful.first().map_or(&[][..], moves);
-    let (term, same) = terms.iter().map(|term| (term, shared(term))).max_by_key(|(_, same)| same.len())?;
+    let several = terms.iter().map(|term| (term, shared(term))).filter(|(_, same)| same.len() > 1);
+    let (term, same) = several.max_by(|(a, _), (b, _)| spent(a).total_cmp(&spent(b)))?;
     let names: Vec<&str> = same.iter().map(|lever| lever.name.as_str()).collect();
-    (names.len() > 1).then(|| {
-        format!(
-            "\nEach is predicted by itself. {} all move the same term, {}: their gains do not add up; simulate them together.",
-            names.join(", "),
-            term.name()
-        )
-    })
+    let all = if names.len() > 2 { "all" } else { "both" };
+    Some(format!(
+        "\nEach is predicted by itself. {} {all} move the same term, {}: their gains do not add up; simulate them together.",
+        names.join(", "),
+        term.name()
+    ))
 }
 
 /// The whole catalogue.

@@ -42,3 +42,15 @@ fn a_run_says_what_to_change_first_and_what_it_costs() {
         assert!(ended.stderr.contains(word) && ended.stderr.lines().count() == 1, "{}", ended.stderr);
     }
 }
+
+/// An engine that can't keep up: what the levers share is the queue, where all of the time is, not the prefill that they also move.
+#[test]
+fn levers_that_move_the_same_term_say_so() {
+    let (_folder, run) = run_folder();
+    let args =
+        ["simulate", "--profile", "demo", "--rate", "140/s", "--for", "8s", "--isl", "256", "--osl", "64"];
+    assert_eq!(plimsoll(&[&args[..], &["-q", "-o", &run]].concat()).code, 0);
+    let levers = plimsoll(&["levers", &run, "--slo", "ttft p95 < 100ms", "--schedules", "3"]);
+    assert_eq!(levers.code, 0, "{}", levers.stderr);
+    assert!(levers.stdout.contains("move the same term, queue"), "{}", levers.stdout);
+}
