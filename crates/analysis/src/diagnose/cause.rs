@@ -399,7 +399,7 @@ impl Cause {
                 ServingStack,
                 "saturation: the queue is most of the wait",
                 "add replicas or batch room, or shed load early; find what took the capacity if the load is as before",
-                "don't swap the model: a single request is fine",
+                "don't swap the model for it: what waits in a queue is not computed yet, and a single request tells what the model takes",
             ),
             Cause::KvExhaustion => (
                 "S2",
