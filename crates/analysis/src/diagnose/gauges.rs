@@ -30,13 +30,11 @@ impl Gauges {
     pub fn read(side: &Side<'_>, level: &Level) -> Gauges {
         let fact = |name: &str| -> Option<f64> { side.facts.facts.get(name)?.as_ref()?.parse().ok() };
         let max_seqs = fact("max_seqs").map(|seqs| seqs * fact("replicas").unwrap_or(1.0).max(1.0));
-        let own: Vec<plimsoll_model::Sample> = side
+        let own = side
             .samples
             .iter()
-            .filter(|s| s.at >= level.start - Span(20_000_000_000) && s.at <= level.drained)
-            .cloned()
-            .collect();
-        Gauges { side: ServerSide::read(&own), from: level.start, to: level.stop, max_seqs }
+            .filter(|s| s.at >= level.start - Span(20_000_000_000) && s.at <= level.drained);
+        Gauges { side: ServerSide::read(own), from: level.start, to: level.stop, max_seqs }
     }
 
     /// Did anybody read the server's side?

@@ -190,18 +190,20 @@ fn a_queue_beside_room_in_the_batch_with_the_cache_held_is_the_cache_s() {
     };
     let (cause, says) = said(&with(0, (9.0, 0.0, 0.3)), &with(600, (5.0, 6.0, 0.78)));
     assert_eq!(cause, Cause::KvExhaustion, "{says}");
-    // As many as ever run while others wait: then it is the batch that is full.
+    // As many as ever run while others wait: then it is no cache, and with no ceiling seen it may be the batch or chance.
     let (cause, says) = said(&with(0, (9.0, 0.0, 0.3)), &with(600, (9.0, 6.0, 0.78)));
-    assert_eq!(cause, Cause::Saturation, "{says}");
+    assert_eq!(cause, Cause::Unknown, "{says}");
+    assert!(says.contains("cause: Saturation"), "{says}");
 }
 
-/// Four of 960 requests run out of time and are tried again: beside a tail that users notice it is told, alone it may be chance.
+/// Requests run out of time and are tried again: four of 960 are no storm, whether or not users notice a slowness beside them; twelve
+/// (more than one in a hundred) are.
 #[test]
-fn a_few_time_outs_are_told_where_users_notice_and_left_where_they_do_not() {
+fn a_few_time_outs_are_no_storm() {
     let base = run(|_| 100, |_, _| 80);
-    let with = |slow: i64| {
+    let with = |slow: i64, again: u64| {
         let mut run = run(|_| 100, |i, _| 80 + if (200..800).contains(&i) { slow } else { 0 });
-        for number in [310u64, 333, 360, 391] {
+        for number in (0..again).map(|k| 310 + 7 * k) {
             let due = load_of(&mut run).find(|row| row.request == number).map_or(0, |row| row.due.0 / MS);
             run.attempts.retain(|row| row.level != 0 || row.request != number);
             let mut again = answer(number, due + 3_200, 80, 80 + GAP * (TOKENS - 1), TOKENS as u32);
@@ -210,10 +212,63 @@ fn a_few_time_outs_are_told_where_users_notice_and_left_where_they_do_not() {
         }
         run
     };
-    let (cause, says) = said(&base, &with(800));
-    assert_eq!(cause, Cause::RetryStorm, "{says}");
-    let (cause, says) = said(&base, &with(0));
-    assert_eq!(cause, Cause::Nothing, "{says}");
+    for (slow, again, expected) in [
+        (800, 4, Cause::Unknown),
+        (0, 4, Cause::Nothing),
+        (800, 12, Cause::RetryStorm),
+        (0, 12, Cause::RetryStorm),
+    ] {
+        let (cause, says) = said(&base, &with(slow, again));
+        assert_eq!(cause, expected, "{again} tried again, {slow} ms: {says}");
+    }
+}
+
+/// One server after another, first come first served, each request with the same service: what a queue in front of `servers` does to the
+/// first tokens of arrivals that come in clumps. `says_queue` puts the wait in the records as a server's own stage would.
+fn queued(servers: usize, clump: u64) -> Run {
+    let mut run = run(|_| 100, |_, _| 80);
+    let mut free = vec![0i64; servers];
+    let service = 80 + GAP * (TOKENS - 1);
+    for row in load_of(&mut run) {
+        // Clumps of requests at the same mean rate.
+        let due = 125 * (row.request - row.request % clump) as i64 + (row.request % clump) as i64;
+        let (place, at) = free.iter().copied().enumerate().min_by_key(|(_, at)| *at).unwrap_or((0, 0));
+        let begins = at.max(due);
+        free[place] = begins + service;
+        let first = begins - due + 80;
+        let prompt = row.answer.tokens.prompt;
+        *row = answer(row.request, due, first, first + GAP * (TOKENS - 1), TOKENS as u32);
+        row.answer.tokens.prompt = prompt;
+        row.answer.stages =
+            vec![plimsoll_model::ServerStage { name: "queue".into(), took: Span((begins - due) * MS) }];
+    }
+    run
+}
+
+/// The same arrivals before 16 and before 10 servers: there is a ceiling that the baseline passed, and requests wait under it. Where the
+/// queue is as long for another reason (here each request waits for something in front, with as many under way as ever) that is no
+/// saturation.
+#[test]
+fn a_longer_queue_is_saturation_only_under_a_ceiling() {
+    let base = queued(16, 12);
+    let (cause, says) = said(&base, &queued(9, 12));
+    assert_eq!(cause, Cause::Saturation, "{says}");
+    assert!(says.contains("never more than 9 answers are under way at once"), "{says}");
+    let mut waits = queued(16, 12);
+    let mut own = 0;
+    for row in load_of(&mut waits) {
+        own += 1;
+        let wait = if own % 3 == 0 { 400 } else { 0 };
+        let (request, due) = (row.request, row.due.0 / MS);
+        let (first, queue) =
+            (row.first_token.map_or(0, |at| (at - row.due).0 / MS), row.answer.stages.clone());
+        *row = answer(request, due, first + wait, first + wait + GAP * (TOKENS - 1), TOKENS as u32);
+        row.answer.tokens.prompt = Some(100);
+        row.answer.stages = queue;
+        row.answer.stages[0].took += Span(wait * MS);
+    }
+    let (cause, says) = said(&base, &waits);
+    assert_eq!(cause, Cause::Unknown, "{says}");
 }
 
 /// A replica that is alone goes away for 24 s, a fifth of the run: what it held is reset, what comes meanwhile is turned away. As many
@@ -403,6 +458,16 @@ fn data_parallel_engines_of_one_server_are_one_replica() {
     assert_ne!(cause, Cause::RoutingImbalance, "{says}");
 }
 
+/// What is said of a system of the tuning half with this fault.
+fn is_said(seed: u64, class: Class, severity: usize) {
+    let system = class.variant(&System::draw(seed));
+    let base = Setup::of(&system).run(1_000 * seed + 1);
+    let (setup, budget) = class.inject(&system, &Facts::of(&base), severity);
+    let candidate = setup.run(1_000 * seed + 11 + 20 * class as u64 + severity as u64);
+    let verdict = diagnosed::ask(Some(&base), &candidate, budget.as_ref()).verdicts.remove(0);
+    assert!(class.causes().contains(&verdict.cause), "{class:?} of {seed}: {}", verdict.says);
+}
+
 /// Systems of the tuning half that were called saturated, sound or frozen.
 #[test]
 fn what_is_injected_is_what_is_said() {
@@ -412,11 +477,34 @@ fn what_is_injected_is_what_is_said() {
         (0, Class::DependencyCapacity, 2),
         (2, Class::UnlistedNetwork, 3),
     ] {
-        let system = class.variant(&System::draw(seed));
-        let base = Setup::of(&system).run(1_000 * seed + 1);
-        let (setup, budget) = class.inject(&system, &Facts::of(&base), severity);
-        let candidate = setup.run(1_000 * seed + 11 + 20 * class as u64 + severity as u64);
-        let verdict = diagnosed::ask(Some(&base), &candidate, budget.as_ref()).verdicts.remove(0);
-        assert!(class.causes().contains(&verdict.cause), "{class:?} of {seed}: {}", verdict.says);
+        is_said(seed, class, severity);
     }
+}
+
+/// It costs the slowest hundredth alone.
+#[test]
+fn a_ceiling_that_few_meet_is_seen() {
+    is_said(106, Class::Capacity, 0);
+}
+
+/// Answers pause at a fixed place, and the queue is longer for it.
+#[test]
+fn a_queue_that_follows_from_something_else_is_no_saturation() {
+    is_said(80, Class::UnlistedPause, 2);
+}
+
+#[test]
+fn two_busy_replicas_of_three_are_an_imbalance() {
+    is_said(88, Class::Imbalance, 0);
+}
+
+#[test]
+fn mild_bursts_are_seen() {
+    is_said(84, Class::Bursts, 0);
+}
+
+/// A fifth longer, and measured at a little less.
+#[test]
+fn somewhat_longer_answers_are_what_explains_longer_waits() {
+    is_said(96, Class::Answers, 0);
 }

@@ -7,15 +7,15 @@ use plimsoll_workload::Connections;
 use crate::diagnosed::fault::Class;
 use crate::diagnosed::kept::Kept;
 use crate::diagnosed::lack::Lack;
-use crate::diagnosed::run::Setup;
+use crate::diagnosed::run::{Evidence, Setup};
 use crate::diagnosed::score::{Share, report, score};
 use crate::diagnosed::system::System;
-use crate::diagnosed::truth::Truth;
+use crate::diagnosed::truth::{Happened, Truth, happened};
 use crate::diagnosed::{Judged, Plan, Said, ask, judge_system};
 
 fn judged(class: Class, said: Cause, material: bool) -> Judged {
     let said = Said { cause: said, layer: said.layer(), confidence: 0.8, runner_up: None, second: None };
-    let truth = Truth { material, effect: 1.3, why: String::new() };
+    let truth = Truth { material, effect: 1.3, why: String::new(), happened: Happened::Injected };
     Judged { system: 1, class, severity: 2, truth, said, lacking: Vec::new(), detail: String::new() }
 }
 
@@ -54,6 +54,55 @@ fn a_fault_that_nobody_notices_is_not_counted_among_the_material() {
     cases.extend((0..5).map(|_| judged(Class::Bursts, Cause::Nothing, false)));
     let text = report(&cases, "By hand");
     assert!(text.contains("1 systems, 35 cases, 30 of them material or clean"), "{text}");
+}
+
+/// Of twenty storms four were none: they count as the slowdown that they are, and are right where that is said. A burst in which nothing
+/// gathers counts as not material. What was injected is told beside it.
+#[test]
+fn what_came_to_pass_is_the_truth() {
+    let mut cases: Vec<Judged> =
+        (0..16).map(|_| judged(Class::RetryStorm, Cause::RetryStorm, true)).collect();
+    let mut none = judged(Class::RetryStorm, Cause::NoisyNeighbour, true);
+    none.truth.happened = Happened::Instead(Class::Noisy);
+    cases.extend((0..4).map(|_| none.clone()));
+    let mut calm = judged(Class::Bursts, Cause::Nothing, true);
+    calm.truth.happened = Happened::Not;
+    cases.push(calm);
+    let text = report(&cases, "By hand");
+    assert!(text.contains("1 systems, 21 cases, 20 of them material or clean"), "{text}");
+    assert!(text.contains("| retry_storm | 16 | 1.00"), "{text}");
+    assert!(text.contains("| noisy_neighbour | 4 | 1.00"), "{text}");
+    assert!(text.contains("4 retry storms in which hardly a request was tried again"), "{text}");
+    assert!(text.contains("recall of retry storms 80.0 %"), "{text}");
+}
+
+/// Twelve of a thousand requests tried again are a storm, eight are not; arrivals in clumps of twelve seconds' worth gather, evenly spread ones do not.
+#[test]
+fn what_came_to_pass_is_counted_in_the_records() {
+    let evidence = |again: u64, clump: u64| {
+        let mut level = crate::records::level(8.0, 120);
+        level.id = 1;
+        let row = |request: u64| {
+            // 8 requests a second, drawn together to one instant of every `clump` of them.
+            let due = 125 * (request - request % clump) as i64;
+            let mut row = crate::records::answer(request, due, 80, 1_000, 40);
+            row.level = 1;
+            row
+        };
+        let mut attempts: Vec<_> = (0..960).map(row).collect();
+        let retries: Vec<_> = attempts.iter().take(again as usize).cloned().collect();
+        attempts.extend(retries.into_iter().map(|mut row| {
+            row.attempt = 1;
+            row
+        }));
+        Evidence { levels: vec![level], attempts, ..Evidence::default() }
+    };
+    let storm = |again| happened(Class::RetryStorm, &evidence(0, 1), &evidence(again, 1));
+    assert_eq!(storm(8), Happened::Instead(Class::Noisy));
+    assert_eq!(storm(12), Happened::Injected);
+    let bursts = |clump| happened(Class::Bursts, &evidence(0, 1), &evidence(0, clump));
+    assert_eq!(bursts(1), Happened::Not);
+    assert_eq!(bursts(96), Happened::Injected);
 }
 
 #[test]

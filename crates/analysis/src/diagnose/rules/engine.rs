@@ -1,14 +1,13 @@
-//! S1, S2, S2b, S11, S13: the engine's queue, its cache, its batch and its host.
+//! S2, S2b, S11, S13: the engine's cache, its batch and its host, and what is known of its queue.
 //!
 //! The preemption counter decides about preemption: where it is read and did not move, no sentence here speaks of it.
 
 use super::load::{shared, times};
 use super::{Fired, beyond};
 use crate::diagnose::bench::{Arm, Bench};
-use crate::diagnose::seen::{Row, Seen};
 use crate::diagnose::verdict::Evidence;
 use crate::diagnose::{Cause, Counter};
-use crate::say::{ms, number, percent};
+use crate::say::{number, percent};
 use crate::server_side::Signal;
 
 /// Mean wait in the engine's queue, s, by the best that is known: its stages, its histogram, Little's law on its gauge.
@@ -22,11 +21,6 @@ pub fn queue_wait(arm: &Arm<'_>) -> Option<(f64, &'static str)> {
     }
     let waiting = arm.gauges.mean(Signal::Waiting)?;
     Some((waiting / arm.seen.rate().max(1e-9), "requests waiting over the rate"))
-}
-
-fn mean_ttft(seen: &Seen<'_>) -> Option<f64> {
-    let values = seen.finite(|row| row.ttft);
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 /// S2: the cache is full before the batch is.
@@ -200,119 +194,4 @@ pub fn host_bound(bench: &Bench<'_>) -> Option<Fired> {
                 by: grown,
             }),
     )
-}
-
-/// S1: the queue is most of the wait.
-pub fn saturation(bench: &Bench<'_>) -> Option<Fired> {
-    if !["ttft", "tpot", "e2e"].iter().any(|metric| bench.suspects(metric)) {
-        return None;
-    }
-    let now = &bench.candidate;
-    // A queue is always somewhat longer or shorter: it must be sure that the user noticed, or plain.
-    let plain =
-        |m: &crate::diagnose::material::Moved| m.large && m.effect.ratio.value >= 2.0 && m.effect.p < 0.05;
-    if bench.base.is_some() && !bench.material.is() && !bench.material.moved.iter().any(plain) {
-        return None;
-    }
-    let fewer = fewer_replicas(bench);
-    let wait = queue_wait(now);
-    let before = bench.base.as_ref().and_then(queue_wait).map_or(0.0, |(wait, _)| wait);
-    let ttft = mean_ttft(&now.seen)?;
-    let share = wait.map(|(wait, _)| (wait / ttft).clamp(0.0, 1.0));
-    let grows = backlog(&now.seen);
-    let at_limit = now.gauges.running_while_waiting();
-    let full = at_limit.map(|(running, most)| running / most.max(1.0));
-    // What the queue grew by must be what first tokens grew by: a queue is somewhat longer or shorter on any day.
-    let grown = bench.before().and_then(mean_ttft).map(|was| ttft - was);
-    let is_it = |wait: f64| grown.is_none_or(|grown| wait - before >= 0.4 * grown);
-    let queue = match (wait, share) {
-        (Some((wait, from)), Some(share)) if share >= 0.2 && wait > 1.3 * before + 0.01 && is_it(wait) => {
-            Some((
-                format!(
-                    "{} of the mean first token ({} of {}) is the queue, by {from}; before {}",
-                    percent(share),
-                    ms(wait),
-                    ms(ttft),
-                    ms(before)
-                ),
-                share,
-            ))
-        }
-        _ => None,
-    };
-    if bench.base.is_none() && bench.material.broken.is_empty() {
-        // Without anything to compare with, a queue is only news where it grows.
-        let (slope, _) = grows?;
-        let says = format!(
-            "the number in flight grows by {} a second all through the run: more comes than can be served",
-            number(slope)
-        );
-        return Some(
-            Fired::new(Cause::Saturation, 0.85, says.clone())
-                .with(Evidence::said("backlog_growth", says))
-                .counted(Counter::Moved {
-                    name: "requests in flight per second of the run".into(),
-                    by: slope,
-                }),
-        );
-    }
-    let (says, base_confidence) = match (&fewer, &queue, &grows) {
-        (Some((a, b)), Some((queue, _)), _) => (format!("{b} replicas answer where {a} did; {queue}"), 0.93),
-        (Some((a, b)), None, _) => {
-            (format!("{b} replicas answer where {a} did, and each has more to do"), 0.88)
-        }
-        (None, Some((queue, share)), _) => {
-            let held = full.map_or(String::new(), |full| {
-                format!("; {} of the most sequences ever seen run while requests wait", percent(full))
-            });
-            (
-                format!("{queue}{held}"),
-                beyond(*share, 0.2) * full.map_or(0.85, |full| if full >= 0.85 { 1.1 } else { 0.8 }),
-            )
-        }
-        // Where the engine's queue is read, it would show there.
-        (None, None, Some((slope, _))) if wait.is_none() => {
-            (format!("the number in flight grows by {} a second all through the run", number(*slope)), 0.75)
-        }
-        _ => return None,
-    };
-    let counter = match wait {
-        Some((wait, _)) => {
-            Counter::Moved { name: "mean wait in the engine's queue, s".into(), by: wait - before }
-        }
-        None => Counter::NotRead { name: "requests waiting in the engine".into() },
-    };
-    let mut fired = Fired::new(Cause::Saturation, base_confidence.min(0.95), says.clone())
-        .with(Evidence::said("queue_share", says))
-        .counted(counter);
-    fired.explains = share;
-    Some(fired)
-}
-
-/// Replicas that answer now and before, where fewer do and those that do not are not on the servers' pages either: one that is there and
-/// idle was passed over by the router.
-pub fn fewer_replicas(bench: &Bench<'_>) -> Option<(usize, usize)> {
-    let count = |seen: &Seen<'_>| {
-        (0..seen.replicas.len() as u16)
-            .filter(|r| seen.rows.iter().filter(|row| row.replica == Some(*r)).count() >= 5)
-            .count()
-    };
-    let (a, b) = (count(bench.before()?), count(bench.now()));
-    (a > b && b > 0 && bench.candidate.gauges.replicas(&bench.now().replicas) < a).then_some((a, b))
-}
-
-/// Growth of the number in flight per second, where it is over a fiftieth of the rate for sure.
-fn backlog(seen: &Seen<'_>) -> Option<(f64, f64)> {
-    let rows: &[Row] = &seen.rows;
-    let looks = 64usize;
-    let mut in_flight = vec![0.0; looks];
-    for row in rows {
-        let first = ((row.due / seen.length * looks as f64).ceil().max(0.0)) as usize;
-        let last = (row.end.min(seen.length) / seen.length * looks as f64).floor().max(0.0) as usize;
-        (first..=last).filter(|k| *k < looks).for_each(|k| in_flight[k] += 1.0);
-    }
-    let slope = plimsoll_math::series::slope(&in_flight, 16, 0.9)?;
-    let per_s = looks as f64 / seen.length;
-    (slope.interval.lower * per_s > 0.02 * seen.rate())
-        .then_some((slope.value * per_s, slope.interval.lower * per_s))
 }

@@ -202,6 +202,9 @@ pub fn errors(bench: &Bench<'_>) -> Option<Fired> {
     )
 }
 
+/// Fewest time-outs to speak of.
+const FEWEST_TIMEOUTS: f64 = 5.0;
+
 /// S7: attempts that make the load that makes them.
 pub fn retry_storm(bench: &Bench<'_>) -> Option<Fired> {
     let seen = bench.now();
@@ -214,11 +217,10 @@ pub fn retry_storm(bench: &Bench<'_>) -> Option<Fired> {
     let retried: Vec<bool> = seen.rows.iter().map(|row| row.attempts > 1).collect();
     let k = retried.iter().filter(|again| **again).count() as f64;
     let again = share(k, retried.len() as f64, plimsoll_math::quantile::design_effect(&retried, STRETCHES));
-    // Where users notice nothing, a handful of time-outs more than before may be chance.
-    let few = if bench.material.is() { 2.0 } else { 5.0 };
-    // Retries of what a limit turns away are that limit's; a storm lives on time-outs. A client that gives up at many times the usual
-    // never does so by chance: a few such attempts are work done twice.
-    if now - before < 0.003 || timeouts < turned_away || timeouts < few {
+    // Retries of what a limit turns away are that limit's; a storm lives on time-outs. And a handful of them is no storm: what made those
+    // few run out of time is the fault.
+    let least = bench.case.spec.material_errors;
+    if now - before < 0.8 * least || timeouts < turned_away || timeouts < FEWEST_TIMEOUTS {
         return None;
     }
     let (from, to) = storm(seen);
@@ -235,10 +237,10 @@ pub fn retry_storm(bench: &Bench<'_>) -> Option<Fired> {
             percent(after)
         ))
     );
-    let confidence = beyond(now - before, 0.004) * beyond(again.value, 0.003) / 0.7;
+    let confidence = beyond(now - before, least) * beyond(again.value, 0.5 * least) / 0.7;
     Some(
         Fired::new(Cause::RetryStorm, confidence.min(0.97), says.clone())
-            .with(Evidence::figure("retried_share", says, again, Some(0.003)))
+            .with(Evidence::figure("retried_share", says, again, Some(0.5 * least)))
             .counted(Counter::Moved { name: "attempts per request".into(), by: now }),
     )
 }

@@ -329,10 +329,17 @@ pub fn head_of_line(bench: &Bench<'_>) -> Option<Fired> {
     if odds < 5.0 || share.value < BESIDE || !proves_over(with, all, always, ACCIDENT) {
         return None;
     }
-    // Did the baseline have them as well?
+    // Did the baseline have them as well, or, beside its own long prompts, some half as long? What makes those longer (a slower model, a
+    // cache that was lost) is then the news.
     let before = bench.before().map_or(0.0, |base| {
-        base.gaps.iter().filter(|gap| gap.to - gap.from >= least).count() as f64
-            / base.rows.len().max(1) as f64
+        let long = long_prompts(base);
+        let read = |gap: &Gap| {
+            let (middle, row) = (0.5 * (gap.from + gap.to), &base.rows[gap.row as usize]);
+            row.prompt < LONG_PROMPT && long.iter().any(|read| read.holds_up(middle, row.replica))
+        };
+        let lasts = |gap: &Gap| gap.to - gap.from;
+        let had = |gap: &&Gap| lasts(gap) >= least || lasts(gap) >= 0.5 * least && read(gap);
+        base.gaps.iter().filter(had).count() as f64 / base.rows.len().max(1) as f64
     });
     if n / (seen.rows.len() as f64) < 2.0 * before {
         return None;

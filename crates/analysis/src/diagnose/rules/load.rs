@@ -7,7 +7,7 @@ use plimsoll_math::two_sample::{Flips, mean_ratio};
 
 use super::{Fired, beyond, medians, within};
 use crate::diagnose::bench::{ALONE_NEEDED, Arm, Bench};
-use crate::diagnose::ratio::{self, Effect, STRETCHES, stretches};
+use crate::diagnose::ratio::{Effect, STRETCHES, stretches};
 use crate::diagnose::seen::{Row, Seen};
 use crate::diagnose::verdict::Evidence;
 use crate::diagnose::{Cause, Counter};
@@ -25,7 +25,7 @@ pub fn times(of: &Estimate) -> String {
 }
 
 /// The ratio of mean counts or sums per stretch.
-fn of_means(base: &Seen<'_>, now: &Seen<'_>, of: impl Fn(&Row) -> f64) -> Option<(Estimate, f64)> {
+pub fn of_means(base: &Seen<'_>, now: &Seen<'_>, of: impl Fn(&Row) -> f64) -> Option<(Estimate, f64)> {
     let sums = |seen: &Seen<'_>| -> Vec<f64> {
         let per_s = STRETCHES as f64 / seen.length;
         stretches(seen, &of).into_iter().map(|unit| unit.iter().sum::<f64>() * per_s).collect()
@@ -135,7 +135,7 @@ impl Law {
 }
 
 /// How well "the single requests are as before" holds: 1 for sure, less where nobody knows, 0 where they are not.
-fn unmoved(bench: &Bench<'_>) -> f64 {
+pub fn unmoved(bench: &Bench<'_>) -> f64 {
     match alone_as_before(bench) {
         Some(ratio) => within(ratio, 1.15).min(0.95) / 0.95,
         None => 0.85,
@@ -181,7 +181,7 @@ fn in_flight(seen: &Seen<'_>) -> Option<f64> {
     }
 }
 
-fn alone_evidence(bench: &Bench<'_>) -> Option<Evidence> {
+pub fn alone_evidence(bench: &Bench<'_>) -> Option<Evidence> {
     let base = bench.base.as_ref()?;
     let ratio = alone_ttft(base, &bench.candidate)?;
     let says = format!("first token of single requests {}", times(&ratio));
@@ -258,7 +258,7 @@ pub fn longer_answers(bench: &Bench<'_>) -> Option<Fired> {
 }
 
 /// Share of the requests whose prompt is the baseline's of the same number; `None` where prompts are not known.
-fn same_prompts(bench: &Bench<'_>) -> Option<f64> {
+pub fn same_prompts(bench: &Bench<'_>) -> Option<f64> {
     // Where prompts are not named by their blocks, their lengths one by one tell: hundreds of them do not agree by chance.
     let key = |row: &Row| (row.beginning, row.prompt as u64);
     let base: BTreeMap<u64, (Option<u64>, u64)> =
@@ -422,76 +422,4 @@ pub fn shared(seen: &Seen<'_>) -> Option<f64> {
     let blocks: f64 = seen.rows.iter().map(|row| f64::from(row.blocks)).sum();
     let shared: f64 = seen.rows.iter().map(|row| f64::from(row.shared_blocks)).sum();
     (blocks >= 100.0).then(|| shared / blocks)
-}
-
-/// Index of dispersion, of the candidate and over the baseline's, from which arrivals come in bursts.
-const GATHERED: f64 = 2.0;
-
-/// L5: bursts at the same mean rate.
-pub fn bursts(bench: &Bench<'_>) -> Option<Fired> {
-    let (base, now) = (bench.before()?, bench.now());
-    if base.is_closed()
-        || now.is_closed()
-        || !(bench.suspects("ttft") || bench.suspects("e2e") || bench.suspects("tpot"))
-    {
-        return None;
-    }
-    let rate = now.rate() / base.rate();
-    // Bursts are rare enough to miss the mean rate by a good deal; with fewer requests than before they explain the more.
-    if !(0.5..=1.3).contains(&rate) {
-        return None;
-    }
-    let best = [1.0, 10.0]
-        .into_iter()
-        .filter_map(|width| {
-            let (a, b) = (dispersion(base, width)?, dispersion(now, width)?);
-            Some((width, a, b, b.value / a.value.max(0.8)))
-        })
-        .max_by(|a, b| a.3.total_cmp(&b.3))?;
-    let (width, before, after, grown) = best;
-    // Independent arrivals have an index of one; what is under it was chance, and no base to grow from.
-    if grown < GATHERED || after.value < GATHERED || after.lower < 1.3 * before.value.max(1.0) {
-        return None;
-    }
-    let confidence =
-        beyond(grown, GATHERED) / 0.75 * beyond(after.lower, 1.3 * before.value).min(0.95) * unmoved(bench);
-    let says = format!(
-        "the index of dispersion of arrivals in {} s is {} (before {})",
-        number(width),
-        number(after.value),
-        number(before.value)
-    );
-    Some(
-        Fired::new(Cause::Bursts, confidence, says.clone())
-            .with(Evidence::figure("dispersion", says, after, Some(GATHERED * before.value)))
-            .maybe(alone_evidence(bench))
-            .counted(Counter::Moved { name: "index of dispersion of arrivals".into(), by: grown }),
-    )
-}
-
-/// Variance over mean of the arrivals in windows of this width, with a block-bootstrap interval.
-fn dispersion(seen: &Seen<'_>, width: f64) -> Option<Estimate> {
-    let windows = (seen.length / width) as usize;
-    if windows < 20 {
-        return None;
-    }
-    let mut counts = vec![0.0; windows];
-    for row in &seen.rows {
-        if let Some(count) = counts.get_mut((row.due.max(0.0) / width) as usize) {
-            *count += 1.0;
-        }
-    }
-    let index = |values: &[f64]| {
-        let n = values.len() as f64;
-        let mean = values.iter().sum::<f64>() / n;
-        values.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / (n - 1.0) / mean.max(1e-9)
-    };
-    let blocks: Vec<&[f64]> = counts.chunks(windows.div_ceil(STRETCHES)).collect();
-    let mut stream = plimsoll_math::rng::Stream::new(1, "diagnose dispersion", width as u64);
-    let interval = plimsoll_math::bootstrap::interval(&mut stream, blocks.len(), 400, 0.9, |drawn| {
-        index(&plimsoll_math::bootstrap::gather(&blocks, drawn))
-    });
-    let value = index(&counts);
-    let n = windows as u64;
-    Some(Estimate { value, lower: interval.lower, upper: interval.upper, n, n_eff: ratio::STRETCHES as f64 })
 }

@@ -3,16 +3,20 @@
 //! Every rule looks at the [`Bench`] and fires or does not, with a confidence that is the product of how far its clauses are
 //! beyond their limits. All of them are asked, the first confident one wins, and the strongest of the others is its runner-up.
 
+mod ceiling;
 mod dependency;
 mod engine;
 mod failures;
 mod freeze;
 mod front;
+mod gathered;
+mod heavier;
 mod load;
 mod measurement;
 mod model;
 mod network;
 mod replicas;
+mod saturation;
 
 use plimsoll_math::special::normal_inv;
 
@@ -46,7 +50,7 @@ pub struct Fired {
 type Rule = fn(&Bench<'_>) -> Option<Fired>;
 
 /// The table.
-const TABLE: [Rule; 39] = [
+const TABLE: [Rule; 40] = [
     // V: is it the measurement?
     measurement::lost_rows,
     measurement::client_cap,
@@ -64,7 +68,7 @@ const TABLE: [Rule; 39] = [
     load::less_shared_prompts,
     load::longer_prompts,
     load::longer_answers,
-    load::bursts,
+    gathered::bursts,
     // The way there and back: what it takes with it looks like stalls of some answers, and like a cost of all.
     network::loss,
     network::distance,
@@ -92,7 +96,9 @@ const TABLE: [Rule; 39] = [
     // The engine's queue.
     front::connection_limit,
     replicas::imbalance,
-    engine::saturation,
+    saturation::saturation,
+    // What is left: somewhat more to do than before, where nothing else was found.
+    heavier::heavier,
     measurement::no_steady_state,
 ];
 

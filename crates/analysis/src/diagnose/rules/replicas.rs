@@ -135,8 +135,9 @@ fn busiest(arm: &Arm<'_>) -> Option<(u16, f64)> {
     (of > 1).then(|| loads.max_by(|a, b| a.1.total_cmp(&b.1)))?
 }
 
-/// A figure of the busy replica over that of the others; where these get next to nothing, or one of them nothing, over the baseline's.
-/// With whose it is.
+/// A figure of the replicas that get more than a fair share over that of those that get less (where two of three are busy, the one beside
+/// them shows what it should be); where these get next to nothing, or one of them nothing, of the busiest over the baseline's. With whose
+/// it is.
 fn over_others(
     bench: &Bench<'_>,
     (busy, passed_over): (u16, bool),
@@ -148,12 +149,19 @@ fn over_others(
             seen.rows.iter().filter(|r| r.ok && own(r)).map(of).filter(|x| x.is_finite()).collect();
         (v.len() >= 10).then(|| order_statistic(&mut v, p)).flatten()
     };
-    let others = at(bench.now(), &|row| row.replica != Some(busy)).filter(|_| !passed_over);
-    let (than, whose) = match others {
-        Some(others) => (others, "the others'"),
-        None => (at(bench.before()?, &|_| true)?, "the baseline's, while another gets next to nothing"),
+    let of = there(&bench.candidate);
+    let loads: Vec<f64> =
+        (0..bench.now().replicas.len() as u16).map(|r| load_of(bench.now(), r, of)).collect();
+    let over = |row: &Row| row.replica.is_some_and(|r| loads[usize::from(r)] > 1.0);
+    let others = at(bench.now(), &|row| row.replica.is_some() && !over(row)).filter(|_| !passed_over);
+    let (now, than, whose) = match others {
+        Some(others) => (at(bench.now(), &over)?, others, "those of the replicas with less"),
+        None => {
+            let own = at(bench.now(), &|row| row.replica == Some(busy))?;
+            (own, at(bench.before()?, &|_| true)?, "the baseline's, while another gets next to nothing")
+        }
     };
-    Some((at(bench.now(), &|row| row.replica == Some(busy))? / than, whose))
+    Some((now / than, whose))
 }
 
 /// S10: equal speed, unequal load. What got worse must be worse on the busy replica: its first tokens where requests wait there, its time

@@ -175,7 +175,8 @@ fn judge(base: &mut Base, class: Class, severity: usize, plan: &Plan) -> Judged 
     let seed = seed_of(&base.system, class, severity);
     let candidate = setup.run(seed);
     let diagnosis = ask(Some(&base.evidence), &candidate, budget.as_ref());
-    let truth = base.truth(class, &setup);
+    let mut truth = base.truth(class, &setup);
+    truth.happened = truth::happened(class, &base.evidence, &candidate);
     let lacking = if plan.lacking_at.contains(&severity) {
         let with_less = |&lack: &Lack| (lack, lack.ask(&base.evidence, &candidate, budget.as_ref()));
         plan.lacks.iter().map(with_less).collect()

@@ -3,7 +3,7 @@
 //! Material is what the notes call so: a budget that is broken, a median at least 1.10 or a 99th percentile at least 1.15 times
 //! the baseline's with a one-sided test behind it, one request in a hundred more that fails, or answers whose longest pause is
 //! half as long again and a tenth of a second longer. Baseline and candidate are simulated three times more, on the same arrivals
-//! where the fault leaves arrivals as they are.
+//! where the fault leaves arrivals as they are. And a storm or bursts must have come to pass in the run that was judged.
 
 use std::collections::BTreeMap;
 
@@ -126,6 +126,58 @@ fn quantile(mut values: Vec<f64>, p: f64) -> f64 {
     }
 }
 
+/// What of an injection came to pass in the run that was judged. What is injected may need chance to become what it is called: a client that
+/// tries again makes a storm only where its requests run out of time, and bursts drawn at random may hardly gather.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Happened {
+    /// What was injected.
+    #[default]
+    Injected,
+    /// What another class is called for.
+    Instead(Class),
+    /// Nothing that has a name: it counts like a fault that nobody notices.
+    Not,
+}
+
+/// Attempts per request over the baseline's from which there is a storm: one request in a hundred, as of failures.
+const STORM: f64 = 0.01;
+/// Variance over mean of the arrivals in 5 s, the length of a burst, and its ratio to the baseline's, from which they gather.
+const GATHER: (f64, f64) = (5.0, 1.5);
+
+/// What came to pass, by the records' counts alone.
+pub fn happened(class: Class, base: &Evidence, candidate: &Evidence) -> Happened {
+    match class {
+        Class::RetryStorm if attempts(candidate) - attempts(base) < STORM => Happened::Instead(Class::Noisy),
+        Class::Bursts => {
+            let (before, now) = (dispersion(base), dispersion(candidate));
+            let gathers = now >= GATHER.1 && now >= GATHER.1 * before;
+            if gathers { Happened::Injected } else { Happened::Not }
+        }
+        _ => Happened::Injected,
+    }
+}
+
+/// Attempts per request of the load.
+fn attempts(evidence: &Evidence) -> f64 {
+    let load = evidence.levels.last().map_or(0, |level| level.id);
+    let of = || evidence.attempts.iter().filter(|a| a.level == load);
+    of().count() as f64 / of().filter(|a| a.attempt == 0).count().max(1) as f64
+}
+
+fn dispersion(evidence: &Evidence) -> f64 {
+    let Some(level) = evidence.levels.last() else { return f64::NAN };
+    let windows = ((level.stop - level.start).as_secs_f64() / GATHER.0) as usize;
+    let mut counts = vec![0.0; windows];
+    for attempt in evidence.attempts.iter().filter(|a| a.level == level.id && a.attempt == 0) {
+        let window = ((attempt.due - level.start).as_secs_f64() / GATHER.0) as usize;
+        if let Some(count) = counts.get_mut(window) {
+            *count += 1.0;
+        }
+    }
+    let mean = counts.iter().sum::<f64>() / windows as f64;
+    counts.iter().map(|n| (n - mean) * (n - mean)).sum::<f64>() / (windows as f64 - 1.0) / mean
+}
+
 /// What a fault does to the user.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Truth {
@@ -135,6 +187,9 @@ pub struct Truth {
     pub effect: f64,
     /// What is material, in words.
     pub why: String,
+    /// What of it came to pass.
+    #[serde(default)]
+    pub happened: Happened,
 }
 
 /// Baselines simulated for the truth, to be used again.
@@ -171,7 +226,7 @@ pub fn looks_at_pauses(class: Class) -> bool {
 pub fn truth(class: Class, reference: &Reference, candidate: &Setup, seed: u64) -> Truth {
     // What only the records suffer, and what only the budget says, needs no simulation.
     if matches!(class, Class::LostRows | Class::OverBudget) {
-        return Truth { material: true, effect: 1.0, why: "by definition".to_owned() };
+        return Truth { material: true, effect: 1.0, why: "by definition".to_owned(), ..Truth::default() };
     }
     let events = if looks_at_pauses(class) { Events::All } else { Events::Ends };
     let after = Reference::of(candidate, seed, events);
