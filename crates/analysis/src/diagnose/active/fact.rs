@@ -171,6 +171,8 @@ const LOOKS: usize = 4;
 const PLATEAU: f64 = 1.25;
 /// Times as long per token from which on company is felt.
 const CROWDED: f64 = 1.4;
+/// And up to which it is not, however wide the interval.
+const AS_FAST: f64 = 1.25;
 /// A wait alone that no prompt length explains: seconds, steps of the engine, share of the first token's time.
 const FIXED: (f64, f64, f64) = (0.025, 4.0, 0.4);
 /// Spread of the wait alone, p90 − p10: seconds, share of its median.
@@ -416,8 +418,9 @@ fn where_they_wait(alone: &Block, steps: &[&Block], extra: f64) -> Vec<Shown> {
         half.concurrency().unwrap_or(1),
         slower.value
     );
-    // Tokens of a few dozen answers: where their interval holds the limit, neither is known.
+    // Tokens of a few dozen answers: where their interval holds the limit, neither is known, unless they are far from it.
     let (slots, crowded) = match (full, over(&slower, CROWDED)) {
+        (true, _) if slower.value < AS_FAST => (State::Yes, State::No),
         (true, State::No) => (State::Yes, State::No),
         (true, State::Yes) => (State::No, State::Yes),
         (true, State::Unclear) => (State::Unclear, State::Unclear),
