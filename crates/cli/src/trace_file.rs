@@ -4,7 +4,7 @@
 //! to pass over what is certainly no trace.
 
 use std::fs::{self, File};
-use std::io::{Read, Seek};
+use std::io::{ErrorKind, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
@@ -91,7 +91,16 @@ fn contents(path: &Path) -> Result<Vec<u8>, Stop> {
     file.rewind().map_err(wrong)?;
     let mut bytes = Vec::new();
     if is_gzip {
-        MultiGzDecoder::new(file).take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(wrong)?;
+        let read = MultiGzDecoder::new(file).take(FILE_MAX + 1).read_to_end(&mut bytes);
+        read.map_err(|e| {
+            let name = path.display();
+            match e.kind() {
+                ErrorKind::UnexpectedEof | ErrorKind::InvalidInput | ErrorKind::InvalidData => Stop::usage(
+                    format!("{name}: begins as gzip and is cut off or damaged ({e}); copy it again, whole"),
+                ),
+                _ => wrong(e),
+            }
+        })?;
     } else {
         file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(wrong)?;
     }

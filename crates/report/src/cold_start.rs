@@ -1,7 +1,7 @@
 //! What a request pays after idling, in lines for a terminal.
 
 use plimsoll_analysis::cold_start::split::{ColdPart, ColdPhase};
-use plimsoll_analysis::cold_start::startup::EngineStart;
+use plimsoll_analysis::cold_start::startup::{EngineStart, StartStage};
 use plimsoll_analysis::cold_start::{ColdStartFinding, ColdTrial, ColdVerdict};
 use plimsoll_analysis::findings::Reading;
 
@@ -45,6 +45,11 @@ pub fn render(found: &ColdStartFinding) -> Vec<String> {
         let which = if several { format!(" of stretch {}", n + 1) } else { String::new() };
         lines.push(format!("  What the first request{which} waited for, as the client saw it"));
         lines.push(split(&trial.parts));
+    }
+    let held =
+        found.trials.iter().all(|trial| trial.first_s.is_some() && trial.turned_away + trial.refused == 0);
+    if found.verdict == ColdVerdict::Started && held {
+        lines.push("  No try was refused or turned away: whoever took the request held it until it could be answered".to_string());
     }
     found.starts.iter().for_each(|start| lines.extend(started(start)));
     if found.verdict == ColdVerdict::Started && found.starts.is_empty() {
@@ -115,8 +120,14 @@ fn started(start: &EngineStart) -> Vec<String> {
             if part.told { "told" } else { "between two lines" }.to_string(),
         ]);
     }
+    let empty = String::new;
+    if start.parts.len() > 1 {
+        // The image is a part of its container.
+        let own = start.parts.iter().filter(|part| part.stage != StartStage::Image);
+        let sum = own.map(|part| part.seconds).sum();
+        table.row(["together".to_string(), seconds(sum), empty(), empty(), empty()]);
+    }
     if let Some(rest) = start.rest_s.filter(|rest| *rest > 0.0) {
-        let empty = String::new;
         table.row(["no line accounts for it".to_string(), seconds(rest), empty(), empty(), empty()]);
     }
     lines.push(table.render(4).trim_end().to_string());
@@ -137,7 +148,7 @@ fn steady(found: &ColdStartFinding) -> String {
             seconds(e.upper),
             e.n
         ),
-        Reading::Refused { why, n } => format!("{n} requests; {why}"),
+        Reading::Refused { why, n } => format!("{n} requests{p95}; the median has no interval: {why}"),
     }
 }
 

@@ -6,18 +6,20 @@
 //! the host is what it waited for. Blaming whole gaps by their length lost: a gap of 20 µs is a launch's way on one machine and the host's on
 //! another, and the launch's own time decides it. The three are exclusive and add up to the window.
 //!
-//! Reading order: [`kind`] (what a kernel does), [`stretch`] (stretches of time), `read` (from spans), [`finding`] (the words), [`judge`] below.
+//! Reading order: [`kind`] (what a kernel does), [`stretch`] (stretches of time), `read` (from spans), [`finding`] (the words), [`judge`] below, [`change`] (two of them).
 
+pub mod change;
 pub mod finding;
 pub mod kind;
 mod read;
 pub mod stretch;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use plimsoll_math::quantile::{of_sorted, sort};
 use plimsoll_model::TraceSpan;
 
+pub use change::{DeviceChange, Moved, compare};
 pub use finding::{Bound, Device, DeviceFinding, HostShare, KindTime, Launches, Step, Top};
 pub use kind::Kind;
 pub use read::is_timeline;
@@ -64,6 +66,7 @@ pub fn judge(spans: &[TraceSpan]) -> DeviceFinding {
         host_top: host_top(&timeline),
         steps: steps(&timeline, &lanes, tells),
         notes: Vec::new(),
+        change: None,
         devices,
     };
     (finding.bound, finding.says) = verdict(&finding);
@@ -201,8 +204,12 @@ fn top(timeline: &Timeline<'_>) -> (Vec<Top>, u64) {
 }
 
 fn host_top(timeline: &Timeline<'_>) -> Vec<Top> {
-    let all = timeline.host.iter().map(|host| (host.name, None, host.own_ns.max(0)));
-    by_name(all, &timeline.names, HOST_LISTED).0
+    // A step's own time is told with the steps, and each has a name of its own that would stand here.
+    let steps: HashSet<&str> = timeline.steps.iter().map(|(name, ..)| *name).collect();
+    let is_step =
+        |host: &&Host| timeline.names.get(host.name as usize).is_some_and(|name| steps.contains(name));
+    let own = timeline.host.iter().filter(|host| !is_step(host));
+    by_name(own.map(|host| (host.name, None, host.own_ns.max(0))), &timeline.names, HOST_LISTED).0
 }
 
 fn launches(timeline: &Timeline<'_>, window: (i64, i64)) -> Option<Launches> {
@@ -339,7 +346,11 @@ fn verdict(finding: &DeviceFinding) -> (Bound, String) {
         }
         () if computing >= BUSY => {
             let kind = most.map_or_else(String::new, |kind| {
-                format!(", most of it {} ({} of device time)", kind.kind.word(), percent(kind.share))
+                let word = match kind.kind {
+                    Kind::Other => "in kernels whose names say no kind",
+                    known => known.word(),
+                };
+                format!(", most of it {word} ({} of device time)", percent(kind.share))
             });
             (
                 Bound::Device,

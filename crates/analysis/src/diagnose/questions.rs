@@ -177,8 +177,11 @@ fn errors(bench: &Bench<'_>) -> Question {
         rows.iter().map(|row| f64::from(row.attempts)).sum::<f64>() / rows.len().max(1) as f64;
     let (lower, upper) = plimsoll_math::proportion::exceedance_bounds(k / n.max(1.0) * n_eff, n_eff, 0.025);
     let share = Estimate { value: k / n.max(1.0), lower, upper, n: n as u64, n_eff };
-    let says =
-        format!("{} of the requests fail, {} attempts per request", percent(share.value), number(attempts));
+    let tries = match attempts {
+        one if one <= 1.0 => "none was tried again".to_owned(),
+        more => format!("{} attempts per request", number(more)),
+    };
+    let says = format!("{} of the requests fail, {tries}", percent(share.value));
     if k == 0.0 && attempts < 1.005 {
         return question(asks, YesNo::No, says, Some(share));
     }

@@ -28,7 +28,7 @@ pub fn run(args: &ProfileArgs) -> Result<Exit, Stop> {
         return super::wait::run(args, run);
     }
     let spans = spans(&args.traces)?;
-    if let Some(exit) = timeline(args, &spans) {
+    if let Some(exit) = timeline(args, &spans)? {
         return Ok(exit);
     }
     let rules = rules(args.rules.as_deref())?;
@@ -53,31 +53,46 @@ pub fn run(args: &ProfileArgs) -> Result<Exit, Stop> {
         Format::Json => out::json(&finding),
     }
     if let Some(path) = &args.html {
-        let page = plimsoll_report::html::profile::render(&name, &finding);
-        std::fs::write(path, page).map_err(|e| Stop::invalid(format!("{}: {e}", path.display())))?;
-        out::note(&format!("wrote {}", path.display()));
+        write_page(path, &plimsoll_report::html::profile::render(&name, &finding))?;
     }
     Ok(exit(&finding))
 }
 
 /// A profiler's timeline, if that is what the files are: it says whether the device was busy and not where requests spent their time.
 /// With a flag that only requests have a meaning for it is read as one request per marked step.
-fn timeline(args: &ProfileArgs, spans: &[TraceSpan]) -> Option<Exit> {
-    let of_requests = !args.baseline.is_empty()
-        || args.budget.is_some()
-        || args.rules.is_some()
-        || !args.floor.is_empty()
-        || args.failed
-        || args.html.is_some();
+fn timeline(args: &ProfileArgs, spans: &[TraceSpan]) -> Result<Option<Exit>, Stop> {
+    let of_requests = args.budget.is_some() || args.rules.is_some() || !args.floor.is_empty() || args.failed;
     if of_requests || !device::is_timeline(spans) {
-        return None;
+        return Ok(None);
     }
-    let finding = device::judge(spans);
+    let mut finding = device::judge(spans);
+    if !args.baseline.is_empty() {
+        let base = self::spans(&args.baseline)?;
+        if !device::is_timeline(&base) {
+            return Err(Stop::usage(format!(
+                "--baseline {}: traces of requests, and {} is a profiler's timeline; hold it against a timeline of before",
+                named(&args.baseline),
+                named(&args.traces)
+            )));
+        }
+        finding.change = Some(device::compare(&base, spans));
+    }
+    let name = named(&args.traces);
     match args.format {
-        Format::Text => out::line(&plimsoll_report::device::render(&named(&args.traces), &finding)),
+        Format::Text => out::line(&plimsoll_report::device::render(&name, &finding)),
         Format::Json => out::json(&finding),
     }
-    Some(Exit::Done)
+    if let Some(path) = &args.html {
+        write_page(path, &plimsoll_report::html::device::render(&name, &finding))?;
+    }
+    Ok(Some(Exit::Done))
+}
+
+/// Writes a page, and says where.
+fn write_page(path: &Path, page: &str) -> Result<(), Stop> {
+    std::fs::write(path, page).map_err(|e| Stop::invalid(format!("{}: {e}", path.display())))?;
+    out::note(&format!("wrote {}", path.display()));
+    Ok(())
 }
 
 fn named(paths: &[PathBuf]) -> String {

@@ -158,6 +158,9 @@ fn what_can_t_be_profiled_is_said_in_one_line() {
         span["status"] = json!({"code": 2});
     }
     let failed = write("failed.json", &failed.to_string());
+    // The head of a gzip file, and nothing behind it.
+    let cut = write("cut.json.gz", "");
+    std::fs::write(&cut, [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 0x4b]).expect("written");
     for (args, code, word) in [
         (vec!["profile", "nowhere.json"], 2, "nowhere.json"),
         (vec!["profile", &vllm, "--rules", &unknown], 2, "lunch"),
@@ -165,6 +168,7 @@ fn what_can_t_be_profiled_is_said_in_one_line() {
         (vec!["profile", &vllm, "--budget", &no_stages], 2, "has no stages"),
         (vec!["profile", &vllm, "--floor", &floor], 2, "trtexec"),
         (vec!["profile", &failed], 4, "--failed"),
+        (vec!["profile", &cut], 2, "cut off or damaged"),
     ] {
         let ended = plimsoll(&args);
         assert_eq!(ended.code, code, "{args:?}: {}", ended.stderr);
@@ -206,6 +210,38 @@ fn a_profilers_timeline_says_whether_the_device_was_busy() {
     for word in ["host-bound", "aten::item", "GPU 0", "ProfilerStep#2", "sm90_xmma_gemm_bf16bf16"] {
         assert!(text.stdout.contains(word), "no {word} in {}", text.stdout);
     }
+}
+
+#[test]
+fn a_timeline_is_held_against_one_of_before_and_drawn() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let put = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.to_str().expect("utf-8").to_owned()
+    };
+    // The first product takes 200 µs longer, and nothing else is other than before.
+    let before = put("before.json", KINETO);
+    let after = put("after.json", &KINETO.replace("\"dur\": 400.0", "\"dur\": 600.0"));
+    let page = folder.path().join("page.html").to_str().expect("utf-8").to_owned();
+    let args = ["profile", &after, "--baseline", &before, "--html", &page];
+    let found = plimsoll(&[&args[..], &["--format", "json"]].concat()).json();
+    let part = |name: &str| {
+        let parts = found["change"]["parts"].as_array().expect("parts");
+        let of = parts.iter().find(|part| part["name"] == name).unwrap_or_else(|| panic!("{name}: {found}"));
+        1e6 * (of["now_s"].as_f64().expect("s") - of["base_s"].as_f64().expect("s"))
+    };
+    // Over two steps, a hundred each: what the device computes more the host is waited for less.
+    assert!((part("computing") - 100.0).abs() < 1e-6 && (part("idle: host") + 100.0).abs() < 1e-6, "{found}");
+    let text = plimsoll(&args).stdout;
+    assert!(text.contains("Against the baseline, per step") && text.contains("+100 µs"), "{text}");
+    let html = std::fs::read_to_string(&page).expect("a page");
+    for word in ["Against the baseline", "sm90_xmma_gemm_bf16bf16", "idle: host"] {
+        assert!(html.contains(word), "no {word} on the page");
+    }
+    let traces = put("requests.json", r#"[{"name": "a", "ph": "X", "ts": 1, "dur": 5, "pid": 1, "tid": 1}]"#);
+    let refused = plimsoll(&["profile", &after, "--baseline", &traces]);
+    assert!(refused.code == 2 && refused.stderr.contains("a timeline of before"), "{}", refused.stderr);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 pub mod chart;
 mod charts;
 pub mod compare;
+pub mod device;
 pub mod diagnose;
 mod mark;
 mod page;
