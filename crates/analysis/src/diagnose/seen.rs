@@ -131,6 +131,8 @@ pub struct Seen<'a> {
     pub level: &'a Level,
     /// Requests in the order of due times.
     pub rows: Vec<Row>,
+    /// When each request was due, s since the level began, of all that came: where rows are taken out with a cause's effect, the load was as it was.
+    pub due: Vec<f64>,
     /// Replicas that answered.
     pub replicas: Vec<String>,
     /// Names of the stages that are not the engine's queue, prefill and decode.
@@ -164,6 +166,7 @@ impl<'a> Seen<'a> {
         let mut seen = Seen {
             level,
             rows: Vec::new(),
+            due: Vec::new(),
             replicas: Vec::new(),
             stages: Vec::new(),
             attempts_by: BTreeMap::new(),
@@ -179,6 +182,7 @@ impl<'a> Seen<'a> {
         for of in grouped {
             seen.push(of, &mut all_gaps);
         }
+        seen.due = seen.rows.iter().map(|row| row.due).collect();
         seen.gap_p50 = plimsoll_math::quantile::order_statistic(&mut all_gaps, 0.5).unwrap_or(f64::NAN);
         seen.gaps.sort_by(|a, b| a.to.total_cmp(&b.to));
         seen.lost.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -187,9 +191,9 @@ impl<'a> Seen<'a> {
         seen
     }
 
-    /// Requests a second.
+    /// Requests a second that came.
     pub fn rate(&self) -> f64 {
-        self.rows.len() as f64 / self.length
+        self.due.len() as f64 / self.length
     }
 
     /// Is the load a closed loop's?

@@ -143,6 +143,20 @@ fn a_network_that_is_slow_for_a_while_is_no_freeze_of_the_server() {
     assert_eq!(cause, Cause::Unknown, "{says}");
 }
 
+/// A second in ten everything stands still, and first tokens come later at other times too. What is left with the requests of those seconds
+/// taken out has holes in it, and the load has none: it did not come in bursts.
+#[test]
+fn requests_taken_out_with_a_first_cause_leave_no_bursts_behind() {
+    let base = run(|_| 100, |_, _| 80);
+    let mut stalls = run(|_| 100, |i, _| if i < PROBE { 80 } else { 110 });
+    let held: Vec<(i64, i64)> = (0..12).map(|i| (10_000 * i + 5_000, 1_000)).collect();
+    load_of(&mut stalls).for_each(|row| hold(row, &held, false));
+    let found = ask(&base, &stalls);
+    let causes: Vec<Cause> = found.verdicts.iter().map(|verdict| verdict.cause).collect();
+    assert_eq!(causes[0], Cause::PeriodicStall, "{:?}", found.verdicts);
+    assert!(!causes.contains(&Cause::Bursts), "{:?}", found.verdicts);
+}
+
 /// A third of the users waits 300 ms more, single requests among them. The queue is a little longer too, as queues are from day to day,
 /// and more are in flight than the engine knows.
 #[test]

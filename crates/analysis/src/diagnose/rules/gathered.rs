@@ -94,8 +94,8 @@ fn dispersion(seen: &Seen<'_>, width: f64) -> Option<(f64, usize)> {
         return None;
     }
     let mut counts = vec![0.0; windows];
-    for row in &seen.rows {
-        if let Some(count) = counts.get_mut((row.due.max(0.0) / width) as usize) {
+    for due in &seen.due {
+        if let Some(count) = counts.get_mut((due.max(0.0) / width) as usize) {
             *count += 1.0;
         }
     }

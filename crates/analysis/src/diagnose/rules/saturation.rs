@@ -104,7 +104,7 @@ fn longer_queue(bench: &Bench<'_>, ttft: f64, before: f64) -> Option<Queue> {
     let is_it = grown.is_none_or(|grown| wait - before >= 0.4 * grown);
     (share >= 0.2 && wait > 1.3 * before + 0.01 && is_it).then(|| Queue {
         says: format!(
-            "{} of the mean first token ({} of {}) is the queue, by {from}; before {}",
+            "{} of the mean first token ({} of {}) is the queue, by {from}; in the baseline it took {}",
             percent(share),
             ms(wait),
             ms(ttft),
