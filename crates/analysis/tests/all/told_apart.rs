@@ -522,3 +522,21 @@ fn mild_bursts_are_seen() {
 fn somewhat_longer_answers_are_what_explains_longer_waits() {
     is_said(96, Class::Answers, 0);
 }
+
+/// A strong one, that also changes the mean rate by chance.
+#[test]
+fn strong_bursts_are_no_longer_missed_for_their_rate() {
+    is_said(82, Class::Bursts, 4);
+}
+
+/// The calls' times spread so far that those of forty single requests are longer by chance.
+#[test]
+fn calls_that_are_longer_alone_by_chance_still_wait_for_each_other() {
+    is_said(76, Class::DependencyCapacity, 2);
+}
+
+/// Every step takes longer, alone as well: pauses that are longer by as much are no freezes.
+#[test]
+fn longer_pauses_of_a_slower_model_are_the_model_s() {
+    is_said(122, Class::Slower, 2);
+}

@@ -7,7 +7,7 @@ use plimsoll_math::quantile::{of_sorted, sort};
 
 use super::load::times;
 use super::{Fired, beyond, medians, within};
-use crate::diagnose::bench::{ALONE_NEEDED, Bench};
+use crate::diagnose::bench::Bench;
 use crate::diagnose::ratio::{Effect, spearman};
 use crate::diagnose::seen::{Row, Seen};
 use crate::diagnose::verdict::Evidence;
@@ -48,10 +48,7 @@ fn explains(bench: &Bench<'_>) -> Option<f64> {
 
 /// The ratio of the stage's medians of single requests, else of the requests that were least beside others.
 fn alone(bench: &Bench<'_>) -> Option<Estimate> {
-    let base = bench.base.as_ref()?;
-    let of = |rows: &[Row]| -> Vec<f64> { rows.iter().map(stage).filter(|x| x.is_finite()).collect() };
-    let (a, b) = (of(&base.alone), of(&bench.candidate.alone));
-    if let Some(ratio) = medians(&a, &b, 0.95) {
+    if let Some(ratio) = alone_only(bench) {
         return Some(ratio);
     }
     // One trace in a hundred leaves too few single requests: the medians of all stand for them, with no interval of their own.
@@ -138,8 +135,9 @@ pub fn tail(bench: &Bench<'_>) -> Option<Fired> {
 
 /// D3: slow under our load only.
 pub fn capacity(bench: &Bench<'_>) -> Option<Fired> {
+    // Slower even alone is another cause; the medians of forty calls whose times spread as an exponential's differ by half by chance.
     let alone_ratio = alone_only(bench);
-    if alone_ratio.is_some_and(|ratio| ratio > 1.7) {
+    if alone_ratio.is_some_and(|ratio| ratio.value > 1.7 && ratio.lower > 1.1) {
         return None;
     }
     if let Some(fired) = queues(bench) {
@@ -172,7 +170,7 @@ pub fn capacity(bench: &Bench<'_>) -> Option<Fired> {
         "{} {} under load{}; {} of what the first token takes more (rank correlation with requests in flight {})",
         names(bench.now()),
         times(&effect.ratio),
-        alone_ratio.map_or(String::new(), |ratio| format!(", × {} alone", number(ratio))),
+        alone_ratio.map_or(String::new(), |ratio| format!(", {} alone", times(&ratio))),
         percent(share),
         number(rho)
     );
@@ -243,14 +241,8 @@ fn with_others(seen: &Seen<'_>) -> Option<(f64, f64)> {
     spearman(&others, &took)
 }
 
-fn alone_only(bench: &Bench<'_>) -> Option<f64> {
-    let of = |rows: &[Row]| -> Vec<f64> {
-        let mut values: Vec<f64> = rows.iter().map(stage).filter(|x| x.is_finite()).collect();
-        sort(&mut values);
-        values
-    };
-    let (a, b) = (of(&bench.base.as_ref()?.alone), of(&bench.candidate.alone));
-    (a.len() >= ALONE_NEEDED && b.len() >= ALONE_NEEDED)
-        .then(|| Some(of_sorted(&b, 0.5)? / of_sorted(&a, 0.5)?))
-        .flatten()
+/// The ratio of the stage's medians of single requests, where they are enough.
+fn alone_only(bench: &Bench<'_>) -> Option<Estimate> {
+    let of = |rows: &[Row]| -> Vec<f64> { rows.iter().map(stage).filter(|x| x.is_finite()).collect() };
+    medians(&of(&bench.base.as_ref()?.alone), &of(&bench.candidate.alone), 0.95)
 }

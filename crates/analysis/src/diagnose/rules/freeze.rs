@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use plimsoll_math::proportion::proves_over;
 use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 
-use super::load::{Law, computed};
+use super::load::{Law, alone_tpot, alone_ttft, computed};
 use super::{Fired, beyond};
 use crate::diagnose::bench::Bench;
 use crate::diagnose::seen::{Gap, Row, Seen};
@@ -50,10 +50,21 @@ pub struct Freeze {
 const NEWS: f64 = 1.25;
 
 /// The longest pause that is usual: the baseline's p99 of the longest gap of its answers. A prompt that is read in large pieces
-/// makes everybody pause, and did so before.
+/// makes everybody pause, and did so before. Where single requests are slower for sure (per token, or to their first one), so is every
+/// step that others wait for, and the pauses are as many times as long.
 fn usual(bench: &Bench<'_>) -> f64 {
     let mut longest = bench.before().map(|base| base.finite(|row| row.gap_max)).unwrap_or_default();
-    order_statistic(&mut longest, 0.99).unwrap_or(0.0)
+    let slower = bench.base.as_ref().map_or(1.0, |base| {
+        let now = &bench.candidate;
+        let ratios = [alone_ttft(base, now), alone_tpot(base, now)];
+        ratios
+            .into_iter()
+            .flatten()
+            .filter(|ratio| ratio.lower > 1.05)
+            .map(|ratio| ratio.value)
+            .fold(1.0, f64::max)
+    });
+    slower * order_statistic(&mut longest, 0.99).unwrap_or(0.0)
 }
 
 /// The shortest gap that may be part of a freeze.

@@ -26,6 +26,9 @@ const GATHERED: f64 = 1.5;
 /// Chance of such a ratio between two alike runs from which it is no chance; over all widths together one in 500 (by simulation).
 const SURE: f64 = 0.005;
 
+/// Mean rate over the baseline's within which bursts are what changed.
+const RATES: std::ops::RangeInclusive<f64> = 0.3..=2.0;
+
 /// Arrivals of one width of window.
 struct Gathered {
     width: f64,
@@ -49,8 +52,8 @@ pub fn in_bursts(bench: &Bench<'_>, chance: f64) -> Option<Fired> {
     {
         return None;
     }
-    // Bursts are rare enough to miss the mean rate by a good deal; with fewer requests than before they explain the more.
-    if !(0.5..=1.3).contains(&(now.rate() / base.rate())) {
+    // Bursts are rare enough to miss the mean rate by a good deal, and a rate that is higher for sure was asked about before.
+    if !RATES.contains(&(now.rate() / base.rate())) {
         return None;
     }
     let sure = |one: &Gathered| one.grown >= GATHERED && one.now.value >= GATHERED && one.p < chance;

@@ -55,7 +55,8 @@ fn alone_as_before(bench: &Bench<'_>) -> Option<f64> {
     (!worst.is_nan()).then_some(worst)
 }
 
-fn alone_tpot(base: &Arm<'_>, now: &Arm<'_>) -> Option<Estimate> {
+/// Time per token of single requests.
+pub fn alone_tpot(base: &Arm<'_>, now: &Arm<'_>) -> Option<Estimate> {
     let of = |arm: &Arm<'_>| -> Vec<f64> {
         arm.alone.iter().map(|row| row.tpot).filter(|x| x.is_finite()).collect()
     };
