@@ -8,8 +8,11 @@ use super::{CeilingArgs, ClientArgs, OutputArgs, TargetArgs, WorkloadArgs};
 
 /// `plimsoll cold-start`
 #[derive(Args, Debug)]
+#[command(mut_arg("url", |url| url.value_name("URL|RUN").help(
+    "Endpoint: its base URL, as for plimsoll run; or the folder of a cold start measured before, to read it again with --engine-log"
+)))]
 pub struct ColdStartArgs {
-    /// The endpoint to measure; or the folder of a run, to read its cold starts once more
+    /// What is measured.
     #[command(flatten)]
     pub target: TargetArgs,
     /// How long nothing is sent: longer than the endpoint waits before it scales down
