@@ -252,13 +252,7 @@ impl<'a> Seen<'a> {
                 self.lost.push((self.seconds(at), attempt.outcome.how, index));
             }
         }
-        let replica = last.answer.replica.as_ref().map(|name| {
-            let known = self.replicas.iter().position(|r| r == name).unwrap_or_else(|| {
-                self.replicas.push(name.clone());
-                self.replicas.len() - 1
-            });
-            known.min(usize::from(u16::MAX)) as u16
-        });
+        let replica = last.answer.replica.as_ref().map(|name| place_of(&mut self.replicas, name));
         let gaps = self.gaps_of(last, index, all_gaps);
         let ok = last.outcome.is_finished();
         let cancelled = last.outcome.how == How::Cancelled && last.outcome.by == By::Client;
@@ -278,11 +272,7 @@ impl<'a> Seen<'a> {
         };
         let mut other: Vec<(u16, f64)> = Vec::new();
         for stage in last.answer.stages.iter().filter(|s| !ENGINE.contains(&s.name.as_str())) {
-            let place = self.stages.iter().position(|name| *name == stage.name).unwrap_or_else(|| {
-                self.stages.push(stage.name.clone());
-                self.stages.len() - 1
-            });
-            other.push((place.min(usize::from(u16::MAX)) as u16, stage.took.as_secs_f64()));
+            other.push((place_of(&mut self.stages, &stage.name), stage.took.as_secs_f64()));
         }
         let kept = last.reused || last.connected.zip(last.sent).is_none();
         self.rows.push(Row {
@@ -414,6 +404,15 @@ impl<'a> Seen<'a> {
             }
         }
     }
+}
+
+/// The place of a name among those that are known, itself the last of them where it is new.
+fn place_of(names: &mut Vec<String>, name: &str) -> u16 {
+    let place = names.iter().position(|known| known == name).unwrap_or_else(|| {
+        names.push(name.to_owned());
+        names.len() - 1
+    });
+    place.min(usize::from(u16::MAX)) as u16
 }
 
 fn tcp_of(of: &[&Attempt]) -> TcpFacts {

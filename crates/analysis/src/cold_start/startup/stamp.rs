@@ -20,8 +20,9 @@ pub struct Stamp {
 
 /// How far into a line a stamp may begin: behind a container's name or a log level.
 const NEAR: usize = 60;
-/// Days before each month of a leap year.
-const BEFORE: [u32; 12] = [0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335];
+/// Days before each month of a common year. Where no year is told, a start through the night after a 29 February runs backwards by this, and
+/// is none that is shown; by those of a leap year one through that of a 28 February would be a day too long three years in four.
+const BEFORE: [u32; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
 
 /// `2026-02-26T05:24:09.123Z`, with a space or without the fraction: TGI, SGLang, and what collects logs.
 static ISO: LazyLock<Option<Regex>> =
@@ -53,14 +54,22 @@ pub fn of(line: &str) -> Option<Stamp> {
         });
     }
     if let Some(own) = found(&ISO) {
-        let year = number(&own, 1);
-        // Leap days between years are no matter for the length of a start; that a year is over is.
-        return clock(&own, 2, 366.0 * (year - 2000.0), 1);
+        return clock(&own, 2, days_before(number(&own, 1), number(&own, 2)), 1);
     }
     if let Some(own) = found(&GLOG) {
         return clock(&own, 1, 0.0, 2);
     }
     found(&MONTH_DAY).and_then(|own| clock(&own, 1, 0.0, 3))
+}
+
+/// Days before this year, with the leap day of its own where this month comes after it (the Gregorian calendar); counted from near 2000, where
+/// the calendar's 400 years begin, so that microseconds are left in the seconds.
+fn days_before(year: f64, month: f64) -> f64 {
+    let leap_days =
+        |years: f64| libm::floor(years / 4.0) - libm::floor(years / 100.0) + libm::floor(years / 400.0);
+    let year = year - 2000.0;
+    let before = year - 1.0;
+    365.0 * before + leap_days(if month > 2.0 { year } else { before })
 }
 
 /// Month, day, hour, minute, second and fraction from this group on.
@@ -75,4 +84,34 @@ fn clock(own: &Captures<'_>, from: usize, days: f64, kind: u8) -> Option<Stamp> 
 
 fn number(own: &Captures<'_>, group: usize) -> f64 {
     own.get(group).and_then(|found| found.as_str().parse().ok()).unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of;
+
+    fn apart(from: &str, to: &str) -> f64 {
+        let (a, b) = (of(from).expect("a stamp"), of(to).expect("a stamp"));
+        assert_eq!(a.kind, b.kind);
+        b.at_s - a.at_s
+    }
+
+    /// Minutes through a midnight are minutes, whatever the calendar does there.
+    #[test]
+    fn a_start_through_a_midnight_is_as_long_as_it_is() {
+        for (from, to) in [
+            ("2026-02-28T23:59:00Z", "2026-03-01T00:01:00Z"),
+            ("2028-02-28T23:59:00Z", "2028-02-29T00:01:00Z"),
+            ("2028-02-29T23:59:00Z", "2028-03-01T00:01:00Z"),
+            ("2026-12-31T23:59:00Z", "2027-01-01T00:01:00Z"),
+            ("2028-12-31T23:59:00Z", "2029-01-01T00:01:00Z"),
+            ("INFO 02-28 23:59:00", "INFO 03-01 00:01:00"),
+            ("I0228 23:59:00.000000", "I0301 00:01:00.000000"),
+        ] {
+            assert!((apart(from, to) - 120.0).abs() < 1e-3, "{from} to {to}: {} s", apart(from, to));
+        }
+        // Without a year these run backwards, which is no length.
+        assert!(apart("INFO 12-31 23:59:00", "INFO 01-01 00:01:00") < 0.0);
+        assert!(apart("INFO 02-29 23:59:00", "INFO 03-01 00:01:00") < 0.0);
+    }
 }
