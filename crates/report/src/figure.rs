@@ -75,7 +75,8 @@ pub fn duration_ns(ns: f64) -> String {
         return number(ns);
     }
     let magnitude = ns.abs();
-    if magnitude == 0.0 {
+    // Stamps are whole nanoseconds: what arithmetic leaves below half of one is nothing.
+    if magnitude < 0.5 {
         "0 ms".into()
     } else if magnitude < 100_000.0 {
         format!("{} µs", number(ns / 1e3))
@@ -118,7 +119,7 @@ pub fn percent(share: f64) -> String {
     } else {
         format!("{value:.0}")
     };
-    format!("{text} %")
+    format!("{} %", text.replace('-', "−"))
 }
 
 /// A chance that was estimated from few cases, as a percentage: never the certainty that rounding would make of it.

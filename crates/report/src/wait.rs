@@ -5,58 +5,59 @@ use plimsoll_analysis::infer::{Basis, Bounded, Ceiling, Part, PartFinding, Slice
 use plimsoll_analysis::findings::{Held, Reading};
 use plimsoll_analysis::profile::Times;
 
+use crate::profile::counted;
 use crate::table::Table;
+use crate::text::Page;
 use crate::{figure, words};
+
+/// Share of a time under which a part is not named in a sentence.
+const NAMED: f64 = 0.01;
 
 /// The levels of a run, one after the other.
 pub fn render(name: &str, levels: &[WaitFinding]) -> String {
-    let mut page = vec![format!("Where the time went in {name}")];
+    let mut page = Page::default();
+    page.line(format!("Where the time went in {name}"));
     for level in levels {
-        page.push(String::new());
-        page.extend(one(level));
+        page.gap();
+        one(&mut page, level);
     }
-    page.join("\n")
+    page.text.trim_end().to_string()
 }
 
-fn one(found: &WaitFinding) -> Vec<String> {
-    let mut page = vec![head(found)];
+fn one(page: &mut Page, found: &WaitFinding) {
+    page.wrapped(0, &head(found));
+    for sentence in says(found) {
+        page.wrapped(2, &sentence);
+    }
     if found.requests == 0 {
-        page.push("  nothing to take apart: no request of this level had a whole streamed answer".into());
-        return page;
+        return;
     }
-    let mut table = Table::new(&[
-        "<part",
-        "<known",
-        "mean",
-        "p50",
-        "p95",
-        "p99",
-        "share",
-        "slowest 1 %",
-        "slow − middle",
-    ]);
-    found.parts.iter().for_each(|part| table.row(row(name_of(part.part), part)));
-    if let Some(whole) = &found.whole {
-        table.row(row("due to last byte", whole));
+    let mut table = |title: Option<&str>, table: &Table| {
+        if !table.is_empty() {
+            page.gap();
+            title.into_iter().for_each(|title| page.line(format!("  {title}")));
+            page.text.push_str(&table.render(if title.is_some() { 4 } else { 2 }));
+        }
+    };
+    table(None, &parts(found));
+    table(None, &bounds(found));
+    table(None, &intervals(found));
+    table(Some(SLICES), &slices(&found.slices));
+    table(Some(CEILINGS), &ceilings(found));
+    page.gap();
+    for note in found.notes.iter().cloned().chain(dashes(found)) {
+        page.wrapped(2, &format!("Note: {note}."));
     }
-    page.push(table.render(2).trim_end().to_string());
-    page.extend(bounds(found));
-    page.extend(sampled(found));
-    page.extend(found.notes.iter().map(|note| format!("  - {note}")));
-    if !found.slices.is_empty() {
-        page.push(String::new());
-        page.push("  Slices of the budget".into());
-        page.push(slices(&found.slices).render(4).trim_end().to_string());
-    }
-    if !found.ceilings.is_empty() {
-        page.push(String::new());
-        page.push("  If a part were faster (service times alone; a shorter queue is not counted)".into());
-        page.push(ceilings(&found.ceilings).render(4).trim_end().to_string());
-    }
-    page
 }
 
-fn head(found: &WaitFinding) -> String {
+/// Over the slices, here and on the page.
+pub(crate) const SLICES: &str = "Slices of the budget";
+/// Over what faster parts would bring.
+pub(crate) const CEILINGS: &str =
+    "If a part were faster (service times alone; a shorter queue is not counted)";
+
+/// What the level is, and where the split comes from.
+pub(crate) fn head(found: &WaitFinding) -> String {
     let how = match found.source {
         Some(Source::Reported) => "queue and prefill as the server reports them",
         Some(Source::Steps) => "queue and prefill inferred from the engine's steps",
@@ -68,10 +69,95 @@ fn head(found: &WaitFinding) -> String {
         0 => String::new(),
         n => format!(", {} without a whole streamed answer left out", figure::count(n)),
     };
-    format!("Level {}: {} requests{left_out}; {how}", found.level, figure::count(found.requests))
+    format!("Level {}: {}{left_out}; {how}", found.level, counted(found.requests, "request"))
 }
 
-fn name_of(part: Part) -> &'static str {
+/// What it amounts to, in sentences: where the time went, and what the slowest spent more of.
+pub(crate) fn says(found: &WaitFinding) -> Vec<String> {
+    let Some(whole_s) = found.whole.as_ref().and_then(mean) else {
+        return vec!["Nothing to take apart: no request of this level had a whole streamed answer.".into()];
+    };
+    let shown = shown(found);
+    let mut large: Vec<&PartFinding> =
+        shown.iter().copied().filter(|part| part.share.is_some_and(|share| share >= NAMED)).collect();
+    large.sort_by(|a, b| b.share.partial_cmp(&a.share).unwrap_or(std::cmp::Ordering::Equal));
+    let of_mean: Vec<String> = large.iter().map(|part| share_of(part, whole_s)).collect();
+    let mut says = vec![format!(
+        "A request takes {} on average: {}.",
+        seconds(whole_s),
+        joined(&of_mean, "no part is much")
+    )];
+    let Some((bands, gap)) =
+        found.bands.zip(found.whole.as_ref().and_then(|whole| whole.slowest_over_middle_s))
+    else {
+        return says;
+    };
+    let mut more: Vec<(&PartFinding, f64)> = shown
+        .iter()
+        .filter_map(|part| Some((*part, part.slowest_over_middle_s? / gap)))
+        .filter(|(_, of_gap)| gap > 0.0 && of_gap.abs() >= NAMED)
+        .collect();
+    more.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));
+    let of_gap: Vec<String> =
+        more.iter().map(|(part, share)| format!("{} {}", short(part), figure::percent(*share))).collect();
+    says.push(format!(
+        "The slowest {} take {}, {} more than the middle fifth; of that {}.",
+        figure::count(bands.slowest_requests),
+        seconds(bands.slowest_s),
+        seconds(gap),
+        joined(&of_gap, "no part is much")
+    ));
+    says
+}
+
+/// What a sentence or a bar is made of: the parts, or, where nothing tells them apart, the wait that is the sum of three of them.
+pub(crate) fn shown(found: &WaitFinding) -> Vec<&PartFinding> {
+    let mut all: Vec<&PartFinding> = Vec::new();
+    for part in &found.parts {
+        match part.basis {
+            Basis::Unknown if part.part == Part::Front => all.extend(&found.wait),
+            Basis::Unknown => {}
+            _ => all.push(part),
+        }
+    }
+    all
+}
+
+fn joined(parts: &[String], none: &str) -> String {
+    if parts.is_empty() { none.to_owned() } else { parts.join(", ") }
+}
+
+/// A part's name within a sentence; the wait that nothing tells apart has the place of the last of its parts, and is measured.
+pub(crate) fn short(part: &PartFinding) -> &'static str {
+    match (part.part, part.basis) {
+        (Part::Prefill, Basis::Measured) => WAIT,
+        (Part::Front, _) => "front",
+        (of, _) => name_of(of),
+    }
+}
+
+/// A part's share of the mean, with how it is known where it is not measured.
+fn share_of(part: &PartFinding, whole_s: f64) -> String {
+    let share = figure::percent(part.share.unwrap_or_default());
+    let known = match part.basis {
+        Basis::Measured | Basis::Unknown => String::new(),
+        Basis::Reported => " (reported)".to_owned(),
+        Basis::Inferred => {
+            let ends = part.mean.map(|mean| [mean.lower, mean.upper].map(|s| figure::percent(s / whole_s)));
+            match ends {
+                Some([lower, upper]) if lower != upper => format!(" (inferred: {lower} to {upper})"),
+                _ => " (inferred)".to_owned(),
+            }
+        }
+    };
+    let unknown = if short(part) == WAIT { ", of what is unknown" } else { "" };
+    format!("{} {share}{known}{unknown}", short(part))
+}
+
+/// The three parts of the wait together.
+const WAIT: &str = "sent to first token";
+
+pub(crate) fn name_of(part: Part) -> &'static str {
     match part {
         Part::ClientWait => "client wait",
         Part::Connect => "connect",
@@ -83,27 +169,62 @@ fn name_of(part: Part) -> &'static str {
     }
 }
 
-fn seconds(s: f64) -> String {
+pub(crate) fn seconds(s: f64) -> String {
     figure::duration_ns(1e9 * s)
 }
 
-fn row(name: &str, part: &PartFinding) -> Vec<String> {
-    let time = |value: &Option<Bounded>| match value {
-        Some(value) => seconds(value.value),
-        None => "–".to_string(),
+fn mean(part: &PartFinding) -> Option<f64> {
+    part.mean.map(|mean| mean.value)
+}
+
+/// Mean, p50, p95 and p99, each only where the requests are enough to say it, as everywhere; the mean is a fact of these requests.
+fn figures(part: &PartFinding) -> [Option<Bounded>; 4] {
+    let enough = |value: Option<Bounded>, of: fn(&Times) -> &Reading| {
+        value.filter(|_| part.sampled.as_ref().is_some_and(|times| of(times).estimate().is_some()))
     };
-    let share = |share: Option<f64>| share.map_or_else(|| "–".into(), figure::percent);
-    vec![
-        name.to_string(),
-        if part.mean_told { "inferred, mean told".into() } else { part.basis.word().to_string() },
-        time(&part.mean),
-        time(&part.p50),
-        time(&part.p95),
-        time(&part.p99),
-        share(part.share),
-        share(part.share_of_slowest),
-        part.slowest_over_middle_s.map_or_else(|| "–".into(), signed),
+    [
+        part.mean,
+        enough(part.p50, |times| &times.p50),
+        enough(part.p95, |times| &times.p95),
+        enough(part.p99, |times| &times.p99),
     ]
+}
+
+/// The parts with their sums below them, each with its name.
+fn named(found: &WaitFinding) -> Vec<(&'static str, &PartFinding)> {
+    let parts = found.parts.iter().map(|part| (name_of(part.part), part));
+    let wait = found.wait.iter().map(|part| (WAIT, part));
+    let whole = found.whole.iter().map(|part| ("due to last byte", part));
+    parts.chain(wait).chain(whole).collect()
+}
+
+/// How a part is known.
+pub(crate) fn known(part: &PartFinding) -> String {
+    if part.mean_told { "inferred, mean told".into() } else { part.basis.word().to_string() }
+}
+
+/// The parts and what each took.
+pub(crate) fn parts(found: &WaitFinding) -> Table {
+    let slowest = match found.bands {
+        // Of few requests five are more than a hundredth.
+        Some(bands) if bands.slowest_requests * 100 > found.requests + 100 => {
+            format!("slowest {}", bands.slowest_requests)
+        }
+        _ => "slowest 1 %".to_owned(),
+    };
+    let columns = ["<part", "<known", "mean", "p50", "p95", "p99", "share", &slowest, "slow − middle"];
+    let mut table = Table::new(&columns);
+    let share = |share: Option<f64>| share.map_or_else(|| "–".into(), figure::percent);
+    for (name, part) in named(found) {
+        let times = figures(part).map(|value| value.map_or_else(|| "–".into(), |value| seconds(value.value)));
+        let ends = [
+            share(part.share),
+            share(part.share_of_slowest),
+            part.slowest_over_middle_s.map_or_else(|| "–".into(), signed),
+        ];
+        table.row([name.to_string(), known(part)].into_iter().chain(times).chain(ends));
+    }
+    table
 }
 
 fn signed(s: f64) -> String {
@@ -111,69 +232,50 @@ fn signed(s: f64) -> String {
 }
 
 /// The error bounds of what was inferred.
-fn bounds(found: &WaitFinding) -> Vec<String> {
-    let inferred: Vec<&PartFinding> =
-        found.parts.iter().filter(|part| part.basis == Basis::Inferred).collect();
-    if inferred.is_empty() {
-        return Vec::new();
-    }
+pub(crate) fn bounds(found: &WaitFinding) -> Table {
     let mut table = Table::new(&["<inferred: lies between", "mean", "p50", "p95", "p99"]);
-    for part in inferred {
-        let range = |value: &Option<Bounded>| match value {
+    for part in found.parts.iter().filter(|part| part.basis == Basis::Inferred) {
+        let range = |value: Option<Bounded>| match value {
             Some(value) => format!("{} … {}", seconds(value.lower), seconds(value.upper)),
             None => "–".into(),
         };
-        table.row([
-            name_of(part.part).to_string(),
-            range(&part.mean),
-            range(&part.p50),
-            range(&part.p95),
-            range(&part.p99),
-        ]);
+        table.row(std::iter::once(name_of(part.part).to_string()).chain(figures(part).map(range)));
     }
-    vec![String::new(), table.render(2).trim_end().to_string()]
+    table
 }
 
-/// The intervals of every part that is known.
-fn sampled(found: &WaitFinding) -> Vec<String> {
-    let parts = found.parts.iter().map(|part| (name_of(part.part), part));
-    let all = parts.chain(found.whole.as_ref().map(|whole| ("due to last byte", whole)));
-    let known: Vec<(&str, &Times)> =
-        all.filter_map(|(name, part)| Some((name, part.sampled.as_ref()?))).collect();
-    let refusal = |times: &Times| match [&times.mean, &times.p50, &times.p95, &times.p99]
-        .into_iter()
-        .find(|r| r.estimate().is_none())
-    {
-        Some(Reading::Refused { why, .. }) => Some(why.clone()),
-        _ => None,
-    };
-    if known.iter().all(|(_, times)| times.mean.estimate().is_none() && times.p50.estimate().is_none()) {
-        let why = known.iter().find_map(|(_, times)| refusal(times));
-        return why.map(|why| format!("  no 95 % intervals: {why}")).into_iter().collect();
-    }
+/// The intervals of every part that is known; empty where there are too few requests for any.
+pub(crate) fn intervals(found: &WaitFinding) -> Table {
     let mut table = Table::new(&["<95 % interval", "mean", "p50", "p95", "p99"]);
     let range = |reading: &Reading| match reading.estimate() {
         Some(of) => format!("{} … {}", seconds(of.lower), seconds(of.upper)),
         None => "–".into(),
     };
+    let known: Vec<(&str, &Times)> =
+        named(found).into_iter().filter_map(|(name, part)| Some((name, part.sampled.as_ref()?))).collect();
+    if known.iter().all(|(_, times)| times.mean.estimate().is_none() && times.p50.estimate().is_none()) {
+        return table;
+    }
     // A part that takes nobody any time has no line.
     for (name, times) in known.iter().filter(|(_, times)| times.mean_s > 0.0) {
-        table.row([
-            (*name).to_owned(),
-            range(&times.mean),
-            range(&times.p50),
-            range(&times.p95),
-            range(&times.p99),
-        ]);
+        let cells = [&times.mean, &times.p50, &times.p95, &times.p99].map(range);
+        table.row(std::iter::once((*name).to_owned()).chain(cells));
     }
-    let mut lines = vec![String::new(), table.render(2).trim_end().to_string()];
-    if let Some(why) = known.iter().find_map(|(_, times)| refusal(times)) {
-        lines.push(format!("  –: {why}"));
-    }
-    lines
+    table
 }
 
-fn slices(slices: &[Slice]) -> Table {
+/// Why a figure is a dash.
+pub(crate) fn dashes(found: &WaitFinding) -> Option<String> {
+    let times = || named(found).into_iter().filter_map(|(_, part)| part.sampled.as_ref());
+    let mut readings = times().flat_map(|times| [&times.mean, &times.p50, &times.p95, &times.p99]);
+    readings.find_map(|reading| match reading {
+        Reading::Refused { why, .. } => Some(format!("a dash is not shown: {why}")),
+        Reading::Estimate(_) => None,
+    })
+}
+
+/// The parts held to their slices.
+pub(crate) fn slices(slices: &[Slice]) -> Table {
     let mut table = Table::new(&[
         "<slice",
         "given",
@@ -213,7 +315,9 @@ fn slices(slices: &[Slice]) -> Table {
 }
 
 /// One row per part, one column per factor: what is saved of the mean, and the p99 where the part takes no time.
-fn ceilings(ceilings: &[Ceiling]) -> Table {
+pub(crate) fn ceilings(found: &WaitFinding) -> Table {
+    let ceilings: &[Ceiling] = &found.ceilings;
+    let p99_known = found.whole.as_ref().is_some_and(|whole| figures(whole)[3].is_some());
     let factors: Vec<Option<f64>> = ceilings
         .chunk_by(|a, b| a.part == b.part)
         .next()
@@ -233,7 +337,7 @@ fn ceilings(ceilings: &[Ceiling]) -> Table {
         }
         let mut row = vec![name_of(own[0].part).to_string()];
         row.extend(own.iter().map(|ceiling| format!("−{}", figure::percent(ceiling.saved))));
-        row.extend(own.last().map(|ceiling| seconds(ceiling.p99_s)));
+        row.extend(own.last().filter(|_| p99_known).map(|ceiling| seconds(ceiling.p99_s)));
         table.row(row);
     }
     table

@@ -264,6 +264,8 @@ pub fn protocol(manifest: &Manifest) -> Option<String> {
 pub fn wrap(indent: usize, text: &str) -> String {
     let (mut out, mut line) = (String::new(), String::new());
     let pad = " ".repeat(indent);
+    // A figure and its per cent sign stay together: no line ends at a character that is no space.
+    let text = text.replace(" %", "\u{1}%");
     for word in text.split_whitespace() {
         if !line.is_empty() && indent + line.chars().count() + 1 + word.chars().count() > 100 {
             out.push_str(&format!("{pad}{line}\n"));
@@ -277,5 +279,5 @@ pub fn wrap(indent: usize, text: &str) -> String {
     if !line.is_empty() {
         out.push_str(&format!("{pad}{line}\n"));
     }
-    out
+    out.replace("\u{1}%", " %")
 }

@@ -113,6 +113,17 @@ pub struct Slice {
     pub verdict: Held,
 }
 
+/// The two ends that a tail is read from: the slowest hundredth of the requests, and the middle fifth.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Bands {
+    /// The slowest: a hundredth of them, five at the least.
+    pub slowest_requests: u64,
+    /// Their mean, s.
+    pub slowest_s: f64,
+    /// Mean of the middle fifth (Q40 to Q60), s.
+    pub middle_s: f64,
+}
+
 /// Where a level's time went.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct WaitFinding {
@@ -128,6 +139,10 @@ pub struct WaitFinding {
     pub notes: Vec<String>,
     /// From due to the last byte.
     pub whole: Option<PartFinding>,
+    /// From sent to the first token: front, queue and prefill together, which is measured whether or not anything tells them apart.
+    pub wait: Option<PartFinding>,
+    /// What the slowest are held against; `None` = under fifty requests, which have no tail.
+    pub bands: Option<Bands>,
     /// The parts, in the order in which a request passes them.
     pub parts: Vec<PartFinding>,
     /// What faster parts would bring. Service times alone: a faster part also shortens the queue, which is not counted.
@@ -158,13 +173,32 @@ pub(super) fn total(split: &Split) -> f64 {
     split.iter().sum()
 }
 
+/// From sent to the first token.
+pub(super) fn wait(split: &Split) -> f64 {
+    [Part::Front, Part::Queue, Part::Prefill].map(|part| split[part as usize]).iter().sum()
+}
+
+/// How many of so many requests are the slowest: five at the least, because the mean of one says what that one did.
+fn slowest(n: usize) -> usize {
+    ((n as f64 * SLOWEST).ceil() as usize).max(5)
+}
+
+/// The ends of a level's requests.
+pub(super) fn bands(splits: &[Split]) -> Option<Bands> {
+    let (slow, middle) = slow_and_middle(splits)?;
+    Some(Bands {
+        slowest_requests: slowest(splits.len()) as u64,
+        slowest_s: total(&slow) / 1e9,
+        middle_s: total(&middle) / 1e9,
+    })
+}
+
 /// Means of each part over the slowest hundredth and over the middle fifth (Q40 to Q60), ns.
 pub(super) fn slow_and_middle(splits: &[Split]) -> Option<(Split, Split)> {
     let mut order: Vec<usize> = (0..splits.len()).collect();
     order.sort_by(|a, b| total(&splits[*a]).total_cmp(&total(&splits[*b])));
     let n = order.len();
-    // Five at the least: the mean of one slow request says what that one did.
-    let slow = ((n as f64 * SLOWEST).ceil() as usize).max(5);
+    let slow = slowest(n);
     if n < 50 {
         return None;
     }

@@ -19,7 +19,7 @@ pub mod track;
 
 use plimsoll_model::{At, Attempt};
 
-pub use finding::{Basis, Bounded, Ceiling, PartFinding, Slice, WaitFinding};
+pub use finding::{Bands, Basis, Bounded, Ceiling, PartFinding, Slice, WaitFinding};
 pub use floor::Floor;
 pub use split::{Part, Source, Split};
 pub use told::{Told, ToldStages};
@@ -162,10 +162,18 @@ fn guess(case: &Case<'_>, rows: &[Row<'_>], notes: &mut Vec<String>) -> Option<A
         Ok(track) => {
             let shapes = split::by_steps(rows, &track).filter(|shapes| believed(rows, shapes, &pins, notes));
             if shapes.is_some() {
+                // Where the mean queue is told, the front is what that leaves, and not what the steps would have it.
+                let front = match pins.queue {
+                    Some(_) => String::new(),
+                    None => {
+                        format!(
+                            "; {} ms stand before the queue",
+                            crate::say::number(track.front_ns as f64 / 1e6)
+                        )
+                    }
+                };
                 notes.push(format!(
-                    "queue and prefill are read off the engine's steps, which the tokens of other answers show; {} ms stand \
-                     before the queue",
-                    crate::say::number(track.front_ns as f64 / 1e6)
+                    "queue and prefill are read off the engine's steps, which the tokens of other answers show{front}"
                 ));
             }
             shapes
@@ -320,8 +328,11 @@ fn find(
         let of = part.part as usize;
         part.sampled = Some(sampled.times(|split| split[of]));
     }
-    let whole = (!splits.is_empty())
-        .then(|| PartFinding { sampled: Some(sampled.times(finding::total)), ..whole_finding(&splits) });
+    // Both are measured, whatever is known of what lies in them.
+    let measured = |last: Part, of: fn(&Split) -> f64| {
+        let times = || PartFinding { sampled: Some(sampled.times(of)), ..sum_finding(&splits, last, of) };
+        (!splits.is_empty()).then(times)
+    };
     let slices = match case.budget {
         Some((budget, alpha)) if !splits.is_empty() => sampled.slices(budget, alpha, &bases, answer),
         _ => Vec::new(),
@@ -332,27 +343,30 @@ fn find(
         left_out,
         source: answer.map(|answer| answer.source),
         notes,
-        whole,
+        whole: measured(Part::Tail, finding::total),
+        wait: measured(Part::Prefill, finding::wait),
+        bands: finding::bands(&splits),
         parts,
         ceilings: if splits.is_empty() { Vec::new() } else { finding::ceilings(&splits, &known) },
         slices,
     }
 }
 
-fn whole_finding(splits: &[Split]) -> PartFinding {
-    let [mean, p50, p95, p99] = finding::figures(splits, finding::total).map(exact);
-    let gap = finding::slow_and_middle(splits)
-        .map(|(slow, middle)| (finding::total(&slow) - finding::total(&middle)) / 1e9);
+/// The figures of several parts together, `last` being the last of them.
+fn sum_finding(splits: &[Split], last: Part, of: fn(&Split) -> f64) -> PartFinding {
+    let [mean, p50, p95, p99] = finding::figures(splits, of).map(exact);
+    let whole = |splits: &[Split]| splits.iter().map(finding::total).sum::<f64>().max(1.0);
+    let tails = finding::slow_and_middle(splits);
     PartFinding {
-        part: Part::Tail,
+        part: last,
         basis: Basis::Measured,
         mean,
         p50,
         p95,
         p99,
-        share: Some(1.0),
-        share_of_slowest: gap.map(|_| 1.0),
-        slowest_over_middle_s: gap,
+        share: Some(splits.iter().map(of).sum::<f64>() / whole(splits)),
+        share_of_slowest: tails.map(|(slow, _)| of(&slow) / finding::total(&slow).max(1.0)),
+        slowest_over_middle_s: tails.map(|(slow, middle)| (of(&slow) - of(&middle)) / 1e9),
         mean_told: false,
         sampled: None,
     }

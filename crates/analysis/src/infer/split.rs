@@ -221,7 +221,8 @@ pub(super) fn lay(rows: &[Row<'_>], shape: &Shape, pins: &Pins) -> Vec<[f64; 3]>
         .zip(rows)
         .map(|((left, prefill), row)| {
             let queue = (left - front).max(0.0);
-            [row.wait() as f64 - queue - prefill, queue, prefill]
+            // What rounding leaves below nothing is nothing.
+            [(row.wait() as f64 - queue - prefill).max(0.0), queue, prefill]
         })
         .collect()
 }
@@ -264,5 +265,5 @@ pub(super) fn reported(row: &Row<'_>) -> Option<[f64; 3]> {
     let (queue, prefill, wait) = (of("queue")?, of("prefill")?, row.wait() as f64);
     // The server's own clock may say more than the client waited; then all of the wait is shared out.
     let scale = if queue + prefill > wait { wait / (queue + prefill).max(1.0) } else { 1.0 };
-    Some([wait - (queue + prefill) * scale, queue * scale, prefill * scale])
+    Some([(wait - (queue + prefill) * scale).max(0.0), queue * scale, prefill * scale])
 }

@@ -60,6 +60,17 @@ fn tails_add_up() {
     let whole = finding.whole.as_ref().and_then(|whole| whole.slowest_over_middle_s).expect("a tail");
     let parts: f64 = finding.parts.iter().filter_map(|part| part.slowest_over_middle_s).sum();
     assert!((whole - parts).abs() < 1e-6 * whole.abs().max(1e-3), "{whole} and {parts}");
+    // The ends, by sorting the requests' own times.
+    let mut times: Vec<f64> =
+        inferred.splits.iter().map(|(_, split)| split.iter().sum::<f64>() / 1e9).collect();
+    times.sort_by(f64::total_cmp);
+    let n = times.len();
+    let mean = |some: &[f64]| some.iter().sum::<f64>() / some.len() as f64;
+    let bands = finding.bands.expect("ends");
+    let slowest = n.div_ceil(100).max(5);
+    assert_eq!(bands.slowest_requests, slowest as u64);
+    assert!((bands.slowest_s - mean(&times[n - slowest..])).abs() < 1e-9, "{bands:?}");
+    assert!((bands.middle_s - mean(&times[n * 2 / 5..n * 3 / 5])).abs() < 1e-9, "{bands:?}");
     let gone =
         finding.ceilings.iter().find(|c| c.part == Part::Decode && c.factor.is_none()).expect("a ceiling");
     let share = finding.parts.iter().find(|part| part.part == Part::Decode).and_then(|part| part.share);
@@ -101,6 +112,10 @@ fn what_cannot_be_known_is_not_guessed() {
         assert_eq!(part.mean.is_none(), unknown, "{part:?}");
     }
     assert!(finding.notes.iter().any(|note| note.contains("unknown")), "{:?}", finding.notes);
+    // What the three are together was measured all the same.
+    let wait = finding.wait.and_then(|wait| Some((wait.basis, wait.mean?.value, wait.share?)));
+    let (basis, mean_s, share) = wait.expect("a wait");
+    assert!(basis == Basis::Measured && (mean_s - 0.095).abs() < 1e-9 && (share - 0.95).abs() < 1e-9);
 }
 
 /// Streams of two engines behind one name have no steps in common: they are not read as one engine's.

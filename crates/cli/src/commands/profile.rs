@@ -89,7 +89,7 @@ fn timeline(args: &ProfileArgs, spans: &[TraceSpan]) -> Result<Option<Exit>, Sto
 }
 
 /// Writes a page, and says where.
-fn write_page(path: &Path, page: &str) -> Result<(), Stop> {
+pub fn write_page(path: &Path, page: &str) -> Result<(), Stop> {
     std::fs::write(path, page).map_err(|e| Stop::invalid(format!("{}: {e}", path.display())))?;
     out::note(&format!("wrote {}", path.display()));
     Ok(())
@@ -117,7 +117,6 @@ fn untraced(args: &ProfileArgs) -> Result<Option<&Path>, Stop> {
         (args.rules.is_some(), "--rules"),
         (!args.floor.is_empty(), "--floor"),
         (args.failed, "--failed"),
-        (args.html.is_some(), "--html"),
     ];
     match of_traces.iter().find(|(given, _)| *given) {
         Some((_, what)) => {

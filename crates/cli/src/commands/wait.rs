@@ -9,7 +9,7 @@ use plimsoll_analysis::budget::StageBudget;
 use plimsoll_analysis::findings::{Held, LevelFinding};
 use plimsoll_analysis::infer::{self, Case, Floor, Part, ToldStages, WaitFinding};
 use plimsoll_model::{At, Attempt, Level, Load};
-use plimsoll_report::{text, wait};
+use plimsoll_report::{html, text, wait};
 use serde_json::json;
 
 use super::show;
@@ -32,6 +32,9 @@ pub fn run(args: &ProfileArgs, dir: &Path) -> Result<Exit, Stop> {
     match args.format {
         Format::Text => out::line(&wait::render(&name, &found)),
         Format::Json => out::json(&json!({ "run": name, "levels": found })),
+    }
+    if let Some(path) = &args.html {
+        super::profile::write_page(path, &html::wait::render(&name, &found))?;
     }
     Ok(exit(&found))
 }

@@ -52,6 +52,38 @@ fn a_run_s_time_is_taken_apart() {
     }
 }
 
+/// The page says what the terminal says, draws what is inferred unlike what is measured, and reaches nowhere.
+#[test]
+fn a_run_s_time_is_drawn() {
+    let (folder, run) = run_folder();
+    let simulate =
+        ["simulate", "--profile", "llama-3.1-8b@l4", "--rate", "5/s", "--for", "100s", "--isl", "256"];
+    let ended = plimsoll(&[&simulate[..], &["--osl", "32", "-q", "-o", &run]].concat());
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let page = folder.path().join("page.html").to_str().expect("utf-8").to_owned();
+    let drawn = |more: &[&str]| {
+        let ended = plimsoll(&[&["profile", &run, "--html", &page], more].concat());
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        (std::fs::read_to_string(&page).expect("a page"), ended.stdout)
+    };
+    let (reported, _) = drawn(&[]);
+    assert!(reported.contains("reported") && !reported.contains("class=\"inferred\""), "no guess is drawn");
+    let (page, text) = drawn(&["--infer"]);
+    assert!(page.contains("class=\"inferred\"") && page.contains("Hatched"), "{page}");
+    for said in ["sent to first token", "inferred, mean told", "slow − middle", "95 % interval"] {
+        assert!(page.contains(said) && text.contains(said), "no {said} in {text}");
+    }
+    assert!(!page.contains("http://") && page.contains("Content-Security-Policy"), "offline");
+    // The bar of all is as long as its parts, and each part as its share.
+    let found = plimsoll(&["profile", &run, "--infer", "--format", "json"]).json();
+    let level = &found["levels"][0];
+    let slowest = level["bands"]["slowest_s"].as_f64().expect("ends");
+    let decode = level["parts"].as_array().expect("parts").iter().find(|part| part["part"] == "decode");
+    let mean = decode.expect("decode")["mean"]["value"].as_f64().expect("a mean");
+    let width = format!("width:{:.3}%", 100.0 * mean / slowest);
+    assert!(page.contains(&width), "no {width}");
+}
+
 #[test]
 fn what_is_no_run_or_no_part_is_refused() {
     let ended = plimsoll(&["profile", "/no/such/run"]);

@@ -13,6 +13,7 @@ mod page;
 pub mod plan;
 pub mod profile;
 mod server;
+pub mod wait;
 
 use maud::{Markup, PreEscaped, html};
 use plimsoll_analysis::diagnose::Diagnosis;

@@ -1,10 +1,11 @@
 //! The frame that every page shares: one file that opens offline, whose policy forbids the network, with its charts' script where it has any.
 //!
-//! A template engine with inheritance lost: five pages and one frame are a function.
+//! A template engine with inheritance lost: several pages and one frame are a function.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::chart::Charts;
+use crate::table::Table;
 
 const UPLOT_JS: &str = include_str!("../../vendor/uplot/uPlot.iife.min.js");
 const UPLOT_CSS: &str = include_str!("../../vendor/uplot/uPlot.min.css");
@@ -48,5 +49,24 @@ fn drawn(charts: &Charts) -> Markup {
         script type="application/json" id="charts" { (PreEscaped(data)) }
         script { (PreEscaped(UPLOT_JS)) }
         script { (PreEscaped(PAGE_JS)) }
+    }
+}
+
+/// A table of the terminal, as it stands there.
+pub(super) fn table_of(table: &Table) -> Markup {
+    let cells = table.cells();
+    let class = |left: bool| left.then_some("left");
+    html! {
+        div.scroll { table {
+            @if let Some((header, rows)) = cells.split_first() {
+                thead { tr { @for (text, left) in header { th class=[class(*left)] { (text) } } } }
+                tbody { @for row in rows { tr {
+                    @for (text, left) in row {
+                        // A sentence may wrap, a figure may not.
+                        @if text.chars().count() > 40 { td.wrap { (text) } } @else { td class=[class(*left)] { (text) } }
+                    }
+                } } }
+            }
+        } }
     }
 }

@@ -8,7 +8,7 @@ use plimsoll_analysis::findings::{Held, Reading};
 use plimsoll_analysis::plan::finding::{Chosen, Expected, PlanFinding, PlanOption};
 
 use super::chart::{Axis, Chart, Charts, Mark, Series, Shade};
-use super::page::page;
+use super::page::{page, table_of};
 use crate::plan;
 use crate::plan_envelope::fleet;
 use crate::table::Table;
@@ -118,24 +118,6 @@ fn table_section(title: &str, why: Option<&str>, table: &Table) -> Markup {
         @if let Some(why) = why { p.small.soft { (why) } }
         (table_of(table))
     } } }
-}
-
-fn table_of(table: &Table) -> Markup {
-    let cells = table.cells();
-    let class = |left: bool| left.then_some("left");
-    html! {
-        div.scroll { table {
-            @if let Some((header, rows)) = cells.split_first() {
-                thead { tr { @for (text, left) in header { th class=[class(*left)] { (text) } } } }
-                tbody { @for row in rows { tr {
-                    @for (text, left) in row {
-                        // A sentence may wrap, a figure may not.
-                        @if text.chars().count() > 40 { td.wrap { (text) } } @else { td class=[class(*left)] { (text) } }
-                    }
-                } } }
-            }
-        } }
-    }
 }
 
 fn curve_section(found: &PlanFinding, charts: &Charts) -> Markup {
