@@ -28,6 +28,8 @@ pub mod writer;
 
 pub use content::content_hash;
 pub use error::{Result, StoreError};
-pub use reader::{Columns, Origin, Run, open, open_with, read_manifest, read_spans, replace_manifest};
+pub use reader::{
+    Columns, Origin, Run, each_span, open, open_with, read_manifest, read_spans, replace_manifest,
+};
 pub use sink::{Health, Sink};
 pub use writer::RunWriter;

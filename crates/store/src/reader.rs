@@ -106,22 +106,46 @@ pub fn open_with(dir: &Path, columns: Columns) -> Result<Run> {
 /// # Errors
 /// As [`open`].
 pub fn read_spans(dir: &Path) -> Result<Vec<TraceSpan>> {
+    match spans_file(dir)? {
+        Some(path) if path.exists() => spans::read(&path),
+        Some(_) => Ok(Vec::new()),
+        None => {
+            let mut spans = Vec::new();
+            logged_spans(dir, &mut |span| spans.push(span))?;
+            Ok(spans)
+        }
+    }
+}
+
+/// Hands on each span of a run, as [`read_spans`] reads them, and holds a few thousand of them at a time.
+///
+/// # Errors
+/// As [`open`]; spans that were handed on before stay so.
+pub fn each_span(dir: &Path, mut each: impl FnMut(TraceSpan)) -> Result<()> {
+    match spans_file(dir)? {
+        Some(path) if path.exists() => spans::each(&path, &mut each),
+        Some(_) => Ok(()),
+        None => logged_spans(dir, &mut each),
+    }
+}
+
+/// Where the spans of a finished run are or would be, after a recovery where one is due; `None` = it is still being written.
+fn spans_file(dir: &Path) -> Result<Option<PathBuf>> {
     if !dir.join(folder::REQUESTS).exists() {
         open(dir)?;
     }
-    let path = dir.join(folder::SPANS);
-    if dir.join(folder::REQUESTS).exists() {
-        return if path.exists() { spans::read(&path) } else { Ok(Vec::new()) };
-    }
+    Ok(dir.join(folder::REQUESTS).exists().then(|| dir.join(folder::SPANS)))
+}
+
+fn logged_spans(dir: &Path, each: &mut dyn FnMut(TraceSpan)) -> Result<()> {
     let path = dir.join(folder::LOG);
     let file = File::open(&path).map_err(|source| StoreError::io(&path, "open the log", source))?;
-    let mut spans = Vec::new();
     Log::read(dir, &file, |record| {
         if let Record::Span(span) = record {
-            spans.push((**span).clone());
+            each((**span).clone());
         }
     })?;
-    Ok(spans)
+    Ok(())
 }
 
 /// Reads `run.json` alone.

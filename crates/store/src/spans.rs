@@ -10,7 +10,9 @@ use std::path::Path;
 use plimsoll_model::{AttributeValue, SpanEvent, SpanKind, TraceSpan};
 
 use crate::error::Result;
-use crate::table::{Table, flag, int, int_list, maybe_text, read_rows, real, text, text_list};
+use crate::table::{
+    Got, Reading, Table, each_group, flag, int, int_list, maybe_text, read_rows, real, text, text_list,
+};
 
 /// The columns, in order.
 pub const SCHEMA: &str = "
@@ -156,59 +158,67 @@ fn writers() -> Vec<crate::table::Column<Row>> {
 
 /// Reads the file at `path`.
 pub(crate) fn read(path: &Path) -> Result<Vec<TraceSpan>> {
-    read_rows(path, TraceSpan::blank, |r| {
-        r.text("trace_id", |s: &mut TraceSpan, text| hex("trace_id", text, 16, |id| s.trace = id))?;
-        r.text("span_id", |s, text| hex("span_id", text, 8, |id| s.id = id as u64))?;
-        r.maybe_text("parent_span_id", |s, text| {
-            hex("parent_span_id", text, 8, |id| s.parent = Some(id as u64))
-        })?;
-        r.text("name", |s, text| {
-            s.name = text.to_owned();
-            Ok(())
-        })?;
-        r.maybe_text("service", |s, text| {
-            s.service = Some(text.to_owned());
-            Ok(())
-        })?;
-        r.int("kind", |s, kind: u8| s.kind = SpanKind::from_u8(kind))?;
-        r.int("start_unix_ns", |s, at| s.start_ns = at)?;
-        r.int("end_unix_ns", |s, at| s.end_ns = at)?;
-        r.flag("failed", |s, failed| s.failed = failed)?;
-        r.real("weight", |s, weight| s.weight = weight)?;
-        // The kinds come between the keys and the values and wait as flags: the values then say what they are of.
-        r.text_list("attribute_key", |s, keys| {
-            s.attributes = keys.into_iter().map(|key| (key, AttributeValue::Flag(false))).collect();
-            Ok(())
-        })?;
-        r.int_list("attribute_kind", |s, kinds: &[u8]| {
-            if kinds.len() != s.attributes.len() {
-                return Err("attribute lists differ in length".into());
-            }
-            for ((_, value), kind) in s.attributes.iter_mut().zip(kinds) {
-                *value = AttributeValue::Int(i64::from(*kind));
-            }
-            Ok(())
-        })?;
-        r.text_list("attribute_value", |s, values| {
-            if values.len() != s.attributes.len() {
-                return Err("attribute lists differ in length".into());
-            }
-            s.attributes.iter_mut().zip(values).try_for_each(|((_, held), text)| {
-                *held = value(held, text)?;
-                Ok(())
-            })
-        })?;
-        r.int_list("event_unix_ns", |s, times: &[i64]| {
-            s.events = times.iter().map(|at_ns| SpanEvent { at_ns: *at_ns, name: String::new() }).collect();
-            Ok(())
-        })?;
-        r.text_list("event_name", |s, names| {
-            if names.len() != s.events.len() {
-                return Err("event lists differ in length".into());
-            }
-            s.events.iter_mut().zip(names).for_each(|(event, name)| event.name = name);
+    read_rows(path, TraceSpan::blank, columns)
+}
+
+/// Reads the file at `path` and hands each span on.
+pub(crate) fn each(path: &Path, each: &mut dyn FnMut(TraceSpan)) -> Result<()> {
+    each_group(path, TraceSpan::blank, columns, |rows| rows.into_iter().for_each(&mut *each))
+}
+
+/// Which column goes where in a span.
+fn columns(r: &mut Reading<'_, TraceSpan>) -> Got<()> {
+    r.text("trace_id", |s: &mut TraceSpan, text| hex("trace_id", text, 16, |id| s.trace = id))?;
+    r.text("span_id", |s, text| hex("span_id", text, 8, |id| s.id = id as u64))?;
+    r.maybe_text("parent_span_id", |s, text| {
+        hex("parent_span_id", text, 8, |id| s.parent = Some(id as u64))
+    })?;
+    r.text("name", |s, text| {
+        s.name = text.to_owned();
+        Ok(())
+    })?;
+    r.maybe_text("service", |s, text| {
+        s.service = Some(text.to_owned());
+        Ok(())
+    })?;
+    r.int("kind", |s, kind: u8| s.kind = SpanKind::from_u8(kind))?;
+    r.int("start_unix_ns", |s, at| s.start_ns = at)?;
+    r.int("end_unix_ns", |s, at| s.end_ns = at)?;
+    r.flag("failed", |s, failed| s.failed = failed)?;
+    r.real("weight", |s, weight| s.weight = weight)?;
+    // The kinds come between the keys and the values and wait as flags: the values then say what they are of.
+    r.text_list("attribute_key", |s, keys| {
+        s.attributes = keys.into_iter().map(|key| (key, AttributeValue::Flag(false))).collect();
+        Ok(())
+    })?;
+    r.int_list("attribute_kind", |s, kinds: &[u8]| {
+        if kinds.len() != s.attributes.len() {
+            return Err("attribute lists differ in length".into());
+        }
+        for ((_, value), kind) in s.attributes.iter_mut().zip(kinds) {
+            *value = AttributeValue::Int(i64::from(*kind));
+        }
+        Ok(())
+    })?;
+    r.text_list("attribute_value", |s, values| {
+        if values.len() != s.attributes.len() {
+            return Err("attribute lists differ in length".into());
+        }
+        s.attributes.iter_mut().zip(values).try_for_each(|((_, held), text)| {
+            *held = value(held, text)?;
             Ok(())
         })
+    })?;
+    r.int_list("event_unix_ns", |s, times: &[i64]| {
+        s.events = times.iter().map(|at_ns| SpanEvent { at_ns: *at_ns, name: String::new() }).collect();
+        Ok(())
+    })?;
+    r.text_list("event_name", |s, names| {
+        if names.len() != s.events.len() {
+            return Err("event lists differ in length".into());
+        }
+        s.events.iter_mut().zip(names).for_each(|(event, name)| event.name = name);
+        Ok(())
     })
 }
 

@@ -1,14 +1,15 @@
 //! `plimsoll collect`: an OTLP receiver that writes what comes into a run folder.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use plimsoll_analysis::traces;
+use plimsoll_analysis::traces::{Counting, Overview};
 use plimsoll_client::clock::Clock;
 use plimsoll_model::run::SCHEMA_VERSION;
 use plimsoll_model::{Fingerprint, Manifest, RunState, Time, TraceSpan};
 use plimsoll_report::figure;
+use plimsoll_server::ServeError;
 use plimsoll_server::collector::{self, CollectStopper, CollectorConfig, Counts, SpanSink};
 use plimsoll_store::{RunWriter, StoreError};
 use plimsoll_workload::units::parse_span;
@@ -35,8 +36,8 @@ pub fn run(args: &CollectArgs) -> Result<Exit, Stop> {
     let clock = Clock::start();
     let writer = RunWriter::create(&dir, manifest(args, &clock)).map_err(kept)?;
     let writer = std::sync::Arc::new(writer);
-    let collecting = collector::collect(config, Keep(std::sync::Arc::clone(&writer)))
-        .map_err(|e| give_up(&dir, e.to_string()))?;
+    let collecting =
+        collector::collect(config, Keep(std::sync::Arc::clone(&writer))).map_err(|e| give_up(&dir, &e))?;
     let mut screen = Screen::new(args.quiet);
     for addr in collecting.addrs() {
         // Parents of this process wait for these lines: they come even when it is to be quiet.
@@ -63,8 +64,7 @@ pub fn run(args: &CollectArgs) -> Result<Exit, Stop> {
 
 /// Prints what came. No span at all is "source unavailable".
 fn show(args: &CollectArgs, dir: &std::path::Path, counts: &Counts) -> Result<Exit, Stop> {
-    let spans = plimsoll_store::read_spans(dir).map_err(|e| Stop::invalid(e.to_string()))?;
-    let overview = traces::overview(&spans);
+    let overview = overview(dir).map_err(|e| Stop::invalid(e.to_string()))?;
     match args.format {
         Format::Json => {
             let folder = dir.display().to_string();
@@ -76,7 +76,14 @@ fn show(args: &CollectArgs, dir: &std::path::Path, counts: &Counts) -> Result<Ex
             out::line(&format!("Folder: {}", dir.display()));
         }
     }
-    Ok(if spans.is_empty() { Exit::Unreachable } else { Exit::Done })
+    Ok(if overview.spans == 0 { Exit::Unreachable } else { Exit::Done })
+}
+
+/// What lies in a folder, counted as it is read: there may be more spans than memory.
+pub fn overview(dir: &std::path::Path) -> Result<Overview, StoreError> {
+    let mut counting = Counting::default();
+    plimsoll_store::each_span(dir, |span| counting.add(&span))?;
+    Ok(counting.end())
 }
 
 fn said(counts: &Counts) -> serde_json::Value {
@@ -88,6 +95,7 @@ fn said(counts: &Counts) -> serde_json::Value {
         "refused_requests": counts.refused,
         "malformed_requests": counts.malformed,
         "other_requests": counts.elsewhere,
+        "tls_connections": counts.tls,
     })
 }
 
@@ -100,6 +108,10 @@ fn sentence(counts: &Counts) -> String {
         (counts.refused, "requests were told to come back later"),
         (counts.malformed, "requests could not be read or were too large"),
         (counts.elsewhere, "requests were for something other than traces"),
+        (
+            counts.tls,
+            "connections spoke TLS, which is not spoken here: give the exporter an http:// address (gRPC: insecure)",
+        ),
     ];
     for (count, what) in rest.iter().filter(|(count, _)| *count > 0) {
         text.push_str(&format!("; {} {what}", figure::count(*count)));
@@ -192,9 +204,11 @@ impl SpanSink for Keep {
 }
 
 /// Nothing was collected: the folder that was just made goes again.
-fn give_up(dir: &std::path::Path, why: String) -> Stop {
+fn give_up(dir: &std::path::Path, error: &ServeError) -> Stop {
     let _ = std::fs::remove_dir_all(dir);
-    Stop::usage(why)
+    let in_use = matches!(error, ServeError::Listen { source, .. } if source.kind() == ErrorKind::AddrInUse);
+    let hint = if in_use { "; name another port with --listen, or 0 for a free one" } else { "" };
+    Stop::usage(format!("{error}{hint}"))
 }
 
 fn kept(error: StoreError) -> Stop {

@@ -45,8 +45,7 @@ fn show_collected(args: &ShowArgs) -> Result<Exit, Stop> {
     if let Some(how) = &run.recovered {
         out::note(&format!("{}: {how}", args.run.display()));
     }
-    let spans = plimsoll_store::read_spans(&args.run).map_err(wrong)?;
-    print_traces(args.format, &traces::overview(&spans));
+    print_traces(args.format, &collect::overview(&args.run).map_err(wrong)?);
     if let (Format::Text, RunState::Partial { why }) = (args.format, &run.manifest.progress) {
         out::line(&format!("This run is partial: {why}"));
     }

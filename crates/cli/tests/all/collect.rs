@@ -232,8 +232,17 @@ fn what_can_not_be_taken_is_named() {
             .expect("sent");
         assert_eq!(answer(&mut stream).0, status, "{request}");
     }
+    // An exporter that was told https: it is closed at once, and who runs the collector is told.
+    let mut stream = collector.connect();
+    stream.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03").expect("sent");
+    assert_eq!(stream.read_to_end(&mut Vec::new()).map_err(|e| e.kind()).unwrap_or(0), 0);
+    // A request without spans is a request.
+    assert_eq!(said("content-type: application/json", b"{}"), (200, "{}".into()));
+    let (status, why) = said("content-type: application/json", b"{\"resourceMetrics\":[]}");
+    assert!(status == 400 && why.contains("resourceSpans, found a JSON object"), "{status} {why}");
     let (code, said) = collector.end();
     assert_eq!(code, 5, "nothing came");
+    assert_eq!(said["collected"]["tls_connections"], 1);
     assert_eq!(said["collected"]["other_requests"], 1);
     assert_eq!(said["collected"]["spans"], 0);
 }
@@ -256,6 +265,13 @@ fn it_ends_by_itself_or_by_a_signal() {
     assert_eq!(collector.ended().0, 0);
     assert_eq!(read_spans(&collector.run).expect("a run").len(), 10);
 
+    let held = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let held_at = held.local_addr().expect("an address").to_string();
+    let (_folder, run) = run_folder();
+    let wrong = plimsoll(&["collect", "--listen", &held_at, "-o", &run]);
+    assert_eq!(wrong.code, 2);
+    assert!(wrong.stderr.contains("name another port with --listen"), "{}", wrong.stderr);
+    assert!(!std::path::Path::new(&run).exists(), "nothing is left behind");
     let wrong = plimsoll(&["collect", "--listen", "nowhere"]);
     assert_eq!(wrong.code, 2);
     assert!(wrong.stderr.contains("--listen nowhere: write :PORT"), "{}", wrong.stderr);

@@ -14,8 +14,10 @@ mod socket;
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -28,12 +30,15 @@ use tokio::sync::Notify;
 
 use crate::serve::ServeError;
 use intake::{Intake, Job};
-use socket::Socket;
+use socket::{Socket, Speaks};
 
 /// Connections at a time; more wait in the kernel's queue.
 const CONNECTIONS: usize = 1024;
 /// A connection's first bytes have to come within this.
 const FIRST_BYTES: Duration = Duration::from_secs(20);
+/// A connection that sends no head of a request within this is closed (over HTTP/2: one that answers no ping after it): peers that are gone,
+/// or that send a byte now and then, would hold all connections there may be. Exporters send every few seconds.
+const IDLE: Duration = Duration::from_secs(75);
 /// Requests in progress may go on for this long after a stop.
 const DRAIN: Duration = Duration::from_secs(3);
 /// After a failed accept (no descriptors left).
@@ -94,6 +99,8 @@ pub struct Counts {
     pub malformed: u64,
     /// Requests for something else: metrics, logs, other paths.
     pub elsewhere: u64,
+    /// Connections that spoke TLS, which is not spoken here.
+    pub tls: u64,
     /// Spans that had no end or ended before they began: kept, as ending where they began.
     pub mended: u64,
 }
@@ -106,6 +113,7 @@ struct Tally {
     refused: AtomicU64,
     malformed: AtomicU64,
     elsewhere: AtomicU64,
+    tls: AtomicU64,
     mended: AtomicU64,
 }
 
@@ -119,6 +127,7 @@ impl Tally {
             refused: get(&self.refused),
             malformed: get(&self.malformed),
             elsewhere: get(&self.elsewhere),
+            tls: get(&self.tls),
             mended: get(&self.mended),
         }
     }
@@ -315,13 +324,19 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, give: Give, slots: A
 /// One connection, whichever version of HTTP it speaks.
 async fn serve(stream: TcpStream, shared: Arc<Shared>, give: Give) -> Result<(), hyper::Error> {
     let _ = stream.set_nodelay(true);
-    let Ok(Ok((socket, is_http2))) = tokio::time::timeout(FIRST_BYTES, Socket::begin(stream)).await else {
+    let Ok(Ok((socket, speaks))) = tokio::time::timeout(FIRST_BYTES, Socket::begin(stream)).await else {
         return Ok(());
     };
+    if speaks == Speaks::Tls {
+        // An answer in the clear would say nothing to it: who runs the collector is told.
+        shared.tally.tls.fetch_add(1, Ordering::SeqCst);
+        return Ok(());
+    }
     let theirs = Arc::clone(&shared);
     let service = service_fn(move |request| http::answer(request, Arc::clone(&theirs), give.clone()));
-    if is_http2 {
+    if speaks == Speaks::Http2 {
         let mut builder = http2::Builder::new(Tasks);
+        builder.timer(Sleeps).keep_alive_interval(IDLE).keep_alive_timeout(FIRST_BYTES);
         builder.initial_stream_window_size(WINDOW).initial_connection_window_size(4 * WINDOW);
         builder.max_concurrent_streams(128).max_header_list_size(16 << 10);
         let mut connection = std::pin::pin!(builder.serve_connection(socket, service));
@@ -331,13 +346,43 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>, give: Give) -> Result<(),
         }
         connection.await
     } else {
-        let mut connection =
-            std::pin::pin!(http1::Builder::new().max_buf_size(64 << 10).serve_connection(socket, service));
+        let mut builder = http1::Builder::new();
+        builder.max_buf_size(64 << 10).timer(Sleeps).header_read_timeout(IDLE);
+        let mut connection = std::pin::pin!(builder.serve_connection(socket, service));
         tokio::select! {
             ended = connection.as_mut() => return ended,
             () = shared.stopped() => connection.as_mut().graceful_shutdown(),
         }
         connection.await
+    }
+}
+
+/// Hyper's clock is the runtime's.
+struct Sleeps;
+
+/// One sleep of hyper's.
+struct Sleeping(Pin<Box<tokio::time::Sleep>>);
+
+impl Future for Sleeping {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+impl hyper::rt::Sleep for Sleeping {}
+
+impl hyper::rt::Timer for Sleeps {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn hyper::rt::Sleep>> {
+        self.sleep_until(self.now() + duration)
+    }
+
+    fn sleep_until(&self, deadline: std::time::Instant) -> Pin<Box<dyn hyper::rt::Sleep>> {
+        Box::pin(Sleeping(Box::pin(tokio::time::sleep_until(deadline.into()))))
+    }
+
+    fn now(&self) -> std::time::Instant {
+        tokio::time::Instant::now().into_std()
     }
 }
 

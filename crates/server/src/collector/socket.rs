@@ -10,8 +10,21 @@ use tokio::net::TcpStream;
 
 /// What an HTTP/2 connection begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// What a TLS connection begins with: a handshake record of any version 3.
+const TLS: &[u8] = &[0x16, 0x03];
 /// Bytes read at a time.
 const READ_BYTES: usize = 64 << 10;
+
+/// What a connection speaks, by its first bytes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Speaks {
+    /// HTTP/1, or nothing that is known.
+    Http1,
+    /// HTTP/2, begun as gRPC begins it.
+    Http2,
+    /// TLS, which is not spoken here.
+    Tls,
+}
 
 /// A connection, with the bytes that were looked at still to be read.
 pub struct Socket {
@@ -21,14 +34,14 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Reads until it is known whether HTTP/2 is spoken; true where it is.
-    pub async fn begin(stream: TcpStream) -> io::Result<(Socket, bool)> {
+    /// Reads until it is known what is spoken.
+    pub async fn begin(stream: TcpStream) -> io::Result<(Socket, Speaks)> {
         let mut seen = Vec::new();
-        let is_http2 = loop {
+        let speaks = loop {
             let mut buf = [0; PREFACE.len()];
             stream.readable().await?;
             match stream.try_read(&mut buf[seen.len()..]) {
-                Ok(0) => break false,
+                Ok(0) => break Speaks::Http1,
                 Ok(n) => {
                     let from = seen.len();
                     seen.extend_from_slice(&buf[from..from + n]);
@@ -36,14 +49,17 @@ impl Socket {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(e) => return Err(e),
             }
-            if !PREFACE.starts_with(&seen) {
-                break false;
+            if seen.starts_with(TLS) {
+                break Speaks::Tls;
+            }
+            if !PREFACE.starts_with(&seen) && !TLS.starts_with(&seen) {
+                break Speaks::Http1;
             }
             if seen.len() == PREFACE.len() {
-                break true;
+                break Speaks::Http2;
             }
         };
-        Ok((Socket { stream, seen, scratch: vec![0; READ_BYTES].into_boxed_slice() }, is_http2))
+        Ok((Socket { stream, seen, scratch: vec![0; READ_BYTES].into_boxed_slice() }, speaks))
     }
 }
 

@@ -38,9 +38,7 @@ pub(crate) fn read_rows<R: Send>(
     columns: impl Fn(&mut Reading<'_, R>) -> Got<()> + Sync,
 ) -> Result<Vec<R>> {
     let broken = |error| StoreError::parquet(path, "read", error);
-    let io = |source| StoreError::io(path, "read", source);
-    let source = Source::new(File::open(path).map_err(io)?).map_err(io)?;
-    let reader = shielded(|| SerializedFileReader::new(source)).map_err(broken)?;
+    let reader = opened(path)?;
     let groups = reader.num_row_groups();
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(groups);
     let read = |index: usize| shielded(|| read_group(&reader, index, &blank, &columns));
@@ -53,6 +51,27 @@ pub(crate) fn read_rows<R: Send>(
     }
     let rows = reader.metadata().file_metadata().num_rows();
     in_order(threads, groups, usize::try_from(rows).unwrap_or(0), read).map_err(broken)
+}
+
+/// Reads the rows as [`read_rows`] does and hands them on a group at a time: no more than one is held.
+pub(crate) fn each_group<R: Send>(
+    path: &Path,
+    blank: impl Fn() -> R + Sync,
+    columns: impl Fn(&mut Reading<'_, R>) -> Got<()> + Sync,
+    mut each: impl FnMut(Vec<R>),
+) -> Result<()> {
+    let reader = opened(path)?;
+    for index in 0..reader.num_row_groups() {
+        let rows = shielded(|| read_group(&reader, index, &blank, &columns));
+        each(rows.map_err(|error| StoreError::parquet(path, "read", error))?);
+    }
+    Ok(())
+}
+
+fn opened(path: &Path) -> Result<SerializedFileReader<Source>> {
+    let io = |source| StoreError::io(path, "read", source);
+    let source = Source::new(File::open(path).map_err(io)?).map_err(io)?;
+    shielded(|| SerializedFileReader::new(source)).map_err(|error| StoreError::parquet(path, "read", error))
 }
 
 /// Runs `read` for `0..groups` on some threads and joins what they give in order; `hint` rows, if that is true.

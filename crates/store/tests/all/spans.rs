@@ -2,7 +2,7 @@
 
 use plimsoll_model::{AttributeValue, SpanEvent, SpanKind, TraceSpan};
 use plimsoll_store::code::{get_span, put_span};
-use plimsoll_store::{Origin, RunWriter, open, read_spans};
+use plimsoll_store::{Origin, RunWriter, each_span, open, read_spans};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -43,6 +43,9 @@ proptest! {
         spans.iter().for_each(|span| sink.span(span));
         writer.finish(kit::manifest()).unwrap();
         prop_assert_eq!(dir.join("spans.parquet").exists(), !spans.is_empty());
+        let mut each = Vec::new();
+        each_span(&dir, |span| each.push(span)).unwrap();
+        prop_assert_eq!(&each, &spans);
         prop_assert_eq!(read_spans(&dir).unwrap(), spans);
         prop_assert!(open(&dir).unwrap().attempts.is_empty());
     }

@@ -41,6 +41,19 @@ pub(crate) struct Found<'a> {
 
 /// Reads JSON: one document, several one after the other (JSON lines), or a list of them.
 pub(crate) fn read(bytes: &[u8]) -> Result<Parsed, TraceError> {
+    walked(bytes)?.parsed(bytes)
+}
+
+/// Reads JSON as a request to export: an object without anything in it is one without spans (protobuf's JSON leaves out empty lists).
+pub(crate) fn read_otlp(bytes: &[u8]) -> Result<Parsed, TraceError> {
+    let mut found = walked(bytes)?;
+    if found.documents > 0 && found.unknown.is_empty() && !found.has_listing {
+        found.is(Format::OtlpJson);
+    }
+    found.parsed(bytes)
+}
+
+fn walked(bytes: &[u8]) -> Result<Found<'_>, TraceError> {
     let mut found = Found::default();
     let mut stream = serde_json::Deserializer::from_slice(bytes);
     // `end` fails where something follows, which is the next document, and takes none of it.
@@ -54,7 +67,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Parsed, TraceError> {
             return Err(wrong(&error));
         }
     }
-    found.parsed(bytes)
+    Ok(found)
 }
 
 fn wrong(error: &serde_json::Error) -> TraceError {

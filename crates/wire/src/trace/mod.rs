@@ -139,6 +139,12 @@ pub enum TraceError {
         /// What they look like.
         found: String,
     },
+    /// They are JSON, where OTLP's is wanted.
+    #[error("no OTLP request: expected an object with resourceSpans, found {found}")]
+    NotOtlp {
+        /// What it is instead.
+        found: String,
+    },
 }
 
 /// Reads traces of any format, which the bytes tell. Not compressed: whoever has the file inflates it.
@@ -174,10 +180,11 @@ pub fn read(bytes: &[u8]) -> Result<Parsed, TraceError> {
 /// # Errors
 /// [`TraceError`]: it is no JSON, or none of OTLP.
 pub fn read_otlp_json(bytes: &[u8]) -> Result<Parsed, TraceError> {
-    match document::read(bytes) {
+    match document::read_otlp(bytes) {
         Ok(parsed) if parsed.format != Format::OtlpJson => {
-            Err(TraceError::Unknown { found: parsed.format.name().into() })
+            Err(TraceError::NotOtlp { found: parsed.format.name().into() })
         }
+        Err(TraceError::Unknown { found }) => Err(TraceError::NotOtlp { found }),
         other => other,
     }
 }
@@ -225,6 +232,9 @@ fn looks(bytes: &[u8]) -> String {
 
 /// serde_json's message without the place, which the error has fields for.
 fn plain(error: &serde_json::Error) -> String {
+    if error.is_eof() {
+        return "it ends here in the middle: cut off, or still being written".into();
+    }
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.clone(), |(what, _)| what.to_owned())
 }

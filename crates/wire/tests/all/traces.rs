@@ -133,6 +133,13 @@ fn otlps_json_is_read_whole_by_line_and_as_a_list() {
     assert_eq!(check(format!("[{line},{line}]").as_bytes(), Format::OtlpJson).spans.len(), 2);
     assert_eq!(read_otlp_json(OTLP.as_bytes()).map(|parsed| parsed.spans.len()), Ok(1));
     assert!(read_otlp_json(br#"{"data":[]}"#).is_err());
+    // A request without spans is one, as it is in protobuf; anything else is told what was wanted, and not what files may be.
+    assert_eq!(read_otlp_json(b"{}").map(|parsed| parsed.spans.len()), Ok(0));
+    assert_eq!(read_otlp_json(br#"{"resourceSpans":[]}"#).map(|parsed| parsed.spans.len()), Ok(0));
+    for wrong in [&br#"{"resource_metrics":[]}"#[..], b"[]", br#"{"traceEvents":[]}"#] {
+        let said = read_otlp_json(wrong).expect_err("no traces").to_string();
+        assert!(said.contains("expected an object with resourceSpans"), "{said}");
+    }
 }
 
 #[test]
