@@ -207,6 +207,7 @@ fn generator(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
     machine(bench, summary);
     stamps(bench, summary);
     counted(bench, summary);
+    kept(bench, summary);
     room(bench, summary);
     let health = &summary.generator;
     if let Some(since) = health.closed_since {
@@ -335,6 +336,31 @@ fn counted(bench: &mut Bench, summary: &LevelSummary) {
             "let the clock settle and run again",
         );
     }
+}
+
+/// Were the connections that it kept still there when it used them again? What the target does with them is no fault of the
+/// measurement: it is told, because it costs the requests that have to make another one, and fails those that meet an end.
+fn kept(bench: &mut Bench, summary: &LevelSummary) {
+    let Some(kept) = summary.generator.kept.filter(|kept| kept.looks + kept.lost > 0) else { return };
+    let looks = count(kept.looks, "look") + " at kept connections before they were used again";
+    bench.say("kept_connections", Trust::Valid, format!("{}, {} found ended", looks, kept.ended), "", "");
+    if kept.ended + kept.lost == 0 {
+        return;
+    }
+    let tried = (kept.looks + kept.lost).max(1);
+    let lost = match kept.lost {
+        0 => String::new(),
+        lost => format!(" ({} met the end on the way and failed)", count(lost, "request")),
+    };
+    let rest = match kept.rest {
+        Some(rest) => format!("; kept ones now rest {} before they are used again", ms(rest.as_secs_f64())),
+        None => String::new(),
+    };
+    bench.note(&format!(
+        "within a second of an answer and without a word the server ended {} of the connections that it was to keep{lost}{rest}, and \
+         a request that finds none waits for a new one",
+        percent((kept.ended + kept.lost) as f64 / tried as f64)
+    ));
 }
 
 /// Did connections run out of what the machine has for them? `plimsoll doctor` asks before; this is what happened.

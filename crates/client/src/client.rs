@@ -19,6 +19,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::ahead::Ahead;
 use crate::clock::Clock;
 use crate::control::{Ceilings, Control};
+use crate::keeping::Known;
 use crate::level::{LevelPlan, Shared, Traffic};
 use crate::link::Route;
 use crate::live::Live;
@@ -99,7 +100,7 @@ impl Client {
         let opening = target.posts(&target.uri(&plimsoll_wire::encode::path(&options))?);
         let count = config.workers.unwrap_or_else(default_workers).max(1);
         let live = Live::new(count);
-        let numbers = Arc::new(AtomicU32::new(0));
+        let (numbers, known) = (Arc::new(AtomicU32::new(0)), Known::default());
         let route = Route { addrs: Ok(Vec::new()), host: String::new(), tls: None };
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for index in 0..count {
@@ -108,6 +109,7 @@ impl Client {
             let setup = Setup {
                 clock: config.clock,
                 numbers: Arc::clone(&numbers),
+                known: known.clone(),
                 shard: live.shard(index),
                 route: route.clone(),
             };

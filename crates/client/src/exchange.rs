@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
 
-use plimsoll_model::{By, How, Span};
+use plimsoll_model::{At, By, How, Span};
 use plimsoll_wire::Head;
 use plimsoll_wire::http1::{HttpFault, Part};
 
@@ -50,8 +50,10 @@ pub async fn exchange(pool: &Pool, connect: Span, request: &Outgoing, watch: &im
         let mut talk = Talk::default();
         match poll_fn(|cx| talk.poll(cx, &mut held.link, request, watch)).await {
             Some(ending) => {
-                if matches!(ending, Ending::Whole) {
-                    pool.give(held);
+                match (&ending, talk.unheard) {
+                    (Ending::Whole, _) => pool.give(held),
+                    (_, Some(sent)) => pool.keeping.lost(held.link.idle_since, sent),
+                    _ => {}
                 }
                 return ending;
             }
@@ -80,6 +82,8 @@ struct Talk {
     failed: Option<io::Error>,
     /// The head has come.
     headed: bool,
+    /// It was written at this instant on a connection that had carried others, and the connection ended without a byte in answer.
+    unheard: Option<At>,
 }
 
 impl Talk {
@@ -100,7 +104,7 @@ impl Talk {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(0)) => return Poll::Ready(Some(self.closed(link))),
                 Poll::Ready(Ok(n)) => self.take(link, landing.read(n), watch),
-                Poll::Ready(Err(error)) => Some(self.broken(&error)),
+                Poll::Ready(Err(error)) => Some(self.broken(link, &error)),
             };
             if read.is_some() {
                 return Poll::Ready(read);
@@ -170,7 +174,11 @@ impl Talk {
                 Ending::Broken { error: "the connection was closed before the body's end".to_owned() }
             }
             Ok(false) => match self.failed.take() {
-                Some(error) => self.broken(&error),
+                Some(error) => self.broken(link, &error),
+                None if self.is_unheard(link) => {
+                    let text = "the kept connection was closed before an answer";
+                    Ending::told(How::Reset, By::Server, true, text)
+                }
                 None => {
                     let text = "the connection was closed before an answer";
                     Ending::told(How::Reset, By::Server, true, text)
@@ -180,12 +188,23 @@ impl Talk {
     }
 
     /// The connection broke.
-    fn broken(&self, error: &io::Error) -> Ending {
-        let text = format!("connection error: {error}");
+    fn broken(&mut self, link: &Link, error: &io::Error) -> Ending {
         match self.headed {
-            true => Ending::Broken { error: text },
-            false => Ending::told(How::Reset, By::Network, true, text),
+            true => Ending::Broken { error: format!("connection error: {error}") },
+            false => {
+                let which = if self.is_unheard(link) { "kept connection" } else { "connection error" };
+                Ending::told(How::Reset, By::Network, true, format!("{which}: {error}"))
+            }
         }
+    }
+
+    /// Did a connection that had carried other requests end without a byte in answer to this one? Then either the server had not
+    /// kept it, or it gave this request up: which of both, HTTP does not tell.
+    fn is_unheard(&mut self, link: &Link) -> bool {
+        if link.carried > 1 && link.stamps.first_read().is_none() {
+            self.unheard = link.stamps.last_write();
+        }
+        self.unheard.is_some()
     }
 }
 

@@ -4,7 +4,8 @@
 //! moves the bytes, stamps them by the kernel's clock and leaves exactly one row per attempt, whatever the server does.
 //! It writes no file and prints nothing.
 //!
-//! Reading order: [`clock`], [`timer`], [`tcp_info`], [`stamp`], [`tcp`], [`tls`], [`landing`], [`request`], [`link`] (one connection), [`pool`];
+//! Reading order: [`clock`], [`timer`], [`tcp_info`], [`stamp`], [`tcp`], [`tls`], [`landing`], [`request`], [`link`] (one connection), [`keeping`],
+//! [`pool`];
 //! [`target`], [`secret`]; [`recording`] (a row in the making), [`exchange`] (one attempt), [`hand`], [`flight`],
 //! [`ahead`], [`stage`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
 //! [`mod@probe`], [`scrape`], [`doctor`]; [`histogram`].
@@ -12,6 +13,7 @@
 pub mod clock;
 pub mod timer;
 
+pub mod keeping;
 pub mod landing;
 pub mod link;
 pub mod pool;

@@ -68,6 +68,8 @@ pub struct Link {
     pub connected: At,
     /// How many requests it has carried.
     pub carried: u32,
+    /// When the last answer that it carried was read to its end.
+    pub idle_since: Option<At>,
     /// What its socket has seen.
     pub stamps: Rc<Stamps>,
     /// Reads its answers.
@@ -98,7 +100,7 @@ impl Link {
         };
         let connected = meter.clock.now();
         let reader = Reader::default();
-        Ok(Link { number, connected, carried: 0, stamps, reader, transport, spoilt: false })
+        Ok(Link { number, connected, carried: 0, idle_since: None, stamps, reader, transport, spoilt: false })
     }
 
     /// Writes what is left of the request; ready once all of it is handed to the kernel.
@@ -146,15 +148,23 @@ impl Link {
         self.reader.is_reusable() && !self.spoilt
     }
 
-    /// Has the server closed the connection while nobody used it, or said something unasked?
+    /// Has it been idle from `from` on, or carried no answer yet?
+    pub fn rested(&self, from: At) -> bool {
+        self.idle_since.is_none_or(|since| since <= from)
+    }
+
+    /// Has the server closed the connection while nobody used it, or said something unasked? One system call.
     pub fn is_stale(&mut self) -> bool {
         match &mut self.transport {
             Transport::Plain(tcp) => tcp.is_disturbed(),
             // What comes between answers may be TLS's own business: only it can tell.
             Transport::Tls(tls) => {
+                tls.get_ref().0.look(true);
                 let mut byte = [0];
                 let mut cx = Context::from_waker(Waker::noop());
-                Pin::new(tls).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_ready()
+                let stale = Pin::new(&mut *tls).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_ready();
+                tls.get_ref().0.look(false);
+                stale
             }
         }
     }

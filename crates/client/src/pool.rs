@@ -3,10 +3,12 @@
 //! Kept connections are used last in, first out: few stay hot and the rest age, as in the clients people run. Connections
 //! never move between workers; a bounded pool is split between them, so `workers` never exceeds its limit.
 //!
-//! **A kept connection that the server has closed.** It is dropped at check-out when the event loop already knows. When
-//! the close is noticed only after check-out, the request goes to a new connection once, and only if not one byte of it
+//! **A kept connection that the server has closed.** Each is looked at before it is used again: one system call, because the
+//! event loop knows only what it has had the time to be told, and a closed loop takes a connection back before that. When
+//! the close is noticed only after the look, the request goes to a new connection once, and only if not one byte of it
 //! was written: then no server can have seen it. A request that was written and got no answer is never sent again
-//! behind the record's back; its attempt ends as `reset`, and a retry is the retry policy's to make.
+//! behind the record's back; its attempt ends as `reset`, and a retry is the retry policy's to make. From the first connection on
+//! that ends early, all of them rest before they are used again: see [`crate::keeping`].
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,11 +20,16 @@ use plimsoll_model::{At, Span};
 use plimsoll_workload::Connections;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::keeping::{Keeping, Known};
 use crate::link::{ConnectError, Link, Route};
 use crate::stamp::Meter;
 
 /// Connections that are opened at the same time while warming.
 const WARM_AT_ONCE: usize = 64;
+
+/// Connections that rest at the same time on one worker. They are for nothing but the requests after the next; one that would be more is
+/// closed.
+const RESTING_MAX: usize = 256;
 
 /// A connection checked out, with its place in a bounded pool.
 #[derive(Debug)]
@@ -56,14 +63,17 @@ pub struct Pool {
     numbers: Arc<AtomicU32>,
     policy: Cell<Connections>,
     places: RefCell<Option<Arc<Semaphore>>>,
+    /// From the one that has been idle longest on.
     idle: RefCell<Vec<Box<Link>>>,
+    /// What is known of how they end.
+    pub keeping: Keeping,
     /// First moment at which a request had to wait for a place.
     waited_since: Cell<Option<At>>,
 }
 
 impl Pool {
-    /// An empty pool. `numbers` counts connections over all workers.
-    pub fn new(route: Route, meter: Rc<Meter>, numbers: Arc<AtomicU32>) -> Pool {
+    /// An empty pool. `numbers` counts connections over all workers, and `known` is what they know of the server's ways.
+    pub fn new(route: Route, meter: Rc<Meter>, numbers: Arc<AtomicU32>, known: Known) -> Pool {
         Pool {
             route: RefCell::new(route),
             meter,
@@ -71,6 +81,7 @@ impl Pool {
             policy: Cell::new(Connections::Prewarmed),
             places: RefCell::new(None),
             idle: RefCell::default(),
+            keeping: Keeping::new(known),
             waited_since: Cell::new(None),
         }
     }
@@ -80,6 +91,7 @@ impl Pool {
         *self.route.borrow_mut() = route;
         self.policy.set(policy);
         self.waited_since.set(None);
+        self.keeping.clear();
         let bounded = matches!(policy, Connections::Pool { .. });
         *self.places.borrow_mut() = bounded.then(|| Arc::new(Semaphore::new(share.max(1) as usize)));
         match policy {
@@ -100,21 +112,33 @@ impl Pool {
         if let Some(link) = self.pop_idle() {
             return Ok(Held { link, kept: true, waited, permit });
         }
+        if let Some(places) = &*self.places.borrow() {
+            // What rests has no place of its own: with this one it would be more than the limit.
+            let mut idle = self.idle.borrow_mut();
+            let over = idle.len().saturating_sub(places.available_permits());
+            idle.drain(..over);
+        }
         Ok(Held { link: self.open(connect).await?, kept: false, waited, permit })
     }
 
     /// A new connection in the place of one that turned out to be closed.
     pub async fn replace(&self, held: Held, connect: Span) -> Result<Held, TakeError> {
         let Held { link, waited, permit, .. } = held;
+        self.keeping.ended(link.idle_since, self.meter.clock.now());
         drop(link);
         Ok(Held { link: self.open(connect).await?, kept: false, waited, permit })
     }
 
     /// Takes a connection back. One that cannot carry another request is dropped.
     pub fn give(&self, held: Held) {
-        let Held { link, permit, .. } = held;
+        let Held { mut link, permit, .. } = held;
         if link.is_reusable() && !matches!(self.policy.get(), Connections::Fresh) {
-            self.idle.borrow_mut().push(link);
+            let mut idle = self.idle.borrow_mut();
+            let (rest, now) = (self.keeping.rest(), link.stamps.user());
+            link.idle_since = Some(now);
+            if rest == Span::ZERO || resting(&idle, now - rest) < RESTING_MAX {
+                idle.push(link);
+            }
         }
         drop(permit);
     }
@@ -124,20 +148,22 @@ impl Pool {
         if matches!(self.policy.get(), Connections::Fresh) {
             return;
         }
-        self.idle.borrow_mut().retain_mut(|link| !link.is_stale());
+        self.idle.borrow_mut().retain_mut(|link| self.stands(link));
         let mut missing = wanted.saturating_sub(self.idle.borrow().len());
-        let mut opening = FuturesUnordered::new();
+        let (mut opening, mut opened) = (FuturesUnordered::new(), Vec::new());
         while missing > 0 || !opening.is_empty() {
             while missing > 0 && opening.len() < WARM_AT_ONCE {
                 opening.push(self.open(connect));
                 missing -= 1;
             }
             match opening.next().await {
-                Some(Ok(link)) => self.idle.borrow_mut().push(link),
-                Some(Err(_)) => return,
+                Some(Ok(link)) => opened.push(link),
+                Some(Err(_)) => break,
                 None => {}
             }
         }
+        // Before those that rest, if any: these need none.
+        self.idle.borrow_mut().splice(..0, opened);
     }
 
     /// How many are kept and not in use.
@@ -160,12 +186,31 @@ impl Pool {
 
     fn pop_idle(&self) -> Option<Box<Link>> {
         let mut idle = self.idle.borrow_mut();
-        while let Some(mut link) = idle.pop() {
-            if !link.is_stale() {
+        let rest = self.keeping.rest();
+        let mut rested = idle.len();
+        if rest > Span::ZERO {
+            rested -= resting(&idle, self.meter.clock.now() - rest);
+        }
+        while rested > 0 {
+            rested -= 1;
+            // Those after it still rest, and are few.
+            let mut link = idle.remove(rested);
+            if self.stands(&mut link) {
                 return Some(link);
             }
         }
         None
+    }
+
+    /// Looks whether a connection still stands.
+    fn stands(&self, link: &mut Link) -> bool {
+        let stands = !link.is_stale();
+        if stands {
+            self.keeping.stood();
+        } else {
+            self.keeping.ended(link.idle_since, self.meter.clock.now());
+        }
+        stands
     }
 
     async fn open(&self, connect: Span) -> Result<Box<Link>, TakeError> {
@@ -178,4 +223,9 @@ impl Pool {
             Err(_) => Err(TakeError::Timeout(connect)),
         }
     }
+}
+
+/// How many of these, from the one that has been idle longest on, have not been idle from `from` on.
+fn resting(idle: &[Box<Link>], from: At) -> usize {
+    idle.len() - idle.partition_point(|link| link.rested(from))
 }

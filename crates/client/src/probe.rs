@@ -18,6 +18,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use crate::client::options_of;
 use crate::clock::Clock;
 use crate::exchange::{Outgoing, Watch, exchange};
+use crate::keeping::Known;
 use crate::pool::{Held, Pool};
 use crate::recording::Ending;
 use crate::request::Request;
@@ -134,7 +135,8 @@ struct Got {
 impl Probing {
     fn new(target: Target, spec: TargetSpec) -> Probing {
         let clock = Clock::start();
-        let pool = Pool::new(target.resolve(), Meter::new(clock), Arc::new(AtomicU32::new(0)));
+        let pool =
+            Pool::new(target.resolve(), Meter::new(clock), Arc::new(AtomicU32::new(0)), Known::default());
         pool.set_policy(Connections::Prewarmed, 1, target.resolve());
         Probing {
             target,

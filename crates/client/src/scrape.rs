@@ -22,6 +22,7 @@ use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 
 use crate::clock::Clock;
 use crate::exchange::{Outgoing, Watch, exchange};
+use crate::keeping::Known;
 use crate::pool::{Held, Pool};
 use crate::stamp::Meter;
 use crate::target::{Target, TargetError};
@@ -355,7 +356,12 @@ struct Looker {
 
 impl Looker {
     fn new(page: Page, clock: Clock) -> Looker {
-        let pool = Pool::new(page.target.resolve(), Meter::new(clock), Arc::new(AtomicU32::new(0)));
+        let pool = Pool::new(
+            page.target.resolve(),
+            Meter::new(clock),
+            Arc::new(AtomicU32::new(0)),
+            Known::default(),
+        );
         pool.set_policy(Connections::Prewarmed, 1, page.target.resolve());
         Looker { page, pool }
     }

@@ -6,6 +6,7 @@
 //! which saves the system call that would only say so.
 //! Elsewhere than on Linux reads are stamped by the clock after they return, and every run says so.
 
+use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -13,6 +14,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use nix::errno::Errno;
 use nix::sys::socket::MsgFlags;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream};
@@ -25,6 +27,8 @@ use crate::stamp::{Meter, Stamps};
 pub struct StampedStream {
     stream: TcpStream,
     stamps: Rc<Stamps>,
+    /// Reads ask the socket itself, whether or not the event loop has heard of something to read.
+    looking: Cell<bool>,
 }
 
 impl StampedStream {
@@ -37,7 +41,7 @@ impl StampedStream {
         let stream = socket.connect(addr).await?;
         meter.opened();
         let stamps = Stamps::new(Rc::clone(meter), stream.as_raw_fd());
-        Ok(StampedStream { stream, stamps })
+        Ok(StampedStream { stream, stamps, looking: Cell::new(false) })
     }
 
     /// What the socket has seen.
@@ -49,6 +53,16 @@ impl StampedStream {
     pub fn poll_recv(&self, cx: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
         let want = out.len().min(READ_MAX);
         let out = &mut out[..want];
+        if self.looking.get() {
+            return match recv(&self.stream, out) {
+                Ok((n, kernel)) => {
+                    self.stamps.read(n, kernel);
+                    Poll::Ready(Ok(n))
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+                Err(e) => Poll::Ready(Err(e)),
+            };
+        }
         loop {
             ready!(self.stream.poll_read_ready(cx))?;
             let mut got = None;
@@ -72,14 +86,16 @@ impl StampedStream {
         }
     }
 
-    /// Has the peer closed its side, as far as the event loop knows, or sent what nobody asked for? Costs a system call
-    /// only where the loop has news.
+    /// Has the peer closed its side, or sent what nobody asked for? Asks the socket: what the event loop knows is as old as its
+    /// last look, and whoever takes a connection back at once looks before that.
     pub fn is_disturbed(&self) -> bool {
-        let looked = self.stream.try_io(Interest::READABLE, || {
-            let (fd, flags) = (self.stream.as_raw_fd(), MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT);
-            Ok(nix::sys::socket::recv(fd, &mut [0], flags)?)
-        });
-        !matches!(looked, Err(e) if e.kind() == io::ErrorKind::WouldBlock)
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        nix::sys::socket::recv(self.stream.as_raw_fd(), &mut [0], flags) != Err(Errno::EWOULDBLOCK)
+    }
+
+    /// While it is on, a read asks the socket itself and wakes nobody later.
+    pub fn look(&self, on: bool) {
+        self.looking.set(on);
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::mpsc;
 
-use plimsoll_model::{At, By, Span};
+use plimsoll_model::{At, By, KeptConnections, Span};
 use plimsoll_workload::{Connections, Player};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -16,6 +16,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::ahead::Ahead;
 use crate::clock::{self, Clock};
 use crate::histogram::Histogram;
+use crate::keeping::Known;
 use crate::level::Shared;
 use crate::link::Route;
 use crate::live::Shard;
@@ -88,6 +89,8 @@ pub struct Report {
     pub sockets_max: u32,
     /// Connections made since the level's warming began.
     pub connects: u32,
+    /// What became of the kept ones.
+    pub kept: KeptConnections,
 }
 
 /// What a thread is made with.
@@ -97,6 +100,8 @@ pub struct Setup {
     pub clock: Clock,
     /// Numbers for connections, over all workers.
     pub numbers: Arc<AtomicU32>,
+    /// What all workers know of how the server keeps connections.
+    pub known: Known,
     /// Its live counters.
     pub shard: Arc<Shard>,
     /// Where to, at first.
@@ -127,7 +132,7 @@ pub fn work(setup: Setup, commands: UnboundedReceiver<Command>, ready: &mpsc::Se
             }
         };
         let meter = Meter::new(setup.clock);
-        let pool = Pool::new(setup.route, Rc::clone(&meter), setup.numbers);
+        let pool = Pool::new(setup.route, Rc::clone(&meter), setup.numbers, setup.known);
         let bench = Rc::new(Bench { meter, pool, hands: Rc::default(), timer, shard: setup.shard });
         let _ = ready.send(Ok(()));
         obey(&bench, commands).await;
@@ -201,6 +206,7 @@ async fn run(
         closed_since: stage.closed_since(),
         sockets_max: meter.sockets_max.get(),
         connects: meter.connects.get(),
+        kept: bench.pool.keeping.told(),
     }
 }
 

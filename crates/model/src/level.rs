@@ -128,9 +128,29 @@ pub struct GeneratorHealth {
     pub sockets_max: u32,
     /// Connections made during the level, warming included.
     pub connects: u32,
+    /// How the target kept the connections that it was to keep. `None` = nobody looked (a simulated client, an older run).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<KeptConnections>,
     /// What the machine had for connections. `None` = nobody looked (a simulated client needs none).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub room: Option<Room>,
+}
+
+/// How a target kept the connections that it had not said it would close, during a level.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct KeptConnections {
+    /// Times that a kept connection was looked at before it was used again.
+    pub looks: u64,
+    /// Of these, those that found it ended within a second of its last answer.
+    pub ended: u64,
+    /// Requests that were written on one within a second of its last answer and met its end instead of an answer: failed
+    /// attempts. The server had not kept the connection or gave the request up; which of both, HTTP does not tell.
+    pub lost: u64,
+    /// How long a connection rested after an answer before it was used again, at the level's end. `None` = not at all: there was no
+    /// reason.
+    pub rest: Option<Span>,
+    /// When the first of them began to rest, on the run's axis: on an earlier level, maybe.
+    pub resting_since: Option<At>,
 }
 
 /// What a machine has of what connections take, and what ran out during a level.

@@ -15,7 +15,9 @@ pub mod time;
 pub mod trace;
 
 pub use attempt::{Answer, Attempt, Broken, Event, EventKind, ServerStage, Tokens, TokensRule};
-pub use level::{EndedBy, GeneratorHealth, Level, Load, Quantiles, RateCourse, Room, StampSource};
+pub use level::{
+    EndedBy, GeneratorHealth, KeptConnections, Level, Load, Quantiles, RateCourse, Room, StampSource,
+};
 pub use outcome::{By, How, Outcome};
 pub use payload::{Datatype, Message, Payload, Protocol, Role, SizeUnit, Tensor};
 pub use run::{

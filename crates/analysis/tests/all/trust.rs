@@ -3,7 +3,8 @@
 use plimsoll_analysis::findings::{Trust, Validity};
 use plimsoll_analysis::{summarise, validity};
 use plimsoll_model::{
-    At, Attempt, Broken, EndedBy, How, Level, Load, Quantiles, RateCourse, Room, Span, StampSource,
+    At, Attempt, Broken, EndedBy, How, KeptConnections, Level, Load, Quantiles, RateCourse, Room, Span,
+    StampSource,
 };
 
 use plimsoll_sim::{EngineSpec, LevelPlan, World, simulate_level};
@@ -87,6 +88,21 @@ fn each_check_finds_its_fault() {
     let roomy = judged(|l| full(l, 800, 20_000), good);
     for check in ["sockets", "descriptors", "ports"] {
         assert!(roomy.passed.iter().any(|p| p.check == check), "{check}: {roomy:#?}");
+    }
+    // What the target does with connections is told, and no fault of the measurement.
+    let kept = |told: KeptConnections| {
+        let validity = judged(|l| l.generator.kept = Some(told), good);
+        assert_eq!(validity.verdict, Trust::Valid, "{validity:#?}");
+        validity.passed.into_iter().find(|p| p.check == "kept_connections")
+    };
+    assert!(kept(KeptConnections::default()).is_none(), "nothing was looked at");
+    let stood = kept(KeptConnections { looks: 40, ..Default::default() }).expect("judged");
+    assert_eq!((stood.figure.contains("40 looks"), stood.note), (true, None));
+    let rest = Some(Span::from_millis(10));
+    let ended = KeptConnections { looks: 97, ended: 45, lost: 3, rest, resting_since: Some(At(MS)) };
+    let note = kept(ended).and_then(|passed| passed.note).expect("told");
+    for part in ["48.0 %", "3 requests met the end", "rest 10"] {
+        assert!(note.contains(part), "{part}: {note}");
     }
     check(
         "coalesced",

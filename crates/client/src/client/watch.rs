@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, RecvTimeoutError};
 
-use plimsoll_model::{At, By, EndedBy, GeneratorHealth, Level, Room, Sample, SizeUnit, Span, StampSource};
+use plimsoll_model::{
+    At, By, EndedBy, GeneratorHealth, KeptConnections, Level, Room, Sample, SizeUnit, Span, StampSource,
+};
 
 use super::{Client, ClientError};
 use crate::clock::Ties;
@@ -252,6 +254,7 @@ impl<'a> Watch<'a> {
             closed_since: reports.iter().filter_map(|r| r.closed_since).min(),
             sockets_max: reports.iter().map(|r| r.sockets_max).sum(),
             connects: reports.iter().map(|r| r.connects).sum(),
+            kept: Some(together(reports.iter().map(|r| r.kept))),
             room: Some(Room {
                 descriptors: doctor::descriptor_limit().map(|(soft, _)| soft),
                 ports: doctor::local_ports(),
@@ -262,6 +265,17 @@ impl<'a> Watch<'a> {
             }),
         }
     }
+}
+
+/// What all workers found of kept connections.
+fn together(of: impl Iterator<Item = KeptConnections>) -> KeptConnections {
+    of.fold(KeptConnections::default(), |all, one| KeptConnections {
+        looks: all.looks + one.looks,
+        ended: all.ended + one.ended,
+        lost: all.lost + one.lost,
+        rest: all.rest.max(one.rest),
+        resting_since: [all.resting_since, one.resting_since].into_iter().flatten().min(),
+    })
 }
 
 impl Watched {

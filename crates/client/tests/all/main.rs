@@ -5,6 +5,7 @@
 mod bad;
 mod connections;
 mod control;
+mod keeping;
 mod probing;
 mod rig;
 mod secrets;

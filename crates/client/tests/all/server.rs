@@ -16,6 +16,8 @@ pub enum Step {
     Until(Arc<dyn Fn() -> bool + Send + Sync>),
     /// Writes these bytes again and again, with so many milliseconds between, until the client goes.
     Forever(Vec<u8>, u64),
+    /// Does nothing for so long, whatever comes.
+    Wait(Duration),
     /// Says nothing more until the client goes.
     Hold,
     Close,
@@ -168,6 +170,10 @@ impl Shared {
                     thread::sleep(Duration::from_millis(every_ms));
                 }
                 false
+            }
+            Step::Wait(long) => {
+                thread::sleep(long);
+                true
             }
             Step::Hold => {
                 let mut rest = [0; 64];

@@ -9,13 +9,18 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::rig::{Rig, run_on};
-use crate::server::{Server, Step, good, write};
+use crate::server::{Seen, Server, Step, good, write};
 
 fn fixture(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name).display().to_string()
 }
 
 fn server() -> Server {
+    server_that(|_| vec![good()])
+}
+
+/// One that follows this script.
+pub fn server_that(script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static) -> Server {
     let certs =
         CertificateDer::pem_file_iter(fixture("server.pem")).unwrap().collect::<Result<_, _>>().unwrap();
     let key = PrivateKeyDer::from_pem_file(fixture("server.key")).unwrap();
@@ -26,19 +31,24 @@ fn server() -> Server {
         .with_no_client_auth()
         .with_single_cert(certs, key)
         .unwrap();
-    Server::start(|_| vec![good()], Some(Arc::new(config)))
+    Server::start(script, Some(Arc::new(config)))
 }
 
-fn rig(server: &Server) -> Rig {
+fn rig_without_authority(server: &Server) -> Rig {
     Rig::at(format!("https://localhost:{}/v1", server.addr.port()))
+}
+
+/// One that knows the server's authority.
+pub fn rig(server: &Server) -> Rig {
+    let mut rig = rig_without_authority(server);
+    rig.target.ca_file = Some(fixture("ca.pem"));
+    rig
 }
 
 #[test]
 fn an_authority_the_user_names_is_trusted_and_stamps_stay_the_kernels() {
     let server = server();
-    let mut rig = rig(&server);
-    rig.target.ca_file = Some(fixture("ca.pem"));
-    let row = rig.one();
+    let row = rig(&server).one();
     assert!(row.outcome.is_finished(), "{row:#?}");
     assert_eq!(row.kernel_stamps, plimsoll_client::tcp::kernel_stamps_available());
     assert_eq!(row.answer.tokens.output, Some(3));
@@ -50,8 +60,7 @@ fn an_authority_the_user_names_is_trusted_and_stamps_stay_the_kernels() {
 #[test]
 fn a_connection_is_kept_though_the_server_sends_tickets_after_its_handshake() {
     let server = server();
-    let mut rig = rig(&server);
-    rig.target.ca_file = Some(fixture("ca.pem"));
+    let rig = rig(&server);
     let client = rig.start();
     for reused in [false, true] {
         let (_, rows) = run_on(&client, &rig.plan(&[Span::ZERO]), &Control::default());
@@ -63,13 +72,13 @@ fn a_connection_is_kept_though_the_server_sends_tickets_after_its_handshake() {
 #[test]
 fn an_unknown_authority_is_refused_by_name_unless_told_to_accept_anything() {
     let server = server();
-    let row = rig(&server).one();
+    let row = rig_without_authority(&server).one();
     assert_eq!((row.outcome.how, row.outcome.by), (How::Refused, By::Network), "{row:#?}");
     assert!(
         row.answer.error.as_deref().is_some_and(|e| e.contains("TLS") && e.contains("certificate")),
         "{row:#?}"
     );
-    let mut rig = rig(&server);
+    let mut rig = rig_without_authority(&server);
     rig.target.tls_verify = false;
     assert!(rig.one().outcome.is_finished());
 }
