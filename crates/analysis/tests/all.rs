@@ -11,6 +11,8 @@ mod active_outside;
 mod active_systems;
 #[path = "all/arms.rs"]
 mod arms;
+#[path = "all/beside.rs"]
+mod beside;
 #[path = "all/blind.rs"]
 mod blind;
 #[path = "all/budget.rs"]

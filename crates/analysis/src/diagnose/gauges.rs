@@ -20,6 +20,21 @@ pub struct Gauges {
     pub max_seqs: Option<f64>,
 }
 
+/// An engine as its page shows it during the level.
+#[derive(Clone, PartialEq, Debug)]
+pub struct OnPage {
+    /// How people call it.
+    pub name: String,
+    /// Requests that it ended.
+    pub ended: Option<f64>,
+    /// Requests that run in it, mean.
+    pub running: Option<f64>,
+    /// Requests that wait in it, mean.
+    pub waiting: Option<f64>,
+    /// Its mean gap between tokens, s.
+    pub gap: Option<f64>,
+}
+
 /// KV cache in use from which it counts as full.
 const FULL: f64 = 0.85;
 /// Labels by which a page tells the data-parallel engines of one server apart.
@@ -73,6 +88,30 @@ impl Gauges {
             },
         );
         units.collect::<BTreeSet<_>>().len()
+    }
+
+    /// The engines that were there for most of the level, each by itself.
+    pub fn on_pages(&self) -> Vec<OnPage> {
+        let (from, to) = (self.from, self.to);
+        let engine = |(engine, replica): (usize, &Replica)| {
+            let gauge = |signal| self.side.gauge_of(engine, signal);
+            let running = gauge(Signal::Running).filter(|running| running.known(from, to) >= 0.8)?;
+            let gap = self.side.histogram_of(engine, Signal::Itl, from, to);
+            let gap = gap.or_else(|| self.side.histogram_of(engine, Signal::Tpot, from, to));
+            Some(OnPage {
+                name: replica.name.clone(),
+                ended: self.side.gained_of(engine, Signal::Finished, from, to).map(|gained| gained.value),
+                running: running.mean(from, to),
+                waiting: gauge(Signal::Waiting).and_then(|waiting| waiting.mean(from, to)),
+                gap: gap.and_then(|gap| gap.mean()),
+            })
+        };
+        self.side.replicas().iter().enumerate().filter_map(engine).collect()
+    }
+
+    /// What the engine's own histogram says is the mean first token, s.
+    pub fn ttft_mean(&self) -> Option<f64> {
+        self.side.histogram(Signal::Ttft, self.from, self.to)?.mean()
     }
 
     /// Mean of a gauge.

@@ -7,13 +7,14 @@
 //! only our own engine tells.
 //!
 //! Reading order: [`cause`] (what can be wrong, and the advice), [`experiment`] (what to do next), [`verdict`] (the words),
-//! [`spec`] (thresholds), [`seen`] (one level as the rules see it), [`ratio`] (two levels side by side), [`bench`] (all that a
+//! [`spec`] (thresholds), [`seen`] (one level as the rules see it), [`ratio`] (two levels side by side), [`company`] (beside as many others), [`bench`] (all that a
 //! rule may ask), [`rules`] (the table), and [`diagnose`] below.
 
 pub mod active;
 pub mod bench;
 pub mod cause;
 mod changed;
+mod company;
 pub mod experiment;
 pub mod gauges;
 pub mod material;

@@ -27,6 +27,8 @@ pub struct Pace {
     pub at: f64,
     /// Median gap of its tokens in that second, s.
     pub gap: f64,
+    /// Answers under way in that second, itself among them, on its replica where that is told; mean.
+    pub company: f64,
 }
 
 /// One request.
@@ -188,6 +190,7 @@ impl<'a> Seen<'a> {
         seen.lost.sort_by(|a, b| a.0.total_cmp(&b.0));
         seen.share_beginnings(&own);
         seen.count_beside();
+        super::company::count(&seen.rows, seen.replicas.len(), &mut seen.paces);
         seen
     }
 
@@ -346,7 +349,7 @@ impl<'a> Seen<'a> {
             for second in own.chunk_by(|a, b| a.0.floor() == b.0.floor()) {
                 let mut values: Vec<f64> = second.iter().map(|gap| gap.1).collect();
                 if let Some(gap) = plimsoll_math::quantile::order_statistic(&mut values, 0.5) {
-                    self.paces.push(Pace { row, at: second[0].0, gap });
+                    self.paces.push(Pace { row, at: second[0].0, gap, company: f64::NAN });
                 }
             }
         }

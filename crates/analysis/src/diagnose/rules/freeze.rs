@@ -13,6 +13,7 @@ use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 use super::load::{Law, alone_tpot, alone_ttft, computed};
 use super::{Fired, beyond};
 use crate::diagnose::bench::Bench;
+use crate::diagnose::company;
 use crate::diagnose::seen::{Gap, Row, Seen};
 use crate::diagnose::verdict::Evidence;
 use crate::diagnose::{Cause, Counter};
@@ -383,8 +384,13 @@ pub fn noisy(bench: &Bench<'_>) -> Option<Fired> {
     if !worse(bench) {
         return None;
     }
-    let (found, slow) = slow_stretches(bench.now())?;
-    let before = bench.before().and_then(slow_stretches).map_or(0.0, |(share, _)| share.value);
+    // A step holds more answers at one time than at another: only what is slow beside as many is a neighbour's.
+    let law = company::Law::of(bench.before().unwrap_or(bench.now()));
+    let (found, slow) = slow_stretches(bench.now(), law.as_ref())?;
+    let before = bench
+        .before()
+        .and_then(|base| slow_stretches(base, law.as_ref()))
+        .map_or(0.0, |(share, _)| share.value);
     if found.value < 0.06 || found.value > 0.75 || found.value < 2.5 * before + 0.03 {
         return None;
     }
@@ -402,28 +408,39 @@ pub fn noisy(bench: &Bench<'_>) -> Option<Fired> {
     )
 }
 
-/// Share of (replica, second) cells whose typical gap is 1.4 times the replica's median, in runs of two or more; and by how much.
-fn slow_stretches(seen: &Seen<'_>) -> Option<(Estimate, f64)> {
+/// Share of (replica, second) cells whose typical gap is 1.4 times the replica's usual, as it is and beside as many answers, in runs of two
+/// or more; and by how much.
+fn slow_stretches(seen: &Seen<'_>, law: Option<&company::Law>) -> Option<(Estimate, f64)> {
     let seconds = seen.length.ceil() as usize;
     let several = seen.replicas.len().max(1);
     let (mut cells, mut slow, mut ratios) = (0.0, 0.0, Vec::new());
     for replica in 0..several {
-        let mut by_second: Vec<Vec<f64>> = vec![Vec::new(); seconds + 1];
+        let mut by_second: Vec<Vec<(f64, f64)>> = vec![Vec::new(); seconds + 1];
         for pace in seen.paces.iter() {
             let row = &seen.rows[pace.row as usize];
             if seen.replicas.is_empty() || row.replica == Some(replica as u16) {
-                by_second[(pace.at.max(0.0) as usize).min(seconds)].push(pace.gap);
+                let alike = law.map_or(1.0, |law| law.at(pace.company));
+                by_second[(pace.at.max(0.0) as usize).min(seconds)].push((pace.gap, pace.gap / alike));
             }
         }
-        let middles: Vec<Option<f64>> = by_second
-            .iter_mut()
-            .map(|gaps| if gaps.len() >= 3 { order_statistic(gaps, 0.5) } else { None })
-            .collect();
-        let mut known: Vec<f64> = middles.iter().flatten().copied().collect();
-        sort(&mut known);
+        let middle = |of: &[f64]| if of.len() >= 3 { order_statistic(&mut of.to_vec(), 0.5) } else { None };
+        let middles = |of: fn(&(f64, f64)) -> f64| -> Vec<Option<f64>> {
+            by_second.iter().map(|paces| middle(&paces.iter().map(of).collect::<Vec<_>>())).collect()
+        };
         // The lower half is what is usual: a neighbour who is there half of the time must not become the usual.
-        let Some(usual) = of_sorted(&known, 0.35) else { continue };
-        let is_slow: Vec<bool> = middles.iter().map(|m| m.is_some_and(|m| m >= 1.4 * usual)).collect();
+        let usual = |middles: &[Option<f64>]| {
+            let mut known: Vec<f64> = middles.iter().flatten().copied().collect();
+            sort(&mut known);
+            of_sorted(&known, 0.35)
+        };
+        let (middles, alike) = (middles(|pace| pace.0), middles(|pace| pace.1));
+        let (Some(usual), Some(usual_alike)) = (usual(&middles), usual(&alike)) else { continue };
+        let over = |middle: &Option<f64>, usual: f64| middle.is_some_and(|m| m >= 1.4 * usual);
+        let is_slow: Vec<bool> = middles
+            .iter()
+            .zip(&alike)
+            .map(|(middle, alike)| over(middle, usual) && over(alike, usual_alike))
+            .collect();
         for (k, middle) in middles.iter().enumerate() {
             let Some(middle) = middle else { continue };
             cells += 1.0;

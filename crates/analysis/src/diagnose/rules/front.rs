@@ -98,7 +98,7 @@ pub fn per_request(bench: &Bench<'_>) -> Option<Fired> {
     if !(bench.suspects("ttft") || bench.suspects("e2e")) {
         return None;
     }
-    let (before, now, typical) = added(bench)?;
+    let Some((before, now, typical)) = added(bench) else { return super::loaded::per_request(bench) };
     let middle = median_added(&before, &now)?;
     let needed = 0.003f64.max(0.08 * typical);
     let spread = of_sorted(&now, 0.9)? - of_sorted(&now, 0.1)?;
@@ -134,7 +134,7 @@ pub fn connection_limit(bench: &Bench<'_>) -> Option<Fired> {
     if !(bench.suspects("ttft") || bench.suspects("e2e")) {
         return None;
     }
-    client_pool(bench).or_else(|| server_limit(bench))
+    client_pool(bench).or_else(|| server_limit(bench)).or_else(|| super::saturation::limit_in_front(bench))
 }
 
 /// The client's own pool of connections: the generator was on time and its requests were not.

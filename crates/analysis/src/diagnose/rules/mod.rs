@@ -12,11 +12,14 @@ mod front;
 mod gathered;
 mod heavier;
 mod load;
+mod loaded;
 mod measurement;
 mod model;
 mod network;
+mod pages;
 mod replicas;
 mod saturation;
+mod shape;
 
 use plimsoll_math::special::normal_inv;
 
@@ -50,7 +53,7 @@ pub struct Fired {
 type Rule = fn(&Bench<'_>) -> Option<Fired>;
 
 /// The table.
-const TABLE: [Rule; 40] = [
+const TABLE: [Rule; 42] = [
     // V: is it the measurement?
     measurement::lost_rows,
     measurement::client_cap,
@@ -76,6 +79,8 @@ const TABLE: [Rule; 40] = [
     replicas::scaling_lag,
     replicas::cold_start,
     replicas::bad,
+    pages::bad,
+    pages::imbalance,
     front::buffering,
     measurement::drift,
     freeze::noisy,
@@ -129,6 +134,12 @@ pub fn judge(bench: &Bench<'_>, found: &[Cause]) -> Judged {
             Judged { fired: winner, others: fired }
         }
         None if bench.material.is() => {
+            // Two candidates at least: what no rule half believes is read off the shape alone.
+            let shaped = shape::candidates(bench).into_iter();
+            let fits =
+                shaped.filter(|fits| fired.iter().all(|one| one.cause != fits.cause)).collect::<Vec<_>>();
+            let lacks = 2usize.saturating_sub(fired.len());
+            fired.extend(fits.into_iter().take(lacks));
             strongest(&mut fired);
             let words = bench.material.words();
             let names: Vec<&str> = fired.iter().take(2).map(|one| one.cause.title()).collect();

@@ -7,6 +7,7 @@
 use super::load::{Law, alone_ttft, computed, times};
 use super::{Fired, beyond, medians, within};
 use crate::diagnose::bench::{ALONE_NEEDED, Arm, Bench};
+use crate::diagnose::company;
 use crate::diagnose::seen::Row;
 use crate::diagnose::verdict::Evidence;
 use crate::diagnose::{Cause, Counter};
@@ -80,7 +81,7 @@ pub fn slower(bench: &Bench<'_>) -> Option<Fired> {
     let decode = decode.filter(|_| gaps(bench).is_none_or(|gaps| gaps >= FOR_ALL));
     let prefill = prefill(bench);
     if decode.is_none() && prefill.is_none() {
-        return None;
+        return beside_as_many(bench).or_else(|| super::loaded::prefill(bench));
     }
     let mut figures = Vec::new();
     let mut confidence: f64 = 0.0;
@@ -109,6 +110,49 @@ pub fn slower(bench: &Bench<'_>) -> Option<Fired> {
     fired.evidence = evidence;
     fired = fired.maybe(at_load(bench, base, largest));
     Some(fired.counted(Counter::Moved { name: "single-request time, ratio".into(), by: largest }))
+}
+
+/// Confidence where a router that has begun to prefer one of several replicas, which nobody tells apart, would look the same: under what is
+/// named.
+const ROUTER_TOO: f64 = 0.45;
+
+/// M1 where single requests are too few to ask: tokens come further apart than in the baseline beside as many answers, for the faster quarter
+/// too. What is added to each step in equal measure by the host looks the same; single requests would not tell them apart either.
+fn beside_as_many(bench: &Bench<'_>) -> Option<Fired> {
+    let few = |arm: &Arm<'_>| alone(arm, |row| row.tpot).len() < ALONE_NEEDED;
+    if !(few(&bench.candidate) || few(bench.base.as_ref()?)) || !bench.suspects("tpot") {
+        return None;
+    }
+    let company::Slower { middle, quarter, over_twice_as_many } = company::slower(bench)?;
+    let (ratio, whole) = (middle.ratio, bench.material.of("tpot", 0.5)?.effect.ratio);
+    let sure = ratio.value >= SLOWER && ratio.lower > 1.03 && quarter >= FOR_ALL;
+    if !sure || whole.value < SLOWER || whole.lower <= 1.03 {
+        return None;
+    }
+    let says = format!(
+        "beside as many answers as in the baseline tokens come {} as far apart ({} for the faster quarter); single requests are too few to ask",
+        times(&ratio),
+        number(quarter)
+    );
+    let sure = beyond(ratio.value - 1.0, SLOWER - 1.0) * beyond(ratio.lower, 1.03).min(0.95) / 0.72 * 0.9;
+    let confidence = match over_twice_as_many >= FOR_ALL || one_by_one(bench) {
+        true => sure,
+        false => sure.min(ROUTER_TOO),
+    };
+    Some(
+        Fired::new(Cause::SlowerModel, confidence.min(0.9), says.clone())
+            .with(Evidence::figure("gap_beside_as_many_ratio", says, ratio, Some(SLOWER)).inferred())
+            .counted(Counter::Moved {
+                name: "gap between tokens beside as many, ratio".into(),
+                by: ratio.value,
+            }),
+    )
+}
+
+/// Is company that of one engine: do answers say who gave them, or is there one engine on the pages, before and now?
+fn one_by_one(bench: &Bench<'_>) -> bool {
+    let one = |arm: &Arm<'_>| !arm.seen.replicas.is_empty() || arm.gauges.on_pages().len() == 1;
+    one(&bench.candidate) && bench.base.as_ref().is_some_and(one)
 }
 
 /// First tokens of single requests scale with their prompts: slope up in proportion, not a constant added.

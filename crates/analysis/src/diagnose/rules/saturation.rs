@@ -114,13 +114,44 @@ fn longer_queue(bench: &Bench<'_>, ttft: f64, before: f64) -> Option<Queue> {
     })
 }
 
-/// Is it in the engine that requests wait? Where its gauge is read and shows no more of them than before, they stand in front of it.
-fn waits_inside(bench: &Bench<'_>) -> bool {
+/// Share of what requests wait more, by Little's law on the mean first token, that the engine's gauge must show for them to wait there.
+const INSIDE: f64 = 0.3;
+
+/// Is it in the engine that requests wait? Where its gauge is read and shows few of those that wait more than before, they stand in front of
+/// it. `None` = it is not read.
+fn inside(bench: &Bench<'_>) -> Option<bool> {
     let waiting = |arm: &Arm<'_>| arm.gauges.mean(Signal::Waiting);
-    match (waiting(&bench.candidate), bench.base.as_ref().and_then(waiting)) {
-        (Some(now), Some(before)) => now > 1.2 * before + 0.01,
-        _ => true,
+    let more = waiting(&bench.candidate)? - waiting(bench.base.as_ref()?)?;
+    let later = mean_ttft(bench.now())? - mean_ttft(bench.before()?)?;
+    let wait = |arm: &Arm<'_>| queue_wait(arm).map_or(0.0, |(wait, _)| wait);
+    let longer = wait(&bench.candidate) - wait(bench.base.as_ref()?);
+    Some(more > 0.01 && (more >= INSIDE * later * bench.now().rate() || longer >= INSIDE * later))
+}
+
+/// Looks at the engine's queue from which it counts as empty.
+const LOOKS: usize = 30;
+
+fn waits_inside(bench: &Bench<'_>) -> bool {
+    inside(bench).unwrap_or(true)
+}
+
+/// S6 by its ceiling: never more than so many answers are under way, requests wait there, and the engine's own queue does not hold them.
+pub fn limit_in_front(bench: &Bench<'_>) -> Option<Fired> {
+    let found = ceiling(bench).filter(|_| inside(bench) == Some(false))?;
+    // A few looks at a gauge miss a queue that comes and goes.
+    if bench.candidate.gauges.inside_at_looks()?.len() < LOOKS {
+        return None;
     }
+    let Ceiling { passed, waited, .. } = found;
+    let sure = beyond(passed as f64, PASSED as f64) * beyond(waited as f64, PASSED as f64) / 0.72;
+    let waiting = bench.candidate.gauges.mean(Signal::Waiting).unwrap_or(0.0);
+    let says = format!("{}; in the engine {} wait on average", ceiling_words(&found), number(waiting));
+    Some(
+        Fired::new(Cause::ConnectionLimit, sure.min(0.9), says.clone())
+            .with(Evidence::said("ceiling_in_front", says))
+            .maybe(ceiling_evidence(bench))
+            .counted(Counter::Moved { name: "requests waiting in the engine, mean".into(), by: waiting }),
+    )
 }
 
 fn mean_ttft(seen: &Seen<'_>) -> Option<f64> {
