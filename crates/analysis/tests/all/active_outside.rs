@@ -5,6 +5,7 @@ use plimsoll_analysis::diagnose::active::plan::{Kind, Known, Traffic};
 use plimsoll_analysis::diagnose::active::{blocks, fact_state, tell};
 use plimsoll_analysis::diagnose::{Cause, Diagnosis};
 use plimsoll_analysis::findings::Validity;
+use plimsoll_analysis::server_side::FAILED;
 use plimsoll_model::{At, Attempt, How, Level, Load, Sample};
 use plimsoll_sim::FaultSpec;
 
@@ -64,6 +65,21 @@ impl Lab {
         self
     }
 
+    /// Looks at the server's page during the last level that brought none.
+    fn no_page(&mut self, every_ms: i64) -> &mut Lab {
+        let Some(last) = self.levels.last() else { return self };
+        let at = (last.start.0..last.drained.0).step_by((every_ms * MS) as usize);
+        let failed = |at| Sample {
+            at: At(at),
+            source: "server".into(),
+            name: FAILED.into(),
+            labels: "why=timeout".into(),
+            value: 1.0,
+        };
+        self.samples.extend(at.map(failed));
+        self
+    }
+
     fn told(&self) -> Diagnosis {
         let blocks = blocks(&self.levels, &self.attempts, &self.samples);
         tell::diagnosis(&blocks, &spec(), None, &Validity::default())
@@ -115,6 +131,35 @@ fn what_crowds_outside_the_engine_is_no_saturation() {
         told.verdicts[0].evidence.iter().any(|of| of.says.contains("the engine knows of 2.0")),
         "{told:#?}"
     );
+}
+
+/// A link of 60 kB/s that the page shares, as it was measured: alone the page comes, in company it does not. From outside a crowded link and a
+/// crowded engine are the same, but for that; a page that comes leaves the engine crowded.
+#[test]
+fn what_keeps_the_page_from_coming_is_not_taken_for_the_engine() {
+    let with = |comes: bool| {
+        let mut lab = Lab::default();
+        lab.level("alone", (1, 40), (40, 300)).page(1.0);
+        for (purpose, sizes, times) in
+            [("together:8", (8, 48), (90, 1_500)), ("together:16", (16, 96), (180, 2_950))]
+        {
+            lab.level(purpose, sizes, times);
+            if comes {
+                lab.page(sizes.0 as f64)
+            } else {
+                lab.no_page(2_000)
+            };
+        }
+        lab
+    };
+    let (comes, lost) = (with(true), with(false));
+    assert_eq!((comes.state(Fact::PageLost), lost.state(Fact::PageLost)), (State::Unclear, State::Yes));
+    assert_eq!((comes.state(Fact::Crowded), lost.state(Fact::Crowded)), (State::Yes, State::Yes));
+    assert_eq!(comes.told().verdicts[0].cause, Cause::Saturation, "{}", comes.told().headline);
+    let told = lost.told();
+    assert_eq!(told.verdicts[0].cause, Cause::Unknown, "{}", told.headline);
+    let says = |part: &str| told.verdicts[0].evidence.iter().any(|of| of.says.contains(part));
+    assert!(says("looks at the server's page brought none in time"), "{told:#?}");
 }
 
 /// Two slots of an engine that answers in milliseconds: its page is read a few times in a level at least, and a look from before the level

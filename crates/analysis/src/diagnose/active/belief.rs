@@ -61,8 +61,8 @@ pub fn chance(cause: Cause, fact: Fact) -> f64 {
     use Fact::{
         CacheForgets, CacheNothing, ColdAfterIdle, Crowded, CutShort, EngineIdle, EngineQueue, Fails,
         FasterTogether, FixedWait, Freezes, FreshCosts, HeldBack, KvFull, LaterFirst, Lattice, Lumps, Outage,
-        OverBudget, OwnPool, Regular, ReplicaDiffers, Slots, SlowerTogether, SlowerToken, SpreadWait,
-        TurnedAway, Unsteady, Waits,
+        OverBudget, OwnPool, PageLost, Regular, ReplicaDiffers, Slots, SlowerTogether, SlowerToken,
+        SpreadWait, TurnedAway, Unsteady, Waits,
     };
     // Facts that sound systems have as well: dear connections, no prefix cache.
     let usual = match fact {
@@ -109,9 +109,14 @@ pub fn chance(cause: Cause, fact: Fact) -> f64 {
         ],
         Cause::RateLimit => &[(TurnedAway, 0.97), (Outage, 0.1)],
         Cause::ServerErrors => &[(Fails, 0.97)],
-        Cause::EngineCrash => {
-            &[(Outage, 0.95), (CutShort, 0.2), (Fails, 0.2), (ColdAfterIdle, 0.1), (Freezes, 0.05)]
-        }
+        Cause::EngineCrash => &[
+            (Outage, 0.95),
+            (CutShort, 0.2),
+            (Fails, 0.2),
+            (ColdAfterIdle, 0.1),
+            (Freezes, 0.05),
+            (PageLost, 0.2),
+        ],
         Cause::StreamDisconnect => &[(CutShort, 0.97)],
         Cause::ProxyBuffering => &[
             (Lumps, 0.95),
@@ -146,6 +151,7 @@ pub fn chance(cause: Cause, fact: Fact) -> f64 {
             (Waits, 0.3),
             (Crowded, 0.3),
             (Slots, 0.1),
+            (PageLost, 0.3),
         ],
         Cause::HostContention => &[
             (Freezes, 0.97),
@@ -158,6 +164,7 @@ pub fn chance(cause: Cause, fact: Fact) -> f64 {
             (Waits, 0.3),
             (Crowded, 0.3),
             (Slots, 0.1),
+            (PageLost, 0.3),
         ],
         Cause::NoisyNeighbour => {
             &[(Unsteady, 0.9), (SpreadWait, 0.3), (Freezes, 0.1), (SlowerToken, 0.5), (LaterFirst, 0.3)]
@@ -177,7 +184,7 @@ pub fn chance(cause: Cause, fact: Fact) -> f64 {
         Cause::Unknown => {
             return match fact {
                 CacheNothing | FreshCosts => usual,
-                Waits | Slots | Crowded | Freezes | EngineIdle | EngineQueue | LaterFirst
+                Waits | Slots | Crowded | Freezes | EngineIdle | EngineQueue | PageLost | LaterFirst
                 | SlowerTogether => ELSE.1,
                 _ => ELSE.0,
             };

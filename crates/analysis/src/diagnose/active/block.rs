@@ -4,13 +4,15 @@
 //! Requests of a closed loop at concurrency 1 follow one another and share no queue, so each counts as one; in company they
 //! share batches and queues, and √concurrency of them count as one. A whole wave for one lost: five waves have no interval.
 
+use std::collections::BTreeSet;
+
 use plimsoll_math::proportion::{self, Interval};
 use plimsoll_math::quantile;
 use plimsoll_model::{Attempt, By, How, Level, Load};
 
 use super::plan::{Arm, Kind};
 use crate::findings::Estimate;
-use crate::server_side::{ServerSide, Signal};
+use crate::server_side::{self, ServerSide, Signal};
 
 /// Level of confidence of every interval here.
 pub(crate) const LEVEL: f64 = 0.95;
@@ -45,6 +47,8 @@ pub struct Gauges {
     pub preemptions: Option<f64>,
     /// Looks at its pages that these rest on.
     pub looks: usize,
+    /// Looks at its pages, whatever they hold: those that brought one, and those that brought none in time.
+    pub pages: (usize, usize),
 }
 
 /// One request.
@@ -195,9 +199,15 @@ impl Gauges {
     fn read(level: &Level, samples: &[plimsoll_model::Sample]) -> Gauges {
         let (from, to) = (level.start, level.drained.max(level.stop));
         let said = samples.iter().filter(|sample| sample.source != "client" && sample.at <= to);
-        let server = ServerSide::read(&said.cloned().collect::<Vec<_>>());
+        let said: Vec<plimsoll_model::Sample> = said.cloned().collect();
+        let of = |lost: bool| {
+            let of = said.iter().filter(|s| s.at >= from && (s.name == server_side::FAILED) == lost);
+            of.map(|s| (s.at, &s.source)).collect::<BTreeSet<_>>().len()
+        };
+        let pages = (of(false), of(true));
+        let server = ServerSide::read(&said);
         if server.is_empty() {
-            return Gauges::default();
+            return Gauges { pages, ..Gauges::default() };
         }
         let mean = |signal| server.gauge(signal)?.mean(from, to);
         Gauges {
@@ -205,6 +215,7 @@ impl Gauges {
             running: mean(Signal::Running),
             kv: server.gauge(Signal::KvUsage).and_then(|series| series.max(from, to)),
             looks: server.gauge(Signal::Running).map_or(0, |series| series.looks(from, to)),
+            pages,
             preemptions: server.gained(Signal::Preempted, from, to).map(|gained| gained.value),
         }
     }

@@ -58,6 +58,8 @@ pub enum Fact {
     EngineIdle,
     /// While requests wait, the engine says that they wait in it.
     EngineQueue,
+    /// In company the server's own page does not come, which it did while one was alone.
+    PageLost,
     /// The KV cache is full, or requests lost their place in it.
     KvFull,
     /// A new connection costs time.
@@ -82,7 +84,7 @@ pub enum Fact {
 
 impl Fact {
     /// Every fact.
-    pub const ALL: [Fact; 30] = [
+    pub const ALL: [Fact; 31] = [
         Fact::TurnedAway,
         Fact::Fails,
         Fact::Outage,
@@ -103,6 +105,7 @@ impl Fact {
         Fact::FasterTogether,
         Fact::EngineIdle,
         Fact::EngineQueue,
+        Fact::PageLost,
         Fact::KvFull,
         Fact::FreshCosts,
         Fact::OwnPool,
@@ -167,6 +170,8 @@ const WAITS: (f64, f64) = (2.0, 0.3);
 const SOONER: f64 = 0.7;
 /// Looks at the server's page in a level from which on their mean says how many it knows of.
 const LOOKS: usize = 4;
+/// Looks that brought no page from which on they are no accident, and as many that brought one where nobody was beside.
+const LOST: usize = 2;
 /// Growth of the answers per second for twice the company under which there is none.
 const PLATEAU: f64 = 1.25;
 /// Times as long per token from which on company is felt.
@@ -369,6 +374,7 @@ fn company(blocks: &[Block]) -> Vec<Shown> {
         }));
     } else {
         all.extend(where_they_wait(alone, &steps, extra));
+        all.extend(page_lost(alone, last));
     }
     all.extend(kv(&steps));
     all.extend(sooner(blocks, &whole_1, last));
@@ -462,6 +468,20 @@ fn crowded_elsewhere(last: &Block, crowded: State) -> Option<Shown> {
         _ => State::Unclear,
     };
     Some(shown(Fact::EngineIdle, state, says, None, None))
+}
+
+/// The page takes the way that the answers take and nothing of the engine. Where it stops coming as soon as there is company, that way is
+/// what is crowded, or the front that sends it.
+fn page_lost(alone: &Block, last: &Block) -> Option<Shown> {
+    let ((came, lost), (came_alone, lost_alone)) = (last.gauges.pages, alone.gauges.pages);
+    let at = last.concurrency()?;
+    let says = format!(
+        "at {at} in flight {lost} of {} looks at the server's page brought none in time, alone {lost_alone} of {}",
+        came + lost,
+        came_alone + lost_alone
+    );
+    let is = lost >= LOST && lost >= came && came_alone >= LOST && 4 * lost_alone <= came_alone;
+    is.then(|| shown(Fact::PageLost, State::Yes, says, None, None))
 }
 
 fn round(rate: f64) -> String {

@@ -640,7 +640,7 @@ pub fn tried(blocks: &[Block], spec: &ActiveSpec, before: Option<&Before>) -> Ve
 
 /// Is it the server's own word?
 fn server(fact: Fact) -> bool {
-    matches!(fact, Fact::EngineIdle | Fact::EngineQueue | Fact::KvFull)
+    matches!(fact, Fact::EngineIdle | Fact::EngineQueue | Fact::PageLost | Fact::KvFull)
 }
 
 /// What an active diagnosis does at most, in one line, before it does it.
