@@ -52,6 +52,12 @@ impl Gauges {
         Gauges { side: ServerSide::read(own), from: level.start, to: level.stop, max_seqs }
     }
 
+    /// Looks at the servers' pages about the level that brought one, and looks that brought none in time.
+    pub fn pages(&self) -> (u64, u64) {
+        let seen = self.side.disclosures();
+        (seen.looks.saturating_sub(seen.failed), seen.failed)
+    }
+
     /// Did anybody read the server's side?
     pub fn any(&self) -> bool {
         self.side.has(Signal::Running) || self.side.has(Signal::Waiting)

@@ -4,6 +4,7 @@
 //! answer in it, prompts are read in the step that admits them. What was done to it is the truth.
 
 use plimsoll_analysis::diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, Side, diagnose};
+use plimsoll_analysis::server_side::FAILED;
 use plimsoll_model::{At, Attempt, Fingerprint, Level, Sample, Span};
 
 use crate::records::{MS, answer, level};
@@ -220,6 +221,36 @@ fn a_neighbour_is_one_on_any_server() {
         let (found, says) = cause(&run(server, rate, 1), &run(neighbour, rate, 2));
         assert_eq!(found, Cause::NoisyNeighbour, "{says}");
     }
+}
+
+/// Tokens that come slower for ten seconds, with the page as well: what crowds the way looks the same from outside, and the page that stops
+/// coming is the only sign of it.
+#[test]
+fn a_page_that_stops_coming_leaves_a_neighbour_in_doubt() {
+    let paged = |server: Server, seed: u64, lost: bool| {
+        let mut asked = arrivals(&server, 9.0, seed);
+        serve(&server, &mut asked, seed + 1);
+        let mut samples = page("engine", &asked);
+        if lost {
+            samples.retain(|s| s.at < At(5_000 * MS));
+            samples.extend((5..SECONDS).map(|second| Sample {
+                at: At(1_000 * second * MS),
+                source: "server".into(),
+                name: FAILED.into(),
+                labels: "source=engine,why=timeout".into(),
+                value: 1.0,
+            }));
+        }
+        Run { samples, ..record(asked) }
+    };
+    let neighbour = Server { slow: (20.0, 30.0, 2.5), ..FLAT };
+    let base = paged(FLAT, 1, false);
+    assert_eq!(cause(&base, &paged(neighbour, 2, false)).0, Cause::NoisyNeighbour);
+    let (found, says) = cause(&base, &paged(neighbour, 2, true));
+    assert_ne!(found, Cause::NoisyNeighbour, "{says}");
+    // Where it was never read, its absence says nothing.
+    let (never, says) = cause(&run(FLAT, 9.0, 1), &paged(neighbour, 2, true));
+    assert_eq!(never, Cause::NoisyNeighbour, "{says}");
 }
 
 #[test]

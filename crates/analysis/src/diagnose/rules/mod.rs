@@ -20,6 +20,7 @@ mod pages;
 mod replicas;
 mod saturation;
 mod shape;
+mod way;
 
 use plimsoll_math::special::normal_inv;
 
@@ -120,6 +121,7 @@ pub struct Judged {
 pub fn judge(bench: &Bench<'_>, found: &[Cause]) -> Judged {
     let mut fired: Vec<Fired> =
         TABLE.iter().filter_map(|rule| rule(bench)).filter(|one| !found.contains(&one.cause)).collect();
+    way::doubt(bench, &mut fired);
     // What was taken out with the first cause is no lost record, and makes no gap in time.
     if !found.is_empty() {
         fired.retain(|one| one.cause.layer() != Layer::Measurement);
