@@ -187,7 +187,8 @@ fn of_engine(bench: &Bench<'_>) -> Vec<Freeze> {
     if lumps(bench.now()) > bench.before().map_or(0.0, lumps) + 0.05 {
         return Vec::new();
     }
-    let law = Law::of(alone);
+    // Where single requests are too few, the line through all of them: its fixed part holds what they wait, its slope is theirs.
+    let law = Law::of(alone).or_else(|| Law::of(&bench.now().rows));
     let explained = |seen: &Seen<'_>, f: &Freeze| {
         law.is_some_and(|law| reading(seen, &law, f) >= COVERS * (f.to - f.from))
     };
