@@ -48,6 +48,8 @@ mod infer;
 #[path = "all/infer_systems.rs"]
 #[expect(dead_code, reason = "some is for the example")]
 mod infer_systems;
+#[path = "all/inside.rs"]
+mod inside;
 #[path = "all/lever_fronts.rs"]
 mod lever_fronts;
 #[path = "all/lever_systems.rs"]

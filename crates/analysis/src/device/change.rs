@@ -72,6 +72,15 @@ pub struct DeviceChange {
     pub notes: Vec<String>,
 }
 
+impl DeviceChange {
+    /// Which share of what the step grew by this part grew by, from 0 to 1; `None` where the step did not grow or has no such part.
+    pub fn explains(&self, part: &str) -> Option<f64> {
+        let grown: f64 = self.parts.iter().map(Moved::moved_s).sum();
+        let own = self.parts.iter().find(|one| one.name == part)?.moved_s();
+        (grown > 0.0).then(|| (own / grown).clamp(0.0, 1.0))
+    }
+}
+
 /// One side.
 struct Side {
     /// By what times are divided: steps, or 1.
@@ -84,9 +93,12 @@ struct Side {
     devices: usize,
 }
 
+/// Only an exchange with other devices ran.
+pub const EXCHANGE_ALONE: &str = "exchange alone";
+/// Nothing ran, and the host had launched nothing.
+pub const IDLE_HOST: &str = "idle: host";
 /// The parts, in the order in which they are shown.
-const PARTS: [&str; 6] =
-    ["computing", "exchange alone", "copy alone", "idle: launched", "idle: host", "idle"];
+const PARTS: [&str; 6] = ["computing", EXCHANGE_ALONE, "copy alone", "idle: launched", IDLE_HOST, "idle"];
 
 /// Holds one timeline against an earlier one.
 pub fn compare(base: &[TraceSpan], now: &[TraceSpan]) -> DeviceChange {
@@ -175,12 +187,12 @@ impl Side {
         for device in 0..timeline.devices.len() {
             let lane = Lane::new(timeline, device, window);
             put("computing", &lane.computing);
-            put("exchange alone", &lane.collective.without(&lane.computing));
+            put(EXCHANGE_ALONE, &lane.collective.without(&lane.computing));
             put("copy alone", &lane.copies.without(&lane.computing).without(&lane.collective));
             match split {
                 true => {
                     put("idle: launched", &lane.queued);
-                    put("idle: host", &lane.host);
+                    put(IDLE_HOST, &lane.host);
                 }
                 false => put("idle", &whole.without(&lane.all)),
             }

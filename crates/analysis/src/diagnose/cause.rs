@@ -1,8 +1,8 @@
 //! What can be wrong: every cause that a verdict may name, its layer, and what is said about it whatever the run.
 //!
 //! One table, because the advice belongs to the cause and not to the rule that found it: two rules that end at the same cause
-//! must not tell a person two things. What no outside measurement can know (collectives, locks, memory bandwidth, NUMA) is
-//! in the table too, as a candidate with the profile that would tell; no rule ends there.
+//! must not tell a person two things. What no measurement can know that a rule reads (NUMA; what tracing costs) is
+//! in the table too, for whoever looks it up; no rule ends there.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -136,13 +136,13 @@ pub enum Cause {
     LongerRoundTrip,
     /// The provider turns requests away (D4).
     RateLimit,
-    /// The model's memory bandwidth is the ceiling. A candidate only.
+    /// The model's memory bandwidth is the ceiling (P3); only where its counters were read.
     MemoryBandwidth,
-    /// Collective communication between GPUs. A candidate only.
+    /// Collective communication between GPUs (P1); only where a profiler's timeline was given.
     Collectives,
-    /// Lock contention in the server. A candidate only.
+    /// Lock contention in the server (P2); only where a profiler's timeline was given.
     LockContention,
-    /// Memory of the wrong socket. A candidate only.
+    /// Memory of the wrong socket. No rule ends here.
     Numa,
     /// Another tenant of the same machine comes and goes.
     NoisyNeighbour,
@@ -577,25 +577,25 @@ impl Cause {
                 "don't retry at once: that spends the limit on the same requests",
             ),
             Cause::MemoryBandwidth => (
-                "profile",
+                "P3",
                 Model,
                 "decode at the ceiling of the memory bandwidth",
-                "profile a decode step (DRAM active)",
-                "don't name it without a profile",
+                "move fewer bytes per token (weights or KV cache in fewer bits, speculative decoding), or split the model over more GPUs",
+                "don't buy GPUs for their compute or look for faster kernels: the memory is what is full",
             ),
             Cause::Collectives => (
-                "profile",
+                "P1",
                 ServingStack,
-                "collective communication between GPUs",
-                "profile a step with its communication kernels",
-                "don't name it without a profile",
+                "collective communication between GPUs takes the time",
+                "look at the link between the GPUs (topology, NVLink or PCIe, NCCL's choice of algorithm), and try fewer GPUs per replica",
+                "don't swap the model or its kernels: while they exchange they compute nothing",
             ),
             Cause::LockContention => (
-                "profile",
+                "P2",
                 ServingStack,
-                "lock contention in the server",
-                "profile off-CPU time of the server process",
-                "don't name it without a profile",
+                "the server's threads wait for a lock",
+                "see who holds it (off-CPU time or stacks of the server process) and take it off the path of a step; of Python's own lock: fewer threads beside the engine",
+                "don't buy a faster GPU or more of them: each would wait for the same lock",
             ),
             Cause::Numa => (
                 "profile",

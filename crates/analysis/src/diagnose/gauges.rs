@@ -216,6 +216,13 @@ impl Gauges {
         busy.mean_given(self.from, self.to, &running, |n| n > 0.5)
     }
 
+    /// Share of the cycles in which the GPU's memory moves data, while requests run.
+    pub fn dram_active(&self) -> Option<f64> {
+        let active = self.side.gauge(Signal::DramActive)?;
+        let running = self.side.gauge(Signal::Running)?;
+        active.mean_given(self.from, self.to, &running, |n| n > 0.5)
+    }
+
     /// What the queue-time histogram says is the mean wait, s.
     pub fn queue_mean(&self) -> Option<f64> {
         self.side.histogram(Signal::QueueTime, self.from, self.to)?.mean()

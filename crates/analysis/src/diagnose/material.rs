@@ -32,8 +32,8 @@ pub struct Material {
     pub moved: Vec<Moved>,
     /// Share of requests that failed over the baseline's share (or over none), where it is material.
     pub errors: Option<Estimate>,
-    /// Ceilings of the budget that are broken for sure, in words.
-    pub broken: Vec<String>,
+    /// Ceilings of the budget that are broken for sure, each with its words.
+    pub broken: Vec<(Metric, String)>,
     /// Could anything be judged?
     pub judged: bool,
 }
@@ -130,7 +130,7 @@ impl Material {
         largest.sort_by(|a, b| b.effect.ratio.value.total_cmp(&a.effect.ratio.value));
         parts.extend(largest.iter().take(2).map(|m| m.words()));
         parts.extend(self.errors.map(|errors| format!("{} of the requests fail", percent(errors.value))));
-        parts.extend(self.broken.iter().take(2).cloned());
+        parts.extend(self.broken.iter().take(2).map(|(_, says)| says.clone()));
         if parts.is_empty() {
             let most = self.moved.iter().max_by(|a, b| a.effect.ratio.value.total_cmp(&b.effect.ratio.value));
             return match most {
@@ -191,7 +191,7 @@ fn errors(bench: &Bench<'_>) -> Option<Estimate> {
 }
 
 /// Ceilings that are broken for sure: the share beyond is over what may be, at its lower bound.
-fn broken(bench: &Bench<'_>) -> Vec<String> {
+fn broken(bench: &Bench<'_>) -> Vec<(Metric, String)> {
     let Some(budget) = bench.case.budget else { return Vec::new() };
     let mut broken = Vec::new();
     for ceiling in &budget.latency {
@@ -203,13 +203,14 @@ fn broken(bench: &Bench<'_>) -> Vec<String> {
         let n_eff = n / plimsoll_math::quantile::design_effect(&over, super::ratio::STRETCHES).max(1.0);
         let (lower, _) = exceedance_bounds(k / n.max(1.0) * n_eff, n_eff, 0.05);
         if n >= 1.0 && lower > 1.0 - ceiling.percentile {
-            broken.push(format!(
+            let says = format!(
                 "{} of the requests are over {} {} ({} may be)",
                 percent(k / n),
                 name(ceiling.metric),
                 ms(ceiling.limit_s),
                 percent(1.0 - ceiling.percentile)
-            ));
+            );
+            broken.push((ceiling.metric, says));
         }
     }
     broken

@@ -36,6 +36,7 @@ pub use verdict::{
 
 use plimsoll_model::{Attempt, Fingerprint, Level, Manifest, Sample};
 
+use crate::device::DeviceFinding;
 use crate::findings::BudgetSpec;
 use bench::Bench;
 use rules::Fired;
@@ -70,6 +71,8 @@ pub struct Case<'a> {
     pub baseline: Option<Side<'a>>,
     /// What the product promises.
     pub budget: Option<&'a BudgetSpec>,
+    /// What a profiler saw of the target's steps, and what became of them where a timeline of before was given.
+    pub device: Option<&'a DeviceFinding>,
     /// Thresholds.
     pub spec: &'a DiagnoseSpec,
 }

@@ -182,7 +182,7 @@ fn ask(base: &Run, candidate: &Run) -> Diagnosis {
     }
     let spec = DiagnoseSpec::default();
     let baseline = Some(side(base, &facts));
-    diagnose(&Case { candidate: side(candidate, &facts), baseline, budget: None, spec: &spec })
+    diagnose(&Case { candidate: side(candidate, &facts), baseline, budget: None, device: None, spec: &spec })
 }
 
 fn cause(base: &Run, candidate: &Run) -> (Cause, String) {

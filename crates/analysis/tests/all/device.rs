@@ -7,7 +7,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::{AttributeValue, SpanKind, TraceSpan};
 
 /// A span of a category on thread 1, times in µs.
-fn span(id: u64, parent: u64, category: &str, name: &str, (from, to): (i64, i64)) -> TraceSpan {
+pub fn span(id: u64, parent: u64, category: &str, name: &str, (from, to): (i64, i64)) -> TraceSpan {
     let text = |text: &str| AttributeValue::Text(text.to_owned());
     let mut attributes = vec![("category".to_owned(), text(category))];
     if matches!(category, "kernel" | "gpu_memcpy" | "gpu_user_annotation") {

@@ -68,6 +68,7 @@ fn ask(base: &Run, candidate: &Run) -> Diagnosis {
         candidate: side(candidate, &facts),
         baseline: Some(side(base, &facts)),
         budget: None,
+        device: None,
         spec: &spec,
     })
 }

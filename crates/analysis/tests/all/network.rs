@@ -70,6 +70,7 @@ fn ask(base: &Run, candidate: &Run) -> Diagnosis {
         candidate: side(now, new),
         baseline: Some(side(before, old)),
         budget: None,
+        device: None,
         spec: &spec,
     })
 }

@@ -71,7 +71,7 @@ fn ask(base: &Run, candidate: &Run) -> Diagnosis {
     }
     let (facts, spec) = (Fingerprint::default(), DiagnoseSpec::default());
     let (candidate, baseline) = (side(candidate, &facts), Some(side(base, &facts)));
-    diagnose(&Case { candidate, baseline, budget: None, spec: &spec })
+    diagnose(&Case { candidate, baseline, budget: None, device: None, spec: &spec })
 }
 
 fn said(base: &Run, candidate: &Run) -> (Cause, String) {

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use plimsoll_analysis::device::{self, DeviceFinding};
 use plimsoll_analysis::diagnose::{Case, DiagnoseSpec, Side, diagnose};
 use plimsoll_analysis::findings::BudgetSpec;
 use plimsoll_report::diagnose as page;
 
-use super::{diagnose_url, show};
+use super::{diagnose_url, profile, show};
 use crate::exit::{Exit, Stop};
 use crate::flags::{DiagnoseArgs, Format};
 use crate::{budget_file, out};
@@ -31,10 +32,12 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     }
     let before = args.passive.baseline.as_deref().map(show::load_rows).transpose()?;
     let budget = budget(args)?;
+    let device = device(args)?;
     let spec = DiagnoseSpec { level: level(args, &rows)?, ..DiagnoseSpec::default() };
     let candidate = Side::of(&rows.manifest, &rows.attempts, &rows.samples);
     let baseline = before.as_ref().map(|run| Side::of(&run.manifest, &run.attempts, &run.samples));
-    let diagnosis = diagnose(&Case { candidate, baseline, budget: budget.as_ref(), spec: &spec });
+    let (budget, device) = (budget.as_ref(), device.as_ref());
+    let diagnosis = diagnose(&Case { candidate, baseline, budget, device, spec: &spec });
     match args.output.format {
         Format::Text => out::line(&page::render(name, &diagnosis)),
         Format::Json => out::json(&diagnosis),
@@ -48,7 +51,23 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
 
 /// The flag that only the levels of an ordinary run have a meaning for, where it is given.
 fn of_levels(args: &DiagnoseArgs) -> Option<&'static str> {
-    args.passive.level.is_some().then_some("--level")
+    let given =
+        [(args.passive.level.is_some(), "--level"), (!args.passive.timeline.is_empty(), "--timeline")];
+    given.iter().find(|(given, _)| *given).map(|(_, flag)| *flag)
+}
+
+/// What a profiler saw of the target's steps, and what became of them.
+fn device(args: &DiagnoseArgs) -> Result<Option<DeviceFinding>, Stop> {
+    if args.passive.timeline.is_empty() {
+        return Ok(None);
+    }
+    let now = profile::timeline_of("--timeline", &args.passive.timeline)?;
+    let mut finding = device::judge(&now);
+    if !args.passive.baseline_timeline.is_empty() {
+        let before = profile::timeline_of("--baseline-timeline", &args.passive.baseline_timeline)?;
+        finding.change = Some(device::compare(&before, &now));
+    }
+    Ok(Some(finding))
 }
 
 /// The ceilings of --budget that hold for every request.

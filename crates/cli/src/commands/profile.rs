@@ -88,6 +88,21 @@ fn timeline(args: &ProfileArgs, spans: &[TraceSpan]) -> Result<Option<Exit>, Sto
     Ok(Some(Exit::Done))
 }
 
+/// The spans of a profiler's timeline that a flag names.
+///
+/// # Errors
+/// Where a file can't be read or is no timeline.
+pub fn timeline_of(flag: &str, paths: &[PathBuf]) -> Result<Vec<TraceSpan>, Stop> {
+    let spans = spans(paths)?;
+    if device::is_timeline(&spans) {
+        return Ok(spans);
+    }
+    Err(Stop::usage(format!(
+        "{flag} {}: no profiler's timeline (PyTorch's trace.json, or an Nsight Systems export to sqlite)",
+        named(paths)
+    )))
+}
+
 /// Writes a page, and says where.
 pub fn write_page(path: &Path, page: &str) -> Result<(), Stop> {
     std::fs::write(path, page).map_err(|e| Stop::invalid(format!("{}: {e}", path.display())))?;

@@ -259,3 +259,33 @@ fn nsight_s_export_is_judged_as_kineto_s_is() {
     near(share("host_idle"), 1.0 - 40.0 * 93.0 / 39_900.0);
     assert_eq!(found["steps"].as_array().map(Vec::len), Some(40), "{found}");
 }
+
+#[test]
+fn a_profilers_timeline_is_evidence_of_a_diagnosis() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("run").to_str().expect("utf-8").to_owned();
+    let simulated =
+        plimsoll(&["simulate", "--profile", "demo", "--rate", "20/s", "--for", "30s", "-o", &run, "-q"]);
+    assert_eq!(simulated.code, 0, "{}", simulated.stderr);
+    let export = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire/fixtures/nsys/nsys.sqlite");
+    // 1 - 40 × 93 / 39 900 of it, as `mk_nsys.py` lays it out.
+    let told = plimsoll(&["diagnose", &run, "--timeline", export, "--format", "json"]);
+    let found = told.json();
+    assert_eq!((told.code, found["verdicts"][0]["cause"].as_str()), (1, Some("host_bound")), "{found}");
+    assert!(found["verdicts"][0]["says"].as_str().is_some_and(|says| says.contains("90.7 %")), "{found}");
+    // Held against itself nothing has grown, and without it nothing was known.
+    let same = ["diagnose", &run, "--timeline", export, "--baseline-timeline", export, "--format", "json"];
+    assert_eq!(plimsoll(&same).json()["answer"], "nothing_material");
+    assert_eq!(plimsoll(&["diagnose", &run, "--format", "json"]).json()["answer"], "nothing_material");
+    let requests = folder.path().join("requests.json").to_str().expect("utf-8").to_owned();
+    std::fs::write(&requests, r#"[{"name": "a", "ph": "X", "ts": 1, "dur": 5, "pid": 1, "tid": 1}]"#)
+        .expect("written");
+    for (args, word) in [
+        (vec!["diagnose", &run, "--timeline", &requests], "no profiler's timeline"),
+        (vec!["diagnose", &run, "--baseline-timeline", export], "--timeline"),
+        (vec!["diagnose", "http://127.0.0.1:9/v1", "--timeline", export], "--timeline: judges a run folder"),
+    ] {
+        let refused = plimsoll(&args);
+        assert!(refused.code == 2 && refused.stderr.contains(word), "{args:?}: {}", refused.stderr);
+    }
+}

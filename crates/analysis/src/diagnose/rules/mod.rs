@@ -11,6 +11,7 @@ mod freeze;
 mod front;
 mod gathered;
 mod heavier;
+mod inside;
 mod load;
 mod loaded;
 mod measurement;
@@ -54,7 +55,7 @@ pub struct Fired {
 type Rule = fn(&Bench<'_>) -> Option<Fired>;
 
 /// The table.
-const TABLE: [Rule; 42] = [
+const TABLE: [Rule; 45] = [
     // V: is it the measurement?
     measurement::lost_rows,
     measurement::client_cap,
@@ -94,10 +95,13 @@ const TABLE: [Rule; 42] = [
     // The cache, which takes what it holds with it; then the model, once nothing that is added to it explains it.
     engine::kv_transfer,
     engine::kv,
+    inside::exchange,
+    inside::launched_late,
     engine::host_bound,
     engine::prefix_loss,
     model::slower,
     front::per_request,
+    inside::memory_bandwidth,
     model::over_budget,
     // The engine's queue.
     front::connection_limit,
@@ -132,6 +136,8 @@ pub fn judge(bench: &Bench<'_>, found: &[Cause]) -> Judged {
     match winner {
         Some(at) => {
             let winner = fired.remove(at);
+            // Two rules may show one cause by different figures; it is no rival of itself.
+            fired.retain(|one| one.cause != winner.cause);
             strongest(&mut fired);
             Judged { fired: winner, others: fired }
         }

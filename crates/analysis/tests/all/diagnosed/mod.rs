@@ -96,7 +96,13 @@ pub fn ask(base: Option<&Evidence>, candidate: &Evidence, budget: Option<&Budget
         Side { levels, attempts, samples, facts }
     }
     let spec = DiagnoseSpec::default();
-    diagnose(&Case { candidate: side(candidate), baseline: base.map(side), budget, spec: &spec })
+    diagnose(&Case {
+        candidate: side(candidate),
+        baseline: base.map(side),
+        budget,
+        device: None,
+        spec: &spec,
+    })
 }
 
 /// A baseline with all that is derived from it, kept for the classes that have the same one.
