@@ -35,6 +35,8 @@ pub(crate) struct Found<'a> {
     documents: u64,
     /// Did MLflow list traces without their spans?
     has_listing: bool,
+    /// Did a document hold others, or none, under a key that OTLP has not?
+    has_inner: bool,
     /// Is the outermost value a list?
     is_list: bool,
 }
@@ -47,7 +49,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Parsed, TraceError> {
 /// Reads JSON as a request to export: an object without anything in it is one without spans (protobuf's JSON leaves out empty lists).
 pub(crate) fn read_otlp(bytes: &[u8]) -> Result<Parsed, TraceError> {
     let mut found = walked(bytes)?;
-    if found.documents > 0 && found.unknown.is_empty() && !found.has_listing {
+    if found.documents > 0 && found.unknown.is_empty() && !found.has_listing && !found.has_inner {
         found.is(Format::OtlpJson);
     }
     found.parsed(bytes)
@@ -229,6 +231,7 @@ impl<'a> Frame<'a> {
         found: &mut Found<'a>,
         depth: usize,
     ) -> Result<(), A::Error> {
+        found.has_inner = true;
         let before = found.spans.len();
         map.next_value_seed(Document { found, depth: depth + 1 })?;
         if key == "data" && self.has_info {

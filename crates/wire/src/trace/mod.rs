@@ -15,6 +15,7 @@ mod chrome;
 mod document;
 pub mod export;
 mod id;
+mod looks;
 mod loose;
 mod nsys;
 mod origin;
@@ -170,7 +171,7 @@ pub fn read(bytes: &[u8]) -> Result<Parsed, TraceError> {
             spans: Vec::new(),
             notes,
         }),
-        Some(_) => Err(TraceError::Unknown { found: looks(bytes) }),
+        Some(_) => Err(TraceError::Unknown { found: looks::like(bytes) }),
         None => Err(TraceError::Unknown { found: "nothing: it is empty".into() }),
     }
 }
@@ -210,24 +211,6 @@ fn with_lengths(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
         bytes = rest;
     }
     (bytes.is_empty() && !messages.is_empty()).then_some(messages)
-}
-
-/// What bytes look like that are none of ours.
-fn looks(bytes: &[u8]) -> String {
-    let known: [(&[u8], &str); 4] = [
-        (b"\x1f\x8b", "gzip"),
-        (b"PAR1", "Parquet"),
-        (b"PK\x03\x04", "a ZIP archive"),
-        (b"\x28\xb5\x2f\xfd", "zstd"),
-    ];
-    if let Some((_, name)) = known.iter().find(|(magic, _)| bytes.starts_with(magic)) {
-        return (*name).to_owned();
-    }
-    let head = &bytes[..bytes.len().min(24)];
-    match std::str::from_utf8(head) {
-        Ok(text) => format!("text that begins with {text:?}"),
-        Err(_) => format!("bytes that begin with {head:02x?}"),
-    }
 }
 
 /// serde_json's message without the place, which the error has fields for.
