@@ -162,6 +162,25 @@ fn what_keeps_the_page_from_coming_is_not_taken_for_the_engine() {
     assert!(says("looks at the server's page brought none in time"), "{told:#?}");
 }
 
+/// llama.cpp with two slots, as it was measured: sixteen in flight are more tokens than a small KV cache holds, but fourteen of them wait and
+/// hold none. Its page says that they wait in it, and nothing of the cache.
+#[test]
+fn who_waits_for_a_slot_fills_no_cache() {
+    let mut lab = Lab::default();
+    lab.level("alone", (1, 40), (8, 14));
+    for (purpose, sizes, times) in
+        [("together:8", (8, 160), (112, 128)), ("together:16", (16, 320), (251, 267))]
+    {
+        lab.level(purpose, sizes, times).page(2.0);
+    }
+    lab.attempts.iter_mut().for_each(|row| row.asked_prompt = 290);
+    lab.attempts.iter_mut().for_each(|row| row.answer.tokens.prompt = Some(290));
+    lab.samples.iter_mut().filter(|s| s.name.ends_with("waiting")).for_each(|s| s.value = 11.0);
+    assert_eq!((lab.state(Fact::Slots), lab.state(Fact::EngineQueue)), (State::Yes, State::Yes));
+    assert_eq!(lab.state(Fact::KvFull), State::No);
+    assert_eq!(lab.told().verdicts[0].cause, Cause::Saturation, "{}", lab.told().headline);
+}
+
 /// Two slots of an engine that answers in milliseconds: its page is read a few times in a level at least, and a look from before the level
 /// says nothing of who waits. Whatever the name, two thousand tokens fill no KV cache.
 #[test]

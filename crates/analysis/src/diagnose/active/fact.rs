@@ -360,7 +360,6 @@ fn company(blocks: &[Block]) -> Vec<Shown> {
     };
     let Some(last) = steps.last() else { return all };
     let (Some(wait), Some(at)) = (last.median(Row::ttft_s), last.concurrency()) else { return all };
-    let extra = (wait.value - wait_1.value).max(0.0);
     let limit = WAITS.0.max(1.0 + WAITS.1 * whole_1.value / wait_1.value.max(1e-9));
     let Some(times) = ratio(&wait, &wait_1) else { return all };
     let says =
@@ -373,10 +372,10 @@ fn company(blocks: &[Block]) -> Vec<Shown> {
             shown(fact, state, "nobody waits".into(), None, None)
         }));
     } else {
-        all.extend(where_they_wait(alone, &steps, extra));
+        all.extend(where_they_wait(alone, &steps, wait_1.value));
         all.extend(page_lost(alone, last));
     }
-    all.extend(kv(&steps));
+    all.extend(kv(&steps, wait_1.value));
     all.extend(sooner(blocks, &whole_1, last));
     all
 }
@@ -405,7 +404,7 @@ fn sooner(blocks: &[Block], alone: &Estimate, last: &Block) -> Option<Shown> {
 }
 
 /// Those who are served: as many as before and as fast, or all of them slower?
-fn where_they_wait(alone: &Block, steps: &[&Block], extra: f64) -> Vec<Shown> {
+fn where_they_wait(alone: &Block, steps: &[&Block], wait_alone: f64) -> Vec<Shown> {
     let mut all = Vec::new();
     let Some((last, before)) = steps.split_last() else { return all };
     let half = before.last().copied().unwrap_or(alone);
@@ -414,8 +413,7 @@ fn where_they_wait(alone: &Block, steps: &[&Block], extra: f64) -> Vec<Shown> {
     let tpot = |block: &Block| block.median(Row::tpot_s);
     let (Some(token), Some(token_half)) = (tpot(last), tpot(half)) else { return all };
     let Some(slower) = ratio(&token, &token_half) else { return all };
-    let e2e = mean(last.settled().iter().filter_map(Row::e2e_s)).unwrap_or(0.0);
-    let served = rate * (e2e - extra).max(0.0);
+    let served = served(last, wait_alone).unwrap_or(0.0);
     let at = last.concurrency().unwrap_or(1);
     let full = growth < PLATEAU;
     let says = format!(
@@ -484,6 +482,13 @@ fn page_lost(alone: &Block, last: &Block) -> Option<Shown> {
     is.then(|| shown(Fact::PageLost, State::Yes, says, None, None))
 }
 
+/// How many of those in flight are served at a time, by Little's law: those who do not wait longer than one alone does.
+fn served(block: &Block, wait_alone: f64) -> Option<f64> {
+    let e2e = mean(block.settled().iter().filter_map(Row::e2e_s))?;
+    let extra = (block.median(Row::ttft_s)?.value - wait_alone).max(0.0);
+    Some(block.rate()? * (e2e - extra).max(0.0))
+}
+
 fn round(rate: f64) -> String {
     if rate >= 10.0 { format!("{rate:.0}") } else { format!("{rate:.2}") }
 }
@@ -491,16 +496,16 @@ fn round(rate: f64) -> String {
 /// Tokens in flight that every KV cache holds: the least that engines are set up for is one context of a few thousand.
 const HELD: f64 = 4_096.0;
 
-fn kv(steps: &[&Block]) -> Option<Shown> {
+fn kv(steps: &[&Block], wait_alone: f64) -> Option<Shown> {
     let told = steps.iter().filter_map(|block| block.gauges.kv).reduce(f64::max);
     let Some(kv) = told else {
-        // Where the server does not say: what was in flight at most may be less than any cache holds.
+        // Where the server does not say: what was served at a time may be less than any cache holds. Who waits holds nothing.
         let tokens = |block: &Block| {
             let longest = block.rows.iter().map(|row| row.prompt + row.output).fold(0.0, f64::max);
-            f64::from(block.concurrency().unwrap_or(1)) * longest
+            served(block, wait_alone).unwrap_or_else(|| f64::from(block.concurrency().unwrap_or(1))) * longest
         };
         let most = steps.iter().map(|block| tokens(block)).fold(0.0, f64::max);
-        let says = format!("at most {most:.0} tokens were in flight, fewer than any KV cache holds");
+        let says = format!("at most {most:.0} tokens were served at a time, fewer than any KV cache holds");
         return (most > 0.0 && most < HELD).then(|| shown(Fact::KvFull, State::No, says, None, Some(HELD)));
     };
     let preempted: f64 = steps.iter().filter_map(|block| block.gauges.preemptions).sum();
