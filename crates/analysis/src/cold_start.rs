@@ -64,7 +64,7 @@ pub struct ColdTrial {
     pub first_s: Option<f64>,
     /// That less the steady median, s.
     pub penalty_s: Option<f64>,
-    /// Until the connection of its last attempt stood, s; `None` = a kept connection, or unknown.
+    /// Until its connection stood, s; `None` = a kept connection, or unknown (after a try that failed).
     pub connect_s: Option<f64>,
     /// Attempts that were turned away (429, 503) before it was taken.
     pub turned_away: u64,
@@ -187,14 +187,16 @@ fn trial(level: u32, rows: &[&Attempt], idle_s: f64, (median, p95): (Option<f64>
     let place = all.iter().position(is_warm);
     let end_of = |i: usize| all[i].last().and_then(|a| a.first_token.or(a.end));
     let due = first.first().map(|a| a.due);
-    let made = answered.filter(|a| !a.reused).and_then(|a| Some((a.connected?, a.sent?)));
+    // When a later try began to connect is not recorded: it waited for its turn before.
+    let once = answered.filter(|a| !a.reused && first.len() == 1);
+    let made = once.and_then(|a| Some((a.connected?, a.sent?)));
     ColdTrial {
         level,
         idle_s,
         first_s,
         penalty_s: first_s.zip(median).map(|(first, median)| first - median),
         connect_s: made.and_then(|(connected, sent)| {
-            let begun = first.iter().rev().nth(1).and_then(|a| a.end).or(due)?;
+            let begun = due?;
             (connected <= sent).then(|| (connected - begun.min(connected)).as_secs_f64())
         }),
         turned_away: count(&|how| matches!(how, How::Shed | How::ServerError)),

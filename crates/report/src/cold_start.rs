@@ -101,7 +101,8 @@ fn started(start: &EngineStart) -> Vec<String> {
     let version = start.version.as_deref().map(|version| format!(" {version}")).unwrap_or_default();
     let whole = match (start.whole_s, start.ready) {
         (Some(whole), _) => {
-            format!(": {} from its first line to the one that says it is ready", seconds(whole))
+            let least = if start.whole_at_least { "at least " } else { "" };
+            format!(": {least}{} from its first line to the one that says it is ready", seconds(whole))
         }
         (None, true) => String::new(),
         (None, false) => ": it never said that it was ready".to_string(),
@@ -117,7 +118,12 @@ fn started(start: &EngineStart) -> Vec<String> {
             seconds(part.seconds),
             format!("± {}", seconds(part.within_s)),
             figure::count(part.line),
-            if part.told { "told" } else { "between two lines" }.to_string(),
+            match (part.told, part.at_most) {
+                (true, _) => "told",
+                (false, false) => "between two lines",
+                (false, true) => "between two lines: at most, no line stands where it begins or ends",
+            }
+            .to_string(),
         ]);
     }
     let empty = String::new;
@@ -128,7 +134,9 @@ fn started(start: &EngineStart) -> Vec<String> {
         table.row(["together".to_string(), seconds(sum), empty(), empty(), empty()]);
     }
     if let Some(rest) = start.rest_s.filter(|rest| *rest > 0.0) {
-        table.row(["no line accounts for it".to_string(), seconds(rest), empty(), empty(), empty()]);
+        let least = if start.whole_at_least { "at least" } else { "" };
+        let row = ["no line accounts for it".to_string(), seconds(rest), empty(), empty(), least.to_string()];
+        table.row(row);
     }
     lines.push(table.render(4).trim_end().to_string());
     if !start.unknown.is_empty() {

@@ -140,7 +140,9 @@ fn holds(name: &str, engine: &str, version: Option<&str>, expected: &[(StartStag
     start
 }
 
-use StartStage::{Build, Cache, Compile, Download, Graphs, Process, Warmup, Weights};
+use StartStage::{
+    Adapter, Build, Cache, Compile, Container, Download, Graphs, Image, Process, Warmup, Weights,
+};
 
 #[test]
 fn what_servers_write_while_they_start_is_read() {
@@ -178,6 +180,36 @@ fn what_servers_write_while_they_start_is_read() {
     holds("triton-2.51", "triton", None, &[(Process, 0.002246), (Weights, 1.768050)]);
 }
 
+/// Adapters, by the lines that their servers write: loaded within another stage they are taken out of it, and an adapter that comes while requests are
+/// served is no start.
+#[test]
+fn adapters_are_a_stage_of_their_own() {
+    let of = |start: &EngineStart, stage: StartStage| {
+        let part = start.parts.iter().find(|part| part.stage == stage).expect("a part");
+        (part.seconds, part.told, part.at_most)
+    };
+    // vLLM says when one is there and not when it began: at most since the engine stood. The line that says that it is ready has no stamp; the
+    // last one before it has.
+    let parts = [(Process, 27.0), (Weights, 12.41), (Adapter, 6.0), (Build, 14.1 - 12.41), (Cache, 40.0)];
+    let start = holds("vllm-lora", "vllm", Some("0.15.1"), &parts);
+    assert_eq!(of(&start, Adapter), (6.0, false, true));
+    assert_eq!((start.whole_s, start.whole_at_least), (Some(89.0), true));
+    assert!((start.rest_s.expect("a bound") - (89.0 - 27.0 - 14.1 - 40.0 - 6.0)).abs() < 1e-6);
+    assert_eq!(start.unknown, [Container, Compile]);
+    // SGLang 0.4 says both; one rank loads its own while the other still reads weights, and the cache follows the last of them.
+    let parts = [(Process, 13.0), (Weights, 24.0), (Adapter, 3.0), (Cache, 2.0), (Warmup, 5.0)];
+    let start = holds("sglang-lora-0.4", "sglang", None, &parts);
+    assert_eq!((of(&start, Adapter), start.whole_at_least), ((3.0, false, false), false));
+    // Later versions say no end: at most until the cache is thought about.
+    let parts = [(Process, 0.53), (Weights, 3.48), (Adapter, 4.0), (Cache, 1.0), (Warmup, 3.0)];
+    let start = holds("sglang-lora", "sglang", None, &parts);
+    assert_eq!(of(&start, Adapter), (4.0, false, true));
+    // llama.cpp loads them with the model.
+    let parts =
+        [(Process, 0.000051), (Weights, 3.122790), (Adapter, 0.75), (Cache, 0.060196), (Warmup, 1.451496)];
+    holds("llama.cpp-lora", "llama.cpp", None, &parts);
+}
+
 #[test]
 fn a_log_that_tells_nothing_says_nothing() {
     assert!(read("").is_empty());
@@ -200,18 +232,93 @@ fn a_log_that_tells_nothing_says_nothing() {
     );
 }
 
+fn container(events: &str) -> Vec<(StartStage, f64, f64)> {
+    let found = read(events);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(found[0].ready, "{found:#?}");
+    found[0].parts.iter().map(|part| (part.stage, part.seconds, part.within_s)).collect()
+}
+
+/// The same start in each form in which kubectl prints events.
 #[test]
 fn kubectl_says_what_the_container_took() {
-    let events = "\
+    let with_times = "\
 2026-11-22T10:00:01Z  Normal  Scheduled  pod/llm-0  Successfully assigned prod/llm-0 to gpu-7
 2026-11-22T10:00:02Z  Normal  Pulling    pod/llm-0  Pulling image \"vllm/vllm-openai:v0.15.1\"
 2026-11-22T10:01:42Z  Normal  Pulled     pod/llm-0  Successfully pulled image \"vllm/vllm-openai:v0.15.1\" in 1m39.512s (1m39.512s including waiting)
 2026-11-22T10:01:43Z  Normal  Created    pod/llm-0  Created container: vllm
 2026-11-22T10:01:44Z  Normal  Started    pod/llm-0  Started container vllm
 ";
-    let found = read(events);
-    assert_eq!(found.len(), 1, "{found:#?}");
-    let parts: Vec<(StartStage, f64)> =
-        found[0].parts.iter().map(|part| (part.stage, part.seconds)).collect();
-    assert_eq!(parts, [(StartStage::Container, 103.0), (StartStage::Image, 99.512)]);
+    let truth = [(Container, 103.0, 1.0), (Image, 99.512, 0.0005)];
+    assert_eq!(container(with_times), truth);
+    // In no order, with ages; the words of Kubernetes 1.35.
+    let table = "\
+LAST SEEN   TYPE     REASON      OBJECT      MESSAGE
+2m27s       Normal   Started     pod/llm-0   Container started
+2m27s       Normal   Created     pod/llm-0   Container created
+2m29s       Normal   Pulled      pod/llm-0   Successfully pulled image \"vllm/vllm-openai:v0.15.1\" in 1m39.512s (1m39.512s including waiting). Image size: 8123456789 bytes.
+4m10s       Normal   Scheduled   pod/llm-0   Successfully assigned prod/llm-0 to gpu-7
+4m9s        Normal   Pulling     pod/llm-0   Pulling image \"vllm/vllm-openai:v0.15.1\"
+";
+    assert_eq!(container(table), truth);
+    let described = "\
+Status:           Running
+Events:
+  Type    Reason     Age    From               Message
+  ----    ------     ----   ----               -------
+  Normal  Scheduled  4m10s  default-scheduler  Successfully assigned prod/llm-0 to gpu-7
+  Normal  Pulling    4m9s   kubelet            Pulling image \"vllm/vllm-openai:v0.15.1\"
+  Normal  Pulled     2m29s  kubelet            Successfully pulled image \"vllm/vllm-openai:v0.15.1\" in 1m39.512s
+  Normal  Created    2m27s  kubelet            Created container vllm
+  Normal  Started    2m27s  kubelet            Started container vllm
+";
+    assert_eq!(container(described), truth);
+    // Ages that are told in minutes are as coarse as that.
+    let old = described.replace("4m10s", "62m").replace("2m27s", "60m").replace("2m29s", "60m");
+    assert_eq!(container(&old), [(Container, 120.0, 60.0), truth[1]]);
+    // The scheduler fills in eventTime, the kubelet firstTimestamp; in no order.
+    let event = |at: &str, reason: &str, message: &str| {
+        format!(
+            r#"{{"apiVersion": "v1", "kind": "Event", "type": "Normal", {at}, "reason": "{reason}", "message": "{message}",
+                "involvedObject": {{"kind": "Pod", "name": "llm-0"}}}}"#
+        )
+    };
+    let events = [
+        event(
+            r#""eventTime": null, "firstTimestamp": "2026-11-22T10:01:44Z""#,
+            "Started",
+            "Container started",
+        ),
+        event(
+            r#""eventTime": null, "firstTimestamp": "2026-11-22T10:01:42Z""#,
+            "Pulled",
+            r#"Successfully pulled image \"vllm\" in 1m39.512s (1m39.512s including waiting). Image size: 5 bytes."#,
+        ),
+        event(
+            r#""eventTime": "2026-11-22T10:00:01.250000Z", "firstTimestamp": null"#,
+            "Scheduled",
+            "Successfully assigned prod/llm-0 to gpu-7",
+        ),
+    ];
+    let list = format!(r#"{{"apiVersion": "v1", "items": [{}], "kind": "List"}}"#, events.join(","));
+    let found = [(Container, 102.75, 1.0), truth[1]];
+    assert_eq!(container(&list), found);
+    assert_eq!(container(&events.join("\n")), found, "as --watch prints them");
+    // An image that was there: a container within one second is none that runs backwards.
+    let at_once = list.replace("10:01:44", "10:00:01").replace("10:01:42", "10:00:01");
+    assert_eq!(container(&at_once)[0], (Container, 0.0, 1.0));
+}
+
+/// What `kubectl logs --timestamps --prefix` puts before each line is its stamp, also where the server writes none of its own.
+#[test]
+fn stamps_of_who_collected_the_log_are_read() {
+    let prefix = "[pod/vllm-deployment-7d9f8b6c5d-abcde/vllm-container-of-a-long-name] ";
+    let log = format!(
+        "{prefix}2026-03-18T13:41:03.000000001Z INFO 03-18 05:41:03 [api_server.py:1] vLLM API server version 0.15.1\n\
+         {prefix}2026-03-18T13:41:10.500000000Z INFO 03-18 05:41:10 [x.py:1] Starting to load model q\n\
+         {prefix}2026-03-18T13:42:03.000000001Z INFO:     Application startup complete.\n"
+    );
+    let start = read(&log).remove(0);
+    assert_eq!((start.whole_s, start.whole_at_least), (Some(60.0), false));
+    assert!((start.parts[0].seconds - 7.5).abs() < 1e-6, "{start:#?}");
 }

@@ -8,6 +8,7 @@
 //! one name (the weights of a model and of its draft) the sum. Reading the whole from the distance between first and last line
 //! alone lost: it says nothing of what to shorten.
 
+mod events;
 mod stamp;
 mod table;
 
@@ -85,6 +86,9 @@ pub struct StartPart {
     pub within_s: f64,
     /// Did a line tell it (else it is the distance between two lines)?
     pub told: bool,
+    /// Is it the most that it can have been, because no line stands where it begins or ends?
+    #[serde(default)]
+    pub at_most: bool,
     /// Number of the line that told it or ended it, from 1.
     pub line: u64,
     /// That line, cut to a length that can be read.
@@ -107,6 +111,9 @@ pub struct EngineStart {
     pub parts: Vec<StartPart>,
     /// From its first line to the one that says it is ready, s; `None` where lines have no stamps or it never was ready.
     pub whole_s: Option<f64>,
+    /// Is that the least it can have been, because the first or the last line has no stamp and the nearest one that has stands for it?
+    #[serde(default)]
+    pub whole_at_least: bool,
     /// That less its parts: what no line accounts for, s.
     pub rest_s: Option<f64>,
     /// Did it become ready?
@@ -121,11 +128,17 @@ const TEXT: usize = 160;
 /// Reads the starts of a log, in order. Empty where no line of it is known.
 pub fn read(log: &str) -> Vec<EngineStart> {
     let mut all: Vec<Start> = Vec::new();
-    for (n, line) in log.lines().enumerate() {
+    for (n, line) in &events::lines(log) {
         for rule in rules().iter().filter(|rule| line.contains(&rule.has)) {
             if let Some(own) = rule.pattern.captures(line) {
-                take(&mut all, rule, &own, (n as u64 + 1, line));
+                take(&mut all, rule, &own, (*n, line));
             }
+        }
+        // Lines that say nothing have stamps all the same: where the last one has none, they say how late it is at the least.
+        if let Some(start) = all.last_mut().filter(|start| !start.ready)
+            && let Some(stamp) = stamp::of(line)
+        {
+            start.seen = Some((start.seen.map_or(stamp, |(first, _)| first), stamp));
         }
     }
     all.into_iter().filter(|start| start.ready || !start.marks.is_empty()).map(Start::finish).collect()
@@ -142,8 +155,11 @@ struct Mark {
     /// What of several of the same stage it is about.
     of: String,
     stamp: Option<Stamp>,
+    /// Its place in the order of time, which is not that of the file where kubectl printed a table.
+    place: usize,
     line: u64,
     text: String,
+    near: bool,
     without: &'static [StartStage],
 }
 
@@ -154,6 +170,8 @@ struct Start {
     line: u64,
     first: Option<Stamp>,
     until: Option<Stamp>,
+    /// The first and the last stamp of any of its lines.
+    seen: Option<(Stamp, Stamp)>,
     ready: bool,
     marks: Vec<Mark>,
 }
@@ -165,8 +183,9 @@ fn take(all: &mut Vec<Start>, rule: &'static Rule, own: &regex::Captures<'_>, (n
     let begins = match (rule.does, open) {
         (Does::Start, None) => true,
         (Does::Start, Some(open)) => open.ready || !open.marks.is_empty() && open.opened == Some(rule.place),
-        // A log whose head is missing.
+        // A log whose head is missing; an adapter that was loaded while requests were served.
         (Does::Ready, _) => false,
+        _ if rule.stage == Some(StartStage::Adapter) => false,
         (_, open) => open.is_none_or(|open| open.ready) && all.last().is_none_or(|last| last.ready),
     };
     if begins {
@@ -177,6 +196,7 @@ fn take(all: &mut Vec<Start>, rule: &'static Rule, own: &regex::Captures<'_>, (n
             line: n,
             first: stamp.filter(|_| rule.does == Does::Start),
             until: None,
+            seen: None,
             ready: false,
             marks: Vec::new(),
         });
@@ -197,8 +217,10 @@ fn take(all: &mut Vec<Start>, rule: &'static Rule, own: &regex::Captures<'_>, (n
                 within_s: told.map_or(0.0, |(_, within)| within),
                 of: text("of").unwrap_or_default().trim().to_owned(),
                 stamp,
+                place: start.marks.len(),
                 line: n,
                 text: line.trim().chars().take(TEXT).collect(),
+                near: rule.near,
                 without: &rule.without,
             });
         }
@@ -253,7 +275,7 @@ impl Start {
             parts.push(before);
         }
         parts.sort_by_key(|part| part.stage);
-        let whole_s = self.first.zip(self.until).and_then(|(from, to)| apart(from, to));
+        let (whole_s, whole_at_least) = self.whole();
         // The image is a part of its container.
         let own = parts.iter().filter(|part| part.stage != StartStage::Image);
         let rest_s = whole_s.map(|whole| (whole - own.map(|part| part.seconds).sum::<f64>()).max(0.0));
@@ -267,6 +289,7 @@ impl Start {
             line: self.line,
             parts,
             whole_s,
+            whole_at_least,
             rest_s,
             ready: self.ready,
         }
@@ -298,33 +321,72 @@ impl Start {
             seconds: (sum - within.map(|part| part.seconds).sum::<f64>()).max(0.0),
             within_s: marks.iter().map(|mark| mark.within_s).sum(),
             told: true,
+            at_most: false,
             line: last.line,
             text: last.text.clone(),
         })
     }
 
-    /// From its beginning to its end, where lines mark both.
+    /// From its first line to the one that says it is ready, s. Where one of these has no stamp (uvicorn's have none), the nearest one within the
+    /// start that has stands for it, and this is the least that it took.
+    fn whole(&self) -> (Option<f64>, bool) {
+        if !self.ready {
+            return (None, false);
+        }
+        if let Some(whole) = self.first.zip(self.until).and_then(|(from, to)| apart(from, to)) {
+            return (Some(whole), false);
+        }
+        let Some((earliest, latest)) = self.seen else { return (None, false) };
+        let ends = (self.first.unwrap_or(earliest), self.until.unwrap_or(latest));
+        let whole = apart(ends.0, ends.1).filter(|whole| *whole > 0.0);
+        (whole, whole.is_some())
+    }
+
+    /// From its beginning to its end, where lines mark both, less the adapters that were loaded meanwhile.
     fn between(&self, stage: StartStage) -> Option<StartPart> {
+        let (from, to) = self.ends(stage)?;
+        let loading = self.adapters();
+        let (a, b) = match stage {
+            StartStage::Adapter => loading?,
+            _ => (from.stamp?, to.stamp?),
+        };
+        let meanwhile = loading.filter(|(x, _)| stage != StartStage::Adapter && x.kind == a.kind);
+        let within = meanwhile.map_or(0.0, |(x, y)| (y.at_s.min(b.at_s) - x.at_s.max(a.at_s)).max(0.0));
+        Some(StartPart {
+            stage,
+            seconds: (apart(a, b)? - within).max(0.0),
+            within_s: a.within_s.max(b.within_s),
+            told: false,
+            at_most: from.near || to.near,
+            line: to.line,
+            text: to.text.clone(),
+        })
+    }
+
+    /// The lines that mark a stage's beginning and end.
+    fn ends(&self, stage: StartStage) -> Option<(&Mark, &Mark)> {
         let of = |does: Does| self.marks.iter().filter(move |mark| mark.stage == stage && mark.does == does);
         let first = of(Does::Begin).next()?;
         // Of lines of several rules the one that comes first ends it; of several of that rule (ranks side by side) the last.
-        let end = of(Does::End).find(|mark| mark.line > first.line)?;
+        let end = of(Does::End).find(|mark| mark.place > first.place)?;
         let to = of(Does::End).rfind(|mark| mark.rule == end.rule)?;
         // What follows another stage begins once all ranks are through with that; what is first begins with the first rank.
         let follows = matches!(stage, StartStage::Cache | StartStage::Warmup);
         let from = match follows {
-            true => of(Does::Begin).rfind(|mark| mark.line < end.line)?,
+            true => of(Does::Begin).rfind(|mark| mark.place < end.place)?,
             false => first,
         };
-        let (a, b) = (from.stamp?, to.stamp?);
-        Some(StartPart {
-            stage,
-            seconds: apart(a, b)?,
-            within_s: a.within_s.max(b.within_s),
-            told: false,
-            line: to.line,
-            text: to.text.clone(),
-        })
+        Some((from, to))
+    }
+
+    /// When adapters were loaded. A rank that begins with them while another still reads weights is not waited for: they count from when
+    /// all weights were there.
+    fn adapters(&self) -> Option<(Stamp, Stamp)> {
+        let (from, to) = self.ends(StartStage::Adapter)?;
+        let (x, y) = (from.stamp?, to.stamp?);
+        let weights = self.ends(StartStage::Weights).and_then(|(_, end)| end.stamp);
+        let later = weights.filter(|read| read.kind == x.kind && read.at_s > x.at_s && read.at_s < y.at_s);
+        Some((later.unwrap_or(x), y))
     }
 
     /// From the first line to the first that touches weights.
@@ -341,13 +403,16 @@ impl Start {
             seconds: apart(from, to)?,
             within_s: from.within_s.max(to.within_s),
             told: false,
+            at_most: false,
             line: first.line,
             text: first.text.clone(),
         })
     }
 }
 
-/// Seconds from one stamp to the other; `None` where they are of different clocks or run backwards.
+/// Seconds from one stamp to the other; `None` where they are of different clocks or run backwards by more than they are coarse: a scheduler
+/// writes microseconds and a kubelet the second that has begun.
 fn apart(from: Stamp, to: Stamp) -> Option<f64> {
-    (from.kind == to.kind && to.at_s >= from.at_s).then_some(to.at_s - from.at_s)
+    let (s, coarse_s) = (to.at_s - from.at_s, from.within_s.max(to.within_s));
+    (from.kind == to.kind && s > -coarse_s).then_some(s.max(0.0))
 }

@@ -18,8 +18,8 @@ pub struct Stamp {
     pub kind: u8,
 }
 
-/// How far into a line a stamp may begin: behind a container's name or a log level.
-const NEAR: usize = 60;
+/// How far into a line a stamp may reach: behind the names of a pod and its container (`kubectl logs --prefix`) or a log level.
+const NEAR: usize = 160;
 /// Days before each month of a common year. Where no year is told, a start through the night after a 29 February runs backwards by this, and
 /// is none that is shown; by those of a leap year one through that of a 28 February would be a day too long three years in four.
 const BEFORE: [u32; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
@@ -36,6 +36,13 @@ static GLOG: LazyLock<Option<Regex>> =
 /// `0.05.583.301 I`, minutes, seconds, ms, µs since the process began: llama.cpp.
 static SINCE: LazyLock<Option<Regex>> =
     LazyLock::new(|| regex(r"^(\d{1,7})\.(\d\d)\.(\d\d\d)\.(\d\d\d) [A-Z] "));
+
+/// `2m41s  Normal  Scheduled` and `Normal  Scheduled  27s (x3 over 66s)`: how long ago, as kubectl prints events.
+static AGO: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    regex(
+        r"^\s*(?:(?:Normal|Warning)\s+\w+\s+((?:\d+[dhms])+)\s|((?:\d+[dhms])+)(?:\s+\(x\d+ over \w+\))?\s+(?:Normal|Warning)\s)",
+    )
+});
 
 fn regex(pattern: &str) -> Option<Regex> {
     Regex::new(pattern).ok()
@@ -59,7 +66,32 @@ pub fn of(line: &str) -> Option<Stamp> {
     if let Some(own) = found(&GLOG) {
         return clock(&own, 1, 0.0, 2);
     }
-    found(&MONTH_DAY).and_then(|own| clock(&own, 1, 0.0, 3))
+    if let Some(own) = found(&MONTH_DAY) {
+        return clock(&own, 1, 0.0, 3);
+    }
+    ago(line)
+}
+
+/// An age of an event as a stamp that lies so long back; kubectl cuts it off behind its last unit.
+pub(super) fn ago(line: &str) -> Option<Stamp> {
+    let own = AGO.as_ref()?.captures(line)?;
+    let (mut at_s, mut within_s, mut digits) = (0.0, 1.0, 0.0);
+    for c in own.get(1).or(own.get(2))?.as_str().chars() {
+        match c.to_digit(10) {
+            Some(digit) => digits = 10.0 * digits + f64::from(digit),
+            None => {
+                within_s = match c {
+                    'd' => 86_400.0,
+                    'h' => 3_600.0,
+                    'm' => 60.0,
+                    _ => 1.0,
+                };
+                at_s -= digits * within_s;
+                digits = 0.0;
+            }
+        }
+    }
+    Some(Stamp { at_s, within_s, kind: 4 })
 }
 
 /// Days before this year, with the leap day of its own where this month comes after it (the Gregorian calendar); counted from near 2000, where

@@ -35,6 +35,9 @@ struct RuleSpec {
     /// Stands in every such line: asked first, because most lines of a log have none of these.
     has: String,
     pattern: String,
+    /// Does the stage begin or end somewhere near this line and not at it? What is between such lines is the most that it took.
+    #[serde(default)]
+    near: bool,
     /// Stages whose times lie within the one that is told: what is left is this stage's.
     #[serde(default)]
     without: Vec<StartStage>,
@@ -55,6 +58,7 @@ pub(super) struct Rule {
     pub stage: Option<StartStage>,
     pub has: String,
     pub pattern: Regex,
+    pub near: bool,
     pub without: Vec<StartStage>,
 }
 
@@ -72,6 +76,7 @@ pub(super) fn rules() -> &'static [Rule] {
             does: spec.does,
             stage: spec.stage,
             has: spec.has,
+            near: spec.near,
             without: spec.without,
         };
         file.rules.into_iter().enumerate().map(rule).collect()
