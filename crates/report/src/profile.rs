@@ -102,6 +102,14 @@ fn of_tail(path: &PathFinding, tail: &TailFinding) -> String {
         })
         .collect();
     let slowest = figure::percent(tail.slowest).replace(".0 %", " %");
+    if tail.gap.value < 1e-6 {
+        return format!(
+            "The slowest {slowest} of {} ({} requests) take no longer than the middle ({}).",
+            path.of.name(),
+            figure::count(tail.tail_requests),
+            words::time(tail.middle_mean_s)
+        );
+    }
     format!(
         "The slowest {slowest} of {} ({} requests) take {} more than the middle ({} against {}); of that {}.",
         path.of.name(),

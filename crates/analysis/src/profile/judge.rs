@@ -142,12 +142,16 @@ fn notes(requests: &Requests) -> Vec<String> {
         of(count.extended, "extended to the last byte of a stream that outlived its root"),
         of(
             count.root_parent_missing,
-            "begin with a span whose parent is not in the traces: what happened before it is not in these figures",
+            "whose first span has a parent that is not in the traces: what happened before it is not in these figures",
         ),
         spans(count.background, "went on after their request; that part is not counted"),
         spans(count.orphans, "without their parent, taken to be below the root of that time"),
         spans(count.lost, "without parent or root, left out"),
         spans(count.duplicates, "came twice, counted once"),
+        spans(
+            count.clashes,
+            "with the id of another span of their trace: both are kept, and whose children are whose is a guess",
+        ),
         spans(count.loops, "in a loop of parents, which was cut"),
         spans(count.negative, "end before they begin, taken to have no length"),
         of(

@@ -44,6 +44,9 @@ pub struct TraceCount {
     pub lost: u64,
     /// Spans that came twice; counted once.
     pub duplicates: u64,
+    /// Spans that have the id of another one and are not it; both are kept.
+    #[serde(default)]
+    pub clashes: u64,
     /// Spans in a loop of parents, which was cut.
     pub loops: u64,
     /// Spans that end before they begin; taken to have no length.
@@ -81,7 +84,9 @@ impl Linker {
     pub fn link(&mut self, spans: &[TraceSpan], members: &[u32], count: &mut TraceCount) -> Vec<Vec<Linked>> {
         let span = |local: u32| &spans[members[local as usize] as usize];
         self.index(&span, members.len());
-        count.duplicates += self.duplicates(&span);
+        let (twice, clashes) = self.duplicates(&span);
+        count.duplicates += twice;
+        count.clashes += clashes;
         self.find_parents(&span, members.len());
         count.loops += self.cut_loops(&span);
         let roots = self.roots(&span, count);
@@ -99,9 +104,10 @@ impl Linker {
         self.dropped.resize(n, false);
     }
 
-    /// Spans with one id: the two sides of a call become client and server, the rest is the same span again.
-    fn duplicates<'a>(&mut self, span: &impl Fn(u32) -> &'a TraceSpan) -> u64 {
-        let mut twice = 0;
+    /// Spans with one id: the two sides of a call become client and server, what has the same name is the same span again, and what has
+    /// another is another span, whose tracer draws its ids badly. Gives back how many came twice, and how many were others.
+    fn duplicates<'a>(&mut self, span: &impl Fn(u32) -> &'a TraceSpan) -> (u64, u64) {
+        let (mut twice, mut clashes) = (0, 0);
         for i in 1..self.ids.len() {
             let ((before, kept), (id, local)) = (self.ids[i - 1], self.ids[i]);
             if before != id {
@@ -114,6 +120,8 @@ impl Linker {
             } else if sides == (SpanKind::Server, SpanKind::Client) {
                 self.parents[kept as usize] = local;
                 self.ids.swap(i - 1, i);
+            } else if a.name != b.name {
+                clashes += 1;
             } else {
                 twice += 1;
                 // The longer one: the other may have been exported before it was over.
@@ -126,7 +134,7 @@ impl Linker {
                 }
             }
         }
-        twice
+        (twice, clashes)
     }
 
     /// The parent of every span; a span whose parent is not there has none.

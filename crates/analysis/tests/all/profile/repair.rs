@@ -79,6 +79,20 @@ fn nobody_guesses_which_span_was_the_request() {
     assert_eq!(e2e(&one), [(Gateway, 30), (Decode, 50)]);
 }
 
+/// A tracer that gives two spans one id: neither may vanish from the path.
+#[test]
+fn another_span_with_the_same_id_is_no_double() {
+    let spans = [
+        span(1, 0, "gateway", 0, 100),
+        span(2, 1, "queue", 0, 30),
+        span(2, 1, "prefill", 30, 60),
+        span(4, 1, "decode", 60, 100),
+    ];
+    let count = requests(&spans).count;
+    assert_eq!((count.clashes, count.duplicates), (1, 0));
+    assert_eq!(e2e(&spans), [(Queue, 30), (Prefill, 30), (Decode, 40)]);
+}
+
 #[test]
 fn the_two_sides_of_a_call_may_share_an_id() {
     for flip in [false, true] {
