@@ -1,6 +1,8 @@
 //! Where the time of a run's requests went, for a terminal: the parts with how each is known, the tail, the ceilings, the slices.
 
-use plimsoll_analysis::infer::{Basis, Bounded, Ceiling, Part, PartFinding, Slice, Source, WaitFinding};
+use plimsoll_analysis::infer::{
+    Basis, Bounded, Ceiling, Part, PartFinding, Slice, Source, WaitFinding, WholeAnswers,
+};
 
 use plimsoll_analysis::findings::{Held, Reading};
 use plimsoll_analysis::profile::Times;
@@ -28,6 +30,12 @@ fn one(page: &mut Page, found: &WaitFinding) {
     page.wrapped(0, &head(found));
     for sentence in says(found) {
         page.wrapped(2, &sentence);
+    }
+    if let Some(answers) = &found.answers {
+        page.gap();
+        page.text.push_str(&of_answers(answers).render(2));
+        page.gap();
+        answers.notes.iter().for_each(|note| page.wrapped(2, &format!("Note: {note}.")));
     }
     if found.requests == 0 {
         return;
@@ -58,7 +66,23 @@ pub(crate) const CEILINGS: &str =
 
 /// What the level is, and where the split comes from.
 pub(crate) fn head(found: &WaitFinding) -> String {
+    if let Some(answers) = &found.answers {
+        return format!(
+            "Level {}: {} answered whole; the means of its stages as the server tells them",
+            found.level,
+            counted(answers.requests, "request")
+        );
+    }
+    let prompts = found.parts.iter().any(|part| part.part == Part::Prefill && part.basis == Basis::Reported);
     let how = match found.source {
+        Some(Source::Prompts) => "prefill as the server reports it, queue unknown",
+        Some(Source::Steps) if prompts => {
+            "prefill as the server reports it, queue inferred from the engine's steps"
+        }
+        Some(Source::Floor) if prompts => {
+            "prefill as the server reports it, queue inferred from what a lone request takes"
+        }
+        Some(Source::Means) if prompts => "prefill as the server reports it, queue inferred from its mean",
         Some(Source::Reported) => "queue and prefill as the server reports them",
         Some(Source::Steps) => "queue and prefill inferred from the engine's steps",
         Some(Source::Floor) => "queue and prefill inferred from what a lone request takes",
@@ -74,8 +98,20 @@ pub(crate) fn head(found: &WaitFinding) -> String {
 
 /// What it amounts to, in sentences: where the time went, and what the slowest spent more of.
 pub(crate) fn says(found: &WaitFinding) -> Vec<String> {
+    if let Some(answers) = &found.answers {
+        let mut large: Vec<_> = answers.parts.iter().filter(|part| part.share.abs() >= NAMED).collect();
+        large.sort_by(|a, b| b.share.total_cmp(&a.share));
+        let named: Vec<String> =
+            large.iter().map(|part| format!("{} {}", part.name, figure::percent(part.share))).collect();
+        return vec![format!(
+            "A request takes {} on average: {}.",
+            seconds(answers.mean_s),
+            joined(&named, "no part is much")
+        )];
+    }
     let Some(whole_s) = found.whole.as_ref().and_then(mean) else {
-        return vec!["Nothing to take apart: no request of this level had a whole streamed answer.".into()];
+        let why = "no answer of this level was streamed and whole, and no page told the means of the server's stages";
+        return vec![format!("Nothing to take apart: {why} (measure with --scrape URL).")];
     };
     let shown = shown(found);
     let mut large: Vec<&PartFinding> =
@@ -110,12 +146,12 @@ pub(crate) fn says(found: &WaitFinding) -> Vec<String> {
     says
 }
 
-/// What a sentence or a bar is made of: the parts, or, where nothing tells them apart, the wait that is the sum of three of them.
+/// What a sentence or a bar is made of: the parts, and those that nothing tells apart as one.
 pub(crate) fn shown(found: &WaitFinding) -> Vec<&PartFinding> {
     let mut all: Vec<&PartFinding> = Vec::new();
     for part in &found.parts {
         match part.basis {
-            Basis::Unknown if part.part == Part::Front => all.extend(&found.wait),
+            Basis::Unknown if part.part == Part::Front => all.extend(&found.untold),
             Basis::Unknown => {}
             _ => all.push(part),
         }
@@ -127,10 +163,11 @@ fn joined(parts: &[String], none: &str) -> String {
     if parts.is_empty() { none.to_owned() } else { parts.join(", ") }
 }
 
-/// A part's name within a sentence; the wait that nothing tells apart has the place of the last of its parts, and is measured.
+/// A part's name within a sentence. Several together have the place of the last of them, and are measured, which none of them is alone.
 pub(crate) fn short(part: &PartFinding) -> &'static str {
     match (part.part, part.basis) {
         (Part::Prefill, Basis::Measured) => WAIT,
+        (Part::Queue, Basis::Measured) => BEFORE_PROMPT,
         (Part::Front, _) => "front",
         (of, _) => name_of(of),
     }
@@ -150,12 +187,14 @@ fn share_of(part: &PartFinding, whole_s: f64) -> String {
             }
         }
     };
-    let unknown = if short(part) == WAIT { ", of what is unknown" } else { "" };
+    let unknown = if [WAIT, BEFORE_PROMPT].contains(&short(part)) { " (not told apart)" } else { "" };
     format!("{} {share}{known}{unknown}", short(part))
 }
 
 /// The three parts of the wait together.
 const WAIT: &str = "sent to first token";
+/// What stands before the prompt, where the server tells the prompt alone.
+const BEFORE_PROMPT: &str = "front and queue";
 
 pub(crate) fn name_of(part: Part) -> &'static str {
     match part {
@@ -193,14 +232,30 @@ fn figures(part: &PartFinding) -> [Option<Bounded>; 4] {
 /// The parts with their sums below them, each with its name.
 fn named(found: &WaitFinding) -> Vec<(&'static str, &PartFinding)> {
     let parts = found.parts.iter().map(|part| (name_of(part.part), part));
+    // All that nothing tells apart may be the whole wait, which has a line of its own.
+    let untold = found.untold.iter().map(|part| (short(part), part)).filter(|(name, _)| *name != WAIT);
     let wait = found.wait.iter().map(|part| (WAIT, part));
     let whole = found.whole.iter().map(|part| ("due to last byte", part));
-    parts.chain(wait).chain(whole).collect()
+    parts.chain(untold).chain(wait).chain(whole).collect()
 }
 
 /// How a part is known.
 pub(crate) fn known(part: &PartFinding) -> String {
     if part.mean_told { "inferred, mean told".into() } else { part.basis.word().to_string() }
+}
+
+/// Where a mean request went that was answered whole.
+pub(crate) fn of_answers(answers: &WholeAnswers) -> Table {
+    let mut table = Table::new(&["<part", "<known", "mean", "share"]);
+    for part in &answers.parts {
+        let known = if part.reported { "reported, mean" } else { "measured, mean" };
+        let mean =
+            if part.mean_s < 0.0 { format!("−{}", seconds(-part.mean_s)) } else { seconds(part.mean_s) };
+        table.row([part.name.clone(), known.to_owned(), mean, figure::percent(part.share)]);
+    }
+    let whole = ["due to last byte".to_owned(), "measured, mean".to_owned()];
+    table.row(whole.into_iter().chain([seconds(answers.mean_s), "100 %".to_owned()]));
+    table
 }
 
 /// The parts and what each took.
@@ -214,7 +269,11 @@ pub(crate) fn parts(found: &WaitFinding) -> Table {
     };
     let columns = ["<part", "<known", "mean", "p50", "p95", "p99", "share", &slowest, "slow − middle"];
     let mut table = Table::new(&columns);
-    let share = |share: Option<f64>| share.map_or_else(|| "–".into(), figure::percent);
+    let share = |share: Option<f64>| match share {
+        None => "–".into(),
+        Some(little) if little > 0.0 && little < 5e-4 => "< 0.1 %".into(),
+        Some(share) => figure::percent(share),
+    };
     for (name, part) in named(found) {
         let times = figures(part).map(|value| value.map_or_else(|| "–".into(), |value| seconds(value.value)));
         let ends = [

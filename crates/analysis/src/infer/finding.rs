@@ -4,6 +4,7 @@ use plimsoll_math::quantile::rank;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::answers::WholeAnswers;
 use super::split::{Part, Source, Split};
 use crate::findings::{Estimate, Held, Reading};
 use crate::profile::finding::Times;
@@ -141,8 +142,12 @@ pub struct WaitFinding {
     pub whole: Option<PartFinding>,
     /// From sent to the first token: front, queue and prefill together, which is measured whether or not anything tells them apart.
     pub wait: Option<PartFinding>,
+    /// The parts of the wait that nothing tells apart, together; `None` = all of them are known. Its `part` is the last of them.
+    pub untold: Option<PartFinding>,
     /// What the slowest are held against; `None` = under fifty requests, which have no tail.
     pub bands: Option<Bands>,
+    /// Of a level without streamed answers: what the server tells of those that came whole.
+    pub answers: Option<WholeAnswers>,
     /// The parts, in the order in which a request passes them.
     pub parts: Vec<PartFinding>,
     /// What faster parts would bring. Service times alone: a faster part also shortens the queue, which is not counted.
@@ -181,6 +186,11 @@ pub(super) fn wait(split: &Split) -> f64 {
 /// How many of so many requests are the slowest: five at the least, because the mean of one says what that one did.
 fn slowest(n: usize) -> usize {
     ((n as f64 * SLOWEST).ceil() as usize).max(5)
+}
+
+/// From sent to where the prompt begins, where that alone is known: all of it stands for the front.
+pub(super) fn before_prompt(split: &Split) -> f64 {
+    split[Part::Front as usize]
 }
 
 /// The ends of a level's requests.

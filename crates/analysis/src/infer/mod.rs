@@ -7,10 +7,12 @@
 //! alone), with the page's exact means laid on ([`told`]) and bounds that say how far it may be off. With none of these the
 //! three are *unknown*, and their sum is still measured.
 //!
-//! Reading order: [`rows`], [`track`], [`floor`], [`told`], [`split`], [`finding`], `sampled` (intervals and slices), and [`infer`] below.
+//! Reading order: [`rows`], [`track`], [`floor`], [`told`], [`split`], `prompt` (a server that tells the prompt's time alone), [`finding`], `sampled` (intervals and slices), `answers` (of requests answered whole), and [`infer`] below.
 
+mod answers;
 pub mod finding;
 pub mod floor;
+mod prompt;
 pub mod rows;
 mod sampled;
 pub mod split;
@@ -19,6 +21,7 @@ pub mod track;
 
 use plimsoll_model::{At, Attempt};
 
+pub use answers::{AnswerPart, WholeAnswers};
 pub use finding::{Bands, Basis, Bounded, Ceiling, PartFinding, Slice, WaitFinding};
 pub use floor::Floor;
 pub use split::{Part, Source, Split};
@@ -73,7 +76,18 @@ pub fn infer(case: &Case<'_>) -> Inferred {
         let kept = rows.iter().zip(&told).filter(|(_, told)| told.is_some()).map(|(row, _)| row.clone());
         (kept.collect(), Some(Answer::reported(told.into_iter().flatten().collect())))
     } else {
-        let answer = guess(case, &rows, &mut notes);
+        let whole = rows.len();
+        let (rows, prompts) = match prompt::told(&rows).filter(|_| !case.ignore_reported) {
+            Some((rows, prompts)) => (rows, Some(prompts)),
+            None => (rows, None),
+        };
+        if prompts.is_some() {
+            notes.push(format!(
+                "the server tells prefill of {} of {whole} requests, and not their queue",
+                rows.len()
+            ));
+        }
+        let answer = guess(case, &rows, prompts.as_deref(), &mut notes);
         (rows, answer)
     };
     // Rows that say nothing may have gone from the front.
@@ -103,6 +117,8 @@ struct Answer {
     source: Source,
     /// Relative and absolute (ns) uncertainty of a mean that was laid on, for queue and prefill.
     edges: [Edge; 2],
+    /// Did the server tell the time on each prompt?
+    prompt_told: bool,
 }
 
 /// How far a mean may be off for reasons that no shape shows.
@@ -139,7 +155,21 @@ impl Answer {
     }
 
     fn reported(told: Vec<[f64; 3]>) -> Answer {
-        Answer { likely: told, ends: Vec::new(), source: Source::Reported, edges: [Edge::default(); 2] }
+        let edges = [Edge::default(); 2];
+        Answer { likely: told, ends: Vec::new(), source: Source::Reported, edges, prompt_told: true }
+    }
+
+    /// The server told the prompts, and nothing tells what stood before them apart: all of it stands for the front here, and is shown as unknown.
+    fn prompts(rows: &[Row<'_>], told: &[f64]) -> Answer {
+        let likely = rows.iter().zip(told).map(|(row, told)| [row.wait() as f64 - told, 0.0, *told]);
+        let edges = [Edge::default(); 2];
+        Answer {
+            likely: likely.collect(),
+            ends: Vec::new(),
+            source: Source::Prompts,
+            edges,
+            prompt_told: true,
+        }
     }
 }
 
@@ -151,13 +181,21 @@ const RESIDUAL_STEPS: [f64; 4] = [0.02, 0.05, 0.06, 0.1];
 /// The same where the spread comes from a floor, which knows little of it.
 const RESIDUAL_FLOOR: [f64; 4] = [0.05, 0.12, 0.2, 0.25];
 
-/// The best split of what there is.
-fn guess(case: &Case<'_>, rows: &[Row<'_>], notes: &mut Vec<String>) -> Option<Answer> {
+/// The best split of what there is. `prompts` are the times on the prompts where the server tells them, ns.
+fn guess(
+    case: &Case<'_>,
+    rows: &[Row<'_>],
+    prompts: Option<&[f64]>,
+    notes: &mut Vec<String>,
+) -> Option<Answer> {
+    let no_more = || prompts.map(|told| Answer::prompts(rows, told));
     if rows.len() < 20 {
         notes.push(format!("{} whole streamed answers are too few to split their wait", rows.len()));
-        return None;
+        return no_more();
     }
-    let pins = Pins::of(rows, &case.told, false);
+    // A mean over requests says less of a prompt than its own time does.
+    let without = |pins: Pins| Pins { prefill: pins.prefill.filter(|_| prompts.is_none()), ..pins };
+    let pins = without(Pins::of(rows, &case.told, false));
     let shapes = match Track::of(case.attempts) {
         Ok(track) => {
             let shapes = split::by_steps(rows, &track).filter(|shapes| believed(rows, shapes, &pins, notes));
@@ -187,14 +225,18 @@ fn guess(case: &Case<'_>, rows: &[Row<'_>], notes: &mut Vec<String>) -> Option<A
         let shapes = by_floor(case, rows, pins.prefill.is_some(), notes)
             .filter(|shapes| believed(rows, shapes, &pins, notes));
         shapes.or_else(|| by_means(rows, &pins, notes))
-    })?;
+    });
+    let Some(mut shapes) = shapes else { return no_more() };
+    if let Some(told) = prompts {
+        prompt::lay(&mut shapes, told);
+    }
     // A gauge says less of the mean than the steps do.
-    let pins = if shapes.source == Source::Steps { pins } else { Pins::of(rows, &case.told, true) };
+    let pins = if shapes.source == Source::Steps { pins } else { without(Pins::of(rows, &case.told, true)) };
     note_pins(&pins, rows.len(), notes);
     let edges = edges(&pins, rows.len(), &shapes);
     let likely = split::lay(rows, &shapes.likely, &pins);
     let ends = shapes.ends.iter().map(|shape| split::lay(rows, shape, &pins)).collect();
-    Some(Answer { likely, ends, source: shapes.source, edges })
+    Some(Answer { likely, ends, source: shapes.source, edges, prompt_told: prompts.is_some() })
 }
 
 /// Does a shape agree with what was told? One that does not is of another engine than it thinks.
@@ -252,7 +294,7 @@ fn by_floor(case: &Case<'_>, rows: &[Row<'_>], told: bool, notes: &mut Vec<Strin
 
 fn by_means(rows: &[Row<'_>], pins: &Pins, notes: &mut Vec<String>) -> Option<Shapes> {
     let (Some((queue, _)), Some((prefill, _))) = (&pins.queue, &pins.prefill) else {
-        notes.push("queue and prefill are unknown: the server tells no means of them either".into());
+        notes.push("the queue is unknown: the server tells no means of queue and prefill either".into());
         return None;
     };
     notes.push("the server's means of queue and prefill are all there is: their spread is a guess".into());
@@ -345,7 +387,13 @@ fn find(
         notes,
         whole: measured(Part::Tail, finding::total),
         wait: measured(Part::Prefill, finding::wait),
+        untold: match answer.map(|answer| answer.source) {
+            None => measured(Part::Prefill, finding::wait),
+            Some(Source::Prompts) => measured(Part::Queue, finding::before_prompt),
+            Some(_) => None,
+        },
         bands: finding::bands(&splits),
+        answers: if splits.is_empty() { answers::of(case.attempts, &case.told) } else { None },
         parts,
         ceilings: if splits.is_empty() { Vec::new() } else { finding::ceilings(&splits, &known) },
         slices,
@@ -381,6 +429,8 @@ fn part_finding(part: Part, splits: &[Split], ends: &[Vec<Split>], answer: Optio
     let basis = match (inside, answer) {
         (false, _) => Basis::Measured,
         (true, Some(answer)) if answer.source == Source::Reported => Basis::Reported,
+        (true, Some(answer)) if answer.prompt_told && part == Part::Prefill => Basis::Reported,
+        (true, Some(answer)) if answer.source == Source::Prompts => Basis::Unknown,
         (true, Some(_)) => Basis::Inferred,
         (true, None) => Basis::Unknown,
     };
@@ -409,11 +459,14 @@ fn part_finding(part: Part, splits: &[Split], ends: &[Vec<Split>], answer: Optio
         (_, Some(answer)) => Edge { pinned: answer.edges.iter().all(|edge| edge.pinned), ..answer.edges[0] },
         (_, None) => Edge::default(),
     };
+    // A part of the wait is no longer than the wait, at the mean and at each percentile.
+    let most = finding::figures(splits, finding::wait);
     let bounded = |i: usize| {
         if basis != Basis::Inferred {
             return exact(figures[i]);
         }
-        Some(bounds(figures[i], others.iter().map(|other| other[i]), edge, i))
+        let found = bounds(figures[i], others.iter().map(|other| other[i]), edge, i);
+        Some(Bounded { upper: found.upper.min(most[i]).max(found.value), ..found })
     };
     let sum = |all: &[Split]| all.iter().map(finding::total).sum::<f64>();
     let tails = finding::slow_and_middle(splits);

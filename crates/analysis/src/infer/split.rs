@@ -86,6 +86,8 @@ pub enum Source {
     Floor,
     /// The server's means alone, laid on every request alike.
     Means,
+    /// The server told the time on each prompt; what stood before it is not told apart.
+    Prompts,
 }
 
 /// A way to split the wait of every row: time on the prompt of each, and what stands before the queue, all ns.

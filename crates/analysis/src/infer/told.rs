@@ -35,6 +35,12 @@ pub struct ToldStages {
     pub prefill: Option<Told>,
     /// Requests in the queue over the rate, where no time in it is told.
     pub waiting: Option<Told>,
+    /// On the inputs of a model that does not generate.
+    pub input: Option<Told>,
+    /// On its computation.
+    pub inference: Option<Told>,
+    /// On its outputs.
+    pub output: Option<Told>,
 }
 
 /// Fewest looks of a gauge from which a mean is made.
@@ -59,6 +65,9 @@ impl ToldStages {
             queue: histogram(Signal::QueueTime),
             prefill: histogram(Signal::PrefillTime),
             waiting: waiting(&side, (from, to), ended),
+            input: histogram(Signal::InputTime),
+            inference: histogram(Signal::InferenceTime),
+            output: histogram(Signal::OutputTime),
         }
     }
 }

@@ -42,10 +42,15 @@ pub fn installed(file: &str, setup: &str) -> Result<PathBuf, String> {
 
 /// llama.cpp's HTTP server with four slots and a tiny random model.
 pub fn llama() -> Result<Real, String> {
-    installed("venv-llama/.done", "llama")?;
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
     let port = listener.local_addr().expect("bound").port();
     drop(listener);
+    llama_at(port)
+}
+
+/// The same at a port that is known: one that was stopped and is started again.
+pub fn llama_at(port: u16) -> Result<Real, String> {
+    installed("venv-llama/.done", "llama")?;
     // It listens before its model is loaded, and refuses with 503 until then.
     Ok(start(&[], port, "/health"))
 }

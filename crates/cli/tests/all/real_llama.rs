@@ -3,11 +3,13 @@
 //! `scripts/real-server setup` installs it (`.ci/run` does). Where it is not installed the test prints why it is
 //! skipped and passes; nothing else in it is allowed to be lenient.
 
+use std::path::Path;
+
 use plimsoll_analysis::server_side::{ServerSide, Signal};
 use plimsoll_model::{At, Tokens};
 use serde_json::Value;
 
-use crate::kit::plimsoll;
+use crate::kit::{plimsoll, run_folder};
 use crate::real;
 
 #[test]
@@ -94,4 +96,129 @@ fn what_llama_cpp_says_of_itself_is_what_the_client_got() {
     let waiting = told["waiting_max"].as_f64().unwrap_or_else(|| panic!("{told}"));
     assert!((1.0..=4.0).contains(&waiting), "{told}");
     assert_eq!(told["kv_usage"], Value::Null, "this server no longer tells, so it is unknown: {told}");
+}
+
+/// A number that its page tells.
+fn page(port: u16, name: &str) -> Option<f64> {
+    let page = real::get(port, "/metrics")?;
+    page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+}
+
+/// Where the time went, from the client's stamps and the server's page, against what the server says of each answer itself (`timings`).
+#[test]
+fn where_the_time_went_is_what_llama_cpp_says_of_its_answers() {
+    let server = match real::llama() {
+        Ok(server) => server,
+        Err(why) => {
+            eprintln!("SKIPPED: {why}");
+            return;
+        }
+    };
+    let (_folder, run) = run_folder();
+    let url = format!("http://127.0.0.1:{}/v1", server.port);
+    // Twice as many as its slots: half of them wait.
+    let load = ["--concurrency", "8", "--for", "6s", "--isl", "uniform:32,400", "--osl", "32"];
+    let fixed = ["run", &url, "--connections", "fresh", "--scrape-every", "250ms", "-q", "-o", &run];
+    let ended = plimsoll(&[&fixed[..], &load].concat());
+    assert!(ended.code == 0 || ended.code == 4, "{}", ended.stderr);
+    let found = plimsoll(&["profile", &run, "--format", "json"]).json();
+    let level = &found["levels"][0];
+    let part = |name: &str| {
+        let parts = level["parts"].as_array().expect("parts");
+        parts.iter().find(|part| part["part"] == name).cloned().unwrap_or_default()
+    };
+    let mean = |part: &Value| part["mean"]["value"].as_f64().expect("a mean");
+
+    let read = plimsoll_store::open(Path::new(&run)).expect("a run");
+    let asked = read.manifest.levels.iter().find(|level| level.purpose != "warmup").expect("a level");
+    let own: Vec<_> = read
+        .attempts
+        .iter()
+        .filter(|attempt| attempt.level == asked.id && attempt.outcome.is_finished())
+        .collect();
+    let said = |name: &str| -> Vec<f64> {
+        let of = |attempt: &&plimsoll_model::Attempt| {
+            let stage = attempt.answer.stages.iter().find(|stage| stage.name == name)?;
+            Some(stage.took.as_secs_f64())
+        };
+        own.iter().filter_map(of).collect()
+    };
+    let average = |of: &[f64]| of.iter().sum::<f64>() / of.len() as f64;
+    let (prompts, predicted) = (said("prefill"), said("decode"));
+    assert_eq!(prompts.len(), own.len(), "llama.cpp tells both of every answer");
+    assert!(own.len() as u64 >= level["requests"].as_u64().expect("requests"), "{level}");
+
+    assert_eq!(part("prefill")["basis"], "reported", "{level}");
+    // A closed loop's first seconds may be cut as warm-up: the figure is of most of these requests.
+    let ratio = mean(&part("prefill")) / average(&prompts);
+    assert!((0.7..1.4).contains(&ratio), "{ratio}: {level}");
+    // First token to last is the server's generation, told by another clock on the other side of the network.
+    let (decode, generation) = (mean(&part("decode")), average(&predicted));
+    assert!((decode - generation).abs() < 0.5 * generation + 0.05, "{decode} and {generation}");
+    // Half of eight wait for four slots: what stands before the prompt is as long as a request is served, more or less.
+    let before = mean(&level["wait"]) - mean(&part("prefill"));
+    assert!(before > 0.2 * (mean(&part("prefill")) + decode), "{before}: {level}");
+    let text = plimsoll(&["profile", &run]).stdout;
+    assert!(text.contains("prefill as the server reports it") && text.contains("reported"), "{text}");
+}
+
+/// The process itself is killed while nothing is asked, and started again by somebody who notes when: what the client says of the time in
+/// which nothing listened holds that.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the server of this test is started and stopped in real time")]
+fn a_server_that_was_away_is_a_cold_start_as_long_as_it_was() {
+    use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+    let server = match real::llama() {
+        Ok(server) => server,
+        Err(why) => {
+            eprintln!("SKIPPED: {why}");
+            return;
+        }
+    };
+    let (_folder, run) = run_folder();
+    let port = server.port;
+    let url = format!("http://127.0.0.1:{port}/v1");
+    let since_epoch = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64();
+    let away = std::thread::spawn(move || {
+        // 3 + 25 requests of 4 tokens each; nothing more for a second means that they are over.
+        let (begun, mut last, mut quiet) = (Instant::now(), 0.0, Instant::now());
+        while begun.elapsed() < Duration::from_secs(60) {
+            let steps = page(port, "llamacpp:n_decode_total").unwrap_or(last);
+            if steps != last {
+                (last, quiet) = (steps, Instant::now());
+            }
+            if last >= 80.0 && quiet.elapsed() > Duration::from_millis(1_000) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        drop(server);
+        std::thread::sleep(Duration::from_secs(8));
+        let started = since_epoch();
+        let server = real::llama_at(port).expect("it was installed");
+        (started, since_epoch(), server)
+    });
+    let flags = ["--isl", "32", "--osl", "4", "--warm", "25", "--idle", "6s", "--then", "3", "-q"];
+    let ended = plimsoll(&[&["cold-start", &url, "-o", &run, "--format", "json"][..], &flags].concat());
+    let (started, ready, _server) = away.join().expect("it came back");
+    // A machine that is too busy to measure on says so itself.
+    assert!(matches!(ended.code, 0 | 3 | 4), "{}", ended.stderr);
+    if ended.code != 0 {
+        return;
+    }
+    let json = ended.json();
+    let found = &json["findings"]["cold_start"];
+    assert_eq!(found["verdict"], "started", "{found}");
+    let trial = &found["trials"][0];
+    assert_eq!(trial["connect_s"], Value::Null, "a try that failed waited for its turn: {trial}");
+    let part = &trial["parts"][0];
+    assert_eq!(part["phase"], "no_listener", "{trial}");
+    let end = |name: &str| part["seconds"][name].as_f64().expect("s");
+    let read = plimsoll_store::open(Path::new(&run)).expect("a run");
+    let first = read.attempts.iter().filter(|attempt| attempt.attempt > 0).min_by_key(|attempt| attempt.due);
+    let due = first.expect("it was tried again").due;
+    let due = (read.manifest.clock.realtime_ns + due.0) as f64 / 1e9;
+    // It began to listen somewhere between the start of its process and its first word.
+    assert!(end("lower") <= ready - due + 0.1, "{part}: ready {}", ready - due);
+    assert!(end("upper") >= started - due - 0.1, "{part}: started {}", started - due);
 }

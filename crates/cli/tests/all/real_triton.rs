@@ -55,6 +55,8 @@ struct Ran {
     /// Their mean latency in microseconds, over the same requests as Triton's, whatever was cut as warm-up.
     e2e_us: f64,
     counted: Counted,
+    /// Where the time went, of the same folder.
+    profile: Value,
 }
 
 fn run(triton: &Real, more: &[&str]) -> Ran {
@@ -62,7 +64,9 @@ fn run(triton: &Real, more: &[&str]) -> Ran {
     let before = get(metrics, "/metrics").expect("a metrics page");
     let (_folder, folder) = run_folder();
     let url = format!("http://127.0.0.1:{}/v2/models/lockstep", triton.port);
+    let page = format!("http://127.0.0.1:{metrics}/metrics");
     let fixed = ["run", &url, "--protocol", "kserve", "--seed", "3", "-q", "-o", &folder, "--format", "json"];
+    let fixed = [&fixed[..], &["--scrape", &page]].concat();
     let ended = plimsoll(&[&fixed[..], more].concat());
     // A loaded machine may make the generator late (4); what the server did is judged strictly either way.
     assert!(ended.code == 0 || ended.code == 4, "{}", ended.stderr);
@@ -80,7 +84,24 @@ fn run(triton: &Real, more: &[&str]) -> Ran {
         all,
         e2e_us: 1e6 * took.sum::<f64>() / all,
         counted: counted(&before, &after),
+        profile: plimsoll(&["profile", &folder, "--format", "json"]).json(),
     }
+}
+
+/// The parts of a mean request are what Triton counts of its stages, and add up to what the client measured.
+fn holds_together(profile: &Value, counted: &Counted, all: f64) {
+    let answers = &profile["levels"][0]["answers"];
+    let mean = |name: &str| {
+        let parts = answers["parts"].as_array().unwrap_or_else(|| panic!("{profile}"));
+        let part = parts.iter().find(|part| part["name"].as_str().is_some_and(|own| own.starts_with(name)));
+        part.unwrap_or_else(|| panic!("no {name}: {answers}"))["mean_s"].as_f64().expect("a mean")
+    };
+    let sum: f64 = ["before", "queue", "input", "compute", "output", "network"].map(mean).iter().sum();
+    assert!((sum - number(&answers["mean_s"])).abs() < 1e-9, "{answers}");
+    // Requests outside of the first and the last look at the page are not in the means; the counters of the test know them all.
+    let (compute, queue) = (counted.infer_us / all / 1e6, counted.queue_us / all / 1e6);
+    assert!((mean("compute") / compute - 1.0).abs() < 0.3, "{} {compute}", mean("compute"));
+    assert!((mean("queue") - queue).abs() < 0.5 * queue + 0.002, "{} {queue}", mean("queue"));
 }
 
 fn number(value: &Value) -> f64 {
@@ -97,13 +118,14 @@ fn triton_is_measured_and_agrees() {
         }
     };
     // One at a time, three rows each: every request is a batch, of 5 + 3 ms and what the machine adds.
-    let Ran { level, facts, all, e2e_us: ours_us, counted } =
+    let Ran { level, facts, all, e2e_us: ours_us, counted, profile } =
         run(&triton, &["--concurrency", "1", "--batch", "3", "--for", "4s"]);
     let finished = number(&level["counts"]["finished"]);
     assert!(finished >= 20.0 && finished == number(&level["counts"]["requests"]), "{}", level["counts"]);
     // The whole level, its warm-up included, was counted by both.
     assert_eq!(all, number(&level["window"]["warm_up_requests"]) + finished);
     assert_eq!((counted.success, counted.rows, counted.batches), (all, 3.0 * all, all));
+    holds_together(&profile, &counted, all);
     let theirs_us = counted.request_us / all;
     assert!(ours_us >= 8_000.0 && theirs_us >= 8_000.0, "{ours_us} {theirs_us}");
     // What the client sees is what Triton sees, and the way to it: HTTP and its threads, on a machine that is shared. (On one that

@@ -9,7 +9,8 @@ use plimsoll_analysis::infer::{Basis, Part, PartFinding, WaitFinding};
 use super::page::{page, table_of};
 use crate::table::Table;
 use crate::wait::{
-    CEILINGS, SLICES, bounds, ceilings, dashes, head, intervals, parts, says, seconds, short, shown, slices,
+    CEILINGS, SLICES, bounds, ceilings, dashes, head, intervals, of_answers, parts, says, seconds, short,
+    shown, slices,
 };
 use crate::words;
 
@@ -29,6 +30,10 @@ fn level(found: &WaitFinding) -> Markup {
     html! { section {
         h2 { (head(found)) }
         div.verdict { @for sentence in says(found) { p { (sentence.replace(" %", "\u{a0}%")) } } }
+        @if let Some(answers) = &found.answers {
+            (titled("What each part takes", &of_answers(answers)))
+            ul { @for note in &answers.notes { li { (words::sentence(note)) } } }
+        }
         @if found.requests > 0 {
             (bars(found))
             (titled("What each part takes", &parts(found)))
@@ -37,7 +42,8 @@ fn level(found: &WaitFinding) -> Markup {
             (titled(SLICES, &slices(&found.slices)))
             (titled(CEILINGS, &ceilings(found)))
         }
-        @let notes: Vec<String> = found.notes.iter().cloned().chain(dashes(found)).collect();
+        @let own: &[String] = if found.answers.is_some() { &[] } else { &found.notes };
+        @let notes: Vec<String> = own.iter().cloned().chain(dashes(found)).collect();
         @if !notes.is_empty() { h3 { "What to know" } ul { @for note in &notes { li { (words::sentence(note)) } } } }
     } }
 }
@@ -80,7 +86,10 @@ fn bars(found: &WaitFinding) -> Markup {
                 (short(part)) " " span.soft { (part.basis.word()) }
             } }
         }
-        @if inferred { p.small.soft { "Hatched: inferred. How far off it may be stands in the tables." } }
+        p.small.soft {
+            @if until_first(&shown, &mean).is_some() { "The last bar has a scale of its own. " }
+            @if inferred { "Hatched: inferred. How far off it may be stands in the tables." }
+        }
     }
 }
 
@@ -115,10 +124,10 @@ fn bar(
     }
 }
 
-/// The colours of a profile's page; a wait that nothing tells apart has nobody's.
+/// The colours of a profile's page; what nothing tells apart has nobody's.
 fn colour(part: &PartFinding) -> &'static str {
     match (part.part, part.basis) {
-        (Part::Prefill, Basis::Measured) => "#a8a8a8",
+        (Part::Queue | Part::Prefill, Basis::Measured) => "#a8a8a8",
         (Part::ClientWait, _) => "#7a8ca3",
         (Part::Connect, _) => "#9aa86b",
         (Part::Front, _) => "#8f7fc4",
