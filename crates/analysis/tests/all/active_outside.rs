@@ -6,7 +6,7 @@ use plimsoll_analysis::diagnose::active::{blocks, fact_state, tell};
 use plimsoll_analysis::diagnose::{Cause, Diagnosis};
 use plimsoll_analysis::findings::Validity;
 use plimsoll_analysis::server_side::FAILED;
-use plimsoll_model::{At, Attempt, How, Level, Load, Sample};
+use plimsoll_model::{At, Attempt, How, Level, Load, Sample, Span};
 use plimsoll_sim::FaultSpec;
 
 use crate::active_systems::{System, spec};
@@ -179,6 +179,45 @@ fn who_waits_for_a_slot_fills_no_cache() {
     assert_eq!((lab.state(Fact::Slots), lab.state(Fact::EngineQueue)), (State::Yes, State::Yes));
     assert_eq!(lab.state(Fact::KvFull), State::No);
     assert_eq!(lab.told().verdicts[0].cause, Cause::Saturation, "{}", lab.told().headline);
+}
+
+/// The same on a machine that is not always as fast: whether tokens are slower is not known, and the engine says where they wait.
+#[test]
+fn who_waits_in_the_engine_does_so_however_fast_its_tokens_are() {
+    let with = |waiting: f64| {
+        let mut lab = Lab::default();
+        lab.level("alone", (1, 40), (8, 14)).level("together:4", (4, 160), (50, 80)).page(2.0);
+        lab.level("together:8", (8, 320), (130, 160)).page(2.0);
+        for row in lab.attempts.iter_mut().filter(|row| row.level == 2) {
+            let (first, slower) = (row.events[0].offset, if row.request % 2 == 0 { 1.3 } else { 1.6 });
+            let scale = |at: Span| first + Span(((at - first).0 as f64 * slower) as i64);
+            row.events.iter_mut().for_each(|event| event.offset = scale(event.offset));
+        }
+        lab.samples.iter_mut().filter(|s| s.name.ends_with("waiting")).for_each(|s| s.value = waiting);
+        lab
+    };
+    let inside = with(5.0);
+    assert_eq!((inside.state(Fact::Slots), inside.state(Fact::Crowded)), (State::Unclear, State::Unclear));
+    assert_eq!(inside.state(Fact::EngineQueue), State::Yes);
+    assert_eq!(inside.told().verdicts[0].cause, Cause::Saturation, "{}", inside.told().headline);
+    // That few wait in it is no sign of slots where all may simply be slow.
+    assert_eq!(with(0.0).state(Fact::EngineIdle), State::Unclear);
+}
+
+#[test]
+fn where_the_server_keeps_no_connection_kept_ones_are_not_compared_with_fresh_ones() {
+    let with = |kept: bool| {
+        let mut lab = Lab::default();
+        lab.level("alone", (1, 40), (8, 14));
+        for arm in ["kept", "fresh", "fresh", "kept"] {
+            lab.level(&format!("connections:{arm}"), (1, 10), (8, 14));
+        }
+        let keeps = |level: &Level| kept && level.purpose.ends_with("kept");
+        let kept: Vec<bool> = lab.levels.iter().map(keeps).collect();
+        lab.attempts.iter_mut().for_each(|row| row.reused = kept[row.level as usize]);
+        lab.state(Fact::FreshCosts)
+    };
+    assert_eq!((with(true), with(false)), (State::No, State::Unclear));
 }
 
 /// Two slots of an engine that answers in milliseconds: its page is read a few times in a level at least, and a look from before the level

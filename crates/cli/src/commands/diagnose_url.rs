@@ -33,6 +33,9 @@ const FILE: &str = "diagnosis.json";
 /// The kind of its run folder.
 const KIND: &str = "diagnose";
 
+/// How often the server's pages are read where nobody says: an experiment of two seconds is to be looked at four times.
+const LOOK_EVERY: &str = "500ms";
+
 /// How often a pause looks whether the person wants to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -53,6 +56,9 @@ pub struct Told {
 /// Experiments on the endpoint, and prints.
 pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     let (before, mut draft) = started(args)?;
+    if args.workload.spec.is_none() {
+        draft.set("scrape.every", LOOK_EVERY.into());
+    }
     draft.target(&args.target)?;
     draft.workload(&args.workload)?;
     draft.client(&args.client)?;

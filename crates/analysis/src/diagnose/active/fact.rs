@@ -434,11 +434,13 @@ fn where_they_wait(alone: &Block, steps: &[&Block], wait_alone: f64) -> Vec<Show
     all.push(shown(Fact::Crowded, crowded, says, Some(slower), Some(CROWDED)));
     all.extend(crowded_elsewhere(last, crowded));
     let waiting = last.gauges.waiting.filter(|_| last.gauges.looks >= LOOKS);
-    if let (Some(waiting), State::Yes) = (waiting, slots) {
-        let outside = (f64::from(at) - served).max(0.0);
+    let outside = (f64::from(at) - served).max(0.0);
+    // Where tokens are neither as fast as before nor slower for sure, those who wait in the engine still wait in it.
+    let known = slots == State::Yes || (full && slots == State::Unclear && outside >= 1.0);
+    if let (Some(waiting), true) = (waiting, known) {
         let says = format!("of about {outside:.1} who wait, the engine says that {waiting:.1} wait in it");
         let (idle, queue) = match waiting / outside.max(1.0) {
-            share if share < 0.2 => (State::Yes, State::No),
+            share if share < 0.2 && slots == State::Yes => (State::Yes, State::No),
             share if share > 0.5 => (State::No, State::Yes),
             _ => (State::Unclear, State::Unclear),
         };
@@ -531,7 +533,11 @@ fn settings(blocks: &[Block]) -> Vec<Shown> {
         let b = median(arm(blocks, kind, Arm::Second).into_iter().filter_map(of), 1.0)?;
         Some((a, b, ratio(&b, &a)?))
     };
-    if let Some((kept, fresh, times)) = two(Kind::Connections, &|row| row.ttft_s()) {
+    // Where the server ends each connection, those that were to be kept are fresh as well.
+    let kept_ones = arm(blocks, Kind::Connections, Arm::First);
+    let made = kept_ones.iter().filter(|row| row.connect.is_some()).count();
+    let keeps = 2 * made <= kept_ones.len();
+    if let Some((kept, fresh, times)) = two(Kind::Connections, &|row| row.ttft_s()).filter(|_| keeps) {
         let costs = fresh.value - kept.value;
         let says = format!(
             "on a fresh connection the first token takes {}, on a kept one {}",
