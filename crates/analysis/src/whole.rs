@@ -67,7 +67,7 @@ pub(crate) fn analyse_rows<'a>(
     (analyse_observed(&observed, spec), rows)
 }
 
-/// Hands over every level that counts (what warmed the target up, and what found it cold, is in the rows and in no figure of these)
+/// Hands over every level that counts (what warmed the target up, what found it cold, and what was asked alone before a load are in the rows and in no figure of these)
 /// with its own records.
 fn each_level<'a>(
     manifest: &Manifest,
@@ -78,7 +78,9 @@ fn each_level<'a>(
     for attempt in attempts {
         by_level.entry(attempt.level).or_default().push(attempt);
     }
-    let counts = |level: &&Level| level.purpose != "warmup" && level.purpose != crate::cold_start::COLD;
+    let counts = |level: &&Level| {
+        !["warmup", crate::cold_start::COLD, crate::diagnose::ALONE].contains(&level.purpose.as_str())
+    };
     for level in manifest.levels.iter().filter(counts) {
         let own = by_level.remove(&level.id).unwrap_or_default();
         let last_end = own.iter().filter_map(|a| a.end).max();

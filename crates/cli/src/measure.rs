@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_analysis::budget::BudgetFile;
+use plimsoll_analysis::diagnose::ALONE;
 use plimsoll_analysis::findings::Findings;
 use plimsoll_analysis::gate::{self, GateFinding};
 use plimsoll_analysis::{Observed, SweepSpec};
@@ -290,8 +291,8 @@ impl Measure {
                 append(&mut self.samples, samples);
             }
             LevelRows::Gathered(gathered) => {
-                // What warmed the target up is in the rows and in no figure.
-                if level.purpose != "warmup" {
+                // What warmed the target up, or was asked alone before the load, is in the rows and in no figure.
+                if !["warmup", ALONE].contains(&level.purpose.as_str()) {
                     let budget = line_spec(&self.writer.manifest()).budget;
                     self.observed.push(Observed::gathered(&level, *gathered, &samples, budget.as_ref()));
                 }

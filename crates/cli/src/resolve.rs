@@ -250,6 +250,7 @@ impl Draft {
             self.set("load.window", plimsoll_workload::format_span(LONGEST).into());
         }
         self.set_some("load.warm_up", args.warm_up);
+        self.set_some("load.alone", args.alone);
         self.set_some("load.rate", args.rate.clone());
         self.set_some("load.window", args.duration.clone());
         if self.has("load") && !self.has("load.mode") {

@@ -190,7 +190,7 @@ fn head(path: Option<&Path>, args: &WorldArgs) -> String {
 /// When the load ends, counted from the beginning of the world: to the instant where it is known, else at the latest.
 pub fn end(load: &LoadSpec, window: Span, drain: Span) -> Span {
     match load {
-        LoadSpec::Open { warm_up: 0, .. } | LoadSpec::Closed { warm_up: 0, .. } => window,
+        LoadSpec::Open { warm_up: 0, alone: 0, .. } | LoadSpec::Closed { warm_up: 0, .. } => window,
         LoadSpec::Saturating { .. } => {
             let steps = i64::from(MOST_CONCURRENCY.ilog2()) + 1;
             Span((window + drain).0.saturating_mul(steps))

@@ -77,6 +77,8 @@ mod scrape;
 mod secrets;
 #[path = "all/simulate.rs"]
 mod simulate;
+#[path = "all/stranger.rs"]
+mod stranger;
 #[path = "all/struck.rs"]
 mod struck;
 #[path = "all/tidy.rs"]

@@ -2,7 +2,7 @@
 //!
 //! The evidence first lost: a person who reads ten seconds must have read the layer, the cause, and what to do.
 
-use plimsoll_analysis::diagnose::{Answer, Changed, Counter, Diagnosis, Reference, Verdict, YesNo};
+use plimsoll_analysis::diagnose::{Answer, Cause, Changed, Counter, Diagnosis, Reference, Verdict, YesNo};
 
 use crate::figure;
 
@@ -65,6 +65,8 @@ fn head(found: &Verdict, answer: Answer) -> Vec<String> {
 /// What a verdict says, in a few words.
 pub(crate) fn title(found: &Verdict, answer: Answer) -> &'static str {
     match answer {
+        // What so few requests can't rule out is not said to be fine.
+        Answer::NothingMaterial if found.confidence < 0.5 => "Nothing material is shown.",
         Answer::NothingMaterial => "Nothing material is wrong.",
         Answer::Unknown => "Cannot tell what is wrong.",
         Answer::Found | Answer::Invalid => found.cause.title(),
@@ -88,8 +90,13 @@ pub(crate) fn subject(name: &str, diagnosis: &Diagnosis) -> String {
 }
 
 fn evidence(found: &Verdict) -> Vec<String> {
-    let mut lines =
-        vec![format!("Why {} (rule {}, confidence {:.2})", found.cause.id(), found.rule, found.confidence)];
+    let unknown = found.cause == Cause::Unknown;
+    let mut lines = vec![match unknown {
+        true => "What is known".to_owned(),
+        false => {
+            format!("Why {} (rule {}, confidence {:.2})", found.cause.id(), found.rule, found.confidence)
+        }
+    }];
     for line in &found.evidence {
         let inferred = if line.inferred { " [inferred from the client's side]" } else { "" };
         let counts = line.value.map_or(String::new(), |value| {
@@ -105,6 +112,10 @@ fn evidence(found: &Verdict) -> Vec<String> {
             lines.push(format!("  Not read: {name}; it has to move if this is right"))
         }
         Counter::NoneExists => {}
+    }
+    // Of what is unknown the candidates stand in the first lines, and the experiment is what to do first.
+    if unknown {
+        return lines;
     }
     if let Some(other) = &found.runner_up {
         lines.push(format!(

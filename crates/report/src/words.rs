@@ -256,7 +256,10 @@ pub fn protocol(manifest: &Manifest) -> Option<String> {
     };
     let warm_up = number("warm_up").filter(|n| *n > 0);
     let warm_up = warm_up.map(|n| format!("{n} warm-up requests before, in the rows and in no figure"));
-    let said: Vec<String> = [ends, warm_up].into_iter().flatten().collect();
+    let alone = number("alone").filter(|n| *n > 0);
+    let alone =
+        alone.map(|n| format!("{n} requests alone before, for a diagnosis to ask, in no figure of these"));
+    let said: Vec<String> = [ends, warm_up, alone].into_iter().flatten().collect();
     (!said.is_empty()).then(|| format!("Protocol: {}", said.join("; ")))
 }
 

@@ -124,6 +124,10 @@ pub enum LoadSpec {
         /// Requests before the measured part, not counted: one after the other.
         #[serde(default, skip_serializing_if = "is_none")]
         warm_up: u32,
+        /// Requests before the load, one after the other, nobody beside them: a level of its own. A diagnosis asks it what a request takes
+        /// alone.
+        #[serde(default, skip_serializing_if = "is_none")]
+        alone: u32,
     },
     /// So many requests in flight (with sessions: so many users, a thinking one not in flight).
     Closed {
@@ -170,7 +174,7 @@ fn default_window() -> Span {
 
 impl Default for LoadSpec {
     fn default() -> LoadSpec {
-        LoadSpec::Open { rate: None, window: default_window(), warm_up: 0 }
+        LoadSpec::Open { rate: None, window: default_window(), warm_up: 0, alone: 0 }
     }
 }
 
@@ -192,6 +196,14 @@ impl LoadSpec {
             | LoadSpec::Closed { warm_up, .. }
             | LoadSpec::Wave { warm_up, .. } => *warm_up,
             LoadSpec::Saturating { .. } => 0,
+        }
+    }
+
+    /// Requests before the load, each alone.
+    pub fn alone(&self) -> u32 {
+        match self {
+            LoadSpec::Open { alone, .. } => *alone,
+            _ => 0,
         }
     }
 }

@@ -136,7 +136,10 @@ pub fn unknown_path(base: &Manifest, candidate: &Manifest) -> Option<String> {
 
 /// Does the run search for lines?
 pub fn is_sweep(manifest: &Manifest) -> bool {
-    manifest.levels.iter().any(|level| !matches!(level.purpose.as_str(), "run" | "warmup"))
+    manifest
+        .levels
+        .iter()
+        .any(|level| !matches!(level.purpose.as_str(), "run" | "warmup" | crate::diagnose::ALONE))
 }
 
 /// The first place in which two parts differ, and what stands there.

@@ -151,6 +151,9 @@ impl<'a> Arm<'a> {
     }
 }
 
+/// Purpose of a level of single requests before a load: asked by a diagnosis, and in no figure of the run.
+pub const ALONE: &str = "alone";
+
 /// Single requests, one after the other.
 pub fn is_probe(level: &Level) -> bool {
     matches!(level.load, Load::Closed { concurrency: 1 }) && level.purpose != "warmup"

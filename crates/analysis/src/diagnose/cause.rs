@@ -615,7 +615,7 @@ impl Cause {
                 "U",
                 Layer::Unknown,
                 "something is slower and this run can't say what",
-                "run the experiment named below; it tells the candidates apart",
+                "send single requests, one after the other, nobody beside them",
                 "don't change anything yet",
             ),
         }

@@ -123,6 +123,25 @@ impl Material {
         self.moved.iter().any(|m| m.metric == metric && m.material)
     }
 
+    /// What would be material if it were more than chance; far percentiles of a run this long are large by chance too often to be spoken of.
+    fn open(&self) -> impl Iterator<Item = &Moved> {
+        self.moved.iter().filter(|m| m.large && !m.material && m.percentile < 0.96)
+    }
+
+    /// Is there such a change?
+    pub fn is_open(&self) -> bool {
+        self.open().next().is_some()
+    }
+
+    /// Where nothing is material: the largest change, or those that may yet be.
+    pub fn not_shown(&self) -> String {
+        let open: Vec<String> = self.open().map(Moved::words).collect();
+        match open.is_empty() {
+            true => self.words(),
+            false => format!("large, but so few requests can't tell it from chance: {}", open.join(", ")),
+        }
+    }
+
     /// What is, in a sentence part; or the largest change that is not.
     pub fn words(&self) -> String {
         let mut parts: Vec<String> = Vec::new();

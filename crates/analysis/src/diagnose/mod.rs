@@ -26,6 +26,7 @@ pub mod seen;
 pub mod spec;
 pub mod verdict;
 
+pub use bench::ALONE;
 pub use cause::{Cause, Layer};
 pub use experiment::Experiment;
 pub use spec::DiagnoseSpec;

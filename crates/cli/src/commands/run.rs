@@ -1,6 +1,7 @@
 //! `plimsoll run`: one load (or, saturating, one after another until throughput stops growing), measured.
 
 use plimsoll_analysis::cost::Bill;
+use plimsoll_analysis::diagnose::ALONE;
 use plimsoll_model::{EndedBy, Load, SizeUnit, Span};
 use plimsoll_report::figure;
 use plimsoll_workload::scenario::LONGEST;
@@ -80,6 +81,7 @@ pub fn run_load(
 ) -> Result<(), Stop> {
     let spec = measure.scenario().load.clone();
     warm_up(measure, &spec)?;
+    alone(measure, &spec)?;
     match spec {
         LoadSpec::Open { .. } => {
             let load = Load::Open { rate_per_s: rate.unwrap_or_default() };
@@ -205,6 +207,26 @@ fn warm_up(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
         requests: Some(requests.into()),
     };
     let measured = measure.level(&step, &format!("warm-up, {requests} requests"))?;
+    measure.keep(measured);
+    Ok(())
+}
+
+/// Single requests before an open loop, a level of their own.
+fn alone(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
+    let requests = spec.alone();
+    if requests == 0 {
+        return Ok(());
+    }
+    let step = Step {
+        traffic: "steady".into(),
+        arrivals: None,
+        purpose: ALONE.into(),
+        load: Load::Closed { concurrency: 1 },
+        window: LONGEST,
+        max_requests: None,
+        requests: Some(requests.into()),
+    };
+    let measured = measure.level(&step, &format!("{requests} requests, each alone"))?;
     measure.keep(measured);
     Ok(())
 }

@@ -57,6 +57,9 @@ pub struct DiagnoseRunArgs {
 
 /// `plimsoll diagnose`
 #[derive(Args, Debug)]
+#[command(mut_arg("url", |url| url.value_name("URL|RUN").help(
+    "Endpoint: its base URL, as for plimsoll run; or the folder of a run, to be judged from what it measured"
+).long_help(None)))]
 pub struct DiagnoseArgs {
     /// The endpoint to experiment on, or the folder of a run
     #[command(flatten)]

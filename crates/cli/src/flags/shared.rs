@@ -180,6 +180,9 @@ pub struct LoadArgs {
     /// Requests before the measured part: kept as rows of a level of their own, counted in no figure
     #[arg(long, value_name = "N", help_heading = "Load", conflicts_with = "saturate")]
     pub warm_up: Option<u32>,
+    /// Requests before an open loop, one after the other, as a level of their own: what a request takes alone, which a diagnosis asks (20 at least)
+    #[arg(long, value_name = "N", help_heading = "Load", conflicts_with_all = ["concurrency", "saturate", "wave"])]
+    pub alone: Option<u32>,
     /// How long arrivals fall [default: 60s; a trace: its length]
     #[arg(long = "for", value_name = "TIME", help_heading = "Load")]
     pub duration: Option<String>,

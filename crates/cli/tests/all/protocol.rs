@@ -55,6 +55,24 @@ fn a_closed_loop_ends_after_its_requests_and_its_warm_up_counts_nowhere() {
     }
 }
 
+/// Single requests before a load are in no figure of the run, and a diagnosis knows from them what a request takes alone.
+#[test]
+fn requests_alone_before_a_load_are_what_a_diagnosis_asks() {
+    let (_folder, run) = run_folder();
+    let load = ["--rate", "200/s", "--for", "2s", "--alone", "25", "--osl", "8", "-q", "-o", &run];
+    let ended = plimsoll(&[&["simulate", "--profile", "md8"][..], &load].concat());
+    assert!(ended.stdout.contains("25 requests alone before"), "{}", ended.stdout);
+    let opened = plimsoll_store::open(std::path::Path::new(&run)).expect("a run");
+    let levels: Vec<(&str, u64)> =
+        opened.manifest.levels.iter().map(|l| (l.purpose.as_str(), l.arrivals)).collect();
+    assert_eq!((levels[0], levels[1].0, levels.len()), (("alone", 25), "run", 2));
+    let shown = plimsoll(&["show", &run, "--format", "json"]).json();
+    assert_eq!(shown["findings"]["levels"].as_array().map(Vec::len), Some(1), "{shown}");
+    let told = plimsoll(&["diagnose", &run, "--format", "json"]).json();
+    assert_eq!(told["subject"]["alone"], 25, "{}", told["subject"]);
+    assert_eq!(told["subject"]["level"], opened.manifest.levels[1].id);
+}
+
 #[test]
 fn the_page_says_how_the_load_was_put_on() {
     let (_folder, run) = run_folder();

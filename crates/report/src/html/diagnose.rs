@@ -4,7 +4,7 @@
 
 use maud::{Markup, html};
 use plimsoll_analysis::diagnose::active::tell::Tried;
-use plimsoll_analysis::diagnose::{Answer, Counter, Diagnosis, Evidence, Verdict, YesNo};
+use plimsoll_analysis::diagnose::{Answer, Cause, Counter, Diagnosis, Evidence, Verdict, YesNo};
 
 use super::page::page;
 use crate::active::{mark, says};
@@ -80,7 +80,11 @@ fn verdict(found: &Verdict, answer: Answer) -> Markup {
 
 fn why(found: &Verdict) -> Markup {
     html! {
-        h3 { "Why " code { (found.cause.id()) } span.soft { " (rule " (found.rule) ", confidence " (format!("{:.2}", found.confidence)) ")" } }
+        @if found.cause == Cause::Unknown {
+            h3 { "What is known" }
+        } @else {
+            h3 { "Why " code { (found.cause.id()) } span.soft { " (rule " (found.rule) ", confidence " (format!("{:.2}", found.confidence)) ")" } }
+        }
         @if !found.evidence.is_empty() {
             div.scroll { table {
                 thead { tr { th { "evidence" } th { "figure [interval]" } th { "had to reach" } th { "n" } th { "worth" } } }
@@ -92,13 +96,15 @@ fn why(found: &Verdict) -> Markup {
             Counter::NotRead { name } => { p { "Not read: " (name) "; it has to move if this is right" } }
             Counter::NoneExists => {}
         }
-        @if let Some(other) = &found.runner_up {
+        @if let Some(other) = found.runner_up.as_ref().filter(|_| found.cause != Cause::Unknown) {
             p {
                 strong { "Runner-up: " } (other.cause.title()) " (confidence " (format!("{:.2}", other.confidence)) "); " (other.why)
                 ". To tell the two apart: " (other.experiment.words())
             }
         }
-        p { strong { "What would overturn it: " } (found.overturn.words()) }
+        @if found.cause != Cause::Unknown {
+            p { strong { "What would overturn it: " } (found.overturn.words()) }
+        }
     }
 }
 

@@ -23,6 +23,7 @@ pub fn replay(bytes: &[u8], speed: Option<f64>, rate: Option<f64>) -> Scenario {
             rate: rate.map(|r| Rate::per_s(r).unwrap()),
             window: Span::from_secs(60),
             warm_up: 0,
+            alone: 0,
         },
         seed: 5,
         ..Scenario::default()

@@ -301,13 +301,15 @@ pub fn buffering(bench: &Bench<'_>) -> Option<Fired> {
     if !known || !["ttft", "pause", "tpot", "e2e"].iter().any(|metric| bench.suspects(metric)) {
         return None;
     }
-    let says = format!(
-        "{} tokens come at once (before {}), {} of the gaps are nothing, and answers pause for {} (median of the longest)",
-        number(now),
-        number(was),
-        percent(lumps),
-        ms(pause)
-    );
+    let held = match chunks >= 2.0 {
+        true => format!("{} tokens come at once (before {})", number(now), number(was)),
+        false => format!(
+            "{} of the gaps between tokens are nothing (before {})",
+            percent(lumps),
+            percent(lumps_were)
+        ),
+    };
+    let says = format!("{held}, and answers pause for {} (median of the longest)", ms(pause));
     let confidence = beyond(chunks, 2.0).max(beyond(more_lumps, 0.4)) * 1.1;
     Some(
         Fired::new(Cause::ProxyBuffering, confidence.min(0.97), says.clone())

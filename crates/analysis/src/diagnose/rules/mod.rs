@@ -160,7 +160,7 @@ pub fn judge(bench: &Bench<'_>, found: &[Cause]) -> Judged {
         None => {
             strongest(&mut fired);
             Judged {
-                fired: Fired::new(Cause::Nothing, nothing(bench), bench.material.words()),
+                fired: Fired::new(Cause::Nothing, nothing(bench), bench.material.not_shown()),
                 others: fired,
             }
         }
@@ -252,15 +252,19 @@ impl Judged {
         });
         let mut verdict = self.fired.verdict(runner_up);
         if unknown {
+            if let Some(best) = self.others.first() {
+                verdict.overturn = best.cause.overturned_by();
+            }
+            verdict.do_first = verdict.overturn.words();
             for other in self.others.iter().take(2) {
                 let says = format!("{} ({}): {}", other.cause.title(), number(other.confidence), other.says);
                 let mut line = Evidence::said("candidate", says);
                 line.value = other.evidence.first().and_then(|evidence| evidence.value);
                 verdict.evidence.push(line);
             }
-            if let Some(best) = self.others.first() {
-                verdict.overturn = best.cause.overturned_by();
-            }
+        }
+        if self.fired.cause == Cause::Nothing && bench.material.is_open() {
+            verdict.do_first = verdict.overturn.words();
         }
         if matches!(self.fired.cause, Cause::Unknown | Cause::Nothing) {
             let moved = bench.material.moved.iter();
