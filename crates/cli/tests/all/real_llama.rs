@@ -53,6 +53,35 @@ fn llama_cpp_is_measured_from_end_to_end() {
     assert_eq!(json["target"]["facts"]["model"], "tiny");
 }
 
+/// It ends each connection right after a streamed answer and says that it keeps it. A closed loop that took its word failed a sixth of its
+/// requests.
+#[test]
+fn what_llama_cpp_ends_without_a_word_fails_hardly_a_request() {
+    let server = match real::llama() {
+        Ok(server) => server,
+        Err(why) => {
+            eprintln!("SKIPPED: {why}");
+            return;
+        }
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let run = folder.path().join("run");
+    let path = run.to_str().expect("utf-8");
+    let url = format!("http://127.0.0.1:{}/v1", server.port);
+    let load = ["run", &url, "--concurrency", "4", "--for", "4s", "--isl", "48", "--osl", "16", "-o", path];
+    let ended = plimsoll(&[&load[..], &["--format", "json"]].concat());
+    assert!(ended.code == 0 || ended.code == 4, "{}", ended.stderr);
+    let json = ended.json();
+    let level = &json["findings"]["levels"][0];
+    let count =
+        |of: &str| level["summary"]["counts"][of].as_f64().unwrap_or_else(|| panic!("no {of}: {level}"));
+    let (requests, failed) = (count("requests"), count("requests") - count("finished"));
+    assert!(requests >= 20.0 && failed <= 0.05 * requests, "{failed} of {requests} failed");
+    let kept = &level["summary"]["generator"]["kept"];
+    let told = |of: &str| kept[of].as_f64().unwrap_or_else(|| panic!("no {of}: {kept}"));
+    assert!(2.0 * told("ended") > told("looks") && told("lost") == failed, "{kept}");
+}
+
 /// Its own page against what the client knows: every request finished, so each token is on both sides.
 #[test]
 fn what_llama_cpp_says_of_itself_is_what_the_client_got() {
