@@ -2,6 +2,7 @@
 //! example `diagnose`.
 
 use plimsoll_analysis::diagnose::Cause;
+use plimsoll_model::How;
 use plimsoll_workload::Connections;
 
 use crate::diagnosed::fault::Class;
@@ -10,12 +11,18 @@ use crate::diagnosed::lack::Lack;
 use crate::diagnosed::run::{Evidence, Setup};
 use crate::diagnosed::score::{Share, report, score};
 use crate::diagnosed::system::System;
-use crate::diagnosed::truth::{Happened, Truth, happened};
+use crate::diagnosed::truth::{self, Happened, Truth, happened};
 use crate::diagnosed::{Judged, Plan, Said, ask, judge_system};
 
 fn judged(class: Class, said: Cause, material: bool) -> Judged {
     let said = Said { cause: said, layer: said.layer(), confidence: 0.8, runner_up: None, second: None };
-    let truth = Truth { material, effect: 1.3, why: String::new(), happened: Happened::Injected };
+    let truth = Truth {
+        material,
+        elsewhere: material,
+        effect: 1.3,
+        why: String::new(),
+        happened: Happened::Injected,
+    };
     Judged { system: 1, class, severity: 2, truth, said, lacking: Vec::new(), detail: String::new() }
 }
 
@@ -73,7 +80,8 @@ fn what_came_to_pass_is_the_truth() {
     assert!(text.contains("| retry_storm | 16 | 1.00"), "{text}");
     assert!(text.contains("| noisy_neighbour | 4 | 1.00"), "{text}");
     assert!(text.contains("4 retry storms in which hardly a request was tried again"), "{text}");
-    assert!(text.contains("recall of retry storms 80.0 %"), "{text}");
+    assert!(text.contains("storms and bursts as injected | 21 |"), "{text}");
+    assert!(text.contains("| 0.80 of 20 | 0.00 of 1 |"), "the storms that were none, as injected: {text}");
 }
 
 /// Twelve of a thousand requests tried again are a storm, eight are not; arrivals in clumps of twelve seconds' worth gather, evenly spread ones do not.
@@ -103,6 +111,58 @@ fn what_came_to_pass_is_counted_in_the_records() {
     let bursts = |clump| happened(Class::Bursts, &evidence(0, 1), &evidence(0, clump));
     assert_eq!(bursts(1), Happened::Not);
     assert_eq!(bursts(96), Happened::Injected);
+}
+
+/// The truth is what happened to the users of the run itself: of a thousand requests of which twenty waited a second longer than they would
+/// have, the 99th percentile says so; of five it does not; and a run held against itself is as it would have been.
+#[test]
+fn material_is_what_a_run_would_have_been_without_the_fault() {
+    let run = |late: u64| {
+        let mut level = crate::records::level(8.0, 125);
+        level.id = 1;
+        let row = |request: u64| {
+            let first = if request % 50 == 7 && request / 50 < late { 1_080 } else { 80 };
+            let mut row = crate::records::answer(request, 125 * request as i64, first, 3_000 + first, 40);
+            row.level = 1;
+            row
+        };
+        Evidence { levels: vec![level], attempts: (0..1_000).map(row).collect(), ..Evidence::default() }
+    };
+    let harmed = |late| truth::own(Class::LongPrompts, &run(0), &run(late));
+    assert!(harmed(20).material && harmed(20).why.contains("ttft p99 x13.50"), "{}", harmed(20).why);
+    assert!(!harmed(5).material, "{}", harmed(5).why);
+    assert!(!harmed(0).material && harmed(0).effect == 1.0, "{}", harmed(0).effect);
+    let mut failing = run(0);
+    failing.attempts.iter_mut().take(10).for_each(|row| {
+        *row = crate::records::failure(row.request, row.due.0 / crate::records::MS, How::ServerError, 50);
+        row.level = 1;
+    });
+    let truth = truth::own(Class::Errors, &run(0), &failing);
+    assert!(truth.material && truth.why.contains("failed +1.0 pp"), "{}", truth.why);
+}
+
+/// Of the same seed, and so with all that is drawn from it: a fault that can't strike leaves nothing that differs.
+#[test]
+fn a_fault_that_does_nothing_leaves_the_run_as_it_would_have_been() {
+    let system = System::draw(2);
+    let mut setup = Setup::of(&system);
+    setup.timed.push((10_000.0, "stall:for=2s".to_owned()));
+    let own = truth::own(Class::Stalls, &Setup::of(&system).run(7), &setup.run(7));
+    assert!(!own.material && own.effect == 1.0, "{} {}", own.effect, own.why);
+}
+
+/// A second cause that was not injected is false blame where its layer is another, and a second cause of one fault in any case.
+#[test]
+fn second_causes_of_single_faults_are_counted() {
+    let mut cases = small();
+    cases[12].said.second = Some(Cause::HigherRate);
+    let mut pair = judged(Class::PairModelRate, Cause::SlowerModel, true);
+    pair.said.second = Some(Cause::HigherRate);
+    cases.push(pair);
+    let scored = score(&cases.iter().collect::<Vec<_>>());
+    assert_eq!(scored.false_second, Share { of: 30, are: 1 });
+    assert_eq!(scored.false_blame, Share { of: 30, are: 2 });
+    assert_eq!(scored.false_blame_by_any, Share { of: 30, are: 3 });
 }
 
 #[test]

@@ -68,13 +68,15 @@ pub enum Class {
     PairDependencyCache,
     PairBufferingModel,
     PairLimitReplica,
+    PairModelRate,
+    PairErrorsModel,
 }
 
 use Class::*;
 
 impl Class {
     /// Every class, in the order of the tables.
-    pub const ALL: [Class; 48] = [
+    pub const ALL: [Class; 50] = [
         Clean,
         LateClient,
         CappedClient,
@@ -123,6 +125,8 @@ impl Class {
         PairDependencyCache,
         PairBufferingModel,
         PairLimitReplica,
+        PairModelRate,
+        PairErrorsModel,
     ];
 
     /// What a diagnosis should say; of a pair, either.
@@ -173,6 +177,8 @@ impl Class {
             PairDependencyCache => &[Cause::SlowDependency, Cause::KvExhaustion],
             PairBufferingModel => &[Cause::ProxyBuffering, Cause::SlowerModel],
             PairLimitReplica => &[Cause::RateLimit, Cause::BadReplica],
+            PairModelRate => &[Cause::SlowerModel, Cause::HigherRate],
+            PairErrorsModel => &[Cause::ServerErrors, Cause::SlowerModel],
         }
     }
 
@@ -278,7 +284,9 @@ impl Class {
                 self.of_nobody(base, facts, severity)
             }
             PairRateReplica | PairModelPrefix | PairPromptsStall | PairDependencyCache
-            | PairBufferingModel | PairLimitReplica => self.of_two(base, system, facts, severity),
+            | PairBufferingModel | PairLimitReplica | PairModelRate | PairErrorsModel => {
+                self.of_two(base, system, facts, severity)
+            }
             _ => self.of_stack(base, system, facts, chance, severity),
         };
         (setup, None)
@@ -572,6 +580,15 @@ impl Class {
             }
             PairBufferingModel => {
                 slower(setup, pick([1.2, 1.3, 1.5, 1.8, 2.0]), 0).with("buffering:every=500ms")
+            }
+            PairModelRate => {
+                setup.rate_per_s *= pick([1.2, 1.3, 1.4, 1.5, 1.7]);
+                slower(setup, pick([1.2, 1.3, 1.4, 1.5, 1.6]), 0)
+            }
+            PairErrorsModel => {
+                let share = pick([0.02, 0.03, 0.05, 0.1, 0.2]);
+                setup.timed.push((0.0, format!("error:share={share},status=500")));
+                slower(setup, pick([1.2, 1.3, 1.5, 1.8, 2.0]), 0)
             }
             _ => {
                 let rate = setup.rate_per_s * pick([0.95, 0.92, 0.88, 0.83, 0.78]);

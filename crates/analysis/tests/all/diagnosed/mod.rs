@@ -120,13 +120,24 @@ impl Base {
         Base { system, evidence, facts, references: BTreeMap::new() }
     }
 
-    fn truth(&mut self, class: Class, setup: &Setup) -> Truth {
+    /// What the user notices of a run that is judged: against itself without the fault, and in other runs.
+    fn truth(&mut self, class: Class, setup: &Setup, (judged, of): (&Evidence, u64)) -> Truth {
+        let without = || Setup::of(&self.system).run(of);
+        let own = match truth::by_definition(class) {
+            true => truth::own(class, judged, judged),
+            false => truth::own(class, &without(), judged),
+        };
+        let happened = truth::happened(class, &self.evidence, judged);
+        Truth { elsewhere: self.elsewhere(class, setup), happened, ..own }
+    }
+
+    fn elsewhere(&mut self, class: Class, setup: &Setup) -> bool {
         let pauses = truth::looks_at_pauses(class);
         let events = if pauses { Events::All } else { Events::Ends };
         let (system, seed) = (&self.system, base_seed(&self.system));
         let reference =
             self.references.entry(pauses).or_insert_with(|| Reference::of(&Setup::of(system), seed, events));
-        truth::truth(class, reference, setup, seed)
+        truth::elsewhere(class, reference, setup, seed)
     }
 }
 
@@ -181,8 +192,7 @@ fn judge(base: &mut Base, class: Class, severity: usize, plan: &Plan) -> Judged 
     let seed = seed_of(&base.system, class, severity);
     let candidate = setup.run(seed);
     let diagnosis = ask(Some(&base.evidence), &candidate, budget.as_ref());
-    let mut truth = base.truth(class, &setup);
-    truth.happened = truth::happened(class, &base.evidence, &candidate);
+    let truth = base.truth(class, &setup, (&candidate, seed));
     let lacking = if plan.lacking_at.contains(&severity) {
         let with_less = |&lack: &Lack| (lack, lack.ask(&base.evidence, &candidate, budget.as_ref()));
         plan.lacks.iter().map(with_less).collect()
