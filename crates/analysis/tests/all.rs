@@ -102,6 +102,8 @@ mod told_apart;
 mod trust;
 #[path = "all/two_arms.rs"]
 mod two_arms;
+#[path = "all/two_faults.rs"]
+mod two_faults;
 #[path = "all/validation.rs"]
 mod validation;
 #[path = "all/verdicts.rs"]

@@ -38,6 +38,8 @@ pub struct Bench<'a> {
     pub base: Option<Arm<'a>>,
     /// What is material.
     pub material: Material,
+    /// Causes that were found before, of which nothing or not everything could be taken out.
+    pub found: Vec<Cause>,
 }
 
 /// Single requests below which none of their figures is used.
@@ -54,7 +56,7 @@ impl<'a> Bench<'a> {
         if candidate.seen.rows.is_empty() {
             return None;
         }
-        let mut bench = Bench { case, candidate, base, material: Material::default() };
+        let mut bench = Bench { case, candidate, base, material: Material::default(), found: Vec::new() };
         bench.material = Material::judge(&bench);
         Some(bench)
     }
@@ -85,6 +87,7 @@ impl<'a> Bench<'a> {
     pub fn without(&self, found: &Fired) -> Option<Bench<'a>> {
         let mut rest = self.clone();
         super::remove::effect(&mut rest, found)?;
+        rest.found.push(found.cause);
         rest.material = Material::judge(&rest);
         Some(rest)
     }

@@ -376,7 +376,7 @@ impl Cause {
             Cause::SlowerModel => (
                 "M1",
                 Model,
-                "the model or its kernels are slower, even for one request",
+                "the model or its kernels are slower, however few requests there are",
                 "compare weights, dtype, attention backend, compile flags and clocks with the baseline",
                 "don't add replicas first: each would be as slow",
             ),

@@ -59,6 +59,11 @@ const PAUSE: f64 = 1.5;
 /// And what it must have grown by, s: a person does not see less.
 const PAUSE_S: f64 = 0.1;
 
+/// Times what is material from which a change needs no more proof than its own, and that proof as a share of the chance for all together:
+/// the correction is for a dozen figures of which one is a tenth larger by chance, and chance seldom makes one twice as large.
+const FAR: f64 = 1.5;
+const FAR_SURE: f64 = 0.25;
+
 /// The metric of this name.
 pub fn metric(name: &str) -> fn(&Row) -> f64 {
     match name {
@@ -94,7 +99,8 @@ impl Material {
             };
             let long = one.metric != "pause" || grown >= PAUSE_S;
             one.large = one.effect.ratio.value >= least && long;
-            one.material = one.large && p < spec.alpha;
+            let far = one.effect.ratio.value >= FAR * least && worse(one) < FAR_SURE * spec.alpha;
+            one.material = one.large && (p < spec.alpha || far);
         }
         let errors = errors(bench);
         let broken = broken(bench);

@@ -11,6 +11,7 @@
 //! rule may ask), [`rules`] (the table), and [`diagnose`] below.
 
 pub mod active;
+mod apart;
 pub mod bench;
 pub mod cause;
 mod changed;
@@ -106,10 +107,19 @@ pub fn diagnose(case: &Case<'_>) -> Diagnosis {
     }
 }
 
-/// What is left once the first cause's effect is taken out, where it can be and is still material.
+/// What is left once the first cause's effect is taken out, where it can be and is still material; else what the first can't have made.
 fn second(bench: &Bench<'_>, first: &Fired) -> Option<Verdict> {
-    let rest = bench.without(first)?;
-    let judged = rules::judge(&rest, &[first.cause]);
+    let (rest, judged) = match bench.without(first) {
+        Some(rest) => {
+            let judged = rules::judge(&rest, &[first.cause]);
+            (rest, judged)
+        }
+        None => {
+            let rest = Bench { found: vec![first.cause], ..bench.clone() };
+            let judged = rules::beside(&rest, first.cause)?;
+            (rest, judged)
+        }
+    };
     let named = !matches!(judged.fired.cause, Cause::Nothing | Cause::Unknown);
     named.then(|| judged.verdict(&rest))
 }

@@ -1,10 +1,11 @@
 //! Taking the effect of a cause out, so that what is left can be judged once more.
 //!
-//! Rows that the cause struck are left out (failures, freezes, a replica, a stretch of time), or a constant is subtracted.
-//! Where neither is possible (a queue has no part that can be cut out) nothing is said about a second cause.
+//! Rows that the cause struck are left out (failures, freezes, a replica, a stretch of time), or a constant is subtracted. Of answers that
+//! were held back on their way only the end came when it was made: they are judged by it, and the baseline's as well. Where nothing of
+//! this is possible (a queue has no part that can be cut out), `apart` says what may still be told.
 
 use super::Cause;
-use super::bench::Bench;
+use super::bench::{Arm, Bench};
 use super::rules::Fired;
 use super::seen::Row;
 
@@ -19,6 +20,8 @@ pub struct Struck {
     pub delay_s: f64,
     /// What stages before the engine take more than the baseline's is subtracted; where none is told, the request is left out.
     pub stages: bool,
+    /// Tokens came in lumps: of each answer, of either side, only the end is known.
+    pub lumps: bool,
 }
 
 /// Takes the effect out of the candidate. `None` where it can't be.
@@ -31,8 +34,11 @@ pub fn effect(bench: &mut Bench<'_>, found: &Fired) -> Option<()> {
         seen.retain(|row| row.ok && row.attempts == 1);
     }
     if let Some(replica) = struck.replica {
+        let name = seen.replicas.get(usize::from(replica)).cloned();
         seen.retain(|row| row.replica != Some(replica));
+        leave_out_alone(&mut bench.candidate, name.as_ref());
     }
+    let seen = &mut bench.candidate.seen;
     if !struck.during.is_empty() {
         seen.retain(|row| !struck.during.iter().any(|(from, to)| overlaps(row, *from, *to)));
     }
@@ -57,13 +63,42 @@ pub fn effect(bench: &mut Bench<'_>, found: &Fired) -> Option<()> {
             row.e2e -= over;
         }
     }
+    if struck.lumps {
+        by_its_end(&mut bench.candidate);
+        bench.base.iter_mut().for_each(by_its_end);
+    }
     let acted = struck.stages
+        || struck.lumps
         || failed
         || struck.replica.is_some()
         || !struck.during.is_empty()
         || struck.delay_s > 0.0;
     // With little left, the rest is another level altogether.
     (acted && bench.candidate.seen.rows.len() * 3 >= before).then_some(())
+}
+
+/// Leaves this replica's single requests out, whatever number it has among those of the probe.
+fn leave_out_alone(arm: &mut Arm<'_>, name: Option<&String>) {
+    let of = arm.probe.as_ref().filter(|_| arm.probed).unwrap_or(&arm.seen);
+    let place = of.replicas.iter().position(|replica| Some(replica) == name).map(|place| place as u16);
+    arm.alone.retain(|row| row.replica.is_none() || row.replica != place);
+}
+
+/// Forgets when each token came: the time per token is that of the whole answer, from its sending to its end.
+fn by_its_end(arm: &mut Arm<'_>) {
+    let forget = |row: &mut Row| {
+        row.tpot = match row.ok && row.output >= 1.0 {
+            true => (row.end - row.sent_last) / row.output,
+            false => f64::NAN,
+        };
+        (row.events, row.lumped, row.gap_max, row.gap_p50) = (0, f64::NAN, f64::NAN, f64::NAN);
+        (row.ttft, row.ttft_sent) = (f64::NAN, f64::NAN);
+    };
+    arm.alone.iter_mut().for_each(forget);
+    for seen in std::iter::once(&mut arm.seen).chain(&mut arm.probe) {
+        seen.rows.iter_mut().for_each(forget);
+        (seen.gaps, seen.paces, seen.gap_p50) = (Vec::new(), Vec::new(), f64::NAN);
+    }
 }
 
 fn overlaps(row: &Row, from: f64, to: f64) -> bool {

@@ -540,3 +540,56 @@ fn calls_that_are_longer_alone_by_chance_still_wait_for_each_other() {
 fn longer_pauses_of_a_slower_model_are_the_model_s() {
     is_said(122, Class::Slower, 2);
 }
+
+/// Prefill takes longer in proportion to the prompt; a window would not know how long it is.
+#[test]
+fn first_tokens_that_go_with_the_prompt_are_no_window() {
+    is_said(192, Class::Slower, 2);
+}
+
+/// Where reading prompts takes a third of the time, a queue makes seconds in which nothing else is done.
+#[test]
+fn seconds_full_of_prompts_are_no_neighbour() {
+    is_said(206, Class::Slower, 3);
+    is_said(206, Class::PeriodicStall, 4);
+}
+
+/// Beginnings that are read again make longer pauses and slower seconds.
+#[test]
+fn pauses_of_prompts_that_are_read_again_are_the_caches() {
+    is_said(206, Class::PrefixLoss, 1);
+}
+
+/// Read in one piece, prompts of two thousand tokens hold others up as those of twenty thousand do; where all prompts are longer they are
+/// what is new.
+#[test]
+fn any_prompt_that_holds_the_others_up_is_in_front_of_them() {
+    is_said(206, Class::LongPrompts, 1);
+    is_said(198, Class::Prompts, 4);
+}
+
+/// At three requests in two seconds a replica may get its first one late by chance.
+#[test]
+fn a_first_request_that_comes_late_is_no_new_replica() {
+    is_said(204, Class::Noisy, 2);
+}
+
+/// First tokens four times as late at the 95th percentile, at one chance in a thousand: with a dozen figures that is too much chance for a
+/// tenth, and not for four times as much.
+#[test]
+fn what_is_several_times_worse_is_not_called_nothing() {
+    is_said(192, Class::UnlistedNetwork, 4);
+}
+
+/// Each was once called the other: prompts that take longer to read on one replica, and answers that are held on their way back.
+#[test]
+fn what_makes_prompts_take_longer_or_holds_answers_is_asked_first() {
+    is_said(216, Class::SlowReplica, 3);
+    is_said(210, Class::UnlistedNetwork, 4);
+}
+
+/// Forty prompts and answers are of like length by chance: first tokens that go with the prompt go with the answer as well.
+#[test]
+fn answers_as_long_as_their_prompts_do_not_clear_the_model() {
+    is_said(192, Class::Slower, 4);
+}

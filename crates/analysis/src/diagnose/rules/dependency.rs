@@ -89,7 +89,9 @@ pub fn slow(bench: &Bench<'_>) -> Option<Fired> {
         times(&ratio),
         percent(share)
     );
-    let confidence = beyond(ratio.value - 1.0, 0.4) * beyond(share, 0.2).max(0.3) / 0.8;
+    // Beside another cause, which may be most of what first tokens take more, its share says nothing.
+    let of_it = if bench.found.is_empty() { beyond(share, 0.2).max(0.3) } else { 0.7 };
+    let confidence = beyond(ratio.value - 1.0, 0.4) * of_it / 0.8;
     let mut fired = Fired::new(Cause::SlowDependency, confidence.min(0.98), says.clone())
         .with(Evidence::figure("stage_alone_ratio", says, ratio, Some(1.5)))
         .counted(Counter::Moved { name: format!("{} time, ratio", names(bench.now())), by: ratio.value });

@@ -52,7 +52,8 @@ const NEWS: f64 = 1.25;
 
 /// The longest pause that is usual: the baseline's p99 of the longest gap of its answers. A prompt that is read in large pieces
 /// makes everybody pause, and did so before. Where single requests are slower for sure (per token, or to their first one), so is every
-/// step that others wait for, and the pauses are as many times as long.
+/// step that others wait for, and the pauses are as many times as long; and so they are where more of each prompt is read for what a
+/// cache lost.
 fn usual(bench: &Bench<'_>) -> f64 {
     let mut longest = bench.before().map(|base| base.finite(|row| row.gap_max)).unwrap_or_default();
     let slower = bench.base.as_ref().map_or(1.0, |base| {
@@ -65,7 +66,7 @@ fn usual(bench: &Bench<'_>) -> f64 {
             .map(|ratio| ratio.value)
             .fold(1.0, f64::max)
     });
-    slower * order_statistic(&mut longest, 0.99).unwrap_or(0.0)
+    slower * super::engine::read_again(bench) * order_statistic(&mut longest, 0.99).unwrap_or(0.0)
 }
 
 /// The shortest gap that may be part of a freeze.
@@ -127,26 +128,36 @@ struct Reading {
     from: f64,
     to: f64,
     replica: Option<u16>,
+    /// Longest pause that it explains, s.
+    explains: f64,
 }
 
 impl Reading {
-    /// Is it under way at this instant, where a request of this replica would notice?
-    fn holds_up(&self, at: f64, replica: Option<u16>) -> bool {
-        let same = replica.is_none() || self.replica.is_none() || replica == self.replica;
-        same && self.from <= at && at <= self.to
+    fn of(row: &Row, explains: f64) -> Reading {
+        Reading { from: row.sent_last, to: row.sent_last + row.ttft_sent, replica: row.replica, explains }
     }
+
+    /// Is it under way at this instant, where a request of this replica would notice, and may it make a pause of so many seconds?
+    fn holds_up(&self, at: f64, replica: Option<u16>, lasts: f64) -> bool {
+        let same = replica.is_none() || self.replica.is_none() || replica == self.replica;
+        same && self.from <= at && at <= self.to && lasts <= self.explains
+    }
+}
+
+/// Tokens from which a prompt is much longer than the others: four times the usual one, and long in itself, for nobody's chunk is smaller
+/// than a few hundred tokens.
+pub fn long_from(seen: &Seen<'_>) -> f64 {
+    let mut prompts: Vec<f64> = seen.rows.iter().map(|row| row.prompt).collect();
+    order_statistic(&mut prompts, 0.5).map_or(f64::INFINITY, |middle| LONG_PROMPT.max(4.0 * middle))
 }
 
 /// When prompts much longer than the others were being read.
 fn long_prompts(seen: &Seen<'_>) -> Vec<Reading> {
-    let mut prompts: Vec<f64> = seen.rows.iter().map(|row| row.prompt).collect();
-    let Some(middle) = order_statistic(&mut prompts, 0.5) else { return Vec::new() };
-    // Four times the usual prompt, and long in itself: nobody's chunk is smaller than a few hundred tokens.
-    let least = (4.0 * middle).max(LONG_PROMPT);
+    let least = long_from(seen);
     seen.rows
         .iter()
         .filter(|row| row.prompt >= least && row.ttft_sent.is_finite())
-        .map(|row| Reading { from: row.sent_last, to: row.sent_last + row.ttft_sent, replica: row.replica })
+        .map(|row| Reading::of(row, f64::INFINITY))
         .collect()
 }
 
@@ -170,6 +181,15 @@ fn reading(seen: &Seen<'_>, law: &Law, freeze: &Freeze) -> f64 {
     seen.rows.iter().filter(ends_it).map(|row| law.per_token * computed(row)).sum()
 }
 
+/// Did tokens come in lumps, of answers that did not before? They were made in time and their way was blocked, and who had ended before it
+/// was free again shows a pause and no lump.
+pub fn in_lumps(bench: &Bench<'_>) -> bool {
+    let lumps = |seen: &Seen<'_>| {
+        seen.rows.iter().filter(|row| row.lumped > 0.01).count() as f64 / seen.rows.len().max(1) as f64
+    };
+    lumps(bench.now()) > bench.before().map_or(0.0, lumps) + 0.05
+}
+
 /// Freezes that the engine made and that the baseline (or a prompt that is read) does not explain.
 fn of_engine(bench: &Bench<'_>) -> Vec<Freeze> {
     let least = least(bench.now(), usual(bench));
@@ -179,12 +199,7 @@ fn of_engine(bench: &Bench<'_>) -> Vec<Freeze> {
     if 3 * pausing > alone.len() && !alone.is_empty() {
         return Vec::new();
     }
-    // Tokens that came in lumps, of answers that did not before: they were made in time and their way was blocked, and who had ended
-    // before it was free again shows a pause and no lump.
-    let lumps = |seen: &Seen<'_>| {
-        seen.rows.iter().filter(|row| row.lumped > 0.01).count() as f64 / seen.rows.len().max(1) as f64
-    };
-    if lumps(bench.now()) > bench.before().map_or(0.0, lumps) + 0.05 {
+    if in_lumps(bench) {
         return Vec::new();
     }
     // Where single requests are too few, the line through all of them: its fixed part holds what they wait, its slope is theirs.
@@ -269,6 +284,10 @@ pub fn stall(bench: &Bench<'_>) -> Option<Fired> {
 
 /// Share of the pauses that must lie beside a long prompt: where half of them do not, something else makes pauses as well.
 const BESIDE: f64 = 0.6;
+/// Ratio of the median prompt up to which prompts are as long as before.
+const AS_LONG: f64 = 1.15;
+/// Shortest pause beside a long prompt that counts, s: what a person notices.
+const FELT_S: f64 = 0.12;
 /// Fewest pauses to speak of.
 const FEWEST: usize = 3;
 /// Chance of so many pauses' lying beside a long prompt by accident from which on it may be one. It, and no number of long prompts,
@@ -283,12 +302,17 @@ const LOOKS: u32 = 2_000;
 
 /// Share of the time in which a long prompt is being read anyway, where these pauses are: on the replica of each, for a fleet reads one
 /// somewhere nearly always.
-fn read_anyway(seen: &Seen<'_>, long: &[Reading], replicas: impl Iterator<Item = Option<u16>>) -> f64 {
+fn read_anyway(
+    seen: &Seen<'_>,
+    long: &[Reading],
+    least: f64,
+    replicas: impl Iterator<Item = Option<u16>>,
+) -> f64 {
     let mut known = BTreeMap::new();
     let mut of = |replica| {
         *known.entry(replica).or_insert_with(|| {
             let at = |k: u32| seen.length * (f64::from(k) + 0.5) / f64::from(LOOKS);
-            let reads = |k: &u32| long.iter().any(|read| read.holds_up(at(*k), replica));
+            let reads = |k: &u32| long.iter().any(|read| read.holds_up(at(*k), replica, least));
             (0..LOOKS).filter(reads).count() as f64 / f64::from(LOOKS)
         })
     };
@@ -310,22 +334,47 @@ fn events(gaps: &[Pause]) -> (f64, f64) {
     (events.len() as f64, events.iter().filter(|beside| **beside).count() as f64)
 }
 
+/// The prompts that may make others pause for so long or longer: those that are long, and, where what single requests take is known, those
+/// that take most of a pause to read by themselves. Not where a cache was lost or prompts are longer altogether: every one is then read for longer.
+fn held_up_by(bench: &Bench<'_>, seen: &Seen<'_>, least: f64) -> Vec<Reading> {
+    let mut long = long_prompts(seen);
+    let law = Law::of(&bench.candidate.alone).filter(|law| law.per_token > 0.0);
+    let as_long = bench.ratio(|row| row.prompt, 0.5).is_none_or(|effect| effect.ratio.value < AS_LONG);
+    let Some(law) = law.filter(|_| as_long && super::engine::read_again(bench) <= 1.0) else { return long };
+    let explains = |row: &Row| law.per_token * computed(row) / COVERS;
+    let known = |row: &Row| long.iter().any(|read| read.from == row.sent_last && read.replica == row.replica);
+    let more: Vec<Reading> = seen
+        .rows
+        .iter()
+        .filter(|row| explains(row) >= least && row.ttft_sent.is_finite() && !known(row))
+        .map(|row| Reading::of(row, explains(row)))
+        .collect();
+    long.extend(more);
+    long
+}
+
 /// S3: long prompts hold up everybody else's tokens.
 pub fn head_of_line(bench: &Bench<'_>) -> Option<Fired> {
-    if !worse(bench) {
+    // Answers that are held back on their way pause together whatever else goes on; on a slow replica, or once everything has become slower,
+    // the same prompts are read for longer.
+    let confident =
+        |rule: super::Rule| rule(bench).is_some_and(|fired| fired.confidence >= bench.case.spec.confident);
+    let others: [super::Rule; 3] = [super::front::buffering, super::replicas::bad, super::measurement::drift];
+    if !worse(bench) || in_lumps(bench) || others.into_iter().any(confident) {
         return None;
     }
     let seen = bench.now();
-    let long = long_prompts(seen);
-    // Half a second of gaps counts where it is also long beside the median.
-    let least = 0.25f64.max(5.0 * seen.gap_p50).max(1.5 * usual(bench));
+    // A pause counts where it is also long beside the median gap and beside what was usual.
+    let least = FELT_S.max(5.0 * seen.gap_p50).max(1.5 * usual(bench));
+    let long = held_up_by(bench, seen, least);
     let innocent = |gap: &&Gap| {
         let row = &seen.rows[gap.row as usize];
         gap.to - gap.from >= least && row.prompt < LONG_PROMPT
     };
     let beside = |gap: &Gap| {
         let (middle, replica) = (0.5 * (gap.from + gap.to), seen.rows[gap.row as usize].replica);
-        (gap.from, gap.to, long.iter().any(|read| read.holds_up(middle, replica)), replica)
+        let lasts = gap.to - gap.from;
+        (gap.from, gap.to, long.iter().any(|read| read.holds_up(middle, replica, lasts)), replica)
     };
     let mut gaps: Vec<Pause> = seen.gaps.iter().filter(innocent).map(beside).collect();
     if long.is_empty() || gaps.len() < FEWEST {
@@ -334,7 +383,7 @@ pub fn head_of_line(bench: &Bench<'_>) -> Option<Fired> {
     gaps.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (all, with) = events(&gaps);
     let beside = gaps.iter().filter(|gap| gap.2).count() as f64;
-    let always = read_anyway(seen, &long, gaps.iter().map(|gap| gap.3));
+    let always = read_anyway(seen, &long, least, gaps.iter().map(|gap| gap.3));
     let n = gaps.len() as f64;
     let share = super::share(beside, n, n / all);
     let half = 0.5 / f64::from(LOOKS);
@@ -344,14 +393,16 @@ pub fn head_of_line(bench: &Bench<'_>) -> Option<Fired> {
     }
     // Did the baseline have them as well, or, beside its own long prompts, some half as long? What makes those longer (a slower model, a
     // cache that was lost) is then the news.
+    let mut lasting: Vec<f64> = gaps.iter().map(|(from, to, ..)| to - from).collect();
+    let half = 0.5 * order_statistic(&mut lasting, 0.5).unwrap_or(least);
     let before = bench.before().map_or(0.0, |base| {
         let long = long_prompts(base);
         let read = |gap: &Gap| {
             let (middle, row) = (0.5 * (gap.from + gap.to), &base.rows[gap.row as usize]);
-            row.prompt < LONG_PROMPT && long.iter().any(|read| read.holds_up(middle, row.replica))
+            row.prompt < LONG_PROMPT && long.iter().any(|read| read.holds_up(middle, row.replica, 0.0))
         };
         let lasts = |gap: &Gap| gap.to - gap.from;
-        let had = |gap: &&Gap| lasts(gap) >= least || lasts(gap) >= 0.5 * least && read(gap);
+        let had = |gap: &&Gap| lasts(gap) >= least || lasts(gap) >= half && read(gap);
         base.gaps.iter().filter(had).count() as f64 / base.rows.len().max(1) as f64
     });
     if n / (seen.rows.len() as f64) < 2.0 * before {
@@ -380,18 +431,18 @@ pub fn head_of_line(bench: &Bench<'_>) -> Option<Fired> {
     )
 }
 
-/// Somebody else on the machine: tokens come slower for stretches of seconds, on a replica, and as fast as ever between.
+/// Somebody else on the machine: tokens come slower for stretches of seconds, on a replica, and as fast as ever between. Slower than beside
+/// as many others in the baseline: what makes a queue makes larger batches, and slow seconds with them.
 pub fn noisy(bench: &Bench<'_>) -> Option<Fired> {
     if !worse(bench) {
         return None;
     }
     // A step holds more answers at one time than at another: only what is slow beside as many is a neighbour's.
-    let law = company::Law::of(bench.before().unwrap_or(bench.now()));
-    let (found, slow) = slow_stretches(bench.now(), law.as_ref())?;
-    let before = bench
-        .before()
-        .and_then(|base| slow_stretches(base, law.as_ref()))
-        .map_or(0.0, |(share, _)| share.value);
+    let company = company::Law::of(bench.before().unwrap_or(bench.now()));
+    let alone = Law::of(&bench.candidate.alone);
+    let of = |seen: &Seen<'_>| slow_stretches(seen, company.as_ref(), alone.as_ref());
+    let (found, slow) = of(bench.now())?;
+    let before = bench.before().and_then(of).map_or(0.0, |(share, _)| share.value);
     if found.value < 0.06 || found.value > 0.75 || found.value < 2.5 * before + 0.03 {
         return None;
     }
@@ -409,13 +460,32 @@ pub fn noisy(bench: &Bench<'_>) -> Option<Fired> {
     )
 }
 
+/// Share of a second from which its prompts, at what single requests take, explain that tokens are slow in it.
+const READING: f64 = 0.4;
+
+/// Seconds that the prompts take by themselves whose first tokens came in each second, by replica.
+fn reading_by_second(seen: &Seen<'_>, law: Option<&Law>, several: usize, seconds: usize) -> Vec<Vec<f64>> {
+    let mut reading = vec![vec![0.0; seconds + 1]; several];
+    for row in seen.rows.iter().filter(|row| row.ttft_sent.is_finite()) {
+        let replica = usize::from(row.replica.unwrap_or(0)).min(several - 1);
+        let at = (row.sent_last + row.ttft_sent).max(0.0) as usize;
+        reading[replica][at.min(seconds)] += law.map_or(0.0, |law| law.per_token * computed(row));
+    }
+    reading
+}
+
 /// Share of (replica, second) cells whose typical gap is 1.4 times the replica's usual, as it is and beside as many answers, in runs of two
-/// or more; and by how much.
-fn slow_stretches(seen: &Seen<'_>, law: Option<&company::Law>) -> Option<(Estimate, f64)> {
+/// or more; and by how much. Seconds in which prompts were read for the most part are none.
+fn slow_stretches(
+    seen: &Seen<'_>,
+    law: Option<&company::Law>,
+    alone: Option<&Law>,
+) -> Option<(Estimate, f64)> {
     let seconds = seen.length.ceil() as usize;
     let several = seen.replicas.len().max(1);
+    let reading = reading_by_second(seen, alone, several, seconds);
     let (mut cells, mut slow, mut ratios) = (0.0, 0.0, Vec::new());
-    for replica in 0..several {
+    for (replica, reading) in reading.iter().enumerate() {
         let mut by_second: Vec<Vec<(f64, f64)>> = vec![Vec::new(); seconds + 1];
         for pace in seen.paces.iter() {
             let row = &seen.rows[pace.row as usize];
@@ -440,7 +510,10 @@ fn slow_stretches(seen: &Seen<'_>, law: Option<&company::Law>) -> Option<(Estima
         let is_slow: Vec<bool> = middles
             .iter()
             .zip(&alike)
-            .map(|(middle, alike)| over(middle, usual) && over(alike, usual_alike))
+            .zip(reading)
+            .map(|((middle, alike), reading)| {
+                *reading < READING && over(middle, usual) && over(alike, usual_alike)
+            })
             .collect();
         for (k, middle) in middles.iter().enumerate() {
             let Some(middle) = middle else { continue };

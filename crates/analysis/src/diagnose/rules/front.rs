@@ -69,6 +69,7 @@ pub fn batching_window(bench: &Bench<'_>) -> Option<Fired> {
         return None;
     }
     if super::model::goes_with_output(bench)
+        || super::model::goes_with_prompt(bench)
         || super::model::decode(bench).is_some_and(|ratio| ratio.lower > 1.05)
     {
         return None;
@@ -186,6 +187,10 @@ const FELT: f64 = 0.4;
 
 /// A limit between the two: sent by the client, unknown to the engine.
 fn server_limit(bench: &Bench<'_>) -> Option<Fired> {
+    // Where tokens come in lumps that did not before, it is on their way back that answers are held.
+    if super::freeze::in_lumps(bench) {
+        return None;
+    }
     let now = &bench.candidate;
     let (outside, error) = in_front(now)?;
     let (before, error_before) = bench.base.as_ref().and_then(in_front).unwrap_or((0.0, 0.0));
@@ -311,9 +316,9 @@ pub fn buffering(bench: &Bench<'_>) -> Option<Fired> {
     };
     let says = format!("{held}, and answers pause for {} (median of the longest)", ms(pause));
     let confidence = beyond(chunks, 2.0).max(beyond(more_lumps, 0.4)) * 1.1;
-    Some(
-        Fired::new(Cause::ProxyBuffering, confidence.min(0.97), says.clone())
-            .with(Evidence::said("tokens_per_event", says).inferred())
-            .counted(Counter::Moved { name: "tokens per event, ratio".into(), by: chunks }),
-    )
+    let mut fired = Fired::new(Cause::ProxyBuffering, confidence.min(0.97), says.clone())
+        .with(Evidence::said("tokens_per_event", says).inferred())
+        .counted(Counter::Moved { name: "tokens per event, ratio".into(), by: chunks });
+    fired.struck.lumps = true;
+    Some(fired)
 }

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use plimsoll_math::two_sample::{Flips, mean_ratio};
 
 use super::{Fired, beyond, medians, within};
+use crate::diagnose::apart::moves_single_requests;
 use crate::diagnose::bench::{ALONE_NEEDED, Arm, Bench};
-use crate::diagnose::ratio::{Effect, STRETCHES, stretches};
+use crate::diagnose::ratio::{Effect, STRETCHES};
 use crate::diagnose::seen::{Row, Seen};
 use crate::diagnose::verdict::Evidence;
 use crate::diagnose::{Cause, Counter};
@@ -18,24 +19,29 @@ use crate::say::{number, percent};
 const CHANGED: f64 = 1.2;
 /// p from which its change is more than chance.
 const SURE: f64 = 0.01;
+/// How well single requests speak for a change of the load where nobody knows them.
+const UNKNOWN: f64 = 0.85;
 
 /// `× 1.5 [1.4, 1.6]`.
 pub fn times(of: &Estimate) -> String {
     format!("× {} [{}, {}]", number(of.value), number(of.lower), number(of.upper))
 }
 
-/// The ratio of mean counts or sums per stretch.
-pub fn of_means(base: &Seen<'_>, now: &Seen<'_>, of: impl Fn(&Row) -> f64) -> Option<(Estimate, f64)> {
-    let sums = |seen: &Seen<'_>| -> Vec<f64> {
-        let per_s = STRETCHES as f64 / seen.length;
-        stretches(seen, &of).into_iter().map(|unit| unit.iter().sum::<f64>() * per_s).collect()
+/// The ratio of arrivals a second, by stretches, of all that came; with its p.
+pub fn of_rates(base: &Seen<'_>, now: &Seen<'_>) -> Option<(Estimate, f64)> {
+    let rates = |seen: &Seen<'_>| -> Vec<f64> {
+        let mut counts = [0.0; STRETCHES];
+        for due in &seen.due {
+            counts[((due / seen.length * STRETCHES as f64).max(0.0) as usize).min(STRETCHES - 1)] += 1.0;
+        }
+        counts.iter().map(|count| count * STRETCHES as f64 / seen.length).collect()
     };
-    let (a, b) = (sums(base), sums(now));
-    if a.iter().sum::<f64>() <= 0.0 || b.iter().sum::<f64>() <= 0.0 {
+    let (a, b) = (rates(base), rates(now));
+    if base.due.is_empty() || now.due.is_empty() {
         return None;
     }
     let found = mean_ratio(&a, &b, &Flips::new(STRETCHES), 0.95);
-    let n = base.rows.len().min(now.rows.len()) as u64;
+    let n = base.due.len().min(now.due.len()) as u64;
     let estimate = Estimate {
         value: found.value,
         lower: found.interval.lower,
@@ -135,11 +141,15 @@ impl Law {
     }
 }
 
-/// How well "the single requests are as before" holds: 1 for sure, less where nobody knows, 0 where they are not.
+/// How well "the single requests are as before" holds: 1 for sure, less where nobody knows, 0 where they are not. Where a cause was found
+/// that moves them, they say nothing more.
 pub fn unmoved(bench: &Bench<'_>) -> f64 {
+    if bench.found.iter().any(|found| moves_single_requests(*found)) {
+        return UNKNOWN;
+    }
     match alone_as_before(bench) {
         Some(ratio) => within(ratio, 1.15).min(0.95) / 0.95,
-        None => 0.85,
+        None => UNKNOWN,
     }
 }
 
@@ -151,7 +161,7 @@ pub fn higher_rate(bench: &Bench<'_>) -> Option<Fired> {
     }
     let (rate, p, what) = match (base.is_closed(), now.is_closed()) {
         (false, false) => {
-            let (rate, p) = of_means(base, now, |_| 1.0)?;
+            let (rate, p) = of_rates(base, now)?;
             (rate, p, "requests a second")
         }
         (true, true) => {

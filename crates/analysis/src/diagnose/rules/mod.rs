@@ -84,6 +84,10 @@ const TABLE: [Rule; 45] = [
     pages::bad,
     pages::imbalance,
     front::buffering,
+    // The cache, which takes what it holds with it: who waits for it, and prompts that are read again, make pauses and slow seconds.
+    engine::kv_transfer,
+    engine::kv,
+    engine::prefix_loss,
     measurement::drift,
     freeze::noisy,
     freeze::stall,
@@ -92,13 +96,10 @@ const TABLE: [Rule; 45] = [
     dependency::tail,
     dependency::capacity,
     front::batching_window,
-    // The cache, which takes what it holds with it; then the model, once nothing that is added to it explains it.
-    engine::kv_transfer,
-    engine::kv,
+    // The host in each step and the exchange between devices; then the model, once nothing that is added to it explains it.
     inside::exchange,
     inside::launched_late,
     engine::host_bound,
-    engine::prefix_loss,
     model::slower,
     front::per_request,
     inside::memory_bandwidth,
@@ -123,8 +124,11 @@ pub struct Judged {
 
 /// Asks every rule.
 pub fn judge(bench: &Bench<'_>, found: &[Cause]) -> Judged {
+    let made = |one: &Fired| {
+        found.iter().any(|found| *found == one.cause || super::apart::makes(*found).contains(&one.cause))
+    };
     let mut fired: Vec<Fired> =
-        TABLE.iter().filter_map(|rule| rule(bench)).filter(|one| !found.contains(&one.cause)).collect();
+        TABLE.iter().filter_map(|rule| rule(bench)).filter(|one| !made(one)).collect();
     way::doubt(bench, &mut fired);
     // What was taken out with the first cause is no lost record, and makes no gap in time.
     if !found.is_empty() {
@@ -165,6 +169,20 @@ pub fn judge(bench: &Bench<'_>, found: &[Cause]) -> Judged {
             }
         }
     }
+}
+
+/// What the table says beside a cause whose effect is still there: the first confident rule that rests on nothing that it moves.
+pub fn beside(bench: &Bench<'_>, found: Cause) -> Option<Judged> {
+    let mut fired: Vec<Fired> = TABLE
+        .iter()
+        .filter_map(|rule| rule(bench))
+        .filter(|one| one.cause != found && super::apart::may_follow(found, one.cause))
+        .collect();
+    way::doubt(bench, &mut fired);
+    let winner = fired.iter().position(|one| one.confidence >= bench.case.spec.confident)?;
+    let winner = fired.remove(winner);
+    fired.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
+    Some(Judged { fired: winner, others: fired })
 }
 
 /// How sure it is that nothing is: how far the upper bounds stay under what would be material.

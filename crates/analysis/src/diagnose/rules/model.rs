@@ -52,19 +52,44 @@ pub fn lines(bench: &Bench<'_>) -> Option<(Law, Law)> {
     Some((Law::of(&bench.base.as_ref()?.alone)?, Law::of(&bench.candidate.alone)?))
 }
 
-/// The time before the first token moves with the length of the answer: no prefill does that. Rank correlation.
+/// The time before the first token moves with the length of the answer: no prefill does that.
 pub fn goes_with_output(bench: &Bench<'_>) -> bool {
+    // Over the candidate's own line by prompts: forty prompts and answers may be of like length by chance.
+    goes_with(bench, |arms| arms.1, |row| row.output)
+}
+
+/// What first tokens of single requests take more moves with the prompt: no window does that.
+pub fn goes_with_prompt(bench: &Bench<'_>) -> bool {
+    goes_with(bench, |arms| arms.0, computed)
+}
+
+/// Share of the usual first token by which what is added must differ between the lower and the upper third to go with anything: ranks of
+/// what differs by microseconds say nothing.
+const DIFFERS: f64 = 0.05;
+
+/// Rank correlation with what first tokens of single requests take over a line by their prompts: the baseline's or the candidate's.
+fn goes_with<'b>(
+    bench: &'b Bench<'_>,
+    line: impl Fn((&'b [Row], &'b [Row])) -> &'b [Row],
+    of: impl Fn(&Row) -> f64,
+) -> bool {
     let Some(base) = &bench.base else { return false };
-    let Some(law) = Law::of(&base.alone) else { return false };
-    let over: Vec<(f64, f64)> = bench
+    let Some(law) = Law::of(line((&base.alone, &bench.candidate.alone))) else { return false };
+    let mut over: Vec<(f64, f64)> = bench
         .candidate
         .alone
         .iter()
-        .map(|row| (row.output, row.ttft_sent - law.at(row)))
+        .map(|row| (of(row), row.ttft_sent - law.at(row)))
         .filter(|(_, y)| y.is_finite())
         .collect();
+    over.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (x, y): (Vec<f64>, Vec<f64>) = over.into_iter().unzip();
-    matches!(crate::diagnose::ratio::spearman(&x, &y), Some((rho, p)) if rho > 0.5 && p < 0.01)
+    let third = y.len() / 3;
+    let middle = |part: &[f64]| plimsoll_math::quantile::order_statistic(&mut part.to_vec(), 0.5);
+    let apart = middle(&y[..third]).zip(middle(&y[y.len() - third..])).map(|(low, high)| high - low);
+    let usual = of_sorted(&alone(base, |row| row.ttft_sent), 0.5).unwrap_or(f64::INFINITY);
+    apart.is_some_and(|apart| apart >= DIFFERS * usual)
+        && matches!(crate::diagnose::ratio::spearman(&x, &y), Some((rho, p)) if rho > 0.5 && p < 0.01)
 }
 
 /// M1: everything scaled, even alone.

@@ -227,6 +227,9 @@ fn births(seen: &Seen<'_>) -> Vec<f64> {
     born
 }
 
+/// Requests per replica that others must have been sent before a replica's first one for it to have come late.
+const EARLY_REQUESTS: usize = 8;
+
 /// S8: a replica that came up during the level and is slow at first.
 pub fn cold_start(bench: &Bench<'_>) -> Option<Fired> {
     if !worse(bench) {
@@ -235,8 +238,9 @@ pub fn cold_start(bench: &Bench<'_>) -> Option<Fired> {
     let seen = bench.now();
     let mut best: Option<Fired> = None;
     for (replica, born) in births(seen).into_iter().enumerate().filter(|(_, born)| born.is_finite()) {
-        // At the beginning of a level every replica answers for the first time.
-        if born < 3.0 {
+        // At the beginning of a level every replica answers for the first time, and where few requests come, some only after a while.
+        let before = seen.rows.iter().filter(|row| row.sent_last < born).count();
+        if born < 3.0 || before < EARLY_REQUESTS * seen.replicas.len() {
             continue;
         }
         let own = |from: f64, to: f64, of: fn(&Row) -> f64| -> Vec<f64> {
