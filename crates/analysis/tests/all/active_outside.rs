@@ -339,3 +339,24 @@ fn two_faults_of_which_neither_makes_the_others_signs_are_both_named() {
         played.diagnosis.headline
     );
 }
+
+/// Prompts from 60 to 1 500 tokens, each read in a fifth of a millisecond a token: they wait as long as they are long, and nobody is slow now
+/// and then. Every fourth that waits a quarter of a second more is, whatever its length.
+#[test]
+fn prompts_of_unlike_length_are_no_wait_that_comes_now_and_then() {
+    let spread = |reads: bool, every_fourth: i64| {
+        let mut lab = Lab::default();
+        lab.level("alone", (1, 40), (20, 900));
+        for (i, row) in lab.attempts.iter_mut().enumerate() {
+            let prompt = 60 + 36 * (i as i64 * 17 % 41);
+            let ttft = 20 + if reads { prompt / 5 } else { 0 } + if i % 4 == 1 { every_fourth } else { 0 };
+            let (level, due) = (row.level, row.due.0 / MS);
+            *row = answer(i as u64, due, ttft + (i as i64 * 7) % 5, 899, 16);
+            (row.level, row.answer.tokens.prompt) = (level, Some(prompt as u32));
+        }
+        lab.state(Fact::SpreadWait)
+    };
+    assert_eq!(spread(true, 0), State::No);
+    assert_eq!(spread(false, 250), State::Yes);
+    assert_eq!(spread(true, 250), State::Yes);
+}

@@ -10,6 +10,7 @@ use plimsoll_math::quantile;
 use super::block::{Block, LEVEL, Row, median, share};
 use super::fact::{Fact, Shown, State, ms, of, shown};
 use super::plan::Kind;
+use crate::diagnose::ratio::spearman;
 use crate::findings::Estimate;
 
 /// A freeze is at least so many usual gaps long, and so many seconds.
@@ -258,9 +259,28 @@ fn follows(values: &[f64]) -> f64 {
     if variance > 0.0 { next / variance } else { 0.0 }
 }
 
+/// The waits alone, of prompts of unlike length brought to the mean length where they go with it: reading a prompt takes as long as it is
+/// long, and that is nobody's being slow now and then.
+fn at_like_prompt(block: &Block) -> Vec<f64> {
+    let points: Vec<(f64, f64)> =
+        block.rows.iter().filter_map(|row| Some((row.prompt, row.ttft_s()?))).collect();
+    let (x, y): (Vec<f64>, Vec<f64>) = points.iter().copied().unzip();
+    if !matches!(spearman(&x, &y), Some((rho, p)) if rho > 0.0 && p < 0.01) {
+        return y;
+    }
+    // Theil (1950) and Sen (1968): the median of the slopes of all pairs, which a few slow requests do not move.
+    let mut slopes: Vec<f64> = Vec::new();
+    for (k, a) in points.iter().enumerate() {
+        slopes.extend(points[..k].iter().filter(|b| a.0 != b.0).map(|b| (a.1 - b.1) / (a.0 - b.0)));
+    }
+    let slope = quantile::order_statistic(&mut slopes, 0.5).unwrap_or(0.0).max(0.0);
+    let usual = x.iter().sum::<f64>() / x.len().max(1) as f64;
+    points.iter().map(|(prompt, wait)| wait - slope * (prompt - usual)).collect()
+}
+
 /// The spread of the wait alone, and whether it follows a clock. `least`: seconds, and share of the median.
 pub(crate) fn spread(block: &Block, usual: &Estimate, least: (f64, f64)) -> Vec<Shown> {
-    let mut waits: Vec<f64> = block.rows.iter().filter_map(Row::ttft_s).collect();
+    let mut waits = at_like_prompt(block);
     quantile::sort(&mut waits);
     let at = |p: f64| quantile::of_sorted(&waits, p).unwrap_or(0.0);
     let wide = at(0.9) - at(0.1);
@@ -282,7 +302,7 @@ pub(crate) fn spread(block: &Block, usual: &Estimate, least: (f64, f64)) -> Vec<
     };
     all.push(shown(Fact::Lattice, if lattice { State::Yes } else { State::No }, says, None, None));
     let says = format!(
-        "alone, the wait for the first token goes from {} (p10) to {} (p90)",
+        "alone, the wait for the first token goes from {} (p10) to {} (p90) at like prompts",
         ms(at(0.1)),
         ms(at(0.9))
     );
