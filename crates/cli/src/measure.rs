@@ -265,7 +265,8 @@ impl Measure {
         let streams = target.stream && target.protocol.streams();
         let unit = target.protocol.counts();
         let counts = live::Counts { unit, streams };
-        let view = live::View { live: client.live(), clock, plan: &plan, title, counts };
+        let requests = step.requests;
+        let view = live::View { live: client.live(), clock, plan: &plan, title, requests, counts };
         let control = Arc::clone(&self.control);
         let client: &Client = client;
         // Known to the log before it begins: a run that is killed can tell what it was doing.

@@ -23,6 +23,8 @@ pub struct View<'a> {
     pub plan: &'a LevelPlan,
     /// What the level is, in words.
     pub title: &'a str,
+    /// Requests with which it ends, where it does.
+    pub requests: Option<u64>,
     /// What is counted.
     pub counts: Counts,
 }
@@ -96,10 +98,17 @@ fn draw(
         }
     };
     let errors = totals.errors - before.errors;
-    let state = if elapsed_s > window_s {
-        format!("draining {}", figure::count(totals.in_flight()))
-    } else {
-        format!("{} left", figure::duration_ns((window_s - elapsed_s).max(0.0) * 1e9))
+    let by_time = elapsed_s / window_s.max(1e-9);
+    let ended = totals.ended - before.ended;
+    // A level that ends with its requests has a window that nobody means to reach.
+    let counted = view.requests.filter(|most| by_time < ended as f64 / (*most).max(1) as f64);
+    let (part, state) = match counted {
+        Some(most) => (
+            ended as f64 / most.max(1) as f64,
+            format!("{} of {}", figure::count(ended), figure::count(most)),
+        ),
+        None if by_time > 1.0 => (by_time, format!("draining {}", figure::count(totals.in_flight()))),
+        None => (by_time, format!("{} left", figure::duration_ns((window_s - elapsed_s).max(0.0) * 1e9))),
     };
     let latency_name = if view.counts.streams { "ttft" } else { "e2e" };
     let made = figure::number(rate(totals.tokens_out, earlier.tokens_out));
@@ -109,7 +118,7 @@ fn draw(
         (SizeUnit::Tokens, false) => String::new(),
     };
     let block = vec![
-        format!("{}  {} {state}", view.title, bar(elapsed_s / window_s.max(1e-9), 24)),
+        format!("{}  {} {state}", view.title, bar(part, 24)),
         format!(
             "  {asked} · {} done · {} in flight · {made}{} failed",
             figure::per_second(done),
