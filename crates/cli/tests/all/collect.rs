@@ -185,20 +185,24 @@ fn what_was_acknowledged_survives_a_kill() {
 #[test]
 fn past_its_bound_it_says_when_to_come_back() {
     let mut collector = Collector::start(&["--pending", "1"]);
-    // A request that stays on its way takes most of the megabyte.
-    let mut held = collector.connect();
     let body = otlp::encode(&spans(4, 5_000));
     let body = &body[..body.len().min(1 << 20)];
     let (most, rest) = body.split_at(900_000.min(body.len() - 1));
-    write!(held, "POST /v1/traces HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n{PROTOBUF}\r\n\r\n", body.len())
-        .and_then(|()| held.write_all(most))
-        .expect("it takes what is sent");
     let sent = spans(5, 2_000);
     let message = otlp::encode(&sent);
     assert!(message.len() > 200_000 && message.len() < 1 << 20, "{}", message.len());
-    // Until the first one has been read there is room for the second.
-    let refused = (0..200).map(|_| collector.post(PROTOBUF, &message)).find(|(status, ..)| *status != 200);
-    let (status, head, body) = refused.expect("a request is refused while the other one is on its way");
+    // A request that stays on its way takes most of the megabyte, once it has been read. Where the second comes before that, the first is the
+    // one that finds no room.
+    let met = (0..20).find_map(|_| {
+        let mut held = collector.connect();
+        let _ = write!(held, "POST /v1/traces HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n{PROTOBUF}\r\n\r\n", body.len())
+            .and_then(|()| held.write_all(most));
+        std::thread::sleep(Duration::from_millis(200));
+        let second = collector.post(PROTOBUF, &message);
+        (second.0 != 200).then_some((held, second))
+    });
+    let (mut held, (status, head, body)) =
+        met.expect("a request is refused while the other one is on its way");
     assert_eq!(status, 429);
     assert!(head.contains("retry-after: 1"), "{head}");
     assert!(body.windows(9).any(|part| part == b"RetryInfo"), "the status says so too");
