@@ -88,6 +88,8 @@ mod quality;
 mod queues;
 #[path = "all/records.rs"]
 mod records;
+#[path = "all/scales.rs"]
+mod scales;
 #[path = "all/sequential.rs"]
 mod sequential;
 #[path = "all/server_side.rs"]

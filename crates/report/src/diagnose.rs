@@ -76,13 +76,20 @@ pub(crate) fn title(found: &Verdict, answer: Answer) -> &'static str {
 pub(crate) fn subject(name: &str, diagnosis: &Diagnosis) -> String {
     let subject = &diagnosis.subject;
     let level = subject.level.map_or(String::new(), |level| format!(", level {level}"));
+    let chosen = match (subject.chosen_of, subject.reference) {
+        (0, _) => String::new(),
+        (of, Reference::Baseline) => {
+            format!(" (of {of}, the nearest to the baseline's load; --level N judges another)")
+        }
+        (of, _) => format!(" (of {of}, the heaviest; --level N judges another)"),
+    };
     let against = match (subject.reference, subject.baseline_level) {
         (Reference::Baseline, Some(level)) => format!("against the baseline's level {level}"),
         (Reference::Probe, _) => "without a baseline: against its own single requests".to_owned(),
         _ => "without a baseline: against its own quiet parts".to_owned(),
     };
     format!(
-        "{name}{level}: {} requests at {}, {against}; {} had the target to themselves",
+        "{name}{level}{chosen}: {} requests at {}, {against}; {} had the target to themselves",
         figure::count(subject.requests),
         subject.load,
         figure::count(subject.alone)

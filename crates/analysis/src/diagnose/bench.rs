@@ -100,8 +100,11 @@ impl<'a> Bench<'a> {
             (None, false) => Reference::Quiet,
         };
         let level = self.now().level;
+        let all = judged(&self.case.candidate).len() as u64;
+        let chosen = self.case.spec.level.is_none() && all > 1;
         Subject {
             level: Some(level.id),
+            chosen_of: if chosen { all } else { 0 },
             load: crate::diagnose::load_words(&level.load),
             requests: self.now().rows.len() as u64,
             reference,
@@ -162,12 +165,14 @@ pub fn is_probe(level: &Level) -> bool {
     matches!(level.load, Load::Closed { concurrency: 1 }) && level.purpose != "warmup"
 }
 
+/// Levels that can be judged: loads, not a warm-up or single requests.
+pub fn judged<'a>(side: &Side<'a>) -> Vec<&'a Level> {
+    let counts = |level: &&Level| level.purpose != "warmup" && !is_probe(level) && level.arrivals > 0;
+    side.levels.iter().filter(counts).collect()
+}
+
 /// The level under judgement and the one it is held against.
 fn levels<'a>(case: &Case<'a>) -> Option<(&'a Level, Option<&'a Level>)> {
-    let judged = |side: &Side<'a>| -> Vec<&'a Level> {
-        let counts = |level: &&Level| level.purpose != "warmup" && !is_probe(level) && level.arrivals > 0;
-        side.levels.iter().filter(counts).collect()
-    };
     let own = judged(&case.candidate);
     let candidate = match case.spec.level {
         Some(id) => case.candidate.levels.iter().find(|level| level.id == id),

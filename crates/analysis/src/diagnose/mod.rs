@@ -141,6 +141,7 @@ fn nothing_measured(case: &Case<'_>) -> Diagnosis {
         headline: "cannot tell: the run holds no request to judge".to_owned(),
         subject: Subject {
             level: None,
+            chosen_of: 0,
             load: "none".to_owned(),
             requests: 0,
             reference: Reference::Quiet,

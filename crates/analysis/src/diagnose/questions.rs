@@ -2,6 +2,7 @@
 
 use super::bench::{ALONE_NEEDED, Bench};
 use super::material::failed;
+use super::seen::{Row, Seen};
 use super::verdict::{Changed, Question, YesNo};
 use crate::findings::{Estimate, Metric};
 use crate::say::{ms, number, percent};
@@ -30,25 +31,72 @@ pub fn estimate(in_send_order: &[f64], p: f64) -> Option<Estimate> {
     Some(Estimate { value: found.value, lower, upper, n: found.n as u64, n_eff: found.n_eff })
 }
 
-/// Median latency at load over that of a request alone.
+/// One load's median latency.
+struct Loaded {
+    place: String,
+    in_flight: f64,
+    median: Estimate,
+}
+
+impl Loaded {
+    fn read(seen: &Seen<'_>) -> Option<Loaded> {
+        let median = estimate(&whole(&seen.rows), 0.5)?;
+        let in_flight = seen.in_flight();
+        let done = seen.rows.iter().filter(|row| row.ok).count() as f64 / seen.length;
+        let place = format!("with {} in flight ({} requests/s)", number(in_flight), number(done));
+        Some(Loaded { place, in_flight, median })
+    }
+}
+
+/// Latencies of whole answers.
+fn whole(rows: &[Row]) -> Vec<f64> {
+    rows.iter().filter(|row| row.output >= 1.0).map(|row| row.e2e).filter(|x| x.is_finite()).collect()
+}
+
+/// The run's least and most concurrency that have a median: single requests where there are enough of them and the level under judgement
+/// where its queue lets a median be told, else the lightest and the heaviest of the other levels.
+fn extremes(bench: &Bench<'_>) -> Result<(Loaded, Loaded), &'static str> {
+    let enough = bench.candidate.alone.len() >= ALONE_NEEDED;
+    let alone = estimate(&whole(&bench.candidate.alone), 0.5).filter(|_| enough).map(|median| Loaded {
+        place: "alone".to_owned(),
+        in_flight: 1.0,
+        median,
+    });
+    let own = Loaded::read(bench.now());
+    let mut others: Vec<Loaded> = Vec::new();
+    if alone.is_none() || own.is_none() {
+        let side = &bench.case.candidate;
+        let levels = super::bench::judged(side).into_iter().filter(|l| l.id != bench.now().level.id);
+        others.extend(levels.filter_map(|level| Loaded::read(&Seen::read(level, side.attempts))));
+        others.sort_by(|a, b| a.in_flight.total_cmp(&b.in_flight));
+    }
+    let Some(many) = own.or_else(|| others.pop()) else {
+        return Err("too few independent requests for a median");
+    };
+    let lighter = |few: &Loaded| few.in_flight < 0.5 * many.in_flight;
+    let Some(few) = alone.or_else(|| others.into_iter().next().filter(lighter)) else {
+        return Err(if enough {
+            "too few independent requests for a median"
+        } else {
+            "too few requests had the target to themselves; add a level of single requests"
+        });
+    };
+    Ok((few, many))
+}
+
+/// Median latency at load over that of a request alone, or with few beside it.
 fn concurrency(bench: &Bench<'_>) -> Question {
     let asks = "does it scale with concurrency?";
-    let e2e = |rows: &[super::seen::Row]| -> Vec<f64> {
-        rows.iter().filter(|row| row.output >= 1.0).map(|row| row.e2e).filter(|x| x.is_finite()).collect()
-    };
-    let (alone, loaded) = (e2e(&bench.candidate.alone), e2e(&bench.now().rows));
-    if alone.len() < ALONE_NEEDED {
-        return cant(asks, "too few requests had the target to themselves; add a level of single requests");
-    }
-    let (Some(one), Some(many)) = (estimate(&alone, 0.5), estimate(&loaded, 0.5)) else {
-        return cant(asks, "too few independent requests for a median");
+    let (few, many) = match extremes(bench) {
+        Ok(found) => found,
+        Err(says) => return cant(asks, says),
     };
     let ratio = Estimate {
-        value: many.value / one.value,
-        lower: many.lower / one.upper,
-        upper: many.upper / one.lower,
-        n: one.n.min(many.n),
-        n_eff: one.n_eff.min(many.n_eff),
+        value: many.median.value / few.median.value,
+        lower: many.median.lower / few.median.upper,
+        upper: many.median.upper / few.median.lower,
+        n: few.median.n.min(many.median.n),
+        n_eff: few.median.n_eff.min(many.median.n_eff),
     };
     let yes = if ratio.lower > 1.1 {
         YesNo::Yes
@@ -58,9 +106,11 @@ fn concurrency(bench: &Bench<'_>) -> Question {
         YesNo::CantTell
     };
     let says = format!(
-        "median e2e {} alone, {} under load: × {} [{}, {}]",
-        ms(one.value),
-        ms(many.value),
+        "median e2e {} {}, {} {}: × {} [{}, {}]",
+        ms(few.median.value),
+        few.place,
+        ms(many.median.value),
+        many.place,
         number(ratio.value),
         number(ratio.lower),
         number(ratio.upper)
@@ -187,11 +237,7 @@ fn errors(bench: &Bench<'_>) -> Question {
     }
     // Do failures and retries fall where the others are slow?
     let (mut slow, mut bad) = (Vec::new(), Vec::new());
-    let of = if rows.iter().any(|row| row.ttft.is_finite()) {
-        |r: &super::seen::Row| r.ttft
-    } else {
-        |r: &super::seen::Row| r.e2e
-    };
+    let of = if rows.iter().any(|row| row.ttft.is_finite()) { |r: &Row| r.ttft } else { |r: &Row| r.e2e };
     let latency = super::ratio::stretches(bench.now(), |row| if row.ok { of(row) } else { f64::NAN });
     let failing = super::ratio::stretches(bench.now(), |row| {
         f64::from(u8::from(!row.ok && !row.cancelled || row.attempts > 1))

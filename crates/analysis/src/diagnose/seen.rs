@@ -199,6 +199,12 @@ impl<'a> Seen<'a> {
         self.due.len() as f64 / self.length
     }
 
+    /// Requests in flight on average while arrivals fell.
+    pub fn in_flight(&self) -> f64 {
+        let there = |row: &Row| (row.end.min(self.length) - row.sent.max(0.0)).max(0.0);
+        self.rows.iter().map(there).sum::<f64>() / self.length
+    }
+
     /// Is the load a closed loop's?
     pub fn is_closed(&self) -> bool {
         !matches!(self.level.load, Load::Open { .. })

@@ -57,6 +57,9 @@ pub struct Diagnosis {
 pub struct Subject {
     /// The level judged.
     pub level: Option<u32>,
+    /// Levels that could be judged, where this one was chosen among several; 0 = it was asked for, or there is no other.
+    #[serde(default)]
+    pub chosen_of: u64,
     /// Its load in words.
     pub load: String,
     /// Requests in its window.

@@ -353,6 +353,7 @@ fn subject(blocks: &[Block]) -> Subject {
         })
         .collect();
     Subject {
+        chosen_of: 0,
         level: of(blocks, Kind::Watch).next().map(|block| block.level.id),
         load: if loads.is_empty() { "one at a time".into() } else { loads.join(", ") },
         requests: blocks.iter().map(|block| block.rows.len() as u64).sum(),
