@@ -8,7 +8,7 @@
 //! [`pool`];
 //! [`target`], [`secret`]; [`recording`] (a row in the making), [`exchange`] (one attempt), [`hand`], [`flight`],
 //! [`ahead`], [`stage`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
-//! [`mod@probe`], [`scrape`], [`doctor`]; [`histogram`].
+//! [`mod@probe`], [`pages`], [`scrape`], [`doctor`]; [`histogram`].
 
 pub mod clock;
 pub mod timer;
@@ -41,6 +41,7 @@ pub mod live;
 pub mod sink;
 
 pub mod doctor;
+pub mod pages;
 pub mod probe;
 pub mod scrape;
 

@@ -5,209 +5,23 @@
 //! records; a mark says that somebody looked, another one that a look failed, and NaN that a series has left the page. Names that
 //! nobody reads are kept at the first look and then once a minute.
 //!
-//! Nothing is asked of a host that the user did not name, no redirect is followed, and keys go to the endpoint's own host alone.
+//! Which pages there are is found in [`crate::pages`].
 
-use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread::JoinHandle;
 
-use http::Uri;
-use plimsoll_model::{At, Protocol, Sample, Span, join_labels};
-use plimsoll_wire::Head;
-use plimsoll_wire::exposition::{self, Row};
-use plimsoll_workload::{Connections, ScrapeSpec, TargetSpec};
-use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+use plimsoll_model::{At, Sample, Span, join_labels};
+use plimsoll_wire::exposition::Row;
+use tokio::runtime::LocalRuntime;
 
 use crate::clock::Clock;
-use crate::exchange::{Outgoing, Watch, exchange};
-use crate::keeping::Known;
-use crate::pool::{Held, Pool};
-use crate::stamp::Meter;
-use crate::target::{Target, TargetError};
+use crate::pages::{Looker, PATIENCE, Page, runtime};
 
-/// Longest page, bytes.
-const PAGE_MAX: usize = 16 << 20;
 /// Series of one page that are followed.
 const MOST_SERIES: usize = 50_000;
-/// Longest wait for a page, unless looks are further apart.
-const PATIENCE: Span = Span::from_secs(2);
 /// Looks between two rows of a name that nobody reads.
 const UNKNOWN_EVERY: u64 = 60;
-
-/// Where a Triton shows its metrics.
-const TRITON_PORT: u16 = 8002;
-
-/// Why nothing can be scraped.
-#[derive(Debug, thiserror::Error)]
-pub enum ScrapeError {
-    /// A page cannot be used as it is written.
-    #[error("--scrape {page}: {source}")]
-    Target {
-        /// As the user wrote it.
-        page: String,
-        /// What is wrong.
-        source: TargetError,
-    },
-    /// A page that was named does not answer as one.
-    #[error("--scrape {page}: {why}")]
-    Silent {
-        /// As the user wrote it.
-        page: String,
-        /// What came instead.
-        why: String,
-    },
-    /// This machine cannot make the attempt.
-    #[error("cannot scrape: {0}")]
-    Local(#[from] std::io::Error),
-}
-
-/// How an answer is read.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Form {
-    Text,
-    SglangLoads,
-    LlamaSlots,
-    /// Asked once: it does not change.
-    LlamaProps,
-}
-
-impl Form {
-    fn read(self, body: &[u8]) -> Vec<Row> {
-        match self {
-            Form::Text => exposition::read(body).rows,
-            Form::SglangLoads => exposition::sglang_loads(body),
-            Form::LlamaSlots => exposition::llamacpp_slots(body),
-            Form::LlamaProps => exposition::llamacpp_props(body),
-        }
-    }
-}
-
-/// A page that is there.
-#[derive(Clone, Debug)]
-pub struct Page {
-    /// What it is called, where there are several; else empty.
-    pub name: String,
-    /// Its URL, for people.
-    pub url: String,
-    target: Target,
-    form: Form,
-}
-
-/// Finds the pages that are to be scraped: those that are named, else what the endpoint's own host shows. None is no error
-/// where none was named. Blocks for some seconds at most.
-///
-/// # Errors
-/// A named page can't be used or does not answer as one.
-pub fn find(target: &TargetSpec, spec: &ScrapeSpec) -> Result<Vec<Page>, ScrapeError> {
-    let (target, spec) = (target.clone(), spec.clone());
-    let thread = std::thread::Builder::new().name("scrape-find".into()).spawn(move || {
-        let runtime = runtime()?;
-        runtime.block_on(async {
-            match spec.pages.is_empty() {
-                false => named(&target, &spec.pages).await,
-                true if spec.discover => Ok(discovered(&target).await),
-                true => Ok(Vec::new()),
-            }
-        })
-    })?;
-    thread.join().unwrap_or_else(|_| Err(std::io::Error::other("the scraping thread died").into()))
-}
-
-fn runtime() -> std::io::Result<LocalRuntime> {
-    Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
-}
-
-async fn named(target: &TargetSpec, pages: &[String]) -> Result<Vec<Page>, ScrapeError> {
-    let mut found: Vec<Page> = Vec::new();
-    for (number, text) in pages.iter().enumerate() {
-        let (name, url) = match text.split_once('=') {
-            Some((name, url)) if !name.contains("//") => (name.to_owned(), url),
-            _ => (if pages.len() > 1 { (number + 1).to_string() } else { String::new() }, text.as_str()),
-        };
-        let wrong = |source| ScrapeError::Target { page: text.clone(), source };
-        let at = Target::new(&spec_of(target, url), None).map_err(wrong)?;
-        let path = at.path("");
-        let forms: &[Form] = match path.trim_end_matches('/').rsplit('/').next().unwrap_or_default() {
-            "loads" => &[Form::SglangLoads],
-            "slots" => &[Form::LlamaSlots],
-            _ => &[Form::Text],
-        };
-        let page = Page { name, url: url.to_owned(), target: at, form: forms[0] };
-        match Looker::new(page.clone(), Clock::start()).get(PATIENCE).await {
-            Ok(_) => found.push(page),
-            Err(why) => return Err(ScrapeError::Silent { page: text.clone(), why }),
-        }
-    }
-    Ok(found)
-}
-
-/// What the endpoint's host shows, without being told.
-async fn discovered(target: &TargetSpec) -> Vec<Page> {
-    let Some(origin) = origin(&target.url) else { return Vec::new() };
-    let mut places =
-        vec![(format!("{origin}/metrics"), Form::Text), (format!("{origin}/prometheus/metrics"), Form::Text)];
-    if target.protocol == Protocol::Kserve
-        && let Some(host) = host_of(&origin)
-    {
-        places.push((format!("http://{host}:{TRITON_PORT}/metrics"), Form::Text));
-    }
-    let mut found = Vec::new();
-    for (url, form) in places {
-        if let Some(page) = look_for(target, &url, form).await {
-            found.push(page);
-            break;
-        }
-    }
-    for (path, form) in
-        [("v1/loads", Form::SglangLoads), ("slots", Form::LlamaSlots), ("props", Form::LlamaProps)]
-    {
-        found.extend(look_for(target, &format!("{origin}/{path}"), form).await);
-    }
-    // One server's pages: their names differ, their series do not overlap.
-    found
-}
-
-async fn look_for(target: &TargetSpec, url: &str, form: Form) -> Option<Page> {
-    let at = Target::new(&spec_of(target, url), None).ok()?;
-    let page = Page { name: String::new(), url: url.to_owned(), target: at, form };
-    let rows = Looker::new(page.clone(), Clock::start()).get(PATIENCE).await.ok()?;
-    (!rows.is_empty()).then_some(page)
-}
-
-/// The target of a page: keys and headers only where it is the endpoint's own host.
-fn spec_of(target: &TargetSpec, url: &str) -> TargetSpec {
-    let page = TargetSpec {
-        url: url.to_owned(),
-        tls_verify: target.tls_verify,
-        ca_file: target.ca_file.clone(),
-        stream: false,
-        ..TargetSpec::default()
-    };
-    let same = |a: Option<Uri>, b: Option<Uri>| match (a, b) {
-        (Some(a), Some(b)) => a.host() == b.host() && a.scheme() == b.scheme(),
-        _ => false,
-    };
-    if !same(url.parse().ok(), target.url.parse().ok()) {
-        return page;
-    }
-    TargetSpec {
-        headers: target.headers.clone(),
-        key_env: target.key_env.clone(),
-        key_file: target.key_file.clone(),
-        ..page
-    }
-}
-
-fn origin(url: &str) -> Option<String> {
-    let uri: Uri = url.parse().ok()?;
-    Some(format!("{}://{}", uri.scheme_str()?, uri.authority()?))
-}
-
-fn host_of(origin: &str) -> Option<String> {
-    origin.parse::<Uri>().ok()?.host().map(str::to_owned)
-}
 
 /// Scrapes until it is stopped.
 #[derive(Debug)]
@@ -348,74 +162,6 @@ fn wait(due: At, clock: Clock, (wish, changed): &(Mutex<Wish>, Condvar)) -> Wish
     }
 }
 
-/// A page with its connection.
-struct Looker {
-    page: Page,
-    pool: Pool,
-}
-
-impl Looker {
-    fn new(page: Page, clock: Clock) -> Looker {
-        let pool = Pool::new(
-            page.target.resolve(),
-            Meter::new(clock),
-            Arc::new(AtomicU32::new(0)),
-            Known::default(),
-        );
-        pool.set_policy(Connections::Prewarmed, 1, page.target.resolve());
-        Looker { page, pool }
-    }
-
-    /// What the page says now, or why it says nothing.
-    async fn get(&self, patience: Span) -> Result<Vec<Row>, String> {
-        let target = &self.page.target;
-        let uri = target.uri("").map_err(|e| e.to_string())?;
-        let request = Outgoing::new(Some(target.gets(&uri).bare()));
-        let seen = Seen::default();
-        let asked = exchange(&self.pool, patience, &request, &seen);
-        let ending = tokio::time::timeout(patience.as_duration(), asked).await;
-        let Seen { head, body } = seen;
-        let (head, body) = (head.into_inner(), body.into_inner());
-        let Some(head) = head else {
-            return Err(match ending {
-                Err(_) => "timeout".to_owned(),
-                Ok(_) => "no connection".to_owned(),
-            });
-        };
-        if ending.is_err() {
-            return Err("timeout".to_owned());
-        }
-        if head.status != 200 {
-            return Err(format!("HTTP {}", head.status));
-        }
-        if body.len() > PAGE_MAX {
-            return Err("the page is too long".to_owned());
-        }
-        Ok(self.page.form.read(&body))
-    }
-}
-
-#[derive(Default)]
-struct Seen {
-    head: RefCell<Option<Head>>,
-    body: RefCell<Vec<u8>>,
-}
-
-impl Watch for Seen {
-    fn connected(&self, _: &Held) {}
-    fn sent(&self) {}
-
-    fn head(&self, head: Head) {
-        *self.head.borrow_mut() = Some(head);
-    }
-
-    fn data(&self, bytes: &[u8]) -> bool {
-        let mut body = self.body.borrow_mut();
-        body.extend_from_slice(bytes);
-        body.len() <= PAGE_MAX
-    }
-}
-
 /// A page and what it said last.
 struct Follower {
     looker: Looker,
@@ -444,8 +190,7 @@ impl Follower {
     }
 
     async fn look(&mut self, clock: Clock, patience: Span, rows: &ToRows) {
-        let constant = self.looker.page.form == Form::LlamaProps;
-        if constant && self.looks > 0 {
+        if self.looker.page.is_constant() && self.looks > 0 {
             return;
         }
         let asked = clock.now();

@@ -9,7 +9,8 @@ use plimsoll_analysis::findings::Findings;
 use plimsoll_analysis::server_side::table::Table;
 use plimsoll_analysis::server_side::told;
 use plimsoll_client::Clock;
-use plimsoll_client::scrape::{self, Page, ScrapeError, Scraper};
+use plimsoll_client::pages::{self, Page, ScrapeError};
+use plimsoll_client::scrape::Scraper;
 use plimsoll_model::{Sample, Span};
 use plimsoll_workload::{Scenario, format_span};
 use serde_json::{Value, json};
@@ -27,7 +28,7 @@ pub struct Scraping {
 /// Looks for the pages, says what was found, and notes it in the scenario as kept.
 pub fn find(scenario: &Scenario, screen: &mut Screen, whole: &mut Value) -> Result<Vec<Page>, Stop> {
     let spec = &scenario.scrape;
-    let pages = scrape::find(&scenario.target, spec).map_err(|e| match e {
+    let pages = pages::find(&scenario.target, spec).map_err(|e| match e {
         ScrapeError::Target { .. } => Stop::usage(e.to_string()),
         ScrapeError::Silent { .. } => Stop::unreachable(e.to_string()),
         ScrapeError::Local(_) => Stop::invalid(e.to_string()),

@@ -6,6 +6,7 @@ mod bad;
 mod connections;
 mod control;
 mod keeping;
+mod pages;
 mod probing;
 mod rig;
 mod secrets;

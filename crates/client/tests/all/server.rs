@@ -63,7 +63,14 @@ impl Server {
         script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static,
         tls: Option<Arc<rustls::ServerConfig>>,
     ) -> Server {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Server::on(TcpListener::bind("127.0.0.1:0").unwrap(), script, tls)
+    }
+
+    pub fn on(
+        listener: TcpListener,
+        script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static,
+        tls: Option<Arc<rustls::ServerConfig>>,
+    ) -> Server {
         let addr = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
             script: Box::new(script),

@@ -1,0 +1,313 @@
+//! Which pages of metrics a server shows: those that are named, else what the endpoint's own host is found to show.
+//!
+//! Nothing is asked of a host that the user did not name, no redirect is followed, and keys go to the endpoint's own host alone.
+//! Ports of that host other than the endpoint's own are somebody else's until shown otherwise: one is looked at only where the
+//! endpoint says on its own port that it is a server whose page lies beside it (Triton), without keys, and the page counts only
+//! where it is such a server's and knows the model. Exporters of GPUs have no place of their own to be guessed from an
+//! endpoint: they are named.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use http::Uri;
+use plimsoll_model::Span;
+use plimsoll_wire::Head;
+use plimsoll_wire::exposition::{self, Row};
+use plimsoll_wire::kserve::metadata::read_server;
+use plimsoll_workload::{Connections, ScrapeSpec, TargetSpec};
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+
+use crate::clock::Clock;
+use crate::exchange::{Outgoing, Watch, exchange};
+use crate::keeping::Known;
+use crate::pool::{Held, Pool};
+use crate::stamp::Meter;
+use crate::target::{Target, TargetError};
+
+/// Longest wait for a page, unless looks are further apart.
+pub(crate) const PATIENCE: Span = Span::from_secs(2);
+/// Longest page, bytes.
+const PAGE_MAX: usize = 16 << 20;
+/// Where a Triton shows its metrics unless it is told otherwise. Whoever moves its three ports keeps their order: HTTP, gRPC,
+/// metrics.
+const TRITON_PORT: u16 = 8002;
+
+/// Why nothing can be scraped.
+#[derive(Debug, thiserror::Error)]
+pub enum ScrapeError {
+    /// A page cannot be used as it is written.
+    #[error("--scrape {page}: {source}")]
+    Target {
+        /// As the user wrote it.
+        page: String,
+        /// What is wrong.
+        source: TargetError,
+    },
+    /// A page that was named does not answer as one.
+    #[error("--scrape {page}: {why}")]
+    Silent {
+        /// As the user wrote it.
+        page: String,
+        /// What came instead.
+        why: String,
+    },
+    /// This machine cannot make the attempt.
+    #[error("cannot scrape: {0}")]
+    Local(#[from] std::io::Error),
+}
+
+/// How an answer is read.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Form {
+    Text,
+    SglangLoads,
+    LlamaSlots,
+    /// Asked once: it does not change.
+    LlamaProps,
+}
+
+impl Form {
+    fn read(self, body: &[u8]) -> Vec<Row> {
+        match self {
+            Form::Text => exposition::read(body).rows,
+            Form::SglangLoads => exposition::sglang_loads(body),
+            Form::LlamaSlots => exposition::llamacpp_slots(body),
+            Form::LlamaProps => exposition::llamacpp_props(body),
+        }
+    }
+}
+
+/// A page that is there.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// What it is called, where there are several; else empty.
+    pub name: String,
+    /// Its URL, for people.
+    pub url: String,
+    target: Target,
+    form: Form,
+}
+
+impl Page {
+    /// Does it say the same at every look?
+    pub(crate) fn is_constant(&self) -> bool {
+        self.form == Form::LlamaProps
+    }
+}
+
+/// Finds the pages that are to be scraped: those that are named, else what the endpoint's own host shows. None is no error
+/// where none was named. Blocks for some seconds at most.
+///
+/// # Errors
+/// A named page can't be used or does not answer as one.
+pub fn find(target: &TargetSpec, spec: &ScrapeSpec) -> Result<Vec<Page>, ScrapeError> {
+    let (target, spec) = (target.clone(), spec.clone());
+    let thread = std::thread::Builder::new().name("scrape-find".into()).spawn(move || {
+        let runtime = runtime()?;
+        runtime.block_on(async {
+            match spec.pages.is_empty() {
+                false => named(&target, &spec.pages).await,
+                true if spec.discover => Ok(discovered(&target).await),
+                true => Ok(Vec::new()),
+            }
+        })
+    })?;
+    thread.join().unwrap_or_else(|_| Err(std::io::Error::other("the scraping thread died").into()))
+}
+
+pub(crate) fn runtime() -> std::io::Result<LocalRuntime> {
+    Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
+}
+
+async fn named(target: &TargetSpec, pages: &[String]) -> Result<Vec<Page>, ScrapeError> {
+    let mut found: Vec<Page> = Vec::new();
+    for (number, text) in pages.iter().enumerate() {
+        let (name, url) = match text.split_once('=') {
+            Some((name, url)) if !name.contains("//") => (name.to_owned(), url),
+            _ => (if pages.len() > 1 { (number + 1).to_string() } else { String::new() }, text.as_str()),
+        };
+        let wrong = |source| ScrapeError::Target { page: text.clone(), source };
+        let at = Target::new(&spec_of(target, url), None).map_err(wrong)?;
+        let path = at.path("");
+        let forms: &[Form] = match path.trim_end_matches('/').rsplit('/').next().unwrap_or_default() {
+            "loads" => &[Form::SglangLoads],
+            "slots" => &[Form::LlamaSlots],
+            _ => &[Form::Text],
+        };
+        let page = Page { name, url: url.to_owned(), target: at, form: forms[0] };
+        match Looker::new(page.clone(), Clock::start()).get(PATIENCE).await {
+            Ok(_) => found.push(page),
+            Err(why) => return Err(ScrapeError::Silent { page: text.clone(), why }),
+        }
+    }
+    Ok(found)
+}
+
+/// What the endpoint's host shows, without being told.
+async fn discovered(target: &TargetSpec) -> Vec<Page> {
+    let Some(origin) = origin(&target.url) else { return Vec::new() };
+    let mut found = Vec::new();
+    for path in ["metrics", "prometheus/metrics"] {
+        if found.is_empty() {
+            found.extend(look_for(target, &format!("{origin}/{path}"), Form::Text).await);
+        }
+    }
+    if found.is_empty() {
+        found.extend(of_triton(target, &origin).await);
+    }
+    for (path, form) in
+        [("v1/loads", Form::SglangLoads), ("slots", Form::LlamaSlots), ("props", Form::LlamaProps)]
+    {
+        found.extend(look_for(target, &format!("{origin}/{path}"), form).await);
+    }
+    // One server's pages: their names differ, their series do not overlap.
+    found
+}
+
+async fn look_for(target: &TargetSpec, url: &str, form: Form) -> Option<Page> {
+    let looker = Looker::at(&spec_of(target, url), form)?;
+    let rows = looker.get(PATIENCE).await.ok()?;
+    (!rows.is_empty()).then_some(looker.page)
+}
+
+/// The page of a server that says of itself to be a Triton: two ports above the endpoint's, else at the usual place.
+async fn of_triton(target: &TargetSpec, origin: &str) -> Option<Page> {
+    let said =
+        Looker::at(&spec_of(target, &format!("{origin}/v2")), Form::Text)?.body(PATIENCE).await.ok()?;
+    if read_server(&said).ok()?.name != "triton" {
+        return None;
+    }
+    let uri: Uri = origin.parse().ok()?;
+    let beside = uri.port_u16().and_then(|port| port.checked_add(2)).filter(|port| *port != TRITON_PORT);
+    for port in beside.into_iter().chain([TRITON_PORT]) {
+        let looker =
+            Looker::at(&bare(target, &format!("http://{}:{port}/metrics", uri.host()?)), Form::Text)?;
+        if looker.get(PATIENCE).await.is_ok_and(|rows| is_tritons(&rows, target.model.as_deref())) {
+            return Some(looker.page);
+        }
+    }
+    None
+}
+
+/// Is it a Triton's page, and one that knows this model? There may be several Tritons on a host.
+fn is_tritons(rows: &[Row], model: Option<&str>) -> bool {
+    let of_it = |row: &Row| {
+        let is = |(key, value): &(String, String)| key == "model" && Some(value.as_str()) == model;
+        row.name.starts_with("nv_inference_") && (model.is_none() || row.labels.iter().any(is))
+    };
+    rows.iter().any(of_it)
+}
+
+/// The target of a page, without keys and headers.
+fn bare(target: &TargetSpec, url: &str) -> TargetSpec {
+    TargetSpec {
+        url: url.to_owned(),
+        tls_verify: target.tls_verify,
+        ca_file: target.ca_file.clone(),
+        stream: false,
+        ..TargetSpec::default()
+    }
+}
+
+/// The same, with keys and headers where it is the endpoint's own host.
+fn spec_of(target: &TargetSpec, url: &str) -> TargetSpec {
+    let page = bare(target, url);
+    let same = |a: Option<Uri>, b: Option<Uri>| match (a, b) {
+        (Some(a), Some(b)) => a.host() == b.host() && a.scheme() == b.scheme(),
+        _ => false,
+    };
+    if !same(url.parse().ok(), target.url.parse().ok()) {
+        return page;
+    }
+    TargetSpec {
+        headers: target.headers.clone(),
+        key_env: target.key_env.clone(),
+        key_file: target.key_file.clone(),
+        ..page
+    }
+}
+
+fn origin(url: &str) -> Option<String> {
+    let uri: Uri = url.parse().ok()?;
+    Some(format!("{}://{}", uri.scheme_str()?, uri.authority()?))
+}
+
+/// A page with its connection.
+pub(crate) struct Looker {
+    pub(crate) page: Page,
+    pool: Pool,
+}
+
+impl Looker {
+    /// Of a page that may be there.
+    fn at(spec: &TargetSpec, form: Form) -> Option<Looker> {
+        let target = Target::new(spec, None).ok()?;
+        Some(Looker::new(Page { name: String::new(), url: spec.url.clone(), target, form }, Clock::start()))
+    }
+
+    pub(crate) fn new(page: Page, clock: Clock) -> Looker {
+        let pool = Pool::new(
+            page.target.resolve(),
+            Meter::new(clock),
+            Arc::new(AtomicU32::new(0)),
+            Known::default(),
+        );
+        pool.set_policy(Connections::Prewarmed, 1, page.target.resolve());
+        Looker { page, pool }
+    }
+
+    /// What the page says now, or why it says nothing.
+    pub(crate) async fn get(&self, patience: Span) -> Result<Vec<Row>, String> {
+        Ok(self.page.form.read(&self.body(patience).await?))
+    }
+
+    /// The page as it came.
+    async fn body(&self, patience: Span) -> Result<Vec<u8>, String> {
+        let target = &self.page.target;
+        let uri = target.uri("").map_err(|e| e.to_string())?;
+        let request = Outgoing::new(Some(target.gets(&uri).bare()));
+        let seen = Seen::default();
+        let asked = exchange(&self.pool, patience, &request, &seen);
+        let ending = tokio::time::timeout(patience.as_duration(), asked).await;
+        let Seen { head, body } = seen;
+        let (head, body) = (head.into_inner(), body.into_inner());
+        let Some(head) = head else {
+            return Err(match ending {
+                Err(_) => "timeout".to_owned(),
+                Ok(_) => "no connection".to_owned(),
+            });
+        };
+        if ending.is_err() {
+            return Err("timeout".to_owned());
+        }
+        if head.status != 200 {
+            return Err(format!("HTTP {}", head.status));
+        }
+        if body.len() > PAGE_MAX {
+            return Err("the page is too long".to_owned());
+        }
+        Ok(body)
+    }
+}
+
+#[derive(Default)]
+struct Seen {
+    head: RefCell<Option<Head>>,
+    body: RefCell<Vec<u8>>,
+}
+
+impl Watch for Seen {
+    fn connected(&self, _: &Held) {}
+    fn sent(&self) {}
+
+    fn head(&self, head: Head) {
+        *self.head.borrow_mut() = Some(head);
+    }
+
+    fn data(&self, bytes: &[u8]) -> bool {
+        let mut body = self.body.borrow_mut();
+        body.extend_from_slice(bytes);
+        body.len() <= PAGE_MAX
+    }
+}

@@ -1,0 +1,86 @@
+//! Which page of metrics is found, and above all which is not: a neighbour's, somebody else's, with keys that are not theirs.
+
+use std::net::TcpListener;
+
+use plimsoll_client::pages::find;
+use plimsoll_model::Protocol;
+use plimsoll_workload::{ScrapeSpec, TargetSpec};
+
+use crate::server::{Seen, Server, Step, json, write};
+
+/// What Triton 2.51 says under `/v2`.
+const TRITON: &str = r#"{"name":"triton","version":"2.51.0","extensions":["binary_tensor_data"]}"#;
+/// Rows of its page for a model that no other server of this machine has.
+const PAGE: &str = "# TYPE nv_inference_request_success counter\n\
+    nv_inference_request_success{model=\"of-this-test\",version=\"1\"} 3\n\
+    nv_gpu_utilization{gpu_uuid=\"GPU-1\"} 0.5\n";
+
+/// A server and another one two ports above it.
+struct Pair {
+    server: Server,
+    beside: Server,
+}
+
+impl Pair {
+    fn new(metadata: &'static str, page: &'static str) -> Pair {
+        let (one, two) = (0..200)
+            .find_map(|_| {
+                let one = TcpListener::bind("127.0.0.1:0").ok()?;
+                let above = one.local_addr().ok()?.port().checked_add(2)?;
+                Some((one, TcpListener::bind(("127.0.0.1", above)).ok()?))
+            })
+            .unwrap();
+        let server = Server::on(one, move |seen| vec![shown(seen, "/v2", metadata)], None);
+        let beside = Server::on(two, move |seen| vec![shown(seen, "/metrics", page)], None);
+        Pair { server, beside }
+    }
+
+    /// The URLs of the pages that are found.
+    fn found(&self, model: Option<&str>) -> Vec<String> {
+        let target = TargetSpec {
+            url: format!("http://{}/v2", self.server.addr),
+            protocol: Protocol::Kserve,
+            model: model.map(str::to_owned),
+            headers: [("x-key".to_owned(), "of-the-endpoint".to_owned())].into(),
+            ..TargetSpec::default()
+        };
+        let pages = find(&target, &ScrapeSpec::default()).unwrap();
+        pages.into_iter().map(|page| page.url).collect()
+    }
+}
+
+fn shown(seen: &Seen, path: &str, body: &str) -> Step {
+    match seen.head.split(' ').nth(1) == Some(path) {
+        true => write(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())),
+        false => json("404 Not Found", "", "{}"),
+    }
+}
+
+fn keys(server: &Server) -> Vec<bool> {
+    server.seen().iter().map(|seen| seen.head.contains("of-the-endpoint")).collect()
+}
+
+#[test]
+fn the_page_of_a_triton_lies_two_ports_above_it_and_gets_no_keys() {
+    let pair = Pair::new(TRITON, PAGE);
+    let page = format!("http://{}/metrics", pair.beside.addr);
+    assert_eq!(pair.found(Some("of-this-test")), [page.clone()]);
+    assert_eq!(pair.found(None), [page]);
+    assert!(keys(&pair.server).iter().all(|sent| *sent));
+    assert_eq!(keys(&pair.beside), [false, false]);
+}
+
+#[test]
+fn a_neighbour_is_nobody_s_page_unless_it_is_the_server_s() {
+    // Another Triton of the same host, and a page that is no Triton's.
+    let other = "nv_inference_request_success{model=\"another\",version=\"1\"} 3\n";
+    for page in [other, "vllm:num_requests_running{model=\"of-this-test\"} 1\n", ""] {
+        assert!(Pair::new(TRITON, page).found(Some("of-this-test")).is_empty(), "{page}");
+    }
+    // Who does not say that it is a Triton has no page beside it, and nobody knocks there.
+    for metadata in [r#"{"name":"mlserver","version":"1.7.1"}"#, "triton", ""] {
+        let pair = Pair::new(metadata, PAGE);
+        assert!(pair.found(Some("of-this-test")).is_empty(), "{metadata}");
+        assert_eq!(pair.beside.accepted(), 0, "{metadata}");
+    }
+}
