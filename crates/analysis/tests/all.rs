@@ -100,6 +100,8 @@ mod steady;
 mod stepper;
 #[path = "all/told_apart.rs"]
 mod told_apart;
+#[path = "all/traced.rs"]
+mod traced;
 #[path = "all/trust.rs"]
 mod trust;
 #[path = "all/two_arms.rs"]

@@ -78,6 +78,13 @@ pub struct Fingerprint {
     pub facts: BTreeMap<String, Option<String>>,
 }
 
+/// The fact of a [`Fingerprint`] that says whether requests asked to be traced; absent where they left it to the server.
+pub const TRACING: &str = "tracing";
+/// They did: the sampled flag of their `traceparent` was set.
+pub const TRACED: &str = "sampled";
+/// They asked not to be.
+pub const NOT_TRACED: &str = "not sampled";
+
 /// Which run's schedule a run sent again.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Repeats {

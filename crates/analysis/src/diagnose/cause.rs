@@ -1,8 +1,8 @@
 //! What can be wrong: every cause that a verdict may name, its layer, and what is said about it whatever the run.
 //!
 //! One table, because the advice belongs to the cause and not to the rule that found it: two rules that end at the same cause
-//! must not tell a person two things. What no measurement can know that a rule reads (NUMA; what tracing costs) is
-//! in the table too, for whoever looks it up; no rule ends there.
+//! must not tell a person two things. What no measurement that a rule reads can know (memory of the wrong socket) is not in the
+//! table: a cause that is never named would be a promise.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -62,7 +62,7 @@ pub enum Cause {
     ClocksDisagree,
     /// Figures move through the run (V4).
     NoSteadyState,
-    /// Slow only while observed (V5).
+    /// Slow only while observed (V5); only where the requests said whether they are to be traced.
     TracingOverhead,
     /// Nothing material (N).
     Nothing,
@@ -142,8 +142,6 @@ pub enum Cause {
     Collectives,
     /// Lock contention in the server (P2); only where a profiler's timeline was given.
     LockContention,
-    /// Memory of the wrong socket. No rule ends here.
-    Numa,
     /// Another tenant of the same machine comes and goes.
     NoisyNeighbour,
     /// No confident rule (U).
@@ -167,7 +165,7 @@ pub struct About {
 
 impl Cause {
     /// Every cause, in the order of the table.
-    pub const ALL: [Cause; 46] = [
+    pub const ALL: [Cause; 45] = [
         Cause::GeneratorLag,
         Cause::ClientCap,
         Cause::ClocksDisagree,
@@ -212,7 +210,6 @@ impl Cause {
         Cause::MemoryBandwidth,
         Cause::Collectives,
         Cause::LockContention,
-        Cause::Numa,
         Cause::NoisyNeighbour,
     ];
 
@@ -271,11 +268,9 @@ impl Cause {
             Cause::BadReplica | Cause::RoutingImbalance => Experiment::OneReplica,
             Cause::ProxyBuffering => Experiment::PastTheProxy,
             Cause::RateLimit => Experiment::ScaleLoad { factor: 0.5 },
-            Cause::KvTransfer
-            | Cause::MemoryBandwidth
-            | Cause::Collectives
-            | Cause::LockContention
-            | Cause::Numa => Experiment::Profile,
+            Cause::KvTransfer | Cause::MemoryBandwidth | Cause::Collectives | Cause::LockContention => {
+                Experiment::Profile
+            }
             Cause::Unknown => Experiment::SingleRequests { requests: 60 },
         }
     }
@@ -596,13 +591,6 @@ impl Cause {
                 "the server's threads wait for a lock",
                 "see who holds it (off-CPU time or stacks of the server process) and take it off the path of a step; of Python's own lock: fewer threads beside the engine",
                 "don't buy a faster GPU or more of them: each would wait for the same lock",
-            ),
-            Cause::Numa => (
-                "profile",
-                ServingStack,
-                "memory of the wrong socket",
-                "pin the process and compare",
-                "don't name it without a profile",
             ),
             Cause::NoisyNeighbour => (
                 "S5",

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_client::{Client, ClientConfig, Clock, probe::ProbeError};
 use plimsoll_model::Protocol;
+use plimsoll_model::run::{NOT_TRACED, TRACED, TRACING};
 use plimsoll_workload::Scenario;
 
 use crate::exit::Stop;
@@ -55,10 +56,23 @@ pub fn look(
         tensors::learn(scenario, probed.served, screen)?;
     }
     facts.insert("model".into(), scenario.target.model.clone());
+    if let Some(said) = traced(&scenario.target.headers) {
+        facts.insert(TRACING.into(), Some(said.into()));
+    }
     for unknown in ["engine", "engine_version", "engine_flags", "gpu", "driver", "replicas"] {
         facts.entry(unknown.into()).or_insert(None);
     }
     Ok(facts)
+}
+
+/// Whether requests with these headers ask to be traced, by the sampled flag of W3C's `traceparent` (version-trace-span-flags); `None` where
+/// they leave it to the server.
+fn traced(headers: &BTreeMap<String, String>) -> Option<&'static str> {
+    let said = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("traceparent"))?.1;
+    let parts: Vec<&str> = said.trim().split('-').collect();
+    let [_, trace, span, flags, ..] = parts.as_slice() else { return None };
+    let flags = u8::from_str_radix(flags, 16).ok().filter(|_| (trace.len(), span.len()) == (32, 16))?;
+    Some(if flags & 1 == 1 { TRACED } else { NOT_TRACED })
 }
 
 pub(super) fn start(scenario: &Scenario, args: &ClientArgs, id: &str, clock: Clock) -> Result<Client, Stop> {
@@ -71,4 +85,21 @@ pub(super) fn start(scenario: &Scenario, args: &ClientArgs, id: &str, clock: Clo
         keep_text: args.keep_text,
     };
     Client::start(config).map_err(|e| Stop::usage(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NOT_TRACED, TRACED, traced};
+
+    /// The examples of W3C Trace Context, section 3.2.2.
+    #[test]
+    fn the_sampled_flag_says_whether_requests_ask_to_be_traced() {
+        let says = |name: &str, value: &str| traced(&[(name.to_owned(), value.to_owned())].into());
+        let id = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7";
+        assert_eq!(says("Traceparent", &format!("{id}-01")), Some(TRACED));
+        assert_eq!(says("traceparent", &format!("{id}-00")), Some(NOT_TRACED));
+        assert_eq!(says("traceparent", "$TRACEPARENT"), None);
+        assert_eq!(says("traceparent", "00-1-2-01"), None);
+        assert_eq!(says("x-trace", &format!("{id}-01")), None);
+    }
 }

@@ -21,6 +21,7 @@ mod pages;
 mod replicas;
 mod saturation;
 mod shape;
+mod tracing;
 mod way;
 
 use plimsoll_math::special::normal_inv;
@@ -55,7 +56,7 @@ pub struct Fired {
 type Rule = fn(&Bench<'_>) -> Option<Fired>;
 
 /// The table.
-const TABLE: [Rule; 45] = [
+const TABLE: [Rule; 46] = [
     // V: is it the measurement?
     measurement::lost_rows,
     measurement::client_cap,
@@ -91,6 +92,8 @@ const TABLE: [Rule; 45] = [
     measurement::drift,
     freeze::noisy,
     freeze::stall,
+    // What is known to have been switched on, before what is read from times alone.
+    tracing::overhead,
     // Before the engine.
     dependency::slow,
     dependency::tail,
