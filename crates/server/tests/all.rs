@@ -6,6 +6,7 @@ mod all {
 
     mod adapters;
     mod answers;
+    mod collector;
     mod infer;
     mod life;
     mod pages;

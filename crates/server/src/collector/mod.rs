@@ -34,11 +34,6 @@ use socket::{Socket, Speaks};
 
 /// Connections at a time; more wait in the kernel's queue.
 const CONNECTIONS: usize = 1024;
-/// A connection's first bytes have to come within this.
-const FIRST_BYTES: Duration = Duration::from_secs(20);
-/// A connection that sends no head of a request within this is closed (over HTTP/2: one that answers no ping after it): peers that are gone,
-/// or that send a byte now and then, would hold all connections there may be. Exporters send every few seconds.
-const IDLE: Duration = Duration::from_secs(75);
 /// Requests in progress may go on for this long after a stop.
 const DRAIN: Duration = Duration::from_secs(3);
 /// After a failed accept (no descriptors left).
@@ -59,6 +54,10 @@ pub struct CollectorConfig {
     pub inflated_bytes: usize,
     /// Stop by itself once so many spans were kept.
     pub max_spans: Option<u64>,
+    /// A connection's first bytes, and over HTTP/2 the answer to a ping, have to come within this.
+    pub first_bytes: Duration,
+    /// A connection that sends no whole head of a request within this is closed; over HTTP/2 it is asked then whether it is still there.
+    pub idle: Duration,
 }
 
 impl CollectorConfig {
@@ -71,6 +70,10 @@ impl CollectorConfig {
             body_bytes: 20 << 20,
             inflated_bytes: 128 << 20,
             max_spans: None,
+            first_bytes: Duration::from_secs(20),
+            // Peers that are gone, or that send a byte now and then, would hold all connections there may be. Exporters send every few
+            // seconds.
+            idle: Duration::from_secs(75),
         }
     }
 }
@@ -324,7 +327,8 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, give: Give, slots: A
 /// One connection, whichever version of HTTP it speaks.
 async fn serve(stream: TcpStream, shared: Arc<Shared>, give: Give) -> Result<(), hyper::Error> {
     let _ = stream.set_nodelay(true);
-    let Ok(Ok((socket, speaks))) = tokio::time::timeout(FIRST_BYTES, Socket::begin(stream)).await else {
+    let CollectorConfig { first_bytes, idle, .. } = shared.config;
+    let Ok(Ok((socket, speaks))) = tokio::time::timeout(first_bytes, Socket::begin(stream)).await else {
         return Ok(());
     };
     if speaks == Speaks::Tls {
@@ -336,7 +340,7 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>, give: Give) -> Result<(),
     let service = service_fn(move |request| http::answer(request, Arc::clone(&theirs), give.clone()));
     if speaks == Speaks::Http2 {
         let mut builder = http2::Builder::new(Tasks);
-        builder.timer(Sleeps).keep_alive_interval(IDLE).keep_alive_timeout(FIRST_BYTES);
+        builder.timer(Sleeps).keep_alive_interval(idle).keep_alive_timeout(first_bytes);
         builder.initial_stream_window_size(WINDOW).initial_connection_window_size(4 * WINDOW);
         builder.max_concurrent_streams(128).max_header_list_size(16 << 10);
         let mut connection = std::pin::pin!(builder.serve_connection(socket, service));
@@ -347,7 +351,7 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>, give: Give) -> Result<(),
         connection.await
     } else {
         let mut builder = http1::Builder::new();
-        builder.max_buf_size(64 << 10).timer(Sleeps).header_read_timeout(IDLE);
+        builder.max_buf_size(64 << 10).timer(Sleeps).header_read_timeout(idle);
         let mut connection = std::pin::pin!(builder.serve_connection(socket, service));
         tokio::select! {
             ended = connection.as_mut() => return ended,
