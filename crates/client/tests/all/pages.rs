@@ -64,7 +64,7 @@ fn keys(server: &Server) -> Vec<bool> {
 fn the_page_of_a_triton_lies_two_ports_above_it_and_gets_no_keys() {
     let pair = Pair::new(TRITON, PAGE);
     let page = format!("http://{}/metrics", pair.beside.addr);
-    assert_eq!(pair.found(Some("of-this-test")), [page.clone()]);
+    assert_eq!(pair.found(Some("of-this-test")), std::slice::from_ref(&page));
     assert_eq!(pair.found(None), [page]);
     assert!(keys(&pair.server).iter().all(|sent| *sent));
     assert_eq!(keys(&pair.beside), [false, false]);
