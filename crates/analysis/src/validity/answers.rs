@@ -1,0 +1,182 @@
+//! Did the window hold one state, did the answers come whole and as long as asked, and did the level end as it should?
+
+use plimsoll_model::{EndedBy, How, Level, Load, RateCourse, SizeUnit};
+
+use super::{Bench, Limits};
+use crate::findings::{Kept, LevelSummary, Reading, Trust};
+use crate::say::{count, percent};
+
+/// Broken answers: they are fast because they are broken. Half of them, and the service was not measured.
+const BROKEN: Limits = Limits { suspect: 0.01, invalid: 0.5 };
+/// Failed requests.
+const ERRORS: f64 = 0.01;
+/// Sum of reported against asked tokens.
+const TOKENS: f64 = 0.05;
+
+pub fn window(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
+    let stability = &summary.stability;
+    if matches!(level.load, Load::Open { .. }) {
+        // Where the arrivals themselves change, latency has to: only what piles up speaks against the level then.
+        let shaped = level.rate_course == RateCourse::Shaped;
+        let steady = match (stability.verdict, summary.drift.drifts && !shaped) {
+            (Kept::Unstable, _) | (_, true) => Trust::Suspect,
+            _ => Trust::Valid,
+        };
+        let drift = match (summary.drift.p, summary.drift.change_share) {
+            (Some(p), Some(change)) => {
+                format!("; {} moves by {} over the window (p {p:.3})", summary.drift.metric, percent(change))
+            }
+            _ => String::new(),
+        };
+        let grows = stability.growth_share.is_some_and(|growth| growth.upper > stability.limit_share);
+        let (means, advice) = if steady == Trust::Suspect && !grows && !summary.drift.drifts {
+            (
+                "the target turns load away, so the figures describe less load than was offered",
+                "lower the load, or read the errors",
+            )
+        } else {
+            (
+                "there is no steady state, so the figures depend on the length of the level",
+                "read the level as overloaded, or lower the load for figures that last",
+            )
+        };
+        // What the data leave undecided has not passed either: it is not said.
+        if steady == Trust::Suspect || stability.verdict != Kept::Undecided {
+            bench.say("steady_state", steady, format!("{}{drift}", stability.why), means, advice);
+            if shaped && steady == Trust::Valid {
+                bench.note("latency follows the arrivals' own shape, and the figures hold for this window as a whole");
+            }
+        }
+    }
+    let leading = summary.latency.leading();
+    let asks_for_tail = matches!(level.purpose.as_str(), "run" | "hold");
+    let (verdict, figure) = match (&leading.p50, &leading.p99) {
+        (Reading::Refused { why, .. }, _) => (Trust::Suspect, format!("{} p50 {why}", leading.metric)),
+        (_, Reading::Refused { why, .. }) if asks_for_tail => {
+            (Trust::Suspect, format!("{} p99 {why}", leading.metric))
+        }
+        _ => (Trust::Valid, format!("{} requests", leading.n)),
+    };
+    bench.say(
+        "samples",
+        verdict,
+        figure,
+        "too few requests for the percentiles that are refused",
+        "give it more time or more load",
+    );
+}
+
+pub fn answers(bench: &mut Bench, summary: &LevelSummary) {
+    let counts = &summary.counts;
+    let broken: u64 = counts.broken.values().sum();
+    if counts.finished > 0 {
+        let share = broken as f64 / counts.finished as f64;
+        let kinds: Vec<String> =
+            counts.broken.iter().map(|(kind, n)| format!("{} {n}", kind.name())).collect();
+        let list = if kinds.is_empty() { String::new() } else { format!(" ({})", kinds.join(", ")) };
+        bench.say(
+            "broken_answers",
+            BROKEN.judge(share),
+            format!("{broken} of {} answers{list}", counts.finished),
+            "answers that are empty, repeated or of the wrong length come faster than right ones",
+            "look at the answers, and pin the length (ignore_eos) if the model ends early",
+        );
+    }
+    let failed = counts.failed - counts.cancelled.min(counts.failed);
+    let share = failed as f64 / counts.requests.max(1) as f64;
+    let kinds: Vec<String> = counts
+        .by_outcome
+        .iter()
+        .filter(|(how, _)| **how != How::Finished)
+        .map(|(how, n)| format!("{} {n}", how.name()))
+        .collect();
+    let list = if kinds.is_empty() { String::new() } else { format!(" ({})", kinds.join(", ")) };
+    bench.say(
+        "errors",
+        if share > ERRORS { Trust::Suspect } else { Trust::Valid },
+        format!("{failed} of {} requests{list}", counts.requests),
+        "failed requests rank above every latency, so percentiles beyond their share are infinite",
+        "find out why they fail before reading the tail",
+    );
+    if summary.lengths.unit == SizeUnit::Items {
+        // Rows are sent, not estimated: there is no count of the server's to hold them against.
+        return;
+    }
+    for (side, figures) in [("prompt", &summary.lengths.prompt), ("output", &summary.lengths.output)] {
+        let Some(deviation) = figures.deviation else { continue };
+        bench.say(
+            &format!("{side}_tokens"),
+            if deviation.abs() > TOKENS { Trust::Suspect } else { Trust::Valid },
+            format!("{side} tokens reported are {:+.1} % off those asked", 100.0 * deviation),
+            "the load is not the one that was asked for, and the figures per token shift with it",
+            "set the tokeniser or the lengths so that the server's count agrees",
+        );
+    }
+}
+
+pub fn ended(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
+    let (figure, means) = match level.ended_by {
+        EndedBy::Complete => {
+            // Nobody stopped it, and still requests were not sent.
+            let never = summary.counts.by_outcome.get(&How::NeverSent).copied().unwrap_or(0);
+            if never > 0 {
+                bench.say(
+                    "never_sent",
+                    Trust::Invalid,
+                    count(never, "request") + " never left the generator",
+                    "the load that was asked for was not put on the target",
+                    "see file descriptors, ports and CPU of the generator (doctor)",
+                );
+            }
+            return;
+        }
+        EndedBy::DrainLimit => {
+            ("the drain limit passed", "requests that were still in flight count as infinitely slow")
+        }
+        EndedBy::Cut => return cut_off(bench, level, summary),
+        EndedBy::User | EndedBy::UserNow => ("stopped by the user", "the level is shorter than asked"),
+        EndedBy::Ceiling => ("stopped at a ceiling", "the level is shorter than asked"),
+        EndedBy::Errors => ("stopped for too many errors", "the level is shorter than asked"),
+    };
+    bench.say("ended", Trust::Suspect, figure.into(), means, "run it again for longer, or raise the limit");
+}
+
+/// A generator that was killed took the requests in flight with it. An open loop's are drawn again from the schedule
+/// before the run is judged; a closed loop has noted each as it began. Where an older log has no such notes, it is known how
+/// many there were, as many as it holds, and not which; so their weight in the tail is said.
+fn cut_off(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
+    let drawn = summary.counts.by_outcome.get(&How::Unfinished).copied().unwrap_or(0);
+    let (figure, means) = match level.load {
+        _ if drawn > 0 => {
+            let from = if matches!(level.load, Load::Open { .. }) { "the schedule" } else { "the log" };
+            (
+                format!(
+                    "the generator was cut off; {} then in flight came from {from}",
+                    count(drawn, "request")
+                ),
+                "they keep their place in the tail, as infinitely slow".to_owned(),
+            )
+        }
+        Load::Closed { concurrency }
+        | Load::Saturating { concurrency }
+        | Load::Wave { requests: concurrency } => {
+            let ended =
+                if matches!(level.load, Load::Wave { .. }) { summary.counts.requests as u32 } else { 0 };
+            let concurrency = concurrency.saturating_sub(ended);
+            let lost = f64::from(concurrency);
+            let known = 100.0 * (1.0 - lost / (lost + summary.counts.requests as f64));
+            (
+                format!(
+                    "the generator was cut off; the {} then in flight left no record, most of them slow ones",
+                    count(u64::from(concurrency), "request")
+                ),
+                format!("they can lie beyond p{known:.1} of all: percentiles from there on may be too low"),
+            )
+        }
+        Load::Open { .. } => (
+            "the generator was cut off".to_owned(),
+            "requests in flight left no record, and most of them were slow ones".to_owned(),
+        ),
+    };
+    bench.say("ended", Trust::Suspect, figure, &means, "run it again to its end");
+}

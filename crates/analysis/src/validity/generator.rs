@@ -1,0 +1,248 @@
+//! Was the load as asked, and were the stamps taken in time? What the generator and its machine say of themselves.
+
+use plimsoll_model::{Level, Load, StampSource};
+
+use super::{Bench, Limits};
+use crate::findings::{LevelSummary, Trust};
+use crate::say::{count, ms, number, percent};
+
+/// Lag that no pacer on a shared machine avoids, ms; below it a share of a very short latency says nothing.
+const LAG_FLOOR_MS: f64 = 0.5;
+/// Lag against latency, p99 against p99 and median against median. At 5 % it moves a figure that starts at the due time
+/// by about what repeated runs differ; at 50 % the generator is half of what is measured.
+const LAG: Limits = Limits { suspect: 0.05, invalid: 0.5 };
+/// Kernel-to-user delay, p99 against the median latency. Kernel stamps are right whatever it is; a reader this slow
+/// lets socket buffers fill and then slows the sender.
+const USER_DELAY: Limits = Limits { suspect: 0.25, invalid: 1.0 };
+/// The same floor for it, ms.
+const USER_DELAY_FLOOR_MS: f64 = 2.0;
+/// Time runnable and not running, where the kernel stamps arrivals. The stamps do not care, and what a send loses is lag,
+/// which is judged by itself; a fifth of the time is where reading and sending could slow the load in ways not stamped.
+const RUN_QUEUE: Limits = Limits { suspect: 0.2, invalid: 0.5 };
+/// The same where stamps are user space's: each waits for a CPU with this chance, so that 5 % reaches every p95.
+const RUN_QUEUE_OWN_STAMPS: Limits = Limits { suspect: 0.05, invalid: 0.2 };
+/// CPU share of the busiest worker. A queue at 85 % load doubles delays (M/M/1: 6.7 ×); at 97 % the generator queues.
+const CPU: Limits = Limits { suspect: 0.85, invalid: 0.97 };
+/// Share of events whose time is only an upper bound. Gap percentiles above it describe reads rather than events.
+const COALESCED: f64 = 0.2;
+/// Little's law: sampled in-flight counter against the records, beyond what sampling and the generator's own delay explain.
+/// 5 % is a percentile's own interval; a fifth means records are missing or stamps are wrong.
+const LITTLE: Limits = Limits { suspect: 0.05, invalid: 0.2 };
+/// Attempts for which this machine had no socket. They stand among the target's errors and are none of them.
+const NO_SOCKET: Limits = Limits { suspect: 0.0, invalid: 0.01 };
+/// Share of descriptors or local ports in use from which on the next level may run out of them.
+const ROOM: f64 = 0.9;
+/// Descriptors that a run takes beside its connections.
+const OWN_DESCRIPTORS: u64 = 64;
+
+/// What the generator says of itself, from the most frequent trouble to the rarest.
+pub fn generator(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
+    punctual(bench, level, summary);
+    machine(bench, summary);
+    stamps(bench, summary);
+    counted(bench, summary);
+    kept(bench, summary);
+    room(bench, summary);
+    let health = &summary.generator;
+    if let Some(since) = health.closed_since {
+        bench.say(
+            "closed_since",
+            Trust::Suspect,
+            format!("closed from t={} s", number((since - level.start).as_secs_f64())),
+            "a ceiling held arrivals back, and from there on the load followed the server",
+            "raise the ceiling, or read the level as a closed loop",
+        );
+    }
+}
+
+/// A latency that figures of the generator are held against, ms: the median, or a millisecond where there is none.
+fn scale_ms(summary: &LevelSummary) -> f64 {
+    let leading = summary.latency.leading();
+    let median = leading.p50.value().filter(|s| s.is_finite()).or(leading.mean_finite_s);
+    (1e3 * median.unwrap_or(0.001)).max(0.001)
+}
+
+/// The highest percentile of the leading latency that is shown and finite, ms.
+fn tail_ms(summary: &LevelSummary) -> f64 {
+    let rows = summary.latency.leading().rows();
+    let shown = rows.into_iter().filter(|(p, _)| *p <= 0.99).filter_map(|(_, reading)| reading.value());
+    1e3 * shown.filter(|s| s.is_finite()).fold(0.0, f64::max)
+}
+
+/// Did it send and read in time?
+fn punctual(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
+    let health = &summary.generator;
+    let scale = scale_ms(summary);
+    // Once a ceiling of the user's held arrivals back, lateness is the ceiling's and judged as such below.
+    if matches!(level.load, Load::Open { .. }) && health.lag.count > 0 && health.closed_since.is_none() {
+        // Like with like: the lag's tail is what it adds to a tail, its median what it adds to a median.
+        // Of few arrivals the p99 is the largest, which is one hiccup of a machine.
+        let (name, lag_ns) = match health.lag.count {
+            0..1000 => ("p90", health.lag.p90_ns),
+            _ => ("p99", health.lag.p99_ns),
+        };
+        let (lag_ms, tail_ms) = (lag_ns as f64 / 1e6, tail_ms(summary).max(scale));
+        let share = (lag_ms / tail_ms).max(health.lag.p50_ns as f64 / 1e6 / scale);
+        let verdict = if lag_ms > LAG_FLOOR_MS { LAG.judge(share) } else { Trust::Valid };
+        bench.say(
+            "schedule_lag",
+            verdict,
+            format!("{name} {}, {} of the latency it is part of", ms(lag_ms / 1e3), percent(share)),
+            "requests left late, and the latencies contain that delay of the generator",
+            "give the generator more workers or a quieter machine, or read the after_send figures",
+        );
+    }
+    if health.user_delay.count > 0 {
+        let delay_ms = health.user_delay.p99_ns as f64 / 1e6;
+        let over = delay_ms > USER_DELAY_FLOOR_MS;
+        bench.say(
+            "user_delay",
+            if over { USER_DELAY.judge(delay_ms / scale) } else { Trust::Valid },
+            format!("from the kernel's stamp to the generator p99 {}", ms(delay_ms / 1e3)),
+            "the generator read late, so buffers may have filled and slowed the server",
+            "give the generator more workers or a quieter machine",
+        );
+    }
+}
+
+/// Did the machine leave it the CPU it needs?
+fn machine(bench: &mut Bench, summary: &LevelSummary) {
+    let health = &summary.generator;
+    if let Some(share) = health.run_queue_share_max {
+        bench.say(
+            "run_queue",
+            if health.stamps == StampSource::Kernel { RUN_QUEUE } else { RUN_QUEUE_OWN_STAMPS }.judge(share),
+            format!("the worker worst off waited for a CPU {} of the time", percent(share)),
+            "other work on this machine delayed the generator",
+            "stop the other work, or run the generator on another machine",
+        );
+    }
+    if let Some(share) = health.cpu_share_max {
+        bench.say(
+            "cpu",
+            CPU.judge(share),
+            format!("the busiest worker used {} of a CPU", percent(share)),
+            "the generator may be the bottleneck",
+            "give the generator more workers or a larger machine",
+        );
+    }
+}
+
+/// Are the stamps those of single events, by the kernel's clock?
+fn stamps(bench: &mut Bench, summary: &LevelSummary) {
+    let health = &summary.generator;
+    if health.stamps != StampSource::Kernel {
+        let busy = health.cpu_share_max.is_some_and(|s| s > 0.7)
+            || health.run_queue_share_max.is_some_and(|s| s > 0.02);
+        bench.say(
+            "stamps",
+            if busy { Trust::Suspect } else { Trust::Valid },
+            format!("arrival stamps: {:?}", health.stamps).to_lowercase(),
+            "without the kernel's stamps a busy generator adds its own delay to every latency",
+            "run on Linux with receive time stamps, or keep the generator idle",
+        );
+    }
+    if health.events > 0 {
+        // The last token of an answer often shares its read with the stream's end: that is no buffering.
+        let last_tokens = summary.counts.finished.min(health.events_coalesced);
+        let share = (health.events_coalesced - last_tokens) as f64 / health.events as f64;
+        bench.say(
+            "coalesced",
+            if share > COALESCED { Trust::Suspect } else { Trust::Valid },
+            format!("{} of the events came with a later one in the same read", percent(share)),
+            "event gaps and itl describe reads rather than events, while ttft and e2e stand",
+            "look for buffering between server and generator",
+        );
+    }
+}
+
+/// Do its own counter and clock agree with the records?
+fn counted(bench: &mut Bench, summary: &LevelSummary) {
+    let health = &summary.generator;
+    if let Some(little) = summary.concurrency.little.as_ref().filter(|little| little.from_records >= 1.0) {
+        let beyond = little.disagreement.abs() - little.tolerance;
+        bench.say(
+            "little",
+            LITTLE.judge(beyond),
+            format!(
+                "{} in flight by the {}'s counter, {} by the records",
+                number(little.sampled_mean),
+                little.source,
+                number(little.from_records)
+            ),
+            "the counter and the records disagree by more than late sending explains, so records are missing or stamps \
+             are wrong",
+            "do not use the figures, and report this as a fault of the generator",
+        );
+    }
+    if health.clock_steps > 0 {
+        bench.say(
+            "clock",
+            Trust::Suspect,
+            count(health.clock_steps.into(), "step") + " of the realtime clock",
+            "kernel stamps follow the realtime clock, so those near a step may be off by its size",
+            "let the clock settle and run again",
+        );
+    }
+}
+
+/// Were the connections that it kept still there when it used them again? What the target does with them is no fault of the
+/// measurement: it is told, because it costs the requests that have to make another one, and fails those that meet an end.
+fn kept(bench: &mut Bench, summary: &LevelSummary) {
+    let Some(kept) = summary.generator.kept.filter(|kept| kept.looks + kept.lost > 0) else { return };
+    let looks = count(kept.looks, "look") + " at kept connections before they were used again";
+    bench.say("kept_connections", Trust::Valid, format!("{}, {} found ended", looks, kept.ended), "", "");
+    if kept.ended + kept.lost == 0 {
+        return;
+    }
+    let tried = (kept.looks + kept.lost).max(1);
+    let lost = match kept.lost {
+        0 => String::new(),
+        lost => format!(" ({} met the end on the way and failed)", count(lost, "request")),
+    };
+    let rest = match kept.rest {
+        Some(rest) => format!("; kept ones now rest {} before they are used again", ms(rest.as_secs_f64())),
+        None => String::new(),
+    };
+    bench.note(&format!(
+        "within a second of an answer and without a word the server ended {} of the connections that it was to keep{lost}{rest}, and \
+         a request that finds none waits for a new one",
+        percent((kept.ended + kept.lost) as f64 / tried as f64)
+    ));
+}
+
+/// Did connections run out of what the machine has for them? `plimsoll doctor` asks before; this is what happened.
+fn room(bench: &mut Bench, summary: &LevelSummary) {
+    let health = &summary.generator;
+    let Some(room) = &health.room else { return };
+    let attempts = summary.counts.attempts.max(1);
+    bench.say(
+        "sockets",
+        NO_SOCKET.judge(room.no_socket as f64 / attempts as f64),
+        format!("{} found no descriptor, port or memory for a connection", count(room.no_socket, "attempt")),
+        "this machine could not open all connections, and what failed there counts as an error of the target",
+        "run `plimsoll doctor` and raise what it names, or keep fewer connections",
+    );
+    let mut near = |check: &str, used: u64, of: Option<u64>, what: &str, advice: &str| {
+        let Some(of) = of else { return };
+        let full = used as f64 > ROOM * of as f64;
+        let verdict = if full { Trust::Suspect } else { Trust::Valid };
+        let means =
+            "the level came close to a limit of this machine, and a little more load is turned away here";
+        bench.say(check, verdict, format!("{used} of {of} {what}"), means, advice);
+    };
+    let descriptors = u64::from(health.sockets_max) + OWN_DESCRIPTORS;
+    near("descriptors", descriptors, room.descriptors, "open files", "raise the hard limit of open files");
+    let ports = room.ports.map(u64::from);
+    let advice = "widen net.ipv4.ip_local_port_range, keep connections, or give the target several addresses";
+    near("ports", u64::from(health.connects), ports, "local ports to an address taken", advice);
+    if let Some(turned_away) = room.listen_overflows {
+        bench.say(
+            "backlog",
+            if turned_away > 0 { Trust::Suspect } else { Trust::Valid },
+            format!("{} overflowed a listening queue of this machine", count(turned_away, "connection")),
+            "a connection that finds the server's queue full is tried again a second later, which no server needs",
+            "give the server a longer listen backlog (and net.core.somaxconn), or open connections ahead",
+        );
+    }
+}
