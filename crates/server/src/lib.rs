@@ -4,12 +4,15 @@
 //! What happens when is the world's; this crate sleeps until then, writes, and measures how late it was. It knows no
 //! client, no run and no screen.
 //!
-//! Reading order: [`mod@serve`] (listen, accept, stop), `front` and `infer` (from a request to its answer), `engine` (real time around
+//! Reading order: `config` (what to serve), `running` (a server from outside), [`mod@serve`] (listen, accept, stop), `front` and `infer` (from a request to its answer), `engine` (real time around
 //! the world), `stream` and `body` (tokens on their way out), `io` (bytes and stamps), `voice` (what is said),
 //! [`truth`] (the log), `metrics`, `page` and `triton_page` (what is counted), `timer`, [`clock`]
 //! and [`script`] (a clock moved by hand). Beside all that, [`collector`] takes the spans of others (OTLP).
 
 pub mod collector;
+
+mod config;
+mod running;
 pub mod serve;
 
 mod front;
@@ -35,4 +38,6 @@ pub mod clock;
 pub mod script;
 mod timer;
 
-pub use serve::{EngineServerConfig, Limits, Running, ServeError, Stopper, serve, serve_scripted};
+pub use config::{EngineServerConfig, Limits, ServeError};
+pub use running::{Running, Stopper};
+pub use serve::{serve, serve_scripted};

@@ -13,15 +13,12 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll};
-use std::thread::JoinHandle;
 
 use hyper::server::conn::http1;
 use plimsoll_model::Span;
-use plimsoll_sim::{EngineSpec, FaultSpec, FleetSpec, ModeSpec, SpecError, World, WorldSpec};
-use plimsoll_wire::kserve::server::{Declared, Model};
-use serde::{Deserialize, Serialize};
+use plimsoll_sim::{ModeSpec, World, WorldSpec};
+use plimsoll_wire::kserve::server::Model;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
@@ -29,11 +26,13 @@ use tokio::sync::Notify;
 
 use crate::body::{self, Page};
 use crate::clock::{self, Axis};
+use crate::config::{EngineServerConfig, Limits, ServeError};
 use crate::engine::Engine;
 use crate::front::Front;
 use crate::infer;
 use crate::io::{Conn, Io, Scratch, ask_for_stamps, wait_for_stamps};
 use crate::metrics::Metrics;
+use crate::running::{Running, Stop};
 use crate::script::Script;
 use crate::timer::Timer;
 use crate::truth::{Header, Truth, TruthWriter};
@@ -44,231 +43,6 @@ const BACKLOG: i32 = 4096;
 const HOUSEKEEPING_NS: i64 = 250_000_000;
 /// After a failed accept (no descriptors left), ns.
 const ACCEPT_PAUSE_NS: i64 = 20_000_000;
-
-/// What to serve and where.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct EngineServerConfig {
-    /// Address to listen on; port 0 takes a free one.
-    pub listen: SocketAddr,
-    /// The engine: one replica.
-    pub engine: EngineSpec,
-    /// How many replicas, and what is around them.
-    #[serde(default)]
-    pub fleet: FleetSpec,
-    /// What goes wrong, timed from the start of serving.
-    #[serde(default)]
-    pub faults: Vec<FaultSpec>,
-    /// Seed of what the engine draws.
-    #[serde(default)]
-    pub seed: u64,
-    /// Name of the model it says it serves.
-    #[serde(default = "default_model")]
-    pub model: String,
-    /// What the model takes under KServe v2, where the engine has that front; none = one small input.
-    #[serde(default)]
-    pub inputs: Vec<Declared>,
-    /// Where the truth log goes. Without it none is written.
-    #[serde(default)]
-    pub truth_log: Option<PathBuf>,
-    /// The engine's wake-ups are at least this far apart, ns: tokens that are due closer together leave together. It is
-    /// what the most crowded engine is late by, and what makes it affordable: at two thousand streams it saves a
-    /// fifth of the CPU time. An engine with less to do than that is not touched by it.
-    #[serde(default = "default_wake_spacing")]
-    pub wake_spacing: Span,
-    /// What clients may do.
-    #[serde(default)]
-    pub limits: Limits,
-}
-
-fn default_wake_spacing() -> Span {
-    Span::from_micros(50)
-}
-
-fn default_model() -> String {
-    "plimsoll-sim".to_owned()
-}
-
-impl EngineServerConfig {
-    /// This engine on this address, everything else by default.
-    pub fn new(listen: SocketAddr, engine: EngineSpec) -> EngineServerConfig {
-        EngineServerConfig {
-            listen,
-            engine,
-            fleet: FleetSpec::default(),
-            faults: Vec::new(),
-            seed: 0,
-            model: default_model(),
-            inputs: Vec::new(),
-            truth_log: None,
-            wake_spacing: default_wake_spacing(),
-            limits: Limits::default(),
-        }
-    }
-}
-
-impl EngineServerConfig {
-    fn world(&self) -> WorldSpec {
-        WorldSpec { engine: self.engine.clone(), fleet: self.fleet.clone(), faults: self.faults.clone() }
-    }
-}
-
-/// What clients may do before they are told off.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Limits {
-    /// Largest request body, bytes. Larger ones get 413.
-    pub body_bytes: usize,
-    /// Largest request head, bytes. Larger ones get 431.
-    pub head_bytes: usize,
-    /// Most header lines.
-    pub headers: usize,
-    /// Output tokens of a request that names no number.
-    pub default_max_tokens: u32,
-    /// Most output tokens of one request. More gets 400.
-    pub max_tokens: u32,
-    /// A request has to be whole within this, ns.
-    pub request_read: Span,
-    /// A client has to take bytes within this, ns.
-    pub blocked_write: Span,
-    /// A connection may do nothing for this long, ns.
-    pub idle: Span,
-    /// Answers in progress may go on for this long after a shutdown was asked for, ns.
-    pub drain: Span,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            body_bytes: 32 << 20,
-            head_bytes: 64 << 10,
-            headers: 100,
-            default_max_tokens: 128,
-            max_tokens: 1 << 20,
-            request_read: Span::from_secs(20),
-            blocked_write: Span::from_secs(60),
-            idle: Span::from_secs(3_600),
-            drain: Span::from_secs(5),
-        }
-    }
-}
-
-/// Why a server did not start, or ended badly.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// The address can't be had.
-    #[error("can't listen on {addr}: {source}")]
-    Listen {
-        /// The address.
-        addr: SocketAddr,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The engine's specification is wrong.
-    #[error(transparent)]
-    Spec(#[from] SpecError),
-    /// The truth log can't be created or written.
-    #[error("truth log {}: {source}", path.display())]
-    Truth {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The system gave no thread, runtime or timer.
-    #[error("the server could not be run: {0}")]
-    System(#[from] io::Error),
-}
-
-/// A server that runs. Dropping it stops it at once.
-#[derive(Debug)]
-pub struct Running {
-    addr: SocketAddr,
-    stop: Arc<Stop>,
-    thread: Option<JoinHandle<Result<(), ServeError>>>,
-}
-
-/// Asks a server to stop, from anywhere.
-#[derive(Clone, Debug)]
-pub struct Stopper(Arc<Stop>);
-
-#[derive(Debug, Default)]
-struct Stop {
-    level: AtomicU8,
-    notify: Notify,
-}
-
-impl Stop {
-    fn raise(&self, level: u8) {
-        self.level.fetch_max(level, Ordering::SeqCst);
-        // `notify_one` keeps a permit: a server that does not wait yet still hears it.
-        self.notify.notify_one();
-    }
-
-    fn level(&self) -> u8 {
-        self.level.load(Ordering::SeqCst)
-    }
-
-    async fn reaches(&self, level: u8) {
-        while self.level() < level {
-            self.notify.notified().await;
-        }
-    }
-}
-
-impl Stopper {
-    /// No new connections or requests; answers in progress may end within the drain limit.
-    pub fn drain(&self) {
-        self.0.raise(1);
-    }
-
-    /// Everything ends now.
-    pub fn now(&self) {
-        self.0.raise(2);
-    }
-}
-
-impl Running {
-    /// Where it listens.
-    pub fn addr(&self) -> SocketAddr {
-        self.addr
-    }
-
-    /// A handle that stops it.
-    pub fn stopper(&self) -> Stopper {
-        Stopper(self.stop.clone())
-    }
-
-    /// Drains, waits, and says how it ended; the truth log is complete then.
-    ///
-    /// # Errors
-    /// The truth log could not be written, or the system failed underneath.
-    pub fn shutdown(self) -> Result<(), ServeError> {
-        self.stop.raise(1);
-        self.wait()
-    }
-
-    /// Waits until it is stopped by a [`Stopper`].
-    ///
-    /// # Errors
-    /// As [`Running::shutdown`].
-    pub fn wait(mut self) -> Result<(), ServeError> {
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(result)) => result,
-            Some(Err(_)) => Err(ServeError::System(io::Error::other("the serving thread died"))),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop.raise(2);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
 
 /// Starts serving an engine on a thread of its own. It accepts connections when this returns.
 ///

@@ -28,7 +28,7 @@ use plimsoll_model::TraceSpan;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-use crate::serve::ServeError;
+use crate::config::ServeError;
 use intake::{Intake, Job};
 use socket::{Socket, Speaks};
 
