@@ -1,7 +1,7 @@
 //! A budget file held against a run: rows, a verdict, and what to say first.
 //!
 //! Reading order: `finding` (the words), `select` (which levels and requests), `judge` (one budget; `rates` and `against` of another kind), `locate` (where a broken one
-//! breaks), and here the family. A verdict per file and never per level: what passes at half the promised load is no pass.
+//! breaks), `settle` (the family), `refusals` (what else speaks against the run), and here how they come together. A verdict per file and never per level: what passes at half the promised load is no pass.
 
 mod against;
 mod finding;
@@ -9,27 +9,23 @@ mod judge;
 mod locate;
 mod look;
 mod rates;
+mod refusals;
 mod select;
+mod settle;
 
-use plimsoll_math::series;
-use plimsoll_math::two_sample::holm;
 use plimsoll_model::{Attempt, Manifest, Sample};
 
 pub use finding::{GATE_SCHEMA, GateFinding, GateRow, GateVerdict, Role};
 pub use look::{More, after_a_look};
 pub use select::Measured;
 
-use crate::budget::{
-    Budget, BudgetFile, BudgetMetric, Judged, LEAST_WORTH, OnInconclusive, OnMissing, Policy, Unit, family,
-    shown,
-};
-use crate::columns::INFINITE;
-use crate::findings::{Held, Reading, Reason, Trust};
+use crate::budget::{Budget, BudgetFile, BudgetMetric, Policy};
+use crate::findings::{Held, Reading, Trust};
 use crate::lines::LineSpec;
-use crate::say::{count, number};
+use crate::say::count;
 use crate::whole::analyse_rows;
-use judge::{Judgement, metric_of, signed};
-use select::{Chosen, Picks, stage_times, values};
+use judge::Judgement;
+use select::{Chosen, stage_times};
 
 impl<'a> Measured<'a> {
     /// Analyses a run as the budget needs it: what is good, and where the budget line lies, is what the file says.
@@ -68,19 +64,19 @@ pub fn gate_at(
     }
     looks.extend(batch(file, run));
     looks.extend(stages(file, run));
-    settle(file, &mut looks);
-    let trust = trust(run, &looks);
-    let verdict = if trust == Trust::Invalid { GateVerdict::Invalid } else { verdict(&looks) };
+    settle::settle(file, &mut looks);
+    let trust = refusals::trust(run, &looks);
+    let verdict = if trust == Trust::Invalid { GateVerdict::Invalid } else { settle::verdict(&looks) };
     if trust == Trust::Invalid {
-        unjudge(&mut looks);
+        settle::unjudge(&mut looks);
     }
-    let refusals = refusals(file, run, baseline, &looks, trust);
+    let refusals = refusals::refusals(file, run, baseline, &looks, trust);
     let family = looks.iter().filter(|look| look.row.role == Role::Decides).count();
     let rows: Vec<GateRow> = looks.into_iter().map(|look| look.row).collect();
     GateFinding {
         schema: GATE_SCHEMA,
         verdict,
-        headline: headline(verdict, &rows, family),
+        headline: settle::headline(verdict, &rows, family),
         refusals,
         budget: file.name.clone().unwrap_or_else(|| "budget".into()),
         run: run.manifest.id.clone(),
@@ -292,241 +288,3 @@ fn stages(file: &BudgetFile, run: &Measured<'_>) -> Vec<Look> {
 
 /// Share of the finished requests that may lack a stage before its slice can't be judged: the others are not like them.
 const MOST_LACKING: f64 = 0.05;
-
-/// The family: who passes, who fails among all the looks, and what that amounts to.
-fn settle(file: &BudgetFile, looks: &mut [Look]) {
-    let alpha = file.policy.alpha;
-    let of = |role: Role, looks: &[Look]| -> Vec<usize> {
-        (0..looks.len()).filter(|i| looks[*i].row.role == role && !looks[*i].row.missing).collect()
-    };
-    let chances =
-        |at: &[usize], looks: &[Look]| -> Vec<f64> { at.iter().map(|i| looks[*i].row.p_fail).collect() };
-    let primary = of(Role::Decides, looks);
-    let adjusted = holm(&chances(&primary, looks));
-    for (i, p) in primary.into_iter().zip(adjusted) {
-        looks[i].row.p_fail_family = p;
-        looks[i].row.held = family::verdict(looks[i].row.p_pass, alpha, p <= alpha);
-    }
-    let watched = of(Role::Watched, looks);
-    let falls = family::benjamini_hochberg(&chances(&watched, looks), file.policy.false_discovery);
-    for (i, falls) in watched.into_iter().zip(falls) {
-        looks[i].row.p_fail_family = looks[i].row.p_fail;
-        looks[i].row.held = family::verdict(looks[i].row.p_pass, alpha, falls);
-    }
-    for look in looks {
-        finish(look, alpha);
-    }
-}
-
-fn finish(look: &mut Look, alpha: f64) {
-    let row = &mut look.row;
-    let worth = row.share_over.map(|share| share.n_eff);
-    let least = look.budget.as_ref().and_then(|budget| budget.min_n_eff).unwrap_or(LEAST_WORTH);
-    if row.role == Role::Tracked {
-        row.held = if row.missing { Held::Inconclusive } else { Held::Pass };
-        return;
-    }
-    if let Some(worth) = worth.filter(|worth| *worth < least && !(look.outgrown && row.held == Held::Fail)) {
-        row.held = Held::Inconclusive;
-        row.why =
-            format!("{} effective requests; {} are the least to judge by", number(worth), number(least));
-        if let Some(share) = row.share_over.filter(|share| share.n_eff > 0.0) {
-            row.needed = Some((least * share.n as f64 / share.n_eff).ceil() as u64);
-        }
-    }
-    if let Some(budget) = &look.budget {
-        let strict = match row.missing {
-            true => budget.on_missing == OnMissing::Fail,
-            false => budget.on_inconclusive == OnInconclusive::Fail,
-        };
-        if row.held == Held::Inconclusive && strict {
-            row.held = Held::Fail;
-            let what =
-                if row.missing { "missing data count as broken" } else { "inconclusive counts as broken" };
-            row.why = if row.why.is_empty() { what.into() } else { format!("{}; {what}", row.why) };
-            return;
-        }
-    }
-    match row.held {
-        Held::Fail => row.why = look.defect.clone(),
-        Held::Inconclusive if row.missing => row.why = format!("missing: {}", row.why),
-        Held::Inconclusive => row.why = undecided(row, alpha),
-        Held::Pass => {}
-    }
-}
-
-fn undecided(row: &GateRow, alpha: f64) -> String {
-    let mut parts = Vec::new();
-    if !row.why.is_empty() {
-        parts.push(row.why.clone());
-    }
-    if row.p_fail <= alpha {
-        parts.push("broken by itself, though not among all the budgets judged".to_owned());
-    }
-    match (row.needed, row.share_over) {
-        (Some(needed), Some(share)) if needed > share.n => {
-            let time = row
-                .needed_s
-                .map_or(String::new(), |s| format!(", a run of {} at this load", shown(s, &Unit::Time)));
-            parts.push(format!("about {} would settle it{time}", count(needed - share.n, "more request")));
-        }
-        (None, Some(_)) if parts.is_empty() => {
-            parts.push("so close to the limit that no number of requests would settle it".to_owned());
-        }
-        _ if parts.is_empty() => parts.push("the interval holds the limit".to_owned()),
-        _ => {}
-    }
-    parts.join("; ")
-}
-
-fn verdict(looks: &[Look]) -> GateVerdict {
-    let decides = || looks.iter().filter(|look| look.row.role == Role::Decides);
-    let warns = |look: &Look| {
-        !look.row.missing
-            && look.budget.as_ref().is_some_and(|budget| budget.on_inconclusive == OnInconclusive::Warn)
-    };
-    if decides().any(|look| look.row.held == Held::Fail) {
-        GateVerdict::Broken
-    } else if decides().count() == 0 {
-        // Where nothing was held to anything, nothing was shown to hold.
-        GateVerdict::Inconclusive
-    } else if decides().any(|look| look.row.held == Held::Inconclusive && !warns(look)) {
-        GateVerdict::Inconclusive
-    } else {
-        GateVerdict::Pass
-    }
-}
-
-/// How far what was judged may be trusted: the levels it came from, or the run where it came from none.
-fn trust(run: &Measured<'_>, looks: &[Look]) -> Trust {
-    let used: Vec<u32> = looks.iter().flat_map(|look| look.row.levels.iter().copied()).collect();
-    let of_levels = run.findings.levels.iter().filter(|level| used.contains(&level.summary.level));
-    let worst = of_levels.map(|level| level.validity.verdict).max();
-    match (run.is_sweep(), worst) {
-        (true, Some(worst)) => worst,
-        (_, worst) => worst.unwrap_or_default().max(run.findings.validity.verdict),
-    }
-}
-
-fn refusals(
-    file: &BudgetFile,
-    run: &Measured<'_>,
-    baseline: Option<&Measured<'_>>,
-    looks: &[Look],
-    trust: Trust,
-) -> Vec<String> {
-    let mut said = doubts(run, looks, trust);
-    if trust == Trust::Invalid {
-        return said;
-    }
-    let Some(baseline) = baseline else { return said };
-    let broken = looks.iter().filter(|look| look.row.held == Held::Fail && look.row.role == Role::Decides);
-    for look in broken {
-        let Some(budget) = look.budget.as_ref().filter(|budget| is_tail(budget)) else { continue };
-        if let Some(line) = better_mean(file, budget, &look.row, run, baseline)
-            && !said.contains(&line)
-        {
-            said.push(line);
-        }
-    }
-    said
-}
-
-/// Why the measurement is not, or not quite, to be trusted: of the run and of the levels that were judged.
-fn doubts(run: &Measured<'_>, looks: &[Look], trust: Trust) -> Vec<String> {
-    if trust == Trust::Valid {
-        return Vec::new();
-    }
-    let used = |id: u32| looks.iter().any(|look| look.row.levels.contains(&id));
-    let levels =
-        run.findings.levels.iter().filter(|level| trust == Trust::Invalid || used(level.summary.level));
-    // Those of the levels that were judged first: of a sweep's dozen levels one line a check is enough.
-    let reasons = levels.flat_map(|level| &level.validity.reasons).chain(&run.findings.validity.reasons);
-    let mut checks: Vec<(&Reason, Vec<&str>)> = Vec::new();
-    // What has too few requests for its own budget says so in its row; how many a p99 would take that nobody asks for is no doubt.
-    for reason in reasons.filter(|reason| reason.verdict == trust && reason.check != "samples") {
-        match checks.iter_mut().find(|(first, _)| first.check == reason.check) {
-            Some((_, figures)) if figures.contains(&reason.figure.as_str()) => {}
-            Some((_, figures)) => figures.push(&reason.figure),
-            None => checks.push((reason, vec![&reason.figure])),
-        }
-    }
-    let suspect = if trust == Trust::Suspect { "the measurement is suspect: " } else { "" };
-    let line = |(reason, figures): (&Reason, Vec<&str>)| {
-        let also = match figures.len() - 1 {
-            0 => String::new(),
-            n => format!(" (and on {})", count(n as u64, "other level")),
-        };
-        format!("{suspect}{}: {}{also}. {}", reason.check, reason.figure, reason.means)
-    };
-    checks.into_iter().map(line).collect()
-}
-
-/// Nothing is said to hold, or to be broken, by a measurement that is not the target's.
-fn unjudge(looks: &mut [Look]) {
-    for row in looks.iter_mut().map(|look| &mut look.row).filter(|row| row.role != Role::Tracked) {
-        row.held = Held::Inconclusive;
-        if !row.missing {
-            row.why = String::new();
-        }
-    }
-}
-
-fn is_tail(budget: &Budget) -> bool {
-    budget.metric.judged() == Judged::Percentile && budget.p.is_some_and(|p| p.0 >= 0.9)
-}
-
-/// Batches of a mean.
-const MEAN_BATCHES: usize = 20;
-
-/// "Improves the mean and breaks p99": in those words, where the mean really is lower than the baseline's.
-fn better_mean(
-    file: &BudgetFile,
-    budget: &Budget,
-    row: &GateRow,
-    run: &Measured<'_>,
-    baseline: &Measured<'_>,
-) -> Option<String> {
-    let metric = metric_of(file, budget);
-    let mean = |measured: &Measured<'_>| {
-        let chosen = measured.choose(file, budget).ok()?;
-        let picks: Picks = measured.picks(budget.slice.as_ref()).ok()?;
-        let finite = values(&chosen, metric, picks).into_iter().filter(|ns| *ns != INFINITE);
-        series::mean(&finite.map(|ns| ns as f64 / 1e9).collect::<Vec<_>>(), MEAN_BATCHES, 0.9)
-    };
-    let (now, then) = (mean(run)?, mean(baseline)?);
-    let half = |mean: &series::Mean| 0.5 * (mean.interval.upper - mean.interval.lower);
-    let sure = then.value - now.value > libm::hypot(half(&now), half(&then));
-    sure.then(|| {
-        format!(
-            "Refused: the change improves the mean of {} by {} % ({}, was {}) and breaks {}: {} against {}.",
-            metric.name(),
-            signed(100.0 * (1.0 - now.value / then.value)).trim_start_matches('+'),
-            shown(now.value, &Unit::Time),
-            shown(then.value, &Unit::Time),
-            budget.p.map_or("its tail".into(), |p| p.name()),
-            row.measured_shown.split(" [").next().unwrap_or_default(),
-            row.limit_shown
-        )
-    })
-}
-
-fn headline(verdict: GateVerdict, rows: &[GateRow], family: usize) -> String {
-    let of = |held: Held| rows.iter().filter(|row| row.role == Role::Decides && row.held == held).count();
-    let budgets = count(family as u64, "budget");
-    match verdict {
-        GateVerdict::Pass if family == 1 && of(Held::Pass) == 1 => "The budget holds.".to_owned(),
-        GateVerdict::Broken if family == 1 => "The budget is broken.".to_owned(),
-        GateVerdict::Inconclusive if family == 1 => "The budget could not be decided.".to_owned(),
-        GateVerdict::Pass if of(Held::Inconclusive) == 0 => format!("All {budgets} hold."),
-        GateVerdict::Pass => format!("{} of {budgets} hold; the others only warn.", of(Held::Pass)),
-        GateVerdict::Broken => format!("{} of {budgets} broken.", of(Held::Fail)),
-        GateVerdict::Inconclusive if family == 0 => {
-            "No budget of the file decides anything: all are tracked or watched.".to_owned()
-        }
-        GateVerdict::Inconclusive => {
-            format!("{} of {budgets} could not be decided; none is broken.", of(Held::Inconclusive))
-        }
-        GateVerdict::Invalid => "The measurement is invalid: nothing is judged by it.".to_owned(),
-    }
-}
