@@ -16,9 +16,14 @@
 //! the heap until they surface or outnumber the living four to one; removing them at once would need an indexed heap, which
 //! cost more at every send than the rare sweep does.
 
+mod action;
+mod state;
+
+pub use action::{Action, Attempted, Deadline, Ended};
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 use plimsoll_math::rng::Stream;
@@ -27,75 +32,7 @@ use plimsoll_model::{At, How, Outcome, Span};
 use crate::draw::Arrival;
 use crate::policy::{CancelAfter, ClientSpec};
 use crate::schedule::{Feed, Sequence};
-
-/// Something the caller must do now.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Action {
-    /// Begin this attempt.
-    Send(Attempted),
-    /// Give the attempt up and report it `ended` with a time-out.
-    TimeOut {
-        /// The arrival's number.
-        request: u64,
-        /// Which attempt.
-        attempt: u16,
-        /// Which deadline passed.
-        deadline: Deadline,
-    },
-    /// A planned cancellation: break the attempt off and report it `ended` as cancelled.
-    Cancel {
-        /// The arrival's number.
-        request: u64,
-        /// Which attempt.
-        attempt: u16,
-    },
-}
-
-/// A deadline that the player keeps.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Deadline {
-    /// No generated token in time.
-    FirstToken,
-    /// Not ended in time.
-    Total,
-}
-
-/// One attempt at an arrival: what is sent, and what the caller must watch.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Attempted {
-    /// The arrival; its `due` is the schedule's, [`Attempted::due`] the true one.
-    pub arrival: Arc<Arrival>,
-    /// 0 for the first try.
-    pub attempt: u16,
-    /// When it was due: the arrival's, kept by its retries; closed loop: the moment of the first sending.
-    pub due: At,
-    /// The caller's to keep: no connection by then.
-    pub connect_deadline: At,
-    /// Kept here: no generated token by then.
-    pub first_token_deadline: Option<At>,
-    /// Kept here: not ended by then.
-    pub total_deadline: At,
-    /// The caller's to keep: longest pause between two reads of the answer.
-    pub idle: Option<Span>,
-    /// Kept here: a planned cancellation at this time.
-    pub cancel_at: Option<At>,
-    /// The caller's to keep: a planned cancellation after so many output tokens.
-    pub cancel_after_tokens: Option<u32>,
-}
-
-/// What the end of an attempt means.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Ended {
-    /// The request has ended with it.
-    Final,
-    /// It will be tried again.
-    WillRetry {
-        /// When.
-        at: At,
-    },
-    /// Nothing was in flight under this number: it had ended before. Nothing is to be recorded.
-    Stale,
-}
+use state::{Live, NumberHasher, Phase, Source, Timer, What};
 
 /// The stepped client.
 #[derive(Debug)]
@@ -120,69 +57,6 @@ pub struct Player {
     /// Least time between two beginnings, and when the next may be.
     pace: Span,
     not_before: At,
-}
-
-/// Hashes the number of a request: the schedule's own, so nobody can choose it to collide.
-#[derive(Debug, Default)]
-struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0 ^ (self.0 >> 32)
-    }
-}
-
-#[derive(Debug)]
-enum Source {
-    Open(VecDeque<Arc<Arrival>>),
-    /// Open too; arrivals are drawn when they are due.
-    Fed(Box<Feed>),
-    Closed {
-        sequence: Box<Sequence>,
-        /// When each free slot became free, or will be: ascending.
-        slots: VecDeque<At>,
-    },
-}
-
-#[derive(Debug)]
-struct Live {
-    arrival: Arc<Arrival>,
-    due: At,
-    attempt: u16,
-    phase: Phase,
-}
-
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Phase {
-    /// Sent. `first`: its first token has come. `told`: the caller was told to give it up.
-    Flying { first: bool, told: bool },
-    /// Waits for its next attempt.
-    Retry,
-    /// A session's next turn that is not due yet.
-    Think,
-}
-
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Timer {
-    at: At,
-    request: u64,
-    attempt: u16,
-    what: What,
-}
-
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum What {
-    Wake,
-    Cancel,
-    TimeOut(Deadline),
 }
 
 impl Player {
