@@ -58,6 +58,8 @@ mod lever_systems;
 mod levers;
 #[path = "all/lint.rs"]
 mod lint;
+#[path = "all/loads.rs"]
+mod loads;
 #[path = "all/looks.rs"]
 mod looks;
 #[path = "all/metrics.rs"]
@@ -88,8 +90,6 @@ mod quality;
 mod queues;
 #[path = "all/records.rs"]
 mod records;
-#[path = "all/scales.rs"]
-mod scales;
 #[path = "all/sequential.rs"]
 mod sequential;
 #[path = "all/server_side.rs"]

@@ -73,10 +73,44 @@ fn loaded(bench: &Bench<'_>, p: f64) -> Option<Effect> {
     bench.ratio(stage, p)
 }
 
+/// A stage that nobody told of before, and that is what first tokens take more: less, and it was there before and not told.
+const NEW: std::ops::RangeInclusive<f64> = 0.7..=1.3;
+
+/// D1 too: there was none before.
+fn new(bench: &Bench<'_>) -> Option<Fired> {
+    let base = bench.before()?;
+    let now = sorted(bench.now());
+    if !base.stages.is_empty() || now.len() < FEWEST {
+        return None;
+    }
+    let mean = now.iter().sum::<f64>() / now.len() as f64;
+    let grown = mean_ttft(bench.now())? - mean_ttft(base)?;
+    let share = mean / grown;
+    if grown <= 0.0 || !NEW.contains(&share) {
+        return None;
+    }
+    let says = format!(
+        "{} is told of now and was not before: it takes {} on average, {} of what the first token takes more",
+        names(bench.now()),
+        ms(mean),
+        percent(share)
+    );
+    let confidence = (1.0 - (1.0 - share).abs()).clamp(0.7, 0.95);
+    let mut fired = Fired::new(Cause::SlowDependency, confidence, says.clone())
+        .with(Evidence::said("stage_is_new", says))
+        .counted(Counter::Moved { name: format!("{} time, s", names(bench.now())), by: mean });
+    fired.explains = Some(share.clamp(0.0, 1.0));
+    fired.struck.stages = true;
+    Some(fired)
+}
+
 /// D1: it takes longer even for one request.
 pub fn slow(bench: &Bench<'_>) -> Option<Fired> {
     if !(bench.suspects("ttft") || bench.suspects("e2e")) {
         return None;
+    }
+    if let Some(fired) = new(bench) {
+        return Some(fired);
     }
     let ratio = alone(bench)?;
     if ratio.value < 1.4 || ratio.lower < 1.1 {

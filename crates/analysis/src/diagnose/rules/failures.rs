@@ -171,15 +171,17 @@ fn silent(seen: &Seen<'_>, from: f64, to: f64) -> Option<(String, f64, f64)> {
     None
 }
 
+/// `, 2 % more than before`, where there is a before.
+fn than_before(bench: &Bench<'_>, grown: f64) -> String {
+    bench.before().map_or(String::new(), |_| format!(", {} more than before", percent(grown)))
+}
+
 /// Streams that end in the middle, all through the run.
 pub fn cut(bench: &Bench<'_>) -> Option<Fired> {
     let is = |how: How| how == How::Truncated || how == How::StreamError;
     let (now, grown) = more(bench, is)?;
-    let says = format!(
-        "{} of the answers ended in the middle, {} more than before",
-        percent(now.value),
-        percent(grown)
-    );
+    let says =
+        format!("{} of the answers ended in the middle{}", percent(now.value), than_before(bench, grown));
     Some(
         Fired::new(Cause::StreamDisconnect, beyond(grown, 0.01).max(0.75), says.clone())
             .with(Evidence::figure("cut_share", says, now, Some(0.01)))
@@ -193,8 +195,7 @@ pub fn errors(bench: &Bench<'_>) -> Option<Fired> {
         matches!(how, How::ServerError | How::Reset | How::Refused | How::Malformed | How::ClientError)
     };
     let (now, grown) = more(bench, is)?;
-    let says =
-        format!("{} of the requests got an error, {} more than before", percent(now.value), percent(grown));
+    let says = format!("{} of the requests got an error{}", percent(now.value), than_before(bench, grown));
     Some(
         Fired::new(Cause::ServerErrors, beyond(grown, 0.01).max(0.7) * 0.95, says.clone())
             .with(Evidence::figure("error_share", says, now, Some(0.01)))

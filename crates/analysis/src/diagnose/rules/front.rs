@@ -182,6 +182,8 @@ pub fn pool_wait(seen: &Seen<'_>) -> Option<(Estimate, f64)> {
     (k >= 5.0).then(|| (super::share(k, held.len() as f64, design), p99))
 }
 
+/// Looks at the engine below which nothing is said of who stands in front of it: a wave that begins at a look finds it empty.
+const FEWEST_LOOKS: usize = 4;
 /// Share of the time that requests stand in front of the engine, by Little's law, by which the mean first token must have grown.
 const FELT: f64 = 0.4;
 
@@ -272,6 +274,9 @@ fn in_front(arm: &Arm<'_>) -> Option<(f64, f64)> {
         .iter()
         .map(|(at, inside, holds)| (until(&sent, *at) - until(&ended, *at) - inside, *holds))
         .collect();
+    if held.len() < FEWEST_LOOKS {
+        return None;
+    }
     let time: f64 = held.iter().map(|look| look.1).sum();
     let mean = held.iter().map(|(n, holds)| n * holds).sum::<f64>() / time;
     let spread = held.iter().map(|(n, holds)| (n - mean) * (n - mean) * holds).sum::<f64>() / time;

@@ -159,27 +159,29 @@ pub fn higher_rate(bench: &Bench<'_>) -> Option<Fired> {
     if !(bench.suspects("ttft") || bench.suspects("tpot") || bench.suspects("e2e") || bench.material.is()) {
         return None;
     }
-    let (rate, p, what) = match (base.is_closed(), now.is_closed()) {
-        (false, false) => {
+    // How many a closed loop keeps in flight is what it asks for, and its rate what it gets. Beside an open loop only the rate compares: one
+    // that is higher all the same is more to do, and one that is lower says nothing of what was asked.
+    let (rate, p, what, from, to) = match (in_flight(base), in_flight(now)) {
+        (Some(from), Some(to)) => {
+            let value = to / from;
+            let ratio = Estimate { value, lower: value, upper: value, n: 1, n_eff: 1.0 };
+            (ratio, 0.0, "requests in flight", from, to)
+        }
+        _ => {
             let (rate, p) = of_rates(base, now)?;
-            (rate, p, "requests a second")
+            (rate, p, "requests a second", base.rate(), now.rate())
         }
-        (true, true) => {
-            let value = in_flight(now)? / in_flight(base)?;
-            (Estimate { value, lower: value, upper: value, n: 1, n_eff: 1.0 }, 0.0, "requests in flight")
-        }
-        _ => return None,
     };
     if rate.value < CHANGED || p > SURE {
         return None;
     }
     let confidence = beyond(rate.value, CHANGED) / 0.7 * beyond(rate.lower, 1.1).min(0.9) * unmoved(bench);
-    let says = format!("{} {what} before, {} now: {}", number(base.rate()), number(now.rate()), times(&rate));
+    let says = format!("{} {what} before, {} now: {}", number(from), number(to), times(&rate));
     Some(
         Fired::new(Cause::HigherRate, confidence, says.clone())
             .with(Evidence::figure("rate_ratio", says, rate, Some(CHANGED)))
             .maybe(alone_evidence(bench))
-            .counted(Counter::Moved { name: "offered requests per second, ratio".into(), by: rate.value }),
+            .counted(Counter::Moved { name: format!("{what}, ratio"), by: rate.value }),
     )
 }
 
