@@ -108,6 +108,8 @@ mod trust;
 mod two_arms;
 #[path = "all/two_faults.rs"]
 mod two_faults;
+#[path = "all/unprobed.rs"]
+mod unprobed;
 #[path = "all/validation.rs"]
 mod validation;
 #[path = "all/verdicts.rs"]

@@ -28,6 +28,10 @@ pub fn kv(bench: &Bench<'_>) -> Option<Fired> {
     if !["ttft", "tpot", "e2e", "pause"].iter().any(|metric| bench.suspects(metric)) {
         return None;
     }
+    // Where fewer replicas answer, each of their caches holds more: that follows.
+    if super::saturation::fewer_replicas(bench).is_some() {
+        return None;
+    }
     let gauges = &bench.candidate.gauges;
     let (full, looks) = gauges.full_while_waiting()?;
     let preempted = gauges.gained(Signal::Preempted);

@@ -171,6 +171,23 @@ fn silent(seen: &Seen<'_>, from: f64, to: f64) -> Option<(String, f64, f64)> {
     None
 }
 
+/// `816 × the connection was reset`: the two most frequent ends of attempts among these.
+fn kinds(seen: &Seen<'_>, is: impl Fn(How) -> bool) -> String {
+    let mut kinds: Vec<(How, u64)> = seen.attempts_by.iter().map(|(how, n)| (*how, *n)).collect();
+    kinds.retain(|(how, n)| is(*how) && *n > 0);
+    kinds.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    let words = |how: How| match how {
+        How::Reset => "the connection was reset",
+        How::Refused => "the connection was refused",
+        How::ServerError => "a server's error (5xx)",
+        How::ClientError => "a client's error (4xx)",
+        How::Malformed => "an answer that can't be read",
+        other => other.name(),
+    };
+    let shown = |(how, n): &(How, u64)| format!("{n} × {}", words(*how));
+    kinds.iter().take(2).map(shown).collect::<Vec<_>>().join(", ")
+}
+
 /// `, 2 % more than before`, where there is a before.
 fn than_before(bench: &Bench<'_>, grown: f64) -> String {
     bench.before().map_or(String::new(), |_| format!(", {} more than before", percent(grown)))
@@ -195,7 +212,12 @@ pub fn errors(bench: &Bench<'_>) -> Option<Fired> {
         matches!(how, How::ServerError | How::Reset | How::Refused | How::Malformed | How::ClientError)
     };
     let (now, grown) = more(bench, is)?;
-    let says = format!("{} of the requests got an error{}", percent(now.value), than_before(bench, grown));
+    let says = format!(
+        "{} of the requests got an error{} ({})",
+        percent(now.value),
+        than_before(bench, grown),
+        kinds(bench.now(), is)
+    );
     Some(
         Fired::new(Cause::ServerErrors, beyond(grown, 0.01).max(0.7) * 0.95, says.clone())
             .with(Evidence::figure("error_share", says, now, Some(0.01)))

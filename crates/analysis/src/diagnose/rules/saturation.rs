@@ -10,7 +10,7 @@ use super::{Fired, beyond};
 use crate::diagnose::bench::{Arm, Bench};
 use crate::diagnose::seen::{Row, Seen};
 use crate::diagnose::verdict::Evidence;
-use crate::diagnose::{Cause, Counter};
+use crate::diagnose::{Cause, Counter, Side};
 use crate::findings::Estimate;
 use crate::say::{ms, number, percent};
 use crate::server_side::Signal;
@@ -67,7 +67,7 @@ fn compared(bench: &Bench<'_>, queue: Option<&Queue>, grows: Option<(f64, f64)>)
     let tail = queue.map_or(String::new(), |queue| format!("; {}", queue.says));
     if let Some((a, b)) = fewer_replicas(bench) {
         let sure = if queue.is_some() { 0.93 } else { 0.88 };
-        return Some((format!("{b} replicas answer where {a} did, and each has more to do{tail}"), sure));
+        return Some((format!("{} where {a} did, and each has more to do{tail}", answer(b)), sure));
     }
     if let Some(found) = ceiling(bench).filter(|_| waits_inside(bench)) {
         let Ceiling { passed, waited, .. } = found;
@@ -94,6 +94,11 @@ fn compared(bench: &Bench<'_>, queue: Option<&Queue>, grows: Option<(f64, f64)>)
         )),
         _ => None,
     }
+}
+
+/// `one replica answers`, `3 replicas answer`.
+fn answer(replicas: usize) -> String {
+    if replicas == 1 { "one replica answers".to_owned() } else { format!("{replicas} replicas answer") }
 }
 
 /// The queue, where it is a fifth of the first token and what first tokens grew by.
@@ -183,7 +188,15 @@ fn ceiling_evidence(bench: &Bench<'_>) -> Option<Evidence> {
 
 /// Replicas that answer now and before, where fewer do and those that do not are not on the servers' pages either: one that is there and
 /// idle was passed over by the router. Where answers do not say who gave them, the pages do.
-fn fewer_replicas(bench: &Bench<'_>) -> Option<(usize, usize)> {
+/// Replicas that answered before and now, where they are fewer: by what is known of the target, by who answered, by the servers' pages.
+pub fn fewer_replicas(bench: &Bench<'_>) -> Option<(usize, usize)> {
+    let told = |side: &Side<'_>| side.facts.facts.get("replicas").cloned().flatten()?.parse::<usize>().ok();
+    if let (Some(a), Some(b)) = (bench.case.baseline.as_ref().and_then(told), told(&bench.case.candidate))
+        && a > b
+        && b > 0
+    {
+        return Some((a, b));
+    }
     let count = |seen: &Seen<'_>| {
         (0..seen.replicas.len() as u16)
             .filter(|r| seen.rows.iter().filter(|row| row.replica == Some(*r)).count() >= 5)
