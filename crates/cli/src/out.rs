@@ -1,10 +1,13 @@
-//! The two streams: data to stdout, talk to stderr. A closed pipe ends the talk, never the measurement; a stdout that can't
+//! The two streams, and the files that flags name: data to stdout, talk to stderr. A closed pipe ends the talk, never the measurement; a stdout that can't
 //! take what is written to it (a full disk) is remembered, because whoever reads that file would miss it in silence.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use serde::Serialize;
+
+use crate::exit::Stop;
 
 /// A line of data.
 pub fn line(text: &str) {
@@ -36,4 +39,39 @@ pub fn json<T: Serialize + ?Sized>(value: &T) {
 /// A line of talk.
 pub fn note(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// Writes a file that a flag names.
+///
+/// # Errors
+/// A path that can't be written to is the caller's slip; a disk that is full is not.
+pub fn file(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), Stop> {
+    std::fs::write(path, bytes).map_err(|e| unwritten(path, &e))
+}
+
+/// Asked before a measurement that ends in this file: is there a place for it?
+///
+/// # Errors
+/// What [`file()`] would say of its folder.
+pub fn place_for(path: Option<&Path>) -> Result<(), Stop> {
+    let Some(path) = path else { return Ok(()) };
+    if path.is_dir() {
+        return Err(unwritten(path, &io::ErrorKind::IsADirectory.into()));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    match folder.is_none_or(Path::is_dir) {
+        true => Ok(()),
+        false => Err(unwritten(path, &io::ErrorKind::NotFound.into())),
+    }
+}
+
+fn unwritten(path: &Path, error: &io::Error) -> Stop {
+    use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
+    let path = path.display();
+    match error.kind() {
+        NotFound | NotADirectory => Stop::usage(format!("{path}: its folder does not exist")),
+        IsADirectory => Stop::usage(format!("{path}: a folder; name a file in it")),
+        PermissionDenied | ReadOnlyFilesystem => Stop::usage(format!("{path}: {error}")),
+        _ => Stop::invalid(format!("{path}: {error}")),
+    }
 }

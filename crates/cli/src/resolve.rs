@@ -244,6 +244,11 @@ impl Draft {
         if let Some(requests) = args.wave {
             self.set("load", json!({"mode": "wave", "requests": requests}));
         }
+        if args.requests.is_some() && matches!(self.mode(), "open" | "wave") {
+            return Err(Stop::usage(
+                "--requests: what ends a closed loop (--concurrency, --saturate); an open loop ends after a time: --for 60s",
+            ));
+        }
         if let Some(requests) = args.requests {
             self.set("load.requests", requests.into());
             // Whoever ends by requests does not want to be cut off by a default.

@@ -135,7 +135,7 @@ pub fn write(path: &Path, text: &str) -> Result<(), Stop> {
     if path.exists() {
         return Err(Stop::usage(format!("--out {shown}: it exists; name a new file")));
     }
-    std::fs::write(path, text).map_err(|e| Stop::usage(format!("--out {shown}: {e}")))?;
+    out::file(path, text)?;
     out::note(&format!("written to {shown}; plimsoll budget lint {shown} says whether it can be judged"));
     Ok(())
 }

@@ -27,8 +27,7 @@ pub fn run(args: &CalcArgs) -> Result<Exit, Stop> {
     let (found, shown) = answer(law)?;
     if let Some(path) = &shown.svg {
         let curve = found.curve.as_ref().ok_or_else(|| Stop::usage("--svg: this law has no curve"))?;
-        std::fs::write(path, plot::svg(&found.title, curve))
-            .map_err(|e| Stop::usage(format!("--svg {}: {e}", path.display())))?;
+        out::file(path, plot::svg(&found.title, curve))?;
         out::note(&format!("wrote {}", path.display()));
     }
     if shown.as_json() {

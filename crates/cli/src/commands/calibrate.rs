@@ -44,8 +44,7 @@ pub fn run(args: &CalibrateArgs) -> Result<Exit, Stop> {
     // JSON is YAML too, and brings every number back.
     let mut text = serde_json::to_string_pretty(&found.profile).unwrap_or_default();
     text.push('\n');
-    std::fs::write(&args.out, text)
-        .map_err(|e| Stop::invalid(format!("--out {}: {e}", args.out.display())))?;
+    out::file(&args.out, text)?;
     match args.format {
         Format::Json => out::json(&json!({"calibration": found, "rows": rows.len(), "notes": notes})),
         Format::Text => out::line(&text_of(&found, rows.len(), &notes)),
@@ -63,8 +62,7 @@ fn fit_to(dir: &Path, args: &CalibrateArgs) -> Result<Exit, Stop> {
     let fitted = fitted::of_run(&rows, &args.target, args.level, args.seed)?;
     let mut text = serde_json::to_string_pretty(&fitted.engine).unwrap_or_default();
     text.push('\n');
-    std::fs::write(&args.out, text)
-        .map_err(|e| Stop::invalid(format!("--out {}: {e}", args.out.display())))?;
+    out::file(&args.out, text)?;
     match args.format {
         Format::Json => out::json(&fitted),
         Format::Text => out::line(&plimsoll_report::what_if::fitted(&dir.display().to_string(), &fitted)),

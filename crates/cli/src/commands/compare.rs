@@ -18,6 +18,7 @@ const NAMED: usize = 4;
 
 /// Compares two runs, or measures two endpoints in turn, and prints the verdict.
 pub fn run(args: &CompareArgs) -> Result<Exit, Stop> {
+    out::place_for(args.html.as_deref())?;
     let quality = args.quality.as_deref().map(eval_file::results).transpose()?;
     match (&args.base, &args.candidate, args.live.interleave.as_slice()) {
         (None, None, [_, _]) => interleave::run(args, quality.as_ref()),
@@ -68,7 +69,7 @@ fn of_runs(
 pub fn page(args: &CompareArgs, names: &[String; 2], comparison: &Comparison) -> Result<(), Stop> {
     let Some(path) = &args.html else { return Ok(()) };
     let text = plimsoll_report::html::compare::render((&names[0], &names[1]), comparison);
-    std::fs::write(path, text).map_err(|e| Stop::usage(format!("{}: {e}", path.display())))
+    out::file(path, text)
 }
 
 /// Answers of two endpoints may stand for those of two runs, but not unsaid.
@@ -121,7 +122,8 @@ fn read(run: &show::Rows) -> RunRead<'_> {
     RunRead { manifest: &run.manifest, attempts: &run.attempts, findings: &run.findings }
 }
 
-fn same_folder(a: &Path, b: &Path) -> bool {
+/// Do the two names mean one folder?
+pub fn same_folder(a: &Path, b: &Path) -> bool {
     match (a.canonicalize(), b.canonicalize()) {
         (Ok(a), Ok(b)) => a == b,
         _ => a == b,

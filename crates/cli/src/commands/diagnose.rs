@@ -7,7 +7,7 @@ use plimsoll_analysis::diagnose::{Case, DiagnoseSpec, Side, diagnose};
 use plimsoll_analysis::findings::BudgetSpec;
 use plimsoll_report::diagnose as page;
 
-use super::{diagnose_url, profile, show};
+use super::{compare, diagnose_url, profile, show};
 use crate::exit::{Exit, Stop};
 use crate::flags::{DiagnoseArgs, Format};
 use crate::{budget_file, out};
@@ -15,6 +15,7 @@ use crate::{budget_file, out};
 /// Diagnoses and prints.
 pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     let name = &args.target.url;
+    out::place_for(args.html.as_deref())?;
     if name.contains("://") {
         return match of_levels(args) {
             Some(flag) => Err(Stop::usage(format!(
@@ -30,7 +31,7 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     {
         return Ok(exit);
     }
-    let before = args.passive.baseline.as_deref().map(show::load_rows).transpose()?;
+    let before = args.passive.baseline.as_deref().map(|base| before(base, dir)).transpose()?;
     let budget = budget(args)?;
     let device = device(args)?;
     let spec = DiagnoseSpec { level: level(args, &rows)?, ..DiagnoseSpec::default() };
@@ -44,9 +45,18 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     }
     if let Some(path) = &args.html {
         let page = plimsoll_report::html::diagnose::render(name, &diagnosis, &[]);
-        std::fs::write(path, page).map_err(|e| Stop::usage(format!("{}: {e}", path.display())))?;
+        out::file(path, page)?;
     }
     Ok(diagnose_url::exit(&diagnosis))
+}
+
+/// The run of before, which is another one.
+fn before(base: &Path, dir: &Path) -> Result<show::Rows, Stop> {
+    if compare::same_folder(base, dir) {
+        let (base, dir) = (base.display(), dir.display());
+        return Err(Stop::usage(format!("--baseline {base}: {dir} itself; name the run of before")));
+    }
+    show::load_rows(base)
 }
 
 /// The flag that only the levels of an ordinary run have a meaning for, where it is given.

@@ -351,7 +351,7 @@ pub fn of_run(dir: &Path, rows: &Rows, args: &DiagnoseArgs) -> Result<Option<Exi
 fn html(args: &DiagnoseArgs, name: &str, told: &Told) -> Result<(), Stop> {
     let Some(path) = &args.html else { return Ok(()) };
     let page = plimsoll_report::html::diagnose::render(name, &told.diagnosis, &told.tried);
-    std::fs::write(path, page).map_err(|e| Stop::usage(format!("{}: {e}", path.display())))
+    out::file(path, page)
 }
 
 /// What the folder of an active diagnosis tells; `None` where the run is of another kind.

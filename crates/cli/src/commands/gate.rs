@@ -34,6 +34,9 @@ pub fn run(args: &GateArgs) -> Result<Exit, Stop> {
 }
 
 fn judged(args: &GateArgs) -> Result<Exit, Stop> {
+    for path in [&args.junit, &args.markdown, &args.sarif] {
+        out::place_for(path.as_deref())?;
+    }
     let budget = budget_file::read(&args.budget)?;
     let named = args.baseline.as_ref().or(budget.file.baseline.as_ref());
     if let (Some(label), false) = (&args.label, named.is_some_and(|name| on_a_line(name))) {
@@ -119,9 +122,7 @@ fn exit(finding: &GateFinding, findings: &Findings) -> Exit {
 }
 
 fn write(args: &GateArgs, budget: &BudgetText, finding: &GateFinding) -> Result<(), Stop> {
-    let put = |path: &Path, text: String| {
-        std::fs::write(path, text).map_err(|e| Stop::usage(format!("{}: {e}", path.display())))
-    };
+    let put = |path: &Path, text: String| out::file(path, text);
     if let Some(path) = &args.junit {
         put(path, pages::junit::render(finding))?;
     }

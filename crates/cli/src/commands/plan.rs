@@ -27,6 +27,7 @@ const TIME: Span = Span::from_secs(60);
 
 /// Plans and prints.
 pub fn run(args: &PlanArgs) -> Result<Exit, Stop> {
+    out::place_for(args.output.html.as_deref())?;
     match (&args.action, &args.envelope.latency, args.target.slots) {
         (Some(PlanAction::Verify(verify)), ..) => plan_verify::run(verify),
         (None, Some(latency), Some(slots)) => of_envelope(args, latency, slots),
@@ -139,7 +140,7 @@ fn write(args: &PlanArgs, spec: &PlanSpec, finding: &PlanFinding) -> Result<(), 
 
 /// Writes a file and says so.
 pub fn put(path: &Path, text: &str) -> Result<(), Stop> {
-    std::fs::write(path, text).map_err(|e| Stop::invalid(format!("{}: {e}", path.display())))?;
+    out::file(path, text)?;
     out::note(&format!("wrote {}", path.display()));
     Ok(())
 }

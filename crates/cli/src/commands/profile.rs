@@ -24,6 +24,7 @@ const SEED: u64 = 1;
 
 /// Reads, judges and prints; a run folder is taken apart without traces.
 pub fn run(args: &ProfileArgs) -> Result<Exit, Stop> {
+    out::place_for(args.html.as_deref())?;
     if let Some(run) = untraced(args)? {
         return super::wait::run(args, run);
     }
@@ -105,7 +106,7 @@ pub fn timeline_of(flag: &str, paths: &[PathBuf]) -> Result<Vec<TraceSpan>, Stop
 
 /// Writes a page, and says where.
 pub fn write_page(path: &Path, page: &str) -> Result<(), Stop> {
-    std::fs::write(path, page).map_err(|e| Stop::invalid(format!("{}: {e}", path.display())))?;
+    out::file(path, page)?;
     out::note(&format!("wrote {}", path.display()));
     Ok(())
 }

@@ -257,7 +257,7 @@ fn place(args: &QualityArgs) -> Result<PathBuf, Stop> {
 
 fn write(path: &Path, found: &Quality) -> Result<(), Stop> {
     let bytes = serde_json::to_vec_pretty(found).map_err(|e| Stop::invalid(e.to_string()))?;
-    std::fs::write(path, bytes).map_err(|e| Stop::invalid(format!("{}: {e}", path.display())))
+    out::file(path, bytes)
 }
 
 fn exit(found: &Quality, items: usize) -> Exit {

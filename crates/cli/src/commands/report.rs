@@ -13,6 +13,7 @@ use crate::{out, plan_file, price};
 
 /// Writes the report and prints where it is.
 pub fn run(args: &ReportArgs) -> Result<Exit, Stop> {
+    out::place_for(args.out.as_deref())?;
     let mut rows = load_rows(&args.run)?;
     price::put(&mut rows.findings, &args.price, &rows.manifest.target)?;
     let told = diagnose_url::told_of(&args.run, &rows);
@@ -39,6 +40,6 @@ pub fn write(
 
 fn save(run: &Path, to: Option<&Path>, page: String) -> Result<PathBuf, Stop> {
     let path = to.map_or_else(|| run.join("report.html"), Path::to_path_buf);
-    std::fs::write(&path, page).map_err(|e| Stop::invalid(format!("{}: {e}", path.display())))?;
+    out::file(&path, page)?;
     Ok(path)
 }

@@ -4,6 +4,7 @@ use plimsoll_analysis::budget::{BudgetFile, SplitFile};
 use plimsoll_analysis::calc::LawFinding;
 use plimsoll_analysis::compare::finding::Comparison;
 use plimsoll_analysis::cost::PriceSpec;
+use plimsoll_analysis::diagnose::Diagnosis;
 use plimsoll_analysis::findings::Findings;
 use plimsoll_analysis::gate::GateFinding;
 use plimsoll_analysis::levers::finding::LeverFinding;
@@ -35,6 +36,7 @@ pub fn run(args: &SchemaArgs) -> Result<Exit, Stop> {
         SchemaOf::Budget => schema_for!(BudgetFile),
         SchemaOf::Gate => schema_for!(GateFinding),
         SchemaOf::Comparison => schema_for!(Comparison),
+        SchemaOf::Diagnosis => schema_for!(Diagnosis),
         SchemaOf::Levers => schema_for!(LeverFinding),
         SchemaOf::Plan => schema_for!(PlanFile),
         SchemaOf::Band => schema_for!(Band),

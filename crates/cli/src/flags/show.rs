@@ -70,6 +70,8 @@ pub enum SchemaOf {
     Comparison,
     /// What plimsoll levers --format json prints.
     Levers,
+    /// What plimsoll diagnose RUN --format json prints.
+    Diagnosis,
     /// The plan file: what plimsoll plan -o writes and --format json prints.
     Plan,
     /// The bands of plimsoll plan --band.

@@ -258,3 +258,37 @@ fn a_value_of_the_wrong_kind_names_its_key() {
         &["target.stream", "true or false"],
     );
 }
+
+/// A page that has no place is refused before anything is read, measured or judged.
+#[test]
+fn a_file_without_a_folder_is_refused_before_the_work() {
+    let (folder, run) = run_folder();
+    let (missing, here) = (folder.path().join("none/page.html"), folder.path());
+    let (missing, here) = (missing.to_str().expect("utf-8"), here.to_str().expect("utf-8"));
+    let made = plimsoll(&["simulate", "--rate", "5/s", "--for", "4s", "-o", &run]);
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    let budget = folder.path().join("budget.yaml");
+    std::fs::write(&budget, "version: 1\nbudgets:\n  - metric: ttft\n    p: p50\n    max: 1s\n")
+        .expect("a file");
+    let budget = budget.to_str().expect("utf-8");
+    for (path, words) in [(missing, "its folder does not exist"), (here, "name a file in it")] {
+        let words = &[path, words][..];
+        refused(&["diagnose", &run, "--html", path], words);
+        refused(&["diagnose", URL, "--html", path], words);
+        refused(&["profile", &run, "--html", path], words);
+        refused(&["report", &run, "-o", path], words);
+        refused(&["gate", &run, "--budget", budget, "--junit", path], words);
+        refused(&["gate", URL, "--budget", budget, "--sarif", path], words);
+        refused(&["compare", &run, &run, "--html", path], words);
+        refused(
+            &["plan", "--profile", "demo", "--rate", "5/s", "--slo", "ttft p99 < 1s", "--html", path],
+            words,
+        );
+    }
+    refused(&["diagnose", &run, "--baseline", &run], &["itself", "the run of before"]);
+}
+
+#[test]
+fn an_open_loop_says_that_it_ends_after_a_time() {
+    refused(&["run", URL, "--rate", "5/s", "--requests", "4"], &["--requests", "--concurrency", "--for"]);
+}
