@@ -141,6 +141,23 @@ fn pauses_of_a_collector_are_neither_the_model_nor_capacity() {
     assert!(verdict.do_not.contains("model"), "{}", verdict.do_not);
 }
 
+/// A prompt of 12 000 tokens every 20 s stops everybody for 700 ms, before and now: pauses of one answer in ten are as long then, and what
+/// stops everybody for half a second at other times was held to be usual.
+#[test]
+fn long_prompts_that_were_there_before_hide_no_shorter_freezes() {
+    let every = 160;
+    let plain = run(&[], Some(every));
+    let long: Vec<(i64, i64)> =
+        plain.attempts.iter().filter(|a| a.asked_prompt > 10).map(|a| (a.due.0 / MS + 1, 700)).collect();
+    assert_eq!(long.len(), 6);
+    let base = run(&long, Some(every));
+    assert_eq!(ask(&base, &run(&long, Some(every))).verdicts[0].cause, Cause::Nothing);
+    let stalls = (0..13).map(|k| (4_000 + 9_000 * k, 500));
+    let both: Vec<(i64, i64)> = long.iter().copied().chain(stalls).collect();
+    let verdict = ask(&base, &run(&both, Some(every))).verdicts.remove(0);
+    assert_eq!(verdict.cause, Cause::PeriodicStall, "{}", verdict.says);
+}
+
 #[test]
 fn the_same_pauses_at_no_interval_are_the_host() {
     let at = [3, 11, 14, 29, 34, 48, 52, 71, 77, 90, 101, 104];

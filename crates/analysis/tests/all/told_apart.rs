@@ -593,3 +593,100 @@ fn what_makes_prompts_take_longer_or_holds_answers_is_asked_first() {
 fn answers_as_long_as_their_prompts_do_not_clear_the_model() {
     is_said(192, Class::Slower, 4);
 }
+
+/// Two Poisson schedules of a few hundred requests: by their counts alone a fifth more is no more than chance.
+#[test]
+fn a_rate_that_was_asked_for_needs_no_test_of_chance() {
+    for (seed, severity) in [(238, 0), (244, 0), (248, 1), (254, 0)] {
+        is_said(seed, Class::Rate, severity);
+    }
+}
+
+/// An eighth more requests came than before, by chance: both runs asked for the same rate, and answers take longer for another reason.
+#[test]
+fn more_that_came_by_chance_is_no_higher_rate() {
+    let made = |first: i64, more: u64| {
+        let mut run = run(|_| 10, |_, _| 80);
+        for row in load_of(&mut run) {
+            *row = answer(row.request, row.due.0 / MS, first, first + GAP * (TOKENS - 1), TOKENS as u32);
+        }
+        let again: Vec<Attempt> = load_of(&mut run)
+            .filter(|row| more > 0 && row.request % more == 0)
+            .map(|row| row.clone())
+            .collect();
+        for (k, mut row) in again.into_iter().enumerate() {
+            row.request = 10_000 + k as u64;
+            run.attempts.push(row);
+        }
+        run.levels[1].arrivals = load_of(&mut run).count() as u64;
+        run.levels[1].load = Load::Open { rate_per_s: 8.2 };
+        run
+    };
+    let (cause, says) = said(&made(80, 0), &made(110, 8));
+    assert!(!matches!(cause, Cause::HigherRate | Cause::Nothing), "{cause:?}: {says}");
+    // The same counts of a recorded schedule, whose rate is what came, are all that is known.
+    let counted = |mut run: Run| {
+        let came = run.levels[1].arrivals as f64;
+        run.levels[1].load = Load::Open { rate_per_s: came / SECONDS as f64 };
+        run
+    };
+    let (cause, says) = said(&counted(made(80, 0)), &counted(made(110, 5)));
+    assert_eq!(cause, Cause::HigherRate, "{says}");
+}
+
+/// Fewer than one in a hundred, and all of the slowest hundredth.
+#[test]
+fn a_few_errors_where_there_were_none_are_what_the_slowest_met() {
+    for seed in [236, 246, 252] {
+        is_said(seed, Class::Errors, 0);
+    }
+}
+
+/// Every prompt is longer, so some are long; and more of them are read in more pieces than the baseline's ever were.
+#[test]
+fn some_long_prompts_among_prompts_that_are_all_longer_are_no_head_of_line() {
+    for (seed, severity) in [(220, 1), (230, 2), (224, 2), (224, 3)] {
+        is_said(seed, Class::Prompts, severity);
+    }
+}
+
+/// A baseline with a few long prompts, whose pauses are longer than the stalls; and forty single requests that by chance took a tenth longer.
+#[test]
+fn stalls_shorter_than_the_pauses_of_long_prompts_are_seen() {
+    for (seed, class, severity) in [
+        (200, Class::PeriodicStall, 1),
+        (200, Class::Stalls, 1),
+        (230, Class::PeriodicStall, 3),
+        (230, Class::Stalls, 2),
+    ] {
+        is_said(seed, class, severity);
+    }
+}
+
+/// A request that met a second step, or a prompt of more pieces, among forty.
+#[test]
+fn one_odd_single_request_hides_no_window_and_no_fixed_cost() {
+    for (seed, class, severity) in [
+        (196, Class::Window, 1),
+        (204, Class::Window, 2),
+        (240, Class::Window, 0),
+        (204, Class::FrontEnd, 1),
+        (208, Class::FrontEnd, 3),
+    ] {
+        is_said(seed, class, severity);
+    }
+}
+
+/// What calls wait for each other is less than what two means of such calls differ by.
+#[test]
+fn calls_that_wait_for_each_other_for_certain_need_no_larger_mean() {
+    is_said(242, Class::DependencyCapacity, 1);
+}
+
+/// A sixth slower at the end than at the beginning, of which a comparison of the two runs sees half.
+#[test]
+fn a_trend_that_is_certain_need_not_be_material_for_certain() {
+    for (seed, severity) in [(238, 0), (242, 0), (248, 1), (254, 0)] {
+        is_said(seed, Class::Drift, severity);
+    }
+}

@@ -191,12 +191,14 @@ pub fn host_bound(bench: &Bench<'_>) -> Option<Fired> {
     let idle = 1.0 - busy;
     let grown = before.map_or(idle, |before| before - busy);
     let step = bench.ratio(|row| row.tpot, 0.5).map(|effect| effect.ratio);
+    // Slower steps make larger batches, and these make steps slower once more, in which the GPU computes: alone there is none of that.
+    let alone = super::model::decode(bench).map_or(f64::INFINITY, |ratio| ratio.value);
     if before.is_none() && idle < 0.3 {
         return None;
     }
     // What the GPU does no longer is what the step takes longer: neither much less of it nor much more.
     if let (Some(before), Some(ratio)) = (before, step) {
-        let explained = (before / busy.max(1e-3) - 1.0) / (ratio.value - 1.0).max(1e-3);
+        let explained = (before / busy.max(1e-3) - 1.0) / (ratio.value.min(alone) - 1.0).max(1e-3);
         if ratio.lower < 1.03 || ratio.value < 1.06 || !(0.4..=2.5).contains(&explained) {
             return None;
         }

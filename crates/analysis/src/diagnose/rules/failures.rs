@@ -33,6 +33,20 @@ fn more(bench: &Bench<'_>, is: impl Fn(How) -> bool + Copy) -> Option<(Estimate,
     (grown >= bench.case.spec.material_errors && now.lower > before).then_some((now, grown))
 }
 
+/// Failures of one kind, and the part of a material share that they are, from which they are no accident where the baseline had none.
+const FEWEST: f64 = 3.0;
+const NEARLY: f64 = 0.5;
+
+/// How many there are, where it is nearly a material share, of a kind that the baseline had none of, and the slowest requests are
+/// materially slower for it: what never came is slower than all, and chance makes no such failures.
+fn nearly(bench: &Bench<'_>, is: impl Fn(How) -> bool + Copy) -> Option<(Estimate, f64)> {
+    let (now, before) = (struck(bench.now(), is), struck(bench.before()?, is));
+    let enough = now.value >= NEARLY * bench.case.spec.material_errors
+        && now.value * now.n as f64 > FEWEST - 0.5
+        && (bench.suspects("ttft") || bench.suspects("e2e"));
+    (before.value <= 0.0 && enough).then_some((now, now.value))
+}
+
 /// Share of these failures that lie in the fullest tenth of the run, and when they begin and end.
 fn concentrated(seen: &Seen<'_>, is: impl Fn(How) -> bool) -> Option<(f64, f64, f64)> {
     let windows = (seen.length / WINDOW_S).ceil().max(1.0) as usize;
@@ -57,18 +71,30 @@ fn concentrated(seen: &Seen<'_>, is: impl Fn(How) -> bool) -> Option<(f64, f64, 
 
 /// D4: 429 or 503.
 pub fn rate_limit(bench: &Bench<'_>) -> Option<Fired> {
-    let shed = |how: How| how == How::Shed;
-    let (now, grown) = more(bench, shed)?;
+    more(bench, shed).map(|found| turned_away(bench, found))
+}
+
+fn shed(how: How) -> bool {
+    how == How::Shed
+}
+
+fn turned_away(bench: &Bench<'_>, (now, grown): (Estimate, f64)) -> Fired {
     let says = format!(
         "{} of the requests were turned away (429 or 503), {} more than before",
         percent(now.value),
         percent(grown)
     );
-    Some(
-        Fired::new(Cause::RateLimit, beyond(grown, 0.01).max(0.75), says.clone())
-            .with(Evidence::figure("shed_share", says, now, Some(0.01)))
-            .counted(Counter::Moved { name: "answers with 429 or 503".into(), by: count(bench.now(), shed) }),
-    )
+    Fired::new(Cause::RateLimit, beyond(grown, 0.01).max(0.75), says.clone())
+        .with(Evidence::figure("shed_share", says, now, Some(0.01)))
+        .counted(Counter::Moved { name: "answers with 429 or 503".into(), by: count(bench.now(), shed) })
+}
+
+/// Any of the three, of fewer than are material by their number: asked late, for a cache that is too small for a request fails it as well,
+/// and then what everybody waits for is the cause.
+pub fn few(bench: &Bench<'_>) -> Option<Fired> {
+    let found = nearly(bench, shed).map(|found| turned_away(bench, found));
+    let found = found.or_else(|| nearly(bench, cut_off).map(|found| ended(bench, found)));
+    found.or_else(|| nearly(bench, error).map(|found| failed(bench, found)))
 }
 
 fn count(seen: &Seen<'_>, is: impl Fn(How) -> bool) -> f64 {
@@ -195,34 +221,40 @@ fn than_before(bench: &Bench<'_>, grown: f64) -> String {
 
 /// Streams that end in the middle, all through the run.
 pub fn cut(bench: &Bench<'_>) -> Option<Fired> {
-    let is = |how: How| how == How::Truncated || how == How::StreamError;
-    let (now, grown) = more(bench, is)?;
+    more(bench, cut_off).map(|found| ended(bench, found))
+}
+
+fn cut_off(how: How) -> bool {
+    how == How::Truncated || how == How::StreamError
+}
+
+fn ended(bench: &Bench<'_>, (now, grown): (Estimate, f64)) -> Fired {
     let says =
         format!("{} of the answers ended in the middle{}", percent(now.value), than_before(bench, grown));
-    Some(
-        Fired::new(Cause::StreamDisconnect, beyond(grown, 0.01).max(0.75), says.clone())
-            .with(Evidence::figure("cut_share", says, now, Some(0.01)))
-            .counted(Counter::Moved { name: "answers cut".into(), by: count(bench.now(), is) }),
-    )
+    Fired::new(Cause::StreamDisconnect, beyond(grown, 0.01).max(0.75), says.clone())
+        .with(Evidence::figure("cut_share", says, now, Some(0.01)))
+        .counted(Counter::Moved { name: "answers cut".into(), by: count(bench.now(), cut_off) })
 }
 
 /// Error answers and resets, all through the run.
 pub fn errors(bench: &Bench<'_>) -> Option<Fired> {
-    let is = |how: How| {
-        matches!(how, How::ServerError | How::Reset | How::Refused | How::Malformed | How::ClientError)
-    };
-    let (now, grown) = more(bench, is)?;
+    more(bench, error).map(|found| failed(bench, found))
+}
+
+fn error(how: How) -> bool {
+    matches!(how, How::ServerError | How::Reset | How::Refused | How::Malformed | How::ClientError)
+}
+
+fn failed(bench: &Bench<'_>, (now, grown): (Estimate, f64)) -> Fired {
     let says = format!(
         "{} of the requests got an error{} ({})",
         percent(now.value),
         than_before(bench, grown),
-        kinds(bench.now(), is)
+        kinds(bench.now(), error)
     );
-    Some(
-        Fired::new(Cause::ServerErrors, beyond(grown, 0.01).max(0.7) * 0.95, says.clone())
-            .with(Evidence::figure("error_share", says, now, Some(0.01)))
-            .counted(Counter::Moved { name: "error answers".into(), by: count(bench.now(), is) }),
-    )
+    Fired::new(Cause::ServerErrors, beyond(grown, 0.01).max(0.7) * 0.95, says.clone())
+        .with(Evidence::figure("error_share", says, now, Some(0.01)))
+        .counted(Counter::Moved { name: "error answers".into(), by: count(bench.now(), error) })
 }
 
 /// Fewest time-outs to speak of.

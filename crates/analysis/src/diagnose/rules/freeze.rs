@@ -14,7 +14,7 @@ use super::load::{Law, alone_tpot, alone_ttft, computed};
 use super::{Fired, beyond};
 use crate::diagnose::bench::Bench;
 use crate::diagnose::company;
-use crate::diagnose::seen::{Gap, Row, Seen};
+use crate::diagnose::seen::{Gap, LONG_GAP_S, Row, Seen};
 use crate::diagnose::verdict::Evidence;
 use crate::diagnose::{Cause, Counter};
 use crate::findings::Estimate;
@@ -55,7 +55,29 @@ const NEWS: f64 = 1.25;
 /// step that others wait for, and the pauses are as many times as long; and so they are where more of each prompt is read for what a
 /// cache lost.
 fn usual(bench: &Bench<'_>) -> f64 {
-    let mut longest = bench.before().map(|base| base.finite(|row| row.gap_max)).unwrap_or_default();
+    usual_of(bench, |seen| seen.finite(|row| row.gap_max))
+}
+
+/// The same without the pauses beside prompts much longer than the others: they are left out of the freezes too, and a hundred prompts of
+/// which one makes eight answers pause for a second would hide every freeze that is shorter.
+fn usual_beside_no_long_prompt(bench: &Bench<'_>) -> f64 {
+    usual_of(bench, |seen| {
+        let long = long_prompts(seen);
+        let mut longest = seen.finite(|row| if row.gap_max < LONG_GAP_S { row.gap_max } else { f64::NAN });
+        let mut own: BTreeMap<u32, f64> = BTreeMap::new();
+        for gap in &seen.gaps {
+            let replica = seen.rows[gap.row as usize].replica;
+            let read = long.iter().any(|read| read.overlaps(gap.from, gap.to, replica));
+            let lasts = if read { 0.0 } else { gap.to - gap.from };
+            own.entry(gap.row).and_modify(|most| *most = most.max(lasts)).or_insert(lasts);
+        }
+        longest.extend(own.into_values());
+        longest
+    })
+}
+
+fn usual_of(bench: &Bench<'_>, pauses: impl Fn(&Seen<'_>) -> Vec<f64>) -> f64 {
+    let mut longest = bench.before().map(pauses).unwrap_or_default();
     let slower = bench.base.as_ref().map_or(1.0, |base| {
         let now = &bench.candidate;
         let ratios = [alone_ttft(base, now), alone_tpot(base, now)];
@@ -137,6 +159,12 @@ impl Reading {
         Reading { from: row.sent_last, to: row.sent_last + row.ttft_sent, replica: row.replica, explains }
     }
 
+    /// Is it under way in this stretch, where a request of this replica would notice?
+    fn overlaps(&self, from: f64, to: f64, replica: Option<u16>) -> bool {
+        let same = replica.is_none() || self.replica.is_none() || replica == self.replica;
+        same && self.from < to && self.to > from
+    }
+
     /// Is it under way at this instant, where a request of this replica would notice, and may it make a pause of so many seconds?
     fn holds_up(&self, at: f64, replica: Option<u16>, lasts: f64) -> bool {
         let same = replica.is_none() || self.replica.is_none() || replica == self.replica;
@@ -192,7 +220,10 @@ pub fn in_lumps(bench: &Bench<'_>) -> bool {
 
 /// Freezes that the engine made and that the baseline (or a prompt that is read) does not explain.
 fn of_engine(bench: &Bench<'_>) -> Vec<Freeze> {
-    let least = least(bench.now(), usual(bench));
+    // A slower model reads long prompts for longer, in more and longer pauses: those of before are part of what is usual then.
+    let slower = super::model::slower(bench).is_some_and(|it| it.confidence >= bench.case.spec.confident);
+    let usual = if slower { usual(bench) } else { usual_beside_no_long_prompt(bench) };
+    let least = least(bench.now(), usual);
     // What single requests show as well, a third of them, is no freeze of everybody: each answer pauses for itself.
     let alone = &bench.candidate.alone;
     let pausing = alone.iter().filter(|row| row.gap_max >= least).count();
@@ -286,6 +317,8 @@ pub fn stall(bench: &Bench<'_>) -> Option<Fired> {
 const BESIDE: f64 = 0.6;
 /// Ratio of the median prompt up to which prompts are as long as before.
 const AS_LONG: f64 = 1.15;
+/// Chance of so much longer prompts from which on it is none.
+const SURE: f64 = 0.01;
 /// Shortest pause beside a long prompt that counts, s: what a person notices.
 const FELT_S: f64 = 0.12;
 /// Share of the answers that such a pause must be in where there is no baseline.
@@ -355,14 +388,21 @@ fn held_up_by(bench: &Bench<'_>, seen: &Seen<'_>, least: f64) -> Vec<Reading> {
     long
 }
 
+/// Is it every prompt that is longer, the usual one among them? Then some are long for no other reason than that all are.
+fn all_longer(bench: &Bench<'_>) -> bool {
+    let usual = bench.ratio(|row| row.prompt, 0.5);
+    usual.is_some_and(|effect| effect.ratio.value >= AS_LONG && effect.p < SURE)
+}
+
 /// S3: long prompts hold up everybody else's tokens.
 pub fn head_of_line(bench: &Bench<'_>) -> Option<Fired> {
     // Answers that are held back on their way pause together whatever else goes on; on a slow replica, or once everything has become slower,
     // the same prompts are read for longer.
     let confident =
         |rule: super::Rule| rule(bench).is_some_and(|fired| fired.confidence >= bench.case.spec.confident);
-    let others: [super::Rule; 3] = [super::front::buffering, super::replicas::bad, super::measurement::drift];
-    if !worse(bench) || in_lumps(bench) || others.into_iter().any(confident) {
+    let others: [super::Rule; 4] =
+        [super::front::buffering, super::replicas::bad, super::measurement::drift, super::model::slower];
+    if !worse(bench) || in_lumps(bench) || all_longer(bench) || others.into_iter().any(confident) {
         return None;
     }
     let seen = bench.now();

@@ -52,11 +52,32 @@ pub fn of_rates(base: &Seen<'_>, now: &Seen<'_>) -> Option<(Estimate, f64)> {
     Some((estimate, found.p))
 }
 
+/// Standard deviations of a count of independent arrivals within which as many came as were asked for.
+const AS_ASKED: f64 = 4.0;
+
+/// The ratio of the rates that an open loop was asked for, where both sides were asked for one and as much came. It is no estimate: the
+/// counts of two Poisson schedules of a hundred requests differ by a fifth by chance, what they were drawn for does not. `None` where the
+/// rate was read off the arrivals themselves (a recorded schedule, a run of another tool), for there it is a count as well.
+pub fn of_asked(base: &Seen<'_>, now: &Seen<'_>) -> Option<Estimate> {
+    let asked = |seen: &Seen<'_>| match seen.level.load {
+        plimsoll_model::Load::Open { rate_per_s } => {
+            let (due, came) = (rate_per_s * seen.length, seen.due.len() as f64);
+            let counted = (due - seen.level.arrivals as f64).abs() < 0.5;
+            let as_asked = (due - came).abs() <= AS_ASKED * libm::sqrt(due);
+            (rate_per_s > 0.0 && as_asked && !counted).then_some(rate_per_s)
+        }
+        _ => None,
+    };
+    let value = asked(now)? / asked(base)?;
+    let n = base.due.len().min(now.due.len()) as u64;
+    Some(Estimate { value, lower: value, upper: value, n, n_eff: n as f64 })
+}
+
 /// How the single requests of both sides compare, prompts of like length against each other: first tokens and later ones.
 /// `None` = nobody knows.
 fn alone_as_before(bench: &Bench<'_>) -> Option<f64> {
     let base = bench.base.as_ref()?;
-    let worst = [alone_ttft(base, &bench.candidate), alone_tpot(base, &bench.candidate)];
+    let worst = [over_law(base, &bench.candidate, Law::was_read_on), alone_tpot(base, &bench.candidate)];
     let worst = worst.into_iter().flatten().map(|ratio| ratio.value).fold(f64::NAN, f64::max);
     (!worst.is_nan()).then_some(worst)
 }
@@ -71,9 +92,14 @@ pub fn alone_tpot(base: &Arm<'_>, now: &Arm<'_>) -> Option<Estimate> {
 
 /// First tokens of single requests, each over what the baseline takes for a prompt of that length.
 pub fn alone_ttft(base: &Arm<'_>, now: &Arm<'_>) -> Option<Estimate> {
+    over_law(base, now, Law::covers)
+}
+
+/// The same of prompts of a length that it `covers`.
+fn over_law(base: &Arm<'_>, now: &Arm<'_>, covers: fn(&Law, &Row) -> bool) -> Option<Estimate> {
     let law = Law::of(&base.alone)?;
     let over = |arm: &Arm<'_>| -> Vec<f64> {
-        let in_range = |row: &&Row| law.covers(row);
+        let in_range = |row: &&Row| covers(&law, row);
         arm.alone
             .iter()
             .filter(in_range)
@@ -92,6 +118,8 @@ pub struct Law {
     /// Per token, s.
     pub per_token: f64,
     low: f64,
+    /// Middle of the upper third.
+    middle: f64,
     high: f64,
 }
 
@@ -127,7 +155,7 @@ impl Law {
         let per_token = if x1 > 1.05 * x0 { ((y1 - y0) / (x1 - x0)).max(0.0) } else { 0.0 };
         let residual: Vec<(f64, f64)> = points.iter().map(|(x, y)| (*x, y - per_token * x)).collect();
         let (low, high) = (points[0].0, points[points.len() - 1].0);
-        Some(Law { fixed: middle(&residual).1.max(0.0), per_token, low, high })
+        Some(Law { fixed: middle(&residual).1.max(0.0), per_token, low, middle: x1, high })
     }
 
     /// For this request, s.
@@ -138,6 +166,12 @@ impl Law {
     /// Does the line reach this far? Half beyond what it was read on.
     fn covers(&self, row: &Row) -> bool {
         (0.5 * self.low..=1.5 * self.high).contains(&computed(row))
+    }
+
+    /// Up to the middle of the upper third: a server that reads prompts in pieces takes a step more for each further piece, and what is longer
+    /// than all but a few of the baseline's prompts may be in pieces that those never were.
+    fn was_read_on(&self, row: &Row) -> bool {
+        (0.5 * self.low..=self.middle).contains(&computed(row))
     }
 }
 
@@ -168,11 +202,12 @@ pub fn higher_rate(bench: &Bench<'_>) -> Option<Fired> {
             (ratio, 0.0, "requests in flight", from, to)
         }
         _ => {
-            let (rate, p) = of_rates(base, now)?;
+            let asked = of_asked(base, now).map(|asked| (asked, 0.0));
+            let (rate, p) = asked.or_else(|| of_rates(base, now))?;
             (rate, p, "requests a second", base.rate(), now.rate())
         }
     };
-    if rate.value < CHANGED || p > SURE {
+    if rate.value < CHANGED - 1e-9 || p > SURE {
         return None;
     }
     let confidence = beyond(rate.value, CHANGED) / 0.7 * beyond(rate.lower, 1.1).min(0.9) * unmoved(bench);

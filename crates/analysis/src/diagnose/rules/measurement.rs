@@ -16,6 +16,9 @@ const OF_LATENCY: f64 = 0.1;
 /// A request that was sent this late was held back, s; and the lag from which a cap that is told to have been reached counts.
 const HELD_S: f64 = 0.02;
 
+/// p of a trend from which it makes what is large, and may be chance, no chance.
+const SURE: f64 = 0.002;
+
 /// V1: requests were sent late, with room in flight.
 pub fn generator_lag(bench: &Bench<'_>) -> Option<Fired> {
     let (lag, limit) = late(bench, LAG_S)?;
@@ -186,7 +189,9 @@ fn drifting(bench: &Bench<'_>, metrics: &[(&'static str, Of)], least: f64) -> Op
         }
     }
     let (change, name, p) = best?;
-    if base.is_some() && !bench.material.is() {
+    // A trend over the whole run is evidence of its own; where what was noticed may be chance, it must be the surer.
+    let felt = ["ttft", "tpot", "e2e"].iter().any(|metric| bench.suspects(metric)) && p < SURE;
+    if base.is_some() && !bench.material.is() && !felt {
         return None;
     }
     let says = format!("{name} rises by {} from beginning to end (p {})", percent(change), number(p));

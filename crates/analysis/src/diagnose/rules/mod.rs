@@ -56,7 +56,7 @@ pub struct Fired {
 type Rule = fn(&Bench<'_>) -> Option<Fired>;
 
 /// The table.
-const TABLE: [Rule; 46] = [
+const TABLE: [Rule; 47] = [
     // V: is it the measurement?
     measurement::lost_rows,
     measurement::client_cap,
@@ -111,6 +111,8 @@ const TABLE: [Rule; 46] = [
     front::connection_limit,
     replicas::imbalance,
     saturation::saturation,
+    // Failures too few to be noticed for their number.
+    failures::few,
     // What is left: somewhat more to do than before, where nothing else was found.
     heavier::heavier,
     measurement::no_steady_state,

@@ -66,6 +66,8 @@ pub fn goes_with_prompt(bench: &Bench<'_>) -> bool {
 /// Share of the usual first token by which what is added must differ between the lower and the upper third to go with anything: ranks of
 /// what differs by microseconds say nothing.
 const DIFFERS: f64 = 0.05;
+/// And share of what single requests wait more.
+const OF_ADDED: f64 = 0.1;
 
 /// Rank correlation with what first tokens of single requests take over a line by their prompts: the baseline's or the candidate's.
 fn goes_with<'b>(
@@ -88,7 +90,17 @@ fn goes_with<'b>(
     let middle = |part: &[f64]| plimsoll_math::quantile::order_statistic(&mut part.to_vec(), 0.5);
     let apart = middle(&y[..third]).zip(middle(&y[y.len() - third..])).map(|(low, high)| high - low);
     let usual = of_sorted(&alone(base, |row| row.ttft_sent), 0.5).unwrap_or(f64::INFINITY);
-    apart.is_some_and(|apart| apart >= DIFFERS * usual)
+    // Of what everybody waits more, a tenth is no going with anything either.
+    let before = Law::of(&base.alone);
+    let mut added: Vec<f64> = bench
+        .candidate
+        .alone
+        .iter()
+        .filter_map(|row| Some(row.ttft_sent - before?.at(row)))
+        .filter(|x| x.is_finite())
+        .collect();
+    let added = plimsoll_math::quantile::order_statistic(&mut added, 0.5).unwrap_or(0.0);
+    apart.is_some_and(|apart| apart >= DIFFERS * usual && apart >= OF_ADDED * added)
         && matches!(crate::diagnose::ratio::spearman(&x, &y), Some((rho, p)) if rho > 0.5 && p < 0.01)
 }
 
