@@ -8,6 +8,8 @@ mod chance;
 mod coverage;
 #[path = "all/curves.rs"]
 mod curves;
+#[path = "all/joint.rs"]
+mod joint;
 #[path = "all/laws.rs"]
 mod laws;
 #[path = "all/least_squares.rs"]

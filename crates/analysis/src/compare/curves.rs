@@ -144,6 +144,7 @@ fn blank(metric: &str, statistic: &str, method: &str) -> Row {
         margin: 0.0,
         p: None,
         p_family: None,
+        differences: Vec::new(),
         method: method.to_owned(),
         verdict: Change::Inconclusive,
         why: None,

@@ -111,8 +111,13 @@ pub struct Row {
     pub margin: f64,
     /// Two-sided p of "nothing changed".
     pub p: Option<f64>,
-    /// The same after all of the family were asked (Holm).
+    /// The same after all of the family were asked: of one load's figures jointly (Westfall and Young), loads and lines by their share of the
+    /// family (Bonferroni).
     pub p_family: Option<f64>,
+    /// What the flips turn, a value per unit, where the row is asked jointly with the others of its load; not written.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub differences: Vec<f64>,
     /// How it was computed, in a few words.
     pub method: String,
     /// The verdict.

@@ -1,35 +1,68 @@
 //! From an effect, its interval and its margin to a verdict.
 //!
 //! One interval decides everything, and it is the one shown. *Regressed* and *improved* need the interval to leave out "nothing
-//! changed" and to do so after all of the family were asked (Holm); *no change* needs the interval to end within the
+//! changed" and to do so after all of the family were asked; *no change* needs the interval to end within the
 //! margin, each row by itself: a whole that passes when every row passes needs no correction (Berger 1982). A verdict by p alone
 //! lost: with enough requests every difference has a small p, also those that nobody minds.
 
-use plimsoll_math::two_sample::holm;
+use plimsoll_math::two_sample::{Flips, holm, step_down};
 
 use super::finding::{Change, Effect, Row, Scale, Worse};
 use super::spec::LEVEL;
 use crate::say::number;
 
+/// The rows of one load that the flips of its units decide, asked together: what each p is after all of them. Where what changes from turn to
+/// turn is known, it is held against as well, by Holm.
+pub fn jointly(rows: &mut [Row], flips: &Flips) {
+    let asked: Vec<usize> =
+        (0..rows.len()).filter(|i| rows[*i].primary && !rows[*i].differences.is_empty()).collect();
+    let differences: Vec<Vec<f64>> = asked.iter().map(|i| rows[*i].differences.clone()).collect();
+    let by_turns: Vec<f64> =
+        differences.iter().map(|of_row| flips.by_turns_alone(of_row).unwrap_or(0.0)).collect();
+    let joint = step_down(flips, &differences);
+    for ((i, p), by_turns) in asked.into_iter().zip(joint).zip(holm(&by_turns)) {
+        rows[i].p_family = Some(p.max(by_turns));
+    }
+}
+
 /// Judges every row: the family together, the others each alone.
-pub fn judge(rows: &mut [&mut Row]) {
-    let family: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].primary).collect();
-    let adjusted = holm(&family.iter().map(|i| rows[*i].p.unwrap_or(f64::NAN)).collect::<Vec<_>>());
-    for (i, p) in family.iter().zip(adjusted) {
-        rows[*i].p_family = rows[*i].p.map(|_| p);
-    }
-    for row in rows.iter_mut() {
-        let Some(effect) = row.effect.filter(|_| row.why.is_none()) else {
-            row.verdict = Change::Inconclusive;
-            continue;
-        };
-        if let Some(why) = &row.described {
-            (row.verdict, row.why) = (Change::Inconclusive, Some(why.clone()));
-            continue;
+///
+/// Each load's flips have the share of α that its rows have of the family, and so has each row that no flips decide (failures, lines); those
+/// have all of it once every row of the loads is told from chance.
+pub fn judge(loads: &mut [&mut [Row]], lines: &mut [Row]) {
+    let asked = |row: &&mut Row| row.primary && row.p.is_some();
+    let family =
+        loads.iter_mut().flat_map(|rows| rows.iter_mut()).chain(lines.iter_mut()).filter(asked).count();
+    let mut latest: f64 = 0.0;
+    for rows in loads.iter_mut() {
+        let of_load = rows.iter().filter(|row| row.p_family.is_some()).count().max(1);
+        for p in rows.iter_mut().filter_map(|row| row.p_family.as_mut()) {
+            *p = (*p * family as f64 / of_load as f64).min(1.0);
+            latest = latest.max(*p);
         }
-        let p = if row.primary { row.p_family } else { row.p };
-        (row.verdict, row.why) = verdict(&effect, row.worse, row.margin, p.unwrap_or(1.0));
     }
+    let others = |row: &&mut Row| row.primary && row.p.is_some() && row.p_family.is_none();
+    let mut single: Vec<&mut Row> =
+        loads.iter_mut().flat_map(|rows| rows.iter_mut()).chain(lines.iter_mut()).filter(others).collect();
+    let among = holm(&single.iter().map(|row| row.p.unwrap_or(1.0)).collect::<Vec<_>>());
+    for (row, among) in single.iter_mut().zip(among) {
+        let own = row.p.unwrap_or(1.0) * family as f64;
+        row.p_family = Some(own.min(among.max(latest)).min(1.0));
+    }
+    loads.iter_mut().flat_map(|rows| rows.iter_mut()).chain(lines).for_each(decide);
+}
+
+fn decide(row: &mut Row) {
+    let Some(effect) = row.effect.filter(|_| row.why.is_none()) else {
+        row.verdict = Change::Inconclusive;
+        return;
+    };
+    if let Some(why) = &row.described {
+        (row.verdict, row.why) = (Change::Inconclusive, Some(why.clone()));
+        return;
+    }
+    let p = if row.primary { row.p_family } else { row.p };
+    (row.verdict, row.why) = verdict(&effect, row.worse, row.margin, p.unwrap_or(1.0));
 }
 
 /// The effect turned so that more is worse, with nothing at zero: (value, lower, upper).

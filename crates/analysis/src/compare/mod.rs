@@ -118,10 +118,11 @@ pub fn compare(base: &RunRead, candidate: &RunRead, spec: &CompareSpec) -> Resul
 
 /// Judges all rows together, then what follows from them.
 fn conclude(comparison: &mut Comparison) {
-    let groups = comparison.groups.iter_mut().flat_map(|group| &mut group.rows);
-    let mut rows: Vec<&mut Row> = groups.chain(&mut comparison.lines).collect();
-    judge::judge(&mut rows);
-    let family: Vec<Change> = rows.iter().filter(|row| row.primary).map(|row| row.verdict).collect();
+    let mut loads: Vec<&mut [Row]> =
+        comparison.groups.iter_mut().map(|group| group.rows.as_mut_slice()).collect();
+    judge::judge(&mut loads, &mut comparison.lines);
+    let rows = comparison.groups.iter().flat_map(|group| &group.rows).chain(&comparison.lines);
+    let family: Vec<Change> = rows.filter(|row| row.primary).map(|row| row.verdict).collect();
     let any = |change: Change| family.contains(&change);
     comparison.verdict = if any(Change::Regressed) {
         Change::Regressed
@@ -221,7 +222,8 @@ fn group(pairs: &[LevelPair], design: Design, spec: &CompareSpec) -> Group {
     let flips = Flips::of_turns(cut.units.len() / cut.per_level.max(1), cut.per_level);
     let strata = (!paired).then(|| Strata::of(pairs, &cut));
     let side = Side { pairs, cut: &cut, flips: &flips, strata: strata.as_ref(), margins: &spec.margins };
-    let rows = side.rows();
+    let mut rows = side.rows();
+    judge::jointly(&mut rows, &flips);
     let first = pairs[0].base.level;
     Group {
         load: format!("{}, {}", first.traffic, sameness::load_words(&first.load)),

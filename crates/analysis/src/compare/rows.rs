@@ -5,7 +5,9 @@
 
 use plimsoll_math::proportion::newcombe;
 use plimsoll_math::quantile::EXCEEDANCES_NEEDED;
-use plimsoll_math::two_sample::{Arm, Flips, Ratio, mean_ratio, median_shift, percentile_ratio};
+use plimsoll_math::two_sample::{
+    Arm, Flips, Ratio, exceedance_differences, mean_ratio, median_shift, percentile_ratio,
+};
 use plimsoll_model::TokensRule;
 
 use super::finding::{ArmFigure, Change, Effect, Row, Scale, Worse};
@@ -188,6 +190,7 @@ impl<'a> Side<'a, '_> {
             margin: self.margins.p50,
             p: None,
             p_family: None,
+            differences: Vec::new(),
             method: String::new(),
             verdict: Change::Inconclusive,
             why: few.then(|| {
@@ -227,6 +230,7 @@ impl<'a> Side<'a, '_> {
         }
         let ratio = percentile_ratio(a, b, p, self.flips, LEVEL);
         row.p = Some(ratio.p);
+        row.differences = exceedance_differences(a, b, p, 1.0);
         row.effect = effect(Scale::Ratio, ratio);
         if row.effect.is_none() {
             row.why = Some("infinite on both sides: failures reach down to it".into());
@@ -287,6 +291,7 @@ impl<'a> Side<'a, '_> {
         row.base = ArmFigure { value: None, n: arm.len() as u64, n_eff };
         row.candidate = row.base;
         row.p = Some(shift.p);
+        row.differences = (0..arm.units()).map(|unit| arm.share_beyond(unit, 0.0) - 0.5).collect();
         let interval = &shift.interval;
         row.effect = Some(Effect {
             scale: Scale::Ratio,
@@ -367,6 +372,7 @@ impl<'a> Side<'a, '_> {
             if self.cut.units.len() >= FEWEST {
                 let ratio = mean_ratio(&a, &b, self.flips, LEVEL);
                 (row.p, row.effect) = (Some(ratio.p), effect(Scale::Ratio, ratio));
+                row.differences = a.iter().zip(&b).map(|(a, b)| b - a).collect();
                 if row.effect.is_none() {
                     row.why = Some("nothing was finished on either side".into());
                 }

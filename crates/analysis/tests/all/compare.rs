@@ -404,6 +404,24 @@ fn too_short_a_run_decides_nothing() {
     );
 }
 
+/// Of eight units no p is under 2/256, and there are nine or more figures: they are asked together, so that half as slow again is seen.
+#[test]
+fn a_server_half_as_slow_again_is_told_from_chance_in_eight_units() {
+    let run = |factor: f64, server: u64| queue(factor, 0.3, Span::from_millis(3_200), &[(7, server)]);
+    let found = compared(&run(1.0, 3), &run(1.5, 3));
+    assert!((8..=9).contains(&found.groups[0].units), "{} units", found.groups[0].units);
+    let row = row(&found, "e2e", "p50");
+    let family = found.groups[0].rows.iter().filter(|row| row.primary && row.p.is_some()).count();
+    assert!(row.p.expect("judged") * family as f64 > 0.05, "Holm would let nothing pass: {row:?}");
+    assert_eq!(row.verdict, Change::Regressed, "{row:?}");
+    assert_eq!(found.verdict, Change::Regressed, "{:?}", found.says);
+    // The same server with other luck is not called different.
+    for server in 20..40 {
+        let found = compared(&run(1.0, 3), &run(1.0, server));
+        assert!(!matches!(found.verdict, Change::Regressed | Change::Improved), "{server}: {:?}", found.says);
+    }
+}
+
 /// Answers whose stages are 10 ms of prefill (divided by `faster`) and 90 ms of decode with a scatter of ± 2 ms.
 fn staged(faster: i64, seed: u64) -> Whole {
     let mut stream = Stream::new(seed, "stages", 0);

@@ -99,6 +99,22 @@ impl Flips {
         (reached as f64 / self.subsets.len() as f64).max(self.by_turns(differences, -1.0))
     }
 
+    /// What each pattern makes of the differences: the size of their sum over the root of the sum of their squares, in the patterns' order; the
+    /// first is that of the differences as they are. What changes from turn to turn is not in it: [`Flips::by_turns_alone`].
+    pub(super) fn statistics(&self, differences: &[f64]) -> Vec<f64> {
+        let whole = differences.iter().sum::<f64>();
+        let root = differences.iter().map(|d| d * d).sum::<f64>().sqrt();
+        let of = |subset: f64| if root > 0.0 { (whole - 2.0 * subset).abs() / root } else { 0.0 };
+        self.sums(differences).map(of).collect()
+    }
+
+    /// The two-sided chance of the turns' mean by what it is from turn to turn alone; `None` where there are no turns.
+    pub fn by_turns_alone(&self, differences: &[f64]) -> Option<f64> {
+        self.turns(differences)?;
+        let one = self.by_turns(differences, 1.0).min(self.by_turns(differences, -1.0));
+        Some((2.0 * one).min(1.0))
+    }
+
     /// The interval of the differences' centre at this level; infinite where there are too few units for it.
     pub fn mean_interval(&self, differences: &[f64], level: f64) -> Interval {
         let mut means: Vec<f64> = self

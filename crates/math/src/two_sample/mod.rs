@@ -14,11 +14,13 @@
 mod arm;
 mod flips;
 mod holm;
+mod joint;
 mod shift;
 
 pub use arm::Arm;
 pub use flips::Flips;
 pub use holm::holm;
+pub use joint::step_down;
 pub use shift::{Band, block_interval, shift};
 
 use crate::proportion::Interval;
