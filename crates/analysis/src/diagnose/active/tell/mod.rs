@@ -4,23 +4,29 @@
 //! the first verdict the facts that it explains are set aside and the rest is judged once more, so that two faults get two
 //! verdicts.
 
-use plimsoll_model::{How, Load, Span};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+mod cleared;
+mod questions;
+mod tried;
+
+pub use tried::{Tried, announced, tried};
+
+use plimsoll_model::Load;
 
 use super::before::{Against, Before};
 use super::belief::{Belief, CONFIDENT, chance, decisive, unasked};
-use super::block::{Block, Row, median, ratio, share};
-use super::fact::{self, Fact, Shown, State, ms, of};
+use super::block::Block;
+use super::fact::{self, Fact, Shown, State, of};
 use super::fact_state;
-use super::plan::{ActiveSpec, Kind, Traffic};
-use crate::diagnose::questions::unchanged;
+use super::plan::{ActiveSpec, Kind};
 use crate::diagnose::verdict::DIAGNOSIS_SCHEMA;
 use crate::diagnose::{
-    Answer, Cause, Changed, Cleared, Counter, Diagnosis, Evidence, Experiment, Layer, Missing, Question,
-    Reference, RunnerUp, Subject, Verdict, YesNo,
+    Answer, Cause, Changed, Counter, Diagnosis, Evidence, Experiment, Layer, Reference, RunnerUp, Subject,
+    Verdict,
 };
 use crate::findings::{Trust, Validity};
+use cleared::{cleared, missing};
+use questions::questions;
+use tried::server;
 
 /// How often a cause makes a fact from which on the fact is its doing.
 const EXPLAINS: f64 = 0.1;
@@ -361,310 +367,4 @@ fn subject(blocks: &[Block]) -> Subject {
         baseline_level: of(blocks, Kind::Alone).next().map(|block| block.level.id),
         alone: of(blocks, Kind::Alone).map(|block| block.rows.len() as u64).sum(),
     }
-}
-
-// ------------------------------------------------------------------------------------------------ the five questions
-
-fn questions(
-    blocks: &[Block],
-    shown: &[Shown],
-    spec: &ActiveSpec,
-    changed: Option<&Changed>,
-) -> Vec<Question> {
-    vec![scales(blocks), tail(blocks), moved(shown, changed), over_alone(shown, spec), errors_climb(blocks)]
-}
-
-fn ask(asks: &str, answer: YesNo, says: String, value: Option<crate::findings::Estimate>) -> Question {
-    Question { asks: asks.to_owned(), answer, says, value }
-}
-
-fn scales(blocks: &[Block]) -> Question {
-    let asks = "does it scale with concurrency?";
-    let alone = of(blocks, Kind::Alone).next().and_then(|block| block.median(Row::e2e_s));
-    let last = of(blocks, Kind::Together).max_by_key(|block| block.concurrency());
-    let (Some(one), Some(last)) = (alone, last) else {
-        return ask(asks, YesNo::CantTell, "not measured in company".into(), None);
-    };
-    let Some((many, times)) = last.median(Row::e2e_s).and_then(|many| Some((many, ratio(&many, &one)?)))
-    else {
-        return ask(asks, YesNo::CantTell, "nothing was answered in company".into(), None);
-    };
-    let answer = match fact::over(&times, 1.25) {
-        State::Yes => YesNo::Yes,
-        State::No => YesNo::No,
-        State::Unclear => YesNo::CantTell,
-    };
-    let says = format!(
-        "an answer takes {} alone and {} with {} in flight: × {:.2} [{:.2}, {:.2}]",
-        ms(one.value),
-        ms(many.value),
-        last.concurrency().unwrap_or(0),
-        times.value,
-        times.lower,
-        times.upper
-    );
-    ask(asks, answer, says, Some(times))
-}
-
-fn tail(blocks: &[Block]) -> Question {
-    let asks = "is the median fine and the tail blown?";
-    let Some(block) = of(blocks, Kind::Watch).next().or_else(|| of(blocks, Kind::Alone).next()) else {
-        return ask(asks, YesNo::CantTell, "not measured".into(), None);
-    };
-    let mut waits: Vec<f64> = block.settled().iter().filter_map(Row::ttft_s).collect();
-    plimsoll_math::quantile::sort(&mut waits);
-    let at = |p: f64| plimsoll_math::quantile::of_sorted(&waits, p);
-    match (at(0.5), at(0.95)) {
-        (Some(middle), Some(high)) if waits.len() >= 40 => {
-            let answer = if high > 3.0 * middle { YesNo::Yes } else { YesNo::No };
-            let n = waits.len();
-            let says = format!(
-                "first token: p95 {} is {:.1} times the median {} ({n} requests: {})",
-                ms(high),
-                high / middle,
-                ms(middle),
-                if n < 200 { "a hint, no bound" } else { "see the run for intervals" }
-            );
-            ask(asks, answer, says, None)
-        }
-        _ => ask(asks, YesNo::CantTell, format!("{} answers are too few for a p95", waits.len()), None),
-    }
-}
-
-fn moved(shown: &[Shown], changed: Option<&Changed>) -> Question {
-    let asks = "did latency move with the model artefact unchanged?";
-    let Some(changed) = changed else {
-        let says = "there is no run of before to compare with; give one with --baseline".to_owned();
-        return ask(asks, YesNo::CantTell, says, None);
-    };
-    let of: Vec<&Shown> = shown.iter().filter(|shown| compared(shown.fact)).collect();
-    let what = of.iter().map(|shown| shown.says.as_str()).collect::<Vec<_>>().join("; ");
-    let known = of.iter().find(|shown| shown.state == State::Yes);
-    match (known, of.iter().all(|shown| shown.state == State::No)) {
-        _ if of.is_empty() => {
-            ask(asks, YesNo::CantTell, "nothing could be held against the baseline".into(), None)
-        }
-        (None, false) => ask(asks, YesNo::CantTell, format!("too near to tell: {what}"), None),
-        (known, _) => {
-            let (answer, says) = unchanged(changed, known.is_some(), &what);
-            ask(asks, answer, says, known.or(of.first()).and_then(|shown| shown.value))
-        }
-    }
-}
-
-/// Is it a figure beside the baseline's?
-fn compared(fact: Fact) -> bool {
-    matches!(fact, Fact::SlowerToken | Fact::LaterFirst | Fact::SlowerTogether)
-}
-
-fn over_alone(shown: &[Shown], spec: &ActiveSpec) -> Question {
-    let asks = "does a single request with no contention already exceed the budget?";
-    match shown.iter().find(|shown| shown.fact == Fact::OverBudget) {
-        Some(over) => {
-            let answer = match over.state {
-                State::Yes => YesNo::Yes,
-                State::No => YesNo::No,
-                State::Unclear => YesNo::CantTell,
-            };
-            ask(asks, answer, over.says.clone(), over.value)
-        }
-        None if spec.promised().is_empty() => {
-            ask(asks, YesNo::CantTell, "no budget was given (--budget FILE, --ttft 500ms)".into(), None)
-        }
-        None => ask(asks, YesNo::CantTell, "too few answers".into(), None),
-    }
-}
-
-fn errors_climb(blocks: &[Block]) -> Question {
-    let asks = "do errors and retries climb with latency?";
-    let failing = |kind: Kind| {
-        let rows: Vec<&Row> = of(blocks, kind).flat_map(|block| &block.rows).collect();
-        share(rows.iter().filter(|row| row.failed()).count(), rows.len())
-    };
-    let retried: u64 = blocks.iter().map(|block| block.attempts - block.rows.len() as u64).sum();
-    match (failing(Kind::Alone), failing(Kind::Together)) {
-        (Some(alone), Some(company)) => {
-            let answer = match () {
-                () if company.lower > alone.upper => YesNo::Yes,
-                () if company.value <= alone.value => YesNo::No,
-                () => YesNo::CantTell,
-            };
-            let says = format!(
-                "{:.1} % fail alone, {:.1} % in company; {retried} retries",
-                100.0 * alone.value,
-                100.0 * company.value
-            );
-            ask(asks, answer, says, Some(company))
-        }
-        _ => ask(asks, YesNo::CantTell, "not measured in company".into(), None),
-    }
-}
-
-// ------------------------------------------------------------------------------------------------ cleared and missing
-
-fn cleared(blocks: &[Block], shown: &[Shown], before: Option<&Before>, verdicts: &[Verdict]) -> Vec<Cleared> {
-    let blamed: Vec<Layer> = verdicts.iter().map(|verdict| verdict.layer).collect();
-    let mut all = Vec::new();
-    let tpot = of(blocks, Kind::Alone).next().and_then(|block| block.median(Row::tpot_s));
-    let elsewhere =
-        blamed.iter().any(|layer| !matches!(layer, Layer::Model | Layer::Unknown | Layer::Measurement));
-    let same = before.and_then(|before| same_model(before.token_ratio(blocks)?, shown));
-    if let Some(same) = same.filter(|_| !blamed.contains(&Layer::Model)) {
-        all.push(same);
-    } else if let (Some(tpot), true, None) = (tpot, elsewhere, before) {
-        all.push(Cleared {
-            layer: Layer::Model,
-            says: format!(
-                "the model is not the cause of what was found: alone a token takes {} [{}, {}]; whether that is as fast as before needs a baseline",
-                ms(tpot.value),
-                ms(tpot.lower),
-                ms(tpot.upper)
-            ),
-            value: Some(tpot),
-        });
-    }
-    let connect = of(blocks, Kind::Connections).flat_map(|block| &block.rows).filter_map(|row| row.connect);
-    if let Some(connect) =
-        median(connect.map(|ns| ns as f64 * 1e-9), 1.0).filter(|connect| connect.value < 0.01)
-    {
-        let says = format!("the network is close: a connection is made in {}", ms(connect.value));
-        all.push(Cleared { layer: Layer::Dependency, says, value: Some(connect) });
-    }
-    for (fact, layer) in [(Fact::FixedWait, Layer::Dependency), (Fact::TurnedAway, Layer::Provider)] {
-        let clear = shown.iter().find(|shown| shown.fact == fact && shown.state == State::No);
-        if let Some(clear) = clear.filter(|_| !blamed.contains(&layer)) {
-            all.push(Cleared { layer, says: clear.says.clone(), value: clear.value });
-        }
-    }
-    all
-}
-
-/// The model is cleared where the 90 % interval lies within the margin (two one-sided tests), as of a run.
-fn same_model(ratio: crate::findings::Estimate, shown: &[Shown]) -> Option<Cleared> {
-    let same = crate::diagnose::DiagnoseSpec::default().same;
-    let fine = fact_state(shown, Fact::SlowerToken) == State::No;
-    (fine && ratio.lower > 1.0 - same && ratio.upper < 1.0 + same).then(|| Cleared {
-        layer: Layer::Model,
-        says: format!(
-            "the model is not the cause: the time per token of single requests is × {:.3} the baseline's [{:.3}, {:.3}] (90 % interval within ±{:.0} %)",
-            ratio.value,
-            ratio.lower,
-            ratio.upper,
-            100.0 * same
-        ),
-        value: Some(ratio),
-    })
-}
-
-fn missing(shown: &[Shown], blocks: &[Block], before: Option<&Before>, unasked: &[Cause]) -> Vec<Missing> {
-    let mut all = before.map(|before| before.lacks(blocks, shown)).unwrap_or_default();
-    let mut miss = |what: &str, needs| all.push(Missing { what: what.to_owned(), needs });
-    if before.is_none() {
-        miss("whether the target has become slower than it was", Experiment::Baseline);
-    }
-    // What an earlier run would tell is said above.
-    for cause in unasked.iter().filter(|cause| **cause != Cause::SlowerModel) {
-        let needs = match *cause {
-            Cause::SingleRequestOverBudget => Experiment::SingleRequests { requests: 40 },
-            Cause::ClientCap => Experiment::OpenLoop,
-            Cause::KvExhaustion => Experiment::Scrape,
-            other => other.overturned_by(),
-        };
-        miss(&format!("\"{}\"", cause.title()), needs);
-    }
-    let refused = |row: &&Row| row.how == How::ClientError;
-    if let Some(row) = of(blocks, Kind::Prompts).flat_map(|block| &block.rows).find(refused) {
-        let says = row.error.as_deref().unwrap_or("a 4xx");
-        let what = format!("prompts of {:.0} tokens: the target refuses them ({says})", row.prompt);
-        miss(&what, Experiment::PromptLengths);
-    }
-    let read = blocks.iter().any(|block| block.gauges.waiting.is_some());
-    if !read && fact_state(shown, Fact::Waits) == State::Yes {
-        miss(
-            "whether those who wait do so inside the engine, and whether its KV cache is full",
-            Experiment::Scrape,
-        );
-    }
-    all
-}
-
-/// An experiment that was done, and what it showed.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Tried {
-    /// Which.
-    pub experiment: Kind,
-    /// What was done, in a few words.
-    pub did: String,
-    /// Requests sent.
-    pub requests: u64,
-    /// Seconds it took.
-    pub took_s: f64,
-    /// What it showed.
-    pub shows: Vec<Shown>,
-}
-
-/// What was tried, in the order in which it was.
-pub fn tried(blocks: &[Block], spec: &ActiveSpec, before: Option<&Before>) -> Vec<Tried> {
-    let shown = fact::read(blocks, spec, before);
-    let mut all: Vec<Tried> = Vec::new();
-    for block in blocks {
-        let took_s = (block.level.drained.max(block.level.stop) - block.level.start).as_secs_f64();
-        match all.iter_mut().find(|tried| tried.experiment == block.kind) {
-            Some(tried) => {
-                tried.requests += block.attempts;
-                tried.took_s += took_s;
-            }
-            None => all.push(Tried {
-                experiment: block.kind,
-                did: block.kind.does().to_owned(),
-                requests: block.attempts,
-                took_s,
-                shows: Vec::new(),
-            }),
-        }
-    }
-    // A fact that several decide stands with the first that was run.
-    for shown in shown {
-        let decides = |tried: &&Tried| {
-            let of = super::belief::decides(tried.experiment);
-            of.iter().any(|(fact, _)| *fact == shown.fact)
-                || (tried.experiment == Kind::Together && server(shown.fact))
-        };
-        let place = all.iter().position(|tried| decides(&tried));
-        // What another experiment is for may have shown itself in the first.
-        if let Some(tried) = all.get_mut(place.unwrap_or(0)) {
-            tried.shows.push(shown);
-        }
-    }
-    all
-}
-
-/// Is it the server's own word?
-fn server(fact: Fact) -> bool {
-    matches!(fact, Fact::EngineIdle | Fact::EngineQueue | Fact::PageLost | Fact::KvFull)
-}
-
-/// What an active diagnosis does at most, in one line, before it does it.
-pub fn announced(spec: &ActiveSpec, traffic: &Traffic) -> String {
-    let requests = spec.max_requests as f64;
-    // Prompts are told four times as long where lengths are compared.
-    let longest = if traffic.synthetic { 4.0 } else { 1.0 };
-    let rate = match spec.max_rate {
-        Some(rate) => format!("{rate}/s"),
-        None => "the rate it answers by itself (nothing is doubled without --max-rate)".to_owned(),
-    };
-    format!(
-        "at most {}, {} requests, {} in flight, {rate}; at most {:.1e} prompt and {:.1e} output tokens; it stops after {} failed requests",
-        span(spec.time),
-        spec.max_requests,
-        spec.max_concurrency,
-        requests * traffic.prompt * longest,
-        requests * traffic.output * 2.0,
-        spec.max_errors
-    )
-}
-
-fn span(time: Span) -> String {
-    let s = time.as_secs_f64();
-    if s >= 60.0 { format!("{:.0} min {:.0} s", (s / 60.0).floor(), s % 60.0) } else { format!("{s:.0} s") }
 }
