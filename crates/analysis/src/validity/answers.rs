@@ -24,7 +24,8 @@ pub fn window(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
         };
         let drift = match (summary.drift.p, summary.drift.change_share) {
             (Some(p), Some(change)) => {
-                format!("; {} moves by {} over the window (p {p:.3})", summary.drift.metric, percent(change))
+                let chance = if p < 0.001 { "p under 0.001".to_owned() } else { format!("p {p:.3}") };
+                format!("; {} moves by {} over the window ({chance})", summary.drift.metric, percent(change))
             }
             _ => String::new(),
         };
