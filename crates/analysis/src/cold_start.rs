@@ -233,7 +233,8 @@ fn judge(warm: &[f64], median: Option<f64>, trials: &[ColdTrial]) -> (Option<f64
         crate::say::number(p)
     );
     if away > 0 {
-        let why = format!("{figures}, and {away} attempts were turned away while it started");
+        let why =
+            format!("{figures}, and {} turned away while it started", crate::say::count(away, "attempt"));
         return (Some(p), ColdVerdict::Started, why);
     }
     if p > LEVEL || mean <= 0.0 {

@@ -17,7 +17,7 @@ pub fn render(tried: &[Tried], diagnosis: &Diagnosis) -> String {
     let _ = writeln!(page, "What was tried");
     for tried in tried {
         let took = figure::duration_ns(tried.took_s * 1e9);
-        let _ = writeln!(page, "  {} ({} requests, {took})", tried.did, figure::count(tried.requests));
+        let _ = writeln!(page, "  {} ({}, {took})", tried.did, figure::counted(tried.requests, "request"));
         for shown in &tried.shows {
             let _ = writeln!(page, "    {} {}", mark(shown.state), says(shown));
         }

@@ -5,7 +5,7 @@ use plimsoll_analysis::cold_start::startup::{EngineStart, StartStage};
 use plimsoll_analysis::cold_start::{ColdStartFinding, ColdTrial, ColdVerdict};
 use plimsoll_analysis::findings::Reading;
 
-use crate::figure;
+use crate::figure::{self, counted};
 use crate::table::Table;
 
 /// The figure first, then the idle stretches one by one.
@@ -150,13 +150,15 @@ fn steady(found: &ColdStartFinding) -> String {
     let p95 = found.warm_p95_s.map(|s| format!(", 95th percentile {}", seconds(s))).unwrap_or_default();
     match &found.warm {
         Reading::Estimate(e) => format!(
-            "median {} [{}, {}] of {} requests{p95}",
+            "median {} [{}, {}] of {}{p95}",
             seconds(e.value),
             seconds(e.lower),
             seconds(e.upper),
-            e.n
+            counted(e.n, "request")
         ),
-        Reading::Refused { why, n } => format!("{n} requests{p95}; the median has no interval: {why}"),
+        Reading::Refused { why, n } => {
+            format!("{}{p95}; the median has no interval: {why}", counted(*n, "request"))
+        }
     }
 }
 
@@ -164,7 +166,7 @@ fn row(trial: &ColdTrial) -> Vec<String> {
     let time = |s: Option<f64>| s.map_or_else(|| "–".to_string(), seconds);
     let away = match (trial.turned_away + trial.refused, trial.turned_away_s) {
         (0, _) => String::new(),
-        (n, s) => format!("{n} times, {}", seconds(s)),
+        (n, s) => format!("{}, {}", counted(n, "time"), seconds(s)),
     };
     let warm = match (trial.warm_after, trial.warm_after_s) {
         (Some(0), _) => "at once".to_string(),

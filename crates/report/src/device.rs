@@ -183,8 +183,8 @@ fn top(top: &[Top]) -> Table {
 fn launched(launches: &Launches) -> Vec<String> {
     vec![
         format!(
-            "Launches: {} calls of {} each, together {} times the device time that they launched",
-            figure::count(launches.count),
+            "Launches: {} of {} each, together {} times the device time that they launched",
+            figure::counted(launches.count, "call"),
             seconds(launches.call_mean_s),
             figure::number(launches.call_over_device)
         ),

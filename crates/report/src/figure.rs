@@ -64,6 +64,11 @@ pub fn plain(value: f64) -> String {
     if text.contains('.') { text.replace('-', "−") } else { group(text).replace('-', "−") }
 }
 
+/// `1 request`, `12 345 requests`.
+pub fn counted(n: u64, one: &str) -> String {
+    format!("{} {one}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
 /// A whole number with its thousands set apart: `12 345`.
 pub fn count(value: u64) -> String {
     group(value.to_string())

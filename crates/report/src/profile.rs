@@ -5,7 +5,7 @@ use plimsoll_analysis::profile::{
     CeilingAt, Ceilings, ChangeFinding, Known, PathFinding, ProfileFinding, StageFinding, Tail, TailFinding,
 };
 
-use crate::figure;
+use crate::figure::{self, counted};
 use crate::table::Table;
 use crate::text::{Page, percentile};
 use crate::words;
@@ -66,11 +66,6 @@ pub fn read(finding: &ProfileFinding) -> String {
     )
 }
 
-/// `1 request`, `12 345 requests`.
-pub(crate) fn counted(n: u64, one: &str) -> String {
-    format!("{} {one}{}", figure::count(n), if n == 1 { "" } else { "s" })
-}
-
 /// What the profile amounts to, in sentences.
 pub fn says(finding: &ProfileFinding) -> Vec<String> {
     let mut says = Vec::new();
@@ -104,16 +99,16 @@ fn of_tail(path: &PathFinding, tail: &TailFinding) -> String {
     let slowest = figure::percent(tail.slowest).replace(".0 %", " %");
     if tail.gap.value < 1e-6 {
         return format!(
-            "The slowest {slowest} of {} ({} requests) take no longer than the middle ({}).",
+            "The slowest {slowest} of {} ({}) take no longer than the middle ({}).",
             path.of.name(),
-            figure::count(tail.tail_requests),
+            counted(tail.tail_requests, "request"),
             words::time(tail.middle_mean_s)
         );
     }
     format!(
-        "The slowest {slowest} of {} ({} requests) take {} more than the middle ({} against {}); of that {}.",
+        "The slowest {slowest} of {} ({}) take {} more than the middle ({} against {}); of that {}.",
         path.of.name(),
-        figure::count(tail.tail_requests),
+        counted(tail.tail_requests, "request"),
         words::time(tail.gap.value),
         words::time(tail.tail_mean_s),
         words::time(tail.middle_mean_s),
@@ -339,9 +334,9 @@ fn slices(page: &mut Page, finding: &ProfileFinding) {
 
 fn of_change(page: &mut Page, change: &ChangeFinding) {
     page.line(format!(
-        "{} against the baseline ({} requests): slowest {} and middle fifth, ms [95 %]",
+        "{} against the baseline ({}): slowest {} and middle fifth, ms [95 %]",
         change.of.name(),
-        figure::count(change.base_requests),
+        counted(change.base_requests, "request"),
         figure::percent(change.slowest).replace(".0 %", " %")
     ));
     let mut table = Table::new(&["<  stage", "tail", "<", "middle", "<", "tail beyond the middle", "<"]);

@@ -22,7 +22,7 @@ pub fn text(found: &Quality) -> String {
         }
         n => format!("asked {n} times at temperature 0"),
     };
-    out.push_str(&format!("{} items, {times}\n\n", found.items.len()));
+    out.push_str(&format!("{}, {times}\n\n", figure::counted(found.items.len() as u64, "item")));
     out.push_str(&agreement(found));
     out.push_str("Tokens are the words and signs of the texts, cut alike for both: not the servers' own\n");
     if let Some(scores) = &found.scores {
@@ -32,7 +32,8 @@ pub fn text(found: &Quality) -> String {
         let why = target.why.as_ref().map_or(String::new(), |why| format!(" ({why})"));
         let n = target.unanswered;
         out.push_str(&format!(
-            "\n{name} left {n} requests without an answer{why}: they count in no figure\n"
+            "\n{name} left {} without an answer{why}: in no figure\n",
+            figure::counted(n, "request")
         ));
     }
     out.push_str(&cut(found));

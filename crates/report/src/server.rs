@@ -10,8 +10,13 @@ use crate::{figure, words};
 pub fn lines(told: &ServerTold, shown: &[u32]) -> Vec<(usize, String)> {
     let cadence = told.cadence_s.map_or("once".to_owned(), |every| format!("every {}", words::time(every)));
     let replicas = if told.replicas > 1 { format!(", {} replicas", told.replicas) } else { String::new() };
-    let mut lines =
-        vec![(0, format!("Server, as it says of itself (read {cadence}, {} looks{replicas})", told.looks))];
+    let mut lines = vec![(
+        0,
+        format!(
+            "Server, as it says of itself (read {cadence}, {}{replicas})",
+            figure::counted(told.looks, "look")
+        ),
+    )];
     let levels: Vec<&LevelTold> = told.levels.iter().filter(|level| shown.contains(&level.level)).collect();
     for level in &levels {
         let which = if levels.len() > 1 { format!("level {}: ", level.level) } else { String::new() };

@@ -229,7 +229,7 @@ impl Page {
         for (broken, n) in &counts.broken {
             ends.push(format!("{} of them broken ({})", figure::count(*n), broken.name().replace('_', " ")));
         }
-        self.wrapped(2, &format!("{} requests: {}", figure::count(counts.requests), ends.join(", ")));
+        self.wrapped(2, &format!("{}: {}", figure::counted(counts.requests, "request"), ends.join(", ")));
         for error in &counts.errors {
             self.wrapped(4, &words::error(error));
         }
@@ -362,7 +362,7 @@ pub(crate) fn budget_cells(row: &plimsoll_analysis::findings::BudgetRow) -> Vec<
     } else {
         format!("{} p{}", row.metric, percentile(row.percentile))
     };
-    let needed = row.needed.map(|n| format!("; about {} requests would settle it", figure::count(n)));
+    let needed = row.needed.map(|n| format!("; about {} would settle it", figure::counted(n, "request")));
     vec![
         name,
         format!("≤ {}", spell(row.ceiling)),

@@ -2,7 +2,7 @@
 
 use plimsoll_analysis::traces::Overview;
 
-use crate::figure;
+use crate::figure::{self, counted};
 use crate::table::Table;
 
 /// Services that are named one by one.
@@ -41,13 +41,9 @@ pub fn text(overview: &Overview) -> String {
     text.push_str(&table.render(2));
     let more = overview.services.len().saturating_sub(SERVICES_SHOWN);
     if more > 0 {
-        text.push_str(&format!("  and {more} more services\n"));
+        text.push_str(&format!("  and {}\n", counted(more as u64, "more service")));
     }
     text
-}
-
-fn counted(count: u64, what: &str) -> String {
-    format!("{} {what}{}", figure::count(count), if count == 1 { "" } else { "s" })
 }
 
 /// An instant of the Unix epoch as `2026-11-20 11:56:04.631 UTC`. Source of the calendar: H. Hinnant, "chrono-Compatible

@@ -7,7 +7,7 @@ use plimsoll_analysis::infer::{
 use plimsoll_analysis::findings::{Held, Reading};
 use plimsoll_analysis::profile::Times;
 
-use crate::profile::counted;
+use crate::figure::counted;
 use crate::table::Table;
 use crate::text::Page;
 use crate::{figure, words};

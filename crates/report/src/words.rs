@@ -247,18 +247,27 @@ pub fn protocol(manifest: &Manifest) -> Option<String> {
     let load = manifest.scenario.get("load")?;
     let number = |key: &str| load.get(key).and_then(serde_json::Value::as_u64);
     let ends = match (load.get("mode")?.as_str()?, number("requests")) {
-        ("wave", Some(n)) => Some(format!("one wave of {n} requests at once, as long as they take")),
+        ("wave", Some(n)) => {
+            Some(format!("one wave of {} at once, as long as they take", figure::counted(n, "request")))
+        }
         ("closed", Some(n)) => {
             let concurrency = number("concurrency").unwrap_or_default();
-            Some(format!("closed loop, {concurrency} in flight until {n} requests have ended"))
+            let requests = figure::counted(n, "request");
+            let have = if n == 1 { "has" } else { "have" };
+            Some(format!("closed loop, {concurrency} in flight until {requests} {have} ended"))
         }
         _ => None,
     };
     let warm_up = number("warm_up").filter(|n| *n > 0);
-    let warm_up = warm_up.map(|n| format!("{n} warm-up requests before, in the rows and in no figure"));
+    let warm_up = warm_up
+        .map(|n| format!("{} before, in the rows and in no figure", figure::counted(n, "warm-up request")));
     let alone = number("alone").filter(|n| *n > 0);
-    let alone =
-        alone.map(|n| format!("{n} requests alone before, for a diagnosis to ask, in no figure of these"));
+    let alone = alone.map(|n| {
+        format!(
+            "{} alone before, for a diagnosis to ask, in no figure of these",
+            figure::counted(n, "request")
+        )
+    });
     let said: Vec<String> = [ends, warm_up, alone].into_iter().flatten().collect();
     (!said.is_empty()).then(|| format!("Protocol: {}", said.join("; ")))
 }

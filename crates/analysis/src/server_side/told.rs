@@ -184,7 +184,10 @@ fn notes(server: &ServerSide) -> Vec<String> {
                 .to_owned(),
         );
     } else if seen.resets > 0 {
-        notes.push(format!("counters began anew {} times: a restart", seen.resets));
+        notes.push(format!(
+            "counters began anew {}: a restart",
+            crate::say::count(u64::from(seen.resets), "time")
+        ));
     }
     if seen.per_process {
         notes.push("gauges are per process: their sum is that of the processes on the page".to_owned());

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use plimsoll_analysis::budget::Percentile;
 use plimsoll_analysis::calc::{self, Demand, Latencies, LawError, LawFinding, Served, StationSpec, When};
-use plimsoll_report::{calc as page, plot};
+use plimsoll_report::{calc as page, figure, plot};
 use plimsoll_sim::ModeSpec;
 use plimsoll_workload::units::{Rate, parse_span};
 
@@ -242,7 +242,11 @@ fn of_run(dir: &Path) -> Result<Vec<f64>, Stop> {
         finished.filter_map(|attempt| Some((attempt.end? - attempt.due).as_secs_f64())).collect();
     let left_out = rows.attempts.len() - sample.len();
     if left_out > 0 {
-        out::note(&format!("{}: {left_out} attempts that did not finish are left out", dir.display()));
+        out::note(&format!(
+            "{}: {} left out that did not finish",
+            dir.display(),
+            figure::counted(left_out as u64, "attempt")
+        ));
     }
     Ok(sample)
 }

@@ -13,7 +13,7 @@ use plimsoll_analysis::cold_start::startup::{self, EngineStart};
 use plimsoll_analysis::cold_start::{COLD, ColdStartFinding, ColdVerdict, KIND};
 use plimsoll_client::Clock;
 use plimsoll_model::{Load, Span};
-use plimsoll_report::figure;
+use plimsoll_report::figure::{self, counted};
 use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{Jitter, Scenario, format_span, parse_span};
 use serde_json::json;
@@ -40,6 +40,11 @@ pub fn run(args: &ColdStartArgs) -> Result<Exit, Stop> {
     let name = &args.target.url;
     if !name.contains("://") && Path::new(name).is_dir() {
         return of_run(Path::new(name), args);
+    }
+    if !name.contains("://") {
+        return Err(Stop::usage(format!(
+            "{name}: no run folder of this name, and no URL (which starts with http:// or https://)"
+        )));
     }
     // What can't be read is better known before twenty minutes of nothing.
     args.engine_log.iter().try_for_each(|path| logged(path).map(|_| ()))?;
@@ -125,12 +130,15 @@ fn measure(args: &ColdStartArgs) -> Result<Exit, Stop> {
         repeats: None,
     })?;
     measure.screen.say(&format!(
-        "{} steady requests, then {} of nothing and {} requests, {}; {} requests in all",
-        args.warm,
+        "{}, then {} of nothing and {}, {}; {} in all",
+        counted(args.warm.into(), "steady request"),
         format_span(idle),
-        1 + args.then,
+        counted(u64::from(1 + args.then), "request"),
         if args.repeat == 1 { "once".to_string() } else { format!("{} times", args.repeat) },
-        WARM_UP + u64::from(args.warm) + u64::from(args.repeat) * u64::from(1 + args.then)
+        counted(
+            WARM_UP + u64::from(args.warm) + u64::from(args.repeat) * u64::from(1 + args.then),
+            "request"
+        )
     ));
     level(&mut measure, "warmup", WARM_UP, "warming up")?;
     level(&mut measure, "run", args.warm.into(), "steady, one at a time")?;
@@ -205,7 +213,7 @@ fn level(measure: &mut Measure, purpose: &str, requests: u64, title: &str) -> Re
         max_requests: None,
         requests: Some(requests),
     };
-    let measured = measure.level(&step, &format!("{title}, {requests} requests"))?;
+    let measured = measure.level(&step, &format!("{title}, {}", counted(requests, "request")))?;
     measure.keep(measured);
     Ok(())
 }

@@ -31,6 +31,9 @@ pub fn run(args: &CollectArgs) -> Result<Exit, Stop> {
     let config = config(args)?;
     let most_ns = args.time.as_deref().map(parse_span).transpose();
     let most_ns = most_ns.map_err(|e| Stop::usage(format!("--for: {e}")))?.map(|span| span.0);
+    if most_ns.is_some_and(|ns| ns <= 0) {
+        return Err(Stop::usage("--for: a time above 0, such as 10m"));
+    }
     let output = OutputArgs { out: args.out.clone(), format: args.format, quiet: args.quiet };
     let dir = measure::folder(&output, "collect")?;
     let clock = Clock::start();
@@ -100,21 +103,25 @@ fn said(counts: &Counts) -> serde_json::Value {
 }
 
 fn sentence(counts: &Counts) -> String {
-    let mut text =
-        format!("{} spans in {} requests", figure::count(counts.spans), figure::count(counts.requests));
+    let mut text = format!(
+        "{} in {}",
+        figure::counted(counts.spans, "span"),
+        figure::counted(counts.requests, "request")
+    );
     let rest = [
-        (counts.rejected, "spans without valid ids were left out, and their senders told"),
-        (counts.mended, "spans end where they began: they had no end, or one before it"),
-        (counts.refused, "requests were told to come back later"),
-        (counts.malformed, "requests could not be read or were too large"),
-        (counts.elsewhere, "requests were for something other than traces"),
+        (counts.rejected, "span", "left out for want of valid ids, which the sender was told"),
+        (counts.mended, "span", "without an end, or with one before the beginning, which is taken for it"),
+        (counts.refused, "request", "told to come back later"),
+        (counts.malformed, "request", "unreadable or too large"),
+        (counts.elsewhere, "request", "for something other than traces"),
         (
             counts.tls,
-            "connections spoke TLS, which is not spoken here: give the exporter an http:// address (gRPC: insecure)",
+            "connection",
+            "in TLS, which is not spoken here: give the exporter an http:// address (gRPC: insecure)",
         ),
     ];
-    for (count, what) in rest.iter().filter(|(count, _)| *count > 0) {
-        text.push_str(&format!("; {} {what}", figure::count(*count)));
+    for (n, one, what) in rest.iter().filter(|(n, _, _)| *n > 0) {
+        text.push_str(&format!("; {} {what}", figure::counted(*n, one)));
     }
     text
 }

@@ -66,7 +66,11 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     let spec = ActiveSpec { ceilings: ceilings(args)?, ..spec(&args.active)? };
     let traffic = Traffic::of(&scenario, mean_lengths(&scenario));
     let beside = before.as_ref().map_or_else(String::new, |before| {
-        format!("; held against {} ({} requests that had it to themselves)", before.run, before.alone.len())
+        format!(
+            "; held against {} ({} alone)",
+            before.run,
+            figure::counted(before.alone.len() as u64, "request")
+        )
     });
     let announced =
         format!("{}: {}{beside}{}", scenario.target.url, tell::announced(&spec, &traffic), held_to(&spec));

@@ -206,7 +206,8 @@ fn warm_up(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
         max_requests: None,
         requests: Some(requests.into()),
     };
-    let measured = measure.level(&step, &format!("warm-up, {requests} requests"))?;
+    let measured =
+        measure.level(&step, &format!("warm-up, {}", figure::counted(requests.into(), "request")))?;
     measure.keep(measured);
     Ok(())
 }
@@ -226,7 +227,8 @@ fn alone(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
         max_requests: None,
         requests: Some(requests.into()),
     };
-    let measured = measure.level(&step, &format!("{requests} requests, each alone"))?;
+    let measured =
+        measure.level(&step, &format!("{}, each alone", figure::counted(requests.into(), "request")))?;
     measure.keep(measured);
     Ok(())
 }

@@ -248,10 +248,10 @@ fn spell(plan: &Plan, preview: &Preview) -> String {
         stops.push(figure::per_second(rate));
     }
     if let Some(requests) = preview.max_requests {
-        stops.push(format!("{} requests", figure::count(requests)));
+        stops.push(figure::counted(requests, "request"));
     }
     if let Some(errors) = plan.spec.max_errors {
-        stops.push(format!("{} failed requests", figure::count(errors)));
+        stops.push(figure::counted(errors, "failed request"));
     }
     if stops.is_empty() && plan.reproduce.is_some() {
         // The demo's own engine needs no ceiling.

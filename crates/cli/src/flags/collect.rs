@@ -20,7 +20,7 @@ pub struct CollectArgs {
     #[arg(long = "for", value_name = "TIME")]
     pub time: Option<String>,
     /// Stop once so many spans have come
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_spans: Option<u64>,
     /// Megabytes of requests that may be on their way to the disk; past it senders are told to come back
     #[arg(long, value_name = "MB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=16_384))]

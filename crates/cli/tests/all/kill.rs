@@ -55,7 +55,7 @@ fn a_run_that_is_killed_is_recovered_and_says_so() {
         if n == 2 {
             // Whoever opens it first says what was lost.
             let levers = plimsoll(&["levers", &run]);
-            assert!(levers.stderr.contains("were in flight when it was cut off"), "{}", levers.stderr);
+            assert!(levers.stderr.contains("in flight when it was cut off"), "{}", levers.stderr);
         }
         let shown = plimsoll(&["show", &run, "--format", "json"]);
         let json = shown.json();

@@ -6,7 +6,8 @@ use maud::{Markup, html};
 use plimsoll_analysis::profile::{Ceilings, ChangeFinding, PathFinding, ProfileFinding, Stage, Tail};
 
 use super::page::page;
-use crate::profile::{bounds, ceiling_column, counted, factor, faster, moved, read, says, share, stage};
+use crate::figure::counted;
+use crate::profile::{bounds, ceiling_column, factor, faster, moved, read, says, share, stage};
 use crate::{figure, words};
 
 /// What only this page needs.
@@ -46,7 +47,7 @@ fn path_section(path: &PathFinding) -> Markup {
                 } }
             } }
             @if let Tail::Attributed(tail) = &path.tail {
-                h3 { "What the slowest " (figure::percent(tail.slowest)) " take more of than the middle fifth" }
+                h3 { "What the slowest " (figure::percent(tail.slowest).replace(".0 %", " %")) " take more of than the middle fifth" }
                 div.scroll { table {
                     thead { tr { th { "stage" } th { "ms more" } th.left { "[95 %]" } th { "of the gap" } } }
                     tbody {

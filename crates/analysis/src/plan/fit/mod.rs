@@ -408,7 +408,7 @@ fn notes(rows: &Rows, settings: &[Setting]) -> Vec<String> {
         .filter_map(|one| one.note.as_ref().map(|note| format!("{}: {note}", one.name)))
         .collect();
     if rows.failed > 0 {
-        notes.push(format!("{} requests failed and are left out", rows.failed));
+        notes.push(format!("{} left out that failed", crate::say::count(rows.failed as u64, "request")));
     }
     let named = rows.all().any(|one| !one.asked.blocks.is_empty());
     if rows.tokens && !rows.cached_known && named {
