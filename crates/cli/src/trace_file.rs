@@ -1,7 +1,8 @@
 //! Traces from files: any format, compressed or not, one file or a folder of them.
 //!
-//! What a file is, its bytes say ([`plimsoll_wire::trace::read`]); its name is looked at only where a folder is gone through,
-//! to pass over what is certainly no trace.
+//! What a file is, its bytes say ([`plimsoll_wire::trace::feed`]); its name is looked at only where a folder is gone through,
+//! to pass over what is certainly no trace. Files are read a piece at a time, and each span is handed on as soon as it is there: who counts or
+//! profiles them holds far less than a file.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Seek};
@@ -9,43 +10,56 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 use plimsoll_model::TraceSpan;
-use plimsoll_wire::trace::{self, Notes};
+use plimsoll_report::figure::counted;
+use plimsoll_wire::trace::feed::Feed;
+use plimsoll_wire::trace::{Notes, TraceError};
 
 use crate::exit::Stop;
 use crate::out;
 
-/// Largest file that is read, inflated, bytes: it is held in memory with its spans.
-const FILE_MAX: u64 = 8 << 30;
+/// Most bytes of a file that are held, inflated: of one that can be read only whole.
+const HELD_MAX: usize = 8 << 30;
+/// Bytes read at a time.
+const PIECE: usize = 1 << 20;
 
 /// Names that a folder's traces end with.
 const ENDINGS: &[&str] = &["json", "jsonl", "ndjson", "pb", "otlp", "binpb", "sqlite", "gz"];
 
-/// The spans of a run folder, of a file, or of all trace files of a folder, in order of name. What could not be taken as it stood is said on
-/// stderr.
+/// Has it been said before what could not be taken as it stood?
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub enum Said {
+    /// No: it is said on stderr.
+    Never,
+    /// Yes: the file is read a second time.
+    Before,
+}
+
+/// The spans of a run folder, of a file, or of all trace files of a folder, in order of name, each handed on.
 ///
 /// # Errors
 /// One line that names the file, what was expected and what was found; exit code 2.
-pub fn read(path: &Path) -> Result<Vec<TraceSpan>, Stop> {
+pub fn each(path: &Path, told: Said, take: &mut dyn FnMut(TraceSpan)) -> Result<(), Stop> {
     if !path.is_dir() {
-        return read_file(path);
+        return of_file(path, told, take);
     }
     if path.join("run.json").exists() {
-        return of_run(path);
+        return of_run(path, take);
     }
-    let mut spans = Vec::new();
-    for file in traces_in(path)? {
-        spans.append(&mut read_file(&file)?);
-    }
-    Ok(spans)
+    traces_in(path)?.iter().try_for_each(|file| of_file(file, told, take))
 }
 
 /// The spans of a run folder.
-fn of_run(folder: &Path) -> Result<Vec<TraceSpan>, Stop> {
-    let spans = plimsoll_store::read_spans(folder).map_err(|e| Stop::usage(e.to_string()))?;
-    if spans.is_empty() {
-        return Err(Stop::usage(format!("{}: a run without spans (no spans.parquet)", folder.display())));
+fn of_run(folder: &Path, take: &mut dyn FnMut(TraceSpan)) -> Result<(), Stop> {
+    let mut any = false;
+    let read = plimsoll_store::each_span(folder, |span| {
+        any = true;
+        take(span);
+    });
+    read.map_err(|e| Stop::usage(e.to_string()))?;
+    match any {
+        true => Ok(()),
+        false => Err(Stop::usage(format!("{}: a run without spans (no spans.parquet)", folder.display()))),
     }
-    Ok(spans)
 }
 
 fn traces_in(folder: &Path) -> Result<Vec<PathBuf>, Stop> {
@@ -66,61 +80,59 @@ fn traces_in(folder: &Path) -> Result<Vec<PathBuf>, Stop> {
     Ok(files)
 }
 
-fn read_file(path: &Path) -> Result<Vec<TraceSpan>, Stop> {
-    let bytes = contents(path)?;
-    let parsed = trace::read(&bytes).map_err(|e| Stop::usage(format!("{}: {e}", path.display())))?;
-    if let Some(said) = said(&parsed.notes) {
-        out::note(&format!("{} ({}): {said}", path.display(), parsed.format.name()));
-    }
-    if parsed.spans.is_empty() {
-        return Err(Stop::usage(format!(
-            "{}: {} without a span in it",
-            path.display(),
-            parsed.format.name()
-        )));
-    }
-    Ok(parsed.spans)
-}
-
-/// The bytes of a file, inflated.
-fn contents(path: &Path) -> Result<Vec<u8>, Stop> {
-    let wrong = |e: std::io::Error| Stop::usage(format!("{}: {e}", path.display()));
+fn of_file(path: &Path, told: Said, take: &mut dyn FnMut(TraceSpan)) -> Result<(), Stop> {
+    let name = path.display();
+    let wrong = |e: std::io::Error| Stop::usage(format!("{name}: {e}"));
     let mut file = File::open(path).map_err(wrong)?;
     let mut magic = [0; 2];
     let is_gzip = file.read_exact(&mut magic).is_ok() && magic == [0x1f, 0x8b];
     file.rewind().map_err(wrong)?;
-    let mut bytes = Vec::new();
-    if is_gzip {
-        let read = MultiGzDecoder::new(file).take(FILE_MAX + 1).read_to_end(&mut bytes);
-        read.map_err(|e| {
-            let name = path.display();
-            match e.kind() {
-                ErrorKind::UnexpectedEof | ErrorKind::InvalidInput | ErrorKind::InvalidData => Stop::usage(
-                    format!("{name}: begins as gzip and is cut off or damaged ({e}); copy it again, whole"),
-                ),
-                _ => wrong(e),
+    let mut bytes: Box<dyn Read> = if is_gzip { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
+    let (mut feed, mut piece) = (Feed::default(), vec![0; PIECE]);
+    let unread = |e: TraceError| Stop::usage(format!("{name}: {e}"));
+    loop {
+        let n = match bytes.read(&mut piece) {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+            Err(e) if is_gzip && is_damage(e.kind()) => {
+                return Err(Stop::usage(format!(
+                    "{name}: begins as gzip and is cut off or damaged ({e}); copy it again, whole"
+                )));
             }
-        })?;
-    } else {
-        file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(wrong)?;
+            Err(e) => return Err(wrong(e)),
+        };
+        feed.push(piece.get(..n).unwrap_or_default(), take).map_err(unread)?;
+        if feed.held() > HELD_MAX {
+            let most = HELD_MAX >> 30;
+            return Err(Stop::usage(format!("{name}: more than {most} GiB in one piece; split it by time")));
+        }
     }
-    if bytes.len() as u64 > FILE_MAX {
-        let most = FILE_MAX >> 30;
-        return Err(Stop::usage(format!("{}: more than {most} GiB; split it by time", path.display())));
+    let fed = feed.end(take).map_err(unread)?;
+    if let Some(said) = said(&fed.notes).filter(|_| told == Said::Never) {
+        out::note(&format!("{name} ({}): {said}", fed.format.name()));
     }
-    Ok(bytes)
+    if fed.spans == 0 {
+        return Err(Stop::usage(format!("{name}: {} without a span in it", fed.format.name())));
+    }
+    Ok(())
+}
+
+/// What a gzip reader says of a file that is not whole.
+fn is_damage(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::UnexpectedEof | ErrorKind::InvalidInput | ErrorKind::InvalidData)
 }
 
 /// What of a file was not taken as it stood; `None` where all was.
 pub fn said(notes: &Notes) -> Option<String> {
     let counts = [
-        (notes.refused, "spans left out (no valid trace id, span id or start)"),
-        (notes.unended, "spans have no end: taken as ending where they began"),
-        (notes.backwards, "spans end before they begin: taken as ending where they began"),
-        (notes.unused, "events are no spans (counters, instants, flows) and were passed over"),
+        (notes.refused, "span", "left out (no valid trace id, span id or start)"),
+        (notes.unended, "span", "without an end (the beginning is taken for it)"),
+        (notes.backwards, "span", "with an end before the beginning (which is taken for it)"),
+        (notes.unused, "event", "passed over (counters, instants, flows: no spans)"),
     ];
-    let mut parts: Vec<String> =
-        counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+    let known = counts.iter().filter(|(n, _, _)| *n > 0);
+    let mut parts: Vec<String> = known.map(|(n, one, what)| format!("{} {what}", counted(*n, one))).collect();
     if notes.unanchored {
         parts.push("no wall clock in it: times count from the start of the session".into());
     }

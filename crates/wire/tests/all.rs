@@ -7,6 +7,8 @@ mod support;
 mod captures;
 #[path = "all/exposition.rs"]
 mod exposition;
+#[path = "all/feeds.rs"]
+mod feeds;
 #[path = "all/hostile.rs"]
 mod hostile;
 #[path = "all/http1.rs"]

@@ -4,9 +4,11 @@
 //! habit), and now and then a loop. Each is repaired where that is safe and counted always; a trace in which nobody can say which
 //! span was the request is set aside. Attaching every lost span to the first root lost: it makes up a critical path.
 
-use plimsoll_model::trace::{SpanKind, TraceSpan};
+use plimsoll_model::trace::SpanKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::piece::Piece;
 
 /// No node.
 pub const NONE: u32 = u32::MAX;
@@ -81,7 +83,7 @@ pub struct Linker {
 
 impl Linker {
     /// The requests of one trace. `members` are places in `spans`, in the order of their starts.
-    pub fn link(&mut self, spans: &[TraceSpan], members: &[u32], count: &mut TraceCount) -> Vec<Vec<Linked>> {
+    pub fn link(&mut self, spans: &[Piece], members: &[u32], count: &mut TraceCount) -> Vec<Vec<Linked>> {
         let span = |local: u32| &spans[members[local as usize] as usize];
         self.index(&span, members.len());
         let (twice, clashes) = self.duplicates(&span);
@@ -94,7 +96,7 @@ impl Linker {
         roots.iter().map(|root| self.below(*root, members)).collect()
     }
 
-    fn index<'a>(&mut self, span: &impl Fn(u32) -> &'a TraceSpan, n: usize) {
+    fn index<'a>(&mut self, span: &impl Fn(u32) -> &'a Piece, n: usize) {
         self.ids.clear();
         self.ids.extend((0..n as u32).map(|local| (span(local).id, local)));
         self.ids.sort_unstable();
@@ -106,7 +108,7 @@ impl Linker {
 
     /// Spans with one id: the two sides of a call become client and server, what has the same name is the same span again, and what has
     /// another is another span, whose tracer draws its ids badly. Gives back how many came twice, and how many were others.
-    fn duplicates<'a>(&mut self, span: &impl Fn(u32) -> &'a TraceSpan) -> (u64, u64) {
+    fn duplicates<'a>(&mut self, span: &impl Fn(u32) -> &'a Piece) -> (u64, u64) {
         let (mut twice, mut clashes) = (0, 0);
         for i in 1..self.ids.len() {
             let ((before, kept), (id, local)) = (self.ids[i - 1], self.ids[i]);
@@ -138,7 +140,7 @@ impl Linker {
     }
 
     /// The parent of every span; a span whose parent is not there has none.
-    fn find_parents<'a>(&mut self, span: &impl Fn(u32) -> &'a TraceSpan, n: usize) {
+    fn find_parents<'a>(&mut self, span: &impl Fn(u32) -> &'a Piece, n: usize) {
         for local in 0..n as u32 {
             if self.dropped[local as usize] || self.parents[local as usize] != NONE {
                 continue;
@@ -156,7 +158,7 @@ impl Linker {
     }
 
     /// Cuts loops at their earliest span, which then is a span without parent. Gives back how many spans were in one.
-    fn cut_loops<'a>(&mut self, span: &impl Fn(u32) -> &'a TraceSpan) -> u64 {
+    fn cut_loops<'a>(&mut self, span: &impl Fn(u32) -> &'a Piece) -> u64 {
         const NEW: u8 = 0;
         const OPEN: u8 = 1;
         const DONE: u8 = 2;
@@ -195,7 +197,7 @@ impl Linker {
     }
 
     /// The spans that are requests; orphans are hung below them where they lie in their time.
-    fn roots<'a>(&mut self, span: &impl Fn(u32) -> &'a TraceSpan, count: &mut TraceCount) -> Vec<u32> {
+    fn roots<'a>(&mut self, span: &impl Fn(u32) -> &'a Piece, count: &mut TraceCount) -> Vec<u32> {
         let n = self.parents.len() as u32;
         let top = |local: &u32| self.parents[*local as usize] == NONE && !self.dropped[*local as usize];
         let tops: Vec<u32> = (0..n).filter(top).collect();

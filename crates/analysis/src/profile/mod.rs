@@ -1,7 +1,7 @@
 //! Profile: where each request's time went, stage by stage.
 //!
 //! Reading order: [`stage`] (the words), [`finding`] (what is said), then from spans to it: [`names`] and [`rules`] (which span is
-//! which stage), [`link`] and [`tree`] (a request, its clocks repaired by [`skew`]), [`path`] (each instant to one stage), [`retime`] (a stage made
+//! which stage), [`piece`] (what is kept of a span), [`link`] and [`tree`] (a request, its clocks repaired by [`skew`]), [`path`] (each instant to one stage), [`retime`] (a stage made
 //! faster), [`read`] (all of it, over many traces); and from there: [`sample`] (percentiles and shares), [`tail`], [`ceilings`], [`slices`],
 //! [`floor`] and [`judge`] (the whole profile).
 
@@ -12,6 +12,7 @@ pub mod judge;
 pub mod link;
 pub mod names;
 pub mod path;
+pub mod piece;
 pub mod read;
 pub mod retime;
 pub mod rules;
@@ -29,6 +30,7 @@ pub use finding::{
 pub use floor::Floor;
 pub use judge::{ProfileSpec, judge};
 pub use link::TraceCount;
+pub use piece::Pieces;
 pub use read::{Request, Requests, read};
 pub use rules::{RuleError, RuleFile, RuleSpec, Rules};
 pub use stage::Stage;

@@ -130,11 +130,6 @@ impl<'a> Facts<'a> {
         facts
     }
 
-    /// Is there a duration that an engine would say?
-    pub fn is_engine(&self) -> bool {
-        self.queue_s.is_some() || self.prefill_s.is_some() || self.decode_s.is_some()
-    }
-
     fn take(&mut self, fact: Fact, value: &'a AttributeValue) -> bool {
         let text = || value.text().map(|text| text.trim_matches('"')).filter(|text| !text.is_empty());
         let seconds = || value.number().filter(|s| s.is_finite() && *s >= 0.0 && *s < 1e9);

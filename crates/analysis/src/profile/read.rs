@@ -10,6 +10,7 @@ use plimsoll_model::trace::TraceSpan;
 use super::finding::Known;
 use super::link::{Linker, TraceCount};
 use super::path::{StageTimes, Sweep};
+use super::piece::Pieces;
 use super::retime::{FACTORS, Retimer};
 use super::rules::Rules;
 use super::stage::Stage;
@@ -77,36 +78,31 @@ pub struct Requests {
 
 /// Reads spans in any order.
 pub fn read(spans: &[TraceSpan], rules: &Rules, keep_failed: bool) -> Requests {
-    let mut order: Vec<u32> = (0..spans.len() as u32).collect();
-    order.sort_unstable_by_key(|i| {
-        let span = &spans[*i as usize];
-        (span.trace, span.start_ns, *i)
-    });
-    let mut reader = Reader::new(spans, rules, keep_failed);
-    for members in order.chunk_by(|a, b| spans[*a as usize].trace == spans[*b as usize].trace) {
-        reader.trace(members);
-    }
-    reader.finish()
+    let mut pieces = Pieces::new(rules);
+    spans.iter().for_each(|span| pieces.add(span));
+    pieces.requests(keep_failed)
 }
 
-struct Reader<'a> {
-    spans: &'a [TraceSpan],
+/// Goes from trace to trace.
+pub(super) struct Reader<'a> {
+    pieces: &'a Pieces<'a>,
     linker: Linker,
     builder: Builder<'a>,
     tree: Tree,
     sweep: Sweep,
     retimer: Retimer,
     own: Vec<i64>,
-    nameless: HashMap<(&'a str, Option<&'a str>), Nameless>,
+    /// By the places of name and service.
+    nameless: HashMap<(u32, Option<u32>), Nameless>,
     found: Requests,
 }
 
 impl<'a> Reader<'a> {
-    fn new(spans: &'a [TraceSpan], rules: &'a Rules, keep_failed: bool) -> Reader<'a> {
+    pub(super) fn new(pieces: &'a Pieces<'a>, keep_failed: bool) -> Reader<'a> {
         Reader {
-            spans,
+            pieces,
             linker: Linker::default(),
-            builder: Builder::new(spans, rules, keep_failed),
+            builder: Builder::new(pieces, keep_failed),
             tree: Tree::default(),
             sweep: Sweep::default(),
             retimer: Retimer::default(),
@@ -116,11 +112,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn trace(&mut self, members: &[u32]) {
+    /// The spans of one trace, by their places in the order of their starts.
+    pub(super) fn trace(&mut self, members: &[u32]) {
         let count = &mut self.found.count;
         count.traces += 1;
         count.spans += members.len() as u64;
-        for linked in self.linker.link(self.spans, members, count) {
+        for linked in self.linker.link(self.pieces.all(), members, count) {
             let count = &mut self.found.count;
             count.requests += 1;
             match self.builder.build(&linked, &mut self.tree, count) {
@@ -135,7 +132,7 @@ impl<'a> Reader<'a> {
     fn request(&mut self) {
         let tree = &self.tree;
         let root = tree.nodes[0];
-        let span = &self.spans[root.span as usize];
+        let span = self.pieces.all()[root.span as usize];
         let weight = if span.weight.is_finite() && span.weight >= 1.0 { span.weight } else { 1.0 };
         self.sweep.prepare(tree);
         let mut ttft_stages = [0; Stage::COUNT];
@@ -195,21 +192,20 @@ impl<'a> Reader<'a> {
             if node.own() != Stage::Unattributed || self.own[place] == 0 {
                 continue;
             }
-            let span = &self.spans[node.span as usize];
-            let entry =
-                self.nameless.entry((&span.name, span.service.as_deref())).or_insert_with(|| Nameless {
-                    name: span.name.clone(),
-                    service: span.service.clone(),
-                    spans: 0,
-                    weighted_ns: 0.0,
-                    engine: engine(place),
-                });
+            let (pieces, span) = (self.pieces, self.pieces.all()[node.span as usize]);
+            let entry = self.nameless.entry((span.name, span.service())).or_insert_with(|| Nameless {
+                name: pieces.text(span.name).to_owned(),
+                service: span.service().map(|service| pieces.text(service).to_owned()),
+                spans: 0,
+                weighted_ns: 0.0,
+                engine: engine(place),
+            });
             entry.spans += 1;
             entry.weighted_ns += weight * self.own[place] as f64;
         }
     }
 
-    fn finish(mut self) -> Requests {
+    pub(super) fn finish(mut self) -> Requests {
         self.found.list.sort_by_key(|request| (request.start, request.trace));
         self.found.nameless = self.nameless.into_values().collect();
         self.found.nameless.sort_by(|a, b| {

@@ -4,7 +4,7 @@
 //! reader sees from one line why a span was called what it was; scores over several features lost for that reason. What a rule
 //! asks of the name is computed once per distinct name: traces have millions of spans and dozens of names.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::OnceLock;
 
@@ -151,14 +151,15 @@ impl Rules {
         Ok(Rules(own.chain(pack).collect::<Result<_, _>>()?))
     }
 
-    /// The stage of a span by rule, if one fits. A span that says its stage itself (`plimsoll.stage`) is believed.
-    pub fn stage<'a>(&self, span: &'a TraceSpan, facts: &Facts<'a>, seen: &mut Seen<'a>) -> Option<Stage> {
-        if let Some(stage) = facts.stage.and_then(Stage::from_name) {
-            return Some(stage);
-        }
-        let names = seen.names(self, &span.name, span.service.as_deref().unwrap_or_default());
-        let fits = |(i, rule): &(usize, &Rule)| names[*i] && rule.fits(span, facts);
-        self.0.iter().enumerate().find(fits).map(|(_, rule)| rule.spec.stage)
+    /// The stage of a span by the first rule that fits; `names` says of each whether the span's names do.
+    pub fn stage(&self, span: &TraceSpan, facts: &Facts<'_>, names: &[bool]) -> Option<Stage> {
+        let fits = |(rule, named): &(&Rule, &bool)| **named && rule.fits(span, facts);
+        self.0.iter().zip(names).find(fits).map(|(rule, _)| rule.spec.stage)
+    }
+
+    /// Which rules a span of this name and service may fit. It is the same for all of them: asked once.
+    pub fn fits_names(&self, name: &str, service: &str) -> Rc<[bool]> {
+        self.0.iter().map(|rule| rule.fits_names(name, service)).collect()
     }
 }
 
@@ -231,25 +232,5 @@ impl Rule {
             && self.attributes.iter().all(|(key, regex)| {
                 span.attribute(key).and_then(|value| value.text()).is_some_and(|text| regex.is_match(text))
             })
-    }
-}
-
-/// Which rules each name fits, by name and service.
-#[derive(Default)]
-pub struct Seen<'a>(HashMap<(&'a str, &'a str), Rc<[bool]>>);
-
-/// Names remembered at most; a tracer that puts ids into names would fill the memory.
-const NAMES: usize = 20_000;
-
-impl<'a> Seen<'a> {
-    fn names(&mut self, rules: &Rules, name: &'a str, service: &'a str) -> Rc<[bool]> {
-        if let Some(fits) = self.0.get(&(name, service)) {
-            return Rc::clone(fits);
-        }
-        let fits: Rc<[bool]> = rules.0.iter().map(|rule| rule.fits_names(name, service)).collect();
-        if self.0.len() < NAMES {
-            self.0.insert((name, service), Rc::clone(&fits));
-        }
-        fits
     }
 }

@@ -4,9 +4,10 @@
 //! spans are moved to the middle of what is possible, as NTP halves a round trip; where nothing is possible the request is set
 //! aside and counted. An offset per pair of machines, fitted over all traces, lost: machines behind one name have clocks of their own.
 
-use plimsoll_model::trace::{SpanKind, TraceSpan};
+use plimsoll_model::trace::SpanKind;
 
 use super::link::NONE;
+use super::piece::Piece;
 use super::tree::Node;
 
 /// How much longer than its client a server may be without being a contradiction: clocks run at different speeds, and CRISP allows
@@ -14,16 +15,17 @@ use super::tree::Node;
 const LONGER: f64 = 0.01;
 
 /// Do these two have clocks of their own? The two sides of a call do, and so do two services.
-pub fn crosses(parent: &TraceSpan, child: &TraceSpan) -> bool {
+pub fn crosses(parent: &Piece, child: &Piece) -> bool {
     let sides =
         child.kind == SpanKind::Server && matches!(parent.kind, SpanKind::Client | SpanKind::Producer);
-    let services = parent.service.is_some() && child.service.is_some() && parent.service != child.service;
+    let services =
+        parent.service().is_some() && child.service().is_some() && parent.service() != child.service();
     sides || services
 }
 
 /// Moves what another clock put outside its call. Gives back whether anything was moved; `None` where no shift is possible.
 /// Parents come before their children.
-pub fn repair(nodes: &mut [Node], spans: &[TraceSpan], shift: &mut Vec<i64>) -> Option<bool> {
+pub fn repair(nodes: &mut [Node], spans: &[Piece], shift: &mut Vec<i64>) -> Option<bool> {
     shift.clear();
     shift.resize(nodes.len(), 0);
     let mut moved = false;

@@ -4,12 +4,11 @@
 //! parent, as an answer that streams does, is hung below the nearest ancestor that holds its end; clipping it, as CRISP does
 //! (uber-research/CRISP: `crisp/graph.py`), lost: the stream would vanish from the path.
 
-use plimsoll_model::trace::{SpanKind, TraceSpan};
+use plimsoll_model::trace::SpanKind;
 
 use super::finding::Known;
 use super::link::{Linked, NONE, TraceCount};
-use super::names::Facts;
-use super::rules::{Rules, Seen};
+use super::piece::{Carried, Piece, Pieces};
 use super::skew;
 use super::stage::Stage;
 
@@ -78,9 +77,7 @@ struct Inside {
 
 /// What building one tree after another needs.
 pub struct Builder<'a> {
-    spans: &'a [TraceSpan],
-    rules: &'a Rules,
-    seen: Seen<'a>,
+    pieces: &'a Pieces<'a>,
     inside: Vec<Inside>,
     marks: Vec<Mark>,
     shift: Vec<i64>,
@@ -89,12 +86,10 @@ pub struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    /// For these spans under these rules.
-    pub fn new(spans: &'a [TraceSpan], rules: &'a Rules, keep_failed: bool) -> Builder<'a> {
+    /// For these spans.
+    pub fn new(pieces: &'a Pieces<'a>, keep_failed: bool) -> Builder<'a> {
         Builder {
-            spans,
-            rules,
-            seen: Seen::default(),
+            pieces,
             inside: Vec::new(),
             marks: Vec::new(),
             shift: Vec::new(),
@@ -109,11 +104,11 @@ impl<'a> Builder<'a> {
     /// Why it is set aside.
     pub fn build(&mut self, linked: &[Linked], tree: &mut Tree, count: &mut TraceCount) -> Result<(), Unfit> {
         self.read(linked, tree, count);
-        let root = &self.spans[tree.nodes[0].span as usize];
+        let root = &self.pieces.all()[tree.nodes[0].span as usize];
         if root.failed && !self.keep_failed {
             return Err(Unfit::Failed);
         }
-        let moved = skew::repair(&mut tree.nodes, self.spans, &mut self.shift).ok_or(Unfit::Skewed)?;
+        let moved = skew::repair(&mut tree.nodes, self.pieces.all(), &mut self.shift).ok_or(Unfit::Skewed)?;
         count.shifted += u64::from(moved);
         self.stages(tree);
         count.laid_out += u64::from(!self.inside.is_empty());
@@ -130,7 +125,7 @@ impl<'a> Builder<'a> {
     fn read(&mut self, linked: &[Linked], tree: &mut Tree, count: &mut TraceCount) {
         tree.nodes.clear();
         for one in linked {
-            let span = &self.spans[one.span as usize];
+            let span = &self.pieces.all()[one.span as usize];
             count.negative += u64::from(span.end_ns < span.start_ns);
             tree.nodes.push(Node {
                 start: span.start_ns,
@@ -145,7 +140,7 @@ impl<'a> Builder<'a> {
 
     /// Names the stages, and notes what engines say and who saw a first token.
     fn stages(&mut self, tree: &mut Tree) {
-        let (spans, n) = (self.spans, tree.nodes.len());
+        let (spans, n): (&[Piece], usize) = (self.pieces.all(), tree.nodes.len());
         self.inside.clear();
         self.marks.clear();
         self.has_inside.clear();
@@ -153,13 +148,12 @@ impl<'a> Builder<'a> {
         for place in 0..n {
             let node = tree.nodes[place];
             let span = &spans[node.span as usize];
-            let facts = Facts::of(span);
             let inherited = || {
                 let parent = tree.nodes.get(node.parent as usize)?;
                 parent.stage.filter(|stage| stage.covers())
             };
-            tree.nodes[place].stage = self.rules.stage(span, &facts, &mut self.seen).or_else(inherited);
-            self.note(place as u32, &node, &facts, span.start_ns);
+            tree.nodes[place].stage = span.stage.or_else(inherited);
+            self.note(place as u32, &node, &self.pieces.carried(span), span.start_ns);
         }
         // What an engine's span holds is known: it is no model call that nobody looked into.
         for inside in &self.inside {
@@ -193,25 +187,25 @@ impl<'a> Builder<'a> {
         self.inside.extend(inside.into_iter().filter(|one| !self.has_inside[one.node as usize]));
     }
 
-    fn note(&mut self, place: u32, node: &Node, facts: &Facts<'_>, span_start: i64) {
+    fn note(&mut self, place: u32, node: &Node, carried: &Carried, span_start: i64) {
         let moved = node.start - span_start;
         let ns = |s: f64| (s * 1e9).round() as i64;
-        let ttft = facts.ttft_s.map(ns);
+        let ttft = carried.ttft_s.map(ns);
         let at =
-            facts.first_token_ns.map(|at| at.saturating_add(moved)).or(ttft.map(|ttft| node.start + ttft));
+            carried.first_token_ns.map(|at| at.saturating_add(moved)).or(ttft.map(|ttft| node.start + ttft));
         if let Some(at) = at {
             self.marks.push(Mark { node: place, at });
         }
-        if !facts.is_engine() {
+        if !carried.is_engine() {
             return;
         }
-        let queue = facts.queue_s.map_or(0, ns);
+        let queue = carried.queue_s.map_or(0, ns);
         let left = ttft.map(|ttft| (ttft - queue).max(0));
-        let prefill = facts.prefill_s.map(ns).or(left).unwrap_or(0);
-        let inference = facts.inference_s.map(|s| (ns(s) - prefill).max(0));
+        let prefill = carried.prefill_s.map(ns).or(left).unwrap_or(0);
+        let inference = carried.inference_s.map(|s| (ns(s) - prefill).max(0));
         let rest = ttft.map(|ttft| (node.end - node.start - ttft).max(0));
-        let decode = facts.decode_s.map(ns).or(inference).or(rest).unwrap_or(0);
-        self.inside.push(Inside { node: place, queue, prefill, decode, ttft, e2e: facts.e2e_s.map(ns) });
+        let decode = carried.decode_s.map(ns).or(inference).or(rest).unwrap_or(0);
+        self.inside.push(Inside { node: place, queue, prefill, decode, ttft, e2e: carried.e2e_s.map(ns) });
     }
 
     /// Queue, prefill and decode as children of the engine's span, in this order. What the engine says of the time to the first token

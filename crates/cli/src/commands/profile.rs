@@ -9,7 +9,7 @@ use plimsoll_analysis::budget::StageBudget;
 use plimsoll_analysis::device;
 use plimsoll_analysis::findings::Held;
 use plimsoll_analysis::profile::{
-    Floor, ProfileFinding, ProfileSpec, Requests, RuleFile, Rules, judge, read,
+    Floor, Pieces, ProfileFinding, ProfileSpec, Requests, RuleFile, Rules, judge,
 };
 use plimsoll_model::TraceSpan;
 use plimsoll_workload::check;
@@ -17,6 +17,7 @@ use schemars::schema_for;
 
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, ProfileArgs};
+use crate::trace_file::Said;
 use crate::{budget_file, out, resolve, trace_file};
 
 /// Seed of redraws: the same traces always say the same.
@@ -28,18 +29,19 @@ pub fn run(args: &ProfileArgs) -> Result<Exit, Stop> {
     if let Some(run) = untraced(args)? {
         return super::wait::run(args, run);
     }
-    let spans = spans(&args.traces)?;
-    if let Some(exit) = timeline(args, &spans)? {
-        return Ok(exit);
-    }
     let rules = rules(args.rules.as_deref())?;
+    let (pieces, is_timeline) = pieces(&args.traces, &rules)?;
+    if is_timeline && !of_requests(args) {
+        drop(pieces);
+        return timeline(args);
+    }
     let budget = args.budget.as_deref().map(budget).transpose()?;
     let floors = args.floor.iter().map(|path| floor(path)).collect::<Result<Vec<_>, _>>()?;
-    let requests = requests(&args.traces, &spans, &rules, args.failed)?;
-    drop(spans);
+    let requests = requests(&args.traces, &pieces, args.failed)?;
+    drop(pieces);
     let baseline = match args.baseline.is_empty() {
         true => None,
-        false => Some(self::requests(&args.baseline, &self::spans(&args.baseline)?, &rules, args.failed)?),
+        false => Some(self::requests(&args.baseline, &self::pieces(&args.baseline, &rules)?.0, args.failed)?),
     };
     let spec = ProfileSpec {
         seed: SEED,
@@ -59,16 +61,17 @@ pub fn run(args: &ProfileArgs) -> Result<Exit, Stop> {
     Ok(exit(&finding))
 }
 
-/// A profiler's timeline, if that is what the files are: it says whether the device was busy and not where requests spent their time.
-/// With a flag that only requests have a meaning for it is read as one request per marked step.
-fn timeline(args: &ProfileArgs, spans: &[TraceSpan]) -> Result<Option<Exit>, Stop> {
-    let of_requests = args.budget.is_some() || args.rules.is_some() || !args.floor.is_empty() || args.failed;
-    if of_requests || !device::is_timeline(spans) {
-        return Ok(None);
-    }
+/// Is there a flag that only requests have a meaning for? With one a timeline is read as one request per marked step.
+fn of_requests(args: &ProfileArgs) -> bool {
+    args.budget.is_some() || args.rules.is_some() || !args.floor.is_empty() || args.failed
+}
+
+/// A profiler's timeline: it says whether the device was busy and not where requests spent their time. Its spans are read again, whole.
+fn timeline(args: &ProfileArgs) -> Result<Exit, Stop> {
+    let spans = &spans(&args.traces, Said::Before)?;
     let mut finding = device::judge(spans);
     if !args.baseline.is_empty() {
-        let base = self::spans(&args.baseline)?;
+        let base = self::spans(&args.baseline, Said::Never)?;
         if !device::is_timeline(&base) {
             return Err(Stop::usage(format!(
                 "--baseline {}: traces of requests, and {} is a profiler's timeline; hold it against a timeline of before",
@@ -86,7 +89,7 @@ fn timeline(args: &ProfileArgs, spans: &[TraceSpan]) -> Result<Option<Exit>, Sto
     if let Some(path) = &args.html {
         write_page(path, &plimsoll_report::html::device::render(&name, &finding))?;
     }
-    Ok(Some(Exit::Done))
+    Ok(Exit::Done)
 }
 
 /// The spans of a profiler's timeline that a flag names.
@@ -94,7 +97,7 @@ fn timeline(args: &ProfileArgs, spans: &[TraceSpan]) -> Result<Option<Exit>, Sto
 /// # Errors
 /// Where a file can't be read or is no timeline.
 pub fn timeline_of(flag: &str, paths: &[PathBuf]) -> Result<Vec<TraceSpan>, Stop> {
-    let spans = spans(paths)?;
+    let spans = spans(paths, Said::Never)?;
     if device::is_timeline(&spans) {
         return Ok(spans);
     }
@@ -155,19 +158,28 @@ fn exit(finding: &ProfileFinding) -> Exit {
 }
 
 /// The spans of all these files.
-fn spans(paths: &[PathBuf]) -> Result<Vec<TraceSpan>, Stop> {
+fn spans(paths: &[PathBuf], told: Said) -> Result<Vec<TraceSpan>, Stop> {
     let mut spans = Vec::new();
     for path in paths {
-        spans.append(&mut trace_file::read(path)?);
-    }
-    if spans.is_empty() {
-        return Err(Stop::usage(format!("{}: no spans in it", named(paths))));
+        trace_file::each(path, told, &mut |span| spans.push(span))?;
     }
     Ok(spans)
 }
 
-fn requests(paths: &[PathBuf], spans: &[TraceSpan], rules: &Rules, failed: bool) -> Result<Requests, Stop> {
-    let requests = read(spans, rules, failed);
+/// What a profile keeps of the spans of all these files; and are they a profiler's timeline?
+fn pieces<'r>(paths: &[PathBuf], rules: &'r Rules) -> Result<(Pieces<'r>, bool), Stop> {
+    let (mut pieces, mut is_timeline) = (Pieces::new(rules), false);
+    for path in paths {
+        trace_file::each(path, Said::Never, &mut |span| {
+            is_timeline |= device::is_timeline(std::slice::from_ref(&span));
+            pieces.add(&span);
+        })?;
+    }
+    Ok((pieces, is_timeline))
+}
+
+fn requests(paths: &[PathBuf], pieces: &Pieces<'_>, failed: bool) -> Result<Requests, Stop> {
+    let requests = pieces.requests(failed);
     if requests.list.is_empty() {
         let count = &requests.count;
         let why = [

@@ -6,8 +6,9 @@
 use std::path::Path;
 
 use plimsoll_analysis::findings::{Findings, LevelSummary};
-use plimsoll_analysis::traces::{self, Overview};
+use plimsoll_analysis::traces::{Counting, Overview};
 use plimsoll_model::{Attempt, Manifest, RunState, Sample};
+use plimsoll_report::figure::counted;
 use plimsoll_store::{Origin, Run, StoreError};
 use serde_json::json;
 
@@ -15,12 +16,15 @@ use crate::commands::collect;
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, ShowArgs};
 use crate::measure::{line_spec, verdict};
-use crate::{out, price, recover, trace_file};
+use crate::trace_file::{self, Said};
+use crate::{out, price, recover};
 
 /// Prints a run.
 pub fn run(args: &ShowArgs) -> Result<Exit, Stop> {
     if args.run.is_file() {
-        print_traces(args.format, &traces::overview(&trace_file::read(&args.run)?));
+        let mut counting = Counting::default();
+        trace_file::each(&args.run, Said::Never, &mut |span| counting.add(&span))?;
+        print_traces(args.format, &counting.end());
         return Ok(Exit::Done);
     }
     if plimsoll_store::read_manifest(&args.run).is_ok_and(|manifest| manifest.kind == collect::KIND) {
@@ -105,7 +109,9 @@ pub fn load_rows(dir: &Path) -> Result<Rows, Stop> {
     }
     match recover::unfinished(&manifest, &mut attempts) {
         0 => {}
-        n => out::note(&format!("{n} requests were in flight when it was cut off: they count as unfinished")),
+        n => {
+            out::note(&format!("{} in flight when it was cut off: unfinished", counted(n as u64, "request")))
+        }
     }
     let findings = plimsoll_analysis::analyse(&manifest, &attempts, &samples, &line_spec(&manifest));
     manifest.findings = serde_json::to_value(&findings).ok();

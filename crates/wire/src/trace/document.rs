@@ -17,15 +17,20 @@ use super::attributes::{Attributes, Scalar, Text};
 use super::chrome::{self, Chrome};
 use super::loose::{Loose, Process, Resource};
 use super::origin::{Origin, settle};
-use super::{Format, Notes, Parsed, TraceError};
+use super::scan::Scan;
+use super::{Format, Notes, TraceError};
 
 /// Names of unknown keys that an error repeats.
 const KEYS_SHOWN: usize = 8;
 
 /// Everything that a document has told so far.
-#[derive(Default)]
 pub(crate) struct Found<'a> {
-    spans: Vec<TraceSpan>,
+    /// Where spans go as soon as nothing can be added to them.
+    each: Each<'a>,
+    /// Those that wait for the end of the value that they are in.
+    held: Vec<TraceSpan>,
+    /// Values around what is being read that may still say the service of the spans in them.
+    holding: u32,
     notes: Notes,
     format: Option<Format>,
     chrome: Chrome<'a>,
@@ -41,35 +46,58 @@ pub(crate) struct Found<'a> {
     is_list: bool,
 }
 
-/// Reads JSON: one document, several one after the other (JSON lines), or a list of them.
-pub(crate) fn read(bytes: &[u8]) -> Result<Parsed, TraceError> {
-    walked(bytes)?.parsed(bytes)
+/// Takes spans, one after the other.
+pub(crate) type Each<'a> = &'a mut (dyn FnMut(TraceSpan) + 'a);
+
+/// What a document, or several, told beside its spans.
+pub(crate) struct Told {
+    /// What it was; `None` = nothing that is known.
+    pub format: Option<Format>,
+    /// What was not taken as it stood.
+    pub notes: Notes,
+    /// What it is where it is nothing that is known.
+    pub words: String,
+}
+
+/// Reads JSON: one document, several one after the other (JSON lines), or a list of them. Hands each span on.
+pub(crate) fn read<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<Told, TraceError> {
+    let mut found = Found::new(each);
+    found.walk(bytes)?;
+    Ok(found.told(bytes))
+}
+
+/// Reads one document that is known to be whole. `None` = it holds events of a Chrome trace, which need the documents after it: no span of it was
+/// handed on.
+pub(crate) fn read_one<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<Option<Told>, TraceError> {
+    let mut found = Found::new(each);
+    found.one(bytes).map_err(|error| wrong(&error))?;
+    Ok((found.chrome.events == 0).then(|| found.told(bytes)))
 }
 
 /// Reads JSON as a request to export: an object without anything in it is one without spans (protobuf's JSON leaves out empty lists).
-pub(crate) fn read_otlp(bytes: &[u8]) -> Result<Parsed, TraceError> {
-    let mut found = walked(bytes)?;
+pub(crate) fn read_otlp<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<Told, TraceError> {
+    let mut found = Found::new(each);
+    found.walk(bytes)?;
     if found.documents > 0 && found.unknown.is_empty() && !found.has_listing && !found.has_inner {
         found.is(Format::OtlpJson);
     }
-    found.parsed(bytes)
+    Ok(found.told(bytes))
 }
 
-fn walked(bytes: &[u8]) -> Result<Found<'_>, TraceError> {
-    let mut found = Found::default();
-    let mut stream = serde_json::Deserializer::from_slice(bytes);
-    // `end` fails where something follows, which is the next document, and takes none of it.
-    while stream.end().is_err() {
-        if let Err(error) = (Document { found: &mut found, depth: 0 }).deserialize(&mut stream) {
-            if error.classify() == Category::Eof && found.is_chrome_list() {
-                // "The closing ] is optional" (Trace Event Format): a tracer that was killed leaves it like that.
-                found.notes.cut_off = true;
-                break;
+/// The error with its place counted from the beginning of what `before` is a part of.
+pub(crate) fn later(error: TraceError, before: &[u8]) -> TraceError {
+    match error {
+        TraceError::Json { line, column, what } => {
+            let lines = before.iter().filter(|b| **b == b'\n').count();
+            let begun = before.iter().rev().take_while(|b| **b != b'\n').count();
+            TraceError::Json {
+                line: line + lines,
+                column: if line == 1 { column + begun } else { column },
+                what,
             }
-            return Err(wrong(&error));
         }
+        other => other,
     }
-    Ok(found)
 }
 
 fn wrong(error: &serde_json::Error) -> TraceError {
@@ -77,16 +105,55 @@ fn wrong(error: &serde_json::Error) -> TraceError {
 }
 
 impl<'a> Found<'a> {
-    fn parsed(mut self, bytes: &'a [u8]) -> Result<Parsed, TraceError> {
+    fn new(each: Each<'a>) -> Found<'a> {
+        Found {
+            each,
+            held: Vec::new(),
+            holding: 0,
+            notes: Notes::default(),
+            format: None,
+            chrome: Chrome::default(),
+            unknown: Vec::new(),
+            documents: 0,
+            has_listing: false,
+            has_inner: false,
+            is_list: false,
+        }
+    }
+
+    /// All documents of these bytes. Each is looked for by its brackets and read by itself: serde's reader would count its place anew from the
+    /// beginning after every one.
+    fn walk(&mut self, bytes: &'a [u8]) -> Result<(), TraceError> {
+        let mut from = 0;
+        while let Some(begun) = bytes[from..].iter().position(|b| !b.is_ascii_whitespace()) {
+            from += begun;
+            let end = Scan::default().end(&bytes[from..]).map_or(bytes.len(), |end| from + end);
+            if let Err(error) = self.one(&bytes[from..end]) {
+                if error.classify() == Category::Eof && end == bytes.len() && self.is_chrome_list() {
+                    // "The closing ] is optional" (Trace Event Format): a tracer that was killed leaves it like that.
+                    self.notes.cut_off = true;
+                    break;
+                }
+                return Err(later(wrong(&error), &bytes[..from]));
+            }
+            from = end;
+        }
+        Ok(())
+    }
+
+    fn one(&mut self, bytes: &'a [u8]) -> Result<(), serde_json::Error> {
+        let mut stream = serde_json::Deserializer::from_slice(bytes);
+        (Document { found: self, depth: 0 }).deserialize(&mut stream)?;
+        stream.end()
+    }
+
+    fn told(mut self, bytes: &'a [u8]) -> Told {
         let chrome = std::mem::take(&mut self.chrome);
         if chrome.events > 0 {
             let seed = super::digest(bytes);
-            self.spans.extend(chrome::spans(chrome, seed, &mut self.notes));
+            chrome::spans(chrome, seed, &mut self.notes).into_iter().for_each(&mut self.each);
         }
-        let Some(format) = self.format else {
-            return Err(TraceError::Unknown { found: self.unknown_words() });
-        };
-        Ok(Parsed { format, spans: self.spans, notes: self.notes })
+        Told { format: self.format, notes: self.notes, words: self.unknown_words() }
     }
 
     fn unknown_words(&self) -> String {
@@ -115,7 +182,8 @@ impl<'a> Found<'a> {
         let own = span.origin.clone();
         match span.into_span() {
             Some(span) => {
-                self.spans.push(settle(span, own.as_ref().unwrap_or(origin), &mut self.notes));
+                let span = settle(span, own.as_ref().unwrap_or(origin), &mut self.notes);
+                if self.holding > 0 { self.held.push(span) } else { (self.each)(span) }
             }
             None => self.notes.refused += 1,
         }
@@ -232,16 +300,23 @@ impl<'a> Frame<'a> {
         depth: usize,
     ) -> Result<(), A::Error> {
         found.has_inner = true;
-        let before = found.spans.len();
-        map.next_value_seed(Document { found, depth: depth + 1 })?;
-        if key == "data" && self.has_info {
-            for span in &mut found.spans[before..] {
+        // Its spans may lack the service that stands beside them here.
+        let waits = key == "data" && self.has_info;
+        let before = found.held.len();
+        found.holding += u32::from(waits);
+        let read = map.next_value_seed(Document { found, depth: depth + 1 });
+        if waits {
+            found.holding -= 1;
+            for span in &mut found.held[before..] {
                 if span.service.is_none() {
                     span.service.clone_from(&self.origin.service);
                 }
             }
+            if found.holding == 0 {
+                found.held.drain(..).for_each(&mut found.each);
+            }
         }
-        Ok(())
+        read
     }
 
     fn other<A: MapAccess<'a>>(

@@ -5,7 +5,7 @@
 //! far as there are bytes, and memory stays linear in the input: what a resource says of many spans is cut to 256 bytes
 //! before it is copied into each.
 //!
-//! Reading order: [`mod@otlp`] on `protobuf` (and back), `document` (any JSON) with `loose` (a span as an object) and
+//! Reading order: [`feed`] (files as their bytes come), [`mod@otlp`] on `protobuf` (and back), `document` (any JSON, on `scan`) with `loose` (a span as an object) and
 //! `attributes`, `chrome` and `nsys` (on `sqlite`) on `timeline` (slices of
 //! threads become nested spans), [`export`] (what
 //! a receiver answers), then the small things: `id`, `origin`.
@@ -14,6 +14,7 @@ mod attributes;
 mod chrome;
 mod document;
 pub mod export;
+pub mod feed;
 mod id;
 mod looks;
 mod loose;
@@ -21,6 +22,7 @@ mod nsys;
 mod origin;
 pub mod otlp;
 mod protobuf;
+mod scan;
 mod sqlite;
 mod timeline;
 
@@ -153,24 +155,34 @@ pub enum TraceError {
 /// # Errors
 /// [`TraceError`]: they are no traces, or break in the middle.
 pub fn read(bytes: &[u8]) -> Result<Parsed, TraceError> {
+    let mut spans = Vec::new();
+    let (format, notes) = read_each(bytes, &mut |span| spans.push(span))?;
+    Ok(Parsed { format, spans, notes })
+}
+
+/// The same, with each span handed on. Those of a profiler's timeline come at its end.
+///
+/// # Errors
+/// As [`read`]; spans that were handed on before stay so.
+pub fn read_each(bytes: &[u8], each: &mut dyn FnMut(TraceSpan)) -> Result<(Format, Notes), TraceError> {
     if bytes.starts_with(sqlite::MAGIC) {
-        return nsys::read(bytes);
+        let parsed = nsys::read(bytes)?;
+        parsed.spans.into_iter().for_each(each);
+        return Ok((parsed.format, parsed.notes));
     }
     if otlp::looks_like(bytes) {
-        return protobuf(&[bytes]);
+        return protobuf(&[bytes], each);
     }
     if let Some(messages) = with_lengths(bytes) {
-        return protobuf(&messages);
+        return protobuf(&messages, each);
     }
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     match bytes.iter().find(|b| !b.is_ascii_whitespace()) {
-        Some(b'{' | b'[') => document::read(bytes),
+        Some(b'{' | b'[') => known(document::read(bytes, each)?),
         // Begun like OTLP: what breaks it is more use than "unknown".
-        Some(_) if bytes[0] == 0x0a => otlp::decode(bytes, &mut Vec::new()).map(|notes| Parsed {
-            format: Format::OtlpProtobuf,
-            spans: Vec::new(),
-            notes,
-        }),
+        Some(_) if bytes[0] == 0x0a => {
+            otlp::decode(bytes, &mut Vec::new()).map(|notes| (Format::OtlpProtobuf, notes))
+        }
         Some(_) => Err(TraceError::Unknown { found: looks::like(bytes) }),
         None => Err(TraceError::Unknown { found: "nothing: it is empty".into() }),
     }
@@ -181,21 +193,28 @@ pub fn read(bytes: &[u8]) -> Result<Parsed, TraceError> {
 /// # Errors
 /// [`TraceError`]: it is no JSON, or none of OTLP.
 pub fn read_otlp_json(bytes: &[u8]) -> Result<Parsed, TraceError> {
-    match document::read_otlp(bytes) {
-        Ok(parsed) if parsed.format != Format::OtlpJson => {
-            Err(TraceError::NotOtlp { found: parsed.format.name().into() })
-        }
+    let mut spans = Vec::new();
+    match known(document::read_otlp(bytes, &mut |span| spans.push(span))?) {
+        Ok((Format::OtlpJson, notes)) => Ok(Parsed { format: Format::OtlpJson, spans, notes }),
+        Ok((format, _)) => Err(TraceError::NotOtlp { found: format.name().into() }),
         Err(TraceError::Unknown { found }) => Err(TraceError::NotOtlp { found }),
-        other => other,
+        Err(other) => Err(other),
     }
 }
 
-fn protobuf(messages: &[&[u8]]) -> Result<Parsed, TraceError> {
-    let (mut spans, mut notes) = (Vec::new(), Notes::default());
-    for message in messages {
-        notes.add(otlp::decode(message, &mut spans)?);
+fn known(told: document::Told) -> Result<(Format, Notes), TraceError> {
+    match told.format {
+        Some(format) => Ok((format, told.notes)),
+        None => Err(TraceError::Unknown { found: told.words }),
     }
-    Ok(Parsed { format: Format::OtlpProtobuf, spans, notes })
+}
+
+fn protobuf(messages: &[&[u8]], each: &mut dyn FnMut(TraceSpan)) -> Result<(Format, Notes), TraceError> {
+    let mut notes = Notes::default();
+    for message in messages {
+        notes.add(otlp::decode_each(message, each)?);
+    }
+    Ok((Format::OtlpProtobuf, notes))
 }
 
 /// The messages of a file that has four bytes of length (big-endian) before each, as the OpenTelemetry collector's file

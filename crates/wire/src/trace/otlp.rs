@@ -19,11 +19,16 @@ const DEPTH_MAX: usize = 32;
 /// # Errors
 /// [`TraceError::Protobuf`] where the bytes are no such message; `spans` may then hold some of it.
 pub fn decode(bytes: &[u8], spans: &mut Vec<TraceSpan>) -> Result<Notes, TraceError> {
+    decode_each(bytes, &mut |span| spans.push(span))
+}
+
+/// The same, with each span handed on.
+pub(crate) fn decode_each(bytes: &[u8], each: &mut dyn FnMut(TraceSpan)) -> Result<Notes, TraceError> {
     let mut notes = Notes::default();
     let mut fields = Fields::of(bytes);
     while let Some((field, value)) = fields.next()? {
         if field == 1 {
-            resource_spans(value.bytes(), spans, &mut notes)?;
+            resource_spans(value.bytes(), each, &mut notes)?;
         }
     }
     Ok(notes)
@@ -41,7 +46,11 @@ pub(crate) fn looks_like(bytes: &[u8]) -> bool {
     }
 }
 
-fn resource_spans(bytes: &[u8], spans: &mut Vec<TraceSpan>, notes: &mut Notes) -> Result<(), TraceError> {
+fn resource_spans(
+    bytes: &[u8],
+    each: &mut dyn FnMut(TraceSpan),
+    notes: &mut Notes,
+) -> Result<(), TraceError> {
     let mut origin = Origin::default();
     // A resource may stand behind its spans; it is looked for first.
     let mut fields = Fields::of(bytes);
@@ -59,7 +68,7 @@ fn resource_spans(bytes: &[u8], spans: &mut Vec<TraceSpan>, notes: &mut Notes) -
     let mut fields = Fields::of(bytes);
     while let Some((field, value)) = fields.next()? {
         if field == 2 {
-            scope_spans(value.bytes(), &origin, spans, notes)?;
+            scope_spans(value.bytes(), &origin, each, notes)?;
         }
     }
     Ok(())
@@ -68,7 +77,7 @@ fn resource_spans(bytes: &[u8], spans: &mut Vec<TraceSpan>, notes: &mut Notes) -
 fn scope_spans(
     bytes: &[u8],
     origin: &Origin,
-    spans: &mut Vec<TraceSpan>,
+    each: &mut dyn FnMut(TraceSpan),
     notes: &mut Notes,
 ) -> Result<(), TraceError> {
     let mut named = None;
@@ -96,7 +105,7 @@ fn scope_spans(
     while let Some((field, value)) = fields.next()? {
         if field == 2 {
             match span(value.bytes())? {
-                Some(span) => spans.push(settle(span, origin, notes)),
+                Some(span) => each(settle(span, origin, notes)),
                 None => notes.refused += 1,
             }
         }

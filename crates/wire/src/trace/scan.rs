@@ -1,0 +1,74 @@
+//! Where a JSON document ends, found by its brackets alone, so that a file of many is read one by one, as its bytes come.
+//!
+//! Whether it is good JSON is for its reader to say: brackets of the wrong kind close as well, and what is no object and no list has no end.
+
+/// A walk along one document that may stop where the bytes do and go on with more.
+#[derive(Default, Debug)]
+pub(crate) struct Scan {
+    /// Bytes looked at.
+    at: usize,
+    /// Brackets open.
+    depth: u64,
+    in_text: bool,
+    /// Is the next byte of a text escaped?
+    escaped: bool,
+}
+
+impl Scan {
+    /// The place behind the document that `bytes` begin with (the same ones as before, and more). `None` = it is not there yet, or nowhere.
+    pub(crate) fn end(&mut self, bytes: &[u8]) -> Option<usize> {
+        while let Some(rest) = bytes.get(self.at..).filter(|rest| !rest.is_empty()) {
+            if self.in_text {
+                if std::mem::take(&mut self.escaped) {
+                    self.at += 1;
+                    continue;
+                }
+                // Most bytes are in texts.
+                let Some(stop) = rest.iter().position(|b| matches!(b, b'"' | b'\\')) else {
+                    self.at = bytes.len();
+                    return None;
+                };
+                self.escaped = rest[stop] == b'\\';
+                self.in_text = self.escaped;
+                self.at += stop + 1;
+                continue;
+            }
+            self.at += 1;
+            match rest[0] {
+                b'"' => self.in_text = true,
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    if self.depth == 0 {
+                        return Some(self.at);
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Scan;
+
+    #[test]
+    fn a_document_ends_where_its_first_bracket_is_closed() {
+        for (text, end) in [
+            (r#"{} {}"#, Some(2)),
+            (r#"{"a":[1,{"b":"}]\"{"}]}, x"#, Some(23)),
+            (r#"["\\"]["#, Some(6)),
+            (r#"{"a":"b"#, None),
+            (r#"{"a":{}"#, None),
+            ("", None),
+        ] {
+            assert_eq!(Scan::default().end(text.as_bytes()), end, "{text}");
+            // The same, a byte at a time.
+            let mut scan = Scan::default();
+            let ends = (0..=text.len()).find_map(|n| scan.end(&text.as_bytes()[..n]));
+            assert_eq!(ends, end, "{text}");
+        }
+    }
+}
