@@ -208,6 +208,15 @@ fn adapters_are_a_stage_of_their_own() {
     let parts =
         [(Process, 0.000051), (Weights, 3.122790), (Adapter, 0.75), (Cache, 0.060196), (Warmup, 1.451496)];
     holds("llama.cpp-lora", "llama.cpp", None, &parts);
+    // TGI loads them one after the other before a shard is ready, and says of each when it begins (its documentation, "Lora").
+    let parts = [
+        (Process, 0.000229),
+        (Download, 83.799773),
+        (Weights, 9.107832275 - 3.5),
+        (Adapter, 3.5),
+        (Warmup, 2.438737),
+    ];
+    holds("tgi-lora", "tgi", None, &parts);
 }
 
 #[test]
