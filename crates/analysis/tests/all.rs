@@ -11,6 +11,8 @@ mod active_outside;
 mod active_systems;
 #[path = "all/arms.rs"]
 mod arms;
+#[path = "all/asked.rs"]
+mod asked;
 #[path = "all/beside.rs"]
 mod beside;
 #[path = "all/blind.rs"]

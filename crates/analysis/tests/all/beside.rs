@@ -3,10 +3,11 @@
 //! The records come from a server of a few lines that is none of ours: it steps, each step takes a fixed time and so much for every
 //! answer in it, prompts are read in the step that admits them. What was done to it is the truth.
 
-use plimsoll_analysis::diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, Side, diagnose};
+use plimsoll_analysis::diagnose::Cause;
 use plimsoll_analysis::server_side::FAILED;
-use plimsoll_model::{At, Attempt, Fingerprint, Level, Sample, Span};
+use plimsoll_model::{At, Attempt, Sample, Span};
 
+use crate::asked::{Run, ask};
 use crate::records::{MS, answer, level};
 
 /// Length of a run, s.
@@ -34,12 +35,6 @@ const STEEP: Server =
     Server { step: (6.0, 2.2), prompt: 0.1, front: 0.0, every_second: 0.0, limit: 99, slow: (0.0, 0.0, 1.0) };
 /// A GPU's: it takes hardly longer.
 const FLAT: Server = Server { step: (10.0, 0.5), ..STEEP };
-
-struct Run {
-    level: Level,
-    attempts: Vec<Attempt>,
-    samples: Vec<Sample>,
-}
 
 /// Numbers from 0 to 1 by a linear congruence (Knuth's MMIX).
 struct Chance(u64);
@@ -117,7 +112,7 @@ fn record(asked: Vec<Asked>) -> Run {
     let mut level = level(attempts.len() as f64 / SECONDS as f64, SECONDS);
     level.arrivals = attempts.len() as u64;
     level.drained = At((SECONDS + 30) * 1_000 * MS);
-    Run { level, attempts, samples: Vec::new() }
+    Run::of(vec![level], attempts)
 }
 
 fn run(server: Server, rate: f64, seed: u64) -> Run {
@@ -172,17 +167,6 @@ fn page(source: &str, asked: &[Asked]) -> Vec<Sample> {
         }
     }
     samples
-}
-
-fn ask(base: &Run, candidate: &Run) -> Diagnosis {
-    let facts = Fingerprint::default();
-    fn side<'a>(run: &'a Run, facts: &'a Fingerprint) -> Side<'a> {
-        let levels = std::slice::from_ref(&run.level);
-        Side { levels, attempts: &run.attempts, samples: &run.samples, facts }
-    }
-    let spec = DiagnoseSpec::default();
-    let baseline = Some(side(base, &facts));
-    diagnose(&Case { candidate: side(candidate, &facts), baseline, budget: None, device: None, spec: &spec })
 }
 
 fn cause(base: &Run, candidate: &Run) -> (Cause, String) {

@@ -1,10 +1,11 @@
 //! What a look inside the device adds to a diagnosis: the same slower answers with timelines laid out by hand, whose growing part is known.
 
 use plimsoll_analysis::device::{DeviceFinding, compare, judge};
-use plimsoll_analysis::diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, Side, diagnose};
+use plimsoll_analysis::diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, diagnose};
 use plimsoll_analysis::findings::{BudgetSpec, Ceiling, Metric};
-use plimsoll_model::{At, Attempt, Fingerprint, Level, Load, Sample, TraceSpan};
+use plimsoll_model::{At, Attempt, Load, Sample, TraceSpan};
 
+use crate::asked::Run;
 use crate::device::span;
 use crate::records::{MS, answer, level};
 
@@ -12,12 +13,6 @@ use crate::records::{MS, answer, level};
 const SECONDS: i64 = 120;
 const TOKENS: i64 = 40;
 const PROBE: i64 = 40;
-
-struct Run {
-    levels: Vec<Level>,
-    attempts: Vec<Attempt>,
-    samples: Vec<Sample>,
-}
 
 /// Forty single requests and eight a second, a token every so many ms, with or without company.
 fn run(gap: i64) -> Run {
@@ -33,7 +28,7 @@ fn run(gap: i64) -> Run {
     let mut attempts: Vec<Attempt> = (0..PROBE).map(|i| one(i, 2_000 * i)).collect();
     attempts.iter_mut().for_each(|row| row.level = 1);
     attempts.extend((0..8 * SECONDS).map(|i| one(i, 125 * i + (i * 37) % 90)));
-    Run { levels: vec![probe, load], attempts, samples: Vec::new() }
+    Run::of(vec![probe, load], attempts)
 }
 
 /// Twelve steps: a product that computes, an exchange that nothing covers, and the host doing something else, in µs.
@@ -63,11 +58,8 @@ fn asked(
     device: Option<&DeviceFinding>,
     budget: Option<&BudgetSpec>,
 ) -> Diagnosis {
-    fn side<'a>(run: &'a Run, facts: &'a Fingerprint) -> Side<'a> {
-        Side { levels: &run.levels, attempts: &run.attempts, samples: &run.samples, facts }
-    }
-    let (facts, spec) = (Fingerprint::default(), DiagnoseSpec::default());
-    let (candidate, baseline) = (side(now, &facts), base.map(|run| side(run, &facts)));
+    let spec = DiagnoseSpec::default();
+    let (candidate, baseline) = (now.side(), base.map(Run::side));
     diagnose(&Case { candidate, baseline, budget, device, spec: &spec })
 }
 

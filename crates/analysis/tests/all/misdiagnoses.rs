@@ -1,8 +1,9 @@
 //! Faults that people have blamed on something else, told from records worked by hand: no simulated server stands behind them.
 
-use plimsoll_analysis::diagnose::{Answer, Case, Cause, DiagnoseSpec, Diagnosis, Layer, Side, diagnose};
-use plimsoll_model::{At, Attempt, Fingerprint, Level, Load, Sample, Span};
+use plimsoll_analysis::diagnose::{Answer, Cause, Layer};
+use plimsoll_model::{At, Attempt, Load, Sample, Span};
 
+use crate::asked::{Run, ask};
 use crate::records::{MS, answer, level};
 
 /// Milliseconds between tokens.
@@ -13,13 +14,6 @@ const TOKENS: i64 = 40;
 const FIRST: i64 = 80;
 /// Length of a run, s.
 const SECONDS: i64 = 120;
-
-/// What a run holds.
-struct Run {
-    level: Level,
-    attempts: Vec<Attempt>,
-    samples: Vec<Sample>,
-}
 
 /// Eight requests a second at uneven distances; `frozen` are the stretches (from, how long, ms) in which the server makes no token,
 /// `long` every so many requests a prompt of 12 000 tokens.
@@ -32,7 +26,7 @@ fn run(frozen: &[(i64, i64)], long: Option<u64>) -> Run {
     }
     let mut level = level(8.0, SECONDS);
     level.arrivals = attempts.len() as u64;
-    Run { level, attempts, samples: Vec::new() }
+    Run::of(vec![level], attempts)
 }
 
 /// An answer whose tokens wait where the server stands still.
@@ -55,22 +49,6 @@ fn streamed(request: u64, due: i64, sent: i64, frozen: &[(i64, i64)], long: bool
         (row.asked_prompt, row.answer.tokens.prompt) = (12_000, Some(12_000));
     }
     row
-}
-
-fn ask(base: &Run, candidate: &Run) -> Diagnosis {
-    let facts = Fingerprint::default();
-    fn side<'a>(run: &'a Run, facts: &'a Fingerprint) -> Side<'a> {
-        let levels = std::slice::from_ref(&run.level);
-        Side { levels, attempts: &run.attempts, samples: &run.samples, facts }
-    }
-    let spec = DiagnoseSpec::default();
-    diagnose(&Case {
-        candidate: side(candidate, &facts),
-        baseline: Some(side(base, &facts)),
-        budget: None,
-        device: None,
-        spec: &spec,
-    })
 }
 
 /// A counter of preemptions that never moves, beside a batch with room.
@@ -109,7 +87,7 @@ fn users(at_once: u64) -> Run {
     let mut level = level(8.0, SECONDS);
     level.load = Load::Closed { concurrency: 8 };
     level.arrivals = attempts.len() as u64;
-    Run { level, attempts, samples: Vec::new() }
+    Run::of(vec![level], attempts)
 }
 
 /// A closed loop has no schedule, so that its generator can't be late: it was called so, with the advice to give it more CPU.

@@ -1,9 +1,10 @@
 //! Faults that look alike, told apart: each of these was once given the other's name. Records by hand where a few lines make them,
 //! else systems of the tuning half with the fault injected, whose truth is the injection.
 
-use plimsoll_analysis::diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, Side, diagnose};
-use plimsoll_model::{At, Attempt, Fingerprint, How, Level, Load, Sample, Span};
+use plimsoll_analysis::diagnose::Cause;
+use plimsoll_model::{At, Attempt, How, Load, Sample, Span};
 
+use crate::asked::{Run, ask};
 use crate::diagnosed;
 use crate::diagnosed::fault::Class;
 use crate::diagnosed::run::Setup;
@@ -19,12 +20,6 @@ const GAP: i64 = 25;
 const TOKENS: i64 = 40;
 /// Single requests of a probe.
 const PROBE: u64 = 40;
-
-struct Run {
-    levels: Vec<Level>,
-    attempts: Vec<Attempt>,
-    samples: Vec<Sample>,
-}
 
 /// A level of single requests and a load; `first` says how long a request waits for its first token, ms, of its number and prompt.
 fn run(prompt: impl Fn(u64) -> u32, first: impl Fn(u64, u32) -> i64) -> Run {
@@ -43,7 +38,7 @@ fn run(prompt: impl Fn(u64) -> u32, first: impl Fn(u64, u32) -> i64) -> Run {
     let mut load = level(RATE as f64, SECONDS);
     load.arrivals = (RATE * SECONDS) as u64;
     attempts.extend((0..load.arrivals).map(|i| one(i, 125 * i as i64 + (i as i64 * 37) % 90)));
-    Run { levels: vec![probe, load], attempts, samples: Vec::new() }
+    Run::of(vec![probe, load], attempts)
 }
 
 fn load_of(run: &mut Run) -> impl Iterator<Item = &mut Attempt> {
@@ -63,15 +58,6 @@ fn gauges(run: &mut Run, of: impl Fn(i64) -> [(&'static str, f64); 3]) {
             });
         }
     }
-}
-
-fn ask(base: &Run, candidate: &Run) -> Diagnosis {
-    fn side<'a>(run: &'a Run, facts: &'a Fingerprint) -> Side<'a> {
-        Side { levels: &run.levels, attempts: &run.attempts, samples: &run.samples, facts }
-    }
-    let (facts, spec) = (Fingerprint::default(), DiagnoseSpec::default());
-    let (candidate, baseline) = (side(candidate, &facts), Some(side(base, &facts)));
-    diagnose(&Case { candidate, baseline, budget: None, device: None, spec: &spec })
 }
 
 fn said(base: &Run, candidate: &Run) -> (Cause, String) {

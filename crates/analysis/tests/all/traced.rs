@@ -1,19 +1,14 @@
 //! What tracing costs is named where the runs say who was traced, and nowhere else. Records worked by hand: every request takes so many ms more.
 
-use plimsoll_analysis::diagnose::{Answer, Case, Cause, DiagnoseSpec, Diagnosis, Side, diagnose};
+use plimsoll_analysis::diagnose::{Answer, Cause};
 use plimsoll_model::run::{NOT_TRACED, TRACED, TRACING};
-use plimsoll_model::{Attempt, Fingerprint, Level};
+use plimsoll_model::{Attempt, Fingerprint};
 
+use crate::asked::{Run, ask};
 use crate::records::{answer, level};
 
 /// Length of a run, s.
 const SECONDS: i64 = 120;
-
-struct Run {
-    level: Level,
-    attempts: Vec<Attempt>,
-    facts: Fingerprint,
-}
 
 /// `rate` requests a second whose first token comes `first` ms after they are due and whose tokens are `gap` ms apart; what is known of the
 /// target.
@@ -26,17 +21,7 @@ fn run(rate: i64, first: i64, gap: i64, facts: &[(&str, &str)]) -> Run {
     let mut level = level(rate as f64, SECONDS);
     level.arrivals = attempts.len() as u64;
     let facts = facts.iter().map(|(name, value)| ((*name).to_owned(), Some((*value).to_owned()))).collect();
-    Run { level, attempts, facts: Fingerprint { url: String::new(), facts } }
-}
-
-fn ask(base: &Run, candidate: &Run) -> Diagnosis {
-    fn side(run: &Run) -> Side<'_> {
-        let levels = std::slice::from_ref(&run.level);
-        Side { levels, attempts: &run.attempts, samples: &[], facts: &run.facts }
-    }
-    let spec = DiagnoseSpec::default();
-    let (candidate, baseline) = (side(candidate), Some(side(base)));
-    diagnose(&Case { candidate, baseline, budget: None, device: None, spec: &spec })
+    Run { facts: Fingerprint { url: String::new(), facts }, ..Run::of(vec![level], attempts) }
 }
 
 const OFF: [(&str, &str); 2] = [("engine_version", "1.0"), (TRACING, NOT_TRACED)];

@@ -25,6 +25,19 @@ impl Drop for Real {
     }
 }
 
+impl Real {
+    /// Where it speaks OpenAI's API.
+    pub fn v1(&self) -> String {
+        format!("http://127.0.0.1:{}/v1", self.port)
+    }
+}
+
+/// The server, or the reason why the test is skipped on the screen.
+#[expect(clippy::print_stderr, reason = "a test that is skipped says why")]
+pub fn or_skipped(server: Result<Real, String>) -> Option<Real> {
+    server.map_err(|why| eprintln!("SKIPPED: {why}")).ok()
+}
+
 /// The checkout.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -14,16 +14,10 @@ use crate::real;
 
 #[test]
 fn llama_cpp_is_measured_from_end_to_end() {
-    let server = match real::llama() {
-        Ok(server) => server,
-        Err(why) => {
-            eprintln!("SKIPPED: {why}");
-            return;
-        }
-    };
+    let Some(server) = real::or_skipped(real::llama()) else { return };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let run = folder.path().join("run");
-    let url = format!("http://127.0.0.1:{}/v1", server.port);
+    let url = server.v1();
     let ended = plimsoll(&[
         "run",
         &url,
@@ -57,17 +51,11 @@ fn llama_cpp_is_measured_from_end_to_end() {
 /// requests.
 #[test]
 fn what_llama_cpp_ends_without_a_word_fails_hardly_a_request() {
-    let server = match real::llama() {
-        Ok(server) => server,
-        Err(why) => {
-            eprintln!("SKIPPED: {why}");
-            return;
-        }
-    };
+    let Some(server) = real::or_skipped(real::llama()) else { return };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let run = folder.path().join("run");
     let path = run.to_str().expect("utf-8");
-    let url = format!("http://127.0.0.1:{}/v1", server.port);
+    let url = server.v1();
     let load = ["run", &url, "--concurrency", "4", "--for", "4s", "--isl", "48", "--osl", "16", "-o", path];
     let ended = plimsoll(&[&load[..], &["--format", "json"]].concat());
     assert!(ended.code == 0 || ended.code == 4, "{}", ended.stderr);
@@ -85,17 +73,11 @@ fn what_llama_cpp_ends_without_a_word_fails_hardly_a_request() {
 /// Its own page against what the client knows: every request finished, so each token is on both sides.
 #[test]
 fn what_llama_cpp_says_of_itself_is_what_the_client_got() {
-    let server = match real::llama() {
-        Ok(server) => server,
-        Err(why) => {
-            eprintln!("SKIPPED: {why}");
-            return;
-        }
-    };
+    let Some(server) = real::or_skipped(real::llama()) else { return };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let run = folder.path().join("run");
     let path = run.to_str().expect("utf-8");
-    let url = format!("http://127.0.0.1:{}/v1", server.port);
+    let url = server.v1();
     // Eight at a time on four slots. Its HTTP library closes a connection after so many requests, whatever is on its way.
     let load = ["--concurrency", "8", "--for", "5s", "--isl", "48", "--osl", "64", "--connections", "fresh"];
     let fixed = ["run", &url, "-o", path, "--scrape-every", "100ms", "--format", "json"];
@@ -136,15 +118,9 @@ fn page(port: u16, name: &str) -> Option<f64> {
 /// Where the time went, from the client's stamps and the server's page, against what the server says of each answer itself (`timings`).
 #[test]
 fn where_the_time_went_is_what_llama_cpp_says_of_its_answers() {
-    let server = match real::llama() {
-        Ok(server) => server,
-        Err(why) => {
-            eprintln!("SKIPPED: {why}");
-            return;
-        }
-    };
+    let Some(server) = real::or_skipped(real::llama()) else { return };
     let (_folder, run) = run_folder();
-    let url = format!("http://127.0.0.1:{}/v1", server.port);
+    let url = server.v1();
     // Twice as many as its slots: half of them wait.
     let load = ["--concurrency", "8", "--for", "6s", "--isl", "uniform:32,400", "--osl", "32"];
     let fixed = ["run", &url, "--connections", "fresh", "--scrape-every", "250ms", "-q", "-o", &run];
@@ -197,13 +173,7 @@ fn where_the_time_went_is_what_llama_cpp_says_of_its_answers() {
 #[expect(clippy::disallowed_methods, reason = "the server of this test is started and stopped in real time")]
 fn a_server_that_was_away_is_a_cold_start_as_long_as_it_was() {
     use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-    let server = match real::llama() {
-        Ok(server) => server,
-        Err(why) => {
-            eprintln!("SKIPPED: {why}");
-            return;
-        }
-    };
+    let Some(server) = real::or_skipped(real::llama()) else { return };
     let (_folder, run) = run_folder();
     let port = server.port;
     let url = format!("http://127.0.0.1:{port}/v1");

@@ -118,13 +118,7 @@ fn number(value: &Value) -> f64 {
 
 #[test]
 fn triton_is_measured_and_agrees() {
-    let triton = match real::triton() {
-        Ok(triton) => triton,
-        Err(why) => {
-            eprintln!("SKIPPED: {why}");
-            return;
-        }
-    };
+    let Some(triton) = real::or_skipped(real::triton()) else { return };
     // One at a time, three rows each: every request is a batch, of 5 + 3 ms and what the machine adds.
     let Ran { level, facts, all, e2e_us: ours_us, counted, profile } =
         run(&triton, &["--concurrency", "1", "--batch", "3", "--for", "4s"]);
