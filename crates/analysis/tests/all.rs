@@ -70,6 +70,8 @@ mod metrics;
 mod misdiagnoses;
 #[path = "all/network.rs"]
 mod network;
+#[path = "all/on_a_clock.rs"]
+mod on_a_clock;
 #[path = "all/plan.rs"]
 mod plan;
 #[path = "all/plan_formula.rs"]

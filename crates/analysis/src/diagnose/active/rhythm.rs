@@ -27,6 +27,10 @@ const BELIEVED: f64 = 0.001;
 const PERIODS: usize = 300;
 /// Stretches of time that slow tokens are looked for in, s.
 const STRETCH_S: f64 = 0.25;
+/// Times as far above the median as below it that waits reach where some have a tail of their own (of a logarithmic normal law with a spread of a
+/// fifth, as steps of servers have, one and a half), and the share of their range that a hole between two kinds of waits takes.
+const TAIL: f64 = 2.3;
+const HOLE: f64 = 0.5;
 /// Times as slow as the fast stretches that slow ones are.
 const UNSTEADY: f64 = 1.4;
 
@@ -259,6 +263,17 @@ fn follows(values: &[f64]) -> f64 {
     if variance > 0.0 { next / variance } else { 0.0 }
 }
 
+/// Is it some that wait for something which the others do not wait for? Then a tail leads away from the middle to one side, or a hole lies between the
+/// two. A server whose every step takes now more and now less spreads them as widely, and has neither.
+fn some_wait(waits: &[f64]) -> bool {
+    let (n, at) = (waits.len(), |p: f64| quantile::of_sorted(waits, p).unwrap_or(0.0));
+    let (low, middle, high) = (at(0.05), at(0.5), at(0.97));
+    let hole = |k: usize| waits[k] - waits[k - 1];
+    // One by itself at an end is a tail, or nothing.
+    let widest = (2..n.saturating_sub(1)).map(hole).fold(0.0, f64::max);
+    high - middle >= TAIL * (middle - low) || widest >= HOLE * (high - low)
+}
+
 /// The waits alone, of prompts of unlike length brought to the mean length where they go with it: reading a prompt takes as long as it is
 /// long, and that is nobody's being slow now and then.
 fn at_like_prompt(block: &Block) -> Vec<f64> {
@@ -311,7 +326,15 @@ pub(crate) fn spread(block: &Block, usual: &Estimate, least: (f64, f64)) -> Vec<
     let interval = quantile::undecided(&waits, waits.len() as f64, 0.9, LEVEL);
     let low = interval.lower.max(0.0) - at(0.1);
     let value = Estimate { lower: low.max(0.0), upper: (interval.upper - at(0.1)).max(wide), ..value };
+    let some = lattice || some_wait(&waits);
+    let says = match wide >= limit && !some {
+        true => {
+            format!("{says}, all of them about their middle: nobody waits for something that others do not")
+        }
+        false => says,
+    };
     let state = match () {
+        () if wide >= limit && !some => State::No,
         () if wide >= limit && value.lower > 0.5 * limit => State::Yes,
         () if wide < 0.7 * limit => State::No,
         () => State::Unclear,

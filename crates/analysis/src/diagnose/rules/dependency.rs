@@ -134,6 +134,26 @@ pub fn slow(bench: &Bench<'_>) -> Option<Fired> {
     Some(fired)
 }
 
+/// Confidence of a dependency that nobody tells of, at most: from outside it is a cost per request like others, which is named.
+const UNTOLD: f64 = 0.45;
+
+/// D1 without a stage: what every request waits for before the engine may be a call to somebody else. The rival of a cost per request.
+pub fn untold(bench: &Bench<'_>) -> Option<Fired> {
+    if !sorted(bench.now()).is_empty() {
+        return None;
+    }
+    let cost = super::front::per_request(bench)?;
+    let says =
+        "no stage before the engine is told: a call that every request waits for takes a fixed time as well"
+            .to_owned();
+    let confidence = (0.5 * cost.confidence).min(UNTOLD);
+    Some(
+        Fired::new(Cause::SlowDependency, confidence, says.clone())
+            .with(Evidence::said("no_stage_told", says).inferred())
+            .counted(Counter::NotRead { name: "time of each call before the engine".into() }),
+    )
+}
+
 /// D2: most calls are as before, a few are very slow.
 pub fn tail(bench: &Bench<'_>) -> Option<Fired> {
     if !(bench.suspects("ttft") || bench.suspects("e2e")) {

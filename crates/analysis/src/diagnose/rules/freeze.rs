@@ -3,7 +3,8 @@
 //! A freeze is a stretch in which every answer that a replica streams has no token. If a long prompt is being read meanwhile it
 //! is head-of-line blocking; if freezes come at even distances something runs at that interval; else the host is busy now and
 //! then. Where answers catch up afterwards (what was held comes in one lump) the tokens were made in time and only their way was
-//! blocked: no engine's freeze, so these rules keep quiet.
+//! blocked: no engine's freeze, so these rules keep quiet. But where requests that were sent meanwhile were acknowledged by the server's
+//! kernel, the way was open and its process stood still.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 
 use super::load::{Law, alone_tpot, alone_ttft, computed};
 use super::{Fired, beyond};
-use crate::diagnose::bench::Bench;
+use crate::diagnose::bench::{Arm, Bench};
 use crate::diagnose::company;
 use crate::diagnose::seen::{Gap, LONG_GAP_S, Row, Seen};
 use crate::diagnose::verdict::Evidence;
@@ -27,6 +28,16 @@ const TIMES: f64 = 8.0;
 /// Share of the answers being streamed that must pause together.
 const TOGETHER: f64 = 0.8;
 
+/// Witnesses of freezes from which they are no accident, however few: each would have had to pause by itself at that instant.
+const WITNESSES: usize = 8;
+/// Witnesses that are worth a freeze more.
+const WORTH: f64 = 2.5;
+/// Freezes from which they are a habit.
+const HABIT: f64 = 4.0;
+
+/// Seconds after which a kernel sends again what was not acknowledged, at the latest (the least time-out of Linux).
+const ASKED_AGAIN_S: f64 = 0.2;
+
 /// Prompt tokens from which a prompt is long: several pieces of any size that servers read prompts in.
 const LONG_PROMPT: f64 = 4_000.0;
 
@@ -39,6 +50,10 @@ pub struct Freeze {
     pub to: f64,
     /// Answers that paused.
     pub paused: usize,
+    /// Requests that waited for their first token throughout, for longer than is usual, and got it when it ended.
+    pub waited: usize,
+    /// Requests sent within it reached the server's kernel: nothing had to be sent again.
+    pub way_clear: bool,
     /// The replica they all stream from, where one is told.
     pub replica: Option<u16>,
     /// A prompt much longer than others was being read.
@@ -96,8 +111,8 @@ fn least(seen: &Seen<'_>, usual: f64) -> f64 {
     SHORTEST_S.max(TIMES * seen.gap_p50).max(NEWS * usual)
 }
 
-/// Finds the freezes of a level, replica by replica where they are told apart.
-pub fn freezes(seen: &Seen<'_>, least: f64) -> Vec<Freeze> {
+/// Finds the freezes of a level, replica by replica where they are told apart. `overdue`: seconds that a first token takes at most, as a rule.
+pub fn freezes(seen: &Seen<'_>, least: f64, overdue: f64) -> Vec<Freeze> {
     let mut gaps: Vec<&Gap> = seen.gaps.iter().filter(|gap| gap.to - gap.from >= least).collect();
     gaps.sort_by(|a, b| a.from.total_cmp(&b.from));
     let long = long_prompts(seen);
@@ -121,12 +136,16 @@ pub fn freezes(seen: &Seen<'_>, least: f64) -> Vec<Freeze> {
         let one_replica = members.iter().all(|gap| of(&seen.rows[gap.row as usize]) == first);
         let streaming = streaming(seen, from, to, if one_replica { first } else { None });
         let lumps = members.iter().filter(|gap| seen.rows[gap.row as usize].lumped > 0.01).count();
-        if members.len() >= 2 && members.len() as f64 >= TOGETHER * streaming as f64 {
+        let replica = if one_replica { first } else { None };
+        let (waited, way_clear) = waiting_through(seen, (from, to), replica, overdue);
+        if members.len() + waited >= 2 && members.len() as f64 >= TOGETHER * streaming as f64 {
             found.push(Freeze {
                 from,
                 to,
                 paused: members.len(),
-                replica: if one_replica { first } else { None },
+                waited,
+                way_clear,
+                replica,
                 long_prompt: long.iter().any(|read| read.from < to && read.to > from),
                 caught_up: 3 * lumps > members.len(),
             });
@@ -142,6 +161,25 @@ fn streaming(seen: &Seen<'_>, from: f64, to: f64, replica: Option<u16>) -> usize
         (replica.is_none() || row.replica == replica) && row.events > 1 && first < from && row.end > to
     };
     seen.rows.iter().filter(in_stream).count()
+}
+
+/// Requests that wait through this stretch for a first token that is overdue at its end, and get it there; and whether the way to the server
+/// was clear meanwhile: segments of requests sent within the stretch were acknowledged and none was sent again.
+fn waiting_through(
+    seen: &Seen<'_>,
+    (from, to): (f64, f64),
+    replica: Option<u16>,
+    overdue: f64,
+) -> (usize, bool) {
+    let edge = 0.1 * (to - from);
+    let first = |row: &Row| row.sent_last + row.ttft_sent;
+    let own = || seen.rows.iter().filter(|row| replica.is_none() || row.replica == replica);
+    let waits = |row: &&Row| row.sent_last + overdue < to && first(row) >= to - edge;
+    // One that comes long after the end waits for something else.
+    let waiting: Vec<&Row> = own().filter(waits).filter(|row| first(row) <= to + overdue + edge).collect();
+    let sent_within = waiting.iter().filter(|row| row.sent_last > from && row.sent_last + ASKED_AGAIN_S < to);
+    let again: Vec<Option<u32>> = sent_within.map(|row| row.tcp.retransmits).collect();
+    (waiting.len(), !again.is_empty() && again.iter().all(|again| *again == Some(0)))
 }
 
 /// A stretch in which a prompt much longer than the others was being read, from its sending to its first token.
@@ -190,23 +228,53 @@ fn long_prompts(seen: &Seen<'_>) -> Vec<Reading> {
 }
 
 /// Are pauses worth speaking of?
-fn worse(bench: &Bench<'_>) -> bool {
+pub fn worse(bench: &Bench<'_>) -> bool {
     ["pause", "ttft", "tpot", "e2e"].iter().any(|metric| bench.suspects(metric))
 }
 
 /// Share of a freeze that the prompts read in it must take by themselves for it to be no freeze of its own.
 const COVERS: f64 = 0.7;
 
-/// What the prompts take by themselves whose first tokens came with the end of this freeze: everybody waits for the step that
-/// reads them, and what makes them slow (a model, a cache that was lost) shows on single requests too. s.
+/// What the prompts take by themselves whose first tokens came in this freeze or with its end: everybody waits for the steps that
+/// read them, one after the other, and what makes them slow (a model, a cache that was lost) shows on single requests too. s.
 fn reading(seen: &Seen<'_>, law: &Law, freeze: &Freeze) -> f64 {
     let lasts = freeze.to - freeze.from;
     let ends_it = |row: &&Row| {
         let first = row.sent_last + row.ttft_sent;
         let same = freeze.replica.is_none() || row.replica == freeze.replica;
-        same && first > freeze.from + 0.5 * lasts && first <= freeze.to + 0.1 * lasts
+        same && first > freeze.from + 0.1 * lasts && first <= freeze.to + 0.1 * lasts
     };
     seen.rows.iter().filter(ends_it).map(|row| law.per_token * computed(row)).sum()
+}
+
+/// What the prompts that are read explain of a short halt of everybody.
+pub struct Excuses {
+    /// When first tokens came, rising, and what their prompts take by themselves, s.
+    read: Vec<(f64, f64)>,
+    long: Vec<Reading>,
+}
+
+/// The excuses of the level under judgement, by what prompts take now or took before, whatever is more.
+pub fn excuses(bench: &Bench<'_>) -> Excuses {
+    let of = |arm: &Arm<'_>| Law::of(&arm.alone).or_else(|| Law::of(&arm.seen.rows));
+    let laws = [bench.base.as_ref().and_then(of), of(&bench.candidate)];
+    let per_token = laws.iter().flatten().map(|law| law.per_token).fold(0.0, f64::max);
+    let came = bench.now().rows.iter().filter(|row| row.ttft_sent.is_finite());
+    let mut read: Vec<(f64, f64)> =
+        came.map(|row| (row.sent_last + row.ttft_sent, per_token * computed(row))).collect();
+    read.sort_by(|a, b| a.0.total_cmp(&b.0));
+    Excuses { read, long: long_prompts(bench.now()) }
+}
+
+impl Excuses {
+    /// Was a long prompt read in this stretch, or prompts that take most of it and whose first tokens came with its end?
+    pub fn explains(&self, from: f64, to: f64) -> bool {
+        let lasts = to - from;
+        let begin = self.read.partition_point(|(at, _)| *at <= from + 0.1 * lasts);
+        let end = self.read.partition_point(|(at, _)| *at <= to + 0.1 * lasts);
+        let takes: f64 = self.read[begin..end].iter().map(|(_, takes)| takes).sum();
+        takes >= COVERS * lasts || self.long.iter().any(|read| read.from < to && read.to > from)
+    }
 }
 
 /// Did tokens come in lumps, of answers that did not before? They were made in time and their way was blocked, and who had ended before it
@@ -230,22 +298,50 @@ fn of_engine(bench: &Bench<'_>) -> Vec<Freeze> {
     if 3 * pausing > alone.len() && !alone.is_empty() {
         return Vec::new();
     }
-    if in_lumps(bench) {
-        return Vec::new();
-    }
+    let lumps = in_lumps(bench);
     // Where single requests are too few, the line through all of them: its fixed part holds what they wait, its slope is theirs.
     let law = Law::of(alone).or_else(|| Law::of(&bench.now().rows));
     let explained = |seen: &Seen<'_>, f: &Freeze| {
         law.is_some_and(|law| reading(seen, &law, f) >= COVERS * (f.to - f.from))
     };
+    let overdue = overdue(bench);
     let of = |seen: &Seen<'_>| -> Vec<Freeze> {
-        let own = |f: &Freeze| !f.long_prompt && !f.caught_up && !explained(seen, f);
-        freezes(seen, least).into_iter().filter(own).collect()
+        // What comes in a lump afterwards was held by the way, unless requests got through it meanwhile: then it was held by the server's end.
+        let held = |f: &Freeze| (lumps || f.caught_up) && !f.way_clear;
+        let own = |f: &Freeze| !f.long_prompt && !held(f) && !explained(seen, f);
+        freezes(seen, least, overdue).into_iter().filter(own).collect()
     };
-    let own = of(bench.now());
+    let own = open_way(of(bench.now()));
     let before = bench.before().map_or(0.0, |base| of(base).len() as f64 / base.length);
     let paused = own.iter().map(|f| f.paused).sum::<usize>() as f64 / own.len().max(1) as f64;
-    if own.len() as f64 / bench.now().length > 3.0 * before && paused >= 2.5 { own } else { Vec::new() }
+    let together = paused >= 2.5 || own.iter().any(|f| f.waited > 0) && witnesses(&own) >= WITNESSES;
+    if own.len() as f64 / bench.now().length > 3.0 * before && together { own } else { Vec::new() }
+}
+
+/// Who waits for a first token is a witness only where the kernel's figures show that his request arrived: else he may wait in any queue, and a
+/// freeze is what several answers pause in.
+fn open_way(mut freezes: Vec<Freeze>) -> Vec<Freeze> {
+    let clear = freezes.iter().filter(|f| f.way_clear).count();
+    if 3 * clear < freezes.len() {
+        freezes.retain(|f| f.paused >= 2);
+        freezes.iter_mut().for_each(|f| f.waited = 0);
+    }
+    freezes
+}
+
+/// What a first token takes as a rule (p95 of the baseline, else twice the run's own median), s: who waits for longer is overdue.
+fn overdue(bench: &Bench<'_>) -> f64 {
+    let first = |seen: &Seen<'_>| seen.finite(|row| row.ttft_sent);
+    let usual = match bench.before() {
+        Some(base) => order_statistic(&mut first(base), 0.95),
+        None => order_statistic(&mut first(bench.now()), 0.5).map(|middle| 2.0 * middle),
+    };
+    usual.unwrap_or(f64::INFINITY)
+}
+
+/// Those who stood still in a freeze beside the first of each: by themselves they would have gone on.
+fn witnesses(freezes: &[Freeze]) -> usize {
+    freezes.iter().map(|f| f.paused + f.waited - 1).sum()
 }
 
 /// How regular instants are: the median distance, and the share of distances that are a whole multiple of it to within an
@@ -264,6 +360,20 @@ pub fn regular(at: &[f64]) -> Option<(f64, f64)> {
     Some((middle, gaps.iter().filter(fit).count() as f64 / gaps.len() as f64))
 }
 
+/// Were segments lost on the connections of most who stood still? Then it was the way that stood still: a process that stops does not keep
+/// its kernel from saying what it received.
+fn packets_lost(bench: &Bench<'_>, freezes: &[Freeze]) -> bool {
+    let struck = |row: &&Row| freezes.iter().any(|f| row.sent_last < f.to && row.end >= f.to);
+    let lost: Vec<bool> = bench
+        .now()
+        .rows
+        .iter()
+        .filter(struck)
+        .map(|row| row.tcp.retransmits.is_some_and(|n| n > 0))
+        .collect();
+    2 * lost.iter().filter(|lost| **lost).count() > lost.len()
+}
+
 /// S5: everyone freezes together.
 pub fn stall(bench: &Bench<'_>) -> Option<Fired> {
     if !worse(bench) {
@@ -272,24 +382,31 @@ pub fn stall(bench: &Bench<'_>) -> Option<Fired> {
     let mut freezes = of_engine(bench);
     freezes.sort_by(|a, b| a.from.total_cmp(&b.from));
     freezes.dedup_by(|next, kept| next.from < kept.to);
-    if freezes.len() < 4 {
+    let told = freezes.len() as f64;
+    let sure = freezes.iter().any(|f| f.way_clear);
+    let told = if sure { told.max(witnesses(&freezes) as f64 / WORTH) } else { told };
+    if told < HABIT || (freezes.len() as f64) < HABIT && packets_lost(bench, &freezes) {
         return None;
     }
     let at: Vec<f64> = freezes.iter().map(|f| f.from).collect();
     let mut lasts: Vec<f64> = freezes.iter().map(|f| f.to - f.from).collect();
     let middle = order_statistic(&mut lasts, 0.5)?;
-    let (every, fits) = regular(&at)?;
+    let rhythm = regular(&at);
+    let (every, fits) = rhythm.unwrap_or((f64::NAN, 0.0));
     let periodic = fits >= 0.75;
     let cause = if periodic { Cause::PeriodicStall } else { Cause::HostContention };
-    let when = match periodic {
-        true => format!("every {} s ({} of the distances fit)", number(every), percent(fits)),
-        false => format!("at uneven distances ({} of them fit one interval)", percent(fits)),
+    let when = match (rhythm, periodic) {
+        (None, _) => "too few to know a rhythm".to_owned(),
+        (_, true) => format!("every {} s ({} of the distances fit)", number(every), percent(fits)),
+        (_, false) => format!("at uneven distances ({} of them fit one interval)", percent(fits)),
     };
     let says = format!(
-        "{} freezes of {} (median) in which every answer paused ({} of them in all), {when}; no long prompt was being read",
+        "{} freeze{} of {} (median) in which every answer paused ({} of them in all, and {} requests waited for them to end), {when}; no long prompt was being read",
         freezes.len(),
+        if freezes.len() == 1 { "" } else { "s" },
         ms(middle),
-        freezes.iter().map(|freeze| freeze.paused).sum::<usize>()
+        freezes.iter().map(|freeze| freeze.paused).sum::<usize>(),
+        freezes.iter().map(|freeze| freeze.waited).sum::<usize>()
     );
     let counter = match bench.candidate.gauges.collections() {
         Some(n) if n > 0.0 => Counter::Moved { name: "garbage collections during the level".into(), by: n },
@@ -297,8 +414,8 @@ pub fn stall(bench: &Bench<'_>) -> Option<Fired> {
             Counter::Moved { name: "stretches without a token from anybody".into(), by: freezes.len() as f64 }
         }
     };
-    let confidence = beyond(freezes.len() as f64, 4.0) * beyond(middle, SHORTEST_S).max(0.75) / 0.72
-        * if periodic { 1.0 } else { 0.92 };
+    let confidence =
+        beyond(told, HABIT) * beyond(middle, SHORTEST_S).max(0.75) / 0.72 * if periodic { 1.0 } else { 0.92 };
     let figure = Estimate {
         value: middle,
         lower: lasts.iter().copied().fold(f64::INFINITY, f64::min),

@@ -167,9 +167,10 @@ pub fn per_request(bench: &Bench<'_>) -> Option<Fired> {
         return None;
     }
     let says = format!(
-        "every request takes {} more to its first token, alone or not, whatever its length (was {} alone)",
+        "every request takes {} more to its first token, alone or not, whatever its length (was {} alone){}",
         ms(middle.value),
-        ms(typical)
+        ms(typical),
+        super::loaded::whose(bench)
     );
     let decode = super::model::decode(bench).is_some_and(|ratio| ratio.lower > 1.05);
     let confidence = beyond(middle.value, needed) * beyond(middle.lower, 0.5 * needed).min(0.95) / 0.72
@@ -238,6 +239,9 @@ const FEWEST_LOOKS: usize = 4;
 /// Share of the time that requests stand in front of the engine, by Little's law, by which the mean first token must have grown.
 const FELT: f64 = 0.4;
 
+/// Share of those in front of the engine who must stand there while it holds as many as it ever does.
+const FULL: f64 = 0.4;
+
 /// A limit between the two: sent by the client, unknown to the engine.
 fn server_limit(bench: &Bench<'_>) -> Option<Fired> {
     // Where tokens come in lumps that did not before, it is on their way back that answers are held.
@@ -290,16 +294,18 @@ fn server_limit(bench: &Bench<'_>) -> Option<Fired> {
     if alone.is_some_and(|alone| alone > 0.4 * seconds) {
         return None;
     }
+    let full = at_ceiling(now)?;
     let says = format!(
-        "{} requests in flight are neither running nor waiting in the engine (before {}), {} of the mean first token; the engine has at most {} and a queue in {} of the time",
+        "{} requests in flight are neither running nor waiting in the engine (before {}), {} of the mean first token; {} of them stand there while the engine holds as many as it ever does (at most {}, with a queue of its own in {} of the time)",
         number(outside),
         number(before),
         percent(share),
+        percent(full),
         number(most),
         percent(waits)
     );
     let confidence = beyond(share, 0.2) * within(waits.max(0.01), 0.25).max(0.7) / 0.72
-        * 0.9
+        * beyond(full, FULL)
         * beyond(at_most, 0.15).max(0.75);
     Some(
         Fired::new(Cause::ConnectionLimit, confidence.min(0.95), says.clone())
@@ -313,6 +319,25 @@ fn server_limit(bench: &Bench<'_>) -> Option<Fired> {
 /// Both are counted at the instants of the looks. The mean in flight over all time beside the mean of the looks lost: every look that
 /// happens on a quiet instant puts requests in front of the engine that never stood there, and few looks do so in one clean run of twelve.
 fn in_front(arm: &Arm<'_>) -> Option<(f64, f64)> {
+    let held = looks(arm)?;
+    if held.len() < FEWEST_LOOKS {
+        return None;
+    }
+    let time: f64 = held.iter().map(|look| look.holds).sum();
+    let mean = held.iter().map(|look| look.outside * look.holds).sum::<f64>() / time;
+    let spread =
+        held.iter().map(|look| (look.outside - mean) * (look.outside - mean) * look.holds).sum::<f64>();
+    (time > 0.0).then(|| (mean, libm::sqrt(spread / time / held.len() as f64)))
+}
+
+/// One look at the engine's page: requests in flight that are not on it, requests that are, and for how long it holds, s.
+struct Look {
+    outside: f64,
+    inside: f64,
+    holds: f64,
+}
+
+fn looks(arm: &Arm<'_>) -> Option<Vec<Look>> {
     let looks = arm.gauges.inside_at_looks()?;
     let sorted = |of: fn(&Row) -> f64| {
         let mut v: Vec<f64> = arm.seen.rows.iter().filter(|row| row.sent.is_finite()).map(of).collect();
@@ -321,17 +346,24 @@ fn in_front(arm: &Arm<'_>) -> Option<(f64, f64)> {
     };
     let (sent, ended) = (sorted(|row| row.sent), sorted(|row| row.end.max(row.sent)));
     let until = |v: &[f64], at: f64| v.partition_point(|x| *x <= at) as f64;
-    let held: Vec<(f64, f64)> = looks
-        .iter()
-        .map(|(at, inside, holds)| (until(&sent, *at) - until(&ended, *at) - inside, *holds))
-        .collect();
-    if held.len() < FEWEST_LOOKS {
-        return None;
-    }
-    let time: f64 = held.iter().map(|look| look.1).sum();
-    let mean = held.iter().map(|(n, holds)| n * holds).sum::<f64>() / time;
-    let spread = held.iter().map(|(n, holds)| (n - mean) * (n - mean) * holds).sum::<f64>() / time;
-    (time > 0.0).then(|| (mean, libm::sqrt(spread / held.len() as f64)))
+    let look = |(at, inside, holds): &(f64, f64, f64)| Look {
+        outside: until(&sent, *at) - until(&ended, *at) - inside,
+        inside: *inside,
+        holds: *holds,
+    };
+    Some(looks.iter().map(look).collect())
+}
+
+/// Of the requests that stand in front of the engine: the share that stands there while the engine holds as many as it ever does (the highest
+/// of fifty looks is left out). A limit lets somebody in as soon as there is room; who is late for another reason is so however few are inside.
+fn at_ceiling(arm: &Arm<'_>) -> Option<f64> {
+    let looks = looks(arm)?;
+    let ceiling = order_statistic(&mut looks.iter().map(|look| look.inside).collect::<Vec<_>>(), 0.98)?;
+    let standing = |look: &&Look| look.outside >= 1.0;
+    let all: f64 = looks.iter().filter(standing).map(|look| look.outside * look.holds).sum();
+    let full = looks.iter().filter(standing).filter(|look| look.inside >= ceiling - 0.5);
+    let full: f64 = full.map(|look| look.outside * look.holds).sum();
+    (all > 0.0).then(|| full / all)
 }
 
 /// S12: answers come in lumps.

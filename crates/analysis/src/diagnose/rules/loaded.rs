@@ -68,6 +68,20 @@ fn over_line(bench: &Bench<'_>, law: &Law) -> Option<(Vec<f64>, Vec<f64>)> {
     Some((of(bench.before()?), of(bench.now())))
 }
 
+/// On which side of the engine's door the time goes that first tokens take more, as far as its own page tells.
+pub fn whose(bench: &Bench<'_>) -> String {
+    let Some((grown, Some(known))) = later(bench).filter(|(grown, _)| *grown > 0.0) else {
+        return "; whether in front of the engine or in it, no page tells".to_owned();
+    };
+    let share = (known / grown).clamp(0.0, 1.0);
+    let where_it_is = match share {
+        s if s < 0.3 => ": it is spent in front of the engine (a proxy, a gateway, the server's own front)",
+        s if s > 0.7 => ": it is spent in the engine",
+        _ => "",
+    };
+    format!("; the engine's own page knows of {}{where_it_is}", percent(share))
+}
+
 /// A fixed time on every request, seen beside others: the fastest are later by as much as the middle ones, and tokens come as fast as ever.
 pub fn per_request(bench: &Bench<'_>) -> Option<Fired> {
     if !few_alone(bench)? || super::ceiling::ceiling(bench).is_some() {
@@ -94,12 +108,7 @@ pub fn per_request(bench: &Bench<'_>) -> Option<Fired> {
     if (second.per_token - law.per_token) * typical > 0.5 * middle {
         return None;
     }
-    let engine = match later(bench) {
-        Some((grown, Some(known))) if grown > 0.0 => {
-            format!("; the engine's own page knows of {}", percent((known / grown).clamp(0.0, 1.0)))
-        }
-        _ => String::new(),
-    };
+    let engine = whose(bench);
     let says = format!(
         "every first token comes {} later, the fastest tenth by {}, whatever the prompt's length, and tokens come as fast as before{engine}",
         ms(middle),

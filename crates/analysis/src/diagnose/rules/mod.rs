@@ -4,6 +4,7 @@
 //! beyond their limits. All of them are asked, the first confident one wins, and the strongest of the others is its runner-up.
 
 mod ceiling;
+mod clock;
 mod dependency;
 mod engine;
 mod failures;
@@ -56,7 +57,7 @@ pub struct Fired {
 type Rule = fn(&Bench<'_>) -> Option<Fired>;
 
 /// The table.
-const TABLE: [Rule; 47] = [
+const TABLE: [Rule; 49] = [
     // V: is it the measurement?
     measurement::lost_rows,
     measurement::client_cap,
@@ -84,6 +85,8 @@ const TABLE: [Rule; 47] = [
     replicas::bad,
     pages::bad,
     pages::imbalance,
+    // By the clock or by each answer's bytes: either makes lumps.
+    clock::throttled,
     front::buffering,
     // The cache, which takes what it holds with it: who waits for it, and prompts that are read again, make pauses and slow seconds.
     engine::kv_transfer,
@@ -105,6 +108,7 @@ const TABLE: [Rule; 47] = [
     engine::host_bound,
     model::slower,
     front::per_request,
+    dependency::untold,
     inside::memory_bandwidth,
     model::over_budget,
     // The engine's queue.
