@@ -80,9 +80,9 @@ fn shed(how: How) -> bool {
 
 fn turned_away(bench: &Bench<'_>, (now, grown): (Estimate, f64)) -> Fired {
     let says = format!(
-        "{} of the requests were turned away (429 or 503), {} more than before",
+        "{} of the requests were turned away (429 or 503){}",
         percent(now.value),
-        percent(grown)
+        than_before(bench, grown)
     );
     Fired::new(Cause::RateLimit, beyond(grown, 0.01).max(0.75), says.clone())
         .with(Evidence::figure("shed_share", says, now, Some(0.01)))
