@@ -4,7 +4,7 @@
 //! large by chance once in a hundred runs) is the best explanation of what nothing else explains. It is asked last and it must be sure;
 //! what the user notices must be more than chance, and for a rate material. Then bursts, at a larger chance than when they are asked about first.
 
-use super::load::{alone_evidence, of_asked, of_rates, same_prompts, times, unmoved};
+use super::load::{Rates, alone_evidence, rates, same_prompts, times, unmoved};
 use super::{Fired, beyond};
 use crate::diagnose::bench::Bench;
 use crate::diagnose::ratio::Effect;
@@ -74,16 +74,9 @@ fn rate(bench: &Bench<'_>) -> Option<More> {
     if base.is_closed() || now.is_closed() {
         return None;
     }
-    let (ratio, p) = of_asked(base, now).map(|asked| (asked, 0.0)).or_else(|| of_rates(base, now))?;
+    let Rates { ratio, p, what, from, to } = rates(base, now)?;
     let sure = ratio.value >= SOMEWHAT && p < SURE_RATE;
-    let more = More {
-        cause: Cause::HigherRate,
-        what: "requests a second",
-        ratio,
-        from: base.rate(),
-        to: now.rate(),
-    };
-    sure.then_some(more)
+    sure.then_some(More { cause: Cause::HigherRate, what, ratio, from, to })
 }
 
 fn longer(

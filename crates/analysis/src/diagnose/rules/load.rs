@@ -22,8 +22,11 @@ const SURE: f64 = 0.01;
 /// How well single requests speak for a change of the load where nobody knows them.
 const UNKNOWN: f64 = 0.85;
 
-/// `× 1.5 [1.4, 1.6]`.
+/// `× 1.5 [1.4, 1.6]`; what is known and no estimate has no interval.
 pub fn times(of: &Estimate) -> String {
+    if of.lower == of.value && of.upper == of.value {
+        return format!("× {}", number(of.value));
+    }
     format!("× {} [{}, {}]", number(of.value), number(of.lower), number(of.upper))
 }
 
@@ -58,7 +61,7 @@ const AS_ASKED: f64 = 4.0;
 /// The ratio of the rates that an open loop was asked for, where both sides were asked for one and as much came. It is no estimate: the
 /// counts of two Poisson schedules of a hundred requests differ by a fifth by chance, what they were drawn for does not. `None` where the
 /// rate was read off the arrivals themselves (a recorded schedule, a run of another tool), for there it is a count as well.
-pub fn of_asked(base: &Seen<'_>, now: &Seen<'_>) -> Option<Estimate> {
+fn of_asked(base: &Seen<'_>, now: &Seen<'_>) -> Option<Rates> {
     let asked = |seen: &Seen<'_>| match seen.level.load {
         plimsoll_model::Load::Open { rate_per_s } => {
             let (due, came) = (rate_per_s * seen.length, seen.due.len() as f64);
@@ -68,9 +71,32 @@ pub fn of_asked(base: &Seen<'_>, now: &Seen<'_>) -> Option<Estimate> {
         }
         _ => None,
     };
-    let value = asked(now)? / asked(base)?;
-    let n = base.due.len().min(now.due.len()) as u64;
-    Some(Estimate { value, lower: value, upper: value, n, n_eff: n as f64 })
+    let (from, to) = (asked(base)?, asked(now)?);
+    let (value, n) = (to / from, base.due.len().min(now.due.len()) as u64);
+    let ratio = Estimate { value, lower: value, upper: value, n, n_eff: n as f64 };
+    Some(Rates { ratio, p: 0.0, what: "requests a second asked for", from, to })
+}
+
+/// How two rates compare.
+pub struct Rates {
+    /// Second over first.
+    pub ratio: Estimate,
+    /// Two-sided p of "equal"; 0 of rates that are known.
+    pub p: f64,
+    /// Of what.
+    pub what: &'static str,
+    /// The first.
+    pub from: f64,
+    /// The second.
+    pub to: f64,
+}
+
+/// The rates that were asked for where they are known, else those that came.
+pub fn rates(base: &Seen<'_>, now: &Seen<'_>) -> Option<Rates> {
+    of_asked(base, now).or_else(|| {
+        let (ratio, p) = of_rates(base, now)?;
+        Some(Rates { ratio, p, what: "requests a second", from: base.rate(), to: now.rate() })
+    })
 }
 
 /// How the single requests of both sides compare, prompts of like length against each other: first tokens and later ones.
@@ -195,17 +221,13 @@ pub fn higher_rate(bench: &Bench<'_>) -> Option<Fired> {
     }
     // How many a closed loop keeps in flight is what it asks for, and its rate what it gets. Beside an open loop only the rate compares: one
     // that is higher all the same is more to do, and one that is lower says nothing of what was asked.
-    let (rate, p, what, from, to) = match (in_flight(base), in_flight(now)) {
+    let Rates { ratio: rate, p, what, from, to } = match (in_flight(base), in_flight(now)) {
         (Some(from), Some(to)) => {
             let value = to / from;
             let ratio = Estimate { value, lower: value, upper: value, n: 1, n_eff: 1.0 };
-            (ratio, 0.0, "requests in flight", from, to)
+            Rates { ratio, p: 0.0, what: "requests in flight", from, to }
         }
-        _ => {
-            let asked = of_asked(base, now).map(|asked| (asked, 0.0));
-            let (rate, p) = asked.or_else(|| of_rates(base, now))?;
-            (rate, p, "requests a second", base.rate(), now.rate())
-        }
+        _ => rates(base, now)?,
     };
     if rate.value < CHANGED - 1e-9 || p > SURE {
         return None;
