@@ -60,12 +60,16 @@ fn run(arrives: impl Fn(i64, i64, i64) -> i64) -> Run {
 }
 
 fn ask(base: &Run, candidate: &Run) -> Diagnosis {
+    judged(Some(base), candidate)
+}
+
+fn judged(base: Option<&Run>, candidate: &Run) -> Diagnosis {
     fn side<'a>(run: &'a Run, facts: &'a Fingerprint) -> Side<'a> {
         let levels = std::slice::from_ref(&run.level);
         Side { levels, attempts: &run.attempts, samples: &run.samples, facts }
     }
     let (facts, spec) = (Fingerprint::default(), DiagnoseSpec::default());
-    let (candidate, baseline) = (side(candidate, &facts), Some(side(base, &facts)));
+    let (candidate, baseline) = (side(candidate, &facts), base.map(|base| side(base, &facts)));
     diagnose(&Case { candidate, baseline, budget: None, device: None, spec: &spec })
 }
 
@@ -93,6 +97,19 @@ fn a_server_that_is_let_run_for_a_part_of_each_period_freezes_by_a_clock() {
     let (cause, says) = said(&run(even), &limited);
     assert_eq!(cause, Cause::PeriodicStall, "{says}");
     assert!(says.contains("every 150 ms") && says.contains("100.0 % of the pairs"), "{says}");
+}
+
+/// A server whose steps make several tokens for everybody at once does so before and after, and without a run of before nobody knows.
+#[test]
+fn steps_of_several_tokens_are_no_clock_that_stops_a_server() {
+    let steps = || run(|_, _, made| made.div_euclid(100) * 100 + 100);
+    let (cause, says) = said(&steps(), &steps());
+    assert_eq!(cause, Cause::Nothing, "{says}");
+    let uncompared = judged(None, &steps());
+    let verdict = &uncompared.verdicts[0];
+    assert_eq!(verdict.cause, Cause::Nothing, "{}", uncompared.headline);
+    let rival = verdict.runner_up.as_ref().expect("what it may be is told");
+    assert_eq!(rival.cause, Cause::PeriodicStall, "{}", rival.why);
 }
 
 #[test]
