@@ -101,7 +101,7 @@ fn another_experiment_is_refused_in_one_line() {
 
 #[test]
 fn too_few_requests_are_inconclusive_and_say_so() {
-    let ((_a, one), (_b, other)) = (simulated(10.0, "2s", "4"), simulated(10.2, "2s", "4"));
+    let ((_a, one), (_b, other)) = (simulated(10.0, "2s", "4"), simulated(10.02, "2s", "4"));
     let open = compare(&one, &other, &["--margin", "p99=0.1%"]);
     assert_eq!(open.code, 3, "{}", open.stdout);
     assert!(open.stdout.contains("Inconclusive: "), "{}", open.stdout);
