@@ -1,20 +1,18 @@
-//! S3, S5 and their like: answers that pause. Told apart by who pauses with whom, when, and what runs meanwhile.
+//! S5 and its like: answers that pause. Told apart by who pauses with whom, when, and what runs meanwhile.
 //!
 //! A freeze is a stretch in which every answer that a replica streams has no token. If a long prompt is being read meanwhile it
-//! is head-of-line blocking; if freezes come at even distances something runs at that interval; else the host is busy now and
+//! is head-of-line blocking (`ahead`); if freezes come at even distances something runs at that interval; else the host is busy now and
 //! then. Where answers catch up afterwards (what was held comes in one lump) the tokens were made in time and only their way was
 //! blocked: no engine's freeze, so these rules keep quiet. But where requests that were sent meanwhile were acknowledged by the server's
 //! kernel, the way was open and its process stood still.
 
 use std::collections::BTreeMap;
 
-use plimsoll_math::proportion::proves_over;
-use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
+use plimsoll_math::quantile::order_statistic;
 
 use super::load::{Law, alone_tpot, alone_ttft, computed};
 use super::{Fired, beyond};
 use crate::diagnose::bench::{Arm, Bench};
-use crate::diagnose::company;
 use crate::diagnose::seen::{Gap, LONG_GAP_S, Row, Seen};
 use crate::diagnose::verdict::Evidence;
 use crate::diagnose::{Cause, Counter};
@@ -39,7 +37,7 @@ const HABIT: f64 = 4.0;
 const ASKED_AGAIN_S: f64 = 0.2;
 
 /// Prompt tokens from which a prompt is long: several pieces of any size that servers read prompts in.
-const LONG_PROMPT: f64 = 4_000.0;
+pub(super) const LONG_PROMPT: f64 = 4_000.0;
 
 /// A stretch in which everybody pauses.
 #[derive(Copy, Clone, Debug)]
@@ -69,7 +67,7 @@ const NEWS: f64 = 1.25;
 /// makes everybody pause, and did so before. Where single requests are slower for sure (per token, or to their first one), so is every
 /// step that others wait for, and the pauses are as many times as long; and so they are where more of each prompt is read for what a
 /// cache lost.
-fn usual(bench: &Bench<'_>) -> f64 {
+pub(super) fn usual(bench: &Bench<'_>) -> f64 {
     usual_of(bench, |seen| seen.finite(|row| row.gap_max))
 }
 
@@ -184,27 +182,27 @@ fn waiting_through(
 
 /// A stretch in which a prompt much longer than the others was being read, from its sending to its first token.
 #[derive(Copy, Clone, Debug)]
-struct Reading {
-    from: f64,
-    to: f64,
-    replica: Option<u16>,
+pub(super) struct Reading {
+    pub(super) from: f64,
+    pub(super) to: f64,
+    pub(super) replica: Option<u16>,
     /// Longest pause that it explains, s.
-    explains: f64,
+    pub(super) explains: f64,
 }
 
 impl Reading {
-    fn of(row: &Row, explains: f64) -> Reading {
+    pub(super) fn of(row: &Row, explains: f64) -> Reading {
         Reading { from: row.sent_last, to: row.sent_last + row.ttft_sent, replica: row.replica, explains }
     }
 
     /// Is it under way in this stretch, where a request of this replica would notice?
-    fn overlaps(&self, from: f64, to: f64, replica: Option<u16>) -> bool {
+    pub(super) fn overlaps(&self, from: f64, to: f64, replica: Option<u16>) -> bool {
         let same = replica.is_none() || self.replica.is_none() || replica == self.replica;
         same && self.from < to && self.to > from
     }
 
     /// Is it under way at this instant, where a request of this replica would notice, and may it make a pause of so many seconds?
-    fn holds_up(&self, at: f64, replica: Option<u16>, lasts: f64) -> bool {
+    pub(super) fn holds_up(&self, at: f64, replica: Option<u16>, lasts: f64) -> bool {
         let same = replica.is_none() || self.replica.is_none() || replica == self.replica;
         same && self.from <= at && at <= self.to && lasts <= self.explains
     }
@@ -218,7 +216,7 @@ pub fn long_from(seen: &Seen<'_>) -> f64 {
 }
 
 /// When prompts much longer than the others were being read.
-fn long_prompts(seen: &Seen<'_>) -> Vec<Reading> {
+pub(super) fn long_prompts(seen: &Seen<'_>) -> Vec<Reading> {
     let least = long_from(seen);
     seen.rows
         .iter()
@@ -233,7 +231,7 @@ pub fn worse(bench: &Bench<'_>) -> bool {
 }
 
 /// Share of a freeze that the prompts read in it must take by themselves for it to be no freeze of its own.
-const COVERS: f64 = 0.7;
+pub(super) const COVERS: f64 = 0.7;
 
 /// What the prompts take by themselves whose first tokens came in this freeze or with its end: everybody waits for the steps that
 /// read them, one after the other, and what makes them slow (a model, a cache that was lost) shows on single requests too. s.
@@ -428,297 +426,4 @@ pub fn stall(bench: &Bench<'_>) -> Option<Fired> {
         .counted(counter);
     fired.struck.during = freezes.iter().map(|f| (f.from - 0.1, f.to + 0.1)).collect();
     Some(fired)
-}
-
-/// Share of the pauses that must lie beside a long prompt: where half of them do not, something else makes pauses as well.
-const BESIDE: f64 = 0.6;
-/// Ratio of the median prompt up to which prompts are as long as before.
-const AS_LONG: f64 = 1.15;
-/// Chance of so much longer prompts from which on it is none.
-const SURE: f64 = 0.01;
-/// Shortest pause beside a long prompt that counts, s: what a person notices.
-const FELT_S: f64 = 0.12;
-/// Share of the answers that such a pause must be in where there is no baseline.
-const MET: f64 = 0.05;
-/// Fewest pauses to speak of.
-const FEWEST: usize = 3;
-/// Chance of so many pauses' lying beside a long prompt by accident from which on it may be one. It, and no number of long prompts,
-/// decides whether two are enough: beside two readings of a second in three minutes nothing pauses twice by accident.
-const ACCIDENT: f64 = 0.001;
-
-/// A pause: from, to, was a long prompt beside it, and the replica.
-type Pause = (f64, f64, bool, Option<u16>);
-
-/// Instants at which it is looked whether a long prompt is being read.
-const LOOKS: u32 = 2_000;
-
-/// Share of the time in which a long prompt is being read anyway, where these pauses are: on the replica of each, for a fleet reads one
-/// somewhere nearly always.
-fn read_anyway(
-    seen: &Seen<'_>,
-    long: &[Reading],
-    least: f64,
-    replicas: impl Iterator<Item = Option<u16>>,
-) -> f64 {
-    let mut known = BTreeMap::new();
-    let mut of = |replica| {
-        *known.entry(replica).or_insert_with(|| {
-            let at = |k: u32| seen.length * (f64::from(k) + 0.5) / f64::from(LOOKS);
-            let reads = |k: &u32| long.iter().any(|read| read.holds_up(at(*k), replica, least));
-            (0..LOOKS).filter(reads).count() as f64 / f64::from(LOOKS)
-        })
-    };
-    let shares: Vec<f64> = replicas.map(&mut of).collect();
-    shares.iter().sum::<f64>() / shares.len().max(1) as f64
-}
-
-/// Pauses that begin while an earlier one lasts are one event: what holds one answer up holds up all beside it. Events, and how many of
-/// them a long prompt was beside.
-fn events(gaps: &[Pause]) -> (f64, f64) {
-    let (mut until, mut events) = (f64::NEG_INFINITY, Vec::new());
-    for (from, to, beside, _) in gaps {
-        match events.last_mut() {
-            Some(any) if *from < until => *any |= *beside,
-            _ => events.push(*beside),
-        }
-        until = to.max(until);
-    }
-    (events.len() as f64, events.iter().filter(|beside| **beside).count() as f64)
-}
-
-/// The prompts that may make others pause for so long or longer: those that are long, and, where what single requests take is known, those
-/// that take most of a pause to read by themselves. Not where a cache was lost or prompts are longer altogether: every one is then read for longer.
-fn held_up_by(bench: &Bench<'_>, seen: &Seen<'_>, least: f64) -> Vec<Reading> {
-    let mut long = long_prompts(seen);
-    let law = Law::of(&bench.candidate.alone).filter(|law| law.per_token > 0.0);
-    let as_long = bench.ratio(|row| row.prompt, 0.5).is_none_or(|effect| effect.ratio.value < AS_LONG);
-    let Some(law) = law.filter(|_| as_long && super::engine::read_again(bench) <= 1.0) else { return long };
-    let explains = |row: &Row| law.per_token * computed(row) / COVERS;
-    let known = |row: &Row| long.iter().any(|read| read.from == row.sent_last && read.replica == row.replica);
-    let more: Vec<Reading> = seen
-        .rows
-        .iter()
-        .filter(|row| explains(row) >= least && row.ttft_sent.is_finite() && !known(row))
-        .map(|row| Reading::of(row, explains(row)))
-        .collect();
-    long.extend(more);
-    long
-}
-
-/// Is it every prompt that is longer, the usual one among them? Then some are long for no other reason than that all are.
-fn all_longer(bench: &Bench<'_>) -> bool {
-    let usual = bench.ratio(|row| row.prompt, 0.5);
-    usual.is_some_and(|effect| effect.ratio.value >= AS_LONG && effect.p < SURE)
-}
-
-/// S3: long prompts hold up everybody else's tokens.
-pub fn head_of_line(bench: &Bench<'_>) -> Option<Fired> {
-    // Answers that are held back on their way pause together whatever else goes on; on a slow replica, or once everything has become slower,
-    // the same prompts are read for longer.
-    let confident =
-        |rule: super::Rule| rule(bench).is_some_and(|fired| fired.confidence >= bench.case.spec.confident);
-    let others: [super::Rule; 4] =
-        [super::front::buffering, super::replicas::bad, super::measurement::drift, super::model::slower];
-    if !worse(bench) || in_lumps(bench) || all_longer(bench) || others.into_iter().any(confident) {
-        return None;
-    }
-    let seen = bench.now();
-    // A pause counts where it is also long beside the median gap and beside what was usual.
-    let least = FELT_S.max(5.0 * seen.gap_p50).max(1.5 * usual(bench));
-    let long = held_up_by(bench, seen, least);
-    let innocent = |gap: &&Gap| {
-        let row = &seen.rows[gap.row as usize];
-        gap.to - gap.from >= least && row.prompt < LONG_PROMPT
-    };
-    let beside = |gap: &Gap| {
-        let (middle, replica) = (0.5 * (gap.from + gap.to), seen.rows[gap.row as usize].replica);
-        let lasts = gap.to - gap.from;
-        (gap.from, gap.to, long.iter().any(|read| read.holds_up(middle, replica, lasts)), replica)
-    };
-    let mut gaps: Vec<Pause> = seen.gaps.iter().filter(innocent).map(beside).collect();
-    if long.is_empty() || gaps.len() < FEWEST {
-        return None;
-    }
-    // With nothing to hold it against, some such pauses are what long prompts make on any engine: they must be many enough for a p95.
-    let mut paused: Vec<u32> = seen.gaps.iter().filter(innocent).map(|gap| gap.row).collect();
-    paused.sort_unstable();
-    paused.dedup();
-    let met = paused.len() as f64 / seen.rows.len().max(1) as f64;
-    if bench.base.is_none() && bench.material.broken.is_empty() && met < MET {
-        return None;
-    }
-    gaps.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (all, with) = events(&gaps);
-    let beside = gaps.iter().filter(|gap| gap.2).count() as f64;
-    let always = read_anyway(seen, &long, least, gaps.iter().map(|gap| gap.3));
-    let n = gaps.len() as f64;
-    let share = super::share(beside, n, n / all);
-    let half = 0.5 / f64::from(LOOKS);
-    let odds = (beside + 0.5) / (n - beside + 0.5) * (1.0 - always + half) / (always + half);
-    if odds < 5.0 || share.value < BESIDE || !proves_over(with, all, always, ACCIDENT) {
-        return None;
-    }
-    // Did the baseline have them as well, or, beside its own long prompts, some half as long? What makes those longer (a slower model, a
-    // cache that was lost) is then the news.
-    let mut lasting: Vec<f64> = gaps.iter().map(|(from, to, ..)| to - from).collect();
-    let half = 0.5 * order_statistic(&mut lasting, 0.5).unwrap_or(least);
-    let before = bench.before().map_or(0.0, |base| {
-        let long = long_prompts(base);
-        let read = |gap: &Gap| {
-            let (middle, row) = (0.5 * (gap.from + gap.to), &base.rows[gap.row as usize]);
-            row.prompt < LONG_PROMPT && long.iter().any(|read| read.holds_up(middle, row.replica, 0.0))
-        };
-        let lasts = |gap: &Gap| gap.to - gap.from;
-        let had = |gap: &&Gap| lasts(gap) >= least || lasts(gap) >= half && read(gap);
-        base.gaps.iter().filter(had).count() as f64 / base.rows.len().max(1) as f64
-    });
-    if n / (seen.rows.len() as f64) < 2.0 * before {
-        return None;
-    }
-    let says = format!(
-        "{} pauses of over {} in other people's answers at {} times, {} of them while a long prompt was being read (which is so {} of the time): odds ratio {}",
-        gaps.len(),
-        ms(least),
-        number(all),
-        percent(share.value),
-        percent(always),
-        number(odds)
-    );
-    let preempted = bench
-        .candidate
-        .gauges
-        .gained(crate::server_side::Signal::Preempted)
-        .map(|n| Evidence::said("preemptions", format!("{} preemptions during the level", number(n))));
-    let confidence = beyond(odds, 5.0) * beyond(share.value, 0.5) / 0.72;
-    Some(
-        Fired::new(Cause::HeadOfLine, confidence.min(0.97), says.clone())
-            .with(Evidence::figure("paused_beside_long_prompt", says, share, Some(BESIDE)).inferred())
-            .maybe(preempted)
-            .counted(Counter::Moved { name: "pauses of innocents beside a long prompt".into(), by: beside }),
-    )
-}
-
-/// Somebody else on the machine: tokens come slower for stretches of seconds, on a replica, and as fast as ever between. Slower than beside
-/// as many others in the baseline: what makes a queue makes larger batches, and slow seconds with them.
-pub fn noisy(bench: &Bench<'_>) -> Option<Fired> {
-    if !worse(bench) {
-        return None;
-    }
-    // A step holds more answers at one time than at another: only what is slow beside as many is a neighbour's.
-    let company = company::Law::of(bench.before().unwrap_or(bench.now()));
-    let alone = Law::of(&bench.candidate.alone);
-    let of = |seen: &Seen<'_>| slow_stretches(seen, company.as_ref(), alone.as_ref());
-    let (found, slow) = of(bench.now())?;
-    let before = bench.before().and_then(of).map_or(0.0, |(share, _)| share.value);
-    if found.value < 0.06 || found.value > 0.75 || found.value < 2.5 * before + 0.03 {
-        return None;
-    }
-    let says = format!(
-        "in {} of the seconds a replica's tokens come {} times slower than its usual, in stretches of several seconds ({} in the baseline)",
-        percent(found.value),
-        number(slow),
-        percent(before)
-    );
-    let confidence = beyond(found.value, 0.08) * beyond(slow - 1.0, 0.4) / 0.72;
-    Some(
-        Fired::new(Cause::NoisyNeighbour, confidence.min(0.95), says.clone())
-            .with(Evidence::figure("slow_seconds", says, found, Some(0.06)).inferred())
-            .counted(Counter::Moved { name: "seconds with slow tokens, share".into(), by: found.value }),
-    )
-}
-
-/// Share of a second from which its prompts, at what single requests take, explain that tokens are slow in it.
-const READING: f64 = 0.4;
-
-/// Seconds that a prompt token takes to be read: of single requests, else of the fastest tenth among the longer half of the prompts. What they
-/// wait for beside is in that too, so that more time counts as read than was.
-fn per_token(seen: &Seen<'_>, alone: Option<&Law>) -> f64 {
-    if let Some(law) = alone {
-        return law.per_token;
-    }
-    let read = |row: &&Row| row.ok && row.ttft_sent.is_finite();
-    let mut prompts: Vec<f64> = seen.rows.iter().filter(read).map(computed).collect();
-    sort(&mut prompts);
-    let Some(middle) = of_sorted(&prompts, 0.5) else { return 0.0 };
-    let longer = seen.rows.iter().filter(read).filter(|row| computed(row) >= middle);
-    let mut each: Vec<f64> = longer.map(|row| row.ttft_sent / computed(row)).collect();
-    sort(&mut each);
-    of_sorted(&each, 0.1).unwrap_or(0.0)
-}
-
-/// Share of each second in which prompts are read, at so many seconds a token, up to their first tokens; by replica.
-fn reading_by_second(seen: &Seen<'_>, per_token: f64, several: usize, seconds: usize) -> Vec<Vec<f64>> {
-    let mut reading = vec![vec![0.0; seconds + 1]; several];
-    for row in seen.rows.iter().filter(|row| row.ttft_sent.is_finite()) {
-        let replica = usize::from(row.replica.unwrap_or(0)).min(several - 1);
-        let until = row.sent_last + row.ttft_sent;
-        let from = (until - per_token * computed(row)).max(row.sent_last);
-        let first = (from.max(0.0) as usize).min(seconds);
-        for (second, read) in (first..).zip(&mut reading[replica][first..]) {
-            let (begin, end) = (second as f64, second as f64 + 1.0);
-            if until <= begin {
-                break;
-            }
-            *read += (until.min(end) - from.max(begin)).max(0.0);
-        }
-    }
-    reading
-}
-
-/// Share of (replica, second) cells whose typical gap is 1.4 times the replica's usual, as it is and beside as many answers, in runs of two
-/// or more; and by how much. Seconds in which prompts were read for the most part are none.
-fn slow_stretches(
-    seen: &Seen<'_>,
-    law: Option<&company::Law>,
-    alone: Option<&Law>,
-) -> Option<(Estimate, f64)> {
-    let seconds = seen.length.ceil() as usize;
-    let several = seen.replicas.len().max(1);
-    let reading = reading_by_second(seen, per_token(seen, alone), several, seconds);
-    let (mut cells, mut slow, mut ratios) = (0.0, 0.0, Vec::new());
-    for (replica, reading) in reading.iter().enumerate() {
-        let mut by_second: Vec<Vec<(f64, f64)>> = vec![Vec::new(); seconds + 1];
-        for pace in seen.paces.iter() {
-            let row = &seen.rows[pace.row as usize];
-            if seen.replicas.is_empty() || row.replica == Some(replica as u16) {
-                let alike = law.map_or(1.0, |law| law.at(pace.company));
-                by_second[(pace.at.max(0.0) as usize).min(seconds)].push((pace.gap, pace.gap / alike));
-            }
-        }
-        let middle = |of: &[f64]| if of.len() >= 3 { order_statistic(&mut of.to_vec(), 0.5) } else { None };
-        let middles = |of: fn(&(f64, f64)) -> f64| -> Vec<Option<f64>> {
-            by_second.iter().map(|paces| middle(&paces.iter().map(of).collect::<Vec<_>>())).collect()
-        };
-        // The lower half is what is usual: a neighbour who is there half of the time must not become the usual.
-        let usual = |middles: &[Option<f64>]| {
-            let mut known: Vec<f64> = middles.iter().flatten().copied().collect();
-            sort(&mut known);
-            of_sorted(&known, 0.35)
-        };
-        let (middles, alike) = (middles(|pace| pace.0), middles(|pace| pace.1));
-        let (Some(usual), Some(usual_alike)) = (usual(&middles), usual(&alike)) else { continue };
-        let over = |middle: &Option<f64>, usual: f64| middle.is_some_and(|m| m >= 1.4 * usual);
-        let is_slow: Vec<bool> = middles
-            .iter()
-            .zip(&alike)
-            .zip(reading)
-            .map(|((middle, alike), reading)| {
-                *reading < READING && over(middle, usual) && over(alike, usual_alike)
-            })
-            .collect();
-        for (k, middle) in middles.iter().enumerate() {
-            let Some(middle) = middle else { continue };
-            cells += 1.0;
-            let neighbour = (k > 0 && is_slow[k - 1]) || is_slow.get(k + 1).copied().unwrap_or(false);
-            if is_slow[k] && neighbour {
-                slow += 1.0;
-                ratios.push(middle / usual);
-            }
-        }
-    }
-    if cells < 40.0 {
-        return None;
-    }
-    let share = super::share(slow, cells, 4.0);
-    Some((share, order_statistic(&mut ratios, 0.5).unwrap_or(1.0)))
 }

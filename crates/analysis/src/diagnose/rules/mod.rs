@@ -3,6 +3,7 @@
 //! Every rule looks at the [`Bench`] and fires or does not, with a confidence that is the product of how far its clauses are
 //! beyond their limits. All of them are asked, the first confident one wins, and the strongest of the others is its runner-up.
 
+mod ahead;
 mod ceiling;
 mod clock;
 mod dependency;
@@ -17,6 +18,7 @@ mod load;
 mod loaded;
 mod measurement;
 mod model;
+mod neighbour;
 mod network;
 mod pages;
 mod replicas;
@@ -71,7 +73,7 @@ const TABLE: [Rule; 49] = [
     // L: is it what is asked?
     load::other_mix,
     load::higher_rate,
-    freeze::head_of_line,
+    ahead::head_of_line,
     load::less_shared_prompts,
     load::longer_prompts,
     load::longer_answers,
@@ -93,7 +95,7 @@ const TABLE: [Rule; 49] = [
     engine::kv,
     engine::prefix_loss,
     measurement::drift,
-    freeze::noisy,
+    neighbour::noisy,
     freeze::stall,
     // What is known to have been switched on, before what is read from times alone.
     tracing::overhead,
