@@ -2,8 +2,10 @@
 //! faults that no rule knows; the confusion matrix and all that follows from it.
 //!
 //! `cargo run --release -p plimsoll-analysis --example diagnose -- [--half tuning|held-out|both] [--systems N] [--from SEED] [--class NAME]
-//! [--severities 0,2,4] [--clean N] [--ablate-at 2 | --without-ablations] [--lack NAME,…] [--threads N] [--verbose] [--keep CASES]
+//! [--severities 0,2,4] [--clean N] [--ablate-at 2 | --without-ablations] [--lack NAME,…] [--depending] [--threads N] [--verbose] [--keep CASES]
 //! [--update FILE]`
+//!
+//! `--depending` puts a traced dependency in front of every engine, so that faults of other layers are judged beside one.
 //!
 //! `--keep` appends every judged case to a file of JSON lines as soon as it is judged. What the file holds is not judged again and is counted
 //! with the rest, so that the whole can be made in parts: `--systems 0 --keep CASES` reports what is there. Begin another file when a rule
@@ -123,6 +125,7 @@ fn asked() -> Asked {
             clean: CLEAN,
             lacking_at: vec![2],
             lacks: Lack::ALL.to_vec(),
+            depending: false,
             verbose: false,
         },
     };
@@ -138,6 +141,7 @@ fn asked() -> Asked {
             "--clean" => asked.plan.clean = number(value()) as usize,
             "--update" => asked.update = Some(value()),
             "--keep" => asked.keep = Some(value()),
+            "--depending" => asked.plan.depending = true,
             "--verbose" => asked.plan.verbose = true,
             "--without-ablations" => asked.plan.lacking_at = Vec::new(),
             "--severities" => asked.plan.severities = numbers(&value(), number),

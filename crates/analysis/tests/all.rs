@@ -94,6 +94,8 @@ mod quality;
 mod queues;
 #[path = "all/records.rs"]
 mod records;
+#[path = "all/sampled.rs"]
+mod sampled;
 #[path = "all/sequential.rs"]
 mod sequential;
 #[path = "all/server_side.rs"]

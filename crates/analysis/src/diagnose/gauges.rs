@@ -120,6 +120,11 @@ impl Gauges {
         self.side.histogram(Signal::Ttft, self.from, self.to)?.mean()
     }
 
+    /// Bounds of the share of first tokens that took longer than this, by the engine's own histogram.
+    pub fn ttft_above(&self, seconds: f64) -> Option<(f64, f64)> {
+        self.side.histogram(Signal::Ttft, self.from, self.to)?.share_above(seconds)
+    }
+
     /// Mean of a gauge.
     pub fn mean(&self, signal: Signal) -> Option<f64> {
         self.side.gauge(signal)?.mean(self.from, self.to)

@@ -188,6 +188,7 @@ fn the_truth_tells_what_hurts_from_what_does_not_and_the_diagnosis_agrees() {
         clean: 1,
         lacking_at: vec![0],
         lacks: Lack::ALL.to_vec(),
+        depending: false,
         verbose: true,
     };
     let mut cases = Vec::new();

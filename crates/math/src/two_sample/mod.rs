@@ -16,12 +16,14 @@ mod flips;
 mod holm;
 mod joint;
 mod shift;
+mod welch;
 
 pub use arm::Arm;
 pub use flips::Flips;
 pub use holm::holm;
 pub use joint::step_down;
 pub use shift::{Band, block_interval, shift};
+pub use welch::welch;
 
 use crate::proportion::Interval;
 

@@ -232,3 +232,18 @@ fn few_turns_are_held_against_their_own_spread() {
     assert_eq!(Flips::of_turns(1, 6).greater(&differences), 1.0 / 64.0);
     assert_eq!(Flips::of_turns(6, 1).greater(&differences), 1.0 / 64.0);
 }
+
+/// Student's sleep data (1908), as `t.test(extra ~ group, data = sleep)` of R prints it: -3.3654832 to 0.2054832.
+#[test]
+fn welch_s_interval_is_the_published_one() {
+    let first = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0];
+    let second = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4];
+    let found = plimsoll_math::two_sample::welch(&first, &second, 0.95).unwrap();
+    assert!(
+        (found.lower + 0.205_483_2).abs() < 1e-7 && (found.upper - 3.365_483_2).abs() < 1e-7,
+        "{found:?}"
+    );
+    assert_eq!(plimsoll_math::two_sample::welch(&first[..1], &second, 0.95), None);
+    let same = plimsoll_math::two_sample::welch(&[2.0, 2.0], &[5.0, 5.0], 0.95).unwrap();
+    assert_eq!((same.lower, same.upper), (3.0, 3.0), "no spread, no doubt");
+}

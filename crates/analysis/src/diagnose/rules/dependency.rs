@@ -3,11 +3,11 @@
 //! Without such a stage a constant in front of the first token may be a dependency or the server's own front: then the rule for a
 //! cost per request fires, and names this as its rival.
 
-use plimsoll_math::quantile::{of_sorted, sort};
+use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 
 use super::load::times;
 use super::{Fired, beyond, medians, within};
-use crate::diagnose::bench::Bench;
+use crate::diagnose::bench::{Arm, Bench};
 use crate::diagnose::ratio::{Effect, spearman};
 use crate::diagnose::seen::{Row, Seen};
 use crate::diagnose::verdict::Evidence;
@@ -33,7 +33,7 @@ fn mean_ttft(seen: &Seen<'_>) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-fn names(seen: &Seen<'_>) -> String {
+pub fn names(seen: &Seen<'_>) -> String {
     seen.stages.join(", ")
 }
 
@@ -57,6 +57,9 @@ fn alone(bench: &Bench<'_>) -> Option<Estimate> {
         return None;
     }
     let at = |values: &[f64], p: f64| of_sorted(values, p);
+    if as_quick_alone(bench, at(&b, 0.5)? - at(&a, 0.5)?) {
+        return None;
+    }
     let value = at(&b, 0.5)? / at(&a, 0.5)?;
     let n = a.len().min(b.len()) as u64;
     Some(Estimate {
@@ -66,6 +69,20 @@ fn alone(bench: &Bench<'_>) -> Option<Estimate> {
         n,
         n_eff: n as f64,
     })
+}
+
+/// Of what the stage is said to take more, the part that single requests must take more for it to take more alone.
+const FELT_ALONE: f64 = 0.3;
+
+/// Are single requests, of which no trace may tell, answered so soon that none of their calls can have taken that much longer?
+fn as_quick_alone(bench: &Bench<'_>, more: f64) -> bool {
+    let first = |rows: &[Row]| rows.iter().map(|row| row.ttft_sent).filter(|x| x.is_finite()).collect();
+    let ratio = |base: &Arm<'_>| {
+        let (was, now): (Vec<f64>, Vec<f64>) = (first(&base.alone), first(&bench.candidate.alone));
+        medians(&was, &now, 0.95).zip(order_statistic(&mut was.clone(), 0.5))
+    };
+    let ratio = bench.base.as_ref().and_then(ratio);
+    ratio.is_some_and(|(ratio, was)| ratio.lower < 1.0 && was * (ratio.value - 1.0) < FELT_ALONE * more)
 }
 
 /// The stage under load against the baseline's.
@@ -118,9 +135,13 @@ pub fn slow(bench: &Bench<'_>) -> Option<Fired> {
     }
     let share = explains(bench).unwrap_or(0.0);
     let says = format!(
-        "{} takes {} alone and is {} of what the first token takes more",
+        "{} takes {} {} and is {} of what the first token takes more",
         names(bench.now()),
         times(&ratio),
+        match alone_only(bench) {
+            Some(_) => "alone".to_owned(),
+            None => format!("in the {} requests that it is told of", ratio.n),
+        },
         percent(share)
     );
     // Beside another cause, which may be most of what first tokens take more, its share says nothing.
@@ -245,7 +266,7 @@ pub fn capacity(bench: &Bench<'_>) -> Option<Fired> {
 /// Share of the baseline's mean first token by which the stage must have grown to be spoken of.
 const FELT: f64 = 0.05;
 /// Rank correlation of a call's time with the calls that were there before it, from which calls wait for each other.
-const WAITS: f64 = 0.08;
+pub const WAITS: f64 = 0.08;
 /// p of that correlation from which it is certain.
 const CERTAIN: f64 = 1e-4;
 
@@ -259,11 +280,11 @@ fn queues(bench: &Bench<'_>) -> Option<Fired> {
     if before.len() < 100 || now.len() < 100 {
         return None;
     }
-    let ((rho, p), (was, _)) = (with_others(bench.now())?, with_others(base)?);
+    let ((rho, p), (was, _)) = (with_others(bench.now(), stage)?, with_others(base, stage)?);
     let grown = mean(&now) - mean(&before);
     // Means of a thousand calls whose times spread as an exponential's differ by a twentieth by chance. Where calls wait for each other
     // for certain, those that met few tell what a call takes without the wait.
-    let waited = if p < CERTAIN && rho >= was + WAITS { waited(bench.now()) } else { 0.0 };
+    let waited = if p < CERTAIN && rho >= was + WAITS { waited(bench.now(), stage) } else { 0.0 };
     let felt = grown.max(waited) / mean_ttft(base)?.max(1e-9);
     if felt < FELT || rho < WAITS || p > 1e-3 || rho < was + 0.5 * WAITS {
         return None;
@@ -286,26 +307,26 @@ fn queues(bench: &Bench<'_>) -> Option<Fired> {
 }
 
 /// What the mean call takes over the mean of the third that met the fewest others, s.
-fn waited(seen: &Seen<'_>) -> f64 {
-    let (others, took) = met(seen);
+pub fn waited(seen: &Seen<'_>, call: impl Fn(&Row) -> f64) -> f64 {
+    let (others, took) = met(seen, call);
     let mut calls: Vec<(f64, f64)> = others.into_iter().zip(took).collect();
     calls.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mean = |of: &[(f64, f64)]| of.iter().map(|call| call.1).sum::<f64>() / of.len().max(1) as f64;
     mean(&calls) - mean(&calls[..calls.len() / 3])
 }
 
-/// Rank correlation of the stage with the number of calls under way at its beginning, and its p.
-fn with_others(seen: &Seen<'_>) -> Option<(f64, f64)> {
-    let (others, took) = met(seen);
+/// Rank correlation of what a call takes with the number of calls under way at its beginning, and its p.
+pub fn with_others(seen: &Seen<'_>, call: impl Fn(&Row) -> f64) -> Option<(f64, f64)> {
+    let (others, took) = met(seen, call);
     spearman(&others, &took)
 }
 
 /// Of each call, how many others were under way as it began, and what it took, s.
-fn met(seen: &Seen<'_>) -> (Vec<f64>, Vec<f64>) {
+fn met(seen: &Seen<'_>, call: impl Fn(&Row) -> f64) -> (Vec<f64>, Vec<f64>) {
     let mut calls: Vec<(f64, f64)> = seen
         .rows
         .iter()
-        .map(|row| (row.sent_last, stage(row)))
+        .map(|row| (row.sent_last, call(row)))
         .filter(|(at, took)| at.is_finite() && took.is_finite())
         .collect();
     calls.sort_by(|a, b| a.0.total_cmp(&b.0));

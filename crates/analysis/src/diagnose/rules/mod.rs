@@ -22,6 +22,7 @@ mod neighbour;
 mod network;
 mod pages;
 mod replicas;
+mod sampled;
 mod saturation;
 mod shape;
 mod tracing;
@@ -59,7 +60,7 @@ pub struct Fired {
 type Rule = fn(&Bench<'_>) -> Option<Fired>;
 
 /// The table.
-const TABLE: [Rule; 49] = [
+const TABLE: [Rule; 51] = [
     // V: is it the measurement?
     measurement::lost_rows,
     measurement::client_cap,
@@ -103,6 +104,8 @@ const TABLE: [Rule; 49] = [
     dependency::slow,
     dependency::tail,
     dependency::capacity,
+    sampled::tail,
+    sampled::capacity,
     front::batching_window,
     // The host in each step and the exchange between devices; then the model, once nothing that is added to it explains it.
     inside::exchange,

@@ -637,6 +637,18 @@ fn slower(mut setup: Setup, factor: f64, part: u64) -> Setup {
     setup.with(&format!("slow:factor={factor}"))
 }
 
+/// The system with something in front of the engine that each request needs, quick or slow, even or not; a third of the systems with as
+/// many calls at once as a dependency has that is nearly full in others.
+pub fn depending(system: System) -> System {
+    let chance = &mut Stream::new(system.seed, "diagnosed dependency", 0);
+    let delay = match chance.below(3) {
+        0 => 5e3 / system.rate_per_s * chance.uniform().max(0.2),
+        _ => 20.0 + 130.0 * chance.uniform(),
+    };
+    let spread = if chance.chance(0.6) { ",spread=exponential" } else { "" };
+    system.depending(&format!("dependency:delay={delay:.1}ms{spread}"))
+}
+
 /// The dependency takes so many times as long.
 fn delayed(mut setup: Setup, factor: f64) -> Setup {
     let Some(before) = setup.world.faults.pop() else { return setup };

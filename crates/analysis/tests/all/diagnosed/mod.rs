@@ -37,6 +37,8 @@ pub struct Plan {
     pub lacking_at: Vec<usize>,
     /// With what less.
     pub lacks: Vec<Lack>,
+    /// Does every request need a dependency, whatever is injected?
+    pub depending: bool,
     /// Keep what was said in full?
     pub verbose: bool,
 }
@@ -160,7 +162,10 @@ pub fn judge_system(
     wanted: impl Fn(Class, usize) -> bool,
     mut then: impl FnMut(Judged),
 ) {
-    let plain = System::draw(seed);
+    let plain = match plan.depending {
+        true => fault::depending(System::draw(seed)),
+        false => System::draw(seed),
+    };
     let mut shared = None;
     for &class in &plan.classes {
         let clean: Vec<usize> = (0..plan.clean).collect();
