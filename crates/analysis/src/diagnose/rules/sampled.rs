@@ -137,9 +137,16 @@ pub fn tail(bench: &Bench<'_>) -> Option<Fired> {
     let line = far(&b, BEYOND * of_sorted(&a, 0.99)?)?;
     let share = |of: &[f64]| (of.len() - of.partition_point(|x| *x <= line)) as f64 / of.len() as f64;
     let (was, is) = (share(&a), share(&b));
-    let (_, engine) = bench.candidate.gauges.ttft_above(line)?;
-    let unknown = (is - engine) * b.len() as f64;
-    if unknown < LATE || is - engine < OF_LATE * is || is > TAIL || was > OF_ENGINE * is || middle > 1.15 {
+    // Who took so long and not half of it in the engine took the other half in front of it.
+    let inside = |arm: &Arm<'_>| arm.gauges.ttft_above(0.5 * line, 0.8 * line);
+    let engine = (inside(&bench.candidate)? - inside(bench.base.as_ref()?)?).max(0.0);
+    let unknown = (is - was - engine) * b.len() as f64;
+    if unknown < LATE
+        || is - was - engine < OF_LATE * is
+        || is > TAIL
+        || was > OF_ENGINE * is
+        || middle > 1.15
+    {
         return None;
     }
     let late: Vec<&Row> = now.rows.iter().filter(|row| row.ttft_sent > line && is_passed(row, now)).collect();
@@ -148,7 +155,7 @@ pub fn tail(bench: &Bench<'_>) -> Option<Fired> {
     }
     let slow = super::share(late.len() as f64, b.len() as f64, 1.0);
     let says = format!(
-        "{} of the first tokens take over {}, one here and one there while others pass, and the tokens after them come as fast as any; the engine's page knows of {} at most, and by {} traces of a side, which hold none of them, {} is {} of what lies in front of it",
+        "{} of the first tokens take over {}, one here and one there while others pass, and the tokens after them come as fast as any; by the engine's page {} more than before spent half of that in it, and by {} traces of a side, which hold none of them, {} is {} of what lies in front of it",
         percent(slow.value),
         ms(line),
         percent(engine),
