@@ -122,3 +122,5 @@ mod validation;
 mod verdicts;
 #[path = "all/what_if.rs"]
 mod what_if;
+#[path = "all/windows.rs"]
+mod windows;

@@ -676,3 +676,16 @@ fn a_trend_that_is_certain_need_not_be_material_for_certain() {
         is_said(seed, Class::Drift, severity);
     }
 }
+
+/// An engine that keeps room for whole answers shows two thirds of what is full, and what prompts share is lost with it.
+#[test]
+fn a_cache_too_small_for_its_batch_is_no_lost_prefix_cache() {
+    is_said(62, Class::Cache, 1);
+    is_said(62, Class::PrefixLoss, 1);
+}
+
+/// The slowest hundredth alone: four of a thousand lose their places between two looks at the page.
+#[test]
+fn a_few_preemptions_beside_larger_shares_of_the_cache_are_the_cache_s() {
+    is_said(24, Class::Cache, 4);
+}

@@ -41,17 +41,20 @@ pub fn kv(bench: &Bench<'_>) -> Option<Fired> {
     let is_full = gauges.full().unwrap_or(0.0);
     let limit = gauges.max_seqs.unwrap_or(f64::INFINITY);
     let ttft_tail = bench.material.of("ttft", 0.95).is_some_and(|m| m.effect.ratio.value >= 1.3);
-    let evicts = per_request.is_some_and(|n| n >= 0.005);
     let short = short_of_cache(bench, running);
+    let driven_out = driven_out(bench);
+    let evicts = driven_out.is_some() || per_request.is_some_and(|n| n >= EVICTS);
     let plainly_full = full >= 0.3 && looks >= 2 && is_full >= was_full + 0.03;
-    if !(plainly_full || short.is_some())
+    if !(plainly_full || short.is_some() || driven_out.is_some())
         || running >= 0.95 * limit
         || !(evicts || ttft_tail || bench.base.is_none())
     {
         return None;
     }
+    let found = short.as_ref().filter(|_| !plainly_full).map_or(String::new(), |short| short.says.clone())
+        + driven_out.as_ref().map_or("", |out| out.says.as_str());
     let says = format!(
-        "the KV cache is full in {} of the time in which requests wait ({} of all time, before {}); {} sequences run then, of {} at most",
+        "the KV cache is full in {} of the time in which requests wait ({} of all time, before {}); {} sequences run then, of {} at most{found}",
         percent(full),
         percent(is_full),
         percent(was_full),
@@ -67,7 +70,9 @@ pub fn kv(bench: &Bench<'_>) -> Option<Fired> {
         None => Counter::NotRead { name: "preemptions".into() },
     };
     let full_enough = if plainly_full { beyond(full, 0.3) } else { 0.0 };
-    let confidence = full_enough.max(short.unwrap_or(0.0)) * if evicts { 1.05 } else { 0.85 };
+    let sure = |sign: Option<Sign>| sign.map_or(0.0, |sign| sign.sure);
+    let sign = full_enough.max(sure(short)).max(sure(driven_out));
+    let confidence = sign * if evicts { 1.05 } else { 0.85 };
     let share = super::share(full * looks as f64, looks as f64, 1.0);
     Some(
         Fired::new(Cause::KvExhaustion, confidence.min(0.97), says.clone())
@@ -76,22 +81,74 @@ pub fn kv(bench: &Bench<'_>) -> Option<Fired> {
     )
 }
 
+/// Preemptions per request from which they count by themselves.
+const EVICTS: f64 = 0.005;
+/// Fewest of them to speak of where the cache was seen to be smaller as well.
+const EVICTIONS: f64 = 3.0;
+/// Times as much of the cache that each sequence must hold for the cache, and not the number of them, to be what changed.
+const LARGER_SHARE: f64 = 1.5;
 /// Share of the most sequences ever seen running under which a queue is not the batch's.
 const ROOM: f64 = 0.85;
 /// Mean share of the cache in use, with requests waiting, from which it may be what they wait for. A fleet's replicas fill at
 /// different times and one large prompt waits for many blocks: full to the last one it need not be.
 const HELD: f64 = 0.7;
+/// The same where as many as ran before would not fit at what each holds now. An engine that keeps room for each whole answer before it
+/// lets it in, as those without preemption do, shows of that room what is written to: the prompt, and half of the answer on average. Of
+/// what is full it then shows a half at least.
+const KEPT: f64 = 0.5;
 
-/// Requests wait beside room in the batch while most of the cache is held, which was not so before: how sure, 0 to 1.
-fn short_of_cache(bench: &Bench<'_>, running: f64) -> Option<f64> {
+/// A sign of a cache that is too small: what it says, after a semicolon, and how sure it is, 0 to 1.
+struct Sign {
+    says: String,
+    sure: f64,
+}
+
+/// Requests wait beside room in the batch while most of the cache is held, which was not so before. A cache that only lost what prompts
+/// share is held no more than before, and its queue is the batch's.
+fn short_of_cache(bench: &Bench<'_>, running: f64) -> Option<Sign> {
     let most = |arm: &Arm<'_>| arm.gauges.max(Signal::Running);
     let ever = most(&bench.candidate)?.max(bench.base.as_ref().and_then(most).unwrap_or(0.0));
     let held = bench.candidate.gauges.kv_while_waiting()?;
     let was = bench.base.as_ref().and_then(|base| base.gauges.mean(Signal::KvUsage)).unwrap_or(0.0);
-    if running >= ROOM * ever || held < HELD || held < was + 0.15 {
+    let needed = held / running.max(1.0) * ever;
+    let enough = held >= HELD || held >= KEPT && needed >= 1.0 && bench.base.is_some();
+    if running >= ROOM * ever || !enough || held < was + 0.15 {
         return None;
     }
-    Some(beyond(ROOM, running / ever.max(1.0)) * beyond(held, HELD) / 0.6)
+    let limit = if held >= HELD { HELD } else { KEPT };
+    let says = format!(
+        "; they hold {} of it, so that {}, as ran at other times, would take {} times all of it",
+        percent(held),
+        number(ever),
+        number(needed)
+    );
+    Some(Sign { says, sure: beyond(ROOM, running / ever.max(1.0)) * beyond(held, limit) / 0.6 })
+}
+
+/// The engine says that it took running requests' places away, which it does for want of cache alone, more often than before, and each
+/// sequence holds more of the cache than before: however short the times are in which it is full, between two looks as a rule, it is.
+fn driven_out(bench: &Bench<'_>) -> Option<Sign> {
+    let base = bench.base.as_ref()?;
+    let per_request = |arm: &Arm<'_>| {
+        let gained = arm.gauges.gained(Signal::Preempted)?;
+        Some((gained, gained / arm.seen.rows.len().max(1) as f64))
+    };
+    let each = |arm: &Arm<'_>| {
+        Some(arm.gauges.mean(Signal::KvUsage)? / arm.gauges.mean(Signal::Running).filter(|n| *n > 0.0)?)
+    };
+    let ((_, was), (times, now)) = (per_request(base)?, per_request(&bench.candidate)?);
+    let larger = each(&bench.candidate)? / each(base)?.max(1e-9);
+    if times < EVICTIONS || now < 2.0 * was || larger < LARGER_SHARE {
+        return None;
+    }
+    let says = format!(
+        "; {} times it took the place of a running request away ({} of the requests, before {}), and each sequence holds {} times as much of it as before",
+        number(times),
+        percent(now),
+        percent(was),
+        number(larger)
+    );
+    Some(Sign { says, sure: beyond(times, EVICTIONS) * beyond(larger, LARGER_SHARE) / 0.6 })
 }
 
 /// S2b: admission waits for cache from another replica.

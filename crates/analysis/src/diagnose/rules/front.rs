@@ -80,6 +80,11 @@ fn felt(bench: &Bench<'_>, middle: &Estimate, typical: f64) -> bool {
 
 /// S4: requests wait for a window to end, even alone.
 pub fn batching_window(bench: &Bench<'_>) -> Option<Fired> {
+    window_alone(bench).or_else(|| super::window::beside(bench))
+}
+
+/// The same as single requests show it.
+fn window_alone(bench: &Bench<'_>) -> Option<Fired> {
     let (before, now, typical) = added(bench)?;
     let middle = median_added(&before, &now)?;
     if !felt(bench, &middle, typical) {

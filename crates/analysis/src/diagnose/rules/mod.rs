@@ -27,6 +27,7 @@ mod saturation;
 mod shape;
 mod tracing;
 mod way;
+mod window;
 
 use plimsoll_math::special::normal_inv;
 
