@@ -5,6 +5,7 @@
 //! no longer, that stage takes. It is inferred, is said to be, and is believed less than what is read. Reading the ten traces alone lost: of a
 //! tail of two calls in a hundred they hold none, five times in six.
 
+use plimsoll_math::proportion::binomial_cdf;
 use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 use plimsoll_math::special::gamma_inc_pair;
 use plimsoll_math::two_sample::welch;
@@ -111,6 +112,8 @@ const BEYOND: f64 = 1.5;
 /// Late first tokens that the page does not know, below which they are no tail; and their share of all that are late.
 const LATE: f64 = 4.0;
 const OF_LATE: f64 = 0.4;
+/// p over which there may be more late ones than before by chance.
+const CHANCE: f64 = 0.01;
 /// Share of the requests from which on late ones are no tail either.
 const TAIL: f64 = 0.1;
 /// p of how unevenly late ones lie in time under which they did not come one by one.
@@ -135,8 +138,13 @@ pub fn tail(bench: &Bench<'_>) -> Option<Fired> {
     let (a, b) = (firsts(base), firsts(now));
     let middle = of_sorted(&b, 0.5)? / of_sorted(&a, 0.5)?;
     let line = far(&b, BEYOND * of_sorted(&a, 0.99)?)?;
-    let share = |of: &[f64]| (of.len() - of.partition_point(|x| *x <= line)) as f64 / of.len() as f64;
-    let (was, is) = (share(&a), share(&b));
+    let beyond = |of: &[f64]| (of.len() - of.partition_point(|x| *x <= line)) as u64;
+    // More of them than before, by more than chance: of all late ones together, so many fell to this side.
+    let (few, many) = (beyond(&a), beyond(&b));
+    if binomial_cdf(few, few + many, a.len() as f64 / (a.len() + b.len()) as f64) > CHANCE {
+        return None;
+    }
+    let (was, is) = (few as f64 / a.len() as f64, many as f64 / b.len() as f64);
     // Who took so long and not half of it in the engine took the other half in front of it.
     let inside = |arm: &Arm<'_>| arm.gauges.ttft_above(0.5 * line, 0.8 * line);
     let engine = (inside(&bench.candidate)? - inside(bench.base.as_ref()?)?).max(0.0);
