@@ -161,9 +161,19 @@ pub fn tail(bench: &Bench<'_>) -> Option<Fired> {
     if (late.len() as f64) < PASSED * unknown || one_by_one(&late, now) < TOGETHER || crawls(&late, now) {
         return None;
     }
+    // What a trace holds of them is proof, one way or the other.
+    let held: Vec<f64> = late.iter().filter_map(|row| Some(row.before_engine()? / row.ttft_sent)).collect();
+    let proven = held.iter().filter(|share| **share > OF_REST).count();
+    if proven < held.len() {
+        return None;
+    }
     let slow = super::share(late.len() as f64, b.len() as f64, 1.0);
+    let traced = match proven {
+        0 => "which hold none of them".to_owned(),
+        n => format!("{n} of them such late ones and slow in it"),
+    };
     let says = format!(
-        "{} of the first tokens take over {}, one here and one there while others pass, and the tokens after them come as fast as any; by the engine's page {} more than before spent half of that in it, and by {} traces of a side, which hold none of them, {} is {} of what lies in front of it",
+        "{} of the first tokens take over {}, one here and one there while others pass, and the tokens after them come as fast as any; by the engine's page {} more than before spent half of that in it, and by {} traces of a side, {traced}, {} is {} of what lies in front of it",
         percent(slow.value),
         ms(line),
         percent(engine),
@@ -171,10 +181,14 @@ pub fn tail(bench: &Bench<'_>) -> Option<Fired> {
         names(now),
         percent(before.share.min(1.0))
     );
+    let confidence = if proven > 0 { INFERRED } else { UNSEEN };
     Some(
-        Fired::new(Cause::DependencyTail, UNSEEN, says.clone())
+        Fired::new(Cause::DependencyTail, confidence, says.clone())
             .with(Evidence::figure("late_first_tokens", says, slow, None).inferred())
-            .counted(Counter::NotRead { name: "the stage in a trace of one of them".into() }),
+            .counted(match proven {
+                0 => Counter::NotRead { name: "the stage in a trace of one of them".into() },
+                n => Counter::Moved { name: "traces of late ones, slow in the stage".into(), by: n as f64 },
+            }),
     )
 }
 
