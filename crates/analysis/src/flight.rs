@@ -209,7 +209,8 @@ pub fn stability(columns: &Columns, from: At, to: At, lost: Option<&Estimate>) -
         n: n as u64,
         n_eff: GROWTH_BATCHES as f64,
     };
-    let percent = |x: f64| 100.0 * x;
+    // Rounded here, so that nothing is never said to be −0.0.
+    let percent = |x: f64| (1e3 * x).round() / 10.0 + 0.0;
     let figure = format!(
         "requests in flight grow by {:.1} % of the arrivals ({:.1} to {:.1} %); the limit is {:.0} %",
         percent(growth.value),

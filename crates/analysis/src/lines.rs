@@ -167,7 +167,7 @@ pub fn read(traffic: &str, levels: &[&Observed], zero: &[&Observed], spec: &Line
             fit(&points, &zero.observed.upper, p, spec.knee_factor, limit, draws)
         })
     });
-    let onset = onset(&good, reference.as_ref(), fit.as_ref(), spec, &words);
+    let onset = onset(&good, reference.as_ref(), zero, fit.as_ref(), spec, &words);
     let budget = spec.budget.as_ref().map(|_| under_the_limit(budget(&good, &words), &stability, &words));
     let lines = Lines {
         traffic: traffic.to_owned(),

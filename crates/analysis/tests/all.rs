@@ -33,6 +33,8 @@ mod device;
 mod diagnosed;
 #[path = "all/engines.rs"]
 mod engines;
+#[path = "all/failing.rs"]
+mod failing;
 #[path = "all/fit.rs"]
 mod fit;
 #[path = "all/fit_systems.rs"]

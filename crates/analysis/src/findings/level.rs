@@ -249,6 +249,13 @@ pub struct Stability {
     pub why: String,
 }
 
+impl Stability {
+    /// Do requests in flight grow for sure? An unstable level where they don't turns requests away or loses them.
+    pub fn grows(&self) -> bool {
+        self.growth_share.is_some_and(|growth| growth.lower > self.limit_share)
+    }
+}
+
 /// Trend of the leading latency through the window (Mann–Kendall, variance after Hamed and Rao).
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Drift {

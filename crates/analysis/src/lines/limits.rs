@@ -62,11 +62,35 @@ pub(super) fn kept_verdicts(good: &[&Observed]) -> Vec<(f64, Option<bool>)> {
         .collect()
 }
 
+/// Why nothing can be said of a limit where nothing but closed loops was measured.
+pub(super) const NO_OPEN_LOOP: &str = "no open loop was measured";
+
+/// What an overload does to a target that turns nothing away.
+const PILE_UP: &str = "requests pile up";
+
+/// What unstable levels do, as a clause: a target that sheds load or fails keeps few in flight.
+fn overload<'a>(unstable: impl Iterator<Item = &'a &'a Observed>) -> &'static str {
+    let (mut grow, mut lose) = (false, false);
+    for level in unstable {
+        let grows = level.finding.summary.stability.grows();
+        (grow, lose) = (grow || grows, lose || !grows);
+    }
+    match (grow, lose) {
+        (_, false) => PILE_UP,
+        (false, true) => "requests are turned away or lost",
+        (true, true) => "requests pile up or are lost",
+    }
+}
+
 pub(super) fn stability(good: &[&Observed], words: &Words<'_>) -> Line {
     match bracket(&kept_verdicts(good)) {
-        (None, None) => {
-            Line::CannotTell { why: "no level was long enough to see whether requests pile up".into() }
-        }
+        (None, None) => Line::CannotTell {
+            why: if good.is_empty() {
+                NO_OPEN_LOOP.into()
+            } else {
+                "no level was long enough to see whether requests pile up".into()
+            },
+        },
         (Some(rate_per_s), None) => {
             let heaviest = good.last().map_or(0.0, |o| o.rate());
             let why = if heaviest > rate_per_s {
@@ -80,7 +104,9 @@ pub(super) fn stability(good: &[&Observed], words: &Words<'_>) -> Line {
             Line::Above { rate_per_s, load: words.at(rate_per_s), why }
         }
         (None, Some(rate_per_s)) => {
-            Line::Below { rate_per_s, why: "requests pile up at every level that could be judged".into() }
+            let unstable = good.iter().filter(|o| o.kept() == Kept::Unstable);
+            let what = overload(unstable);
+            Line::Below { rate_per_s, why: format!("{what} at every level that could be judged") }
         }
         (Some(stable), Some(unstable)) => {
             let full = saturated(good, unstable);
@@ -91,8 +117,12 @@ pub(super) fn stability(good: &[&Observed], words: &Words<'_>) -> Line {
             let n = good.iter().map(|o| o.upper.len() as u64).sum();
             let rate = Estimate { value, lower, upper: unstable, n, n_eff: good.len() as f64 };
             let how = format!(
-                "requests in flight hold steady at {} requests/s and pile up at {} requests/s{}",
+                "requests in flight hold steady at {} requests/s{} at {} requests/s{}",
                 number(stable),
+                match overload(good.iter().filter(|o| o.kept() == Kept::Unstable && o.rate() == unstable)) {
+                    PILE_UP => " and pile up".to_owned(),
+                    other => format!(", and {other}"),
+                },
                 number(unstable),
                 if inside.is_some() {
                     "; the figure is what the target finished when overloaded"
@@ -120,26 +150,51 @@ pub(super) fn budget_verdicts(good: &[&Observed]) -> Vec<(f64, Option<bool>)> {
         .collect()
 }
 
+/// Is a ceiling shown to be broken there, other than by what an overload will do to it in time?
+fn breaks(o: &Observed) -> bool {
+    o.finding.summary.budget.as_ref().is_some_and(|budget| budget.verdict == Held::Fail)
+}
+
+/// Why a budget holds nowhere, in the words of what was seen: a level that overflows keeps no promise for long, also
+/// where it was too short to break one.
+fn never_held(good: &[&Observed]) -> String {
+    let broken = good.iter().any(|o| breaks(o));
+    let mut overflows = good.iter().filter(|o| o.kept() == Kept::Unstable && !breaks(o)).peekable();
+    let what = match (broken, overflows.peek().is_some()) {
+        (_, false) => "the budget is broken".to_owned(),
+        (false, true) => overload(overflows).to_owned(),
+        (true, true) => format!("the budget is broken or {}", overload(overflows)),
+    };
+    format!("{what} at every level that could be judged")
+}
+
 pub(super) fn budget(good: &[&Observed], words: &Words<'_>) -> Line {
     match bracket(&budget_verdicts(good)) {
-        (None, None) => {
-            Line::CannotTell { why: "no level had enough requests to pass or fail the budget".into() }
-        }
+        (None, None) => Line::CannotTell {
+            why: if good.is_empty() {
+                NO_OPEN_LOOP.into()
+            } else {
+                "no level had enough requests to pass or fail the budget".into()
+            },
+        },
         (Some(rate_per_s), None) => Line::Above {
             rate_per_s,
             load: words.at(rate_per_s),
             why: "the budget holds at every level".into(),
         },
-        (None, Some(rate_per_s)) => {
-            Line::Below { rate_per_s, why: "the budget is broken at every level that could be judged".into() }
-        }
+        (None, Some(rate_per_s)) => Line::Below { rate_per_s, why: never_held(good) },
         (Some(pass), Some(fail)) => {
             let value = tightest_crossing(good).unwrap_or_else(|| (pass * fail).sqrt()).clamp(pass, fail);
             let n = good.iter().map(|o| o.upper.len() as u64).sum();
             let rate = Estimate { value, lower: pass, upper: fail, n, n_eff: good.len() as f64 };
             let how = format!(
-                "every ceiling holds at {} requests/s and at least one is broken at {} requests/s",
+                "every ceiling holds at {} requests/s{} at {} requests/s",
                 number(pass),
+                if good.iter().any(|o| o.rate() == fail && breaks(o)) {
+                    " and at least one is broken".to_owned()
+                } else {
+                    format!(", and {}", overload(good.iter().filter(|o| o.rate() == fail)))
+                },
                 number(fail)
             );
             Line::Found { rate, load: words.at(value), how }

@@ -42,7 +42,7 @@ pub(super) fn zero_contention<'a>(
     asked: f64,
     seed: u64,
 ) -> Option<Zero<'a>> {
-    let largest = zero.iter().copied().filter(|o| o.counts()).max_by_key(|o| o.upper.len());
+    let largest = largest(zero);
     let lightest = good
         .iter()
         .copied()
@@ -53,11 +53,13 @@ pub(super) fn zero_contention<'a>(
         if levels < LEAST_LEVELS {
             continue;
         }
-        if let Some(one) = largest.filter(|o| o.upper.supports(p)) {
+        // A percentile that may fall among failed requests has no multiple that a queue could reach.
+        let sound = |o: &Observed| o.upper.supports(p) && is_finite(&o.upper, p, seed);
+        if let Some(one) = largest.filter(|o| sound(o)) {
             let from = format!("concurrency 1, {}", count(one.upper.len() as u64, "request"));
             return Some(Zero { observed: one, percentile: p, from });
         }
-        if let Some(light) = lightest.filter(|o| o.upper.supports(p))
+        if let Some(light) = lightest.filter(|o| sound(o))
             && let Some(q) = largest.and_then(|one| agreement(&light.upper, &one.upper, seed))
         {
             let from = format!(
@@ -69,6 +71,44 @@ pub(super) fn zero_contention<'a>(
         }
     }
     None
+}
+
+/// The level at concurrency 1 with the most requests.
+fn largest<'a>(zero: &[&'a Observed]) -> Option<&'a Observed> {
+    zero.iter().copied().filter(|o| o.counts()).max_by_key(|o| o.upper.len())
+}
+
+/// Does the percentile's interval stay below the failed requests, which rank above every latency?
+fn is_finite(upper: &Upper, p: f64, seed: u64) -> bool {
+    upper.interval_s(p, &mut Stream::new(seed, "finite", 0), AGREEMENT_REDRAWS).1.is_finite()
+}
+
+/// Why there is no level to measure an onset against.
+fn no_reference(good: &[&Observed], zero: &[&Observed]) -> String {
+    let metric = good.first().or(zero.first()).map_or("ttft", |o| o.metric);
+    let asked: u64 = zero.iter().map(|o| o.finding.summary.counts.requests).sum();
+    let one = largest(zero);
+    if one.is_none() && asked > 0 {
+        return format!("none of {} without contention was answered", count(asked, "request"));
+    }
+    let median = LADDER_OF_PERCENTILES[LADDER_OF_PERCENTILES.len() - 1];
+    if let Some(one) = one.filter(|o| o.upper.supports(median) && !o.upper.quantile_s(median).is_finite()) {
+        let failed = one.finding.summary.counts.error_rate.map_or(0.0, |e| 100.0 * e.value);
+        return format!(
+            "{} % of the requests without contention failed, and nothing is known of the {metric} they would have had",
+            number(failed)
+        );
+    }
+    if good.is_empty() {
+        return super::limits::NO_OPEN_LOOP.into();
+    }
+    let most = good.iter().map(|o| o.upper.len()).max().unwrap_or(0);
+    format!(
+        "no percentile of {metric} has {} values beyond it both without contention and on {LEAST_LEVELS} levels \
+         (the largest level has {}); give it more time",
+        number(crate::tail::BEYOND),
+        count(most as u64, "request")
+    )
 }
 
 /// The largest percentile that both support, if the light level agrees with concurrency 1 there and at the median: not
@@ -89,21 +129,13 @@ pub(super) fn agreement(light: &Upper, one: &Upper, seed: u64) -> Option<f64> {
 pub(super) fn onset(
     good: &[&Observed],
     zero: Option<&Zero<'_>>,
+    at_one: &[&Observed],
     fit: Option<&Fit>,
     spec: &LineSpec,
     words: &Words<'_>,
 ) -> Line {
     let (Some(zero), Some(fit)) = (zero, fit) else {
-        let most = good.iter().map(|o| o.upper.len()).max().unwrap_or(0);
-        return Line::CannotTell {
-            why: format!(
-                "no percentile of {} has {} values beyond it both without contention and on {LEAST_LEVELS} levels \
-                 (the largest level has {}); give it more time",
-                good.first().map_or("ttft", |o| o.metric),
-                number(crate::tail::BEYOND),
-                count(most as u64, "request")
-            ),
-        };
+        return Line::CannotTell { why: no_reference(good, at_one) };
     };
     let p = number(100.0 * zero.percentile);
     let how = format!(

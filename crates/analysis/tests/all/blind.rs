@@ -6,7 +6,9 @@ use plimsoll_analysis::sweep::{Next, Sweep, SweepSpec};
 use plimsoll_math::queueing::{Mdc, Mmc};
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
-use plimsoll_sim::{EngineSpec, LawSpec, LevelPlan, ModeSpec, QueueSpec, World, simulate_level};
+use plimsoll_sim::{
+    EngineSpec, FleetSpec, LawSpec, LevelPlan, ModeSpec, QueueSpec, World, WorldSpec, simulate_level,
+};
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
 
 /// The law of the service time.
@@ -87,6 +89,18 @@ pub fn sweep(server: &Blind, spec: SweepSpec, watch: impl FnMut(&Sweep)) -> (Fin
 pub fn sweep_engine(
     engine: &EngineSpec,
     seed: u64,
+    tokens: (u32, u32),
+    spec: SweepSpec,
+    watch: impl FnMut(&Sweep),
+) -> (Findings, String) {
+    let world = WorldSpec { engine: engine.clone(), fleet: FleetSpec::default(), faults: Vec::new() };
+    sweep_world(&world, seed, tokens, spec, watch)
+}
+
+/// The same against any world.
+pub fn sweep_world(
+    world: &WorldSpec,
+    seed: u64,
     (prompt, answer): (u32, u32),
     spec: SweepSpec,
     mut watch: impl FnMut(&Sweep),
@@ -101,7 +115,7 @@ pub fn sweep_engine(
         // An engine draws by seed and request number, and numbers begin anew with every level: under one seed all levels
         // would meet the same service times, and repeating a level would teach nothing. It is idle between levels.
         let seed = seed.wrapping_mul(1_000) + u64::from(id);
-        let mut world = World::new(engine, seed).expect("a sound engine");
+        let mut world = World::of(world, seed).expect("a sound world");
         let mut scenario = Scenario { seed, ..Scenario::default() };
         scenario.arrivals = ArrivalSpec::named(&asked.traffic).expect("a named kind");
         scenario.sizes.prompt = Size::Fixed(prompt);

@@ -107,6 +107,9 @@ fn say_unsteady(manifest: &Manifest, findings: &Findings) {
             _ if piles_up => found.summary.stability.why.clone(),
             _ => continue,
         };
-        out::note(&format!("plimsoll: no steady state at this load ({why}): latencies grow with the window"));
+        let stops_short = matches!(level.ended_by, EndedBy::Ceiling | EndedBy::DrainLimit);
+        let grows = stops_short || found.summary.stability.grows();
+        let then = if grows { ": latencies grow with the window" } else { "" };
+        out::note(&format!("plimsoll: no steady state at this load ({why}){then}"));
     }
 }
