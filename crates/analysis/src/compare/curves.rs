@@ -6,7 +6,7 @@
 
 use super::finding::{ArmFigure, Change, Effect, Row, Scale, Worse};
 use super::spec::Margins;
-use crate::findings::{CurvePoint, Estimate, Findings, Line, Lines, Reading};
+use crate::findings::{Curve, CurvePoint, Estimate, Findings, Line, Lines, Reading};
 use crate::say::number;
 use plimsoll_math::special::{normal_cdf, normal_inv};
 
@@ -20,9 +20,24 @@ pub fn rows(base: &Findings, candidate: &Findings, margins: &Margins) -> Vec<Row
         let Some(other) = candidate.lines.iter().find(|other| other.traffic == lines.traffic) else {
             continue;
         };
-        for ((name, a), (_, b)) in named(lines).into_iter().zip(named(other)) {
-            rows.push(line_row(&format!("{name} ({})", lines.traffic), (a, b), margins.lines));
+        let mut own: Vec<Row> = named(lines)
+            .into_iter()
+            .zip(named(other))
+            .map(|((name, a), (_, b))| {
+                line_row(&format!("{name} ({})", lines.traffic), (a, b), margins.lines)
+            })
+            .collect();
+        let curve = |findings: &'_ Findings| {
+            findings.curves.iter().find(|curve| curve.traffic == lines.traffic).map(onset_of)
+        };
+        own[ONSET].described = match (curve(base), curve(candidate)) {
+            (Some(a), Some(b)) if a != b => Some(format!("it is where {a} there, and where {b} here")),
+            _ => None,
+        };
+        if !same_budget(lines, other) {
+            (own[BUDGET].primary, own[BUDGET].described) = (false, Some("the budgets differ".into()));
         }
+        rows.append(&mut own);
     }
     for curve in &base.curves {
         let Some(other) = candidate.curves.iter().find(|other| other.traffic == curve.traffic) else {
@@ -37,6 +52,25 @@ pub fn rows(base: &Findings, candidate: &Findings, margins: &Margins) -> Vec<Row
         }
     }
     rows
+}
+
+/// Where [`named`] has the onset.
+const ONSET: usize = 0;
+/// Where [`named`] has the budget line.
+const BUDGET: usize = 2;
+
+/// What a curve's onset is. A p50 begins to rise at another load than a p99 of the same target.
+fn onset_of(curve: &Curve) -> String {
+    let (p, times) = (number(100.0 * curve.percentile), number(curve.knee_factor));
+    format!("p{p} of {} reaches {times} × its zero-contention value", curve.metric)
+}
+
+/// Do both lines hold the same promises? What the budgets are called does not matter.
+fn same_budget(a: &Lines, b: &Lines) -> bool {
+    match (&a.budget_spec, &b.budget_spec) {
+        (Some(a), Some(b)) => a.latency == b.latency && a.error_rate == b.error_rate,
+        _ => true,
+    }
 }
 
 fn named(lines: &Lines) -> [(&'static str, Option<&Line>); 3] {
@@ -156,6 +190,7 @@ fn blank(metric: &str, statistic: &str, method: &str) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::findings::BudgetSpec;
 
     #[test]
     fn two_intervals_make_one() {
@@ -170,6 +205,33 @@ mod tests {
         // At the end of the interval p is 5 %.
         let (_, p) = ratio(around(10.0, 0.03), around(10.0 * 0.05f64.exp(), 0.04));
         assert!((p.expect("a p") - 0.05).abs() < 1e-9);
+    }
+
+    fn lines(budget: Option<BudgetSpec>) -> Lines {
+        let at = |rate_per_s: f64| Line::Below { rate_per_s, why: String::new() };
+        Lines {
+            traffic: "steady".into(),
+            onset: at(100.0),
+            stability: at(200.0),
+            budget: budget.as_ref().map(|_| at(150.0)),
+            budget_spec: budget,
+            mix: crate::findings::Lengths::default(),
+            think_time_s: 10.0,
+            hold: None,
+        }
+    }
+
+    #[test]
+    fn budgets_are_one_by_what_they_hold_and_not_by_name() {
+        let budget = |name: &str, error_rate| {
+            Some(BudgetSpec { name: name.into(), error_rate: Some(error_rate), ..BudgetSpec::default() })
+        };
+        assert!(same_budget(&lines(budget("a", 0.01)), &lines(budget("b", 0.01))));
+        assert!(!same_budget(&lines(budget("a", 0.01)), &lines(budget("a", 0.02))));
+        assert!(
+            same_budget(&lines(budget("a", 0.01)), &lines(None)),
+            "one is missing, and that is said elsewhere"
+        );
     }
 
     #[test]

@@ -195,8 +195,11 @@ impl<'a> Side<'a, '_> {
             verdict: Change::Inconclusive,
             why: few.then(|| {
                 format!(
-                    "too short for its requests: {} stretches of five, {FEWEST} are needed",
-                    self.cut.units.len()
+                    "too short for its requests: {} of five, {FEWEST} are needed",
+                    match self.cut.units.len() {
+                        1 => "1 stretch".to_owned(),
+                        n => format!("{n} stretches"),
+                    }
                 )
             }),
             described: None,

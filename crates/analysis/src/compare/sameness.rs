@@ -188,7 +188,10 @@ fn load(load: &Load, traffic: &str) -> String {
 /// A load in a few words.
 pub fn load_words(load: &Load) -> String {
     match load {
-        Load::Open { rate_per_s } => format!("{} requests/s", number(*rate_per_s)),
+        Load::Open { rate_per_s } => match number(*rate_per_s).as_str() {
+            "1" => "1 request/s".to_owned(),
+            rate => format!("{rate} requests/s"),
+        },
         Load::Closed { concurrency } => format!("{concurrency} in flight (closed loop)"),
         Load::Wave { requests } => format!("one wave of {requests}"),
         Load::Saturating { concurrency } => format!("{concurrency} in flight (saturating)"),
