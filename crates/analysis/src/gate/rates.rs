@@ -10,7 +10,7 @@ use super::judge::{Judgement, figure};
 use super::select::{Chosen, Measured, Picks, per_s};
 use crate::budget::{Budget, BudgetFile, BudgetMetric, Unit, shown};
 use crate::cost;
-use crate::findings::{Estimate, LevelFinding, Line, Reading};
+use crate::findings::{Estimate, Kept, LevelFinding, Line, Reading};
 
 /// How far the interval of a figure may be read.
 #[derive(Copy, Clone, PartialEq)]
@@ -77,7 +77,39 @@ pub(super) fn rate(row: &mut Judgement, budget: &Budget, chosen: &Chosen<'_, '_>
             _ => rates.achieved_per_s.clone(),
         })
     })?;
-    of_reading(row, reading, &Unit::Rate, true, Law::Batches)
+    of_reading(row, reading, &Unit::Rate, true, Law::Batches)?;
+    if asked_too_little(row, budget.metric, chosen) {
+        row.p_fail = 1.0;
+        row.note = format!(
+            "the load asked for no more: {} arrived, and the target kept up with it; offer at least as much as the floor",
+            shown(chosen.offered_per_s(), &Unit::Rate)
+        );
+    }
+    Ok(())
+}
+
+/// Is the floor missed for want of load? An open loop finishes no more than arrives, so that a target that keeps up with
+/// less than the floor was never asked whether it can do it.
+fn asked_too_little(row: &Judgement, metric: BudgetMetric, chosen: &Chosen<'_, '_>) -> bool {
+    let (Some(limit), Some(measured)) = (row.limit, row.measured.estimate()) else { return false };
+    let keeps_up = |level: &LevelFinding| {
+        let (summary, offered) = (&level.summary, level.summary.rates.offered_per_s);
+        let done = summary.rates.achieved_per_s.estimate().is_some_and(|done| done.upper >= offered);
+        let kept = match summary.stability.verdict {
+            Kept::Stable => true,
+            Kept::Undecided => done,
+            Kept::Unstable => false,
+        };
+        matches!(summary.load, Load::Open { .. }) && kept
+    };
+    let all_of_it = match metric {
+        // Tokens are asked for by the request; how many more would have come is not known.
+        BudgetMetric::OutputTokensPerS => true,
+        // What arrived and was late is the target's.
+        BudgetMetric::Goodput => chosen.offered_per_s() < limit && measured.upper >= chosen.offered_per_s(),
+        _ => chosen.offered_per_s() < limit,
+    };
+    measured.value < limit && all_of_it && chosen.levels.iter().all(|(_, level)| keeps_up(level))
 }
 
 /// A rate over several levels of one load, each counting for as long as it was: their intervals are of different requests.

@@ -42,10 +42,15 @@ fn finish(look: &mut Look, alpha: f64) {
     }
     if let Some(worth) = worth.filter(|worth| *worth < least && !(look.outgrown && row.held == Held::Fail)) {
         row.held = Held::Inconclusive;
-        row.why =
-            format!("{} effective requests; {} are the least to judge by", number(worth), number(least));
+        row.why = format!("{}; {} are the least to judge by", effective_requests(worth), number(least));
+        // The least to judge by is not yet what a verdict takes.
         if let Some(share) = row.share_over.filter(|share| share.n_eff > 0.0) {
-            row.needed = Some((least * share.n as f64 / share.n_eff).ceil() as u64);
+            let judged = (least * share.n as f64 / share.n_eff).ceil() as u64;
+            if row.needed.is_none_or(|needed| needed < judged) {
+                row.needed_s =
+                    row.needed_s.zip(row.needed).map(|(s, needed)| s * judged as f64 / needed as f64);
+                row.needed = Some(judged);
+            }
         }
     }
     if let Some(budget) = &look.budget {
@@ -66,6 +71,13 @@ fn finish(look: &mut Look, alpha: f64) {
         Held::Inconclusive if row.missing => row.why = format!("missing: {}", row.why),
         Held::Inconclusive => row.why = undecided(row, alpha),
         Held::Pass => {}
+    }
+}
+
+fn effective_requests(worth: f64) -> String {
+    match number(worth).as_str() {
+        "1" => "1 effective request".to_owned(),
+        worth => format!("{worth} effective requests"),
     }
 }
 
