@@ -3,7 +3,7 @@
 use plimsoll_analysis::plan::what_if::{
     AsItIs, Asking, WhatIfFinding, WhatIfSpec, figures, run as level_of, what_if,
 };
-use plimsoll_report::what_if as page;
+use plimsoll_report::{figure, what_if as page};
 use plimsoll_sim::{FleetSpec, WorldSpec};
 
 use super::plan::put;
@@ -23,6 +23,14 @@ pub fn run(args: &WhatIfArgs) -> Result<Exit, Stop> {
     let asks = asks.map_err(Stop::usage)?;
     let rows = show::load_rows(&args.run)?;
     let summary = show::level(&rows.findings, args.level, NO_LEVEL)?;
+    let counts = &summary.counts;
+    if counts.finished + counts.cancelled == 0 {
+        return Err(Stop::invalid(format!(
+            "{}: none of {} was answered, so there is nothing to predict from; look at the errors: plimsoll show {0}",
+            args.run.display(),
+            figure::counted(counts.requests, "request")
+        )));
+    }
     let level = rows.manifest.levels.iter().find(|level| level.id == summary.level);
     let level = level.ok_or_else(|| Stop::usage("run.json does not list the level of its findings"))?;
     let recorded = Recorded::of(&rows.manifest).ok();

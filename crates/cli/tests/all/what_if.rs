@@ -48,3 +48,15 @@ fn a_run_becomes_an_engine_that_simulates_and_predicts() {
         );
     }
 }
+
+/// A prompt longer than the context is turned away, and nothing is known of an endpoint that answers nothing: it printed a
+/// prediction without a figure, and exit code 0.
+#[test]
+fn nothing_is_predicted_from_a_run_without_answers() {
+    let (_folder, run) = run_folder();
+    let args = ["simulate", "--rate", "20/s", "--for", "5s", "--isl", "1000000", "-q", "-o", &run];
+    assert_eq!(plimsoll(&args).code, 4);
+    let ended = plimsoll(&["what-if", &run, "rate 2x"]);
+    assert_eq!(ended.code, 4, "{}{}", ended.stdout, ended.stderr);
+    assert!(ended.stderr.contains("was answered") && ended.stdout.is_empty(), "{}", ended.stderr);
+}

@@ -54,3 +54,30 @@ fn balanced_means_give_each_branch_half_of_the_work() {
     let truth = 0.8873 * (-10.0f64 / 5.635).exp() + 0.1127 * (-10.0f64 / 44.366).exp();
     assert!((at_ten - truth).abs() < 0.004, "{at_ten} against {truth}");
 }
+
+/// The share of draws up to the law's own quantile is p, within four standard errors.
+#[test]
+fn quantiles_are_those_of_the_draws() {
+    let laws = [
+        LawSpec::Exponential { mean_ms: 10.0 },
+        LawSpec::Uniform { low_ms: 5.0, high_ms: 25.0 },
+        LawSpec::Lognormal { median_ms: 150.0, sigma: 0.4 },
+        LawSpec::Gamma { mean_ms: 20.0, cv: 0.5 },
+        LawSpec::Gamma { mean_ms: 20.0, cv: 2.0 },
+        LawSpec::Hyperexponential { mean_ms: 10.0, cv: 2.0 },
+    ];
+    for law in laws {
+        let draws = draws_ms(law, 200_000);
+        for p in [0.001, 0.1, 0.5, 0.9, 0.99, 0.999] {
+            let at = law.quantile_ms(p);
+            // Draws are whole nanoseconds: below a microsecond their rounding is a part of the share.
+            if at < 1e-3 {
+                continue;
+            }
+            let share = draws.partition_point(|ms| *ms <= at) as f64 / 200_000.0;
+            let error = (p * (1.0 - p) / 200_000.0f64).sqrt();
+            assert!((share - p).abs() < 4.0 * error, "{law:?} p {p}: {share} of the draws are up to {at}");
+        }
+    }
+    assert!((LawSpec::Deterministic { ms: 7.0 }.quantile_ms(0.3) - 7.0).abs() < 1e-12);
+}

@@ -149,7 +149,13 @@ const WARM_UP: f64 = 0.1;
 /// The run as it is can't be simulated.
 pub fn what_if(run: &AsItIs<'_>, spec: &WhatIfSpec) -> Result<WhatIfFinding, String> {
     if run.asked.len() < 20 || run.window_s <= 0.0 {
-        return Err(format!("{} arrivals are too few to play again", run.asked.len()));
+        return Err(format!(
+            "{} too few to play again; 20 are the least",
+            match run.asked.len() {
+                1 => "1 arrival is".to_owned(),
+                n => format!("{n} arrivals are"),
+            }
+        ));
     }
     let own: Vec<Asked> = run.asked.iter().take(MOST).cloned().collect();
     let rate_per_s = run.asked.len() as f64 / run.window_s;
