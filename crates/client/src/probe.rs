@@ -31,6 +31,9 @@ const PATIENCE: Span = Span::from_secs(30);
 /// Most bytes of an answer that are looked at.
 const BODY_MAX: usize = 4 << 20;
 
+/// What questions are sent to, behind the base URL.
+const QUESTIONS: [&str; 4] = ["/chat/completions", "/completions", "/responses", "/embeddings"];
+
 /// What was learnt.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Probe {
@@ -310,15 +313,23 @@ impl Probing {
         (verdict.outcome, verdict.answer.error.map(|text| self.target.scrub(&text)))
     }
 
-    /// The most frequent slip is a base URL without its `/v1`.
+    /// The most frequent slips are a base URL without its `/v1`, and one with the path of a question behind it.
     async fn hint(&mut self) -> String {
-        let path = self.target.path("/v1/models");
-        match self.get(&path).await {
-            Ok(got) if list(&got.body).is_some() => {
-                format!("; {}/v1 does: use that", self.target.url.trim_end_matches('/'))
+        let (url, own) = (self.target.url.trim_end_matches('/').to_owned(), self.target.path(""));
+        let base = |question: &&str| {
+            let path = own.trim_end_matches('/').strip_suffix(*question)?;
+            Some((url.strip_suffix(*question)?.to_owned(), format!("{path}/models")))
+        };
+        let cut = QUESTIONS.iter().find_map(base);
+        let longer = (format!("{url}/v1"), self.target.path("/v1/models"));
+        for (url, models) in cut.into_iter().chain([longer]) {
+            if let Ok(got) = self.get(&models).await
+                && list(&got.body).is_some()
+            {
+                return format!("; {url} does: use that");
             }
-            _ => String::new(),
         }
+        String::new()
     }
 
     fn what_came(&self, asked: &str, got: &Got) -> String {

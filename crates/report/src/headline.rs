@@ -18,7 +18,7 @@ pub fn headline(findings: &Findings) -> Vec<String> {
         said.extend(of_lines(lines, several, percentile));
     }
     if let Some(best) = words::saturated(findings) {
-        said.push(of_saturation(&best.summary));
+        said.push(of_saturation(&best.summary, words::still_grew(findings)));
     } else if findings.lines.is_empty() {
         said.extend(findings.levels.iter().map(|level| of_level(&level.summary)));
     }
@@ -72,9 +72,15 @@ fn of_hold(hold: &Hold) -> String {
     format!("{rate} requests/s {verdict} for {time}: {}", words::sentence(&hold.why))
 }
 
-fn of_saturation(best: &LevelSummary) -> String {
+fn of_saturation(best: &LevelSummary, still_grew: bool) -> String {
     let Load::Saturating { concurrency } = best.load else { return String::new() };
     let done = best.rates.achieved_per_s.value().map_or_else(|| "–".into(), figure::number);
+    if still_grew {
+        return format!(
+            "Throughput still grew when the search ended: {done} requests/s with {concurrency} in flight (closed loop), \
+             the most that were tried."
+        );
+    }
     format!(
         "Throughput stops growing at {done} requests/s, reached with {concurrency} in flight (closed loop)."
     )

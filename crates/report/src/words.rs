@@ -4,6 +4,7 @@ use plimsoll_analysis::findings::{
     ErrorCount, Estimate, Findings, Held, Kept, LengthFigures, Lengths, LevelFinding, LevelSummary, Line,
     Lines, LoadWords, Reading, Reason, Trust,
 };
+use plimsoll_analysis::sweep::SATURATED_GROWTH;
 use plimsoll_model::{Load, Manifest, SizeUnit};
 
 use crate::figure;
@@ -233,6 +234,20 @@ pub fn saturated(findings: &Findings) -> Option<&LevelFinding> {
     let saturating = all.filter(|level| matches!(level.summary.load, Load::Saturating { .. }));
     let done = |level: &&LevelFinding| level.summary.rates.achieved_per_s.value().unwrap_or(0.0);
     saturating.max_by(|a, b| done(a).total_cmp(&done(b)))
+}
+
+/// Did the last step of a saturating run still do more than any before it? Then a ceiling, the time or the user ended the search, and
+/// what the target can do is not known.
+pub fn still_grew(findings: &Findings) -> bool {
+    let steps = findings.levels.iter().filter_map(|level| match level.summary.load {
+        Load::Saturating { concurrency } => Some((concurrency, level.summary.rates.achieved_per_s.value()?)),
+        _ => None,
+    });
+    let mut steps: Vec<(u32, f64)> = steps.collect();
+    steps.sort_by_key(|step| step.0);
+    let Some((_, last)) = steps.pop() else { return false };
+    let before = steps.iter().map(|step| step.1).fold(0.0, f64::max);
+    last >= before * (1.0 + SATURATED_GROWTH)
 }
 
 /// An error in one line: `12 × client error (HTTP 404): the model does not exist`.

@@ -17,6 +17,7 @@ use crate::policy::ClientSpec;
 use crate::scrape::ScrapeSpec;
 use crate::sizes::{Pause, Size};
 use crate::tensors::TensorSpec;
+use crate::trace::Trace;
 use crate::units::{Rate, SpanText, format_span, span_text, span_text_opt};
 use crate::{SpecError, check};
 
@@ -386,11 +387,19 @@ impl Scenario {
     /// # Errors
     /// As [`Scenario::rate`].
     pub fn trace_window(&self) -> Result<Option<Span>, SpecError> {
+        match self.trace()? {
+            Some(trace) => Ok(Some(Span::from_secs_f64(trace.rows.len() as f64 / self.rate()?))),
+            None => Ok(None),
+        }
+    }
+
+    /// The trace that is replayed, if one is.
+    ///
+    /// # Errors
+    /// It was not read.
+    pub fn trace(&self) -> Result<Option<&Trace>, SpecError> {
         match &self.arrivals {
-            ArrivalSpec::Trace { file, .. } => {
-                let trace = self.material.trace(file)?;
-                Ok(Some(Span::from_secs_f64(trace.rows.len() as f64 / self.rate()?)))
-            }
+            ArrivalSpec::Trace { file, .. } => Ok(Some(self.material.trace(file)?.as_ref())),
             _ => Ok(None),
         }
     }

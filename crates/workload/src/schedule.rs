@@ -115,6 +115,21 @@ impl Hash {
     }
 }
 
+/// Does an open loop of this rate, 1/s, and length fit into memory? What comes before a run is begun asks it.
+///
+/// # Errors
+/// The window is empty, or more arrivals fall into it than a schedule may hold.
+pub fn fits(rate_per_s: f64, window: Span) -> Result<(), SpecError> {
+    if window.0 > 0 && rate_per_s * window.as_secs_f64() <= MAX_ARRIVALS {
+        return Ok(());
+    }
+    Err(SpecError::value(
+        "load",
+        format!("{rate_per_s}/s for {window}"),
+        &format!("a window above 0 with at most {MAX_ARRIVALS} arrivals"),
+    ))
+}
+
 /// Who draws, and the due times of all starts within the window.
 fn starts(
     scenario: &Scenario,
@@ -124,14 +139,7 @@ fn starts(
 ) -> Result<(Drawer, Vec<At>), SpecError> {
     let rate = Rate::per_s(rate_per_s).map_err(|e| e.at("load.rate"))?.as_per_s();
     let drawer = Drawer::new(Arc::new(scenario.clone()), level)?;
-    let expected = rate * window.as_secs_f64();
-    if window.0 <= 0 || expected > MAX_ARRIVALS {
-        return Err(SpecError::value(
-            "load",
-            format!("{rate}/s for {window}"),
-            &format!("a window above 0 with at most {MAX_ARRIVALS} arrivals"),
-        ));
-    }
+    fits(rate, window)?;
     let starts = match (&scenario.arrivals, drawer.trace()) {
         (ArrivalSpec::Trace { repeat, .. }, Some(trace)) => {
             let scale = trace.rate_per_s()? / rate;

@@ -93,9 +93,12 @@ impl<'a> Sound<'a> {
         };
         if load >= 1.0 {
             return Err(LawError::input(format!(
-                "utilisation {} is not under 1: {} finish {}/s at most, so the queue grows without end; more servers, a shorter service or less load",
+                "utilisation {} is not under 1: {} {}/s at most, so the queue grows without end; more servers, a shorter service or less load",
                 say::number(load),
-                say::count(u64::from(spec.servers), "server"),
+                match spec.servers {
+                    1 => "1 server finishes".to_owned(),
+                    n => format!("{n} servers finish"),
+                },
                 say::number(servers / service)
             )));
         }

@@ -26,6 +26,9 @@ use ladder::RUNG_FACTOR;
 pub(crate) use ladder::{BASELINE_SHARE, LADDER_SHARE};
 use place::{Board, Known, first_loads};
 
+/// Throughput has stopped growing when doubling the number in flight adds less than this share.
+pub const SATURATED_GROWTH: f64 = 0.03;
+
 /// Share of the search time for the first look at concurrency 1.
 const PROBE_SHARE: f64 = 0.01;
 /// Open-loop levels per kind of traffic that the time is cut for. More come where levels need less than their share.

@@ -2,10 +2,11 @@
 
 use plimsoll_analysis::cost::Bill;
 use plimsoll_analysis::diagnose::ALONE;
+use plimsoll_analysis::sweep::SATURATED_GROWTH;
 use plimsoll_model::{EndedBy, Load, SizeUnit, Span};
 use plimsoll_report::figure;
 use plimsoll_workload::scenario::LONGEST;
-use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, Size, TraceSizes};
+use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, Size, Trace, TraceSizes};
 
 use super::show;
 use crate::exit::{Exit, Stop};
@@ -13,9 +14,6 @@ use crate::flags::{CeilingArgs, ClientArgs, Format, RunArgs};
 use crate::measure::{Begin, Measure, Step, max_rate, random};
 use crate::out;
 use crate::resolve::{self, Draft};
-
-/// Throughput has stopped growing when doubling the concurrency adds less than this share.
-const SATURATED_GROWTH: f64 = 0.03;
 
 /// No saturating search goes beyond this concurrency unless `--max-in-flight` says so.
 pub const MOST_CONCURRENCY: u32 = 4096;
@@ -82,6 +80,10 @@ pub fn run_load(
     let spec = measure.scenario().load.clone();
     warm_up(measure, &spec)?;
     alone(measure, &spec)?;
+    // Who stops it before the measured part has begun is sent nothing of it.
+    if measure.stopped() {
+        return Ok(());
+    }
     match spec {
         LoadSpec::Open { .. } => {
             let load = Load::Open { rate_per_s: rate.unwrap_or_default() };
@@ -116,6 +118,9 @@ pub fn rate(scenario: &Scenario) -> Result<Option<f64>, Stop> {
 
 /// How long arrivals fall: as said, else the whole trace, else the default. What holds is written into the scenario.
 pub fn window(scenario: &mut Scenario, is_said: bool) -> Result<Span, Stop> {
+    if let Ok(Some(trace)) = scenario.trace() {
+        say_of_trace(trace);
+    }
     let trace = scenario.trace_window();
     if let LoadSpec::Open { window, .. } = &mut scenario.load
         && !is_said
@@ -123,7 +128,29 @@ pub fn window(scenario: &mut Scenario, is_said: bool) -> Result<Span, Stop> {
     {
         *window = whole;
     }
-    Ok(scenario.load.window())
+    let window = scenario.load.window();
+    // Said here, so that nothing is written and nobody is asked for a load that can't be put.
+    if let Ok(rate) = scenario.rate() {
+        plimsoll_workload::schedule::fits(rate, window).map_err(|e| Stop::usage(e.to_string()))?;
+    }
+    Ok(window)
+}
+
+/// What of a trace is not replayed as it stands in its file.
+fn say_of_trace(trace: &Trace) {
+    let rows = |n: usize| figure::counted(n as u64, "row");
+    if trace.failed > 0 {
+        let failed = rows(trace.failed);
+        out::note(&format!(
+            "trace: {failed} left out, of requests that had failed when it was recorded (no output tokens)"
+        ));
+    }
+    if trace.unordered > 0 {
+        out::note(&format!(
+            "trace: {} before the one above in time; replayed in the order of their times",
+            rows(trace.unordered)
+        ));
+    }
 }
 
 /// The flags beside the scenario that decide what is sent and kept.

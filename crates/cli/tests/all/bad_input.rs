@@ -33,6 +33,18 @@ fn rates_must_be_above_zero() {
     }
 }
 
+/// What can't be put is said before anything is written or asked for: the folder stood there afterwards, with a run that was
+/// never begun.
+#[test]
+fn a_load_too_large_for_a_schedule_leaves_no_folder() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("run");
+    let words = ["at most 50000000 arrivals"];
+    let out = path.to_str().expect("utf-8");
+    refused(&["simulate", "--rate", "1000000000/s", "--for", "20s", "-o", out], &words);
+    assert!(!path.exists());
+}
+
 #[test]
 fn a_run_needs_a_load() {
     refused(&["run", URL], &["--rate", "--concurrency"]);

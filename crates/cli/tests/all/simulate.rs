@@ -92,6 +92,22 @@ fn an_overload_ends_and_says_that_there_is_no_steady_state() {
     assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
 }
 
+/// Eight servers of 10 ms do 800/s, and four in flight no more than 400/s: a search that a ceiling ended has found no end of
+/// growth.
+#[test]
+fn a_search_that_a_ceiling_ended_is_not_called_the_end_of_growth() {
+    let said = |more: &[&str]| {
+        let (_folder, run) = run_folder();
+        let args =
+            ["simulate", "--saturate", "--profile", "mm8", "--osl", "1", "--for", "20s", "-q", "-o", &run];
+        plimsoll(&[&args[..], more].concat()).stdout.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let (capped, whole) = (said(&["--max-in-flight", "4"]), said(&[]));
+    assert!(capped.contains("Throughput still grew when the search ended"), "{capped}");
+    assert!(capped.contains("with 4 in flight (closed loop), the most that were tried."), "{capped}");
+    assert!(whole.contains("Throughput stops growing at"), "{whole}");
+}
+
 #[test]
 fn a_sweep_in_virtual_time_finds_the_limit_of_a_queue() {
     let (run, _folder, path, _) =

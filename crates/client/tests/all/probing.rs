@@ -79,6 +79,19 @@ fn a_forgotten_v1_is_pointed_out() {
 }
 
 #[test]
+fn a_url_with_the_path_of_a_question_is_cut_to_its_base() {
+    let server = Server::plain(|seen| match path(seen) {
+        "/v1/models" => vec![models()],
+        _ => vec![json("404 Not Found", "", r#"{"detail":"Not Found"}"#)],
+    });
+    for question in ["/chat/completions", "/completions/"] {
+        let url = format!("http://{}/v1{question}", server.addr);
+        let error = probe(&Rig::at(url).target, None).unwrap_err().to_string();
+        assert!(error.contains(&format!("; http://{}/v1 does: use that", server.addr)), "{error}");
+    }
+}
+
+#[test]
 fn no_list_of_models_and_a_first_request_that_works() {
     let found = look(|seen| match path(seen) {
         "/v1/chat/completions" => vec![good()],

@@ -67,11 +67,16 @@ impl Mmc {
 
     /// P(wait + service > t): with probability 1 − C service alone, else the sum of two exponentials.
     pub fn sojourn_tail(&self, t: f64) -> f64 {
+        self.sojourn_tail_of(t, erlang_c(self.servers, self.load))
+    }
+
+    /// The same with Erlang C at hand: its recursion has a step for every server, and a search asks for many tails.
+    fn sojourn_tail_of(&self, t: f64, waits: f64) -> f64 {
         let rate = 1.0 / self.service_mean;
         let gap = (self.drain_rate() - rate) * t;
         // (1 − e^(−gap)) / gap, which is 1 where the two rates meet (c(1 − ρ) = 1).
         let shape = if gap == 0.0 { 1.0 } else { -libm::expm1(-gap) / gap };
-        libm::exp(-rate * t) * (1.0 + erlang_c(self.servers, self.load) * rate * t * shape)
+        libm::exp(-rate * t) * (1.0 + waits * rate * t * shape)
     }
 
     /// The p-quantile of wait + service; infinite from load 1.
@@ -80,8 +85,9 @@ impl Mmc {
         if self.load >= 1.0 || over <= 0.0 {
             return f64::INFINITY;
         }
+        let waits = erlang_c(self.servers, self.load);
         let (mut low, mut high) = (0.0, self.service_mean);
-        while self.sojourn_tail(high) > over {
+        while self.sojourn_tail_of(high, waits) > over {
             (low, high) = (high, 2.0 * high);
         }
         while high - low > 1e-14 * high {
@@ -89,7 +95,7 @@ impl Mmc {
             if middle <= low || middle >= high {
                 break;
             }
-            if self.sojourn_tail(middle) > over { low = middle } else { high = middle }
+            if self.sojourn_tail_of(middle, waits) > over { low = middle } else { high = middle }
         }
         0.5 * (low + high)
     }
