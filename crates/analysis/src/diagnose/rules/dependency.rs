@@ -210,6 +210,10 @@ pub fn tail(bench: &Bench<'_>) -> Option<Fired> {
     Some(fired)
 }
 
+/// p of a ratio from which it is more than chance: the medians of nine hundred calls whose times spread as an exponential's differ by a
+/// seventh in one pair of runs of thirty.
+const SURE: f64 = 0.002;
+
 /// D3: slow under our load only.
 pub fn capacity(bench: &Bench<'_>) -> Option<Fired> {
     // Slower even alone is another cause; the medians of forty calls whose times spread as an exponential's differ by half by chance.
@@ -227,7 +231,7 @@ pub fn capacity(bench: &Bench<'_>) -> Option<Fired> {
     let effect = grown
         .into_iter()
         .flatten()
-        .filter(|e| e.ratio.value >= 1.15 && e.p < 0.1)
+        .filter(|e| e.ratio.value >= 1.15 && e.p < SURE)
         .max_by(|a, b| a.ratio.value.total_cmp(&b.ratio.value))?;
     let share = explains(bench).unwrap_or(0.0);
     if share < 0.2 {
