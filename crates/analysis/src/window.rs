@@ -28,6 +28,9 @@ const DIFFERS: f64 = 0.999;
 /// Fewest answers on which a warm-up is looked for: with fewer, one series in eight is cut for nothing whatever the test.
 const FEWEST: usize = 100;
 
+/// Fewest values of a front's first half that have a mean worth comparing.
+const FEWEST_OF_FRONT: usize = 4;
+
 /// Share of the series beyond which a cut stands at the end of MSER's search (half of it) rather than at a minimum.
 const AT_THE_BOUND: f64 = 0.45;
 
@@ -73,6 +76,13 @@ pub fn cut(columns: &Columns, level: &Level) -> Cut {
     }
     if !series::front_differs(&series, d, DIFFERS) {
         return nothing(format!("MSER-5 on ln {metric}: no warm-up that chance would not make"));
+    }
+    // A warm-up is worst where the level begins. A front that begins like the rest and ends unlike it holds something that
+    // happened, such as a pause: that was measured, and stays.
+    let half = (d / 2).max(FEWEST_OF_FRONT).min(d);
+    let beginning = [&series[..half], &series[d..]].concat();
+    if !series::front_differs(&beginning, half, DIFFERS) {
+        return nothing(format!("MSER-5 on ln {metric}: the level begins as it goes on; nothing cut"));
     }
     let from = times[(d * thin).min(times.len() - 1)].0;
     Cut { from, at: At(columns.due[from]), rule: format!("MSER-5 on ln {metric}: {from} requests cut") }

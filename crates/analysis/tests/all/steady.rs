@@ -72,6 +72,22 @@ fn the_front_of_a_shape_is_kept() {
     assert_eq!(cut_of(&sojourns, RateCourse::Shaped), 0);
 }
 
+/// A pause in the first half of a level is not its warm-up: two hundred requests were answered as fast as those after it.
+/// All of them were cut, and the pause with them, so that the run's figures knew of none.
+#[test]
+fn a_pause_after_a_sound_beginning_is_kept() {
+    let sojourns: Vec<f64> = (0..600)
+        .map(|i| {
+            let paused = if (200..220).contains(&i) { 0.1 * f64::from(220 - i as i32) } else { 0.0 };
+            0.05 + 0.0001 * noise_of(i) as f64 + paused
+        })
+        .collect();
+    assert_eq!(cut_of(&sojourns, RateCourse::Even), 0);
+    // The same pause where the level begins is what a start looks like.
+    let start: Vec<f64> = sojourns[198..].to_vec();
+    assert!((15..=30).contains(&cut_of(&start, RateCourse::Even)), "{}", cut_of(&start, RateCourse::Even));
+}
+
 fn noise_of(i: u64) -> i64 {
     let mut stream = Stream::new(i, "noise", 0);
     (20.0 * stream.uniform()) as i64
