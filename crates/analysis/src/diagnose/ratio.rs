@@ -27,6 +27,14 @@ pub struct Effect {
     pub candidate: f64,
 }
 
+impl Effect {
+    /// The same as what is added to the first side's value, in its unit: so much, with the interval of the ratio.
+    pub fn added(&self, value: f64) -> Estimate {
+        let (lower, upper) = (self.base * (self.ratio.lower - 1.0), self.base * (self.ratio.upper - 1.0));
+        Estimate { value, lower, upper, ..self.ratio }
+    }
+}
+
 /// Cuts the rows into stretches of due time and takes a metric of each; NaN is left out.
 pub fn stretches(seen: &Seen<'_>, of: impl Fn(&Row) -> f64) -> Vec<Vec<f64>> {
     let mut units = vec![Vec::new(); STRETCHES];

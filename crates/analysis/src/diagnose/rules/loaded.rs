@@ -15,7 +15,6 @@ use crate::diagnose::ratio::{of_units, spearman, stretches};
 use crate::diagnose::seen::{Row, Seen};
 use crate::diagnose::verdict::Evidence;
 use crate::diagnose::{Cause, Counter};
-use crate::findings::Estimate;
 use crate::say::{ms, number, percent};
 
 /// p from which a shift of first tokens is more than chance.
@@ -114,13 +113,7 @@ pub fn per_request(bench: &Bench<'_>) -> Option<Fired> {
         ms(middle),
         ms(low)
     );
-    let value = Estimate {
-        value: middle,
-        lower: whole.base * (whole.ratio.lower - 1.0),
-        upper: whole.base * (whole.ratio.upper - 1.0),
-        n: whole.ratio.n,
-        n_eff: whole.ratio.n_eff,
-    };
+    let value = whole.added(middle);
     let confidence = beyond(middle, needed) * beyond(low, 0.5 * middle) / 0.72 * 0.85;
     let mut fired = Fired::new(Cause::PerRequestCost, confidence.min(0.85), says.clone())
         .with(Evidence::figure("added_for_all_s", says, value, Some(needed)).inferred())

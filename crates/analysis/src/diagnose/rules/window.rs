@@ -17,7 +17,6 @@ use crate::diagnose::bench::Bench;
 use crate::diagnose::seen::{Row, Seen};
 use crate::diagnose::verdict::Evidence;
 use crate::diagnose::{Cause, Counter};
-use crate::findings::Estimate;
 use crate::say::{ms, number};
 
 /// Fewest requests of a side.
@@ -209,13 +208,7 @@ pub fn beside(bench: &Bench<'_>) -> Option<Fired> {
         number(10.0 * slope),
         number(follows)
     );
-    let value = Estimate {
-        value: middle,
-        lower: whole.base * (whole.ratio.lower - 1.0),
-        upper: whole.base * (whole.ratio.upper - 1.0),
-        n: whole.ratio.n,
-        n_eff: whole.ratio.n_eff,
-    };
+    let value = whole.added(middle);
     let confidence = beyond(middle, needed) * beyond(follows, 0.5 * FOLLOWS) / 0.72 * 0.95;
     let mut fired = Fired::new(Cause::BatchingWindow, confidence.min(0.94), says.clone())
         .with(Evidence::figure("added_wait_s", says, value, Some(needed)).inferred())
