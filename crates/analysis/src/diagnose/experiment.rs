@@ -62,6 +62,8 @@ pub enum Experiment {
     WithoutRetries,
     /// Tracing on and off in turns.
     TracingOff,
+    /// Every request traced, or at least the slow ones.
+    TraceAll,
     /// Both ends on one clock.
     OneClock,
     /// The same requests to the engine itself, past what stands in front of it.
@@ -107,6 +109,7 @@ impl Experiment {
             Experiment::OpenLoop => "send the same rate open loop".into(),
             Experiment::WithoutRetries => "send the same without retries".into(),
             Experiment::TracingOff => "turn tracing off and on in turns".into(),
+            Experiment::TraceAll => "trace every request, or at least the slow ones (tail sampling)".into(),
             Experiment::OneClock => "measure both ends on one clock".into(),
             Experiment::PastTheProxy => "send the same to the engine itself, past the proxies".into(),
             Experiment::Scrape => "run the same with the server's metrics read beside it (--scrape)".into(),

@@ -1,7 +1,7 @@
 //! A dependency of which one trace in a hundred tells: what it does is inferred from what every client met and what the engine's page
 //! counted, held against the calls themselves, which the simulator knows; and nothing else in front of the engine is called one.
 
-use plimsoll_analysis::diagnose::{Cause, Layer, Verdict};
+use plimsoll_analysis::diagnose::{Cause, Experiment, Layer, Verdict};
 
 use crate::diagnosed::fault::{Class, depending};
 use crate::diagnosed::lack::Lack;
@@ -35,6 +35,7 @@ fn calls_that_wait_for_each_other_are_told_from_ten_traces() {
         let (verdict, base, now) = said(&system, Class::DependencyCapacity, 3);
         assert_eq!(verdict.cause, Cause::DependencyCapacity, "seed {seed}: {}", verdict.says);
         assert!(verdict.evidence[0].inferred && verdict.confidence <= 0.75, "seed {seed}");
+        assert_eq!(verdict.overturn, Experiment::TraceAll);
         // What is said to be added to the mean first token is what the calls took more.
         let grew = mean(&calls(&now)) - mean(&calls(&base));
         let share = verdict.says.split("adds ").nth(1).and_then(|s| s.split(' ').next()).expect("a share");

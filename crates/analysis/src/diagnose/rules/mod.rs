@@ -33,6 +33,7 @@ use plimsoll_math::special::normal_inv;
 
 use super::bench::Bench;
 use super::cause::{Cause, Layer};
+use super::experiment::Experiment;
 use super::remove::Struck;
 use super::verdict::{Cleared, Counter, Evidence, RunnerUp, Verdict};
 use crate::findings::Estimate;
@@ -55,6 +56,8 @@ pub struct Fired {
     pub explains: Option<f64>,
     /// What it struck, so that its effect can be taken out.
     pub struck: Struck,
+    /// The cheapest experiment that would overturn it.
+    pub overturn: Experiment,
 }
 
 /// A rule of the table.
@@ -226,6 +229,7 @@ impl Fired {
             counter: Counter::NoneExists,
             explains: None,
             struck: Struck::default(),
+            overturn: cause.overturned_by(),
         }
     }
 
@@ -247,6 +251,12 @@ impl Fired {
         self
     }
 
+    /// With another experiment than the cause's usual one.
+    pub fn overturned_by(mut self, experiment: Experiment) -> Fired {
+        self.overturn = experiment;
+        self
+    }
+
     /// The verdict that it is, on its own.
     pub fn verdict(&self, runner_up: Option<RunnerUp>) -> Verdict {
         let about = self.cause.about();
@@ -260,7 +270,7 @@ impl Fired {
             evidence: self.evidence.clone(),
             counter: self.counter.clone(),
             runner_up,
-            overturn: self.cause.overturned_by(),
+            overturn: self.overturn,
             do_first: about.first.to_owned(),
             do_not: about.not.to_owned(),
         }
@@ -281,12 +291,12 @@ impl Judged {
                 }
                 false => format!("asked later, and it may follow from the first: {}", next.says),
             },
-            experiment: next.cause.overturned_by(),
+            experiment: next.overturn,
         });
         let mut verdict = self.fired.verdict(runner_up);
         if unknown {
             if let Some(best) = self.others.first() {
-                verdict.overturn = best.cause.overturned_by();
+                verdict.overturn = best.overturn;
             }
             verdict.do_first = verdict.overturn.words();
             for other in self.others.iter().take(2) {

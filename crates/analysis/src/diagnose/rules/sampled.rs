@@ -16,7 +16,7 @@ use crate::diagnose::bench::{Arm, Bench};
 use crate::diagnose::ratio::{STRETCHES, rank_sum};
 use crate::diagnose::seen::{Row, Seen};
 use crate::diagnose::verdict::Evidence;
-use crate::diagnose::{Cause, Counter};
+use crate::diagnose::{Cause, Counter, Experiment};
 use crate::say::{ms, number, percent};
 
 /// Traces of a side: with one there is no spread.
@@ -103,7 +103,8 @@ pub fn capacity(bench: &Bench<'_>) -> Option<Fired> {
     let confidence = beyond(rho, WAITS) * beyond(felt, FELT).max(0.75) / 0.7 * 0.8;
     let fired = Fired::new(Cause::DependencyCapacity, confidence.min(INFERRED), says.clone())
         .with(Evidence::said("waits_for_others", says).inferred())
-        .counted(Counter::Moved { name: "rank correlation of a call with those before it".into(), by: rho });
+        .counted(Counter::Moved { name: "rank correlation of a call with those before it".into(), by: rho })
+        .overturned_by(Experiment::TraceAll);
     Some(fired)
 }
 
@@ -170,6 +171,7 @@ pub fn tail(bench: &Bench<'_>) -> Option<Fired> {
     let slow = super::share(late.len() as f64, b.len() as f64, 1.0);
     let traced = match proven {
         0 => "which hold none of them".to_owned(),
+        1 => "one of them such a late one and slow in it".to_owned(),
         n => format!("{n} of them such late ones and slow in it"),
     };
     let says = format!(
@@ -188,7 +190,8 @@ pub fn tail(bench: &Bench<'_>) -> Option<Fired> {
             .counted(match proven {
                 0 => Counter::NotRead { name: "the stage in a trace of one of them".into() },
                 n => Counter::Moved { name: "traces of late ones, slow in the stage".into(), by: n as f64 },
-            }),
+            })
+            .overturned_by(Experiment::TraceAll),
     )
 }
 
