@@ -34,12 +34,19 @@ pub fn count(n: u64, one: &str) -> String {
     format!("{n} {one}{}", if n == 1 { "" } else { "s" })
 }
 
+/// How likely it is by chance: `p 0.012`, `p under 0.001`; further digits say no more.
+pub fn chance(p: f64) -> String {
+    if p < 0.001 { "p under 0.001".to_owned() } else { format!("p {p:.3}") }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{count, ms, number, percent};
+    use super::{chance, count, ms, number, percent};
 
     #[test]
     fn figures_are_short() {
+        assert_eq!(chance(0.000_999), "p under 0.001");
+        assert_eq!(chance(0.0123), "p 0.012");
         assert_eq!(number(1281.8667), "1282");
         assert_eq!(number(123_456.7), "123457");
         assert_eq!(number(83.5), "83.5");

@@ -5,7 +5,7 @@ use super::material::failed;
 use super::seen::{Row, Seen};
 use super::verdict::{Changed, Question, YesNo};
 use crate::findings::{Estimate, Metric};
-use crate::say::{ms, number, percent};
+use crate::say::{chance, ms, number, percent};
 use plimsoll_math::quantile;
 
 /// Answers them.
@@ -256,9 +256,9 @@ fn errors(bench: &Bench<'_>) -> Question {
         ),
         Some((rho, p)) => {
             let says = format!(
-                "{says}; they do not go with latency (rank correlation {}, p {})",
+                "{says}; they do not go with latency (rank correlation {}, {})",
                 number(rho),
-                number(p)
+                chance(p)
             );
             question(asks, YesNo::No, says, Some(share))
         }

@@ -4,7 +4,7 @@ use plimsoll_model::{EndedBy, How, Level, Load, RateCourse, SizeUnit};
 
 use super::{Bench, Limits};
 use crate::findings::{Kept, LevelSummary, Reading, Trust};
-use crate::say::{count, percent};
+use crate::say::{chance, count, percent};
 
 /// Broken answers: they are fast because they are broken. Half of them, and the service was not measured.
 const BROKEN: Limits = Limits { suspect: 0.01, invalid: 0.5 };
@@ -24,7 +24,7 @@ pub fn window(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
         };
         let drift = match (summary.drift.p, summary.drift.change_share) {
             (Some(p), Some(change)) => {
-                let chance = if p < 0.001 { "p under 0.001".to_owned() } else { format!("p {p:.3}") };
+                let chance = chance(p);
                 format!("; {} moves by {} over the window ({chance})", summary.drift.metric, percent(change))
             }
             _ => String::new(),

@@ -13,7 +13,7 @@ use crate::diagnose::seen::{Row, Seen};
 use crate::diagnose::verdict::Evidence;
 use crate::diagnose::{Cause, Counter};
 use crate::findings::Estimate;
-use crate::say::{ms, number, percent};
+use crate::say::{chance, ms, number, percent};
 
 /// Rows of which a stage must be known; one trace in a hundred of a thousand requests is enough for a median.
 const FEWEST: usize = 8;
@@ -294,10 +294,10 @@ fn queues(bench: &Bench<'_>) -> Option<Fired> {
         return None;
     }
     let says = format!(
-        "{} takes the longer the more calls are there before it (rank correlation {}, p {}; in the baseline {}), and adds {} to the mean first token",
+        "{} takes the longer the more calls are there before it (rank correlation {}, {}; in the baseline {}), and adds {} to the mean first token",
         names(bench.now()),
         number(rho),
-        number(p),
+        chance(p),
         number(was),
         percent(felt)
     );

@@ -7,7 +7,7 @@ use crate::diagnose::bench::Bench;
 use crate::diagnose::seen::Seen;
 use crate::diagnose::verdict::Evidence;
 use crate::diagnose::{Cause, Counter};
-use crate::say::{ms, number, percent};
+use crate::say::{chance, ms, number, percent};
 
 /// Lag below which nobody would call it slow, s.
 const LAG_S: f64 = 0.1;
@@ -194,7 +194,7 @@ fn drifting(bench: &Bench<'_>, metrics: &[(&'static str, Of)], least: f64) -> Op
     if base.is_some() && !bench.material.is() && !felt {
         return None;
     }
-    let says = format!("{name} rises by {} from beginning to end (p {})", percent(change), number(p));
+    let says = format!("{name} rises by {} from beginning to end ({})", percent(change), chance(p));
     Some(
         Fired::new(Cause::NoSteadyState, beyond(change, 0.1), says.clone())
             .with(Evidence::said("drift", says))

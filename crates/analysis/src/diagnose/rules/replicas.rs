@@ -11,7 +11,7 @@ use crate::diagnose::ratio::{Effect, of_units};
 use crate::diagnose::seen::{Row, Seen};
 use crate::diagnose::verdict::Evidence;
 use crate::diagnose::{Cause, Counter};
-use crate::say::{number, percent};
+use crate::say::{chance, number, percent};
 
 /// The values of one replica.
 pub struct Own {
@@ -267,13 +267,13 @@ pub fn cold_start(bench: &Bench<'_>) -> Option<Fired> {
                 continue;
             }
             let says = format!(
-                "replica {} was sent its first request {} s into the level; {name} is {} times as long in its first 12 s as after 40 s ({} and {} requests, p {})",
+                "replica {} was sent its first request {} s into the level; {name} is {} times as long in its first 12 s as after 40 s ({} and {} requests, {})",
                 seen.replicas[replica],
                 number(born),
                 number(ratio),
                 young.len(),
                 old.len(),
-                number(p)
+                chance(p)
             );
             let mut fired =
                 Fired::new(Cause::ColdStart, (beyond(ratio - 1.0, 0.5) * 1.1).min(0.97), says.clone())

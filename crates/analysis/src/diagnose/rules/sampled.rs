@@ -17,7 +17,7 @@ use crate::diagnose::ratio::{STRETCHES, rank_sum};
 use crate::diagnose::seen::{Row, Seen};
 use crate::diagnose::verdict::Evidence;
 use crate::diagnose::{Cause, Counter, Experiment};
-use crate::say::{ms, number, percent};
+use crate::say::{chance, ms, number, percent};
 
 /// Traces of a side: with one there is no spread.
 const FEWEST: usize = 2;
@@ -91,9 +91,9 @@ pub fn capacity(bench: &Bench<'_>) -> Option<Fired> {
     }
     let traces = before.stage.len().min(after.stage.len());
     let says = format!(
-        "what first tokens wait for in front of the engine takes the longer the more of it is under way already (rank correlation {}, p {}; in the baseline {}) and adds {} to the mean one; the engine's page knows of {} of that, and by {traces} traces of a side {} is {} of what is there",
+        "what first tokens wait for in front of the engine takes the longer the more of it is under way already (rank correlation {}, {}; in the baseline {}) and adds {} to the mean one; the engine's page knows of {} of that, and by {traces} traces of a side {} is {} of what is there",
         number(rho),
-        number(p),
+        chance(p),
         number(was),
         percent(felt),
         percent(engine.clamp(0.0, 1.0)),
