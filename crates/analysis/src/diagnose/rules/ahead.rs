@@ -99,6 +99,21 @@ fn all_longer(bench: &Bench<'_>) -> bool {
     usual.is_some_and(|effect| effect.ratio.value >= AS_LONG && effect.p < SURE)
 }
 
+/// Pauses per request that the baseline had as well: as long, or, beside its own long prompts, half as long as these usually are. What makes
+/// those longer (a slower model, a cache that was lost) is then the news.
+fn had_before(base: &Seen<'_>, gaps: &[Pause], least: f64) -> f64 {
+    let mut lasting: Vec<f64> = gaps.iter().map(|(from, to, ..)| to - from).collect();
+    let half = 0.5 * order_statistic(&mut lasting, 0.5).unwrap_or(least);
+    let long = long_prompts(base);
+    let read = |gap: &Gap| {
+        let (middle, row) = (0.5 * (gap.from + gap.to), &base.rows[gap.row as usize]);
+        row.prompt < LONG_PROMPT && long.iter().any(|read| read.holds_up(middle, row.replica, 0.0))
+    };
+    let lasts = |gap: &Gap| gap.to - gap.from;
+    let had = |gap: &&Gap| lasts(gap) >= least || lasts(gap) >= half && read(gap);
+    base.gaps.iter().filter(had).count() as f64 / base.rows.len().max(1) as f64
+}
+
 /// S3: long prompts hold up everybody else's tokens.
 pub fn head_of_line(bench: &Bench<'_>) -> Option<Fired> {
     // Answers that are held back on their way pause together whatever else goes on; on a slow replica, or once everything has become slower,
@@ -146,20 +161,7 @@ pub fn head_of_line(bench: &Bench<'_>) -> Option<Fired> {
     if odds < 5.0 || share.value < BESIDE || !proves_over(with, all, always, ACCIDENT) {
         return None;
     }
-    // Did the baseline have them as well, or, beside its own long prompts, some half as long? What makes those longer (a slower model, a
-    // cache that was lost) is then the news.
-    let mut lasting: Vec<f64> = gaps.iter().map(|(from, to, ..)| to - from).collect();
-    let half = 0.5 * order_statistic(&mut lasting, 0.5).unwrap_or(least);
-    let before = bench.before().map_or(0.0, |base| {
-        let long = long_prompts(base);
-        let read = |gap: &Gap| {
-            let (middle, row) = (0.5 * (gap.from + gap.to), &base.rows[gap.row as usize]);
-            row.prompt < LONG_PROMPT && long.iter().any(|read| read.holds_up(middle, row.replica, 0.0))
-        };
-        let lasts = |gap: &Gap| gap.to - gap.from;
-        let had = |gap: &&Gap| lasts(gap) >= least || lasts(gap) >= half && read(gap);
-        base.gaps.iter().filter(had).count() as f64 / base.rows.len().max(1) as f64
-    });
+    let before = bench.before().map_or(0.0, |base| had_before(base, &gaps, least));
     if n / (seen.rows.len() as f64) < 2.0 * before {
         return None;
     }
