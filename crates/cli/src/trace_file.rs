@@ -23,7 +23,7 @@ const HELD_MAX: usize = 8 << 30;
 const PIECE: usize = 1 << 20;
 
 /// Names that a folder's traces end with.
-const ENDINGS: &[&str] = &["json", "jsonl", "ndjson", "pb", "otlp", "binpb", "sqlite", "gz"];
+const ENDINGS: &[&str] = &["json", "jsonl", "ndjson", "pb", "otlp", "binpb", "gz"];
 
 /// Has it been said before what could not be taken as it stood?
 #[derive(Copy, Clone, PartialEq, Eq)]

@@ -1,21 +1,18 @@
 //! A profiler's timeline as text: what the time went by, the devices, their work by kind and by name, launches, steps.
 
-use plimsoll_analysis::device::{Device, DeviceChange, DeviceFinding, Launches, Moved, Step, Top};
+use plimsoll_analysis::device::{Device, DeviceFinding, Launches, Step, Top};
 
 use crate::figure;
 use crate::table::Table;
 
 /// Longest name shown, letters.
 const NAME: usize = 68;
-/// What is less than this has not moved, s: profilers stamp nanoseconds, and a mean over steps has the noise of its sum.
-const LEAST_S: f64 = 2e-9;
 /// Steps shown; of more, the first and the slowest.
 const STEPS: usize = 16;
 
 /// The whole page.
 pub fn render(name: &str, finding: &DeviceFinding) -> String {
     let mut page = vec![format!("Profiler's timeline {name}"), String::new(), finding.says.clone()];
-    page.extend(finding.change.iter().flat_map(changed));
     if !finding.devices.is_empty() {
         page.push(String::new());
         page.push(format!("Devices, over {}", seconds(finding.window_s)));
@@ -56,67 +53,6 @@ pub fn render(name: &str, finding: &DeviceFinding) -> String {
         page.extend(finding.notes.iter().map(|note| format!("- {note}")));
     }
     page.join("\n")
-}
-
-/// What became of it since the timeline of before.
-fn changed(change: &DeviceChange) -> Vec<String> {
-    let per = if change.per_step { "per step" } else { "over the window" };
-    let mut page = vec![String::new(), format!("Against the baseline, {per}"), format!("  {}", change.says)];
-    let mut parts = Table::new(&["<part", "before", "now", "moved"]);
-    change.parts.iter().filter(|part| part.base_s + part.now_s > 0.0).for_each(|part| {
-        parts.row([part.name.clone(), seconds(part.base_s), seconds(part.now_s), signed(part.moved_s())]);
-    });
-    if !change.parts.is_empty() {
-        page.push(parts.render(2).trim_end().to_owned());
-    }
-    for (title, list) in [
-        ("Kernels and copies that moved most", &change.kernels),
-        ("Host operations that moved most", &change.host),
-    ] {
-        if list.iter().any(did_move) {
-            section(&mut page, &format!("{title}, {per}"), &moved(list));
-        }
-    }
-    page.extend(change.notes.iter().map(|note| format!("- {note}")));
-    page
-}
-
-fn moved(list: &[Moved]) -> Table {
-    let mut table = Table::new(&["moved", "before", "now", "count before", "now", "<name"]);
-    for one in list.iter().filter(|one| did_move(one)) {
-        table.row([
-            signed(one.moved_s()),
-            once(one.base_s, one.base_count),
-            once(one.now_s, one.now_count),
-            times(one.base_count),
-            times(one.now_count),
-            short(&one.name),
-        ]);
-    }
-    table
-}
-
-/// A time, or that there was none.
-pub(crate) fn once(s: f64, count: f64) -> String {
-    if count == 0.0 { "–".to_owned() } else { seconds(s) }
-}
-
-/// By more than a stamp's last digit?
-pub(crate) fn did_move(one: &Moved) -> bool {
-    one.moved_s().abs() >= LEAST_S
-}
-
-/// How often: whole where it is.
-pub(crate) fn times(count: f64) -> String {
-    if count.fract() == 0.0 { figure::count(count as u64) } else { figure::number(count) }
-}
-
-/// A time with its sign.
-pub(crate) fn signed(s: f64) -> String {
-    if s.abs() < LEAST_S {
-        return "0".to_owned();
-    }
-    if s < 0.0 { format!("−{}", seconds(-s)) } else { format!("+{}", seconds(s)) }
 }
 
 fn section(page: &mut Vec<String>, title: &str, table: &Table) {

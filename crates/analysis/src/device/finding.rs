@@ -52,9 +52,6 @@ pub struct DeviceFinding {
     pub steps: Vec<Step>,
     /// What else has to be known of these figures.
     pub notes: Vec<String>,
-    /// What became of it since a timeline of before, where one was given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub change: Option<super::DeviceChange>,
 }
 
 /// One device over the window. `busy`, `host_idle` and `queued_idle` add up to one.

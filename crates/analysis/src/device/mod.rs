@@ -1,4 +1,4 @@
-//! A profiler's timeline (PyTorch's Kineto, Nsight Systems): was the device busy, with what, and whose doing was it where it was not?
+//! A profiler's timeline (PyTorch's Kineto): was the device busy, with what, and whose doing was it where it was not?
 //!
 //! A trace of requests says which stage took the time; a profiler says whether the stage was the device's or the host's, which no
 //! metrics page tells. The device's time is the union of what ran on it. Where nothing ran, either something had been launched
@@ -6,9 +6,8 @@
 //! the host is what it waited for. Blaming whole gaps by their length lost: a gap of 20 µs is a launch's way on one machine and the host's on
 //! another, and the launch's own time decides it. The three are exclusive and add up to the window.
 //!
-//! Reading order: [`kind`] (what a kernel does), [`stretch`] (stretches of time), `read` (from spans), [`finding`] (the words), [`judge`] below, [`change`] (two of them).
+//! Reading order: [`kind`] (what a kernel does), [`stretch`] (stretches of time), `read` (from spans), [`finding`] (the words), [`judge`] below.
 
-pub mod change;
 pub mod finding;
 pub mod kind;
 mod read;
@@ -19,7 +18,6 @@ use std::collections::{HashMap, HashSet};
 use plimsoll_math::quantile::{of_sorted, sort};
 use plimsoll_model::TraceSpan;
 
-pub use change::{DeviceChange, Moved, compare};
 pub use finding::{Bound, Device, DeviceFinding, HostShare, KindTime, Launches, Step, Top};
 pub use kind::Kind;
 pub use read::is_timeline;
@@ -66,7 +64,6 @@ pub fn judge(spans: &[TraceSpan]) -> DeviceFinding {
         host_top: host_top(&timeline),
         steps: steps(&timeline, &lanes, tells),
         notes: Vec::new(),
-        change: None,
         devices,
     };
     (finding.bound, finding.says) = verdict(&finding);
@@ -308,7 +305,7 @@ fn steps(timeline: &Timeline<'_>, lanes: &[Lane], tells: bool) -> Vec<Step> {
 /// What the time went by, of the mean over the devices.
 fn verdict(finding: &DeviceFinding) -> (Bound, String) {
     if finding.devices.is_empty() {
-        let says = "no device work was recorded: the host's part alone is shown; record the device too (ProfilerActivity.CUDA, nsys --trace=cuda)";
+        let says = "no device work was recorded: the host's part alone is shown; record the device too (ProfilerActivity.CUDA)";
         return (Bound::NoDevice, says.to_owned());
     }
     let mean = |of: &dyn Fn(&Device) -> f64| {

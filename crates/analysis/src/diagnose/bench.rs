@@ -10,7 +10,6 @@ use super::rules::Fired;
 use super::seen::{Row, Seen};
 use super::verdict::{Missing, Reference, Subject};
 use super::{Case, Cause, Side};
-use crate::device::DeviceFinding;
 
 /// One side: its level, what is known of its single requests, its gauges.
 #[derive(Clone, Debug)]
@@ -132,9 +131,11 @@ impl<'a> Bench<'a> {
         if self.now().replicas.is_empty() {
             lacks("one replica against another: answers do not say who gave them", Experiment::OneReplica);
         }
-        let profiled = |device: &DeviceFinding| device.change.is_none() && self.base.is_some();
-        if self.case.device.is_some_and(profiled) {
-            lacks("what became of the device's steps: there is no timeline of before", Experiment::Profile);
+        if self.case.device.is_some() && self.base.is_some() {
+            lacks(
+                "what became of the device's steps since the baseline: a timeline is judged without one",
+                Experiment::Profile,
+            );
         }
         missing
     }

@@ -73,7 +73,7 @@ pub struct Case<'a> {
     pub baseline: Option<Side<'a>>,
     /// What the product promises.
     pub budget: Option<&'a BudgetSpec>,
-    /// What a profiler saw of the target's steps, and what became of them where a timeline of before was given.
+    /// What a profiler saw of the target's steps.
     pub device: Option<&'a DeviceFinding>,
     /// Thresholds.
     pub spec: &'a DiagnoseSpec,

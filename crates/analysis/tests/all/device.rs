@@ -2,7 +2,7 @@
 //! microsecond by microsecond on random ones.
 
 use plimsoll_analysis::device::stretch::Stretches;
-use plimsoll_analysis::device::{Bound, DeviceFinding, Kind, compare, is_timeline, judge};
+use plimsoll_analysis::device::{Bound, DeviceFinding, Kind, is_timeline, judge};
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{AttributeValue, SpanKind, TraceSpan};
 
@@ -197,79 +197,4 @@ fn stretches_obey_the_arithmetic_of_sets() {
         assert_eq!(a.without(&b).length_ns(), count(&|at| in_a[at] && !in_b[at]));
         assert!(a.without(&b).and(&b).iter().next().is_none());
     }
-}
-
-/// So many steps, each a product launched at 100 that runs from 120 for `gemm` µs under this name, an elementwise kernel of 100 behind it, and then
-/// `tail` µs in which the host sits in `item` and nothing is launched.
-fn steps_of(steps: u64, (name, gemm): (&str, i64), tail: i64) -> Vec<TraceSpan> {
-    let took = 220 + gemm + tail;
-    let mut all = Vec::new();
-    for step in 0..steps {
-        let (at, id) = (took * step as i64, 100 * step);
-        let mut put = |n: u64, parent: u64, category: &str, name: &str, from: i64, to: i64| {
-            let parent = if parent == 0 { 0 } else { id + parent };
-            all.push(span(id + n, parent, category, name, (at + from, at + to)));
-        };
-        put(1, 0, "user_annotation", &format!("ProfilerStep#{step}"), 0, took);
-        put(3, 1, "cuda_runtime", "cudaLaunchKernel", 100, 110);
-        put(4, 1, "cuda_runtime", "cudaLaunchKernel", 111, 115);
-        put(5, 1, "cpu_op", "aten::item", 220 + gemm, took);
-        put(7, 3, "kernel", name, 120, 120 + gemm);
-        put(8, 4, "kernel", "elementwise", 120 + gemm, 220 + gemm);
-    }
-    all
-}
-
-#[test]
-fn what_moved_between_two_timelines_is_told_and_adds_up() {
-    // A step of 1 000 becomes one of 1 200: another product takes 100 less, and the host sits 300 longer in `item`.
-    let base = steps_of(10, ("old_gemm", 400), 380);
-    let now = steps_of(12, ("new_gemm", 300), 680);
-    let change = compare(&base, &now);
-    assert_eq!((change.per_step, change.base_steps, change.now_steps), (true, 10, 12));
-    let of = |name: &str| {
-        let part = change.parts.iter().find(|part| part.name == name).unwrap_or_else(|| panic!("{name}"));
-        (1e6 * part.base_s, 1e6 * part.now_s)
-    };
-    for (name, (before, after)) in [
-        ("computing", (500.0, 400.0)),
-        ("exchange alone", (0.0, 0.0)),
-        ("copy alone", (0.0, 0.0)),
-        ("idle: launched", (10.0, 10.0)),
-        ("idle: host", (490.0, 790.0)),
-    ] {
-        let (base, now) = of(name);
-        assert!((base - before).abs() < 1e-6 && (now - after).abs() < 1e-6, "{name}: {base} {now}");
-    }
-    let sum: f64 = change.parts.iter().map(|part| part.now_s).sum();
-    near(sum, 1_200e-6);
-    let ratio = change.step_ratio.expect("ten steps");
-    near(ratio.value, 1.2);
-    assert!(ratio.lower <= 1.2 + 1e-9 && ratio.upper >= 1.2 - 1e-9, "{ratio:?}");
-    // The product that went and the one that came; the elementwise kernel did not move.
-    let kernels: Vec<(&str, f64, f64)> =
-        change.kernels.iter().map(|one| (one.name.as_str(), 1e6 * one.moved_s(), one.now_count)).collect();
-    assert_eq!((kernels[0].0, kernels[0].2), ("old_gemm", 0.0));
-    assert!((kernels[0].1 + 400.0).abs() < 1e-6 && (kernels[1].1 - 300.0).abs() < 1e-6, "{kernels:?}");
-    assert_eq!((kernels[1].0, kernels[1].2), ("new_gemm", 1.0));
-    assert!(kernels[2].1.abs() < 1e-9, "{kernels:?}");
-    assert_eq!(change.host[0].name, "aten::item");
-    near(1e6 * change.host[0].moved_s(), 300.0);
-    let says = &change.says;
-    assert!(says.contains("a step takes 1.2 ms") && says.contains("idle: host +300 µs"), "{says}");
-    // Against itself nothing moved.
-    let same = compare(&base, &base);
-    assert!(
-        same.parts.iter().all(|part| part.moved_s() == 0.0) && same.says.contains("no part of it"),
-        "{}",
-        same.says
-    );
-    // Without steps or a device there is nothing to divide by or to compare, and it says so.
-    let bare: Vec<TraceSpan> =
-        base.iter().filter(|span| !span.name.starts_with("ProfilerStep")).cloned().collect();
-    assert!(!compare(&bare, &now).per_step);
-    let host: Vec<TraceSpan> =
-        base.iter().filter(|span| span.attributes.iter().all(|(key, _)| key != "device")).cloned().collect();
-    assert!(compare(&host, &now).says.contains("no device work"), "{}", compare(&host, &now).says);
-    assert!(compare(&[], &[]).parts.is_empty());
 }

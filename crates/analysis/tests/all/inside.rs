@@ -1,6 +1,6 @@
-//! What a look inside the device adds to a diagnosis: the same slower answers with timelines laid out by hand, whose growing part is known.
+//! What a look inside the device adds to a diagnosis: the same slower answers with timelines laid out by hand.
 
-use plimsoll_analysis::device::{DeviceFinding, compare, judge};
+use plimsoll_analysis::device::{DeviceFinding, judge};
 use plimsoll_analysis::diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, diagnose};
 use plimsoll_analysis::findings::{BudgetSpec, Ceiling, Metric};
 use plimsoll_model::{At, Attempt, Load, Sample, TraceSpan};
@@ -63,76 +63,6 @@ fn asked(
     diagnose(&Case { candidate, baseline, budget, device, spec: &spec })
 }
 
-/// Answers of 25 ms a token that take 31 now, and timelines of then and now.
-fn grown(now: Vec<TraceSpan>) -> Diagnosis {
-    let mut device = judge(&now);
-    device.change = Some(compare(&steps(600, 200, 180), &now));
-    asked(Some(&run(25)), &run(31), Some(&device), None)
-}
-
-#[test]
-fn the_part_of_a_step_that_grew_is_what_is_named() {
-    // A step of 1 000 µs becomes one of 1 240, as tokens did.
-    for (now, cause, part) in [
-        (steps(600, 440, 180), Cause::Collectives, "exchange with each other: 0.44 ms a step, before 0.2 ms"),
-        // The call that launches takes 10 µs of the host's as well.
-        (steps(600, 200, 420), Cause::HostBound, "launch something: 0.43 ms a step, before 0.19 ms"),
-    ] {
-        let diagnosis = grown(now);
-        let verdict = &diagnosis.verdicts[0];
-        assert_eq!(verdict.cause, cause, "{}", diagnosis.headline);
-        assert!(verdict.explains.is_some_and(|share| (share - 1.0).abs() < 1e-9), "{:?}", verdict.explains);
-        assert!(verdict.says.contains(part), "{}", verdict.says);
-        let rival = verdict.runner_up.as_ref().expect("single requests are slower as well");
-        assert_eq!(rival.cause, Cause::SlowerModel, "{}", rival.why);
-        assert_eq!(diagnosis.verdicts.len(), 1, "nothing is left: {}", diagnosis.headline);
-    }
-    // The same where the thread that launches stands before a lock; waiting for a condition is what a thread without work does.
-    let waits_in = |call: &str| {
-        let mut now = steps(600, 200, 420);
-        now.iter_mut().filter(|span| span.name == "aten::item").for_each(|span| span.name = call.into());
-        grown(now).verdicts.remove(0).cause
-    };
-    assert_eq!(waits_in("pthread_mutex_lock"), Cause::LockContention);
-    assert_eq!(waits_in("Waiting for GIL"), Cause::LockContention);
-    assert_eq!(waits_in("pthread_cond_timedwait"), Cause::HostBound);
-    // What computes longer is told by the single requests, with or without a timeline; and so is what two parts share.
-    for now in [steps(840, 200, 180), steps(600, 300, 320), steps(720, 320, 180)] {
-        let diagnosis = grown(now);
-        let cause = diagnosis.verdicts[0].cause;
-        assert!(
-            matches!(cause, Cause::SlowerModel | Cause::Collectives | Cause::HostBound),
-            "{}",
-            diagnosis.headline
-        );
-    }
-    assert_eq!(grown(steps(840, 200, 180)).verdicts[0].cause, Cause::SlowerModel);
-}
-
-#[test]
-fn a_timeline_that_does_not_account_for_the_run_decides_nothing() {
-    // Steps three times as long do not make tokens a quarter slower; nor do steps that are as they were.
-    for now in [steps(600, 2_200, 180), steps(600, 200, 180)] {
-        let diagnosis = grown(now);
-        assert_eq!(diagnosis.verdicts[0].cause, Cause::SlowerModel, "{}", diagnosis.headline);
-    }
-    // Answers as fast as ever: whatever the profile shows, nothing is material.
-    let now = steps(600, 440, 180);
-    let mut device = judge(&now);
-    device.change = Some(compare(&steps(600, 200, 180), &now));
-    let same = asked(Some(&run(25)), &run(25), Some(&device), None);
-    assert_eq!(same.verdicts[0].cause, Cause::Nothing, "{}", same.headline);
-    // A baseline of answers and none of steps: what of it is new is not known, and that is said.
-    let alone = judge(&now);
-    let diagnosis = asked(Some(&run(25)), &run(31), Some(&alone), None);
-    assert_eq!(diagnosis.verdicts[0].cause, Cause::SlowerModel, "{}", diagnosis.headline);
-    assert!(
-        diagnosis.missing.iter().any(|one| one.what.contains("timeline of before")),
-        "{:?}",
-        diagnosis.missing
-    );
-}
-
 fn promised(limit_s: f64) -> BudgetSpec {
     BudgetSpec {
         name: "test".into(),
@@ -152,6 +82,32 @@ fn without_a_before_a_large_part_is_named_where_a_promise_is_broken() {
     assert_eq!(held.verdicts[0].cause, Cause::Nothing, "{}", held.headline);
     let little = asked(None, &run(60), Some(&judge(&steps(780, 120, 80))), Some(&promised(0.05)));
     assert_eq!(little.verdicts[0].cause, Cause::SingleRequestOverBudget, "{}", little.headline);
+}
+
+#[test]
+fn a_device_that_waits_for_its_host_is_named_with_the_lock_it_waits_for() {
+    let of = |call: &str| {
+        let mut late = steps(200, 100, 680);
+        late.iter_mut().filter(|span| span.name == "aten::item").for_each(|span| span.name = call.into());
+        asked(None, &run(60), Some(&judge(&late)), Some(&promised(0.05))).verdicts.remove(0).cause
+    };
+    assert_eq!(of("aten::item"), Cause::HostBound);
+    assert_eq!(of("pthread_mutex_lock"), Cause::LockContention);
+    assert_eq!(of("Waiting for GIL"), Cause::LockContention);
+    // Waiting for a condition is what a thread without work does.
+    assert_eq!(of("pthread_cond_timedwait"), Cause::HostBound);
+}
+
+#[test]
+fn a_timeline_without_one_of_before_decides_nothing_beside_a_baseline() {
+    let late = judge(&steps(200, 100, 680));
+    let diagnosis = asked(Some(&run(25)), &run(31), Some(&late), None);
+    assert_eq!(diagnosis.verdicts[0].cause, Cause::SlowerModel, "{}", diagnosis.headline);
+    assert!(
+        diagnosis.missing.iter().any(|one| one.what.contains("a timeline is judged without one")),
+        "{:?}",
+        diagnosis.missing
+    );
 }
 
 /// Gauges of the whole run, once a second.

@@ -66,18 +66,13 @@ fn of_levels(args: &DiagnoseArgs) -> Option<&'static str> {
     given.iter().find(|(given, _)| *given).map(|(_, flag)| *flag)
 }
 
-/// What a profiler saw of the target's steps, and what became of them.
+/// What a profiler saw of the target's steps.
 fn device(args: &DiagnoseArgs) -> Result<Option<DeviceFinding>, Stop> {
     if args.passive.timeline.is_empty() {
         return Ok(None);
     }
     let now = profile::timeline_of("--timeline", &args.passive.timeline)?;
-    let mut finding = device::judge(&now);
-    if !args.passive.baseline_timeline.is_empty() {
-        let before = profile::timeline_of("--baseline-timeline", &args.passive.baseline_timeline)?;
-        finding.change = Some(device::compare(&before, &now));
-    }
-    Ok(Some(finding))
+    Ok(Some(device::judge(&now)))
 }
 
 /// The ceilings of --budget that hold for every request.

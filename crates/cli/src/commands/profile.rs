@@ -68,19 +68,14 @@ fn of_requests(args: &ProfileArgs) -> bool {
 
 /// A profiler's timeline: it says whether the device was busy and not where requests spent their time. Its spans are read again, whole.
 fn timeline(args: &ProfileArgs) -> Result<Exit, Stop> {
-    let spans = &spans(&args.traces, Said::Before)?;
-    let mut finding = device::judge(spans);
     if !args.baseline.is_empty() {
-        let base = self::spans(&args.baseline, Said::Never)?;
-        if !device::is_timeline(&base) {
-            return Err(Stop::usage(format!(
-                "--baseline {}: traces of requests, and {} is a profiler's timeline; hold it against a timeline of before",
-                named(&args.baseline),
-                named(&args.traces)
-            )));
-        }
-        finding.change = Some(device::compare(&base, spans));
+        return Err(Stop::usage(format!(
+            "--baseline: holds traces of requests against each other, and {} is a profiler's timeline",
+            named(&args.traces)
+        )));
     }
+    let spans = &spans(&args.traces, Said::Before)?;
+    let finding = device::judge(spans);
     let name = named(&args.traces);
     match args.format {
         Format::Text => out::line(&plimsoll_report::device::render(&name, &finding)),
@@ -101,10 +96,7 @@ pub fn timeline_of(flag: &str, paths: &[PathBuf]) -> Result<Vec<TraceSpan>, Stop
     if device::is_timeline(&spans) {
         return Ok(spans);
     }
-    Err(Stop::usage(format!(
-        "{flag} {}: no profiler's timeline (PyTorch's trace.json, or an Nsight Systems export to sqlite)",
-        named(paths)
-    )))
+    Err(Stop::usage(format!("{flag} {}: no profiler's timeline (PyTorch's trace.json)", named(paths))))
 }
 
 /// Writes a page, and says where.

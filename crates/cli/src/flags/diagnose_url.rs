@@ -47,12 +47,9 @@ pub struct DiagnoseRunArgs {
     /// Of a run: the level to judge [default: the one nearest to the baseline's load, else the heaviest]
     #[arg(long, value_name = "N", help_heading = "Judging a run")]
     pub level: Option<u32>,
-    /// Of a run: a profiler's timeline of the target's steps (PyTorch, Nsight Systems), repeatable
+    /// Of a run: a profiler's timeline of the target's steps (PyTorch), repeatable
     #[arg(long, value_name = "FILE", help_heading = "Judging a run")]
     pub timeline: Vec<PathBuf>,
-    /// The same of before, when the baseline was measured, repeatable
-    #[arg(long, value_name = "FILE", requires = "timeline", help_heading = "Judging a run")]
-    pub baseline_timeline: Vec<PathBuf>,
 }
 
 /// `plimsoll diagnose`

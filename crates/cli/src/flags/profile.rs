@@ -9,7 +9,7 @@ use super::Format;
 /// `plimsoll profile`
 #[derive(Args, Debug)]
 pub struct ProfileArgs {
-    /// A run folder; or trace files, or folders of them: OTLP, Jaeger, MLflow, Phoenix, Chrome, PyTorch's profiler, Nsight Systems (sqlite); compressed or not
+    /// A run folder; or trace files, or folders of them: OTLP, Jaeger, MLflow, Phoenix, Chrome, PyTorch's profiler; compressed or not
     #[arg(required = true, value_name = "RUN|TRACES")]
     pub traces: Vec<PathBuf>,
     /// Traces of before the change, repeatable: say where the tail moved

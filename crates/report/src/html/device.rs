@@ -3,10 +3,10 @@
 //! Bars are plain elements, as on the page of a profile: they print, and need no script.
 
 use maud::{Markup, html};
-use plimsoll_analysis::device::{Device, DeviceChange, DeviceFinding, KindTime, Launches, Moved, Step, Top};
+use plimsoll_analysis::device::{Device, DeviceFinding, KindTime, Launches, Step, Top};
 
 use super::page::page;
-use crate::device::{did_move, once, seconds, short, signed, times};
+use crate::device::{seconds, short};
 use crate::{figure, words};
 
 /// What only this page needs: the bars of a profile's page.
@@ -30,7 +30,6 @@ pub fn render(name: &str, finding: &DeviceFinding) -> String {
             h1 { "Profiler’s timeline " (name) }
             div.verdict { p { (words::sentence(&finding.says)) } }
         }
-        @if let Some(change) = &finding.change { (changed(change)) }
         (devices(finding))
         (kinds(&finding.kinds))
         (tops("Longest on the device", &finding.top, finding.more))
@@ -177,65 +176,4 @@ fn steps(steps: &[Step]) -> Markup {
             span { (swatch(COMPUTING.1)) "busy" } span { (swatch(HOST.1)) "idle: host" } span { (swatch(IDLE.1)) "idle otherwise" }
         }
     } } }
-}
-
-fn changed(change: &DeviceChange) -> Markup {
-    let per = if change.per_step { "per step" } else { "over the window" };
-    html! { section {
-        h2 { "Against the baseline, " (per) }
-        p { (words::sentence(&change.says)) }
-        @if !change.parts.is_empty() { (parts(&change.parts)) }
-        (moved(&format!("Kernels and copies that moved most, {per}"), &change.kernels))
-        (moved(&format!("Host operations that moved most, {per}"), &change.host))
-        @if !change.notes.is_empty() { ul { @for note in &change.notes { li.soft { (words::sentence(note)) } } } }
-    } }
-}
-
-/// Before and now to one scale, and the parts with what they moved by.
-fn parts(parts: &[Moved]) -> Markup {
-    let (base, now): (f64, f64) =
-        parts.iter().fold((0.0, 0.0), |(a, b), part| (a + part.base_s, b + part.now_s));
-    let widest = base.max(now).max(1e-12);
-    let colour = |name: &str| {
-        let all = [COMPUTING, EXCHANGE, COPY, LAUNCHED, HOST, IDLE];
-        all.into_iter().find(|(part, _)| *part == name).unwrap_or(OTHER)
-    };
-    let of = |s: &dyn Fn(&Moved) -> f64| -> Vec<((&'static str, &'static str), f64)> {
-        parts
-            .iter()
-            .map(|part| (colour(&part.name), s(part) / widest))
-            .filter(|(_, share)| *share > 0.0)
-            .collect()
-    };
-    html! {
-        div.bands {
-            (band("before", &of(&|part| part.base_s), &seconds(base)))
-            (band("now", &of(&|part| part.now_s), &seconds(now)))
-        }
-        p.legend { @for part in parts.iter().filter(|part| part.base_s + part.now_s > 0.0) { span { (swatch(colour(&part.name).1)) (part.name) } } }
-        div.scroll { table {
-            thead { tr { th.left { "part" } th { "before" } th { "now" } th { "moved" } } }
-            tbody {
-                @for part in parts.iter().filter(|part| part.base_s + part.now_s > 0.0) { tr {
-                    td.left { (part.name) } td { (seconds(part.base_s)) } td { (seconds(part.now_s)) } td { (signed(part.moved_s())) }
-                } }
-                tr { td.left { "all" } td { (seconds(base)) } td { (seconds(now)) } td { (signed(now - base)) } }
-            }
-        } }
-    }
-}
-
-fn moved(title: &str, list: &[Moved]) -> Markup {
-    let list: Vec<&Moved> = list.iter().filter(|one| did_move(one)).collect();
-    html! { @if !list.is_empty() {
-        h3 { (title) }
-        div.scroll { table {
-            thead { tr { th { "moved" } th { "before" } th { "now" } th { "count before" } th { "now" } th.left { "name" } } }
-            tbody { @for one in &list { tr {
-                td { (signed(one.moved_s())) } td { (once(one.base_s, one.base_count)) } td { (once(one.now_s, one.now_count)) }
-                td { (times(one.base_count)) } td { (times(one.now_count)) }
-                td.left title=(one.name) { (short(&one.name)) }
-            } } }
-        } }
-    } }
 }

@@ -8,10 +8,12 @@ use plimsoll_model::TraceSpan;
 
 use super::document::{self, Told};
 use super::scan::Scan;
-use super::{Format, Notes, TraceError, otlp, read_each, sqlite};
+use super::{Format, Notes, TraceError, otlp, read_each};
 
 /// Longest message that is waited for to see whether its file is one of messages with their lengths, bytes. Exporters' are some MiB.
 const MESSAGE_MAX: usize = 256 << 20;
+/// Bytes after which a format shows itself: a length, a tag and the first of what they announce.
+const TELLING: usize = 16;
 
 /// What a file was.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -221,11 +223,8 @@ fn begun(held: &[u8]) -> Mode {
         let mut any = false;
         otlp::decode_each(message, &mut |_| any = true).is_ok() && any
     };
-    if held.len() < sqlite::MAGIC.len() {
+    if held.len() < TELLING {
         return Mode::Open;
-    }
-    if held.starts_with(sqlite::MAGIC) {
-        return Mode::Whole;
     }
     // A protobuf message may begin like a blank line of JSON, or of a text.
     if held[0] == 0x0a

@@ -7,13 +7,14 @@
 const SHOWN: (usize, usize) = (40, 16);
 
 /// Beginnings that name their format.
-const KNOWN: [(&[u8], &str); 12] = [
+const KNOWN: [(&[u8], &str); 13] = [
     (b"\x1f\x8b", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
     (b"BZh", "bzip2"),
     (b"\xfd7zXZ\0", "xz"),
     (b"PK\x03\x04", "a ZIP archive"),
     (b"PAR1", "Parquet"),
+    (b"SQLite format 3\0", "an SQLite database"),
     (b"ARROW1", "an Arrow file"),
     (b"\x89HDF", "an HDF5 file"),
     (b"\x7fELF", "a program or library (ELF)"),

@@ -6,7 +6,7 @@
 //! before it is copied into each.
 //!
 //! Reading order: [`feed`] (files as their bytes come), [`mod@otlp`] on `protobuf` (and back), `document` (any JSON, on `scan`) with `loose` (a span as an object) and
-//! `attributes`, `chrome` and `nsys` (on `sqlite`) on `timeline` (slices of
+//! `attributes`, `chrome` on `timeline` (slices of
 //! threads become nested spans), [`export`] (what
 //! a receiver answers), then the small things: `id`, `origin`.
 
@@ -18,12 +18,10 @@ pub mod feed;
 mod id;
 mod looks;
 mod loose;
-mod nsys;
 mod origin;
 pub mod otlp;
 mod protobuf;
 mod scan;
-mod sqlite;
 mod timeline;
 
 use plimsoll_model::TraceSpan;
@@ -48,8 +46,6 @@ pub enum Format {
     Spans,
     /// Trace Event Format: Chrome, Perfetto's JSON, PyTorch's profiler (Kineto).
     Chrome,
-    /// Nsight Systems, exported to SQLite.
-    Nsight,
 }
 
 impl Format {
@@ -62,7 +58,6 @@ impl Format {
             Format::Mlflow => "MLflow",
             Format::Spans => "spans as JSON objects (Phoenix, OpenTelemetry console)",
             Format::Chrome => "Chrome trace",
-            Format::Nsight => "Nsight Systems",
         }
     }
 }
@@ -128,15 +123,9 @@ pub enum TraceError {
         /// What should have been there.
         expected: &'static str,
     },
-    /// They begin as an SQLite database and break, or are one that is not read.
-    #[error("not readable as SQLite: {what}")]
-    Sqlite {
-        /// What is wrong with it.
-        what: String,
-    },
     /// They are something else.
     #[error(
-        "no traces in it: expected OTLP (protobuf or JSON), Jaeger, MLflow, Phoenix, Chrome/Kineto JSON or Nsight Systems SQLite, found {found}"
+        "no traces in it: expected OTLP (protobuf or JSON), Jaeger, MLflow, Phoenix or Chrome/Kineto JSON, found {found}"
     )]
     Unknown {
         /// What they look like.
@@ -165,11 +154,6 @@ pub fn read(bytes: &[u8]) -> Result<Parsed, TraceError> {
 /// # Errors
 /// As [`read`]; spans that were handed on before stay so.
 pub fn read_each(bytes: &[u8], each: &mut dyn FnMut(TraceSpan)) -> Result<(Format, Notes), TraceError> {
-    if bytes.starts_with(sqlite::MAGIC) {
-        let parsed = nsys::read(bytes)?;
-        parsed.spans.into_iter().for_each(each);
-        return Ok((parsed.format, parsed.notes));
-    }
     if otlp::looks_like(bytes) {
         return protobuf(&[bytes], each);
     }

@@ -237,33 +237,6 @@ fn a_profilers_slices_become_steps() {
 }
 
 #[test]
-fn nsights_export_hangs_kernels_below_their_ranges() {
-    let parsed = check(NSYS, Format::Nsight);
-    let all = |name: &str| parsed.spans.iter().filter(|span| span.name == name).collect::<Vec<_>>();
-    // 40 ranges and one that never ends, 201 calls, 200 kernels, a copy; a mark is no span.
-    assert_eq!(parsed.spans.len(), 41 + 201 + 200 + 1);
-    assert_eq!((parsed.notes.unused, parsed.notes.unended, parsed.notes.unanchored), (1, 1, false));
-    let step = all("step 3")[0];
-    assert_eq!((step.start_ns, step.took_ns(), step.parent), (1_800_000_000_003_000_000, 900_000, None));
-    assert_eq!(step.service.as_deref(), Some("python3"));
-    assert_eq!(step.attribute("process.pid"), Some(&AttributeValue::Int(4711)));
-    let of_step: Vec<&TraceSpan> = parsed.spans.iter().filter(|span| span.trace == step.trace).collect();
-    assert_eq!(of_step.len(), 11, "the range, five calls, five kernels");
-    let kernel = of_step.iter().find(|span| span.name == "gemm").expect("a kernel");
-    let call = of_step.iter().find(|span| Some(span.id) == kernel.parent).expect("its launch");
-    assert_eq!((call.name.as_str(), call.parent), ("cudaLaunchKernel", Some(step.id)));
-    assert_eq!((kernel.service.as_deref(), kernel.took_ns()), (Some("GPU 0"), 8_000));
-    // A short name that is not in the file: the long one, which lies on a chain of pages, has to serve.
-    let long = parsed.spans.iter().find(|span| span.name.starts_with("void cutlass")).expect("the long name");
-    assert_eq!(long.name.len(), "void cutlass::Kernel<>()".len() + 3_000);
-    let copy = all("memcpy")[0];
-    assert_eq!(copy.attribute("bytes"), Some(&AttributeValue::Int(4_096)));
-    assert_eq!(all("cudaMemcpyAsync")[0].id, copy.parent.expect("launched"));
-}
-
-const NSYS: &[u8] = include_bytes!("../../fixtures/nsys/nsys.sqlite");
-
-#[test]
 fn a_list_of_events_may_lack_its_end() {
     let whole = br#"[{"ph":"X","name":"a","pid":1,"tid":1,"ts":1,"dur":2},{"ph":"X","name":"b","pid":1,"tid":1,"ts":1.5,"dur":1}]"#;
     assert_eq!(check(whole, Format::Chrome).spans.len(), 2);
@@ -279,7 +252,7 @@ fn what_is_no_trace_is_named() {
         |bytes: &[u8]| read(bytes).map(|parsed| parsed.spans.len()).expect_err("no traces").to_string();
     assert!(said(b"").contains("it is empty"));
     assert!(said(b"PAR1....").contains("found Parquet"));
-    assert!(said(b"SQLite format 3\0...").contains("not readable as SQLite: expected a head of 100 bytes"));
+    assert!(said(b"SQLite format 3\0...").contains("an SQLite database"));
     assert!(said(b"hello").contains("text that begins with \"hello\""));
     assert!(said(br#"{"benchmarks":[],"args":{"x":1},"metadata":{}}"#).contains("keys benchmarks, metadata"));
     assert!(said(b"[1,2]").contains("line 1, column 2"));
@@ -363,15 +336,13 @@ fn documents() -> Vec<Vec<u8>> {
         KINETO.as_bytes().to_vec(),
         include_bytes!("../../fixtures/phoenix/spans.json").to_vec(),
         include_bytes!("../../fixtures/mlflow/trace_get.json").to_vec(),
-        NSYS.to_vec(),
     ]
 }
 
 #[test]
 fn every_truncation_of_every_format_ends_well() {
     for document in documents() {
-        // Of the database, whose rows lie in pages, every 97th byte is enough.
-        for cut in (0..document.len()).step_by(if document.len() > 20_000 { 97 } else { 1 }) {
+        for cut in 0..document.len() {
             if let Ok(parsed) = read(&document[..cut]) {
                 assert!(parsed.spans.len() < 500);
             }
@@ -410,7 +381,7 @@ proptest! {
     }
 
     #[test]
-    fn damage_never_panics_and_never_grows(which in 0..6usize, hits in vec((any::<prop::sample::Index>(), any::<u8>()), 1..40)) {
+    fn damage_never_panics_and_never_grows(which in 0..5usize, hits in vec((any::<prop::sample::Index>(), any::<u8>()), 1..40)) {
         let mut document = documents().swap_remove(which);
         for (place, byte) in hits {
             let place = place.index(document.len());

@@ -1,30 +1,23 @@
 //! P: what only a look inside the device tells: a profiler's timeline of its steps (P1, P2), or the counters of its memory (P3).
 //!
 //! From outside, kernels that compute longer, kernels that wait for another device and a device that waits for its host are one
-//! and the same slower step. With a timeline of before, the part of a step that grew decides, as far as it accounts for what the run
-//! grew by: a profile of another day shows what it shows and not what was measured. Without one a large part is a cause only
-//! where nothing else is there to hold it against, and for exchanges and memory only where a promise is broken: a fleet that uses what it has is well.
+//! and the same slower step. A large part is a cause only
+//! where there is no baseline to hold the run against, and for exchanges and memory only where a promise is broken: a fleet that uses what it has is well.
 //! Naming kernels that became longer lost: a larger batch computes longer as well, and single requests tell the two apart.
 
-use super::load::times;
 use super::{Fired, beyond};
-use crate::device::change::{EXCHANGE_ALONE, IDLE_HOST};
-use crate::device::{Device, DeviceChange, DeviceFinding};
+use crate::device::{Device, DeviceFinding};
 use crate::diagnose::Cause;
 use crate::diagnose::bench::Bench;
 use crate::diagnose::verdict::{Counter, Evidence};
 use crate::findings::Metric;
 use crate::say::{number, percent};
 
-/// Share of what a step grew by from which a part is what it grew by.
+/// Share of the time the device waited for its host from which a lock is what it waited for.
 const MOST: f64 = 0.5;
 /// Share of the time from which a part is large by itself (a GPU idle for three tenths of a step is host-bound).
 const LARGE: f64 = 0.3;
-/// Lower end of the median step's ratio from which a step is slower.
-const SLOWER: f64 = 1.03;
-/// How much of what the run grew by the timeline must account for, and how much more it may.
-const ACCOUNTS: std::ops::RangeInclusive<f64> = 0.4..=2.5;
-/// Calls that wait for a lock: the system's, as Nsight Systems names them, and CPython's interpreter lock.
+/// Calls that wait for a lock: the system's, and CPython's interpreter lock.
 const LOCKS: [&str; 5] = [
     "pthread_mutex_lock",
     "pthread_mutex_timedlock",
@@ -38,7 +31,7 @@ const FULL: f64 = 0.7;
 /// P1: the devices exchange instead of computing.
 pub fn exchange(bench: &Bench<'_>) -> Option<Fired> {
     let alone = |device: &Device| Some(device.collective_alone);
-    part(bench, Cause::Collectives, EXCHANGE_ALONE, "the devices only exchange with each other", alone)
+    part(bench, Cause::Collectives, "the devices only exchange with each other", alone)
 }
 
 /// P2: the device waits until the host has launched something; for a lock, where the thread that launches stood before one meanwhile.
@@ -46,7 +39,7 @@ pub fn launched_late(bench: &Bench<'_>) -> Option<Fired> {
     let locked = locked(bench.case.device?).filter(|share| *share >= MOST);
     let cause = if locked.is_some() { Cause::LockContention } else { Cause::HostBound };
     let what = "the device waits for the host to launch something";
-    let fired = part(bench, cause, IDLE_HOST, what, |device| device.host_idle)?;
+    let fired = part(bench, cause, what, |device| device.host_idle)?;
     Some(fired.maybe(locked.map(|share| {
         let says =
             format!("in {} of that time the thread that launches stands before a lock", percent(share));
@@ -65,11 +58,10 @@ fn locked(device: &DeviceFinding) -> Option<f64> {
     (!device.host_meanwhile.is_empty()).then(|| locks.map(|host| host.share).sum())
 }
 
-/// One part of a step, held against the timeline of before, else against the whole.
+/// One part of a step, held against the whole.
 fn part(
     bench: &Bench<'_>,
     cause: Cause,
-    name: &'static str,
     what: &str,
     share: impl Fn(&Device) -> Option<f64>,
 ) -> Option<Fired> {
@@ -77,37 +69,10 @@ fn part(
         return None;
     }
     let device = bench.case.device?;
-    match &device.change {
-        Some(change) => grown(bench, change, cause, name, what),
-        None if bench.base.is_none() => large(bench, device, cause, what, share),
-        None => None,
+    match bench.base {
+        None => large(bench, device, cause, what, share),
+        Some(_) => None,
     }
-}
-
-fn grown(bench: &Bench<'_>, change: &DeviceChange, cause: Cause, name: &str, what: &str) -> Option<Fired> {
-    let step = change.step_ratio.filter(|step| step.lower > SLOWER)?;
-    let explains = change.explains(name).filter(|share| *share >= MOST)?;
-    let run = bench.ratio(|row| row.tpot, 0.5).map(|effect| effect.ratio);
-    if let Some(run) = run
-        && (run.lower < SLOWER || !ACCOUNTS.contains(&((step.value - 1.0) / (run.value - 1.0))))
-    {
-        return None;
-    }
-    let moved = change.parts.iter().find(|part| part.name == name)?;
-    let says = format!(
-        "{} of what a step grew by ({}) is time in which {what}: {} ms a step, before {} ms{}",
-        percent(explains),
-        times(&step),
-        number(1e3 * moved.now_s),
-        number(1e3 * moved.base_s),
-        run.map_or(String::new(), |run| format!("; the run's time per token is {}", times(&run)))
-    );
-    let mut fired = Fired::new(cause, beyond(explains, MOST).min(0.95), says.clone())
-        .with(Evidence::figure("timeline_step_ratio", says, step, Some(SLOWER)))
-        .with(Evidence::said("timeline", format!("by the profiler's timelines {}", change.says)))
-        .counted(Counter::Moved { name: format!("{name}, ms per step"), by: 1e3 * moved.moved_s() });
-    fired.explains = Some(explains);
-    Some(fired)
 }
 
 fn large(
