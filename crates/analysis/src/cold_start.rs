@@ -7,11 +7,10 @@
 //! stretch: the rank of the first request among the steady ones). *What* it was is another question: requests that are turned
 //! away or connections refused while it lasts, or a penalty of seconds, are a replica that starts; a small penalty is a clock, a
 //! cache or a connection that had gone idle. What an ordinary run met in passing is in `passive`, what a
-//! first request waited for in [`split`], what a server's log says of its start in [`startup`]. An average over "cold" and "warm" requests lost: it is a figure of neither.
+//! first request waited for in [`split`]. An average over "cold" and "warm" requests lost: it is a figure of neither.
 
 mod passive;
 pub mod split;
-pub mod startup;
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{Attempt, How, Level, Manifest};
@@ -21,7 +20,6 @@ use serde::{Deserialize, Serialize};
 use crate::findings::Reading;
 use crate::order;
 use split::ColdPart;
-use startup::EngineStart;
 
 /// Purpose of a level after an idle stretch.
 pub const COLD: &str = "cold";
@@ -103,9 +101,6 @@ pub struct ColdStartFinding {
     /// Was it met in passing, by a run that did not look for it? Its requests are then in the figures of their levels.
     #[serde(default)]
     pub in_passing: bool,
-    /// Starts that the server's log tells of, where one was given.
-    #[serde(default)]
-    pub starts: Vec<EngineStart>,
 }
 
 /// The stretches, and what is steady: its median and 95th percentile.
@@ -150,17 +145,7 @@ fn found(warm: Vec<f64>, trials: impl FnOnce(Steady) -> Trials) -> ColdStartFind
         upper: penalties.iter().copied().fold(f64::NEG_INFINITY, f64::max),
     });
     let warm = reading.unwrap_or_else(|| Reading::refused("no steady request was answered", 0));
-    ColdStartFinding {
-        verdict,
-        why,
-        warm,
-        warm_p95_s: p95,
-        penalty,
-        p,
-        trials,
-        in_passing: false,
-        starts: Vec::new(),
-    }
+    ColdStartFinding { verdict, why, warm, warm_p95_s: p95, penalty, p, trials, in_passing: false }
 }
 
 /// Attempts by request, in order of requests and of tries.

@@ -1,7 +1,6 @@
 //! What a request pays after idling, in lines for a terminal.
 
 use plimsoll_analysis::cold_start::split::{ColdPart, ColdPhase};
-use plimsoll_analysis::cold_start::startup::{EngineStart, StartStage};
 use plimsoll_analysis::cold_start::{ColdStartFinding, ColdTrial, ColdVerdict};
 use plimsoll_analysis::findings::Reading;
 
@@ -51,10 +50,9 @@ pub fn render(found: &ColdStartFinding) -> Vec<String> {
     if found.verdict == ColdVerdict::Started && held {
         lines.push("  No try was refused or turned away: whoever took the request held it until it could be answered".to_string());
     }
-    found.starts.iter().for_each(|start| lines.extend(started(start)));
-    if found.verdict == ColdVerdict::Started && found.starts.is_empty() {
+    if found.verdict == ColdVerdict::Started {
         lines.push(
-            "  What a start is made of (weights, compilation, cache) the client can't see: --engine-log FILE reads it from the server's log"
+            "  What a start is made of (weights, compilation, cache) the client can't see: read the server's log"
                 .to_string(),
         );
     }
@@ -94,56 +92,6 @@ fn split(parts: &[ColdPart]) -> String {
         ]);
     }
     table.render(4).trim_end().to_string()
-}
-
-/// A start as the server's log tells it.
-fn started(start: &EngineStart) -> Vec<String> {
-    let version = start.version.as_deref().map(|version| format!(" {version}")).unwrap_or_default();
-    let whole = match (start.whole_s, start.ready) {
-        (Some(whole), _) => {
-            let least = if start.whole_at_least { "at least " } else { "" };
-            format!(": {least}{} from its first line to the one that says it is ready", seconds(whole))
-        }
-        (None, true) => String::new(),
-        (None, false) => ": it never said that it was ready".to_string(),
-    };
-    let mut lines = vec![format!(
-        "  What the log of {}{version} says of its start ({}){whole}",
-        start.engine, start.source
-    )];
-    let mut table = Table::new(&["<", "time", "within", "line", "<how it is known"]);
-    for part in &start.parts {
-        table.row([
-            part.stage.name().to_string(),
-            seconds(part.seconds),
-            format!("± {}", seconds(part.within_s)),
-            figure::count(part.line),
-            match (part.told, part.at_most) {
-                (true, _) => "told",
-                (false, false) => "between two lines",
-                (false, true) => "between two lines: at most, no line stands where it begins or ends",
-            }
-            .to_string(),
-        ]);
-    }
-    let empty = String::new;
-    if start.parts.len() > 1 {
-        // The image is a part of its container.
-        let own = start.parts.iter().filter(|part| part.stage != StartStage::Image);
-        let sum = own.map(|part| part.seconds).sum();
-        table.row(["together".to_string(), seconds(sum), empty(), empty(), empty()]);
-    }
-    if let Some(rest) = start.rest_s.filter(|rest| *rest > 0.0) {
-        let least = if start.whole_at_least { "at least" } else { "" };
-        let row = ["no line accounts for it".to_string(), seconds(rest), empty(), empty(), least.to_string()];
-        table.row(row);
-    }
-    lines.push(table.render(4).trim_end().to_string());
-    if !start.unknown.is_empty() {
-        let names: Vec<&str> = start.unknown.iter().map(|stage| stage.name()).collect();
-        lines.push(format!("    unknown, no line says it: {}", names.join(", ")));
-    }
-    lines
 }
 
 fn steady(found: &ColdStartFinding) -> String {

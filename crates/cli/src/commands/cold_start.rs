@@ -4,12 +4,10 @@
 //! connection would tell of the client's pool and of proxies), and the server's pages are not looked at, because a look is traffic to
 //! whoever decides to scale down.
 
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use plimsoll_analysis::cold_start::startup::{self, EngineStart};
 use plimsoll_analysis::cold_start::{COLD, ColdStartFinding, ColdVerdict, KIND};
 use plimsoll_client::Clock;
 use plimsoll_model::{Load, Span};
@@ -32,9 +30,6 @@ const WARM_UP: u64 = 3;
 const AGAIN: Span = Span::from_secs(1);
 const TRIES: u16 = 1200;
 
-/// Largest log that is read, bytes: a start stands in a log's first megabytes, and one that has run for months in its last.
-const LOG_MAX: u64 = 1 << 30;
-
 /// Measures and prints; of a run folder it prints what was measured.
 pub fn run(args: &ColdStartArgs) -> Result<Exit, Stop> {
     let name = &args.target.url;
@@ -46,21 +41,18 @@ pub fn run(args: &ColdStartArgs) -> Result<Exit, Stop> {
             "{name}: no run folder of this name, and no URL (which starts with http:// or https://)"
         )));
     }
-    // What can't be read is better known before twenty minutes of nothing.
-    args.engine_log.iter().try_for_each(|path| logged(path).map(|_| ()))?;
     measure(args)
 }
 
-/// The cold starts of a run folder, with what the server's log says of them.
+/// The cold starts of a run folder.
 fn of_run(dir: &Path, args: &ColdStartArgs) -> Result<Exit, Stop> {
-    let mut rows = show::load_rows(dir)?;
-    let Some(found) = rows.findings.cold_start.as_mut() else {
+    let rows = show::load_rows(dir)?;
+    let Some(found) = &rows.findings.cold_start else {
         let name = dir.display();
         return Err(Stop::usage(format!(
             "{name}: a run that met no cold start; measure one with plimsoll cold-start URL --idle 20m"
         )));
     };
-    found.starts = starts(&args.engine_log, found.trials.len())?;
     match args.output.format {
         Format::Text => out::line(&plimsoll_report::cold_start::render(found).join("\n")),
         Format::Json => out::json(found),
@@ -69,39 +61,6 @@ fn of_run(dir: &Path, args: &ColdStartArgs) -> Result<Exit, Stop> {
         ColdVerdict::CannotTell => Exit::Inconclusive,
         _ => Exit::Done,
     })
-}
-
-/// The starts that these logs tell of: of each the last `most`, as many as there were idle stretches.
-fn starts(logs: &[PathBuf], most: usize) -> Result<Vec<EngineStart>, Stop> {
-    let mut all = Vec::new();
-    for path in logs {
-        let mut found = startup::read(&logged(path)?);
-        if found.is_empty() {
-            out::note(&format!(
-                "{}: no line of it is one that vLLM, SGLang, llama.cpp, TGI, Triton or kubectl get events is known to write while it starts; nothing is split by it",
-                path.display()
-            ));
-        }
-        found.drain(..found.len().saturating_sub(most.max(1)));
-        found.iter_mut().for_each(|start| start.source = path.display().to_string());
-        all.append(&mut found);
-    }
-    Ok(all)
-}
-
-/// The text of a log. Bytes that are no text are passed over: progress bars and colours are no lines of the table.
-fn logged(path: &Path) -> Result<String, Stop> {
-    let wrong = |e: std::io::Error| Stop::usage(format!("--engine-log {}: {e}", path.display()));
-    let file = std::fs::File::open(path).map_err(wrong)?;
-    let mut bytes = Vec::new();
-    file.take(LOG_MAX + 1).read_to_end(&mut bytes).map_err(wrong)?;
-    if bytes.len() as u64 > LOG_MAX {
-        return Err(Stop::usage(format!(
-            "--engine-log {}: more than 1 GiB; cut it to the lines of the start",
-            path.display()
-        )));
-    }
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn measure(args: &ColdStartArgs) -> Result<Exit, Stop> {
@@ -153,14 +112,7 @@ fn measure(args: &ColdStartArgs) -> Result<Exit, Stop> {
 
 fn close(measure: Measure, args: &ColdStartArgs) -> Result<Exit, Stop> {
     let stopped = measure.stopped();
-    let mut findings = measure.analyse();
-    if let Some(found) = findings.cold_start.as_mut() {
-        // Measured by now: a log that has gone meanwhile is said to, and takes nothing with it.
-        found.starts = starts(&args.engine_log, found.trials.len()).unwrap_or_else(|stop| {
-            out::note(&stop.line);
-            Vec::new()
-        });
-    }
+    let findings = measure.analyse();
     let closed = measure.finish(&findings);
     show::print(args.output.format, &closed.manifest, &findings, Some(&closed.dir));
     if args.output.format == Format::Text {

@@ -1,7 +1,5 @@
 //! The flags of `plimsoll cold-start`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
 use super::{CeilingArgs, ClientArgs, OutputArgs, TargetArgs, WorkloadArgs};
@@ -9,7 +7,7 @@ use super::{CeilingArgs, ClientArgs, OutputArgs, TargetArgs, WorkloadArgs};
 /// `plimsoll cold-start`
 #[derive(Args, Debug)]
 #[command(mut_arg("url", |url| url.value_name("URL|RUN").help(
-    "Endpoint: its base URL, as for plimsoll run; or the folder of a cold start measured before, to read it again with --engine-log"
+    "Endpoint: its base URL, as for plimsoll run; or the folder of a cold start measured before, to print it again"
 )))]
 pub struct ColdStartArgs {
     /// What is measured.
@@ -27,9 +25,6 @@ pub struct ColdStartArgs {
     /// Requests after the first of each stretch, one after the other: how soon it is warm again
     #[arg(long, value_name = "N", default_value_t = 10, help_heading = "Cold start")]
     pub then: u32,
-    /// What the server (vLLM, SGLang, llama.cpp, TGI, Triton) or `kubectl get events` wrote while it started, repeatable: splits the start
-    #[arg(long, value_name = "FILE", help_heading = "Cold start")]
-    pub engine_log: Vec<PathBuf>,
     /// What the requests are.
     #[command(flatten)]
     pub workload: WorkloadArgs,

@@ -87,12 +87,7 @@ fn a_start_is_split_into_what_the_client_saw_of_it() {
         }
     };
     std::thread::spawn(serve);
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let log = folder.path().join("engine.log");
-    let lines = "0.00.006.190 I srv          init: loading model\n0.00.006.780 I srv    load_model: loading model 'x.gguf'\n0.02.044.674 I cmn          init: llama threadpool init, n_threads = 1\n0.02.049.507 I srv    load_model: initializing, n_slots = 4\n0.02.057.198 I srv          init: model loaded\n0.02.057.208 I srv          init: listening on http://127.0.0.1:1\n";
-    std::fs::write(&log, lines).expect("written");
-    let log = log.to_str().expect("utf-8").to_owned();
-    let flags = ["--idle", "4s", "--then", "3", "--engine-log", &log];
+    let flags = ["--idle", "4s", "--then", "3"];
     let Some((run, _folder, path)) = cold_start(&url, &flags) else { return };
     let found = &run["findings"]["cold_start"];
     assert_eq!(found["verdict"], "started", "{found}");
@@ -105,15 +100,11 @@ fn a_start_is_split_into_what_the_client_saw_of_it() {
     let upper = |n: usize| parts[n]["seconds"]["upper"].as_f64().expect("s");
     // It is gone for about three seconds more when the first request comes, and loads for four. A busy machine makes either longer.
     assert!(upper(0) >= 2.0 && upper(1) >= 3.0, "{trial}");
-    assert_eq!(found["starts"][0]["engine"], "llama.cpp", "{found}");
-    // Read once more from its folder, with the log and without.
-    let text = plimsoll(&["cold-start", &path, "--engine-log", &log]).stdout;
-    for said in ["nothing listened", "turned it away", "weights read", "unknown, no line says it: container"]
-    {
+    // Read once more from its folder.
+    let text = plimsoll(&["cold-start", &path]).stdout;
+    for said in ["nothing listened", "turned it away"] {
         assert!(text.contains(said), "{said}: {text}");
     }
-    let none = plimsoll(&["cold-start", &path, "--engine-log", "/no/such/log"]);
-    assert!(none.code == 2 && none.stderr.contains("--engine-log /no/such/log"), "{}", none.stderr);
 }
 
 /// One request through to the engine and its answer back.
