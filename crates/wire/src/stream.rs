@@ -98,7 +98,8 @@ impl Stream {
     fn read(&mut self, name: &[u8], data: &[u8]) -> Result<Decoded, String> {
         let data = std::str::from_utf8(data).map_err(|_| "an event that is not UTF-8".to_owned())?;
         match data.trim() {
-            "" => return Ok(Decoded::of(EventKind::Empty)),
+            // llama.cpp sends a lone null between the events of completions that it batches.
+            "" | "null" => return Ok(Decoded::of(EventKind::Empty)),
             "[DONE]" => {
                 self.tally.done = true;
                 return Ok(Decoded::of(EventKind::Done));

@@ -54,6 +54,23 @@ fn accounts_of_two_choices_add_up() {
     assert_eq!(read.verdict.answer.text.as_deref(), Some("bc"));
 }
 
+/// llama.cpp, completions of several prompts: a lone null between events. It carries nothing, and is an event all the same.
+#[test]
+fn a_null_between_events_is_skipped_and_counted() {
+    let text = |n: u32| format!("{{\"choices\":[{{\"index\":{n},\"text\":\"a\",\"finish_reason\":null}}]}}");
+    let answer = stream(&[
+        text(0),
+        "null".into(),
+        text(1),
+        "null".into(),
+        "{\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":\"length\"}]}".into(),
+        "[DONE]".into(),
+    ]);
+    let read = read(Completions, &answer);
+    assert_eq!(read.word(), "cecefd");
+    assert_eq!(read.verdict.outcome.how, How::Finished);
+}
+
 /// vLLM, n = 2: one total for both.
 #[test]
 fn one_account_of_two_choices_is_their_total() {
