@@ -22,6 +22,7 @@ pub mod stamp;
 pub mod tcp;
 pub mod tcp_info;
 pub mod tls;
+pub mod tls_words;
 
 pub mod secret;
 pub mod target;

@@ -42,7 +42,7 @@ pub enum ConnectError {
     #[error("cannot connect to {0}: {1}")]
     Tcp(SocketAddr, #[source] io::Error),
     /// The TLS handshake failed.
-    #[error("TLS handshake failed: {0}")]
+    #[error("TLS handshake failed: {}", crate::tls_words::why(.0))]
     Tls(#[source] io::Error),
     /// This machine has no descriptor, port or memory left for another socket.
     #[error("this machine cannot open another socket: {0}")]

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
 /// How a server's certificate is judged.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -56,8 +58,11 @@ pub fn client_config(trust: &TlsTrust) -> Result<Arc<ClientConfig>, TlsError> {
         TlsTrust::System => builder.with_root_certificates(system_roots()).with_no_client_auth(),
         TlsTrust::SystemAnd(path) => {
             let mut roots = system_roots();
-            add_authorities(&mut roots, path)?;
-            builder.with_root_certificates(roots).with_no_client_auth()
+            let named = add_authorities(&mut roots, path)?;
+            builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(Named::new(roots, named, path)?))
+                .with_no_client_auth()
         }
     };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -71,16 +76,81 @@ fn system_roots() -> RootCertStore {
     roots
 }
 
-fn add_authorities(roots: &mut RootCertStore, path: &Path) -> Result<(), TlsError> {
+/// Adds what the file names; gives its certificates back.
+fn add_authorities(roots: &mut RootCertStore, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let refuse = |why: String| TlsError::Authorities { path: path.to_owned(), why };
     let pem = std::fs::read(path).map_err(|e| refuse(e.to_string()))?;
-    let mut found = 0;
+    let mut named = Vec::new();
     for cert in CertificateDer::pem_slice_iter(&pem) {
         let cert = cert.map_err(|e| refuse(e.to_string()))?;
-        roots.add(cert).map_err(|e| refuse(e.to_string()))?;
-        found += 1;
+        roots.add(cert.clone()).map_err(|e| refuse(e.to_string()))?;
+        named.push(cert);
     }
-    if found == 0 { Err(refuse("no certificate in it".to_owned())) } else { Ok(()) }
+    if named.is_empty() { Err(refuse("no certificate in it".to_owned())) } else { Ok(named) }
+}
+
+/// The usual judgement, and a server that shows the very certificate which the user's file names. `openssl req -x509` marks what it
+/// makes as an authority, which webpki takes as no server's; curl and OpenSSL trust a certificate that is itself the anchor, and so does
+/// this. Dates and names are held to all the same.
+#[derive(Debug)]
+struct Named {
+    usual: Arc<WebPkiServerVerifier>,
+    certs: Vec<CertificateDer<'static>>,
+}
+
+impl Named {
+    fn new(
+        roots: RootCertStore,
+        certs: Vec<CertificateDer<'static>>,
+        path: &Path,
+    ) -> Result<Named, TlsError> {
+        let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build();
+        let usual = usual.map_err(|e| TlsError::Authorities { path: path.to_owned(), why: e.to_string() })?;
+        Ok(Named { usual, certs })
+    }
+}
+
+impl ServerCertVerifier for Named {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let usual = self.usual.verify_server_cert(end_entity, intermediates, name, ocsp, now);
+        // webpki looks at the dates before it asks what a certificate may be used as: this is what is left to object to.
+        let only_its_kind =
+            matches!(&usual, Err(rustls::Error::InvalidCertificate(CertificateError::Other(_))));
+        if only_its_kind && self.certs.iter().any(|cert| cert.as_ref() == end_entity.as_ref()) {
+            verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
+            return Ok(ServerCertVerified::assertion());
+        }
+        usual
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.usual.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.usual.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.usual.supported_verify_schemes()
+    }
 }
 
 /// Passes every certificate; signatures are still checked, so that the handshake is a real one.

@@ -21,9 +21,14 @@ fn server() -> Server {
 
 /// One that follows this script.
 pub fn server_that(script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static) -> Server {
-    let certs =
-        CertificateDer::pem_file_iter(fixture("server.pem")).unwrap().collect::<Result<_, _>>().unwrap();
-    let key = PrivateKeyDer::from_pem_file(fixture("server.key")).unwrap();
+    server_with("server", script)
+}
+
+/// The same with this certificate.
+fn server_with(name: &str, script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static) -> Server {
+    let certs = CertificateDer::pem_file_iter(fixture(&format!("{name}.pem"))).unwrap();
+    let certs = certs.collect::<Result<_, _>>().unwrap();
+    let key = PrivateKeyDer::from_pem_file(fixture(&format!("{name}.key"))).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -75,12 +80,37 @@ fn an_unknown_authority_is_refused_by_name_unless_told_to_accept_anything() {
     let row = rig_without_authority(&server).one();
     assert_eq!((row.outcome.how, row.outcome.by), (How::Refused, By::Network), "{row:#?}");
     assert!(
-        row.answer.error.as_deref().is_some_and(|e| e.contains("TLS") && e.contains("certificate")),
+        row.answer.error.as_deref().is_some_and(|e| e.contains("certificate") && e.contains("--ca-file")),
         "{row:#?}"
     );
     let mut rig = rig_without_authority(&server);
     rig.target.tls_verify = false;
     assert!(rig.one().outcome.is_finished());
+}
+
+/// curl --cacert accepts it; webpki alone says CaUsedAsEndEntity.
+#[test]
+fn a_self_signed_certificate_that_the_user_names_is_trusted_and_its_name_still_counts() {
+    let server = server_with("self", |_| vec![good()]);
+    let mut rig = rig_without_authority(&server);
+    rig.target.ca_file = Some(fixture("self.pem"));
+    let row = rig.one();
+    assert!(row.outcome.is_finished(), "{row:#?}");
+    rig.target.url = rig.target.url.replace("localhost", "ip6-localhost");
+    let error = rig.one().answer.error.expect("refused");
+    assert!(!error.contains("its certificate") || error.contains("not for ip6-localhost"), "{error}");
+    rig.target.ca_file = Some(fixture("ca.pem"));
+    rig.target.url = rig.target.url.replace("ip6-localhost", "localhost");
+    assert!(!rig.one().outcome.is_finished(), "another file names another certificate");
+}
+
+#[test]
+fn a_certificate_of_another_host_is_told_by_its_names() {
+    let server = server();
+    let mut rig = rig(&server);
+    rig.target.url = format!("https://127.0.0.2:{}/v1", server.addr.port());
+    let error = rig.one().answer.error.expect("refused");
+    assert!(error.contains("not for 127.0.0.2") || error.contains("cannot connect"), "{error}");
 }
 
 #[test]
@@ -91,6 +121,21 @@ fn a_server_that_speaks_no_tls() {
     let row = rig.one();
     assert!(matches!(row.outcome.how, How::Refused | How::Timeout), "{row:#?}");
     assert!(row.sent.is_none());
+}
+
+#[test]
+fn a_plain_port_that_answers_is_said_to_be_plain() {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            let _ = socket.read(&mut [0; 512]);
+            let _ = socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let row = Rig::at(format!("https://{addr}/v1")).one();
+    assert!(row.answer.error.as_deref().is_some_and(|e| e.contains("try http://")), "{row:#?}");
 }
 
 #[test]

@@ -1,0 +1,52 @@
+//! Why a TLS handshake failed, in words that say what to do.
+//!
+//! rustls names its own cases (`InvalidContentType`, `UnknownIssuer`); somebody with a URL in hand asks what to change about it.
+
+use std::io;
+
+use rustls::{CertificateError, Error};
+
+/// The reason, and what to do about it.
+pub fn why(error: &io::Error) -> String {
+    let told = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    match told {
+        Some(Error::InvalidMessage(_)) => "the port answers, but not with TLS: try http://".into(),
+        Some(Error::InvalidCertificate(why)) => certificate(why),
+        Some(Error::AlertReceived(alert)) => format!("the server refused it ({alert:?})"),
+        Some(Error::PeerIncompatible(why)) => format!("no version or cipher in common ({why:?})"),
+        _ if error.kind() == io::ErrorKind::UnexpectedEof => {
+            "the server closed the connection: is it a TLS port? else try http://".into()
+        }
+        _ => error.to_string(),
+    }
+}
+
+fn certificate(why: &CertificateError) -> String {
+    match why {
+        CertificateError::UnknownIssuer => {
+            "its certificate is signed by nobody that this machine trusts: give the authority, or the certificate itself if it is \
+             self-signed, with --ca-file"
+                .into()
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "its certificate has expired (or this machine's clock is wrong): renew it, or measure with --insecure".into()
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "its certificate is not valid yet: is this machine's clock right?".into()
+        }
+        CertificateError::NotValidForNameContext { expected, presented } if presented.is_empty() => format!(
+            "its certificate names no host at all (no subjectAltName), so not {}: make it with -addext subjectAltName=DNS:… or IP:…",
+            expected.to_str()
+        ),
+        CertificateError::NotValidForNameContext { expected, presented } => format!(
+            "its certificate is for {}, not for {}: use a name that it carries in the URL",
+            presented.join(", "),
+            expected.to_str()
+        ),
+        CertificateError::NotValidForName => {
+            "its certificate is for another host: use a name that it carries in the URL".into()
+        }
+        CertificateError::Revoked => "its certificate has been revoked".into(),
+        other => format!("its certificate can't be accepted: {other}"),
+    }
+}
