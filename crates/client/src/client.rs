@@ -228,6 +228,7 @@ impl Client {
         Shared {
             id: plan.id,
             start,
+            window: plan.window,
             open: matches!(plan.requests, Traffic::Open(_)),
             run_id: self.config.run_id.clone(),
             sink: Arc::clone(sink),

@@ -115,6 +115,8 @@ pub struct Shared {
     pub id: u32,
     /// First instant at which an arrival can be due.
     pub start: At,
+    /// How long arrivals fall.
+    pub window: Span,
     /// Open loop?
     pub open: bool,
     /// The run's identity, for request ids.

@@ -39,6 +39,11 @@ impl Ending {
     pub fn told(how: How, by: By, retryable: bool, error: impl Into<String>) -> Ending {
         Ending::Told { outcome: Outcome::new(how, by, retryable), error: Some(error.into()) }
     }
+
+    /// Had this machine no socket for it? Nothing else is refused by the client itself.
+    pub fn lacks_socket(&self) -> bool {
+        matches!(self, Ending::Told { outcome, .. } if (outcome.how, outcome.by) == (How::Refused, By::Client))
+    }
 }
 
 /// What some bytes brought.

@@ -41,6 +41,10 @@ const OWED_WAIT: Span = Span::from_micros(100);
 /// the next request can be made falls asleep after each, and every write pays for waking it.
 const TOGETHER: usize = OWED_MAX as usize;
 
+/// Closed loop: how far apart attempts end for which this machine had no socket. Each would be followed at once by one that finds none
+/// either, tens of thousands of them a second; so many a second are enough to see when there is room again.
+const NO_SOCKET_APART: Span = Span::from_millis(50);
+
 /// What a level counted on one worker.
 #[derive(Debug, Default)]
 pub struct Tally {
@@ -86,6 +90,10 @@ pub struct Stage {
     owed: Cell<u32>,
     owed_until: Cell<At>,
     over: Cell<bool>,
+    /// When the newest attempt without a socket ends.
+    no_socket_at: Cell<At>,
+    /// Wakes those that wait for such an end.
+    stopped: Notify,
     /// A ceiling was reached: nothing new is begun.
     held: Cell<bool>,
     scratch: RefCell<Vec<Decoded>>,
@@ -112,6 +120,8 @@ impl Stage {
             owed: Cell::new(0),
             owed_until: Cell::new(At::MAX),
             over: Cell::new(false),
+            no_socket_at: Cell::new(At::ZERO),
+            stopped: Notify::new(),
             held: Cell::new(false),
             scratch: RefCell::default(),
             news: Notify::new(),
@@ -284,9 +294,26 @@ impl Stage {
             let hand = self.bench.hands.begin(Box::pin(async move {
                 let (stage, flight) = (&following.stage, &following.flight);
                 let ending = exchange(&stage.bench.pool, connect, &flight.request, &following).await;
+                if !stage.shared.open && ending.lacks_socket() {
+                    stage.await_turn().await;
+                }
                 stage.end(flight, ending);
             }));
             *flight.hand.borrow_mut() = hand;
+        }
+    }
+
+    /// Until an attempt without a socket may end: not past the window, after which nothing follows it.
+    async fn await_turn(&self) {
+        let now = self.now();
+        let turn = self.no_socket_at.get().max(now) + NO_SOCKET_APART;
+        self.no_socket_at.set(turn);
+        let wait = turn.min(self.shared.start + self.shared.window) - now;
+        if wait > Span::ZERO {
+            tokio::select! {
+                () = tokio::time::sleep(wait.as_duration()) => {}
+                () = self.stopped.notified() => {}
+            }
         }
     }
 
@@ -394,6 +421,7 @@ impl Stage {
     /// No new arrivals from now on.
     pub fn stop(self: &Rc<Stage>, by: By) {
         self.player.borrow_mut().stop(self.played(self.now()));
+        self.stopped.notify_waiters();
         self.account_for_lost(by);
         self.pump();
     }
