@@ -7,6 +7,7 @@
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -122,13 +123,17 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts watching. `keyboard` = also read single keys, where stdin and stderr are a terminal.
+    /// Starts watching; when this returns the signals are caught, so that nothing said after it can be followed by a Ctrl-C that kills.
+    /// `keyboard` = also read single keys, where stdin and stderr are a terminal.
     pub fn start(keyboard: bool, stop: impl Fn() + Send + Sync + 'static) -> Watch {
         let stop = Arc::new(stop);
         let ended = Arc::new(AtomicBool::new(false));
         let on_signal = Arc::clone(&stop);
+        let (ready, caught) = mpsc::channel();
         // The thread sleeps in the kernel until a signal comes and dies with the process.
-        std::thread::spawn(move || watch_signals(&*on_signal));
+        std::thread::spawn(move || watch_signals(ready, &*on_signal));
+        // An error says that the thread gave up: then signals do what they do by default.
+        let _ = caught.recv();
         let interactive = keyboard && std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
         let keys = (interactive && terminal::enable_raw_mode().is_ok()).then(|| {
             let ended = Arc::clone(&ended);
@@ -148,7 +153,7 @@ impl Drop for Watch {
     }
 }
 
-fn watch_signals(stop: &dyn Fn()) {
+fn watch_signals(ready: mpsc::Sender<()>, stop: &dyn Fn()) {
     use tokio::signal::unix::{SignalKind, signal};
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() else { return };
     runtime.block_on(async {
@@ -157,6 +162,7 @@ fn watch_signals(stop: &dyn Fn()) {
         else {
             return;
         };
+        let _ = ready.send(());
         loop {
             let got = tokio::select! { got = interrupt.recv() => got, got = terminate.recv() => got };
             if got.is_none() {
@@ -185,7 +191,22 @@ fn watch_keys(ended: &AtomicBool, stop: &dyn Fn()) {
 
 #[cfg(test)]
 mod tests {
-    use super::bar;
+    use std::sync::mpsc;
+
+    use nix::sys::signal::{Signal, raise};
+
+    use super::{Watch, bar};
+
+    /// It would kill this process where the handler came later than the return.
+    #[test]
+    fn a_signal_is_caught_as_soon_as_the_watch_stands() {
+        let (said, stopped) = mpsc::channel();
+        let _watch = Watch::start(false, move || {
+            let _ = said.send(());
+        });
+        raise(Signal::SIGINT).expect("sent");
+        stopped.recv().expect("caught");
+    }
 
     #[test]
     fn a_bar_is_as_long_as_asked() {

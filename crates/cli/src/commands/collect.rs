@@ -41,14 +41,14 @@ pub fn run(args: &CollectArgs) -> Result<Exit, Stop> {
     let writer = std::sync::Arc::new(writer);
     let collecting =
         collector::collect(config, Keep(std::sync::Arc::clone(&writer))).map_err(|e| give_up(&dir, &e))?;
+    let stopper = collecting.stopper();
+    let _watch = watch(args, &stopper);
     let mut screen = Screen::new(args.quiet);
     for addr in collecting.addrs() {
         // Parents of this process wait for these lines: they come even when it is to be quiet.
         out::note(&format!("listening on {addr} (OTLP over gRPC and HTTP)"));
     }
     screen.say(&format!("writing {}; Ctrl-C ends it", dir.display()));
-    let stopper = collecting.stopper();
-    let _watch = watch(args, &stopper);
     wait(&stopper, &clock, most_ns, &mut screen);
     stopper.stop();
     let ended = collecting.wait();

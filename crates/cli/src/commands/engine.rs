@@ -46,13 +46,6 @@ pub fn run(args: &EngineArgs) -> Result<Exit, Stop> {
         ServeError::Listen { .. } | ServeError::Spec(_) => Stop::usage(e.to_string()),
         other => Stop::invalid(other.to_string()),
     })?;
-    // The first line of stdout tells a parent process where to go; the rest is for people.
-    out::line(&format!("http://{}/{}", running.addr(), if is_batcher { "v2" } else { "v1" }));
-    out::note(&format!(
-        "serving profile {} as model {}; Ctrl-C drains, twice stops at once",
-        profile,
-        args.model.as_deref().unwrap_or(&profile)
-    ));
     let stopper = running.stopper();
     let asked = std::sync::atomic::AtomicU32::new(0);
     let on_stop = stopper.clone();
@@ -63,6 +56,13 @@ pub fn run(args: &EngineArgs) -> Result<Exit, Stop> {
             on_stop.now()
         }
     });
+    // The first line of stdout tells a parent process where to go; the rest is for people.
+    out::line(&format!("http://{}/{}", running.addr(), if is_batcher { "v2" } else { "v1" }));
+    out::note(&format!(
+        "serving profile {} as model {}; Ctrl-C drains, twice stops at once",
+        profile,
+        args.model.as_deref().unwrap_or(&profile)
+    ));
     if args.until_stdin_ends {
         // The parent holds the other end: when it dies, however it dies, the pipe closes.
         std::thread::spawn(move || {
