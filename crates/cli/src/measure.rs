@@ -8,6 +8,7 @@ mod calibration;
 mod closed;
 mod level;
 mod live;
+mod refusal;
 mod scraping;
 mod target;
 mod virtual_time;
@@ -30,14 +31,14 @@ use crate::exit::Stop;
 use crate::flags::{CeilingArgs, ClientArgs, OutputArgs};
 use crate::screen::{Screen, Watch};
 
-use calibration::calibrate;
+use calibration::Before;
 pub use closed::{Closed, line_spec, verdict};
 use closed::{kept, manifest, progress, whole_scenario};
 pub use level::{LevelRows, Measured, Step, Variation};
 use level::{Rows, cut_off, plan, stretch};
 use scraping::Scraping;
-pub use target::look;
 use target::start;
+pub use target::{Looked, look};
 pub use virtual_time::Simulate;
 use virtual_time::Virtual;
 
@@ -138,7 +139,7 @@ impl Measure {
         let clock = Clock::start();
         let id = format!("{:016x}", random());
         let before = repeats.as_ref().and_then(|repeats| repeats.model.as_deref());
-        let facts = look(&mut scenario, before, &mut screen)?;
+        let looked = look(&mut scenario, before)?;
         let (control, watch) = match beside {
             Some(first) => (Arc::clone(&first.control), None),
             None => {
@@ -147,17 +148,28 @@ impl Measure {
                 (control, Some(Watch::start(!output.quiet, move || on_stop.stop())))
             }
         };
+        looked.say(&mut screen);
+        let Looked { facts, models, .. } = looked;
+        let first = Before {
+            start: |scenario: &Scenario| start(scenario, client_args, &id, clock),
+            listed: &models,
+            max_rate,
+            force: client_args.force,
+        };
         let facts = match (beside, &repeats) {
-            (Some(first), _) => {
-                scenario.prompts.words_per_token = first.scenario.prompts.words_per_token;
+            (Some(beside), _) => {
+                let known = &beside.scenario;
+                scenario.prompts.words_per_token = known.prompts.words_per_token;
+                scenario.prompts.template_tokens = known.prompts.template_tokens;
+                scenario.target.ignore_eos &= known.target.ignore_eos;
+                first.check(&scenario)?;
                 facts
             }
-            (None, Some(_)) => facts,
-            (None, None) => {
-                // A client of its own: what it sends is announced, and counts against no ceiling.
-                let calibrator = start(&scenario, client_args, &id, clock)?;
-                calibrate(&mut scenario, &calibrator, facts, max_rate, &mut screen)?
+            (None, Some(_)) => {
+                first.check(&scenario)?;
+                facts
             }
+            (None, None) => first.calibrate(&mut scenario, facts, &mut screen)?,
         };
         let client = start(&scenario, client_args, &id, clock)?;
         let prompts =

@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use crate::exit::Stop;
 use crate::flags::{ClientArgs, WorkloadArgs};
 use crate::resolve::Draft;
-use crate::screen::Screen;
 
 /// The other names under which people know the protocol.
 const ALIASES: [&str; 4] = ["kserve-v2", "kserve_v2", "triton", "oip"];
@@ -188,7 +187,7 @@ pub fn check(scenario: &Scenario) -> Result<(), Stop> {
 ///
 /// # Errors
 /// Inputs that can't be made.
-pub fn learn(scenario: &mut Scenario, served: Option<Served>, screen: &mut Screen) -> Result<(), Stop> {
+pub fn learn(scenario: &mut Scenario, served: Option<Served>, words: &mut Vec<String>) -> Result<(), Stop> {
     let Some(Served { model, max_batch, binary }) = served else { return Ok(()) };
     if scenario.target.body_template.is_some() {
         return Ok(());
@@ -204,13 +203,15 @@ pub fn learn(scenario: &mut Scenario, served: Option<Served>, screen: &mut Scree
         model.inputs.into_iter().map(|input| (input.name, input.datatype, input.shape)).collect();
     let tensors = &mut scenario.target.tensors;
     let notes = tensors.resolve(&declared, max_batch, &scenario.sizes.prompt);
-    notes.map_err(|e| Stop::usage(e.to_string()))?.iter().for_each(|note| screen.say(note));
+    words.extend(notes.map_err(|e| Stop::usage(e.to_string()))?);
     let wanted = *tensors.encoding.get_or_insert(match binary {
         true => TensorEncoding::Binary,
         false => TensorEncoding::Json,
     });
     if wanted == TensorEncoding::Binary && !binary {
-        screen.say("the server does not list the binary tensor extension; it is asked in it all the same");
+        words.push(
+            "the server does not list the binary tensor extension; it is asked in it all the same".into(),
+        );
     }
     Ok(())
 }

@@ -67,6 +67,8 @@ mod real;
 mod real_llama;
 #[path = "all/real_triton.rs"]
 mod real_triton;
+#[path = "all/refused.rs"]
+mod refused;
 #[path = "all/repeat.rs"]
 mod repeat;
 #[path = "all/sarif.rs"]

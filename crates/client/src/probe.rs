@@ -34,6 +34,9 @@ const BODY_MAX: usize = 4 << 20;
 /// What questions are sent to, behind the base URL.
 const QUESTIONS: [&str; 4] = ["/chat/completions", "/completions", "/responses", "/embeddings"];
 
+/// Said where a server fails that was sent no key.
+pub const MAYBE_A_KEY: &str = "; no key was sent: if it wants one, give it with --key-env or --key-file";
+
 /// What was learnt.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Probe {
@@ -86,12 +89,24 @@ pub enum ProbeError {
         why: String,
     },
     /// It wants a key, or another one.
-    #[error("{url} refuses access (HTTP {status}): give the key with --key-env or --key-file")]
+    #[error("{}", forbidden(url, *status, *given))]
     Forbidden {
         /// The endpoint.
         url: String,
         /// 401 or 403.
         status: u16,
+        /// Was a key sent?
+        given: bool,
+    },
+    /// It has no such model.
+    #[error("{url} has no model {model} that is ready: {why}")]
+    NoModel {
+        /// The endpoint.
+        url: String,
+        /// The model that was asked for.
+        model: String,
+        /// What it said, and what it has.
+        why: String,
     },
     /// The target cannot be used as it is written.
     #[error(transparent)]
@@ -114,6 +129,18 @@ pub fn probe(spec: &TargetSpec, key: Option<Secret>) -> Result<Probe, ProbeError
         runtime.block_on(Probing::new(target, spec).run())
     })?;
     thread.join().unwrap_or_else(|_| Err(std::io::Error::other("the probing thread died").into()))
+}
+
+/// What a person whose access is refused does next depends on whether a key was sent.
+pub fn forbidden(url: &str, status: u16, given: bool) -> String {
+    match given {
+        true => format!(
+            "{url}: the key was refused (HTTP {status}); check what --key-env, --key-file or the header holds, and what it may use"
+        ),
+        false => format!(
+            "{url} refuses access without a key (HTTP {status}): give a key with --key-env or --key-file"
+        ),
+    }
 }
 
 struct Probing {
@@ -186,7 +213,7 @@ impl Probing {
         let status = got.head.as_ref().map_or(0, |head| head.status);
         let server = match (status, kserve::read_server(&got.body)) {
             (200..=299, Ok(server)) => server,
-            (401 | 403, _) => return Err(ProbeError::Forbidden { url: self.target.url.clone(), status }),
+            (401 | 403, _) => return Err(self.forbidden(status)),
             _ => {
                 let why = self.what_came("", &got);
                 return Err(self.not_this(format!("{why}; name the URL that ends in /v2")));
@@ -220,8 +247,9 @@ impl Probing {
             (200..=299, Err(why)) => return Err(self.not_this(format!("GET {path} can't be read: {why}"))),
             _ => {
                 let models = if listed.is_empty() { "none".into() } else { listed.join(", ") };
-                let why = self.what_came(&path, &got);
-                return Err(self.not_this(format!("{why}; models that are ready: {models}")));
+                let why = self.target.scrub(&self.what_came(&path, &got));
+                let (url, why) = (self.target.url.clone(), format!("{why}; models that are ready: {models}"));
+                return Err(ProbeError::NoModel { url, model: name.to_owned(), why });
             }
         };
         let got = self.get(&self.target.path(&format!("{path}/config"))).await?;
@@ -234,6 +262,10 @@ impl Probing {
         fact("max_batch", max_batch.map(|most| most.to_string()));
         self.served = Some(Served { model, max_batch, binary });
         Ok(())
+    }
+
+    fn forbidden(&self, status: u16) -> ProbeError {
+        ProbeError::Forbidden { url: self.target.url.clone(), status, given: self.target.has_key() }
     }
 
     fn not_this(&self, why: String) -> ProbeError {
@@ -261,7 +293,7 @@ impl Probing {
                 self.adapters = models.iter().filter(is_adapter).filter_map(named).collect();
                 Ok(models.iter().filter_map(named).collect())
             }
-            (401 | 403, _) => Err(ProbeError::Forbidden { url: self.target.url.clone(), status }),
+            (401 | 403, _) => Err(self.forbidden(status)),
             _ => {
                 let why = self.what_came("/models", &got);
                 self.first_request(why).await.map(|()| Vec::new())
@@ -291,7 +323,7 @@ impl Probing {
         let got = self.ask(self.target.posts(&path).with(&body, "probe", false)).await?;
         let status = got.head.as_ref().map_or(0, |head| head.status);
         if matches!(status, 401 | 403) {
-            return Err(ProbeError::Forbidden { url: self.target.url.clone(), status });
+            return Err(self.forbidden(status));
         }
         let (outcome, error) = self.judge(&got);
         // An error that the endpoint explains in JSON comes from something that speaks the protocol (no such model,
@@ -299,7 +331,10 @@ impl Probing {
         let speaks = outcome.is_finished()
             || (status != 404 && status != 405 && serde_json::from_slice::<Value>(&got.body).is_ok());
         if !speaks || outcome.how == How::Redirected {
-            return Err(not_this(error.unwrap_or(no_list)));
+            // LiteLLM answers 500 to whoever has no key.
+            let unkeyed = outcome.how == How::ServerError && !self.target.has_key();
+            let key = if unkeyed { MAYBE_A_KEY } else { "" };
+            return Err(not_this(format!("{}{key}", error.unwrap_or(no_list))));
         }
         self.notes.push(format!("no list of models ({no_list}); a first request was answered"));
         Ok(())

@@ -133,6 +133,11 @@ impl Target {
         self.secrets.iter().fold(text.to_owned(), |text, secret| secret.scrub(&text))
     }
 
+    /// Is a key sent with every request, in the usual header or in one of the user's?
+    pub fn has_key(&self) -> bool {
+        !self.secrets.is_empty() || self.headers.contains_key(AUTHORIZATION)
+    }
+
     /// Does `text` hold a key?
     pub fn has_secret(&self, text: &str) -> bool {
         self.secrets.iter().any(|secret| secret.occurs_in(text))

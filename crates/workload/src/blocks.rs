@@ -13,7 +13,7 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher24;
 
 use crate::draw::Arrival;
-use crate::prompts::{BLOCK_TOKENS, Piece, Prompts, Root, SALT_WORDS, words_of};
+use crate::prompts::{BLOCK_TOKENS, Length, Piece, Prompts, Root, SALT_WORDS, words_of};
 use crate::{Scenario, SpecError};
 
 /// Makes the names of prompts' blocks.
@@ -42,7 +42,7 @@ impl BlockNames {
             return self.of_entry(arrival);
         }
         let mut chain = Chain::with_room(arrival.prompt_tokens);
-        for (_, pieces) in self.prompts.parts(arrival, 1.0) {
+        for (_, pieces) in self.prompts.parts(arrival, Length { factor: 1.0, template: 0 }) {
             pieces.into_iter().for_each(|piece| chain.add(piece));
         }
         chain.names

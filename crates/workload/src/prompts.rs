@@ -65,6 +65,13 @@ pub(crate) struct Piece {
     pub count: usize,
 }
 
+/// How many words make up so many asked tokens: a factor, and what the server's template adds to each prompt.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Length {
+    pub factor: f64,
+    pub template: u32,
+}
+
 fn plain(key: u64, tokens: u32, factor: f64) -> Piece {
     Piece { key, count: words(u64::from(tokens), factor).max(1) }
 }
@@ -158,16 +165,17 @@ impl Prompts {
             }
             Message { role, content }
         };
-        self.parts(arrival, self.words_per_token(arrival.class)).into_iter().map(of).collect()
+        let length = Length { factor: self.words_per_token(arrival.class), template: spec.template_tokens };
+        self.parts(arrival, length).into_iter().map(of).collect()
     }
 
-    /// What a synthetic prompt is made of, message by message, at so many words per token.
-    pub(crate) fn parts(&self, arrival: &Arrival, factor: f64) -> Vec<(Role, Vec<Piece>)> {
+    /// What a synthetic prompt is made of, message by message.
+    pub(crate) fn parts(&self, arrival: &Arrival, length: Length) -> Vec<(Role, Vec<Piece>)> {
         match arrival.session {
-            Some(session) => self.conversation(session, arrival, factor),
+            Some(session) => self.conversation(session, arrival, length),
             None => {
                 let own = self.key(arrival, Root::Own, arrival.id, 0);
-                vec![(Role::User, self.pieces(arrival, arrival.prompt_tokens, own, factor))]
+                vec![(Role::User, self.pieces(arrival, arrival.prompt_tokens, own, length))]
             }
         }
     }
@@ -188,27 +196,28 @@ impl Prompts {
 
     /// The conversation up to and with this turn. Lengths of the turns before are drawn again: they are a function of the
     /// session's number.
-    fn conversation(&self, session: u64, arrival: &Arrival, factor: f64) -> Vec<(Role, Vec<Piece>)> {
+    fn conversation(&self, session: u64, arrival: &Arrival, length: Length) -> Vec<(Role, Vec<Piece>)> {
         let plan = self.drawer.plan_at(arrival.level, session);
         let mut out = Vec::new();
         for (i, turn) in plan.turns.iter().take(usize::from(arrival.turn) + 1).enumerate() {
             let asked = self.key(arrival, Root::Asked, session, i as u64);
             let pieces = match i {
-                0 => self.pieces(arrival, turn.asked, asked, factor),
-                _ => vec![plain(asked, turn.asked, factor)],
+                0 => self.pieces(arrival, turn.asked, asked, length),
+                _ => vec![plain(asked, turn.asked, length.factor)],
             };
             out.push((Role::User, pieces));
             if i < usize::from(arrival.turn) {
                 let key = self.key(arrival, Root::Answered, session, i as u64);
-                out.push((Role::Assistant, vec![plain(key, turn.output, factor)]));
+                out.push((Role::Assistant, vec![plain(key, turn.output, length.factor)]));
             }
         }
         out
     }
 
     /// A prompt of `tokens` tokens: what it shares first, then its own text.
-    fn pieces(&self, arrival: &Arrival, tokens: u32, own: u64, factor: f64) -> Vec<Piece> {
-        let total = words(u64::from(tokens), factor).max(1);
+    fn pieces(&self, arrival: &Arrival, tokens: u32, own: u64, length: Length) -> Vec<Piece> {
+        let Length { factor, template } = length;
+        let total = words(u64::from(tokens.saturating_sub(template)), factor).max(1);
         let mut out = Vec::with_capacity(2 + arrival.blocks.len());
         let mut written = 0;
         if let Some(shared) = &self.scenario.prompts_of(arrival.class).shared_prefix {

@@ -243,6 +243,9 @@ pub struct PromptSpec {
     pub salt: bool,
     /// Words of synthetic text per asked token; set after comparing with the server's `usage`.
     pub words_per_token: f64,
+    /// Tokens that the server puts around every synthetic prompt, its chat template; so many fewer are written. Measured with
+    /// `words_per_token`.
+    pub template_tokens: u32,
 }
 
 impl Default for PromptSpec {
@@ -254,6 +257,7 @@ impl Default for PromptSpec {
             sessions: None,
             salt: true,
             words_per_token: 1.0,
+            template_tokens: 0,
         }
     }
 }

@@ -28,7 +28,6 @@ use crate::flags::{CompareArgs, Format, InterleaveArgs, OutputArgs, TargetArgs};
 use crate::measure::{Begin, Closed, Measure, Step, folder, look, max_rate, random};
 use crate::out;
 use crate::resolve::{self, Draft};
-use crate::screen::Screen;
 
 /// Requests that each endpoint answers before its first block, where nobody says how many.
 const WARM_UP: u32 = 10;
@@ -103,7 +102,7 @@ impl Plan {
     /// Whether both are there, before anything is written: what can't be compared leaves nothing behind.
     fn look(&self) -> Result<(), Stop> {
         for scenario in &self.scenarios {
-            look(&mut scenario.clone(), None, &mut Screen::new(true))?;
+            look(&mut scenario.clone(), None)?;
         }
         Ok(())
     }

@@ -50,10 +50,10 @@ pub fn run(args: &QualityArgs) -> Result<Exit, Stop> {
         ..args.target.clone()
     };
     let mut arms = [Arm::new(&args.target, &prompts, &mut screen)?, Arm::new(&of_b, &prompts, &mut screen)?];
-    announce(&mut screen, args, &items);
     let control = Arc::new(Control::default());
     let on_stop = Arc::clone(&control);
     let watch = Watch::start(!args.quiet, move || on_stop.stop());
+    announce(&mut screen, args, &items);
     for round in 0..args.repeat {
         for turn in 0..2 {
             let which = (round as usize + turn) % 2;
@@ -151,7 +151,7 @@ impl Arm {
                 "--protocol {protocol}: its answers are no text; use chat, completions or responses"
             )));
         }
-        look(&mut scenario, None, screen)?;
+        look(&mut scenario, None)?.say(screen);
         let wrong = |e: plimsoll_workload::SpecError| Stop::usage(e.to_string());
         let prompts = Arc::new(Prompts::new(&scenario, random()).map_err(wrong)?);
         let config = ClientConfig {

@@ -157,6 +157,7 @@ fn say_of_trace(trace: &Trace) {
 pub fn ceiling_flags(client: &ClientArgs, ceilings: &CeilingArgs) -> Vec<(&'static str, String)> {
     let mut flags = Vec::new();
     flags.extend(client.workers.map(|n| ("workers", n.to_string())));
+    flags.extend(client.force.then(|| ("force", String::new())));
     flags.extend(client.keep_text.then(|| ("keep-text", String::new())));
     flags.extend(ceilings.max_rate.iter().map(|rate| ("max-rate", rate.clone())));
     flags.extend(ceilings.max_requests.map(|n| ("max-requests", n.to_string())));

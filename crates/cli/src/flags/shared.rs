@@ -115,6 +115,9 @@ pub struct ClientArgs {
     /// Load-generating threads [default: cores − 1]
     #[arg(long, value_name = "N", help_heading = "Client")]
     pub workers: Option<usize>,
+    /// Send the load even where the target refuses the requests before it
+    #[arg(long, help_heading = "Client")]
+    pub force: bool,
     /// Keep answers' texts in the run folder
     #[arg(long, help_heading = "Client")]
     pub keep_text: bool,

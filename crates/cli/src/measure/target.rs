@@ -12,23 +12,34 @@ use crate::flags::ClientArgs;
 use crate::screen::Screen;
 use crate::tensors;
 
+/// What the first look found.
+pub struct Looked {
+    /// Facts for the manifest.
+    pub facts: BTreeMap<String, Option<String>>,
+    /// The models that the endpoint lists; empty where it lists none.
+    pub models: Vec<String>,
+    /// Lines for the screen. They wait for their caller, who first catches the signals: a Ctrl-C that answers a line must not kill.
+    pub words: Vec<String>,
+}
+
+impl Looked {
+    /// Says the lines.
+    pub fn say(&self, screen: &mut Screen) {
+        self.words.iter().for_each(|line| screen.say(line));
+    }
+}
+
 /// The first look: is it there, is it what it should be, which models does it list? Fills in the model if none is asked
 /// for: the only one, or of several the one asked for before.
-pub fn look(
-    scenario: &mut Scenario,
-    before: Option<&str>,
-    screen: &mut Screen,
-) -> Result<BTreeMap<String, Option<String>>, Stop> {
+pub fn look(scenario: &mut Scenario, before: Option<&str>) -> Result<Looked, Stop> {
     let probed = plimsoll_client::probe::probe(&scenario.target, None).map_err(|e| match e {
-        ProbeError::Target(_) => Stop::usage(e.to_string()),
+        ProbeError::Target(_) | ProbeError::NoModel { .. } => Stop::usage(e.to_string()),
         other => Stop::unreachable(other.to_string()),
     })?;
-    for note in &probed.notes {
-        screen.say(note);
-    }
+    let mut words = probed.notes;
     let unlisted = scenario.classes.iter().filter_map(|class| class.model.as_ref());
     for name in unlisted.filter(|name| !probed.models.is_empty() && !probed.models.contains(name)) {
-        screen.say(&format!("the endpoint does not list {name}, which a class asks for"));
+        words.push(format!("the endpoint does not list {name}, which a class asks for"));
     }
     let mut facts = probed.fingerprint.facts;
     if scenario.target.model.is_none() && scenario.target.protocol != Protocol::Http {
@@ -53,7 +64,7 @@ pub fn look(
         }
     }
     if scenario.target.protocol == Protocol::Kserve {
-        tensors::learn(scenario, probed.served, screen)?;
+        tensors::learn(scenario, probed.served, &mut words)?;
     }
     facts.insert("model".into(), scenario.target.model.clone());
     if let Some(said) = traced(&scenario.target.headers) {
@@ -62,7 +73,7 @@ pub fn look(
     for unknown in ["engine", "engine_version", "engine_flags", "gpu", "driver", "replicas"] {
         facts.entry(unknown.into()).or_insert(None);
     }
-    Ok(facts)
+    Ok(Looked { facts, models: probed.models, words })
 }
 
 /// Whether requests with these headers ask to be traced, by the sampled flag of W3C's `traceparent` (version-trace-span-flags); `None` where

@@ -154,9 +154,9 @@ fn shed_and_failed_requests_have_their_names() {
     let (_, counts) =
         outcomes(&[], |socket| reply(socket, "429 Too Many Requests", "retry-after: 1\r\n", "{}"));
     all_end_as("shed", &counts);
-    let (_, counts) = outcomes(&[], |socket| reply(socket, "500 Internal Server Error", "", "{}"));
+    let (_, counts) = outcomes(&["--force"], |socket| reply(socket, "500 Internal Server Error", "", "{}"));
     all_end_as("server_error", &counts);
-    let (_, counts) = outcomes(&[], |socket| reply(socket, "400 Bad Request", "", "{}"));
+    let (_, counts) = outcomes(&["--force"], |socket| reply(socket, "400 Bad Request", "", "{}"));
     all_end_as("client_error", &counts);
 }
 

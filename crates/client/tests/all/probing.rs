@@ -107,7 +107,10 @@ fn a_key_that_is_missing_is_asked_for_and_one_that_is_there_is_not_shown() {
     let key = Secret::new("sk-hidden", "test").unwrap();
     let error = probe(&Rig::at(server.url()).target, Some(key)).unwrap_err();
     assert!(matches!(error, ProbeError::Forbidden { status: 401, .. }));
-    assert!(error.to_string().contains("--key-env") && !error.to_string().contains("sk-hidden"));
+    let error = error.to_string();
+    assert!(error.contains("the key was refused") && !error.contains("sk-hidden"), "{error}");
+    let error = probe(&Rig::at(server.url()).target, None).unwrap_err().to_string();
+    assert!(error.contains("give a key with --key-env"), "{error}");
 }
 
 #[test]

@@ -75,6 +75,17 @@ fn a_prompt_has_as_many_words_as_tokens_were_asked() {
 }
 
 #[test]
+fn a_prompt_leaves_room_for_the_servers_template() {
+    let spec = PromptSpec { template_tokens: 20, words_per_token: 0.5, ..PromptSpec::default() };
+    let s = scenario(spec, "uniform:1,300");
+    let prompts = Prompts::new(&s, 5).unwrap();
+    for a in arrivals(&s, 100, 0) {
+        let asked = (f64::from(a.prompt_tokens.saturating_sub(20)) * 0.5).round().max(1.0) as usize;
+        assert_eq!(words(&prompts.payload(&a)).len(), asked);
+    }
+}
+
+#[test]
 fn prompts_are_a_function_of_spec_seed_nonce_and_arrival() {
     let s = scenario(PromptSpec::default(), "200");
     let a = &arrivals(&s, 10, 0)[4];
