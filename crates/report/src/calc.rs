@@ -2,8 +2,8 @@
 
 use plimsoll_analysis::calc::{Figure, LawFinding, Quantity};
 
+use crate::figure;
 use crate::table::Table;
-use crate::{figure, plot};
 
 /// The laws, one a line.
 pub fn list(laws: &[(&str, &str)]) -> String {
@@ -14,8 +14,8 @@ pub fn list(laws: &[(&str, &str)]) -> String {
     out
 }
 
-/// A law's answer, with its curve below where that is asked for.
-pub fn render(found: &LawFinding, drawn: bool) -> String {
+/// A law's answer.
+pub fn render(found: &LawFinding) -> String {
     let mut out = format!("{}\n\n", found.title);
     out.push_str(&table(&found.given));
     out.push('\n');
@@ -30,9 +30,6 @@ pub fn render(found: &LawFinding, drawn: bool) -> String {
     }
     for warning in &found.warnings {
         out.push_str(&wrapped("Note: ", warning));
-    }
-    if let Some(curve) = found.curve.as_ref().filter(|_| drawn) {
-        out.push_str(&format!("\n{}", plot::terminal(curve)));
     }
     out.push('\n');
     let formula: Vec<String> = found.formula.iter().flat_map(|line| parts(line)).collect();

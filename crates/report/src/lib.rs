@@ -5,7 +5,7 @@
 //! are.
 //!
 //! Reading order: [`figure`] (how numbers look), [`table`] (plain text tables), [`headline`] (the verdict in
-//! sentences), [`text`] (the terminal), [`compare`] (two runs), [`history`] (a line of results), [`profile`] (where the time went), [`html`], [`gate`] (what a budget came to), [`watch`] (verdicts while it goes on), [`traces`] (what lies in a heap of spans), [`split`] (a total over stages), [`calc`] (what a law answers), [`plot`] (its curve), [`plan`] (a plan; [`plan_envelope`], [`plan_verify`]).
+//! sentences), [`text`] (the terminal), [`compare`] (two runs), [`history`] (a line of results), [`profile`] (where the time went), [`html`], [`gate`] (what a budget came to), [`watch`] (verdicts while it goes on), [`traces`] (what lies in a heap of spans), [`split`] (a total over stages), [`calc`] (what a law answers), [`plan`] (a plan; [`plan_envelope`], [`plan_verify`]).
 
 pub mod active;
 pub mod calc;
@@ -24,7 +24,6 @@ mod network;
 pub mod plan;
 pub mod plan_envelope;
 pub mod plan_verify;
-pub mod plot;
 pub mod profile;
 pub mod quality;
 mod server;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use plimsoll_analysis::budget::Percentile;
 use plimsoll_analysis::calc::{self, Demand, Latencies, LawError, LawFinding, Served, StationSpec, When};
-use plimsoll_report::{calc as page, figure, plot};
+use plimsoll_report::{calc as page, figure};
 use plimsoll_sim::ModeSpec;
 use plimsoll_workload::units::{Rate, parse_span};
 
@@ -25,15 +25,10 @@ pub fn run(args: &CalcArgs) -> Result<Exit, Stop> {
         return Ok(Exit::Done);
     };
     let (found, shown) = answer(law)?;
-    if let Some(path) = &shown.svg {
-        let curve = found.curve.as_ref().ok_or_else(|| Stop::usage("--svg: this law has no curve"))?;
-        out::file(path, plot::svg(&found.title, curve))?;
-        out::note(&format!("wrote {}", path.display()));
-    }
     if shown.as_json() {
         out::json(&found);
     } else {
-        out::line(&page::render(&found, shown.plot));
+        out::line(&page::render(&found));
     }
     Ok(Exit::Done)
 }

@@ -46,17 +46,11 @@ pub enum Law {
 /// How the answer is shown.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ShownArgs {
-    /// Draw the curve on which the answer lies
-    #[arg(long, help_heading = "Output")]
-    pub plot: bool,
-    /// Write the curve as an SVG file
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    pub svg: Option<PathBuf>,
     /// How it is printed
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,
     /// The same as --format json
-    #[arg(long, conflicts_with = "plot", help_heading = "Output")]
+    #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
 

@@ -85,12 +85,6 @@ fn measured_points_and_samples_are_read_from_files() {
     pairs.sort_unstable();
     assert!((answer(&found, "p99") - f64::from(pairs[9_899]) / 1e3).abs() < 1e-12, "{found}");
     assert!((answer(&found, "sent twice") - 0.1).abs() < 1e-12, "{found}");
-
-    let svg = path("curve.svg");
-    assert_eq!(plimsoll(&["calc", "usl", "--points", &path("points.csv"), "--svg", &svg]).code, 0);
-    let drawn = std::fs::read_to_string(&svg).expect("an SVG");
-    let tree = roxmltree::Document::parse(&drawn).expect("well formed");
-    assert!(tree.descendants().filter(|node| node.has_tag_name("circle")).count() >= 7, "{drawn}");
 }
 
 #[test]
@@ -103,7 +97,7 @@ fn a_run_is_a_sample() {
 }
 
 #[test]
-fn every_curve_can_be_drawn() {
+fn every_law_answers_and_is_listed() {
     for args in [
         &["little", "--rate", "50/s", "--time", "2s"][..],
         &["utilisation", "--rate", "50/s", "--service", "2s"],
@@ -118,12 +112,12 @@ fn every_curve_can_be_drawn() {
         &["tokens", "--step", "25ms", "--batch", "32"],
         &["bulk", "--fixed", "2ms", "--each", "0.25ms", "--most", "8", "--rate", "100/s"],
     ] {
-        let ended = plimsoll(&[&["calc"], args, &["--plot"]].concat());
+        let ended = plimsoll(&[&["calc"], args].concat());
         assert_eq!(ended.code, 0, "{}", ended.stderr);
-        assert!(ended.stdout.contains('┬') && ended.stdout.contains("Assumes"), "{}", ended.stdout);
-        let drawn =
-            ended.stdout.lines().skip_while(|line| !line.contains('│')).take_while(|line| !line.is_empty());
-        drawn.for_each(|line| assert!(line.chars().count() <= 80, "{args:?}: {line}"));
+        assert!(ended.stdout.contains("Assumes"), "{}", ended.stdout);
+        ended.stdout.lines().for_each(|line| assert!(line.chars().count() <= 80, "{args:?}: {line}"));
+        let points = asked(args)["curve"]["lines"].as_array().map_or(0, Vec::len);
+        assert!(points > 0, "{args:?}: no points of its curve");
         let listed = plimsoll(&["calc"]);
         assert_eq!(listed.code, 0);
         assert!(listed.stdout.contains(&format!("  {} ", args[0])), "{}", listed.stdout);
