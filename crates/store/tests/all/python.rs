@@ -31,6 +31,13 @@ table = pq.read_table(source)
 out = lambda name: sys.argv[1] + "/" + name + ".rewritten"
 pq.write_table(table, out("pyarrow-v2"), compression="zstd", data_page_version="2.0", row_group_size=333)
 pq.write_table(table, out("pyarrow-plain"), compression="none", use_dictionary=False, data_page_size=500)
+for codec in ["snappy", "gzip", "lz4"]:
+    pq.write_table(table, out("pyarrow-" + codec), compression=codec)
+try:
+    import pandas
+    pandas.read_parquet(source).to_parquet(out("pandas"))
+except ImportError:
+    pass
 try:
     import polars
     polars.read_parquet(source).write_parquet(out("polars"))
@@ -38,7 +45,7 @@ except ImportError:
     pass
 try:
     import duckdb
-    duckdb.sql(f"copy (select * from '{source}') to '{out('duckdb')}' (format parquet, codec 'zstd')")
+    duckdb.sql(f"copy (select * from '{source}') to '{out('duckdb')}' (format parquet)")
 except ImportError:
     pass
 "#;
