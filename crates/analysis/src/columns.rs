@@ -104,6 +104,8 @@ pub struct Columns {
     /// True where every event of every request of that rule carries one token, so that `itl` is `event_gap`.
     pub one_token_events: bool,
 
+    /// What no attempt can be: rows that are missing or doubled, stamps that go back.
+    pub(crate) odd: Odd,
     /// Due time and end of every attempt after which the same request was tried again.
     pub(crate) earlier: Vec<(i64, How)>,
     /// Every attempt that found no answer, and in which words.
@@ -116,6 +118,19 @@ pub struct Columns {
     pub(crate) events: Vec<u32>,
     /// For each request, by which rule its tokens per event are known; empty likewise.
     pub(crate) rules: Vec<TokensRule>,
+}
+
+/// What is wrong with the rows as such: of all attempts, those that were tried again too.
+#[derive(Default)]
+pub(crate) struct Odd {
+    /// Rows beyond the first of the same attempt.
+    pub doubled: u64,
+    /// Attempts without a row at whose request a later one has one.
+    pub missing: u64,
+    /// Whole answers without the stamp of their sending or of their end.
+    pub unstamped: u64,
+    /// By how many ns the stamps of an attempt go back at most, for those that do, and whether all are of one clock.
+    pub back: Vec<(i64, bool)>,
 }
 
 /// An attempt that found no answer.

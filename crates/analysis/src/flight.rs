@@ -55,7 +55,8 @@ fn mean_between(begins: &[i64], ends: &[i64], (from, to): (At, At), parts: usize
     };
     for (begin, end) in begins.iter().zip(ends) {
         mark(*begin, 1.0);
-        mark(*end, -1.0);
+        // What ended before it began was never there; that it says so is judged with the records.
+        mark(*end.max(begin), -1.0);
     }
     let mut whole = 0.0;
     for (area, step) in area.iter_mut().zip(&step) {
@@ -67,7 +68,8 @@ fn mean_between(begins: &[i64], ends: &[i64], (from, to): (At, At), parts: usize
 
 /// Largest number in flight at any instant of `[from, to)`.
 pub fn max_in_flight(columns: &Columns, from: At, to: At) -> u64 {
-    let mut ends: Vec<i64> = columns.end.iter().copied().filter(|end| *end != INFINITE).collect();
+    let ends = columns.end.iter().zip(&columns.due).filter(|(end, _)| **end != INFINITE);
+    let mut ends: Vec<i64> = ends.map(|(end, due)| *end.max(due)).collect();
     if !ends.is_sorted() {
         ends.sort_unstable();
     }
@@ -81,7 +83,7 @@ pub fn max_in_flight(columns: &Columns, from: At, to: At) -> u64 {
             ended += 1;
         }
         if *due >= from.0 {
-            most = most.max(begun - ended);
+            most = most.max(begun.saturating_sub(ended));
         }
     }
     let at_start =
@@ -136,7 +138,8 @@ fn little(columns: &Columns, from: At, to: At, samples: &[&Sample]) -> Option<Li
     let (due, sent) = (of(&due), of(&sent));
     let nearer = if mean(&sampled) < 0.5 * (mean(&due) + mean(&sent)) { &sent } else { &due };
     let closure = series::little_closure(&sampled, nearer, LEVEL)?;
-    let from_records = between(mean(&sampled), mean(&due), mean(&sent));
+    // Records may hold nothing at all where the counter saw some: that is a disagreement, and a large one.
+    let from_records = between(mean(&sampled), mean(&due), mean(&sent)).max(LEAST_IN_FLIGHT);
     Some(Little {
         sampled_mean: mean(&sampled),
         from_records,
@@ -146,6 +149,9 @@ fn little(columns: &Columns, from: At, to: At, samples: &[&Sample]) -> Option<Li
         source: "driver".into(),
     })
 }
+
+/// What stands for nothing in flight where a ratio to it is taken.
+const LEAST_IN_FLIGHT: f64 = 1e-3;
 
 /// What the records say that is nearest to a counter: the counter itself where they allow it.
 fn between(sampled: f64, due: f64, sent: f64) -> f64 {
@@ -160,8 +166,8 @@ fn little_of_health(columns: &Columns, from: At, to: At, health: &GeneratorHealt
         return None;
     }
     let one = |begins: &[i64]| mean_between(begins, &columns.end, (from, to), 1).first().copied();
-    let mean = between(sampled, one(&columns.due)?, one(&columns.begun)?);
-    if health.in_flight_samples < 20 || mean <= 0.0 || columns.is_empty() {
+    let mean = between(sampled, one(&columns.due)?, one(&columns.begun)?).max(LEAST_IN_FLIGHT);
+    if health.in_flight_samples < 20 || columns.is_empty() {
         return None;
     }
     // A sampled mean of a count this size, were samples independent.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_model::{At, Attempt, Broken, Event, How, TokensRule};
 
-use crate::columns::{ABSENT, Carried, Columns, Fate, INFINITE, Lost, UNKNOWN, Words};
+use crate::columns::{ABSENT, Carried, Columns, Fate, INFINITE, Lost, Odd, UNKNOWN, Words};
 
 /// Characters of an error's text that are compared and shown.
 const ERROR_CHARS: usize = 160;
@@ -87,6 +87,7 @@ impl Gathered {
         if !attempt.outcome.is_finished() && attempt.outcome.how != How::Cancelled {
             self.push_words(due, attempt);
         }
+        self.columns.odd.look(due, attempt);
         self.push_metrics(due, attempt, fate);
         self.columns.last.push(index);
         self.push_events(attempt, fate);
@@ -181,6 +182,7 @@ impl Gathered {
             let order = order.unwrap_or_else(|| (0..self.request.len() as u32).collect());
             self.arrange(order);
         } else {
+            self.columns.odd.missing = self.attempt.iter().map(|n| u64::from(*n)).sum();
             for row in 0..self.columns.len() {
                 self.columns.begun[row] = begun(&self.columns, row, row);
             }
@@ -233,6 +235,8 @@ impl Gathered {
         while let Some(first) = rest.first() {
             let request = self.request[*first as usize];
             let tries = rest.iter().take_while(|i| self.request[**i as usize] == request).count();
+            let numbers = rest[..tries].iter().map(|i| self.attempt[*i as usize]);
+            columns.odd.count(numbers);
             let (first, last) = (*first as usize, rest[tries - 1]);
             due.push(columns.due[first]);
             begin.push(begun(columns, first, last as usize));
@@ -332,13 +336,54 @@ fn begun(columns: &Columns, first: usize, last: usize) -> i64 {
     }
 }
 
-/// Output tokens as reported, else as counted in the events where the rule knows them.
+impl Odd {
+    /// Holds the stamps of an attempt to the only order they can have. Of what failed only what it reached is known, and a
+    /// refusal may come while the request is still being written: its answer is not held against its sending.
+    fn look(&mut self, due: At, attempt: &Attempt) {
+        let whole = attempt.outcome.is_finished();
+        self.unstamped += u64::from(whole && (attempt.sent.is_none() || attempt.end.is_none()));
+        let sent = attempt.sent.filter(|_| whole);
+        let order = [sent, attempt.first_byte, attempt.first_token, attempt.last_token, attempt.end];
+        let mut newest = sent.map_or(i64::MIN, |_| due.0);
+        let mut back = attempt.sent.map_or(0, |sent| due.0.saturating_sub(sent.0));
+        for stamp in order.into_iter().flatten() {
+            back = back.max(newest.saturating_sub(stamp.0));
+            newest = newest.max(stamp.0);
+        }
+        for pair in attempt.events.windows(2) {
+            back = back.max(pair[0].offset.0.saturating_sub(pair[1].offset.0));
+        }
+        if back > 0 {
+            self.back.push((back, attempt.kernel_stamps));
+        }
+    }
+
+    /// The numbers of all attempts at a request, rising.
+    fn count(&mut self, numbers: impl Iterator<Item = u16>) {
+        let (mut next, mut rows, mut different) = (0, 0, 0);
+        for number in numbers {
+            rows += 1;
+            different += u64::from(u32::from(number) >= next);
+            next = u32::from(number) + 1;
+        }
+        self.doubled += rows - different;
+        self.missing += u64::from(next) - different;
+    }
+}
+
+/// Output tokens as reported, else as counted in the events where the rule knows them. An answer without an event that
+/// carries tokens has a number that nobody knows, which is not zero.
 fn output_tokens(last: &Attempt) -> u32 {
     let tokens = &last.answer.tokens;
+    let counted = || last.events.iter().filter(|e| e.kind.is_token()).map(|e| u32::from(e.tokens)).sum();
     match (tokens.output, tokens.rule) {
         (Some(n), _) => n,
+        (None, _) if last.answer.broken == Some(Broken::Empty) => 0,
         (None, TokensRule::Unknown) => UNKNOWN,
-        (None, _) => last.events.iter().filter(|e| e.kind.is_token()).map(|e| u32::from(e.tokens)).sum(),
+        (None, _) => match counted() {
+            0 => UNKNOWN,
+            n => n,
+        },
     }
 }
 

@@ -23,22 +23,28 @@
 use std::collections::BTreeMap;
 
 use plimsoll_math::series;
-use plimsoll_model::{At, Attempt, How, Level, Sample, SizeUnit};
+use plimsoll_model::{At, Attempt, How, Level, Sample, SizeUnit, StampSource};
 
 use crate::budget::{self, share_over};
 use crate::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN, Words};
 use crate::course::timeline;
 use crate::findings::{
     BudgetSpec, Counts, ErrorCount, Estimate, FanOut, Histogram, Itl, Latencies, LengthFigures, Lengths,
-    LevelSummary, Percentiles, Rates, Reading, Stability, Tail, Window,
+    LevelSummary, Percentiles, Rates, Reading, Records, Stability, Tail, Window,
 };
 use crate::order::{LEVEL, percentiles};
+use crate::say::percent;
 use crate::{flight, window};
 
 /// Batches of time in which rates are read.
 const RATE_BATCHES: usize = 20;
 /// Batches in which shares are read.
 const SHARE_BATCHES: usize = plimsoll_math::quantile::BATCHES;
+
+/// By how much two stamps in the wrong order may differ before they are wrong. The kernel's receive stamps are realtime, placed
+/// on the axis to well under a microsecond, so that records written here never come near it; a millisecond is what the
+/// generator calls a step of the clock, and what a program that stamps in milliseconds rounds to.
+const CLOCKS_APART_NS: i64 = 1_000_000;
 
 /// Everything one level measured. Records and samples of other levels are passed over.
 pub fn summarise(
@@ -80,6 +86,7 @@ pub(crate) fn summarise_columns(
             rule: cut.rule,
         },
         counts,
+        records: records(level, columns),
         rates: rates(columns, (from, to), (cut.at, level.stop), (&latency, level.unit), budget),
         concurrency: flight::concurrency(columns, cut.at, level.stop, &level.generator, samples),
         stability: stability(level, columns, cut.at, &lost),
@@ -94,6 +101,39 @@ pub(crate) fn summarise_columns(
     };
     summary.budget = budget.map(|spec| budget::judge(columns, (from, to), length_s, &summary, spec));
     (summary, (from, to))
+}
+
+/// Of all rows, the warm-up's too: what is lost there is lost.
+fn records(level: &Level, columns: &Columns) -> Records {
+    let rows = || (0..columns.len()).filter(|row| columns.fate[*row] == Fate::Finished);
+    let streams = columns.leading().0 == "ttft";
+    let answers = rows().count() as u64;
+    // Stamps of the kernel's clock and of user space's in one record: the latter are late by what the generator read late.
+    let mixed = match level.generator.stamps {
+        StampSource::Mixed => level.generator.user_delay.max_ns,
+        StampSource::Kernel | StampSource::User => 0,
+    };
+    let odd = &columns.odd;
+    let apart = |one_clock: bool| if one_clock { CLOCKS_APART_NS } else { CLOCKS_APART_NS.max(mixed) };
+    let back: Vec<i64> = odd.back.iter().filter(|(ns, one)| *ns > apart(*one)).map(|(ns, _)| *ns).collect();
+    let tries: u64 = columns.attempts.iter().map(|n| u64::from(*n)).sum();
+    Records {
+        // A level of none that has rows is one whose writer does not say.
+        arrivals: (level.arrivals > 0).then_some(level.arrivals),
+        requests: columns.len() as u64,
+        attempts: tries.saturating_sub(odd.doubled),
+        attempts_missing: odd.missing,
+        doubled: odd.doubled,
+        disordered: back.len() as u64 + odd.unstamped,
+        back_max_s: back.iter().max().map_or(0.0, |ns| *ns as f64 / 1e9),
+        streamed: if streams { answers } else { 0 },
+        first_token_missing: match streams {
+            true => rows().filter(|row| columns.ttft[*row] == ABSENT).count() as u64,
+            false => 0,
+        },
+        answers,
+        output_unknown: rows().filter(|row| columns.output[*row] == UNKNOWN).count() as u64,
+    }
 }
 
 /// A closed loop holds its number in flight by construction: the rule says nothing about it.
@@ -267,9 +307,15 @@ fn rates(
     let finished: Vec<usize> = (0..columns.len())
         .filter(|i| columns.fate[*i].ended_well() && columns.end[*i] >= start.0 && columns.end[*i] < stop.0)
         .collect();
-    let by_usage = finished.iter().filter(|i| columns.output[**i] != UNKNOWN).count();
-    let usage = by_usage == finished.len() && by_usage > 0;
-    let output = |i: usize| f64::from(if usage { columns.output[i] } else { columns.asked_output[i] });
+    let known = || finished.iter().map(|i| columns.output[*i]).filter(|tokens| *tokens != UNKNOWN);
+    let by_usage = known().count();
+    let usage = by_usage > 0 && 2 * by_usage >= finished.len();
+    let mean_known = known().map(f64::from).sum::<f64>() / by_usage.max(1) as f64;
+    let output = |i: usize| match (usage, columns.output[i]) {
+        (true, UNKNOWN) => mean_known,
+        (true, tokens) => f64::from(tokens),
+        (false, _) => f64::from(columns.asked_output[i]),
+    };
     let input = |i: usize| match columns.prompt[i] {
         UNKNOWN => f64::from(columns.asked_prompt[i]),
         tokens => f64::from(tokens),
@@ -297,7 +343,11 @@ fn rates(
         items_per_s: items.then(|| rate(&input)),
         total_tokens_per_s: any_tokens.then(|| rate(&|i| input(i) + output(i))),
         tokens_per_s_per_user: latency.tpot.as_ref().map(|tpot| inverse(&tpot.p50)),
-        tokens_from: if usage { "usage" } else { "asked" }.to_owned(),
+        tokens_from: match usage {
+            true if by_usage == finished.len() => "usage".to_owned(),
+            true => format!("usage of {}", percent(by_usage as f64 / finished.len() as f64)),
+            false => "asked".to_owned(),
+        },
     }
 }
 

@@ -47,6 +47,8 @@ mod gate_looks;
 mod gathered;
 #[path = "all/history.rs"]
 mod history;
+#[path = "all/impossible.rs"]
+mod impossible;
 #[path = "all/infer.rs"]
 mod infer;
 #[path = "all/infer_systems.rs"]

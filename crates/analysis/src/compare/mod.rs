@@ -22,7 +22,8 @@ use plimsoll_math::rng::Stream;
 use plimsoll_math::two_sample::{Flips, percentile_ratio, shift};
 use plimsoll_model::{Attempt, Load, Manifest};
 
-use crate::findings::{Findings, Trust};
+use crate::findings::{Findings, Reason, Trust};
+use crate::validity::lets_nothing_pass;
 use finding::{
     COMPARISON_SCHEMA, Change, Comparison, Design, Difference, Effect, Fact, Group, Row, Scale, ShiftPoint,
     Slice, Unit,
@@ -52,7 +53,7 @@ pub struct RunRead<'a> {
 /// Why two runs are not compared.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Refusal {
-    /// A run is invalid: which (`base`, `candidate`), and the first reason.
+    /// A run is invalid, or rows that matter are missing: which (`base`, `candidate`), and the first reason.
     Invalid {
         /// Which.
         side: &'static str,
@@ -71,9 +72,11 @@ pub enum Refusal {
 /// Where they can't or may not be compared: see [`Refusal`].
 pub fn compare(base: &RunRead, candidate: &RunRead, spec: &CompareSpec) -> Result<Comparison, Refusal> {
     for (side, run) in [("base", base), ("candidate", candidate)] {
-        if run.findings.validity.verdict == Trust::Invalid {
-            let first = run.findings.validity.reasons.first();
-            let why = first.map_or_else(String::new, |r| format!("{}: {}", r.means, r.figure));
+        let reasons = &run.findings.validity.reasons;
+        let invalid = run.findings.validity.verdict == Trust::Invalid;
+        let speaks = |reason: &&Reason| invalid || lets_nothing_pass(reason, None);
+        if let Some(first) = reasons.iter().find(speaks) {
+            let why = format!("{}: {}", first.means, first.figure);
             return Err(Refusal::Invalid { side, why });
         }
     }

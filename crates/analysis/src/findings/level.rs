@@ -26,6 +26,9 @@ pub struct LevelSummary {
     pub window: Window,
     /// How the requests ended.
     pub counts: Counts,
+    /// Whether the rows can be what happened.
+    #[serde(default)]
+    pub records: Records,
     /// Rates over the window.
     pub rates: Rates,
     /// Latencies.
@@ -95,6 +98,33 @@ pub struct Counts {
     pub errors: Vec<ErrorCount>,
 }
 
+/// Whether the rows of a level, its warm-up included, can be what happened: all of them there, once, and in order.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Records {
+    /// Arrivals that the level says it had; `None` = it does not say.
+    pub arrivals: Option<u64>,
+    /// Requests with a row.
+    pub requests: u64,
+    /// Attempts with a row.
+    pub attempts: u64,
+    /// Attempts without a row at whose request a later one has one.
+    pub attempts_missing: u64,
+    /// Rows beyond the first of the same attempt.
+    pub doubled: u64,
+    /// Attempts whose stamps go back by more than clocks differ, and whole answers that were never sent or never ended.
+    pub disordered: u64,
+    /// By how much stamps go back at most, s.
+    pub back_max_s: f64,
+    /// Whole answers that should have a first token: those of a level on which answers stream.
+    pub streamed: u64,
+    /// Of these, those that have none.
+    pub first_token_missing: u64,
+    /// Whole answers.
+    pub answers: u64,
+    /// Of these, those whose output tokens nobody knows.
+    pub output_unknown: u64,
+}
+
 /// Attempts that ended badly in the same way.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorCount {
@@ -130,7 +160,8 @@ pub struct Rates {
     pub items_per_s: Option<Reading>,
     /// Generated tokens per second that the median user sees: 1 / median `tpot`.
     pub tokens_per_s_per_user: Option<Reading>,
-    /// Where the token counts come from: `usage` as the server reports it, or `asked` where it does not.
+    /// Where the token counts come from: `usage` as the server reports it, `usage of N %` where it does so for a part of the
+    /// answers and the others are taken to be as long on average, `asked` where it does for less than half.
     pub tokens_from: String,
 }
 

@@ -26,7 +26,7 @@ pub use budget::{BudgetFinding, BudgetRow, BudgetSpec, Ceiling, Held, Metric};
 pub use figure::{Estimate, Percentiles, Reading};
 pub use level::{
     Bucket, Concurrency, Counts, Drift, ErrorCount, FanOut, Histogram, Itl, Kept, Latencies, LengthFigures,
-    Lengths, LevelSummary, Little, Rates, Stability, Tail, Timeline, Window,
+    Lengths, LevelSummary, Little, Rates, Records, Stability, Tail, Timeline, Window,
 };
 pub use sweep::{Curve, CurvePoint, FitPoint, Hold, LadderRung, Line, Lines, LoadWords};
 pub use trust::{Passed, Reason, Trust, Validity};

@@ -66,7 +66,13 @@ pub fn gate_at(
     looks.extend(stages(file, run));
     settle::settle(file, &mut looks);
     let trust = refusals::trust(run, &looks);
-    let verdict = if trust == Trust::Invalid { GateVerdict::Invalid } else { settle::verdict(&looks) };
+    let barred = refusals::bar(run, &mut looks);
+    let verdict = match settle::verdict(&looks) {
+        _ if trust == Trust::Invalid => GateVerdict::Invalid,
+        // Not even where what is inconclusive only warns.
+        GateVerdict::Pass if barred => GateVerdict::Inconclusive,
+        verdict => verdict,
+    };
     if trust == Trust::Invalid {
         settle::unjudge(&mut looks);
     }

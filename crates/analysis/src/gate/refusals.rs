@@ -1,14 +1,16 @@
 //! What speaks against a run beside its budgets: that it can't be trusted, or that its mean improved while its tail broke.
 
 use plimsoll_math::series;
+use plimsoll_model::RunState;
 
 use super::judge::{metric_of, signed};
 use super::select::{Picks, values};
 use super::{GateRow, Look, Measured, Role};
 use crate::budget::{Budget, BudgetFile, Judged, Unit, shown};
 use crate::columns::INFINITE;
-use crate::findings::{Held, Reason, Trust};
+use crate::findings::{Held, LevelFinding, Reason, Trust};
 use crate::say::count;
+use crate::validity::lets_nothing_pass;
 
 /// How far what was judged may be trusted: the levels it came from, or the run where it came from none.
 pub fn trust(run: &Measured<'_>, looks: &[Look]) -> Trust {
@@ -21,6 +23,24 @@ pub fn trust(run: &Measured<'_>, looks: &[Look]) -> Trust {
     }
 }
 
+/// Takes back what passed on records of which some that matter to it are missing; says whether there was any.
+pub fn bar(run: &Measured<'_>, looks: &mut [Look]) -> bool {
+    let mut barred = false;
+    for look in looks.iter_mut().filter(|look| look.row.role != Role::Tracked && look.row.held == Held::Pass)
+    {
+        let metric = look.budget.as_ref().map(|budget| budget.metric);
+        let used = |level: &&LevelFinding| {
+            look.row.levels.is_empty() || look.row.levels.contains(&level.summary.level)
+        };
+        let mut reasons = run.findings.levels.iter().filter(used).flat_map(|level| &level.validity.reasons);
+        let Some(reason) = reasons.find(|reason| lets_nothing_pass(reason, metric)) else { continue };
+        look.row.held = Held::Inconclusive;
+        look.row.why = format!("it would hold, and nothing passes on these records: {}", reason.figure);
+        barred |= look.row.role == Role::Decides;
+    }
+    barred
+}
+
 pub fn refusals(
     file: &BudgetFile,
     run: &Measured<'_>,
@@ -29,6 +49,9 @@ pub fn refusals(
     trust: Trust,
 ) -> Vec<String> {
     let mut said = doubts(run, looks, trust);
+    if let RunState::Partial { why } = &run.manifest.progress {
+        said.push(format!("the run is partial: {why}. What is judged are the levels that are there"));
+    }
     if trust == Trust::Invalid {
         return said;
     }

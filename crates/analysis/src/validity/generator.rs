@@ -3,7 +3,7 @@
 use plimsoll_model::{Level, Load, StampSource};
 
 use super::{Bench, Limits};
-use crate::findings::{LevelSummary, Trust};
+use crate::findings::{LevelSummary, Little, Trust};
 use crate::say::{count, ms, number, percent};
 
 /// Lag that no pacer on a shared machine avoids, ms; below it a share of a very short latency says nothing.
@@ -159,7 +159,8 @@ fn stamps(bench: &mut Bench, summary: &LevelSummary) {
 /// Do its own counter and clock agree with the records?
 fn counted(bench: &mut Bench, summary: &LevelSummary) {
     let health = &summary.generator;
-    if let Some(little) = summary.concurrency.little.as_ref().filter(|little| little.from_records >= 1.0) {
+    let enough = |little: &&Little| little.from_records.max(little.sampled_mean) >= 1.0;
+    if let Some(little) = summary.concurrency.little.as_ref().filter(enough) {
         let beyond = little.disagreement.abs() - little.tolerance;
         bench.say(
             "little",

@@ -6,12 +6,15 @@
 
 mod answers;
 mod generator;
+mod records;
 
 use plimsoll_model::{How, Level};
 
 use crate::findings::{Kept, LevelFinding, LevelSummary, Passed, Reason, Trust, Validity};
 use answers::{answers, ended, window};
 use generator::generator;
+pub(crate) use records::lets_nothing_pass;
+use records::records;
 
 /// From where on a figure makes a level suspect, and from where on invalid.
 #[derive(Copy, Clone)]
@@ -34,6 +37,7 @@ impl Limits {
 pub fn judge(level: &Level, summary: &LevelSummary) -> Validity {
     let mut bench = Bench { level: level.id, validity: Validity::default() };
     if reached(&mut bench, summary) {
+        records(&mut bench, summary);
         generator(&mut bench, level, summary);
         window(&mut bench, level, summary);
         answers(&mut bench, summary);

@@ -133,9 +133,9 @@ pub fn same_folder(a: &Path, b: &Path) -> bool {
 /// The one line of a refusal.
 fn refused(refusal: Refusal) -> Stop {
     match refusal {
-        Refusal::Invalid { side, why } => {
-            Stop::invalid(format!("the {side} is invalid, so nothing can be said of the change: {why}"))
-        }
+        Refusal::Invalid { side, why } => Stop::invalid(format!(
+            "the {side} can't be believed, so nothing can be said of the change: {why}"
+        )),
         Refusal::Nothing(why) => Stop::usage(why),
         Refusal::Differ(differences) => {
             let mut named: Vec<String> = differences.iter().take(NAMED).map(one).collect();

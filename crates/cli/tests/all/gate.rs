@@ -201,3 +201,28 @@ fn the_lines_of_a_simulated_sweep_are_judged() {
         broken.json()["rows"].as_array().expect("rows").iter().map(|row| row["held"].to_string()).collect();
     assert_eq!((broken.code, held), (1, vec!["\"fail\"".to_owned(); 2]), "{}", broken.stdout);
 }
+
+/// The slowest hundredth of the rows is gone, as where a writer lost what was in flight: what is left would keep a budget that
+/// the whole run breaks, and before rows were counted against arrivals it passed.
+#[test]
+fn lost_rows_pass_nothing() {
+    let case = Case::new();
+    let whole = plimsoll_store::open(Path::new(&case.path("run"))).expect("a run");
+    let took = |attempt: &plimsoll_model::Attempt| attempt.end.map(|end| end - attempt.due);
+    let mut sorted: Vec<_> = whole.attempts.iter().map(took).collect();
+    sorted.sort_unstable();
+    let limit = sorted[sorted.len() * 99 / 100];
+    fs::rename(case.path("run"), case.path("whole")).expect("moved");
+    let writer = plimsoll_store::RunWriter::create(Path::new(&case.path("run")), whole.manifest.clone());
+    let writer = writer.expect("a folder");
+    whole.attempts.iter().filter(|attempt| took(attempt) < limit).for_each(|attempt| writer.attempt(attempt));
+    whole.samples.iter().for_each(|sample| writer.sample(sample));
+    writer.finish(whole.manifest).expect("written");
+    let ended = case.gate("budgets:\n  - {id: a, metric: e2e, p: 90, max: 1s}\n", &[]);
+    assert!([3, 4].contains(&ended.code), "{}: {}", ended.code, ended.stdout);
+    assert!(ended.stdout.contains("left no row"), "{}", ended.stdout);
+    let (whole, lossy) = (case.path("whole"), case.path("run"));
+    let compared = plimsoll(&["compare", &whole, &lossy]);
+    assert_eq!(compared.code, 4, "{}", compared.stdout);
+    assert!(compared.stderr.contains("left no row"), "{}", compared.stderr);
+}
