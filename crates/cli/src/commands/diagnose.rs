@@ -1,6 +1,6 @@
 //! `plimsoll diagnose`: of an endpoint by experiments, of a run folder from what was measured.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use plimsoll_analysis::device::{self, DeviceFinding};
 use plimsoll_analysis::diagnose::{Case, DiagnoseSpec, Side, diagnose};
@@ -10,7 +10,7 @@ use plimsoll_report::diagnose as page;
 use super::{compare, diagnose_url, profile, show};
 use crate::exit::{Exit, Stop};
 use crate::flags::{DiagnoseArgs, Format};
-use crate::{budget_file, out};
+use crate::{baseline, budget_file, out};
 
 /// Diagnoses and prints.
 pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
@@ -31,7 +31,7 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     {
         return Ok(exit);
     }
-    let before = args.passive.baseline.as_deref().map(|base| before(base, dir)).transpose()?;
+    let before = baseline_folder(args)?.map(|base| before(&base, dir)).transpose()?;
     let budget = budget(args)?;
     let device = device(args)?;
     let spec = DiagnoseSpec { level: level(args, &rows)?, ..DiagnoseSpec::default() };
@@ -48,6 +48,15 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
         out::file(path, page)?;
     }
     Ok(diagnose_url::exit(&diagnosis))
+}
+
+/// The folder of --baseline, which names a run folder or a baseline.
+///
+/// # Errors
+/// It is neither, or the pinned run is gone or changed.
+pub fn baseline_folder(args: &DiagnoseArgs) -> Result<Option<PathBuf>, Stop> {
+    let Some(base) = &args.passive.baseline else { return Ok(None) };
+    Ok(Some(baseline::resolve(&base.to_string_lossy())?.dir))
 }
 
 /// The run of before, which is another one.

@@ -19,6 +19,7 @@ use plimsoll_report::{active as page, figure};
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, parse_span};
 use serde::{Deserialize, Serialize};
 
+use super::diagnose;
 use super::run::mean_lengths;
 use super::show::Rows;
 use crate::exit::{Exit, Stop};
@@ -102,11 +103,11 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
 
 /// The run it is held against, and the scenario it begins with: that run's requests, unless a scenario is named. Flags change either.
 fn started(args: &DiagnoseArgs) -> Result<(Option<Before>, Draft), Stop> {
-    let Some(dir) = &args.passive.baseline else {
+    let Some(dir) = diagnose::baseline_folder(args)? else {
         return Ok((None, Draft::new(args.workload.spec.as_deref())?));
     };
-    let rows = super::show::load_rows(dir)?;
-    let before = earlier(dir, &rows);
+    let rows = super::show::load_rows(&dir)?;
+    let before = earlier(&dir, &rows);
     if before.alone.is_empty() && before.company.is_empty() {
         return Err(Stop::usage(format!(
             "--baseline {}: no request in it had the target to itself or was part of a closed loop, so that nothing can be compared; take a run of plimsoll diagnose URL, a sweep, or plimsoll run --concurrency 1",
@@ -341,8 +342,8 @@ fn print(told: &Told, format: Format) {
 /// Judges the folder of an active diagnosis once more, against the run of before and the budget that are named, else those it was held
 /// against; `None` where the run is of another kind.
 pub fn of_run(dir: &Path, rows: &Rows, args: &DiagnoseArgs) -> Result<Option<Exit>, Stop> {
-    let before = match &args.passive.baseline {
-        Some(other) if rows.manifest.kind == KIND => Some(earlier(other, &super::show::load_rows(other)?)),
+    let before = match diagnose::baseline_folder(args)? {
+        Some(other) if rows.manifest.kind == KIND => Some(earlier(&other, &super::show::load_rows(&other)?)),
         _ => None,
     };
     let Some(told) = judged(dir, rows, before, ceilings(args)?) else { return Ok(None) };
