@@ -63,6 +63,9 @@ pub struct GateFinding {
     pub budget: String,
     /// Identity of the run.
     pub run: String,
+    /// From the first level's start to the end of the last, s.
+    #[serde(default)]
+    pub measured_s: f64,
     /// Identity of the baseline, where one was given.
     pub baseline: Option<String>,
     /// Chance of a wrong verdict that every bound stands at.

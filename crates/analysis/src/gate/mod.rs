@@ -13,7 +13,7 @@ mod refusals;
 mod select;
 mod settle;
 
-use plimsoll_model::{Attempt, Manifest, Sample};
+use plimsoll_model::{Attempt, Level, Manifest, Sample};
 
 pub use finding::{GATE_SCHEMA, GateFinding, GateRow, GateVerdict, Role};
 pub use look::{More, after_a_look};
@@ -86,6 +86,7 @@ pub fn gate_at(
         refusals,
         budget: file.name.clone().unwrap_or_else(|| "budget".into()),
         run: run.manifest.id.clone(),
+        measured_s: measured_s(&run.manifest.levels),
         baseline: baseline.map(|baseline| baseline.manifest.id.clone()),
         alpha: file.policy.alpha,
         looks: times,
@@ -93,6 +94,13 @@ pub fn gate_at(
         rows,
         validity: run.findings.validity.clone(),
     }
+}
+
+/// From the first level's start until the last was drained, s.
+fn measured_s(levels: &[Level]) -> f64 {
+    let start = levels.iter().map(|level| level.start).min();
+    let end = levels.iter().map(|level| level.drained.max(level.stop)).max();
+    start.zip(end).map_or(0.0, |(start, end)| (end - start).as_secs_f64())
 }
 
 /// A row with what the family still needs to know of it.

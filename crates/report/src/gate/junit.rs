@@ -1,7 +1,8 @@
 //! JUnit XML: one case per budget and slice, as CI servers read it.
 //!
-//! A broken budget is a failure. An inconclusive one that decides is an *error*, with its own type: as a skipped case it would
-//! turn a build green that the gate did not pass. Skipped are those that decide nothing. Written by hand: the format is four
+//! A broken budget is a failure. One that can't be told yet is *skipped* with the reason: nothing failed and nothing went wrong,
+//! and the exit code keeps the build from passing. An *error* is a measurement that is invalid. Every case takes the time that the
+//! run measured, because all are judged from all of it. Written by hand: the format is four
 //! elements, and what matters is that every text is escaped.
 
 use plimsoll_analysis::findings::Held;
@@ -13,8 +14,9 @@ use super::{name, word};
 pub fn render(finding: &GateFinding) -> String {
     let cases: Vec<(&GateRow, Case)> = finding.rows.iter().map(|row| (row, Case::of(finding, row))).collect();
     let count = |case: Case| cases.iter().filter(|(_, own)| *own == case).count();
+    let time = format!("time=\"{:.3}\"", finding.measured_s);
     let totals = format!(
-        "tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\" time=\"0\"",
+        "tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\" {time}",
         cases.len(),
         count(Case::Failure),
         count(Case::Error),
@@ -38,7 +40,7 @@ pub fn render(finding: &GateFinding) -> String {
     }
     xml.push_str("    </properties>\n");
     for (row, case) in cases {
-        let title = format!("name=\"{}\" classname=\"{suite}\" time=\"0\"", escape(&name(row)));
+        let title = format!("name=\"{}\" classname=\"{suite}\" {time}", escape(&name(row)));
         let figures = format!("{} {} (limit {})", row.what, row.measured_shown, row.limit_shown);
         let message = escape(if row.why.is_empty() { &figures } else { &row.why });
         let body = escape(&format!("{figures}\n{}", row.why));
@@ -70,8 +72,6 @@ impl Case {
         match (finding.verdict, row.role, row.held) {
             (GateVerdict::Invalid, Role::Decides, _) => Case::Error,
             (_, Role::Decides, Held::Fail) => Case::Failure,
-            (GateVerdict::Pass, Role::Decides, Held::Inconclusive) => Case::Skipped,
-            (_, Role::Decides, Held::Inconclusive) => Case::Error,
             (_, _, Held::Pass) => Case::Passed,
             _ => Case::Skipped,
         }
