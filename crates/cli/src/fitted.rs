@@ -62,7 +62,7 @@ impl Target {
 /// What to know of a fit, in sentences.
 fn said(name: &str, fitted: &Fitted) -> Vec<String> {
     let what = format!(
-        "the engine was fitted to {name}, {} answered requests (plimsoll calibrate {name} -o FILE shows how well)",
+        "the engine was fitted to {name}, {} answered requests (plimsoll dev calibrate {name} -o FILE shows how well)",
         fitted.requests
     );
     std::iter::once(what).chain(fitted.notes.iter().cloned()).collect()

@@ -32,9 +32,11 @@ pub use baseline::{BaselineAction, BaselineArgs};
 pub use budget::{BudgetAction, BudgetArgs, BudgetInitArgs, BudgetLintArgs, BudgetSplitArgs, Preset};
 pub use cold_start::ColdStartArgs;
 pub use collect::CollectArgs;
-pub use compare::CompareArgs;
+pub use compare::{CompareArgs, JudgedArgs};
 pub use diagnose_url::{DiagnoseArgs, DiagnoseUrlArgs};
-pub use engine::{CalibrateArgs, EngineArgs, KeepEvents, SimulateArgs, ValidateArgs, WorldArgs};
+pub use engine::{
+    CalibrateArgs, DevAction, DevArgs, EngineArgs, KeepEvents, SimulateArgs, ValidateArgs, WorldArgs,
+};
 pub use gate::GateArgs;
 pub use gate_url::GateUrlArgs;
 pub use history::HistoryArgs;
@@ -65,53 +67,57 @@ pub struct Cli {
 /// The commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Sweep the embedded engine for about a minute and show what Plimsoll prints
+    /// Sweep the embedded engine for about a minute: what Plimsoll prints
     Demo(DemoArgs),
     /// Put one load on an endpoint and measure it
     Run(RunArgs),
     /// Find an endpoint's curve, its queueing onset and its limits
     Sweep(SweepArgs),
-    /// Say what a change did: from two runs of one load, or from two endpoints measured in turn
-    Compare(Box<CompareArgs>),
-    /// Hold a run to a budget file: pass, broken, inconclusive or invalid, as exit code
+    /// Say what a change did, from two runs of one load
+    Compare(CompareArgs),
+    /// Measure two endpoints in turn under one load, then compare
+    Interleave(Box<InterleaveArgs>),
+    /// Hold a run, or an endpoint, to a budget file; the exit code judges
     Gate(GateArgs),
-    /// Ask two endpoints the same at temperature 0: how far their answers agree and how they score
+    /// Ask two endpoints the same: how far answers agree, how they score
     Quality(Box<QualityArgs>),
     /// Serve the embedded engine behind an OpenAI-compatible API
     Engine(EngineArgs),
-    /// Put a load on a simulated engine or fleet in virtual time and write the same kind of run
+    /// Put a load on a simulated engine in virtual time: a run like any
     Simulate(SimulateArgs),
-    /// Fit a simulated engine to a run or to measured rows, and print the error on rows held out
+    /// The simulated engine: fit it, hold it to real servers
+    Dev(DevArgs),
+    #[command(hide = true)]
     Calibrate(CalibrateArgs),
-    /// Recompute how far the simulated engine is from real servers
+    #[command(hide = true)]
     Validate(ValidateArgs),
     /// Send a run's schedule again, arrival by arrival, to another target
     Rerun(RerunArgs),
     /// Check a budget file, begin one, or split a total over stages
     Budget(BudgetArgs),
-    /// Answer by a law of queues or of scale: Little, M/M/c, USL, Amdahl, fan-out, hedging and others
+    /// Answer by a law: Little, M/M/c, USL, Amdahl, fan-out, hedging, …
     Calc(calc::CalcArgs),
-    /// Show a baseline's line of results, and since which version a metric has moved
+    /// Show a baseline's results: since which version a metric has moved
     History(HistoryArgs),
-    /// Say which layer is slow: of an endpoint by experiments, of a run from what was measured
+    /// Say which layer is slow, of an endpoint or of a run
     Diagnose(Box<DiagnoseArgs>),
     /// Rank what to change first, for one run
     Levers(LeversArgs),
-    /// Say how many replicas carry a load within a promise, at what cost, and the load at which they break
+    /// Say how many replicas carry a load within a promise, and the cost
     Plan(Box<PlanArgs>),
-    /// Predict what would become of a run if something changed: more traffic, longer prompts, one replica less
+    /// Predict a run under more traffic, longer prompts, a replica less
     WhatIf(Box<WhatIfArgs>),
-    /// Show where each request's time went: of traces by stages, of a run without them by what can be seen from outside
+    /// Show where each request's time went, of traces or of a run
     Profile(Box<ProfileArgs>),
-    /// Idle past the point where an endpoint scales to zero, and measure what the next request pays
+    /// Idle until an endpoint scales to zero; measure the next request
     ColdStart(Box<ColdStartArgs>),
     /// Name the runs that others are held to
     Baseline(BaselineArgs),
-    /// Take the spans of others over OTLP, gRPC and HTTP, into a run folder
+    /// Take the spans of others over OTLP into a run folder
     Collect(CollectArgs),
-    /// Print what a run found (recovers a run that was killed)
+    /// Print what a run found (recovers a killed one); --html: as a page
     Show(ShowArgs),
-    /// Write a run's report: one HTML file that opens offline
+    #[command(hide = true)]
     Report(ReportArgs),
     /// Check whether this machine can measure
     Doctor(DoctorArgs),

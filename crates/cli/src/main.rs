@@ -1,6 +1,6 @@
 //! The binary `plimsoll`: flags, files, wiring and exit codes. Arithmetic lives elsewhere.
 //!
-//! Reading order: [`flags`] (what can be typed), [`resolve`] (flags + file → scenario), [`measure`] (one measurement from
+//! Reading order: [`flags`] (what can be typed), [`help`] (how that is told), [`resolve`] (flags + file → scenario), [`measure`] (one measurement from
 //! the first
 //! look at the target to the closed run folder), [`simulation`] (what is simulated), [`recover`] (what a cut-off run lost),
 //! [`again`] (a recorded schedule), [`baseline`] (names for runs), [`trace_file`] (traces of others), [`history`] (their lines of results), [`plan_spec`] (what a plan is asked), [`plan_run`] (its experiments), [`commands`] (one file each), [`screen`] and [`out`] (what is
@@ -15,6 +15,7 @@ mod eval_file;
 mod exit;
 mod fitted;
 mod flags;
+mod help;
 mod history;
 mod measure;
 mod out;
@@ -34,14 +35,14 @@ mod typed;
 
 use std::process::ExitCode;
 
+use clap::FromArgMatches;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, FromArgMatches};
 
 use exit::{Exit, Stop};
-use flags::{Cli, Command};
+use flags::{Cli, Command, DevAction, DevArgs};
 
 fn main() -> ExitCode {
-    let parsed = Cli::command()
+    let parsed = help::command()
         .try_get_matches()
         .and_then(|matches| Cli::from_arg_matches(&matches).map(|cli| (cli, matches)));
     let (cli, matches) = match parsed {
@@ -71,12 +72,17 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::Run(args) => commands::run::run(args),
         Command::Sweep(args) => commands::sweep::run(args),
         Command::Compare(args) => commands::compare::run(args),
+        Command::Interleave(args) => commands::interleave::run(args),
         Command::Gate(args) => commands::gate::run(args),
         Command::Quality(args) => commands::quality::run(args),
         Command::Engine(args) => commands::engine::run(args),
         Command::Simulate(args) => commands::simulate::run(args),
-        Command::Calibrate(args) => commands::calibrate::run(args),
-        Command::Validate(args) => commands::validate::run(args),
+        Command::Dev(DevArgs { action: DevAction::Calibrate(args) }) | Command::Calibrate(args) => {
+            commands::calibrate::run(args)
+        }
+        Command::Dev(DevArgs { action: DevAction::Validate(args) }) | Command::Validate(args) => {
+            commands::validate::run(args)
+        }
         Command::Baseline(args) => commands::baseline::run(args),
         Command::History(args) => commands::history::run(args),
         Command::Budget(args) => commands::budget::run(args),

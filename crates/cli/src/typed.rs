@@ -18,17 +18,6 @@ use crate::flags::{Cli, Command};
 pub fn check(cli: &Cli, matches: &ArgMatches) -> Result<(), Stop> {
     let heading = |arg: &Arg| arg.get_help_heading().unwrap_or_default().to_owned();
     match &cli.command {
-        Command::Compare(args) if args.live.interleave.is_empty() => {
-            let read = |arg: &Arg| {
-                matches!(heading(arg).as_str(), "Comparison")
-                    || matches!(arg.get_id().as_str(), "format" | "quiet")
-            };
-            refuse(
-                matches,
-                read,
-                "two runs are compared as they were measured; it belongs to --interleave URL_A URL_B",
-            )
-        }
         Command::Gate(args) if !is_url(&args.run) => {
             let read = |arg: &Arg| !matches!(heading(arg).as_str(), "Measuring a URL" | "Workload");
             refuse(matches, read, "a run is judged as it was measured; name a URL to measure one")
@@ -100,14 +89,6 @@ mod tests {
     #[test]
     fn a_flag_of_the_other_mode_is_named() {
         for (line, flag) in [
-            ("compare a b --rate 5/s", "--rate: "),
-            ("compare a b --price 2USD/h", "--price: "),
-            ("compare a b --retries 2", "--retries: "),
-            ("compare a b --seed 3", "--seed: "),
-            ("compare a b --model x", "--model: "),
-            ("compare a b --stop-early", "--stop-early: "),
-            ("compare a b --alternations 10", "--alternations: "),
-            ("compare a b -o c", "--out: "),
             ("gate run -b f --time 5m", "--time: "),
             ("gate run -b f --key-env K", "--key-env: "),
             ("gate run -b f --isl 5", "--isl: "),
@@ -126,8 +107,8 @@ mod tests {
     #[test]
     fn the_flags_of_a_mode_are_read() {
         for line in [
-            "compare a b --margin p99=5% --despite-differences --format json -q",
-            "compare --interleave http://a http://b --rate 5/s --price 2USD/h --alternations 4",
+            "compare a b --margin p99=5% --despite-differences --format json",
+            "interleave http://a http://b --rate 5/s --price 2USD/h --alternations 4",
             "gate run -b f --junit x --label v1 --map-exit 3=0",
             "gate http://a -b f --time 5m --isl 5",
             "simulate --rate 5/s --for 10s",

@@ -161,7 +161,7 @@ impl<'a> Simulator<'a> {
         } else {
             format!(
                 "{name} answers this run's own arrivals in {s} ms against {m} measured ({:+.0} %): it does not \
-                 fit, so nothing is simulated; calibrate it (plimsoll calibrate) or name another --profile",
+                 fit, so nothing is simulated; calibrate it (plimsoll dev calibrate) or name another --profile",
                 100.0 * off
             )
         };

@@ -1,4 +1,4 @@
-//! Records of two arms measured in turn → a verdict after every pair: what `compare --interleave` shows and stops by.
+//! Records of two arms measured in turn → a verdict after every pair: what `interleave` shows and stops by.
 //!
 //! Watched are the time to the first token and the whole answer's (where answers stream; else the latter alone): a server that
 //! begins sooner and decodes slower must not pass. Each metric has its own [`PairWatch`] with its part of alpha.

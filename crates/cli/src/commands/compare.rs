@@ -1,4 +1,4 @@
-//! `plimsoll compare`: what a change did, from two runs of the same load; or two endpoints measured in turn.
+//! `plimsoll compare`: what a change did, from two runs of the same load.
 
 use std::path::Path;
 
@@ -6,27 +6,36 @@ use plimsoll_analysis::compare::finding::{Change, Comparison, Difference};
 use plimsoll_analysis::compare::{CompareSpec, Differing, Margins, Refusal, RunRead, compare};
 use plimsoll_analysis::quality::Quality;
 
-use super::{interleave, show};
+use super::show;
 use crate::baseline;
 use crate::eval_file;
 use crate::exit::{Exit, Stop};
-use crate::flags::{CompareArgs, Format};
+use crate::flags::{CompareArgs, Format, JudgedArgs};
 use crate::out;
 
 /// Differences that are named in a refusal before the rest is counted.
 const NAMED: usize = 4;
 
-/// Compares two runs, or measures two endpoints in turn, and prints the verdict.
+/// Compares two runs and prints the verdict.
 pub fn run(args: &CompareArgs) -> Result<Exit, Stop> {
-    out::place_for(args.html.as_deref())?;
-    let quality = args.quality.as_deref().map(eval_file::results).transpose()?;
-    match (&args.base, &args.candidate, args.live.interleave.as_slice()) {
-        (None, None, [_, _]) => interleave::run(args, quality.as_ref()),
-        (Some(base), Some(candidate), _) => of_runs(base, candidate, args, quality.as_ref()),
-        _ => Err(Stop::usage(
-            "name two runs, BASE and CANDIDATE, or two live endpoints: plimsoll compare --interleave URL_A URL_B --rate 12/s",
-        )),
+    if args.interleave.is_some() {
+        return Err(Stop::usage(
+            "compare --interleave is a command of its own: plimsoll interleave URL_A URL_B --rate 12/s",
+        ));
     }
+    let (Some(base), Some(candidate)) = (&args.base, &args.candidate) else {
+        return Err(Stop::usage(
+            "name two runs, BASE and CANDIDATE; two live endpoints: plimsoll interleave URL_A URL_B --rate 12/s",
+        ));
+    };
+    let quality = quality_of(&args.judged)?;
+    of_runs(base, candidate, args, quality.as_ref())
+}
+
+/// The results of --quality, once it is known that --html can be written: both are asked before anything is measured.
+pub fn quality_of(judged: &JudgedArgs) -> Result<Option<Quality>, Stop> {
+    out::place_for(judged.html.as_deref())?;
+    judged.quality.as_deref().map(eval_file::results).transpose()
 }
 
 fn of_runs(
@@ -42,12 +51,12 @@ fn of_runs(
             "{base_name} and {candidate_name} are one run: name the changed one"
         )));
     }
-    let (names, comparison) = of_folders(&base_dir, &candidate_dir, &spec(args)?)?;
+    let (names, comparison) = of_folders(&base_dir, &candidate_dir, &spec(&args.judged)?)?;
     if let Some(quality) = quality {
         note_other_targets(quality, &names);
     }
-    page(args, &names, &comparison)?;
-    match args.live.output.format {
+    page(&args.judged, &names, &comparison)?;
+    match args.format {
         Format::Json => {
             let mut value = serde_json::to_value(&comparison).unwrap_or_default();
             if let (Some(quality), Some(object)) = (quality, value.as_object_mut()) {
@@ -66,7 +75,7 @@ fn of_runs(
 }
 
 /// Writes the page of --html.
-pub fn page(args: &CompareArgs, names: &[String; 2], comparison: &Comparison) -> Result<(), Stop> {
+pub fn page(args: &JudgedArgs, names: &[String; 2], comparison: &Comparison) -> Result<(), Stop> {
     let Some(path) = &args.html else { return Ok(()) };
     let text = plimsoll_report::html::compare::render((&names[0], &names[1]), comparison);
     out::file(path, text)
@@ -113,7 +122,7 @@ pub fn exit(change: Change) -> Exit {
 ///
 /// # Errors
 /// A margin is wrong.
-pub fn spec(args: &CompareArgs) -> Result<CompareSpec, Stop> {
+pub fn spec(args: &JudgedArgs) -> Result<CompareSpec, Stop> {
     let differing = if args.despite_differences { Differing::Standardise } else { Differing::Refuse };
     Ok(CompareSpec { margins: margins(&args.margins)?, differing })
 }

@@ -1,4 +1,4 @@
-//! `plimsoll compare --interleave`: two live endpoints, block by block in turn (A B B A …), into two ordinary run folders.
+//! `plimsoll interleave`: two live endpoints, block by block in turn (A B B A …), into two ordinary run folders.
 //!
 //! Block i of A and block i of B are one schedule: the same arrivals and sizes, and prompts as long. Their words differ (B's nonce is A's
 //! plus one), because both may share a backend, and a prompt that A's block left in its cache would make B look fast. Between two
@@ -24,7 +24,7 @@ use serde_json::json;
 use super::compare;
 use super::run::{ceiling_flags, rate, window};
 use crate::exit::{Exit, Stop};
-use crate::flags::{CompareArgs, Format, InterleaveArgs, OutputArgs, TargetArgs};
+use crate::flags::{Format, InterleaveArgs, OutputArgs, TargetArgs};
 use crate::measure::{Begin, Closed, Measure, Step, folder, look, max_rate, random};
 use crate::out;
 use crate::resolve::{self, Draft};
@@ -39,20 +39,21 @@ struct Arm {
 }
 
 /// Measures, prints, and says with the exit code whether B did harm.
-pub fn run(compared: &CompareArgs, quality: Option<&Quality>) -> Result<Exit, Stop> {
-    let args = &compared.live;
-    let spec = compare::spec(compared)?;
-    let plan = Plan::new(compared)?;
+pub fn run(args: &InterleaveArgs) -> Result<Exit, Stop> {
+    let quality = compare::quality_of(&args.judged)?;
+    let spec = compare::spec(&args.judged)?;
+    let plan = Plan::new(args)?;
     plan.look()?;
     let home = home(&args.output)?;
     let [a, b] = plan.begin(args, &home)?;
     let (arms, looked, stopped) = plan.measure(args, &spec.margins, a, b)?;
     let found = compare::of_folders(&home.join("a"), &home.join("b"), &spec);
     if let Ok((names, comparison)) = &found {
-        compare::page(compared, names, comparison)?;
+        compare::page(&args.judged, names, comparison)?;
     }
     let compared = found;
-    let told = Told { home: &home, arms: &arms, looked: &looked, compared: &compared, quality };
+    let told =
+        Told { home: &home, arms: &arms, looked: &looked, compared: &compared, quality: quality.as_ref() };
     told.print(args);
     Ok(told.exit(args, stopped))
 }
@@ -69,11 +70,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(compared: &CompareArgs) -> Result<Plan, Stop> {
-        let args = &compared.live;
-        let [url_a, url_b] = args.interleave.as_slice() else {
-            return Err(Stop::usage("--interleave: name two endpoints, URL_A URL_B"));
-        };
+    fn new(args: &InterleaveArgs) -> Result<Plan, Stop> {
         if args.alternations == 0 {
             return Err(Stop::usage("--alternations 0: at least one block of each endpoint"));
         }
@@ -85,9 +82,9 @@ impl Plan {
         let least_time = time("--least-time", &args.least_time)?;
         let pause = time("--pause", &args.pause)?;
         let nonce = args.workload.nonce.unwrap_or_else(random);
-        let a = scenario(args, url_a, [None, None], nonce)?;
+        let a = scenario(args, &args.target.url, [None, None], nonce)?;
         let of_b = [args.model_b.clone(), args.key_env_b.clone()];
-        let b = scenario(args, url_b, of_b, nonce.wrapping_add(1))?;
+        let b = scenario(args, &args.url_b, of_b, nonce.wrapping_add(1))?;
         let (scenario, window) = a;
         let load = load(&scenario, args)?;
         let requests = match scenario.load {
@@ -95,7 +92,7 @@ impl Plan {
             _ => None,
         };
         let watch = WatchSpec { alpha: args.alpha, least_time, least_n_eff: args.least_n_eff };
-        let command = command(compared, &scenario);
+        let command = command(args, &scenario);
         Ok(Plan { scenarios: [scenario, b.0], load, window, requests, pause, watch, command })
     }
 
@@ -276,10 +273,9 @@ fn load(scenario: &Scenario, args: &InterleaveArgs) -> Result<Load, Stop> {
 }
 
 /// The command that repeats both runs.
-fn command(compared: &CompareArgs, scenario: &Scenario) -> String {
-    let args = &compared.live;
-    let urls: Vec<String> = args.interleave.iter().map(|url| resolve::quoted(url)).collect();
-    let head = format!("plimsoll compare --interleave {}", urls.join(" "));
+fn command(args: &InterleaveArgs, scenario: &Scenario) -> String {
+    let urls = [&args.target.url, &args.url_b].map(|url| resolve::quoted(url));
+    let head = format!("plimsoll interleave {}", urls.join(" "));
     let mut more = ceiling_flags(&args.client, &args.ceilings);
     more.push(("alternations", args.alternations.to_string()));
     more.extend(args.stop_early.then(|| ("stop-early", String::new())));
@@ -289,7 +285,7 @@ fn command(compared: &CompareArgs, scenario: &Scenario) -> String {
     more.extend(default(&args.least_time, "0s").then(|| ("least-time", args.least_time.clone())));
     more.extend((args.least_n_eff != 1000.0).then(|| ("least-n-eff", args.least_n_eff.to_string())));
     more.extend((args.alpha != 0.05).then(|| ("alpha", args.alpha.to_string())));
-    more.extend(compared.margins.iter().map(|margin| ("margin", margin.clone())));
+    more.extend(args.judged.margins.iter().map(|margin| ("margin", margin.clone())));
     more.extend(default(&args.pause, "1s").then(|| ("pause", args.pause.clone())));
     resolve::repeat(&head, scenario, &more)
 }

@@ -12,15 +12,20 @@ use plimsoll_report::figure::counted;
 use plimsoll_store::{Origin, Run, StoreError};
 use serde_json::json;
 
-use crate::commands::collect;
+use crate::commands::{collect, report};
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, ShowArgs};
+use crate::flags::{Format, ReportArgs, ShowArgs};
 use crate::measure::{line_spec, verdict};
 use crate::trace_file::{self, Said};
 use crate::{out, price, recover};
 
 /// Prints a run.
 pub fn run(args: &ShowArgs) -> Result<Exit, Stop> {
+    if args.html {
+        let ShowArgs { run, price, out, plan, .. } = args;
+        let (run, price) = (run.clone(), price.clone());
+        return report::run(&ReportArgs { run, price, plan: plan.clone(), out: out.clone() });
+    }
     if args.run.is_file() {
         let mut counting = Counting::default();
         trace_file::each(&args.run, Said::Never, &mut |span| counting.add(&span))?;

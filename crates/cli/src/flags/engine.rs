@@ -1,8 +1,8 @@
-//! The flags of what is simulated: `plimsoll engine`, `simulate`, `calibrate` and `validate`.
+//! The flags of what is simulated: `plimsoll engine`, `simulate`, `dev calibrate` and `dev validate`.
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::{CeilingArgs, ClientArgs, FitArgs, Format, LoadArgs, OutputArgs, SearchArgs, WorkloadArgs};
 
@@ -104,7 +104,24 @@ pub struct SimulateArgs {
     pub output: OutputArgs,
 }
 
-/// `plimsoll calibrate`.
+/// `plimsoll dev`
+#[derive(Args, Debug)]
+pub struct DevArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: DevAction,
+}
+
+/// What is done with the simulated engine itself.
+#[derive(Subcommand, Debug)]
+pub enum DevAction {
+    /// Fit a simulated engine to a run or to measured rows, and print the error on rows held out
+    Calibrate(CalibrateArgs),
+    /// Recompute how far the simulated engine is from real servers
+    Validate(ValidateArgs),
+}
+
+/// `plimsoll dev calibrate`.
 #[derive(Args, Debug)]
 pub struct CalibrateArgs {
     /// Run folder: every level is a row
@@ -139,7 +156,7 @@ pub struct CalibrateArgs {
     pub format: Format,
 }
 
-/// `plimsoll validate`.
+/// `plimsoll dev validate`.
 #[derive(Args, Debug)]
 pub struct ValidateArgs {
     /// Other rows, as for calibrate [default: those that are shipped]

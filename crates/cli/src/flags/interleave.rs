@@ -1,17 +1,14 @@
-//! The flags of `plimsoll compare --interleave`.
+//! The flags of `plimsoll interleave`.
 
 use clap::Args;
 
-use super::{CeilingArgs, ClientArgs, LoadArgs, OutputArgs, TargetArgs, WorkloadArgs};
+use super::{CeilingArgs, ClientArgs, JudgedArgs, LoadArgs, OutputArgs, TargetArgs, WorkloadArgs};
 
 /// Two live endpoints, measured in turn.
 #[derive(Args, Debug)]
-// The two URLs stand behind --interleave: the flag that a single target takes is not one here.
-#[command(mut_arg("url", |url| url.long("single-url").hide(true).required(false).default_value("")))]
+// The place is said because `mut_arg` moves what it changes behind all others: A and B would be swapped.
+#[command(mut_arg("url", |url| url.value_name("URL_A").index(1)))]
 pub struct InterleaveArgs {
-    /// Measure two live endpoints in turn (A B B A …) under one schedule, then compare
-    #[arg(long, num_args = 2, value_names = ["URL_A", "URL_B"], help_heading = "Interleave")]
-    pub interleave: Vec<String>,
     /// Blocks of each endpoint; a block is as long as --for says
     #[arg(long, value_name = "N", default_value_t = 10, help_heading = "Interleave")]
     pub alternations: u32,
@@ -36,9 +33,15 @@ pub struct InterleaveArgs {
     /// Environment variable that holds B's key [default: as for A]
     #[arg(long, value_name = "NAME", help_heading = "Interleave")]
     pub key_env_b: Option<String>,
-    /// How both are spoken to.
+    /// How both are spoken to; its URL is A's.
     #[command(flatten)]
     pub target: TargetArgs,
+    /// The endpoint it is compared with, in the same form
+    #[arg(value_name = "URL_B", index = 2)]
+    pub url_b: String,
+    /// How the change is judged.
+    #[command(flatten)]
+    pub judged: JudgedArgs,
     /// How much load, and when.
     #[command(flatten)]
     pub load: LoadArgs,

@@ -17,9 +17,18 @@ pub struct ShowArgs {
     /// How it is printed
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
+    /// Write it as one HTML file that opens offline, instead
+    #[arg(long, conflicts_with = "format")]
+    pub html: bool,
+    /// File of --html [default: report.html in the run folder]
+    #[arg(long, short = 'o', value_name = "FILE", requires = "html")]
+    pub out: Option<PathBuf>,
+    /// Plan that was made of the run (plimsoll plan … -o FILE): it becomes a part of the page
+    #[arg(long, value_name = "FILE", requires = "html")]
+    pub plan: Option<PathBuf>,
 }
 
-/// `plimsoll report`
+/// `plimsoll report`, the old name of `show --html`.
 #[derive(Args, Debug)]
 pub struct ReportArgs {
     /// Run folder

@@ -35,7 +35,7 @@ fn starts(run: &str) -> Vec<(i64, char)> {
 fn a_slowed_engine_is_stopped_early() {
     let (fast, slow) = (Engine::start("demo"), Engine::start_with("demo", &["--fault", "slow:factor=4"]));
     let (_folder, run) = run_folder();
-    let args = ["compare", "--interleave", &fast.url, &slow.url, "--rate", "40/s", "--for", "500ms"];
+    let args = ["interleave", &fast.url, &slow.url, "--rate", "40/s", "--for", "500ms"];
     let more = [
         "--isl",
         "16",
@@ -79,7 +79,7 @@ fn a_slowed_engine_is_stopped_early() {
 fn a_shared_backend_caches_nothing_of_the_other_arm() {
     let engine = Engine::start("demo");
     let (_folder, run) = run_folder();
-    let args = ["compare", "--interleave", &engine.url, &engine.url, "--rate", "20/s", "--for", "500ms"];
+    let args = ["interleave", &engine.url, &engine.url, "--rate", "20/s", "--for", "500ms"];
     let more = ["--isl", "64", "--osl", "2", "--alternations", "2", "--pause", "10ms"];
     let ended = plimsoll(&[&args[..], &more, &["-q", "-o", &run]].concat());
     // Two pairs can prove nothing, and it says so.
@@ -101,12 +101,12 @@ fn what_can_not_be_interleaved_is_refused() {
         (&["--saturate"], "name it with --rate or --concurrency"),
         (&[], "no load given"),
     ] {
-        let both = ["compare", "--interleave", "http://127.0.0.1:9/v1", "http://127.0.0.1:9/v1"];
+        let both = ["interleave", "http://127.0.0.1:9/v1", "http://127.0.0.1:9/v1"];
         let ended = plimsoll(&[&both[..], args].concat());
         assert_eq!(ended.code, 2, "{}", ended.stderr);
         assert!(ended.stderr.contains(said) && ended.stderr.lines().count() == 1, "{}", ended.stderr);
     }
-    assert_eq!(plimsoll(&["compare", "--interleave", "http://127.0.0.1:9/v1"]).code, 2);
+    assert_eq!(plimsoll(&["interleave", "http://127.0.0.1:9/v1"]).code, 2);
 }
 
 #[test]
@@ -115,9 +115,7 @@ fn an_endpoint_that_is_not_there_leaves_no_folder() {
     let (_folder, run) = run_folder();
     let nowhere = "http://127.0.0.1:9/v1";
     for urls in [[engine.url.as_str(), nowhere], [nowhere, engine.url.as_str()]] {
-        let ended = plimsoll(
-            &[&["compare", "--interleave"][..], &urls, &["--rate", "1/s", "-q", "-o", &run]].concat(),
-        );
+        let ended = plimsoll(&[&["interleave"][..], &urls, &["--rate", "1/s", "-q", "-o", &run]].concat());
         assert_eq!(ended.code, 5, "{}", ended.stderr);
         assert!(ended.stderr.contains(nowhere) && !Path::new(&run).exists(), "{}", ended.stderr);
     }
