@@ -93,6 +93,9 @@ fn of_level(level: &LevelSummary) -> String {
         Load::Wave { requests } => format!("one wave of {requests}"),
         Load::Saturating { concurrency } => format!("{concurrency} in flight (saturating)"),
     };
+    if let Some(fails) = of_failure(level) {
+        return format!("At {load}: {fails}.");
+    }
     let leading = level.latency.leading();
     let shown = leading.rows().into_iter().rev().find_map(|(p, reading)| Some((p, reading.estimate()?)));
     let latency = shown.map_or_else(
@@ -121,7 +124,37 @@ fn of_level(level: &LevelSummary) -> String {
         0 => String::new(),
         n => format!(", {} were left half-way as asked", figure::count(n)),
     };
-    format!("At {load}: {latency}; {failed} of {requests} requests failed{left}{kept}.")
+    let local = match no_socket(level) {
+        0 => String::new(),
+        n => format!(" ({} for want of a socket on this machine)", figure::count(n)),
+    };
+    format!("At {load}: {latency}; {failed} of {requests} requests failed{local}{left}{kept}.")
+}
+
+/// Attempts for which this machine had no socket.
+fn no_socket(level: &LevelSummary) -> u64 {
+    level.generator.room.as_ref().map_or(0, |room| room.no_socket)
+}
+
+/// Where nothing came back there is no latency for which there could be too few requests: the target fails, or this machine does.
+fn of_failure(level: &LevelSummary) -> Option<String> {
+    let counts = &level.counts;
+    if counts.requests == 0 || counts.finished + counts.cancelled > 0 {
+        return None;
+    }
+    let who =
+        if no_socket(level) >= counts.attempts { "this machine has no sockets" } else { "the target fails" };
+    let ends = counts
+        .by_outcome
+        .iter()
+        .map(|(how, n)| format!("{} {}", figure::count(*n), how.name().replace('_', " ")));
+    let said = counts
+        .errors
+        .first()
+        .map(|error| format!("; most often: {}", words::error(error)))
+        .unwrap_or_default();
+    let ends = ends.collect::<Vec<_>>().join(", ");
+    Some(format!("{who}: none of {} finished ({ends}){said}", figure::counted(counts.requests, "request")))
 }
 
 fn of_trust(validity: &Validity) -> String {

@@ -18,7 +18,9 @@ const USER_DELAY: Limits = Limits { suspect: 0.25, invalid: 1.0 };
 const USER_DELAY_FLOOR_MS: f64 = 2.0;
 /// Time runnable and not running, where the kernel stamps arrivals. The stamps do not care, and what a send loses is lag,
 /// which is judged by itself; a fifth of the time is where reading and sending could slow the load in ways not stamped.
-const RUN_QUEUE: Limits = Limits { suspect: 0.2, invalid: 0.5 };
+const RUN_QUEUE: Limits = Limits { suspect: RUN_QUEUE_SUSPECT, invalid: 0.5 };
+/// From here on a run is suspect; what looks at a machine before a run holds it to the same.
+pub const RUN_QUEUE_SUSPECT: f64 = 0.2;
 /// The same where stamps are user space's: each waits for a CPU with this chance, so that 5 % reaches every p95.
 const RUN_QUEUE_OWN_STAMPS: Limits = Limits { suspect: 0.05, invalid: 0.2 };
 /// CPU share of the busiest worker. A queue at 85 % load doubles delays (M/M/1: 6.7 ×); at 97 % the generator queues.
@@ -34,6 +36,10 @@ const NO_SOCKET: Limits = Limits { suspect: 0.0, invalid: 0.01 };
 const ROOM: f64 = 0.9;
 /// Descriptors that a run takes beside its connections.
 const OWN_DESCRIPTORS: u64 = 64;
+/// What a starved generator needs. An engine whose workers spin, as vLLM's do, takes every core of a machine that it shares; ahead of them
+/// the generator takes the few microseconds that it needs, and it makes no difference to the engine.
+const AHEAD: &str = "put the generator ahead of other work (`chrt -f 5 plimsoll …` as root, else `nice -n -10`), give it a quieter \
+     machine or more workers";
 
 /// What the generator says of itself, from the most frequent trouble to the rarest.
 pub fn generator(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
@@ -89,7 +95,7 @@ fn punctual(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
             verdict,
             format!("{name} {}, {} of the latency it is part of", ms(lag_ms / 1e3), percent(share)),
             "requests left late, and the latencies contain that delay of the generator",
-            "give the generator more workers or a quieter machine, or read the after_send figures",
+            &format!("{AHEAD}; or read the after_send figures"),
         );
     }
     if health.user_delay.count > 0 {
@@ -100,7 +106,7 @@ fn punctual(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
             if over { USER_DELAY.judge(delay_ms / scale) } else { Trust::Valid },
             format!("from the kernel's stamp to the generator p99 {}", ms(delay_ms / 1e3)),
             "the generator read late, so buffers may have filled and slowed the server",
-            "give the generator more workers or a quieter machine",
+            AHEAD,
         );
     }
 }
@@ -114,7 +120,7 @@ fn machine(bench: &mut Bench, summary: &LevelSummary) {
             if health.stamps == StampSource::Kernel { RUN_QUEUE } else { RUN_QUEUE_OWN_STAMPS }.judge(share),
             format!("the worker worst off waited for a CPU {} of the time", percent(share)),
             "other work on this machine delayed the generator",
-            "stop the other work, or run the generator on another machine",
+            AHEAD,
         );
     }
     if let Some(share) = health.cpu_share_max {

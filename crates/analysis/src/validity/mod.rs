@@ -8,6 +8,8 @@ mod answers;
 mod generator;
 mod records;
 
+pub use generator::RUN_QUEUE_SUSPECT;
+
 use plimsoll_model::{How, Level};
 
 use crate::findings::{Kept, LevelFinding, LevelSummary, Passed, Reason, Trust, Validity};
@@ -152,11 +154,14 @@ fn reached(bench: &mut Bench, summary: &LevelSummary) -> bool {
     }
     let unreached = [How::Refused, How::Redirected, How::NeverSent].iter();
     let silent: u64 = unreached.filter_map(|how| counts.by_outcome.get(how)).sum();
-    let (means, advice) = if silent == counts.requests {
+    let no_socket = summary.generator.room.as_ref().map_or(0, |room| room.no_socket);
+    let (means, advice) = if no_socket > 0 && no_socket >= counts.attempts {
+        ("this machine had no socket for any request", "run `plimsoll doctor` and raise what it names")
+    } else if silent == counts.requests {
         ("nothing reached the target", "check the address, the name and the network")
     } else {
         (
-            "the target gave no whole answer",
+            "the target fails: no request got a whole answer",
             "look at the errors, for a wrong key, path or model fails every request",
         )
     };
