@@ -4,13 +4,17 @@ use plimsoll_client::doctor::{self, Severity};
 use plimsoll_report::table::Table;
 use serde_json::json;
 
+use super::doctor_load;
 use crate::exit::{Exit, Stop};
 use crate::flags::{DoctorArgs, Format};
 use crate::out;
 
 /// Runs every check. Code 4 when one says that a measurement can't work here.
 pub fn run(args: &DoctorArgs) -> Result<Exit, Stop> {
-    let findings = doctor::check(None);
+    let mut findings = doctor::check(None);
+    if let Some(url) = &args.url {
+        findings.extend(doctor_load::under_load(args, url)?);
+    }
     let word = |severity: Severity| match severity {
         Severity::Good => "good",
         Severity::Limited => "limited",

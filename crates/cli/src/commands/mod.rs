@@ -12,6 +12,7 @@ pub mod demo;
 pub mod diagnose;
 pub mod diagnose_url;
 pub mod doctor;
+mod doctor_load;
 pub mod engine;
 pub mod gate;
 pub mod gate_url;

@@ -47,6 +47,23 @@ pub struct ReportArgs {
 /// `plimsoll doctor`
 #[derive(Args, Debug)]
 pub struct DoctorArgs {
+    /// Look while this endpoint answers a short load as well: an engine on this machine takes cores only when it works
+    pub url: Option<String>,
+    /// Model to ask for [default: the only one the endpoint lists]
+    #[arg(long, short = 'm', requires = "url")]
+    pub model: Option<String>,
+    /// chat, completions, responses, embeddings, kserve or http [default: chat]
+    #[arg(long, value_name = "NAME", requires = "url")]
+    pub protocol: Option<String>,
+    /// Environment variable that holds the API key
+    #[arg(long, value_name = "NAME", requires = "url")]
+    pub key_env: Option<String>,
+    /// Requests in flight
+    #[arg(long, value_name = "N", default_value_t = 4, requires = "url", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub concurrency: u32,
+    /// How long
+    #[arg(long = "for", value_name = "TIME", default_value = "5s", requires = "url")]
+    pub window: String,
     /// How it is printed
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,

@@ -65,7 +65,40 @@ fn a_wrong_model_is_a_wrong_flag_and_no_load_is_sent() {
 fn who_insists_gets_the_load() {
     let (ended, asked) = run(&["-m", "nope", "--force"], no_such_model);
     assert!(asked > 5, "{asked} requests: {}", ended.stderr);
-    assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
+    assert_eq!(ended.code, 4, "{}", ended.stderr);
+    let run = ended.json();
+    let reasons = run["findings"]["validity"]["reasons"].to_string();
+    assert!(reasons.contains("the target fails") && !reasons.contains("too few requests"), "{reasons}");
+}
+
+#[test]
+fn a_load_of_which_nothing_finished_is_said_to_have_failed() {
+    let server = Server::start(|request, socket| match request.starts_with("GET") {
+        true => reply(socket, "200 OK", JSON, r#"{"object":"list","data":[{"id":"tiny"}]}"#),
+        false => reply(socket, "502 Bad Gateway", "", "no upstream"),
+    });
+    let (_folder, run) = run_folder();
+    let load = ["--force", "--rate", "20/s", "--for", "1s", "-q", "-o", &run];
+    let ended = plimsoll(&[&["run", &server.url][..], &load].concat());
+    let said = ended.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("the target fails: none of"), "{}{}", ended.stdout, ended.stderr);
+    assert!(
+        said.contains("502") && !said.contains("too few requests for any percentile"),
+        "{}",
+        ended.stdout
+    );
+}
+
+/// An engine on the same machine takes cores only when it works.
+#[test]
+fn the_doctor_looks_while_the_endpoint_works() {
+    let engine = Engine::start("demo");
+    let ended = plimsoll(&["doctor", &engine.url, "--for", "500ms", "--format", "json"]);
+    let checks: Vec<String> =
+        ended.json().as_array().expect("a list").iter().map(|f| f["check"].to_string()).collect();
+    assert!(checks.iter().any(|check| check.contains("pacer under load")), "{checks:?} {}", ended.stderr);
+    let ended = plimsoll(&["doctor", "http://127.0.0.1:1/v1"]);
+    assert_eq!(ended.code, 5, "{}", ended.stderr);
 }
 
 #[test]

@@ -1,0 +1,110 @@
+//! The doctor's second look: this machine while an endpoint answers a load.
+//!
+//! An engine that shares the machine takes no core while it waits, and every core while it works: a generator that was found punctual a
+//! minute before is then starved. So its timer and its waiting for a CPU are measured while the endpoint answers.
+
+use std::sync::Arc;
+
+use plimsoll_client::doctor::{self, Finding, Severity};
+use plimsoll_client::{Client, ClientConfig, Clock, Control, LevelPlan, Memory, Sink, Traffic};
+use plimsoll_model::{Load, RateCourse, Span};
+use plimsoll_report::figure;
+use plimsoll_workload::{Prompts, Scenario, Schedule, parse_span};
+use serde_json::json;
+
+use crate::exit::Stop;
+use crate::flags::{DoctorArgs, TargetArgs};
+use crate::measure::{look, random};
+use crate::resolve::Draft;
+use crate::screen::Screen;
+
+/// The pacer's wake-ups are so far apart, as in the look without a load.
+const EVERY: Span = Span::from_millis(2);
+
+/// Sends the load, and says what it did to this machine.
+pub fn under_load(args: &DoctorArgs, url: &str) -> Result<Vec<Finding>, Stop> {
+    let window = parse_span(&args.window).map_err(|e| Stop::usage(format!("--for {e}")))?;
+    let mut scenario = scenario(args, url)?;
+    look(&mut scenario, None)?.say(&mut Screen::new(false));
+    let plan = plan(&scenario, args.concurrency, window)?;
+    let config = ClientConfig {
+        target: scenario.target.clone(),
+        key: None,
+        workers: None,
+        run_id: format!("{:016x}", random()),
+        clock: Clock::start(),
+        keep_text: false,
+    };
+    let client = Client::start(config).map_err(|e| Stop::usage(e.to_string()))?;
+    let memory = Arc::new(Memory::default());
+    let sink: Arc<dyn Sink> = memory.clone();
+    let fires = u32::try_from(window.0 / EVERY.0).unwrap_or(u32::MAX).max(1);
+    let pacer = std::thread::spawn(move || doctor::pacer_lateness(fires, EVERY));
+    let level =
+        client.run_level(&plan, &sink, &Control::default()).map_err(|e| Stop::invalid(e.to_string()))?;
+    let lateness = pacer.join();
+    let rows = memory.take_attempts();
+    let finished = rows.iter().filter(|row| row.outcome.is_finished()).count();
+    if finished == 0 {
+        let why = rows.iter().find_map(|row| row.answer.error.clone()).unwrap_or_else(|| "no answer".into());
+        return Err(Stop::unreachable(format!("{url} answers no request of the load: {why}")));
+    }
+    let mut findings = Vec::new();
+    if let Ok(Ok(lateness)) = lateness {
+        findings.push(doctor::punctual("pacer under load", &lateness));
+    }
+    findings.extend(level.generator.run_queue_share_max.map(|share| waited(share, finished)));
+    Ok(findings)
+}
+
+fn scenario(args: &DoctorArgs, url: &str) -> Result<Scenario, Stop> {
+    let mut draft = Draft::new(None)?;
+    draft.target(&TargetArgs {
+        url: url.to_owned(),
+        model: args.model.clone(),
+        protocol: args.protocol.clone(),
+        key_env: args.key_env.clone(),
+        ..TargetArgs::default()
+    })?;
+    draft.set("load", json!({"mode": "closed", "concurrency": args.concurrency, "window": args.window}));
+    if draft.protocol() != "kserve" {
+        draft.set("sizes", json!({"prompt": "64", "output": "64"}));
+    }
+    draft.finish(random())
+}
+
+fn plan(scenario: &Scenario, concurrency: u32, window: Span) -> Result<LevelPlan, Stop> {
+    let wrong = |e: plimsoll_workload::SpecError| Stop::usage(e.to_string());
+    Ok(LevelPlan {
+        id: 0,
+        traffic: "steady".into(),
+        purpose: "doctor".into(),
+        load: Load::Closed { concurrency },
+        rate_course: RateCourse::Even,
+        requests: Traffic::Closed { sequence: Schedule::sequence(scenario, 0).map_err(wrong)?, concurrency },
+        window,
+        client: scenario.client.clone(),
+        prompts: Arc::new(Prompts::new(scenario, 0).map_err(wrong)?),
+        seed: scenario.seed,
+        warm: None,
+        max_rate_per_s: None,
+        class_models: Vec::new(),
+        class_queues: Vec::new(),
+    })
+}
+
+/// How long the load's own threads waited for a CPU, by the limit to which a run holds itself.
+fn waited(share: f64, finished: usize) -> Finding {
+    let good = share <= plimsoll_analysis::validity::RUN_QUEUE_SUSPECT;
+    let answered = figure::counted(finished as u64, "request");
+    Finding {
+        check: "run queue under load",
+        severity: if good { Severity::Good } else { Severity::Limited },
+        found: format!("the load's worker waited for a CPU {} of the time ({answered} answered)", figure::percent(share)),
+        fix: match good {
+            true => String::new(),
+            false => "put plimsoll ahead of the engine (`chrt -f 5 plimsoll …` as root, else `nice -n -10`), or run it on another machine"
+                .into(),
+        },
+    }
+}
