@@ -304,6 +304,10 @@ impl Stage {
     }
 
     /// Until an attempt without a socket may end: not past the window, after which nothing follows it.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "nothing is sent then: a millisecond of lateness is of no matter"
+    )]
     async fn await_turn(&self) {
         let now = self.now();
         let turn = self.no_socket_at.get().max(now) + NO_SOCKET_APART;
