@@ -1,25 +1,30 @@
 //! The part of a level that counts: the warm-up cut, and whether latency still drifts behind it.
 //!
-//! The cut is MSER-5 in arrival order (White, Cobb, Spratt 2000), on the logarithm of the leading latency. On the
-//! latencies themselves a single burst in the first half decides where the statistic is least, and the "warm-up"
-//! then removes exactly the tail that was to be measured. For the same reason a cut must earn its place: it is taken
-//! only where it lowers the statistic by more than [`GAIN`] and where what is cut differs in its mean from what is kept
-//! by more than a series of that memory does by chance: the least of many statistics is always somewhere, and without
-//! this every third steady series of a few hundred requests is cut. Schruben's test of the whole series (1983) lost: no
-//! sharper, and it asks another question than the cut. A fixed share was the alternative; it wastes time on
-//! targets that are warm and is too short for those that are not.
+//! What may be cut is a start-up transient and nothing else: it begins with the first arrival, it declines, and it is over within a
+//! tenth of the level or [`LONGEST_S`], whichever is less. Everything else that happened was measured and stays in every figure;
+//! an incident in the first half, cut away for being unlike the rest, is how a gate passes what it should break on. Whoever
+//! knows of a longer warm-up asks for it (`--warm-up N`: requests before the measured part).
+//!
+//! Where the transient ends is where MSER-5 is least (White, Cobb, Spratt 2000), in arrival order, on the logarithm of the leading
+//! latency: on the latencies themselves a single burst decides. The least of many statistics is always somewhere, so a cut must earn its
+//! place: it lowers the statistic by more than [`GAIN`], and what is cut is slower in its mean than what is kept by more
+//! than a series of that memory is by chance. Searching further than may be cut, and refusing what is found there, keeps the
+//! front of a longer incident from being cut off as far as the bound allows.
+//!
+//! Whether a stretch of what is kept lies above the rest ([`slow_stretch`]) is asked of the same logarithms: then the level held more
+//! than one state, which is said beside its figures and takes nothing from them.
 //!
 //! Where the rate of arrivals has a shape, its front is what was asked for, and nothing is cut.
 
-use plimsoll_math::series;
-use plimsoll_model::{At, Level, RateCourse};
+use plimsoll_math::{quantile, series};
+use plimsoll_model::{At, Level, RateCourse, Span};
 
-use crate::columns::{ABSENT, Columns, INFINITE};
-use crate::findings::Drift;
+use crate::columns::{ABSENT, Columns, Fate, INFINITE};
+use crate::findings::{CutLatency, Drift, FAILURES, SlowStretch};
 
 /// Smallest relative gain of the MSER statistic that is worth throwing requests away for. A steady series of a
 /// thousand correlated latencies gains up to a few per cent by chance.
-const GAIN: f64 = 0.05;
+const GAIN: f64 = 0.03;
 
 /// Confidence at which the mean of what is cut must differ from that of what is kept. The cut was chosen among many for
 /// looking different, so the usual 95 % would be none.
@@ -28,11 +33,17 @@ const DIFFERS: f64 = 0.999;
 /// Fewest answers on which a warm-up is looked for: with fewer, one series in eight is cut for nothing whatever the test.
 const FEWEST: usize = 100;
 
-/// Fewest values of a front's first half that have a mean worth comparing.
-const FEWEST_OF_FRONT: usize = 4;
+/// Share of a level, and time, that a start-up transient takes at most.
+const LONGEST_SHARE: f64 = 0.1;
+/// The time, s.
+const LONGEST_S: f64 = 30.0;
 
-/// Share of the series beyond which a cut stands at the end of MSER's search (half of it) rather than at a minimum.
-const AT_THE_BOUND: f64 = 0.45;
+/// First answers that are asked whether the level begins slow: one batch of MSER-5.
+const FIRST: usize = 5;
+/// Share of its mean height that each beginning of a transient has at least; what begins lower came later.
+const FROM_THE_FIRST: f64 = 0.5;
+/// Share of its mean height by which its second half may lie above its first by chance and still be no rise.
+const RISES: f64 = 0.25;
 
 /// Longest series that the cut is searched on; longer ones are thinned to it. Finding a warm-up to one part in fifty
 /// thousand helps nobody.
@@ -66,26 +77,148 @@ pub fn cut(columns: &Columns, level: &Level) -> Cut {
     }
     let thin = times.len().div_ceil(LONGEST);
     let series: Vec<f64> = times.iter().step_by(thin).map(|(_, ns)| ns.ln()).collect();
-    let d = series::mser5(&series);
+    let longest_s = (LONGEST_SHARE * (level.stop - level.start).as_secs_f64()).min(LONGEST_S);
+    let bound = level.start + Span::from_secs_f64(longest_s);
+    let most = times.iter().step_by(thin).take_while(|(i, _)| columns.due[*i] < bound.0).count();
+    let d = series::mser5_within(&series, 2 * most);
     if d == 0 || mser(&series[d..]) > (1.0 - GAIN) * mser(&series) {
-        return nothing(format!("MSER-5 on ln {metric}: no warm-up found"));
+        return nothing(format!("no start-up transient in {metric}"));
     }
-    // A least value at the bound of the search says that there is no steady part to cut down to: an overloaded level.
-    if d as f64 > AT_THE_BOUND * series.len() as f64 {
-        return nothing(format!("MSER-5 on ln {metric}: no steady part found; nothing cut"));
+    if !series::front_differs(&series, d, DIFFERS) || !starts_slow(&series, d) {
+        return nothing(format!(
+            "no start-up transient in {metric}: it would be slow from the first request, and decline"
+        ));
     }
-    if !series::front_differs(&series, d, DIFFERS) {
-        return nothing(format!("MSER-5 on ln {metric}: no warm-up that chance would not make"));
-    }
-    // A warm-up is worst where the level begins. A front that begins like the rest and ends unlike it holds something that
-    // happened, such as a pause: that was measured, and stays.
-    let half = (d / 2).max(FEWEST_OF_FRONT).min(d);
-    let beginning = [&series[..half], &series[d..]].concat();
-    if !series::front_differs(&beginning, half, DIFFERS) {
-        return nothing(format!("MSER-5 on ln {metric}: the level begins as it goes on; nothing cut"));
+    if d > most {
+        return nothing(format!(
+            "{metric} begins slow for longer than {longest_s:.0} s, which is no start-up transient; nothing cut"
+        ));
     }
     let from = times[(d * thin).min(times.len() - 1)].0;
-    Cut { from, at: At(columns.due[from]), rule: format!("MSER-5 on ln {metric}: {from} requests cut") }
+    if fails_more(columns, from) {
+        return nothing("requests failed at the start, which is no warm-up; nothing cut".into());
+    }
+    Cut {
+        from,
+        at: At(columns.due[from]),
+        rule: format!("start-up transient in {metric}: {from} requests cut"),
+    }
+}
+
+/// Is the front slow from the first answer on, and the slower the earlier?
+fn starts_slow(series: &[f64], d: usize) -> bool {
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let rest = mean(&series[d..]);
+    let height = mean(&series[..d]) - rest;
+    let from_the_first = (FIRST..=d).all(|n| mean(&series[..n]) - rest >= FROM_THE_FIRST * height);
+    let rise = mean(&series[d / 2..d]) - mean(&series[..d / 2]);
+    height > 0.0 && from_the_first && rise <= RISES * height
+}
+
+/// Do requests before this one fail more often than those behind it?
+fn fails_more(columns: &Columns, from: usize) -> bool {
+    let (front, rest) = columns.fate.split_at(from);
+    let share = |fates: &[Fate]| {
+        fates.iter().filter(|fate| **fate == Fate::Failed).count() as f64 / fates.len().max(1) as f64
+    };
+    share(front) > share(rest)
+}
+
+/// What was cut, in its own figures.
+pub fn cut_figures(columns: &Columns, from: usize) -> Vec<CutLatency> {
+    let (leading, latency) = columns.leading();
+    let mut sets = vec![(leading, latency)];
+    if leading != "e2e" {
+        sets.push(("e2e", &columns.e2e));
+    }
+    let figures = |(metric, values): (&str, &[i64])| {
+        let mut all: Vec<i64> = values[..from].iter().copied().filter(|ns| *ns != ABSENT).collect();
+        all.sort_unstable();
+        let failed = all.iter().filter(|ns| **ns == INFINITE).count();
+        let times = &all[..all.len() - failed];
+        let at = |p: f64| times.get(quantile::rank(times.len().max(1), p) - 1).map(|ns| *ns as f64 / 1e9);
+        Some(CutLatency { metric: metric.into(), p50_s: at(0.5)?, p99_s: at(0.99)?, failed: failed as u64 })
+    };
+    sets.into_iter().filter(|_| from > 0).filter_map(figures).collect()
+}
+
+/// Blocks that a slow stretch is looked for in, the fewest of them, and the fewest answers of each.
+const BLOCKS: usize = 40;
+const FEWEST_BLOCKS: usize = 14;
+const PER_BLOCK: usize = 8;
+/// Standard errors by which a stretch stands out: the most that chance makes among hundreds of stretches of correlated blocks in
+/// one level of a hundred (counted over queues of several kinds and loads: `examples/incidents.rs`).
+const STANDS_OUT: f64 = 7.0;
+/// How many times as long latency is in a stretch worth naming.
+const SLOWER: f64 = 1.2;
+/// How many times the slowest answer a failed request counts for where stretches are sought: it is worse than any of them.
+const FAILED: f64 = 2.0;
+
+/// The stretch of the requests `from..to` in which latency lies above the rest by more than chance: of the leading latency,
+/// else of whole answers.
+pub fn slow_stretch(columns: &Columns, level: &Level, from: usize, to: usize) -> Option<SlowStretch> {
+    let (leading, latency) = columns.leading();
+    stretch_of((leading, latency), columns, level, (from, to))
+        .or_else(|| stretch_of(("e2e", &columns.e2e), columns, level, (from, to)))
+        .or_else(|| failing_stretch(columns, level, (from, to)))
+}
+
+/// Least variance of a block's failures: two that meet by chance in one block are no incident, five are.
+const OF_FAILURES: f64 = 0.5;
+
+/// The stretch in which requests fail more often than in the rest.
+fn failing_stretch(columns: &Columns, level: &Level, (from, to): (usize, usize)) -> Option<SlowStretch> {
+    let rows: Vec<usize> = (from..to).collect();
+    let blocks = BLOCKS.min(rows.len() / PER_BLOCK);
+    if blocks < FEWEST_BLOCKS {
+        return None;
+    }
+    let per_block = rows.len() as f64 / blocks as f64;
+    let failed: Vec<f64> =
+        rows.iter().map(|i| f64::from(u8::from(columns.fate[*i] == Fate::Failed))).collect();
+    let counts: Vec<f64> =
+        series::batch_means(&failed, blocks).into_iter().map(|share| share * per_block).collect();
+    let found = series::stretch(&counts, OF_FAILURES).filter(|found| found.errors > STANDS_OUT)?;
+    let within = counts[found.from..found.to].iter().sum::<f64>() / (found.to - found.from) as f64;
+    let outside = (within - found.above).max(OF_FAILURES / blocks as f64);
+    Some(told(found, FAILURES, within / outside, (columns, level), (&rows, blocks)))
+}
+
+fn stretch_of(
+    (metric, latency): (&str, &[i64]),
+    columns: &Columns,
+    level: &Level,
+    (from, to): (usize, usize),
+) -> Option<SlowStretch> {
+    let rows: Vec<usize> = (from..to).filter(|i| latency[*i] != ABSENT).collect();
+    let blocks = BLOCKS.min(rows.len() / PER_BLOCK);
+    let slowest = rows.iter().map(|i| latency[*i]).filter(|ns| *ns != INFINITE).max()?;
+    if blocks < FEWEST_BLOCKS {
+        return None;
+    }
+    let ln = |i: &usize| match latency[*i] {
+        INFINITE => (FAILED * slowest.max(1) as f64).ln(),
+        ns => (ns.max(1) as f64).ln(),
+    };
+    let means = series::batch_means(&rows.iter().map(ln).collect::<Vec<_>>(), blocks);
+    let found = series::stretch(&means, 0.0)
+        .filter(|found| found.errors > STANDS_OUT && found.above.exp() > SLOWER)?;
+    Some(told(found, metric, found.above.exp(), (columns, level), (&rows, blocks)))
+}
+
+fn told(
+    found: series::Stretch,
+    metric: &str,
+    times: f64,
+    (columns, level): (&Columns, &Level),
+    (rows, blocks): (&[usize], usize),
+) -> SlowStretch {
+    let due = |block: usize| match rows.get(block * rows.len() / blocks) {
+        Some(row) => (At(columns.due[*row]) - level.start).as_secs_f64(),
+        None => (level.stop - level.start).as_secs_f64(),
+    };
+    let (from_s, to_s) = (due(found.from), due(found.to));
+    SlowStretch { metric: metric.to_owned(), from_s, to_s, times, errors: found.errors }
 }
 
 /// s²/n over batches of five: what MSER-5 makes least.

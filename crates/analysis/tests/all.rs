@@ -49,6 +49,8 @@ mod gathered;
 mod history;
 #[path = "all/impossible.rs"]
 mod impossible;
+#[path = "all/incidents.rs"]
+mod incidents;
 #[path = "all/infer.rs"]
 mod infer;
 #[path = "all/infer_systems.rs"]

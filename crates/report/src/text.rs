@@ -213,6 +213,9 @@ impl Page {
             words::time(summary.window.warm_up_s)
         );
         self.line(format!("Level {}: {} · {window}", summary.level, words::level(summary)));
+        if let Some(cut) = summary.window.cut_words() {
+            self.wrapped(2, &cut);
+        }
         self.counts(summary);
         self.percentiles(summary);
         if let Some(budget) = &summary.budget {

@@ -287,7 +287,14 @@ fn notes(base: &RunRead, candidate: &RunRead, design: Design, differences: &[Dif
     for (side, run) in [("base", base), ("candidate", candidate)] {
         if run.findings.validity.verdict == Trust::Suspect {
             let first = run.findings.validity.reasons.first();
-            notes.push(format!("the {side} is suspect: {}", first.map_or("", |r| r.means.as_str())));
+            let why = first.map(|r| format!("{}; {}", r.figure, r.means)).unwrap_or_default();
+            notes.push(format!("the {side} is suspect: {why}"));
+        }
+    }
+    for (side, run) in [("base", base), ("candidate", candidate)] {
+        for level in &run.findings.levels {
+            let cut = level.summary.window.cut_words();
+            notes.extend(cut.map(|cut| format!("of the {side}'s level {}, {cut}", level.summary.level)));
         }
     }
     if base.manifest.nonce != candidate.manifest.nonce {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::budget::BudgetFinding;
 use super::figure::{Estimate, Percentiles, Reading};
+use crate::say::{count, ms, number};
 
 /// One level as it was measured.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -39,6 +40,9 @@ pub struct LevelSummary {
     pub stability: Stability,
     /// Did latency drift through the window?
     pub drift: Drift,
+    /// Where latency lies above the rest of the window; `None` = nowhere by more than chance.
+    #[serde(default)]
+    pub slow_stretch: Option<SlowStretch>,
     /// Hints about the tail (SPEC M13).
     pub tail: Tail,
     /// Asked and reported lengths.
@@ -68,6 +72,74 @@ pub struct Window {
     pub warm_up_requests: u64,
     /// How the cut was found, as a sentence.
     pub rule: String,
+    /// Latencies of what was cut; empty where nothing was.
+    #[serde(default)]
+    pub warm_up: Vec<CutLatency>,
+}
+
+impl Window {
+    /// What was cut as warm-up, in one sentence; `None` where nothing was.
+    pub fn cut_words(&self) -> Option<String> {
+        let figures = self.warm_up.iter().map(|cut| {
+            let failed = if cut.failed > 0 { format!(", {} failed", cut.failed) } else { String::new() };
+            format!("{} p50 {}, p99 {}{failed}", cut.metric, ms(cut.p50_s), ms(cut.p99_s))
+        });
+        let figures: Vec<String> = figures.collect();
+        (self.warm_up_requests > 0).then(|| {
+            format!(
+                "cut as warm-up: the first {} s, {} ({})",
+                number(self.warm_up_s),
+                count(self.warm_up_requests, "request"),
+                figures.join("; ")
+            )
+        })
+    }
+}
+
+/// A latency of the requests that were cut as warm-up.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct CutLatency {
+    /// Its name.
+    pub metric: String,
+    /// Median of the answers.
+    pub p50_s: f64,
+    /// Their 99th percentile: of a few, the slowest.
+    pub p99_s: f64,
+    /// Requests among them that failed.
+    pub failed: u64,
+}
+
+/// What a stretch is named by in which requests fail, not slow down.
+pub const FAILURES: &str = "failures";
+
+impl SlowStretch {
+    /// The stretch in one sentence.
+    pub fn words(&self) -> String {
+        let (from, to, times) = (number(self.from_s), number(self.to_s), number(self.times));
+        match self.metric.as_str() {
+            FAILURES => format!(
+                "from {from} s to {to} s {times} times as many requests fail as in the rest of the level"
+            ),
+            metric => format!(
+                "from {from} s to {to} s {metric} is {times} times as long as in the rest of the level"
+            ),
+        }
+    }
+}
+
+/// A stretch of a level in which latency lies above the rest, or more requests fail.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct SlowStretch {
+    /// Which latency, or [`FAILURES`].
+    pub metric: String,
+    /// Seconds into the level at which it begins.
+    pub from_s: f64,
+    /// Seconds into the level at which it ends.
+    pub to_s: f64,
+    /// Its geometric mean over that of the rest; a failed request counts for twice the slowest answer.
+    pub times: f64,
+    /// The difference (of the logarithms) in standard errors.
+    pub errors: f64,
 }
 
 /// How the requests of a window ended. A request's end is its last attempt's.

@@ -25,8 +25,9 @@ use crate::server_side::ServerTold;
 pub use budget::{BudgetFinding, BudgetRow, BudgetSpec, Ceiling, Held, Metric};
 pub use figure::{Estimate, Percentiles, Reading};
 pub use level::{
-    Bucket, Concurrency, Counts, Drift, ErrorCount, FanOut, Histogram, Itl, Kept, Latencies, LengthFigures,
-    Lengths, LevelSummary, Little, Rates, Records, Stability, Tail, Timeline, Window,
+    Bucket, Concurrency, Counts, CutLatency, Drift, ErrorCount, FAILURES, FanOut, Histogram, Itl, Kept,
+    Latencies, LengthFigures, Lengths, LevelSummary, Little, Rates, Records, SlowStretch, Stability, Tail,
+    Timeline, Window,
 };
 pub use sweep::{Curve, CurvePoint, FitPoint, Hold, LadderRung, Line, Lines, LoadWords};
 pub use trust::{Passed, Reason, Trust, Validity};

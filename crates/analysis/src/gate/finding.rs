@@ -59,6 +59,9 @@ pub struct GateFinding {
     pub headline: String,
     /// What else is to be known first: a mean that improved while its tail broke, why a run is invalid.
     pub refusals: Vec<String>,
+    /// What was cut as warm-up of the levels that were judged, with its own figures.
+    #[serde(default)]
+    pub cut: Vec<String>,
     /// The budget's name.
     pub budget: String,
     /// Identity of the run.

@@ -77,6 +77,7 @@ pub fn gate_at(
         settle::unjudge(&mut looks);
     }
     let refusals = refusals::refusals(file, run, baseline, &looks, trust);
+    let cut = refusals::cut(run, &looks);
     let family = looks.iter().filter(|look| look.row.role == Role::Decides).count();
     let rows: Vec<GateRow> = looks.into_iter().map(|look| look.row).collect();
     GateFinding {
@@ -84,6 +85,7 @@ pub fn gate_at(
         verdict,
         headline: settle::headline(verdict, &rows, family),
         refusals,
+        cut,
         budget: file.name.clone().unwrap_or_else(|| "budget".into()),
         run: run.manifest.id.clone(),
         measured_s: measured_s(&run.manifest.levels),

@@ -68,6 +68,17 @@ pub fn refusals(
     said
 }
 
+/// What was cut of the levels that were judged: no row holds it, so it is said beside them.
+pub fn cut(run: &Measured<'_>, looks: &[Look]) -> Vec<String> {
+    let used = |id: u32| looks.iter().any(|look| look.row.levels.contains(&id));
+    let levels = run.findings.levels.iter().filter(|level| used(level.summary.level));
+    levels
+        .filter_map(|level| {
+            Some(format!("level {}, {}", level.summary.level, level.summary.window.cut_words()?))
+        })
+        .collect()
+}
+
 /// Why the measurement is not, or not quite, to be trusted: of the run and of the levels that were judged.
 fn doubts(run: &Measured<'_>, looks: &[Look], trust: Trust) -> Vec<String> {
     if trust == Trust::Valid {

@@ -49,6 +49,7 @@ pub fn window(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
             }
         }
     }
+    stretch(bench, level, summary);
     let leading = summary.latency.leading();
     let asks_for_tail = matches!(level.purpose.as_str(), "run" | "hold");
     let (verdict, figure) = match (&leading.p50, &leading.p99) {
@@ -64,6 +65,24 @@ pub fn window(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
         figure,
         "too few requests for the percentiles that are refused",
         "give it more time or more load",
+    );
+}
+
+/// Something that came and went is no drift, and in a closed loop nothing piles up: said of every level whose load is even.
+fn stretch(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
+    let even = matches!(level.load, Load::Open { .. } | Load::Closed { .. });
+    let told = bench.validity.reasons.iter().any(|reason| reason.check == "steady_state");
+    let Some(slow) = &summary.slow_stretch else { return };
+    if !even || told || level.rate_course == RateCourse::Shaped {
+        return;
+    }
+    bench.validity.passed.retain(|passed| passed.check != "steady_state");
+    bench.say(
+        "steady_state",
+        Trust::Suspect,
+        format!("not steady: {}", slow.words()),
+        "the figures hold this stretch with the rest (nothing of it was cut) and describe no one state",
+        "find out what happened then, and run it again without",
     );
 }
 

@@ -6,9 +6,11 @@
 //! queue near saturation) the correlation that remains is estimated and paid for.
 
 mod drift;
+mod stretch;
 mod trend;
 
 pub use drift::{DRIFT_BATCHES, Slope, slope, slope_of_batches};
+pub use stretch::{Stretch, stretch};
 pub use trend::{Trend, mann_kendall_hamed_rao, sen_slope};
 
 use crate::proportion::Interval;
@@ -77,11 +79,17 @@ pub fn ratio(above: &[f64], below: &[f64], level: f64) -> Option<Mean> {
 /// the cut, in batches of five, that minimises s²/(N − d) over d ≤ N/2. Always a multiple of five; 0 below
 /// four batches. Values are finite.
 pub fn mser5(values: &[f64]) -> usize {
+    mser5_within(values, values.len() / 2)
+}
+
+/// The same, searched only among cuts of at most `most` values.
+pub fn mser5_within(values: &[f64], most: usize) -> usize {
     let batches: Vec<f64> = values.chunks_exact(5).map(|c| c.iter().sum::<f64>() / 5.0).collect();
     let n = batches.len();
     if n < 4 {
         return 0;
     }
+    let most = most.div_ceil(5);
     // Sums are taken from the end about a fixed centre, so that a long flat tail does not cancel.
     let centre = batches[n - 1];
     let (mut sum, mut squares) = (0.0, 0.0);
@@ -92,7 +100,7 @@ pub fn mser5(values: &[f64]) -> usize {
         squares += v * v;
         let left = (n - d) as f64;
         let score = (squares - sum * sum / left).max(0.0) / (left * left);
-        if d <= n / 2 && score <= best {
+        if d <= n / 2 && d <= most && score <= best {
             (best, cut) = (score, d);
         }
     }

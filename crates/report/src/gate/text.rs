@@ -13,6 +13,9 @@ pub fn render(finding: &GateFinding) -> String {
     for refusal in &finding.refusals {
         text.push_str(&words::wrap(2, refusal));
     }
+    for cut in &finding.cut {
+        text.push_str(&words::wrap(2, &format!("In no row: {cut}.")));
+    }
     text.push('\n');
     let mut table = Table::new(&["<", "<budget", "<what", "<measured", "<limit", "D", "<"]);
     for row in finding.worst_first() {

@@ -219,6 +219,12 @@ fn level_section(level: &LevelFinding, charts: &chart::Charts) -> Markup {
                 span.(words::kept(summary.stability.verdict)) { (words::kept(summary.stability.verdict)) }
                 ": " (summary.stability.why)
             }
+            @if let Some(cut) = summary.window.cut_words() {
+                p { "Shaded at the left of the charts over time, and in no figure: " (cut) "." }
+            }
+            @if let Some(slow) = &summary.slow_stretch {
+                p { "Not steady: " (slow.words()) "; every figure holds it." }
+            }
             (percentile_table(level))
             (errors_table(level))
             @if let Some(budget) = &summary.budget {
