@@ -224,7 +224,11 @@ fn a_baseline_is_a_run_that_is_still_there_and_still_the_same() {
     assert_eq!(again["repeats"]["id"], first["id"]);
     let judged = plimsoll_in(folder.path(), &["diagnose", "again", "--baseline", "main", "--format", "json"]);
     assert!([0, 1, 3].contains(&judged.code), "{}", judged.stderr);
-    assert!(judged.json()["changed"]["same"].as_array().is_some_and(|same| !same.is_empty()), "{}", judged.stdout);
+    assert!(
+        judged.json()["changed"]["same"].as_array().is_some_and(|same| !same.is_empty()),
+        "{}",
+        judged.stdout
+    );
     refused(&folder, &["diagnose", "again", "--baseline", "mian"], 2, "did you mean main?");
     // A taken name stays what it is unless it is said.
     refused(&folder, &["baseline", "set", "main", "runs/second"], 2, "--replace pins it anew");
