@@ -257,7 +257,11 @@ impl Draft {
         self.set_some("load.warm_up", args.warm_up);
         self.set_some("load.alone", args.alone);
         self.set_some("load.rate", args.rate.clone());
-        self.set_some("load.window", args.duration.clone());
+        if let Some(text) = &args.duration {
+            plimsoll_workload::parse_span(text)
+                .map_err(|e| Stop::usage(format!("--for: {e}{}", unit(text))))?;
+            self.set("load.window", text.clone().into());
+        }
         if self.has("load") && !self.has("load.mode") {
             self.set("load.mode", "open".into());
         }
@@ -333,5 +337,13 @@ pub fn mapping(path: &Path, what: &str) -> Resolved<Value> {
         Value::Object(_) => Ok(value),
         Value::Null => Ok(json!({})),
         _ => Err(Stop::usage(format!("{name}: a {what} is a mapping (see: plimsoll schema {what})"))),
+    }
+}
+
+/// What to write in place of a number that has no unit of time.
+fn unit(text: &str) -> String {
+    match text.parse::<f64>() {
+        Ok(_) => format!("; a number needs its unit: {text}s, {text}m"),
+        Err(_) => String::new(),
     }
 }

@@ -59,13 +59,10 @@ pub(crate) fn title(case: &Predicted) -> String {
 
 /// Now and then, figure by figure.
 pub(crate) fn table(case: &Predicted) -> Table {
-    let now = if case.figures.iter().any(|figure| figure.measured_s.is_some()) {
-        "measured"
-    } else {
-        "simulated now"
-    };
+    let measured = case.figures.iter().any(|figure| figure.measured_s.is_some());
+    let now = if measured { "measured" } else { "simulated now" };
     let mut table = Table::new(&["<", now, "predicted", "<95 % band", "change"]);
-    case.figures.iter().for_each(|figure| table.row(row(figure)));
+    case.figures.iter().for_each(|figure| table.row(row(figure, measured)));
     table
 }
 
@@ -85,14 +82,16 @@ fn said(note: &str) -> String {
     words::wrap(2, note).trim_end().to_owned()
 }
 
-fn row(one: &Figure) -> [String; 5] {
+fn row(one: &Figure, measured: bool) -> [String; 5] {
+    // A run too short for a percentile has none: what the fitted engine would give is not what was measured.
+    let now = if measured { one.measured_s } else { Some(one.simulated_s) };
     let (value, band) = match one.predicted.estimate() {
         Some(e) => (words::time(e.value), format!("{} to {}", words::time(e.lower), words::time(e.upper))),
         None => ("none".to_owned(), String::new()),
     };
     [
         format!("{} p{}", one.metric.name(), percentile(one.percentile)),
-        words::time(one.measured_s.unwrap_or(one.simulated_s)),
+        now.map_or_else(|| "too few".to_owned(), words::time),
         value,
         band,
         format!("{:+.1} %", 100.0 * (one.ratio - 1.0)),

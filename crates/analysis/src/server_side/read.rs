@@ -88,6 +88,15 @@ pub(super) fn read<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> ServerS
     ServerSide { pages, replicas, devices, tracks, disclosures }
 }
 
+/// Does [`PAGE_LABEL`] say the page? The scraper writes it on every row where it reads several pages, on its own rows of each
+/// scrape too. Where those have none, a label of that name is the server's own (vLLM counts prompt tokens by `source`).
+fn pages_are_named(samples: &[&Sample]) -> bool {
+    let mut scrapes =
+        samples.iter().filter(|sample| matches!(sample.name.as_str(), LOOK | FAILED)).peekable();
+    scrapes.peek().is_none()
+        || scrapes.any(|sample| value_of(&split_labels(&sample.labels), PAGE_LABEL).is_some())
+}
+
 /// The pages with their looks, and the series.
 fn gather<'a>(
     samples: impl IntoIterator<Item = &'a Sample>,
@@ -98,11 +107,13 @@ fn gather<'a>(
     let mut names: BTreeMap<String, usize> = BTreeMap::new();
     let mut marks: Vec<Vec<(At, bool)>> = Vec::new();
     let mut instants: Vec<BTreeSet<At>> = Vec::new();
-    for sample in samples.into_iter().filter(|sample| sample.source != "client") {
+    let samples: Vec<&Sample> = samples.into_iter().filter(|sample| sample.source != "client").collect();
+    let named = pages_are_named(&samples);
+    for sample in samples {
         let key = (sample.source.as_str(), sample.name.as_str(), sample.labels.as_str());
         let place = *index.entry(key).or_insert_with(|| {
             let labels = split_labels(&sample.labels);
-            let name = value_of(&labels, PAGE_LABEL).unwrap_or_default().to_owned();
+            let name = value_of(&labels, PAGE_LABEL).filter(|_| named).unwrap_or_default().to_owned();
             let count = names.len();
             let page = *names.entry(name).or_insert(count);
             marks.resize_with(names.len(), Vec::new);

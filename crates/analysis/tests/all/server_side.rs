@@ -58,6 +58,19 @@ fn what_is_not_said_is_unknown() {
     assert!(ServerSide::read(&[own]).is_empty());
 }
 
+/// vLLM counts prompt tokens by a label `source`: one page, read once a second. It was taken for three pages of their own, with as many scrapes.
+#[test]
+fn a_label_of_the_servers_own_is_no_page() {
+    let [cached, computed] = ["local_cache_hit", "local_compute"].map(|of| format!("source={of}"));
+    let server = ServerSide::read(&page(&[
+        ("vllm:num_requests_waiting", "", &[0.0, 2.0, 4.0, 0.0]),
+        ("vllm:prompt_tokens_by_source_total", &cached, &[0.0, 1.0, 2.0, 3.0]),
+        ("vllm:prompt_tokens_by_source_total", &computed, &[0.0, 5.0, 6.0, 7.0]),
+    ]));
+    assert_eq!(server.cadence().map(|cadence| cadence.0), Some(S));
+    assert_eq!((server.disclosures().looks, server.replicas().len()), (4, 1));
+}
+
 #[test]
 fn a_failed_look_and_an_empty_page_leave_gaps() {
     let mut samples = page(&[("vllm:num_requests_waiting", "", &[4.0, 4.0])]);

@@ -32,7 +32,13 @@ pub fn run(args: &ValidateArgs) -> Result<Exit, Stop> {
                 out::line(&text_of(table));
             }
             out::line(&format!("noise of the measurements: {NOISE}"));
-            out::line(if holds { "every bar holds" } else { "a bar does not hold" });
+            let barred =
+                tables.iter().flat_map(|table| &table.lines).any(|line| line.bar_mean_percent.is_some());
+            out::line(match (barred, holds) {
+                (false, _) => "there is no bar for these measurements: the errors stand above",
+                (true, true) => "every bar holds",
+                (true, false) => "a bar does not hold",
+            });
         }
     }
     Ok(if holds { Exit::Done } else { Exit::Broken })

@@ -160,7 +160,7 @@ pub struct CeilingArgs {
 #[derive(Args, Debug, Clone, Default)]
 pub struct LoadArgs {
     /// Open loop: arrivals per second (12/s, 600/m), whatever the server does
-    #[arg(long, value_name = "RATE", allow_hyphen_values = true, help_heading = "Load", conflicts_with_all = ["concurrency", "saturate"])]
+    #[arg(long, alias = "rps", value_name = "RATE", allow_hyphen_values = true, help_heading = "Load", conflicts_with_all = ["concurrency", "saturate"])]
     pub rate: Option<String>,
     /// Closed loop: this many in flight, each end starts the next
     #[arg(long, value_name = "N", help_heading = "Load", conflicts_with = "saturate")]

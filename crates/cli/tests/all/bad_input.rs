@@ -45,6 +45,34 @@ fn a_load_too_large_for_a_schedule_leaves_no_folder() {
     assert!(!path.exists());
 }
 
+/// The line names the flag that was typed, not the place in the scenario that it sets, and what to write.
+#[test]
+fn a_time_without_a_unit_is_told_by_its_flag() {
+    refused(&["run", URL, "--rate", "5/s", "--for", "2"], &["--for", "2s"]);
+    refused(&["simulate", "--profile", "demo", "--rate", "5/s", "--for", "x"], &["--for", "`x`"]);
+}
+
+/// What other tools call it.
+#[test]
+fn rps_is_a_rate() {
+    let (_folder, run) = run_folder();
+    let ended = plimsoll(&["simulate", "--profile", "demo", "--rps", "20", "--for", "2s", "-q", "-o", &run]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+}
+
+/// Rows of one's own have no bar, and none of them holds.
+#[test]
+fn validating_rows_without_a_bar_says_so() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("rows.csv");
+    let rows = "input_tokens,output_tokens,concurrency,ttft_ms,tpot_ms\n512,64,4,40,10\n512,64,8,60,12\n";
+    std::fs::write(&path, rows).expect("written");
+    let path = path.to_str().expect("utf-8");
+    let ended = plimsoll(&["validate", "--from", path, "--profile", "llama-3.1-8b@h100", "--protocol", "closed,requests=10x,lengths=fixed"]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stdout.contains("no bar") && !ended.stdout.contains("holds"), "{}", ended.stdout);
+}
+
 #[test]
 fn a_run_needs_a_load() {
     refused(&["run", URL], &["--rate", "--concurrency"]);
