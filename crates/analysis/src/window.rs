@@ -7,8 +7,7 @@
 //!
 //! Where the transient ends is where MSER-5 is least (White, Cobb, Spratt 2000), in arrival order, on the logarithm of the leading
 //! latency: on the latencies themselves a single burst decides. The least of many statistics is always somewhere, so a cut must earn its
-//! place: it lowers the statistic by more than [`GAIN`], and what is cut is slower in its mean than what is kept by more
-//! than a series of that memory is by chance. Searching further than may be cut, and refusing what is found there, keeps the
+//! place: what is cut is slower in its mean than what is kept by more than a series of that memory is by chance, and slow from the first answers on. Searching further than may be cut, and refusing what is found there, keeps the
 //! front of a longer incident from being cut off as far as the bound allows.
 //!
 //! Whether a stretch of what is kept lies above the rest ([`slow_stretch`]) is asked of the same logarithms: then the level held more
@@ -22,10 +21,6 @@ use plimsoll_model::{At, Level, RateCourse, Span};
 use crate::columns::{ABSENT, Columns, Fate, INFINITE};
 use crate::findings::{CutLatency, Drift, FAILURES, SlowStretch};
 
-/// Smallest relative gain of the MSER statistic that is worth throwing requests away for. A steady series of a
-/// thousand correlated latencies gains up to a few per cent by chance.
-const GAIN: f64 = 0.03;
-
 /// Confidence at which the mean of what is cut must differ from that of what is kept. The cut was chosen among many for
 /// looking different, so the usual 95 % would be none.
 const DIFFERS: f64 = 0.999;
@@ -38,12 +33,11 @@ const LONGEST_SHARE: f64 = 0.1;
 /// The time, s.
 const LONGEST_S: f64 = 30.0;
 
-/// First answers that are asked whether the level begins slow: one batch of MSER-5.
+/// What the level begins with: the first eighth of a front, one batch of MSER-5 at least.
+const PARTS: usize = 8;
 const FIRST: usize = 5;
-/// Share of its mean height that each beginning of a transient has at least; what begins lower came later.
+/// Share of the front's mean height that its beginning has at least; what begins lower came later.
 const FROM_THE_FIRST: f64 = 0.5;
-/// Share of its mean height by which its second half may lie above its first by chance and still be no rise.
-const RISES: f64 = 0.25;
 
 /// Longest series that the cut is searched on; longer ones are thinned to it. Finding a warm-up to one part in fifty
 /// thousand helps nobody.
@@ -81,12 +75,12 @@ pub fn cut(columns: &Columns, level: &Level) -> Cut {
     let bound = level.start + Span::from_secs_f64(longest_s);
     let most = times.iter().step_by(thin).take_while(|(i, _)| columns.due[*i] < bound.0).count();
     let d = series::mser5_within(&series, 2 * most);
-    if d == 0 || mser(&series[d..]) > (1.0 - GAIN) * mser(&series) {
+    if d == 0 {
         return nothing(format!("no start-up transient in {metric}"));
     }
     if !series::front_differs(&series, d, DIFFERS) || !starts_slow(&series, d) {
         return nothing(format!(
-            "no start-up transient in {metric}: it would be slow from the first request, and decline"
+            "no start-up transient in {metric}: it would be slow from the first request on"
         ));
     }
     if d > most {
@@ -105,14 +99,14 @@ pub fn cut(columns: &Columns, level: &Level) -> Cut {
     }
 }
 
-/// Is the front slow from the first answer on, and the slower the earlier?
+/// Is the front slow from the first answers on? What began after a sound beginning, a pause or a queue that builds up, is
+/// no start-up. That it declines is that it is over within the bound.
 fn starts_slow(series: &[f64], d: usize) -> bool {
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
     let rest = mean(&series[d..]);
     let height = mean(&series[..d]) - rest;
-    let from_the_first = (FIRST..=d).all(|n| mean(&series[..n]) - rest >= FROM_THE_FIRST * height);
-    let rise = mean(&series[d / 2..d]) - mean(&series[..d / 2]);
-    height > 0.0 && from_the_first && rise <= RISES * height
+    let first = (d / PARTS).max(FIRST).min(d);
+    height > 0.0 && mean(&series[..first]) - rest >= FROM_THE_FIRST * height
 }
 
 /// Do requests before this one fail more often than those behind it?
@@ -219,14 +213,6 @@ fn told(
     };
     let (from_s, to_s) = (due(found.from), due(found.to));
     SlowStretch { metric: metric.to_owned(), from_s, to_s, times, errors: found.errors }
-}
-
-/// s²/n over batches of five: what MSER-5 makes least.
-fn mser(series: &[f64]) -> f64 {
-    let batches: Vec<f64> = series.chunks_exact(5).map(|c| c.iter().sum::<f64>() / 5.0).collect();
-    let n = batches.len() as f64;
-    let mean = batches.iter().sum::<f64>() / n;
-    batches.iter().map(|b| (b - mean) * (b - mean)).sum::<f64>() / (n * n)
 }
 
 /// Medians that the trend is tested on: enough for the test, few enough that neighbours hardly depend.

@@ -23,12 +23,12 @@ pub fn run(args: &CompareArgs) -> Result<Exit, Stop> {
             "compare --interleave is a command of its own: plimsoll interleave URL_A URL_B --rate 12/s",
         ));
     }
+    let quality = quality_of(&args.judged)?;
     let (Some(base), Some(candidate)) = (&args.base, &args.candidate) else {
         return Err(Stop::usage(
             "name two runs, BASE and CANDIDATE; two live endpoints: plimsoll interleave URL_A URL_B --rate 12/s",
         ));
     };
-    let quality = quality_of(&args.judged)?;
     of_runs(base, candidate, args, quality.as_ref())
 }
 

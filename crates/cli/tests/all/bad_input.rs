@@ -68,7 +68,15 @@ fn validating_rows_without_a_bar_says_so() {
     let rows = "input_tokens,output_tokens,concurrency,ttft_ms,tpot_ms\n512,64,4,40,10\n512,64,8,60,12\n";
     std::fs::write(&path, rows).expect("written");
     let path = path.to_str().expect("utf-8");
-    let ended = plimsoll(&["validate", "--from", path, "--profile", "llama-3.1-8b@h100", "--protocol", "closed,requests=10x,lengths=fixed"]);
+    let ended = plimsoll(&[
+        "validate",
+        "--from",
+        path,
+        "--profile",
+        "llama-3.1-8b@h100",
+        "--protocol",
+        "closed,requests=10x,lengths=fixed",
+    ]);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     assert!(ended.stdout.contains("no bar") && !ended.stdout.contains("holds"), "{}", ended.stdout);
 }

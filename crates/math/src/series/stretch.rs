@@ -21,15 +21,18 @@ pub struct Stretch {
     pub to: usize,
     /// Its mean less that of the others.
     pub above: f64,
-    /// That in standard errors. The largest of several hundred such, so what chance makes of it is well beyond 3.
+    /// The largest difference of any stretch in standard errors: of several hundred, so what chance makes of it is well beyond 3.
     pub errors: f64,
 }
 
 /// The stretch of at most three quarters of these block means that lies the furthest above the others. A block
 /// varies by `least_variance` at least (0 where only the values tell). `None` where there are fewer than eleven.
+///
+/// Whether something stands out is asked of the largest difference in standard errors, *where* it lies of the largest share
+/// of the sum of squares that it explains: the first favours whatever leaves the calmest rest, and names a stretch far too long.
 pub fn stretch(means: &[f64], least_variance: f64) -> Option<Stretch> {
     let n = means.len();
-    let mut best: Option<Stretch> = None;
+    let (mut best, mut most, mut largest) = (None, 0.0, f64::NEG_INFINITY);
     for from in 0..n {
         for to in from + 1..=n {
             let inside = to - from;
@@ -37,13 +40,14 @@ pub fn stretch(means: &[f64], least_variance: f64) -> Option<Stretch> {
                 break;
             }
             let (above, error) = against_the_others(means, least_variance, (from, to));
-            let errors = above / error;
-            if best.is_none_or(|best| errors > best.errors) {
-                best = Some(Stretch { from, to, above, errors });
+            let explained = above * above * (inside * (n - inside)) as f64;
+            if best.is_none() || (above > 0.0 && explained > most) {
+                (best, most) = (Some((from, to, above)), if above > 0.0 { explained } else { 0.0 });
             }
+            largest = largest.max(above / error);
         }
     }
-    best
+    best.map(|(from, to, above)| Stretch { from, to, above, errors: largest })
 }
 
 /// By how much the stretch lies above the others, and the standard error of that.
