@@ -106,7 +106,9 @@ fn starts_slow(series: &[f64], d: usize) -> bool {
     let rest = mean(&series[d..]);
     let height = mean(&series[..d]) - rest;
     let first = (d / PARTS).max(FIRST).min(d);
-    height > 0.0 && mean(&series[..first]) - rest >= FROM_THE_FIRST * height
+    // One slow answer among the first raises their mean, and is no start-up.
+    let most = 2 * series[..first].iter().filter(|ln| **ln > rest).count() > first;
+    height > 0.0 && most && mean(&series[..first]) - rest >= FROM_THE_FIRST * height
 }
 
 /// Do requests before this one fail more often than those behind it?
