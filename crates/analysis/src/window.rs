@@ -142,8 +142,8 @@ pub fn cut_figures(columns: &Columns, from: usize) -> Vec<CutLatency> {
 const BLOCKS: usize = 40;
 const FEWEST_BLOCKS: usize = 14;
 const PER_BLOCK: usize = 8;
-/// Standard errors by which a stretch stands out: the most that chance makes among hundreds of stretches of correlated blocks in
-/// one level of a hundred (counted over queues of several kinds and loads: `examples/incidents.rs`).
+/// Standard errors by which a stretch stands out: so many because it is the largest of hundreds of stretches of correlated blocks.
+/// At most four of 120 steady levels of six queues reach it (`tests/all/incidents.rs`).
 const STANDS_OUT: f64 = 7.0;
 /// How many times as long latency is in a stretch worth naming.
 const SLOWER: f64 = 1.2;
