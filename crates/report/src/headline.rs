@@ -93,6 +93,9 @@ fn of_level(level: &LevelSummary) -> String {
         Load::Wave { requests } => format!("one wave of {requests}"),
         Load::Saturating { concurrency } => format!("{concurrency} in flight (saturating)"),
     };
+    if level.counts.requests == 0 {
+        return format!("At {load}: no arrival fell into this level.");
+    }
     if let Some(fails) = of_failure(level) {
         return format!("At {load}: {fails}.");
     }

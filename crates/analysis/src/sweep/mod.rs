@@ -41,6 +41,9 @@ const MOST_LEVELS: usize = 40;
 const TAIL_MARGIN: f64 = 1.25;
 /// Most by which a level, or concurrency 1, is made longer than planned to reach a percentile.
 const REACH: f64 = 1.7;
+/// Arrivals that a level must expect to be worth its time: fewer, and chance decides whether it has even its median. A sweep of a
+/// minute spent levels on one to four requests, and one of them drew none.
+const WORTH_A_LEVEL: f64 = TAIL_MARGIN * crate::tail::BEYOND / (1.0 - 0.5);
 /// Most by which a level is made longer than usual: beyond it, more levels say more.
 const LONGER_AT_MOST: f64 = 4.0;
 /// Redraws while searching, and for the final findings.
@@ -248,8 +251,9 @@ impl Sweep {
         let kinds_left = (self.spec.traffic.len() - self.kind) as i64;
         self.kind_ends = self.spent + Span(left.0.max(0) / kinds_left.max(1));
         let arrivals = self.arrivals(capacity);
-        self.first =
-            first_loads(capacity, arrivals, self.spec.max_rate, self.spec.seed, self.kind as u64).into();
+        let loads = first_loads(capacity, arrivals, self.spec.max_rate, self.spec.seed, self.kind as u64);
+        let longest = REACH * self.level_s();
+        self.first = loads.into_iter().filter(|load| WORTH_A_LEVEL / load <= longest).collect();
         self.phase = Phase::First;
     }
 
@@ -296,11 +300,15 @@ impl Sweep {
             wishes.push(board.bracket(pass, fail, line.rate().map(|rate| rate.value)));
         }
         let ceiling = board.ceiling;
+        // Without any level the first may take what is left: one that says something is worth more than several that do not.
+        let most = if good.is_empty() { f64::INFINITY } else { LONGER_AT_MOST * self.level_s() };
+        let longest = most.min((self.kind_ends - self.spent).as_secs_f64());
         let (urgency, load) = wishes
             .into_iter()
             .flatten()
             // A level at the ceiling that is there already will not say more.
             .filter(|(_, load)| *load < 0.99 * ceiling || loads.iter().all(|l| *l < 0.98 * ceiling))
+            .filter(|(_, load)| WORTH_A_LEVEL / load <= longest)
             .max_by(|a, b| a.0.total_cmp(&b.0))?;
         Some((urgency, load, self.longer(&good, load)))
     }
@@ -370,7 +378,7 @@ impl Sweep {
     }
 
     /// An open-loop level, as long as its completions need and the time allows. `None` (and on to the next phase)
-    /// where less than half a level of time is left.
+    /// where less than half a level of time is left, or too little for the requests that make it worth running.
     fn open_level(&mut self, purpose: &str, load: f64, longer: f64) -> Option<Experiment> {
         let planned = self.level_s();
         let left = (self.kind_ends - self.spent).as_secs_f64();
@@ -383,8 +391,9 @@ impl Sweep {
         // A level that just misses the percentile asked for is worth the little more that reaches it.
         let tail = TAIL_MARGIN * crate::tail::BEYOND / (1.0 - self.spec.percentile) / load;
         let reach = if tail > usual && tail <= REACH * planned { tail / usual } else { 1.0 };
-        let window = (usual * longer.max(reach)).min(left);
-        if window < 0.5 * usual {
+        let least = WORTH_A_LEVEL / load;
+        let window = (usual * longer.max(reach)).max(least).min(left);
+        if window < least.max(0.5 * usual) {
             self.first.clear();
             return self.search_ends();
         }

@@ -50,7 +50,8 @@ pub fn judge(level: &Level, summary: &LevelSummary) -> Validity {
 
 /// The verdict on a run from those on its levels. A single level is the run. Of many, those that are invalid are left
 /// out of the lines, so the run is suspect; where half of them are, nothing is left to stand on. That a level *meant*
-/// to overload the target overloads it does not count against a sweep.
+/// to overload the target overloads it does not count against a sweep, and one into which no arrival fell counts for nothing
+/// beside others: it asked the target nothing.
 pub fn judge_run(levels: &[LevelFinding]) -> Validity {
     if let [only] = levels {
         return only.validity.clone();
@@ -68,8 +69,10 @@ pub fn judge_run(levels: &[LevelFinding]) -> Validity {
         });
         return run;
     }
+    let asked: Vec<&LevelFinding> = levels.iter().filter(|l| !empty(&l.summary)).collect();
+    let levels = if asked.is_empty() { levels.iter().collect() } else { asked };
     let invalid = levels.iter().filter(|l| l.validity.verdict == Trust::Invalid).count();
-    for level in levels {
+    for level in &levels {
         let placed = !matches!(level.summary.purpose.as_str(), "run" | "hold");
         // What fails with one request in flight doesn't fail of load.
         let alone = level.summary.purpose == "baseline";
@@ -139,6 +142,11 @@ impl Bench {
     }
 }
 
+/// Did no arrival fall into the level? That there are no rows is not enough: they may have been lost.
+fn empty(summary: &LevelSummary) -> bool {
+    summary.counts.requests == 0 && summary.records.arrivals.unwrap_or(0) == 0
+}
+
 /// Did anything come back at all?
 fn reached(bench: &mut Bench, summary: &LevelSummary) -> bool {
     let counts = &summary.counts;
@@ -155,6 +163,15 @@ fn reached(bench: &mut Bench, summary: &LevelSummary) -> bool {
     let unreached = [How::Refused, How::Redirected, How::NeverSent].iter();
     let silent: u64 = unreached.filter_map(|how| counts.by_outcome.get(how)).sum();
     let no_socket = summary.generator.room.as_ref().map_or(0, |room| room.no_socket);
+    if empty(summary) {
+        let (figure, advice) = ("no arrival fell into this level", "give it more time or a higher rate");
+        bench.say("arrivals", Trust::Invalid, figure.into(), "nothing was asked of the target", advice);
+        return false;
+    }
+    if counts.requests == 0 {
+        records(bench, summary);
+        return false;
+    }
     let (means, advice) = if no_socket > 0 && no_socket >= counts.attempts {
         ("this machine had no socket for any request", "run `plimsoll doctor` and raise what it names")
     } else if silent == counts.requests {

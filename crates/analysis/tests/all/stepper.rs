@@ -82,6 +82,24 @@ fn says_that_it_cannot_tell() {
     assert!(refused, "{:?}", lines.onset);
 }
 
+/// Levels of one to four requests were run, each of which says nothing.
+#[test]
+fn spends_no_level_on_a_handful_of_requests() {
+    let server = server();
+    for services in [5.0, 20.0, 60.0, 200.0] {
+        let (findings, why) = sweep(&server, short(&server, services), |_| {});
+        let open = findings.levels.iter().filter_map(|level| match level.summary.load {
+            Load::Open { rate_per_s } => {
+                Some(rate_per_s * (level.summary.window.length_s + level.summary.window.warm_up_s))
+            }
+            _ => None,
+        });
+        let expected: Vec<f64> = open.collect();
+        assert!(expected.iter().all(|n| *n > 24.9), "{services}: {expected:?} {why}");
+        assert!(services < 20.0 || !expected.is_empty(), "{services}: {why}");
+    }
+}
+
 #[test]
 fn searches_each_kind_of_traffic() {
     let server = server();

@@ -1,6 +1,6 @@
 //! Validity: each check finds what it is for, and overload alone is no fault of the measurement.
 
-use plimsoll_analysis::findings::{Trust, Validity};
+use plimsoll_analysis::findings::{LevelFinding, Trust, Validity};
 use plimsoll_analysis::{summarise, validity};
 use plimsoll_model::{
     At, Attempt, Broken, EndedBy, How, KeptConnections, Level, Load, Quantiles, RateCourse, Room, Span,
@@ -162,6 +162,27 @@ fn a_late_generator_loses_no_records() {
         (l.generator.in_flight_mean, l.generator.in_flight_samples) = (Some(36.0), 3_000);
     };
     check("little", Trust::Suspect, counted, late);
+}
+
+/// A sweep of a minute drew a level with no arrival, and its headline sent people to the network of an endpoint that answered.
+#[test]
+fn a_level_without_arrivals_counts_for_nothing() {
+    let finding = |records: &[Attempt], load| {
+        let mut level = level(100.0, 30);
+        (level.load, level.purpose) = (load, "curve".into());
+        let summary = summarise(&level, records, &[], None);
+        let validity = validity::judge(&level, &summary);
+        LevelFinding { summary, validity }
+    };
+    let empty = finding(&[], Load::Open { rate_per_s: 0.244 });
+    let reason = &empty.validity.reasons[0];
+    assert_eq!((reason.check.as_str(), reason.verdict), ("arrivals", Trust::Invalid), "{reason:#?}");
+    assert_eq!(reason.figure, "no arrival fell into this level");
+    let records: Vec<Attempt> = (0..3_000).map(good).collect();
+    let full = finding(&records, Load::Open { rate_per_s: 100.0 });
+    let run = validity::judge_run(&[empty.clone(), full.clone(), empty.clone()]);
+    assert_eq!(run, validity::judge_run(&[full.clone(), full]), "beside others it says nothing");
+    assert_eq!(validity::judge_run(&[empty.clone(), empty]).verdict, Trust::Invalid, "nothing was measured");
 }
 
 #[test]
