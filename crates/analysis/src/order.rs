@@ -7,9 +7,7 @@
 //! asked by rank instead of by sorted slice.
 
 use plimsoll_math::proportion::{proves_at_most, proves_over};
-use plimsoll_math::quantile::{
-    BATCHES, EXCEEDANCES_NEEDED, ShareVariance, pooled_effect, rank, sure_of, tail_shares,
-};
+use plimsoll_math::quantile::{BATCHES, ShareVariance, needed, pooled_effect, rank, sure_of, tail_shares};
 
 use crate::columns::{ABSENT, INFINITE};
 use crate::findings::{Estimate, Histogram, Percentiles, Reading};
@@ -272,16 +270,17 @@ fn readings(column: &Column<'_>, length_s: f64) -> Percentiles {
     let found = column.select(&ranks);
     let longest_s = if finite == 0 { 0.0 } else { seconds(found[WATCHED.len()]) };
     let points: [i64; WATCHED.len()] = std::array::from_fn(|i| found[i]);
-    let shown: Vec<Reading> = match batches_for(length_s, longest_s) {
-        None => {
-            let why = format!(
-                "needs a level of {} s (8 × its p99), has {} s",
-                crate::say::number(8.0 * longest_s),
-                crate::say::number(length_s)
-            );
-            vec![Reading::refused(why, n as u64); 5]
+    let asked = SHOWN.map(|p| (p, watched(p).map_or(0, |at| points[at])));
+    let shown = match batches_for(length_s, longest_s) {
+        None => uncorrelated(&asked, n, (length_s, longest_s)),
+        Some(batches) => {
+            let found = variances(column.values, &points, batches);
+            let worth = SHOWN.map(|p| {
+                let shares = tail_shares(1.0 - p).filter_map(|share| found[watched(1.0 - share)?]);
+                n as f64 / pooled_effect(shares)
+            });
+            intervals(column, &asked, &worth)
         }
-        Some(batches) => intervals(column, &points, batches),
     };
     let mut shown = shown.into_iter();
     let mut next = || shown.next().unwrap_or_else(|| Reading::refused("no data", 0));
@@ -301,53 +300,97 @@ fn readings(column: &Column<'_>, length_s: f64) -> Percentiles {
     }
 }
 
+/// The limits between which the p-quantile of values worth `n_eff` independent ones lies, each end erring at `alpha`; `None` where they are too
+/// few for it.
+pub fn between(values: &[i64], (p, n_eff): (f64, f64), alpha: f64) -> Option<[f64; 2]> {
+    let n = values.len();
+    if n_eff < needed(p) * (1.0 - 1e-9) {
+        return None;
+    }
+    let (low, high) = interval_ranks(n, n_eff, p, alpha);
+    let ends = Column::new(values).select(&[low.max(1), high.min(n)]);
+    Some([
+        if low == 0 { f64::NEG_INFINITY } else { seconds(ends[0]) },
+        if high > n { f64::INFINITY } else { seconds(ends[1]) },
+    ])
+}
+
+/// Any percentile of values in the order of due times, over a window of `length_s`: of those [`percentiles`] shows, the same reading.
+/// [`ABSENT`] values are left out.
+pub fn percentile(in_due_order: &[i64], p: f64, length_s: f64) -> Reading {
+    let values: Vec<i64> = in_due_order.iter().copied().filter(|value| *value != ABSENT).collect();
+    let n = values.len();
+    if n == 0 {
+        return Reading::refused("no requests", 0);
+    }
+    let column = Column::new(&values);
+    let shares: Vec<f64> = tail_shares(1.0 - p).collect();
+    let mut ranks: Vec<usize> = shares.iter().map(|share| rank(n, 1.0 - share)).collect();
+    ranks.push(rank(column.finite() as usize, 0.99));
+    let found = column.select(&ranks);
+    let longest_s = if column.finite() == 0 { 0.0 } else { seconds(found[shares.len()]) };
+    let asked = [(p, found[0])];
+    let mut readings = match batches_for(length_s, longest_s) {
+        None => uncorrelated(&asked, n, (length_s, longest_s)),
+        Some(batches) => {
+            let limits: [i64; 3] = std::array::from_fn(|i| found[i.min(shares.len() - 1)]);
+            let variances = variances(&values, &limits, batches).into_iter().take(shares.len());
+            intervals(&column, &asked, &[n as f64 / pooled_effect(variances.flatten())])
+        }
+    };
+    readings.remove(0)
+}
+
 /// Where a percentile stands among [`WATCHED`].
 fn watched(p: f64) -> Option<usize> {
     WATCHED.iter().position(|watched| (watched - p).abs() < 1e-9)
 }
 
-fn intervals(column: &Column<'_>, points: &[i64; WATCHED.len()], batches: usize) -> Vec<Reading> {
+/// Percentiles, each with its value, and what the observations are worth for it.
+fn intervals(column: &Column<'_>, asked: &[(f64, i64)], worth: &[f64]) -> Vec<Reading> {
     let n = column.len();
-    let found = variances(column.values, points, batches);
-    let worth = SHOWN.map(|p| {
-        let shares = tail_shares(1.0 - p).filter_map(|share| found[watched(1.0 - share)?]);
-        n as f64 / pooled_effect(shares)
-    });
-    let bounds: Vec<Option<(usize, usize)>> = SHOWN
+    let bounds: Vec<(usize, usize)> = asked
         .iter()
         .zip(worth)
-        .map(|(p, n_eff)| {
-            (n_eff * (1.0 - p) >= EXCEEDANCES_NEEDED - 1e-9)
-                .then(|| interval_ranks(n, n_eff, *p, 0.5 * (1.0 - LEVEL)))
-        })
+        .map(|((p, _), n_eff)| interval_ranks(n, *n_eff, *p, 0.5 * (1.0 - LEVEL)))
         .collect();
-    let ranks: Vec<usize> = bounds.iter().flatten().flat_map(|(low, high)| [*low, *high]).collect();
-    let ends = column.select(&ranks.iter().map(|r| (*r).clamp(1, n)).collect::<Vec<_>>());
-    let mut ends = ranks.iter().zip(ends);
-    let mut end = || match ends.next() {
-        Some((0, _)) => f64::NEG_INFINITY,
-        Some((rank, _)) if *rank > n => f64::INFINITY,
-        Some((_, value)) => seconds(value),
-        None => f64::NAN,
+    let ranks: Vec<usize> =
+        bounds.iter().flat_map(|(low, high)| [*low, *high]).map(|rank| rank.clamp(1, n)).collect();
+    let ends = column.select(&ranks);
+    let of = |i: usize| {
+        let ((p, value), n_eff, (low, high)) = (asked[i], worth[i], bounds[i]);
+        let seen = Estimate {
+            value: seconds(value),
+            lower: if low == 0 { f64::NEG_INFINITY } else { seconds(ends[2 * i]) },
+            upper: if high > n { f64::INFINITY } else { seconds(ends[2 * i + 1]) },
+            n: n as u64,
+            n_eff,
+        };
+        if n_eff >= needed(p) * (1.0 - 1e-9) {
+            return Reading::Estimate(seen);
+        }
+        Reading::few(format!("needs {:.0} effective requests, has {n_eff:.0}", needed(p)), seen)
     };
-    (0..5)
-        .map(|i| match bounds[i] {
-            Some(_) => Reading::Estimate(Estimate {
-                value: watched(SHOWN[i]).map_or(f64::NAN, |at| seconds(points[at])),
-                lower: end(),
-                upper: end(),
-                n: n as u64,
-                n_eff: worth[i],
-            }),
-            None => {
-                let needed = EXCEEDANCES_NEEDED / (1.0 - SHOWN[i]);
-                Reading::refused(
-                    format!("needs {needed:.0} effective requests, has {:.0}", worth[i]),
-                    n as u64,
-                )
-            }
-        })
-        .collect()
+    (0..asked.len()).map(of).collect()
+}
+
+/// Percentiles of a level too short for its requests to tell what they are worth: seen where one request or more lies beyond, and with both
+/// ends open.
+fn uncorrelated(asked: &[(f64, i64)], n: usize, (length_s, longest_s): (f64, f64)) -> Vec<Reading> {
+    use crate::say::number;
+    let why =
+        format!("needs a level of {} s (8 × its p99), has {} s", number(8.0 * longest_s), number(length_s));
+    let of = |(p, value): &(f64, i64)| match n as f64 * (1.0 - p) >= 1.0 - 1e-9 {
+        false => Reading::refused(why.clone(), n as u64),
+        true => {
+            let (lower, upper) = (f64::NEG_INFINITY, f64::INFINITY);
+            Reading::few(
+                why.clone(),
+                Estimate { value: seconds(*value), lower, upper, n: n as u64, n_eff: 0.0 },
+            )
+        }
+    };
+    asked.iter().map(of).collect()
 }
 
 #[cfg(test)]
@@ -371,7 +414,10 @@ mod tests {
                 .collect();
             let (set, _) = percentiles("x", &values, 1e9).expect("values");
             let plain: Vec<f64> = values.iter().map(|v| seconds(*v)).collect();
+            let mut sorted = plain.clone();
+            quantile::sort(&mut sorted);
             for (p, reading) in set.rows() {
+                assert_eq!(&percentile(&values, p, 1e9), reading);
                 let truth = quantile::percentile(&plain, p, LEVEL, BATCHES).expect("values");
                 match (reading, truth.interval) {
                     (Reading::Estimate(e), Ok(interval)) => {
@@ -379,7 +425,14 @@ mod tests {
                         assert!((e.n_eff / truth.n_eff - 1.0).abs() < 1e-6, "{} {}", e.n_eff, truth.n_eff);
                         assert_eq!((e.lower, e.upper), (interval.lower, interval.upper));
                     }
-                    (Reading::Refused { .. }, Err(_)) => {}
+                    (Reading::Refused { .. }, Err(_)) => {
+                        let ends = quantile::undecided(&sorted, truth.n_eff, p, LEVEL);
+                        let seen = reading.seen().expect("what was seen");
+                        assert_eq!(
+                            (seen.value, seen.lower, seen.upper),
+                            (truth.value, ends.lower, ends.upper)
+                        );
+                    }
                     (mine, theirs) => panic!("n {n} p {p}: {mine:?} against {theirs:?}"),
                 }
             }

@@ -399,15 +399,12 @@ fn per_second(events: impl Iterator<Item = (i64, f64)>, (start, stop): (At, At),
 }
 
 fn inverse(reading: &Reading) -> Reading {
-    match reading {
-        Reading::Estimate(e) => Reading::Estimate(Estimate {
-            value: 1.0 / e.value,
-            lower: 1.0 / e.upper,
-            upper: if e.lower > 0.0 { 1.0 / e.lower } else { f64::INFINITY },
-            ..*e
-        }),
-        refused => refused.clone(),
-    }
+    reading.map(|e| Estimate {
+        value: 1.0 / e.value,
+        lower: 1.0 / e.upper,
+        upper: if e.lower > 0.0 { 1.0 / e.lower } else { f64::INFINITY },
+        ..*e
+    })
 }
 
 fn tail(latency: &Latencies) -> Tail {

@@ -45,6 +45,8 @@ mod lint;
 mod network;
 #[path = "all/old_run.rs"]
 mod old_run;
+#[path = "all/one_figure.rs"]
+mod one_figure;
 #[path = "all/pages.rs"]
 mod pages;
 #[path = "all/parity.rs"]

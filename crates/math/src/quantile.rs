@@ -30,6 +30,11 @@ pub const BATCHES: usize = 40;
 /// Expected exceedances, n_eff · (1 − p), below which a percentile is refused.
 pub const EXCEEDANCES_NEEDED: f64 = 10.0;
 
+/// Effective observations that the p-quantile takes: ten expected beyond it, on the side where there are fewer.
+pub fn needed(p: f64) -> f64 {
+    EXCEEDANCES_NEEDED / p.min(1.0 - p)
+}
+
 /// A percentile that the measurement is too short for.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Refused {
@@ -88,7 +93,7 @@ pub fn batch_count(length: f64, longest: f64) -> Option<usize> {
 /// The interval of the p-quantile from values in rising order that are worth `n_eff` independent ones, or
 /// refused below ten expected exceedances, n_eff · min(p, 1 − p) < 10.
 pub fn interval(sorted: &[f64], n_eff: f64, p: f64, level: f64) -> Result<Interval, Refused> {
-    let needed = EXCEEDANCES_NEEDED / p.min(1.0 - p);
+    let needed = needed(p);
     if sorted.is_empty() || n_eff.is_nan() || n_eff < needed * (1.0 - 1e-12) {
         return Err(Refused { n_eff, needed });
     }

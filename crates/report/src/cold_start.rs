@@ -104,7 +104,7 @@ fn steady(found: &ColdStartFinding) -> String {
             seconds(e.upper),
             counted(e.n, "request")
         ),
-        Reading::Refused { why, n } => {
+        Reading::Refused { why, n, .. } => {
             format!("{}{p95}; the median has no interval: {why}", counted(*n, "request"))
         }
     }

@@ -119,9 +119,11 @@ fn rows(page: &mut Page, rows: &[Row]) {
             verdict(row),
         ]);
     }
-    page.text.push_str(&table.render(0));
-    let within =
-        rows.iter().filter(|row| row.primary).count() - shown.iter().filter(|row| row.primary).count();
+    if !table.is_empty() {
+        page.text.push_str(&table.render(0));
+    }
+    let within = rows.iter().filter(|row| row.primary && row.needs_s.is_none()).count()
+        - shown.iter().filter(|row| row.primary).count();
     if within > 0 {
         page.line(format!("  and {within} more of the family within their margins"));
     }
@@ -129,6 +131,10 @@ fn rows(page: &mut Page, rows: &[Row]) {
 
 /// Median, p99 and rates always; the rest where it says something.
 fn is_shown(row: &Row) -> bool {
+    // What more requests would settle has its one sentence.
+    if row.needs_s.is_some() {
+        return row.primary && row.effect.is_some();
+    }
     let silent = match row.primary {
         true => row.verdict == Change::NoChange,
         false if row.described.is_some() => {

@@ -101,21 +101,26 @@ fn of_level(level: &LevelSummary) -> String {
     }
     let leading = level.latency.leading();
     let shown = leading.rows().into_iter().rev().find_map(|(p, reading)| Some((p, reading.estimate()?)));
-    let latency = shown.map_or_else(
-        || format!("too few requests for any percentile of {}", leading.metric),
-        |(p, e)| {
-            if e.value.is_infinite() {
-                let share = figure::percent(1.0 - p);
-                return format!(
-                    "{} p{} is infinite: {share} or more failed",
-                    leading.metric,
-                    text::percentile(p)
-                );
-            }
-            let interval = format!("{} to {}", words::ms(e.lower), words::ms(e.upper));
-            format!("{} p{} is {} ms ({interval})", leading.metric, text::percentile(p), words::ms(e.value))
-        },
-    );
+    let few = || match leading.p50.seen() {
+        Some(e) => format!(
+            "{} p50 is about {} ms, from too few requests to say how sure that is",
+            leading.metric,
+            words::ms(e.value)
+        ),
+        None => format!("too few requests for any percentile of {}", leading.metric),
+    };
+    let latency = shown.map_or_else(few, |(p, e)| {
+        if e.value.is_infinite() {
+            let share = figure::percent(1.0 - p);
+            return format!(
+                "{} p{} is infinite: {share} or more failed",
+                leading.metric,
+                text::percentile(p)
+            );
+        }
+        let interval = format!("{} to {}", words::ms(e.lower), words::ms(e.upper));
+        format!("{} p{} is {} ms ({interval})", leading.metric, text::percentile(p), words::ms(e.value))
+    });
     let kept = match (level.load, level.stability.verdict) {
         (Load::Open { .. }, Kept::Stable) => "; the endpoint keeps up",
         (Load::Open { .. }, Kept::Unstable) => "; the endpoint does not keep up",
@@ -164,6 +169,7 @@ fn of_trust(validity: &Validity) -> String {
     let first = validity.reasons.first().map(|reason| words::sentence(&reason.means)).unwrap_or_default();
     match validity.verdict {
         Trust::Valid => "Nothing speaks against the measurement.".into(),
+        Trust::Short => format!("The measurement is short. {first}"),
         Trust::Suspect => format!("The measurement is suspect. {first}"),
         Trust::Invalid => format!("The measurement is invalid. {first}"),
     }

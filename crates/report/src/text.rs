@@ -267,24 +267,26 @@ impl Page {
 
     fn percentiles(&mut self, summary: &LevelSummary) {
         let mut table = Table::new(&["<ms [95 %]", "n", "<p50", "<p90", "<p95", "<p99", "<p99.9", "max"]);
-        let mut refused: Vec<String> = Vec::new();
+        let (mut marked, mut dash) = (false, None);
         for set in summary.latency.all() {
             table.row(percentile_row(set));
             table.row(interval_row(set));
             for (p, reading) in set.rows() {
-                if let Reading::Refused { why, .. } = reading {
-                    refused.push(format!("{} p{}: {why}", set.metric, percentile(p)));
+                marked |= reading.estimate().is_none() && reading.seen().is_some();
+                if let (Reading::Refused { why, seen: None, .. }, None) = (reading, &dash) {
+                    dash = Some(format!("–: {} p{} {why}", set.metric, percentile(p)));
                 }
             }
         }
         self.text.push_str(&table.render(2));
-        if let Some(first) = refused.first() {
-            let more = if refused.len() > 1 {
-                format!(" (and {} more like it)", refused.len() - 1)
-            } else {
-                String::new()
-            };
-            self.wrapped(2, &format!("Not shown: {first}{more}"));
+        if marked {
+            self.wrapped(2, words::FEW_SAYS);
+        }
+        if let Some(dash) = dash {
+            self.wrapped(2, &dash);
+        }
+        if let Some(longer) = words::settles_in(summary) {
+            self.wrapped(2, &longer);
         }
         if let Some(itl) = &summary.latency.itl {
             let exact = figure::percent(itl.exact_share);
@@ -297,7 +299,7 @@ impl Page {
 
     fn budget(&mut self, budget: &BudgetFinding) {
         self.line(format!("  Budget “{}”: {}", budget.name, words::held(budget.verdict)));
-        let mut table = Table::new(&["<", "<ceiling", "<measured", "<share over [90 %]", "allowed", "<"]);
+        let mut table = Table::new(&["<", "<ceiling", "<measured", "<share over [95 %]", "allowed", "<"]);
         for row in &budget.rows {
             table.row(budget_cells(row));
         }
@@ -369,7 +371,7 @@ pub(crate) fn budget_cells(row: &plimsoll_analysis::findings::BudgetRow) -> Vec<
     vec![
         name,
         format!("≤ {}", spell(row.ceiling)),
-        row.measured.value().map(spell).unwrap_or_else(|| "–".into()),
+        words::cell(&row.measured, spell).0,
         format!(
             "{} {}",
             figure::percent(row.share_over.value),

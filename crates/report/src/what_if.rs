@@ -59,7 +59,7 @@ pub(crate) fn title(case: &Predicted) -> String {
 
 /// Now and then, figure by figure.
 pub(crate) fn table(case: &Predicted) -> Table {
-    let measured = case.figures.iter().any(|figure| figure.measured_s.is_some());
+    let measured = case.figures.iter().any(|figure| figure.measured.is_some());
     let now = if measured { "measured" } else { "simulated now" };
     let mut table = Table::new(&["<", now, "predicted", "<95 % band", "change"]);
     case.figures.iter().for_each(|figure| table.row(row(figure, measured)));
@@ -83,15 +83,19 @@ fn said(note: &str) -> String {
 }
 
 fn row(one: &Figure, measured: bool) -> [String; 5] {
-    // A run too short for a percentile has none: what the fitted engine would give is not what was measured.
-    let now = if measured { one.measured_s } else { Some(one.simulated_s) };
+    // What the fitted engine would give is not what was measured, however few requests there were.
+    let now = match (&one.measured, measured) {
+        (Some(reading), _) => words::cell(reading, words::time).0,
+        (None, true) => "–".to_owned(),
+        (None, false) => words::time(one.simulated_s),
+    };
     let (value, band) = match one.predicted.estimate() {
         Some(e) => (words::time(e.value), format!("{} to {}", words::time(e.lower), words::time(e.upper))),
         None => ("none".to_owned(), String::new()),
     };
     [
         format!("{} p{}", one.metric.name(), percentile(one.percentile)),
-        now.map_or_else(|| "too few".to_owned(), words::time),
+        now,
         value,
         band,
         format!("{:+.1} %", 100.0 * (one.ratio - 1.0)),

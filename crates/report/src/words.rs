@@ -19,12 +19,46 @@ pub fn time(seconds: f64) -> String {
     figure::duration_ns(seconds * 1e9)
 }
 
-/// Value and interval of a latency, in milliseconds: `12.3` and `[11.9, 12.8]`; a refusal is a dash.
+/// Marks a figure from too few requests for a verdict.
+pub const FEW: &str = "*";
+/// What the mark says, and what a lower bound is.
+pub const FEW_SAYS: &str =
+    "* few requests: no verdict rests on it; ≥: the lower end of its interval, which is open above";
+
+/// Value and interval of a latency, in milliseconds: `12.3` and `[11.9, 12.8]`. From too few requests it is marked, and where nothing
+/// bounds it above it is `≥` the lower end of its interval. A dash where nothing was seen.
 pub fn latency_cell(reading: &Reading) -> (String, Option<String>) {
-    match reading {
-        Reading::Estimate(e) => (ms(e.value), Some(figure::interval(&ms(e.lower), &ms(e.upper)))),
-        Reading::Refused { .. } => ("–".into(), None),
+    cell(reading, ms)
+}
+
+/// The same in any unit.
+pub fn cell(reading: &Reading, spell: impl Fn(f64) -> String) -> (String, Option<String>) {
+    let interval = |e: &Estimate| Some(figure::interval(&spell(e.lower), &spell(e.upper)));
+    match (reading, reading.seen()) {
+        (Reading::Estimate(e), _) => (spell(e.value), interval(e)),
+        (_, None) => ("–".into(), None),
+        (_, Some(e)) if e.upper.is_finite() && e.lower.is_finite() => {
+            (format!("{}{FEW}", spell(e.value)), interval(e))
+        }
+        (_, Some(e)) if e.lower.is_finite() => (format!("≥ {}{FEW}", spell(e.lower)), None),
+        (_, Some(e)) => (format!("{}{FEW}", spell(e.value)), None),
     }
+}
+
+/// How long a run of this load would have to be for what is marked few: its p99s, and its p99.9s. `None` where nothing is.
+pub fn settles_in(summary: &LevelSummary) -> Option<String> {
+    let longest = |of: &dyn Fn(f64) -> bool| -> Option<f64> {
+        let sets = summary.latency.all();
+        let rows = sets.iter().flat_map(|set| set.rows()).filter(|(p, _)| of(*p));
+        rows.filter_map(|(p, reading)| summary.settles_in_s(reading, p)).max_by(f64::total_cmp)
+    };
+    // More than a day is no advice.
+    let said = |name: &str, seconds: Option<f64>| {
+        seconds.filter(|s| *s < 86_400.0).map(|s| format!("{} settles every {name}", time(s.ceil())))
+    };
+    let both = [said("p99", longest(&|p| p < 0.995)), said("p99.9", longest(&|p| p > 0.995))];
+    let all: Vec<String> = both.into_iter().flatten().collect();
+    (!all.is_empty()).then(|| format!("At this load a level of about {}.", all.join(", one of ")))
 }
 
 /// Value and interval in one cell.
@@ -159,6 +193,7 @@ pub fn line(line: &Line) -> (String, &str) {
 pub fn trust(trust: Trust) -> &'static str {
     match trust {
         Trust::Valid => "valid",
+        Trust::Short => "short",
         Trust::Suspect => "suspect",
         Trust::Invalid => "invalid",
     }

@@ -13,6 +13,7 @@ use crate::columns::{ABSENT, Columns, Fate, INFINITE};
 use crate::findings::{
     BudgetFinding, BudgetRow, BudgetSpec, Ceiling, Estimate, Held, LevelSummary, Metric, Reading,
 };
+use crate::order;
 
 /// Whether a request met every ceiling that applies to it.
 pub fn is_good(columns: &Columns, row: usize, budget: &BudgetSpec) -> bool {
@@ -49,11 +50,10 @@ pub fn judge(
             Metric::E2e => Some(&latency.e2e),
         };
         let Some(measured) = measured else { continue };
-        let reading = measured
-            .at(percentile)
-            .cloned()
-            .unwrap_or_else(|| Reading::refused("not a percentile that is shown", measured.n));
-        let count = of_values(&column(columns, metric)[from..to], limit_s, percentile, length_s);
+        let values = &column(columns, metric)[from..to];
+        let shown = measured.at(percentile).cloned();
+        let reading = shown.unwrap_or_else(|| order::percentile(values, percentile, length_s));
+        let count = of_values(values, limit_s, percentile, length_s);
         let decision = decide(&count, 1.0 - percentile, ALPHA);
         let decision = match metric {
             Metric::Ttft | Metric::E2e => decision.where_it_piles_up(&summary.stability, ALPHA),

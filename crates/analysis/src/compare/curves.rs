@@ -182,6 +182,7 @@ fn blank(metric: &str, statistic: &str, method: &str) -> Row {
         method: method.to_owned(),
         verdict: Change::Inconclusive,
         why: None,
+        needs_s: None,
         described: None,
         as_it_came: None,
     }

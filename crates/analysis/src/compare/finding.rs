@@ -124,6 +124,9 @@ pub struct Row {
     pub verdict: Change,
     /// What to know about it, where there is something.
     pub why: Option<String>,
+    /// About how long each level would have to be, s, for the requests that the row lacks; `None` where it lacks none.
+    #[serde(default)]
+    pub needs_s: Option<f64>,
     /// Why the effect is shown and not judged, where it isn't.
     pub described: Option<String>,
     /// The effect before standardisation to the base's mix, where that was needed.

@@ -285,11 +285,10 @@ fn notes(base: &RunRead, candidate: &RunRead, design: Design, differences: &[Dif
         ));
     }
     for (side, run) in [("base", base), ("candidate", candidate)] {
-        if run.findings.validity.verdict == Trust::Suspect {
-            let first = run.findings.validity.reasons.first();
-            let why = first.map(|r| format!("{}; {}", r.figure, r.means)).unwrap_or_default();
-            notes.push(format!("the {side} is suspect: {why}"));
-        }
+        // That a run is short, its own rows say.
+        let validity = &run.findings.validity;
+        let suspect = validity.reasons.iter().find(|reason| reason.verdict >= Trust::Suspect);
+        notes.extend(suspect.map(|r| format!("the {side} is suspect: {}; {}", r.figure, r.means)));
     }
     for (side, run) in [("base", base), ("candidate", candidate)] {
         for level in &run.findings.levels {

@@ -38,15 +38,17 @@ pub struct LevelArm<'a> {
     pub from: usize,
     /// Rows from here on do not.
     pub to: usize,
+    /// What was found of it.
+    pub summary: &'a LevelSummary,
 }
 
 impl<'a> LevelArm<'a> {
     /// Reads the records of a level; the window is the one that its summary found.
-    pub fn read(level: &'a Level, own: Vec<&'a Attempt>, summary: &LevelSummary) -> LevelArm<'a> {
+    pub fn read(level: &'a Level, own: Vec<&'a Attempt>, summary: &'a LevelSummary) -> LevelArm<'a> {
         let columns = Columns::read(&own);
         let from = columns.first_due_from(summary.window.start);
         let to = columns.first_due_from(summary.window.stop).max(from);
-        LevelArm { level, own, columns, from, to }
+        LevelArm { level, own, columns, from, to, summary }
     }
 
     /// The last record of a row.
@@ -119,6 +121,8 @@ pub struct UnitRows {
 
 /// The levels of one load, cut.
 pub struct Cut {
+    /// Seconds that each level would have to last for [`FEWEST`] units; `None` where there are as many.
+    pub needs_s: Option<f64>,
     /// What one unit is.
     pub unit: Unit,
     /// The units.
@@ -138,6 +142,11 @@ pub fn cut(pairs: &[LevelPair], paired: bool) -> Cut {
     };
     let least = pairs.iter().flat_map(|pair| [room(&pair.base), room(&pair.candidate)]).min().unwrap_or(1);
     let per_level = wanted.min(least);
+    let few = per_level * pairs.len().min(MOST) < FEWEST;
+    let needs_s = few.then(|| {
+        let slowest = pairs.iter().flat_map(|pair| [pair.base.slowest_s(), pair.candidate.slowest_s()]);
+        FEWEST.div_ceil(pairs.len().max(1)) as f64 * SLOWEST * slowest.fold(0.0, f64::max)
+    });
     let mut units = Vec::new();
     for (pair, levels) in pairs.iter().take(MOST).enumerate() {
         let (base, candidate): (Vec<usize>, Vec<usize>) = if paired {
@@ -153,5 +162,5 @@ pub fn cut(pairs: &[LevelPair], paired: bool) -> Cut {
             units.push(UnitRows { pair, base: part(&base), candidate: part(&candidate) });
         }
     }
-    Cut { unit: if alternations { Unit::Alternation } else { Unit::Section }, units, per_level }
+    Cut { needs_s, unit: if alternations { Unit::Alternation } else { Unit::Section }, units, per_level }
 }

@@ -4,7 +4,7 @@
 //! that one side lacks is a row without an effect: missing is never equal.
 
 use plimsoll_math::proportion::newcombe;
-use plimsoll_math::quantile::EXCEEDANCES_NEEDED;
+use plimsoll_math::quantile::needed;
 use plimsoll_math::two_sample::{
     Arm, Flips, Ratio, exceedance_differences, mean_ratio, median_shift, percentile_ratio,
 };
@@ -178,7 +178,6 @@ impl<'a> Side<'a, '_> {
     /// A row to fill.
     fn blank(&self, metric: &str, statistic: &str) -> Row {
         let nothing = ArmFigure { value: None, n: 0, n_eff: 0.0 };
-        let few = self.cut.units.len() < FEWEST;
         Row {
             metric: metric.to_owned(),
             statistic: statistic.to_owned(),
@@ -193,15 +192,8 @@ impl<'a> Side<'a, '_> {
             differences: Vec::new(),
             method: String::new(),
             verdict: Change::Inconclusive,
-            why: few.then(|| {
-                format!(
-                    "too short for its requests: {} of five, {FEWEST} are needed",
-                    match self.cut.units.len() {
-                        1 => "1 stretch".to_owned(),
-                        n => format!("{n} stretches"),
-                    }
-                )
-            }),
+            why: self.cut.needs_s.map(|_| "too short".to_owned()),
+            needs_s: self.cut.needs_s,
             described: None,
             as_it_came: None,
         }
@@ -211,17 +203,22 @@ impl<'a> Side<'a, '_> {
         let mut row = Row { margin, ..self.blank(latency.name(), name) };
         row.method = "shares beyond the common percentile, sign flips of units".into();
         row.primary = !matches!(latency, Latency::Gap { .. }) || name == "p99";
-        row.base = figure(a, p);
-        row.candidate = figure(b, p);
+        row.base = self.figure(|pair| &pair.base, latency, a, p);
+        row.candidate = match self.strata {
+            None => self.figure(|pair| &pair.candidate, latency, b, p),
+            Some(_) => figure(b, p),
+        };
         // Where requests pair, both sides met the same bursts, and the flips know how few there were; a percentile by itself does not.
         let (what, counts) = match self.strata {
             None => ("requests", [row.base.n as f64, row.candidate.n as f64]),
             Some(_) => ("effective requests", [row.base.n_eff, row.candidate.n_eff]),
         };
         for (side, has) in ["base", "candidate"].into_iter().zip(counts) {
-            if row.why.is_none() && has * (1.0 - p) < EXCEEDANCES_NEEDED * (1.0 - 1e-9) {
-                let needed = number(EXCEEDANCES_NEEDED / (1.0 - p));
-                row.why = Some(format!("the {side} needs {needed} {what}, has {}", number(has.floor())));
+            if row.why.is_none() && has < needed(p) * (1.0 - 1e-9) {
+                let needed = needed(p);
+                row.needs_s = (has > 0.0).then(|| self.longest_s() * needed / has);
+                row.why =
+                    Some(format!("the {side} needs {} {what}, has {}", number(needed), number(has.floor())));
             }
         }
         if a.is_empty() || b.is_empty() {
@@ -239,6 +236,30 @@ impl<'a> Side<'a, '_> {
             row.why = Some("infinite on both sides: failures reach down to it".into());
         }
         row
+    }
+
+    /// A percentile of one side: of a single level what its summary says of it; of several, of their requests together.
+    fn figure(
+        &self,
+        of: for<'x> fn(&'x LevelPair<'a>) -> &'x LevelArm<'a>,
+        latency: Latency,
+        arm: &Arm,
+        p: f64,
+    ) -> ArmFigure {
+        let single = match self.pairs {
+            [pair] => of(pair).summary.latency.all().into_iter().find(|set| set.metric == latency.name()),
+            _ => None,
+        };
+        match single.filter(|set| set.n == arm.len() as u64).and_then(|set| set.at(p)?.seen()) {
+            Some(e) => ArmFigure { value: Some(e.value), n: e.n, n_eff: e.n_eff },
+            None => figure(arm, p),
+        }
+    }
+
+    /// The length of the longest level, s.
+    fn longest_s(&self) -> f64 {
+        let lengths = self.pairs.iter().flat_map(|pair| [pair.base.length_s(), pair.candidate.length_s()]);
+        lengths.fold(0.0, f64::max)
     }
 
     /// The mean; described, for it says nothing of a tail. None where a request failed, whose latency has no mean.

@@ -22,7 +22,7 @@ pub fn says(comparison: &Comparison) -> Vec<String> {
     let (regressed, open, improved) = (of(Change::Regressed), of(Change::Inconclusive), of(Change::Improved));
     match comparison.verdict {
         Change::Regressed => said.push(format!("Regressed: {}.", list(&regressed))),
-        Change::Inconclusive => said.push(format!("Inconclusive: {}.", list(&open))),
+        Change::Inconclusive => said.extend(inconclusive(&open)),
         Change::Improved => said.push(format!("Improved: {}; nothing got worse.", list(&improved))),
         Change::NoChange => {
             said.push("No change: every figure of the family stays within its margin.".to_owned());
@@ -35,6 +35,24 @@ pub fn says(comparison: &Comparison) -> Vec<String> {
     said.extend(
         comparison.groups.iter().flat_map(|group| group.stages.iter().filter_map(|s| local(s, group))),
     );
+    said
+}
+
+/// What is open: first what more requests would settle, all in one sentence with the time it takes.
+fn inconclusive(open: &[&Row]) -> Vec<String> {
+    let (short, other): (Vec<&Row>, Vec<&Row>) = open.iter().copied().partition(|row| row.needs_s.is_some());
+    let mut said = Vec::new();
+    if let Some(longest_s) = short.iter().filter_map(|row| row.needs_s).max_by(f64::total_cmp) {
+        let names: Vec<String> = short.iter().map(|row| name(row)).collect();
+        said.push(format!(
+            "Too short to compare {}: about {} s of this load on each side would do, or ten alternations (plimsoll interleave).",
+            names.join(", "),
+            number(longest_s.ceil())
+        ));
+    }
+    if !other.is_empty() || short.is_empty() {
+        said.push(format!("Inconclusive: {}.", list(&other)));
+    }
     said
 }
 

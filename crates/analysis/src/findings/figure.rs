@@ -34,17 +34,21 @@ pub struct Estimate {
 pub enum Reading {
     /// Measured well enough to be shown.
     Estimate(Estimate),
-    /// Not shown.
+    /// Nothing that a verdict may rest on.
     Refused {
         /// Why, as a sentence part: `needs 1000 effective samples, has 240`.
         why: String,
         /// Observations there were.
         n: u64,
+        /// What was seen all the same, for the eye alone: its ends are open (±∞) where so few observations set no bound, and its `n_eff` is
+        /// 0 where their worth isn't known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        seen: Option<Estimate>,
     },
 }
 
 impl Reading {
-    /// The estimate, if it is shown.
+    /// The estimate, if a verdict may rest on it.
     pub fn estimate(&self) -> Option<&Estimate> {
         match self {
             Reading::Estimate(estimate) => Some(estimate),
@@ -52,14 +56,38 @@ impl Reading {
         }
     }
 
-    /// The point estimate, if it is shown.
+    /// The estimate, or what was seen of it.
+    pub fn seen(&self) -> Option<&Estimate> {
+        match self {
+            Reading::Estimate(estimate) => Some(estimate),
+            Reading::Refused { seen, .. } => seen.as_ref(),
+        }
+    }
+
+    /// The point estimate, if a verdict may rest on it.
     pub fn value(&self) -> Option<f64> {
         self.estimate().map(|estimate| estimate.value)
     }
 
-    /// A refusal.
+    /// A refusal of which nothing was seen.
     pub fn refused(why: impl Into<String>, n: u64) -> Reading {
-        Reading::Refused { why: why.into(), n }
+        Reading::Refused { why: why.into(), n, seen: None }
+    }
+
+    /// A refusal with what was seen.
+    pub fn few(why: impl Into<String>, seen: Estimate) -> Reading {
+        Reading::Refused { why: why.into(), n: seen.n, seen: Some(seen) }
+    }
+
+    /// The same figure on another scale.
+    #[must_use]
+    pub fn map(&self, on: impl Fn(&Estimate) -> Estimate) -> Reading {
+        match self {
+            Reading::Estimate(e) => Reading::Estimate(on(e)),
+            Reading::Refused { why, n, seen } => {
+                Reading::Refused { why: why.clone(), n: *n, seen: seen.as_ref().map(on) }
+            }
+        }
     }
 }
 

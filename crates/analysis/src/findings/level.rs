@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use plimsoll_math::quantile::needed;
 use plimsoll_model::{At, Broken, GeneratorHealth, How, Load, SizeUnit, TokensRule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,15 @@ pub struct LevelSummary {
     pub histograms: Vec<Histogram>,
     /// The budget, judged on this level; `None` where no budget is set.
     pub budget: Option<BudgetFinding>,
+}
+
+impl LevelSummary {
+    /// About how long a level of this load would have to be for a refused p-quantile of a latency to be an estimate, s: as much longer as it
+    /// lacks effective requests. `None` where it lacks none, or nobody knows what its requests are worth.
+    pub fn settles_in_s(&self, reading: &Reading, p: f64) -> Option<f64> {
+        let Reading::Refused { seen: Some(seen), .. } = reading else { return None };
+        (seen.n_eff > 0.0).then(|| self.window.length_s * needed(p) / seen.n_eff)
+    }
 }
 
 /// The part of a level that counts: requests *due* in it, whenever they ended.

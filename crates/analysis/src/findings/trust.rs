@@ -14,6 +14,8 @@ pub enum Trust {
     /// Nothing speaks against it.
     #[default]
     Valid,
+    /// Nothing speaks against it but its length: some percentiles rest on too few requests for a verdict.
+    Short,
     /// Read it with the reasons beside it.
     Suspect,
     /// The figures are not the target's.

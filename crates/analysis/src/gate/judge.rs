@@ -4,7 +4,7 @@
 //! Latencies and shares go through the evaluator on counts. A tail ratio does so twice (what the median may be, then what may be
 //! over the multiple of it). What is no request's own is in `rates`, a change against a baseline in `against`.
 
-use plimsoll_math::quantile::{EXCEEDANCES_NEEDED, rank};
+use plimsoll_math::quantile::needed;
 
 use super::rates::{line, price, rate, whole};
 use super::select::{Chosen, Measured, Picks, flags, values};
@@ -13,7 +13,7 @@ use crate::budget::{
     of_flags, of_values, reserve, shown,
 };
 use crate::findings::{Estimate, Reading};
-use crate::order::{Column, interval_ranks, seconds};
+use crate::order;
 use crate::say::number;
 
 /// What is known of one row before the family is looked at.
@@ -168,13 +168,11 @@ pub(super) fn latency(
     let decision = decide(&count, 1.0 - p, alpha);
     (row.p_pass, row.p_fail, row.needed) = (decision.p_pass, decision.p_fail, decision.needed);
     row.count = Some((count, 1.0 - p));
-    row.measured = quantile(values, count.worth, p, alpha);
-    row.measured_shown = match &row.measured {
-        Reading::Estimate(_) => figure(&row.measured, &Unit::Time),
+    row.measured = order::percentile(values, p, length_s);
+    row.measured_shown = match row.measured.seen() {
+        Some(_) => figure(&row.measured, &Unit::Time),
         // Too few requests for the percentile itself; the share over the ceiling is what is judged in any case.
-        Reading::Refused { .. } => {
-            format!("{} over it", figure(&Reading::Estimate(decision.share), &Unit::Share))
-        }
+        None => format!("{} over it", figure(&Reading::Estimate(decision.share), &Unit::Share)),
     };
     row.note = match count.worth {
         None => "too short a level for its requests: their correlation is not known".into(),
@@ -185,7 +183,7 @@ pub(super) fn latency(
 
 /// What is judged where the percentile itself is refused; empty where it isn't.
 fn too_few(worth: f64, allowed: f64) -> String {
-    let needed = EXCEEDANCES_NEEDED / allowed.min(1.0 - allowed);
+    let needed = needed(allowed);
     match worth >= needed * (1.0 - 1e-9) {
         true => String::new(),
         false => format!(
@@ -200,27 +198,6 @@ fn too_few(worth: f64, allowed: f64) -> String {
 pub(super) fn of_stage(name: &str, p: Percentile, slice: &Amount) -> Judgement {
     let what = format!("stage {name} {}", p.name());
     Judgement::new(what, Some(slice.value), format!("≤ {}", slice.shown()))
-}
-
-/// The order statistic with the limits that the evaluator would leave undecided at this alpha.
-fn quantile(values: &[i64], worth: Option<f64>, p: f64, alpha: f64) -> Reading {
-    let n = values.len();
-    let Some(n_eff) = worth.filter(|worth| worth * p.min(1.0 - p) >= EXCEEDANCES_NEEDED - 1e-9) else {
-        let has = worth.map_or("an unknown number".to_owned(), number);
-        return Reading::refused(
-            format!("needs {} effective requests, has {has}", number(10.0 / (1.0 - p))),
-            n as u64,
-        );
-    };
-    let (low, high) = interval_ranks(n, n_eff, p, alpha);
-    let ends = Column::new(values).select(&[rank(n, p), low.max(1), high.min(n)]);
-    Reading::Estimate(Estimate {
-        value: seconds(ends[0]),
-        lower: if low == 0 { f64::NEG_INFINITY } else { seconds(ends[1]) },
-        upper: if high > n { f64::INFINITY } else { seconds(ends[2]) },
-        n: n as u64,
-        n_eff,
-    })
 }
 
 fn share(
@@ -258,28 +235,28 @@ fn tail_ratio(
     let of = metric.latency_of_ratio().unwrap_or(BudgetMetric::E2e);
     let values = values(chosen, of, picks);
     let (most, length_s) = (row.limit.ok_or("no ceiling")?, chosen.length_s());
-    let first =
-        quantile(&values, of_values(&values, f64::INFINITY, 0.5, length_s).worth, 0.5, OF_THE_MEDIAN * alpha);
-    let Reading::Estimate(median) = first else {
+    let worth = of_values(&values, f64::INFINITY, 0.5, length_s).worth.unwrap_or(0.0);
+    let Some(median) = order::between(&values, (0.5, worth), OF_THE_MEDIAN * alpha) else {
         return Err(format!("too few requests for the median of {}", of.name()));
     };
     let beyond = |median_s: f64| decide(&of_values(&values, most * median_s, 0.99, length_s), 0.01, alpha);
-    row.p_pass = (beyond(median.lower.max(0.0)).p_pass + OF_THE_MEDIAN * alpha).min(1.0);
-    row.p_fail = (beyond(median.upper).p_fail + OF_THE_MEDIAN * alpha).min(1.0);
-    let count = of_values(&values, most * median.value, 0.99, length_s);
+    row.p_pass = (beyond(median[0].max(0.0)).p_pass + OF_THE_MEDIAN * alpha).min(1.0);
+    row.p_fail = (beyond(median[1]).p_fail + OF_THE_MEDIAN * alpha).min(1.0);
+    let [middle, tail] = [0.5, 0.99].map(|p| order::percentile(&values, p, length_s));
+    let Some(middle) = middle.seen() else {
+        return Err(format!("too few requests for the median of {}", of.name()));
+    };
+    let count = of_values(&values, most * middle.value, 0.99, length_s);
     let decision = decide(&count, 0.01, alpha);
     row.needed = decision.needed;
     row.note = count.worth.map_or(String::new(), |worth| too_few(worth, 0.01));
     row.count = Some((count, 0.01));
-    row.measured = match quantile(&values, count.worth, 0.99, alpha) {
-        Reading::Estimate(tail) => Reading::Estimate(Estimate {
-            value: tail.value / median.value,
-            lower: (tail.lower / median.upper).max(0.0),
-            upper: tail.upper / median.lower,
-            ..tail
-        }),
-        refused => refused,
-    };
+    row.measured = tail.map(|tail| Estimate {
+        value: tail.value / middle.value,
+        lower: (tail.lower / middle.upper).max(0.0),
+        upper: tail.upper / middle.lower,
+        ..*tail
+    });
     row.measured_shown = figure(&row.measured, &Unit::Plain);
     Ok(())
 }
@@ -288,9 +265,18 @@ pub(super) fn signed(x: f64) -> String {
     if x >= 0.0 { format!("+{}", number(x)) } else { format!("−{}", number(-x)) }
 }
 
-/// A reading as it is shown: the value with its interval, or why there is none. What is said of the value's unit holds for the ends.
+/// A reading as it is shown: the value with its interval; `≥` its lower end where nothing bounds it above, and a `*` where it rests on few
+/// requests. What is said of the value's unit holds for the ends.
 pub(super) fn figure(reading: &Reading, unit: &Unit) -> String {
-    let Reading::Estimate(e) = reading else { return "–".to_owned() };
+    let Some(e) = reading.seen() else { return "–".to_owned() };
+    let few = reading.estimate().is_none();
+    if few && e.upper.is_infinite() {
+        return match e.lower.is_finite() {
+            true => format!("≥ {}*", shown(e.lower, unit)),
+            false => format!("{}*", shown(e.value, unit)),
+        };
+    }
+    let mark = if few { "*" } else { "" };
     let end = |x: f64| if x.is_finite() { shown(x, unit) } else { "∞".to_owned() };
     let all = [e.value, e.lower.max(0.0), e.upper].map(end);
     let suffix =
@@ -298,7 +284,7 @@ pub(super) fn figure(reading: &Reading, unit: &Unit) -> String {
     let common = suffix(&all[0]);
     if all.iter().all(|text| suffix(text) == common || text == "∞") {
         let bare = all[1..].iter().map(|text| text.trim_end_matches(common.as_str()));
-        return format!("{} [{}]", all[0], bare.collect::<Vec<_>>().join(", "));
+        return format!("{}{mark} [{}]", all[0], bare.collect::<Vec<_>>().join(", "));
     }
-    format!("{} [{}, {}]", all[0], all[1], all[2])
+    format!("{}{mark} [{}, {}]", all[0], all[1], all[2])
 }

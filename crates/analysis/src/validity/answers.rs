@@ -4,7 +4,7 @@ use plimsoll_model::{EndedBy, How, Level, Load, RateCourse, SizeUnit};
 
 use super::{Bench, Limits};
 use crate::findings::{Kept, LevelSummary, Reading, Trust};
-use crate::say::{chance, count, percent};
+use crate::say::{chance, count, number, percent};
 
 /// Broken answers: they are fast because they are broken. Half of them, and the service was not measured.
 const BROKEN: Limits = Limits { suspect: 0.01, invalid: 0.5 };
@@ -50,20 +50,29 @@ pub fn window(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
         }
     }
     stretch(bench, level, summary);
+    samples(bench, level, summary);
+}
+
+/// Are there requests enough for the percentiles that a level of this kind is run for?
+fn samples(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
     let leading = summary.latency.leading();
     let asks_for_tail = matches!(level.purpose.as_str(), "run" | "hold");
-    let (verdict, figure) = match (&leading.p50, &leading.p99) {
-        (Reading::Refused { why, .. }, _) => (Trust::Suspect, format!("{} p50 {why}", leading.metric)),
-        (_, Reading::Refused { why, .. }) if asks_for_tail => {
-            (Trust::Suspect, format!("{} p99 {why}", leading.metric))
-        }
-        _ => (Trust::Valid, format!("{} requests", leading.n)),
+    let refused = match (&leading.p50, &leading.p99) {
+        (Reading::Refused { .. }, _) => Some((0.5, &leading.p50)),
+        (_, Reading::Refused { .. }) if asks_for_tail => Some((0.99, &leading.p99)),
+        _ => None,
     };
+    let Some((p, Reading::Refused { why, .. })) = refused else {
+        return bench.say("samples", Trust::Valid, format!("{} requests", leading.n), "", "");
+    };
+    let longer = refused
+        .and_then(|(_, reading)| summary.settles_in_s(reading, p))
+        .map_or_else(String::new, |s| format!("; {} s of this load would do", number(s.ceil())));
     bench.say(
         "samples",
-        verdict,
-        figure,
-        "too few requests for the percentiles that are refused",
+        Trust::Short,
+        format!("{} p{} {why}{longer}", leading.metric, number(100.0 * p)),
+        "too few requests for the percentiles that are marked",
         "give it more time or more load",
     );
 }

@@ -2,7 +2,7 @@
 //!
 //! *Invalid* means that the figures are not the target's, so nothing may pass on them. *Suspect* means that they are,
 //! but something beside them must be read. That a target is slow, failing or overloaded is a result and never makes a
-//! level invalid; only a measurement that did not happen does.
+//! level invalid; only a measurement that did not happen does. *Short* is a level that nothing speaks against but its few requests.
 
 mod answers;
 mod generator;
@@ -87,11 +87,8 @@ pub fn judge_run(levels: &[LevelFinding]) -> Validity {
         run.reasons.extend(level.validity.reasons.iter().filter(|reason| !meant(reason)).cloned());
     }
     run.reasons.sort_by(|a, b| b.verdict.cmp(&a.verdict).then(a.level.cmp(&b.level)));
-    run.verdict = match (2 * invalid >= levels.len(), run.reasons.is_empty()) {
-        (true, _) => Trust::Invalid,
-        (false, false) => Trust::Suspect,
-        (false, true) => Trust::Valid,
-    };
+    let worst = run.reasons.first().map_or(Trust::Valid, |reason| reason.verdict);
+    run.verdict = if 2 * invalid >= levels.len() { Trust::Invalid } else { worst.min(Trust::Suspect) };
     let mut seen = std::collections::BTreeSet::new();
     for passed in levels.iter().flat_map(|l| &l.validity.passed) {
         let failed = run.reasons.iter().any(|reason| reason.check == passed.check);

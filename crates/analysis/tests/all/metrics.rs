@@ -195,7 +195,7 @@ fn too_few_requests_are_refused_by_name() {
     let ttft = summary.latency.ttft.as_ref().expect("streams");
     assert!(ttft.p50.estimate().is_some());
     match &ttft.p99 {
-        Reading::Refused { why, n } => {
+        Reading::Refused { why, n, .. } => {
             assert!(why.contains("1000") && *n == 150, "{why}");
         }
         shown => panic!("150 requests cannot show a p99: {shown:?}"),

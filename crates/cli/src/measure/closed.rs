@@ -83,7 +83,7 @@ pub fn verdict(findings: &Findings) -> Exit {
         });
     match findings.validity.verdict {
         _ if nothing_reached => Exit::Unreachable,
-        Trust::Valid | Trust::Suspect => Exit::Done,
+        Trust::Valid | Trust::Short | Trust::Suspect => Exit::Done,
         Trust::Invalid => Exit::Invalid,
     }
 }

@@ -44,17 +44,19 @@ pub fn render(finding: &GateFinding) -> String {
     text
 }
 
-/// What the brackets are: the interval that `show` and `report` print too, unless the file sets another chance of error.
+/// What the brackets are, and at what chance of error a verdict is given.
 fn intervals(finding: &GateFinding) -> String {
     let counted = finding.rows.iter().any(|row| row.share_over.is_some());
     if !counted {
         return String::new();
     }
-    let sure = 100.0 - 200.0 * finding.alpha;
     let side = figure::number(100.0 * finding.alpha);
     let looks = match finding.looks {
         0 | 1 => String::new(),
-        n => format!(": it was looked at {n} times, each time at as much less"),
+        n => format!(" (it was looked at {n} times, each time at as much less)"),
     };
-    words::wrap(2, &format!("Brackets: {} %, {side} % on each side{looks}.", figure::number(sure)))
+    let few =
+        finding.rows.iter().any(|row| row.measured.estimate().is_none() && row.measured.seen().is_some());
+    let few = if few { format!(" {}.", words::FEW_SAYS) } else { String::new() };
+    words::wrap(2, &format!("Brackets: 95 %. A verdict errs at most {side} % of the time{looks}.{few}"))
 }

@@ -230,7 +230,7 @@ fn level_section(level: &LevelFinding, charts: &chart::Charts) -> Markup {
             @if let Some(budget) = &summary.budget {
                 h3 { "Budget “" (budget.name) "”: " (words::held(budget.verdict)) }
                 div.scroll { table {
-                    thead { tr { th { "" } th { "ceiling" } th { "measured" } th { "share over [90 %]" } th { "allowed" } th.left { "" } } }
+                    thead { tr { th { "" } th { "ceiling" } th { "measured" } th { "share over [95 %]" } th { "allowed" } th.left { "" } } }
                     tbody { @for row in &budget.rows { tr { @for cell in budget_cells(row) { td { (cell) } } } } }
                 } }
             }
@@ -255,14 +255,15 @@ fn percentile_table(level: &LevelFinding) -> Markup {
             tbody { @for set in latency.all() { tr {
                 td { code { (set.metric) } }
                 td { (figure::count(set.n)) }
-                td { (set.p99.estimate().or(set.p50.estimate()).map(|e| figure::number(e.n_eff)).unwrap_or_default()) }
+                td { (set.p99.seen().or(set.p50.seen()).map(|e| figure::number(e.n_eff)).unwrap_or_default()) }
                 @for (_, reading) in set.rows() { (latency_cell(reading)) }
                 td { (set.max_s.map(words::ms).unwrap_or_default()) }
             } } }
         } }
         p.small.soft {
             "Latencies count from the due time unless the name says after_send; failed and unfinished requests rank as ∞. "
-            "A dash is a percentile that the sample can’t support (hover for the reason); small figures are 95 % intervals."
+            "Small figures are 95 % intervals. " (words::FEW_SAYS) " (hover for the reason)."
+            @if let Some(longer) = words::settles_in(&level.summary) { " " (longer) }
             @if let Some(itl) = &latency.itl {
                 " itl: tokens per event by " (itl.rule.name()) "; " (figure::percent(itl.exact_share)) " of its gaps are exact."
             }

@@ -114,7 +114,7 @@ fn conclude(
     let range = range(rows, &means);
     let mut notes = notes(rows, &settings);
     notes.push(format!(
-        "fitted at {} to {} requests in flight (most {most_in_flight}): beyond that it is extrapolated",
+        "fitted at {} to {} requests in flight (most {most_in_flight}): beyond that it is extrapolated, and a sweep would measure it (plimsoll sweep)",
         number(range.in_flight[0]),
         number(range.in_flight[1]),
     ));

@@ -59,7 +59,7 @@ pub struct AsItIs<'a> {
     /// How long they fell, s.
     pub window_s: f64,
     /// What was measured: metric, percentile (0 to 1), seconds.
-    pub measured: &'a [(Metric, f64, f64)],
+    pub measured: &'a [(Metric, f64, Reading)],
     /// Draws other schedules like this one, with the load that it had; `None` = they are made of the run's own, in blocks.
     pub redraw: Option<&'a Scenario>,
 }
@@ -117,8 +117,9 @@ pub struct Figure {
     pub metric: Metric,
     /// Which percentile, 0 to 1.
     pub percentile: f64,
-    /// As measured, s; `None` = it was not, and the prediction starts from the simulation.
-    pub measured_s: Option<f64>,
+    /// As measured, s; `None` = there is no run behind it. Where it is refused the prediction starts from the simulation.
+    #[serde(default)]
+    pub measured: Option<Reading>,
     /// As simulated without the change, s: on the run's own arrivals; without a measurement, on all schedules.
     pub simulated_s: f64,
     /// **Predicted** with the change, s, with its 95 % band.
@@ -261,8 +262,9 @@ impl Base<'_> {
                 continue;
             }
             let ratio = mean(&then.iter().zip(&now).map(|(then, now)| then - now).collect::<Vec<_>>()).exp();
-            let same = |(m, p, _): &&(Metric, f64, f64)| *m == metric && (p - percentile).abs() < 1e-9;
-            let measured_s = self.run.measured.iter().find(same).map(|(_, _, seconds)| *seconds);
+            let same = |(m, p, _): &&(Metric, f64, Reading)| *m == metric && (p - percentile).abs() < 1e-9;
+            let measured = self.run.measured.iter().find(same).map(|(_, _, reading)| reading.clone());
+            let measured_s = measured.as_ref().and_then(Reading::value).filter(|s| s.is_finite() && *s > 0.0);
             // What the engine is off by on these very arrivals, it is taken to be off by with the change too.
             let off = measured_s.map_or(0.0, |seconds| seconds.ln() - now[0]);
             let spread: Vec<f64> =
@@ -271,7 +273,7 @@ impl Base<'_> {
             figures.push(Figure {
                 metric,
                 percentile,
-                measured_s,
+                measured,
                 simulated_s: measured_s.map_or_else(|| mean(&now), |_| now[0]).exp(),
                 ratio,
                 predicted: if estimate.value.is_finite() {

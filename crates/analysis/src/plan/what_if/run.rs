@@ -4,7 +4,7 @@ use plimsoll_model::{Attempt, Level, Span};
 use plimsoll_workload::{BlockNames, Scenario, Schedule};
 
 use super::{METRICS, PERCENTILES};
-use crate::findings::{LevelSummary, Metric};
+use crate::findings::{LevelSummary, Metric, Reading};
 use crate::replay::Asked;
 
 /// The level's requests in the order in which they were due. Retries are left out: the engine that answers is what is asked about.
@@ -56,8 +56,8 @@ pub fn as_asked(level: &Level, attempts: &[Attempt]) -> bool {
         && close(|a| a.asked_output, |a| a.answer.tokens.output)
 }
 
-/// What was measured of the figures that are predicted: metric, percentile, seconds.
-pub fn measured(summary: &LevelSummary) -> Vec<(Metric, f64, f64)> {
+/// What was measured of the figures that are predicted: metric, percentile, and what the level's summary says of it.
+pub fn measured(summary: &LevelSummary) -> Vec<(Metric, f64, Reading)> {
     let latency = &summary.latency;
     let mut found = Vec::new();
     for metric in METRICS {
@@ -66,8 +66,8 @@ pub fn measured(summary: &LevelSummary) -> Vec<(Metric, f64, f64)> {
             Metric::Tpot => latency.tpot.as_ref(),
             Metric::E2e => Some(&latency.e2e),
         };
-        let readings = PERCENTILES.iter().filter_map(|p| Some((*p, set?.at(*p)?.value()?)));
-        found.extend(readings.filter(|(_, s)| s.is_finite() && *s > 0.0).map(|(p, s)| (metric, p, s)));
+        let readings = PERCENTILES.iter().filter_map(|p| Some((*p, set?.at(*p)?)));
+        found.extend(readings.map(|(p, reading)| (metric, p, reading.clone())));
     }
     found
 }

@@ -80,7 +80,8 @@ pub fn verify(case: &Predicted, against: &Against<'_>, band: Option<&Band>) -> R
 
 /// What the engine was off by where the what-if started from.
 fn off(figure: &Figure) -> f64 {
-    figure.measured_s.map_or(1.0, |measured| measured / figure.simulated_s)
+    let measured_s = figure.measured.as_ref().and_then(Reading::value);
+    measured_s.map_or(1.0, |measured| measured / figure.simulated_s)
 }
 
 fn row(figure: &Figure, anew: Option<f64>, measured: &LevelSummary) -> VerifyRow {

@@ -1,0 +1,108 @@
+//! One figure, one answer: a percentile of a run is the same in every command that prints it, with its interval, its effective requests and
+//! its refusal.
+
+use serde_json::Value;
+
+use crate::kit::{plimsoll, run_folder};
+
+/// A run, its budget and a second run like it.
+fn json(args: &[&str]) -> Value {
+    let ended = plimsoll(&[args, &["--format", "json"]].concat());
+    assert!(ended.code <= 3, "{args:?}: {}{}", ended.stdout, ended.stderr);
+    ended.json()
+}
+
+/// What is printed of a figure, refused or not.
+fn seen(reading: &Value) -> &Value {
+    if reading["is"] == "refused" { &reading["seen"] } else { reading }
+}
+
+#[test]
+fn every_command_prints_one_figure() {
+    let (folder, base) = run_folder();
+    let again = folder.path().join("again").display().to_string();
+    let load = ["--profile", "llama-3.1-8b@h100", "--rate", "12/s", "--for", "60s", "--isl", "256", "-q"];
+    for (nonce, place) in [("0", &base), ("1", &again)] {
+        let args = ["simulate", "--osl", "32", "--nonce", nonce, "-o", place];
+        assert_eq!(plimsoll(&[&args[..], &load].concat()).code, 0);
+    }
+    let budget = folder.path().join("budget.yaml");
+    let text = "version: 1\nname: one\nbudgets:\n  - {id: a, metric: ttft, p: 99, max: 100ms}\n  \
+                - {id: b, metric: e2e, p: 90, max: 600ms}\n  - {id: c, metric: tpot, p: 95, max: 50ms}\n";
+    std::fs::write(&budget, text).expect("a budget");
+    let budget = budget.display().to_string();
+
+    let shown = json(&["show", &base]);
+    let summary = &shown["findings"]["levels"][0]["summary"];
+    let of = |metric: &str, p: &str| summary["latency"][metric][p].clone();
+    assert_eq!(shown["findings"]["validity"]["verdict"], "short", "a minute is short, and nothing else");
+    assert_eq!(of("ttft", "p99")["is"], "refused");
+    assert!(of("ttft", "p99")["seen"]["lower"].as_f64().is_some_and(|s| s > 0.0), "what there is, is shown");
+    assert_eq!(of("e2e", "p90")["is"], "estimate");
+
+    let gate = json(&["gate", &base, "--budget", &budget]);
+    for (id, metric, p) in [("a", "ttft", "p99"), ("b", "e2e", "p90"), ("c", "tpot", "p95")] {
+        let rows = gate["rows"].as_array().expect("rows");
+        let row = rows.iter().find(|row| row["id"] == id).expect("a row");
+        assert_eq!(row["measured"], of(metric, p), "gate, {metric} {p}");
+    }
+    let predicted = json(&["what-if", &base, "replicas 2"]);
+    let figures = predicted["cases"][0]["figures"].as_array().expect("figures");
+    assert!(figures.len() >= 9);
+    for figure in figures {
+        let p = format!("p{}", figure["percentile"].as_f64().expect("a share") * 100.0);
+        let metric = figure["metric"].as_str().expect("a name");
+        assert_eq!(figure["measured"], of(metric, &p), "what-if, {metric} {p}");
+    }
+    let profile = json(&["profile", &base]);
+    for (whole, metric) in [("wait", "ttft"), ("whole", "e2e")] {
+        for p in ["p50", "p90", "p95", "p99"] {
+            let sampled = &profile["levels"][0][whole]["sampled"][p];
+            assert_eq!(sampled, &of(metric, p), "profile, {metric} {p}");
+        }
+    }
+    let levers = json(&["levers", &base]);
+    assert_eq!(levers["now"], of("e2e", "p90"), "levers");
+    let compared = json(&["compare", &base, &again]);
+    let rows = compared["groups"][0]["rows"].as_array().expect("rows");
+    for metric in ["ttft", "tpot", "e2e"] {
+        for p in ["p50", "p95", "p99"] {
+            let same = |row: &&Value| row["metric"] == metric && row["statistic"] == p;
+            let row = rows.iter().find(same).expect("a row");
+            let reading = of(metric, p);
+            for part in ["value", "n", "n_eff"] {
+                assert_eq!(row["base"][part], seen(&reading)[part], "compare, {metric} {p} {part}");
+            }
+        }
+    }
+    // The page and the terminal say it in the same characters.
+    let text = plimsoll(&["show", &base]).stdout;
+    for cell in ["ttft", "tpot", "e2e"].map(|metric| of(metric, "p99")) {
+        let lower = seen(&cell)["lower"].as_f64().expect("a lower end") * 1e3;
+        let three = if lower >= 100.0 {
+            format!("{lower:.0}")
+        } else {
+            format!("{lower:.*}", if lower >= 10.0 { 1 } else { 2 })
+        };
+        assert!(text.contains(&format!("≥ {three}*")), "{three}\n{text}");
+    }
+}
+
+/// Fifteen rows of "7 stretches of five, 8 are needed" are one sentence with the time that it takes.
+#[test]
+fn a_comparison_of_short_runs_says_how_long() {
+    let (folder, base) = run_folder();
+    let again = folder.path().join("again").display().to_string();
+    for (nonce, place) in [("0", &base), ("1", &again)] {
+        let args =
+            ["simulate", "--rate", "4/s", "--for", "8s", "--osl", "64", "-q", "--nonce", nonce, "-o", place];
+        assert_eq!(plimsoll(&args).code, 0);
+    }
+    let text = plimsoll(&["compare", &base, &again]).stdout;
+    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        flat.contains("Too short to compare") && flat.contains("s of this load on each side would do"),
+        "{text}"
+    );
+    assert!(text.lines().count() < 30 && !flat.contains("stretch"), "{text}");
+}
