@@ -172,6 +172,7 @@ pub fn read(traffic: &str, levels: &[&Observed], zero: &[&Observed], spec: &Line
     let lines = Lines {
         traffic: traffic.to_owned(),
         onset: under_the_limit(onset, &stability, &words),
+        onset_percentile: Some(reference.as_ref().map_or(spec.percentile, |zero| zero.percentile)),
         stability,
         budget,
         budget_spec: spec.budget.clone(),

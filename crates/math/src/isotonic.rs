@@ -57,19 +57,30 @@ pub fn crossing(x: &[f64], fit: &[f64], target: f64) -> Crossing {
 /// A crossing with its bootstrap interval.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct CrossingInterval {
-    /// The crossing of the curve as measured.
-    pub value: Crossing,
-    /// Its percentile interval; −∞ or +∞ where that end lies outside the levels measured.
+    /// The crossing of the curve as measured; `None` = not reached at the last point.
+    pub value: Option<f64>,
+    /// Its percentile interval; +∞ where that end lies beyond the levels measured.
     pub interval: Interval,
+}
+
+/// The crossing of a curve of logarithms whose value at x = 0 is known: `rise` below the target. What is over the target at the
+/// first point already crossed it on the way there. Latency is convex in load, so the straight line of latencies between
+/// the two lies over the curve and its crossing is no higher than the true one: unlike zero, a bound that says something.
+pub fn crossing_from_rest(x: &[f64], fit: &[f64], target: f64, rise: f64) -> Option<f64> {
+    match crossing(x, fit, target) {
+        Crossing::At(at) => Some(at),
+        Crossing::Before => Some(x[0] * rise.exp_m1() / (fit[0] - target + rise).exp_m1()),
+        Crossing::Beyond => None,
+    }
 }
 
 /// The crossing of the rising fit through (x, y) with `target`, its interval from `replicates` redraws:
 /// each call of `redraw` gives the y and the target of one bootstrap sample (see
-/// [`crate::bootstrap::resample`]). Weights as in [`rising_fit`].
+/// [`crate::bootstrap::resample`]). Weights as in [`rising_fit`], `rise` as in [`crossing_from_rest`].
 pub fn crossing_interval(
     x: &[f64],
     weights: &[f64],
-    (y, target): (&[f64], f64),
+    (y, target, rise): (&[f64], f64, f64),
     stream: &mut Stream,
     (replicates, level): (usize, f64),
     mut redraw: impl FnMut(&mut Stream) -> (Vec<f64>, f64),
@@ -77,18 +88,11 @@ pub fn crossing_interval(
     let mut found: Vec<f64> = (0..replicates)
         .map(|_| {
             let (y, target) = redraw(stream);
-            match crossing(x, &rising_fit(&y, weights), target) {
-                Crossing::Before => f64::NEG_INFINITY,
-                Crossing::At(at) => at,
-                Crossing::Beyond => f64::INFINITY,
-            }
+            crossing_from_rest(x, &rising_fit(&y, weights), target, rise).unwrap_or(f64::INFINITY)
         })
         .collect();
     sort(&mut found);
-    let end = |p: f64, none: f64| of_sorted(&found, p).unwrap_or(none);
-    let interval = Interval {
-        lower: end(0.5 - 0.5 * level, f64::NEG_INFINITY),
-        upper: end(0.5 + 0.5 * level, f64::INFINITY),
-    };
-    CrossingInterval { value: crossing(x, &rising_fit(y, weights), target), interval }
+    let end = |p: f64| of_sorted(&found, p).unwrap_or(f64::INFINITY);
+    let interval = Interval { lower: end(0.5 - 0.5 * level), upper: end(0.5 + 0.5 * level) };
+    CrossingInterval { value: crossing_from_rest(x, &rising_fit(y, weights), target, rise), interval }
 }

@@ -13,9 +13,7 @@ pub fn headline(findings: &Findings) -> Vec<String> {
     let several = findings.lines.len() > 1;
     let mut said: Vec<String> = Vec::new();
     for lines in &findings.lines {
-        let curve = findings.curves.iter().find(|curve| curve.traffic == lines.traffic);
-        let percentile = curve.map_or(0.99, |curve| curve.percentile);
-        said.extend(of_lines(lines, several, percentile));
+        said.extend(of_lines(lines, several));
     }
     if let Some(best) = words::saturated(findings) {
         said.push(of_saturation(&best.summary, words::still_grew(findings)));
@@ -26,12 +24,12 @@ pub fn headline(findings: &Findings) -> Vec<String> {
     said
 }
 
-fn of_lines(lines: &Lines, several: bool, percentile: f64) -> Vec<String> {
+fn of_lines(lines: &Lines, several: bool) -> Vec<String> {
     let kind = if several { format!("{} traffic: ", lines.traffic) } else { String::new() };
     // Where the time could not support a p99, the onset is another figure and must say so.
-    let read = match (percentile - 0.99).abs() < 1e-9 {
-        true => String::new(),
-        false => format!(" (read from p{})", text::percentile(percentile)),
+    let read = match words::not_p99(lines) {
+        None => String::new(),
+        Some(p) => format!(" (read from {p}; by p99 it lies lower as a rule)"),
     };
     let starts = format!("Requests start to queue{read} at");
     let mut said = vec![

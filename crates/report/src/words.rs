@@ -171,12 +171,20 @@ pub fn load_words(words: &LoadWords, think_time_s: f64) -> String {
 }
 
 /// The three lines of one kind of traffic with their names, in the order in which they are crossed.
-pub fn named_lines(lines: &Lines) -> Vec<(&'static str, &Line)> {
-    let mut named = vec![("queueing onset", &lines.onset), ("stability limit", &lines.stability)];
+pub fn named_lines(lines: &Lines) -> Vec<(String, &Line)> {
+    let onset = not_p99(lines).map_or_else(String::new, |p| format!(" by {p}"));
+    let mut named =
+        vec![(format!("queueing onset{onset}"), &lines.onset), ("stability limit".into(), &lines.stability)];
     if let Some(budget) = &lines.budget {
-        named.push(("budget line", budget));
+        named.push(("budget line".into(), budget));
     }
     named
+}
+
+/// The percentile that the onset was read from, where it is not the p99 that defines it: another figure, which must say so.
+pub fn not_p99(lines: &Lines) -> Option<String> {
+    let p = lines.onset_percentile?;
+    ((p - 0.99).abs() > 1e-9).then(|| format!("p{}", crate::text::percentile(p)))
 }
 
 /// A line's figure, and the sentence that explains it.

@@ -213,6 +213,7 @@ mod tests {
         Lines {
             traffic: "steady".into(),
             onset: at(100.0),
+            onset_percentile: Some(0.99),
             stability: at(200.0),
             budget: budget.as_ref().map(|_| at(150.0)),
             budget_spec: budget,

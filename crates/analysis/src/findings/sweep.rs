@@ -99,6 +99,10 @@ pub struct Lines {
     pub traffic: String,
     /// Load at which the tail of `ttft` reaches the factor times its zero-contention value.
     pub onset: Line,
+    /// The percentile that the onset was read from: 0.99 by definition, a lower one where the time did not support it, and then the
+    /// onset by p99 as a rule lies lower. `None` = findings that were written before it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub onset_percentile: Option<f64>,
     /// Bracket [last stable, first unstable], with the estimate between.
     pub stability: Line,
     /// Largest load at which the budget holds; `None` where no budget is set.

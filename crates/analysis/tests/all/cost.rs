@@ -104,6 +104,7 @@ fn with_line(line: Line) -> Findings {
     findings.lines.push(Lines {
         traffic: "steady".into(),
         onset: Line::CannotTell { why: "not asked".into() },
+        onset_percentile: Some(0.99),
         stability: Line::CannotTell { why: "not asked".into() },
         budget: Some(line),
         budget_spec: Some(budget()),

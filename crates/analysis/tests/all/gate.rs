@@ -375,6 +375,7 @@ fn lines(onset: f64, stability: f64) -> Lines {
     Lines {
         traffic: "steady".into(),
         onset: found(onset),
+        onset_percentile: Some(0.99),
         stability: found(stability),
         budget: None,
         budget_spec: None,

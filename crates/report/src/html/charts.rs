@@ -6,8 +6,8 @@
 use plimsoll_analysis::findings::{Curve, Findings, Histogram, LevelFinding, Line, Lines, Reading};
 
 use super::chart::{Axis, Chart, Charts, Mark, Series, Shade};
-use crate::figure;
 use crate::text::{detailed, percentile};
+use crate::{figure, words};
 
 /// Every chart of a run, by element id.
 pub fn all(findings: &Findings) -> Charts {
@@ -119,8 +119,9 @@ fn throughput(curve: &Curve, lines: Option<&Lines>) -> Chart {
 
 fn marks(lines: &Lines) -> Vec<Mark> {
     let mut marks = Vec::new();
+    let onset = words::not_p99(lines).map_or_else(|| "onset".to_owned(), |p| format!("onset by {p}"));
     let named = [
-        ("onset", Some(&lines.onset), "--s2"),
+        (onset.as_str(), Some(&lines.onset), "--s2"),
         ("stability", Some(&lines.stability), "--ink"),
         ("budget", lines.budget.as_ref(), "--s3"),
     ];

@@ -58,10 +58,10 @@ pub fn draw(lines: &Lines) -> Option<String> {
     ordered.sort_by(|a, b| a.1.value.total_cmp(&b.1.value));
     for (i, (name, rate)) in ordered.iter().enumerate() {
         let (low, mid, high) = (x(rate.lower), x(rate.value), x(rate.upper));
-        let color = match *name {
-            "queueing onset" => "var(--s2)",
+        let color = match name.as_str() {
             "budget line" => "var(--s3)",
-            _ => "var(--ink)",
+            "stability limit" => "var(--ink)",
+            _ => "var(--s2)",
         };
         let label_y = if i % 2 == 0 { if i == 2 { 16.0 } else { 40.0 } } else { 122.0 };
         let (near, far) = if label_y < AXIS_Y { (AXIS_Y, label_y + 5.0) } else { (AXIS_Y, label_y - 14.0) };
