@@ -255,7 +255,7 @@ pub fn read(name: &str) -> Result<Baseline, Stop> {
             nearest(name, names.iter().map(String::as_str)).map(|near| format!("; did you mean {near}?"));
         return Err(Stop::usage(format!("{name}: no such baseline{}", hint.unwrap_or_default())));
     }
-    let text = std::fs::read_to_string(&path).map_err(|e| Stop::usage(format!("{shown}: {e}")))?;
+    let text = std::fs::read_to_string(&path).map_err(|e| crate::out::unread(&shown, &e))?;
     let baseline: Baseline = serde_json::from_str(&text).map_err(|e| {
         Stop::usage(format!("{shown}: {e}; it is written by plimsoll baseline set, not by hand"))
     })?;

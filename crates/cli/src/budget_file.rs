@@ -45,7 +45,7 @@ impl BudgetText {
 /// Reads and checks a budget file.
 pub fn read(path: &Path) -> Result<BudgetText, Stop> {
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
+    let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(&name, &e))?;
     let (file, places) = parse(&text).map_err(|refused| Stop::usage(format!("{name}{refused}")))?;
     Ok(BudgetText { path: path.to_path_buf(), file, places })
 }

@@ -19,7 +19,7 @@ pub type Item = (u64, ItemSpec, Option<Rule>);
 /// The first line that is no item, by its number.
 pub fn read(path: &Path) -> Result<(Vec<Item>, String), Stop> {
     let name = path.display();
-    let text = std::fs::read_to_string(path).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
+    let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(&name, &e))?;
     let mut items = Vec::new();
     for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let number = i as u64 + 1;
@@ -72,7 +72,7 @@ pub fn prompts(items: &[Item], max_tokens: u32) -> Vec<u8> {
 /// It is no such file, or of a layout this version does not know.
 pub fn results(path: &Path) -> Result<Quality, Stop> {
     let name = path.display();
-    let text = std::fs::read_to_string(path).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
+    let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(&name, &e))?;
     let not_it = |e: serde_json::Error| Stop::usage(format!("{name}: no results of plimsoll quality: {e}"));
     let value: Value = serde_json::from_str(&text).map_err(not_it)?;
     match value.get("schema").and_then(Value::as_u64) {

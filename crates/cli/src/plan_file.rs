@@ -12,7 +12,7 @@ use crate::exit::Stop;
 /// # Errors
 /// A file that can't be read, or is no JSON.
 pub fn value(path: &Path) -> Result<Value, Stop> {
-    let text = std::fs::read_to_string(path).map_err(|e| Stop::usage(format!("{}: {e}", path.display())))?;
+    let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(path.display(), &e))?;
     serde_json::from_str(&text).map_err(|e| foreign(path, &e))
 }
 

@@ -89,8 +89,7 @@ impl Draft {
             self.set("target.tls_verify", false.into());
         }
         if let Some(path) = &args.body {
-            let text =
-                std::fs::read_to_string(path).map_err(|e| Stop::usage(format!("{}: {e}", path.display())))?;
+            let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(path.display(), &e))?;
             self.set("target.body_template", text.into());
         }
         if args.protocol.as_deref() == Some("http")
@@ -327,7 +326,7 @@ fn usage(error: SpecError) -> Stop {
 /// A file that holds a mapping, as JSON; an empty one is an empty mapping.
 pub fn mapping(path: &Path, what: &str) -> Resolved<Value> {
     let name = path.display();
-    let text = std::fs::read_to_string(path).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
+    let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(&name, &e))?;
     let value: Value = serde_saphyr::from_str(&text).map_err(|e| {
         let first = e.to_string();
         let first = first.lines().next().unwrap_or_default().to_string();

@@ -63,7 +63,7 @@ fn of_run(folder: &Path, take: &mut dyn FnMut(TraceSpan)) -> Result<(), Stop> {
 }
 
 fn traces_in(folder: &Path) -> Result<Vec<PathBuf>, Stop> {
-    let wrong = |e: std::io::Error| Stop::usage(format!("{}: {e}", folder.display()));
+    let wrong = |e: std::io::Error| crate::out::unread(folder.display(), &e);
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).map_err(wrong)? {
         let path = entry.map_err(wrong)?.path();
@@ -82,7 +82,7 @@ fn traces_in(folder: &Path) -> Result<Vec<PathBuf>, Stop> {
 
 fn of_file(path: &Path, told: Said, take: &mut dyn FnMut(TraceSpan)) -> Result<(), Stop> {
     let name = path.display();
-    let wrong = |e: std::io::Error| Stop::usage(format!("{name}: {e}"));
+    let wrong = |e: std::io::Error| crate::out::unread(&name, &e);
     let mut file = File::open(path).map_err(wrong)?;
     let mut magic = [0; 2];
     let is_gzip = file.read_exact(&mut magic).is_ok() && magic == [0x1f, 0x8b];

@@ -5,6 +5,7 @@
 use plimsoll_analysis::diagnose::{Answer, Cause, Changed, Counter, Diagnosis, Reference, Verdict, YesNo};
 
 use crate::figure;
+use crate::headline::of_trust;
 
 /// The whole page.
 pub fn render(name: &str, diagnosis: &Diagnosis) -> String {
@@ -17,6 +18,7 @@ pub fn render(name: &str, diagnosis: &Diagnosis) -> String {
         page.extend(head(found, diagnosis.answer));
     }
     page.push(String::new());
+    page.extend(diagnosis.validity.as_ref().map(|validity| format!("  {}", of_trust(validity))));
     page.push(subject(name, diagnosis));
     for found in &diagnosis.verdicts {
         page.push(String::new());

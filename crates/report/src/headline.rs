@@ -163,7 +163,8 @@ fn of_failure(level: &LevelSummary) -> Option<String> {
     Some(format!("{who}: none of {} finished ({ends}){said}", figure::counted(counts.requests, "request")))
 }
 
-fn of_trust(validity: &Validity) -> String {
+/// How far the measurement may be trusted, in a sentence or two.
+pub(crate) fn of_trust(validity: &Validity) -> String {
     let first = validity.reasons.first().map(|reason| words::sentence(&reason.means)).unwrap_or_default();
     match validity.verdict {
         Trust::Valid => "Nothing speaks against the measurement.".into(),

@@ -20,6 +20,12 @@ pub enum StoreError {
         /// The path asked for.
         path: PathBuf,
     },
+    /// There is nothing at this path.
+    #[error("{}: there is no such file or folder", path.display())]
+    Absent {
+        /// The path.
+        path: PathBuf,
+    },
     /// The folder holds neither a finished run nor a log.
     #[error("{}: not a run folder: {missing} is missing", path.display())]
     NotARun {

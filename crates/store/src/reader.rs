@@ -82,7 +82,7 @@ pub fn open_with(dir: &Path, columns: Columns) -> Result<Run> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let missing =
                 if dir.join(folder::MANIFEST).exists() { folder::REQUESTS } else { folder::MANIFEST };
-            return Err(StoreError::NotARun { path: dir.to_path_buf(), missing });
+            return Err(not_a_run(dir, missing));
         }
         Err(source) => return Err(StoreError::io(&path, "open the log", source)),
     };
@@ -148,6 +148,12 @@ fn logged_spans(dir: &Path, each: &mut dyn FnMut(TraceSpan)) -> Result<()> {
     Ok(())
 }
 
+/// What is wrong with a path that holds no run.
+fn not_a_run(dir: &Path, missing: &'static str) -> StoreError {
+    let path = dir.to_path_buf();
+    if dir.exists() { StoreError::NotARun { path, missing } } else { StoreError::Absent { path } }
+}
+
 /// Reads `run.json` alone.
 ///
 /// # Errors
@@ -155,9 +161,7 @@ fn logged_spans(dir: &Path, each: &mut dyn FnMut(TraceSpan)) -> Result<()> {
 pub fn read_manifest(dir: &Path) -> Result<Manifest> {
     let path = dir.join(folder::MANIFEST);
     let bytes = fs::read(&path).map_err(|source| match source.kind() {
-        std::io::ErrorKind::NotFound => {
-            StoreError::NotARun { path: dir.to_path_buf(), missing: folder::MANIFEST }
-        }
+        std::io::ErrorKind::NotFound => not_a_run(dir, folder::MANIFEST),
         _ => StoreError::io(&path, "read", source),
     })?;
     /// Just enough to tell a newer layout from a broken file.

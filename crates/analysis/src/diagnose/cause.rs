@@ -54,7 +54,7 @@ impl Layer {
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// The generator sent late (V1).
+    /// The generator was late, sending or reading (V1).
     GeneratorLag,
     /// The client's own cap on requests in flight makes them wait (V2).
     ClientCap,
@@ -287,9 +287,9 @@ impl Cause {
             Cause::GeneratorLag => (
                 "V1",
                 Measurement,
-                "the load generator sent late",
+                "the load generator was late",
                 "measure again with more generator CPU, or from two machines",
-                "don't tune the server: the waiting happened before anything was sent",
+                "don't tune the server: the waiting happened in the load generator",
             ),
             Cause::ClientCap => (
                 "V2",

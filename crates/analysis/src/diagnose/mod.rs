@@ -39,7 +39,7 @@ pub use verdict::{
 use plimsoll_model::{Attempt, Fingerprint, Level, Manifest, Sample};
 
 use crate::device::DeviceFinding;
-use crate::findings::BudgetSpec;
+use crate::findings::{BudgetSpec, Validity};
 use bench::Bench;
 use rules::Fired;
 use verdict::DIAGNOSIS_SCHEMA;
@@ -75,6 +75,8 @@ pub struct Case<'a> {
     pub budget: Option<&'a BudgetSpec>,
     /// What a profiler saw of the target's steps.
     pub device: Option<&'a DeviceFinding>,
+    /// The run's own verdict on its measurement; `None` = nobody judged it.
+    pub validity: Option<&'a Validity>,
     /// Thresholds.
     pub spec: &'a DiagnoseSpec,
 }
@@ -99,6 +101,7 @@ pub fn diagnose(case: &Case<'_>) -> Diagnosis {
         answer,
         headline,
         subject: bench.subject(),
+        validity: case.validity.cloned(),
         questions: questions::answer(&bench),
         cleared: rules::cleared(&bench, &verdicts),
         changed: changed::facts(case),
@@ -148,6 +151,7 @@ fn nothing_measured(case: &Case<'_>) -> Diagnosis {
             baseline_level: None,
             alone: 0,
         },
+        validity: case.validity.cloned(),
         verdicts: vec![fired.verdict(None)],
         questions: Vec::new(),
         cleared: Vec::new(),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cause::{Cause, Layer};
 use super::experiment::Experiment;
-use crate::findings::{Estimate, unbounded};
+use crate::findings::{Estimate, Validity, unbounded};
 
 /// Version of this layout.
 pub const DIAGNOSIS_SCHEMA: u32 = 1;
@@ -39,6 +39,9 @@ pub struct Diagnosis {
     pub headline: String,
     /// What was looked at and what it was held against.
     pub subject: Subject,
+    /// How far the measurement itself may be trusted: the run's own verdict.
+    #[serde(default)]
+    pub validity: Option<Validity>,
     /// What is wrong, most weighty first; the second was judged after the first one's effect had been removed. Where the answer
     /// is "nothing material" or "unknown" the only verdict says so.
     pub verdicts: Vec<Verdict>,

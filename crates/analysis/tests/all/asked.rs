@@ -30,5 +30,5 @@ impl Run {
 pub fn ask(base: &Run, candidate: &Run) -> Diagnosis {
     let spec = DiagnoseSpec::default();
     let (candidate, baseline) = (candidate.side(), Some(base.side()));
-    diagnose(&Case { candidate, baseline, budget: None, device: None, spec: &spec })
+    diagnose(&Case { candidate, baseline, budget: None, device: None, validity: None, spec: &spec })
 }

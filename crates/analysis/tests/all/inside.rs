@@ -60,7 +60,7 @@ fn asked(
 ) -> Diagnosis {
     let spec = DiagnoseSpec::default();
     let (candidate, baseline) = (now.side(), base.map(Run::side));
-    diagnose(&Case { candidate, baseline, budget, device, spec: &spec })
+    diagnose(&Case { candidate, baseline, budget, device, validity: None, spec: &spec })
 }
 
 fn promised(limit_s: f64) -> BudgetSpec {

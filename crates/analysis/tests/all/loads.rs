@@ -57,7 +57,7 @@ fn ask(base: Option<&Run>, candidate: &Run, level: Option<u32>) -> Diagnosis {
         Side { levels: &run.levels, attempts: &run.attempts, samples: &run.samples, facts }
     }
     let (candidate, baseline) = (side(candidate, &facts), base.map(|run| side(run, &facts)));
-    diagnose(&Case { candidate, baseline, budget: None, device: None, spec: &spec })
+    diagnose(&Case { candidate, baseline, budget: None, device: None, validity: None, spec: &spec })
 }
 
 fn measured(loads: &[Load], level: Option<u32>) -> Diagnosis {

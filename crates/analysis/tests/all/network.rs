@@ -71,6 +71,7 @@ fn ask(base: &Run, candidate: &Run) -> Diagnosis {
         baseline: Some(side(before, old)),
         budget: None,
         device: None,
+        validity: None,
         spec: &spec,
     })
 }

@@ -70,7 +70,7 @@ fn judged(base: Option<&Run>, candidate: &Run) -> Diagnosis {
     }
     let (facts, spec) = (Fingerprint::default(), DiagnoseSpec::default());
     let (candidate, baseline) = (side(candidate, &facts), base.map(|base| side(base, &facts)));
-    diagnose(&Case { candidate, baseline, budget: None, device: None, spec: &spec })
+    diagnose(&Case { candidate, baseline, budget: None, device: None, validity: None, spec: &spec })
 }
 
 fn said(base: &Run, candidate: &Run) -> (Cause, String) {

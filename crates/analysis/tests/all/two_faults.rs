@@ -63,7 +63,7 @@ fn ask(base: &(Level, Vec<Attempt>), candidate: &(Level, Vec<Attempt>)) -> Diagn
     }
     let (facts, spec) = (Fingerprint::default(), DiagnoseSpec::default());
     let (candidate, baseline) = (side(candidate, &facts), Some(side(base, &facts)));
-    diagnose(&Case { candidate, baseline, budget: None, device: None, spec: &spec })
+    diagnose(&Case { candidate, baseline, budget: None, device: None, validity: None, spec: &spec })
 }
 
 fn causes(diagnosis: &Diagnosis) -> Vec<Cause> {

@@ -52,7 +52,7 @@ fn of_file(path: &Path) -> Result<SplitFile, Stop> {
 
 fn of_profile(path: &Path) -> Result<(SplitFile, Whole), Stop> {
     let name = path.display();
-    let text = std::fs::read_to_string(path).map_err(|e| Stop::usage(format!("--from {name}: {e}")))?;
+    let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(format!("--from {name}"), &e))?;
     let profile: ProfileFinding = serde_json::from_str(&text).map_err(|e| {
         Stop::usage(format!(
             "--from {name}: is not what `plimsoll profile TRACES --format json` prints ({e})"

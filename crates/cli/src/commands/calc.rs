@@ -177,7 +177,8 @@ fn points(text: &str) -> Result<Vec<(f64, f64)>, Stop> {
         };
         return text.split(',').map(split).collect();
     }
-    let content = std::fs::read_to_string(text).map_err(|e| Stop::usage(format!("--points {text}: {e}")))?;
+    let content =
+        std::fs::read_to_string(text).map_err(|e| crate::out::unread(format!("--points {text}"), &e))?;
     let mut found = Vec::new();
     for (i, line) in content.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let Some((n, x)) = line.split_once([',', ';', '\t']) else {
@@ -248,7 +249,8 @@ fn of_run(dir: &Path) -> Result<Vec<f64>, Stop> {
 
 fn of_file(path: &Path) -> Result<Vec<f64>, Stop> {
     let name = path.display();
-    let text = std::fs::read_to_string(path).map_err(|e| Stop::usage(format!("--sample {name}: {e}")))?;
+    let text =
+        std::fs::read_to_string(path).map_err(|e| crate::out::unread(format!("--sample {name}"), &e))?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let one = |(i, line): (usize, &str)| {
         parse_span(line)

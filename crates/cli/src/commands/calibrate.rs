@@ -88,8 +88,8 @@ fn of_table(
     engine: Option<EngineSpec>,
     protocol: Option<String>,
 ) -> Result<(Vec<MeasuredRow>, Vec<String>), Stop> {
-    let text =
-        std::fs::read_to_string(file).map_err(|e| Stop::usage(format!("--from {}: {e}", file.display())))?;
+    let text = std::fs::read_to_string(file)
+        .map_err(|e| crate::out::unread(format!("--from {}", file.display()), &e))?;
     let table = rows::read(&text, &RowDefaults { engine, protocol })
         .map_err(|e| Stop::usage(format!("--from {}: {e}", file.display())))?;
     Ok((table.rows, table.notes))

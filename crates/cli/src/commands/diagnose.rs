@@ -38,7 +38,8 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     let candidate = Side::of(&rows.manifest, &rows.attempts, &rows.samples);
     let baseline = before.as_ref().map(|run| Side::of(&run.manifest, &run.attempts, &run.samples));
     let (budget, device) = (budget.as_ref(), device.as_ref());
-    let diagnosis = diagnose(&Case { candidate, baseline, budget, device, spec: &spec });
+    let validity = Some(&rows.findings.validity);
+    let diagnosis = diagnose(&Case { candidate, baseline, budget, device, validity, spec: &spec });
     match args.output.format {
         Format::Text => out::line(&page::render(name, &diagnosis)),
         Format::Json => out::json(&diagnosis),

@@ -216,7 +216,7 @@ pub fn budget(path: &Path) -> Result<(StageBudget, f64), Stop> {
 
 fn floor(path: &Path) -> Result<Floor, Stop> {
     let name = path.display();
-    let text = std::fs::read_to_string(path).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
+    let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(&name, &e))?;
     let value = serde_json::from_str(&text).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
     Floor::read(&value).map_err(|why| Stop::usage(format!("{name}: {why}")))
 }

@@ -17,7 +17,7 @@ pub fn run(args: &ValidateArgs) -> Result<Exit, Stop> {
         None => validate::shipped().map_err(|e| Stop::invalid(e.to_string()))?,
         Some(file) => {
             let text = std::fs::read_to_string(file)
-                .map_err(|e| Stop::usage(format!("--from {}: {e}", file.display())))?;
+                .map_err(|e| crate::out::unread(format!("--from {}", file.display()), &e))?;
             let engine = args.profile.as_deref().map(engine::find).transpose()?;
             let defaults = RowDefaults { engine, protocol: args.protocol.clone() };
             validate::others(&text, &defaults)

@@ -47,13 +47,100 @@ pub fn repeat(head: &str, scenario: &Scenario, more: &[(&str, String)]) -> Strin
                 words.push(format!("--{flag}"));
                 words.push(quoted(&plain(&value)));
             }
-            _ => {
-                words.push("--set".into());
-                words.push(quoted(&format!("{path}={}", plain(&value))));
-            }
+            _ => match flags(&path, &value) {
+                Some(flags) => words.extend(flags.iter().map(|word| quoted(word))),
+                None => {
+                    words.push("--set".into());
+                    words.push(quoted(&format!("{path}={}", plain(&value))));
+                }
+            },
         }
     }
     words.join(" ")
+}
+
+/// A value as the flags that say all of it; `None` where no flag does.
+fn flags(path: &str, value: &Value) -> Option<Vec<String>> {
+    let one = |flag: &str| Some(vec![format!("--{flag}"), plain(value)]);
+    match path {
+        "load" => load(value),
+        "arrivals" => arrivals(value),
+        "client.timeouts.total" => one("timeout"),
+        "client.timeouts.first_token" => one("first-token-timeout"),
+        "client.timeouts.idle" => one("idle-timeout"),
+        "client.retries.max" => one("retries"),
+        "client.cancel.share" => one("cancel"),
+        "client.max_in_flight" => one("max-in-flight"),
+        "client.connections" => {
+            let policy = value["policy"].as_str()?;
+            let limit = value["limit"].as_u64();
+            let said = limit.map_or_else(|| policy.to_owned(), |limit| format!("{policy}:{limit}"));
+            Some(vec!["--connections".to_owned(), said])
+        }
+        "prompts.file" => one("prompts"),
+        "scrape.every" => one("scrape-every"),
+        "scrape.discover" if *value == Value::Bool(false) => {
+            Some(vec!["--scrape".to_owned(), "off".to_owned()])
+        }
+        _ => None,
+    }
+}
+
+/// The load as its flags.
+fn load(value: &Value) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    let mut rest = value.as_object()?.clone();
+    let mode = rest.remove("mode")?;
+    // With a number of requests the window is as long as they take.
+    if rest.contains_key("requests") && mode == "closed" {
+        rest.remove("window");
+    }
+    match mode.as_str()? {
+        "saturating" => words.push("--saturate".to_owned()),
+        "wave" => words.extend(["--wave".to_owned(), plain(&rest.remove("requests")?)]),
+        _ => {}
+    }
+    let named = [
+        ("rate", "rate"),
+        ("concurrency", "concurrency"),
+        ("window", "for"),
+        ("requests", "requests"),
+        ("warm_up", "warm-up"),
+        ("alone", "alone"),
+    ];
+    for (key, flag) in named {
+        let Some(value) = rest.remove(key).filter(|value| !value.is_null()) else { continue };
+        words.extend([format!("--{flag}"), plain(&value)]);
+    }
+    rest.is_empty().then_some(words)
+}
+
+/// The arrival process as its flag, where that says all of it.
+fn arrivals(value: &Value) -> Option<Vec<String>> {
+    let mut rest = value.as_object()?.clone();
+    let process = rest.remove("process")?;
+    let process = process.as_str()?;
+    if process == "trace" {
+        let mut words = vec!["--trace".to_owned(), plain(&rest.remove("file")?)];
+        let speed = rest.remove("speed").filter(|speed| speed.as_f64() != Some(1.0));
+        words.extend(speed.into_iter().flat_map(|speed| ["--speed".to_owned(), plain(&speed)]));
+        rest.retain(|_, value| !value.is_null());
+        return rest.is_empty().then_some(words);
+    }
+    let keys: &[&str] = match process {
+        "gamma" | "weibull" => &["cv"],
+        "on_off" => &["on", "off", "floor"],
+        "ramp" => &["from", "to"],
+        "spike" => &["height"],
+        "diurnal" => &["peak_to_trough"],
+        _ => &[],
+    };
+    let values: Option<Vec<String>> = keys.iter().map(|key| rest.get(*key).map(plain)).collect();
+    let text = match keys {
+        [] => process.to_owned(),
+        _ => format!("{process}:{}", values?.join(",")),
+    };
+    (super::arrivals(&text).ok()? == *value).then(|| vec!["--arrivals".to_owned(), text])
 }
 
 /// Paths at which two values differ. What carries a tag (`process`, `mode`, `policy`) and lists are taken whole.
@@ -117,7 +204,7 @@ mod tests {
         assert!(command.contains("--key-env LLM_KEY"), "{command}");
         assert!(command.contains("$TEAM_KEY"), "{command}");
         // What the command says, read back as a shell would, is the same scenario.
-        let mut again = Draft(json!({"target": {"url": "http://host:8000/v1"}}));
+        let mut again = Draft(json!({"target": {"url": "http://host:8000/v1"}, "load": {"mode": "open"}}));
         let words = shell_words(&command);
         let mut rest = words[3..].iter();
         while let Some(flag) = rest.next() {
@@ -128,6 +215,13 @@ mod tests {
                 "--isl" => ("sizes.prompt", argument.as_str()),
                 "--seed" => ("seed", argument.as_str()),
                 "--nonce" => ("nonce", argument.as_str()),
+                "--retries" => ("client.retries.max", argument.as_str()),
+                "--rate" => ("load.rate", argument.as_str()),
+                "--for" => ("load.window", argument.as_str()),
+                "--arrivals" => {
+                    again.set("arrivals", super::super::arrivals(argument).expect("a process"));
+                    continue;
+                }
                 other => panic!("unexpected {other}"),
             };
             again.set(path, serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.into())));

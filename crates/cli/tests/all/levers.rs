@@ -32,7 +32,7 @@ fn a_run_says_what_to_change_first_and_what_it_costs() {
         (&["levers", &run, "--by", "cost"], "needs a price"),
         (&["levers", &run, "--level", "7"], "levels are 0"),
         (&["levers", &run, "--profile", "llama-9@h100"], "nearest"),
-        (&["levers", "nowhere"], "not a run folder"),
+        (&["levers", "nowhere"], "there is no such file or folder"),
         (&["show", &run, "--price", "3.6/h"], "currency"),
         (&["show", &run, "--price", "3.6USD/fortnight"], "gpu-hour"),
     ];

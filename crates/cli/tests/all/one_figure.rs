@@ -106,3 +106,69 @@ fn a_comparison_of_short_runs_says_how_long() {
     );
     assert!(text.lines().count() < 30 && !flat.contains("stretch"), "{text}");
 }
+
+/// What a run prints under Repeat is a command with flags, and makes the run again.
+#[test]
+fn the_line_under_repeat_makes_the_run_again() {
+    let asked: [&[&str]; 4] = [
+        &["--rate", "20/s", "--for", "4s", "--arrivals", "gamma:2", "--retries", "1"],
+        &["--concurrency", "3", "--for", "3s", "--timeout", "9s", "--max-in-flight", "8"],
+        &["--concurrency", "2", "--requests", "20"],
+        &["--wave", "12", "--connections", "pool:4"],
+    ];
+    for flags in asked {
+        let (folder, first) = run_folder();
+        let head = ["simulate", "--profile", "demo", "--isl", "64", "--osl", "8", "-o", &first];
+        let ended = plimsoll(&[&head[..], flags].concat());
+        assert_eq!(ended.code, 0, "{flags:?}: {}", ended.stderr);
+        let repeat =
+            ended.stderr.lines().chain(ended.stdout.lines()).find_map(|line| line.strip_prefix("Repeat"));
+        let repeat = repeat.expect("a line").trim();
+        assert!(!repeat.contains("--set") && !repeat.contains('\''), "{repeat}");
+        let again = folder.path().join("again").display().to_string();
+        let words: Vec<&str> = repeat.split(' ').skip(1).chain(["-q", "-o", &again]).collect();
+        assert_eq!(plimsoll(&words).code, 0, "{repeat}");
+        let scenario = |place: &str| {
+            let text = std::fs::read_to_string(format!("{place}/run.json")).expect("a manifest");
+            serde_json::from_str::<Value>(&text).expect("JSON")["scenario"].clone()
+        };
+        assert_eq!(scenario(&again), scenario(&first), "{repeat}");
+    }
+}
+
+/// "No such file or directory (os error 2)" names neither what is missing nor what to do.
+#[test]
+fn what_is_not_there_is_said_in_words() {
+    let (_folder, run) = run_folder();
+    let args = ["simulate", "--rate", "20/s", "--for", "4s", "-q", "-o", &run];
+    assert_eq!(plimsoll(&args).code, 0);
+    let wrong: [&[&str]; 6] = [
+        &["gate", "nowhere", "--budget", "nothing.yaml"],
+        &["gate", &run, "--budget", "nothing.yaml"],
+        &["profile", "nowhere"],
+        &["plan", "verify", "nowhere", &run],
+        &["show", "nowhere"],
+        &["run", "--spec", "nowhere", "http://127.0.0.1:9/v1"],
+    ];
+    for args in wrong {
+        let ended = plimsoll(args);
+        assert!(ended.stderr.contains("there is no such file or folder"), "{args:?}: {}", ended.stderr);
+        assert!(
+            !ended.stderr.contains("os error") && ended.stderr.trim().lines().count() == 1,
+            "{}",
+            ended.stderr
+        );
+    }
+}
+
+/// A diagnosis says how far the run itself may be trusted.
+#[test]
+fn a_diagnosis_says_what_the_run_says_of_itself() {
+    let (_folder, run) = run_folder();
+    let args = ["simulate", "--rate", "12/s", "--for", "60s", "-q", "-o", &run];
+    assert_eq!(plimsoll(&args).code, 0);
+    let verdict = json(&["show", &run])["findings"]["validity"].clone();
+    assert_eq!(json(&["diagnose", &run])["validity"], verdict);
+    let text = plimsoll(&["diagnose", &run]).stdout;
+    assert!(text.contains("The measurement is short."), "{text}");
+}

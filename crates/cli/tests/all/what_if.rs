@@ -35,7 +35,7 @@ fn a_run_becomes_an_engine_that_simulates_and_predicts() {
         (&["what-if", &run, "faster"], "is no change; write rate 2x"),
         (&["what-if", &run, "rate two"], "no factor"),
         (&["what-if", &run, "rate 2x", "--level", "7"], "levels are 0"),
-        (&["what-if", "nowhere", "rate 2x"], "not a run folder"),
+        (&["what-if", "nowhere", "rate 2x"], "there is no such file or folder"),
         (&["calibrate", &run, "-o", &engine], "it exists"),
     ];
     for (args, word) in wrong {

@@ -35,7 +35,8 @@ pub fn render(finding: &GateFinding) -> String {
     ] {
         xml.push_str(&format!("      <property name=\"{key}\" value=\"{}\"/>\n", escape(value)));
     }
-    for known in &finding.refusals {
+    // What was cut stands in no row, so it is told with what is to be known first.
+    for known in finding.refusals.iter().chain(&finding.cut) {
         xml.push_str(&format!("      <property name=\"note\" value=\"{}\"/>\n", escape(known)));
     }
     xml.push_str("    </properties>\n");

@@ -10,6 +10,7 @@ use super::page::page;
 use crate::active::{mark, says};
 use crate::diagnose::{changed, subject, title};
 use crate::figure;
+use crate::headline::of_trust;
 
 /// The whole page. `tried` are the experiments of an active diagnosis.
 pub fn render(name: &str, diagnosis: &Diagnosis, tried: &[Tried]) -> String {
@@ -35,6 +36,7 @@ fn content(diagnosis: &Diagnosis, tried: &[Tried]) -> Markup {
             @if place > 0 { h3 { "With that taken out" } }
             (verdict(found, diagnosis.answer))
         }
+        @if let Some(validity) = &diagnosis.validity { p { (of_trust(validity)) } }
         @for found in &diagnosis.verdicts { (why(found)) }
         @if !tried.is_empty() {
             h3 { "What was tried" }

@@ -214,10 +214,7 @@ fn what_is_no_run_is_said_in_one_line() {
         assert!(!said.contains('\n'), "{said}");
         said.replace(&temp.path().display().to_string(), "")
     };
-    assert_eq!(
-        said(open(&temp.path().join("none")).unwrap_err()),
-        "/none: not a run folder: run.json is missing"
-    );
+    assert_eq!(said(open(&temp.path().join("none")).unwrap_err()), "/none: there is no such file or folder");
     fs::write(temp.path().join(MANIFEST), b"{\"schema\": 1}").unwrap();
     assert_eq!(said(open(temp.path()).unwrap_err()), ": not a run folder: requests.parquet is missing");
     fs::write(temp.path().join(REQUESTS), b"PAR1").unwrap();

@@ -103,6 +103,7 @@ pub fn ask(base: Option<&Evidence>, candidate: &Evidence, budget: Option<&Budget
         baseline: base.map(side),
         budget,
         device: None,
+        validity: None,
         spec: &spec,
     })
 }

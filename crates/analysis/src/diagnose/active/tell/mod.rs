@@ -76,6 +76,7 @@ pub fn diagnosis(
         answer,
         headline: headline(answer, &verdicts, blocks),
         subject: subject(blocks),
+        validity: Some(validity.clone()),
         questions: questions(blocks, &shown, spec, before.map(|_| &changed)),
         cleared: cleared(blocks, &shown, before, &verdicts),
         missing: missing(&shown, blocks, before, &unasked),
