@@ -34,6 +34,16 @@ pub fn count(n: u64, one: &str) -> String {
     format!("{n} {one}{}", if n == 1 { "" } else { "s" })
 }
 
+/// The interval of a ratio: `[1.5, 2.2]`. An end that the data do not bound is no number: `[up to 2.2]`, `[at least 1.5]`.
+pub fn ratio_ends(lower: f64, upper: f64) -> String {
+    match (lower > 0.0, upper.is_finite()) {
+        (true, true) => format!("[{}, {}]", number(lower), number(upper)),
+        (true, false) => format!("[at least {}]", number(lower)),
+        (false, true) => format!("[up to {}]", number(upper)),
+        (false, false) => "[bounded on neither side]".to_owned(),
+    }
+}
+
 /// How likely it is by chance: `p 0.012`, `p under 0.001`; further digits say no more.
 pub fn chance(p: f64) -> String {
     if p < 0.001 { "p under 0.001".to_owned() } else { format!("p {p:.3}") }
@@ -41,7 +51,7 @@ pub fn chance(p: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{chance, count, ms, number, percent};
+    use super::{chance, count, ms, number, percent, ratio_ends};
 
     #[test]
     fn figures_are_short() {
@@ -53,6 +63,9 @@ mod tests {
         assert_eq!(number(0.012_345_6), "0.01235");
         assert_eq!(number(-2.5), "-2.5");
         assert_eq!(number(f64::INFINITY), "infinite");
+        assert_eq!(ratio_ends(1.5, 2.25), "[1.5, 2.25]");
+        assert_eq!(ratio_ends(0.0, 3.582), "[up to 3.582]");
+        assert_eq!(ratio_ends(1.5, f64::INFINITY), "[at least 1.5]");
         assert_eq!(percent(0.1234), "12.3 %");
         assert_eq!(ms(0.012_5), "12.5 ms");
         assert_eq!((count(1, "step"), count(2, "step")), ("1 step".into(), "2 steps".into()));

@@ -208,6 +208,10 @@ fn amount(row: &Row) -> String {
 /// `1.13 × (1.04 to 1.22)`, or points of hundred.
 pub fn interval(effect: &Effect) -> String {
     match effect.scale {
+        // An end that the data do not bound is no number.
+        Scale::Ratio if effect.lower <= 0.0 && effect.upper.is_finite() => {
+            format!("{} × (up to {})", number3(effect.value), number3(effect.upper))
+        }
         Scale::Ratio => {
             format!("{} × ({} to {})", number3(effect.value), number3(effect.lower), number3(effect.upper))
         }

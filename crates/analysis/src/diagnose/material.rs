@@ -8,7 +8,7 @@ use super::bench::Bench;
 use super::ratio::Effect;
 use super::seen::{Row, Seen};
 use crate::findings::{Estimate, Metric};
-use crate::say::{ms, number, percent};
+use crate::say::{ms, number, percent, ratio_ends};
 
 /// A metric that moved.
 #[derive(Clone, PartialEq, Debug)]
@@ -172,14 +172,13 @@ impl Moved {
     pub fn words(&self) -> String {
         let Effect { ratio, base, candidate, .. } = self.effect;
         format!(
-            "{} p{} {} -> {} (× {} [{}, {}])",
+            "{} p{} {} -> {} (× {} {})",
             self.metric,
             number(100.0 * self.percentile),
             ms(base),
             ms(candidate),
             number(ratio.value),
-            number(ratio.lower),
-            number(ratio.upper)
+            ratio_ends(ratio.lower, ratio.upper)
         )
     }
 }

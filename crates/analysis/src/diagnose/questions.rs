@@ -5,7 +5,7 @@ use super::material::failed;
 use super::seen::{Row, Seen};
 use super::verdict::{Changed, Question, YesNo};
 use crate::findings::{Estimate, Metric};
-use crate::say::{chance, ms, number, percent};
+use crate::say::{chance, ms, number, percent, ratio_ends};
 use plimsoll_math::quantile;
 
 /// Answers them.
@@ -106,14 +106,13 @@ fn concurrency(bench: &Bench<'_>) -> Question {
         YesNo::CantTell
     };
     let says = format!(
-        "median e2e {} {}, {} {}: × {} [{}, {}]",
+        "median e2e {} {}, {} {}: × {} {}",
         ms(few.median.value),
         few.place,
         ms(many.median.value),
         many.place,
         number(ratio.value),
-        number(ratio.lower),
-        number(ratio.upper)
+        ratio_ends(ratio.lower, ratio.upper)
     );
     question(asks, yes, says, Some(ratio))
 }

@@ -13,7 +13,7 @@ use crate::diagnose::seen::{Row, Seen};
 use crate::diagnose::verdict::Evidence;
 use crate::diagnose::{Cause, Counter};
 use crate::findings::Estimate;
-use crate::say::{number, percent};
+use crate::say::{number, percent, ratio_ends};
 
 /// Ratio of a descriptor of the load from which it counts as changed.
 const CHANGED: f64 = 1.2;
@@ -27,7 +27,7 @@ pub fn times(of: &Estimate) -> String {
     if of.lower == of.value && of.upper == of.value {
         return format!("× {}", number(of.value));
     }
-    format!("× {} [{}, {}]", number(of.value), number(of.lower), number(of.upper))
+    format!("× {} {}", number(of.value), ratio_ends(of.lower, of.upper))
 }
 
 /// The ratio of arrivals a second, by stretches, of all that came; with its p.

@@ -170,6 +170,9 @@ fn round(rate: f64) -> String {
 const HELD: f64 = 4_096.0;
 
 fn kv(steps: &[&Block], wait_alone: f64) -> Option<Shown> {
+    if steps.iter().any(|block| super::without_tokens(block)) {
+        return None;
+    }
     let told = steps.iter().filter_map(|block| block.gauges.kv).reduce(f64::max);
     let Some(kv) = told else {
         // Where the server does not say: what was served at a time may be less than any cache holds. Who waits holds nothing.

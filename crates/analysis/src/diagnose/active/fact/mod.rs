@@ -7,6 +7,7 @@ mod alone;
 mod company;
 mod settings;
 
+use plimsoll_model::SizeUnit;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -188,7 +189,31 @@ pub fn read(blocks: &[Block], spec: &ActiveSpec, before: Option<&Before>) -> Vec
             .filter(|of| of.state == State::No)
             .for_each(|of| of.state = State::Unclear);
     }
+    if blocks.iter().any(without_tokens) {
+        shown.iter_mut().for_each(|shown| shown.says = of_answers(&shown.says));
+    }
     shown
+}
+
+/// Does the protocol know rows, not tokens? An answer of it comes whole, and there is no cache of keys and values.
+fn without_tokens(block: &Block) -> bool {
+    block.level.unit == SizeUnit::Items
+}
+
+/// What is said of first tokens, where what comes first is the answer: the stamps are those of its first byte.
+fn of_answers(says: &str) -> String {
+    says.replace("first tokens", "answers").replace("first token", "answer")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of_answers;
+
+    #[test]
+    fn answers_that_come_whole_have_no_first_token() {
+        assert_eq!(of_answers("alone, first tokens follow no clock"), "alone, answers follow no clock");
+        assert_eq!(of_answers("in all 8 the first token waits"), "in all 8 the answer waits");
+    }
 }
 
 pub(crate) fn shown(
