@@ -15,6 +15,7 @@ use super::predict::{Gain, Predicted};
 use super::schedule::Redrawn;
 use crate::cost::Bill;
 use crate::findings::{BudgetSpec, Ceiling, Estimate, LevelSummary, Line, Lines, Metric, Reading};
+use crate::plan::spec::{Band, BandRow};
 
 /// What the ranking is told.
 #[derive(Clone, PartialEq, Debug)]
@@ -31,6 +32,17 @@ pub struct LeverSpec {
     pub bill: Option<Bill>,
     /// What the order is by.
     pub by: By,
+    /// How far the engine was from the measurements, where it was fitted to them: every predicted gain is that much less certain.
+    pub band: Option<Band>,
+}
+
+impl LeverSpec {
+    /// The engine's own error at the goal, as a standard deviation of the logarithm; 0 where the engine is given.
+    pub(super) fn engine_log(&self) -> f64 {
+        let rows = self.band.iter().flat_map(|band| &band.rows);
+        let of = |row: &&BandRow| row.metric == self.goal.metric.name();
+        rows.filter(of).map(|row| row.spread_log).fold(0.0, f64::max)
+    }
 }
 
 /// Efforts of one's own, as a file says them.

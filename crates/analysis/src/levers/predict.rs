@@ -208,7 +208,7 @@ impl<'a> Simulator<'a> {
         for (i, base) in self.base.iter().enumerate() {
             logs.push((self.percentile(world, i, traffic)? / base).ln());
         }
-        Ok(Gain::of(logs, self.schedules[0].len()))
+        Ok(Gain::of(logs, self.schedules[0].len(), self.spec.engine_log()))
     }
 
     /// Cost per request at the goal: the price's factor over the load's. None where a load lies outside what is looked at.
@@ -221,7 +221,7 @@ impl<'a> Simulator<'a> {
             }
             logs.push((hourly * base / load).ln());
         }
-        Ok(Some(Gain::of(logs, self.schedules[0].len())))
+        Ok(Some(Gain::of(logs, self.schedules[0].len(), self.spec.engine_log())))
     }
 
     /// The largest load, as a factor on this one, at which the goal's ceiling holds (without a ceiling: what it is now).
@@ -253,7 +253,7 @@ impl<'a> Simulator<'a> {
             let logs: Option<Vec<f64>> = (0..self.base.len())
                 .map(|i| Some((self.percentile(&world, i, &Traffic::AsItIs).ok()? / self.base[i]).ln()))
                 .collect();
-            Some(Gain::of(logs?, self.schedules[0].len()))
+            Some(Gain::of(logs?, self.schedules[0].len(), self.spec.engine_log()))
         };
         let most = by(1000.0)?.estimate.value;
         let (twice, ten_times) = (by(2.0)?.estimate, by(10.0)?.estimate);
@@ -266,8 +266,12 @@ const LEAST_LOAD: f64 = 0.25;
 const MOST_LOAD: f64 = 32.0;
 
 impl Gain {
-    fn of(logs: Vec<f64>, requests: usize) -> Gain {
+    /// Of the log-ratios; `engine_log` is the engine's own error, added as a variance of logarithms.
+    fn of(logs: Vec<f64>, requests: usize, engine_log: f64) -> Gain {
         let log = another_run(&logs, requests);
+        let t = student_t_inv(0.975, logs.len() as f64 - 1.0);
+        let half = (log.upper - log.value).hypot(t * engine_log);
+        let log = Estimate { lower: log.value - half, upper: log.value + half, ..log };
         let saved = |log: f64| 1.0 - log.exp();
         let estimate = if log.value.is_finite() {
             Estimate { value: saved(log.value), lower: saved(log.upper), upper: saved(log.lower), ..log }
@@ -355,4 +359,18 @@ pub fn goal_of(
         values.extend(hits.iter().filter(|due| **due >= from_ns).map(|_| HIT_S));
     }
     order_statistic(&mut values, goal.percentile).ok_or_else(|| "no request has such a figure".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Gain;
+
+    #[test]
+    fn a_fitted_engine_s_error_widens_every_gain() {
+        let logs = vec![-0.30, -0.32, -0.28, -0.31];
+        let (given, fitted) = (Gain::of(logs.clone(), 100, 0.0).estimate, Gain::of(logs, 100, 0.1).estimate);
+        assert_eq!(given.value, fitted.value);
+        assert!(given.lower > 0.2, "{given:?}");
+        assert!(fitted.lower < 0.05 && fitted.upper > given.upper, "{fitted:?}");
+    }
 }

@@ -191,7 +191,15 @@ impl System {
 }
 
 pub fn spec(replications: u32, goal: Goal) -> LeverSpec {
-    LeverSpec { goal, replications, seed: 1, efforts: EffortSpec::default(), bill: None, by: By::Latency }
+    LeverSpec {
+        goal,
+        replications,
+        seed: 1,
+        efforts: EffortSpec::default(),
+        bill: None,
+        by: By::Latency,
+        band: None,
+    }
 }
 
 /// A realised gain per day of effort, as the ranking counts it.

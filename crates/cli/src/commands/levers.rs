@@ -2,10 +2,13 @@
 //!
 //! The run is read and judged as `show` does; what is added here is which level, which goal, and which engine stands for the target.
 
+use std::path::Path;
+
 use plimsoll_analysis::findings::{BudgetSpec, Held, LevelSummary};
 use plimsoll_analysis::levers::{
     By, Case, EffortSpec, Goal, LeverFinding, LeverSpec, Redraw, catalogue, rank,
 };
+use plimsoll_analysis::plan::spec::Band;
 use plimsoll_model::{Attempt, Manifest, Sample};
 use plimsoll_report::levers as page;
 use plimsoll_sim::{FleetSpec, WorldSpec};
@@ -15,7 +18,8 @@ use schemars::schema_for;
 use super::{engine, show};
 use crate::again::Recorded;
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, LeversArgs, RankBy};
+use crate::fitted::Target;
+use crate::flags::{FitArgs, Format, LeversArgs, RankBy};
 use crate::measure::line_spec;
 use crate::{budget_file, out, price, resolve};
 
@@ -33,24 +37,22 @@ pub fn run(args: &LeversArgs) -> Result<Exit, Stop> {
     };
     let efforts = efforts(args)?;
     let asked = asked(args)?;
-    let show::Rows { manifest, attempts, samples, findings } = show::load_rows(dir)?;
-    let mut lines = line_spec(&manifest);
-    let findings = match asked {
-        None => findings,
-        Some(budget) => {
-            lines.budget = Some(budget);
-            plimsoll_analysis::analyse(&manifest, &attempts, &samples, &lines)
-        }
-    };
-    let summary = show::level(&findings, args.level, NO_LEVEL)?;
-    let recorded = Recorded::of(&manifest).ok();
-    let world = world(args, recorded.as_ref())?;
+    let mut rows = show::load_rows(dir)?;
+    let mut lines = line_spec(&rows.manifest);
+    if let Some(budget) = asked {
+        lines.budget = Some(budget);
+        rows.findings = plimsoll_analysis::analyse(&rows.manifest, &rows.attempts, &rows.samples, &lines);
+    }
+    let show::Rows { manifest, attempts, samples, findings } = &rows;
+    let summary = show::level(findings, args.level, NO_LEVEL)?;
+    let recorded = Recorded::of(manifest).ok();
+    let (world, band) = world(args, dir, &rows, recorded.as_ref())?;
     let bill = price::bill(&args.price, Some(&manifest.target))?;
     let by = by(args, bill.is_some(), summary)?;
     let goal = Goal::of(lines.budget.as_ref(), summary);
-    let spec = LeverSpec { goal, replications: args.schedules, seed: args.seed, efforts, bill, by };
+    let spec = LeverSpec { goal, replications: args.schedules, seed: args.seed, efforts, bill, by, band };
     let mut found =
-        judge(&manifest, (&attempts, &samples), summary, (world.as_ref(), recorded.as_ref()), &spec)?;
+        judge(manifest, (attempts, samples), summary, (world.as_ref(), recorded.as_ref()), &spec)?;
     found.place(&findings.lines, summary);
     match args.format {
         Format::Text => out::line(&page::render(&dir.display().to_string(), &found)),
@@ -106,17 +108,32 @@ fn efforts(args: &LeversArgs) -> Result<EffortSpec, Stop> {
     Ok(efforts)
 }
 
-/// The engine that stands for the target: as named, else the run's own.
-fn world(args: &LeversArgs, recorded: Option<&Recorded>) -> Result<Option<WorldSpec>, Stop> {
-    let world = match &args.profile {
-        Some(name) => {
-            let fleet = FleetSpec { replicas: args.replicas.unwrap_or(1), ..FleetSpec::default() };
-            Some(WorldSpec { engine: engine::find(name)?, fleet, faults: Vec::new() })
-        }
-        None => recorded.and_then(|recorded| recorded.world.clone()),
+/// The engine that stands for the target: as named, else a simulated run's own, else one fitted to the run. Where none answers as the
+/// target did, levers are ranked without one, and why is said. With it the band of the fit, by which every gain is less certain.
+fn world(
+    args: &LeversArgs,
+    dir: &Path,
+    rows: &show::Rows,
+    recorded: Option<&Recorded>,
+) -> Result<(Option<WorldSpec>, Option<Band>), Stop> {
+    let Some(name) = &args.profile else {
+        let simulated = recorded.and_then(|recorded| recorded.world.clone());
+        return match Target::of_run(dir, rows, simulated, &FitArgs::default(), args.seed) {
+            Ok(target) => {
+                target.notes.iter().for_each(|note| out::note(note));
+                target.world.validate().map_err(|e| Stop::usage(e.to_string()))?;
+                Ok((Some(target.world), target.band))
+            }
+            Err(stop) => {
+                out::note(&format!("levers are not simulated: {}", stop.line));
+                Ok((None, None))
+            }
+        };
     };
-    world.as_ref().map_or(Ok(()), WorldSpec::validate).map_err(|e| Stop::usage(e.to_string()))?;
-    Ok(world)
+    let fleet = FleetSpec { replicas: args.replicas.unwrap_or(1), ..FleetSpec::default() };
+    let world = WorldSpec { engine: engine::find(name)?, fleet, faults: Vec::new() };
+    world.validate().map_err(|e| Stop::usage(e.to_string()))?;
+    Ok((Some(world), None))
 }
 
 fn by(args: &LeversArgs, priced: bool, summary: &LevelSummary) -> Result<By, Stop> {

@@ -5,9 +5,9 @@
 
 use std::path::Path;
 
-use plimsoll_analysis::findings::{Findings, LevelSummary};
+use plimsoll_analysis::findings::{Findings, Kept, LevelFinding, LevelSummary, Trust};
 use plimsoll_analysis::traces::{Counting, Overview};
-use plimsoll_model::{Attempt, Manifest, RunState, Sample};
+use plimsoll_model::{Attempt, Load, Manifest, RunState, Sample};
 use plimsoll_report::figure::counted;
 use plimsoll_store::{Origin, Run, StoreError};
 use serde_json::json;
@@ -90,7 +90,7 @@ pub fn load(dir: &Path) -> Result<(Manifest, Findings), Stop> {
 pub fn level<'a>(findings: &'a Findings, asked: Option<u32>, none: &str) -> Result<&'a LevelSummary, Stop> {
     let found = match asked {
         Some(id) => findings.levels.iter().find(|level| level.summary.level == id),
-        None => plimsoll_report::text::detailed(findings).last().copied(),
+        None => plimsoll_report::text::detailed(findings).last().copied().or_else(|| best(findings)),
     };
     found.map(|level| &level.summary).ok_or_else(|| match asked {
         Some(id) => {
@@ -100,6 +100,29 @@ pub fn level<'a>(findings: &'a Findings, asked: Option<u32>, none: &str) -> Resu
         }
         None => Stop::usage(none),
     })
+}
+
+/// The level to start from where a sweep found no line to choose one by: of those measured best, the heaviest that kept up. Says
+/// which, because another may have been meant.
+pub fn best(findings: &Findings) -> Option<&LevelFinding> {
+    let open = findings.levels.iter().filter(|level| {
+        matches!(level.summary.load, Load::Open { .. })
+            && level.summary.counts.finished > 0
+            && level.validity.verdict != Trust::Invalid
+            && level.summary.stability.verdict != Kept::Unstable
+    });
+    let rank = |level: &&LevelFinding| {
+        let valid = level.validity.verdict == Trust::Valid;
+        let steady = level.summary.stability.verdict == Kept::Stable;
+        (valid, steady, (1e3 * level.summary.rates.offered_per_s) as u64)
+    };
+    let best = open.max_by_key(rank)?;
+    out::note(&format!(
+        "level {} ({}) is taken: the heaviest of those measured best that kept up; --level names another",
+        best.summary.level,
+        plimsoll_report::figure::per_second(best.summary.rates.offered_per_s)
+    ));
+    Some(best)
 }
 
 /// The same, with the rows.

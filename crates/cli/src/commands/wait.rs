@@ -44,7 +44,10 @@ fn chosen<'a>(args: &ProfileArgs, rows: &'a show::Rows) -> Result<Vec<&'a LevelF
     let all = &rows.findings.levels;
     let levels = match args.level {
         Some(id) => all.iter().filter(|level| level.summary.level == id).collect(),
-        None => text::detailed(&rows.findings),
+        None => match text::detailed(&rows.findings) {
+            none if none.is_empty() => show::best(&rows.findings).into_iter().collect(),
+            levels => levels,
+        },
     };
     if !levels.is_empty() {
         return Ok(levels);
@@ -52,7 +55,9 @@ fn chosen<'a>(args: &ProfileArgs, rows: &'a show::Rows) -> Result<Vec<&'a LevelF
     let ids: Vec<String> = all.iter().map(|level| level.summary.level.to_string()).collect();
     Err(Stop::usage(match args.level {
         Some(id) => format!("--level {id}: the run's levels are {}", ids.join(", ")),
-        None => "no level of this run to show".to_string(),
+        None => {
+            "no level of this run was measured well enough to take apart; name one with --level".to_string()
+        }
     }))
 }
 

@@ -33,7 +33,7 @@ pub struct LeversArgs {
     /// The same from a budget file
     #[arg(long, value_name = "FILE", conflicts_with = "slo")]
     pub budget: Option<PathBuf>,
-    /// Engine that stands for the target, such as llama-3.1-8b@h100 or a calibrated file [default: the run's own, where it was simulated]
+    /// Engine that stands for the target, such as llama-3.1-8b@h100 or a calibrated file [default: a simulated run's own, else one fitted to the run]
     #[arg(long, value_name = "NAME|FILE")]
     pub profile: Option<String>,
     /// Replicas of that engine

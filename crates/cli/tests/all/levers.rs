@@ -54,3 +54,34 @@ fn levers_that_move_the_same_term_say_so() {
     assert_eq!(levers.code, 0, "{}", levers.stderr);
     assert!(levers.stdout.contains("move the same term, queue"), "{}", levers.stdout);
 }
+
+/// A measured run has no engine of its own: seven rows of "at most 100 %" stood there.
+#[test]
+fn levers_of_a_measured_run_are_predicted_with_a_fitted_engine() {
+    let (_folder, run) = run_folder();
+    let args = ["simulate", "--profile", "llama-3.1-8b@l4", "--rate", "6/s", "--for", "2m", "--isl", "256"];
+    assert_eq!(plimsoll(&[&args[..], &["--osl", "32", "-q", "-o", &run]].concat()).code, 0);
+    // What was measured does not say which engine answered.
+    let path = std::path::Path::new(&run).join("run.json");
+    let text = std::fs::read_to_string(&path).expect("a manifest");
+    let mut manifest: serde_json::Value = serde_json::from_str(&text).expect("json");
+    manifest["scenario"].as_object_mut().expect("a scenario").remove("world").expect("the world");
+    std::fs::write(&path, manifest.to_string()).expect("written");
+    let levers = plimsoll(&["levers", &run, "--schedules", "3", "--format", "json"]);
+    assert_eq!(levers.code, 0, "{}", levers.stderr);
+    assert!(levers.stderr.contains("the engine was fitted to"), "{}", levers.stderr);
+    assert_eq!(levers.json()["fit"]["fits"], true, "{}", levers.json()["fit"]);
+}
+
+/// A sweep too short for an onset: the heaviest of the levels measured best is taken, and named.
+#[test]
+fn a_sweep_without_an_onset_brings_its_best_level() {
+    let (_folder, run) = run_folder();
+    let sweep = ["simulate", "--profile", "llama-3.1-8b@l4", "--sweep", "--time", "80s", "--isl", "256"];
+    plimsoll(&[&sweep[..], &["--osl", "32", "-q", "-o", &run]].concat());
+    for args in [&["profile", &run][..], &["levers", &run, "--schedules", "3"]] {
+        let ended = plimsoll(args);
+        assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains("is taken: the heaviest"), "{args:?}: {}", ended.stderr);
+    }
+}
