@@ -32,6 +32,7 @@ pub mod plan;
 pub mod profile;
 pub mod quality;
 pub mod replay;
+pub mod requests;
 pub mod sequential;
 pub mod server_side;
 pub mod summary;

@@ -51,7 +51,7 @@ pub use rerun::RerunArgs;
 pub use shared::{
     CeilingArgs, ClientArgs, Format, LoadArgs, OutputArgs, ScrapeArgs, TargetArgs, WorkloadArgs,
 };
-pub use show::{DoctorArgs, ReportArgs, SchemaArgs, SchemaOf, ShowArgs};
+pub use show::{DoctorArgs, LsArgs, ReportArgs, SchemaArgs, SchemaOf, ShowArgs};
 pub use what_if::{FitArgs, WhatIfArgs};
 
 /// Finds how much load an AI inference endpoint can carry, and says how sure it is.
@@ -117,6 +117,8 @@ pub enum Command {
     Collect(CollectArgs),
     /// Print what a run found (recovers a killed one); --html: as a page
     Show(ShowArgs),
+    /// List the runs of a folder, the newest first
+    Ls(LsArgs),
     #[command(hide = true)]
     Report(ReportArgs),
     /// Check whether this machine can measure

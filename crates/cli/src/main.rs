@@ -18,6 +18,7 @@ mod flags;
 mod help;
 mod history;
 mod measure;
+mod named;
 mod out;
 mod plan_file;
 mod plan_run;
@@ -96,6 +97,7 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::Profile(args) => commands::profile::run(args),
         Command::ColdStart(args) => commands::cold_start::run(args),
         Command::Show(args) => commands::show::run(args),
+        Command::Ls(args) => commands::ls::run(args),
         Command::Report(args) => commands::report::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Schema(args) => commands::schema::run(args),

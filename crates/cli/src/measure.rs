@@ -179,7 +179,7 @@ impl Measure {
         let pages = scraping::find(&scenario, &mut screen, &mut whole)?;
         let manifest = Manifest { repeats, ..manifest(kind, id, (Time::Real, clock), &scenario, whole) };
         let target = Fingerprint { url: scenario.target.url.clone(), facts };
-        let manifest = Manifest { reproduce: command, target, ..manifest };
+        let manifest = Manifest { reproduce: command, target, label: output.label.clone(), ..manifest };
         let every = scenario.scrape.every;
         let driver =
             Driver::Live { client, replicas: Vec::new(), prompts: Arc::new(prompts), clock, scraping: None };
@@ -403,7 +403,7 @@ pub fn folder(output: &OutputArgs, kind: &str) -> Result<PathBuf, Stop> {
         }
         return Ok(dir.clone());
     }
-    let home = Path::new("plimsoll-runs");
+    let home = Path::new(crate::named::HOME);
     std::fs::create_dir_all(home)
         .map_err(|e| Stop::usage(format!("{}: {e}; name a folder with -o", home.display())))?;
     let mut n = 1;

@@ -41,6 +41,8 @@ mod kill;
 mod line;
 #[path = "all/lint.rs"]
 mod lint;
+#[path = "all/listed.rs"]
+mod listed;
 #[path = "all/network.rs"]
 mod network;
 #[path = "all/old_run.rs"]

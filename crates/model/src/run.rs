@@ -109,6 +109,9 @@ pub struct Manifest {
     pub kind: String,
     /// Random identity of the run, 16 hex digits.
     pub id: String,
+    /// What its user calls it; `None` = nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// How far it got.
     pub progress: RunState,
     /// Whose time its stamps are.

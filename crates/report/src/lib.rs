@@ -12,6 +12,7 @@ pub mod calc;
 pub mod cold_start;
 pub mod compare;
 mod cost;
+pub mod csv;
 pub mod device;
 pub mod diagnose;
 pub mod figure;

@@ -180,6 +180,7 @@ fn manifest() -> Manifest {
         tool: "plimsoll bench".into(),
         kind: "run".into(),
         id: "0".repeat(16),
+        label: None,
         progress: RunState::Running,
         time: plimsoll_model::Time::Real,
         clock: ClockAnchor::default(),

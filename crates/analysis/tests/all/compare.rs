@@ -44,6 +44,7 @@ pub fn manifest(levels: Vec<Level>) -> Manifest {
         tool: "test".into(),
         kind: "simulate".into(),
         id: String::new(),
+        label: None,
         progress: RunState::Complete,
         time: Time::Virtual,
         clock: ClockAnchor::default(),

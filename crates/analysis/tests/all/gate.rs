@@ -34,6 +34,7 @@ pub fn of(attempts: Vec<Attempt>) -> Made {
     let manifest = Manifest {
         id: "a".repeat(16),
         kind: "run".into(),
+        label: None,
         progress: RunState::Complete,
         target: Fingerprint { url: "http://host/v1".into(), ..Fingerprint::default() },
         scenario: serde_json::json!({"classes": [{"name": "chat"}, {"name": "search"}]}),

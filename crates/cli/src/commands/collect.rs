@@ -34,7 +34,7 @@ pub fn run(args: &CollectArgs) -> Result<Exit, Stop> {
     if most_ns.is_some_and(|ns| ns <= 0) {
         return Err(Stop::usage("--for: a time above 0, such as 10m"));
     }
-    let output = OutputArgs { out: args.out.clone(), format: args.format, quiet: args.quiet };
+    let output = OutputArgs { out: args.out.clone(), label: None, format: args.format, quiet: args.quiet };
     let dir = measure::folder(&output, "collect")?;
     let clock = Clock::start();
     let writer = RunWriter::create(&dir, manifest(args, &clock)).map_err(kept)?;
@@ -157,6 +157,7 @@ fn manifest(args: &CollectArgs, clock: &Clock) -> Manifest {
         tool: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
         kind: KIND.into(),
         id: format!("{:016x}", measure::random()),
+        label: None,
         progress: RunState::Running,
         time: Time::Real,
         clock: clock.anchor(),

@@ -24,7 +24,8 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
             None => diagnose_url::run(args),
         };
     }
-    let dir = Path::new(name);
+    let dir = crate::named::run(name).map_err(Stop::usage)?;
+    let (dir, name) = (dir.as_path(), &dir.display().to_string());
     let rows = show::load_rows(dir)?;
     if of_levels(args).is_none()
         && let Some(exit) = diagnose_url::of_run(dir, &rows, args)?

@@ -8,7 +8,7 @@ use plimsoll_report::figure;
 use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, Size, Trace, TraceSizes};
 
-use super::show;
+use super::{show, smoke};
 use crate::exit::{Exit, Stop};
 use crate::flags::{CeilingArgs, ClientArgs, Format, RunArgs};
 use crate::measure::{Begin, Measure, Step, max_rate, random};
@@ -20,11 +20,21 @@ pub const MOST_CONCURRENCY: u32 = 4096;
 
 /// Measures and prints.
 pub fn run(args: &RunArgs) -> Result<Exit, Stop> {
+    match load(args) {
+        Err(stop) if args.smoke && stop.exit == Exit::Unreachable => Ok(smoke::unreachable(args, &stop)),
+        ended => ended,
+    }
+}
+
+fn load(args: &RunArgs) -> Result<Exit, Stop> {
     let mut draft = Draft::new(args.workload.spec.as_deref())?;
     draft.target(&args.target)?;
     draft.workload(&args.workload)?;
     draft.client(&args.client)?;
     draft.load(&args.load, args.workload.trace.is_some())?;
+    if args.smoke {
+        smoke::load(&mut draft);
+    }
     let window_is_said = draft.has("load.window");
     let mut scenario = draft.finish(random())?;
     let rate = rate(&scenario)?;
@@ -60,6 +70,9 @@ pub fn run(args: &RunArgs) -> Result<Exit, Stop> {
     findings.cost = cost.map(|bill| plimsoll_analysis::cost::cost(&findings, &bill));
     let closed = measure.finish(&findings);
     let (manifest, dir) = (&closed.manifest, &closed.dir);
+    if args.smoke && !stopped {
+        return Ok(smoke::answer(args.output.format, &findings, dir));
+    }
     show::print(args.output.format, manifest, &findings, Some(dir));
     if args.output.format == Format::Text {
         out::line(&format!("\nRun     {}", dir.display()));

@@ -35,6 +35,13 @@ pub fn run(args: &ShowArgs) -> Result<Exit, Stop> {
     if plimsoll_store::read_manifest(&args.run).is_ok_and(|manifest| manifest.kind == collect::KIND) {
         return show_collected(args);
     }
+    if let Some(file) = &args.csv {
+        let rows = load_rows(&args.run)?;
+        let requests = plimsoll_analysis::requests::requests(&rows.manifest.levels, &rows.attempts);
+        out::file(file, plimsoll_report::csv::render(&requests))?;
+        out::note(&format!("{}: {}", file.display(), counted(requests.len() as u64, "request")));
+        return Ok(Exit::Done);
+    }
     let (mut manifest, mut findings) = load(&args.run)?;
     price::put(&mut findings, &args.price, &manifest.target)?;
     if findings.cost.is_some() {

@@ -22,6 +22,7 @@ pub enum BaselineAction {
         /// The name: letters, digits, '-', '_' and '.'
         name: String,
         /// Run folder
+        #[arg(value_parser = crate::named::run)]
         run: PathBuf,
         /// Pin a name that is taken anew
         #[arg(long)]

@@ -60,7 +60,7 @@ pub struct BudgetLintArgs {
     /// Budget file
     pub budget: PathBuf,
     /// A run under its load (folder or baseline): its design effects, lengths and single-request floor are used
-    #[arg(long, value_name = "RUN")]
+    #[arg(long, value_name = "RUN", value_parser = crate::named::run_or_name)]
     pub run: Option<String>,
     /// Mean output tokens of a request [default: the run's]
     #[arg(long, value_name = "N")]
@@ -77,7 +77,7 @@ pub struct BudgetInitArgs {
     #[arg(long, value_enum, conflicts_with = "from")]
     pub preset: Option<Preset>,
     /// Ceilings from what this run (folder or baseline) measured
-    #[arg(long, value_name = "RUN")]
+    #[arg(long, value_name = "RUN", value_parser = crate::named::run_or_name)]
     pub from: Option<String>,
     /// With --from: what is kept over the measured upper bounds
     #[arg(long, value_name = "SHARE", default_value_t = 0.2)]

@@ -10,8 +10,10 @@ use super::Format;
 #[derive(Args, Debug)]
 pub struct CompareArgs {
     /// Run folder, or the name of a baseline
+    #[arg(value_parser = crate::named::run_or_name)]
     pub base: Option<String>,
     /// Run folder of the changed target, under the same load
+    #[arg(value_parser = crate::named::run_or_name)]
     pub candidate: Option<String>,
     /// How the change is judged.
     #[command(flatten)]

@@ -125,7 +125,7 @@ pub enum DevAction {
 #[derive(Args, Debug)]
 pub struct CalibrateArgs {
     /// Run folder: every level is a row
-    #[arg(required_unless_present = "from", conflicts_with = "from")]
+    #[arg(required_unless_present = "from", conflicts_with = "from", value_parser = crate::named::run)]
     pub run: Option<PathBuf>,
     /// Rows as comma-separated values, of means or of a replay's requests
     #[arg(long, value_name = "FILE")]

@@ -10,6 +10,7 @@ use super::{Format, GateUrlArgs};
 #[derive(Args, Debug)]
 pub struct GateArgs {
     /// Run folder, the name of a baseline, or the URL of an endpoint, which is measured first
+    #[arg(value_parser = crate::named::run_or_name)]
     pub run: String,
     /// Budget file. See: plimsoll schema budget
     #[arg(long, short = 'b', value_name = "FILE")]

@@ -19,7 +19,7 @@ pub enum RankBy {
 #[derive(Args, Debug)]
 pub struct LeversArgs {
     /// Run folder
-    #[arg(required_unless_present = "list")]
+    #[arg(required_unless_present = "list", value_parser = crate::named::run)]
     pub run: Option<PathBuf>,
     /// List the catalogue and stop
     #[arg(long)]

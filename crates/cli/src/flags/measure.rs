@@ -13,6 +13,9 @@ pub struct RunArgs {
     /// How much load, and when.
     #[command(flatten)]
     pub load: LoadArgs,
+    /// Is it alive and sane? 30 s of one request after the other (or the load that is given), and a plain yes or no
+    #[arg(long, help_heading = "Load", conflicts_with = "saturate")]
+    pub smoke: bool,
     /// What the requests are.
     #[command(flatten)]
     pub workload: WorkloadArgs,

@@ -53,7 +53,7 @@ pub enum PlanAction {
 #[derive(Args, Debug, Clone, Default)]
 pub struct PlanLoadArgs {
     /// Run folder: load, lengths and engine as it had them (a simulated run: its world; a measured one: an engine fitted to it, or --profile)
-    #[arg(long, value_name = "RUN", help_heading = "Load")]
+    #[arg(long, value_name = "RUN", value_parser = crate::named::run, help_heading = "Load")]
     pub from: Option<PathBuf>,
     /// Level of that run whose load is planned for [default: its own; a sweep's nearest to its budget line or onset]
     #[arg(long, value_name = "N", requires = "from", help_heading = "Load")]
@@ -186,6 +186,7 @@ pub struct PlanVerifyArgs {
     /// Plan file, as plimsoll plan -o wrote it, or predictions of plimsoll what-if -o
     pub plan: PathBuf,
     /// Run folder: what then happened
+    #[arg(value_parser = crate::named::run)]
     pub run: PathBuf,
     /// Level of the run to compare [default: its own; of a sweep, the one nearest to the planned load per replica]
     #[arg(long, value_name = "N")]

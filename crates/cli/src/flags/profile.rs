@@ -10,7 +10,7 @@ use super::Format;
 #[derive(Args, Debug)]
 pub struct ProfileArgs {
     /// A run folder; or trace files, or folders of them: OTLP, Jaeger, MLflow, Phoenix, Chrome, PyTorch's profiler; compressed or not
-    #[arg(required = true, value_name = "RUN|TRACES")]
+    #[arg(required = true, value_name = "RUN|TRACES", value_parser = crate::named::run)]
     pub traces: Vec<PathBuf>,
     /// Traces of before the change, repeatable: say where the tail moved
     #[arg(long, value_name = "TRACES")]

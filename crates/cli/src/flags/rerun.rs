@@ -10,6 +10,7 @@ use super::{OutputArgs, ScrapeArgs, WorldArgs};
 #[derive(Args, Debug)]
 pub struct RerunArgs {
     /// Run folder, or the name of a baseline
+    #[arg(value_parser = crate::named::run_or_name)]
     pub run: String,
     /// Endpoint to send the schedule to [default, of a simulated run: its world, with the flags of World over it]
     #[arg(long, value_name = "URL", help_heading = "Target")]

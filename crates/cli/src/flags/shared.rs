@@ -200,6 +200,9 @@ pub struct OutputArgs {
     /// Run folder to write; must not exist [default: a new one under plimsoll-runs/]
     #[arg(long, short = 'o', value_name = "DIR", help_heading = "Output")]
     pub out: Option<PathBuf>,
+    /// Name of the run, to show and to find it by
+    #[arg(long, value_name = "NAME", help_heading = "Output")]
+    pub label: Option<String>,
     /// How the result is printed to stdout
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,

@@ -10,6 +10,7 @@ use super::{Format, PriceArgs};
 #[derive(Args, Debug)]
 pub struct ShowArgs {
     /// Run folder, or a file with traces
+    #[arg(value_parser = crate::named::run)]
     pub run: PathBuf,
     /// What the endpoint costs.
     #[command(flatten)]
@@ -17,6 +18,9 @@ pub struct ShowArgs {
     /// How it is printed
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
+    /// Write one row per request with its ttft, e2e and tpot to this file (CSV), instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["format", "html"])]
+    pub csv: Option<PathBuf>,
     /// Write it as one HTML file that opens offline, instead
     #[arg(long, conflicts_with = "format")]
     pub html: bool,
@@ -28,10 +32,22 @@ pub struct ShowArgs {
     pub plan: Option<PathBuf>,
 }
 
+/// `plimsoll ls`
+#[derive(Args, Debug)]
+pub struct LsArgs {
+    /// Folder with runs
+    #[arg(default_value = crate::named::HOME)]
+    pub dir: PathBuf,
+    /// How it is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
 /// `plimsoll report`, the old name of `show --html`.
 #[derive(Args, Debug)]
 pub struct ReportArgs {
     /// Run folder
+    #[arg(value_parser = crate::named::run)]
     pub run: PathBuf,
     /// What the endpoint costs.
     #[command(flatten)]

@@ -45,6 +45,7 @@ impl FitArgs {
 #[derive(Args, Debug)]
 pub struct WhatIfArgs {
     /// Run folder
+    #[arg(value_parser = crate::named::run)]
     pub run: PathBuf,
     /// A change, repeatable: "rate 2x", "rate 50/s", "prompts +30%", "outputs -20%", "cache off", "replicas -1", "route least_requests", "slots 64", "weights fp8", "gpu h200"; several at once with commas
     #[arg(required = true, value_name = "CHANGE")]

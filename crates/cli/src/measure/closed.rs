@@ -56,6 +56,7 @@ pub(super) fn manifest(
         tool: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
         kind: kind.into(),
         id,
+        label: None,
         progress: RunState::Running,
         time,
         clock: clock.anchor(),

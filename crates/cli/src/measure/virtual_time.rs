@@ -109,6 +109,7 @@ impl Measure {
         let manifest = manifest(kind, id, (Time::Virtual, Clock::start()), &scenario, whole);
         let manifest = Manifest {
             repeats,
+            label: output.label.clone(),
             reproduce: reproduce.unwrap_or_default(),
             target: Fingerprint { facts: crate::simulation::facts(&simulate.world), ..manifest.target },
             flags: crate::simulation::flags(&simulate.world, &[]),

@@ -199,7 +199,7 @@ fn the_lines_of_a_simulated_sweep_are_judged() {
     };
     let holds = gate(400, 300);
     assert_eq!(holds.code, 0, "half of 800/s, and an onset at about 640/s: {}", holds.stdout);
-    let broken = gate(720, 790);
+    let broken = gate(720, 900);
     let held: Vec<String> =
         broken.json()["rows"].as_array().expect("rows").iter().map(|row| row["held"].to_string()).collect();
     assert_eq!((broken.code, held), (1, vec!["\"fail\"".to_owned(); 2]), "{}", broken.stdout);

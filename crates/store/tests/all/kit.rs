@@ -14,6 +14,7 @@ pub fn manifest() -> Manifest {
         tool: "plimsoll test".into(),
         kind: "run".into(),
         id: "00000000deadbeef".into(),
+        label: None,
         progress: RunState::Running,
         time: plimsoll_model::Time::Real,
         clock: ClockAnchor { monotonic_ns: 1, realtime_ns: 2 },

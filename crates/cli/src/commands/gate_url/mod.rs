@@ -99,8 +99,12 @@ impl Gate<'_> {
         let mut traffic = search.as_ref().map(|plan| plan.traffic.clone()).unwrap_or_default();
         traffic.extend(bursts.iter().cloned());
         let client = ClientArgs { workers: args.workers, ..ClientArgs::default() };
-        let output =
-            OutputArgs { out: args.out.clone(), format: crate::flags::Format::Text, quiet: args.quiet };
+        let output = OutputArgs {
+            out: args.out.clone(),
+            label: None,
+            format: crate::flags::Format::Text,
+            quiet: args.quiet,
+        };
         let time = self.times.sweep_s + self.times.levels_s.iter().sum::<f64>();
         let time = format_span(Span::from_secs_f64(time.round()));
         let command =

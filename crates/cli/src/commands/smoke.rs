@@ -1,0 +1,94 @@
+//! `plimsoll run --smoke`: is this endpoint alive and sane? A plain yes or no.
+//!
+//! Yes takes whole answers only: one request in a gentle half minute that fails, breaks off or comes back empty is what the person who asks
+//! wants to know. How fast it is answers nobody here; the figures are in the run folder.
+
+use std::path::Path;
+
+use plimsoll_analysis::findings::{Findings, LevelSummary, Trust};
+use plimsoll_report::figure;
+use serde_json::json;
+
+use crate::exit::{Exit, Stop};
+use crate::flags::{Format, RunArgs};
+use crate::out;
+use crate::resolve::Draft;
+
+/// How long it lasts where nothing else is said.
+const WINDOW: &str = "30s";
+
+/// Half a minute of one request after the other, where the flags and the scenario say nothing else.
+pub fn load(draft: &mut Draft) {
+    let rated = draft.has("load.rate") || draft.has("arrivals.file");
+    if !rated && !draft.has("load.concurrency") && !draft.has("load.requests") {
+        draft.set("load.mode", "closed".into());
+        draft.set("load.concurrency", 1.into());
+    }
+    if !draft.has("load.window") && draft.text("load.mode") != Some("wave") {
+        draft.set("load.window", WINDOW.into());
+    }
+}
+
+/// Prints the answer: exit code 0 for yes, 1 for no.
+pub fn answer(format: Format, findings: &Findings, dir: &Path) -> Exit {
+    let summary = findings.levels.last().map(|level| &level.summary);
+    let no = summary.map_or_else(|| Some("nothing was sent".to_owned()), |level| why_not(level, findings));
+    let yes = no.is_none();
+    let says = no.unwrap_or_else(|| summary.map(whole).unwrap_or_default());
+    match format {
+        Format::Text => {
+            out::line(&format!("{}: {says}", if yes { "yes" } else { "no" }));
+            out::line(&format!("Run     {}", dir.display()));
+        }
+        Format::Json => out::json(&json!({"yes": yes, "says": says, "run": dir.display().to_string()})),
+    }
+    if yes { Exit::Done } else { Exit::Broken }
+}
+
+/// The answer where the target failed before the load, or nobody was there.
+pub fn unreachable(args: &RunArgs, stop: &Stop) -> Exit {
+    match args.output.format {
+        Format::Text => out::line(&format!("no: {}", stop.line)),
+        Format::Json => out::json(&json!({"yes": false, "says": stop.line})),
+    }
+    Exit::Broken
+}
+
+/// What is wrong; `None` = nothing.
+fn why_not(level: &LevelSummary, findings: &Findings) -> Option<String> {
+    let counts = &level.counts;
+    let requests = figure::counted(counts.requests, "request");
+    if counts.requests == 0 {
+        return Some("nothing was sent".to_owned());
+    }
+    let failed = counts.failed.saturating_sub(counts.cancelled);
+    if failed > 0 {
+        let first = counts.errors.first().map(|error| {
+            let status = error.status.map(|status| format!(" {status}")).unwrap_or_default();
+            let text = if error.text.is_empty() { String::new() } else { format!(" ({})", error.text) };
+            format!(", most often{status} {}{text}", error.how.name().replace('_', " "))
+        });
+        return Some(format!("{failed} of {requests} failed{}", first.unwrap_or_default()));
+    }
+    if let Some((kind, n)) = counts.broken.iter().next() {
+        return Some(format!("{n} of {requests} came back {}", kind.name().replace('_', " ")));
+    }
+    let invalid = findings.validity.reasons.iter().find(|reason| reason.verdict == Trust::Invalid);
+    invalid.map(|reason| format!("the measurement is invalid: {} ({})", reason.means, reason.figure))
+}
+
+/// What a yes rests on.
+fn whole(level: &LevelSummary) -> String {
+    let time = |seconds: f64| figure::duration_ns(seconds * 1e9);
+    let leading = level.latency.leading();
+    let median = |set: &plimsoll_analysis::findings::Percentiles| {
+        set.p50.seen().map(|e| format!("{} p50 {}", set.metric, time(e.value)))
+    };
+    let mut sets = vec![leading];
+    if leading.metric != level.latency.e2e.metric {
+        sets.push(&level.latency.e2e);
+    }
+    let medians: Vec<String> = sets.into_iter().filter_map(median).collect();
+    let answered = figure::counted(level.counts.finished, "request");
+    format!("{answered} answered whole in {}; {}", time(level.window.length_s), medians.join(", "))
+}

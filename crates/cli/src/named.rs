@@ -1,0 +1,81 @@
+//! How a run is named on the command line: its folder, `last`, or the label that it was given.
+//!
+//! A path that exists is always itself, so that a folder called `last` is no trap.
+
+use std::path::{Path, PathBuf};
+
+use plimsoll_model::Manifest;
+use plimsoll_store::read_manifest;
+
+/// Where runs are written that nobody names a place for.
+pub const HOME: &str = "plimsoll-runs";
+
+/// The newest run under [`HOME`].
+const LAST: &str = "last";
+
+/// A run as it lies in a folder.
+pub struct Listed {
+    /// Its folder.
+    pub dir: PathBuf,
+    /// Its manifest; `None` where its writer was killed before there was one, or it is of another version.
+    pub manifest: Option<Manifest>,
+}
+
+/// The folder that a name means, for a flag that takes a run.
+///
+/// # Errors
+/// `last` where there is no run, and a label that several runs have.
+pub fn run(name: &str) -> Result<PathBuf, String> {
+    if Path::new(name).exists() {
+        return Ok(PathBuf::from(name));
+    }
+    let mut runs = runs(Path::new(HOME));
+    if name == LAST {
+        return match runs.is_empty() {
+            true => Err(format!("there is no run under {HOME}/ yet")),
+            false => Ok(runs.remove(0).dir),
+        };
+    }
+    let labelled = |run: &Listed| run.manifest.as_ref().is_some_and(|m| m.label.as_deref() == Some(name));
+    runs.retain(labelled);
+    match runs.as_slice() {
+        [] => Ok(PathBuf::from(name)),
+        [only] => Ok(only.dir.clone()),
+        several => {
+            let dirs: Vec<String> = several.iter().map(|run| run.dir.display().to_string()).collect();
+            Err(format!("{} runs have this label: name one of {}", dirs.len(), dirs.join(", ")))
+        }
+    }
+}
+
+/// The same where a name may mean something else, such as a baseline or a URL.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_or_name(name: &str) -> Result<String, String> {
+    run(name).map(|path| path.display().to_string())
+}
+
+/// The runs of a folder, the newest first.
+pub fn runs(home: &Path) -> Vec<Listed> {
+    let Ok(entries) = std::fs::read_dir(home) else { return Vec::new() };
+    let is_run = |dir: &Path| ["run.json", "records.log"].iter().any(|file| dir.join(file).is_file());
+    let mut runs: Vec<(i64, Listed)> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|dir| is_run(dir))
+        .map(|dir| {
+            let manifest = read_manifest(&dir).ok();
+            let began = manifest.as_ref().map_or_else(|| changed(&dir), |m| m.clock.realtime_ns);
+            (began, Listed { dir, manifest })
+        })
+        .collect();
+    runs.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| b.1.dir.cmp(&a.1.dir)));
+    runs.into_iter().map(|(_, run)| run).collect()
+}
+
+/// When a folder last changed, ns of the Unix epoch; 0 where nobody says.
+fn changed(dir: &Path) -> i64 {
+    let time = std::fs::metadata(dir).and_then(|data| data.modified()).ok();
+    let since = time.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+    since.map_or(0, |since| since.as_nanos() as i64)
+}
