@@ -1,7 +1,7 @@
 //! The two streams, and the files that flags name: data to stdout, talk to stderr. A closed pipe ends the talk, never the measurement; a stdout that can't
 //! take what is written to it (a full disk) is remembered, because whoever reads that file would miss it in silence.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -9,8 +9,23 @@ use serde::Serialize;
 
 use crate::exit::Stop;
 
-/// A line of data.
+/// Is stdout a terminal whose user has not asked for plain text (<https://no-color.org>)?
+fn coloured() -> bool {
+    static COLOURED: OnceLock<bool> = OnceLock::new();
+    let asked = || {
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        !plain && !dumb && io::stdout().is_terminal()
+    };
+    *COLOURED.get_or_init(asked)
+}
+
+/// A line of data, its verdicts in colour where a person reads it at a terminal.
 pub fn line(text: &str) {
+    if coloured() { plain(&plimsoll_report::paint(text)) } else { plain(text) }
+}
+
+fn plain(text: &str) {
     let mut stdout = io::stdout().lock();
     let written = writeln!(stdout, "{}", text.trim_end_matches('\n')).and_then(|()| stdout.flush());
     if let Err(error) = written
@@ -31,7 +46,7 @@ pub fn lost() -> Option<&'static str> {
 /// A value as indented JSON.
 pub fn json<T: Serialize + ?Sized>(value: &T) {
     match serde_json::to_string_pretty(value) {
-        Ok(text) => line(&text),
+        Ok(text) => plain(&text),
         Err(e) => note(&format!("the result can't be written as JSON: {e}")),
     }
 }

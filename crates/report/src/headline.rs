@@ -64,7 +64,7 @@ fn of_hold(hold: &Hold) -> String {
     let verdict = match hold.verdict {
         Held::Pass => "held",
         Held::Fail => "did not hold",
-        Held::Inconclusive => "could not be shown to hold",
+        Held::Inconclusive => "cannot be told to hold",
     };
     let (rate, time) = (figure::number(hold.rate_per_s), words::time(hold.held_s));
     format!("{rate} requests/s {verdict} for {time}: {}", words::sentence(&hold.why))

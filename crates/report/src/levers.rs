@@ -30,6 +30,7 @@ pub fn render(name: &str, finding: &LeverFinding) -> String {
         evidence(&finding.evidence, finding.goal.metric.name()).into_iter().map(|line| format!("  {line}")),
     );
     page.extend(finding.load.as_ref().map(|load| format!("  {}", place(load))));
+    page.extend(finding.beside.iter().map(|said| words::wrap(2, said).trim_end().to_owned()));
     page.push(format!("  {}", simulated(finding)));
     if let Some(faster) = &finding.faster_model {
         page.push(format!("  {}", faster_model(faster, &goal)));

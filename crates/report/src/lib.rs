@@ -22,6 +22,7 @@ pub mod history;
 pub mod html;
 pub mod levers;
 mod network;
+pub mod paint;
 pub mod plan;
 pub mod plan_envelope;
 pub mod plan_verify;
@@ -36,3 +37,5 @@ pub mod wait;
 pub mod watch;
 pub mod what_if;
 mod words;
+
+pub use paint::paint;

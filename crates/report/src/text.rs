@@ -23,6 +23,9 @@ pub fn render(manifest: &Manifest, findings: &Findings) -> String {
     if let Some(first) = &manifest.repeats {
         page.line(format!("The schedule of run {} ({}), sent again", first.id, first.url));
     }
+    if let Some(label) = &manifest.label {
+        page.line(format!("Label: {label}"));
+    }
     if let Some(protocol) = words::protocol(manifest) {
         page.wrapped(0, &protocol);
     }
@@ -128,7 +131,7 @@ impl Page {
         self.text.push('\n');
     }
 
-    /// Words at most a hundred columns wide, indented.
+    /// Words at most [`words::WIDTH`] columns wide, indented.
     pub(crate) fn wrapped(&mut self, indent: usize, sentence: &str) {
         self.text.push_str(&words::wrap(indent, sentence));
     }
@@ -298,7 +301,7 @@ impl Page {
     }
 
     fn budget(&mut self, budget: &BudgetFinding) {
-        self.line(format!("  Budget “{}”: {}", budget.name, words::held(budget.verdict)));
+        self.wrapped(2, &format!("Budget “{}”: {}", budget.name, words::marked(words::held(budget.verdict))));
         let mut table = Table::new(&["<", "<ceiling", "<measured", "<share over [95 %]", "allowed", "<"]);
         for row in &budget.rows {
             table.row(budget_cells(row));
@@ -308,7 +311,7 @@ impl Page {
     }
 
     fn validity(&mut self, validity: &Validity) {
-        self.line(format!("Trust: {}", words::trust(validity.verdict)));
+        self.line(format!("Trust: {}", words::marked(words::trust(validity.verdict))));
         for words::Group { worst, levels } in words::grouped(&validity.reasons) {
             self.wrapped(
                 2,

@@ -19,6 +19,20 @@ pub fn time(seconds: f64) -> String {
     figure::duration_ns(seconds * 1e9)
 }
 
+/// Columns of a line of words: those of a terminal that nobody has widened, and of a pipe.
+pub const WIDTH: usize = 80;
+
+/// A verdict with its mark, for a terminal: what is well, what is wrong, what is doubtful. Readable without colour, which [`crate::paint()`] adds.
+pub fn marked(verdict: &str) -> String {
+    let mark = match verdict.to_ascii_lowercase().as_str() {
+        "valid" | "holds" => "✓",
+        "invalid" | "broken" => "✗",
+        "short" | "suspect" | "cannot tell" | "missing" => "?",
+        _ => return verdict.to_owned(),
+    };
+    format!("{mark} {verdict}")
+}
+
 /// Marks a figure from too few requests for a verdict.
 pub const FEW: &str = "*";
 /// What the mark says, and what a lower bound is.
@@ -220,7 +234,7 @@ pub fn kept(kept: Kept) -> &'static str {
 pub fn held(held: Held) -> &'static str {
     match held {
         Held::Pass => "holds",
-        Held::Inconclusive => "inconclusive",
+        Held::Inconclusive => "cannot tell",
         Held::Fail => "broken",
     }
 }
@@ -337,7 +351,7 @@ pub fn wrap(indent: usize, text: &str) -> String {
     // A figure and its per cent sign stay together: no line ends at a character that is no space.
     let text = text.replace(" %", "\u{1}%");
     for word in text.split_whitespace() {
-        if !line.is_empty() && indent + line.chars().count() + 1 + word.chars().count() > 100 {
+        if !line.is_empty() && indent + line.chars().count() + 1 + word.chars().count() > WIDTH {
             out.push_str(&format!("{pad}{line}\n"));
             line.clear();
         }

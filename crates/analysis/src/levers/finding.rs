@@ -278,6 +278,9 @@ pub struct LeverFinding {
     /// How the load lies to where queueing begins; `None` = it is no load of an open loop.
     #[serde(default)]
     pub load: Option<LoadPlace>,
+    /// What the level's figures leave out, and where they hold no one state; empty where there is nothing to say.
+    #[serde(default)]
+    pub beside: Vec<String>,
     /// The engine that levers were simulated on; `None` = none was given.
     pub fit: Option<Fit>,
     /// Schedules simulated.
@@ -310,6 +313,13 @@ const TIE: f64 = 0.1;
 /// Draws of the bootstrap.
 const DRAWS: u32 = 2000;
 
+/// What was cut of a level, and the stretch in which it was another.
+fn beside(summary: &LevelSummary) -> Vec<String> {
+    let cut = summary.window.cut_words();
+    let stretch = summary.slow_stretch.as_ref().map(|slow| format!("not steady: {}", slow.words()));
+    cut.into_iter().chain(stretch).collect()
+}
+
 impl LeverFinding {
     pub(super) fn new(
         spec: &LeverSpec,
@@ -323,6 +333,7 @@ impl LeverFinding {
             now: measured(summary, &spec.goal),
             evidence,
             load: None,
+            beside: beside(summary),
             fit,
             replications: spec.replications,
             redrawn: None,

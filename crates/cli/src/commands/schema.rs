@@ -22,10 +22,30 @@ use crate::flags::{SchemaArgs, SchemaOf};
 use crate::out;
 use crate::simulation::SimulationSpec;
 
+/// A scenario with what a run folder keeps beside it: a sweep's search, its kinds of traffic, the pages that were found, a simulation's world.
+/// `run`, `sweep` and `simulate` take these from their flags.
+fn scenario() -> schemars::Schema {
+    let mut schema = schema_for!(Scenario);
+    if let Some(properties) = schema.get_mut("properties").and_then(serde_json::Value::as_object_mut) {
+        for (name, says) in [
+            ("sweep", "The search, of a sweep"),
+            ("traffic", "The arrival process of each kind of traffic, of a sweep"),
+            ("scraped", "The pages that were read"),
+            ("world", "The simulated target"),
+        ] {
+            properties.insert(
+                name.into(),
+                serde_json::json!({"description": format!("{says}; in a run's manifest only"), "type": ["object", "array"]}),
+            );
+        }
+    }
+    schema
+}
+
 /// Prints one schema.
 pub fn run(args: &SchemaArgs) -> Result<Exit, Stop> {
     out::json(&match args.of {
-        SchemaOf::Scenario => schema_for!(Scenario),
+        SchemaOf::Scenario => scenario(),
         SchemaOf::Manifest => schema_for!(Manifest),
         SchemaOf::Findings => schema_for!(Findings),
         SchemaOf::Profile => schema_for!(EngineSpec),

@@ -172,3 +172,22 @@ fn a_diagnosis_says_what_the_run_says_of_itself() {
     let text = plimsoll(&["diagnose", &run]).stdout;
     assert!(text.contains("The measurement is short."), "{text}");
 }
+
+/// What a run folder keeps as its scenario is what `schema scenario` describes, of a load, a sweep and a simulated world.
+#[test]
+fn the_scenario_of_a_run_passes_its_schema() {
+    let schema: Value = serde_json::from_str(&plimsoll(&["schema", "scenario"]).stdout).expect("a schema");
+    let schema = jsonschema::validator_for(&schema).expect("a schema that can be used");
+    let sweep = ["--sweep", "--time", "20s"];
+    let load = ["--rate", "20/s", "--for", "4s"];
+    for flags in [&load[..], &sweep[..]] {
+        let (_folder, run) = run_folder();
+        let head = ["simulate", "--profile", "demo", "-q", "-o", &run];
+        let ended = plimsoll(&[&head[..], flags].concat());
+        assert!(ended.code == 0 || ended.code == 4, "{}", ended.stderr);
+        let text = std::fs::read_to_string(format!("{run}/run.json")).expect("a manifest");
+        let scenario = serde_json::from_str::<Value>(&text).expect("JSON")["scenario"].clone();
+        let wrong: Vec<String> = schema.iter_errors(&scenario).map(|error| error.to_string()).collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+    }
+}

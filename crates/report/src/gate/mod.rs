@@ -1,6 +1,6 @@
 //! What a gate found, for those who read it: a person at a terminal, a CI server, a pull request, a code scanner.
 //!
-//! One file per format, none of which computes: verdicts, figures and sentences are the finding's. Each says *inconclusive* in its
+//! One file per format, none of which computes: verdicts, figures and sentences are the finding's. Each says *cannot tell* in its
 //! own words and never as a pass.
 
 pub mod junit;
@@ -13,7 +13,7 @@ pub use text::render;
 use plimsoll_analysis::findings::Held;
 use plimsoll_analysis::gate::{GateRow, GateVerdict, Role};
 
-/// One word for a row: `holds`, `broken`, `inconclusive`, `missing`, `tracked`; of an invalid measurement `not judged`.
+/// One word for a row: `holds`, `broken`, `cannot tell`, `missing`, `tracked`; of an invalid measurement `not judged`.
 fn word(verdict: GateVerdict, row: &GateRow) -> &'static str {
     match (row.role, row.held) {
         (_, Held::Inconclusive) if row.missing => "missing",
@@ -21,7 +21,7 @@ fn word(verdict: GateVerdict, row: &GateRow) -> &'static str {
         _ if verdict == GateVerdict::Invalid => "not judged",
         (_, Held::Pass) => "holds",
         (_, Held::Fail) => "broken",
-        (_, Held::Inconclusive) => "inconclusive",
+        (_, Held::Inconclusive) => "cannot tell",
     }
 }
 
@@ -32,8 +32,8 @@ fn name(row: &GateRow) -> String {
 
 fn verdict_words(verdict: GateVerdict) -> &'static str {
     match verdict {
-        GateVerdict::Pass => "PASS",
-        GateVerdict::Inconclusive => "INCONCLUSIVE",
+        GateVerdict::Pass => "HOLDS",
+        GateVerdict::Inconclusive => "CANNOT TELL",
         GateVerdict::Broken => "BROKEN",
         GateVerdict::Invalid => "INVALID",
     }

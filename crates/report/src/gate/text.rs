@@ -9,7 +9,8 @@ use crate::words;
 
 /// The finding as plain text.
 pub fn render(finding: &GateFinding) -> String {
-    let mut text = format!("{}: {}\n", verdict_words(finding.verdict), finding.headline);
+    let verdict = words::marked(verdict_words(finding.verdict));
+    let mut text = words::wrap(0, &format!("{verdict}: {}", finding.headline));
     for refusal in &finding.refusals {
         text.push_str(&words::wrap(2, refusal));
     }
@@ -21,7 +22,7 @@ pub fn render(finding: &GateFinding) -> String {
     for row in finding.worst_first() {
         let role = if row.role == Role::Watched { "watched" } else { "" };
         table.row([
-            word(finding.verdict, row).to_owned(),
+            words::marked(word(finding.verdict, row)),
             name(row),
             row.what.clone(),
             row.measured_shown.clone(),
