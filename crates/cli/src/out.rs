@@ -15,14 +15,23 @@ fn coloured() -> bool {
     let asked = || {
         let plain = std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        !plain && !dumb && io::stdout().is_terminal()
+        !plain && !dumb
     };
     *COLOURED.get_or_init(asked)
 }
 
-/// A line of data, its verdicts in colour where a person reads it at a terminal.
+/// A line of data; at a terminal its sentences are folded and its verdicts in colour.
 pub fn line(text: &str) {
-    if coloured() { plain(&plimsoll_report::paint(text)) } else { plain(text) }
+    if !io::stdout().is_terminal() {
+        return plain(text);
+    }
+    let folded = plimsoll_report::fold(text, columns());
+    if coloured() { plain(&plimsoll_report::paint(&folded)) } else { plain(&folded) }
+}
+
+/// Columns of the terminal; 80 where it doesn't say, at most 100, for longer lines are hard to read.
+fn columns() -> usize {
+    crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns)).clamp(60, 100)
 }
 
 fn plain(text: &str) {

@@ -16,6 +16,7 @@ pub mod csv;
 pub mod device;
 pub mod diagnose;
 pub mod figure;
+pub mod fold;
 pub mod gate;
 pub mod headline;
 pub mod history;
@@ -38,4 +39,5 @@ pub mod watch;
 pub mod what_if;
 mod words;
 
+pub use fold::fold;
 pub use paint::paint;

@@ -346,12 +346,17 @@ pub fn protocol(manifest: &Manifest) -> Option<String> {
 
 /// A sentence broken into lines of a hundred columns, each indented.
 pub fn wrap(indent: usize, text: &str) -> String {
+    wrap_at(indent, text, WIDTH)
+}
+
+/// The same at another width.
+pub fn wrap_at(indent: usize, text: &str, width: usize) -> String {
     let (mut out, mut line) = (String::new(), String::new());
     let pad = " ".repeat(indent);
     // A figure and its per cent sign stay together: no line ends at a character that is no space.
     let text = text.replace(" %", "\u{1}%");
     for word in text.split_whitespace() {
-        if !line.is_empty() && indent + line.chars().count() + 1 + word.chars().count() > WIDTH {
+        if !line.is_empty() && indent + line.chars().count() + 1 + word.chars().count() > width {
             out.push_str(&format!("{pad}{line}\n"));
             line.clear();
         }
