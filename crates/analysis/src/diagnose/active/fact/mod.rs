@@ -205,17 +205,6 @@ fn of_answers(says: &str) -> String {
     says.replace("first tokens", "answers").replace("first token", "answer")
 }
 
-#[cfg(test)]
-mod tests {
-    use super::of_answers;
-
-    #[test]
-    fn answers_that_come_whole_have_no_first_token() {
-        assert_eq!(of_answers("alone, first tokens follow no clock"), "alone, answers follow no clock");
-        assert_eq!(of_answers("in all 8 the first token waits"), "in all 8 the answer waits");
-    }
-}
-
 pub(crate) fn shown(
     fact: Fact,
     state: State,
@@ -255,4 +244,15 @@ pub(crate) fn ms(seconds: f64) -> String {
 
 pub(crate) fn percent(share: f64) -> String {
     if share < 0.1 { format!("{:.1} %", 100.0 * share) } else { format!("{:.0} %", 100.0 * share) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of_answers;
+
+    #[test]
+    fn answers_that_come_whole_have_no_first_token() {
+        assert_eq!(of_answers("alone, first tokens follow no clock"), "alone, answers follow no clock");
+        assert_eq!(of_answers("in all 8 the first token waits"), "in all 8 the answer waits");
+    }
 }
