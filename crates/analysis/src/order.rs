@@ -6,8 +6,7 @@
 //! not pass on one. The arithmetic of intervals is [`plimsoll_math::quantile`]'s and [`plimsoll_math::proportion`]'s,
 //! asked by rank instead of by sorted slice.
 
-use plimsoll_math::proportion::{proves_at_most, proves_over};
-use plimsoll_math::quantile::{BATCHES, ShareVariance, needed, pooled_effect, rank, sure_of, tail_shares};
+use plimsoll_math::quantile::{BATCHES, ShareVariance, Worth, interval_ranks, needed, rank, tail_shares};
 
 use crate::columns::{ABSENT, INFINITE};
 use crate::findings::{Estimate, Histogram, Percentiles, Reading};
@@ -146,7 +145,7 @@ impl<'a> Column<'a> {
 }
 
 /// Ranks at which correlation is read: the shown percentiles' and those of their [`tail_shares`].
-const WATCHED: [f64; 9] = [0.5, 0.9, 0.95, 0.96, 0.98, 0.99, 0.996, 0.998, 0.999];
+const WATCHED: [f64; 11] = [0.5, 0.6, 0.8, 0.9, 0.95, 0.96, 0.98, 0.99, 0.996, 0.998, 0.999];
 
 /// What [`ShareVariance`] says of exceeding each limit, for values in the order of due times. Exceeding [`INFINITE`]
 /// means having failed.
@@ -185,22 +184,20 @@ fn variances<const K: usize>(
     })
 }
 
-/// n over the design effect of exceeding `limit`, as [`plimsoll_math::quantile::effective_n`] has it, for a verdict on a
-/// ceiling: the share beyond the limit and its wider neighbours.
-pub fn worth_beyond(values: &[i64], limit: i64, batches: usize) -> f64 {
+/// What values in the order of due times are worth for the share beyond `limit`, as [`plimsoll_math::quantile::worth_beyond`] has it.
+pub fn worth_beyond(values: &[i64], limit: i64, batches: usize) -> Worth {
     let n = values.len();
     let over = values.iter().filter(|ns| **ns > limit.min(INFINITE - 1)).count();
     if n == 0 || over == 0 {
-        return n as f64;
+        return Worth { batches: batches as f64, ..Worth::known(n as f64) };
     }
     let mut scratch = values.to_vec();
     let mut limits = [limit; 3];
-    let shares: Vec<f64> = tail_shares(over as f64 / n as f64).collect();
-    for (limit, wide) in limits.iter_mut().zip(&shares).skip(1) {
+    let share = over as f64 / n as f64;
+    for (limit, wide) in limits.iter_mut().zip(tail_shares(share)).skip(1) {
         *limit = *scratch.select_nth_unstable(rank(n, 1.0 - wide) - 1).1;
     }
-    let found = variances(values, &limits, batches);
-    n as f64 / pooled_effect(found.into_iter().take(shares.len()).flatten())
+    Worth::read(n, share, variances(values, &limits, batches))
 }
 
 /// Contiguous batches for a level of `length_s` whose own 99th percentile is `longest_s`.
@@ -217,23 +214,6 @@ pub fn batches_for(length_s: f64, longest_s: f64) -> Option<usize> {
         return None;
     }
     Some(((length_s / (5.0 * longest_s)) as usize).clamp(8, BATCHES))
-}
-
-/// Ranks of the interval of the p-quantile, as [`plimsoll_math::quantile::interval`] finds them in a sorted slice:
-/// 0 = −∞ and n + 1 = +∞. Each end stands at `alpha`.
-pub fn interval_ranks(n: usize, n_eff: f64, p: f64, alpha: f64) -> (usize, usize) {
-    let (worth, sure) = (n_eff / n as f64, sure_of(n as f64, n_eff, 1.0 - p));
-    let first = |holds: &dyn Fn(usize) -> bool| {
-        let (mut low, mut high) = (1, n + 1);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if holds(middle) { high = middle } else { low = middle + 1 }
-        }
-        low
-    };
-    let upper = first(&|j| proves_at_most((n - j) as f64 * sure / n as f64, sure, 1.0 - p, alpha));
-    let lower = first(&|j| !proves_over((n - j + 1) as f64 * worth, n_eff, 1.0 - p, alpha));
-    (lower - 1, upper)
 }
 
 /// Seconds from ns, with the sentinel kept apart.
@@ -276,8 +256,8 @@ fn readings(column: &Column<'_>, length_s: f64) -> Percentiles {
         Some(batches) => {
             let found = variances(column.values, &points, batches);
             let worth = SHOWN.map(|p| {
-                let shares = tail_shares(1.0 - p).filter_map(|share| found[watched(1.0 - share)?]);
-                n as f64 / pooled_effect(shares)
+                let variances = tail_shares(1.0 - p).map(|share| found[watched(1.0 - share)?]);
+                Worth::read(n, 1.0 - p, variances)
             });
             intervals(column, &asked, &worth)
         }
@@ -300,14 +280,14 @@ fn readings(column: &Column<'_>, length_s: f64) -> Percentiles {
     }
 }
 
-/// The limits between which the p-quantile of values worth `n_eff` independent ones lies, each end erring at `alpha`; `None` where they are too
+/// The limits between which the p-quantile of values worth so many independent ones lies, each end erring at `alpha`; `None` where they are too
 /// few for it.
-pub fn between(values: &[i64], (p, n_eff): (f64, f64), alpha: f64) -> Option<[f64; 2]> {
+pub fn between(values: &[i64], (p, worth): (f64, Worth), alpha: f64) -> Option<[f64; 2]> {
     let n = values.len();
-    if n_eff < needed(p) * (1.0 - 1e-9) {
+    if worth.n_eff < needed(p) * (1.0 - 1e-9) {
         return None;
     }
-    let (low, high) = interval_ranks(n, n_eff, p, alpha);
+    let (low, high) = interval_ranks(n, worth, p, alpha);
     let ends = Column::new(values).select(&[low.max(1), high.min(n)]);
     Some([
         if low == 0 { f64::NEG_INFINITY } else { seconds(ends[0]) },
@@ -334,8 +314,7 @@ pub fn percentile(in_due_order: &[i64], p: f64, length_s: f64) -> Reading {
         None => uncorrelated(&asked, n, (length_s, longest_s)),
         Some(batches) => {
             let limits: [i64; 3] = std::array::from_fn(|i| found[i.min(shares.len() - 1)]);
-            let variances = variances(&values, &limits, batches).into_iter().take(shares.len());
-            intervals(&column, &asked, &[n as f64 / pooled_effect(variances.flatten())])
+            intervals(&column, &asked, &[Worth::read(n, 1.0 - p, variances(&values, &limits, batches))])
         }
     };
     readings.remove(0)
@@ -347,18 +326,18 @@ fn watched(p: f64) -> Option<usize> {
 }
 
 /// Percentiles, each with its value, and what the observations are worth for it.
-fn intervals(column: &Column<'_>, asked: &[(f64, i64)], worth: &[f64]) -> Vec<Reading> {
+fn intervals(column: &Column<'_>, asked: &[(f64, i64)], worth: &[Worth]) -> Vec<Reading> {
     let n = column.len();
     let bounds: Vec<(usize, usize)> = asked
         .iter()
         .zip(worth)
-        .map(|((p, _), n_eff)| interval_ranks(n, *n_eff, *p, 0.5 * (1.0 - LEVEL)))
+        .map(|((p, _), worth)| interval_ranks(n, *worth, *p, 0.5 * (1.0 - LEVEL)))
         .collect();
     let ranks: Vec<usize> =
         bounds.iter().flat_map(|(low, high)| [*low, *high]).map(|rank| rank.clamp(1, n)).collect();
     let ends = column.select(&ranks);
     let of = |i: usize| {
-        let ((p, value), n_eff, (low, high)) = (asked[i], worth[i], bounds[i]);
+        let ((p, value), n_eff, (low, high)) = (asked[i], worth[i].n_eff, bounds[i]);
         let seen = Estimate {
             value: seconds(value),
             lower: if low == 0 { f64::NEG_INFINITY } else { seconds(ends[2 * i]) },
@@ -422,11 +401,16 @@ mod tests {
                 match (reading, truth.interval) {
                     (Reading::Estimate(e), Ok(interval)) => {
                         assert_eq!(e.value, truth.value);
-                        assert!((e.n_eff / truth.n_eff - 1.0).abs() < 1e-6, "{} {}", e.n_eff, truth.n_eff);
+                        assert!(
+                            (e.n_eff / truth.worth.n_eff - 1.0).abs() < 1e-6,
+                            "{} {:?}",
+                            e.n_eff,
+                            truth.worth
+                        );
                         assert_eq!((e.lower, e.upper), (interval.lower, interval.upper));
                     }
                     (Reading::Refused { .. }, Err(_)) => {
-                        let ends = quantile::undecided(&sorted, truth.n_eff, p, LEVEL);
+                        let ends = quantile::undecided(&sorted, truth.worth, p, LEVEL);
                         let seen = reading.seen().expect("what was seen");
                         assert_eq!(
                             (seen.value, seen.lower, seen.upper),

@@ -29,6 +29,17 @@ pub fn ms(seconds: f64) -> String {
     format!("{} ms", number(1e3 * seconds))
 }
 
+/// A length of time to plan with: `85 s`, `7 min 12 s`, `3 h 38 min`, rounded up.
+pub fn length(seconds: f64) -> String {
+    let whole = seconds.ceil().max(0.0) as u64;
+    match (whole / 3600, whole % 3600 / 60, whole % 60) {
+        (0, ..2, _) => format!("{whole} s"),
+        (0, minutes, 0) => format!("{minutes} min"),
+        (0, minutes, rest) => format!("{minutes} min {rest} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    }
+}
+
 /// `1 request`, `2 requests`.
 pub fn count(n: u64, one: &str) -> String {
     format!("{n} {one}{}", if n == 1 { "" } else { "s" })

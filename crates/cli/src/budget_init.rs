@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use plimsoll_analysis::budget::{ALPHA, Amount, Asked, Unit, lint};
+use plimsoll_analysis::budget::{ALPHA, Amount, Unit, lint};
 use plimsoll_analysis::findings::{Estimate, Findings, LevelFinding, LevelSummary, Line, Trust};
 use plimsoll_analysis::history::measured;
 use plimsoll_model::{Load, Manifest};
@@ -135,7 +135,7 @@ fn errors(level: &LevelFinding, margin: f64) -> String {
     if max >= 1.0 {
         return String::new();
     }
-    let needed = lint::needed(Asked::Share, max, ALPHA).map_or(0.0, |needed| needed.planned);
+    let needed = lint::needed(1.0, max, ALPHA).map_or(0.0, |needed| needed.planned);
     format!(
         "  # {} of {} requests ({} to {}); takes {needed} effective requests where half of it happens\n  - {{id: errors, metric: error_rate, max: {}}}\n",
         figure::percent(rate.value),

@@ -84,7 +84,7 @@ fn count(tally: &mut Tally, sojourns: &[f64], p: f64, truth: f64) {
     let holds = |interval: &Interval| interval.contains(truth) && interval.upper.is_finite();
     let mut sorted = sojourns.to_vec();
     sort(&mut sorted);
-    tally.unrefused += f64::from(u8::from(holds(&undecided(&sorted, found.n_eff, p, 0.95))));
+    tally.unrefused += f64::from(u8::from(holds(&undecided(&sorted, found.worth, p, 0.95))));
     match found.interval {
         Ok(interval) => {
             tally.held += f64::from(u8::from(holds(&interval)));

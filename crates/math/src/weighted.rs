@@ -6,7 +6,9 @@
 //! hundred, it prices the tail as if it too were thin.
 
 use crate::proportion::{Interval, proves_at_most, proves_over};
-use crate::quantile::{EXCEEDANCES_NEEDED, Percentile, Refused, ShareVariance, pooled_effect, tail_shares};
+use crate::quantile::{
+    EXCEEDANCES_NEEDED, Percentile, Refused, ShareVariance, UPPER, Worth, pooled_effect, tail_shares,
+};
 
 /// Values by rising size with the weights up to and with each.
 pub struct Sorted {
@@ -76,7 +78,8 @@ pub fn effective_n(values: &[f64], weights: &[f64], sorted: &Sorted, threshold: 
     };
     let share = over(threshold);
     let Some(own) = variance(values, weights, threshold, batches) else { return values.len() as f64 };
-    let wider = tail_shares(share).skip(1).filter_map(|wide| {
+    let within = |wide: &f64| *wide <= UPPER + 1e-9;
+    let wider = tail_shares(share).skip(1).filter(within).filter_map(|wide| {
         let limit = sorted.quantile(1.0 - wide)?;
         variance(values, weights, limit, batches)
     });
@@ -110,8 +113,11 @@ fn variance(values: &[f64], weights: &[f64], limit: f64, batches: usize) -> Opti
     let (whole, m) = (n as f64, length as f64);
     // The sum's variance is that of a batch's n/m times, and (1 − m/n) is lost to the mean being the sample's own.
     let of_sum = squares / places * whole / m * whole / (whole - m);
+    // No pass stands on weighted observations, so nobody asks for the wider reading.
+    let found = of_sum * whole / (total * total);
     Some(ShareVariance {
-        found: of_sum * whole / (total * total),
+        found,
+        wider: found,
         independent: alone * whole / (total * total),
         batches: whole / m,
     })
@@ -128,5 +134,10 @@ pub fn percentile(
     let (values, weights) = in_send_order;
     let value = sorted.quantile(p)?;
     let n_eff = effective_n(values, weights, sorted, value, batches);
-    Some(Percentile { value, n: values.len(), n_eff, interval: sorted.interval(n_eff, p, level) })
+    Some(Percentile {
+        value,
+        n: values.len(),
+        worth: Worth::known(n_eff),
+        interval: sorted.interval(n_eff, p, level),
+    })
 }

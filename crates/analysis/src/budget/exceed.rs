@@ -5,8 +5,8 @@
 //! ended exceeds every limit. Where a limit lies inside a bucket the count is a bracket and stays one: interpolation lost,
 //! because it is wrong by up to half a bucket, and always to the same side.
 
-use plimsoll_math::proportion::{exceedance_bounds, n_to_decide};
-use plimsoll_math::quantile::{BATCHES, ShareVariance, pooled_effect, rank, sure_of, tail_shares};
+use plimsoll_math::proportion::{exceedance_bounds, n_to_decide, proves_at_most, proves_over};
+use plimsoll_math::quantile::{BATCHES, ShareVariance, Worth, rank, sure_of, tail_shares, worth_of_flags};
 use plimsoll_math::special::{beta_inc_pair, normal_cdf, normal_inv};
 use plimsoll_model::{At, Span};
 
@@ -17,30 +17,17 @@ use crate::order::{batches_for, worth_beyond};
 /// Independent observations below which the correlation that they were discounted by is itself unknown.
 pub const LEAST_WORTH: f64 = 20.0;
 
-/// What was asked of the observations.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Asked {
-    /// A percentile: values beyond a limit, which come in bursts. Their design effect is known by those bursts alone, so a pass
-    /// counts on less of them ([`sure_of`]). To ask for ten expected beyond the limit as well, as the percentile itself does, lost: at
-    /// the budget it kept no pass from being wrong that this lets through, and it cost a good server its pass.
-    Percentile,
-    /// A share of events by itself, such as errors.
-    Share,
-}
-
 /// What was counted against one limit.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Count {
-    /// What was asked.
-    pub of: Asked,
     /// Observations.
     pub n: u64,
     /// Those that exceed the limit for certain.
     pub over_least: u64,
     /// Those that may exceed it: more only where the limit lies inside a bucket.
     pub over_most: u64,
-    /// The observations' worth in independent ones, n over the design effect; `None` = too short to know.
-    pub worth: Option<f64>,
+    /// The observations' worth in independent ones; `None` = too short to know.
+    pub worth: Option<Worth>,
 }
 
 /// What a count proves.
@@ -54,7 +41,7 @@ pub struct Decision {
     pub p_fail: f64,
     /// The verdict of this limit alone.
     pub held: Held,
-    /// Inconclusive: about how many observations in all would settle it, if the share stays as it is.
+    /// Inconclusive: the observations in all that would settle it, one way or the other, nine times in ten.
     pub needed: Option<u64>,
 }
 
@@ -63,13 +50,14 @@ pub fn decide(count: &Count, allowed: f64, alpha: f64) -> Decision {
     let n = count.n as f64;
     let shares = [count.over_least, count.over_most].map(|over| over as f64 / n.max(1.0));
     let value = 0.5 * (shares[0] + shares[1]);
-    let Some(worth) = count.worth.filter(|worth| count.n > 0 && *worth > 0.0) else {
+    let Some(all) = count.worth.filter(|worth| count.n > 0 && worth.n_eff > 0.0) else {
         let share = Estimate { value, lower: 0.0, upper: 1.0, n: count.n, n_eff: 0.0 };
         return Decision { share, p_pass: 1.0, p_fail: 1.0, held: Held::Inconclusive, needed: None };
     };
+    let worth = all.n_eff;
     let least = shares[0] * worth;
     // What a pass may count on.
-    let sure = if count.of == Asked::Percentile { sure_of(n, worth, allowed) } else { worth };
+    let sure = all.sure(n, allowed);
     let sure_most = shares[1] * sure;
     let lower = exceedance_bounds(least, worth, alpha).0;
     let upper = exceedance_bounds(sure_most, sure, alpha).1;
@@ -87,13 +75,8 @@ pub fn decide(count: &Count, allowed: f64, alpha: f64) -> Decision {
     };
     // Inside a bucket more requests settle nothing: the edge has to move.
     let exact = count.over_least == count.over_most;
-    let needed = (held == Held::Inconclusive && exact)
-        .then(|| match value < allowed {
-            true => to_pass(count.of, value, allowed, (alpha, n / worth)),
-            false => n_to_decide(value, allowed, alpha).map(|effective| effective.max(LEAST_WORTH)),
-        })
-        .flatten()
-        .map(|effective| (effective * n / worth).ceil() as u64);
+    let needed =
+        (held == Held::Inconclusive && exact).then(|| to_settle(count, &all, allowed, alpha)).flatten();
     Decision {
         share: Estimate { value, lower, upper, n: count.n, n_eff: worth },
         p_pass,
@@ -127,16 +110,70 @@ impl Decision {
     }
 }
 
+/// How often a run of the length that is named is to settle what it was named for.
+const SETTLES: f64 = 0.9;
+/// A run this many times as long is not worth naming, nor one that is hardly longer: what the requests are worth is read anew.
+const TIMES: [f64; 2] = [1.5, 1000.0];
+
+/// Observations in all with which the verdict falls, whichever it is, nine times in ten.
+///
+/// The share after n₂ observations, seen from s after n₁, is normal about s with variance s (1 − s) (1/n₁ − 1/n₂): what is known of
+/// the truth and how the rest falls, together. It settles beyond either of the two shares at which the verdicts fall then. To ask when
+/// the share as it is now would settle it lost: half of what follows is worse, and 64 % of what was named came true.
+fn to_settle(count: &Count, worth: &Worth, allowed: f64, alpha: f64) -> Option<u64> {
+    let n = count.n as f64;
+    let over = count.over_most as f64 / n;
+    // Nothing seen is not nothing to come (Jeffreys).
+    let spread = (over * worth.n_eff + 0.5) / (worth.n_eff + 1.0);
+    let settles = |times: f64| {
+        let (then, total) = (worth.times(times), n * times);
+        let sure = then.sure(total, allowed);
+        if then.n_eff < LEAST_WORTH {
+            return 0.0;
+        }
+        let passes = edge((0.0, allowed), |share| proves_at_most(share * sure, sure, allowed, alpha));
+        let fails = edge((1.0, allowed), |share| proves_over(share * then.n_eff, then.n_eff, allowed, alpha));
+        let scatter = (spread * (1.0 - spread) * (1.0 / worth.n_eff - 1.0 / then.n_eff)).sqrt().max(1e-12);
+        // A count is whole: half a one more than the edge still rounds to it.
+        let below = passes.map_or(0.0, |edge| normal_cdf((edge + 0.5 / sure - over) / scatter));
+        let above = fails.map_or(0.0, |edge| normal_cdf((over - edge) / scatter));
+        below + above
+    };
+    let (mut low, mut high) = (TIMES[0], TIMES[0]);
+    while settles(high) < SETTLES {
+        (low, high) = (high, 1.5 * high);
+        if high > TIMES[1] {
+            return None;
+        }
+    }
+    for _ in 0..6 {
+        let middle = 0.5 * (low + high);
+        if settles(middle) < SETTLES { low = middle } else { high = middle }
+    }
+    Some((n * high).ceil() as u64)
+}
+
+/// The share nearest to the second at which a verdict still falls that falls at the first; `None` where it does not even there.
+fn edge((far, near): (f64, f64), falls: impl Fn(f64) -> bool) -> Option<f64> {
+    if !falls(far) {
+        return None;
+    }
+    let (mut holds, mut not) = (far, near);
+    for _ in 0..24 {
+        let middle = 0.5 * (holds + not);
+        if falls(middle) { holds = middle } else { not = middle }
+    }
+    Some(holds)
+}
+
 /// Independent observations with which a `share` over the limit, under what is allowed, would pass at this alpha and design effect
 /// (∞: not known). `None` where no number would.
-pub fn to_pass(of: Asked, share: f64, allowed: f64, (alpha, effect): (f64, f64)) -> Option<f64> {
+pub fn to_pass(share: f64, allowed: f64, (alpha, effect): (f64, f64)) -> Option<f64> {
     let exact = n_to_decide(share, allowed, alpha)?;
     let mut takes = exact;
-    if of == Asked::Percentile {
-        // What is sure of n grows with n; a dozen steps are on the spot.
-        for _ in 0..12 {
-            takes = exact * takes / sure_of(takes * effect, takes, allowed);
-        }
+    // What is sure of n grows with n; a dozen steps are on the spot.
+    for _ in 0..12 {
+        takes = exact * takes / sure_of(takes * effect, takes, allowed);
     }
     Some(takes.max(LEAST_WORTH).ceil())
 }
@@ -155,12 +192,12 @@ pub fn of_values(values: &[i64], limit_s: f64, p: f64, length_s: f64) -> Count {
     let n = values.len();
     let over = values.iter().filter(|ns| **ns > limit).count() as u64;
     let worth = (n > 0).then(|| worth(values, limit, p, length_s)).flatten();
-    Count { of: Asked::Percentile, n: n as u64, over_least: over, over_most: over, worth }
+    Count { n: n as u64, over_least: over, over_most: over, worth }
 }
 
-/// n over the larger of two design effects: at the limit, and at the percentile itself, for where nothing lies over the limit the
+/// The smaller of two readings: at the limit, and at the percentile itself, for where nothing lies over the limit the
 /// flags there say nothing of how many requests the level is worth.
-fn worth(values: &[i64], limit: i64, p: f64, length_s: f64) -> Option<f64> {
+fn worth(values: &[i64], limit: i64, p: f64, length_s: f64) -> Option<Worth> {
     let mut scratch = values.to_vec();
     let finite = scratch.iter().filter(|ns| **ns != INFINITE).count();
     let longest_s = match finite {
@@ -176,9 +213,8 @@ fn worth(values: &[i64], limit: i64, p: f64, length_s: f64) -> Option<f64> {
 pub fn of_flags(over: &[bool]) -> Count {
     let n = over.len();
     let total = over.iter().filter(|over| **over).count() as u64;
-    let worth = n as f64 / plimsoll_math::quantile::design_effect(over, BATCHES);
-    let worth = (n > 0).then_some(worth);
-    Count { of: Asked::Share, n: n as u64, over_least: total, over_most: total, worth }
+    let worth = (n > 0).then(|| worth_of_flags(over, BATCHES));
+    Count { n: n as u64, over_least: total, over_most: total, worth }
 }
 
 /// Counts in buckets over one stretch of time: a scraped histogram, or a sketch (edges at equal ratios).
@@ -245,10 +281,10 @@ pub fn of_binned(series: &[Binned], limit_s: f64, p: f64) -> Count {
         (least, most) = (least + certain, most + perhaps);
     }
     let worth = (n > 0 && series.len() >= LEAST_STRETCHES).then(|| worth_of_binned(series, n, limit_s, p));
-    Count { of: Asked::Percentile, n, over_least: least, over_most: most, worth }
+    Count { n, over_least: least, over_most: most, worth }
 }
 
-fn worth_of_binned(series: &[Binned], n: u64, limit_s: f64, p: f64) -> f64 {
+fn worth_of_binned(series: &[Binned], n: u64, limit_s: f64, p: f64) -> Worth {
     // Edges stand in for the values: the limit's own upper edge, and those nearest to the wider shares.
     let edges = &series[0].edges_s;
     let mut over_edge = vec![0u64; edges.len()];
@@ -270,14 +306,14 @@ fn worth_of_binned(series: &[Binned], n: u64, limit_s: f64, p: f64) -> f64 {
             series.iter().map(|binned| (binned.counts[edge + 1..].iter().sum(), binned.n())).collect();
         ShareVariance::of_uneven(&steps, per_batch)
     };
-    let effect = |first: Option<usize>, share: f64| {
-        let wider = tail_shares(share).skip(1).filter_map(nearest);
-        pooled_effect(first.into_iter().chain(wider).filter_map(variance))
+    let read = |first: Option<usize>, share: f64| {
+        let wider = tail_shares(share).skip(1).map(nearest);
+        let variances = std::iter::once(first).chain(wider).map(|edge| variance(edge?));
+        Worth::read(n as usize, share, variances)
     };
     let seen = over_edge.get(at_limit).map_or(0.0, |over| *over as f64 / n as f64);
-    let of_limit = effect((at_limit < edges.len()).then_some(at_limit), seen.max(1.0 / n as f64));
-    let of_tail = effect(nearest(1.0 - p), 1.0 - p);
-    n as f64 / of_limit.max(of_tail)
+    let of_limit = read((at_limit < edges.len()).then_some(at_limit), seen.max(1.0 / n as f64));
+    of_limit.min(read(nearest(1.0 - p), 1.0 - p))
 }
 
 /// Observations as they come in, to be judged at any time: what a monitor feeds and a gate feeds alike.

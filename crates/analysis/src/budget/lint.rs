@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 
-use super::exceed::{Asked, to_pass};
+use super::exceed::to_pass;
 use super::file::{Budget, BudgetFile};
 use super::metric::{BudgetMetric, Judged};
 use super::quantity::Unit;
@@ -172,9 +172,9 @@ pub struct Needed {
 }
 
 /// Effective requests that a share of `allowed` takes, by the bounds that judge it; a percentile p allows 1 − p. `None` where nothing may
-/// be over: no count shows that.
-pub fn needed(of: Asked, allowed: f64, alpha: f64) -> Option<Needed> {
-    let takes = |share: f64| to_pass(of, share, allowed, (alpha, f64::INFINITY));
+/// be over: no count shows that. `effect` is the design effect as far as it can be known before ([`unmeasured_effect`]).
+pub fn needed(effect: f64, allowed: f64, alpha: f64) -> Option<Needed> {
+    let takes = |share: f64| to_pass(share, allowed, (alpha, effect));
     Some(Needed { least: takes(0.0)?, planned: takes(PLANNED * allowed)? })
 }
 
@@ -189,9 +189,10 @@ pub fn allowed(budget: &Budget) -> Option<f64> {
     }
 }
 
-/// What is asked of the requests.
-pub fn asked(budget: &Budget) -> Asked {
-    if budget.metric.judged() == Judged::Share { Asked::Share } else { Asked::Percentile }
+/// The design effect before anything was measured: latencies share a queue, and how long it remembers is not known (∞); failures are taken
+/// to come singly.
+pub fn unmeasured_effect(budget: &Budget) -> f64 {
+    if budget.metric.judged() == Judged::Share { 1.0 } else { f64::INFINITY }
 }
 
 /// Requests per independent one at this percentile: as measured there, else at the next lower one that was.
@@ -213,7 +214,8 @@ fn below(set: &Percentiles, p: f64) -> Option<&Estimate> {
 /// Enough requests for the percentile at the measured design effect, in the time that the file plans.
 fn can_be_judged(file: &BudgetFile, budget: &Budget, level: Option<&LevelFinding>, about: &mut About<'_>) {
     let Some(allowed) = allowed(budget) else { return };
-    let Some(Needed { least, planned }) = needed(asked(budget), allowed, file.policy.alpha) else {
+    let Some(Needed { least, planned }) = needed(unmeasured_effect(budget), allowed, file.policy.alpha)
+    else {
         let what =
             "no number of requests shows that none fails: write the share that can be borne, such as 0.1%";
         return about.say("max", Severity::Error, what.into());

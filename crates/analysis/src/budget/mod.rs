@@ -18,7 +18,7 @@ mod split;
 pub use check::check_shape;
 pub(crate) use check::reserve;
 pub use exceed::{
-    Asked, Binned, Count, Decision, LEAST_WORTH, Stream, decide, of_binned, of_flags, of_values, to_pass,
+    Binned, Count, Decision, LEAST_WORTH, Stream, decide, of_binned, of_flags, of_values, to_pass,
 };
 pub use family::benjamini_hochberg;
 pub use file::{

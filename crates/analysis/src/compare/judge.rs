@@ -11,17 +11,17 @@ use super::finding::{Change, Effect, Row, Scale, Worse};
 use super::spec::LEVEL;
 use crate::say::number;
 
-/// The rows of one load that the flips of its units decide, asked together: what each p is after all of them. Where what changes from turn to
-/// turn is known, it is held against as well, by Holm.
+/// The rows of one load that the flips of its units decide, asked together: what each p is after all of them. Where what changes slowly
+/// is known, from turn to turn or along the run, it is held against as well, by Holm.
 pub fn jointly(rows: &mut [Row], flips: &Flips) {
     let asked: Vec<usize> =
         (0..rows.len()).filter(|i| rows[*i].primary && !rows[*i].differences.is_empty()).collect();
     let differences: Vec<Vec<f64>> = asked.iter().map(|i| rows[*i].differences.clone()).collect();
-    let by_turns: Vec<f64> =
-        differences.iter().map(|of_row| flips.by_turns_alone(of_row).unwrap_or(0.0)).collect();
+    let by_slow: Vec<f64> =
+        differences.iter().map(|of_row| flips.by_slow_alone(of_row).unwrap_or(0.0)).collect();
     let joint = step_down(flips, &differences);
-    for ((i, p), by_turns) in asked.into_iter().zip(joint).zip(holm(&by_turns)) {
-        rows[i].p_family = Some(p.max(by_turns));
+    for ((i, p), by_slow) in asked.into_iter().zip(joint).zip(holm(&by_slow)) {
+        rows[i].p_family = Some(p.max(by_slow));
     }
 }
 

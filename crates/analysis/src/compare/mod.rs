@@ -19,7 +19,7 @@ mod stages;
 mod strata;
 
 use plimsoll_math::rng::Stream;
-use plimsoll_math::two_sample::{Flips, percentile_ratio, shift};
+use plimsoll_math::two_sample::{Flips, neighbours, percentile_ratio, shift};
 use plimsoll_model::{Attempt, Load, Manifest};
 
 use crate::findings::{Findings, Reason, Trust};
@@ -159,13 +159,27 @@ fn conclude(comparison: &mut Comparison) {
                     "{levels} alternations: what changes from one to the next widens the intervals, and so few tell it badly; ten or more tell it well"
                 ),
             };
-            if !comparison.notes.contains(&note) {
-                comparison.notes.push(note);
+            let wanders = group
+                .rows
+                .iter()
+                .filter(|row| levels == 1 && row.primary)
+                .map(|row| neighbours(&row.differences));
+            let alike = wanders.fold(0.0, f64::max);
+            let wanders = (alike > ALIKE / f64::from(group.units).sqrt()).then(|| {
+                format!("the speed wanders within the runs (stretches resemble their neighbours, correlation {alike:.2}), which widens the intervals")
+            });
+            for note in std::iter::once(note).chain(wanders) {
+                if !comparison.notes.contains(&note) {
+                    comparison.notes.push(note);
+                }
             }
         }
     }
     comparison.says = says::says(comparison);
 }
+
+/// Standard errors from which the neighbours' correlation is worth a word.
+const ALIKE: f64 = 2.0;
 
 /// Level i of one with level i of the other; warm-ups take no part.
 fn level_pairs<'a>(

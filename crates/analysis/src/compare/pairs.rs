@@ -3,8 +3,8 @@
 //! Level i of one run stands for level i of the other; levels of one load are alternations of one question. Ten
 //! alternations are units as they are: what changes from one to the next, machine and neighbours included, is then in the
 //! interval. Fewer are cut into some twenty stretches, none shorter than five of its slowest requests. What changes from one
-//! alternation to the next is then held against by Student's t beside the flips (`Flips::of_turns`); of a single run it is *not* in the
-//! interval, which the finding says.
+//! alternation to the next is then held against by Student's t beside the flips (`Flips::of_turns`), as is what changes slowly within a
+//! single run; what changes from run to run is then *not* in the interval, which the finding says.
 
 use std::collections::HashMap;
 

@@ -3,7 +3,7 @@
 //! A change that is better on average and worse where it hurts is the one that slips through; it has a sentence of its own.
 
 use super::finding::{Change, Comparison, Effect, Group, Row, Scale, Stage, Worse};
-use crate::say::{ms, number, percent};
+use crate::say::{length, ms, number, percent};
 
 /// Rows of one verdict that are named before the rest is counted.
 const NAMED: usize = 4;
@@ -45,9 +45,9 @@ fn inconclusive(open: &[&Row]) -> Vec<String> {
     if let Some(longest_s) = short.iter().filter_map(|row| row.needs_s).max_by(f64::total_cmp) {
         let names: Vec<String> = short.iter().map(|row| name(row)).collect();
         said.push(format!(
-            "Too short to compare {}: about {} s of this load on each side would do, or ten alternations (plimsoll interleave).",
+            "Too short to compare {}: about {} of this load on each side would do, or ten alternations (plimsoll interleave).",
             names.join(", "),
-            number(longest_s.ceil())
+            length(longest_s)
         ));
     }
     if !other.is_empty() || short.is_empty() {

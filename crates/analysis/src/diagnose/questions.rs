@@ -28,7 +28,7 @@ pub fn estimate(in_send_order: &[f64], p: f64) -> Option<Estimate> {
         Ok(interval) => (interval.lower, interval.upper),
         Err(_) => return None,
     };
-    Some(Estimate { value: found.value, lower, upper, n: found.n as u64, n_eff: found.n_eff })
+    Some(Estimate { value: found.value, lower, upper, n: found.n as u64, n_eff: found.worth.n_eff })
 }
 
 /// One load's median latency.

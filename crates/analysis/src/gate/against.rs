@@ -163,8 +163,8 @@ pub(super) fn ratio(
 pub(super) fn share(row: &mut Judgement, now: &Count, then: &Count, allowed: f64) -> Result<(), String> {
     let side = |count: &Count| {
         let worth =
-            count.worth.filter(|worth| *worth > 0.0).ok_or("too few requests in one of the two runs")?;
-        Ok::<_, String>((count.over_most as f64 / count.n.max(1) as f64 * worth, worth))
+            count.worth.filter(|worth| worth.n_eff > 0.0).ok_or("too few requests in one of the two runs")?;
+        Ok::<_, String>((count.over_most as f64 / count.n.max(1) as f64 * worth.n_eff, worth.n_eff))
     };
     let (now_counts, then_counts) = (side(now)?, side(then)?);
     let times = 1.0 + allowed;

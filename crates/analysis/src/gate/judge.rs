@@ -4,7 +4,7 @@
 //! Latencies and shares go through the evaluator on counts. A tail ratio does so twice (what the median may be, then what may be
 //! over the multiple of it). What is no request's own is in `rates`, a change against a baseline in `against`.
 
-use plimsoll_math::quantile::needed;
+use plimsoll_math::quantile::{Worth, needed};
 
 use super::rates::{line, price, rate, whole};
 use super::select::{Chosen, Measured, Picks, flags, values};
@@ -12,7 +12,7 @@ use crate::budget::{
     Amount, Budget, BudgetFile, BudgetMetric, Count, Decision, Judged, Percentile, Scope, Unit, decide,
     of_flags, of_values, reserve, shown,
 };
-use crate::findings::{Estimate, Reading};
+use crate::findings::{Estimate, Held, Reading};
 use crate::order;
 use crate::say::number;
 
@@ -176,7 +176,7 @@ pub(super) fn latency(
     };
     row.note = match count.worth {
         None => "too short a level for its requests: their correlation is not known".into(),
-        Some(worth) => too_few(worth, 1.0 - p),
+        Some(worth) => too_few(worth.n_eff, 1.0 - p),
     };
     Ok(decision)
 }
@@ -200,6 +200,9 @@ pub(super) fn of_stage(name: &str, p: Percentile, slice: &Amount) -> Judgement {
     Judgement::new(what, Some(slice.value), format!("≤ {}", slice.shown()))
 }
 
+/// Failures from which their own course says whether they come in bursts.
+const FEW_FAILURES: u64 = 10;
+
 fn share(
     row: &mut Judgement,
     metric: BudgetMetric,
@@ -218,6 +221,15 @@ fn share(
     row.count = Some((count, allowed));
     row.measured = Reading::Estimate(decision.share);
     row.measured_shown = figure(&row.measured, &Unit::Share);
+    // Whether failures come in bursts is seen by the failures only.
+    if decision.held == Held::Pass && count.over_most < FEW_FAILURES {
+        row.note = match count.over_most {
+            0 => "none was seen: a pass takes it that they come singly, not in bursts".into(),
+            seen => format!(
+                "{seen} seen, too few to tell whether they come in bursts: a pass takes it that they come singly"
+            ),
+        };
+    }
     Ok(())
 }
 
@@ -235,7 +247,8 @@ fn tail_ratio(
     let of = metric.latency_of_ratio().unwrap_or(BudgetMetric::E2e);
     let values = values(chosen, of, picks);
     let (most, length_s) = (row.limit.ok_or("no ceiling")?, chosen.length_s());
-    let worth = of_values(&values, f64::INFINITY, 0.5, length_s).worth.unwrap_or(0.0);
+    let worth = of_values(&values, f64::INFINITY, 0.5, length_s).worth;
+    let worth = worth.unwrap_or(Worth::known(0.0));
     let Some(median) = order::between(&values, (0.5, worth), OF_THE_MEDIAN * alpha) else {
         return Err(format!("too few requests for the median of {}", of.name()));
     };
@@ -249,7 +262,7 @@ fn tail_ratio(
     let count = of_values(&values, most * middle.value, 0.99, length_s);
     let decision = decide(&count, 0.01, alpha);
     row.needed = decision.needed;
-    row.note = count.worth.map_or(String::new(), |worth| too_few(worth, 0.01));
+    row.note = count.worth.map_or(String::new(), |worth| too_few(worth.n_eff, 0.01));
     row.count = Some((count, 0.01));
     row.measured = tail.map(|tail| Estimate {
         value: tail.value / middle.value,

@@ -210,7 +210,7 @@ fn row(
         p_pass: judgement.as_ref().map_or(1.0, |j| j.p_pass),
         p_fail: judgement.as_ref().map_or(1.0, |j| j.p_fail),
         p_fail_family: 1.0,
-        design_effect: counted.and_then(|(count, _)| Some(count.n as f64 / count.worth?)),
+        design_effect: counted.and_then(|(count, _)| Some(count.n as f64 / count.worth?.n_eff)),
         held: Held::Inconclusive,
         missing: judgement.is_none(),
         needed,

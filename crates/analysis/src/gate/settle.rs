@@ -3,9 +3,9 @@
 use plimsoll_math::two_sample::holm;
 
 use super::{GateRow, GateVerdict, Look, Role};
-use crate::budget::{BudgetFile, LEAST_WORTH, OnInconclusive, OnMissing, Unit, family, shown};
+use crate::budget::{BudgetFile, LEAST_WORTH, OnInconclusive, OnMissing, family};
 use crate::findings::Held;
-use crate::say::{count, number};
+use crate::say::{count, length, number};
 
 /// The family: who passes, who fails among all the looks, and what that amounts to.
 pub fn settle(file: &BudgetFile, looks: &mut [Look]) {
@@ -91,9 +91,8 @@ fn undecided(row: &GateRow, alpha: f64) -> String {
     }
     match (row.needed, row.share_over) {
         (Some(needed), Some(share)) if needed > share.n => {
-            let time = row
-                .needed_s
-                .map_or(String::new(), |s| format!(", a run of {} at this load", shown(s, &Unit::Time)));
+            let time =
+                row.needed_s.map_or(String::new(), |s| format!(", a run of {} at this load", length(s)));
             parts.push(format!("about {} would settle it{time}", count(needed - share.n, "more request")));
         }
         (None, Some(_)) if parts.is_empty() => {

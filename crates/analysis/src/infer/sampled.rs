@@ -6,6 +6,7 @@
 //! ends of that error.
 
 use plimsoll_math::proportion::{clopper_pearson, proves_at_most, proves_over};
+use plimsoll_math::quantile::Worth;
 
 use super::Answer;
 use super::finding::{Basis, Slice, total};
@@ -122,7 +123,7 @@ impl Sampled<'_> {
         let whole = sum(&column(self.splits, total)).max(1.0);
         let limit_ns = (asked.slice_s * 1e9) as i64;
         let excess: Vec<i64> = values.iter().map(|ns| (ns - limit_ns).max(0)).collect();
-        let (share, n_eff) = self.beyond(&values, limit_ns);
+        let (share, Worth { n_eff, .. }) = self.beyond(&values, limit_ns);
         let bounds = clopper_pearson(share * n_eff, n_eff, LEVEL);
         let mut verdicts = vec![self.verdict(&values, limit_ns, (asked.p, alpha))];
         if let (Basis::Inferred, Some(answer)) = (asked.basis, answer) {
@@ -164,17 +165,18 @@ impl Sampled<'_> {
     }
 
     /// Share of the requests that are over the limit, and what it is worth in independent ones.
-    fn beyond(&self, values: &[i64], limit_ns: i64) -> (f64, f64) {
+    fn beyond(&self, values: &[i64], limit_ns: i64) -> (f64, Worth) {
         let over = values.iter().filter(|ns| **ns > limit_ns).count();
         let blocks = self.blocks().unwrap_or(2).max(2);
         (over as f64 / values.len().max(1) as f64, order::worth_beyond(values, limit_ns, blocks))
     }
 
     fn verdict(&self, values: &[i64], limit_ns: i64, (p, alpha): (f64, f64)) -> Held {
-        let (share, n_eff) = self.beyond(values, limit_ns);
+        let (share, worth) = self.beyond(values, limit_ns);
+        let (n_eff, sure) = (worth.n_eff, worth.sure(values.len() as f64, 1.0 - p));
         let long_enough = self.blocks().is_ok();
         match share * n_eff {
-            k if long_enough && proves_at_most(k, n_eff, 1.0 - p, alpha) => Held::Pass,
+            _ if long_enough && proves_at_most(share * sure, sure, 1.0 - p, alpha) => Held::Pass,
             k if long_enough && proves_over(k, n_eff, 1.0 - p, alpha) => Held::Fail,
             _ => Held::Inconclusive,
         }

@@ -3,6 +3,7 @@
 //! Whole columns of integers where every request stands for one, as everywhere else ([`crate::order`]); weighted order statistics where traces were
 //! sampled ([`plimsoll_math::weighted`]). Blocks, for means and redraws, are contiguous in the order in which requests began.
 
+use plimsoll_math::quantile::Worth;
 use plimsoll_math::series;
 use plimsoll_math::weighted::{self, Sorted};
 
@@ -169,7 +170,7 @@ impl<'a> Sample<'a> {
                         lower: interval.lower.max(0.0),
                         upper: interval.upper,
                         n,
-                        n_eff: found.n_eff,
+                        n_eff: found.worth.n_eff,
                     }),
                     Err(refused) => Reading::refused(
                         format!("needs {:.0} effective requests, has {:.0}", refused.needed, refused.n_eff),
@@ -218,13 +219,14 @@ impl<'a> Sample<'a> {
     }
 
     /// What a share beyond a limit is worth in independent requests.
-    pub fn worth_beyond(&self, column: &[i64], limit_ns: i64) -> f64 {
+    pub fn worth_beyond(&self, column: &[i64], limit_ns: i64) -> Worth {
         let blocks = self.blocks.as_ref().copied().unwrap_or(2).max(2);
         if self.equal {
             return order::worth_beyond(column, limit_ns, blocks);
         }
         let values: Vec<f64> = column.iter().map(|ns| *ns as f64 / 1e9).collect();
         let sorted = Sorted::new(&values, &self.weights);
-        weighted::effective_n(&values, &self.weights, &sorted, limit_ns as f64 / 1e9, blocks)
+        let limit_s = limit_ns as f64 / 1e9;
+        Worth::known(weighted::effective_n(&values, &self.weights, &sorted, limit_s, blocks))
     }
 }

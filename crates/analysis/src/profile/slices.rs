@@ -37,12 +37,13 @@ fn slice(sample: &Sample<'_>, name: &str, slice_s: f64, p: f64, alpha: f64) -> S
     let over: f64 =
         column.iter().zip(&sample.weights).filter(|(ns, _)| **ns > limit_ns).map(|(_, w)| *w).sum();
     let share = over / weight;
-    let n_eff = sample.worth_beyond(&column, limit_ns);
+    let worth = sample.worth_beyond(&column, limit_ns);
+    let (n_eff, sure) = (worth.n_eff, worth.sure(column.len() as f64, 1.0 - p));
     let bounds = clopper_pearson(share * n_eff, n_eff, LEVEL);
     let excess: Vec<i64> = column.iter().map(|ns| (ns - limit_ns).max(0)).collect();
     let long_enough = sample.blocks.is_ok();
     let verdict = match share * n_eff {
-        k if long_enough && proves_at_most(k, n_eff, 1.0 - p, alpha) => Held::Pass,
+        _ if long_enough && proves_at_most(share * sure, sure, 1.0 - p, alpha) => Held::Pass,
         k if long_enough && proves_over(k, n_eff, 1.0 - p, alpha) => Held::Fail,
         _ => Held::Inconclusive,
     };

@@ -40,11 +40,11 @@ impl Baseline {
         let Some(value) = quantile::of_sorted(&sorted, percentile) else {
             return Err(TooShort { n_eff: 0.0 });
         };
-        let n_eff = quantile::effective_n(in_send_order, value, BATCHES);
+        let worth = quantile::worth_beyond(in_send_order, value, BATCHES);
         // The two-sided interval at 1 − alpha has alpha/2 beyond its upper end.
-        let ceiling = quantile::undecided(&sorted, n_eff, percentile, 1.0 - alpha).upper;
+        let ceiling = quantile::undecided(&sorted, worth, percentile, 1.0 - alpha).upper;
         if ceiling == f64::INFINITY {
-            return Err(TooShort { n_eff });
+            return Err(TooShort { n_eff: worth.n_eff });
         }
         Ok(Baseline { ceiling, alpha: 0.5 * alpha })
     }

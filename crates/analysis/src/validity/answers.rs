@@ -4,7 +4,7 @@ use plimsoll_model::{EndedBy, How, Level, Load, RateCourse, SizeUnit};
 
 use super::{Bench, Limits};
 use crate::findings::{Kept, LevelSummary, Reading, Trust};
-use crate::say::{chance, count, number, percent};
+use crate::say::{chance, count, length, number, percent};
 
 /// Broken answers: they are fast because they are broken. Half of them, and the service was not measured.
 const BROKEN: Limits = Limits { suspect: 0.01, invalid: 0.5 };
@@ -67,7 +67,7 @@ fn samples(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
     };
     let longer = refused
         .and_then(|(_, reading)| summary.settles_in_s(reading, p))
-        .map_or_else(String::new, |s| format!("; {} s of this load would do", number(s.ceil())));
+        .map_or_else(String::new, |s| format!("; {} of this load would do", length(s)));
     bench.say(
         "samples",
         Trust::Short,

@@ -88,12 +88,13 @@ fn a_run_passes_breaks_or_says_what_would_settle_it() {
         let finding = mixture(10_000, slow).gate(&file(vec![ttft(0.99, 350.0)]));
         assert_eq!(finding.verdict, verdict, "{slow}: {:?} {:?}", finding.refusals, finding.rows[0].why);
     }
-    // 0.67 % of 2000 are over: the bounds hold 1 %, and 0.67 % of more requests would pass.
+    // 0.67 % of 2000 are over: the bounds hold 1 %. The truth may be as much as 1 %, so that it takes far more than the 4500 of which 0.67 %
+    // would pass.
     let finding = mixture(2_000, 150).gate(&file(vec![ttft(0.99, 350.0)]));
     let row = &finding.rows[0];
     assert_eq!(row.held, Held::Inconclusive);
     let needed = row.needed.expect("a number");
-    assert!((3_000..6_000).contains(&needed), "{needed}");
+    assert!((20_000..100_000).contains(&needed), "{needed}");
     assert!(row.why.contains("more requests would settle it"), "{}", row.why);
     // And so it is: the same share of that many passes.
     let enough = mixture((needed as i64 / 100 + 1) * 100, 150).gate(&file(vec![ttft(0.99, 350.0)]));

@@ -2,7 +2,7 @@
 
 use plimsoll_analysis::budget::lint::{Evidence, Remark, Severity, lint, needed};
 use plimsoll_analysis::budget::{
-    ALPHA, Amount, Asked, Budget, BudgetFile, BudgetLoad, BudgetMetric, Percentile, StageBudget,
+    ALPHA, Amount, Budget, BudgetFile, BudgetLoad, BudgetMetric, Percentile, StageBudget,
 };
 use plimsoll_model::Span;
 use plimsoll_workload::Rate;
@@ -62,14 +62,14 @@ fn the_least_counts_are_those_of_the_tables() {
         (0.01, 0.01, 459.0),
         (0.001, 0.01, 4603.0),
     ] {
-        let found = needed(Asked::Share, allowed, alpha).expect("countable");
+        let found = needed(1.0, allowed, alpha).expect("countable");
         assert_eq!(found.least, least, "{allowed} at {alpha}");
         assert!(found.planned > 3.0 * least, "{found:?}");
     }
-    assert_eq!(needed(Asked::Share, 0.0, 0.05), None);
+    assert_eq!(needed(1.0, 0.0, 0.05), None);
     // A percentile's bursts are known by themselves alone: 630 / 1.71 are the 368 of 0.99³⁶⁸ < 2.5 %, 1.71 = (t/z)² at 5 degrees.
     for (allowed, least) in [(0.05, 125.0), (0.01, 630.0)] {
-        let found = needed(Asked::Percentile, allowed, ALPHA).expect("countable");
+        let found = needed(f64::INFINITY, allowed, ALPHA).expect("countable");
         assert_eq!(found.least, least, "{allowed}");
         assert!(found.planned > least, "{found:?}");
     }

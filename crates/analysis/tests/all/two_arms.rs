@@ -1,7 +1,7 @@
 //! The comparison's bars in small (`examples/compare.rs` has them in full): queues of sixteen servers at load 0.8 with the formula's
 //! truth, whose seeds the judge never sees.
 
-use plimsoll_math::dist::lognormal;
+use plimsoll_math::dist::{lognormal, normal};
 use plimsoll_math::rng::Stream;
 use plimsoll_math::two_sample::{Arm, Flips, exceedance_differences, percentile_ratio};
 
@@ -126,6 +126,35 @@ fn alarms(turns: usize, per_turn: usize, spread: f64, drift: f64, repetitions: u
         by_flips += u32::from(differs(&Flips::new(turns * per_turn)));
     }
     (judged, by_flips)
+}
+
+/// Two equal servers, 83 s each, whose speed wanders over 20 s by itself (sd 0.3): how often they are called different, and by flips
+/// alone.
+#[test]
+fn a_speed_that_wanders_within_the_run_is_not_taken_for_a_change() {
+    const N: usize = 4_000;
+    let keep = libm::exp(-83.0 / N as f64 / 20.0);
+    let (mut judged, mut by_flips) = (0, 0);
+    for i in 0..200 {
+        let mut stream = Stream::new(26, "wander", i);
+        let arm = |stream: &mut Stream| {
+            let mut speed = normal(stream, 0.0, 1.0);
+            let mut sojourns = steady(stream, N, 0.7);
+            for sojourn in &mut sojourns {
+                speed = keep * speed + (1.0 - keep * keep).sqrt() * normal(stream, 0.0, 1.0);
+                *sojourn *= libm::exp(0.3 * speed);
+            }
+            units(&sojourns, 20)
+        };
+        let (a, b) = (arm(&mut stream), arm(&mut stream));
+        let differences = exceedance_differences(&a, &b, 0.5, 1.0);
+        // A row of a family of four.
+        let differs =
+            |flips: &Flips| 2.0 * flips.greater(&differences).min(flips.less(&differences)) <= 0.0125;
+        judged += u32::from(differs(&Flips::of_turns(1, 20)));
+        by_flips += u32::from(differs(&Flips::new(20)));
+    }
+    assert!(judged <= 20 && by_flips >= 60, "{judged} and by flips alone {by_flips} of 200");
 }
 
 #[test]

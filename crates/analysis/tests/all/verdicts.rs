@@ -25,6 +25,9 @@ pub enum Source {
     /// One server, 70 % busy: the worst correlation that is judged.
     #[allow(dead_code, reason = "a row of the example's table")]
     Single,
+    /// Four servers, 85 % busy: 5000 requests are worth fifty, and calm runs look like many more.
+    #[allow(dead_code, reason = "judged at its p95, not in the example's table")]
+    Few,
 }
 
 impl Source {
@@ -37,6 +40,7 @@ impl Source {
             Source::Queue => (16, 0.8),
             Source::Busy => (16, 0.85),
             Source::Single => (1, 0.7),
+            Source::Few => (4, 0.85),
         }
     }
 
@@ -80,6 +84,92 @@ pub fn verdicts(source: Source, times: f64, n: usize, replications: u64) -> (f64
         }
     }
     (passed as f64 / replications as f64, failed as f64 / replications as f64)
+}
+
+/// A calm run has a small share beyond the limit and a small design effect at it as well, so that its own share alone would pass it: 11 % of
+/// these runs did.
+#[test]
+fn a_calm_run_is_not_taken_for_a_fast_target() {
+    let (n, runs) = (5_000, 300);
+    for p in [0.9, 0.95] {
+        let budget_s = Source::Few.quantile(p);
+        let passes = |seed: &u64| {
+            let (values, gap_s) = Source::Few.draw(*seed, n);
+            let count = of_values(&values, budget_s, p, gap_s * n as f64);
+            decide(&count, 1.0 - p, ALPHA).held == Held::Pass
+        };
+        let passed = (1..=runs).filter(passes).count() as f64 / runs as f64;
+        assert!(passed <= 0.05 + 2.0 * (0.05 * 0.95 / runs as f64).sqrt(), "p{} {passed}", 100.0 * p);
+    }
+}
+
+/// Nothing over the limit, and a tail that came in one burst: the interval says as much as the batches do, not that two thirds may be over it.
+#[test]
+fn nothing_over_the_limit_is_an_interval_that_says_something() {
+    let values: Vec<i64> =
+        (0..1846).map(|i| if (900..940).contains(&i) { 400_000_000 + i } else { 30_000_000 + i }).collect();
+    let decision = judged(&values, 1.0, 154.0);
+    assert_eq!(decision.share.value, 0.0);
+    assert!(decision.share.upper < 0.1 && decision.held == Held::Inconclusive, "{decision:?}");
+}
+
+/// Failures of a share in bursts of `burst`, drawn by a seed.
+fn failures(seed: u64, n: usize, (share, burst): (f64, usize)) -> Vec<bool> {
+    let mut stream = Stream::new(seed, "bursts", 0);
+    let mut failed = vec![false; n];
+    for at in 0..n {
+        if stream.uniform() < share / burst as f64 {
+            failed[at..(at + burst).min(n)].fill(true);
+        }
+    }
+    failed
+}
+
+/// Failures at the ceiling. In bursts of twenty a run that saw one or two of them knows that it knows nothing; what it can't know is
+/// whether there are bursts where it saw none.
+#[test]
+fn bursts_of_failures_at_the_ceiling_do_not_pass() {
+    let runs = 400;
+    for (n, bursts) in [(10_000, (0.01, 20)), (2_000, (0.01, 20)), (10_000, (0.01, 1)), (2_000, (0.01, 1))] {
+        let decided = |seed: u64| {
+            let failed = failures(seed, n, bursts);
+            let seen = failed.contains(&true);
+            (seen, decide(&of_flags(&failed), 0.01, ALPHA).held == Held::Pass)
+        };
+        let passed = (1..=runs).map(decided).filter(|(seen, passed)| *seen && *passed).count();
+        let share = passed as f64 / runs as f64;
+        assert!(share <= 0.05, "{n} {bursts:?}: {share}");
+    }
+}
+
+/// What is named as settling it does, nine times in ten: the same target is measured again, as long as was said.
+#[test]
+fn as_many_as_are_named_settle_it() {
+    for (source, n, times, longest) in
+        [(Source::Independent, 1_000, [0.7, 0.75, 1.2], 40), (Source::Queue, 2_000, [0.55, 0.65, 1.3], 60)]
+    {
+        let (mut named, mut settled, mut longer) = (0, 0, 0.0);
+        for seed in 1..=120 {
+            let budget_s = source.quantile(0.99) / times[seed as usize % 3];
+            let (values, gap_s) = source.draw(seed, longest * n);
+            let of = |n: usize| judged(&values[..n], budget_s, gap_s * n as f64);
+            let Some(needed) = of(n).needed.filter(|needed| *needed as usize <= values.len()) else {
+                continue;
+            };
+            named += 1;
+            longer += needed as f64 / n as f64;
+            settled += u32::from(of(needed as usize).held != Held::Inconclusive);
+        }
+        let share = f64::from(settled) / f64::from(named);
+        println!(
+            "{source:?}: {named} named, {:.1} times as long, {share} settled",
+            longer / f64::from(named)
+        );
+        assert!(
+            named >= 10 && share >= 0.9 - 2.0 * (0.09 / f64::from(named)).sqrt(),
+            "{source:?} {share} of {named}"
+        );
+    }
 }
 
 fn judged(values: &[i64], budget_s: f64, length_s: f64) -> Decision {
@@ -149,7 +239,7 @@ fn series(values: &[i64], edges_s: &[f64], per: usize) -> Vec<Binned> {
 
 #[test]
 fn samples_sketches_and_histograms_agree_on_an_edge() {
-    let mut seen = [0; 3];
+    let (mut seen, mut apart, mut all) = ([0; 3], 0, 0);
     for source in [Source::Independent, Source::Queue] {
         for seed in 1..=24 {
             // Over, under and near the budget.
@@ -165,12 +255,17 @@ fn samples_sketches_and_histograms_agree_on_an_edge() {
                 assert_eq!(count.over_least, count.over_most);
                 let decision = decide(&count, 0.01, ALPHA);
                 assert_eq!(decision.share.value, own.share.value, "{source:?} {seed}: the same count");
-                assert_eq!(decision.held, own.held, "{source:?} {seed}");
+                // Few edges know the wider shares roughly only, so that near the limit one may decide and the other not.
+                let both = [decision.held, own.held];
+                assert!(!(both.contains(&Held::Pass) && both.contains(&Held::Fail)), "{source:?} {seed}");
+                apart += u32::from(decision.held != own.held);
+                all += 1;
             }
             seen[own.held as usize] += 1;
         }
     }
     assert!(seen.iter().all(|n| *n > 0), "every verdict is compared: {seen:?}");
+    assert!(20 * apart <= all, "{apart} of {all}");
 }
 
 /// A budget inside a bucket is a bracket: it decides what both of its ends decide, and never more.

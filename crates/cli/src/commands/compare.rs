@@ -55,17 +55,23 @@ fn of_runs(
     if let Some(quality) = quality {
         note_other_targets(quality, &names);
     }
-    page(&args.judged, &names, &comparison)?;
+    // Two runs of one target have one address: they are told apart by their folders.
+    let runs = [format!("{base_name} (base)"), format!("{candidate_name} (candidate)")];
+    page(&args.judged, &runs, &comparison)?;
     match args.format {
         Format::Json => {
             let mut value = serde_json::to_value(&comparison).unwrap_or_default();
+            if let Some(object) = value.as_object_mut() {
+                let runs = serde_json::json!({"base": base_name, "candidate": candidate_name});
+                object.insert("runs".into(), runs);
+            }
             if let (Some(quality), Some(object)) = (quality, value.as_object_mut()) {
                 object.insert("quality".into(), serde_json::to_value(quality).unwrap_or_default());
             }
             out::json(&value);
         }
         Format::Text => {
-            out::line(&plimsoll_report::compare::render((&names[0], &names[1]), &comparison));
+            out::line(&plimsoll_report::compare::render((&runs[0], &runs[1]), &comparison));
             if let Some(quality) = quality {
                 out::line(&plimsoll_report::quality::line(quality));
             }

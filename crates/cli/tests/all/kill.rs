@@ -100,7 +100,7 @@ fn a_closed_loop_that_is_killed_leaves_one_record_for_each_request() {
         assert!(open.iter().all(|row| row.end.is_none() && row.asked_output == 4));
         let again = plimsoll(&["show", &run, "--format", "json"]).json();
         assert_eq!(&again["findings"]["levels"][0]["summary"]["counts"], counts);
-        let text = plimsoll(&["show", &run]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        let text = plimsoll(&["show", &run]).words();
         assert!(text.contains("then in flight came from the log"), "{text}");
     }
 }

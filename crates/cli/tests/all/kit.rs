@@ -26,6 +26,11 @@ impl Ended {
         serde_json::from_str(&self.stdout)
             .unwrap_or_else(|e| panic!("stdout is not JSON ({e}): {}\nstderr: {}", self.stdout, self.stderr))
     }
+
+    /// stdout as one line of words: what it says, wherever its sentences are folded.
+    pub fn words(&self) -> String {
+        self.stdout.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
 }
 
 /// Runs the binary to its end.

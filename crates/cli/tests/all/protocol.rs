@@ -91,7 +91,7 @@ fn the_page_says_how_the_load_was_put_on() {
     ];
     let ended = plimsoll(&[&args[..], &[&run]].concat());
     let words = "closed loop, 4 in flight until 50 requests have ended; 3 warm-up requests before";
-    assert!(ended.stdout.contains(words), "{}", ended.stdout);
+    assert!(ended.words().contains(words), "{}", ended.stdout);
     let report = plimsoll(&["report", &run]);
     let page = std::fs::read_to_string(report.stdout.trim()).expect("written");
     assert!(page.contains(words));

@@ -80,7 +80,7 @@ fn a_load_of_which_nothing_finished_is_said_to_have_failed() {
     let (_folder, run) = run_folder();
     let load = ["--force", "--rate", "20/s", "--for", "1s", "-q", "-o", &run];
     let ended = plimsoll(&[&["run", &server.url][..], &load].concat());
-    let said = ended.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = ended.words();
     assert!(said.contains("the target fails: none of"), "{}{}", ended.stdout, ended.stderr);
     assert!(
         said.contains("502") && !said.contains("too few requests for any percentile"),

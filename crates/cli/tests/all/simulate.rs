@@ -100,7 +100,7 @@ fn a_search_that_a_ceiling_ended_is_not_called_the_end_of_growth() {
         let (_folder, run) = run_folder();
         let args =
             ["simulate", "--saturate", "--profile", "mm8", "--osl", "1", "--for", "20s", "-q", "-o", &run];
-        plimsoll(&[&args[..], more].concat()).stdout.split_whitespace().collect::<Vec<_>>().join(" ")
+        plimsoll(&[&args[..], more].concat()).words()
     };
     let (capped, whole) = (said(&["--max-in-flight", "4"]), said(&[]));
     assert!(capped.contains("Throughput still grew when the search ended"), "{capped}");

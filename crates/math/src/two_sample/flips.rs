@@ -9,6 +9,12 @@
 //! to the next moves all of a turn's stretches together, and flips of stretches take it for proof. Too few turns to be flipped
 //! themselves have their means held against their own spread as well (Student's t over turns): p is the larger of the two, an
 //! interval reaches over both.
+//!
+//! Where units are stretches of one **course** (one run on each side) and neighbours are alike, a target whose speed wanders for longer than a
+//! stretch makes as few independent units. Then the mean is held against the course's slow part as well: its first four cosines, which
+//! have four degrees of freedom (Müller 2004; Lazarus, Lewis, Stock and Watson 2018). Of equal servers whose speed wanders over 20 s,
+//! 83 s each, a fifth of the comparisons called a change without it. Asking for neighbours to be *significantly* alike lost: twenty
+//! stretches show that too late.
 
 use crate::proportion::Interval;
 use crate::quantile::sort;
@@ -19,6 +25,8 @@ use crate::special::{student_t_cdf, student_t_inv};
 const ALL_UP_TO: usize = 12;
 /// Subsets drawn where there are more, the empty one included.
 const DRAWN: usize = 4096;
+/// Cosines that a course is held against.
+const COSINES: usize = 4;
 /// Units that fit into a pattern.
 const MOST_UNITS: usize = 64;
 
@@ -28,8 +36,18 @@ pub struct Flips {
     units: usize,
     /// One bit per unit that is flipped. The first is none.
     subsets: Vec<u64>,
-    /// Units that follow one another in one turn; 0 = units are not known to be of turns.
-    per_turn: usize,
+    order: Order,
+}
+
+/// What is known of the order of the units.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Order {
+    /// Any order is as good.
+    None,
+    /// So many follow one another in one turn.
+    Turns(usize),
+    /// All follow one another.
+    Course,
 }
 
 impl Flips {
@@ -43,32 +61,33 @@ impl Flips {
             let mask = u64::MAX >> (MOST_UNITS - units);
             std::iter::once(0).chain((1..DRAWN).map(|_| stream.next_u64() & mask)).collect()
         };
-        Flips { units, subsets, per_turn: 0 }
+        Flips { units, subsets, order: Order::None }
     }
 
-    /// The patterns for this many turns of so many stretches each, at most 64 in all; what changes from turn to turn counts.
+    /// The patterns for this many turns of so many stretches each, at most 64 in all; what changes from turn to turn counts, and within the one
+    /// turn what changes slowly.
     pub fn of_turns(turns: usize, per_turn: usize) -> Flips {
-        let all = Flips::new(turns * per_turn);
-        Flips { per_turn: if turns > 1 && per_turn > 1 { per_turn } else { 0 }, ..all }
+        let order = match (turns, per_turn) {
+            (0, _) | (_, 0 | 1) => Order::None,
+            (1, _) => Order::Course,
+            _ => Order::Turns(per_turn),
+        };
+        Flips { order, ..Flips::new(turns * per_turn) }
     }
 
-    /// Mean of the turns' means, its standard error, and the degrees of freedom; none where there are no turns.
-    fn turns(&self, differences: &[f64]) -> Option<(f64, f64, f64)> {
-        let of_turn = |turn: &[f64]| turn.iter().sum::<f64>() / turn.len() as f64;
+    /// Mean of the differences, its standard error by what changes slowly, and the degrees of freedom; none where nothing is known to.
+    fn slow(&self, differences: &[f64]) -> Option<(f64, f64, f64)> {
         let known = &differences[..self.units.min(differences.len())];
-        let means: Vec<f64> = known.chunks_exact(self.per_turn.max(1)).map(of_turn).collect();
-        if self.per_turn == 0 || means.len() < 2 {
-            return None;
+        match self.order {
+            Order::None => None,
+            Order::Turns(per_turn) => by_turns(known, per_turn),
+            Order::Course => by_course(known),
         }
-        let n = means.len() as f64;
-        let mean = means.iter().sum::<f64>() / n;
-        let variance = means.iter().map(|m| (m - mean).powi(2)).sum::<f64>() / (n - 1.0);
-        Some((mean, (variance / n).sqrt(), n - 1.0))
     }
 
-    /// The chance that the turns' mean is as large as this one, by what it is from turn to turn; `sign` −1 asks for as small.
-    fn by_turns(&self, differences: &[f64], sign: f64) -> f64 {
-        let Some((mean, error, freedom)) = self.turns(differences) else { return 0.0 };
+    /// The chance that the mean is as large as this one, by what changes slowly; `sign` −1 asks for as small.
+    fn by_slow(&self, differences: &[f64], sign: f64) -> f64 {
+        let Some((mean, error, freedom)) = self.slow(differences) else { return 0.0 };
         match sign * mean {
             none if none <= 0.0 => 1.0,
             some => 1.0 - student_t_cdf(some / error, freedom),
@@ -89,18 +108,18 @@ impl Flips {
     pub fn greater(&self, differences: &[f64]) -> f64 {
         let slack = 1e-12 * differences.iter().map(|d| d.abs()).sum::<f64>();
         let reached = self.sums(differences).filter(|sum| *sum <= slack).count();
-        (reached as f64 / self.subsets.len() as f64).max(self.by_turns(differences, 1.0))
+        (reached as f64 / self.subsets.len() as f64).max(self.by_slow(differences, 1.0))
     }
 
     /// The chance of a sum as small as this one.
     pub fn less(&self, differences: &[f64]) -> f64 {
         let slack = 1e-12 * differences.iter().map(|d| d.abs()).sum::<f64>();
         let reached = self.sums(differences).filter(|sum| *sum >= -slack).count();
-        (reached as f64 / self.subsets.len() as f64).max(self.by_turns(differences, -1.0))
+        (reached as f64 / self.subsets.len() as f64).max(self.by_slow(differences, -1.0))
     }
 
     /// What each pattern makes of the differences: the size of their sum over the root of the sum of their squares, in the patterns' order; the
-    /// first is that of the differences as they are. What changes from turn to turn is not in it: [`Flips::by_turns_alone`].
+    /// first is that of the differences as they are. What changes slowly is not in it: [`Flips::by_slow_alone`].
     pub(super) fn statistics(&self, differences: &[f64]) -> Vec<f64> {
         let whole = differences.iter().sum::<f64>();
         let root = differences.iter().map(|d| d * d).sum::<f64>().sqrt();
@@ -108,10 +127,10 @@ impl Flips {
         self.sums(differences).map(of).collect()
     }
 
-    /// The two-sided chance of the turns' mean by what it is from turn to turn alone; `None` where there are no turns.
-    pub fn by_turns_alone(&self, differences: &[f64]) -> Option<f64> {
-        self.turns(differences)?;
-        let one = self.by_turns(differences, 1.0).min(self.by_turns(differences, -1.0));
+    /// The two-sided chance of the mean by what changes slowly alone, from turn to turn or along the course; `None` where nothing is known to.
+    pub fn by_slow_alone(&self, differences: &[f64]) -> Option<f64> {
+        self.slow(differences)?;
+        let one = self.by_slow(differences, 1.0).min(self.by_slow(differences, -1.0));
         Some((2.0 * one).min(1.0))
     }
 
@@ -132,7 +151,7 @@ impl Flips {
             lower: at(skip.checked_sub(1)).unwrap_or(f64::NEG_INFINITY),
             upper: at(means.len().checked_sub(skip)).filter(|_| skip > 0).unwrap_or(f64::INFINITY),
         };
-        let Some((mean, error, freedom)) = self.turns(differences) else { return flipped };
+        let Some((mean, error, freedom)) = self.slow(differences) else { return flipped };
         let half = student_t_inv(0.5 * (1.0 + level), freedom) * error;
         Interval { lower: flipped.lower.min(mean - half), upper: flipped.upper.max(mean + half) }
     }
@@ -155,4 +174,39 @@ impl Flips {
             tables.iter().enumerate().map(|(i, table)| table[(subset >> (8 * i) & 255) as usize]).sum()
         })
     }
+}
+
+/// Mean of the turns' means, its standard error and degrees of freedom.
+fn by_turns(differences: &[f64], per_turn: usize) -> Option<(f64, f64, f64)> {
+    let of_turn = |turn: &[f64]| turn.iter().sum::<f64>() / turn.len() as f64;
+    let means: Vec<f64> = differences.chunks_exact(per_turn).map(of_turn).collect();
+    if means.len() < 2 {
+        return None;
+    }
+    let n = means.len() as f64;
+    let mean = means.iter().sum::<f64>() / n;
+    let variance = means.iter().map(|m| (m - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    Some((mean, (variance / n).sqrt(), n - 1.0))
+}
+
+/// The same of one course, whose neighbours are alike; `None` where they are not, or it is too short for its cosines.
+fn by_course(differences: &[f64]) -> Option<(f64, f64, f64)> {
+    let n = differences.len() as f64;
+    if differences.len() <= COSINES || neighbours(differences) <= 0.0 {
+        return None;
+    }
+    let of_cosine = |j: usize| -> f64 {
+        let at = |i: usize| (std::f64::consts::PI * j as f64 * (i as f64 + 0.5) / n).cos();
+        differences.iter().enumerate().map(|(i, x)| x * at(i)).sum::<f64>() * (2.0 / n).sqrt()
+    };
+    let long_run = (1..=COSINES).map(|j| of_cosine(j).powi(2)).sum::<f64>() / COSINES as f64;
+    Some((differences.iter().sum::<f64>() / n, (long_run / n).sqrt(), COSINES as f64))
+}
+
+/// The correlation of values that follow one another.
+pub fn neighbours(values: &[f64]) -> f64 {
+    let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let whole: f64 = values.iter().map(|x| (x - mean).powi(2)).sum();
+    let pairs: f64 = values.windows(2).map(|pair| (pair[0] - mean) * (pair[1] - mean)).sum();
+    if whole > 0.0 { pairs / whole } else { 0.0 }
 }

@@ -19,7 +19,7 @@ mod shift;
 mod welch;
 
 pub use arm::Arm;
-pub use flips::Flips;
+pub use flips::{Flips, neighbours};
 pub use holm::holm;
 pub use joint::step_down;
 pub use shift::{Band, block_interval, shift};

@@ -4,7 +4,7 @@ use plimsoll_math::proportion::Interval;
 use plimsoll_math::rng::Stream;
 use plimsoll_math::two_sample::{
     Arm, Flips, block_interval, exceedance_differences, holm, mean_ratio, mean_shift, median_shift,
-    percentile_ratio, shift,
+    neighbours, percentile_ratio, shift,
 };
 use plimsoll_math::{dist, special};
 
@@ -228,9 +228,28 @@ fn few_turns_are_held_against_their_own_spread() {
     let interval = turns.mean_interval(&differences, 0.95);
     let half = 4.302_652_73 / 3.0f64.sqrt();
     assert!((interval.upper - (2.0 + half)).abs() < 1e-6 || interval.upper == f64::INFINITY, "{interval:?}");
-    // One turn, or turns of one unit, have no such spread.
-    assert_eq!(Flips::of_turns(1, 6).greater(&differences), 1.0 / 64.0);
+    // Turns of one unit have no such spread.
     assert_eq!(Flips::of_turns(6, 1).greater(&differences), 1.0 / 64.0);
+}
+
+#[test]
+fn a_course_that_wanders_is_held_against_its_slow_part() {
+    // Two halves, 1 and 3, of eight: only the odd cosines see the step, with squares of 2/8 (Σ ± cos)², Σ over one half 1/(2 sin(πj/16)) in
+    // closed form; so the long-run variance is (13.137 + 1.620)/4.
+    let step = [1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 3.0];
+    let square = |j: f64| 0.25 / (std::f64::consts::PI * j / 16.0).sin().powi(2);
+    let error = ((square(1.0) + square(3.0)) / 4.0 / 8.0f64).sqrt();
+    // Student's tail at four degrees of freedom, in closed form.
+    let t = 2.0 / error;
+    let x = t / (4.0 + t * t).sqrt();
+    let tail = 0.5 - 0.5 * x * (1.0 + 0.5 * (1.0 - x * x));
+    let course = Flips::of_turns(1, 8);
+    close("p", course.greater(&step), tail, 1e-9);
+    assert!(course.greater(&step) > Flips::new(8).greater(&step));
+    // Neighbours that are not alike widen nothing.
+    let even = [1.0, 3.0, 1.0, 3.0, 1.0, 3.0, 1.0, 3.0];
+    assert_eq!(course.greater(&even), 1.0 / 256.0);
+    close("alike", neighbours(&step), 5.0 / 8.0, 1e-12);
 }
 
 /// Student's sleep data (1908), as `t.test(extra ~ group, data = sleep)` of R prints it: -3.3654832 to 0.2054832.

@@ -323,7 +323,7 @@ pub(crate) fn spread(block: &Block, usual: &Estimate, least: (f64, f64)) -> Vec<
     );
     let value =
         Estimate { value: wide, lower: wide, upper: wide, n: waits.len() as u64, n_eff: waits.len() as f64 };
-    let interval = quantile::undecided(&waits, waits.len() as f64, 0.9, LEVEL);
+    let interval = quantile::undecided(&waits, quantile::Worth::known(waits.len() as f64), 0.9, LEVEL);
     let low = interval.lower.max(0.0) - at(0.1);
     let value = Estimate { lower: low.max(0.0), upper: (interval.upper - at(0.1)).max(wide), ..value };
     let some = lattice || some_wait(&waits);

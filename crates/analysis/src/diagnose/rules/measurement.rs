@@ -85,14 +85,14 @@ fn late(bench: &Bench<'_>, least: f64) -> Option<(crate::findings::Estimate, f64
     quantile::sort(&mut sorted);
     let value = quantile::of_sorted(&sorted, 0.99)?;
     let over: Vec<bool> = lag.iter().map(|x| *x > value).collect();
-    let n_eff = lag.len() as f64 / quantile::design_effect(&over, crate::diagnose::ratio::STRETCHES).max(1.0);
-    let interval = quantile::undecided(&sorted, n_eff, 0.99, 0.9);
+    let worth = quantile::worth_of_flags(&over, crate::diagnose::ratio::STRETCHES);
+    let interval = quantile::undecided(&sorted, worth, 0.99, 0.9);
     let lag = crate::findings::Estimate {
         value,
         lower: interval.lower.max(0.0),
         upper: interval.upper,
         n: lag.len() as u64,
-        n_eff,
+        n_eff: worth.n_eff,
     };
     (value > limit).then_some((lag, limit))
 }
