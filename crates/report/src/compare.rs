@@ -63,16 +63,8 @@ fn of_group(page: &mut Page, group: &Group, design: Design) {
     page.line(format!("{}: {}", group.load, how(group, design)));
     rows(page, &group.rows);
     if !group.stages.is_empty() {
-        let mut table = Table::new(&[
-            "<  stage",
-            "base",
-            "candidate",
-            "<change [95 %]",
-            "share of e2e",
-            "at most",
-            "tail gap [95 %]",
-            "candidate's",
-        ]);
+        let mut table =
+            Table::new(&["<  stage", "base", "candidate", "<change [95 %]", "share of e2e", "at most"]);
         for stage in &group.stages {
             table.row([
                 format!("  {}", stage.name),
@@ -81,8 +73,6 @@ fn of_group(page: &mut Page, group: &Group, design: Design) {
                 change(&stage.effect),
                 figure::percent(stage.share),
                 format!("{} ×", figure::number(stage.ceiling)),
-                gap(stage.tail_gap_base_s.as_ref()),
-                gap(stage.tail_gap_candidate_s.as_ref()),
             ]);
         }
         page.text.push_str(&table.render(0));
@@ -103,8 +93,7 @@ fn of_group(page: &mut Page, group: &Group, design: Design) {
 }
 
 fn rows(page: &mut Page, rows: &[Row]) {
-    let mut table =
-        Table::new(&["<  figure", "base", "candidate", "<change [95 %]", "margin", "n", "worth", "<verdict"]);
+    let mut table = Table::new(&["<  figure", "base", "candidate", "<change [95 %]", "<verdict"]);
     let shown: Vec<&Row> = rows.iter().filter(|row| is_shown(row)).collect();
     for row in &shown {
         let effect = row.effect.as_ref().map_or_else(|| "–".to_owned(), change);
@@ -113,14 +102,15 @@ fn rows(page: &mut Page, rows: &[Row]) {
             value(row, &row.base),
             value(row, &row.candidate),
             effect,
-            margin(row),
-            figure::count(row.base.n.min(row.candidate.n)),
-            figure::number(row.base.n_eff.min(row.candidate.n_eff)),
-            verdict(row),
+            row.verdict.words().to_owned(),
         ]);
     }
     if !table.is_empty() {
         page.text.push_str(&table.render(0));
+        page.wrapped(2, &margins(&shown));
+    }
+    for row in shown.iter().filter(|row| row.why.is_some()) {
+        page.wrapped(2, &format!("{}: {}", name(row), verdict(row)));
     }
     let within = rows.iter().filter(|row| row.primary && row.needs_s.is_none()).count()
         - shown.iter().filter(|row| row.primary).count();
@@ -143,6 +133,22 @@ fn is_shown(row: &Row) -> bool {
         false => matches!(row.verdict, Change::NoChange | Change::Inconclusive),
     };
     !silent || row.primary && matches!(row.statistic.as_str(), "p50" | "p99" | "rate")
+}
+
+/// The margins of the figures shown, each once: `Margins: 5.0 % of p50, mean; 1 point of errors`.
+fn margins(shown: &[&Row]) -> String {
+    let mut all: Vec<(String, Vec<&str>)> = Vec::new();
+    for row in shown.iter().filter(|row| row.effect.is_some()) {
+        let (margin, of) =
+            (margin(row), if row.metric == "error_rate" { "errors" } else { row.statistic.as_str() });
+        match all.iter_mut().find(|(known, _)| *known == margin) {
+            Some((_, names)) if names.contains(&of) => {}
+            Some((_, names)) => names.push(of),
+            None => all.push((margin, vec![of])),
+        }
+    }
+    let each: Vec<String> = all.iter().map(|(margin, of)| format!("{margin} of {}", of.join(", "))).collect();
+    format!("Margins: {}", each.join("; "))
 }
 
 /// How much worse is still no change.

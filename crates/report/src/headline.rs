@@ -167,7 +167,7 @@ fn of_failure(level: &LevelSummary) -> Option<String> {
 pub(crate) fn of_trust(validity: &Validity) -> String {
     let first = validity.reasons.first().map(|reason| words::sentence(&reason.means)).unwrap_or_default();
     match validity.verdict {
-        Trust::Valid => "Nothing speaks against the measurement.".into(),
+        Trust::Valid => "All validity checks passed.".into(),
         Trust::Short => format!("The measurement is short. {first}"),
         Trust::Suspect => format!("The measurement is suspect. {first}"),
         Trust::Invalid => format!("The measurement is invalid. {first}"),

@@ -151,7 +151,7 @@ fn evidence(evidence: &Evidence, metric: &str) -> Vec<String> {
         }
         SharesFrom::Inferred => {
             lines.push(format!(
-                "The slowest tenth by {metric}: {} (inferred from the fastest requests)",
+                "The slowest tenth by {metric}: {} (inferred, as profile does)",
                 parts.join(", ")
             ));
         }

@@ -3,6 +3,8 @@
 //! Box-drawing lines were tried and dropped: they break when a line is cut, and a table that is pasted into a chat
 //! should survive it.
 
+use crate::words::WIDTH;
+
 /// A table under construction: a header and rows of cells.
 #[derive(Debug, Default)]
 pub struct Table {
@@ -40,41 +42,57 @@ impl Table {
         all.map(|row| kept.iter().map(|&i| (at(row, i), self.left[i])).collect()).collect()
     }
 
-    /// The table, each line indented by `indent` spaces. Columns that are empty in every row are left out.
+    /// The table, each line indented by `indent` spaces. Columns that are empty in every row are left out; those that do not fit into
+    /// [`WIDTH`] columns go on below, the first column again beside them.
     pub fn render(&self, indent: usize) -> String {
-        let cell = |row: &Vec<String>, i: usize| row.get(i).cloned().unwrap_or_default();
-        let kept: Vec<usize> = (0..self.header.len())
-            .filter(|&i| self.rows.iter().any(|row| !cell(row, i).is_empty()))
-            .collect();
-        let widths: Vec<usize> = kept
-            .iter()
-            .map(|&i| {
-                let body = self.rows.iter().map(|row| width(&cell(row, i))).max().unwrap_or(0);
-                body.max(width(&self.header[i]))
-            })
-            .collect();
+        let cells = self.cells();
+        let columns = cells.first().map_or(0, Vec::len);
+        let wide = |column: usize| cells.iter().map(|row| width(row[column].0)).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns).map(wide).collect();
         let mut out = String::new();
-        for row in std::iter::once(&self.header).chain(&self.rows) {
-            let mut line = " ".repeat(indent);
-            for (position, (&i, &wide)) in kept.iter().zip(&widths).enumerate() {
-                if position > 0 {
-                    line.push_str("  ");
-                }
-                let text = cell(row, i);
-                let pad = " ".repeat(wide - width(&text));
-                if self.left[i] {
-                    line.push_str(&text);
-                    line.push_str(&pad);
-                } else {
-                    line.push_str(&pad);
-                    line.push_str(&text);
-                }
-            }
-            out.push_str(line.trim_end());
-            out.push('\n');
+        if columns == 0 {
+            return out;
         }
-        out
+        let mut next = 1;
+        loop {
+            let mut block = vec![0];
+            let mut taken = indent + widths.first().copied().unwrap_or(0);
+            while next < columns && (block.len() == 1 || taken + 2 + widths[next] <= WIDTH) {
+                taken += 2 + widths[next];
+                block.push(next);
+                next += 1;
+            }
+            let goes_on =
+                block.last() != Some(&(columns.max(1) - 1)) || block.get(1).is_some_and(|at| *at > 1);
+            for row in &cells {
+                // What stands in the first column only stood in the first block.
+                let empty = block.iter().skip(1).all(|at| row[*at].0.is_empty());
+                if goes_on && block.get(1).is_some_and(|at| *at > 1) && empty {
+                    continue;
+                }
+                out.push_str(&line(indent, &block, row, &widths));
+            }
+            if next >= columns {
+                return out;
+            }
+        }
     }
+}
+
+fn line(indent: usize, block: &[usize], row: &[(&str, bool)], widths: &[usize]) -> String {
+    let mut line = " ".repeat(indent);
+    for (position, at) in block.iter().enumerate() {
+        if position > 0 {
+            line.push_str("  ");
+        }
+        let (text, left) = row[*at];
+        let pad = " ".repeat(widths[*at] - width(text));
+        match left {
+            true => line.extend([text, &pad]),
+            false => line.extend([pad.as_str(), text]),
+        }
+    }
+    format!("{}\n", line.trim_end())
 }
 
 /// Columns a text takes: one per character, which holds for everything printed here.
@@ -92,5 +110,19 @@ mod tests {
         table.row(["a".into(), "1.00".into()]);
         table.row(["long name".into(), "12 ms".into()]);
         assert_eq!(table.render(2), "  name       value\n  a           1.00\n  long name  12 ms\n");
+    }
+
+    #[test]
+    fn what_does_not_fit_goes_on_below() {
+        let long = |c: char| c.to_string().repeat(30);
+        let mut table = Table::new(&["<name", "<first", "<second", "<third"]);
+        table.row(["a".into(), long('x'), long('y'), long('z')]);
+        table.row([String::new(), "[1, 2]".into(), String::new(), "[3, 4]".into()]);
+        table.row(["b".into(), long('u'), long('v')]);
+        let [x, y, z, u, v] = ['x', 'y', 'z', 'u', 'v'].map(long);
+        let first =
+            format!("name  first{}second\na     {x}  {y}\n      [1, 2]\nb     {u}  {v}\n", " ".repeat(27));
+        let second = format!("name  third\na     {z}\n      [3, 4]\n");
+        assert_eq!(table.render(0), first + &second);
     }
 }

@@ -4,7 +4,8 @@
 //! meaning, so that a pipe, a log and a person who can't tell red from green read the same.
 
 use plimsoll_analysis::findings::{
-    BudgetFinding, Curve, Findings, LevelFinding, LevelSummary, Lines, Percentiles, Reading, Validity,
+    BudgetFinding, Curve, Findings, Kept, LevelFinding, LevelSummary, Lines, Percentiles, Reading, Trust,
+    Validity,
 };
 use plimsoll_model::{Manifest, RunState};
 
@@ -13,64 +14,59 @@ use crate::table::Table;
 use crate::words;
 use crate::{cost, figure, network, server};
 
-/// The whole result of a run, for a terminal or a pipe.
-pub fn render(manifest: &Manifest, findings: &Findings) -> String {
-    let mut page = Page::default();
-    page.line(title(manifest));
-    if let RunState::Partial { why } = &manifest.progress {
-        page.line(format!("This run is partial: {why}"));
-    }
-    if let Some(first) = &manifest.repeats {
-        page.line(format!("The schedule of run {} ({}), sent again", first.id, first.url));
-    }
-    if let Some(label) = &manifest.label {
-        page.line(format!("Label: {label}"));
-    }
-    if let Some(protocol) = words::protocol(manifest) {
-        page.wrapped(0, &protocol);
-    }
-    for flag in &manifest.flags {
-        page.wrapped(0, &format!("Outside what was measured: {flag}"));
-    }
+/// How much is printed.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum Detail {
+    /// What fits a screen: what was measured, its leading figures, what speaks against them, and last the result.
+    #[default]
+    Short,
+    /// Every metric, the server's own word, the network, and each check that was passed.
+    Full,
+}
+
+/// The result of a run, for a terminal or a pipe: the sentences that sum it up stand last, where a terminal leaves them in sight.
+pub fn render(manifest: &Manifest, findings: &Findings, detail: Detail) -> String {
+    let mut page = Page { text: String::new(), detail };
+    page.head(manifest);
     page.gap();
     if let Some(found) = &findings.cold_start {
         crate::cold_start::render(found).iter().for_each(|line| page.line(line.clone()));
         page.gap();
     }
-    for sentence in &headline(findings) {
-        page.wrapped(2, sentence);
-    }
     for lines in &findings.lines {
-        page.gap();
         page.lines_of(lines);
-    }
-    for curve in &findings.curves {
         page.gap();
+    }
+    for curve in findings.curves.iter().filter(|curve| !curve.points.is_empty()) {
         page.curve(curve);
-    }
-    for level in detailed(findings) {
         page.gap();
-        page.level(level);
     }
-    if let Some(told) = &findings.server {
-        page.gap();
-        let shown: Vec<u32> = detailed(findings).iter().map(|level| level.summary.level).collect();
-        server::lines(told, &shown).iter().for_each(|(indent, line)| page.wrapped(*indent, line));
+    // Of a sweep the curve has the levels' leading figures.
+    if detail == Detail::Full || findings.curves.is_empty() {
+        for level in detailed(findings) {
+            page.level(level);
+            page.gap();
+        }
     }
-    if let Some(found) = &findings.network {
-        page.gap();
-        network::lines(found).iter().for_each(|(indent, line)| page.wrapped(*indent, line));
+    if detail == Detail::Full {
+        page.beside(findings);
     }
     if let Some(found) = &findings.cost {
-        page.gap();
         page.line(cost::title(&found.bill));
         let mut table = Table::new(&cost::COLUMNS);
         cost::rows(found, findings).into_iter().for_each(|row| table.row(row));
         page.text.push_str(&table.render(2));
         cost::missing(found).iter().for_each(|why| page.wrapped(2, why));
+        page.gap();
     }
-    page.gap();
-    page.validity(&findings.validity);
+    // Of one that is valid or only short the sentences below say all.
+    if detail == Detail::Full || matches!(findings.validity.verdict, Trust::Suspect | Trust::Invalid) {
+        page.validity(&findings.validity);
+        page.gap();
+    }
+    for sentence in &headline(findings) {
+        page.wrapped(2, sentence);
+    }
     page.text
 }
 
@@ -119,9 +115,43 @@ fn is_open(summary: &LevelSummary) -> bool {
 #[derive(Default)]
 pub(crate) struct Page {
     pub(crate) text: String,
+    pub(crate) detail: Detail,
 }
 
 impl Page {
+    /// What was measured, and what is to be known of it before anything else.
+    fn head(&mut self, manifest: &Manifest) {
+        self.line(title(manifest));
+        if let RunState::Partial { why } = &manifest.progress {
+            self.line(format!("This run is partial: {why}"));
+        }
+        if let Some(first) = &manifest.repeats {
+            self.line(format!("The schedule of run {} ({}), sent again", first.id, first.url));
+        }
+        if let Some(label) = &manifest.label {
+            self.line(format!("Label: {label}"));
+        }
+        if let Some(protocol) = words::protocol(manifest) {
+            self.wrapped(0, &protocol);
+        }
+        for flag in &manifest.flags {
+            self.wrapped(0, &format!("Outside what was measured: {flag}"));
+        }
+    }
+
+    /// What the server and the network path say.
+    fn beside(&mut self, findings: &Findings) {
+        if let Some(told) = &findings.server {
+            let shown: Vec<u32> = detailed(findings).iter().map(|level| level.summary.level).collect();
+            server::lines(told, &shown).iter().for_each(|(indent, line)| self.wrapped(*indent, line));
+            self.gap();
+        }
+        if let Some(found) = &findings.network {
+            network::lines(found).iter().for_each(|(indent, line)| self.wrapped(*indent, line));
+            self.gap();
+        }
+    }
+
     pub(crate) fn line(&mut self, line: impl AsRef<str>) {
         self.text.push_str(line.as_ref());
         self.text.push('\n');
@@ -137,22 +167,23 @@ impl Page {
     }
 
     fn lines_of(&mut self, lines: &Lines) {
-        self.line(format!("Lines for {} traffic ({})", lines.traffic, words::mix(&lines.mix)));
-        let mut table = Table::new(&["<", "<requests [95 %]", "<"]);
-        for (name, line) in words::named_lines(lines) {
+        self.wrapped(0, &format!("Lines for {} traffic ({})", lines.traffic, words::mix(&lines.mix)));
+        let named = words::named_lines(lines);
+        let widest = named.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        for (name, line) in named {
             let (value, why) = words::line(line);
-            table.row([name.to_string(), value, why.to_string()]);
+            self.line(format!("  {name:<widest$}  {value}"));
+            if self.detail == Detail::Full {
+                self.wrapped(6, why);
+            }
         }
-        let rendered = table.render(2);
-        let body = rendered.split_once('\n').map_or("", |(_, body)| body);
-        self.text.push_str(body);
         if let plimsoll_analysis::findings::Line::Found { load, .. } = &lines.onset {
             let same = words::load_words(load, lines.think_time_s);
             if !same.is_empty() {
                 self.wrapped(2, &format!("The onset in other words: {same}."));
             }
         }
-        if let Some(hold) = &lines.hold {
+        if let Some(hold) = lines.hold.as_ref().filter(|_| self.detail == Detail::Full) {
             let verdict = words::held(hold.verdict);
             self.wrapped(
                 2,
@@ -167,16 +198,19 @@ impl Page {
     }
 
     fn curve(&mut self, curve: &Curve) {
-        if curve.points.is_empty() {
-            return;
+        self.wrapped(
+            0,
+            &format!(
+                "Curve, {} traffic: {} in ms against offered load (zero contention: p{} {})",
+                curve.traffic,
+                curve.metric,
+                percentile(curve.percentile),
+                words::latency(&curve.zero_contention),
+            ),
+        );
+        if self.detail == Detail::Short {
+            return self.short_curve(curve);
         }
-        self.line(format!(
-            "Curve, {} traffic: {} in ms against offered load (zero contention: p{} {})",
-            curve.traffic,
-            curve.metric,
-            percentile(curve.percentile),
-            words::latency(&curve.zero_contention),
-        ));
         let mut table = Table::new(&[
             "offered/s",
             "done/s",
@@ -203,6 +237,29 @@ impl Page {
                 words::kept(point.stability).to_string(),
                 point.budget.map(|held| words::held(held).to_string()).unwrap_or_default(),
                 words::trust(point.trust).to_string(),
+            ]);
+        }
+        self.text.push_str(&table.render(2));
+    }
+
+    fn short_curve(&mut self, curve: &Curve) {
+        let mut table = Table::new(&["offered/s", "in flight", "p50", "<p99 [95 %]", "failed", "<"]);
+        for point in &curve.points {
+            // What is as it should be is not worth a word, and of what is invalid nothing else is.
+            let kept = Some(words::kept(point.stability)).filter(|_| point.stability != Kept::Stable);
+            let trust = Some(words::trust(point.trust)).filter(|_| point.trust != Trust::Valid);
+            let said: Vec<&str> = match point.trust {
+                Trust::Invalid => trust.into_iter().collect(),
+                _ => kept.into_iter().chain(point.budget.map(words::held)).chain(trust).collect(),
+            };
+            let failed = Some(figure::percent(point.error_rate)).filter(|_| point.error_rate > 0.0);
+            table.row([
+                figure::number(point.offered_per_s),
+                figure::number(point.in_flight),
+                words::latency_cell(&point.p50).0,
+                words::latency(&point.p99),
+                failed.unwrap_or_default(),
+                said.join(", "),
             ]);
         }
         self.text.push_str(&table.render(2));
@@ -271,10 +328,14 @@ impl Page {
     fn percentiles(&mut self, summary: &LevelSummary) {
         let mut table = Table::new(&["<ms [95 %]", "n", "<p50", "<p90", "<p95", "<p99", "<p99.9", "max"]);
         let (mut marked, mut dash) = (false, None);
-        for set in summary.latency.all() {
-            table.row(percentile_row(set));
-            table.row(interval_row(set));
-            for (p, reading) in set.rows() {
+        let all = summary.latency.all();
+        let leads = |set: &&&Percentiles| LEADING.contains(&set.metric.as_str());
+        let short = self.detail == Detail::Short && all.iter().any(|set| leads(&set));
+        for set in all.iter().filter(|set| !short || leads(set)) {
+            let shown = if short { 2 + IN_SHORT } else { usize::MAX };
+            table.row(percentile_row(set).into_iter().take(shown));
+            table.row(interval_row(set).into_iter().take(shown));
+            for (p, reading) in set.rows().into_iter().take(shown) {
                 marked |= reading.estimate().is_none() && reading.seen().is_some();
                 if let (Reading::Refused { why, seen: None, .. }, None) = (reading, &dash) {
                     dash = Some(format!("–: {} p{} {why}", set.metric, percentile(p)));
@@ -288,10 +349,10 @@ impl Page {
         if let Some(dash) = dash {
             self.wrapped(2, &dash);
         }
-        if let Some(longer) = words::settles_in(summary) {
+        if let Some(longer) = words::settles_in(summary, short) {
             self.wrapped(2, &longer);
         }
-        if let Some(itl) = &summary.latency.itl {
+        if let Some(itl) = summary.latency.itl.as_ref().filter(|_| !short) {
             let exact = figure::percent(itl.exact_share);
             self.wrapped(
                 2,
@@ -325,7 +386,7 @@ impl Page {
                 ),
             );
         }
-        if !validity.passed.is_empty() {
+        if !validity.passed.is_empty() && self.detail == Detail::Full {
             let checks: Vec<String> =
                 validity.passed.iter().map(|passed| passed.check.replace('_', " ")).collect();
             self.wrapped(2, &format!("Checked and fine: {}", checks.join(", ")));
@@ -337,6 +398,11 @@ impl Page {
         }
     }
 }
+
+/// The metrics that a person asks for first: of others `--details`.
+const LEADING: [&str; 3] = ["ttft", "tpot", "e2e"];
+/// Percentiles of each on a screen: p50, p90, p95, p99.
+const IN_SHORT: usize = 4;
 
 /// `99`, `99.9`: a probability as people say it.
 pub fn percentile(p: f64) -> String {

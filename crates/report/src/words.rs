@@ -59,8 +59,9 @@ pub fn cell(reading: &Reading, spell: impl Fn(f64) -> String) -> (String, Option
     }
 }
 
-/// How long a run of this load would have to be for what is marked few: its p99s, and its p99.9s. `None` where nothing is.
-pub fn settles_in(summary: &LevelSummary) -> Option<String> {
+/// How long a run of this load would have to be for what is marked few: its p99s, and its p99.9s unless `short`. `None` where
+/// nothing is.
+pub fn settles_in(summary: &LevelSummary, short: bool) -> Option<String> {
     let longest = |of: &dyn Fn(f64) -> bool| -> Option<f64> {
         let sets = summary.latency.all();
         let rows = sets.iter().flat_map(|set| set.rows()).filter(|(p, _)| of(*p));
@@ -70,7 +71,7 @@ pub fn settles_in(summary: &LevelSummary) -> Option<String> {
     let said = |name: &str, seconds: Option<f64>| {
         seconds.filter(|s| *s < 86_400.0).map(|s| format!("{} settles every {name}", time(s.ceil())))
     };
-    let both = [said("p99", longest(&|p| p < 0.995)), said("p99.9", longest(&|p| p > 0.995))];
+    let both = [said("p99", longest(&|p| p < 0.995)), said("p99.9", longest(&|p| p > 0.995 && !short))];
     let all: Vec<String> = both.into_iter().flatten().collect();
     (!all.is_empty()).then(|| format!("At this load a level of about {}.", all.join(", one of ")))
 }

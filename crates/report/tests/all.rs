@@ -3,6 +3,7 @@
 use plimsoll_analysis::findings::{Findings, LevelFinding};
 use plimsoll_model::{Load, Manifest, Span};
 use plimsoll_report::html::Beside;
+use plimsoll_report::text::Detail;
 
 /// A sweep of the demo engine, shortened to a few of its levels.
 const SWEEP: &str = include_str!("../fixtures/sweep.json");
@@ -17,7 +18,24 @@ fn sweep() -> (Manifest, Findings) {
 #[test]
 fn the_terminal_says_the_same_as_ever() {
     let (manifest, findings) = sweep();
-    insta::assert_snapshot!(plimsoll_report::text::render(&manifest, &findings));
+    insta::assert_snapshot!(plimsoll_report::text::render(&manifest, &findings, Detail::Full));
+}
+
+/// What a person sees without asking for more: a screen, as wide as a terminal is, with the result where the prompt comes back.
+#[test]
+fn the_short_page_is_a_screen_and_ends_in_the_result() {
+    let (manifest, findings) = sweep();
+    let text = plimsoll_report::text::render(&manifest, &findings, Detail::Short);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines.len() <= 48 && lines.iter().all(|line| line.chars().count() <= 80), "{text}");
+    let sentences = plimsoll_report::headline::headline(&findings);
+    let last = lines[lines.len() - sentences.len()..].join(" ");
+    let result = sentences.last().expect("a result");
+    assert!(last.split_whitespace().collect::<Vec<_>>().join(" ").ends_with(result.as_str()), "{text}");
+    // Nothing is lost by it.
+    let full = plimsoll_report::text::render(&manifest, &findings, Detail::Full);
+    assert!(full.contains("Checked and fine") && !text.contains("Checked and fine"));
+    assert!(full.lines().all(|line| line.chars().count() <= 80), "{full}");
 }
 
 /// A ceiling on requests in flight was reached two seconds into the level: it is no open loop any more, and no heading
@@ -31,7 +49,7 @@ fn a_level_that_a_ceiling_closed_is_not_called_open() {
     let summary = &mut findings.levels[0].summary;
     let start = summary.window.start - Span::from_secs_f64(summary.window.warm_up_s);
     summary.generator.closed_since = Some(start + Span::from_secs(2));
-    let text = plimsoll_report::text::render(&manifest, &findings);
+    let text = plimsoll_report::text::render(&manifest, &findings, Detail::Full);
     let page = plimsoll_report::html::render(&manifest, &findings, Beside::default());
     for said in [&text, &page] {
         assert!(said.contains("closed by a ceiling since t=2.00 s"), "{text}");

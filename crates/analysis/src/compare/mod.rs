@@ -166,7 +166,7 @@ fn conclude(comparison: &mut Comparison) {
                 .map(|row| neighbours(&row.differences));
             let alike = wanders.fold(0.0, f64::max);
             let wanders = (alike > ALIKE / f64::from(group.units).sqrt()).then(|| {
-                format!("the speed wanders within the runs (stretches resemble their neighbours, correlation {alike:.2}), which widens the intervals")
+                format!("the speed wanders within the runs (correlation {alike:.2} from one part to the next), which widens the intervals")
             });
             for note in std::iter::once(note).chain(wanders) {
                 if !comparison.notes.contains(&note) {

@@ -50,7 +50,11 @@ const FEWEST_TOLD: f64 = 20.0;
 
 impl ToldStages {
     /// Reads what servers said from `from` to `to`: the run's samples, and how many requests ended in an interval.
-    pub fn read(samples: &[Sample], (from, to): (At, At), ended: impl Fn(At, At) -> usize) -> ToldStages {
+    pub fn read<'a>(
+        samples: impl IntoIterator<Item = &'a Sample>,
+        (from, to): (At, At),
+        ended: impl Fn(At, At) -> usize,
+    ) -> ToldStages {
         let side = ServerSide::read(samples);
         // A counter that went back was of a process that is gone; two that take turns are of nobody.
         if side.is_empty() || side.disclosures().alternates {

@@ -4,7 +4,7 @@
 //! bound in size or age is assumed, so these are the most that a real one can hit. Shares of time are those of the tail (the
 //! slowest tenth by what the goal counts): a lever that shortens the mean and not the tail does not move a percentile.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use plimsoll_math::quantile::order_statistic;
 use plimsoll_math::special::student_t_inv;
@@ -16,6 +16,7 @@ use super::catalogue::Term;
 use super::finding::{FasterModel, Goal, How};
 use super::{Asked, Case, schedule};
 use crate::findings::{Estimate, Metric};
+use crate::infer::{self, Part, Split, ToldStages};
 use crate::server_side::{ServerSide, Signal};
 
 /// Batches over which a ratio's interval is read.
@@ -70,7 +71,7 @@ pub struct Late {
 pub enum SharesFrom {
     /// The server reports its stages.
     Server,
-    /// Inferred: what a request took over the fastest ones of its kind is called queue.
+    /// Inferred from the client's stamps and the server's page, as `profile` does.
     Inferred,
     /// Neither.
     Unknown,
@@ -107,7 +108,7 @@ impl Evidence {
 pub fn read(case: &Case<'_>, own: &[Asked], goal: &Goal) -> Evidence {
     let summary = case.summary;
     let rows = schedule::finished(case);
-    let (tail, shares_from) = shares(&rows, goal.metric);
+    let (tail, shares_from) = shares(case, &rows, goal.metric);
     let (exact_repeats, prefix_reuse) = reuse(own, (summary.window.start - case.level.start).0);
     let server = ServerSide::read(case.samples.iter().copied());
     let (from, to) = (summary.window.start, summary.window.stop);
@@ -193,7 +194,7 @@ fn stages_of(metric: Metric) -> &'static [(Term, &'static str)] {
 }
 
 /// Shares of what the goal counts, of the requests that are slow by it.
-fn shares(rows: &[&Attempt], metric: Metric) -> (Vec<Share>, SharesFrom) {
+fn shares(case: &Case<'_>, rows: &[&Attempt], metric: Metric) -> (Vec<Share>, SharesFrom) {
     let mut order: Vec<f64> = rows.iter().filter_map(|row| counted(row, metric)).collect();
     if order.len() < FEWEST {
         return (Vec::new(), SharesFrom::Unknown);
@@ -212,7 +213,7 @@ fn shares(rows: &[&Attempt], metric: Metric) -> (Vec<Share>, SharesFrom) {
     };
     let reported = slow.iter().filter(|(row, _)| stage(row, "prefill").is_some()).count();
     if reported * 10 < slow.len() * 9 {
-        return inferred(rows, &slow, metric);
+        return inferred(case, &slow, metric);
     }
     let parts = stages_of(metric);
     let share = |(term, name): &(Term, &str)| {
@@ -232,35 +233,53 @@ fn shares(rows: &[&Attempt], metric: Metric) -> (Vec<Share>, SharesFrom) {
     (shares, SharesFrom::Server)
 }
 
-/// Without stages: the first token over the fastest twentieth per prompt token is queue, the fastest is prefill, and what follows
-/// the first token is decode. Other prompts in the batch are then called queue as well: an upper bound of it.
-fn inferred(rows: &[&Attempt], slow: &[(&Attempt, f64)], metric: Metric) -> (Vec<Share>, SharesFrom) {
-    let first = |row: &Attempt| counted(row, Metric::Ttft);
-    let mut per_token: Vec<f64> =
-        rows.iter().filter_map(|row| Some(first(row)? / f64::from(row.asked_prompt.max(1)))).collect();
-    let mut fixed: Vec<f64> = rows.iter().filter_map(|row| first(row)).collect();
-    if fixed.len() < FEWEST {
-        return (Vec::new(), SharesFrom::Unknown);
-    }
-    per_token.sort_by(f64::total_cmp);
-    fixed.sort_by(f64::total_cmp);
-    let (per_token, least) = (per_token[per_token.len() / 20], fixed[fixed.len() / 20]);
-    let floor = |row: &Attempt| (per_token * f64::from(row.asked_prompt)).max(least);
-    let share = |(term, _): &(Term, &str)| {
-        let pairs = slow.iter().filter_map(|(row, took)| {
-            let ttft = first(row)?;
-            let prefill = floor(row).min(ttft);
-            let part = match term {
-                Term::Queue => ttft - prefill,
-                Term::Prefill => prefill,
-                _ => counted(row, Metric::E2e)? - ttft,
-            };
-            Some((part.clamp(0.0, *took), *took))
-        });
-        ratio(&pairs.collect::<Vec<_>>()).map(|share| Share { term: *term, share })
+/// Without stages: the split that `profile` prints of the same run ([`infer`]).
+fn inferred(case: &Case<'_>, slow: &[(&Attempt, f64)], metric: Metric) -> (Vec<Share>, SharesFrom) {
+    let ended = |from: At, to: At| {
+        case.attempts.iter().filter(|a| a.end.is_some_and(|end| end > from && end <= to)).count()
     };
-    (stages_of(metric).iter().filter_map(share).collect(), SharesFrom::Inferred)
+    let told = ToldStages::read(case.samples.iter().copied(), (case.level.start, case.level.drained), ended);
+    let found = infer::infer(&infer::Case {
+        level: case.level.id,
+        attempts: case.attempts,
+        from: case.summary.window.start,
+        told,
+        floor: case.floor,
+        ignore_reported: false,
+        budget: None,
+    });
+    let of_row: HashMap<*const Attempt, Split> =
+        found.splits.iter().map(|(i, split)| (std::ptr::from_ref(case.attempts[*i]), *split)).collect();
+    let pairs = |parts: &[Part]| -> Vec<(f64, f64)> {
+        let of = |(row, took): &(&Attempt, f64)| {
+            let split = of_row.get(&std::ptr::from_ref::<Attempt>(row))?;
+            let ns: f64 = parts.iter().map(|part| split[*part as usize]).sum();
+            Some(((ns / 1e9).clamp(0.0, *took), *took))
+        };
+        slow.iter().filter_map(of).collect()
+    };
+    let terms: &[(Term, &[Part])] = match metric {
+        Metric::Tpot => &[(Term::Decode, &[Part::Decode])],
+        Metric::Ttft => {
+            &[(Term::Queue, &[Part::Queue]), (Term::Prefill, &[Part::Prefill]), (Term::Host, BEFORE)]
+        }
+        Metric::E2e => &[
+            (Term::Queue, &[Part::Queue]),
+            (Term::Prefill, &[Part::Prefill]),
+            (Term::Decode, &[Part::Decode]),
+            (Term::Host, BESIDE),
+        ],
+    };
+    let share =
+        |(term, parts): &(Term, &[Part])| ratio(&pairs(parts)).map(|share| Share { term: *term, share });
+    let shares: Vec<Share> = terms.iter().filter_map(share).collect();
+    let from = if shares.is_empty() { SharesFrom::Unknown } else { SharesFrom::Inferred };
+    (shares, from)
 }
+
+/// What is neither queue nor model, up to the first token and in all.
+const BEFORE: &[Part] = &[Part::ClientWait, Part::Connect, Part::Front];
+const BESIDE: &[Part] = &[Part::ClientWait, Part::Connect, Part::Front, Part::Tail];
 
 /// Σ over / Σ under, with the interval of batch sums (Student's t on their residuals).
 pub(super) fn ratio(pairs: &[(f64, f64)]) -> Option<Estimate> {

@@ -34,6 +34,7 @@ use plimsoll_model::{Attempt, Level, Sample};
 use plimsoll_sim::WorldSpec;
 
 use crate::findings::LevelSummary;
+use crate::infer::Floor;
 use predict::{Predicted, Simulator};
 
 /// Everything the ranking reads.
@@ -46,6 +47,8 @@ pub struct Case<'a> {
     pub attempts: &'a [&'a Attempt],
     /// The series beside it.
     pub samples: &'a [&'a Sample],
+    /// What a request takes alone, from another level of the run.
+    pub floor: Option<Floor>,
     /// The engine that stands for the target; `None` = nothing is simulated.
     pub world: Option<&'a WorldSpec>,
     /// Draws schedules like this one; `None` = they are made of the run's own, in blocks.

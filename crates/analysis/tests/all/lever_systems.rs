@@ -149,6 +149,7 @@ impl System {
             summary,
             attempts: &attempts,
             samples: &samples,
+            floor: None,
             world: Some(&self.world),
             redraw: Some(&redraw),
         };

@@ -2,6 +2,7 @@
 //! on arrivals that nobody has seen.
 
 use plimsoll_analysis::findings::Metric;
+use plimsoll_analysis::infer::{self, Floor, Part};
 use plimsoll_analysis::levers::change::{self, Traffic};
 use plimsoll_analysis::levers::evidence::SharesFrom;
 use plimsoll_analysis::levers::{By, Case, EffortSpec, Goal, How, Term, catalogue, rank};
@@ -29,6 +30,11 @@ fn records(n: u64, queue: impl Fn(u64) -> i64, blocks: impl Fn(u64) -> Vec<u64>)
 }
 
 fn judged(rows: &[Attempt]) -> plimsoll_analysis::levers::LeverFinding {
+    judged_beside(rows, None)
+}
+
+/// The same, knowing what a request takes alone.
+fn judged_beside(rows: &[Attempt], floor: Option<Floor>) -> plimsoll_analysis::levers::LeverFinding {
     let level = level(100.0, rows.len() as i64 / 100);
     let summary = summarise(&level, rows, &[], None);
     let attempts: Vec<&Attempt> = rows.iter().collect();
@@ -37,6 +43,7 @@ fn judged(rows: &[Attempt]) -> plimsoll_analysis::levers::LeverFinding {
         summary: &summary,
         attempts: &attempts,
         samples: &[],
+        floor,
         world: None,
         redraw: None,
     };
@@ -87,6 +94,44 @@ fn shares_of_the_slow_tenth_are_the_servers() {
     assert!(finding.ranked.is_empty());
     let bound = |id: &str| finding.bounded.iter().find(|b| b.lever == id).map(|b| b.at_most);
     assert!((bound("replicas").expect("bounded") - 0.975).abs() < 1e-9);
+}
+
+/// A server that tells no stages: the shares are those of `profile`'s split of the same rows, and near the truth where it is known what a
+/// request takes alone.
+#[test]
+fn what_a_silent_server_spends_is_what_profile_says() {
+    let silent = |queue: fn(u64) -> i64, n: u64| {
+        let mut rows = records(n, queue, |_| vec![]);
+        rows.iter_mut().for_each(|row| row.answer.stages.clear());
+        rows
+    };
+    let alone = silent(|_| 0, 400);
+    let (lone, _) = infer::rows::rows(&alone.iter().collect::<Vec<_>>());
+    let floor = Floor::of(&lone.iter().collect::<Vec<_>>());
+    let rows = silent(|i| if i % 10 == 7 { 300 } else { 0 }, 2_000);
+    let finding = judged_beside(&rows, floor);
+    assert_eq!(finding.evidence.shares_from, SharesFrom::Inferred);
+    let share = |term: Term| finding.evidence.share(term).expect("a share").value;
+    let attempts: Vec<&Attempt> = rows.iter().collect();
+    let split = infer::infer(&infer::Case {
+        level: 0,
+        attempts: &attempts,
+        from: rows[0].due,
+        told: infer::ToldStages::default(),
+        floor,
+        ignore_reported: false,
+        budget: None,
+    });
+    let slow: Vec<_> = split.splits.iter().filter(|(i, _)| rows[*i].request % 10 == 7).collect();
+    for (term, part) in
+        [(Term::Queue, Part::Queue), (Term::Prefill, Part::Prefill), (Term::Decode, Part::Decode)]
+    {
+        let part: f64 = slow.iter().map(|(_, split)| split[part as usize]).sum();
+        let whole: f64 = slow.iter().flat_map(|(_, split)| split).sum();
+        assert!((share(term) - part / whole).abs() < 0.01, "{term:?} {} {}", share(term), part / whole);
+    }
+    // 300 of 400 ms.
+    assert!((share(Term::Queue) - 0.75).abs() < 0.03, "{}", share(Term::Queue));
 }
 
 #[test]

@@ -114,11 +114,7 @@ fn close(measure: Measure, args: &ColdStartArgs) -> Result<Exit, Stop> {
     let stopped = measure.stopped();
     let findings = measure.analyse();
     let closed = measure.finish(&findings);
-    show::print(args.output.format, &closed.manifest, &findings, Some(&closed.dir));
-    if args.output.format == Format::Text {
-        out::line(&format!("\nRun     {}", closed.dir.display()));
-        out::line(&format!("Repeat  {}", closed.manifest.reproduce));
-    }
+    show::result(args.output.format, &closed, &findings, None);
     let cannot = |found: &ColdStartFinding| found.verdict == ColdVerdict::CannotTell;
     Ok(match closed.exit(&findings, stopped) {
         Exit::Done if findings.cold_start.as_ref().is_none_or(cannot) => Exit::Inconclusive,

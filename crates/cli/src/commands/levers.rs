@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use plimsoll_analysis::findings::{BudgetSpec, Held, LevelSummary};
+use plimsoll_analysis::infer::Floor;
 use plimsoll_analysis::levers::{
     By, Case, EffortSpec, Goal, LeverFinding, LeverSpec, Redraw, catalogue, rank,
 };
@@ -17,6 +18,7 @@ use schemars::schema_for;
 
 use super::{engine, show};
 use crate::again::Recorded;
+use crate::commands::wait;
 use crate::exit::{Exit, Stop};
 use crate::fitted::Target;
 use crate::flags::{FitArgs, Format, LeversArgs, RankBy};
@@ -43,6 +45,7 @@ pub fn run(args: &LeversArgs) -> Result<Exit, Stop> {
         lines.budget = Some(budget);
         rows.findings = plimsoll_analysis::analyse(&rows.manifest, &rows.attempts, &rows.samples, &lines);
     }
+    let floor = wait::floor(&rows);
     let show::Rows { manifest, attempts, samples, findings } = &rows;
     let summary = show::level(findings, args.level, NO_LEVEL)?;
     let recorded = Recorded::of(manifest).ok();
@@ -52,7 +55,7 @@ pub fn run(args: &LeversArgs) -> Result<Exit, Stop> {
     let goal = Goal::of(lines.budget.as_ref(), summary);
     let spec = LeverSpec { goal, replications: args.schedules, seed: args.seed, efforts, bill, by, band };
     let mut found =
-        judge(manifest, (attempts, samples), summary, (world.as_ref(), recorded.as_ref()), &spec)?;
+        judge(manifest, (attempts, samples, floor), summary, (world.as_ref(), recorded.as_ref()), &spec)?;
     found.place(&findings.lines, summary);
     match args.format {
         Format::Text => out::line(&page::render(&dir.display().to_string(), &found)),
@@ -63,7 +66,7 @@ pub fn run(args: &LeversArgs) -> Result<Exit, Stop> {
 
 fn judge(
     manifest: &Manifest,
-    (attempts, samples): (&[Attempt], &[Sample]),
+    (attempts, samples, floor): (&[Attempt], &[Sample], Option<Floor>),
     summary: &LevelSummary,
     (world, recorded): (Option<&WorldSpec>, Option<&Recorded>),
     spec: &LeverSpec,
@@ -74,8 +77,15 @@ fn judge(
     let samples: Vec<&Sample> = samples.iter().collect();
     let scenario: Option<Scenario> = recorded.and_then(|recorded| recorded.drawn_by(level));
     let redraw = scenario.as_ref().map(|scenario| Redraw { scenario });
-    let case =
-        Case { level, summary, attempts: &attempts, samples: &samples, world, redraw: redraw.as_ref() };
+    let case = Case {
+        level,
+        summary,
+        attempts: &attempts,
+        samples: &samples,
+        floor,
+        world,
+        redraw: redraw.as_ref(),
+    };
     Ok(rank(&case, spec))
 }
 

@@ -16,7 +16,7 @@ use super::{report, show};
 use crate::again::Recorded;
 use crate::baseline;
 use crate::exit::{Exit, Stop};
-use crate::flags::{CeilingArgs, ClientArgs, Format, RerunArgs, TargetArgs, WorldArgs};
+use crate::flags::{CeilingArgs, ClientArgs, RerunArgs, TargetArgs, WorldArgs};
 use crate::measure::{Begin, Closed, Measure, Simulate};
 use crate::resolve::{self, Draft};
 use crate::{out, simulation};
@@ -37,12 +37,7 @@ pub fn run(args: &RerunArgs) -> Result<Exit, Stop> {
     let said = announcement(&manifest, &name);
     let Repeated { closed, findings, stopped } =
         measure(args, &manifest, &recorded, (scenario, world), &said)?;
-    show::print(args.output.format, &closed.manifest, &findings, Some(&closed.dir));
-    if args.output.format == Format::Text {
-        out::line(&format!("\nRun     {}", closed.dir.display()));
-        out::line(&format!("Report  plimsoll report {}", closed.dir.display()));
-        out::line(&format!("Repeat  {}", closed.manifest.reproduce));
-    }
+    show::result(args.output.format, &closed, &findings, None);
     Ok(closed.exit(&findings, stopped))
 }
 

@@ -10,7 +10,7 @@ use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, Size, Trace, TraceSizes
 
 use super::{show, smoke};
 use crate::exit::{Exit, Stop};
-use crate::flags::{CeilingArgs, ClientArgs, Format, RunArgs};
+use crate::flags::{CeilingArgs, ClientArgs, RunArgs};
 use crate::measure::{Begin, Measure, Step, max_rate, random};
 use crate::out;
 use crate::resolve::{self, Draft};
@@ -69,16 +69,10 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
     let mut findings = measure.analyse();
     findings.cost = cost.map(|bill| plimsoll_analysis::cost::cost(&findings, &bill));
     let closed = measure.finish(&findings);
-    let (manifest, dir) = (&closed.manifest, &closed.dir);
     if args.smoke && !stopped {
-        return Ok(smoke::answer(args.output.format, &findings, dir));
+        return Ok(smoke::answer(args.output.format, &findings, &closed.dir));
     }
-    show::print(args.output.format, manifest, &findings, Some(dir));
-    if args.output.format == Format::Text {
-        out::line(&format!("\nRun     {}", dir.display()));
-        out::line(&format!("Report  plimsoll report {}", dir.display()));
-        out::line(&format!("Repeat  {}", manifest.reproduce));
-    }
+    show::result(args.output.format, &closed, &findings, None);
     Ok(closed.exit(&findings, stopped))
 }
 

@@ -9,13 +9,14 @@ use plimsoll_analysis::findings::{Findings, Kept, LevelFinding, LevelSummary, Tr
 use plimsoll_analysis::traces::{Counting, Overview};
 use plimsoll_model::{Attempt, Load, Manifest, RunState, Sample};
 use plimsoll_report::figure::counted;
+use plimsoll_report::text::Detail;
 use plimsoll_store::{Origin, Run, StoreError};
 use serde_json::json;
 
 use crate::commands::{collect, report};
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, ReportArgs, ShowArgs};
-use crate::measure::{line_spec, verdict};
+use crate::measure::{Closed, line_spec, verdict};
 use crate::trace_file::{self, Said};
 use crate::{out, price, recover};
 
@@ -47,7 +48,8 @@ pub fn run(args: &ShowArgs) -> Result<Exit, Stop> {
     if findings.cost.is_some() {
         manifest.findings = serde_json::to_value(&findings).ok();
     }
-    print(args.format, &manifest, &findings, None);
+    let detail = if args.details { Detail::Full } else { Detail::Short };
+    print(args.format, &manifest, &findings, (detail, None));
     Ok(verdict(&findings))
 }
 
@@ -160,9 +162,14 @@ pub fn load_rows(dir: &Path) -> Result<Rows, Stop> {
 }
 
 /// Prints what was found, to stdout.
-pub fn print(format: Format, manifest: &Manifest, findings: &Findings, folder: Option<&Path>) {
+fn print(
+    format: Format,
+    manifest: &Manifest,
+    findings: &Findings,
+    (detail, folder): (Detail, Option<&Path>),
+) {
     match format {
-        Format::Text => out::line(&plimsoll_report::text::render(manifest, findings)),
+        Format::Text => out::line(&plimsoll_report::text::render(manifest, findings, detail)),
         Format::Json => {
             let mut value = serde_json::to_value(manifest).unwrap_or_else(|_| json!({}));
             if let (Some(folder), Some(object)) = (folder, value.as_object_mut()) {
@@ -170,5 +177,21 @@ pub fn print(format: Format, manifest: &Manifest, findings: &Findings, folder: O
             }
             out::json(&value);
         }
+    }
+}
+
+/// Prints what a measurement found, and where everything is; `page` is its report, where that is written already.
+pub fn result(format: Format, closed: &Closed, findings: &Findings, page: Option<&Path>) {
+    let (manifest, dir) = (&closed.manifest, closed.dir.display());
+    print(format, manifest, findings, (Detail::Short, Some(&closed.dir)));
+    if format == Format::Text {
+        let time = if manifest.target.url.starts_with("simulated:") { " (virtual time)" } else { "" };
+        out::line(&format!("\nRun     {dir}{time}"));
+        out::line(&format!("More    plimsoll show {dir} --details"));
+        match page {
+            Some(page) => out::line(&format!("Report  {}", page.display())),
+            None => out::line(&format!("Report  plimsoll show {dir} --html")),
+        }
+        out::line(&format!("Repeat  {}", manifest.reproduce));
     }
 }

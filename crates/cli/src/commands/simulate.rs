@@ -8,7 +8,7 @@ use plimsoll_workload::{LoadSpec, parse_span};
 
 use super::{run, show, sweep};
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, SimulateArgs};
+use crate::flags::SimulateArgs;
 use crate::measure::{Begin, Measure, Simulate};
 use crate::resolve;
 use crate::{out, simulation};
@@ -71,13 +71,7 @@ pub fn run(args: &SimulateArgs) -> Result<Exit, Stop> {
     findings.cost = cost.map(|bill| plimsoll_analysis::cost::cost(&findings, &bill));
     let closed = measure.finish(&findings);
     say_unsteady(&closed.manifest, &findings);
-    let (manifest, dir) = (&closed.manifest, &closed.dir);
-    show::print(args.output.format, manifest, &findings, Some(dir));
-    if args.output.format == Format::Text {
-        out::line(&format!("\nRun     {} (virtual time)", dir.display()));
-        out::line(&format!("Report  plimsoll report {}", dir.display()));
-        out::line(&format!("Repeat  {}", manifest.reproduce));
-    }
+    show::result(args.output.format, &closed, &findings, None);
     Ok(closed.exit(&findings, stopped))
 }
 

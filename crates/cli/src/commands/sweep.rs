@@ -90,14 +90,7 @@ pub struct Done {
 /// Prints the result and where everything is.
 pub fn finish(done: Done, format: Format) -> Result<Exit, Stop> {
     let Done { closed, findings, page, stopped } = done;
-    show::print(format, &closed.manifest, &findings, Some(&closed.dir));
-    if format == Format::Text {
-        out::line(&format!("\nRun     {}", closed.dir.display()));
-        if let Some(page) = page {
-            out::line(&format!("Report  {}", page.display()));
-        }
-        out::line(&format!("Repeat  {}", closed.manifest.reproduce));
-    }
+    show::result(format, &closed, &findings, page.as_deref());
     Ok(closed.exit(&findings, stopped))
 }
 

@@ -66,7 +66,7 @@ fn own(rows: &show::Rows, level: u32) -> Vec<&Attempt> {
 }
 
 /// What a request takes alone: of a level that had one at a time.
-fn floor(rows: &show::Rows) -> Option<Floor> {
+pub fn floor(rows: &show::Rows) -> Option<Floor> {
     let alone = |level: &&Level| matches!(level.load, Load::Closed { concurrency: 1 });
     let counts =
         |level: &&Level| level.purpose != "warmup" && level.purpose != plimsoll_analysis::cold_start::COLD;

@@ -15,6 +15,9 @@ pub struct ShowArgs {
     /// What the endpoint costs.
     #[command(flatten)]
     pub price: PriceArgs,
+    /// Print every metric, what the server and the network path say, and each check that was passed
+    #[arg(long, conflicts_with_all = ["format", "html", "csv"])]
+    pub details: bool,
     /// How it is printed
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,

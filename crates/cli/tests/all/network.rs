@@ -65,7 +65,7 @@ fn a_longer_way_is_told_and_blamed() {
     assert!(least(&before) < 0.005, "{}", before["network"]);
     // Ten milliseconds there and ten back; a relay that is late makes it more, never less.
     assert!((0.020..0.060).contains(&least(&after)), "{}", after["network"]);
-    let text = plimsoll(&["show", &far]).stdout;
+    let text = plimsoll(&["show", &far, "--details"]).stdout;
     assert!(text.contains("Network, as this machine's kernel sees it"), "{text}");
     if [&before, &after].iter().all(|findings| undisturbed(&findings["levels"][0])) {
         let diagnosis = plimsoll(&["diagnose", &far, "--baseline", &near, "--format", "json"]).json();

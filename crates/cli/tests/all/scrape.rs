@@ -47,7 +47,7 @@ fn a_live_page_and_a_simulated_one_tell_the_same_story() {
         told.contains(&(Signal::Finished, 30.0)) && told.contains(&(Signal::OutputTokens, 360.0)),
         "{told:?}"
     );
-    let shown = plimsoll(&["show", &live]);
+    let shown = plimsoll(&["show", &live, "--details"]);
     assert!(shown.stdout.contains("Server, as it says of itself"), "{}", shown.stdout);
     let manifest = plimsoll(&["show", &live, "--format", "json"]).json();
     let page = manifest["scenario"]["scraped"][0]["url"].as_str().expect("a page");

@@ -263,7 +263,7 @@ fn percentile_table(level: &LevelFinding) -> Markup {
         p.small.soft {
             "Latencies count from the due time unless the name says after_send; failed and unfinished requests rank as ∞. "
             "Small figures are 95 % intervals. " (words::FEW_SAYS) " (hover for the reason)."
-            @if let Some(longer) = words::settles_in(&level.summary) { " " (longer) }
+            @if let Some(longer) = words::settles_in(&level.summary, false) { " " (longer) }
             @if let Some(itl) = &latency.itl {
                 " itl: tokens per event by " (itl.rule.name()) "; " (figure::percent(itl.exact_share)) " of its gaps are exact."
             }
