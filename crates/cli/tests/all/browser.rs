@@ -12,8 +12,8 @@ fn chromium() -> Option<&'static str> {
     })
 }
 
-/// The page after its scripts ran, and what it said on the console.
-fn open(browser: &str, page: &Path) -> (String, String) {
+/// The page after its scripts ran, and what it said on the console. `more` is put to the browser's flags.
+fn open(browser: &str, page: &Path, more: &[&str]) -> (String, String) {
     let profile = tempfile::tempdir().expect("a temporary folder");
     let output = Command::new(browser)
         .args([
@@ -24,7 +24,8 @@ fn open(browser: &str, page: &Path) -> (String, String) {
             "--virtual-time-budget=4000",
         ])
         .arg(format!("--user-data-dir={}", profile.path().display()))
-        .args(["--window-size=1280,1600", "--dump-dom"])
+        .args(more)
+        .arg("--dump-dom")
         .arg(format!("file://{}", page.display()))
         .output()
         .expect("the browser starts");
@@ -34,6 +35,101 @@ fn open(browser: &str, page: &Path) -> (String, String) {
         .map(String::from)
         .collect();
     (String::from_utf8_lossy(&output.stdout).into_owned(), console.join("\n"))
+}
+
+const DESK: &str = "--window-size=1280,1600";
+const PHONE: &str = "--window-size=500,900";
+
+/// What a program sees of the accessibility of a page (`accessible.js`, by WCAG's criteria), light and dark, at a desk and on a phone.
+fn assert_accessible(browser: &str, page: &Path) {
+    let html = std::fs::read_to_string(page).expect("a page");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let checked = folder.path().join("checked.html");
+    // The page's own policy forbids scripts where it has none.
+    let policy = html.find("<meta http-equiv").expect("a policy");
+    let end = policy + html[policy..].find('>').expect("closed") + 1;
+    let script = format!("<script>{}</script></body>", include_str!("accessible.js"));
+    let with = format!("{}{}", &html[..policy], &html[end..]).replacen("</body>", &script, 1);
+    std::fs::write(&checked, with).expect("written");
+    for (screen, more) in [(DESK, ""), (PHONE, ""), (DESK, "--force-dark-mode")] {
+        let flags: Vec<&str> = [screen, more].into_iter().filter(|flag| !flag.is_empty()).collect();
+        let (dom, _) = open(browser, &checked, &flags);
+        let found = dom.split("data-accessibility=\"").nth(1).and_then(|rest| rest.split('"').next());
+        assert_eq!(found, Some(""), "{} {flags:?}", page.display());
+    }
+}
+
+/// Every kind of page that a run, two runs and a plan leave.
+#[test]
+fn every_page_can_be_read_by_all() {
+    let Some(browser) = chromium() else {
+        eprintln!("SKIPPED: no chromium on this machine; no page was looked at");
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let load = [
+        "simulate",
+        "--profile",
+        "llama-3.1-8b@h100",
+        "--rate",
+        "12/s",
+        "--for",
+        "40s",
+        "--osl",
+        "32",
+        "-q",
+        "-o",
+    ];
+    let (one, other) = (at("one"), at("other"));
+    assert_eq!(plimsoll(&[&load[..], &[&one]].concat()).code, 0);
+    assert_eq!(plimsoll(&[&load[..], &[&other, "--fault", "slow:factor=1.6"]].concat()).code, 0);
+    let swept = at("sweep");
+    let sweep = [
+        "simulate",
+        "--sweep",
+        "--profile",
+        "demo",
+        "--isl",
+        "64",
+        "--osl",
+        "4",
+        "--time",
+        "40s",
+        "-q",
+        "-o",
+        &swept,
+    ];
+    assert_eq!(plimsoll(&sweep).code, 0);
+    let plan = [
+        "plan",
+        "--profile",
+        "llama-3.1-8b@h100",
+        "--rate",
+        "10/s",
+        "--isl",
+        "256",
+        "--osl",
+        "32",
+        "--slo",
+        "ttft p99 < 1s",
+        "-q",
+    ];
+    let pages: [(&str, Vec<&str>); 7] = [
+        ("run", vec!["show", &one, "--html", "-o"]),
+        ("slow", vec!["show", &other, "--html", "-o"]),
+        ("sweep", vec!["show", &swept, "--html", "-o"]),
+        ("compare", vec!["compare", &one, &other, "--html"]),
+        ("diagnose", vec!["diagnose", &other, "--html"]),
+        ("profile", vec!["profile", &one, "--html"]),
+        ("plan", [&plan[..], &["--html"]].concat()),
+    ];
+    for (name, args) in &pages {
+        let page = at(&format!("{name}.html"));
+        let ended = plimsoll(&[&args[..], &[&page]].concat());
+        assert!(ended.code < 2 || ended.code == 3, "{args:?} {}", ended.stderr);
+        assert_accessible(browser, Path::new(&page));
+    }
 }
 
 #[test]
@@ -54,7 +150,7 @@ fn the_demo_leaves_a_report_that_draws_itself() {
         eprintln!("SKIPPED: no chromium on this machine; the report was written and not looked at");
         return;
     };
-    let (dom, console) = open(browser, &page);
+    let (dom, console) = open(browser, &page, &[DESK]);
     assert_eq!(console, "", "the page complains");
     let specs =
         html.split("id=\"charts\">").nth(1).and_then(|rest| rest.split("</script>").next()).expect("charts");

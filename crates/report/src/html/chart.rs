@@ -17,6 +17,9 @@ pub struct Chart {
     pub series: Vec<Series>,
     /// Vertical lines.
     pub marks: Vec<Mark>,
+    /// Horizontal lines: ceilings.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ceilings: Vec<Ceiling>,
     /// Shaded ranges of x.
     pub shades: Vec<Shade>,
     /// Charts with the same key share their cursor.
@@ -85,6 +88,15 @@ pub struct Mark {
     pub color: &'static str,
 }
 
+/// A horizontal line with its name.
+#[derive(Serialize, Clone, Debug)]
+pub struct Ceiling {
+    /// Where, in the unit of the vertical axis.
+    pub y: f64,
+    /// What may not be over it.
+    pub label: String,
+}
+
 /// A shaded range of x; an open end reaches to the edge.
 #[derive(Serialize, Clone, Debug)]
 pub struct Shade {
@@ -96,6 +108,8 @@ pub struct Shade {
     pub kind: &'static str,
     /// CSS variable of its colour.
     pub color: &'static str,
+    /// What it says, in the legend.
+    pub label: &'static str,
 }
 
 /// Every chart of a page by the id of the element it is drawn into.

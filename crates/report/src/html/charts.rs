@@ -3,9 +3,9 @@
 //! Axes are logarithmic where the quantity spans decades (latency) and linear where the eye should see proportion
 //! (load, throughput). Infinite values (failed requests in the tail) leave the plot: the line ends and the table says ∞.
 
-use plimsoll_analysis::findings::{Curve, Findings, Histogram, LevelFinding, Line, Lines, Reading};
+use plimsoll_analysis::findings::{self, Curve, Findings, Histogram, LevelFinding, Line, Lines, Reading};
 
-use super::chart::{Axis, Chart, Charts, Mark, Series, Shade};
+use super::chart::{Axis, Ceiling, Chart, Charts, Mark, Series, Shade};
 use crate::text::{detailed, percentile};
 use crate::{figure, words};
 
@@ -80,9 +80,30 @@ fn latency_curve(curve: &Curve, lines: Option<&Lines>) -> Chart {
         y: Axis { label: curve.metric.clone(), unit: "ms".into(), log: true, range: None },
         series,
         marks: lines.map(marks).unwrap_or_default(),
+        ceilings: lines.and_then(|lines| lines.budget_spec.as_ref()).map_or_else(Vec::new, |budget| {
+            let of = |ceiling: &&findings::Ceiling| ceiling.metric.name() == curve.metric;
+            budget
+                .latency
+                .iter()
+                .filter(of)
+                .map(|c| ceiling(c.metric.name(), c.percentile, c.limit_s))
+                .collect()
+        }),
         shades: lines.map(shades).unwrap_or_default(),
         sync: None,
     }
+}
+
+/// A ceiling on a latency, where its axis is in ms.
+fn ceiling(metric: &str, p: f64, seconds: f64) -> Ceiling {
+    Ceiling { y: 1e3 * seconds, label: format!("{metric} p{} ≤ {}", percentile(p), words::time(seconds)) }
+}
+
+/// The ceilings that a level was held to, on these metrics.
+fn ceilings_of(level: &LevelFinding, drawn: &[&str]) -> Vec<Ceiling> {
+    let Some(budget) = &level.summary.budget else { return Vec::new() };
+    let rows = budget.rows.iter().filter(|row| drawn.contains(&row.metric.as_str()));
+    rows.map(|row| ceiling(&row.metric, row.percentile, row.ceiling)).collect()
 }
 
 /// Done and good requests per second against offered load.
@@ -112,6 +133,7 @@ fn throughput(curve: &Curve, lines: Option<&Lines>) -> Chart {
         y: Axis { label: "requests/s".into(), ..Axis::default() },
         series,
         marks: lines.map(marks).unwrap_or_default(),
+        ceilings: Vec::new(),
         shades: lines.map(shades).unwrap_or_default(),
         sync: None,
     }
@@ -140,8 +162,20 @@ fn marks(lines: &Lines) -> Vec<Mark> {
 fn shades(lines: &Lines) -> Vec<Shade> {
     let Some(onset) = lines.onset.rate() else { return Vec::new() };
     vec![
-        Shade { from: Some(onset.value), to: None, kind: "borrowed", color: "--s2" },
-        Shade { from: Some(onset.lower), to: finite(onset.upper), kind: "interval", color: "--s2" },
+        Shade {
+            from: Some(onset.value),
+            to: None,
+            kind: "borrowed",
+            color: "--s2",
+            label: "past the onset: time borrowed from the requests behind",
+        },
+        Shade {
+            from: Some(onset.lower),
+            to: finite(onset.upper),
+            kind: "interval",
+            color: "--s2",
+            label: "95 % interval of the onset",
+        },
     ]
 }
 
@@ -182,6 +216,7 @@ fn latency_over_time(level: &LevelFinding) -> Chart {
         y: Axis { label: "latency".into(), unit: "ms".into(), log: true, range: None },
         series,
         marks: Vec::new(),
+        ceilings: ceilings_of(level, &[name.as_str(), "e2e"]),
         shades: warm_up(level),
         sync: Some(format!("level-{}", level.summary.level)),
     }
@@ -222,6 +257,7 @@ fn flow_over_time(level: &LevelFinding) -> Chart {
         y: Axis { label: "requests".into(), ..Axis::default() },
         series,
         marks: Vec::new(),
+        ceilings: Vec::new(),
         shades: warm_up(level),
         sync: Some(format!("level-{}", level.summary.level)),
     }
@@ -232,19 +268,24 @@ pub(super) fn warm_up(level: &LevelFinding) -> Vec<Shade> {
     if cut <= 0.0 {
         return Vec::new();
     }
-    vec![Shade { from: None, to: Some(cut), kind: "interval", color: "--s4" }]
+    vec![Shade { from: None, to: Some(cut), kind: "interval", color: "--s4", label: "cut as warm-up" }]
 }
 
 /// Cumulative distributions: the only drawing of a distribution from which a percentile can be read off.
 fn distribution(level: &LevelFinding) -> Chart {
     let colors = ["--s0", "--s1", "--s3", "--s2"];
     let drawn = level.summary.histograms.iter().filter(|h| h.counts.iter().sum::<u64>() > 0);
-    let series = drawn.zip(colors).map(|(histogram, color)| cumulative(histogram, color)).collect();
+    let series: Vec<Series> =
+        drawn.zip(colors).map(|(histogram, color)| cumulative(histogram, color)).collect();
+    let names: Vec<&str> = series.iter().map(|series| series.label.as_str()).collect();
+    let marks = ceilings_of(level, &names).into_iter();
+    let marks = marks.map(|ceiling| Mark { x: ceiling.y, label: ceiling.label, color: "--ink" }).collect();
     Chart {
         x: Axis { label: "ms".into(), log: true, ..Axis::default() },
         y: Axis { label: "share at or below".into(), unit: "%".into(), log: false, range: None },
         series,
-        marks: Vec::new(),
+        marks,
+        ceilings: Vec::new(),
         shades: Vec::new(),
         sync: None,
     }

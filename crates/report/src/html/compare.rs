@@ -26,7 +26,7 @@ pub fn render((base, candidate): (&str, &str), comparison: &Comparison) -> Strin
         p { (target_words(comparison)) }
         @if !comparison.differences.is_empty() {
             table {
-                tr { th { "differs" } th.left { "base" } th.left { "candidate" } }
+                tr { th scope="col" { "differs" } th.left scope="col" { "base" } th.left scope="col" { "candidate" } }
                 @for difference in &comparison.differences {
                     tr { td { (difference.about) } td.wrap { (difference.base) } td.wrap { (difference.candidate) } }
                 }
@@ -35,7 +35,7 @@ pub fn render((base, candidate): (&str, &str), comparison: &Comparison) -> Strin
         @for note in &comparison.notes { p { (note) "." } }
         p.soft.small {
             "Intervals are " (figure::percent(comparison.level)) ". Grey band: the margin within which a change is none; "
-            "bar: the interval; worse is to the right."
+            "bar: the interval; worse is to the right. All are drawn to three margins either way; an arrow says that it goes on beyond."
         }
     };
     page(&format!("Plimsoll compare: {candidate} against {base}"), "", None, &content)
@@ -56,10 +56,10 @@ fn of_group(group: &Group, comparison: &Comparison) -> Markup {
         (rows(&group.rows))
         @if !group.stages.is_empty() {
             h3 { "Stages" }
-            div.scroll { table {
+            div.scroll tabindex="0" role="region" aria-label="Table" { table {
                 tr {
-                    th { "stage" } th { "base" } th { "candidate" } th { "change" } th { "share of e2e" } th { "whole at most" }
-                    th { "tail gap, base" } th { "candidate" }
+                    th scope="col" { "stage" } th scope="col" { "base" } th scope="col" { "candidate" } th scope="col" { "change" } th scope="col" { "share of e2e" } th scope="col" { "whole at most" }
+                    th scope="col" { "tail gap, base" } th scope="col" { "candidate" }
                 }
                 @for stage in &group.stages {
                     tr {
@@ -81,8 +81,8 @@ fn of_group(group: &Group, comparison: &Comparison) -> Markup {
         }
         @if !group.slices.is_empty() {
             h3 { "The mix, by class and prompt length" }
-            div.scroll { table {
-                tr { th { "slice" } th { "of the base" } th { "of the candidate" } th { "median's change" } }
+            div.scroll tabindex="0" role="region" aria-label="Table" { table {
+                tr { th scope="col" { "slice" } th scope="col" { "of the base" } th scope="col" { "of the candidate" } th scope="col" { "median's change" } }
                 @for slice in &group.slices {
                     tr {
                         td { (slice.name) }
@@ -98,10 +98,10 @@ fn of_group(group: &Group, comparison: &Comparison) -> Markup {
 
 fn rows(rows: &[Row]) -> Markup {
     html! {
-        div.scroll { table {
+        div.scroll tabindex="0" role="region" aria-label="Table" { table {
             tr {
-                th { "figure" } th { "base" } th { "candidate" } th { "change" } th {} th { "margin" } th { "n" } th { "worth" }
-                th.left { "verdict" }
+                th scope="col" { "figure" } th scope="col" { "base" } th scope="col" { "candidate" } th scope="col" { "change" } th scope="col" { "interval" } th scope="col" { "margin" } th scope="col" { "n" } th scope="col" { "n_eff" }
+                th.left scope="col" { "verdict" }
             }
             @for row in rows {
                 tr class=[(!row.primary).then_some("soft")] {
@@ -136,6 +136,23 @@ fn picture(row: &Row, effect: &Effect) -> Markup {
         let inside = (turned * margins).clamp(-MARGINS, MARGINS);
         if inside.is_nan() { 0.5 * WIDTH } else { 0.5 * WIDTH * (1.0 + inside / MARGINS) }
     };
+    let beyond = |end: f64| (turned * of(end)).abs() > MARGINS;
+    let edge = |right: bool| if right { WIDTH } else { 0.0 };
+    let arrow = |right: bool| {
+        let (tip, back) = (edge(right), if right { WIDTH - 7.0 } else { 7.0 });
+        format!(
+            "{tip:.1},{:.1} {back:.1},{:.1} {back:.1},{:.1}",
+            0.5 * HEIGHT,
+            0.5 * HEIGHT - 6.0,
+            0.5 * HEIGHT + 6.0
+        )
+    };
+    // The side on which each end lies, where it is off the scale.
+    let clipped: Vec<bool> = [effect.lower, effect.upper, effect.value]
+        .into_iter()
+        .filter(|end| beyond(*end))
+        .map(|end| turned * of(end) > 0.0)
+        .collect();
     let [a, b, at] = [effect.lower, effect.upper, effect.value].map(|x| place(of(x)));
     let (left, right) = (a.min(b), a.max(b));
     let color = match row.verdict {
@@ -150,7 +167,10 @@ fn picture(row: &Row, effect: &Effect) -> Markup {
             rect x=(n(0.5 * (WIDTH - band))) y="0" width=(n(band)) height=(n(HEIGHT)) fill="var(--line)" opacity="0.6" {}
             line x1=(n(0.5 * WIDTH)) x2=(n(0.5 * WIDTH)) y1="0" y2=(n(HEIGHT)) stroke="var(--soft)" {}
             line x1=(n(left)) x2=(n(right.max(left + 1.0))) y1=(n(middle)) y2=(n(middle)) stroke=(color) stroke-width="3" {}
-            circle cx=(n(at)) cy=(n(middle)) r="4" fill=(color) {}
+            @if !beyond(effect.value) { circle cx=(n(at)) cy=(n(middle)) r="4" fill=(color) {} }
+            @for right in [false, true] {
+                @if clipped.contains(&right) { polygon points=(arrow(right)) fill=(color) {} }
+            }
         }
     }
 }

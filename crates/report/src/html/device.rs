@@ -49,10 +49,10 @@ fn devices(finding: &DeviceFinding) -> Markup {
         h2 { "Devices, over " (seconds(finding.window_s)) }
         div.bands { @for device in &finding.devices { (band(&device.device, &shares(device), &format!("{} busy", figure::percent(device.busy)))) } }
         p.legend { @for (part, colour) in used(finding) { span { (swatch(colour)) (part) } } }
-        div.scroll { table {
+        div.scroll tabindex="0" role="region" aria-label="Table" { table {
             thead { tr {
-                th.left { "device" } th { "busy" } th { "computing" } th { "exchange alone" } th { "copy alone" } th { "idle: host" } th { "idle: launched" }
-                th { "streams" } th { "kernels, copies" }
+                th.left scope="col" { "device" } th scope="col" { "busy" } th scope="col" { "computing" } th scope="col" { "exchange alone" } th scope="col" { "copy alone" } th scope="col" { "idle: host" } th scope="col" { "idle: launched" }
+                th scope="col" { "streams" } th scope="col" { "kernels, copies" }
             } }
             tbody { @for device in &finding.devices { tr {
                 td.left { (device.device) } td { (figure::percent(device.busy)) } td { (figure::percent(device.computing)) }
@@ -111,8 +111,8 @@ fn unknown(share: Option<f64>) -> String {
 fn kinds(kinds: &[KindTime]) -> Markup {
     html! { @if !kinds.is_empty() { section {
         h2 { "Device time by kind" }
-        div.scroll { table {
-            thead { tr { th.left { "kind (by name)" } th { "count" } th { "time" } th { "share" } } }
+        div.scroll tabindex="0" role="region" aria-label="Table" { table {
+            thead { tr { th.left scope="col" { "kind (by name)" } th scope="col" { "count" } th scope="col" { "time" } th scope="col" { "share" } } }
             tbody { @for kind in kinds { tr {
                 td.left { (kind.kind.word()) } td { (figure::count(kind.count)) } td { (seconds(kind.total_s)) } td { (figure::percent(kind.share)) }
             } } }
@@ -123,8 +123,8 @@ fn kinds(kinds: &[KindTime]) -> Markup {
 fn tops(title: &str, tops: &[Top], more: u64) -> Markup {
     html! { @if !tops.is_empty() { section {
         h2 { (title) }
-        div.scroll { table {
-            thead { tr { th { "time" } th { "share" } th { "count" } th { "mean" } th.left { "name" } } }
+        div.scroll tabindex="0" role="region" aria-label="Table" { table {
+            thead { tr { th scope="col" { "time" } th scope="col" { "share" } th scope="col" { "count" } th scope="col" { "mean" } th.left scope="col" { "name" } } }
             tbody { @for one in tops { tr {
                 td { (seconds(one.total_s)) } td { (figure::percent(one.share)) } td { (figure::count(one.count)) } td { (seconds(one.mean_s)) }
                 td.left title=(one.name) { (short(&one.name)) }
@@ -148,7 +148,7 @@ fn launches(launches: Option<&Launches>) -> Markup {
 fn meanwhile(finding: &DeviceFinding) -> Markup {
     html! { @if !finding.host_meanwhile.is_empty() { section {
         h2 { "While a device waited for the host, the host was in" }
-        div.scroll { table { tbody { @for did in &finding.host_meanwhile { tr {
+        div.scroll tabindex="0" role="region" aria-label="Table" { table { tbody { @for did in &finding.host_meanwhile { tr {
             td { (figure::percent(did.share)) }
             td.left { @if did.name.is_empty() { "nothing that was recorded" } @else { (short(&did.name)) } }
         } } } } }

@@ -20,6 +20,7 @@ pub fn render(name: &str, diagnosis: &Diagnosis, tried: &[Tried]) -> String {
             // The experiments say what they were; one level that was judged must be named.
             @if tried.is_empty() { p.soft { (subject(name, diagnosis)) } }
         }
+        h2 { "What slows it" }
         (content(diagnosis, tried))
     };
     page(&format!("Plimsoll diagnose: {name}"), "", None, &content)
@@ -48,7 +49,7 @@ fn content(diagnosis: &Diagnosis, tried: &[Tried]) -> Markup {
         }
         @if !diagnosis.questions.is_empty() {
             h3 { "Five questions" }
-            div.scroll { table { tbody { @for question in &diagnosis.questions {
+            div.scroll tabindex="0" role="region" aria-label="Table" { table { tbody { @for question in &diagnosis.questions {
                 // No colour: "yes" is good news to one question and bad news to the next.
                 @let (answer, class) = match question.answer {
                     YesNo::Yes => ("yes", "told"),
@@ -88,8 +89,8 @@ fn why(found: &Verdict) -> Markup {
             h3 { "Why " code { (found.cause.id()) } span.soft { " (rule " (found.rule) ", confidence " (format!("{:.2}", found.confidence)) ")" } }
         }
         @if !found.evidence.is_empty() {
-            div.scroll { table {
-                thead { tr { th { "evidence" } th { "figure [interval]" } th { "had to reach" } th { "n" } th { "worth" } } }
+            div.scroll tabindex="0" role="region" aria-label="Table" { table {
+                thead { tr { th scope="col" { "evidence" } th scope="col" { "figure [interval]" } th scope="col" { "had to reach" } th scope="col" { "n" } th scope="col" { "n_eff" } } }
                 tbody { @for line in &found.evidence { (evidence(line)) } }
             } }
         }

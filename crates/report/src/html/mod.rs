@@ -98,7 +98,7 @@ fn cost_section(findings: &Findings) -> Markup {
         section {
             h2 { (cost::title(&found.bill)) }
             table {
-                thead { tr { @for name in cost::COLUMNS { th { (name.trim_start_matches('<')) } } } }
+                thead { tr { @for name in cost::COLUMNS { th scope="col" { (name.trim_start_matches('<')) } } } }
                 tbody {
                     @for row in cost::rows(found, findings) { tr { @for cell in row { td { (cell) } } } }
                 }
@@ -153,14 +153,14 @@ fn curve_section(i: usize, curve: &Curve, drawn: bool) -> Markup {
                 "The onset is where it reaches " (figure::number(curve.knee_factor)) " × that; right of it time is borrowed from the requests behind."
             }
             @if drawn {
-                div.chart { div.title { "Latency against offered load" } div id=(format!("curve-{i}")) {} }
-                div.chart { div.title { "What was done with the load" } div id=(format!("throughput-{i}")) {} }
+                div.chart { div.title { "Latency against offered load" } div id=(format!("curve-{i}")) role="img" aria-label="Latency against offered load; the figures are in the table below" {} }
+                div.chart { div.title { "What was done with the load" } div id=(format!("throughput-{i}")) role="img" aria-label="Requests done and good against offered load; the figures are in the table below" {} }
             }
-            div.scroll { table {
+            div.scroll tabindex="0" role="region" aria-label="Table" { table {
                 thead { tr {
-                    th { "offered/s" } th { "done/s" } th { "good/s" } th { "in flight" }
-                    th { (curve.metric) " p50, ms" } th { "p90" } th { "p95" } th { "p99 [95 %]" }
-                    th { "failed" } th { "load" } th { "budget" } th { "trust" } th { "run for" }
+                    th scope="col" { "offered/s" } th scope="col" { "done/s" } th scope="col" { "good/s" } th scope="col" { "in flight" }
+                    th scope="col" { (curve.metric) " p50, ms" } th scope="col" { "p90" } th scope="col" { "p95" } th scope="col" { "p99 [95 %]" }
+                    th scope="col" { "failed" } th scope="col" { "load" } th scope="col" { "budget" } th scope="col" { "trust" } th scope="col" { "run for" }
                 } }
                 tbody { @for point in &curve.points {
                     tr.(point.purpose) {
@@ -180,8 +180,8 @@ fn curve_section(i: usize, curve: &Curve, drawn: bool) -> Markup {
             @if !curve.ladder.is_empty() {
                 details {
                     summary { "How the capacity was bracketed: a closed-loop ladder" }
-                    div.scroll { table {
-                        thead { tr { th { "in flight" } th { "done/s" } th { "Little’s law off by" } } }
+                    div.scroll tabindex="0" role="region" aria-label="Table" { table {
+                        thead { tr { th scope="col" { "in flight" } th scope="col" { "done/s" } th scope="col" { "Little’s law off by" } } }
                         tbody { @for rung in &curve.ladder { tr {
                             td { (rung.concurrency) } td { (figure::number(rung.achieved_per_s)) }
                             td { (rung.little_disagreement.map(figure::percent).unwrap_or_default()) }
@@ -229,8 +229,8 @@ fn level_section(level: &LevelFinding, charts: &chart::Charts) -> Markup {
             (errors_table(level))
             @if let Some(budget) = &summary.budget {
                 h3 { "Budget “" (budget.name) "”: " (words::held(budget.verdict)) }
-                div.scroll { table {
-                    thead { tr { th { "" } th { "ceiling" } th { "measured" } th { "share over [95 %]" } th { "allowed" } th.left { "" } } }
+                div.scroll tabindex="0" role="region" aria-label="Table" { table {
+                    thead { tr { th scope="col" { "metric" } th scope="col" { "ceiling" } th scope="col" { "measured" } th scope="col" { "share over [95 %]" } th scope="col" { "allowed" } th.left scope="col" { "verdict" } } }
                     tbody { @for row in &budget.rows { tr { @for cell in budget_cells(row) { td { (cell) } } } } }
                 } }
             }
@@ -239,7 +239,7 @@ fn level_section(level: &LevelFinding, charts: &chart::Charts) -> Markup {
                 (format!("flow-over-time-{id}"), "Requests over time"),
                 (format!("distribution-{id}"), "Distribution: share of observations at or below"),
             ] {
-                @if charts.contains_key(&key) { div.chart { div.title { (title) } div id=(key) {} } }
+                @if charts.contains_key(&key) { div.chart { div.title { (title) } div id=(key) role="img" aria-label=(title) {} } }
             }
         }
     }
@@ -248,9 +248,9 @@ fn level_section(level: &LevelFinding, charts: &chart::Charts) -> Markup {
 fn percentile_table(level: &LevelFinding) -> Markup {
     let latency = &level.summary.latency;
     html! {
-        div.scroll { table {
+        div.scroll tabindex="0" role="region" aria-label="Table" { table {
             thead { tr {
-                th { "ms" } th { "n" } th { "n_eff" } th { "p50" } th { "p90" } th { "p95" } th { "p99" } th { "p99.9" } th { "max" }
+                th scope="col" { "ms" } th scope="col" { "n" } th scope="col" { "n_eff" } th scope="col" { "p50" } th scope="col" { "p90" } th scope="col" { "p95" } th scope="col" { "p99" } th scope="col" { "p99.9" } th scope="col" { "max" }
             } }
             tbody { @for set in latency.all() { tr {
                 td { code { (set.metric) } }
@@ -275,8 +275,8 @@ fn errors_table(level: &LevelFinding) -> Markup {
     let counts = &level.summary.counts;
     html! {
         h3 { "How requests ended" }
-        div.scroll { table {
-            thead { tr { th { "outcome" } th { "requests" } th { "share" } th { "attempts" } } }
+        div.scroll tabindex="0" role="region" aria-label="Table" { table {
+            thead { tr { th scope="col" { "outcome" } th scope="col" { "requests" } th scope="col" { "share" } th scope="col" { "attempts" } } }
             tbody {
                 @for (how, n) in &counts.by_outcome { tr {
                     td { (how.name().replace('_', " ")) }
@@ -307,10 +307,10 @@ fn levels_table(findings: &Findings) -> Markup {
             h2 { "Every level, in order of execution" }
             details {
                 summary { (findings.levels.len()) " levels" }
-                div.scroll { table {
+                div.scroll tabindex="0" role="region" aria-label="Table" { table {
                     thead { tr {
-                        th { "level" } th.left { "traffic" } th.left { "run for" } th.left { "load" } th { "requests" } th { "failed" }
-                        th { (leading) " p50, ms" } th { "p99" } @if streams { th { "tpot p50" } th { "e2e p99" } } th { "in flight" } th { "trust" }
+                        th scope="col" { "level" } th.left scope="col" { "traffic" } th.left scope="col" { "run for" } th.left scope="col" { "load" } th scope="col" { "requests" } th scope="col" { "failed" }
+                        th scope="col" { (leading) " p50, ms" } th scope="col" { "p99" } @if streams { th scope="col" { "tpot p50" } th scope="col" { "e2e p99" } } th scope="col" { "in flight" } th scope="col" { "trust" }
                     } }
                     tbody { @for level in &findings.levels {
                         @let s = &level.summary;
@@ -339,8 +339,8 @@ fn validity_section(validity: &Validity) -> Markup {
         section {
             h2 { "How far this may be trusted: " span.(trust) { (trust) } }
             @if !validity.reasons.is_empty() {
-                div.scroll { table {
-                    thead { tr { th { "check" } th.left { "where" } th { "verdict" } th.left { "figure" } th.left { "what it means" } th.left { "what to do" } } }
+                div.scroll tabindex="0" role="region" aria-label="Table" { table {
+                    thead { tr { th scope="col" { "check" } th.left scope="col" { "where" } th scope="col" { "verdict" } th.left scope="col" { "figure" } th.left scope="col" { "what it means" } th.left scope="col" { "what to do" } } }
                     tbody { @for words::Group { worst, levels } in words::grouped(&validity.reasons) {
                         @let verdict = words::trust(worst.verdict);
                         tr {
@@ -357,7 +357,7 @@ fn validity_section(validity: &Validity) -> Markup {
             @if !validity.passed.is_empty() {
                 details open[validity.reasons.is_empty()] {
                     summary { (validity.passed.len()) " checks found nothing" }
-                    div.scroll { table { tbody { @for passed in &validity.passed {
+                    div.scroll tabindex="0" role="region" aria-label="Table" { table { tbody { @for passed in &validity.passed {
                         tr { td { (passed.check.replace('_', " ")) } td.wrap { (passed.figure) @if let Some(note) = &passed.note { "; " (note) } } }
                     } } } }
                 }
@@ -375,10 +375,10 @@ fn generator_section(findings: &Findings) -> Markup {
                 "Lag: sent − due. Delay: user-space stamp − kernel stamp, which latencies do not contain where the kernel stamps. "
                 "Coalesced: events that came out of one read with a later one; their times are upper bounds."
             }
-            div.scroll { table {
+            div.scroll tabindex="0" role="region" aria-label="Table" { table {
                 thead { tr {
-                    th { "level" } th { "lag p50, µs" } th { "p99" } th { "max" } th { "delay p50, µs" } th { "p99" } th { "stamps" }
-                    th { "busiest thread" } th { "waiting for a core" } th { "coalesced" } th { "connections" }
+                    th scope="col" { "level" } th scope="col" { "lag p50, µs" } th scope="col" { "p99" } th scope="col" { "max" } th scope="col" { "delay p50, µs" } th scope="col" { "p99" } th scope="col" { "stamps" }
+                    th scope="col" { "busiest thread" } th scope="col" { "waiting for a core" } th scope="col" { "coalesced" } th scope="col" { "connections" }
                 } }
                 tbody { @for level in &findings.levels {
                     @let g = &level.summary.generator;
@@ -405,7 +405,7 @@ fn run_section(manifest: &Manifest) -> Markup {
             h3 { "Repeat it" }
             pre { (manifest.reproduce) }
             h3 { "Target" }
-            div.scroll { table { tbody {
+            div.scroll tabindex="0" role="region" aria-label="Table" { table { tbody {
                 @for flag in &manifest.flags {
                     tr { td { "outside what was measured" } td.wrap { (flag) } }
                 }

@@ -47,6 +47,44 @@
     };
   }
 
+  // Ceilings: a line across, named at its left end.
+  function ceilings(spec) {
+    return u => {
+      const { ctx, bbox } = u, dpr = devicePixelRatio || 1;
+      ctx.save();
+      ctx.font = `${11 * dpr}px system-ui, sans-serif`;
+      ctx.strokeStyle = ctx.fillStyle = css("--ink");
+      ctx.lineWidth = 1.5 * dpr;
+      ctx.setLineDash([2 * dpr, 3 * dpr]);
+      ctx.textAlign = "left";
+      for (const c of spec.ceilings ?? []) {
+        const y = Math.round(u.valToPos(c.y, "y", true));
+        ctx.beginPath();
+        ctx.moveTo(bbox.left, y);
+        ctx.lineTo(bbox.left + bbox.width, y);
+        ctx.stroke();
+        ctx.fillText(c.label, bbox.left + 5 * dpr, y - 4 * dpr);
+      }
+      ctx.restore();
+    };
+  }
+
+  // What is drawn without a line of its own: shades, intervals, ceilings.
+  function keys(box, spec) {
+    const all = spec.shades.map(s => [s.label, s.kind === "borrowed" ? css("--borrowed") : alpha(css(s.color), .3)]);
+    if (spec.series.some(s => s.low)) all.push(["95 % interval", alpha(css("--s0"), .3)]);
+    const list = document.createElement("p");
+    list.className = "keys small";
+    for (const [label, color] of all) {
+      const swatch = document.createElement("i"), item = document.createElement("span");
+      swatch.style.background = color;
+      item.append(swatch, label);
+      list.append(item);
+    }
+    if ((spec.ceilings ?? []).length) list.append(Object.assign(document.createElement("span"), { textContent: "··· ceiling" }));
+    if (list.childNodes.length) box.append(list);
+  }
+
   function marks(spec) {
     return u => {
       const { ctx, bbox } = u, dpr = devicePixelRatio || 1;
@@ -103,7 +141,7 @@
         bands.push({ series: [i + 1, i + 2], fill: alpha(color, .16) });
       }
     }
-    const values = spec.series.flatMap(s => s.y.filter(v => v != null && (!spec.y.log || v > 0)));
+    const values = spec.series.flatMap(s => s.y.filter(v => v != null && (!spec.y.log || v > 0))).concat((spec.ceilings ?? []).map(c => c.y));
     const span = [Math.min(...values), Math.max(...values)];
     const grid = { stroke: css("--line"), width: 1 }, axis = { stroke: css("--soft"), grid, ticks: grid };
     const size = () => ({ width: Math.max(240, box.clientWidth), height: Math.round(Math.min(spec.height || 340, Math.max(230, box.clientWidth * .6))) });
@@ -120,8 +158,9 @@
         { ...axis, label: spec.y.label + (spec.y.unit ? ` (${spec.y.unit})` : ""), labelSize: 20, size: 56, splits: spec.y.log ? logSplits : undefined, values: spec.y.log ? logLabels : (u, s) => s.map(digits) },
       ],
       cursor: { drag: { x: true, y: false }, sync: spec.sync ? { key: spec.sync } : undefined },
-      hooks: { drawClear: [shades(spec)], draw: [marks(spec)] },
+      hooks: { drawClear: [shades(spec)], draw: [ceilings(spec), marks(spec)] },
     }, data, box);
+    keys(box, spec);
     plot.root.querySelectorAll(".u-legend .u-series.band").forEach(row => { row.style.display = "none"; });
     plot.root.querySelectorAll(".u-legend .u-series").forEach(row => { if (!row.querySelector(".u-label").textContent.trim()) row.style.display = "none"; });
     let width = box.clientWidth;
@@ -133,6 +172,7 @@
   let plots = [];
   const all = () => {
     plots.forEach(p => p.destroy());
+    document.querySelectorAll(".keys").forEach(list => list.remove());
     plots = Object.entries(specs).map(([id, spec]) => draw(document.getElementById(id), spec));
     document.documentElement.dataset.plots = plots.length;
   };

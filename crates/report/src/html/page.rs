@@ -57,9 +57,12 @@ pub(super) fn table_of(table: &Table) -> Markup {
     let cells = table.cells();
     let class = |left: bool| left.then_some("left");
     html! {
-        div.scroll { table {
+        div.scroll tabindex="0" role="region" aria-label="Table" { table {
             @if let Some((header, rows)) = cells.split_first() {
-                thead { tr { @for (text, left) in header { th class=[class(*left)] { (text) } } } }
+                thead { tr { @for (text, left) in header {
+                    // A header without words is no header.
+                    @if text.is_empty() { td {} } @else { th class=[class(*left)] scope="col" { (text) } }
+                } } }
                 tbody { @for row in rows { tr {
                     @for (text, left) in row {
                         // A sentence may wrap, a figure may not.

@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use plimsoll_analysis::findings::{Held, Reading};
 use plimsoll_analysis::plan::finding::{Chosen, Expected, PlanFinding, PlanOption};
 
-use super::chart::{Axis, Chart, Charts, Mark, Series, Shade};
+use super::chart::{Axis, Ceiling, Chart, Charts, Mark, Series, Shade};
 use super::page::{page, table_of};
 use crate::plan;
 use crate::plan_envelope::fleet;
@@ -129,7 +129,7 @@ fn curve_section(found: &PlanFinding, charts: &Charts) -> Markup {
         @if let Some(worst) = worst(found) {
             p.suspect { "On this load the formula is off by up to " (figure::percent(worst)) ": read the shape of the lines, and take figures from the simulation." }
         }
-        div.chart { div.title { "What requests meet, ms" } div id="curve" {} }
+        div.chart { div.title { "What requests meet, ms" } div id="curve" role="img" aria-label="What requests meet against load, ms" {} }
         details {
             summary { "The figures" }
             (table_of(&curve_table(found)))
@@ -230,7 +230,7 @@ fn options(found: &PlanFinding, charts: &Charts) -> Markup {
         p.small.soft { "* no other is both cheaper and faster; + no other has both more tokens per user and more per GPU." }
         div.pair {
             @for (key, title) in [("pareto-cost", "Cost against latency"), ("pareto-tokens", "Tokens per user against tokens per GPU")] {
-                @if charts.contains_key(key) { div.chart { div.title { (title) } div id=(key) {} } }
+                @if charts.contains_key(key) { div.chart { div.title { (title) } div id=(key) role="img" aria-label=(title) {} } }
             }
         }
         (table_of(&plan::options_table(found, usize::MAX)))
@@ -318,6 +318,11 @@ fn curve(found: &PlanFinding) -> Chart {
         label: format!("breaks {}", figure::per_second(x)),
         color: "--s2",
     }));
+    let ceilings = first.iter().filter_map(|figure| {
+        let limit_s = figure.limit_s?;
+        Some(Ceiling { y: 1e3 * limit_s, label: format!("{} ≤ {}", name(figure), words::time(limit_s)) })
+    });
+    let ceilings = ceilings.collect();
     let mut shades = Vec::new();
     if let Some(breaks) = breaks {
         shades.push(Shade {
@@ -325,14 +330,22 @@ fn curve(found: &PlanFinding) -> Chart {
             to: Some(breaks),
             kind: "interval",
             color: "--s3",
+            label: "headroom between the peak and where the promise breaks",
         });
-        shades.push(Shade { from: Some(breaks), to: None, kind: "borrowed", color: "--s2" });
+        shades.push(Shade {
+            from: Some(breaks),
+            to: None,
+            kind: "borrowed",
+            color: "--s2",
+            label: "past where the promise breaks",
+        });
     }
     Chart {
         x: Axis { label: "load (requests/s)".into(), ..Axis::default() },
         y: Axis { label: "latency".into(), unit: "ms".into(), log: true, range: None },
         series: series.chain(at_peak).collect(),
         marks,
+        ceilings,
         shades,
         sync: None,
     }
@@ -371,6 +384,7 @@ fn points((label, y): (String, Axis), all: Points, front: Points) -> Chart {
             Series { label: "front".into(), color: "--s0", points: true, line: true, ..series(&front) },
         ],
         marks: Vec::new(),
+        ceilings: Vec::new(),
         shades: Vec::new(),
         sync: None,
     }

@@ -37,10 +37,10 @@ fn path_section(path: &PathFinding) -> Markup {
         section {
             h2 { code { (path.of.name()) } ": the critical path of " (counted(path.requests, "request")) }
             (bars(path))
-            div.scroll { table {
+            div.scroll tabindex="0" role="region" aria-label="Table" { table {
                 thead { tr {
-                    th { "stage" } th { "mean, ms" } th { "share" } th { "of the tail" } th { "p50" } th { "p95" } th { "p99" }
-                    th { "p99 [95 %]" } th { "known from" }
+                    th scope="col" { "stage" } th scope="col" { "mean, ms" } th scope="col" { "share" } th scope="col" { "of the tail" } th scope="col" { "p50" } th scope="col" { "p95" } th scope="col" { "p99" }
+                    th scope="col" { "p99 [95 %]" } th scope="col" { "known from" }
                 } }
                 tbody { @for found in &path.stages {
                     tr { td { (swatch(found.stage)) code { (found.stage) } } @for cell in stage(found) { td { (cell) } } }
@@ -48,8 +48,8 @@ fn path_section(path: &PathFinding) -> Markup {
             } }
             @if let Tail::Attributed(tail) = &path.tail {
                 h3 { "What the slowest " (figure::percent(tail.slowest).replace(".0 %", " %")) " take more of than the middle fifth" }
-                div.scroll { table {
-                    thead { tr { th { "stage" } th { "ms more" } th.left { "[95 %]" } th { "of the gap" } } }
+                div.scroll tabindex="0" role="region" aria-label="Table" { table {
+                    thead { tr { th scope="col" { "stage" } th scope="col" { "ms more" } th.left scope="col" { "[95 %]" } th scope="col" { "of the gap" } } }
                     tbody {
                         @for part in tail.parts.iter().filter(|part| part.gap.value != 0.0) { tr {
                             td { (swatch(part.stage)) code { (part.stage) } }
@@ -142,8 +142,8 @@ fn ceilings(path: &PathFinding, found: &Ceilings) -> Markup {
     html! {
         h3 { "A faster stage: the mean so many times faster, and " code { (path.of.name()) } " " (name) " then, ms" }
         p.small.soft { (words::sentence(&found.label)) }
-        div.scroll { table {
-            thead { tr { th { "stage" } @for at in &found.rows[0].at { th { (factor(at.factor)) } } } }
+        div.scroll tabindex="0" role="region" aria-label="Table" { table {
+            thead { tr { th scope="col" { "stage" } @for at in &found.rows[0].at { th scope="col" { (factor(at.factor)) } } } }
             tbody { @for row in &found.rows { tr {
                 td { (swatch(row.stage)) code { (row.stage) } }
                 @for at in &row.at { td { (faster(at)) @if let Some(then) = of(at) { span.ci { (words::ms(then)) } } } }
@@ -156,8 +156,8 @@ fn ceilings(path: &PathFinding, found: &Ceilings) -> Markup {
 fn unmapped(finding: &ProfileFinding) -> Markup {
     html! { @if !finding.unmapped.is_empty() { section {
         h2 { "Time without a stage" }
-        div.scroll { table {
-            thead { tr { th { "span" } th.left { "service" } th { "mean, ms" } th { "of e2e" } th { "spans" } th.left { "" } } }
+        div.scroll tabindex="0" role="region" aria-label="Table" { table {
+            thead { tr { th scope="col" { "span" } th.left scope="col" { "service" } th scope="col" { "mean, ms" } th scope="col" { "of e2e" } th scope="col" { "spans" } th.left scope="col" { "shown" } } }
             tbody { @for found in &finding.unmapped { tr {
                 td { (found.name) } td.left { (found.service.as_deref().unwrap_or_default()) }
                 td { (words::ms(found.mean_s)) } td { (figure::percent(found.share)) } td { (figure::count(found.spans)) }
@@ -170,8 +170,8 @@ fn unmapped(finding: &ProfileFinding) -> Markup {
 fn slices(finding: &ProfileFinding) -> Markup {
     html! { @if !finding.slices.is_empty() { section {
         h2 { "Slices of the budget" }
-        div.scroll { table {
-            thead { tr { th { "slice" } th { "ms" } th { "measured" } th { "mean uses" } th { "requests over" } th { "time over" } th.left { "verdict" } } }
+        div.scroll tabindex="0" role="region" aria-label="Table" { table {
+            thead { tr { th scope="col" { "slice" } th scope="col" { "ms" } th scope="col" { "measured" } th scope="col" { "mean uses" } th scope="col" { "requests over" } th scope="col" { "time over" } th.left scope="col" { "verdict" } } }
             tbody { @for slice in &finding.slices { tr {
                 td { (slice.name) } td { (words::ms(slice.slice_s)) } td { (words::latency_cell(&slice.measured).0) }
                 td { (figure::percent(slice.used)) }
@@ -187,8 +187,8 @@ fn change_section(change: &ChangeFinding) -> Markup {
     html! { section {
         h2 { code { (change.of.name()) } " against the baseline" }
         p { (moved(change)) }
-        div.scroll { table {
-            thead { tr { th { "stage" } th { "tail, ms" } th.left { "[95 %]" } th { "middle, ms" } th.left { "[95 %]" } } }
+        div.scroll tabindex="0" role="region" aria-label="Table" { table {
+            thead { tr { th scope="col" { "stage" } th scope="col" { "tail, ms" } th.left scope="col" { "[95 %]" } th scope="col" { "middle, ms" } th.left scope="col" { "[95 %]" } } }
             tbody { @for part in &change.parts { tr {
                 td { (swatch(part.stage)) code { (part.stage) } }
                 td { (words::ms(part.tail.value)) } td.left { (bounds(&part.tail)) }

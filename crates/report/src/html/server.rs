@@ -26,6 +26,7 @@ pub fn charts(findings: &Findings, charts: &mut Charts) {
             y,
             series,
             marks: Vec::new(),
+            ceilings: Vec::new(),
             shades: warm_up(level),
             sync: sync.clone(),
         };
@@ -80,7 +81,7 @@ pub fn section(findings: &Findings, charts: &Charts) -> Markup {
                     (format!("server-{id}"), format!("Requests in the server{which} (means of what was read)")),
                     (format!("server-kv-{id}"), format!("KV cache in use{which}")),
                 ] {
-                    @if charts.contains_key(&key) { div.chart { div.title { (title) } div id=(key) {} } }
+                    @if charts.contains_key(&key) { div.chart { div.title { (title) } div id=(key) role="img" aria-label=(title) {} } }
                 }
                 @if let Some(own) = told.levels.iter().find(|own| own.level == *id) {
                     @let unknown = unknown(own);
