@@ -109,8 +109,8 @@ fn rows(page: &mut Page, rows: &[Row]) {
         page.text.push_str(&table.render(0));
         page.wrapped(2, &margins(&shown));
     }
-    for row in shown.iter().filter(|row| row.why.is_some()) {
-        page.wrapped(2, &format!("{}: {}", name(row), verdict(row)));
+    for (row, why) in shown.iter().filter_map(|row| Some((row, row.why.as_ref()?))) {
+        page.wrapped(2, &format!("{}: {why}", name(row)));
     }
     let within = rows.iter().filter(|row| row.primary && row.needs_s.is_none()).count()
         - shown.iter().filter(|row| row.primary).count();

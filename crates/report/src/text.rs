@@ -332,9 +332,15 @@ impl Page {
         let leads = |set: &&&Percentiles| LEADING.contains(&set.metric.as_str());
         let short = self.detail == Detail::Short && all.iter().any(|set| leads(&set));
         for set in all.iter().filter(|set| !short || leads(set)) {
-            let shown = if short { 2 + IN_SHORT } else { usize::MAX };
-            table.row(percentile_row(set).into_iter().take(shown));
-            table.row(interval_row(set).into_iter().take(shown));
+            let shown = if short { IN_SHORT } else { usize::MAX };
+            for mut row in [percentile_row(set), interval_row(set)] {
+                if short {
+                    // A screen has no room for each metric's own n: the requests stand above. An empty column is left out.
+                    row[1].clear();
+                    row.truncate(2 + IN_SHORT);
+                }
+                table.row(row);
+            }
             for (p, reading) in set.rows().into_iter().take(shown) {
                 marked |= reading.estimate().is_none() && reading.seen().is_some();
                 if let (Reading::Refused { why, seen: None, .. }, None) = (reading, &dash) {
