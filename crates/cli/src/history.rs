@@ -41,6 +41,13 @@ pub fn entry(
         trust: findings.validity.verdict,
         load: load_key(findings),
         metrics: figures(findings),
+        cut: findings
+            .levels
+            .iter()
+            .filter_map(|level| {
+                Some(format!("level {}, {}", level.summary.level, level.summary.window.cut_words()?))
+            })
+            .collect(),
     }
 }
 

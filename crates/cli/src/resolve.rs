@@ -90,7 +90,8 @@ impl Draft {
         }
         if let Some(path) = &args.body {
             let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(path.display(), &e))?;
-            self.set("target.body_template", text.into());
+            // An editor's last line break would break the line under Repeat.
+            self.set("target.body_template", text.trim_end().into());
         }
         if args.protocol.as_deref() == Some("http")
             && args.body.is_none()

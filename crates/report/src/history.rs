@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use plimsoll_analysis::history::change::{Change, ChangeSpec, fewest};
 use plimsoll_analysis::history::{Course, Entry, Line};
 
-use crate::figure;
 use crate::table::Table;
+use crate::{figure, words};
 
 /// Results that a course draws, the latest.
 const DRAWN: usize = 32;
@@ -36,6 +36,10 @@ pub fn render(name: &str, line: &Line, since: usize) -> String {
         if count > 0 {
             let _ = writeln!(text, "  {} {said}: left out", results(count));
         }
+    }
+    // A cut that is longer than usual explains a better figure: the newest result's is said.
+    for cut in &last.cut {
+        text.push_str(&words::wrap(2, &format!("{}: {cut}", last.run)));
     }
     text.push_str(&verdict(line, since));
     text

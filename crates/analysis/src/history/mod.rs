@@ -38,6 +38,9 @@ pub struct Entry {
     pub load: String,
     /// Its figures.
     pub metrics: Vec<Figure>,
+    /// What was cut as warm-up, a sentence per level.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cut: Vec<String>,
 }
 
 /// One figure of a result. Latencies in seconds.
