@@ -29,6 +29,8 @@ use crate::whole::{as_far_as_it_got, of_level};
 pub use limits::{bracket, saturated};
 pub(crate) use limits::{brackets, usable};
 use limits::{budget, stability};
+pub use onset::IDLE;
+pub(crate) use onset::idle_costs;
 use onset::{onset, under_the_limit, zero_contention};
 use words::Words;
 
@@ -223,6 +225,7 @@ pub(crate) fn ladder_capacity(levels: &[&Observed]) -> Option<f64> {
 fn ladder(levels: &[&Observed]) -> Vec<LadderRung> {
     let mut rungs: Vec<LadderRung> = levels
         .iter()
+        .filter(|o| o.level.purpose != IDLE)
         .filter_map(|o| match o.level.load {
             Load::Closed { concurrency } | Load::Saturating { concurrency } => Some(LadderRung {
                 level: o.level.id,

@@ -47,6 +47,8 @@ mod gate_looks;
 mod gathered;
 #[path = "all/history.rs"]
 mod history;
+#[path = "all/idle_cost.rs"]
+mod idle_cost;
 #[path = "all/impossible.rs"]
 mod impossible;
 #[path = "all/incidents.rs"]

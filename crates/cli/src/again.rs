@@ -8,6 +8,7 @@ use std::path::Path;
 
 use plimsoll_analysis::SweepSpec;
 use plimsoll_analysis::diagnose::ALONE;
+use plimsoll_analysis::lines::IDLE;
 use plimsoll_model::{Level, Load, Manifest, Time};
 use plimsoll_sim::WorldSpec;
 use plimsoll_workload::scenario::LONGEST;
@@ -139,6 +140,9 @@ impl Recorded {
             window,
             max_requests,
             requests,
+            // It was sent at the rate that it was held to.
+            max_rate_per_s: (level.purpose == IDLE)
+                .then(|| level.arrivals.max(1) as f64 / level.window().as_secs_f64().max(1e-9)),
         })
     }
 }

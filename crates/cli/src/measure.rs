@@ -265,7 +265,7 @@ impl Measure {
         };
         let scenario = varied.scenario.as_ref().unwrap_or(&self.scenario);
         let plan = plan(scenario, step, self.levels, of_its_own.as_ref().unwrap_or(prompts))?;
-        let most = [self.max_rate, varied.pace_per_s].into_iter().flatten().reduce(f64::min);
+        let most = [self.max_rate, step.max_rate_per_s].into_iter().flatten().reduce(f64::min);
         let plan = LevelPlan { max_rate_per_s: most, ..plan };
         let rows_of = Arc::new(Rows {
             store: self.writer.sink(),

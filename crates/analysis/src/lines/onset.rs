@@ -8,6 +8,9 @@ use crate::findings::{Estimate, Line};
 use crate::say::{count, number};
 use crate::tail::{Fit, Upper};
 
+/// Purpose of a level at concurrency 1 whose requests are sent with pauses.
+pub const IDLE: &str = "idle";
+
 /// Largest gap between the percentiles of a lightly loaded level and of concurrency 1 at which the first may stand in
 /// for the second: a fifth of what marks the onset.
 pub(super) const STANDS_IN: f64 = 0.1;
@@ -46,7 +49,7 @@ pub(super) fn zero_contention<'a>(
     asked: f64,
     seed: u64,
 ) -> Option<Zero<'a>> {
-    let largest = largest(zero);
+    let (largest, pauses) = reference(zero, seed);
     let lightest = good
         .iter()
         .copied()
@@ -60,14 +63,14 @@ pub(super) fn zero_contention<'a>(
         // A percentile that may fall among failed requests has no multiple that a queue could reach.
         let sound = |o: &Observed| o.upper.supports(p) && is_finite(&o.upper, p, seed);
         if let Some(one) = largest.filter(|o| sound(o)) {
-            let from = format!("concurrency 1, {}", count(one.upper.len() as u64, "request"));
+            let from = format!("concurrency 1{pauses}, {}", count(one.upper.len() as u64, "request"));
             return Some(Zero { observed: one, percentile: p, from });
         }
         if let Some(light) = lightest.filter(|o| sound(o))
             && let Some(q) = largest.and_then(|one| agreement(&light.upper, &one.upper, seed))
         {
             let from = format!(
-                "{} requests/s in open loop, which agrees with concurrency 1 at the median and at p{}",
+                "{} requests/s in open loop, which agrees with concurrency 1{pauses} at the median and at p{}",
                 number(light.rate()),
                 number(100.0 * q)
             );
@@ -77,9 +80,46 @@ pub(super) fn zero_contention<'a>(
     None
 }
 
-/// The level at concurrency 1 with the most requests.
-fn largest<'a>(zero: &[&'a Observed]) -> Option<&'a Observed> {
-    zero.iter().copied().filter(|o| o.counts()).max_by_key(|o| o.upper.len())
+/// The level at concurrency 1 that stands for no contention, and what is said of its pauses: requests back to back, unless a target
+/// that falls idle between them is slower. Light traffic finds it idle, and a queue is what comes on top of that.
+fn reference<'a>(zero: &[&'a Observed], seed: u64) -> (Option<&'a Observed>, String) {
+    let (paused, back_to_back) = kinds(zero);
+    match idle_cost(paused, back_to_back, seed) {
+        Some(factor) => (paused, format!(" with pauses ({} × its median without)", number(factor))),
+        None => (back_to_back.or(paused), String::new()),
+    }
+}
+
+/// Does the target take longer after a pause than back to back?
+pub(crate) fn idle_costs(zero: &[&Observed], seed: u64) -> bool {
+    let (paused, back_to_back) = kinds(zero);
+    idle_cost(paused, back_to_back, seed).is_some()
+}
+
+/// The levels at concurrency 1 with the most requests: with pauses, and back to back.
+fn kinds<'a>(zero: &[&'a Observed]) -> (Option<&'a Observed>, Option<&'a Observed>) {
+    let (paused, back_to_back): (Vec<&Observed>, Vec<&Observed>) =
+        zero.iter().partition(|o| o.level.purpose == IDLE);
+    (largest(&paused), largest(&back_to_back))
+}
+
+/// By what factor the median with pauses lies above the one without, where the intervals of the two lie apart and it is more than
+/// [`STANDS_IN`].
+fn idle_cost(paused: Option<&Observed>, back_to_back: Option<&Observed>, seed: u64) -> Option<f64> {
+    let (paused, back_to_back) = (&paused?.upper, &back_to_back?.upper);
+    if !paused.supports(0.5) || !back_to_back.supports(0.5) {
+        return None;
+    }
+    let mut stream = Stream::new(seed, "idle", 0);
+    let (lower, _) = paused.interval_s(0.5, &mut stream, AGREEMENT_REDRAWS);
+    let (_, upper) = back_to_back.interval_s(0.5, &mut stream, AGREEMENT_REDRAWS);
+    let factor = paused.quantile_s(0.5) / back_to_back.quantile_s(0.5);
+    (lower > upper && factor > 1.0 + STANDS_IN && factor.is_finite()).then_some(factor)
+}
+
+/// The level with the most requests.
+fn largest<'a>(levels: &[&'a Observed]) -> Option<&'a Observed> {
+    levels.iter().copied().filter(|o| o.counts()).max_by_key(|o| o.upper.len())
 }
 
 /// Does the percentile's interval stay below the failed requests, which rank above every latency?

@@ -5,6 +5,7 @@
 use plimsoll_model::Load;
 
 use super::{Experiment, Phase, REACH, Sweep};
+use crate::lines::{IDLE, idle_costs};
 
 /// Share of the search time for concurrency 1. A p99 there needs a thousand requests one after another; where this
 /// does not do, the lightest open-loop level stands in.
@@ -21,19 +22,47 @@ pub(super) const RUNG_FACTOR: u32 = 4;
 const RUNG_GROWTH: f64 = 1.05;
 /// Requests at concurrency 1 beyond the bare need of a percentile; the number that comes is no chance.
 const CLOSED_MARGIN: f64 = 1.1;
+/// Requests that are enough to tell an idle cost: they carry a p90.
+const IDLE_ENOUGH: f64 = 110.0;
+/// Share of the search time for that, at most.
+const IDLE_SHARE: f64 = 0.02;
+/// Time from one request to the next where they are to find the target idle, in times of what one takes.
+const IDLE_SPACING: f64 = 2.0;
 
 impl Sweep {
-    /// One request at a time: first a look at how long one takes, then as many as are enough.
+    /// One request at a time with a pause after each: what a target takes that has fallen idle, as it does between the arrivals of
+    /// light traffic and never in a closed loop.
+    pub(super) fn idle(&self) -> Option<Experiment> {
+        let (_, rate) = self.last_closed()?;
+        let rate = rate / IDLE_SPACING;
+        let most = self.search_time().as_secs_f64() * IDLE_SHARE;
+        Some(self.paused(rate, (IDLE_ENOUGH / rate).min(most)))
+    }
+
+    fn paused(&self, rate: f64, window_s: f64) -> Experiment {
+        Experiment {
+            max_rate_per_s: Some(rate),
+            ..self.experiment(IDLE, Load::Closed { concurrency: 1 }, window_s)
+        }
+    }
+
+    /// One request at a time: first a look at how long one takes, then as many as are enough, with pauses where they were seen to
+    /// cost something.
     pub(super) fn baseline(&self, share: f64) -> Experiment {
         let share = self.search_time().as_secs_f64() * share;
-        let window = self.last_closed().map_or(share, |(_, rate)| {
+        let pauses = idle_costs(&self.zero(), self.spec.seed);
+        let rate = self.last_closed().map(|(_, rate)| if pauses { rate / IDLE_SPACING } else { rate });
+        let window = rate.map_or(share, |rate| {
             let rate = rate.max(1e-9);
             // As for a level: the percentile asked for is worth a little more than the usual share.
             let tail = CLOSED_MARGIN * crate::tail::BEYOND / (1.0 - self.spec.percentile) / rate;
             let most = if tail <= REACH * share { share.max(tail) } else { share };
             (BASELINE_ENOUGH / rate).min(most)
         });
-        self.experiment("baseline", Load::Closed { concurrency: 1 }, window)
+        match rate.filter(|_| pauses) {
+            Some(rate) => self.paused(rate, window),
+            None => self.experiment("baseline", Load::Closed { concurrency: 1 }, window),
+        }
     }
 
     /// One rung: long enough for its completions and for every request to come round a few times.
@@ -73,6 +102,7 @@ impl Sweep {
     pub(super) fn closed(&self) -> Vec<(u32, f64)> {
         self.observed
             .iter()
+            .filter(|o| o.level.purpose != IDLE)
             .filter_map(|o| match o.level.load {
                 Load::Closed { concurrency } => {
                     let summary = &o.finding.summary;

@@ -69,6 +69,7 @@ pub struct Sweep {
 #[derive(Clone, PartialEq, Debug)]
 enum Phase {
     Probe,
+    Idle,
     Baseline,
     Ladder(u32),
     First,
@@ -155,7 +156,7 @@ impl Sweep {
     /// How far it is.
     pub fn progress(&self) -> Progress {
         let phase = match &self.phase {
-            Phase::Probe | Phase::Baseline => "one at a time",
+            Phase::Probe | Phase::Idle | Phase::Baseline => "one at a time",
             Phase::Ladder(_) => "looking for the capacity",
             Phase::First => "drawing the curve",
             Phase::Search => "closing in on the lines",
@@ -190,6 +191,10 @@ impl Sweep {
     fn wanted(&mut self) -> Option<Experiment> {
         match self.phase.clone() {
             Phase::Probe => Some(self.baseline(PROBE_SHARE)),
+            Phase::Idle => self.idle().or_else(|| {
+                self.phase = Phase::Baseline;
+                None
+            }),
             Phase::Baseline => Some(self.baseline(BASELINE_SHARE)),
             Phase::Ladder(concurrency) => Some(self.rung(concurrency)),
             Phase::First => self.first_level(),
@@ -219,7 +224,8 @@ impl Sweep {
             // the first rung may be, the open loop begins. (The driver spaces a closed loop's requests by the ceiling in any
             // case; a look at one at a time is as uncontended with pauses as without.)
             Phase::Probe if self.over_ceiling(1) => self.open_loop(),
-            Phase::Probe => self.phase = Phase::Baseline,
+            Phase::Probe => self.phase = Phase::Idle,
+            Phase::Idle => self.phase = Phase::Baseline,
             Phase::Baseline if self.over_ceiling(RUNG_FACTOR) => self.open_loop(),
             Phase::Baseline => self.phase = Phase::Ladder(RUNG_FACTOR),
             Phase::Ladder(concurrency) => self.climb(concurrency),
@@ -412,6 +418,7 @@ impl Sweep {
             load,
             window: Span::from_secs_f64(window_s),
             max_requests: self.spec.max_requests.map(|most| most.saturating_sub(self.requests)),
+            max_rate_per_s: None,
         }
     }
 
@@ -424,8 +431,10 @@ impl Sweep {
             | Load::Wave { requests: concurrency }
             | Load::Saturating { concurrency } => {
                 // As fast as it could possibly be, by what the last closed level did.
-                self.last_closed()
-                    .map_or(0.0, |(before, rate)| rate * f64::from(concurrency) / f64::from(before))
+                let fastest = self
+                    .last_closed()
+                    .map_or(0.0, |(before, rate)| rate * f64::from(concurrency) / f64::from(before));
+                fastest.min(experiment.max_rate_per_s.unwrap_or(f64::INFINITY))
             }
         };
         let wanted = rate * experiment.window.as_secs_f64();

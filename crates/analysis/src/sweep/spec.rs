@@ -122,7 +122,7 @@ pub struct SweepError {
 pub struct Experiment {
     /// Kind of traffic.
     pub traffic: String,
-    /// What it is for: `baseline`, `ladder`, `curve`, `bisect`, `hold`.
+    /// What it is for: `baseline`, `idle`, `ladder`, `curve`, `bisect`, `hold`.
     pub purpose: String,
     /// The load.
     pub load: Load,
@@ -130,6 +130,8 @@ pub struct Experiment {
     pub window: Span,
     /// Most requests it may send: what is left of the sweep's own ceiling.
     pub max_requests: Option<u64>,
+    /// The rate that a closed loop is held to, requests/s: how it is made to pause.
+    pub max_rate_per_s: Option<f64>,
 }
 
 /// What is to be done next.

@@ -130,6 +130,7 @@ pub fn sweep_world(
         let mut plan = LevelPlan::new(&scenario, id, asked.load, now, asked.window);
         plan.traffic = asked.traffic;
         plan.purpose = asked.purpose;
+        plan.max_rate_per_s = asked.max_rate_per_s;
         let run = simulate_level(&mut world, &scenario, plan).expect("a sound level");
         sweep.observe(&run.level, &run.attempts, &run.samples);
         now = run.level.drained + Span::from_millis(1);

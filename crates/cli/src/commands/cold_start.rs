@@ -160,6 +160,7 @@ fn level(measure: &mut Measure, purpose: &str, requests: u64, title: &str) -> Re
         window: LONGEST,
         max_requests: None,
         requests: Some(requests),
+        max_rate_per_s: None,
     };
     let measured = measure.level(&step, &format!("{title}, {}", counted(requests, "request")))?;
     measure.keep(measured);

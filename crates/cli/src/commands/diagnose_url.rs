@@ -238,7 +238,6 @@ fn experiment(measure: &mut Measure, active: &mut Active) -> Result<(), Stop> {
 fn level(measure: &mut Measure, ask: &Ask) -> Result<Measured, Stop> {
     let varied = Variation {
         scenario: Some(ask.change.apply(measure.scenario())),
-        pace_per_s: Some(ask.pace_per_s),
         replica: ask.change.replica.map(|n| n as usize),
     };
     let (requests, max_requests) = match ask.load {
@@ -253,6 +252,7 @@ fn level(measure: &mut Measure, ask: &Ask) -> Result<Measured, Stop> {
         window: ask.window,
         max_requests,
         requests,
+        max_rate_per_s: Some(ask.pace_per_s),
     };
     let load = match ask.load {
         Load::Open { rate_per_s } => figure::per_second(rate_per_s),

@@ -220,7 +220,16 @@ impl Plan {
 
     fn step(&self, purpose: &str, load: Load, window: Span, requests: Option<u64>) -> Step {
         let (traffic, purpose) = ("steady".into(), purpose.into());
-        Step { traffic, arrivals: None, purpose, load, window, max_requests: None, requests }
+        Step {
+            traffic,
+            arrivals: None,
+            purpose,
+            load,
+            window,
+            max_requests: None,
+            requests,
+            max_rate_per_s: None,
+        }
     }
 }
 

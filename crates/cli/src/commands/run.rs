@@ -240,6 +240,7 @@ fn warm_up(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
         window: LONGEST,
         max_requests: None,
         requests: Some(requests.into()),
+        max_rate_per_s: None,
     };
     let measured =
         measure.level(&step, &format!("warm-up, {}", figure::counted(requests.into(), "request")))?;
@@ -261,6 +262,7 @@ fn alone(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
         window: LONGEST,
         max_requests: None,
         requests: Some(requests.into()),
+        max_rate_per_s: None,
     };
     let measured =
         measure.level(&step, &format!("{}, each alone", figure::counted(requests.into(), "request")))?;
@@ -293,7 +295,8 @@ fn level(
     (max_requests, requests): (Option<u64>, Option<u64>),
 ) -> Result<Tried, Stop> {
     let (traffic, purpose) = (traffic.to_owned(), "run".into());
-    let step = Step { traffic, arrivals: None, purpose, load, window, max_requests, requests };
+    let step =
+        Step { traffic, arrivals: None, purpose, load, window, max_requests, requests, max_rate_per_s: None };
     let title = match load {
         Load::Open { rate_per_s } => format!("open loop, {}", figure::per_second(rate_per_s)),
         Load::Closed { concurrency } => format!("closed loop, {concurrency} in flight"),

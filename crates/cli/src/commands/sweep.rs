@@ -164,6 +164,7 @@ pub fn measure(
             window: experiment.window,
             max_requests: experiment.max_requests,
             requests: None,
+            max_rate_per_s: experiment.max_rate_per_s,
         };
         let Measured { level, rows, samples } = measure.level(&step, &title)?;
         let finding = match rows {

@@ -28,6 +28,8 @@ pub struct Step {
     pub max_requests: Option<u64>,
     /// Of a closed loop: it ends after so many requests, and the level with it.
     pub requests: Option<u64>,
+    /// The rate that a closed loop is held to, requests/s, below the one of the whole measurement.
+    pub max_rate_per_s: Option<f64>,
 }
 
 /// What one level has that its scenario has not.
@@ -35,8 +37,6 @@ pub struct Step {
 pub struct Variation {
     /// The scenario with another client, other lengths or other prompts; the target is the same.
     pub scenario: Option<Scenario>,
-    /// The rate that a closed loop is held to, requests/s, below the one of the whole measurement.
-    pub pace_per_s: Option<f64>,
     /// Number of a replica that is asked alone; see [`Measure::replica`].
     pub replica: Option<usize>,
 }

@@ -130,7 +130,8 @@ impl Measure {
         driver.world.set_detail(detail(&scenario, events));
         self.screen.show(0.0, &[title.to_string()], title);
         let plan = plan(&scenario, step, self.levels, driver.now, events);
-        let plan = LevelPlan { max_rate_per_s: self.max_rate, ..plan };
+        let most = [self.max_rate, step.max_rate_per_s].into_iter().flatten().reduce(f64::min);
+        let plan = LevelPlan { max_rate_per_s: most, ..plan };
         // Known to the log before it begins, as a level of a live run is.
         let cut = cut_off(plan.id, step, (plan.load, plan.rate_course), plan.start);
         self.writer.level(&cut).map_err(kept)?;

@@ -296,6 +296,7 @@ impl Gate<'_> {
             window: Span::from_secs_f64(seconds),
             max_requests: None,
             requests: None,
+            max_rate_per_s: None,
         };
         let title = match load {
             Load::Closed { concurrency } => format!("{}, {concurrency} in flight", level.traffic),
@@ -345,6 +346,7 @@ fn sweep(measure: &mut Measure, plan: search::Plan) -> Result<(), Stop> {
             window: experiment.window,
             max_requests: experiment.max_requests,
             requests: None,
+            max_rate_per_s: experiment.max_rate_per_s,
         };
         let measured = measure.level(&step, &title)?;
         sweep.observe(&measured.level, measured.records(), &measured.samples);
