@@ -3,15 +3,15 @@
 //!
 //! The engine is a c-server queue behind its HTTP front; truth is the formula of M/M/c and M/D/c. Service times are long
 //! against what HTTP and two busy cores add, and still short enough that a level near the limit has the completions a p99
-//! needs. Beside this, `plimsoll-analysis`' example `accuracy` steps the same planner in virtual time over many seeds.
+//! needs. Beside this, `plimsoll-measure`'s example `accuracy` steps the same planner in virtual time over many seeds.
 
 mod kit;
 
 use std::process::ExitCode;
 
 use kit::{Args, Client, Engine, Result, bar, say};
-use plimsoll_analysis::findings::Line;
 use plimsoll_math::queueing::{Mdc, Mmc};
+use plimsoll_measure::findings::Line;
 use serde_json::json;
 
 /// Distance from the truth that both lines may have.

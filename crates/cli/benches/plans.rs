@@ -12,8 +12,8 @@ mod kit;
 use std::process::{Command, ExitCode, Stdio};
 
 use kit::{Args, Client, Engine, PLIMSOLL, Ran, Result, bar, say};
-use plimsoll_analysis::findings::{Findings, Line, Percentiles, Reading};
-use plimsoll_analysis::plan::finding::PlanFinding;
+use plimsoll_measure::findings::{Findings, Line, Percentiles, Reading};
+use plimsoll_plan::finding::PlanFinding;
 use tempfile::TempDir;
 
 /// Distance from what is measured that a predicted line may have.

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use kit::{Args, PLIMSOLL, Result, bar, monotonic_ns, say};
-use plimsoll_analysis::SweepSpec;
 use plimsoll_math::rng::Stream;
+use plimsoll_measure::SweepSpec;
 use plimsoll_model::{
     Answer, At, Attempt, ClockAnchor, EndedBy, Event, EventKind, Fingerprint, GeneratorHealth, Host, Level,
     Load, Manifest, Outcome, RateCourse, RunState, SizeUnit, Span, StampSource, Tokens, TokensRule,
@@ -62,7 +62,7 @@ fn analyse(dir: &Path, columns: Columns) -> Result<f64> {
     let (opened_s, run) = timed(|| Ok(plimsoll_store::open_with(dir, columns)?))?;
     let spec = SweepSpec { budget: None, ..SweepSpec::default() }.line_spec(REPLICATES);
     let (analysed_s, findings) =
-        timed(|| Ok(plimsoll_analysis::analyse(&run.manifest, &run.attempts, &run.samples, &spec)))?;
+        timed(|| Ok(plimsoll_measure::analyse(&run.manifest, &run.attempts, &run.samples, &spec)))?;
     let cpu_s = kit::own_cpu_s()? - cpu_s;
     let level = findings.levels.first().ok_or("no level found")?;
     let p99 = level.summary.latency.leading().p99.value().ok_or("no p99")?;

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::process::ExitCode;
 
 use kit::{Args, Engine, Ran, Result, bar, quantile, say, spread};
-use plimsoll_analysis::findings::{LevelSummary, Percentiles, Reading};
+use plimsoll_measure::findings::{LevelSummary, Percentiles, Reading};
 use plimsoll_model::Attempt;
 use plimsoll_server::truth::Record;
 use plimsoll_sim::{ModeSpec, profile};

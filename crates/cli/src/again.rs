@@ -6,9 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use plimsoll_analysis::SweepSpec;
-use plimsoll_analysis::diagnose::ALONE;
-use plimsoll_analysis::lines::IDLE;
+use plimsoll_measure::SweepSpec;
+use plimsoll_measure::purpose::{IDLE, ISOLATED, WARM_UP};
 use plimsoll_model::{Level, Load, Manifest, Time};
 use plimsoll_sim::WorldSpec;
 use plimsoll_workload::scenario::LONGEST;
@@ -125,8 +124,8 @@ impl Recorded {
     pub fn step(&self, level: &Level) -> Result<Step, String> {
         // Levels that end with their requests were as long as those took; what they may take is the scenario's.
         let (window, requests) = match (level.load, &self.scenario.load) {
-            _ if level.purpose == "warmup" => (LONGEST, Some(u64::from(self.scenario.load.warm_up()))),
-            _ if level.purpose == ALONE => (LONGEST, Some(u64::from(self.scenario.load.alone()))),
+            _ if level.purpose == WARM_UP => (LONGEST, Some(u64::from(self.scenario.load.warm_up()))),
+            _ if level.purpose == ISOLATED => (LONGEST, Some(u64::from(self.scenario.load.alone()))),
             (Load::Wave { .. }, _) => (LONGEST, None),
             (Load::Closed { .. }, LoadSpec::Closed { window, requests: Some(n), .. }) => (*window, Some(*n)),
             _ => (level.window(), None),

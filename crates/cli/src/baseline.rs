@@ -7,9 +7,9 @@
 
 use std::path::{Path, PathBuf};
 
-use plimsoll_analysis::findings::{Findings, LevelFinding, Reading, Trust};
-use plimsoll_analysis::history::measured;
 use plimsoll_client::Clock;
+use plimsoll_judge::history::measured;
+use plimsoll_measure::findings::{Findings, LevelFinding, Reading, Trust};
 use plimsoll_model::{Load, Manifest, RunState};
 use plimsoll_report::figure;
 use plimsoll_store::{StoreError, content_hash};

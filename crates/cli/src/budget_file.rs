@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use plimsoll_analysis::budget::{BudgetFile, check_shape};
+use plimsoll_judge::budget::{BudgetFile, check_shape};
 use plimsoll_workload::SpecError;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;

@@ -5,9 +5,9 @@
 
 use std::fmt::Write as _;
 
-use plimsoll_analysis::budget::{ALPHA, Amount, Unit, lint};
-use plimsoll_analysis::findings::{Estimate, Findings, LevelFinding, LevelSummary, Line, Trust};
-use plimsoll_analysis::history::measured;
+use plimsoll_judge::budget::{ALPHA, Amount, Unit, lint};
+use plimsoll_judge::history::measured;
+use plimsoll_measure::findings::{Estimate, Findings, LevelFinding, LevelSummary, Line, Trust};
 use plimsoll_model::{Load, Manifest};
 use plimsoll_report::figure;
 use plimsoll_workload::format_span;
@@ -92,7 +92,7 @@ fn latencies(level: &LevelFinding, margin: f64) -> Vec<String> {
     let tokens = output.reported_mean.unwrap_or(output.asked_mean).max(1.0);
     let mut found = Vec::new();
     for (p, name) in [(0.5, "p50"), (0.95, "p95"), (0.99, "p99")] {
-        let at = |set: Option<&plimsoll_analysis::findings::Percentiles>| {
+        let at = |set: Option<&plimsoll_measure::findings::Percentiles>| {
             let estimate = *set?.at(p)?.estimate()?;
             estimate.upper.is_finite().then(|| (estimate, rounded_up(estimate.upper * (1.0 + margin))))
         };

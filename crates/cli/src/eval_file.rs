@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use plimsoll_analysis::quality::score::Rule;
-use plimsoll_analysis::quality::{ItemSpec, QUALITY_SCHEMA, Quality};
+use plimsoll_judge::quality::score::Rule;
+use plimsoll_judge::quality::{ItemSpec, QUALITY_SCHEMA, Quality};
 use plimsoll_workload::check;
 use schemars::schema_for;
 use serde_json::{Value, json};

@@ -6,8 +6,8 @@
 
 use std::path::Path;
 
-use plimsoll_analysis::plan::fit::{Fitted, Measured, Told, fit};
-use plimsoll_analysis::plan::spec::Band;
+use plimsoll_plan::fit::{Fitted, Measured, Told, fit};
+use plimsoll_plan::spec::Band;
 use plimsoll_sim::{EngineSpec, WorldSpec};
 
 use crate::commands::show::Rows;

@@ -8,8 +8,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use plimsoll_analysis::findings::Findings;
-use plimsoll_analysis::history::{Entry, HISTORY_SCHEMA, figures, load_key};
+use plimsoll_judge::history::{Entry, HISTORY_SCHEMA, figures, load_key};
+use plimsoll_measure::findings::Findings;
 use plimsoll_model::Manifest;
 use plimsoll_report::figure;
 

@@ -17,12 +17,12 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plimsoll_analysis::budget::BudgetFile;
-use plimsoll_analysis::diagnose::ALONE;
-use plimsoll_analysis::findings::Findings;
-use plimsoll_analysis::gate::{self, GateFinding};
-use plimsoll_analysis::{Observed, SweepSpec};
 use plimsoll_client::{Ceilings, Client, ClientError, Clock, Control, LevelPlan, Memory, Sink};
+use plimsoll_judge::budget::BudgetFile;
+use plimsoll_judge::gate::{self, GateFinding};
+use plimsoll_measure::findings::Findings;
+use plimsoll_measure::purpose::{ISOLATED, WARM_UP};
+use plimsoll_measure::{Observed, SweepSpec};
 use plimsoll_model::{Attempt, Fingerprint, Level, Manifest, Repeats, RunState, Sample, Time};
 use plimsoll_store::RunWriter;
 use plimsoll_workload::{ArrivalSpec, Prompts, Rate, Scenario, block_key};
@@ -32,7 +32,7 @@ use crate::flags::{CeilingArgs, ClientArgs, OutputArgs};
 use crate::screen::{Screen, Watch};
 
 use calibration::Before;
-pub use closed::{Closed, line_spec, verdict};
+pub use closed::{Closed, findings, line_spec, verdict};
 use closed::{kept, manifest, progress, whole_scenario};
 pub use level::{LevelRows, Measured, Step, Variation};
 use level::{Rows, cut_off, plan, stretch};
@@ -305,7 +305,7 @@ impl Measure {
             }
             LevelRows::Gathered(gathered) => {
                 // What warmed the target up, or was asked alone before the load, is in the rows and in no figure.
-                if !["warmup", ALONE].contains(&level.purpose.as_str()) {
+                if ![WARM_UP, ISOLATED].contains(&level.purpose.as_str()) {
                     let budget = line_spec(&self.writer.manifest()).budget;
                     self.observed.push(Observed::gathered(&level, *gathered, &samples, budget.as_ref()));
                 }
@@ -317,11 +317,10 @@ impl Measure {
     /// The findings of what was kept.
     pub fn analyse(&self) -> Findings {
         let manifest = self.writer.manifest();
-        let spec = line_spec(&manifest);
         match &self.driver {
-            Driver::Live { .. } => plimsoll_analysis::analyse(&manifest, &self.attempts, &self.seen(), &spec),
+            Driver::Live { .. } => findings(&manifest, &self.attempts, &self.seen()),
             Driver::Virtual(_) => {
-                let mut findings = plimsoll_analysis::analyse_observed(&self.observed, &spec);
+                let mut findings = plimsoll_measure::analyse_observed(&self.observed, &line_spec(&manifest));
                 self.tell(&mut findings);
                 findings
             }

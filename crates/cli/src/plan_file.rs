@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use plimsoll_analysis::plan::file::{PLAN_VERSION, PlanFile};
+use plimsoll_plan::file::{PLAN_VERSION, PlanFile};
 use serde_json::Value;
 
 use crate::exit::Stop;

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use plimsoll_analysis::plan::planner::Planner;
-use plimsoll_analysis::plan::{Experiment, Outcome, PlanError, simulate};
 use plimsoll_client::Clock;
 use plimsoll_model::Span;
+use plimsoll_plan::planner::Planner;
+use plimsoll_plan::{Experiment, Outcome, PlanError, simulate};
 use plimsoll_report::figure;
 
 use crate::screen::{Screen, Watch};

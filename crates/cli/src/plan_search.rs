@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_analysis::cost::{Price, PriceSpec};
-use plimsoll_analysis::plan::planner::Planner;
-use plimsoll_analysis::plan::search::Listed;
-use plimsoll_analysis::plan::vary::candidates;
-use plimsoll_analysis::plan::{Mix, PlanSpec, Search, VarySpec};
+use plimsoll_judge::cost::{Price, PriceSpec};
+use plimsoll_plan::planner::Planner;
+use plimsoll_plan::search::Listed;
+use plimsoll_plan::spec::check_scales;
+use plimsoll_plan::vary::candidates;
+use plimsoll_plan::{Mix, PlanSpec, Search, VarySpec};
 
 use crate::commands::plan::refused;
 use crate::exit::Stop;
@@ -55,7 +56,7 @@ fn prices(texts: &[String], plan: &PlanSpec) -> Result<BTreeMap<String, PriceSpe
             return Err(wrong(&format!("--price is in {own}; give both in one currency")));
         }
         let price = PriceSpec::new(price);
-        price.check_scales().map_err(|_| wrong("give it per gpu-hour or per replica-hour"))?;
+        check_scales(&price).map_err(|_| wrong("give it per gpu-hour or per replica-hour"))?;
         out.insert(gpu.trim().to_owned(), price);
     }
     Ok(out)

@@ -5,11 +5,11 @@
 
 use std::path::Path;
 
-use plimsoll_analysis::cost::{Per, PriceSpec};
-use plimsoll_analysis::findings::{BudgetSpec, Ceiling, LevelSummary};
-use plimsoll_analysis::plan::spec::{Band, EffortSpec, TrafficSpec};
-use plimsoll_analysis::plan::{self, Mix, PlanSpec, RuleSpec};
+use plimsoll_judge::cost::Per;
+use plimsoll_measure::findings::{BudgetSpec, Ceiling, LevelSummary};
 use plimsoll_model::{Level, Load, Protocol, Span, Time};
+use plimsoll_plan::spec::{Band, EffortSpec, TrafficSpec, check_scales};
+use plimsoll_plan::{self as plan, Mix, PlanSpec, RuleSpec};
 use plimsoll_policy::AutoscaleSpec;
 use plimsoll_sim::{ColdStartSpec, EngineSpec, ModeSpec, StepSpec, WorldSpec};
 use plimsoll_workload::units::Rate;
@@ -55,7 +55,7 @@ pub fn read(args: &PlanArgs) -> Result<Asked, Stop> {
     let mut rules = rules(&args.promise)?;
     let run = args.load.from.as_deref().map(|dir| Source::read(dir, args)).transpose()?;
     let price = args.fleet.price.as_deref().map(price::read).transpose()?;
-    price.as_ref().map_or(Ok(()), PriceSpec::check_scales).map_err(refused)?;
+    price.as_ref().map_or(Ok(()), check_scales).map_err(refused)?;
     let effort = effort(args)?;
     let mut world = world(args, run.as_ref())?;
     let mut band = args.effort.band.as_deref().map(self::band).transpose()?;
@@ -293,7 +293,7 @@ fn of_file(
     rules: &mut RuleSpec,
     notes: &mut Vec<String>,
 ) -> Result<BudgetSpec, Stop> {
-    use plimsoll_analysis::budget::BudgetMetric;
+    use plimsoll_judge::budget::BudgetMetric;
     let file = budget_file::read(path)?.file;
     let slo = file.per_request();
     if slo.latency.is_empty() {
@@ -360,7 +360,7 @@ pub fn band(path: &Path) -> Result<Band, Stop> {
     check::against(&value, || schema_for!(Band).to_value())
         .map_err(|e| Stop::usage(format!("{name}: {e}")))?;
     let band: Band = serde_json::from_value(value).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
-    let wrong = |row: &&plimsoll_analysis::plan::spec::BandRow| {
+    let wrong = |row: &&plimsoll_plan::spec::BandRow| {
         !(row.bias_log.is_finite() && row.spread_log.is_finite() && row.spread_log >= 0.0)
     };
     match band.rows.iter().find(wrong) {

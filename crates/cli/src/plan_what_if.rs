@@ -1,8 +1,8 @@
 //! `plimsoll plan --what-if`: the predictions of `plimsoll what-if` for a plan that was made, within what is left of its time.
 
-use plimsoll_analysis::plan::what_if::of_plan::{self, Planned};
-use plimsoll_analysis::plan::what_if::{AsItIs, Asking, WhatIfSpec, what_if};
-use plimsoll_analysis::plan::{Mix, PlanFinding, verify};
+use plimsoll_plan::what_if::of_plan::{self, Planned};
+use plimsoll_plan::what_if::{AsItIs, Asking, WhatIfSpec, what_if};
+use plimsoll_plan::{Mix, PlanFinding, verify};
 
 use crate::commands::plan::refused;
 use crate::exit::Stop;

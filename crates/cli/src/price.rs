@@ -5,8 +5,8 @@
 
 use std::path::Path;
 
-use plimsoll_analysis::cost::{Bill, Price, PriceSpec, cost};
-use plimsoll_analysis::findings::Findings;
+use plimsoll_judge::cost::{Bill, Price, PriceSpec, cost};
+use plimsoll_measure::findings::Findings;
 use plimsoll_model::Fingerprint;
 use plimsoll_workload::check;
 use schemars::schema_for;

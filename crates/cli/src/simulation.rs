@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use plimsoll_analysis::findings::{Kept, LevelFinding};
+use plimsoll_measure::findings::{Kept, LevelFinding};
 use plimsoll_model::Span;
 use plimsoll_policy::RouteSpec;
 use plimsoll_sim::adapters;

@@ -5,14 +5,11 @@
 //! `unrefused` shows them all the same, an infinite bound counting as a miss.
 #![expect(clippy::print_stdout, reason = "an example talks to the person who runs it")]
 
-#[path = "../tests/all/queues.rs"]
-mod queues;
-
+use plimsoll_lab::queues::{Batching, Queue, Servers};
 use plimsoll_math::proportion::Interval;
 use plimsoll_math::quantile::{BATCHES, order_statistic, percentile, sort, undecided};
 use plimsoll_math::queueing::Mmc;
 use plimsoll_math::rng::Stream;
-use queues::{Batching, Queue, Servers};
 
 const PERCENTILES: [f64; 3] = [0.5, 0.95, 0.99];
 

@@ -20,8 +20,6 @@ mod paired;
 mod quantiles;
 #[path = "all/queueing.rs"]
 mod queueing;
-#[path = "all/queues.rs"]
-mod queues;
 #[path = "all/series.rs"]
 mod series;
 #[path = "all/special.rs"]

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use plimsoll_analysis::diagnose::active::fact::{Shown, State};
-use plimsoll_analysis::diagnose::active::tell::Tried;
-use plimsoll_analysis::diagnose::{Answer, Counter, Diagnosis, Verdict, YesNo};
+use plimsoll_diagnose::active::fact::{Shown, State};
+use plimsoll_diagnose::active::tell::Tried;
+use plimsoll_diagnose::{Answer, Counter, Diagnosis, Verdict, YesNo};
 
-use plimsoll_analysis::findings::Estimate;
+use plimsoll_measure::findings::Estimate;
 
 use crate::figure;
 

@@ -1,6 +1,6 @@
 //! What a law says, for a terminal: answer first, then the formula, what it takes for granted, and where it does not hold.
 
-use plimsoll_analysis::calc::{Figure, LawFinding, Quantity};
+use plimsoll_plan::calc::{Figure, LawFinding, Quantity};
 
 use crate::figure;
 use crate::table::Table;

@@ -1,8 +1,7 @@
 //! What a request pays after idling, in lines for a terminal.
 
-use plimsoll_analysis::cold_start::split::{ColdPart, ColdPhase};
-use plimsoll_analysis::cold_start::{ColdStartFinding, ColdTrial, ColdVerdict};
-use plimsoll_analysis::findings::Reading;
+use plimsoll_measure::findings::Reading;
+use plimsoll_measure::findings::cold_start::{ColdPart, ColdPhase, ColdStartFinding, ColdTrial, ColdVerdict};
 
 use crate::figure::{self, counted};
 use crate::table::Table;

@@ -2,11 +2,11 @@
 //!
 //! The family that decides is shown in full; what only describes is shown where it says something else. All of it is in the JSON.
 
-use plimsoll_analysis::compare::finding::{
+use plimsoll_judge::compare::finding::{
     ArmFigure, Change, Comparison, Design, Effect, Fact, Group, Row, Scale, Unit,
 };
-use plimsoll_analysis::compare::{interval, name};
-use plimsoll_analysis::findings::Estimate;
+use plimsoll_judge::compare::{interval, name};
+use plimsoll_measure::findings::Estimate;
 
 use crate::figure;
 use crate::table::Table;

@@ -1,7 +1,7 @@
 //! Costs in words and rows, for the terminal and the page alike.
 
-use plimsoll_analysis::cost::{Bill, CostFinding, Per, UnitCosts};
-use plimsoll_analysis::findings::{Findings, Reading};
+use plimsoll_judge::cost::{Bill, CostFinding, Per, UnitCosts};
+use plimsoll_measure::findings::{Findings, Reading};
 
 use crate::{figure, words};
 

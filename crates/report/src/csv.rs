@@ -1,6 +1,6 @@
 //! The requests of a run as comma-separated values, one row each. A number that is not known is empty, one without an end is `inf`.
 
-use plimsoll_analysis::requests::RequestRow;
+use plimsoll_measure::requests::RequestRow;
 
 /// The columns, in this order.
 const HEADER: &str = "level,request,attempts,due_s,ttft_s,e2e_s,tpot_s,prompt_tokens,output_tokens,outcome\n";

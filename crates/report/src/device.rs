@@ -1,6 +1,6 @@
 //! A profiler's timeline as text: what the time went by, the devices, their work by kind and by name, launches, steps.
 
-use plimsoll_analysis::device::{Device, DeviceFinding, Launches, Step, Top};
+use plimsoll_diagnose::device::{Device, DeviceFinding, Launches, Step, Top};
 
 use crate::figure;
 use crate::table::Table;

@@ -2,7 +2,7 @@
 //!
 //! The evidence first lost: a person who reads ten seconds must have read the layer, the cause, and what to do.
 
-use plimsoll_analysis::diagnose::{Answer, Cause, Changed, Counter, Diagnosis, Reference, Verdict, YesNo};
+use plimsoll_diagnose::{Answer, Cause, Changed, Counter, Diagnosis, Reference, Verdict, YesNo};
 
 use crate::figure;
 use crate::headline::of_trust;

@@ -3,7 +3,7 @@
 //! What was found comes first, then how far it may be trusted. Each sentence stands alone: it is read aloud in meetings
 //! by people who did not see the rest.
 
-use plimsoll_analysis::findings::{Findings, Held, Hold, Kept, LevelSummary, Line, Lines, Trust, Validity};
+use plimsoll_measure::findings::{Findings, Held, Hold, Kept, LevelSummary, Line, Lines, Trust, Validity};
 use plimsoll_model::Load;
 
 use crate::{figure, text, words};

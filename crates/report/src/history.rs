@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use plimsoll_analysis::history::change::{Change, ChangeSpec, fewest};
-use plimsoll_analysis::history::{Course, Entry, Line};
+use plimsoll_judge::history::change::{Change, ChangeSpec, fewest};
+use plimsoll_judge::history::{Course, Entry, Line};
 
 use crate::table::Table;
 use crate::{figure, words};

@@ -1,8 +1,8 @@
 //! The ranking of levers for a terminal: the first three in full, the rest in a table, then what is ruled out and why.
 
-use plimsoll_analysis::findings::{Estimate, Reading};
-use plimsoll_analysis::levers::evidence::SharesFrom;
-use plimsoll_analysis::levers::{
+use plimsoll_measure::findings::{Estimate, Reading};
+use plimsoll_plan::levers::evidence::SharesFrom;
+use plimsoll_plan::levers::{
     Admission, By, Evidence, FasterModel, Goal, How, Lever, LeverFinding, LoadPlace, Ranked, Redrawn, Term,
     catalogue,
 };

@@ -1,6 +1,6 @@
 //! Findings → bytes: the terminal's text and the page.
 //!
-//! Nothing is computed here: a figure that is not in [`plimsoll_analysis::Findings`] or the manifest is not shown. What this
+//! Nothing is computed here: a figure that is not in [`plimsoll_measure::Findings`] or the manifest is not shown. What this
 //! crate decides is order, wording and drawing. JSON output needs nothing from here: the findings serialise as they
 //! are.
 //!

@@ -1,6 +1,6 @@
 //! The section about the network: what this machine's kernel says of the connections to the target.
 
-use plimsoll_analysis::network::Network;
+use plimsoll_measure::network::Network;
 
 use crate::{figure, words};
 

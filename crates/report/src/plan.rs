@@ -2,9 +2,9 @@
 //!
 //! The sentences and cells are shared with the page, so that both say the same in the same words.
 
-use plimsoll_analysis::cost::UnitCosts;
-use plimsoll_analysis::findings::{BudgetSpec, Estimate, Held, Reading};
-use plimsoll_analysis::plan::finding::{
+use plimsoll_judge::cost::UnitCosts;
+use plimsoll_measure::findings::{BudgetSpec, Estimate, Held, Reading};
+use plimsoll_plan::finding::{
     Chosen, Disagreement, Elasticity, Expected, FloorRow, PlanCost, PlanFinding, PlanOption, Probability,
     ScalingFinding, Slots,
 };

@@ -1,6 +1,6 @@
 //! The back-of-an-envelope plan in text: the formulas with their figures put in, one line each, and the curve.
 
-use plimsoll_analysis::plan::envelope::{EnvelopeCost, EnvelopeFinding};
+use plimsoll_plan::envelope::{EnvelopeCost, EnvelopeFinding};
 
 use crate::table::Table;
 use crate::{figure, words};

@@ -1,8 +1,8 @@
 //! A plan held against a run, in text: how many predictions held, each of them, and what was learnt.
 
-use plimsoll_analysis::findings::Reading;
-use plimsoll_analysis::plan::verify::{VerifyFinding, VerifyRow};
-use plimsoll_analysis::plan::verify_lines::LineRow;
+use plimsoll_measure::findings::Reading;
+use plimsoll_plan::verify::{VerifyFinding, VerifyRow};
+use plimsoll_plan::verify_lines::LineRow;
 
 use crate::plan::{latency, rate};
 use crate::plan_envelope::signed;

@@ -1,7 +1,7 @@
 //! Where the time went, for a terminal: the stages of each latency, where its tail comes from, how far a faster stage would go.
 
-use plimsoll_analysis::findings::{Estimate, Held, Reading};
-use plimsoll_analysis::profile::{
+use plimsoll_measure::findings::{Estimate, Held, Reading};
+use plimsoll_profile::{
     CeilingAt, Ceilings, ChangeFinding, Known, PathFinding, ProfileFinding, StageFinding, Tail, TailFinding,
 };
 

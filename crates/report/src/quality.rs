@@ -1,6 +1,6 @@
 //! What a change costs in answers, in words.
 
-use plimsoll_analysis::quality::{Alike, Figure, Quality, ScoreVerdict, Scores};
+use plimsoll_judge::quality::{Alike, Figure, Quality, ScoreVerdict, Scores};
 
 use crate::figure;
 use crate::table::Table;

@@ -2,7 +2,7 @@
 //!
 //! Sentences rather than a table: half of the figures are unknown on most servers, and a column of dashes says less.
 
-use plimsoll_analysis::server_side::{LevelTold, ServerTold};
+use plimsoll_measure::server_side::{LevelTold, ServerTold};
 
 use crate::{figure, words};
 

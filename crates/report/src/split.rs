@@ -2,7 +2,7 @@
 //!
 //! A page beside the file lost: what is pasted loses it, and why a slice is as large as it is belongs where the slice stands.
 
-use plimsoll_analysis::budget::{Amount, Percentile, Split};
+use plimsoll_judge::budget::{Amount, Percentile, Split};
 
 use crate::words;
 

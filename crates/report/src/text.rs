@@ -3,7 +3,7 @@
 //! Verdict first, then what it rests on, then how far it may be trusted, then where everything is. No colour carries
 //! meaning, so that a pipe, a log and a person who can't tell red from green read the same.
 
-use plimsoll_analysis::findings::{
+use plimsoll_measure::findings::{
     BudgetFinding, Curve, Findings, Kept, LevelFinding, LevelSummary, Lines, Percentiles, Reading, Trust,
     Validity,
 };
@@ -177,7 +177,7 @@ impl Page {
                 self.wrapped(6, why);
             }
         }
-        if let plimsoll_analysis::findings::Line::Found { load, .. } = &lines.onset {
+        if let plimsoll_measure::findings::Line::Found { load, .. } = &lines.onset {
             let same = words::load_words(load, lines.think_time_s);
             if !same.is_empty() {
                 self.wrapped(2, &format!("The onset in other words: {same}."));
@@ -434,7 +434,7 @@ fn interval_row(set: &Percentiles) -> Vec<String> {
 }
 
 /// The cells of one ceiling of a budget.
-pub(crate) fn budget_cells(row: &plimsoll_analysis::findings::BudgetRow) -> Vec<String> {
+pub(crate) fn budget_cells(row: &plimsoll_measure::findings::BudgetRow) -> Vec<String> {
     let is_share = row.metric == "error_rate";
     let spell = |value: f64| if is_share { figure::percent(value) } else { words::time(value) };
     let name = if is_share {

@@ -1,6 +1,6 @@
 //! What lies in a heap of spans, for the terminal.
 
-use plimsoll_analysis::traces::Overview;
+use plimsoll_profile::traces::Overview;
 
 use crate::figure::{self, counted};
 use crate::table::Table;

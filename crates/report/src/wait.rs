@@ -1,11 +1,11 @@
 //! Where the time of a run's requests went, for a terminal: the parts with how each is known, the tail, the ceilings, the slices.
 
-use plimsoll_analysis::infer::{
+use plimsoll_profile::infer::{
     Basis, Bounded, Ceiling, Part, PartFinding, Slice, Source, WaitFinding, WholeAnswers,
 };
 
-use plimsoll_analysis::findings::{Held, Reading};
-use plimsoll_analysis::profile::Times;
+use plimsoll_measure::findings::{Held, Reading};
+use plimsoll_profile::Times;
 
 use crate::figure::counted;
 use crate::table::Table;

@@ -1,8 +1,8 @@
 //! Verdicts that may be looked at at any time, in words: a line after every pair, and the whole at the end.
 
-use plimsoll_analysis::sequential::{Looked, PairFinding, Verdict};
+use plimsoll_judge::sequential::{Looked, PairFinding, Verdict};
 
-use plimsoll_analysis::findings::Findings;
+use plimsoll_measure::findings::Findings;
 
 use crate::figure;
 use crate::table::Table;

@@ -2,9 +2,9 @@
 //!
 //! Every line of figures says that it is predicted: a page that is sent round loses its heading first.
 
-use plimsoll_analysis::findings::Held;
-use plimsoll_analysis::plan::fit::{Fitted, From, Setting};
-use plimsoll_analysis::plan::what_if::{Figure, Predicted, WhatIfFinding};
+use plimsoll_measure::findings::Held;
+use plimsoll_plan::fit::{Fitted, From, Setting};
+use plimsoll_plan::what_if::{Figure, Predicted, WhatIfFinding};
 
 use crate::table::Table;
 use crate::text::percentile;

@@ -1,10 +1,10 @@
 //! Sentences and cells that the terminal and the page share, so that both say the same thing in the same words.
 
-use plimsoll_analysis::findings::{
+use plimsoll_measure::findings::{
     ErrorCount, Estimate, Findings, Held, Kept, LengthFigures, Lengths, LevelFinding, LevelSummary, Line,
     Lines, LoadWords, Reading, Reason, Trust,
 };
-use plimsoll_analysis::sweep::SATURATED_GROWTH;
+use plimsoll_measure::sweep::SATURATED_GROWTH;
 use plimsoll_model::{Load, Manifest, SizeUnit};
 
 use crate::figure;

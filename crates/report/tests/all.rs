@@ -1,6 +1,6 @@
 //! What people read, held still: the findings of one real sweep, as text and as a page.
 
-use plimsoll_analysis::findings::{Findings, LevelFinding};
+use plimsoll_measure::findings::{Findings, LevelFinding};
 use plimsoll_model::{Load, Manifest, Span};
 use plimsoll_report::html::Beside;
 use plimsoll_report::text::Detail;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::time::{ClockId, clock_gettime};
-use plimsoll_analysis::findings::{Findings, LevelSummary};
+use plimsoll_measure::findings::{Findings, LevelSummary};
 use plimsoll_model::{Level, Manifest};
 use plimsoll_server::truth;
 use tempfile::TempDir;

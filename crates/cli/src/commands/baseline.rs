@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use plimsoll_analysis::findings::Trust;
+use plimsoll_measure::findings::Trust;
 use plimsoll_report::table::Table;
 use serde_json::json;
 

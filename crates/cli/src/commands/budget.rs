@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use plimsoll_analysis::budget::lint::{Evidence, Remark, Severity, lint};
-use plimsoll_analysis::findings::Findings;
+use plimsoll_judge::budget::lint::{Evidence, Remark, Severity, lint};
+use plimsoll_measure::findings::Findings;
 use serde_json::json;
 
 use super::show;

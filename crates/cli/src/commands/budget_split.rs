@@ -1,11 +1,10 @@
 //! `plimsoll budget split`: a total over stages, as slices that fit it with a margin and can be pasted into a budget file.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use plimsoll_analysis::budget::{
-    Amount, Percentile, SplitFile, SplitSpec, Whole, read_split, split, split_of_profile,
-};
-use plimsoll_analysis::profile::ProfileFinding;
+use plimsoll_judge::budget::{Amount, Percentile, SplitFile, SplitSpec, StagePart, Whole, read_split, split};
+use plimsoll_profile::{Latency, ProfileFinding, Times};
 use plimsoll_report::split as page;
 
 use super::budget::write;
@@ -59,4 +58,24 @@ fn of_profile(path: &Path) -> Result<(SplitFile, Whole), Stop> {
         ))
     })?;
     split_of_profile(&profile).map_err(|e| Stop::usage(format!("--from {name}: {e}")))
+}
+
+/// The stages of a profile as a file of measured ones, and the whole beside them.
+///
+/// # Errors
+/// A profile without an end to end, or without stages.
+fn split_of_profile(profile: &ProfileFinding) -> Result<(SplitFile, Whole), &'static str> {
+    let path = profile.path(Latency::E2e).ok_or("paths: the profile has no end to end (e2e) to split")?;
+    let of = |times: &Times| [&times.p50, &times.p90, &times.p95, &times.p99].map(|r| r.value());
+    let amount = |value: Option<f64>| value.filter(|s| *s > 0.0).map(Amount::seconds);
+    let part = |times: &Times| {
+        let [p50, p90, p95, p99] = of(times).map(amount);
+        StagePart { p50, p90, p95, p99, ..StagePart::default() }
+    };
+    let stages: BTreeMap<String, StagePart> =
+        path.stages.iter().map(|stage| (stage.stage.name().to_owned(), part(&stage.times))).collect();
+    if stages.is_empty() {
+        return Err("paths: the profile's end to end has no stages to split over");
+    }
+    Ok((SplitFile { total: None, margin: None, p: None, stages }, Whole { at: of(&path.times) }))
 }

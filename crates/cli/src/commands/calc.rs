@@ -1,11 +1,11 @@
 //! `plimsoll calc`: a law of queues or of scale, answered with its formula, its assumptions and its limits.
 //!
-//! Texts become figures here (units, percentiles, samples from files); what they come to and what is refused is `analysis::calc`'s.
+//! Texts become figures here (units, percentiles, samples from files); what they come to and what is refused is `plan::calc`'s.
 
 use std::path::Path;
 
-use plimsoll_analysis::budget::Percentile;
-use plimsoll_analysis::calc::{self, Demand, Latencies, LawError, LawFinding, Served, StationSpec, When};
+use plimsoll_judge::budget::Percentile;
+use plimsoll_plan::calc::{self, Demand, Latencies, LawError, LawFinding, Served, StationSpec, When};
 use plimsoll_report::{calc as page, figure};
 use plimsoll_sim::ModeSpec;
 use plimsoll_workload::units::{Rate, parse_span};

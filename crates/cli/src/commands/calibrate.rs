@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use plimsoll_analysis::calibrate::{
+use plimsoll_model::{Attempt, Level, Load, Span};
+use plimsoll_plan::calibrate::{
     Asked, Calibration, CalibrationError, Measured, MeasuredRow, RowDefaults, calibrate, kind, rows,
 };
-use plimsoll_model::{Attempt, Level, Load, Span};
 use plimsoll_sim::EngineSpec;
 use plimsoll_sim::origin::HeldOut;
 use plimsoll_sim::trial::{Pace, ProtocolSpec, Sizes, Start};

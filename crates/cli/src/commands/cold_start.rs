@@ -8,9 +8,11 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use plimsoll_analysis::cold_start::{COLD, ColdStartFinding, ColdVerdict, KIND};
 use plimsoll_client::Clock;
+use plimsoll_measure::findings::cold_start::{ColdStartFinding, ColdVerdict};
+use plimsoll_measure::purpose::COLD;
 use plimsoll_model::{Load, Span};
+use plimsoll_profile::cold_start::KIND;
 use plimsoll_report::figure::{self, counted};
 use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{Jitter, Scenario, format_span, parse_span};

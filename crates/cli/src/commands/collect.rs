@@ -4,10 +4,10 @@ use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use plimsoll_analysis::traces::{Counting, Overview};
 use plimsoll_client::clock::Clock;
 use plimsoll_model::run::SCHEMA_VERSION;
 use plimsoll_model::{Fingerprint, Manifest, RunState, Time, TraceSpan};
+use plimsoll_profile::traces::{Counting, Overview};
 use plimsoll_report::figure;
 use plimsoll_server::ServeError;
 use plimsoll_server::collector::{self, CollectStopper, CollectorConfig, Counts, SpanSink};

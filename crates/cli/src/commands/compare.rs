@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use plimsoll_analysis::compare::finding::{Change, Comparison, Difference};
-use plimsoll_analysis::compare::{CompareSpec, Differing, Margins, Refusal, RunRead, compare};
-use plimsoll_analysis::quality::Quality;
+use plimsoll_judge::compare::finding::{Change, Comparison, Difference};
+use plimsoll_judge::compare::{CompareSpec, Differing, Margins, Refusal, RunRead, compare};
+use plimsoll_judge::quality::Quality;
 
 use super::show;
 use crate::baseline;

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use plimsoll_analysis::device::{self, DeviceFinding};
-use plimsoll_analysis::diagnose::{Case, DiagnoseSpec, Side, diagnose};
-use plimsoll_analysis::findings::BudgetSpec;
+use plimsoll_diagnose::device::{self, DeviceFinding};
+use plimsoll_diagnose::{Case, DiagnoseSpec, Side, diagnose};
+use plimsoll_measure::findings::BudgetSpec;
 use plimsoll_report::diagnose as page;
 
 use super::{compare, diagnose_url, profile, show};

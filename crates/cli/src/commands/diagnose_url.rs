@@ -1,4 +1,4 @@
-//! `plimsoll diagnose URL`: the stepper in `analysis` asks for experiments, this runs them on a live endpoint.
+//! `plimsoll diagnose URL`: the stepper in `diagnose` asks for experiments, this runs them on a live endpoint.
 //!
 //! What it may do at most is said before the first request. Each experiment is explained in a line before it begins and shown
 //! in a line when it has ended; everything is kept in a run folder, so that what was sent is never lost to a Ctrl-C, and the
@@ -7,13 +7,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use plimsoll_analysis::diagnose::active::before::{Against, Before};
-use plimsoll_analysis::diagnose::active::fact::State;
-use plimsoll_analysis::diagnose::active::plan::{ActiveSpec, Ask, Traffic};
-use plimsoll_analysis::diagnose::active::tell::{self, Tried};
-use plimsoll_analysis::diagnose::active::{Active, Next, blocks};
-use plimsoll_analysis::diagnose::{Answer, Diagnosis, Side};
-use plimsoll_analysis::findings::Ceiling;
+use plimsoll_diagnose::active::before::{Against, Before};
+use plimsoll_diagnose::active::fact::State;
+use plimsoll_diagnose::active::plan::{ActiveSpec, Ask, Traffic};
+use plimsoll_diagnose::active::tell::{self, Tried};
+use plimsoll_diagnose::active::{Active, Next, blocks};
+use plimsoll_diagnose::{Answer, Diagnosis, Side};
+use plimsoll_measure::findings::Ceiling;
 use plimsoll_model::{Fingerprint, Load, Span};
 use plimsoll_report::{active as page, figure};
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, parse_span};
@@ -312,7 +312,7 @@ fn against<'a>(before: Option<&'a Before>, target: &'a Fingerprint) -> Option<Ag
 
 fn ended(
     closed: &Closed,
-    findings: &plimsoll_analysis::Findings,
+    findings: &plimsoll_measure::Findings,
     stopped: bool,
     diagnosis: &Diagnosis,
 ) -> Exit {

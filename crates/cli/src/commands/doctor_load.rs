@@ -95,7 +95,7 @@ fn plan(scenario: &Scenario, concurrency: u32, window: Span) -> Result<LevelPlan
 
 /// How long the load's own threads waited for a CPU, by the limit to which a run holds itself.
 fn waited(share: f64, finished: usize) -> Finding {
-    let good = share <= plimsoll_analysis::validity::RUN_QUEUE_SUSPECT;
+    let good = share <= plimsoll_measure::validity::RUN_QUEUE_SUSPECT;
     let answered = figure::counted(finished as u64, "request");
     Finding {
         check: "run queue under load",

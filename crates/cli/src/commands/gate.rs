@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use plimsoll_analysis::findings::Findings;
-use plimsoll_analysis::gate::{self, GateFinding, GateVerdict, Measured};
+use plimsoll_judge::gate::{self, GateFinding, GateVerdict, Measured};
+use plimsoll_measure::findings::Findings;
 use plimsoll_report::gate as pages;
 use plimsoll_store::Run;
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use plimsoll_analysis::findings::Trust;
-use plimsoll_analysis::history::{Line, line};
+use plimsoll_judge::history::{Line, line};
+use plimsoll_measure::findings::Trust;
 use serde_json::json;
 
 use super::show;

@@ -10,11 +10,11 @@
 
 use std::path::{Path, PathBuf};
 
-use plimsoll_analysis::compare::Margins;
-use plimsoll_analysis::compare::finding::Comparison;
-use plimsoll_analysis::findings::Findings;
-use plimsoll_analysis::quality::Quality;
-use plimsoll_analysis::sequential::{Guard, InterleaveWatch, Looked, Verdict, WatchSpec};
+use plimsoll_judge::compare::Margins;
+use plimsoll_judge::compare::finding::Comparison;
+use plimsoll_judge::quality::Quality;
+use plimsoll_judge::sequential::{Guard, InterleaveWatch, Looked, Verdict, WatchSpec};
+use plimsoll_measure::findings::Findings;
 use plimsoll_model::{Attempt, EndedBy, Load, Span};
 use plimsoll_report::{figure, quality as words, watch};
 use plimsoll_workload::scenario::LONGEST;

@@ -4,13 +4,11 @@
 
 use std::path::Path;
 
-use plimsoll_analysis::findings::{BudgetSpec, Held, LevelSummary};
-use plimsoll_analysis::infer::Floor;
-use plimsoll_analysis::levers::{
-    By, Case, EffortSpec, Goal, LeverFinding, LeverSpec, Redraw, catalogue, rank,
-};
-use plimsoll_analysis::plan::spec::Band;
+use plimsoll_measure::findings::{BudgetSpec, Held, LevelSummary};
 use plimsoll_model::{Attempt, Manifest, Sample};
+use plimsoll_plan::levers::{By, Case, EffortSpec, Goal, LeverFinding, LeverSpec, Redraw, catalogue, rank};
+use plimsoll_plan::spec::Band;
+use plimsoll_profile::infer::Floor;
 use plimsoll_report::levers as page;
 use plimsoll_sim::{FleetSpec, WorldSpec};
 use plimsoll_workload::{Scenario, check};
@@ -43,7 +41,7 @@ pub fn run(args: &LeversArgs) -> Result<Exit, Stop> {
     let mut lines = line_spec(&rows.manifest);
     if let Some(budget) = asked {
         lines.budget = Some(budget);
-        rows.findings = plimsoll_analysis::analyse(&rows.manifest, &rows.attempts, &rows.samples, &lines);
+        rows.findings = plimsoll_measure::analyse(&rows.manifest, &rows.attempts, &rows.samples, &lines);
     }
     let floor = wait::floor(&rows);
     let show::Rows { manifest, attempts, samples, findings } = &rows;

@@ -4,13 +4,13 @@
 
 use std::path::Path;
 
-use plimsoll_analysis::findings::Held;
-use plimsoll_analysis::plan::conclude::{Known, conclude};
-use plimsoll_analysis::plan::envelope::{EnvelopeSpec, envelope};
-use plimsoll_analysis::plan::file::PlanFile;
-use plimsoll_analysis::plan::planner::Planner;
-use plimsoll_analysis::plan::{self, Mix, PlanError, PlanFinding, PlanSpec, RuleSpec, load};
+use plimsoll_measure::findings::Held;
 use plimsoll_model::Span;
+use plimsoll_plan::conclude::{Known, conclude};
+use plimsoll_plan::envelope::{EnvelopeSpec, envelope};
+use plimsoll_plan::file::PlanFile;
+use plimsoll_plan::planner::Planner;
+use plimsoll_plan::{self as plan, Mix, PlanError, PlanFinding, PlanSpec, RuleSpec, load};
 use plimsoll_report::{plan as page, plan_envelope};
 use plimsoll_workload::parse_span;
 use plimsoll_workload::units::Rate;

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use plimsoll_analysis::findings::{Findings, LevelSummary, Trust};
-use plimsoll_analysis::plan::file::PlanFile;
-use plimsoll_analysis::plan::spec::{Band, TrafficSpec};
-use plimsoll_analysis::plan::verify::{self, VerifyFinding};
-use plimsoll_analysis::plan::what_if::verify::{self as what_if_verify, Against};
-use plimsoll_analysis::plan::what_if::{Predicted, WhatIfFinding, run as what_if_run};
-use plimsoll_analysis::plan::{Case, Experiment, Fleet, verify_lines};
-use plimsoll_analysis::replay::Asked;
+use plimsoll_measure::findings::{Findings, LevelSummary, Trust};
 use plimsoll_model::{Manifest, Span};
+use plimsoll_plan::file::PlanFile;
+use plimsoll_plan::replay::Asked;
+use plimsoll_plan::spec::{Band, TrafficSpec};
+use plimsoll_plan::verify::{self, VerifyFinding};
+use plimsoll_plan::what_if::verify::{self as what_if_verify, Against};
+use plimsoll_plan::what_if::{Predicted, WhatIfFinding, run as what_if_run};
+use plimsoll_plan::{Case, Experiment, Fleet, verify_lines};
 use plimsoll_sim::WorldSpec;
 use plimsoll_workload::Scenario;
 

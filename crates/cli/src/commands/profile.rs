@@ -5,13 +5,11 @@
 
 use std::path::{Path, PathBuf};
 
-use plimsoll_analysis::budget::StageBudget;
-use plimsoll_analysis::device;
-use plimsoll_analysis::findings::Held;
-use plimsoll_analysis::profile::{
-    Floor, Pieces, ProfileFinding, ProfileSpec, Requests, RuleFile, Rules, judge,
-};
+use plimsoll_diagnose::device;
+use plimsoll_judge::budget::StageBudget;
+use plimsoll_measure::findings::Held;
 use plimsoll_model::TraceSpan;
+use plimsoll_profile::{Floor, Pieces, ProfileFinding, ProfileSpec, Requests, RuleFile, Rules, judge};
 use plimsoll_workload::check;
 use schemars::schema_for;
 

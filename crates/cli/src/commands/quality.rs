@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plimsoll_analysis::quality::{Asked, Quality, Rounds, Said, ScoreVerdict, judge};
 use plimsoll_client::{Client, ClientConfig, Clock, Control, LevelPlan, Memory, Sink, Traffic};
+use plimsoll_judge::quality::{Asked, Quality, Rounds, Said, ScoreVerdict, judge};
 use plimsoll_model::{Attempt, Load, RateCourse};
 use plimsoll_report::{figure, quality as words};
 use plimsoll_workload::scenario::LONGEST;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use plimsoll_analysis::findings::Findings;
+use plimsoll_measure::findings::Findings;
 use plimsoll_model::Manifest;
 use plimsoll_report::html::{Beside, render};
 

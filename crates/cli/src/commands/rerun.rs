@@ -5,7 +5,7 @@
 //! elsewhere, and then no two levels could be compared. What the client was told (time-outs, retries, connections) stays; the
 //! secrets of the first target are not sent to a host that they were not named for.
 
-use plimsoll_analysis::findings::Findings;
+use plimsoll_measure::findings::Findings;
 use plimsoll_model::{Level, Load, Manifest, Protocol, Repeats, RunState, Span};
 use plimsoll_report::figure;
 use plimsoll_sim::ModeSpec;

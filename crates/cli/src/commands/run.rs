@@ -1,8 +1,8 @@
 //! `plimsoll run`: one load (or, saturating, one after another until throughput stops growing), measured.
 
-use plimsoll_analysis::cost::Bill;
-use plimsoll_analysis::diagnose::ALONE;
-use plimsoll_analysis::sweep::SATURATED_GROWTH;
+use plimsoll_judge::cost::Bill;
+use plimsoll_measure::purpose::ISOLATED;
+use plimsoll_measure::sweep::SATURATED_GROWTH;
 use plimsoll_model::{EndedBy, Load, SizeUnit, Span};
 use plimsoll_report::figure;
 use plimsoll_workload::scenario::LONGEST;
@@ -67,7 +67,7 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
     run_load(&mut measure, rate, window, most, args.client.max_in_flight)?;
     let stopped = measure.stopped();
     let mut findings = measure.analyse();
-    findings.cost = cost.map(|bill| plimsoll_analysis::cost::cost(&findings, &bill));
+    findings.cost = cost.map(|bill| plimsoll_judge::cost::cost(&findings, &bill));
     let closed = measure.finish(&findings);
     if args.smoke && !stopped {
         return Ok(smoke::answer(args.output.format, &findings, &closed.dir));
@@ -257,7 +257,7 @@ fn alone(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
     let step = Step {
         traffic: "steady".into(),
         arrivals: None,
-        purpose: ALONE.into(),
+        purpose: ISOLATED.into(),
         load: Load::Closed { concurrency: 1 },
         window: LONGEST,
         max_requests: None,

@@ -1,18 +1,18 @@
 //! `plimsoll schema`: the JSON Schema of what is read and written.
 
-use plimsoll_analysis::budget::{BudgetFile, SplitFile};
-use plimsoll_analysis::calc::LawFinding;
-use plimsoll_analysis::compare::finding::Comparison;
-use plimsoll_analysis::cost::PriceSpec;
-use plimsoll_analysis::diagnose::Diagnosis;
-use plimsoll_analysis::findings::Findings;
-use plimsoll_analysis::gate::GateFinding;
-use plimsoll_analysis::levers::finding::LeverFinding;
-use plimsoll_analysis::plan::file::PlanFile;
-use plimsoll_analysis::plan::spec::Band;
-use plimsoll_analysis::profile::RuleFile;
-use plimsoll_analysis::quality::{ItemSpec, Quality};
+use plimsoll_diagnose::Diagnosis;
+use plimsoll_judge::budget::{BudgetFile, SplitFile};
+use plimsoll_judge::compare::finding::Comparison;
+use plimsoll_judge::cost::PriceSpec;
+use plimsoll_judge::gate::GateFinding;
+use plimsoll_judge::quality::{ItemSpec, Quality};
+use plimsoll_measure::findings::Findings;
 use plimsoll_model::Manifest;
+use plimsoll_plan::calc::LawFinding;
+use plimsoll_plan::file::PlanFile;
+use plimsoll_plan::levers::finding::LeverFinding;
+use plimsoll_plan::spec::Band;
+use plimsoll_profile::RuleFile;
 use plimsoll_sim::EngineSpec;
 use plimsoll_workload::Scenario;
 use schemars::schema_for;

@@ -5,9 +5,9 @@
 
 use std::path::Path;
 
-use plimsoll_analysis::findings::{Findings, Kept, LevelFinding, LevelSummary, Trust};
-use plimsoll_analysis::traces::{Counting, Overview};
+use plimsoll_measure::findings::{Findings, Kept, LevelFinding, LevelSummary, Trust};
 use plimsoll_model::{Attempt, Load, Manifest, RunState, Sample};
+use plimsoll_profile::traces::{Counting, Overview};
 use plimsoll_report::figure::counted;
 use plimsoll_report::text::Detail;
 use plimsoll_store::{Origin, Run, StoreError};
@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::commands::{collect, report};
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, ReportArgs, ShowArgs};
-use crate::measure::{Closed, line_spec, verdict};
+use crate::measure::{self, Closed, verdict};
 use crate::trace_file::{self, Said};
 use crate::{out, price, recover};
 
@@ -38,7 +38,7 @@ pub fn run(args: &ShowArgs) -> Result<Exit, Stop> {
     }
     if let Some(file) = &args.csv {
         let rows = load_rows(&args.run)?;
-        let requests = plimsoll_analysis::requests::requests(&rows.manifest.levels, &rows.attempts);
+        let requests = plimsoll_measure::requests::requests(&rows.manifest.levels, &rows.attempts);
         out::file(file, plimsoll_report::csv::render(&requests))?;
         out::note(&format!("{}: {}", file.display(), counted(requests.len() as u64, "request")));
         return Ok(Exit::Done);
@@ -150,7 +150,7 @@ pub fn load_rows(dir: &Path) -> Result<Rows, Stop> {
             out::note(&format!("{} in flight when it was cut off: unfinished", counted(n as u64, "request")))
         }
     }
-    let findings = plimsoll_analysis::analyse(&manifest, &attempts, &samples, &line_spec(&manifest));
+    let findings = measure::findings(&manifest, &attempts, &samples);
     manifest.findings = serde_json::to_value(&findings).ok();
     if matches!(origin, Origin::Recovered { converted: true }) {
         // The next reader of run.json, whoever it is, finds the verdict there.

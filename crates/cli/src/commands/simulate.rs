@@ -1,6 +1,6 @@
 //! `plimsoll simulate`: a load on a simulated world in virtual time, written and judged as any other run.
 
-use plimsoll_analysis::findings::{Findings, Kept};
+use plimsoll_measure::findings::{Findings, Kept};
 use plimsoll_model::{EndedBy, Manifest, Protocol};
 use plimsoll_report::figure;
 use plimsoll_sim::ModeSpec;
@@ -68,7 +68,7 @@ pub fn run(args: &SimulateArgs) -> Result<Exit, Stop> {
     run::run_load(&mut measure, rate, window, args.ceilings.max_requests, args.client.max_in_flight)?;
     let stopped = measure.stopped();
     let mut findings = measure.analyse();
-    findings.cost = cost.map(|bill| plimsoll_analysis::cost::cost(&findings, &bill));
+    findings.cost = cost.map(|bill| plimsoll_judge::cost::cost(&findings, &bill));
     let closed = measure.finish(&findings);
     say_unsteady(&closed.manifest, &findings);
     show::result(args.output.format, &closed, &findings, None);

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use plimsoll_analysis::findings::{Findings, LevelSummary, Trust};
+use plimsoll_measure::findings::{Findings, LevelSummary, Trust};
 use plimsoll_report::figure;
 use serde_json::json;
 
@@ -81,7 +81,7 @@ fn why_not(level: &LevelSummary, findings: &Findings) -> Option<String> {
 fn whole(level: &LevelSummary) -> String {
     let time = |seconds: f64| figure::duration_ns(seconds * 1e9);
     let leading = level.latency.leading();
-    let median = |set: &plimsoll_analysis::findings::Percentiles| {
+    let median = |set: &plimsoll_measure::findings::Percentiles| {
         set.p50.seen().map(|e| format!("{} p50 {}", set.metric, time(e.value)))
     };
     let mut sets = vec![leading];

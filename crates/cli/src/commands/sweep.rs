@@ -1,11 +1,11 @@
-//! `plimsoll sweep`: the planner in `analysis` asks for levels, this runs them on a live endpoint.
+//! `plimsoll sweep`: the planner in `measure` asks for levels, this runs them on a live endpoint.
 
 use std::path::{Path, PathBuf};
 
-use plimsoll_analysis::cost::{Bill, Rate};
-use plimsoll_analysis::findings::Findings;
-use plimsoll_analysis::sweep::{CAPACITIES, Experiment, Next, Preview, PreviewAt, RequestPrice};
-use plimsoll_analysis::{Sweep, SweepSpec};
+use plimsoll_judge::cost::{Bill, Rate};
+use plimsoll_measure::findings::Findings;
+use plimsoll_measure::sweep::{CAPACITIES, Experiment, Next, Preview, PreviewAt, RequestPrice};
+use plimsoll_measure::{Sweep, SweepSpec};
 use plimsoll_model::{Load, SizeUnit};
 use plimsoll_report::{figure, table::Table, text};
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, parse_span};
@@ -177,7 +177,7 @@ pub fn measure(
     let stopped = measure.stopped();
     let mut findings = sweep.findings();
     measure.tell(&mut findings);
-    findings.cost = cost.map(|bill| plimsoll_analysis::cost::cost(&findings, &bill));
+    findings.cost = cost.map(|bill| plimsoll_judge::cost::cost(&findings, &bill));
     let closed = measure.finish(&findings);
     let page = report::write(&closed.dir, None, &closed.manifest, &findings);
     let page = page.map_err(|e| out::note(&format!("plimsoll: no report: {e}"))).ok();

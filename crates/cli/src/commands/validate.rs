@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use plimsoll_analysis::calibrate::RowDefaults;
-use plimsoll_analysis::validate::{self, ErrorTable, NOISE};
+use plimsoll_plan::calibrate::RowDefaults;
+use plimsoll_plan::validate::{self, ErrorTable, NOISE};
 use serde_json::json;
 
 use crate::commands::engine;

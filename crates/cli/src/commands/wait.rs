@@ -5,10 +5,10 @@
 
 use std::path::Path;
 
-use plimsoll_analysis::budget::StageBudget;
-use plimsoll_analysis::findings::{Held, LevelFinding};
-use plimsoll_analysis::infer::{self, Case, Floor, Part, ToldStages, WaitFinding};
+use plimsoll_judge::budget::StageBudget;
+use plimsoll_measure::findings::{Held, LevelFinding};
 use plimsoll_model::{At, Attempt, Level, Load};
+use plimsoll_profile::infer::{self, Case, Floor, Part, ToldStages, WaitFinding};
 use plimsoll_report::{html, text, wait};
 use serde_json::json;
 
@@ -69,7 +69,7 @@ fn own(rows: &show::Rows, level: u32) -> Vec<&Attempt> {
 pub fn floor(rows: &show::Rows) -> Option<Floor> {
     let alone = |level: &&Level| matches!(level.load, Load::Closed { concurrency: 1 });
     let counts =
-        |level: &&Level| level.purpose != "warmup" && level.purpose != plimsoll_analysis::cold_start::COLD;
+        |level: &&Level| level.purpose != "warmup" && level.purpose != plimsoll_measure::purpose::COLD;
     let level = rows.manifest.levels.iter().filter(counts).find(alone)?;
     let attempts = own(rows, level.id);
     let (rows, _) = infer::rows::rows(&attempts);

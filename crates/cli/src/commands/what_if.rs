@@ -1,8 +1,6 @@
 //! `plimsoll what-if`: what would become of a run if something changed, as predictions with a band.
 
-use plimsoll_analysis::plan::what_if::{
-    AsItIs, Asking, WhatIfFinding, WhatIfSpec, figures, run as level_of, what_if,
-};
+use plimsoll_plan::what_if::{AsItIs, Asking, WhatIfFinding, WhatIfSpec, figures, run as level_of, what_if};
 use plimsoll_report::{figure, what_if as page};
 use plimsoll_sim::{FleetSpec, WorldSpec};
 

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use plimsoll_analysis::findings::{Findings, Trust};
-use plimsoll_analysis::{LineSpec, SweepSpec};
 use plimsoll_client::Clock;
-use plimsoll_model::{EndedBy, Fingerprint, Manifest, RunState, Time, run::SCHEMA_VERSION};
+use plimsoll_measure::findings::{Findings, Trust};
+use plimsoll_measure::{LineSpec, SweepSpec};
+use plimsoll_model::{Attempt, EndedBy, Fingerprint, Manifest, RunState, Sample, Time, run::SCHEMA_VERSION};
+use plimsoll_profile::cold_start;
 use plimsoll_store::StoreError;
 use plimsoll_workload::Scenario;
 use serde_json::Value;
@@ -96,6 +97,14 @@ pub fn line_spec(manifest: &Manifest) -> LineSpec {
     match spec {
         Some(spec) => spec.line_spec(REPLICATES),
         None => SweepSpec { budget: None, ..SweepSpec::default() }.line_spec(REPLICATES),
+    }
+}
+
+/// All findings of a run from its rows.
+pub fn findings(manifest: &Manifest, attempts: &[Attempt], samples: &[Sample]) -> Findings {
+    Findings {
+        cold_start: cold_start::of(manifest, attempts),
+        ..plimsoll_measure::analyse(manifest, attempts, samples, &line_spec(manifest))
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use plimsoll_analysis::Gathered;
 use plimsoll_client::{Control, LevelPlan, Memory, Sink, Traffic};
+use plimsoll_measure::Gathered;
 use plimsoll_model::{
     At, Attempt, EndedBy, GeneratorHealth, Level, Load, RateCourse, Sample, SizeUnit, Span,
 };

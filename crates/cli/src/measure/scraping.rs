@@ -5,12 +5,12 @@
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 
-use plimsoll_analysis::findings::Findings;
-use plimsoll_analysis::server_side::table::Table;
-use plimsoll_analysis::server_side::told;
 use plimsoll_client::Clock;
 use plimsoll_client::pages::{self, Page, ScrapeError};
 use plimsoll_client::scrape::Scraper;
+use plimsoll_measure::findings::Findings;
+use plimsoll_measure::server_side::table::Table;
+use plimsoll_measure::server_side::told;
 use plimsoll_model::{Sample, Span};
 use plimsoll_workload::{Scenario, format_span};
 use serde_json::{Value, json};

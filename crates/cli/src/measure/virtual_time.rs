@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use plimsoll_analysis::Gathered;
-use plimsoll_analysis::findings::Findings;
 use plimsoll_client::{Clock, Control};
+use plimsoll_measure::Gathered;
+use plimsoll_measure::findings::Findings;
 use plimsoll_model::{At, Attempt, EndedBy, Fingerprint, Load, Manifest, Sample, Span, Time};
 use plimsoll_sim::client::watches_tokens;
 use plimsoll_sim::traffic::Detail;

@@ -1,7 +1,7 @@
 //! What flags say in a word or two, read: URLs, arrivals, kinds of traffic, ceilings, prices.
 
-use plimsoll_analysis::cost::{Bill, Rate};
-use plimsoll_analysis::findings::{BudgetSpec, Ceiling, Metric};
+use plimsoll_judge::cost::{Bill, Rate};
+use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
 use plimsoll_workload::Scenario;
 use serde_json::{Value, json};
 
@@ -180,7 +180,7 @@ pub fn budget_for(scenario: &Scenario, ceilings: &[String]) -> Resolved<BudgetSp
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_analysis::findings::{BudgetSpec, Ceiling, Metric};
+    use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
 
     use super::*;
 

@@ -3,9 +3,9 @@
 //! The budget's line is looked for in virtual time, where a busy machine can't blur it, and held against long runs of the
 //! same engine just under and just over it. Over loopback the path is tried, and what it says.
 
-use plimsoll_analysis::findings::{BudgetSpec, Findings, Line};
-use plimsoll_analysis::sweep::Next;
-use plimsoll_analysis::{Sweep, SweepSpec};
+use plimsoll_measure::findings::{BudgetSpec, Findings, Line};
+use plimsoll_measure::sweep::Next;
+use plimsoll_measure::{Sweep, SweepSpec};
 use plimsoll_model::{At, Load, Span};
 use plimsoll_sim::client::{LevelPlan, simulate_level};
 use plimsoll_sim::{EngineSpec, World};

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use plimsoll_analysis::server_side::{ServerSide, Signal};
+use plimsoll_measure::server_side::{ServerSide, Signal};
 use plimsoll_model::{At, Tokens};
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! The server's side of a run: scraped off a live engine, written by a simulated one, off, named, and not there.
 
-use plimsoll_analysis::server_side::{ServerSide, Signal};
+use plimsoll_measure::server_side::{ServerSide, Signal};
 use plimsoll_model::{At, Sample};
 
 use super::kit::{Engine, plimsoll, run_folder};

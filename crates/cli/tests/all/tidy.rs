@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Who may know whom, dev-dependencies included.
+/// Who may know whom.
 const EDGES: &[(&str, &[&str])] = &[
     ("math", &[]),
     ("model", &[]),
@@ -17,20 +17,30 @@ const EDGES: &[(&str, &[&str])] = &[
     ("store", &["model"]),
     ("sim", &["math", "model", "workload", "policy"]),
     ("client", &["math", "model", "workload", "wire"]),
-    ("analysis", &["math", "model", "workload", "sim"]),
+    ("measure", &["math", "model", "workload"]),
+    ("judge", &["math", "model", "workload", "measure"]),
+    ("diagnose", &["math", "model", "workload", "measure"]),
+    ("profile", &["math", "model", "measure"]),
+    ("plan", &["math", "model", "workload", "sim", "measure", "judge", "profile"]),
     ("server", &["model", "wire", "sim"]),
-    ("report", &["model", "analysis"]),
+    ("report", &["model", "measure", "judge", "diagnose", "profile", "plan"]),
     (
         "cli",
         &[
-            "math", "model", "workload", "wire", "policy", "store", "sim", "client", "analysis", "server",
-            "report",
+            "math", "model", "workload", "wire", "policy", "store", "sim", "client", "measure", "judge",
+            "diagnose", "profile", "plan", "server", "report",
         ],
     ),
+    ("lab", &["math", "model"]),
 ];
 
+/// What tests, examples and benches may know besides: a simulated system knows the truth that a figure is held against.
+const TESTS_TOO: &[&str] = &["lab", "sim", "math", "model", "workload"];
+
 /// Crates that take values, a seed and a `now`, and give values back.
-const PURE: &[&str] = &["math", "model", "workload", "wire", "policy", "sim", "analysis"];
+const PURE: &[&str] = &[
+    "math", "model", "workload", "wire", "policy", "sim", "measure", "judge", "diagnose", "profile", "plan",
+];
 
 /// What a pure crate must not name in its sources: async, sockets, files, environment, clocks, printing.
 const IMPURE: &[&str] = &[
@@ -75,9 +85,17 @@ fn crates_know_only_whom_they_may() {
         let name = entry.file_name().into_string().expect("crate folders have plain names");
         let may = allowed.get(name.as_str()).unwrap_or_else(|| panic!("crates/{name} is not in the table"));
         let manifest = read(&entry.path().join("Cargo.toml"));
-        for line in manifest.lines().filter_map(|line| line.strip_prefix("plimsoll-")) {
-            let end = line.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(line.len());
-            assert!(may.contains(&line[..end]), "crates/{name} may not know crates/{}", &line[..end]);
+        let (sources, tests) = manifest.split_once("[dev-dependencies]").unwrap_or((&manifest, ""));
+        let named = |text: &str| -> Vec<String> {
+            let names = text.lines().filter_map(|line| line.strip_prefix("plimsoll-"));
+            names.map(|name| name.chars().take_while(char::is_ascii_lowercase).collect()).collect()
+        };
+        for known in named(sources) {
+            assert!(may.contains(known.as_str()), "crates/{name} may not know crates/{known}");
+        }
+        for known in named(tests) {
+            let fits = may.contains(known.as_str()) || TESTS_TOO.contains(&known.as_str());
+            assert!(fits, "the tests of crates/{name} may not know crates/{known}");
         }
         seen.insert(name);
     }

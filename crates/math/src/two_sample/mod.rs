@@ -1,7 +1,7 @@
 //! Two arms measured by units of time: is the second's percentile, mean or rate another one, and by how much?
 //!
 //! Requests queue behind one another, so tests that take them one by one call two equal systems different a third of the
-//! time (`analysis/examples/compare.rs` shows it). Here the unit is a stretch of a run, or a whole alternation of two runs that took turns: what both
+//! time (`judge/examples/compare.rs` shows it). Here the unit is a stretch of a run, or a whole alternation of two runs that took turns: what both
 //! arms measured in it is one difference. Under equal arms each difference may as well have the other sign, so its
 //! significance is a share of sign flips ([`Flips`]; Fisher 1935), exact where units are independent, with no law assumed.
 //!

@@ -7,7 +7,7 @@ use plimsoll_math::quantile::{BATCHES, percentile};
 use plimsoll_math::queueing::Mmc;
 use plimsoll_math::rng::Stream;
 
-use crate::queues::{Batching, Queue, Servers};
+use plimsoll_lab::queues::{Batching, Queue, Servers};
 
 const REPLICATIONS: usize = 150;
 const N: usize = 10_000;

@@ -8,7 +8,7 @@ use plimsoll_math::quantile::order_statistic;
 use plimsoll_math::queueing::Mmc;
 use plimsoll_math::rng::Stream;
 
-use crate::queues::{Queue, Servers};
+use plimsoll_lab::queues::{Queue, Servers};
 
 #[test]
 fn pools_violators() {

@@ -6,7 +6,7 @@ use plimsoll_math::queueing::*;
 use plimsoll_math::rng::Stream;
 
 use crate::close;
-use crate::queues::{Batching, Queue};
+use plimsoll_lab::queues::{Batching, Queue};
 
 /// What a line of the table asks for.
 fn evaluate(law: &str, a: &[f64]) -> f64 {

@@ -5,7 +5,7 @@ use plimsoll_math::queueing::*;
 use plimsoll_math::rng::Stream;
 
 use crate::close;
-use crate::queues::{Queue, Servers};
+use plimsoll_lab::queues::{Queue, Servers};
 
 #[test]
 fn erlang_c_reference() {

@@ -5,8 +5,8 @@
 //! run measured, because all are judged from all of it. Written by hand: the format is four
 //! elements, and what matters is that every text is escaped.
 
-use plimsoll_analysis::findings::Held;
-use plimsoll_analysis::gate::{GateFinding, GateRow, GateVerdict, Role};
+use plimsoll_judge::gate::{GateFinding, GateRow, GateVerdict, Role};
+use plimsoll_measure::findings::Held;
 
 use super::{name, word};
 

@@ -1,6 +1,6 @@
 //! Markdown for a pull request: the verdict in its first line, the worst first, never more than sixty lines.
 
-use plimsoll_analysis::gate::{GateFinding, Role};
+use plimsoll_judge::gate::{GateFinding, Role};
 
 use super::{name, verdict_words, word};
 

@@ -10,8 +10,8 @@ mod text;
 
 pub use text::render;
 
-use plimsoll_analysis::findings::Held;
-use plimsoll_analysis::gate::{GateRow, GateVerdict, Role};
+use plimsoll_judge::gate::{GateRow, GateVerdict, Role};
+use plimsoll_measure::findings::Held;
 
 /// One word for a row: `holds`, `broken`, `cannot tell`, `missing`, `tracked`; of an invalid measurement `not judged`.
 fn word(verdict: GateVerdict, row: &GateRow) -> &'static str {

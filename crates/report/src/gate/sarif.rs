@@ -3,8 +3,8 @@
 //! The file is what a reviewer can change, so it is what a result points into; the run has no lines. The fingerprint is made of
 //! what stays when the file is edited around it (id and slice), so that a scanner knows a finding again.
 
-use plimsoll_analysis::findings::Held;
-use plimsoll_analysis::gate::{GateFinding, GateRow, GateVerdict, Role};
+use plimsoll_judge::gate::{GateFinding, GateRow, GateVerdict, Role};
+use plimsoll_measure::findings::Held;
 use serde_json::{Value, json};
 
 use super::{name, word};

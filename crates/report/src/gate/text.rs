@@ -1,6 +1,6 @@
 //! The gate for a terminal: the verdict, what to know first, then one line per budget, worst first, with its reason below.
 
-use plimsoll_analysis::gate::{GateFinding, Role};
+use plimsoll_judge::gate::{GateFinding, Role};
 
 use super::{name, verdict_words, word};
 use crate::figure;

@@ -3,7 +3,7 @@
 //! Axes are logarithmic where the quantity spans decades (latency) and linear where the eye should see proportion
 //! (load, throughput). Infinite values (failed requests in the tail) leave the plot: the line ends and the table says ∞.
 
-use plimsoll_analysis::findings::{self, Curve, Findings, Histogram, LevelFinding, Line, Lines, Reading};
+use plimsoll_measure::findings::{self, Curve, Findings, Histogram, LevelFinding, Line, Lines, Reading};
 
 use super::chart::{Axis, Ceiling, Chart, Charts, Mark, Series, Shade};
 use crate::text::{detailed, percentile};
@@ -43,7 +43,7 @@ fn finite_ms(seconds: f64) -> Option<f64> {
 
 /// Percentiles against offered load with intervals, the fit, the onset and the borrowed time right of it.
 fn latency_curve(curve: &Curve, lines: Option<&Lines>) -> Chart {
-    type Pick = fn(&plimsoll_analysis::findings::CurvePoint) -> &Reading;
+    type Pick = fn(&plimsoll_measure::findings::CurvePoint) -> &Reading;
     let picks: [(&str, &'static str, Pick); 3] =
         [("p50", "--s0", |p| &p.p50), ("p95", "--s1", |p| &p.p95), ("p99", "--s2", |p| &p.p99)];
     let mut series = Vec::new();

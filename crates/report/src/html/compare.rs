@@ -4,8 +4,8 @@
 //! axis on which a ratio and a difference of shares stand side by side. What they show stands beside them in numbers.
 
 use maud::{Markup, html};
-use plimsoll_analysis::compare::finding::{Change, Comparison, Effect, Group, Row, Scale, Worse};
-use plimsoll_analysis::compare::name;
+use plimsoll_judge::compare::finding::{Change, Comparison, Effect, Group, Row, Scale, Worse};
+use plimsoll_judge::compare::name;
 
 use super::page::page;
 use crate::compare::{change, gap, how, margin, target_words, value, verdict};

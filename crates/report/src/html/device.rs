@@ -3,7 +3,7 @@
 //! Bars are plain elements, as on the page of a profile: they print, and need no script.
 
 use maud::{Markup, html};
-use plimsoll_analysis::device::{Device, DeviceFinding, KindTime, Launches, Step, Top};
+use plimsoll_diagnose::device::{Device, DeviceFinding, KindTime, Launches, Step, Top};
 
 use super::page::page;
 use crate::device::{seconds, short};

@@ -3,8 +3,8 @@
 //! Every figure stands with its interval, what it had to reach and what it rests on: a verdict without them is an opinion.
 
 use maud::{Markup, html};
-use plimsoll_analysis::diagnose::active::tell::Tried;
-use plimsoll_analysis::diagnose::{Answer, Cause, Counter, Diagnosis, Evidence, Verdict, YesNo};
+use plimsoll_diagnose::active::tell::Tried;
+use plimsoll_diagnose::{Answer, Cause, Counter, Diagnosis, Evidence, Verdict, YesNo};
 
 use super::page::page;
 use crate::active::{mark, says};

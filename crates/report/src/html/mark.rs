@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use plimsoll_analysis::findings::Lines;
+use plimsoll_measure::findings::Lines;
 
 use crate::{figure, words};
 

@@ -16,11 +16,11 @@ mod server;
 pub mod wait;
 
 use maud::{Markup, PreEscaped, html};
-use plimsoll_analysis::diagnose::Diagnosis;
-use plimsoll_analysis::diagnose::active::tell::Tried;
-use plimsoll_analysis::findings::{Curve, Findings, LevelFinding, Lines, Reading, Validity};
-use plimsoll_analysis::plan::finding::PlanFinding;
+use plimsoll_diagnose::Diagnosis;
+use plimsoll_diagnose::active::tell::Tried;
+use plimsoll_measure::findings::{Curve, Findings, LevelFinding, Lines, Reading, Validity};
 use plimsoll_model::{Manifest, RunState};
+use plimsoll_plan::finding::PlanFinding;
 
 use self::page::page;
 use crate::headline::headline;
@@ -126,7 +126,7 @@ fn lines_section(lines: &Lines) -> Markup {
                             }
                         }
                         p.small { (why) }
-                        @if let plimsoll_analysis::findings::Line::Found { load, .. } = line {
+                        @if let plimsoll_measure::findings::Line::Found { load, .. } = line {
                             p.small.soft { (words::load_words(load, lines.think_time_s)) }
                         }
                     }

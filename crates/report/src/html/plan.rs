@@ -4,8 +4,8 @@
 //! the terminal; the charts show them again.
 
 use maud::{Markup, html};
-use plimsoll_analysis::findings::{Held, Reading};
-use plimsoll_analysis::plan::finding::{Chosen, Expected, PlanFinding, PlanOption};
+use plimsoll_measure::findings::{Held, Reading};
+use plimsoll_plan::finding::{Chosen, Expected, PlanFinding, PlanOption};
 
 use super::chart::{Axis, Ceiling, Chart, Charts, Mark, Series, Shade};
 use super::page::{page, table_of};

@@ -3,7 +3,7 @@
 //! Bars are plain elements with widths, not a chart library's: a stacked bar is a row of boxes, and it prints.
 
 use maud::{Markup, html};
-use plimsoll_analysis::profile::{Ceilings, ChangeFinding, PathFinding, ProfileFinding, Stage, Tail};
+use plimsoll_profile::{Ceilings, ChangeFinding, PathFinding, ProfileFinding, Stage, Tail};
 
 use super::page::page;
 use crate::figure::counted;

@@ -4,8 +4,8 @@
 //! their crossing means something. What the server does not say has no line, and is named below.
 
 use maud::{Markup, html};
-use plimsoll_analysis::findings::Findings;
-use plimsoll_analysis::server_side::{LevelTold, ServerMoment};
+use plimsoll_measure::findings::Findings;
+use plimsoll_measure::server_side::{LevelTold, ServerMoment};
 
 use super::chart::{Axis, Chart, Charts, Series};
 use super::charts::{time_axis, warm_up};

@@ -4,7 +4,7 @@
 //! would be read as one. The tables are the terminal's own.
 
 use maud::{Markup, html};
-use plimsoll_analysis::infer::{Basis, Part, PartFinding, WaitFinding};
+use plimsoll_profile::infer::{Basis, Part, PartFinding, WaitFinding};
 
 use super::page::{page, table_of};
 use crate::table::Table;

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use plimsoll_analysis::budget::BudgetFile;
-use plimsoll_analysis::budget::plan::{LEAST_SWEEP_S, Offer, Plan, PlannedLevel, Times};
+use plimsoll_judge::budget::BudgetFile;
+use plimsoll_judge::budget::plan::{LEAST_SWEEP_S, Offer, Plan, PlannedLevel, Times};
 use plimsoll_report::figure;
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, parse_span};
 

@@ -9,12 +9,12 @@ mod asked;
 
 use std::path::PathBuf;
 
-use plimsoll_analysis::Sweep;
-use plimsoll_analysis::budget::BudgetFile;
-use plimsoll_analysis::budget::plan::{Offer, Plan, PlannedLevel, SEARCH_SHARE, Times, plan};
-use plimsoll_analysis::findings::Held;
-use plimsoll_analysis::gate::{GateVerdict, Measured, More, after_a_look};
-use plimsoll_analysis::sweep::Next;
+use plimsoll_judge::budget::BudgetFile;
+use plimsoll_judge::budget::plan::{Offer, Plan, PlannedLevel, SEARCH_SHARE, Times, plan};
+use plimsoll_judge::gate::{GateVerdict, Measured, More, after_a_look};
+use plimsoll_measure::Sweep;
+use plimsoll_measure::findings::Held;
+use plimsoll_measure::sweep::Next;
 use plimsoll_model::{Load, Span};
 use plimsoll_report::figure;
 use plimsoll_workload::{ArrivalSpec, Scenario, format_span};

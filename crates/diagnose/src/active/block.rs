@@ -1,0 +1,281 @@
+//! What one level of an experiment brought: its answers as plain numbers, and medians with their intervals.
+//!
+//! Experiments of a few dozen requests carry medians and shares, not tails: a p99 of forty requests is the slowest of them.
+//! Requests of a closed loop at concurrency 1 follow one another and share no queue, so each counts as one; in company they
+//! share batches and queues, and √concurrency of them count as one. A whole wave for one lost: five waves have no interval.
+
+use std::collections::BTreeSet;
+
+use plimsoll_math::proportion::{self, Interval};
+use plimsoll_math::quantile;
+use plimsoll_model::{Attempt, By, How, Level, Load};
+
+use super::plan::{Arm, Kind};
+use plimsoll_measure::findings::Estimate;
+use plimsoll_measure::server_side::{self, ServerSide, Signal};
+
+/// Level of confidence of every interval here.
+pub(crate) const LEVEL: f64 = 0.95;
+
+/// One level of an experiment.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// The experiment.
+    pub kind: Kind,
+    /// Its setting.
+    pub arm: Arm,
+    /// The level.
+    pub level: Level,
+    /// Its requests' last attempts, in the order in which they were due.
+    pub rows: Vec<Row>,
+    /// Means of the server's own gauges during the level: requests that wait, share of the KV cache in use.
+    pub gauges: Gauges,
+    /// Attempts made, retries included.
+    pub attempts: u64,
+}
+
+/// What the server said of itself during a level.
+#[derive(Copy, Clone, PartialEq, Debug, Default)]
+pub struct Gauges {
+    /// Mean of requests that wait.
+    pub waiting: Option<f64>,
+    /// Mean of requests that run.
+    pub running: Option<f64>,
+    /// Highest share of the KV cache in use.
+    pub kv: Option<f64>,
+    /// Preemptions during the level.
+    pub preemptions: Option<f64>,
+    /// Looks at its pages that these rest on.
+    pub looks: usize,
+    /// Looks at its pages, whatever they hold: those that brought one, and those that brought none in time.
+    pub pages: (usize, usize),
+}
+
+/// One request.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Row {
+    /// When it was due, ns.
+    pub due: i64,
+    /// When it ended, ns.
+    pub end: Option<i64>,
+    /// Its first token, ns.
+    pub first: Option<i64>,
+    /// Did a whole answer come?
+    pub fine: bool,
+    /// How it ended.
+    pub how: How,
+    /// Was the end the client's own doing (a time-out, the end of the run)?
+    pub by_client: bool,
+    /// HTTP status.
+    pub status: Option<u16>,
+    /// Output tokens.
+    pub output: f64,
+    /// Prompt tokens asked for.
+    pub prompt: f64,
+    /// Prompt tokens taken from a cache, where the server says so.
+    pub cached: Option<f64>,
+    /// The replica that answered, if it says.
+    pub replica: Option<String>,
+    /// Time that making the connection took, ns, where one was made for it.
+    pub connect: Option<i64>,
+    /// What the server said of its failure, or what broke.
+    pub error: Option<String>,
+    /// Arrivals of tokens, ns, with how many each brought.
+    pub tokens: Vec<(i64, f64)>,
+}
+
+impl Row {
+    fn new(attempt: &Attempt) -> Row {
+        let sent = attempt.sent.unwrap_or(attempt.due);
+        let events = attempt.events.iter().filter(|event| event.kind.is_token());
+        let tokens: Vec<(i64, f64)> =
+            events.map(|event| ((sent + event.offset).0, f64::from(event.tokens.max(1)))).collect();
+        let counted: f64 = tokens.iter().map(|(_, n)| n).sum();
+        let fresh = !attempt.reused;
+        Row {
+            due: attempt.due.0,
+            end: attempt.end.map(|at| at.0),
+            first: attempt.first_token.or(attempt.first_byte).map(|at| at.0),
+            fine: attempt.outcome.is_finished(),
+            how: attempt.outcome.how,
+            by_client: attempt.outcome.by == By::Client,
+            status: attempt.answer.status,
+            output: attempt.answer.tokens.output.map_or(counted, f64::from),
+            prompt: attempt.answer.tokens.prompt.map_or(f64::from(attempt.asked_prompt), f64::from),
+            cached: attempt.answer.tokens.cached.map(f64::from),
+            replica: attempt.answer.replica.clone(),
+            connect: attempt
+                .connected
+                .filter(|at| fresh && *at >= attempt.due)
+                .map(|at| (at - attempt.due).0),
+            error: attempt.answer.error.clone(),
+            tokens,
+        }
+    }
+
+    /// Seconds to the first token, from when it was due.
+    pub fn ttft_s(&self) -> Option<f64> {
+        self.first.filter(|_| self.fine).map(|first| (first - self.due) as f64 * 1e-9)
+    }
+
+    /// Seconds to the end.
+    pub fn e2e_s(&self) -> Option<f64> {
+        self.end.filter(|_| self.fine).map(|end| (end - self.due) as f64 * 1e-9)
+    }
+
+    /// Seconds per token after the first.
+    pub fn tpot_s(&self) -> Option<f64> {
+        let (first, end) = (self.first?, self.tokens.last().map(|(at, _)| *at).or(self.end)?);
+        (self.fine && self.output >= 2.0).then(|| (end - first) as f64 * 1e-9 / (self.output - 1.0))
+    }
+
+    /// Did it fail by another's doing than the client's?
+    pub fn failed(&self) -> bool {
+        !self.fine && !matches!(self.how, How::NeverSent | How::Cancelled | How::Unfinished)
+    }
+}
+
+impl Block {
+    /// A level's rows.
+    pub fn new(
+        (kind, arm): (Kind, Arm),
+        level: &Level,
+        attempts: &[Attempt],
+        samples: &[plimsoll_model::Sample],
+    ) -> Block {
+        let mut own: Vec<&Attempt> = attempts.iter().filter(|attempt| attempt.level == level.id).collect();
+        own.sort_by_key(|attempt| (attempt.due, attempt.request, attempt.attempt));
+        let last = |i: usize| own.get(i + 1).is_none_or(|next| next.request != own[i].request);
+        let rows = (0..own.len()).filter(|i| last(*i)).map(|i| Row::new(own[i])).collect();
+        let gauges = Gauges::read(level, samples);
+        Block { kind, arm, level: level.clone(), rows, gauges, attempts: own.len() as u64 }
+    }
+
+    /// Requests in flight, of a closed loop.
+    pub fn concurrency(&self) -> Option<u32> {
+        match self.level.load {
+            Load::Closed { concurrency } | Load::Saturating { concurrency } => Some(concurrency),
+            Load::Open { .. } | Load::Wave { .. } => None,
+        }
+    }
+
+    /// Those in full company: without the first, who come all at once, and the last, who are left alone.
+    pub fn settled(&self) -> &[Row] {
+        let beside = self.concurrency().unwrap_or(1) as usize - 1;
+        let most = self.rows.len() / 4;
+        let cut = beside.min(most);
+        &self.rows[cut..self.rows.len() - cut]
+    }
+
+    /// Answers per second: of a closed loop by Little's law, else as they ended.
+    pub fn rate(&self) -> Option<f64> {
+        match self.concurrency() {
+            Some(concurrency) => {
+                let took = mean(self.settled().iter().filter_map(Row::e2e_s))?;
+                (took > 0.0).then(|| f64::from(concurrency) / took)
+            }
+            None => {
+                let fine = self.rows.iter().filter(|row| row.fine).count() as f64;
+                let window = (self.level.drained.max(self.level.stop) - self.level.start).as_secs_f64();
+                (window > 0.0 && fine > 0.0).then(|| fine / window)
+            }
+        }
+    }
+
+    /// A median of its settled answers.
+    pub fn median(&self, of: impl Fn(&Row) -> Option<f64>) -> Option<Estimate> {
+        median(self.settled().iter().filter_map(of), f64::from(self.concurrency().unwrap_or(1)).sqrt())
+    }
+
+    /// Seconds between its first request and its last answer.
+    pub fn lasted_s(&self) -> f64 {
+        let first = self.rows.first().map_or(0, |row| row.due);
+        let last = self.rows.iter().filter_map(|row| row.end).max().unwrap_or(first);
+        (last - first) as f64 * 1e-9
+    }
+}
+
+impl Gauges {
+    fn read(level: &Level, samples: &[plimsoll_model::Sample]) -> Gauges {
+        let (from, to) = (level.start, level.drained.max(level.stop));
+        let said = samples.iter().filter(|sample| sample.source != "client" && sample.at <= to);
+        let said: Vec<plimsoll_model::Sample> = said.cloned().collect();
+        let of = |lost: bool| {
+            let of = said.iter().filter(|s| s.at >= from && (s.name == server_side::FAILED) == lost);
+            of.map(|s| (s.at, &s.source)).collect::<BTreeSet<_>>().len()
+        };
+        let pages = (of(false), of(true));
+        let server = ServerSide::read(&said);
+        if server.is_empty() {
+            return Gauges { pages, ..Gauges::default() };
+        }
+        let mean = |signal| server.gauge(signal)?.mean(from, to);
+        Gauges {
+            waiting: mean(Signal::Waiting),
+            running: mean(Signal::Running),
+            kv: server.gauge(Signal::KvUsage).and_then(|series| series.max(from, to)),
+            looks: server.gauge(Signal::Running).map_or(0, |series| series.looks(from, to)),
+            pages,
+            preemptions: server.gained(Signal::Preempted, from, to).map(|gained| gained.value),
+        }
+    }
+}
+
+/// The mean, of at least one value.
+pub(crate) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (mut n, mut sum) = (0.0, 0.0);
+    for value in values {
+        n += 1.0;
+        sum += value;
+    }
+    (n > 0.0).then(|| sum / n)
+}
+
+/// The median with its interval, each value worth `1 / effect` independent ones.
+pub(crate) fn median(values: impl Iterator<Item = f64>, effect: f64) -> Option<Estimate> {
+    let mut sorted: Vec<f64> = values.collect();
+    quantile::sort(&mut sorted);
+    let value = quantile::of_sorted(&sorted, 0.5)?;
+    let n_eff = sorted.len() as f64 / effect.max(1.0);
+    let interval = between(&sorted, n_eff);
+    Some(Estimate { value, lower: interval.lower, upper: interval.upper, n: sorted.len() as u64, n_eff })
+}
+
+/// The order statistics that hold the median at [`LEVEL`] (Clopper and Pearson's bounds turned round). The bound of the gate,
+/// [`quantile::undecided`], is wider below a few dozen values: it makes up for a design effect that was measured, and here
+/// none is.
+fn between(sorted: &[f64], n_eff: f64) -> Interval {
+    let n = sorted.len();
+    let worth = n_eff / n as f64;
+    let bounds = |under: usize| proportion::clopper_pearson(under as f64 * worth, n_eff, LEVEL);
+    // Of x₍j₎, j − 1 values lie under it: it is a lower bound where so few can't be half of all.
+    let lower = (1..=n).rev().find(|j| bounds(j - 1).upper < 0.5);
+    let upper = (1..=n).find(|j| bounds(*j).lower > 0.5);
+    Interval {
+        lower: lower.map_or(f64::NEG_INFINITY, |j| sorted[j - 1]),
+        upper: upper.map_or(f64::INFINITY, |j| sorted[j - 1]),
+    }
+}
+
+/// The ratio of two medians. Its interval is that of the extremes: wider than it need be, and with no law assumed.
+pub(crate) fn ratio(above: &Estimate, below: &Estimate) -> Option<Estimate> {
+    (below.value > 0.0).then(|| Estimate {
+        value: above.value / below.value,
+        lower: (above.lower.max(0.0) / below.upper).max(0.0),
+        upper: if below.lower > 0.0 { above.upper / below.lower } else { f64::INFINITY },
+        n: above.n.min(below.n),
+        n_eff: above.n_eff.min(below.n_eff),
+    })
+}
+
+/// A share with its exact interval (Clopper and Pearson 1934).
+pub(crate) fn share(k: usize, n: usize) -> Option<Estimate> {
+    let interval = proportion::clopper_pearson(k as f64, n as f64, LEVEL);
+    (n > 0).then(|| Estimate {
+        value: k as f64 / n as f64,
+        lower: interval.lower,
+        upper: interval.upper,
+        n: n as u64,
+        n_eff: n as f64,
+    })
+}

@@ -1,0 +1,112 @@
+//! What requests show that have the target to themselves: tokens in lumps, a wait that is fixed, one that is spread.
+
+use plimsoll_model::How;
+
+use super::{Fact, Shown, State, arm, ms, of, over, shown};
+use crate::active::block::{Block, Row, mean, median, ratio};
+use crate::active::plan::{Arm, Kind};
+use crate::active::rhythm;
+use plimsoll_measure::findings::Estimate;
+
+/// A wait alone that no prompt length explains: seconds, steps of the engine, share of the first token's time.
+const FIXED: (f64, f64, f64) = (0.025, 4.0, 0.4);
+/// Spread of the wait alone, p90 − p10: seconds, share of its median.
+const SPREAD: (f64, f64) = (0.02, 0.35);
+/// Tokens that come at once, and seconds from one lump to the next, from which on a reader sees lumps.
+const LUMPS: (f64, f64) = (3.0, 0.03);
+
+/// Tokens that come in lumps, and first tokens that wait for the rest of the answer.
+pub fn lumps(blocks: &[Block]) -> Vec<Shown> {
+    let rows = of(blocks, Kind::Alone).chain(of(blocks, Kind::Watch)).flat_map(|block| &block.rows);
+    let long: Vec<&Row> =
+        rows.filter(|row| row.fine && row.output >= 8.0 && !row.tokens.is_empty()).collect();
+    let mut all = Vec::new();
+    if long.len() >= 5 {
+        let seen: Vec<(f64, f64)> = long.iter().map(|row| lump(row)).collect();
+        let tokens = median(seen.iter().map(|(tokens, _)| *tokens), 1.0);
+        let apart = median(seen.iter().map(|(_, apart)| *apart), 1.0);
+        if let (Some(tokens), Some(apart)) = (tokens, apart) {
+            let state = match over(&tokens, LUMPS.0) {
+                State::Yes if apart.value < LUMPS.1 => State::No,
+                state => state,
+            };
+            let says =
+                format!("{:.1} tokens arrive at once, {} from lump to lump", tokens.value, ms(apart.value));
+            all.push(shown(Fact::Lumps, state, says, Some(tokens), Some(LUMPS.0)));
+        }
+    }
+    all.extend(held_back(blocks));
+    all
+}
+
+/// Tokens of an answer that come together, and the seconds from one such lump to the next. What comes within a fifth of the
+/// mean distance of tokens comes together.
+fn lump(row: &Row) -> (f64, f64) {
+    let (Some(first), Some(last)) = (row.tokens.first(), row.tokens.last()) else { return (0.0, 0.0) };
+    let from = row.due.max(first.0 - (last.0 - first.0));
+    let apart = 0.2 * (last.0 - from) as f64 / row.output;
+    let lumps = 1 + row.tokens.windows(2).filter(|pair| (pair[1].0 - pair[0].0) as f64 > apart).count();
+    let whole_s = (last.0 - row.due) as f64 * 1e-9;
+    (row.output / lumps as f64, whole_s / lumps as f64)
+}
+
+/// Long answers show their first token later than short ones: something collects them.
+fn held_back(blocks: &[Block]) -> Option<Shown> {
+    let ttft = |which| median(arm(blocks, Kind::Answers, which).iter().filter_map(|row| row.ttft_s()), 1.0);
+    let e2e = |which| median(arm(blocks, Kind::Answers, which).iter().filter_map(|row| row.e2e_s()), 1.0);
+    let (short, long) = (ttft(Arm::First)?, ttft(Arm::Second)?);
+    let (whole_short, whole_long) = (e2e(Arm::First)?, e2e(Arm::Second)?);
+    let grows = ratio(&long, &short)?;
+    let whole = whole_long.value / whole_short.value;
+    // Four times as long an answer: a first token that follows at least half of its growth waits for the rest.
+    let limit = 1.0 + 0.5 * (whole - 1.0);
+    let says = format!(
+        "four times as long an answer takes {whole:.1} times as long, and its first token {:.2} times as long",
+        grows.value
+    );
+    let state = if whole < 1.5 { State::Unclear } else { over(&grows, limit) };
+    Some(shown(Fact::HeldBack, state, says, Some(grows), Some(limit)))
+}
+
+/// Waits that no company and no length explains.
+pub fn alone(blocks: &[Block]) -> Vec<Shown> {
+    let mut all = Vec::new();
+    let Some(block) = of(blocks, Kind::Alone).next() else { return all };
+    let waits: Vec<f64> = block.rows.iter().filter_map(Row::ttft_s).collect();
+    let Some(usual) = median(waits.iter().copied(), 1.0).filter(|_| waits.len() >= 10) else { return all };
+    all.extend(rhythm::spread(block, &usual, SPREAD));
+    all.extend(fixed_wait(blocks, block));
+    all
+}
+
+/// The part of the wait that is left at a prompt of no length.
+fn fixed_wait(blocks: &[Block], alone: &Block) -> Option<Shown> {
+    let (short, mut long) = (arm(blocks, Kind::Prompts, Arm::First), arm(blocks, Kind::Prompts, Arm::Second));
+    // Where the context holds no prompts of four times the length, those of the length itself are the long ones.
+    if !long.is_empty() && long.iter().all(|row| row.how == How::ClientError) {
+        long = alone.rows.iter().filter(|row| row.fine).collect();
+    }
+    let ttft = |rows: &[&Row]| median(rows.iter().filter_map(|row| row.ttft_s()), 1.0);
+    let tokens = |rows: &[&Row]| mean(rows.iter().map(|row| row.prompt));
+    let (wait_short, wait_long) = (ttft(&short)?, ttft(&long)?);
+    let (few, many) = (tokens(&short)?, tokens(&long)?);
+    let slope = ((wait_long.value - wait_short.value) / (many - few).max(1.0)).max(0.0);
+    let without = |at: f64| (at - slope * few).max(0.0);
+    let fixed = Estimate {
+        value: without(wait_short.value),
+        lower: without(wait_short.lower),
+        upper: without(wait_short.upper),
+        ..wait_short
+    };
+    let usual = alone.median(Row::ttft_s)?;
+    let step = alone.median(Row::tpot_s).map_or(0.0, |tpot| tpot.value);
+    let limit = FIXED.0.max(FIXED.1 * step).max(FIXED.2 * usual.value);
+    let says = format!(
+        "{} of the wait alone ({}) is there at any prompt length; a token takes {}, 1 000 prompt tokens {}",
+        ms(fixed.value),
+        ms(usual.value),
+        ms(step),
+        ms(1e3 * slope)
+    );
+    Some(shown(Fact::FixedWait, over(&fixed, limit), says, Some(fixed), Some(limit)))
+}

@@ -1,0 +1,199 @@
+//! What company shows: whether one waits in it, where, and what is served meanwhile.
+
+use super::{Fact, Shown, State, ms, of, over, percent, shown};
+use crate::active::block::{Block, Row, mean, ratio};
+use crate::active::plan::Kind;
+use plimsoll_measure::findings::Estimate;
+
+/// Times the wait alone from which on a wait in company is one, and as a share of the whole answer alone.
+const WAITS: (f64, f64) = (2.0, 0.3);
+/// What an answer in company takes of one alone, at most, from which on it is sooner.
+const SOONER: f64 = 0.7;
+/// Looks at the server's page in a level from which on their mean says how many it knows of.
+const LOOKS: usize = 4;
+/// Looks that brought no page from which on they are no accident, and as many that brought one where nobody was beside.
+const LOST: usize = 2;
+/// Growth of the answers per second for twice the company under which there is none.
+const PLATEAU: f64 = 1.25;
+/// Times as long per token from which on company is felt.
+const CROWDED: f64 = 1.4;
+/// And up to which it is not, however wide the interval.
+const AS_FAST: f64 = 1.25;
+
+/// Whether one waits in company, where, and what is served meanwhile.
+pub fn company(blocks: &[Block]) -> Vec<Shown> {
+    let mut all = Vec::new();
+    let Some(alone) = of(blocks, Kind::Alone).next() else { return all };
+    let mut steps: Vec<&Block> = of(blocks, Kind::Together).filter(|block| block.rate().is_some()).collect();
+    steps.sort_by_key(|block| block.concurrency());
+    let (Some(wait_1), Some(whole_1)) = (alone.median(Row::ttft_s), alone.median(Row::e2e_s)) else {
+        return all;
+    };
+    let Some(last) = steps.last() else { return all };
+    let (Some(wait), Some(at)) = (last.median(Row::ttft_s), last.concurrency()) else { return all };
+    let limit = WAITS.0.max(1.0 + WAITS.1 * whole_1.value / wait_1.value.max(1e-9));
+    let Some(times) = ratio(&wait, &wait_1) else { return all };
+    let says =
+        format!("{at} in flight wait {} for the first token, one alone {}", ms(wait.value), ms(wait_1.value));
+    let waits = over(&times, limit);
+    all.push(shown(Fact::Waits, waits, says, Some(times), Some(limit)));
+    if waits != State::Yes {
+        all.extend([Fact::Slots, Fact::Crowded].map(|fact| {
+            let state = if waits == State::No { State::No } else { State::Unclear };
+            shown(fact, state, "nobody waits".into(), None, None)
+        }));
+    } else {
+        all.extend(where_they_wait(alone, &steps, wait_1.value));
+        all.extend(page_lost(alone, last));
+    }
+    all.extend(kv(&steps, wait_1.value));
+    all.extend(sooner(blocks, &whole_1, last));
+    all
+}
+
+/// Who is answered sooner among others waits alone for them: a batch that is held open. Alone comes first and company after it, so that
+/// a machine that was slow at first looks the same; requests alone that came later have to show it as well.
+fn sooner(blocks: &[Block], alone: &Estimate, last: &Block) -> Option<Shown> {
+    let whole = last.median(Row::e2e_s)?;
+    let times = ratio(&whole, alone)?;
+    let later = of(blocks, Kind::Idle).flat_map(|block| &block.rows).filter_map(Row::e2e_s);
+    let (n, least) = later.fold((0, f64::INFINITY), |(n, least), e2e| (n + 1, e2e.min(least)));
+    let at = last.concurrency().unwrap_or(1);
+    let says = format!(
+        "at {at} in flight an answer takes {}, alone {}{}",
+        ms(whole.value),
+        ms(alone.value),
+        if n > 0 { format!(" and {} later on (the fastest of {n})", ms(least)) } else { String::new() }
+    );
+    let state = match times.upper < SOONER {
+        false => State::No,
+        true if n < 3 => State::Unclear,
+        true if SOONER * least > whole.upper => State::Yes,
+        true => State::No,
+    };
+    Some(shown(Fact::FasterTogether, state, says, Some(times), Some(SOONER)))
+}
+
+/// Those who are served: as many as before and as fast, or all of them slower?
+fn where_they_wait(alone: &Block, steps: &[&Block], wait_alone: f64) -> Vec<Shown> {
+    let mut all = Vec::new();
+    let Some((last, before)) = steps.split_last() else { return all };
+    let half = before.last().copied().unwrap_or(alone);
+    let (Some(rate), Some(rate_half)) = (last.rate(), half.rate()) else { return all };
+    let growth = rate / rate_half;
+    let tpot = |block: &Block| block.median(Row::tpot_s);
+    let (Some(token), Some(token_half)) = (tpot(last), tpot(half)) else { return all };
+    let Some(slower) = ratio(&token, &token_half) else { return all };
+    let served = served(last, wait_alone).unwrap_or(0.0);
+    let at = last.concurrency().unwrap_or(1);
+    let full = growth < PLATEAU;
+    let says = format!(
+        "at {at} in flight about {served:.1} are served at a time, {} a second ({growth:.2} times as many as at {}), a token takes {:.2} times as long",
+        round(rate),
+        half.concurrency().unwrap_or(1),
+        slower.value
+    );
+    // Tokens of a few dozen answers: where their interval holds the limit, neither is known, unless they are far from it.
+    let (slots, crowded) = match (full, over(&slower, CROWDED)) {
+        (true, _) if slower.value < AS_FAST => (State::Yes, State::No),
+        (true, State::No) => (State::Yes, State::No),
+        (true, State::Yes) => (State::No, State::Yes),
+        (true, State::Unclear) => (State::Unclear, State::Unclear),
+        (false, _) => (State::Unclear, State::No),
+    };
+    all.push(shown(Fact::Slots, slots, says.clone(), Some(slower), Some(CROWDED)));
+    all.push(shown(Fact::Crowded, crowded, says, Some(slower), Some(CROWDED)));
+    all.extend(crowded_elsewhere(last, crowded));
+    let waiting = last.gauges.waiting.filter(|_| last.gauges.looks >= LOOKS);
+    let outside = (f64::from(at) - served).max(0.0);
+    // Where tokens are neither as fast as before nor slower for sure, those who wait in the engine still wait in it.
+    let known = slots == State::Yes || (full && slots == State::Unclear && outside >= 1.0);
+    if let (Some(waiting), true) = (waiting, known) {
+        let says = format!("of about {outside:.1} who wait, the engine says that {waiting:.1} wait in it");
+        let (idle, queue) = match waiting / outside.max(1.0) {
+            share if share < 0.2 && slots == State::Yes => (State::Yes, State::No),
+            share if share > 0.5 => (State::No, State::Yes),
+            _ => (State::Unclear, State::Unclear),
+        };
+        all.push(shown(Fact::EngineIdle, idle, says.clone(), None, None));
+        all.push(shown(Fact::EngineQueue, queue, says, None, None));
+    }
+    all
+}
+
+/// All are slower, and the engine knows of few of them: what is crowded lies between it and here.
+fn crowded_elsewhere(last: &Block, crowded: State) -> Option<Shown> {
+    let inside = last.gauges.running? + last.gauges.waiting?;
+    let at = f64::from(last.concurrency()?);
+    // What crowds the way crowds the page's looks too: two that know of next to none of them are enough.
+    if crowded != State::Yes || last.gauges.looks < 2 {
+        return None;
+    }
+    let few = last.gauges.looks < LOOKS;
+    let says = format!(
+        "of {at:.0} in flight the engine knows of {inside:.1}; the others are on their way to it or from it"
+    );
+    let state = match inside / at {
+        share if share < if few { 0.25 } else { 0.5 } => State::Yes,
+        share if share > 0.8 && !few => State::No,
+        _ => State::Unclear,
+    };
+    Some(shown(Fact::EngineIdle, state, says, None, None))
+}
+
+/// The page takes the way that the answers take and nothing of the engine. Where it stops coming as soon as there is company, that way is
+/// what is crowded, or the front that sends it.
+fn page_lost(alone: &Block, last: &Block) -> Option<Shown> {
+    let ((came, lost), (came_alone, lost_alone)) = (last.gauges.pages, alone.gauges.pages);
+    let at = last.concurrency()?;
+    let says = format!(
+        "at {at} in flight {lost} of {} looks at the server's page brought none in time, alone {lost_alone} of {}",
+        came + lost,
+        came_alone + lost_alone
+    );
+    let is = lost >= LOST && lost >= came && came_alone >= LOST && 4 * lost_alone <= came_alone;
+    is.then(|| shown(Fact::PageLost, State::Yes, says, None, None))
+}
+
+/// How many of those in flight are served at a time, by Little's law: those who do not wait longer than one alone does.
+fn served(block: &Block, wait_alone: f64) -> Option<f64> {
+    let e2e = mean(block.settled().iter().filter_map(Row::e2e_s))?;
+    let extra = (block.median(Row::ttft_s)?.value - wait_alone).max(0.0);
+    Some(block.rate()? * (e2e - extra).max(0.0))
+}
+
+fn round(rate: f64) -> String {
+    if rate >= 10.0 { format!("{rate:.0}") } else { format!("{rate:.2}") }
+}
+
+/// Tokens in flight that every KV cache holds: the least that engines are set up for is one context of a few thousand.
+const HELD: f64 = 4_096.0;
+
+fn kv(steps: &[&Block], wait_alone: f64) -> Option<Shown> {
+    if steps.iter().any(|block| super::without_tokens(block)) {
+        return None;
+    }
+    let told = steps.iter().filter_map(|block| block.gauges.kv).reduce(f64::max);
+    let Some(kv) = told else {
+        // Where the server does not say: what was served at a time may be less than any cache holds. Who waits holds nothing.
+        let tokens = |block: &Block| {
+            let longest = block.rows.iter().map(|row| row.prompt + row.output).fold(0.0, f64::max);
+            served(block, wait_alone).unwrap_or_else(|| f64::from(block.concurrency().unwrap_or(1))) * longest
+        };
+        let most = steps.iter().map(|block| tokens(block)).fold(0.0, f64::max);
+        let says = format!("at most {most:.0} tokens were served at a time, fewer than any KV cache holds");
+        return (most > 0.0 && most < HELD).then(|| shown(Fact::KvFull, State::No, says, None, Some(HELD)));
+    };
+    let preempted: f64 = steps.iter().filter_map(|block| block.gauges.preemptions).sum();
+    let waiting = steps.last().and_then(|block| block.gauges.waiting).unwrap_or(0.0);
+    let says = format!(
+        "the KV cache was up to {} full, {preempted:.0} preemptions, {waiting:.1} waiting",
+        percent(kv)
+    );
+    let state = match () {
+        () if preempted > 0.0 || (kv >= 0.85 && waiting > 0.5) => State::Yes,
+        () if kv < 0.7 => State::No,
+        () => State::Unclear,
+    };
+    Some(shown(Fact::KvFull, state, says, None, Some(0.85)))
+}

@@ -1,0 +1,174 @@
+//! What two settings of one experiment show (fresh connections, longer prompts, the same prompt again, an idle time), and replicas side by side.
+
+use super::{Fact, Shown, State, arm, ms, of, over, shown};
+use crate::active::block::{Block, Row, median, ratio, share};
+use crate::active::plan::{Arm, Kind};
+use plimsoll_measure::findings::Estimate;
+
+/// Pairs of settings that differ in one thing.
+pub fn settings(blocks: &[Block]) -> Vec<Shown> {
+    let mut all = Vec::new();
+    let two = |kind: Kind, of: &dyn Fn(&Row) -> Option<f64>| {
+        let a = median(arm(blocks, kind, Arm::First).into_iter().filter_map(of), 1.0)?;
+        let b = median(arm(blocks, kind, Arm::Second).into_iter().filter_map(of), 1.0)?;
+        Some((a, b, ratio(&b, &a)?))
+    };
+    // Where the server ends each connection, those that were to be kept are fresh as well.
+    let kept_ones = arm(blocks, Kind::Connections, Arm::First);
+    let made = kept_ones.iter().filter(|row| row.connect.is_some()).count();
+    let keeps = 2 * made <= kept_ones.len();
+    if let Some((kept, fresh, times)) = two(Kind::Connections, &|row| row.ttft_s()).filter(|_| keeps) {
+        let costs = fresh.value - kept.value;
+        let says = format!(
+            "on a fresh connection the first token takes {}, on a kept one {}",
+            ms(fresh.value),
+            ms(kept.value)
+        );
+        let state = if costs.abs() < 0.01 { State::No } else { over(&times, 1.25) };
+        all.push(shown(Fact::FreshCosts, state, says, Some(times), Some(1.25)));
+    }
+    if let Some((once, twice, times)) = two(Kind::Pool, &|row| row.ttft_s()) {
+        let says = format!(
+            "with the client's pool the first token takes {}, with one twice as large {}",
+            ms(once.value),
+            ms(twice.value)
+        );
+        let shrinks = Estimate {
+            value: 1.0 / times.value,
+            lower: 1.0 / times.upper,
+            upper: 1.0 / times.lower.max(1e-9),
+            ..times
+        };
+        all.push(shown(Fact::OwnPool, over(&shrinks, 1.5), says, Some(shrinks), Some(1.5)));
+    }
+    all.extend(cache(blocks));
+    all.extend(idle(blocks));
+    all
+}
+
+/// Is a prompt told before answered faster, always or sometimes?
+fn cache(blocks: &[Block]) -> Vec<Shown> {
+    let mut all = Vec::new();
+    let distinct: Vec<f64> =
+        arm(blocks, Kind::Repeats, Arm::First).iter().filter_map(|row| row.ttft_s()).collect();
+    // The very first tells the prompt; it is no repeat.
+    let same_rows: Vec<&Row> = arm(blocks, Kind::Repeats, Arm::Second).into_iter().skip(1).collect();
+    let same: Vec<f64> = same_rows.iter().filter_map(|row| row.ttft_s()).collect();
+    let (Some(new), Some(old)) = (median(distinct.iter().copied(), 1.0), median(same.iter().copied(), 1.0))
+    else {
+        return all;
+    };
+    let (Some(times), true) = (ratio(&old, &new), same.len() >= 10) else { return all };
+    // Without a prompt that costs time there is nothing to save.
+    let prefill = prefill_share(blocks);
+    let says = format!(
+        "a prompt told before has its first token after {}, a new one after {}",
+        ms(old.value),
+        ms(new.value)
+    );
+    let middle = 0.5 * (new.value + same.iter().copied().fold(f64::INFINITY, f64::min));
+    let slow = same.iter().filter(|wait| **wait > middle).count();
+    let cached: Vec<f64> = same_rows.iter().filter_map(|row| row.cached).collect();
+    let best = same.iter().copied().fold(f64::INFINITY, f64::min);
+    let forgets = if cached.len() >= 10 {
+        let none = cached.iter().filter(|cached| **cached < 1.0).count();
+        let some = cached.len() - none;
+        Some((none, cached.len(), some > 0 && none >= 3))
+    } else {
+        Some((slow, same.len(), best < 0.6 * new.value && slow >= 3))
+    };
+    if let Some((none, n, is)) = forgets {
+        let state = if is { State::Yes } else { State::No };
+        let words = format!("{none} of {n} prompts told before were computed anew");
+        all.push(shown(Fact::CacheForgets, state, words, share(none, n), None));
+    }
+    let nothing = match () {
+        () if prefill.is_none_or(|share| share < 0.3) => State::Unclear,
+        () if times.lower > 0.85 => State::Yes,
+        () if times.upper < 0.85 => State::No,
+        () => State::Unclear,
+    };
+    all.push(shown(Fact::CacheNothing, nothing, says, Some(times), Some(0.85)));
+    all
+}
+
+/// Share of a long prompt's wait that its length makes.
+fn prefill_share(blocks: &[Block]) -> Option<f64> {
+    let ttft = |which| median(arm(blocks, Kind::Prompts, which).iter().filter_map(|row| row.ttft_s()), 1.0);
+    let (short, long) = (ttft(Arm::First)?, ttft(Arm::Second)?);
+    Some(((long.value - short.value) / long.value).max(0.0))
+}
+
+fn idle(blocks: &[Block]) -> Option<Shown> {
+    let after: Vec<f64> = of(blocks, Kind::Idle).filter_map(|block| block.rows.first()?.ttft_s()).collect();
+    let alone = of(blocks, Kind::Alone).next()?;
+    let usual = median(alone.rows.iter().skip(1).filter_map(Row::ttft_s), 1.0)?;
+    let slowest = alone.rows.iter().skip(1).filter_map(Row::ttft_s).fold(0.0, f64::max);
+    let (n, least) = (after.len(), after.iter().copied().fold(f64::INFINITY, f64::min));
+    let cold = median(after.into_iter(), 1.0)?;
+    let times = ratio(&cold, &usual)?;
+    let says = format!(
+        "after a pause the first request has its first token after {}, else after {}",
+        ms(cold.value),
+        ms(usual.value)
+    );
+    // Three of three slower than twice the median and than every one of forty: by chance once in ten thousand.
+    let state = match () {
+        () if n >= 2 && least > 2.0 * usual.value && least > slowest && least - usual.value > 0.02 => {
+            State::Yes
+        }
+        () if n >= 2 && cold.value <= 1.3 * usual.value => State::No,
+        () => State::Unclear,
+    };
+    Some(shown(Fact::ColdAfterIdle, state, says, Some(times), Some(2.0)))
+}
+
+/// Time per token by replica, alone where they were asked alone, else wherever they answered.
+pub fn replicas(blocks: &[Block]) -> Option<Shown> {
+    let mut by: Vec<(String, Vec<f64>)> = Vec::new();
+    let mut put = |name: String, value: f64| match by.iter_mut().find(|(known, _)| *known == name) {
+        Some((_, values)) => values.push(value),
+        None => by.push((name, vec![value])),
+    };
+    let told_apart = of(blocks, Kind::Replicas).next().is_some();
+    if told_apart {
+        for block in of(blocks, Kind::Replicas) {
+            let Arm::Number(n) = block.arm else { continue };
+            block.rows.iter().filter_map(Row::tpot_s).for_each(|tpot| put(format!("replica {n}"), tpot));
+        }
+    } else {
+        // The watched level alone: its company is the same throughout.
+        for row in of(blocks, Kind::Watch).chain(of(blocks, Kind::Alone)).flat_map(|block| &block.rows) {
+            if let (Some(name), Some(tpot)) = (&row.replica, row.tpot_s()) {
+                put(name.clone(), tpot);
+            }
+        }
+    }
+    let of: Vec<(String, Estimate)> = by
+        .into_iter()
+        .filter(|(_, values)| values.len() >= 6)
+        .filter_map(|(name, values)| Some((name, median(values.into_iter(), 1.0)?)))
+        .collect();
+    let slowest = of.iter().max_by(|a, b| a.1.value.total_cmp(&b.1.value))?;
+    let mut values: Vec<f64> = of.iter().map(|(_, tpot)| tpot.value).collect();
+    values.sort_by(f64::total_cmp);
+    // The middle of the others: of two replicas the faster.
+    let usual = of.iter().find(|(_, tpot)| tpot.value == values[(of.len() - 1) / 2])?;
+    if of.len() < 2 {
+        return None;
+    }
+    let times = ratio(&slowest.1, &usual.1)?;
+    let says = format!(
+        "a token takes {} on {} and {} on {}",
+        ms(slowest.1.value),
+        slowest.0,
+        ms(usual.1.value),
+        usual.0
+    );
+    let state = match () {
+        () if times.lower > 1.15 && times.value >= 1.3 => State::Yes,
+        () if times.value < 1.15 => State::No,
+        () => State::Unclear,
+    };
+    Some(shown(Fact::ReplicaDiffers, state, says, Some(times), Some(1.3)))
+}

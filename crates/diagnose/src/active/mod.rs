@@ -1,0 +1,387 @@
+//! Active diagnosis: a stepper that asks for the experiment that would tell most per second, until one cause is believed.
+//!
+//! Results in, next experiment out; no clock, no socket, so that a live endpoint and a simulated one are driven alike. What was
+//! measured is read anew after each experiment by the same function that reads a run folder, so that `diagnose URL` and
+//! `diagnose RUN` of its folder can't disagree. The first two experiments are always the same: what a request costs alone, and
+//! what company does to it; every later one is chosen.
+//!
+//! Reading order: [`plan`] (what can be asked), [`block`] (what a level brought), [`fact`], `failed`, `rhythm` and `promise` (what it shows),
+//! [`before`] (what an earlier run showed), [`belief`] (which cause, and what to ask next), [`tell`] (the verdict).
+
+pub mod before;
+pub mod belief;
+pub mod block;
+pub mod fact;
+mod failed;
+pub mod plan;
+mod promise;
+mod rhythm;
+pub mod tell;
+
+use std::collections::VecDeque;
+
+use plimsoll_model::{Attempt, EndedBy, Level, Sample};
+
+use crate::Cause;
+use before::Before;
+use belief::{Belief, CONFIDENT};
+use block::{Block, Row, mean};
+use fact::{Fact, Shown, State};
+use plan::{ActiveSpec, Ask, Kind, Known, Traffic};
+
+/// Bits that an experiment has to be expected to bring to be worth its requests.
+const WORTH: f64 = 0.02;
+/// Answers per second more for twice the company under which a larger company tells nothing new.
+const FLAT: f64 = 1.15;
+
+/// What is to be done next.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Next {
+    /// An experiment begins: say this line, then ask again.
+    Begin {
+        /// Which.
+        kind: Kind,
+        /// Why, in one line.
+        why: String,
+    },
+    /// Run this level and hand its records to `observe`.
+    Run(Box<Ask>),
+    /// It is over.
+    Done {
+        /// Why, as a sentence part.
+        why: String,
+    },
+}
+
+/// One active diagnosis.
+pub struct Active {
+    spec: ActiveSpec,
+    traffic: Traffic,
+    before: Option<Before>,
+    blocks: Vec<Block>,
+    shown: Vec<Shown>,
+    waiting: VecDeque<Ask>,
+    begun: Option<Kind>,
+    done: Vec<Kind>,
+    step: u32,
+    spent_s: f64,
+    sent: u64,
+    failed: u64,
+    over: Option<String>,
+}
+
+impl Active {
+    /// A diagnosis that has measured nothing yet.
+    pub fn new(spec: ActiveSpec, traffic: Traffic) -> Active {
+        Active {
+            step: if spec.max_concurrency >= 2 { 2 } else { 0 },
+            spec,
+            traffic,
+            before: None,
+            blocks: Vec::new(),
+            shown: Vec::new(),
+            waiting: VecDeque::new(),
+            begun: None,
+            done: Vec::new(),
+            spent_s: 0.0,
+            sent: 0,
+            failed: 0,
+            over: None,
+        }
+    }
+
+    /// With an earlier run to hold it against.
+    pub fn against(mut self, before: Option<Before>) -> Active {
+        self.before = before;
+        self
+    }
+
+    /// What to do next. After [`Next::Begin`] it is asked again; asking twice for a level gives the same one.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "a stepper answers before its end too, and is no sequence"
+    )]
+    pub fn next(&mut self) -> Next {
+        if let Some(why) = &self.over {
+            return Next::Done { why: why.clone() };
+        }
+        if let Some(ask) = self.waiting.front() {
+            return match self.fits(ask) {
+                Some(ask) => Next::Run(Box::new(ask)),
+                None => self.end("the ceiling on requests is reached"),
+            };
+        }
+        self.choose()
+    }
+
+    /// Takes the records of the level that was asked for.
+    pub fn observe(&mut self, level: &Level, attempts: &[Attempt], samples: &[Sample]) {
+        let Some(ask) = self.waiting.pop_front() else { return };
+        let block = Block::new((ask.kind, ask.arm), level, attempts, samples);
+        self.spent_s += (level.drained.max(level.stop) - level.start).as_secs_f64() + ask.pause.as_secs_f64();
+        self.sent += block.attempts;
+        self.failed += block.rows.iter().filter(|row| row.failed()).count() as u64;
+        self.blocks.push(block);
+        self.shown = fact::read(&self.blocks, &self.spec, self.before.as_ref());
+        match level.ended_by {
+            EndedBy::User | EndedBy::UserNow => self.over = Some("stopped by the user".into()),
+            EndedBy::Ceiling => self.over = Some("a ceiling was reached".into()),
+            EndedBy::Cut => self.over = Some("the generator was cut off".into()),
+            EndedBy::Errors => self.over = Some("too many requests failed".into()),
+            EndedBy::Complete | EndedBy::DrainLimit => {}
+        }
+        if self.failed > self.spec.max_errors {
+            self.over = Some("too many requests failed".into());
+        }
+        if self.spent_s >= self.spec.time.as_secs_f64() {
+            self.over = Some("the time is over".into());
+        }
+        self.after(ask.kind);
+    }
+
+    /// Ends it early (the person asked); the verdict stands on what there is.
+    pub fn stop(&mut self, why: &str) {
+        self.waiting.clear();
+        self.over = Some(why.to_owned());
+    }
+
+    /// What was shown so far.
+    pub fn shown(&self) -> &[Shown] {
+        &self.shown
+    }
+
+    /// What was measured so far.
+    pub fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// What is believed now.
+    pub fn belief(&self) -> Belief {
+        let open = |cause: &Cause| {
+            let decides = |kind: &Kind| {
+                belief::decides(*kind).iter().any(|(fact, _)| belief::decisive(*cause).contains(fact))
+            };
+            Kind::ALL.iter().filter(|kind| self.open(**kind)).any(decides)
+        };
+        let never: Vec<Cause> = belief::unasked(&self.shown)
+            .into_iter()
+            .filter(|cause| {
+                let cannot = match cause {
+                    Cause::SingleRequestOverBudget => self.spec.promised().is_empty(),
+                    Cause::SlowerModel => self.before.is_none(),
+                    _ => false,
+                };
+                cannot || !open(cause)
+            })
+            .collect();
+        Belief::after(&self.shown, &never, &[])
+    }
+
+    /// Requests sent and seconds spent.
+    pub fn spent(&self) -> (u64, f64) {
+        (self.sent, self.spent_s)
+    }
+
+    // ---------------------------------------------------------------------------------------- choosing
+
+    /// The next step of company, or the end of the experiment.
+    fn after(&mut self, kind: Kind) {
+        if kind == Kind::Together {
+            self.step = self.next_step();
+        }
+        let more = kind == Kind::Together && self.step > 0;
+        if self.waiting.is_empty() {
+            match more {
+                true => self.waiting.extend(kind.asks(&self.spec, &self.traffic, &self.known())),
+                false => self.done.push(kind),
+            }
+        }
+    }
+
+    /// Twice the company, unless the last doubling brought nothing more or the ceiling is reached.
+    fn next_step(&self) -> u32 {
+        let steps: Vec<&Block> = fact::of(&self.blocks, Kind::Together).collect();
+        let at = steps.last().and_then(|block| block.concurrency()).unwrap_or(1);
+        let rates: Vec<f64> = steps.iter().filter_map(|block| block.rate()).collect();
+        let flat = |n: usize| rates.len() > n && rates[rates.len() - n] < FLAT * rates[rates.len() - n - 1];
+        let refused = fact_state(&self.shown, Fact::TurnedAway) == State::Yes;
+        let next = (2 * at).min(self.spec.max_concurrency);
+        if next <= at || (flat(1) && flat(2)) || refused || self.spent_s > 0.7 * self.spec.time.as_secs_f64()
+        {
+            0
+        } else {
+            next
+        }
+    }
+
+    fn choose(&mut self) -> Next {
+        let belief = self.belief();
+        let known = self.known();
+        let first = [Kind::Alone, Kind::Together].into_iter().find(|kind| self.open(*kind));
+        if self.sent > 0 && self.blocks.iter().all(|block| block.rows.iter().all(|row| !row.fine)) {
+            return self.end("nothing was answered");
+        }
+        let kind = match first {
+            Some(kind) => kind,
+            None if self.settled(&belief) => return self.end("one cause is clear"),
+            None => match self.most_telling(&belief, &known) {
+                Some(kind) => kind,
+                None => return self.end("no experiment would tell more in the time left"),
+            },
+        };
+        if self.begun == Some(kind) {
+            // Its levels could not be made (no rate is known yet, say): it is over.
+            self.done.push(kind);
+            return self.choose();
+        }
+        self.begun = Some(kind);
+        let asks = kind.asks(&self.spec, &self.traffic, &known);
+        if asks.is_empty() {
+            self.done.push(kind);
+            return self.choose();
+        }
+        let why = self.why(kind, &asks, &known, &belief);
+        self.waiting.extend(asks);
+        Next::Begin { kind, why }
+    }
+
+    /// Of the experiments that together tell most in the time left, the one that tells most per second. By the second alone lost: with
+    /// little time left a cheap one takes what the telling one needs.
+    fn most_telling(&self, belief: &Belief, known: &Known) -> Option<Kind> {
+        let worth = |kind: Kind| {
+            let seconds = kind.seconds(&self.spec, &self.traffic, known).max(0.1);
+            (kind, belief.information(&[kind], &self.shown), seconds)
+        };
+        let open = Kind::ALL.into_iter().filter(|kind| self.open(*kind)).map(worth);
+        let telling: Vec<(Kind, f64, f64)> = open.filter(|(_, bits, _)| *bits >= WORTH).collect();
+        let set = |members: u32| {
+            telling.iter().enumerate().filter(move |(n, _)| members & (1 << n) != 0).map(|(_, one)| *one)
+        };
+        let fits =
+            |members: &u32| set(*members).map(|(_, _, seconds)| seconds).sum::<f64>() <= 1.2 * known.left_s;
+        let bits = |members: &u32| {
+            belief.information(&set(*members).map(|(kind, _, _)| kind).collect::<Vec<_>>(), &self.shown)
+        };
+        let best = (1..1u32 << telling.len()).filter(fits).map(|members| (members, bits(&members)));
+        let (best, _) = best.max_by(|a, b| a.1.total_cmp(&b.1))?;
+        set(best).max_by(|a, b| (a.1 / a.2).total_cmp(&(b.1 / b.2))).map(|(kind, _, _)| kind)
+    }
+
+    fn open(&self, kind: Kind) -> bool {
+        kind.is_possible(&self.spec, &self.traffic) && !self.done.contains(&kind)
+    }
+
+    /// Is one cause believed, and what it must show seen? "Nothing" needs the watch as well: what is rare shows late.
+    fn settled(&self, belief: &Belief) -> bool {
+        let (cause, chance) = belief.first();
+        if chance < CONFIDENT {
+            return false;
+        }
+        let needs = belief::decisive(cause);
+        let seen = needs.is_empty() || needs.iter().any(|fact| fact_state(&self.shown, *fact) == State::Yes);
+        let watched = cause != Cause::Nothing || self.done.contains(&Kind::Watch);
+        let rest = Kind::ALL.into_iter().filter(|kind| self.open(*kind));
+        let nothing_left =
+            rest.map(|kind| belief.information(&[kind], &self.shown)).fold(0.0, f64::max) < WORTH;
+        seen && watched && (chance >= 0.98 || nothing_left)
+    }
+
+    /// One line before an experiment: what is sent at most, how long it takes, and what it is for.
+    fn why(&self, kind: Kind, asks: &[Ask], known: &Known, belief: &Belief) -> String {
+        let seconds = kind.seconds(&self.spec, &self.traffic, known);
+        let what = match kind {
+            Kind::Alone => "what a request costs with nobody beside it".to_owned(),
+            Kind::Together => "what company does to it".to_owned(),
+            kind => match belief.told_apart(kind, &self.shown) {
+                Some((a, b)) => format!("tells \"{}\" from \"{}\"", a.title(), b.title()),
+                None => "rules out what is rare".to_owned(),
+            },
+        };
+        let requests: u64 = match kind {
+            Kind::Together => {
+                let mut sum = 0;
+                let mut c = known.step.max(1);
+                loop {
+                    sum += plan::company(c, &self.spec, known);
+                    if c >= self.spec.max_concurrency {
+                        break sum;
+                    }
+                    c = (2 * c).min(self.spec.max_concurrency);
+                }
+            }
+            _ => asks.iter().map(|ask| self.most(ask, known)).sum(),
+        };
+        let about =
+            if self.blocks.is_empty() { String::new() } else { format!(", about {}", fact::ms(seconds)) };
+        let bits = belief.information(&[kind], &self.shown);
+        let gain = match kind {
+            Kind::Alone | Kind::Together => String::new(),
+            _ => format!(" ({bits:.2} bits)"),
+        };
+        format!("{}: {}; at most {requests} requests{about}{gain}", kind.does(), what)
+    }
+
+    /// Most requests of a level.
+    fn most(&self, ask: &Ask, known: &Known) -> u64 {
+        let left = self.spec.max_requests.saturating_sub(self.sent);
+        let most = ask.requests.unwrap_or_else(|| {
+            let window = ask.window.as_secs_f64();
+            match ask.load {
+                plimsoll_model::Load::Open { rate_per_s } => (1.5 * rate_per_s * window).ceil() as u64 + 5,
+                _ => self.watched(known),
+            }
+        });
+        most.min(left)
+    }
+
+    /// Most requests of the watched level: a quarter of what is left, because it is one experiment of several.
+    fn watched(&self, _known: &Known) -> u64 {
+        self.spec.max_requests.saturating_sub(self.sent) / 4
+    }
+
+    /// The level as far as the ceilings let it; `None` where too little is left.
+    fn fits(&self, ask: &Ask) -> Option<Ask> {
+        let left = self.spec.max_requests.saturating_sub(self.sent);
+        let mut ask = ask.clone();
+        let known = self.known();
+        match ask.requests {
+            Some(requests) if requests > left => return None,
+            Some(_) => {}
+            None => ask.requests = Some(self.most(&ask, &known)).filter(|most| *most > 0),
+        }
+        if let (Some(most), plimsoll_model::Load::Open { rate_per_s }) = (self.spec.max_rate, ask.load) {
+            ask.load = plimsoll_model::Load::Open { rate_per_s: rate_per_s.min(most) };
+        }
+        ask.requests.map(|_| ask)
+    }
+
+    fn end(&mut self, why: &str) -> Next {
+        self.over = Some(why.to_owned());
+        Next::Done { why: why.to_owned() }
+    }
+
+    fn known(&self) -> Known {
+        let rows = || fact::of(&self.blocks, Kind::Alone).flat_map(|block| &block.rows);
+        let rates = fact::of(&self.blocks, Kind::Together).filter_map(|block| block.rate());
+        Known {
+            e2e_s: mean(rows().filter_map(Row::e2e_s)).unwrap_or(1.0),
+            // Before anything is known, twenty a second are few for any endpoint.
+            least_s: rows().filter_map(Row::e2e_s).reduce(f64::min).unwrap_or(0.15),
+            ttft_s: mean(rows().filter_map(Row::ttft_s)).unwrap_or(0.5),
+            best_rate: rates.fold(0.0, f64::max),
+            step: self.step,
+            left_s: self.spec.time.as_secs_f64() - self.spent_s,
+        }
+    }
+}
+
+/// The blocks of a run folder that a diagnosis made; empty where it is another kind of run.
+pub fn blocks(levels: &[Level], attempts: &[Attempt], samples: &[Sample]) -> Vec<Block> {
+    let of = levels.iter().filter_map(|level| Some((plan::of_level(level)?, level)));
+    of.map(|(what, level)| Block::new(what, level, attempts, samples)).collect()
+}
+
+/// The state of a fact; unclear where nobody asked.
+pub fn fact_state(shown: &[Shown], fact: Fact) -> State {
+    shown.iter().find(|shown| shown.fact == fact).map_or(State::Unclear, |shown| shown.state)
+}

@@ -1,0 +1,344 @@
+//! What the times of tokens show: everyone standing still together, slow stretches, and waits that follow a clock.
+//!
+//! A freeze is a gap of every answer that is being told at the time. Alone there is nobody whose prompt could hold up the
+//! others, so that a gap there needs no excuse; in company a gap counts where it is longer than a prompt could explain.
+//! Whether instants follow a clock is asked with Rayleigh's test over the periods that the instants themselves suggest,
+//! each such period counted as a try.
+
+use plimsoll_math::quantile;
+
+use super::block::{Block, LEVEL, Row, median, share};
+use super::fact::{Fact, Shown, State, ms, of, shown};
+use super::plan::Kind;
+use crate::ratio::spearman;
+use plimsoll_measure::findings::Estimate;
+
+/// A freeze is at least so many usual gaps long, and so many seconds.
+const FREEZE: (f64, f64) = (8.0, 0.04);
+/// Freezes that make a habit.
+const FREEZES: usize = 4;
+/// Share of the observed time that freezes take from which on they matter.
+const FROZEN: f64 = 0.01;
+/// Share of the time that the generator may wait for a processor before freezes that take less than it may be its own.
+const BUSY: f64 = 0.1;
+/// Chance of a rhythm where there is none under which it is believed.
+const BELIEVED: f64 = 0.001;
+/// Periods tried for each spread of waits.
+const PERIODS: usize = 300;
+/// Stretches of time that slow tokens are looked for in, s.
+const STRETCH_S: f64 = 0.25;
+/// Times as far above the median as below it that waits reach where some have a tail of their own (of a logarithmic normal law with a spread of a
+/// fifth, as steps of servers have, one and a half), and the share of their range that a hole between two kinds of waits takes.
+const TAIL: f64 = 2.3;
+const HOLE: f64 = 0.5;
+/// Times as slow as the fast stretches that slow ones are.
+const UNSTEADY: f64 = 1.4;
+
+/// Freezes, their rhythm, and slow stretches.
+pub(crate) fn read(blocks: &[Block]) -> Vec<Shown> {
+    let mut all = freezes(blocks);
+    all.extend(unsteady(blocks));
+    all
+}
+
+/// A gap of all answers: when it began, and how long it was. Nanoseconds.
+type Freeze = (i64, i64);
+
+fn freezes(blocks: &[Block]) -> Vec<Shown> {
+    let excuse_ns = excuse(blocks);
+    let (mut found, mut watched_s, mut usual): (Vec<Freeze>, f64, Vec<f64>) = (Vec::new(), 0.0, Vec::new());
+    let moderate = |block: &&Block| block.concurrency().is_some_and(|c| c <= 8);
+    for block in blocks.iter().filter(moderate) {
+        let company = block.concurrency().unwrap_or(1);
+        let Some(gap) = usual_gap(block) else { continue };
+        let least = (FREEZE.0 * gap).max(FREEZE.1 * 1e9).max(if company > 1 { excuse_ns } else { 0.0 });
+        usual.push(gap);
+        let (freezes, told) = in_block(block, least);
+        found.extend(freezes);
+        watched_s += told;
+    }
+    if watched_s < 1.0 {
+        return Vec::new();
+    }
+    found.sort_unstable();
+    let frozen_s = found.iter().map(|(_, long)| *long as f64 * 1e-9).sum::<f64>();
+    let enough = watched_s >= 8.0 || of(blocks, Kind::Watch).next().is_some();
+    let part = frozen_s / watched_s;
+    let busy = busy(blocks);
+    let state = match found.len() {
+        // Short freezes of a machine that left its own generator waiting may be the generator's.
+        n if n > 0 && busy > BUSY && part < BUSY => State::Unclear,
+        n if n >= FREEZES && part >= FROZEN => State::Yes,
+        n if enough && (n == 0 || part < 0.3 * FROZEN) => State::No,
+        _ => State::Unclear,
+    };
+    let middle = median(found.iter().map(|(_, long)| *long as f64 * 1e-9), 1.0);
+    let says = match &middle {
+        Some(middle) => format!(
+            "all answers stood still together {} times, {} each (median), in {} of telling",
+            found.len(),
+            ms(middle.value),
+            ms(watched_s)
+        ),
+        None => format!("answers never stood still together in {} of telling", ms(watched_s)),
+    };
+    let mut all = vec![shown(Fact::Freezes, state, says, middle, Some(FREEZE.1))];
+    all.extend(regular(&found, state));
+    all
+}
+
+/// The largest share of a level in which the generator was ready to run and did not.
+fn busy(blocks: &[Block]) -> f64 {
+    blocks.iter().filter_map(|block| block.level.generator.run_queue_share_max).fold(0.0, f64::max)
+}
+
+/// How long one prompt could hold up the others.
+fn excuse(blocks: &[Block]) -> f64 {
+    let alone = of(blocks, Kind::Alone).next().and_then(|block| block.median(Row::ttft_s));
+    alone.map_or(0.0, |wait| 2.0e9 * wait.value)
+}
+
+/// The usual gap between two arrivals of an answer.
+fn usual_gap(block: &Block) -> Option<f64> {
+    let mut gaps: Vec<f64> = block
+        .rows
+        .iter()
+        .flat_map(|row| row.tokens.windows(2).map(|pair| (pair[1].0 - pair[0].0) as f64))
+        .collect();
+    if gaps.len() < 20 {
+        return None;
+    }
+    quantile::sort(&mut gaps);
+    quantile::of_sorted(&gaps, 0.5)
+}
+
+/// Stretches without a token of anyone while everyone who was being told an answer was waiting for its next one; and the
+/// seconds in which somebody was.
+fn in_block(block: &Block, least: f64) -> (Vec<Freeze>, f64) {
+    let mut instants: Vec<i64> =
+        block.rows.iter().flat_map(|row| row.tokens.iter().map(|(at, _)| *at)).collect();
+    instants.sort_unstable();
+    let told: Vec<(i64, i64)> =
+        block.rows.iter().filter_map(|row| Some((row.tokens.first()?.0, row.tokens.last()?.0))).collect();
+    let needed = if block.concurrency().unwrap_or(1) > 1 { 2 } else { 1 };
+    let freezes = instants
+        .windows(2)
+        .filter(|pair| (pair[1] - pair[0]) as f64 >= least)
+        .filter(|pair| told.iter().filter(|(from, to)| *from <= pair[0] && pair[1] <= *to).count() >= needed)
+        .map(|pair| (pair[0], pair[1] - pair[0]))
+        .collect();
+    (freezes, union_s(told))
+}
+
+/// Seconds covered by at least one of these spans.
+fn union_s(mut spans: Vec<(i64, i64)>) -> f64 {
+    spans.sort_unstable();
+    let (mut covered, mut until) = (0i64, i64::MIN);
+    for (from, to) in spans {
+        covered += (to - from.max(until)).max(0);
+        until = until.max(to);
+    }
+    covered as f64 * 1e-9
+}
+
+/// Do the freezes follow a clock, all of them or the long ones among them? A busy machine adds short ones of its own.
+fn regular(found: &[Freeze], freezes: State) -> Option<Shown> {
+    let mut lengths: Vec<f64> = found.iter().map(|(_, long)| *long as f64).collect();
+    quantile::sort(&mut lengths);
+    let long = 0.6 * quantile::of_sorted(&lengths, 0.9).unwrap_or(0.0);
+    let few: Vec<Freeze> = found.iter().copied().filter(|(_, length)| *length as f64 >= long).collect();
+    let all = clocked(found, freezes)?;
+    match (all.state, few.len() < found.len()) {
+        (State::Yes, _) | (_, false) => Some(all),
+        _ => clocked(&few, freezes).filter(|of_long| of_long.state == State::Yes).or(Some(all)),
+    }
+}
+
+fn clocked(found: &[Freeze], freezes: State) -> Option<Shown> {
+    if freezes == State::No {
+        return Some(shown(Fact::Regular, State::No, "there is nothing to be regular".into(), None, None));
+    }
+    if freezes != State::Yes || found.len() < 5 {
+        return None;
+    }
+    // Ends stand closer to the clock than beginnings: an answer can only begin to be missed at its next token.
+    let ends: Vec<f64> = found.iter().map(|(at, long)| (at + long) as f64 * 1e-9).collect();
+    let between: Vec<f64> = ends.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let periods: Vec<f64> = between
+        .iter()
+        .flat_map(|gap| (1..=3).map(move |n| gap / f64::from(n)))
+        .filter(|period| *period > 0.02)
+        .collect();
+    let (period, r) = strongest(&ends, &periods)?;
+    let chance = (periods.len() as f64 * (-(ends.len() as f64) * r * r).exp()).min(1.0);
+    // Evenly spaced: neighbours are a whole number of periods apart within a fifth of one.
+    let even = between
+        .iter()
+        .filter(|gap| ((*gap / period).round() - *gap / period).abs() < 0.2 && **gap > 0.5 * period);
+    let part = even.count() as f64 / between.len() as f64;
+    let says = format!(
+        "{} of the freezes follow a period of {}; by chance in {:.4} of such series",
+        format_args!("{:.0} %", 100.0 * part),
+        ms(period),
+        chance
+    );
+    let state = match () {
+        () if part >= 0.75 && (chance < 0.05 || part >= 0.95) => State::Yes,
+        () if part < 0.6 => State::No,
+        () => State::Unclear,
+    };
+    let value = share((part * between.len() as f64).round() as usize, between.len());
+    Some(shown(Fact::Regular, state, says, value, Some(0.75)))
+}
+
+/// The period whose phases lie closest together, with the length of their mean (Rayleigh's R, 0 to 1).
+fn strongest(instants: &[f64], periods: &[f64]) -> Option<(f64, f64)> {
+    let length = |period: f64| {
+        let turn = |at: &f64| std::f64::consts::TAU * (at / period).fract();
+        let (x, y) = instants.iter().map(turn).fold((0.0, 0.0), |(x, y), a| (x + a.cos(), y + a.sin()));
+        (x * x + y * y).sqrt() / instants.len() as f64
+    };
+    periods.iter().map(|period| (*period, length(*period))).max_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+/// Stretches of time in which every token is slow.
+fn unsteady(blocks: &[Block]) -> Option<Shown> {
+    let block = of(blocks, Kind::Watch).next()?;
+    let mut gaps: Vec<(i64, f64)> = block
+        .rows
+        .iter()
+        .filter(|row| row.fine)
+        .flat_map(|row| row.tokens.windows(2).map(|pair| (pair[0].0, (pair[1].0 - pair[0].0) as f64)))
+        .collect();
+    gaps.sort_by_key(|(at, _)| *at);
+    let start = gaps.first()?.0;
+    let usual = usual_gap(block)?;
+    // A stretch holds a score of gaps, however slow they are.
+    let stretch = (STRETCH_S * 1e9).max(10.0 * usual) as i64;
+    let mut medians = Vec::new();
+    for chunk in gaps.chunk_by(|a, b| (a.0 - start) / stretch == (b.0 - start) / stretch) {
+        if chunk.len() >= 5 {
+            medians.push(median(chunk.iter().map(|(_, gap)| *gap), 1.0)?.value);
+        }
+    }
+    if medians.len() < 12 {
+        return None;
+    }
+    let mut sorted = medians.clone();
+    quantile::sort(&mut sorted);
+    let (fast, slow) = (quantile::of_sorted(&sorted, 0.1)?, quantile::of_sorted(&sorted, 0.95)?);
+    // Tokens that come in one read have no distance to compare.
+    if fast <= 0.0 {
+        return None;
+    }
+    let follows = follows(&medians);
+    let says = format!(
+        "the slowest stretches of {} take {:.2} times as long per token as the fastest; a slow one is followed by a slow one ({follows:.2})",
+        ms(stretch as f64 * 1e-9),
+        slow / fast
+    );
+    let value = Estimate {
+        value: slow / fast,
+        lower: 1.0,
+        upper: f64::INFINITY,
+        n: medians.len() as u64,
+        n_eff: medians.len() as f64,
+    };
+    // Independent stretches have a correlation of 2/√n at most, in 39 of 40 series.
+    let chance = 2.0 / (medians.len() as f64).sqrt();
+    let state = match () {
+        () if slow / fast >= UNSTEADY && follows > chance.max(0.3) => State::Yes,
+        () if slow / fast < 1.0 + 0.6 * (UNSTEADY - 1.0) => State::No,
+        () => State::Unclear,
+    };
+    Some(shown(Fact::Unsteady, state, says, Some(value), Some(UNSTEADY)))
+}
+
+/// Correlation of each value with the next.
+fn follows(values: &[f64]) -> f64 {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let variance: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
+    let next: f64 = values.windows(2).map(|pair| (pair[0] - mean) * (pair[1] - mean)).sum();
+    if variance > 0.0 { next / variance } else { 0.0 }
+}
+
+/// Is it some that wait for something which the others do not wait for? Then a tail leads away from the middle to one side, or a hole lies between the
+/// two. A server whose every step takes now more and now less spreads them as widely, and has neither.
+fn some_wait(waits: &[f64]) -> bool {
+    let (n, at) = (waits.len(), |p: f64| quantile::of_sorted(waits, p).unwrap_or(0.0));
+    let (low, middle, high) = (at(0.05), at(0.5), at(0.97));
+    let hole = |k: usize| waits[k] - waits[k - 1];
+    // One by itself at an end is a tail, or nothing.
+    let widest = (2..n.saturating_sub(1)).map(hole).fold(0.0, f64::max);
+    high - middle >= TAIL * (middle - low) || widest >= HOLE * (high - low)
+}
+
+/// The waits alone, of prompts of unlike length brought to the mean length where they go with it: reading a prompt takes as long as it is
+/// long, and that is nobody's being slow now and then.
+fn at_like_prompt(block: &Block) -> Vec<f64> {
+    let points: Vec<(f64, f64)> =
+        block.rows.iter().filter_map(|row| Some((row.prompt, row.ttft_s()?))).collect();
+    let (x, y): (Vec<f64>, Vec<f64>) = points.iter().copied().unzip();
+    if !matches!(spearman(&x, &y), Some((rho, p)) if rho > 0.0 && p < 0.01) {
+        return y;
+    }
+    // Theil (1950) and Sen (1968): the median of the slopes of all pairs, which a few slow requests do not move.
+    let mut slopes: Vec<f64> = Vec::new();
+    for (k, a) in points.iter().enumerate() {
+        slopes.extend(points[..k].iter().filter(|b| a.0 != b.0).map(|b| (a.1 - b.1) / (a.0 - b.0)));
+    }
+    let slope = quantile::order_statistic(&mut slopes, 0.5).unwrap_or(0.0).max(0.0);
+    let usual = x.iter().sum::<f64>() / x.len().max(1) as f64;
+    points.iter().map(|(prompt, wait)| wait - slope * (prompt - usual)).collect()
+}
+
+/// The spread of the wait alone, and whether it follows a clock. `least`: seconds, and share of the median.
+pub(crate) fn spread(block: &Block, usual: &Estimate, least: (f64, f64)) -> Vec<Shown> {
+    let mut waits = at_like_prompt(block);
+    quantile::sort(&mut waits);
+    let at = |p: f64| quantile::of_sorted(&waits, p).unwrap_or(0.0);
+    let wide = at(0.9) - at(0.1);
+    let limit = least.0.max(least.1 * usual.value);
+    let first: Vec<f64> =
+        block.rows.iter().filter(|row| row.fine).filter_map(|row| Some(row.first? as f64 * 1e-9)).collect();
+    let periods: Vec<f64> = (0..PERIODS).map(|i| wide * (0.9 + 1.1 * i as f64 / PERIODS as f64)).collect();
+    let mut all = Vec::new();
+    let found = strongest(&first, &periods).filter(|_| wide >= limit);
+    let chance = found.map(|(_, r)| PERIODS as f64 * (-(first.len() as f64) * r * r).exp());
+    let lattice = chance.is_some_and(|chance| chance < BELIEVED);
+    let says = match (found, chance) {
+        (Some((period, _)), Some(chance)) if lattice => format!(
+            "alone, first tokens come at whole multiples of {} (by chance in {:.0e} of such series)",
+            ms(period),
+            chance.max(1e-30)
+        ),
+        _ => "alone, first tokens follow no clock".to_owned(),
+    };
+    all.push(shown(Fact::Lattice, if lattice { State::Yes } else { State::No }, says, None, None));
+    let says = format!(
+        "alone, the wait for the first token goes from {} (p10) to {} (p90) at like prompts",
+        ms(at(0.1)),
+        ms(at(0.9))
+    );
+    let value =
+        Estimate { value: wide, lower: wide, upper: wide, n: waits.len() as u64, n_eff: waits.len() as f64 };
+    let interval = quantile::undecided(&waits, quantile::Worth::known(waits.len() as f64), 0.9, LEVEL);
+    let low = interval.lower.max(0.0) - at(0.1);
+    let value = Estimate { lower: low.max(0.0), upper: (interval.upper - at(0.1)).max(wide), ..value };
+    let some = lattice || some_wait(&waits);
+    let says = match wide >= limit && !some {
+        true => {
+            format!("{says}, all of them about their middle: nobody waits for something that others do not")
+        }
+        false => says,
+    };
+    let state = match () {
+        () if wide >= limit && !some => State::No,
+        () if wide >= limit && value.lower > 0.5 * limit => State::Yes,
+        () if wide < 0.7 * limit => State::No,
+        () => State::Unclear,
+    };
+    all.push(shown(Fact::SpreadWait, state, says, Some(value), Some(limit)));
+    all
+}

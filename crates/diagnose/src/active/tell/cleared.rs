@@ -1,0 +1,107 @@
+//! What experiments cleared, and what they could not judge.
+
+use plimsoll_model::How;
+
+use crate::active::before::Before;
+use crate::active::block::{Block, Row, median};
+use crate::active::fact::{Fact, Shown, State, ms, of};
+use crate::active::fact_state;
+use crate::active::plan::Kind;
+use crate::{Cause, Cleared, Experiment, Layer, Missing, Verdict};
+
+/// What is fine for sure.
+pub fn cleared(
+    blocks: &[Block],
+    shown: &[Shown],
+    before: Option<&Before>,
+    verdicts: &[Verdict],
+) -> Vec<Cleared> {
+    let blamed: Vec<Layer> = verdicts.iter().map(|verdict| verdict.layer).collect();
+    let mut all = Vec::new();
+    let tpot = of(blocks, Kind::Alone).next().and_then(|block| block.median(Row::tpot_s));
+    let elsewhere =
+        blamed.iter().any(|layer| !matches!(layer, Layer::Model | Layer::Unknown | Layer::Measurement));
+    let same = before.and_then(|before| same_model(before.token_ratio(blocks)?, shown));
+    if let Some(same) = same.filter(|_| !blamed.contains(&Layer::Model)) {
+        all.push(same);
+    } else if let (Some(tpot), true, None) = (tpot, elsewhere, before) {
+        all.push(Cleared {
+            layer: Layer::Model,
+            says: format!(
+                "the model is not the cause of what was found: alone a token takes {} [{}, {}]; whether that is as fast as before needs a baseline",
+                ms(tpot.value),
+                ms(tpot.lower),
+                ms(tpot.upper)
+            ),
+            value: Some(tpot),
+        });
+    }
+    let connect = of(blocks, Kind::Connections).flat_map(|block| &block.rows).filter_map(|row| row.connect);
+    if let Some(connect) =
+        median(connect.map(|ns| ns as f64 * 1e-9), 1.0).filter(|connect| connect.value < 0.01)
+    {
+        let says = format!("the network is close: a connection is made in {}", ms(connect.value));
+        all.push(Cleared { layer: Layer::Dependency, says, value: Some(connect) });
+    }
+    for (fact, layer) in [(Fact::FixedWait, Layer::Dependency), (Fact::TurnedAway, Layer::Provider)] {
+        let clear = shown.iter().find(|shown| shown.fact == fact && shown.state == State::No);
+        if let Some(clear) = clear.filter(|_| !blamed.contains(&layer)) {
+            all.push(Cleared { layer, says: clear.says.clone(), value: clear.value });
+        }
+    }
+    all
+}
+
+/// The model is cleared where the 90 % interval lies within the margin (two one-sided tests), as of a run.
+fn same_model(ratio: plimsoll_measure::findings::Estimate, shown: &[Shown]) -> Option<Cleared> {
+    let same = crate::DiagnoseSpec::default().same;
+    let fine = fact_state(shown, Fact::SlowerToken) == State::No;
+    (fine && ratio.lower > 1.0 - same && ratio.upper < 1.0 + same).then(|| Cleared {
+        layer: Layer::Model,
+        says: format!(
+            "the model is not the cause: the time per token of single requests is × {:.3} the baseline's [{:.3}, {:.3}] (90 % interval within ±{:.0} %)",
+            ratio.value,
+            ratio.lower,
+            ratio.upper,
+            100.0 * same
+        ),
+        value: Some(ratio),
+    })
+}
+
+pub fn missing(
+    shown: &[Shown],
+    blocks: &[Block],
+    before: Option<&Before>,
+    unasked: &[Cause],
+) -> Vec<Missing> {
+    let mut all = before.map(|before| before.lacks(blocks, shown)).unwrap_or_default();
+    let mut miss = |what: &str, needs| all.push(Missing { what: what.to_owned(), needs });
+    if before.is_none() {
+        miss("whether the target has become slower than it was", Experiment::Baseline);
+    }
+    // What an earlier run would tell is said above.
+    for cause in unasked.iter().filter(|cause| **cause != Cause::SlowerModel) {
+        let needs = match *cause {
+            Cause::SingleRequestOverBudget => Experiment::SingleRequests { requests: 40 },
+            Cause::ClientCap => Experiment::OpenLoop,
+            Cause::KvExhaustion => Experiment::Scrape,
+            other => other.overturned_by(),
+        };
+        miss(&format!("\"{}\"", cause.title()), needs);
+    }
+    let refused = |row: &&Row| row.how == How::ClientError;
+    if let Some(row) = of(blocks, Kind::Prompts).flat_map(|block| &block.rows).find(refused) {
+        let says = row.error.as_deref().unwrap_or("a 4xx");
+        let what = format!("prompts of {:.0} tokens: the target refuses them ({says})", row.prompt);
+        miss(&what, Experiment::PromptLengths);
+    }
+    let read = blocks.iter().any(|block| block.gauges.waiting.is_some());
+    if !read && fact_state(shown, Fact::Waits) == State::Yes {
+        miss(
+            "whether those who wait do so inside the engine, and whether its KV cache is full",
+            Experiment::Scrape,
+        );
+    }
+    all
+}

@@ -1,0 +1,148 @@
+//! The five questions, answered by what experiments showed.
+
+use crate::active::block::{Block, Row, ratio, share};
+use crate::active::fact::{self, Fact, Shown, State, ms, of};
+use crate::active::plan::{ActiveSpec, Kind};
+use crate::questions::unchanged;
+use crate::{Changed, Question, YesNo};
+
+/// Answers them.
+pub fn questions(
+    blocks: &[Block],
+    shown: &[Shown],
+    spec: &ActiveSpec,
+    changed: Option<&Changed>,
+) -> Vec<Question> {
+    vec![scales(blocks), tail(blocks), moved(shown, changed), over_alone(shown, spec), errors_climb(blocks)]
+}
+
+fn ask(
+    asks: &str,
+    answer: YesNo,
+    says: String,
+    value: Option<plimsoll_measure::findings::Estimate>,
+) -> Question {
+    Question { asks: asks.to_owned(), answer, says, value }
+}
+
+fn scales(blocks: &[Block]) -> Question {
+    let asks = "does it scale with concurrency?";
+    let alone = of(blocks, Kind::Alone).next().and_then(|block| block.median(Row::e2e_s));
+    let last = of(blocks, Kind::Together).max_by_key(|block| block.concurrency());
+    let (Some(one), Some(last)) = (alone, last) else {
+        return ask(asks, YesNo::CantTell, "not measured in company".into(), None);
+    };
+    let Some((many, times)) = last.median(Row::e2e_s).and_then(|many| Some((many, ratio(&many, &one)?)))
+    else {
+        return ask(asks, YesNo::CantTell, "nothing was answered in company".into(), None);
+    };
+    let answer = match fact::over(&times, 1.25) {
+        State::Yes => YesNo::Yes,
+        State::No => YesNo::No,
+        State::Unclear => YesNo::CantTell,
+    };
+    let says = format!(
+        "an answer takes {} alone and {} with {} in flight: × {:.2} [{:.2}, {:.2}]",
+        ms(one.value),
+        ms(many.value),
+        last.concurrency().unwrap_or(0),
+        times.value,
+        times.lower,
+        times.upper
+    );
+    ask(asks, answer, says, Some(times))
+}
+
+fn tail(blocks: &[Block]) -> Question {
+    let asks = "is the median fine and the tail blown?";
+    let Some(block) = of(blocks, Kind::Watch).next().or_else(|| of(blocks, Kind::Alone).next()) else {
+        return ask(asks, YesNo::CantTell, "not measured".into(), None);
+    };
+    let mut waits: Vec<f64> = block.settled().iter().filter_map(Row::ttft_s).collect();
+    plimsoll_math::quantile::sort(&mut waits);
+    let at = |p: f64| plimsoll_math::quantile::of_sorted(&waits, p);
+    match (at(0.5), at(0.95)) {
+        (Some(middle), Some(high)) if waits.len() >= 40 => {
+            let answer = if high > 3.0 * middle { YesNo::Yes } else { YesNo::No };
+            let n = waits.len();
+            let says = format!(
+                "first token: p95 {} is {:.1} times the median {} ({n} requests: {})",
+                ms(high),
+                high / middle,
+                ms(middle),
+                if n < 200 { "a hint, no bound" } else { "see the run for intervals" }
+            );
+            ask(asks, answer, says, None)
+        }
+        _ => ask(asks, YesNo::CantTell, format!("{} answers are too few for a p95", waits.len()), None),
+    }
+}
+
+fn moved(shown: &[Shown], changed: Option<&Changed>) -> Question {
+    let asks = "did latency move with the model artefact unchanged?";
+    let Some(changed) = changed else {
+        let says = "there is no run of before to compare with; give one with --baseline".to_owned();
+        return ask(asks, YesNo::CantTell, says, None);
+    };
+    let of: Vec<&Shown> = shown.iter().filter(|shown| compared(shown.fact)).collect();
+    let what = of.iter().map(|shown| shown.says.as_str()).collect::<Vec<_>>().join("; ");
+    let known = of.iter().find(|shown| shown.state == State::Yes);
+    match (known, of.iter().all(|shown| shown.state == State::No)) {
+        _ if of.is_empty() => {
+            ask(asks, YesNo::CantTell, "nothing could be held against the baseline".into(), None)
+        }
+        (None, false) => ask(asks, YesNo::CantTell, format!("too near to tell: {what}"), None),
+        (known, _) => {
+            let (answer, says) = unchanged(changed, known.is_some(), &what);
+            ask(asks, answer, says, known.or(of.first()).and_then(|shown| shown.value))
+        }
+    }
+}
+
+/// Is it a figure beside the baseline's?
+fn compared(fact: Fact) -> bool {
+    matches!(fact, Fact::SlowerToken | Fact::LaterFirst | Fact::SlowerTogether)
+}
+
+fn over_alone(shown: &[Shown], spec: &ActiveSpec) -> Question {
+    let asks = "does a single request with no contention already exceed the budget?";
+    match shown.iter().find(|shown| shown.fact == Fact::OverBudget) {
+        Some(over) => {
+            let answer = match over.state {
+                State::Yes => YesNo::Yes,
+                State::No => YesNo::No,
+                State::Unclear => YesNo::CantTell,
+            };
+            ask(asks, answer, over.says.clone(), over.value)
+        }
+        None if spec.promised().is_empty() => {
+            ask(asks, YesNo::CantTell, "no budget was given (--budget FILE, --ttft 500ms)".into(), None)
+        }
+        None => ask(asks, YesNo::CantTell, "too few answers".into(), None),
+    }
+}
+
+fn errors_climb(blocks: &[Block]) -> Question {
+    let asks = "do errors and retries climb with latency?";
+    let failing = |kind: Kind| {
+        let rows: Vec<&Row> = of(blocks, kind).flat_map(|block| &block.rows).collect();
+        share(rows.iter().filter(|row| row.failed()).count(), rows.len())
+    };
+    let retried: u64 = blocks.iter().map(|block| block.attempts - block.rows.len() as u64).sum();
+    match (failing(Kind::Alone), failing(Kind::Together)) {
+        (Some(alone), Some(company)) => {
+            let answer = match () {
+                () if company.lower > alone.upper => YesNo::Yes,
+                () if company.value <= alone.value => YesNo::No,
+                () => YesNo::CantTell,
+            };
+            let says = format!(
+                "{:.1} % fail alone, {:.1} % in company; {retried} retries",
+                100.0 * alone.value,
+                100.0 * company.value
+            );
+            ask(asks, answer, says, Some(company))
+        }
+        _ => ask(asks, YesNo::CantTell, "not measured in company".into(), None),
+    }
+}

@@ -1,0 +1,92 @@
+//! What was tried, experiment by experiment, and what is announced before.
+
+use plimsoll_model::Span;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::active::before::Before;
+use crate::active::belief;
+use crate::active::block::Block;
+use crate::active::fact::{self, Fact, Shown};
+use crate::active::plan::{ActiveSpec, Kind, Traffic};
+
+/// An experiment that was done, and what it showed.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Tried {
+    /// Which.
+    pub experiment: Kind,
+    /// What was done, in a few words.
+    pub did: String,
+    /// Requests sent.
+    pub requests: u64,
+    /// Seconds it took.
+    pub took_s: f64,
+    /// What it showed.
+    pub shows: Vec<Shown>,
+}
+
+/// What was tried, in the order in which it was.
+pub fn tried(blocks: &[Block], spec: &ActiveSpec, before: Option<&Before>) -> Vec<Tried> {
+    let shown = fact::read(blocks, spec, before);
+    let mut all: Vec<Tried> = Vec::new();
+    for block in blocks {
+        let took_s = (block.level.drained.max(block.level.stop) - block.level.start).as_secs_f64();
+        match all.iter_mut().find(|tried| tried.experiment == block.kind) {
+            Some(tried) => {
+                tried.requests += block.attempts;
+                tried.took_s += took_s;
+            }
+            None => all.push(Tried {
+                experiment: block.kind,
+                did: block.kind.does().to_owned(),
+                requests: block.attempts,
+                took_s,
+                shows: Vec::new(),
+            }),
+        }
+    }
+    // A fact that several decide stands with the first that was run.
+    for shown in shown {
+        let decides = |tried: &&Tried| {
+            let of = belief::decides(tried.experiment);
+            of.iter().any(|(fact, _)| *fact == shown.fact)
+                || (tried.experiment == Kind::Together && server(shown.fact))
+        };
+        let place = all.iter().position(|tried| decides(&tried));
+        // What another experiment is for may have shown itself in the first.
+        if let Some(tried) = all.get_mut(place.unwrap_or(0)) {
+            tried.shows.push(shown);
+        }
+    }
+    all
+}
+
+/// Is it the server's own word?
+pub(super) fn server(fact: Fact) -> bool {
+    matches!(fact, Fact::EngineIdle | Fact::EngineQueue | Fact::PageLost | Fact::KvFull)
+}
+
+/// What an active diagnosis does at most, in one line, before it does it.
+pub fn announced(spec: &ActiveSpec, traffic: &Traffic) -> String {
+    let requests = spec.max_requests as f64;
+    // Prompts are told four times as long where lengths are compared.
+    let longest = if traffic.synthetic { 4.0 } else { 1.0 };
+    let rate = match spec.max_rate {
+        Some(rate) => format!("{rate}/s"),
+        None => "the rate it answers by itself (nothing is doubled without --max-rate)".to_owned(),
+    };
+    format!(
+        "at most {}, {} requests, {} in flight, {rate}; at most {:.1e} prompt and {:.1e} output tokens; it stops after {} failed requests",
+        span(spec.time),
+        spec.max_requests,
+        spec.max_concurrency,
+        requests * traffic.prompt * longest,
+        requests * traffic.output * 2.0,
+        spec.max_errors
+    )
+}
+
+fn span(time: Span) -> String {
+    let s = time.as_secs_f64();
+    if s >= 60.0 { format!("{:.0} min {:.0} s", (s / 60.0).floor(), s % 60.0) } else { format!("{s:.0} s") }
+}

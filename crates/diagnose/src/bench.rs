@@ -1,0 +1,220 @@
+//! All that a rule may ask, computed once: the two levels, their single requests, the gauges, and what is material.
+
+use plimsoll_model::{Attempt, Level, Load};
+
+use super::experiment::Experiment;
+use super::gauges::Gauges;
+use super::material::Material;
+use super::ratio::{Effect, of_percentile};
+use super::rules::Fired;
+use super::seen::{Row, Seen};
+use super::verdict::{Missing, Reference, Subject};
+use super::{Case, Cause, Side};
+
+/// One side: its level, what is known of its single requests, its gauges.
+#[derive(Clone, Debug)]
+pub struct Arm<'a> {
+    /// The level.
+    pub seen: Seen<'a>,
+    /// Requests that had the target to themselves: of the probe, else those of any level with nobody beside them.
+    pub alone: Vec<Row>,
+    /// The level of single requests, where the run holds one.
+    pub probe: Option<Seen<'a>>,
+    /// Does it hold enough of them?
+    pub probed: bool,
+    /// The server's gauges during the level.
+    pub gauges: Gauges,
+}
+
+/// All that a rule may ask.
+#[derive(Clone, Debug)]
+pub struct Bench<'a> {
+    /// What was asked.
+    pub case: &'a Case<'a>,
+    /// The level under judgement.
+    pub candidate: Arm<'a>,
+    /// The level it is held against.
+    pub base: Option<Arm<'a>>,
+    /// What is material.
+    pub material: Material,
+    /// Causes that were found before, of which nothing or not everything could be taken out.
+    pub found: Vec<Cause>,
+}
+
+/// Single requests below which none of their figures is used.
+pub const ALONE_NEEDED: usize = 20;
+
+impl<'a> Bench<'a> {
+    /// Reads both sides. `None` where the candidate holds no request.
+    pub fn new(case: &'a Case<'a>) -> Option<Bench<'a>> {
+        let (candidate, base) = levels(case)?;
+        let arm = |side: &Side<'a>, level: &'a Level| Arm::read(side, level);
+        let candidate = arm(&case.candidate, candidate);
+        let base = case.baseline.as_ref().zip(base).map(|(side, level)| arm(side, level));
+        let base = base.filter(|arm| !arm.seen.rows.is_empty());
+        if candidate.seen.rows.is_empty() {
+            return None;
+        }
+        let mut bench = Bench { case, candidate, base, material: Material::default(), found: Vec::new() };
+        bench.material = Material::judge(&bench);
+        Some(bench)
+    }
+
+    /// The level under judgement.
+    pub fn now(&self) -> &Seen<'a> {
+        &self.candidate.seen
+    }
+
+    /// The level it is held against.
+    pub fn before(&self) -> Option<&Seen<'a>> {
+        self.base.as_ref().map(|arm| &arm.seen)
+    }
+
+    /// Candidate over baseline of a percentile.
+    pub fn ratio(&self, of: impl Fn(&Row) -> f64, p: f64) -> Option<Effect> {
+        of_percentile(self.before()?, self.now(), of, p, self.case.spec.confidence)
+    }
+
+    /// May this metric be worse? With a baseline: is it, materially; with a broken budget or nothing to compare with: perhaps.
+    pub fn suspects(&self, metric: &str) -> bool {
+        self.material.may(metric)
+            || !self.material.broken.is_empty()
+            || self.base.is_none() && self.case.budget.is_none()
+    }
+
+    /// The same without the effect of a cause that was found; `None` where it can't be taken out.
+    pub fn without(&self, found: &Fired) -> Option<Bench<'a>> {
+        let mut rest = self.clone();
+        super::remove::effect(&mut rest, found)?;
+        rest.found.push(found.cause);
+        rest.material = Material::judge(&rest);
+        Some(rest)
+    }
+
+    /// What was looked at.
+    pub fn subject(&self) -> Subject {
+        let reference = match (&self.base, self.candidate.probed) {
+            (Some(_), _) => Reference::Baseline,
+            (None, true) => Reference::Probe,
+            (None, false) => Reference::Quiet,
+        };
+        let level = self.now().level;
+        let all = judged(&self.case.candidate).len() as u64;
+        let chosen = self.case.spec.level.is_none() && all > 1;
+        Subject {
+            level: Some(level.id),
+            chosen_of: if chosen { all } else { 0 },
+            load: crate::load_words(&level.load),
+            requests: self.now().rows.len() as u64,
+            reference,
+            baseline_level: self.before().map(|seen| seen.level.id),
+            alone: self.candidate.alone.len() as u64,
+        }
+    }
+
+    /// What could not be judged.
+    pub fn missing(&self) -> Vec<Missing> {
+        let mut missing = Vec::new();
+        let mut lacks =
+            |what: &str, needs: Experiment| missing.push(Missing { what: what.to_owned(), needs });
+        if self.base.is_none() {
+            lacks("whether anything changed: there is no baseline", Experiment::Baseline);
+        }
+        let short = |arm: &Arm<'_>| arm.alone.len() < ALONE_NEEDED;
+        if short(&self.candidate) || self.base.as_ref().is_some_and(short) {
+            let requests = Cause::SlowerModel.overturned_by();
+            lacks("how long a request takes that has the target to itself: too few such requests", requests);
+        }
+        if !self.candidate.gauges.any() {
+            lacks("the server's own queue, batch and cache: its metrics were not read", Experiment::Scrape);
+        }
+        if self.now().replicas.is_empty() {
+            lacks("one replica against another: answers do not say who gave them", Experiment::OneReplica);
+        }
+        if self.case.device.is_some() && self.base.is_some() {
+            lacks(
+                "what became of the device's steps since the baseline: a timeline is judged without one",
+                Experiment::Profile,
+            );
+        }
+        missing
+    }
+}
+
+impl<'a> Arm<'a> {
+    fn read(side: &Side<'a>, level: &'a Level) -> Arm<'a> {
+        let attempts: &'a [Attempt] = side.attempts;
+        let seen = Seen::read(level, attempts);
+        let probe = side.levels.iter().find(|l| is_probe(l) && l.id != level.id);
+        let probe = probe.map(|probe| Seen::read(probe, attempts));
+        let from_probe: Vec<Row> = probe
+            .iter()
+            .flat_map(|probe| probe.rows.iter().filter(|row| row.ok && row.attempts == 1).cloned())
+            .collect();
+        let probed = from_probe.len() >= ALONE_NEEDED;
+        let alone = if probed { from_probe } else { seen.alone().cloned().collect() };
+        let gauges = Gauges::read(side, level);
+        Arm { seen, alone, probe, probed, gauges }
+    }
+}
+
+/// Single requests, one after the other.
+pub fn is_probe(level: &Level) -> bool {
+    matches!(level.load, Load::Closed { concurrency: 1 }) && level.purpose != "warmup"
+}
+
+/// Levels that can be judged: loads, not a warm-up or single requests.
+pub fn judged<'a>(side: &Side<'a>) -> Vec<&'a Level> {
+    let counts = |level: &&Level| level.purpose != "warmup" && !is_probe(level) && level.arrivals > 0;
+    side.levels.iter().filter(counts).collect()
+}
+
+/// The level under judgement and the one it is held against.
+fn levels<'a>(case: &Case<'a>) -> Option<(&'a Level, Option<&'a Level>)> {
+    let own = judged(&case.candidate);
+    let candidate = match case.spec.level {
+        Some(id) => case.candidate.levels.iter().find(|level| level.id == id),
+        None => None,
+    };
+    let others = case.baseline.as_ref().map(judged).unwrap_or_default();
+    let near = |level: &Level| -> Option<(&'a Level, f64)> {
+        let size = size(level);
+        others
+            .iter()
+            .filter(|other| level.load.is_open() == other.load.is_open() || others.len() == 1)
+            .map(|other| (*other, (size / crate::bench::size(other)).ln().abs()))
+            .min_by(|a, b| a.1.total_cmp(&b.1))
+    };
+    let candidate = candidate.or_else(|| {
+        let heaviest = own.iter().copied().max_by(|a, b| size(a).total_cmp(&size(b)).then(a.id.cmp(&b.id)));
+        let matched = own
+            .iter()
+            .copied()
+            .filter_map(|level| Some((level, near(level)?.1)))
+            .min_by(|a, b| a.1.total_cmp(&b.1).then(size(b.0).total_cmp(&size(a.0))));
+        // Of a sweep the heaviest loads are meant to overload: with a baseline, the best match is judged.
+        matched.map(|(level, _)| level).or(heaviest)
+    });
+    let candidate =
+        candidate.or_else(|| case.candidate.levels.iter().rev().find(|l| l.purpose != "warmup"))?;
+    Some((candidate, near(candidate).map(|(level, _)| level)))
+}
+
+/// A load as one number.
+fn size(level: &Level) -> f64 {
+    match level.load {
+        Load::Open { rate_per_s } => rate_per_s.max(1e-9),
+        Load::Closed { concurrency } | Load::Saturating { concurrency } => f64::from(concurrency.max(1)),
+        Load::Wave { requests } => f64::from(requests.max(1)),
+    }
+}
+
+trait IsOpen {
+    fn is_open(&self) -> bool;
+}
+
+impl IsOpen for Load {
+    fn is_open(&self) -> bool {
+        matches!(self, Load::Open { .. })
+    }
+}

@@ -1,0 +1,398 @@
+//! A profiler's timeline (PyTorch's Kineto): was the device busy, with what, and whose doing was it where it was not?
+//!
+//! A trace of requests says which stage took the time; a profiler says whether the stage was the device's or the host's, which no
+//! metrics page tells. The device's time is the union of what ran on it. Where nothing ran, either something had been launched
+//! and had not begun (its way to the device, or a wait for another stream), or nothing had been, or the call was still under way: then
+//! the host is what it waited for. Blaming whole gaps by their length lost: a gap of 20 µs is a launch's way on one machine and the host's on
+//! another, and the launch's own time decides it. The three are exclusive and add up to the window.
+//!
+//! Reading order: [`kind`] (what a kernel does), [`stretch`] (stretches of time), `read` (from spans), [`finding`] (the words), [`judge`] below.
+
+pub mod finding;
+pub mod kind;
+mod read;
+pub mod stretch;
+
+use std::collections::{HashMap, HashSet};
+
+use plimsoll_math::quantile::{of_sorted, sort};
+use plimsoll_model::TraceSpan;
+
+pub use finding::{Bound, Device, DeviceFinding, HostShare, KindTime, Launches, Step, Top};
+pub use kind::Kind;
+pub use read::is_timeline;
+
+use read::{Host, Timeline, Work};
+use stretch::Stretches;
+
+/// Share of the window from which the host, an exchange or copies are what it went by.
+const MUCH: f64 = 0.25;
+/// Share of the window in which the device computes from which on it is the device's.
+const BUSY: f64 = 0.75;
+/// Share of device work whose launch is known below which idle time is not split.
+const LAUNCHES_KNOWN: f64 = 0.9;
+/// Names listed.
+const LISTED: usize = 12;
+/// The same of what the host did.
+const HOST_LISTED: usize = 6;
+
+/// Judges a timeline.
+pub fn judge(spans: &[TraceSpan]) -> DeviceFinding {
+    let timeline = read::timeline(spans);
+    let window = window(&timeline);
+    let length_ns = (window.1 - window.0).max(1);
+    let known = timeline.work.iter().filter(|work| work.launch.is_some()).count() as f64;
+    let tells = !timeline.work.is_empty() && known >= LAUNCHES_KNOWN * timeline.work.len() as f64;
+    let lanes: Vec<Lane> =
+        (0..timeline.devices.len()).map(|device| Lane::new(&timeline, device, window)).collect();
+    let devices: Vec<Device> =
+        timeline.devices.iter().zip(&lanes).map(|(name, lane)| lane.device(name, length_ns, tells)).collect();
+    let (top, more) = top(&timeline);
+    let mut finding = DeviceFinding {
+        bound: Bound::NoDevice,
+        says: String::new(),
+        window_s: if timeline.work.is_empty() && timeline.steps.is_empty() {
+            0.0
+        } else {
+            length_ns as f64 / 1e9
+        },
+        kinds: kinds(&timeline),
+        top,
+        more,
+        launches: launches(&timeline, window),
+        host_meanwhile: if tells { meanwhile(&timeline, &lanes) } else { Vec::new() },
+        host_top: host_top(&timeline),
+        steps: steps(&timeline, &lanes, tells),
+        notes: Vec::new(),
+        devices,
+    };
+    (finding.bound, finding.says) = verdict(&finding);
+    finding.notes = notes(&timeline, &finding, tells);
+    finding
+}
+
+/// The steps, else from the first launch to the end of the last device work.
+fn window(timeline: &Timeline<'_>) -> (i64, i64) {
+    if let (Some((_, from, _)), Some((_, _, to))) = (timeline.steps.first(), timeline.steps.last()) {
+        return (*from, *to);
+    }
+    let launched = |work: &Work| {
+        work.launch.map_or(work.from, |place| timeline.host[place as usize].from.min(work.from))
+    };
+    let from = timeline.work.iter().map(launched).min().unwrap_or(0);
+    let to = timeline.work.iter().map(|work| work.to).max().unwrap_or(0);
+    (from, to.max(from))
+}
+
+/// One device's stretches within the window.
+struct Lane {
+    all: Stretches,
+    computing: Stretches,
+    collective: Stretches,
+    copies: Stretches,
+    /// Nothing ran, and something had been launched.
+    queued: Stretches,
+    /// Nothing ran, and nothing had been launched or the call that launched was still under way.
+    host: Stretches,
+    streams: u64,
+    activities: u64,
+}
+
+impl Lane {
+    fn new(timeline: &Timeline<'_>, device: usize, window: (i64, i64)) -> Lane {
+        let own: Vec<&Work> =
+            timeline.work.iter().filter(|work| usize::from(work.device) == device).collect();
+        let whole = Stretches::union(vec![window]);
+        let of = |is: &dyn Fn(&Work) -> bool| {
+            let these = own.iter().filter(|work| is(work)).map(|work| (work.from, work.to));
+            Stretches::union(these.collect()).and(&whole)
+        };
+        let all = of(&|_| true);
+        let idle = whole.without(&all);
+        let launched =
+            own.iter().filter_map(|work| Some((timeline.host[work.launch? as usize].to, work.from)));
+        let queued = idle.and(&Stretches::union(launched.collect()));
+        let mut streams: Vec<i64> = own.iter().map(|work| work.stream).collect();
+        streams.sort_unstable();
+        streams.dedup();
+        let within = |work: &&&Work| work.from < window.1 && work.to > window.0;
+        Lane {
+            computing: of(&|work| !matches!(work.kind, Kind::Collective | Kind::Copy)),
+            collective: of(&|work| work.kind == Kind::Collective),
+            copies: of(&|work| work.kind == Kind::Copy),
+            host: idle.without(&queued),
+            queued,
+            all,
+            streams: streams.len() as u64,
+            activities: own.iter().filter(within).count() as u64,
+        }
+    }
+
+    fn device(&self, name: &str, length_ns: i64, tells: bool) -> Device {
+        let share = |of: &Stretches| of.length_ns() as f64 / length_ns as f64;
+        let others = |of: &Stretches, a: &Stretches, b: &Stretches| share(&of.without(a).without(b));
+        Device {
+            device: name.to_owned(),
+            busy: share(&self.all),
+            computing: share(&self.computing),
+            collective_alone: others(&self.collective, &self.computing, &self.copies),
+            copy_alone: others(&self.copies, &self.computing, &self.collective),
+            host_idle: tells.then(|| share(&self.host)),
+            queued_idle: tells.then(|| share(&self.queued)),
+            streams: self.streams,
+            activities: self.activities,
+        }
+    }
+}
+
+fn kinds(timeline: &Timeline<'_>) -> Vec<KindTime> {
+    let mut by: HashMap<Kind, (u64, i64)> = HashMap::new();
+    for work in &timeline.work {
+        let (count, ns) = by.entry(work.kind).or_default();
+        (*count, *ns) = (*count + 1, *ns + (work.to - work.from));
+    }
+    let whole = by.values().map(|(_, ns)| *ns).sum::<i64>().max(1) as f64;
+    let mut all: Vec<KindTime> = by
+        .into_iter()
+        .map(|(kind, (count, ns))| KindTime {
+            kind,
+            count,
+            total_s: ns as f64 / 1e9,
+            share: ns as f64 / whole,
+        })
+        .collect();
+    all.sort_by(|a, b| b.total_s.total_cmp(&a.total_s).then(a.kind.cmp(&b.kind)));
+    all
+}
+
+/// What a name does, how often it was met, and its time in ns.
+type Sum = (Option<Kind>, u64, i64);
+
+/// Names by time, most first, and how many are left out.
+fn by_name(
+    of: impl Iterator<Item = (u32, Option<Kind>, i64)>,
+    names: &[&str],
+    listed: usize,
+) -> (Vec<Top>, u64) {
+    let mut by: HashMap<u32, Sum> = HashMap::new();
+    for (name, kind, ns) in of {
+        let entry = by.entry(name).or_insert((kind, 0, 0));
+        (entry.1, entry.2) = (entry.1 + 1, entry.2 + ns);
+    }
+    let whole = by.values().map(|(.., ns)| *ns).sum::<i64>().max(1) as f64;
+    let mut all: Vec<(u32, Sum)> = by.into_iter().collect();
+    all.sort_by_key(|(name, (.., ns))| (std::cmp::Reverse(*ns), *name));
+    let more = all.len().saturating_sub(listed) as u64;
+    let top =
+        all.into_iter().take(listed).filter(|(_, (.., ns))| *ns > 0).map(|(name, (kind, count, ns))| Top {
+            name: names.get(name as usize).copied().unwrap_or_default().to_owned(),
+            kind,
+            count,
+            total_s: ns as f64 / 1e9,
+            mean_s: ns as f64 / 1e9 / count as f64,
+            share: ns as f64 / whole,
+        });
+    (top.collect(), more)
+}
+
+fn top(timeline: &Timeline<'_>) -> (Vec<Top>, u64) {
+    let all = timeline.work.iter().map(|work| (work.name, Some(work.kind), work.to - work.from));
+    by_name(all, &timeline.names, LISTED)
+}
+
+fn host_top(timeline: &Timeline<'_>) -> Vec<Top> {
+    // A step's own time is told with the steps, and each has a name of its own that would stand here.
+    let steps: HashSet<&str> = timeline.steps.iter().map(|(name, ..)| *name).collect();
+    let is_step =
+        |host: &&Host| timeline.names.get(host.name as usize).is_some_and(|name| steps.contains(name));
+    let own = timeline.host.iter().filter(|host| !is_step(host));
+    by_name(own.map(|host| (host.name, None, host.own_ns.max(0))), &timeline.names, HOST_LISTED).0
+}
+
+fn launches(timeline: &Timeline<'_>, window: (i64, i64)) -> Option<Launches> {
+    let launched =
+        || timeline.work.iter().filter_map(|work| Some((work, &timeline.host[work.launch? as usize])));
+    // A graph's launch begins many kernels and is one call.
+    let mut calls: Vec<u32> = timeline.work.iter().filter_map(|work| work.launch).collect();
+    calls.sort_unstable();
+    calls.dedup();
+    let in_calls: i64 =
+        calls.iter().map(|place| &timeline.host[*place as usize]).map(|call| call.to - call.from).sum();
+    let on_device: i64 = launched().map(|(work, _)| work.to - work.from).sum();
+    let mut delays: Vec<f64> = launched().map(|(work, call)| (work.from - call.from) as f64 / 1e9).collect();
+    sort(&mut delays);
+    let waits = |host: &&Host| host.is_call && timeline.names[host.name as usize].contains("Synchronize");
+    let waited = timeline.host.iter().filter(waits).map(|host| (host.from, host.to)).collect();
+    let synchronising = Stretches::union(waited).and(&Stretches::union(vec![window])).length_ns() as f64;
+    Some(Launches {
+        count: calls.len() as u64,
+        call_mean_s: in_calls as f64 / 1e9 / calls.len().max(1) as f64,
+        delay_p50_s: of_sorted(&delays, 0.5)?,
+        delay_p99_s: of_sorted(&delays, 0.99)?,
+        call_over_device: in_calls as f64 / on_device.max(1) as f64,
+        synchronising: synchronising / (window.1 - window.0).max(1) as f64,
+    })
+}
+
+/// What the host did in the middle of each stretch in which a device had nothing to do: the innermost thing on the thread that launched
+/// what came next.
+fn meanwhile(timeline: &Timeline<'_>, lanes: &[Lane]) -> Vec<HostShare> {
+    let mut asked: HashMap<u32, Vec<(i64, i64)>> = HashMap::new();
+    for (device, lane) in lanes.iter().enumerate() {
+        let own: Vec<&Work> =
+            timeline.work.iter().filter(|work| usize::from(work.device) == device).collect();
+        for (from, to) in lane.host.iter() {
+            let after = own.partition_point(|work| work.from < to);
+            // Behind the last piece of work it is the thread that launched that one.
+            let next = own.get(after).or(own.last()).and_then(|work| work.launch);
+            if let Some(call) = next {
+                let thread = timeline.host[call as usize].thread;
+                asked.entry(thread).or_default().push((from + (to - from) / 2, to - from));
+            }
+        }
+    }
+    // A step says of itself nothing that its name does not.
+    let is_step = |host: &Host| {
+        let at = timeline.steps.partition_point(|(_, from, _)| *from < host.from);
+        timeline.steps.get(at).is_some_and(|(_, from, to)| (*from, *to) == (host.from, host.to))
+    };
+    let mut by: HashMap<Option<u32>, i64> = HashMap::new();
+    for (thread, mut times) in asked {
+        times.sort_unstable();
+        let mut own: Vec<&Host> =
+            timeline.host.iter().filter(|host| host.thread == thread && !is_step(host)).collect();
+        own.sort_by_key(|host| (host.from, std::cmp::Reverse(host.to)));
+        let (mut open, mut at): (Vec<&Host>, usize) = (Vec::new(), 0);
+        for (time, length) in times {
+            while own.get(at).is_some_and(|host| host.from <= time) {
+                open.push(own[at]);
+                at += 1;
+            }
+            open.retain(|host| host.to > time);
+            *by.entry(open.last().map(|host| host.name)).or_default() += length;
+        }
+    }
+    let whole = by.values().sum::<i64>().max(1) as f64;
+    let mut all: Vec<(Option<u32>, i64)> = by.into_iter().collect();
+    all.sort_by_key(|(name, ns)| (std::cmp::Reverse(*ns), *name));
+    let named = |name: Option<u32>| name.map_or("", |name| timeline.names[name as usize]).to_owned();
+    all.into_iter()
+        .take(HOST_LISTED)
+        .map(|(name, ns)| HostShare { name: named(name), share: ns as f64 / whole })
+        .collect()
+}
+
+fn steps(timeline: &Timeline<'_>, lanes: &[Lane], tells: bool) -> Vec<Step> {
+    let first = timeline.steps.first().map_or(0, |(_, from, _)| *from);
+    let one = |(name, from, to): &(&str, i64, i64)| {
+        let whole = Stretches::union(vec![(*from, *to)]);
+        let share = |of: &dyn Fn(&Lane) -> &Stretches| {
+            let sum: i64 = lanes.iter().map(|lane| of(lane).and(&whole).length_ns()).sum();
+            sum as f64 / lanes.len().max(1) as f64 / (to - from).max(1) as f64
+        };
+        Step {
+            name: (*name).to_owned(),
+            at_s: (from - first) as f64 / 1e9,
+            took_s: (to - from) as f64 / 1e9,
+            busy: share(&|lane| &lane.all),
+            host_idle: tells.then(|| share(&|lane| &lane.host)),
+            activities: timeline.work.iter().filter(|work| (*from..*to).contains(&work.from)).count() as u64,
+        }
+    };
+    timeline.steps.iter().map(one).collect()
+}
+
+/// What the time went by, of the mean over the devices.
+fn verdict(finding: &DeviceFinding) -> (Bound, String) {
+    if finding.devices.is_empty() {
+        let says = "no device work was recorded: the host's part alone is shown; record the device too (ProfilerActivity.CUDA)";
+        return (Bound::NoDevice, says.to_owned());
+    }
+    let mean = |of: &dyn Fn(&Device) -> f64| {
+        finding.devices.iter().map(of).sum::<f64>() / finding.devices.len() as f64
+    };
+    let percent = plimsoll_measure::say::percent;
+    let host = mean(&|device| device.host_idle.unwrap_or(0.0));
+    let (collective, copies) = (mean(&|device| device.collective_alone), mean(&|device| device.copy_alone));
+    let (busy, computing) = (mean(&|device| device.busy), mean(&|device| device.computing));
+    let told = finding.devices.iter().all(|device| device.host_idle.is_some());
+    let most = finding.kinds.iter().find(|kind| !matches!(kind.kind, Kind::Copy | Kind::Collective));
+    match () {
+        () if host >= MUCH && host >= collective.max(copies) => {
+            let did = finding.host_meanwhile.first().filter(|did| !did.name.is_empty() && did.share >= 0.2);
+            let did = did.map_or_else(String::new, |did| {
+                format!("; meanwhile the host was in {} ({} of it)", did.name, percent(did.share))
+            });
+            (
+                Bound::Host,
+                format!(
+                    "host-bound: for {} of the time the device idled until the host had launched something{did}",
+                    percent(host)
+                ),
+            )
+        }
+        () if collective >= MUCH && collective >= copies => (
+            Bound::Communication,
+            format!(
+                "communication: for {} of the time nothing but an exchange between devices ran",
+                percent(collective)
+            ),
+        ),
+        () if copies >= MUCH => {
+            (Bound::Copies, format!("copies: for {} of the time nothing but a copy ran", percent(copies)))
+        }
+        () if computing >= BUSY => {
+            let kind = most.map_or_else(String::new, |kind| {
+                let word = match kind.kind {
+                    Kind::Other => "in kernels whose names say no kind",
+                    known => known.word(),
+                };
+                format!(", most of it {word} ({} of device time)", percent(kind.share))
+            });
+            (
+                Bound::Device,
+                format!("device-bound: a kernel computed for {} of the time{kind}", percent(computing)),
+            )
+        }
+        () if !told && 1.0 - busy >= MUCH => (
+            Bound::Idle,
+            format!(
+                "the device idled for {} of the time; whether the host made it wait can't be told without its launches",
+                percent(1.0 - busy)
+            ),
+        ),
+        () => (
+            Bound::Mixed,
+            format!(
+                "mixed: kernels {}, host {}, exchange alone {}, copies alone {} of the time",
+                percent(computing),
+                percent(host),
+                percent(collective),
+                percent(copies)
+            ),
+        ),
+    }
+}
+
+fn notes(timeline: &Timeline<'_>, finding: &DeviceFinding, tells: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    let orphans = timeline.work.iter().filter(|work| work.launch.is_none()).count();
+    if !timeline.work.is_empty() && !tells {
+        notes.push(format!(
+            "the launches of {orphans} of {} pieces of device work are not in the trace: idle time is not split into the host's and the device's",
+            timeline.work.len()
+        ));
+    }
+    if finding.bound == Bound::Host {
+        notes.push(
+            "a profiler slows the host and not the device: without it the host's share is smaller".into(),
+        );
+    }
+    if finding.launches.is_some_and(|launches| launches.call_over_device > 0.5) {
+        notes.push("launching takes more than half as long as what is launched: larger batches, fused kernels or CUDA graphs".into());
+    }
+    if finding.steps.is_empty() && !timeline.work.is_empty() {
+        notes.push("no steps are marked (ProfilerStep#, an NVTX range around each): the window is from the first launch to the last device work".into());
+    }
+    notes
+}

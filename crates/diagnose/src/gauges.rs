@@ -1,0 +1,248 @@
+//! The server's side of one level: its signals over the level's own window, whatever server told them.
+//!
+//! What was never read is `None`, which every rule treats as unknown. Signals that only a simulated fleet tells (how many
+//! replicas are ready or paid for) are not asked for: a rule that lives on them would be blind on every real server.
+
+use std::collections::BTreeSet;
+
+use plimsoll_model::{At, Level, Span, split_labels};
+
+use super::Side;
+use plimsoll_measure::server_side::{Replica, Series, ServerSide, Signal};
+
+/// The server's side of one level.
+#[derive(Clone, Debug)]
+pub struct Gauges {
+    side: ServerSide,
+    from: At,
+    to: At,
+    /// Most sequences that may run, all replicas together, where it is told.
+    pub max_seqs: Option<f64>,
+}
+
+/// An engine as its page shows it during the level.
+#[derive(Clone, PartialEq, Debug)]
+pub struct OnPage {
+    /// How people call it.
+    pub name: String,
+    /// Requests that it ended.
+    pub ended: Option<f64>,
+    /// Requests that run in it, mean.
+    pub running: Option<f64>,
+    /// Requests that wait in it, mean.
+    pub waiting: Option<f64>,
+    /// Its mean gap between tokens, s.
+    pub gap: Option<f64>,
+}
+
+/// KV cache in use from which it counts as full.
+const FULL: f64 = 0.85;
+/// Labels by which a page tells the data-parallel engines of one server apart.
+const RANKS: [&str; 3] = ["engine", "engine_index", "dp_rank"];
+
+impl Gauges {
+    /// Reads the samples of a run for one of its levels.
+    pub fn read(side: &Side<'_>, level: &Level) -> Gauges {
+        let fact = |name: &str| -> Option<f64> { side.facts.facts.get(name)?.as_ref()?.parse().ok() };
+        let max_seqs = fact("max_seqs").map(|seqs| seqs * fact("replicas").unwrap_or(1.0).max(1.0));
+        let own = side
+            .samples
+            .iter()
+            .filter(|s| s.at >= level.start - Span(20_000_000_000) && s.at <= level.drained);
+        Gauges { side: ServerSide::read(own), from: level.start, to: level.stop, max_seqs }
+    }
+
+    /// Looks at the servers' pages about the level that brought one, and looks that brought none in time.
+    pub fn pages(&self) -> (u64, u64) {
+        let seen = self.side.disclosures();
+        (seen.looks.saturating_sub(seen.failed), seen.failed)
+    }
+
+    /// Did anybody read the server's side?
+    pub fn any(&self) -> bool {
+        self.side.has(Signal::Running) || self.side.has(Signal::Waiting)
+    }
+
+    /// Replicas on the servers' pages that were there for most of the level, whether or not they had anything to do; counted in the
+    /// unit in which answers name theirs (`told`).
+    pub fn replicas(&self, told: &[String]) -> usize {
+        self.count(told, |running| running.known(self.from, self.to) >= 0.8)
+    }
+
+    /// The same so many seconds into the level.
+    pub fn replicas_at(&self, told: &[String], seconds: f64) -> usize {
+        let at = self.from + Span::from_secs_f64(seconds);
+        self.count(told, |running| running.at(at).is_some())
+    }
+
+    /// A server's data-parallel engines share a page and are one replica to whoever asks it: they count apart only where answers
+    /// call them by those labels. Counting engines against answers' pods lost: two pods of two engines were four replicas of
+    /// which two got nothing.
+    fn count(&self, told: &[String], there: impl Fn(&Series) -> bool) -> usize {
+        let on_pages: Vec<(&Replica, Vec<(String, String)>)> =
+            self.side.replicas().iter().map(|replica| (replica, split_labels(&replica.labels))).collect();
+        let labelled =
+            |name: &String| on_pages.iter().any(|(_, labels)| labels.iter().any(|(_, value)| value == name));
+        let by_labels = !told.is_empty() && told.iter().all(labelled);
+        let is_there = |engine: usize| {
+            self.side.gauge_of(engine, Signal::Running).is_some_and(|running| there(&running))
+        };
+        let units = on_pages.iter().enumerate().filter(|(engine, _)| is_there(*engine)).map(
+            |(_, (replica, labels))| {
+                let telling = labels.iter().filter(|(name, _)| by_labels || !RANKS.contains(&name.as_str()));
+                (&replica.page, telling.collect::<Vec<_>>())
+            },
+        );
+        units.collect::<BTreeSet<_>>().len()
+    }
+
+    /// The engines that were there for most of the level, each by itself.
+    pub fn on_pages(&self) -> Vec<OnPage> {
+        let (from, to) = (self.from, self.to);
+        let engine = |(engine, replica): (usize, &Replica)| {
+            let gauge = |signal| self.side.gauge_of(engine, signal);
+            let running = gauge(Signal::Running).filter(|running| running.known(from, to) >= 0.8)?;
+            let gap = self.side.histogram_of(engine, Signal::Itl, from, to);
+            let gap = gap.or_else(|| self.side.histogram_of(engine, Signal::Tpot, from, to));
+            Some(OnPage {
+                name: replica.name.clone(),
+                ended: self.side.gained_of(engine, Signal::Finished, from, to).map(|gained| gained.value),
+                running: running.mean(from, to),
+                waiting: gauge(Signal::Waiting).and_then(|waiting| waiting.mean(from, to)),
+                gap: gap.and_then(|gap| gap.mean()),
+            })
+        };
+        self.side.replicas().iter().enumerate().filter_map(engine).collect()
+    }
+
+    /// What the engine's own histogram says is the mean first token, s.
+    pub fn ttft_mean(&self) -> Option<f64> {
+        self.side.histogram(Signal::Ttft, self.from, self.to)?.mean()
+    }
+
+    /// Share of the first tokens that took longer than an edge of the engine's own histogram between these two, s: exact where it has such
+    /// an edge, else the most that may have taken longer than the first.
+    pub fn ttft_above(&self, least: f64, most: f64) -> Option<f64> {
+        let histogram = self.side.histogram(Signal::Ttft, self.from, self.to)?;
+        let edge = histogram.edges.iter().find(|edge| (least..=most).contains(*edge));
+        histogram.share_above(*edge.unwrap_or(&least)).map(|(_, most)| most)
+    }
+
+    /// Mean of a gauge.
+    pub fn mean(&self, signal: Signal) -> Option<f64> {
+        self.side.gauge(signal)?.mean(self.from, self.to)
+    }
+
+    /// Largest value seen of a gauge.
+    pub fn max(&self, signal: Signal) -> Option<f64> {
+        self.side.gauge(signal)?.max(self.from, self.to)
+    }
+
+    /// Share of time in which requests wait.
+    pub fn waits(&self) -> Option<f64> {
+        self.side.gauge(Signal::Waiting)?.share(self.from, self.to, |n| n > 0.5)
+    }
+
+    /// Share of the time with requests waiting in which the cache is full; looks that this rests on.
+    pub fn full_while_waiting(&self) -> Option<(f64, usize)> {
+        let (kv, waiting) = (self.side.gauge(Signal::KvUsage)?, self.side.gauge(Signal::Waiting)?);
+        let given = kv.given(&waiting, |n| n > 0.5);
+        let share = given.share(self.from, self.to, |kv| kv >= FULL)?;
+        Some((share, given.looks(self.from, self.to)))
+    }
+
+    /// Mean KV cache in use while requests wait: of a fleet, whose replicas fill at different times, the share of full time says less.
+    pub fn kv_while_waiting(&self) -> Option<f64> {
+        let (kv, waiting) = (self.side.gauge(Signal::KvUsage)?, self.side.gauge(Signal::Waiting)?);
+        kv.mean_given(self.from, self.to, &waiting, |n| n > 0.5)
+    }
+
+    /// Share of all time in which the cache is full.
+    pub fn full(&self) -> Option<f64> {
+        self.side.gauge(Signal::KvUsage)?.share(self.from, self.to, |kv| kv >= FULL)
+    }
+
+    /// Mean sequences running while requests wait, with the most seen.
+    pub fn running_while_waiting(&self) -> Option<(f64, f64)> {
+        let (running, waiting) = (self.side.gauge(Signal::Running)?, self.side.gauge(Signal::Waiting)?);
+        let mean = running.mean_given(self.from, self.to, &waiting, |n| n > 0.5)?;
+        Some((mean, running.max(self.from, self.to)?))
+    }
+
+    /// Share of time in which sequences running and requests waiting together are at their most, and that most.
+    pub fn at_most(&self) -> Option<(f64, f64)> {
+        let running = self.side.gauge(Signal::Running)?;
+        let most = running.max(self.from, self.to)?;
+        Some((running.share(self.from, self.to, |n| n >= most - 0.5)?, most))
+    }
+
+    /// Requests that run or wait in the engine, at each look within the level: s since it began, how many, and for how long it holds, s.
+    pub fn inside_at_looks(&self) -> Option<Vec<(f64, f64, f64)>> {
+        let (running, waiting) = (self.side.gauge(Signal::Running)?, self.side.gauge(Signal::Waiting)?);
+        let within = running.steps.iter().filter(|step| step.from >= self.from && step.from < self.to);
+        let looks: Vec<_> = within
+            .filter_map(|step| {
+                let inside = step.value + waiting.at(step.from)?;
+                Some(((step.from - self.from).as_secs_f64(), inside, (step.to - step.from).as_secs_f64()))
+            })
+            .collect();
+        (!looks.is_empty()).then_some(looks)
+    }
+
+    /// Share of looks at which requests wait for cache of another engine while requests wait.
+    pub fn deferred(&self) -> Option<f64> {
+        let (deferred, waiting) =
+            (self.side.gauge(Signal::DeferredKvTransfer)?, self.side.gauge(Signal::Waiting)?);
+        deferred.share_given(self.from, self.to, |n| n > 0.5, &waiting, |n| n > 0.5)
+    }
+
+    /// What a counter gained.
+    pub fn gained(&self, signal: Signal) -> Option<f64> {
+        self.side.gained(signal, self.from, self.to).map(|gained| gained.value)
+    }
+
+    /// Counters that went back during the level: a process began anew.
+    pub fn restarts(&self) -> u32 {
+        let disclosed = self.side.disclosures();
+        if disclosed.alternates { 0 } else { disclosed.resets }
+    }
+
+    /// Share of the prompt tokens looked up that the prefix cache held.
+    pub fn hit_rate(&self) -> Option<f64> {
+        let rate = |hit: Signal, of: Signal| {
+            let (hit, of) = (self.gained(hit)?, self.gained(of)?);
+            (of > 100.0).then(|| hit / of)
+        };
+        rate(Signal::PrefixHit, Signal::PrefixQueried)
+            .or_else(|| rate(Signal::CachedTokens, Signal::PromptTokens))
+    }
+
+    /// Share of the time in which the GPU computes while requests run.
+    pub fn gpu_busy(&self) -> Option<f64> {
+        let busy = self.side.gauge(Signal::GpuEngineActive).or_else(|| self.side.gauge(Signal::SmActive))?;
+        let running = self.side.gauge(Signal::Running)?;
+        busy.mean_given(self.from, self.to, &running, |n| n > 0.5)
+    }
+
+    /// Share of the cycles in which the GPU's memory moves data, while requests run.
+    pub fn dram_active(&self) -> Option<f64> {
+        let active = self.side.gauge(Signal::DramActive)?;
+        let running = self.side.gauge(Signal::Running)?;
+        active.mean_given(self.from, self.to, &running, |n| n > 0.5)
+    }
+
+    /// What the queue-time histogram says is the mean wait, s.
+    pub fn queue_mean(&self) -> Option<f64> {
+        self.side.histogram(Signal::QueueTime, self.from, self.to)?.mean()
+    }
+
+    /// Garbage collections, or their pauses, per second.
+    pub fn collections(&self) -> Option<f64> {
+        self.gained(Signal::GcCollections)
+    }
+
+    /// Usual time between two looks, s.
+    pub fn cadence_s(&self) -> Option<f64> {
+        self.side.cadence().map(|span| span.as_secs_f64())
+    }
+}

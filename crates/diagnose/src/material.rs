@@ -1,0 +1,245 @@
+//! Is anything material? Against a baseline: a ratio that is both large and more than chance, or failures. Against a budget: a
+//! ceiling that is broken for sure. Otherwise nothing is said to be material from latency alone: a rule must find its own.
+
+use plimsoll_math::proportion::{exceedance_bounds, newcombe};
+use plimsoll_math::two_sample::holm;
+
+use super::bench::Bench;
+use super::ratio::Effect;
+use super::seen::{Row, Seen};
+use plimsoll_measure::findings::{Estimate, Metric};
+use plimsoll_measure::say::{ms, number, percent, ratio_ends};
+
+/// A metric that moved.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Moved {
+    /// `ttft`, `tpot`, `e2e`, `pause` (the longest gap of an answer).
+    pub metric: &'static str,
+    /// Percentile, 0 to 1.
+    pub percentile: f64,
+    /// By how much.
+    pub effect: Effect,
+    /// Large enough, and more than chance after Holm.
+    pub material: bool,
+    /// Large enough, whatever chance there is.
+    pub large: bool,
+}
+
+/// What is material.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Material {
+    /// All that was compared with the baseline.
+    pub moved: Vec<Moved>,
+    /// Share of requests that failed over the baseline's share (or over none), where it is material.
+    pub errors: Option<Estimate>,
+    /// Ceilings of the budget that are broken for sure, each with its words.
+    pub broken: Vec<(Metric, String)>,
+    /// Could anything be judged?
+    pub judged: bool,
+}
+
+/// What is compared.
+const COMPARED: [(&str, f64); 12] = [
+    ("ttft", 0.5),
+    ("ttft", 0.95),
+    ("ttft", 0.99),
+    ("tpot", 0.5),
+    ("tpot", 0.95),
+    ("tpot", 0.99),
+    ("e2e", 0.5),
+    ("e2e", 0.95),
+    ("e2e", 0.99),
+    ("pause", 0.5),
+    ("pause", 0.95),
+    ("pause", 0.99),
+];
+
+/// Ratio of the longest pause of an answer from which it is material.
+const PAUSE: f64 = 1.5;
+/// And what it must have grown by, s: a person does not see less.
+const PAUSE_S: f64 = 0.1;
+
+/// Times what is material from which a change needs no more proof than its own, and that proof as a share of the chance for all together:
+/// the correction is for a dozen figures of which one is a tenth larger by chance, and chance seldom makes one twice as large.
+const FAR: f64 = 1.5;
+const FAR_SURE: f64 = 0.25;
+
+/// The metric of this name.
+pub fn metric(name: &str) -> fn(&Row) -> f64 {
+    match name {
+        "ttft" => |row| row.ttft,
+        "tpot" => |row| row.tpot,
+        "pause" => |row| row.gap_max,
+        _ => |row| row.e2e,
+    }
+}
+
+impl Material {
+    /// Judges.
+    pub fn judge(bench: &Bench<'_>) -> Material {
+        let spec = bench.case.spec;
+        let mut moved: Vec<Moved> = Vec::new();
+        for (name, percentile) in COMPARED {
+            if let Some(effect) = bench.ratio(metric(name), percentile) {
+                moved.push(Moved { metric: name, percentile, effect, material: false, large: false });
+            }
+        }
+        // Only what is worse can be material, so the chance asked for is one-sided.
+        let worse = |m: &Moved| match m.effect.ratio.value >= 1.0 {
+            true => 0.5 * m.effect.p,
+            false => 1.0 - 0.5 * m.effect.p,
+        };
+        let adjusted = holm(&moved.iter().map(worse).collect::<Vec<_>>());
+        for (one, p) in moved.iter_mut().zip(adjusted) {
+            let grown = one.effect.candidate - one.effect.base;
+            let least = match one.metric {
+                "pause" => PAUSE,
+                _ if one.percentile > 0.9 => spec.material_p95,
+                _ => spec.material_p50,
+            };
+            let long = one.metric != "pause" || grown >= PAUSE_S;
+            one.large = one.effect.ratio.value >= least && long;
+            let far = one.effect.ratio.value >= FAR * least && worse(one) < FAR_SURE * spec.alpha;
+            one.material = one.large && (p < spec.alpha || far);
+        }
+        let errors = errors(bench);
+        let broken = broken(bench);
+        let judged = !moved.is_empty() || bench.case.budget.is_some();
+        Material { moved, errors, broken, judged }
+    }
+
+    /// Is anything?
+    pub fn is(&self) -> bool {
+        self.moved.iter().any(|m| m.material) || self.errors.is_some() || !self.broken.is_empty()
+    }
+
+    /// The comparison of a metric.
+    pub fn of(&self, metric: &str, percentile: f64) -> Option<&Moved> {
+        self.moved.iter().find(|m| m.metric == metric && (m.percentile - percentile).abs() < 1e-9)
+    }
+
+    /// May this metric have moved? Large enough, though chance is not ruled out: a fault of a few seconds is in few stretches,
+    /// and the rule that asks brings evidence of its own.
+    pub fn may(&self, metric: &str) -> bool {
+        self.moved.iter().any(|m| m.metric == metric && (m.material || m.large))
+    }
+
+    /// Did this metric move, at any percentile?
+    pub fn has(&self, metric: &str) -> bool {
+        self.moved.iter().any(|m| m.metric == metric && m.material)
+    }
+
+    /// What would be material if it were more than chance; far percentiles of a run this long are large by chance too often to be spoken of.
+    fn open(&self) -> impl Iterator<Item = &Moved> {
+        self.moved.iter().filter(|m| m.large && !m.material && m.percentile < 0.96)
+    }
+
+    /// Is there such a change?
+    pub fn is_open(&self) -> bool {
+        self.open().next().is_some()
+    }
+
+    /// Where nothing is material: the largest change, or those that may yet be.
+    pub fn not_shown(&self) -> String {
+        let open: Vec<String> = self.open().map(Moved::words).collect();
+        match open.is_empty() {
+            true => self.words(),
+            false => format!("large, but so few requests can't tell it from chance: {}", open.join(", ")),
+        }
+    }
+
+    /// What is, in a sentence part; or the largest change that is not.
+    pub fn words(&self) -> String {
+        let mut parts: Vec<String> = Vec::new();
+        let mut largest: Vec<&Moved> = self.moved.iter().filter(|m| m.material).collect();
+        largest.sort_by(|a, b| b.effect.ratio.value.total_cmp(&a.effect.ratio.value));
+        parts.extend(largest.iter().take(2).map(|m| m.words()));
+        parts.extend(self.errors.map(|errors| format!("{} of the requests fail", percent(errors.value))));
+        parts.extend(self.broken.iter().take(2).map(|(_, says)| says.clone()));
+        if parts.is_empty() {
+            let most = self.moved.iter().max_by(|a, b| a.effect.ratio.value.total_cmp(&b.effect.ratio.value));
+            return match most {
+                Some(most) => format!("the largest change is {}", most.words()),
+                None => "no failures, no freezes, no queue that grows".to_owned(),
+            };
+        }
+        parts.join(", ")
+    }
+}
+
+impl Moved {
+    /// `ttft p95 × 1.8 [1.5, 2.2]`.
+    pub fn words(&self) -> String {
+        let Effect { ratio, base, candidate, .. } = self.effect;
+        format!(
+            "{} p{} {} -> {} (× {} {})",
+            self.metric,
+            number(100.0 * self.percentile),
+            ms(base),
+            ms(candidate),
+            number(ratio.value),
+            ratio_ends(ratio.lower, ratio.upper)
+        )
+    }
+}
+
+/// Requests that failed, and all, without those that left on purpose; with what they are worth in independent ones.
+pub fn failed(seen: &Seen<'_>) -> (f64, f64, f64) {
+    let counted: Vec<bool> = seen.rows.iter().filter(|row| !row.cancelled).map(|row| !row.ok).collect();
+    let n = counted.len() as f64;
+    let k = counted.iter().filter(|failed| **failed).count() as f64;
+    let design = plimsoll_math::quantile::design_effect(&counted, super::ratio::STRETCHES).max(1.0);
+    (k, n, n / design)
+}
+
+fn errors(bench: &Bench<'_>) -> Option<Estimate> {
+    let spec = bench.case.spec;
+    let (k, n, n_eff) = failed(bench.now());
+    let share = k / n.max(1.0);
+    let (value, lower, upper) = match bench.before() {
+        Some(base) => {
+            let (k0, n0, n0_eff) = failed(base);
+            let before = k0 / n0.max(1.0);
+            let between = newcombe((before * n0_eff, n0_eff), (share * n_eff, n_eff), 0.99);
+            (share - before, between.lower, between.upper)
+        }
+        None => {
+            let (lower, upper) = exceedance_bounds(share * n_eff, n_eff, 0.5 * spec.alpha);
+            (share, lower, upper)
+        }
+    };
+    // A share that is material at its lower end would ask for far more requests than a person waits for; that there are failures at
+    // all is what must be sure.
+    let material = value >= spec.material_errors && lower > 0.0;
+    material.then_some(Estimate { value: share, lower, upper, n: n as u64, n_eff })
+}
+
+/// Ceilings that are broken for sure: the share beyond is over what may be, at its lower bound.
+fn broken(bench: &Bench<'_>) -> Vec<(Metric, String)> {
+    let Some(budget) = bench.case.budget else { return Vec::new() };
+    let mut broken = Vec::new();
+    for ceiling in &budget.latency {
+        let of = metric(ceiling.metric.name());
+        let over: Vec<bool> =
+            bench.now().rows.iter().map(of).filter(|x| !x.is_nan()).map(|x| x > ceiling.limit_s).collect();
+        let n = over.len() as f64;
+        let k = over.iter().filter(|over| **over).count() as f64;
+        let n_eff = n / plimsoll_math::quantile::design_effect(&over, super::ratio::STRETCHES).max(1.0);
+        let (lower, _) = exceedance_bounds(k / n.max(1.0) * n_eff, n_eff, 0.05);
+        if n >= 1.0 && lower > 1.0 - ceiling.percentile {
+            let says = format!(
+                "{} of the requests are over {} {} ({} may be)",
+                percent(k / n),
+                name(ceiling.metric),
+                ms(ceiling.limit_s),
+                percent(1.0 - ceiling.percentile)
+            );
+            broken.push((ceiling.metric, says));
+        }
+    }
+    broken
+}
+
+fn name(metric: Metric) -> &'static str {
+    metric.name()
+}

@@ -1,0 +1,271 @@
+//! The five questions of the method, each with its figure, or what is missing to answer it.
+
+use super::bench::{ALONE_NEEDED, Bench};
+use super::material::failed;
+use super::seen::{Row, Seen};
+use super::verdict::{Changed, Question, YesNo};
+use plimsoll_math::quantile;
+use plimsoll_measure::findings::{Estimate, Metric};
+use plimsoll_measure::say::{chance, ms, number, percent, ratio_ends};
+
+/// Answers them.
+pub fn answer(bench: &Bench<'_>) -> Vec<Question> {
+    vec![concurrency(bench), tail(bench), artefact(bench), alone(bench), errors(bench)]
+}
+
+fn question(asks: &str, answer: YesNo, says: String, value: Option<Estimate>) -> Question {
+    Question { asks: asks.to_owned(), answer, says, value }
+}
+
+fn cant(asks: &str, says: &str) -> Question {
+    question(asks, YesNo::CantTell, says.to_owned(), None)
+}
+
+/// A percentile with its interval; `None` where there are too few values.
+pub fn estimate(in_send_order: &[f64], p: f64) -> Option<Estimate> {
+    let found = quantile::percentile(in_send_order, p, 0.95, super::ratio::STRETCHES)?;
+    let (lower, upper) = match found.interval {
+        Ok(interval) => (interval.lower, interval.upper),
+        Err(_) => return None,
+    };
+    Some(Estimate { value: found.value, lower, upper, n: found.n as u64, n_eff: found.worth.n_eff })
+}
+
+/// One load's median latency.
+struct Loaded {
+    place: String,
+    in_flight: f64,
+    median: Estimate,
+}
+
+impl Loaded {
+    fn read(seen: &Seen<'_>) -> Option<Loaded> {
+        let median = estimate(&whole(&seen.rows), 0.5)?;
+        let in_flight = seen.in_flight();
+        let done = seen.rows.iter().filter(|row| row.ok).count() as f64 / seen.length;
+        let place = format!("with {} in flight ({} requests/s)", number(in_flight), number(done));
+        Some(Loaded { place, in_flight, median })
+    }
+}
+
+/// Latencies of whole answers.
+fn whole(rows: &[Row]) -> Vec<f64> {
+    rows.iter().filter(|row| row.output >= 1.0).map(|row| row.e2e).filter(|x| x.is_finite()).collect()
+}
+
+/// The run's least and most concurrency that have a median: single requests where there are enough of them and the level under judgement
+/// where its queue lets a median be told, else the lightest and the heaviest of the other levels.
+fn extremes(bench: &Bench<'_>) -> Result<(Loaded, Loaded), &'static str> {
+    let enough = bench.candidate.alone.len() >= ALONE_NEEDED;
+    let alone = estimate(&whole(&bench.candidate.alone), 0.5).filter(|_| enough).map(|median| Loaded {
+        place: "alone".to_owned(),
+        in_flight: 1.0,
+        median,
+    });
+    let own = Loaded::read(bench.now());
+    let mut others: Vec<Loaded> = Vec::new();
+    if alone.is_none() || own.is_none() {
+        let side = &bench.case.candidate;
+        let levels = super::bench::judged(side).into_iter().filter(|l| l.id != bench.now().level.id);
+        others.extend(levels.filter_map(|level| Loaded::read(&Seen::read(level, side.attempts))));
+        others.sort_by(|a, b| a.in_flight.total_cmp(&b.in_flight));
+    }
+    let Some(many) = own.or_else(|| others.pop()) else {
+        return Err("too few independent requests for a median");
+    };
+    let lighter = |few: &Loaded| few.in_flight < 0.5 * many.in_flight;
+    let Some(few) = alone.or_else(|| others.into_iter().next().filter(lighter)) else {
+        return Err(if enough {
+            "too few independent requests for a median"
+        } else {
+            "too few requests had the target to themselves; add a level of single requests"
+        });
+    };
+    Ok((few, many))
+}
+
+/// Median latency at load over that of a request alone, or with few beside it.
+fn concurrency(bench: &Bench<'_>) -> Question {
+    let asks = "does it scale with concurrency?";
+    let (few, many) = match extremes(bench) {
+        Ok(found) => found,
+        Err(says) => return cant(asks, says),
+    };
+    let ratio = Estimate {
+        value: many.median.value / few.median.value,
+        lower: many.median.lower / few.median.upper,
+        upper: many.median.upper / few.median.lower,
+        n: few.median.n.min(many.median.n),
+        n_eff: few.median.n_eff.min(many.median.n_eff),
+    };
+    let yes = if ratio.lower > 1.1 {
+        YesNo::Yes
+    } else if ratio.upper < 1.25 {
+        YesNo::No
+    } else {
+        YesNo::CantTell
+    };
+    let says = format!(
+        "median e2e {} {}, {} {}: × {} {}",
+        ms(few.median.value),
+        few.place,
+        ms(many.median.value),
+        many.place,
+        number(ratio.value),
+        ratio_ends(ratio.lower, ratio.upper)
+    );
+    question(asks, yes, says, Some(ratio))
+}
+
+fn tail(bench: &Bench<'_>) -> Question {
+    let asks = "is the median fine and the tail blown?";
+    if let (Some(middle), Some(tail)) = (bench.material.of("ttft", 0.5), bench.material.of("ttft", 0.95)) {
+        let fine = middle.effect.ratio.upper < 1.25 && !middle.material;
+        let blown = tail.material || tail.large && tail.effect.ratio.lower > 1.1;
+        let yes = match (fine, blown) {
+            (true, true) => YesNo::Yes,
+            (_, false) if tail.effect.ratio.upper < 1.5 => YesNo::No,
+            (false, true) => YesNo::No,
+            _ => YesNo::CantTell,
+        };
+        return question(asks, yes, format!("{}; {}", middle.words(), tail.words()), Some(tail.effect.ratio));
+    }
+    let ttft = bench.now().finite(|row| row.ttft);
+    let values = if ttft.is_empty() { bench.now().finite(|row| row.e2e) } else { ttft };
+    match (estimate(&values, 0.5), estimate(&values, 0.95)) {
+        (Some(middle), Some(tail)) => {
+            let says = format!(
+                "p95 {} is {} times the median {}; without a baseline nothing says what is usual",
+                ms(tail.value),
+                number(tail.value / middle.value),
+                ms(middle.value)
+            );
+            question(asks, YesNo::CantTell, says, Some(tail))
+        }
+        _ => cant(asks, "too few independent requests for a median and a p95"),
+    }
+}
+
+fn artefact(bench: &Bench<'_>) -> Question {
+    let asks = "did latency move with the model artefact unchanged?";
+    if bench.base.is_none() {
+        return cant(asks, "there is no baseline; give one with --baseline");
+    }
+    // A change that the whole run does not prove is one all the same where its own interval says so.
+    let sure = |m: &super::material::Moved| m.material || m.large && m.effect.ratio.lower > 1.1;
+    let moved = bench.material.moved.iter().any(sure);
+    let (answer, says) = unchanged(&super::changed::facts(bench.case), moved, &bench.material.words());
+    question(asks, answer, says, None)
+}
+
+/// Did latency move with the artefact unchanged? From what changed and whether latency moved, `what` saying how.
+pub fn unchanged(changed: &Changed, moved: bool, what: &str) -> (YesNo, String) {
+    let model = |of: &[String]| -> Vec<String> {
+        of.iter().filter(|fact| fact.starts_with("model")).cloned().collect()
+    };
+    let (differ, same) = (model(&changed.differ), model(&changed.same));
+    let digest = same.iter().any(|fact| fact.starts_with("model_digest"));
+    match (moved, differ.first(), digest || !same.is_empty()) {
+        (false, ..) => (YesNo::No, format!("latency did not move: {what}")),
+        (true, Some(differ), _) => (YesNo::No, format!("the model changed ({differ}); {what}")),
+        (true, None, true) => {
+            let sure = if digest { "" } else { " (by its name; its digest is unknown)" };
+            (YesNo::Yes, format!("{}{sure}; {what}", same.join(", ")))
+        }
+        (true, None, false) => {
+            (YesNo::CantTell, "latency moved, and which model answered is unknown on a side".to_owned())
+        }
+    }
+}
+
+fn alone(bench: &Bench<'_>) -> Question {
+    let asks = "does a single request with no contention already exceed the budget?";
+    let Some(budget) = bench.case.budget.filter(|budget| !budget.latency.is_empty()) else {
+        return cant(asks, "there is no budget; give one with --budget");
+    };
+    if bench.candidate.alone.len() < ALONE_NEEDED {
+        return cant(asks, "too few requests had the target to themselves; add a level of single requests");
+    }
+    let mut worst: Option<(f64, String, Estimate, Metric)> = None;
+    for ceiling in &budget.latency {
+        let of = super::material::metric(ceiling.metric.name());
+        let values: Vec<f64> = bench.candidate.alone.iter().map(of).filter(|x| x.is_finite()).collect();
+        let Some(found) = estimate(&values, 0.5) else { continue };
+        let strain = found.value / ceiling.limit_s;
+        let says = format!(
+            "{} p50 alone {} [{}, {}] against {}",
+            ceiling.metric.name(),
+            ms(found.value),
+            ms(found.lower),
+            ms(found.upper),
+            ms(ceiling.limit_s)
+        );
+        if worst.as_ref().is_none_or(|(most, ..)| strain > *most) {
+            worst = Some((strain, says, found, ceiling.metric));
+        }
+    }
+    match worst {
+        None => cant(asks, "none of the budget's metrics was measured on single requests"),
+        Some((strain, says, found, _)) => {
+            let limit = found.value / strain;
+            let yes = match () {
+                () if found.lower > limit => YesNo::Yes,
+                () if found.upper <= limit => YesNo::No,
+                () => YesNo::CantTell,
+            };
+            question(asks, yes, says, Some(found))
+        }
+    }
+}
+
+fn errors(bench: &Bench<'_>) -> Question {
+    let asks = "do errors and retries climb with latency?";
+    let (k, n, n_eff) = failed(bench.now());
+    let rows = &bench.now().rows;
+    let attempts: f64 =
+        rows.iter().map(|row| f64::from(row.attempts)).sum::<f64>() / rows.len().max(1) as f64;
+    let (lower, upper) = plimsoll_math::proportion::exceedance_bounds(k / n.max(1.0) * n_eff, n_eff, 0.025);
+    let share = Estimate { value: k / n.max(1.0), lower, upper, n: n as u64, n_eff };
+    let tries = match attempts {
+        one if one <= 1.0 => "none was tried again".to_owned(),
+        more => format!("{} attempts per request", number(more)),
+    };
+    let says = format!("{} of the requests fail, {tries}", percent(share.value));
+    if k == 0.0 && attempts < 1.005 {
+        return question(asks, YesNo::No, says, Some(share));
+    }
+    // Do failures and retries fall where the others are slow?
+    let (mut slow, mut bad) = (Vec::new(), Vec::new());
+    let of = if rows.iter().any(|row| row.ttft.is_finite()) { |r: &Row| r.ttft } else { |r: &Row| r.e2e };
+    let latency = super::ratio::stretches(bench.now(), |row| if row.ok { of(row) } else { f64::NAN });
+    let failing = super::ratio::stretches(bench.now(), |row| {
+        f64::from(u8::from(!row.ok && !row.cancelled || row.attempts > 1))
+    });
+    for (mut latency, failing) in latency.into_iter().zip(failing) {
+        let Some(median) = quantile::order_statistic(&mut latency, 0.5) else { continue };
+        slow.push(median);
+        bad.push(failing.iter().sum::<f64>() / failing.len().max(1) as f64);
+    }
+    match super::ratio::spearman(&slow, &bad) {
+        Some((rho, p)) if p < 0.05 && rho > 0.0 => question(
+            asks,
+            YesNo::Yes,
+            format!("{says}; they go with latency (rank correlation {})", number(rho)),
+            Some(share),
+        ),
+        Some((rho, p)) => {
+            let says = format!(
+                "{says}; they do not go with latency (rank correlation {}, {})",
+                number(rho),
+                chance(p)
+            );
+            question(asks, YesNo::No, says, Some(share))
+        }
+        None => question(
+            asks,
+            YesNo::CantTell,
+            format!("{says}; too few stretches to see whether they go with latency"),
+            Some(share),
+        ),
+    }
+}

@@ -1,0 +1,171 @@
+//! N1 and N2: the network, by what the kernel says of the client's own connections.
+//!
+//! A longer way adds to every request what a fixed cost adds; the least round trip of the connections tells the two apart. Lost
+//! packets make some answers wait for one that is sent again; the counters say that there were such, and that it was those
+//! answers that waited. Both end at the first hop that ends TCP: what lies behind a proxy is not seen. The smoothed round trip
+//! is no evidence here (see [`plimsoll_measure::network`]).
+
+use plimsoll_math::proportion::exceedance_bounds;
+use plimsoll_math::quantile::order_statistic;
+use plimsoll_model::TcpFacts;
+
+use super::{Fired, beyond, share};
+use crate::bench::{Arm, Bench};
+use crate::seen::{Row, Seen};
+use crate::verdict::{Cleared, Evidence, Verdict};
+use crate::{Cause, Counter, Layer};
+use plimsoll_measure::findings::Estimate;
+use plimsoll_measure::network::Network;
+use plimsoll_measure::say::{ms, number, percent};
+
+/// Share of segments lost from which people notice: one answer of a hundred segments in two waits.
+const LOST: f64 = 0.005;
+/// Fewest requests in which something was lost.
+const FEWEST: usize = 8;
+/// Where nothing was lost: share that may still be lost unseen, at 95 %.
+const CLEAR_UNDER: f64 = 0.01;
+/// Requests with known connections below which nothing is said.
+const KNOWN: u64 = 100;
+
+/// What the kernel knew of the connections of a level.
+fn network(seen: &Seen<'_>) -> Network {
+    let facts: Vec<&TcpFacts> = seen.rows.iter().map(|row| &row.tcp).collect();
+    Network::of(&facts)
+}
+
+/// Was a packet of this request seen to be lost or overtaken?
+fn struck(row: &Row) -> bool {
+    row.tcp.retransmits.unwrap_or(0) > 0 || row.tcp.out_of_order.unwrap_or(0) > 0
+}
+
+/// The longest that the client heard nothing, s.
+fn silence(row: &Row) -> f64 {
+    let pause = if row.gap_max.is_finite() { row.gap_max } else { 0.0 };
+    if row.ok { row.ttft_sent.max(pause) } else { f64::INFINITY }
+}
+
+/// N1: packets are lost, and it is the requests that lost some which wait.
+pub fn loss(bench: &Bench<'_>) -> Option<Fired> {
+    if !["ttft", "e2e", "pause", "tpot"].iter().any(|metric| bench.suspects(metric)) {
+        return None;
+    }
+    let seen = bench.now();
+    let found = network(seen);
+    let lost = found.lost()?;
+    let before = bench.before().map(network).and_then(|before| before.lost()).unwrap_or(0.0);
+    let hit = seen.rows.iter().filter(|row| struck(row)).count();
+    if found.known < KNOWN || hit < FEWEST || lost < LOST || lost < 3.0 * before {
+        return None;
+    }
+    // Slow is what nine tenths of the requests that lost nothing are not.
+    let mut spared: Vec<f64> = seen.rows.iter().filter(|row| !struck(row)).map(silence).collect();
+    let slow = order_statistic(&mut spared, 0.9)?;
+    let waited = seen.rows.iter().filter(|row| struck(row) && silence(row) > slow).count();
+    let harmed = share(waited as f64, hit as f64, 1.0);
+    if harmed.lower <= 0.1 || harmed.value < 0.2 {
+        return None;
+    }
+    let says = format!(
+        "{} of the segments are lost: {} of {} sent again, a gap in {} of {} answers; {} of the requests that lost one wait \
+         longer than nine tenths of the others",
+        percent(lost),
+        found.sent_again,
+        found.sent,
+        found.disordered_in,
+        found.attempts,
+        percent(harmed.value)
+    );
+    let confidence = beyond(lost, LOST) * beyond(harmed.lower, 0.1) / 0.72;
+    Some(
+        Fired::new(Cause::PacketLoss, confidence.min(0.95), says.clone())
+            .with(Evidence::figure("lost_and_late_share", says, harmed, Some(0.2)))
+            .counted(Counter::Moved {
+                name: "segments sent again or out of order".into(),
+                by: (found.sent_again + found.out_of_order) as f64,
+            }),
+    )
+}
+
+/// Median least round trip of an arm's connections, and the median first token of what is compared, s.
+fn way(arm: &Arm<'_>) -> Option<(Vec<f64>, f64)> {
+    let rows = if arm.alone.len() >= super::super::bench::ALONE_NEEDED { &arm.alone } else { &arm.seen.rows };
+    let least: Vec<f64> =
+        rows.iter().filter_map(|row| row.tcp.rtt_min).map(plimsoll_model::Span::as_secs_f64).collect();
+    let answer = |row: &Row| if row.ttft_sent.is_finite() { row.ttft_sent } else { row.head };
+    let mut first: Vec<f64> =
+        rows.iter().filter(|row| row.ok).map(answer).filter(|x| x.is_finite()).collect();
+    let first = order_statistic(&mut first, 0.5)?;
+    (least.len() >= super::super::bench::ALONE_NEEDED).then_some((least, first))
+}
+
+/// N2: the way to the target is longer, by as much as the answers are later.
+pub fn distance(bench: &Bench<'_>) -> Option<Fired> {
+    if !(bench.suspects("ttft") || bench.suspects("e2e")) {
+        return None;
+    }
+    let ((mut was, base), (mut now, first)) = (way(bench.base.as_ref()?)?, way(&bench.candidate)?);
+    let (before, after) = (order_statistic(&mut was, 0.5)?, order_statistic(&mut now, 0.5)?);
+    // Neither side's connections agree among each other where paths or hosts differ: the middle half is the interval.
+    let half = |sorted: &mut Vec<f64>, p: f64| order_statistic(sorted, p);
+    let lower = half(&mut now, 0.25)? - half(&mut was, 0.75)?;
+    let upper = half(&mut now, 0.75)? - half(&mut was, 0.25)?;
+    let (added, later) = (after - before, first - base);
+    let needed = 0.002f64.max(0.08 * base);
+    // A request and its answer take one round trip; a new connection one or two more.
+    if added < needed || lower <= 0.0 || later < 0.7 * added || added < 0.3 * later {
+        return None;
+    }
+    let n = now.len() as u64;
+    let figure = Estimate { value: added, lower, upper, n, n_eff: n as f64 };
+    let says = format!(
+        "the least round trip of the connections is {}, {} more than before; the first token comes {} later",
+        ms(after),
+        ms(added),
+        ms(later)
+    );
+    let confidence = beyond(added, needed) * beyond(added, 0.5 * later) / 0.72;
+    let mut fired = Fired::new(Cause::LongerRoundTrip, confidence.min(0.95), says.clone())
+        .with(Evidence::figure("added_round_trip_s", says, figure, Some(needed)))
+        .counted(Counter::Moved { name: "least round trip of the connections, s".into(), by: added });
+    fired.explains = Some((added / later).clamp(0.0, 1.0));
+    fired.struck.delay_s = added;
+    Some(fired)
+}
+
+/// The network is not the cause: nothing was lost, and its round trip is small beside what the first token takes.
+pub fn cleared(bench: &Bench<'_>, verdicts: &[Verdict]) -> Option<Cleared> {
+    if verdicts.iter().any(|verdict| verdict.layer == Layer::Network) {
+        return None;
+    }
+    let found = network(bench.now());
+    let (least, p99) = (found.rtt_min_p50_s?, found.rtt_p99_s?);
+    let (lost, upper) =
+        (found.lost()?, exceedance_bounds(found.sent_again as f64, found.sent as f64, 0.05).1);
+    let mut first =
+        bench.now().finite(|row| if row.ttft_sent.is_finite() { row.ttft_sent } else { row.head });
+    let typical = order_statistic(&mut first, 0.5)?;
+    // What was never seen among few segments may still happen to one in so many.
+    if found.known < KNOWN
+        || lost >= LOST / 5.0
+        || upper >= CLEAR_UNDER
+        || p99 > 0.1 * typical && least > 0.02 * typical
+    {
+        return None;
+    }
+    let says = format!(
+        "the network is not the cause: round trip least {} (median), smoothed p99 {}, beside a first token after {}; {} of {} \
+         segments sent again, {} of {} came out of order",
+        ms(least),
+        ms(p99),
+        ms(typical),
+        number(found.sent_again as f64),
+        number(found.sent as f64),
+        number(found.out_of_order as f64),
+        number(found.received as f64)
+    );
+    Some(Cleared {
+        layer: Layer::Network,
+        says,
+        value: Some(share(found.sent_again as f64, found.sent as f64, 1.0)),
+    })
+}

@@ -1,0 +1,218 @@
+//! S4 beside others: requests that come within one window go on together when it ends, whoever else is in flight.
+//!
+//! Who comes a tenth of a second earlier within a window waits a tenth of a second longer. So the wait of each request follows from when it
+//! was sent alone, second for second, and what is left is spread as before. Nothing else does that: a queue goes by who came before (who comes
+//! later waits longer), a slow step or a stall holds up the tokens of others as well, a cost per request is the same for everybody. The window
+//! is either one of a clock's or is opened by the first request that finds none open; both are tried.
+//!
+//! The clock's phase is fitted in each stretch by itself, for a process that sleeps for each window anew drifts. The evenness of waits between
+//! nothing and the window lost: a queue may be as even.
+
+use plimsoll_math::quantile::{of_sorted, sort};
+use plimsoll_math::special::gamma_inc_pair;
+
+use super::load::Law;
+use super::{Fired, beyond};
+use crate::bench::Bench;
+use crate::seen::{Row, Seen};
+use crate::verdict::Evidence;
+use crate::{Cause, Counter};
+use plimsoll_measure::say::{ms, number};
+
+/// Fewest requests of a side.
+const FEWEST: usize = 96;
+/// Requests of a stretch, about, and most stretches.
+const STRETCH: usize = 32;
+const STRETCHES: usize = 16;
+/// Windows tried, in median waits: of requests that come at any time the median is half a window, of one opened by a lone request all of it.
+const TRIED: (f64, f64) = (0.8, 3.5);
+/// Windows that the first request opens that are tried.
+const OPENED: usize = 64;
+/// Windows of a clock that a stretch must hold at least: to few of them a phase can be fitted whatever rises and falls, as a queue does.
+const WINDOWS: f64 = 8.0;
+/// Chance of such waits without a window from which on it is none.
+const SURE: f64 = 1e-6;
+/// Seconds longer that a second earlier must wait.
+const SLOPE: std::ops::RangeInclusive<f64> = 0.7..=1.3;
+/// Correlation of what is waited with what the window says, at least.
+const FOLLOWS: f64 = 0.35;
+/// Times as widely spread as before that what the window leaves may be.
+const LEFT: f64 = 1.5;
+
+/// When a request was sent, and what its first token took over a baseline's of a like prompt, s.
+type Wait = (f64, f64);
+
+fn first(row: &Row) -> f64 {
+    row.ttft_sent - row.before_engine().unwrap_or(0.0)
+}
+
+/// Waits in the order of sending; few far ones are brought in, so that they don't decide.
+fn waits(seen: &Seen<'_>, law: &Law) -> Option<Vec<Wait>> {
+    let once = seen.rows.iter().filter(|row| row.attempts == 1);
+    let all = once.map(|row| (row.sent_last, first(row) - law.at(row)));
+    let mut waits: Vec<Wait> = all.filter(|(at, wait)| at.is_finite() && wait.is_finite()).collect();
+    if waits.len() < FEWEST {
+        return None;
+    }
+    waits.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut sorted: Vec<f64> = waits.iter().map(|wait| wait.1).collect();
+    sort(&mut sorted);
+    let (low, high) = (of_sorted(&sorted, 0.02)?, of_sorted(&sorted, 0.97)?);
+    waits.iter_mut().for_each(|wait| wait.1 = wait.1.clamp(low, high));
+    Some(waits)
+}
+
+/// Median and the distance between the quartiles.
+fn spread(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    let mut sorted: Vec<f64> = values.collect();
+    sort(&mut sorted);
+    Some((of_sorted(&sorted, 0.5)?, of_sorted(&sorted, 0.75)? - of_sorted(&sorted, 0.25)?))
+}
+
+fn stretches(waits: &[Wait]) -> impl Iterator<Item = &[Wait]> {
+    let n = (waits.len() / STRETCH).clamp(1, STRETCHES);
+    waits.chunks(waits.len().div_ceil(n))
+}
+
+/// The first harmonic of the waits at this window: sine and cosine sums, with what their square is by chance.
+fn harmonic(part: &[Wait], window: f64) -> (f64, f64, f64) {
+    let n = part.len() as f64;
+    let mean = part.iter().map(|wait| wait.1).sum::<f64>() / n;
+    let turn = |at: f64| std::f64::consts::TAU * (at / window).fract();
+    part.iter().fold((0.0, 0.0, 0.0), |(x, y, by_chance), (at, wait)| {
+        let (sine, cosine) = libm::sincos(turn(*at));
+        let over = wait - mean;
+        (x + over * cosine, y + over * sine, by_chance + over * over)
+    })
+}
+
+/// What a window explains: its length, what each request is to wait, and the chance of as much without one.
+struct Fit {
+    window: f64,
+    expected: Vec<f64>,
+    chance: f64,
+}
+
+/// Windows of a clock: the length whose first harmonic is strongest over all stretches, each with its own phase.
+fn by_clock(waits: &[Wait], middle: f64) -> Option<Fit> {
+    let longest = stretches(waits).map(|part| part[part.len() - 1].0 - part[0].0).fold(0.0, f64::max);
+    let (low, high) = ((1.0 / (TRIED.1 * middle)).max(WINDOWS / longest), 1.0 / (TRIED.0 * middle));
+    if longest <= 0.0 || low >= high {
+        return None;
+    }
+    let tries = ((high - low) * 4.0 * longest).ceil().clamp(1.0, 4_000.0);
+    let power = |window: f64| -> f64 {
+        let of = |part: &[Wait]| {
+            let (x, y, by_chance) = harmonic(part, window);
+            (x * x + y * y) / by_chance.max(1e-18)
+        };
+        stretches(waits).map(of).sum()
+    };
+    let windows = (0..=tries as u32).map(|k| 1.0 / (low + (high - low) * f64::from(k) / tries));
+    let (window, most) = windows.map(|window| (window, power(window))).max_by(|a, b| a.1.total_cmp(&b.1))?;
+    // Each stretch's share is exponential with mean one where waits go by no clock.
+    let chance = tries * gamma_inc_pair(stretches(waits).count() as f64, most).1;
+    Some(Fit { window, expected: on_clock(waits, window), chance })
+}
+
+/// What requests wait for the windows of a clock to end. The wait falls from the window's length to nothing within each, so that its first
+/// harmonic is a sine that begins with the window.
+fn on_clock(waits: &[Wait], window: f64) -> Vec<f64> {
+    let of = |part: &[Wait]| -> Vec<f64> {
+        let (x, y, _) = harmonic(part, window);
+        let begins = (libm::atan2(y, x) / std::f64::consts::TAU - 0.25).rem_euclid(1.0);
+        let wait = |at: f64| window * (1.0 - (at / window - begins).rem_euclid(1.0));
+        part.iter().map(|(at, _)| wait(*at)).collect()
+    };
+    stretches(waits).flat_map(of).collect()
+}
+
+/// What requests wait for windows that the first of them opens.
+fn opened(waits: &[Wait], window: f64) -> Vec<f64> {
+    let mut closes = f64::NEG_INFINITY;
+    let wait = |(at, _): &Wait| {
+        if *at > closes {
+            closes = at + window;
+        }
+        closes - at
+    };
+    waits.iter().map(wait).collect()
+}
+
+/// Windows that a request opens: the length that what is waited follows best.
+fn by_opening(waits: &[Wait], middle: f64) -> Option<Fit> {
+    let length = |k: usize| middle * TRIED.0 * libm::pow(TRIED.1 / TRIED.0, k as f64 / (OPENED - 1) as f64);
+    let fit = |window: f64| {
+        let expected = opened(waits, window);
+        let (_, follows) = line(waits, &expected)?;
+        Some((follows, Fit { window, expected, chance: 0.0 }))
+    };
+    let (follows, fit) = (0..OPENED).filter_map(|k| fit(length(k))).max_by(|a, b| a.0.total_cmp(&b.0))?;
+    // Fisher's z of the best of as many as were tried.
+    let z = libm::atanh(follows.clamp(0.0, 0.999_999)) * libm::sqrt(waits.len() as f64 - 3.0);
+    let chance = OPENED as f64 * plimsoll_math::special::normal_cdf(-z);
+    Some(Fit { chance, ..fit })
+}
+
+/// Slope of what is waited on what is expected, and their correlation; `None` where all are to wait as long.
+fn line(waits: &[Wait], expected: &[f64]) -> Option<(f64, f64)> {
+    let n = waits.len() as f64;
+    let (x, y) = (expected.iter().sum::<f64>() / n, waits.iter().map(|wait| wait.1).sum::<f64>() / n);
+    let (mut sxy, mut sxx, mut syy) = (0.0, 0.0, 0.0);
+    for (a, (_, b)) in expected.iter().zip(waits) {
+        sxy += (a - x) * (b - y);
+        sxx += (a - x) * (a - x);
+        syy += (b - y) * (b - y);
+    }
+    (sxx > 0.0 && syy > 0.0).then(|| (sxy / sxx, sxy / libm::sqrt(sxx * syy)))
+}
+
+/// A window that explains these waits and leaves what was there before: its fit, slope and correlation.
+fn explains(waits: &[Wait], fit: Fit, before: (f64, f64)) -> Option<(Fit, f64, f64)> {
+    let (slope, follows) = line(waits, &fit.expected)?;
+    let left = waits.iter().zip(&fit.expected).map(|((_, wait), expected)| wait - expected);
+    let (middle, wide) = spread(left)?;
+    let rest = (middle - before.0).abs() <= 0.25 * fit.window && wide <= LEFT * before.1 + 0.1 * fit.window;
+    let sure = fit.chance < SURE && follows >= FOLLOWS && SLOPE.contains(&slope);
+    (sure && rest).then_some((fit, slope, follows))
+}
+
+/// S4, told beside others.
+pub fn beside(bench: &Bench<'_>) -> Option<Fired> {
+    if !(bench.suspects("ttft") || bench.suspects("e2e")) {
+        return None;
+    }
+    let base = bench.before()?;
+    let law = Law::of_metric(&base.rows, first)?;
+    let (before, now) = (waits(base, &law)?, waits(bench.now(), &law)?);
+    let was = spread(before.iter().map(|wait| wait.1))?;
+    let middle = spread(now.iter().map(|wait| wait.1))?.0 - was.0;
+    let typical = spread(base.finite(first).into_iter())?.0;
+    let needed = 0.012f64.max(0.1 * typical);
+    if middle < needed {
+        return None;
+    }
+    let clock = by_clock(&now, middle).and_then(|fit| explains(&now, fit, was));
+    let found = clock.or_else(|| explains(&now, by_opening(&now, middle)?, was));
+    let (Fit { window, .. }, slope, follows) = found?;
+    // A window that was there before is no news.
+    let there_before = |expected: Vec<f64>| line(&before, &expected).is_some_and(|(slope, _)| slope > 0.5);
+    if there_before(on_clock(&before, window)) || there_before(opened(&before, window)) {
+        return None;
+    }
+    let whole = bench.ratio(first, 0.5)?;
+    let says = format!(
+        "requests wait {} more for their first token (median), each until a window of {} ends: who is sent 10 ms earlier in it waits {} ms longer (correlation {}), whoever else is in flight",
+        ms(middle),
+        ms(window),
+        number(10.0 * slope),
+        number(follows)
+    );
+    let value = whole.added(middle);
+    let confidence = beyond(middle, needed) * beyond(follows, 0.5 * FOLLOWS) / 0.72 * 0.95;
+    let mut fired = Fired::new(Cause::BatchingWindow, confidence.min(0.94), says.clone())
+        .with(Evidence::figure("added_wait_s", says, value, Some(needed)).inferred())
+        .counted(Counter::Moved { name: "wait for the window to end, s".into(), by: middle });
+    fired.struck.delay_s = middle;
+    Some(fired)
+}

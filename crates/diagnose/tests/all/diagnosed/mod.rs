@@ -1,0 +1,227 @@
+//! The validation of the diagnosis: random systems, faults done to them, what a user would notice, and what was said.
+//!
+//! The truth of a case is known because the fault was injected, and material because simulations of their own say so (`truth`).
+//! Nothing here reads how the diagnosis works; it is handed what a run folder holds.
+
+pub mod fault;
+pub mod kept;
+pub mod lack;
+pub mod run;
+pub mod score;
+pub mod system;
+pub mod truth;
+
+use std::collections::BTreeMap;
+
+use plimsoll_diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, Layer, Side, diagnose};
+use plimsoll_measure::findings::BudgetSpec;
+use plimsoll_sim::Events;
+use serde::{Deserialize, Serialize};
+
+use fault::{Class, SEVERITIES};
+use lack::Lack;
+use run::{Evidence, Setup};
+use system::System;
+use truth::{Facts, Reference, Truth};
+
+/// What is to be judged of each system.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Which classes.
+    pub classes: Vec<Class>,
+    /// Which severities, from 0 to 4.
+    pub severities: Vec<usize>,
+    /// Clean runs per system.
+    pub clean: usize,
+    /// Severities at which the diagnosis is asked again with less.
+    pub lacking_at: Vec<usize>,
+    /// With what less.
+    pub lacks: Vec<Lack>,
+    /// Does every request need a dependency, whatever is injected?
+    pub depending: bool,
+    /// Keep what was said in full?
+    pub verbose: bool,
+}
+
+/// One case and what was said of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Judged {
+    /// Seed of the system.
+    pub system: u64,
+    /// What was injected.
+    pub class: Class,
+    /// How much of it.
+    pub severity: usize,
+    /// What the user notices.
+    pub truth: Truth,
+    /// What was said.
+    pub said: Said,
+    /// What was said with less to go by.
+    pub lacking: Vec<(Lack, Said)>,
+    /// The system and the whole diagnosis, where it was asked for.
+    #[serde(skip)]
+    pub detail: String,
+}
+
+/// A diagnosis in short.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Said {
+    pub cause: Cause,
+    pub layer: Layer,
+    pub confidence: f64,
+    pub runner_up: Option<Cause>,
+    pub second: Option<Cause>,
+}
+
+impl Said {
+    fn of(diagnosis: &Diagnosis) -> Said {
+        let first = &diagnosis.verdicts[0];
+        Said {
+            cause: first.cause,
+            layer: first.layer,
+            confidence: first.confidence,
+            runner_up: first.runner_up.as_ref().map(|runner_up| runner_up.cause),
+            second: diagnosis.verdicts.get(1).map(|verdict| verdict.cause),
+        }
+    }
+
+    /// Was a fault named?
+    pub fn names(&self) -> bool {
+        !matches!(self.cause, Cause::Nothing | Cause::Unknown)
+    }
+}
+
+/// Asks the diagnosis.
+pub fn ask(base: Option<&Evidence>, candidate: &Evidence, budget: Option<&BudgetSpec>) -> Diagnosis {
+    fn side(evidence: &Evidence) -> Side<'_> {
+        let Evidence { levels, attempts, samples, facts } = evidence;
+        Side { levels, attempts, samples, facts }
+    }
+    let spec = DiagnoseSpec::default();
+    diagnose(&Case {
+        candidate: side(candidate),
+        baseline: base.map(side),
+        budget,
+        device: None,
+        validity: None,
+        spec: &spec,
+    })
+}
+
+/// A baseline with all that is derived from it, kept for the classes that have the same one.
+struct Base {
+    system: System,
+    evidence: Evidence,
+    facts: Facts,
+    references: BTreeMap<bool, Reference>,
+}
+
+impl Base {
+    fn of(system: System) -> Base {
+        let evidence = Setup::of(&system).run(base_seed(&system));
+        let facts = Facts::of(&evidence);
+        Base { system, evidence, facts, references: BTreeMap::new() }
+    }
+
+    /// What the user notices of a run that is judged: against itself without the fault, and in other runs.
+    fn truth(&mut self, class: Class, setup: &Setup, (judged, of): (&Evidence, u64)) -> Truth {
+        let without = || Setup::of(&self.system).run(of);
+        let own = match truth::by_definition(class) {
+            true => truth::own(class, judged, judged),
+            false => truth::own(class, &without(), judged),
+        };
+        let happened = truth::happened(class, &self.evidence, judged);
+        Truth { elsewhere: self.elsewhere(class, setup), happened, ..own }
+    }
+
+    fn elsewhere(&mut self, class: Class, setup: &Setup) -> bool {
+        let pauses = truth::looks_at_pauses(class);
+        let events = if pauses { Events::All } else { Events::Ends };
+        let (system, seed) = (&self.system, base_seed(&self.system));
+        let reference =
+            self.references.entry(pauses).or_insert_with(|| Reference::of(&Setup::of(system), seed, events));
+        truth::elsewhere(class, reference, setup, seed)
+    }
+}
+
+fn base_seed(system: &System) -> u64 {
+    1_000 * system.seed + 1
+}
+
+/// Seed of a candidate: another one for each, but for the class whose point is that the prompts are the same.
+fn seed_of(system: &System, class: Class, severity: usize) -> u64 {
+    match class {
+        Class::SamePromptsLongerAnswers => base_seed(system),
+        _ => base_seed(system) + 10 + 20 * class as u64 + severity as u64,
+    }
+}
+
+/// Judges every case of one system that is `wanted`, and hands each on as soon as it is judged.
+pub fn judge_system(
+    seed: u64,
+    plan: &Plan,
+    wanted: impl Fn(Class, usize) -> bool,
+    mut then: impl FnMut(Judged),
+) {
+    let plain = match plan.depending {
+        true => fault::depending(System::draw(seed)),
+        false => System::draw(seed),
+    };
+    let mut shared = None;
+    for &class in &plan.classes {
+        let clean: Vec<usize> = (0..plan.clean).collect();
+        let severities = if class == Class::Clean { &clean } else { &plan.severities };
+        let left: Vec<usize> = severities.iter().copied().filter(|&at| wanted(class, at)).collect();
+        if left.is_empty() {
+            continue;
+        }
+        let variant = class.variant(&plain);
+        let mut own = differs(&variant, &plain).then(|| Base::of(variant));
+        let base = match &mut own {
+            Some(own) => own,
+            None => shared.get_or_insert_with(|| Base::of(plain.clone())),
+        };
+        left.into_iter().for_each(|severity| then(judge(base, class, severity, plan)));
+    }
+}
+
+fn differs(a: &System, b: &System) -> bool {
+    a.world != b.world
+        || a.scenario != b.scenario
+        || a.rate_per_s != b.rate_per_s
+        || a.names_blocks != b.names_blocks
+}
+
+fn judge(base: &mut Base, class: Class, severity: usize, plan: &Plan) -> Judged {
+    let (setup, budget) = class.inject(&base.system, &base.facts, severity.min(SEVERITIES - 1));
+    // A clean run has its number where others have a severity.
+    let seed = seed_of(&base.system, class, severity);
+    let candidate = setup.run(seed);
+    let diagnosis = ask(Some(&base.evidence), &candidate, budget.as_ref());
+    let truth = base.truth(class, &setup, (&candidate, seed));
+    let lacking = if plan.lacking_at.contains(&severity) {
+        let with_less = |&lack: &Lack| (lack, lack.ask(&base.evidence, &candidate, budget.as_ref()));
+        plan.lacks.iter().map(with_less).collect()
+    } else {
+        Vec::new()
+    };
+    let said = Said::of(&diagnosis);
+    let right = class.causes().contains(&said.cause);
+    let with_less = |(lack, diagnosis): &(Lack, Diagnosis)| {
+        let cause = diagnosis.verdicts[0].cause;
+        (right && !class.causes().contains(&cause)).then(|| {
+            let all = serde_json::to_string_pretty(&diagnosis).unwrap_or_default();
+            format!("with {}: {}\n{all}", lack.name(), cause.id())
+        })
+    };
+    let detail = if plan.verbose && right {
+        lacking.iter().filter_map(with_less).collect::<Vec<_>>().join("\n")
+    } else if plan.verbose {
+        let diagnosis = serde_json::to_string_pretty(&diagnosis).unwrap_or_default();
+        format!("{}\nfacts {:?}\ntruth {truth:?}\n{diagnosis}", base.system.name, base.facts)
+    } else {
+        String::new()
+    };
+    let lacking = lacking.into_iter().map(|(lack, diagnosis)| (lack, Said::of(&diagnosis))).collect();
+    Judged { system: base.system.seed, class, severity, truth, said, lacking, detail }
+}

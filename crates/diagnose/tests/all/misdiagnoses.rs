@@ -1,0 +1,185 @@
+//! Faults that people have blamed on something else, told from records worked by hand: no simulated server stands behind them.
+
+use plimsoll_diagnose::{Answer, Cause, Layer};
+use plimsoll_model::{At, Attempt, Load, Sample, Span};
+
+use crate::asked::{Run, ask};
+use plimsoll_lab::records::{MS, answer, level};
+
+/// Milliseconds between tokens.
+const GAP: i64 = 25;
+/// Tokens per answer: a second of streaming.
+const TOKENS: i64 = 40;
+/// First token, ms after sending.
+const FIRST: i64 = 80;
+/// Length of a run, s.
+const SECONDS: i64 = 120;
+
+/// Eight requests a second at uneven distances; `frozen` are the stretches (from, how long, ms) in which the server makes no token,
+/// `long` every so many requests a prompt of 12 000 tokens.
+fn run(frozen: &[(i64, i64)], long: Option<u64>) -> Run {
+    let mut attempts = Vec::new();
+    for i in 0..(8 * SECONDS) as u64 {
+        let due = 125 * i as i64 + (i as i64 * 37) % 90;
+        let is_long = long.is_some_and(|every| i % every == every / 2);
+        attempts.push(streamed(i, due, due, frozen, is_long));
+    }
+    let mut level = level(8.0, SECONDS);
+    level.arrivals = attempts.len() as u64;
+    Run::of(vec![level], attempts)
+}
+
+/// An answer whose tokens wait where the server stands still.
+fn streamed(request: u64, due: i64, sent: i64, frozen: &[(i64, i64)], long: bool) -> Attempt {
+    let held = |from: i64, to: i64| -> i64 {
+        frozen.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, lasts)| *lasts).sum()
+    };
+    let mut at = sent + FIRST + held(sent, sent + FIRST);
+    let mut times = vec![at];
+    for _ in 1..TOKENS {
+        at += GAP + held(at, at + GAP);
+        times.push(at);
+    }
+    let mut row = answer(request, due, times[0] - due, at - due, TOKENS as u32);
+    row.sent = Some(At(sent * MS));
+    for (event, time) in row.events.iter_mut().zip(&times) {
+        event.offset = Span((time - sent) * MS);
+    }
+    if long {
+        (row.asked_prompt, row.answer.tokens.prompt) = (12_000, Some(12_000));
+    }
+    row
+}
+
+/// A counter of preemptions that never moves, beside a batch with room.
+fn without_preemption(run: &mut Run) {
+    for second in 0..SECONDS {
+        for (name, value) in [
+            ("vllm:num_preemptions_total", 0.0),
+            ("vllm:num_requests_running", 9.0),
+            ("vllm:num_requests_waiting", 0.0),
+            ("vllm:kv_cache_usage_perc", 0.4),
+        ] {
+            let (source, name) = ("server".to_owned(), name.to_owned());
+            run.samples.push(Sample {
+                at: At(1_000 * second * MS),
+                source,
+                name,
+                labels: String::new(),
+                value,
+            });
+        }
+    }
+}
+
+/// Eight users whose answers all take 1 055 ms, `at_once` of them at a time: each asks as he has his answer, and waits for a connection.
+fn users(at_once: u64) -> Run {
+    let took = FIRST + GAP * (TOKENS - 1);
+    let sent = |k: u64| (k / at_once) as i64 * took;
+    let mut attempts: Vec<Attempt> = (0..)
+        .take_while(|k| sent(*k) < 1_000 * SECONDS)
+        .map(|k| {
+            let due = k.checked_sub(8).map_or(0, |before| sent(before) + took);
+            streamed(k, due, sent(k), &[], false)
+        })
+        .collect();
+    attempts.sort_by_key(|attempt| attempt.due);
+    let mut level = level(8.0, SECONDS);
+    level.load = Load::Closed { concurrency: 8 };
+    level.arrivals = attempts.len() as u64;
+    Run::of(vec![level], attempts)
+}
+
+/// A closed loop has no schedule, so that its generator can't be late: it was called so, with the advice to give it more CPU.
+#[test]
+fn a_closed_loops_wait_for_its_own_pool_is_no_lag_of_its_generator() {
+    let verdict = ask(&users(8), &users(2)).verdicts.remove(0);
+    assert_eq!(verdict.cause, Cause::ConnectionLimit, "{}", verdict.says);
+    assert!(verdict.says.contains("client's pool"), "{}", verdict.says);
+}
+
+#[test]
+fn equal_runs_have_nothing_material() {
+    let (base, candidate) = (run(&[], None), run(&[], None));
+    let diagnosis = ask(&base, &candidate);
+    assert_eq!((diagnosis.answer, diagnosis.verdicts[0].cause), (Answer::NothingMaterial, Cause::Nothing));
+}
+
+#[test]
+fn pauses_of_a_collector_are_neither_the_model_nor_capacity() {
+    let frozen: Vec<(i64, i64)> = (0..13).map(|k| (4_000 + 9_000 * k, 600)).collect();
+    let verdict = ask(&run(&[], None), &run(&frozen, None)).verdicts.remove(0);
+    assert_eq!(
+        (verdict.layer, verdict.cause),
+        (Layer::ServingStack, Cause::PeriodicStall),
+        "{}",
+        verdict.says
+    );
+    assert!(verdict.says.contains("every 9"), "{}", verdict.says);
+    assert!(verdict.do_not.contains("model"), "{}", verdict.do_not);
+}
+
+/// A prompt of 12 000 tokens every 20 s stops everybody for 700 ms, before and now: pauses of one answer in ten are as long then, and what
+/// stops everybody for half a second at other times was held to be usual.
+#[test]
+fn long_prompts_that_were_there_before_hide_no_shorter_freezes() {
+    let every = 160;
+    let plain = run(&[], Some(every));
+    let long: Vec<(i64, i64)> =
+        plain.attempts.iter().filter(|a| a.asked_prompt > 10).map(|a| (a.due.0 / MS + 1, 700)).collect();
+    assert_eq!(long.len(), 6);
+    let base = run(&long, Some(every));
+    assert_eq!(ask(&base, &run(&long, Some(every))).verdicts[0].cause, Cause::Nothing);
+    let stalls = (0..13).map(|k| (4_000 + 9_000 * k, 500));
+    let both: Vec<(i64, i64)> = long.iter().copied().chain(stalls).collect();
+    let verdict = ask(&base, &run(&both, Some(every))).verdicts.remove(0);
+    assert_eq!(verdict.cause, Cause::PeriodicStall, "{}", verdict.says);
+}
+
+#[test]
+fn the_same_pauses_at_no_interval_are_the_host() {
+    let at = [3, 11, 14, 29, 34, 48, 52, 71, 77, 90, 101, 104];
+    let frozen: Vec<(i64, i64)> = at.into_iter().map(|s| (1_000 * s + 370, 600)).collect();
+    let verdict = ask(&run(&[], None), &run(&frozen, None)).verdicts.remove(0);
+    assert_eq!(verdict.cause, Cause::HostContention, "{}", verdict.says);
+}
+
+#[test]
+fn long_prompts_that_starve_the_others_are_no_preemption() {
+    let every = 60u64;
+    let mut candidate = run(&[], Some(every));
+    let long: Vec<&Attempt> = candidate.attempts.iter().filter(|a| a.asked_prompt > 10).collect();
+    let frozen: Vec<(i64, i64)> = long.iter().map(|a| (a.due.0 / MS + 1, 900)).collect();
+    assert!(frozen.len() > 10);
+    candidate = run(&frozen, Some(every));
+    let mut base = run(&[], None);
+    without_preemption(&mut base);
+    without_preemption(&mut candidate);
+    let verdict = ask(&base, &candidate).verdicts.remove(0);
+    assert_eq!(verdict.cause, Cause::HeadOfLine, "{}", verdict.says);
+    let counted = serde_json::to_string(&verdict.counter).unwrap_or_default();
+    assert!(!verdict.says.contains("preempt") && !counted.contains("preempt"), "{} {counted}", verdict.says);
+    assert!(verdict.evidence.iter().any(|e| e.says.contains("0 preemptions")), "the counter is shown");
+}
+
+#[test]
+fn the_clients_own_semaphore_is_no_time_to_first_token() {
+    // Nine at once, each takes a little over a second, eight come per second and more.
+    let base = run(&[], None);
+    let mut candidate = run(&[], None);
+    let mut free = [0i64; 7];
+    for row in &mut candidate.attempts {
+        let due = row.due.0 / MS;
+        let place = (0..free.len()).min_by_key(|k| free[*k]).unwrap_or(0);
+        let sent = due.max(free[place]);
+        *row = streamed(row.request, due, sent, &[], false);
+        free[place] = row.end.map_or(sent, |end| end.0 / MS);
+    }
+    without_preemption(&mut candidate);
+    let last = candidate.attempts.last().and_then(|row| row.first_token).map_or(0, |at| at.0 / MS);
+    assert!(last > 30_000, "it looks like a first token after tens of seconds");
+    let diagnosis = ask(&base, &candidate);
+    let verdict = &diagnosis.verdicts[0];
+    assert_eq!((diagnosis.answer, verdict.layer), (Answer::Invalid, Layer::Measurement), "{}", verdict.says);
+    assert_eq!(verdict.cause, Cause::ClientCap, "{}", verdict.says);
+}

@@ -1,0 +1,254 @@
+//! Who holds answers back: a clock, each answer's own bytes, or a process that stands still; and who stands in front of an engine. Records
+//! worked by hand: what happens to each token is written here, so that the truth needs no server.
+
+use std::collections::BinaryHeap;
+
+use plimsoll_diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, Side, diagnose};
+use plimsoll_model::{At, Attempt, Fingerprint, Level, Sample, Span, TcpFacts};
+
+use plimsoll_lab::records::{MS, answer, level};
+
+/// Milliseconds between tokens as they are made, and to the first; tokens of an answer.
+const GAP: i64 = 20;
+const FIRST: i64 = 60;
+const TOKENS: i64 = 40;
+/// Length of a run, s; requests come every so many ms, give or take.
+const SECONDS: i64 = 60;
+const EVERY: i64 = 170;
+
+struct Run {
+    level: Level,
+    attempts: Vec<Attempt>,
+    samples: Vec<Sample>,
+}
+
+/// When a request is due, ms: at uneven distances.
+fn due(k: i64) -> i64 {
+    EVERY * k + (k * 37) % 90
+}
+
+/// An answer due at this instant whose tokens arrive at these, ms since the level began.
+fn told(request: u64, due: i64, times: &[i64]) -> Attempt {
+    let (first, last) = (times[0], times[times.len() - 1]);
+    let mut row = answer(request, due, first - due, last - due, times.len() as u32);
+    for (event, time) in row.events.iter_mut().zip(times) {
+        event.offset = Span((time - due) * MS);
+    }
+    // Prompts of unlike lengths, nearly of no weight: the line through them has a slope to be read.
+    let prompt = 40 + (request * 29 % 60) as u32;
+    (row.asked_prompt, row.answer.tokens.prompt) = (prompt, Some(prompt));
+    row
+}
+
+/// Answers of `TOKENS` and some more, each token made at an even pace and arriving when `arrives` says, of the answer's number, the token's
+/// number and the instant at which it was made.
+fn run_at(due: impl Fn(i64) -> i64, arrives: impl Fn(i64, i64, i64) -> i64) -> Run {
+    let mut attempts: Vec<Attempt> = Vec::new();
+    for k in (0..).take_while(|k| due(*k) < 1_000 * SECONDS) {
+        let begin = due(k) + FIRST + (k * 13) % 17;
+        let times: Vec<i64> =
+            (0..TOKENS + k * 7 % 12).map(|token| arrives(k, token, begin + GAP * token)).collect();
+        attempts.push(told(k as u64, due(k), &times));
+    }
+    let mut level = level(1_000.0 / EVERY as f64, SECONDS);
+    level.arrivals = attempts.len() as u64;
+    Run { level, attempts, samples: Vec::new() }
+}
+
+fn run(arrives: impl Fn(i64, i64, i64) -> i64) -> Run {
+    run_at(due, arrives)
+}
+
+fn ask(base: &Run, candidate: &Run) -> Diagnosis {
+    judged(Some(base), candidate)
+}
+
+fn judged(base: Option<&Run>, candidate: &Run) -> Diagnosis {
+    fn side<'a>(run: &'a Run, facts: &'a Fingerprint) -> Side<'a> {
+        let levels = std::slice::from_ref(&run.level);
+        Side { levels, attempts: &run.attempts, samples: &run.samples, facts }
+    }
+    let (facts, spec) = (Fingerprint::default(), DiagnoseSpec::default());
+    let (candidate, baseline) = (side(candidate, &facts), base.map(|base| side(base, &facts)));
+    diagnose(&Case { candidate, baseline, budget: None, device: None, validity: None, spec: &spec })
+}
+
+fn said(base: &Run, candidate: &Run) -> (Cause, String) {
+    let told = ask(base, candidate);
+    (told.verdicts[0].cause, told.headline)
+}
+
+/// As made.
+fn even(_: i64, _: i64, made: i64) -> i64 {
+    made
+}
+
+/// Tokens from one instant at which an answer goes on to the next, of those that hold back its own.
+const LUMP: i64 = 8;
+
+fn by_its_own_count(token: i64) -> i64 {
+    (token / LUMP + 1) * LUMP - 1 - token
+}
+
+#[test]
+fn a_server_that_is_let_run_for_a_part_of_each_period_freezes_by_a_clock() {
+    // What was made leaves when the next period begins: 1 ms of each 150 is the server's.
+    let limited = run(|_, _, made| made.div_euclid(150) * 150 + 150);
+    let (cause, says) = said(&run(even), &limited);
+    assert_eq!(cause, Cause::PeriodicStall, "{says}");
+    assert!(says.contains("every 150 ms") && says.contains("100.0 % of the pairs"), "{says}");
+}
+
+/// A server whose steps make several tokens for everybody at once does so before and after, and without a run of before nobody knows.
+#[test]
+fn steps_of_several_tokens_are_no_clock_that_stops_a_server() {
+    let steps = || run(|_, _, made| made.div_euclid(100) * 100 + 100);
+    let (cause, says) = said(&steps(), &steps());
+    assert_eq!(cause, Cause::Nothing, "{says}");
+    let uncompared = judged(None, &steps());
+    let verdict = &uncompared.verdicts[0];
+    assert_eq!(verdict.cause, Cause::Nothing, "{}", uncompared.headline);
+    let rival = verdict.runner_up.as_ref().expect("what it may be is told");
+    assert_eq!(rival.cause, Cause::PeriodicStall, "{}", rival.why);
+}
+
+#[test]
+fn what_is_held_by_each_answers_own_bytes_is_held_on_its_way() {
+    let held = run(|_, token, made| made + GAP * by_its_own_count(token));
+    let (cause, says) = said(&run(even), &held);
+    assert_eq!(cause, Cause::ProxyBuffering, "{says}");
+}
+
+/// Of answers that began together and are told at one pace, every eighth token comes together as well.
+#[test]
+fn a_batch_that_began_together_goes_on_together_without_a_clock() {
+    let by_fours = |k: i64| 4 * EVERY * (k / 4) + ((k / 4) * 37) % 90;
+    let begin = |k: i64| by_fours(k) + FIRST;
+    let made = |k: i64, token: i64| begin(k) + GAP * token;
+    let base = run_at(by_fours, |k, token, _| made(k, token));
+    let held = run_at(by_fours, |k, token, _| made(k, token + by_its_own_count(token)));
+    let (cause, says) = said(&base, &held);
+    assert_eq!(cause, Cause::ProxyBuffering, "{says}");
+}
+
+/// Nothing arrives for two seconds from 20 s on; then all that was made arrives at once.
+fn stopped(_: i64, _: i64, made: i64) -> i64 {
+    if (20_000..22_000).contains(&made) { 22_000 } else { made }
+}
+
+fn with_segments(mut run: Run, again: impl Fn(&Attempt) -> Option<u32>) -> Run {
+    for row in &mut run.attempts {
+        let retransmits = again(row);
+        row.tcp = TcpFacts { retransmits, segments_out: retransmits.map(|n| n + 4), ..TcpFacts::default() };
+    }
+    run
+}
+
+#[test]
+fn one_stop_of_a_process_is_seen_where_the_kernel_beside_it_answers() {
+    let (base, all) = (with_segments(run(even), |_| Some(0)), with_segments(run(stopped), |_| Some(0)));
+    let (cause, says) = said(&base, &all);
+    assert_eq!(cause, Cause::HostContention, "{says}");
+    assert!(says.contains("1 freeze of"), "{says}");
+    // Whose segments were sent again met a way that stood still, and where nobody knows it may have.
+    let during =
+        |row: &Attempt| row.due < At(22_000 * MS) && row.end.is_some_and(|end| end > At(20_000 * MS));
+    let lost = with_segments(run(stopped), |row| Some(if during(row) { 3 } else { 0 }));
+    for other in [lost, with_segments(run(stopped), |_| None)] {
+        let (cause, says) = said(&base, &other);
+        assert!(!matches!(cause, Cause::HostContention | Cause::PeriodicStall), "{says}");
+    }
+}
+
+/// Decoding waits while two prompts are read one after the other, each for as long as such a prompt takes when nobody is beside it: no freeze.
+#[test]
+fn a_pause_of_two_prompts_in_turn_is_no_freeze() {
+    // At 4 s and uneven distances from there; the first prompt is read for 150 ms, the next for 150 more.
+    let from = |k: i64| 4_000 + 4_000 * k + (k * 911) % 1_700;
+    // Nothing is made meanwhile: what an answer has left is later by as much.
+    let later = |token: i64, made: i64| {
+        let mut at = made - GAP * token;
+        let held = |from_ms: i64, to_ms: i64| {
+            300 * (0..13).filter(|k| (from_ms..to_ms).contains(&from(*k))).count() as i64
+        };
+        at += held(at - FIRST, at);
+        for _ in 0..token {
+            at += GAP + held(at, at + GAP);
+        }
+        at
+    };
+    let frozen = run(|_, token, made| later(token, made));
+    let base = run(even);
+    let (cause, says) = said(&base, &frozen);
+    assert_eq!(cause, Cause::HostContention, "{says}");
+    let mut reads = run(|_, token, made| later(token, made));
+    // Prompts of 1500 tokens at 0.1 ms each, and so are all others by their length.
+    for (number, row) in reads.attempts.iter_mut().enumerate() {
+        let tokens = 40 + (number as u32 * 29) % 900;
+        (row.asked_prompt, row.answer.tokens.prompt) = (tokens, Some(tokens));
+    }
+    for k in 0..13 {
+        for turn in 1..=2 {
+            let due = from(k) - 1;
+            let first = from(k) + 150 * turn;
+            let times: Vec<i64> = (0..TOKENS).map(|token| first + GAP * token).collect();
+            let mut row = told(10_000 + (2 * k + turn) as u64, due, &times);
+            (row.asked_prompt, row.answer.tokens.prompt) = (1_500, Some(1_500));
+            reads.attempts.push(row);
+        }
+    }
+    reads.attempts.sort_by_key(|row| row.due);
+    reads.level.arrivals = reads.attempts.len() as u64;
+    let (cause, says) = said(&base, &reads);
+    assert!(!matches!(cause, Cause::HostContention | Cause::PeriodicStall), "{says}");
+}
+
+/// The engine's page once a second: of the requests in it, and none that waits.
+fn page(run: &mut Run, inside: &[(i64, i64)]) {
+    for second in 0..SECONDS {
+        let now = 1_000 * second;
+        let running = inside.iter().filter(|(from, to)| (*from..*to).contains(&now)).count() as f64;
+        for (name, value) in [("vllm:num_requests_running", running), ("vllm:num_requests_waiting", 0.0)] {
+            run.samples.push(Sample {
+                at: At(now * MS),
+                source: "server".into(),
+                name: name.into(),
+                labels: String::new(),
+                value,
+            });
+        }
+    }
+}
+
+/// Answers of 0.85 to 1.1 s whose engine takes them after `wait`, with its page.
+fn in_front(wait: impl FnMut(i64, i64, i64) -> i64) -> Run {
+    let mut wait = wait;
+    let (mut waits, mut inside) = (Vec::new(), Vec::new());
+    for k in (0..).take_while(|k| due(*k) < 1_000 * SECONDS) {
+        let takes = FIRST + (k * 13) % 17 + GAP * (TOKENS + k * 7 % 12 - 1);
+        let waited = wait(k, due(k), takes);
+        waits.push(waited);
+        inside.push((due(k) + waited, due(k) + waited + takes));
+    }
+    let mut run = run(|k, _, made| made + waits[k as usize]);
+    page(&mut run, &inside);
+    run
+}
+
+#[test]
+fn who_stands_in_front_of_an_engine_with_room_is_held_by_no_limit() {
+    let base = in_front(|_, _, _| 0);
+    // Five places, first come first served.
+    let mut free: BinaryHeap<std::cmp::Reverse<i64>> = (0..5).map(|_| std::cmp::Reverse(0)).collect();
+    let limited = in_front(|_, due, takes| {
+        let from = free.pop().map_or(due, |place| place.0.max(due));
+        free.push(std::cmp::Reverse(from + takes));
+        from - due
+    });
+    let (cause, says) = said(&base, &limited);
+    assert_eq!(cause, Cause::ConnectionLimit, "{says}");
+    // Every second request waits for something else for 700 ms.
+    let half = in_front(|k, _, _| if k % 2 == 0 { 700 } else { 0 });
+    let (cause, says) = said(&base, &half);
+    assert_ne!(cause, Cause::ConnectionLimit, "{says}");
+}

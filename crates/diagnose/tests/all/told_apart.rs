@@ -1,0 +1,691 @@
+//! Faults that look alike, told apart: each of these was once given the other's name. Records by hand where a few lines make them,
+//! else systems of the tuning half with the fault injected, whose truth is the injection.
+
+use plimsoll_diagnose::Cause;
+use plimsoll_model::{At, Attempt, How, Load, Sample, Span};
+
+use crate::asked::{Run, ask};
+use crate::diagnosed;
+use crate::diagnosed::fault::Class;
+use crate::diagnosed::run::Setup;
+use crate::diagnosed::system::System;
+use crate::diagnosed::truth::Facts;
+use plimsoll_lab::records::{MS, answer, failure, level};
+
+/// Length of a load, s, and requests per second of it.
+const SECONDS: i64 = 120;
+const RATE: i64 = 8;
+/// Milliseconds between tokens, and tokens of an answer.
+const GAP: i64 = 25;
+const TOKENS: i64 = 40;
+/// Single requests of a probe.
+const PROBE: u64 = 40;
+
+/// A level of single requests and a load; `first` says how long a request waits for its first token, ms, of its number and prompt.
+fn run(prompt: impl Fn(u64) -> u32, first: impl Fn(u64, u32) -> i64) -> Run {
+    let mut probe = level(1.0, 0);
+    (probe.id, probe.load) = (1, Load::Closed { concurrency: 1 });
+    let one = |request: u64, due: i64| {
+        let tokens = prompt(request);
+        let first = first(request, tokens);
+        let mut row = answer(request, due, first, first + GAP * (TOKENS - 1), TOKENS as u32);
+        (row.asked_prompt, row.answer.tokens.prompt) = (tokens, Some(tokens));
+        row
+    };
+    let mut attempts: Vec<Attempt> = (0..PROBE).map(|i| one(i, 2_000 * i as i64)).collect();
+    (probe.stop, probe.arrivals) = (At(2_000 * PROBE as i64 * MS), PROBE);
+    attempts.iter_mut().for_each(|row| row.level = 1);
+    let mut load = level(RATE as f64, SECONDS);
+    load.arrivals = (RATE * SECONDS) as u64;
+    attempts.extend((0..load.arrivals).map(|i| one(i, 125 * i as i64 + (i as i64 * 37) % 90)));
+    Run::of(vec![probe, load], attempts)
+}
+
+fn load_of(run: &mut Run) -> impl Iterator<Item = &mut Attempt> {
+    run.attempts.iter_mut().filter(|row| row.level == 0)
+}
+
+/// Gauges of the load, once a second.
+fn gauges(run: &mut Run, of: impl Fn(i64) -> [(&'static str, f64); 3]) {
+    for second in 0..SECONDS {
+        for (name, value) in of(second) {
+            run.samples.push(Sample {
+                at: At(second * 1_000 * MS),
+                source: "server".into(),
+                name: name.into(),
+                labels: String::new(),
+                value,
+            });
+        }
+    }
+}
+
+fn said(base: &Run, candidate: &Run) -> (Cause, String) {
+    let verdict = ask(base, candidate).verdicts.remove(0);
+    (verdict.cause, format!("{}; {:?}", verdict.says, verdict.runner_up))
+}
+
+/// Where a step reads whole prompts, who streams waits for it. Slower prefill makes those pauses freezes; single requests show
+/// it as well.
+#[test]
+fn pauses_as_long_as_prompts_take_alone_are_the_model_s_and_not_the_host_s() {
+    let prompt = |i: u64| if i.is_multiple_of(16) { 1_500 } else { 200 + 13 * (i % 40) as u32 };
+    let made = |us_per_token: i64| {
+        let reads = |tokens: u32| us_per_token * i64::from(tokens) / 1_000;
+        let mut run = run(prompt, |_, tokens| 20 + reads(tokens));
+        let long: Vec<(i64, i64)> = load_of(&mut run)
+            .filter(|row| row.asked_prompt == 1_500)
+            .map(|row| (row.due.0 / MS + 20, reads(1_500)))
+            .collect();
+        for row in load_of(&mut run).filter(|row| row.asked_prompt < 1_500) {
+            hold(row, &long, false);
+        }
+        run
+    };
+    let (cause, says) = said(&made(100), &made(400));
+    assert_eq!(cause, Cause::SlowerModel, "{says}");
+}
+
+/// Holds tokens back: those that fall into (from, lasts) wait to its end with all after them later by as much; or, where they were made
+/// in time and only their way was blocked, nothing after it is later.
+fn hold(row: &mut Attempt, held: &[(i64, i64)], catches_up: bool) {
+    let Some(sent) = row.sent else { return };
+    let mut later = 0;
+    let mut last = 0;
+    for event in &mut row.events {
+        let at = (sent + event.offset).0 / MS + if catches_up { 0 } else { later };
+        let in_it = held.iter().find(|(from, lasts)| (*from..from + lasts).contains(&at));
+        let to = in_it.map_or(at, |(from, lasts)| if catches_up { at.max(from + lasts) } else { at + lasts });
+        later += to - at;
+        last = to.max(last);
+        event.offset = Span(last * MS - sent.0);
+    }
+    let first = row.events.first().map(|event| sent + event.offset);
+    (row.first_byte, row.first_token, row.first_visible) = (first, first, first);
+    (row.last_token, row.end) = (Some(At(last * MS)), Some(At(last * MS)));
+}
+
+/// A network that holds everything back by 300 ms for three seconds now and then: who streams as it begins sees a pause, and has ended
+/// when what was held comes in a lump.
+#[test]
+fn a_network_that_is_slow_for_a_while_is_no_freeze_of_the_server() {
+    let base = run(|_| 100, |_, _| 80);
+    let mut slow = run(|_| 100, |_, _| 80);
+    let times = [4, 17, 25, 41, 49, 66, 71, 88, 97, 109];
+    for row in load_of(&mut slow) {
+        let Some(sent) = row.sent else { continue };
+        let mut last = 0;
+        for event in &mut row.events {
+            let at = (sent + event.offset).0 / MS;
+            let is_slow = times.iter().any(|from| (from * 1_000..from * 1_000 + 3_000).contains(&at));
+            last = last.max(at + if is_slow { 300 } else { 0 });
+            event.offset = Span(last * MS - sent.0);
+        }
+        let first = row.events.first().map(|event| sent + event.offset);
+        (row.first_byte, row.first_token, row.first_visible) = (first, first, first);
+        (row.last_token, row.end) = (Some(At(last * MS)), Some(At(last * MS)));
+    }
+    let (cause, says) = said(&base, &slow);
+    assert_eq!(cause, Cause::Unknown, "{says}");
+}
+
+/// A second in ten everything stands still, and first tokens come later at other times too. What is left with the requests of those seconds
+/// taken out has holes in it, and the load has none: it did not come in bursts.
+#[test]
+fn requests_taken_out_with_a_first_cause_leave_no_bursts_behind() {
+    let base = run(|_| 100, |_, _| 80);
+    let mut stalls = run(|_| 100, |i, _| if i < PROBE { 80 } else { 110 });
+    let held: Vec<(i64, i64)> = (0..12).map(|i| (10_000 * i + 5_000, 1_000)).collect();
+    load_of(&mut stalls).for_each(|row| hold(row, &held, false));
+    let found = ask(&base, &stalls);
+    let causes: Vec<Cause> = found.verdicts.iter().map(|verdict| verdict.cause).collect();
+    assert_eq!(causes[0], Cause::PeriodicStall, "{:?}", found.verdicts);
+    assert!(!causes.contains(&Cause::Bursts), "{:?}", found.verdicts);
+}
+
+/// A third of the users waits 300 ms more, single requests among them. The queue is a little longer too, as queues are from day to day,
+/// and more are in flight than the engine knows.
+#[test]
+fn some_users_waiting_longer_is_neither_the_queue_nor_a_limit() {
+    let with = |wait: i64, waiting: f64| {
+        let mut run = run(|_| 100, |i, _| 80 + if i % 10 < 3 { wait } else { 0 });
+        gauges(&mut run, |second| {
+            let queue = if second % 10 == 0 { 10.0 * waiting } else { 0.0 };
+            [
+                ("vllm:num_requests_running", 9.0),
+                ("vllm:num_requests_waiting", queue),
+                ("vllm:kv_cache_usage_perc", 0.3),
+            ]
+        });
+        run
+    };
+    let (cause, says) = said(&with(0, 0.05), &with(300, 0.3));
+    assert_eq!(cause, Cause::Unknown, "{says}");
+}
+
+/// Requests wait beside room in the batch and three quarters of the cache are held; it never reads as full.
+#[test]
+fn a_queue_beside_room_in_the_batch_with_the_cache_held_is_the_cache_s() {
+    let with = |first: i64, (few, waiting, held): (f64, f64, f64)| {
+        let mut run = run(|_| 100, |_, _| 80);
+        for (i, row) in load_of(&mut run).enumerate() {
+            let later = Span(if i % 4 == 0 { first * MS } else { 0 });
+            for at in [&mut row.first_byte, &mut row.first_token, &mut row.first_visible] {
+                *at = at.map(|at| at + later);
+            }
+            for at in [&mut row.last_token, &mut row.end] {
+                *at = at.map(|at| at + later);
+            }
+            row.events.iter_mut().for_each(|event| event.offset += later);
+        }
+        gauges(&mut run, |second| {
+            let now = second % 4 == 0;
+            [
+                ("vllm:num_requests_running", if now { few } else { 9.0 }),
+                ("vllm:num_requests_waiting", if now { waiting } else { 0.0 }),
+                ("vllm:kv_cache_usage_perc", if now { held } else { 0.3 }),
+            ]
+        });
+        run
+    };
+    let (cause, says) = said(&with(0, (9.0, 0.0, 0.3)), &with(600, (5.0, 6.0, 0.78)));
+    assert_eq!(cause, Cause::KvExhaustion, "{says}");
+    // As many as ever run while others wait: then it is no cache, and with no ceiling seen it may be the batch or chance.
+    let (cause, says) = said(&with(0, (9.0, 0.0, 0.3)), &with(600, (9.0, 6.0, 0.78)));
+    assert_eq!(cause, Cause::Unknown, "{says}");
+    assert!(says.contains("cause: Saturation"), "{says}");
+}
+
+/// Requests run out of time and are tried again: four of 960 are no storm, whether or not users notice a slowness beside them; twelve
+/// (more than one in a hundred) are.
+#[test]
+fn a_few_time_outs_are_no_storm() {
+    let base = run(|_| 100, |_, _| 80);
+    let with = |slow: i64, again: u64| {
+        let mut run = run(|_| 100, |i, _| 80 + if (200..800).contains(&i) { slow } else { 0 });
+        for number in (0..again).map(|k| 310 + 7 * k) {
+            let due = load_of(&mut run).find(|row| row.request == number).map_or(0, |row| row.due.0 / MS);
+            run.attempts.retain(|row| row.level != 0 || row.request != number);
+            let mut again = answer(number, due + 3_200, 80, 80 + GAP * (TOKENS - 1), TOKENS as u32);
+            (again.due, again.attempt) = (At(due * MS), 1);
+            run.attempts.extend([failure(number, due, How::Timeout, 3_000), again]);
+        }
+        run
+    };
+    for (slow, again, expected) in [
+        (800, 4, Cause::Unknown),
+        (0, 4, Cause::Nothing),
+        (800, 12, Cause::RetryStorm),
+        (0, 12, Cause::RetryStorm),
+    ] {
+        let (cause, says) = said(&base, &with(slow, again));
+        assert_eq!(cause, expected, "{again} tried again, {slow} ms: {says}");
+    }
+}
+
+/// One server after another, first come first served, each request with the same service: what a queue in front of `servers` does to the
+/// first tokens of arrivals that come in clumps. `says_queue` puts the wait in the records as a server's own stage would.
+fn queued(servers: usize, clump: u64) -> Run {
+    let mut run = run(|_| 100, |_, _| 80);
+    let mut free = vec![0i64; servers];
+    let service = 80 + GAP * (TOKENS - 1);
+    for row in load_of(&mut run) {
+        // Clumps of requests at the same mean rate.
+        let due = 125 * (row.request - row.request % clump) as i64 + (row.request % clump) as i64;
+        let (place, at) = free.iter().copied().enumerate().min_by_key(|(_, at)| *at).unwrap_or((0, 0));
+        let begins = at.max(due);
+        free[place] = begins + service;
+        let first = begins - due + 80;
+        let prompt = row.answer.tokens.prompt;
+        *row = answer(row.request, due, first, first + GAP * (TOKENS - 1), TOKENS as u32);
+        row.answer.tokens.prompt = prompt;
+        row.answer.stages =
+            vec![plimsoll_model::ServerStage { name: "queue".into(), took: Span((begins - due) * MS) }];
+    }
+    run
+}
+
+/// The same arrivals before 16 and before 10 servers: there is a ceiling that the baseline passed, and requests wait under it. Where the
+/// queue is as long for another reason (here each request waits for something in front, with as many under way as ever) that is no
+/// saturation.
+#[test]
+fn a_longer_queue_is_saturation_only_under_a_ceiling() {
+    let base = queued(16, 12);
+    let (cause, says) = said(&base, &queued(9, 12));
+    assert_eq!(cause, Cause::Saturation, "{says}");
+    assert!(says.contains("never more than 9 answers are under way at once"), "{says}");
+    let mut waits = queued(16, 12);
+    let mut own = 0;
+    for row in load_of(&mut waits) {
+        own += 1;
+        let wait = if own % 3 == 0 { 400 } else { 0 };
+        let (request, due) = (row.request, row.due.0 / MS);
+        let (first, queue) =
+            (row.first_token.map_or(0, |at| (at - row.due).0 / MS), row.answer.stages.clone());
+        *row = answer(request, due, first + wait, first + wait + GAP * (TOKENS - 1), TOKENS as u32);
+        row.answer.tokens.prompt = Some(100);
+        row.answer.stages = queue;
+        row.answer.stages[0].took += Span(wait * MS);
+    }
+    let (cause, says) = said(&base, &waits);
+    assert_eq!(cause, Cause::Unknown, "{says}");
+}
+
+/// A replica that is alone goes away for 24 s, a fifth of the run: what it held is reset, what comes meanwhile is turned away. As many
+/// turned away in turn with answers, and as many resets anywhere, are a limit.
+#[test]
+fn a_long_crash_of_the_only_replica_is_no_rate_limit() {
+    let base = run(|_| 100, |_, _| 80);
+    let with = |lost: &dyn Fn(u64) -> Option<(How, i64)>| {
+        let mut run = run(|_| 100, |_, _| 80);
+        for row in load_of(&mut run) {
+            if let Some((how, after)) = lost(row.request) {
+                *row = failure(row.request, row.due.0 / MS, how, after);
+            }
+        }
+        run
+    };
+    let crash = with(&|i| match i {
+        313..320 => Some((How::Reset, 700)),
+        320..512 => Some((How::Shed, 2)),
+        _ => None,
+    });
+    let (cause, says) = said(&base, &crash);
+    assert_eq!(cause, Cause::EngineCrash, "{says}");
+    let limit = with(&|i| match (i % 5, i % 137) {
+        (3, _) => Some((How::Shed, 2)),
+        (_, 7) => Some((How::Reset, 700)),
+        _ => None,
+    });
+    let (cause, says) = said(&base, &limit);
+    assert_eq!(cause, Cause::RateLimit, "{says}");
+}
+
+/// Looks at the engine every 15 s. Requests of five seconds between any two looks wait, which no look sees: at every look all that is in
+/// flight runs. Where eight run at most and the others are in front of it, it is a limit.
+#[test]
+fn requests_between_two_looks_are_not_in_front_of_the_engine() {
+    let with = |first: &dyn Fn(i64) -> i64, most: f64| {
+        let mut run = run(|_| 100, |_, _| 80);
+        for row in load_of(&mut run) {
+            let (request, due) = (row.request, row.due.0 / MS);
+            let first = first(due / 1_000);
+            *row = answer(request, due, first, first + GAP * (TOKENS - 1), TOKENS as u32);
+        }
+        let spans: Vec<(At, At)> = load_of(&mut run).filter_map(|row| Some((row.sent?, row.end?))).collect();
+        gauges(&mut run, |second| {
+            let at = At(second * 1_000 * MS);
+            let in_flight = spans.iter().filter(|(sent, end)| *sent <= at && at < *end).count() as f64;
+            [
+                ("vllm:num_requests_running", in_flight.min(most)),
+                ("vllm:num_requests_waiting", 0.0),
+                ("vllm:kv_cache_usage_perc", 0.3),
+            ]
+        });
+        run.samples.retain(|sample| sample.at.0 / (1_000 * MS) % 15 == 4);
+        run
+    };
+    let base = with(&|_| 80, f64::INFINITY);
+    let between = with(&|second| if (6..11).contains(&(second % 15)) { 2_500 } else { 80 }, f64::INFINITY);
+    let (cause, says) = said(&base, &between);
+    assert!(cause != Cause::ConnectionLimit && !says.contains("ConnectionLimit"), "{says}");
+    let limited = with(&|second| 700 + 60 * (second % 11), 8.0);
+    let (cause, says) = said(&base, &limited);
+    assert_eq!(cause, Cause::ConnectionLimit, "{says}");
+}
+
+/// Every answer stands still for a second and a half on its way, after the engine is done with it; the engine is looked at every 15 s. What is
+/// in flight and unknown to the engine has its first token, so that nothing stands in front of it.
+#[test]
+fn an_answer_that_pauses_on_its_way_is_not_held_in_front_of_the_engine() {
+    let with = |wait: i64| {
+        let mut run = run(|_| 100, |_, _| 80);
+        let spans: Vec<(At, At)> = load_of(&mut run).filter_map(|row| Some((row.sent?, row.end?))).collect();
+        for row in load_of(&mut run) {
+            row.events.iter_mut().skip(12).for_each(|event| event.offset += Span(wait * MS));
+            for at in [&mut row.last_token, &mut row.end] {
+                *at = at.map(|at| at + Span(wait * MS));
+            }
+        }
+        gauges(&mut run, |second| {
+            let at = At(second * 1_000 * MS);
+            let inside = spans.iter().filter(|(sent, end)| *sent <= at && at < *end).count() as f64;
+            [
+                ("vllm:num_requests_running", inside),
+                ("vllm:num_requests_waiting", 0.0),
+                ("vllm:kv_cache_usage_perc", 0.3),
+            ]
+        });
+        run.samples.retain(|sample| sample.at.0 / (1_000 * MS) % 15 == 4);
+        run
+    };
+    let (cause, says) = said(&with(0), &with(1_500));
+    assert!(cause != Cause::ConnectionLimit && !says.contains("ConnectionLimit"), "{says}");
+}
+
+/// Two prompts of 18 000 tokens in two minutes, and everybody stands still while each is read: twice is no accident where a prompt is read in
+/// a fortieth of the time. Once may be, and pauses elsewhere are not theirs.
+#[test]
+fn two_long_prompts_are_enough_where_everybody_stands_still_beside_them() {
+    let with = |long: &[u64], pauses: &[i64]| {
+        let of = |i: u64| long.contains(&i);
+        let mut run =
+            run(|i| if of(i) { 18_000 } else { 100 }, |_, tokens| if tokens > 100 { 1_500 } else { 80 });
+        // The probe's requests have the same numbers, and no long prompt is among them.
+        let held: Vec<(i64, i64)> = pauses.iter().map(|at| (*at, 1_400)).collect();
+        for row in load_of(&mut run).filter(|row| row.asked_prompt < 18_000) {
+            hold(row, &held, false);
+        }
+        run
+    };
+    let due = |i: u64| 125 * i as i64 + (i as i64 * 37) % 90 + 20;
+    let base = with(&[], &[]);
+    let (cause, says) = said(&base, &with(&[300, 700], &[due(300), due(700)]));
+    assert_eq!(cause, Cause::HeadOfLine, "{says}");
+    let (cause, says) = said(&base, &with(&[300], &[due(300)]));
+    assert!(cause != Cause::HeadOfLine, "{says}");
+    let (cause, says) = said(&base, &with(&[300, 700], &[20_000, 60_000]));
+    assert!(cause != Cause::HeadOfLine, "{says}");
+}
+
+/// Of three replicas two answer now. Where the third is on its page all the while and has nothing to do, the router passes it over; where its
+/// page is gone too, there are fewer of them.
+#[test]
+fn a_replica_that_is_there_and_gets_nothing_is_no_loss_of_capacity() {
+    let with = |answering: u64, engines: u64, slow: i64| {
+        let mut run = run(|_| 100, |i, _| 80 + if i >= 40 && i % 5 == 0 { slow } else { 0 });
+        for row in &mut run.attempts {
+            row.answer.replica = Some((row.request % answering).to_string());
+        }
+        for engine in 0..engines {
+            let labels = format!("engine={engine}");
+            for second in 0..SECONDS {
+                let busy = if engine < answering { 9.0 / answering as f64 } else { 0.0 };
+                for (name, value) in [("running", busy), ("waiting", 0.0)] {
+                    run.samples.push(Sample {
+                        at: At(second * 1_000 * MS),
+                        source: "server".into(),
+                        name: format!("vllm:num_requests_{name}"),
+                        labels: labels.clone(),
+                        value,
+                    });
+                }
+            }
+        }
+        run
+    };
+    let base = with(3, 3, 0);
+    let (cause, says) = said(&base, &with(2, 3, 600));
+    assert_eq!(cause, Cause::RoutingImbalance, "{says}");
+    let (cause, says) = said(&base, &with(2, 2, 600));
+    assert_eq!(cause, Cause::Saturation, "{says}");
+}
+
+/// vLLM with data parallelism tells two engines on one page (`engine="0"`, `engine="1"`), and answers name the pod. Of three pods
+/// the third is gone with its page: that its neighbours hold four engines makes nobody of the three be there.
+#[test]
+fn data_parallel_engines_of_one_server_are_one_replica() {
+    let with = |pods: u64, weight: &[u64], slow: i64| {
+        let dealt: Vec<u64> = (0..pods).flat_map(|pod| vec![pod; weight[pod as usize] as usize]).collect();
+        let pod_of = |i: u64| dealt[(i % dealt.len() as u64) as usize];
+        let mut run = run(|_| 100, |i, _| 80 + if i >= 40 && pod_of(i) == 0 { slow } else { 0 });
+        for row in &mut run.attempts {
+            row.answer.replica = Some(format!("vllm-{}", pod_of(row.request)));
+        }
+        for (pod, engine) in (0..pods).flat_map(|pod| [(pod, 0), (pod, 1)]) {
+            for second in 0..SECONDS {
+                for (name, value) in [("running", 6.0 / pods as f64), ("waiting", 0.0)] {
+                    run.samples.push(Sample {
+                        at: At(second * 1_000 * MS),
+                        source: "server".into(),
+                        name: format!("vllm:num_requests_{name}"),
+                        labels: format!("engine={engine},model_name=m,source=pod-{pod}"),
+                        value,
+                    });
+                }
+            }
+        }
+        run
+    };
+    let (cause, says) = said(&with(3, &[1, 1, 1], 0), &with(2, &[1, 1], 600));
+    assert_eq!(cause, Cause::Saturation, "{says}");
+    let (cause, says) = said(&with(2, &[1, 1], 0), &with(2, &[3, 1], 600));
+    assert_eq!((cause, says.contains("vllm-0 gets 1.5 times")), (Cause::RoutingImbalance, true), "{says}");
+    // Nobody read the pages when it was well: their engines, counted against pods, would be a busy replica.
+    let mut unread = with(2, &[1, 1], 0);
+    unread.samples.clear();
+    let (cause, says) = said(&unread, &with(2, &[1, 1], 600));
+    assert_ne!(cause, Cause::RoutingImbalance, "{says}");
+}
+
+/// What is said of a system of the tuning half with this fault.
+fn is_said(seed: u64, class: Class, severity: usize) {
+    let system = class.variant(&System::draw(seed));
+    let base = Setup::of(&system).run(1_000 * seed + 1);
+    let (setup, budget) = class.inject(&system, &Facts::of(&base), severity);
+    let candidate = setup.run(1_000 * seed + 11 + 20 * class as u64 + severity as u64);
+    let verdict = diagnosed::ask(Some(&base), &candidate, budget.as_ref()).verdicts.remove(0);
+    assert!(class.causes().contains(&verdict.cause), "{class:?} of {seed}: {}", verdict.says);
+}
+
+/// Systems of the tuning half that were called saturated, sound or frozen.
+#[test]
+fn what_is_injected_is_what_is_said() {
+    for (seed, class, severity) in [
+        (0, Class::ScalingLag, 3),
+        (2, Class::Imbalance, 4),
+        (0, Class::DependencyCapacity, 2),
+        (2, Class::UnlistedNetwork, 3),
+    ] {
+        is_said(seed, class, severity);
+    }
+}
+
+/// It costs the slowest hundredth alone.
+#[test]
+fn a_ceiling_that_few_meet_is_seen() {
+    is_said(106, Class::Capacity, 0);
+}
+
+/// Answers pause at a fixed place, and the queue is longer for it.
+#[test]
+fn a_queue_that_follows_from_something_else_is_no_saturation() {
+    is_said(80, Class::UnlistedPause, 2);
+}
+
+#[test]
+fn two_busy_replicas_of_three_are_an_imbalance() {
+    is_said(88, Class::Imbalance, 0);
+}
+
+#[test]
+fn mild_bursts_are_seen() {
+    is_said(84, Class::Bursts, 0);
+}
+
+/// A fifth longer, and measured at a little less.
+#[test]
+fn somewhat_longer_answers_are_what_explains_longer_waits() {
+    is_said(96, Class::Answers, 0);
+}
+
+/// A strong one, that also changes the mean rate by chance.
+#[test]
+fn strong_bursts_are_no_longer_missed_for_their_rate() {
+    is_said(82, Class::Bursts, 4);
+}
+
+/// The calls' times spread so far that those of forty single requests are longer by chance.
+#[test]
+fn calls_that_are_longer_alone_by_chance_still_wait_for_each_other() {
+    is_said(76, Class::DependencyCapacity, 2);
+}
+
+/// Every step takes longer, alone as well: pauses that are longer by as much are no freezes.
+#[test]
+fn longer_pauses_of_a_slower_model_are_the_model_s() {
+    is_said(122, Class::Slower, 2);
+}
+
+/// Prefill takes longer in proportion to the prompt; a window would not know how long it is.
+#[test]
+fn first_tokens_that_go_with_the_prompt_are_no_window() {
+    is_said(192, Class::Slower, 2);
+}
+
+/// Where reading prompts takes a third of the time, a queue makes seconds in which nothing else is done.
+#[test]
+fn seconds_full_of_prompts_are_no_neighbour() {
+    is_said(206, Class::Slower, 3);
+    is_said(206, Class::PeriodicStall, 4);
+}
+
+/// Beginnings that are read again make longer pauses and slower seconds.
+#[test]
+fn pauses_of_prompts_that_are_read_again_are_the_caches() {
+    is_said(206, Class::PrefixLoss, 1);
+}
+
+/// Read in one piece, prompts of two thousand tokens hold others up as those of twenty thousand do; where all prompts are longer they are
+/// what is new.
+#[test]
+fn any_prompt_that_holds_the_others_up_is_in_front_of_them() {
+    is_said(206, Class::LongPrompts, 1);
+    is_said(198, Class::Prompts, 4);
+}
+
+/// At three requests in two seconds a replica may get its first one late by chance.
+#[test]
+fn a_first_request_that_comes_late_is_no_new_replica() {
+    is_said(204, Class::Noisy, 2);
+}
+
+/// First tokens four times as late at the 95th percentile, at one chance in a thousand: with a dozen figures that is too much chance for a
+/// tenth, and not for four times as much.
+#[test]
+fn what_is_several_times_worse_is_not_called_nothing() {
+    is_said(192, Class::UnlistedNetwork, 4);
+}
+
+/// Each was once called the other: prompts that take longer to read on one replica, and answers that are held on their way back.
+#[test]
+fn what_makes_prompts_take_longer_or_holds_answers_is_asked_first() {
+    is_said(216, Class::SlowReplica, 3);
+    is_said(210, Class::UnlistedNetwork, 4);
+}
+
+/// Forty prompts and answers are of like length by chance: first tokens that go with the prompt go with the answer as well.
+#[test]
+fn answers_as_long_as_their_prompts_do_not_clear_the_model() {
+    is_said(192, Class::Slower, 4);
+}
+
+/// Two Poisson schedules of a few hundred requests: by their counts alone a fifth more is no more than chance.
+#[test]
+fn a_rate_that_was_asked_for_needs_no_test_of_chance() {
+    for (seed, severity) in [(238, 0), (244, 0), (248, 1), (254, 0)] {
+        is_said(seed, Class::Rate, severity);
+    }
+}
+
+/// An eighth more requests came than before, by chance: both runs asked for the same rate, and answers take longer for another reason.
+#[test]
+fn more_that_came_by_chance_is_no_higher_rate() {
+    let made = |first: i64, more: u64| {
+        let mut run = run(|_| 10, |_, _| 80);
+        for row in load_of(&mut run) {
+            *row = answer(row.request, row.due.0 / MS, first, first + GAP * (TOKENS - 1), TOKENS as u32);
+        }
+        let again: Vec<Attempt> = load_of(&mut run)
+            .filter(|row| more > 0 && row.request % more == 0)
+            .map(|row| row.clone())
+            .collect();
+        for (k, mut row) in again.into_iter().enumerate() {
+            row.request = 10_000 + k as u64;
+            run.attempts.push(row);
+        }
+        run.levels[1].arrivals = load_of(&mut run).count() as u64;
+        run.levels[1].load = Load::Open { rate_per_s: 8.2 };
+        run
+    };
+    let (cause, says) = said(&made(80, 0), &made(110, 8));
+    assert!(!matches!(cause, Cause::HigherRate | Cause::Nothing), "{cause:?}: {says}");
+    // The same counts of a recorded schedule, whose rate is what came, are all that is known.
+    let counted = |mut run: Run| {
+        let came = run.levels[1].arrivals as f64;
+        run.levels[1].load = Load::Open { rate_per_s: came / SECONDS as f64 };
+        run
+    };
+    let (cause, says) = said(&counted(made(80, 0)), &counted(made(110, 5)));
+    assert_eq!(cause, Cause::HigherRate, "{says}");
+}
+
+/// Fewer than one in a hundred, and all of the slowest hundredth.
+#[test]
+fn a_few_errors_where_there_were_none_are_what_the_slowest_met() {
+    for seed in [236, 246, 252] {
+        is_said(seed, Class::Errors, 0);
+    }
+}
+
+/// Every prompt is longer, so some are long; and more of them are read in more pieces than the baseline's ever were.
+#[test]
+fn some_long_prompts_among_prompts_that_are_all_longer_are_no_head_of_line() {
+    for (seed, severity) in [(220, 1), (230, 2), (224, 2), (224, 3)] {
+        is_said(seed, Class::Prompts, severity);
+    }
+}
+
+/// A baseline with a few long prompts, whose pauses are longer than the stalls; and forty single requests that by chance took a tenth longer.
+#[test]
+fn stalls_shorter_than_the_pauses_of_long_prompts_are_seen() {
+    for (seed, class, severity) in [
+        (200, Class::PeriodicStall, 1),
+        (200, Class::Stalls, 1),
+        (230, Class::PeriodicStall, 3),
+        (230, Class::Stalls, 2),
+    ] {
+        is_said(seed, class, severity);
+    }
+}
+
+/// A request that met a second step, or a prompt of more pieces, among forty.
+#[test]
+fn one_odd_single_request_hides_no_window_and_no_fixed_cost() {
+    for (seed, class, severity) in [
+        (196, Class::Window, 1),
+        (204, Class::Window, 2),
+        (240, Class::Window, 0),
+        (204, Class::FrontEnd, 1),
+        (208, Class::FrontEnd, 3),
+    ] {
+        is_said(seed, class, severity);
+    }
+}
+
+/// What calls wait for each other is less than what two means of such calls differ by.
+#[test]
+fn calls_that_wait_for_each_other_for_certain_need_no_larger_mean() {
+    is_said(242, Class::DependencyCapacity, 1);
+}
+
+/// A sixth slower at the end than at the beginning, of which a comparison of the two runs sees half.
+#[test]
+fn a_trend_that_is_certain_need_not_be_material_for_certain() {
+    for (seed, severity) in [(238, 0), (242, 0), (248, 1), (254, 0)] {
+        is_said(seed, Class::Drift, severity);
+    }
+}
+
+/// An engine that keeps room for whole answers shows two thirds of what is full, and what prompts share is lost with it.
+#[test]
+fn a_cache_too_small_for_its_batch_is_no_lost_prefix_cache() {
+    is_said(62, Class::Cache, 1);
+    is_said(62, Class::PrefixLoss, 1);
+}
+
+/// The slowest hundredth alone: four of a thousand lose their places between two looks at the page.
+#[test]
+fn a_few_preemptions_beside_larger_shares_of_the_cache_are_the_cache_s() {
+    is_said(24, Class::Cache, 4);
+}

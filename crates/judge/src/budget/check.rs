@@ -1,0 +1,290 @@
+//! What a budget file must not say: each refusal with its place in the file, dotted, so that whoever read the text can point
+//! at line and column.
+//!
+//! Keys and names are held against the schema; here stands what a schema can't say: units, sums, contradictions, names that
+//! refer to each other. What depends on a run (can it be judged at all?) is the lint's question.
+
+use std::collections::BTreeSet;
+
+use plimsoll_workload::{SpecError, check};
+use serde_json::Value;
+
+use super::file::{BUDGET_VERSION, Budget, BudgetFile, Kind};
+use plimsoll_measure::budget::{Amount, Unit, shown};
+use plimsoll_measure::budget::{BudgetMetric, StageBudget};
+use plimsoll_measure::budget::{Judged, no_measure_of_load};
+
+/// Holds the text's own shape against the schema: keys and names, with the nearest allowed one.
+///
+/// # Errors
+/// The first key or name that nothing reads.
+pub fn check_shape(value: &Value) -> Result<(), SpecError> {
+    let budgets = value.get("budgets").and_then(Value::as_array);
+    for (i, budget) in budgets.into_iter().flatten().enumerate() {
+        let metric = budget.get("metric").and_then(Value::as_str);
+        if let Some(why) = metric.and_then(no_measure_of_load) {
+            return Err(conflict(&format!("budgets.{i}.metric"), why));
+        }
+    }
+    check::against(value, || schemars::schema_for!(BudgetFile).to_value())
+}
+
+impl BudgetFile {
+    /// Holds the file against itself.
+    ///
+    /// # Errors
+    /// The first thing that can't be meant.
+    pub fn check(&self) -> Result<(), SpecError> {
+        if self.version != BUDGET_VERSION {
+            let want = "1: the only version this program reads";
+            return Err(SpecError::value("version", self.version, want));
+        }
+        if self.budgets.is_empty() && self.stages.is_none() && self.batch.is_none() {
+            return Err(missing("budgets", "at least one budget"));
+        }
+        self.check_policy()?;
+        if let Some(Err(e)) = self.price.as_ref().map(|price| price.bill()) {
+            return Err(conflict("price", e.to_string()));
+        }
+        match (self.kind, self.batch) {
+            (Kind::Batch, None) => return Err(missing("batch", "`batch: {items: 100000, deadline: 8h}`")),
+            (Kind::Interactive, Some(_)) => {
+                return Err(conflict("batch", "items by a deadline belong to `kind: batch`"));
+            }
+            (Kind::Batch, Some(batch)) if batch.items == 0 || batch.deadline.0 <= 0 => {
+                return Err(conflict("batch", "items and deadline must be above 0"));
+            }
+            _ => {}
+        }
+        let mut ids = BTreeSet::new();
+        for (i, budget) in self.budgets.iter().enumerate() {
+            self.check_budget(budget, &format!("budgets.{i}"))?;
+            if !ids.insert(budget.id.as_str()) {
+                let what = format!("`{}` names two budgets; give each its own id", budget.id);
+                return Err(conflict(&format!("budgets.{i}.id"), what));
+            }
+        }
+        self.check_contradictions()?;
+        self.stages.as_ref().map_or(Ok(()), check_stages)
+    }
+
+    fn check_policy(&self) -> Result<(), SpecError> {
+        let share = |path: &str, value: f64| {
+            if value > 0.0 && value <= 0.5 {
+                Ok(())
+            } else {
+                Err(SpecError::value(path, value, "a chance above 0 and at most 0.5, such as 0.05"))
+            }
+        };
+        share("policy.alpha", self.policy.alpha)?;
+        share("policy.false_discovery", self.policy.false_discovery)?;
+        for (i, id) in self.policy.primary.iter().enumerate() {
+            let slices =
+                self.stages.iter().flat_map(|stages| stages.slices.keys().map(|name| Self::stage_id(name)));
+            let totals = self.stage_total().into_iter().map(|total| total.id);
+            let allowed: Vec<String> =
+                self.budgets.iter().map(|budget| budget.id.clone()).chain(totals).chain(slices).collect();
+            if !allowed.contains(id) {
+                return Err(SpecError::UnknownValue {
+                    path: format!("policy.primary.{i}"),
+                    value: id.clone(),
+                    nearest: nearest(id, &allowed),
+                    allowed,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_budget(&self, budget: &Budget, at: &str) -> Result<(), SpecError> {
+        let place = |key: &str| format!("{at}.{key}");
+        if budget.id.trim().is_empty() {
+            return Err(missing(&place("id"), "a name such as ttft-p99"));
+        }
+        let judged = budget.metric.judged();
+        match (judged, budget.p) {
+            (Judged::Percentile, None) => {
+                return Err(missing(&place("p"), "the percentile that is held, such as 99"));
+            }
+            (Judged::Percentile, Some(_)) | (_, None) => {}
+            (_, Some(_)) => {
+                let what = format!("{} has no percentile; drop `p`", budget.metric.name());
+                return Err(conflict(&place("p"), what));
+            }
+        }
+        self.check_side(budget, at)?;
+        let unit = budget.metric.unit();
+        for (key, amount) in [("max", &budget.max), ("min", &budget.min)] {
+            let Some(amount) = amount.as_ref().filter(|amount| !amount.unit.like(&unit)) else { continue };
+            // A ratio of 1 may be meant by a bare number where a share is asked: refused, for 1 and 1 % are a hundred apart.
+            let want = format!("{} of {}", unit.want(), budget.metric.name());
+            return Err(SpecError::value(&place(key), amount, &want));
+        }
+        if let Some(amount) = &budget.max
+            && unit == Unit::Share
+            && amount.value >= 1.0
+        {
+            return Err(SpecError::value(&place("max"), amount, "a share below 100%"));
+        }
+        check_margin(budget, at, &unit)?;
+        if let Some(name) = budget.under.as_ref().filter(|name| !self.bursts.contains_key(*name)) {
+            let allowed: Vec<String> = self.bursts.keys().cloned().collect();
+            if allowed.is_empty() {
+                let what = format!(
+                    "`{name}` is no burst of this file: add `bursts: {{{name}: {{arrivals: gamma:3, rate: 5/s}}}}`"
+                );
+                return Err(conflict(&place("under"), what));
+            }
+            let (path, value) = (place("under"), name.clone());
+            return Err(SpecError::UnknownValue { path, value, nearest: nearest(name, &allowed), allowed });
+        }
+        match budget.min_n_eff {
+            Some(n) if !(n.is_finite() && n > 0.0) => {
+                Err(SpecError::value(&place("min_n_eff"), n, "a number of effective requests above 0"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_side(&self, budget: &Budget, at: &str) -> Result<(), SpecError> {
+        let place = |key: &str| format!("{at}.{key}");
+        let name = budget.metric.name();
+        if budget.metric.has_floor() && budget.max.is_some() {
+            return Err(conflict(
+                &place("max"),
+                format!("more {name} is better: give it a floor with `min`"),
+            ));
+        }
+        if !budget.metric.has_floor() && budget.min.is_some() {
+            return Err(conflict(
+                &place("min"),
+                format!("less {name} is better: give it a ceiling with `max`"),
+            ));
+        }
+        if let Some(relative) = budget.relative {
+            let has_change =
+                budget.metric.judged() != Judged::TailRatio && budget.metric != BudgetMetric::Utilisation;
+            if !has_change {
+                let what = format!(
+                    "a change against the baseline is judged for latencies, shares, rates, costs and the onset, not for {name}"
+                );
+                return Err(conflict(&place("relative"), what));
+            }
+            let (worse, such) =
+                if budget.metric.has_floor() { (-relative.0, "-5%") } else { (relative.0, "+10%") };
+            if worse < 0.0 {
+                let what =
+                    format!("{relative} asks for a gain: say the most it may be worse, such as {such}");
+                return Err(conflict(&place("relative"), what));
+            }
+        }
+        if budget.is_tracked() && budget.metric.judged() != Judged::Cost {
+            let side = if budget.metric.has_floor() { "min" } else { "max" };
+            return Err(missing(&place(side), &format!("what {name} is held to")));
+        }
+        Ok(())
+    }
+
+    /// A higher percentile is never the smaller one: ceilings of one latency must rise with it.
+    fn check_contradictions(&self) -> Result<(), SpecError> {
+        for (i, high) in self.budgets.iter().enumerate() {
+            let same = |other: &&Budget| {
+                other.metric == high.metric
+                    && other.slice == high.slice
+                    && other.under == high.under
+                    && other.scope == high.scope
+            };
+            for low in self.budgets.iter().filter(same) {
+                let (Some(p), Some(q)) = (high.p, low.p) else { continue };
+                let (Some(max), Some(least)) = (&high.max, &low.max) else { continue };
+                if p.0 > q.0 && max.value < least.value {
+                    let what = format!(
+                        "{} is held to {} while {} may be {}: a higher percentile can't be the smaller one",
+                        high.what(),
+                        max.shown(),
+                        low.what(),
+                        least.shown()
+                    );
+                    return Err(conflict(&format!("budgets.{i}.max"), what));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_margin(budget: &Budget, at: &str, unit: &Unit) -> Result<(), SpecError> {
+    let Some(margin) = &budget.margin else { return Ok(()) };
+    let path = format!("{at}.margin");
+    let Some(limit) = budget.max.as_ref().or(budget.min.as_ref()) else {
+        return Err(conflict(&path, "a margin is kept from a ceiling or a floor, and there is none"));
+    };
+    if margin.unit != Unit::Share && !margin.unit.like(unit) {
+        let want = format!("{} or a share of the limit such as 5%", unit.want());
+        return Err(SpecError::value(&path, margin, &want));
+    }
+    if reserve(limit, margin) >= limit.value {
+        return Err(conflict(&path, format!("{margin} of {} leaves nothing", limit.shown())));
+    }
+    Ok(())
+}
+
+/// What a margin keeps of a limit. A share is a share of the limit, also where the limit is a share.
+pub(crate) fn reserve(limit: &Amount, margin: &Amount) -> f64 {
+    if margin.unit == Unit::Share { margin.value * limit.value } else { margin.value }
+}
+
+fn check_stages(stages: &StageBudget) -> Result<(), SpecError> {
+    let time = |path: &str, amount: &Amount| match amount.unit {
+        Unit::Time => Ok(amount.value),
+        _ => Err(SpecError::value(path, amount, Unit::Time.want())),
+    };
+    let total = time("stages.total", &stages.total)?;
+    let mut sum = 0.0;
+    for (name, slice) in &stages.slices {
+        sum += time(&format!("stages.slices.{name}"), slice)?;
+    }
+    if stages.slices.is_empty() {
+        return Err(missing("stages.slices", "the slice of each stage, such as `prefill: 400ms`"));
+    }
+    let margin = match &stages.margin {
+        None => 0.0,
+        Some(margin) if margin.unit == Unit::Share => margin.value * total,
+        Some(margin) => time("stages.margin", margin)?,
+    };
+    // Sums of milliseconds written in decimal must not fail on the last bit.
+    if sum + margin <= total * (1.0 + 1e-9) {
+        return Ok(());
+    }
+    let with = if margin > 0.0 {
+        format!(" and {} of margin, {} in all", ms(margin), ms(sum + margin))
+    } else {
+        String::new()
+    };
+    Err(conflict(
+        "stages.slices",
+        format!(
+            "the slices add up to {}{with}: {} more than the total of {}",
+            ms(sum),
+            ms(sum + margin - total),
+            ms(total)
+        ),
+    ))
+}
+
+/// Sums of slices are shown in one unit throughout, or nobody can add them up again.
+fn ms(seconds: f64) -> String {
+    shown(1e3 * seconds, &Unit::Plain) + " ms"
+}
+
+fn nearest(given: &str, allowed: &[String]) -> Option<String> {
+    plimsoll_workload::nearest(given, allowed.iter().map(String::as_str)).map(str::to_owned)
+}
+
+fn missing(path: &str, want: &str) -> SpecError {
+    SpecError::Missing { path: path.to_owned(), want: want.to_owned() }
+}
+
+fn conflict(path: &str, what: impl Into<String>) -> SpecError {
+    SpecError::Conflict { path: path.to_owned(), what: what.into() }
+}

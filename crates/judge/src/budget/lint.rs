@@ -1,0 +1,475 @@
+//! Can a budget be meant, and can it be judged? What the file's own check can't see: ceilings that together ask the impossible,
+//! and budgets that no measurement of their load could ever settle.
+//!
+//! An *error* is a budget that can't be kept or can't be shown to be kept; a *warning* is one that will often be left undecided, or
+//! whose alert stays silent; a *note* says what to know. Rules of thumb ("a thousand requests") lost: the counts are inversions of the
+//! Beta bounds that the gate itself uses, at the design effect that was measured.
+
+use serde::Serialize;
+
+use super::file::{Budget, BudgetFile};
+use crate::history::measured;
+use plimsoll_measure::budget::Unit;
+use plimsoll_measure::budget::to_pass;
+use plimsoll_measure::budget::{BudgetMetric, Judged};
+use plimsoll_measure::findings::{Estimate, Findings, LevelFinding, Percentiles};
+use plimsoll_measure::say::{ms, number};
+use plimsoll_model::Load;
+
+/// How bad a remark is.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// The budget can't be kept, or can't be shown to be kept.
+    Error,
+    /// It will often stay undecided, or its alert silent.
+    Warning,
+    /// What to know.
+    Note,
+}
+
+/// One thing that was found.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Remark {
+    /// Where, as a dotted path into the file.
+    pub path: String,
+    /// What kind of remark: a stable word.
+    pub kind: &'static str,
+    /// How bad.
+    pub severity: Severity,
+    /// What, and what to do.
+    pub what: String,
+}
+
+/// What is known beside the file.
+#[derive(Copy, Clone, Default)]
+pub struct Evidence<'a> {
+    /// A run of the load.
+    pub run: Option<&'a Findings>,
+    /// Output tokens of a request, where they are said.
+    pub output_tokens: Option<f64>,
+}
+
+/// Share of what is allowed that a healthy endpoint is planned to use: half of it.
+const PLANNED: f64 = 0.5;
+
+/// Everything to be said of a file, in its order.
+pub fn lint(file: &BudgetFile, evidence: &Evidence<'_>) -> Vec<Remark> {
+    let level = evidence.run.and_then(|findings| nearest_level(file, findings));
+    let mut remarks = Vec::new();
+    for (i, budget) in file.budgets.iter().enumerate() {
+        let mut about = About { path: format!("budgets.{i}"), kind: "", remarks: &mut remarks };
+        about.kind = "adds_up";
+        adds_up(file, budget, tokens(evidence, level), &mut about);
+        about.kind = "requests";
+        can_be_judged(file, budget, level, &mut about);
+        about.kind = "sources";
+        has_its_sources(file, budget, evidence.run, &mut about);
+        about.kind = "floor";
+        over_the_floor(budget, evidence.run, &mut about);
+        about.kind = "burn_alert";
+        can_alert(file, budget, &mut about);
+        about.kind = "histogram_edge";
+        has_an_edge(budget, &mut about);
+    }
+    stages_fit(file, &mut remarks);
+    remarks
+}
+
+struct About<'a> {
+    path: String,
+    kind: &'static str,
+    remarks: &'a mut Vec<Remark>,
+}
+
+impl About<'_> {
+    fn say(&mut self, key: &str, severity: Severity, what: String) {
+        let path = if key.is_empty() { self.path.clone() } else { format!("{}.{key}", self.path) };
+        self.remarks.push(Remark { path, kind: self.kind, severity, what });
+    }
+}
+
+/// The level of a run that a file's load is most like: by offered load, else the last.
+pub(super) fn nearest_level<'a>(file: &BudgetFile, findings: &'a Findings) -> Option<&'a LevelFinding> {
+    let rate = file.load.as_ref().and_then(|load| load.rate).map(|rate| rate.as_per_s());
+    let mut open = findings.levels.iter().filter(|level| matches!(level.summary.load, Load::Open { .. }));
+    let far =
+        |level: &&LevelFinding, rate: f64| (level.summary.rates.offered_per_s.max(1e-9) / rate).ln().abs();
+    match rate {
+        Some(rate) => open.min_by(|a, b| far(a, rate).total_cmp(&far(b, rate))),
+        None => measured(findings).last().or_else(|| open.next_back()),
+    }
+}
+
+/// Output tokens of a request: as said, else as the run's server reports them, else as the run asked.
+fn tokens(evidence: &Evidence<'_>, level: Option<&LevelFinding>) -> Option<f64> {
+    let of_run = level.map(|level| &level.summary.lengths.output);
+    evidence.output_tokens.or_else(|| of_run.map(|output| output.reported_mean.unwrap_or(output.asked_mean)))
+}
+
+/// TTFT + (n − 1) × TPOT within E2E, of ceilings of the same requests at no higher a percentile: where each of the two may
+/// be at its ceiling, so may their sum.
+fn adds_up(file: &BudgetFile, whole: &Budget, tokens: Option<f64>, about: &mut About<'_>) {
+    let (BudgetMetric::E2e, Some(p), Some(max)) = (whole.metric, whole.p, &whole.max) else { return };
+    let part = |metric: BudgetMetric| {
+        let same = file.budgets.iter().filter(|b| b.slice == whole.slice && b.under == whole.under);
+        let held = same.filter(|b| b.metric == metric && b.p.is_some_and(|q| q.0 <= p.0));
+        let held = held.filter_map(|b| Some((b, b.max.as_ref()?.value)));
+        held.max_by(|a, b| a.1.total_cmp(&b.1))
+    };
+    let Some((first, ttft)) = part(BudgetMetric::Ttft) else { return };
+    if ttft > max.value {
+        let what = format!(
+            "{} may be {} and {} only {}: the whole can't be shorter than its beginning",
+            first.what(),
+            ms(ttft),
+            whole.what(),
+            max.shown()
+        );
+        return about.say("max", Severity::Error, what);
+    }
+    let Some((each, tpot)) = part(BudgetMetric::Tpot) else { return };
+    let Some(n) = tokens else {
+        let what = format!(
+            "{} {} and {} {} fit under {} up to {} output tokens: --output-tokens or --run says how long answers are",
+            first.what(),
+            ms(ttft),
+            each.what(),
+            ms(tpot),
+            max.shown(),
+            number((1.0 + (max.value - ttft) / tpot).floor())
+        );
+        return about.say("max", Severity::Note, what);
+    };
+    let sum = ttft + (n - 1.0).max(0.0) * tpot;
+    if sum > max.value * (1.0 + 1e-9) {
+        about.say(
+            "max",
+            Severity::Error,
+            format!(
+                "{} {} + {} × {} {} is {} s at {} output tokens, past {} {}: raise it, or lower the parts",
+                first.what(),
+                ms(ttft),
+                number((n - 1.0).max(0.0)),
+                each.what(),
+                ms(tpot),
+                number(sum),
+                number(n),
+                whole.what(),
+                max.shown()
+            ),
+        );
+    }
+}
+
+/// Effective requests that a budget takes.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Needed {
+    /// Under these it can't pass, even if none is over.
+    pub least: f64,
+    /// With these it passes where half of what is allowed is over.
+    pub planned: f64,
+}
+
+/// Effective requests that a share of `allowed` takes, by the bounds that judge it; a percentile p allows 1 − p. `None` where nothing may
+/// be over: no count shows that. `effect` is the design effect as far as it can be known before ([`unmeasured_effect`]).
+pub fn needed(effect: f64, allowed: f64, alpha: f64) -> Option<Needed> {
+    let takes = |share: f64| to_pass(share, allowed, (alpha, effect));
+    Some(Needed { least: takes(0.0)?, planned: takes(PLANNED * allowed)? })
+}
+
+/// The share of requests that may be over a budget's limit, where that is how it is judged.
+pub fn allowed(budget: &Budget) -> Option<f64> {
+    match budget.metric.judged() {
+        Judged::Percentile => budget.p.map(|p| 1.0 - p.0),
+        Judged::Share => budget.max.as_ref().map(|max| max.value),
+        // p99 / p50 stands or falls with its p99.
+        Judged::TailRatio => Some(0.01),
+        Judged::Rate | Judged::Line | Judged::Cost => None,
+    }
+}
+
+/// The design effect before anything was measured: latencies share a queue, and how long it remembers is not known (∞); failures are taken
+/// to come singly.
+pub fn unmeasured_effect(budget: &Budget) -> f64 {
+    if budget.metric.judged() == Judged::Share { 1.0 } else { f64::INFINITY }
+}
+
+/// Requests per independent one at this percentile: as measured there, else at the next lower one that was.
+pub fn design_effect(level: &LevelFinding, metric: BudgetMetric, p: f64) -> Option<f64> {
+    let metric = metric.latency_of_ratio().unwrap_or(metric);
+    let latency = &level.summary.latency;
+    let set = latency.all().into_iter().find(|set| set.metric == metric.name());
+    let of = |at: &Estimate| (at.n_eff > 0.0).then(|| (at.n as f64 / at.n_eff).max(1.0));
+    match set {
+        Some(set) => below(set, p).and_then(of),
+        None => level.summary.counts.error_rate.as_ref().and_then(of),
+    }
+}
+
+fn below(set: &Percentiles, p: f64) -> Option<&Estimate> {
+    set.rows().into_iter().rev().filter(|(q, _)| *q <= p + 1e-9).find_map(|(_, reading)| reading.estimate())
+}
+
+/// Enough requests for the percentile at the measured design effect, in the time that the file plans.
+fn can_be_judged(file: &BudgetFile, budget: &Budget, level: Option<&LevelFinding>, about: &mut About<'_>) {
+    let Some(allowed) = allowed(budget) else { return };
+    let Some(Needed { least, planned }) = needed(unmeasured_effect(budget), allowed, file.policy.alpha)
+    else {
+        let what =
+            "no number of requests shows that none fails: write the share that can be borne, such as 0.1%";
+        return about.say("max", Severity::Error, what.into());
+    };
+    let (least, planned) = match budget.min_n_eff {
+        Some(own) => (least.max(own), planned.max(own)),
+        None => (least, planned),
+    };
+    let effect = level.and_then(|level| design_effect(level, budget.metric, 1.0 - allowed));
+    let d = effect.unwrap_or(1.0);
+    let burst = budget.under.as_ref().and_then(|name| file.bursts.get(name));
+    let load = file.load.as_ref();
+    let (rate, time) = match (&budget.under, burst) {
+        (Some(_), burst) => (burst.and_then(|b| b.rate), burst.and_then(|b| b.duration)),
+        (None, _) => (load.and_then(|l| l.rate), load.and_then(|l| l.duration)),
+    };
+    let own_load = budget.slice.as_ref().and_then(|slice| slice.load);
+    let rate = own_load.or(rate).map(|rate| rate.as_per_s());
+    let measured = level.map(|level| level.summary.rates.offered_per_s).filter(|_| budget.under.is_none());
+    let rate = rate.or(measured).filter(|rate| *rate > 0.0);
+    let gaps = if budget.metric == BudgetMetric::EventGap || budget.metric == BudgetMetric::Itl {
+        " gaps"
+    } else {
+        " requests"
+    };
+    let worth = match effect {
+        Some(d) if d > 1.05 => format!(" (one in {} counts, as measured)", number(d)),
+        Some(_) => String::new(),
+        None => " (if every request counts; --run measures that)".into(),
+    };
+    let takes = format!(
+        "{} takes {}{gaps} to pass if none is over, {} if half of what is allowed is{worth}",
+        budget.what(),
+        whole(least * d),
+        whole(planned * d)
+    );
+    let part =
+        budget.slice.as_ref().filter(|slice| slice.load.is_none()).map_or("", |_| ", of the slice alone");
+    let Some(rate) = rate else {
+        return about.say("", Severity::Note, format!("{takes}{part}"));
+    };
+    let in_time = |n: f64| minutes(n * d / rate);
+    let takes = format!("{takes}{part}: {} and {} at {}/s", in_time(least), in_time(planned), number(rate));
+    let Some(time) = time.map(|time| time.as_secs_f64()) else {
+        return about.say("", Severity::Note, takes);
+    };
+    let planned_n = rate * time;
+    let plan = format!("{takes}; {} are planned", minutes(time));
+    if planned_n < least {
+        about.say("", Severity::Error, format!("can't pass: {plan}"));
+    } else if planned_n < least * d {
+        about.say(
+            "",
+            Severity::Warning,
+            format!("could not have passed at the correlation of this run: {plan}"),
+        );
+    } else if planned_n < planned * d {
+        about.say("", Severity::Warning, format!("will often stay undecided: {plan}"));
+    }
+}
+
+/// A count, rounded up.
+fn whole(n: f64) -> String {
+    format!("{}", n.ceil())
+}
+
+fn minutes(seconds: f64) -> String {
+    if seconds < 90.0 {
+        format!("{} s", number(seconds.ceil()))
+    } else {
+        format!("{} min", number((seconds / 6.0).ceil() / 10.0))
+    }
+}
+
+/// What a budget needs beside requests.
+fn has_its_sources(file: &BudgetFile, budget: &Budget, run: Option<&Findings>, about: &mut About<'_>) {
+    if budget.relative.is_some() && file.baseline.is_none() {
+        let what = "is held against a baseline, and the file names none: add `baseline: NAME`, or give --baseline to the gate";
+        about.say("relative", Severity::Warning, what.into());
+    }
+    if budget.metric.judged() == Judged::Cost && file.price.is_none() {
+        about.say(
+            "metric",
+            Severity::Warning,
+            "costs need a price: add `price:`, or give --price to the gate".into(),
+        );
+    }
+    if budget.metric.judged() == Judged::Line && run.is_some_and(|run| run.lines.is_empty()) {
+        let what = format!("{} is read from a sweep's lines, and this run is none", budget.metric.name());
+        about.say("metric", Severity::Warning, what);
+    }
+    let silent = budget.under.as_ref().and_then(|name| Some((name, file.bursts.get(name)?)));
+    if let Some((name, burst)) = silent.filter(|(_, burst)| burst.rate.is_none() || burst.duration.is_none())
+    {
+        let lacks = if burst.rate.is_none() { "rate" } else { "duration" };
+        let what = format!("burst `{name}` has no {lacks}: nobody can tell whether it sends enough requests");
+        about.say("under", Severity::Warning, what);
+    }
+}
+
+/// A ceiling below what one request alone takes can't be met at any load.
+fn over_the_floor(budget: &Budget, run: Option<&Findings>, about: &mut About<'_>) {
+    let (Some(max), Some(p), Some(run)) = (&budget.max, budget.p, run) else { return };
+    let alone = run.levels.iter().find(|level| level.summary.load == Load::Closed { concurrency: 1 });
+    let Some(level) = alone.filter(|level| level.summary.purpose != "warmup") else { return };
+    let latency = &level.summary.latency;
+    let Some(set) = latency.all().into_iter().find(|set| set.metric == budget.metric.name()) else { return };
+    let found = set.rows().into_iter().rev().filter(|(q, _)| *q <= p.0 + 1e-9);
+    let Some((q, floor)) = found.filter_map(|(q, reading)| Some((q, reading.estimate()?))).next() else {
+        return;
+    };
+    if floor.lower > max.value {
+        about.say(
+            "max",
+            Severity::Error,
+            format!(
+                "{} is below what one request alone takes: {} p{} is {} ({} to {}) at concurrency 1; no load is low enough",
+                max.shown(),
+                budget.metric.name(),
+                number(100.0 * q),
+                ms(floor.value),
+                ms(floor.lower),
+                ms(floor.upper)
+            ),
+        );
+    } else if floor.upper > max.value {
+        let what = format!(
+            "{} is within the noise of what one request alone takes, {}",
+            max.shown(),
+            ms(floor.value)
+        );
+        about.say("max", Severity::Warning, what);
+    }
+}
+
+/// The burn rates of the usual alerts: 2 % of a month's budget in an hour, 5 % in six, 10 % in a day, 10 % in three days.
+const BURNS: [(f64, &str); 4] =
+    [(14.4, "page in 1 h"), (6.0, "page in 6 h"), (3.0, "ticket in 1 d"), (1.0, "ticket in 3 d")];
+
+/// With every request over, a budget burns 1 / allowed times as fast as it may: an alert at a higher rate never fires.
+fn can_alert(file: &BudgetFile, budget: &Budget, about: &mut About<'_>) {
+    if !matches!(budget.metric.judged(), Judged::Percentile | Judged::Share) {
+        return;
+    }
+    let Some(allowed) = allowed(budget).filter(|allowed| *allowed > 0.0) else { return };
+    let most = 1.0 / allowed;
+    let silent: Vec<String> = BURNS
+        .iter()
+        .filter(|(burn, _)| *burn >= most * (1.0 - 1e-9))
+        .map(|(burn, name)| format!("{burn}× ({name})"))
+        .collect();
+    if silent.is_empty() {
+        return;
+    }
+    // A median is held to know the median; what pages is the tail beside it.
+    let higher =
+        |other: &&Budget| other.metric == budget.metric && other.slice == budget.slice && other.p > budget.p;
+    let (severity, advice) = match file.budgets.iter().find(higher) {
+        Some(_) => (Severity::Note, ""),
+        None => (Severity::Warning, "; hold a higher percentile beside it"),
+    };
+    let what = format!(
+        "{} burns at most {}× even if every request is over: alerts at {} never fire{advice}",
+        budget.what(),
+        number(most),
+        silent.join(", ")
+    );
+    about.say(if budget.p.is_some() { "p" } else { "max" }, severity, what);
+}
+
+/// Upper edges of the histograms that servers expose, s: vLLM's, and those that OpenTelemetry's GenAI conventions advise.
+const EDGES: [(BudgetMetric, &str, &[f64]); 5] = [
+    (
+        BudgetMetric::Ttft,
+        "vLLM",
+        &[
+            0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
+            40.0, 80.0, 160.0, 640.0, 2560.0,
+        ],
+    ),
+    (
+        BudgetMetric::Ttft,
+        "OpenTelemetry",
+        &[0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0],
+    ),
+    (
+        BudgetMetric::Tpot,
+        "OpenTelemetry",
+        &[0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5],
+    ),
+    (
+        BudgetMetric::E2e,
+        "vLLM",
+        &[
+            0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
+            480.0, 960.0, 1920.0, 7680.0,
+        ],
+    ),
+    (
+        BudgetMetric::E2e,
+        "OpenTelemetry",
+        &[0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92],
+    ),
+];
+
+/// Where only a server's histogram will exist, a share can be counted at its edges alone.
+fn has_an_edge(budget: &Budget, about: &mut About<'_>) {
+    let (Some(max), Judged::Percentile) = (&budget.max, budget.metric.judged()) else { return };
+    if max.unit != Unit::Time {
+        return;
+    }
+    let mut off = Vec::new();
+    for (_, whose, edges) in EDGES.iter().filter(|(metric, ..)| *metric == budget.metric) {
+        let above = edges.iter().position(|edge| *edge >= max.value * (1.0 - 1e-9));
+        match above {
+            Some(i) if (edges[i] / max.value - 1.0).abs() < 1e-9 => {}
+            Some(0) => off.push(format!("{whose}'s begins at {}", ms(edges[0]))),
+            Some(i) => off.push(format!("{whose}'s has {} and {}", ms(edges[i - 1]), ms(edges[i]))),
+            None => off.push(format!("{whose}'s ends at {}", ms(edges[edges.len() - 1]))),
+        }
+    }
+    if !off.is_empty() {
+        let what = format!(
+            "{} is no edge of the histograms that servers expose: {}; from those alone it is judged between two edges",
+            max.shown(),
+            off.join(", ")
+        );
+        about.say("max", Severity::Note, what);
+    }
+}
+
+/// The stages of a path are a part of the whole answer.
+fn stages_fit(file: &BudgetFile, remarks: &mut Vec<Remark>) {
+    let Some(stages) = &file.stages else { return };
+    let whole = file
+        .budgets
+        .iter()
+        .filter(|b| b.metric == BudgetMetric::E2e && b.slice.is_none() && b.under.is_none());
+    let tighter = whole.filter(|b| b.p.is_some_and(|p| p.0 >= stages.p.0));
+    for budget in
+        tighter.filter(|b| b.max.as_ref().is_some_and(|max| max.value < stages.total.value * (1.0 - 1e-9)))
+    {
+        let max = budget.max.as_ref().map(|max| max.shown()).unwrap_or_default();
+        remarks.push(Remark {
+            path: "stages.total".into(),
+            kind: "stages",
+            severity: Severity::Error,
+            what: format!(
+                "the stages may take {} at {}, and the whole only {max} at {}: lower the total or raise {}",
+                stages.total.shown(),
+                stages.p.name(),
+                budget.p.map(|p| p.name()).unwrap_or_default(),
+                budget.id
+            ),
+        });
+    }
+}

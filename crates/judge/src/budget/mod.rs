@@ -1,0 +1,25 @@
+//! Budget files: what a product promises.
+//!
+//! Reading order: `file` (what is promised; its words are [`plimsoll_measure::budget`]'s), `check` (what can't be meant), `lint` (what
+//! can't be judged), `family` (several verdicts at once), `split` (a total over stages). A whole file is held against a run in
+//! [`crate::gate`].
+
+mod check;
+pub(crate) mod family;
+mod file;
+pub mod lint;
+pub mod plan;
+mod split;
+
+pub use check::check_shape;
+pub(crate) use check::reserve;
+pub use family::benjamini_hochberg;
+pub use file::{
+    BUDGET_VERSION, Batch, Budget, BudgetFile, BudgetLoad, Burst, Kind, OnInconclusive, OnMissing, Policy,
+    Scope, Slice,
+};
+pub use plimsoll_measure::budget::{
+    ALPHA, Amount, Binned, Bucket, BudgetMetric, Count, Decision, Judged, LEAST_WORTH, Percentile, Relative,
+    StageBudget, Stream, Unit, decide, no_measure_of_load, of_binned, of_flags, of_values, shown, to_pass,
+};
+pub use split::{Slice as StageSlice, Split, SplitFile, SplitSpec, StagePart, Whole, read_split, split};

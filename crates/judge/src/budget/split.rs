@@ -1,0 +1,419 @@
+//! A total divided into stage slices that fit it, with a margin.
+//!
+//! Fixed figures and shares take theirs; a measured stage takes at least what was measured of it at the percentile that its slice is held at;
+//! what is left goes to the weights, or where there are none to the measured stages, by their spread (p − p50): a stage that varies needs the
+//! room. Percentiles do not add, so two splits come from a profile: the *conservative* one gives each stage its own percentile at the total's
+//! level, the *joint* one holds slices at the highest measured percentile at which they add up to no more than the whole did, and the
+//! total by a budget of its own. Percentiles in between would have to be invented; only measured ones are used.
+
+use std::collections::BTreeMap;
+
+use plimsoll_workload::{SpecError, check};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::check::reserve;
+use plimsoll_measure::budget::{Amount, Percentile, Unit};
+use plimsoll_measure::say;
+
+/// The percentile at which slices are held, unless something else is said.
+const LEVEL: f64 = 0.99;
+
+/// A file of stages to split a total over.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SplitFile {
+    /// What is divided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<Amount>,
+    /// What is kept back for variance: a time, or a share of the total.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub margin: Option<Amount>,
+    /// The percentile at which slices are held: 99 unless something else is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p: Option<Percentile>,
+    /// The stages by name.
+    pub stages: BTreeMap<String, StagePart>,
+}
+
+/// What one stage takes: one of `fixed`, `share`, `weight`, or what was measured of it.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StagePart {
+    /// This much.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fixed: Option<Amount>,
+    /// This share of the total, such as 15%.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<Amount>,
+    /// Of what is left, in proportion to the other weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<f64>,
+    /// Its median, as measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p50: Option<Amount>,
+    /// Its 90th percentile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p90: Option<Amount>,
+    /// Its 95th percentile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p95: Option<Amount>,
+    /// Its 99th percentile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p99: Option<Amount>,
+}
+
+/// The percentiles that a stage can be measured at.
+const MEASURED: [f64; 4] = [0.5, 0.9, 0.95, 0.99];
+
+impl StagePart {
+    fn measured(&self) -> [Option<&Amount>; 4] {
+        [self.p50.as_ref(), self.p90.as_ref(), self.p95.as_ref(), self.p99.as_ref()]
+    }
+
+    /// What was measured at this percentile, s.
+    fn at(&self, p: f64) -> Option<f64> {
+        let index = MEASURED.iter().position(|known| (known - p).abs() < 1e-9)?;
+        self.measured()[index].map(|amount| amount.value)
+    }
+}
+
+/// The whole as it was measured beside its stages.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Whole {
+    /// Its percentiles, s, where they were not refused.
+    pub at: [Option<f64>; 4],
+}
+
+/// A split.
+#[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
+pub struct Split {
+    /// What is divided, s.
+    pub total_s: f64,
+    /// What is kept back, s.
+    pub margin_s: f64,
+    /// The percentile that the total is to hold.
+    pub p: f64,
+    /// The percentile that the slices are held at: lower than `p` in a joint split.
+    pub slices_p: f64,
+    /// Is it the joint split?
+    pub joint: bool,
+    /// The slices.
+    pub slices: Vec<Slice>,
+    /// What no stage took, s: more margin.
+    pub left_s: f64,
+    /// What to know, as sentences.
+    pub notes: Vec<String>,
+}
+
+/// One stage's slice.
+#[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
+pub struct Slice {
+    /// The stage.
+    pub stage: String,
+    /// Its slice, s.
+    pub slice_s: f64,
+    /// Where the figure comes from.
+    pub why: String,
+}
+
+/// What is asked of a split.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SplitSpec<'a> {
+    /// What is divided, margin and percentile, and the stages.
+    pub file: &'a SplitFile,
+    /// The whole as measured; from a profile.
+    pub whole: Option<&'a Whole>,
+    /// The joint split rather than the conservative one.
+    pub joint: bool,
+}
+
+/// Reads a file of stages from its value.
+///
+/// # Errors
+/// The first key, name or text that can't be meant, with its place.
+pub fn read_split(value: &Value) -> Result<SplitFile, SpecError> {
+    check::against(value, || schemars::schema_for!(SplitFile).to_value())?;
+    serde_json::from_value(value.clone()).map_err(|e| conflict("stages", e.to_string()))
+}
+
+/// Splits.
+///
+/// # Errors
+/// Figures that can't be meant, and slices that do not fit: with the sum.
+pub fn split(spec: &SplitSpec<'_>) -> Result<Split, SpecError> {
+    let file = spec.file;
+    let total = file.total.as_ref().ok_or_else(|| missing("total", "what is divided: --total 3s"))?;
+    let total_s = time("total", total)?;
+    let margin_s = match &file.margin {
+        None => 0.0,
+        Some(margin) if margin.unit == Unit::Share => reserve(total, margin),
+        Some(margin) => time("margin", margin)?,
+    };
+    if margin_s >= total_s {
+        return Err(conflict(
+            "margin",
+            format!("{} of {} leaves nothing to split", ms(margin_s), ms(total_s)),
+        ));
+    }
+    let p = file.p.map_or(LEVEL, |p| p.0);
+    if file.stages.is_empty() {
+        return Err(missing("stages", "at least one stage, such as `prefill: {fixed: 400ms}`"));
+    }
+    let slices_p = if spec.joint { joint_level(spec, p, total_s - margin_s)? } else { p };
+    let (slices, left_s) =
+        divide(file, (total_s, margin_s), (slices_p, p)).map_err(|e| hint(e, spec, p, total_s - margin_s))?;
+    let mut split =
+        Split { total_s, margin_s, p, slices_p, joint: spec.joint, slices, left_s, notes: Vec::new() };
+    split.notes = notes(&split, spec);
+    Ok(split)
+}
+
+/// The highest measured percentile at which the stages add up to no more than the whole had at `p`.
+fn joint_level(spec: &SplitSpec<'_>, p: f64, pot: f64) -> Result<f64, SpecError> {
+    let whole = spec.whole.ok_or_else(|| {
+        conflict("joint", "the joint tail is measured by a profile alone: --from PROFILE.json")
+    })?;
+    let had = whole_at(whole, p).ok_or_else(|| {
+        conflict("p", format!("the profile shows no {} of the whole: name one that it has with --p", name(p)))
+    })?;
+    if had > pot {
+        return Err(conflict(
+            "total",
+            format!(
+                "the whole's {} was measured at {}: {} more than the {} that total and margin leave; no split makes it fit",
+                name(p),
+                ms(had),
+                ms(had - pot),
+                ms(pot)
+            ),
+        ));
+    }
+    let fits = |q: &&f64| {
+        **q <= p + 1e-9 && sum_at(spec.file, **q).is_some_and(|sum| sum <= had.max(1e-12) * (1.0 + 1e-9))
+    };
+    MEASURED.iter().rev().find(fits).copied().ok_or_else(|| {
+        conflict("stages", format!("even the stages' medians add up to more than the whole's {}", name(p)))
+    })
+}
+
+fn whole_at(whole: &Whole, p: f64) -> Option<f64> {
+    MEASURED.iter().position(|known| (known - p).abs() < 1e-9).and_then(|i| whole.at[i])
+}
+
+/// What the stages' own percentiles add up to; `None` where one that takes time is not known.
+fn sum_at(file: &SplitFile, p: f64) -> Option<f64> {
+    file.stages.values().map(|part| part.at(p).or_else(|| is_idle(part, p).then_some(0.0))).sum()
+}
+
+/// A stage that is known to take no time at this percentile: seen at a higher one, or at none.
+fn is_idle(part: &StagePart, p: f64) -> bool {
+    let later = MEASURED.iter().zip(part.measured()).any(|(known, amount)| *known > p && amount.is_some());
+    let none = part.measured().iter().all(Option::is_none);
+    part.fixed.is_none() && part.share.is_none() && part.weight.is_none() && (later || none)
+}
+
+/// A stage's claim before what is left is given out.
+struct Claim<'a> {
+    stage: &'a str,
+    part: &'a StagePart,
+    least: f64,
+    /// What it gets of the rest, in proportion; of weights and of spreads apart.
+    weight: f64,
+    spread: f64,
+    why: String,
+}
+
+/// The slices at the percentile that they are held at, and what is left, given out by the spread up to the total's percentile.
+fn divide(
+    file: &SplitFile,
+    (total, margin): (f64, f64),
+    levels: (f64, f64),
+) -> Result<(Vec<Slice>, f64), SpecError> {
+    let claims: Vec<Claim<'_>> = file
+        .stages
+        .iter()
+        .map(|(stage, part)| claim(stage, part, total, levels))
+        .collect::<Result<_, _>>()?;
+    let least: f64 = claims.iter().map(|claim| claim.least).sum();
+    let pot = total - margin;
+    if least > pot * (1.0 + 1e-9) {
+        return Err(conflict(
+            "stages",
+            format!(
+                "the slices add up to {} and {} of margin, {} in all: {} more than the total of {}",
+                ms(least),
+                ms(margin),
+                ms(least + margin),
+                ms(least + margin - total),
+                ms(total)
+            ),
+        ));
+    }
+    let rest = (pot - least).max(0.0);
+    let weights: f64 = claims.iter().map(|claim| claim.weight).sum();
+    let spreads: f64 = claims.iter().map(|claim| claim.spread).sum();
+    if weights > 0.0 && rest <= 1e-9 * total {
+        return Err(conflict(
+            "stages",
+            format!(
+                "fixed, shared and measured slices add up to {}: nothing is left for the weights",
+                ms(least)
+            ),
+        ));
+    }
+    let one = |claim: &Claim<'_>| {
+        let more = if weights > 0.0 {
+            rest * claim.weight / weights
+        } else if spreads > 0.0 {
+            rest * claim.spread / spreads
+        } else {
+            0.0
+        };
+        let slice_s = rounded(claim.least + more, claim.least);
+        let why = if claim.part.weight.is_none() && more > 0.0 {
+            format!("{} and {} of what is left", claim.why, ms(slice_s - claim.least))
+        } else {
+            claim.why.clone()
+        };
+        Slice { stage: claim.stage.to_owned(), slice_s, why }
+    };
+    let slices: Vec<Slice> = claims.iter().map(one).filter(|slice| slice.slice_s > 0.0).collect();
+    let left = pot - slices.iter().map(|slice| slice.slice_s).sum::<f64>();
+    Ok((slices, left.max(0.0)))
+}
+
+fn claim<'a>(
+    stage: &'a str,
+    part: &'a StagePart,
+    total: f64,
+    (p, of_total): (f64, f64),
+) -> Result<Claim<'a>, SpecError> {
+    let place = |key: &str| format!("stages.{stage}.{key}");
+    let measured = part.measured().iter().any(Option::is_some);
+    let kinds = [part.fixed.is_some(), part.share.is_some(), part.weight.is_some(), measured];
+    if kinds.iter().filter(|given| **given).count() > 1 {
+        return Err(conflict(
+            &format!("stages.{stage}"),
+            "one of fixed, share, weight or measured percentiles, not several",
+        ));
+    }
+    let claim = |least: f64, why: String| Claim { stage, part, least, weight: 0.0, spread: 0.0, why };
+    if let Some(fixed) = &part.fixed {
+        return Ok(claim(time(&place("fixed"), fixed)?, "fixed".into()));
+    }
+    if let Some(share) = &part.share {
+        if share.unit != Unit::Share {
+            return Err(SpecError::value(&place("share"), share, "a share of the total such as 15%"));
+        }
+        return Ok(claim(share.value * total, format!("{share} of the total")));
+    }
+    if let Some(weight) = part.weight {
+        if !(weight.is_finite() && weight > 0.0) {
+            return Err(SpecError::value(&place("weight"), weight, "a weight above 0"));
+        }
+        return Ok(Claim { weight, ..claim(0.0, format!("weight {}", say::number(weight))) });
+    }
+    for (known, amount) in MEASURED.iter().zip(part.measured()) {
+        amount.map_or(Ok(0.0), |amount| time(&place(&name(*known)), amount))?;
+    }
+    match part.at(p) {
+        Some(value) => {
+            let high = part.at(of_total).unwrap_or(value);
+            let spread = part.p50.as_ref().map_or(high, |median| (high - median.value).max(0.0));
+            Ok(Claim { spread, ..claim(value, format!("measured {} {}", name(p), ms(value))) })
+        }
+        None if measured && !is_idle(part, p) => Err(missing(
+            &place(&name(p)),
+            "what was measured of it at the percentile that slices are held at; or name another with --p",
+        )),
+        None if measured => Ok(claim(0.0, String::new())),
+        None => Err(missing(
+            &format!("stages.{stage}"),
+            "one of fixed, share, weight, or p50 and p99 as measured",
+        )),
+    }
+}
+
+/// Down to a whole tenth of a millisecond, or to the microsecond where that would cut what the stage needs.
+fn rounded(slice: f64, least: f64) -> f64 {
+    let down = |unit: f64| (slice / unit + 1e-6).floor() * unit;
+    let tenth = down(1e-4);
+    if tenth >= least && tenth > 0.0 { tenth } else { down(1e-6) }
+}
+
+/// A refusal of the conservative split, with the joint one where it would fit.
+fn hint(error: SpecError, spec: &SplitSpec<'_>, p: f64, pot: f64) -> SpecError {
+    match error {
+        SpecError::Conflict { path, what }
+            if !spec.joint && spec.whole.is_some() && joint_level(spec, p, pot).is_ok() =>
+        {
+            conflict(
+                &path,
+                format!(
+                    "{what}; the stages are not slow together, so the measured joint tail allows a split: --joint"
+                ),
+            )
+        }
+        other => other,
+    }
+}
+
+fn notes(split: &Split, spec: &SplitSpec<'_>) -> Vec<String> {
+    let k = split.slices.len() as f64;
+    let p = split.slices_p;
+    let mut notes = vec![format!(
+        "percentiles do not add: where each of {} holds at {}, all hold in {} of the requests if stages are independent, and in no fewer than {} however they depend on each other; the whole is over its total at most as often as some slice is over, mostly less, because the others make up for it",
+        say::count(split.slices.len() as u64, "slice"),
+        name(p),
+        say::percent(libm::pow(p, k)),
+        say::percent((1.0 - k * (1.0 - p)).max(0.0))
+    )];
+    if let (Some(whole), Some(sum)) = (spec.whole, sum_at(spec.file, split.p))
+        && let Some(had) = whole_at(whole, split.p)
+    {
+        let at = name(split.p);
+        notes.push(if had <= sum {
+            format!("measured: the stages' own {at} add up to {}, the whole's {at} was {}: {} of the sum was not spent at once", ms(sum), ms(had), ms(sum - had))
+        } else {
+            format!("measured: the whole's {at} was {}, over the {} that the stages' own {at} add up to: they are slow together, and slices at {at} do not hold the total", ms(had), ms(sum))
+        });
+    }
+    if split.joint && split.slices_p < split.p {
+        notes.push(format!(
+            "joint split: slices are held at {}, where they add up to no more than the whole's {} did; the total is held at {} by its own budget",
+            name(split.slices_p),
+            name(split.p),
+            name(split.p)
+        ));
+    }
+    if split.left_s > 1e-3 {
+        notes.push(format!("{} are given to no stage: they add to the margin", ms(split.left_s)));
+    }
+    notes
+}
+
+fn name(p: f64) -> String {
+    Percentile(p).name()
+}
+
+fn time(path: &str, amount: &Amount) -> Result<f64, SpecError> {
+    match amount.unit {
+        Unit::Time => Ok(amount.value),
+        _ => Err(SpecError::value(path, amount, Unit::Time.want())),
+    }
+}
+
+/// Sums are shown in one unit throughout, or nobody can add them up again.
+fn ms(seconds: f64) -> String {
+    say::ms(seconds)
+}
+
+fn missing(path: &str, want: &str) -> SpecError {
+    SpecError::Missing { path: path.to_owned(), want: want.to_owned() }
+}
+
+fn conflict(path: &str, what: impl Into<String>) -> SpecError {
+    SpecError::Conflict { path: path.to_owned(), what: what.into() }
+}

@@ -1,0 +1,248 @@
+//! Two sweeps: line against line, and levels at nearly the same load.
+//!
+//! A sweep's own intervals are put together by MOVER on logarithms (Zou and Donner 2008): the ratio's lower end is as far
+//! below as the candidate's own lower end and the base's upper end together, root of squares. Redrawing both sweeps lost: it
+//! would need their rows again and say no more. A line that was not found still bounds the ratio on one side.
+
+use super::finding::{ArmFigure, Change, Effect, Row, Scale, Worse};
+use super::spec::Margins;
+use plimsoll_math::special::{normal_cdf, normal_inv};
+use plimsoll_measure::findings::{Curve, CurvePoint, Estimate, Findings, Line, Lines, Reading};
+use plimsoll_measure::say::number;
+
+/// Loads that far apart, as a ratio, are still the same.
+const NEAR: f64 = 1.05;
+
+/// The lines of both, and levels at nearly the same load.
+pub fn rows(base: &Findings, candidate: &Findings, margins: &Margins) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for lines in &base.lines {
+        let Some(other) = candidate.lines.iter().find(|other| other.traffic == lines.traffic) else {
+            continue;
+        };
+        let mut own: Vec<Row> = named(lines)
+            .into_iter()
+            .zip(named(other))
+            .map(|((name, a), (_, b))| {
+                line_row(&format!("{name} ({})", lines.traffic), (a, b), margins.lines)
+            })
+            .collect();
+        let curve = |findings: &'_ Findings| {
+            findings.curves.iter().find(|curve| curve.traffic == lines.traffic).map(onset_of)
+        };
+        own[ONSET].described = match (curve(base), curve(candidate)) {
+            (Some(a), Some(b)) if a != b => Some(format!("it is where {a} there, and where {b} here")),
+            _ => None,
+        };
+        if !same_budget(lines, other) {
+            (own[BUDGET].primary, own[BUDGET].described) = (false, Some("the budgets differ".into()));
+        }
+        rows.append(&mut own);
+    }
+    for curve in &base.curves {
+        let Some(other) = candidate.curves.iter().find(|other| other.traffic == curve.traffic) else {
+            continue;
+        };
+        for point in &curve.points {
+            let apart = |other: &&CurvePoint| (other.offered_per_s / point.offered_per_s).ln().abs();
+            let nearest = other.points.iter().min_by(|x, y| apart(x).total_cmp(&apart(y)));
+            if let Some(near) = nearest.filter(|near| apart(near) < NEAR.ln()) {
+                rows.extend(point_rows(&curve.metric, point, near, margins));
+            }
+        }
+    }
+    rows
+}
+
+/// Where [`named`] has the onset.
+const ONSET: usize = 0;
+/// Where [`named`] has the budget line.
+const BUDGET: usize = 2;
+
+/// What a curve's onset is. A p50 begins to rise at another load than a p99 of the same target.
+fn onset_of(curve: &Curve) -> String {
+    let (p, times) = (number(100.0 * curve.percentile), number(curve.knee_factor));
+    format!("p{p} of {} reaches {times} × its zero-contention value", curve.metric)
+}
+
+/// Do both lines hold the same promises? What the budgets are called does not matter.
+fn same_budget(a: &Lines, b: &Lines) -> bool {
+    match (&a.budget_spec, &b.budget_spec) {
+        (Some(a), Some(b)) => a.latency == b.latency && a.error_rate == b.error_rate,
+        _ => true,
+    }
+}
+
+fn named(lines: &Lines) -> [(&'static str, Option<&Line>); 3] {
+    [
+        ("onset", Some(&lines.onset)),
+        ("stability limit", Some(&lines.stability)),
+        ("budget line", lines.budget.as_ref()),
+    ]
+}
+
+fn line_row(metric: &str, (a, b): (Option<&Line>, Option<&Line>), margin: f64) -> Row {
+    let figure = |line: Option<&Line>| {
+        let e = line.and_then(Line::rate);
+        ArmFigure { value: e.map(|e| e.value), n: e.map_or(0, |e| e.n), n_eff: e.map_or(0.0, |e| e.n_eff) }
+    };
+    let method = "the sweeps' own intervals, together (MOVER)";
+    let mut row = Row { primary: true, margin, worse: Worse::Lower, ..blank(metric, "rate", method) };
+    (row.base, row.candidate) = (figure(a), figure(b));
+    let (Some(a), Some(b)) = (a, b) else {
+        // No budget on either side is no question asked.
+        row.primary = a.is_some() || b.is_some();
+        row.why = Some("not looked for on both sides".into());
+        return row;
+    };
+    match (range(a), range(b)) {
+        (Some(x), Some(y)) => {
+            let (effect, p) = ratio(x, y);
+            row.effect = effect;
+            row.p = p;
+            if row.effect.is_none() {
+                row.why = Some("neither sweep found it".into());
+            }
+        }
+        _ => row.why = Some("a sweep can't tell it".into()),
+    }
+    row
+}
+
+/// A figure with its ends: the point is missing where a line lies somewhere above or below.
+type Range = (Option<f64>, f64, f64);
+
+fn range(line: &Line) -> Option<Range> {
+    match line {
+        Line::Found { rate, .. } => Some((Some(rate.value), rate.lower, rate.upper)),
+        Line::Above { rate_per_s, .. } => Some((None, *rate_per_s, f64::INFINITY)),
+        Line::Below { rate_per_s, .. } => Some((None, 0.0, *rate_per_s)),
+        Line::CannotTell { .. } => None,
+    }
+}
+
+/// Candidate over base with its interval and the two-sided p of 1.
+fn ratio(a: Range, b: Range) -> (Option<Effect>, Option<f64>) {
+    let (value, lower, upper) = match (a.0, b.0) {
+        (None, None) => return (None, None),
+        (Some(x), Some(y)) => {
+            let ln = (y / x).ln();
+            let down = f64::hypot((y / b.1).ln(), (a.2 / x).ln());
+            let up = f64::hypot((b.2 / y).ln(), (x / a.1).ln());
+            (ln, ln - down, ln + up)
+        }
+        // One lies beyond what was looked at: its end bounds the ratio, and the end is all that is known.
+        _ => {
+            let (lower, upper) = ((b.1 / a.2).ln(), (b.2 / a.1).ln());
+            (if lower.is_finite() { lower } else { upper }, lower, upper)
+        }
+    };
+    let effect = Effect { scale: Scale::Ratio, value: value.exp(), lower: lower.exp(), upper: upper.exp() };
+    let half = if value > 0.0 { value - lower } else { upper - value };
+    let p = match half {
+        half if half > 0.0 && half.is_finite() => 2.0 * normal_cdf(-value.abs() / half * normal_inv(0.975)),
+        // An end without a width of its own: known to lie beyond, or not known at all.
+        _ if lower > 0.0 || upper < 0.0 => 0.0,
+        _ => 1.0,
+    };
+    ((!value.is_nan()).then_some(effect), Some(p))
+}
+
+/// Description: the percentiles of two levels at nearly the same load.
+fn point_rows(metric: &str, a: &CurvePoint, b: &CurvePoint, margins: &Margins) -> Vec<Row> {
+    let of = |point: &CurvePoint| [point.p50.clone(), point.p95.clone(), point.p99.clone()];
+    let names = [("p50", margins.p50), ("p95", margins.p95), ("p99", margins.p99)];
+    let figure = |e: &Estimate| ArmFigure { value: Some(e.value), n: e.n, n_eff: e.n_eff };
+    let at = format!("{metric} at {} requests/s", number(a.offered_per_s));
+    let mut rows = Vec::new();
+    for ((x, y), (name, margin)) in of(a).iter().zip(of(b).iter()).zip(names) {
+        let (Some(x), Some(y)) = (Reading::estimate(x), Reading::estimate(y)) else { continue };
+        let (effect, p) = ratio((Some(x.value), x.lower, x.upper), (Some(y.value), y.lower, y.upper));
+        let method = "the levels' own intervals, together (MOVER)";
+        let row = Row { margin, effect, p, ..blank(&at, name, method) };
+        rows.push(Row { base: figure(x), candidate: figure(y), ..row });
+    }
+    rows
+}
+
+fn blank(metric: &str, statistic: &str, method: &str) -> Row {
+    let nothing = ArmFigure { value: None, n: 0, n_eff: 0.0 };
+    Row {
+        metric: metric.to_owned(),
+        statistic: statistic.to_owned(),
+        primary: false,
+        base: nothing,
+        candidate: nothing,
+        effect: None,
+        worse: Worse::Higher,
+        margin: 0.0,
+        p: None,
+        p_family: None,
+        differences: Vec::new(),
+        method: method.to_owned(),
+        verdict: Change::Inconclusive,
+        why: None,
+        needs_s: None,
+        described: None,
+        as_it_came: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_measure::findings::BudgetSpec;
+
+    #[test]
+    fn two_intervals_make_one() {
+        // ln 1.2 with half-widths 0.03 and 0.04 on a side: 0.05 together.
+        let around = |x: f64, half: f64| (Some(x), x * (-half).exp(), x * half.exp());
+        let (effect, p) = ratio(around(10.0, 0.03), around(12.0, 0.04));
+        let effect = effect.expect("both found");
+        assert!((effect.value - 1.2).abs() < 1e-12);
+        assert!((effect.lower - 1.2 * (-0.05f64).exp()).abs() < 1e-12, "{effect:?}");
+        assert!((effect.upper - 1.2 * 0.05f64.exp()).abs() < 1e-12, "{effect:?}");
+        assert!(p.expect("a p") < 1e-9);
+        // At the end of the interval p is 5 %.
+        let (_, p) = ratio(around(10.0, 0.03), around(10.0 * 0.05f64.exp(), 0.04));
+        assert!((p.expect("a p") - 0.05).abs() < 1e-9);
+    }
+
+    fn lines(budget: Option<BudgetSpec>) -> Lines {
+        let at = |rate_per_s: f64| Line::Below { rate_per_s, why: String::new() };
+        Lines {
+            traffic: "steady".into(),
+            onset: at(100.0),
+            onset_percentile: Some(0.99),
+            stability: at(200.0),
+            budget: budget.as_ref().map(|_| at(150.0)),
+            budget_spec: budget,
+            mix: plimsoll_measure::findings::Lengths::default(),
+            think_time_s: 10.0,
+            hold: None,
+        }
+    }
+
+    #[test]
+    fn budgets_are_one_by_what_they_hold_and_not_by_name() {
+        let budget = |name: &str, error_rate| {
+            Some(BudgetSpec { name: name.into(), error_rate: Some(error_rate), ..BudgetSpec::default() })
+        };
+        assert!(same_budget(&lines(budget("a", 0.01)), &lines(budget("b", 0.01))));
+        assert!(!same_budget(&lines(budget("a", 0.01)), &lines(budget("a", 0.02))));
+        assert!(
+            same_budget(&lines(budget("a", 0.01)), &lines(None)),
+            "one is missing, and that is said elsewhere"
+        );
+    }
+
+    #[test]
+    fn a_line_beyond_the_levels_bounds_the_ratio_on_one_side() {
+        let found = (Some(10.0), 9.0, 11.0);
+        let (above, p) = ratio(found, (None, 22.0, f64::INFINITY));
+        let above = above.expect("bounded");
+        assert_eq!((above.lower.round(), above.upper), (2.0, f64::INFINITY));
+        assert_eq!(p, Some(0.0));
+        assert_eq!(ratio((None, 5.0, f64::INFINITY), (None, 6.0, f64::INFINITY)), (None, None));
+    }
+}

@@ -1,0 +1,324 @@
+//! Two runs → what the change between them did.
+//!
+//! Pure, like every judge here: manifests, records and findings in, a [`Comparison`] out. Runs that are not the same
+//! experiment are refused with what differs ([`Refusal`]), or, if asked, compared unpaired at the base's mix.
+//!
+//! Reading order: [`finding`] (the words), [`spec`] (margins), `sameness` (may they be compared?), `pairs` (levels and units),
+//! `strata` (the base's mix), `rows` (the figures), `judge` (verdicts), `stages`, `curves` (sweeps), `says`.
+
+pub mod finding;
+pub mod spec;
+
+mod curves;
+mod judge;
+mod pairs;
+mod rows;
+mod sameness;
+mod says;
+mod stages;
+mod strata;
+
+use plimsoll_math::rng::Stream;
+use plimsoll_math::two_sample::{Flips, neighbours, percentile_ratio, shift};
+use plimsoll_model::{Attempt, Load, Manifest};
+
+use finding::{
+    COMPARISON_SCHEMA, Change, Comparison, Design, Difference, Effect, Fact, Group, Row, Scale, ShiftPoint,
+    Slice, Unit,
+};
+use pairs::{FEWEST, LevelArm, LevelPair, cut};
+use plimsoll_measure::findings::{Findings, Reason, Trust};
+use plimsoll_measure::validity::lets_nothing_pass;
+use rows::{Side, effect};
+pub use says::{interval, name};
+pub use spec::{CompareSpec, Differing, LEVEL, Margins};
+use strata::Strata;
+
+/// Percentiles of the shift function.
+const SHIFT_AT: [f64; 7] = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99];
+/// Redraws behind its band.
+const REPLICATES: usize = 200;
+
+/// One run, as it was read and judged.
+#[derive(Copy, Clone)]
+pub struct RunRead<'a> {
+    /// Its manifest.
+    pub manifest: &'a Manifest,
+    /// Its records, whole: with prompt blocks and stages.
+    pub attempts: &'a [Attempt],
+    /// What was found in it.
+    pub findings: &'a Findings,
+}
+
+/// Why two runs are not compared.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Refusal {
+    /// A run is invalid, or rows that matter are missing: which (`base`, `candidate`), and the first reason.
+    Invalid {
+        /// Which.
+        side: &'static str,
+        /// The first reason, with its figure.
+        why: String,
+    },
+    /// They are not the same experiment.
+    Differ(Vec<Difference>),
+    /// There is nothing to put side by side, whatever is told.
+    Nothing(String),
+}
+
+/// Compares a candidate with its base.
+///
+/// # Errors
+/// Where they can't or may not be compared: see [`Refusal`].
+pub fn compare(base: &RunRead, candidate: &RunRead, spec: &CompareSpec) -> Result<Comparison, Refusal> {
+    for (side, run) in [("base", base), ("candidate", candidate)] {
+        let reasons = &run.findings.validity.reasons;
+        let invalid = run.findings.validity.verdict == Trust::Invalid;
+        let speaks = |reason: &&Reason| invalid || lets_nothing_pass(reason, None);
+        if let Some(first) = reasons.iter().find(speaks) {
+            let why = format!("{}: {}", first.means, first.figure);
+            return Err(Refusal::Invalid { side, why });
+        }
+    }
+    let mut differences = sameness::of_manifests(base.manifest, candidate.manifest);
+    let sweeps = (sameness::is_sweep(base.manifest), sameness::is_sweep(candidate.manifest));
+    if sweeps.0 != sweeps.1 {
+        return Err(Refusal::Nothing(
+            "one run is a sweep and the other a single load: measure both alike".into(),
+        ));
+    }
+    let pairs = if sweeps.0 { Vec::new() } else { level_pairs(base, candidate, &mut differences)? };
+    let one_nonce = base.manifest.nonce == candidate.manifest.nonce;
+    let of_levels = sameness::of_levels(&pairs, &differences, one_nonce);
+    differences.extend(of_levels);
+    if !differences.is_empty() && spec.differing == Differing::Refuse {
+        return Err(Refusal::Differ(differences));
+    }
+    let design = match (sweeps.0, differences.is_empty()) {
+        (true, _) => Design::Curves,
+        (false, true) => Design::Paired,
+        (false, false) => Design::Standardised,
+    };
+    let mut comparison = Comparison {
+        schema: COMPARISON_SCHEMA,
+        verdict: Change::Inconclusive,
+        says: Vec::new(),
+        design,
+        level: LEVEL,
+        notes: notes(base, candidate, design, &differences),
+        differences,
+        groups: grouped(pairs).iter().map(|pairs| group(pairs, design, spec)).collect(),
+        lines: if sweeps.0 {
+            curves::rows(base.findings, candidate.findings, &spec.margins)
+        } else {
+            Vec::new()
+        },
+        target: sameness::facts(base.manifest, candidate.manifest),
+    };
+    conclude(&mut comparison);
+    Ok(comparison)
+}
+
+/// Judges all rows together, then what follows from them.
+fn conclude(comparison: &mut Comparison) {
+    let mut loads: Vec<&mut [Row]> =
+        comparison.groups.iter_mut().map(|group| group.rows.as_mut_slice()).collect();
+    judge::judge(&mut loads, &mut comparison.lines);
+    let rows = comparison.groups.iter().flat_map(|group| &group.rows).chain(&comparison.lines);
+    let family: Vec<Change> = rows.filter(|row| row.primary).map(|row| row.verdict).collect();
+    let any = |change: Change| family.contains(&change);
+    comparison.verdict = if any(Change::Regressed) {
+        Change::Regressed
+    } else if any(Change::Inconclusive) || family.is_empty() {
+        Change::Inconclusive
+    } else if any(Change::Improved) {
+        Change::Improved
+    } else {
+        Change::NoChange
+    };
+    for group in &mut comparison.groups {
+        let moved = group.rows.iter().any(|row| {
+            row.metric == "e2e"
+                && row.statistic == "p50"
+                && matches!(row.verdict, Change::Improved | Change::Regressed)
+        });
+        if moved {
+            group.stages.iter_mut().for_each(|stage| stage.local_only = false);
+        }
+        if group.unit == Unit::Alternation && group.levels.len() > group.units as usize {
+            let all = group.levels.len();
+            comparison.notes.push(format!("the first {} of {all} alternations are compared", group.units));
+        }
+        let few =
+            (group.unit == Unit::Section && group.units as usize >= FEWEST).then_some(group.levels.len());
+        if let Some(levels) = few {
+            let note = match levels {
+                1 => "one run of each: what changes from run to run is not in the intervals; ten alternations or more would hold it"
+                    .to_owned(),
+                _ => format!(
+                    "{levels} alternations: what changes from one to the next widens the intervals, and so few tell it badly; ten or more tell it well"
+                ),
+            };
+            let wanders = group
+                .rows
+                .iter()
+                .filter(|row| levels == 1 && row.primary)
+                .map(|row| neighbours(&row.differences));
+            let alike = wanders.fold(0.0, f64::max);
+            let wanders = (alike > ALIKE / f64::from(group.units).sqrt()).then(|| {
+                format!("the speed wanders within the runs (correlation {alike:.2} from one part to the next), which widens the intervals")
+            });
+            for note in std::iter::once(note).chain(wanders) {
+                if !comparison.notes.contains(&note) {
+                    comparison.notes.push(note);
+                }
+            }
+        }
+    }
+    comparison.says = says::says(comparison);
+}
+
+/// Standard errors from which the neighbours' correlation is worth a word.
+const ALIKE: f64 = 2.0;
+
+/// Level i of one with level i of the other; warm-ups take no part.
+fn level_pairs<'a>(
+    base: &RunRead<'a>,
+    candidate: &RunRead<'a>,
+    differences: &mut Vec<Difference>,
+) -> Result<Vec<LevelPair<'a>>, Refusal> {
+    let (a, b) = (arms(base), arms(candidate));
+    if a.is_empty() || b.is_empty() {
+        let which = if a.is_empty() { "base" } else { "candidate" };
+        return Err(Refusal::Nothing(format!(
+            "the {which} has no level to compare: it was cut off too early"
+        )));
+    }
+    if a.len() != b.len() {
+        differences.push(Difference {
+            about: "load".into(),
+            base: plimsoll_measure::say::count(a.len() as u64, "level"),
+            candidate: plimsoll_measure::say::count(b.len() as u64, "level"),
+        });
+    }
+    Ok(a.into_iter().zip(b).map(|(a, b)| LevelPair::new(a, b)).collect())
+}
+
+fn arms<'a>(run: &RunRead<'a>) -> Vec<LevelArm<'a>> {
+    let read = |level: &'a plimsoll_model::Level| {
+        let found = run.findings.levels.iter().find(|found| found.summary.level == level.id)?;
+        let own: Vec<&Attempt> = run.attempts.iter().filter(|attempt| attempt.level == level.id).collect();
+        (!own.is_empty()).then(|| LevelArm::read(level, own, &found.summary))
+    };
+    run.manifest.levels.iter().filter_map(read).collect()
+}
+
+/// Levels of one traffic and load together, in order of appearance.
+fn grouped(pairs: Vec<LevelPair>) -> Vec<Vec<LevelPair>> {
+    let mut groups: Vec<Vec<LevelPair>> = Vec::new();
+    let same = |x: &LevelPair, y: &LevelPair| {
+        let load = match (x.base.level.load, y.base.level.load) {
+            (Load::Open { rate_per_s: a }, Load::Open { rate_per_s: b }) => (a - b).abs() <= 1e-9 * a.abs(),
+            (a, b) => a == b,
+        };
+        load && x.base.level.traffic == y.base.level.traffic
+    };
+    for pair in pairs {
+        match groups.iter_mut().find(|group| same(&group[0], &pair)) {
+            Some(group) => group.push(pair),
+            None => groups.push(vec![pair]),
+        }
+    }
+    groups
+}
+
+/// The levels of one load.
+fn group(pairs: &[LevelPair], design: Design, spec: &CompareSpec) -> Group {
+    let paired = design == Design::Paired;
+    let cut = cut(pairs, paired);
+    let flips = Flips::of_turns(cut.units.len() / cut.per_level.max(1), cut.per_level);
+    let strata = (!paired).then(|| Strata::of(pairs, &cut));
+    let side = Side { pairs, cut: &cut, flips: &flips, strata: strata.as_ref(), margins: &spec.margins };
+    let mut rows = side.rows();
+    judge::jointly(&mut rows, &flips);
+    let first = pairs[0].base.level;
+    Group {
+        load: format!("{}, {}", first.traffic, sameness::load_words(&first.load)),
+        levels: pairs.iter().map(|pair| (pair.base.level.id, pair.candidate.level.id)).collect(),
+        unit: cut.unit,
+        units: cut.units.len() as u32,
+        shift: shift_points(&side, paired),
+        slices: strata.as_ref().map_or_else(Vec::new, |strata| slices(&side, strata)),
+        stages: stages::stages(&side, &rows),
+        rows,
+    }
+}
+
+fn shift_points(side: &Side, paired: bool) -> Vec<ShiftPoint> {
+    let Some(leading) = side.latencies().first().copied().filter(|_| side.cut.units.len() >= FEWEST) else {
+        return Vec::new();
+    };
+    let (base, candidate) = side.arms(leading, None);
+    if base.is_empty() || candidate.is_empty() {
+        return Vec::new();
+    }
+    let mut stream = Stream::new(1, "compare shift", 0);
+    let bands = shift((&base, &candidate), &SHIFT_AT, paired, (&mut stream, REPLICATES), LEVEL);
+    let point = |band: &plimsoll_math::two_sample::Band| {
+        let (lower, upper) = (band.band.lower, band.band.upper);
+        let effect = Effect { scale: Scale::Ratio, value: band.ratio, lower, upper };
+        (!band.ratio.is_nan()).then_some(ShiftPoint { p: band.p, effect })
+    };
+    bands.iter().filter_map(point).collect()
+}
+
+/// The median of the leading latency of each kind of request.
+fn slices(side: &Side, strata: &Strata) -> Vec<Slice> {
+    let leading = side.latencies().first().copied();
+    let slice = |kind: strata::Kind| {
+        let (base_share, candidate_share) = strata.shares(kind);
+        let effect = leading.filter(|_| side.cut.units.len() >= FEWEST).and_then(|leading| {
+            let (base, candidate) = side.arms(leading, Some(kind));
+            // A median of fewer says nothing.
+            let enough = base.len() >= 20 && candidate.len() >= 20;
+            enough
+                .then(|| effect(Scale::Ratio, percentile_ratio(&base, &candidate, 0.5, side.flips, LEVEL)))?
+        });
+        Slice { name: strata.name(kind), base_share, candidate_share, effect }
+    };
+    strata.counts.keys().map(|kind| slice(*kind)).collect()
+}
+
+/// What to know beside the verdict.
+fn notes(base: &RunRead, candidate: &RunRead, design: Design, differences: &[Difference]) -> Vec<String> {
+    let mut notes = Vec::new();
+    if design == Design::Standardised {
+        notes.push(format!(
+            "{} between the runs: percentiles are compared unpaired, at the base's mix of classes and prompt lengths",
+            plimsoll_measure::say::count(differences.len() as u64, "difference")
+        ));
+    }
+    for (side, run) in [("base", base), ("candidate", candidate)] {
+        // That a run is short, its own rows say.
+        let validity = &run.findings.validity;
+        let suspect = validity.reasons.iter().find(|reason| reason.verdict >= Trust::Suspect);
+        notes.extend(suspect.map(|r| format!("the {side} is suspect: {}; {}", r.figure, r.means)));
+    }
+    for (side, run) in [("base", base), ("candidate", candidate)] {
+        for level in &run.findings.levels {
+            let cut = level.summary.window.cut_words();
+            notes.extend(cut.map(|cut| format!("of the {side}'s level {}, {cut}", level.summary.level)));
+        }
+    }
+    if base.manifest.nonce != candidate.manifest.nonce {
+        notes.push("the prompts are as long on both sides, in other words (another nonce)".into());
+    }
+    notes.extend(sameness::unknown_path(base.manifest, candidate.manifest));
+    let facts = sameness::facts(base.manifest, candidate.manifest);
+    let unknown: Vec<&str> =
+        facts.iter().filter(|(_, fact)| **fact == Fact::Unknown).map(|(name, _)| name.as_str()).collect();
+    if !unknown.is_empty() {
+        notes.push(format!("not known to be unchanged: {}", unknown.join(", ")));
+    }
+    notes
+}

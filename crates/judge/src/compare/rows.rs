@@ -1,0 +1,472 @@
+//! The figures of one load on both sides: percentiles, means, the typical pair, errors and rates.
+//!
+//! What failed is +∞ in every latency, and stays it; what does not exist for a request takes no part. A figure
+//! that one side lacks is a row without an effect: missing is never equal.
+
+use plimsoll_math::proportion::newcombe;
+use plimsoll_math::quantile::needed;
+use plimsoll_math::two_sample::{
+    Arm, Flips, Ratio, exceedance_differences, mean_ratio, median_shift, percentile_ratio,
+};
+use plimsoll_model::TokensRule;
+
+use super::finding::{ArmFigure, Change, Effect, Row, Scale, Worse};
+use super::pairs::{Cut, FEWEST, LevelArm, LevelPair, UnitRows};
+use super::spec::{LEVEL, Margins};
+use super::strata::{Kind, Strata};
+use plimsoll_measure::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN};
+use plimsoll_measure::say::number;
+
+/// The percentiles that are compared, with their names.
+const PERCENTILES: [(f64, &str); 3] = [(0.5, "p50"), (0.95, "p95"), (0.99, "p99")];
+
+/// Largest share of the base's requests that may be of a kind that the candidate never met.
+const UNCOVERED: f64 = 0.05;
+
+/// A latency by its name, and where its values stand.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Latency {
+    /// First token.
+    Ttft,
+    /// Time per token.
+    Tpot,
+    /// The whole.
+    E2e,
+    /// Gaps between events, which are tokens where the flag says so.
+    Gap {
+        /// One token per event on both sides.
+        tokens: bool,
+    },
+}
+
+impl Latency {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Latency::Ttft => "ttft",
+            Latency::Tpot => "tpot",
+            Latency::E2e => "e2e",
+            Latency::Gap { tokens: true } => "itl",
+            Latency::Gap { tokens: false } => "event_gap",
+        }
+    }
+
+    /// The values of one row.
+    pub fn of(self, columns: &Columns, row: usize) -> &[i64] {
+        match self {
+            Latency::Ttft => &columns.ttft[row..=row],
+            Latency::Tpot => &columns.tpot[row..=row],
+            Latency::E2e => &columns.e2e[row..=row],
+            Latency::Gap { .. } => &columns.gaps[columns.gap_from[row]..columns.gap_from[row + 1]],
+        }
+    }
+}
+
+/// What a finished row adds to a rate.
+type Amount = fn(&LevelArm, usize) -> f64;
+
+/// A value in seconds; `None` where it does not exist.
+pub fn seconds(ns: i64) -> Option<f64> {
+    match ns {
+        ABSENT => None,
+        INFINITE => Some(f64::INFINITY),
+        ns => Some(ns as f64 / 1e9),
+    }
+}
+
+/// One load, ready to be read.
+pub struct Side<'a, 'b> {
+    /// The level pairs.
+    pub pairs: &'b [LevelPair<'a>],
+    /// Their units.
+    pub cut: &'b Cut,
+    /// The patterns of signs.
+    pub flips: &'b Flips,
+    /// The base's mix, where it has to be put on the candidate.
+    pub strata: Option<&'b Strata>,
+    /// What is no change.
+    pub margins: &'b Margins,
+}
+
+impl<'a> Side<'a, '_> {
+    /// The latencies that there are, the leading one first.
+    pub fn latencies(&self) -> Vec<Latency> {
+        let some = |latency: Latency| {
+            let any = |arm: &LevelArm| {
+                (arm.from..arm.to).any(|row| {
+                    latency.of(&arm.columns, row).iter().any(|ns| *ns != ABSENT && *ns != INFINITE)
+                })
+            };
+            self.pairs.iter().any(|pair| any(&pair.base) || any(&pair.candidate))
+        };
+        let one_token =
+            |arm: &LevelArm| arm.columns.one_token_events && arm.columns.rule != TokensRule::Unknown;
+        let tokens = self.pairs.iter().all(|pair| one_token(&pair.base) && one_token(&pair.candidate));
+        let all = [Latency::Ttft, Latency::Tpot, Latency::E2e, Latency::Gap { tokens }];
+        all.into_iter().filter(|latency| some(*latency)).collect()
+    }
+
+    /// Every row of this load, not judged yet.
+    pub fn rows(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for latency in self.latencies() {
+            let (base, candidate) = self.arms(latency, None);
+            let raw = self.strata.map(|_| self.unweighted(latency));
+            for (p, name) in PERCENTILES {
+                let margin = match name {
+                    "p50" => self.margins.p50,
+                    "p95" => self.margins.p95,
+                    _ => self.margins.p99,
+                };
+                let mut row = self.percentile(latency, (p, name), (&base, &candidate), margin);
+                row.as_it_came = raw.as_ref().and_then(|(base, candidate)| {
+                    effect(Scale::Ratio, percentile_ratio(base, candidate, p, self.flips, LEVEL))
+                });
+                rows.push(row);
+            }
+            if !matches!(latency, Latency::Gap { .. }) {
+                rows.extend(self.mean(latency));
+                if self.strata.is_none() {
+                    rows.push(self.typical(latency));
+                }
+            }
+        }
+        rows.push(self.errors());
+        rows.extend(self.rates());
+        if let Some(strata) = self.strata.filter(|strata| strata.uncovered() > UNCOVERED) {
+            let share = plimsoll_measure::say::percent(strata.uncovered());
+            for row in &mut rows {
+                row.why = Some(format!("{share} of the base's requests have no like in the candidate"));
+            }
+        }
+        rows
+    }
+
+    /// Both arms of a latency by unit, of one kind of request or of all.
+    pub fn arms(&self, latency: Latency, kind: Option<Kind>) -> (Arm, Arm) {
+        let own = |arm: &LevelArm, row: usize| match (kind, self.strata) {
+            (Some(kind), Some(strata)) => strata.kind(arm, row) == kind,
+            _ => true,
+        };
+        let base =
+            self.units(|unit, pair| values(&pair.base, &unit.base, latency, |row| own(&pair.base, row)));
+        let base = Arm::new(&base);
+        let candidate = match (self.strata, kind) {
+            (Some(strata), None) => Arm::weighted(&self.units(|unit, pair| {
+                let arm = &pair.candidate;
+                let of_row = |row: &usize| {
+                    let weight = strata.weight(strata.kind(arm, *row));
+                    latency.of(&arm.columns, *row).iter().filter_map(move |ns| Some((seconds(*ns)?, weight)))
+                };
+                unit.candidate.iter().flat_map(of_row).collect()
+            })),
+            _ => Arm::new(&self.units(|unit, pair| {
+                values(&pair.candidate, &unit.candidate, latency, |row| own(&pair.candidate, row))
+            })),
+        };
+        (base, candidate)
+    }
+
+    fn unweighted(&self, latency: Latency) -> (Arm, Arm) {
+        Side { strata: None, ..*self }.arms(latency, None)
+    }
+
+    fn units<T>(&self, of: impl Fn(&UnitRows, &LevelPair<'a>) -> T) -> Vec<T> {
+        self.cut.units.iter().map(|unit| of(unit, &self.pairs[unit.pair])).collect()
+    }
+
+    /// A row to fill.
+    fn blank(&self, metric: &str, statistic: &str) -> Row {
+        let nothing = ArmFigure { value: None, n: 0, n_eff: 0.0 };
+        Row {
+            metric: metric.to_owned(),
+            statistic: statistic.to_owned(),
+            primary: true,
+            base: nothing,
+            candidate: nothing,
+            effect: None,
+            worse: Worse::Higher,
+            margin: self.margins.p50,
+            p: None,
+            p_family: None,
+            differences: Vec::new(),
+            method: String::new(),
+            verdict: Change::Inconclusive,
+            why: self.cut.needs_s.map(|_| "too short".to_owned()),
+            needs_s: self.cut.needs_s,
+            described: None,
+            as_it_came: None,
+        }
+    }
+
+    fn percentile(&self, latency: Latency, (p, name): (f64, &str), (a, b): (&Arm, &Arm), margin: f64) -> Row {
+        let mut row = Row { margin, ..self.blank(latency.name(), name) };
+        row.method = "shares beyond the common percentile, sign flips of units".into();
+        row.primary = !matches!(latency, Latency::Gap { .. }) || name == "p99";
+        row.base = self.figure(|pair| &pair.base, latency, a, p);
+        row.candidate = match self.strata {
+            None => self.figure(|pair| &pair.candidate, latency, b, p),
+            Some(_) => figure(b, p),
+        };
+        // Where requests pair, both sides met the same bursts, and the flips know how few there were; a percentile by itself does not.
+        let (what, counts) = match self.strata {
+            None => ("requests", [row.base.n as f64, row.candidate.n as f64]),
+            Some(_) => ("effective requests", [row.base.n_eff, row.candidate.n_eff]),
+        };
+        for (side, has) in ["base", "candidate"].into_iter().zip(counts) {
+            if row.why.is_none() && has < needed(p) * (1.0 - 1e-9) {
+                let needed = needed(p);
+                row.needs_s = (has > 0.0).then(|| self.longest_s() * needed / has);
+                row.why =
+                    Some(format!("the {side} needs {} {what}, has {}", number(needed), number(has.floor())));
+            }
+        }
+        if a.is_empty() || b.is_empty() {
+            row.why = Some(format!("the {} has none", if a.is_empty() { "base" } else { "candidate" }));
+            return row;
+        }
+        if row.why.is_some() {
+            return row;
+        }
+        let ratio = percentile_ratio(a, b, p, self.flips, LEVEL);
+        row.p = Some(ratio.p);
+        row.differences = exceedance_differences(a, b, p, 1.0);
+        row.effect = effect(Scale::Ratio, ratio);
+        if row.effect.is_none() {
+            row.why = Some("infinite on both sides: failures reach down to it".into());
+        }
+        row
+    }
+
+    /// A percentile of one side: of a single level what its summary says of it; of several, of their requests together.
+    fn figure(
+        &self,
+        of: for<'x> fn(&'x LevelPair<'a>) -> &'x LevelArm<'a>,
+        latency: Latency,
+        arm: &Arm,
+        p: f64,
+    ) -> ArmFigure {
+        let single = match self.pairs {
+            [pair] => of(pair).summary.latency.all().into_iter().find(|set| set.metric == latency.name()),
+            _ => None,
+        };
+        match single.filter(|set| set.n == arm.len() as u64).and_then(|set| set.at(p)?.seen()) {
+            Some(e) => ArmFigure { value: Some(e.value), n: e.n, n_eff: e.n_eff },
+            None => figure(arm, p),
+        }
+    }
+
+    /// The length of the longest level, s.
+    fn longest_s(&self) -> f64 {
+        let lengths = self.pairs.iter().flat_map(|pair| [pair.base.length_s(), pair.candidate.length_s()]);
+        lengths.fold(0.0, f64::max)
+    }
+
+    /// The mean; described, for it says nothing of a tail. None where a request failed, whose latency has no mean.
+    fn mean(&self, latency: Latency) -> Option<Row> {
+        let means = |arm: &dyn Fn(&UnitRows, &LevelPair<'a>) -> Vec<f64>| -> Option<Vec<f64>> {
+            let units = self.units(arm);
+            let mean = |values: Vec<f64>| {
+                let mean = values.iter().sum::<f64>() / values.len() as f64;
+                mean.is_finite().then_some(mean)
+            };
+            units.into_iter().map(mean).collect()
+        };
+        if self.strata.is_some() || self.cut.units.len() < FEWEST {
+            return None;
+        }
+        let base = means(&|unit, pair| values(&pair.base, &unit.base, latency, |_| true))?;
+        let candidate = means(&|unit, pair| values(&pair.candidate, &unit.candidate, latency, |_| true))?;
+        let ratio = mean_ratio(&base, &candidate, self.flips, LEVEL);
+        let of = |means: &[f64]| {
+            let value = Some(means.iter().sum::<f64>() / means.len() as f64);
+            ArmFigure { value, n: means.len() as u64, n_eff: means.len() as f64 }
+        };
+        let mut row = Row { primary: false, ..self.blank(latency.name(), "mean") };
+        (row.base, row.candidate) = (of(&base), of(&candidate));
+        row.method = "means of units, sign flips".into();
+        (row.p, row.effect) = (Some(ratio.p), effect(Scale::Ratio, ratio));
+        Some(row)
+    }
+
+    /// The median over requests of candidate / base, request by request.
+    fn typical(&self, latency: Latency) -> Row {
+        let mut row = self.blank(latency.name(), "per request");
+        row.method = "median of the pairs' ratios, sign flips of units".into();
+        let pairs = self.units(|unit, pair| -> Vec<f64> {
+            let of = |(a, b): (&usize, &usize)| {
+                let value = |arm: &LevelArm, row: usize| seconds(latency.of(&arm.columns, row)[0]);
+                let ln = (value(&pair.candidate, *b)? / value(&pair.base, *a)?).ln();
+                // Both failed: nothing is known of the pair, least of all that it is equal.
+                (!ln.is_nan()).then_some(ln)
+            };
+            unit.base.iter().zip(&unit.candidate).filter_map(of).collect()
+        });
+        let arm = Arm::new(&pairs);
+        if arm.is_empty() {
+            row.why = Some("no request has it on both sides".into());
+            return row;
+        }
+        if self.cut.units.len() < FEWEST {
+            return row;
+        }
+        let shift = median_shift(&arm, self.flips, LEVEL);
+        let n_eff = arm.worth_beyond(arm.quantile(0.5));
+        row.base = ArmFigure { value: None, n: arm.len() as u64, n_eff };
+        row.candidate = row.base;
+        row.p = Some(shift.p);
+        row.differences = (0..arm.units()).map(|unit| arm.share_beyond(unit, 0.0) - 0.5).collect();
+        let interval = &shift.interval;
+        row.effect = Some(Effect {
+            scale: Scale::Ratio,
+            value: shift.value.exp(),
+            lower: interval.lower.exp(),
+            upper: interval.upper.exp(),
+        });
+        row
+    }
+
+    /// The share of requests that did not end in a right answer.
+    fn errors(&self) -> Row {
+        let mut row = Row { margin: self.margins.errors, ..self.blank("error_rate", "rate") };
+        row.method = "difference of shares (Newcombe) at the effective number".into();
+        let side = |arm: &dyn Fn(&UnitRows, &LevelPair<'a>) -> Vec<f64>| Arm::new(&self.units(arm));
+        let base = side(&|unit, pair| wrong(&pair.base, &unit.base));
+        let candidate = match self.strata {
+            None => side(&|unit, pair| wrong(&pair.candidate, &unit.candidate)),
+            // Long prompts may fail more often: a candidate that met more of them is not the worse one.
+            Some(strata) => Arm::weighted(&self.units(|unit, pair| {
+                let arm = &pair.candidate;
+                let of_row =
+                    |row: &usize| Some((went_wrong(arm, *row)?, strata.weight(strata.kind(arm, *row))));
+                unit.candidate.iter().filter_map(of_row).collect()
+            })),
+        };
+        if base.is_empty() || candidate.is_empty() {
+            row.why = Some("a side has no requests".into());
+            return row;
+        }
+        let of = |arm: &Arm| ArmFigure {
+            value: Some(arm.share(0.5)),
+            n: arm.len() as u64,
+            n_eff: arm.worth_beyond(0.5),
+        };
+        (row.base, row.candidate) = (of(&base), of(&candidate));
+        let counts = |arm: &ArmFigure| (arm.value.unwrap_or(0.0) * arm.n_eff, arm.n_eff);
+        let (a, b) = (counts(&row.base), counts(&row.candidate));
+        let interval = newcombe(a, b, LEVEL);
+        let value = candidate.share(0.5) - base.share(0.5);
+        row.p = Some(p_of(|level| newcombe(a, b, level).contains(0.0)));
+        row.effect =
+            Some(Effect { scale: Scale::Difference, value, lower: interval.lower, upper: interval.upper });
+        row
+    }
+
+    /// Requests and output tokens finished per second.
+    fn rates(&self) -> Vec<Row> {
+        let per_level = self.cut.per_level;
+        let slices = |amount: Amount, of: for<'x> fn(&'x LevelPair<'a>) -> &'x LevelArm<'a>| {
+            let level = |pair| finished(of(pair), per_level, amount);
+            self.pairs
+                .iter()
+                .take(self.cut.units.len() / per_level.max(1))
+                .flat_map(level)
+                .collect::<Vec<f64>>()
+        };
+        // Of two experiments that differ, what was finished says mostly how much was asked: described, and no verdict.
+        let asked_alike = self.strata.is_none();
+        let kinds: [(&str, bool, Amount); 2] =
+            [("throughput", asked_alike, |_, _| 1.0), ("output_tokens", false, tokens)];
+        let mut rows = Vec::new();
+        for (name, primary, amount) in kinds {
+            let (a, b) = (slices(amount, |pair| &pair.base), slices(amount, |pair| &pair.candidate));
+            if name == "output_tokens" && a.iter().chain(&b).all(|rate| *rate == 0.0) {
+                continue;
+            }
+            let mut row = Row { margin: self.margins.throughput, primary, ..self.blank(name, "rate") };
+            row.worse = Worse::Lower;
+            row.described = (!asked_alike).then(|| "the loads asked for differ".to_owned());
+            row.method = "means of units, sign flips".into();
+            let of = |rates: &[f64]| ArmFigure {
+                value: Some(rates.iter().sum::<f64>() / rates.len().max(1) as f64),
+                n: rates.len() as u64,
+                n_eff: rates.len() as f64,
+            };
+            (row.base, row.candidate) = (of(&a), of(&b));
+            if self.cut.units.len() >= FEWEST {
+                let ratio = mean_ratio(&a, &b, self.flips, LEVEL);
+                (row.p, row.effect) = (Some(ratio.p), effect(Scale::Ratio, ratio));
+                row.differences = a.iter().zip(&b).map(|(a, b)| b - a).collect();
+                if row.effect.is_none() {
+                    row.why = Some("nothing was finished on either side".into());
+                }
+            }
+            rows.push(row);
+        }
+        rows
+    }
+}
+
+fn values(arm: &LevelArm, rows: &[usize], latency: Latency, counts: impl Fn(usize) -> bool) -> Vec<f64> {
+    let own = rows.iter().filter(|row| counts(**row));
+    own.flat_map(|row| latency.of(&arm.columns, *row).iter().filter_map(|ns| seconds(*ns))).collect()
+}
+
+/// 1 for a request without a right answer, 0 for one with it; a planned cancellation is neither.
+fn went_wrong(arm: &LevelArm, row: usize) -> Option<f64> {
+    match arm.columns.fate[row] {
+        Fate::Cancelled => None,
+        Fate::Finished => Some(0.0),
+        Fate::Broken | Fate::Failed => Some(1.0),
+    }
+}
+
+fn wrong(arm: &LevelArm, rows: &[usize]) -> Vec<f64> {
+    rows.iter().filter_map(|row| went_wrong(arm, *row)).collect()
+}
+
+fn tokens(arm: &LevelArm, row: usize) -> f64 {
+    match arm.columns.output[row] {
+        UNKNOWN => f64::from(arm.columns.asked_output[row]),
+        tokens => f64::from(tokens),
+    }
+}
+
+/// What ended per second in equal parts of the level's window.
+fn finished(arm: &LevelArm, parts: usize, amount: Amount) -> Vec<f64> {
+    let start = arm.level.stop.0 - (1e9 * arm.length_s()) as i64;
+    let width = (arm.level.stop.0 - start).max(1) as f64 / parts as f64;
+    let mut sums = vec![0.0; parts];
+    for row in 0..arm.columns.len() {
+        let end = arm.columns.end[row];
+        if arm.columns.fate[row].ended_well() && end >= start && end < arm.level.stop.0 {
+            sums[(((end - start) as f64 / width) as usize).min(parts - 1)] += amount(arm, row);
+        }
+    }
+    sums.iter().map(|sum| sum * 1e9 / width).collect()
+}
+
+fn figure(arm: &Arm, p: f64) -> ArmFigure {
+    let value = arm.quantile(p);
+    let n_eff = if arm.is_empty() { 0.0 } else { arm.worth_beyond(value) };
+    ArmFigure { value: (!value.is_nan()).then_some(value), n: arm.len() as u64, n_eff }
+}
+
+/// A ratio as an effect; none where both sides are infinite, or nothing.
+pub fn effect(scale: Scale, ratio: Ratio) -> Option<Effect> {
+    let Ratio { value, interval, .. } = ratio;
+    (!value.is_nan()).then_some(Effect { scale, value, lower: interval.lower, upper: interval.upper })
+}
+
+/// The two-sided p that belongs to a family of intervals: one minus the level at which zero enters.
+fn p_of(holds_zero: impl Fn(f64) -> bool) -> f64 {
+    let (mut out, mut inside) = (0.0, 1.0 - 1e-9);
+    if !holds_zero(inside) {
+        return 1.0 - inside;
+    }
+    for _ in 0..40 {
+        let middle = 0.5 * (out + inside);
+        if holds_zero(middle) { inside = middle } else { out = middle }
+    }
+    1.0 - inside
+}

@@ -1,0 +1,228 @@
+//! The verdict in sentences: what changed, by how much, and how surely.
+//!
+//! A change that is better on average and worse where it hurts is the one that slips through; it has a sentence of its own.
+
+use super::finding::{Change, Comparison, Effect, Group, Row, Scale, Stage, Worse};
+use plimsoll_measure::say::{length, ms, number, percent};
+
+/// Rows of one verdict that are named before the rest is counted.
+const NAMED: usize = 4;
+
+/// The sentences, the verdict first.
+pub fn says(comparison: &Comparison) -> Vec<String> {
+    let rows: Vec<&Row> =
+        comparison.groups.iter().flat_map(|group| &group.rows).chain(&comparison.lines).collect();
+    let of = |change: Change| -> Vec<&Row> {
+        let own = |row: &&Row| row.primary && row.verdict == change;
+        let mut own: Vec<&Row> = rows.iter().copied().filter(own).collect();
+        own.sort_by(|a, b| margins(b).total_cmp(&margins(a)));
+        own
+    };
+    let mut said: Vec<String> = comparison.groups.iter().flat_map(refused).collect();
+    let (regressed, open, improved) = (of(Change::Regressed), of(Change::Inconclusive), of(Change::Improved));
+    match comparison.verdict {
+        Change::Regressed => said.push(format!("Regressed: {}.", list(&regressed))),
+        Change::Inconclusive => said.extend(inconclusive(&open)),
+        Change::Improved => said.push(format!("Improved: {}; nothing got worse.", list(&improved))),
+        Change::NoChange => {
+            said.push("No change: every figure of the family stays within its margin.".to_owned());
+        }
+    }
+    if comparison.verdict != Change::Improved && !improved.is_empty() {
+        said.push(format!("Improved: {}.", list(&improved)));
+    }
+    said.extend(comparison.groups.iter().flat_map(mix_alone));
+    said.extend(
+        comparison.groups.iter().flat_map(|group| group.stages.iter().filter_map(|s| local(s, group))),
+    );
+    said
+}
+
+/// What is open: first what more requests would settle, all in one sentence with the time it takes.
+fn inconclusive(open: &[&Row]) -> Vec<String> {
+    let (short, other): (Vec<&Row>, Vec<&Row>) = open.iter().copied().partition(|row| row.needs_s.is_some());
+    let mut said = Vec::new();
+    if let Some(longest_s) = short.iter().filter_map(|row| row.needs_s).max_by(f64::total_cmp) {
+        let names: Vec<String> = short.iter().map(|row| name(row)).collect();
+        said.push(format!(
+            "Too short to compare {}: about {} of this load on each side would do, or ten alternations (plimsoll interleave).",
+            names.join(", "),
+            length(longest_s)
+        ));
+    }
+    if !other.is_empty() || short.is_empty() {
+        said.push(format!("Inconclusive: {}.", list(&other)));
+    }
+    said
+}
+
+/// Better in the middle or on average, worse in the tail. By less than half its margin nobody would have shipped the change.
+fn refused(group: &Group) -> Vec<String> {
+    let tails = group.rows.iter().filter(|row| {
+        row.primary && row.verdict == Change::Regressed && matches!(row.statistic.as_str(), "p95" | "p99")
+    });
+    let middle = |tail: &Row| {
+        group.rows.iter().find(|row| {
+            row.metric == tail.metric
+                && matches!(row.statistic.as_str(), "p50" | "mean" | "per request")
+                && row
+                    .effect
+                    .is_some_and(|effect| effect.upper < 1.0 && effect.value < 1.0 / (1.0 + 0.5 * row.margin))
+        })
+    };
+    let sentence = |tail: &Row| {
+        let middle = middle(tail)?;
+        let what = match middle.statistic.as_str() {
+            "p50" => "median",
+            "mean" => "mean",
+            _ => "typical request",
+        };
+        Some(format!(
+            "Refused: the change improves the {what} of {} by {} and breaks its {}: {}.",
+            tail.metric,
+            percent(1.0 - middle.effect?.value),
+            tail.statistic,
+            amount(tail)
+        ))
+    };
+    let mut said: Vec<String> = tails.filter_map(sentence).collect();
+    // One sentence for each metric: the farthest percentile says it.
+    said.dedup_by(|later, earlier| {
+        let metric =
+            |text: &str| text.split(" of ").nth(1).and_then(|rest| rest.split(' ').next()).map(str::to_owned);
+        let same = metric(later) == metric(earlier);
+        if same {
+            std::mem::swap(later, earlier);
+        }
+        same
+    });
+    said
+}
+
+/// Worse or better as it came, and neither at the base's mix.
+fn mix_alone(group: &Group) -> Vec<String> {
+    let sentence = |row: &Row| {
+        let (raw, at_mix) = (row.as_it_came?, row.effect?);
+        let looks = if raw.lower > 1.0 + row.margin {
+            "worse"
+        } else if raw.upper < 1.0 / (1.0 + row.margin) {
+            "better"
+        } else {
+            return None;
+        };
+        (row.verdict == Change::NoChange || at_mix.lower <= 1.0 && at_mix.upper >= 1.0).then(|| {
+            format!(
+                "{} {} looks {looks} as it came, {}, and is {} at the base's mix of classes and prompt lengths: the mix \
+                 changed, not the target.",
+                row.metric,
+                row.statistic,
+                interval(&raw),
+                interval(&at_mix)
+            )
+        })
+    };
+    let broken = |row: &Row| {
+        let same = |other: &&Row| other.metric == row.metric && other.primary;
+        group.rows.iter().filter(same).any(|other| other.verdict == Change::Regressed)
+    };
+    group.rows.iter().filter(|row| row.primary && !broken(row)).filter_map(sentence).take(1).collect()
+}
+
+/// A stage that got faster while the whole did not.
+fn local(stage: &Stage, group: &Group) -> Option<String> {
+    if !stage.local_only {
+        return None;
+    }
+    let e2e = group.rows.iter().find(|row| row.metric == "e2e" && row.statistic == "p50")?;
+    let whole = match e2e.verdict {
+        Change::NoChange => "the end to end did not move beyond its margin",
+        _ => "no gain is shown end to end",
+    };
+    Some(format!(
+        "Local speed-up, no global gain: {} takes {} of its time ({} to {}), but it is {} of the whole, so at most {} times \
+         faster in all; {whole}: e2e p50 {}.",
+        stage.name,
+        percent(stage.effect.value),
+        ms(stage.base_mean_s),
+        ms(stage.candidate_mean_s),
+        percent(stage.share),
+        number(stage.ceiling),
+        e2e.effect.as_ref().map_or_else(|| "unknown".to_owned(), interval)
+    ))
+}
+
+/// By how many of its margins a row moved: what moved farthest is named first.
+fn margins(row: &Row) -> f64 {
+    let Some(effect) = row.effect else { return 0.0 };
+    match effect.scale {
+        Scale::Ratio => effect.value.ln().abs() / row.margin.ln_1p(),
+        Scale::Difference => effect.value.abs() / row.margin,
+    }
+}
+
+fn list(rows: &[&Row]) -> String {
+    let mut named: Vec<String> = rows.iter().take(NAMED).map(|row| one(row)).collect();
+    if rows.len() > NAMED {
+        named.push(format!("{} more", rows.len() - NAMED));
+    }
+    named.join("; ")
+}
+
+fn one(row: &Row) -> String {
+    let name = name(row);
+    match (&row.effect, &row.why) {
+        (None, Some(why)) => format!("{name} ({why})"),
+        (None, None) => name,
+        (Some(_), Some(why)) if row.verdict == Change::Inconclusive => {
+            format!("{name} {} ({why})", amount(row))
+        }
+        (Some(_), _) => format!("{name} {}", amount(row)),
+    }
+}
+
+/// Metric and statistic, the latter where it says more than "rate".
+pub fn name(row: &Row) -> String {
+    match row.statistic.as_str() {
+        "rate" => row.metric.replace('_', " "),
+        statistic => format!("{} {statistic}", row.metric),
+    }
+}
+
+/// The effect in words: `13 % worse (4 % to 22 %)`.
+fn amount(row: &Row) -> String {
+    let Some(effect) = row.effect else { return "unknown".to_owned() };
+    if effect.value == f64::INFINITY {
+        return "infinite: failures reach down to it".to_owned();
+    }
+    if !effect.value.is_finite() || effect.scale == Scale::Difference || effect.value <= 0.0 {
+        return interval(&effect);
+    }
+    let higher = effect.value >= 1.0;
+    let word = match (row.worse, higher) {
+        (Worse::Higher, true) | (Worse::Lower, false) => "worse",
+        _ => "better",
+    };
+    format!("{} {word}, {}", percent((effect.value - 1.0).abs()), interval(&effect))
+}
+
+/// `1.13 × (1.04 to 1.22)`, or points of hundred.
+pub fn interval(effect: &Effect) -> String {
+    match effect.scale {
+        // An end that the data do not bound is no number.
+        Scale::Ratio if effect.lower <= 0.0 && effect.upper.is_finite() => {
+            format!("{} × (up to {})", number3(effect.value), number3(effect.upper))
+        }
+        Scale::Ratio => {
+            format!("{} × ({} to {})", number3(effect.value), number3(effect.lower), number3(effect.upper))
+        }
+        Scale::Difference => {
+            let points = |share: f64| format!("{:+.2}", 100.0 * share);
+            format!("{} points ({} to {})", points(effect.value), points(effect.lower), points(effect.upper))
+        }
+    }
+}
+
+/// Three decimals near one, where differences lie.
+fn number3(x: f64) -> String {
+    if x.is_finite() && (0.1..10.0).contains(&x) { format!("{x:.3}") } else { number(x) }
+}

@@ -1,0 +1,173 @@
+//! Money: a price and a measured throughput → what a request, a good request and a million tokens cost (SPEC M11).
+//!
+//! A ratio of sums, as everything paid by the hour is: hourly price / requests per hour. Its interval is the throughput's,
+//! turned over (lower cost = upper rate); the price itself is input and carries no uncertainty. Where both sides of the ratio
+//! vary (a price per token) the bounds take the far end of each, which is wider than 95 % and never narrower. Averaging the cost
+//! of each request lost: a request has no cost of its own on a machine that it shares.
+//!
+//! Two throughputs are answered: that of each level as it ran, and that **at the budget line**, which is what a release can be
+//! planned with; the cost at whatever rate happened to run says as much about the test as about the endpoint.
+
+pub use plimsoll_measure::findings::cost::{CostFinding, LevelCost, LineCost, UnitCosts};
+pub use plimsoll_measure::findings::price::{Bill, Per, Price, PriceError, PriceSpec, Rate};
+
+use plimsoll_measure::findings::{
+    Curve, Estimate, Findings, LevelFinding, LevelSummary, Line, Lines, Reading,
+};
+
+/// What this run costs at this price.
+pub fn cost(findings: &Findings, bill: &Bill) -> CostFinding {
+    let level = |level: &LevelFinding| LevelCost {
+        level: level.summary.level,
+        costs: of_level(&level.summary, bill),
+    };
+    let at_line = |lines: &Lines| {
+        let curve = findings.curves.iter().find(|curve| curve.traffic == lines.traffic);
+        at_budget(lines, curve, &findings.levels, bill)
+    };
+    CostFinding {
+        bill: bill.clone(),
+        levels: findings.levels.iter().map(level).collect(),
+        at_budget: findings.lines.iter().map(at_line).collect(),
+    }
+}
+
+/// What things cost at one level's throughput.
+pub fn of_level(summary: &LevelSummary, bill: &Bill) -> UnitCosts {
+    let rates = &summary.rates;
+    let unknown = || Reading::refused("the token counts of this level are not known", 0);
+    let input = rates.input_tokens_per_s.clone().unwrap_or_else(unknown);
+    let output = rates.output_tokens_per_s.clone().unwrap_or_else(unknown);
+    let good = rates.good_per_s.clone().unwrap_or_else(|| {
+        Reading::refused("no budget says which requests are good; give one with --slo or --budget", 0)
+    });
+    units(bill, &Flow { requests: rates.achieved_per_s.clone(), good, input, output })
+}
+
+/// What flows, per second.
+pub struct Flow {
+    /// Requests finished.
+    pub requests: Reading,
+    /// Requests that met every ceiling.
+    pub good: Reading,
+    /// Prompt tokens.
+    pub input: Reading,
+    /// Generated tokens.
+    pub output: Reading,
+}
+
+/// What things cost where so much flows.
+pub fn units(bill: &Bill, flow: &Flow) -> UnitCosts {
+    let spent = match bill.rate {
+        Rate::PerHour(hour) => Ok([hour / 3600.0; 3]),
+        Rate::PerMtok { input, output } => per_second(&flow.input, input)
+            .and_then(|a| per_second(&flow.output, output).map(|b| [a[0] + b[0], a[1] + b[1], a[2] + b[2]])),
+    };
+    let of = |rate: &Reading, times: f64| match &spent {
+        Ok(spent) => over(*spent, rate, times),
+        Err(refused) => refused.clone(),
+    };
+    // A price per token says what tokens cost; only the sums on requests have to be measured.
+    let token = |rate: &Reading, price: fn(&Rate) -> Option<f64>| match price(&bill.rate) {
+        None => of(rate, 1e6),
+        Some(price) => Reading::Estimate(Estimate {
+            value: price,
+            lower: price,
+            upper: price,
+            n: rate.estimate().map_or(0, |e| e.n),
+            n_eff: rate.estimate().map_or(0.0, |e| e.n_eff),
+        }),
+    };
+    UnitCosts {
+        per_request: of(&flow.requests, 1.0),
+        per_good_request: of(&flow.good, 1.0),
+        per_million_input: token(&flow.input, Rate::input_price),
+        per_million_output: token(&flow.output, Rate::output_price),
+    }
+}
+
+/// Lower end, value and upper end of what tokens at this price cost per second.
+fn per_second(tokens: &Reading, per_million: f64) -> Result<[f64; 3], Reading> {
+    match tokens {
+        _ if per_million == 0.0 => Ok([0.0; 3]),
+        Reading::Estimate(e) => Ok([e.lower, e.value, e.upper].map(|rate| rate.max(0.0) * per_million / 1e6)),
+        refused @ Reading::Refused { .. } => Err(refused.clone()),
+    }
+}
+
+/// `times` × spent / rate: what so many things cost. Nothing of them = no price is high enough.
+fn over(spent: [f64; 3], rate: &Reading, times: f64) -> Reading {
+    let share = |spent: f64, rate: f64| if rate > 0.0 { times * spent / rate } else { f64::INFINITY };
+    match rate {
+        Reading::Estimate(e) => Reading::Estimate(Estimate {
+            value: share(spent[1], e.value),
+            lower: share(spent[0], e.upper),
+            upper: share(spent[2], e.lower),
+            ..*e
+        }),
+        refused @ Reading::Refused { .. } => refused.clone(),
+    }
+}
+
+fn at_budget(lines: &Lines, curve: Option<&Curve>, levels: &[LevelFinding], bill: &Bill) -> LineCost {
+    let none = |why: String| {
+        let refused = || Reading::refused(why.clone(), 0);
+        let costs = UnitCosts {
+            per_request: refused(),
+            per_good_request: refused(),
+            per_million_input: refused(),
+            per_million_output: refused(),
+        };
+        LineCost { traffic: lines.traffic.clone(), rate: None, costs }
+    };
+    let (rate, load) = match &lines.budget {
+        Some(Line::Found { rate, load, .. }) => (rate, load),
+        Some(Line::Above { rate_per_s, .. }) => {
+            return none(format!("the budget line was not reached: it lies above {rate_per_s:.4}/s"));
+        }
+        Some(Line::Below { .. }) => return none("the budget broke at the lowest load measured".to_owned()),
+        Some(Line::CannotTell { why }) => return none(format!("the budget line is not known: {why}")),
+        None => return none("no budget was set, so that there is no budget line".to_owned()),
+    };
+    // The mix of lengths is the scenario's, so that tokens rise and fall with requests.
+    let tokens = |at_line: Option<f64>| match at_line {
+        Some(tokens) if rate.value > 0.0 => Reading::Estimate(scaled(rate, [tokens / rate.value; 3])),
+        _ => Reading::refused("the tokens per second at the line are not known", rate.n),
+    };
+    let good = curve.and_then(|curve| good_share(curve, levels, rate.value)).map_or_else(
+        || Reading::refused("no level beside the line says which share is good", rate.n),
+        |share| Reading::Estimate(scaled(rate, share)),
+    );
+    let flow = Flow {
+        requests: Reading::Estimate(*rate),
+        good,
+        input: tokens(load.input_tokens_per_s),
+        output: tokens(load.output_tokens_per_s),
+    };
+    LineCost { traffic: lines.traffic.clone(), rate: Some(*rate), costs: units(bill, &flow) }
+}
+
+/// Lower end, value and upper end of a product, each with its own factor.
+fn scaled(rate: &Estimate, by: [f64; 3]) -> Estimate {
+    Estimate { lower: rate.lower * by[0], value: rate.value * by[1], upper: rate.upper * by[2], ..*rate }
+}
+
+/// The share of good requests at this load, between the levels beside it.
+fn good_share(curve: &Curve, levels: &[LevelFinding], rate: f64) -> Option<[f64; 3]> {
+    let known = |id: u32| {
+        let level = levels.iter().find(|level| level.summary.level == id)?;
+        level.summary.rates.good_share.map(|share| [share.lower, share.value, share.upper])
+    };
+    let points: Vec<(f64, [f64; 3])> =
+        curve.points.iter().filter_map(|point| Some((point.offered_per_s, known(point.level)?))).collect();
+    let above = points.iter().position(|point| point.0 >= rate);
+    match above {
+        None => points.last().map(|point| point.1),
+        Some(0) => points.first().map(|point| point.1),
+        Some(i) => {
+            let ((x0, low), (x1, high)) = (points[i - 1], points[i]);
+            let t = if x1 > x0 { (rate - x0) / (x1 - x0) } else { 0.0 };
+            Some(std::array::from_fn(|k| low[k] + t * (high[k] - low[k])))
+        }
+    }
+}

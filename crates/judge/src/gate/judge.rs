@@ -1,0 +1,303 @@
+//! One budget against a run: every kind of metric comes down to a measured figure and two chances, one that the budget is broken
+//! all the same and one that it holds all the same.
+//!
+//! Latencies and shares go through the evaluator on counts. A tail ratio does so twice (what the median may be, then what may be
+//! over the multiple of it). What is no request's own is in `rates`, a change against a baseline in `against`.
+
+use plimsoll_math::quantile::{Worth, needed};
+
+use super::rates::{line, price, rate, whole};
+use super::select::{Chosen, Measured, Picks, flags, values};
+use crate::budget::{
+    Amount, Budget, BudgetFile, BudgetMetric, Count, Decision, Judged, Percentile, Scope, Unit, decide,
+    of_flags, of_values, reserve, shown,
+};
+use plimsoll_measure::findings::{Estimate, Held, Reading};
+use plimsoll_measure::order;
+use plimsoll_measure::say::number;
+
+/// What is known of one row before the family is looked at.
+pub(super) struct Judgement {
+    pub what: String,
+    pub limit: Option<f64>,
+    pub limit_shown: String,
+    pub measured: Reading,
+    pub measured_shown: String,
+    pub count: Option<(Count, f64)>,
+    pub p_pass: f64,
+    pub p_fail: f64,
+    pub needed: Option<u64>,
+    /// Broken because requests pile up, however few of them are independent.
+    pub outgrown: bool,
+    /// What is to be said of it beside the verdict.
+    pub note: String,
+}
+
+impl Judgement {
+    pub(super) fn new(what: String, limit: Option<f64>, limit_shown: String) -> Judgement {
+        let measured = Reading::refused("not measured", 0);
+        Judgement {
+            what,
+            limit,
+            limit_shown,
+            measured,
+            measured_shown: "–".into(),
+            count: None,
+            p_pass: 1.0,
+            p_fail: 1.0,
+            needed: None,
+            outgrown: false,
+            note: String::new(),
+        }
+    }
+}
+
+/// The limit of a budget less its margin.
+pub(super) fn limit_of(budget: &Budget) -> Option<f64> {
+    let kept = |limit: &Amount| budget.margin.as_ref().map_or(0.0, |margin| reserve(limit, margin));
+    match (&budget.max, &budget.min) {
+        (Some(max), _) => Some(max.value - kept(max)),
+        (None, Some(min)) => Some(min.value + kept(min)),
+        (None, None) => None,
+    }
+}
+
+/// The same in words: `≤ 350 ms`.
+pub(super) fn limit_words(budget: &Budget) -> String {
+    let unit = match (&budget.max, &budget.min) {
+        (Some(amount), _) | (_, Some(amount)) => amount.unit.clone(),
+        _ => budget.metric.unit(),
+    };
+    let sign = if budget.metric.has_floor() { "≥" } else { "≤" };
+    limit_of(budget).map_or("–".to_owned(), |limit| format!("{sign} {}", shown(limit, &unit)))
+}
+
+/// A change in words: `≤ baseline +10 %`, `≥ baseline −5 %`.
+pub(super) fn change_words(budget: &Budget, allowed: crate::budget::Relative) -> String {
+    let sign = if budget.metric.has_floor() { "≥" } else { "≤" };
+    format!(
+        "{sign} baseline {} %",
+        if budget.metric.has_floor() && allowed.0 == 0.0 { "−0".into() } else { signed(100.0 * allowed.0) }
+    )
+}
+
+/// The metric that is read: the engine's scope counts from the sent time.
+pub(super) fn metric_of(file: &BudgetFile, budget: &Budget) -> BudgetMetric {
+    match budget.scope.unwrap_or(file.scope) {
+        Scope::User => budget.metric,
+        Scope::Engine => budget.metric.after_send(),
+    }
+}
+
+pub(super) fn words(file: &BudgetFile, budget: &Budget) -> String {
+    match budget.p {
+        Some(p) => format!("{} {}", metric_of(file, budget).name(), p.name()),
+        None => metric_of(file, budget).name().to_owned(),
+    }
+}
+
+/// Holds one budget against its levels; an error says what is missing.
+pub(super) fn judge(
+    file: &BudgetFile,
+    budget: &Budget,
+    run: &Measured<'_>,
+    baseline: Option<&Measured<'_>>,
+    chosen: &Chosen<'_, '_>,
+) -> Result<Judgement, String> {
+    let picks = run.picks(budget.slice.as_ref())?;
+    let mut row = Judgement::new(words(file, budget), limit_of(budget), limit_words(budget));
+    let alpha = file.policy.alpha;
+    if matches!(budget.metric.judged(), Judged::Rate | Judged::Line | Judged::Cost) {
+        whole(budget, picks)?;
+    }
+    match budget.metric.judged() {
+        Judged::Percentile => percentile(&mut row, file, budget, chosen, picks, alpha)?,
+        Judged::Share => share(&mut row, budget.metric, chosen, picks, alpha)?,
+        Judged::TailRatio => tail_ratio(&mut row, budget.metric, chosen, picks, alpha)?,
+        Judged::Rate => rate(&mut row, budget, chosen)?,
+        Judged::Line => line(&mut row, file, budget, run, baseline, chosen)?,
+        Judged::Cost => price(&mut row, file, budget, run, chosen)?,
+    }
+    Ok(row)
+}
+
+// ----------------------------------------------------------------------------------------- counts
+
+fn percentile(
+    row: &mut Judgement,
+    file: &BudgetFile,
+    budget: &Budget,
+    chosen: &Chosen<'_, '_>,
+    picks: Picks,
+    alpha: f64,
+) -> Result<(), String> {
+    let (metric, p) = (metric_of(file, budget), budget.p.map_or(0.99, |p| p.0));
+    let values = values(chosen, metric, picks);
+    let decision = latency(row, &values, metric.name(), p, chosen.length_s(), alpha)?;
+    // Of a slice it isn't known whether it is what piles up.
+    if picks.all() && metric.holds_the_queue() {
+        outgrown(row, chosen, decision, alpha);
+    }
+    Ok(())
+}
+
+/// Levels that all pile up break a ceiling that most of their requests are over, at the least sure growth among them.
+fn outgrown(row: &mut Judgement, chosen: &Chosen<'_, '_>, decision: Decision, alpha: f64) {
+    let levels =
+        chosen.levels.iter().map(|(_, level)| decision.where_it_piles_up(&level.summary.stability, alpha));
+    let least_sure = levels.map(|decision| decision.p_fail).max_by(f64::total_cmp);
+    if let Some(p_fail) = least_sure.filter(|p| *p < decision.p_fail) {
+        (row.p_fail, row.needed, row.outgrown) = (p_fail, None, true);
+    }
+}
+
+/// A ceiling on a percentile of these values.
+pub(super) fn latency(
+    row: &mut Judgement,
+    values: &[i64],
+    name: &str,
+    p: f64,
+    length_s: f64,
+    alpha: f64,
+) -> Result<Decision, String> {
+    if values.is_empty() {
+        return Err(format!("no request of this slice has a {name}"));
+    }
+    let Some(limit_s) = row.limit else { return Err("no ceiling".into()) };
+    let count = of_values(values, limit_s, p, length_s);
+    let decision = decide(&count, 1.0 - p, alpha);
+    (row.p_pass, row.p_fail, row.needed) = (decision.p_pass, decision.p_fail, decision.needed);
+    row.count = Some((count, 1.0 - p));
+    row.measured = order::percentile(values, p, length_s);
+    row.measured_shown = match row.measured.seen() {
+        Some(_) => figure(&row.measured, &Unit::Time),
+        // Too few requests for the percentile itself; the share over the ceiling is what is judged in any case.
+        None => format!("{} over it", figure(&Reading::Estimate(decision.share), &Unit::Share)),
+    };
+    row.note = match count.worth {
+        None => "too short a level for its requests: their correlation is not known".into(),
+        Some(worth) => too_few(worth.n_eff, 1.0 - p),
+    };
+    Ok(decision)
+}
+
+/// What is judged where the percentile itself is refused; empty where it isn't.
+fn too_few(worth: f64, allowed: f64) -> String {
+    let needed = needed(allowed);
+    match worth >= needed * (1.0 - 1e-9) {
+        true => String::new(),
+        false => format!(
+            "{} effective requests, of {} that the percentile takes: the share over the limit is judged",
+            number(worth),
+            number(needed)
+        ),
+    }
+}
+
+/// A slice of a stage, not judged yet.
+pub(super) fn of_stage(name: &str, p: Percentile, slice: &Amount) -> Judgement {
+    let what = format!("stage {name} {}", p.name());
+    Judgement::new(what, Some(slice.value), format!("≤ {}", slice.shown()))
+}
+
+/// Failures from which their own course says whether they come in bursts.
+const FEW_FAILURES: u64 = 10;
+
+fn share(
+    row: &mut Judgement,
+    metric: BudgetMetric,
+    chosen: &Chosen<'_, '_>,
+    picks: Picks,
+    alpha: f64,
+) -> Result<(), String> {
+    let flags = flags(chosen, metric, picks);
+    if flags.is_empty() {
+        return Err("no request is in this slice".into());
+    }
+    let allowed = row.limit.ok_or("no ceiling")?;
+    let count = of_flags(&flags);
+    let decision = decide(&count, allowed, alpha);
+    (row.p_pass, row.p_fail, row.needed) = (decision.p_pass, decision.p_fail, decision.needed);
+    row.count = Some((count, allowed));
+    row.measured = Reading::Estimate(decision.share);
+    row.measured_shown = figure(&row.measured, &Unit::Share);
+    // Whether failures come in bursts is seen by the failures only.
+    if decision.held == Held::Pass && count.over_most < FEW_FAILURES {
+        row.note = match count.over_most {
+            0 => "none was seen: a pass takes it that they come singly, not in bursts".into(),
+            seen => format!(
+                "{seen} seen, too few to tell whether they come in bursts: a pass takes it that they come singly"
+            ),
+        };
+    }
+    Ok(())
+}
+
+/// Part of alpha that the uncertainty of the median is given.
+const OF_THE_MEDIAN: f64 = 0.02;
+
+/// p99 ≤ R × p50: at most 1 % are over R times what the median may be.
+fn tail_ratio(
+    row: &mut Judgement,
+    metric: BudgetMetric,
+    chosen: &Chosen<'_, '_>,
+    picks: Picks,
+    alpha: f64,
+) -> Result<(), String> {
+    let of = metric.latency_of_ratio().unwrap_or(BudgetMetric::E2e);
+    let values = values(chosen, of, picks);
+    let (most, length_s) = (row.limit.ok_or("no ceiling")?, chosen.length_s());
+    let worth = of_values(&values, f64::INFINITY, 0.5, length_s).worth;
+    let worth = worth.unwrap_or(Worth::known(0.0));
+    let Some(median) = order::between(&values, (0.5, worth), OF_THE_MEDIAN * alpha) else {
+        return Err(format!("too few requests for the median of {}", of.name()));
+    };
+    let beyond = |median_s: f64| decide(&of_values(&values, most * median_s, 0.99, length_s), 0.01, alpha);
+    row.p_pass = (beyond(median[0].max(0.0)).p_pass + OF_THE_MEDIAN * alpha).min(1.0);
+    row.p_fail = (beyond(median[1]).p_fail + OF_THE_MEDIAN * alpha).min(1.0);
+    let [middle, tail] = [0.5, 0.99].map(|p| order::percentile(&values, p, length_s));
+    let Some(middle) = middle.seen() else {
+        return Err(format!("too few requests for the median of {}", of.name()));
+    };
+    let count = of_values(&values, most * middle.value, 0.99, length_s);
+    let decision = decide(&count, 0.01, alpha);
+    row.needed = decision.needed;
+    row.note = count.worth.map_or(String::new(), |worth| too_few(worth.n_eff, 0.01));
+    row.count = Some((count, 0.01));
+    row.measured = tail.map(|tail| Estimate {
+        value: tail.value / middle.value,
+        lower: (tail.lower / middle.upper).max(0.0),
+        upper: tail.upper / middle.lower,
+        ..*tail
+    });
+    row.measured_shown = figure(&row.measured, &Unit::Plain);
+    Ok(())
+}
+
+pub(super) fn signed(x: f64) -> String {
+    if x >= 0.0 { format!("+{}", number(x)) } else { format!("−{}", number(-x)) }
+}
+
+/// A reading as it is shown: the value with its interval; `≥` its lower end where nothing bounds it above, and a `*` where it rests on few
+/// requests. What is said of the value's unit holds for the ends.
+pub(super) fn figure(reading: &Reading, unit: &Unit) -> String {
+    let Some(e) = reading.seen() else { return "–".to_owned() };
+    let few = reading.estimate().is_none();
+    if few && e.upper.is_infinite() {
+        return match e.lower.is_finite() {
+            true => format!("≥ {}*", shown(e.lower, unit)),
+            false => format!("{}*", shown(e.value, unit)),
+        };
+    }
+    let mark = if few { "*" } else { "" };
+    let end = |x: f64| if x.is_finite() { shown(x, unit) } else { "∞".to_owned() };
+    let all = [e.value, e.lower.max(0.0), e.upper].map(end);
+    let suffix =
+        |text: &str| text.trim_start_matches(|c: char| c.is_ascii_digit() || "._∞".contains(c)).to_owned();
+    let common = suffix(&all[0]);
+    if all.iter().all(|text| suffix(text) == common || text == "∞") {
+        let bare = all[1..].iter().map(|text| text.trim_end_matches(common.as_str()));
+        return format!("{}{mark} [{}]", all[0], bare.collect::<Vec<_>>().join(", "));
+    }
+    format!("{}{mark} [{}, {}]", all[0], all[1], all[2])
+}

@@ -1,0 +1,459 @@
+//! Which levels of a run, and which of their requests, a budget is about.
+//!
+//! A budget that names a load is held against the lowest level that offered it: more load than promised and still within is no
+//! excuse to look at less. Levels that were not run at the load are never extrapolated to; a budget without data is missing, and
+//! missing never passes.
+
+use plimsoll_model::{Answer, Attempt, Load, Manifest, Span};
+use serde_json::Value;
+
+use crate::budget::{Budget, BudgetFile, BudgetMetric, Kind, Slice};
+use plimsoll_measure::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN};
+use plimsoll_measure::findings::{Estimate, Findings, LevelFinding, Line, Reading};
+use plimsoll_measure::say::number;
+use plimsoll_measure::whole::LevelRows;
+
+/// A run with everything that a budget may ask of it.
+pub struct Measured<'a> {
+    /// What it is.
+    pub manifest: &'a Manifest,
+    /// What was found.
+    pub findings: Findings,
+    pub(super) levels: Vec<LevelRows<'a>>,
+}
+
+/// The levels a budget is about.
+pub(super) struct Chosen<'a, 'm> {
+    pub levels: Vec<(&'m LevelRows<'a>, &'m LevelFinding)>,
+    pub traffic: String,
+}
+
+impl Chosen<'_, '_> {
+    /// Length of the judged stretches, s.
+    pub fn length_s(&self) -> f64 {
+        self.levels.iter().map(|(_, finding)| finding.summary.window.length_s).sum()
+    }
+
+    /// Offered load, requests/s.
+    pub fn offered_per_s(&self) -> f64 {
+        let requests: f64 = self.levels.iter().map(|(_, f)| f.summary.counts.requests as f64).sum();
+        if self.length_s() > 0.0 { requests / self.length_s() } else { 0.0 }
+    }
+
+    pub fn ids(&self) -> Vec<u32> {
+        self.levels.iter().map(|(rows, _)| rows.level.id).collect()
+    }
+}
+
+/// Share of the promised load that a level must at least have offered.
+const CLOSE: f64 = 0.95;
+
+impl<'a> Measured<'a> {
+    pub(super) fn is_sweep(&self) -> bool {
+        self.levels.iter().any(|rows| rows.level.purpose != "run")
+    }
+
+    /// The queueing onset of this traffic, where the run is a sweep that found one.
+    pub(super) fn onset(&self, traffic: &str) -> Result<Estimate, String> {
+        let lines = self.findings.lines.iter().find(|lines| lines.traffic == traffic);
+        match lines.map(|lines| &lines.onset) {
+            Some(Line::Found { rate, .. }) => Ok(*rate),
+            Some(Line::CannotTell { why }) => Err(why.clone()),
+            Some(_) => Err("the sweep bounds the onset on one side only".into()),
+            None => Err("the queueing onset takes a sweep on both sides: plimsoll sweep".into()),
+        }
+    }
+
+    fn finding(&self, id: u32) -> Option<&LevelFinding> {
+        self.findings.levels.iter().find(|level| level.summary.level == id)
+    }
+
+    /// The levels of a budget, or what is missing.
+    pub(super) fn choose(&self, file: &BudgetFile, budget: &Budget) -> Result<Chosen<'a, '_>, String> {
+        let rate = budget.slice.as_ref().and_then(|slice| slice.load);
+        match &budget.under {
+            None => {
+                let load = file.load.clone().unwrap_or_default();
+                self.of_load(load.profile.as_deref(), rate.or(load.rate).map(|rate| rate.as_per_s()), file)
+            }
+            Some(name) => {
+                let burst = file.bursts.get(name).cloned().unwrap_or_default();
+                let traffic = burst.traffic.as_deref().unwrap_or(name);
+                let rate = rate.or(burst.rate).map(|rate| rate.as_per_s());
+                let by_arrivals = burst.arrivals.as_deref().is_some_and(|text| self.arrives(text));
+                let named = self.levels.iter().any(|rows| rows.level.traffic == traffic);
+                match (named, by_arrivals) {
+                    (true, _) => self.of_load(Some(traffic), rate, file),
+                    (false, true) if !self.is_sweep() => self.of_load(None, rate, file),
+                    _ => Err(format!(
+                        "no level of the run is the burst `{name}`: run it with `plimsoll sweep --traffic {traffic}=…` or \
+                         `plimsoll run --arrivals {}`",
+                        burst.arrivals.as_deref().unwrap_or("gamma:3")
+                    )),
+                }
+            }
+        }
+    }
+
+    fn of_load(
+        &self,
+        profile: Option<&str>,
+        rate: Option<f64>,
+        file: &BudgetFile,
+    ) -> Result<Chosen<'a, '_>, String> {
+        let bursts: Vec<&str> =
+            file.bursts.iter().map(|(name, b)| b.traffic.as_deref().unwrap_or(name)).collect();
+        let of_kind = |traffic: &str| match profile {
+            Some(profile) => traffic == profile,
+            None => !bursts.contains(&traffic),
+        };
+        let own: Vec<&LevelRows> = self.levels.iter().filter(|rows| of_kind(&rows.level.traffic)).collect();
+        let Some(first) = own.first() else {
+            return Err(format!("no level of the run has {} traffic", profile.unwrap_or("steady")));
+        };
+        let traffic = first.level.traffic.clone();
+        let own = own.into_iter().filter(|rows| rows.level.traffic == traffic);
+        let held = match rate {
+            None => self.at_any_rate(own.collect(), file)?,
+            Some(rate) => at_rate(own.collect(), rate)?,
+        };
+        let levels: Vec<_> =
+            held.into_iter().filter_map(|rows| Some((rows, self.finding(rows.level.id)?))).collect();
+        if levels.iter().all(|(_, finding)| finding.summary.counts.requests == 0) {
+            return Err("no request was due in the window".into());
+        }
+        let chosen = Chosen { levels, traffic };
+        match file.load.as_ref().and_then(|load| load.window) {
+            Some(window) if chosen.length_s() < 0.999 * window.as_secs_f64() => Err(format!(
+                "the level holds {} s behind its warm-up; the budget's window is {} s",
+                number(chosen.length_s()),
+                number(window.as_secs_f64())
+            )),
+            _ => Ok(chosen),
+        }
+    }
+
+    /// The levels where no rate is asked for: those that were run for their own sake, else what a sweep held. What a batch is worked off
+    /// with is what the search for saturation found: measured anew where that was done, else its best level.
+    fn at_any_rate<'m>(
+        &'m self,
+        own: Vec<&'m LevelRows<'a>>,
+        file: &BudgetFile,
+    ) -> Result<Vec<&'m LevelRows<'a>>, String> {
+        let of = |purpose: &str| own.iter().copied().filter(|rows| rows.level.purpose == purpose).collect();
+        let run: Vec<&LevelRows> = of("run");
+        let held: Vec<&LevelRows> = if run.is_empty() { of("hold") } else { run };
+        if held.is_empty() && self.is_sweep() {
+            return Err("the run is a sweep of many loads: say at which one, `load: {rate: 12/s}`".into());
+        }
+        let (tried, steady): (Vec<&LevelRows>, Vec<&LevelRows>) =
+            held.into_iter().partition(|rows| matches!(rows.level.load, Load::Saturating { .. }));
+        match (tried.len(), file.kind) {
+            _ if !steady.is_empty() => Ok(steady),
+            (0 | 1, _) => Ok(tried),
+            (n, Kind::Interactive) => Err(format!(
+                "the run looked for saturation at {n} loads, and its requests waited behind different crowds: gate a run at one load"
+            )),
+            (_, Kind::Batch) => {
+                let rate = |rows: &&LevelRows| self.finding(rows.level.id).and_then(|f| per_s(f).value());
+                let best = tried
+                    .into_iter()
+                    .max_by(|a, b| rate(a).unwrap_or(0.0).total_cmp(&rate(b).unwrap_or(0.0)));
+                Ok(best.into_iter().collect())
+            }
+        }
+    }
+
+    /// What a search for saturation tried beside this level, as far as it finished anything.
+    pub(super) fn tried_beside(&self, traffic: &str, chosen: &LevelFinding) -> Vec<&LevelFinding> {
+        if !matches!(chosen.summary.load, Load::Saturating { .. }) {
+            return Vec::new();
+        }
+        let own = self.findings.levels.iter().filter(|level| level.summary.traffic == traffic);
+        own.filter(|level| {
+            matches!(level.summary.load, Load::Saturating { .. })
+                && level.summary.level != chosen.summary.level
+        })
+        .collect()
+    }
+
+    /// Do the arrivals of the run's scenario have this process? The short form names the process and its first figure.
+    fn arrives(&self, text: &str) -> bool {
+        let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+        let name = if name == "onoff" { "on_off" } else { name };
+        let arrivals = self.manifest.scenario.get("arrivals");
+        let process = arrivals.and_then(|a| a.get("process")).and_then(Value::as_str);
+        let cv = arrivals.and_then(|a| a.get("cv")).and_then(Value::as_f64);
+        let asked = rest.split(',').next().and_then(|figure| figure.trim().parse::<f64>().ok());
+        process == Some(name)
+            && match (cv, asked) {
+                (Some(cv), Some(asked)) => (cv - asked).abs() < 1e-9,
+                _ => true,
+            }
+    }
+
+    /// The index of a class by its name in the scenario, or by its number.
+    fn class(&self, name: &str) -> Option<u16> {
+        let classes = self.manifest.scenario.get("classes").and_then(Value::as_array);
+        let named = classes.and_then(|classes| {
+            classes.iter().position(|class| class.get("name").and_then(Value::as_str) == Some(name))
+        });
+        named.map(|at| at as u16).or_else(|| name.parse().ok())
+    }
+
+    fn model(&self) -> Option<&str> {
+        self.manifest.target.facts.get("model")?.as_deref()
+    }
+
+    /// The classes that asked for this model, a bit each; `None` = all requests did.
+    fn classes_of(&self, model: &str) -> Result<Option<u128>, String> {
+        let classes = self.manifest.scenario.get("classes").and_then(Value::as_array);
+        let own = |class: &'a Value| class.get("model").and_then(Value::as_str).or_else(|| self.model());
+        let asked: Vec<Option<&str>> = match classes.filter(|classes| !classes.is_empty()) {
+            Some(classes) => classes.iter().map(own).collect(),
+            None => vec![self.model()],
+        };
+        if asked.iter().all(|asked| *asked == Some(model)) {
+            return Ok(None);
+        }
+        let of = asked.iter().take(128).enumerate().filter(|(_, asked)| **asked == Some(model));
+        match of.fold(0u128, |mask, (class, _)| mask | 1 << class) {
+            0 => {
+                let mut names: Vec<&str> =
+                    asked.iter().map(|asked| asked.unwrap_or("an unknown model")).collect();
+                names.dedup();
+                Err(format!("the run asked for {}, not for {model}", names.join(", ")))
+            }
+            mask => Ok(Some(mask)),
+        }
+    }
+
+    /// What a slice leaves of the requests; an error says why nothing can be left.
+    pub(super) fn picks(&self, slice: Option<&Slice>) -> Result<Picks, String> {
+        let Some(slice) = slice else { return Ok(Picks::default()) };
+        let of_model = slice.model.as_deref().map_or(Ok(None), |model| self.classes_of(model))?;
+        let url = &self.manifest.target.url;
+        if let Some(route) = slice
+            .route
+            .as_deref()
+            .filter(|route| !url.trim_end_matches('/').ends_with(route.trim_end_matches('/')))
+        {
+            return Err(format!("the run went to {url}, not to {route}"));
+        }
+        let class = match &slice.class {
+            None => None,
+            Some(name) => {
+                Some(self.class(name).ok_or_else(|| format!("the run's scenario has no class {name}"))?)
+            }
+        };
+        Ok(Picks { class, of_model, prompt_tokens: slice.prompt_tokens })
+    }
+}
+
+/// What a level finished per second: items, where requests hold several.
+pub(super) fn per_s(level: &LevelFinding) -> Reading {
+    let rates = &level.summary.rates;
+    rates.items_per_s.clone().unwrap_or_else(|| rates.achieved_per_s.clone())
+}
+
+/// The lowest levels that offered this load.
+fn at_rate<'a, 'm>(own: Vec<&'m LevelRows<'a>>, rate: f64) -> Result<Vec<&'m LevelRows<'a>>, String> {
+    let asked = |rows: &LevelRows| match rows.level.load {
+        Load::Open { rate_per_s } => Some(rate_per_s),
+        _ => None,
+    };
+    let enough = |rows: &&&LevelRows| asked(rows).is_some_and(|asked| asked >= CLOSE * rate);
+    let least = own.iter().filter(enough).filter_map(|rows| asked(rows)).fold(f64::INFINITY, f64::min);
+    if least.is_finite() {
+        let alike = |rows: &&LevelRows| {
+            asked(rows).is_some_and(|asked| (CLOSE * rate..=1.001 * least.max(rate)).contains(&asked))
+        };
+        return Ok(own.into_iter().filter(alike).collect());
+    }
+    let most = own.iter().filter_map(|rows| asked(rows)).fold(0.0, f64::max);
+    Err(if most > 0.0 {
+        format!("the budget holds at {}/s; the run went up to {}/s", number(rate), number(most))
+    } else {
+        format!("the budget holds at {}/s; the run is a closed loop, which offers no rate", number(rate))
+    })
+}
+
+/// The requests of a slice.
+#[derive(Copy, Clone, Default)]
+pub(super) struct Picks {
+    class: Option<u16>,
+    /// Classes of a model, a bit each.
+    of_model: Option<u128>,
+    prompt_tokens: Option<crate::budget::Bucket>,
+}
+
+impl Picks {
+    pub fn all(&self) -> bool {
+        self.class.is_none() && self.of_model.is_none() && self.prompt_tokens.is_none()
+    }
+
+    fn takes(&self, rows: &LevelRows, row: usize) -> bool {
+        let columns = &rows.columns;
+        let tokens =
+            if columns.prompt[row] == UNKNOWN { columns.asked_prompt[row] } else { columns.prompt[row] };
+        let own = rows.own[columns.last[row] as usize].class;
+        self.class.is_none_or(|class| own == class)
+            && self.of_model.is_none_or(|mask| own < 128 && mask & 1 << own != 0)
+            && self.prompt_tokens.is_none_or(|bucket| bucket.holds(tokens))
+    }
+}
+
+/// The rows of chosen levels that a slice takes.
+fn each<'a, 'm>(
+    chosen: &'m Chosen<'a, 'm>,
+    picks: Picks,
+) -> impl Iterator<Item = (&'m LevelRows<'a>, usize)> + use<'a, 'm> {
+    chosen.levels.iter().flat_map(move |(rows, _)| {
+        (rows.window.0..rows.window.1).filter(move |row| picks.takes(rows, *row)).map(move |row| (*rows, row))
+    })
+}
+
+/// The values of a latency, ns, in the order of due times; what is absent is left out.
+pub(super) fn values(chosen: &Chosen<'_, '_>, metric: BudgetMetric, picks: Picks) -> Vec<i64> {
+    if matches!(metric, BudgetMetric::EventGap | BudgetMetric::Itl) {
+        return gaps(chosen, metric, picks);
+    }
+    let mut values = Vec::new();
+    for (rows, _) in &chosen.levels {
+        let column = column(&rows.columns, metric);
+        let (from, to) = rows.window;
+        let own = &column[from..to];
+        if picks.all() {
+            values.extend(own.iter().copied().filter(|ns| *ns != ABSENT));
+        } else {
+            let taken = (from..to).filter(|row| picks.takes(rows, *row)).map(|row| column[row]);
+            values.extend(taken.filter(|ns| *ns != ABSENT));
+        }
+    }
+    // Of answers that come whole only the failures would be left, and a metric nobody has is missing, not infinite.
+    if values.iter().all(|ns| *ns == INFINITE)
+        && metric != BudgetMetric::E2e
+        && metric != BudgetMetric::E2eAfterSend
+    {
+        let finished = each(chosen, picks).any(|(rows, row)| rows.columns.fate[row].ended_well());
+        if finished {
+            return Vec::new();
+        }
+    }
+    values
+}
+
+fn column(columns: &Columns, metric: BudgetMetric) -> &[i64] {
+    match metric {
+        BudgetMetric::TtftAfterSend => &columns.ttft_after_send,
+        BudgetMetric::Ttfb => &columns.ttfb,
+        BudgetMetric::Ttfot => &columns.ttfot,
+        BudgetMetric::E2e => &columns.e2e,
+        BudgetMetric::E2eAfterSend => &columns.e2e_after_send,
+        BudgetMetric::Tpot => &columns.tpot,
+        BudgetMetric::Ntpot => &columns.ntpot,
+        _ => &columns.ttft,
+    }
+}
+
+/// Gaps of all requests. One that failed stands for as many gaps without end as a finished one has on average: left out, an
+/// endpoint that breaks its streams would keep the better gaps the more of them it breaks.
+fn gaps(chosen: &Chosen<'_, '_>, metric: BudgetMetric, picks: Picks) -> Vec<i64> {
+    let mut values = Vec::new();
+    let of_row = |rows: &LevelRows, row: usize| rows.columns.gap_from[row + 1] - rows.columns.gap_from[row];
+    let finished = || each(chosen, picks).filter(|(rows, row)| rows.columns.fate[*row] == Fate::Finished);
+    let (whole, sum) = finished().fold((0, 0), |(n, sum), (rows, row)| (n + 1, sum + of_row(rows, row)));
+    let usual = if sum == 0 { 0 } else { (sum / whole).max(1) };
+    for (rows, row) in each(chosen, picks) {
+        let columns = &rows.columns;
+        // Tokens of one event come at one instant, so gaps per token need to know how many an event holds.
+        if metric == BudgetMetric::Itl && !columns.one_token_events {
+            return Vec::new();
+        }
+        if !columns.fate[row].ended_well() && columns.fate[row] != Fate::Cancelled {
+            values.extend(std::iter::repeat_n(INFINITE, usual));
+            continue;
+        }
+        values.extend_from_slice(&columns.gaps[columns.gap_from[row]..columns.gap_from[row + 1]]);
+    }
+    values
+}
+
+/// Which of the requests exceed an allowance of this kind, in the order of due times; planned cancellations are left out.
+pub(super) fn flags(chosen: &Chosen<'_, '_>, metric: BudgetMetric, picks: Picks) -> Vec<bool> {
+    each(chosen, picks)
+        .filter(|(rows, row)| rows.columns.fate[*row] != Fate::Cancelled)
+        .map(|(rows, row)| {
+            let failed = rows.columns.fate[row] != Fate::Finished;
+            let again = rows.columns.attempts[row] > 1;
+            match metric {
+                BudgetMetric::RetryRate => again,
+                BudgetMetric::ErrorAndRetryRate => failed || again,
+                _ => failed,
+            }
+        })
+        .collect()
+}
+
+/// The times of a stage, ns, as the server reported them, and how many finished requests do not have it. What failed is over every
+/// slice, like every latency of it; an answer left on purpose counts with what it reports.
+pub(super) fn stage_times(chosen: &Chosen<'_, '_>, stage: &str) -> (Vec<i64>, u64) {
+    let (mut times, mut lacking, mut reported) = (Vec::new(), 0, false);
+    for (rows, row) in each(chosen, Picks::default()) {
+        let time = stage_time(&rows.own[rows.columns.last[row] as usize].answer, stage);
+        reported |= time.is_some();
+        match (rows.columns.fate[row], time) {
+            (Fate::Broken | Fate::Failed, _) => times.push(INFINITE),
+            (_, Some(ns)) => times.push(ns),
+            (Fate::Finished, None) => lacking += 1,
+            (Fate::Cancelled, None) => {}
+        }
+    }
+    // Where nobody reports it, failures alone are no stage.
+    if reported { (times, lacking) } else { (Vec::new(), 0) }
+}
+
+fn stage_time(answer: &Answer, stage: &str) -> Option<i64> {
+    let own = answer.stages.iter().filter(|known| known.name == stage);
+    own.map(|known| known.took).reduce(|a, b| Span(a.0 + b.0)).map(|took| took.0)
+}
+
+/// Can this stage be a part of that latency? What begins with the first token is none of the way to it, and the time per token
+/// behind it is none of what came before. Of a server's own names nothing is known, and they stay.
+fn is_part(stage: &str, metric: BudgetMetric) -> bool {
+    let is = |names: &[&str]| names.contains(&stage.replace(['-', ' '], "_").as_str());
+    match metric {
+        BudgetMetric::Ttft | BudgetMetric::TtftAfterSend | BudgetMetric::Ttfb => {
+            !is(&["decode", "post_processing", "response"])
+        }
+        BudgetMetric::Tpot | BudgetMetric::Itl | BudgetMetric::EventGap => {
+            !is(&["gateway", "auth", "embedding", "search", "rerank", "prompt_assembly", "queue", "prefill"])
+        }
+        _ => true,
+    }
+}
+
+/// The mean time of every stage of this latency among the requests whose latency is over a limit, s, largest first.
+pub(super) fn stages_beyond(
+    chosen: &Chosen<'_, '_>,
+    metric: BudgetMetric,
+    limit_ns: i64,
+) -> Vec<(String, f64)> {
+    let mut sums: std::collections::BTreeMap<&str, i64> = std::collections::BTreeMap::new();
+    let mut n = 0u64;
+    for (rows, row) in each(chosen, Picks::default()) {
+        let ns = column(&rows.columns, metric)[row];
+        let attempt: &Attempt = rows.own[rows.columns.last[row] as usize];
+        if ns <= limit_ns || ns == INFINITE || attempt.answer.stages.is_empty() {
+            continue;
+        }
+        n += 1;
+        for stage in attempt.answer.stages.iter().filter(|stage| is_part(&stage.name, metric)) {
+            *sums.entry(&stage.name).or_default() += stage.took.0;
+        }
+    }
+    let mean = |(name, sum): (&str, i64)| (name.to_owned(), sum as f64 / n.max(1) as f64 / 1e9);
+    let mut stages: Vec<(String, f64)> = sums.into_iter().map(mean).collect();
+    stages.sort_by(|a, b| b.1.total_cmp(&a.1));
+    stages
+}

@@ -1,0 +1,153 @@
+//! The family of budgets: who passes and who fails among all that is judged, and what that amounts to.
+
+use plimsoll_math::two_sample::holm;
+
+use super::{GateRow, GateVerdict, Look, Role};
+use crate::budget::{BudgetFile, LEAST_WORTH, OnInconclusive, OnMissing, family};
+use plimsoll_measure::findings::Held;
+use plimsoll_measure::say::{count, length, number};
+
+/// The family: who passes, who fails among all the looks, and what that amounts to.
+pub fn settle(file: &BudgetFile, looks: &mut [Look]) {
+    let alpha = file.policy.alpha;
+    let of = |role: Role, looks: &[Look]| -> Vec<usize> {
+        (0..looks.len()).filter(|i| looks[*i].row.role == role && !looks[*i].row.missing).collect()
+    };
+    let chances =
+        |at: &[usize], looks: &[Look]| -> Vec<f64> { at.iter().map(|i| looks[*i].row.p_fail).collect() };
+    let primary = of(Role::Decides, looks);
+    let adjusted = holm(&chances(&primary, looks));
+    for (i, p) in primary.into_iter().zip(adjusted) {
+        looks[i].row.p_fail_family = p;
+        looks[i].row.held = family::verdict(looks[i].row.p_pass, alpha, p <= alpha);
+    }
+    let watched = of(Role::Watched, looks);
+    let falls = family::benjamini_hochberg(&chances(&watched, looks), file.policy.false_discovery);
+    for (i, falls) in watched.into_iter().zip(falls) {
+        looks[i].row.p_fail_family = looks[i].row.p_fail;
+        looks[i].row.held = family::verdict(looks[i].row.p_pass, alpha, falls);
+    }
+    for look in looks {
+        finish(look, alpha);
+    }
+}
+
+fn finish(look: &mut Look, alpha: f64) {
+    let row = &mut look.row;
+    let worth = row.share_over.map(|share| share.n_eff);
+    let least = look.budget.as_ref().and_then(|budget| budget.min_n_eff).unwrap_or(LEAST_WORTH);
+    if row.role == Role::Tracked {
+        row.held = if row.missing { Held::Inconclusive } else { Held::Pass };
+        return;
+    }
+    if let Some(worth) = worth.filter(|worth| *worth < least && !(look.outgrown && row.held == Held::Fail)) {
+        row.held = Held::Inconclusive;
+        row.why = format!("{}; {} are the least to judge by", effective_requests(worth), number(least));
+        // The least to judge by is not yet what a verdict takes.
+        if let Some(share) = row.share_over.filter(|share| share.n_eff > 0.0) {
+            let judged = (least * share.n as f64 / share.n_eff).ceil() as u64;
+            if row.needed.is_none_or(|needed| needed < judged) {
+                row.needed_s =
+                    row.needed_s.zip(row.needed).map(|(s, needed)| s * judged as f64 / needed as f64);
+                row.needed = Some(judged);
+            }
+        }
+    }
+    if let Some(budget) = &look.budget {
+        let strict = match row.missing {
+            true => budget.on_missing == OnMissing::Fail,
+            false => budget.on_inconclusive == OnInconclusive::Fail,
+        };
+        if row.held == Held::Inconclusive && strict {
+            row.held = Held::Fail;
+            let what =
+                if row.missing { "missing data count as broken" } else { "inconclusive counts as broken" };
+            row.why = if row.why.is_empty() { what.into() } else { format!("{}; {what}", row.why) };
+            return;
+        }
+    }
+    match row.held {
+        Held::Fail => row.why = look.defect.clone(),
+        Held::Inconclusive if row.missing => row.why = format!("missing: {}", row.why),
+        Held::Inconclusive => row.why = undecided(row, alpha),
+        Held::Pass => {}
+    }
+}
+
+fn effective_requests(worth: f64) -> String {
+    match number(worth).as_str() {
+        "1" => "1 effective request".to_owned(),
+        worth => format!("{worth} effective requests"),
+    }
+}
+
+fn undecided(row: &GateRow, alpha: f64) -> String {
+    let mut parts = Vec::new();
+    if !row.why.is_empty() {
+        parts.push(row.why.clone());
+    }
+    if row.p_fail <= alpha {
+        parts.push("broken by itself, though not among all the budgets judged".to_owned());
+    }
+    match (row.needed, row.share_over) {
+        (Some(needed), Some(share)) if needed > share.n => {
+            let time =
+                row.needed_s.map_or(String::new(), |s| format!(", a run of {} at this load", length(s)));
+            parts.push(format!("about {} would settle it{time}", count(needed - share.n, "more request")));
+        }
+        (None, Some(_)) if parts.is_empty() => {
+            parts.push("so close to the limit that no number of requests would settle it".to_owned());
+        }
+        _ if parts.is_empty() => parts.push("the interval holds the limit".to_owned()),
+        _ => {}
+    }
+    parts.join("; ")
+}
+
+pub fn verdict(looks: &[Look]) -> GateVerdict {
+    let decides = || looks.iter().filter(|look| look.row.role == Role::Decides);
+    let warns = |look: &Look| {
+        !look.row.missing
+            && look.budget.as_ref().is_some_and(|budget| budget.on_inconclusive == OnInconclusive::Warn)
+    };
+    if decides().any(|look| look.row.held == Held::Fail) {
+        GateVerdict::Broken
+    } else if decides().count() == 0 {
+        // Where nothing was held to anything, nothing was shown to hold.
+        GateVerdict::Inconclusive
+    } else if decides().any(|look| look.row.held == Held::Inconclusive && !warns(look)) {
+        GateVerdict::Inconclusive
+    } else {
+        GateVerdict::Pass
+    }
+}
+
+/// Nothing is said to hold, or to be broken, by a measurement that is not the target's.
+pub fn unjudge(looks: &mut [Look]) {
+    for row in looks.iter_mut().map(|look| &mut look.row).filter(|row| row.role != Role::Tracked) {
+        row.held = Held::Inconclusive;
+        if !row.missing {
+            row.why = String::new();
+        }
+    }
+}
+
+pub fn headline(verdict: GateVerdict, rows: &[GateRow], family: usize) -> String {
+    let of = |held: Held| rows.iter().filter(|row| row.role == Role::Decides && row.held == held).count();
+    let budgets = count(family as u64, "budget");
+    match verdict {
+        GateVerdict::Pass if family == 1 && of(Held::Pass) == 1 => "The budget holds.".to_owned(),
+        GateVerdict::Broken if family == 1 => "The budget is broken.".to_owned(),
+        GateVerdict::Inconclusive if family == 1 => "The budget could not be decided.".to_owned(),
+        GateVerdict::Pass if of(Held::Inconclusive) == 0 => format!("All {budgets} hold."),
+        GateVerdict::Pass => format!("{} of {budgets} hold; the others only warn.", of(Held::Pass)),
+        GateVerdict::Broken => format!("{} of {budgets} broken.", of(Held::Fail)),
+        GateVerdict::Inconclusive if family == 0 => {
+            "No budget of the file decides anything: all are tracked or watched.".to_owned()
+        }
+        GateVerdict::Inconclusive => {
+            format!("{} of {budgets} could not be decided; none is broken.", of(Held::Inconclusive))
+        }
+        GateVerdict::Invalid => "The measurement is invalid: nothing is judged by it.".to_owned(),
+    }
+}

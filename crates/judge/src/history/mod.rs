@@ -1,0 +1,227 @@
+//! The line of a baseline: results of run after run, and since when a metric has moved.
+//!
+//! An entry is what one run showed (or what a gate judged), small enough to be one line of a file. Only results under the same
+//! load make a series; others are set aside and counted. A run that is entered twice counts once: a second look at the same
+//! rows is no second result. What a change is, is in [`change`].
+
+pub mod change;
+
+use plimsoll_model::Load;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use change::{Change, ChangeSpec, Observation, changes};
+use plimsoll_measure::findings::{Findings, LevelFinding, LevelSummary, Reading, Trust, unbounded};
+
+/// Version of an entry's layout.
+pub const HISTORY_SCHEMA: u32 = 1;
+
+/// One result of a line.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// Version of this layout.
+    pub schema: u32,
+    /// When it was measured, UTC.
+    pub measured: String,
+    /// The run's id.
+    pub id: String,
+    /// Its folder, as it was named.
+    pub run: String,
+    /// The version that was measured: as said, else the engine's own, where known.
+    pub version: Option<String>,
+    /// What a gate said of it: `pass`, `fail`, `inconclusive`, `invalid`; `None` = none judged it.
+    pub verdict: Option<String>,
+    /// How far it may be trusted.
+    pub trust: Trust,
+    /// The load it was measured under; results under another one do not compare.
+    pub load: String,
+    /// Its figures.
+    pub metrics: Vec<Figure>,
+    /// What was cut as warm-up, a sentence per level.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cut: Vec<String>,
+}
+
+/// One figure of a result. Latencies in seconds.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Figure {
+    /// Its name along the line: `ttft p99`, of a kind of traffic other than steady `burst: ttft p99`.
+    pub name: String,
+    /// The value; `+∞` where it falls among failed requests.
+    #[serde(with = "unbounded")]
+    #[schemars(with = "unbounded::Number")]
+    pub value: f64,
+    /// Lower end of its 95 % interval.
+    #[serde(with = "unbounded")]
+    #[schemars(with = "unbounded::Number")]
+    pub lower: f64,
+    /// Upper end.
+    #[serde(with = "unbounded")]
+    #[schemars(with = "unbounded::Number")]
+    pub upper: f64,
+}
+
+impl Figure {
+    /// The standard error of its logarithm, from the sides of its interval that are bounded; 0 where none is.
+    fn se(&self) -> f64 {
+        let up = (self.upper / self.value).ln();
+        let down = (self.value / self.lower).ln();
+        let sides: Vec<f64> =
+            [up, down].into_iter().filter(|side| side.is_finite() && *side >= 0.0).collect();
+        if sides.is_empty() { 0.0 } else { sides.iter().sum::<f64>() / sides.len() as f64 / 1.959_964 }
+    }
+}
+
+/// Levels that were measured for their figures: no warm-up, and of a sweep those that were held.
+pub fn measured(findings: &Findings) -> impl Iterator<Item = &LevelFinding> {
+    findings.levels.iter().filter(|level| matches!(level.summary.purpose.as_str(), "run" | "hold"))
+}
+
+/// The load of a run as a key: equal where results compare. Asked rate or concurrency, and the mean asked lengths.
+pub fn load_key(findings: &Findings) -> String {
+    let of = |level: &LevelFinding| {
+        let LevelSummary { load, lengths, traffic, .. } = &level.summary;
+        let load = match load {
+            Load::Open { rate_per_s } => format!("open loop, {}/s", short(*rate_per_s)),
+            Load::Closed { concurrency } => format!("closed loop, {concurrency} in flight"),
+            Load::Wave { requests } => format!("one wave of {requests}"),
+            Load::Saturating { .. } => "saturating".into(),
+        };
+        let kind = if traffic == "steady" { String::new() } else { format!("{traffic}: ") };
+        format!(
+            "{kind}{load}, {} in, {} out",
+            short(lengths.prompt.asked_p50),
+            short(lengths.output.asked_p50)
+        )
+    };
+    let mut keys: Vec<String> = measured(findings).map(of).collect();
+    keys.dedup();
+    keys.join("; ")
+}
+
+/// Two digits: what a redraw of the same spec moves is no other load.
+fn short(value: f64) -> String {
+    if value <= 0.0 || !value.is_finite() {
+        return "0".into();
+    }
+    let unit = 10f64.powf(value.log10().floor() - 1.0);
+    format!("{}", ((value / unit).round() * unit * 1e6).round() / 1e6)
+}
+
+/// The figures of a run that a line keeps: p50, p95 and p99 of `ttft`, `tpot` and `e2e`, of the last measured level of each kind of
+/// traffic.
+pub fn figures(findings: &Findings) -> Vec<Figure> {
+    let mut found: Vec<Figure> = Vec::new();
+    for level in measured(findings) {
+        let LevelSummary { latency, traffic, .. } = &level.summary;
+        for metric in [latency.ttft.as_ref(), latency.tpot.as_ref(), Some(&latency.e2e)].into_iter().flatten()
+        {
+            for (p, reading) in [("p50", &metric.p50), ("p95", &metric.p95), ("p99", &metric.p99)] {
+                let Reading::Estimate(at) = reading else { continue };
+                let kind = if traffic == "steady" { String::new() } else { format!("{traffic}: ") };
+                let name = format!("{kind}{} {p}", metric.metric);
+                found.retain(|figure| figure.name != name);
+                found.push(Figure { name, value: at.value, lower: at.lower, upper: at.upper });
+            }
+        }
+    }
+    found
+}
+
+/// The smallest change worth an alarm: the margins of a comparison.
+pub fn margin(name: &str) -> f64 {
+    match name.rsplit(' ').next() {
+        Some("p95") => 0.07,
+        Some("p99" | "p99.9") => 0.10,
+        _ => 0.05,
+    }
+}
+
+/// The series of one figure along a line.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Course {
+    /// The figure.
+    pub name: String,
+    /// Results that have it: the index of the entry, and the value.
+    pub values: Vec<(usize, f64)>,
+    /// Where it moved; `at` and its range are indices of entries.
+    pub changes: Vec<Change>,
+}
+
+impl Course {
+    /// The change that holds now.
+    pub fn last(&self) -> Option<&Change> {
+        self.changes.last()
+    }
+}
+
+/// What a line says.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Line {
+    /// Entries of the pinned run's load, first to last; indices count in it.
+    pub entries: Vec<Entry>,
+    /// Every figure's course, in the order in which the latest result has them.
+    pub courses: Vec<Course>,
+    /// Entries at another load.
+    pub other_load: usize,
+    /// Invalid results.
+    pub invalid: usize,
+}
+
+impl Line {
+    /// The figures whose last change made them worse and lies after the entry `since`. (All figures of a line are latencies.)
+    pub fn worse(&self, since: usize) -> impl Iterator<Item = (&Course, &Change)> {
+        let last = self.courses.iter().filter_map(|course| Some((course, course.last()?)));
+        last.filter(move |(_, change)| change.ratio > 1.0 && change.at > since)
+    }
+}
+
+/// Reads a line of entries, in the order in which they were made. Its load is that of the run `pinned`, so that one result at
+/// another load does not set all the others aside; of the latest where that run is none of them.
+pub fn line(entries: &[Entry], pinned: &str, seed: u64) -> Line {
+    let invalid = entries.iter().filter(|entry| entry.trust == Trust::Invalid).count();
+    let mut once: Vec<&Entry> = Vec::new();
+    for entry in entries.iter().filter(|entry| entry.trust != Trust::Invalid) {
+        if !once.iter().any(|known| known.id == entry.id) {
+            once.push(entry);
+        }
+    }
+    let own = once.iter().find(|entry| entry.id == pinned).or(once.last());
+    let load = own.map(|entry| entry.load.clone()).unwrap_or_default();
+    let (same, other): (Vec<&Entry>, Vec<&Entry>) = once.into_iter().partition(|entry| entry.load == load);
+    let same: Vec<Entry> = same.into_iter().cloned().collect();
+    let names = same.last().map(|entry| entry.metrics.iter().map(|m| m.name.clone()).collect::<Vec<_>>());
+    let courses = names.unwrap_or_default().into_iter().map(|name| course(&same, name, seed)).collect();
+    Line { entries: same, courses, other_load: other.len(), invalid }
+}
+
+fn course(entries: &[Entry], name: String, seed: u64) -> Course {
+    let of = |entry: &Entry| entry.metrics.iter().find(|figure| figure.name == name).cloned();
+    let found: Vec<(usize, Figure)> =
+        entries.iter().enumerate().filter_map(|(i, entry)| Some((i, of(entry)?))).collect();
+    let largest =
+        found.iter().map(|(_, f)| f.value).filter(|v| v.is_finite()).fold(f64::MIN_POSITIVE, f64::max);
+    // A percentile among failures has no size. It counts as ten times the largest that has one: far out, whatever the unit.
+    let series: Vec<Observation> = found
+        .iter()
+        .map(|(_, figure)| match figure.value.is_finite() {
+            true => Observation { ln: figure.value.max(f64::MIN_POSITIVE).ln(), se: figure.se() },
+            false => Observation { ln: (10.0 * largest).ln(), se: 0.0 },
+        })
+        .collect();
+    let spec = ChangeSpec { margin: margin(&name), seed, ..ChangeSpec::default() };
+    let at = |i: usize| found[i].0;
+    let changes = changes(&series, &spec)
+        .into_iter()
+        .map(|change| Change {
+            at: at(change.at),
+            earliest: at(change.earliest),
+            latest: at(change.latest),
+            ..change
+        })
+        .collect();
+    let values = found.iter().map(|(i, figure)| (*i, figure.value)).collect();
+    Course { name, values, changes }
+}

@@ -1,0 +1,28 @@
+//! Behaviour of the crate, against independent truth.
+
+#[path = "all/budget_plan.rs"]
+mod budget_plan;
+#[path = "all/compare.rs"]
+mod compare;
+#[path = "all/cost.rs"]
+mod cost;
+#[path = "all/gate.rs"]
+mod gate;
+#[path = "all/gate_looks.rs"]
+mod gate_looks;
+#[path = "all/history.rs"]
+mod history;
+#[path = "all/impossible.rs"]
+mod impossible;
+#[path = "all/lint.rs"]
+mod lint;
+#[path = "all/looks.rs"]
+mod looks;
+#[path = "all/quality.rs"]
+mod quality;
+#[path = "all/sequential.rs"]
+mod sequential;
+#[path = "all/two_arms.rs"]
+mod two_arms;
+#[path = "all/verdicts.rs"]
+mod verdicts;

@@ -1,0 +1,155 @@
+//! What a lint says of a budget file, against counts and sums worked by hand.
+
+use plimsoll_judge::budget::lint::{Evidence, Remark, Severity, lint, needed};
+use plimsoll_judge::budget::{
+    ALPHA, Amount, Budget, BudgetFile, BudgetLoad, BudgetMetric, Percentile, StageBudget,
+};
+use plimsoll_model::Span;
+use plimsoll_workload::Rate;
+
+fn ceiling(metric: BudgetMetric, p: f64, max_s: f64) -> Budget {
+    Budget::ceiling(format!("{}-{p}", metric.name()), metric, Some(p), Amount::seconds(max_s))
+}
+
+fn said(file: &BudgetFile, output_tokens: Option<f64>) -> Vec<Remark> {
+    lint(file, &Evidence { run: None, output_tokens })
+}
+
+fn of(remarks: &[Remark], severity: Severity) -> Vec<&Remark> {
+    remarks.iter().filter(|remark| remark.severity == severity).collect()
+}
+
+/// 500 ms + 499 × 30 ms = 15.47 s: the example of the specification, where 3 s were promised.
+#[test]
+fn ceilings_that_can_t_hold_together_name_the_sum() {
+    use BudgetMetric::{E2e, Tpot, Ttft};
+    let file =
+        BudgetFile::of(vec![ceiling(Ttft, 0.99, 0.5), ceiling(Tpot, 0.99, 0.03), ceiling(E2e, 0.99, 3.0)]);
+    let remarks = said(&file, Some(500.0));
+    let errors = of(&remarks, Severity::Error);
+    assert_eq!(errors.len(), 1, "{remarks:?}");
+    assert_eq!(errors[0].path, "budgets.2.max");
+    assert!(
+        errors[0].what.contains("500 ms + 499 × tpot p99 30 ms is 15.47 s at 500 output tokens"),
+        "{}",
+        errors[0].what
+    );
+    // 500 ms + 83 × 30 ms = 2.99 s: 84 tokens fit, 85 do not; without a length both are said to be open.
+    assert_eq!(of(&said(&file, Some(84.0)), Severity::Error).len(), 0);
+    assert_eq!(of(&said(&file, Some(85.0)), Severity::Error).len(), 1);
+    assert!(said(&file, None).iter().any(|remark| remark.what.contains("up to 84 output tokens")));
+    // A median promises nothing that a p99 could contradict; a lower percentile of a part does.
+    let loose =
+        BudgetFile::of(vec![ceiling(Ttft, 0.99, 0.5), ceiling(Tpot, 0.99, 0.03), ceiling(E2e, 0.5, 3.0)]);
+    assert_eq!(of(&said(&loose, Some(500.0)), Severity::Error).len(), 0);
+    let medians =
+        BudgetFile::of(vec![ceiling(Ttft, 0.5, 0.5), ceiling(Tpot, 0.5, 0.03), ceiling(E2e, 0.99, 3.0)]);
+    assert_eq!(of(&said(&medians, Some(500.0)), Severity::Error).len(), 1);
+    let shorter = BudgetFile::of(vec![ceiling(Ttft, 0.99, 4.0), ceiling(E2e, 0.99, 3.0)]);
+    assert!(
+        of(&said(&shorter, None), Severity::Error)[0].what.contains("can't be shorter than its beginning")
+    );
+}
+
+/// With none over, (1 − p)ⁿ has to fall to alpha: 59, 299 and 2995 at 95 %, 90, 459 and 4603 at 99 %.
+#[test]
+fn the_least_counts_are_those_of_the_tables() {
+    for (allowed, alpha, least) in [
+        (0.05, 0.05, 59.0),
+        (0.01, 0.05, 299.0),
+        (0.001, 0.05, 2995.0),
+        (0.05, 0.01, 90.0),
+        (0.01, 0.01, 459.0),
+        (0.001, 0.01, 4603.0),
+    ] {
+        let found = needed(1.0, allowed, alpha).expect("countable");
+        assert_eq!(found.least, least, "{allowed} at {alpha}");
+        assert!(found.planned > 3.0 * least, "{found:?}");
+    }
+    assert_eq!(needed(1.0, 0.0, 0.05), None);
+    // A percentile's bursts are known by themselves alone: 630 / 1.71 are the 368 of 0.99³⁶⁸ < 2.5 %, 1.71 = (t/z)² at 5 degrees.
+    for (allowed, least) in [(0.05, 125.0), (0.01, 630.0)] {
+        let found = needed(f64::INFINITY, allowed, ALPHA).expect("countable");
+        assert_eq!(found.least, least, "{allowed}");
+        assert!(found.planned > least, "{found:?}");
+    }
+}
+
+#[test]
+fn a_plan_that_is_too_short_is_an_error_and_a_tight_one_a_warning() {
+    let planned = |seconds: i64| {
+        let load = BudgetLoad {
+            rate: Some(Rate::parse("1/s").expect("a rate")),
+            duration: Some(Span::from_secs(seconds)),
+            ..BudgetLoad::default()
+        };
+        let budget = ceiling(BudgetMetric::Ttft, 0.99, 0.5);
+        let remarks = said(&BudgetFile { load: Some(load), ..BudgetFile::of(vec![budget]) }, None);
+        remarks.into_iter().find(|remark| remark.kind == "requests")
+    };
+    let short = planned(629).expect("said");
+    assert_eq!(short.severity, Severity::Error);
+    assert!(short.what.contains("can't pass: ttft p99 takes 630 requests"), "{}", short.what);
+    assert!(short.what.contains("10.5 min"), "630 s at 1/s: {}", short.what);
+    assert_eq!(planned(631).map(|remark| remark.severity), Some(Severity::Warning));
+    assert_eq!(planned(100_000), None);
+    let zero = Budget::ceiling("errors", BudgetMetric::ErrorRate, None, Amount::share(0.0));
+    let remarks = said(&BudgetFile::of(vec![zero]), None);
+    assert!(of(&remarks, Severity::Error)[0].what.contains("no number of requests"), "{remarks:?}");
+}
+
+/// Every request over burns 1 / (1 − objective): 14.4 is out of reach below an objective of 93.06 %.
+#[test]
+fn alerts_that_can_never_fire_are_named() {
+    let silent = |p: f64| {
+        let remarks = said(&BudgetFile::of(vec![ceiling(BudgetMetric::E2e, p, 0.5)]), None);
+        remarks.into_iter().find(|remark| remark.path == "budgets.0.p").map(|remark| remark.what)
+    };
+    assert!(silent(0.5).is_some_and(|what| what.contains("burns at most 2×")
+        && what.contains("14.4×")
+        && what.contains("6×")
+        && what.contains("3×")));
+    assert!(silent(0.9).is_some_and(|what| what.contains("14.4×") && !what.contains("6×")));
+    assert!(silent(0.930).is_some());
+    assert_eq!(silent(0.931), None);
+    let both =
+        BudgetFile::of(vec![ceiling(BudgetMetric::E2e, 0.5, 0.1), ceiling(BudgetMetric::E2e, 0.99, 0.5)]);
+    let remark = said(&both, None).into_iter().find(|remark| remark.kind == "burn_alert");
+    assert_eq!(remark.map(|remark| remark.severity), Some(Severity::Note), "the tail beside it pages");
+    assert_eq!(silent(0.99), None);
+}
+
+#[test]
+fn a_ceiling_off_the_edges_of_histograms_is_noted() {
+    let noted = |metric: BudgetMetric, max: f64| {
+        let remarks = said(&BudgetFile::of(vec![ceiling(metric, 0.99, max)]), None);
+        remarks
+            .into_iter()
+            .find(|remark| remark.what.contains("no edge"))
+            .map(|remark| (remark.severity, remark.what))
+    };
+    let (severity, what) = noted(BudgetMetric::Ttft, 0.35).expect("off");
+    assert_eq!(severity, Severity::Note);
+    assert!(what.contains("vLLM's has 250 ms and 500 ms, OpenTelemetry's has 250 ms and 500 ms"), "{what}");
+    assert_eq!(noted(BudgetMetric::Ttft, 0.5), None);
+    // On vLLM's edges and not on the others, and past the end of the latter.
+    let (_, what) = noted(BudgetMetric::Ttft, 20.0).expect("off");
+    assert!(what.contains("OpenTelemetry's ends at 10000 ms") && !what.contains("vLLM"), "{what}");
+}
+
+#[test]
+fn stages_may_not_take_more_than_the_whole() {
+    let slices =
+        [("prefill".to_string(), Amount::seconds(0.4)), ("decode".to_string(), Amount::seconds(2.0))].into();
+    let stages = StageBudget { total: Amount::seconds(3.0), p: Percentile(0.95), margin: None, slices };
+    let with = |p: f64, max: f64| BudgetFile {
+        stages: Some(stages.clone()),
+        ..BudgetFile::of(vec![ceiling(BudgetMetric::E2e, p, max)])
+    };
+    let errors = |file: &BudgetFile| {
+        of(&said(file, None), Severity::Error).iter().map(|r| r.path.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(errors(&with(0.95, 2.5)), ["stages.total"]);
+    assert_eq!(errors(&with(0.95, 3.0)), [""; 0]);
+    assert_eq!(errors(&with(0.5, 2.5)), [""; 0]);
+}

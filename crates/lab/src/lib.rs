@@ -1,0 +1,8 @@
+//! What tests hold the product against: records made by hand, and systems whose truth is known without it.
+//!
+//! [`records`] is a small language for records, [`queues`] steps queues by their recursion, [`arms`] are pairs of them with the
+//! tests that are wrong for such data. Nothing here is in the binary.
+
+pub mod arms;
+pub mod queues;
+pub mod records;

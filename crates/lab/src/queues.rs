@@ -1,0 +1,92 @@
+//! Queues simulated by recursion, from an empty start that is thrown away. Times in mean services.
+
+use plimsoll_math::dist::exponential;
+use plimsoll_math::rng::Stream;
+
+/// The sojourns, in order of arrival, of `n` customers of a queue that runs on from call to call.
+pub trait Queue {
+    /// The next `n` customers.
+    fn run(&mut self, stream: &mut Stream, n: usize) -> Vec<f64>;
+}
+
+/// First come first served at c servers, exponential or fixed service.
+pub struct Servers {
+    /// Share of the servers that the arrivals need.
+    pub load: f64,
+    /// Is every service one mean long?
+    pub fixed: bool,
+    free_in: Vec<f64>,
+}
+
+impl Servers {
+    /// Idle servers.
+    pub fn new(servers: usize, load: f64, fixed: bool) -> Servers {
+        Servers { load, fixed, free_in: vec![0.0; servers] }
+    }
+}
+
+impl Queue for Servers {
+    // Kiefer and Wolfowitz: each server's work left, as the next arrival finds it.
+    fn run(&mut self, stream: &mut Stream, n: usize) -> Vec<f64> {
+        let gap = 1.0 / (self.load * self.free_in.len() as f64);
+        (0..n)
+            .map(|_| {
+                let service = if self.fixed { 1.0 } else { exponential(stream, 1.0) };
+                let mut first = 0;
+                for i in 1..self.free_in.len() {
+                    if self.free_in[i] < self.free_in[first] {
+                        first = i;
+                    }
+                }
+                let sojourn = self.free_in[first] + service;
+                self.free_in[first] = sojourn;
+                let gap = exponential(stream, gap);
+                for left in &mut self.free_in {
+                    *left = (*left - gap).max(0.0);
+                }
+                sojourn
+            })
+            .collect()
+    }
+}
+
+/// One server that takes all who wait, up to `most`, and serves them together in 1 + per · number.
+pub struct Batching {
+    /// Most customers served together.
+    pub most: usize,
+    /// What each customer of a batch adds to its service.
+    pub per: f64,
+    /// Share of the server, at full batches, that the arrivals need.
+    pub load: f64,
+    clock: f64,
+    free_at: f64,
+}
+
+impl Batching {
+    /// An idle server.
+    pub fn new(most: usize, per: f64, load: f64) -> Batching {
+        Batching { most, per, load, clock: 0.0, free_at: 0.0 }
+    }
+}
+
+impl Queue for Batching {
+    fn run(&mut self, stream: &mut Stream, n: usize) -> Vec<f64> {
+        let gap = (1.0 + self.per * self.most as f64) / (self.most as f64 * self.load);
+        let arrivals: Vec<f64> = (0..n)
+            .map(|_| {
+                self.clock += exponential(stream, gap);
+                self.clock
+            })
+            .collect();
+        let mut sojourns = Vec::with_capacity(n);
+        let mut next = 0;
+        while next < n {
+            let start = self.free_at.max(arrivals[next]);
+            let taken = arrivals[next..].iter().take(self.most).take_while(|a| **a <= start).count();
+            self.free_at = start + 1.0 + self.per * taken as f64;
+            sojourns.extend(arrivals[next..next + taken].iter().map(|a| self.free_at - a));
+            next += taken;
+        }
+        sojourns
+    }
+}

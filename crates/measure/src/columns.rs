@@ -1,0 +1,259 @@
+//! Records turned into columns: one row per request in the order of due times, one array per metric.
+//!
+//! A summary reads each metric many times and each record once, so the records (half a kilobyte each, with their
+//! events elsewhere) are walked a single time, by [`crate::gather`]. Here stand the two rules that all metrics share: a request's
+//! end is its last attempt's, and what failed is [`INFINITE`] while what does not exist is [`ABSENT`]; the two are
+//! never mixed and neither is ever zero. Sorting the records themselves lost: they are large and mostly in order.
+
+use plimsoll_model::{At, Attempt, Broken, By, How, TokensRule};
+
+use crate::gather::Gathered;
+
+/// Rank of a request that failed or never ended: later than every time.
+pub const INFINITE: i64 = i64::MAX;
+/// The metric does not exist for this request.
+pub const ABSENT: i64 = i64::MIN;
+/// Token count that nobody reported.
+pub const UNKNOWN: u32 = u32::MAX;
+
+/// What became of a request, as far as statistics ask.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// A whole answer.
+    Finished,
+    /// A whole answer that is wrong.
+    Broken,
+    /// The reader left, as the scenario asked.
+    Cancelled,
+    /// No answer.
+    Failed,
+}
+
+impl Fate {
+    /// How a request ended, by its last attempt.
+    pub fn of(attempt: &Attempt) -> Fate {
+        match (attempt.outcome.how, attempt.outcome.by) {
+            (How::Finished, _) if attempt.answer.broken.is_some() => Fate::Broken,
+            (How::Finished, _) => Fate::Finished,
+            (How::Cancelled, By::Client) => Fate::Cancelled,
+            _ => Fate::Failed,
+        }
+    }
+
+    /// Did a whole answer arrive, right or wrong?
+    pub fn ended_well(self) -> bool {
+        matches!(self, Fate::Finished | Fate::Broken)
+    }
+}
+
+/// All requests of one level, in the order of their due times. Times are ns.
+#[derive(Default)]
+pub struct Columns {
+    /// When it was due.
+    pub due: Vec<i64>,
+    /// When it ended, however it ended; [`INFINITE`] where it was given up while in flight.
+    pub end: Vec<i64>,
+    /// When the first attempt was sent: its due time where it failed before that, [`INFINITE`] where nothing left.
+    pub begun: Vec<i64>,
+    /// How its last attempt ended.
+    pub how: Vec<How>,
+    /// What became of it.
+    pub fate: Vec<Fate>,
+    /// What was wrong with a whole answer.
+    pub broken: Vec<Option<Broken>>,
+    /// Attempts made at it.
+    pub attempts: Vec<u16>,
+    /// Index of its last attempt in the slice handed in.
+    pub last: Vec<u32>,
+
+    /// `ttft`.
+    pub ttft: Vec<i64>,
+    /// `ttft_after_send`.
+    pub ttft_after_send: Vec<i64>,
+    /// `ttfb`.
+    pub ttfb: Vec<i64>,
+    /// `ttfot`.
+    pub ttfot: Vec<i64>,
+    /// `e2e`.
+    pub e2e: Vec<i64>,
+    /// `e2e_after_send`.
+    pub e2e_after_send: Vec<i64>,
+    /// `tpot`.
+    pub tpot: Vec<i64>,
+    /// `ntpot`.
+    pub ntpot: Vec<i64>,
+
+    /// Prompt tokens asked.
+    pub asked_prompt: Vec<u32>,
+    /// Output tokens asked.
+    pub asked_output: Vec<u32>,
+    /// Prompt tokens reported; [`UNKNOWN`] where not.
+    pub prompt: Vec<u32>,
+    /// Output tokens reported or counted; [`UNKNOWN`] where not.
+    pub output: Vec<u32>,
+    /// Cached prompt tokens reported; [`UNKNOWN`] where not.
+    pub cached: Vec<u32>,
+
+    /// Gaps between token events, pooled in the order of requests.
+    pub gaps: Vec<i64>,
+    /// For each request, where its gaps begin in `gaps`.
+    pub gap_from: Vec<usize>,
+    /// For each request, how many of its gaps have exact times at both ends.
+    pub gaps_exact: Vec<u32>,
+    /// The rule by which this level's tokens per event are known.
+    pub rule: TokensRule,
+    /// True where every event of every request of that rule carries one token, so that `itl` is `event_gap`.
+    pub one_token_events: bool,
+
+    /// What no attempt can be: rows that are missing or doubled, stamps that go back.
+    pub(crate) odd: Odd,
+    /// Due time and end of every attempt after which the same request was tried again.
+    pub(crate) earlier: Vec<(i64, How)>,
+    /// Every attempt that found no answer, and in which words.
+    pub(crate) lost: Vec<Lost>,
+    /// The words, each once.
+    pub(crate) words: Vec<Words>,
+    /// What each token event carries, pooled as `gaps` are; empty where every event carries one token.
+    pub(crate) carried: Vec<Carried>,
+    /// For each request, how many token events it has; empty likewise.
+    pub(crate) events: Vec<u32>,
+    /// For each request, by which rule its tokens per event are known; empty likewise.
+    pub(crate) rules: Vec<TokensRule>,
+}
+
+/// What is wrong with the rows as such: of all attempts, those that were tried again too.
+#[derive(Default)]
+pub(crate) struct Odd {
+    /// Rows beyond the first of the same attempt.
+    pub doubled: u64,
+    /// Attempts without a row at whose request a later one has one.
+    pub missing: u64,
+    /// Whole answers without the stamp of their sending or of their end.
+    pub unstamped: u64,
+    /// By how many ns the stamps of an attempt go back at most, for those that do, and whether all are of one clock.
+    pub back: Vec<(i64, bool)>,
+}
+
+/// An attempt that found no answer.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Lost {
+    /// When its request was due.
+    pub due: i64,
+    /// Index of its words.
+    pub words: u32,
+}
+
+/// In which words an attempt failed: how, the HTTP status, the beginning of the text.
+pub(crate) type Words = (How, Option<u16>, String);
+
+/// What one token event carries.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Carried {
+    /// Tokens; 0 = unknown.
+    pub tokens: u16,
+    /// Is its time an upper bound only?
+    pub coalesced: bool,
+}
+
+impl Columns {
+    /// Requests.
+    pub fn len(&self) -> usize {
+        self.due.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.due.is_empty()
+    }
+
+    /// Requests due before this instant: the index of the first one that is not.
+    pub fn first_due_from(&self, at: At) -> usize {
+        self.due.partition_point(|due| *due < at.0)
+    }
+
+    /// The metric that leads: `ttft` where answers stream, else `e2e`.
+    pub fn leading(&self) -> (&'static str, &[i64]) {
+        let streams =
+            self.fate.iter().zip(&self.ttft).any(|(fate, ttft)| fate.ended_well() && *ttft != ABSENT);
+        if streams { ("ttft", &self.ttft) } else { ("e2e", &self.e2e) }
+    }
+
+    /// Reads the records of one level. `attempts` may be in any order; several attempts at a request become one row.
+    pub fn read(attempts: &[&Attempt]) -> Columns {
+        let events = attempts.iter().map(|attempt| attempt.events.len()).sum();
+        let mut gathered = Gathered::with_capacity(attempts.len(), events);
+        let (mut request, mut due) = (None, At::ZERO);
+        for (of, _, index) in by_request(attempts) {
+            let attempt = attempts[index as usize];
+            if request != Some(of) {
+                (request, due) = (Some(of), attempt.due);
+            }
+            gathered.push_row(due, attempt, index);
+        }
+        gathered.into_columns()
+    }
+
+    /// Gaps per token of the requests from `from` on, with the number of them that are exact. Only requests whose
+    /// tokens per event are known by this level's rule take part.
+    pub fn itl(&self, from: usize) -> (Vec<i64>, u64) {
+        let first = self.gap_from.get(from).copied().unwrap_or(self.gaps.len());
+        if self.one_token_events {
+            let exact = self.gaps_exact.iter().skip(from).map(|n| u64::from(*n)).sum();
+            return (self.gaps[first..].to_vec(), exact);
+        }
+        let (mut all, mut exact) = (Vec::new(), 0);
+        let mut carried = self.carried.as_slice();
+        for row in 0..self.len() {
+            let (own, later) = carried.split_at(self.events[row] as usize);
+            carried = later;
+            if row < from || self.rules[row] != self.rule {
+                continue;
+            }
+            let gaps = &self.gaps[self.gap_from[row]..self.gap_from[row + 1]];
+            let mut previous: Option<&Carried> = None;
+            let mut since = 0;
+            for (i, event) in own.iter().enumerate() {
+                since += if i == 0 { 0 } else { gaps[i - 1] };
+                // How much an event without a count carries is unknown: the gap goes on to the next that has one.
+                if event.tokens == 0 {
+                    continue;
+                }
+                if let Some(before) = previous {
+                    all.push(since);
+                    exact += u64::from(!event.coalesced && !before.coalesced);
+                }
+                all.extend(std::iter::repeat_n(0, usize::from(event.tokens) - 1));
+                (previous, since) = (Some(event), 0);
+            }
+            if self.fate[row] == Fate::Failed && previous.is_some() {
+                all.push(INFINITE);
+            }
+        }
+        (all, exact)
+    }
+}
+
+/// (request, attempt, index), rising; sorted only where the records are not in that order already.
+fn by_request(attempts: &[&Attempt]) -> Vec<(u64, u16, u32)> {
+    let mut order: Vec<(u64, u16, u32)> =
+        attempts.iter().enumerate().map(|(i, a)| (a.request, a.attempt, i as u32)).collect();
+    if !order.is_sorted() {
+        order.sort_unstable();
+    }
+    // Rows must come out by due time. Requests are numbered as they fall due, so this is rarely more than a look.
+    let due_of = |row: &(u64, u16, u32)| attempts[row.2 as usize].due;
+    if order.windows(2).any(|pair| pair[0].0 != pair[1].0 && due_of(&pair[0]) > due_of(&pair[1])) {
+        let mut first_due = At::ZERO;
+        let mut keyed: Vec<(At, (u64, u16, u32))> = Vec::with_capacity(order.len());
+        let mut request = None;
+        for row in order {
+            if request != Some(row.0) {
+                (request, first_due) = (Some(row.0), attempts[row.2 as usize].due);
+            }
+            keyed.push((first_due, row));
+        }
+        keyed.sort_unstable();
+        return keyed.into_iter().map(|(_, row)| row).collect();
+    }
+    order
+}

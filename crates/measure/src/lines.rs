@@ -1,0 +1,262 @@
+//! Levels of one kind of traffic → their curve and their three lines.
+//!
+//! **Queueing onset**: the load at which the tail of `ttft` reaches a factor (1.5) of its zero-contention value, from
+//! a monotone fit of ln p99 on load with a bootstrap over batches whose spread levels share (`tail::fit`,
+//! which says what each level for itself would get wrong). Segmented regression and Kneedle lost: where they
+//! put the knee depends on where the last level happened to be.
+//! **Stability limit**: the bracket [last stable, first unstable] by the in-flight rule, with what an overloaded
+//! target really finished per second as the estimate between.
+//! **Budget line**: the bracket [last pass, first fail] of the budget by Beta bounds, with the crossing of the share
+//! over the tightest ceiling between.
+
+mod limits;
+mod onset;
+mod words;
+
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{Attempt, Level, Load, Sample};
+
+use crate::columns::Columns;
+use crate::findings::{
+    BudgetSpec, Curve, CurvePoint, Estimate, Kept, LadderRung, Lengths, LevelFinding, Lines, Reading, Trust,
+};
+use crate::gather::Gathered;
+use crate::summary::{full_throughput, summarise_columns};
+use crate::tail::{Upper, fit};
+use crate::validity;
+use crate::whole::{as_far_as_it_got, of_level};
+
+use crate::purpose::IDLE;
+pub use limits::{bracket, saturated};
+pub(crate) use limits::{brackets, usable};
+use limits::{budget, stability};
+pub(crate) use onset::idle_costs;
+use onset::{onset, under_the_limit, zero_contention};
+use words::Words;
+
+/// What the lines are read with.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LineSpec {
+    /// Times the zero-contention value that marks the onset.
+    pub knee_factor: f64,
+    /// Percentile that the onset is read from if the data support it.
+    pub percentile: f64,
+    /// Time a person takes between an answer and the next request, s.
+    pub think_time_s: f64,
+    /// The budget, if any.
+    pub budget: Option<BudgetSpec>,
+    /// Seed of the bootstrap.
+    pub seed: u64,
+    /// Redraws of the bootstrap.
+    pub replicates: usize,
+}
+
+/// One level as the lines need it.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// The level itself.
+    pub level: Level,
+    /// What was found on it.
+    pub finding: LevelFinding,
+    /// The upper values of its leading latency.
+    pub upper: Upper,
+    /// The metric that leads.
+    pub metric: &'static str,
+    /// What was finished per second once the target was full.
+    full: Reading,
+}
+
+impl Observed {
+    /// Summarises and judges one level from its own records.
+    pub fn new(
+        level: &Level,
+        own: &[&Attempt],
+        samples: &[&Sample],
+        budget: Option<&BudgetSpec>,
+    ) -> Observed {
+        Observed::of_columns(level, &Columns::read(own), samples, budget).0
+    }
+
+    /// The same of a level whose records were gathered as they ended. Samples of other levels are passed over.
+    pub fn gathered(
+        level: &Level,
+        gathered: Gathered,
+        samples: &[Sample],
+        budget: Option<&BudgetSpec>,
+    ) -> Observed {
+        let level = as_far_as_it_got(level, gathered.last_end(), gathered.first_tries());
+        let samples = of_level(samples, &level);
+        Observed::of_columns(&level, &gathered.into_columns(), &samples, budget).0
+    }
+
+    /// The same of columns, with the requests that count.
+    pub(crate) fn of_columns(
+        level: &Level,
+        columns: &Columns,
+        samples: &[&Sample],
+        budget: Option<&BudgetSpec>,
+    ) -> (Observed, (usize, usize)) {
+        let (summary, (from, to)) = summarise_columns(level, columns, samples, budget);
+        let (metric, leading) = columns.leading();
+        let upper = Upper::keep(&leading[from..to]);
+        let full = full_throughput(columns, (level.start, level.stop));
+        let validity = validity::judge(level, &summary);
+        let observed = Observed {
+            level: level.clone(),
+            finding: LevelFinding { summary, validity },
+            upper,
+            metric,
+            full,
+        };
+        (observed, (from, to))
+    }
+
+    /// Offered load as it fell, requests/s.
+    pub fn rate(&self) -> f64 {
+        self.finding.summary.rates.offered_per_s
+    }
+
+    fn is_open(&self) -> bool {
+        matches!(self.level.load, Load::Open { .. })
+    }
+
+    /// May lines be drawn through it?
+    fn counts(&self) -> bool {
+        self.finding.validity.verdict != Trust::Invalid && self.finding.summary.counts.requests > 0
+    }
+
+    fn kept(&self) -> Kept {
+        self.finding.summary.stability.verdict
+    }
+
+    fn achieved(&self) -> Option<&Estimate> {
+        self.finding.summary.rates.achieved_per_s.estimate()
+    }
+}
+
+/// Everything read from the levels of one kind of traffic.
+pub struct Read {
+    /// The curve.
+    pub curve: Curve,
+    /// The lines.
+    pub lines: Lines,
+}
+
+/// Percentiles that an onset may be read from, best first.
+const LADDER_OF_PERCENTILES: [f64; 4] = [0.99, 0.95, 0.9, 0.5];
+
+/// Fewest levels a fit makes sense with.
+const LEAST_LEVELS: usize = 3;
+
+/// Reads curve and lines of one kind of traffic. `zero` holds the levels at concurrency 1 (of any kind of traffic: one
+/// request at a time is the same for all).
+pub fn read(traffic: &str, levels: &[&Observed], zero: &[&Observed], spec: &LineSpec) -> Read {
+    let mut open: Vec<&Observed> = levels.iter().copied().filter(|o| o.is_open() && o.rate() > 0.0).collect();
+    open.sort_by(|a, b| a.rate().total_cmp(&b.rate()));
+    let good: Vec<&Observed> = open.iter().copied().filter(|o| o.counts()).collect();
+    let capacity = ladder_capacity(levels);
+    let reference = zero_contention(&good, zero, capacity, spec.percentile, spec.seed);
+    let words = Words { good: &good, think_time_s: spec.think_time_s };
+    let stability = stability(&good, &words);
+    let limit = stability.rate().map(|limit| limit.value).or(capacity);
+    let mut stream = Stream::new(spec.seed, "onset", 0);
+    let fit = reference.as_ref().and_then(|zero| {
+        let p = zero.percentile;
+        let points: Vec<(f64, &Upper)> =
+            good.iter().filter(|o| o.upper.supports(p)).map(|o| (o.rate(), &o.upper)).collect();
+        (points.len() >= LEAST_LEVELS).then(|| {
+            let draws = (&mut stream, spec.replicates);
+            fit(&points, &zero.observed.upper, p, spec.knee_factor, limit, draws)
+        })
+    });
+    let onset = onset(&good, reference.as_ref(), zero, fit.as_ref(), spec, &words);
+    let budget = spec.budget.as_ref().map(|_| under_the_limit(budget(&good, &words), &stability, &words));
+    let lines = Lines {
+        traffic: traffic.to_owned(),
+        onset: under_the_limit(onset, &stability, &words),
+        onset_percentile: Some(reference.as_ref().map_or(spec.percentile, |zero| zero.percentile)),
+        stability,
+        budget,
+        budget_spec: spec.budget.clone(),
+        mix: mix(&good, levels),
+        think_time_s: spec.think_time_s,
+        hold: None,
+    };
+    let curve = Curve {
+        traffic: traffic.to_owned(),
+        points: open.iter().map(|o| point(o)).collect(),
+        ladder: ladder(levels),
+        metric: open.first().or(zero.first()).map_or("ttft", |o| o.metric).to_owned(),
+        percentile: reference.as_ref().map_or(spec.percentile, |zero| zero.percentile),
+        knee_factor: spec.knee_factor,
+        zero_contention: reference.as_ref().map_or_else(
+            || Reading::refused("no level without contention has enough requests", 0),
+            |zero| {
+                let (upper, p) = (&zero.observed.upper, zero.percentile);
+                let (lower_s, upper_s) = upper.interval_s(p, &mut stream, spec.replicates);
+                Reading::Estimate(Estimate {
+                    value: upper.quantile_s(p),
+                    lower: lower_s,
+                    upper: upper_s,
+                    n: upper.len() as u64,
+                    n_eff: upper.n_eff(p),
+                })
+            },
+        ),
+        zero_contention_from: reference.map_or_else(|| "none".to_owned(), |zero| zero.from),
+        fit: fit.map_or_else(Vec::new, |fit| fit.line),
+    };
+    Read { curve, lines }
+}
+
+/// The lengths of the largest level.
+fn mix(good: &[&Observed], levels: &[&Observed]) -> Lengths {
+    let largest = good.iter().chain(levels).max_by_key(|o| o.upper.len());
+    largest.map(|o| o.finding.summary.lengths.clone()).unwrap_or_default()
+}
+
+/// The most that a closed loop got out of the target, requests/s.
+pub(crate) fn ladder_capacity(levels: &[&Observed]) -> Option<f64> {
+    let closed = levels.iter().filter(|o| !o.is_open()).filter_map(|o| o.achieved()).map(|e| e.value);
+    let open = levels.iter().filter(|o| o.is_open() && o.kept() != Kept::Unstable).map(|o| o.rate());
+    closed.chain(open).max_by(f64::total_cmp)
+}
+
+fn ladder(levels: &[&Observed]) -> Vec<LadderRung> {
+    let mut rungs: Vec<LadderRung> = levels
+        .iter()
+        .filter(|o| o.level.purpose != IDLE)
+        .filter_map(|o| match o.level.load {
+            Load::Closed { concurrency } | Load::Saturating { concurrency } => Some(LadderRung {
+                level: o.level.id,
+                concurrency,
+                achieved_per_s: o.achieved()?.value,
+                little_disagreement: o.finding.summary.concurrency.little.as_ref().map(|l| l.disagreement),
+            }),
+            Load::Open { .. } | Load::Wave { .. } => None,
+        })
+        .collect();
+    rungs.sort_by_key(|rung| rung.concurrency);
+    rungs
+}
+
+fn point(o: &Observed) -> CurvePoint {
+    let summary = &o.finding.summary;
+    let leading = summary.latency.leading();
+    CurvePoint {
+        level: o.level.id,
+        purpose: o.level.purpose.clone(),
+        offered_per_s: o.rate(),
+        achieved_per_s: o.achieved().map(|e| e.value),
+        good_per_s: summary.rates.good_per_s.as_ref().and_then(Reading::value),
+        in_flight: summary.concurrency.mean,
+        p50: leading.p50.clone(),
+        p90: leading.p90.clone(),
+        p95: leading.p95.clone(),
+        p99: leading.p99.clone(),
+        error_rate: summary.counts.error_rate.map_or(0.0, |e| e.value),
+        stability: o.kept(),
+        budget: summary.budget.as_ref().map(|b| b.verdict),
+        trust: o.finding.validity.verdict,
+    }
+}

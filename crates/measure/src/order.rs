@@ -1,0 +1,438 @@
+//! Order statistics of a long column, exact, with their intervals, without sorting it.
+//!
+//! A run of a million answers has fifteen million gaps; sorting them costs most of a second and a summary needs
+//! fifteen of their ranks. So values are counted once in buckets two thousand to the octave, and only the buckets
+//! that hold a wanted rank are sorted. Sketches (DDSketch, HDR) lost: their values carry an error, and a gate must
+//! not pass on one. The arithmetic of intervals is [`plimsoll_math::quantile`]'s and [`plimsoll_math::proportion`]'s,
+//! asked by rank instead of by sorted slice.
+
+use plimsoll_math::quantile::{BATCHES, ShareVariance, Worth, interval_ranks, needed, rank, tail_shares};
+
+use crate::columns::{ABSENT, INFINITE};
+use crate::findings::{Estimate, Histogram, Percentiles, Reading};
+
+/// Confidence of every two-sided interval shown.
+pub const LEVEL: f64 = 0.95;
+/// The percentiles shown.
+pub const SHOWN: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
+
+/// Values in the order of due times, ready to be asked for ranks.
+pub struct Column<'a> {
+    values: &'a [i64],
+    least: i64,
+    /// How many values fall in buckets before this one; one entry more than there are buckets.
+    before: Vec<u64>,
+    finite: u64,
+    sum: f64,
+    greatest: i64,
+}
+
+/// 97.5 % point of the normal distribution.
+pub const NORMAL_975: f64 = 1.959_963_984_540_054;
+
+/// Mantissa bits of a bucket.
+const BITS: u32 = 11;
+
+fn bucket(distance: u64) -> usize {
+    let shift = (63 - (distance | 1).leading_zeros()).saturating_sub(BITS);
+    ((shift as usize) << BITS) + (distance >> shift) as usize
+}
+
+fn bucket_floor(bucket: usize) -> u64 {
+    let top = 1usize << BITS;
+    if bucket < 2 * top {
+        return bucket as u64;
+    }
+    let shift = bucket / top - 1;
+    ((bucket - shift * top) as u64) << shift
+}
+
+impl<'a> Column<'a> {
+    /// Counts the values. None may be [`ABSENT`].
+    pub fn new(values: &'a [i64]) -> Column<'a> {
+        let mut least = INFINITE;
+        let mut greatest = i64::MIN;
+        let mut sum = 0.0;
+        for value in values {
+            least = least.min(*value);
+            if *value != INFINITE {
+                greatest = greatest.max(*value);
+                sum += *value as f64;
+            }
+        }
+        let buckets = if greatest < least { 1 } else { bucket(greatest.abs_diff(least)) + 1 };
+        let mut before = vec![0u64; buckets + 1];
+        let mut finite = 0;
+        for value in values.iter().filter(|value| **value != INFINITE) {
+            before[bucket(value.abs_diff(least)) + 1] += 1;
+            finite += 1;
+        }
+        for i in 1..before.len() {
+            before[i] += before[i - 1];
+        }
+        Column { values, least, before, finite, sum, greatest }
+    }
+
+    /// Values.
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Is there none?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Values that are a time.
+    pub fn finite(&self) -> u64 {
+        self.finite
+    }
+
+    /// The values of these ranks (from 1 to n); [`INFINITE`] beyond the finite ones.
+    pub fn select(&self, ranks: &[usize]) -> Vec<i64> {
+        const NOWHERE: usize = usize::MAX;
+        let home: Vec<usize> = ranks
+            .iter()
+            .map(|rank| {
+                let below = (*rank).max(1) as u64 - 1;
+                if below >= self.finite { NOWHERE } else { self.before.partition_point(|n| *n <= below) - 1 }
+            })
+            .collect();
+        let mut wanted: Vec<usize> = home.iter().copied().filter(|h| *h != NOWHERE).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut slot = vec![u8::MAX; self.before.len()];
+        for (i, bucket) in wanted.iter().enumerate() {
+            slot[*bucket] = i as u8;
+        }
+        let mut held: Vec<Vec<i64>> = wanted
+            .iter()
+            .map(|b| Vec::with_capacity((self.before[b + 1] - self.before[*b]) as usize))
+            .collect();
+        for value in self.values.iter().filter(|value| **value != INFINITE) {
+            let slot = slot[bucket(value.abs_diff(self.least))];
+            if slot != u8::MAX {
+                held[usize::from(slot)].push(*value);
+            }
+        }
+        held.iter_mut().for_each(|values| values.sort_unstable());
+        ranks
+            .iter()
+            .zip(&home)
+            .map(|(rank, home)| match wanted.binary_search(home) {
+                Ok(i) => held[i][(*rank).max(1) - 1 - self.before[*home] as usize],
+                Err(_) => INFINITE,
+            })
+            .collect()
+    }
+
+    /// The histogram for a plot, in bins of equal ratio. Values of a bucket (0.05 % wide) stay together.
+    pub fn histogram(&self, metric: &str) -> Histogram {
+        // From a microsecond: below it lies the clock's own noise. Twenty bins per decade are 12 % wide.
+        const FIRST_NS: f64 = 1e3;
+        let ratio = 10f64.powf(0.05);
+        let mut counts: Vec<u64> = Vec::new();
+        for b in 0..self.before.len() - 1 {
+            let here = self.before[b + 1] - self.before[b];
+            if here == 0 {
+                continue;
+            }
+            let value = self.least.saturating_add_unsigned(bucket_floor(b)) as f64;
+            let bin = if value <= FIRST_NS { 0 } else { ((value / FIRST_NS).log10() * 20.0) as usize };
+            if counts.len() <= bin {
+                counts.resize(bin + 1, 0);
+            }
+            counts[bin] += here;
+        }
+        let infinite = self.values.len() as u64 - self.finite;
+        Histogram { metric: metric.to_owned(), first_s: FIRST_NS / 1e9, ratio, counts, infinite }
+    }
+}
+
+/// Ranks at which correlation is read: the shown percentiles' and those of their [`tail_shares`].
+const WATCHED: [f64; 11] = [0.5, 0.6, 0.8, 0.9, 0.95, 0.96, 0.98, 0.99, 0.996, 0.998, 0.999];
+
+/// What [`ShareVariance`] says of exceeding each limit, for values in the order of due times. Exceeding [`INFINITE`]
+/// means having failed.
+///
+/// Overlapping batches move by one value in `math`; here they move by a five-hundredth of their length, which leaves the
+/// variance as it is and the memory small. Up to forty thousand values the two are the same.
+fn variances<const K: usize>(
+    values: &[i64],
+    limits: &[i64; K],
+    batches: usize,
+) -> [Option<ShareVariance>; K] {
+    let n = values.len();
+    let length = n / batches.clamp(2, (n / 2).max(2));
+    if length == 0 {
+        return [None; K];
+    }
+    let limits = limits.map(|limit| limit.min(INFINITE - 1));
+    let step = (length / 500).max(1);
+    let steps: Vec<[u32; K]> = values
+        .chunks(step)
+        .map(|chunk| {
+            let mut over = [0u32; K];
+            for value in chunk {
+                for (count, limit) in over.iter_mut().zip(&limits) {
+                    *count += u32::from(value > limit);
+                }
+            }
+            over
+        })
+        .collect();
+    let whole = n / step;
+    std::array::from_fn(|i| {
+        let over: u64 = steps.iter().map(|s| u64::from(s[i])).sum();
+        let counts: Vec<u64> = steps[..whole].iter().map(|s| u64::from(s[i])).collect();
+        ShareVariance::of_counts(&counts, (over, n), step, length / step)
+    })
+}
+
+/// What values in the order of due times are worth for the share beyond `limit`, as [`plimsoll_math::quantile::worth_beyond`] has it.
+pub fn worth_beyond(values: &[i64], limit: i64, batches: usize) -> Worth {
+    let n = values.len();
+    let over = values.iter().filter(|ns| **ns > limit.min(INFINITE - 1)).count();
+    if n == 0 || over == 0 {
+        return Worth { batches: batches as f64, ..Worth::known(n as f64) };
+    }
+    let mut scratch = values.to_vec();
+    let mut limits = [limit; 3];
+    let share = over as f64 / n as f64;
+    for (limit, wide) in limits.iter_mut().zip(tail_shares(share)).skip(1) {
+        *limit = *scratch.select_nth_unstable(rank(n, 1.0 - wide) - 1).1;
+    }
+    Worth::read(n, share, variances(values, &limits, batches))
+}
+
+/// Contiguous batches for a level of `length_s` whose own 99th percentile is `longest_s`.
+///
+/// As many as `math` asks for where each is five such latencies long, fewer down to eight where they are at least one latency long, and
+/// none below that. [`plimsoll_math::quantile::batch_count`] asks for five throughout, which would leave a minute of
+/// eight-second answers without any percentile; batches of one latency still hold what correlation a request hands
+/// to its neighbours, and eight of them are paid for by the t quantile.
+pub fn batches_for(length_s: f64, longest_s: f64) -> Option<usize> {
+    if longest_s <= 0.0 || longest_s.is_nan() {
+        return Some(BATCHES);
+    }
+    if length_s < 8.0 * longest_s {
+        return None;
+    }
+    Some(((length_s / (5.0 * longest_s)) as usize).clamp(8, BATCHES))
+}
+
+/// Seconds from ns, with the sentinel kept apart.
+pub fn seconds(ns: i64) -> f64 {
+    if ns == INFINITE { f64::INFINITY } else { ns as f64 / 1e9 }
+}
+
+/// The percentiles of a metric over a window of `length_s`, its values in the order of due times. [`ABSENT`] values
+/// are counted and left out. `None` where the metric exists for no request at all.
+pub fn percentiles(metric: &str, in_due_order: &[i64], length_s: f64) -> Option<(Percentiles, Histogram)> {
+    let absent = in_due_order.iter().filter(|value| **value == ABSENT).count();
+    let kept: Vec<i64>;
+    let values = if absent == 0 {
+        in_due_order
+    } else {
+        kept = in_due_order.iter().copied().filter(|value| *value != ABSENT).collect();
+        &kept
+    };
+    if values.is_empty() {
+        return None;
+    }
+    let column = Column::new(values);
+    let mut set = readings(&column, length_s);
+    set.metric = metric.to_owned();
+    set.absent = absent as u64;
+    Some((set, column.histogram(metric)))
+}
+
+fn readings(column: &Column<'_>, length_s: f64) -> Percentiles {
+    let n = column.len();
+    let finite = column.finite() as usize;
+    let mut ranks: Vec<usize> = WATCHED.iter().map(|p| rank(n, *p)).collect();
+    ranks.push(rank(finite, 0.99));
+    let found = column.select(&ranks);
+    let longest_s = if finite == 0 { 0.0 } else { seconds(found[WATCHED.len()]) };
+    let points: [i64; WATCHED.len()] = std::array::from_fn(|i| found[i]);
+    let asked = SHOWN.map(|p| (p, watched(p).map_or(0, |at| points[at])));
+    let shown = match batches_for(length_s, longest_s) {
+        None => uncorrelated(&asked, n, (length_s, longest_s)),
+        Some(batches) => {
+            let found = variances(column.values, &points, batches);
+            let worth = SHOWN.map(|p| {
+                let variances = tail_shares(1.0 - p).map(|share| found[watched(1.0 - share)?]);
+                Worth::read(n, 1.0 - p, variances)
+            });
+            intervals(column, &asked, &worth)
+        }
+    };
+    let mut shown = shown.into_iter();
+    let mut next = || shown.next().unwrap_or_else(|| Reading::refused("no data", 0));
+    Percentiles {
+        metric: String::new(),
+        n: n as u64,
+        infinite: (n - finite) as u64,
+        absent: 0,
+        mean_finite_s: (finite > 0).then(|| column.sum / finite as f64 / 1e9),
+        p50: next(),
+        p90: next(),
+        p95: next(),
+        p99: next(),
+        p999: next(),
+        max_s: (n > 0).then_some(if finite < n { f64::INFINITY } else { column.greatest as f64 / 1e9 }),
+        max_finite_s: (finite > 0).then_some(column.greatest as f64 / 1e9),
+    }
+}
+
+/// The limits between which the p-quantile of values worth so many independent ones lies, each end erring at `alpha`; `None` where they are too
+/// few for it.
+pub fn between(values: &[i64], (p, worth): (f64, Worth), alpha: f64) -> Option<[f64; 2]> {
+    let n = values.len();
+    if worth.n_eff < needed(p) * (1.0 - 1e-9) {
+        return None;
+    }
+    let (low, high) = interval_ranks(n, worth, p, alpha);
+    let ends = Column::new(values).select(&[low.max(1), high.min(n)]);
+    Some([
+        if low == 0 { f64::NEG_INFINITY } else { seconds(ends[0]) },
+        if high > n { f64::INFINITY } else { seconds(ends[1]) },
+    ])
+}
+
+/// Any percentile of values in the order of due times, over a window of `length_s`: of those [`percentiles`] shows, the same reading.
+/// [`ABSENT`] values are left out.
+pub fn percentile(in_due_order: &[i64], p: f64, length_s: f64) -> Reading {
+    let values: Vec<i64> = in_due_order.iter().copied().filter(|value| *value != ABSENT).collect();
+    let n = values.len();
+    if n == 0 {
+        return Reading::refused("no requests", 0);
+    }
+    let column = Column::new(&values);
+    let shares: Vec<f64> = tail_shares(1.0 - p).collect();
+    let mut ranks: Vec<usize> = shares.iter().map(|share| rank(n, 1.0 - share)).collect();
+    ranks.push(rank(column.finite() as usize, 0.99));
+    let found = column.select(&ranks);
+    let longest_s = if column.finite() == 0 { 0.0 } else { seconds(found[shares.len()]) };
+    let asked = [(p, found[0])];
+    let mut readings = match batches_for(length_s, longest_s) {
+        None => uncorrelated(&asked, n, (length_s, longest_s)),
+        Some(batches) => {
+            let limits: [i64; 3] = std::array::from_fn(|i| found[i.min(shares.len() - 1)]);
+            intervals(&column, &asked, &[Worth::read(n, 1.0 - p, variances(&values, &limits, batches))])
+        }
+    };
+    readings.remove(0)
+}
+
+/// Where a percentile stands among [`WATCHED`].
+fn watched(p: f64) -> Option<usize> {
+    WATCHED.iter().position(|watched| (watched - p).abs() < 1e-9)
+}
+
+/// Percentiles, each with its value, and what the observations are worth for it.
+fn intervals(column: &Column<'_>, asked: &[(f64, i64)], worth: &[Worth]) -> Vec<Reading> {
+    let n = column.len();
+    let bounds: Vec<(usize, usize)> = asked
+        .iter()
+        .zip(worth)
+        .map(|((p, _), worth)| interval_ranks(n, *worth, *p, 0.5 * (1.0 - LEVEL)))
+        .collect();
+    let ranks: Vec<usize> =
+        bounds.iter().flat_map(|(low, high)| [*low, *high]).map(|rank| rank.clamp(1, n)).collect();
+    let ends = column.select(&ranks);
+    let of = |i: usize| {
+        let ((p, value), n_eff, (low, high)) = (asked[i], worth[i].n_eff, bounds[i]);
+        let seen = Estimate {
+            value: seconds(value),
+            lower: if low == 0 { f64::NEG_INFINITY } else { seconds(ends[2 * i]) },
+            upper: if high > n { f64::INFINITY } else { seconds(ends[2 * i + 1]) },
+            n: n as u64,
+            n_eff,
+        };
+        if n_eff >= needed(p) * (1.0 - 1e-9) {
+            return Reading::Estimate(seen);
+        }
+        Reading::few(format!("needs {:.0} effective requests, has {n_eff:.0}", needed(p)), seen)
+    };
+    (0..asked.len()).map(of).collect()
+}
+
+/// Percentiles of a level too short for its requests to tell what they are worth: seen where one request or more lies beyond, and with both
+/// ends open.
+fn uncorrelated(asked: &[(f64, i64)], n: usize, (length_s, longest_s): (f64, f64)) -> Vec<Reading> {
+    use crate::say::number;
+    let why =
+        format!("needs a level of {} s (8 × its p99), has {} s", number(8.0 * longest_s), number(length_s));
+    let of = |(p, value): &(f64, i64)| match n as f64 * (1.0 - p) >= 1.0 - 1e-9 {
+        false => Reading::refused(why.clone(), n as u64),
+        true => {
+            let (lower, upper) = (f64::NEG_INFINITY, f64::INFINITY);
+            Reading::few(
+                why.clone(),
+                Estimate { value: seconds(*value), lower, upper, n: n as u64, n_eff: 0.0 },
+            )
+        }
+    };
+    asked.iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_math::quantile;
+    use plimsoll_math::rng::Stream;
+
+    use super::*;
+
+    /// The selection by buckets against a sort, and the intervals against `math`'s own on the sorted slice.
+    #[test]
+    fn agrees_with_sorting() {
+        let mut stream = Stream::new(7, "order", 0);
+        let mut level = 0.0;
+        for (n, spread) in [(1usize, 1e3), (19, 1e9), (5_000, 1e6), (20_000, 10.0)] {
+            let values: Vec<i64> = (0..n)
+                .map(|i| {
+                    level = 0.9 * level - stream.uniform().ln();
+                    if i % 997 == 996 { INFINITE } else { 20_000_000 + (level * spread) as i64 }
+                })
+                .collect();
+            let (set, _) = percentiles("x", &values, 1e9).expect("values");
+            let plain: Vec<f64> = values.iter().map(|v| seconds(*v)).collect();
+            let mut sorted = plain.clone();
+            quantile::sort(&mut sorted);
+            for (p, reading) in set.rows() {
+                assert_eq!(&percentile(&values, p, 1e9), reading);
+                let truth = quantile::percentile(&plain, p, LEVEL, BATCHES).expect("values");
+                match (reading, truth.interval) {
+                    (Reading::Estimate(e), Ok(interval)) => {
+                        assert_eq!(e.value, truth.value);
+                        assert!(
+                            (e.n_eff / truth.worth.n_eff - 1.0).abs() < 1e-6,
+                            "{} {:?}",
+                            e.n_eff,
+                            truth.worth
+                        );
+                        assert_eq!((e.lower, e.upper), (interval.lower, interval.upper));
+                    }
+                    (Reading::Refused { .. }, Err(_)) => {
+                        let ends = quantile::undecided(&sorted, truth.worth, p, LEVEL);
+                        let seen = reading.seen().expect("what was seen");
+                        assert_eq!(
+                            (seen.value, seen.lower, seen.upper),
+                            (truth.value, ends.lower, ends.upper)
+                        );
+                    }
+                    (mine, theirs) => panic!("n {n} p {p}: {mine:?} against {theirs:?}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn buckets_cover_every_distance() {
+        for d in [0u64, 1, 2047, 2048, 4095, 4096, 4097, 1 << 40, (1 << 62) - 1, i64::MAX as u64] {
+            let b = bucket(d);
+            assert!(bucket_floor(b) <= d && (b == 0 || bucket_floor(b + 1) > d), "{d}");
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! What a level was run for (`Level.purpose`), where the figures depend on it.
+
+/// It warmed the target up: in the rows, in no figure.
+pub const WARM_UP: &str = "warmup";
+/// It followed an idle stretch, to see a cold start: in no figure of the run but the cold start's.
+pub const COLD: &str = "cold";
+/// Each request was sent alone before the load began: what a diagnosis holds the load against.
+pub const ISOLATED: &str = "alone";
+/// One request at a time, with a pause before each: what a target takes that has fallen idle.
+pub const IDLE: &str = "idle";

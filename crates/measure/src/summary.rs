@@ -1,0 +1,475 @@
+//! What one level measured: every metric of Plimsoll is defined here, once.
+//!
+//! | metric | from | to | exists for |
+//! | --- | --- | --- | --- |
+//! | `ttft` | due | first generated token | answers that stream |
+//! | `ttft_after_send` | sent (of the last attempt) | first generated token | the same |
+//! | `ttfb` | due | first byte of the answer | all |
+//! | `ttfot` | due | first visible token | answers that stream something visible |
+//! | `e2e` | due | last byte | all |
+//! | `e2e_after_send` | sent | last byte | all |
+//! | `tpot` | (last − first token) / (n − 1) | | two tokens or more that did not come at one instant |
+//! | `ntpot` | `e2e` / n | | answers whose token count is known |
+//! | `event_gap` | every gap between token events, pooled | | streams of two events or more |
+//! | `itl` | every gap between tokens | | streams whose tokens per event are known |
+//!
+//! A request that failed or never ended ranks as +∞ in all of them (in `event_gap` and `itl` as one gap that never
+//! ended); an answer with nothing in it as well. A planned cancellation keeps the first-token times it reached and has
+//! no others. What does not exist for a request is absent: counted, and never zero. In a closed loop due = sent
+//! less the wait for a connection, so the same formulas hold.
+//!
+//! The window holds the requests *due* behind the warm-up cut, whenever they ended; rates count what ended inside it.
+
+use std::collections::BTreeMap;
+
+use plimsoll_math::series;
+use plimsoll_model::{At, Attempt, How, Level, Sample, SizeUnit, StampSource};
+
+use crate::budget::{self, share_over};
+use crate::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN, Words};
+use crate::course::timeline;
+use crate::findings::{
+    BudgetSpec, Counts, ErrorCount, Estimate, FanOut, Histogram, Itl, Latencies, LengthFigures, Lengths,
+    LevelSummary, Percentiles, Rates, Reading, Records, Stability, Tail, Window,
+};
+use crate::flight;
+use crate::order::{LEVEL, percentiles};
+use crate::say::percent;
+use crate::window;
+
+/// Batches of time in which rates are read.
+const RATE_BATCHES: usize = 20;
+/// Batches in which shares are read.
+const SHARE_BATCHES: usize = plimsoll_math::quantile::BATCHES;
+
+/// By how much two stamps in the wrong order may differ before they are wrong. The kernel's receive stamps are realtime, placed
+/// on the axis to well under a microsecond, so that records written here never come near it; a millisecond is what the
+/// generator calls a step of the clock, and what a program that stamps in milliseconds rounds to.
+const CLOCKS_APART_NS: i64 = 1_000_000;
+
+/// Everything one level measured. Records and samples of other levels are passed over.
+pub fn summarise(
+    level: &Level,
+    attempts: &[Attempt],
+    samples: &[Sample],
+    budget: Option<&BudgetSpec>,
+) -> LevelSummary {
+    let own: Vec<&Attempt> = attempts.iter().filter(|a| a.level == level.id).collect();
+    let samples: Vec<&Sample> =
+        samples.iter().filter(|s| s.at >= level.start && s.at < level.drained).collect();
+    summarise_columns(level, &Columns::read(&own), &samples, budget).0
+}
+
+/// The same of columns, with the requests that count.
+pub(crate) fn summarise_columns(
+    level: &Level,
+    columns: &Columns,
+    samples: &[&Sample],
+    budget: Option<&BudgetSpec>,
+) -> (LevelSummary, (usize, usize)) {
+    let cut = window::cut(columns, level);
+    let (from, to) = (cut.from, columns.first_due_from(level.stop).max(cut.from));
+    let length_s = (level.stop - cut.at).as_secs_f64();
+    let counts = counts(columns, from, to);
+    let lost = share_over(&columns.how[from..to], |how| is_lost(*how), SHARE_BATCHES);
+    let (latency, histograms) = latencies(columns, (from, to), length_s);
+    let mut summary = LevelSummary {
+        level: level.id,
+        traffic: level.traffic.clone(),
+        purpose: level.purpose.clone(),
+        load: level.load,
+        window: Window {
+            start: cut.at,
+            stop: level.stop,
+            length_s,
+            warm_up_s: (cut.at - level.start).as_secs_f64(),
+            warm_up_requests: from as u64,
+            rule: cut.rule,
+            warm_up: window::cut_figures(columns, from),
+        },
+        counts,
+        records: records(level, columns),
+        rates: rates(columns, (from, to), (cut.at, level.stop), (&latency, level.unit), budget),
+        concurrency: flight::concurrency(columns, cut.at, level.stop, &level.generator, samples),
+        stability: stability(level, columns, cut.at, &lost),
+        drift: window::drift(columns, from, to),
+        slow_stretch: window::slow_stretch(columns, level, from, to),
+        tail: tail(&latency),
+        lengths: lengths(columns, level.unit, from, to),
+        generator: level.generator.clone(),
+        timeline: timeline(level, columns),
+        histograms,
+        budget: None,
+        latency,
+    };
+    summary.budget = budget.map(|spec| budget::judge(columns, (from, to), length_s, &summary, spec));
+    (summary, (from, to))
+}
+
+/// Of all rows, the warm-up's too: what is lost there is lost.
+fn records(level: &Level, columns: &Columns) -> Records {
+    let rows = || (0..columns.len()).filter(|row| columns.fate[*row] == Fate::Finished);
+    let streams = columns.leading().0 == "ttft";
+    let answers = rows().count() as u64;
+    // Stamps of the kernel's clock and of user space's in one record: the latter are late by what the generator read late.
+    let mixed = match level.generator.stamps {
+        StampSource::Mixed => level.generator.user_delay.max_ns,
+        StampSource::Kernel | StampSource::User => 0,
+    };
+    let odd = &columns.odd;
+    let apart = |one_clock: bool| if one_clock { CLOCKS_APART_NS } else { CLOCKS_APART_NS.max(mixed) };
+    let back: Vec<i64> = odd.back.iter().filter(|(ns, one)| *ns > apart(*one)).map(|(ns, _)| *ns).collect();
+    let tries: u64 = columns.attempts.iter().map(|n| u64::from(*n)).sum();
+    Records {
+        // A level of none that has rows is one whose writer does not say.
+        arrivals: (level.arrivals > 0).then_some(level.arrivals),
+        requests: columns.len() as u64,
+        attempts: tries.saturating_sub(odd.doubled),
+        attempts_missing: odd.missing,
+        doubled: odd.doubled,
+        disordered: back.len() as u64 + odd.unstamped,
+        back_max_s: back.iter().max().map_or(0.0, |ns| *ns as f64 / 1e9),
+        streamed: if streams { answers } else { 0 },
+        first_token_missing: match streams {
+            true => rows().filter(|row| columns.ttft[*row] == ABSENT).count() as u64,
+            false => 0,
+        },
+        answers,
+        output_unknown: rows().filter(|row| columns.output[*row] == UNKNOWN).count() as u64,
+    }
+}
+
+/// A closed loop holds its number in flight by construction: the rule says nothing about it.
+fn stability(level: &Level, columns: &Columns, from: At, lost: &Estimate) -> Stability {
+    match level.load {
+        plimsoll_model::Load::Open { .. } => flight::stability(columns, from, level.stop, Some(lost)),
+        _ => Stability {
+            verdict: crate::findings::Kept::Undecided,
+            growth_share: None,
+            limit_share: flight::GROWTH_LIMIT,
+            why: "a closed loop cannot pile up".into(),
+        },
+    }
+}
+
+/// Turned away or broken off: not carried, though nothing piles up. A request that the target can't take at any load (a
+/// 4xx) is no load that it dropped.
+fn is_lost(how: How) -> bool {
+    !matches!(how, How::Finished | How::Cancelled | How::Unfinished | How::NeverSent | How::ClientError)
+}
+
+fn counts(columns: &Columns, from: usize, to: usize) -> Counts {
+    let mut counts = Counts { requests: (to - from) as u64, ..Counts::default() };
+    let last_due = columns.due.get(to.wrapping_sub(1)).copied();
+    let first_due = columns.due.get(from).copied();
+    for row in from..to {
+        *counts.by_outcome.entry(columns.how[row]).or_default() += 1;
+        counts.attempts += u64::from(columns.attempts[row]);
+        if let Some(broken) = columns.broken[row].filter(|_| columns.fate[row] == Fate::Broken) {
+            *counts.broken.entry(broken).or_default() += 1;
+        }
+        match columns.fate[row] {
+            Fate::Finished | Fate::Broken => counts.finished += 1,
+            Fate::Cancelled => counts.cancelled += 1,
+            Fate::Failed => {}
+        }
+    }
+    if let (Some(first), Some(last), true) = (first_due, last_due, to > from) {
+        let ends = columns.due.iter().copied().zip(columns.how.iter().copied());
+        for (due, how) in ends.chain(columns.earlier.iter().copied()) {
+            if due >= first && due <= last {
+                *counts.attempts_by_outcome.entry(how).or_default() += 1;
+            }
+        }
+        counts.errors = errors(columns, (first, last));
+    }
+    counts.failed = counts.requests - counts.finished;
+    counts.amplification =
+        if counts.requests == 0 { 0.0 } else { counts.attempts as f64 / counts.requests as f64 };
+    let judged: Vec<Fate> =
+        columns.fate[from..to].iter().copied().filter(|fate| *fate != Fate::Cancelled).collect();
+    counts.error_rate =
+        (!judged.is_empty()).then(|| share_over(&judged, |fate| *fate != Fate::Finished, SHARE_BATCHES));
+    counts
+}
+
+/// Most frequent errors that are listed.
+const ERRORS_LISTED: usize = 5;
+
+/// What went wrong with requests due in this stretch, in the server's words, most frequent first.
+fn errors(columns: &Columns, (first, last): (i64, i64)) -> Vec<ErrorCount> {
+    let mut seen: BTreeMap<&Words, u64> = BTreeMap::new();
+    for lost in columns.lost.iter().filter(|lost| lost.due >= first && lost.due <= last) {
+        *seen.entry(&columns.words[lost.words as usize]).or_default() += 1;
+    }
+    let mut list: Vec<ErrorCount> = seen
+        .into_iter()
+        .map(|((how, status, text), attempts)| ErrorCount {
+            how: *how,
+            status: *status,
+            text: text.clone(),
+            attempts,
+        })
+        .collect();
+    list.sort_by_key(|error| std::cmp::Reverse(error.attempts));
+    list.truncate(ERRORS_LISTED);
+    list
+}
+
+fn latencies(columns: &Columns, (from, to): (usize, usize), length_s: f64) -> (Latencies, Vec<Histogram>) {
+    let mut histograms = Vec::new();
+    let mut set = |metric: &str, values: &[i64], plot: bool| -> Option<Percentiles> {
+        let (set, histogram) = percentiles(metric, values, length_s)?;
+        if plot {
+            histograms.push(histogram);
+        }
+        Some(set)
+    };
+    let (leading, _) = columns.leading();
+    let streams = leading == "ttft";
+    let streamed = |values: &'_ Vec<i64>| if streams { values[from..to].to_vec() } else { Vec::new() };
+    let exists = |values: &[i64]| values.iter().any(|ns| *ns != ABSENT && *ns != INFINITE);
+    let tpots = exists(&columns.tpot[from..to]);
+    let ntpots = exists(&columns.ntpot[from..to]);
+    let first_gap = columns.gap_from.get(from).copied().unwrap_or(0);
+    let last_gap = columns.gap_from.get(to).copied().unwrap_or(columns.gaps.len());
+    let gaps = &columns.gaps[first_gap..last_gap];
+
+    let ttft = set("ttft", &streamed(&columns.ttft), true);
+    let event_gap = if exists(gaps) { set("event_gap", gaps, true) } else { None };
+    let itl = itl(columns, (from, to), length_s, event_gap.as_ref());
+    let latency = Latencies {
+        ttft_after_send: set("ttft_after_send", &streamed(&columns.ttft_after_send), false),
+        ttfb: set("ttfb", &columns.ttfb[from..to], false).unwrap_or_else(|| nothing("ttfb")),
+        ttfot: set("ttfot", &streamed(&columns.ttfot), false),
+        e2e: set("e2e", &columns.e2e[from..to], true).unwrap_or_else(|| nothing("e2e")),
+        e2e_after_send: set("e2e_after_send", &columns.e2e_after_send[from..to], false)
+            .unwrap_or_else(|| nothing("e2e_after_send")),
+        tpot: if tpots { set("tpot", &columns.tpot[from..to], false) } else { None },
+        ntpot: if ntpots { set("ntpot", &columns.ntpot[from..to], false) } else { None },
+        ttft,
+        event_gap,
+        itl,
+    };
+    (latency, histograms)
+}
+
+/// A set without observations: all of it is refused.
+fn nothing(metric: &str) -> Percentiles {
+    let none = || Reading::refused("no requests", 0);
+    Percentiles {
+        metric: metric.to_owned(),
+        n: 0,
+        infinite: 0,
+        absent: 0,
+        mean_finite_s: None,
+        p50: none(),
+        p90: none(),
+        p95: none(),
+        p99: none(),
+        p999: none(),
+        max_s: None,
+        max_finite_s: None,
+    }
+}
+
+fn itl(
+    columns: &Columns,
+    (from, to): (usize, usize),
+    length_s: f64,
+    event_gap: Option<&Percentiles>,
+) -> Option<Itl> {
+    if columns.rule == plimsoll_model::TokensRule::Unknown {
+        return None;
+    }
+    let event_gap = event_gap?;
+    let whole_level = to == columns.len();
+    if columns.one_token_events && whole_level {
+        let exact: u64 = columns.gaps_exact[from..to].iter().map(|n| u64::from(*n)).sum();
+        let percentiles = Percentiles { metric: "itl".into(), ..event_gap.clone() };
+        return Some(Itl {
+            rule: columns.rule,
+            exact_share: exact as f64 / event_gap.n.max(1) as f64,
+            percentiles,
+        });
+    }
+    let (gaps, exact) = columns.itl(from);
+    let exact_share = exact as f64 / gaps.len().max(1) as f64;
+    let (percentiles, _) = percentiles("itl", &gaps, length_s)?;
+    Some(Itl { rule: columns.rule, exact_share, percentiles })
+}
+
+fn rates(
+    columns: &Columns,
+    (from, to): (usize, usize),
+    (start, stop): (At, At),
+    (latency, unit): (&Latencies, SizeUnit),
+    budget: Option<&BudgetSpec>,
+) -> Rates {
+    let length_s = (stop - start).as_secs_f64();
+    let finished: Vec<usize> = (0..columns.len())
+        .filter(|i| columns.fate[*i].ended_well() && columns.end[*i] >= start.0 && columns.end[*i] < stop.0)
+        .collect();
+    let known = || finished.iter().map(|i| columns.output[*i]).filter(|tokens| *tokens != UNKNOWN);
+    let by_usage = known().count();
+    let usage = by_usage > 0 && 2 * by_usage >= finished.len();
+    let mean_known = known().map(f64::from).sum::<f64>() / by_usage.max(1) as f64;
+    let output = |i: usize| match (usage, columns.output[i]) {
+        (true, UNKNOWN) => mean_known,
+        (true, tokens) => f64::from(tokens),
+        (false, _) => f64::from(columns.asked_output[i]),
+    };
+    let input = |i: usize| match columns.prompt[i] {
+        UNKNOWN => f64::from(columns.asked_prompt[i]),
+        tokens => f64::from(tokens),
+    };
+    let rate = |what: &dyn Fn(usize) -> f64| {
+        per_second(finished.iter().map(|i| (columns.end[*i], what(*i))), (start, stop), finished.len())
+    };
+    let items = unit == SizeUnit::Items;
+    let any_tokens = !items && finished.iter().any(|i| output(*i) > 0.0);
+    let good: Vec<usize> = match budget {
+        Some(budget) => (from..to).filter(|i| budget::is_good(columns, *i, budget)).collect(),
+        None => Vec::new(),
+    };
+    let rows: Vec<usize> = (from..to).collect();
+    Rates {
+        offered_per_s: if length_s > 0.0 { (to - from) as f64 / length_s } else { 0.0 },
+        achieved_per_s: rate(&|_| 1.0),
+        good_per_s: budget
+            .map(|_| per_second(good.iter().map(|i| (columns.due[*i], 1.0)), (start, stop), to - from)),
+        good_share: budget
+            .filter(|_| to > from)
+            .map(|budget| share_over(&rows, |i| budget::is_good(columns, *i, budget), SHARE_BATCHES)),
+        output_tokens_per_s: any_tokens.then(|| rate(&output)),
+        input_tokens_per_s: (!items).then(|| rate(&input)),
+        items_per_s: items.then(|| rate(&input)),
+        total_tokens_per_s: any_tokens.then(|| rate(&|i| input(i) + output(i))),
+        tokens_per_s_per_user: latency.tpot.as_ref().map(|tpot| inverse(&tpot.p50)),
+        tokens_from: match usage {
+            true if by_usage == finished.len() => "usage".to_owned(),
+            true => format!("usage of {}", percent(by_usage as f64 / finished.len() as f64)),
+            false => "asked".to_owned(),
+        },
+    }
+}
+
+/// Parts of a window in which the filling of a target is looked for.
+const FILLING_PARTS: usize = 200;
+
+/// What was finished per second once a target was full: without the time that it takes to fill. An engine that batches
+/// answers little while its first requests are under way; over the whole of a short window it would look slower than it is.
+/// Where it fills is where MSER-5 cuts the course of completions (a queue of servers is full at once, and loses nothing).
+pub(crate) fn full_throughput(columns: &Columns, (start, stop): (At, At)) -> Reading {
+    let ended = (0..columns.len())
+        .filter(|i| columns.fate[*i].ended_well() && columns.end[*i] >= start.0 && columns.end[*i] < stop.0);
+    let ends: Vec<i64> = ended.map(|i| columns.end[i]).collect();
+    let width = ((stop - start).0 as f64 / FILLING_PARTS as f64).max(1.0);
+    let part = |at: i64| (((at - start.0) as f64 / width) as usize).min(FILLING_PARTS - 1);
+    let mut counts = [0.0; FILLING_PARTS];
+    for at in &ends {
+        counts[part(*at)] += 1.0;
+    }
+    let full = At(start.0 + (series::mser5(&counts) as f64 * width) as i64);
+    let n = ends.iter().filter(|at| **at >= full.0).count();
+    per_second(ends.into_iter().filter(|at| *at >= full.0).map(|at| (at, 1.0)), (full, stop), n)
+}
+
+/// A rate with its interval by batch means over equal parts of the window.
+fn per_second(events: impl Iterator<Item = (i64, f64)>, (start, stop): (At, At), n: usize) -> Reading {
+    let length_s = (stop - start).as_secs_f64();
+    if length_s <= 0.0 || n == 0 {
+        return Reading::refused("nothing ended in the window", n as u64);
+    }
+    let width = (stop - start).0 as f64 / RATE_BATCHES as f64;
+    let mut sums = [0.0; RATE_BATCHES];
+    for (at, amount) in events {
+        sums[(((at - start.0) as f64 / width) as usize).min(RATE_BATCHES - 1)] += amount;
+    }
+    let per_s: Vec<f64> = sums.iter().map(|sum| sum * RATE_BATCHES as f64 / length_s).collect();
+    match series::mean_of_batches(&per_s, LEVEL) {
+        Some(mean) => Reading::Estimate(Estimate {
+            value: mean.value,
+            lower: mean.interval.lower.max(0.0),
+            upper: mean.interval.upper,
+            n: n as u64,
+            n_eff: RATE_BATCHES as f64,
+        }),
+        None => Reading::refused("too short", n as u64),
+    }
+}
+
+fn inverse(reading: &Reading) -> Reading {
+    reading.map(|e| Estimate {
+        value: 1.0 / e.value,
+        lower: 1.0 / e.upper,
+        upper: if e.lower > 0.0 { 1.0 / e.lower } else { f64::INFINITY },
+        ..*e
+    })
+}
+
+fn tail(latency: &Latencies) -> Tail {
+    let ratio = |set: &Percentiles| Some(set.p99.value()? / set.p50.value()?).filter(|r| r.is_finite());
+    let fan_out = [1u32, 5, 10, 20, 50].map(|calls| FanOut {
+        calls,
+        meets_p99: 1.0 - 0.99f64.powi(calls as i32),
+        needed_for_page_p99: 0.99f64.powf(1.0 / f64::from(calls)),
+    });
+    Tail {
+        ttft_p99_over_p50: ratio(latency.leading()),
+        tpot_p99_over_p50: latency.tpot.as_ref().and_then(ratio),
+        fan_out: fan_out.to_vec(),
+        note: "fan-out assumes that the calls of a page are independent; a ratio is a hint, for lengths alone can \
+               exceed 3"
+            .into(),
+    }
+}
+
+fn lengths(columns: &Columns, unit: SizeUnit, from: usize, to: usize) -> Lengths {
+    let window = from..to;
+    let (mut cached, mut known) = (0u64, 0u64);
+    for i in window.clone().filter(|i| columns.cached[*i] != UNKNOWN && columns.prompt[*i] != UNKNOWN) {
+        cached += u64::from(columns.cached[i]);
+        known += u64::from(columns.prompt[i]);
+    }
+    let finished: Vec<bool> = columns.fate[window.clone()].iter().map(|fate| fate.ended_well()).collect();
+    Lengths {
+        unit,
+        prompt: length_figures(
+            &columns.asked_prompt[window.clone()],
+            &columns.prompt[window.clone()],
+            &finished,
+        ),
+        output: length_figures(&columns.asked_output[window.clone()], &columns.output[window], &finished),
+        cached_share: (known > 0).then(|| cached as f64 / known as f64),
+    }
+}
+
+fn length_figures(asked: &[u32], reported: &[u32], finished: &[bool]) -> LengthFigures {
+    let mut figures = LengthFigures::default();
+    if asked.is_empty() {
+        return figures;
+    }
+    let mut sorted = asked.to_vec();
+    sorted.sort_unstable();
+    let at = |p: f64| f64::from(sorted[plimsoll_math::quantile::rank(sorted.len(), p) - 1]);
+    figures.asked_mean = asked.iter().map(|n| f64::from(*n)).sum::<f64>() / asked.len() as f64;
+    (figures.asked_p50, figures.asked_p99) = (at(0.5), at(0.99));
+    let (mut sum_asked, mut sum_reported, mut off) = (0.0, 0.0, 0u64);
+    for ((asked, reported), finished) in asked.iter().zip(reported).zip(finished) {
+        if *reported == UNKNOWN || !finished {
+            continue;
+        }
+        figures.reported += 1;
+        sum_asked += f64::from(*asked);
+        sum_reported += f64::from(*reported);
+        let gap = asked.abs_diff(*reported);
+        off += u64::from(gap > 2 && f64::from(gap) > 0.1 * f64::from(*asked));
+    }
+    if figures.reported > 0 {
+        figures.reported_mean = Some(sum_reported / figures.reported as f64);
+        figures.off_share = Some(off as f64 / figures.reported as f64);
+        figures.deviation = (sum_asked > 0.0).then(|| sum_reported / sum_asked - 1.0);
+    }
+    figures
+}

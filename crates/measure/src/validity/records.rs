@@ -1,0 +1,129 @@
+//! Can the rows be what happened? Whoever wrote them: this program, or another one that filled the folder.
+//!
+//! A row that is missing is as a rule a slow one: what is cut off, overflows or crashes takes the requests in flight with it. So
+//! where rows are missing nothing passes, however few they are; the verdict only says how much of the rest is worth reading.
+
+use super::{Bench, Limits};
+use crate::budget::BudgetMetric;
+use crate::findings::{LevelSummary, Reason, Trust};
+use crate::say::{count, ms, percent};
+
+/// Rows missing or doubled. One is a fault; beyond one in a hundred a p99 can lie anywhere.
+const ROWS: Limits = Limits { suspect: 0.0, invalid: 0.01 };
+/// Attempts whose stamps can't be. One in a thousand is a tenth of what a p99 rests on, and a single slip of a clock; beyond that
+/// the stamps are wrong as such.
+const ORDER: Limits = Limits { suspect: 0.0, invalid: 0.001 };
+/// Whole answers without a first token on a level where answers stream. Some servers answer the odd request in one piece;
+/// beyond twice what a p99 leaves above it the missing ones can be its whole tail.
+const FIRST_TOKENS: Limits = Limits { suspect: 0.02, invalid: 0.2 };
+/// Whole answers whose tokens nobody knows where those of others are known: what a figure per token rests on is then a choice.
+const OUTPUT: f64 = 0.02;
+
+/// The names of the checks that are asked for again below.
+const MISSING_ROWS: &str = "rows";
+const NO_FIRST_TOKEN: &str = "first_tokens";
+const NO_COUNT: &str = "token_counts";
+
+/// Does this reason, though the measurement be only suspect, keep a budget on this metric from passing (`None` = a comparison
+/// from finding an improvement)? What is not there may be just what the budget is about.
+pub fn lets_nothing_pass(reason: &Reason, metric: Option<BudgetMetric>) -> bool {
+    match reason.check.as_str() {
+        MISSING_ROWS | NO_FIRST_TOKEN => true,
+        NO_COUNT => metric.is_some_and(|metric| {
+            matches!(
+                metric,
+                BudgetMetric::Tpot
+                    | BudgetMetric::Ntpot
+                    | BudgetMetric::Itl
+                    | BudgetMetric::TpotTailRatio
+                    | BudgetMetric::OutputTokensPerS
+                    | BudgetMetric::Goodput
+            )
+        }),
+        _ => false,
+    }
+}
+
+pub fn records(bench: &mut Bench, summary: &LevelSummary) {
+    all_there(bench, summary);
+    in_order(bench, summary);
+    let records = &summary.records;
+    if records.streamed > 0 {
+        let share = records.first_token_missing as f64 / records.streamed as f64;
+        bench.say(
+            NO_FIRST_TOKEN,
+            FIRST_TOKENS.judge(share),
+            format!(
+                "{} of {} whole answers without a first token",
+                records.first_token_missing, records.streamed
+            ),
+            "the others stream, so ttft is that of a part of the requests, and those without may be its tail",
+            "read e2e, and find out what these answers were",
+        );
+    }
+    // Where no answer has a count, nothing is taken from counts.
+    if records.answers > records.output_unknown {
+        let share = records.output_unknown as f64 / records.answers as f64;
+        bench.say(
+            NO_COUNT,
+            if share > OUTPUT { Trust::Suspect } else { Trust::Valid },
+            format!("{} of {} answers without a count of their output tokens", records.output_unknown, records.answers),
+            "figures per token leave these answers out, and tokens per second take them to be as long as the others",
+            "ask the server for usage with every answer",
+        );
+    }
+}
+
+/// Is each arrival there, once?
+fn all_there(bench: &mut Bench, summary: &LevelSummary) {
+    let records = &summary.records;
+    let arrivals = records.arrivals.unwrap_or(records.requests);
+    let lost = arrivals.saturating_sub(records.requests);
+    let more = records.requests.saturating_sub(arrivals);
+    let mut parts = Vec::new();
+    if lost > 0 {
+        parts.push(format!("{} of {} left no row", lost, count(arrivals, "arrival")));
+    }
+    if records.attempts_missing > 0 {
+        parts.push(format!("{} left no row", count(records.attempts_missing, "earlier attempt")));
+    }
+    if more > 0 {
+        parts.push(format!("{} more than the {arrivals} that arrived", count(more, "request")));
+    }
+    if records.doubled > 0 {
+        parts.push(format!("{} there more than once", count(records.doubled, "row")));
+    }
+    let figure = match parts.is_empty() {
+        true => count(records.requests, "request") + ", each there once",
+        false => parts.join(", "),
+    };
+    let odd = lost + more + records.attempts_missing + records.doubled;
+    bench.say(
+        MISSING_ROWS,
+        ROWS.judge(odd as f64 / arrivals.max(1) as f64),
+        figure,
+        "the rows are not the load that was put on the target, and what is missing may be the slowest, so nothing passes",
+        "do not use the figures: find out who wrote or cut the rows, and measure again",
+    );
+}
+
+/// due ≤ sent ≤ first byte ≤ first token ≤ last token ≤ end, and events in their order.
+fn in_order(bench: &mut Bench, summary: &LevelSummary) {
+    let records = &summary.records;
+    let share = records.disordered as f64 / records.attempts.max(1) as f64;
+    let by = match records.back_max_s {
+        back if back > 0.0 => format!(", by up to {}", ms(back)),
+        _ => String::new(),
+    };
+    let figure = match records.disordered {
+        0 => "every stamp after the one before it".to_owned(),
+        n => format!("the stamps of {} ({}) contradict each other{by}", count(n, "attempt"), percent(share)),
+    };
+    bench.say(
+        "stamp_order",
+        ORDER.judge(share),
+        figure,
+        "a request can't be answered before it is sent, so the latencies are not what happened",
+        "do not use the figures: look at the clock of whoever wrote them",
+    );
+}

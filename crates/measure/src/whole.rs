@@ -1,0 +1,193 @@
+//! A whole run → its findings: every level, the lines where there are any, the held line, and trust.
+//!
+//! A finished run read back from disk and a sweep in progress go through the same function, so that what the screen
+//! said at the end of a sweep is what the run folder says ever after.
+
+use std::collections::BTreeMap;
+
+use plimsoll_model::{At, Attempt, EndedBy, Level, Load, Manifest, Sample, Time};
+
+use crate::columns::Columns;
+use crate::findings::{FINDINGS_SCHEMA, Findings, Held, Hold, Kept, Line, Lines, Reading};
+use crate::lines::{self, LineSpec, Observed};
+use crate::network::Network;
+use crate::purpose::{COLD, ISOLATED, WARM_UP};
+use crate::say::number;
+use crate::server_side::told;
+use crate::validity::judge_run;
+
+/// Recomputes all findings of a run from its rows.
+pub fn analyse(manifest: &Manifest, attempts: &[Attempt], samples: &[Sample], spec: &LineSpec) -> Findings {
+    let mut observed = Vec::new();
+    each_level(manifest, attempts, |level, own| {
+        observed.push(Observed::new(&level, &own, &of_level(samples, &level), spec.budget.as_ref()));
+    });
+    let mut findings = analyse_observed(&observed, spec);
+    findings.server = told(&findings.levels, samples);
+    // A simulated client's connections are numbers: it has no network that could be unknown.
+    if manifest.time == Time::Real {
+        findings.network = Network::of_attempts(attempts);
+    }
+    findings
+}
+
+/// The same of levels that were observed one by one, in order of execution and without what warmed the target up.
+pub fn analyse_observed(observed: &[Observed], spec: &LineSpec) -> Findings {
+    let is_sweep = observed.iter().any(|o| o.level.purpose != "run");
+    findings(observed, spec, is_sweep)
+}
+
+/// A level with the rows and columns that its figures came from: what a budget is held against.
+pub struct LevelRows<'a> {
+    /// The level, as far as it got.
+    pub level: Level,
+    /// Its records.
+    pub own: Vec<&'a Attempt>,
+    /// One row per request.
+    pub columns: Columns,
+    /// The requests that count.
+    pub window: (usize, usize),
+}
+
+/// The same findings with the rows beside them, for whoever judges more of a run than its summary.
+pub fn analyse_rows<'a>(
+    manifest: &Manifest,
+    attempts: &'a [Attempt],
+    samples: &[Sample],
+    spec: &LineSpec,
+) -> (Findings, Vec<LevelRows<'a>>) {
+    let (mut observed, mut rows) = (Vec::new(), Vec::new());
+    each_level(manifest, attempts, |level, own| {
+        let samples = of_level(samples, &level);
+        let columns = Columns::read(&own);
+        let (seen, window) = Observed::of_columns(&level, &columns, &samples, spec.budget.as_ref());
+        observed.push(seen);
+        rows.push(LevelRows { level, own, columns, window });
+    });
+    (analyse_observed(&observed, spec), rows)
+}
+
+/// Hands over every level that counts (what warmed the target up, what found it cold, and what was asked alone before a load are in the rows and in no figure of these)
+/// with its own records.
+fn each_level<'a>(
+    manifest: &Manifest,
+    attempts: &'a [Attempt],
+    mut take: impl FnMut(Level, Vec<&'a Attempt>),
+) {
+    let mut by_level: BTreeMap<u32, Vec<&Attempt>> = BTreeMap::new();
+    for attempt in attempts {
+        by_level.entry(attempt.level).or_default().push(attempt);
+    }
+    let counts = |level: &&Level| ![WARM_UP, COLD, ISOLATED].contains(&level.purpose.as_str());
+    for level in manifest.levels.iter().filter(counts) {
+        let own = by_level.remove(&level.id).unwrap_or_default();
+        let last_end = own.iter().filter_map(|a| a.end).max();
+        let requests = own.iter().filter(|a| a.attempt == 0).count();
+        take(as_far_as_it_got(level, last_end, requests as u64), own);
+    }
+}
+
+pub(crate) fn of_level<'a>(samples: &'a [Sample], level: &Level) -> Vec<&'a Sample> {
+    samples.iter().filter(|s| s.at >= level.start && s.at < level.drained).collect()
+}
+
+/// A level whose generator was cut off ends where its last row does: what was planned after that never happened.
+pub(crate) fn as_far_as_it_got(level: &Level, last_end: Option<At>, requests: u64) -> Level {
+    let mut level = level.clone();
+    if level.ended_by == EndedBy::Cut {
+        let last = last_end.unwrap_or(level.start);
+        level.stop = level.stop.min(last);
+        level.drained = last;
+        level.arrivals = requests;
+    }
+    level
+}
+
+/// The findings of levels that were observed.
+pub(crate) fn findings(observed: &[Observed], spec: &LineSpec, is_sweep: bool) -> Findings {
+    let levels: Vec<_> = observed.iter().map(|o| o.finding.clone()).collect();
+    let zero: Vec<&Observed> =
+        observed.iter().filter(|o| matches!(o.level.load, Load::Closed { concurrency: 1 })).collect();
+    let mut kinds: Vec<&str> = Vec::new();
+    if is_sweep {
+        for o in observed {
+            if !kinds.contains(&o.level.traffic.as_str()) {
+                kinds.push(&o.level.traffic);
+            }
+        }
+    }
+    let (mut all_lines, mut curves) = (Vec::new(), Vec::new());
+    for kind in kinds {
+        let own: Vec<&Observed> = observed.iter().filter(|o| o.level.traffic == kind).collect();
+        let mut read = lines::read(kind, &own, &zero, spec);
+        read.lines.hold = own.iter().rfind(|o| o.level.purpose == "hold").map(|o| {
+            let before: Vec<&Observed> = own.iter().copied().filter(|o| o.level.purpose != "hold").collect();
+            let line = line_to_hold(&lines::read(kind, &before, &zero, spec).lines);
+            let zero_s = read.curve.zero_contention.value();
+            hold(o, line.map_or("load", |line| line.0), zero_s, read.curve.percentile, spec.knee_factor)
+        });
+        all_lines.push(read.lines);
+        curves.push(read.curve);
+    }
+    let validity = judge_run(&levels);
+    Findings {
+        schema: FINDINGS_SCHEMA,
+        validity,
+        lines: all_lines,
+        curves,
+        levels,
+        cost: None,
+        server: None,
+        network: None,
+        cold_start: None,
+    }
+}
+
+// ------------------------------------------------------------------------------------------- hold
+
+/// The line that is worth holding and the load to hold it at: the lower of onset and budget line, at the lower end of
+/// its interval (at the very onset an honest verdict is "cannot tell" every second time); without either, just under
+/// the last load known to be stable.
+pub(crate) fn line_to_hold(lines: &Lines) -> Option<(&'static str, f64)> {
+    let lower = |line: &Line| match line {
+        Line::Found { rate, .. } => Some(if rate.lower > 0.0 { rate.lower } else { 0.9 * rate.value }),
+        Line::Above { rate_per_s, .. } => Some(*rate_per_s),
+        Line::Below { .. } | Line::CannotTell { .. } => None,
+    };
+    let onset = lower(&lines.onset).map(|rate| ("onset", rate));
+    let budget = lines.budget.as_ref().and_then(lower).map(|rate| ("budget", rate));
+    let least = [onset, budget].into_iter().flatten().min_by(|a, b| a.1.total_cmp(&b.1));
+    least.or_else(|| lower(&lines.stability).map(|rate| ("stability", 0.95 * rate)))
+}
+
+fn hold(o: &Observed, line: &str, zero_s: Option<f64>, percentile: f64, factor: f64) -> Hold {
+    let summary = &o.finding.summary;
+    let budget = summary.budget.as_ref().map(|b| b.verdict);
+    let tail = summary.latency.leading().at(percentile).and_then(Reading::estimate);
+    let over = match (tail, zero_s) {
+        (Some(tail), Some(zero_s)) => tail.lower > factor * zero_s,
+        _ => false,
+    };
+    let rises = summary.drift.drifts && summary.drift.change_share.is_some_and(|change| change > 0.0);
+    let (verdict, why) = match (summary.stability.verdict, line, budget) {
+        (Kept::Unstable, ..) => (Held::Fail, summary.stability.why.clone()),
+        _ if rises => (Held::Fail, "latency rose through the hold".to_owned()),
+        (_, "budget", Some(Held::Fail)) => (Held::Fail, "the budget was broken".to_owned()),
+        (_, "onset", _) if over => {
+            (Held::Fail, format!("the tail stayed over {} × its zero-contention value", number(factor)))
+        }
+        (Kept::Undecided, ..) => (Held::Inconclusive, summary.stability.why.clone()),
+        (_, "budget", Some(Held::Inconclusive)) => {
+            (Held::Inconclusive, "too few requests to judge the budget".to_owned())
+        }
+        _ => (Held::Pass, summary.stability.why.clone()),
+    };
+    Hold {
+        line: line.to_owned(),
+        level: o.level.id,
+        rate_per_s: o.rate(),
+        held_s: o.level.window().as_secs_f64(),
+        verdict,
+        why,
+    }
+}

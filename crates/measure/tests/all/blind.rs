@@ -1,0 +1,157 @@
+//! A queue that the sweep cannot see into: servers and service time drawn from a seed, stepped in virtual time, and
+//! the formula's truth kept shut until the sweep is over.
+
+use plimsoll_math::queueing::{Mdc, Mmc};
+use plimsoll_math::rng::Stream;
+use plimsoll_measure::findings::{Estimate, Findings, Line};
+use plimsoll_measure::sweep::{Next, Sweep, SweepSpec};
+use plimsoll_model::{At, Span};
+use plimsoll_sim::{
+    EngineSpec, FleetSpec, LawSpec, LevelPlan, ModeSpec, QueueSpec, World, WorldSpec, simulate_level,
+};
+use plimsoll_workload::{ArrivalSpec, Scenario, Size};
+
+/// The law of the service time.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Law {
+    /// M/M/c.
+    Exponential,
+    /// M/D/c.
+    Deterministic,
+}
+
+/// A server with a secret.
+pub struct Blind {
+    law: Law,
+    /// Servers.
+    pub servers: u32,
+    mean_ms: f64,
+    seed: u64,
+}
+
+/// What the formulas say, requests/s.
+#[derive(Copy, Clone, Debug)]
+pub struct Truth {
+    /// Queueing onset.
+    pub onset: f64,
+    /// Stability limit.
+    pub stability: f64,
+}
+
+impl Blind {
+    /// `servers`: the number, or none to have it drawn among 4, 8 and 16.
+    pub fn new(law: Law, servers: Option<u32>, seed: u64) -> Blind {
+        let mut stream = Stream::new(seed, "secret", 0);
+        let drawn = [4, 8, 16][stream.below(3) as usize];
+        let mean_ms = 10.0 * 20f64.powf(stream.uniform());
+        Blind { law, servers: servers.unwrap_or(drawn), mean_ms, seed }
+    }
+
+    /// One without a secret: this mean service time.
+    pub fn known(law: Law, servers: u32, mean_ms: f64, seed: u64) -> Blind {
+        Blind { law, servers, mean_ms, seed }
+    }
+
+    /// Opens the envelope: for an onset read from the p-quantile.
+    pub fn truth(&self, p: f64, factor: f64) -> Truth {
+        let full = f64::from(self.servers) / (self.mean_ms / 1e3);
+        let load = match self.law {
+            Law::Exponential => Mmc::onset(self.servers, p, factor),
+            Law::Deterministic => Mdc::onset(self.servers, p, factor),
+        };
+        Truth { onset: load * full, stability: full }
+    }
+
+    /// What the sweep is let loose on.
+    pub fn engine(&self) -> EngineSpec {
+        let service = match self.law {
+            Law::Exponential => LawSpec::Exponential { mean_ms: self.mean_ms },
+            Law::Deterministic => LawSpec::Deterministic { ms: self.mean_ms },
+        };
+        EngineSpec {
+            name: "secret".into(),
+            mode: ModeSpec::Queue(QueueSpec { servers: self.servers, service, queue_limit: None }),
+        }
+    }
+
+    /// Mean service time, s: what a test needs to choose a time for its sweep.
+    pub fn mean_s(&self) -> f64 {
+        self.mean_ms / 1e3
+    }
+}
+
+/// Runs a sweep against the server in virtual time.
+pub fn sweep(server: &Blind, spec: SweepSpec, watch: impl FnMut(&Sweep)) -> (Findings, String) {
+    sweep_engine(&server.engine(), server.seed, (1, 1), spec, watch)
+}
+
+/// Runs a sweep against any engine in virtual time, with requests of so many prompt and answer tokens.
+pub fn sweep_engine(
+    engine: &EngineSpec,
+    seed: u64,
+    tokens: (u32, u32),
+    spec: SweepSpec,
+    watch: impl FnMut(&Sweep),
+) -> (Findings, String) {
+    let world = WorldSpec { engine: engine.clone(), fleet: FleetSpec::default(), faults: Vec::new() };
+    sweep_world(&world, seed, tokens, spec, watch)
+}
+
+/// The same against any world.
+pub fn sweep_world(
+    world: &WorldSpec,
+    seed: u64,
+    (prompt, answer): (u32, u32),
+    spec: SweepSpec,
+    mut watch: impl FnMut(&Sweep),
+) -> (Findings, String) {
+    let mut sweep = Sweep::new(spec).expect("a sound spec");
+    let mut now = At::ZERO;
+    for id in 0..1_000 {
+        let asked = match sweep.next() {
+            Next::Run(asked) => asked,
+            Next::Done { why } => return (sweep.findings(), why),
+        };
+        // An engine draws by seed and request number, and numbers begin anew with every level: under one seed all levels
+        // would meet the same service times, and repeating a level would teach nothing. It is idle between levels.
+        let seed = seed.wrapping_mul(1_000) + u64::from(id);
+        let mut world = World::of(world, seed).expect("a sound world");
+        let mut scenario = Scenario { seed, ..Scenario::default() };
+        scenario.arrivals = ArrivalSpec::named(&asked.traffic).expect("a named kind");
+        scenario.sizes.prompt = Size::Fixed(prompt);
+        scenario.sizes.output = Size::Fixed(answer);
+        scenario.client.drain = Span::from_secs(100_000);
+        scenario.client.timeouts = plimsoll_workload::Timeouts {
+            first_token: None,
+            total: Span::from_secs(100_000),
+            idle: None,
+            ..scenario.client.timeouts
+        };
+        let mut plan = LevelPlan::new(&scenario, id, asked.load, now, asked.window);
+        plan.traffic = asked.traffic;
+        plan.purpose = asked.purpose;
+        plan.max_rate_per_s = asked.max_rate_per_s;
+        let run = simulate_level(&mut world, &scenario, plan).expect("a sound level");
+        sweep.observe(&run.level, &run.attempts, &run.samples);
+        now = run.level.drained + Span::from_millis(1);
+        watch(&sweep);
+    }
+    panic!("a sweep of a thousand levels");
+}
+
+/// The figure of a found line.
+pub fn found(line: &Line) -> Option<Estimate> {
+    line.rate().copied()
+}
+
+/// Relative error of a line against the truth; infinite where it is not found.
+pub fn error(line: &Line, truth: f64) -> f64 {
+    found(line).map_or(f64::INFINITY, |e| e.value / truth - 1.0)
+}
+
+/// The spec of the accuracy bar: as much time as twenty thousand completions a level need, no budget.
+pub fn bar(server: &Blind, completions: u64, seed: u64) -> SweepSpec {
+    // Twenty levels near the limit of the smallest server that may be drawn, and the baseline one at a time.
+    let time_s = 40.0 * completions as f64 * server.mean_s() / 4.0;
+    SweepSpec { time: Span::from_secs_f64(time_s), budget: None, completions, seed, ..SweepSpec::default() }
+}

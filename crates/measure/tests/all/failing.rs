@@ -1,0 +1,85 @@
+//! Sweeps of targets that fail a share of their requests whatever the load: what the lines say of the others, and in whose words.
+
+use plimsoll_math::queueing::Mmc;
+use plimsoll_measure::findings::{BudgetSpec, Ceiling, Findings, Line, Metric, Trust};
+use plimsoll_measure::sweep::SweepSpec;
+use plimsoll_model::Span;
+use plimsoll_sim::{FaultSpec, FleetSpec, WorldSpec};
+
+use crate::blind::{Blind, Law, found, sweep_world};
+
+const SERVERS: u32 = 8;
+
+/// Eight servers of 10 ms that turn this share of the requests away at the door, before they queue.
+fn sweep_of(fault: &str, time: Span) -> (Findings, String) {
+    let engine = Blind::known(Law::Exponential, SERVERS, 10.0, 3).engine();
+    let faults = vec![FaultSpec::parse(fault).expect("a fault")];
+    let world = WorldSpec { engine, fleet: FleetSpec::default(), faults };
+    let latency = vec![Ceiling::new(Metric::E2e, 0.5, 1.0)];
+    let budget = Some(BudgetSpec { latency, error_rate: Some(0.01), name: "both".into() });
+    sweep_world(&world, 3, (1, 1), SweepSpec { time, budget, ..SweepSpec::default() }, |_| {})
+}
+
+/// Three in ten fail: p99, p95 and p90 fall among them with nobody else there already, and no load makes 1.5 × infinite.
+/// What is left is the median of all, which is the 0.5 / 0.7 quantile of those that are served; they arrive at 0.7 of
+/// the rate. Taken from p99, the onset was "above" the heaviest level.
+#[test]
+fn the_onset_is_read_where_the_failed_do_not_reach() {
+    let (findings, why) = sweep_of("error:share=0.3,status=500", Span::from_secs(400));
+    let (curve, lines) = (&findings.curves[0], &findings.lines[0]);
+    assert_eq!(curve.percentile, 0.5, "{} ({why})", curve.zero_contention_from);
+    let full = f64::from(SERVERS) / 0.010;
+    let truth = Mmc::onset(SERVERS, 0.5 / 0.7, 1.5) * full / 0.7;
+    let onset = found(&lines.onset).unwrap_or_else(|| panic!("{:?}", lines.onset));
+    assert!(onset.lower < truth && truth < onset.upper, "{truth} {onset:?}");
+    assert!((onset.value / truth - 1.0).abs() < 0.15, "{truth} {onset:?}");
+    // Nothing piles up at the lightest of the levels; a share is lost.
+    let said = |line: &Line| match line {
+        Line::Below { why, .. } => why.clone(),
+        other => panic!("{other:?}"),
+    };
+    let lost = said(&lines.stability);
+    assert!(lost.contains("lost at every level") && !lost.starts_with("requests pile up at"), "{lost}");
+    assert!(said(lines.budget.as_ref().expect("a budget")).starts_with("the budget is broken at"));
+    // What fails one at a time doesn't fail of load: the run is not above suspicion.
+    assert_eq!(findings.validity.verdict, Trust::Suspect, "{:?}", findings.validity);
+    let first = &findings.validity.reasons[0];
+    assert_eq!((first.check.as_str(), first.level), ("errors", Some(0)), "{:?}", findings.validity);
+}
+
+/// Where most fail, nothing is known of those that would not; and where none is answered, more time is no help.
+#[test]
+fn what_failed_requests_leave_unknown_is_said() {
+    let why = |line: &Line| match line {
+        Line::CannotTell { why } => why.clone(),
+        other => panic!("{other:?}"),
+    };
+    let (findings, _) = sweep_of("error:share=0.6,status=503", Span::from_secs(100));
+    let said = why(&findings.lines[0].onset);
+    assert!(said.starts_with("60.") || said.starts_with("59.") || said.starts_with("6"), "{said}");
+    assert!(said.contains("without contention failed"), "{said}");
+
+    let (findings, _) = sweep_of("error:share=1,status=500", Span::from_secs(20));
+    let lines = &findings.lines[0];
+    assert!(why(&lines.onset).contains("without contention was answered"), "{:?}", lines.onset);
+    assert_eq!(why(&lines.stability), "no open loop was measured");
+    assert_eq!(why(lines.budget.as_ref().expect("a budget")), "no open loop was measured");
+}
+
+/// A level that overflows and was too short to break a ceiling is not called one that broke it.
+#[test]
+fn an_overflow_is_not_called_a_broken_budget() {
+    let engine = Blind::known(Law::Exponential, SERVERS, 10.0, 4).engine();
+    let world = WorldSpec { engine, fleet: FleetSpec::default(), faults: Vec::new() };
+    let latency = vec![Ceiling::new(Metric::Ttft, 0.99, 100.0)];
+    let budget = Some(BudgetSpec { latency, error_rate: None, name: "loose".into() });
+    let spec = SweepSpec { time: Span::from_secs(100), budget, ..SweepSpec::default() };
+    let (findings, _) = sweep_world(&world, 4, (1, 1), spec, |_| {});
+    match findings.lines[0].budget.as_ref().expect("a budget") {
+        Line::Found { how, .. } => {
+            assert!(how.contains(", and requests pile up at ") && !how.contains("broken"), "{how}");
+        }
+        Line::Below { why, .. } => assert!(why.starts_with("requests pile up at every level"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,263 @@
+//! Metrics against values worked out by hand from their definitions.
+
+use plimsoll_measure::findings::{Percentiles, Reading};
+use plimsoll_measure::{LevelFinding, summarise};
+use plimsoll_model::{Attempt, Broken, By, EventKind, How, Outcome, TokensRule};
+
+use plimsoll_lab::records::{MS, answer, broken, event, failure, level};
+
+/// A thousand requests, one every 10 ms, made from their number.
+fn thousand(make: impl Fn(u64) -> Attempt) -> Vec<Attempt> {
+    (0..1_000).map(make).collect()
+}
+
+fn value(reading: &Reading) -> f64 {
+    reading.value().unwrap_or_else(|| panic!("refused: {reading:?}"))
+}
+
+fn check(set: Option<&Percentiles>, n: u64, p50_s: f64) {
+    let set = set.expect("the metric exists");
+    assert_eq!(set.n, n, "{}", set.metric);
+    assert!((value(&set.p50) - p50_s).abs() < 1e-9, "{} p50 {:?}", set.metric, set.p50);
+}
+
+#[test]
+fn every_latency_by_its_definition() {
+    // Sent 2 ms late; first byte at 20 ms, reasoning at 30 ms, visible at 50 ms, last of 5 tokens at 110 ms, end at 120.
+    let records = thousand(|i| {
+        let mut a = answer(i, 10 * i as i64, 30, 110, 5);
+        let at = |ms: i64| Some(plimsoll_model::At(a.due.0 + ms * MS));
+        (a.sent, a.first_byte, a.first_visible, a.end) = (at(2), at(20), at(50), at(120));
+        a
+    });
+    let summary = summarise(&level(100.0, 10), &records, &[], None);
+    let latency = &summary.latency;
+    check(latency.ttft.as_ref(), 1_000, 0.030);
+    check(latency.ttft_after_send.as_ref(), 1_000, 0.028);
+    check(Some(&latency.ttfb), 1_000, 0.020);
+    check(latency.ttfot.as_ref(), 1_000, 0.050);
+    check(Some(&latency.e2e), 1_000, 0.120);
+    check(Some(&latency.e2e_after_send), 1_000, 0.118);
+    check(latency.tpot.as_ref(), 1_000, 0.020);
+    check(latency.ntpot.as_ref(), 1_000, 0.024);
+    check(latency.event_gap.as_ref(), 4_000, 0.020);
+    let itl = latency.itl.as_ref().expect("tokens per event are known");
+    check(Some(&itl.percentiles), 4_000, 0.020);
+    assert_eq!((itl.rule, itl.exact_share), (TokensRule::UsageTotal, 1.0));
+    assert!((summary.rates.offered_per_s - 100.0).abs() < 1e-9);
+    // 988 ends lie before the 10 s are over: the last 12 requests are due from 9.88 s on and end 0.12 s later.
+    assert!((value(&summary.rates.achieved_per_s) - 98.8).abs() < 1e-9);
+    let tokens = summary.rates.output_tokens_per_s.as_ref().map(value);
+    assert!((tokens.expect("tokens") - 5.0 * 98.8).abs() < 1e-6);
+    assert!((value(summary.rates.tokens_per_s_per_user.as_ref().expect("streams")) - 50.0).abs() < 1e-6);
+    // 100/s that stay 0.12 s each: 12 in flight, but for the first eleven steps of 10 ms, when 11, 10, … 1 are missing.
+    assert!((summary.concurrency.mean - (12.0 - 0.066)).abs() < 1e-6, "{}", summary.concurrency.mean);
+    assert_eq!(summary.concurrency.max, 12);
+}
+
+#[test]
+fn failures_keep_their_place_in_the_tail() {
+    // Every 50th is refused after a millisecond: fast, and last of all.
+    let records = thousand(|i| {
+        if i % 50 == 49 {
+            failure(i, 10 * i as i64, How::Shed, 1)
+        } else {
+            answer(i, 10 * i as i64, 30, 110, 5)
+        }
+    });
+    let summary = summarise(&level(100.0, 10), &records, &[], None);
+    for set in summary.latency.all() {
+        if matches!(set.metric.as_str(), "event_gap" | "itl") {
+            // Nothing streamed, so no gap is open.
+            assert_eq!(set.infinite, 0);
+            continue;
+        }
+        assert_eq!((set.n, set.infinite), (1_000, 20), "{}", set.metric);
+        assert_eq!(set.max_s, Some(f64::INFINITY), "{}", set.metric);
+        let p95 = set.p95.estimate().expect("shown");
+        assert!(p95.value.is_finite() && p95.lower.is_finite());
+    }
+    // 2 % fail, so p99 is infinite whatever is shown of it.
+    let p99 = &summary.latency.e2e.p99;
+    assert!(p99.value().is_none_or(|v| v == f64::INFINITY), "{p99:?}");
+    assert_eq!((summary.counts.finished, summary.counts.failed), (980, 20));
+    assert_eq!(summary.counts.by_outcome[&How::Shed], 20);
+    assert!((summary.counts.error_rate.expect("requests").value - 0.02).abs() < 1e-12);
+}
+
+#[test]
+fn what_does_not_exist_is_absent_and_never_zero() {
+    let single = thousand(|i| answer(i, 10 * i as i64, 30, 30, 1));
+    let summary = summarise(&level(100.0, 10), &single, &[], None);
+    assert!(summary.latency.tpot.is_none() && summary.latency.event_gap.is_none());
+    // Half of them have two tokens in one event: both at one instant, so that no time per token exists.
+    let lumps = thousand(|i| {
+        let mut a = answer(i, 10 * i as i64, 30, 110, 5);
+        if i % 2 == 0 {
+            (a.last_token, a.events) = (a.first_token, vec![event(30, 5)]);
+        }
+        a
+    });
+    let summary = summarise(&level(100.0, 10), &lumps, &[], None);
+    let tpot = summary.latency.tpot.as_ref().expect("half have it");
+    assert_eq!((tpot.n, tpot.absent), (500, 500));
+    assert!((value(&tpot.p50) - 0.020).abs() < 1e-9);
+    // Whole bodies: no first token anywhere.
+    let bodies = thousand(|i| {
+        let mut a = answer(i, 10 * i as i64, 30, 110, 5);
+        (a.first_token, a.first_visible, a.last_token) = (None, None, None);
+        a.events = vec![plimsoll_model::Event { kind: EventKind::Body, ..event(110, 0) }];
+        a
+    });
+    let summary = summarise(&level(100.0, 10), &bodies, &[], None);
+    assert!(summary.latency.ttft.is_none() && summary.latency.ttfot.is_none());
+    assert_eq!(summary.latency.leading().metric, "e2e");
+}
+
+#[test]
+fn events_of_several_tokens_give_gaps_of_zero_within() {
+    // 3 tokens at 30 ms, 2 at 50 ms: one gap of 20 ms and three of zero.
+    let records = thousand(|i| {
+        let mut a = answer(i, 10 * i as i64, 30, 50, 5);
+        a.events = vec![event(30, 3), event(50, 2)];
+        a
+    });
+    let summary = summarise(&level(100.0, 10), &records, &[], None);
+    check(summary.latency.event_gap.as_ref(), 1_000, 0.020);
+    let itl = summary.latency.itl.as_ref().expect("known");
+    check(Some(&itl.percentiles), 4_000, 0.0);
+    assert!((itl.exact_share - 0.25).abs() < 1e-12);
+    assert!((value(&itl.percentiles.p90) - 0.020).abs() < 1e-9);
+    // Unknown tokens per event: nothing is said per token.
+    let unknown = thousand(|i| {
+        let mut a = answer(i, 10 * i as i64, 30, 50, 5);
+        a.answer.tokens.rule = TokensRule::Unknown;
+        a
+    });
+    assert!(summarise(&level(100.0, 10), &unknown, &[], None).latency.itl.is_none());
+}
+
+#[test]
+fn a_request_is_its_last_attempt() {
+    // Each request: shed at once, tried again 40 ms later, answered 30 ms after that; due stays what it was.
+    let records: Vec<Attempt> = (0..2_000u64)
+        .rev()
+        .map(|k| {
+            let (i, again) = (k / 2, k % 2 == 1);
+            let due = 10 * i as i64;
+            if !again {
+                return failure(i, due, How::Shed, 1);
+            }
+            let mut a = answer(i, due, 70, 90, 2);
+            (a.attempt, a.sent) = (1, Some(plimsoll_model::At((due + 40) * MS)));
+            a
+        })
+        .collect();
+    let summary = summarise(&level(100.0, 10), &records, &[], None);
+    assert_eq!((summary.counts.requests, summary.counts.attempts), (1_000, 2_000));
+    assert_eq!((summary.counts.failed, summary.counts.amplification), (0, 2.0));
+    assert_eq!(summary.counts.attempts_by_outcome[&How::Shed], 1_000);
+    check(summary.latency.ttft.as_ref(), 1_000, 0.070);
+    check(summary.latency.ttft_after_send.as_ref(), 1_000, 0.030);
+}
+
+#[test]
+fn readers_who_leave_are_no_failures_and_broken_answers_are() {
+    let records = thousand(|i| match i % 10 {
+        0 => {
+            let mut a = answer(i, 10 * i as i64, 30, 60, 2);
+            a.outcome = Outcome::new(How::Cancelled, By::Client, false);
+            a
+        }
+        1 => broken(answer(i, 10 * i as i64, 5, 5, 1), Broken::Empty),
+        2 => broken(answer(i, 10 * i as i64, 30, 40, 2), Broken::CutShort),
+        _ => answer(i, 10 * i as i64, 30, 110, 5),
+    });
+    let summary = summarise(&level(100.0, 10), &records, &[], None);
+    let counts = &summary.counts;
+    assert_eq!(
+        (counts.cancelled, counts.broken[&Broken::Empty], counts.broken[&Broken::CutShort]),
+        (100, 100, 100)
+    );
+    // 200 broken of the 900 that were not cancelled.
+    assert!((counts.error_rate.expect("requests").value - 200.0 / 900.0).abs() < 1e-12);
+    // Cancelled: the first token counts, the end does not exist. Empty: no answer at all.
+    let ttft = summary.latency.ttft.as_ref().expect("streams");
+    assert_eq!((ttft.n, ttft.absent, ttft.infinite), (1_000, 0, 100));
+    assert_eq!((summary.latency.e2e.n, summary.latency.e2e.absent), (900, 100));
+}
+
+#[test]
+fn too_few_requests_are_refused_by_name() {
+    let few: Vec<Attempt> =
+        (0..150).map(|i| answer(i, 60 * i as i64, 30 + (i * 7 % 13) as i64, 110, 5)).collect();
+    let summary = summarise(&level(16.0, 9), &few, &[], None);
+    let ttft = summary.latency.ttft.as_ref().expect("streams");
+    assert!(ttft.p50.estimate().is_some());
+    match &ttft.p99 {
+        Reading::Refused { why, n, .. } => {
+            assert!(why.contains("1000") && *n == 150, "{why}");
+        }
+        shown => panic!("150 requests cannot show a p99: {shown:?}"),
+    }
+}
+
+#[test]
+fn findings_survive_json() {
+    let records = thousand(|i| {
+        if i % 4 == 3 {
+            failure(i, 10 * i as i64, How::Timeout, 5)
+        } else {
+            answer(i, 10 * i as i64, 30, 110, 5)
+        }
+    });
+    let level = level(100.0, 10);
+    let summary = summarise(&level, &records, &[], Some(&plimsoll_measure::findings::BudgetSpec::default()));
+    let validity = plimsoll_measure::validity::judge(&level, &summary);
+    let finding = LevelFinding { summary, validity };
+    let text = serde_json::to_string(&finding).expect("serialises");
+    assert!(text.contains("\"inf\""));
+    let back: LevelFinding = serde_json::from_str(&text).expect("reads back");
+    let (written, read) = (serde_json::to_value(&finding), serde_json::to_value(&back));
+    assert!(same(&written.expect("a value"), &read.expect("a value")));
+    assert_eq!(back.summary.latency.e2e.p99.value(), Some(f64::INFINITY));
+}
+
+/// Equal but for the last bit of a number: reading decimals is exact to that.
+fn same(a: &serde_json::Value, b: &serde_json::Value) -> bool {
+    use serde_json::Value::{Array, Number, Object};
+    match (a, b) {
+        (Number(a), Number(b)) => match (a.as_f64(), b.as_f64()) {
+            (Some(a), Some(b)) => (a - b).abs() <= 1e-15 * a.abs(),
+            _ => a == b,
+        },
+        (Array(a), Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
+        (Object(a), Object(b)) => {
+            a.len() == b.len() && a.iter().all(|(k, a)| b.get(k).is_some_and(|b| same(a, b)))
+        }
+        _ => a == b,
+    }
+}
+
+#[test]
+fn rows_of_batches_are_items_and_no_tokens() {
+    // 100/s of four rows each for 20 s: 400 items/s, and nothing said of tokens.
+    let records: Vec<Attempt> = (0..2_000)
+        .map(|i| {
+            let mut whole = answer(i, 10 * i as i64, 5, 5, 0);
+            (whole.first_token, whole.first_visible, whole.last_token) = (None, None, None);
+            (whole.asked_prompt, whole.asked_output) = (4, 0);
+            whole.answer.tokens = plimsoll_model::Tokens::default();
+            whole
+        })
+        .collect();
+    let level = plimsoll_model::Level { unit: plimsoll_model::SizeUnit::Items, ..level(100.0, 20) };
+    let summary = summarise(&level, &records, &[], None);
+    let rates = &summary.rates;
+    let items = rates.items_per_s.as_ref().and_then(|r| r.value()).expect("items are counted");
+    assert!((items - 400.0).abs() < 1e-6, "{items}");
+    assert!(rates.input_tokens_per_s.is_none() && rates.output_tokens_per_s.is_none());
+    assert!(rates.total_tokens_per_s.is_none() && summary.latency.ttft.is_none());
+    assert_eq!((summary.lengths.unit, summary.lengths.prompt.asked_mean), (level.unit, 4.0));
+    assert_eq!(summary.latency.leading().metric, "e2e");
+}

@@ -1,0 +1,296 @@
+//! What servers say: known answers on small pages, as a scraper or a simulated server leaves them.
+
+use plimsoll_measure::server_side::{Bracket, ServerSide, Signal};
+use plimsoll_model::{At, Sample, join_labels, split_labels};
+use proptest::prelude::*;
+
+const S: i64 = 1_000_000_000;
+
+fn row(at_s: f64, name: &str, labels: &str, value: f64) -> Sample {
+    let at = At((at_s * 1e9) as i64);
+    Sample { at, source: "server".into(), name: name.into(), labels: labels.into(), value }
+}
+
+/// A look each second from 0, and these gauges' values at it.
+fn page(rows: &[(&str, &str, &[f64])]) -> Vec<Sample> {
+    let looks = rows.iter().map(|row| row.2.len()).max().unwrap_or(0);
+    let mut samples: Vec<Sample> =
+        (0..looks).map(|i| row(i as f64, "scrape_samples", "", rows.len() as f64)).collect();
+    for (name, labels, values) in rows {
+        samples.extend(values.iter().enumerate().map(|(i, value)| row(i as f64, name, labels, *value)));
+    }
+    samples
+}
+
+fn at(s: i64) -> At {
+    At(s * S)
+}
+
+#[test]
+fn a_queue_adds_up_and_the_fullest_cache_counts() {
+    let server = ServerSide::read(&page(&[
+        ("vllm:num_requests_waiting", "engine=0", &[0.0, 2.0, 4.0, 0.0]),
+        ("vllm:num_requests_waiting", "engine=1", &[1.0, 0.0, 6.0, 0.0]),
+        ("vllm:kv_cache_usage_perc", "engine=0", &[0.2, 0.9, 0.95, 0.1]),
+        ("vllm:kv_cache_usage_perc", "engine=1", &[0.3, 0.5, 0.60, 0.4]),
+    ]));
+    let (waiting, kv) = (server.gauge(Signal::Waiting).unwrap(), server.gauge(Signal::KvUsage).unwrap());
+    assert_eq!(waiting.mean(at(0), at(4)), Some((1.0 + 2.0 + 10.0) / 4.0));
+    assert_eq!(waiting.max(at(0), at(4)), Some(10.0));
+    assert_eq!(kv.at(at(1)), Some(0.9));
+    assert_eq!(kv.share_given(at(0), at(4), |kv| kv >= 0.85, &waiting, |n| n > 0.0), Some(2.0 / 3.0));
+    assert_eq!(kv.mean_given(at(0), at(4), &waiting, |n| n > 5.0), Some(0.95));
+    let names: Vec<&str> = server.replicas().iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(names, ["0", "1"]);
+    assert_eq!(server.gauge_of(1, Signal::Waiting).unwrap().max(at(0), at(4)), Some(6.0));
+    assert_eq!(server.cadence().unwrap().0, S);
+}
+
+#[test]
+fn what_is_not_said_is_unknown() {
+    let server = ServerSide::read(&page(&[("vllm:num_requests_running", "", &[1.0, 1.0])]));
+    assert!(server.gauge(Signal::Waiting).is_none());
+    assert!(server.gained(Signal::Preempted, at(0), at(1)).is_none());
+    assert!(server.histogram(Signal::QueueTime, at(0), at(1)).is_none());
+    assert!(ServerSide::read(&[]).is_empty());
+    // A client's own counts are nothing that a server said.
+    let own = Sample { source: "client".into(), ..row(0.0, "vllm:num_requests_running", "", 3.0) };
+    assert!(ServerSide::read(&[own]).is_empty());
+}
+
+/// vLLM counts prompt tokens by a label `source`: one page, read once a second. It was taken for three pages of their own, with as many scrapes.
+#[test]
+fn a_label_of_the_servers_own_is_no_page() {
+    let [cached, computed] = ["local_cache_hit", "local_compute"].map(|of| format!("source={of}"));
+    let server = ServerSide::read(&page(&[
+        ("vllm:num_requests_waiting", "", &[0.0, 2.0, 4.0, 0.0]),
+        ("vllm:prompt_tokens_by_source_total", &cached, &[0.0, 1.0, 2.0, 3.0]),
+        ("vllm:prompt_tokens_by_source_total", &computed, &[0.0, 5.0, 6.0, 7.0]),
+    ]));
+    assert_eq!(server.cadence().map(|cadence| cadence.0), Some(S));
+    assert_eq!((server.disclosures().looks, server.replicas().len()), (4, 1));
+}
+
+#[test]
+fn a_failed_look_and_an_empty_page_leave_gaps() {
+    let mut samples = page(&[("vllm:num_requests_waiting", "", &[4.0, 4.0])]);
+    samples.push(row(2.0, "scrape_failed", "why=timeout", 1.0));
+    samples.push(row(3.0, "scrape_samples", "", 0.0));
+    samples.push(row(4.0, "scrape_samples", "", 1.0));
+    samples.push(row(4.0, "vllm:num_requests_waiting", "", 8.0));
+    let server = ServerSide::read(&samples);
+    let waiting = server.gauge(Signal::Waiting).unwrap();
+    assert_eq!((waiting.at(at(1)), waiting.at(at(2)), waiting.at(at(3))), (Some(4.0), None, None));
+    assert_eq!(waiting.at(at(4)), Some(8.0));
+    assert_eq!(waiting.mean(at(0), at(5)), Some((4.0 + 4.0 + 8.0) / 3.0));
+    assert!((waiting.known(at(0), at(5)) - 0.6).abs() < 1e-12);
+    let told = server.disclosures();
+    assert_eq!((told.looks, told.failed), (5, 2));
+    assert_eq!(told.failures["timeout"], 1);
+}
+
+#[test]
+fn rows_per_change_and_rows_per_look_say_the_same() {
+    let full = ServerSide::read(&page(&[
+        ("vllm:num_requests_waiting", "", &[4.0, 4.0, 4.0, 1.0]),
+        ("vllm:num_preemptions_total", "", &[7.0, 7.0, 9.0, 9.0]),
+    ]));
+    let mut samples: Vec<Sample> = (0..4).map(|i| row(f64::from(i), "scrape_samples", "", 2.0)).collect();
+    for (at, value) in [(0.0, 4.0), (3.0, 1.0)] {
+        samples.push(row(at, "vllm:num_requests_waiting", "", value));
+    }
+    for (at, value) in [(0.0, 7.0), (2.0, 9.0)] {
+        samples.push(row(at, "vllm:num_preemptions_total", "", value));
+    }
+    let changes = ServerSide::read(&samples);
+    assert_eq!(full.gauge(Signal::Waiting), changes.gauge(Signal::Waiting));
+    for (from, to) in [(0, 3), (1, 3), (2, 3), (0, 1)] {
+        let (a, b) = (
+            full.gained(Signal::Preempted, at(from), at(to)),
+            changes.gained(Signal::Preempted, at(from), at(to)),
+        );
+        assert_eq!(a, b);
+        assert_eq!(a.unwrap().value, if from < 2 && to > 1 { 2.0 } else { 0.0 });
+    }
+}
+
+#[test]
+fn a_series_that_left_the_page_is_unknown_from_then() {
+    let mut samples = page(&[("vllm:num_requests_waiting", "engine=0", &[4.0, 4.0, 4.0])]);
+    samples.push(row(0.0, "vllm:num_requests_waiting", "engine=1", 3.0));
+    samples.push(row(1.0, "vllm:num_requests_waiting", "engine=1", f64::NAN));
+    let server = ServerSide::read(&samples);
+    assert_eq!(server.gauge_of(1, Signal::Waiting).unwrap().at(at(1)), None);
+    assert_eq!(server.gauge(Signal::Waiting).unwrap().at(at(1)), Some(4.0));
+}
+
+#[test]
+fn a_restart_is_told_and_counted_from_zero() {
+    let server =
+        ServerSide::read(&page(&[("vllm:generation_tokens_total", "", &[100.0, 160.0, 30.0, 50.0])]));
+    let gained = server.gained(Signal::OutputTokens, at(0), at(3)).unwrap();
+    assert_eq!((gained.value, gained.resets), (60.0 + 30.0 + 20.0, 1));
+    assert_eq!(server.disclosures().resets, 1);
+    assert!((gained.per_s() - 110.0 / 3.0).abs() < 1e-12);
+}
+
+#[test]
+fn pages_that_answer_in_turn_are_not_believed() {
+    let values: Vec<f64> =
+        (0..20).map(|i| if i % 2 == 0 { 1000.0 + f64::from(i) } else { f64::from(i) }).collect();
+    let server = ServerSide::read(&page(&[("vllm:generation_tokens_total", "", &values)]));
+    assert!(server.gained(Signal::OutputTokens, at(0), at(19)).is_none());
+    assert!(server.disclosures().alternates);
+}
+
+#[test]
+fn a_counter_that_appears_later_began_at_zero() {
+    let mut samples = page(&[("vllm:request_success_total", "finished_reason=stop", &[5.0, 6.0, 8.0])]);
+    samples.push(row(2.0, "vllm:request_success_total", "finished_reason=error", 3.0));
+    let server = ServerSide::read(&samples);
+    assert_eq!(server.gained(Signal::Failed, at(0), at(2)).unwrap().value, 3.0);
+    assert_eq!(server.gained(Signal::Finished, at(0), at(2)).unwrap().value, 3.0);
+}
+
+/// Buckets `le` → cumulative counts at two looks.
+fn histogram(labels: &str, rungs: &[(&str, f64, f64)], sum: (f64, f64)) -> Vec<Sample> {
+    let name = "vllm:request_queue_time_seconds";
+    let mut samples = Vec::new();
+    let mut both = |name: &str, labels: &str, values: (f64, f64)| {
+        samples.push(row(0.0, name, labels, values.0));
+        samples.push(row(10.0, name, labels, values.1));
+    };
+    for (le, from, to) in rungs {
+        let le = format!("le={le}");
+        let all = [labels, &le].iter().filter(|one| !one.is_empty()).copied().collect::<Vec<_>>().join(",");
+        both(&format!("{name}_bucket"), &all, (*from, *to));
+    }
+    let last = rungs[rungs.len() - 1];
+    both(&format!("{name}_sum"), labels, sum);
+    both(&format!("{name}_count"), labels, (last.1, last.2));
+    samples
+}
+
+#[test]
+fn a_quantile_is_the_bucket_that_holds_it() {
+    let samples =
+        histogram("", &[("0.3", 10.0, 60.0), ("0.5", 10.0, 100.0), ("+Inf", 12.0, 112.0)], (1.0, 31.0));
+    let server = ServerSide::read(&samples);
+    let queue = server.histogram(Signal::QueueTime, at(0), at(10)).unwrap();
+    assert_eq!((queue.edges.as_slice(), queue.counts.as_slice()), (&[0.3, 0.5][..], &[50.0, 40.0, 10.0][..]));
+    assert_eq!((queue.count, queue.mean()), (Some(100.0), Some(0.3)));
+    assert_eq!(queue.quantile(0.5), Some(Bracket { lower: 0.0, upper: Some(0.3) }));
+    assert_eq!(queue.quantile(0.51), Some(Bracket { lower: 0.3, upper: Some(0.5) }));
+    assert_eq!(queue.quantile(0.99), Some(Bracket { lower: 0.5, upper: None }));
+    assert_eq!(queue.share_above(0.3), Some((0.5, 0.5)));
+    assert_eq!(queue.share_above(0.4), Some((0.1, 0.5)));
+    assert_eq!(queue.share_above(9.0), Some((0.0, 0.1)));
+    assert_eq!(server.waiting_by_little(at(0), at(10)), Some(3.0));
+}
+
+#[test]
+fn histograms_of_engines_add_up_where_their_edges_agree() {
+    let mut samples =
+        histogram("engine=0", &[("0.3", 0.0, 1.0), ("0.5", 0.0, 2.0), ("+Inf", 0.0, 2.0)], (0.0, 1.0));
+    samples.extend(histogram(
+        "engine=1",
+        &[("0.5", 0.0, 5.0), ("1.0", 0.0, 6.0), ("+Inf", 0.0, 7.0)],
+        (0.0, 9.0),
+    ));
+    let server = ServerSide::read(&samples);
+    let queue = server.histogram(Signal::QueueTime, at(0), at(10)).unwrap();
+    assert_eq!((queue.edges.as_slice(), queue.counts.as_slice()), (&[0.5][..], &[7.0, 2.0][..]));
+    assert_eq!(queue.mean(), Some(10.0 / 9.0));
+    assert_eq!(server.histogram_of(1, Signal::QueueTime, at(0), at(10)).unwrap().edges, [0.5, 1.0]);
+}
+
+#[test]
+fn old_and_new_names_on_one_page_are_not_added() {
+    let server = ServerSide::read(&page(&[
+        ("vllm:kv_cache_usage_perc", "", &[0.5]),
+        ("vllm:gpu_cache_usage_perc", "", &[0.4]),
+        ("vllm:num_requests_waiting", "engine=0", &[3.0]),
+        ("vllm:num_requests_waiting_by_reason", "engine=0,reason=capacity", &[1.0]),
+        ("vllm:num_requests_waiting_by_reason", "engine=0,reason=deferred", &[2.0]),
+        ("sglang:num_queue_reqs", "", &[3.0]),
+    ]));
+    assert_eq!(server.gauge(Signal::KvUsage).unwrap().at(at(0)), Some(0.5));
+    assert_eq!(server.gauge(Signal::Waiting).unwrap().at(at(0)), Some(3.0));
+    assert_eq!(server.gauge(Signal::DeferredKvTransfer).unwrap().at(at(0)), Some(2.0));
+}
+
+#[test]
+fn a_gateway_and_its_engines_are_not_added() {
+    let mut samples = page(&[("dynamo_frontend_inflight_requests", "source=front", &[9.0, 9.0])]);
+    for sample in page(&[("vllm:num_requests_running", "source=a", &[4.0, 4.0])]) {
+        samples.push(Sample { labels: "source=a".into(), ..sample });
+    }
+    samples.iter_mut().filter(|one| one.labels.is_empty()).for_each(|one| one.labels = "source=front".into());
+    let server = ServerSide::read(&samples);
+    assert_eq!(server.gauge(Signal::Running).unwrap().at(at(0)), Some(4.0));
+}
+
+#[test]
+fn units_become_those_of_the_signal() {
+    let server = ServerSide::read(&page(&[
+        ("DCGM_FI_DEV_GPU_UTIL", "gpu=0", &[80.0, 80.0]),
+        ("DCGM_FI_DEV_GPU_UTIL", "gpu=1", &[40.0, 40.0]),
+        ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "gpu=0", &[5_000.0, 305_000.0]),
+        ("DCGM_FI_DEV_SM_CLOCK", "gpu=0", &[1980.0, 1200.0]),
+        ("nv_inference_queue_duration_us", "model=a,version=1", &[1e6, 3e6]),
+        ("nv_inference_request_success", "model=a,version=1", &[10.0, 30.0]),
+        ("vllm:cache_config_info", "block_size=16,engine=0,num_gpu_blocks=2048", &[1.0, 1.0]),
+    ]));
+    assert!((server.gauge(Signal::GpuUtilisation).unwrap().at(at(0)).unwrap() - 0.6).abs() < 1e-12);
+    assert_eq!(server.gained(Signal::GpuEnergy, at(0), at(1)).unwrap().value, 300.0);
+    assert_eq!(server.gauge(Signal::SmClock).unwrap().min(at(0), at(2)), Some(1.2e9));
+    let queue = server.histogram(Signal::QueueTime, at(0), at(1)).unwrap();
+    assert_eq!((queue.mean(), queue.quantile(0.5)), (Some(0.1), None));
+    assert_eq!(server.gauge(Signal::KvBlocks).unwrap().at(at(0)), Some(2048.0));
+    assert_eq!(server.gauge(Signal::KvBlockTokens).unwrap().at(at(0)), Some(16.0));
+    assert_eq!(server.devices().len(), 2);
+}
+
+#[test]
+fn a_series_without_the_replicas_label_is_the_only_replicas() {
+    let server = ServerSide::read(&page(&[
+        ("vllm:num_requests_running", "engine=0", &[1.0, 1.0]),
+        ("vllm:admission_rejections_total", "reason=max_num_queued_reqs", &[0.0, 4.0]),
+        ("process_cpu_seconds_total", "", &[10.0, 12.0]),
+    ]));
+    assert_eq!(server.replicas().len(), 1);
+    assert_eq!(server.gained_of(0, Signal::Refused, at(0), at(1)).unwrap().value, 4.0);
+    assert_eq!(server.gained_of(0, Signal::CpuSeconds, at(0), at(1)).unwrap().value, 2.0);
+}
+
+proptest! {
+    #[test]
+    fn labels_survive(labels in proptest::collection::btree_map("[a-z_]{1,6}", ".{0,12}", 0..5)) {
+        let pairs: Vec<(&str, &str)> = labels.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+        let back = split_labels(&join_labels(&pairs));
+        let back: Vec<(&str, &str)> = back.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+        prop_assert_eq!(back, pairs);
+    }
+
+    /// Whatever stands in a run, it is read without a panic, and shares stay shares.
+    #[test]
+    fn any_rows_are_read(rows in proptest::collection::vec(
+        (0i64..50, 0usize..6, "(engine=[01])?|le=[0-9.+Inf]{0,4}|.{0,6}", proptest::num::f64::ANY), 0..80)
+    ) {
+        let names = ["vllm:num_requests_waiting", "vllm:request_queue_time_seconds_bucket", "scrape_samples",
+            "scrape_failed", "vllm:generation_tokens_total", "vllm:request_queue_time_seconds_sum"];
+        let samples: Vec<Sample> =
+            rows.iter().map(|(s, name, labels, value)| row(*s as f64, names[*name], labels, *value)).collect();
+        let server = ServerSide::read(&samples);
+        if let Some(waiting) = server.gauge(Signal::Waiting) {
+            let known = waiting.known(at(0), at(60));
+            prop_assert!((0.0..=1.0).contains(&known));
+            prop_assert!(waiting.steps.windows(2).all(|pair| pair[0].to <= pair[1].from));
+        }
+        let _ = server.gained(Signal::OutputTokens, at(3), at(40));
+        if let Some(queue) = server.histogram(Signal::QueueTime, at(3), at(40)) {
+            let _ = (queue.quantile(0.99), queue.share_above(0.5), queue.mean());
+            prop_assert!(queue.counts.iter().all(|count| *count >= 0.0 || count.is_nan()));
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The plan's bar on fitted engines: from a run at 10 to 40 % of the limit, where does the knee lie?
+//!
+//! `cargo run --release -p plimsoll-plan --example fit -- [SEEDS] [REQUESTS]` (SEEDS: `16` or `3-9`) prints one row per engine: pairs of the
+//! catalogue first, then random linear ones. The truth is the real engine's own lines on arrivals that the fit has not seen.
+#![expect(clippy::print_stdout, reason = "an example that prints a table")]
+
+#[path = "../tests/all/fit_systems.rs"]
+mod fit_systems;
+
+use fit_systems::system;
+use plimsoll_plan::fit::{From, KneeSpec, knee};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let asked = arguments.first().map_or("16", String::as_str);
+    let (first, last) = asked.split_once('-').unwrap_or(("0", asked));
+    let (first, last): (u64, u64) = (first.parse().unwrap_or(0), last.parse().unwrap_or(16));
+    let requests: f64 = arguments.get(1).and_then(|a| a.parse().ok()).unwrap_or(3_000.0);
+    println!(
+        "{:<44} {:>5}  {:>22}  {:>22}",
+        "engine, prompt/output", "load", "onset true found", "limit true found"
+    );
+    let (mut within, mut all) = ([0, 0], 0);
+    for seed in first..last {
+        let system = system(seed);
+        let truth = system.truth(20_000);
+        let run = system.run(system.share * truth.limit_per_s, requests);
+        let fitted = match system.fitted(&run) {
+            Ok(fitted) => fitted,
+            Err(why) => {
+                println!("{:<44} {:>4.0} %  {why}", system.name, 100.0 * system.share);
+                continue;
+            }
+        };
+        let mix: Vec<_> = system.mix(4_000.0);
+        let found =
+            knee(&fitted.world, &mix, &KneeSpec { requests: 20_000, ..KneeSpec::default() }).expect("a knee");
+        let off = |truth: f64, found: f64| found / truth - 1.0;
+        let limit = off(truth.limit_per_s, found.limit_per_s);
+        let onset = off(
+            truth.onset_per_s.unwrap_or(truth.limit_per_s),
+            found.onset_per_s.unwrap_or(found.limit_per_s),
+        );
+        within[0] += usize::from(onset.abs() <= 0.1);
+        within[1] += usize::from(limit.abs() <= 0.1);
+        all += 1;
+        println!(
+            "{:<44} {:>4.0} %  {:>7.2} {:>7.2} {:>+5.1} %  {:>7.2} {:>7.2} {:>+5.1} %",
+            system.name,
+            100.0 * system.share,
+            truth.onset_per_s.unwrap_or(f64::NAN),
+            found.onset_per_s.unwrap_or(f64::NAN),
+            100.0 * onset,
+            truth.limit_per_s,
+            found.limit_per_s,
+            100.0 * limit
+        );
+        if arguments.len() > 2 {
+            let fitted_ones = fitted.settings.iter().filter(|one| one.from == From::Fitted);
+            for one in fitted_ones {
+                println!("      {:<20} {:>12.4} ± {:.4}", one.name, one.value, one.error.unwrap_or(0.0));
+            }
+            for one in &fitted.residuals {
+                println!("      {} {:?} {:+.1} %", one.metric, one.percentile, 100.0 * one.off());
+            }
+            println!("      {:?}", fitted.band.rows);
+        }
+    }
+    println!("within 10 %: onset {} of {all}, limit {} of {all}", within[0], within[1]);
+}

@@ -1,0 +1,44 @@
+//! What a plan costs: the price of all replicas, spares included, over what flows.
+
+use super::finding::PlanCost;
+use super::formula;
+use super::mix::Mix;
+use super::spec::{PlanError, PlanSpec};
+use plimsoll_judge::cost::{Flow, PriceSpec, Rate, units};
+use plimsoll_measure::findings::Reading;
+
+/// The cost of `replicas`, spares included, at the mean load and at the load at which they break. `None` without a price.
+///
+/// # Errors
+/// A price per GPU for an engine whose number of GPUs is not known, or a date that is none.
+pub fn cost(
+    spec: &PlanSpec,
+    mix: &Mix,
+    replicas: u32,
+    breaks_at: Option<f64>,
+) -> Result<Option<PlanCost>, PlanError> {
+    let Some(price) = &spec.price else { return Ok(None) };
+    let priced = PriceSpec {
+        gpus: spec.gpus_per_replica.map(|gpus| gpus.saturating_mul(replicas)).or(price.gpus),
+        replicas: Some(replicas),
+        ..price.clone()
+    };
+    let bill = priced.bill().map_err(|error| PlanError::Setting(error.to_string()))?;
+    let at = |rate: f64| units(&bill, &flow(mix, rate));
+    let per_hour = match bill.rate {
+        Rate::PerHour(hour) => Some(hour),
+        Rate::PerMtok { .. } => None,
+    };
+    Ok(Some(PlanCost {
+        per_hour,
+        at_mean: at(spec.traffic.rate_per_s),
+        at_break: breaks_at.filter(|rate| *rate > 0.0).map(at),
+        bill,
+    }))
+}
+
+/// What flows at this rate: within the promise all requests are taken as good.
+fn flow(mix: &Mix, rate: f64) -> Flow {
+    let of = |each: f64| -> Reading { formula::exact(rate * each) };
+    Flow { requests: of(1.0), good: of(1.0), input: of(mix.means.prompt), output: of(mix.means.output) }
+}

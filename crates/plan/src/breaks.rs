@@ -1,0 +1,179 @@
+//! The load at which a plan breaks, and what breaks first.
+//!
+//! Every load is played on the same schedules. A bracket is opened upwards from the load planned for, closed from
+//! both sides of the crossing that is expected down to 2 %, and the crossing read off between its ends: where the share over a ceiling is what the ceiling allows, where the share
+//! not answered is what is allowed, or where requests in flight grow by 2 % of the arrivals, whichever comes first. The interval is
+//! the jackknife's over schedules: the crossing without each of them in turn (Tukey 1958). Solving on each schedule by itself lost:
+//! one burst that a tenth of them have then moves a tenth of the answers, and not the answer.
+
+use plimsoll_math::special::student_t_inv;
+
+use super::decide::named;
+use super::simulate::Outcome;
+use super::tally::GROWS;
+use plimsoll_measure::findings::{BudgetSpec, Estimate, Reading};
+
+/// Width of the bracket at which halving ends.
+const CLOSE: f64 = 1.02;
+/// How far beside the crossing expected the next load lies, so that the bracket closes from both sides.
+const BESIDE: f64 = 1.009;
+/// Most that a load is multiplied by to open the bracket, and the largest load looked at, × the load planned for.
+const STRIDE: f64 = 1.5;
+const FARTHEST: f64 = 32.0;
+/// What a load is divided by where the one planned for is just broken on these schedules.
+const DOWN: f64 = 1.1;
+/// A share of nothing counts as this fraction of what is allowed, so that its logarithm exists.
+const NOTHING: f64 = 0.01;
+
+/// What breaks where requests pile up before a ceiling does.
+const QUEUE: &str = "the queue grows";
+
+/// Where a plan breaks.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Broken {
+    /// The load, × the mean rate.
+    factor: Estimate,
+    /// What breaks there.
+    pub by: String,
+}
+
+/// What the search says.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Search {
+    /// This load next, × the mean rate.
+    Next(f64),
+    /// It is found, or there is none.
+    Done(Option<Broken>),
+}
+
+impl Broken {
+    /// Requests per second, from the mean rate.
+    pub fn at(&self, rate_per_s: f64) -> Reading {
+        self.scaled(|factor| factor * rate_per_s)
+    }
+
+    /// Load at which it breaks / peak load − 1.
+    pub fn headroom(&self, peak: f64) -> Reading {
+        self.scaled(|factor| factor / peak - 1.0)
+    }
+
+    fn scaled(&self, by: impl Fn(f64) -> f64) -> Reading {
+        let Estimate { value, lower, upper, n, n_eff } = self.factor;
+        Reading::Estimate(Estimate { value: by(value), lower: by(lower), upper: by(upper), n, n_eff })
+    }
+}
+
+/// The loads that were played (× the mean rate), each with what came of its schedules.
+type Points<'a> = [(f64, Vec<&'a Outcome>)];
+
+/// What is to be played next, from what was played at this number of replicas. The load planned for is `peak` × the mean rate.
+pub fn next(slo: &BudgetSpec, points: &Points<'_>, peak: f64, replicas: u32) -> Search {
+    let scores: Vec<(f64, f64)> =
+        points.iter().map(|(factor, outcomes)| (*factor, worst(slo, outcomes, None).0)).collect();
+    let Some((low, high)) = bracket(&scores) else {
+        let top = scores.iter().map(|(factor, _)| *factor).fold(peak, f64::max);
+        if scores.iter().any(|(_, score)| *score > 0.0) {
+            // What more schedules show to hold may be just broken on these.
+            let bottom = scores.iter().map(|(factor, _)| *factor).fold(peak, f64::min);
+            let near = bottom > peak / STRIDE;
+            return if near { Search::Next(bottom / DOWN) } else { Search::Done(None) };
+        }
+        if top >= FARTHEST * peak || scores.is_empty() {
+            return Search::Done(None);
+        }
+        // One replica fewer does not hold: about there it should break.
+        let guess = if replicas > 1 { f64::from(replicas) / f64::from(replicas - 1) } else { STRIDE };
+        let step = if top > peak { STRIDE } else { guess.clamp(1.05, STRIDE) };
+        return Search::Next(top * step);
+    };
+    if high / low > CLOSE {
+        let expected = crossing(&scores, (low, high));
+        let aim = if high / expected > CLOSE { expected * BESIDE } else { expected / BESIDE };
+        // Never nearer to an end than a tenth of the bracket, so that it shrinks whatever is expected.
+        let within = |share: f64| low * (high / low).powf(share);
+        return Search::Next(aim.clamp(within(0.1), within(0.9)));
+    }
+    Search::Done(found(slo, points, (low, high)))
+}
+
+/// The highest load at which all holds below the lowest at which something does not.
+fn bracket(scores: &[(f64, f64)]) -> Option<(f64, f64)> {
+    let high = scores
+        .iter()
+        .filter(|(_, score)| *score > 0.0)
+        .map(|(factor, _)| *factor)
+        .fold(f64::INFINITY, f64::min);
+    let low =
+        scores.iter().filter(|(factor, _)| *factor < high).map(|(factor, _)| *factor).fold(0.0, f64::max);
+    (high.is_finite() && low > 0.0).then_some((low, high))
+}
+
+/// Where the score is 0 between the ends of a bracket, linear in the logarithm of the load.
+fn crossing(scores: &[(f64, f64)], (low, high): (f64, f64)) -> f64 {
+    let at = |factor: f64| scores.iter().find(|(other, _)| *other == factor).map_or(0.0, |(_, score)| *score);
+    let (below, above) = (at(low), at(high));
+    let share = (-below / (above - below).max(1e-12)).clamp(0.0, 1.0);
+    low * (high / low).powf(share)
+}
+
+/// By how much the worst criterion is beyond what is allowed, as a logarithm (over 0: broken), and which it is: a ceiling's number, the
+/// number of ceilings = not answered, one more = the queue grows. One schedule may be left out.
+fn worst(slo: &BudgetSpec, outcomes: &[&Outcome], without: Option<usize>) -> (f64, usize) {
+    let kept =
+        || outcomes.iter().enumerate().filter(move |(i, _)| Some(*i) != without).map(|(_, o)| &o.counted);
+    let over = |allowed: f64, count: &dyn Fn(&super::tally::Counted) -> (u64, u64)| {
+        let (all, over) = kept().map(count).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        (over as f64 / all.max(1) as f64 / allowed.max(1e-12)).max(NOTHING).ln()
+    };
+    let mut scores: Vec<f64> = (0..slo.latency.len())
+        .map(|i| over(1.0 - slo.latency[i].percentile, &|c| (c.ceilings[i].n, c.ceilings[i].over)))
+        .collect();
+    scores.push(match slo.error_rate {
+        Some(allowed) => over(allowed, &|c| (c.requests, c.unanswered)),
+        None => f64::NEG_INFINITY,
+    });
+    let grown: Vec<f64> = kept().filter_map(|c| c.growth).collect();
+    scores.push(match grown.is_empty() {
+        true => f64::NEG_INFINITY,
+        false => (grown.iter().sum::<f64>() / grown.len() as f64 / GROWS).max(NOTHING).ln(),
+    });
+    let worst = (0..scores.len()).max_by(|a, b| scores[*a].total_cmp(&scores[*b])).unwrap_or(0);
+    (scores[worst], worst)
+}
+
+fn found(slo: &BudgetSpec, points: &Points<'_>, (low, high): (f64, f64)) -> Option<Broken> {
+    let mut sorted: Vec<&(f64, Vec<&Outcome>)> = points.iter().collect();
+    sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let crossing_without = |without: Option<usize>| {
+        let scores: Vec<(f64, f64)> =
+            sorted.iter().map(|(factor, outcomes)| (*factor, worst(slo, outcomes, without).0)).collect();
+        // Where all loads tried hold, or none, without this schedule, the end that was looked at bounds it.
+        let first = scores.first().map_or(low, |(factor, _)| *factor);
+        let last = scores.last().map_or(high, |(factor, _)| *factor);
+        let Some((low, high)) = bracket(&scores) else {
+            return if scores.iter().all(|(_, score)| *score <= 0.0) { last } else { first };
+        };
+        crossing(&scores, (low, high))
+    };
+    let outcomes = &sorted.iter().find(|(factor, _)| *factor == high)?.1;
+    let m = outcomes.len();
+    let value = crossing_without(None);
+    // Pseudo-values: m × the whole − (m − 1) × without each, in the logarithm.
+    let pseudo: Vec<f64> =
+        (0..m).map(|i| m as f64 * value.ln() - (m as f64 - 1.0) * crossing_without(Some(i)).ln()).collect();
+    let mean = pseudo.iter().sum::<f64>() / m as f64;
+    let variance =
+        pseudo.iter().map(|p| (p - mean).powi(2)).sum::<f64>() / ((m as f64 - 1.0).max(1.0) * m as f64);
+    // Half the bracket is what interpolation may be wrong by.
+    let half = student_t_inv(0.975, (m as f64 - 1.0).max(1.0)) * variance.sqrt() + 0.5 * (high / low).ln();
+    let n = outcomes.iter().map(|o| o.counted.requests).sum();
+    let factor =
+        Estimate { value, lower: value * (-half).exp(), upper: value * half.exp(), n, n_eff: m as f64 };
+    let which = worst(slo, outcomes, None).1;
+    let by = match slo.latency.get(which) {
+        Some(ceiling) => named(ceiling),
+        None if which == slo.latency.len() => "requests that are not answered".to_owned(),
+        None => QUEUE.to_owned(),
+    };
+    Some(Broken { factor, by })
+}

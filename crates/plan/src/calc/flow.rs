@@ -1,0 +1,248 @@
+//! Little's law, the utilisation law, and tokens per second: what holds of any system, whatever its distributions.
+
+use plimsoll_math::queueing::{
+    little_in_flight, little_rate, little_time, rate_at, servers_for, step_time, tokens_per_time,
+};
+
+use super::finding::{Axis, Curve, Figure, LawError, LawFinding, Line, Mark, Point, Quantity};
+use super::{above_zero, inside};
+use plimsoll_measure::say;
+
+/// Two of the three.
+#[derive(Copy, Clone, PartialEq, Debug, Default)]
+pub struct LittleSpec {
+    /// What passes through, per second.
+    pub rate: Option<f64>,
+    /// The time that one spends inside, s.
+    pub time: Option<f64>,
+    /// How many are inside.
+    pub in_flight: Option<f64>,
+}
+
+/// The third of rate, time and number in flight.
+///
+/// # Errors
+/// Where not two of them are given, or all three.
+pub fn little(spec: &LittleSpec) -> Result<LawFinding, LawError> {
+    let rate = spec.rate.map(|x| above_zero("rate", x)).transpose()?;
+    let time = spec.time.map(|x| above_zero("time", x)).transpose()?;
+    let inside = spec.in_flight.map(|x| above_zero("in-flight", x)).transpose()?;
+    let (rate, time, inside, solved) = match (rate, time, inside) {
+        (Some(rate), Some(time), None) => (rate, time, little_in_flight(rate, time), "in flight"),
+        (None, Some(time), Some(inside)) => (little_rate(inside, time), time, inside, "rate"),
+        (Some(rate), None, Some(inside)) => (rate, little_time(inside, rate), inside, "time"),
+        (Some(rate), Some(time), Some(inside)) => {
+            return Err(LawError::input(format!(
+                "--rate, --time and --in-flight are bound by the law ({} × {} s = {} in flight, not {}): leave out the one to solve for",
+                say::number(rate),
+                say::number(time),
+                say::number(rate * time),
+                say::number(inside)
+            )));
+        }
+        _ => {
+            return Err(LawError::input(
+                "give two of --rate, --time and --in-flight; the third is the answer",
+            ));
+        }
+    };
+    let all = [
+        Figure::new("rate", rate, Quantity::Rate),
+        Figure::new("time", time, Quantity::Time),
+        Figure::new("in flight", inside, Quantity::Count),
+    ];
+    let (answers, given) = all.into_iter().partition(|figure| figure.name == solved);
+    let x = Axis::to("rate", Quantity::Rate, 2.0 * rate);
+    let curve = Curve {
+        lines: vec![Line::of(format!("{} s each", say::number(time)), &x, |rate| rate * time)],
+        y: Axis::to("in flight", Quantity::Count, 2.0 * inside),
+        x,
+        points: vec![Point { at: [rate, inside], name: "here".into() }],
+        marks: Vec::new(),
+    };
+    Ok(LawFinding {
+        law: "little",
+        title: "Little's law".into(),
+        given,
+        answers,
+        formula: vec!["L = λ W   (in flight = rate × time)".into()],
+        source: "Little 1961",
+        assumes: vec![
+            "steady: over the time looked at, as many leave as come".into(),
+            "λ counts those who really pass through, W the whole time they are inside, failures too".into(),
+            "means only: nothing on how any of the three is distributed".into(),
+        ],
+        not_for: vec![
+            "a queue that grows: there is no steady L".into(),
+            "percentiles: the p99 of W and the p99 of L are not bound by it".into(),
+        ],
+        warnings: Vec::new(),
+        curve: Some(curve),
+    })
+}
+
+/// Servers, and what is asked of them.
+#[derive(Copy, Clone, PartialEq, Debug, Default)]
+pub struct UtilisationSpec {
+    /// Arrivals per second.
+    pub rate: f64,
+    /// Mean service time, s.
+    pub service: f64,
+    /// Servers in all; `None` = as many as the ceiling takes.
+    pub servers: Option<u32>,
+    /// Servers of one replica.
+    pub slots: Option<u32>,
+    /// The utilisation not to pass. `None` = 80 %, a convention.
+    pub ceiling: Option<f64>,
+}
+
+/// How busy servers are, or how many a ceiling takes.
+///
+/// # Errors
+/// Where a figure can't be meant.
+pub fn utilisation(spec: &UtilisationSpec) -> Result<LawFinding, LawError> {
+    let (rate, service) = (above_zero("rate", spec.rate)?, above_zero("service", spec.service)?);
+    let ceiling = inside("ceiling", spec.ceiling.unwrap_or(0.8))?;
+    let offered = rate * service;
+    let mut given =
+        vec![Figure::new("rate", rate, Quantity::Rate), Figure::new("service", service, Quantity::Time)];
+    let mut answers = vec![Figure::new("busy servers", offered, Quantity::Count).note("on average: λ s")];
+    let ceiling_figure = Figure::new("ceiling", ceiling, Quantity::Share);
+    given.push(if spec.ceiling.is_none() { ceiling_figure.note("by convention") } else { ceiling_figure });
+    let needed = servers_for(rate, service, ceiling);
+    let slots = spec.slots.map(f64::from);
+    if let Some(slots) = slots {
+        given.push(Figure::new("slots", slots, Quantity::Count).note("servers of one replica"));
+        let each = rate_at(ceiling, service, slots);
+        answers.push(
+            Figure::new("one replica's limit", rate_at(1.0, service, slots), Quantity::Rate)
+                .note("the stability limit, not a load to run at"),
+        );
+        answers.push(Figure::new("one replica at the ceiling", each, Quantity::Rate));
+    }
+    answers.push(Figure::new("servers needed", needed, Quantity::Count).note("to stay within the ceiling"));
+    let mut servers = spec.servers.map_or(needed, f64::from);
+    if spec.servers.is_some() {
+        given.push(Figure::new("servers", servers, Quantity::Count));
+    }
+    if let Some(slots) = slots {
+        let replicas = (needed / slots).ceil();
+        answers.push(Figure::new("replicas needed", replicas, Quantity::Count));
+        if spec.servers.is_none() {
+            servers = replicas * slots;
+            let all = rate_at(ceiling, service, servers);
+            answers.push(Figure::new("all of them at the ceiling", all, Quantity::Rate));
+        }
+    }
+    let busy = offered / servers;
+    answers.push(
+        Figure::new("utilisation", busy, Quantity::Share)
+            .note(format!("of {} servers", say::number(servers))),
+    );
+    let mut warnings = Vec::new();
+    if busy >= 1.0 {
+        warnings.push(format!(
+            "{} servers finish {}/s at most: the queue grows by {}/s for as long as this lasts",
+            say::number(servers),
+            say::number(rate_at(1.0, service, servers)),
+            say::number(rate - rate_at(1.0, service, servers))
+        ));
+    }
+    let x = Axis::to("rate", Quantity::Rate, rate_at(1.1, service, servers).max(1.1 * rate));
+    let curve = Curve {
+        lines: vec![Line::of("utilisation", &x, |rate| (rate * service / servers).min(1.0))],
+        y: Axis::to("utilisation", Quantity::Share, 1.1),
+        points: vec![Point { at: [rate, busy.min(1.0)], name: "here".into() }],
+        marks: vec![
+            Mark { x: rate_at(ceiling, service, servers), name: "ceiling".into() },
+            Mark { x: rate_at(1.0, service, servers), name: "limit".into() },
+        ],
+        x,
+    };
+    Ok(LawFinding {
+        law: "utilisation",
+        title: "Utilisation law".into(),
+        given,
+        answers,
+        formula: vec!["ρ = λ s / c   (rate × service time over servers);  servers under a ceiling: ⌈λ s / ρ⌉".into()],
+        source: "Little's law of the servers alone",
+        assumes: vec![
+            "each request holds one server for its service time, whatever the load".into(),
+            "a ceiling is a convention: the right one depends on how many servers share the queue (calc mmc)".into(),
+        ],
+        not_for: vec![
+            "an engine that batches: the time a request is served grows with the load, so measure the stability limit (plimsoll sweep) and take ρ = load / limit".into(),
+            "GPU utilisation: a GPU reads busy at any load that keeps a batch running".into(),
+        ],
+        warnings,
+        curve: Some(curve),
+    })
+}
+
+/// A step of an engine.
+#[derive(Copy, Clone, PartialEq, Debug, Default)]
+pub struct TokensSpec {
+    /// What a step takes of itself, s.
+    pub step: f64,
+    /// What each sequence adds, s.
+    pub each: f64,
+    /// Sequences in the step.
+    pub batch: f64,
+}
+
+/// Tokens per second from step time and batch.
+///
+/// # Errors
+/// Where a figure can't be meant.
+pub fn tokens(spec: &TokensSpec) -> Result<LawFinding, LawError> {
+    let (step, batch) = (above_zero("step", spec.step)?, above_zero("batch", spec.batch)?);
+    let each = if spec.each == 0.0 { 0.0 } else { above_zero("per-sequence", spec.each)? };
+    let all = |n: f64| tokens_per_time(step, each, n);
+    let time = step_time(step, each, batch);
+    let mut given = vec![Figure::new("step", step, Quantity::Time)];
+    if each > 0.0 {
+        given.push(Figure::new("per sequence", each, Quantity::Time));
+    }
+    given.push(Figure::new("batch", batch, Quantity::Count));
+    let mut answers = vec![
+        Figure::new("tokens", all(batch), Quantity::TokenRate).note("of all sequences together"),
+        Figure::new("tokens of one user", 1.0 / time, Quantity::TokenRate),
+        Figure::new("tpot", time, Quantity::Time).note("time per output token: one step"),
+    ];
+    if each > 0.0 {
+        answers.push(
+            Figure::new("limit", 1.0 / each, Quantity::TokenRate).note("of any batch: 1 / per-sequence"),
+        );
+    }
+    let x = Axis {
+        name: "batch".into(),
+        quantity: Quantity::Count,
+        range: [1.0, (2.0 * batch).max(4.0)],
+        log: false,
+    };
+    let curve = Curve {
+        lines: vec![Line::of("tokens/s", &x, all)],
+        y: Axis::to("tokens/s", Quantity::TokenRate, 1.1 * all(x.range[1])),
+        points: vec![Point { at: [batch, all(batch)], name: "here".into() }],
+        marks: Vec::new(),
+        x,
+    };
+    Ok(LawFinding {
+        law: "tokens",
+        title: "Tokens per second".into(),
+        given,
+        answers,
+        formula: vec!["tokens/s = n / t(n),  t(n) = step + n × per-sequence;  one user: 1 / t(n)".into()],
+        source: "one token per sequence and step",
+        assumes: vec![
+            "every step makes one token for each of n sequences: decode alone, no speculation".into(),
+            "the batch stays full: a sequence that ends is replaced at once".into(),
+            "contexts stay as long as they are: t grows with the tokens in the cache".into(),
+        ],
+        not_for: vec![
+            "a step that also runs prompts (chunked prefill): such steps are longer, and their share grows with the load; plimsoll simulate has them".into(),
+        ],
+        warnings: Vec::new(),
+        curve: Some(curve),
+    })
+}

@@ -1,0 +1,384 @@
+//! Queues with servers of one request each: M/M/1, M/M/c, M/G/1, G/G/c.
+//!
+//! Where the question is about an engine that batches, a percentile of these is refused: there a request's service time depends on who
+//! runs beside it, and taking slots for servers was 24 to 265 % over the simulated mean of an 8B model on an H100. The mean is still shown, as
+//! what the law would say, with that in its note.
+
+use plimsoll_math::queueing::{Mdc, Mm1, Mmc, erlang_c, ggc_mean_wait, mg1_mean_wait};
+
+use super::finding::{Axis, Curve, Figure, LawError, LawFinding, Line, Mark, Point, Quantity};
+use super::{above_zero, inside, variation};
+use plimsoll_measure::say;
+
+/// How much comes.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub enum Demand {
+    /// Arrivals per second.
+    Rate(f64),
+    /// The share of the time that each server is busy.
+    Utilisation(f64),
+    /// So many wait on average; one server only.
+    Waiting(f64),
+}
+
+/// Who serves.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Served {
+    /// Servers that take one request each, as far as is known.
+    #[default]
+    OneByOne,
+    /// An engine that batches.
+    Batching {
+        /// Its name.
+        name: String,
+        /// Whole requests at a time (Triton), or a step at a time (an LLM engine)?
+        whole: bool,
+    },
+}
+
+impl Served {
+    /// Why these laws have no percentile for it, and what has.
+    fn objection(&self) -> Option<String> {
+        let Served::Batching { name, whole } = self else { return None };
+        Some(if *whole {
+            format!(
+                "{name} serves whole batches: how long a request takes depends on who is in its batch, so no law with one service time per request has its percentiles (its mean: plimsoll calc bulk; percentiles: plimsoll simulate)"
+            )
+        } else {
+            format!(
+                "{name} batches step by step: a request's service time is no draw of its own, it grows with those that run beside it, so no M/M/c with slots for servers has its percentiles (plimsoll simulate --profile NAME --rate R has)"
+            )
+        })
+    }
+}
+
+/// A station: arrivals, servers, services.
+#[derive(Clone, PartialEq, Debug)]
+pub struct StationSpec {
+    /// How much comes.
+    pub demand: Demand,
+    /// Mean service time, s.
+    pub service: f64,
+    /// Servers.
+    pub servers: u32,
+    /// Coefficient of variation of the gaps between arrivals.
+    pub arrival_cv: f64,
+    /// Coefficient of variation of the service times.
+    pub service_cv: f64,
+    /// Percentiles asked for; empty = 50, 95 and 99, where there are any.
+    pub percentiles: Vec<f64>,
+    /// Who serves.
+    pub served: Served,
+}
+
+/// A station whose figures make sense, and its load.
+struct Sound<'a> {
+    spec: &'a StationSpec,
+    load: f64,
+    service: f64,
+    percentiles: Vec<f64>,
+}
+
+impl<'a> Sound<'a> {
+    fn of(spec: &'a StationSpec) -> Result<Sound<'a>, LawError> {
+        let service = above_zero("service", spec.service)?;
+        if spec.servers == 0 {
+            return Err(LawError::input("--servers: at least 1"));
+        }
+        let servers = f64::from(spec.servers);
+        let load = match spec.demand {
+            Demand::Rate(rate) => above_zero("rate", rate)? * service / servers,
+            Demand::Utilisation(load) => above_zero("utilisation", load)?,
+            Demand::Waiting(waiting) => Mm1::load_where_waiting(above_zero("waiting", waiting)?),
+        };
+        if load >= 1.0 {
+            return Err(LawError::input(format!(
+                "utilisation {} is not under 1: {} {}/s at most, so the queue grows without end; more servers, a shorter service or less load",
+                say::number(load),
+                match spec.servers {
+                    1 => "1 server finishes".to_owned(),
+                    n => format!("{n} servers finish"),
+                },
+                say::number(servers / service)
+            )));
+        }
+        for p in &spec.percentiles {
+            inside("p", *p)?;
+        }
+        if !spec.percentiles.is_empty()
+            && let Some(why) = spec.served.objection()
+        {
+            return Err(LawError::NotFor(why));
+        }
+        let percentiles =
+            if spec.percentiles.is_empty() { vec![0.5, 0.95, 0.99] } else { spec.percentiles.clone() };
+        Ok(Sound { spec, load, service, percentiles })
+    }
+
+    fn rate(&self) -> f64 {
+        self.load * f64::from(self.spec.servers) / self.service
+    }
+
+    fn given(&self) -> Vec<Figure> {
+        let mut given = vec![
+            Figure::new("rate", self.rate(), Quantity::Rate),
+            Figure::new("service", self.service, Quantity::Time),
+        ];
+        if self.spec.servers > 1 {
+            given.push(Figure::new("servers", f64::from(self.spec.servers), Quantity::Count));
+        }
+        given
+    }
+
+    /// Number and mean times from the mean wait.
+    fn means(&self, wait: f64) -> Vec<Figure> {
+        let sojourn = wait + self.service;
+        vec![
+            Figure::new("utilisation", self.load, Quantity::Share),
+            Figure::new("mean wait", wait, Quantity::Time),
+            Figure::new("mean wait + service", sojourn, Quantity::Time),
+            Figure::new("waiting", self.rate() * wait, Quantity::Count).note("on average (L_q)"),
+            Figure::new("in the system", self.rate() * sojourn, Quantity::Count),
+        ]
+    }
+
+    /// Percentiles of wait and of wait + service; refused where the engine batches.
+    fn tails(&self, wait: impl Fn(f64) -> f64, sojourn: impl Fn(f64) -> f64) -> Vec<Figure> {
+        if let Some(why) = self.spec.served.objection() {
+            return vec![Figure::refused("percentiles", Quantity::Time, why)];
+        }
+        let name = |p: &f64| format!("p{}", say::number(100.0 * p));
+        let waits = self
+            .percentiles
+            .iter()
+            .map(|p| Figure::new(format!("wait {}", name(p)), wait(*p), Quantity::Time));
+        let sojourns = self
+            .percentiles
+            .iter()
+            .map(|p| Figure::new(format!("wait + service {}", name(p)), sojourn(*p), Quantity::Time));
+        waits.chain(sojourns).collect()
+    }
+
+    /// Latency against the rate: the mean, and percentiles where there are any.
+    fn curve(&self, mean: impl Fn(f64) -> f64, quantile: Option<&dyn Fn(f64, f64) -> f64>) -> Curve {
+        let limit = f64::from(self.spec.servers) / self.service;
+        let x = Axis { range: [0.0, limit], ..Axis::to("rate", Quantity::Rate, limit) };
+        let load = |rate: f64| (rate / limit).clamp(0.0, 0.9999);
+        let mut lines = vec![Line::of("mean", &x, |rate| mean(load(rate)))];
+        let mut top = mean(self.load.max(0.9));
+        if let Some(quantile) = quantile.filter(|_| self.spec.served == Served::OneByOne) {
+            let tails: Vec<&f64> = self.percentiles.iter().filter(|p| **p > 0.5).collect();
+            for p in &tails[tails.len().saturating_sub(2)..] {
+                let name = format!("p{}", say::number(100.0 * **p));
+                lines.push(Line::of(name, &x, |rate| quantile(load(rate), **p)));
+                top = quantile(self.load.max(0.9), **p);
+            }
+        }
+        let here = lines.last().map_or(0.0, |_| mean(self.load));
+        Curve {
+            y: Axis::to("wait + service", Quantity::Time, 1.15 * top),
+            lines,
+            points: vec![Point { at: [self.rate(), here], name: "here".into() }],
+            marks: vec![Mark { x: limit, name: "limit".into() }],
+            x,
+        }
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.spec.served.objection().is_some() {
+            warnings.push(
+                "the means are what the law would say of servers that take one request each: with slots for servers they were 24 to 265 % over the simulated engine's"
+                    .into(),
+            );
+        }
+        if self.load > 0.9 {
+            let half = 1.0 - 2.0 * (1.0 - self.load);
+            warnings.push(format!(
+                "at this load small errors of rate or service are large ones of the wait: it is about half as long at {} of the limit",
+                say::percent(half)
+            ));
+        }
+        warnings
+    }
+}
+
+/// What none of these queues has.
+fn not_for() -> Vec<String> {
+    vec![
+        "an engine that batches (vLLM, SGLang, TensorRT-LLM, Triton with dynamic batching): plimsoll simulate, or calc bulk".into(),
+        "a load that swings within a few service times, retries, or clients that wait for their answer before they ask again".into(),
+    ]
+}
+
+/// One server, random arrivals, random services.
+///
+/// # Errors
+/// Utilisation from 1 on, a figure that can't be meant, percentiles of an engine that batches.
+pub fn mm1(spec: &StationSpec) -> Result<LawFinding, LawError> {
+    let spec = &StationSpec { servers: 1, ..spec.clone() };
+    let sound = Sound::of(spec)?;
+    let queue = |load: f64| Mm1 { load, service_mean: sound.service };
+    let now = queue(sound.load);
+    let mut answers = sound.means(now.mean_wait());
+    answers.extend(sound.tails(|p| now.wait_quantile(p), |p| now.sojourn_quantile(p)));
+    if let Demand::Waiting(waiting) = spec.demand {
+        answers.insert(
+            0,
+            Figure::new("load", sound.load, Quantity::Plain)
+                .note(format!("where {} wait on average", say::number(waiting))),
+        );
+    }
+    let curve =
+        sound.curve(|load| queue(load).mean_sojourn(), Some(&|load, p| queue(load).sojourn_quantile(p)));
+    Ok(LawFinding {
+        law: "mm1",
+        title: "M/M/1: one server, random arrivals, random services".into(),
+        given: sound.given(),
+        answers,
+        formula: vec![
+            "ρ = λ s;  L_q = ρ² / (1 − ρ);  W = s / (1 − ρ)".into(),
+            "wait + service: p-quantile = −W ln(1 − p);  wait: P(> t) = ρ e^(−(1 − ρ) t / s)".into(),
+        ],
+        source: "Erlang; Kleinrock 1975",
+        assumes: vec![
+            "Poisson arrivals: independent of each other and of the queue".into(),
+            "exponential services (standard deviation = mean), one at a time, first come first served".into(),
+        ],
+        not_for: not_for(),
+        warnings: sound.warnings(),
+        curve: Some(curve),
+    })
+}
+
+/// c servers, one queue.
+///
+/// # Errors
+/// As [`mm1`].
+pub fn mmc(spec: &StationSpec) -> Result<LawFinding, LawError> {
+    let sound = Sound::of(spec)?;
+    let servers = spec.servers;
+    let queue = |load: f64| Mmc { servers, load, service_mean: sound.service };
+    let now = queue(sound.load);
+    let mut answers = sound.means(now.mean_wait());
+    answers.insert(
+        1,
+        Figure::new("chance to wait", erlang_c(servers, sound.load), Quantity::Share).note("Erlang C"),
+    );
+    answers.extend(sound.tails(|p| now.wait_quantile(p), |p| now.sojourn_quantile(p)));
+    if spec.served == Served::OneByOne {
+        let onset = Mmc::onset(servers, 0.99, 1.5);
+        let rate = onset * f64::from(servers) / sound.service;
+        let note = format!("at {}: p99 is 1.5 × its idle value", say::percent(onset));
+        answers.push(Figure::new("queueing onset", rate, Quantity::Rate).note(note));
+    }
+    let curve =
+        sound.curve(|load| queue(load).mean_sojourn(), Some(&|load, p| queue(load).sojourn_quantile(p)));
+    Ok(LawFinding {
+        law: "mmc",
+        title: format!("M/M/{servers}: {}, one queue", say::count(u64::from(servers), "server")),
+        given: sound.given(),
+        answers,
+        formula: vec![
+            "a = λ s, ρ = a / c;  B(0) = 1, B(k) = a B(k−1) / (k + a B(k−1));  C = B / (1 − ρ (1 − B))".into(),
+            "W_q = C s / (c (1 − ρ));  P(wait > t) = C e^(−c (1 − ρ) t / s)".into(),
+        ],
+        source: "Erlang 1917",
+        assumes: vec![
+            "Poisson arrivals, exponential services, equal servers".into(),
+            "one queue for all of them: a router that picks a server blindly gives c queues of one (calc mm1)".into(),
+        ],
+        not_for: not_for(),
+        warnings: sound.warnings(),
+        curve: Some(curve),
+    })
+}
+
+/// One server whose services vary as they do.
+///
+/// # Errors
+/// As [`mm1`]; percentiles asked for at any other variation than 0 and 1.
+pub fn mg1(spec: &StationSpec) -> Result<LawFinding, LawError> {
+    let spec = &StationSpec { servers: 1, ..spec.clone() };
+    let cv = variation("cv", spec.service_cv)?;
+    let sound = Sound::of(spec)?;
+    let wait = |load: f64| mg1_mean_wait(load, sound.service, cv);
+    let mut answers = sound.means(wait(sound.load));
+    let exponential = Mm1 { load: sound.load, service_mean: sound.service };
+    let fixed = if cv == 0.0 { Mdc::new(1, sound.load, sound.service) } else { None };
+    if cv == 1.0 {
+        answers.extend(sound.tails(|p| exponential.wait_quantile(p), |p| exponential.sojourn_quantile(p)));
+    } else if let Some(fixed) = fixed {
+        answers.extend(sound.tails(|p| fixed.wait_quantile(p), |p| fixed.sojourn_quantile(p)));
+    } else {
+        let why = "mean and variation do not tell the tail: it takes the whole distribution (plimsoll simulate); at cv 0 (M/D/1) and 1 (M/M/1) percentiles are given";
+        if !spec.percentiles.is_empty() {
+            return Err(LawError::NotFor(format!("--p: {why}")));
+        }
+        answers.push(Figure::refused("percentiles", Quantity::Time, why));
+    }
+    let mut given = sound.given();
+    given.push(Figure::new("service cv", cv, Quantity::Plain).note("standard deviation over mean"));
+    let curve = sound.curve(|load| wait(load) + sound.service, None);
+    Ok(LawFinding {
+        law: "mg1",
+        title: "M/G/1: one server, random arrivals, services of any kind".into(),
+        given,
+        answers,
+        formula: vec!["W_q = ρ s (1 + cv²) / (2 (1 − ρ))".into()],
+        source: "Pollaczek 1930, Khinchine 1932",
+        assumes: vec![
+            "Poisson arrivals; services independent of each other and of the queue".into(),
+            "first come first served, one at a time".into(),
+        ],
+        not_for: not_for(),
+        warnings: sound.warnings(),
+        curve: Some(curve),
+    })
+}
+
+/// c servers, arrivals and services of any variation, about.
+///
+/// # Errors
+/// As [`mm1`]; percentiles asked for.
+pub fn ggc(spec: &StationSpec) -> Result<LawFinding, LawError> {
+    let ca = variation("arrival-cv", spec.arrival_cv)?;
+    let cs = variation("cv", spec.service_cv)?;
+    let why = "the law is of the mean wait alone (plimsoll simulate has percentiles)";
+    let sound = Sound::of(spec)?;
+    if !spec.percentiles.is_empty() {
+        return Err(LawError::NotFor(format!("--p: {why}")));
+    }
+    let wait = |load: f64| ggc_mean_wait(spec.servers, load, sound.service, ca, cs);
+    let mut answers = sound.means(wait(sound.load));
+    answers.push(
+        Figure::new("against M/M/c", 0.5 * (ca * ca + cs * cs), Quantity::Factor).note("of its mean wait"),
+    );
+    answers.push(Figure::refused("percentiles", Quantity::Time, why));
+    let mut given = sound.given();
+    given.push(Figure::new("arrival cv", ca, Quantity::Plain));
+    given.push(Figure::new("service cv", cs, Quantity::Plain));
+    let mut warnings = sound.warnings();
+    if ca > 2.0 {
+        warnings.push(format!(
+            "arrivals this bursty (cv {}) are described by no single figure: how long the bursts last decides, and the law may be off several times; replay the trace (plimsoll simulate --trace)",
+            say::number(ca)
+        ));
+    }
+    let curve = sound.curve(|load| wait(load) + sound.service, None);
+    Ok(LawFinding {
+        law: "ggc",
+        title: format!("G/G/{}: uneven arrivals and services, about", spec.servers),
+        given,
+        answers,
+        formula: vec!["W_q ≈ W_q(M/M/c) × (ca² + cs²) / 2".into()],
+        source: "Allen 1978, after Cunneen",
+        assumes: vec![
+            "gaps between arrivals independent of one another, services too".into(),
+            "exact for M/M/c and M/G/1, else an approximation, best at high load".into(),
+        ],
+        not_for: not_for(),
+        warnings,
+        curve: Some(curve),
+    })
+}

@@ -1,0 +1,406 @@
+//! The back-of-an-envelope plan: a rate, how long a request takes, the slots of a replica and a ceiling on how busy they may be.
+//!
+//! Little's law gives the requests in flight, the ceiling the replicas, Erlang's formulas the waiting, and a simulation of the same
+//! queue is printed beside them. It knows one latency whatever the load, so that it has no percentile to promise: on an engine that
+//! batches, each request gets slower as more of them run, and the tail of a queue with fixed slots would be an invention.
+
+use plimsoll_math::queueing::{Mmc, erlang_c};
+use plimsoll_math::special::student_t_inv;
+use plimsoll_sim::trial::{Pace, ProtocolSpec, Sizes, run};
+use plimsoll_sim::{EngineSpec, LawSpec, ModeSpec, QueueSpec};
+use plimsoll_workload::Size;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::spec::{PlanError, RuleSpec};
+use plimsoll_judge::cost::{Bill, PriceError, PriceSpec};
+use plimsoll_measure::findings::Estimate;
+
+/// Schedules that the formula is checked on.
+const SCHEDULES: u32 = 16;
+/// Requests of each.
+const REQUESTS: u32 = 40_000;
+/// Shares of the stability limit that the curve shows, beside the planned load.
+const CURVE: [f64; 9] = [0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95];
+
+/// What the envelope says.
+#[derive(Clone, PartialEq, Debug)]
+pub struct EnvelopeSpec {
+    /// Mean requests per second, before the peak factor.
+    pub rate_per_s: f64,
+    /// How long a request holds its slot, s: the W of Little's law.
+    pub latency_s: f64,
+    /// Requests that a replica serves at once.
+    pub slots: u32,
+    /// The rules of whoever runs it.
+    pub rules: RuleSpec,
+    /// GPUs of one replica; `None` = not known, and nothing that is counted in GPUs is said.
+    pub gpus_per_replica: Option<u32>,
+    /// What an hour costs.
+    pub price: Option<PriceSpec>,
+    /// Seed of the simulation that the formula is checked by.
+    pub seed: u64,
+}
+
+/// What follows.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct EnvelopeFinding {
+    /// Mean requests per second, before the peak factor.
+    pub rate_per_s: f64,
+    /// Requests per second planned for: rate × peak.
+    pub peak_per_s: f64,
+    /// How long a request holds its slot, s.
+    pub latency_s: f64,
+    /// Requests that a replica serves at once.
+    pub slots: u32,
+    /// The rules it follows.
+    pub rules: RuleSpec,
+    /// Requests in flight at the peak: λ × W. So many slots are busy at every moment.
+    pub in_flight: f64,
+    /// Slots that must be there for the ceiling to hold: λ × W / ρ.
+    pub slots_needed: f64,
+    /// Replicas that carry the load.
+    pub replicas: u32,
+    /// Replicas beside them that may be lost.
+    pub spare: u32,
+    /// GPUs of all of them, where known.
+    pub gpus: Option<u32>,
+    /// What one replica keeps up with, requests per second: slots / W. A stability limit, not a load to run at.
+    pub limit_of_one_per_s: f64,
+    /// The same for the replicas that carry the load: the load at which they break.
+    pub breaks_at_per_s: f64,
+    /// What one replica carries at the ceiling, requests per second.
+    pub carried_by_one_per_s: f64,
+    /// What they carry at the ceiling, requests per second.
+    pub carried_per_s: f64,
+    /// ρ = offered / stability limit at the peak, without the spares.
+    pub utilisation: f64,
+    /// `carried_per_s` / peak − 1: room below the ceiling.
+    pub headroom_to_ceiling: f64,
+    /// `breaks_at_per_s` / peak − 1: room below the load at which the queue grows without end.
+    pub headroom: f64,
+    /// The queue before the slots, from nothing to nearly all of the stability limit.
+    pub curve: Vec<EnvelopePoint>,
+    /// The mean wait at the peak, s, by formula: each replica with a queue of its own.
+    pub wait_s: f64,
+    /// The same by simulation of that queue.
+    pub wait_simulated_s: Estimate,
+    /// What it costs.
+    pub cost: Option<EnvelopeCost>,
+    /// What it takes for granted.
+    pub assumptions: Vec<String>,
+    /// When it does not apply.
+    pub doubts: Vec<String>,
+}
+
+/// One load.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct EnvelopePoint {
+    /// Requests per second over all replicas.
+    pub rate_per_s: f64,
+    /// ρ.
+    pub utilisation: f64,
+    /// Requests in flight, those that wait included.
+    pub in_flight: f64,
+    /// Share of requests that wait, where each replica has a queue of its own and requests are dealt at random.
+    pub waits: f64,
+    /// Mean of wait and service there, s.
+    pub latency_s: f64,
+    /// The same where all replicas take from one queue, s: the best that any routing can do.
+    pub shared_latency_s: f64,
+}
+
+/// What the envelope's plan costs.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct EnvelopeCost {
+    /// The price, for all replicas, spares included.
+    pub bill: Bill,
+    /// Per hour, in the bill's currency.
+    pub per_hour: f64,
+    /// Per request at the mean load.
+    pub per_request_at_mean: f64,
+    /// Per request at the peak.
+    pub per_request_at_peak: f64,
+}
+
+/// The plan that follows from an envelope.
+///
+/// # Errors
+/// A figure that makes no sense, a price that can't be used.
+pub fn envelope(spec: &EnvelopeSpec) -> Result<EnvelopeFinding, PlanError> {
+    check(spec)?;
+    let rules = spec.rules;
+    let slots = f64::from(spec.slots);
+    let peak = spec.rate_per_s * rules.peak;
+    let in_flight = peak * spec.latency_s;
+    let slots_needed = in_flight / rules.utilisation;
+    let replicas = whole_replicas(slots_needed / slots)?;
+    let spare = rules.spares(replicas);
+    let limit_of_one = slots / spec.latency_s;
+    let breaks_at = limit_of_one * f64::from(replicas);
+    let queue = Queue { servers: spec.slots, replicas, latency_s: spec.latency_s };
+    let all = replicas.saturating_add(spare);
+    let cost = cost(spec, all, peak)?;
+    Ok(EnvelopeFinding {
+        rate_per_s: spec.rate_per_s,
+        peak_per_s: peak,
+        latency_s: spec.latency_s,
+        slots: spec.slots,
+        rules,
+        in_flight,
+        slots_needed,
+        replicas,
+        spare,
+        gpus: spec.gpus_per_replica.map(|gpus| gpus.saturating_mul(all)),
+        limit_of_one_per_s: limit_of_one,
+        breaks_at_per_s: breaks_at,
+        carried_by_one_per_s: limit_of_one * rules.utilisation,
+        carried_per_s: breaks_at * rules.utilisation,
+        utilisation: peak / breaks_at,
+        headroom_to_ceiling: breaks_at * rules.utilisation / peak - 1.0,
+        headroom: breaks_at / peak - 1.0,
+        curve: curve(&queue, peak / breaks_at),
+        wait_s: queue.of_one(peak / breaks_at).mean_wait(),
+        wait_simulated_s: simulated_wait(&queue, peak, spec.seed)?,
+        cost,
+        assumptions: assumptions(spec),
+        doubts: doubts(),
+    })
+}
+
+fn check(spec: &EnvelopeSpec) -> Result<(), PlanError> {
+    let setting = |line: String| Err(PlanError::Setting(line));
+    spec.rules.check()?;
+    let positive = |name: &str, value: f64| {
+        (value.is_finite() && value > 0.0)
+            .then_some(())
+            .ok_or_else(|| PlanError::Setting(format!("{name}: {value} is not a number over 0")))
+    };
+    positive("--rate", spec.rate_per_s)?;
+    positive("--latency", spec.latency_s)?;
+    if spec.slots == 0 {
+        return setting("--slots: 0 of them serve nothing; give at least 1".into());
+    }
+    if spec.slots > plimsoll_sim::spec::MAX_SLOTS {
+        return setting(format!("--slots: {} is over {}", spec.slots, plimsoll_sim::spec::MAX_SLOTS));
+    }
+    if spec.gpus_per_replica == Some(0) {
+        return setting("--gpus-per-replica: 0 of them serve nothing; give at least 1".into());
+    }
+    Ok(())
+}
+
+/// A share of a replica is a replica; what is whole but for the last bits of a division stays what it is.
+fn whole_replicas(share: f64) -> Result<u32, PlanError> {
+    let most = f64::from(plimsoll_sim::fleet_spec::MAX_REPLICAS);
+    let whole = (share - 1e-9 * share).ceil().max(1.0);
+    match whole <= most {
+        true => Ok(whole as u32),
+        false => Err(PlanError::Setting(format!(
+            "this takes {whole:.0} replicas, more than the {most} that are planned for"
+        ))),
+    }
+}
+
+/// The slots as servers of a queue.
+struct Queue {
+    servers: u32,
+    replicas: u32,
+    latency_s: f64,
+}
+
+impl Queue {
+    /// One replica with its share of the load.
+    fn of_one(&self, load: f64) -> Mmc {
+        Mmc { servers: self.servers, load, service_mean: self.latency_s }
+    }
+
+    /// All replicas behind one queue.
+    fn shared(&self, load: f64) -> Mmc {
+        let servers = self.servers.saturating_mul(self.replicas).min(1 << 22);
+        Mmc { servers, load, service_mean: self.latency_s }
+    }
+
+    fn point(&self, load: f64) -> EnvelopePoint {
+        let servers = f64::from(self.servers) * f64::from(self.replicas);
+        let rate_per_s = load * servers / self.latency_s;
+        let latency_s = self.of_one(load).mean_wait() + self.latency_s;
+        EnvelopePoint {
+            rate_per_s,
+            utilisation: load,
+            in_flight: rate_per_s * latency_s,
+            waits: erlang_c(self.servers, load),
+            latency_s,
+            shared_latency_s: self.shared(load).mean_wait() + self.latency_s,
+        }
+    }
+}
+
+fn curve(queue: &Queue, planned: f64) -> Vec<EnvelopePoint> {
+    let mut loads: Vec<f64> = CURVE.into_iter().filter(|load| (load - planned).abs() > 0.01).collect();
+    loads.push(planned);
+    loads.sort_by(f64::total_cmp);
+    loads.into_iter().map(|load| queue.point(load)).collect()
+}
+
+/// The mean wait of one replica's queue at its share of the peak, with the interval of [`SCHEDULES`] means.
+///
+/// An answer of one token leaves when its service ends, so that the wait is the mean of `ttft` less the service drawn; the service's own mean is
+/// exact, and its chance would only widen the interval.
+fn simulated_wait(queue: &Queue, peak: f64, seed: u64) -> Result<Estimate, PlanError> {
+    let service = LawSpec::Exponential { mean_ms: queue.latency_s * 1e3 };
+    let engine = EngineSpec {
+        name: "slots".to_owned(),
+        mode: ModeSpec::Queue(QueueSpec { servers: queue.servers, service, queue_limit: None }),
+    };
+    let protocol = ProtocolSpec {
+        pace: Pace::Open { rate_per_s: peak / f64::from(queue.replicas) },
+        sizes: Sizes::Drawn { prompt: Size::Fixed(1), output: Size::Fixed(1) },
+        requests: REQUESTS,
+        warm_up: REQUESTS / 10,
+    };
+    let mut waits = Vec::new();
+    for schedule in 0..SCHEDULES {
+        let trial = run(&engine, &protocol, seed.wrapping_add(u64::from(schedule)))?;
+        waits.push(trial.e2e.mean / 1e3 - queue.latency_s);
+    }
+    let n = waits.len() as f64;
+    let mean = waits.iter().sum::<f64>() / n;
+    let variance = waits.iter().map(|wait| (wait - mean) * (wait - mean)).sum::<f64>() / (n - 1.0);
+    let half = student_t_inv(0.975, n - 1.0) * (variance / n).sqrt();
+    let requests = u64::from(REQUESTS) * u64::from(SCHEDULES);
+    Ok(Estimate { value: mean, lower: mean - half, upper: mean + half, n: requests, n_eff: n })
+}
+
+fn cost(spec: &EnvelopeSpec, all: u32, peak: f64) -> Result<Option<EnvelopeCost>, PlanError> {
+    let Some(price) = &spec.price else { return Ok(None) };
+    let mut price = price.clone();
+    crate::spec::check_scales(&price)?;
+    price.replicas = Some(all);
+    price.gpus = spec.gpus_per_replica.map(|gpus| gpus.saturating_mul(all));
+    let bill = price.bill().map_err(|e| {
+        PlanError::Setting(match e {
+            PriceError::HowMany { .. } => {
+                "--price: a price per gpu-hour needs to know how many GPUs a replica has: give --gpus-per-replica N".to_owned()
+            }
+            other => format!("--price: {other}"),
+        })
+    })?;
+    if bill.rate.input_price().is_some() {
+        return Err(PlanError::Setting(
+            "--price: a price per token needs lengths, and an envelope has none; give a price per gpu-hour, replica-hour or h".to_owned(),
+        ));
+    }
+    let per_hour = bill.of(0.0, 0.0, 3600.0);
+    Ok(Some(EnvelopeCost {
+        per_hour,
+        per_request_at_mean: per_hour / 3600.0 / spec.rate_per_s,
+        per_request_at_peak: per_hour / 3600.0 / peak,
+        bill,
+    }))
+}
+
+fn assumptions(spec: &EnvelopeSpec) -> Vec<String> {
+    let slots = spec.slots;
+    vec![
+        format!(
+            "a request holds one of {slots} slots for {} s on average, whatever the load: that is what the latency was measured at, without waiting",
+            spec.latency_s
+        ),
+        "requests come at random (Poisson); their number in flight, λ × W, needs no law at all (Little)".to_owned(),
+        "waits are those of M/M/c: service times exponential, one queue per replica, requests dealt at random".to_owned(),
+    ]
+}
+
+fn doubts() -> Vec<String> {
+    vec![
+        "no percentile is said: an engine that batches slows every request down as more of them run, and a p99 from fixed slots would be an invention; \
+         name the engine with --profile, or a measured run with --from, and the promise with --slo"
+            .to_owned(),
+        "bursts, long prompts and a full KV cache are not in it".to_owned(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(peak: f64) -> EnvelopeSpec {
+        EnvelopeSpec {
+            rate_per_s: 50.0,
+            latency_s: 2.0,
+            slots: 8,
+            rules: RuleSpec { peak, ..RuleSpec::default() },
+            gpus_per_replica: Some(1),
+            price: None,
+            seed: 1,
+        }
+    }
+
+    /// The figures that the specification has checked by hand.
+    #[test]
+    fn fifty_a_second_at_two_seconds_take_sixteen_replicas_of_eight_slots() {
+        let plan = envelope(&spec(1.0)).expect("a plan");
+        let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-9 * b.abs(), "{a} is not {b}");
+        close(plan.in_flight, 100.0);
+        close(plan.slots_needed, 125.0);
+        assert_eq!((plan.replicas, plan.gpus), (16, Some(16)));
+        close(plan.limit_of_one_per_s, 4.0);
+        close(plan.carried_by_one_per_s, 3.2);
+        close(plan.carried_per_s, 51.2);
+        close(plan.utilisation, 0.78125);
+        close(plan.headroom_to_ceiling, 0.024);
+        assert_eq!(envelope(&spec(2.0)).expect("a plan").replicas, 32);
+    }
+
+    /// Erlang C of 8 servers at 0.78125 by the sum of powers over factorials, and the queue simulated.
+    #[test]
+    fn the_wait_is_erlangs_and_the_simulation_agrees() {
+        let plan = envelope(&spec(1.0)).expect("a plan");
+        let a: f64 = 6.25;
+        let (mut term, mut sum) = (1.0, 1.0);
+        for k in 1..8 {
+            term *= a / f64::from(k);
+            sum += term;
+        }
+        let last = term * a / 8.0 / (1.0 - 0.78125);
+        let waits = last / (sum + last);
+        let wait = waits * 2.0 / (8.0 * (1.0 - 0.78125));
+        assert!((plan.wait_s - wait).abs() < 1e-12, "{} is not {wait}", plan.wait_s);
+        let seen = &plan.wait_simulated_s;
+        // A wider level than that of the interval shown: one seed must not decide.
+        let half = 2.0 * (seen.upper - seen.value);
+        assert!((seen.value - wait).abs() < half, "{seen:?} against {wait}");
+        assert!(half < 0.15 * wait, "{seen:?}");
+        let planned = plan.curve.iter().find(|point| point.utilisation == 0.78125).expect("the planned load");
+        assert!(
+            (planned.latency_s - 2.0 - wait).abs() < 1e-12 && planned.shared_latency_s < planned.latency_s
+        );
+        assert!((planned.rate_per_s - 50.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        let refused = |change: &dyn Fn(&mut EnvelopeSpec)| {
+            let mut spec = spec(1.0);
+            change(&mut spec);
+            envelope(&spec).expect_err("refused").to_string()
+        };
+        assert!(refused(&|spec| spec.rules.utilisation = 1.0).contains("utilisation"));
+        assert!(refused(&|spec| spec.rules.peak = 0.5).contains("peak"));
+        assert!(refused(&|spec| spec.slots = 0).contains("--slots"));
+        assert!(refused(&|spec| spec.latency_s = 0.0).contains("--latency"));
+        assert!(refused(&|spec| spec.rate_per_s = 1e9).contains("replicas"));
+    }
+
+    #[test]
+    fn spares_and_domains_are_on_top() {
+        let mut spec = spec(1.0);
+        spec.rules.spare = 1;
+        assert_eq!(envelope(&spec).expect("a plan").spare, 1);
+        // 16 must be left after the loss of one of three domains: 24 in all, 8 in each.
+        spec.rules.domains = 3;
+        let plan = envelope(&spec).expect("a plan");
+        assert_eq!((plan.replicas, plan.spare, plan.gpus), (16, 8, Some(24)));
+    }
+}

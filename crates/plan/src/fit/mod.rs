@@ -1,0 +1,464 @@
+//! An engine fitted from a measured run: the simplest one that answers as the target did, and how far off it is.
+//!
+//! A step's cost is read off the answers by a regression ([`steps`]); what stands before the queue, and a common factor on prompts
+//! and steps, by the simulator in the loop on the run's own arrivals ([`play`]). A third of the run's stretches is held out, and the
+//! error on them is the band. What low load cannot show (how many sequences run at once, how large the KV cache is, how many tokens
+//! a step takes) comes from the server's page or from a person, else it is assumed and named.
+//!
+//! Fitting a queueing formula to the curve of latencies was the alternative and lost: it has no percentiles, knows one mix of
+//! lengths, and its one slope says nothing of what happens when prompts grow or a replica is lost.
+//!
+//! Reading order: [`words`], [`rows`], [`steps`], [`play`], [`whole`] (endpoints without tokens), [`knee`] (where such an engine's
+//! lines lie), and [`fit`] below.
+
+pub mod knee;
+pub mod play;
+pub mod rows;
+pub mod steps;
+pub mod whole;
+pub mod words;
+
+use plimsoll_math::least_squares::Parameter;
+use plimsoll_model::At;
+use plimsoll_sim::origin::{Basis, HeldOut, LoadRange, OriginSpec};
+use plimsoll_sim::{BatchingSpec, EngineSpec, FleetSpec, ModeSpec, PolicySpec, StepSpec, WorldSpec};
+
+pub use knee::{Knee, KneeSpec, knee};
+pub use words::{FitError, Fitted, From, Measured, Residual, Setting, Told};
+
+use play::Which;
+use plimsoll_measure::findings::Metric;
+use plimsoll_measure::say::number;
+use plimsoll_measure::server_side::{ServerSide, Signal};
+use rows::Rows;
+use steps::{Answers, StepCost};
+
+/// Largest error of a mean or a median on the stretches held out that still counts as the same engine.
+const UNLIKE: f64 = 0.25;
+/// vLLM's limits where nobody says any.
+const ASSUMED_SLOTS: u32 = 1024;
+const ASSUMED_BUDGET: u32 = 8192;
+/// Blocks of a KV cache that never fills, where nobody says how large it is.
+const ASSUMED_BLOCKS: u32 = 1 << 20;
+
+/// Fits an engine to a run.
+///
+/// # Errors
+/// Why there is none: too few requests, one concurrency only, nothing of this kind answers as the target did.
+pub fn fit(run: &Measured<'_>, told: &Told) -> Result<Fitted, FitError> {
+    let rows = Rows::of(run, told)?;
+    let replicas = told.replicas.unwrap_or(rows.replicas as u32).max(1);
+    if replicas > 1 && rows.replicas == 1 && rows.tokens {
+        return Err(FitError::Ask(format!(
+            "{replicas} replicas answered and no answer says which: their steps cannot be told apart; fit to a run against \
+             one of them"
+        )));
+    }
+    let told = &Told { replicas: Some(replicas), ..told.clone() };
+    let (engine, settings, others, metrics): (_, _, _, &[Metric]) = if rows.tokens {
+        let limits = Limits::of(run, &rows, told);
+        let (engine, settings, others) = batching(&rows, &limits, told)?;
+        (engine, settings, others, &[Metric::Ttft, Metric::Tpot, Metric::E2e])
+    } else {
+        let (engine, settings) = whole::fit(&rows, told)?;
+        (engine, settings, Vec::new(), &[Metric::E2e])
+    };
+    engine.validate()?;
+    conclude(&rows, (engine, settings, others), metrics, told)
+}
+
+impl Fitted {
+    /// The limits that nobody told and no request showed, in a sentence; what breaks an engine is mostly one of them.
+    pub fn rests_on(&self) -> Option<String> {
+        let assumed = |one: &Setting| {
+            let (what, say) = match one.name.as_str() {
+                "max_seqs" => ("sequences at once", "--slots"),
+                "kv_blocks" => ("KV blocks", "--kv-blocks"),
+                "token_budget" => ("tokens a step", "--token-budget"),
+                _ => return None,
+            };
+            (one.from == From::Assumed).then(|| format!("{} {what} ({say})", number(one.value)))
+        };
+        let assumed: Vec<String> = self.settings.iter().filter_map(assumed).collect();
+        let most = self.most_in_flight;
+        (!assumed.is_empty()).then(|| {
+            format!(
+                "the load at which it breaks rests on {}, which nobody said and no request showed ({most} in flight at most)",
+                assumed.join(" and ")
+            )
+        })
+    }
+}
+
+/// Holds the engine against the stretches that it has not seen, and says what there is to say.
+fn conclude(
+    rows: &Rows,
+    (mut engine, settings, others): (EngineSpec, Vec<Setting>, Vec<EngineSpec>),
+    metrics: &[Metric],
+    told: &Told,
+) -> Result<Fitted, FitError> {
+    let mut world = world(&engine, told);
+    let played = play::all(&world, rows, told.seed).map_err(FitError::Simulation)?;
+    let residuals = play::residuals(rows, &played, metrics, Which::HeldOut);
+    unlike(&residuals)?;
+    let (means, most_in_flight) = rows.in_flight();
+    let source = format!(
+        "{} stretches of the run held out from the fit",
+        rows.parts
+            .iter()
+            .flat_map(|p| p.ones.iter().map(|o| o.stretch).max())
+            .map(|n| n.div_ceil(3))
+            .sum::<usize>()
+    );
+    let band = play::band(rows, &played, metrics, source);
+    let range = range(rows, &means);
+    let mut notes = notes(rows, &settings);
+    notes.push(format!(
+        "fitted at {} to {} requests in flight (most {most_in_flight}): beyond that it is extrapolated, and a sweep would measure it (plimsoll sweep)",
+        number(range.in_flight[0]),
+        number(range.in_flight[1]),
+    ));
+    if let ModeSpec::Batching(batching) = &mut engine.mode {
+        batching.origin = Some(Box::new(origin(rows, &residuals, &band, &range, &notes)));
+    }
+    world.engine = engine.clone();
+    let requests = rows.answered().count() as u64;
+    Ok(Fitted { engine, world, settings, others, band, residuals, range, most_in_flight, requests, notes })
+}
+
+fn world(engine: &EngineSpec, told: &Told) -> WorldSpec {
+    let fleet = FleetSpec { replicas: told.replicas.unwrap_or(1), ..FleetSpec::default() };
+    WorldSpec { engine: engine.clone(), fleet, faults: Vec::new() }
+}
+
+/// The first figure that is too far off.
+fn unlike(residuals: &[Residual]) -> Result<(), FitError> {
+    let central = |one: &&Residual| matches!(one.percentile, None | Some(0.5));
+    let worst = residuals.iter().filter(central).max_by(|a, b| a.off().abs().total_cmp(&b.off().abs()));
+    match worst {
+        Some(worst) if worst.off().abs() > UNLIKE || !worst.off().is_finite() => Err(FitError::Unlike {
+            metric: worst.metric.clone(),
+            figure: if worst.percentile.is_some() { "p50" } else { "mean" }.to_owned(),
+            off: 100.0 * worst.off(),
+            limit: 100.0 * UNLIKE,
+            hint: "several replicas behind one address, other traffic on the target, or a machine that stood still"
+                .to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// What no request's times show: limits, and where each comes from.
+#[derive(Copy, Clone)]
+struct Limits {
+    slots: (u32, From),
+    kv_blocks: (u32, From),
+    token_budget: (u32, From),
+}
+
+impl Limits {
+    fn of(run: &Measured<'_>, rows: &Rows, told: &Told) -> Limits {
+        let page = ServerSide::read(run.samples);
+        let replicas = f64::from(told.replicas.unwrap_or(1));
+        let (from, to) = (At(i64::MIN), At(i64::MAX));
+        let gauge = |signal: Signal| page.gauge(signal).and_then(|series| series.max(from, to));
+        let whole = |value: f64| (value >= 1.0).then_some(value.min(1e9) as u32);
+        let choose = |told: Option<u32>, page: Option<u32>, assumed: u32| match (told, page) {
+            (Some(told), _) => (told.max(1), From::Told),
+            (None, Some(page)) => (page, From::Page),
+            (None, None) => (assumed, From::Assumed),
+        };
+        let slots = gauge(Signal::MaxRunning).and_then(|all| whole(all / replicas));
+        let blocks = gauge(Signal::KvBlocks).and_then(|blocks| {
+            whole(blocks / replicas * gauge(Signal::KvBlockTokens).unwrap_or(16.0) / 16.0)
+        });
+        // A prompt that went through shows that there is room for it.
+        let longest = rows.answered().map(|one| one.prompt).fold(0.0, f64::max) as u32;
+        Limits {
+            slots: choose(told.slots, slots, ASSUMED_SLOTS),
+            kv_blocks: choose(told.kv_blocks, blocks, ASSUMED_BLOCKS.max(longest / 4)),
+            token_budget: choose(told.token_budget, None, ASSUMED_BUDGET),
+        }
+    }
+}
+
+impl Limits {
+    /// Where nobody says how many sequences run at once, and the run's slowest first tokens waited as they would if no more ran than
+    /// were ever seen to run, that is what runs.
+    fn as_seen(&self, rows: &Rows, told: &Told, engine: impl Fn(&Limits) -> EngineSpec) -> Limits {
+        if self.slots.1 != From::Assumed {
+            return *self;
+        }
+        let seen = Limits { slots: (rows.most_running(), From::Fitted), ..*self };
+        let off = |limits: &Limits| -> Option<f64> {
+            let played = play::all(&world(&engine(limits), told), rows, told.seed).ok()?;
+            let all = play::residuals(rows, &played, &[Metric::Ttft], Which::All);
+            let tail = all.into_iter().rfind(|one| one.percentile.is_some_and(|p| p >= 0.95))?;
+            Some((tail.simulated_s / tail.measured_s).ln().abs())
+        };
+        match (off(self), off(&seen)) {
+            (Some(free), Some(bound)) if free > WAITED && bound < CLEARLY * free => seen,
+            _ => *self,
+        }
+    }
+}
+
+/// How far the slowest first tokens must be off (as a logarithm) without a limit before one is looked for.
+const WAITED: f64 = 0.05;
+/// Share of that error that the limit may leave.
+const CLEARLY: f64 = 0.4;
+
+/// An engine that batches token by token.
+fn batching(
+    rows: &Rows,
+    limits: &Limits,
+    told: &Told,
+) -> Result<(EngineSpec, Vec<Setting>, Vec<EngineSpec>), FitError> {
+    let answers = Answers::of(rows, limits.token_budget.0);
+    told_apart(&answers)?;
+    let few = FitError::TooFew { found: answers.lived.len(), needed: rows::FEWEST };
+    let seen = |one: &steps::Lived| !one.held_out;
+    let (linear, off) = answers.fit(false, seen).ok_or(few)?;
+    let bent = answers.fit(true, seen).filter(|(_, bent)| *bent < WORTH_BENDING * off && off > SMALL * SMALL);
+    let overlaps = bent.is_some();
+    let cost = bent.map_or(linear, |(cost, _)| cost);
+    let (front_ms, prompts, all) = before_the_queue(rows, &cost, limits, told);
+    let cost = scaled(&cost, prompts, all);
+    let limits = &limits.as_seen(rows, told, |limits| engine(&cost, front_ms, limits, rows));
+    let drawn = steps::others(&answers, &cost, overlaps);
+    let engine = engine(&cost, front_ms, limits, rows);
+    let others = drawn.iter().map(|cost| self::engine(cost, front_ms, limits, rows)).collect();
+    Ok((engine, settings(&cost, front_ms, limits, &drawn, rows), others))
+}
+
+/// Share of the linear form's squared error on the stretches held out below which a bent step is worth its two parameters.
+const WORTH_BENDING: f64 = 0.8;
+/// Relative error below which nothing is worth bending for.
+const SMALL: f64 = 0.004;
+/// Sequences beside each other between the 5th and the 95th percentile of answers, and their ratio, below which base and growth
+/// of a step are one.
+const APART: f64 = 0.5;
+const APART_RATIO: f64 = 1.25;
+
+fn told_apart(answers: &Answers) -> Result<(), FitError> {
+    let [low, middle, high] = answers.batches();
+    if high - low >= APART && high >= APART_RATIO * low {
+        return Ok(());
+    }
+    Err(FitError::OneConcurrency {
+        why: format!(
+            "nine of ten answers had {} to {} sequences in their steps (median {})",
+            number(low),
+            number(high),
+            number(middle)
+        ),
+    })
+}
+
+/// Finds by replay what stands before the queue (ms), and factors on what prompts and what whole steps cost.
+fn before_the_queue(rows: &Rows, cost: &StepCost, limits: &Limits, told: &Told) -> (f64, f64, f64) {
+    let mut over: Vec<f64> = rows
+        .answered()
+        .map(|one| {
+            (one.first - one.sent) as f64 / 1e3
+                - cost.decode_step_us(1.0, 0.0)
+                - cost.prefill_us * one.uncached
+        })
+        .collect();
+    over.sort_by(f64::total_cmp);
+    let start = (over[over.len() / 10] / 1e3).max(0.0);
+    let most = (over[over.len() / 2] / 1e3).max(2.0 * start).max(0.01);
+    let parameters = [
+        Parameter { start, low: 0.0, high: 2.0 * most, step: 0.03 * most },
+        Parameter { start: 0.0, low: -0.3, high: 0.3, step: 0.03 },
+        Parameter { start: 0.0, low: -0.1, high: 0.1, step: 0.02 },
+    ];
+    let metrics = (&[Metric::Ttft, Metric::Tpot][..], 5, 5, told.seed);
+    let at = play::polish(&parameters, rows, metrics, |at| {
+        world(&engine(&scaled(cost, at[1].exp(), at[2].exp()), at[0], limits, rows), told)
+    });
+    (at[0], at[1].exp(), at[2].exp())
+}
+
+/// Prompts that cost `prompts` times as much in steps that cost `all` times as much.
+fn scaled(cost: &StepCost, prompts: f64, all: f64) -> StepCost {
+    StepCost {
+        base_us: cost.base_us * all,
+        decode_us: cost.decode_us * all,
+        prefill_us: cost.prefill_us * all * prompts,
+        context_us: cost.context_us * all,
+        weights_us: cost.weights_us * all,
+        token_us: cost.token_us * all * prompts,
+    }
+}
+
+/// Six significant digits: no interval grants more, and a file gives them back as they were.
+fn six(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let places = (5 - value.abs().log10().floor() as i32).clamp(0, 12);
+    format!("{value:.*}", places as usize).parse().unwrap_or(value)
+}
+
+fn engine(cost: &StepCost, front_ms: f64, limits: &Limits, rows: &Rows) -> EngineSpec {
+    let mut step = cost.spec();
+    for value in [&mut step.base_us, &mut step.decode_us, &mut step.prefill_us, &mut step.context_ns] {
+        *value = six(*value);
+    }
+    if let Some(overlap) = &mut step.overlap {
+        (overlap.weights_us, overlap.token_us) = (six(overlap.weights_us), six(overlap.token_us));
+    }
+    let batching = BatchingSpec {
+        policy: PolicySpec::default(),
+        prefix_cache: !(rows.cached_known && rows.cached == 0.0),
+        max_seqs: limits.slots.0,
+        token_budget: limits.token_budget.0,
+        chunked_prefill: true,
+        long_prefill_threshold: 0,
+        kv_blocks: Some(limits.kv_blocks.0),
+        kv_watermark: 0.0,
+        max_context: None,
+        queue_limit: None,
+        front_ms: six(front_ms),
+        emit_us: 0.0,
+        speculative: None,
+        step: StepSpec::Linear(step),
+        origin: None,
+    };
+    EngineSpec { name: "fitted".to_owned(), mode: ModeSpec::Batching(batching) }
+}
+
+fn settings(
+    cost: &StepCost,
+    front_ms: f64,
+    limits: &Limits,
+    drawn: &[StepCost],
+    rows: &Rows,
+) -> Vec<Setting> {
+    let fitted = |name: &str, of: fn(&StepCost) -> f64, times: f64| {
+        let mean = drawn.iter().map(of).sum::<f64>() / drawn.len().max(1) as f64;
+        let square =
+            drawn.iter().map(|one| (of(one) - mean).powi(2)).sum::<f64>() / drawn.len().max(1) as f64;
+        Setting {
+            name: name.to_owned(),
+            value: times * of(cost),
+            error: Some(times * square.sqrt()),
+            from: From::Fitted,
+            note: None,
+        }
+    };
+    let mut all = vec![
+        fitted("base_us", |c| c.base_us, 1.0),
+        fitted("decode_us", |c| c.decode_us, 1.0),
+        fitted("prefill_us", |c| c.prefill_us, 1.0),
+        fitted("context_ns", |c| c.context_us, 1e3),
+    ];
+    if cost.weights_us > 0.0 {
+        all.push(fitted("overlap.weights_us", |c| c.weights_us, 1.0));
+        all.push(fitted("overlap.token_us", |c| c.token_us, 1.0));
+    }
+    let plain = |name: &str, value: f64, from: From, note: Option<String>| Setting {
+        name: name.to_owned(),
+        value,
+        error: None,
+        from,
+        note,
+    };
+    all.push(plain("front_ms", front_ms, From::Fitted, None));
+    let most = rows.in_flight().1;
+    let assumed = |(value, from): (u32, From), say: &str| {
+        (from == From::Assumed).then(|| {
+            format!(
+                "no request of this run shows it ({most} in flight at most); {value} is assumed, and the load at which it \
+                 breaks hangs on it: say {say}"
+            )
+        })
+    };
+    let mut limit = |name: &str, limit: (u32, From), say: &str| {
+        all.push(plain(name, f64::from(limit.0), limit.1, assumed(limit, say)));
+    };
+    limit("max_seqs", limits.slots, "--slots N");
+    limit("kv_blocks", limits.kv_blocks, "--kv-blocks N");
+    limit("token_budget", limits.token_budget, "--token-budget N");
+    all
+}
+
+fn range(rows: &Rows, in_flight: &[f64]) -> LoadRange {
+    let span = |values: &[f64]| {
+        let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+        [low, values.iter().copied().fold(0.0, f64::max)]
+    };
+    let mean = |of: fn(&rows::One) -> f64| -> Vec<f64> {
+        rows.parts
+            .iter()
+            .map(|part| part.ones.iter().map(of).sum::<f64>() / part.ones.len().max(1) as f64)
+            .collect()
+    };
+    LoadRange {
+        prompt_tokens: span(&mean(|one| one.prompt)),
+        output_tokens: span(&mean(|one| f64::from(one.output))),
+        in_flight: span(in_flight),
+    }
+}
+
+fn notes(rows: &Rows, settings: &[Setting]) -> Vec<String> {
+    let mut notes: Vec<String> = settings
+        .iter()
+        .filter_map(|one| one.note.as_ref().map(|note| format!("{}: {note}", one.name)))
+        .collect();
+    if rows.failed > 0 {
+        notes.push(format!(
+            "{} left out that failed",
+            plimsoll_measure::say::count(rows.failed as u64, "request")
+        ));
+    }
+    let named = rows.all().any(|one| !one.asked.blocks.is_empty());
+    if rows.tokens && !rows.cached_known && named {
+        notes.push(
+            "the server does not say how many prompt tokens came from its cache: prompts are taken as computed whole".to_owned(),
+        );
+    }
+    if rows.parts.iter().any(|part| part.closed) {
+        notes.push("arrivals of a closed loop are replayed at the times at which they were sent".to_owned());
+    }
+    notes
+}
+
+/// As the engine's file carries it: what it was fitted to and how far off it was there.
+fn origin(
+    rows: &Rows,
+    residuals: &[Residual],
+    band: &crate::spec::Band,
+    range: &LoadRange,
+    notes: &[String],
+) -> OriginSpec {
+    let held_out: Vec<HeldOut> = band
+        .rows
+        .iter()
+        .map(|row| {
+            let own = residuals.iter().filter(|one| one.metric == row.metric);
+            let mut off: Vec<f64> = own.map(|one| 100.0 * one.off().abs()).collect();
+            off.sort_by(f64::total_cmp);
+            HeldOut {
+                metric: row.metric.clone(),
+                rows: row.rows,
+                mean_percent: off.iter().sum::<f64>() / off.len().max(1) as f64,
+                p90_percent: off.last().copied().unwrap_or(0.0),
+                bias_log: row.bias_log,
+                spread_log: row.spread_log,
+            }
+        })
+        .collect();
+    let tpot = held_out.iter().find(|one| one.metric == "tpot").or(held_out.first());
+    OriginSpec {
+        basis: Basis::Calibrated,
+        protocol: if rows.parts.iter().any(|part| part.closed) { "closed loop" } else { "open loop" }
+            .to_owned(),
+        expected_error_percent: tpot.map_or(0.0, |one| one.mean_percent),
+        notes: notes.to_vec(),
+        held_out,
+        range: Some(range.clone()),
+        ..OriginSpec::default()
+    }
+}

@@ -1,0 +1,194 @@
+//! The engine held against the run: its own arrivals played again, and figure by figure how far simulated and measured lie apart.
+//!
+//! Requests are not compared one by one: a request that comes a millisecond later meets another step, and the error of a phase is
+//! not an error of the engine. Means of groups and percentiles of stretches are compared.
+
+use plimsoll_math::least_squares::{Parameter, minimise};
+use plimsoll_math::quantile;
+use plimsoll_sim::WorldSpec;
+
+use super::rows::{One, Part, Rows};
+use super::words::Residual;
+use crate::replay::{Asked, Times, play};
+use crate::spec::{Band, BandRow};
+use plimsoll_measure::findings::Metric;
+
+/// Share of a group's values, the largest, that its mean leaves out: a machine that stood still is no engine.
+const TRIMMED: f64 = 0.05;
+/// Standard error of a group's mean that is not gone below, as a logarithm.
+const LEAST_ERROR: f64 = 0.005;
+
+/// When the simulated target answered each request of each level.
+pub type Played = Vec<Vec<Times>>;
+
+/// Plays the run's arrivals against a world.
+///
+/// # Errors
+/// It can't be built.
+pub fn all(world: &WorldSpec, rows: &Rows, seed: u64) -> Result<Played, String> {
+    rows.parts.iter().map(|part| play(world, &asked(part), seed)).collect()
+}
+
+fn asked(part: &Part) -> Vec<Asked> {
+    part.ones.iter().map(|one| one.asked.clone()).collect()
+}
+
+/// A metric of a request as measured, s; none where it does not exist.
+pub fn measured(one: &One, metric: Metric) -> Option<f64> {
+    let seconds = |ns: i64| ns as f64 / 1e9;
+    match metric {
+        Metric::Ttft => Some(seconds(one.first - one.sent)),
+        Metric::E2e => Some(seconds(one.end - one.sent)),
+        Metric::Tpot => (one.output > 1 && one.last > one.first)
+            .then(|| seconds(one.last - one.first) / f64::from(one.output - 1)),
+    }
+}
+
+/// Which requests are compared.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Which {
+    /// Those that the fit sees.
+    Seen,
+    /// Those held out.
+    HeldOut,
+    /// All.
+    All,
+}
+
+impl Which {
+    fn takes(self, one: &One) -> bool {
+        one.ok
+            && match self {
+                Which::Seen => !one.held_out(),
+                Which::HeldOut => one.held_out(),
+                Which::All => true,
+            }
+    }
+}
+
+/// Measured and simulated values of a metric over the requests that are compared, by what they are grouped, and their stretch.
+fn pairs(rows: &Rows, played: &Played, metric: Metric, which: Which) -> Vec<(f64, f64, f64, usize)> {
+    let mut pairs = Vec::new();
+    let mut before = 0;
+    for (part, times) in rows.parts.iter().zip(played) {
+        for (one, times) in part.ones.iter().zip(times) {
+            if let (true, Some(measured), Some(simulated)) =
+                (which.takes(one), measured(one, metric), times.metric(metric, one.output))
+            {
+                // By prompt length what a token of it costs shows between groups, by company what a batch does.
+                let group = if metric == Metric::Ttft && rows.tokens { one.uncached } else { one.beside };
+                pairs.push((measured, simulated, group, before + one.stretch));
+            }
+        }
+        before += part.ones.iter().map(|one| one.stretch + 1).max().unwrap_or(0);
+    }
+    pairs
+}
+
+/// Mean without the largest, and the standard error of its logarithm.
+fn trimmed(mut values: Vec<f64>) -> (f64, f64) {
+    values.sort_by(f64::total_cmp);
+    values.truncate(values.len() - (TRIMMED * values.len() as f64) as usize);
+    let n = values.len().max(1) as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let square = values.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / n;
+    (mean, ((square / n).sqrt() / mean).max(LEAST_ERROR))
+}
+
+/// ln(simulated / measured) of group means over their standard errors: what a polish makes small.
+pub fn misses(rows: &Rows, played: &Played, metrics: &[Metric], groups: usize) -> Vec<f64> {
+    let mut misses = Vec::new();
+    for &metric in metrics {
+        let mut all = pairs(rows, played, metric, Which::Seen);
+        all.sort_by(|a, b| a.2.total_cmp(&b.2));
+        let size = all.len().div_ceil(groups).max(1);
+        for group in all.chunks(size) {
+            let (measured, error) = trimmed(group.iter().map(|pair| pair.0).collect());
+            let (simulated, _) = trimmed(group.iter().map(|pair| pair.1).collect());
+            misses.push((simulated / measured).ln() / error);
+        }
+    }
+    misses
+}
+
+/// Moves `at` (logarithms of factors, or what `world_at` takes them for) until the run's own arrivals are answered as measured.
+pub fn polish(
+    parameters: &[Parameter],
+    rows: &Rows,
+    (metrics, groups, iterations, seed): (&[Metric], usize, u32, u64),
+    world_at: impl Fn(&[f64]) -> WorldSpec,
+) -> Vec<f64> {
+    let residuals = |at: &[f64]| match all(&world_at(at), rows, seed) {
+        Ok(played) => misses(rows, &played, metrics, groups),
+        Err(_) => vec![f64::NAN],
+    };
+    minimise(parameters, iterations, residuals).at
+}
+
+/// Percentiles that are compared, with the fewest requests for each.
+const FIGURES: [(Option<f64>, usize); 5] =
+    [(None, 20), (Some(0.5), 20), (Some(0.9), 100), (Some(0.95), 200), (Some(0.99), 1000)];
+
+/// Figure by figure, over all requests that were held out.
+pub fn residuals(rows: &Rows, played: &Played, metrics: &[Metric], which: Which) -> Vec<Residual> {
+    let mut found = Vec::new();
+    for &metric in metrics {
+        let all = pairs(rows, played, metric, which);
+        for (percentile, fewest) in FIGURES {
+            if all.len() < fewest {
+                continue;
+            }
+            let of = |values: Vec<f64>| figure(values, percentile);
+            found.push(Residual {
+                metric: metric.name().to_owned(),
+                percentile,
+                measured_s: of(all.iter().map(|pair| pair.0).collect()),
+                simulated_s: of(all.iter().map(|pair| pair.1).collect()),
+                requests: all.len() as u64,
+            });
+        }
+    }
+    found
+}
+
+fn figure(mut values: Vec<f64>, percentile: Option<f64>) -> f64 {
+    match percentile {
+        None => values.iter().sum::<f64>() / values.len().max(1) as f64,
+        Some(p) => {
+            quantile::sort(&mut values);
+            quantile::of_sorted(&values, p).unwrap_or(f64::NAN)
+        }
+    }
+}
+
+/// ln(measured / simulated) of means, medians and 90th percentiles of the stretches held out: what the next stretch like them
+/// will be off by.
+pub fn band(rows: &Rows, played: &Played, metrics: &[Metric], source: String) -> Band {
+    let row = |metric: &Metric| {
+        let all = pairs(rows, played, *metric, Which::HeldOut);
+        let stretches = all.iter().map(|pair| pair.3).max().map_or(0, |most| most + 1);
+        let mut logs = Vec::new();
+        for stretch in 0..stretches {
+            let own: Vec<_> = all.iter().filter(|pair| pair.3 == stretch).collect();
+            if own.len() < 20 {
+                continue;
+            }
+            for percentile in [None, Some(0.5), Some(0.9)] {
+                let measured = figure(own.iter().map(|pair| pair.0).collect(), percentile);
+                let simulated = figure(own.iter().map(|pair| pair.1).collect(), percentile);
+                let log = (measured / simulated).ln();
+                logs.extend(log.is_finite().then_some(log));
+            }
+        }
+        let n = logs.len() as f64;
+        let bias_log = logs.iter().sum::<f64>() / n;
+        let square = logs.iter().map(|log| (log - bias_log) * (log - bias_log)).sum::<f64>();
+        (logs.len() >= 3).then(|| BandRow {
+            metric: metric.name().to_owned(),
+            bias_log,
+            spread_log: (square / (n - 1.0)).sqrt(),
+            rows: logs.len() as u32,
+        })
+    };
+    Band { rows: metrics.iter().filter_map(row).collect(), source }
+}

@@ -1,0 +1,250 @@
+//! A run's requests as a fit needs them: when each was sent, had its first and last token, and what it held.
+//!
+//! Times are counted from the start of their level, because each level is replayed by itself against an idle engine. A run is cut
+//! into stretches of equal time, and every third is held out: requests next to each other shared their steps, so that single
+//! requests held out would have been seen through their neighbours.
+
+use plimsoll_model::{Attempt, EventKind, Level, Load};
+
+use super::words::{FitError, Measured, Told};
+use crate::replay::Asked;
+use plimsoll_measure::columns::Fate;
+
+/// Fewest answered requests that an engine is fitted to.
+pub const FEWEST: usize = 150;
+/// Most requests of a run that are looked at: more add nothing but time.
+const MOST: usize = 6_000;
+/// Share of failures beyond which the rest stands for nothing.
+const FAILING: f64 = 0.2;
+/// Requests that a stretch should hold.
+const OF_STRETCH: usize = 60;
+
+/// One request. Times are ns from the start of its level.
+#[derive(Clone, Debug)]
+pub struct One {
+    /// What is sent again in a replay.
+    pub asked: Asked,
+    /// Sent.
+    pub sent: i64,
+    /// First token; the end where there are no tokens.
+    pub first: i64,
+    /// Last token.
+    pub last: i64,
+    /// Last byte.
+    pub end: i64,
+    /// Prompt tokens, cached ones included.
+    pub prompt: f64,
+    /// Prompt tokens that had to be computed, as far as anybody says.
+    pub uncached: f64,
+    /// Output tokens.
+    pub output: u32,
+    /// Answered whole.
+    pub ok: bool,
+    /// Which replica answered, where they are told apart; 0 else.
+    pub replica: usize,
+    /// Which stretch of its level it fell into.
+    pub stretch: usize,
+    /// Requests in flight when it was sent.
+    pub beside: f64,
+}
+
+impl One {
+    /// Is it kept from the fit, to hold the fit against?
+    pub fn held_out(&self) -> bool {
+        self.stretch % 3 == 2
+    }
+
+    /// Steps between its first token and its last.
+    pub fn steps(&self) -> f64 {
+        f64::from(self.output.saturating_sub(1))
+    }
+}
+
+/// A level's requests in the order in which they were sent.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The level's number.
+    pub level: u32,
+    /// Its requests.
+    pub ones: Vec<One>,
+    /// Did its arrivals depend on its answers?
+    pub closed: bool,
+}
+
+/// All of a run that a fit looks at.
+#[derive(Clone, Debug)]
+pub struct Rows {
+    /// Level by level.
+    pub parts: Vec<Part>,
+    /// Do the answers stream tokens?
+    pub tokens: bool,
+    /// Does somebody say how many prompt tokens came from a cache?
+    pub cached_known: bool,
+    /// Prompt tokens that did.
+    pub cached: f64,
+    /// Replicas that the answers name.
+    pub replicas: usize,
+    /// Requests that failed.
+    pub failed: usize,
+}
+
+impl Rows {
+    /// The requests of the levels asked for.
+    ///
+    /// # Errors
+    /// Too few, or too many failed.
+    pub fn of(run: &Measured<'_>, told: &Told) -> Result<Rows, FitError> {
+        let levels: Vec<&Level> =
+            run.levels.iter().filter(|level| told.level.is_none_or(|id| level.id == id)).collect();
+        if run.levels.is_empty() {
+            return Err(FitError::TooFew { found: 0, needed: FEWEST });
+        }
+        if levels.is_empty() {
+            let ids: Vec<String> = run.levels.iter().map(|level| level.id.to_string()).collect();
+            return Err(FitError::Ask(format!("no such level; the run's are {}", ids.join(", "))));
+        }
+        let mut rows = Rows {
+            parts: Vec::new(),
+            tokens: false,
+            cached_known: false,
+            cached: 0.0,
+            replicas: 0,
+            failed: 0,
+        };
+        let mut names: Vec<Option<&str>> = Vec::new();
+        let most = MOST / levels.len();
+        for level in levels {
+            let mut own: Vec<&Attempt> = run.attempts.iter().filter(|a| a.level == level.id).collect();
+            own.sort_by_key(|a| (a.sent.unwrap_or(a.due), a.request, a.attempt));
+            own.truncate(most.max(FEWEST));
+            let ones = rows.part(level, &own, &mut names);
+            if ones.iter().filter(|one| one.ok).count() >= OF_STRETCH {
+                let closed = !matches!(level.load, Load::Open { .. });
+                rows.parts.push(Part { level: level.id, ones, closed });
+            }
+        }
+        rows.replicas = names.len().max(1);
+        let (answered, all) = (rows.answered().count(), rows.all().count());
+        if answered < FEWEST {
+            return Err(FitError::TooFew { found: answered, needed: FEWEST });
+        }
+        rows.failed = all - answered;
+        let share = rows.failed as f64 / all as f64;
+        if share > FAILING {
+            return Err(FitError::Failing { percent: 100.0 * share });
+        }
+        Ok(rows)
+    }
+
+    fn part<'a>(&mut self, level: &Level, own: &[&'a Attempt], names: &mut Vec<Option<&'a str>>) -> Vec<One> {
+        let mut ones: Vec<One> = Vec::with_capacity(own.len());
+        for attempt in own {
+            let Some(sent) = attempt.sent else { continue };
+            let ok = Fate::of(attempt).ended_well() && attempt.end.is_some();
+            let body = attempt.events.iter().any(|event| event.kind == EventKind::Body);
+            let tokens = attempt.answer.tokens;
+            let prompt = tokens.prompt.unwrap_or(attempt.asked_prompt).max(1);
+            let output = tokens.output.unwrap_or(attempt.asked_output).max(1);
+            let cached = tokens.cached.unwrap_or(0).min(prompt - 1);
+            let name = attempt.answer.replica.as_deref();
+            let replica = names.iter().position(|known| *known == name).unwrap_or_else(|| {
+                if ok {
+                    names.push(name);
+                }
+                names.len().saturating_sub(1)
+            });
+            let since =
+                |at: Option<plimsoll_model::At>| at.map_or(sent - level.start, |at| at - level.start).0;
+            let end = since(attempt.end);
+            let first = if body { end } else { attempt.first_token.map_or(end, |at| since(Some(at))) };
+            let last = if body { end } else { attempt.last_token.map_or(first, |at| since(Some(at))) };
+            self.tokens |= ok && !body && attempt.first_token.is_some();
+            self.cached_known |= tokens.cached.is_some();
+            self.cached += f64::from(cached);
+            let sent = since(Some(sent));
+            ones.push(One {
+                asked: Asked {
+                    due_ns: sent,
+                    prompt,
+                    output,
+                    blocks: attempt.prompt_blocks.clone(),
+                    session: attempt.session,
+                },
+                sent,
+                first: first.max(sent),
+                last: last.max(first),
+                end: end.max(last),
+                prompt: f64::from(prompt),
+                uncached: f64::from(prompt - cached),
+                output,
+                ok,
+                replica,
+                stretch: 0,
+                beside: 0.0,
+            });
+        }
+        let stretches = (ones.len() / OF_STRETCH).clamp(6, 60) as i64;
+        let length = ones.last().map_or(1, |one| one.sent + 1);
+        let mut ends: Vec<i64> = ones.iter().map(|one| one.end).collect();
+        ends.sort_unstable();
+        for (sent, one) in ones.iter_mut().enumerate() {
+            one.beside = sent.saturating_sub(ends.partition_point(|end| *end <= one.sent)) as f64;
+            one.stretch = (one.sent * stretches / length.max(1)).clamp(0, stretches - 1) as usize;
+        }
+        ones
+    }
+
+    /// Every request.
+    pub fn all(&self) -> impl Iterator<Item = &One> {
+        self.parts.iter().flat_map(|part| &part.ones)
+    }
+
+    /// Those that were answered.
+    pub fn answered(&self) -> impl Iterator<Item = &One> {
+        self.all().filter(|one| one.ok)
+    }
+
+    /// Most answers that were being written at once by one replica.
+    pub fn most_running(&self) -> u32 {
+        let mut most = 0i64;
+        for part in &self.parts {
+            for replica in 0..self.replicas {
+                let own =
+                    part.ones.iter().filter(|one| one.ok && one.replica == replica && one.last > one.first);
+                let mut edges: Vec<(i64, i64)> =
+                    own.flat_map(|one| [(one.first, 1), (one.last, -1)]).collect();
+                edges.sort_unstable();
+                let mut now = 0i64;
+                for (_, change) in edges {
+                    now += change;
+                    most = most.max(now);
+                }
+            }
+        }
+        most.max(1) as u32
+    }
+
+    /// Mean requests in flight of each level and the most at once over all of them.
+    pub fn in_flight(&self) -> (Vec<f64>, u32) {
+        let mut most = 0i64;
+        let mut means = Vec::new();
+        for part in &self.parts {
+            let mut edges: Vec<(i64, i64)> = part
+                .ones
+                .iter()
+                .filter(|one| one.ok)
+                .flat_map(|one| [(one.sent, 1), (one.end, -1)])
+                .collect();
+            edges.sort_unstable();
+            let (mut now, mut area, mut before) = (0i64, 0f64, 0i64);
+            for (at, change) in &edges {
+                area += now as f64 * (at - before) as f64;
+                (now, before) = (now + change, *at);
+                most = most.max(now);
+            }
+            let length = part.ones.last().map_or(1, |one| one.sent).max(1);
+            means.push(area / length as f64);
+        }
+        (means, most as u32)
+    }
+}

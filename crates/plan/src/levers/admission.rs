@@ -1,0 +1,179 @@
+//! Admission control, simulated: a door that lets in at most so many at once, and turns the others away at once.
+//!
+//! It trades some requests for the others, so its figures are no share of a latency alone: whom it turns away, what the percentile
+//! of those is whom it lets in, and, where there is a ceiling, how many more requests a second meet it. A request turned away is
+//! never good. The limit on requests in flight is searched on two schedules and its figures come from all; a rate limit lost, because
+//! it must be set anew whenever requests become longer, and a limit on what is in flight follows them.
+//!
+//! Where so few are turned away that the goal's percentile stays among those answered, it is ranked beside the other levers as well,
+//! with everyone turned away counted as never answered.
+
+use plimsoll_math::quantile::order_statistic;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::catalogue::Lever;
+use super::change::{self, Candidate};
+use super::finding::LeverFinding;
+use super::predict::{Predicted, Simulator, another_run};
+use super::{Evidence, RuledOut};
+use crate::replay::play_at_most;
+use plimsoll_measure::findings::Estimate;
+
+/// Schedules on which the limit is looked for.
+const SEARCHED: usize = 2;
+/// Among limits that are this near to the best, the lowest is taken: it keeps the shortest queue.
+const NEAR_BEST: f64 = 0.99;
+/// More good requests than this share of the offered ones is a gain.
+const SMALLEST: f64 = 0.005;
+
+/// What admission control would do on a run like this one.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Admission {
+    /// Most requests in flight that are let in.
+    pub in_flight: u32,
+    /// Share of the requests turned away.
+    pub refused: Estimate,
+    /// The goal's percentile of those that are let in, s.
+    pub answered_s: Estimate,
+    /// The goal's percentile of all as it is, s.
+    pub now_s: Estimate,
+    /// Requests a second that meet the ceiling; `None` = there is none.
+    pub good: Option<Good>,
+}
+
+/// Requests a second that are answered within the goal's ceiling.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Good {
+    /// As it is.
+    pub now_per_s: Estimate,
+    /// With the limit.
+    pub then_per_s: Estimate,
+    /// How many more: the difference, schedule by schedule.
+    pub more_per_s: Estimate,
+}
+
+/// What came of the requests of one schedule that were due behind the warm-up.
+struct Came {
+    due: f64,
+    refused: f64,
+    /// The goal's figure of each that was answered, s.
+    answered: Vec<f64>,
+    /// Answered before the schedule's last request was due.
+    by_the_end: f64,
+}
+
+/// Puts the lever where it belongs: among the simulated, the ranked, or the ruled out.
+pub(super) fn admit(
+    lever: &Lever,
+    simulator: &Simulator<'_>,
+    finding: &mut LeverFinding,
+    predicted: &mut Vec<Predicted>,
+) -> Result<(), String> {
+    let admission = simulator.admission(&finding.evidence)?;
+    if let Some(good) = admission.good.filter(|good| good.more_per_s.upper <= SMALLEST * good.now_per_s.value)
+    {
+        let why = format!(
+            "simulated: no limit on requests in flight lets more of them meet the ceiling (at {}: {:.2} a second against {:.2})",
+            admission.in_flight, good.then_per_s.value, good.now_per_s.value
+        );
+        finding.ruled_out.push(RuledOut::new(lever, why));
+        return Ok(());
+    }
+    let ranked = simulator.predict(&simulator.limited(admission.in_flight))?;
+    predicted.extend(Some(ranked).filter(|p| p.latency.estimate.lower.is_finite()));
+    finding.admission = Some(admission);
+    Ok(())
+}
+
+impl Simulator<'_> {
+    /// The lever at this limit.
+    fn limited(&self, in_flight: u32) -> Candidate {
+        change::admission(self.world, in_flight)
+    }
+
+    /// The limit that serves the goal best, and what comes of it.
+    fn admission(&self, evidence: &Evidence) -> Result<Admission, String> {
+        let in_flight = self.best_limit(evidence.in_flight_max)?;
+        let n = self.schedules.first().map_or(0, Vec::len);
+        let (mut refused, mut answered, mut now, mut then) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for index in 0..self.schedules.len() {
+            let mut with = self.come(index, in_flight as usize)?;
+            refused.push(with.refused / with.due.max(1.0));
+            then.push(self.good_per_s(&with));
+            answered.extend(order_statistic(&mut with.answered, self.spec.goal.percentile));
+            now.push(self.good_per_s(&self.come(index, usize::MAX)?));
+        }
+        let more: Vec<f64> = then.iter().zip(&now).map(|(then, now)| then - now).collect();
+        let good = self.spec.goal.limit_s.map(|_| Good {
+            now_per_s: at_least_zero(another_run(&now, n)),
+            then_per_s: at_least_zero(another_run(&then, n)),
+            more_per_s: another_run(&more, n),
+        });
+        let share = at_least_zero(another_run(&refused, n));
+        Ok(Admission {
+            in_flight,
+            refused: Estimate { upper: share.upper.min(1.0), ..share },
+            answered_s: at_least_zero(another_run(&answered, n)),
+            now_s: at_least_zero(another_run(&self.base, n)),
+            good,
+        })
+    }
+
+    /// The lowest limit near the best: by requests that meet the ceiling; without one, by those answered while others still come.
+    fn best_limit(&self, most: u64) -> Result<u32, String> {
+        let mut values: Vec<(u32, f64)> = Vec::new();
+        for limit in limits(most) {
+            let mut value = 0.0;
+            for index in 0..SEARCHED.min(self.schedules.len()) {
+                let came = self.come(index, limit as usize)?;
+                value += match self.spec.goal.limit_s {
+                    Some(_) => self.good_per_s(&came),
+                    None => came.by_the_end,
+                };
+            }
+            values.push((limit, value));
+        }
+        let best = values.iter().map(|(_, value)| *value).fold(0.0, f64::max);
+        let chosen = values.iter().find(|(_, value)| *value >= NEAR_BEST * best);
+        chosen.map(|(limit, _)| *limit).ok_or_else(|| "no request was in flight".to_owned())
+    }
+
+    fn come(&self, index: usize, limit: usize) -> Result<Came, String> {
+        let schedule = &self.schedules[index];
+        let end_ns = schedule.last().map_or(0, |last| last.due_ns);
+        let seed = self.spec.seed.wrapping_add(index as u64);
+        let mut came = Came { due: 0.0, refused: 0.0, answered: Vec::new(), by_the_end: 0.0 };
+        for (one, times) in schedule.iter().zip(play_at_most(limit, self.world, schedule, seed)?) {
+            if one.due_ns < self.from_ns {
+                continue;
+            }
+            came.due += 1.0;
+            match times.end {
+                None => came.refused += 1.0,
+                Some(took) => {
+                    came.answered.extend(times.metric(self.spec.goal.metric, one.output));
+                    came.by_the_end += f64::from(u8::from(one.due_ns + took <= end_ns));
+                }
+            }
+        }
+        Ok(came)
+    }
+
+    fn good_per_s(&self, came: &Came) -> f64 {
+        let limit = self.spec.goal.limit_s.unwrap_or(f64::INFINITY);
+        came.answered.iter().filter(|value| **value <= limit).count() as f64 / self.window_s
+    }
+}
+
+/// Limits that are tried, a factor of about √2 apart, below what is in flight without one.
+fn limits(most: u64) -> impl Iterator<Item = u32> {
+    let most = u32::try_from(most).unwrap_or(u32::MAX).max(1);
+    let mut last = 0;
+    let all = (0..31).flat_map(|power| [1u32 << power, (1u32 << power) + (1u32 << power) / 2]);
+    all.filter(move |n| *n <= most && std::mem::replace(&mut last, *n) != *n)
+}
+
+fn at_least_zero(estimate: Estimate) -> Estimate {
+    Estimate { lower: estimate.lower.max(0.0), ..estimate }
+}

@@ -1,0 +1,342 @@
+//! What the rows say about where a lever could act: repeats, shared beginnings, shares of the time, room in the batch.
+//!
+//! The hit rate of a cache that nobody has built is read off the prompts: their block hashes are in the rows. A cache without a
+//! bound in size or age is assumed, so these are the most that a real one can hit. Shares of time are those of the tail (the
+//! slowest tenth by what the goal counts): a lever that shortens the mean and not the tail does not move a percentile.
+
+use std::collections::{HashMap, HashSet};
+
+use plimsoll_math::quantile::order_statistic;
+use plimsoll_math::special::student_t_inv;
+use plimsoll_model::{At, Attempt};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::catalogue::Term;
+use super::finding::{FasterModel, Goal, How};
+use super::{Asked, Case, schedule};
+use plimsoll_measure::findings::{Estimate, Metric};
+use plimsoll_measure::server_side::{ServerSide, Signal};
+use plimsoll_profile::infer::{self, Part, Split, ToldStages};
+
+/// Batches over which a ratio's interval is read.
+const BATCHES: usize = 20;
+/// Requests below which no share is read.
+const FEWEST: usize = 100;
+
+/// What the rows say.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Evidence {
+    /// The level read.
+    pub level: u32,
+    /// Requests in its window.
+    pub requests: u64,
+    /// Share of the requests whose whole prompt came before (its full blocks and its length): the hit rate of an exact cache.
+    pub exact_repeats: Option<Estimate>,
+    /// Share of the prompt tokens that began an earlier prompt too: the hit rate of a prefix cache.
+    pub prefix_reuse: Option<Estimate>,
+    /// Share of the prompt tokens that the server says it took from its cache.
+    pub cached_now: Option<f64>,
+    /// Shares of the time of the slow requests, by term.
+    pub tail: Vec<Share>,
+    /// Do these shares come from the server, or are they inferred from the fastest requests?
+    pub shares_from: SharesFrom,
+    /// Sequences running at once against the most that may.
+    pub occupancy: Option<Occupancy>,
+    /// Mean requests in flight.
+    pub in_flight: f64,
+    /// Most requests in flight.
+    pub in_flight_max: u64,
+    /// Sequences that lost their place.
+    pub preemptions: Option<f64>,
+    /// Do answers stream?
+    pub streams: bool,
+    /// How long requests waited for their first token (without one: for the whole answer): when a hedge calls one late.
+    #[serde(default)]
+    pub late: Vec<Late>,
+}
+
+/// When a request is late.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Late {
+    /// By which percentile of this run, 0 to 1.
+    pub percentile: f64,
+    /// So long after it was due, s.
+    pub after_s: f64,
+}
+
+/// Where shares of the time come from.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SharesFrom {
+    /// The server reports its stages.
+    Server,
+    /// Inferred from the client's stamps and the server's page, as `profile` does.
+    Inferred,
+    /// Neither.
+    Unknown,
+}
+
+/// One term's share of the slow requests' time.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Share {
+    /// The term.
+    pub term: Term,
+    /// Its share of what the goal counts.
+    pub share: Estimate,
+}
+
+/// Room in the batch.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Occupancy {
+    /// Mean sequences running, per replica.
+    pub running: f64,
+    /// Most seen running, per replica.
+    pub running_max: f64,
+    /// Most that may run.
+    pub max_seqs: f64,
+}
+
+impl Evidence {
+    /// A term's share of the slow requests' time.
+    pub fn share(&self, term: Term) -> Option<&Estimate> {
+        self.tail.iter().find(|share| share.term == term).map(|share| &share.share)
+    }
+}
+
+/// Reads the evidence of one level.
+pub fn read(case: &Case<'_>, own: &[Asked], goal: &Goal) -> Evidence {
+    let summary = case.summary;
+    let rows = schedule::finished(case);
+    let (tail, shares_from) = shares(case, &rows, goal.metric);
+    let (exact_repeats, prefix_reuse) = reuse(own, (summary.window.start - case.level.start).0);
+    let server = ServerSide::read(case.samples.iter().copied());
+    let (from, to) = (summary.window.start, summary.window.stop);
+    Evidence {
+        level: summary.level,
+        requests: summary.counts.requests,
+        exact_repeats,
+        prefix_reuse,
+        cached_now: summary.lengths.cached_share,
+        tail,
+        shares_from,
+        occupancy: occupancy(case, &server, (from, to)),
+        in_flight: summary.concurrency.mean,
+        in_flight_max: summary.concurrency.max,
+        preemptions: server.gained(Signal::Preempted, from, to).map(|gained| gained.value),
+        streams: summary.latency.ttft.is_some(),
+        late: late(&rows),
+    }
+}
+
+/// Percentiles at which a request may be called late.
+const LATE: [f64; 2] = [0.95, 0.8];
+
+fn late(rows: &[&Attempt]) -> Vec<Late> {
+    let waited = |row: &&Attempt| Some((row.first_token.or(row.end)? - row.due).as_secs_f64());
+    let mut values: Vec<f64> = rows.iter().filter_map(waited).collect();
+    let mut at = |percentile: f64| {
+        order_statistic(&mut values, percentile).map(|after_s| Late { percentile, after_s })
+    };
+    LATE.into_iter().filter_map(&mut at).collect()
+}
+
+fn occupancy(case: &Case<'_>, server: &ServerSide, (from, to): (At, At)) -> Option<Occupancy> {
+    let world = case.world?;
+    let plimsoll_sim::ModeSpec::Batching(batching) = &world.engine.mode else { return None };
+    let running = server.gauge(Signal::Running)?;
+    let replicas = f64::from(world.fleet.replicas.max(1));
+    // A level may be over between two looks at it.
+    let most = running.max(from, to).filter(|most| *most > 0.0)?;
+    Some(Occupancy {
+        running: running.mean(from, to)? / replicas,
+        running_max: most / replicas,
+        max_seqs: f64::from(batching.max_seqs),
+    })
+}
+
+/// What repeats among the prompts, in the order in which they were due. The level's own warm-up counts as seen.
+fn reuse(own: &[Asked], from_ns: i64) -> (Option<Estimate>, Option<Estimate>) {
+    let (mut whole, mut blocks) = (HashSet::new(), HashSet::new());
+    let (mut repeats, mut shared) = (Vec::new(), Vec::new());
+    for one in own {
+        let Some(last) = one.blocks.last() else { continue };
+        let again = !whole.insert((*last, one.prompt));
+        let seen = one.blocks.iter().take_while(|block| blocks.contains(*block)).count();
+        blocks.extend(one.blocks.iter().copied());
+        if one.due_ns >= from_ns {
+            repeats.push((f64::from(u8::from(again)), 1.0));
+            shared.push((seen as f64 * 16.0, f64::from(one.prompt)));
+        }
+    }
+    (ratio(&repeats), ratio(&shared))
+}
+
+/// What the goal counts of a request, s.
+fn counted(row: &Attempt, metric: Metric) -> Option<f64> {
+    let (from, to) = match metric {
+        Metric::Ttft => (Some(row.due), row.first_token),
+        Metric::E2e => (Some(row.due), row.end),
+        Metric::Tpot => (row.first_token, row.last_token),
+    };
+    Some((to? - from?).as_secs_f64())
+}
+
+/// The server's stages that the goal counts.
+fn stages_of(metric: Metric) -> &'static [(Term, &'static str)] {
+    let all: &[(Term, &str)] =
+        &[(Term::Queue, "queue"), (Term::Prefill, "prefill"), (Term::Decode, "decode")];
+    match metric {
+        Metric::Ttft => &all[..2],
+        Metric::E2e => all,
+        Metric::Tpot => &all[2..],
+    }
+}
+
+/// Shares of what the goal counts, of the requests that are slow by it.
+fn shares(case: &Case<'_>, rows: &[&Attempt], metric: Metric) -> (Vec<Share>, SharesFrom) {
+    let mut order: Vec<f64> = rows.iter().filter_map(|row| counted(row, metric)).collect();
+    if order.len() < FEWEST {
+        return (Vec::new(), SharesFrom::Unknown);
+    }
+    order.sort_by(f64::total_cmp);
+    // The slowest tenth: enough rows for an interval, and near enough to a p95.
+    let from = order[order.len() * 9 / 10];
+    let slow: Vec<(&Attempt, f64)> = rows
+        .iter()
+        .filter_map(|row| Some((*row, counted(row, metric)?)))
+        .filter(|(_, took)| *took >= from)
+        .collect();
+    let stage = |row: &Attempt, name: &str| -> Option<f64> {
+        let found = row.answer.stages.iter().find(|stage| stage.name == name);
+        found.map(|stage| stage.took.as_secs_f64())
+    };
+    let reported = slow.iter().filter(|(row, _)| stage(row, "prefill").is_some()).count();
+    if reported * 10 < slow.len() * 9 {
+        return inferred(case, &slow, metric);
+    }
+    let parts = stages_of(metric);
+    let share = |(term, name): &(Term, &str)| {
+        let pairs: Vec<(f64, f64)> =
+            slow.iter().map(|(row, took)| (stage(row, name).unwrap_or(0.0).min(*took), *took)).collect();
+        ratio(&pairs).map(|share| Share { term: *term, share })
+    };
+    let mut shares: Vec<Share> = parts.iter().filter_map(share).collect();
+    let rest: Vec<(f64, f64)> = slow
+        .iter()
+        .map(|(row, took)| {
+            let known: f64 = parts.iter().filter_map(|(_, name)| stage(row, name)).sum();
+            ((took - known).max(0.0), *took)
+        })
+        .collect();
+    shares.extend(ratio(&rest).map(|share| Share { term: Term::Host, share }));
+    (shares, SharesFrom::Server)
+}
+
+/// Without stages: the split that `profile` prints of the same run ([`infer`]).
+fn inferred(case: &Case<'_>, slow: &[(&Attempt, f64)], metric: Metric) -> (Vec<Share>, SharesFrom) {
+    let ended = |from: At, to: At| {
+        case.attempts.iter().filter(|a| a.end.is_some_and(|end| end > from && end <= to)).count()
+    };
+    let told = ToldStages::read(case.samples.iter().copied(), (case.level.start, case.level.drained), ended);
+    let found = infer::infer(&infer::Case {
+        level: case.level.id,
+        attempts: case.attempts,
+        from: case.summary.window.start,
+        told,
+        floor: case.floor,
+        ignore_reported: false,
+        budget: None,
+    });
+    let of_row: HashMap<*const Attempt, Split> =
+        found.splits.iter().map(|(i, split)| (std::ptr::from_ref(case.attempts[*i]), *split)).collect();
+    let pairs = |parts: &[Part]| -> Vec<(f64, f64)> {
+        let of = |(row, took): &(&Attempt, f64)| {
+            let split = of_row.get(&std::ptr::from_ref::<Attempt>(row))?;
+            let ns: f64 = parts.iter().map(|part| split[*part as usize]).sum();
+            Some(((ns / 1e9).clamp(0.0, *took), *took))
+        };
+        slow.iter().filter_map(of).collect()
+    };
+    let terms: &[(Term, &[Part])] = match metric {
+        Metric::Tpot => &[(Term::Decode, &[Part::Decode])],
+        Metric::Ttft => {
+            &[(Term::Queue, &[Part::Queue]), (Term::Prefill, &[Part::Prefill]), (Term::Host, BEFORE)]
+        }
+        Metric::E2e => &[
+            (Term::Queue, &[Part::Queue]),
+            (Term::Prefill, &[Part::Prefill]),
+            (Term::Decode, &[Part::Decode]),
+            (Term::Host, BESIDE),
+        ],
+    };
+    let share =
+        |(term, parts): &(Term, &[Part])| ratio(&pairs(parts)).map(|share| Share { term: *term, share });
+    let shares: Vec<Share> = terms.iter().filter_map(share).collect();
+    let from = if shares.is_empty() { SharesFrom::Unknown } else { SharesFrom::Inferred };
+    (shares, from)
+}
+
+/// What is neither queue nor model, up to the first token and in all.
+const BEFORE: &[Part] = &[Part::ClientWait, Part::Connect, Part::Front];
+const BESIDE: &[Part] = &[Part::ClientWait, Part::Connect, Part::Front, Part::Tail];
+
+/// Σ over / Σ under, with the interval of batch sums (Student's t on their residuals).
+pub(super) fn ratio(pairs: &[(f64, f64)]) -> Option<Estimate> {
+    let under: f64 = pairs.iter().map(|pair| pair.1).sum();
+    let batches = BATCHES.min(pairs.len() / 5);
+    if batches < 4 || under <= 0.0 {
+        return None;
+    }
+    let value = pairs.iter().map(|pair| pair.0).sum::<f64>() / under;
+    let size = pairs.len().div_ceil(batches);
+    let residuals: Vec<f64> =
+        pairs.chunks(size).map(|chunk| chunk.iter().map(|(a, b)| a - value * b).sum::<f64>()).collect();
+    let count = residuals.len() as f64;
+    let mean = residuals.iter().sum::<f64>() / count;
+    let variance = residuals.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    let half = student_t_inv(0.975, count - 1.0) * (variance * count).sqrt() / under;
+    Some(Estimate {
+        value,
+        lower: (value - half).max(0.0),
+        upper: (value + half).min(1.0),
+        n: pairs.len() as u64,
+        n_eff: pairs.len() as f64,
+    })
+}
+
+/// What a faster model would return at most, by taking its share of prefill and decode out of every row.
+pub fn faster_model(case: &Case<'_>, goal: &Goal, evidence: &Evidence) -> Option<FasterModel> {
+    if evidence.shares_from != SharesFrom::Server {
+        return None;
+    }
+    let rows = schedule::finished(case);
+    let without = |factor: f64| -> Option<f64> {
+        let kept = 1.0 - 1.0 / factor;
+        let values = rows.iter().filter_map(|row| {
+            let of = |name: &str| {
+                let stage = row.answer.stages.iter().find(|stage| stage.name == name);
+                stage.map_or(0.0, |stage| stage.took.as_secs_f64())
+            };
+            let value = match goal.metric {
+                Metric::Ttft => (row.first_token? - row.due).as_secs_f64() - kept * of("prefill"),
+                Metric::E2e => (row.end? - row.due).as_secs_f64() - kept * (of("prefill") + of("decode")),
+                Metric::Tpot => {
+                    let tokens = row.answer.tokens.output.unwrap_or(row.asked_output);
+                    (row.last_token? - row.first_token?).as_secs_f64() / f64::from(tokens.max(2) - 1) / factor
+                }
+            };
+            Some(value.max(0.0))
+        });
+        let mut values: Vec<f64> = values.collect();
+        order_statistic(&mut values, goal.percentile)
+    };
+    let now = without(1.0).filter(|now| *now > 0.0)?;
+    let saved = |factor: f64| without(factor).map(|then| 1.0 - then / now);
+    Some(FasterModel {
+        twice: super::finding::exact(saved(2.0)?, rows.len()),
+        ten_times: super::finding::exact(saved(10.0)?, rows.len()),
+        at_most: saved(1e12)?,
+        how: How::Replayed,
+    })
+}

@@ -1,0 +1,376 @@
+//! Paired simulation: the world as it is and the world with a lever, on the same arrivals.
+//!
+//! The gain is 1 − the ratio of the goal's percentiles, averaged as a log-ratio over schedules; its interval is the 95 %
+//! prediction interval of another run as long as this one (Student's t over the schedules, which are independent as batches of
+//! one long run would not be): whoever pulls the lever sees one run, not the mean of all. Common arrivals take most of the noise out of the
+//! ratio. Running each world on arrivals of its own lost: it needs some ten times as many for the same interval.
+
+use plimsoll_math::quantile::order_statistic;
+use plimsoll_math::special::student_t_inv;
+use plimsoll_model::{At, RateCourse};
+use plimsoll_sim::WorldSpec;
+
+use super::Case;
+use super::catalogue::Lever;
+use super::change::{self, Candidate, Traffic};
+use super::finding::{FasterModel, Fit, Goal, How, LeverSpec, exact, measured};
+use super::schedule::{self, Redrawn};
+use crate::replay::Asked;
+use plimsoll_measure::findings::{Estimate, Kept, Metric};
+use plimsoll_measure::say::number;
+
+/// Seconds in which a cache of whole answers replies.
+const HIT_S: f64 = 0.001;
+/// How far simulated and measured may lie apart, as a log-ratio: a fifth.
+const FITS: f64 = 0.2;
+/// Schedules on which the load at the goal is looked for.
+const COST_SCHEDULES: usize = 5;
+/// Halvings of that search: to about 4 % of the load.
+const HALVINGS: u32 = 7;
+
+/// A candidate's prediction.
+#[derive(Clone, Debug)]
+pub struct Predicted {
+    /// The lever.
+    pub lever: &'static Lever,
+    /// The setting that was simulated.
+    pub setting: String,
+    /// What it assumes.
+    pub assumes: Option<String>,
+    /// Share of the goal's latency saved.
+    pub latency: Gain,
+    /// Share of the cost per request saved.
+    pub cost: Option<Gain>,
+    /// Factor on the price per hour, where it is known.
+    pub hourly: Option<f64>,
+}
+
+/// A gain with the log-ratios it is the mean of.
+#[derive(Clone, Debug)]
+pub struct Gain {
+    /// The share saved.
+    pub estimate: Estimate,
+    /// ln(with / without), one per schedule.
+    pub logs: Vec<f64>,
+    /// The same with what is assumed at its worst and at its best.
+    pub range: Vec<Vec<f64>>,
+}
+
+/// The world as it is, on every schedule.
+pub struct Simulator<'a> {
+    pub(super) world: &'a WorldSpec,
+    pub(super) spec: &'a LeverSpec,
+    pub(super) schedules: Vec<Vec<Asked>>,
+    /// How the schedules beside the run's own came about.
+    pub redrawn: Redrawn,
+    /// Due times before this are warm-up, ns.
+    pub(super) from_ns: i64,
+    /// From there to the end of the level, s.
+    pub(super) window_s: f64,
+    pub(super) base: Vec<f64>,
+    /// Loads, as factors on this one, at which the base meets the goal; with a price only.
+    base_loads: Vec<f64>,
+}
+
+impl<'a> Simulator<'a> {
+    /// Simulates the world as it is.
+    ///
+    /// # Errors
+    /// It can't be built, or answers nothing.
+    pub fn new(
+        world: &'a WorldSpec,
+        own: &[Asked],
+        case: &Case<'_>,
+        spec: &'a LeverSpec,
+    ) -> Result<Simulator<'a>, String> {
+        let count = spec.replications.max(3);
+        let (schedules, redrawn) = schedule::like(case, own, count, spec.seed);
+        let from = case.summary.window.start;
+        let mut simulator = Simulator {
+            world,
+            spec,
+            schedules,
+            redrawn,
+            from_ns: (from - case.level.start).0,
+            window_s: (case.level.stop - from).as_secs_f64().max(1e-9),
+            base: Vec::new(),
+            base_loads: Vec::new(),
+        };
+        let base: Result<Vec<f64>, String> = (0..simulator.schedules.len())
+            .map(|i| simulator.percentile(world, i, &Traffic::AsItIs))
+            .collect();
+        simulator.base = base?;
+        if simulator.base.iter().any(|s| !s.is_finite() || *s <= 0.0) {
+            let goal = &spec.goal;
+            return Err(format!(
+                "the engine given leaves {} p{} unanswered at this load",
+                goal.metric.name(),
+                100.0 * goal.percentile
+            ));
+        }
+        if spec.bill.is_some() {
+            let loads: Result<Vec<f64>, String> = (0..simulator.cost_schedules())
+                .map(|i| simulator.load_at_goal(world, i, &Traffic::AsItIs))
+                .collect();
+            simulator.base_loads = loads?;
+        }
+        Ok(simulator)
+    }
+
+    fn cost_schedules(&self) -> usize {
+        COST_SCHEDULES.min(self.schedules.len())
+    }
+
+    /// The goal's percentile on one schedule.
+    fn percentile(&self, world: &WorldSpec, index: usize, traffic: &Traffic) -> Result<f64, String> {
+        self.percentile_of(world, &self.schedules[index], index, traffic, self.from_ns)
+    }
+
+    fn percentile_of(
+        &self,
+        world: &WorldSpec,
+        asked: &[Asked],
+        index: usize,
+        traffic: &Traffic,
+        from_ns: i64,
+    ) -> Result<f64, String> {
+        let seed = self.spec.seed.wrapping_add(index as u64);
+        goal_of(world, asked, seed, traffic, from_ns, &self.spec.goal)
+    }
+
+    /// Does the engine answer as the target did, on the run's own arrivals?
+    pub fn fit(&self, case: &Case<'_>, goal: &Goal) -> Fit {
+        let simulated = self.base[0];
+        let Some(measured) = measured(case.summary, goal).value().or_else(|| of_unsteady(case, goal)) else {
+            let why = format!(
+                "{} p{} was not measured well enough to hold the engine against; measure longer",
+                goal.metric.name(),
+                100.0 * goal.percentile
+            );
+            return Fit::refused(&why);
+        };
+        let off = simulated / measured - 1.0;
+        let fits = (simulated / measured).ln().abs() <= FITS;
+        let (s, m) = (number(1e3 * simulated), number(1e3 * measured));
+        let name = &self.world.engine.name;
+        let why = if fits {
+            format!(
+                "{name} answers this run's own arrivals in {s} ms against {m} measured ({:+.1} %)",
+                100.0 * off
+            )
+        } else {
+            format!(
+                "{name} answers this run's own arrivals in {s} ms against {m} measured ({:+.0} %): it does not \
+                 fit, so nothing is simulated; calibrate it (plimsoll dev calibrate) or name another --profile",
+                100.0 * off
+            )
+        };
+        Fit { fits, simulated_s: Some(simulated), measured_s: Some(measured), why }
+    }
+
+    /// What a candidate returns.
+    ///
+    /// # Errors
+    /// Its world can't be built.
+    pub fn predict(&self, candidate: &Candidate) -> Result<Predicted, String> {
+        let world = &candidate.world;
+        let mut latency = self.latency(world, &candidate.traffic)?;
+        for other in &candidate.range {
+            latency.reach(self.latency(other, &candidate.traffic)?);
+        }
+        let cost = match (&self.spec.bill, candidate.hourly) {
+            (Some(_), Some(hourly)) => {
+                let mut cost = self.cost(world, &candidate.traffic, hourly)?;
+                for other in &candidate.range {
+                    let other = self.cost(other, &candidate.traffic, hourly)?;
+                    cost = cost.zip(other).map(|(mut cost, other)| {
+                        cost.reach(other);
+                        cost
+                    });
+                }
+                cost
+            }
+            _ => None,
+        };
+        let lever = super::catalogue::find(candidate.lever).ok_or("no such lever")?;
+        Ok(Predicted {
+            lever,
+            setting: candidate.setting.clone(),
+            assumes: candidate.assumes.clone(),
+            latency,
+            cost,
+            hourly: candidate.hourly,
+        })
+    }
+
+    fn latency(&self, world: &WorldSpec, traffic: &Traffic) -> Result<Gain, String> {
+        let mut logs = Vec::with_capacity(self.base.len());
+        for (i, base) in self.base.iter().enumerate() {
+            logs.push((self.percentile(world, i, traffic)? / base).ln());
+        }
+        Ok(Gain::of(logs, self.schedules[0].len(), self.spec.engine_log()))
+    }
+
+    /// Cost per request at the goal: the price's factor over the load's. None where a load lies outside what is looked at.
+    fn cost(&self, world: &WorldSpec, traffic: &Traffic, hourly: f64) -> Result<Option<Gain>, String> {
+        let mut logs = Vec::new();
+        for (i, base) in self.base_loads.iter().enumerate() {
+            let load = self.load_at_goal(world, i, traffic)?;
+            if [*base, load].iter().any(|at| *at <= LEAST_LOAD || *at >= MOST_LOAD) {
+                return Ok(None);
+            }
+            logs.push((hourly * base / load).ln());
+        }
+        Ok(Some(Gain::of(logs, self.schedules[0].len(), self.spec.engine_log())))
+    }
+
+    /// The largest load, as a factor on this one, at which the goal's ceiling holds (without a ceiling: what it is now).
+    fn load_at_goal(&self, world: &WorldSpec, index: usize, traffic: &Traffic) -> Result<f64, String> {
+        let limit = self.spec.goal.limit_s.unwrap_or(1.0001 * self.base[index]);
+        let holds = |factor: f64| -> Result<bool, String> {
+            let asked = schedule::faster(&self.schedules[index], factor);
+            let from = (self.from_ns as f64 / factor) as i64;
+            Ok(self.percentile_of(world, &asked, index, traffic, from)? <= limit)
+        };
+        let (mut low, mut high) = (LEAST_LOAD, MOST_LOAD);
+        if !holds(low)? {
+            return Ok(low);
+        }
+        if holds(high)? {
+            return Ok(high);
+        }
+        for _ in 0..HALVINGS {
+            let middle = (low * high).sqrt();
+            *(if holds(middle)? { &mut low } else { &mut high }) = middle;
+        }
+        Ok((low * high).sqrt())
+    }
+
+    /// What the same engine with faster steps would return.
+    pub fn faster_model(&self) -> Option<FasterModel> {
+        let by = |factor: f64| -> Option<Gain> {
+            let world = change::faster_steps(self.world, factor)?;
+            let logs: Option<Vec<f64>> = (0..self.base.len())
+                .map(|i| Some((self.percentile(&world, i, &Traffic::AsItIs).ok()? / self.base[i]).ln()))
+                .collect();
+            Some(Gain::of(logs?, self.schedules[0].len(), self.spec.engine_log()))
+        };
+        let most = by(1000.0)?.estimate.value;
+        let (twice, ten_times) = (by(2.0)?.estimate, by(10.0)?.estimate);
+        Some(FasterModel { twice, ten_times, at_most: most, how: How::Simulated })
+    }
+}
+
+/// Range of loads in which the goal is looked for, as factors on this run's.
+const LEAST_LOAD: f64 = 0.25;
+const MOST_LOAD: f64 = 32.0;
+
+impl Gain {
+    /// Of the log-ratios; `engine_log` is the engine's own error, added as a variance of logarithms.
+    fn of(logs: Vec<f64>, requests: usize, engine_log: f64) -> Gain {
+        let log = another_run(&logs, requests);
+        let t = student_t_inv(0.975, logs.len() as f64 - 1.0);
+        let half = (log.upper - log.value).hypot(t * engine_log);
+        let log = Estimate { lower: log.value - half, upper: log.value + half, ..log };
+        let saved = |log: f64| 1.0 - log.exp();
+        let estimate = if log.value.is_finite() {
+            Estimate { value: saved(log.value), lower: saved(log.upper), upper: saved(log.lower), ..log }
+        } else {
+            // Some schedule leaves the percentile unanswered: nothing is saved, and how much is lost has no bound.
+            Estimate { lower: f64::NEG_INFINITY, ..exact(f64::NEG_INFINITY, requests) }
+        };
+        Gain { estimate, logs, range: Vec::new() }
+    }
+}
+
+/// Mean over schedules of so many requests, and where the next run like this one will lie, not where the mean of all such runs does:
+/// Student's t with 1 + 1/n in place of 1/n.
+pub(super) fn another_run(values: &[f64], requests: usize) -> Estimate {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let spread = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    let half = student_t_inv(0.975, n - 1.0) * (spread * (1.0 + 1.0 / n)).sqrt();
+    let all = values.len() as u64 * requests as u64;
+    Estimate { value: mean, lower: mean - half, upper: mean + half, n: all, n_eff: n }
+}
+
+/// Requests beyond the percentile below which it is luck.
+const FEWEST_BEYOND: f64 = 10.0;
+
+/// The goal's percentile of a level that is not steady: its load has a course, or its requests may pile up. It has no interval, because
+/// another such level would have another; but the engine is held against these very arrivals, and has to let them pile up alike.
+fn of_unsteady(case: &Case<'_>, goal: &Goal) -> Option<f64> {
+    if case.summary.stability.verdict == Kept::Stable && case.level.rate_course == RateCourse::Even {
+        return None;
+    }
+    let window = &case.summary.window;
+    let rows = case.attempts.iter().filter(|row| row.due >= window.start && row.due < window.stop);
+    let mut values: Vec<f64> = rows
+        .filter_map(|row| {
+            let since = |from: At, to: Option<At>| to.map_or(f64::INFINITY, |to| (to - from).as_secs_f64());
+            let finished = row.outcome.is_finished();
+            match goal.metric {
+                _ if !finished => Some(f64::INFINITY),
+                Metric::Ttft => row.first_token.map(|first| since(row.due, Some(first))),
+                Metric::E2e => Some(since(row.due, row.end)),
+                Metric::Tpot => {
+                    let tokens = row.answer.tokens.output.unwrap_or(row.asked_output);
+                    let gaps = f64::from(tokens.checked_sub(1).filter(|gaps| *gaps > 0)?);
+                    Some(since(row.first_token?, row.last_token) / gaps)
+                }
+            }
+        })
+        .collect();
+    if values.len() as f64 * (1.0 - goal.percentile) < FEWEST_BEYOND {
+        return None;
+    }
+    order_statistic(&mut values, goal.percentile).filter(|value| value.is_finite() && *value > 0.0)
+}
+
+impl Gain {
+    /// Reaches over another value of what is assumed.
+    fn reach(&mut self, other: Gain) {
+        self.estimate.lower = self.estimate.lower.min(other.estimate.lower);
+        self.estimate.upper = self.estimate.upper.max(other.estimate.upper);
+        self.range.push(other.logs);
+    }
+}
+
+/// The goal's percentile of a world on these arrivals, s. What is not answered ranks as `+∞`.
+///
+/// # Errors
+/// The world can't be built.
+pub fn goal_of(
+    world: &WorldSpec,
+    asked: &[Asked],
+    seed: u64,
+    traffic: &Traffic,
+    from_ns: i64,
+    goal: &Goal,
+) -> Result<f64, String> {
+    let mut values = Vec::with_capacity(asked.len());
+    let (submitted, hits) = traffic.apply(asked);
+    for (one, times) in submitted.iter().zip(traffic.play(world, &submitted, seed)?) {
+        if one.due_ns >= from_ns {
+            values.extend(times.metric(goal.metric, one.output));
+        }
+    }
+    if goal.metric != Metric::Tpot {
+        values.extend(hits.iter().filter(|due| **due >= from_ns).map(|_| HIT_S));
+    }
+    order_statistic(&mut values, goal.percentile).ok_or_else(|| "no request has such a figure".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Gain;
+
+    #[test]
+    fn a_fitted_engine_s_error_widens_every_gain() {
+        let logs = vec![-0.30, -0.32, -0.28, -0.31];
+        let (given, fitted) = (Gain::of(logs.clone(), 100, 0.0).estimate, Gain::of(logs, 100, 0.1).estimate);
+        assert_eq!(given.value, fitted.value);
+        assert!(given.lower > 0.2, "{given:?}");
+        assert!(fitted.lower < 0.05 && fitted.upper > given.upper, "{fitted:?}");
+    }
+}

@@ -1,0 +1,66 @@
+//! The chance that a promise is held, from how far predictions of this engine have been from measurements.
+//!
+//! Per metric, ln(measured / predicted) is taken as normal with the mean and spread of the band, and predicted by Student's t where
+//! it rests on few rows. One factor moves all percentiles of a metric; factors of different metrics are independent. Both are
+//! closed forms: the draws that a simulation of it would need lost, because they would add noise and know no more.
+
+use plimsoll_math::special::student_t_cdf;
+
+use super::finding::{Expected, Probability};
+use super::spec::{Band, BandRow};
+use plimsoll_measure::findings::Metric;
+
+/// P(every ceiling holds), where these figures are expected at this share of the stability limit. `None` without a ceiling that
+/// the band speaks of.
+pub fn probability(expected: &[Expected], utilisation: f64, band: &Band) -> Option<Probability> {
+    let mut held = 1.0;
+    let mut weakest: Option<(f64, String)> = None;
+    let mut known = false;
+    let mut meet = |chance: f64, what: String| {
+        known = true;
+        held *= chance;
+        if weakest.as_ref().is_none_or(|(least, _)| chance < *least) {
+            weakest = Some((chance, what));
+        }
+    };
+    for metric in Metric::ALL {
+        let Some(row) = row(band, metric.name()) else { continue };
+        // One factor for all percentiles of a metric: the ceiling with the least room decides.
+        let room = expected.iter().filter(|figure| figure.metric == metric).filter_map(|figure| {
+            let (limit, value) = (figure.limit_s?, figure.value.value()?);
+            (value > 0.0 && limit > 0.0).then(|| (libm::log(limit / value), figure.percentile))
+        });
+        if let Some((room, percentile)) = room.min_by(|a, b| a.0.total_cmp(&b.0)) {
+            let which = percentile.map_or_else(|| "mean".to_owned(), |p| format!("p{}", round(p * 100.0)));
+            meet(below(row, room), format!("{} {which}", metric.name()));
+        }
+    }
+    if let Some(row) = row(band, "throughput")
+        && utilisation > 0.0
+    {
+        // The measured limit must still be over the load: ln(measured / predicted) > ln ρ.
+        meet(1.0 - below(row, libm::log(utilisation)), "keeping up with the load".to_owned());
+    }
+    let (_, weakest) = weakest?;
+    known.then(|| Probability { held, band: band.clone(), weakest })
+}
+
+fn row<'a>(band: &'a Band, metric: &str) -> Option<&'a BandRow> {
+    band.rows.iter().find(|row| row.metric == metric && row.rows > 0)
+}
+
+/// P(ln(measured / predicted) ≤ room) for the next measurement.
+fn below(row: &BandRow, room: f64) -> f64 {
+    let over = room - row.bias_log;
+    let rows = f64::from(row.rows);
+    let spread = row.spread_log * libm::sqrt(1.0 + 1.0 / rows);
+    if spread <= 0.0 || row.rows < 2 {
+        return if over >= 0.0 { 1.0 } else { 0.0 };
+    }
+    student_t_cdf(over / spread, rows - 1.0)
+}
+
+/// 99 for 99.0 and 99.9 for 99.9.
+fn round(percent: f64) -> f64 {
+    libm::round(percent * 1e6) / 1e6
+}

@@ -1,0 +1,423 @@
+//! The search for the least number of replicas that holds a promise: outcomes in, next experiments out.
+//!
+//! It begins around the number that a formula gives (R − 1, R, R + 1), on the same schedules for each, and ends when one number is shown
+//! to hold and the one below it is shown not to. A number that the schedules so far leave open gets more of them, twice as many
+//! each time, up to the most that may be spent; then it *can't be told*, and that is said. Looking several times would let chance
+//! decide, so each look takes its part of the error allowed (Bonferroni). More replicas are taken to hold whatever fewer hold.
+//!
+//! After the number: the load at which it breaks ([`super::breaks`]) and, where asked, an autoscaled fleet beside the static one
+//! ([`super::scaling`]). The caller may stop asking at any time; what is known then is said. All randomness is in the
+//! schedules' numbers, so the answer does not depend on the order in which outcomes come.
+//!
+//! Spares do not serve in these simulations: what is simulated is the fleet with the spares lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use plimsoll_sim::fleet_spec::MAX_REPLICAS;
+use plimsoll_workload::ArrivalSpec;
+
+use super::breaks::{self, Search};
+use super::decide::judge;
+use super::finding::{ScalingFinding, SimulatedAnswer, TriedReplicas};
+use super::scaling::{self, Rival};
+use super::simulate::{Case, Experiment, Fleet, Outcome};
+use super::spec::{EffortSpec, PlanError, PlanSpec};
+use plimsoll_judge::budget::ALPHA;
+use plimsoll_measure::findings::{Held, Reading};
+
+/// Fewest schedules per number.
+pub(super) const LEAST_SEEDS: u32 = 5;
+
+/// Outcomes of one arm, by the number of their schedule.
+pub(super) type Arm = BTreeMap<u32, Outcome>;
+
+/// What tells arms apart: replicas, the bits of the load's factor, and which rival (0 = the static fleet).
+type Key = (u32, u64, usize);
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Planner {
+    case: Arc<Case>,
+    plan: PlanSpec,
+    effort: EffortSpec,
+    /// What a formula says, and the least that the rules ask for.
+    start: u32,
+    least: u32,
+    arms: BTreeMap<Key, Arm>,
+    issued: BTreeSet<(Key, u32)>,
+    rivals: Vec<Rival>,
+    number_only: bool,
+}
+
+/// What simulation says.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Simulated {
+    /// The numbers tried and the least that holds.
+    pub answer: SimulatedAnswer,
+    /// The number of replicas to take, without spares: the least that holds and that the rules allow.
+    pub replicas: Option<u32>,
+    /// Is it the least that the rules allow, and one fewer, which they forbid, not shown to break the promise? Then they decide.
+    pub by_rules: bool,
+    /// The load at which it breaks, requests per second.
+    pub breaks_at: Reading,
+    /// What breaks there.
+    pub breaks_by: Option<String>,
+    /// breaks_at / peak load − 1.
+    pub headroom: Reading,
+    /// A static fleet against autoscaled ones, where that was asked.
+    pub scaling: Option<ScalingFinding>,
+    /// What to know of it, in sentences.
+    pub notes: Vec<String>,
+}
+
+impl Planner {
+    /// A search from `start` replicas, never below `least`: what a formula says carries the load, and what the rules ask for.
+    ///
+    /// # Errors
+    /// A fleet whose number of replicas can't be looked for; rules that can't be kept.
+    pub fn new(plan: &PlanSpec, start: u32, least: u32) -> Result<Planner, PlanError> {
+        if plan.world.fleet.disaggregation.is_some() {
+            let what = "a fleet of prefill and decode replicas has two numbers, and a plan looks for one: leave \
+                        disaggregation out";
+            return Err(PlanError::Setting(what.to_owned()));
+        }
+        if plan.slo.latency.is_empty() && plan.slo.error_rate.is_none() {
+            let what = "nothing is promised, so any number of replicas holds it: give a ceiling such as \
+                        --slo \"ttft p99 < 500ms\"";
+            return Err(PlanError::Setting(what.to_owned()));
+        }
+        let seeds = plan.effort.seeds.max(LEAST_SEEDS);
+        let effort = EffortSpec { seeds, most_seeds: plan.effort.most_seeds.max(seeds) };
+        let least = least.clamp(1, MAX_REPLICAS);
+        Ok(Planner {
+            case: Arc::new(Case::of(plan)),
+            plan: plan.clone(),
+            effort,
+            start: start.clamp(least, MAX_REPLICAS),
+            least,
+            arms: BTreeMap::new(),
+            issued: BTreeSet::new(),
+            rivals: Vec::new(),
+            number_only: false,
+        })
+    }
+
+    /// The same search, ended as soon as the number is known: neither the load at which it breaks nor an autoscaled fleet is looked at.
+    #[must_use]
+    pub fn number_only(self) -> Planner {
+        Planner { number_only: true, ..self }
+    }
+
+    /// The experiments to be played next; nothing = all is known that will be. Every one of them is to be [taken](Planner::take)
+    /// before this is asked again.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "a stepper answers before its end too, and is no sequence"
+    )]
+    pub fn next(&mut self) -> Vec<Experiment> {
+        let search = self.search();
+        if !search.is_empty() {
+            let peak = self.plan.rules.peak;
+            return search.into_iter().flat_map(|(r, seeds)| self.ask(r, peak, 0, seeds)).collect();
+        }
+        let Some(replicas) = self.holds() else { return Vec::new() };
+        if self.number_only {
+            return Vec::new();
+        }
+        if let Search::Next(factor) = self.breaks(replicas) {
+            return self.ask(replicas, factor, 0, self.effort.seeds);
+        }
+        if self.rivals.is_empty() {
+            self.rivals = scaling::rivals(&self.plan, replicas);
+        }
+        let peak = self.plan.rules.peak;
+        let rivals = 1..=self.rivals.len();
+        rivals.flat_map(|rival| self.ask(replicas, peak, rival, self.effort.seeds)).collect()
+    }
+
+    /// Takes what came of an experiment.
+    pub fn take(&mut self, experiment: &Experiment, outcome: Outcome) {
+        let rival = match &experiment.fleet {
+            Fleet::Static => 0,
+            scaled => 1 + self.rivals.iter().position(|rival| rival.fleet == *scaled).unwrap_or(0),
+        };
+        // Rivals begin with replicas of their own number; they are kept under the number they are compared with.
+        let replicas = if rival == 0 { experiment.replicas } else { self.holds().unwrap_or(0) };
+        let key = (replicas, experiment.factor.to_bits(), rival);
+        self.arms.entry(key).or_default().insert(experiment.draw, outcome);
+    }
+
+    /// What is known.
+    pub fn finish(&self) -> Simulated {
+        let tried = self.tried();
+        let replicas = self.holds();
+        let search = match replicas {
+            Some(replicas) => self.breaks(replicas),
+            None => Search::Done(None),
+        };
+        let unfinished = matches!(search, Search::Next(_));
+        let broken = if let Search::Done(broken) = search { broken } else { None };
+        let refused = |why: &str| Reading::refused(why, 0);
+        let why = if unfinished {
+            "not looked for: the time was up"
+        } else {
+            "no load was found at which it breaks"
+        };
+        let breaks_at =
+            broken.as_ref().map_or_else(|| refused(why), |broken| broken.at(self.plan.traffic.rate_per_s));
+        let headroom =
+            broken.as_ref().map_or_else(|| refused(why), |broken| broken.headroom(self.plan.rules.peak));
+        let requests =
+            self.arms.values().flat_map(Arm::values).map(|o| o.counted.requests + o.counted.warm_up).sum();
+        Simulated {
+            by_rules: replicas == Some(self.least) && self.least > 1 && !fewer_fail(&tried, self.least),
+            scaling: replicas.and_then(|replicas| self.scaling(replicas)),
+            answer: SimulatedAnswer {
+                replicas,
+                cannot_tell: self.cannot_tell(&tried, replicas),
+                tried,
+                effort: self.effort,
+                requests,
+            },
+            replicas,
+            breaks_at,
+            breaks_by: broken.map(|broken| broken.by),
+            headroom,
+            notes: self.notes(),
+        }
+    }
+
+    /// What came of a number of replicas at the peak load, in the order of the schedules.
+    pub fn at_peak(&self, replicas: u32) -> Vec<&Outcome> {
+        self.arm(replicas, self.plan.rules.peak, 0).map_or_else(Vec::new, |arm| arm.values().collect())
+    }
+
+    fn arm(&self, replicas: u32, factor: f64, rival: usize) -> Option<&Arm> {
+        self.arms.get(&(replicas, factor.to_bits(), rival))
+    }
+
+    /// Experiments of an arm up to so many schedules, as far as they were not asked for yet.
+    fn ask(&mut self, replicas: u32, factor: f64, rival: usize, seeds: u32) -> Vec<Experiment> {
+        let key = (replicas, factor.to_bits(), rival);
+        let fresh: Vec<u32> = (0..seeds).filter(|draw| self.issued.insert((key, *draw))).collect();
+        let (fleet, begin) = match rival.checked_sub(1).and_then(|i| self.rivals.get(i)) {
+            Some(rival) => (rival.fleet.clone(), rival.begin),
+            None => (Fleet::Static, replicas),
+        };
+        let experiment = |draw| Experiment {
+            case: self.case.clone(),
+            replicas: begin,
+            fleet: fleet.clone(),
+            factor,
+            draw,
+            gives_up: rival == 0,
+        };
+        fresh.into_iter().map(experiment).collect()
+    }
+
+    /// Looks that the most schedules allow: 5, 10, 20, …
+    fn looks(&self) -> u32 {
+        (self.effort.most_seeds / self.effort.seeds).max(1).ilog2() + 1
+    }
+
+    /// The verdicts so far, ascending.
+    fn tried(&self) -> Vec<TriedReplicas> {
+        let alpha = ALPHA / f64::from(self.looks());
+        let peak = self.plan.rules.peak.to_bits();
+        let at_peak = self.arms.iter().filter(|((_, factor, rival), _)| *factor == peak && *rival == 0);
+        at_peak
+            .map(|((replicas, ..), arm)| {
+                let outcomes: Vec<&Outcome> = arm.values().collect();
+                judge(&self.plan.slo, *replicas, &outcomes, alpha)
+            })
+            .collect()
+    }
+
+    /// The least number shown to hold that the rules allow.
+    fn holds(&self) -> Option<u32> {
+        self.tried()
+            .iter()
+            .find(|tried| self.is_allowed(tried) && tried.held == Held::Pass)
+            .map(|t| t.replicas)
+    }
+
+    fn is_allowed(&self, tried: &TriedReplicas) -> bool {
+        tried.replicas >= self.least
+    }
+
+    /// The fewest that are tried: one fewer than the rules allow, which tells whether they or the promise decide.
+    fn fewest(&self) -> u32 {
+        if self.number_only { self.least } else { (self.least - 1).max(1) }
+    }
+
+    /// The numbers to be simulated next, each with how many schedules in all.
+    fn search(&self) -> Vec<(u32, u32)> {
+        let seeds = self.effort.seeds;
+        let tried = self.tried();
+        let (Some(bottom), Some(top)) = (tried.first(), tried.last()) else {
+            let last = (self.start + 1).min(MAX_REPLICAS);
+            let first = self.start.saturating_sub(1).max(self.fewest());
+            return (first..=last).map(|replicas| (replicas, seeds)).collect();
+        };
+        let (bottom, top) = (bottom.replicas, top.replicas);
+        let high = self.holds();
+        let low = tried
+            .iter()
+            .rev()
+            .find(|tried| tried.held == Held::Fail && high.is_none_or(|high| tried.replicas < high))
+            .map(|tried| tried.replicas);
+        let Some(high) = high else {
+            // Each step up is as long as the way so far.
+            let step = (top - self.start).max(1);
+            return if top < self.most() {
+                vec![((top + step).min(self.most()), seeds)]
+            } else {
+                self.more(&tried)
+            };
+        };
+        if low.is_none() && bottom > self.fewest() {
+            let step = (self.start.saturating_sub(bottom)).max(1);
+            return vec![(bottom.saturating_sub(step).max(self.fewest()), seeds)];
+        }
+        let low = low.unwrap_or(self.least - 1);
+        let open: Vec<u32> = (low + 1..high).collect();
+        let untried: Vec<u32> =
+            open.iter().copied().filter(|r| tried.iter().all(|t| t.replicas != *r)).collect();
+        if let Some(middle) = untried.get(untried.len() / 2) {
+            return vec![(*middle, seeds)];
+        }
+        let is_between = |tried: &TriedReplicas| tried.replicas > low && tried.replicas < high;
+        let between: Vec<TriedReplicas> =
+            tried.into_iter().filter(|tried| self.is_allowed(tried) && is_between(tried)).collect();
+        self.more(&between)
+    }
+
+    /// More schedules for the highest number that they can still decide.
+    fn more(&self, open: &[TriedReplicas]) -> Vec<(u32, u32)> {
+        let most = self.effort.most_seeds;
+        let can = |tried: &&TriedReplicas| tried.held == Held::Inconclusive && tried.seeds < most;
+        let next = open.iter().rev().find(can);
+        next.map(|tried| vec![(tried.replicas, (2 * tried.seeds).min(most))]).unwrap_or_default()
+    }
+
+    /// The most replicas that are tried.
+    fn most(&self) -> u32 {
+        (8 * self.start.max(self.least) + 8).min(MAX_REPLICAS)
+    }
+
+    fn breaks(&self, replicas: u32) -> Search {
+        let arms = self.arms.iter().filter(|((r, _, rival), _)| *r == replicas && *rival == 0);
+        // All loads on the same schedules.
+        let seeds = self.effort.seeds as usize;
+        let points =
+            arms.map(|((_, factor, _), arm)| (f64::from_bits(*factor), arm.values().take(seeds).collect()));
+        breaks::next(&self.plan.slo, &points.collect::<Vec<_>>(), self.plan.rules.peak, replicas)
+    }
+
+    fn scaling(&self, replicas: u32) -> Option<ScalingFinding> {
+        // One that was not played on all schedules when the time was up has nothing to be compared by.
+        let whole = |rival| {
+            self.arm(replicas, self.plan.rules.peak, rival)
+                .filter(|arm| arm.len() >= self.effort.seeds as usize)
+        };
+        let arms: Vec<&Arm> = (0..=self.rivals.len()).map_while(whole).collect();
+        if arms.len() < 2 {
+            return None;
+        }
+        Some(scaling::compare(&self.plan, replicas, &self.rivals, &arms, self.effort.seeds))
+    }
+
+    /// Which autoscaled fleets the time did not allow.
+    fn not_compared(&self) -> Option<String> {
+        let replicas =
+            self.holds().filter(|_| !self.number_only && self.plan.world.fleet.autoscale.is_some())?;
+        let what = match self.scaling(replicas).map_or(0, |found| found.rows.len()) {
+            0 => "no autoscaled fleet was compared with the static one",
+            2 => "the autoscaled fleet with another least number was not compared",
+            _ => return None,
+        };
+        Some(format!("{what}: the time was up"))
+    }
+
+    fn cannot_tell(&self, tried: &[TriedReplicas], replicas: Option<u32>) -> Option<String> {
+        let tried = &tried[tried.partition_point(|tried| !self.is_allowed(tried))..];
+        let open = |tried: &&TriedReplicas| tried.held == Held::Inconclusive;
+        let words = |tried: &TriedReplicas| {
+            format!(
+                "whether {} hold can't be told: {}",
+                tried.replicas,
+                tried.why.as_deref().unwrap_or("no figure")
+            )
+        };
+        let Some(replicas) = replicas else {
+            let top = tried.last()?;
+            return Some(
+                tried
+                    .iter()
+                    .find(open)
+                    .map_or_else(|| format!("no number up to {} holds the promise", top.replicas), words),
+            );
+        };
+        if let Some(open) = open_below(tried, replicas) {
+            return Some(words(open));
+        }
+        let shown = tried.iter().any(|tried| tried.replicas + 1 == replicas);
+        (!shown && replicas > self.least)
+            .then(|| format!("fewer than {replicas} were not tried: the time was up"))
+    }
+
+    /// What these simulations take for granted.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = vec!["simulated clients never give up and never try again".to_owned()];
+        notes.extend(self.not_compared());
+        let scenario = &self.plan.traffic.scenario;
+        if matches!(scenario.arrivals, ArrivalSpec::Trace { .. }) {
+            notes.push(
+                "schedule 0 is the trace itself; the others are drawn from it in pieces, each from its neighbourhood".to_owned(),
+            );
+        }
+        if (0..scenario.class_count() as u16).any(|class| scenario.prompts_of(class).sessions.is_some()) {
+            notes.push("turns of a conversation are due as if answers took no time".to_owned());
+        }
+        notes
+    }
+}
+
+/// Is one fewer than `least` shown not to hold?
+fn fewer_fail(tried: &[TriedReplicas], least: u32) -> bool {
+    tried.iter().any(|tried| tried.replicas + 1 == least && tried.held == Held::Fail)
+}
+
+/// The highest number below `replicas` that can't be told. What lies under a number that is shown not to hold is told: fewer hold no more.
+fn open_below(tried: &[TriedReplicas], replicas: u32) -> Option<&TriedReplicas> {
+    let below = tried.iter().rev().filter(|tried| tried.replicas < replicas);
+    below.take_while(|tried| tried.held != Held::Fail).find(|tried| tried.held == Held::Inconclusive)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tried(replicas: u32, held: Held) -> TriedReplicas {
+        TriedReplicas {
+            replicas,
+            seeds: 5,
+            held,
+            figures: Vec::new(),
+            unanswered: Reading::refused("none", 0),
+            growth: Reading::refused("none", 0),
+            why: None,
+        }
+    }
+
+    /// It once said that 5 can't be told where 6 was shown not to hold.
+    #[test]
+    fn what_lies_under_a_number_that_does_not_hold_is_told() {
+        let all = [tried(5, Held::Inconclusive), tried(6, Held::Fail), tried(7, Held::Pass)];
+        assert_eq!(open_below(&all, 7), None);
+        let all = [tried(5, Held::Fail), tried(6, Held::Inconclusive), tried(7, Held::Pass)];
+        assert_eq!(open_below(&all, 7).map(|open| open.replicas), Some(6));
+        assert_eq!(open_below(&all, 5), None);
+    }
+}

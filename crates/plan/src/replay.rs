@@ -1,0 +1,247 @@
+//! Requests against a simulated world, and when each was answered: what a lever's gain and a plan are made of.
+//!
+//! The virtual client (`sim::client`) does more (time-outs, retries, records of every request) and is slower; a search simulates the
+//! same arrivals some hundred times and keeps two instants of each. Requests come one by one and leave one by one
+//! ([`play_each`]), so that a day of them takes no more memory than those in flight; [`play`] keeps them all, for who asks again.
+
+use std::collections::VecDeque;
+
+use plimsoll_model::At;
+use plimsoll_sim::traffic::{Detail, Emission, Submit, What};
+use plimsoll_sim::{World, WorldSpec};
+
+use plimsoll_measure::findings::Metric;
+
+/// Nanoseconds after the last arrival until what runs is given up.
+pub const DRAIN_NS: i64 = 1_800_000_000_000;
+
+/// A request to be simulated.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Asked {
+    /// When it is due, from the start of the level, ns.
+    pub due_ns: i64,
+    /// Prompt tokens.
+    pub prompt: u32,
+    /// Output tokens.
+    pub output: u32,
+    /// Names of its prompt's blocks.
+    pub blocks: Vec<u64>,
+    /// Its session.
+    pub session: Option<u64>,
+}
+
+/// When a request had its first token and its end, ns from its due time.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Times {
+    /// First token.
+    pub first: Option<i64>,
+    /// End of the answer; `None` = refused, failed, or not answered by the end of the drain.
+    pub end: Option<i64>,
+}
+
+impl Times {
+    /// Seconds; `+∞` where it was not answered, none where the metric does not exist.
+    pub fn metric(self, metric: Metric, output: u32) -> Option<f64> {
+        let seconds = |ns: Option<i64>| ns.map_or(f64::INFINITY, |ns| ns as f64 / 1e9);
+        match metric {
+            Metric::Ttft => Some(if self.end.is_some() { seconds(self.first) } else { f64::INFINITY }),
+            Metric::E2e => Some(seconds(self.end)),
+            Metric::Tpot if output < 2 => None,
+            Metric::Tpot => match (self.first, self.end) {
+                (Some(first), Some(end)) => Some((end - first) as f64 / 1e9 / f64::from(output - 1)),
+                _ => Some(f64::INFINITY),
+            },
+        }
+    }
+}
+
+/// A request and when it is due, from the start, ns. Its id does not count: requests are numbered as they come.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Due {
+    /// When, ns.
+    pub at_ns: i64,
+    /// What.
+    pub request: Submit,
+}
+
+/// A request that is over, whichever way.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Over {
+    /// Its number, from 0 in the order of due times.
+    pub index: u64,
+    /// When it was due, ns.
+    pub due_ns: i64,
+    /// When it left, ns from the start: its end, its failure, its refusal; [`i64::MAX`] = still there when all was given up.
+    pub left_ns: i64,
+    /// Output tokens asked for.
+    pub output: u32,
+    /// When it was answered.
+    pub times: Times,
+}
+
+/// Who looks on while requests are played.
+pub trait Watch {
+    /// A request is due and is about to be handed in.
+    fn due(&mut self, _index: u64, _due_ns: i64) {}
+    /// Is it let in, with so many in flight? What is not is over at once, without an answer.
+    fn admits(&mut self, _in_flight: usize) -> bool {
+        true
+    }
+    /// A request is over. In the order of their ends.
+    fn over(&mut self, over: Over);
+    /// Time has passed; what the world says of itself can be taken.
+    fn passed(&mut self, _world: &mut World, _now: At) {}
+    /// Is enough known? Asked after every instant; then what is in flight is over by giving up.
+    fn enough(&self) -> bool {
+        false
+    }
+}
+
+/// Requests in flight, by number. They end nearly in order, so a window that moves with the oldest is enough.
+#[derive(Default)]
+struct Open {
+    window: VecDeque<Option<Flight>>,
+    /// Number of the window's first.
+    base: u64,
+    count: usize,
+}
+
+#[derive(Copy, Clone)]
+struct Flight {
+    due_ns: i64,
+    output: u32,
+    first: Option<i64>,
+}
+
+impl Open {
+    fn push(&mut self, flight: Flight) {
+        self.window.push_back(Some(flight));
+        self.count += 1;
+    }
+
+    fn at(&mut self, index: u64) -> Option<&mut Flight> {
+        self.window.get_mut(index.checked_sub(self.base)? as usize)?.as_mut()
+    }
+
+    fn take(&mut self, index: u64) -> Option<Flight> {
+        let flight = self.window.get_mut(index.checked_sub(self.base)? as usize)?.take()?;
+        self.count -= 1;
+        while self.window.front().is_some_and(Option::is_none) {
+            self.window.pop_front();
+            self.base += 1;
+        }
+        Some(flight)
+    }
+}
+
+/// Sends requests at their times, ascending; nobody gives up and nobody tries again. What has no end `drain_ns` after the last due
+/// time is over without one.
+pub fn play_each(
+    world: &mut World,
+    requests: impl Iterator<Item = Due>,
+    drain_ns: i64,
+    watch: &mut impl Watch,
+) {
+    world.set_detail(Detail::Ends);
+    let mut requests = requests.peekable();
+    let (mut open, mut sent, mut now, mut last_ns) = (Open::default(), 0u64, At::ZERO, 0i64);
+    let mut out = Vec::new();
+    while !watch.enough() {
+        let due = requests.peek().map(|one| At(one.at_ns));
+        if due.is_none() && open.count == 0 {
+            break;
+        }
+        let limit = due.unwrap_or(At(last_ns.saturating_add(drain_ns)));
+        now = world.advance(limit, &mut out).max(now);
+        out.drain(..).for_each(|emission| end(&mut open, emission, watch));
+        watch.passed(world, now);
+        if due.is_none() && now >= limit {
+            break;
+        }
+        while let Some(Due { at_ns, request }) = requests.next_if(|one| At(one.at_ns) <= now) {
+            (last_ns, sent) = (at_ns, sent + 1);
+            watch.due(sent - 1, at_ns);
+            let admitted = watch.admits(open.count);
+            open.push(Flight { due_ns: at_ns, output: request.output_tokens, first: None });
+            if !admitted || world.submit(now, Submit { id: sent - 1, ..request }).is_err() {
+                leave(&mut open, sent - 1, now.0, false, watch);
+            }
+        }
+    }
+    for index in open.base..sent {
+        leave(&mut open, index, i64::MAX, false, watch);
+    }
+}
+
+fn end(open: &mut Open, Emission { at, id, what }: Emission, watch: &mut impl Watch) {
+    match what {
+        What::Token { .. } => {
+            if let Some(flight) = open.at(id) {
+                flight.first.get_or_insert(at.0 - flight.due_ns);
+            }
+        }
+        What::Finished { .. } => leave(open, id, at.0, true, watch),
+        What::Failed(_) => leave(open, id, at.0, false, watch),
+        _ => {}
+    }
+}
+
+fn leave(open: &mut Open, index: u64, left_ns: i64, answered: bool, watch: &mut impl Watch) {
+    if let Some(Flight { due_ns, output, first }) = open.take(index) {
+        let times = Times { first, end: answered.then_some(left_ns - due_ns) };
+        watch.over(Over { index, due_ns, left_ns, output, times });
+    }
+}
+
+impl Asked {
+    /// As it is handed in.
+    pub fn submit(&self, id: u64) -> Submit {
+        Submit {
+            blocks: self.blocks.clone(),
+            session: self.session,
+            ..Submit::new(id, self.prompt, self.output)
+        }
+    }
+}
+
+/// All times, by number.
+struct Kept {
+    times: Vec<Times>,
+    /// Most that may be in flight.
+    most: usize,
+}
+
+impl Watch for Kept {
+    fn admits(&mut self, in_flight: usize) -> bool {
+        in_flight < self.most
+    }
+
+    fn over(&mut self, over: Over) {
+        self.times[over.index as usize] = over.times;
+    }
+}
+
+/// Sends these requests at their times; nobody gives up and nobody tries again. One entry per request, in order.
+///
+/// # Errors
+/// The world can't be built.
+pub fn play(world: &WorldSpec, asked: &[Asked], seed: u64) -> Result<Vec<Times>, String> {
+    play_at_most(usize::MAX, world, asked, seed)
+}
+
+/// The same behind a door that turns away at once whoever finds `most` requests in flight.
+///
+/// # Errors
+/// The world can't be built.
+pub fn play_at_most(
+    most: usize,
+    world: &WorldSpec,
+    asked: &[Asked],
+    seed: u64,
+) -> Result<Vec<Times>, String> {
+    let mut world = World::of(world, seed).map_err(|e| e.to_string())?;
+    let mut kept = Kept { times: vec![Times::default(); asked.len()], most };
+    let due = asked.iter().map(|one| Due { at_ns: one.due_ns, request: one.submit(0) });
+    play_each(&mut world, due, DRAIN_NS, &mut kept);
+    Ok(kept.times)
+}

@@ -1,0 +1,254 @@
+//! A static fleet against autoscaled ones, on the same arrivals: what each costs, and what is missed while replicas are on their way.
+//!
+//! All begin with the static fleet's replicas, so that none pays for an empty beginning. A replica is paid for from the moment it is
+//! asked for and serves when its cold start is over. Beside the policy that was asked for stands one that differs by its least
+//! number alone: none in place of some, or one in place of none. Only KEDA goes to none; of another policy the same signal and
+//! target are taken as KEDA's. Spares are counted on no side.
+
+use std::collections::BTreeMap;
+
+use plimsoll_sim::fleet_spec::MAX_REPLICAS;
+use plimsoll_sim::{AutoscaleSpec, KedaSpec};
+
+use super::decide::{judge, mean, share};
+use super::finding::{ScalingFinding, ScalingRow};
+use super::simulate::{Fleet, Outcome};
+use super::spec::PlanSpec;
+use plimsoll_judge::budget::ALPHA;
+use plimsoll_judge::cost::Per;
+use plimsoll_measure::findings::{Estimate, Held};
+use plimsoll_measure::say::number;
+
+/// A fleet beside the static one.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Rival {
+    /// `2 to 9`.
+    pub name: String,
+    /// Its autoscaler.
+    pub fleet: Fleet,
+    /// Replicas it begins with.
+    pub begin: u32,
+}
+
+/// The fleets to be compared with so many static replicas; none where no autoscaler was asked for.
+pub fn rivals(plan: &PlanSpec, replicas: u32) -> Vec<Rival> {
+    let Some(asked) = &plan.world.fleet.autoscale else { return Vec::new() };
+    let rival = |autoscale: AutoscaleSpec| {
+        let (least, most) = autoscale.range();
+        let begin = replicas.clamp(least, most.max(least));
+        Rival { name: format!("{least} to {most}"), fleet: Fleet::Scaled(autoscale), begin }
+    };
+    vec![rival(asked.clone()), rival(other_least(asked))]
+}
+
+/// The same policy with another least number: none, or one where that was none.
+fn other_least(asked: &AutoscaleSpec) -> AutoscaleSpec {
+    let (_, max) = asked.range();
+    let signal = asked.signal();
+    match asked {
+        AutoscaleSpec::Keda(keda) => {
+            let min = if keda.min == 0 { 1 } else { 0 };
+            AutoscaleSpec::Keda(KedaSpec { min, ..keda.clone() })
+        }
+        AutoscaleSpec::Hpa(hpa) => AutoscaleSpec::Keda(to_none(signal, hpa.target, max)),
+        AutoscaleSpec::QueueDepth(depth) => AutoscaleSpec::Keda(to_none(signal, depth.depth.max(1.0), max)),
+    }
+}
+
+/// KEDA with its own defaults for its polling (30 s) and its cooldown (300 s).
+fn to_none(signal: plimsoll_sim::Signal, target: f64, max: u32) -> KedaSpec {
+    KedaSpec { signal, target, activation: 0.0, polling_s: 30, cooldown_s: 300, min: 0, max }
+}
+
+/// The comparison; the first arm is the static fleet's.
+pub fn compare(
+    plan: &PlanSpec,
+    replicas: u32,
+    rivals: &[Rival],
+    arms: &[&BTreeMap<u32, Outcome>],
+    seeds: u32,
+) -> ScalingFinding {
+    let names =
+        std::iter::once(format!("static {replicas}")).chain(rivals.iter().map(|rival| rival.name.clone()));
+    let rows: Vec<ScalingRow> = names
+        .zip(arms)
+        .map(|(name, arm)| {
+            let outcomes: Vec<&Outcome> = arm.values().take(seeds as usize).collect();
+            row(plan, name, replicas, &outcomes)
+        })
+        .collect();
+    let cold_start = plan.world.fleet.cold_start.total(&plan.world.engine).as_secs_f64();
+    ScalingFinding {
+        policy: plan.world.fleet.autoscale.as_ref().map_or_else(String::new, words),
+        cold_start_s: cold_start,
+        says: says(&rows, cold_start),
+        rows,
+    }
+}
+
+fn row(plan: &PlanSpec, fleet: String, replicas: u32, outcomes: &[&Outcome]) -> ScalingRow {
+    let n = outcomes.iter().map(|o| o.counted.requests).sum();
+    let none = Estimate { value: f64::NAN, lower: f64::NAN, upper: f64::NAN, n, n_eff: 0.0 };
+    let paid: Vec<f64> = outcomes.iter().map(|o| o.mean_replicas).collect();
+    let range = plan.world.fleet.autoscale.as_ref().map_or((0, MAX_REPLICAS), AutoscaleSpec::range);
+    let mean_replicas = paid_for(&paid, (range.0.min(replicas), range.1.max(replicas)), n).unwrap_or(none);
+    let counts: Vec<(u64, u64)> = outcomes.iter().map(|o| (o.counted.requests, o.counted.missed)).collect();
+    let missed: u64 = counts.iter().map(|(_, missed)| missed).sum();
+    let scaling: u64 = outcomes.iter().map(|o| o.counted.missed_scaling).sum();
+    let judged = judge(&plan.slo, replicas, outcomes, ALPHA);
+    ScalingRow {
+        fleet,
+        mean_replicas,
+        most_replicas: outcomes.iter().map(|o| o.most_replicas).max().unwrap_or(0),
+        per_hour: hourly(plan).map(|price| times(mean_replicas, price)),
+        missed: share(&counts, ALPHA).unwrap_or(none),
+        missed_scaling: (missed > 0).then(|| scaling as f64 / missed as f64),
+        figures: judged.figures,
+        held: judged.held,
+    }
+}
+
+/// The mean of what was paid for. Replicas are never fewer than none, and schedules of a bursty day differ by their factor rather than by
+/// their sum: Student's interval of the mean by the delta method on its logarithm, cut at what the policy allows, where the mean must lie.
+/// The symmetric interval lost: of five schedules that differ enough it begins below zero.
+fn paid_for(paid: &[f64], (least, most): (u32, u32), n: u64) -> Option<Estimate> {
+    let found = mean(paid, n, ALPHA)?;
+    let half = found.upper - found.value;
+    let factor = if found.value > 0.0 { libm::exp(half / found.value) } else { 1.0 };
+    let within =
+        |value: f64| value.clamp(f64::from(least).min(found.value), f64::from(most).max(found.value));
+    Some(Estimate { lower: within(found.value / factor), upper: within(found.value * factor), ..found })
+}
+
+/// What a replica costs per hour; none where the price is not one of replicas.
+fn hourly(plan: &PlanSpec) -> Option<f64> {
+    match plan.price.as_ref()?.price.per {
+        Per::GpuHour(price) => Some(price * f64::from(plan.gpus_per_replica?)),
+        Per::ReplicaHour(price) => Some(price),
+        Per::Hour(_) | Per::Mtok { .. } => None,
+    }
+}
+
+fn times(estimate: Estimate, by: f64) -> Estimate {
+    let Estimate { value, lower, upper, n, n_eff } = estimate;
+    Estimate { value: value * by, lower: lower * by, upper: upper * by, n, n_eff }
+}
+
+fn words(autoscale: &AutoscaleSpec) -> String {
+    match autoscale {
+        AutoscaleSpec::Hpa(hpa) => format!(
+            "HPA on {}, target {}, {} to {} replicas, every {} s",
+            signal(autoscale),
+            number(hpa.target),
+            hpa.min,
+            hpa.max,
+            hpa.sync_s
+        ),
+        AutoscaleSpec::Keda(keda) => format!(
+            "KEDA on {}, target {}, {} to {} replicas, polled every {} s, cooldown {} s",
+            signal(autoscale),
+            number(keda.target),
+            keda.min,
+            keda.max,
+            keda.polling_s,
+            keda.cooldown_s
+        ),
+        AutoscaleSpec::QueueDepth(depth) => format!(
+            "queue depth over {} waiting per replica, {} to {} replicas, every {} s",
+            number(depth.depth),
+            depth.min,
+            depth.max,
+            depth.interval_s
+        ),
+    }
+}
+
+/// `queue depth 4, 1 to 20 replicas`.
+pub(super) fn brief(autoscale: &AutoscaleSpec) -> String {
+    let (least, most) = autoscale.range();
+    let what = match autoscale {
+        AutoscaleSpec::Hpa(hpa) => format!("HPA {}", number(hpa.target)),
+        AutoscaleSpec::Keda(keda) => format!("KEDA {}", number(keda.target)),
+        AutoscaleSpec::QueueDepth(depth) => format!("queue depth {}", number(depth.depth)),
+    };
+    format!("{what}, {least} to {most} replicas")
+}
+
+fn signal(autoscale: &AutoscaleSpec) -> &'static str {
+    match autoscale.signal() {
+        plimsoll_sim::Signal::InFlight => "requests in flight",
+        plimsoll_sim::Signal::Waiting => "waiting requests",
+        plimsoll_sim::Signal::KvUsage => "KV cache usage",
+    }
+}
+
+fn says(rows: &[ScalingRow], cold_start_s: f64) -> String {
+    let Some((fixed, scaled)) = rows.split_first() else { return String::new() };
+    let one = |row: &ScalingRow| {
+        let saved = 1.0 - row.mean_replicas.value / fixed.mean_replicas.value;
+        let paid = match saved {
+            _ if saved.abs() < 0.005 => "costs as much as".to_owned(),
+            _ if saved > 0.0 => format!("costs {} % less than", number(100.0 * saved)),
+            _ => format!("costs {} % more than", number(-100.0 * saved)),
+        };
+        let held = match row.held {
+            Held::Pass => "holds the promise",
+            Held::Inconclusive => "may hold the promise or not",
+            Held::Fail => "does not hold the promise",
+        };
+        let late = match row.missed_scaling {
+            Some(share) if row.missed.value > 0.0 => {
+                format!(", {} % of them while replicas were on their way", number(100.0 * share))
+            }
+            _ => String::new(),
+        };
+        format!(
+            "{} {paid} {}, misses {} % of the requests against {} %{late}, and {held}",
+            row.fleet,
+            fixed.fleet,
+            number(100.0 * row.missed.value),
+            number(100.0 * fixed.missed.value)
+        )
+    };
+    let all: Vec<String> = scaled.iter().map(one).collect();
+    format!("with a cold start of {} s, {}", number(cold_start_s), all.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_math::rng::Stream;
+
+    use super::*;
+
+    /// It once said that a fleet that goes to none costs −0.4 to 3.1 replicas.
+    #[test]
+    fn replicas_paid_for_are_never_fewer_than_none() {
+        let paid = [0.2, 0.3, 0.1, 4.0, 0.4];
+        let symmetric = mean(&paid, 5, ALPHA).expect("five");
+        assert!(symmetric.lower < 0.0, "{symmetric:?}");
+        let found = paid_for(&paid, (0, 9), 5).expect("five");
+        assert_eq!(found.value, symmetric.value);
+        assert!(found.lower > 0.0 && found.upper <= 9.0 && found.lower < found.value, "{found:?}");
+        let none = paid_for(&[0.0, 0.0, 0.0], (0, 9), 3).expect("three");
+        assert_eq!((none.value, none.lower, none.upper), (0.0, 0.0, 0.0));
+        let floor = paid_for(&[2.0, 2.0, 2.0, 2.0, 9.0], (2, 9), 5).expect("five");
+        assert!(floor.lower >= 2.0, "{floor:?}");
+    }
+
+    /// Five schedules whose replicas are lognormal, a thousand times: the interval holds the true mean at least as often as the symmetric one.
+    #[test]
+    fn its_interval_holds_the_mean_as_often_as_it_says() {
+        let mut stream = Stream::new(3, "paid for", 0);
+        let truth = libm::exp(0.5 * 0.25);
+        let (mut held, mut plain) = (0, 0);
+        for _ in 0..1_000 {
+            let paid: Vec<f64> =
+                (0..5).map(|_| libm::exp(plimsoll_math::dist::normal(&mut stream, 0.0, 0.5))).collect();
+            let found = paid_for(&paid, (0, 1_000), 5).expect("five");
+            let symmetric = mean(&paid, 5, ALPHA).expect("five");
+            held += u32::from(found.lower <= truth && truth <= found.upper);
+            plain += u32::from(symmetric.lower <= truth && truth <= symmetric.upper);
+        }
+        assert!(held >= plain && held >= 880, "{held} against {plain} of 1000");
+    }
+}

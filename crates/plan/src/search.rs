@@ -1,0 +1,402 @@
+//! The cheapest configuration that keeps the promise: by formula over all candidates, then by simulation over the few that are worth it.
+//!
+//! A stepper: the caller asks for one candidate after the other and may stop at any time, because only it has a clock. Formulas order
+//! the candidates; whatever would be cheaper than what was asked is then handed out, cheapest first, to be simulated as any plan is, and
+//! what that found replaces the formula's figures, until the cheapest is a simulated one; then what lies on a front. No formula knows an
+//! autoscaler: where simulation has found a configuration's number, each policy is played on the same schedules. Simulating all of them lost: a hundred candidates at some seconds each are minutes, and nine
+//! tenths of them are no contest.
+
+use std::sync::Arc;
+
+use plimsoll_sim::AutoscaleSpec;
+
+use super::finding::{Expected, FormulaAnswer, MeanFleet, PlanOption};
+use super::mix::Mix;
+use super::planner::{LEAST_SEEDS, Simulated};
+use super::simulate::{Case, Experiment, Fleet, Outcome};
+use super::spec::{PlanError, PlanSpec};
+use super::vary::{self, Candidate, VarySpec};
+use super::{decide, formula, scaling};
+use plimsoll_judge::budget::ALPHA;
+use plimsoll_judge::cost::PriceSpec;
+use plimsoll_measure::findings::{Held, Metric};
+use plimsoll_measure::say::number;
+
+const FORMULA: &str = "formula";
+const SIMULATED: &str = "simulated";
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Search {
+    mix: Mix,
+    candidates: Vec<Candidate>,
+    looked: Vec<Looked>,
+    autoscalers: Vec<AutoscaleSpec>,
+    scaled: Vec<Scaled>,
+}
+
+/// An autoscaled fleet of a candidate, once it was simulated.
+#[derive(Clone, Debug)]
+struct Scaled {
+    place: usize,
+    policy: usize,
+    option: PlanOption,
+}
+
+/// An autoscaled fleet that is worth simulating: a candidate whose number is known.
+#[derive(Clone, Debug)]
+pub struct ListedScaled {
+    place: usize,
+    policy: usize,
+    /// What is to be played, on the schedules that the static fleet was played on.
+    pub experiments: Vec<Experiment>,
+}
+
+/// A candidate with what is known of it.
+#[derive(Clone, Debug)]
+struct Looked {
+    formula: Option<FormulaAnswer>,
+    /// Replicas that carry the load, spares not counted.
+    carrying: Option<u32>,
+    /// Schedules that it took to tell whether they hold.
+    seeds: u32,
+    option: PlanOption,
+}
+
+/// A candidate that is worth simulating.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Its place among the candidates.
+    pub place: usize,
+    /// The plan with its configuration.
+    pub spec: PlanSpec,
+    /// Replicas by formula, to start from.
+    pub start: u32,
+    /// The least that the utilisation ceiling asks for.
+    pub least: u32,
+}
+
+impl Search {
+    /// A search around a plan.
+    ///
+    /// # Errors
+    /// A setting that the engine does not have; too many combinations.
+    pub fn new(plan: &PlanSpec, mix: &Mix, vary: &VarySpec) -> Result<Search, PlanError> {
+        Ok(Search {
+            mix: mix.clone(),
+            candidates: vary::candidates(plan, vary)?,
+            looked: Vec::new(),
+            autoscalers: vary.autoscalers.clone(),
+            scaled: Vec::new(),
+        })
+    }
+
+    /// Candidates there are, and how many were looked at.
+    pub fn progress(&self) -> (usize, usize) {
+        (self.candidates.len(), self.looked.len())
+    }
+
+    /// Looks at the next candidate by formula; false = there is none left.
+    pub fn step(&mut self) -> bool {
+        let Some(candidate) = self.candidates.get(self.looked.len()) else { return false };
+        let looked = look(candidate, &self.mix);
+        self.looked.push(looked);
+        true
+    }
+
+    /// The candidate to be simulated next: the cheapest by formula, as long as it is cheaper than what was asked and than everything that
+    /// simulation has confirmed; then what lies on a front by formula, cheapest first. `None` = what is left is neither.
+    pub fn next(&self) -> Option<Listed> {
+        self.next_cheaper().or_else(|| self.next_on_a_front())
+    }
+
+    /// Does a formula alone speak for it?
+    fn open(&self, place: usize) -> bool {
+        let looked = &self.looked[place];
+        !self.candidates[place].asked
+            && looked.formula.is_some()
+            && looked.option.refused.is_none()
+            && looked.option.how == FORMULA
+    }
+
+    fn cheapest(&self, of: impl Iterator<Item = usize>) -> Option<usize> {
+        of.min_by(|&a, &b| cheaper(&self.looked[a].option, &self.looked[b].option))
+    }
+
+    fn next_on_a_front(&self) -> Option<Listed> {
+        let mut options: Vec<PlanOption> = self.looked.iter().map(|looked| looked.option.clone()).collect();
+        mark(&mut options);
+        let on_a_front = |place: &usize| options[*place].on_cost_front || options[*place].on_token_front;
+        let open = (0..self.looked.len()).filter(|place| self.open(*place)).filter(on_a_front);
+        self.listed(self.cheapest(open)?)
+    }
+
+    fn next_cheaper(&self) -> Option<Listed> {
+        let best = self.cheapest((0..self.looked.len()).filter(|place| self.open(*place)))?;
+        let rival = |place: usize| {
+            let option = &self.looked[place].option;
+            let counts = option.how == SIMULATED || self.candidates[place].asked;
+            counts && option.refused.is_none() && !costs_less(&self.looked[best].option, option)
+        };
+        if (0..self.looked.len()).any(rival) { None } else { self.listed(best) }
+    }
+
+    /// What was asked, as one of the candidates.
+    pub fn asked(&self) -> Option<Listed> {
+        self.listed(self.candidates.iter().position(|candidate| candidate.asked)?)
+    }
+
+    fn listed(&self, place: usize) -> Option<Listed> {
+        let formula = self.looked.get(place)?.formula.as_ref()?;
+        let spec = self.candidates.get(place)?.spec.clone();
+        Some(Listed { place, spec, start: formula.replicas, least: formula.replicas_for_utilisation })
+    }
+
+    /// Takes what simulation found of a candidate.
+    pub fn take(&mut self, listed: &Listed, simulated: &Simulated) {
+        let Some(looked) = self.looked.get_mut(listed.place) else { return };
+        let option = &mut looked.option;
+        match simulated.replicas {
+            Some(replicas) => {
+                looked.carrying = Some(replicas);
+                looked.seeds = simulated.answer.tried.iter().map(|tried| tried.seeds).max().unwrap_or(0);
+                size(option, &listed.spec, &self.mix, replicas);
+                let tried = simulated.answer.tried.iter().find(|tried| tried.replicas == replicas);
+                let figures = tried.map_or(&[][..], |tried| &tried.figures);
+                speed(option, &listed.spec, figures);
+                SIMULATED.clone_into(&mut option.how);
+            }
+            None => {
+                let why = simulated.answer.cannot_tell.clone();
+                let none = || "no number of replicas held in simulation".to_owned();
+                option.refused = Some(why.unwrap_or_else(none));
+            }
+        }
+    }
+
+    /// The autoscaled fleet to be simulated next: of the cheapest configuration whose number simulation knows.
+    pub fn next_scaled(&self) -> Option<ListedScaled> {
+        let known = |place: &usize| {
+            let option = &self.looked[*place].option;
+            option.how == SIMULATED && option.refused.is_none()
+        };
+        let left = |place: usize| {
+            (0..self.autoscalers.len())
+                .find(|policy| !self.scaled.iter().any(|one| one.place == place && one.policy == *policy))
+        };
+        let open = (0..self.looked.len()).filter(known).filter(|place| left(*place).is_some());
+        let place = self.cheapest(open)?;
+        let (policy, spec) = (left(place)?, &self.candidates[place].spec);
+        let autoscale = self.autoscalers[policy].clone();
+        let (least, most) = autoscale.range();
+        let replicas = self.looked[place].carrying.unwrap_or(1).clamp(least, most.max(least));
+        let case = Arc::new(Case::of(spec));
+        let one = |draw| Experiment {
+            case: Arc::clone(&case),
+            replicas,
+            fleet: Fleet::Scaled(autoscale.clone()),
+            factor: spec.rules.peak,
+            draw,
+            gives_up: false,
+        };
+        // As many as it took to tell of the static fleet, or what holds by a little could not be told of one that is scaled.
+        let seeds = spec.effort.seeds.max(LEAST_SEEDS).max(self.looked[place].seeds);
+        Some(ListedScaled { place, policy, experiments: (0..seeds).map(one).collect() })
+    }
+
+    /// Takes what came of an autoscaled fleet.
+    pub fn take_scaled(&mut self, listed: &ListedScaled, outcomes: &[Outcome]) {
+        let ListedScaled { place, policy, .. } = *listed;
+        let (Some(looked), Some(candidate)) = (self.looked.get(place), self.candidates.get(place)) else {
+            return;
+        };
+        let (spec, carrying) = (&candidate.spec, looked.carrying.unwrap_or(1));
+        let all: Vec<&Outcome> = outcomes.iter().collect();
+        let judged = decide::judge(&spec.slo, carrying, &all, ALPHA);
+        let refused = match judged.held {
+            Held::Pass => None,
+            Held::Fail => Some("does not hold the promise".to_owned()),
+            Held::Inconclusive => judged.why.clone(),
+        };
+        let spares = f64::from(spec.rules.spares(carrying));
+        let replicas =
+            spares + outcomes.iter().map(|o| o.mean_replicas).sum::<f64>() / outcomes.len().max(1) as f64;
+        let gpus = spec.gpus_per_replica.map(|gpus| f64::from(gpus) * replicas);
+        let each = spec.price.as_ref().and_then(|price| hourly(price, spec.gpus_per_replica, 1));
+        let mut option = PlanOption {
+            name: format!("{}, {}", looked.option.name, scaling::brief(&self.autoscalers[policy])),
+            replicas: None,
+            gpus: None,
+            mean: Some(MeanFleet { replicas, gpus }),
+            per_hour: each.map(|each| each * replicas),
+            tokens_per_gpu: gpus.filter(|gpus| *gpus > 0.0).map(|gpus| output_per_s(spec, &self.mix) / gpus),
+            how: SIMULATED.to_owned(),
+            refused,
+            ..looked.option.clone()
+        };
+        speed(&mut option, spec, &judged.figures);
+        self.scaled.push(Scaled { place, policy, option });
+    }
+
+    /// Every candidate that was looked at, cheapest first, with the two fronts marked.
+    pub fn options(&self) -> Vec<PlanOption> {
+        let of_static = self.looked.iter().map(|looked| &looked.option);
+        let mut out: Vec<PlanOption> =
+            of_static.chain(self.scaled.iter().map(|scaled| &scaled.option)).cloned().collect();
+        mark(&mut out);
+        out.sort_by(|a, b| a.refused.is_some().cmp(&b.refused.is_some()).then_with(|| cheaper(a, b)));
+        out
+    }
+
+    /// What follows, in a sentence.
+    pub fn says(&self) -> Option<String> {
+        let asked = self.candidates.iter().position(|candidate| candidate.asked)?;
+        let asked = &self.looked.get(asked)?.option;
+        let options = self.options();
+        let best = options.iter().find(|option| option.refused.is_none())?;
+        let simulated = options.iter().filter(|option| option.how == SIMULATED).count();
+        let looked = format!(
+            "{} of {} configurations were looked at by formula, {simulated} fleets by simulation",
+            self.looked.len(),
+            self.candidates.len()
+        );
+        if asked.refused.is_none() && !costs_less(best, asked) {
+            return Some(format!("{looked}; none is cheaper than what was asked"));
+        }
+        let (name, how) = (&best.name, &best.how);
+        let less = match (best.per_hour, asked.per_hour, gpus(best), gpus(asked)) {
+            (Some(best), Some(asked), ..) if asked > 0.0 && asked.is_finite() => {
+                format!("{:.0} % of what was asked costs", 100.0 * best / asked)
+            }
+            (_, _, Some(best), Some(asked)) => format!("{} GPUs against {}", number(best), number(asked)),
+            _ => "what was asked does not keep the promise by formula".to_owned(),
+        };
+        Some(format!("{looked}; the cheapest that keeps the promise is {name} ({how}): {less}"))
+    }
+}
+
+/// Cheaper by the hour, else by GPUs, else by replicas; then faster. A cost that is not known comes after any that is.
+fn cheaper(a: &PlanOption, b: &PlanOption) -> std::cmp::Ordering {
+    let key = |option: &PlanOption| {
+        let or = |value: Option<f64>| value.unwrap_or(f64::INFINITY);
+        [or(option.per_hour), or(gpus(option)), or(replicas(option)), or(option.latency_s)]
+    };
+    let (a, b) = (key(a), key(b));
+    let unequal = a.iter().zip(&b).map(|(a, b)| a.total_cmp(b)).find(|order| order.is_ne());
+    unequal.unwrap_or(std::cmp::Ordering::Equal)
+}
+
+/// Is its hour cheaper (else: are its GPUs or replicas fewer) by more than rounding?
+fn costs_less(a: &PlanOption, b: &PlanOption) -> bool {
+    let pairs = [(a.per_hour, b.per_hour), (gpus(a), gpus(b)), (replicas(a), replicas(b))];
+    let known = pairs.into_iter().find_map(|(a, b)| Some((a?, b?)));
+    known.is_some_and(|(a, b)| a < b * (1.0 - 1e-9))
+}
+
+/// GPUs, of an autoscaled fleet on average.
+fn gpus(option: &PlanOption) -> Option<f64> {
+    option.mean.map_or(option.gpus.map(f64::from), |mean| mean.gpus)
+}
+
+/// Replicas, of an autoscaled fleet on average.
+fn replicas(option: &PlanOption) -> Option<f64> {
+    option.mean.map_or(option.replicas.map(f64::from), |mean| Some(mean.replicas))
+}
+
+fn look(candidate: &Candidate, mix: &Mix) -> Looked {
+    let mut option = PlanOption {
+        name: candidate.words.join(", "),
+        replicas: None,
+        gpus: None,
+        mean: None,
+        per_hour: None,
+        latency_s: None,
+        tokens_per_user: None,
+        tokens_per_gpu: None,
+        on_cost_front: false,
+        on_token_front: false,
+        how: FORMULA.to_owned(),
+        refused: candidate.refused.clone(),
+    };
+    if candidate.refused.is_some() {
+        return Looked { formula: None, carrying: None, seeds: 0, option };
+    }
+    let spec = &candidate.spec;
+    match answered(spec, mix) {
+        Err(why) => {
+            option.refused = Some(why.to_string());
+            Looked { formula: None, carrying: None, seeds: 0, option }
+        }
+        Ok((mix, answer)) => {
+            size(&mut option, spec, &mix, answer.replicas);
+            speed(&mut option, spec, &answer.figures);
+            Looked { carrying: Some(answer.replicas), formula: Some(answer), seeds: 0, option }
+        }
+    }
+}
+
+/// The formula's answer. What a prefix cache holds is drawn again, because it depends on the cache; where it holds nothing it does not.
+fn answered(spec: &PlanSpec, mix: &Mix) -> Result<(Mix, FormulaAnswer), PlanError> {
+    spec.world.validate()?;
+    let mix = if mix.hit_share() > 0.0 { Mix::draw(spec)? } else { mix.clone() };
+    let answer = formula::answer(spec, &mix)?;
+    Ok((mix, answer))
+}
+
+/// How much of it there is, spares included, and what that costs.
+fn size(option: &mut PlanOption, spec: &PlanSpec, mix: &Mix, replicas: u32) {
+    let all = replicas.saturating_add(spec.rules.spares(replicas));
+    option.replicas = Some(all);
+    option.gpus = spec.gpus_per_replica.map(|gpus| gpus.saturating_mul(all));
+    option.per_hour = spec.price.as_ref().and_then(|price| hourly(price, option.gpus, all));
+    option.tokens_per_gpu =
+        option.gpus.filter(|gpus| *gpus > 0).map(|gpus| output_per_s(spec, mix) / f64::from(gpus));
+}
+
+/// Output tokens per second at the peak.
+fn output_per_s(spec: &PlanSpec, mix: &Mix) -> f64 {
+    spec.traffic.rate_per_s * spec.rules.peak * mix.means.output
+}
+
+/// What all of it costs an hour; a price per token has none.
+fn hourly(price: &PriceSpec, gpus: Option<u32>, replicas: u32) -> Option<f64> {
+    let priced = PriceSpec { gpus: gpus.or(price.gpus), replicas: Some(replicas), ..price.clone() };
+    match priced.bill().ok()?.rate {
+        plimsoll_judge::cost::Rate::PerHour(hour) => Some(hour),
+        plimsoll_judge::cost::Rate::PerMtok { .. } => None,
+    }
+}
+
+/// How fast it is: the first ceiling's figure, and tokens per second of one user.
+fn speed(option: &mut PlanOption, spec: &PlanSpec, figures: &[Expected]) {
+    let value = |found: &Expected| found.value.value();
+    let first = spec.slo.latency.first().and_then(|ceiling| {
+        let same = |found: &&Expected| {
+            found.metric == ceiling.metric && found.percentile == Some(ceiling.percentile)
+        };
+        figures.iter().find(same).and_then(value)
+    });
+    option.latency_s = first.or(option.latency_s);
+    // The mean on both sides: simulation keeps only the ceilings' percentiles, and then the formula's mean stays.
+    let each = figures.iter().find(|found| found.metric == Metric::Tpot && found.percentile.is_none());
+    let tokens = each.and_then(value).filter(|tpot| *tpot > 0.0).map(|tpot| 1.0 / tpot);
+    option.tokens_per_user = tokens.or(option.tokens_per_user);
+}
+
+/// Marks what no other option beats in both of two figures.
+fn mark(options: &mut [PlanOption]) {
+    let cost = |o: &PlanOption| Some((o.per_hour.or(gpus(o))?, o.latency_s?));
+    let tokens = |o: &PlanOption| Some((-o.tokens_per_user?, -o.tokens_per_gpu?));
+    let on = |figure: &dyn Fn(&PlanOption) -> Option<(f64, f64)>| -> Vec<bool> {
+        let points: Vec<Option<(f64, f64)>> =
+            options.iter().map(|o| figure(o).filter(|_| o.refused.is_none())).collect();
+        let beaten = |p: &(f64, f64)| {
+            points.iter().flatten().any(|q| q.0 <= p.0 && q.1 <= p.1 && (q.0 < p.0 || q.1 < p.1))
+        };
+        points.iter().map(|point| point.as_ref().is_some_and(|p| !beaten(p))).collect()
+    };
+    let (by_cost, by_tokens) = (on(&cost), on(&tokens));
+    for (option, (cost, tokens)) in options.iter_mut().zip(by_cost.into_iter().zip(by_tokens)) {
+        (option.on_cost_front, option.on_token_front) = (cost, tokens);
+    }
+}

@@ -1,0 +1,181 @@
+//! One experiment of a plan: a number of replicas, a load, a schedule → what came of it.
+//!
+//! A pure function, so that whoever has threads runs several at once. Experiments of one number draw the same requests and the same
+//! chance in the engine whatever the replicas and the load (common random numbers).
+
+use std::sync::Arc;
+
+use plimsoll_math::rng::Stream;
+use plimsoll_model::At;
+use plimsoll_sim::{AutoscaleSpec, World, WorldSpec};
+
+use super::spec::{PlanError, PlanSpec, TrafficSpec};
+use super::tally::{Counted, Sketch, Tally};
+use crate::replay::{DRAIN_NS, Over, Watch, play_each};
+use plimsoll_measure::findings::{BudgetSpec, Metric};
+
+/// What all experiments of a plan share.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Case {
+    /// The load.
+    pub traffic: TrafficSpec,
+    /// What is promised.
+    pub slo: BudgetSpec,
+    /// One replica and what is around it.
+    pub world: WorldSpec,
+    /// Seed of everything drawn.
+    pub seed: u64,
+}
+
+/// Who decides how many replicas there are.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Fleet {
+    /// Nobody: they are as many as said.
+    Static,
+    /// An autoscaler that begins at as many as said.
+    Scaled(AutoscaleSpec),
+}
+
+/// An experiment.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Experiment {
+    /// What it shares with others.
+    pub case: Arc<Case>,
+    /// Replicas; at the start, where an autoscaler decides.
+    pub replicas: u32,
+    /// Who decides how many there are.
+    pub fleet: Fleet,
+    /// The load, × the mean rate.
+    pub factor: f64,
+    /// Which schedule.
+    pub draw: u32,
+    /// End as soon as a ceiling can no longer be held? Then its figures are bounds.
+    pub gives_up: bool,
+}
+
+/// What was counted against one ceiling.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct CeilingCount {
+    /// Requests that have such a figure.
+    pub n: u64,
+    /// Those over it, or not answered.
+    pub over: u64,
+}
+
+/// What came of an experiment.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Outcome {
+    /// Counts, the warm-up left out.
+    pub counted: Counted,
+    /// Seconds of arrivals.
+    pub window_s: f64,
+    /// Mean replicas paid for over the window, from provisioning on.
+    pub mean_replicas: f64,
+    /// Most at once.
+    pub most_replicas: u32,
+}
+
+impl Outcome {
+    /// The values of a metric.
+    pub fn values(&self, metric: Metric) -> &Sketch {
+        &self.counted.metrics[super::tally::place(metric)]
+    }
+}
+
+impl Case {
+    /// What all experiments of this plan share.
+    pub fn of(plan: &PlanSpec) -> Case {
+        let PlanSpec { traffic, slo, world, seed, .. } = plan.clone();
+        Case { traffic, slo, world, seed }
+    }
+}
+
+/// Plays an experiment.
+///
+/// # Errors
+/// The world can't be built with so many replicas, or the load can't be drawn.
+pub fn simulate(experiment: &Experiment) -> Result<Outcome, PlanError> {
+    let Experiment { case, replicas, fleet, factor, draw: index, gives_up } = experiment;
+    let mut spec = case.world.clone();
+    spec.fleet.replicas = *replicas;
+    spec.fleet.autoscale = match fleet {
+        Fleet::Static => None,
+        Fleet::Scaled(autoscale) => Some(autoscale.clone()),
+    };
+    let chance = Stream::new(case.seed, "plan worlds", u64::from(*index)).next_u64();
+    let mut world = World::of(&spec, chance)?;
+    let draw = case.traffic.draw(&spec, *factor, *index, case.seed)?;
+    let window_ns = draw.window_ns;
+    let scaled = *fleet != Fleet::Static;
+    // Where an autoscaler acts, the beginning is part of what it does.
+    let tally = Tally::new(&case.slo, draw.requests, window_ns, draw.even && !scaled, *gives_up);
+    let mut watched = Watched { tally, bill: scaled.then(|| Paid::new(*replicas, window_ns)) };
+    play_each(&mut world, draw, DRAIN_NS, &mut watched);
+    let Watched { tally, bill } = watched;
+    let (mean_replicas, most_replicas) = bill.map_or((f64::from(*replicas), *replicas), |bill| {
+        let most = bill.most;
+        (bill.mean(), most)
+    });
+    let window_s = window_ns as f64 / 1e9;
+    Ok(Outcome { counted: tally.conclude(), window_s, mean_replicas, most_replicas })
+}
+
+/// The tally, and what replicas are paid for.
+struct Watched<'a> {
+    tally: Tally<'a>,
+    bill: Option<Paid>,
+}
+
+/// Replicas paid for over time.
+struct Paid {
+    window_ns: i64,
+    since_ns: i64,
+    now: u32,
+    area: f64,
+    most: u32,
+}
+
+impl Paid {
+    fn new(replicas: u32, window_ns: i64) -> Paid {
+        Paid { window_ns, since_ns: 0, now: replicas, area: 0.0, most: replicas }
+    }
+
+    fn change(&mut self, at_ns: i64, replicas: u32) {
+        let until = at_ns.clamp(self.since_ns, self.window_ns.max(self.since_ns));
+        self.area += (until - self.since_ns) as f64 * f64::from(self.now);
+        (self.since_ns, self.now) = (until, replicas);
+        if at_ns < self.window_ns {
+            self.most = self.most.max(replicas);
+        }
+    }
+
+    fn mean(mut self) -> f64 {
+        self.change(self.window_ns, 0);
+        self.area / self.window_ns.max(1) as f64
+    }
+}
+
+impl Watch for Watched<'_> {
+    fn due(&mut self, index: u64, due_ns: i64) {
+        self.tally.due(index, due_ns);
+    }
+
+    fn over(&mut self, over: Over) {
+        self.tally.over(over);
+    }
+
+    fn passed(&mut self, world: &mut World, _now: At) {
+        let Some(bill) = &mut self.bill else { return };
+        for sample in world.take_samples() {
+            match sample.name.as_str() {
+                "replicas_billed" => bill.change(sample.at.0, sample.value as u32),
+                "replicas_provisioning" => self.tally.scaling = sample.value > 0.0,
+                _ => {}
+            }
+        }
+    }
+
+    fn enough(&self) -> bool {
+        self.tally.enough()
+    }
+}

@@ -1,0 +1,427 @@
+//! What is counted while a schedule is played, in memory that does not grow with it.
+//!
+//! Whether a promise is held is decided by counts over its ceilings, which are exact. The percentiles shown beside them come
+//! from buckets a thousandth wide; they decide nothing. Requests are counted by number, in 32 parts, so that a
+//! warm-up can be left out afterwards: the cut is MSER-5's (`math::series::mser5`) on whole answers' times, in batches of five or, past
+//! [`BATCHES`] of them, longer ones, rounded up to a part. Only an even load has a steady state to warm up to: a trace or
+//! a shaped load is counted from its first request.
+
+use plimsoll_math::series;
+
+use super::simulate::CeilingCount;
+use crate::replay::{Over, Watch};
+use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
+use plimsoll_measure::flight::GROWTH_LIMIT;
+
+/// Parts in which an even load is counted.
+const PARTS: u64 = 32;
+/// Batches that the warm-up is looked for in.
+const BATCHES: u64 = 4096;
+/// Fewest requests per batch.
+const PER_BATCH: u64 = 5;
+/// Bins of the window in which requests in flight are averaged, batches that they are put together to, and the most of the window
+/// that filling may take: the rule of `flight::stability`.
+const BINS: usize = 400;
+const GROWTH_BATCHES: usize = 20;
+const FILLING_AT_MOST: f64 = 0.3;
+/// Beyond this multiple of what a ceiling allows (and at least a tenth of all requests) nothing that is still to come can hold it.
+const HOPELESS: f64 = 4.0;
+const HOPELESS_SHARE: f64 = 0.1;
+
+/// Mantissa bits of a bucket, and the shift of its unit: 1024 ns.
+const BITS: u32 = 10;
+const UNIT: u32 = 10;
+
+fn bucket(ns: i64) -> usize {
+    let units = (ns.max(0) as u64) >> UNIT;
+    let shift = (63 - (units | 1).leading_zeros()).saturating_sub(BITS);
+    ((shift as usize) << BITS) + (units >> shift) as usize
+}
+
+/// The lower edge of a bucket, ns.
+fn edge(bucket: usize) -> f64 {
+    let top = 1usize << BITS;
+    let unit = f64::from(1u32 << UNIT);
+    if bucket < 2 * top {
+        return bucket as f64 * unit;
+    }
+    let shift = bucket / top - 1;
+    ((bucket - shift * top) as f64) * (1u64 << shift) as f64 * unit
+}
+
+/// Values counted in buckets, those that never came last of all.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Sketch {
+    /// Bucket and count, ascending, without empty ones.
+    filled: Vec<(u32, u64)>,
+    /// Values that are no time: never answered.
+    pub infinite: u64,
+    /// All values.
+    pub n: u64,
+    /// Sum of those that are a time, s.
+    pub sum_s: f64,
+}
+
+impl Sketch {
+    /// Several as one.
+    pub fn merged<'a>(all: impl IntoIterator<Item = &'a Sketch>) -> Sketch {
+        let mut counts = std::collections::BTreeMap::new();
+        let mut merged = Sketch::default();
+        for one in all {
+            one.filled.iter().for_each(|(bucket, count)| *counts.entry(*bucket).or_insert(0) += count);
+            merged.infinite += one.infinite;
+            merged.n += one.n;
+            merged.sum_s += one.sum_s;
+        }
+        merged.filled = counts.into_iter().collect();
+        merged
+    }
+
+    /// The value of which the share `p` lies at or below, s: the middle of its bucket; `+∞` among those never answered. None
+    /// without values.
+    pub fn quantile(&self, p: f64) -> Option<f64> {
+        if self.n == 0 {
+            return None;
+        }
+        let rank = ((p * self.n as f64).ceil() as u64).clamp(1, self.n);
+        let mut below = 0;
+        let found = self.filled.iter().find(|(_, count)| {
+            below += count;
+            below >= rank
+        });
+        Some(found.map_or(f64::INFINITY, |(bucket, _)| {
+            let bucket = *bucket as usize;
+            0.5 * (edge(bucket) + edge(bucket + 1)) / 1e9
+        }))
+    }
+
+    /// Share of values above this one, s; its own bucket counts as not above.
+    pub fn share_above(&self, value_s: f64) -> f64 {
+        let last = if value_s.is_finite() { bucket((value_s * 1e9) as i64) as u32 } else { u32::MAX };
+        let below: u64 =
+            self.filled.iter().take_while(|(bucket, _)| *bucket <= last).map(|(_, count)| count).sum();
+        (self.n - below - if value_s.is_finite() { 0 } else { self.infinite }) as f64 / self.n.max(1) as f64
+    }
+
+    /// Mean of those that are a time, s.
+    pub fn mean_s(&self) -> Option<f64> {
+        let finite = self.n - self.infinite;
+        (finite > 0).then(|| self.sum_s / finite as f64)
+    }
+}
+
+/// A sketch under construction.
+#[derive(Clone, Default)]
+struct Filling {
+    counts: Vec<u32>,
+    infinite: u64,
+    n: u64,
+    sum_s: f64,
+}
+
+impl Filling {
+    fn push(&mut self, ns: Option<i64>) {
+        self.n += 1;
+        let Some(ns) = ns else {
+            self.infinite += 1;
+            return;
+        };
+        let at = bucket(ns);
+        if at >= self.counts.len() {
+            self.counts.resize(at + 1, 0);
+        }
+        self.counts[at] += 1;
+        self.sum_s += ns as f64 / 1e9;
+    }
+
+    fn sketch(&self) -> Sketch {
+        let filled = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        Sketch {
+            filled: filled.map(|(bucket, count)| (bucket as u32, u64::from(*count))).collect(),
+            infinite: self.infinite,
+            n: self.n,
+            sum_s: self.sum_s,
+        }
+    }
+}
+
+/// What is counted of some of the requests.
+#[derive(Clone, Default)]
+struct Part {
+    requests: u64,
+    unanswered: u64,
+    missed: u64,
+    missed_scaling: u64,
+    /// By ceiling: requests that have such a figure, and those over it.
+    over: Vec<(u64, u64)>,
+    metrics: [Filling; 3],
+}
+
+/// What came of a schedule, the warm-up left out.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Counted {
+    /// Requests.
+    pub requests: u64,
+    /// Requests left out as warm-up.
+    pub warm_up: u64,
+    /// Requests that were refused or not answered.
+    pub unanswered: u64,
+    /// Requests over a ceiling that each must meet, or not answered.
+    pub missed: u64,
+    /// Those of them that were due while replicas had been asked for and did not serve yet.
+    pub missed_scaling: u64,
+    /// Per ceiling, in its order.
+    pub ceilings: Vec<CeilingCount>,
+    /// TTFT, TPOT, E2E.
+    pub metrics: [Sketch; 3],
+    /// Growth of requests in flight per arrival; `None` = too few.
+    pub growth: Option<f64>,
+    /// Mean requests in flight over the window.
+    pub in_flight: f64,
+    /// Was it given up, because a ceiling could no longer be held?
+    pub hopeless: bool,
+}
+
+/// Counts requests as they end.
+pub struct Tally<'a> {
+    ceilings: &'a [Ceiling],
+    each: Vec<Ceiling>,
+    requests: u64,
+    even: bool,
+    parts: Vec<Part>,
+    batches: Vec<(f64, u32)>,
+    bin_ns: f64,
+    area: Vec<f64>,
+    step: Vec<f64>,
+    arrivals: Vec<u32>,
+    /// Give up when a ceiling can no longer be held?
+    gives_up: bool,
+    over: Vec<u64>,
+    hopeless: bool,
+    /// Are replicas on their way?
+    pub scaling: bool,
+    /// Requests due while they were: ranges of numbers, ascending.
+    due_scaling: Vec<(u64, u64)>,
+}
+
+impl<'a> Tally<'a> {
+    /// For a schedule of so many requests in so long.
+    pub fn new(slo: &'a BudgetSpec, requests: u64, window_ns: i64, even: bool, gives_up: bool) -> Tally<'a> {
+        let parts = if even { PARTS } else { 1 };
+        let part = Part { over: vec![(0, 0); slo.latency.len()], ..Part::default() };
+        let batches = if even { requests.div_ceil(per_batch(requests)) as usize } else { 0 };
+        Tally {
+            ceilings: &slo.latency,
+            each: slo.per_request().copied().collect(),
+            requests,
+            even,
+            parts: vec![part; parts as usize],
+            batches: vec![(0.0, 0); batches],
+            bin_ns: (window_ns as f64 / BINS as f64).max(1.0),
+            area: vec![0.0; BINS],
+            step: vec![0.0; BINS + 1],
+            arrivals: vec![0; BINS],
+            gives_up,
+            over: vec![0; slo.latency.len()],
+            hopeless: false,
+            scaling: false,
+            due_scaling: Vec::new(),
+        }
+    }
+
+    /// Somebody more or fewer in flight from here on.
+    fn mark(&mut self, at_ns: i64, by: f64) {
+        let x = at_ns as f64 / self.bin_ns;
+        if x >= BINS as f64 {
+            return;
+        }
+        let bin = (x.max(0.0)) as usize;
+        self.area[bin] += by * (bin as f64 + 1.0 - x);
+        self.step[bin + 1] += by;
+    }
+
+    /// What was counted.
+    pub fn conclude(self) -> Counted {
+        let cut = self.cut();
+        let per_part = self.requests.div_ceil(self.parts.len() as u64).max(1);
+        let left_out = (cut.div_ceil(per_part) as usize).min(self.parts.len() / 2);
+        let kept = &self.parts[left_out..];
+        let sum = |of: fn(&Part) -> u64| kept.iter().map(of).sum::<u64>();
+        let ceilings = (0..self.ceilings.len()).map(|i| CeilingCount {
+            // What was not waited for may have held: of all requests at least these are over.
+            n: if self.hopeless { self.requests } else { kept.iter().map(|part| part.over[i].0).sum() },
+            over: kept.iter().map(|part| part.over[i].1).sum(),
+        });
+        let metric =
+            |i: usize| Sketch::merged(&kept.iter().map(|p| p.metrics[i].sketch()).collect::<Vec<_>>());
+        let (growth, in_flight) = self.growth();
+        Counted {
+            requests: sum(|part| part.requests),
+            warm_up: self.parts[..left_out].iter().map(|part| part.requests).sum(),
+            unanswered: sum(|part| part.unanswered),
+            missed: sum(|part| part.missed),
+            missed_scaling: sum(|part| part.missed_scaling),
+            ceilings: ceilings.collect(),
+            metrics: [metric(0), metric(1), metric(2)],
+            growth,
+            in_flight,
+            hopeless: self.hopeless,
+        }
+    }
+
+    /// Requests at the start that are warm-up.
+    fn cut(&self) -> u64 {
+        if !self.even || self.hopeless || self.batches.iter().any(|(_, n)| *n == 0) {
+            return 0;
+        }
+        // `mser5` makes batches of five values; each of ours stands for one.
+        let means: Vec<f64> = self.batches.iter().flat_map(|(sum, n)| [sum / f64::from(*n); 5]).collect();
+        series::mser5(&means) as u64 / 5 * per_batch(self.requests)
+    }
+
+    /// Growth of requests in flight per arrival once the system has filled, and their mean.
+    fn growth(&self) -> (Option<f64>, f64) {
+        let mut whole = 0.0;
+        let level: Vec<f64> = (0..BINS)
+            .map(|bin| {
+                whole += self.step[bin];
+                self.area[bin] + whole
+            })
+            .collect();
+        let mean = level.iter().sum::<f64>() / BINS as f64;
+        let window_s = self.bin_ns * BINS as f64 / 1e9;
+        let early = self.parts.len().div_ceil(4);
+        let sketches: Vec<Sketch> = self.parts[..early].iter().map(|part| part.metrics[2].sketch()).collect();
+        let answers = Sketch::merged(&sketches);
+        let finite = 1.0 - answers.infinite as f64 / answers.n.max(1) as f64;
+        let long_s = answers.quantile(0.99 * finite).filter(|s| s.is_finite()).unwrap_or(0.0);
+        let filled = ((long_s / window_s).min(FILLING_AT_MOST) * BINS as f64).ceil() as usize;
+        let per = (BINS - filled) / GROWTH_BATCHES;
+        let from = BINS - per * GROWTH_BATCHES;
+        let n: u32 = self.arrivals[from..].iter().sum();
+        if self.hopeless || n < 5 * GROWTH_BATCHES as u32 {
+            return (None, mean);
+        }
+        let means = series::batch_means(&level[from..], GROWTH_BATCHES);
+        let slope = series::slope_of_batches(&means, 0.95).map(|slope| slope.value);
+        (slope.map(|slope| slope * GROWTH_BATCHES as f64 / f64::from(n)), mean)
+    }
+
+    fn note(&mut self, over: &Over) {
+        let part = (over.index * self.parts.len() as u64 / self.requests.max(1)) as usize;
+        let last = self.parts.len() - 1;
+        let part = &mut self.parts[part.min(last)];
+        part.requests += 1;
+        let values = values(over);
+        let answered = over.times.end.is_some();
+        part.unanswered += u64::from(!answered);
+        for (metric, value) in part.metrics.iter_mut().zip(values) {
+            if let Some(value) = value {
+                metric.push(value);
+            }
+        }
+        let beyond = |ceiling: &Ceiling| {
+            values[place(ceiling.metric)].map(|ns| ns.is_none_or(|ns| ns as f64 > ceiling.limit_s * 1e9))
+        };
+        for (i, ceiling) in self.ceilings.iter().enumerate() {
+            if let Some(beyond) = beyond(ceiling) {
+                part.over[i].0 += 1;
+                part.over[i].1 += u64::from(beyond);
+                self.over[i] += u64::from(beyond);
+            }
+        }
+        if !answered || self.each.iter().any(|ceiling| beyond(ceiling) == Some(true)) {
+            part.missed += 1;
+            let before = self.due_scaling.partition_point(|(first, _)| *first <= over.index);
+            let scaling = before > 0 && over.index < self.due_scaling[before - 1].1;
+            part.missed_scaling += u64::from(scaling);
+        }
+    }
+}
+
+/// Requests per batch, for so many in all.
+fn per_batch(requests: u64) -> u64 {
+    requests.div_ceil(BATCHES).max(PER_BATCH)
+}
+
+/// Where a metric stands in [`Metric::ALL`].
+pub(super) fn place(metric: Metric) -> usize {
+    match metric {
+        Metric::Ttft => 0,
+        Metric::Tpot => 1,
+        Metric::E2e => 2,
+    }
+}
+
+/// TTFT, TPOT and E2E, ns: outer none where there is no such figure, inner where the request was not answered.
+fn values(over: &Over) -> [Option<Option<i64>>; 3] {
+    let (first, end) = (over.times.first, over.times.end);
+    if end.is_none() {
+        return [Some(None), (over.output >= 2).then_some(None), Some(None)];
+    }
+    let tpot = match (first, end) {
+        (Some(first), Some(end)) if over.output >= 2 => Some((end - first) / i64::from(over.output - 1)),
+        _ => None,
+    };
+    // An answer that came whole has no first token.
+    [first.map(Some), tpot.map(Some), Some(end)]
+}
+
+impl Watch for Tally<'_> {
+    fn due(&mut self, index: u64, due_ns: i64) {
+        self.mark(due_ns, 1.0);
+        let bin = ((due_ns as f64 / self.bin_ns) as usize).min(BINS - 1);
+        self.arrivals[bin] += 1;
+        match self.due_scaling.last_mut() {
+            Some((_, end)) if self.scaling && *end == index => *end += 1,
+            _ if self.scaling => self.due_scaling.push((index, index + 1)),
+            _ => {}
+        }
+    }
+
+    fn over(&mut self, over: Over) {
+        if over.left_ns < i64::MAX {
+            self.mark(over.left_ns, -1.0);
+        } else if self.hopeless {
+            // It was not waited for; what is over already has decided.
+            return;
+        }
+        self.note(&over);
+        if self.even
+            && let Some((sum, n)) = self.batches.get_mut((over.index / per_batch(self.requests)) as usize)
+            && let Some(end) = over.times.end
+        {
+            *sum += end as f64 / 1e9;
+            *n += 1;
+        }
+        if self.gives_up {
+            let all = self.requests as f64;
+            let hopeless = |(ceiling, over): (&Ceiling, &u64)| {
+                let allowed = 1.0 - ceiling.percentile;
+                *over as f64 > (HOPELESS * allowed).max(allowed + HOPELESS_SHARE) * all
+            };
+            self.hopeless = self.ceilings.iter().zip(&self.over).any(hopeless);
+        }
+    }
+
+    fn enough(&self) -> bool {
+        self.hopeless
+    }
+}
+
+/// Growth per arrival beyond which a queue grows.
+pub(super) const GROWS: f64 = GROWTH_LIMIT;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_a_thousandth_wide() {
+        for ns in [0i64, 1_500, 3_000_000, 123_456_789, 9_876_543_210, 3_600_000_000_000] {
+            let b = bucket(ns);
+            assert!(edge(b) <= ns as f64 && edge(b + 1) > ns as f64, "{ns}");
+            assert!(edge(b + 1) - edge(b) <= (ns as f64 / 1000.0).max(1024.0), "{ns}");
+        }
+    }
+}

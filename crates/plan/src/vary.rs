@@ -1,0 +1,384 @@
+//! The configurations that a search looks at: an engine's GPUs, their number, its scheduler's settings, its batching delay, the router.
+//!
+//! Every combination of the values asked for is a candidate. Other GPUs and other numbers of them come from the catalogue and from nowhere else,
+//! with the server's own defaults there, because a setting that suits one GPU's memory says nothing of another's. Walking from the
+//! present settings one at a time was the alternative and lost: more GPUs pay only together with more sequences.
+
+use std::collections::BTreeMap;
+
+use plimsoll_sim::catalogue::{Dtype, PairSpec, gpus};
+use plimsoll_sim::{AutoscaleSpec, BatchingSpec, EngineSpec, ModeSpec, RouteSpec, WorldSpec};
+use plimsoll_workload::closest;
+
+use super::spec::{PlanError, PlanSpec};
+use plimsoll_judge::cost::{Per, PriceSpec};
+
+/// Most candidates of a search.
+pub const MOST: usize = 4096;
+
+/// What may be varied; an empty list keeps what the plan has.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct VarySpec {
+    /// GPUs of the catalogue, by name.
+    pub gpus: Vec<String>,
+    /// GPUs that share each layer.
+    pub tensor_parallel: Vec<u32>,
+    /// Most sequences at once.
+    pub max_seqs: Vec<u32>,
+    /// Most tokens of a step.
+    pub token_budget: Vec<u32>,
+    /// May prompts be split over steps?
+    pub chunking: Vec<bool>,
+    /// Are KV blocks found again by equal prefixes?
+    pub prefix_cache: Vec<bool>,
+    /// Most items of a batch (Triton).
+    pub max_batch: Vec<u32>,
+    /// Longest wait for a batch to fill (Triton), µs.
+    pub delay_us: Vec<u64>,
+    /// How requests are spread.
+    pub routes: Vec<RouteSpec>,
+    /// Autoscalers beside the static fleet. No formula knows them: they are looked at where simulation knows a configuration's number.
+    pub autoscalers: Vec<AutoscaleSpec>,
+    /// What other GPUs cost, by their name; the plan's own price is its GPU's.
+    pub prices: BTreeMap<String, PriceSpec>,
+}
+
+/// A configuration to be looked at.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Candidate {
+    /// What it has of that which varies, in words.
+    pub words: Vec<String>,
+    /// The plan with this configuration.
+    pub spec: PlanSpec,
+    /// Is it what was asked?
+    pub asked: bool,
+    /// Why it can't be built, where it can't.
+    pub refused: Option<String>,
+}
+
+/// The keys that [`VarySpec::add`] takes.
+const KEYS: [&str; 10] = [
+    "gpu",
+    "tp",
+    "max_seqs",
+    "token_budget",
+    "chunking",
+    "prefix_cache",
+    "max_batch",
+    "delay_us",
+    "route",
+    "autoscale",
+];
+
+impl VarySpec {
+    /// What is worth varying where nobody says: the number of GPUs (a catalogue's engine), sequences, tokens of a step, the router; of a
+    /// batcher its batch and delay.
+    pub fn around(engine: &EngineSpec) -> VarySpec {
+        let mut vary = VarySpec {
+            routes: vec![RouteSpec::RoundRobin {}, RouteSpec::LeastRequests {}],
+            ..VarySpec::default()
+        };
+        match &engine.mode {
+            ModeSpec::Batching(batching) => {
+                if pair(batching).is_some() {
+                    vary.tensor_parallel = vec![1, 2, 4, 8];
+                }
+                let seqs = batching.max_seqs;
+                vary.max_seqs = vec![(seqs / 4).max(1), (seqs / 2).max(1), seqs, seqs.saturating_mul(2)];
+                let budget = batching.token_budget;
+                vary.token_budget = vec![(budget / 4).max(1), budget, budget.saturating_mul(2)];
+            }
+            ModeSpec::Dynamic(dynamic) => {
+                let most = dynamic.max_batch_size;
+                vary.max_batch = vec![(most / 2).max(1), most, most.saturating_mul(2)];
+                vary.delay_us = vec![0, 1_000, 5_000];
+            }
+            ModeSpec::Queue(_) | ModeSpec::Canned(_) => {}
+        }
+        vary
+    }
+
+    /// Takes `key=value,value`: `tp=1,2,4`, `max_seqs=128,256`, `gpu=h100,a100`, `chunking=on,off`, `route=least_requests,prefix`; an
+    /// autoscaler, whose own settings have commas, one at a time: `autoscale=queue-depth:depth=4,max=9`.
+    ///
+    /// # Errors
+    /// An unknown key, or a value that can't be read.
+    pub fn add(&mut self, text: &str) -> Result<(), PlanError> {
+        let wrong = |what: String| PlanError::Setting(format!("--vary {text}: {what}"));
+        let (key, values) = text
+            .split_once('=')
+            .ok_or_else(|| wrong("write a key and its values, such as tp=1,2,4".to_owned()))?;
+        let values: Vec<&str> = values.split(',').map(str::trim).filter(|value| !value.is_empty()).collect();
+        if values.is_empty() {
+            return Err(wrong("no value; such as tp=1,2,4".to_owned()));
+        }
+        let key = key.trim();
+        match key {
+            "autoscale" => {
+                let whole = text.split_once('=').map_or("", |(_, value)| value.trim());
+                self.autoscalers.push(AutoscaleSpec::parse(whole).map_err(|e| wrong(e.to_string()))?);
+            }
+            "gpu" => self.gpus = read(&values, gpu).map_err(wrong)?,
+            "tp" => self.tensor_parallel = read(&values, count).map_err(wrong)?,
+            "max_seqs" => self.max_seqs = read(&values, count).map_err(wrong)?,
+            "token_budget" => self.token_budget = read(&values, count).map_err(wrong)?,
+            "chunking" => self.chunking = read(&values, switch).map_err(wrong)?,
+            "prefix_cache" => self.prefix_cache = read(&values, switch).map_err(wrong)?,
+            "max_batch" => self.max_batch = read(&values, count).map_err(wrong)?,
+            "delay_us" => self.delay_us = read(&values, micros).map_err(wrong)?,
+            "route" => {
+                self.routes =
+                    read(&values, |v| RouteSpec::parse(v).map_err(|e| e.to_string())).map_err(wrong)?
+            }
+            _ => {
+                let near = closest(key, KEYS, KEYS.len()).join(", ");
+                return Err(wrong(format!("no such setting; there are {near}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses settings that the plan's engine does not have.
+    fn fits(&self, engine: &EngineSpec) -> Result<(), PlanError> {
+        let batching = match &engine.mode {
+            ModeSpec::Batching(batching) => Some(batching),
+            _ => None,
+        };
+        let sequences = [
+            ("max_seqs", self.max_seqs.is_empty()),
+            ("token_budget", self.token_budget.is_empty()),
+            ("chunking", self.chunking.is_empty()),
+            ("prefix_cache", self.prefix_cache.is_empty()),
+        ];
+        let batches = [("max_batch", self.max_batch.is_empty()), ("delay_us", self.delay_us.is_empty())];
+        let dynamic = matches!(engine.mode, ModeSpec::Dynamic(_));
+        let machines = [("gpu", self.gpus.is_empty()), ("tp", self.tensor_parallel.is_empty())];
+        let refused = |keys: &[(&'static str, bool)], has: bool| {
+            keys.iter().find(|(_, empty)| !empty && !has).map(|(key, _)| *key)
+        };
+        let known = batching.is_some_and(|batching| pair(batching).is_some());
+        let none = refused(&sequences, batching.is_some())
+            .or(refused(&batches, dynamic))
+            .or(refused(&machines, known));
+        match none {
+            None => Ok(()),
+            Some(key) => Err(PlanError::Setting(format!(
+                "--vary {key}: {} has no such setting; gpu and tp need a profile MODEL@GPU",
+                engine.name
+            ))),
+        }
+    }
+}
+
+fn read<T>(values: &[&str], one: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
+    values.iter().map(|value| one(value)).collect()
+}
+
+fn count(text: &str) -> Result<u32, String> {
+    let found = text.parse().ok().filter(|n| (1..=1 << 20).contains(n));
+    found.ok_or_else(|| format!("{text} is not a whole number from 1 to 1048576"))
+}
+
+fn micros(text: &str) -> Result<u64, String> {
+    let found = text.parse().ok().filter(|us| *us <= 3_600_000_000);
+    found.ok_or_else(|| format!("{text} is not a number of µs up to an hour"))
+}
+
+fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("{text} is neither on nor off")),
+    }
+}
+
+fn gpu(text: &str) -> Result<String, String> {
+    let all = gpus::all();
+    if all.iter().any(|gpu| gpu.name == text) {
+        return Ok(text.to_owned());
+    }
+    let near = closest(text, all.iter().map(|gpu| gpu.name), 4).join(", ");
+    Err(format!("{text} is no GPU of the catalogue; did you mean {near}?"))
+}
+
+/// The pair of the catalogue that an engine came from, with its server's defaults.
+fn pair(batching: &BatchingSpec) -> Option<PairSpec> {
+    let origin = batching.origin.as_ref()?;
+    if origin.model.is_empty() || origin.gpu.is_empty() {
+        return None;
+    }
+    let server = serde_json::from_value(origin.server.clone().into()).ok()?;
+    Some(PairSpec {
+        model: origin.model.clone(),
+        gpu: origin.gpu.clone(),
+        dtype: Dtype::of(&origin.dtype),
+        kv_dtype: Dtype::of(&origin.kv_dtype),
+        tensor_parallel: Some(origin.tensor_parallel.max(1)),
+        server,
+        speculative: None,
+        ..PairSpec::default()
+    })
+}
+
+/// Every combination, what was asked first.
+///
+/// # Errors
+/// A setting that the engine does not have; too many combinations.
+pub fn candidates(plan: &PlanSpec, vary: &VarySpec) -> Result<Vec<Candidate>, PlanError> {
+    vary.fits(&plan.world.engine)?;
+    let mut all = vec![Candidate { words: Vec::new(), spec: plan.clone(), asked: true, refused: None }];
+    for axis in axes(plan, vary) {
+        if all.len().saturating_mul(axis.len()) > MOST {
+            let what = format!("--vary: more than {MOST} combinations; name fewer values");
+            return Err(PlanError::Setting(what));
+        }
+        all = all.iter().flat_map(|candidate| axis.iter().map(|step| step.apply(candidate))).collect();
+    }
+    let mut out: Vec<Candidate> = Vec::new();
+    for mut candidate in all {
+        let known = |other: &Candidate| {
+            other.spec.world == candidate.spec.world && other.refused.is_none() == candidate.refused.is_none()
+        };
+        if candidate.refused.is_some() || !out.iter().any(known) {
+            candidate.asked = candidate.refused.is_none() && candidate.spec.world == plan.world;
+            out.push(candidate);
+        }
+    }
+    if !out.iter().any(|candidate| candidate.asked) {
+        let words = vec!["as asked".to_owned()];
+        out.push(Candidate { words, spec: plan.clone(), asked: true, refused: None });
+    }
+    out.sort_by_key(|candidate| !candidate.asked);
+    Ok(out)
+}
+
+/// One value of one setting.
+#[derive(Clone, Debug)]
+enum Step {
+    Machine { gpu: String, tensor_parallel: u32, price: Option<PriceSpec> },
+    MaxSeqs(u32),
+    TokenBudget(u32),
+    Chunking(bool),
+    PrefixCache(bool),
+    MaxBatch(u32),
+    DelayUs(u64),
+    Route(RouteSpec),
+}
+
+fn axes(plan: &PlanSpec, vary: &VarySpec) -> Vec<Vec<Step>> {
+    fn of<T: Clone>(values: &[T], step: impl Fn(T) -> Step) -> Vec<Step> {
+        values.iter().cloned().map(step).collect()
+    }
+    let all = [
+        machines(plan, vary),
+        of(&vary.max_seqs, Step::MaxSeqs),
+        of(&vary.token_budget, Step::TokenBudget),
+        of(&vary.chunking, Step::Chunking),
+        of(&vary.prefix_cache, Step::PrefixCache),
+        of(&vary.max_batch, Step::MaxBatch),
+        of(&vary.delay_us, Step::DelayUs),
+        of(&vary.routes, Step::Route),
+    ];
+    all.into_iter().filter(|axis| !axis.is_empty()).collect()
+}
+
+/// GPUs and their number, each with its price: the plan's own on its own GPU, else the one that was given for that GPU.
+fn machines(plan: &PlanSpec, vary: &VarySpec) -> Vec<Step> {
+    let ModeSpec::Batching(batching) = &plan.world.engine.mode else { return Vec::new() };
+    let Some(own) = pair(batching) else { return Vec::new() };
+    if vary.gpus.is_empty() && vary.tensor_parallel.is_empty() {
+        return Vec::new();
+    }
+    let group = own.tensor_parallel.unwrap_or(1);
+    let gpus = if vary.gpus.is_empty() { vec![own.gpu.clone()] } else { vary.gpus.clone() };
+    let groups = if vary.tensor_parallel.is_empty() { vec![group] } else { vary.tensor_parallel.clone() };
+    let price = |gpu: &str, tensor_parallel: u32| {
+        let given = vary.prices.get(gpu).or(plan.price.as_ref().filter(|_| gpu == own.gpu))?;
+        // A replica's hour is that of so many of these GPUs, and of nothing else.
+        let same = gpu == own.gpu && tensor_parallel == group;
+        (same || !matches!(given.price.per, Per::ReplicaHour(_))).then(|| given.clone())
+    };
+    let mut out = Vec::new();
+    for gpu in &gpus {
+        for &tensor_parallel in &groups {
+            let price = price(gpu, tensor_parallel);
+            out.push(Step::Machine { gpu: gpu.clone(), tensor_parallel, price });
+        }
+    }
+    out
+}
+
+impl Step {
+    fn apply(&self, to: &Candidate) -> Candidate {
+        let mut out = to.clone();
+        out.words.push(self.words());
+        match self {
+            Step::Machine { gpu, tensor_parallel, price } => {
+                if let Err(why) = machine(&mut out.spec.world, gpu, *tensor_parallel) {
+                    out.refused = Some(why);
+                }
+                out.spec.gpus_per_replica = Some(*tensor_parallel);
+                out.spec.price = price.clone();
+            }
+            Step::Route(route) => out.spec.world.fleet.route = *route,
+            setting => setting.set(&mut out.spec.world.engine.mode),
+        }
+        out
+    }
+
+    fn set(&self, mode: &mut ModeSpec) {
+        match (mode, self) {
+            (ModeSpec::Batching(batching), Step::MaxSeqs(most)) => batching.max_seqs = *most,
+            (ModeSpec::Batching(batching), Step::TokenBudget(most)) => batching.token_budget = *most,
+            (ModeSpec::Batching(batching), Step::Chunking(is)) => batching.chunked_prefill = *is,
+            (ModeSpec::Batching(batching), Step::PrefixCache(is)) => batching.prefix_cache = *is,
+            (ModeSpec::Dynamic(dynamic), Step::MaxBatch(most)) => dynamic.max_batch_size = *most,
+            (ModeSpec::Dynamic(dynamic), Step::DelayUs(us)) => {
+                dynamic.dynamic_batching.get_or_insert_default().max_queue_delay_us = *us;
+            }
+            _ => {}
+        }
+    }
+
+    fn words(&self) -> String {
+        let on = |is: bool| if is { "on" } else { "off" };
+        match self {
+            Step::Machine { gpu, tensor_parallel: 1, .. } => gpu.clone(),
+            Step::Machine { gpu, tensor_parallel, .. } => format!("{gpu} × {tensor_parallel}"),
+            Step::MaxSeqs(most) => format!("{most} seqs"),
+            Step::TokenBudget(most) => format!("{most} tokens/step"),
+            Step::Chunking(is) => format!("chunking {}", on(*is)),
+            Step::PrefixCache(is) => format!("prefix cache {}", on(*is)),
+            Step::MaxBatch(most) => format!("batches of {most}"),
+            Step::DelayUs(us) => format!("delay {us} µs"),
+            Step::Route(route) => route_name(route).to_owned(),
+        }
+    }
+}
+
+fn route_name(route: &RouteSpec) -> &'static str {
+    match route {
+        RouteSpec::RoundRobin {} => "round robin",
+        RouteSpec::Random {} => "random",
+        RouteSpec::LeastRequests {} => "least requests",
+        RouteSpec::LeastTokens {} => "least tokens",
+        RouteSpec::PowerOfTwo { .. } => "power of two",
+        RouteSpec::Session { .. } => "session",
+        RouteSpec::Prefix { .. } => "prefix",
+    }
+}
+
+/// The same model on other GPUs.
+///
+/// # Errors
+/// Why they don't go together.
+fn machine(world: &mut WorldSpec, gpu: &str, tensor_parallel: u32) -> Result<(), String> {
+    let ModeSpec::Batching(batching) = &world.engine.mode else { return Ok(()) };
+    let Some(own) = pair(batching) else { return Ok(()) };
+    if own.gpu == gpu && own.tensor_parallel == Some(tensor_parallel) {
+        return Ok(());
+    }
+    let asked = PairSpec { gpu: gpu.to_owned(), tensor_parallel: Some(tensor_parallel), ..own };
+    world.engine = asked.resolve().map_err(|e| e.to_string())?;
+    Ok(())
+}

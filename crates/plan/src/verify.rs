@@ -1,0 +1,337 @@
+//! A plan against what then happened: what was predicted for the run's own load per replica, what was measured, and what is learnt from it.
+//!
+//! The plan's engine is simulated again under the load that the run really had, because a plan for 50/s says nothing of a Tuesday with
+//! 31/s; scaling the planned percentiles by the load was the alternative, and there is no law to scale them by. What is compared must be the
+//! same kind of load: another mix of lengths or a closed loop is refused.
+//!
+//! Of a sweep, its onset and stability limit are held against the engine's too ([`super::verify_lines`]). Each run gives one miss per metric, the mean of ln(measured / predicted) over the percentiles that both have, and joins the band as one
+//! observation: percentiles of one run are no independent evidence.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::decide;
+use super::finding::PlanFinding;
+use super::simulate::Outcome;
+use super::spec::{Band, BandRow};
+use super::verify_lines::{LineRow, STABILITY, THROUGHPUT};
+use plimsoll_measure::findings::{LevelSummary, Metric, Percentiles, Reading};
+use plimsoll_measure::say::number;
+
+/// Mean lengths may differ by this share and still be the same mix.
+const SAME_MIX: f64 = 0.1;
+/// Loads per replica within this share are the one that was planned for.
+pub(super) const SAME_LOAD: f64 = 0.05;
+/// Two-sided 95 % of a normal law.
+const Z: f64 = 1.959_963_984_540_054;
+
+/// What came of the comparison.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct VerifyFinding {
+    /// The what-if that was held against the run; `None` = the plan itself.
+    #[serde(default)]
+    pub case: Option<String>,
+    /// The run's level.
+    pub level: u32,
+    /// Replicas that served it.
+    pub replicas: u32,
+    /// Requests per second and replica that were planned for.
+    pub planned_per_s: f64,
+    /// The same, measured; predictions are for this load.
+    pub measured_per_s: f64,
+    /// One row per percentile.
+    pub rows: Vec<VerifyRow>,
+    /// A sweep's onset and stability limit.
+    #[serde(default)]
+    pub lines: Vec<LineRow>,
+    /// Rows that were compared, lines among them.
+    pub compared: u32,
+    /// Of those, rows whose measurement lies in its band.
+    pub inside: u32,
+    /// The band with what was learnt here: what the next plan should use.
+    pub band: Band,
+    /// What to know.
+    pub notes: Vec<String>,
+}
+
+/// One percentile.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct VerifyRow {
+    /// Which latency.
+    pub metric: Metric,
+    /// Which percentile, 0 to 1.
+    pub percentile: f64,
+    /// As the plan's engine has it under the run's load, s; its interval is the simulation's.
+    pub predicted: Reading,
+    /// Where 95 of 100 measurements should lie, s: the prediction, moved by the band's bias and widened by its spread. `None` = nothing was
+    /// predicted.
+    pub expected: Option<[f64; 2]>,
+    /// As measured, s.
+    pub measured: Reading,
+    /// ln(measured / predicted).
+    pub miss_log: Option<f64>,
+    /// Does the measurement's interval reach into the band?
+    pub inside: Option<bool>,
+}
+
+/// Why a run can't be held against a plan; `None` = it can.
+pub fn unlike(plan: &PlanFinding, measured: &LevelSummary) -> Option<String> {
+    other_load(measured, [plan.load.prompt[0], plan.load.output[0]])
+}
+
+/// Why a level can't be held against predictions for open arrivals with these mean lengths (prompt, answer); `None` = it can.
+pub(super) fn other_load(measured: &LevelSummary, planned: [f64; 2]) -> Option<String> {
+    if !matches!(measured.load, plimsoll_model::Load::Open { .. }) {
+        return Some(
+            "its level was no open loop: arrivals waited for answers, and a plan is for arrivals that do not"
+                .to_owned(),
+        );
+    }
+    let sides = [
+        ("prompt", planned[0], measured.lengths.prompt.asked_mean),
+        ("output", planned[1], measured.lengths.output.asked_mean),
+    ];
+    for (side, planned, was) in sides {
+        if (was - planned).abs() > SAME_MIX * planned.max(1.0) {
+            return Some(format!(
+                "its mean {side} is {} tokens, planned for {}: another mix is another plan (plan --from it)",
+                number(was),
+                number(planned)
+            ));
+        }
+    }
+    None
+}
+
+/// Percentiles that are compared: those of the promise, and each metric's median.
+pub fn asked(plan: &PlanFinding) -> Vec<(Metric, f64)> {
+    let mut rows: Vec<(Metric, f64)> = Vec::new();
+    for ceiling in &plan.slo.latency {
+        for p in [0.5, ceiling.percentile] {
+            if !rows.contains(&(ceiling.metric, p)) {
+                rows.push((ceiling.metric, p));
+            }
+        }
+    }
+    rows
+}
+
+/// The comparison. `outcomes`: the plan's engine simulated under the run's load on so many replicas.
+pub fn verify(
+    plan: &PlanFinding,
+    measured: &LevelSummary,
+    replicas: u32,
+    outcomes: &[&Outcome],
+    band: Option<&Band>,
+) -> VerifyFinding {
+    let rows: Vec<VerifyRow> =
+        asked(plan).into_iter().map(|(metric, p)| row(metric, p, measured, outcomes, band)).collect();
+    let carrying = plan.chosen.as_ref().map_or(1, |chosen| chosen.replicas);
+    let planned_per_s = plan.load.peak_per_s / f64::from(carrying.max(1));
+    let measured_per_s = measured.rates.offered_per_s / f64::from(replicas.max(1));
+    let mut notes = Vec::new();
+    if (measured_per_s / planned_per_s - 1.0).abs() > SAME_LOAD {
+        notes.push(format!(
+            "planned for {}/s per replica, measured at {}/s: predictions were made anew for that load",
+            number(planned_per_s),
+            number(measured_per_s)
+        ));
+    }
+    if band.is_none() {
+        notes.push("no band was known: a prediction's only width is the simulation's".to_owned());
+    }
+    let found = VerifyFinding {
+        case: None,
+        level: measured.level,
+        replicas,
+        planned_per_s,
+        measured_per_s,
+        lines: Vec::new(),
+        compared: 0,
+        inside: 0,
+        band: Band { rows: Vec::new(), source: String::new() },
+        rows,
+        notes,
+    };
+    found.concluded(band)
+}
+
+impl VerifyFinding {
+    /// Counts the rows and learns from them.
+    pub(super) fn concluded(mut self, before: Option<&Band>) -> VerifyFinding {
+        let all = || self.rows.iter().map(|row| row.inside).chain(self.lines.iter().map(|row| row.inside));
+        let (compared, inside) =
+            (all().flatten().count(), all().filter(|inside| *inside == Some(true)).count());
+        (self.compared, self.inside) = (compared as u32, inside as u32);
+        self.band = learn(before, &self.rows, &self.lines);
+        self
+    }
+
+    /// The same with a sweep's lines.
+    #[must_use]
+    pub fn with_lines(self, lines: Vec<LineRow>, before: Option<&Band>) -> VerifyFinding {
+        VerifyFinding { lines, ..self }.concluded(before)
+    }
+}
+
+impl VerifyRow {
+    /// A prediction, the range that is expected of measurements, and what was measured.
+    pub(super) fn of(
+        (metric, percentile): (Metric, f64),
+        predicted: Reading,
+        expected: Option<[f64; 2]>,
+        measured: Reading,
+    ) -> VerifyRow {
+        let inside =
+            expected.zip(measured.estimate()).map(|([low, high], e)| e.lower <= high && e.upper >= low);
+        let both = predicted
+            .value()
+            .zip(measured.value())
+            .filter(|(p, m)| *p > 0.0 && *m > 0.0 && (m / p).is_finite());
+        let miss_log = both.map(|(predicted, measured)| libm::log(measured / predicted));
+        VerifyRow { metric, percentile, predicted, expected, measured, miss_log, inside }
+    }
+}
+
+/// What a run has of a percentile.
+pub(super) fn measured_at(measured: &LevelSummary, metric: Metric, percentile: f64) -> Reading {
+    let of_run = percentiles(measured, metric).and_then(|set| set.at(percentile)).cloned();
+    let none = || format!("the run has no {} p{}", metric.name(), number(100.0 * percentile));
+    of_run.unwrap_or_else(|| Reading::refused(none(), 0))
+}
+
+fn row(
+    metric: Metric,
+    percentile: f64,
+    measured: &LevelSummary,
+    outcomes: &[&Outcome],
+    band: Option<&Band>,
+) -> VerifyRow {
+    let predicted = decide::percentile(metric, percentile, outcomes);
+    let known = band.and_then(|band| band.rows.iter().find(|row| row.metric == metric.name()));
+    let (bias, spread) = known.map_or((0.0, 0.0), |row| (row.bias_log, row.spread_log));
+    let expected = predicted
+        .estimate()
+        .filter(|e| e.upper.is_finite() && e.lower > 0.0)
+        .map(|e| [e.lower * libm::exp(bias - Z * spread), e.upper * libm::exp(bias + Z * spread)]);
+    VerifyRow::of((metric, percentile), predicted, expected, measured_at(measured, metric, percentile))
+}
+
+fn percentiles(summary: &LevelSummary, metric: Metric) -> Option<&Percentiles> {
+    match metric {
+        Metric::Ttft => summary.latency.ttft.as_ref(),
+        Metric::Tpot => summary.latency.tpot.as_ref(),
+        Metric::E2e => Some(&summary.latency.e2e),
+    }
+}
+
+/// The band with this run's misses in it.
+fn learn(before: Option<&Band>, rows: &[VerifyRow], lines: &[LineRow]) -> Band {
+    let mut band = before.cloned().unwrap_or_else(|| Band { rows: Vec::new(), source: String::new() });
+    let of =
+        |metric: Metric| rows.iter().filter(move |row| row.metric == metric).filter_map(|row| row.miss_log);
+    let limit = lines.iter().filter(|row| row.line == STABILITY).filter_map(|row| row.miss_log);
+    let misses = Metric::ALL.map(|metric| (metric.name(), of(metric).collect::<Vec<f64>>()));
+    for (name, misses) in misses.into_iter().chain([(THROUGHPUT, limit.collect())]) {
+        if misses.is_empty() {
+            continue;
+        }
+        let miss = misses.iter().sum::<f64>() / misses.len() as f64;
+        match band.rows.iter_mut().find(|row| row.metric == name) {
+            Some(known) => *known = joined(known, miss),
+            // From one miss no spread follows. It is taken to be as unsure as it is large.
+            None => band.rows.push(BandRow {
+                metric: name.to_owned(),
+                bias_log: miss,
+                spread_log: miss.abs(),
+                rows: 1,
+            }),
+        }
+    }
+    band.source = match before.map(|band| band.source.as_str()) {
+        None | Some("") => "1 run held against its plan".to_owned(),
+        Some(before) => counted(before),
+    };
+    band
+}
+
+/// Mean and standard deviation with one more observation (Welford 1962): sums of squares add, and so does what the mean moves by.
+fn joined(known: &BandRow, miss: f64) -> BandRow {
+    let n = f64::from(known.rows.max(1));
+    let squares = (n - 1.0) * known.spread_log * known.spread_log;
+    let off = miss - known.bias_log;
+    let bias_log = known.bias_log + off / (n + 1.0);
+    let squares = squares + off * (miss - bias_log);
+    BandRow {
+        metric: known.metric.clone(),
+        bias_log,
+        spread_log: libm::sqrt(squares / n),
+        rows: known.rows.max(1).saturating_add(1),
+    }
+}
+
+/// `1 run held against its plan` → `2 runs held against their plans`; another source gets a run beside it.
+fn counted(before: &str) -> String {
+    let (head, held) = before.rsplit_once(" and ").map_or((None, before), |(head, held)| (Some(head), held));
+    let runs = held
+        .split_once(' ')
+        .filter(|(_, rest)| rest.starts_with("run held") || rest.starts_with("runs held"))
+        .and_then(|(n, _)| n.parse::<u64>().ok());
+    match (head, runs) {
+        (None, Some(n)) => format!("{} runs held against their plans", n + 1),
+        (Some(head), Some(n)) => format!("{head} and {} runs held against their plans", n + 1),
+        (_, None) => format!("{before} and 1 run held against its plan"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The two-pass mean and sample deviation of the same numbers.
+    #[test]
+    fn a_band_learns_as_if_it_had_seen_all_at_once() {
+        let misses = [0.08, -0.03, 0.11, 0.02, -0.07];
+        let row = |miss: f64| VerifyRow {
+            metric: Metric::Ttft,
+            percentile: 0.99,
+            predicted: Reading::refused("", 0),
+            expected: None,
+            measured: Reading::refused("", 0),
+            miss_log: Some(miss),
+            inside: None,
+        };
+        let mut band = None;
+        for miss in misses {
+            band = Some(learn(band.as_ref(), &[row(miss)], &[]));
+        }
+        let band = band.expect("learnt");
+        let mean = misses.iter().sum::<f64>() / 5.0;
+        let deviation = (misses.iter().map(|miss| (miss - mean).powi(2)).sum::<f64>() / 4.0).sqrt();
+        assert_eq!((band.rows.len(), band.rows[0].rows), (1, 5));
+        assert!((band.rows[0].bias_log - mean).abs() < 1e-12, "{band:?}");
+        assert!((band.rows[0].spread_log - deviation).abs() < 1e-12, "{band:?}");
+        assert_eq!(band.source, "5 runs held against their plans");
+    }
+
+    #[test]
+    fn percentiles_of_one_run_are_one_observation() {
+        let row = |percentile: f64, miss: f64| VerifyRow {
+            metric: Metric::Tpot,
+            percentile,
+            predicted: Reading::refused("", 0),
+            expected: None,
+            measured: Reading::refused("", 0),
+            miss_log: Some(miss),
+            inside: None,
+        };
+        let fitted = Band {
+            rows: vec![BandRow { metric: "tpot".into(), bias_log: 0.0, spread_log: 0.1, rows: 9 }],
+            source: "12 stretches held out".into(),
+        };
+        let band = learn(Some(&fitted), &[row(0.5, 0.1), row(0.99, 0.3)], &[]);
+        assert_eq!(band.rows[0].rows, 10);
+        assert!((band.rows[0].bias_log - 0.02).abs() < 1e-12, "{band:?}");
+        assert_eq!(band.source, "12 stretches held out and 1 run held against its plan");
+    }
+}

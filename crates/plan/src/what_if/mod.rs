@@ -1,0 +1,405 @@
+//! What would become of a measured run if something changed: predicted percentiles, each with a band, never a measurement.
+//!
+//! Two worlds are played on the same arrivals (the run's own, and others like them): the engine that stands for the target, and the
+//! same with the change. The ratio of the two is the change: common arrivals take most of the noise out of it. What is predicted is
+//! the changed world on all schedules, times what the engine was off by on the run's own. The band holds what the next run's arrivals
+//! may bring, how well the engine's constants are known (the fit's other engines), and how far the engine was from stretches that it had
+//! not seen. Measured times ratio was tried and lost: a percentile of the next run does not inherit the luck of this one.
+//!
+//! A change that the engine cannot express is refused with the reason. Under a load past the changed engine's stability limit there are
+//! no percentiles, and none are printed.
+
+pub mod change;
+pub mod of_plan;
+pub mod run;
+pub mod verify;
+
+use plimsoll_math::quantile::order_statistic;
+use plimsoll_math::rng::Stream;
+use plimsoll_math::special::student_t_inv;
+use plimsoll_sim::origin::{Use, flags};
+use plimsoll_sim::{EngineSpec, WorldSpec};
+use plimsoll_workload::Scenario;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use change::{Asking, Change, Changed, Traffic, WORDS};
+
+use super::fit::KneeSpec;
+use super::spec::Band;
+use crate::levers::schedule::{BLOCKS, in_blocks};
+use crate::replay::{Asked, play};
+use plimsoll_measure::findings::{Estimate, Held, Metric, Reading};
+use plimsoll_measure::say::{number, percent};
+
+/// What is asked.
+#[derive(Clone, PartialEq, Debug)]
+pub struct WhatIfSpec {
+    /// The changes, each by itself.
+    pub asks: Vec<Asking>,
+    /// The figures that are predicted: metric, percentile (0 to 1).
+    pub figures: Vec<(Metric, f64)>,
+    /// Schedules, the run's own among them; at least 3.
+    pub schedules: u32,
+    /// Seed of everything drawn.
+    pub seed: u64,
+}
+
+/// The run as it is, and the engine that stands for its target.
+#[derive(Clone, Debug)]
+pub struct AsItIs<'a> {
+    /// The engine with its fleet.
+    pub world: &'a WorldSpec,
+    /// Engines that would have answered nearly as well; none = their differences are not in the band.
+    pub others: &'a [EngineSpec],
+    /// How far the engine was from what it had not seen; `None` = nobody knows, and it is said.
+    pub band: Option<&'a Band>,
+    /// The run's arrivals, in order.
+    pub asked: &'a [Asked],
+    /// How long they fell, s.
+    pub window_s: f64,
+    /// What was measured: metric, percentile (0 to 1), seconds.
+    pub measured: &'a [(Metric, f64, Reading)],
+    /// Draws other schedules like this one, with the load that it had; `None` = they are made of the run's own, in blocks.
+    pub redraw: Option<&'a Scenario>,
+}
+
+/// Predictions for a run.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct WhatIfFinding {
+    /// The engine that stands for the target.
+    pub engine: String,
+    /// Requests per second of the run.
+    pub rate_per_s: f64,
+    /// What the engine can carry as it is, requests per second.
+    pub limit_per_s: Option<f64>,
+    /// Each change.
+    pub cases: Vec<Predicted>,
+    /// What to know of all of them.
+    pub notes: Vec<String>,
+}
+
+/// One change.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Predicted {
+    /// As it was asked.
+    pub ask: String,
+    /// The world that it makes; `None` = it was refused.
+    pub world: Option<WorldSpec>,
+    /// Requests per second with it.
+    pub rate_per_s: f64,
+    /// How the requests change.
+    #[serde(default)]
+    pub traffic: Option<Traffic>,
+    /// Mean prompt and mean answer of the requests as changed, tokens.
+    #[serde(default)]
+    pub tokens: Option<[f64; 2]>,
+    /// What the changed engine can carry, requests per second.
+    pub limit_per_s: Option<f64>,
+    /// Predicted figures.
+    pub figures: Vec<Figure>,
+    /// Of a plan: would its promise hold? By the bands of these figures.
+    #[serde(default)]
+    pub held: Option<Held>,
+    /// Of a plan: replicas that it would take, by formula, spares not counted.
+    #[serde(default)]
+    pub replicas: Option<u32>,
+    /// Why there is no prediction.
+    pub refused: Option<String>,
+    /// What to know: extrapolation and what is assumed.
+    pub notes: Vec<String>,
+}
+
+/// One percentile now and then.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Figure {
+    /// Which latency.
+    pub metric: Metric,
+    /// Which percentile, 0 to 1.
+    pub percentile: f64,
+    /// As measured, s; `None` = there is no run behind it. Where it is refused the prediction starts from the simulation.
+    #[serde(default)]
+    pub measured: Option<Reading>,
+    /// As simulated without the change, s: on the run's own arrivals; without a measurement, on all schedules.
+    pub simulated_s: f64,
+    /// **Predicted** with the change, s, with its 95 % band.
+    pub predicted: Reading,
+    /// With the change / without it, on the same arrivals.
+    pub ratio: f64,
+}
+
+/// What is predicted where nobody asks for something else.
+pub fn figures() -> Vec<(Metric, f64)> {
+    METRICS.into_iter().flat_map(|metric| PERCENTILES.map(|p| (metric, p))).collect()
+}
+
+/// Metrics that are predicted, where they exist.
+pub(crate) const METRICS: [Metric; 3] = [Metric::Ttft, Metric::Tpot, Metric::E2e];
+/// Their percentiles.
+pub(crate) const PERCENTILES: [f64; 3] = [0.5, 0.95, 0.99];
+/// Share of the limit past which a queue takes longer to settle than any run lasts.
+const PAST_THE_LIMIT: f64 = 0.99;
+/// Requests of a schedule at most.
+const MOST: usize = 5_000;
+/// Share of a schedule at its start that is not counted: the engine is idle when it begins.
+const WARM_UP: f64 = 0.1;
+
+/// Predicts.
+///
+/// # Errors
+/// The run as it is can't be simulated.
+pub fn what_if(run: &AsItIs<'_>, spec: &WhatIfSpec) -> Result<WhatIfFinding, String> {
+    if run.asked.len() < 20 || run.window_s <= 0.0 {
+        return Err(format!(
+            "{} too few to play again; 20 are the least",
+            match run.asked.len() {
+                1 => "1 arrival is".to_owned(),
+                n => format!("{n} arrivals are"),
+            }
+        ));
+    }
+    let own: Vec<Asked> = run.asked.iter().take(MOST).cloned().collect();
+    let rate_per_s = run.asked.len() as f64 / run.window_s;
+    let length_ns = own.last().map_or(1, |last| last.due_ns + 1);
+    let another = |i: u32| -> Vec<Asked> {
+        let mut stream = Stream::new(spec.seed, "what if", u64::from(i));
+        let drawn =
+            run.redraw.and_then(|scenario| run::drawn(scenario, rate_per_s, length_ns, stream.next_u64()));
+        drawn.unwrap_or_else(|| in_blocks(&own, length_ns, BLOCKS, &mut stream))
+    };
+    let schedules: Vec<Vec<Asked>> =
+        (0..spec.schedules.max(3)).map(|i| if i == 0 { own.clone() } else { another(i) }).collect();
+    let base = Base {
+        run,
+        spec,
+        rate_per_s,
+        now: figures_of(run.world, &schedules, spec)?,
+        others: others(run, &Traffic::AS_IT_IS, run.world, &schedules, spec)?,
+        schedules,
+    };
+    let cases = spec.asks.iter().map(|ask| base.case(ask)).collect();
+    let mut notes = vec!["predictions, not measurements: 95 % bands over arrivals like these".to_owned()];
+    if run.band.is_none() {
+        notes.push(
+            "nobody has held this engine against measurements: the bands leave its own error out".to_owned(),
+        );
+    }
+    Ok(WhatIfFinding {
+        engine: run.world.engine.name.clone(),
+        rate_per_s,
+        limit_per_s: limit(run.world, &base.schedules[0], spec.seed),
+        cases,
+        notes,
+    })
+}
+
+/// ln of every figure, per schedule: `[schedule][metric × percentile]`; `NaN` where it does not exist.
+type Logs = Vec<Vec<f64>>;
+
+struct Base<'a> {
+    run: &'a AsItIs<'a>,
+    spec: &'a WhatIfSpec,
+    rate_per_s: f64,
+    schedules: Vec<Vec<Asked>>,
+    now: Logs,
+    /// The first schedule's figures on each other engine.
+    others: Logs,
+}
+
+impl Base<'_> {
+    fn case(&self, ask: &Asking) -> Predicted {
+        let mut predicted = Predicted {
+            ask: ask.text.clone(),
+            world: None,
+            rate_per_s: self.rate_per_s,
+            traffic: None,
+            tokens: None,
+            limit_per_s: None,
+            figures: Vec::new(),
+            held: None,
+            replicas: None,
+            refused: None,
+            notes: Vec::new(),
+        };
+        if let Err(why) = self.predict(ask, &mut predicted) {
+            predicted.refused = Some(why);
+        }
+        predicted
+    }
+
+    fn predict(&self, ask: &Asking, predicted: &mut Predicted) -> Result<(), String> {
+        let Changed { world, traffic } =
+            change::make(ask, self.run.world, &self.schedules[0], self.rate_per_s)?;
+        let schedules: Vec<Vec<Asked>> = self.schedules.iter().map(|one| traffic.apply(one)).collect();
+        predicted.rate_per_s = self.rate_per_s * traffic.rate;
+        predicted.traffic = Some(traffic);
+        predicted.tokens = Some(tokens(&schedules[0]));
+        predicted.limit_per_s = limit(&world, &schedules[0], self.spec.seed);
+        predicted.world = Some(world.clone());
+        if let Some(limit) = predicted.limit_per_s
+            && predicted.rate_per_s > PAST_THE_LIMIT * limit
+        {
+            return Err(format!(
+                "{} requests/s are more than the {} that it then carries: the queue grows for as long as it lasts, and \
+                 there are no percentiles",
+                number(predicted.rate_per_s),
+                number(limit)
+            ));
+        }
+        let then = figures_of(&world, &schedules, self.spec)?;
+        let others = others(self.run, &traffic, &world, &self.schedules, self.spec)?;
+        predicted.figures = self.figures(&then, &others);
+        predicted.notes = self.notes(&world, &schedules[0], predicted);
+        Ok(())
+    }
+
+    fn figures(&self, then: &Logs, others: &Logs) -> Vec<Figure> {
+        let mut figures = Vec::new();
+        for (place, &(metric, percentile)) in self.spec.figures.iter().enumerate() {
+            let now: Vec<f64> = self.now.iter().map(|logs| logs[place]).collect();
+            let then: Vec<f64> = then.iter().map(|logs| logs[place]).collect();
+            if now.iter().chain(&then).any(|log| log.is_nan()) || now.iter().any(|log| log.is_infinite()) {
+                continue;
+            }
+            let ratio = mean(&then.iter().zip(&now).map(|(then, now)| then - now).collect::<Vec<_>>()).exp();
+            let same = |(m, p, _): &&(Metric, f64, Reading)| *m == metric && (p - percentile).abs() < 1e-9;
+            let measured = self.run.measured.iter().find(same).map(|(_, _, reading)| reading.clone());
+            let measured_s = measured.as_ref().and_then(Reading::value).filter(|s| s.is_finite() && *s > 0.0);
+            // What the engine is off by on these very arrivals, it is taken to be off by with the change too.
+            let off = measured_s.map_or(0.0, |seconds| seconds.ln() - now[0]);
+            let spread: Vec<f64> =
+                others.iter().zip(&self.others).map(|(then, now)| then[place] - now[place]).collect();
+            let estimate = self.estimate(&then, off, &spread, metric);
+            figures.push(Figure {
+                metric,
+                percentile,
+                measured,
+                simulated_s: measured_s.map_or_else(|| mean(&now), |_| now[0]).exp(),
+                ratio,
+                predicted: if estimate.value.is_finite() {
+                    Reading::Estimate(estimate)
+                } else {
+                    Reading::refused(
+                        "some of its requests are never answered",
+                        self.schedules[0].len() as u64,
+                    )
+                },
+            });
+        }
+        figures
+    }
+
+    /// Where the next run like this one will lie: arrivals, constants and the engine's own error, added as variances of logarithms.
+    fn estimate(&self, then: &[f64], off: f64, others: &[f64], metric: Metric) -> Estimate {
+        let n = then.len() as f64;
+        let middle = mean(then) + off;
+        // Schedules of one run's blocks share that run's luck, which the next run does not.
+        let luck = if self.run.redraw.is_some() { 1.0 + 1.0 / n } else { 2.0 };
+        let arrivals = square(then) / (n - 1.0) * luck;
+        let finite: Vec<f64> = others.iter().copied().filter(|log| log.is_finite()).collect();
+        let constants = square(&finite) / finite.len().max(1) as f64;
+        let row = self.run.band.and_then(|band| band.rows.iter().find(|row| row.metric == metric.name()));
+        let engine = row.map_or(0.0, |row| row.spread_log * row.spread_log);
+        let half = student_t_inv(0.975, n - 1.0) * (arrivals + constants + engine).sqrt();
+        Estimate {
+            value: middle.exp(),
+            lower: (middle - half).exp(),
+            upper: (middle + half).exp(),
+            n: (then.len() * self.schedules[0].len()) as u64,
+            n_eff: n,
+        }
+    }
+
+    fn notes(&self, world: &WorldSpec, asked: &[Asked], predicted: &Predicted) -> Vec<String> {
+        let [prompt, output] = tokens(asked);
+        let replicas = f64::from(world.fleet.replicas.max(1));
+        let e2e =
+            predicted.figures.iter().find(|f| f.metric == Metric::E2e).and_then(|f| f.predicted.value());
+        let used = Use {
+            prompt_tokens: Some(prompt),
+            output_tokens: Some(output),
+            // Little's law with the median for the mean.
+            in_flight: e2e.map(|e2e| predicted.rate_per_s * e2e / replicas),
+        };
+        let mut notes = flags(&world.engine, &used);
+        if let Some(limit) = predicted.limit_per_s {
+            notes.push(format!("{} of what it then carries", percent(predicted.rate_per_s / limit)));
+        }
+        notes
+    }
+}
+
+/// Mean prompt and mean answer.
+fn tokens(asked: &[Asked]) -> [f64; 2] {
+    let mean = |of: fn(&Asked) -> u32| mean(&asked.iter().map(|one| f64::from(of(one))).collect::<Vec<_>>());
+    [mean(|one| one.prompt), mean(|one| one.output)]
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// Sum of the squared distances from the mean.
+fn square(values: &[f64]) -> f64 {
+    let mean = mean(values);
+    values.iter().map(|v| (v - mean) * (v - mean)).sum()
+}
+
+fn figures_of(world: &WorldSpec, schedules: &[Vec<Asked>], spec: &WhatIfSpec) -> Result<Logs, String> {
+    let one =
+        |(i, one): (usize, &Vec<Asked>)| logs(world, one, &spec.figures, spec.seed.wrapping_add(i as u64));
+    schedules.iter().enumerate().map(one).collect()
+}
+
+fn logs(
+    world: &WorldSpec,
+    asked: &[Asked],
+    figures: &[(Metric, f64)],
+    seed: u64,
+) -> Result<Vec<f64>, String> {
+    let times = play(world, asked, seed)?;
+    let from = asked.last().map_or(0, |last| (WARM_UP * last.due_ns as f64) as i64);
+    let figure = |&(metric, percentile): &(Metric, f64)| {
+        let mut values: Vec<f64> = asked
+            .iter()
+            .zip(&times)
+            .filter(|(one, times)| {
+                // An answer that comes whole has no first token.
+                one.due_ns >= from && (metric == Metric::E2e || times.first.is_some() || times.end.is_none())
+            })
+            .filter_map(|(one, times)| times.metric(metric, one.output))
+            .collect();
+        if values.len() < 20 {
+            return f64::NAN;
+        }
+        order_statistic(&mut values, percentile).map_or(f64::NAN, f64::ln)
+    };
+    Ok(figures.iter().map(figure).collect())
+}
+
+/// The first schedule on each engine that would have answered nearly as well.
+fn others(
+    run: &AsItIs<'_>,
+    traffic: &Traffic,
+    world: &WorldSpec,
+    schedules: &[Vec<Asked>],
+    spec: &WhatIfSpec,
+) -> Result<Logs, String> {
+    let asked = traffic.apply(&schedules[0]);
+    let as_here = |other: &EngineSpec| -> WorldSpec {
+        let mut there = world.clone();
+        // The constants of the other engine under the limits of the changed world.
+        if let (plimsoll_sim::ModeSpec::Batching(here), plimsoll_sim::ModeSpec::Batching(theirs)) =
+            (&mut there.engine.mode, &other.mode)
+            && matches!(here.step, plimsoll_sim::StepSpec::Linear(_))
+        {
+            (here.step, here.front_ms) = (theirs.step.clone(), theirs.front_ms);
+        }
+        there
+    };
+    run.others.iter().map(|other| logs(&as_here(other), &asked, &spec.figures, spec.seed)).collect()
+}
+
+fn limit(world: &WorldSpec, asked: &[Asked], seed: u64) -> Option<f64> {
+    super::fit::knee::limit_of(world, asked, &KneeSpec { requests: 4_000, seed, ..KneeSpec::default() }).ok()
+}

@@ -1,0 +1,73 @@
+//! A measured level as a what-if reads it: its arrivals with the lengths that were used, and the percentiles that were measured.
+
+use plimsoll_model::{Attempt, Level, Span};
+use plimsoll_workload::{BlockNames, Scenario, Schedule};
+
+use super::{METRICS, PERCENTILES};
+use crate::replay::Asked;
+use plimsoll_measure::findings::{LevelSummary, Metric, Reading};
+
+/// The level's requests in the order in which they were due. Retries are left out: the engine that answers is what is asked about.
+pub fn arrivals(level: &Level, attempts: &[Attempt]) -> Vec<Asked> {
+    let mut firsts: Vec<&Attempt> =
+        attempts.iter().filter(|a| a.level == level.id && a.attempt == 0).collect();
+    firsts.sort_by_key(|a| (a.due, a.request));
+    let asked = firsts.into_iter().map(|row| Asked {
+        due_ns: (row.due - level.start).0.max(0),
+        prompt: row.answer.tokens.prompt.unwrap_or(row.asked_prompt).max(1),
+        output: row.answer.tokens.output.unwrap_or(row.asked_output).max(1),
+        blocks: row.prompt_blocks.clone(),
+        session: row.session,
+    });
+    asked.collect()
+}
+
+/// Other arrivals that the same scenario draws at this rate; none where it can't.
+pub(super) fn drawn(scenario: &Scenario, rate_per_s: f64, length_ns: i64, seed: u64) -> Option<Vec<Asked>> {
+    let scenario = Scenario { seed, ..scenario.clone() };
+    let schedule = Schedule::generate(&scenario, rate_per_s, Span(length_ns), 0).ok()?;
+    let mut names = BlockNames::new(&scenario).ok()?;
+    let asked: Vec<Asked> = schedule
+        .arrivals
+        .iter()
+        .map(|arrival| Asked {
+            due_ns: arrival.due.0,
+            prompt: arrival.prompt_tokens.max(1),
+            output: arrival.output_tokens.max(1),
+            blocks: names.of(arrival),
+            session: arrival.session,
+        })
+        .collect();
+    (asked.len() >= 20).then_some(asked)
+}
+
+/// Were the lengths that were used those that the scenario asked for, within two percent on average? Else it draws another mix.
+pub fn as_asked(level: &Level, attempts: &[Attempt]) -> bool {
+    let own = || attempts.iter().filter(|a| a.level == level.id && a.outcome.is_finished());
+    let close = |asked: fn(&Attempt) -> u32, used: fn(&Attempt) -> Option<u32>| {
+        let (mut want, mut got) = (0.0, 0.0);
+        for (asked, used) in own().filter_map(|a| Some((asked(a), used(a)?))) {
+            want += f64::from(asked);
+            got += f64::from(used);
+        }
+        (got - want).abs() <= 0.02 * want
+    };
+    close(|a| a.asked_prompt, |a| a.answer.tokens.prompt)
+        && close(|a| a.asked_output, |a| a.answer.tokens.output)
+}
+
+/// What was measured of the figures that are predicted: metric, percentile, and what the level's summary says of it.
+pub fn measured(summary: &LevelSummary) -> Vec<(Metric, f64, Reading)> {
+    let latency = &summary.latency;
+    let mut found = Vec::new();
+    for metric in METRICS {
+        let set = match metric {
+            Metric::Ttft => latency.ttft.as_ref(),
+            Metric::Tpot => latency.tpot.as_ref(),
+            Metric::E2e => Some(&latency.e2e),
+        };
+        let readings = PERCENTILES.iter().filter_map(|p| Some((*p, set?.at(*p)?)));
+        found.extend(readings.map(|(p, reading)| (metric, p, reading.clone())));
+    }
+    found
+}

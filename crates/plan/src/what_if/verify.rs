@@ -1,0 +1,101 @@
+//! A what-if against what then happened: the figures as they were printed, where the load came as predicted; made anew for the run's own load else.
+//!
+//! A prediction is judged by the band that it was printed with. Where the load was another one, the changed world is played on the run's own
+//! arrivals and the band keeps its width: a what-if for twice the load says nothing of 1.7 times it by itself, and nobody's traffic doubles to
+//! the percent.
+
+use super::{Figure, Predicted, logs};
+use crate::replay::Asked;
+use crate::spec::Band;
+use crate::verify::{self, SAME_LOAD, VerifyFinding, VerifyRow, measured_at};
+use plimsoll_measure::findings::{Estimate, LevelSummary, Metric, Reading};
+use plimsoll_measure::say::number;
+
+/// The level of a run that a what-if is held against.
+#[derive(Copy, Clone, Debug)]
+pub struct Against<'a> {
+    /// What was measured of it.
+    pub measured: &'a LevelSummary,
+    /// Its arrivals, in order.
+    pub asked: &'a [Asked],
+    /// Replicas that answered.
+    pub replicas: u32,
+    /// Seed of the engine's chance.
+    pub seed: u64,
+}
+
+/// Why a run can't be held against this case; `None` = it can.
+pub fn unlike(case: &Predicted, against: &Against<'_>) -> Option<String> {
+    if let Some(why) = &case.refused {
+        return Some(format!("nothing was predicted: {why}"));
+    }
+    let predicted = case.world.as_ref().map_or(1, |world| world.fleet.replicas);
+    if predicted != against.replicas {
+        return Some(format!("it is for {predicted} replicas, and {} answered", against.replicas));
+    }
+    verify::other_load(against.measured, case.tokens.unwrap_or([0.0; 2]))
+}
+
+/// The comparison.
+///
+/// # Errors
+/// The changed world can't be played under the run's load.
+pub fn verify(case: &Predicted, against: &Against<'_>, band: Option<&Band>) -> Result<VerifyFinding, String> {
+    let Against { measured, asked, replicas, seed } = *against;
+    let offered = measured.rates.offered_per_s;
+    let mut notes = Vec::new();
+    let as_printed = (offered / case.rate_per_s - 1.0).abs() <= SAME_LOAD;
+    let again = match (&case.world, as_printed) {
+        (Some(world), false) => {
+            notes.push(format!(
+                "predicted for {}/s, measured at {}/s: predictions were made anew for that load",
+                number(case.rate_per_s),
+                number(offered)
+            ));
+            let figures: Vec<(Metric, f64)> = case.figures.iter().map(|f| (f.metric, f.percentile)).collect();
+            Some(logs(world, asked, &figures, seed)?)
+        }
+        _ => None,
+    };
+    let rows = case.figures.iter().enumerate().map(|(place, figure)| {
+        let anew = again.as_ref().map(|logs| logs[place].exp() * off(figure));
+        row(figure, anew, measured)
+    });
+    let each = f64::from(replicas.max(1));
+    let found = VerifyFinding {
+        case: Some(case.ask.clone()),
+        level: measured.level,
+        replicas,
+        planned_per_s: case.rate_per_s / each,
+        measured_per_s: offered / each,
+        rows: rows.collect(),
+        lines: Vec::new(),
+        compared: 0,
+        inside: 0,
+        band: Band { rows: Vec::new(), source: String::new() },
+        notes,
+    };
+    Ok(found.concluded(band))
+}
+
+/// What the engine was off by where the what-if started from.
+fn off(figure: &Figure) -> f64 {
+    let measured_s = figure.measured.as_ref().and_then(Reading::value);
+    measured_s.map_or(1.0, |measured| measured / figure.simulated_s)
+}
+
+fn row(figure: &Figure, anew: Option<f64>, measured: &LevelSummary) -> VerifyRow {
+    let Figure { metric, percentile, predicted, .. } = figure;
+    let predicted = match (predicted, anew) {
+        (Reading::Estimate(e), Some(value)) if value.is_finite() => Reading::Estimate(Estimate {
+            value,
+            lower: e.lower / e.value * value,
+            upper: e.upper / e.value * value,
+            ..*e
+        }),
+        (Reading::Estimate(_), Some(_)) => Reading::refused("nothing is predicted for that load", 0),
+        (printed, _) => printed.clone(),
+    };
+    let expected = predicted.estimate().filter(|e| e.upper.is_finite()).map(|e| [e.lower, e.upper]);
+    VerifyRow::of((*metric, *percentile), predicted, expected, measured_at(measured, *metric, *percentile))
+}

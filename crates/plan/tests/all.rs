@@ -1,0 +1,27 @@
+//! Behaviour of the crate, against independent truth.
+
+#[path = "all/calibrate.rs"]
+mod calibrate;
+#[path = "all/fit.rs"]
+mod fit;
+#[path = "all/fit_systems.rs"]
+mod fit_systems;
+#[path = "all/lever_fronts.rs"]
+mod lever_fronts;
+#[path = "all/lever_systems.rs"]
+mod lever_systems;
+#[path = "all/levers.rs"]
+mod levers;
+#[path = "all/plan_formula.rs"]
+mod plan_formula;
+#[path = "all/plan_search.rs"]
+mod plan_search;
+#[path = "all/plan_simulated.rs"]
+mod plan_simulated;
+#[path = "all/plan_systems.rs"]
+#[expect(dead_code, reason = "some is for the example")]
+mod plan_systems;
+#[path = "all/plan_what_if.rs"]
+mod plan_what_if;
+#[path = "all/what_if.rs"]
+mod what_if;

@@ -1,0 +1,155 @@
+//! Engines that a fit cannot see into: pairs of the catalogue and random linear ones, each under a low load with lengths of its
+//! own; the run that a client measures on them; and where their lines really lie.
+
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{At, Attempt, Level, Load, Sample, Span};
+use plimsoll_plan::fit::{FitError, Fitted, Knee, KneeSpec, Measured, Told, fit, knee};
+use plimsoll_plan::replay::Asked;
+use plimsoll_sim::spec::LinearSpec;
+use plimsoll_sim::{
+    EngineSpec, Events, FleetSpec, LevelPlan, ModeSpec, Rows, StepSpec, World, WorldSpec, profile,
+    simulate_into,
+};
+use plimsoll_workload::{BlockNames, Scenario, Schedule};
+use serde_json::json;
+
+/// One engine with its mix of requests.
+pub struct System {
+    pub name: String,
+    pub engine: EngineSpec,
+    pub scenario: Scenario,
+    /// The load of the run, as a share of the stability limit.
+    pub share: f64,
+    pub slots: u32,
+}
+
+const PAIRS: [&str; 8] = [
+    "demo",
+    "llama-3.1-8b@h100",
+    "llama-3.1-8b@a100",
+    "llama-3.1-70b@h100x4",
+    "llama-3.1-70b-fp8@h100x2",
+    "qwen2.5-7b@h100",
+    "qwen2.5-32b@h100",
+    "mixtral-8x7b@h100x2",
+];
+
+/// The system of this seed: pairs of the catalogue first (0 to 7), then random linear engines.
+pub fn system(seed: u64) -> System {
+    let mut chance = Stream::new(seed, "fit systems", 0);
+    let mut pick = |n: usize| chance.below(n as u64) as usize;
+    let (mut prompt, mut output) = ([128, 256, 512, 1024][pick(4)], [32, 64, 128, 256][pick(4)]);
+    let mut slots = [8, 16, 32, 64, 128][pick(5)];
+    let share = 0.1 + 0.3 * chance.uniform();
+    let mut engine = match PAIRS.get(seed as usize) {
+        Some(name) => profile::find(name).expect("in the catalogue").spec,
+        None => linear(&mut chance),
+    };
+    let ModeSpec::Batching(batching) = &mut engine.mode else { panic!("{} batches", engine.name) };
+    if seed == 0 {
+        (prompt, output, slots) = (64, 16, batching.max_seqs);
+    }
+    batching.max_seqs = slots;
+    let value = json!({
+        "sizes": {"prompt": format!("lognormal:{prompt},0.6"), "output": format!("lognormal:{output},0.5")},
+        "seed": seed + 1, "nonce": 0,
+    });
+    let scenario: Scenario = serde_json::from_value(value).expect("a sound scenario");
+    let name = format!("{} {prompt}/{output} seqs {slots}", engine.name);
+    System { name, engine, scenario, share, slots }
+}
+
+fn linear(chance: &mut Stream) -> EngineSpec {
+    let mut engine = profile::find("demo").expect("a profile").spec;
+    let ModeSpec::Batching(batching) = &mut engine.mode else { panic!("demo batches") };
+    let mut between = |low: f64, high: f64| low * (high / low).powf(chance.uniform());
+    let base_us = between(1_000.0, 30_000.0);
+    batching.front_ms = between(0.5, 20.0);
+    batching.step = StepSpec::Linear(LinearSpec {
+        base_us,
+        decode_us: base_us * between(0.003, 0.1),
+        prefill_us: base_us * between(0.0005, 0.005),
+        context_ns: base_us * between(0.001, 0.03),
+        overlap: None,
+    });
+    (batching.token_budget, batching.kv_blocks) = (2048, Some(200_000));
+    batching.max_context = None;
+    engine.name = "linear".to_owned();
+    engine
+}
+
+/// Rows in memory.
+#[derive(Default)]
+pub struct Run {
+    pub attempts: Vec<Attempt>,
+    pub samples: Vec<Sample>,
+    pub levels: Vec<Level>,
+}
+
+impl Rows for Run {
+    fn attempt(&mut self, attempt: Attempt) {
+        self.attempts.push(attempt);
+    }
+
+    fn sample(&mut self, sample: Sample) {
+        self.samples.push(sample);
+    }
+}
+
+impl System {
+    pub fn world(&self) -> WorldSpec {
+        WorldSpec { engine: self.engine.clone(), fleet: FleetSpec::default(), faults: Vec::new() }
+    }
+
+    /// Requests as the scenario draws them, from another seed than the run's.
+    pub fn mix(&self, requests: f64) -> Vec<Asked> {
+        let scenario = Scenario { seed: 9_000 + self.scenario.seed, ..self.scenario.clone() };
+        let schedule =
+            Schedule::generate(&scenario, 1.0, Span::from_secs_f64(requests), 0).expect("a schedule");
+        let asked = schedule.arrivals.iter().map(|a| Asked {
+            due_ns: a.due.0,
+            prompt: a.prompt_tokens,
+            output: a.output_tokens,
+            blocks: Vec::new(),
+            session: None,
+        });
+        asked.collect()
+    }
+
+    /// Where its lines really lie.
+    pub fn truth(&self, requests: usize) -> Knee {
+        let spec = KneeSpec { requests, seed: 77, ..KneeSpec::default() };
+        knee(&self.world(), &self.mix(4_000.0), &spec).expect("a knee")
+    }
+
+    /// A run of it at this rate.
+    pub fn run(&self, rate_per_s: f64, requests: f64) -> Run {
+        let mut world = World::of(&self.world(), self.scenario.seed).expect("a sound world");
+        let mut names = BlockNames::new(&self.scenario).expect("a sound scenario");
+        let window = Span::from_secs_f64(requests / rate_per_s);
+        let plan = LevelPlan {
+            events: Events::Ends,
+            ..LevelPlan::new(&self.scenario, 0, Load::Open { rate_per_s }, At::ZERO, window)
+        };
+        let mut run = Run::default();
+        let level = simulate_into(&mut world, &self.scenario, plan, Some(&mut names), &mut run);
+        run.levels.push(level.expect("a sound plan"));
+        run
+    }
+
+    /// What the product makes of that run, told what its user knows.
+    pub fn fitted(&self, run: &Run) -> Result<Fitted, FitError> {
+        let ModeSpec::Batching(batching) = &self.engine.mode else { panic!("batches") };
+        let told = Told {
+            slots: Some(self.slots),
+            kv_blocks: batching.blocks().ok(),
+            token_budget: Some(batching.token_budget),
+            ..Told::default()
+        };
+        fit(&measured(run), &told)
+    }
+}
+
+pub fn measured(run: &Run) -> Measured<'_> {
+    Measured { levels: &run.levels, attempts: &run.attempts, samples: &run.samples }
+}

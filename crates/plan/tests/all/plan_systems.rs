@@ -1,0 +1,193 @@
+//! Systems drawn from a seed, and whether a plan of one is true: the number it chose holds in long simulations that it never saw,
+//! and one fewer does not.
+
+use std::sync::Arc;
+
+use plimsoll_math::rng::Stream;
+use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
+use plimsoll_plan::replay::{Asked, play};
+use plimsoll_plan::spec::{EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
+use plimsoll_plan::{Case, Experiment, Fleet, Outcome, Planner, Simulated, simulate};
+use plimsoll_sim::{EngineSpec, RouteSpec, WorldSpec};
+use plimsoll_workload::{ArrivalSpec, Scenario, Size};
+use serde_json::json;
+
+/// A system and where its search begins.
+pub struct System {
+    pub plan: PlanSpec,
+    pub start: u32,
+    pub what: String,
+}
+
+/// Engine, mix, arrivals, router and promise of this seed, at a load for two to six replicas.
+///
+/// Such systems lie anywhere, also where a number just holds or just does not, so that many schedules may be spent on telling.
+pub fn system(seed: u64, requests: f64) -> System {
+    let mut chance = Stream::new(seed, "plan systems", 0);
+    let mut between = |low: f64, high: f64| low * (high / low).powf(chance.uniform());
+    let batching = seed % 4 != 3;
+    let engine = if batching {
+        json!({"name": "batching", "mode": {"kind": "batching", "prefix_cache": false,
+            "max_seqs": between(32.0, 256.0) as u32, "token_budget": between(1024.0, 8192.0) as u32,
+            "kv_blocks": between(8_000.0, 40_000.0) as u32,
+            "step": {"kind": "linear", "base_us": between(4_000.0, 15_000.0), "decode_us": between(20.0, 100.0),
+                "prefill_us": between(15.0, 60.0), "context_ns": between(5.0, 30.0)}}})
+    } else {
+        json!({"name": "queue", "mode": {"kind": "queue", "servers": between(1.0, 9.0) as u32,
+            "service": {"law": "lognormal", "median_ms": between(20.0, 400.0), "sigma": between(0.2, 1.0)}}})
+    };
+    let engine: EngineSpec = serde_json::from_value(engine).expect("a sound engine");
+    let mut scenario = Scenario::default();
+    scenario.sizes.prompt = Size::Lognormal(between(80.0, 1200.0), between(0.2, 0.9));
+    scenario.sizes.output = Size::Lognormal(between(15.0, 150.0), between(0.2, 0.7));
+    let (cv, load, slack) = (between(0.5, 2.5), between(0.55, 0.9), between(1.3, 4.0));
+    scenario.arrivals = if cv < 1.0 { ArrivalSpec::Poisson } else { ArrivalSpec::Gamma { cv } };
+    let replicas = between(2.0, 7.0) as u32;
+    let route = match seed % 5 {
+        0 => RouteSpec::RoundRobin {},
+        1 => RouteSpec::Random {},
+        2 => RouteSpec::LeastTokens {},
+        3 => RouteSpec::PowerOfTwo { load: Default::default() },
+        _ => RouteSpec::LeastRequests {},
+    };
+    let (metric, percentile) = match (batching, chance.below(3)) {
+        (false, _) => (Metric::E2e, 0.95),
+        (true, 0) => (Metric::Ttft, 0.99),
+        (true, 1) => (Metric::Tpot, 0.95),
+        (true, _) => (Metric::E2e, 0.95),
+    };
+    let mut world = WorldSpec::one(engine);
+    world.fleet.route = route;
+    let alone = alone(&world, &scenario, metric, percentile);
+    let rate_per_s = f64::from(replicas) * load * capacity(&world, &scenario);
+    let limit_s = slack * alone;
+    let what = format!("{} {cv:.1} {route:?} {} p{}", world.engine.name, metric.name(), 100.0 * percentile);
+    let plan = PlanSpec {
+        traffic: TrafficSpec {
+            scenario,
+            rate_per_s,
+            window_s: requests / rate_per_s,
+            source: "drawn".into(),
+        },
+        slo: BudgetSpec {
+            name: "drawn".into(),
+            latency: vec![Ceiling::new(metric, percentile, limit_s)],
+            error_rate: Some(0.01),
+        },
+        world,
+        gpus_per_replica: None,
+        rules: RuleSpec::default(),
+        effort: EffortSpec { most_seeds: 1280, ..EffortSpec::default() },
+        price: None,
+        band: None,
+        seed,
+    };
+    System { plan, start: replicas, what }
+}
+
+/// Requests of the mix, all at once or one after the other.
+fn asked(scenario: &Scenario, gap_s: f64) -> Vec<Asked> {
+    let mut stream = Stream::new(1, "mix", 0);
+    let size = |size: &Size, stream: &mut Stream| size.sample(stream).unwrap_or(1);
+    let one = |i: i64| Asked {
+        due_ns: (i as f64 * gap_s * 1e9) as i64,
+        prompt: size(&scenario.sizes.prompt, &mut stream),
+        output: size(&scenario.sizes.output, &mut stream),
+        blocks: Vec::new(),
+        session: None,
+    };
+    (0..400).map(one).collect()
+}
+
+/// Requests per second of one replica that never waits for any: 400 at once, by when the last ends.
+pub fn capacity(world: &WorldSpec, scenario: &Scenario) -> f64 {
+    let asked = asked(scenario, 0.0);
+    let times = play(world, &asked, 1).expect("a sound world");
+    let end = times.iter().filter_map(|t| t.end).max().expect("all are answered");
+    asked.len() as f64 / (end as f64 / 1e9)
+}
+
+/// The percentile with nobody else there.
+fn alone(world: &WorldSpec, scenario: &Scenario, metric: Metric, percentile: f64) -> f64 {
+    let asked = asked(scenario, 600.0);
+    let times = play(world, &asked, 1).expect("a sound world");
+    let mut values: Vec<f64> =
+        times.iter().zip(&asked).filter_map(|(times, one)| times.metric(metric, one.output)).collect();
+    values.sort_by(f64::total_cmp);
+    values[(percentile * values.len() as f64) as usize]
+}
+
+/// The whole search, on one thread; `whole` = with the load at which it breaks.
+pub fn planned(plan: &PlanSpec, start: u32, whole: bool) -> (Planner, Simulated) {
+    let mut planner = Planner::new(plan, start, 1).expect("a sound plan");
+    loop {
+        let next = planner.next();
+        if next.is_empty() || (!whole && next.iter().any(|one| one.factor != plan.rules.peak)) {
+            break;
+        }
+        for experiment in next {
+            let outcome = simulate(&experiment).expect("a sound world");
+            planner.take(&experiment, outcome);
+        }
+    }
+    let found = planner.finish();
+    (planner, found)
+}
+
+/// Does the promise hold with so many replicas, in simulations of another seed and ten times as long? By the shares alone: they are
+/// long enough to be taken for the truth.
+pub fn holds(plan: &PlanSpec, replicas: u32, times: f64, draws: u32) -> bool {
+    let mut case = Case::of(plan);
+    case.seed = plan.seed.wrapping_add(1_000_003);
+    case.traffic.window_s *= times;
+    let case = Arc::new(case);
+    let experiment = |draw| Experiment {
+        case: case.clone(),
+        replicas,
+        fleet: Fleet::Static,
+        factor: 1.0,
+        draw,
+        gives_up: false,
+    };
+    let all: Vec<Outcome> =
+        (0..draws).map(|draw| simulate(&experiment(draw)).expect("a sound world")).collect();
+    let within = |i: usize, ceiling: &Ceiling| {
+        let n: u64 = all.iter().map(|o| o.counted.ceilings[i].n).sum();
+        let over: u64 = all.iter().map(|o| o.counted.ceilings[i].over).sum();
+        over as f64 <= (1.0 - ceiling.percentile) * n as f64
+    };
+    let grows = all.iter().filter_map(|o| o.counted.growth).sum::<f64>() / f64::from(draws) > 0.02;
+    !grows && plan.slo.latency.iter().enumerate().all(|(i, ceiling)| within(i, ceiling))
+}
+
+/// What a plan said of a system, and what is true.
+pub struct Truth {
+    pub replicas: Option<u32>,
+    /// Why it was not able to tell, if it was not.
+    pub cannot_tell: Option<String>,
+    /// Requests that it simulated.
+    pub requests: u64,
+    /// Does its number hold, and does one fewer not?
+    pub holds: bool,
+    pub below_fails: bool,
+}
+
+impl Truth {
+    /// Is the plan true? What can't be told is neither true nor false, and counts as not.
+    pub fn is_true(&self) -> bool {
+        self.cannot_tell.is_none() && self.holds && self.below_fails
+    }
+}
+
+/// Plans a system and holds the plan against long simulations.
+pub fn truth(system: &System, times: f64, draws: u32) -> Truth {
+    let (_, found) = planned(&system.plan, system.start, false);
+    let replicas = found.replicas.unwrap_or(0);
+    Truth {
+        replicas: found.replicas,
+        cannot_tell: found.answer.cannot_tell,
+        requests: found.answer.requests,
+        holds: replicas > 0 && holds(&system.plan, replicas, times, draws),
+        below_fails: replicas == 1 || (replicas > 1 && !holds(&system.plan, replicas - 1, times, draws)),
+    }
+}

@@ -1,0 +1,155 @@
+//! How far a faster stage would go: percentiles of the requests timed again (Amdahl 1967, on the graph instead of the sum).
+//!
+//! Service time only. Where the queue is a large part of the tail that understates the gain, for a shorter service shortens the queue too;
+//! a load model's figure then stands beside it. The model is M/M/c with the number of servers at which it waits as long as was
+//! measured: a teaching model, and said to be one.
+
+use plimsoll_math::queueing::Mmc;
+
+use super::finding::{CeilingAt, CeilingRow, Ceilings, Latency};
+use super::retime::FACTORS;
+use super::sample::Sample;
+use super::stage::Stage;
+use plimsoll_measure::findings::Reading;
+use plimsoll_measure::say;
+
+/// Shares of the mean below which a stage has no row.
+const SHOWN: f64 = 0.005;
+/// Share of the tail's time from which on the queue is a caveat.
+const QUEUE: f64 = 0.10;
+/// Servers tried at most.
+const SERVERS: u32 = 4096;
+
+/// What is said of figures that leave the queue as it was.
+const LABEL: &str = "service time only; queueing not re-simulated";
+
+/// The ceilings of every stage that is some part of the mean or of the tail.
+pub fn ceilings(sample: &Sample<'_>, tail_shares: &[(Stage, Reading)]) -> Ceilings {
+    let mean_s = sample.mean_s(&sample.total);
+    let tail_of = |stage: Stage| {
+        let found = tail_shares.iter().find(|(one, _)| *one == stage);
+        found.and_then(|(_, reading)| reading.value()).unwrap_or(0.0)
+    };
+    let queue = tail_of(Stage::Queue) + tail_of(Stage::BatchWait);
+    let model = if queue > QUEUE { Some(LoadModel::fit(sample)) } else { None };
+    let fitted = model.as_ref().and_then(|model| model.as_ref().ok());
+    let mut rows: Vec<CeilingRow> = Vec::new();
+    for stage in &sample.stages {
+        let share = sample.mean_s(&sample.column(*stage)) / mean_s;
+        if *stage == Stage::Unattributed || (share < SHOWN && tail_of(*stage) < SHOWN) {
+            continue;
+        }
+        let at = (0..FACTORS.len()).map(|k| at_factor(sample, *stage, k, mean_s, fitted)).collect();
+        rows.push(CeilingRow { stage: *stage, share, at });
+    }
+    rows.sort_by(|a, b| b.share.total_cmp(&a.share));
+    let queueing = model.map(|model| {
+        let begins = format!(
+            "the queue is {} of the slowest requests' time, and a shorter service shortens it too, which this table leaves out",
+            say::percent(queue)
+        );
+        match model {
+            Ok(model) => format!(
+                "{begins}; p99 with the queue let shrink is by M/M/c with {} at {} load, at which it waits as long as was measured: an estimate to think with",
+                say::count(u64::from(model.now.servers), "server"),
+                say::percent(model.now.load)
+            ),
+            Err(why) => format!("{begins}; no load model says by how much: {why}"),
+        }
+    });
+    Ceilings { label: LABEL.to_owned(), queueing, rows }
+}
+
+/// The latency of every request with this stage at this factor, ns.
+fn retimed(sample: &Sample<'_>, stage: Stage, factor: usize) -> Vec<i64> {
+    let one = |(request, total): (&&super::read::Request, &i64)| {
+        let found = request.faster.iter().find(|faster| faster.stage == stage);
+        found.map_or(*total, |faster| match sample.of {
+            Latency::E2e => faster.e2e[factor].round() as i64,
+            Latency::Ttft => faster.ttft[factor].round() as i64,
+        })
+    };
+    sample.requests.iter().zip(&sample.total).map(one).collect()
+}
+
+fn at_factor(
+    sample: &Sample<'_>,
+    stage: Stage,
+    k: usize,
+    mean_s: f64,
+    model: Option<&LoadModel>,
+) -> CeilingAt {
+    let column = retimed(sample, stage, k);
+    let then = sample.mean_s(&column);
+    let [p50, _, p95, p99] = sample.percentiles(&column);
+    let with_queue = model.and_then(|model| {
+        let kept = model.queue_kept(stage, 1.0 - 1.0 / FACTORS[k])?;
+        let queue = sample.column(Stage::Queue);
+        let shrunk: Vec<i64> = column
+            .iter()
+            .zip(&queue)
+            .map(|(ns, q)| (*ns - (*q as f64 * (1.0 - kept)) as i64).max(0))
+            .collect();
+        sample.quantile_s(&shrunk, 0.99)
+    });
+    CeilingAt {
+        factor: FACTORS[k].is_finite().then_some(FACTORS[k]),
+        speed_up: (then > 0.0).then(|| mean_s / then),
+        p50,
+        p95,
+        p99: p99.clone(),
+        p99_with_queue_s: with_queue.filter(|_| p99.estimate().is_some()),
+    }
+}
+
+/// A queue that waits as long as the measured one.
+struct LoadModel {
+    now: Mmc,
+    /// Mean time per request of each stage that occupies a server, s.
+    service: Vec<(Stage, f64)>,
+    arrivals_per_s: f64,
+}
+
+impl LoadModel {
+    fn fit(sample: &Sample<'_>) -> Result<LoadModel, String> {
+        let of = |stage: Stage| {
+            let times = sample.requests.iter().map(|r| r.e2e_stages[stage.index()]).collect::<Vec<_>>();
+            sample.mean_s(&times)
+        };
+        let service: Vec<(Stage, f64)> = [Stage::Prefill, Stage::Decode, Stage::Compute]
+            .into_iter()
+            .map(|stage| (stage, of(stage)))
+            .filter(|(_, s)| *s > 0.0)
+            .collect();
+        let service_mean: f64 = service.iter().map(|(_, s)| s).sum();
+        let wait = of(Stage::Queue);
+        if service_mean <= 0.0 || wait <= 0.0 || sample.length_s <= 0.0 {
+            return Err("the traces do not show what the queue waited for".into());
+        }
+        let arrivals_per_s = sample.stand_for() / sample.length_s;
+        let offered = arrivals_per_s * service_mean;
+        let first = offered.floor() as u32 + 1;
+        if offered >= f64::from(SERVERS) {
+            return Err(format!("more than {SERVERS} requests are in service at once"));
+        }
+        let queue = |servers: u32| Mmc { servers, load: offered / f64::from(servers), service_mean };
+        // The wait falls as servers are added; the first to wait no longer than was measured, or the one before it.
+        let over = (first..SERVERS).find(|servers| queue(*servers).mean_wait() <= wait);
+        let over = over.ok_or("no number of servers waits as long as was measured")?;
+        let nearer = |servers: u32| (queue(servers).mean_wait() / wait).ln().abs();
+        let servers = if over > first && nearer(over - 1) < nearer(over) { over - 1 } else { over };
+        Ok(LoadModel { now: queue(servers), service, arrivals_per_s })
+    }
+
+    /// The share of the wait that is left when a share of this stage's time is saved. `None` for what occupies no server.
+    fn queue_kept(&self, stage: Stage, saved: f64) -> Option<f64> {
+        let own = self.service.iter().find(|(one, _)| *one == stage)?.1;
+        let service_mean = self.now.service_mean - saved * own;
+        if service_mean <= 0.0 {
+            return Some(0.0);
+        }
+        let load = self.arrivals_per_s * service_mean / f64::from(self.now.servers);
+        let then = Mmc { service_mean, load, ..self.now };
+        Some((then.mean_wait() / self.now.mean_wait()).clamp(0.0, 1.0))
+    }
+}

@@ -1,0 +1,500 @@
+//! Where each request's time went, with no tracing at all: from the client's stamps and the server's metrics page.
+//!
+//! What the client stamped is *measured*: the wait before sending, connecting, from sending to the first token, and from there
+//! to the last. The wait for the first token has three parts that only the server sees: what stands before the queue, the queue,
+//! and the prompt. Where the server tells them of each request they are *reported*; else they are *inferred*, by the best of
+//! what there is ([`track`]: the engine's steps seen in others' tokens; [`floor`]: what a lone request takes; the page's means
+//! alone), with the page's exact means laid on ([`told`]) and bounds that say how far it may be off. With none of these the
+//! three are *unknown*, and their sum is still measured.
+//!
+//! Reading order: [`rows`], [`track`], [`floor`], [`told`], [`split`], `prompt` (a server that tells the prompt's time alone), [`finding`], `sampled` (intervals and slices), `answers` (of requests answered whole), and [`infer`] below.
+
+mod answers;
+pub mod finding;
+pub mod floor;
+mod prompt;
+pub mod rows;
+mod sampled;
+pub mod split;
+pub mod told;
+pub mod track;
+
+use plimsoll_model::{At, Attempt};
+
+pub use answers::{AnswerPart, WholeAnswers};
+pub use finding::{Bands, Basis, Ceiling, PartFinding, Slice, WaitFinding};
+pub use floor::Floor;
+pub use plimsoll_measure::findings::Bounded;
+pub use split::{Part, Source, Split};
+pub use told::{Told, ToldStages};
+pub use track::Track;
+
+use rows::Row;
+use sampled::Sampled;
+use split::{Pins, Shapes};
+
+use plimsoll_measure::budget::StageBudget;
+
+/// One level to be split.
+pub struct Case<'a> {
+    /// The level.
+    pub level: u32,
+    /// Every attempt at it, warm-up included: its tokens show the engine's steps.
+    pub attempts: &'a [&'a Attempt],
+    /// Only requests due from here on are counted.
+    pub from: At,
+    /// What the server's page told.
+    pub told: ToldStages,
+    /// What a request takes alone, from another level; without it, lone requests of this one are looked for.
+    pub floor: Option<Floor>,
+    /// Infer what the server reports too: how right an inference is shows where both are there.
+    pub ignore_reported: bool,
+    /// Slices of a budget and the α at which they are held.
+    pub budget: Option<(&'a StageBudget, f64)>,
+}
+
+/// A level's split and what is found of it.
+pub struct Inferred {
+    /// The figures.
+    pub finding: WaitFinding,
+    /// Each request that was split: its record's index in [`Case::attempts`] and its parts.
+    pub splits: Vec<(usize, Split)>,
+}
+
+/// Splits a level.
+pub fn infer(case: &Case<'_>) -> Inferred {
+    let counted: Vec<&Attempt> = case.attempts.iter().copied().filter(|a| a.due >= case.from).collect();
+    let left_out = rows::rows(&counted).1;
+    let (rows, _) = rows::rows(case.attempts);
+    // Means of the page are of every request that ended between two looks, those of the warm-up too: all are split, and then
+    // those that do not count are left out.
+    let mut notes = Vec::new();
+    let told: Vec<Option<[f64; 3]>> = rows.iter().map(split::reported).collect();
+    let said = told.iter().flatten().count();
+    // Reported by nearly all: the few that say nothing are left out rather than guessed beside those that do.
+    let (mut rows, answer) = if !case.ignore_reported && !rows.is_empty() && said * 20 >= rows.len() * 19 {
+        notes.push(format!("the server tells queue and prefill of {said} of {} requests", rows.len()));
+        let kept = rows.iter().zip(&told).filter(|(_, told)| told.is_some()).map(|(row, _)| row.clone());
+        (kept.collect(), Some(Answer::reported(told.into_iter().flatten().collect())))
+    } else {
+        let whole = rows.len();
+        let (rows, prompts) = match prompt::told(&rows).filter(|_| !case.ignore_reported) {
+            Some((rows, prompts)) => (rows, Some(prompts)),
+            None => (rows, None),
+        };
+        if prompts.is_some() {
+            notes.push(format!(
+                "the server tells prefill of {} of {whole} requests, and not their queue",
+                rows.len()
+            ));
+        }
+        let answer = guess(case, &rows, prompts.as_deref(), &mut notes);
+        (rows, answer)
+    };
+    // Rows that say nothing may have gone from the front.
+    let skip = rows.partition_point(|row| row.due < case.from.0);
+    let rows = rows.split_off(skip);
+    let answer = answer.map(|answer| answer.without_first(skip));
+    let left_out = left_out as u64;
+    let finding = find(case, &rows, answer.as_ref(), (left_out, notes));
+    let likely = answer.map(|answer| answer.likely);
+    let places: std::collections::HashMap<*const Attempt, usize> =
+        case.attempts.iter().enumerate().map(|(i, a)| (std::ptr::from_ref::<Attempt>(a), i)).collect();
+    let splits = likely.map_or_else(Vec::new, |likely| {
+        rows.iter()
+            .zip(likely)
+            .filter_map(|(row, wait)| {
+                Some((*places.get(&std::ptr::from_ref(row.attempt))?, split::whole(row, wait)))
+            })
+            .collect()
+    });
+    Inferred { finding, splits }
+}
+
+/// The wait of every row, split: the likely way, and the ways at the ends of what can be thought of. ns.
+struct Answer {
+    likely: Vec<[f64; 3]>,
+    ends: Vec<Vec<[f64; 3]>>,
+    source: Source,
+    /// Relative and absolute (ns) uncertainty of a mean that was laid on, for queue and prefill.
+    edges: [Edge; 2],
+    /// Did the server tell the time on each prompt?
+    prompt_told: bool,
+}
+
+/// How far a mean may be off for reasons that no shape shows.
+#[derive(Copy, Clone, Default)]
+struct Edge {
+    share: f64,
+    ns: f64,
+    /// Was the mean laid on from what the server told?
+    pinned: bool,
+    /// See [`RESIDUAL_STEPS`].
+    residual: [f64; 4],
+}
+
+impl Answer {
+    /// How far a part's times may be off at a percentile, for reasons that no shape shows: as a share, and in ns.
+    fn half(&self, part: Part, p: f64) -> (f64, f64) {
+        let edge = match part {
+            Part::Prefill => self.edges[1],
+            _ => self.edges[0],
+        };
+        let which = match p {
+            p if p <= 0.5 => 1,
+            p if p <= 0.95 => 2,
+            _ => 3,
+        };
+        (edge.share + edge.residual[which], edge.ns)
+    }
+
+    /// Without the first rows.
+    fn without_first(mut self, skip: usize) -> Answer {
+        self.likely.drain(..skip);
+        self.ends.iter_mut().for_each(|end| drop(end.drain(..skip)));
+        self
+    }
+
+    fn reported(told: Vec<[f64; 3]>) -> Answer {
+        let edges = [Edge::default(); 2];
+        Answer { likely: told, ends: Vec::new(), source: Source::Reported, edges, prompt_told: true }
+    }
+
+    /// The server told the prompts, and nothing tells what stood before them apart: all of it stands for the front here, and is shown as unknown.
+    fn prompts(rows: &[Row<'_>], told: &[f64]) -> Answer {
+        let likely = rows.iter().zip(told).map(|(row, told)| [row.wait() as f64 - told, 0.0, *told]);
+        let edges = [Edge::default(); 2];
+        Answer {
+            likely: likely.collect(),
+            ends: Vec::new(),
+            source: Source::Prompts,
+            edges,
+            prompt_told: true,
+        }
+    }
+}
+
+/// Ratio of a told mean to the shape's own beyond which the shape is not believed.
+const BELIEVED: std::ops::RangeInclusive<f64> = 0.6..=1.7;
+/// Share by which a figure may be off although all shapes agree: mean, p50, p95, p99. Found on simulated systems whose truth is
+/// known, and held on others (`cargo run --release -p plimsoll-profile --example infer`).
+const RESIDUAL_STEPS: [f64; 4] = [0.02, 0.05, 0.06, 0.1];
+/// The same where the spread comes from a floor, which knows little of it.
+const RESIDUAL_FLOOR: [f64; 4] = [0.05, 0.12, 0.2, 0.25];
+
+/// The best split of what there is. `prompts` are the times on the prompts where the server tells them, ns.
+fn guess(
+    case: &Case<'_>,
+    rows: &[Row<'_>],
+    prompts: Option<&[f64]>,
+    notes: &mut Vec<String>,
+) -> Option<Answer> {
+    let no_more = || prompts.map(|told| Answer::prompts(rows, told));
+    if rows.len() < 20 {
+        notes.push(format!("{} whole streamed answers are too few to split their wait", rows.len()));
+        return no_more();
+    }
+    // A mean over requests says less of a prompt than its own time does.
+    let without = |pins: Pins| Pins { prefill: pins.prefill.filter(|_| prompts.is_none()), ..pins };
+    let pins = without(Pins::of(rows, &case.told, false));
+    let shapes = match Track::of(case.attempts) {
+        Ok(track) => {
+            let shapes = split::by_steps(rows, &track).filter(|shapes| believed(rows, shapes, &pins, notes));
+            if shapes.is_some() {
+                // Where the mean queue is told, the front is what that leaves, and not what the steps would have it.
+                let front = match pins.queue {
+                    Some(_) => String::new(),
+                    None => {
+                        format!(
+                            "; {} ms stand before the queue",
+                            plimsoll_measure::say::number(track.front_ns as f64 / 1e6)
+                        )
+                    }
+                };
+                notes.push(format!(
+                    "queue and prefill are read off the engine's steps, which the tokens of other answers show{front}"
+                ));
+            }
+            shapes
+        }
+        Err(why) => {
+            notes.push(format!("the engine's steps cannot be seen: {why}"));
+            None
+        }
+    };
+    let shapes = shapes.or_else(|| {
+        let shapes = by_floor(case, rows, pins.prefill.is_some(), notes)
+            .filter(|shapes| believed(rows, shapes, &pins, notes));
+        shapes.or_else(|| by_means(rows, &pins, notes))
+    });
+    let Some(mut shapes) = shapes else { return no_more() };
+    if let Some(told) = prompts {
+        prompt::lay(&mut shapes, told);
+    }
+    // A gauge says less of the mean than the steps do.
+    let pins = if shapes.source == Source::Steps { pins } else { without(Pins::of(rows, &case.told, true)) };
+    note_pins(&pins, rows.len(), notes);
+    let edges = edges(&pins, rows.len(), &shapes);
+    let likely = split::lay(rows, &shapes.likely, &pins);
+    let ends = shapes.ends.iter().map(|shape| split::lay(rows, shape, &pins)).collect();
+    Some(Answer { likely, ends, source: shapes.source, edges, prompt_told: prompts.is_some() })
+}
+
+/// Does a shape agree with what was told? One that does not is of another engine than it thinks.
+fn believed(rows: &[Row<'_>], shapes: &Shapes, pins: &Pins, notes: &mut Vec<String>) -> bool {
+    let Some((told, members)) = &pins.prefill else { return true };
+    let mean = members.iter().map(|i| shapes.likely.prefill[*i]).sum::<f64>() / members.len().max(1) as f64;
+    let ratio = told.mean_ns / mean.max(1.0);
+    if BELIEVED.contains(&ratio) || rows.is_empty() {
+        return true;
+    }
+    notes.push(format!(
+        "the {} would have prompts take {} of the mean that the server tells: not used",
+        if shapes.source == Source::Steps { "steps" } else { "floor" },
+        plimsoll_measure::say::number(1.0 / ratio)
+    ));
+    false
+}
+
+fn by_floor(case: &Case<'_>, rows: &[Row<'_>], told: bool, notes: &mut Vec<String>) -> Option<Shapes> {
+    let own = || {
+        let busy: Vec<(i64, i64)> = case
+            .attempts
+            .iter()
+            .filter_map(|a| Some((a.sent?.0, a.end.map_or(i64::MAX, |at| at.0))))
+            .collect();
+        Floor::of(&floor::alone(rows, &busy))
+    };
+    let Some(floor) = case.floor.or_else(own) else {
+        notes.push("no floor: no level at concurrency 1, and too few requests met an empty server".into());
+        return None;
+    };
+    let gaps: Vec<f64> = rows
+        .iter()
+        .filter_map(|row| {
+            let tokens = row.attempt.answer.tokens.output.filter(|n| *n > 1)?;
+            Some((row.last - row.first) as f64 / f64::from(tokens - 1))
+        })
+        .collect();
+    let gap = gaps.iter().sum::<f64>() / gaps.len().max(1) as f64;
+    let slower = if floor.gap_ns > 0.0 && gap > 0.0 { gap / floor.gap_ns } else { 1.0 };
+    notes.push(format!(
+        "{} requests that met nobody are the floor: {} ms and {} µs a prompt token; what a request waited over it is queue",
+        floor.n,
+        plimsoll_measure::say::number(floor.base_ns / 1e6),
+        plimsoll_measure::say::number(floor.per_token_ns / 1e3)
+    ));
+    if !floor.lengths_differ {
+        notes.push(
+            "their prompts are of one length, so that prompt and front cannot be told apart well: vary --isl"
+                .into(),
+        );
+    }
+    Some(split::by_floor(rows, &floor, slower, told))
+}
+
+fn by_means(rows: &[Row<'_>], pins: &Pins, notes: &mut Vec<String>) -> Option<Shapes> {
+    let (Some((queue, _)), Some((prefill, _))) = (&pins.queue, &pins.prefill) else {
+        notes.push("the queue is unknown: the server tells no means of queue and prefill either".into());
+        return None;
+    };
+    notes.push("the server's means of queue and prefill are all there is: their spread is a guess".into());
+    Some(split::by_means(rows, queue.mean_ns, prefill.mean_ns))
+}
+
+fn note_pins(pins: &Pins, rows: usize, notes: &mut Vec<String>) {
+    let told = [("queue", &pins.queue), ("prefill", &pins.prefill)];
+    for (name, (told, members)) in told.iter().filter_map(|(name, pin)| Some((name, pin.as_ref()?))) {
+        notes.push(format!(
+            "the mean {name} is the server's own: {} ms over {:.0} requests that ended within its looks ({} of ours, of {rows})",
+            plimsoll_measure::say::number(told.mean_ns / 1e6),
+            told.count,
+            members.len()
+        ));
+        if told.count > 1.05 * members.len() as f64 {
+            notes.push(format!(
+                "the server counts {:.0} requests where this run has {}: somebody else's, or the warm-up's, are in its mean",
+                told.count,
+                members.len()
+            ));
+        }
+    }
+}
+
+/// What looks at the page at its edges leave open: requests counted on one side only, and rows that no look covers.
+fn edges(pins: &Pins, rows: usize, shapes: &Shapes) -> [Edge; 2] {
+    let residual = if shapes.source == Source::Steps { RESIDUAL_STEPS } else { RESIDUAL_FLOOR };
+    let of = |pin: &Option<(Told, Vec<usize>)>, ns: f64| {
+        let Some((told, members)) = pin else { return Edge { share: 0.0, ns, pinned: false, residual } };
+        let strangers = (told.count - members.len() as f64).abs() / told.count.max(1.0);
+        let uncovered = 1.0 - members.len() as f64 / rows.max(1) as f64;
+        // A stranger may have taken several times the mean; a row that no look covers is off by what its shape is.
+        let share = 0.01 + 2.0 * strangers + 0.1 * uncovered;
+        Edge { share, ns: told.half_ns, pinned: true, residual }
+    };
+    [of(&pins.queue, shapes.front_half), of(&pins.prefill, 0.0)]
+}
+
+fn find(
+    case: &Case<'_>,
+    rows: &[Row<'_>],
+    answer: Option<&Answer>,
+    (left_out, notes): (u64, Vec<String>),
+) -> WaitFinding {
+    let splits: Vec<Split> = match answer {
+        Some(answer) => rows.iter().zip(&answer.likely).map(|(row, wait)| split::whole(row, *wait)).collect(),
+        // Nothing is known of the wait: all of it stands for its three parts, which are shown as unknown.
+        None => rows.iter().map(|row| split::whole(row, [row.wait() as f64, 0.0, 0.0])).collect(),
+    };
+    let ends: Vec<Vec<Split>> = answer.map_or_else(Vec::new, |answer| {
+        let one = |end: &Vec<[f64; 3]>| {
+            rows.iter().zip(end).map(|(row, wait)| split::whole(row, *wait)).collect::<Vec<Split>>()
+        };
+        answer.ends.iter().map(one).collect()
+    });
+    let mut parts: Vec<PartFinding> = Part::ALL
+        .iter()
+        .filter(|part| {
+            **part != Part::Connect || splits.iter().any(|split| split[Part::Connect as usize] > 0.0)
+        })
+        .map(|part| part_finding(*part, &splits, &ends, answer))
+        .collect();
+    let known: Vec<Part> =
+        parts.iter().filter(|part| part.basis != Basis::Unknown).map(|part| part.part).collect();
+    let bases: Vec<(Part, Basis)> = parts.iter().map(|part| (part.part, part.basis)).collect();
+    let length_s = match (rows.first(), rows.last()) {
+        (Some(first), Some(last)) => (last.due - first.due) as f64 / 1e9,
+        _ => 0.0,
+    };
+    let sampled = Sampled { splits: &splits, ends: &ends, length_s };
+    for part in parts.iter_mut().filter(|part| part.basis != Basis::Unknown && !splits.is_empty()) {
+        let of = part.part as usize;
+        part.sampled = Some(sampled.times(|split| split[of]));
+    }
+    // Both are measured, whatever is known of what lies in them.
+    let measured = |last: Part, of: fn(&Split) -> f64| {
+        let times = || PartFinding { sampled: Some(sampled.times(of)), ..sum_finding(&splits, last, of) };
+        (!splits.is_empty()).then(times)
+    };
+    let slices = match case.budget {
+        Some((budget, alpha)) if !splits.is_empty() => sampled.slices(budget, alpha, &bases, answer),
+        _ => Vec::new(),
+    };
+    WaitFinding {
+        level: case.level,
+        requests: rows.len() as u64,
+        left_out,
+        source: answer.map(|answer| answer.source),
+        notes,
+        whole: measured(Part::Tail, finding::total),
+        wait: measured(Part::Prefill, finding::wait),
+        untold: match answer.map(|answer| answer.source) {
+            None => measured(Part::Prefill, finding::wait),
+            Some(Source::Prompts) => measured(Part::Queue, finding::before_prompt),
+            Some(_) => None,
+        },
+        bands: finding::bands(&splits),
+        answers: if splits.is_empty() { answers::of(case.attempts, &case.told) } else { None },
+        parts,
+        ceilings: if splits.is_empty() { Vec::new() } else { finding::ceilings(&splits, &known) },
+        slices,
+    }
+}
+
+/// The figures of several parts together, `last` being the last of them.
+fn sum_finding(splits: &[Split], last: Part, of: fn(&Split) -> f64) -> PartFinding {
+    let [mean, p50, p95, p99] = finding::figures(splits, of).map(exact);
+    let whole = |splits: &[Split]| splits.iter().map(finding::total).sum::<f64>().max(1.0);
+    let tails = finding::slow_and_middle(splits);
+    PartFinding {
+        part: last,
+        basis: Basis::Measured,
+        mean,
+        p50,
+        p95,
+        p99,
+        share: Some(splits.iter().map(of).sum::<f64>() / whole(splits)),
+        share_of_slowest: tails.map(|(slow, _)| of(&slow) / finding::total(&slow).max(1.0)),
+        slowest_over_middle_s: tails.map(|(slow, middle)| (of(&slow) - of(&middle)) / 1e9),
+        mean_told: false,
+        sampled: None,
+    }
+}
+
+fn exact(value: f64) -> Option<Bounded> {
+    value.is_finite().then_some(Bounded { value, lower: value, upper: value })
+}
+
+fn part_finding(part: Part, splits: &[Split], ends: &[Vec<Split>], answer: Option<&Answer>) -> PartFinding {
+    let inside = matches!(part, Part::Front | Part::Queue | Part::Prefill);
+    let basis = match (inside, answer) {
+        (false, _) => Basis::Measured,
+        (true, Some(answer)) if answer.source == Source::Reported => Basis::Reported,
+        (true, Some(answer)) if answer.prompt_told && part == Part::Prefill => Basis::Reported,
+        (true, Some(answer)) if answer.source == Source::Prompts => Basis::Unknown,
+        (true, Some(_)) => Basis::Inferred,
+        (true, None) => Basis::Unknown,
+    };
+    let empty = PartFinding {
+        part,
+        basis,
+        mean: None,
+        p50: None,
+        p95: None,
+        p99: None,
+        share: None,
+        share_of_slowest: None,
+        slowest_over_middle_s: None,
+        mean_told: false,
+        sampled: None,
+    };
+    if basis == Basis::Unknown || splits.is_empty() {
+        return empty;
+    }
+    let of = |split: &Split| split[part as usize];
+    let figures = finding::figures(splits, of);
+    let others: Vec<[f64; 4]> = ends.iter().map(|end| finding::figures(end, of)).collect();
+    let edge = match (part, answer) {
+        (Part::Queue, Some(answer)) => answer.edges[0],
+        (Part::Prefill, Some(answer)) => answer.edges[1],
+        (_, Some(answer)) => Edge { pinned: answer.edges.iter().all(|edge| edge.pinned), ..answer.edges[0] },
+        (_, None) => Edge::default(),
+    };
+    // A part of the wait is no longer than the wait, at the mean and at each percentile.
+    let most = finding::figures(splits, finding::wait);
+    let bounded = |i: usize| {
+        if basis != Basis::Inferred {
+            return exact(figures[i]);
+        }
+        let found = bounds(figures[i], others.iter().map(|other| other[i]), edge, i);
+        Some(Bounded { upper: found.upper.min(most[i]).max(found.value), ..found })
+    };
+    let sum = |all: &[Split]| all.iter().map(finding::total).sum::<f64>();
+    let tails = finding::slow_and_middle(splits);
+    PartFinding {
+        mean: bounded(0),
+        p50: bounded(1),
+        p95: bounded(2),
+        p99: bounded(3),
+        share: Some(splits.iter().map(of).sum::<f64>() / sum(splits).max(1.0)),
+        share_of_slowest: tails.map(|(slow, _)| of(&slow) / finding::total(&slow).max(1.0)),
+        slowest_over_middle_s: tails.map(|(slow, middle)| (of(&slow) - of(&middle)) / 1e9),
+        mean_told: basis == Basis::Inferred && edge.pinned,
+        ..empty
+    }
+}
+
+/// A figure, what the other shapes make of it, and what no shape shows.
+fn bounds(value: f64, others: impl Iterator<Item = f64>, edge: Edge, which: usize) -> Bounded {
+    let (mut lower, mut upper) = (value, value);
+    for other in others {
+        (lower, upper) = (lower.min(other), upper.max(other));
+    }
+    // A mean that was told is not moved by the shape.
+    if which == 0 && edge.pinned {
+        (lower, upper) = (value, value);
+    }
+    let residual = if which == 0 && edge.pinned { 0.0 } else { edge.residual[which] };
+    let half = (edge.share + residual) * value + edge.ns / 1e9;
+    Bounded { value, lower: (lower - half).max(0.0), upper: upper + half }
+}

@@ -1,0 +1,184 @@
+//! What other requests of the same load would have shown: 95 % intervals of a part's times, and its slice of a budget held by them.
+//!
+//! Requests that queue behind one another are no independent draws, so that everything here counts them by their design effect, as
+//! the percentiles of a level do ([`plimsoll_measure::order`]); means by contiguous blocks. An inferred part's own error stands apart from it
+//! ([`super::finding::Bounded`]): it does not shrink with more requests. A slice is passed or broken only where it is so at both
+//! ends of that error.
+
+use plimsoll_math::proportion::{clopper_pearson, proves_at_most, proves_over};
+use plimsoll_math::quantile::Worth;
+
+use super::Answer;
+use super::finding::{Basis, Slice, total};
+use super::split::{Part, Split};
+use crate::finding::Times;
+use crate::sample::{blocks_for, mean_by_blocks};
+use plimsoll_measure::budget::StageBudget;
+use plimsoll_measure::findings::{Estimate, Held, Reading};
+use plimsoll_measure::order::{self, LEVEL};
+
+/// The requests of a level, split, in the order in which they were due.
+pub(super) struct Sampled<'a> {
+    pub splits: &'a [Split],
+    /// The same at the ends of what can be thought of.
+    pub ends: &'a [Vec<Split>],
+    /// From the first due to the last, s.
+    pub length_s: f64,
+}
+
+fn column(splits: &[Split], of: impl Fn(&Split) -> f64) -> Vec<i64> {
+    splits.iter().map(|split| of(split).round() as i64).collect()
+}
+
+impl Sampled<'_> {
+    fn blocks(&self) -> Result<usize, String> {
+        blocks_for(&column(self.splits, total), self.length_s)
+    }
+
+    /// The times of a part, or of the whole, with their intervals.
+    pub fn times(&self, of: impl Fn(&Split) -> f64) -> Times {
+        let values = column(self.splits, of);
+        let mean_s = values.iter().sum::<i64>() as f64 / values.len().max(1) as f64 / 1e9;
+        let n = values.len() as u64;
+        match self.blocks() {
+            Err(why) => {
+                let refused = || Reading::refused(why.clone(), n);
+                Times {
+                    mean_s,
+                    mean: refused(),
+                    p50: refused(),
+                    p90: refused(),
+                    p95: refused(),
+                    p99: refused(),
+                }
+            }
+            Ok(blocks) => {
+                let mean = mean_by_blocks(&values, blocks);
+                match order::percentiles("", &values, self.length_s) {
+                    Some((set, _)) => {
+                        Times { mean_s, mean, p50: set.p50, p90: set.p90, p95: set.p95, p99: set.p99 }
+                    }
+                    None => {
+                        let none = || Reading::refused("no requests", 0);
+                        Times { mean_s, mean, p50: none(), p90: none(), p95: none(), p99: none() }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The parts held to the slices of a budget. Stages of a budget that lie in one part are held together.
+    pub fn slices(
+        &self,
+        budget: &StageBudget,
+        alpha: f64,
+        known: &[(Part, Basis)],
+        answer: Option<&Answer>,
+    ) -> Vec<Slice> {
+        let mut by_part: Vec<(Part, String, f64)> = Vec::new();
+        for (name, amount) in &budget.slices {
+            let Some(part) = Part::named(name) else { continue };
+            match by_part.iter_mut().find(|(known, ..)| *known == part) {
+                Some((_, names, slice_s)) => {
+                    names.push_str(" + ");
+                    names.push_str(name);
+                    *slice_s += amount.value;
+                }
+                None => by_part.push((part, name.clone(), amount.value)),
+            }
+        }
+        let basis = |part: Part| {
+            known.iter().find(|(of, _)| *of == part).map_or(Basis::Measured, |(_, basis)| *basis)
+        };
+        by_part
+            .into_iter()
+            .map(|(part, name, slice_s)| {
+                let empty = Slice {
+                    part,
+                    name,
+                    basis: basis(part),
+                    slice_s,
+                    p: budget.p.0,
+                    measured: Reading::refused(
+                        "what stands before the queue, queue and prefill cannot be told apart",
+                        0,
+                    ),
+                    requests_over: None,
+                    time_over: 0.0,
+                    used: 0.0,
+                    verdict: Held::Inconclusive,
+                };
+                match empty.basis {
+                    Basis::Unknown => empty,
+                    _ => self.slice(empty, alpha, answer),
+                }
+            })
+            .collect()
+    }
+
+    fn slice(&self, asked: Slice, alpha: f64, answer: Option<&Answer>) -> Slice {
+        let of = |split: &Split| split[asked.part as usize];
+        let values = column(self.splits, of);
+        let sum = |all: &[i64]| all.iter().map(|ns| *ns as f64).sum::<f64>();
+        let whole = sum(&column(self.splits, total)).max(1.0);
+        let limit_ns = (asked.slice_s * 1e9) as i64;
+        let excess: Vec<i64> = values.iter().map(|ns| (ns - limit_ns).max(0)).collect();
+        let (share, Worth { n_eff, .. }) = self.beyond(&values, limit_ns);
+        let bounds = clopper_pearson(share * n_eff, n_eff, LEVEL);
+        let mut verdicts = vec![self.verdict(&values, limit_ns, (asked.p, alpha))];
+        if let (Basis::Inferred, Some(answer)) = (asked.basis, answer) {
+            let (half, ns) = answer.half(asked.part, asked.p);
+            let moved = |factor: f64, by: f64| -> Vec<i64> {
+                values.iter().map(|value| (*value as f64 * factor + by).max(0.0) as i64).collect()
+            };
+            let ends = self.ends.iter().map(|end| column(end, of));
+            let all = ends.chain([moved(1.0 - half, -ns), moved(1.0 + half, ns)]);
+            verdicts.extend(all.map(|values| self.verdict(&values, limit_ns, (asked.p, alpha))));
+        }
+        let all = |held: Held| verdicts.iter().all(|one| *one == held);
+        let times = self.times(of);
+        let measured = times
+            .rows()
+            .iter()
+            .find(|(p, _)| (p - asked.p).abs() < 1e-9)
+            .map(|(_, reading)| (*reading).clone());
+        Slice {
+            measured: measured.unwrap_or_else(|| {
+                Reading::refused("shown at p50, p90, p95 and p99 only", values.len() as u64)
+            }),
+            requests_over: Some(Estimate {
+                value: share,
+                lower: bounds.lower,
+                upper: bounds.upper,
+                n: values.len() as u64,
+                n_eff,
+            }),
+            time_over: sum(&excess) / whole,
+            used: times.mean_s / asked.slice_s,
+            verdict: match () {
+                () if all(Held::Pass) => Held::Pass,
+                () if all(Held::Fail) => Held::Fail,
+                () => Held::Inconclusive,
+            },
+            ..asked
+        }
+    }
+
+    /// Share of the requests that are over the limit, and what it is worth in independent ones.
+    fn beyond(&self, values: &[i64], limit_ns: i64) -> (f64, Worth) {
+        let over = values.iter().filter(|ns| **ns > limit_ns).count();
+        let blocks = self.blocks().unwrap_or(2).max(2);
+        (over as f64 / values.len().max(1) as f64, order::worth_beyond(values, limit_ns, blocks))
+    }
+
+    fn verdict(&self, values: &[i64], limit_ns: i64, (p, alpha): (f64, f64)) -> Held {
+        let (share, worth) = self.beyond(values, limit_ns);
+        let (n_eff, sure) = (worth.n_eff, worth.sure(values.len() as f64, 1.0 - p));
+        let long_enough = self.blocks().is_ok();
+        match share * n_eff {
+            _ if long_enough && proves_at_most(share * sure, sure, 1.0 - p, alpha) => Held::Pass,
+            k if long_enough && proves_over(k, n_eff, 1.0 - p, alpha) => Held::Fail,
+            _ => Held::Inconclusive,
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Requests → findings: each latency taken apart, held to a budget, to a baseline and to the model alone.
+
+use super::ceilings::ceilings;
+use super::finding::{Latency, PathFinding, ProfileFinding, StageFinding, Unmapped};
+use super::floor::Floor;
+use super::names;
+use super::read::{Nameless, Requests};
+use super::sample::Sample;
+use super::slices::slices;
+use super::tail;
+use plimsoll_measure::budget::StageBudget;
+use plimsoll_measure::say;
+
+/// Names without a stage that are listed.
+const LISTED: usize = 20;
+
+/// What requests are held to.
+#[derive(Default)]
+pub struct ProfileSpec<'a> {
+    /// Seed of redraws.
+    pub seed: u64,
+    /// Slices of a latency budget, and the chance of a wrong verdict.
+    pub budget: Option<(&'a StageBudget, f64)>,
+    /// What they are compared with.
+    pub baseline: Option<&'a Requests>,
+    /// The model alone.
+    pub floors: &'a [Floor],
+}
+
+/// Takes requests apart.
+pub fn judge(requests: &Requests, spec: &ProfileSpec<'_>) -> ProfileFinding {
+    let samples: Vec<Sample<'_>> =
+        [Latency::E2e, Latency::Ttft].into_iter().filter_map(|of| Sample::new(&requests.list, of)).collect();
+    let paths: Vec<PathFinding> = samples.iter().map(|sample| path(sample, requests, spec.seed)).collect();
+    let whole = samples.iter().find(|sample| sample.of == Latency::E2e);
+    let mut notes = notes(requests);
+    let mut changes = Vec::new();
+    if let Some(baseline) = spec.baseline {
+        for sample in &samples {
+            let change = Sample::new(&baseline.list, sample.of)
+                .ok_or_else(|| "the baseline has no such requests".to_owned())
+                .and_then(|base| tail::change(&base, sample, spec.seed));
+            match change {
+                Ok(change) => changes.push(change),
+                Err(why) => notes.push(format!("{} is not compared: {why}", sample.of.name())),
+            }
+        }
+    }
+    ProfileFinding {
+        count: requests.count.clone(),
+        stand_for: whole.map_or(0.0, Sample::stand_for),
+        length_s: whole.map_or(0.0, |sample| sample.length_s),
+        names_version: names::version(),
+        unmapped: whole.map_or_else(Vec::new, |sample| unmapped(sample, &requests.nameless)),
+        slices: match (whole, spec.budget) {
+            (Some(sample), Some((budget, alpha))) => slices(sample, budget, alpha),
+            _ => Vec::new(),
+        },
+        changes,
+        floors: spec
+            .floors
+            .iter()
+            .map(|floor| floor.against(paths.iter().find(|p| p.of == Latency::E2e)))
+            .collect(),
+        paths,
+        notes,
+    }
+}
+
+fn path(sample: &Sample<'_>, requests: &Requests, seed: u64) -> PathFinding {
+    let (tail, shares) = tail::tail(sample, seed);
+    let total_s = sample.mean_s(&sample.total);
+    let stages = sample
+        .stages
+        .iter()
+        .map(|stage| {
+            let column = sample.column(*stage);
+            let times = sample.times(&column);
+            StageFinding {
+                stage: *stage,
+                known: requests.known[stage.index()].unwrap_or(super::finding::Known::Traced),
+                requests: column.iter().filter(|ns| **ns > 0).count() as u64,
+                of_mean: times.mean_s / total_s,
+                share: sample.ratio(&column, &sample.total),
+                tail_share: shares.iter().find(|(one, _)| one == stage).map(|(_, share)| share.clone()),
+                times,
+                error: None,
+                note: None,
+            }
+        })
+        .collect();
+    PathFinding {
+        of: sample.of,
+        requests: sample.total.len() as u64,
+        times: sample.times(&sample.total),
+        stages,
+        ceilings: Some(ceilings(sample, &shares)),
+        tail,
+    }
+}
+
+fn unmapped(sample: &Sample<'_>, nameless: &[Nameless]) -> Vec<Unmapped> {
+    let weight = sample.stand_for();
+    let mean_ns = sample.mean_s(&sample.total) * 1e9;
+    let one = |found: &Nameless| {
+        let own = found.weighted_ns / weight;
+        Unmapped {
+            name: found.name.clone(),
+            service: found.service.clone(),
+            spans: found.spans,
+            share: own / mean_ns,
+            mean_s: own / 1e9,
+            why: found
+                .engine
+                .then(|| "what the engine's span holds beyond queue, prefill and decode".to_owned()),
+        }
+    };
+    nameless.iter().take(LISTED).map(one).collect()
+}
+
+/// What was repaired, set aside or left out, where it is anything.
+fn notes(requests: &Requests) -> Vec<String> {
+    let count = &requests.count;
+    let of = |n: u64, what: &str| (n > 0).then(|| format!("{} {what}", say::count(n, "request")));
+    let spans = |n: u64, what: &str| (n > 0).then(|| format!("{} {what}", say::count(n, "span")));
+    let failed = if count.failed == 1 {
+        "ended in an error and is set aside"
+    } else {
+        "ended in errors and are set aside"
+    };
+    let found = [
+        of(count.failed, failed),
+        of(count.skewed, "set aside: a server's span fits into its client's at no clock shift"),
+        (count.rootless > 0).then(|| {
+            format!(
+                "{} set aside: no span holds the others, so nobody knows how long the request took",
+                say::count(count.rootless, "trace")
+            )
+        }),
+        of(count.empty, "set aside: no time passed in them"),
+        of(count.shifted, "with a server's clock moved into its client's span"),
+        of(count.extended, "extended to the last byte of a stream that outlived its root"),
+        of(
+            count.root_parent_missing,
+            "whose first span has a parent that is not in the traces: what happened before it is not in these figures",
+        ),
+        spans(count.background, "that went on after the request; that part is not counted"),
+        spans(count.orphans, "without a parent, taken to be below the root of that time"),
+        spans(count.lost, "without parent or root, left out"),
+        spans(count.duplicates, "came twice, counted once"),
+        spans(
+            count.clashes,
+            "with the id of another span of the same trace: both are kept, and whose children are whose is a guess",
+        ),
+        spans(count.loops, "in a loop of parents, which was cut"),
+        spans(count.negative, "with an end before the beginning, taken to have no length"),
+        of(
+            count.residual_over_5_percent,
+            "whose engine stages miss its own end to end by more than 5 % (a preemption, or work that has no stage)",
+        ),
+    ];
+    let mut notes: Vec<String> = found.into_iter().flatten().collect();
+    let with = count.profiled - count.no_first_token;
+    if with > 0 && count.no_first_token > 0 {
+        notes.push(format!(
+            "{} without a first token: ttft is of the other {with}",
+            say::count(count.no_first_token, "request")
+        ));
+    }
+    notes
+}

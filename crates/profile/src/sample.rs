@@ -1,0 +1,232 @@
+//! One latency of many requests with its stages, as columns: percentiles, means and shares with their intervals.
+//!
+//! Whole columns of integers where every request stands for one, as everywhere else ([`plimsoll_measure::order`]); weighted order statistics where traces were
+//! sampled ([`plimsoll_math::weighted`]). Blocks, for means and redraws, are contiguous in the order in which requests began.
+
+use plimsoll_math::quantile::Worth;
+use plimsoll_math::series;
+use plimsoll_math::weighted::{self, Sorted};
+
+use super::finding::{Latency, Times};
+use super::read::Request;
+use super::stage::Stage;
+use plimsoll_measure::findings::{Estimate, Reading};
+use plimsoll_measure::order::{self, LEVEL, batches_for};
+use plimsoll_measure::say;
+
+/// Requests below which a mean has no interval.
+const FEWEST: usize = 16;
+/// Blocks of a mean, at most.
+const BLOCKS: usize = 40;
+
+/// Contiguous blocks of requests over so many seconds, their latencies in ns; or why there are none.
+pub(crate) fn blocks_for(total: &[i64], length_s: f64) -> Result<usize, String> {
+    let n = total.len();
+    if n < FEWEST {
+        return Err(format!("needs {FEWEST} requests, has {n}"));
+    }
+    let mut sorted = total.to_vec();
+    let at = plimsoll_math::quantile::rank(n, 0.99) - 1;
+    let longest_s = *sorted.select_nth_unstable(at).1 as f64 / 1e9;
+    let long = batches_for(length_s, longest_s).ok_or_else(|| {
+        format!(
+            "needs requests over {} s (8 × their p99), has {} s",
+            say::number(8.0 * longest_s),
+            say::number(length_s)
+        )
+    })?;
+    Ok(long.min(BLOCKS).min(n / 2))
+}
+
+/// The mean of a column in ns, s, with the interval of its blocks' sums (Student's t).
+pub(crate) fn mean_by_blocks(column: &[i64], blocks: usize) -> Reading {
+    let n = column.len();
+    let (mut above, mut below) = (vec![0.0; blocks], vec![0.0; blocks]);
+    for (place, ns) in column.iter().enumerate() {
+        let block = place * blocks / n.max(1);
+        above[block] += *ns as f64 / 1e9;
+        below[block] += 1.0;
+    }
+    match series::ratio(&above, &below, LEVEL) {
+        Some(mean) => Reading::Estimate(Estimate {
+            value: mean.value,
+            lower: mean.interval.lower.max(0.0),
+            upper: mean.interval.upper,
+            n: n as u64,
+            n_eff: n as f64,
+        }),
+        None => Reading::refused("too few blocks", n as u64),
+    }
+}
+
+/// One latency of the requests that have it.
+pub struct Sample<'a> {
+    /// Which.
+    pub of: Latency,
+    /// The requests, in the order in which they began.
+    pub requests: Vec<&'a Request>,
+    /// How many each stands for.
+    pub weights: Vec<f64>,
+    /// The latency, ns.
+    pub total: Vec<i64>,
+    /// The stages that took time.
+    pub stages: Vec<Stage>,
+    /// From the first start to the last, s.
+    pub length_s: f64,
+    /// Contiguous blocks, or why there are none.
+    pub blocks: Result<usize, String>,
+    equal: bool,
+}
+
+impl<'a> Sample<'a> {
+    /// The requests that have this latency; `None` without any.
+    pub fn new(list: &'a [Request], of: Latency) -> Option<Sample<'a>> {
+        let has = |request: &&Request| of == Latency::E2e || request.ttft.is_some();
+        let requests: Vec<&Request> = list.iter().filter(has).collect();
+        let (first, last) = (requests.first()?.start, requests.last()?.start);
+        let total: Vec<i64> = requests
+            .iter()
+            .map(|r| match of {
+                Latency::E2e => r.e2e,
+                Latency::Ttft => r.ttft.unwrap_or(0),
+            })
+            .collect();
+        let weights: Vec<f64> = requests.iter().map(|r| r.weight).collect();
+        let equal = weights.iter().all(|w| *w == weights[0]);
+        let length_s = last.saturating_sub(first) as f64 / 1e9;
+        let mut sample =
+            Sample { of, requests, weights, total, stages: Vec::new(), length_s, blocks: Ok(0), equal };
+        let used = |stage: &Stage| sample.requests.iter().any(|r| sample.stage_of(r, *stage) > 0);
+        sample.stages = Stage::ALL.into_iter().filter(used).collect();
+        sample.blocks = sample.block_count();
+        Some(sample)
+    }
+
+    fn block_count(&self) -> Result<usize, String> {
+        blocks_for(&self.total, self.length_s)
+    }
+
+    /// A request's time in a stage on this path, ns.
+    pub fn stage_of(&self, request: &Request, stage: Stage) -> i64 {
+        match self.of {
+            Latency::E2e => request.e2e_stages[stage.index()],
+            Latency::Ttft => request.ttft_stages[stage.index()],
+        }
+    }
+
+    /// All times in a stage, ns.
+    pub fn column(&self, stage: Stage) -> Vec<i64> {
+        self.requests.iter().map(|request| self.stage_of(request, stage)).collect()
+    }
+
+    /// The sum of the weights.
+    pub fn stand_for(&self) -> f64 {
+        self.weights.iter().sum()
+    }
+
+    /// Which block a request is in.
+    pub fn block_of(&self, place: usize, blocks: usize) -> usize {
+        place * blocks / self.total.len().max(1)
+    }
+
+    /// Weighted mean of a column, s.
+    pub fn mean_s(&self, column: &[i64]) -> f64 {
+        let sum: f64 = column.iter().zip(&self.weights).map(|(ns, w)| *ns as f64 * w).sum();
+        sum / self.stand_for() / 1e9
+    }
+
+    /// The percentiles and the mean of a column, in the order of the requests.
+    pub fn times(&self, column: &[i64]) -> Times {
+        let mean_s = self.mean_s(column);
+        let ones = vec![1_000_000_000; column.len()];
+        let mean = self.ratio(column, &ones);
+        let [p50, p90, p95, p99] = self.percentiles(column);
+        Times { mean_s, mean, p50, p90, p95, p99 }
+    }
+
+    /// p50, p90, p95 and p99 of a column, s.
+    pub fn percentiles(&self, column: &[i64]) -> [Reading; 4] {
+        let n = column.len() as u64;
+        let batches = match &self.blocks {
+            Ok(blocks) => *blocks,
+            Err(why) => return std::array::from_fn(|_| Reading::refused(why.clone(), n)),
+        };
+        if self.equal {
+            let found = order::percentiles("", column, self.length_s);
+            return match found {
+                Some((set, _)) => [set.p50, set.p90, set.p95, set.p99],
+                None => std::array::from_fn(|_| Reading::refused("no requests", 0)),
+            };
+        }
+        let values: Vec<f64> = column.iter().map(|ns| *ns as f64 / 1e9).collect();
+        let sorted = Sorted::new(&values, &self.weights);
+        [0.5, 0.9, 0.95, 0.99].map(|p| {
+            let found = weighted::percentile((&values, &self.weights), &sorted, p, LEVEL, batches);
+            match found {
+                None => Reading::refused("no requests", 0),
+                Some(found) => match found.interval {
+                    Ok(interval) => Reading::Estimate(Estimate {
+                        value: found.value,
+                        lower: interval.lower.max(0.0),
+                        upper: interval.upper,
+                        n,
+                        n_eff: found.worth.n_eff,
+                    }),
+                    Err(refused) => Reading::refused(
+                        format!("needs {:.0} effective requests, has {:.0}", refused.needed, refused.n_eff),
+                        n,
+                    ),
+                },
+            }
+        })
+    }
+
+    /// Weighted sum over weighted sum, with the interval of block sums (Student's t, delta method).
+    pub fn ratio(&self, over: &[i64], under: &[i64]) -> Reading {
+        let n = over.len();
+        let blocks = match &self.blocks {
+            Ok(blocks) => *blocks,
+            Err(why) => return Reading::refused(why.clone(), n as u64),
+        };
+        let (mut above, mut below) = (vec![0.0; blocks], vec![0.0; blocks]);
+        for (place, ((a, b), w)) in over.iter().zip(under).zip(&self.weights).enumerate() {
+            let block = self.block_of(place, blocks);
+            above[block] += w * *a as f64;
+            below[block] += w * *b as f64;
+        }
+        match series::ratio(&above, &below, LEVEL) {
+            Some(mean) => Reading::Estimate(Estimate {
+                value: mean.value,
+                lower: mean.interval.lower.max(0.0),
+                upper: mean.interval.upper,
+                n: n as u64,
+                n_eff: self.kish(),
+            }),
+            None => Reading::refused("too few blocks", n as u64),
+        }
+    }
+
+    /// What the requests are worth in equal ones for a mean: (Σ w)² / Σ w² (Kish 1965).
+    pub fn kish(&self) -> f64 {
+        let squares: f64 = self.weights.iter().map(|w| w * w).sum();
+        self.stand_for().powi(2) / squares
+    }
+
+    /// The value at a probability, without an interval, s. The column is in the order of the requests.
+    pub fn quantile_s(&self, column: &[i64], p: f64) -> Option<f64> {
+        let values: Vec<f64> = column.iter().map(|ns| *ns as f64 / 1e9).collect();
+        Sorted::new(&values, &self.weights).quantile(p)
+    }
+
+    /// What a share beyond a limit is worth in independent requests.
+    pub fn worth_beyond(&self, column: &[i64], limit_ns: i64) -> Worth {
+        let blocks = self.blocks.as_ref().copied().unwrap_or(2).max(2);
+        if self.equal {
+            return order::worth_beyond(column, limit_ns, blocks);
+        }
+        let values: Vec<f64> = column.iter().map(|ns| *ns as f64 / 1e9).collect();
+        let sorted = Sorted::new(&values, &self.weights);
+        let limit_s = limit_ns as f64 / 1e9;
+        Worth::known(weighted::effective_n(&values, &self.weights, &sorted, limit_s, blocks))
+    }
+}

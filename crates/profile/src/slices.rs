@@ -1,0 +1,76 @@
+//! Stages held to their slices of a latency budget: how many requests are over, and how much of the time.
+//!
+//! The verdict is the gate's own: the share over the slice against what the percentile allows, by Beta bounds.
+
+use plimsoll_math::proportion::{clopper_pearson, proves_at_most, proves_over};
+
+use super::finding::SliceFinding;
+use super::sample::Sample;
+use super::stage::Stage;
+use plimsoll_measure::budget::StageBudget;
+use plimsoll_measure::findings::{Estimate, Held, Reading};
+use plimsoll_measure::order::LEVEL;
+
+/// Every slice of the budget, in the order of its file.
+pub fn slices(sample: &Sample<'_>, budget: &StageBudget, alpha: f64) -> Vec<SliceFinding> {
+    budget.slices.iter().map(|(name, amount)| slice(sample, name, amount.value, budget.p.0, alpha)).collect()
+}
+
+fn slice(sample: &Sample<'_>, name: &str, slice_s: f64, p: f64, alpha: f64) -> SliceFinding {
+    let stage = Stage::from_name(name).filter(|stage| sample.stages.contains(stage));
+    let Some(stage) = stage else {
+        return SliceFinding {
+            name: name.to_owned(),
+            stage: None,
+            slice_s,
+            p,
+            measured: Reading::refused("no span of these traces is this stage", 0),
+            requests_over: None,
+            time_over: 0.0,
+            used: 0.0,
+            verdict: Held::Inconclusive,
+        };
+    };
+    let column = sample.column(stage);
+    let limit_ns = (slice_s * 1e9) as i64;
+    let weight = sample.stand_for();
+    let over: f64 =
+        column.iter().zip(&sample.weights).filter(|(ns, _)| **ns > limit_ns).map(|(_, w)| *w).sum();
+    let share = over / weight;
+    let worth = sample.worth_beyond(&column, limit_ns);
+    let (n_eff, sure) = (worth.n_eff, worth.sure(column.len() as f64, 1.0 - p));
+    let bounds = clopper_pearson(share * n_eff, n_eff, LEVEL);
+    let excess: Vec<i64> = column.iter().map(|ns| (ns - limit_ns).max(0)).collect();
+    let long_enough = sample.blocks.is_ok();
+    let verdict = match share * n_eff {
+        _ if long_enough && proves_at_most(share * sure, sure, 1.0 - p, alpha) => Held::Pass,
+        k if long_enough && proves_over(k, n_eff, 1.0 - p, alpha) => Held::Fail,
+        _ => Held::Inconclusive,
+    };
+    SliceFinding {
+        name: name.to_owned(),
+        stage: Some(stage),
+        slice_s,
+        p,
+        measured: percentile(sample, &column, p),
+        requests_over: Some(Estimate {
+            value: share,
+            lower: bounds.lower,
+            upper: bounds.upper,
+            n: column.len() as u64,
+            n_eff,
+        }),
+        time_over: sample.mean_s(&excess) / sample.mean_s(&sample.total),
+        used: sample.mean_s(&column) / slice_s,
+        verdict,
+    }
+}
+
+/// One of the shown percentiles with its interval; another one without.
+fn percentile(sample: &Sample<'_>, column: &[i64], p: f64) -> Reading {
+    let shown = [0.5, 0.9, 0.95, 0.99];
+    match shown.iter().position(|one| (one - p).abs() < 1e-9) {
+        Some(at) => sample.percentiles(column)[at].clone(),
+        None => Reading::refused("shown at p50, p90, p95 and p99 only", column.len() as u64),
+    }
+}

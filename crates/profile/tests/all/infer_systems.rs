@@ -1,0 +1,273 @@
+//! Random systems whose split of the wait is known: run in virtual time, the engine's own word on each request taken away, and
+//! its metrics page looked at as a scrape would.
+
+use plimsoll_math::quantile;
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{At, Attempt, Load, Sample, Span};
+use plimsoll_profile::infer::{Basis, Bounded, Case, Floor, Inferred, Part, ToldStages, infer, rows};
+use plimsoll_sim::trial::{self, Pace, ProtocolSpec, Sizes, Start};
+use plimsoll_sim::{EngineSpec, Events, LevelPlan, ModeSpec, Rows, World, profile, simulate_into};
+use plimsoll_workload::{BlockNames, Scenario, Size};
+use serde_json::json;
+
+/// Profiles that are tried.
+pub const PROFILES: [&str; 7] = [
+    "demo",
+    "llama-3.1-8b@h100",
+    "llama-3.1-8b@a100",
+    "llama-3.1-8b@l4",
+    "qwen2.5-7b@h100",
+    "llama-3.1-70b@h100x4",
+    "mixtral-8x7b@h100x2",
+];
+
+/// One system with the load that it is under.
+pub struct System {
+    pub name: String,
+    engine: EngineSpec,
+    scenario: Scenario,
+    rate_per_s: f64,
+    requests: f64,
+    front_ns: f64,
+}
+
+/// What of the page is looked at.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Page {
+    /// Histograms of queue and prefill.
+    Histograms,
+    /// Nothing at all: the client's stamps alone.
+    Nothing,
+}
+
+/// The true queue and prefill of the requests that were split, ns.
+pub struct Truth {
+    pub queue: Vec<f64>,
+    pub prefill: Vec<f64>,
+}
+
+/// A run with what really happened.
+pub struct Run {
+    attempts: Vec<Attempt>,
+    stages: Vec<Option<(f64, f64)>>,
+    from: At,
+    stop: At,
+    front_ns: f64,
+}
+
+#[derive(Default)]
+struct Kept {
+    attempts: Vec<Attempt>,
+}
+
+impl Rows for Kept {
+    fn attempt(&mut self, attempt: Attempt) {
+        self.attempts.push(attempt);
+    }
+
+    fn sample(&mut self, _: Sample) {}
+}
+
+/// The system of this seed.
+pub fn system(seed: u64, requests: f64) -> System {
+    let mut chance = Stream::new(seed, "infer systems", 0);
+    let name = PROFILES[chance.below(PROFILES.len() as u64) as usize];
+    let load = 0.5 + 0.4 * chance.uniform();
+    drawn(name, load, seed, requests)
+}
+
+/// A named profile at a load, all else drawn.
+pub fn drawn(name: &str, load: f64, seed: u64, requests: f64) -> System {
+    let mut chance = Stream::new(seed, "infer systems, the rest", 0);
+    let mut pick = |n: usize| chance.below(n as u64) as usize;
+    let prompt = [128, 256, 512, 1024, 2048][pick(5)];
+    let output = [32, 64, 128, 256][pick(4)];
+    let (max_seqs, token_budget) = ([32, 64, 256][pick(3)], [1024, 2048, 8192][pick(3)]);
+    let (prefix_cache, groups) = (pick(2) > 0, [2, 8, 32][pick(3)]);
+    let mut engine = profile::find(name).expect("in the catalogue").spec;
+    let ModeSpec::Batching(batching) = &mut engine.mode else { panic!("{name} batches") };
+    (batching.max_seqs, batching.token_budget, batching.prefix_cache) =
+        (max_seqs, token_budget, prefix_cache);
+    let front_ns = 1e6 * batching.front_ms;
+    let sizes = |tokens: u32| Size::Lognormal(f64::from(tokens), 0.6);
+    let protocol = ProtocolSpec {
+        pace: Pace::Closed { concurrency: max_seqs.min(128), start: Start::Staggered },
+        sizes: Sizes::Drawn { prompt: sizes(prompt), output: sizes(output) },
+        requests: 4 * max_seqs.min(128) + 200,
+        warm_up: 0,
+    };
+    let trial = trial::run(&engine, &protocol, seed).expect("a sound engine");
+    let rate_per_s = load * trial.tokens_per_s / (f64::from(output) * (0.18f64).exp());
+    let mut value = json!({
+        "sizes": {"prompt": format!("lognormal:{prompt},0.6"), "output": format!("lognormal:{output},0.6")},
+        "seed": seed, "nonce": 0,
+    });
+    if prefix_cache {
+        value["prompts"] = json!({"shared_prefix": {"groups": groups, "share": 0.5}});
+    }
+    let scenario: Scenario = serde_json::from_value(value).expect("a sound scenario");
+    let name = format!(
+        "{name} {prompt}/{output} seqs {max_seqs} budget {token_budget} cache {} load {load:.2}",
+        if prefix_cache { "on" } else { "off" },
+    );
+    // A page that is looked at every 15 s needs some looks.
+    let requests = requests.max(60.0 * rate_per_s);
+    System { name, engine, scenario, rate_per_s, requests, front_ns }
+}
+
+impl System {
+    /// Runs it, and takes the engine's word on each request away.
+    pub fn run(&self) -> Run {
+        self.run_at(Load::Open { rate_per_s: self.rate_per_s }, self.requests / self.rate_per_s)
+    }
+
+    /// Thirty requests one after the other: what a sweep's first level is.
+    pub fn floor(&self) -> Option<Floor> {
+        let run = self.run_at(Load::Closed { concurrency: 1 }, 30.0 * 10.0);
+        let attempts: Vec<&Attempt> = run.attempts.iter().collect();
+        let (rows, _) = rows::rows(&attempts);
+        Floor::of(&rows.iter().take(40).collect::<Vec<_>>())
+    }
+
+    fn run_at(&self, load: Load, window_s: f64) -> Run {
+        let spec = plimsoll_sim::WorldSpec {
+            engine: self.engine.clone(),
+            fleet: plimsoll_sim::FleetSpec::default(),
+            faults: Vec::new(),
+        };
+        let mut world = World::of(&spec, self.scenario.seed).expect("a sound world");
+        let mut names = BlockNames::new(&self.scenario).expect("a sound scenario");
+        let window = Span::from_secs_f64(window_s);
+        let plan = LevelPlan {
+            gauges: true,
+            events: Events::All,
+            sample_every: window,
+            max_requests: matches!(load, Load::Closed { .. }).then_some(40),
+            ..LevelPlan::new(&self.scenario, 0, load, At::ZERO, window)
+        };
+        let mut kept = Kept::default();
+        let level = simulate_into(&mut world, &self.scenario, plan, Some(&mut names), &mut kept);
+        let level = level.expect("a sound plan");
+        let stages = kept.attempts.iter().map(word_of).collect();
+        for attempt in &mut kept.attempts {
+            attempt.answer.stages.clear();
+        }
+        Run {
+            attempts: kept.attempts,
+            stages,
+            from: At(level.start.0 + window.0 / 20),
+            stop: level.stop,
+            front_ns: self.front_ns,
+        }
+    }
+}
+
+fn word_of(attempt: &Attempt) -> Option<(f64, f64)> {
+    let of = |name: &str| {
+        let stage = attempt.answer.stages.iter().find(|stage| stage.name == name)?;
+        Some(stage.took.0 as f64)
+    };
+    Some((of("queue")?, of("prefill")?))
+}
+
+impl Run {
+    /// The record at this place.
+    pub fn attempt(&self, i: usize) -> &Attempt {
+        &self.attempts[i]
+    }
+
+    /// The page, looked at every `period`, from the beginning of the counted part.
+    fn samples(&self, period_s: f64) -> Vec<Sample> {
+        let mut ended: Vec<(At, f64, f64)> = self
+            .attempts
+            .iter()
+            .zip(&self.stages)
+            .filter_map(|(attempt, stages)| Some((attempt.end?, stages.as_ref()?.0, stages.as_ref()?.1)))
+            .collect();
+        ended.sort_by_key(|row| row.0);
+        let mut samples = Vec::new();
+        let (mut next, mut queue, mut prefill) = (0usize, 0.0, 0.0);
+        // Not at a round phase: a scrape does not know when a level begins.
+        let mut at = At((0.37 * period_s * 1e9) as i64);
+        while at <= self.stop {
+            while next < ended.len() && ended[next].0 <= at {
+                queue += ended[next].1 / 1e9;
+                prefill += ended[next].2 / 1e9;
+                next += 1;
+            }
+            for (name, value) in [
+                ("vllm:request_queue_time_seconds_sum", queue),
+                ("vllm:request_queue_time_seconds_count", next as f64),
+                ("vllm:request_prefill_time_seconds_sum", prefill),
+                ("vllm:request_prefill_time_seconds_count", next as f64),
+            ] {
+                samples.push(Sample {
+                    at,
+                    source: "server".into(),
+                    name: name.into(),
+                    labels: String::new(),
+                    value,
+                });
+            }
+            at += Span::from_secs_f64(period_s);
+        }
+        samples
+    }
+
+    /// What the product says of it, and the truth.
+    pub fn infer(&self, page: Page, period_s: f64, events: bool, floor: Option<Floor>) -> (Inferred, Truth) {
+        let samples = if page == Page::Histograms { self.samples(period_s) } else { Vec::new() };
+        let mut attempts = self.attempts.clone();
+        if !events {
+            attempts.iter_mut().for_each(|attempt| attempt.events.clear());
+        }
+        let attempts: Vec<&Attempt> = attempts.iter().collect();
+        let ended = |from: At, to: At| {
+            attempts.iter().filter(|a| a.end.is_some_and(|end| end > from && end <= to)).count()
+        };
+        let told = ToldStages::read(&samples, (At::ZERO, self.stop), ended);
+        let case = Case {
+            level: 0,
+            attempts: &attempts,
+            from: self.from,
+            told,
+            floor,
+            ignore_reported: false,
+            budget: None,
+        };
+        let inferred = infer(&case);
+        // A server's queue includes what stands before it where the server says so itself; a client tells them apart.
+        let pinned = inferred.finding.parts.iter().any(|part| part.part == Part::Queue && part.mean_told);
+        let front = if pinned { 0.0 } else { self.front_ns };
+        let of = |i: usize| self.stages[i].expect("a whole answer has its stages");
+        let queue = inferred.splits.iter().map(|(i, _)| (of(*i).0 - front).max(0.0)).collect();
+        let prefill = inferred.splits.iter().map(|(i, _)| of(*i).1).collect();
+        (inferred, Truth { queue, prefill })
+    }
+}
+
+/// Mean, p50, p95 and p99 of the truth, s.
+pub fn figures(values: &[f64]) -> [f64; 4] {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = |p: f64| sorted[quantile::rank(sorted.len(), p) - 1] / 1e9;
+    [sorted.iter().sum::<f64>() / sorted.len() as f64 / 1e9, at(0.5), at(0.95), at(0.99)]
+}
+
+/// What was said of a part: mean, p50, p95, p99. `None` where it was not said.
+pub fn said(inferred: &Inferred, part: Part) -> Option<[Bounded; 4]> {
+    let found = inferred.finding.parts.iter().find(|found| found.part == part)?;
+    if found.basis == Basis::Unknown {
+        return None;
+    }
+    Some([found.mean?, found.p50?, found.p95?, found.p99?])
+}
+
+/// Errors of a part, relative to the truth, and which figures were inside their bounds.
+pub fn held(said: &[Bounded; 4], truth: &[f64; 4]) -> ([f64; 4], [bool; 4]) {
+    let error = std::array::from_fn(|i| (said[i].value - truth[i]) / truth[i].max(1e-4));
+    // A tenth of a millisecond: nobody reads a queue to that.
+    let inside =
+        std::array::from_fn(|i| truth[i] >= said[i].lower - 1e-4 && truth[i] <= said[i].upper + 1e-4);
+    (error, inside)
+}
