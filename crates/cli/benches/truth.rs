@@ -20,7 +20,7 @@ use kit::{Args, Engine, Ran, Result, bar, quantile, say, spread};
 use plimsoll_measure::findings::{LevelSummary, Percentiles, Reading};
 use plimsoll_model::Attempt;
 use plimsoll_server::truth::Record;
-use plimsoll_sim::{ModeSpec, profile};
+use plimsoll_sim::{ModeSpec, catalogue::profile};
 
 /// Tokens of an answer.
 const OUTPUT_TOKENS: u32 = 128;

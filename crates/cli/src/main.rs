@@ -3,13 +3,12 @@
 //! Reading order: [`flags`] (what can be typed), [`help`] (how that is told), [`resolve`] (flags + file → scenario), [`measure`] (one measurement from
 //! the first
 //! look at the target to the closed run folder), [`simulation`] (what is simulated), [`recover`] (what a cut-off run lost),
-//! [`again`] (a recorded schedule), [`baseline`] (names for runs), [`trace_file`] (traces of others), [`history`] (their lines of results), [`plan_spec`] (what a plan is asked), [`plan_run`] (its experiments), [`commands`] (one file each), [`screen`] and [`out`] (what is
+//! [`again`] (a recorded schedule), [`baseline`] (names for runs), [`trace_file`] (traces of others), [`history`] (their lines of results), [`commands`] (one file or folder each), [`screen`] and [`out`] (what is
 //! seen), [`typed`] (flags that would do nothing), [`exit`].
 
 mod again;
 mod baseline;
 mod budget_file;
-mod budget_init;
 mod commands;
 mod eval_file;
 mod exit;
@@ -20,11 +19,6 @@ mod history;
 mod measure;
 mod named;
 mod out;
-mod plan_file;
-mod plan_run;
-mod plan_search;
-mod plan_spec;
-mod plan_what_if;
 mod price;
 mod recover;
 mod resolve;

@@ -10,11 +10,12 @@ use std::path::Path;
 use plimsoll_measure::findings::{Kept, LevelFinding};
 use plimsoll_model::Span;
 use plimsoll_policy::RouteSpec;
-use plimsoll_sim::adapters;
-use plimsoll_sim::engine_file::EngineInFull;
-use plimsoll_sim::origin::{self, Use};
+use plimsoll_sim::catalogue::engine_file::EngineInFull;
+use plimsoll_sim::catalogue::origin::{self, Use};
+use plimsoll_sim::fleet::adapters;
 use plimsoll_sim::{
-    AdapterSpec, EngineSpec, FaultSpec, FleetSpec, ModeSpec, PairSpec, StepSpec, WorldSpec, fault_spec,
+    AdapterSpec, EngineSpec, FaultSpec, FleetSpec, ModeSpec, PairSpec, StepSpec, WorldSpec,
+    spec::fault as fault_spec,
 };
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, SpecError, TraceSizes, check};
 use schemars::JsonSchema;

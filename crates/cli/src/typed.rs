@@ -7,7 +7,7 @@
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, CommandFactory};
 
-use crate::commands::gate_url::is_url;
+use crate::commands::gate::url::is_url;
 use crate::exit::Stop;
 use crate::flags::{Cli, Command};
 

@@ -6,7 +6,9 @@
 
 use plimsoll_measure::sweep::{Next, Preview, RequestPrice, Sweep, SweepSpec};
 use plimsoll_model::{At, Load, Span};
-use plimsoll_sim::{EngineSpec, LawSpec, LevelPlan, ModeSpec, QueueSpec, World, profile, simulate_level};
+use plimsoll_sim::{
+    EngineSpec, LawSpec, LevelPlan, ModeSpec, QueueSpec, World, catalogue::profile, simulate_level,
+};
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
 
 fn main() {

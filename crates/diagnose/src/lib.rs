@@ -7,7 +7,7 @@
 //! only our own engine tells.
 //!
 //! Reading order: [`cause`] (what can be wrong, and the advice), [`experiment`] (what to do next), [`verdict`] (the words),
-//! [`spec`] (thresholds), [`seen`] (one level as the rules see it), [`ratio`] (two levels side by side), [`company`] (beside as many others), [`bench`] (all that a
+//! [`spec`] (thresholds), [`seen`] (one level as the rules see it), [`ratio`] (two levels side by side), [`company`] (beside as many others), [`mod@bench`] (all that a
 //! rule may ask), [`rules`] (the table), and [`diagnose`] below. [`active`] asks an endpoint by experiments of its own, [`device`] says
 //! whether a profiled device was busy.
 

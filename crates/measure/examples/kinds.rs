@@ -14,7 +14,7 @@ use blind::{Blind, Law, found, sweep_engine};
 use plimsoll_measure::findings::Line;
 use plimsoll_measure::sweep::SweepSpec;
 use plimsoll_model::Span;
-use plimsoll_sim::{EngineSpec, profile};
+use plimsoll_sim::{EngineSpec, catalogue::profile};
 use plimsoll_workload::ArrivalSpec;
 
 fn main() {

@@ -15,7 +15,7 @@ use plimsoll_plan::latency::Sample;
 use plimsoll_plan::replay::{DRAIN_NS, Due, Over, Watch, play_each};
 use plimsoll_plan::{Load, Mix, Replica, Steady};
 use plimsoll_sim::traffic::Submit;
-use plimsoll_sim::{EngineSpec, ModeSpec, RouteSpec, World, WorldSpec, profile};
+use plimsoll_sim::{EngineSpec, ModeSpec, RouteSpec, World, WorldSpec, catalogue::profile};
 
 /// Tokens of a prompt or an answer.
 #[derive(Copy, Clone)]

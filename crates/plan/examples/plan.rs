@@ -17,7 +17,7 @@ use plan_systems::{capacity, planned, system, truth};
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
 use plimsoll_plan::spec::{EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
 use plimsoll_plan::{Case, Experiment, Fleet, Simulated, load, simulate};
-use plimsoll_sim::{RouteSpec, WorldSpec, profile};
+use plimsoll_sim::{RouteSpec, WorldSpec, catalogue::profile};
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
 
 const BEGIN: &str = "<!-- begin: written by the example `plan` -->";

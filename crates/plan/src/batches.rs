@@ -7,7 +7,7 @@
 //! are about right.
 
 use plimsoll_sim::DynamicSpec;
-use plimsoll_sim::dynamic::{BatchCostSpec, Overlap};
+use plimsoll_sim::spec::dynamic::{BatchCostSpec, Overlap};
 
 use super::backlog::{Backlog, Course, Prompts, evens};
 use super::latency::{POINTS, Sample, lattice};

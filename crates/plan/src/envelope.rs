@@ -6,7 +6,7 @@
 
 use plimsoll_math::queueing::{Mmc, erlang_c};
 use plimsoll_math::special::student_t_inv;
-use plimsoll_sim::trial::{Pace, ProtocolSpec, Sizes, run};
+use plimsoll_sim::client::trial::{Pace, ProtocolSpec, Sizes, run};
 use plimsoll_sim::{EngineSpec, LawSpec, ModeSpec, QueueSpec};
 use plimsoll_workload::Size;
 use schemars::JsonSchema;
@@ -192,7 +192,7 @@ fn check(spec: &EnvelopeSpec) -> Result<(), PlanError> {
 
 /// A share of a replica is a replica; what is whole but for the last bits of a division stays what it is.
 fn whole_replicas(share: f64) -> Result<u32, PlanError> {
-    let most = f64::from(plimsoll_sim::fleet_spec::MAX_REPLICAS);
+    let most = f64::from(plimsoll_sim::spec::fleet::MAX_REPLICAS);
     let whole = (share - 1e-9 * share).ceil().max(1.0);
     match whole <= most {
         true => Ok(whole as u32),

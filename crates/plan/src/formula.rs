@@ -5,7 +5,7 @@
 //! by doubling and halving.
 
 use plimsoll_model::RateCourse;
-use plimsoll_sim::scheduler::policy::{PolicySpec, VllmOrder};
+use plimsoll_sim::engine::scheduler::policy::{PolicySpec, VllmOrder};
 use plimsoll_sim::{ModeSpec, RouteSpec};
 
 use super::finding::{Expected, FormulaAnswer};
@@ -17,7 +17,7 @@ use super::{floor, slots};
 use plimsoll_measure::findings::{Ceiling, Estimate, Held, Metric, Reading};
 
 /// Most replicas that are looked at.
-const MOST_REPLICAS: u32 = plimsoll_sim::fleet_spec::MAX_REPLICAS;
+const MOST_REPLICAS: u32 = plimsoll_sim::spec::fleet::MAX_REPLICAS;
 
 /// The plan by formula.
 ///

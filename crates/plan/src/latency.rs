@@ -8,7 +8,7 @@
 //! the answer does not depend on a seed.
 
 use plimsoll_math::special::normal_inv;
-use plimsoll_sim::smooth_step::MeanLoad;
+use plimsoll_sim::engine::smooth_step::MeanLoad;
 
 use super::crowd::{Crowd, Held, View};
 use super::mix::MixRow;

@@ -56,9 +56,9 @@ pub struct MixMeans {
     pub output: f64,
     /// Tokens of an answer after the first.
     pub more: f64,
-    /// Answers' second moment, E[O²].
+    /// Answers' second moment, `E[O²]`.
     pub output_squared: f64,
-    /// Mean context of a sequence that decodes: Σ O (I + O/2) / Σ O, which is I + E[O²]/(2 E[O]) where lengths are independent.
+    /// Mean context of a sequence that decodes: Σ O (I + O/2) / Σ O, which is I + `E[O²]/(2 E[O])` where lengths are independent.
     pub context: f64,
     /// Σ fresh (2 cached + fresh) per request: twice the pairs of prefill attention.
     pub pairs: f64,

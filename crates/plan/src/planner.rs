@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use plimsoll_sim::fleet_spec::MAX_REPLICAS;
+use plimsoll_sim::spec::fleet::MAX_REPLICAS;
 use plimsoll_workload::ArrivalSpec;
 
 use super::breaks::{self, Search};

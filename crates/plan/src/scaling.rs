@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_sim::fleet_spec::MAX_REPLICAS;
+use plimsoll_sim::spec::fleet::MAX_REPLICAS;
 use plimsoll_sim::{AutoscaleSpec, KedaSpec};
 
 use super::decide::{judge, mean, share};

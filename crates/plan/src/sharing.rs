@@ -18,8 +18,8 @@
 //!
 //! c slots with one fixed service time (M/M/c) lost: it is off by a factor of two at half load.
 
-use plimsoll_sim::scheduler::policy::PolicySpec;
-use plimsoll_sim::smooth_step::{MeanLoad, SmoothStep};
+use plimsoll_sim::engine::scheduler::policy::PolicySpec;
+use plimsoll_sim::engine::smooth_step::{MeanLoad, SmoothStep};
 use plimsoll_sim::{BatchingSpec, SpecError};
 
 use super::backlog::Prompts;

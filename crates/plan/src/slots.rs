@@ -3,9 +3,9 @@
 //! A sequence is met in mid-answer more often when it is long, so that what the KV cache holds is divided by the length-biased
 //! context and half a block, not by prompt plus half an answer: with drawn answers the difference is a factor.
 
-use plimsoll_sim::dynamic::DynamicSpec;
-use plimsoll_sim::scheduler::policy::PolicySpec;
+use plimsoll_sim::engine::scheduler::policy::PolicySpec;
 use plimsoll_sim::spec::BLOCK_TOKENS;
+use plimsoll_sim::spec::dynamic::DynamicSpec;
 use plimsoll_sim::{BatchingSpec, EngineSpec, ModeSpec, SpecError, StepSpec};
 
 use super::finding::Slots;

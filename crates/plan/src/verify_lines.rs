@@ -1,6 +1,6 @@
 //! A sweep's onset and stability limit against those of the plan's engine.
 //!
-//! Both lines are defined as a sweep defines them ([`super::fit::knee`]) and simulated on the run's own mix of requests with the replicas that
+//! Both lines are defined as a sweep defines them ([`super::fit::knee()`]) and simulated on the run's own mix of requests with the replicas that
 //! answered, on several schedules, so that the prediction has a width. The limit's miss joins the band as `throughput`, which the chance that
 //! a promise holds reads; the onset's does not, because a percentile's misses are in the band already.
 

@@ -2,8 +2,8 @@
 //!
 //! Reading order: [`stage`] (the words), [`finding`] (what is said), then from spans to it: [`names`] and [`rules`] (which span is
 //! which stage), [`piece`] (what is kept of a span), [`link`] and [`tree`] (a request, its clocks repaired by [`skew`]), [`path`] (each instant to one stage), [`retime`] (a stage made
-//! faster), [`read`] (all of it, over many traces); and from there: [`sample`] (percentiles and shares), [`tail`], [`ceilings`], [`slices`],
-//! [`floor`] and [`judge`] (the whole profile). Beside them [`traces`] (what traces say of a fan-out), [`infer`] (where the wait
+//! faster), [`mod@read`] (all of it, over many traces); and from there: [`sample`] (percentiles and shares), [`tail`], [`ceilings`], [`slices`],
+//! [`floor`] and [`mod@judge`] (the whole profile). Beside them [`traces`] (what traces say of a fan-out), [`infer`] (where the wait
 //! went where there are no traces) and [`cold_start`] (what a request pays after idling).
 
 pub mod ceilings;

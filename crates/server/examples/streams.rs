@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use memchr::memmem;
 use plimsoll_server::{EngineServerConfig, clock, serve, truth};
-use plimsoll_sim::{LawSpec, ModeSpec, profile};
+use plimsoll_sim::{LawSpec, ModeSpec, catalogue::profile};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

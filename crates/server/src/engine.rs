@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use plimsoll_model::{At, Span};
-use plimsoll_sim::meter::{Histogram, Life};
+use plimsoll_sim::engine::meter::{Histogram, Life};
 use plimsoll_sim::{Emission, Failure, Gauges, Rejected, Submit, What, World};
 
 use plimsoll_wire::openai::server::{Timing, Told};

@@ -8,7 +8,7 @@ use http::header::{ALLOW, RETRY_AFTER};
 use http::{HeaderValue, Method, Request, StatusCode};
 use hyper::body::Incoming;
 use plimsoll_model::Span;
-use plimsoll_sim::dynamic::{BatcherSpec, QueuePolicySpec, TimeoutAction};
+use plimsoll_sim::spec::dynamic::{BatcherSpec, QueuePolicySpec, TimeoutAction};
 use plimsoll_sim::{Failure, ModeSpec, Rejected, Submit};
 use plimsoll_wire::kserve::{HEADER_LENGTH, server as kserve};
 use plimsoll_wire::openai::server::BadRequest;

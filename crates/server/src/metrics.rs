@@ -1,10 +1,10 @@
 //! What the server counts of itself while it serves.
 //!
-//! What it counts of requests is `sim::meter`, per replica, with vLLM's bounds; what is here is its own: what it refused, its
+//! What it counts of requests is `sim::engine::meter`, per replica, with vLLM's bounds; what is here is its own: what it refused, its
 //! connections, how late it was.
 
 use plimsoll_sim::Rejected;
-use plimsoll_sim::meter::{Histogram, Meter, SIZES};
+use plimsoll_sim::engine::meter::{Histogram, Meter, SIZES};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;

@@ -5,7 +5,7 @@
 //! vLLM's metrics are what dashboards and autoscalers know; the engine's own begin with `plimsoll_`. vLLM's `_created`
 //! gauges are left out: they are an artefact of its client library.
 
-use plimsoll_sim::meter::{Histogram, Meter};
+use plimsoll_sim::engine::meter::{Histogram, Meter};
 use plimsoll_sim::spec::BLOCK_TOKENS;
 use plimsoll_sim::{Gauges, ModeSpec};
 use plimsoll_wire::prometheus::{Label, Page};

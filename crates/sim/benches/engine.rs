@@ -10,7 +10,8 @@ use std::time::Instant;
 use plimsoll_model::{At, Load, Span};
 use plimsoll_policy::RouteSpec;
 use plimsoll_sim::{
-    Detail, EngineSpec, FleetSpec, LevelPlan, LevelRun, Submit, World, WorldSpec, profile, simulate_level,
+    Detail, EngineSpec, FleetSpec, LevelPlan, LevelRun, Submit, World, WorldSpec, catalogue::profile,
+    simulate_level,
 };
 use plimsoll_workload::{Scenario, Schedule, Size};
 

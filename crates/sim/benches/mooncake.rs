@@ -10,7 +10,7 @@
 use std::time::Instant;
 
 use plimsoll_model::At;
-use plimsoll_sim::{Detail, Engine, Submit, Totals, profile};
+use plimsoll_sim::{Detail, Engine, Submit, Totals, catalogue::profile};
 use plimsoll_workload::trace::read_mooncake;
 
 const REPLICAS: usize = 8;

@@ -1,7 +1,7 @@
 //! What crosses the boundary between an engine and whoever steps it: requests in, stamped emissions out, and the state in
 //! numbers.
 //!
-//! One replica ([`Engine`](crate::engine::Engine)) and a fleet of them ([`World`](crate::world::World)) speak the same
+//! One replica ([`Engine`](crate::engine::Engine)) and a fleet of them ([`World`](crate::fleet::world::World)) speak the same
 //! words, so that a caller need not know which of the two it has.
 
 use plimsoll_model::{At, Span};

@@ -9,8 +9,8 @@ use plimsoll_plan::calibrate::{
     Asked, Calibration, CalibrationError, Measured, MeasuredRow, RowDefaults, calibrate, kind, rows,
 };
 use plimsoll_sim::EngineSpec;
-use plimsoll_sim::origin::HeldOut;
-use plimsoll_sim::trial::{Pace, ProtocolSpec, Sizes, Start};
+use plimsoll_sim::catalogue::origin::HeldOut;
+use plimsoll_sim::client::trial::{Pace, ProtocolSpec, Sizes, Start};
 use serde_json::json;
 
 use crate::commands::{engine, show};

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use plimsoll_server::{EngineServerConfig, ServeError};
 use plimsoll_sim::catalogue::{Gpu, gpus, models};
-use plimsoll_sim::{EngineSpec, ModeSpec, WorldSpec, profile};
+use plimsoll_sim::{EngineSpec, ModeSpec, WorldSpec, catalogue::profile};
 use plimsoll_wire::kserve::server::Declared;
 use serde_json::json;
 

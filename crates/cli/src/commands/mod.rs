@@ -2,7 +2,6 @@
 
 pub mod baseline;
 pub mod budget;
-pub mod budget_split;
 pub mod calc;
 pub mod calibrate;
 pub mod cold_start;
@@ -10,18 +9,14 @@ pub mod collect;
 pub mod compare;
 pub mod demo;
 pub mod diagnose;
-pub mod diagnose_url;
 pub mod doctor;
-mod doctor_load;
 pub mod engine;
 pub mod gate;
-pub mod gate_url;
 pub mod history;
 pub mod interleave;
 pub mod levers;
 pub mod ls;
 pub mod plan;
-pub mod plan_verify;
 pub mod profile;
 pub mod quality;
 pub mod report;

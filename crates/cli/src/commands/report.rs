@@ -6,18 +6,20 @@ use plimsoll_measure::findings::Findings;
 use plimsoll_model::Manifest;
 use plimsoll_report::html::{Beside, render};
 
-use super::{diagnose_url, show::load_rows};
+use super::diagnose::url;
+use super::plan::file;
+use super::show::load_rows;
 use crate::exit::{Exit, Stop};
 use crate::flags::ReportArgs;
-use crate::{out, plan_file, price};
+use crate::{out, price};
 
 /// Writes the report and prints where it is.
 pub fn run(args: &ReportArgs) -> Result<Exit, Stop> {
     out::place_for(args.out.as_deref())?;
     let mut rows = load_rows(&args.run)?;
     price::put(&mut rows.findings, &args.price, &rows.manifest.target)?;
-    let told = diagnose_url::told_of(&args.run, &rows);
-    let plan = args.plan.as_deref().map(|path| plan_file::plan(path, plan_file::value(path)?)).transpose()?;
+    let told = url::told_of(&args.run, &rows);
+    let plan = args.plan.as_deref().map(|path| file::plan(path, file::value(path)?)).transpose()?;
     let beside = Beside {
         diagnosed: told.as_ref().map(|told| (&told.diagnosis, told.tried.as_slice())),
         planned: plan.as_ref().map(|plan| &plan.finding),

@@ -37,7 +37,7 @@ pub struct Step {
 pub struct Variation {
     /// The scenario with another client, other lengths or other prompts; the target is the same.
     pub scenario: Option<Scenario>,
-    /// Number of a replica that is asked alone; see [`Measure::replica`].
+    /// Number of a replica that is asked alone; see [`super::Measure::replica`].
     pub replica: Option<usize>,
 }
 

@@ -8,7 +8,7 @@ use plimsoll_diagnose::{Cause, Diagnosis, Side};
 use plimsoll_measure::findings::Validity;
 use plimsoll_model::{At, Attempt, Fingerprint, Level, Sample, Span};
 use plimsoll_sim::{
-    FaultSpec, FleetSpec, LevelPlan, ModeSpec, Rows, World, WorldSpec, profile, simulate_into,
+    FaultSpec, FleetSpec, LevelPlan, ModeSpec, Rows, World, WorldSpec, catalogue::profile, simulate_into,
 };
 use plimsoll_workload::{BlockNames, Scenario};
 use serde_json::json;

@@ -4,7 +4,7 @@
 
 use plimsoll_model::Load;
 
-use super::{Experiment, Phase, REACH, Sweep};
+use super::{Experiment, Phase, REACH, Sweep, WORTH_A_LEVEL};
 use crate::lines::idle_costs;
 use crate::purpose::IDLE;
 
@@ -32,12 +32,12 @@ const IDLE_SPACING: f64 = 2.0;
 
 impl Sweep {
     /// One request at a time with a pause after each: what a target takes that has fallen idle, as it does between the arrivals of
-    /// light traffic and never in a closed loop.
+    /// light traffic and never in a closed loop. `None` where requests are so slow that the time holds too few for a median.
     pub(super) fn idle(&self) -> Option<Experiment> {
         let (_, rate) = self.last_closed()?;
         let rate = rate / IDLE_SPACING;
         let most = self.search_time().as_secs_f64() * IDLE_SHARE;
-        Some(self.paused(rate, (IDLE_ENOUGH / rate).min(most)))
+        (most * rate >= WORTH_A_LEVEL).then(|| self.paused(rate, (IDLE_ENOUGH / rate).min(most)))
     }
 
     fn paused(&self, rate: f64, window_s: f64) -> Experiment {
@@ -89,7 +89,7 @@ impl Sweep {
         let mut rates = self.closed();
         let Some((_, here)) = rates.pop() else { return self.open_loop() };
         let before = rates.iter().map(|r| r.1).fold(0.0, f64::max);
-        let ladder_time = self.search_time().as_secs_f64() * (BASELINE_SHARE + LADDER_SHARE);
+        let ladder_time = self.search_time().as_secs_f64() * (IDLE_SHARE + BASELINE_SHARE + LADDER_SHARE);
         let next = concurrency.saturating_mul(RUNG_FACTOR);
         let safe = !self.over_ceiling(next);
         let time_left = self.spent.as_secs_f64() < ladder_time;

@@ -15,7 +15,7 @@ const ONSET: (f64, f64) = (1_032.0, 1_052.0);
 
 #[test]
 fn a_minute_of_the_demo_supports_its_onset_at_p99() {
-    let engine = plimsoll_sim::profile::find("demo").expect("known").spec;
+    let engine = plimsoll_sim::catalogue::profile::find("demo").expect("known").spec;
     for seed in 1..=3 {
         let latency = vec![Ceiling::new(Metric::Ttft, 0.99, 0.015), Ceiling::new(Metric::E2e, 0.99, 0.04)];
         let budget = BudgetSpec { latency, ..BudgetSpec::default() };
@@ -47,7 +47,7 @@ fn a_minute_of_the_demo_supports_its_onset_at_p99() {
 /// many requests as the engine ever runs gets through.
 #[test]
 fn a_limit_that_the_ladder_did_not_reach_is_found() {
-    let engine = plimsoll_sim::profile::find("llama-3.1-8b@h100").expect("known").spec;
+    let engine = plimsoll_sim::catalogue::profile::find("llama-3.1-8b@h100").expect("known").spec;
     let mut scenario = Scenario { seed: 7, ..Scenario::default() };
     (scenario.sizes.prompt, scenario.sizes.output) = (Size::Fixed(512), Size::Fixed(128));
     let mut world = World::new(&engine, 7).expect("sound");

@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 
 use plimsoll_math::least_squares::{Parameter, minimise};
 use plimsoll_math::quantile;
-use plimsoll_sim::origin::{Basis, HeldOut, LoadRange};
-use plimsoll_sim::trial::{self, Pace, ProtocolSpec, Trial};
+use plimsoll_sim::catalogue::origin::{Basis, HeldOut, LoadRange};
+use plimsoll_sim::client::trial::{self, Pace, ProtocolSpec, Trial};
 use plimsoll_sim::{EngineSpec, ModeSpec, SpecError, StepSpec};
 use serde::Serialize;
 

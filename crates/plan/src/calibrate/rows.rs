@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_math::quantile;
 use plimsoll_sim::catalogue::{Dtype, PairSpec, Server};
-use plimsoll_sim::trial::{Pace, ProtocolSpec, Sent, Sizes, Start};
+use plimsoll_sim::client::trial::{Pace, ProtocolSpec, Sent, Sizes, Start};
 use plimsoll_sim::{EngineSpec, SpecError};
 use plimsoll_workload::Size;
 

@@ -8,7 +8,7 @@
 //! Fitting a queueing formula to the curve of latencies was the alternative and lost: it has no percentiles, knows one mix of
 //! lengths, and its one slope says nothing of what happens when prompts grow or a replica is lost.
 //!
-//! Reading order: [`words`], [`rows`], [`steps`], [`play`], [`whole`] (endpoints without tokens), [`knee`] (where such an engine's
+//! Reading order: [`words`], [`rows`], [`steps`], [`play`], [`whole`] (endpoints without tokens), [`mod@knee`] (where such an engine's
 //! lines lie), and [`fit`] below.
 
 pub mod knee;
@@ -20,7 +20,7 @@ pub mod words;
 
 use plimsoll_math::least_squares::Parameter;
 use plimsoll_model::At;
-use plimsoll_sim::origin::{Basis, HeldOut, LoadRange, OriginSpec};
+use plimsoll_sim::catalogue::origin::{Basis, HeldOut, LoadRange, OriginSpec};
 use plimsoll_sim::{BatchingSpec, EngineSpec, FleetSpec, ModeSpec, PolicySpec, StepSpec, WorldSpec};
 
 pub use knee::{Knee, KneeSpec, knee};

@@ -5,7 +5,7 @@
 
 use plimsoll_math::least_squares::Parameter;
 use plimsoll_math::quantile;
-use plimsoll_sim::dynamic::{
+use plimsoll_sim::spec::dynamic::{
     AffineSpec, BatchCostSpec, BatcherSpec, ComputeSpec, DynamicSpec, FrontSpec, Overlap,
 };
 use plimsoll_sim::{EngineSpec, FleetSpec, LawSpec, ModeSpec, QueueSpec, WorldSpec};

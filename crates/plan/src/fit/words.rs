@@ -1,7 +1,7 @@
 //! The words of a fit: what it is told, what it says, and why there may be none.
 
 use plimsoll_model::{Attempt, Level, Sample};
-use plimsoll_sim::origin::LoadRange;
+use plimsoll_sim::catalogue::origin::LoadRange;
 use plimsoll_sim::{EngineSpec, SpecError, WorldSpec};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -7,9 +7,9 @@
 use std::collections::HashSet;
 
 use plimsoll_sim::RouteSpec;
+use plimsoll_sim::catalogue::origin::OriginSpec;
 use plimsoll_sim::catalogue::{Dtype, gpus};
-use plimsoll_sim::origin::OriginSpec;
-use plimsoll_sim::speculation::{DraftSpec, SpeculativeSpec};
+use plimsoll_sim::engine::speculation::{DraftSpec, SpeculativeSpec};
 use plimsoll_sim::{
     AutoscaleSpec, BatchingSpec, DisaggregationSpec, EngineSpec, ModeSpec, PairSpec, PolicySpec,
     QueueDepthSpec, StepSpec, WorldSpec,
@@ -103,7 +103,7 @@ const KERNELS: f64 = 0.1;
 /// Tokens that a draft proposes.
 const DRAFTED: u32 = 3;
 /// Tokens that a step then brings: with a draft that fits the text badly, usually, and well. Published means for drafts trained
-/// with their model are 2.5 to 3.4 (`plimsoll_sim::speculation::ACCEPTED`); others are worse.
+/// with their model are 2.5 to 3.4 (`plimsoll_sim::engine::speculation::ACCEPTED`); others are worse.
 const ACCEPTED: [f64; 3] = [1.6, 2.5, 3.0];
 
 /// Late is what has no token after this percentile of the time to it; and copies at most, as a share of the requests.

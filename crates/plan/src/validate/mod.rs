@@ -3,8 +3,8 @@
 //! A claim of accuracy in a document is as old as the document; this one is computed from the code that runs. Each table
 //! has its bar, and stands beside the noise of the measurements themselves: no bar is tighter than that.
 
+use plimsoll_sim::catalogue::origin::HeldOut;
 use plimsoll_sim::catalogue::{PairSpec, Server};
-use plimsoll_sim::origin::HeldOut;
 use plimsoll_sim::{EngineSpec, SpecError};
 use serde::Serialize;
 

@@ -17,7 +17,7 @@ pub mod verify;
 use plimsoll_math::quantile::order_statistic;
 use plimsoll_math::rng::Stream;
 use plimsoll_math::special::student_t_inv;
-use plimsoll_sim::origin::{Use, flags};
+use plimsoll_sim::catalogue::origin::{Use, flags};
 use plimsoll_sim::{EngineSpec, WorldSpec};
 use plimsoll_workload::Scenario;
 use schemars::JsonSchema;

@@ -5,9 +5,9 @@ use plimsoll_plan::calibrate::{
     Asked, CalibrationError, Factor, MeasuredRow, RowDefaults, applied, calibrate, folds, simulate,
 };
 use plimsoll_plan::validate;
-use plimsoll_sim::origin::Basis;
-use plimsoll_sim::trial::{Pace, Sizes, Start};
-use plimsoll_sim::{ModeSpec, catalogue, profile};
+use plimsoll_sim::catalogue::origin::Basis;
+use plimsoll_sim::client::trial::{Pace, Sizes, Start};
+use plimsoll_sim::{ModeSpec, catalogue, catalogue::profile};
 use plimsoll_workload::Size;
 
 const HEADER: &str = "model_path,system,precision,backend,tp_size,isl,osl,batch_size,protocol,requests,lengths,\
@@ -43,7 +43,7 @@ fn an_engine_with_other_constants_is_found_again_and_rows_held_out_are_told() {
     // The two stand in for each other on one GPU, so that the pull towards 1 leaves a part of one to the other.
     assert!((0.75..0.9).contains(&of(Factor::Weights)), "{:?}", found.factors);
     assert!((1.5..2.4).contains(&of(Factor::Host)), "{:?}", found.factors);
-    let tpot = |all: &[plimsoll_sim::origin::HeldOut]| {
+    let tpot = |all: &[plimsoll_sim::catalogue::origin::HeldOut]| {
         all.iter()
             .find(|one| one.metric == "tpot")
             .map(|one| (one.mean_percent, one.rows))

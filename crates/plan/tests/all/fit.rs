@@ -2,9 +2,9 @@
 
 use plimsoll_model::{At, Load, Span};
 use plimsoll_plan::fit::{FitError, From, KneeSpec, Measured, Told, fit, knee};
-use plimsoll_sim::step_time::{StepLoad, StepModel};
+use plimsoll_sim::engine::step_time::{StepLoad, StepModel};
 use plimsoll_sim::{
-    EngineSpec, Events, LawSpec, LevelPlan, ModeSpec, QueueSpec, World, profile, simulate_into,
+    EngineSpec, Events, LawSpec, LevelPlan, ModeSpec, QueueSpec, World, catalogue::profile, simulate_into,
 };
 use plimsoll_workload::Scenario;
 
@@ -125,9 +125,9 @@ fn a_fitted_engine_is_a_profile() {
     );
     again.validate().expect("sound");
     assert!(
-        plimsoll_sim::origin::flags(
+        plimsoll_sim::catalogue::origin::flags(
             &again,
-            &plimsoll_sim::origin::Use { in_flight: Some(1e4), ..Default::default() }
+            &plimsoll_sim::catalogue::origin::Use { in_flight: Some(1e4), ..Default::default() }
         )
         .iter()
         .any(|flag| flag.contains("requests in flight"))
@@ -213,10 +213,10 @@ fn a_queue_of_servers_comes_back_when_its_servers_are_told() {
 fn batches_come_back_when_the_largest_is_told() {
     let mut engine = profile::find("resnet50-triton@a100").expect("a profile").spec;
     let ModeSpec::Dynamic(dynamic) = &mut engine.mode else { panic!("it batches") };
-    let affine = plimsoll_sim::dynamic::AffineSpec { base_ms: 1.94, item_ms: 0.154 };
-    dynamic.batch.compute = plimsoll_sim::dynamic::ComputeSpec::Affine(affine);
-    dynamic.batch.input = plimsoll_sim::dynamic::AffineSpec::default();
-    dynamic.front = plimsoll_sim::dynamic::FrontSpec { request_ms: 0.5, item_ms: 0.0 };
+    let affine = plimsoll_sim::spec::dynamic::AffineSpec { base_ms: 1.94, item_ms: 0.154 };
+    dynamic.batch.compute = plimsoll_sim::spec::dynamic::ComputeSpec::Affine(affine);
+    dynamic.batch.input = plimsoll_sim::spec::dynamic::AffineSpec::default();
+    dynamic.front = plimsoll_sim::spec::dynamic::FrontSpec { request_ms: 0.5, item_ms: 0.0 };
     let (most, limit) = (dynamic.max_batch_size, 1e3 * 128.0 / (1.94 + 0.154 * 128.0));
     let run = whole(&engine, 0.25 * limit, 3_000.0);
     let fitted = fit(&measured(&run), &Told { max_batch: Some(most), ..Told::default() }).expect("a fit");

@@ -7,7 +7,7 @@ use plimsoll_plan::fit::{FitError, Fitted, Knee, KneeSpec, Measured, Told, fit, 
 use plimsoll_plan::replay::Asked;
 use plimsoll_sim::spec::LinearSpec;
 use plimsoll_sim::{
-    EngineSpec, Events, FleetSpec, LevelPlan, ModeSpec, Rows, StepSpec, World, WorldSpec, profile,
+    EngineSpec, Events, FleetSpec, LevelPlan, ModeSpec, Rows, StepSpec, World, WorldSpec, catalogue::profile,
     simulate_into,
 };
 use plimsoll_workload::{BlockNames, Scenario, Schedule};

@@ -10,8 +10,10 @@ use plimsoll_plan::levers::predict::goal_of;
 use plimsoll_plan::levers::{
     Asked, By, Case, EffortSpec, Goal, LeverFinding, LeverSpec, Redraw, catalogue, rank,
 };
-use plimsoll_sim::trial::{self, Pace, ProtocolSpec, Sizes, Start};
-use plimsoll_sim::{Events, FleetSpec, LevelPlan, ModeSpec, Rows, World, WorldSpec, profile, simulate_into};
+use plimsoll_sim::client::trial::{self, Pace, ProtocolSpec, Sizes, Start};
+use plimsoll_sim::{
+    Events, FleetSpec, LevelPlan, ModeSpec, Rows, World, WorldSpec, catalogue::profile, simulate_into,
+};
 use plimsoll_workload::{BlockNames, Scenario, Schedule, Size};
 use serde_json::json;
 

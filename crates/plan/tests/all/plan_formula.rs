@@ -14,12 +14,13 @@ use plimsoll_plan::spec::{Band, BandRow, EffortSpec, PlanSpec, RuleSpec, Traffic
 use plimsoll_plan::{
     Load, Mix, PlanError, Replica, answer, cost, elasticities, elasticity, floor, probability, slots,
 };
-use plimsoll_sim::smooth_step::{MeanLoad, SmoothStep};
-use plimsoll_sim::step_time::{StepLoad, StepModel};
+use plimsoll_sim::client::trial::{Pace, ProtocolSpec, Sent, Sizes};
+use plimsoll_sim::engine::smooth_step::{MeanLoad, SmoothStep};
+use plimsoll_sim::engine::step_time::{StepLoad, StepModel};
 use plimsoll_sim::traffic::Submit;
-use plimsoll_sim::trial::{Pace, ProtocolSpec, Sent, Sizes};
 use plimsoll_sim::{
-    BatchingSpec, EngineSpec, LawSpec, ModeSpec, QueueSpec, RouteSpec, World, WorldSpec, profile, trial,
+    BatchingSpec, EngineSpec, LawSpec, ModeSpec, QueueSpec, RouteSpec, World, WorldSpec, catalogue::profile,
+    client::trial,
 };
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
 

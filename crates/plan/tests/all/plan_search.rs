@@ -6,7 +6,7 @@ use plimsoll_plan::finding::PlanOption;
 use plimsoll_plan::search::Listed;
 use plimsoll_plan::spec::{EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
 use plimsoll_plan::{Mix, Planner, Search, Simulated, VarySpec, answer, simulate};
-use plimsoll_sim::{BatchingSpec, ModeSpec, WorldSpec, profile};
+use plimsoll_sim::{BatchingSpec, ModeSpec, WorldSpec, catalogue::profile};
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
 
 fn price(text: &str) -> PriceSpec {

@@ -8,7 +8,7 @@ use plimsoll_plan::spec::{EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
 use plimsoll_plan::what_if::of_plan::{Planned, judge};
 use plimsoll_plan::what_if::{AsItIs, Asking, WhatIfFinding, WhatIfSpec, what_if};
 use plimsoll_plan::{Case, Experiment, Fleet, Mix, Outcome, answer, formula, simulate};
-use plimsoll_sim::{WorldSpec, profile};
+use plimsoll_sim::{WorldSpec, catalogue::profile};
 use plimsoll_workload::{Scenario, Size};
 
 fn plan(rate_per_s: f64) -> PlanSpec {

@@ -5,7 +5,7 @@ use plimsoll_measure::summarise;
 use plimsoll_plan::replay::Asked;
 use plimsoll_plan::what_if::verify::{Against, unlike, verify};
 use plimsoll_plan::what_if::{AsItIs, Asking, Predicted, WhatIfFinding, WhatIfSpec, figures, run, what_if};
-use plimsoll_sim::{WorldSpec, profile};
+use plimsoll_sim::{WorldSpec, catalogue::profile};
 use plimsoll_workload::Size;
 
 use crate::fit_systems::{Run, System, system};

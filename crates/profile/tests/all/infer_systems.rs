@@ -5,8 +5,8 @@ use plimsoll_math::quantile;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Attempt, Load, Sample, Span};
 use plimsoll_profile::infer::{Basis, Bounded, Case, Floor, Inferred, Part, ToldStages, infer, rows};
-use plimsoll_sim::trial::{self, Pace, ProtocolSpec, Sizes, Start};
-use plimsoll_sim::{EngineSpec, Events, LevelPlan, ModeSpec, Rows, World, profile, simulate_into};
+use plimsoll_sim::client::trial::{self, Pace, ProtocolSpec, Sizes, Start};
+use plimsoll_sim::{EngineSpec, Events, LevelPlan, ModeSpec, Rows, World, catalogue::profile, simulate_into};
 use plimsoll_workload::{BlockNames, Scenario, Size};
 use serde_json::json;
 

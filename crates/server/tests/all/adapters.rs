@@ -3,7 +3,7 @@
 use plimsoll_model::Span;
 use plimsoll_server::serve;
 use plimsoll_server::truth::read;
-use plimsoll_sim::{AdapterSpec, profile};
+use plimsoll_sim::{AdapterSpec, catalogue::profile};
 
 use super::http::{Client, chat, config, get, metric, post};
 

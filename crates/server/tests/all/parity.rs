@@ -10,7 +10,8 @@ use plimsoll_model::At;
 use plimsoll_server::serve;
 use plimsoll_server::truth::{Ending, Record, read};
 use plimsoll_sim::{
-    Emission, EngineSpec, FaultSpec, LawSpec, ModeSpec, QueueSpec, Submit, What, World, WorldSpec, profile,
+    Emission, EngineSpec, FaultSpec, LawSpec, ModeSpec, QueueSpec, Submit, What, World, WorldSpec,
+    catalogue::profile,
 };
 
 use super::http::{Client, chat, config, post};

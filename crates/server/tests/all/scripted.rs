@@ -9,7 +9,7 @@ use plimsoll_model::{At, Span};
 use plimsoll_server::script::Script;
 use plimsoll_server::serve_scripted;
 use plimsoll_server::truth::read;
-use plimsoll_sim::{AdapterSpec, FaultSpec, ModeSpec, Submit, World, WorldSpec, profile};
+use plimsoll_sim::{AdapterSpec, FaultSpec, ModeSpec, Submit, World, WorldSpec, catalogue::profile};
 use serde_json::json;
 
 use super::http::{Client, chat, config, until_any, until_metric};

@@ -5,8 +5,8 @@
 //! rest is scaled from the nearest relative or assumed, and says so.
 
 use crate::catalogue::Dtype;
-use crate::gpu::{ExpertKernels, GpuSpec};
-use crate::origin::Basis;
+use crate::catalogue::origin::Basis;
+use crate::spec::gpu::{ExpertKernels, GpuSpec};
 
 /// A GPU with a name.
 #[derive(Clone, PartialEq, Debug)]

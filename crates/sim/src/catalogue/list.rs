@@ -5,10 +5,10 @@
 
 use std::fmt::Write as _;
 
-use crate::origin::OriginSpec;
-use crate::roofline::RooflineSpec;
+use crate::catalogue::origin::OriginSpec;
+use crate::engine::roofline::RooflineSpec;
+use crate::engine::step_time::{StepLoad, StepModel};
 use crate::spec::{BatchingSpec, EngineSpec, ModeSpec, SpecError};
-use crate::step_time::{StepLoad, StepModel};
 
 /// Names of the pairs whose figures were checked against a published derivation.
 pub const CHECKED: [&str; 12] = [

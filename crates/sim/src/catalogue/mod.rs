@@ -4,9 +4,13 @@
 //! choose, and resolves to the full specification, so that every default is visible where a run keeps it. A table of
 //! ready profiles was the alternative; it can't hold a few hundred pairs, and what it leaves out would be guessed.
 
+mod batch_profiles;
+pub mod engine_file;
 pub mod gpus;
 pub mod list;
 pub mod models;
+pub mod origin;
+pub mod profile;
 
 use plimsoll_workload::closest;
 use schemars::{JsonSchema, Schema};
@@ -15,12 +19,12 @@ use serde::{Deserialize, Serialize};
 pub use gpus::Gpu;
 pub use models::Model;
 
-use crate::origin::{Basis, OriginSpec};
-use crate::roofline::{HostSpec, RooflineSpec};
-use crate::scheduler::policy::{NoEvictSpec, PolicySpec, SglangSpec};
-use crate::shape::ModelShape;
+use crate::catalogue::origin::{Basis, OriginSpec};
+use crate::engine::roofline::{HostSpec, RooflineSpec};
+use crate::engine::scheduler::policy::{NoEvictSpec, PolicySpec, SglangSpec};
+use crate::engine::speculation::{self, DraftSpec, SpeculativeSpec};
+use crate::spec::shape::ModelShape;
 use crate::spec::{BLOCK_TOKENS, BatchingSpec, EngineSpec, ModeSpec, SpecError, StepSpec};
-use crate::speculation::{self, DraftSpec, SpeculativeSpec};
 
 /// So many names are offered for one that is unknown: the catalogue is too long for a line.
 pub(crate) const NEAREST: usize = 4;

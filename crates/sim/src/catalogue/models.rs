@@ -2,7 +2,7 @@
 //!
 //! Only shapes that are known with certainty are here: a wrong width gives a wrong answer that looks like any other.
 
-use crate::shape::{ExpertsSpec, LatentSpec, ModelShape, WindowSpec};
+use crate::spec::shape::{ExpertsSpec, LatentSpec, ModelShape, WindowSpec};
 
 /// A model with a name.
 #[derive(Clone, PartialEq, Debug)]

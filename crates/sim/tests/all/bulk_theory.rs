@@ -2,8 +2,10 @@
 
 use plimsoll_math::queueing::Bulk;
 use plimsoll_model::{At, Load, Span};
-use plimsoll_sim::dynamic::{AffineSpec, BatchCostSpec, BatcherSpec, ComputeSpec, FrontSpec, Overlap};
-use plimsoll_sim::{DynamicSpec, LevelPlan, ModeSpec, Submit, What, World, profile, simulate_level};
+use plimsoll_sim::spec::dynamic::{AffineSpec, BatchCostSpec, BatcherSpec, ComputeSpec, FrontSpec, Overlap};
+use plimsoll_sim::{
+    DynamicSpec, LevelPlan, ModeSpec, Submit, What, World, catalogue::profile, simulate_level,
+};
 use plimsoll_workload::{Scenario, Size};
 
 use crate::queue_theory::covers;

@@ -1,13 +1,13 @@
 //! The catalogue against the published derivation of twelve pairs, the public sizes of models, and what it must refuse.
 
 use plimsoll_sim::catalogue::list::{CHECKED, figures};
+use plimsoll_sim::catalogue::origin::{Basis, LoadRange, Use, flags};
+use plimsoll_sim::catalogue::profile::{decode_step_ms, prefill_step_ms};
 use plimsoll_sim::catalogue::{by_name, gpus, models};
-use plimsoll_sim::origin::{Basis, LoadRange, Use, flags};
-use plimsoll_sim::profile::{decode_step_ms, prefill_step_ms};
-use plimsoll_sim::roofline::RooflineSpec;
-use plimsoll_sim::scheduler::policy::{NoEvictSpec, SglangOrder, SglangSpec, VllmOrder, VllmSpec};
-use plimsoll_sim::speculation::{DraftSpec, SpeculativeSpec};
-use plimsoll_sim::step_time::{StepLoad, StepModel};
+use plimsoll_sim::engine::roofline::RooflineSpec;
+use plimsoll_sim::engine::scheduler::policy::{NoEvictSpec, SglangOrder, SglangSpec, VllmOrder, VllmSpec};
+use plimsoll_sim::engine::speculation::{DraftSpec, SpeculativeSpec};
+use plimsoll_sim::engine::step_time::{StepLoad, StepModel};
 use plimsoll_sim::{BatchingSpec, EngineSpec, ModeSpec, PolicySpec, SpecError, StepSpec};
 
 fn pair(name: &str) -> (BatchingSpec, RooflineSpec) {

@@ -3,7 +3,7 @@
 //! The server computes one request at a time, in 10 ms.
 
 use plimsoll_model::{At, How, Load, Protocol, Span};
-use plimsoll_sim::dynamic::{
+use plimsoll_sim::spec::dynamic::{
     AffineSpec, BatchCostSpec, BatcherSpec, ComputeSpec, FrontSpec, Overlap, QueuePolicySpec,
 };
 use plimsoll_sim::{DynamicSpec, LevelPlan, LevelRun, ModeSpec, simulate_level};

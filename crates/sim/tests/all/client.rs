@@ -384,7 +384,7 @@ fn levels_follow_each_other_on_one_world_with_their_own_draws() {
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
-    let spec = plimsoll_sim::profile::find("demo").expect("known").spec;
+    let spec = plimsoll_sim::catalogue::profile::find("demo").expect("known").spec;
     let mut scenario = scenario();
     scenario.arrivals = ArrivalSpec::Gamma { cv: 3.0 };
     scenario.sizes.output = Size::Lognormal(8.0, 0.5);

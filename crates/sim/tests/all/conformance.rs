@@ -1,8 +1,8 @@
 //! vLLM v1's rules without a prefix cache, one hand-written case each; `policies` has the others. A plan is written `id:tokens id:tokens`, in order of scheduling.
 
 use plimsoll_sim::PolicySpec;
-use plimsoll_sim::scheduler::policy::{VllmOrder, VllmSpec};
-use plimsoll_sim::scheduler::{Ask, Limits, Progress, Scheduler, StepPlan};
+use plimsoll_sim::engine::scheduler::policy::{VllmOrder, VllmSpec};
+use plimsoll_sim::engine::scheduler::{Ask, Limits, Progress, Scheduler, StepPlan};
 
 pub struct Case {
     pub scheduler: Scheduler,

@@ -1,8 +1,12 @@
 //! Same specification, same seed, same bytes; and a jump over the whole run equals stopping at every event.
 
 use plimsoll_model::At;
-use plimsoll_sim::scheduler::policy::{NoEvictSpec, PolicySpec, SglangSpec, StaticSpec, VllmOrder, VllmSpec};
-use plimsoll_sim::{BatchingSpec, Emission, EngineSpec, LawSpec, ModeSpec, StepSpec, World, profile};
+use plimsoll_sim::engine::scheduler::policy::{
+    NoEvictSpec, PolicySpec, SglangSpec, StaticSpec, VllmOrder, VllmSpec,
+};
+use plimsoll_sim::{
+    BatchingSpec, Emission, EngineSpec, LawSpec, ModeSpec, StepSpec, World, catalogue::profile,
+};
 
 use crate::util::{Act, batching, engine, jump, play, poisson, queue};
 

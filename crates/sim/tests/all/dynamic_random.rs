@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
-use plimsoll_sim::dynamic::{
+use plimsoll_sim::spec::dynamic::{
     AffineSpec, BatchCostSpec, BatcherSpec, ComputeSpec, FrontSpec, LevelPolicySpec, Overlap,
     QueuePolicySpec, TimeoutAction,
 };

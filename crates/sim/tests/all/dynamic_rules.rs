@@ -2,7 +2,7 @@
 //! 10 ms unless a case says otherwise; times are milliseconds.
 
 use plimsoll_model::{At, Span};
-use plimsoll_sim::dynamic::{
+use plimsoll_sim::spec::dynamic::{
     AffineSpec, BatchCostSpec, BatchPoint, BatcherSpec, ComputeSpec, FrontSpec, LevelPolicySpec, Overlap,
     QueuePolicySpec, TableSpec, TimeoutAction,
 };

@@ -1,8 +1,10 @@
 //! Faults and fleets as people write them: both forms read alike, and what can't be is refused with what can.
 
 use plimsoll_model::Span;
-use plimsoll_sim::fault_spec::{FAULT_KINDS, check};
-use plimsoll_sim::{ColdStartSpec, FaultKind, FaultSpec, FleetSpec, LawSpec, World, WorldSpec, profile};
+use plimsoll_sim::spec::fault::{FAULT_KINDS, check};
+use plimsoll_sim::{
+    ColdStartSpec, FaultKind, FaultSpec, FleetSpec, LawSpec, World, WorldSpec, catalogue::profile,
+};
 
 use crate::util::queue;
 

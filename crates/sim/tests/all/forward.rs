@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
-use plimsoll_sim::scheduler::policy::{NoEvictSpec, SglangSpec, StaticSpec, VllmOrder, VllmSpec};
-use plimsoll_sim::speculation::SpeculativeSpec;
+use plimsoll_sim::engine::scheduler::policy::{NoEvictSpec, SglangSpec, StaticSpec, VllmOrder, VllmSpec};
+use plimsoll_sim::engine::speculation::SpeculativeSpec;
 use plimsoll_sim::{BatchingSpec, Detail, Emission, Engine, EngineSpec, ModeSpec, PolicySpec, Submit, What};
-use plimsoll_sim::{StepSpec, profile};
+use plimsoll_sim::{StepSpec, catalogue::profile};
 
 use crate::util::{batching, engine};
 

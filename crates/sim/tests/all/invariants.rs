@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use plimsoll_math::rng::Stream;
 use plimsoll_model::At;
 use plimsoll_sim::PolicySpec;
-use plimsoll_sim::scheduler::policy::{NoEvictSpec, SglangSpec, StaticSpec};
-use plimsoll_sim::scheduler::{Ask, Limits, Scheduler, StepPlan};
-use plimsoll_sim::{BatchingSpec, Engine, EngineSpec, LawSpec, ModeSpec, Submit, What, World, profile};
+use plimsoll_sim::engine::scheduler::policy::{NoEvictSpec, SglangSpec, StaticSpec};
+use plimsoll_sim::engine::scheduler::{Ask, Limits, Scheduler, StepPlan};
+use plimsoll_sim::{
+    BatchingSpec, Engine, EngineSpec, LawSpec, ModeSpec, Submit, What, World, catalogue::profile,
+};
 
 use crate::util::{ask, batching, engine, poisson, queue, times, world};
 

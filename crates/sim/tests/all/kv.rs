@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use plimsoll_math::rng::Stream;
-use plimsoll_sim::kv::{Eviction, Pool};
+use plimsoll_sim::engine::kv::{Eviction, Pool};
 
 /// Takes what is cached of these blocks and computes the others, all of them named, and one more without a name.
 fn enter(pool: &mut Pool, holder: u32, names: &[u64]) -> u32 {

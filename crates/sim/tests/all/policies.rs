@@ -1,10 +1,10 @@
 //! The rules of the prefix cache and of the other policies, one hand-written case each, as in `conformance`.
 
 use plimsoll_sim::PolicySpec;
-use plimsoll_sim::scheduler::policy::{
+use plimsoll_sim::engine::scheduler::policy::{
     NoEvictSpec, SglangOrder, SglangSpec, StaticSpec, VllmOrder, VllmSpec,
 };
-use plimsoll_sim::scheduler::{Ask, Limits, Progress};
+use plimsoll_sim::engine::scheduler::{Ask, Limits, Progress};
 
 use crate::conformance::{Case, LIMITS, asks};
 

@@ -2,8 +2,8 @@
 //! of one prompt, and the KV budget.
 
 use plimsoll_model::{At, Attempt, Load, Span};
-use plimsoll_sim::profile::{decode_step_ms, find, prefill_step_ms};
-use plimsoll_sim::step_time::{StepLoad, StepModel};
+use plimsoll_sim::catalogue::profile::{decode_step_ms, find, prefill_step_ms};
+use plimsoll_sim::engine::step_time::{StepLoad, StepModel};
 use plimsoll_sim::{BatchingSpec, LevelPlan, LevelRun, ModeSpec, World, simulate_level};
 use plimsoll_workload::{Scenario, Size};
 

@@ -1,6 +1,8 @@
 //! Specifications: what is written comes back, what is wrong is named.
 
-use plimsoll_sim::{BatchingSpec, EngineSpec, LawSpec, ModeSpec, SpecError, StepSpec, World, profile};
+use plimsoll_sim::{
+    BatchingSpec, EngineSpec, LawSpec, ModeSpec, SpecError, StepSpec, World, catalogue::profile,
+};
 
 use crate::util::{batching, engine, queue};
 

@@ -1,6 +1,6 @@
 //! The client in a hurry against figures worked by hand, and its refusal to call a growing queue a steady state.
 
-use plimsoll_sim::trial::{Pace, ProtocolSpec, Sent, Sizes, Start, replay, run};
+use plimsoll_sim::client::trial::{Pace, ProtocolSpec, Sent, Sizes, Start, replay, run};
 use plimsoll_sim::{BatchingSpec, EngineSpec, ModeSpec};
 use plimsoll_workload::Size;
 

@@ -3,9 +3,10 @@
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::Span;
-use plimsoll_sim::trial::{self, Pace, ProtocolSpec, Sizes, Start};
+use plimsoll_sim::client::trial::{self, Pace, ProtocolSpec, Sizes, Start};
 use plimsoll_sim::{
-    BatchingSpec, EngineSpec, FaultSpec, FleetSpec, ModeSpec, RouteSpec, StepSpec, WorldSpec, profile,
+    BatchingSpec, EngineSpec, FaultSpec, FleetSpec, ModeSpec, RouteSpec, StepSpec, WorldSpec,
+    catalogue::profile,
 };
 use plimsoll_workload::{ClassSpec, Scenario, SharedPrefix, Size, SizeSpec};
 use serde_json::json;

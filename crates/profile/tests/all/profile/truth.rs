@@ -16,7 +16,7 @@ use super::{BASE, MS, Said, requests, span};
 /// A minute and a half near saturation.
 fn simulated(rate: f64, seconds: i64) -> Vec<Attempt> {
     let scenario = Scenario { seed: 11, ..Scenario::default() };
-    let engine = plimsoll_sim::profile::find("llama-3.1-8b@h100").expect("known").spec;
+    let engine = plimsoll_sim::catalogue::profile::find("llama-3.1-8b@h100").expect("known").spec;
     let mut world = World::new(&engine, 7).expect("sound");
     let load = Load::Open { rate_per_s: rate };
     let plan = LevelPlan {

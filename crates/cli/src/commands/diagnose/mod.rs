@@ -1,0 +1,111 @@
+//! `plimsoll diagnose`: of an endpoint by experiments, of a run folder from what was measured.
+
+pub mod url;
+
+use std::path::{Path, PathBuf};
+
+use plimsoll_diagnose::device::{self, DeviceFinding};
+use plimsoll_diagnose::{Case, DiagnoseSpec, Side, diagnose};
+use plimsoll_measure::findings::BudgetSpec;
+use plimsoll_report::diagnose as page;
+
+use super::{compare, profile, show};
+use crate::exit::{Exit, Stop};
+use crate::flags::{DiagnoseArgs, Format};
+use crate::{baseline, budget_file, out};
+
+/// Diagnoses and prints.
+pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
+    let name = &args.target.url;
+    out::place_for(args.html.as_deref())?;
+    if name.contains("://") {
+        return match of_levels(args) {
+            Some(flag) => Err(Stop::usage(format!(
+                "{flag}: judges a run folder, and {name} is an endpoint; measure it first (plimsoll run {name} -o RUN)"
+            ))),
+            None => url::run(args),
+        };
+    }
+    let dir = crate::named::run(name).map_err(Stop::usage)?;
+    let (dir, name) = (dir.as_path(), &dir.display().to_string());
+    let rows = show::load_rows(dir)?;
+    if of_levels(args).is_none()
+        && let Some(exit) = url::of_run(dir, &rows, args)?
+    {
+        return Ok(exit);
+    }
+    let before = baseline_folder(args)?.map(|base| before(&base, dir)).transpose()?;
+    let budget = budget(args)?;
+    let device = device(args)?;
+    let spec = DiagnoseSpec { level: level(args, &rows)?, ..DiagnoseSpec::default() };
+    let candidate = Side::of(&rows.manifest, &rows.attempts, &rows.samples);
+    let baseline = before.as_ref().map(|run| Side::of(&run.manifest, &run.attempts, &run.samples));
+    let (budget, device) = (budget.as_ref(), device.as_ref());
+    let validity = Some(&rows.findings.validity);
+    let diagnosis = diagnose(&Case { candidate, baseline, budget, device, validity, spec: &spec });
+    match args.output.format {
+        Format::Text => out::line(&page::render(name, &diagnosis)),
+        Format::Json => out::json(&diagnosis),
+    }
+    if let Some(path) = &args.html {
+        let page = plimsoll_report::html::diagnose::render(name, &diagnosis, &[]);
+        out::file(path, page)?;
+    }
+    Ok(url::exit(&diagnosis))
+}
+
+/// The folder of --baseline, which names a run folder or a baseline.
+///
+/// # Errors
+/// It is neither, or the pinned run is gone or changed.
+pub fn baseline_folder(args: &DiagnoseArgs) -> Result<Option<PathBuf>, Stop> {
+    let Some(base) = &args.passive.baseline else { return Ok(None) };
+    Ok(Some(baseline::resolve(&base.to_string_lossy())?.dir))
+}
+
+/// The run of before, which is another one.
+fn before(base: &Path, dir: &Path) -> Result<show::Rows, Stop> {
+    if compare::same_folder(base, dir) {
+        let (base, dir) = (base.display(), dir.display());
+        return Err(Stop::usage(format!("--baseline {base}: {dir} itself; name the run of before")));
+    }
+    show::load_rows(base)
+}
+
+/// The flag that only the levels of an ordinary run have a meaning for, where it is given.
+fn of_levels(args: &DiagnoseArgs) -> Option<&'static str> {
+    let given =
+        [(args.passive.level.is_some(), "--level"), (!args.passive.timeline.is_empty(), "--timeline")];
+    given.iter().find(|(given, _)| *given).map(|(_, flag)| *flag)
+}
+
+/// What a profiler saw of the target's steps.
+fn device(args: &DiagnoseArgs) -> Result<Option<DeviceFinding>, Stop> {
+    if args.passive.timeline.is_empty() {
+        return Ok(None);
+    }
+    let now = profile::timeline_of("--timeline", &args.passive.timeline)?;
+    Ok(Some(device::judge(&now)))
+}
+
+/// The ceilings of --budget that hold for every request.
+pub fn budget(args: &DiagnoseArgs) -> Result<Option<BudgetSpec>, Stop> {
+    let Some(path) = &args.passive.budget else { return Ok(None) };
+    let budget = budget_file::read(path)?.file.per_request();
+    if budget.latency.is_empty() {
+        let name = path.display();
+        return Err(Stop::usage(format!(
+            "{name}: no ceiling on ttft, tpot or e2e of all requests; a diagnosis is held to one of those"
+        )));
+    }
+    Ok(Some(budget))
+}
+
+fn level(args: &DiagnoseArgs, rows: &show::Rows) -> Result<Option<u32>, Stop> {
+    let Some(id) = args.passive.level else { return Ok(None) };
+    if rows.manifest.levels.iter().any(|level| level.id == id) {
+        return Ok(Some(id));
+    }
+    let ids: Vec<String> = rows.manifest.levels.iter().map(|level| level.id.to_string()).collect();
+    Err(Stop::usage(format!("--level {id}: the run's levels are {}", ids.join(", "))))
+}

@@ -1,0 +1,383 @@
+//! `plimsoll diagnose URL`: the stepper in `diagnose` asks for experiments, this runs them on a live endpoint.
+//!
+//! What it may do at most is said before the first request. Each experiment is explained in a line before it begins and shown
+//! in a line when it has ended; everything is kept in a run folder, so that what was sent is never lost to a Ctrl-C, and the
+//! folder is judged by the same code that judged the endpoint.
+
+use std::path::Path;
+use std::time::Duration;
+
+use plimsoll_diagnose::active::before::{Against, Before};
+use plimsoll_diagnose::active::fact::State;
+use plimsoll_diagnose::active::plan::{ActiveSpec, Ask, Traffic};
+use plimsoll_diagnose::active::tell::{self, Tried};
+use plimsoll_diagnose::active::{Active, Next, blocks};
+use plimsoll_diagnose::{Answer, Diagnosis, Side};
+use plimsoll_measure::findings::Ceiling;
+use plimsoll_model::{Fingerprint, Load, Span};
+use plimsoll_report::{active as page, figure};
+use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, parse_span};
+use serde::{Deserialize, Serialize};
+
+use crate::commands::diagnose;
+use crate::commands::run::mean_lengths;
+use crate::commands::show::{self, Rows};
+use crate::exit::{Exit, Stop};
+use crate::flags::{DiagnoseArgs, DiagnoseUrlArgs, Format};
+use crate::measure::{Begin, Closed, LevelRows, Measure, Measured, Step, Variation, max_rate, random};
+use crate::out;
+use crate::resolve::Draft;
+
+/// What a diagnosis was allowed and what it found, beside its run.
+const FILE: &str = "diagnosis.json";
+
+/// The kind of its run folder.
+const KIND: &str = "diagnose";
+
+/// How often the server's pages are read where nobody says: an experiment of two seconds is to be looked at four times.
+const LOOK_EVERY: &str = "500ms";
+
+/// How often a pause looks whether the person wants to stop.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The content of [`FILE`], and of `--format json`.
+#[derive(Serialize, Deserialize)]
+pub struct Told {
+    /// What it was allowed.
+    pub allowed: ActiveSpec,
+    /// What was tried and what it showed.
+    pub tried: Vec<Tried>,
+    /// The run it was held against, as far as it was needed.
+    #[serde(default)]
+    pub before: Option<Before>,
+    /// The verdict.
+    pub diagnosis: Diagnosis,
+}
+
+/// Experiments on the endpoint, and prints.
+pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
+    let (before, mut draft) = started(args)?;
+    if args.workload.spec.is_none() {
+        draft.set("scrape.every", LOOK_EVERY.into());
+    }
+    draft.target(&args.target)?;
+    draft.workload(&args.workload)?;
+    draft.client(&args.client)?;
+    let scenario = own_load_only(draft.finish(random())?)?;
+    let spec = ActiveSpec { ceilings: ceilings(args)?, ..spec(&args.active)? };
+    let traffic = Traffic::of(&scenario, mean_lengths(&scenario));
+    let beside = before.as_ref().map_or_else(String::new, |before| {
+        format!(
+            "; held against {} ({} alone)",
+            before.run,
+            figure::counted(before.alone.len() as u64, "request")
+        )
+    });
+    let announced =
+        format!("{}: {}{beside}{}", scenario.target.url, tell::announced(&spec, &traffic), held_to(&spec));
+    if args.active.dry_run {
+        out::line(&announced);
+        return Ok(Exit::Done);
+    }
+    crate::screen::Screen::new(args.output.quiet).say(&announced);
+    let ceilings = args.active.ceilings();
+    let mut measure = Measure::begin(Begin {
+        kind: KIND,
+        scenario,
+        sweep: None,
+        client: &args.client,
+        ceilings: &ceilings,
+        output: &args.output,
+        reproduce: None,
+        more: flags(args),
+        world: None,
+        repeats: None,
+    })?;
+    for url in &args.active.replicas {
+        measure.replica(url, &args.client)?;
+    }
+    let mut active = Active::new(spec.clone(), traffic).against(before.clone());
+    experiment(&mut measure, &mut active)?;
+    finish(measure, &active, (&spec, before), args)
+}
+
+/// The run it is held against, and the scenario it begins with: that run's requests, unless a scenario is named. Flags change either.
+fn started(args: &DiagnoseArgs) -> Result<(Option<Before>, Draft), Stop> {
+    let Some(dir) = diagnose::baseline_folder(args)? else {
+        return Ok((None, Draft::new(args.workload.spec.as_deref())?));
+    };
+    let rows = show::load_rows(&dir)?;
+    let before = earlier(&dir, &rows);
+    if before.alone.is_empty() && before.company.is_empty() {
+        return Err(Stop::usage(format!(
+            "--baseline {}: no request in it had the target to itself or was part of a closed loop, so that nothing can be compared; take a run of plimsoll diagnose URL, a sweep, or plimsoll run --concurrency 1",
+            dir.display()
+        )));
+    }
+    let mut draft = Draft::new(args.workload.spec.as_deref())?;
+    if args.workload.spec.is_none() {
+        let parts = ["sizes", "prompts", "classes"];
+        let asked = parts.iter().filter_map(|part| Some((part, rows.manifest.scenario.get(part)?)));
+        asked.for_each(|(part, value)| draft.set(part, value.clone()));
+    }
+    Ok((Some(before), draft))
+}
+
+fn earlier(dir: &Path, rows: &Rows) -> Before {
+    Before::of(&dir.display().to_string(), &Side::of(&rows.manifest, &rows.attempts, &rows.samples))
+}
+
+/// The promises that it will be held to, for the line before the first request.
+fn held_to(spec: &ActiveSpec) -> String {
+    let one = |ceiling: &Ceiling| {
+        let (metric, limit) = (ceiling.metric.name(), figure::duration_ns(1e9 * ceiling.limit_s));
+        format!("{metric} p{} {limit}", figure::number(100.0 * ceiling.percentile))
+    };
+    match spec.ceilings.is_empty() {
+        true => String::new(),
+        false => format!("; held to {}", spec.ceilings.iter().map(one).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// What was promised, as the budget file says it.
+fn ceilings(args: &DiagnoseArgs) -> Result<Vec<Ceiling>, Stop> {
+    Ok(diagnose::budget(args)?.map_or_else(Vec::new, |budget| budget.latency))
+}
+
+/// What was allowed, as flags say it.
+fn spec(args: &DiagnoseUrlArgs) -> Result<ActiveSpec, Stop> {
+    let span = |flag: &str, text: &str| parse_span(text).map_err(|e| Stop::usage(format!("--{flag}: {e}")));
+    let default = ActiveSpec::default();
+    let time = args.time.as_deref().map(|text| span("time", text)).transpose()?.unwrap_or(default.time);
+    let ttft = args.ttft.as_deref().map(|text| span("ttft", text)).transpose()?;
+    let spec = ActiveSpec {
+        time,
+        max_concurrency: args.max_concurrency.unwrap_or(default.max_concurrency),
+        max_rate: max_rate(&args.ceilings())?,
+        max_requests: args.max_requests.unwrap_or(default.max_requests),
+        max_errors: args.max_errors.unwrap_or(default.max_errors),
+        ttft_s: ttft.map(Span::as_secs_f64),
+        replicas: args.replicas.len() as u32,
+        ceilings: Vec::new(),
+    };
+    if spec.time < Span::from_secs(5) {
+        return Err(Stop::usage("--time: at least 5s, or nothing can be compared"));
+    }
+    if spec.max_concurrency == 0 || spec.max_requests == 0 {
+        return Err(Stop::usage("--max-concurrency, --max-requests: at least 1"));
+    }
+    if args.replicas.len() == 1 {
+        return Err(Stop::usage("--replica: name at least two, or there is nothing to compare"));
+    }
+    Ok(spec)
+}
+
+/// The same flags, for the command that repeats it.
+fn flags(args: &DiagnoseArgs) -> Vec<(&'static str, String)> {
+    let baseline = args.passive.baseline.as_ref().map(|dir| ("baseline", dir.display().to_string()));
+    let budget = args.passive.budget.as_ref().map(|file| ("budget", file.display().to_string()));
+    let args = &args.active;
+    let mut flags: Vec<_> = baseline.into_iter().chain(budget).collect();
+    flags.push(("time", args.time.clone().unwrap_or_else(|| "5m".into())));
+    flags.extend(args.max_rate.iter().map(|rate| ("max-rate", rate.clone())));
+    flags.extend(args.max_concurrency.map(|n| ("max-concurrency", n.to_string())));
+    flags.extend(args.max_requests.map(|n| ("max-requests", n.to_string())));
+    flags.extend(args.max_errors.map(|n| ("max-errors", n.to_string())));
+    flags.extend(args.ttft.iter().map(|ttft| ("ttft", ttft.clone())));
+    flags.extend(args.replicas.iter().map(|url| ("replica", url.clone())));
+    flags
+}
+
+/// Experiments make their own load: what a scenario says of it would be dropped in silence.
+fn own_load_only(scenario: Scenario) -> Result<Scenario, Stop> {
+    if scenario.arrivals != ArrivalSpec::default() || scenario.load != LoadSpec::default() {
+        return Err(Stop::usage(
+            "diagnose URL chooses its own loads: take load and arrivals out of the scenario, or diagnose a run of it",
+        ));
+    }
+    Ok(scenario)
+}
+
+/// Runs what the stepper asks for until it asks no more or the person stops it.
+fn experiment(measure: &mut Measure, active: &mut Active) -> Result<(), Stop> {
+    loop {
+        if measure.stopped() {
+            active.stop("stopped by the user");
+        }
+        let ask = match active.next() {
+            Next::Begin { why, .. } => {
+                measure.screen.say(&why);
+                continue;
+            }
+            Next::Run(ask) => ask,
+            Next::Done { why } => {
+                measure.screen.say(&format!("done: {why}"));
+                return Ok(());
+            }
+        };
+        pause(measure, ask.pause);
+        if measure.stopped() {
+            continue;
+        }
+        let measured = level(measure, &ask)?;
+        if let LevelRows::Records(attempts) = &measured.rows {
+            let before: Vec<_> = active.shown().iter().map(|shown| (shown.fact, shown.state)).collect();
+            // What the scraper read meanwhile is kept apart from what the driver counted.
+            let mut samples = measure.seen().into_owned();
+            samples.extend(measured.samples.iter().cloned());
+            active.observe(&measured.level, attempts, &samples);
+            let news = active.shown().iter().filter(|shown| !before.contains(&(shown.fact, shown.state)));
+            for shown in news.filter(|shown| shown.state == State::Yes) {
+                measure.screen.say(&format!("  ! {}", shown.says));
+            }
+        }
+        measure.keep(measured);
+    }
+}
+
+fn level(measure: &mut Measure, ask: &Ask) -> Result<Measured, Stop> {
+    let varied = Variation {
+        scenario: Some(ask.change.apply(measure.scenario())),
+        replica: ask.change.replica.map(|n| n as usize),
+    };
+    let (requests, max_requests) = match ask.load {
+        Load::Open { .. } => (None, ask.requests),
+        _ => (ask.requests, None),
+    };
+    let step = Step {
+        traffic: ask.traffic(),
+        arrivals: None,
+        purpose: ask.purpose(),
+        load: ask.load,
+        window: ask.window,
+        max_requests,
+        requests,
+        max_rate_per_s: Some(ask.pace_per_s),
+    };
+    let load = match ask.load {
+        Load::Open { rate_per_s } => figure::per_second(rate_per_s),
+        Load::Wave { requests } => format!("a wave of {requests}"),
+        Load::Closed { concurrency } | Load::Saturating { concurrency } => format!("{concurrency} in flight"),
+    };
+    measure.varied_level(&step, &format!("{}, {load}", ask.purpose()), &varied)
+}
+
+/// Sends nothing for a while, unless the person wants to stop.
+fn pause(measure: &Measure, time: Span) {
+    let mut left = time.as_duration();
+    while left > Duration::ZERO && !measure.stopped() {
+        let slice = left.min(LOOK);
+        std::thread::sleep(slice);
+        left -= slice;
+    }
+}
+
+fn finish(
+    measure: Measure,
+    active: &Active,
+    (spec, before): (&ActiveSpec, Option<Before>),
+    args: &DiagnoseArgs,
+) -> Result<Exit, Stop> {
+    let stopped = measure.stopped();
+    let findings = measure.analyse();
+    let closed = measure.finish(&findings);
+    let told = Told {
+        allowed: spec.clone(),
+        tried: tell::tried(active.blocks(), spec, before.as_ref()),
+        diagnosis: tell::diagnosis(
+            active.blocks(),
+            spec,
+            against(before.as_ref(), &closed.manifest.target),
+            &findings.validity,
+        ),
+        before,
+    };
+    let path = closed.dir.join(FILE);
+    let text = serde_json::to_vec_pretty(&told).unwrap_or_default();
+    if let Err(e) = std::fs::write(&path, text) {
+        out::note(&format!("plimsoll: {}: {e}", path.display()));
+    }
+    print(&told, args.output.format);
+    html(args, &closed.manifest.target.url, &told)?;
+    if args.output.format == Format::Text {
+        out::line(&format!("\nRun     {}", closed.dir.display()));
+        out::line(&format!("Repeat  {}", closed.manifest.reproduce));
+    }
+    Ok(ended(&closed, &findings, stopped, &told.diagnosis))
+}
+
+fn against<'a>(before: Option<&'a Before>, target: &'a Fingerprint) -> Option<Against<'a>> {
+    before.map(|before| Against { before, target })
+}
+
+fn ended(
+    closed: &Closed,
+    findings: &plimsoll_measure::Findings,
+    stopped: bool,
+    diagnosis: &Diagnosis,
+) -> Exit {
+    match closed.exit(findings, stopped) {
+        Exit::Done => exit(diagnosis),
+        other => other,
+    }
+}
+
+/// The exit code of a verdict.
+pub fn exit(diagnosis: &Diagnosis) -> Exit {
+    match diagnosis.answer {
+        Answer::NothingMaterial => Exit::Done,
+        Answer::Found => Exit::Broken,
+        Answer::Unknown => Exit::Inconclusive,
+        Answer::Invalid => Exit::Invalid,
+    }
+}
+
+fn print(told: &Told, format: Format) {
+    match format {
+        Format::Text => out::line(&page::render(&told.tried, &told.diagnosis)),
+        Format::Json => out::json(told),
+    }
+}
+
+/// Judges the folder of an active diagnosis once more, against the run of before and the budget that are named, else those it was held
+/// against; `None` where the run is of another kind.
+pub fn of_run(dir: &Path, rows: &Rows, args: &DiagnoseArgs) -> Result<Option<Exit>, Stop> {
+    let before = match diagnose::baseline_folder(args)? {
+        Some(other) if rows.manifest.kind == KIND => Some(earlier(&other, &show::load_rows(&other)?)),
+        _ => None,
+    };
+    let Some(told) = judged(dir, rows, before, ceilings(args)?) else { return Ok(None) };
+    print(&told, args.output.format);
+    html(args, &dir.display().to_string(), &told)?;
+    Ok(Some(exit(&told.diagnosis)))
+}
+
+/// Writes the page of --html.
+fn html(args: &DiagnoseArgs, name: &str, told: &Told) -> Result<(), Stop> {
+    let Some(path) = &args.html else { return Ok(()) };
+    let page = plimsoll_report::html::diagnose::render(name, &told.diagnosis, &told.tried);
+    out::file(path, page)
+}
+
+/// What the folder of an active diagnosis tells; `None` where the run is of another kind.
+pub fn told_of(dir: &Path, rows: &Rows) -> Option<Told> {
+    judged(dir, rows, None, Vec::new())
+}
+
+fn judged(dir: &Path, rows: &Rows, other: Option<Before>, promised: Vec<Ceiling>) -> Option<Told> {
+    if rows.manifest.kind != KIND {
+        return None;
+    }
+    // A diagnosis that was killed left no file: it is judged by the ceilings that nobody has to ask for.
+    let kept = std::fs::read(dir.join(FILE)).ok();
+    let kept: Option<Told> = kept.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let (mut spec, before) = kept.map(|told| (told.allowed, told.before)).unwrap_or_default();
+    if !promised.is_empty() {
+        spec.ceilings = promised;
+    }
+    let before = other.or(before);
+    let blocks = blocks(&rows.manifest.levels, &rows.attempts, &rows.samples);
+    let beside = against(before.as_ref(), &rows.manifest.target);
+    let diagnosis = tell::diagnosis(&blocks, &spec, beside, &rows.findings.validity);
+    Some(Told { tried: tell::tried(&blocks, &spec, before.as_ref()), allowed: spec, before, diagnosis })
+}

@@ -1,0 +1,47 @@
+//! `plimsoll doctor`: can this machine measure?
+
+mod load;
+
+use plimsoll_client::doctor::{self, Severity};
+use plimsoll_report::table::Table;
+use serde_json::json;
+
+use crate::exit::{Exit, Stop};
+use crate::flags::{DoctorArgs, Format};
+use crate::out;
+
+/// Runs every check. Code 4 when one says that a measurement can't work here.
+pub fn run(args: &DoctorArgs) -> Result<Exit, Stop> {
+    let mut findings = doctor::check(None);
+    if let Some(url) = &args.url {
+        findings.extend(load::under_load(args, url)?);
+    }
+    let word = |severity: Severity| match severity {
+        Severity::Good => "good",
+        Severity::Limited => "limited",
+        Severity::Bad => "bad",
+    };
+    match args.format {
+        Format::Json => {
+            let list: Vec<_> = findings
+                .iter()
+                .map(|f| json!({"check": f.check, "severity": word(f.severity), "found": f.found, "fix": f.fix}))
+                .collect();
+            out::json(&list);
+        }
+        Format::Text => {
+            let mut table = Table::new(&["<check", "<", "<found", "<what to do"]);
+            for f in &findings {
+                table.row([
+                    f.check.replace('_', " "),
+                    word(f.severity).into(),
+                    f.found.clone(),
+                    f.fix.clone(),
+                ]);
+            }
+            out::line(&table.render(0));
+        }
+    }
+    let bad = findings.iter().any(|finding| finding.severity == Severity::Bad);
+    Ok(if bad { Exit::Invalid } else { Exit::Done })
+}

@@ -1,0 +1,174 @@
+//! `plimsoll gate`: a budget file held against a run; the exit code is the verdict.
+//!
+//! The rows are judged anew, whatever `run.json` says was found, for the budget decides what is good. Files for CI are written before
+//! the verdict is printed, so that a build that stops at the exit code has them.
+
+pub mod url;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use plimsoll_judge::gate::{self, GateFinding, GateVerdict, Measured};
+use plimsoll_measure::findings::Findings;
+use plimsoll_report::gate as pages;
+use plimsoll_store::Run;
+
+use crate::budget_file::{self, BudgetText};
+use crate::exit::{Exit, Stop};
+use crate::flags::{Format, GateArgs};
+use crate::measure::{line_spec, verdict as trust};
+use crate::{baseline, history, out, recover};
+
+/// Judges and prints.
+pub fn run(args: &GateArgs) -> Result<Exit, Stop> {
+    let map = mapping(&args.map_exit)?;
+    let ended = judged(args).or_else(|stop| {
+        // A source that can't be read is a verdict of its own, which may be mapped like the others; slips of the caller stay.
+        if stop.exit == Exit::Unreachable {
+            out::note(&format!("plimsoll: {}", stop.line));
+            Ok(Exit::Unreachable)
+        } else {
+            Err(stop)
+        }
+    })?;
+    Ok(map.get(&ended.code()).map_or(ended, |code| Exit::Mapped(*code)))
+}
+
+fn judged(args: &GateArgs) -> Result<Exit, Stop> {
+    for path in [&args.junit, &args.markdown, &args.sarif] {
+        out::place_for(path.as_deref())?;
+    }
+    let budget = budget_file::read(&args.budget)?;
+    let named = args.baseline.as_ref().or(budget.file.baseline.as_ref());
+    if let (Some(label), false) = (&args.label, named.is_some_and(|name| on_a_line(name))) {
+        return Err(Stop::usage(format!(
+            "--label {label}: a label goes on the line of a named baseline; give one with --baseline NAME"
+        )));
+    }
+    let baseline = named.map(|name| open(name)).transpose()?;
+    let base = baseline.as_ref().map(|run| {
+        let spec = line_spec(&run.manifest);
+        Measured::read(&run.manifest, &run.attempts, &run.samples, &spec, &budget.file)
+    });
+    let run = match url::is_url(&args.run) {
+        true => {
+            let dir = url::measure(&args.run, &args.url, &budget, base.as_ref())?;
+            open(&dir.display().to_string())?
+        }
+        false => open(&args.run)?,
+    };
+    let spec = line_spec(&run.manifest);
+    let measured = Measured::read(&run.manifest, &run.attempts, &run.samples, &spec, &budget.file);
+    let finding = gate::gate(&budget.file, &measured, base.as_ref());
+    write(args, &budget, &finding)?;
+    if let Some(name) = named {
+        record(name, args.label.as_deref(), &run, &measured, &finding)?;
+    }
+    match args.format {
+        Format::Text => out::line(&pages::render(&finding)),
+        Format::Json => out::json(&finding),
+    }
+    Ok(exit(&finding, &measured.findings))
+}
+
+/// Reads a run folder, or the one behind a baseline's name, with what a killed generator left in flight.
+fn open(name: &str) -> Result<Run, Stop> {
+    let unavailable = |line: String| Stop { exit: Exit::Unreachable, line };
+    let dir = baseline::resolve(name)?.dir;
+    let mut run = plimsoll_store::open(&dir).map_err(|e| unavailable(e.to_string()))?;
+    if let Some(how) = &run.recovered {
+        out::note(&format!("{}: {how}", dir.display()));
+    }
+    recover::unfinished(&run.manifest, &mut run.attempts);
+    Ok(run)
+}
+
+/// Is this a named baseline, which has a line of results?
+fn on_a_line(name: &str) -> bool {
+    baseline::is_name(name) && baseline::file(name).exists()
+}
+
+/// A result that was held against a named baseline goes on its line.
+fn record(
+    name: &str,
+    label: Option<&str>,
+    run: &Run,
+    measured: &Measured<'_>,
+    finding: &GateFinding,
+) -> Result<(), Stop> {
+    if !on_a_line(name) {
+        return Ok(());
+    }
+    let verdict = match finding.verdict {
+        GateVerdict::Pass => "pass",
+        GateVerdict::Broken => "fail",
+        GateVerdict::Inconclusive => "inconclusive",
+        GateVerdict::Invalid => "invalid",
+    };
+    let entry = history::entry(&run.dir, label, Some(verdict), &run.manifest, &measured.findings);
+    if !entry.metrics.is_empty() {
+        history::record(&baseline::read(name)?, &entry)?;
+    }
+    Ok(())
+}
+
+fn exit(finding: &GateFinding, findings: &Findings) -> Exit {
+    match finding.verdict {
+        _ if trust(findings) == Exit::Unreachable => Exit::Unreachable,
+        GateVerdict::Pass => Exit::Done,
+        GateVerdict::Broken => Exit::Broken,
+        GateVerdict::Inconclusive => Exit::Inconclusive,
+        GateVerdict::Invalid => Exit::Invalid,
+    }
+}
+
+fn write(args: &GateArgs, budget: &BudgetText, finding: &GateFinding) -> Result<(), Stop> {
+    let put = |path: &Path, text: String| out::file(path, text);
+    if let Some(path) = &args.junit {
+        put(path, pages::junit::render(finding))?;
+    }
+    if let Some(path) = &args.markdown {
+        put(path, pages::markdown::render(finding))?;
+    }
+    if let Some(path) = &args.sarif {
+        let uri = uri(&budget.path);
+        let sarif = pages::sarif::render(finding, &uri, |path| {
+            let place = budget.place(path);
+            (place.line, place.column)
+        });
+        put(path, format!("{sarif:#}\n"))?;
+    }
+    Ok(())
+}
+
+/// The budget file relative to where the command runs, as scanners want it; spaces and the like are escaped.
+fn uri(path: &Path) -> String {
+    let here = std::env::current_dir().unwrap_or_default();
+    let shown = path.strip_prefix(&here).unwrap_or(path).to_string_lossy().into_owned();
+    let shown = shown.trim_start_matches("./").to_owned();
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    let escaped: String = shown
+        .bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect();
+    if escaped.starts_with('/') { format!("file://{escaped}") } else { escaped }
+}
+
+/// `3=0,4=1`: exit codes that the caller's CI wants to see as others.
+fn mapping(pairs: &[String]) -> Result<BTreeMap<u8, u8>, Stop> {
+    let mut map = BTreeMap::new();
+    for pair in pairs {
+        let bad = || {
+            Stop::usage(format!(
+                "--map-exit {pair}: write FROM=TO with codes of the gate (0, 1, 3, 4, 5), such as 3=0"
+            ))
+        };
+        let (from, to) = pair.split_once('=').ok_or_else(bad)?;
+        let code = |text: &str| text.trim().parse::<u8>().map_err(|_| bad());
+        let (from, to) = (code(from)?, code(to)?);
+        if ![0, 1, 3, 4, 5].contains(&from) || map.insert(from, to).is_some() {
+            return Err(bad());
+        }
+    }
+    Ok(map)
+}

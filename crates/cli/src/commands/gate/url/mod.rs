@@ -1,0 +1,356 @@
+//! `plimsoll gate URL`: measures what a budget file needs, into a run that is kept; judging it is the gate's business.
+//!
+//! What is measured is planned before the first request: the loads that the budgets name, each for as long as its percentiles take,
+//! what a batch is worked off with, and a sweep where a line is asked for. A time that can't be enough is refused with the minutes it takes, because a gate that is
+//! inconclusive after an hour by construction is an hour lost. Where the time has room for it, what was planned is looked at when it is measured, and only what
+//! is still undecided is measured further.
+
+mod asked;
+
+use std::path::PathBuf;
+
+use plimsoll_judge::budget::BudgetFile;
+use plimsoll_judge::budget::plan::{Offer, Plan, PlannedLevel, SEARCH_SHARE, Times, plan};
+use plimsoll_judge::gate::{GateVerdict, Measured, More, after_a_look};
+use plimsoll_measure::Sweep;
+use plimsoll_measure::findings::Held;
+use plimsoll_measure::sweep::Next;
+use plimsoll_model::{Load, Span};
+use plimsoll_report::figure;
+use plimsoll_workload::{ArrivalSpec, Scenario, format_span};
+
+use crate::budget_file::BudgetText;
+use crate::commands::run::{Saturate, saturate};
+use crate::commands::sweep as search;
+use crate::exit::{Exit, Stop};
+use crate::flags::{CeilingArgs, ClientArgs, GateUrlArgs, OutputArgs, SearchArgs};
+use crate::measure::{Begin, Measure, Step, max_rate};
+use crate::resolve;
+use asked::{Trace, asked, in_flight, scenario, time, times, words};
+
+/// Is this something to measure, and no run?
+pub fn is_url(text: &str) -> bool {
+    text.starts_with("http://") || text.starts_with("https://")
+}
+
+/// Measures what the budgets need, as many requests as the correlation of an earlier run says; gives the run folder.
+pub fn measure(
+    url: &str,
+    args: &GateUrlArgs,
+    budget: &BudgetText,
+    base: Option<&Measured<'_>>,
+) -> Result<PathBuf, Stop> {
+    let scenario = scenario(url, args, budget)?;
+    let asked = asked(&scenario)?;
+    let file = &budget.file;
+    let before = base.map(|base| &base.findings);
+    let plan =
+        plan(file, asked, before).map_err(|why| Stop::usage(format!("{}: {why}", budget.path.display())))?;
+    let time_s = time(args, file)?;
+    let times = times(&plan, time_s)?;
+    let ceilings = CeilingArgs {
+        max_rate: args.max_rate.clone(),
+        max_errors: args.max_errors,
+        ..CeilingArgs::default()
+    };
+    let over = |level: &&PlannedLevel, most: f64| level.rate_per_s().is_some_and(|rate| rate > most);
+    if let Some(most) = max_rate(&ceilings)?
+        && let Some(level) = plan.levels.iter().find(|level| over(level, most))
+    {
+        let (rate, most) =
+            (figure::per_second(level.rate_per_s().unwrap_or_default()), figure::per_second(most));
+        return Err(Stop::usage(format!("{} needs {rate}, over --max-rate {most}", level.longest)));
+    }
+    let trace = Trace::of(&scenario, &plan)?;
+    let counted = before.is_some();
+    Gate { scenario, file, base, plan, times, trace, ceilings, counted }.run(
+        args,
+        &budget.path.display().to_string(),
+        url,
+    )
+}
+
+struct Gate<'a> {
+    scenario: Scenario,
+    file: &'a BudgetFile,
+    base: Option<&'a Measured<'a>>,
+    plan: Plan,
+    times: Times,
+    trace: Option<Trace>,
+    ceilings: CeilingArgs,
+    /// Whether an earlier run said what its requests are worth.
+    counted: bool,
+}
+
+/// How far the planned levels have got.
+struct Progress {
+    /// The levels of the run that each planned one has been.
+    ids: Vec<Vec<u32>>,
+    /// For so long, s.
+    spent_s: Vec<f64>,
+    /// In flight, of each that saturates: as the scenario says, else as a search finds it.
+    found: Vec<Option<u32>>,
+}
+
+impl Gate<'_> {
+    fn run(&self, args: &GateUrlArgs, budget: &str, url: &str) -> Result<PathBuf, Stop> {
+        let bursts = self.bursts()?;
+        let search = self.search()?;
+        let mut traffic = search.as_ref().map(|plan| plan.traffic.clone()).unwrap_or_default();
+        traffic.extend(bursts.iter().cloned());
+        let client = ClientArgs { workers: args.workers, ..ClientArgs::default() };
+        let output = OutputArgs {
+            out: args.out.clone(),
+            label: None,
+            format: crate::flags::Format::Text,
+            quiet: args.quiet,
+        };
+        let time = self.times.sweep_s + self.times.levels_s.iter().sum::<f64>();
+        let time = format_span(Span::from_secs_f64(time.round()));
+        let command =
+            ["plimsoll gate", &resolve::quoted(url), "--budget", &resolve::quoted(budget), "--time", &time];
+        let mut measure = Measure::begin(Begin {
+            kind: "gate",
+            scenario: self.scenario.clone(),
+            sweep: (!traffic.is_empty()).then(|| (search.as_ref().map(|plan| plan.spec.clone()), traffic)),
+            client: &client,
+            ceilings: &self.ceilings,
+            output: &output,
+            reproduce: Some(resolve::repeat(&command.join(" "), &self.scenario, &[])),
+            more: Vec::new(),
+            world: None,
+            repeats: None,
+        })?;
+        let first = self.plan.first_look(&self.times);
+        self.announce(&mut measure, first.as_deref());
+        self.levels(&mut measure, first.as_deref(), &bursts)?;
+        if let Some(plan) = search {
+            sweep(&mut measure, plan)?;
+        }
+        let stopped = measure.stopped();
+        let findings = measure.analyse();
+        let closed = measure.finish(&findings);
+        let dir = closed.dir.display();
+        match (&closed.unkept, stopped) {
+            (Some(why), _) => Err(Stop::invalid(format!("{dir}: the run can't be kept whole: {why}"))),
+            (None, true) => {
+                Err(Stop { exit: Exit::Interrupted, line: format!("stopped; what was measured is in {dir}") })
+            }
+            (None, false) => Ok(closed.dir),
+        }
+    }
+
+    /// Every planned level until the first look, and again where that left something open that the time can decide.
+    fn levels(
+        &self,
+        measure: &mut Measure,
+        first: Option<&[f64]>,
+        bursts: &[(String, ArrivalSpec)],
+    ) -> Result<(), Stop> {
+        let n = self.plan.levels.len();
+        let mut progress = Progress {
+            ids: vec![Vec::new(); n],
+            spent_s: vec![0.0; n],
+            found: vec![in_flight(&self.scenario); n],
+        };
+        for (i, seconds) in first.unwrap_or(&self.times.levels_s).iter().enumerate() {
+            self.level(measure, i, *seconds, bursts, &mut progress)?;
+        }
+        if first.is_none() || measure.stopped() {
+            return Ok(());
+        }
+        let found = measure.hold_to(self.file, self.base, 2);
+        let left_s = self.times.levels_s.iter().sum::<f64>() - progress.spent_s.iter().sum::<f64>();
+        let open = found.rows.iter().filter(|row| row.held == Held::Inconclusive && !row.missing);
+        let open: Vec<&str> = open.map(|row| row.id.as_str()).collect();
+        match after_a_look(&found, &progress.ids, &progress.spent_s, left_s) {
+            _ if found.verdict == GateVerdict::Invalid => Ok(()),
+            More::Nothing => {
+                measure.screen.say(&format!("decided with {} of the time left", words(left_s)));
+                Ok(())
+            }
+            More::TooMuch(takes_s) => {
+                let (open, takes, left) = (open.join(", "), words(takes_s), words(left_s));
+                measure.screen.say(&format!(
+                    "not decided yet: {open}; that takes about {takes} more, and {left} are left: not begun"
+                ));
+                Ok(())
+            }
+            More::Levels(more_s) => {
+                let more = words(more_s.iter().sum());
+                measure.screen.say(&format!("not decided yet: {}; measuring {more} more", open.join(", ")));
+                for (i, seconds) in more_s.iter().enumerate().filter(|(_, seconds)| **seconds > 0.0) {
+                    self.level(measure, i, *seconds, bursts, &mut progress)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The arrivals of every burst that is measured, by its traffic.
+    fn bursts(&self) -> Result<Vec<(String, ArrivalSpec)>, Stop> {
+        let mut found: Vec<(String, ArrivalSpec)> = Vec::new();
+        for level in &self.plan.levels {
+            let text = match (&level.burst, level.traffic.as_str()) {
+                (Some(name), _) => self.file.bursts.get(name).and_then(|burst| burst.arrivals.clone()),
+                (None, "burst") => None,
+                (None, _) => continue,
+            };
+            let value = resolve::arrivals(text.as_deref().unwrap_or("gamma:3"))?;
+            let arrivals =
+                serde_json::from_value(value).map_err(|e| Stop::usage(format!("{}: {e}", level.traffic)))?;
+            if !found.iter().any(|(traffic, _)| *traffic == level.traffic) {
+                found.push((level.traffic.clone(), arrivals));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The sweep that lines need.
+    fn search(&self) -> Result<Option<search::Plan>, Stop> {
+        if self.plan.sweep_for.is_none() {
+            return Ok(None);
+        }
+        let args = SearchArgs {
+            time: format_span(Span::from_secs_f64(self.times.sweep_s.round())),
+            hold: None,
+            traffic: vec!["steady".into()],
+            knee_factor: 1.5,
+            slo: Vec::new(),
+        };
+        let mut plan = search::plan(self.scenario.clone(), &args, &self.ceilings)?;
+        plan.spec.budget = Some(self.file.per_request()).filter(|spec| !spec.latency.is_empty());
+        Ok(Some(plan))
+    }
+
+    fn announce(&self, measure: &mut Measure, first: Option<&[f64]>) {
+        let part = |(level, s): (&PlannedLevel, &f64)| {
+            let (traffic, time) = (&level.traffic, figure::duration_ns(s.round() * 1e9));
+            match level.offer {
+                Offer::Rate(rate) => {
+                    let requests = figure::number((rate * s).round());
+                    let rate = figure::per_second(rate);
+                    format!("{traffic} {rate} for {time} (about {requests} requests)")
+                }
+                Offer::Saturating(floor) => {
+                    let floor = figure::number(floor);
+                    format!(
+                        "{traffic} traffic, as many in flight as finish most (the batch needs {floor}/s), for {time}"
+                    )
+                }
+            }
+        };
+        let times = first.unwrap_or(&self.times.levels_s);
+        let mut parts: Vec<String> = self.plan.levels.iter().zip(times).map(part).collect();
+        if self.plan.sweep_for.is_some() {
+            let time = figure::duration_ns(self.times.sweep_s.round() * 1e9);
+            parts.push(format!("a sweep of {time}"));
+        }
+        let left = self.times.levels_s.iter().sum::<f64>() - times.iter().sum::<f64>();
+        let more = match first {
+            Some(_) => format!("; up to {} more where that leaves something undecided", words(left)),
+            None => String::new(),
+        };
+        let worth = match (self.counted, self.plan.levels.is_empty()) {
+            (true, _) => "; as many as the baseline's requests are worth",
+            (false, false) => "; if every request counts in full: a --baseline run would say how many do",
+            (false, true) => "",
+        };
+        measure.screen.say(&format!("the budgets take: {}{worth}{more}", parts.join(", ")));
+    }
+
+    fn level(
+        &self,
+        measure: &mut Measure,
+        i: usize,
+        seconds: f64,
+        bursts: &[(String, ArrivalSpec)],
+        progress: &mut Progress,
+    ) -> Result<(), Stop> {
+        if measure.stopped() {
+            return Ok(());
+        }
+        let level = &self.plan.levels[i];
+        let (load, seconds) = match level.offer {
+            Offer::Rate(rate_per_s) => (Load::Open { rate_per_s }, seconds),
+            Offer::Saturating(_) => {
+                let (concurrency, took_s) = match progress.found[i] {
+                    Some(concurrency) => (concurrency, 0.0),
+                    None => saturation(measure, &level.traffic, SEARCH_SHARE * seconds)?,
+                };
+                if measure.stopped() {
+                    return Ok(());
+                }
+                progress.found[i] = Some(concurrency);
+                progress.spent_s[i] += took_s;
+                (Load::Closed { concurrency }, (seconds - took_s).max(1.0))
+            }
+        };
+        let seconds = self.trace.as_ref().map_or(seconds, |trace| seconds.min(trace.length_s));
+        let arrivals = bursts.iter().find(|(traffic, _)| *traffic == level.traffic).map(|(_, a)| a.clone());
+        let step = Step {
+            traffic: level.traffic.clone(),
+            arrivals,
+            purpose: "run".into(),
+            load,
+            window: Span::from_secs_f64(seconds),
+            max_requests: None,
+            requests: None,
+            max_rate_per_s: None,
+        };
+        let title = match load {
+            Load::Closed { concurrency } => format!("{}, {concurrency} in flight", level.traffic),
+            _ => format!("{}, {}", level.traffic, figure::per_second(level.rate_per_s().unwrap_or_default())),
+        };
+        let measured = measure.level(&step, &title)?;
+        progress.ids[i].push(measured.level.id);
+        progress.spent_s[i] += seconds;
+        measure.keep(measured);
+        Ok(())
+    }
+}
+
+/// The number in flight that finishes most, and how long it took to find, s.
+fn saturation(measure: &mut Measure, traffic: &str, time_s: f64) -> Result<(u32, f64), Stop> {
+    let time = Span::from_secs_f64(time_s);
+    // Twelve doublings reach the most that is tried.
+    let window = Span::from_secs_f64((time_s / 12.0).max(1.0));
+    let search = Saturate { traffic, window, max_requests: None, max_in_flight: None, time: Some(time) };
+    let found = saturate(measure, &search)?;
+    let n = found.concurrency;
+    measure.screen.say(&match found.stopped_growing {
+        true => format!("throughput stops growing at {n} in flight"),
+        false => {
+            format!("the search ended at {n} in flight, where throughput still grew: it may be better yet")
+        }
+    });
+    Ok((n, found.took.as_secs_f64()))
+}
+
+/// The planner's experiments, their rows kept beside the levels'.
+fn sweep(measure: &mut Measure, plan: search::Plan) -> Result<(), Stop> {
+    let mut sweep = Sweep::new(plan.spec).map_err(|e| Stop::usage(e.to_string()))?;
+    while let Next::Run(experiment) = sweep.next() {
+        if measure.stopped() {
+            sweep.stop("stopped by the user");
+            break;
+        }
+        let title = search::title(&sweep, &experiment);
+        let arrivals =
+            plan.traffic.iter().find(|(name, _)| *name == experiment.traffic).map(|(_, a)| a.clone());
+        let step = Step {
+            traffic: experiment.traffic,
+            arrivals,
+            purpose: experiment.purpose,
+            load: experiment.load,
+            window: experiment.window,
+            max_requests: experiment.max_requests,
+            requests: None,
+            max_rate_per_s: experiment.max_rate_per_s,
+        };
+        let measured = measure.level(&step, &title)?;
+        sweep.observe(&measured.level, measured.records(), &measured.samples);
+        measure.keep(measured);
+    }
+    Ok(())
+}

@@ -1,0 +1,206 @@
+//! `plimsoll plan`: how many replicas carry a load within a promise, at what cost, and the load at which they break.
+//!
+//! Three things under one name: the plan from four figures (`--latency` and `--slots`), the plan of an engine, and `plan verify`.
+
+mod asked;
+mod experiments;
+pub mod file;
+mod predict;
+mod search;
+mod verify;
+
+use std::path::Path;
+
+use plimsoll_measure::findings::Held;
+use plimsoll_model::Span;
+use plimsoll_plan::conclude::{Known, conclude};
+use plimsoll_plan::envelope::{EnvelopeSpec, envelope};
+use plimsoll_plan::file::PlanFile;
+use plimsoll_plan::planner::Planner;
+use plimsoll_plan::{self as plan, Mix, PlanError, PlanFinding, PlanSpec, RuleSpec, load};
+use plimsoll_report::{plan as page, plan_envelope};
+use plimsoll_workload::parse_span;
+use plimsoll_workload::units::Rate;
+
+use crate::exit::{Exit, Stop};
+use crate::flags::{Format, PlanAction, PlanArgs, PromiseArgs};
+use crate::{out, price};
+use asked::Asked;
+use experiments::{Ended, Limit};
+
+/// How long planning may take where nobody says.
+const TIME: Span = Span::from_secs(60);
+
+/// Plans and prints.
+pub fn run(args: &PlanArgs) -> Result<Exit, Stop> {
+    out::place_for(args.output.html.as_deref())?;
+    match (&args.action, &args.envelope.latency, args.target.slots) {
+        (Some(PlanAction::Verify(verify)), ..) => verify::run(verify),
+        (None, Some(latency), Some(slots)) => of_envelope(args, latency, slots),
+        (None, ..) => of_engine(args),
+    }
+}
+
+/// The plan of an engine: formulas, simulation around their answer, and what follows.
+fn of_engine(args: &PlanArgs) -> Result<Exit, Stop> {
+    let time = args.effort.time.as_deref().map(parse_span).transpose();
+    let time = time.map_err(|e| Stop::usage(format!("--time {e}")))?.unwrap_or(TIME);
+    let mut limit = Limit::start(time, args.output.quiet);
+    let asked = asked::read(args)?;
+    let (finding, ended) = planned(args, &asked, &mut limit)?;
+    limit.clear();
+    drop(limit);
+    let exit = exit(&finding, ended, args.effort.formula_only);
+    write(args, &asked.spec, &finding)?;
+    match args.output.format {
+        Format::Text => out::line(&page::render(&finding)),
+        Format::Json => out::json(&PlanFile::new(&asked.spec, finding)),
+    }
+    Ok(exit)
+}
+
+fn planned(args: &PlanArgs, asked: &Asked, limit: &mut Limit) -> Result<(PlanFinding, Ended), Stop> {
+    let spec = &asked.spec;
+    let vary = search::vary(&args.search, spec)?;
+    let asks = predict::read(&args.search.what_if)?;
+    let mut notes = asked.notes.clone();
+    let mix = Mix::draw(spec).map_err(refused)?;
+    let formula = match plan::answer(spec, &mix) {
+        Ok(answer) => Some(answer),
+        Err(PlanError::NoFormula(why)) if args.effort.formula_only => {
+            return Err(Stop::usage(format!("--formula-only: {why}")));
+        }
+        Err(PlanError::NoFormula(why)) => {
+            notes.push(format!("no formula: {why}"));
+            None
+        }
+        Err(other) => return Err(refused(other)),
+    };
+    let load = load::describe(&spec.traffic, &spec.world, &spec.rules, spec.seed).map_err(refused)?;
+    let floor = formula.as_ref().map_or(Ok(Vec::new()), |_| plan::floor(spec, &mix)).map_err(refused)?;
+    let slots = plan::slots(spec, &mix).map_err(refused)?;
+    let (start, least) = formula.as_ref().map_or((1, 1), |f| (f.replicas, f.replicas_for_utilisation));
+    let mut planner = Planner::new(spec, start, least).map_err(refused)?;
+    limit.watch();
+    let ended = match args.effort.formula_only {
+        true => Ended::Known,
+        false => experiments::run(&mut planner, limit).map_err(refused)?,
+    };
+    notes.extend(ended_early(ended));
+    let has_formula = formula.is_some();
+    let planner = (!args.effort.formula_only).then_some(&planner);
+    let rests_on = asked.rests_on.clone();
+    let known = Known { spec, mix: &mix, load, formula, floor, slots, planner, rests_on, notes };
+    let mut finding = conclude(known).map_err(refused)?;
+    predict::run(asks, asked, &mix, &mut finding, limit)?;
+    if let Some(vary) = vary.filter(|_| has_formula) {
+        let search = search::run(spec, &mix, &vary, (planner, ended), limit)?;
+        finding.notes.extend(search.says());
+        finding.options = search.options();
+    } else if args.search.search {
+        finding.notes.push("nothing was searched: without a formula there is no order to look in".to_owned());
+    }
+    // What was stopped after the number was known is stopped too.
+    if limit.over() == Some(Ended::Stopped) && ended != Ended::Stopped {
+        finding.notes.extend(ended_early(Ended::Stopped));
+        return Ok((finding, Ended::Stopped));
+    }
+    Ok((finding, ended))
+}
+
+fn ended_early(ended: Ended) -> Option<String> {
+    match ended {
+        Ended::Known => None,
+        Ended::Time => Some("the time was up before all was known; --time gives it more".to_owned()),
+        Ended::Stopped => Some("stopped before all was known".to_owned()),
+    }
+}
+
+/// 0: a plan that holds; 1: none does; 3: it can't be told; 130: a person stopped it.
+fn exit(finding: &PlanFinding, ended: Ended, formula_only: bool) -> Exit {
+    let held = finding.chosen.as_ref().map(|chosen| chosen.held);
+    match (ended, held) {
+        (Ended::Stopped, _) => Exit::Interrupted,
+        (_, Some(Held::Pass)) => Exit::Done,
+        // Formulas were asked alone, and they have a number.
+        (_, Some(_)) if formula_only => Exit::Done,
+        (_, Some(Held::Inconclusive)) | (Ended::Time, None) => Exit::Inconclusive,
+        (_, Some(Held::Fail)) | (Ended::Known, None) => Exit::Broken,
+    }
+}
+
+/// The plan file and the page, where they were asked for.
+fn write(args: &PlanArgs, spec: &PlanSpec, finding: &PlanFinding) -> Result<(), Stop> {
+    if let Some(path) = &args.output.out {
+        let file = PlanFile::new(spec, finding.clone());
+        let text = serde_json::to_string_pretty(&file).map_err(|e| Stop::invalid(e.to_string()))?;
+        put(path, &text)?;
+    }
+    if let Some(path) = &args.output.html {
+        let words = std::env::args().skip(1).map(|word| crate::resolve::quoted(&word));
+        let asked = std::iter::once("plimsoll".to_owned()).chain(words).collect::<Vec<_>>().join(" ");
+        put(path, &plimsoll_report::html::plan::render(finding, &asked))?;
+    }
+    Ok(())
+}
+
+/// Writes a file and says so.
+pub fn put(path: &Path, text: &str) -> Result<(), Stop> {
+    out::file(path, text)?;
+    out::note(&format!("wrote {}", path.display()));
+    Ok(())
+}
+
+/// A refusal of a plan, as the line that ends the command.
+pub fn refused(error: PlanError) -> Stop {
+    Stop::usage(error.to_string())
+}
+
+fn of_envelope(args: &PlanArgs, latency: &str, slots: u32) -> Result<Exit, Stop> {
+    let rate = args.load.rate.as_deref();
+    let rate = rate.ok_or_else(|| Stop::usage("no load: say how many requests come, --rate 50/s"))?;
+    let rate = Rate::parse(rate).map_err(|e| Stop::usage(format!("--rate {e}")))?;
+    let latency = parse_span(latency).map_err(|e| Stop::usage(format!("--latency {e}")))?;
+    let spec = EnvelopeSpec {
+        rate_per_s: rate.as_per_s(),
+        latency_s: latency.as_secs_f64(),
+        slots,
+        rules: rules(&args.promise)?,
+        gpus_per_replica: args.fleet.gpus_per_replica,
+        price: args.fleet.price.as_deref().map(price::read).transpose()?,
+        seed: args.workload.seed.unwrap_or(1),
+    };
+    let plan = envelope(&spec).map_err(refused)?;
+    match args.output.format {
+        Format::Text => out::line(&plan_envelope::render(&plan)),
+        Format::Json => out::json(&plan),
+    }
+    Ok(Exit::Done)
+}
+
+/// The rules of the flags.
+pub fn rules(args: &PromiseArgs) -> Result<RuleSpec, Stop> {
+    let default = RuleSpec::default();
+    let rules = RuleSpec {
+        peak: args.peak.as_deref().map_or(Ok(default.peak), factor)?,
+        utilisation: args.utilisation.as_deref().map_or(Ok(default.utilisation), share)?,
+        spare: args.spare.unwrap_or(default.spare),
+        domains: args.domains.unwrap_or(default.domains),
+    };
+    rules.check().map_err(refused)?;
+    Ok(rules)
+}
+
+/// `2x`, `2`, `×2`.
+fn factor(text: &str) -> Result<f64, Stop> {
+    let bare = text.trim().trim_end_matches(['x', '×']).trim_start_matches(['x', '×']).trim();
+    bare.parse()
+        .map_err(|_| Stop::usage(format!("--peak {text}: write a multiple of the mean load, such as 2x")))
+}
+
+/// `0.8`, `80%`.
+fn share(text: &str) -> Result<f64, Stop> {
+    let (bare, unit) = text.trim().strip_suffix('%').map_or((text.trim(), 1.0), |bare| (bare.trim(), 100.0));
+    let wrong = |_| Stop::usage(format!("--utilisation {text}: write a share below 1, such as 0.8 or 80%"));
+    bare.parse::<f64>().map(|value| value / unit).map_err(wrong)
+}

@@ -1,0 +1,110 @@
+//! `plimsoll plan --search`: what may differ, from flags, and the search within what is left of the plan's time.
+
+use std::collections::BTreeMap;
+
+use plimsoll_judge::cost::{Price, PriceSpec};
+use plimsoll_plan::planner::Planner;
+use plimsoll_plan::search::Listed;
+use plimsoll_plan::spec::check_scales;
+use plimsoll_plan::vary::candidates;
+use plimsoll_plan::{Mix, PlanSpec, Search, VarySpec};
+
+use super::experiments::{self, Ended, Limit};
+use crate::commands::plan::refused;
+use crate::exit::Stop;
+use crate::flags::PlanSearchArgs;
+
+/// Most candidates that are simulated.
+const MOST_SIMULATED: usize = 12;
+
+/// What may differ; `None` = nothing is searched.
+pub fn vary(args: &PlanSearchArgs, plan: &PlanSpec) -> Result<Option<VarySpec>, Stop> {
+    if !args.search {
+        return Ok(None);
+    }
+    let mut vary = match args.vary.is_empty() {
+        true => VarySpec::around(&plan.world.engine),
+        false => VarySpec::default(),
+    };
+    for text in &args.vary {
+        vary.add(text).map_err(refused)?;
+    }
+    if vary.autoscalers.is_empty() {
+        vary.autoscalers.extend(plan.world.fleet.autoscale.clone());
+    }
+    vary.prices = prices(&args.price_of, plan)?;
+    if let Some(gpu) = vary.prices.keys().find(|gpu| !vary.gpus.contains(gpu)) {
+        return Err(Stop::usage(format!(
+            "--price-of {gpu}: no such GPU is looked at; name it, --vary gpu={gpu}"
+        )));
+    }
+    // A setting that the engine does not have is refused before anything is simulated.
+    candidates(plan, &vary).map_err(refused)?;
+    Ok(Some(vary))
+}
+
+fn prices(texts: &[String], plan: &PlanSpec) -> Result<BTreeMap<String, PriceSpec>, Stop> {
+    let mut out = BTreeMap::new();
+    for text in texts {
+        let wrong = |what: &str| Stop::usage(format!("--price-of {text}: {what}"));
+        let (gpu, price) =
+            text.split_once('=').ok_or_else(|| wrong("write GPU=PRICE, such as a100=1.60USD/gpu-hour"))?;
+        let price = Price::parse(price.trim()).map_err(|e| wrong(&e.to_string()))?;
+        let other = plan.price.as_ref().filter(|own| own.price.currency != price.currency);
+        if let Some(own) = other {
+            let own = &own.price.currency;
+            return Err(wrong(&format!("--price is in {own}; give both in one currency")));
+        }
+        let price = PriceSpec::new(price);
+        check_scales(&price).map_err(|_| wrong("give it per gpu-hour or per replica-hour"))?;
+        out.insert(gpu.trim().to_owned(), price);
+    }
+    Ok(out)
+}
+
+/// Searches until all is known or the time is up. What was asked has been simulated already.
+pub fn run(
+    plan: &PlanSpec,
+    mix: &Mix,
+    vary: &VarySpec,
+    (asked, ended): (Option<&Planner>, Ended),
+    limit: &mut Limit,
+) -> Result<Search, Stop> {
+    let mut search = Search::new(plan, mix, vary).map_err(refused)?;
+    while limit.over().is_none() && search.step() {
+        let (all, looked) = search.progress();
+        limit.show(&format!("searching: {looked} of {all} configurations by formula"));
+    }
+    let Some(asked) = asked.filter(|_| ended == Ended::Known) else { return Ok(search) };
+    if let Some(listed) = search.asked() {
+        search.take(&listed, &asked.finish());
+    }
+    for _ in 0..MOST_SIMULATED {
+        let Some(listed) = search.next() else { break };
+        if !simulate(&mut search, &listed, limit)? {
+            break;
+        }
+    }
+    while let Some(listed) = search.next_scaled() {
+        let outcomes = experiments::play(listed.experiments.clone(), limit).map_err(refused)?;
+        if outcomes.len() < listed.experiments.len() {
+            break;
+        }
+        search.take_scaled(&listed, &outcomes);
+    }
+    Ok(search)
+}
+
+/// Simulates one candidate; false = the time did not allow it, and its formula stays.
+fn simulate(search: &mut Search, listed: &Listed, limit: &mut Limit) -> Result<bool, Stop> {
+    if limit.over().is_some() {
+        return Ok(false);
+    }
+    let planner = Planner::new(&listed.spec, listed.start, listed.least).map_err(refused)?;
+    let mut planner = planner.number_only();
+    let known = experiments::run(&mut planner, limit).map_err(refused)? == Ended::Known;
+    if known {
+        search.take(listed, &planner.finish());
+    }
+    Ok(known)
+}

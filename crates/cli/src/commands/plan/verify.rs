@@ -1,0 +1,312 @@
+//! `plimsoll plan verify`: what a plan or a what-if predicted against what a run then measured, and what the next plan learns from it.
+
+use std::sync::Arc;
+
+use plimsoll_measure::findings::{Findings, LevelSummary, Trust};
+use plimsoll_model::{Manifest, Span};
+use plimsoll_plan::file::PlanFile;
+use plimsoll_plan::replay::Asked;
+use plimsoll_plan::spec::{Band, TrafficSpec};
+use plimsoll_plan::verify::{self, VerifyFinding};
+use plimsoll_plan::what_if::verify::{self as what_if_verify, Against};
+use plimsoll_plan::what_if::{Predicted, WhatIfFinding, run as what_if_run};
+use plimsoll_plan::{Case, Experiment, Fleet, verify_lines};
+use plimsoll_sim::WorldSpec;
+use plimsoll_workload::Scenario;
+
+use super::experiments::{Ended, Limit, play, within};
+use super::{asked, file};
+use super::{put, refused};
+use crate::commands::show;
+use crate::exit::{Exit, Stop};
+use crate::flags::{Format, PlanVerifyArgs};
+use crate::out;
+
+/// Schedules that a prediction is made on.
+const SCHEDULES: u32 = 8;
+
+/// How long predicting may take.
+const TIME: Span = Span::from_secs(120);
+
+/// What was predicted.
+enum Predictions {
+    /// A plan.
+    Plan(Box<PlanFile>),
+    /// What-ifs, of a plan or of a run.
+    WhatIf(WhatIfFinding),
+}
+
+/// Compares, prints and writes down what was learnt.
+pub fn run(args: &PlanVerifyArgs) -> Result<Exit, Stop> {
+    let (predictions, known) = read(args)?;
+    let rows = show::load_rows(&args.run)?;
+    let name = args.run.display();
+    if rows.findings.validity.verdict == Trust::Invalid {
+        return Err(Stop::invalid(format!(
+            "{name}: its measurement is invalid, and says nothing of the plan (see: plimsoll show {name})"
+        )));
+    }
+    let replicas = replicas(args, &rows.manifest)?;
+    let band = match &args.band {
+        Some(path) if path.exists() => Some(asked::band(path)?),
+        _ => known,
+    };
+    let found = match &predictions {
+        Predictions::Plan(plan) => of_plan(args, plan, &rows, replicas, band.as_ref())?,
+        Predictions::WhatIf(what_if) => of_what_if(args, what_if, &rows, replicas, band.as_ref())?,
+    };
+    if let Some(path) = &args.band {
+        let text = serde_json::to_string_pretty(&found.band).map_err(|e| Stop::invalid(e.to_string()))?;
+        put(path, &text)?;
+    }
+    match args.format {
+        Format::Text => out::line(&plimsoll_report::plan_verify::render(
+            &args.plan.display().to_string(),
+            &name.to_string(),
+            &found,
+        )),
+        Format::Json => out::json(&found),
+    }
+    Ok(exit(&found))
+}
+
+/// The plan against the run's level that is nearest to it, and against the lines of a sweep.
+fn of_plan(
+    args: &PlanVerifyArgs,
+    plan: &PlanFile,
+    rows: &show::Rows,
+    replicas: u32,
+    band: Option<&Band>,
+) -> Result<VerifyFinding, Stop> {
+    let carrying = plan.finding.chosen.as_ref().map_or(1, |chosen| chosen.replicas).max(1);
+    let planned = plan.finding.load.peak_per_s / f64::from(carrying) * f64::from(replicas);
+    let summary = level(args, &rows.findings, planned)?;
+    if let Some(why) = verify::unlike(&plan.finding, summary) {
+        let name = args.run.display();
+        return Err(Stop::usage(format!("{name}: can't be held against {}: {why}", args.plan.display())));
+    }
+    let found = predict(args, plan, summary, replicas, band)?;
+    with_lines(found, &plan.asked.world, rows, (replicas, plan.asked.seed), band)
+}
+
+/// The what-if that happened, against the run's level that is nearest to it.
+fn of_what_if(
+    args: &PlanVerifyArgs,
+    found: &WhatIfFinding,
+    rows: &show::Rows,
+    replicas: u32,
+    band: Option<&Band>,
+) -> Result<VerifyFinding, Stop> {
+    let case = happened(args, found, rows, replicas)?;
+    let measured = level(args, &rows.findings, case.rate_per_s)?;
+    let asked = arrivals_of(rows, measured);
+    let against = Against { measured, asked: &asked, replicas, seed: SEED };
+    let held = what_if_verify::verify(case, &against, band).map_err(Stop::usage)?;
+    match &case.world {
+        Some(world) => with_lines(held, world, rows, (replicas, SEED), band),
+        None => Ok(held),
+    }
+}
+
+/// The case that was named, else the one that the run is like.
+fn happened<'a>(
+    args: &PlanVerifyArgs,
+    found: &'a WhatIfFinding,
+    rows: &show::Rows,
+    replicas: u32,
+) -> Result<&'a Predicted, Stop> {
+    let run = args.run.display();
+    let all = |cases: &[&Predicted]| {
+        cases.iter().map(|case| format!("{:?}", case.ask)).collect::<Vec<_>>().join(", ")
+    };
+    let unlike = |case: &Predicted| -> Result<Option<String>, Stop> {
+        let measured = level(args, &rows.findings, case.rate_per_s)?;
+        let against = Against { measured, asked: &[], replicas, seed: SEED };
+        Ok(what_if_verify::unlike(case, &against))
+    };
+    let every: Vec<&Predicted> = found.cases.iter().collect();
+    let named = args.what_if.as_deref().map(str::trim);
+    let only = match (named, every.as_slice()) {
+        (Some(text), _) => Some(every.iter().copied().find(|case| case.ask == text).ok_or_else(|| {
+            Stop::usage(format!("--what-if {text}: {} has {}", args.plan.display(), all(&every)))
+        })?),
+        (None, [one]) => Some(*one),
+        (None, _) => None,
+    };
+    if let Some(case) = only {
+        return match unlike(case)? {
+            None => Ok(case),
+            Some(why) => Err(Stop::usage(format!("{run}: can't be held against {:?}: {why}", case.ask))),
+        };
+    }
+    let mut like = Vec::new();
+    for case in &every {
+        let measured = level(args, &rows.findings, case.rate_per_s)?;
+        let near = (measured.rates.offered_per_s / case.rate_per_s - 1.0).abs() <= LIKE;
+        if near && unlike(case)?.is_none() {
+            like.push(*case);
+        }
+    }
+    match like.as_slice() {
+        [one] => Ok(*one),
+        [] => Err(Stop::usage(format!("{run}: is like none of {}; name one with --what-if", all(&every)))),
+        several => Err(Stop::usage(format!("{run}: is like {}; name one with --what-if", all(several)))),
+    }
+}
+
+/// Seed of the engine's chance where a prediction is made anew.
+const SEED: u64 = 1;
+/// Loads within this share of each other are like each other, where several what-ifs could have happened.
+const LIKE: f64 = 0.1;
+
+/// The requests of a level.
+fn arrivals_of(rows: &show::Rows, summary: &LevelSummary) -> Vec<Asked> {
+    let level = rows.manifest.levels.iter().find(|level| level.id == summary.level);
+    level.map_or_else(Vec::new, |level| what_if_run::arrivals(level, &rows.attempts))
+}
+
+/// The same with the lines of a sweep, as far as the time allows.
+fn with_lines(
+    mut found: VerifyFinding,
+    world: &WorldSpec,
+    rows: &show::Rows,
+    (replicas, seed): (u32, u64),
+    band: Option<&Band>,
+) -> Result<VerifyFinding, Stop> {
+    let Some(level) = rows.findings.levels.iter().find(|level| level.summary.level == found.level) else {
+        return Ok(found);
+    };
+    if rows.findings.lines.is_empty() {
+        return Ok(found);
+    }
+    let mix = arrivals_of(rows, &level.summary);
+    let mut world = world.clone();
+    world.fleet.replicas = replicas;
+    world.fleet.autoscale = None;
+    let (findings, known) = (rows.findings.clone(), band.cloned());
+    let work = move || verify_lines::lines(&world, &mix, &findings, known.as_ref(), seed);
+    let mut limit = Limit::start(TIME, true);
+    limit.watch();
+    match within(&mut limit, "", work) {
+        Some(lines) => Ok(found.with_lines(lines.map_err(Stop::usage)?, band)),
+        None => {
+            not_stopped(&limit)?;
+            found.notes.push("the sweep's lines were not looked at: it took too long".to_owned());
+            Ok(found)
+        }
+    }
+}
+
+/// 0: all lie in their bands; 1: one does not; 3: nothing could be compared.
+fn exit(found: &VerifyFinding) -> Exit {
+    match (found.compared, found.compared - found.inside) {
+        (0, _) => Exit::Inconclusive,
+        (_, 0) => Exit::Done,
+        _ => Exit::Broken,
+    }
+}
+
+/// The predictions of a file, and the band that they were made with.
+fn read(args: &PlanVerifyArgs) -> Result<(Predictions, Option<Band>), Stop> {
+    let value = file::value(&args.plan)?;
+    if value.get("plan_version").is_none() && value.get("cases").is_some() {
+        let what_if = serde_json::from_value(value).map_err(|e| file::foreign(&args.plan, &e))?;
+        return Ok((Predictions::WhatIf(what_if), None));
+    }
+    let plan = file::plan(&args.plan, value)?;
+    let band = plan.asked.band.clone();
+    match (&args.what_if, plan.finding.what_if.clone()) {
+        (None, _) => Ok((Predictions::Plan(Box::new(plan)), band)),
+        (Some(_), Some(what_if)) => Ok((Predictions::WhatIf(what_if), band)),
+        (Some(text), None) => Err(Stop::usage(format!(
+            "--what-if {text}: {} has none; plimsoll plan --what-if … -o FILE writes them",
+            args.plan.display()
+        ))),
+    }
+}
+
+/// Replicas that the run was measured on.
+fn replicas(args: &PlanVerifyArgs, manifest: &Manifest) -> Result<u32, Stop> {
+    let known = manifest.target.facts.get("replicas").and_then(|fact| fact.as_deref()?.parse().ok());
+    match args.replicas.or(known) {
+        Some(0) => Err(Stop::usage("--replicas 0: somebody answered; give at least 1")),
+        Some(replicas) => Ok(replicas),
+        None => Err(Stop::usage(format!(
+            "{}: does not know how many replicas answered; say it with --replicas N",
+            args.run.display()
+        ))),
+    }
+}
+
+/// The level that is compared: as asked, else the open one whose load is nearest to what was predicted for, requests per second over all replicas.
+fn level<'a>(
+    args: &PlanVerifyArgs,
+    findings: &'a Findings,
+    predicted: f64,
+) -> Result<&'a LevelSummary, Stop> {
+    let levels: Vec<&LevelSummary> = findings.levels.iter().map(|level| &level.summary).collect();
+    let ids: Vec<String> = levels.iter().map(|level| level.level.to_string()).collect();
+    if let Some(id) = args.level {
+        let found = levels.iter().find(|level| level.level == id).copied();
+        return found
+            .ok_or_else(|| Stop::usage(format!("--level {id}: the run's levels are {}", ids.join(", "))));
+    }
+    let off = |level: &LevelSummary| (level.rates.offered_per_s - predicted).abs();
+    let open = levels.iter().filter(|level| matches!(level.load, plimsoll_model::Load::Open { .. }));
+    let nearest = open.min_by(|a, b| off(a).total_cmp(&off(b))).copied();
+    // Without an open level the first one says what is the matter.
+    nearest
+        .or_else(|| levels.first().copied())
+        .ok_or_else(|| Stop::usage(format!("{}: has no level that was measured", args.run.display())))
+}
+
+/// A comparison that a person stopped compares nothing.
+fn not_stopped(limit: &Limit) -> Result<(), Stop> {
+    match limit.over() {
+        Some(Ended::Stopped) => {
+            Err(Stop { exit: Exit::Interrupted, line: "stopped before it was predicted".to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The plan's engine under the run's load.
+fn predict(
+    args: &PlanVerifyArgs,
+    plan: &PlanFile,
+    summary: &LevelSummary,
+    replicas: u32,
+    band: Option<&Band>,
+) -> Result<VerifyFinding, Stop> {
+    let name = args.plan.display();
+    let wrong = |e: &dyn std::fmt::Display| Stop::usage(format!("{name}: {e}"));
+    let mut scenario = Scenario::from_json(&plan.asked.scenario).map_err(|e| wrong(&e))?;
+    scenario.attach(|file| std::fs::read(file).map_err(|e| e.to_string())).map_err(|e| wrong(&e))?;
+    let load = &plan.finding.load;
+    let traffic = TrafficSpec {
+        scenario,
+        rate_per_s: load.rate_per_s,
+        window_s: plan.asked.window_s,
+        source: load.source.clone(),
+    };
+    let case = Arc::new(Case {
+        traffic,
+        slo: plan.finding.slo.clone(),
+        world: plan.asked.world.clone(),
+        seed: plan.asked.seed,
+    });
+    let factor = summary.rates.offered_per_s / load.rate_per_s;
+    let one = |draw| Experiment {
+        case: Arc::clone(&case),
+        replicas,
+        fleet: Fleet::Static,
+        factor,
+        draw,
+        gives_up: false,
+    };
+    let mut limit = Limit::start(TIME, true);
+    limit.watch();
+    let outcomes = play((0..SCHEDULES).map(one).collect(), &mut limit).map_err(refused)?;
+    not_stopped(&limit)?;
+    Ok(verify::verify(&plan.finding, summary, replicas, &outcomes.iter().collect::<Vec<_>>(), band))
+}

@@ -1,0 +1,331 @@
+//! Triton's dynamic batcher: which of the waiting requests become a batch, and when.
+//!
+//! Held to its code (triton-inference-server/core, 2026-06: src/dynamic_batch_scheduler.cc `GetDynamicBatch`,
+//! src/rate_limiter.cc `PayloadSlotAvailable`, src/instance_queue.cc `Dequeue`), with a batcher's thread that takes no time and
+//! is always awake when something happened:
+//!
+//! 1. **Walk** the queue from its head, summing items. Where the sum *is* a preferred size, remember the place. Where the
+//!    next request would pass the largest preferred size and nothing is remembered, remember that place too. Stop where
+//!    it would pass the largest batch.
+//! 2. A place is remembered and the oldest request has not outlived the delay: the batch ends there.
+//! 3. Else all that was walked over is the batch, if the walk stopped, if it reached the largest preferred size, if
+//!    the delay has passed or is 0. Else wait for the delay, for the next time-out, or for a request.
+//! 4. **Ahead of time.** Without time-outs, queue bounds and priorities, up to two batches per instance are formed
+//!    while all instances are busy, and one that is not saturated grows until an instance takes it. With any of the
+//!    three, a batch is formed only when an instance is idle.
+//! 5. **Merging.** With a delay, an instance that takes a batch takes those behind it too, while their oldest request
+//!    has outlived the delay and the sum stays within the largest batch.
+//!
+//! Not taken over: a request that times out at the very nanosecond at which the batcher looks is sent by Triton; here it
+//! wakes a nanosecond later and rejects it, as a thread that wakes late always does. And a batch that was looked at for
+//! merging and found too large does not grow any more there, a side effect of newer versions: with it a saturated server
+//! makes smaller batches than the published rows show (ResNet-50, 256 clients: 6 % slower).
+
+mod batch_queue;
+pub(crate) mod inference;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use plimsoll_model::{At, Span};
+
+use crate::batcher::batch_queue::{BatchQueue, Full, Place, Waiting};
+use crate::spec::dynamic::{BatcherSpec, DynamicSpec};
+
+/// How often a batcher that waits for an instance looks for requests whose time is up.
+const SWEEP: Span = Span(500_000_000);
+
+/// Requests that will be computed together.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Batch {
+    pub slots: Vec<u32>,
+    pub items: u32,
+    /// When the first of them came.
+    since: Option<At>,
+}
+
+/// The batcher: `enqueue`, `run`, `cancel`.
+#[derive(Clone, Debug)]
+pub(crate) struct Batcher {
+    rules: Option<Rules>,
+    queue: BatchQueue,
+    /// Batches that no instance has taken yet.
+    formed: VecDeque<Batch>,
+    growing: Growing,
+    wake: Wake,
+}
+
+/// Why the batcher runs again though nothing happens.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Wake {
+    /// It does not.
+    Never,
+    /// The delay has passed, or a request's time is up.
+    Delay(At),
+    /// It waits for an instance and looks for requests whose time is up.
+    Sweep(At),
+}
+
+#[derive(Clone, Debug)]
+struct Rules {
+    max_batch: u32,
+    preferred: BTreeSet<u32>,
+    delay: Span,
+    /// Most batches formed ahead; 0 = none, they wait for an idle instance.
+    ahead: usize,
+    rejects: bool,
+}
+
+/// The batch that new requests may join.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Growing {
+    /// None: the next one begins a new batch.
+    None,
+    /// The last of those formed.
+    Last,
+}
+
+enum Verdict {
+    /// The first `requests` of the queue leave it; `saturated` = nothing may join them.
+    Send {
+        requests: usize,
+        saturated: bool,
+    },
+    Wait {
+        until: At,
+    },
+}
+
+/// What came of a run of the batcher.
+#[derive(Default, Debug)]
+pub(crate) struct Moves {
+    /// Batches that instances take, in order.
+    pub started: Vec<Batch>,
+    /// Requests whose time was up.
+    pub expired: Vec<u32>,
+}
+
+impl Batcher {
+    pub fn new(spec: &DynamicSpec) -> Batcher {
+        let none = BatcherSpec::default();
+        let batcher = spec.dynamic_batching.as_ref();
+        Batcher {
+            rules: batcher.map(|batcher| Rules::new(spec, batcher)),
+            queue: BatchQueue::new(batcher.unwrap_or(&none)),
+            formed: VecDeque::new(),
+            growing: Growing::None,
+            wake: Wake::Never,
+        }
+    }
+
+    /// Takes a request at this level. Must be followed by [`run`](Batcher::run) at the same instant.
+    pub fn enqueue(&mut self, level: u32, waiting: Waiting, timeout: Option<Span>) -> Result<(), Full> {
+        if self.rules.is_some() {
+            return self.queue.push(level, waiting, timeout);
+        }
+        let mut alone = Batch::default();
+        alone.add(waiting);
+        self.formed.push_back(alone);
+        Ok(())
+    }
+
+    /// Takes a request out. False where it is in a batch already: it is computed with it.
+    pub fn cancel(&mut self, slot: u32) -> bool {
+        self.queue.remove(slot)
+    }
+
+    /// Requests that no instance has taken.
+    pub fn waiting(&self) -> usize {
+        self.queue.len() + self.formed.iter().map(|batch| batch.slots.len()).sum::<usize>()
+    }
+
+    /// When it wants to run again though nothing happens.
+    pub fn wake(&self) -> Option<At> {
+        match self.wake {
+            Wake::Never => None,
+            Wake::Delay(at) | Wake::Sweep(at) => Some(at),
+        }
+    }
+
+    /// Forms batches and hands them to so many idle instances.
+    pub fn run(&mut self, now: At, mut idle: usize, moves: &mut Moves) {
+        let woken = std::mem::replace(&mut self.wake, Wake::Never);
+        loop {
+            while idle > 0
+                && let Some(batch) = self.dequeue(now)
+            {
+                moves.started.push(batch);
+                idle -= 1;
+            }
+            let Some(rules) = &self.rules else { return };
+            if self.queue.is_empty() {
+                return;
+            }
+            let room = if rules.ahead > 0 { self.formed.len() < rules.ahead } else { idle > 0 };
+            if !room {
+                self.sweep(now, woken, moves);
+                return;
+            }
+            match self.examine(now, &mut moves.expired) {
+                Verdict::Wait { until } => {
+                    self.wake = Wake::Delay(until);
+                    return;
+                }
+                Verdict::Send { requests, saturated } => self.form(requests, saturated),
+            }
+        }
+    }
+
+    /// Every 500 ms of waiting for an instance, rejects those whose time is up.
+    fn sweep(&mut self, now: At, woken: Wake, moves: &mut Moves) {
+        if !self.rules.as_ref().is_some_and(|rules| rules.rejects) {
+            return;
+        }
+        let next = match woken {
+            Wake::Sweep(at) if at > now => at,
+            Wake::Sweep(_) => {
+                self.queue.sweep(now, &mut moves.expired);
+                now + SWEEP
+            }
+            Wake::Never | Wake::Delay(_) => now + SWEEP,
+        };
+        if !self.queue.is_empty() {
+            self.wake = Wake::Sweep(next);
+        }
+    }
+
+    /// Rules 1 to 3.
+    fn examine(&mut self, now: At, expired: &mut Vec<u32>) -> Verdict {
+        let rules = self.rules.as_ref().expect("only a batcher with rules examines");
+        let largest = rules.preferred.last().copied().unwrap_or(0);
+        let held = self.held();
+        let (mut place, mut walked, mut items) = (Place::default(), 0, 0);
+        let mut remembered = None;
+        let (mut stopped, mut saturated) = (false, false);
+        let (mut oldest, mut next_expiry): (Option<At>, Option<At>) = (None, None);
+        while let Some(waiting) = self.queue.look(&mut place, now, expired) {
+            let sum = held + items + waiting.items;
+            if held + items > 0 {
+                if sum > largest && remembered.is_none() {
+                    remembered = Some(walked).filter(|&walked| walked > 0);
+                    saturated = true;
+                }
+                if sum > rules.max_batch {
+                    stopped = true;
+                    break;
+                }
+            }
+            (walked, items) = (walked + 1, items + waiting.items);
+            place.advance();
+            oldest = earlier(oldest, Some(waiting.since));
+            next_expiry = earlier(next_expiry, waiting.expires);
+            if rules.preferred.contains(&sum) {
+                remembered = Some(walked);
+            }
+        }
+        let Some(oldest) = oldest else { return Verdict::Send { requests: 0, saturated } };
+        let overdue = rules.delay > Span::ZERO && now - oldest >= rules.delay;
+        if let Some(requests) = remembered
+            && !overdue
+        {
+            return Verdict::Send { requests, saturated: saturated || rules.delay == Span::ZERO };
+        }
+        if stopped || held + items >= largest {
+            return Verdict::Send { requests: walked, saturated: true };
+        }
+        let grows = held > 0 && !saturated && !rules.preferred.contains(&held);
+        if overdue || rules.delay == Span::ZERO || grows {
+            return Verdict::Send { requests: walked, saturated };
+        }
+        let expiry = next_expiry.map(|at| at + Span(1));
+        Verdict::Wait { until: earlier(Some(oldest + rules.delay), expiry).expect("one of two") }
+    }
+
+    /// Items of the batch that new requests may join.
+    fn held(&self) -> u32 {
+        match self.growing {
+            Growing::None => 0,
+            Growing::Last => self.formed.back().map_or(0, |batch| batch.items),
+        }
+    }
+
+    fn form(&mut self, requests: usize, saturated: bool) {
+        if requests > 0 {
+            if self.growing == Growing::None {
+                self.formed.push_back(Batch::default());
+                self.growing = Growing::Last;
+            }
+            let batch = self.formed.back_mut().expect("one is growing");
+            for _ in 0..requests {
+                batch.add(self.queue.pop().expect("the walk has seen it"));
+            }
+        }
+        if saturated {
+            self.growing = Growing::None;
+        }
+    }
+
+    /// The batch that an idle instance takes, with those that rule 5 merges into it.
+    fn dequeue(&mut self, now: At) -> Option<Batch> {
+        let mut batch = self.formed.pop_front()?;
+        if let Some(rules) = &self.rules
+            && rules.delay > Span::ZERO
+            && rules.max_batch > 1
+        {
+            while let Some(next) = self.formed.front()
+                && next.since.is_some_and(|since| now - since > rules.delay)
+            {
+                if batch.items + next.items > rules.max_batch {
+                    break;
+                }
+                let next = self.formed.pop_front().expect("it was looked at");
+                batch.merge(next);
+            }
+        }
+        if self.formed.is_empty() {
+            self.growing = Growing::None;
+        }
+        Some(batch)
+    }
+}
+
+impl Rules {
+    fn new(spec: &DynamicSpec, batcher: &BatcherSpec) -> Rules {
+        let mut preferred: BTreeSet<u32> = batcher.preferred_batch_size.iter().copied().collect();
+        if preferred.is_empty() {
+            preferred.insert(spec.max_batch_size);
+        }
+        let policy = batcher.default_queue_policy;
+        let plain = batcher.priority_levels == 0
+            && policy.default_timeout_us == 0
+            && !policy.allow_timeout_override
+            && policy.max_queue_size == 0;
+        Rules {
+            max_batch: spec.max_batch_size,
+            preferred,
+            delay: Span(batcher.max_queue_delay_us as i64 * 1_000),
+            ahead: if plain { 2 * spec.instances as usize } else { 0 },
+            rejects: BatchQueue::new(batcher).rejects(),
+        }
+    }
+}
+
+impl Batch {
+    fn add(&mut self, waiting: Waiting) {
+        self.slots.push(waiting.slot);
+        self.items += waiting.items;
+        self.since = earlier(self.since, Some(waiting.since));
+    }
+
+    fn merge(&mut self, other: Batch) {
+        self.slots.extend(other.slots);
+        self.items += other.items;
+        self.since = earlier(self.since, other.since);
+    }
+}
+
+fn earlier(one: Option<At>, other: Option<At>) -> Option<At> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}

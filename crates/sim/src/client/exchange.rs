@@ -1,0 +1,470 @@
+//! Attempts under way between the virtual client and the world, and the record that each becomes.
+//!
+//! An attempt is known to the world by one number made of level, attempt and request, so that what is drawn for it is the
+//! same however arrivals interleave, and different for every retry and every level.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use plimsoll_model::{
+    At, Attempt, By, Event, EventKind, How, Outcome, Quantiles, ServerStage, SizeUnit, Span, Tokens,
+    TokensRule,
+};
+use plimsoll_workload::{Action, Attempted, BlockNames, Player};
+
+use crate::client::links::{Link, Links};
+use crate::client::{Events, Lags, LevelPlan, Rows};
+use crate::engine::meter::Life;
+use crate::engine::slots::Slots;
+use crate::fleet::world::World;
+use crate::traffic::{Emission, Failure, Rejected, Submit, What};
+
+/// From a request to the answer that it is refused. Without it a closed loop against a full queue would turn for ever at
+/// one instant; this is what a server on the same machine takes.
+const REFUSAL: Span = Span::from_micros(100);
+
+/// Attempts under way.
+pub(crate) struct Exchanges<'a, 'p> {
+    plan: &'a LevelPlan<'p>,
+    open: Slots<Exchange>,
+    open_count: u32,
+    /// The client's connections, and the attempts that wait for one.
+    pub links: Links,
+    awaiting: VecDeque<u64>,
+    /// Refusals on their way to the client, in order.
+    refused: VecDeque<(At, u64, Outcome)>,
+    /// When an answer will have paused for too long, unless something comes. Entries may be out of date.
+    idle: BinaryHeap<Reverse<(At, u64)>>,
+    names: Option<&'a mut BlockNames>,
+    /// Where the records of those that ended go, in order of their end.
+    pub rows: &'a mut dyn Rows,
+    lags: Lags,
+    /// Requests whose first attempt has its record.
+    requests: u64,
+    /// Attempts begun.
+    pub begun: u64,
+    /// Set when the player was told of something, which may change what it wants next.
+    pub told_player: bool,
+    /// Token events seen.
+    pub events: u64,
+}
+
+struct Exchange {
+    attempted: Attempted,
+    record: Attempt,
+    last_event: At,
+    tokens: u32,
+    /// Prompt tokens that came out of a prefix cache, once it left the queue.
+    cached: Option<u32>,
+    /// What it depends on in front of the engine takes so long.
+    depends: Option<Span>,
+    /// When it left the queue and when its prompt was computed.
+    admitted: Option<At>,
+    prefilled: Option<At>,
+    /// What the server counts of it.
+    life: Life,
+    /// When the client took it up: later than due where a ceiling held it back.
+    begun: At,
+    /// `None` while it waits for a connection.
+    link: Option<Link>,
+}
+
+impl<'a, 'p> Exchanges<'a, 'p> {
+    pub fn new(
+        plan: &'a LevelPlan<'p>,
+        names: Option<&'a mut BlockNames>,
+        rows: &'a mut dyn Rows,
+    ) -> Exchanges<'a, 'p> {
+        Exchanges {
+            plan,
+            open: Slots::new(),
+            open_count: 0,
+            links: Links::new(plan.client.connections, plan.load, plan.start),
+            awaiting: VecDeque::new(),
+            refused: VecDeque::new(),
+            idle: BinaryHeap::new(),
+            names,
+            rows,
+            lags: Lags::default(),
+            requests: 0,
+            begun: 0,
+            told_player: false,
+            events: 0,
+        }
+    }
+
+    pub fn any_open(&self) -> bool {
+        self.open_count > 0
+    }
+
+    /// The next time at which a refusal arrives or an answer may have paused for too long.
+    pub fn next_at(&self) -> Option<At> {
+        // Entries outlive their answers; with no answer open they guard nothing.
+        let idle = self.idle.peek().filter(|_| self.any_open()).map(|Reverse((at, _))| *at);
+        let refusal = self.refused.front().map(|(at, _, _)| *at);
+        [idle, refusal].into_iter().flatten().min()
+    }
+
+    /// Delivers refusals, and breaks off the answers that have paused for longer than the client waits.
+    pub fn turn(&mut self, world: &mut World, player: &mut Player, now: At) {
+        while let Some((_, id, outcome)) = self.refused.pop_front_if(|(at, _, _)| *at <= now) {
+            if let Some(slot) = self.open.find(id) {
+                self.open.at_mut(slot).record.first_byte = Some(now);
+                self.end(world, player, now, id, outcome);
+            }
+        }
+        self.drop_idle(world, player, now);
+    }
+
+    /// Does what the player says.
+    pub fn act(&mut self, world: &mut World, player: &mut Player, now: At, action: Action) {
+        match action {
+            Action::Send(attempted) => self.begin(world, now, attempted),
+            Action::TimeOut { request, attempt, .. } => {
+                let outcome = Outcome::new(How::Timeout, By::Client, true);
+                self.break_off(world, player, now, self.world_id(request, attempt), outcome);
+            }
+            Action::Cancel { request, attempt } => {
+                let outcome = Outcome::new(How::Cancelled, By::Client, false);
+                self.break_off(world, player, now, self.world_id(request, attempt), outcome);
+            }
+        }
+    }
+
+    /// Books what the world emitted.
+    pub fn take(&mut self, world: &mut World, player: &mut Player, emission: Emission) {
+        let Emission { at, id, what } = emission;
+        let Some(slot) = self.open.find(id) else { return };
+        let stream = self.plan.stream;
+        let exchange = self.open.at_mut(slot);
+        if self.plan.gauges {
+            exchange.life.take(world.meter(exchange.life.replica), at.0, &what);
+        }
+        match what {
+            What::Placed { replica } => exchange.record.answer.replica = Some(replica.to_string()),
+            What::Depends { takes } => exchange.depends = Some(takes),
+            What::Admitted { cached } => {
+                exchange.cached = Some(cached);
+                exchange.admitted = Some(at);
+            }
+            What::PrefillDone => exchange.prefilled = Some(at),
+            What::Preempted => {}
+            What::Token { n, .. } => {
+                exchange.tokens += n;
+                if !stream {
+                    return;
+                }
+                self.events += 1;
+                let first = exchange.token(at, n, self.plan.events);
+                let leave =
+                    exchange.attempted.cancel_after_tokens.is_some_and(|after| exchange.tokens >= after);
+                if first {
+                    let (request, attempt) = (exchange.record.request, exchange.record.attempt);
+                    self.told_player = true;
+                    player.first_token(At((at - self.plan.start).0), request, attempt);
+                    if let Some(idle) = exchange.attempted.idle {
+                        self.idle.push(Reverse((at + idle, id)));
+                    }
+                }
+                if leave && exchange.tokens < exchange.record.asked_output {
+                    let outcome = Outcome::new(How::Cancelled, By::Client, false);
+                    self.break_off(world, player, at, id, outcome);
+                }
+            }
+            What::Finished { reason } => {
+                exchange.finish(at, stream, reason.name());
+                self.end(world, player, at, id, Outcome::FINISHED);
+            }
+            What::Failed(failure) => {
+                let outcome = exchange.fail(at, failure);
+                self.end(world, player, at, id, outcome);
+            }
+        }
+    }
+
+    /// Ends everything that is under way as unfinished.
+    pub fn abandon(&mut self, world: &mut World, player: &mut Player, now: At) {
+        // Those that wait for a connection are not to get one now.
+        self.awaiting.clear();
+        let outcome = Outcome::new(How::Unfinished, By::Client, false);
+        for id in self.open.ids() {
+            self.break_off(world, player, now, id, outcome);
+        }
+    }
+
+    /// Ends all: leaves the records of what was due and never sent, and says how many requests there were and how late
+    /// they left.
+    pub fn conclude(mut self, player: &mut Player) -> (u64, Quantiles) {
+        let outcome = Outcome::new(How::NeverSent, By::Client, false);
+        for attempted in player.never_sent() {
+            let record = Attempt { outcome, ..self.record(&attempted) };
+            self.leave(record);
+        }
+        (self.requests, self.lags.quantiles())
+    }
+
+    fn leave(&mut self, record: Attempt) {
+        self.requests += u64::from(record.attempt == 0);
+        self.rows.attempt(record);
+    }
+
+    fn begin(&mut self, world: &mut World, now: At, attempted: Attempted) {
+        let id = self.world_id(attempted.arrival.id, attempted.attempt);
+        let record = self.record(&attempted);
+        self.open.insert(
+            id,
+            Exchange {
+                attempted,
+                record,
+                last_event: now,
+                tokens: 0,
+                cached: None,
+                depends: None,
+                admitted: None,
+                prefilled: None,
+                life: Life::new(now.0, now.0, 0),
+                begun: now,
+                link: None,
+            },
+        );
+        self.open_count += 1;
+        self.begun += 1;
+        match self.links.take(now) {
+            Some(link) => self.send(world, now, id, link),
+            None => self.awaiting.push_back(id),
+        }
+    }
+
+    /// Hands an attempt to the world, which may refuse it.
+    fn send(&mut self, world: &mut World, now: At, id: u64, link: Link) {
+        let Some(slot) = self.open.find(id) else { return };
+        let exchange = self.open.at_mut(slot);
+        exchange.link = Some(link);
+        exchange.record.sent = Some(now);
+        exchange.record.connected = Some(link.since);
+        exchange.record.connection = Some(link.number);
+        exchange.record.reused = link.carried;
+        exchange.life = Life::new(now.0, now.0, exchange.attempted.arrival.prompt_tokens);
+        let arrival = &exchange.attempted.arrival;
+        let blocks = match &mut self.names {
+            Some(names) => names.of(arrival),
+            None => Vec::new(),
+        };
+        let class = usize::from(arrival.class);
+        let (priority, queue_timeout) = self.plan.queues.get(class).copied().unwrap_or_default();
+        let submit = Submit {
+            blocks,
+            priority,
+            queue_timeout,
+            session: arrival.session,
+            adapter: self.plan.adapters.get(class).copied().flatten(),
+            items: if self.plan.unit == SizeUnit::Items { arrival.prompt_tokens } else { 0 },
+            ..Submit::new(id, arrival.prompt_tokens, arrival.output_tokens)
+        };
+        let Err(rejected) = world.submit(now, submit) else { return };
+        exchange.record.answer.status = rejected.status();
+        exchange.record.answer.error = Some(rejected.to_string());
+        exchange.record.answer.retry_after = rejected.retry_after();
+        let outcome = match rejected {
+            Rejected::QueueFull { .. } => Outcome::new(How::Shed, By::Server, true),
+            Rejected::TooLong { .. } | Rejected::TooManyItems { .. } | Rejected::DuplicateId { .. } => {
+                Outcome::new(How::ClientError, By::Server, false)
+            }
+            Rejected::Unavailable { status, .. } => status_outcome(status),
+            Rejected::Reset => Outcome::new(How::Reset, By::Network, true),
+        };
+        self.refused.push_back((now + REFUSAL, id, outcome));
+    }
+
+    /// The client gives an attempt up.
+    fn break_off(&mut self, world: &mut World, player: &mut Player, now: At, id: u64, outcome: Outcome) {
+        let replica = self.open.find(id).map(|slot| self.open.at(slot).life.replica);
+        if world.cancel(now, id)
+            && let Some(replica) = replica
+        {
+            world.meter(replica).aborted += 1;
+        }
+        self.end(world, player, now, id, outcome);
+    }
+
+    /// Ends an attempt, and gives its connection to those that wait for one.
+    fn end(&mut self, world: &mut World, player: &mut Player, now: At, id: u64, outcome: Outcome) {
+        self.close(player, now, id, outcome);
+        // Those that gave up while they waited are passed over.
+        while let Some(&next) = self.awaiting.front() {
+            if self.open.find(next).is_none() {
+                self.awaiting.pop_front();
+            } else if let Some(link) = self.links.take(now) {
+                self.awaiting.pop_front();
+                self.send(world, now, next, link);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn close(&mut self, player: &mut Player, now: At, id: u64, outcome: Outcome) {
+        let Some(Exchange { mut record, begun, link, depends, admitted, prefilled, .. }) = self.open.take(id)
+        else {
+            return;
+        };
+        self.open_count -= 1;
+        if let Some(link) = link {
+            self.links.give(link, outcome);
+            if record.attempt == 0 {
+                // The generator's own part: a wait for a connection is the policy's.
+                self.lags.add(begun - record.due);
+            }
+        }
+        record.end = Some(now);
+        record.outcome = outcome;
+        if self.plan.gauges {
+            record.answer.stages = stages(&record, depends, admitted, prefilled, now);
+        }
+        if self.plan.events == Events::Ends {
+            record.events = Vec::new();
+        }
+        let elapsed = At((now - self.plan.start).0);
+        self.told_player = true;
+        player.ended(elapsed, record.request, record.attempt, outcome, record.answer.retry_after);
+        self.leave(record);
+    }
+
+    fn drop_idle(&mut self, world: &mut World, player: &mut Player, now: At) {
+        while let Some(&Reverse((at, id))) = self.idle.peek()
+            && at <= now
+        {
+            self.idle.pop();
+            let Some(slot) = self.open.find(id) else { continue };
+            let exchange = self.open.at(slot);
+            let Some(idle) = exchange.attempted.idle else { continue };
+            let due = exchange.last_event + idle;
+            if due > now {
+                self.idle.push(Reverse((due, id)));
+                continue;
+            }
+            let outcome = Outcome::new(How::Timeout, By::Client, true);
+            self.break_off(world, player, now, id, outcome);
+        }
+    }
+
+    /// 16 bits of level, 8 of attempt, 40 of request.
+    fn world_id(&self, request: u64, attempt: u16) -> u64 {
+        u64::from(self.plan.id & 0xffff) << 48 | u64::from(attempt & 0xff) << 40 | request & 0xff_ffff_ffff
+    }
+
+    /// A record in which nothing has happened yet.
+    fn record(&self, attempted: &Attempted) -> Attempt {
+        let arrival = &attempted.arrival;
+        let due = self.plan.start + Span(attempted.due.0);
+        Attempt {
+            session: arrival.session,
+            turn: arrival.turn,
+            class: arrival.class,
+            kernel_stamps: true,
+            asked_prompt: arrival.prompt_tokens,
+            asked_output: arrival.output_tokens,
+            prompt_blocks: self.plan.prompts.map_or_else(Vec::new, |prompts| prompts.blocks(arrival)),
+            outcome: Outcome::FINISHED,
+            ..Attempt::new(arrival.id, attempted.attempt, self.plan.id, due)
+        }
+    }
+}
+
+impl Exchange {
+    /// Books a token event. True for the first.
+    fn token(&mut self, at: At, n: u32, events: Events) -> bool {
+        let record = &mut self.record;
+        let first = record.first_token.is_none();
+        if first {
+            record.answer.status = Some(200);
+            record.first_byte = Some(at);
+            record.first_token = Some(at);
+            record.first_visible = Some(at);
+            if events == Events::All {
+                record.events.reserve_exact((record.asked_output as usize).min(65_536) + 1);
+            }
+        }
+        record.last_token = Some(at);
+        self.last_event = at;
+        if events == Events::All {
+            self.event(at, EventKind::Content, n);
+        }
+        first
+    }
+
+    /// Books the end of a whole answer.
+    fn finish(&mut self, at: At, stream: bool, reason: &str) {
+        let rule = if stream { TokensRule::UsageRunning } else { TokensRule::Unknown };
+        self.event(at, if stream { EventKind::Done } else { EventKind::Body }, 0);
+        self.record.first_byte.get_or_insert(at);
+        self.record.answer.status = Some(200);
+        self.record.answer.finish_reason = Some(reason.to_owned());
+        self.record.answer.tokens = Tokens {
+            prompt: Some(self.record.asked_prompt),
+            output: Some(self.tokens),
+            reasoning: None,
+            cached: self.cached,
+            rule,
+        };
+    }
+
+    /// Books that there will be no whole answer, and says how it ended.
+    fn fail(&mut self, at: At, failure: Failure) -> Outcome {
+        let began = self.record.first_byte.is_some();
+        match failure {
+            Failure::Status { status, why } => {
+                self.record.first_byte.get_or_insert(at);
+                self.record.answer.error = Some(why.to_owned());
+                if began {
+                    self.event(at, EventKind::Error, 0);
+                    return Outcome::new(How::StreamError, By::Server, true);
+                }
+                self.record.answer.status = Some(status);
+                status_outcome(status)
+            }
+            Failure::Reset => Outcome::new(How::Reset, By::Network, true),
+            Failure::Cut => Outcome::new(How::Truncated, By::Server, true),
+        }
+    }
+
+    fn event(&mut self, at: At, kind: EventKind, tokens: u32) {
+        let offset = at - self.record.sent.unwrap_or(at);
+        let tokens = u16::try_from(tokens).unwrap_or(u16::MAX);
+        self.record.events.push(Event { offset, user_delay_ns: 0, tokens, kind, coalesced: false });
+    }
+}
+
+/// What the server says of its own stages: in what it depends on, in the queue, on the prompt, on the answer. A stage that did
+/// not end is left out, and all of them where the world has none (drawn times).
+fn stages(
+    record: &Attempt,
+    depends: Option<Span>,
+    admitted: Option<At>,
+    prefilled: Option<At>,
+    end: At,
+) -> Vec<ServerStage> {
+    let entered = record.sent.map(|sent| sent + depends.unwrap_or(Span::ZERO));
+    let instants = [entered, admitted, prefilled, Some(end)];
+    let names = ["queue", "prefill", "decode"];
+    let of = |(i, name): (usize, &str)| {
+        let took = instants[i + 1]? - instants[i]?;
+        Some(ServerStage { name: name.to_owned(), took })
+    };
+    if prefilled.is_none() && record.outcome.is_finished() {
+        return Vec::new();
+    }
+    let ended = if record.outcome.is_finished() { 3 } else { 2 };
+    let before = depends.filter(|_| admitted.is_some());
+    let before = before.map(|took| ServerStage { name: "dependency".to_owned(), took });
+    before.into_iter().chain(names.into_iter().take(ended).enumerate().map_while(of)).collect()
+}
+
+/// How an error answer of this status ends a request.
+fn status_outcome(status: u16) -> Outcome {
+    match status {
+        429 | 503 => Outcome::new(How::Shed, By::Server, true),
+        500.. => Outcome::new(How::ServerError, By::Server, true),
+        _ => Outcome::new(How::ClientError, By::Server, false),
+    }
+}

@@ -1,0 +1,156 @@
+//! What a scraper finds on the pages of simulated servers: vLLM's names, units and labels, and nothing that a vLLM does not tell.
+//! Engines that compute whole batches have Triton's.
+//!
+//! Rows are written where a value has changed since the last look, as the live scraper writes them; the first look of a level writes
+//! all. A replica that does not answer leaves its page (NaN), and one that begins anew counts from zero.
+
+use plimsoll_model::{At, Sample, join_labels};
+
+use crate::client::Rows;
+use crate::engine::meter::{Histogram, Meter};
+use crate::fleet::world::World;
+use crate::spec::BLOCK_TOKENS;
+use crate::traffic::Gauges;
+
+/// What the last look at the pages found, in the order of the rows.
+#[derive(Debug, Default)]
+pub(crate) struct ServerPage {
+    last: Vec<f64>,
+}
+
+/// One look.
+struct Look<'a> {
+    at: At,
+    last: &'a mut Vec<f64>,
+    place: usize,
+    /// Does the server whose rows these are answer?
+    answers: bool,
+    /// Values found.
+    found: u32,
+    rows: &'a mut dyn Rows,
+}
+
+impl ServerPage {
+    /// Looks at the pages of all replicas as they are now.
+    pub fn look(&mut self, at: At, world: &mut World, rows: &mut dyn Rows) {
+        let replicas = world.replica_gauges();
+        let answering = world.answering();
+        let iterations = world.iterations();
+        let tells_tokens = world.tells_tokens();
+        let ready = world.gauges().ready;
+        let mut look = Look { at, last: &mut self.last, place: 0, answers: true, found: 0, rows };
+        look.put("plimsoll_replicas_ready", &[], f64::from(ready));
+        for (number, gauges) in replicas.iter().enumerate() {
+            look.answers = answering.get(number).copied().unwrap_or(false);
+            let engine = number.to_string();
+            let engine = ("engine", engine.as_str());
+            let meter = world.meter(number as u32);
+            if gauges.batches {
+                look.triton(engine.1, gauges, meter);
+            } else {
+                look.state(engine, gauges);
+                look.requests(engine, meter, tells_tokens);
+                if let Some(Some(histogram)) = iterations.get(number) {
+                    look.histogram("iteration_tokens_total", engine, histogram, 1.0, true);
+                }
+            }
+        }
+        let found = f64::from(look.found);
+        rows.sample(row(at, "scrape_samples", String::new(), found));
+    }
+}
+
+impl Look<'_> {
+    fn state(&mut self, engine: (&str, &str), gauges: &Gauges) {
+        self.put("vllm:num_requests_running", &[engine], f64::from(gauges.running));
+        self.put("vllm:num_requests_waiting", &[engine], f64::from(gauges.waiting));
+        self.put("vllm:num_preemptions_total", &[engine], gauges.totals.preempted as f64);
+        if gauges.kv_blocks == 0 {
+            return;
+        }
+        self.put("vllm:kv_cache_usage_perc", &[engine], gauges.kv_usage());
+        self.put("vllm:prefix_cache_queries_total", &[engine], gauges.totals.prefix_queries as f64);
+        self.put("vllm:prefix_cache_hits_total", &[engine], gauges.totals.prefix_hits as f64);
+        let (size, blocks) = (BLOCK_TOKENS.to_string(), gauges.kv_blocks.to_string());
+        self.put(
+            "vllm:cache_config_info",
+            &[engine, ("block_size", &size), ("num_gpu_blocks", &blocks)],
+            1.0,
+        );
+    }
+
+    fn requests(&mut self, engine: (&str, &str), meter: &Meter, tells_tokens: bool) {
+        self.put("vllm:prompt_tokens_total", &[engine], meter.prompt_tokens as f64);
+        self.put("vllm:generation_tokens_total", &[engine], meter.generation_tokens as f64);
+        for (reason, n) in meter.ended() {
+            self.put("vllm:request_success_total", &[engine, ("finished_reason", reason)], n as f64);
+        }
+        for (name, histogram) in meter.times() {
+            // Where tokens between the first and the last are skipped, nobody knows the gaps between them.
+            let known = tells_tokens || name != "inter_token_latency_seconds";
+            self.histogram(name, engine, histogram, 1e9, known);
+        }
+        for (name, histogram) in meter.sizes() {
+            self.histogram(name, engine, histogram, 1.0, true);
+        }
+    }
+
+    /// Triton's counters, in its units; of several servers the label is the replica's number, as Triton has none.
+    fn triton(&mut self, engine: &str, gauges: &Gauges, meter: &Meter) {
+        let totals = &gauges.totals;
+        let labels = [("model", "model"), ("replica", engine), ("version", "1")];
+        let us = |ns: u64| (ns / 1_000) as f64;
+        for (name, value) in [
+            ("nv_inference_request_success", totals.finished as f64),
+            ("nv_inference_count", totals.items as f64),
+            ("nv_inference_exec_count", totals.steps as f64),
+            ("nv_inference_request_duration_us", us(meter.e2e.sum)),
+            ("nv_inference_queue_duration_us", us(totals.queue_ns)),
+            ("nv_inference_compute_input_duration_us", us(totals.input_ns)),
+            ("nv_inference_compute_infer_duration_us", us(totals.compute_ns)),
+            ("nv_inference_compute_output_duration_us", us(totals.output_ns)),
+            ("nv_inference_pending_request_count", f64::from(gauges.waiting)),
+        ] {
+            self.put(name, &labels, value);
+        }
+        for (reason, n) in [("CANCELED", meter.aborted), ("REJECTED", meter.failed)] {
+            let labels = [labels[0], ("reason", reason), labels[1], labels[2]];
+            self.put("nv_inference_request_failure", &labels, n as f64);
+        }
+    }
+
+    fn histogram(&mut self, name: &str, engine: (&str, &str), histogram: &Histogram, unit: f64, known: bool) {
+        let answers = self.answers;
+        self.answers = answers && known;
+        let mut total = 0;
+        for (place, count) in histogram.counts.iter().enumerate() {
+            total += count;
+            let edge = histogram.bounds.get(place).map_or(f64::INFINITY, |bound| *bound as f64 / unit);
+            let edge = if edge.is_finite() { edge.to_string() } else { "+Inf".to_owned() };
+            self.put(&format!("vllm:{name}_bucket"), &[engine, ("le", &edge)], total as f64);
+        }
+        self.put(&format!("vllm:{name}_sum"), &[engine], histogram.sum as f64 / unit);
+        self.put(&format!("vllm:{name}_count"), &[engine], total as f64);
+        self.answers = answers;
+    }
+
+    /// Writes a value, if it is another one than at the last look.
+    fn put(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        let value = if self.answers { value } else { f64::NAN };
+        self.found += u32::from(self.answers);
+        let place = self.place;
+        self.place += 1;
+        if self.last.len() <= place {
+            self.last.push(f64::NAN);
+        }
+        let before = std::mem::replace(&mut self.last[place], value);
+        if before.to_bits() == value.to_bits() || (before.is_nan() && value.is_nan()) {
+            return;
+        }
+        self.rows.sample(row(self.at, name, join_labels(labels), value));
+    }
+}
+
+fn row(at: At, name: &str, labels: String, value: f64) -> Sample {
+    Sample { at, source: "server".to_owned(), name: name.to_owned(), labels, value }
+}

@@ -1,0 +1,280 @@
+//! One replica of an engine as its caller steps it: requests in, stamped emissions out, no clock.
+//!
+//! Order at one instant: what the engine was to do *at* `now` waits for the caller's `step(now)`, so that requests
+//! submitted at one instant are seen together; what it was to do *before* `now` has always happened.
+
+mod batching;
+pub(crate) mod calendar;
+mod canned;
+pub mod kv;
+pub mod meter;
+mod outlet;
+mod pace;
+mod queue;
+pub mod roofline;
+pub mod scheduler;
+pub(crate) mod slots;
+pub mod smooth_step;
+pub mod speculation;
+pub mod step_time;
+mod terms;
+
+use plimsoll_model::At;
+
+use crate::batcher::inference::Inference;
+use crate::engine::batching::Batching;
+use crate::engine::canned::Canned;
+use crate::engine::meter::Histogram;
+use crate::engine::queue::Queue;
+use crate::spec::{EngineSpec, ModeSpec, SpecError};
+use crate::traffic::{Detail, Emission, Gauges, Rejected, Submit, Totals};
+
+/// One replica in virtual time.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    now: At,
+    outbox: Vec<Emission>,
+    totals: Totals,
+    mode: Mode,
+}
+
+#[derive(Clone, Debug)]
+enum Mode {
+    Canned(Canned),
+    Queue(Queue),
+    Batching(Box<Batching>),
+    Dynamic(Box<Inference>),
+}
+
+impl Engine {
+    /// An idle engine. Everything drawn comes from `seed`.
+    ///
+    /// # Errors
+    /// The specification describes nothing that could be built: see [`EngineSpec::validate`].
+    pub fn new(spec: &EngineSpec, seed: u64) -> Result<Engine, SpecError> {
+        spec.validate()?;
+        let mode = match &spec.mode {
+            ModeSpec::Canned(canned) => Mode::Canned(Canned::new(canned, seed)),
+            ModeSpec::Queue(queue) => Mode::Queue(Queue::new(queue, seed)),
+            ModeSpec::Batching(batching) => Mode::Batching(Box::new(Batching::new(batching)?)),
+            ModeSpec::Dynamic(dynamic) => Mode::Dynamic(Box::new(Inference::new(dynamic, seed))),
+        };
+        Ok(Engine { now: At(i64::MIN), outbox: Vec::new(), totals: Totals::default(), mode })
+    }
+
+    /// Hands a request in. A `now` before the last one counts as the last one.
+    ///
+    /// # Errors
+    /// The request is not taken, and nothing will be emitted for it.
+    pub fn submit(&mut self, now: At, request: Submit) -> Result<(), Rejected> {
+        let now = self.catch_up(now);
+        let taken = match &mut self.mode {
+            Mode::Canned(canned) => canned.submit(now, &request, &mut self.outbox),
+            Mode::Queue(queue) => queue.submit(now, &request, &mut self.outbox),
+            Mode::Batching(batching) => batching.submit(now, request),
+            Mode::Dynamic(inference) => inference.submit(now, &request),
+        };
+        match taken {
+            Ok(()) => self.totals.submitted += 1,
+            Err(_) => self.totals.rejected += 1,
+        }
+        taken
+    }
+
+    /// When something will happen next, if nothing is submitted or cancelled before. `None` = never.
+    pub fn next_event(&self) -> Option<At> {
+        match self.outbox.first() {
+            Some(emission) => Some(emission.at),
+            None => self.mode.next_at(),
+        }
+    }
+
+    /// Does everything that is due by `now`, and appends what happened to `out`, in order.
+    pub fn step(&mut self, now: At, out: &mut Vec<Emission>) {
+        self.now = self.now.max(now);
+        if !self.outbox.is_empty() {
+            out.append(&mut self.outbox);
+        }
+        self.mode.run(self.now, out, &mut self.totals);
+    }
+
+    /// Takes a request back: nothing will be emitted for it after this. False where there is none of this id.
+    pub fn cancel(&mut self, now: At, id: u64) -> bool {
+        let now = self.catch_up(now);
+        let known = match &mut self.mode {
+            Mode::Canned(canned) => canned.cancel(id),
+            Mode::Queue(queue) => queue.cancel(now, id, &mut self.outbox),
+            Mode::Batching(batching) => batching.cancel(id),
+            Mode::Dynamic(inference) => inference.cancel(id),
+        };
+        if known {
+            self.outbox.retain(|emission| emission.id != id);
+            self.totals.cancelled += 1;
+        }
+        known
+    }
+
+    /// How much of an answer is told from now on.
+    pub fn set_detail(&mut self, detail: Detail) {
+        if let Mode::Batching(batching) = &mut self.mode {
+            batching.set_detail(detail);
+        }
+    }
+
+    /// Like [`next_event`](Engine::next_event), but tokens between the first and the last of an answer don't count: before
+    /// this instant nothing else happens.
+    pub fn next_turn(&self) -> Option<At> {
+        match self.outbox.first() {
+            Some(emission) => Some(emission.at),
+            None => self.mode.next_turn(),
+        }
+    }
+
+    /// Goes on to the next instant at which something else than a token between the first and the last of an answer can
+    /// happen, but not past `limit`; appends what happened to `out` and returns how far it came.
+    pub fn advance(&mut self, limit: At, out: &mut Vec<Emission>) -> At {
+        let to = self.next_turn().map_or(limit, |turn| turn.min(limit));
+        self.step(to, out);
+        to
+    }
+
+    /// A crash: everything in flight is lost, and so is the cache. Returns the ids of what was lost, ascending.
+    /// Nothing is emitted for them.
+    pub fn reset(&mut self, now: At) -> Vec<u64> {
+        self.catch_up(now);
+        let ids = match &mut self.mode {
+            Mode::Canned(canned) => canned.reset(),
+            Mode::Queue(queue) => queue.reset(),
+            Mode::Batching(batching) => batching.reset(),
+            Mode::Dynamic(inference) => inference.reset(),
+        };
+        // A process that begins anew counts anew.
+        self.totals = Totals::default();
+        ids
+    }
+
+    /// Forgets all prefixes that the KV cache holds; who computes keeps his blocks.
+    pub fn flush_cache(&mut self) {
+        if let Mode::Batching(batching) = &mut self.mode {
+            batching.flush_cache();
+        }
+    }
+
+    /// From now on there are this many KV blocks. When some are taken away, free ones go first; then, when the next step
+    /// is planned, running requests lose their place by the engine's policy. Policies that take no place away give blocks
+    /// back as their requests end.
+    pub fn set_kv_blocks(&mut self, blocks: u32) {
+        if let Mode::Batching(batching) = &mut self.mode {
+            batching.set_kv_blocks(self.now, blocks);
+        }
+    }
+
+    /// Steps planned from now on (batches started) take this many times as long as the model says.
+    pub fn set_speed(&mut self, factor: f64) {
+        match &mut self.mode {
+            Mode::Batching(batching) => batching.set_speed(factor),
+            Mode::Dynamic(inference) => inference.set_speed(factor),
+            Mode::Canned(_) | Mode::Queue(_) => {}
+        }
+    }
+
+    /// Steps planned from now on take this much longer, after the factor: a host that is busy with something else.
+    pub fn extra_step_us(&mut self, extra_us: f64) {
+        match &mut self.mode {
+            Mode::Batching(batching) => batching.extra_step_us(extra_us),
+            Mode::Dynamic(inference) => inference.extra_step_us(extra_us),
+            Mode::Canned(_) | Mode::Queue(_) => {}
+        }
+    }
+
+    /// No step is planned or ends before `until`.
+    pub fn stall(&mut self, until: At) {
+        match &mut self.mode {
+            Mode::Batching(batching) => batching.stall(until),
+            Mode::Dynamic(inference) => inference.stall(until),
+            Mode::Canned(_) | Mode::Queue(_) => {}
+        }
+    }
+
+    /// Tokens of a prompt with these blocks that the prefix cache holds.
+    pub fn cached_prefix(&self, blocks: &[u64]) -> u32 {
+        match &self.mode {
+            Mode::Batching(batching) => batching.cached_prefix(blocks),
+            Mode::Canned(_) | Mode::Queue(_) | Mode::Dynamic(_) => 0,
+        }
+    }
+
+    /// Lets everything happen that was to happen before `at`; the next step hands it over.
+    pub fn settle(&mut self, at: At) {
+        self.catch_up(at);
+    }
+
+    /// The state in numbers.
+    pub fn gauges(&self) -> Gauges {
+        let mut gauges = Gauges { totals: self.totals, ready: 1, ..Gauges::default() };
+        match &self.mode {
+            Mode::Canned(canned) => gauges.running = canned.running(),
+            Mode::Queue(queue) => (gauges.running, gauges.waiting) = (queue.running(), queue.waiting()),
+            Mode::Batching(batching) => batching.fill(&mut gauges),
+            Mode::Dynamic(inference) => inference.fill(&mut gauges),
+        }
+        gauges
+    }
+
+    /// Tokens per step, where there are steps.
+    pub fn iterations(&self) -> Option<&Histogram> {
+        match &self.mode {
+            Mode::Batching(batching) => Some(batching.iterations()),
+            Mode::Canned(_) | Mode::Queue(_) | Mode::Dynamic(_) => None,
+        }
+    }
+
+    /// Lets everything happen that was to happen before `now`; it is handed over by the next step.
+    fn catch_up(&mut self, now: At) -> At {
+        self.now = self.now.max(now);
+        if self.now.0 > i64::MIN {
+            self.mode.run(At(self.now.0 - 1), &mut self.outbox, &mut self.totals);
+        }
+        self.now
+    }
+}
+
+impl Mode {
+    fn next_at(&self) -> Option<At> {
+        match self {
+            Mode::Canned(canned) => canned.next_at(),
+            Mode::Queue(queue) => queue.next_at(),
+            Mode::Batching(batching) => batching.next_at(),
+            Mode::Dynamic(inference) => inference.next_at(),
+        }
+    }
+
+    fn next_turn(&self) -> Option<At> {
+        match self {
+            Mode::Batching(batching) => batching.next_turn(),
+            Mode::Canned(_) | Mode::Queue(_) | Mode::Dynamic(_) => self.next_at(),
+        }
+    }
+
+    /// Lets everything happen that happens by `limit`.
+    fn run(&mut self, limit: At, out: &mut Vec<Emission>, totals: &mut Totals) {
+        match self {
+            Mode::Canned(canned) => {
+                while canned.next_at().is_some_and(|at| at <= limit) {
+                    canned.fire(out, totals);
+                }
+            }
+            Mode::Queue(queue) => {
+                while queue.next_at().is_some_and(|at| at <= limit) {
+                    queue.fire(out, totals);
+                }
+            }
+            Mode::Dynamic(inference) => {
+                while inference.next_at().is_some_and(|at| at <= limit) {
+                    inference.fire(out, totals);
+                }
+            }
+            Mode::Batching(batching) => batching.run(limit, out, totals),
+        }
+    }
+}

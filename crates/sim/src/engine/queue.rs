@@ -1,0 +1,164 @@
+//! A first-come-first-served queue in front of c equal servers: the system whose truth is in textbooks.
+//!
+//! The service time of a request is drawn under its id when it starts, so that the same requests have the same
+//! service times under any arrival process. Tokens of an answer are spread evenly over its service; time `service`
+//! × k / n is computed in integers for each k, so that rounding never adds up and the last token is the end.
+
+use std::collections::VecDeque;
+
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{At, Span};
+
+use crate::engine::calendar::{Calendar, Ticket};
+use crate::engine::slots::{Slots, take_out};
+use crate::spec::QueueSpec;
+use crate::traffic::{Emission, FinishReason, Rejected, Submit, Totals, What};
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Queue {
+    spec: QueueSpec,
+    seed: u64,
+    customers: Slots<Customer>,
+    waiting: VecDeque<u32>,
+    running: u32,
+    calendar: Calendar,
+}
+
+#[derive(Clone, Debug)]
+struct Customer {
+    id: u64,
+    prompt_tokens: u32,
+    tokens: u32,
+    made: u32,
+    start: At,
+    service: Span,
+    /// Set while a server has it.
+    ticket: Option<Ticket>,
+}
+
+impl Queue {
+    pub fn new(spec: &QueueSpec, seed: u64) -> Queue {
+        let spec = spec.clone();
+        let calendar = Calendar::default();
+        Queue { spec, seed, customers: Slots::new(), waiting: VecDeque::new(), running: 0, calendar }
+    }
+
+    pub fn submit(&mut self, now: At, request: &Submit, out: &mut Vec<Emission>) -> Result<(), Rejected> {
+        let id = request.id;
+        if self.customers.find(id).is_some() {
+            return Err(Rejected::DuplicateId { id });
+        }
+        let all_busy = self.running == self.spec.servers;
+        if let Some(limit) = self.spec.queue_limit
+            && all_busy
+            && self.waiting.len() >= limit as usize
+        {
+            return Err(Rejected::QueueFull { limit });
+        }
+        let slot = self.customers.insert(
+            id,
+            Customer {
+                id,
+                prompt_tokens: request.prompt_tokens.max(1),
+                tokens: request.output_tokens,
+                made: 0,
+                start: now,
+                service: Span::ZERO,
+                ticket: None,
+            },
+        );
+        self.waiting.push_back(slot);
+        self.start_next(now, out);
+        Ok(())
+    }
+
+    pub fn next_at(&self) -> Option<At> {
+        self.calendar.next_at()
+    }
+
+    pub fn fire(&mut self, out: &mut Vec<Emission>, totals: &mut Totals) {
+        let Some((at, slot)) = self.calendar.pop() else { return };
+        let customer = self.customers.at_mut(slot);
+        let id = customer.id;
+        if customer.made == 0 {
+            out.push(Emission { at, id, what: What::PrefillDone });
+            totals.prompt_tokens += u64::from(customer.prompt_tokens);
+        }
+        if customer.tokens > 0 {
+            customer.made += 1;
+            totals.output_tokens += 1;
+            let last = customer.made == customer.tokens;
+            out.push(Emission { at, id, what: What::Token { n: 1, last } });
+            if !last {
+                customer.ticket = Some(self.calendar.push(customer.next_token(), slot));
+                return;
+            }
+        }
+        let reason = if customer.tokens > 0 { FinishReason::Length } else { FinishReason::Stop };
+        out.push(Emission { at, id, what: What::Finished { reason } });
+        totals.finished += 1;
+        self.running -= 1;
+        self.leave(id, slot);
+        self.start_next(at, out);
+    }
+
+    pub fn cancel(&mut self, now: At, id: u64, out: &mut Vec<Emission>) -> bool {
+        let Some(slot) = self.customers.find(id) else { return false };
+        match self.customers.at(slot).ticket {
+            Some(ticket) => {
+                self.calendar.cancel(ticket);
+                self.running -= 1;
+            }
+            None => take_out(&mut self.waiting, slot),
+        }
+        self.leave(id, slot);
+        self.start_next(now, out);
+        true
+    }
+
+    /// Drops everything in flight and returns the ids.
+    pub fn reset(&mut self) -> Vec<u64> {
+        let ids = self.customers.ids();
+        self.customers = Slots::new();
+        self.calendar = Calendar::default();
+        self.waiting.clear();
+        self.running = 0;
+        ids
+    }
+
+    pub fn running(&self) -> u32 {
+        self.running
+    }
+
+    pub fn waiting(&self) -> u32 {
+        self.waiting.len() as u32
+    }
+
+    fn start_next(&mut self, at: At, out: &mut Vec<Emission>) {
+        while self.running < self.spec.servers {
+            let Some(slot) = self.waiting.pop_front() else { return };
+            let customer = self.customers.at_mut(slot);
+            let mut chance = Stream::new(self.seed, "sim.service", customer.id);
+            customer.start = at;
+            // At least a nanosecond, or a closed loop would turn for ever at one instant.
+            customer.service = self.spec.service.draw(&mut chance).max(Span(1));
+            customer.ticket = Some(self.calendar.push(customer.next_token(), slot));
+            self.running += 1;
+            out.push(Emission { at, id: customer.id, what: What::Admitted { cached: 0 } });
+        }
+    }
+
+    fn leave(&mut self, id: u64, slot: u32) {
+        self.customers.forget(id);
+        self.customers.release(slot);
+    }
+}
+
+impl Customer {
+    /// When the next token leaves.
+    fn next_token(&self) -> At {
+        let share = i128::from(self.service.0) * i128::from(self.made + 1) / i128::from(self.tokens.max(1));
+        self.start + Span(share as i64)
+    }
+}

@@ -1,0 +1,208 @@
+//! Model × GPU → what a step costs and how much KV cache there is.
+//!
+//! A p-norm of memory time and compute time per layer, plus attention, all-reduce, head and host. Two alternatives
+//! lost: interpolated kernel tables (right, but one needs the GPU to make them, and they say nothing outside their
+//! grid), and the plain maximum of the two times (it has no knee, where real kernels have a wide one).
+//!
+//! ```text
+//! t_lin  = floor + ((W/(BW e_w))^p + (2 P T/(F e_c))^p)^(1/p)                 T tokens, W bytes and P parameters of a layer
+//! t_exp  = the same over the experts that are read, E (1 − (1 − k/E)^T), and the work of the k chosen
+//! t_dec  = floor + per_head q n + K kv/(BW e_kv)                              n decodes with K tokens of context
+//! t_pre  = floor + per_head q (T − n) + 4 q d Σ chunk (before + chunk/2)/(F e_a)
+//! t_ar   = 2 (alpha + 2 h T/B)                                                if there are several GPUs
+//! t_head = ((V h w/(BW e_w))^3 + (2 V h rows/(F e_c))^3)^(1/3) / GPUs
+//! t_step = L (t_lin + t_exp + κ t_dec + t_pre + t_ar + misc) + t_head + host + request (n + 1 if any prefill)
+//! ```
+//! κ = 1 unless the step holds both decodes and prompts: decodes run slower in a kernel shared with prompt chunks.
+//! With experts, t_lin is attention's part (and that of the layers without experts) and t_exp the experts'. The form
+//! follows public fits of kernel tables; [`super::terms`] computes it.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::spec::gpu::GpuSpec;
+use crate::spec::shape::ModelShape;
+use crate::spec::{BLOCK_TOKENS, SpecError, not_negative, range, within};
+
+/// A model on a group of GPUs.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RooflineSpec {
+    /// The model's shape.
+    pub model: ModelShape,
+    /// One GPU, and how well this dtype's kernels use it.
+    pub gpu: GpuSpec,
+    /// GPUs that share each layer.
+    #[serde(default = "one")]
+    pub tensor_parallel: u32,
+    /// Into how many groups of those GPUs the experts are dealt whole; 1 = every GPU has a slice of every expert.
+    #[serde(default = "one")]
+    pub expert_parallel: u32,
+    /// Tokens of the busiest of those groups over the mean of all; at least 1.
+    #[serde(default = "unit")]
+    pub expert_skew: f64,
+    /// What the host adds.
+    #[serde(default)]
+    pub host: HostSpec,
+    /// Factor on the decode attention in steps that also hold prompts; at least 1.
+    #[serde(default = "unit")]
+    pub kappa: f64,
+    /// Share of the GPU memory that the engine may use.
+    #[serde(default = "default_utilisation")]
+    pub memory_utilisation: f64,
+    /// Activations, graphs and communication buffers per GPU, GB.
+    #[serde(default = "default_reserved")]
+    pub reserved_gb: f64,
+}
+
+/// What the host adds. The defaults were fitted on one model with vLLM on H100; they travel badly to other engines.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct HostSpec {
+    /// Per layer, µs.
+    pub layer_us: f64,
+    /// Per step, µs.
+    pub step_us: f64,
+    /// Per request that gets a token in the step, µs.
+    pub request_us: f64,
+}
+
+impl Default for HostSpec {
+    fn default() -> HostSpec {
+        HostSpec { layer_us: 10.0, step_us: 1000.0, request_us: 16.0 }
+    }
+}
+
+impl RooflineSpec {
+    /// This model on one of these GPUs, with the defaults of a file that says nothing else.
+    pub fn new(model: ModelShape, gpu: GpuSpec) -> RooflineSpec {
+        RooflineSpec {
+            model,
+            gpu,
+            tensor_parallel: one(),
+            expert_parallel: one(),
+            expert_skew: unit(),
+            host: HostSpec::default(),
+            kappa: unit(),
+            memory_utilisation: default_utilisation(),
+            reserved_gb: default_reserved(),
+        }
+    }
+
+    /// The same with every step so many times as long, and the same memory.
+    #[must_use]
+    pub fn slowed(&self, factor: f64) -> RooflineSpec {
+        let mut slow = self.clone();
+        let gpu = &mut slow.gpu;
+        gpu.tflops /= factor;
+        gpu.bandwidth_tb_s /= factor;
+        gpu.attention_tflops = gpu.attention_tflops.map(|tflops| tflops / factor);
+        gpu.allreduce_gb_s /= factor;
+        for time in [
+            &mut gpu.linear_floor_us,
+            &mut gpu.decode_floor_us,
+            &mut gpu.decode_per_head_ns,
+            &mut gpu.prefill_per_head_ns,
+            &mut gpu.prefill_floor_us,
+            &mut gpu.allreduce_us,
+            &mut gpu.experts.floor_us,
+            &mut slow.host.layer_us,
+            &mut slow.host.step_us,
+            &mut slow.host.request_us,
+        ] {
+            *time *= factor;
+        }
+        slow
+    }
+
+    /// Weights on each GPU, bytes.
+    pub fn weights_per_gpu(&self) -> f64 {
+        self.model.weight_bytes_total() / f64::from(self.tensor_parallel)
+    }
+
+    /// KV cache of one token in one layer on each GPU, bytes.
+    pub fn kv_bytes_per_layer(&self) -> f64 {
+        self.model.kv_bytes_per_layer(self.tensor_parallel)
+    }
+
+    /// KV cache of one token on each GPU, bytes. Layers that attend to a window keep a fixed amount per sequence, which
+    /// is small beside it and not counted.
+    pub fn kv_bytes_per_token(&self) -> f64 {
+        self.kv_bytes_per_layer() * f64::from(self.model.full_layers())
+    }
+
+    /// KV blocks that the memory leaves.
+    ///
+    /// # Errors
+    /// The weights don't fit (by how much is said), or what is left holds no block.
+    pub fn kv_blocks(&self) -> Result<u32, SpecError> {
+        let left_gb = self.left_gb()?;
+        let block = self.kv_bytes_per_token() * f64::from(BLOCK_TOKENS);
+        let blocks = (left_gb * 1e9 / block) as u32;
+        if blocks == 0 {
+            let why = format!("{:.1} MB are left and a block takes {:.1} MB", left_gb * 1e3, block / 1e6);
+            return Err(SpecError::NoKvBlocks { why });
+        }
+        Ok(blocks)
+    }
+
+    /// Memory that weights and reserve leave on each GPU, GB.
+    ///
+    /// # Errors
+    /// They leave none: by how much they are too large is said.
+    pub fn left_gb(&self) -> Result<f64, SpecError> {
+        let usable_gb = self.memory_utilisation * self.gpu.memory_gb;
+        let weights_gb = self.weights_per_gpu() / 1e9;
+        let reserved_gb = self.reserved_gb;
+        let left_gb = usable_gb - weights_gb - reserved_gb;
+        if left_gb > 0.0 {
+            return Ok(left_gb);
+        }
+        Err(SpecError::WeightsPastMemory { weights_gb, reserved_gb, usable_gb, over_gb: -left_gb })
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), SpecError> {
+        self.model.validate()?;
+        self.gpu.validate(self.tensor_parallel)?;
+        within("mode.step.tensor_parallel", self.tensor_parallel, 1, 1024, "a whole number from 1 to 1024")?;
+        if !self.model.q_heads.is_multiple_of(self.tensor_parallel) {
+            let expected = "a divisor of the query heads";
+            return Err(range("mode.step.tensor_parallel", self.tensor_parallel, expected));
+        }
+        if self.expert_parallel == 0 || !self.tensor_parallel.is_multiple_of(self.expert_parallel) {
+            let expected = "a divisor of tensor_parallel";
+            return Err(range("mode.step.expert_parallel", self.expert_parallel, expected));
+        }
+        not_negative("mode.step.host.layer_us", self.host.layer_us)?;
+        not_negative("mode.step.host.step_us", self.host.step_us)?;
+        not_negative("mode.step.host.request_us", self.host.request_us)?;
+        for (field, value) in [("mode.step.kappa", self.kappa), ("mode.step.expert_skew", self.expert_skew)] {
+            if !(value.is_finite() && value >= 1.0) {
+                return Err(range(field, value, "a number from 1"));
+            }
+        }
+        if !(self.memory_utilisation > 0.0 && self.memory_utilisation <= 1.0) {
+            let expected = "a share over 0, up to 1";
+            return Err(range("mode.step.memory_utilisation", self.memory_utilisation, expected));
+        }
+        not_negative("mode.step.reserved_gb", self.reserved_gb)
+    }
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn unit() -> f64 {
+    1.0
+}
+
+/// vLLM's default since 0.22.
+fn default_utilisation() -> f64 {
+    0.92
+}
+
+/// In the middle of what engines report at start-up (1.5 to 3 GB), towards the lower end, where bf16 models lie.
+fn default_reserved() -> f64 {
+    1.7
+}

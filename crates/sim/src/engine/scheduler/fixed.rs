@@ -1,0 +1,201 @@
+//! Static batching: wait for a batch or a timer, pad it, compute it to its end, answer it together.
+//!
+//! * A batch starts when as many wait as it holds, or the first of them has waited for the timer. It takes the waiting in
+//!   order, as many as the blocks hold once padded; who comes later waits for the next.
+//! * Every prompt is padded to the longest, every answer too: each row costs what the longest costs, in every step.
+//! * Nothing leaves before the last row is done. A cancelled row stays as padding, unless all are.
+//!
+//! There is no prefix cache here. A prompt step that is larger than the token budget is split, which real engines of this
+//! kind don't do; it makes the same work a few floors dearer, and a step too large for its memory possible.
+
+use super::desk::Desk;
+use super::policy::StaticSpec;
+use super::{Ask, Progress, StepPlan};
+use crate::engine::step_time::StepLoad;
+use crate::spec::BLOCK_TOKENS;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Fixed {
+    most: usize,
+    wait_ps: i128,
+    batch: Option<Batch>,
+}
+
+#[derive(Clone, Debug)]
+struct Batch {
+    rows: Vec<u32>,
+    prompt: u32,
+    output: u32,
+    /// Prompt tokens computed, of all rows, padding included.
+    computed: u64,
+    generated: u32,
+}
+
+impl Fixed {
+    pub fn new(spec: &StaticSpec) -> Fixed {
+        Fixed { most: spec.batch as usize, wait_ps: (spec.wait_ms * 1e9).round() as i128, batch: None }
+    }
+
+    pub fn admit(&self, desk: &mut Desk, ask: Ask) {
+        let slot = desk.insert(ask);
+        desk.waiting.push_back(slot);
+    }
+
+    pub fn plan(&mut self, desk: &mut Desk, now_ps: i128, plan: &mut StepPlan) {
+        if self.batch.is_none() && self.is_due(desk, now_ps) {
+            self.form(desk, plan);
+        }
+        let Some(batch) = &self.batch else { return };
+        let rows = batch.rows.len() as u32;
+        let left = u64::from(batch.prompt) * u64::from(rows) - batch.computed;
+        if left > 0 {
+            let tokens = left.min(u64::from(desk.limits.token_budget)) as u32;
+            batch.share_prompts(desk, plan, tokens);
+            return;
+        }
+        for &slot in &batch.rows {
+            desk.schedule(plan, slot, 1);
+        }
+        let context = u64::from(batch.prompt + batch.generated) * u64::from(rows);
+        plan.load = StepLoad { tokens: rows, decodes: rows, rows, context, ..StepLoad::default() };
+    }
+
+    /// When something is to be planned although nothing happens.
+    pub fn next_wake(&self, desk: &Desk) -> Option<i128> {
+        let first = desk.waiting.front().filter(|_| self.batch.is_none())?;
+        Some(desk.at(*first).at_ps + self.wait_ps)
+    }
+
+    pub fn commit(&mut self, desk: &mut Desk, plan: &StepPlan, mut progress: impl FnMut(Progress)) {
+        let Some(batch) = &mut self.batch else { return };
+        let prompts = u64::from(batch.prompt) * batch.rows.len() as u64;
+        if batch.computed < prompts {
+            batch.computed += u64::from(plan.load.tokens);
+            if batch.computed < prompts {
+                return;
+            }
+            batch.tell_prefilled(desk, &mut progress);
+        }
+        batch.generated += 1;
+        if batch.generated >= batch.output {
+            self.end(desk, progress);
+        }
+    }
+
+    /// Drops the batch when its last row was cancelled.
+    pub fn cancelled(&mut self, desk: &mut Desk) {
+        if let Some(batch) = self.batch.take_if(|batch| batch.rows.iter().all(|&slot| desk.at(slot).gone)) {
+            for slot in batch.rows {
+                desk.sequences.release(slot);
+            }
+        }
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.batch.is_none()
+    }
+
+    /// Steps like the planned one that can follow it before the batch ends.
+    pub fn decodes_ahead(&self) -> u32 {
+        self.batch.as_ref().map_or(0, |batch| (batch.output - batch.generated).saturating_sub(1))
+    }
+
+    pub fn decode_on(&mut self, steps: u32) {
+        if let Some(batch) = &mut self.batch {
+            batch.generated += steps;
+        }
+    }
+
+    fn is_due(&self, desk: &Desk, now_ps: i128) -> bool {
+        desk.waiting.len() >= self.most || self.next_wake(desk).is_some_and(|at| at <= now_ps)
+    }
+
+    fn form(&mut self, desk: &mut Desk, plan: &mut StepPlan) {
+        let (mut prompt, mut output, mut rows) = (0, 0, 0);
+        let most = self.most.min(desk.limits.max_seqs as usize);
+        for &slot in desk.waiting.iter().take(most) {
+            let sequence = desk.at(slot);
+            let padded = (prompt.max(sequence.prompt), output.max(sequence.output));
+            let blocks = u64::from(blocks(padded.0, padded.1)) * (rows + 1);
+            if blocks > u64::from(desk.pool.free()) {
+                break;
+            }
+            (prompt, output) = padded;
+            rows += 1;
+        }
+        if rows == 0 {
+            return;
+        }
+        let rows: Vec<u32> = desk.waiting.drain(..rows as usize).collect();
+        for &slot in &rows {
+            desk.start(plan, slot, crate::engine::kv::Found::default(), 0);
+            desk.pool.take(slot, blocks(prompt, output));
+        }
+        self.batch = Some(Batch { rows, prompt, output, computed: 0, generated: 0 });
+    }
+
+    fn end(&mut self, desk: &mut Desk, mut progress: impl FnMut(Progress)) {
+        let Some(batch) = self.batch.take() else { return };
+        for &slot in &batch.rows {
+            let sequence = desk.sequences.at_mut(slot);
+            sequence.planned = false;
+            if sequence.gone {
+                desk.sequences.release(slot);
+                continue;
+            }
+            sequence.gone = true;
+            sequence.generated = sequence.output;
+            let (id, tokens) = (sequence.id, sequence.output);
+            desk.pool.release(slot, sequence.number, 0);
+            progress(Progress {
+                id,
+                prefilled: None,
+                tokens,
+                first: true,
+                generated: tokens,
+                finished: true,
+            });
+        }
+        desk.drop_gone();
+    }
+}
+
+impl Batch {
+    /// The next `tokens` of the padded prompts, row after row.
+    fn share_prompts(&self, desk: &mut Desk, plan: &mut StepPlan, mut tokens: u32) {
+        let mut load = StepLoad { tokens, ..StepLoad::default() };
+        let mut row = (self.computed / u64::from(self.prompt)) as usize;
+        let mut before = (self.computed % u64::from(self.prompt)) as u32;
+        while tokens > 0 {
+            let piece = tokens.min(self.prompt - before);
+            desk.schedule(plan, self.rows[row], piece);
+            load.chunks += 1;
+            load.prefill_pairs += u64::from(piece) * (2 * u64::from(before) + u64::from(piece));
+            load.rows += u32::from(before + piece == self.prompt);
+            tokens -= piece;
+            (row, before) = (row + 1, 0);
+        }
+        // Rows whose turn is not in this step are part of the batch all the same.
+        for &slot in &self.rows {
+            desk.sequences.at_mut(slot).planned = true;
+        }
+        plan.load = load;
+    }
+
+    fn tell_prefilled(&self, desk: &mut Desk, progress: &mut impl FnMut(Progress)) {
+        for &slot in &self.rows {
+            let sequence = desk.sequences.at_mut(slot);
+            sequence.prefilled = true;
+            if !sequence.gone {
+                let (id, prefilled) = (sequence.id, Some(sequence.prompt));
+                progress(Progress { id, prefilled, tokens: 0, first: false, generated: 0, finished: false });
+            }
+        }
+    }
+}
+
+/// Blocks of a row of this shape.
+fn blocks(prompt: u32, output: u32) -> u32 {
+    (prompt + output).saturating_sub(1).max(prompt).div_ceil(BLOCK_TOKENS)
+}

@@ -1,0 +1,190 @@
+//! vLLM v1, and guaranteed no evict: the running first, then the waiting.
+//!
+//! There is no prefill phase and no decode phase. Each sequence has tokens that are *wanted* (prompt and answer so
+//! far) and tokens that are *computed*, and every step hands out a budget of tokens:
+//!
+//! 1. **Running first, in order.** Each gets what it lacks, within the budget. If blocks are missing, the *last* of
+//!    the running (by priority: the largest of priority and arrival) is preempted: it loses its blocks, forgets what was
+//!    computed and goes to the *front* of the queue (by priority: to its place); this repeats until there is room or the
+//!    sequence has preempted itself.
+//! 2. **Then the waiting, in order, and only if nobody was preempted in this step**, while budget and places last. What
+//!    the prefix cache holds is not computed again, except for the last token. The first that can't have blocks stops the
+//!    queue.
+//!
+//! A preempted sequence computes prompt and answer again, less what the cache still holds. Preemption can't deadlock,
+//! because a sequence that could not hold its whole length alone is never taken, so that the first of the running always
+//! gets through.
+//!
+//! Guaranteed no evict is the same machine with another gate: a request starts when all that it will ever need fits
+//! beside what the running were promised, so that step 1 never lacks blocks. It answers long requests later and hides
+//! what a KV cache that is too small looks like.
+//!
+//! (vllm-project/vllm: vllm/v1/core/sched/scheduler.py, `Scheduler.schedule`; NVIDIA/TensorRT-LLM:
+//! cpp/tensorrt_llm/batch_manager/capacityScheduler.cpp, `GuaranteedNoEvictScheduler`.)
+
+use super::desk::{Desk, Sequence};
+use super::policy::{VllmOrder, VllmSpec};
+use super::{Ask, StepPlan};
+use crate::engine::kv::Found;
+use crate::spec::BLOCK_TOKENS;
+
+/// What must fit before a request starts.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Gate {
+    /// What it gets in its first step.
+    Chunk,
+    /// All that it has to compute by then.
+    Sequence,
+    /// That and all that it will generate, beside what the running were promised.
+    Answer,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct RunningFirst {
+    order: VllmOrder,
+    gate: Gate,
+}
+
+impl RunningFirst {
+    pub fn vllm(spec: &VllmSpec) -> RunningFirst {
+        let gate = if spec.reserve_full { Gate::Sequence } else { Gate::Chunk };
+        RunningFirst { order: spec.order, gate }
+    }
+
+    pub fn no_evict() -> RunningFirst {
+        RunningFirst { order: VllmOrder::Fcfs, gate: Gate::Answer }
+    }
+
+    pub fn admit(&self, desk: &mut Desk, ask: Ask) {
+        let slot = desk.insert(ask);
+        self.queue(desk, slot, false);
+    }
+
+    pub fn plan(&self, desk: &mut Desk, plan: &mut StepPlan) {
+        let mut budget = desk.limits.token_budget;
+        self.plan_running(desk, plan, &mut budget);
+        if plan.preempted.is_empty() {
+            self.plan_waiting(desk, plan, &mut budget);
+        }
+        desk.weigh(plan);
+    }
+
+    /// Can somebody who comes now be in the next step? If not, a stretch of decodes goes on whoever comes.
+    pub fn is_open(&self, desk: &Desk) -> bool {
+        let ranked = self.order == VllmOrder::Priority;
+        let places = desk.running.len() < desk.limits.max_seqs as usize;
+        places && (ranked || desk.waiting.is_empty())
+    }
+
+    fn plan_running(&self, desk: &mut Desk, plan: &mut StepPlan, budget: &mut u32) {
+        let mut place = 0;
+        while desk.pool.owed() > 0 && !desk.running.is_empty() && self.gate != Gate::Answer {
+            self.preempt(desk, plan);
+        }
+        while place < desk.running.len() && *budget > 0 {
+            let slot = desk.running[place];
+            let tokens = bounded(desk, desk.wish(slot)).min(*budget);
+            while !desk.grow(slot, tokens) {
+                let (victim, its_place) = self.preempt(desk, plan);
+                if its_place < place {
+                    // It was in the step already: its tokens are free again.
+                    place -= 1;
+                    if let Some(item) = plan.items.iter().position(|&(planned, _)| planned == victim) {
+                        *budget += plan.items.remove(item).1;
+                    }
+                }
+                if victim == slot {
+                    return;
+                }
+            }
+            desk.name(slot, tokens);
+            desk.schedule(plan, slot, tokens);
+            *budget -= tokens;
+            place += 1;
+        }
+    }
+
+    fn plan_waiting(&self, desk: &mut Desk, plan: &mut StepPlan, budget: &mut u32) {
+        while *budget > 0 && desk.running.len() < desk.limits.max_seqs as usize {
+            let Some(&slot) = desk.waiting.front() else { return };
+            let found = desk.find(slot);
+            let cached = (found.blocks * BLOCK_TOKENS).max(desk.at(slot).received);
+            let mut tokens = bounded(desk, desk.at(slot).wanted() - cached);
+            if tokens > *budget {
+                if !desk.limits.chunked_prefill {
+                    return;
+                }
+                tokens = *budget;
+            }
+            if !self.may_start(desk, slot, found, cached + tokens) {
+                return;
+            }
+            desk.waiting.pop_front();
+            desk.start(plan, slot, found, tokens);
+            desk.name(slot, tokens);
+            desk.schedule(plan, slot, tokens);
+            *budget -= tokens;
+        }
+    }
+
+    fn may_start(&self, desk: &Desk, slot: u32, found: Found, tokens: u32) -> bool {
+        let spare = if desk.running.is_empty() { 0 } else { desk.limits.watermark_blocks };
+        match self.gate {
+            Gate::Chunk => desk.fits(found, tokens, spare),
+            Gate::Sequence => desk.fits(found, desk.at(slot).tokens(), spare),
+            Gate::Answer => {
+                let promised = desk.running.iter().map(|&running| {
+                    desk.missing(running, whole(desk.at(running)) - desk.at(running).computed)
+                });
+                desk.fits(found, whole(desk.at(slot)), spare.saturating_add(promised.sum()))
+            }
+        }
+    }
+
+    /// Takes the place of the one whose turn it is to lose it. Returns it and where it was.
+    fn preempt(&self, desk: &mut Desk, plan: &mut StepPlan) -> (u32, usize) {
+        let place = match self.order {
+            VllmOrder::Fcfs => desk.running.len() - 1,
+            VllmOrder::Priority => {
+                let ranks = desk.running.iter().map(|&slot| rank(desk.at(slot)));
+                ranks.enumerate().max_by_key(|(_, rank)| *rank).map_or(0, |(place, _)| place)
+            }
+        };
+        let victim = desk.running.remove(place);
+        desk.strip(plan, victim, u32::MAX);
+        self.queue(desk, victim, true);
+        (victim, place)
+    }
+
+    fn queue(&self, desk: &mut Desk, slot: u32, preempted: bool) {
+        match self.order {
+            VllmOrder::Fcfs if preempted => desk.waiting.push_front(slot),
+            VllmOrder::Fcfs => desk.waiting.push_back(slot),
+            VllmOrder::Priority => {
+                let own = rank(desk.at(slot));
+                let sequences = &desk.sequences;
+                let place = desk.waiting.partition_point(|&other| rank(sequences.at(other)) < own);
+                desk.waiting.insert(place, slot);
+            }
+        }
+    }
+}
+
+/// Who goes first: the smallest. A request without a priority comes after those with one.
+fn rank(sequence: &Sequence) -> (u32, u64) {
+    (sequence.priority.wrapping_sub(1), sequence.number)
+}
+
+/// All tokens that a sequence will ever have computed: the last one of an answer is not.
+fn whole(sequence: &Sequence) -> u32 {
+    (sequence.prompt + sequence.output).saturating_sub(1).max(sequence.prompt)
+}
+
+/// Within the most that one prompt may get in a step.
+fn bounded(desk: &Desk, tokens: u32) -> u32 {
+    match desk.limits.long_prefill_threshold {
+        0 => tokens,
+        threshold => tokens.min(threshold),
+    }
+}

@@ -1,0 +1,174 @@
+//! The way of a request into an engine: delays in front of it, a dead engine's answer, its adapter, a connection limit.
+
+use plimsoll_model::{At, Span};
+
+use crate::fleet::agenda::Due;
+use crate::fleet::replica::Load;
+use crate::fleet::{Fleet, Flight, NOWHERE, failure_of};
+use crate::traffic::{Emission, Rejected, Submit, What};
+
+impl Fleet {
+    /// Gives a new request to a replica, now or once it is let in.
+    pub(crate) fn place(&mut self, now: At, number: u32, request: Submit) -> Result<(), Rejected> {
+        let id = request.id;
+        self.faults.refuse(Some(number), id, now)?;
+        self.answer_of_the_dead(number, id)?;
+        let (enters, depended) = self.faults.enters(number, id, now);
+        if enters > now {
+            let serial = self.hold(number, request);
+            self.agenda.note(enters, Due::Enter { id, serial });
+        } else if request.adapter.is_some() && self.spec.fleet.adapters.is_some() {
+            self.hold(number, request);
+            self.placed(now, id, number);
+            self.let_in(now, id);
+            return Ok(());
+        } else if self.is_full(number, id)? {
+            self.hold(number, request);
+            self.replicas[number as usize].backlog.push_back(id);
+        } else {
+            let flight = self.flight(number, &request, None);
+            self.give_engine(now, number, request)?;
+            self.flights.insert(id, flight);
+        }
+        self.placed(now, id, number);
+        if depended > Span::ZERO {
+            self.own.push(Emission { at: now, id, what: What::Depends { takes: depended } });
+        }
+        Ok(())
+    }
+
+    /// Books that a request belongs to a replica.
+    pub(crate) fn placed(&mut self, now: At, id: u64, number: u32) {
+        if let Some(slot) = self.flights.find(id) {
+            let flight = self.flights.at_mut(slot);
+            flight.replica = number;
+            self.replicas[number as usize].more(now, flight.load, self.load_delay);
+        }
+        self.own.push(Emission { at: now, id, what: What::Placed { replica: number } });
+        self.faults.came(number, id);
+    }
+
+    /// Places those for whom there was no replica, in order, as long as there is one.
+    pub(crate) fn place_waiting(&mut self, now: At) {
+        while let Some(&id) = self.unplaced.front() {
+            let Some(slot) = self.flights.find(id) else {
+                self.unplaced.pop_front();
+                continue;
+            };
+            let Some(request) = self.flights.at(slot).held.clone() else { return };
+            let Some(number) = self.choose(now, &request) else { return };
+            self.unplaced.pop_front();
+            self.flights.at_mut(slot).cut = self.faults.cut(number, id, request.output_tokens);
+            self.placed(now, id, number);
+            self.let_in(now, id);
+        }
+    }
+
+    /// Takes a request in without giving it to an engine.
+    pub(crate) fn hold(&mut self, number: u32, request: Submit) -> u64 {
+        let id = request.id;
+        let flight = self.flight(number, &request, Some(Box::new(request.clone())));
+        let serial = flight.serial;
+        self.flights.insert(id, flight);
+        serial
+    }
+
+    fn flight(&mut self, number: u32, request: &Submit, held: Option<Box<Submit>>) -> Flight {
+        self.serial += 1;
+        let tokens = u64::from(request.prompt_tokens.max(1)) + u64::from(request.output_tokens);
+        Flight {
+            replica: number,
+            load: Load { requests: 1, tokens },
+            serial: self.serial,
+            held,
+            began: false,
+            tokens: 0,
+            cut: if number == NOWHERE {
+                None
+            } else {
+                self.faults.cut(number, request.id, request.output_tokens)
+            },
+            buffered: 0,
+            adapter: None,
+            onward: None,
+        }
+    }
+
+    pub(crate) fn give_engine(&mut self, now: At, number: u32, request: Submit) -> Result<(), Rejected> {
+        let replica = &mut self.replicas[number as usize];
+        replica.engine.submit(now, request)?;
+        replica.entered += 1;
+        replica.look(self.detail);
+        Ok(())
+    }
+
+    /// A held request goes on into its engine, or to the end of the backlog, or fails.
+    pub(crate) fn let_in(&mut self, now: At, id: u64) {
+        let Some(slot) = self.flights.find(id) else { return };
+        let number = self.flights.at(slot).replica;
+        let dead = self.answer_of_the_dead(number, id);
+        if dead.is_ok() && !self.has_adapter(now, number, id) {
+            return;
+        }
+        let full = dead.and_then(|()| self.is_full(number, id));
+        let taken = match full {
+            Ok(true) => {
+                self.replicas[number as usize].backlog.push_back(id);
+                return;
+            }
+            Ok(false) => match self.flights.at_mut(slot).held.take() {
+                Some(request) => self.give_engine(now, number, *request),
+                None => return,
+            },
+            Err(rejected) => Err(rejected),
+        };
+        if let Err(rejected) = taken {
+            self.flights.at_mut(slot).held = None;
+            self.fail(now, id, failure_of(&rejected), false);
+        }
+    }
+
+    /// Lets in as many of a replica's backlog as its limit has room for.
+    pub(crate) fn drain_backlog(&mut self, now: At, number: u32) {
+        while let Some(&id) = self.replicas[number as usize].backlog.front() {
+            let room = self
+                .faults
+                .gate(number)
+                .is_none_or(|gate| self.replicas[number as usize].entered < gate.limit);
+            if !room {
+                return;
+            }
+            self.replicas[number as usize].backlog.pop_front();
+            self.let_in(now, id);
+        }
+    }
+
+    /// Must it wait to be let in? Refused where the backlog is full too.
+    fn is_full(&mut self, number: u32, id: u64) -> Result<bool, Rejected> {
+        let Some(gate) = self.faults.gate(number) else { return Ok(false) };
+        let replica = &self.replicas[number as usize];
+        if replica.entered < gate.limit {
+            return Ok(false);
+        }
+        self.faults.touch(gate.fault, Some(number), id);
+        if replica.backlog.len() < gate.backlog as usize { Ok(true) } else { Err(Rejected::Reset) }
+    }
+
+    /// What a replica that is down answers.
+    pub(crate) fn answer_of_the_dead(&mut self, number: u32, id: u64) -> Result<(), Rejected> {
+        let Some(down) = self.replicas[number as usize].down else { return Ok(()) };
+        self.faults.touch(down.fault, Some(number), id);
+        Err(if down.reset { Rejected::Reset } else { ENGINE_DEAD })
+    }
+
+    /// A held request's time has come.
+    pub(crate) fn enter_due(&mut self, at: At, id: u64, serial: u64) {
+        if self.flights.find(id).is_some_and(|slot| self.flights.at(slot).serial == serial) {
+            self.let_in(at, id);
+        }
+    }
+}
+
+/// What the front of a dead engine says.
+const ENGINE_DEAD: Rejected =
+    Rejected::Unavailable { status: 500, why: "the engine is dead", retry_after: None };

@@ -1,0 +1,179 @@
+//! Replicas that come and go: cold starts, the autoscaler's wishes, and nothing left when nobody asks.
+//!
+//! A replica costs from the moment it is asked for and takes requests when it is ready. One that is let go ends what it has
+//! first. Who is let go: those on their way, the latest first, then those that serve, the highest number first.
+
+use plimsoll_model::{At, Sample, Span};
+use plimsoll_policy::autoscale::{Fleet as Seen, ReplicaMetric, Signal};
+
+use crate::engine::Engine;
+use crate::fleet::Fleet;
+use crate::fleet::adapters::Shelf;
+use crate::fleet::agenda::Due;
+use crate::fleet::replica::{Phase, Replica};
+use crate::spec::fault::FaultKind;
+
+impl Fleet {
+    /// May there be a replica later, without anybody doing anything?
+    pub(crate) fn may_come(&self) -> bool {
+        let coming = self.replicas.iter().any(|replica| replica.phase == Phase::Coming);
+        coming || self.autoscaler.is_some() || self.sleeps().is_some()
+    }
+
+    /// A request found nobody: where replicas sleep when nobody asks, one is asked for.
+    pub(crate) fn wake(&mut self, at: At) {
+        let none = !self.replicas.iter().any(Replica::is_wanted);
+        if none && self.sleeps().is_some() {
+            self.scale_to(at, self.spec.fleet.replicas.max(1));
+        }
+    }
+
+    /// The fault by which replicas sleep, if it is on.
+    fn sleeps(&self) -> Option<u32> {
+        let mut faults =
+            self.faults.specs().filter(|(_, spec)| matches!(spec.kind, FaultKind::ScaleToZero { .. }));
+        faults.find(|(fault, _)| self.faults.is_on(*fault)).map(|(fault, _)| fault)
+    }
+
+    /// Takes all replicas away if none has had anything to do for long enough.
+    pub(crate) fn scale_to_zero_if_idle(&mut self, at: At, fault: u32) {
+        let FaultKind::ScaleToZero { idle } = self.faults.spec(fault).kind else { return };
+        if !self.faults.is_on(fault) {
+            return;
+        }
+        self.run_all(at - Span(1));
+        let busy = self.flights.ids().into_iter().next().is_some();
+        if busy || self.active + idle > at {
+            let again = if busy { at } else { self.active };
+            self.agenda.note(again + idle, Due::Idle { fault });
+            return;
+        }
+        self.scale_to(at, 0);
+    }
+
+    /// The autoscaler looks, and is obeyed.
+    pub(crate) fn autoscale(&mut self, at: At) {
+        self.run_all(at - Span(1));
+        let (Some(spec), Some(mut autoscaler)) = (self.spec.fleet.autoscale.clone(), self.autoscaler.take())
+        else {
+            return;
+        };
+        let signal = spec.signal();
+        let wanted = self.replicas.iter().filter(|replica| replica.is_wanted());
+        let metrics: Vec<ReplicaMetric> = wanted.map(|replica| metric(replica, signal)).collect();
+        let seen =
+            Seen { current: metrics.len() as u32, metrics: &metrics, unplaced: self.unplaced.len() as u32 };
+        let desired = autoscaler.decide(at, &seen);
+        self.agenda.note(autoscaler.next_at(), Due::Scale);
+        self.autoscaler = Some(autoscaler);
+        self.scale_to(at, desired);
+    }
+
+    /// Asks for replicas, or lets some go, until so many are wanted.
+    fn scale_to(&mut self, at: At, desired: u32) {
+        let mut wanted = self.replicas.iter().filter(|replica| replica.is_wanted()).count() as u32;
+        while wanted < desired && self.ask_for_one(at) {
+            wanted += 1;
+        }
+        while wanted > desired {
+            self.let_one_go(at);
+            wanted -= 1;
+        }
+        self.sample_replicas(at);
+    }
+
+    /// Asks for a replica. False where its engine can't be built, which the specification's checks rule out.
+    fn ask_for_one(&mut self, at: At) -> bool {
+        let Ok(mut engine) = Engine::new(&self.spec.engine, self.seed) else { return false };
+        engine.set_detail(self.detail());
+        let free = self.replicas.iter().position(|replica| replica.phase == Phase::Gone);
+        let place = free.unwrap_or(self.replicas.len());
+        match free {
+            Some(place) => {
+                let old = &mut self.replicas[place];
+                self.totals.add_work(&old.engine.gauges().totals);
+                let pending = std::mem::take(&mut old.pending);
+                *old = Replica::new(engine, Phase::Coming, old.life + 1);
+                old.pending = pending;
+            }
+            None => self.replicas.push(Replica::new(engine, Phase::Coming, 0)),
+        }
+        self.replicas[place].shelf = self.spec.fleet.adapters.as_ref().map(Shelf::new);
+        let life = self.replicas[place].life;
+        let cold = self.spec.fleet.cold_start.total(&self.spec.engine);
+        self.agenda.note(at + cold, Due::Ready { replica: place as u32, life });
+        true
+    }
+
+    /// A replica has come.
+    pub(crate) fn ready(&mut self, at: At, number: u32, life: u32) {
+        let replica = &mut self.replicas[number as usize];
+        if replica.life != life || replica.phase != Phase::Coming {
+            return;
+        }
+        replica.phase = Phase::Ready;
+        self.router.forget(number);
+        self.retune(number);
+        self.sample_replicas(at);
+        self.active = self.active.max(at);
+        if let Some(fault) = self.sleeps()
+            && let FaultKind::ScaleToZero { idle } = self.faults.spec(fault).kind
+        {
+            self.agenda.note(at + idle, Due::Idle { fault });
+        }
+        self.place_waiting(at);
+    }
+
+    fn let_one_go(&mut self, at: At) {
+        let last = |phase| self.replicas.iter().rposition(|replica| replica.phase == phase);
+        if let Some(place) = last(Phase::Coming) {
+            self.replicas[place].phase = Phase::Gone;
+        } else if let Some(place) = last(Phase::Ready) {
+            self.replicas[place].phase = Phase::Draining;
+            self.retire_if_drained(at, place as u32);
+        }
+    }
+
+    /// A replica that was let go and has nothing left is gone.
+    pub(crate) fn retire_if_drained(&mut self, at: At, number: u32) {
+        let replica = &mut self.replicas[number as usize];
+        if replica.phase == Phase::Draining && replica.load.requests == 0 {
+            replica.phase = Phase::Gone;
+            self.sample_replicas(at);
+        }
+    }
+
+    /// Notes how many replicas there are.
+    pub(crate) fn sample_replicas(&mut self, at: At) {
+        let count =
+            |is: fn(&Replica) -> bool| self.replicas.iter().filter(|replica| is(replica)).count() as f64;
+        let figures = [
+            ("replicas_ready", count(|replica| replica.phase == Phase::Ready && replica.down.is_none())),
+            ("replicas_provisioning", count(|replica| replica.phase == Phase::Coming)),
+            ("replicas_billed", count(|replica| replica.phase != Phase::Gone)),
+        ];
+        for ((name, value), last) in figures.into_iter().zip(&mut self.counted) {
+            if last.replace(value) == Some(value) {
+                continue;
+            }
+            let (source, labels) = ("server".to_owned(), String::new());
+            self.samples.push(Sample { at, source, name: name.to_owned(), labels, value });
+        }
+    }
+}
+
+/// A replica as the autoscaler sees it.
+fn metric(replica: &Replica, signal: Signal) -> ReplicaMetric {
+    if replica.phase == Phase::Coming {
+        return ReplicaMetric::NotReady;
+    }
+    if replica.down.is_some() {
+        return ReplicaMetric::Missing;
+    }
+    let gauges = replica.engine.gauges();
+    ReplicaMetric::Ready(match signal {
+        Signal::InFlight => f64::from(replica.load.requests),
+        Signal::Waiting => f64::from(gauges.waiting + replica.load.requests - replica.entered),
+        Signal::KvUsage => gauges.kv_usage(),
+    })
+}

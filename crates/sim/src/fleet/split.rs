@@ -1,0 +1,138 @@
+//! Prompts on some replicas, answers on others: a request computes its prompt and first token in one place, its KV cache travels, and
+//! the rest is written in another.
+//!
+//! The first token is told when the cache has come to where the answer goes on, as with servers that answer from there;
+//! so it waits for the prompt, the transfer, and nothing else. A transfer takes tokens × bytes / bandwidth; transfers do not
+//! get into each other's way.
+
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{At, Span};
+use plimsoll_policy::{Facts, Router};
+
+use crate::fleet::agenda::Due;
+use crate::fleet::{Fleet, NOWHERE, failure_of};
+use crate::spec::SpecError;
+use crate::spec::fleet::WorldSpec;
+use crate::traffic::{Emission, Failure, Submit, What};
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Split {
+    /// Replicas from 0 that compute prompts; those that write answers come after them.
+    pub prefill: u32,
+    decode: u32,
+    bytes_per_token: f64,
+    bytes_per_s: f64,
+    router: Router,
+    /// Caches on their way.
+    pub moving: u32,
+}
+
+impl Split {
+    /// As specified, if it is.
+    pub fn of(spec: &WorldSpec) -> Result<Option<Split>, SpecError> {
+        let Some(split) = &spec.fleet.disaggregation else { return Ok(None) };
+        Ok(Some(Split {
+            prefill: split.prefill_replicas,
+            decode: split.decode_replicas,
+            bytes_per_token: split.kv_bytes(&spec.engine)?,
+            bytes_per_s: split.transfer_gb_per_s * 1e9,
+            router: Router::new(&spec.fleet.route),
+            moving: 0,
+        }))
+    }
+
+    /// How many there are of both kinds.
+    pub fn replicas(&self) -> u32 {
+        self.prefill + self.decode
+    }
+
+    fn transfer(&self, tokens: u32) -> Span {
+        Span::from_secs_f64(f64::from(tokens) * self.bytes_per_token / self.bytes_per_s)
+    }
+}
+
+impl Fleet {
+    /// Cuts a request down to its prompt and first token. The whole is returned, if there is more to it.
+    pub(crate) fn part(&self, request: &mut Submit) -> Option<Box<Submit>> {
+        if self.split.is_none() || request.output_tokens < 2 {
+            return None;
+        }
+        let whole = Submit { handed_over: true, ..request.clone() };
+        request.output_tokens = 1;
+        Some(Box::new(whole))
+    }
+
+    /// What the replica of a prompt says of its first token and its end is not for the client. True where that is so.
+    pub(crate) fn part_way(&mut self, number: u32, emission: &Emission) -> bool {
+        let Some(split) = &mut self.split else { return false };
+        let Some(slot) = self.flights.find(emission.id) else { return false };
+        let flight = self.flights.at_mut(slot);
+        if number >= split.prefill {
+            // It left a queue before.
+            return flight.began && matches!(emission.what, What::Admitted { .. });
+        }
+        if flight.onward.is_none() {
+            return false;
+        }
+        match emission.what {
+            What::Token { .. } => true,
+            What::Finished { .. } => {
+                flight.held = flight.onward.take();
+                flight.replica = NOWHERE;
+                flight.tokens = 1;
+                let (load, serial) = (flight.load, flight.serial);
+                let tokens = flight.held.as_ref().map_or(0, |request| request.prompt_tokens.max(1));
+                split.moving += 1;
+                let (at, id) = (emission.at, emission.id);
+                self.agenda.note(at + split.transfer(tokens).max(Span(1)), Due::Handover { id, serial });
+                let whole = flight.held.as_ref().map_or(0, |request| u64::from(request.output_tokens));
+                flight.load.tokens = load.tokens - 1 + whole;
+                let replica = &mut self.replicas[number as usize];
+                replica.less(at, load, self.load_delay);
+                replica.entered -= 1;
+                self.after_end(at, number);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The cache of a request has come to where its answer is written.
+    pub(crate) fn hand_over(&mut self, at: At, id: u64, serial: u64) {
+        let Some(slot) = self.flights.find(id).filter(|slot| self.flights.at(*slot).serial == serial) else {
+            return;
+        };
+        let Some(request) = self.flights.at_mut(slot).held.take() else { return };
+        let Some(number) = self.choose_writer(at, &request) else {
+            self.flights.at_mut(slot).held = Some(request);
+            return self.fail(at, id, Failure::Status { status: 503, why: "no replica is ready" }, false);
+        };
+        if let Some(split) = &mut self.split {
+            split.moving -= 1;
+        }
+        self.flights.at_mut(slot).cut = self.faults.cut(number, id, request.output_tokens);
+        self.placed(at, id, number);
+        let taken = self.answer_of_the_dead(number, id).and_then(|()| self.give_engine(at, number, *request));
+        if let Err(rejected) = taken {
+            return self.fail(at, id, failure_of(&rejected), false);
+        }
+        if !self.buffer(number, at, id, 1, false) {
+            let what = What::Token { n: 1, last: false };
+            self.replicas[number as usize].pending.push(Emission { at, id, what });
+        }
+    }
+
+    /// The replica that writes the answer.
+    fn choose_writer(&mut self, at: At, request: &Submit) -> Option<u32> {
+        let split = self.split.as_mut()?;
+        self.views.clear();
+        let writers = (0u32..).zip(&mut self.replicas).skip(split.prefill as usize);
+        let routable = writers.filter(|(_, replica)| replica.is_routable());
+        self.views.extend(routable.map(|(number, replica)| replica.view(number, at, self.load_delay)));
+        let facts = Facts { session: request.session, blocks: &request.blocks };
+        let mut chance = Stream::new(self.seed, "fleet.route.decode", request.id);
+        let place = split.router.pick(&self.views, &facts, &mut chance)?;
+        Some(self.views[place].replica)
+    }
+}

@@ -1,0 +1,366 @@
+//! What a client meets, as its user writes it: an engine, how many of it, who spreads the load, and what goes wrong.
+
+use plimsoll_model::Span;
+use plimsoll_policy::{AutoscaleSpec, RouteSpec, SettingError, Written};
+use plimsoll_workload::parse_span;
+use plimsoll_workload::units::{SpanText, span_text};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::engine::scheduler::policy::PolicySpec;
+use crate::spec::fault::{FaultKind, FaultSpec};
+use crate::spec::{EngineSpec, ModeSpec, SpecError, StepSpec, not_negative, positive, within};
+
+/// Most replicas that are accepted.
+pub const MAX_REPLICAS: u32 = plimsoll_policy::autoscale::MOST_REPLICAS;
+
+/// A world to be simulated: replicas of an engine, and what happens to them.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WorldSpec {
+    /// One replica.
+    pub engine: EngineSpec,
+    /// How many, and what is around them.
+    #[serde(default)]
+    pub fleet: FleetSpec,
+    /// What goes wrong.
+    #[serde(default)]
+    pub faults: Vec<FaultSpec>,
+}
+
+/// Replicas, and what is around them.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct FleetSpec {
+    /// Replicas at the start; all of them are ready then.
+    pub replicas: u32,
+    /// How requests are spread over them.
+    pub route: RouteSpec,
+    /// How old the loads are that the router sees, its own placements included.
+    #[serde(with = "span_text")]
+    #[schemars(with = "SpanText")]
+    pub load_information_delay: Span,
+    /// Who changes their number; nobody without it.
+    pub autoscale: Option<AutoscaleSpec>,
+    /// How long a replica takes from being asked for to serving.
+    pub cold_start: ColdStartSpec,
+    /// Prompts on some replicas, answers on others.
+    pub disaggregation: Option<DisaggregationSpec>,
+    /// Adapters that a replica loads when a request needs them.
+    pub adapters: Option<AdapterSpec>,
+}
+
+impl Default for FleetSpec {
+    fn default() -> FleetSpec {
+        FleetSpec {
+            replicas: 1,
+            route: RouteSpec::default(),
+            load_information_delay: Span::ZERO,
+            autoscale: None,
+            cold_start: ColdStartSpec::default(),
+            disaggregation: None,
+            adapters: None,
+        }
+    }
+}
+
+/// How long a replica takes from being asked for to serving: the sum of the parts.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ColdStartSpec {
+    /// Until there is a machine.
+    #[serde(with = "span_text")]
+    #[schemars(with = "SpanText")]
+    pub provision: Span,
+    /// Until the image is there.
+    #[serde(with = "span_text")]
+    #[schemars(with = "SpanText")]
+    pub image_pull: Span,
+    /// Weights to load per GPU, GB (10^9 bytes). Without it what the step model says, or nothing where it knows of none.
+    pub weights_gb: Option<f64>,
+    /// Speed of the disk, GB/s; the slowest of the three counts.
+    pub disk_gb_per_s: Option<f64>,
+    /// Speed of the network that the weights come over, GB/s.
+    pub network_gb_per_s: Option<f64>,
+    /// Speed of the way into the GPU, GB/s.
+    pub pcie_gb_per_s: Option<f64>,
+    /// Compilation and graph capture.
+    #[serde(with = "span_text")]
+    #[schemars(with = "SpanText")]
+    pub compile: Span,
+    /// The first request, which warms it up.
+    #[serde(with = "span_text")]
+    #[schemars(with = "SpanText")]
+    pub first_request: Span,
+}
+
+impl Default for ColdStartSpec {
+    fn default() -> ColdStartSpec {
+        ColdStartSpec {
+            provision: Span::ZERO,
+            image_pull: Span::from_secs(30),
+            weights_gb: None,
+            disk_gb_per_s: None,
+            network_gb_per_s: None,
+            pcie_gb_per_s: None,
+            compile: Span::from_secs(40),
+            first_request: Span::ZERO,
+        }
+    }
+}
+
+/// Weights come at this speed unless told otherwise, GB/s.
+const WEIGHTS_GB_PER_S: f64 = 2.0;
+
+/// Prompts on some replicas, answers on others, and the KV cache moved between them.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DisaggregationSpec {
+    /// Replicas that compute prompts.
+    pub prefill_replicas: u32,
+    /// Replicas that write answers.
+    pub decode_replicas: u32,
+    /// Speed of the transfer, GB/s.
+    #[serde(default = "transfer_gb_per_s")]
+    pub transfer_gb_per_s: f64,
+    /// KV cache per token. Without it, what the step model says.
+    #[serde(default)]
+    pub kv_bytes_per_token: Option<f64>,
+}
+
+/// Adapters (LoRA) of which a replica holds some. What an adapter adds to a step's time is not simulated.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AdapterSpec {
+    /// What they are called: a request asks for one as it asks for a model.
+    #[serde(default)]
+    pub names: Vec<String>,
+    /// Adapters that a replica holds at once; the least recently used that nobody uses makes room.
+    pub slots: u32,
+    /// Until an adapter is loaded.
+    #[serde(with = "span_text")]
+    #[schemars(with = "SpanText")]
+    pub load: Span,
+}
+
+impl AdapterSpec {
+    /// Reads `NAME+NAME:slots=2,load=500ms`; as many slots as names, and no time to load, unless said otherwise.
+    ///
+    /// # Errors
+    /// An unknown parameter or a value that can't be read.
+    pub fn parse(text: &str) -> Result<AdapterSpec, SettingError> {
+        let mut written = Written::parse(text)?;
+        let names: Vec<String> = written.name.split('+').map(|name| name.trim().to_owned()).collect();
+        let slots = written.take("slots", "a whole number from 1", |&slots: &u32| slots > 0)?;
+        let load = written.take_with("load", "a span such as 500ms", |text| {
+            parse_span(text).ok().filter(|span| span.0 >= 0)
+        })?;
+        let slots = slots.unwrap_or(names.len() as u32);
+        written.finish()?;
+        Ok(AdapterSpec { names, slots, load: load.unwrap_or(Span::ZERO) })
+    }
+
+    fn validate(&self) -> Result<(), SpecError> {
+        within("fleet.adapters.slots", self.slots, 1, u32::MAX, "a whole number from 1")?;
+        let refused = |why: String| SettingError::Conflict { name: "fleet.adapters.names".to_owned(), why };
+        for (place, name) in self.names.iter().enumerate() {
+            if name.is_empty() {
+                return Err(refused("a name is empty; give each adapter one".to_owned()).into());
+            }
+            if self.names[..place].contains(name) {
+                return Err(refused(format!("{name} is there twice; name each adapter once")).into());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl WorldSpec {
+    /// What the fleet's adapters are called.
+    pub fn adapter_names(&self) -> &[String] {
+        self.fleet.adapters.as_ref().map_or(&[], |adapters| &adapters.names)
+    }
+
+    /// One replica and nothing around it.
+    pub fn one(engine: EngineSpec) -> WorldSpec {
+        WorldSpec { engine, fleet: FleetSpec::default(), faults: Vec::new() }
+    }
+
+    /// Checks everything that the types can't.
+    ///
+    /// # Errors
+    /// The first thing found wrong.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        self.engine.validate()?;
+        self.fleet.validate()?;
+        let kv_bytes = self.fleet.disaggregation.as_ref().map(|split| split.kv_bytes(&self.engine));
+        kv_bytes.transpose()?;
+        if self.fleet.disaggregation.is_some() && self.fleet.adapters.is_some() {
+            let why =
+                "adapters and disaggregation are not simulated together; leave one of them out".to_owned();
+            return Err(SettingError::Conflict { name: "fleet".to_owned(), why }.into());
+        }
+        if self.fleet.adapters.is_some() && matches!(self.engine.mode, ModeSpec::Dynamic(_)) {
+            let why =
+                "an engine of kind dynamic serves one model of tensors; leave the adapters out".to_owned();
+            return Err(SettingError::Conflict { name: "fleet.adapters".to_owned(), why }.into());
+        }
+        self.faults.iter().try_for_each(|fault| self.check_fault(fault))
+    }
+
+    fn check_fault(&self, fault: &FaultSpec) -> Result<(), SpecError> {
+        let conflict = |why: String| {
+            let name = format!("fault {}", fault.name());
+            Err(SpecError::Setting(SettingError::Conflict { name, why }))
+        };
+        let batching = matches!(self.engine.mode, ModeSpec::Batching(_));
+        if fault.kind.needs_cache() && !batching {
+            return conflict("it acts on a KV cache; use an engine of kind batching".to_owned());
+        }
+        if fault.kind.needs_steps() && !batching && !matches!(self.engine.mode, ModeSpec::Dynamic(_)) {
+            return conflict(
+                "it acts on an engine's steps; use an engine of kind batching or dynamic".to_owned(),
+            );
+        }
+        if self.fleet.disaggregation.is_some() && matches!(fault.kind, FaultKind::ScaleToZero { .. }) {
+            return conflict("prefill and decode replicas do not sleep; leave it out".to_owned());
+        }
+        let most = self.fleet.most_replicas();
+        if let Some(replica) = fault.replica
+            && replica >= most
+        {
+            return conflict(format!("there is no replica {replica}; the last is {}", most - 1));
+        }
+        Ok(())
+    }
+
+    /// Is it one replica with nothing around it?
+    pub(crate) fn is_one(&self) -> bool {
+        let fleet = &self.fleet;
+        fleet.replicas == 1
+            && fleet.autoscale.is_none()
+            && fleet.disaggregation.is_none()
+            && fleet.adapters.is_none()
+            && self.faults.is_empty()
+    }
+}
+
+impl FleetSpec {
+    fn validate(&self) -> Result<(), SpecError> {
+        within("fleet.replicas", self.replicas, 0, MAX_REPLICAS, "a whole number from 1 to 10000")?;
+        self.route.validate()?;
+        if self.replicas == 0 && !matches!(self.autoscale, Some(AutoscaleSpec::Keda(_))) {
+            return Err(crate::spec::range("fleet.replicas", 0, "at least 1; only KEDA scales from none"));
+        }
+        if let Some(autoscale) = &self.autoscale {
+            autoscale.validate()?;
+        }
+        self.cold_start.validate()?;
+        if let Some(split) = &self.disaggregation {
+            split.validate()?;
+            if self.autoscale.is_some() || self.replicas != 1 {
+                let why =
+                    "say how many by prefill_replicas and decode_replicas, without replicas and autoscale";
+                let name = "fleet.disaggregation".to_owned();
+                return Err(SettingError::Conflict { name, why: why.to_owned() }.into());
+            }
+        }
+        self.adapters.as_ref().map_or(Ok(()), AdapterSpec::validate)
+    }
+
+    /// Replicas that there may ever be.
+    pub(crate) fn most_replicas(&self) -> u32 {
+        let split = self.disaggregation.as_ref();
+        let split = split.map_or(0, |split| split.prefill_replicas.saturating_add(split.decode_replicas));
+        let scaled = self.autoscale.as_ref().map_or(0, |autoscale| autoscale.range().1);
+        self.replicas.max(scaled).max(split).max(1)
+    }
+}
+
+impl ColdStartSpec {
+    fn validate(&self) -> Result<(), SpecError> {
+        if let Some(weights) = self.weights_gb {
+            not_negative("fleet.cold_start.weights_gb", weights)?;
+        }
+        let speeds = [
+            ("fleet.cold_start.disk_gb_per_s", self.disk_gb_per_s),
+            ("fleet.cold_start.network_gb_per_s", self.network_gb_per_s),
+            ("fleet.cold_start.pcie_gb_per_s", self.pcie_gb_per_s),
+        ];
+        speeds
+            .into_iter()
+            .filter_map(|(name, speed)| Some((name, speed?)))
+            .try_for_each(|(name, speed)| positive(name, speed))
+    }
+
+    /// From being asked for to serving.
+    pub fn total(&self, engine: &EngineSpec) -> Span {
+        self.provision + self.image_pull + self.restart(engine)
+    }
+
+    /// From the start of a process on a machine that is there to serving.
+    pub fn restart(&self, engine: &EngineSpec) -> Span {
+        let speeds = [self.disk_gb_per_s, self.network_gb_per_s, self.pcie_gb_per_s];
+        let slowest = speeds.into_iter().flatten().fold(f64::INFINITY, f64::min);
+        let speed = if slowest.is_finite() { slowest } else { WEIGHTS_GB_PER_S };
+        let weights = self.weights_gb.unwrap_or_else(|| weights_gb(engine));
+        Span::from_secs_f64(weights / speed) + self.compile + self.first_request
+    }
+}
+
+impl DisaggregationSpec {
+    fn validate(&self) -> Result<(), SpecError> {
+        let many = "a whole number from 1 to 10000";
+        within("fleet.disaggregation.prefill_replicas", self.prefill_replicas, 1, MAX_REPLICAS, many)?;
+        within("fleet.disaggregation.decode_replicas", self.decode_replicas, 1, MAX_REPLICAS, many)?;
+        positive("fleet.disaggregation.transfer_gb_per_s", self.transfer_gb_per_s)
+    }
+
+    /// KV cache per token, bytes over all GPUs of a replica.
+    ///
+    /// # Errors
+    /// It is not given, and the step model knows of none.
+    pub fn kv_bytes(&self, engine: &EngineSpec) -> Result<f64, SpecError> {
+        let field = "fleet.disaggregation.kv_bytes_per_token";
+        match (self.kv_bytes_per_token, &engine.mode) {
+            (_, ModeSpec::Batching(batching))
+                if !matches!(batching.policy, PolicySpec::Vllm(_) | PolicySpec::NoEvict(_)) =>
+            {
+                Err(crate::spec::range(
+                    "fleet.disaggregation",
+                    "this engine",
+                    "for the policies vllm and no_evict",
+                ))
+            }
+            (Some(bytes), ModeSpec::Batching(_)) => not_negative(field, bytes).map(|()| bytes),
+            (None, ModeSpec::Batching(batching)) => match &batching.step {
+                StepSpec::Roofline(roofline) => Ok(roofline.kv_bytes_per_layer()
+                    * f64::from(roofline.model.layers)
+                    * f64::from(roofline.tensor_parallel)),
+                _ => Err(crate::spec::range(
+                    field,
+                    "nothing",
+                    "enough: a linear step model knows none, so say it",
+                )),
+            },
+            _ => {
+                Err(crate::spec::range("fleet.disaggregation", "this engine", "for engines of kind batching"))
+            }
+        }
+    }
+}
+
+/// Weights per GPU, GB, where the step model knows of some.
+fn weights_gb(engine: &EngineSpec) -> f64 {
+    match &engine.mode {
+        ModeSpec::Batching(batching) => match &batching.step {
+            StepSpec::Roofline(roofline) => roofline.weights_per_gpu() / 1e9,
+            _ => 0.0,
+        },
+        _ => 0.0,
+    }
+}
+
+fn transfer_gb_per_s() -> f64 {
+    64.0
+}
