@@ -10,9 +10,9 @@ use plimsoll_plan::fit::{Fitted, Measured, Told, fit};
 use plimsoll_plan::spec::Band;
 use plimsoll_sim::{EngineSpec, WorldSpec};
 
-use crate::commands::show::Rows;
 use crate::exit::Stop;
 use crate::flags::FitArgs;
+use crate::rows::Rows;
 
 /// What stands for the target of a run.
 pub struct Target {

@@ -4,6 +4,7 @@
 //! no entry and say so. A file that is rewritten as a whole lost: two gates that end at the same time would drop one of the
 //! two results, and git would see every line change.
 
+use crate::rows;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,6 @@ use plimsoll_model::Manifest;
 use plimsoll_report::figure;
 
 use crate::baseline::{self, Baseline};
-use crate::commands::show;
 use crate::exit::Stop;
 
 /// The file of a name.
@@ -63,7 +63,7 @@ pub fn record(baseline: &Baseline, entry: &Entry) -> Result<bool, Stop> {
     }
     if known.is_empty() && baseline.id != entry.id {
         baseline::unchanged(baseline)?;
-        let (manifest, findings) = show::load(&baseline.run)?;
+        let (manifest, findings) = rows::load(&baseline.run)?;
         let first = self::entry(&baseline.run, baseline.version.as_deref(), None, &manifest, &findings);
         append(&path, &first)?;
     }

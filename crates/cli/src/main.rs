@@ -22,6 +22,8 @@ mod out;
 mod price;
 mod recover;
 mod resolve;
+mod result;
+mod rows;
 mod screen;
 mod simulation;
 mod tensors;

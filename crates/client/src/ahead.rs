@@ -12,19 +12,10 @@ use plimsoll_wire::RequestOptions;
 use plimsoll_workload::{Arrival, Schedule};
 
 use crate::level::Shared;
-use crate::target::Body;
+use crate::request::Prepared;
 
 /// Most bodies kept ready.
 const AHEAD_MAX: usize = 16;
-
-/// What a request carries, ready to send.
-#[derive(Clone, Debug)]
-pub struct Prepared {
-    /// The body.
-    pub body: Body,
-    /// Keyed hashes of the prompt's blocks.
-    pub blocks: Vec<u64>,
-}
 
 /// See the module's head.
 #[derive(Debug, Default)]

@@ -11,13 +11,11 @@ use crate::exchange::{Outgoing, Watch};
 use crate::hand::Hand;
 use crate::pool::Held;
 use crate::recording::{Ending, Recording};
+use crate::request::Key;
 use crate::stage::Stage;
 
 /// Bytes of an error's body after which the rest is not waited for.
 const ERROR_BODY_MAX: u64 = 1 << 20;
-
-/// Names an attempt within a level.
-pub type Key = (u64, u16);
 
 /// Hashes a [`Key`]. Its numbers are the schedule's own, so nobody can choose them to collide.
 #[derive(Debug, Default)]

@@ -7,11 +7,9 @@ use plimsoll_model::{At, Load, RateCourse, Span};
 use plimsoll_wire::{QueueWish, RequestOptions, encode};
 use plimsoll_workload::{Arrival, ClientSpec, Prompts, Schedule, Sequence, TargetSpec};
 
-use crate::ahead::Prepared;
 use crate::control::Ceilings;
-use crate::flight::Key;
 use crate::live::Live;
-use crate::request::Opening;
+use crate::request::{Key, Opening, Prepared};
 use crate::sink::Sink;
 use crate::target::{Body, Target};
 

@@ -13,6 +13,18 @@ use plimsoll_wire::kserve::HEADER_LENGTH;
 
 use crate::target::{Body, REQUEST_ID};
 
+/// Names an attempt within a level: request and attempt.
+pub type Key = (u64, u16);
+
+/// What a request carries, ready to send.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// The body.
+    pub body: Body,
+    /// Keyed hashes of the prompt's blocks.
+    pub blocks: Vec<u64>,
+}
+
 /// A body up to this is put behind its head: `send` of one buffer takes less than `writev` of two, and under TLS it is one
 /// record.
 const JOIN_MAX: usize = 4096;

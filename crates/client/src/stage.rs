@@ -19,13 +19,14 @@ use tokio::sync::Notify;
 
 use crate::ahead::Ahead;
 use crate::exchange::exchange;
-use crate::flight::{CANCELLED, Flight, Following, Key, KeyHasher};
+use crate::flight::{CANCELLED, Flight, Following, KeyHasher};
 use crate::hand::Hands;
 use crate::histogram::Histogram;
 use crate::level::Shared;
 use crate::live::Shard;
 use crate::pool::Pool;
 use crate::recording::{Ending, Progress, Reading, Recording, never_sent, own_lag};
+use crate::request::Key;
 use crate::stamp::Meter;
 use crate::timer::Timer;
 

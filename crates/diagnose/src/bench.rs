@@ -3,10 +3,10 @@
 use plimsoll_model::{Attempt, Level, Load};
 
 use super::experiment::Experiment;
+use super::fired::{ALONE_NEEDED, Fired};
 use super::gauges::Gauges;
 use super::material::Material;
 use super::ratio::{Effect, of_percentile};
-use super::rules::Fired;
 use super::seen::{Row, Seen};
 use super::verdict::{Missing, Reference, Subject};
 use super::{Case, Cause, Side};
@@ -40,9 +40,6 @@ pub struct Bench<'a> {
     /// Causes that were found before, of which nothing or not everything could be taken out.
     pub found: Vec<Cause>,
 }
-
-/// Single requests below which none of their figures is used.
-pub const ALONE_NEEDED: usize = 20;
 
 impl<'a> Bench<'a> {
     /// Reads both sides. `None` where the candidate holds no request.

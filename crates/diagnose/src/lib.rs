@@ -19,6 +19,7 @@ mod changed;
 mod company;
 pub mod device;
 pub mod experiment;
+mod fired;
 pub mod gauges;
 pub mod material;
 mod questions;
@@ -41,8 +42,8 @@ use plimsoll_model::{Attempt, Fingerprint, Level, Manifest, Sample};
 
 use crate::device::DeviceFinding;
 use bench::Bench;
+use fired::Fired;
 use plimsoll_measure::findings::{BudgetSpec, Validity};
-use rules::Fired;
 use verdict::DIAGNOSIS_SCHEMA;
 
 /// What a run folder holds, as far as a diagnosis asks.

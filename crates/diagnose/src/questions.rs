@@ -1,6 +1,7 @@
 //! The five questions of the method, each with its figure, or what is missing to answer it.
 
-use super::bench::{ALONE_NEEDED, Bench};
+use super::bench::Bench;
+use super::fired::ALONE_NEEDED;
 use super::material::failed;
 use super::seen::{Row, Seen};
 use super::verdict::{Changed, Question, YesNo};

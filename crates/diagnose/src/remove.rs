@@ -6,23 +6,8 @@
 
 use super::Cause;
 use super::bench::{Arm, Bench};
-use super::rules::Fired;
+use super::fired::Fired;
 use super::seen::Row;
-
-/// What of a level a cause struck.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Struck {
-    /// Stretches of time, s since the level began: requests in flight during one are left out.
-    pub during: Vec<(f64, f64)>,
-    /// Replica: its requests are left out.
-    pub replica: Option<u16>,
-    /// Seconds that every first token came later.
-    pub delay_s: f64,
-    /// What stages before the engine take more than the baseline's is subtracted; where none is told, the request is left out.
-    pub stages: bool,
-    /// Tokens came in lumps: of each answer, of either side, only the end is known.
-    pub lumps: bool,
-}
 
 /// Takes the effect out of the candidate. `None` where it can't be.
 pub fn effect(bench: &mut Bench<'_>, found: &Fired) -> Option<()> {

@@ -12,7 +12,7 @@ use plimsoll_sim::spec::dynamic::{BatchCostSpec, Overlap};
 use super::backlog::{Backlog, Course, Prompts, evens};
 use super::latency::{POINTS, Sample, lattice};
 use super::mix::Mix;
-use super::replica::{Share, Steady};
+use super::steady::{Share, Steady};
 
 /// See the module.
 #[derive(Clone, Debug)]

@@ -19,8 +19,8 @@
 use super::backlog::{Backlog, Course, evens};
 use super::chain::Chain;
 use super::mix::Mix;
-use super::replica::Share;
 use super::sharing::Sharing;
+use super::steady::Share;
 
 /// See the module.
 pub(super) struct Crowd<'a> {

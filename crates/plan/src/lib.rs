@@ -39,6 +39,7 @@ pub mod replica;
 mod servers;
 pub mod sharing;
 pub mod slots;
+mod steady;
 
 pub mod load;
 

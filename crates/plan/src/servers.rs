@@ -10,7 +10,7 @@ use plimsoll_sim::{CannedSpec, LawSpec, QueueSpec};
 
 use super::latency::Sample;
 use super::mix::Mix;
-use super::replica::{Share, Steady};
+use super::steady::{Share, Steady};
 
 /// See the module.
 #[derive(Clone, Debug)]

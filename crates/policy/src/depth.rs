@@ -7,7 +7,7 @@ use plimsoll_model::{At, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::autoscale::{Fleet, at_least_one, positive, range};
+use crate::fleet::{Fleet, at_least_one, positive, range};
 use crate::setting::SettingError;
 
 /// An autoscaler on queue depth.

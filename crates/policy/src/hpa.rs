@@ -11,7 +11,7 @@ use plimsoll_model::{At, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::autoscale::{Fleet, ReplicaMetric, Signal, at_least_one, positive, range};
+use crate::fleet::{Fleet, ReplicaMetric, Signal, at_least_one, positive, range};
 use crate::setting::SettingError;
 
 /// An HPA.

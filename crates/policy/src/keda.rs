@@ -9,7 +9,7 @@ use plimsoll_model::{At, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::autoscale::{Fleet, Signal, at_least_one, positive, range};
+use crate::fleet::{Fleet, Signal, at_least_one, positive, range};
 use crate::hpa::{Hpa, HpaSpec};
 use crate::setting::SettingError;
 

@@ -5,7 +5,7 @@
 //! know; so a policy that was tuned in virtual time is the very one that serves.
 //!
 //! Reading order: [`setting`] (how policies are written down), [`route`] and its parts [`affinity`] (who has the prefix)
-//! and [`rendezvous`] (who has the session); [`autoscale`] and its three: [`hpa`], [`keda`], [`depth`].
+//! and [`rendezvous`] (who has the session); [`autoscale`] and its three, [`hpa`], [`keda`] and [`depth`], which are shown a [`fleet`](mod@fleet).
 
 pub mod setting;
 
@@ -16,9 +16,11 @@ pub mod rendezvous;
 
 pub mod autoscale;
 pub mod depth;
+pub mod fleet;
 pub mod hpa;
 pub mod keda;
 
-pub use autoscale::{AutoscaleSpec, Autoscaler, Fleet, ReplicaMetric, Signal};
+pub use autoscale::{AutoscaleSpec, Autoscaler};
+pub use fleet::{Fleet, MOST_REPLICAS, ReplicaMetric, Signal};
 pub use route::{Facts, LoadMeasure, ReplicaView, RouteSpec, Router};
 pub use setting::{SettingError, Written};

@@ -11,7 +11,6 @@ use std::rc::Rc;
 use plimsoll_model::trace::{SpanKind, TraceSpan};
 
 use super::names::Facts;
-use super::read::{Reader, Requests};
 use super::rules::Rules;
 use super::stage::Stage;
 
@@ -156,21 +155,6 @@ impl<'r> Pieces<'r> {
     /// None?
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
-    }
-
-    /// Requests: each one's time by stage, and what it would have been with a stage made faster. Those that ended in an error only with
-    /// `keep_failed`.
-    pub fn requests(&self, keep_failed: bool) -> Requests {
-        let mut order: Vec<u32> = (0..self.all.len() as u32).collect();
-        order.sort_unstable_by_key(|i| {
-            let span = &self.all[*i as usize];
-            (span.trace, span.start_ns, *i)
-        });
-        let mut reader = Reader::new(self, keep_failed);
-        for members in order.chunk_by(|a, b| self.all[*a as usize].trace == self.all[*b as usize].trace) {
-            reader.trace(members);
-        }
-        reader.finish()
     }
 
     /// All of them, in the order in which they came.

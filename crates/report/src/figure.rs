@@ -185,6 +185,12 @@ fn trim_zeros(text: String) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_string() } else { text }
 }
 
+/// `99`, `99.9`: a probability as the number of its percentile.
+pub fn centile(p: f64) -> String {
+    let text = format!("{:.2}", p * 100.0);
+    text.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

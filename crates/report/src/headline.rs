@@ -6,7 +6,7 @@
 use plimsoll_measure::findings::{Findings, Held, Hold, Kept, LevelSummary, Line, Lines, Trust, Validity};
 use plimsoll_model::Load;
 
-use crate::{figure, text, words};
+use crate::{figure, words};
 
 /// The sentences.
 pub fn headline(findings: &Findings) -> Vec<String> {
@@ -110,14 +110,10 @@ fn of_level(level: &LevelSummary) -> String {
     let latency = shown.map_or_else(few, |(p, e)| {
         if e.value.is_infinite() {
             let share = figure::percent(1.0 - p);
-            return format!(
-                "{} p{} is infinite: {share} or more failed",
-                leading.metric,
-                text::percentile(p)
-            );
+            return format!("{} p{} is infinite: {share} or more failed", leading.metric, figure::centile(p));
         }
         let interval = format!("{} to {}", words::ms(e.lower), words::ms(e.upper));
-        format!("{} p{} is {} ms ({interval})", leading.metric, text::percentile(p), words::ms(e.value))
+        format!("{} p{} is {} ms ({interval})", leading.metric, figure::centile(p), words::ms(e.value))
     });
     let kept = match (level.load, level.stability.verdict) {
         (Load::Open { .. }, Kept::Stable) => "; the endpoint keeps up",

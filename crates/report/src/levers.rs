@@ -7,8 +7,8 @@ use plimsoll_plan::levers::{
     catalogue,
 };
 
+use crate::figure::centile;
 use crate::table::Table;
-use crate::text::percentile;
 use crate::{figure, words};
 
 /// Levers shown in full.
@@ -123,7 +123,7 @@ fn table(page: &mut Vec<String>, title: &str, table: Table) {
 }
 
 fn goal(goal: &Goal) -> String {
-    format!("{} p{}", goal.metric.name(), percentile(goal.percentile))
+    format!("{} p{}", goal.metric.name(), centile(goal.percentile))
 }
 
 fn now(reading: &Reading) -> String {

@@ -9,9 +9,9 @@ use plimsoll_plan::finding::{
     ScalingFinding, Slots,
 };
 
+use crate::figure::centile;
 use crate::plan_envelope::{fleet, load, signed};
 use crate::table::Table;
-use crate::text::percentile;
 use crate::{cost, figure, what_if, words};
 
 /// Elasticities below this move nothing that anyone would see, and are left out of the text.
@@ -121,7 +121,7 @@ pub(crate) fn promise(slo: &BudgetSpec) -> String {
     let mut said: Vec<String> = slo
         .latency
         .iter()
-        .map(|c| format!("{} p{} < {}", c.metric.name(), percentile(c.percentile), words::time(c.limit_s)))
+        .map(|c| format!("{} p{} < {}", c.metric.name(), centile(c.percentile), words::time(c.limit_s)))
         .collect();
     said.extend(slo.error_rate.map(|share| format!("errors < {}", figure::percent(share))));
     said.join(", ")
@@ -203,7 +203,7 @@ pub(crate) fn probability(found: &Probability) -> String {
 
 fn named(expected: &Expected) -> String {
     let metric = expected.metric.name();
-    expected.percentile.map_or_else(|| format!("{metric} mean"), |p| format!("{metric} p{}", percentile(p)))
+    expected.percentile.map_or_else(|| format!("{metric} mean"), |p| format!("{metric} p{}", centile(p)))
 }
 
 /// A latency with its interval, or the dash of a refusal.
@@ -320,7 +320,7 @@ pub(crate) fn floor_table(rows: &[FloorRow]) -> Table {
     let mut table = Table::new(&["<ms", "ceiling", "alone", "left for load"]);
     for row in rows {
         table.row([
-            format!("{} p{}", row.metric.name(), percentile(row.percentile)),
+            format!("{} p{}", row.metric.name(), centile(row.percentile)),
             words::ms(row.limit_s),
             words::ms(row.alone_s),
             figure::percent(1.0 - row.alone_s / row.limit_s),
@@ -430,9 +430,8 @@ pub(crate) fn what_if_title(plan: &PlanFinding) -> String {
 /// Options beside the plan; those that are refused come last, with their reason.
 pub(crate) fn options_table(plan: &PlanFinding, most: usize) -> Table {
     let first = plan.slo.latency.first();
-    let ceiling = first.map_or("latency, ms".to_owned(), |c| {
-        format!("{} p{}, ms", c.metric.name(), percentile(c.percentile))
-    });
+    let ceiling = first
+        .map_or("latency, ms".to_owned(), |c| format!("{} p{}, ms", c.metric.name(), centile(c.percentile)));
     let mut table = Table::new(&[
         "<",
         "<configuration",

@@ -4,10 +4,10 @@ use plimsoll_measure::findings::Reading;
 use plimsoll_plan::verify::{VerifyFinding, VerifyRow};
 use plimsoll_plan::verify_lines::LineRow;
 
+use crate::figure::centile;
 use crate::plan::{latency, rate};
 use crate::plan_envelope::signed;
 use crate::table::Table;
-use crate::text::percentile;
 use crate::{figure, words};
 
 /// The comparison for a terminal or a pipe.
@@ -54,7 +54,7 @@ fn table(rows: &[VerifyRow]) -> Table {
     for row in rows {
         let band = row.expected.map(|[low, high]| figure::interval(&words::ms(low), &words::ms(high)));
         table.row([
-            format!("{} p{}", row.metric.name(), percentile(row.percentile)),
+            format!("{} p{}", row.metric.name(), centile(row.percentile)),
             latency(&row.predicted),
             band.unwrap_or_default(),
             latency(&row.measured),

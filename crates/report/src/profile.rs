@@ -5,9 +5,10 @@ use plimsoll_profile::{
     CeilingAt, Ceilings, ChangeFinding, Known, PathFinding, ProfileFinding, StageFinding, Tail, TailFinding,
 };
 
+use crate::figure::centile;
 use crate::figure::{self, counted};
 use crate::table::Table;
-use crate::text::{Page, percentile};
+use crate::text::Page;
 use crate::words;
 
 /// Names without a stage that are shown.
@@ -321,7 +322,7 @@ fn slices(page: &mut Page, finding: &ProfileFinding) {
         table.row([
             format!("  {}", slice.name),
             words::ms(slice.slice_s),
-            format!("p{}", percentile(slice.p)),
+            format!("p{}", centile(slice.p)),
             value(&slice.measured),
             slice.stage.map(|_| figure::percent(slice.used)).unwrap_or_default(),
             over.unwrap_or_default(),

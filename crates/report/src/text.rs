@@ -204,7 +204,7 @@ impl Page {
                 "Curve, {} traffic: {} in ms against offered load (zero contention: p{} {})",
                 curve.traffic,
                 curve.metric,
-                percentile(curve.percentile),
+                figure::centile(curve.percentile),
                 words::latency(&curve.zero_contention),
             ),
         );
@@ -344,7 +344,7 @@ impl Page {
             for (p, reading) in set.rows().into_iter().take(shown) {
                 marked |= reading.estimate().is_none() && reading.seen().is_some();
                 if let (Reading::Refused { why, seen: None, .. }, None) = (reading, &dash) {
-                    dash = Some(format!("–: {} p{} {why}", set.metric, percentile(p)));
+                    dash = Some(format!("–: {} p{} {why}", set.metric, figure::centile(p)));
                 }
             }
         }
@@ -410,12 +410,6 @@ const LEADING: [&str; 3] = ["ttft", "tpot", "e2e"];
 /// Percentiles of each on a screen: p50, p90, p95, p99.
 const IN_SHORT: usize = 4;
 
-/// `99`, `99.9`: a probability as people say it.
-pub fn percentile(p: f64) -> String {
-    let text = format!("{:.2}", p * 100.0);
-    text.trim_end_matches('0').trim_end_matches('.').to_string()
-}
-
 /// The cells of one metric: name, n, the percentiles, max.
 fn percentile_row(set: &Percentiles) -> Vec<String> {
     let mut cells = vec![set.metric.clone(), figure::count(set.n)];
@@ -440,7 +434,7 @@ pub(crate) fn budget_cells(row: &plimsoll_measure::findings::BudgetRow) -> Vec<S
     let name = if is_share {
         "errors".to_string()
     } else {
-        format!("{} p{}", row.metric, percentile(row.percentile))
+        format!("{} p{}", row.metric, figure::centile(row.percentile))
     };
     let needed = row.needed.map(|n| format!("; about {} would settle it", figure::counted(n, "request")));
     vec![
@@ -465,7 +459,7 @@ pub fn level_line(level: &LevelFinding) -> String {
     let shown = tail.iter().find(|(_, reading)| reading.value().is_some());
     let latency = match shown {
         Some((p, reading)) => {
-            format!("{} p{} {} ms", leading.metric, percentile(*p), words::latency(reading))
+            format!("{} p{} {} ms", leading.metric, figure::centile(*p), words::latency(reading))
         }
         None => format!("{}: too few requests for a percentile", leading.metric),
     };

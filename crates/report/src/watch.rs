@@ -5,8 +5,8 @@ use plimsoll_judge::sequential::{Looked, PairFinding, Verdict};
 use plimsoll_measure::findings::Findings;
 
 use crate::figure;
+use crate::figure::centile;
 use crate::table::Table;
-use crate::text::percentile;
 use crate::words;
 
 /// What is known after a pair, on one line.
@@ -21,7 +21,7 @@ pub fn line(looked: &Looked, of: u32) -> String {
             "most evidence of harm {} of {} ({metric} p{}) · ",
             figure::number(p.evidence_worse),
             figure::number(p.needed),
-            percentile(p.guard.percentile)
+            centile(p.guard.percentile)
         )
     });
     let verdict = match &looked.verdict {
@@ -38,7 +38,7 @@ pub fn text(looked: &Looked) -> String {
     for at in &looked.metrics {
         for p in &at.percentiles {
             table.row([
-                format!("{} p{}", at.metric, percentile(p.guard.percentile)),
+                format!("{} p{}", at.metric, centile(p.guard.percentile)),
                 format!("+{}", figure::percent(p.guard.margin)),
                 figure::number(p.evidence_worse),
                 figure::number(p.evidence_not_worse),

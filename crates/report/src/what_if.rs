@@ -6,8 +6,8 @@ use plimsoll_measure::findings::Held;
 use plimsoll_plan::fit::{Fitted, From, Setting};
 use plimsoll_plan::what_if::{Figure, Predicted, WhatIfFinding};
 
+use crate::figure::centile;
 use crate::table::Table;
-use crate::text::percentile;
 use crate::{figure, words};
 
 /// The predictions.
@@ -94,7 +94,7 @@ fn row(one: &Figure, measured: bool) -> [String; 5] {
         None => ("none".to_owned(), String::new()),
     };
     [
-        format!("{} p{}", one.metric.name(), percentile(one.percentile)),
+        format!("{} p{}", one.metric.name(), centile(one.percentile)),
         now,
         value,
         band,
@@ -112,7 +112,7 @@ pub fn fitted(name: &str, fitted: &Fitted) -> String {
     page.push(String::new());
     let mut errors = Table::new(&["<held out", "measured", "simulated", "off", "requests"]);
     for one in &fitted.residuals {
-        let figure = one.percentile.map_or_else(|| "mean".to_owned(), |p| format!("p{}", percentile(p)));
+        let figure = one.percentile.map_or_else(|| "mean".to_owned(), |p| format!("p{}", centile(p)));
         errors.row([
             format!("{} {figure}", one.metric),
             words::time(one.measured_s),

@@ -199,7 +199,7 @@ pub fn named_lines(lines: &Lines) -> Vec<(String, &Line)> {
 /// The percentile that the onset was read from, where it is not the p99 that defines it: another figure, which must say so.
 pub fn not_p99(lines: &Lines) -> Option<String> {
     let p = lines.onset_percentile?;
-    ((p - 0.99).abs() > 1e-9).then(|| format!("p{}", crate::text::percentile(p)))
+    ((p - 0.99).abs() > 1e-9).then(|| format!("p{}", crate::figure::centile(p)))
 }
 
 /// A line's figure, and the sentence that explains it.

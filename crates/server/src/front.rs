@@ -22,7 +22,7 @@ use plimsoll_wire::prometheus;
 use crate::body::{AnswerBody, Held};
 use crate::io::Conn;
 use crate::page;
-use crate::serve::Server;
+use crate::shared::Server;
 use crate::truth::{Ending, Record};
 use crate::voice::{self, Voice};
 

@@ -14,6 +14,7 @@ pub mod collector;
 mod config;
 mod running;
 pub mod serve;
+mod shared;
 
 mod front;
 mod infer;

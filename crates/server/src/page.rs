@@ -11,7 +11,7 @@ use plimsoll_sim::{Gauges, ModeSpec};
 use plimsoll_wire::prometheus::{Label, Page};
 
 use crate::clock;
-use crate::serve::Server;
+use crate::shared::Server;
 use crate::{sglang_page, triton_page};
 
 /// Writes the page.

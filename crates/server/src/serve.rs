@@ -5,7 +5,6 @@
 //! tests run on the second core is the client's.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -17,16 +16,15 @@ use std::task::{Context, Poll};
 
 use hyper::server::conn::http1;
 use plimsoll_model::Span;
-use plimsoll_sim::{ModeSpec, World, WorldSpec};
-use plimsoll_wire::kserve::server::Model;
+use plimsoll_sim::{World, WorldSpec};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::Notify;
 
-use crate::body::{self, Page};
+use crate::body::{self};
 use crate::clock::{self, Axis};
-use crate::config::{EngineServerConfig, Limits, ServeError};
+use crate::config::{EngineServerConfig, ServeError};
 use crate::engine::Engine;
 use crate::front::Front;
 use crate::infer;
@@ -34,6 +32,7 @@ use crate::io::{Conn, Io, Scratch, ask_for_stamps, wait_for_stamps};
 use crate::metrics::Metrics;
 use crate::running::{Running, Stop};
 use crate::script::Script;
+use crate::shared::Server;
 use crate::timer::Timer;
 use crate::truth::{Header, Truth, TruthWriter};
 
@@ -119,34 +118,6 @@ fn listen(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
     let _ = wait_for_stamps();
     socket.listen(BACKLOG)?;
     Ok(socket.into())
-}
-
-/// What all connections share.
-pub(crate) struct Server {
-    pub engine: Rc<Engine>,
-    pub model: String,
-    /// Adapters that may be asked for in the model's place, by their number in the world.
-    pub adapters: Vec<String>,
-    pub mode: ModeSpec,
-    /// The model under KServe v2, where the engine has that front.
-    pub infers: Option<Model>,
-    pub limits: Limits,
-    /// Can the world fail a request that it took? Then the head of a streamed answer waits for its first token.
-    pub may_fail: bool,
-    /// Does a router stand in front of the engine?
-    pub routes: bool,
-    pub started_s: i64,
-    pub page: Page,
-    conns: RefCell<HashMap<u64, Rc<Conn>>>,
-    draining: Cell<bool>,
-    emptied: Notify,
-}
-
-impl Server {
-    /// Open connections.
-    pub fn open(&self) -> usize {
-        self.conns.borrow().len()
-    }
 }
 
 fn run(

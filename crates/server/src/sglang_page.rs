@@ -8,7 +8,7 @@ use plimsoll_sim::{Gauges, ModeSpec};
 use plimsoll_wire::prometheus::{Label, Page};
 
 use crate::page::seconds;
-use crate::serve::Server;
+use crate::shared::Server;
 
 /// Tokens of one KV block.
 const BLOCK_TOKENS: f64 = plimsoll_sim::spec::BLOCK_TOKENS as f64;

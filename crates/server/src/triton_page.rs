@@ -7,7 +7,7 @@
 use plimsoll_sim::ModeSpec;
 use plimsoll_wire::prometheus::{Label, Page};
 
-use crate::serve::Server;
+use crate::shared::Server;
 
 /// Adds the families.
 pub fn write(page: &mut Page, server: &Server) {

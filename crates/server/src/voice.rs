@@ -13,7 +13,7 @@ use plimsoll_wire::openai::server::{
 };
 
 use crate::clock;
-use crate::serve::Server;
+use crate::shared::Server;
 
 /// `Content-Type` of JSON answers.
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");

@@ -16,7 +16,7 @@ pub struct Submit {
     pub prompt_tokens: u32,
     /// Tokens of its answer. An answer of 0 tokens ends when the prompt is computed (embeddings).
     pub output_tokens: u32,
-    /// Names of the prompt's full blocks of [`BLOCK_TOKENS`](crate::spec::BLOCK_TOKENS) tokens, each chained to the one
+    /// Names of the prompt's full blocks of [`BLOCK_TOKENS`](crate::spec::error::BLOCK_TOKENS) tokens, each chained to the one
     /// before: equal name = equal block after an equal prefix. Empty = nothing is shared.
     pub blocks: Vec<u64>,
     /// The conversation it belongs to, for routers that keep one on one replica.

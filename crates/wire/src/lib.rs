@@ -12,6 +12,7 @@
 
 mod chunk;
 pub mod decode;
+mod decoded;
 pub mod encode;
 pub mod exposition;
 mod fault;
@@ -28,7 +29,8 @@ pub mod template;
 pub mod trace;
 mod whole;
 
-pub use decode::{Decoded, Decoder, Verdict};
+pub use decode::{Decoder, Verdict};
+pub use decoded::Decoded;
 pub use encode::{Encoded, QueueWish, RequestOptions, encode};
 pub use head::Head;
 pub use template::{Template, TemplateError};

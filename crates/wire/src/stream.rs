@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use plimsoll_model::{EventKind, Protocol};
 
 use crate::chunk::{Chunk, Other, Response, ResponseEvent, Text, Usage};
-use crate::decode::Decoded;
+use crate::decoded::Decoded;
 use crate::fault::Fault;
 use crate::form::Forms;
 use crate::head::bounded;

@@ -14,7 +14,7 @@
 use plimsoll_model::{EventKind, ServerStage, Tokens, TokensRule};
 
 use crate::chunk::{Choice, Chunk, Delta, RawUsage, Usage};
-use crate::decode::Decoded;
+use crate::decoded::Decoded;
 use crate::fault::Fault;
 use crate::head::{bounded, push_stage};
 

@@ -7,8 +7,6 @@
 
 use std::fmt;
 
-use crate::trace::TraceError;
-
 /// A scenario that can't be run as it is.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum SpecError {
@@ -177,4 +175,16 @@ fn distance(a: &str, b: &str) -> usize {
         }
     }
     rows[a.len()][b.len()]
+}
+
+/// A line of a file that can't be read.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{file}{}: {what}", if *line > 0 { format!(", line {line}") } else { String::new() })]
+pub struct TraceError {
+    /// The file as named.
+    pub file: String,
+    /// Its line, counted from 1 in the unpacked text; 0 = the file as a whole.
+    pub line: usize,
+    /// What is wrong there.
+    pub what: String,
 }

@@ -6,7 +6,8 @@
 use plimsoll_model::{Message, Role};
 use serde::Deserialize;
 
-use crate::trace::{TraceError, lines, unpack};
+use crate::error::TraceError;
+use crate::trace::{lines, unpack};
 
 /// One line of a prompt file.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -14,8 +14,9 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::Span;
 use serde::Deserialize;
 
-use crate::sizes::MAX_TOKENS;
-use crate::trace::{Row, Trace, TraceError, lines, unpack};
+use crate::error::TraceError;
+use crate::trace::{Row, Trace, lines, unpack};
+use crate::units::MAX_TOKENS;
 use std::collections::BTreeMap;
 
 /// Most requests that a file is expanded to: some 300 MB in memory.

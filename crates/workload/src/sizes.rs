@@ -16,10 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::SpecError;
 use crate::error::nearest;
 use crate::material::Material;
-use crate::units::{TextOrNumber, format_span, parse_span};
-
-/// Longer than any context window in use; a draw above it is a law with a tail nobody meant.
-pub const MAX_TOKENS: u32 = 16_000_000;
+use crate::units::{MAX_TOKENS, TextOrNumber, format_span, parse_span};
 
 const SIZE_WANT: &str = "a size: 128, uniform:64,256, normal:512,64, lognormal:512,0.8 (median, sigma of the log) or empirical:FILE";
 const SIZE_NAMES: [&str; 5] = ["fixed", "uniform", "normal", "lognormal", "empirical"];

@@ -16,19 +16,9 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::Span;
 use serde::Deserialize;
 
+use crate::error::TraceError;
+use crate::units::MAX_TOKENS;
 use crate::{SpecError, servegen};
-
-/// A line of a file that can't be read.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{file}{}: {what}", if *line > 0 { format!(", line {line}") } else { String::new() })]
-pub struct TraceError {
-    /// The file as named.
-    pub file: String,
-    /// Its line, counted from 1 in the unpacked text; 0 = the file as a whole.
-    pub line: usize,
-    /// What is wrong there.
-    pub what: String,
-}
 
 /// One request of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -228,8 +218,8 @@ pub fn read_mooncake(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
         if !(ns.is_finite() && ns.abs() < 9e18) {
             return Err(error(format!("timestamp {} is out of range", row.timestamp)));
         }
-        if row.input_length > crate::sizes::MAX_TOKENS || row.output_length > crate::sizes::MAX_TOKENS {
-            return Err(error(format!("a length above {} tokens", crate::sizes::MAX_TOKENS)));
+        if row.input_length > MAX_TOKENS || row.output_length > MAX_TOKENS {
+            return Err(error(format!("a length above {} tokens", MAX_TOKENS)));
         }
         rows.push(Row {
             at: Span(ns.round() as i64),
@@ -327,7 +317,7 @@ fn unquote(cell: &str) -> &str {
 /// A count, also as a table writer leaves it (`374.0`).
 fn tokens(cell: &str) -> Option<u32> {
     let n: f64 = cell.parse().ok()?;
-    (n >= 0.0 && n <= f64::from(crate::sizes::MAX_TOKENS) && n.fract() == 0.0).then_some(n as u32)
+    (n >= 0.0 && n <= f64::from(MAX_TOKENS) && n.fract() == 0.0).then_some(n as u32)
 }
 
 /// `2023-11-16 18:15:46.6805900`, with `T` for the blank and an optional `Z` or `+hh:mm`; or seconds.

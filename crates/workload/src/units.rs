@@ -28,6 +28,9 @@ const UNITS: [(&str, i64); 9] = [
     ("d", 86_400_000_000_000),
 ];
 
+/// Longer than any context window in use; a draw above it is a law with a tail nobody meant.
+pub const MAX_TOKENS: u32 = 16_000_000;
+
 /// Reads a span: one or more numbers, each with its unit, added up.
 ///
 /// # Errors

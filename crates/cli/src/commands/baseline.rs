@@ -1,12 +1,12 @@
 //! `plimsoll baseline`: names for runs that others are held to.
 
+use crate::rows;
 use std::path::Path;
 
 use plimsoll_measure::findings::Trust;
 use plimsoll_report::table::Table;
 use serde_json::json;
 
-use super::show;
 use crate::baseline::{self, Baseline};
 use crate::exit::{Exit, Stop};
 use crate::flags::{BaselineAction, BaselineArgs, Format};
@@ -24,7 +24,7 @@ pub fn run(args: &BaselineArgs) -> Result<Exit, Stop> {
 }
 
 fn set(name: &str, run: &Path, replace: bool, label: Option<&str>, format: Format) -> Result<Exit, Stop> {
-    let (manifest, findings) = show::load(run)?;
+    let (manifest, findings) = rows::load(run)?;
     let baseline = baseline::of(name, run, label, (&manifest, &findings))?;
     let path = baseline::write(&baseline, replace)?;
     match format {

@@ -2,6 +2,7 @@
 //!
 //! Texts become figures here (units, percentiles, samples from files); what they come to and what is refused is `plan::calc`'s.
 
+use crate::rows;
 use std::path::Path;
 
 use plimsoll_judge::budget::Percentile;
@@ -10,7 +11,7 @@ use plimsoll_report::{calc as page, figure};
 use plimsoll_sim::ModeSpec;
 use plimsoll_workload::units::{Rate, parse_span};
 
-use super::{engine, show};
+use super::engine;
 use crate::exit::{Exit, Stop};
 use crate::flags::calc::{
     AmdahlArgs, BulkArgs, CalcArgs, DemandArgs, FanoutArgs, HedgeArgs, LatencyArgs, Law, LittleArgs, Mm1Args,
@@ -232,7 +233,7 @@ fn latencies(args: &LatencyArgs) -> Result<Option<Latencies>, Stop> {
 
 /// The end-to-end latencies of a run's requests that finished.
 fn of_run(dir: &Path) -> Result<Vec<f64>, Stop> {
-    let rows = show::load_rows(dir)?;
+    let rows = rows::whole(dir)?;
     let finished = rows.attempts.iter().filter(|attempt| attempt.outcome.is_finished());
     let sample: Vec<f64> =
         finished.filter_map(|attempt| Some((attempt.end? - attempt.due).as_secs_f64())).collect();

@@ -1,19 +1,20 @@
 //! `plimsoll calibrate`: fits a simulated engine's constants to measured rows or a run, and writes the profile.
 
+use crate::rows;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
 use plimsoll_model::{Attempt, Level, Load, Span};
 use plimsoll_plan::calibrate::{
-    Asked, Calibration, CalibrationError, Measured, MeasuredRow, RowDefaults, calibrate, kind, rows,
+    Asked, Calibration, CalibrationError, Measured, MeasuredRow, RowDefaults, calibrate, kind, rows as table,
 };
 use plimsoll_sim::EngineSpec;
 use plimsoll_sim::catalogue::origin::HeldOut;
 use plimsoll_sim::client::trial::{Pace, ProtocolSpec, Sizes, Start};
 use serde_json::json;
 
-use crate::commands::{engine, show};
+use crate::commands::engine;
 use crate::exit::{Exit, Stop};
 use crate::flags::{CalibrateArgs, Format};
 use crate::{fitted, out};
@@ -58,7 +59,7 @@ fn fit_to(dir: &Path, args: &CalibrateArgs) -> Result<Exit, Stop> {
     if args.out.exists() {
         return Err(Stop::usage(format!("--out {}: it exists; name a new file", args.out.display())));
     }
-    let rows = show::load_rows(dir)?;
+    let rows = rows::whole(dir)?;
     let fitted = fitted::of_run(&rows, &args.target, args.level, args.seed)?;
     let mut text = serde_json::to_string_pretty(&fitted.engine).unwrap_or_default();
     text.push('\n');
@@ -90,7 +91,7 @@ fn of_table(
 ) -> Result<(Vec<MeasuredRow>, Vec<String>), Stop> {
     let text = std::fs::read_to_string(file)
         .map_err(|e| crate::out::unread(format!("--from {}", file.display()), &e))?;
-    let table = rows::read(&text, &RowDefaults { engine, protocol })
+    let table = table::read(&text, &RowDefaults { engine, protocol })
         .map_err(|e| Stop::usage(format!("--from {}: {e}", file.display())))?;
     Ok((table.rows, table.notes))
 }

@@ -4,6 +4,8 @@
 //! connection would tell of the client's pool and of proxies), and the server's pages are not looked at, because a look is traffic to
 //! whoever decides to scale down.
 
+use crate::result;
+use crate::rows;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -19,7 +21,6 @@ use plimsoll_workload::{Jitter, Scenario, format_span, parse_span};
 use serde_json::json;
 
 use super::run::ceiling_flags;
-use super::show;
 use crate::exit::{Exit, Stop};
 use crate::flags::{ColdStartArgs, Format};
 use crate::measure::{Begin, Measure, Step, random};
@@ -48,7 +49,7 @@ pub fn run(args: &ColdStartArgs) -> Result<Exit, Stop> {
 
 /// The cold starts of a run folder.
 fn of_run(dir: &Path, args: &ColdStartArgs) -> Result<Exit, Stop> {
-    let rows = show::load_rows(dir)?;
+    let rows = rows::whole(dir)?;
     let Some(found) = &rows.findings.cold_start else {
         let name = dir.display();
         return Err(Stop::usage(format!(
@@ -116,7 +117,7 @@ fn close(measure: Measure, args: &ColdStartArgs) -> Result<Exit, Stop> {
     let stopped = measure.stopped();
     let findings = measure.analyse();
     let closed = measure.finish(&findings);
-    show::result(args.output.format, &closed, &findings, None);
+    result::close(args.output.format, &closed, &findings, None);
     let cannot = |found: &ColdStartFinding| found.verdict == ColdVerdict::CannotTell;
     Ok(match closed.exit(&findings, stopped) {
         Exit::Done if findings.cold_start.as_ref().is_none_or(cannot) => Exit::Inconclusive,

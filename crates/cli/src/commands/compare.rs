@@ -1,12 +1,12 @@
 //! `plimsoll compare`: what a change did, from two runs of the same load.
 
+use crate::rows;
 use std::path::Path;
 
 use plimsoll_judge::compare::finding::{Change, Comparison, Difference};
 use plimsoll_judge::compare::{CompareSpec, Differing, Margins, Refusal, RunRead, compare};
 use plimsoll_judge::quality::Quality;
 
-use super::show;
 use crate::baseline;
 use crate::eval_file;
 use crate::exit::{Exit, Stop};
@@ -108,8 +108,8 @@ pub fn of_folders(
     candidate: &Path,
     spec: &CompareSpec,
 ) -> Result<([String; 2], Comparison), Stop> {
-    let base = show::load_rows(base)?;
-    let candidate = show::load_rows(candidate)?;
+    let base = rows::whole(base)?;
+    let candidate = rows::whole(candidate)?;
     let comparison = compare(&read(&base), &read(&candidate), spec).map_err(refused)?;
     let names = [&base, &candidate].map(|run| run.manifest.target.url.clone());
     Ok((names, comparison))
@@ -133,7 +133,7 @@ pub fn spec(args: &JudgedArgs) -> Result<CompareSpec, Stop> {
     Ok(CompareSpec { margins: margins(&args.margins)?, differing })
 }
 
-fn read(run: &show::Rows) -> RunRead<'_> {
+fn read(run: &rows::Rows) -> RunRead<'_> {
     RunRead { manifest: &run.manifest, attempts: &run.attempts, findings: &run.findings }
 }
 

@@ -1,12 +1,12 @@
 //! `plimsoll history`: the results of a baseline's line, and since which version a metric has moved.
 
+use crate::rows;
 use std::path::Path;
 
 use plimsoll_judge::history::{Line, line};
 use plimsoll_measure::findings::Trust;
 use serde_json::json;
 
-use super::show;
 use crate::baseline::{self, Baseline};
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, HistoryArgs};
@@ -41,7 +41,7 @@ pub fn run(args: &HistoryArgs) -> Result<Exit, Stop> {
 }
 
 fn add(baseline: &Baseline, run: &Path, label: Option<&str>) -> Result<(), Stop> {
-    let (manifest, findings) = show::load(run)?;
+    let (manifest, findings) = rows::load(run)?;
     let entry = history::entry(run, label, None, &manifest, &findings);
     if entry.metrics.is_empty() && entry.trust != Trust::Invalid {
         return Err(Stop::usage(format!("{}: shows no percentile that a line could keep", run.display())));

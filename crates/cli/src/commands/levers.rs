@@ -2,6 +2,7 @@
 //!
 //! The run is read and judged as `show` does; what is added here is which level, which goal, and which engine stands for the target.
 
+use crate::rows;
 use std::path::Path;
 
 use plimsoll_measure::findings::{BudgetSpec, Held, LevelSummary};
@@ -14,7 +15,7 @@ use plimsoll_sim::{FleetSpec, WorldSpec};
 use plimsoll_workload::{Scenario, check};
 use schemars::schema_for;
 
-use super::{engine, show};
+use super::engine;
 use crate::again::Recorded;
 use crate::commands::wait;
 use crate::exit::{Exit, Stop};
@@ -37,15 +38,15 @@ pub fn run(args: &LeversArgs) -> Result<Exit, Stop> {
     };
     let efforts = efforts(args)?;
     let asked = asked(args)?;
-    let mut rows = show::load_rows(dir)?;
+    let mut rows = rows::whole(dir)?;
     let mut lines = line_spec(&rows.manifest);
     if let Some(budget) = asked {
         lines.budget = Some(budget);
         rows.findings = plimsoll_measure::analyse(&rows.manifest, &rows.attempts, &rows.samples, &lines);
     }
     let floor = wait::floor(&rows);
-    let show::Rows { manifest, attempts, samples, findings } = &rows;
-    let summary = show::level(findings, args.level, NO_LEVEL)?;
+    let rows::Rows { manifest, attempts, samples, findings } = &rows;
+    let summary = rows::level(findings, args.level, NO_LEVEL)?;
     let recorded = Recorded::of(manifest).ok();
     let (world, band) = world(args, dir, &rows, recorded.as_ref())?;
     let bill = price::bill(&args.price, Some(&manifest.target))?;
@@ -121,7 +122,7 @@ fn efforts(args: &LeversArgs) -> Result<EffortSpec, Stop> {
 fn world(
     args: &LeversArgs,
     dir: &Path,
-    rows: &show::Rows,
+    rows: &rows::Rows,
     recorded: Option<&Recorded>,
 ) -> Result<(Option<WorldSpec>, Option<Band>), Stop> {
     let Some(name) = &args.profile else {

@@ -8,15 +8,15 @@ use plimsoll_report::html::{Beside, render};
 
 use super::diagnose::url;
 use super::plan::file;
-use super::show::load_rows;
 use crate::exit::{Exit, Stop};
 use crate::flags::ReportArgs;
+use crate::rows;
 use crate::{out, price};
 
 /// Writes the report and prints where it is.
 pub fn run(args: &ReportArgs) -> Result<Exit, Stop> {
     out::place_for(args.out.as_deref())?;
-    let mut rows = load_rows(&args.run)?;
+    let mut rows = rows::whole(&args.run)?;
     price::put(&mut rows.findings, &args.price, &rows.manifest.target)?;
     let told = url::told_of(&args.run, &rows);
     let plan = args.plan.as_deref().map(|path| file::plan(path, file::value(path)?)).transpose()?;

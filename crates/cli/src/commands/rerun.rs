@@ -5,6 +5,7 @@
 //! elsewhere, and then no two levels could be compared. What the client was told (time-outs, retries, connections) stays; the
 //! secrets of the first target are not sent to a host that they were not named for.
 
+use crate::result;
 use plimsoll_measure::findings::Findings;
 use plimsoll_model::{Level, Load, Manifest, Protocol, Repeats, RunState, Span};
 use plimsoll_report::figure;
@@ -12,7 +13,7 @@ use plimsoll_sim::ModeSpec;
 use plimsoll_workload::Scenario;
 use serde_json::Value;
 
-use super::{report, show};
+use super::report;
 use crate::again::Recorded;
 use crate::baseline;
 use crate::exit::{Exit, Stop};
@@ -37,7 +38,7 @@ pub fn run(args: &RerunArgs) -> Result<Exit, Stop> {
     let said = announcement(&manifest, &name);
     let Repeated { closed, findings, stopped } =
         measure(args, &manifest, &recorded, (scenario, world), &said)?;
-    show::result(args.output.format, &closed, &findings, None);
+    result::close(args.output.format, &closed, &findings, None);
     Ok(closed.exit(&findings, stopped))
 }
 

@@ -1,5 +1,6 @@
 //! `plimsoll run`: one load (or, saturating, one after another until throughput stops growing), measured.
 
+use crate::result;
 use plimsoll_judge::cost::Bill;
 use plimsoll_measure::purpose::ISOLATED;
 use plimsoll_measure::sweep::SATURATED_GROWTH;
@@ -8,7 +9,7 @@ use plimsoll_report::figure;
 use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, Size, Trace, TraceSizes};
 
-use super::{show, smoke};
+use super::smoke;
 use crate::exit::{Exit, Stop};
 use crate::flags::{CeilingArgs, ClientArgs, RunArgs};
 use crate::measure::{Begin, Measure, Step, max_rate, random};
@@ -72,7 +73,7 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
     if args.smoke && !stopped {
         return Ok(smoke::answer(args.output.format, &findings, &closed.dir));
     }
-    show::result(args.output.format, &closed, &findings, None);
+    result::close(args.output.format, &closed, &findings, None);
     Ok(closed.exit(&findings, stopped))
 }
 

@@ -1,12 +1,13 @@
 //! `plimsoll simulate`: a load on a simulated world in virtual time, written and judged as any other run.
 
+use crate::result;
 use plimsoll_measure::findings::{Findings, Kept};
 use plimsoll_model::{EndedBy, Manifest, Protocol};
 use plimsoll_report::figure;
 use plimsoll_sim::ModeSpec;
 use plimsoll_workload::{LoadSpec, parse_span};
 
-use super::{run, show, sweep};
+use super::{run, sweep};
 use crate::exit::{Exit, Stop};
 use crate::flags::SimulateArgs;
 use crate::measure::{Begin, Measure, Simulate};
@@ -71,7 +72,7 @@ pub fn run(args: &SimulateArgs) -> Result<Exit, Stop> {
     findings.cost = cost.map(|bill| plimsoll_judge::cost::cost(&findings, &bill));
     let closed = measure.finish(&findings);
     say_unsteady(&closed.manifest, &findings);
-    show::result(args.output.format, &closed, &findings, None);
+    result::close(args.output.format, &closed, &findings, None);
     Ok(closed.exit(&findings, stopped))
 }
 

@@ -1,5 +1,6 @@
 //! `plimsoll sweep`: the planner in `measure` asks for levels, this runs them on a live endpoint.
 
+use crate::result;
 use std::path::{Path, PathBuf};
 
 use plimsoll_judge::cost::{Bill, Rate};
@@ -11,8 +12,8 @@ use plimsoll_report::{figure, table::Table, text};
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, parse_span};
 use serde_json::json;
 
+use super::report;
 use super::run::{ceiling_flags, mean_lengths};
-use super::{report, show};
 use crate::exit::{Exit, Stop};
 use crate::flags::{CeilingArgs, ClientArgs, Format, OutputArgs, SearchArgs, SweepArgs};
 use crate::measure::{Begin, Closed, LevelRows, Measure, Measured, Simulate, Step, max_rate, random};
@@ -90,7 +91,7 @@ pub struct Done {
 /// Prints the result and where everything is.
 pub fn finish(done: Done, format: Format) -> Result<Exit, Stop> {
     let Done { closed, findings, page, stopped } = done;
-    show::result(format, &closed, &findings, page.as_deref());
+    result::close(format, &closed, &findings, page.as_deref());
     Ok(closed.exit(&findings, stopped))
 }
 
@@ -261,10 +262,10 @@ fn spell(plan: &Plan, preview: &Preview) -> String {
 }
 
 fn row(at: &PreviewAt) -> Vec<String> {
-    let highest = at
-        .supports
-        .last()
-        .map_or_else(|| "no percentile".to_string(), |p| format!("p{}", text::percentile(*p)));
+    let highest = at.supports.last().map_or_else(
+        || "no percentile".to_string(),
+        |p| format!("p{}", plimsoll_report::figure::centile(*p)),
+    );
     let sizes = match at.items {
         Some(items) => vec![items],
         None => vec![at.input_tokens, at.output_tokens],

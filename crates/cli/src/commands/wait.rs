@@ -3,6 +3,7 @@
 //! The run is read and judged as `show` does; what is added here is which levels, the floor of a level at concurrency 1, and the slices of
 //! a budget, whose exit codes are the gate's.
 
+use crate::rows;
 use std::path::Path;
 
 use plimsoll_judge::budget::StageBudget;
@@ -12,7 +13,6 @@ use plimsoll_profile::infer::{self, Case, Floor, Part, ToldStages, WaitFinding};
 use plimsoll_report::{html, text, wait};
 use serde_json::json;
 
-use super::show;
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, ProfileArgs};
 use crate::out;
@@ -21,7 +21,7 @@ use crate::out;
 pub fn run(args: &ProfileArgs, dir: &Path) -> Result<Exit, Stop> {
     let budget = stages(args)?;
     let budget = budget.as_ref().map(|(stages, alpha)| (stages, *alpha));
-    let rows = show::load_rows(dir)?;
+    let rows = rows::whole(dir)?;
     let levels = chosen(args, &rows)?;
     let floor = floor(&rows);
     let found: Vec<WaitFinding> = levels
@@ -40,12 +40,12 @@ pub fn run(args: &ProfileArgs, dir: &Path) -> Result<Exit, Stop> {
 }
 
 /// The level that was asked for, or those that a report shows.
-fn chosen<'a>(args: &ProfileArgs, rows: &'a show::Rows) -> Result<Vec<&'a LevelFinding>, Stop> {
+fn chosen<'a>(args: &ProfileArgs, rows: &'a rows::Rows) -> Result<Vec<&'a LevelFinding>, Stop> {
     let all = &rows.findings.levels;
     let levels = match args.level {
         Some(id) => all.iter().filter(|level| level.summary.level == id).collect(),
         None => match text::detailed(&rows.findings) {
-            none if none.is_empty() => show::best(&rows.findings).into_iter().collect(),
+            none if none.is_empty() => rows::best(&rows.findings).into_iter().collect(),
             levels => levels,
         },
     };
@@ -61,12 +61,12 @@ fn chosen<'a>(args: &ProfileArgs, rows: &'a show::Rows) -> Result<Vec<&'a LevelF
     }))
 }
 
-fn own(rows: &show::Rows, level: u32) -> Vec<&Attempt> {
+fn own(rows: &rows::Rows, level: u32) -> Vec<&Attempt> {
     rows.attempts.iter().filter(|a| a.level == level).collect()
 }
 
 /// What a request takes alone: of a level that had one at a time.
-pub fn floor(rows: &show::Rows) -> Option<Floor> {
+pub fn floor(rows: &rows::Rows) -> Option<Floor> {
     let alone = |level: &&Level| matches!(level.load, Load::Closed { concurrency: 1 });
     let counts =
         |level: &&Level| level.purpose != "warmup" && level.purpose != plimsoll_measure::purpose::COLD;
@@ -77,7 +77,7 @@ pub fn floor(rows: &show::Rows) -> Option<Floor> {
 }
 
 fn split(
-    rows: &show::Rows,
+    rows: &rows::Rows,
     found: &LevelFinding,
     floor: Option<Floor>,
     (budget, ignore_reported): (Option<(&StageBudget, f64)>, bool),

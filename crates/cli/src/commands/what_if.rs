@@ -1,11 +1,12 @@
 //! `plimsoll what-if`: what would become of a run if something changed, as predictions with a band.
 
+use crate::rows;
 use plimsoll_plan::what_if::{AsItIs, Asking, WhatIfFinding, WhatIfSpec, figures, run as level_of, what_if};
 use plimsoll_report::{figure, what_if as page};
 use plimsoll_sim::{FleetSpec, WorldSpec};
 
+use super::engine;
 use super::plan::put;
-use super::{engine, show};
 use crate::again::Recorded;
 use crate::exit::{Exit, Stop};
 use crate::fitted::Target;
@@ -19,8 +20,8 @@ const NO_LEVEL: &str = "no level of this run was measured well enough to start f
 pub fn run(args: &WhatIfArgs) -> Result<Exit, Stop> {
     let asks: Result<Vec<Asking>, String> = args.changes.iter().map(|text| Asking::parse(text)).collect();
     let asks = asks.map_err(Stop::usage)?;
-    let rows = show::load_rows(&args.run)?;
-    let summary = show::level(&rows.findings, args.level, NO_LEVEL)?;
+    let rows = rows::whole(&args.run)?;
+    let summary = rows::level(&rows.findings, args.level, NO_LEVEL)?;
     let counts = &summary.counts;
     if counts.finished + counts.cancelled == 0 {
         return Err(Stop::invalid(format!(
@@ -65,7 +66,7 @@ fn print(args: &WhatIfArgs, found: &WhatIfFinding) {
 }
 
 /// As named, else a simulated run's own, else one fitted to the run.
-fn target(args: &WhatIfArgs, rows: &show::Rows, recorded: Option<&Recorded>) -> Result<Target, Stop> {
+fn target(args: &WhatIfArgs, rows: &rows::Rows, recorded: Option<&Recorded>) -> Result<Target, Stop> {
     let Some(name) = &args.profile else {
         let simulated = recorded.and_then(|recorded| recorded.world.clone());
         return Target::of_run(&args.run, rows, simulated, &args.target, args.seed);

@@ -138,7 +138,7 @@ pub fn budget(ceilings: &[String]) -> Resolved<Option<BudgetSpec>> {
                     "--slo {}: contradicts or repeats {} p{}: a higher percentile needs a higher ceiling",
                     text.trim(),
                     metric.name(),
-                    plimsoll_report::text::percentile(other.percentile)
+                    plimsoll_report::figure::centile(other.percentile)
                 )));
             }
         }

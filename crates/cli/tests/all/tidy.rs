@@ -102,6 +102,120 @@ fn crates_know_only_whom_they_may() {
     assert_eq!(seen.len(), EDGES.len(), "the table names a crate that is gone");
 }
 
+/// Files of a crate that import each other in a circle are one file in several pieces: none of more than three. A module that names its
+/// own parts is their map and counts for nothing.
+#[test]
+fn no_circle_of_imports_is_longer_than_three_files() {
+    for entry in fs::read_dir(root().join("crates")).expect("crates/ exists").flatten() {
+        let src = entry.path().join("src");
+        let mut files = Vec::new();
+        sources(&src, &mut files);
+        let modules: Vec<Vec<String>> = files.iter().map(|file| module(&src, file)).collect();
+        let place: BTreeMap<&[String], usize> =
+            modules.iter().enumerate().map(|(i, module)| (module.as_slice(), i)).collect();
+        let edges: Vec<BTreeSet<usize>> =
+            (0..files.len()).map(|i| imports(&read(&files[i]), &modules[i], &place)).collect();
+        let reach: Vec<BTreeSet<usize>> = (0..files.len()).map(|i| reached(&edges, i)).collect();
+        for i in 0..files.len() {
+            let circle: Vec<String> =
+                reach[i].iter().filter(|j| reach[**j].contains(&i)).map(|j| modules[*j].join("::")).collect();
+            assert!(circle.len() <= 3, "{}: {circle:?} import each other", src.display());
+        }
+    }
+}
+
+/// `src/a/b.rs` and `src/a/b/mod.rs` are `a::b`.
+fn module(src: &Path, file: &Path) -> Vec<String> {
+    let inside = file.strip_prefix(src).expect("a file of the crate").with_extension("");
+    let mut names: Vec<String> = inside.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    if names.last().is_some_and(|last| matches!(last.as_str(), "mod" | "lib" | "main")) {
+        names.pop();
+    }
+    names
+}
+
+/// The modules of the crate that a file's `use` lines and `crate::` paths name, its own parts left out.
+fn imports(text: &str, own: &[String], place: &BTreeMap<&[String], usize>) -> BTreeSet<usize> {
+    let code: String = text
+        .split("#[cfg(test)]")
+        .next()
+        .unwrap_or_default()
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or_default())
+        .collect::<Vec<_>>()
+        .join("\n");
+    let mut paths = Vec::new();
+    for statement in code.split("use ").skip(1) {
+        leaves("", statement.split(';').next().unwrap_or_default(), &mut paths);
+    }
+    for path in code.split("crate::").skip(1) {
+        let end = path.find(|c: char| !c.is_alphanumeric() && c != '_' && c != ':').unwrap_or(path.len());
+        paths.push(format!("crate::{}", &path[..end]));
+    }
+    paths
+        .iter()
+        .filter_map(|path| resolve(path, own, place))
+        .filter(|at| place.get(own) != Some(at))
+        .collect()
+}
+
+/// `a::{b, c::d}` → `a::b`, `a::c::d`.
+fn leaves(before: &str, tree: &str, out: &mut Vec<String>) {
+    let tree = tree.trim();
+    let Some((head, rest)) = tree.split_once('{') else {
+        out.push(format!("{before}{tree}"));
+        return;
+    };
+    let inner = rest.rsplit_once('}').map_or(rest, |(inner, _)| inner);
+    let (mut depth, mut from) = (0, 0);
+    for (i, c) in inner.char_indices().chain([(inner.len(), ',')]) {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                if !inner[from..i].trim().is_empty() {
+                    leaves(&format!("{before}{head}"), &inner[from..i], out);
+                }
+                from = i + 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The longest module that a path names, unless it is a part of the one that says it.
+fn resolve(path: &str, own: &[String], place: &BTreeMap<&[String], usize>) -> Option<usize> {
+    let mut names = path.split("::").map(str::trim).peekable();
+    let mut at = match names.next()? {
+        "crate" => Vec::new(),
+        "super" => {
+            let mut at = own[..own.len().checked_sub(1)?].to_vec();
+            while names.next_if_eq(&"super").is_some() {
+                at.pop();
+            }
+            at
+        }
+        _ => return None,
+    };
+    for name in names {
+        at.push(name.to_owned());
+        if !place.contains_key(at.as_slice()) {
+            at.pop();
+            break;
+        }
+    }
+    if at.starts_with(own) { None } else { place.get(at.as_slice()).copied() }
+}
+
+/// Everything that is reached from one file, itself included.
+fn reached(edges: &[BTreeSet<usize>], from: usize) -> BTreeSet<usize> {
+    let (mut seen, mut todo) = (BTreeSet::from([from]), vec![from]);
+    while let Some(at) = todo.pop() {
+        todo.extend(edges[at].iter().copied().filter(|next| seen.insert(*next)));
+    }
+    seen
+}
+
 #[test]
 fn pure_crates_touch_no_machine() {
     for name in PURE {

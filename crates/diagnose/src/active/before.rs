@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::block::{Block, LEVEL, Row, median, ratio};
 use super::fact::{self, Fact, Shown, State, ms, over, shown};
+use super::facts;
 use super::plan::{ActiveSpec, Arm, Kind};
-use crate::bench::{ALONE_NEEDED, is_probe};
-use crate::rules::medians;
+use crate::bench::is_probe;
+use crate::fired::{ALONE_NEEDED, medians};
 use crate::seen::Seen;
 use crate::verdict::{Changed, Evidence, Missing};
 use crate::{Experiment, Side, changed};
@@ -93,7 +94,7 @@ impl Before {
         let blocks = super::blocks(side.levels, side.attempts, side.samples);
         let shown = match blocks.is_empty() {
             true => Vec::new(),
-            false => fact::read(&blocks, &ActiveSpec::default(), None),
+            false => facts::read(&blocks, &ActiveSpec::default(), None),
         };
         let levels: Vec<&Level> = side.levels.iter().filter(|level| level.purpose != "warmup").collect();
         let block =

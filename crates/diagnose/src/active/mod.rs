@@ -12,6 +12,7 @@ pub mod before;
 pub mod belief;
 pub mod block;
 pub mod fact;
+pub mod facts;
 mod failed;
 pub mod plan;
 mod promise;
@@ -122,7 +123,7 @@ impl Active {
         self.sent += block.attempts;
         self.failed += block.rows.iter().filter(|row| row.failed()).count() as u64;
         self.blocks.push(block);
-        self.shown = fact::read(&self.blocks, &self.spec, self.before.as_ref());
+        self.shown = facts::read(&self.blocks, &self.spec, self.before.as_ref());
         match level.ended_by {
             EndedBy::User | EndedBy::UserNow => self.over = Some("stopped by the user".into()),
             EndedBy::Ceiling => self.over = Some("a ceiling was reached".into()),

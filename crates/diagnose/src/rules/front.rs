@@ -8,7 +8,8 @@ use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 
 use super::load::Law;
 use super::{Fired, beyond, within};
-use crate::bench::{ALONE_NEEDED, Arm, Bench};
+use crate::bench::{Arm, Bench};
+use crate::fired::ALONE_NEEDED;
 use crate::seen::{Row, Seen};
 use crate::verdict::Evidence;
 use crate::{Cause, Counter};

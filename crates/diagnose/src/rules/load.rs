@@ -7,7 +7,8 @@ use plimsoll_math::two_sample::{Flips, mean_ratio};
 
 use super::{Fired, beyond, medians, within};
 use crate::apart::moves_single_requests;
-use crate::bench::{ALONE_NEEDED, Arm, Bench};
+use crate::bench::{Arm, Bench};
+use crate::fired::ALONE_NEEDED;
 use crate::ratio::{Effect, STRETCHES};
 use crate::seen::{Row, Seen};
 use crate::verdict::Evidence;

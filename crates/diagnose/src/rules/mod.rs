@@ -29,36 +29,12 @@ mod tracing;
 mod way;
 mod window;
 
-use plimsoll_math::special::normal_inv;
-
 use super::bench::Bench;
 use super::cause::{Cause, Layer};
-use super::experiment::Experiment;
-use super::remove::Struck;
-use super::verdict::{Cleared, Counter, Evidence, RunnerUp, Verdict};
+use super::verdict::{Cleared, Evidence, RunnerUp, Verdict};
+use crate::fired::{Fired, beyond, medians, share, within};
 use plimsoll_measure::findings::Estimate;
 use plimsoll_measure::say::number;
-
-/// A rule that fired.
-#[derive(Clone, Debug)]
-pub struct Fired {
-    /// What it says is wrong.
-    pub cause: Cause,
-    /// 0 to 1.
-    pub confidence: f64,
-    /// One sentence with the figure that decides.
-    pub says: String,
-    /// What speaks for it.
-    pub evidence: Vec<Evidence>,
-    /// The counter that must have moved.
-    pub counter: Counter,
-    /// Share of the excess that it explains.
-    pub explains: Option<f64>,
-    /// What it struck, so that its effect can be taken out.
-    pub struck: Struck,
-    /// The cheapest experiment that would overturn it.
-    pub overturn: Experiment,
-}
 
 /// A rule of the table.
 type Rule = fn(&Bench<'_>) -> Option<Fired>;
@@ -218,65 +194,6 @@ fn nothing(bench: &Bench<'_>) -> f64 {
     told.map(bound).fold(1.0, f64::min)
 }
 
-impl Fired {
-    /// A rule that fired, with nothing beside it yet.
-    pub fn new(cause: Cause, confidence: f64, says: String) -> Fired {
-        Fired {
-            cause,
-            confidence: confidence.clamp(0.0, 1.0),
-            says,
-            evidence: Vec::new(),
-            counter: Counter::NoneExists,
-            explains: None,
-            struck: Struck::default(),
-            overturn: cause.overturned_by(),
-        }
-    }
-
-    /// With this evidence.
-    pub fn with(mut self, evidence: Evidence) -> Fired {
-        self.evidence.push(evidence);
-        self
-    }
-
-    /// With this evidence, where there is any.
-    pub fn maybe(mut self, evidence: Option<Evidence>) -> Fired {
-        self.evidence.extend(evidence);
-        self
-    }
-
-    /// With this counter.
-    pub fn counted(mut self, counter: Counter) -> Fired {
-        self.counter = counter;
-        self
-    }
-
-    /// With another experiment than the cause's usual one.
-    pub fn overturned_by(mut self, experiment: Experiment) -> Fired {
-        self.overturn = experiment;
-        self
-    }
-
-    /// The verdict that it is, on its own.
-    pub fn verdict(&self, runner_up: Option<RunnerUp>) -> Verdict {
-        let about = self.cause.about();
-        Verdict {
-            layer: about.layer,
-            cause: self.cause,
-            rule: about.rule.to_owned(),
-            confidence: self.confidence,
-            says: self.says.clone(),
-            explains: self.explains,
-            evidence: self.evidence.clone(),
-            counter: self.counter.clone(),
-            runner_up,
-            overturn: self.overturn,
-            do_first: about.first.to_owned(),
-            do_not: about.not.to_owned(),
-        }
-    }
-}
-
 impl Judged {
     /// The verdict, with its runner-up.
     pub fn verdict(&self, bench: &Bench<'_>) -> Verdict {
@@ -338,28 +255,6 @@ impl Evidence {
     }
 }
 
-/// How far a figure is beyond its limit, bounded: 0.7 at the limit, 0.85 at twice it, 1 far beyond; under it, it falls fast.
-pub fn beyond(figure: f64, limit: f64) -> f64 {
-    let ratio = figure / limit;
-    match ratio {
-        r if r.is_nan() || r <= 0.0 => 0.0,
-        r if r >= 1.0 => 1.0 - 0.3 / r,
-        r => 0.7 * r.powi(6),
-    }
-}
-
-/// How far a figure stays within its limit: the same, turned around.
-pub fn within(figure: f64, limit: f64) -> f64 {
-    beyond(limit, figure)
-}
-
-/// A share with its interval, its n discounted by `design`.
-pub fn share(k: f64, n: f64, design: f64) -> Estimate {
-    let n_eff = (n / design.max(1.0)).max(1.0);
-    let interval = plimsoll_math::proportion::clopper_pearson(k / n.max(1.0) * n_eff, n_eff, 0.95);
-    Estimate { value: k / n.max(1.0), lower: interval.lower, upper: interval.upper, n: n as u64, n_eff }
-}
-
 /// What was found to be fine: M0, that the model is not the cause, where the single requests say so; the network; the generator.
 pub fn cleared(bench: &Bench<'_>, verdicts: &[Verdict]) -> Vec<Cleared> {
     let mut cleared = Vec::new();
@@ -399,29 +294,5 @@ fn model_cleared(bench: &Bench<'_>) -> Option<Cleared> {
             number(100.0 * same)
         ),
         value: Some(ratio),
-    })
-}
-
-/// The ratio of two medians of independent values, by the order statistics of each (a normal interval of the logarithms lost:
-/// single requests are few and have atoms). `None` below twenty of a side.
-pub fn medians(base: &[f64], candidate: &[f64], level: f64) -> Option<Estimate> {
-    let (mut a, mut b) = (base.to_vec(), candidate.to_vec());
-    if a.len() < super::bench::ALONE_NEEDED || b.len() < super::bench::ALONE_NEEDED {
-        return None;
-    }
-    plimsoll_math::quantile::sort(&mut a);
-    plimsoll_math::quantile::sort(&mut b);
-    // Each side at the level whose two together have the asked one.
-    let z = normal_inv(0.5 + 0.5 * level) / std::f64::consts::SQRT_2;
-    let of = |sorted: &[f64]| {
-        let n = sorted.len() as f64;
-        let half = z * 0.5 * libm::sqrt(n);
-        let at = |rank: f64| sorted[(rank.round().max(0.0) as usize).min(sorted.len() - 1)];
-        (at(n / 2.0 - half - 0.5), at(n / 2.0 - 0.5), at(n / 2.0 + half - 0.5))
-    };
-    let ((a0, a1, a2), (b0, b1, b2)) = (of(&a), of(&b));
-    (a0 > 0.0).then(|| {
-        let n = a.len().min(b.len()) as u64;
-        Estimate { value: b1 / a1, lower: b0 / a2, upper: b2 / a0, n, n_eff: n as f64 }
     })
 }

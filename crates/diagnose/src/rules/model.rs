@@ -6,8 +6,9 @@
 
 use super::load::{Law, alone_ttft, computed, times};
 use super::{Fired, beyond, medians, within};
-use crate::bench::{ALONE_NEEDED, Arm, Bench};
+use crate::bench::{Arm, Bench};
 use crate::company;
+use crate::fired::ALONE_NEEDED;
 use crate::seen::Row;
 use crate::verdict::Evidence;
 use crate::{Cause, Counter};

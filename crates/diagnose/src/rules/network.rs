@@ -88,14 +88,14 @@ pub fn loss(bench: &Bench<'_>) -> Option<Fired> {
 
 /// Median least round trip of an arm's connections, and the median first token of what is compared, s.
 fn way(arm: &Arm<'_>) -> Option<(Vec<f64>, f64)> {
-    let rows = if arm.alone.len() >= super::super::bench::ALONE_NEEDED { &arm.alone } else { &arm.seen.rows };
+    let rows = if arm.alone.len() >= crate::fired::ALONE_NEEDED { &arm.alone } else { &arm.seen.rows };
     let least: Vec<f64> =
         rows.iter().filter_map(|row| row.tcp.rtt_min).map(plimsoll_model::Span::as_secs_f64).collect();
     let answer = |row: &Row| if row.ttft_sent.is_finite() { row.ttft_sent } else { row.head };
     let mut first: Vec<f64> =
         rows.iter().filter(|row| row.ok).map(answer).filter(|x| x.is_finite()).collect();
     let first = order_statistic(&mut first, 0.5)?;
-    (least.len() >= super::super::bench::ALONE_NEEDED).then_some((least, first))
+    (least.len() >= crate::fired::ALONE_NEEDED).then_some((least, first))
 }
 
 /// N2: the way to the target is longer, by as much as the answers are later.

@@ -281,7 +281,7 @@ fn promised(ceilings: &[(Metric, f64, f64)]) -> (plimsoll_diagnose::Diagnosis, V
     let spec = ActiveSpec { ceilings, ..spec() };
     let played = system.play(&spec);
     let blocks = plimsoll_diagnose::active::blocks(&played.levels, &played.attempts, &[]);
-    let shown = plimsoll_diagnose::active::fact::read(&blocks, &spec, None);
+    let shown = plimsoll_diagnose::active::facts::read(&blocks, &spec, None);
     (played.diagnosis, shown)
 }
 

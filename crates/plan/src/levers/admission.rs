@@ -9,12 +9,10 @@
 //! with everyone turned away counted as never answered.
 
 use plimsoll_math::quantile::order_statistic;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::catalogue::Lever;
 use super::change::{self, Candidate};
-use super::finding::LeverFinding;
+use super::finding::{Admission, Good, LeverFinding};
 use super::predict::{Predicted, Simulator, another_run};
 use super::{Evidence, RuledOut};
 use crate::replay::play_at_most;
@@ -26,32 +24,6 @@ const SEARCHED: usize = 2;
 const NEAR_BEST: f64 = 0.99;
 /// More good requests than this share of the offered ones is a gain.
 const SMALLEST: f64 = 0.005;
-
-/// What admission control would do on a run like this one.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Admission {
-    /// Most requests in flight that are let in.
-    pub in_flight: u32,
-    /// Share of the requests turned away.
-    pub refused: Estimate,
-    /// The goal's percentile of those that are let in, s.
-    pub answered_s: Estimate,
-    /// The goal's percentile of all as it is, s.
-    pub now_s: Estimate,
-    /// Requests a second that meet the ceiling; `None` = there is none.
-    pub good: Option<Good>,
-}
-
-/// Requests a second that are answered within the goal's ceiling.
-#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Good {
-    /// As it is.
-    pub now_per_s: Estimate,
-    /// With the limit.
-    pub then_per_s: Estimate,
-    /// How many more: the difference, schedule by schedule.
-    pub more_per_s: Estimate,
-}
 
 /// What came of the requests of one schedule that were due behind the warm-up.
 struct Came {

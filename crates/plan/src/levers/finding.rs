@@ -2,16 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_math::rng::Stream;
 use plimsoll_model::Load;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Case;
-use super::admission::Admission;
 use super::catalogue::{Lever, Term};
 use super::evidence::{Evidence, SharesFrom};
-use super::predict::{Gain, Predicted};
 use super::schedule::Redrawn;
 use crate::spec::{Band, BandRow};
 use plimsoll_judge::cost::Bill;
@@ -264,6 +261,32 @@ pub struct LoadPlace {
     pub onset_per_s: Option<Estimate>,
 }
 
+/// What admission control would do on a run like this one.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Admission {
+    /// Most requests in flight that are let in.
+    pub in_flight: u32,
+    /// Share of the requests turned away.
+    pub refused: Estimate,
+    /// The goal's percentile of those that are let in, s.
+    pub answered_s: Estimate,
+    /// The goal's percentile of all as it is, s.
+    pub now_s: Estimate,
+    /// Requests a second that meet the ceiling; `None` = there is none.
+    pub good: Option<Good>,
+}
+
+/// Requests a second that are answered within the goal's ceiling.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Good {
+    /// As it is.
+    pub now_per_s: Estimate,
+    /// With the limit.
+    pub then_per_s: Estimate,
+    /// How many more: the difference, schedule by schedule.
+    pub more_per_s: Estimate,
+}
+
 /// The whole answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LeverFinding {
@@ -307,11 +330,6 @@ pub struct LeverFinding {
 pub(super) fn exact(value: f64, n: usize) -> Estimate {
     Estimate { value, lower: value, upper: value, n: n as u64, n_eff: n as f64 }
 }
-
-/// Chance of being best over which a lever shares the first place.
-const TIE: f64 = 0.1;
-/// Draws of the bootstrap.
-const DRAWS: u32 = 2000;
 
 /// What was cut of a level, and the stretch in which it was another.
 fn beside(summary: &LevelSummary) -> Vec<String> {
@@ -398,134 +416,6 @@ impl LeverFinding {
             }
         }
     }
-
-    /// Sorts what was predicted into ranked and ruled out, with ties and chances.
-    pub(super) fn order(&mut self, predicted: Vec<Predicted>, spec: &LeverSpec) {
-        let effort = |p: &Predicted| spec.efforts.of(p.lever, p.hourly, spec.by);
-        let gain = |p: &Predicted| match (spec.by, &p.cost) {
-            (By::Cost, Some(cost)) => cost.estimate,
-            _ => p.latency.estimate,
-        };
-        let (predicted, unpriced): (Vec<Predicted>, Vec<Predicted>) =
-            predicted.into_iter().partition(|p| spec.by == By::Latency || p.cost.is_some());
-        for p in unpriced {
-            let why = match p.hourly {
-                None => format!("{}: its price per hour is not known; rank --by latency", p.setting),
-                Some(_) => format!(
-                    "{}: the goal holds, or breaks, at every load that was tried (a quarter to 32 times this one)",
-                    p.setting
-                ),
-            };
-            self.open.push(Open { lever: p.lever.id.into(), name: p.lever.name.into(), why });
-        }
-        let (kept, useless): (Vec<Predicted>, Vec<Predicted>) =
-            predicted.into_iter().partition(|p| gain(p).upper > SMALLEST);
-        let mut out: Vec<(&Lever, Vec<&Predicted>)> = Vec::new();
-        for p in &useless {
-            match out.last_mut().filter(|(lever, _)| lever.id == p.lever.id) {
-                Some((_, settings)) => settings.push(p),
-                None => out.push((p.lever, vec![p])),
-            }
-        }
-        for (lever, settings) in out {
-            let best = settings.iter().map(|p| gain(p)).max_by(|a, b| a.value.total_cmp(&b.value));
-            let Some(best) = best else { continue };
-            let names: Vec<&str> = settings.iter().map(|p| p.setting.as_str()).collect();
-            let at_best = if settings.len() > 1 { "at best " } else { "" };
-            let why = format!("simulated ({}): {at_best}{}", names.join("; "), change_words(&best, spec));
-            self.ruled_out.push(RuledOut::new(lever, why));
-        }
-        let chances = chances(&kept, spec, effort);
-        let mut ranked: Vec<Ranked> = kept
-            .iter()
-            .zip(chances)
-            .map(|(p, chance)| {
-                let days = effort(p);
-                let lower = gain(p).lower;
-                // A loss is not made smaller by being dear.
-                let score = if lower > 0.0 { lower / days } else { lower };
-                ranked(p, days, score, chance)
-            })
-            .collect();
-        ranked.sort_by(|a, b| b.score.total_cmp(&a.score));
-        // From the top on, whoever may well be the best shares the first place.
-        let mut tied = true;
-        for (i, lever) in ranked.iter_mut().enumerate() {
-            tied &= i == 0 || lever.probability_of_best >= TIE;
-            lever.place = if tied { 1 } else { i as u32 + 1 };
-        }
-        self.ranked = ranked;
-        self.bounded.sort_by(|a, b| b.at_most.total_cmp(&a.at_most));
-    }
-}
-
-/// Gains up to this share are none: nobody changes a system for half a percent.
-const SMALLEST: f64 = 0.005;
-
-fn change_words(gain: &Estimate, spec: &LeverSpec) -> String {
-    let what = match spec.by {
-        By::Latency => format!("{} p{}", spec.goal.metric.name(), 100.0 * spec.goal.percentile),
-        By::Cost => "cost per request".to_owned(),
-    };
-    let percent = |share: f64| match format!("{:+.1}", -100.0 * share).replace('-', "−") {
-        none if none == "−0.0" || none == "+0.0" => "0".to_owned(),
-        some => some,
-    };
-    format!("{what} {} % [{}, {}]", percent(gain.value), percent(gain.upper), percent(gain.lower))
-}
-
-fn ranked(p: &Predicted, effort_days: f64, score: f64, probability_of_best: f64) -> Ranked {
-    Ranked {
-        place: 0,
-        lever: p.lever.id.into(),
-        name: p.lever.name.into(),
-        setting: p.setting.clone(),
-        latency: p.latency.estimate,
-        cost: p.cost.as_ref().map(|cost| cost.estimate),
-        effort_days,
-        hourly: p.hourly,
-        score,
-        probability_of_best,
-        assumes: p.assumes.clone(),
-        risk: p.lever.risk.into(),
-        touches_model: p.lever.touches_model,
-        reversible: p.lever.reversible.name().into(),
-        first: p.lever.first.into(),
-        how: How::Simulated,
-    }
-}
-
-/// Chance that each is the best per day of effort: the schedules are drawn anew, the same for all, and what a lever assumes is as
-/// likely at its worst and at its best as in the middle.
-fn chances(kept: &[Predicted], spec: &LeverSpec, effort: impl Fn(&Predicted) -> f64) -> Vec<f64> {
-    let gains: Vec<(&Gain, f64)> = kept
-        .iter()
-        .map(|p| match (spec.by, &p.cost) {
-            (By::Cost, Some(cost)) => (cost, effort(p)),
-            _ => (&p.latency, effort(p)),
-        })
-        .collect();
-    let mut wins = vec![0u32; kept.len()];
-    let mut stream = Stream::new(spec.seed, "lever chances", 0);
-    let count = gains.iter().map(|(gain, _)| gain.logs.len()).min().unwrap_or(0);
-    if count == 0 {
-        return vec![0.0; kept.len()];
-    }
-    for _ in 0..DRAWS {
-        let drawn: Vec<usize> = (0..count).map(|_| stream.below(count as u64) as usize).collect();
-        let mut score = |(gain, days): &(&Gain, f64)| {
-            let case = stream.below(gain.range.len() as u64 + 1) as usize;
-            let logs = if case == 0 { &gain.logs } else { &gain.range[case - 1] };
-            let mean = drawn.iter().map(|i| logs[*i]).sum::<f64>() / count as f64;
-            let saved = 1.0 - mean.exp();
-            if saved > 0.0 { saved / days } else { saved }
-        };
-        let scores: Vec<f64> = gains.iter().map(&mut score).collect();
-        if let Some(best) = (0..scores.len()).max_by(|a, b| scores[*a].total_cmp(&scores[*b])) {
-            wins[best] += 1;
-        }
-    }
-    wins.into_iter().map(|won| f64::from(won) / f64::from(DRAWS)).collect()
 }
 
 /// The goal as it was measured.

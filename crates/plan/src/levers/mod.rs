@@ -16,15 +16,15 @@ pub mod evidence;
 pub mod finding;
 pub mod hedge;
 pub mod predict;
+mod rank;
 pub mod rules;
 pub mod schedule;
 
-pub use admission::Admission;
 pub use catalogue::{Lever, Reversible, Term};
 pub use evidence::Evidence;
 pub use finding::{
-    Bounded, By, EffortSpec, FasterModel, Fit, Goal, How, LeverFinding, LeverSpec, LoadPlace, Open, Ranked,
-    RuledOut,
+    Admission, Bounded, By, EffortSpec, FasterModel, Fit, Goal, How, LeverFinding, LeverSpec, LoadPlace,
+    Open, Ranked, RuledOut,
 };
 pub use schedule::{Redraw, Redrawn};
 

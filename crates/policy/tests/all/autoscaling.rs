@@ -2,10 +2,10 @@
 
 use plimsoll_model::At;
 use plimsoll_policy::ReplicaMetric::{Missing, NotReady, Ready};
-use plimsoll_policy::autoscale::{AutoscaleSpec, Autoscaler, Fleet, ReplicaMetric, Signal};
 use plimsoll_policy::depth::QueueDepthSpec;
 use plimsoll_policy::hpa::{Hpa, HpaSpec, Measure, ScalingPolicy, ScalingRules, Select};
 use plimsoll_policy::keda::KedaSpec;
+use plimsoll_policy::{AutoscaleSpec, Autoscaler, Fleet, ReplicaMetric, Signal};
 
 fn s(seconds: i64) -> At {
     At(seconds * 1_000_000_000)

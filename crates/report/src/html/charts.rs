@@ -6,7 +6,8 @@
 use plimsoll_measure::findings::{self, Curve, Findings, Histogram, LevelFinding, Line, Lines, Reading};
 
 use super::chart::{Axis, Ceiling, Chart, Charts, Mark, Series, Shade};
-use crate::text::{detailed, percentile};
+use crate::figure::centile;
+use crate::text::detailed;
 use crate::{figure, words};
 
 /// Every chart of a run, by element id.
@@ -72,7 +73,7 @@ fn latency_curve(curve: &Curve, lines: Option<&Lines>) -> Chart {
             y: curve.fit.iter().map(|point| finite_ms(point.fitted_s)).collect(),
             dash: true,
             points: false,
-            ..Series::line(format!("fit of p{}", percentile(curve.percentile)), "--s4")
+            ..Series::line(format!("fit of p{}", centile(curve.percentile)), "--s4")
         });
     }
     Chart {
@@ -96,7 +97,7 @@ fn latency_curve(curve: &Curve, lines: Option<&Lines>) -> Chart {
 
 /// A ceiling on a latency, where its axis is in ms.
 fn ceiling(metric: &str, p: f64, seconds: f64) -> Ceiling {
-    Ceiling { y: 1e3 * seconds, label: format!("{metric} p{} ≤ {}", percentile(p), words::time(seconds)) }
+    Ceiling { y: 1e3 * seconds, label: format!("{metric} p{} ≤ {}", centile(p), words::time(seconds)) }
 }
 
 /// The ceilings that a level was held to, on these metrics.

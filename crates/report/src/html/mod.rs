@@ -23,8 +23,9 @@ use plimsoll_model::{Manifest, RunState};
 use plimsoll_plan::finding::PlanFinding;
 
 use self::page::page;
+use crate::figure::centile;
 use crate::headline::headline;
-use crate::text::{budget_cells, detailed, percentile};
+use crate::text::{budget_cells, detailed};
 use crate::{cost, figure, words};
 
 /// What stands on a run's page beside what the run itself says.
@@ -148,7 +149,7 @@ fn curve_section(i: usize, curve: &Curve, drawn: bool) -> Markup {
         section {
             h2 { "The curve, " (curve.traffic) " traffic" }
             p {
-                "With zero contention p" (percentile(curve.percentile)) " of " code { (curve.metric) } " is "
+                "With zero contention p" (centile(curve.percentile)) " of " code { (curve.metric) } " is "
                 (words::latency(&curve.zero_contention)) " ms (" (curve.zero_contention_from) "). "
                 "The onset is where it reaches " (figure::number(curve.knee_factor)) " × that; right of it time is borrowed from the requests behind."
             }

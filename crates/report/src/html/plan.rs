@@ -9,10 +9,10 @@ use plimsoll_plan::finding::{Chosen, Expected, PlanFinding, PlanOption};
 
 use super::chart::{Axis, Ceiling, Chart, Charts, Mark, Series, Shade};
 use super::page::{page, table_of};
+use crate::figure::centile;
 use crate::plan;
 use crate::plan_envelope::fleet;
 use crate::table::Table;
-use crate::text::percentile;
 use crate::{figure, words};
 
 /// What only a plan needs.
@@ -157,7 +157,7 @@ fn curve_table(found: &PlanFinding) -> Table {
 
 fn name(expected: &Expected) -> String {
     let metric = expected.metric.name();
-    expected.percentile.map_or_else(|| format!("{metric} mean"), |p| format!("{metric} p{}", percentile(p)))
+    expected.percentile.map_or_else(|| format!("{metric} mean"), |p| format!("{metric} p{}", centile(p)))
 }
 
 fn assumptions(found: &PlanFinding) -> Markup {
@@ -254,10 +254,11 @@ pub(super) fn charts(found: &PlanFinding) -> Charts {
     let cost = pareto(found, |o| Some((o.per_hour?, o.latency_s? * 1e3)), |o| o.on_cost_front);
     if let Some((all, front)) = cost {
         let currency = found.cost.as_ref().map_or("cost", |cost| cost.bill.currency.as_str());
-        let label =
-            found.slo.latency.first().map_or("latency".to_owned(), |c| {
-                format!("{} p{}", c.metric.name(), percentile(c.percentile))
-            });
+        let label = found
+            .slo
+            .latency
+            .first()
+            .map_or("latency".to_owned(), |c| format!("{} p{}", c.metric.name(), centile(c.percentile)));
         let axes = (format!("{currency} an hour"), Axis { label, unit: "ms".into(), ..Axis::default() });
         charts.insert("pareto-cost".to_owned(), points(axes, all, front));
     }

@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 use crate::catalogue::origin::OriginSpec;
 use crate::engine::roofline::RooflineSpec;
 use crate::engine::step_time::{StepLoad, StepModel};
-use crate::spec::{BatchingSpec, EngineSpec, ModeSpec, SpecError};
+use crate::spec::error::SpecError;
+use crate::spec::{BatchingSpec, EngineSpec, ModeSpec};
 
 /// Names of the pairs whose figures were checked against a published derivation.
 pub const CHECKED: [&str; 12] = [
@@ -45,7 +46,7 @@ pub struct PairFigures {
 /// The weights don't fit.
 pub fn figures(spec: &BatchingSpec, roofline: &RooflineSpec) -> Result<PairFigures, SpecError> {
     let blocks = spec.blocks()?;
-    let kv_tokens = f64::from(blocks) * f64::from(crate::spec::BLOCK_TOKENS);
+    let kv_tokens = f64::from(blocks) * f64::from(crate::spec::error::BLOCK_TOKENS);
     // One step of 8 192 tokens, whatever the budget: a figure of the GPU, not of a setting.
     let wide = BatchingSpec { token_budget: spec.token_budget.max(8192), ..spec.clone() };
     let mut model = StepModel::new(&wide);

@@ -23,8 +23,9 @@ use crate::catalogue::origin::{Basis, OriginSpec};
 use crate::engine::roofline::{HostSpec, RooflineSpec};
 use crate::engine::scheduler::policy::{NoEvictSpec, PolicySpec, SglangSpec};
 use crate::engine::speculation::{self, DraftSpec, SpeculativeSpec};
+use crate::spec::error::{BLOCK_TOKENS, SpecError};
 use crate::spec::shape::ModelShape;
-use crate::spec::{BLOCK_TOKENS, BatchingSpec, EngineSpec, ModeSpec, SpecError, StepSpec};
+use crate::spec::{BatchingSpec, EngineSpec, ModeSpec, StepSpec};
 
 /// So many names are offered for one that is unknown: the catalogue is too long for a line.
 pub(crate) const NEAREST: usize = 4;

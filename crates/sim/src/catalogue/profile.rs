@@ -11,10 +11,9 @@ use plimsoll_workload::closest;
 use crate::catalogue::{self, NEAREST, list};
 use crate::engine::scheduler::policy::PolicySpec;
 use crate::engine::step_time::StepModel;
+use crate::spec::error::{BLOCK_TOKENS, SpecError};
 use crate::spec::law::LawSpec;
-use crate::spec::{
-    BLOCK_TOKENS, BatchingSpec, CannedSpec, EngineSpec, LinearSpec, ModeSpec, QueueSpec, SpecError, StepSpec,
-};
+use crate::spec::{BatchingSpec, CannedSpec, EngineSpec, LinearSpec, ModeSpec, QueueSpec, StepSpec};
 
 pub use crate::catalogue::list::{decode_step_ms, prefill_step_ms};
 

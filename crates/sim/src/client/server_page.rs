@@ -9,7 +9,7 @@ use plimsoll_model::{At, Sample, join_labels};
 use crate::client::Rows;
 use crate::engine::meter::{Histogram, Meter};
 use crate::fleet::world::World;
-use crate::spec::BLOCK_TOKENS;
+use crate::spec::error::BLOCK_TOKENS;
 use crate::traffic::Gauges;
 
 /// What the last look at the pages found, in the order of the rows.

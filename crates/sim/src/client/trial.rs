@@ -12,7 +12,8 @@ use plimsoll_model::{At, Span};
 use plimsoll_workload::Size;
 
 use crate::engine::Engine;
-use crate::spec::{EngineSpec, SpecError};
+use crate::spec::EngineSpec;
+use crate::spec::error::SpecError;
 use crate::traffic::{Detail, Submit, What};
 
 /// How requests were sent and what they held.

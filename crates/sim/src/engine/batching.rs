@@ -16,7 +16,8 @@ use crate::engine::meter::{Histogram, ITERATION};
 use crate::engine::outlet::{Held, Outlet};
 use crate::engine::pace::{Pace, Row, SHORTEST_PS};
 use crate::engine::scheduler::{Ask, Limits, Progress, Scheduler, StepPlan};
-use crate::spec::{BatchingSpec, SpecError};
+use crate::spec::BatchingSpec;
+use crate::spec::error::SpecError;
 use crate::traffic::{Detail, Emission, FinishReason, Gauges, Rejected, Submit, Totals, What};
 use plimsoll_math::spread::Spread;
 
@@ -255,7 +256,7 @@ impl Batching {
 
     /// Tokens of a prompt with these blocks that are held already.
     pub fn cached_prefix(&self, blocks: &[u64]) -> u32 {
-        self.scheduler.cached_blocks(blocks) * crate::spec::BLOCK_TOKENS
+        self.scheduler.cached_blocks(blocks) * crate::spec::error::BLOCK_TOKENS
     }
 
     pub fn fill(&self, gauges: &mut Gauges) {

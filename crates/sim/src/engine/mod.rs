@@ -26,7 +26,8 @@ use crate::engine::batching::Batching;
 use crate::engine::canned::Canned;
 use crate::engine::meter::Histogram;
 use crate::engine::queue::Queue;
-use crate::spec::{EngineSpec, ModeSpec, SpecError};
+use crate::spec::error::SpecError;
+use crate::spec::{EngineSpec, ModeSpec};
 use crate::traffic::{Detail, Emission, Gauges, Rejected, Submit, Totals};
 
 /// One replica in virtual time.

@@ -20,9 +20,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::spec::error::{BLOCK_TOKENS, SpecError, not_negative, range, within};
 use crate::spec::gpu::GpuSpec;
 use crate::spec::shape::ModelShape;
-use crate::spec::{BLOCK_TOKENS, SpecError, not_negative, range, within};
 
 /// A model on a group of GPUs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]

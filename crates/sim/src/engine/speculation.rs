@@ -7,8 +7,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::spec::error::{SpecError, not_negative, range, within};
 use crate::spec::shape::ModelShape;
-use crate::spec::{SpecError, not_negative, range, within};
 
 /// How tokens are drafted and how many of them hold.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]

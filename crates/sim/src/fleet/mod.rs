@@ -35,7 +35,7 @@ use crate::fleet::agenda::Agenda;
 use crate::fleet::fault::{FaultTruth, Faults};
 use crate::fleet::replica::{Load, Phase, Replica};
 use crate::fleet::split::Split;
-use crate::spec::SpecError;
+use crate::spec::error::SpecError;
 use crate::spec::fleet::WorldSpec;
 use crate::traffic::{Detail, Emission, Failure, Gauges, Rejected, Submit, Totals, What};
 

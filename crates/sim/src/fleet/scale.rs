@@ -4,7 +4,7 @@
 //! first. Who is let go: those on their way, the latest first, then those that serve, the highest number first.
 
 use plimsoll_model::{At, Sample, Span};
-use plimsoll_policy::autoscale::{Fleet as Seen, ReplicaMetric, Signal};
+use plimsoll_policy::{Fleet as Seen, ReplicaMetric, Signal};
 
 use crate::engine::Engine;
 use crate::fleet::Fleet;

@@ -11,7 +11,7 @@ use plimsoll_policy::{Facts, Router};
 
 use crate::fleet::agenda::Due;
 use crate::fleet::{Fleet, NOWHERE, failure_of};
-use crate::spec::SpecError;
+use crate::spec::error::SpecError;
 use crate::spec::fleet::WorldSpec;
 use crate::traffic::{Emission, Failure, Submit, What};
 

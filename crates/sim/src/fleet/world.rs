@@ -11,8 +11,9 @@ use crate::engine::Engine;
 use crate::engine::meter::{Histogram, Meter};
 use crate::fleet::Fleet;
 use crate::fleet::fault::FaultTruth;
+use crate::spec::EngineSpec;
+use crate::spec::error::SpecError;
 use crate::spec::fleet::WorldSpec;
-use crate::spec::{EngineSpec, SpecError};
 use crate::traffic::{Detail, Emission, Gauges, Rejected, Submit};
 
 /// A world in virtual time.

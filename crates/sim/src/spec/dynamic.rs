@@ -11,7 +11,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{SpecError, not_negative, positive, range, within};
+use crate::spec::error::{SpecError, not_negative, positive, range, within};
 
 /// Largest batch that is accepted.
 pub const MAX_BATCH: u32 = 1 << 16;

@@ -8,11 +8,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::scheduler::policy::PolicySpec;
+use crate::spec::error::{SpecError, not_negative, positive, within};
 use crate::spec::fault::{FaultKind, FaultSpec};
-use crate::spec::{EngineSpec, ModeSpec, SpecError, StepSpec, not_negative, positive, within};
+use crate::spec::{EngineSpec, ModeSpec, StepSpec};
 
 /// Most replicas that are accepted.
-pub const MAX_REPLICAS: u32 = plimsoll_policy::autoscale::MOST_REPLICAS;
+pub const MAX_REPLICAS: u32 = plimsoll_policy::MOST_REPLICAS;
 
 /// A world to be simulated: replicas of an engine, and what happens to them.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]

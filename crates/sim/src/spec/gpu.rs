@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{SpecError, not_negative, positive, range};
+use crate::spec::error::{SpecError, not_negative, positive, range};
 
 /// One GPU with the efficiencies of one dtype's kernels on it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]

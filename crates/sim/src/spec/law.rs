@@ -10,7 +10,7 @@ use plimsoll_model::Span;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{SpecError, not_negative, positive, range};
+use crate::spec::error::{SpecError, not_negative, positive, range};
 
 /// A law of times.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]

@@ -7,7 +7,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{SpecError, not_negative, positive, range, within};
+use crate::spec::error::{SpecError, not_negative, positive, range, within};
 
 /// The shape of a decoder with gated feed-forward layers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]

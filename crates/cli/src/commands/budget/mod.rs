@@ -4,13 +4,13 @@
 pub mod init;
 mod split;
 
+use crate::rows;
 use std::path::Path;
 
 use plimsoll_judge::budget::lint::{Evidence, Remark, Severity, lint};
 use plimsoll_measure::findings::Findings;
 use serde_json::json;
 
-use super::show;
 use crate::exit::{Exit, Stop};
 use crate::flags::{BudgetAction, BudgetArgs, BudgetInitArgs, BudgetLintArgs, Format, Preset};
 use crate::{baseline, budget_file, out};
@@ -41,7 +41,7 @@ fn check(args: &BudgetLintArgs) -> Result<Exit, Stop> {
 
 fn of_run(run: &str) -> Result<Findings, Stop> {
     let dir = baseline::resolve(run)?.dir;
-    Ok(show::load(&dir)?.1)
+    Ok(rows::load(&dir)?.1)
 }
 
 fn word(severity: Severity) -> &'static str {
@@ -117,7 +117,7 @@ fn init(args: &BudgetInitArgs) -> Result<Exit, Stop> {
         (Some(preset), None) => init::preset(*preset).to_owned(),
         (None, Some(run)) => {
             let dir = baseline::resolve(run)?.dir;
-            let (manifest, findings) = show::load(&dir)?;
+            let (manifest, findings) = rows::load(&dir)?;
             init::proposal(&manifest, &findings, args.margin)?
         }
         _ => {

@@ -2,6 +2,7 @@
 
 pub mod url;
 
+use crate::rows;
 use std::path::{Path, PathBuf};
 
 use plimsoll_diagnose::device::{self, DeviceFinding};
@@ -9,7 +10,7 @@ use plimsoll_diagnose::{Case, DiagnoseSpec, Side, diagnose};
 use plimsoll_measure::findings::BudgetSpec;
 use plimsoll_report::diagnose as page;
 
-use super::{compare, profile, show};
+use super::{compare, profile};
 use crate::exit::{Exit, Stop};
 use crate::flags::{DiagnoseArgs, Format};
 use crate::{baseline, budget_file, out};
@@ -28,7 +29,7 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     }
     let dir = crate::named::run(name).map_err(Stop::usage)?;
     let (dir, name) = (dir.as_path(), &dir.display().to_string());
-    let rows = show::load_rows(dir)?;
+    let rows = rows::whole(dir)?;
     if of_levels(args).is_none()
         && let Some(exit) = url::of_run(dir, &rows, args)?
     {
@@ -64,12 +65,12 @@ pub fn baseline_folder(args: &DiagnoseArgs) -> Result<Option<PathBuf>, Stop> {
 }
 
 /// The run of before, which is another one.
-fn before(base: &Path, dir: &Path) -> Result<show::Rows, Stop> {
+fn before(base: &Path, dir: &Path) -> Result<rows::Rows, Stop> {
     if compare::same_folder(base, dir) {
         let (base, dir) = (base.display(), dir.display());
         return Err(Stop::usage(format!("--baseline {base}: {dir} itself; name the run of before")));
     }
-    show::load_rows(base)
+    rows::whole(base)
 }
 
 /// The flag that only the levels of an ordinary run have a meaning for, where it is given.
@@ -101,7 +102,7 @@ pub fn budget(args: &DiagnoseArgs) -> Result<Option<BudgetSpec>, Stop> {
     Ok(Some(budget))
 }
 
-fn level(args: &DiagnoseArgs, rows: &show::Rows) -> Result<Option<u32>, Stop> {
+fn level(args: &DiagnoseArgs, rows: &rows::Rows) -> Result<Option<u32>, Stop> {
     let Some(id) = args.passive.level else { return Ok(None) };
     if rows.manifest.levels.iter().any(|level| level.id == id) {
         return Ok(Some(id));

@@ -4,6 +4,7 @@
 //! in a line when it has ended; everything is kept in a run folder, so that what was sent is never lost to a Ctrl-C, and the
 //! folder is judged by the same code that judged the endpoint.
 
+use crate::rows;
 use std::path::Path;
 use std::time::Duration;
 
@@ -21,12 +22,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::commands::diagnose;
 use crate::commands::run::mean_lengths;
-use crate::commands::show::{self, Rows};
 use crate::exit::{Exit, Stop};
 use crate::flags::{DiagnoseArgs, DiagnoseUrlArgs, Format};
 use crate::measure::{Begin, Closed, LevelRows, Measure, Measured, Step, Variation, max_rate, random};
 use crate::out;
 use crate::resolve::Draft;
+use crate::rows::Rows;
 
 /// What a diagnosis was allowed and what it found, beside its run.
 const FILE: &str = "diagnosis.json";
@@ -106,7 +107,7 @@ fn started(args: &DiagnoseArgs) -> Result<(Option<Before>, Draft), Stop> {
     let Some(dir) = diagnose::baseline_folder(args)? else {
         return Ok((None, Draft::new(args.workload.spec.as_deref())?));
     };
-    let rows = show::load_rows(&dir)?;
+    let rows = rows::whole(&dir)?;
     let before = earlier(&dir, &rows);
     if before.alone.is_empty() && before.company.is_empty() {
         return Err(Stop::usage(format!(
@@ -343,7 +344,7 @@ fn print(told: &Told, format: Format) {
 /// against; `None` where the run is of another kind.
 pub fn of_run(dir: &Path, rows: &Rows, args: &DiagnoseArgs) -> Result<Option<Exit>, Stop> {
     let before = match diagnose::baseline_folder(args)? {
-        Some(other) if rows.manifest.kind == KIND => Some(earlier(&other, &show::load_rows(&other)?)),
+        Some(other) if rows.manifest.kind == KIND => Some(earlier(&other, &rows::whole(&other)?)),
         _ => None,
     };
     let Some(told) = judged(dir, rows, before, ceilings(args)?) else { return Ok(None) };

@@ -3,6 +3,7 @@
 //! A run brings its load and its engine; a flag replaces what it names and nothing else. What an engine cannot be known from is refused with
 //! what to say, because a plan for another engine looks like any other plan.
 
+use crate::rows;
 use std::path::Path;
 
 use plimsoll_judge::cost::Per;
@@ -19,7 +20,6 @@ use serde_json::json;
 
 use crate::again::Recorded;
 use crate::commands::plan::{refused, rules};
-use crate::commands::show;
 use crate::exit::Stop;
 use crate::fitted::Target;
 use crate::flags::{PlanArgs, WorldArgs};
@@ -105,10 +105,10 @@ struct Source {
 impl Source {
     fn read(dir: &Path, args: &PlanArgs) -> Result<Source, Stop> {
         let name = dir.display().to_string();
-        let rows = show::load_rows(dir)?;
+        let rows = rows::whole(dir)?;
         let recorded = Recorded::of(&rows.manifest).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
         let none = format!("{name}: no level was measured well enough to plan from; name one with --level");
-        let summary = show::level(&rows.findings, args.load.level, &none)?.clone();
+        let summary = rows::level(&rows.findings, args.load.level, &none)?.clone();
         let level = rows.manifest.levels.iter().find(|level| level.id == summary.level).cloned();
         let level = level.ok_or_else(|| {
             Stop::usage(format!("{name}: run.json does not list the level of its findings"))
@@ -330,7 +330,7 @@ fn contradiction(slo: &BudgetSpec) -> Result<(), Stop> {
                 format!(
                     "{} p{} < {} ms",
                     c.metric.name(),
-                    plimsoll_report::text::percentile(c.percentile),
+                    plimsoll_report::figure::centile(c.percentile),
                     c.limit_s * 1e3
                 )
             };

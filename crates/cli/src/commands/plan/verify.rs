@@ -1,5 +1,6 @@
 //! `plimsoll plan verify`: what a plan or a what-if predicted against what a run then measured, and what the next plan learns from it.
 
+use crate::rows;
 use std::sync::Arc;
 
 use plimsoll_measure::findings::{Findings, LevelSummary, Trust};
@@ -17,7 +18,6 @@ use plimsoll_workload::Scenario;
 use super::experiments::{Ended, Limit, play, within};
 use super::{asked, file};
 use super::{put, refused};
-use crate::commands::show;
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, PlanVerifyArgs};
 use crate::out;
@@ -39,7 +39,7 @@ enum Predictions {
 /// Compares, prints and writes down what was learnt.
 pub fn run(args: &PlanVerifyArgs) -> Result<Exit, Stop> {
     let (predictions, known) = read(args)?;
-    let rows = show::load_rows(&args.run)?;
+    let rows = rows::whole(&args.run)?;
     let name = args.run.display();
     if rows.findings.validity.verdict == Trust::Invalid {
         return Err(Stop::invalid(format!(
@@ -74,7 +74,7 @@ pub fn run(args: &PlanVerifyArgs) -> Result<Exit, Stop> {
 fn of_plan(
     args: &PlanVerifyArgs,
     plan: &PlanFile,
-    rows: &show::Rows,
+    rows: &rows::Rows,
     replicas: u32,
     band: Option<&Band>,
 ) -> Result<VerifyFinding, Stop> {
@@ -93,7 +93,7 @@ fn of_plan(
 fn of_what_if(
     args: &PlanVerifyArgs,
     found: &WhatIfFinding,
-    rows: &show::Rows,
+    rows: &rows::Rows,
     replicas: u32,
     band: Option<&Band>,
 ) -> Result<VerifyFinding, Stop> {
@@ -112,7 +112,7 @@ fn of_what_if(
 fn happened<'a>(
     args: &PlanVerifyArgs,
     found: &'a WhatIfFinding,
-    rows: &show::Rows,
+    rows: &rows::Rows,
     replicas: u32,
 ) -> Result<&'a Predicted, Stop> {
     let run = args.run.display();
@@ -160,7 +160,7 @@ const SEED: u64 = 1;
 const LIKE: f64 = 0.1;
 
 /// The requests of a level.
-fn arrivals_of(rows: &show::Rows, summary: &LevelSummary) -> Vec<Asked> {
+fn arrivals_of(rows: &rows::Rows, summary: &LevelSummary) -> Vec<Asked> {
     let level = rows.manifest.levels.iter().find(|level| level.id == summary.level);
     level.map_or_else(Vec::new, |level| what_if_run::arrivals(level, &rows.attempts))
 }
@@ -169,7 +169,7 @@ fn arrivals_of(rows: &show::Rows, summary: &LevelSummary) -> Vec<Asked> {
 fn with_lines(
     mut found: VerifyFinding,
     world: &WorldSpec,
-    rows: &show::Rows,
+    rows: &rows::Rows,
     (replicas, seed): (u32, u64),
     band: Option<&Band>,
 ) -> Result<VerifyFinding, Stop> {

@@ -3,19 +3,16 @@
 //! A fact is *yes*, *no* or *unclear*, never a number alone: a table of what each cause makes likely has to be short enough to
 //! be argued about. Unclear weighs nothing. Every threshold stands beside its reason, in the file of the experiments that it is for.
 
-mod alone;
-mod company;
-mod settings;
+pub(super) mod alone;
+pub(super) mod company;
+pub(super) mod settings;
 
 use plimsoll_model::SizeUnit;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::before::Before;
 use super::block::{Block, Row};
-use super::failed;
-use super::plan::{ActiveSpec, Arm, Kind};
-use super::{promise, rhythm};
+use super::plan::{Arm, Kind};
 use plimsoll_measure::findings::Estimate;
 
 /// Something that may be so.
@@ -168,41 +165,9 @@ pub struct Shown {
     pub limit: Option<f64>,
 }
 
-/// Everything that the blocks show, beside an earlier run where there is one.
-pub fn read(blocks: &[Block], spec: &ActiveSpec, before: Option<&Before>) -> Vec<Shown> {
-    let mut shown = failed::read(blocks);
-    shown.extend(alone::lumps(blocks));
-    shown.extend(rhythm::read(blocks));
-    shown.extend(promise::alone(blocks, spec));
-    shown.extend(alone::alone(blocks));
-    shown.extend(company::company(blocks));
-    shown.extend(promise::together(blocks, spec));
-    shown.extend(settings::settings(blocks));
-    shown.extend(settings::replicas(blocks));
-    shown.extend(before.into_iter().flat_map(|before| before.read(blocks)));
-    if shown.iter().any(|shown| shown.fact == Fact::FasterTogether && shown.state == State::Yes) {
-        // A window that the first request opens has no clock, and all who are alone wait as long: that neither shows says nothing.
-        let clock = |shown: &&mut Shown| matches!(shown.fact, Fact::Lattice | Fact::SpreadWait);
-        shown
-            .iter_mut()
-            .filter(clock)
-            .filter(|of| of.state == State::No)
-            .for_each(|of| of.state = State::Unclear);
-    }
-    if blocks.iter().any(without_tokens) {
-        shown.iter_mut().for_each(|shown| shown.says = of_answers(&shown.says));
-    }
-    shown
-}
-
 /// Does the protocol know rows, not tokens? An answer of it comes whole, and there is no cache of keys and values.
-fn without_tokens(block: &Block) -> bool {
+pub(super) fn without_tokens(block: &Block) -> bool {
     block.level.unit == SizeUnit::Items
-}
-
-/// What is said of first tokens, where what comes first is the answer: the stamps are those of its first byte.
-fn of_answers(says: &str) -> String {
-    says.replace("first tokens", "answers").replace("first token", "answer")
 }
 
 pub(crate) fn shown(
@@ -244,15 +209,4 @@ pub(crate) fn ms(seconds: f64) -> String {
 
 pub(crate) fn percent(share: f64) -> String {
     if share < 0.1 { format!("{:.1} %", 100.0 * share) } else { format!("{:.0} %", 100.0 * share) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::of_answers;
-
-    #[test]
-    fn answers_that_come_whole_have_no_first_token() {
-        assert_eq!(of_answers("alone, first tokens follow no clock"), "alone, answers follow no clock");
-        assert_eq!(of_answers("in all 8 the first token waits"), "in all 8 the answer waits");
-    }
 }

@@ -15,8 +15,9 @@ use plimsoll_model::Load;
 use super::before::{Against, Before};
 use super::belief::{Belief, CONFIDENT, chance, decisive, unasked};
 use super::block::Block;
-use super::fact::{self, Fact, Shown, State, of};
+use super::fact::{Fact, Shown, State, of};
 use super::fact_state;
+use super::facts;
 use super::plan::{ActiveSpec, Kind};
 use crate::verdict::DIAGNOSIS_SCHEMA;
 use crate::{
@@ -41,7 +42,7 @@ pub fn diagnosis(
     validity: &Validity,
 ) -> Diagnosis {
     let before = against.map(|against| against.before);
-    let shown = fact::read(blocks, spec, before);
+    let shown = facts::read(blocks, spec, before);
     let unasked = unasked(&shown);
     let belief = Belief::after(&shown, &unasked, &[]);
     let answered = blocks.iter().flat_map(|block| &block.rows).filter(|row| row.fine).count();

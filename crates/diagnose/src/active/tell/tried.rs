@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::active::before::Before;
 use crate::active::belief;
 use crate::active::block::Block;
-use crate::active::fact::{self, Fact, Shown};
+use crate::active::fact::{Fact, Shown};
+use crate::active::facts;
 use crate::active::plan::{ActiveSpec, Kind, Traffic};
 
 /// An experiment that was done, and what it showed.
@@ -27,7 +28,7 @@ pub struct Tried {
 
 /// What was tried, in the order in which it was.
 pub fn tried(blocks: &[Block], spec: &ActiveSpec, before: Option<&Before>) -> Vec<Tried> {
-    let shown = fact::read(blocks, spec, before);
+    let shown = facts::read(blocks, spec, before);
     let mut all: Vec<Tried> = Vec::new();
     for block in blocks {
         let took_s = (block.level.drained.max(block.level.stop) - block.level.start).as_secs_f64();

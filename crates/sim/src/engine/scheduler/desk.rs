@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{Ask, Limits, Progress, StepPlan};
 use crate::engine::kv::{Eviction, Found, Pool};
 use crate::engine::slots::{Slots, take_out};
-use crate::spec::BLOCK_TOKENS;
+use crate::spec::error::BLOCK_TOKENS;
 
 /// See the module.
 #[derive(Clone, Debug)]

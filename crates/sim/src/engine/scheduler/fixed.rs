@@ -12,7 +12,7 @@ use super::desk::Desk;
 use super::policy::StaticSpec;
 use super::{Ask, Progress, StepPlan};
 use crate::engine::step_time::StepLoad;
-use crate::spec::BLOCK_TOKENS;
+use crate::spec::error::BLOCK_TOKENS;
 
 /// See the module.
 #[derive(Clone, Debug)]

@@ -22,7 +22,7 @@ use sglang::Sglang;
 
 use crate::engine::kv::Eviction;
 use crate::engine::step_time::StepLoad;
-use crate::spec::BLOCK_TOKENS;
+use crate::spec::error::BLOCK_TOKENS;
 
 /// The bounds a scheduler works within.
 #[derive(Copy, Clone, PartialEq, Debug)]

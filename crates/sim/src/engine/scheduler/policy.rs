@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{SpecError, not_negative, positive, within};
+use crate::spec::error::{SpecError, not_negative, positive, within};
 
 /// Who is computed next.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]

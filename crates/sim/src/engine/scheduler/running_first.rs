@@ -26,7 +26,7 @@ use super::desk::{Desk, Sequence};
 use super::policy::{VllmOrder, VllmSpec};
 use super::{Ask, StepPlan};
 use crate::engine::kv::Found;
-use crate::spec::BLOCK_TOKENS;
+use crate::spec::error::BLOCK_TOKENS;
 
 /// What must fit before a request starts.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

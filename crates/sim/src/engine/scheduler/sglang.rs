@@ -23,7 +23,7 @@ use super::desk::Desk;
 use super::policy::{SglangOrder, SglangSpec};
 use super::{Ask, StepPlan};
 use crate::engine::kv::Found;
-use crate::spec::BLOCK_TOKENS;
+use crate::spec::error::BLOCK_TOKENS;
 
 /// Answers are expected to be at most this long.
 const CLIP: u32 = 4096;

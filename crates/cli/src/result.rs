@@ -1,0 +1,47 @@
+//! What a measurement prints at its end, and `plimsoll show` of it afterwards.
+
+use std::path::Path;
+
+use plimsoll_measure::findings::Findings;
+use plimsoll_model::Manifest;
+use plimsoll_report::text::Detail;
+use serde_json::json;
+
+use crate::flags::Format;
+use crate::measure::Closed;
+use crate::out;
+
+/// Prints what was found, to stdout.
+pub fn print(
+    format: Format,
+    manifest: &Manifest,
+    findings: &Findings,
+    (detail, folder): (Detail, Option<&Path>),
+) {
+    match format {
+        Format::Text => out::line(&plimsoll_report::text::render(manifest, findings, detail)),
+        Format::Json => {
+            let mut value = serde_json::to_value(manifest).unwrap_or_else(|_| json!({}));
+            if let (Some(folder), Some(object)) = (folder, value.as_object_mut()) {
+                object.insert("folder".into(), folder.display().to_string().into());
+            }
+            out::json(&value);
+        }
+    }
+}
+
+/// Prints what a measurement found, and where everything is; `page` is its report, where that is written already.
+pub fn close(format: Format, closed: &Closed, findings: &Findings, page: Option<&Path>) {
+    let (manifest, dir) = (&closed.manifest, closed.dir.display());
+    print(format, manifest, findings, (Detail::Short, Some(&closed.dir)));
+    if format == Format::Text {
+        let time = if manifest.target.url.starts_with("simulated:") { " (virtual time)" } else { "" };
+        out::line(&format!("\nRun     {dir}{time}"));
+        out::line(&format!("More    plimsoll show {dir} --details"));
+        match page {
+            Some(page) => out::line(&format!("Report  {}", page.display())),
+            None => out::line(&format!("Report  plimsoll show {dir} --html")),
+        }
+        out::line(&format!("Repeat  {}", manifest.reproduce));
+    }
+}
