@@ -6,13 +6,13 @@
 
 use std::path::Path;
 
-use plimsoll_plan::fit::{Fitted, Measured, Told, fit};
+use plimsoll_plan::fit::{Fitted, FittedRun, StatedTarget, fit};
 use plimsoll_plan::spec::Band;
 use plimsoll_sim::{EngineSpec, WorldSpec};
 
 use crate::exit::Stop;
 use crate::flags::FitArgs;
-use crate::rows::Rows;
+use crate::rows::WholeRun;
 
 /// What stands for the target of a run.
 pub struct Target {
@@ -35,7 +35,7 @@ impl Target {
     /// No engine answers as the target did; a flag says of a simulated engine what it says itself.
     pub fn of_run(
         dir: &Path,
-        rows: &Rows,
+        rows: &WholeRun,
         simulated: Option<WorldSpec>,
         args: &FitArgs,
         seed: u64,
@@ -72,8 +72,8 @@ fn said(name: &str, fitted: &Fitted) -> Vec<String> {
 ///
 /// # Errors
 /// No engine answers as the target did.
-pub fn of_run(rows: &Rows, args: &FitArgs, level: Option<u32>, seed: u64) -> Result<Fitted, Stop> {
-    let told = Told {
+pub fn of_run(rows: &WholeRun, args: &FitArgs, level: Option<u32>, seed: u64) -> Result<Fitted, Stop> {
+    let told = StatedTarget {
         slots: args.slots,
         kv_blocks: args.kv_blocks,
         token_budget: args.token_budget,
@@ -82,6 +82,6 @@ pub fn of_run(rows: &Rows, args: &FitArgs, level: Option<u32>, seed: u64) -> Res
         level,
         seed,
     };
-    let run = Measured { levels: &rows.manifest.levels, attempts: &rows.attempts, samples: &rows.samples };
+    let run = FittedRun { levels: &rows.manifest.levels, attempts: &rows.attempts, samples: &rows.samples };
     fit(&run, &told).map_err(|e| Stop::usage(e.to_string()))
 }

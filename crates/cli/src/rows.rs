@@ -11,7 +11,7 @@ use crate::exit::Stop;
 use crate::{measure, out, recover};
 
 /// A run with its rows, judged.
-pub struct Rows {
+pub struct WholeRun {
     /// Its manifest, the findings in it.
     pub manifest: Manifest,
     /// Its records.
@@ -67,7 +67,7 @@ pub fn best(findings: &Findings) -> Option<&LevelFinding> {
 }
 
 /// The same, with the rows.
-pub fn whole(dir: &Path) -> Result<Rows, Stop> {
+pub fn whole(dir: &Path) -> Result<WholeRun, Stop> {
     let run: Run = plimsoll_store::open(dir).map_err(|e| match e {
         StoreError::DiskFull { .. } => Stop::invalid(e.to_string()),
         other => Stop::usage(other.to_string()),
@@ -90,5 +90,5 @@ pub fn whole(dir: &Path) -> Result<Rows, Stop> {
             out::note(&format!("the findings could not be written into the folder: {e}"));
         }
     }
-    Ok(Rows { manifest, attempts, samples, findings })
+    Ok(WholeRun { manifest, attempts, samples, findings })
 }

@@ -117,15 +117,15 @@ pub fn bar(share: f64, width: usize) -> String {
 }
 
 /// Watches the keyboard and the signals; calls `stop` for every Ctrl-C, `q` or termination signal.
-pub struct Watch {
+pub struct KeyWatch {
     ended: Arc<AtomicBool>,
     keys: Option<JoinHandle<()>>,
 }
 
-impl Watch {
+impl KeyWatch {
     /// Starts watching; when this returns the signals are caught, so that nothing said after it can be followed by a Ctrl-C that kills.
     /// `keyboard` = also read single keys, where stdin and stderr are a terminal.
-    pub fn start(keyboard: bool, stop: impl Fn() + Send + Sync + 'static) -> Watch {
+    pub fn start(keyboard: bool, stop: impl Fn() + Send + Sync + 'static) -> KeyWatch {
         let stop = Arc::new(stop);
         let ended = Arc::new(AtomicBool::new(false));
         let on_signal = Arc::clone(&stop);
@@ -139,11 +139,11 @@ impl Watch {
             let ended = Arc::clone(&ended);
             std::thread::spawn(move || watch_keys(&ended, &*stop))
         });
-        Watch { ended, keys }
+        KeyWatch { ended, keys }
     }
 }
 
-impl Drop for Watch {
+impl Drop for KeyWatch {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(keys) = self.keys.take() {
@@ -195,13 +195,13 @@ mod tests {
 
     use nix::sys::signal::{Signal, raise};
 
-    use super::{Watch, bar};
+    use super::{KeyWatch, bar};
 
     /// It would kill this process where the handler came later than the return.
     #[test]
     fn a_signal_is_caught_as_soon_as_the_watch_stands() {
         let (said, stopped) = mpsc::channel();
-        let _watch = Watch::start(false, move || {
+        let _watch = KeyWatch::start(false, move || {
             let _ = said.send(());
         });
         raise(Signal::SIGINT).expect("sent");

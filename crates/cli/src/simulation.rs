@@ -53,7 +53,7 @@ pub enum EngineChoice {
 }
 
 /// What is asked for, before the flags of the load.
-pub struct Asked {
+pub struct AskedSimulation {
     /// The world.
     pub world: WorldSpec,
     /// The scenario's part of the file.
@@ -63,7 +63,7 @@ pub struct Asked {
 }
 
 /// The file and the flags of the world.
-pub fn read(path: Option<&Path>, args: &WorldArgs) -> Result<Asked, Stop> {
+pub fn read(path: Option<&Path>, args: &WorldArgs) -> Result<AskedSimulation, Stop> {
     let mut value = path.map_or_else(|| Ok(json!({})), |path| resolve::mapping(path, "simulation"))?;
     let name = path.map_or_else(String::new, |path| format!("{}: ", path.display()));
     check(&value).map_err(|e| Stop::usage(format!("{name}{e}")))?;
@@ -75,7 +75,7 @@ pub fn read(path: Option<&Path>, args: &WorldArgs) -> Result<Asked, Stop> {
     let spec = SimulationSpec { engine: choice, ..spec };
     let world = world(spec, args)?;
     let draft = Draft::of(scenario.filter(|value| !value.is_null()).unwrap_or_else(|| json!({})));
-    Ok(Asked { world, draft, head: head(path, args) })
+    Ok(AskedSimulation { world, draft, head: head(path, args) })
 }
 
 /// Whether it is a name or an engine is looked at here: an untagged enum answers every slip with "matches no variant".
@@ -213,7 +213,7 @@ pub fn fits(world: &WorldSpec, scenario: &Scenario, end: Span) -> Result<(), Sto
         return Ok(());
     };
     let trace = scenario.material.trace(file).map_err(|e| Stop::usage(e.to_string()))?;
-    let too_long = |row: &&plimsoll_workload::trace::Row| {
+    let too_long = |row: &&plimsoll_workload::trace::TraceRow| {
         u64::from(row.prompt_tokens) + u64::from(row.output_tokens) > limit
     };
     let count = trace.rows.iter().filter(too_long).count();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_client::clock::process_cpu_ns;
-use plimsoll_client::{Client, ClientConfig, Clock, Control, LevelPlan, Sink, Traffic, doctor};
+use plimsoll_client::{Client, ClientConfig, Clock, Control, LevelPlan, LevelTraffic, Sink, doctor};
 use plimsoll_model::{At, Attempt, Level, Load, RateCourse, Sample, Span};
 use plimsoll_workload::{Arrival, ClientSpec, Prompts, Scenario, Schedule, Size, TargetSpec};
 
@@ -75,7 +75,7 @@ fn scenario(tokens: u32) -> Scenario {
     scenario
 }
 
-fn plan(scenario: &Scenario, requests: Traffic, load: Load, window: Span, warm: u32) -> LevelPlan {
+fn plan(scenario: &Scenario, requests: LevelTraffic, load: Load, window: Span, warm: u32) -> LevelPlan {
     LevelPlan {
         id: 0,
         traffic: "steady".into(),
@@ -95,7 +95,7 @@ fn plan(scenario: &Scenario, requests: Traffic, load: Load, window: Span, warm: 
 }
 
 /// `streams` arrivals spread evenly over `window`.
-fn spread(streams: u32, tokens: u32, window: Span) -> Traffic {
+fn spread(streams: u32, tokens: u32, window: Span) -> LevelTraffic {
     let arrivals = (0..u64::from(streams))
         .map(|id| Arrival {
             id,
@@ -105,7 +105,7 @@ fn spread(streams: u32, tokens: u32, window: Span) -> Traffic {
             ..Arrival::default()
         })
         .collect();
-    Traffic::Open(Arc::new(Schedule { arrivals }))
+    LevelTraffic::Open(Arc::new(Schedule { arrivals }))
 }
 
 fn run(client: &Client, plan: &LevelPlan) -> (Level, Arc<Count>, f64) {
@@ -136,7 +136,7 @@ fn pacer() {
     let schedule = Schedule::generate(&scenario, 200.0, Span::from_secs(10), 0).expect("a schedule");
     let load = Load::Open { rate_per_s: 200.0 };
     let (level, count, cpu) =
-        run(&client, &plan(&scenario, Traffic::Open(Arc::new(schedule)), load, Span::from_secs(10), 8));
+        run(&client, &plan(&scenario, LevelTraffic::Open(Arc::new(schedule)), load, Span::from_secs(10), 8));
     let lag = level.generator.lag;
     println!(
         "pacer    Poisson 200/s for 10 s, to the write: lag p50 {} µs, p90 {} µs, p99 {} µs, max {} µs; {:.1} µs CPU a request, {} failed",
@@ -177,7 +177,7 @@ fn many() {
     let client = client(&server.1, true);
     let scenario = scenario(tokens);
     let sequence = Schedule::sequence(&scenario, 0).expect("a sequence");
-    let traffic = Traffic::Closed { sequence, concurrency: streams };
+    let traffic = LevelTraffic::Closed { sequence, concurrency: streams };
     let load = Load::Closed { concurrency: streams };
     let (level, count, cpu) = run(&client, &plan(&scenario, traffic, load, Span::from_secs(9), streams));
     let g = &level.generator;
@@ -202,7 +202,7 @@ fn flood() {
     let client = client(&server.1, true);
     let scenario = scenario(tokens);
     let sequence = Schedule::sequence(&scenario, 0).expect("a sequence");
-    let traffic = Traffic::Closed { sequence, concurrency: 16 };
+    let traffic = LevelTraffic::Closed { sequence, concurrency: 16 };
     let load = Load::Closed { concurrency: 16 };
     let (level, count, cpu) = run(&client, &plan(&scenario, traffic, load, Span::from_secs(4), 16));
     let events = count.events.load(Ordering::Relaxed) as f64;
@@ -272,7 +272,7 @@ fn whole() {
     let client = client(&server.1, false);
     let scenario = scenario(4);
     let sequence = Schedule::sequence(&scenario, 0).expect("a sequence");
-    let traffic = Traffic::Closed { sequence, concurrency: 32 };
+    let traffic = LevelTraffic::Closed { sequence, concurrency: 32 };
     let load = Load::Closed { concurrency: 32 };
     let (level, count, cpu) = run(&client, &plan(&scenario, traffic, load, Span::from_secs(5), 32));
     let n = count.finished.load(Ordering::Relaxed) as f64;

@@ -11,19 +11,19 @@ use std::task::{Context, Poll};
 
 use plimsoll_model::{At, By, How, Span};
 use plimsoll_wire::Head;
-use plimsoll_wire::http1::{HttpFault, Part};
+use plimsoll_wire::http1::{AnswerPart, HttpFault};
 
 use crate::clock::realtime_ns;
 use crate::landing::Landing;
 use crate::link::{ConnectError, Link};
-use crate::pool::{Held, Pool, TakeError};
+use crate::pool::{HeldConnection, Pool, TakeError};
 use crate::recording::Ending;
 use crate::request::Request;
 
 /// What an exchange tells whoever records it, as it happens.
-pub trait Watch {
+pub trait ExchangeWatch {
     /// A connection is in hand.
-    fn connected(&self, held: &Held);
+    fn connected(&self, held: &HeldConnection);
     /// The request's bytes were handed to the kernel.
     fn sent(&self);
     /// The head arrived.
@@ -37,7 +37,7 @@ pub trait Watch {
 pub type Outgoing = Cell<Option<Request>>;
 
 /// Makes the attempt. Whatever happens has an ending; a connection that can carry another request goes back.
-pub async fn exchange(pool: &Pool, connect: Span, request: &Outgoing, watch: &impl Watch) -> Ending {
+pub async fn exchange(pool: &Pool, connect: Span, request: &Outgoing, watch: &impl ExchangeWatch) -> Ending {
     let mut held = match pool.take(connect).await {
         Ok(held) => held,
         Err(error) => return not_connected(&error),
@@ -93,7 +93,7 @@ impl Talk {
         cx: &mut Context<'_>,
         link: &mut Link,
         request: &Outgoing,
-        watch: &impl Watch,
+        watch: &impl ExchangeWatch,
     ) -> Poll<Option<Ending>> {
         if !self.written && self.failed.is_none() && !self.write(cx, link, request, watch) {
             return Poll::Ready(None);
@@ -118,7 +118,7 @@ impl Talk {
         cx: &mut Context<'_>,
         link: &mut Link,
         outgoing: &Outgoing,
-        watch: &impl Watch,
+        watch: &impl ExchangeWatch,
     ) -> bool {
         let Some(mut request) = outgoing.take() else { return false };
         let polled = link.poll_write(cx, &mut request);
@@ -140,21 +140,21 @@ impl Talk {
     }
 
     /// Looks at what a read brought; the ending, once it has come to it.
-    fn take(&mut self, link: &mut Link, bytes: &[u8], watch: &impl Watch) -> Option<Ending> {
+    fn take(&mut self, link: &mut Link, bytes: &[u8], watch: &impl ExchangeWatch) -> Option<Ending> {
         let mut rest = bytes;
         loop {
             match link.reader.next(&mut rest, || realtime_ns() / 1_000_000_000) {
                 Ok(None) => return None,
-                Ok(Some(Part::Head(head))) => {
+                Ok(Some(AnswerPart::Head(head))) => {
                     self.headed = true;
                     watch.head(head);
                 }
-                Ok(Some(Part::Data(data))) => {
+                Ok(Some(AnswerPart::Data(data))) => {
                     if !watch.data(data) {
                         return Some(Ending::Broken { error: String::new() });
                     }
                 }
-                Ok(Some(Part::End)) => {
+                Ok(Some(AnswerPart::End)) => {
                     if !rest.is_empty() || !self.written {
                         link.spoil();
                     }

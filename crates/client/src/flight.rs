@@ -7,12 +7,12 @@ use std::rc::Rc;
 use plimsoll_model::{At, Outcome, Span};
 use plimsoll_wire::Head;
 
-use crate::exchange::{Outgoing, Watch};
+use crate::exchange::{ExchangeWatch, Outgoing};
 use crate::hand::Hand;
-use crate::pool::Held;
+use crate::pool::HeldConnection;
 use crate::recording::{Ending, Recording};
 use crate::request::Key;
-use crate::stage::Stage;
+use crate::stage::LevelDriver;
 
 /// Bytes of an error's body after which the rest is not waited for.
 const ERROR_BODY_MAX: u64 = 1 << 20;
@@ -93,19 +93,19 @@ impl Flight {
 /// the row is closed as unfinished: no arrival is lost.
 pub struct Following {
     /// The level on this worker.
-    pub stage: Rc<Stage>,
+    pub stage: Rc<LevelDriver>,
     /// The attempt.
     pub flight: Rc<Flight>,
 }
 
 impl Drop for Following {
     fn drop(&mut self) {
-        self.stage.end(&self.flight, Stage::unfinished());
+        self.stage.end(&self.flight, LevelDriver::unfinished());
     }
 }
 
-impl Watch for Following {
-    fn connected(&self, held: &Held) {
+impl ExchangeWatch for Following {
+    fn connected(&self, held: &HeldConnection) {
         self.flight.ready.set(self.stage.now());
         self.flight.waited.set(held.waited || !held.kept);
         if let Some(recording) = &mut *self.flight.recording.borrow_mut() {

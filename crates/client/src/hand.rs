@@ -16,13 +16,13 @@ pub type Job = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The hands of one thread.
 #[derive(Debug, Default)]
-pub struct Hands {
+pub struct TaskPool {
     free: RefCell<Vec<Rc<Hand>>>,
 }
 
 /// One of them, and what it carries.
 pub struct Hand {
-    hands: Weak<Hands>,
+    hands: Weak<TaskPool>,
     job: RefCell<Option<Job>>,
     /// Known from its first turn as a task on.
     waker: RefCell<Option<Waker>>,
@@ -36,10 +36,10 @@ impl std::fmt::Debug for Hand {
     }
 }
 
-impl Hands {
+impl TaskPool {
     /// Begins `job` in a hand that is free, or in a new one: polls it now. `None` when that ended it.
     /// Must be called from within a local runtime.
-    pub fn begin(self: &Rc<Hands>, job: Job) -> Option<Rc<Hand>> {
+    pub fn begin(self: &Rc<TaskPool>, job: Job) -> Option<Rc<Hand>> {
         let hand = self.free.borrow_mut().pop().unwrap_or_else(|| self.hire());
         *hand.job.borrow_mut() = Some(job);
         match hand.first() {
@@ -48,7 +48,7 @@ impl Hands {
         }
     }
 
-    fn hire(self: &Rc<Hands>) -> Rc<Hand> {
+    fn hire(self: &Rc<TaskPool>) -> Rc<Hand> {
         let hand = Rc::new(Hand {
             hands: Rc::downgrade(self),
             job: RefCell::new(None),
@@ -150,7 +150,7 @@ mod tests {
     use tokio::sync::Notify;
 
     /// Runs `inside` on a local runtime, with the hands of one thread.
-    fn on_a_thread<F: Future<Output = ()>>(inside: impl FnOnce(Rc<Hands>) -> F) {
+    fn on_a_thread<F: Future<Output = ()>>(inside: impl FnOnce(Rc<TaskPool>) -> F) {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let runtime = builder.build_local(tokio::runtime::LocalOptions::default()).expect("a runtime");
         runtime.block_on(inside(Rc::default()));

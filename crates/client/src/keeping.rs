@@ -39,7 +39,7 @@ const NEVER: i64 = i64::MAX;
 
 /// What all workers of a client know of it.
 #[derive(Clone, Debug)]
-pub struct Known(Arc<Shared>);
+pub struct SharedByWorkers(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -49,16 +49,16 @@ struct Shared {
     since: AtomicI64,
 }
 
-impl Default for Known {
-    fn default() -> Known {
-        Known(Arc::new(Shared { rest: AtomicI64::new(0), since: AtomicI64::new(NEVER) }))
+impl Default for SharedByWorkers {
+    fn default() -> SharedByWorkers {
+        SharedByWorkers(Arc::new(Shared { rest: AtomicI64::new(0), since: AtomicI64::new(NEVER) }))
     }
 }
 
 /// One worker's part: what all know, and what it has counted itself since it was last cleared.
 #[derive(Debug, Default)]
 pub struct Keeping {
-    known: Known,
+    known: SharedByWorkers,
     looks: Cell<u64>,
     ended: Cell<u64>,
     lost: Cell<u64>,
@@ -66,7 +66,7 @@ pub struct Keeping {
 
 impl Keeping {
     /// Nothing counted yet.
-    pub fn new(known: Known) -> Keeping {
+    pub fn new(known: SharedByWorkers) -> Keeping {
         Keeping { known, ..Keeping::default() }
     }
 
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn an_early_end_makes_connections_rest_and_a_late_one_does_not() {
-        let known = Known::default();
+        let known = SharedByWorkers::default();
         let (a, b) = (Keeping::new(known.clone()), Keeping::new(known));
         a.stood();
         a.ended(Some(us(0)), us(5_000_000));

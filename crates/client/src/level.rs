@@ -15,7 +15,7 @@ use crate::target::{Body, Target};
 
 /// Which requests a level sends, and when.
 #[derive(Clone, Debug)]
-pub enum Traffic {
+pub enum LevelTraffic {
     /// These arrivals, each at its time.
     Open(Arc<Schedule>),
     /// So many at a time, from this sequence.
@@ -41,7 +41,7 @@ pub struct LevelPlan {
     /// Whether the rate of arrivals is meant to be even.
     pub rate_course: RateCourse,
     /// Which requests, and when.
-    pub requests: Traffic,
+    pub requests: LevelTraffic,
     /// How long new requests are begun.
     pub window: Span,
     /// How the client behaves.
@@ -66,11 +66,11 @@ impl LevelPlan {
     pub fn connections_expected(&self) -> u32 {
         match (self.warm, &self.requests, self.load) {
             (Some(warm), _, _) => warm,
-            (None, Traffic::Closed { concurrency, .. }, _) => *concurrency,
-            (None, Traffic::Open(_), Load::Open { rate_per_s }) => {
+            (None, LevelTraffic::Closed { concurrency, .. }, _) => *concurrency,
+            (None, LevelTraffic::Open(_), Load::Open { rate_per_s }) => {
                 (rate_per_s * 0.5).clamp(4.0, 512.0) as u32
             }
-            (None, Traffic::Open(_), _) => 64,
+            (None, LevelTraffic::Open(_), _) => 64,
         }
     }
 
@@ -82,16 +82,16 @@ impl LevelPlan {
     /// Arrivals in the schedule; `None` for a closed loop, where they follow the ends.
     pub fn arrivals(&self) -> Option<u64> {
         match &self.requests {
-            Traffic::Open(schedule) => Some(schedule.arrivals.len() as u64),
-            Traffic::Closed { .. } => None,
+            LevelTraffic::Open(schedule) => Some(schedule.arrivals.len() as u64),
+            LevelTraffic::Closed { .. } => None,
         }
     }
 
     /// The schedule's hash; of a closed loop, that of its first 256 requests.
     pub fn schedule_hash(&self) -> String {
         match &self.requests {
-            Traffic::Open(schedule) => schedule.hash(),
-            Traffic::Closed { sequence, .. } => {
+            LevelTraffic::Open(schedule) => schedule.hash(),
+            LevelTraffic::Closed { sequence, .. } => {
                 let mut sequence = sequence.shard(0, 1);
                 let mut arrivals = Vec::new();
                 while arrivals.len() < 256 {

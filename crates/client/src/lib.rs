@@ -51,7 +51,7 @@ pub mod histogram;
 pub use client::{Client, ClientConfig, ClientError, default_workers};
 pub use clock::Clock;
 pub use control::{Ceilings, Control};
-pub use level::{LevelPlan, Traffic};
+pub use level::{LevelPlan, LevelTraffic};
 pub use live::{Live, Totals};
 pub use probe::{Probe, ProbeError, probe};
 pub use secret::{Secret, SecretError};

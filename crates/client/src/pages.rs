@@ -13,15 +13,15 @@ use std::sync::atomic::AtomicU32;
 use http::Uri;
 use plimsoll_model::Span;
 use plimsoll_wire::Head;
-use plimsoll_wire::exposition::{self, Row};
+use plimsoll_wire::exposition::{self, ExposedValue};
 use plimsoll_wire::kserve::metadata::read_server;
 use plimsoll_workload::{Connections, ScrapeSpec, TargetSpec};
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 
 use crate::clock::Clock;
-use crate::exchange::{Outgoing, Watch, exchange};
-use crate::keeping::Known;
-use crate::pool::{Held, Pool};
+use crate::exchange::{ExchangeWatch, Outgoing, exchange};
+use crate::keeping::SharedByWorkers;
+use crate::pool::{HeldConnection, Pool};
 use crate::stamp::Meter;
 use crate::target::{Target, TargetError};
 
@@ -68,7 +68,7 @@ enum Form {
 }
 
 impl Form {
-    fn read(self, body: &[u8]) -> Vec<Row> {
+    fn read(self, body: &[u8]) -> Vec<ExposedValue> {
         match self {
             Form::Text => exposition::read(body).rows,
             Form::SglangLoads => exposition::sglang_loads(body),
@@ -80,7 +80,7 @@ impl Form {
 
 /// A page that is there.
 #[derive(Clone, Debug)]
-pub struct Page {
+pub struct MetricsPage {
     /// What it is called, where there are several; else empty.
     pub name: String,
     /// Its URL, for people.
@@ -89,7 +89,7 @@ pub struct Page {
     form: Form,
 }
 
-impl Page {
+impl MetricsPage {
     /// Does it say the same at every look?
     pub(crate) fn is_constant(&self) -> bool {
         self.form == Form::LlamaProps
@@ -101,7 +101,7 @@ impl Page {
 ///
 /// # Errors
 /// A named page can't be used or does not answer as one.
-pub fn find(target: &TargetSpec, spec: &ScrapeSpec) -> Result<Vec<Page>, ScrapeError> {
+pub fn find(target: &TargetSpec, spec: &ScrapeSpec) -> Result<Vec<MetricsPage>, ScrapeError> {
     let (target, spec) = (target.clone(), spec.clone());
     let thread = std::thread::Builder::new().name("scrape-find".into()).spawn(move || {
         let runtime = runtime()?;
@@ -120,8 +120,8 @@ pub(crate) fn runtime() -> std::io::Result<LocalRuntime> {
     Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
 }
 
-async fn named(target: &TargetSpec, pages: &[String]) -> Result<Vec<Page>, ScrapeError> {
-    let mut found: Vec<Page> = Vec::new();
+async fn named(target: &TargetSpec, pages: &[String]) -> Result<Vec<MetricsPage>, ScrapeError> {
+    let mut found: Vec<MetricsPage> = Vec::new();
     for (number, text) in pages.iter().enumerate() {
         let (name, url) = match text.split_once('=') {
             Some((name, url)) if !name.contains("//") => (name.to_owned(), url),
@@ -135,7 +135,7 @@ async fn named(target: &TargetSpec, pages: &[String]) -> Result<Vec<Page>, Scrap
             "slots" => &[Form::LlamaSlots],
             _ => &[Form::Text],
         };
-        let page = Page { name, url: url.to_owned(), target: at, form: forms[0] };
+        let page = MetricsPage { name, url: url.to_owned(), target: at, form: forms[0] };
         match Looker::new(page.clone(), Clock::start()).get(PATIENCE).await {
             Ok(_) => found.push(page),
             Err(why) => return Err(ScrapeError::Silent { page: text.clone(), why }),
@@ -145,7 +145,7 @@ async fn named(target: &TargetSpec, pages: &[String]) -> Result<Vec<Page>, Scrap
 }
 
 /// What the endpoint's host shows, without being told.
-async fn discovered(target: &TargetSpec) -> Vec<Page> {
+async fn discovered(target: &TargetSpec) -> Vec<MetricsPage> {
     let Some(origin) = origin(&target.url) else { return Vec::new() };
     let mut found = Vec::new();
     for path in ["metrics", "prometheus/metrics"] {
@@ -165,14 +165,14 @@ async fn discovered(target: &TargetSpec) -> Vec<Page> {
     found
 }
 
-async fn look_for(target: &TargetSpec, url: &str, form: Form) -> Option<Page> {
+async fn look_for(target: &TargetSpec, url: &str, form: Form) -> Option<MetricsPage> {
     let looker = Looker::at(&spec_of(target, url), form)?;
     let rows = looker.get(PATIENCE).await.ok()?;
     (!rows.is_empty()).then_some(looker.page)
 }
 
 /// The page of a server that says of itself to be a Triton: two ports above the endpoint's, else at the usual place.
-async fn of_triton(target: &TargetSpec, origin: &str) -> Option<Page> {
+async fn of_triton(target: &TargetSpec, origin: &str) -> Option<MetricsPage> {
     let said =
         Looker::at(&spec_of(target, &format!("{origin}/v2")), Form::Text)?.body(PATIENCE).await.ok()?;
     if read_server(&said).ok()?.name != "triton" {
@@ -191,8 +191,8 @@ async fn of_triton(target: &TargetSpec, origin: &str) -> Option<Page> {
 }
 
 /// Is it a Triton's page, and one that knows this model? There may be several Tritons on a host.
-fn is_tritons(rows: &[Row], model: Option<&str>) -> bool {
-    let of_it = |row: &Row| {
+fn is_tritons(rows: &[ExposedValue], model: Option<&str>) -> bool {
+    let of_it = |row: &ExposedValue| {
         let is = |(key, value): &(String, String)| key == "model" && Some(value.as_str()) == model;
         row.name.starts_with("nv_inference_") && (model.is_none() || row.labels.iter().any(is))
     };
@@ -235,7 +235,7 @@ fn origin(url: &str) -> Option<String> {
 
 /// A page with its connection.
 pub(crate) struct Looker {
-    pub(crate) page: Page,
+    pub(crate) page: MetricsPage,
     pool: Pool,
 }
 
@@ -243,22 +243,25 @@ impl Looker {
     /// Of a page that may be there.
     fn at(spec: &TargetSpec, form: Form) -> Option<Looker> {
         let target = Target::new(spec, None).ok()?;
-        Some(Looker::new(Page { name: String::new(), url: spec.url.clone(), target, form }, Clock::start()))
+        Some(Looker::new(
+            MetricsPage { name: String::new(), url: spec.url.clone(), target, form },
+            Clock::start(),
+        ))
     }
 
-    pub(crate) fn new(page: Page, clock: Clock) -> Looker {
+    pub(crate) fn new(page: MetricsPage, clock: Clock) -> Looker {
         let pool = Pool::new(
             page.target.resolve(),
             Meter::new(clock),
             Arc::new(AtomicU32::new(0)),
-            Known::default(),
+            SharedByWorkers::default(),
         );
         pool.set_policy(Connections::Prewarmed, 1, page.target.resolve());
         Looker { page, pool }
     }
 
     /// What the page says now, or why it says nothing.
-    pub(crate) async fn get(&self, patience: Span) -> Result<Vec<Row>, String> {
+    pub(crate) async fn get(&self, patience: Span) -> Result<Vec<ExposedValue>, String> {
         Ok(self.page.form.read(&self.body(patience).await?))
     }
 
@@ -297,8 +300,8 @@ struct Seen {
     body: RefCell<Vec<u8>>,
 }
 
-impl Watch for Seen {
-    fn connected(&self, _: &Held) {}
+impl ExchangeWatch for Seen {
+    fn connected(&self, _: &HeldConnection) {}
     fn sent(&self) {}
 
     fn head(&self, head: Head) {

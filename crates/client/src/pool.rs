@@ -20,7 +20,7 @@ use plimsoll_model::{At, Span};
 use plimsoll_workload::Connections;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::keeping::{Keeping, Known};
+use crate::keeping::{Keeping, SharedByWorkers};
 use crate::link::{ConnectError, Link, Route};
 use crate::stamp::Meter;
 
@@ -33,7 +33,7 @@ const RESTING_MAX: usize = 256;
 
 /// A connection checked out, with its place in a bounded pool.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldConnection {
     /// The connection. Boxed: it moves between pool, request and pool, and what a task holds is copied with it.
     pub link: Box<Link>,
     /// Was it taken from the kept ones, warmed or used before?
@@ -73,7 +73,7 @@ pub struct Pool {
 
 impl Pool {
     /// An empty pool. `numbers` counts connections over all workers, and `known` is what they know of the server's ways.
-    pub fn new(route: Route, meter: Rc<Meter>, numbers: Arc<AtomicU32>, known: Known) -> Pool {
+    pub fn new(route: Route, meter: Rc<Meter>, numbers: Arc<AtomicU32>, known: SharedByWorkers) -> Pool {
         Pool {
             route: RefCell::new(route),
             meter,
@@ -107,10 +107,10 @@ impl Pool {
     }
 
     /// A connection for one request. Waits for a place where the pool is bounded, then for the connection to stand.
-    pub async fn take(&self, connect: Span) -> Result<Held, TakeError> {
+    pub async fn take(&self, connect: Span) -> Result<HeldConnection, TakeError> {
         let (permit, waited) = self.place().await;
         if let Some(link) = self.pop_idle() {
-            return Ok(Held { link, kept: true, waited, permit });
+            return Ok(HeldConnection { link, kept: true, waited, permit });
         }
         if let Some(places) = &*self.places.borrow() {
             // What rests has no place of its own: with this one it would be more than the limit.
@@ -118,20 +118,20 @@ impl Pool {
             let over = idle.len().saturating_sub(places.available_permits());
             idle.drain(..over);
         }
-        Ok(Held { link: self.open(connect).await?, kept: false, waited, permit })
+        Ok(HeldConnection { link: self.open(connect).await?, kept: false, waited, permit })
     }
 
     /// A new connection in the place of one that turned out to be closed.
-    pub async fn replace(&self, held: Held, connect: Span) -> Result<Held, TakeError> {
-        let Held { link, waited, permit, .. } = held;
+    pub async fn replace(&self, held: HeldConnection, connect: Span) -> Result<HeldConnection, TakeError> {
+        let HeldConnection { link, waited, permit, .. } = held;
         self.keeping.ended(link.idle_since, self.meter.clock.now());
         drop(link);
-        Ok(Held { link: self.open(connect).await?, kept: false, waited, permit })
+        Ok(HeldConnection { link: self.open(connect).await?, kept: false, waited, permit })
     }
 
     /// Takes a connection back. One that cannot carry another request is dropped.
-    pub fn give(&self, held: Held) {
-        let Held { mut link, permit, .. } = held;
+    pub fn give(&self, held: HeldConnection) {
+        let HeldConnection { mut link, permit, .. } = held;
         if link.is_reusable() && !matches!(self.policy.get(), Connections::Fresh) {
             let mut idle = self.idle.borrow_mut();
             let (rest, now) = (self.keeping.rest(), link.stamps.user());

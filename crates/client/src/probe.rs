@@ -17,9 +17,9 @@ use tokio::runtime::{Builder, LocalOptions};
 
 use crate::client::options_of;
 use crate::clock::Clock;
-use crate::exchange::{Outgoing, Watch, exchange};
-use crate::keeping::Known;
-use crate::pool::{Held, Pool};
+use crate::exchange::{ExchangeWatch, Outgoing, exchange};
+use crate::keeping::SharedByWorkers;
+use crate::pool::{HeldConnection, Pool};
 use crate::recording::Ending;
 use crate::request::Request;
 use crate::secret::Secret;
@@ -165,8 +165,12 @@ struct Got {
 impl Probing {
     fn new(target: Target, spec: TargetSpec) -> Probing {
         let clock = Clock::start();
-        let pool =
-            Pool::new(target.resolve(), Meter::new(clock), Arc::new(AtomicU32::new(0)), Known::default());
+        let pool = Pool::new(
+            target.resolve(),
+            Meter::new(clock),
+            Arc::new(AtomicU32::new(0)),
+            SharedByWorkers::default(),
+        );
         pool.set_policy(Connections::Prewarmed, 1, target.resolve());
         Probing {
             target,
@@ -466,8 +470,8 @@ fn list(body: &[u8]) -> Option<Vec<Value>> {
 #[derive(Default)]
 struct Seen(std::cell::RefCell<Got>);
 
-impl Watch for Seen {
-    fn connected(&self, _: &Held) {}
+impl ExchangeWatch for Seen {
+    fn connected(&self, _: &HeldConnection) {}
     fn sent(&self) {}
 
     fn head(&self, head: Head) {

@@ -78,7 +78,7 @@ pub struct Recording {
 
 /// How an answer is to be read.
 #[derive(Copy, Clone, Debug)]
-pub struct Reading {
+pub struct AnswerReading {
     /// What is spoken.
     pub protocol: Protocol,
     /// Was a stream asked for?
@@ -91,7 +91,7 @@ pub struct Reading {
 
 impl Recording {
     /// Begins a row. `attempt` holds what is known before sending.
-    pub fn new(attempt: Attempt, reading: Reading) -> Recording {
+    pub fn new(attempt: Attempt, reading: AnswerReading) -> Recording {
         Recording {
             attempt,
             stamps: None,

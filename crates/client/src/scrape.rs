@@ -12,11 +12,11 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread::JoinHandle;
 
 use plimsoll_model::{At, Sample, Span, join_labels};
-use plimsoll_wire::exposition::Row;
+use plimsoll_wire::exposition::ExposedValue;
 use tokio::runtime::LocalRuntime;
 
 use crate::clock::Clock;
-use crate::pages::{Looker, PATIENCE, Page, runtime};
+use crate::pages::{Looker, MetricsPage, PATIENCE, runtime};
 
 /// Series of one page that are followed.
 const MOST_SERIES: usize = 50_000;
@@ -52,7 +52,7 @@ impl Scraper {
     /// # Errors
     /// This machine has no thread for it.
     pub fn start(
-        pages: Vec<Page>,
+        pages: Vec<MetricsPage>,
         every: Span,
         clock: Clock,
         knows: fn(&str) -> bool,
@@ -64,7 +64,7 @@ impl Scraper {
             let Ok(runtime) = runtime() else { return };
             let pages = runtime.block_on(async {
                 let several = pages.iter().any(|page| !page.name.is_empty());
-                let new = |(number, page): (usize, Page)| {
+                let new = |(number, page): (usize, MetricsPage)| {
                     let marks = several || number == 0;
                     Follower::new(Looker::new(page, clock), (several, marks), knows)
                 };
@@ -204,13 +204,13 @@ impl Follower {
         }
     }
 
-    fn tell(&mut self, at: At, found: Vec<Row>, rows: &ToRows) {
+    fn tell(&mut self, at: At, found: Vec<ExposedValue>, rows: &ToRows) {
         self.looks += 1;
         let look = self.looks;
         if self.marks {
             rows(self.row(at, "scrape_samples", &[], found.len() as f64));
         }
-        for Row { name, labels, value } in found {
+        for ExposedValue { name, labels, value } in found {
             let labels: Vec<(&str, &str)> = labels.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
             let text = self.labels(&labels);
             let known = (self.knows)(&name);

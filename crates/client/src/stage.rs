@@ -20,12 +20,12 @@ use tokio::sync::Notify;
 use crate::ahead::Ahead;
 use crate::exchange::exchange;
 use crate::flight::{CANCELLED, Flight, Following, KeyHasher};
-use crate::hand::Hands;
+use crate::hand::TaskPool;
 use crate::histogram::Histogram;
 use crate::level::Shared;
 use crate::live::Shard;
 use crate::pool::Pool;
-use crate::recording::{Ending, Progress, Reading, Recording, never_sent, own_lag};
+use crate::recording::{AnswerReading, Ending, Progress, Recording, never_sent, own_lag};
 use crate::request::Key;
 use crate::stamp::Meter;
 use crate::timer::Timer;
@@ -69,7 +69,7 @@ pub struct Bench {
     /// Its connections.
     pub pool: Pool,
     /// Its tasks.
-    pub hands: Rc<Hands>,
+    pub hands: Rc<TaskPool>,
     /// Its alarm clock.
     pub timer: Timer,
     /// Its part of the live counters.
@@ -78,7 +78,7 @@ pub struct Bench {
 
 /// See the module's head.
 #[derive(Debug)]
-pub struct Stage {
+pub struct LevelDriver {
     bench: Rc<Bench>,
     shared: Arc<Shared>,
     player: RefCell<Player>,
@@ -106,10 +106,10 @@ pub struct Stage {
     pub tally: RefCell<Tally>,
 }
 
-impl Stage {
+impl LevelDriver {
     /// A level about to begin.
-    pub fn new(bench: Rc<Bench>, shared: Arc<Shared>, player: Player, ahead: Ahead) -> Rc<Stage> {
-        Rc::new(Stage {
+    pub fn new(bench: Rc<Bench>, shared: Arc<Shared>, player: Player, ahead: Ahead) -> Rc<LevelDriver> {
+        Rc::new(LevelDriver {
             bench,
             shared,
             player: RefCell::new(player),
@@ -158,7 +158,7 @@ impl Stage {
     }
 
     /// Does all that is due, then arms the timer for what comes next.
-    pub fn pump(self: &Rc<Stage>) {
+    pub fn pump(self: &Rc<LevelDriver>) {
         if self.pumping.replace(true) {
             // Called from within: the pump that runs goes on.
             return;
@@ -211,7 +211,7 @@ impl Stage {
     }
 
     /// Fires what is due by `now`, a clock reading the caller has at hand anyway.
-    fn noticed(self: &Rc<Stage>, now: At) {
+    fn noticed(self: &Rc<LevelDriver>, now: At) {
         if now >= self.armed.get().min(self.owed_until.get()) {
             self.pump();
         }
@@ -220,7 +220,7 @@ impl Stage {
     /// An end has made room. An open loop looks at once at what is due. A closed loop first reads the other answers that
     /// are there, then starts all their successors: a target that is woken once finds them all, where one that has been
     /// read and answered one by one falls asleep in between, and each write pays for waking it.
-    fn ended(self: &Rc<Stage>, now: At) {
+    fn ended(self: &Rc<LevelDriver>, now: At) {
         if self.shared.open {
             return self.pump();
         }
@@ -288,7 +288,7 @@ impl Stage {
     }
 
     /// Begins attempts that are ready, one straight after the other.
-    fn launch(self: &Rc<Stage>, ready: &mut Vec<Rc<Flight>>) {
+    fn launch(self: &Rc<LevelDriver>, ready: &mut Vec<Rc<Flight>>) {
         let connect = self.shared.client.timeouts.connect;
         for flight in ready.drain(..) {
             let following = Following { stage: Rc::clone(self), flight: Rc::clone(&flight) };
@@ -339,9 +339,9 @@ impl Stage {
         row.outcome = fresh;
     }
 
-    fn reading(&self) -> Reading {
+    fn reading(&self) -> AnswerReading {
         let spec = &self.shared.spec;
-        Reading {
+        AnswerReading {
             protocol: spec.protocol,
             stream: spec.stream,
             ignore_eos: spec.ignore_eos,
@@ -355,7 +355,7 @@ impl Stage {
     }
 
     /// Ends an attempt by the client's own will: its row is closed now, its task dropped.
-    fn give_up(self: &Rc<Stage>, key: Key, outcome: Outcome, error: Option<&str>) {
+    fn give_up(self: &Rc<LevelDriver>, key: Key, outcome: Outcome, error: Option<&str>) {
         let flight = self.flights.borrow().get(&key).cloned();
         if let Some(flight) = flight {
             self.end(&flight, Ending::Told { outcome, error: error.map(str::to_owned) });
@@ -366,7 +366,7 @@ impl Stage {
     }
 
     /// Closes an attempt's row and hands it over. Only the first call for a flight does anything.
-    pub fn end(self: &Rc<Stage>, flight: &Rc<Flight>, ending: Ending) {
+    pub fn end(self: &Rc<LevelDriver>, flight: &Rc<Flight>, ending: Ending) {
         let Some(recording) = flight.recording.borrow_mut().take() else { return };
         let now = self.now();
         self.flights.borrow_mut().remove(&flight.key);
@@ -424,7 +424,7 @@ impl Stage {
     }
 
     /// No new arrivals from now on.
-    pub fn stop(self: &Rc<Stage>, by: By) {
+    pub fn stop(self: &Rc<LevelDriver>, by: By) {
         self.player.borrow_mut().stop(self.played(self.now()));
         self.stopped.notify_waiters();
         self.account_for_lost(by);
@@ -432,7 +432,7 @@ impl Stage {
     }
 
     /// Everything in flight ends now, as unfinished.
-    pub fn stop_now(self: &Rc<Stage>, by: By) {
+    pub fn stop_now(self: &Rc<LevelDriver>, by: By) {
         self.stop(by);
         let keys: Vec<Key> = self.flights.borrow().keys().copied().collect();
         for key in keys {
@@ -462,7 +462,7 @@ impl Stage {
     }
 
     /// Tokens came.
-    pub fn tokens(self: &Rc<Stage>, flight: &Flight, due: At, progress: &Progress) {
+    pub fn tokens(self: &Rc<LevelDriver>, flight: &Flight, due: At, progress: &Progress) {
         let shard = &self.bench.shard;
         shard.token_events(u64::from(progress.token_events), progress.tokens);
         let newest = flight.last_read.get().unwrap_or(At::ZERO);
@@ -491,7 +491,7 @@ impl Stage {
 
     /// Looks at the answers whose idle limit may have passed; one that moved meanwhile is looked at again later, so a
     /// lively stream costs one look per limit and not one per event.
-    fn sweep_idle(self: &Rc<Stage>, now: At) {
+    fn sweep_idle(self: &Rc<LevelDriver>, now: At) {
         loop {
             let key = match self.idle.borrow_mut().peek() {
                 Some(Reverse((at, key))) if *at <= now => *key,

@@ -16,12 +16,12 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::ahead::Ahead;
 use crate::clock::{self, Clock};
 use crate::histogram::Histogram;
-use crate::keeping::Known;
+use crate::keeping::SharedByWorkers;
 use crate::level::Shared;
 use crate::link::Route;
 use crate::live::Shard;
 use crate::pool::Pool;
-use crate::stage::{Bench, Stage, Tally};
+use crate::stage::{Bench, LevelDriver, Tally};
 use crate::stamp::Meter;
 use crate::tcp::StampingOn;
 use crate::timer::{self, Timer};
@@ -101,7 +101,7 @@ pub struct Setup {
     /// Numbers for connections, over all workers.
     pub numbers: Arc<AtomicU32>,
     /// What all workers know of how the server keeps connections.
-    pub known: Known,
+    pub known: SharedByWorkers,
     /// Its live counters.
     pub shard: Arc<Shard>,
     /// Where to, at first.
@@ -164,7 +164,7 @@ async fn run(
     ahead: Ahead,
     commands: &mut UnboundedReceiver<Command>,
 ) -> Report {
-    let stage = Stage::new(Rc::clone(bench), shared, player, ahead);
+    let stage = LevelDriver::new(Rc::clone(bench), shared, player, ahead);
     let begun = Used::now();
     let mut marked = None;
     let starter = tokio::task::spawn_local({

@@ -7,17 +7,17 @@ use super::fired::{ALONE_NEEDED, Fired};
 use super::gauges::Gauges;
 use super::material::Material;
 use super::ratio::{Effect, of_percentile};
-use super::seen::{Row, Seen};
+use super::seen::{RequestRow, Seen};
 use super::verdict::{Missing, Reference, Subject};
 use super::{Case, Cause, Side};
 
 /// One side: its level, what is known of its single requests, its gauges.
 #[derive(Clone, Debug)]
-pub struct Arm<'a> {
+pub struct BenchArm<'a> {
     /// The level.
     pub seen: Seen<'a>,
     /// Requests that had the target to themselves: of the probe, else those of any level with nobody beside them.
-    pub alone: Vec<Row>,
+    pub alone: Vec<RequestRow>,
     /// The level of single requests, where the run holds one.
     pub probe: Option<Seen<'a>>,
     /// Does it hold enough of them?
@@ -32,9 +32,9 @@ pub struct Bench<'a> {
     /// What was asked.
     pub case: &'a Case<'a>,
     /// The level under judgement.
-    pub candidate: Arm<'a>,
+    pub candidate: BenchArm<'a>,
     /// The level it is held against.
-    pub base: Option<Arm<'a>>,
+    pub base: Option<BenchArm<'a>>,
     /// What is material.
     pub material: Material,
     /// Causes that were found before, of which nothing or not everything could be taken out.
@@ -45,7 +45,7 @@ impl<'a> Bench<'a> {
     /// Reads both sides. `None` where the candidate holds no request.
     pub fn new(case: &'a Case<'a>) -> Option<Bench<'a>> {
         let (candidate, base) = levels(case)?;
-        let arm = |side: &Side<'a>, level: &'a Level| Arm::read(side, level);
+        let arm = |side: &Side<'a>, level: &'a Level| BenchArm::read(side, level);
         let candidate = arm(&case.candidate, candidate);
         let base = case.baseline.as_ref().zip(base).map(|(side, level)| arm(side, level));
         let base = base.filter(|arm| !arm.seen.rows.is_empty());
@@ -68,7 +68,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Candidate over baseline of a percentile.
-    pub fn ratio(&self, of: impl Fn(&Row) -> f64, p: f64) -> Option<Effect> {
+    pub fn ratio(&self, of: impl Fn(&RequestRow) -> f64, p: f64) -> Option<Effect> {
         of_percentile(self.before()?, self.now(), of, p, self.case.spec.confidence)
     }
 
@@ -117,7 +117,7 @@ impl<'a> Bench<'a> {
         if self.base.is_none() {
             lacks("whether anything changed: there is no baseline", Experiment::Baseline);
         }
-        let short = |arm: &Arm<'_>| arm.alone.len() < ALONE_NEEDED;
+        let short = |arm: &BenchArm<'_>| arm.alone.len() < ALONE_NEEDED;
         if short(&self.candidate) || self.base.as_ref().is_some_and(short) {
             let requests = Cause::SlowerModel.overturned_by();
             lacks("how long a request takes that has the target to itself: too few such requests", requests);
@@ -138,20 +138,20 @@ impl<'a> Bench<'a> {
     }
 }
 
-impl<'a> Arm<'a> {
-    fn read(side: &Side<'a>, level: &'a Level) -> Arm<'a> {
+impl<'a> BenchArm<'a> {
+    fn read(side: &Side<'a>, level: &'a Level) -> BenchArm<'a> {
         let attempts: &'a [Attempt] = side.attempts;
         let seen = Seen::read(level, attempts);
         let probe = side.levels.iter().find(|l| is_probe(l) && l.id != level.id);
         let probe = probe.map(|probe| Seen::read(probe, attempts));
-        let from_probe: Vec<Row> = probe
+        let from_probe: Vec<RequestRow> = probe
             .iter()
             .flat_map(|probe| probe.rows.iter().filter(|row| row.ok && row.attempts == 1).cloned())
             .collect();
         let probed = from_probe.len() >= ALONE_NEEDED;
         let alone = if probed { from_probe } else { seen.alone().cloned().collect() };
         let gauges = Gauges::read(side, level);
-        Arm { seen, alone, probe, probed, gauges }
+        BenchArm { seen, alone, probe, probed, gauges }
     }
 }
 

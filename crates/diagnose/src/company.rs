@@ -10,7 +10,7 @@ use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 
 use super::bench::Bench;
 use super::ratio::{Effect, STRETCHES, of_units};
-use super::seen::{Pace, Row, Seen};
+use super::seen::{RequestRow, Seen, TokenPace};
 
 /// Paces that a point of the law is the median of, at least.
 const OF_A_POINT: usize = 16;
@@ -31,13 +31,13 @@ pub struct Law {
 impl Law {
     /// Reads it off a level; `None` below two points' worth of paces.
     pub fn of(seen: &Seen<'_>) -> Option<Law> {
-        let mut paces: Vec<&Pace> = seen.paces.iter().filter(|pace| pace.gap > 0.0).collect();
+        let mut paces: Vec<&TokenPace> = seen.paces.iter().filter(|pace| pace.gap > 0.0).collect();
         if paces.len() < 2 * OF_A_POINT {
             return None;
         }
         paces.sort_by(|a, b| a.company.total_cmp(&b.company));
         let each = (paces.len().div_ceil(POINTS)).max(OF_A_POINT);
-        let middle = |part: &[&Pace]| {
+        let middle = |part: &[&TokenPace]| {
             let mut gaps: Vec<f64> = part.iter().map(|pace| pace.gap).collect();
             let company = part.iter().map(|pace| pace.company).sum::<f64>() / part.len() as f64;
             Some((company, order_statistic(&mut gaps, 0.5)?))
@@ -89,7 +89,7 @@ pub struct Slower {
 pub fn slower(bench: &Bench<'_>) -> Option<Slower> {
     let (base, now) = (bench.before()?, bench.now());
     let pieces = |seen: &Seen<'_>| {
-        let mut chunks = seen.finite(Row::chunk);
+        let mut chunks = seen.finite(RequestRow::chunk);
         order_statistic(&mut chunks, 0.5)
     };
     if let (Some(a), Some(b)) = (pieces(base), pieces(now))
@@ -126,7 +126,7 @@ pub fn slower(bench: &Bench<'_>) -> Option<Slower> {
 }
 
 /// Writes into each pace how many answers were under way in its second, on its replica where answers tell it.
-pub fn count(rows: &[Row], replicas: usize, paces: &mut [Pace]) {
+pub fn count(rows: &[RequestRow], replicas: usize, paces: &mut [TokenPace]) {
     let told = replicas > 1;
     let courses: Vec<Vec<(f64, f64, f64)>> =
         (0..replicas.max(1)).map(|replica| course(rows, told.then_some(replica as u16))).collect();
@@ -143,7 +143,7 @@ pub fn count(rows: &[Row], replicas: usize, paces: &mut [Pace]) {
 }
 
 /// Answers under way after each instant at which that changes, and the integral of it up to there.
-fn course(rows: &[Row], replica: Option<u16>) -> Vec<(f64, f64, f64)> {
+fn course(rows: &[RequestRow], replica: Option<u16>) -> Vec<(f64, f64, f64)> {
     let mut edges: Vec<(f64, f64)> = Vec::new();
     for row in rows.iter().filter(|row| replica.is_none() || row.replica == replica) {
         let first = row.sent_last + row.ttft_sent;

@@ -6,7 +6,7 @@ use plimsoll_math::two_sample::holm;
 
 use super::bench::Bench;
 use super::ratio::Effect;
-use super::seen::{Row, Seen};
+use super::seen::{RequestRow, Seen};
 use plimsoll_measure::findings::{Estimate, Metric};
 use plimsoll_measure::say::{ms, number, percent, ratio_ends};
 
@@ -65,7 +65,7 @@ const FAR: f64 = 1.5;
 const FAR_SURE: f64 = 0.25;
 
 /// The metric of this name.
-pub fn metric(name: &str) -> fn(&Row) -> f64 {
+pub fn metric(name: &str) -> fn(&RequestRow) -> f64 {
     match name {
         "ttft" => |row| row.ttft,
         "tpot" => |row| row.tpot,

@@ -3,7 +3,7 @@
 use super::bench::Bench;
 use super::fired::ALONE_NEEDED;
 use super::material::failed;
-use super::seen::{Row, Seen};
+use super::seen::{RequestRow, Seen};
 use super::verdict::{Changed, Question, YesNo};
 use plimsoll_math::quantile;
 use plimsoll_measure::findings::{Estimate, Metric};
@@ -50,7 +50,7 @@ impl Loaded {
 }
 
 /// Latencies of whole answers.
-fn whole(rows: &[Row]) -> Vec<f64> {
+fn whole(rows: &[RequestRow]) -> Vec<f64> {
     rows.iter().filter(|row| row.output >= 1.0).map(|row| row.e2e).filter(|x| x.is_finite()).collect()
 }
 
@@ -237,7 +237,11 @@ fn errors(bench: &Bench<'_>) -> Question {
     }
     // Do failures and retries fall where the others are slow?
     let (mut slow, mut bad) = (Vec::new(), Vec::new());
-    let of = if rows.iter().any(|row| row.ttft.is_finite()) { |r: &Row| r.ttft } else { |r: &Row| r.e2e };
+    let of = if rows.iter().any(|row| row.ttft.is_finite()) {
+        |r: &RequestRow| r.ttft
+    } else {
+        |r: &RequestRow| r.e2e
+    };
     let latency = super::ratio::stretches(bench.now(), |row| if row.ok { of(row) } else { f64::NAN });
     let failing = super::ratio::stretches(bench.now(), |row| {
         f64::from(u8::from(!row.ok && !row.cancelled || row.attempts > 1))

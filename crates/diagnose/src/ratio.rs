@@ -6,7 +6,7 @@
 
 use plimsoll_math::two_sample::{Arm, Flips, Ratio, percentile_ratio};
 
-use super::seen::{Row, Seen};
+use super::seen::{RequestRow, Seen};
 use plimsoll_measure::findings::Estimate;
 
 /// Stretches per level: enough for a two-sided p of 0.0005, few enough that each holds its own queue.
@@ -36,7 +36,7 @@ impl Effect {
 }
 
 /// Cuts the rows into stretches of due time and takes a metric of each; NaN is left out.
-pub fn stretches(seen: &Seen<'_>, of: impl Fn(&Row) -> f64) -> Vec<Vec<f64>> {
+pub fn stretches(seen: &Seen<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<Vec<f64>> {
     let mut units = vec![Vec::new(); STRETCHES];
     for row in &seen.rows {
         let value = of(row);
@@ -52,7 +52,7 @@ pub fn stretches(seen: &Seen<'_>, of: impl Fn(&Row) -> f64) -> Vec<Vec<f64>> {
 pub fn of_percentile(
     base: &Seen<'_>,
     candidate: &Seen<'_>,
-    of: impl Fn(&Row) -> f64,
+    of: impl Fn(&RequestRow) -> f64,
     p: f64,
     level: f64,
 ) -> Option<Effect> {

@@ -5,9 +5,9 @@
 //! this is possible (a queue has no part that can be cut out), `apart` says what may still be told.
 
 use super::Cause;
-use super::bench::{Arm, Bench};
+use super::bench::{Bench, BenchArm};
 use super::fired::Fired;
-use super::seen::Row;
+use super::seen::RequestRow;
 
 /// Takes the effect out of the candidate. `None` where it can't be.
 pub fn effect(bench: &mut Bench<'_>, found: &Fired) -> Option<()> {
@@ -63,15 +63,15 @@ pub fn effect(bench: &mut Bench<'_>, found: &Fired) -> Option<()> {
 }
 
 /// Leaves this replica's single requests out, whatever number it has among those of the probe.
-fn leave_out_alone(arm: &mut Arm<'_>, name: Option<&String>) {
+fn leave_out_alone(arm: &mut BenchArm<'_>, name: Option<&String>) {
     let of = arm.probe.as_ref().filter(|_| arm.probed).unwrap_or(&arm.seen);
     let place = of.replicas.iter().position(|replica| Some(replica) == name).map(|place| place as u16);
     arm.alone.retain(|row| row.replica.is_none() || row.replica != place);
 }
 
 /// Forgets when each token came: the time per token is that of the whole answer, from its sending to its end.
-fn by_its_end(arm: &mut Arm<'_>) {
-    let forget = |row: &mut Row| {
+fn by_its_end(arm: &mut BenchArm<'_>) {
+    let forget = |row: &mut RequestRow| {
         row.tpot = match row.ok && row.output >= 1.0 {
             true => (row.end - row.sent_last) / row.output,
             false => f64::NAN,
@@ -86,6 +86,6 @@ fn by_its_end(arm: &mut Arm<'_>) {
     }
 }
 
-fn overlaps(row: &Row, from: f64, to: f64) -> bool {
+fn overlaps(row: &RequestRow, from: f64, to: f64) -> bool {
     row.due < to && row.end > from
 }

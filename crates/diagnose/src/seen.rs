@@ -20,7 +20,7 @@ pub struct Gap {
 
 /// How fast an answer's tokens came within one second of the level.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Pace {
+pub struct TokenPace {
     /// Row of the request.
     pub row: u32,
     /// When, s since the level began.
@@ -33,7 +33,7 @@ pub struct Pace {
 
 /// One request.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct RequestRow {
     /// Its number in the schedule.
     pub request: u64,
     /// When it was due, s since the level began.
@@ -110,7 +110,7 @@ pub struct Row {
     pub other: Vec<(u16, f64)>,
 }
 
-impl Row {
+impl RequestRow {
     /// All stages of other names together; `None` where none is told.
     pub fn before_engine(&self) -> Option<f64> {
         (!self.other.is_empty()).then(|| self.other.iter().map(|stage| stage.1).sum())
@@ -132,7 +132,7 @@ pub struct Seen<'a> {
     /// The level.
     pub level: &'a Level,
     /// Requests in the order of due times.
-    pub rows: Vec<Row>,
+    pub rows: Vec<RequestRow>,
     /// When each request was due, s since the level began, of all that came: where rows are taken out with a cause's effect, the load was as it was.
     pub due: Vec<f64>,
     /// Replicas that answered.
@@ -146,7 +146,7 @@ pub struct Seen<'a> {
     /// Gaps of more than [`LONG_GAP_S`], by time of their end.
     pub gaps: Vec<Gap>,
     /// How fast tokens came, by answer and second.
-    pub paces: Vec<Pace>,
+    pub paces: Vec<TokenPace>,
     /// Median of all gaps, s.
     pub gap_p50: f64,
     /// Seconds in which arrivals fell.
@@ -201,7 +201,7 @@ impl<'a> Seen<'a> {
 
     /// Requests in flight on average while arrivals fell.
     pub fn in_flight(&self) -> f64 {
-        let there = |row: &Row| (row.end.min(self.length) - row.sent.max(0.0)).max(0.0);
+        let there = |row: &RequestRow| (row.end.min(self.length) - row.sent.max(0.0)).max(0.0);
         self.rows.iter().map(there).sum::<f64>() / self.length
     }
 
@@ -211,19 +211,19 @@ impl<'a> Seen<'a> {
     }
 
     /// The finite values of a metric.
-    pub fn finite(&self, of: impl Fn(&Row) -> f64) -> Vec<f64> {
+    pub fn finite(&self, of: impl Fn(&RequestRow) -> f64) -> Vec<f64> {
         self.rows.iter().map(of).filter(|x| x.is_finite()).collect()
     }
 
     /// Requests that had the target to themselves.
-    pub fn alone(&self) -> impl Iterator<Item = &Row> {
+    pub fn alone(&self) -> impl Iterator<Item = &RequestRow> {
         self.rows
             .iter()
             .filter(|row| row.ok && row.attempts == 1 && row.beside == 0 && row.beside_streaming < 0.1)
     }
 
     /// Leaves rows out, with all that was kept of them.
-    pub fn retain(&mut self, keep: impl Fn(&Row) -> bool) {
+    pub fn retain(&mut self, keep: impl Fn(&RequestRow) -> bool) {
         let kept: Vec<bool> = self.rows.iter().map(keep).collect();
         let mut places = Vec::with_capacity(kept.len());
         let mut next = 0u32;
@@ -242,7 +242,7 @@ impl<'a> Seen<'a> {
         self.lost = self.lost.iter().filter_map(|(at, how, row)| Some((*at, *how, place(*row)?))).collect();
         self.gaps = self.gaps.iter().filter_map(|gap| Some(Gap { row: place(gap.row)?, ..*gap })).collect();
         self.paces =
-            self.paces.iter().filter_map(|pace| Some(Pace { row: place(pace.row)?, ..*pace })).collect();
+            self.paces.iter().filter_map(|pace| Some(TokenPace { row: place(pace.row)?, ..*pace })).collect();
         let mut of = kept.iter();
         self.rows.retain(|_| of.next().copied().unwrap_or(false));
     }
@@ -284,7 +284,7 @@ impl<'a> Seen<'a> {
             other.push((place_of(&mut self.stages, &stage.name), stage.took.as_secs_f64()));
         }
         let kept = last.reused || last.connected.zip(last.sent).is_none();
-        self.rows.push(Row {
+        self.rows.push(RequestRow {
             request: first.request,
             due: self.seconds(first.due),
             sent: first.sent.map_or(f64::INFINITY, |at| self.seconds(at)),
@@ -355,7 +355,7 @@ impl<'a> Seen<'a> {
             for second in own.chunk_by(|a, b| a.0.floor() == b.0.floor()) {
                 let mut values: Vec<f64> = second.iter().map(|gap| gap.1).collect();
                 if let Some(gap) = plimsoll_math::quantile::order_statistic(&mut values, 0.5) {
-                    self.paces.push(Pace { row, at: second[0].0, gap, company: f64::NAN });
+                    self.paces.push(TokenPace { row, at: second[0].0, gap, company: f64::NAN });
                 }
             }
         }

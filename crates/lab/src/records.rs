@@ -91,12 +91,12 @@ pub fn event(ms: i64, tokens: u16) -> Event {
 }
 
 /// Chained changes of a record.
-pub trait Change: Sized {
+pub trait Later: Sized {
     /// The same, later.
     fn after(self, offset: Span) -> Self;
 }
 
-impl Change for Event {
+impl Later for Event {
     fn after(self, offset: Span) -> Event {
         Event { offset: self.offset + offset, ..self }
     }

@@ -12,7 +12,7 @@ use std::time::Instant;
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
 use plimsoll_plan::latency::Sample;
-use plimsoll_plan::replay::{DRAIN_NS, Due, Over, Watch, play_each};
+use plimsoll_plan::replay::{DRAIN_NS, Due, Over, ReplayWatch, play_each};
 use plimsoll_plan::{Load, Mix, Replica, Steady};
 use plimsoll_sim::traffic::Submit;
 use plimsoll_sim::{EngineSpec, ModeSpec, RouteSpec, World, WorldSpec, catalogue::profile};
@@ -182,7 +182,7 @@ struct Run {
     e2e: Vec<f64>,
 }
 
-impl Watch for Run {
+impl ReplayWatch for Run {
     fn over(&mut self, over: Over) {
         let (Some(first), Some(end)) = (over.times.first, over.times.end) else { return };
         if over.due_ns < self.from_ns {

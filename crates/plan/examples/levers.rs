@@ -29,7 +29,7 @@ fn main() {
         };
         ranked += 1;
         let asked = system.unseen(seed, 4.0);
-        let base = system.truth(&finding.goal, &system.world, &asked, seed, &change::Traffic::AsItIs);
+        let base = system.truth(&finding.goal, &system.world, &asked, seed, &change::TrafficChange::AsItIs);
         let mut gains: Vec<f64> = Vec::new();
         let mut scores: Vec<f64> = Vec::new();
         let (mut gain, mut score) = (f64::NAN, f64::NAN);

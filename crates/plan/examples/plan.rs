@@ -16,7 +16,7 @@ use std::sync::Arc;
 use plan_systems::{capacity, planned, system, truth};
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
 use plimsoll_plan::spec::{EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
-use plimsoll_plan::{Case, Experiment, Fleet, Simulated, load, simulate};
+use plimsoll_plan::{Experiment, Fleet, PlanCase, Simulated, load, simulate};
 use plimsoll_sim::{RouteSpec, WorldSpec, catalogue::profile};
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
 
@@ -136,7 +136,7 @@ fn code(path: &str) -> String {
         );
     }
     if let Some(few) = of_poisson.replicas {
-        let case = Arc::new(Case::of(&plan));
+        let case = Arc::new(PlanCase::of(&plan));
         let over = |replicas| {
             let experiment = Experiment {
                 case: case.clone(),
@@ -180,7 +180,7 @@ fn day(path: &str) -> String {
     let before = peak_kib();
     let begin = cpu_s();
     let experiment = Experiment {
-        case: Arc::new(Case::of(&plan)),
+        case: Arc::new(PlanCase::of(&plan)),
         replicas: start,
         fleet: Fleet::Static,
         factor: 1.0,

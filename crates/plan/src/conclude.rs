@@ -25,7 +25,7 @@ const CURVE: [f64; 18] = [
 ];
 
 /// What is known before the choice.
-pub struct Known<'a> {
+pub struct KnownBefore<'a> {
     /// What was asked.
     pub spec: &'a PlanSpec,
     /// What is known of the load.
@@ -50,8 +50,8 @@ pub struct Known<'a> {
 ///
 /// # Errors
 /// A price that can't be used.
-pub fn conclude(known: Known<'_>) -> Result<PlanFinding, PlanError> {
-    let Known { spec, load, formula, floor, slots, planner, .. } = &known;
+pub fn conclude(known: KnownBefore<'_>) -> Result<PlanFinding, PlanError> {
+    let KnownBefore { spec, load, formula, floor, slots, planner, .. } = &known;
     let mut notes = known.notes.clone();
     // A search that had no time to try one number knows no more than formulas do.
     let simulated = planner.map(Planner::finish).filter(|simulated| !simulated.answer.tried.is_empty());
@@ -95,7 +95,7 @@ struct Worth {
 }
 
 impl Worth {
-    fn of(known: &Known<'_>, chosen: Option<&Chosen>) -> Result<Worth, PlanError> {
+    fn of(known: &KnownBefore<'_>, chosen: Option<&Chosen>) -> Result<Worth, PlanError> {
         let (Some(chosen), spec) = (chosen, known.spec) else { return Ok(Worth::default()) };
         let all = chosen.replicas.saturating_add(chosen.spare);
         // An engine without a formula has no elasticities either; what there is to say of that the formula's own note says.
@@ -110,7 +110,7 @@ impl Worth {
 }
 
 /// The number of replicas, and what is to be expected of it.
-fn choose(known: &Known<'_>, simulated: Option<&Simulated>) -> Option<Chosen> {
+fn choose(known: &KnownBefore<'_>, simulated: Option<&Simulated>) -> Option<Chosen> {
     let least = known.formula.as_ref().map_or(1, |formula| formula.replicas_for_utilisation);
     let (replicas, held, expected) = match simulated {
         None => {
@@ -161,7 +161,7 @@ fn decided(answer: &SimulatedAnswer, holds: Option<u32>, least: u32) -> Option<&
 }
 
 /// Where so many replicas break by formula.
-fn by_formula(known: &Known<'_>, replicas: u32) -> (Reading, Option<String>, Reading) {
+fn by_formula(known: &KnownBefore<'_>, replicas: u32) -> (Reading, Option<String>, Reading) {
     match elasticity::breaks(known.spec, known.mix, replicas) {
         Ok(Break { rate_per_s, by }) => {
             let headroom = rate_per_s / known.load.peak_per_s - 1.0;
@@ -175,7 +175,7 @@ fn by_formula(known: &Known<'_>, replicas: u32) -> (Reading, Option<String>, Rea
 }
 
 /// What requests meet from little load to nearly the stability limit, or to twice the load at which it breaks, by formula.
-fn curve(known: &Known<'_>, chosen: &Chosen) -> Vec<PlanPoint> {
+fn curve(known: &KnownBefore<'_>, chosen: &Chosen) -> Vec<PlanPoint> {
     let replicas = chosen.replicas;
     let Ok(replica) = formula::replica(known.spec, known.mix) else { return Vec::new() };
     let limit = replica.limit_per_s() * f64::from(replicas);
@@ -192,7 +192,11 @@ fn curve(known: &Known<'_>, chosen: &Chosen) -> Vec<PlanPoint> {
 }
 
 /// Formula against simulation at the number that was chosen.
-fn disagreements(known: &Known<'_>, chosen: &Chosen, simulated: Option<&Simulated>) -> Vec<Disagreement> {
+fn disagreements(
+    known: &KnownBefore<'_>,
+    chosen: &Chosen,
+    simulated: Option<&Simulated>,
+) -> Vec<Disagreement> {
     let (Some(planner), Some(simulated)) = (known.planner, simulated) else { return Vec::new() };
     let mut rows = Vec::new();
     let mut row = |figure: String, formula: f64, simulated: Estimate| {

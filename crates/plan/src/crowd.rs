@@ -31,7 +31,7 @@ pub(super) struct Crowd<'a> {
     /// The backlog at some numbers that decode, ascending.
     views: Vec<View>,
     /// The replica at some numbers in service, ascending.
-    table: Vec<Held>,
+    table: Vec<HeldSlots>,
     /// The number in service or waiting for a slot; none where nobody decodes.
     pub chain: Option<Chain>,
     /// Share of the time that goes into prompts.
@@ -48,7 +48,7 @@ pub(super) struct Crowd<'a> {
 
 /// The replica while so many are in service.
 #[derive(Copy, Clone, Default, Debug)]
-pub(super) struct Held {
+pub(super) struct HeldSlots {
     number: f64,
     /// How long each stays, s.
     service_s: f64,
@@ -144,14 +144,15 @@ impl<'a> Crowd<'a> {
     }
 
     /// The replica with so many in service, on the straight line between those of the table.
-    pub fn held(&self, number: f64) -> Held {
+    pub fn held(&self, number: f64) -> HeldSlots {
         let place = self.table.partition_point(|held| held.number < number);
         let high = self.table.get(place).or(self.table.last()).copied().unwrap_or_default();
-        let low = if place > 0 { self.table[place - 1] } else { Held { number: 0.0, decodes: 0.0, ..high } };
+        let low =
+            if place > 0 { self.table[place - 1] } else { HeldSlots { number: 0.0, decodes: 0.0, ..high } };
         let along =
             if high.number > low.number { (number - low.number) / (high.number - low.number) } else { 1.0 };
         let between = |low: f64, high: f64| low + (high - low) * along.clamp(0.0, 1.0);
-        Held {
+        HeldSlots {
             number,
             service_s: between(low.service_s, high.service_s),
             decodes: between(low.decodes, high.decodes),
@@ -272,9 +273,9 @@ impl<'a> Crowd<'a> {
     }
 
     /// At 1, 2, 3, … in service, then an eighth more each, up to the slots.
-    fn table(&self) -> Vec<Held> {
+    fn table(&self) -> Vec<HeldSlots> {
         let slots = self.sharing.slots;
-        let mut out: Vec<Held> = Vec::with_capacity(64);
+        let mut out: Vec<HeldSlots> = Vec::with_capacity(64);
         let mut number: f64 = 1.0;
         while out.last().is_none_or(|held| held.number < slots) {
             number = number.min(slots);
@@ -284,7 +285,7 @@ impl<'a> Crowd<'a> {
                 decodes = number * decode_s / (decode_s + self.own_s(decodes));
             }
             let service_s = self.decode_s(decodes) + self.own_s(decodes);
-            out.push(Held { number, service_s, decodes, step_s: self.step_s(decodes) });
+            out.push(HeldSlots { number, service_s, decodes, step_s: self.step_s(decodes) });
             number = if number < DENSE { number + 1.0 } else { number * 1.125 };
         }
         // The limit is that of slots that are all taken; it must not be passed by a hair earlier.

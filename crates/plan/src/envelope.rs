@@ -6,7 +6,7 @@
 
 use plimsoll_math::queueing::{Mmc, erlang_c};
 use plimsoll_math::special::student_t_inv;
-use plimsoll_sim::client::trial::{Pace, ProtocolSpec, Sizes, run};
+use plimsoll_sim::client::trial::{ProtocolSpec, SendPace, Sizes, run};
 use plimsoll_sim::{EngineSpec, LawSpec, ModeSpec, QueueSpec};
 use plimsoll_workload::Size;
 use schemars::JsonSchema;
@@ -254,7 +254,7 @@ fn simulated_wait(queue: &Queue, peak: f64, seed: u64) -> Result<Estimate, PlanE
         mode: ModeSpec::Queue(QueueSpec { servers: queue.servers, service, queue_limit: None }),
     };
     let protocol = ProtocolSpec {
-        pace: Pace::Open { rate_per_s: peak / f64::from(queue.replicas) },
+        pace: SendPace::Open { rate_per_s: peak / f64::from(queue.replicas) },
         sizes: Sizes::Drawn { prompt: Size::Fixed(1), output: Size::Fixed(1) },
         requests: REQUESTS,
         warm_up: REQUESTS / 10,

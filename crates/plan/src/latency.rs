@@ -10,7 +10,7 @@
 use plimsoll_math::special::normal_inv;
 use plimsoll_sim::engine::smooth_step::MeanLoad;
 
-use super::crowd::{Crowd, Held, View};
+use super::crowd::{Crowd, HeldSlots, View};
 use super::mix::MixRow;
 use super::sharing::Sharing;
 
@@ -55,7 +55,7 @@ struct Met<'a> {
     row: MixRow,
     /// In service or waiting for a slot.
     number: f64,
-    held: Held,
+    held: HeldSlots,
     view: &'a View,
     /// Eight places in (0, 1).
     chance: [f64; 8],

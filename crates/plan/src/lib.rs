@@ -68,7 +68,7 @@ pub use odds::probability;
 pub use planner::{Planner, Simulated};
 pub use replica::{Load, Replica, Steady};
 pub use search::Search;
-pub use simulate::{Case, Experiment, Fleet, Outcome, simulate};
+pub use simulate::{Experiment, Fleet, Outcome, PlanCase, simulate};
 pub use slots::slots;
 pub use spec::{PlanError, PlanSpec, RuleSpec};
 pub use vary::VarySpec;

@@ -19,7 +19,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::{SizeUnit, Span};
 use plimsoll_sim::traffic::Submit;
 use plimsoll_sim::{ModeSpec, RouteSpec, WorldSpec};
-use plimsoll_workload::trace::Row;
+use plimsoll_workload::trace::TraceRow;
 use plimsoll_workload::{ArrivalSpec, BlockNames, Feed, Scenario, Trace, TraceSizes};
 
 use super::finding::LoadFinding;
@@ -121,7 +121,7 @@ impl TrafficSpec {
                 let mut stream = Stream::new(seed, "poisson times", 0);
                 let rows = own.rows.iter().map(|row| {
                     at_s += exponential(&mut stream, gap_s);
-                    Row { at: Span::from_secs_f64(at_s), ..row.clone() }
+                    TraceRow { at: Span::from_secs_f64(at_s), ..row.clone() }
                 });
                 let poisson = Trace::from_rows(rows.collect(), false, file);
                 scenario.material.insert_trace(file, poisson.map_err(setting)?);
@@ -181,7 +181,7 @@ fn resampled(own: &Trace, stream: &mut Stream) -> Result<Trace, PlanError> {
         let shift = Span((place as i64 - from as i64) * width);
         let apart = copies[from].wrapping_mul(ids);
         copies[from] += 1;
-        out.extend(rows[begin..end].iter().map(|row| Row {
+        out.extend(rows[begin..end].iter().map(|row| TraceRow {
             at: row.at + shift,
             blocks: row.blocks.iter().map(|id| id.wrapping_add(apart)).collect(),
             ..row.clone()

@@ -21,7 +21,7 @@ use super::breaks::{self, Search};
 use super::decide::judge;
 use super::finding::{ScalingFinding, SimulatedAnswer, TriedReplicas};
 use super::scaling::{self, Rival};
-use super::simulate::{Case, Experiment, Fleet, Outcome};
+use super::simulate::{Experiment, Fleet, Outcome, PlanCase};
 use super::spec::{EffortSpec, PlanError, PlanSpec};
 use plimsoll_judge::budget::ALPHA;
 use plimsoll_measure::findings::{Held, Reading};
@@ -30,7 +30,7 @@ use plimsoll_measure::findings::{Held, Reading};
 pub(super) const LEAST_SEEDS: u32 = 5;
 
 /// Outcomes of one arm, by the number of their schedule.
-pub(super) type Arm = BTreeMap<u32, Outcome>;
+pub(super) type ArmOutcomes = BTreeMap<u32, Outcome>;
 
 /// What tells arms apart: replicas, the bits of the load's factor, and which rival (0 = the static fleet).
 type Key = (u32, u64, usize);
@@ -38,13 +38,13 @@ type Key = (u32, u64, usize);
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Planner {
-    case: Arc<Case>,
+    case: Arc<PlanCase>,
     plan: PlanSpec,
     effort: EffortSpec,
     /// What a formula says, and the least that the rules ask for.
     start: u32,
     least: u32,
-    arms: BTreeMap<Key, Arm>,
+    arms: BTreeMap<Key, ArmOutcomes>,
     issued: BTreeSet<(Key, u32)>,
     rivals: Vec<Rival>,
     number_only: bool,
@@ -91,7 +91,7 @@ impl Planner {
         let effort = EffortSpec { seeds, most_seeds: plan.effort.most_seeds.max(seeds) };
         let least = least.clamp(1, MAX_REPLICAS);
         Ok(Planner {
-            case: Arc::new(Case::of(plan)),
+            case: Arc::new(PlanCase::of(plan)),
             plan: plan.clone(),
             effort,
             start: start.clamp(least, MAX_REPLICAS),
@@ -168,8 +168,12 @@ impl Planner {
             broken.as_ref().map_or_else(|| refused(why), |broken| broken.at(self.plan.traffic.rate_per_s));
         let headroom =
             broken.as_ref().map_or_else(|| refused(why), |broken| broken.headroom(self.plan.rules.peak));
-        let requests =
-            self.arms.values().flat_map(Arm::values).map(|o| o.counted.requests + o.counted.warm_up).sum();
+        let requests = self
+            .arms
+            .values()
+            .flat_map(ArmOutcomes::values)
+            .map(|o| o.counted.requests + o.counted.warm_up)
+            .sum();
         Simulated {
             by_rules: replicas == Some(self.least) && self.least > 1 && !fewer_fail(&tried, self.least),
             scaling: replicas.and_then(|replicas| self.scaling(replicas)),
@@ -193,7 +197,7 @@ impl Planner {
         self.arm(replicas, self.plan.rules.peak, 0).map_or_else(Vec::new, |arm| arm.values().collect())
     }
 
-    fn arm(&self, replicas: u32, factor: f64, rival: usize) -> Option<&Arm> {
+    fn arm(&self, replicas: u32, factor: f64, rival: usize) -> Option<&ArmOutcomes> {
         self.arms.get(&(replicas, factor.to_bits(), rival))
     }
 
@@ -321,7 +325,7 @@ impl Planner {
             self.arm(replicas, self.plan.rules.peak, rival)
                 .filter(|arm| arm.len() >= self.effort.seeds as usize)
         };
-        let arms: Vec<&Arm> = (0..=self.rivals.len()).map_while(whole).collect();
+        let arms: Vec<&ArmOutcomes> = (0..=self.rivals.len()).map_while(whole).collect();
         if arms.len() < 2 {
             return None;
         }

@@ -17,7 +17,7 @@ pub const DRAIN_NS: i64 = 1_800_000_000_000;
 
 /// A request to be simulated.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Asked {
+pub struct ReplayRequest {
     /// When it is due, from the start of the level, ns.
     pub due_ns: i64,
     /// Prompt tokens.
@@ -80,7 +80,7 @@ pub struct Over {
 }
 
 /// Who looks on while requests are played.
-pub trait Watch {
+pub trait ReplayWatch {
     /// A request is due and is about to be handed in.
     fn due(&mut self, _index: u64, _due_ns: i64) {}
     /// Is it let in, with so many in flight? What is not is over at once, without an answer.
@@ -140,7 +140,7 @@ pub fn play_each(
     world: &mut World,
     requests: impl Iterator<Item = Due>,
     drain_ns: i64,
-    watch: &mut impl Watch,
+    watch: &mut impl ReplayWatch,
 ) {
     world.set_detail(Detail::Ends);
     let mut requests = requests.peekable();
@@ -173,7 +173,7 @@ pub fn play_each(
     }
 }
 
-fn end(open: &mut Open, Emission { at, id, what }: Emission, watch: &mut impl Watch) {
+fn end(open: &mut Open, Emission { at, id, what }: Emission, watch: &mut impl ReplayWatch) {
     match what {
         What::Token { .. } => {
             if let Some(flight) = open.at(id) {
@@ -186,14 +186,14 @@ fn end(open: &mut Open, Emission { at, id, what }: Emission, watch: &mut impl Wa
     }
 }
 
-fn leave(open: &mut Open, index: u64, left_ns: i64, answered: bool, watch: &mut impl Watch) {
+fn leave(open: &mut Open, index: u64, left_ns: i64, answered: bool, watch: &mut impl ReplayWatch) {
     if let Some(Flight { due_ns, output, first }) = open.take(index) {
         let times = Times { first, end: answered.then_some(left_ns - due_ns) };
         watch.over(Over { index, due_ns, left_ns, output, times });
     }
 }
 
-impl Asked {
+impl ReplayRequest {
     /// As it is handed in.
     pub fn submit(&self, id: u64) -> Submit {
         Submit {
@@ -211,7 +211,7 @@ struct Kept {
     most: usize,
 }
 
-impl Watch for Kept {
+impl ReplayWatch for Kept {
     fn admits(&mut self, in_flight: usize) -> bool {
         in_flight < self.most
     }
@@ -225,7 +225,7 @@ impl Watch for Kept {
 ///
 /// # Errors
 /// The world can't be built.
-pub fn play(world: &WorldSpec, asked: &[Asked], seed: u64) -> Result<Vec<Times>, String> {
+pub fn play(world: &WorldSpec, asked: &[ReplayRequest], seed: u64) -> Result<Vec<Times>, String> {
     play_at_most(usize::MAX, world, asked, seed)
 }
 
@@ -236,7 +236,7 @@ pub fn play(world: &WorldSpec, asked: &[Asked], seed: u64) -> Result<Vec<Times>,
 pub fn play_at_most(
     most: usize,
     world: &WorldSpec,
-    asked: &[Asked],
+    asked: &[ReplayRequest],
     seed: u64,
 ) -> Result<Vec<Times>, String> {
     let mut world = World::of(world, seed).map_err(|e| e.to_string())?;

@@ -13,7 +13,7 @@ use plimsoll_sim::AutoscaleSpec;
 use super::finding::{Expected, FormulaAnswer, MeanFleet, PlanOption};
 use super::mix::Mix;
 use super::planner::{LEAST_SEEDS, Simulated};
-use super::simulate::{Case, Experiment, Fleet, Outcome};
+use super::simulate::{Experiment, Fleet, Outcome, PlanCase};
 use super::spec::{PlanError, PlanSpec};
 use super::vary::{self, Candidate, VarySpec};
 use super::{decide, formula, scaling};
@@ -190,7 +190,7 @@ impl Search {
         let autoscale = self.autoscalers[policy].clone();
         let (least, most) = autoscale.range();
         let replicas = self.looked[place].carrying.unwrap_or(1).clamp(least, most.max(least));
-        let case = Arc::new(Case::of(spec));
+        let case = Arc::new(PlanCase::of(spec));
         let one = |draw| Experiment {
             case: Arc::clone(&case),
             replicas,

@@ -11,12 +11,12 @@ use plimsoll_sim::{AutoscaleSpec, World, WorldSpec};
 
 use super::spec::{PlanError, PlanSpec, TrafficSpec};
 use super::tally::{Counted, Sketch, Tally};
-use crate::replay::{DRAIN_NS, Over, Watch, play_each};
+use crate::replay::{DRAIN_NS, Over, ReplayWatch, play_each};
 use plimsoll_measure::findings::{BudgetSpec, Metric};
 
 /// What all experiments of a plan share.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Case {
+pub struct PlanCase {
     /// The load.
     pub traffic: TrafficSpec,
     /// What is promised.
@@ -40,7 +40,7 @@ pub enum Fleet {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Experiment {
     /// What it shares with others.
-    pub case: Arc<Case>,
+    pub case: Arc<PlanCase>,
     /// Replicas; at the start, where an autoscaler decides.
     pub replicas: u32,
     /// Who decides how many there are.
@@ -82,11 +82,11 @@ impl Outcome {
     }
 }
 
-impl Case {
+impl PlanCase {
     /// What all experiments of this plan share.
-    pub fn of(plan: &PlanSpec) -> Case {
+    pub fn of(plan: &PlanSpec) -> PlanCase {
         let PlanSpec { traffic, slo, world, seed, .. } = plan.clone();
-        Case { traffic, slo, world, seed }
+        PlanCase { traffic, slo, world, seed }
     }
 }
 
@@ -155,7 +155,7 @@ impl Paid {
     }
 }
 
-impl Watch for Watched<'_> {
+impl ReplayWatch for Watched<'_> {
     fn due(&mut self, index: u64, due_ns: i64) {
         self.tally.due(index, due_ns);
     }

@@ -9,7 +9,7 @@
 use plimsoll_math::series;
 
 use super::simulate::CeilingCount;
-use crate::replay::{Over, Watch};
+use crate::replay::{Over, ReplayWatch};
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
 use plimsoll_measure::flight::GROWTH_LIMIT;
 
@@ -367,7 +367,7 @@ fn values(over: &Over) -> [Option<Option<i64>>; 3] {
     [first.map(Some), tpot.map(Some), Some(end)]
 }
 
-impl Watch for Tally<'_> {
+impl ReplayWatch for Tally<'_> {
     fn due(&mut self, index: u64, due_ns: i64) {
         self.mark(due_ns, 1.0);
         let bin = ((due_ns as f64 / self.bin_ns) as usize).min(BINS - 1);

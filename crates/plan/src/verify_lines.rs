@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fit::knee::{KneeSpec, knee};
 use super::spec::{Band, BandRow};
-use crate::replay::Asked;
+use crate::replay::ReplayRequest;
 use plimsoll_measure::findings::{Estimate, Findings, Line, Reading};
 use plimsoll_measure::say::number;
 
@@ -51,7 +51,7 @@ pub struct LineRow {
 /// The world can't be built, or finishes nothing.
 pub fn lines(
     world: &WorldSpec,
-    mix: &[Asked],
+    mix: &[ReplayRequest],
     sweep: &Findings,
     band: Option<&Band>,
     seed: u64,

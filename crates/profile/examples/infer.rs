@@ -9,7 +9,7 @@
 mod infer_systems;
 
 use infer_systems::{Page, figures, held, said, system};
-use plimsoll_profile::infer::Part;
+use plimsoll_profile::infer::WaitPart;
 
 const WAYS: [(&str, Page, f64, bool, bool); 5] = [
     ("page every 1 s", Page::Histograms, 1.0, true, false),
@@ -41,7 +41,8 @@ fn main() {
         for ((name, page, period, events, with_floor), tally) in WAYS.iter().zip(&mut tallies) {
             let (inferred, truth) = run.infer(*page, *period, *events, floor.filter(|_| *with_floor));
             tally.n += 1;
-            let (Some(queue), Some(prefill)) = (said(&inferred, Part::Queue), said(&inferred, Part::Prefill))
+            let (Some(queue), Some(prefill)) =
+                (said(&inferred, WaitPart::Queue), said(&inferred, WaitPart::Prefill))
             else {
                 tally.unknown += 1;
                 println!("    {name}: unknown: {}", inferred.finding.notes.join("; "));

@@ -1,7 +1,7 @@
 //! What a profile says: per stage its percentiles and shares, where the tail comes from, and how far a faster stage would go.
 //!
 //! One [`PathFinding`] per latency (`ttft`, `e2e`), whatever it was read from: traces, a server's own words or an inference.
-//! How a figure is known stands beside it ([`Known`]), so that what was inferred never passes for what was measured.
+//! How a figure is known stands beside it ([`KnownBy`]), so that what was inferred never passes for what was measured.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use plimsoll_measure::findings::{Estimate, Held, Reading};
 /// How a stage's times are known.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Known {
+pub enum KnownBy {
     /// Spans of its own.
     Traced,
     /// Laid out inside an engine's span from the durations among its attributes.
@@ -24,14 +24,14 @@ pub enum Known {
     Inferred,
 }
 
-impl Known {
+impl KnownBy {
     /// The word used in files and on the screen.
     pub fn name(self) -> &'static str {
         match self {
-            Known::Traced => "traced",
-            Known::LaidOut => "laid out",
-            Known::Reported => "reported",
-            Known::Inferred => "inferred",
+            KnownBy::Traced => "traced",
+            KnownBy::LaidOut => "laid out",
+            KnownBy::Reported => "reported",
+            KnownBy::Inferred => "inferred",
         }
     }
 }
@@ -86,7 +86,7 @@ pub struct StageFinding {
     /// The stage.
     pub stage: Stage,
     /// How its times are known; the least sure of several.
-    pub known: Known,
+    pub known: KnownBy,
     /// Requests in which it took time.
     pub requests: u64,
     /// Its exclusive time on the critical path, over all requests (0 where it did not occur). Seconds.

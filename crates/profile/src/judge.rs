@@ -78,7 +78,7 @@ fn path(sample: &Sample<'_>, requests: &Requests, seed: u64) -> PathFinding {
             let times = sample.times(&column);
             StageFinding {
                 stage: *stage,
-                known: requests.known[stage.index()].unwrap_or(super::finding::Known::Traced),
+                known: requests.known[stage.index()].unwrap_or(super::finding::KnownBy::Traced),
                 requests: column.iter().filter(|ns| **ns > 0).count() as u64,
                 of_mean: times.mean_s / total_s,
                 share: sample.ratio(&column, &sample.total),

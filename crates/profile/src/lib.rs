@@ -28,7 +28,7 @@ pub mod traces;
 pub mod tree;
 
 pub use finding::{
-    CeilingAt, CeilingRow, Ceilings, ChangeFinding, ChangePart, FloorFinding, Known, Latency, PathFinding,
+    CeilingAt, CeilingRow, Ceilings, ChangeFinding, ChangePart, FloorFinding, KnownBy, Latency, PathFinding,
     ProfileFinding, SliceFinding, StageFinding, Tail, TailFinding, TailPart, Times, Unmapped,
 };
 pub use floor::Floor;

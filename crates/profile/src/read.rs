@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use plimsoll_model::trace::TraceSpan;
 
-use super::finding::Known;
+use super::finding::KnownBy;
 use super::link::{Linker, TraceCount};
 use super::path::{StageTimes, Sweep};
 use super::piece::Pieces;
@@ -71,7 +71,7 @@ pub struct Requests {
     /// What was repaired and set aside.
     pub count: TraceCount,
     /// Of each stage how it is known: the least sure way.
-    pub known: [Option<Known>; Stage::COUNT],
+    pub known: [Option<KnownBy>; Stage::COUNT],
     /// Time without a stage, largest first.
     pub nameless: Vec<Nameless>,
 }
@@ -186,7 +186,7 @@ impl<'a> Reader<'a> {
 
     fn note_nameless(&mut self, weight: f64) {
         let engine = |place: usize| {
-            self.tree.nodes.iter().any(|node| node.parent == place as u32 && node.known == Known::LaidOut)
+            self.tree.nodes.iter().any(|node| node.parent == place as u32 && node.known == KnownBy::LaidOut)
         };
         for (place, node) in self.tree.nodes.iter().enumerate() {
             if node.own() != Stage::Unattributed || self.own[place] == 0 {

@@ -6,7 +6,7 @@
 
 use plimsoll_model::trace::SpanKind;
 
-use super::finding::Known;
+use super::finding::KnownBy;
 use super::link::{Linked, NONE, TraceCount};
 use super::piece::{Carried, Piece, Pieces};
 use super::skew;
@@ -26,7 +26,7 @@ pub struct Node {
     /// Its stage; `None` where no rule knows it.
     pub stage: Option<Stage>,
     /// How it is known.
-    pub known: Known,
+    pub known: KnownBy,
 }
 
 impl Node {
@@ -133,7 +133,7 @@ impl<'a> Builder<'a> {
                 parent: one.parent,
                 span: one.span,
                 stage: None,
-                known: Known::Traced,
+                known: KnownBy::Traced,
             });
         }
     }
@@ -238,7 +238,7 @@ impl<'a> Builder<'a> {
                         end,
                         parent: one.node,
                         stage: Some(stage),
-                        known: Known::LaidOut,
+                        known: KnownBy::LaidOut,
                         ..node
                     };
                     tree.nodes.push(inner);
@@ -263,7 +263,7 @@ impl<'a> Builder<'a> {
                 start: mark.at,
                 parent: mark.node,
                 stage: Some(Stage::Decode),
-                known: Known::LaidOut,
+                known: KnownBy::LaidOut,
                 ..node
             };
             tree.nodes.push(stream);

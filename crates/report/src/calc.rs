@@ -1,6 +1,6 @@
 //! What a law says, for a terminal: answer first, then the formula, what it takes for granted, and where it does not hold.
 
-use plimsoll_plan::calc::{Figure, LawFinding, Quantity};
+use plimsoll_plan::calc::{CalcFigure, LawFinding, Quantity};
 
 use crate::figure;
 use crate::table::Table;
@@ -19,7 +19,7 @@ pub fn render(found: &LawFinding) -> String {
     let mut out = format!("{}\n\n", found.title);
     out.push_str(&table(&found.given));
     out.push('\n');
-    let (told, refused): (Vec<&Figure>, Vec<&Figure>) =
+    let (told, refused): (Vec<&CalcFigure>, Vec<&CalcFigure>) =
         found.answers.iter().partition(|figure| !figure.value.is_nan());
     out.push_str(&table(&told.into_iter().cloned().collect::<Vec<_>>()));
     for figure in refused {
@@ -40,7 +40,7 @@ pub fn render(found: &LawFinding) -> String {
     out
 }
 
-fn table(figures: &[Figure]) -> String {
+fn table(figures: &[CalcFigure]) -> String {
     let mut table = Table::new(&["<", "", "<", "<"]);
     for figure in figures {
         let interval = figure

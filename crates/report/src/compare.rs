@@ -3,19 +3,19 @@
 //! The family that decides is shown in full; what only describes is shown where it says something else. All of it is in the JSON.
 
 use plimsoll_judge::compare::finding::{
-    ArmFigure, Change, Comparison, Design, Effect, Fact, Group, Row, Scale, Unit,
+    ArmFigure, ChangeVerdict, ComparedFigure, Comparison, Design, Effect, Fact, Group, Scale, Unit,
 };
 use plimsoll_judge::compare::{interval, name};
 use plimsoll_measure::findings::Estimate;
 
 use crate::figure;
 use crate::table::Table;
-use crate::text::Page;
+use crate::text::TextPage;
 use crate::words;
 
 /// The whole comparison.
 pub fn render((base, candidate): (&str, &str), comparison: &Comparison) -> String {
-    let mut page = Page::default();
+    let mut page = TextPage::default();
     page.line(format!("Plimsoll compare: {candidate} against {base}"));
     page.gap();
     for sentence in &comparison.says {
@@ -59,7 +59,7 @@ pub(crate) fn how(group: &Group, design: Design) -> String {
     format!("{how}, {unit}")
 }
 
-fn of_group(page: &mut Page, group: &Group, design: Design) {
+fn of_group(page: &mut TextPage, group: &Group, design: Design) {
     page.line(format!("{}: {}", group.load, how(group, design)));
     rows(page, &group.rows);
     if !group.stages.is_empty() {
@@ -92,9 +92,9 @@ fn of_group(page: &mut Page, group: &Group, design: Design) {
     }
 }
 
-fn rows(page: &mut Page, rows: &[Row]) {
+fn rows(page: &mut TextPage, rows: &[ComparedFigure]) {
     let mut table = Table::new(&["<  figure", "base", "candidate", "<change [95 %]", "<verdict"]);
-    let shown: Vec<&Row> = rows.iter().filter(|row| is_shown(row)).collect();
+    let shown: Vec<&ComparedFigure> = rows.iter().filter(|row| is_shown(row)).collect();
     for row in &shown {
         let effect = row.effect.as_ref().map_or_else(|| "–".to_owned(), change);
         table.row([
@@ -120,23 +120,23 @@ fn rows(page: &mut Page, rows: &[Row]) {
 }
 
 /// Median, p99 and rates always; the rest where it says something.
-fn is_shown(row: &Row) -> bool {
+fn is_shown(row: &ComparedFigure) -> bool {
     // What more requests would settle has its one sentence.
     if row.needs_s.is_some() {
         return row.primary && row.effect.is_some();
     }
     let silent = match row.primary {
-        true => row.verdict == Change::NoChange,
+        true => row.verdict == ChangeVerdict::NoChange,
         false if row.described.is_some() => {
             row.effect.is_none_or(|effect| effect.lower <= 1.0 && effect.upper >= 1.0)
         }
-        false => matches!(row.verdict, Change::NoChange | Change::Inconclusive),
+        false => matches!(row.verdict, ChangeVerdict::NoChange | ChangeVerdict::Inconclusive),
     };
     !silent || row.primary && matches!(row.statistic.as_str(), "p50" | "p99" | "rate")
 }
 
 /// The margins of the figures shown, each once: `Margins: 5.0 % of p50, mean; 1 point of errors`.
-fn margins(shown: &[&Row]) -> String {
+fn margins(shown: &[&ComparedFigure]) -> String {
     let mut all: Vec<(String, Vec<&str>)> = Vec::new();
     for row in shown.iter().filter(|row| row.effect.is_some()) {
         let (margin, of) =
@@ -152,7 +152,7 @@ fn margins(shown: &[&Row]) -> String {
 }
 
 /// How much worse is still no change.
-pub(crate) fn margin(row: &Row) -> String {
+pub(crate) fn margin(row: &ComparedFigure) -> String {
     match row.effect.map(|effect| effect.scale) {
         Some(Scale::Difference) => format!("{} points", figure::number(100.0 * row.margin)),
         _ => figure::percent(row.margin),
@@ -160,10 +160,10 @@ pub(crate) fn margin(row: &Row) -> String {
 }
 
 /// The verdict with its reason.
-pub(crate) fn verdict(row: &Row) -> String {
+pub(crate) fn verdict(row: &ComparedFigure) -> String {
     match &row.why {
         Some(why) if row.described.is_some() => format!("not judged: {why}"),
-        Some(why) if row.verdict == Change::NoChange => format!("no change, {why}"),
+        Some(why) if row.verdict == ChangeVerdict::NoChange => format!("no change, {why}"),
         Some(why) => format!("{}: {why}", row.verdict.words()),
         None => row.verdict.words().to_owned(),
     }
@@ -181,7 +181,7 @@ pub(crate) fn gap(gap: Option<&Estimate>) -> String {
 }
 
 /// A figure in the unit of its metric.
-pub(crate) fn value(row: &Row, side: &ArmFigure) -> String {
+pub(crate) fn value(row: &ComparedFigure, side: &ArmFigure) -> String {
     let Some(value) = side.value else {
         return if row.statistic == "per request" { String::new() } else { "–".to_owned() };
     };

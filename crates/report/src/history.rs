@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use plimsoll_judge::history::change::{Change, ChangeSpec, fewest};
+use plimsoll_judge::history::change::{ChangePoint, ChangeSpec, fewest};
 use plimsoll_judge::history::{Course, Entry, Line};
 
 use crate::table::Table;
@@ -50,7 +50,7 @@ fn results(count: usize) -> String {
 }
 
 fn verdict(line: &Line, since: usize) -> String {
-    let worse: Vec<(&Course, &Change)> = line.worse(since).collect();
+    let worse: Vec<(&Course, &ChangePoint)> = line.worse(since).collect();
     let spec = ChangeSpec::default();
     let needed = fewest(spec.alpha, spec.min_segment).unwrap_or(usize::MAX);
     if let Some((_, change)) = worse.first() {
@@ -70,7 +70,7 @@ fn verdict(line: &Line, since: usize) -> String {
 }
 
 /// What changed, by how much, and with which version.
-fn moved(change: &Change, entries: &[Entry]) -> String {
+fn moved(change: &ChangePoint, entries: &[Entry]) -> String {
     let (before, at) = (&entries[change.at.saturating_sub(1)], &entries[change.at]);
     let which = match (&before.version, &at.version) {
         (Some(old), Some(new)) if old != new => format!("{new}, after {old}"),

@@ -2,13 +2,13 @@
 
 use plimsoll_measure::findings::{Estimate, Held, Reading};
 use plimsoll_profile::{
-    CeilingAt, Ceilings, ChangeFinding, Known, PathFinding, ProfileFinding, StageFinding, Tail, TailFinding,
+    CeilingAt, Ceilings, ChangeFinding, KnownBy, PathFinding, ProfileFinding, StageFinding, Tail, TailFinding,
 };
 
 use crate::figure::centile;
 use crate::figure::{self, counted};
 use crate::table::Table;
-use crate::text::Page;
+use crate::text::TextPage;
 use crate::words;
 
 /// Names without a stage that are shown.
@@ -18,7 +18,7 @@ const NAMED: f64 = 0.05;
 
 /// The whole profile.
 pub fn render(name: &str, finding: &ProfileFinding) -> String {
-    let mut page = Page::default();
+    let mut page = TextPage::default();
     page.line(format!("Plimsoll profile: {name}"));
     page.wrapped(2, &read(finding));
     for sentence in says(finding) {
@@ -117,7 +117,7 @@ fn of_tail(path: &PathFinding, tail: &TailFinding) -> String {
     )
 }
 
-fn of_path(page: &mut Page, path: &PathFinding) {
+fn of_path(page: &mut TextPage, path: &PathFinding) {
     page.line(format!(
         "{}: critical path of {}, ms [95 %]",
         path.of.name(),
@@ -160,7 +160,7 @@ pub(crate) fn share(share: f64) -> String {
 /// The cells of a stage behind its name.
 pub(crate) fn stage(found: &StageFinding) -> [String; 8] {
     let how = match found.known {
-        Known::Traced => String::new(),
+        KnownBy::Traced => String::new(),
         known => known.name().to_owned(),
     };
     [
@@ -190,7 +190,7 @@ fn refusal(reading: &Reading) -> Option<&str> {
     }
 }
 
-fn gap(page: &mut Page, tail: &TailFinding) {
+fn gap(page: &mut TextPage, tail: &TailFinding) {
     page.line(format!(
         "  Slowest {} against the middle fifth: what it takes more of",
         figure::percent(tail.slowest).replace(".0 %", " %")
@@ -224,7 +224,7 @@ pub(crate) fn ceiling_column(found: &Ceilings) -> (&'static str, CeilingColumn) 
     columns.into_iter().find(|(_, of)| whole(*of)).unwrap_or(columns[2])
 }
 
-fn ceilings(page: &mut Page, path: &PathFinding, found: &Ceilings) {
+fn ceilings(page: &mut TextPage, path: &PathFinding, found: &Ceilings) {
     let (name, of) = ceiling_column(found);
     page.line(format!(
         "  A faster stage: mean × faster, and {} {name} then, ms ({})",
@@ -266,7 +266,7 @@ pub(crate) fn faster(at: &CeilingAt) -> String {
     at.speed_up.map_or_else(|| "∞".to_owned(), |times| format!("{} ×", figure::number(times)))
 }
 
-fn unmapped(page: &mut Page, finding: &ProfileFinding) {
+fn unmapped(page: &mut TextPage, finding: &ProfileFinding) {
     if finding.unmapped.is_empty() {
         return;
     }
@@ -293,7 +293,7 @@ fn unmapped(page: &mut Page, finding: &ProfileFinding) {
     }
 }
 
-fn slices(page: &mut Page, finding: &ProfileFinding) {
+fn slices(page: &mut TextPage, finding: &ProfileFinding) {
     if finding.slices.is_empty() {
         return;
     }
@@ -333,7 +333,7 @@ fn slices(page: &mut Page, finding: &ProfileFinding) {
     page.text.push_str(&table.render(0));
 }
 
-fn of_change(page: &mut Page, change: &ChangeFinding) {
+fn of_change(page: &mut TextPage, change: &ChangeFinding) {
     page.line(format!(
         "{} against the baseline ({}): slowest {} and middle fifth, ms [95 %]",
         change.of.name(),
@@ -389,7 +389,7 @@ pub fn moved(change: &ChangeFinding) -> String {
     }
 }
 
-fn floors(page: &mut Page, finding: &ProfileFinding) {
+fn floors(page: &mut TextPage, finding: &ProfileFinding) {
     for floor in &finding.floors {
         page.gap();
         let measured = match (floor.measured_s, floor.ratio) {

@@ -1,6 +1,6 @@
 //! What a change costs in answers, in words.
 
-use plimsoll_judge::quality::{Alike, Figure, Quality, ScoreVerdict, Scores};
+use plimsoll_judge::quality::{Alike, Quality, QualityFigure, ScoreVerdict, Scores};
 
 use crate::figure;
 use crate::table::Table;
@@ -102,7 +102,8 @@ fn agreement(found: &Quality) -> String {
     }
     let mut out = table.render(0);
     if let Some(beyond) = agreement.beyond_noise {
-        let turned = Figure { value: -beyond.value, lower: -beyond.upper, upper: -beyond.lower, ..beyond };
+        let turned =
+            QualityFigure { value: -beyond.value, lower: -beyond.upper, upper: -beyond.lower, ..beyond };
         out.push_str(&format!("Beyond the noise floor  same tokens {}\n", points(&turned)));
     }
     let own = [("A", agreement.a_itself), ("B", agreement.b_itself)];
@@ -132,8 +133,9 @@ fn agreement(found: &Quality) -> String {
 }
 
 fn judged(scores: &Scores) -> String {
-    let side =
-        |name: &str, share: &Figure| format!("{name} {} {}", figure::percent(share.value), ends(share));
+    let side = |name: &str, share: &QualityFigure| {
+        format!("{name} {} {}", figure::percent(share.value), ends(share))
+    };
     let flips = match (scores.a_flips, scores.b_flips) {
         (Some(a), Some(b)) => format!("; now right, now wrong: {a} on A, {b} on B"),
         _ => String::new(),
@@ -160,7 +162,7 @@ fn verdict(verdict: ScoreVerdict, margin: f64) -> String {
 }
 
 /// A difference of shares in points: `−6.7 points [−12, −1.2]`.
-fn points(difference: &Figure) -> String {
+fn points(difference: &QualityFigure) -> String {
     let of = |share: f64| format!("{}{}", if share > 0.0 { "+" } else { "" }, figure::number(100.0 * share));
     format!(
         "{} points {}",
@@ -169,7 +171,7 @@ fn points(difference: &Figure) -> String {
     )
 }
 
-fn ends(share: &Figure) -> String {
+fn ends(share: &QualityFigure) -> String {
     let of = |share: f64| figure::percent(share.clamp(0.0, 1.0)).trim_end_matches(" %").to_owned();
     figure::interval(&of(share.lower), &of(share.upper))
 }

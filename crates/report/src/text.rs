@@ -26,7 +26,7 @@ pub enum Detail {
 
 /// The result of a run, for a terminal or a pipe: the sentences that sum it up stand last, where a terminal leaves them in sight.
 pub fn render(manifest: &Manifest, findings: &Findings, detail: Detail) -> String {
-    let mut page = Page { text: String::new(), detail };
+    let mut page = TextPage { text: String::new(), detail };
     page.head(manifest);
     page.gap();
     if let Some(found) = &findings.cold_start {
@@ -113,12 +113,12 @@ fn is_open(summary: &LevelSummary) -> bool {
 
 /// Text under construction.
 #[derive(Default)]
-pub(crate) struct Page {
+pub(crate) struct TextPage {
     pub(crate) text: String,
     pub(crate) detail: Detail,
 }
 
-impl Page {
+impl TextPage {
     /// What was measured, and what is to be known of it before anything else.
     fn head(&mut self, manifest: &Manifest) {
         self.line(title(manifest));

@@ -1,7 +1,7 @@
 //! Where the time of a run's requests went, for a terminal: the parts with how each is known, the tail, the ceilings, the slices.
 
 use plimsoll_profile::infer::{
-    Basis, Bounded, Ceiling, Part, PartFinding, Slice, Source, WaitFinding, WholeAnswers,
+    Basis, Bounded, PartCeiling, PartFinding, PartSlice, Source, WaitFinding, WaitPart, WholeAnswers,
 };
 
 use plimsoll_measure::findings::{Held, Reading};
@@ -9,7 +9,7 @@ use plimsoll_profile::Times;
 
 use crate::figure::counted;
 use crate::table::Table;
-use crate::text::Page;
+use crate::text::TextPage;
 use crate::{figure, words};
 
 /// Share of a time under which a part is not named in a sentence.
@@ -17,7 +17,7 @@ const NAMED: f64 = 0.01;
 
 /// The levels of a run, one after the other.
 pub fn render(name: &str, levels: &[WaitFinding]) -> String {
-    let mut page = Page::default();
+    let mut page = TextPage::default();
     page.line(format!("Where the time went in {name}"));
     for level in levels {
         page.gap();
@@ -26,7 +26,7 @@ pub fn render(name: &str, levels: &[WaitFinding]) -> String {
     page.text.trim_end().to_string()
 }
 
-fn one(page: &mut Page, found: &WaitFinding) {
+fn one(page: &mut TextPage, found: &WaitFinding) {
     page.wrapped(0, &head(found));
     for sentence in says(found) {
         page.wrapped(2, &sentence);
@@ -73,7 +73,8 @@ pub(crate) fn head(found: &WaitFinding) -> String {
             counted(answers.requests, "request")
         );
     }
-    let prompts = found.parts.iter().any(|part| part.part == Part::Prefill && part.basis == Basis::Reported);
+    let prompts =
+        found.parts.iter().any(|part| part.part == WaitPart::Prefill && part.basis == Basis::Reported);
     let how = match found.source {
         Some(Source::Prompts) => "prefill as the server reports it, queue unknown",
         Some(Source::Steps) if prompts => {
@@ -151,7 +152,7 @@ pub(crate) fn shown(found: &WaitFinding) -> Vec<&PartFinding> {
     let mut all: Vec<&PartFinding> = Vec::new();
     for part in &found.parts {
         match part.basis {
-            Basis::Unknown if part.part == Part::Front => all.extend(&found.untold),
+            Basis::Unknown if part.part == WaitPart::Front => all.extend(&found.untold),
             Basis::Unknown => {}
             _ => all.push(part),
         }
@@ -166,9 +167,9 @@ fn joined(parts: &[String], none: &str) -> String {
 /// A part's name within a sentence. Several together have the place of the last of them, and are measured, which none of them is alone.
 pub(crate) fn short(part: &PartFinding) -> &'static str {
     match (part.part, part.basis) {
-        (Part::Prefill, Basis::Measured) => WAIT,
-        (Part::Queue, Basis::Measured) => BEFORE_PROMPT,
-        (Part::Front, _) => "front",
+        (WaitPart::Prefill, Basis::Measured) => WAIT,
+        (WaitPart::Queue, Basis::Measured) => BEFORE_PROMPT,
+        (WaitPart::Front, _) => "front",
         (of, _) => name_of(of),
     }
 }
@@ -196,15 +197,15 @@ const WAIT: &str = "sent to first token";
 /// What stands before the prompt, where the server tells the prompt alone.
 const BEFORE_PROMPT: &str = "front and queue";
 
-pub(crate) fn name_of(part: Part) -> &'static str {
+pub(crate) fn name_of(part: WaitPart) -> &'static str {
     match part {
-        Part::ClientWait => "client wait",
-        Part::Connect => "connect",
-        Part::Front => "front (network, tokenise)",
-        Part::Queue => "queue",
-        Part::Prefill => "prefill",
-        Part::Decode => "decode",
-        Part::Tail => "last byte",
+        WaitPart::ClientWait => "client wait",
+        WaitPart::Connect => "connect",
+        WaitPart::Front => "front (network, tokenise)",
+        WaitPart::Queue => "queue",
+        WaitPart::Prefill => "prefill",
+        WaitPart::Decode => "decode",
+        WaitPart::Tail => "last byte",
     }
 }
 
@@ -334,7 +335,7 @@ pub(crate) fn dashes(found: &WaitFinding) -> Option<String> {
 }
 
 /// The parts held to their slices.
-pub(crate) fn slices(slices: &[Slice]) -> Table {
+pub(crate) fn slices(slices: &[PartSlice]) -> Table {
     let mut table = Table::new(&[
         "<slice",
         "given",
@@ -375,7 +376,7 @@ pub(crate) fn slices(slices: &[Slice]) -> Table {
 
 /// One row per part, one column per factor: what is saved of the mean, and the p99 where the part takes no time.
 pub(crate) fn ceilings(found: &WaitFinding) -> Table {
-    let ceilings: &[Ceiling] = &found.ceilings;
+    let ceilings: &[PartCeiling] = &found.ceilings;
     let p99_known = found.whole.as_ref().is_some_and(|whole| figures(whole)[3].is_some());
     let factors: Vec<Option<f64>> = ceilings
         .chunk_by(|a, b| a.part == b.part)

@@ -4,7 +4,7 @@
 
 use plimsoll_measure::findings::Held;
 use plimsoll_plan::fit::{Fitted, From, Setting};
-use plimsoll_plan::what_if::{Figure, Predicted, WhatIfFinding};
+use plimsoll_plan::what_if::{FigureChange, Predicted, WhatIfFinding};
 
 use crate::figure::centile;
 use crate::table::Table;
@@ -82,7 +82,7 @@ fn said(note: &str) -> String {
     words::wrap(2, note).trim_end().to_owned()
 }
 
-fn row(one: &Figure, measured: bool) -> [String; 5] {
+fn row(one: &FigureChange, measured: bool) -> [String; 5] {
     // What the fitted engine would give is not what was measured, however few requests there were.
     let now = match (&one.measured, measured) {
         (Some(reading), _) => words::cell(reading, words::time).0,

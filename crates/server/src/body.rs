@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use plimsoll_sim::Failure;
-use plimsoll_wire::openai::server::Told;
+use plimsoll_wire::openai::server::ReportedTimings;
 
 use crate::engine::Engine;
 use crate::io::{Conn, Popped};
@@ -26,16 +26,16 @@ const PAGE_BYTES: usize = 64 * 1024;
 const FRAME_BYTES: usize = 4 * 1024;
 
 /// A hold on a request in the engine, which is cancelled if the hold is dropped early.
-pub struct Held {
+pub struct HeldRequest {
     stream: Rc<Stream>,
     engine: Rc<Engine>,
     over: bool,
 }
 
-impl Held {
+impl HeldRequest {
     /// Takes hold of a request that was just submitted.
-    pub fn new(stream: Rc<Stream>, engine: Rc<Engine>) -> Held {
-        Held { stream, engine, over: false }
+    pub fn new(stream: Rc<Stream>, engine: Rc<Engine>) -> HeldRequest {
+        HeldRequest { stream, engine, over: false }
     }
 
     /// How the engine failed it, if it did.
@@ -59,7 +59,7 @@ impl Held {
     }
 
     /// What the engine tells of it, once it is answered.
-    pub fn told(&self) -> Told {
+    pub fn told(&self) -> ReportedTimings {
         self.stream.told()
     }
 
@@ -95,7 +95,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldRequest {
     fn drop(&mut self) {
         if !self.over {
             self.engine.cancel(self.stream.id);
@@ -104,10 +104,10 @@ impl Drop for Held {
 }
 
 /// The page that frames are written to.
-pub type Page = Rc<RefCell<BytesMut>>;
+pub type FramePage = Rc<RefCell<BytesMut>>;
 
 /// A page for the streams of one server.
-pub fn page() -> Page {
+pub fn page() -> FramePage {
     Rc::new(RefCell::new(BytesMut::with_capacity(PAGE_BYTES)))
 }
 
@@ -123,14 +123,14 @@ pub enum AnswerBody {
 pub struct Whole {
     bytes: Option<Bytes>,
     conn: Rc<Conn>,
-    held: Option<Held>,
+    held: Option<HeldRequest>,
 }
 
 /// A body that is being made.
 pub struct Streamed {
-    held: Held,
+    held: HeldRequest,
     voice: Voice,
-    page: Page,
+    page: FramePage,
     part: Part,
 }
 
@@ -143,12 +143,12 @@ enum Part {
 
 impl AnswerBody {
     /// A body that is there; with the request it answers, if the engine worked on one.
-    pub fn whole(bytes: Bytes, conn: &Rc<Conn>, held: Option<Held>) -> AnswerBody {
+    pub fn whole(bytes: Bytes, conn: &Rc<Conn>, held: Option<HeldRequest>) -> AnswerBody {
         AnswerBody::Whole(Whole { bytes: Some(bytes), conn: conn.clone(), held })
     }
 
     /// A body that follows the engine.
-    pub fn stream(held: Held, voice: Voice, page: &Page) -> AnswerBody {
+    pub fn stream(held: HeldRequest, voice: Voice, page: &FramePage) -> AnswerBody {
         AnswerBody::Stream(Box::new(Streamed { held, voice, page: page.clone(), part: Part::Opening }))
     }
 }

@@ -16,7 +16,7 @@ use plimsoll_model::{At, Span};
 use plimsoll_sim::engine::meter::{Histogram, Life};
 use plimsoll_sim::{Emission, Failure, Gauges, Rejected, Submit, What, World};
 
-use plimsoll_wire::openai::server::{Timing, Told};
+use plimsoll_wire::openai::server::{ReportedTimings, Timing};
 
 use crate::clock::Axis;
 use crate::io::Conn;
@@ -278,7 +278,7 @@ impl Engine {
                     state.live.remove(&emission.id);
                 }
                 What::Finished { .. } => {
-                    live.stream.tell(Told { timing: live.timing(at_ns), cached: live.cached });
+                    live.stream.tell(ReportedTimings { timing: live.timing(at_ns), cached: live.cached });
                     live.stream.end(at_ns);
                     state.live.remove(&emission.id);
                 }

@@ -16,10 +16,10 @@ use hyper::body::Incoming;
 use hyper::service::Service;
 use plimsoll_model::Protocol;
 use plimsoll_sim::{Failure, Rejected, Submit};
-use plimsoll_wire::openai::server::{Asked, BadRequest};
+use plimsoll_wire::openai::server::{BadRequest, GenerateRequest};
 use plimsoll_wire::prometheus;
 
-use crate::body::{AnswerBody, Held};
+use crate::body::{AnswerBody, HeldRequest};
 use crate::io::Conn;
 use crate::page;
 use crate::shared::Server;
@@ -99,7 +99,7 @@ impl Call {
     }
 
     /// Hands the request to the engine and answers as it goes.
-    async fn submit(&self, mut record: Record, mut asked: Asked) -> Answer {
+    async fn submit(&self, mut record: Record, mut asked: GenerateRequest) -> Answer {
         record.stream = asked.stream;
         record.prompt_tokens = asked.prompt_tokens;
         record.output_tokens = asked.max_tokens.unwrap_or(0);
@@ -119,7 +119,7 @@ impl Call {
             Err(rejected) => return self.rejected(&rejected).await,
         };
         let number = stream.id;
-        let held = Held::new(stream, engine.clone());
+        let held = HeldRequest::new(stream, engine.clone());
         let model = adapter.map_or(&self.server.model, |(_, name)| name);
         if asked.stream && self.server.may_fail {
             // An error has a status of its own only while nothing has been said.
@@ -204,7 +204,7 @@ impl Call {
     }
 
     /// The world gave it up before anything was said.
-    pub(crate) async fn failed_as(&self, held: Held) -> Answer {
+    pub(crate) async fn failed_as(&self, held: HeldRequest) -> Answer {
         match held.failure() {
             Some(Failure::Status { status, why }) => self.failed(&voice::refusal(status, why), Some(held)),
             Some(Failure::Cut) => {
@@ -225,13 +225,13 @@ impl Call {
         self.failed(refusal, None)
     }
 
-    fn failed(&self, refusal: &BadRequest, held: Option<Held>) -> Answer {
+    fn failed(&self, refusal: &BadRequest, held: Option<HeldRequest>) -> Answer {
         self.server.engine.metrics.borrow_mut().errors += 1;
         let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         self.json(status, voice::error_body(refusal), held)
     }
 
-    pub(crate) fn json(&self, status: StatusCode, body: Bytes, held: Option<Held>) -> Answer {
+    pub(crate) fn json(&self, status: StatusCode, body: Bytes, held: Option<HeldRequest>) -> Answer {
         self.whole(status, voice::JSON, body, held)
     }
 
@@ -240,9 +240,9 @@ impl Call {
         status: StatusCode,
         kind: HeaderValue,
         body: Bytes,
-        held: Option<Held>,
+        held: Option<HeldRequest>,
     ) -> Answer {
-        let replica = held.as_ref().and_then(Held::replica);
+        let replica = held.as_ref().and_then(HeldRequest::replica);
         let mut answer = Response::new(AnswerBody::whole(body, &self.conn, held));
         *answer.status_mut() = status;
         answer.headers_mut().insert(CONTENT_TYPE, kind);

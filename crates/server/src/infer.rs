@@ -14,7 +14,7 @@ use plimsoll_wire::kserve::{HEADER_LENGTH, server as kserve};
 use plimsoll_wire::openai::server::BadRequest;
 use serde_json::{Value, json};
 
-use crate::body::Held;
+use crate::body::HeldRequest;
 use crate::front::{Answer, Call, collect};
 use crate::truth::Record;
 use crate::voice;
@@ -188,7 +188,7 @@ impl Call {
         };
         let engine = &self.server.engine;
         let held = match engine.submit(&self.conn, record, submit) {
-            Ok(stream) => Held::new(stream, engine.clone()),
+            Ok(stream) => HeldRequest::new(stream, engine.clone()),
             Err(Rejected::Reset) => return self.reset().await,
             Err(rejected) => {
                 let (status, why) = refusal(&rejected);
@@ -204,7 +204,7 @@ impl Call {
     }
 
     /// An error in Triton's shape.
-    fn told(&self, status: u16, why: &str, held: Option<Held>) -> Answer {
+    fn told(&self, status: u16, why: &str, held: Option<HeldRequest>) -> Answer {
         self.server.engine.metrics.borrow_mut().errors += 1;
         let code = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut answer = self.json(code, kserve::error(why), held);

@@ -8,7 +8,7 @@
 use plimsoll_sim::engine::meter::{Histogram, Meter};
 use plimsoll_sim::spec::BLOCK_TOKENS;
 use plimsoll_sim::{Gauges, ModeSpec};
-use plimsoll_wire::prometheus::{Label, Page};
+use plimsoll_wire::prometheus::{Label, PrometheusPage};
 
 use crate::clock;
 use crate::shared::Server;
@@ -16,7 +16,7 @@ use crate::{sglang_page, triton_page};
 
 /// Writes the page.
 pub(crate) fn write(server: &Server) -> String {
-    let mut page = Page::new();
+    let mut page = PrometheusPage::new();
     // A batcher is a Triton and nothing else; a queue has both fronts, and both pages.
     if !matches!(server.mode, ModeSpec::Dynamic(_)) {
         engine(&mut page, server);
@@ -38,7 +38,7 @@ fn engines(count: usize) -> Vec<String> {
 }
 
 /// What each replica says of its state: one line for each, told apart by vLLM's own label.
-fn engine(page: &mut Page, server: &Server) {
+fn engine(page: &mut PrometheusPage, server: &Server) {
     let replicas = server.engine.replica_gauges();
     let names = engines(replicas.len());
     let labels: Vec<[Label<'_>; 2]> =
@@ -72,7 +72,7 @@ fn engine(page: &mut Page, server: &Server) {
     );
 }
 
-fn waiting_by_reason(page: &mut Page, labels: &[[Label<'_>; 2]], replicas: &[Gauges]) {
+fn waiting_by_reason(page: &mut PrometheusPage, labels: &[[Label<'_>; 2]], replicas: &[Gauges]) {
     let mut lines = Vec::new();
     for (labels, gauges) in labels.iter().zip(replicas) {
         lines.push(([labels[0], labels[1], ("reason", "capacity")], f64::from(gauges.waiting)));
@@ -83,7 +83,7 @@ fn waiting_by_reason(page: &mut Page, labels: &[[Label<'_>; 2]], replicas: &[Gau
 }
 
 /// The KV cache and the prefixes in it, where there is one.
-fn cache(page: &mut Page, labels: &[[Label<'_>; 2]], replicas: &[Gauges]) {
+fn cache(page: &mut PrometheusPage, labels: &[[Label<'_>; 2]], replicas: &[Gauges]) {
     let lines = |value: fn(&Gauges) -> f64| -> Vec<(&[Label<'_>], f64)> {
         labels.iter().zip(replicas).map(|(labels, gauges)| (&labels[..], value(gauges))).collect()
     };
@@ -114,12 +114,12 @@ fn cache(page: &mut Page, labels: &[[Label<'_>; 2]], replicas: &[Gauges]) {
 }
 
 /// What each replica counted of its requests.
-fn requests(page: &mut Page, server: &Server) {
+fn requests(page: &mut PrometheusPage, server: &Server) {
     let metrics = server.engine.metrics.borrow();
     let model: Label<'_> = ("model_name", &server.model);
     let names = engines(metrics.meters.len());
     let each = || names.iter().map(|name| [("engine", name.as_str()), model]).zip(&metrics.meters);
-    let totals = |page: &mut Page, name: &str, help: &str, value: fn(&Meter) -> u64| {
+    let totals = |page: &mut PrometheusPage, name: &str, help: &str, value: fn(&Meter) -> u64| {
         let lines: Vec<_> = each().map(|(labels, meter)| (labels, value(meter) as f64)).collect();
         let lines: Vec<(&[Label<'_>], f64)> =
             lines.iter().map(|(labels, value)| (&labels[..], *value)).collect();
@@ -166,7 +166,13 @@ fn requests(page: &mut Page, server: &Server) {
 }
 
 /// One histogram of vLLM's, of each replica; `unit` of what is counted per unit of the name.
-fn per_engine(page: &mut Page, name: &str, labels: &[[Label<'_>; 2]], all: &[&Histogram], unit: f64) {
+fn per_engine(
+    page: &mut PrometheusPage,
+    name: &str,
+    labels: &[[Label<'_>; 2]],
+    all: &[&Histogram],
+    unit: f64,
+) {
     let Some(first) = all.first() else { return };
     let bounds: Vec<f64> = first.bounds.iter().map(|bound| *bound as f64 / unit).collect();
     let each: Vec<(&[Label<'_>], &[u64], f64)> = labels
@@ -196,7 +202,7 @@ fn help(name: &str) -> &'static str {
 }
 
 /// What no vLLM has: how late this engine is, and what it costs.
-fn own(page: &mut Page, server: &Server) {
+fn own(page: &mut PrometheusPage, server: &Server) {
     let metrics = server.engine.metrics.borrow();
     seconds(
         page,
@@ -243,13 +249,19 @@ fn own(page: &mut Page, server: &Server) {
 }
 
 /// A histogram of times.
-pub(crate) fn seconds(page: &mut Page, name: &str, help: &str, labels: &[Label<'_>], histogram: &Histogram) {
+pub(crate) fn seconds(
+    page: &mut PrometheusPage,
+    name: &str,
+    help: &str,
+    labels: &[Label<'_>],
+    histogram: &Histogram,
+) {
     let bounds: Vec<f64> = histogram.bounds.iter().map(|ns| *ns as f64 / 1e9).collect();
     page.histogram(name, help, labels, &bounds, &histogram.counts, histogram.sum as f64 / 1e9);
 }
 
 /// A histogram of token counts.
-fn counts(page: &mut Page, name: &str, help: &str, labels: &[Label<'_>], histogram: &Histogram) {
+fn counts(page: &mut PrometheusPage, name: &str, help: &str, labels: &[Label<'_>], histogram: &Histogram) {
     let bounds: Vec<f64> = histogram.bounds.iter().map(|bound| *bound as f64).collect();
     page.histogram(name, help, labels, &bounds, &histogram.counts, histogram.sum as f64);
 }

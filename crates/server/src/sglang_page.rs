@@ -5,7 +5,7 @@
 //! The buckets of its histograms are vLLM's here.
 
 use plimsoll_sim::{Gauges, ModeSpec};
-use plimsoll_wire::prometheus::{Label, Page};
+use plimsoll_wire::prometheus::{Label, PrometheusPage};
 
 use crate::page::seconds;
 use crate::shared::Server;
@@ -20,7 +20,7 @@ pub(crate) fn is_meant(mode: &ModeSpec) -> bool {
 }
 
 /// Writes its families.
-pub(crate) fn write(page: &mut Page, server: &Server) {
+pub(crate) fn write(page: &mut PrometheusPage, server: &Server) {
     let labels: [Label<'_>; 1] = [("model_name", &server.model)];
     let gauges = server.engine.gauges();
     state(page, &labels, &gauges);
@@ -46,7 +46,7 @@ pub(crate) fn write(page: &mut Page, server: &Server) {
     }
 }
 
-fn state(page: &mut Page, labels: &[Label<'_>; 1], gauges: &Gauges) {
+fn state(page: &mut PrometheusPage, labels: &[Label<'_>; 1], gauges: &Gauges) {
     let totals = &gauges.totals;
     // Since the start; SGLang's is of its last batch of prompts.
     let hit_rate = match totals.prefix_queries {

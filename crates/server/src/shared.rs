@@ -8,7 +8,7 @@ use plimsoll_sim::ModeSpec;
 use plimsoll_wire::kserve::server::Model;
 use tokio::sync::Notify;
 
-use crate::body::Page;
+use crate::body::FramePage;
 use crate::config::Limits;
 use crate::engine::Engine;
 use crate::io::Conn;
@@ -28,7 +28,7 @@ pub(crate) struct Server {
     /// Does a router stand in front of the engine?
     pub routes: bool,
     pub started_s: i64,
-    pub page: Page,
+    pub page: FramePage,
     /// Open connections by number.
     pub conns: RefCell<HashMap<u64, Rc<Conn>>>,
     /// Is it shutting down?

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use plimsoll_sim::Failure;
-use plimsoll_wire::openai::server::Told;
+use plimsoll_wire::openai::server::ReportedTimings;
 
 use crate::io::Conn;
 use crate::metrics::Metrics;
@@ -29,7 +29,7 @@ struct State {
     due: VecDeque<Due>,
     ended: bool,
     failure: Option<Failure>,
-    told: Told,
+    told: ReportedTimings,
     waker: Option<Waker>,
     record: Record,
 }
@@ -109,12 +109,12 @@ impl Stream {
     }
 
     /// The engine answered it, and tells this beside.
-    pub fn tell(&self, told: Told) {
+    pub fn tell(&self, told: ReportedTimings) {
         self.state.borrow_mut().told = told;
     }
 
     /// What the engine tells of it, once it is answered.
-    pub fn told(&self) -> Told {
+    pub fn told(&self) -> ReportedTimings {
         self.state.borrow().told
     }
 

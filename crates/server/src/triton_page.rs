@@ -5,12 +5,12 @@
 //! nowhere and a queue time-out as `REJECTED`, as Triton has it.
 
 use plimsoll_sim::ModeSpec;
-use plimsoll_wire::prometheus::{Label, Page};
+use plimsoll_wire::prometheus::{Label, PrometheusPage};
 
 use crate::shared::Server;
 
 /// Adds the families.
-pub fn write(page: &mut Page, server: &Server) {
+pub fn write(page: &mut PrometheusPage, server: &Server) {
     let gauges = server.engine.gauges();
     let totals = gauges.totals;
     let metrics = server.engine.metrics.borrow();

@@ -9,7 +9,7 @@ use http::HeaderValue;
 use plimsoll_model::Protocol;
 use plimsoll_sim::{ModeSpec, Rejected};
 use plimsoll_wire::openai::server::{
-    self as openai, Asked, BadRequest, ChunkWriter, EventWriter, Reply, Told,
+    self as openai, BadRequest, ChunkWriter, EventWriter, GenerateRequest, Reply, ReportedTimings,
 };
 
 use crate::clock;
@@ -45,7 +45,7 @@ pub fn endpoint(path: &str) -> Option<Protocol> {
 ///
 /// # Errors
 /// What is wrong with it, as it is answered.
-pub(crate) fn parse(endpoint: Protocol, body: &[u8], server: &Server) -> Result<Asked, BadRequest> {
+pub(crate) fn parse(endpoint: Protocol, body: &[u8], server: &Server) -> Result<GenerateRequest, BadRequest> {
     let limits = &server.limits;
     let mut asked = openai::parse(endpoint, body, limits.body_bytes)?;
     if !asked.model.is_empty() && asked.model != server.model && !server.adapters.contains(&asked.model) {
@@ -117,7 +117,7 @@ enum Writer {
 
 impl Voice {
     /// For the engine's request of this number.
-    pub fn new(asked: &Asked, number: u64, model: &str) -> Voice {
+    pub fn new(asked: &GenerateRequest, number: u64, model: &str) -> Voice {
         let (id, created) = (answer_id(asked, number), created_s());
         let writer = match asked.endpoint {
             Protocol::Responses => Writer::Responses(Box::new(EventWriter::new(asked, &id, created, model))),
@@ -159,7 +159,7 @@ impl Voice {
     }
 
     /// Why it ended, the usage if it was asked for, and the end.
-    pub fn close(&mut self, out: &mut BytesMut, told: &Told) {
+    pub fn close(&mut self, out: &mut BytesMut, told: &ReportedTimings) {
         match &mut self.writer {
             Writer::Chat(chunks) | Writer::Completions(chunks) => {
                 chunks.finish(out, LENGTH);
@@ -187,7 +187,7 @@ fn words(from: u64, n: u64) -> String {
 }
 
 /// The whole answer to a request that is not streamed.
-pub fn whole(asked: &Asked, number: u64, model: &str, told: Told) -> Bytes {
+pub fn whole(asked: &GenerateRequest, number: u64, model: &str, told: ReportedTimings) -> Bytes {
     if asked.endpoint == Protocol::Embeddings {
         return openai::embeddings(asked, model, DIMENSIONS);
     }
@@ -204,7 +204,7 @@ pub fn whole(asked: &Asked, number: u64, model: &str, told: Told) -> Bytes {
     openai::answer(asked, &reply)
 }
 
-fn answer_id(asked: &Asked, number: u64) -> String {
+fn answer_id(asked: &GenerateRequest, number: u64) -> String {
     let kind = match asked.endpoint {
         Protocol::Chat => "chatcmpl-",
         Protocol::Responses => "resp_",
@@ -214,7 +214,7 @@ fn answer_id(asked: &Asked, number: u64) -> String {
 }
 
 /// Where its text begins: at temperature 0 the same for the same prompt, as with engines that serve models; else drawn, here by number.
-fn first_word(asked: &Asked, number: u64) -> u64 {
+fn first_word(asked: &GenerateRequest, number: u64) -> u64 {
     asked.greedy.map_or(number.wrapping_mul(WORD_STRIDE), |hash| (hash >> 32) ^ (hash & u64::from(u32::MAX)))
 }
 

@@ -20,7 +20,7 @@ mod batcher;
 
 pub use catalogue::PairSpec;
 pub use catalogue::profile::Profile;
-pub use client::{Events, LevelPlan, LevelRun, Rows, run_level, simulate_into, simulate_level};
+pub use client::{Events, LevelPlan, LevelRun, RowSink, run_level, simulate_into, simulate_level};
 pub use engine::Engine;
 pub use engine::scheduler::policy::PolicySpec;
 pub use fleet::fault::FaultTruth;

@@ -21,7 +21,7 @@ const HEADER: usize = 8;
 /// What a frame holds.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum FrameKind {
     /// An [`Attempt`], in this crate's encoding.
     Attempt = 1,
     /// A [`Sample`], in this crate's encoding.
@@ -55,7 +55,7 @@ pub enum Record {
 
 /// Appends one frame whose payload `fill` appends.
 #[inline]
-pub fn append(buf: &mut Vec<u8>, kind: Kind, fill: impl FnOnce(&mut Vec<u8>)) {
+pub fn append(buf: &mut Vec<u8>, kind: FrameKind, fill: impl FnOnce(&mut Vec<u8>)) {
     let start = buf.len();
     buf.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, kind as u8]);
     fill(buf);

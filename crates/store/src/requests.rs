@@ -11,7 +11,8 @@ use plimsoll_model::{At, Attempt, Broken, By, Event, EventKind, How, ServerStage
 use crate::error::Result;
 use crate::reader::Columns;
 use crate::table::{
-    Got, Reading, Table, flag, flag_list, int, int_list, maybe_int, maybe_text, read_rows, text, text_list,
+    ColumnReading, Got, Table, flag, flag_list, int, int_list, maybe_int, maybe_text, read_rows, text,
+    text_list,
 };
 
 /// The columns, in order.
@@ -344,7 +345,7 @@ pub(crate) fn read(path: &Path, columns: Columns) -> Result<Vec<Attempt>> {
 }
 
 /// A folder written before these columns were has none of them: unknown.
-fn tcp<'g>(r: &mut Reading<'g, Attempt>) -> Got<()> {
+fn tcp<'g>(r: &mut ColumnReading<'g, Attempt>) -> Got<()> {
     r.maybe_int("tcp_rtt_ns", |a, v| a.tcp.rtt = Some(Span(v)))?;
     r.maybe_int("tcp_rtt_var_ns", |a, v| a.tcp.rtt_var = Some(Span(v)))?;
     r.maybe_int("tcp_rtt_min_ns", |a, v| a.tcp.rtt_min = Some(Span(v)))?;

@@ -22,7 +22,7 @@ use plimsoll_model::{Attempt, Sample, TraceSpan};
 
 use crate::code;
 use crate::error::{Result, StoreError};
-use crate::frame::{self, Kind};
+use crate::frame::{self, FrameKind};
 
 /// Longest time a record waits in a lane while the disk keeps up. Half of what a kill may cost.
 const TICK: Duration = Duration::from_millis(100);
@@ -59,24 +59,24 @@ pub struct Sink {
 impl Sink {
     /// Leaves one attempt. Returns as soon as it is queued; see [`Sink::health`] for what became of it.
     pub fn attempt(&self, attempt: &Attempt) {
-        self.shared.put(Kind::Attempt, |buf| code::put_attempt(buf, attempt));
+        self.shared.put(FrameKind::Attempt, |buf| code::put_attempt(buf, attempt));
     }
 
     /// Notes that an attempt was begun, as it is to be told if nothing more of it ever comes: of a writer that is killed,
     /// what was in flight is told by this. It never waits, and where there is no room it is not counted as lost, because
     /// the attempt itself still comes.
     pub fn begun(&self, attempt: &Attempt) {
-        self.shared.put(Kind::Begun, |buf| code::put_attempt(buf, attempt));
+        self.shared.put(FrameKind::Begun, |buf| code::put_attempt(buf, attempt));
     }
 
     /// Leaves one point of a time series.
     pub fn sample(&self, sample: &Sample) {
-        self.shared.put(Kind::Sample, |buf| code::put_sample(buf, sample));
+        self.shared.put(FrameKind::Sample, |buf| code::put_sample(buf, sample));
     }
 
     /// Leaves one span of a trace.
     pub fn span(&self, span: &TraceSpan) {
-        self.shared.put(Kind::Span, |buf| code::put_span(buf, span));
+        self.shared.put(FrameKind::Span, |buf| code::put_span(buf, span));
     }
 
     /// How the sink fares.
@@ -148,11 +148,11 @@ fn lane_of_thread() -> usize {
 }
 
 impl Shared {
-    fn put(&self, kind: Kind, fill: impl FnOnce(&mut Vec<u8>)) {
+    fn put(&self, kind: FrameKind, fill: impl FnOnce(&mut Vec<u8>)) {
         let lane = &self.lanes[lane_of_thread()];
         let mut queue = lock(&lane.queue);
         let mut waited = false;
-        if kind == Kind::Begun && (queue.closed || queue.bytes.len() >= LANE_BYTES) {
+        if kind == FrameKind::Begun && (queue.closed || queue.bytes.len() >= LANE_BYTES) {
             return;
         }
         while queue.bytes.len() >= LANE_BYTES && !queue.refused && !queue.closed {
@@ -168,8 +168,8 @@ impl Shared {
         }
         let before = queue.bytes.len();
         frame::append(&mut queue.bytes, kind, fill);
-        queue.taken.attempts += u64::from(kind == Kind::Attempt);
-        queue.taken.samples += u64::from(kind == Kind::Sample);
+        queue.taken.attempts += u64::from(kind == FrameKind::Attempt);
+        queue.taken.samples += u64::from(kind == FrameKind::Sample);
         let filled = before < WAKE_BYTES && queue.bytes.len() >= WAKE_BYTES;
         drop(queue);
         if filled {
@@ -247,7 +247,7 @@ impl LogThread {
         Sink { shared: Arc::clone(&self.shared) }
     }
 
-    pub(crate) fn put(&self, kind: Kind, payload: &[u8]) {
+    pub(crate) fn put(&self, kind: FrameKind, payload: &[u8]) {
         self.shared.put(kind, |buf| buf.extend_from_slice(payload));
     }
 

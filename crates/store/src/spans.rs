@@ -11,7 +11,7 @@ use plimsoll_model::{AttributeValue, SpanEvent, SpanKind, TraceSpan};
 
 use crate::error::Result;
 use crate::table::{
-    Got, Reading, Table, each_group, flag, int, int_list, maybe_text, read_rows, real, text, text_list,
+    ColumnReading, Got, Table, each_group, flag, int, int_list, maybe_text, read_rows, real, text, text_list,
 };
 
 /// The columns, in order.
@@ -167,7 +167,7 @@ pub(crate) fn each(path: &Path, each: &mut dyn FnMut(TraceSpan)) -> Result<()> {
 }
 
 /// Which column goes where in a span.
-fn columns(r: &mut Reading<'_, TraceSpan>) -> Got<()> {
+fn columns(r: &mut ColumnReading<'_, TraceSpan>) -> Got<()> {
     r.text("trace_id", |s: &mut TraceSpan, text| hex("trace_id", text, 16, |id| s.trace = id))?;
     r.text("span_id", |s, text| hex("span_id", text, 8, |id| s.id = id as u64))?;
     r.maybe_text("parent_span_id", |s, text| {

@@ -13,7 +13,7 @@ use plimsoll_model::{Attempt, Level, Manifest, RunState, Sample, TraceSpan};
 
 use crate::error::{Result, StoreError};
 use crate::folder;
-use crate::frame::{self, Kind, Record};
+use crate::frame::{self, FrameKind, Record};
 use crate::requests::RequestsFile;
 use crate::series::SeriesFile;
 use crate::sink::{Health, LogFile, LogThread, Sink, Taken};
@@ -38,7 +38,7 @@ impl RunWriter {
         manifest.progress = RunState::Running;
         let path = dir.join(folder::LOG);
         let mut log = LogFile::begin(&path, folder::create_log(&path)?)?;
-        log.append(&framed(Kind::Manifest, &manifest))?;
+        log.append(&framed(FrameKind::Manifest, &manifest))?;
         folder::replace(&dir.join(folder::MANIFEST), &pretty(&manifest))?;
         folder::make_reserve(dir)?;
         log.sync()?;
@@ -82,7 +82,7 @@ impl RunWriter {
         let bytes = json(level);
         self.reads_back::<Level>(&bytes)?;
         self.lock_manifest(|manifest| put_level(&mut manifest.levels, level.clone()));
-        self.log.put(Kind::Level, &bytes);
+        self.log.put(FrameKind::Level, &bytes);
         self.log.flush(true);
         self.check()
     }
@@ -96,7 +96,7 @@ impl RunWriter {
             change(manifest);
             json(manifest)
         });
-        self.log.put(Kind::Manifest, &bytes);
+        self.log.put(FrameKind::Manifest, &bytes);
         self.flush()
     }
 
@@ -181,7 +181,7 @@ impl RunWriter {
                 manifest.progress = RunState::Partial { why };
             }
         }
-        if log.append(&framed(Kind::Manifest, &manifest)).is_err() {
+        if log.append(&framed(FrameKind::Manifest, &manifest)).is_err() {
             self.last_word(&mut log, &manifest)?;
         }
         log.sync()?;
@@ -212,7 +212,7 @@ impl RunWriter {
             let why = self.log.health().error.unwrap_or_else(|| "no room left to write the log".into());
             manifest.progress = RunState::Partial { why };
         }
-        let in_log = log.append_first(&framed(Kind::Manifest, &manifest));
+        let in_log = log.append_first(&framed(FrameKind::Manifest, &manifest));
         let in_json = folder::replace(&self.dir.join(folder::MANIFEST), &pretty(&manifest));
         let written = log.retry();
         self.log.lost(log.give_up());
@@ -389,7 +389,7 @@ pub(crate) fn remove_log(dir: &Path) -> Result<()> {
     folder::sync_folder(dir)
 }
 
-fn framed(kind: Kind, manifest: &Manifest) -> Vec<u8> {
+fn framed(kind: FrameKind, manifest: &Manifest) -> Vec<u8> {
     let mut buf = Vec::new();
     frame::append(&mut buf, kind, |buf| buf.extend_from_slice(&json(manifest)));
     buf

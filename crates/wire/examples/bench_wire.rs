@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 use plimsoll_model::Protocol;
-use plimsoll_wire::openai::server::{Asked, ChunkWriter, word};
+use plimsoll_wire::openai::server::{ChunkWriter, GenerateRequest, word};
 use plimsoll_wire::{Decoded, Decoder};
 
 const EVENTS: usize = 100_000;
@@ -64,8 +64,12 @@ fn decode<'a>(name: &str, body: &'a [u8], cut: impl Fn(&'a [u8]) -> Vec<&'a [u8]
 }
 
 fn write(running: bool) {
-    let asked =
-        Asked { endpoint: Protocol::Chat, prompt_tokens: 500, continuous_usage: running, ..Asked::default() };
+    let asked = GenerateRequest {
+        endpoint: Protocol::Chat,
+        prompt_tokens: 500,
+        continuous_usage: running,
+        ..GenerateRequest::default()
+    };
     let mut best = f64::INFINITY;
     let mut bytes = 0;
     for _ in 0..5 {

@@ -17,7 +17,7 @@ const LONGEST: usize = 4_096;
 
 /// One value.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Row {
+pub struct ExposedValue {
     /// The metric's name as it is spelt.
     pub name: String,
     /// Its labels, in the page's order.
@@ -28,17 +28,17 @@ pub struct Row {
 
 /// A page.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Reading {
+pub struct Exposition {
     /// What it says, without the `_created` times of the client libraries.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ExposedValue>,
     /// Lines that could not be read.
     pub skipped: usize,
 }
 
 /// Reads a page of text. Bytes that are no UTF-8 are replaced.
-pub fn read(page: &[u8]) -> Reading {
+pub fn read(page: &[u8]) -> Exposition {
     let text = String::from_utf8_lossy(page);
-    let mut reading = Reading::default();
+    let mut reading = Exposition::default();
     for line in text.lines() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
@@ -54,10 +54,10 @@ pub fn read(page: &[u8]) -> Reading {
 }
 
 /// `name{labels} value [timestamp] [# exemplar]`; the name may stand quoted among the labels.
-fn row(line: &str) -> Option<Row> {
+fn row(line: &str) -> Option<ExposedValue> {
     let end = line.find(|c: char| c == '{' || c.is_whitespace()).unwrap_or(line.len());
     let (name, rest) = line.split_at(end);
-    let mut row = Row { name: name.to_owned(), labels: Vec::new(), value: f64::NAN };
+    let mut row = ExposedValue { name: name.to_owned(), labels: Vec::new(), value: f64::NAN };
     let rest = match rest.trim_start().strip_prefix('{') {
         Some(inside) => labels(inside, &mut row)?,
         None => rest,
@@ -71,7 +71,7 @@ fn row(line: &str) -> Option<Row> {
 }
 
 /// Reads the labels up to the closing brace, and says what stands behind it.
-fn labels<'a>(mut text: &'a str, row: &mut Row) -> Option<&'a str> {
+fn labels<'a>(mut text: &'a str, row: &mut ExposedValue) -> Option<&'a str> {
     loop {
         text = text.trim_start_matches(|c: char| c.is_whitespace() || c == ',');
         if let Some(behind) = text.strip_prefix('}') {
@@ -95,7 +95,7 @@ fn labels<'a>(mut text: &'a str, row: &mut Row) -> Option<&'a str> {
 }
 
 /// Adds a label whose quoted value follows, and says what stands behind it.
-fn add<'a>(row: &mut Row, name: String, text: &'a str) -> Option<&'a str> {
+fn add<'a>(row: &mut ExposedValue, name: String, text: &'a str) -> Option<&'a str> {
     let (value, behind) = quoted(text.trim_start().strip_prefix('"')?)?;
     if name.is_empty() || name.len() > LONGEST || value.len() > LONGEST || row.labels.len() >= MOST_LABELS {
         return None;
@@ -136,7 +136,7 @@ fn number(text: &str) -> Option<f64> {
 
 /// SGLang's `/v1/loads`: one object per data-parallel rank, its figures as `sglang_loads_FIELD`. Nothing where it is none, and
 /// of a rank whose cache has no size yet (it is not ready).
-pub fn sglang_loads(body: &[u8]) -> Vec<Row> {
+pub fn sglang_loads(body: &[u8]) -> Vec<ExposedValue> {
     let Ok(value) = serde_json::from_slice::<Value>(body) else { return Vec::new() };
     let Some(loads) = value.get("loads").and_then(Value::as_array) else { return Vec::new() };
     let mut rows = Vec::new();
@@ -148,21 +148,21 @@ pub fn sglang_loads(body: &[u8]) -> Vec<Row> {
         let figures = load.iter().filter(|(name, _)| *name != "dp_rank").take(256);
         rows.extend(figures.filter_map(|(name, value)| {
             let labels = vec![("dp_rank".to_owned(), rank.to_string())];
-            Some(Row { name: format!("sglang_loads_{name}"), labels, value: value.as_f64()? })
+            Some(ExposedValue { name: format!("sglang_loads_{name}"), labels, value: value.as_f64()? })
         }));
     }
     rows
 }
 
 /// llama.cpp's `/props`: how many slots it has.
-pub fn llamacpp_props(body: &[u8]) -> Vec<Row> {
+pub fn llamacpp_props(body: &[u8]) -> Vec<ExposedValue> {
     let value = serde_json::from_slice::<Value>(body).ok();
     let slots = value.and_then(|value| value.get("total_slots")?.as_f64());
     slots.map(|slots| plain("llamacpp_props_total_slots", slots)).into_iter().collect()
 }
 
 /// llama.cpp's `/slots`: how many slots it has, and how many of them are busy.
-pub fn llamacpp_slots(body: &[u8]) -> Vec<Row> {
+pub fn llamacpp_slots(body: &[u8]) -> Vec<ExposedValue> {
     let Ok(Value::Array(slots)) = serde_json::from_slice::<Value>(body) else { return Vec::new() };
     let busy: Option<Vec<bool>> = slots.iter().map(|slot| slot.get("is_processing")?.as_bool()).collect();
     let Some(busy) = busy.filter(|busy| !busy.is_empty()) else { return Vec::new() };
@@ -170,6 +170,6 @@ pub fn llamacpp_slots(body: &[u8]) -> Vec<Row> {
     vec![plain("llamacpp_slots_total", busy.len() as f64), plain("llamacpp_slots_busy", count as f64)]
 }
 
-fn plain(name: &str, value: f64) -> Row {
-    Row { name: name.to_owned(), labels: Vec::new(), value }
+fn plain(name: &str, value: f64) -> ExposedValue {
+    ExposedValue { name: name.to_owned(), labels: Vec::new(), value }
 }

@@ -44,7 +44,7 @@ pub enum HttpFault {
 
 /// A piece of an answer.
 #[derive(PartialEq, Debug)]
-pub enum Part<'a> {
+pub enum AnswerPart<'a> {
     /// Its head; those of 1xx answers before it are passed over.
     Head(Head),
     /// Bytes of its body; never none.
@@ -115,13 +115,13 @@ impl Reader {
         &mut self,
         input: &mut &'a [u8],
         now_unix_s: impl Fn() -> i64,
-    ) -> Result<Option<Part<'a>>, HttpFault> {
+    ) -> Result<Option<AnswerPart<'a>>, HttpFault> {
         loop {
             let part = match self.state {
                 State::Head => match self.head(input, &now_unix_s)? {
                     // An interim answer: another head follows.
                     None if !input.is_empty() => continue,
-                    head => return Ok(head.map(Part::Head)),
+                    head => return Ok(head.map(AnswerPart::Head)),
                 },
                 State::Sized(0) => Some(self.end()),
                 State::Sized(left) => {
@@ -167,9 +167,9 @@ impl Reader {
         self.held.clear();
     }
 
-    fn end(&mut self) -> Part<'static> {
+    fn end(&mut self) -> AnswerPart<'static> {
         self.state = State::Over;
-        Part::End
+        AnswerPart::End
     }
 
     /// Takes a head off `input`, or what there is of it.
@@ -239,7 +239,11 @@ impl Reader {
         Ok(Some(Head::read(status, lines.iter().map(|line| (line.name, line.value)), now)))
     }
 
-    fn chunked<'a>(&mut self, chunk: Chunk, input: &mut &'a [u8]) -> Result<Option<Part<'a>>, HttpFault> {
+    fn chunked<'a>(
+        &mut self,
+        chunk: Chunk,
+        input: &mut &'a [u8],
+    ) -> Result<Option<AnswerPart<'a>>, HttpFault> {
         let mut chunk = chunk;
         loop {
             if let Chunk::Data(left) = chunk {
@@ -395,6 +399,6 @@ fn take<'a>(input: &mut &'a [u8], most: u64) -> &'a [u8] {
     data
 }
 
-fn some(data: &[u8]) -> Option<Part<'_>> {
-    if data.is_empty() { None } else { Some(Part::Data(data)) }
+fn some(data: &[u8]) -> Option<AnswerPart<'_>> {
+    if data.is_empty() { None } else { Some(AnswerPart::Data(data)) }
 }

@@ -10,26 +10,31 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// A page under construction.
 #[derive(Clone, Debug, Default)]
-pub struct Page {
+pub struct PrometheusPage {
     out: String,
 }
 
 /// One label: name and value.
 pub type Label<'a> = (&'a str, &'a str);
 
-impl Page {
+impl PrometheusPage {
     /// An empty page.
-    pub fn new() -> Page {
-        Page::default()
+    pub fn new() -> PrometheusPage {
+        PrometheusPage::default()
     }
 
     /// A counter with one sample per set of labels. By convention the name ends in `_total`.
-    pub fn counter(&mut self, name: &str, help: &str, samples: &[(&[Label<'_>], f64)]) -> &mut Page {
+    pub fn counter(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: &[(&[Label<'_>], f64)],
+    ) -> &mut PrometheusPage {
         self.family(name, help, "counter", samples)
     }
 
     /// A gauge with one sample per set of labels.
-    pub fn gauge(&mut self, name: &str, help: &str, samples: &[(&[Label<'_>], f64)]) -> &mut Page {
+    pub fn gauge(&mut self, name: &str, help: &str, samples: &[(&[Label<'_>], f64)]) -> &mut PrometheusPage {
         self.family(name, help, "gauge", samples)
     }
 
@@ -43,7 +48,7 @@ impl Page {
         bounds: &[f64],
         counts: &[u64],
         sum: f64,
-    ) -> &mut Page {
+    ) -> &mut PrometheusPage {
         self.histograms(name, help, bounds, &[(labels, counts, sum)])
     }
 
@@ -54,7 +59,7 @@ impl Page {
         help: &str,
         bounds: &[f64],
         each: &[(&[Label<'_>], &[u64], f64)],
-    ) -> &mut Page {
+    ) -> &mut PrometheusPage {
         self.head(name, help, "histogram");
         for (labels, counts, sum) in each {
             let mut total = 0;
@@ -77,7 +82,13 @@ impl Page {
         self.out
     }
 
-    fn family(&mut self, name: &str, help: &str, kind: &str, samples: &[(&[Label<'_>], f64)]) -> &mut Page {
+    fn family(
+        &mut self,
+        name: &str,
+        help: &str,
+        kind: &str,
+        samples: &[(&[Label<'_>], f64)],
+    ) -> &mut PrometheusPage {
         self.head(name, help, kind);
         for (labels, value) in samples {
             self.sample(name, labels, *value);

@@ -15,7 +15,7 @@ use plimsoll_model::Span;
 use serde::Deserialize;
 
 use crate::error::TraceError;
-use crate::trace::{Row, Trace, lines, unpack};
+use crate::trace::{Trace, TraceRow, lines, unpack};
 use crate::units::MAX_TOKENS;
 use std::collections::BTreeMap;
 
@@ -137,7 +137,7 @@ impl Client {
     }
 
     /// Its requests.
-    fn expand(&self, header: &Header, line: u32, stream: &mut Stream, rows: &mut Vec<Row>) {
+    fn expand(&self, header: &Header, line: u32, stream: &mut Stream, rows: &mut Vec<TraceRow>) {
         let mut of: Vec<(f64, &BTreeMap<String, Vec<f64>>)> =
             self.lengths.iter().filter_map(|(start, of)| Some((start.parse().ok()?, of))).collect();
         of.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -164,7 +164,7 @@ impl Client {
                 let (prompt_tokens, output_tokens) = (draw("input_tokens"), draw("output_tokens"));
                 let within = if whole > 0.0 { passed / whole } else { 0.0 };
                 let at = Span::from_secs_f64(at + header.window_s * within);
-                rows.push(Row { at, line, prompt_tokens, output_tokens, blocks: Vec::new() });
+                rows.push(TraceRow { at, line, prompt_tokens, output_tokens, blocks: Vec::new() });
             }
         }
     }

@@ -22,7 +22,7 @@ use crate::{SpecError, servegen};
 
 /// One request of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Row {
+pub struct TraceRow {
     /// When it was made, from the first row.
     pub at: Span,
     /// Its line in the file, from 1; 0 = it comes from no file.
@@ -39,7 +39,7 @@ pub struct Row {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Trace {
     /// Its requests.
-    pub rows: Vec<Row>,
+    pub rows: Vec<TraceRow>,
     /// Tokens per block of [`Row::blocks`]; 0 where there are none.
     pub block_tokens: u32,
     /// The grid that its stamps were rounded down to, if they were.
@@ -57,7 +57,7 @@ impl Trace {
     ///
     /// # Errors
     /// [`TraceError`] where there are no rows, or where no block size fits all of them.
-    pub fn from_rows(mut rows: Vec<Row>, untimed: bool, name: &str) -> Result<Trace, TraceError> {
+    pub fn from_rows(mut rows: Vec<TraceRow>, untimed: bool, name: &str) -> Result<Trace, TraceError> {
         let whole = |what: &str| TraceError { file: name.to_string(), line: 0, what: what.to_string() };
         let before = rows.len();
         if before == 0 {
@@ -168,7 +168,7 @@ pub fn read_azure(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
                 error(number, format!("`{}` is not a time; want 2023-11-16 18:15:46.68 or seconds", cells[i]))
             })?,
         };
-        rows.push(Row {
+        rows.push(TraceRow {
             at,
             line: number as u32,
             prompt_tokens: count(prompt)?,
@@ -221,7 +221,7 @@ pub fn read_mooncake(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
         if row.input_length > MAX_TOKENS || row.output_length > MAX_TOKENS {
             return Err(error(format!("a length above {} tokens", MAX_TOKENS)));
         }
-        rows.push(Row {
+        rows.push(TraceRow {
             at: Span(ns.round() as i64),
             line: number as u32,
             prompt_tokens: row.input_length,
@@ -365,7 +365,7 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
 
 /// The block size with which every row has ceil (Mooncake) or floor (full blocks only) of its length in ids. Several
 /// sizes may fit a few rows: a power of two is taken before others, the smallest first. 0 where there are no ids.
-fn block_size(rows: &[Row]) -> Option<u32> {
+fn block_size(rows: &[TraceRow]) -> Option<u32> {
     if rows.iter().all(|row| row.blocks.is_empty()) {
         return Some(0);
     }
@@ -397,7 +397,7 @@ fn block_size(rows: &[Row]) -> Option<u32> {
 /// The grid of rounded stamps, where at least a fifth of all gaps are zero: the median of the short gaps between distinct
 /// stamps, short being up to 1.5 × their tenth percentile. (Not the median of all, for a sparse trace skips most ticks of
 /// its grid; not the least, for Mooncake's grid of 3000 ms has stamps at 5999 too.)
-fn tick(rows: &[Row]) -> Option<Span> {
+fn tick(rows: &[TraceRow]) -> Option<Span> {
     let mut gaps: Vec<i64> = rows.windows(2).map(|w| (w[1].at + -w[0].at).0).collect();
     let all = gaps.len();
     gaps.retain(|gap| *gap > 0);

@@ -7,11 +7,12 @@ use std::path::Path;
 
 use plimsoll_model::{Attempt, Level, Load, Span};
 use plimsoll_plan::calibrate::{
-    Asked, Calibration, CalibrationError, Measured, MeasuredRow, RowDefaults, calibrate, kind, rows as table,
+    AskedProtocol, Calibration, CalibrationError, MeasuredFigures, MeasuredRow, RowDefaults, calibrate, kind,
+    rows as table,
 };
 use plimsoll_sim::EngineSpec;
 use plimsoll_sim::catalogue::origin::HeldOut;
-use plimsoll_sim::client::trial::{Pace, ProtocolSpec, Sizes, Start};
+use plimsoll_sim::client::trial::{ProtocolSpec, SendPace, Sizes, Start};
 use serde_json::json;
 
 use crate::commands::engine;
@@ -135,17 +136,17 @@ fn level_row(level: &Level, attempts: &[&Attempt], engine: &EngineSpec) -> Optio
         |one: &Attempt| one.first_token.unwrap_or(one.due),
         |one: &Attempt| one.last_token.unwrap_or(one.due),
     );
-    let measured = Measured {
+    let measured = MeasuredFigures {
         ttft_ms: Some(mean(&|one, _| ms(first(one) - one.sent.unwrap_or(one.due)))),
         tpot_ms: Some(mean(&|one, tokens| ms(last(one) - first(one)) / f64::from(tokens - 1))),
         e2e_ms: None,
         p99_ms: None,
     };
     let pace = match level.load {
-        Load::Open { rate_per_s } => Pace::Open { rate_per_s },
-        Load::Wave { .. } => Pace::Wave,
+        Load::Open { rate_per_s } => SendPace::Open { rate_per_s },
+        Load::Wave { .. } => SendPace::Wave,
         Load::Closed { concurrency } | Load::Saturating { concurrency } => {
-            Pace::Closed { concurrency, start: Start::AtOnce }
+            SendPace::Closed { concurrency, start: Start::AtOnce }
         }
     };
     let sizes =
@@ -160,7 +161,7 @@ fn level_row(level: &Level, attempts: &[&Attempt], engine: &EngineSpec) -> Optio
         line: level.id as usize,
         group: format!("level {}", level.id),
         engine: engine.clone(),
-        asked: Asked::Protocol(protocol),
+        asked: AskedProtocol::Protocol(protocol),
         measured,
     })
 }

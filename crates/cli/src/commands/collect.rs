@@ -19,7 +19,7 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{CollectArgs, Format, OutputArgs};
 use crate::measure;
 use crate::out;
-use crate::screen::{Screen, Watch};
+use crate::screen::{KeyWatch, Screen};
 
 /// The kind of run it writes.
 pub const KIND: &str = "collect";
@@ -175,7 +175,7 @@ fn manifest(args: &CollectArgs, clock: &Clock) -> Manifest {
 }
 
 /// Stops it: Ctrl-C, or the parent's end.
-fn watch(args: &CollectArgs, stopper: &CollectStopper) -> Watch {
+fn watch(args: &CollectArgs, stopper: &CollectStopper) -> KeyWatch {
     if args.until_stdin_ends {
         let stopper = stopper.clone();
         std::thread::spawn(move || {
@@ -184,7 +184,7 @@ fn watch(args: &CollectArgs, stopper: &CollectStopper) -> Watch {
         });
     }
     let on_signal = stopper.clone();
-    Watch::start(!args.quiet && !args.until_stdin_ends, move || on_signal.stop())
+    KeyWatch::start(!args.quiet && !args.until_stdin_ends, move || on_signal.stop())
 }
 
 /// Until it is stopped, or its time is over.

@@ -3,7 +3,7 @@
 use crate::rows;
 use std::path::Path;
 
-use plimsoll_judge::compare::finding::{Change, Comparison, Difference};
+use plimsoll_judge::compare::finding::{ChangeVerdict, Comparison, Difference};
 use plimsoll_judge::compare::{CompareSpec, Differing, Margins, Refusal, RunRead, compare};
 use plimsoll_judge::quality::Quality;
 
@@ -116,11 +116,11 @@ pub fn of_folders(
 }
 
 /// The exit code that a change calls for.
-pub fn exit(change: Change) -> Exit {
+pub fn exit(change: ChangeVerdict) -> Exit {
     match change {
-        Change::Regressed => Exit::Broken,
-        Change::Inconclusive => Exit::Inconclusive,
-        Change::Improved | Change::NoChange => Exit::Done,
+        ChangeVerdict::Regressed => Exit::Broken,
+        ChangeVerdict::Inconclusive => Exit::Inconclusive,
+        ChangeVerdict::Improved | ChangeVerdict::NoChange => Exit::Done,
     }
 }
 
@@ -133,7 +133,7 @@ pub fn spec(args: &JudgedArgs) -> Result<CompareSpec, Stop> {
     Ok(CompareSpec { margins: margins(&args.margins)?, differing })
 }
 
-fn read(run: &rows::Rows) -> RunRead<'_> {
+fn read(run: &rows::WholeRun) -> RunRead<'_> {
     RunRead { manifest: &run.manifest, attempts: &run.attempts, findings: &run.findings }
 }
 

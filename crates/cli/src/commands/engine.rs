@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::exit::{Exit, Stop};
 use crate::flags::{EngineArgs, Format};
-use crate::screen::Watch;
+use crate::screen::KeyWatch;
 use crate::{out, resolve, simulation};
 
 /// Lists the profiles, or serves one.
@@ -49,7 +49,7 @@ pub fn run(args: &EngineArgs) -> Result<Exit, Stop> {
     let stopper = running.stopper();
     let asked = std::sync::atomic::AtomicU32::new(0);
     let on_stop = stopper.clone();
-    let _watch = Watch::start(false, move || {
+    let _watch = KeyWatch::start(false, move || {
         if asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0 {
             on_stop.drain()
         } else {

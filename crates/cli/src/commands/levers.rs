@@ -7,7 +7,9 @@ use std::path::Path;
 
 use plimsoll_measure::findings::{BudgetSpec, Held, LevelSummary};
 use plimsoll_model::{Attempt, Manifest, Sample};
-use plimsoll_plan::levers::{By, Case, EffortSpec, Goal, LeverFinding, LeverSpec, Redraw, catalogue, rank};
+use plimsoll_plan::levers::{
+    By, EffortSpec, Goal, LeverCase, LeverFinding, LeverSpec, Redraw, catalogue, rank,
+};
 use plimsoll_plan::spec::Band;
 use plimsoll_profile::infer::Floor;
 use plimsoll_report::levers as page;
@@ -45,7 +47,7 @@ pub fn run(args: &LeversArgs) -> Result<Exit, Stop> {
         rows.findings = plimsoll_measure::analyse(&rows.manifest, &rows.attempts, &rows.samples, &lines);
     }
     let floor = wait::floor(&rows);
-    let rows::Rows { manifest, attempts, samples, findings } = &rows;
+    let rows::WholeRun { manifest, attempts, samples, findings } = &rows;
     let summary = rows::level(findings, args.level, NO_LEVEL)?;
     let recorded = Recorded::of(manifest).ok();
     let (world, band) = world(args, dir, &rows, recorded.as_ref())?;
@@ -76,7 +78,7 @@ fn judge(
     let samples: Vec<&Sample> = samples.iter().collect();
     let scenario: Option<Scenario> = recorded.and_then(|recorded| recorded.drawn_by(level));
     let redraw = scenario.as_ref().map(|scenario| Redraw { scenario });
-    let case = Case {
+    let case = LeverCase {
         level,
         summary,
         attempts: &attempts,
@@ -122,7 +124,7 @@ fn efforts(args: &LeversArgs) -> Result<EffortSpec, Stop> {
 fn world(
     args: &LeversArgs,
     dir: &Path,
-    rows: &rows::Rows,
+    rows: &rows::WholeRun,
     recorded: Option<&Recorded>,
 ) -> Result<(Option<WorldSpec>, Option<Band>), Stop> {
     let Some(name) = &args.profile else {

@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plimsoll_client::{Client, ClientConfig, Clock, Control, LevelPlan, Memory, Sink, Traffic};
-use plimsoll_judge::quality::{Asked, Quality, Rounds, Said, ScoreVerdict, judge};
+use plimsoll_client::{Client, ClientConfig, Clock, Control, LevelPlan, LevelTraffic, Memory, Sink};
+use plimsoll_judge::quality::{AskedTarget, Quality, Rounds, Said, ScoreVerdict, judge};
 use plimsoll_model::{Attempt, Load, RateCourse};
 use plimsoll_report::{figure, quality as words};
 use plimsoll_workload::scenario::LONGEST;
@@ -20,7 +20,7 @@ use crate::flags::{Format, QualityArgs, TargetArgs};
 use crate::measure::{look, random};
 use crate::out;
 use crate::resolve::Draft;
-use crate::screen::{Screen, Watch};
+use crate::screen::{KeyWatch, Screen};
 
 /// More than this share unanswered, and what was answered does not stand for the rest.
 const UNANSWERED_MOST: f64 = 0.01;
@@ -52,7 +52,7 @@ pub fn run(args: &QualityArgs) -> Result<Exit, Stop> {
     let mut arms = [Arm::new(&args.target, &prompts, &mut screen)?, Arm::new(&of_b, &prompts, &mut screen)?];
     let control = Arc::new(Control::default());
     let on_stop = Arc::clone(&control);
-    let watch = Watch::start(!args.quiet, move || on_stop.stop());
+    let watch = KeyWatch::start(!args.quiet, move || on_stop.stop());
     announce(&mut screen, args, &items);
     for round in 0..args.repeat {
         for turn in 0..2 {
@@ -177,7 +177,7 @@ impl Arm {
             purpose: "quality".into(),
             load: Load::Closed { concurrency },
             rate_course: RateCourse::Even,
-            requests: Traffic::Closed { sequence, concurrency },
+            requests: LevelTraffic::Closed { sequence, concurrency },
             window: LONGEST,
             client: self.scenario.client.clone(),
             prompts: Arc::clone(&self.prompts),
@@ -217,10 +217,10 @@ impl Arm {
         Ok(answered)
     }
 
-    fn asked(&self) -> Asked {
+    fn asked(&self) -> AskedTarget {
         let unanswered = self.said.rounds.iter().flatten().filter(|answer| answer.is_none()).count() as u64;
         let target = &self.scenario.target;
-        Asked {
+        AskedTarget {
             url: target.url.clone(),
             model: target.model.clone(),
             unanswered,

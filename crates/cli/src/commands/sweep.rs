@@ -16,7 +16,7 @@ use super::report;
 use super::run::{ceiling_flags, mean_lengths};
 use crate::exit::{Exit, Stop};
 use crate::flags::{CeilingArgs, ClientArgs, Format, OutputArgs, SearchArgs, SweepArgs};
-use crate::measure::{Begin, Closed, LevelRows, Measure, Measured, Simulate, Step, max_rate, random};
+use crate::measure::{Begin, Closed, LevelRows, Measure, MeasuredLevel, Simulate, Step, max_rate, random};
 use crate::resolve::{self, Draft};
 use crate::{out, screen::Screen};
 
@@ -167,7 +167,7 @@ pub fn measure(
             requests: None,
             max_rate_per_s: experiment.max_rate_per_s,
         };
-        let Measured { level, rows, samples } = measure.level(&step, &title)?;
+        let MeasuredLevel { level, rows, samples } = measure.level(&step, &title)?;
         let finding = match rows {
             LevelRows::Records(attempts) => sweep.observe(&level, &attempts, &samples),
             LevelRows::Gathered(gathered) => sweep.observe_gathered(&level, *gathered, &samples),

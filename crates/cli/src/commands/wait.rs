@@ -9,7 +9,7 @@ use std::path::Path;
 use plimsoll_judge::budget::StageBudget;
 use plimsoll_measure::findings::{Held, LevelFinding};
 use plimsoll_model::{At, Attempt, Level, Load};
-use plimsoll_profile::infer::{self, Case, Floor, Part, ToldStages, WaitFinding};
+use plimsoll_profile::infer::{self, Floor, SplitCase, ToldStages, WaitFinding, WaitPart};
 use plimsoll_report::{html, text, wait};
 use serde_json::json;
 
@@ -40,7 +40,7 @@ pub fn run(args: &ProfileArgs, dir: &Path) -> Result<Exit, Stop> {
 }
 
 /// The level that was asked for, or those that a report shows.
-fn chosen<'a>(args: &ProfileArgs, rows: &'a rows::Rows) -> Result<Vec<&'a LevelFinding>, Stop> {
+fn chosen<'a>(args: &ProfileArgs, rows: &'a rows::WholeRun) -> Result<Vec<&'a LevelFinding>, Stop> {
     let all = &rows.findings.levels;
     let levels = match args.level {
         Some(id) => all.iter().filter(|level| level.summary.level == id).collect(),
@@ -61,12 +61,12 @@ fn chosen<'a>(args: &ProfileArgs, rows: &'a rows::Rows) -> Result<Vec<&'a LevelF
     }))
 }
 
-fn own(rows: &rows::Rows, level: u32) -> Vec<&Attempt> {
+fn own(rows: &rows::WholeRun, level: u32) -> Vec<&Attempt> {
     rows.attempts.iter().filter(|a| a.level == level).collect()
 }
 
 /// What a request takes alone: of a level that had one at a time.
-pub fn floor(rows: &rows::Rows) -> Option<Floor> {
+pub fn floor(rows: &rows::WholeRun) -> Option<Floor> {
     let alone = |level: &&Level| matches!(level.load, Load::Closed { concurrency: 1 });
     let counts =
         |level: &&Level| level.purpose != "warmup" && level.purpose != plimsoll_measure::purpose::COLD;
@@ -77,7 +77,7 @@ pub fn floor(rows: &rows::Rows) -> Option<Floor> {
 }
 
 fn split(
-    rows: &rows::Rows,
+    rows: &rows::WholeRun,
     found: &LevelFinding,
     floor: Option<Floor>,
     (budget, ignore_reported): (Option<(&StageBudget, f64)>, bool),
@@ -91,19 +91,27 @@ fn split(
     };
     let told = ToldStages::read(&rows.samples, (level.start, level.drained), ended);
     let from = found.summary.window.start;
-    Ok(infer::infer(&Case { level: id, attempts: &attempts, from, told, floor, ignore_reported, budget })
-        .finding)
+    Ok(infer::infer(&SplitCase {
+        level: id,
+        attempts: &attempts,
+        from,
+        told,
+        floor,
+        ignore_reported,
+        budget,
+    })
+    .finding)
 }
 
 /// A budget's stages and α. A slice that cannot be seen from outside is refused: it would silently be left out.
 fn stages(args: &ProfileArgs) -> Result<Option<(StageBudget, f64)>, Stop> {
     let Some(path) = &args.budget else { return Ok(None) };
     let (stages, alpha) = super::profile::budget(path)?;
-    match stages.slices.keys().find(|stage| Part::named(stage).is_none()) {
+    match stages.slices.keys().find(|stage| WaitPart::named(stage).is_none()) {
         Some(stage) => Err(Stop::usage(format!(
             "{}: stages.slices.{stage} cannot be seen from outside; a run shows {}",
             path.display(),
-            Part::ALL.map(Part::name).join(", ")
+            WaitPart::ALL.map(WaitPart::name).join(", ")
         ))),
         None => Ok(Some((stages, alpha))),
     }

@@ -66,7 +66,7 @@ fn print(args: &WhatIfArgs, found: &WhatIfFinding) {
 }
 
 /// As named, else a simulated run's own, else one fitted to the run.
-fn target(args: &WhatIfArgs, rows: &rows::Rows, recorded: Option<&Recorded>) -> Result<Target, Stop> {
+fn target(args: &WhatIfArgs, rows: &rows::WholeRun, recorded: Option<&Recorded>) -> Result<Target, Stop> {
     let Some(name) = &args.profile else {
         let simulated = recorded.and_then(|recorded| recorded.world.clone());
         return Target::of_run(&args.run, rows, simulated, &args.target, args.seed);

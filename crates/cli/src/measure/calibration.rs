@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use plimsoll_client::{Client, Control, LevelPlan, Memory, Sink, Traffic};
+use plimsoll_client::{Client, Control, LevelPlan, LevelTraffic, Memory, Sink};
 use plimsoll_model::{Attempt, How, Load, Protocol, RateCourse, Span};
 use plimsoll_workload::{Arrival, ArrivalSpec, Prompts, Scenario, Schedule};
 
@@ -166,7 +166,7 @@ fn plan(scenario: &Scenario, which: Which, max_rate: Option<f64>) -> Result<Leve
         purpose: "calibration".into(),
         load: Load::Open { rate_per_s },
         rate_course: RateCourse::Even,
-        requests: Traffic::Open(Arc::new(schedule)),
+        requests: LevelTraffic::Open(Arc::new(schedule)),
         window,
         client: plain.client.clone(),
         prompts: Arc::new(Prompts::new(&plain, 0).map_err(wrong)?),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use plimsoll_client::{Control, LevelPlan, Memory, Sink, Traffic};
+use plimsoll_client::{Control, LevelPlan, LevelTraffic, Memory, Sink};
 use plimsoll_measure::Gathered;
 use plimsoll_model::{
     At, Attempt, EndedBy, GeneratorHealth, Level, Load, RateCourse, Sample, SizeUnit, Span,
@@ -42,7 +42,7 @@ pub struct Variation {
 }
 
 /// A level that has ended.
-pub struct Measured {
+pub struct MeasuredLevel {
     /// The level.
     pub level: Level,
     /// Its rows.
@@ -59,7 +59,7 @@ pub enum LevelRows {
     Gathered(Box<Gathered>),
 }
 
-impl Measured {
+impl MeasuredLevel {
     /// Attempts that brought a whole answer.
     pub fn finished(&self) -> u64 {
         match &self.rows {
@@ -105,18 +105,18 @@ pub(super) fn plan(
             if matches!(scenario.arrivals, ArrivalSpec::Trace { .. }) {
                 load = stretch(schedule.arrivals.len() as u64, step.window);
             }
-            Traffic::Open(Arc::new(schedule))
+            LevelTraffic::Open(Arc::new(schedule))
         }
         Load::Closed { concurrency } | Load::Saturating { concurrency } if step.requests.is_some() => {
             let sequence = Schedule::sequence(&scenario, id).map_err(wrong)?.bounded(step.requests);
-            Traffic::Closed { sequence, concurrency }
+            LevelTraffic::Closed { sequence, concurrency }
         }
         Load::Wave { requests } => {
             let sequence = Schedule::sequence(&scenario, id).map_err(wrong)?;
-            Traffic::Closed { sequence: sequence.bounded(Some(requests.into())), concurrency: requests }
+            LevelTraffic::Closed { sequence: sequence.bounded(Some(requests.into())), concurrency: requests }
         }
         Load::Closed { concurrency } | Load::Saturating { concurrency } => {
-            Traffic::Closed { sequence: Schedule::sequence(&scenario, id).map_err(wrong)?, concurrency }
+            LevelTraffic::Closed { sequence: Schedule::sequence(&scenario, id).map_err(wrong)?, concurrency }
         }
     };
     Ok(LevelPlan {
@@ -167,13 +167,13 @@ pub(super) fn cut_off(id: u32, step: &Step, (load, rate_course): (Load, RateCour
 }
 
 /// Rows go to the log at once and stay in memory until their level is judged.
-pub(super) struct Rows {
+pub(super) struct LevelSink {
     pub(super) store: plimsoll_store::Sink,
     pub(super) memory: Memory,
     pub(super) control: Arc<Control>,
 }
 
-impl Sink for Rows {
+impl Sink for LevelSink {
     fn attempt(&self, attempt: Attempt) {
         self.store.attempt(&attempt);
         self.memory.attempt(attempt);

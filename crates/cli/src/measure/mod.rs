@@ -29,13 +29,13 @@ use plimsoll_workload::{ArrivalSpec, Prompts, Rate, Scenario, block_key};
 
 use crate::exit::Stop;
 use crate::flags::{CeilingArgs, ClientArgs, OutputArgs};
-use crate::screen::{Screen, Watch};
+use crate::screen::{KeyWatch, Screen};
 
 use calibration::Before;
 pub use closed::{Closed, findings, line_spec, verdict};
 use closed::{kept, manifest, progress, whole_scenario};
-pub use level::{LevelRows, Measured, Step, Variation};
-use level::{Rows, cut_off, plan, stretch};
+pub use level::{LevelRows, MeasuredLevel, Step, Variation};
+use level::{LevelSink, cut_off, plan, stretch};
 use scraping::Scraping;
 use target::start;
 pub use target::{Looked, look};
@@ -77,7 +77,7 @@ pub struct Measure {
     writer: RunWriter,
     driver: Driver,
     control: Arc<Control>,
-    _watch: Option<Watch>,
+    _watch: Option<KeyWatch>,
     /// The rate that closed loops are held to.
     max_rate: Option<f64>,
     levels: u32,
@@ -145,7 +145,7 @@ impl Measure {
             None => {
                 let control = Arc::new(Control::new(ceilings_of(ceilings)));
                 let on_stop = Arc::clone(&control);
-                (control, Some(Watch::start(!output.quiet, move || on_stop.stop())))
+                (control, Some(KeyWatch::start(!output.quiet, move || on_stop.stop())))
             }
         };
         looked.say(&mut screen);
@@ -196,7 +196,7 @@ impl Measure {
         scenario: Scenario,
         (dir, manifest): (PathBuf, Manifest),
         driver: Driver,
-        (control, watch): (Arc<Control>, Option<Watch>),
+        (control, watch): (Arc<Control>, Option<KeyWatch>),
         max_rate: Option<f64>,
     ) -> Result<Measure, Stop> {
         let writer = RunWriter::create(&dir, manifest).map_err(kept)?;
@@ -243,12 +243,17 @@ impl Measure {
     }
 
     /// Runs one level to its end and keeps its rows. `title` says what the screen shows.
-    pub fn level(&mut self, step: &Step, title: &str) -> Result<Measured, Stop> {
+    pub fn level(&mut self, step: &Step, title: &str) -> Result<MeasuredLevel, Stop> {
         self.varied_level(step, title, &Variation::default())
     }
 
     /// The same with something that differs from the scenario.
-    pub fn varied_level(&mut self, step: &Step, title: &str, varied: &Variation) -> Result<Measured, Stop> {
+    pub fn varied_level(
+        &mut self,
+        step: &Step,
+        title: &str,
+        varied: &Variation,
+    ) -> Result<MeasuredLevel, Stop> {
         let (client, prompts, clock) = match &mut self.driver {
             Driver::Live { client, replicas, prompts, clock, scraping } => {
                 scraping.iter().for_each(Scraping::level);
@@ -267,7 +272,7 @@ impl Measure {
         let plan = plan(scenario, step, self.levels, of_its_own.as_ref().unwrap_or(prompts))?;
         let most = [self.max_rate, step.max_rate_per_s].into_iter().flatten().reduce(f64::min);
         let plan = LevelPlan { max_rate_per_s: most, ..plan };
-        let rows_of = Arc::new(Rows {
+        let rows_of = Arc::new(LevelSink {
             store: self.writer.sink(),
             memory: Memory::default(),
             control: Arc::clone(&self.control),
@@ -292,12 +297,12 @@ impl Measure {
         let kept = self.writer.level(&level).map_err(|e| e.to_string());
         self.unkept = kept.err().or(self.writer.health().error).or(self.unkept.take());
         let rows = LevelRows::Records(rows_of.memory.take_attempts());
-        Ok(Measured { level, rows, samples: rows_of.memory.take_samples() })
+        Ok(MeasuredLevel { level, rows, samples: rows_of.memory.take_samples() })
     }
 
     /// Keeps of a level what the findings of the whole run need.
-    pub fn keep(&mut self, measured: Measured) {
-        let Measured { level, rows, samples } = measured;
+    pub fn keep(&mut self, measured: MeasuredLevel) {
+        let MeasuredLevel { level, rows, samples } = measured;
         match rows {
             LevelRows::Records(attempts) => {
                 append(&mut self.attempts, attempts);
@@ -331,13 +336,13 @@ impl Measure {
     pub fn hold_to(
         &self,
         file: &BudgetFile,
-        baseline: Option<&gate::Measured<'_>>,
+        baseline: Option<&gate::MeasuredRun<'_>>,
         looks: usize,
     ) -> GateFinding {
         let manifest = self.writer.manifest();
         let samples = self.seen();
         let spec = line_spec(&manifest);
-        let measured = gate::Measured::read(&manifest, &self.attempts, &samples, &spec, file);
+        let measured = gate::MeasuredRun::read(&manifest, &self.attempts, &samples, &spec, file);
         gate::gate_at(file, &measured, baseline, looks)
     }
 

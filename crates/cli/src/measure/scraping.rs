@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 
 use plimsoll_client::Clock;
-use plimsoll_client::pages::{self, Page, ScrapeError};
+use plimsoll_client::pages::{self, MetricsPage, ScrapeError};
 use plimsoll_client::scrape::Scraper;
 use plimsoll_measure::findings::Findings;
 use plimsoll_measure::server_side::table::Table;
@@ -26,7 +26,7 @@ pub struct Scraping {
 }
 
 /// Looks for the pages, says what was found, and notes it in the scenario as kept.
-pub fn find(scenario: &Scenario, screen: &mut Screen, whole: &mut Value) -> Result<Vec<Page>, Stop> {
+pub fn find(scenario: &Scenario, screen: &mut Screen, whole: &mut Value) -> Result<Vec<MetricsPage>, Stop> {
     let spec = &scenario.scrape;
     let pages = pages::find(&scenario.target, spec).map_err(|e| match e {
         ScrapeError::Target { .. } => Stop::usage(e.to_string()),
@@ -42,7 +42,7 @@ pub fn find(scenario: &Scenario, screen: &mut Screen, whole: &mut Value) -> Resu
         );
     }
     if let Some(object) = whole.as_object_mut() {
-        let page = |page: &Page| json!({"name": page.name, "url": page.url});
+        let page = |page: &MetricsPage| json!({"name": page.name, "url": page.url});
         object.insert("scraped".into(), pages.iter().map(page).collect());
     }
     Ok(pages)
@@ -51,7 +51,7 @@ pub fn find(scenario: &Scenario, screen: &mut Screen, whole: &mut Value) -> Resu
 impl Scraping {
     /// Begins, where there is a page.
     pub fn start(
-        pages: Vec<Page>,
+        pages: Vec<MetricsPage>,
         every: Span,
         clock: Clock,
         store: plimsoll_store::Sink,

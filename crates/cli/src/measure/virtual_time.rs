@@ -13,17 +13,17 @@ use plimsoll_measure::findings::Findings;
 use plimsoll_model::{At, Attempt, EndedBy, Fingerprint, Load, Manifest, Sample, Span, Time};
 use plimsoll_sim::client::watches_tokens;
 use plimsoll_sim::traffic::Detail;
-use plimsoll_sim::{Events, LevelPlan, Rows, World, WorldSpec, simulate_into};
+use plimsoll_sim::{Events, LevelPlan, RowSink, World, WorldSpec, simulate_into};
 use plimsoll_workload::{ArrivalSpec, BlockNames, Scenario};
 
 use super::{
-    Begin, Driver, LevelRows, Measure, Measured, Step, ceilings_of, cut_off, folder, kept, manifest,
+    Begin, Driver, LevelRows, Measure, MeasuredLevel, Step, ceilings_of, cut_off, folder, kept, manifest,
     max_rate, random, stretch, whole_scenario,
 };
 use crate::commands::run::mean_lengths;
 use crate::exit::Stop;
 use crate::flags::KeepEvents;
-use crate::screen::{Screen, Watch};
+use crate::screen::{KeyWatch, Screen};
 
 /// Output tokens of a level whose events are kept without being asked for: a gigabyte of memory for the findings.
 const EVENT_TOKENS: f64 = 5e6;
@@ -99,7 +99,7 @@ impl Measure {
         let screen = Screen::new(output.quiet);
         let control = Arc::new(Control::new(ceilings_of(ceilings)));
         let on_stop = Arc::clone(&control);
-        let watch = Watch::start(!output.quiet, move || on_stop.stop());
+        let watch = KeyWatch::start(!output.quiet, move || on_stop.stop());
         let virtual_time = Virtual::new(&simulate, &scenario)?;
         let mut whole = whole_scenario(&scenario, sweep.as_ref());
         if let Some(object) = whole.as_object_mut() {
@@ -120,7 +120,7 @@ impl Measure {
     }
 
     /// Simulates one level to its end.
-    pub(super) fn virtual_level(&mut self, step: &Step, title: &str) -> Result<Measured, Stop> {
+    pub(super) fn virtual_level(&mut self, step: &Step, title: &str) -> Result<MeasuredLevel, Stop> {
         let Driver::Virtual(driver) = &mut self.driver else { return Err(Stop::invalid("not simulated")) };
         let mut scenario = self.scenario.clone();
         if let Some(arrivals) = &step.arrivals {
@@ -154,7 +154,7 @@ impl Measure {
         let kept = self.writer.level(&level).map_err(|e| e.to_string());
         self.unkept = kept.err().or(self.writer.health().error).or(self.unkept.take());
         self.screen.clear();
-        Ok(Measured { level, rows: LevelRows::Gathered(gathered), samples })
+        Ok(MeasuredLevel { level, rows: LevelRows::Gathered(gathered), samples })
     }
 }
 
@@ -168,7 +168,7 @@ struct Kept<'a> {
     samples: Vec<Sample>,
 }
 
-impl Rows for Kept<'_> {
+impl RowSink for Kept<'_> {
     fn attempt(&mut self, attempt: Attempt) {
         self.store.attempt(&attempt);
         self.errors += u64::from(!attempt.outcome.is_finished());

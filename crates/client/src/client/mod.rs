@@ -19,8 +19,8 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::ahead::Ahead;
 use crate::clock::Clock;
 use crate::control::{Ceilings, Control};
-use crate::keeping::Known;
-use crate::level::{LevelPlan, Shared, Traffic};
+use crate::keeping::SharedByWorkers;
+use crate::level::{LevelPlan, LevelTraffic, Shared};
 use crate::link::Route;
 use crate::live::Live;
 use crate::request::Opening;
@@ -29,7 +29,7 @@ use crate::sink::Sink;
 use crate::target::{Target, TargetError};
 use crate::worker::{Command, Setup, work};
 
-use watch::Watch;
+use watch::LevelWatch;
 
 /// From telling the workers to the first instant at which something can be due.
 const LEAD: Span = Span::from_millis(20);
@@ -100,7 +100,7 @@ impl Client {
         let opening = target.posts(&target.uri(&plimsoll_wire::encode::path(&options))?);
         let count = config.workers.unwrap_or_else(default_workers).max(1);
         let live = Live::new(count);
-        let (numbers, known) = (Arc::new(AtomicU32::new(0)), Known::default());
+        let (numbers, known) = (Arc::new(AtomicU32::new(0)), SharedByWorkers::default());
         let route = Route { addrs: Ok(Vec::new()), host: String::new(), tls: None };
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for index in 0..count {
@@ -162,7 +162,7 @@ impl Client {
         let shared = Arc::new(self.share(plan, sink, start, control.ceilings));
         // Before any worker is told: where this thread waits for a core, the first requests are in flight before it goes on, and counts
         // taken then would hold the level's own requests for those of before.
-        let watch = Watch::new(self, plan, sink.as_ref(), control, start, active).beside(&route);
+        let watch = LevelWatch::new(self, plan, sink.as_ref(), control, start, active).beside(&route);
         let (done, reports) = mpsc::channel();
         for (index, (player, ahead)) in deal(plan, active).into_iter().enumerate() {
             self.tell(
@@ -186,7 +186,7 @@ impl Client {
         if let Connections::Pool { limit } = plan.client.connections {
             most = most.min(limit.max(1) as usize);
         }
-        if let Traffic::Closed { concurrency, .. } = plan.requests {
+        if let LevelTraffic::Closed { concurrency, .. } = plan.requests {
             most = most.min(concurrency.max(1) as usize);
         }
         if let Some(ceiling) = plan.client.max_in_flight {
@@ -229,7 +229,7 @@ impl Client {
             id: plan.id,
             start,
             window: plan.window,
-            open: matches!(plan.requests, Traffic::Open(_)),
+            open: matches!(plan.requests, LevelTraffic::Open(_)),
             run_id: self.config.run_id.clone(),
             sink: Arc::clone(sink),
             target: Arc::clone(&self.target),
@@ -288,7 +288,7 @@ fn deal(plan: &LevelPlan, workers: usize) -> Vec<(Player, Ahead)> {
     let ceiling = |index| plan.client.max_in_flight.map(|most| part(most, index, workers));
     let until = At(plan.window.0);
     match &plan.requests {
-        Traffic::Open(schedule) => Arc::unwrap_or_clone(Arc::clone(schedule))
+        LevelTraffic::Open(schedule) => Arc::unwrap_or_clone(Arc::clone(schedule))
             .deal(workers)
             .into_iter()
             .enumerate()
@@ -298,7 +298,7 @@ fn deal(plan: &LevelPlan, workers: usize) -> Vec<(Player, Ahead)> {
                 (player.until(until).with_ceiling(ceiling(index)), ahead)
             })
             .collect(),
-        Traffic::Closed { sequence, concurrency } => (0..workers)
+        LevelTraffic::Closed { sequence, concurrency } => (0..workers)
             .map(|index| {
                 let sequence = sequence.shard(index, workers);
                 let share = part(*concurrency, index, workers);

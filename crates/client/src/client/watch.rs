@@ -12,7 +12,7 @@ use crate::clock::Ties;
 use crate::control::{Ceilings, Control, Reached};
 use crate::doctor;
 use crate::histogram::Histogram;
-use crate::level::{LevelPlan, Traffic};
+use crate::level::{LevelPlan, LevelTraffic};
 use crate::link::Route;
 use crate::sink::Sink;
 use crate::worker::{Command, Report};
@@ -24,7 +24,7 @@ pub(super) const TICK: Span = Span::from_millis(10);
 pub(super) const SAMPLE: Span = Span::from_millis(100);
 
 /// The watching thread's view of a level.
-pub(super) struct Watch<'a> {
+pub(super) struct LevelWatch<'a> {
     client: &'a Client,
     plan: &'a LevelPlan,
     sink: &'a dyn Sink,
@@ -66,7 +66,7 @@ pub(super) struct Watched {
     health: GeneratorHealth,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> LevelWatch<'a> {
     pub(super) fn new(
         client: &'a Client,
         plan: &'a LevelPlan,
@@ -74,8 +74,8 @@ impl<'a> Watch<'a> {
         control: &'a Control,
         start: At,
         active: usize,
-    ) -> Watch<'a> {
-        Watch {
+    ) -> LevelWatch<'a> {
+        LevelWatch {
             client,
             plan,
             sink,
@@ -101,7 +101,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Looks at this machine's own listening sockets too, where the target is one of them.
-    pub(super) fn beside(mut self, route: &Route) -> Watch<'a> {
+    pub(super) fn beside(mut self, route: &Route) -> LevelWatch<'a> {
         let here = |addrs: &Vec<SocketAddr>| !addrs.is_empty() && addrs.iter().all(|a| a.ip().is_loopback());
         self.overflows = if route.addrs.as_ref().is_ok_and(here) { doctor::listen_overflows() } else { None };
         self
@@ -138,11 +138,11 @@ impl<'a> Watch<'a> {
             // An open loop whose last answer came early had no arrivals due until its window's end: that time counts.
             stop: match &self.plan.requests {
                 // What ends with its requests is as long as they took.
-                Traffic::Closed { sequence, .. } if sequence.is_bounded() => self.stop.min(drained),
+                LevelTraffic::Closed { sequence, .. } if sequence.is_bounded() => self.stop.min(drained),
                 _ => self.stop,
             },
             drained: match &self.plan.requests {
-                Traffic::Closed { sequence, .. } if sequence.is_bounded() => drained,
+                LevelTraffic::Closed { sequence, .. } if sequence.is_bounded() => drained,
                 _ => drained.max(self.stop),
             },
             ended_by: self.ended_by,

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::thread;
 
-use plimsoll_client::{Ceilings, Client, ClientConfig, Clock, Control, LevelPlan, Memory, Sink, Traffic};
+use plimsoll_client::{
+    Ceilings, Client, ClientConfig, Clock, Control, LevelPlan, LevelTraffic, Memory, Sink,
+};
 use plimsoll_model::{At, Attempt, Level, Load, RateCourse, Span};
 use plimsoll_workload::{Arrival, ClientSpec, Connections, Prompts, Scenario, Schedule, TargetSpec};
 
@@ -62,7 +64,7 @@ impl Rig {
             purpose: "run".into(),
             load: Load::Open { rate_per_s: 1.0 },
             rate_course: RateCourse::Even,
-            requests: Traffic::Open(Arc::new(Schedule { arrivals })),
+            requests: LevelTraffic::Open(Arc::new(Schedule { arrivals })),
             window: self.window,
             client: self.client.clone(),
             prompts: prompts(),
@@ -79,7 +81,7 @@ impl Rig {
         let sequence = Schedule::sequence(&scenario(), 7).unwrap();
         LevelPlan {
             load: Load::Closed { concurrency },
-            requests: Traffic::Closed { sequence, concurrency },
+            requests: LevelTraffic::Closed { sequence, concurrency },
             ..self.plan(&[])
         }
     }

@@ -9,10 +9,10 @@ use plimsoll_math::quantile::{of_sorted, sort};
 use plimsoll_model::{Attempt, Fingerprint, Level, Load};
 use serde::{Deserialize, Serialize};
 
-use super::block::{Block, LEVEL, Row, median, ratio};
+use super::block::{Block, BlockRow, LEVEL, median, ratio};
 use super::fact::{self, Fact, Shown, State, ms, over, shown};
 use super::facts;
-use super::plan::{ActiveSpec, Arm, Kind};
+use super::plan::{ActiveSpec, ArmSetting, ExperimentKind};
 use crate::bench::is_probe;
 use crate::fired::{ALONE_NEEDED, medians};
 use crate::seen::Seen;
@@ -77,7 +77,7 @@ pub struct Against<'a> {
 }
 
 impl Once {
-    fn of(row: &Row) -> Option<Once> {
+    fn of(row: &BlockRow) -> Option<Once> {
         let e2e_s = row.e2e_s()?;
         let prompt = (row.prompt - row.cached.unwrap_or(0.0)).max(0.0);
         Some(Once { ttft_s: row.ttft_s(), tpot_s: row.tpot_s(), e2e_s, prompt, output: row.output })
@@ -97,11 +97,12 @@ impl Before {
             false => facts::read(&blocks, &ActiveSpec::default(), None),
         };
         let levels: Vec<&Level> = side.levels.iter().filter(|level| level.purpose != "warmup").collect();
-        let block =
-            |level: &Level, attempts: &[Attempt]| Block::new((Kind::Alone, Arm::Only), level, attempts, &[]);
+        let block = |level: &Level, attempts: &[Attempt]| {
+            Block::new((ExperimentKind::Alone, ArmSetting::Only), level, attempts, &[])
+        };
         let probe = |level: &&&Level| match blocks.is_empty() {
             true => is_probe(level),
-            false => super::plan::of_level(level).is_some_and(|(kind, _)| kind == Kind::Alone),
+            false => super::plan::of_level(level).is_some_and(|(kind, _)| kind == ExperimentKind::Alone),
         };
         let mut alone: Vec<Once> =
             levels.iter().filter(probe).flat_map(|level| answered(&block(level, side.attempts))).collect();
@@ -113,7 +114,7 @@ impl Before {
         }
         alone.truncate(KEPT);
         let in_company = |level: &&Level| -> Option<(u32, Vec<Once>)> {
-            let plain = super::plan::of_level(level).is_none_or(|(kind, _)| kind == Kind::Together);
+            let plain = super::plan::of_level(level).is_none_or(|(kind, _)| kind == ExperimentKind::Together);
             match level.load {
                 Load::Closed { concurrency } | Load::Saturating { concurrency }
                     if concurrency > 1 && plain =>
@@ -129,7 +130,7 @@ impl Before {
 
     /// What the experiments show beside it.
     pub fn read(&self, blocks: &[Block]) -> Vec<Shown> {
-        let now: Vec<Once> = fact::of(blocks, Kind::Alone).flat_map(answered).collect();
+        let now: Vec<Once> = fact::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
         let mut all = Vec::new();
         all.extend(self.token(&now));
         all.extend(self.first(&now));
@@ -170,7 +171,7 @@ impl Before {
     }
 
     fn shared_company(&self, blocks: &[Block]) -> Option<(u32, &[Once], Vec<Once>)> {
-        let both = fact::of(blocks, Kind::Together).filter_map(|block| {
+        let both = fact::of(blocks, ExperimentKind::Together).filter_map(|block| {
             let at = block.concurrency()?;
             let then = self.company.iter().find(|(concurrency, _)| *concurrency == at)?;
             Some((at, then.1.as_slice(), answered(block)))
@@ -180,7 +181,7 @@ impl Before {
 
     /// The ratio of the time per token alone, at 90 %: what clears the model.
     pub fn token_ratio(&self, blocks: &[Block]) -> Option<Estimate> {
-        let now: Vec<Once> = fact::of(blocks, Kind::Alone).flat_map(answered).collect();
+        let now: Vec<Once> = fact::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
         medians(&values(&self.alone, |of| of.tpot_s), &values(&now, |of| of.tpot_s), 0.9)
     }
 
@@ -200,7 +201,7 @@ impl Before {
     /// What can't be compared, and why.
     pub fn lacks(&self, blocks: &[Block], shown: &[Shown]) -> Vec<Missing> {
         let known = |fact: Fact| shown.iter().any(|shown| shown.fact == fact);
-        let now: Vec<Once> = fact::of(blocks, Kind::Alone).flat_map(answered).collect();
+        let now: Vec<Once> = fact::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
         let run = &self.run;
         let mut all = Vec::new();
         let mut lacks = |what: String| all.push(Missing { what, needs: Experiment::Baseline });
@@ -217,7 +218,7 @@ impl Before {
                 "whether first tokens alone are later than before: prompts of {then:.0} tokens in {run}, {now:.0} now"
             ));
         }
-        if !known(Fact::SlowerTogether) && fact::of(blocks, Kind::Together).next().is_some() {
+        if !known(Fact::SlowerTogether) && fact::of(blocks, ExperimentKind::Together).next().is_some() {
             let why = match self.shared_company(blocks) {
                 Some(_) => "its requests are of other lengths",
                 None => "it holds no closed loop with as many in flight",

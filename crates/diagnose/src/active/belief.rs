@@ -7,7 +7,7 @@
 //! a fixed order lost, because what is dear (watching for half a minute) is then run where one look alone had told.
 
 use super::fact::{Fact, Shown, State};
-use super::plan::Kind;
+use super::plan::ExperimentKind;
 use crate::cause::Cause;
 
 /// How often a fact is found where the cause has nothing to do with it: of what is counted (a request that was turned away was),
@@ -242,9 +242,9 @@ pub fn unasked(shown: &[Shown]) -> Vec<Cause> {
 }
 
 /// The facts that an experiment decides, with how often it does.
-pub fn decides(kind: Kind) -> &'static [(Fact, f64)] {
+pub fn decides(kind: ExperimentKind) -> &'static [(Fact, f64)] {
     match kind {
-        Kind::Alone => &[
+        ExperimentKind::Alone => &[
             (Fact::Lattice, 0.9),
             (Fact::SpreadWait, 0.8),
             (Fact::Lumps, 0.9),
@@ -256,7 +256,7 @@ pub fn decides(kind: Kind) -> &'static [(Fact, f64)] {
             (Fact::SlowerToken, 0.9),
             (Fact::LaterFirst, 0.9),
         ],
-        Kind::Together => &[
+        ExperimentKind::Together => &[
             (Fact::Waits, 0.9),
             (Fact::Slots, 0.8),
             (Fact::Crowded, 0.8),
@@ -267,7 +267,7 @@ pub fn decides(kind: Kind) -> &'static [(Fact, f64)] {
             (Fact::FasterTogether, 0.5),
             (Fact::OverTogether, 0.8),
         ],
-        Kind::Watch => &[
+        ExperimentKind::Watch => &[
             (Fact::Freezes, 0.9),
             (Fact::Regular, 0.7),
             (Fact::Unsteady, 0.8),
@@ -277,14 +277,14 @@ pub fn decides(kind: Kind) -> &'static [(Fact, f64)] {
             (Fact::TurnedAway, 0.6),
             (Fact::ReplicaDiffers, 0.6),
         ],
-        Kind::Rates => &[(Fact::TurnedAway, 0.5), (Fact::Outage, 0.3), (Fact::Fails, 0.3)],
-        Kind::Connections => &[(Fact::FreshCosts, 0.8)],
-        Kind::Pool => &[(Fact::OwnPool, 0.9)],
-        Kind::Prompts => &[(Fact::FixedWait, 0.9)],
-        Kind::Answers => &[(Fact::HeldBack, 0.9)],
-        Kind::Repeats => &[(Fact::CacheForgets, 0.8), (Fact::CacheNothing, 0.6)],
-        Kind::Idle => &[(Fact::ColdAfterIdle, 0.8), (Fact::FasterTogether, 0.9)],
-        Kind::Replicas => &[(Fact::ReplicaDiffers, 0.95)],
+        ExperimentKind::Rates => &[(Fact::TurnedAway, 0.5), (Fact::Outage, 0.3), (Fact::Fails, 0.3)],
+        ExperimentKind::Connections => &[(Fact::FreshCosts, 0.8)],
+        ExperimentKind::Pool => &[(Fact::OwnPool, 0.9)],
+        ExperimentKind::Prompts => &[(Fact::FixedWait, 0.9)],
+        ExperimentKind::Answers => &[(Fact::HeldBack, 0.9)],
+        ExperimentKind::Repeats => &[(Fact::CacheForgets, 0.8), (Fact::CacheNothing, 0.6)],
+        ExperimentKind::Idle => &[(Fact::ColdAfterIdle, 0.8), (Fact::FasterTogether, 0.9)],
+        ExperimentKind::Replicas => &[(Fact::ReplicaDiffers, 0.95)],
     }
 }
 
@@ -346,7 +346,7 @@ impl Belief {
     /// Bits about the cause that these experiments are expected to bring: the sum over the facts that they decide and that are not
     /// decided yet, each as often as the best of them decides it. Facts hang together, so that the sum is a bound; it orders
     /// experiments, and stops the asking.
-    pub fn information(&self, kinds: &[Kind], shown: &[Shown]) -> f64 {
+    pub fn information(&self, kinds: &[ExperimentKind], shown: &[Shown]) -> f64 {
         let open = |fact: Fact| {
             shown.iter().find(|shown| shown.fact == fact).is_none_or(|shown| shown.state == State::Unclear)
         };
@@ -368,7 +368,7 @@ impl Belief {
     }
 
     /// The two causes that this experiment tells apart best, for the line that explains it.
-    pub fn told_apart(&self, kind: Kind, shown: &[Shown]) -> Option<(Cause, Cause)> {
+    pub fn told_apart(&self, kind: ExperimentKind, shown: &[Shown]) -> Option<(Cause, Cause)> {
         let open = |fact: Fact| {
             shown.iter().find(|shown| shown.fact == fact).is_none_or(|shown| shown.state == State::Unclear)
         };

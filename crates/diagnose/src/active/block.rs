@@ -10,7 +10,7 @@ use plimsoll_math::proportion::{self, Interval};
 use plimsoll_math::quantile;
 use plimsoll_model::{Attempt, By, How, Level, Load};
 
-use super::plan::{Arm, Kind};
+use super::plan::{ArmSetting, ExperimentKind};
 use plimsoll_measure::findings::Estimate;
 use plimsoll_measure::server_side::{self, ServerSide, Signal};
 
@@ -21,13 +21,13 @@ pub(crate) const LEVEL: f64 = 0.95;
 #[derive(Clone, Debug)]
 pub struct Block {
     /// The experiment.
-    pub kind: Kind,
+    pub kind: ExperimentKind,
     /// Its setting.
-    pub arm: Arm,
+    pub arm: ArmSetting,
     /// The level.
     pub level: Level,
     /// Its requests' last attempts, in the order in which they were due.
-    pub rows: Vec<Row>,
+    pub rows: Vec<BlockRow>,
     /// Means of the server's own gauges during the level: requests that wait, share of the KV cache in use.
     pub gauges: Gauges,
     /// Attempts made, retries included.
@@ -53,7 +53,7 @@ pub struct Gauges {
 
 /// One request.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Row {
+pub struct BlockRow {
     /// When it was due, ns.
     pub due: i64,
     /// When it ended, ns.
@@ -84,15 +84,15 @@ pub struct Row {
     pub tokens: Vec<(i64, f64)>,
 }
 
-impl Row {
-    fn new(attempt: &Attempt) -> Row {
+impl BlockRow {
+    fn new(attempt: &Attempt) -> BlockRow {
         let sent = attempt.sent.unwrap_or(attempt.due);
         let events = attempt.events.iter().filter(|event| event.kind.is_token());
         let tokens: Vec<(i64, f64)> =
             events.map(|event| ((sent + event.offset).0, f64::from(event.tokens.max(1)))).collect();
         let counted: f64 = tokens.iter().map(|(_, n)| n).sum();
         let fresh = !attempt.reused;
-        Row {
+        BlockRow {
             due: attempt.due.0,
             end: attempt.end.map(|at| at.0),
             first: attempt.first_token.or(attempt.first_byte).map(|at| at.0),
@@ -138,7 +138,7 @@ impl Row {
 impl Block {
     /// A level's rows.
     pub fn new(
-        (kind, arm): (Kind, Arm),
+        (kind, arm): (ExperimentKind, ArmSetting),
         level: &Level,
         attempts: &[Attempt],
         samples: &[plimsoll_model::Sample],
@@ -146,7 +146,7 @@ impl Block {
         let mut own: Vec<&Attempt> = attempts.iter().filter(|attempt| attempt.level == level.id).collect();
         own.sort_by_key(|attempt| (attempt.due, attempt.request, attempt.attempt));
         let last = |i: usize| own.get(i + 1).is_none_or(|next| next.request != own[i].request);
-        let rows = (0..own.len()).filter(|i| last(*i)).map(|i| Row::new(own[i])).collect();
+        let rows = (0..own.len()).filter(|i| last(*i)).map(|i| BlockRow::new(own[i])).collect();
         let gauges = Gauges::read(level, samples);
         Block { kind, arm, level: level.clone(), rows, gauges, attempts: own.len() as u64 }
     }
@@ -160,7 +160,7 @@ impl Block {
     }
 
     /// Those in full company: without the first, who come all at once, and the last, who are left alone.
-    pub fn settled(&self) -> &[Row] {
+    pub fn settled(&self) -> &[BlockRow] {
         let beside = self.concurrency().unwrap_or(1) as usize - 1;
         let most = self.rows.len() / 4;
         let cut = beside.min(most);
@@ -171,7 +171,7 @@ impl Block {
     pub fn rate(&self) -> Option<f64> {
         match self.concurrency() {
             Some(concurrency) => {
-                let took = mean(self.settled().iter().filter_map(Row::e2e_s))?;
+                let took = mean(self.settled().iter().filter_map(BlockRow::e2e_s))?;
                 (took > 0.0).then(|| f64::from(concurrency) / took)
             }
             None => {
@@ -183,7 +183,7 @@ impl Block {
     }
 
     /// A median of its settled answers.
-    pub fn median(&self, of: impl Fn(&Row) -> Option<f64>) -> Option<Estimate> {
+    pub fn median(&self, of: impl Fn(&BlockRow) -> Option<f64>) -> Option<Estimate> {
         median(self.settled().iter().filter_map(of), f64::from(self.concurrency().unwrap_or(1)).sqrt())
     }
 

@@ -5,9 +5,9 @@
 
 use plimsoll_model::How;
 
-use super::block::{Block, Row, share};
+use super::block::{Block, BlockRow, share};
 use super::fact::{Fact, Shown, State, ms, over, shown};
-use super::plan::Kind;
+use super::plan::ExperimentKind;
 
 /// Share of requests that fail from which on it matters: its lower bound has to be over it.
 const FAILING: f64 = 0.005;
@@ -19,13 +19,13 @@ const KEPT: usize = 20;
 
 /// How requests fail, each way by itself, and whether the target was away for a while.
 pub(crate) fn read(blocks: &[Block]) -> Vec<Shown> {
-    let rows: Vec<&Row> = blocks.iter().flat_map(own).collect();
+    let rows: Vec<&BlockRow> = blocks.iter().flat_map(own).collect();
     let outage = outage(blocks);
     // One that has not ended is told by none of these either: what a restart looks like before it is over is no rate of errors.
     let dead = outage.as_ref().is_some_and(|shown| shown.state != State::No);
-    let turned = |row: &Row| row.how == How::Shed || row.status == Some(429);
-    let cut = |row: &Row| matches!(row.how, How::Truncated | How::StreamError) || cut_short(row);
-    let other = |row: &Row| row.failed() && !turned(row) && !cut(row);
+    let turned = |row: &BlockRow| row.how == How::Shed || row.status == Some(429);
+    let cut = |row: &BlockRow| matches!(row.how, How::Truncated | How::StreamError) || cut_short(row);
+    let other = |row: &BlockRow| row.failed() && !turned(row) && !cut(row);
     let mut all = Vec::new();
     let kinds: [(Fact, Is<'_>, &str); 3] = [
         (Fact::TurnedAway, &turned, "were turned away (429 or 503)"),
@@ -33,7 +33,7 @@ pub(crate) fn read(blocks: &[Block]) -> Vec<Shown> {
         (Fact::Fails, &other, "failed"),
     ];
     for (fact, is, words) in kinds {
-        let struck: Vec<&Row> = rows.iter().copied().filter(|row| is(row)).collect();
+        let struck: Vec<&BlockRow> = rows.iter().copied().filter(|row| is(row)).collect();
         let (k, n) = (struck.len(), rows.len());
         let Some(value) = share(k, n) else { continue };
         let state = match over(&value, FAILING) {
@@ -52,13 +52,14 @@ pub(crate) fn read(blocks: &[Block]) -> Vec<Shown> {
 
 /// The requests whose failures are the target's. One that was refused as it is (4xx) where an experiment made it longer than the
 /// traffic's own is the experiment's doing.
-fn own(block: &Block) -> impl Iterator<Item = &Row> {
-    let changed = matches!(block.kind, Kind::Prompts | Kind::Answers | Kind::Repeats);
+fn own(block: &Block) -> impl Iterator<Item = &BlockRow> {
+    let changed =
+        matches!(block.kind, ExperimentKind::Prompts | ExperimentKind::Answers | ExperimentKind::Repeats);
     block.rows.iter().filter(move |row| !(changed && row.how == How::ClientError))
 }
 
 /// How most of them failed, in the server's own words where it has some; and whether only kept connections did.
-fn how(struck: &[&Row], rows: &[&Row]) -> String {
+fn how(struck: &[&BlockRow], rows: &[&BlockRow]) -> String {
     let mut ways: Vec<((How, Option<u16>), usize)> = Vec::new();
     for row in struck {
         let way = (row.how, row.status);
@@ -82,10 +83,10 @@ fn how(struck: &[&Row], rows: &[&Row]) -> String {
 }
 
 /// A way to fail.
-type Is<'a> = &'a dyn Fn(&Row) -> bool;
+type Is<'a> = &'a dyn Fn(&BlockRow) -> bool;
 
 /// A stream that was reset after its first token.
-fn cut_short(row: &Row) -> bool {
+fn cut_short(row: &BlockRow) -> bool {
     row.how == How::Reset && row.first.is_some() && !row.tokens.is_empty()
 }
 
@@ -94,12 +95,12 @@ const GONE: usize = 3;
 
 /// A stretch in which nearly all fail, with answers on both sides of it; or that goes on through experiment after experiment.
 fn outage(blocks: &[Block]) -> Option<Shown> {
-    let mut rows: Vec<(&Row, usize)> = Vec::new();
+    let mut rows: Vec<(&BlockRow, usize)> = Vec::new();
     for (number, block) in blocks.iter().enumerate() {
         rows.extend(own(block).map(|row| (row, number)));
     }
     rows.sort_by_key(|(row, _)| row.due);
-    let (rows, of): (Vec<&Row>, Vec<usize>) = rows.into_iter().unzip();
+    let (rows, of): (Vec<&BlockRow>, Vec<usize>) = rows.into_iter().unzip();
     let failed: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].failed()).collect();
     let (Some(&first), Some(&last)) = (failed.first(), failed.last()) else {
         // Nothing is dead while nothing fails, however few were sent.
@@ -108,7 +109,7 @@ fn outage(blocks: &[Block]) -> Option<Shown> {
     };
     let stretch = &rows[first..=last];
     // Who turns requests away or refuses them is there.
-    let gone = |row: &Row| row.failed() && !matches!(row.how, How::Shed | How::ClientError);
+    let gone = |row: &BlockRow| row.failed() && !matches!(row.how, How::Shed | How::ClientError);
     let dead = stretch.iter().filter(|row| gone(row)).count();
     let lasted_s = (rows[last].end.unwrap_or(rows[last].due) - rows[first].due) as f64 * 1e-9;
     let (before, after) = (first, rows.len() - 1 - last);

@@ -26,9 +26,9 @@ use plimsoll_model::{Attempt, EndedBy, Level, Sample};
 use crate::Cause;
 use before::Before;
 use belief::{Belief, CONFIDENT};
-use block::{Block, Row, mean};
+use block::{Block, BlockRow, mean};
 use fact::{Fact, Shown, State};
-use plan::{ActiveSpec, Ask, Kind, Known, Traffic};
+use plan::{ActiveSpec, Ask, ExperimentKind, KnownTarget, TrafficTraits};
 
 /// Bits that an experiment has to be expected to bring to be worth its requests.
 const WORTH: f64 = 0.02;
@@ -41,7 +41,7 @@ pub enum Next {
     /// An experiment begins: say this line, then ask again.
     Begin {
         /// Which.
-        kind: Kind,
+        kind: ExperimentKind,
         /// Why, in one line.
         why: String,
     },
@@ -57,13 +57,13 @@ pub enum Next {
 /// One active diagnosis.
 pub struct Active {
     spec: ActiveSpec,
-    traffic: Traffic,
+    traffic: TrafficTraits,
     before: Option<Before>,
     blocks: Vec<Block>,
     shown: Vec<Shown>,
     waiting: VecDeque<Ask>,
-    begun: Option<Kind>,
-    done: Vec<Kind>,
+    begun: Option<ExperimentKind>,
+    done: Vec<ExperimentKind>,
     step: u32,
     spent_s: f64,
     sent: u64,
@@ -73,7 +73,7 @@ pub struct Active {
 
 impl Active {
     /// A diagnosis that has measured nothing yet.
-    pub fn new(spec: ActiveSpec, traffic: Traffic) -> Active {
+    pub fn new(spec: ActiveSpec, traffic: TrafficTraits) -> Active {
         Active {
             step: if spec.max_concurrency >= 2 { 2 } else { 0 },
             spec,
@@ -159,10 +159,10 @@ impl Active {
     /// What is believed now.
     pub fn belief(&self) -> Belief {
         let open = |cause: &Cause| {
-            let decides = |kind: &Kind| {
+            let decides = |kind: &ExperimentKind| {
                 belief::decides(*kind).iter().any(|(fact, _)| belief::decisive(*cause).contains(fact))
             };
-            Kind::ALL.iter().filter(|kind| self.open(**kind)).any(decides)
+            ExperimentKind::ALL.iter().filter(|kind| self.open(**kind)).any(decides)
         };
         let never: Vec<Cause> = belief::unasked(&self.shown)
             .into_iter()
@@ -186,11 +186,11 @@ impl Active {
     // ---------------------------------------------------------------------------------------- choosing
 
     /// The next step of company, or the end of the experiment.
-    fn after(&mut self, kind: Kind) {
-        if kind == Kind::Together {
+    fn after(&mut self, kind: ExperimentKind) {
+        if kind == ExperimentKind::Together {
             self.step = self.next_step();
         }
-        let more = kind == Kind::Together && self.step > 0;
+        let more = kind == ExperimentKind::Together && self.step > 0;
         if self.waiting.is_empty() {
             match more {
                 true => self.waiting.extend(kind.asks(&self.spec, &self.traffic, &self.known())),
@@ -201,7 +201,7 @@ impl Active {
 
     /// Twice the company, unless the last doubling brought nothing more or the ceiling is reached.
     fn next_step(&self) -> u32 {
-        let steps: Vec<&Block> = fact::of(&self.blocks, Kind::Together).collect();
+        let steps: Vec<&Block> = fact::of(&self.blocks, ExperimentKind::Together).collect();
         let at = steps.last().and_then(|block| block.concurrency()).unwrap_or(1);
         let rates: Vec<f64> = steps.iter().filter_map(|block| block.rate()).collect();
         let flat = |n: usize| rates.len() > n && rates[rates.len() - n] < FLAT * rates[rates.len() - n - 1];
@@ -218,7 +218,8 @@ impl Active {
     fn choose(&mut self) -> Next {
         let belief = self.belief();
         let known = self.known();
-        let first = [Kind::Alone, Kind::Together].into_iter().find(|kind| self.open(*kind));
+        let first =
+            [ExperimentKind::Alone, ExperimentKind::Together].into_iter().find(|kind| self.open(*kind));
         if self.sent > 0 && self.blocks.iter().all(|block| block.rows.iter().all(|row| !row.fine)) {
             return self.end("nothing was answered");
         }
@@ -248,13 +249,13 @@ impl Active {
 
     /// Of the experiments that together tell most in the time left, the one that tells most per second. By the second alone lost: with
     /// little time left a cheap one takes what the telling one needs.
-    fn most_telling(&self, belief: &Belief, known: &Known) -> Option<Kind> {
-        let worth = |kind: Kind| {
+    fn most_telling(&self, belief: &Belief, known: &KnownTarget) -> Option<ExperimentKind> {
+        let worth = |kind: ExperimentKind| {
             let seconds = kind.seconds(&self.spec, &self.traffic, known).max(0.1);
             (kind, belief.information(&[kind], &self.shown), seconds)
         };
-        let open = Kind::ALL.into_iter().filter(|kind| self.open(*kind)).map(worth);
-        let telling: Vec<(Kind, f64, f64)> = open.filter(|(_, bits, _)| *bits >= WORTH).collect();
+        let open = ExperimentKind::ALL.into_iter().filter(|kind| self.open(*kind)).map(worth);
+        let telling: Vec<(ExperimentKind, f64, f64)> = open.filter(|(_, bits, _)| *bits >= WORTH).collect();
         let set = |members: u32| {
             telling.iter().enumerate().filter(move |(n, _)| members & (1 << n) != 0).map(|(_, one)| *one)
         };
@@ -268,7 +269,7 @@ impl Active {
         set(best).max_by(|a, b| (a.1 / a.2).total_cmp(&(b.1 / b.2))).map(|(kind, _, _)| kind)
     }
 
-    fn open(&self, kind: Kind) -> bool {
+    fn open(&self, kind: ExperimentKind) -> bool {
         kind.is_possible(&self.spec, &self.traffic) && !self.done.contains(&kind)
     }
 
@@ -280,26 +281,26 @@ impl Active {
         }
         let needs = belief::decisive(cause);
         let seen = needs.is_empty() || needs.iter().any(|fact| fact_state(&self.shown, *fact) == State::Yes);
-        let watched = cause != Cause::Nothing || self.done.contains(&Kind::Watch);
-        let rest = Kind::ALL.into_iter().filter(|kind| self.open(*kind));
+        let watched = cause != Cause::Nothing || self.done.contains(&ExperimentKind::Watch);
+        let rest = ExperimentKind::ALL.into_iter().filter(|kind| self.open(*kind));
         let nothing_left =
             rest.map(|kind| belief.information(&[kind], &self.shown)).fold(0.0, f64::max) < WORTH;
         seen && watched && (chance >= 0.98 || nothing_left)
     }
 
     /// One line before an experiment: what is sent at most, how long it takes, and what it is for.
-    fn why(&self, kind: Kind, asks: &[Ask], known: &Known, belief: &Belief) -> String {
+    fn why(&self, kind: ExperimentKind, asks: &[Ask], known: &KnownTarget, belief: &Belief) -> String {
         let seconds = kind.seconds(&self.spec, &self.traffic, known);
         let what = match kind {
-            Kind::Alone => "what a request costs with nobody beside it".to_owned(),
-            Kind::Together => "what company does to it".to_owned(),
+            ExperimentKind::Alone => "what a request costs with nobody beside it".to_owned(),
+            ExperimentKind::Together => "what company does to it".to_owned(),
             kind => match belief.told_apart(kind, &self.shown) {
                 Some((a, b)) => format!("tells \"{}\" from \"{}\"", a.title(), b.title()),
                 None => "rules out what is rare".to_owned(),
             },
         };
         let requests: u64 = match kind {
-            Kind::Together => {
+            ExperimentKind::Together => {
                 let mut sum = 0;
                 let mut c = known.step.max(1);
                 loop {
@@ -316,14 +317,14 @@ impl Active {
             if self.blocks.is_empty() { String::new() } else { format!(", about {}", fact::ms(seconds)) };
         let bits = belief.information(&[kind], &self.shown);
         let gain = match kind {
-            Kind::Alone | Kind::Together => String::new(),
+            ExperimentKind::Alone | ExperimentKind::Together => String::new(),
             _ => format!(" ({bits:.2} bits)"),
         };
         format!("{}: {}; at most {requests} requests{about}{gain}", kind.does(), what)
     }
 
     /// Most requests of a level.
-    fn most(&self, ask: &Ask, known: &Known) -> u64 {
+    fn most(&self, ask: &Ask, known: &KnownTarget) -> u64 {
         let left = self.spec.max_requests.saturating_sub(self.sent);
         let most = ask.requests.unwrap_or_else(|| {
             let window = ask.window.as_secs_f64();
@@ -336,7 +337,7 @@ impl Active {
     }
 
     /// Most requests of the watched level: a quarter of what is left, because it is one experiment of several.
-    fn watched(&self, _known: &Known) -> u64 {
+    fn watched(&self, _known: &KnownTarget) -> u64 {
         self.spec.max_requests.saturating_sub(self.sent) / 4
     }
 
@@ -361,14 +362,14 @@ impl Active {
         Next::Done { why: why.to_owned() }
     }
 
-    fn known(&self) -> Known {
-        let rows = || fact::of(&self.blocks, Kind::Alone).flat_map(|block| &block.rows);
-        let rates = fact::of(&self.blocks, Kind::Together).filter_map(|block| block.rate());
-        Known {
-            e2e_s: mean(rows().filter_map(Row::e2e_s)).unwrap_or(1.0),
+    fn known(&self) -> KnownTarget {
+        let rows = || fact::of(&self.blocks, ExperimentKind::Alone).flat_map(|block| &block.rows);
+        let rates = fact::of(&self.blocks, ExperimentKind::Together).filter_map(|block| block.rate());
+        KnownTarget {
+            e2e_s: mean(rows().filter_map(BlockRow::e2e_s)).unwrap_or(1.0),
             // Before anything is known, twenty a second are few for any endpoint.
-            least_s: rows().filter_map(Row::e2e_s).reduce(f64::min).unwrap_or(0.15),
-            ttft_s: mean(rows().filter_map(Row::ttft_s)).unwrap_or(0.5),
+            least_s: rows().filter_map(BlockRow::e2e_s).reduce(f64::min).unwrap_or(0.15),
+            ttft_s: mean(rows().filter_map(BlockRow::ttft_s)).unwrap_or(0.5),
             best_rate: rates.fold(0.0, f64::max),
             step: self.step,
             left_s: self.spec.time.as_secs_f64() - self.spent_s,

@@ -59,7 +59,7 @@ impl Default for ActiveSpec {
 
 /// What the traffic allows: which experiments mean anything.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Traffic {
+pub struct TrafficTraits {
     /// Mean prompt tokens.
     pub prompt: f64,
     /// Mean output tokens.
@@ -72,13 +72,13 @@ pub struct Traffic {
     pub pool: Option<u32>,
 }
 
-impl Traffic {
+impl TrafficTraits {
     /// What this scenario allows.
-    pub fn of(scenario: &Scenario, (prompt, output): (f64, f64)) -> Traffic {
+    pub fn of(scenario: &Scenario, (prompt, output): (f64, f64)) -> TrafficTraits {
         let target = &scenario.target;
         let own = scenario.prompts.file.is_some() || scenario.sizes.pairs.is_some();
         let plain = scenario.classes.is_empty() && scenario.prompts.sessions.is_none();
-        Traffic {
+        TrafficTraits {
             prompt,
             output,
             synthetic: !own && plain && target.body_template.is_none() && prompt >= 1.0,
@@ -94,7 +94,7 @@ impl Traffic {
 /// An experiment.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum ExperimentKind {
     /// Requests one after the other.
     Alone,
     /// 2, 4, 8 … requests in flight.
@@ -121,7 +121,7 @@ pub enum Kind {
 
 /// Which of an experiment's settings a level has.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Arm {
+pub enum ArmSetting {
     /// There is one alone.
     Only,
     /// The first of two.
@@ -136,9 +136,9 @@ pub enum Arm {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Ask {
     /// The experiment that it belongs to.
-    pub kind: Kind,
+    pub kind: ExperimentKind,
     /// Its setting.
-    pub arm: Arm,
+    pub arm: ArmSetting,
     /// Nothing is sent for so long before it.
     pub pause: Span,
     /// The load.
@@ -150,12 +150,12 @@ pub struct Ask {
     /// A closed loop begins no more than so many a second: a target that fails at once would be hammered.
     pub pace_per_s: f64,
     /// What differs from the scenario.
-    pub change: Change,
+    pub change: ScenarioChange,
 }
 
 /// What an experiment changes of the scenario.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Change {
+pub struct ScenarioChange {
     /// Where connections come from.
     pub connections: Option<Connections>,
     /// Prompt lengths.
@@ -168,7 +168,7 @@ pub struct Change {
     pub replica: Option<u32>,
 }
 
-impl Change {
+impl ScenarioChange {
     /// The scenario with it.
     pub fn apply(&self, scenario: &Scenario) -> Scenario {
         let mut changed = scenario.clone();
@@ -190,84 +190,90 @@ impl Change {
     }
 }
 
-impl Kind {
+impl ExperimentKind {
     /// Every experiment.
-    pub const ALL: [Kind; 11] = [
-        Kind::Alone,
-        Kind::Together,
-        Kind::Watch,
-        Kind::Rates,
-        Kind::Connections,
-        Kind::Pool,
-        Kind::Prompts,
-        Kind::Answers,
-        Kind::Repeats,
-        Kind::Idle,
-        Kind::Replicas,
+    pub const ALL: [ExperimentKind; 11] = [
+        ExperimentKind::Alone,
+        ExperimentKind::Together,
+        ExperimentKind::Watch,
+        ExperimentKind::Rates,
+        ExperimentKind::Connections,
+        ExperimentKind::Pool,
+        ExperimentKind::Prompts,
+        ExperimentKind::Answers,
+        ExperimentKind::Repeats,
+        ExperimentKind::Idle,
+        ExperimentKind::Replicas,
     ];
 
     /// The word for it, as in a level's purpose.
     pub fn word(self) -> &'static str {
         match self {
-            Kind::Alone => "alone",
-            Kind::Together => "together",
-            Kind::Watch => "watch",
-            Kind::Rates => "rates",
-            Kind::Connections => "connections",
-            Kind::Pool => "pool",
-            Kind::Prompts => "prompts",
-            Kind::Answers => "answers",
-            Kind::Repeats => "repeats",
-            Kind::Idle => "idle",
-            Kind::Replicas => "replicas",
+            ExperimentKind::Alone => "alone",
+            ExperimentKind::Together => "together",
+            ExperimentKind::Watch => "watch",
+            ExperimentKind::Rates => "rates",
+            ExperimentKind::Connections => "connections",
+            ExperimentKind::Pool => "pool",
+            ExperimentKind::Prompts => "prompts",
+            ExperimentKind::Answers => "answers",
+            ExperimentKind::Repeats => "repeats",
+            ExperimentKind::Idle => "idle",
+            ExperimentKind::Replicas => "replicas",
         }
     }
 
     /// What is done, in a few words.
     pub fn does(self) -> &'static str {
         match self {
-            Kind::Alone => "requests one after the other, nobody beside them",
-            Kind::Together => "2, 4, 8 … requests in flight",
-            Kind::Watch => "a moderate load for longer",
-            Kind::Rates => "half of what it carried, open loop (and twice it, where --max-rate allows)",
-            Kind::Connections => "a fresh connection for each request against kept ones",
-            Kind::Pool => "the client's pool as it is against twice as large",
-            Kind::Prompts => "short prompts against long ones",
-            Kind::Answers => "short answers against long ones",
-            Kind::Repeats => "one prompt again and again against distinct ones",
-            Kind::Idle => "nothing for a while, then one request",
-            Kind::Replicas => "each replica alone",
+            ExperimentKind::Alone => "requests one after the other, nobody beside them",
+            ExperimentKind::Together => "2, 4, 8 … requests in flight",
+            ExperimentKind::Watch => "a moderate load for longer",
+            ExperimentKind::Rates => {
+                "half of what it carried, open loop (and twice it, where --max-rate allows)"
+            }
+            ExperimentKind::Connections => "a fresh connection for each request against kept ones",
+            ExperimentKind::Pool => "the client's pool as it is against twice as large",
+            ExperimentKind::Prompts => "short prompts against long ones",
+            ExperimentKind::Answers => "short answers against long ones",
+            ExperimentKind::Repeats => "one prompt again and again against distinct ones",
+            ExperimentKind::Idle => "nothing for a while, then one request",
+            ExperimentKind::Replicas => "each replica alone",
         }
     }
 
     /// The names of its two settings.
     fn settings(self) -> [&'static str; 2] {
         match self {
-            Kind::Rates => ["half", "double"],
-            Kind::Connections => ["kept", "fresh"],
-            Kind::Pool => ["once", "twice"],
-            Kind::Prompts | Kind::Answers => ["short", "long"],
-            Kind::Repeats => ["distinct", "same"],
+            ExperimentKind::Rates => ["half", "double"],
+            ExperimentKind::Connections => ["kept", "fresh"],
+            ExperimentKind::Pool => ["once", "twice"],
+            ExperimentKind::Prompts | ExperimentKind::Answers => ["short", "long"],
+            ExperimentKind::Repeats => ["distinct", "same"],
             _ => ["first", "second"],
         }
     }
 
     /// Does this traffic let it be run at all?
-    pub fn is_possible(self, spec: &ActiveSpec, traffic: &Traffic) -> bool {
+    pub fn is_possible(self, spec: &ActiveSpec, traffic: &TrafficTraits) -> bool {
         match self {
-            Kind::Alone | Kind::Watch | Kind::Rates | Kind::Idle | Kind::Connections => true,
-            Kind::Together => spec.max_concurrency >= 2,
-            Kind::Pool => traffic.pool.is_some_and(|limit| 2 * limit <= spec.max_concurrency),
-            Kind::Prompts | Kind::Repeats => traffic.synthetic && traffic.streams,
-            Kind::Answers => traffic.synthetic && traffic.streams && traffic.output >= 8.0,
-            Kind::Replicas => spec.replicas >= 2,
+            ExperimentKind::Alone
+            | ExperimentKind::Watch
+            | ExperimentKind::Rates
+            | ExperimentKind::Idle
+            | ExperimentKind::Connections => true,
+            ExperimentKind::Together => spec.max_concurrency >= 2,
+            ExperimentKind::Pool => traffic.pool.is_some_and(|limit| 2 * limit <= spec.max_concurrency),
+            ExperimentKind::Prompts | ExperimentKind::Repeats => traffic.synthetic && traffic.streams,
+            ExperimentKind::Answers => traffic.synthetic && traffic.streams && traffic.output >= 8.0,
+            ExperimentKind::Replicas => spec.replicas >= 2,
         }
     }
 }
 
 /// What is known of the target when an experiment is planned.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Known {
+pub struct KnownTarget {
     /// Seconds from the first request of a level until it is answered, alone.
     pub e2e_s: f64,
     /// The fastest answer, s.
@@ -282,9 +288,9 @@ pub struct Known {
     pub left_s: f64,
 }
 
-impl Known {
+impl KnownTarget {
     /// Seconds of a request whose answer is a glimpse of eight tokens.
-    fn glimpse_s(&self, traffic: &Traffic) -> f64 {
+    fn glimpse_s(&self, traffic: &TrafficTraits) -> f64 {
         self.ttft_s + (self.e2e_s - self.ttft_s) * (GLIMPSE / traffic.output.max(GLIMPSE))
     }
 
@@ -295,14 +301,14 @@ impl Known {
     }
 }
 
-impl Kind {
+impl ExperimentKind {
     /// Its levels, in order. Of [`Kind::Together`] the next step.
-    pub fn asks(self, spec: &ActiveSpec, traffic: &Traffic, known: &Known) -> Vec<Ask> {
+    pub fn asks(self, spec: &ActiveSpec, traffic: &TrafficTraits, known: &KnownTarget) -> Vec<Ask> {
         let short = |tokens: f64| Size::Fixed(tokens.round().max(1.0) as u32);
         let glimpse = || Some(short(traffic.output.min(GLIMPSE)));
         let compared = |wanted: u64| known.fitting(wanted, 1.5 * known.glimpse_s(traffic));
         let time = spec.time.as_secs_f64();
-        let one = |arm, requests: u64, change: Change| Ask {
+        let one = |arm, requests: u64, change: ScenarioChange| Ask {
             kind: self,
             arm,
             pause: Span::ZERO,
@@ -314,44 +320,57 @@ impl Kind {
         };
         match self {
             // Answers of different lengths, so that each request begins at another phase of whatever has a clock.
-            Kind::Alone => vec![one(Arm::Only, 40, Change { output: varied(traffic), ..Change::default() })],
-            Kind::Together => match known.step {
+            ExperimentKind::Alone => vec![one(
+                ArmSetting::Only,
+                40,
+                ScenarioChange { output: varied(traffic), ..ScenarioChange::default() },
+            )],
+            ExperimentKind::Together => match known.step {
                 0 => Vec::new(),
                 concurrency => vec![Ask {
                     load: Load::Closed { concurrency },
                     pace_per_s: pace(known, concurrency, spec),
-                    ..one(Arm::Number(concurrency), company(concurrency, spec, known), Change::default())
+                    ..one(
+                        ArmSetting::Number(concurrency),
+                        company(concurrency, spec, known),
+                        ScenarioChange::default(),
+                    )
                 }],
             },
-            Kind::Watch => vec![Ask {
+            ExperimentKind::Watch => vec![Ask {
                 load: Load::Closed { concurrency: spec.max_concurrency.clamp(1, 4) },
                 pace_per_s: pace(known, 4, spec),
                 window: Span::from_secs_f64(watch_s(spec)),
                 requests: None,
-                ..one(Arm::Only, 0, Change { output: varied(traffic), ..Change::default() })
+                ..one(
+                    ArmSetting::Only,
+                    0,
+                    ScenarioChange { output: varied(traffic), ..ScenarioChange::default() },
+                )
             }],
-            Kind::Rates => rates(spec, known)
+            ExperimentKind::Rates => rates(spec, known)
                 .into_iter()
                 .map(|(arm, rate_per_s)| Ask {
                     load: Load::Open { rate_per_s },
                     window: Span::from_secs_f64((24.0 / rate_per_s).max(5.0).min(0.08 * time)),
                     requests: None,
-                    ..one(arm, 0, Change::default())
+                    ..one(arm, 0, ScenarioChange::default())
                 })
                 .collect(),
-            Kind::Connections => alternate(|arm| {
-                let fresh = if arm == Arm::Second { Connections::Fresh } else { Connections::Prewarmed };
+            ExperimentKind::Connections => alternate(|arm| {
+                let fresh =
+                    if arm == ArmSetting::Second { Connections::Fresh } else { Connections::Prewarmed };
                 one(
                     arm,
                     compared(10),
-                    Change {
+                    ScenarioChange {
                         connections: Some(fresh),
                         output: glimpse().filter(|_| traffic.synthetic),
-                        ..Change::default()
+                        ..ScenarioChange::default()
                     },
                 )
             }),
-            Kind::Pool => {
+            ExperimentKind::Pool => {
                 let limit = traffic.pool.unwrap_or(1);
                 alternate(|arm| Ask {
                     load: Load::Closed { concurrency: 2 * limit },
@@ -359,61 +378,81 @@ impl Kind {
                     ..one(
                         arm,
                         u64::from(8 * limit).max(16),
-                        Change {
+                        ScenarioChange {
                             connections: Some(Connections::Pool {
-                                limit: if arm == Arm::Second { 2 * limit } else { limit },
+                                limit: if arm == ArmSetting::Second { 2 * limit } else { limit },
                             }),
-                            ..Change::default()
+                            ..ScenarioChange::default()
                         },
                     )
                 })
             }
-            Kind::Prompts => alternate(|arm| {
-                let tokens = if arm == Arm::Second { 4.0 * traffic.prompt } else { traffic.prompt / 4.0 };
-                let change = Change { prompt: Some(short(tokens)), output: glimpse(), ..Change::default() };
+            ExperimentKind::Prompts => alternate(|arm| {
+                let tokens =
+                    if arm == ArmSetting::Second { 4.0 * traffic.prompt } else { traffic.prompt / 4.0 };
+                let change = ScenarioChange {
+                    prompt: Some(short(tokens)),
+                    output: glimpse(),
+                    ..ScenarioChange::default()
+                };
                 one(arm, compared(10), change)
             }),
-            Kind::Answers => alternate(|arm| {
-                let tokens = if arm == Arm::Second { 2.0 * traffic.output } else { traffic.output / 2.0 };
-                one(arm, 6, Change { output: Some(short(tokens)), ..Change::default() })
+            ExperimentKind::Answers => alternate(|arm| {
+                let tokens =
+                    if arm == ArmSetting::Second { 2.0 * traffic.output } else { traffic.output / 2.0 };
+                one(arm, 6, ScenarioChange { output: Some(short(tokens)), ..ScenarioChange::default() })
             }),
-            Kind::Repeats => alternate(|arm| {
-                let (prompt, repeat) = (Some(short(4.0 * traffic.prompt)), arm == Arm::Second);
-                one(arm, compared(12), Change { prompt, repeat, output: glimpse(), ..Change::default() })
+            ExperimentKind::Repeats => alternate(|arm| {
+                let (prompt, repeat) = (Some(short(4.0 * traffic.prompt)), arm == ArmSetting::Second);
+                one(
+                    arm,
+                    compared(12),
+                    ScenarioChange { prompt, repeat, output: glimpse(), ..ScenarioChange::default() },
+                )
             }),
-            Kind::Idle => (0..3)
+            ExperimentKind::Idle => (0..3)
                 .map(|n| Ask {
                     pause: Span::from_secs_f64(idle_s(spec)),
-                    ..one(Arm::Number(n), 2, Change::default())
+                    ..one(ArmSetting::Number(n), 2, ScenarioChange::default())
                 })
                 .collect(),
-            Kind::Replicas => {
+            ExperimentKind::Replicas => {
                 let there = 0..spec.replicas;
                 there
                     .clone()
                     .chain(there.rev())
-                    .map(|n| one(Arm::Number(n), 10, Change { replica: Some(n), ..Change::default() }))
+                    .map(|n| {
+                        one(
+                            ArmSetting::Number(n),
+                            10,
+                            ScenarioChange { replica: Some(n), ..ScenarioChange::default() },
+                        )
+                    })
                     .collect()
             }
         }
     }
 
     /// Seconds that it takes about.
-    pub fn seconds(self, spec: &ActiveSpec, traffic: &Traffic, known: &Known) -> f64 {
+    pub fn seconds(self, spec: &ActiveSpec, traffic: &TrafficTraits, known: &KnownTarget) -> f64 {
         let asks = self.asks(spec, traffic, known);
         let requests: f64 = asks.iter().filter_map(|ask| ask.requests).sum::<u64>() as f64;
         match self {
-            Kind::Alone => requests * known.e2e_s,
-            Kind::Together => {
+            ExperimentKind::Alone => requests * known.e2e_s,
+            ExperimentKind::Together => {
                 let level = (6.0 * known.e2e_s).max(COMPANY_S);
                 level * f64::from(steps_left(known.step, spec.max_concurrency))
             }
-            Kind::Watch | Kind::Rates => asks.iter().map(|ask| ask.window.as_secs_f64() + known.e2e_s).sum(),
-            Kind::Connections | Kind::Prompts | Kind::Repeats => 1.5 * requests * known.glimpse_s(traffic),
-            Kind::Answers => 1.25 * requests * known.e2e_s,
-            Kind::Pool => requests * known.e2e_s / f64::from(traffic.pool.unwrap_or(1)),
-            Kind::Idle => 3.0 * (idle_s(spec) + 2.0 * known.e2e_s),
-            Kind::Replicas => requests * known.e2e_s,
+            ExperimentKind::Watch | ExperimentKind::Rates => {
+                asks.iter().map(|ask| ask.window.as_secs_f64() + known.e2e_s).sum()
+            }
+            ExperimentKind::Connections | ExperimentKind::Prompts | ExperimentKind::Repeats => {
+                1.5 * requests * known.glimpse_s(traffic)
+            }
+            ExperimentKind::Answers => 1.25 * requests * known.e2e_s,
+            ExperimentKind::Pool => requests * known.e2e_s / f64::from(traffic.pool.unwrap_or(1)),
+            ExperimentKind::Idle => 3.0 * (idle_s(spec) + 2.0 * known.e2e_s),
+            ExperimentKind::Replicas => requests * known.e2e_s,
         }
     }
 }
@@ -428,7 +467,7 @@ fn steps_left(step: u32, most: u32) -> u32 {
 const COMPANY_S: f64 = 2.0;
 
 /// Requests of a level of company: six rounds, and more where they are short.
-pub fn company(concurrency: u32, spec: &ActiveSpec, known: &Known) -> u64 {
+pub fn company(concurrency: u32, spec: &ActiveSpec, known: &KnownTarget) -> u64 {
     let rounds = (6 * u64::from(concurrency)).max(24);
     // Twice the company answers twice as many at best.
     let rate = match known.best_rate > 0.0 {
@@ -439,7 +478,7 @@ pub fn company(concurrency: u32, spec: &ActiveSpec, known: &Known) -> u64 {
 }
 
 /// Three times what so many would be answered if nobody waited for anybody, and never over the ceiling.
-fn pace(known: &Known, concurrency: u32, spec: &ActiveSpec) -> f64 {
+fn pace(known: &KnownTarget, concurrency: u32, spec: &ActiveSpec) -> f64 {
     let answered = 3.0 * f64::from(concurrency) / known.least_s.max(1e-3);
     answered.min(spec.max_rate.unwrap_or(f64::INFINITY))
 }
@@ -455,25 +494,28 @@ pub fn idle_s(spec: &ActiveSpec) -> f64 {
 }
 
 /// Half of the best rate, and twice it where that is allowed.
-fn rates(spec: &ActiveSpec, known: &Known) -> Vec<(Arm, f64)> {
+fn rates(spec: &ActiveSpec, known: &KnownTarget) -> Vec<(ArmSetting, f64)> {
     if known.best_rate <= 0.0 {
         return Vec::new();
     }
     let most = spec.max_rate.unwrap_or(known.best_rate);
-    let half = (Arm::First, (0.5 * known.best_rate).min(most));
-    let double = (Arm::Second, 2.0 * known.best_rate);
+    let half = (ArmSetting::First, (0.5 * known.best_rate).min(most));
+    let double = (ArmSetting::Second, 2.0 * known.best_rate);
     [half, double].into_iter().filter(|(_, rate)| *rate <= most).collect()
 }
 
 /// Answers of half to one and a half times the mean length.
-fn varied(traffic: &Traffic) -> Option<Size> {
+fn varied(traffic: &TrafficTraits) -> Option<Size> {
     let tokens = |factor: f64| (factor * traffic.output).round().max(1.0) as u32;
     (traffic.synthetic && traffic.output >= 4.0).then(|| Size::Uniform(tokens(0.5), tokens(1.5)))
 }
 
 /// A B B A.
-fn alternate(ask: impl Fn(Arm) -> Ask) -> Vec<Ask> {
-    [Arm::First, Arm::Second, Arm::Second, Arm::First].into_iter().map(ask).collect()
+fn alternate(ask: impl Fn(ArmSetting) -> Ask) -> Vec<Ask> {
+    [ArmSetting::First, ArmSetting::Second, ArmSetting::Second, ArmSetting::First]
+        .into_iter()
+        .map(ask)
+        .collect()
 }
 
 impl Ask {
@@ -481,16 +523,16 @@ impl Ask {
     pub fn purpose(&self) -> String {
         let word = self.kind.word();
         match self.arm {
-            Arm::Only => word.to_owned(),
-            Arm::First => format!("{word}:{}", self.kind.settings()[0]),
-            Arm::Second => format!("{word}:{}", self.kind.settings()[1]),
-            Arm::Number(n) => format!("{word}:{n}"),
+            ArmSetting::Only => word.to_owned(),
+            ArmSetting::First => format!("{word}:{}", self.kind.settings()[0]),
+            ArmSetting::Second => format!("{word}:{}", self.kind.settings()[1]),
+            ArmSetting::Number(n) => format!("{word}:{n}"),
         }
     }
 
     /// The kind of traffic of its level: `steady` where only the load differs from the scenario's.
     pub fn traffic(&self) -> String {
-        match self.change.prompt.is_some() || self.kind == Kind::Answers {
+        match self.change.prompt.is_some() || self.kind == ExperimentKind::Answers {
             true => self.purpose().replace(':', "-"),
             false => "steady".to_owned(),
         }
@@ -498,18 +540,18 @@ impl Ask {
 }
 
 /// The experiment and the setting that a level was run for, if it was run by a diagnosis.
-pub fn of_level(level: &Level) -> Option<(Kind, Arm)> {
+pub fn of_level(level: &Level) -> Option<(ExperimentKind, ArmSetting)> {
     let (word, arm) = match level.purpose.split_once(':') {
         Some((word, arm)) => (word, Some(arm)),
         None => (level.purpose.as_str(), None),
     };
-    let kind = Kind::ALL.into_iter().find(|kind| kind.word() == word)?;
+    let kind = ExperimentKind::ALL.into_iter().find(|kind| kind.word() == word)?;
     let [first, second] = kind.settings();
     let arm = match arm {
-        None => Arm::Only,
-        Some(name) if name == first => Arm::First,
-        Some(name) if name == second => Arm::Second,
-        Some(name) => Arm::Number(name.parse().ok()?),
+        None => ArmSetting::Only,
+        Some(name) if name == first => ArmSetting::First,
+        Some(name) if name == second => ArmSetting::Second,
+        Some(name) => ArmSetting::Number(name.parse().ok()?),
     };
     Some((kind, arm))
 }

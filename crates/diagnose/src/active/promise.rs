@@ -8,9 +8,9 @@
 use plimsoll_math::proportion::exceedance_bounds;
 use plimsoll_model::Load;
 
-use super::block::{Block, Row, median, share};
+use super::block::{Block, BlockRow, median, share};
 use super::fact::{Fact, Shown, State, ms, of, percent, shown};
-use super::plan::{ActiveSpec, Arm, Kind};
+use super::plan::{ActiveSpec, ArmSetting, ExperimentKind};
 use plimsoll_measure::findings::{Ceiling, Estimate, Metric};
 
 /// Requests alone below which nothing is said.
@@ -37,7 +37,7 @@ struct Held {
 }
 
 impl Held {
-    fn new(ceiling: Ceiling, rows: &[Row], together: f64) -> Option<Held> {
+    fn new(ceiling: Ceiling, rows: &[BlockRow], together: f64) -> Option<Held> {
         let values: Vec<f64> = rows.iter().filter_map(|row| value(row, ceiling.metric)).collect();
         let over = values.iter().filter(|x| **x > ceiling.limit_s).count();
         let mut over = share(over, values.len())?;
@@ -69,7 +69,7 @@ impl Held {
 type Worst<'a> = Option<(&'a Block, Held)>;
 
 /// A request's figure, endless where it failed; `None` where it has none (one token, or it was never sent).
-fn value(row: &Row, metric: Metric) -> Option<f64> {
+fn value(row: &BlockRow, metric: Metric) -> Option<f64> {
     let figure = match metric {
         Metric::Ttft => row.ttft_s(),
         Metric::Tpot => row.tpot_s(),
@@ -80,7 +80,7 @@ fn value(row: &Row, metric: Metric) -> Option<f64> {
 
 /// Does a single request with no contention already exceed what was promised? Of the ceiling that is worst off.
 pub(super) fn alone(blocks: &[Block], spec: &ActiveSpec) -> Option<Shown> {
-    let block = of(blocks, Kind::Alone).next()?;
+    let block = of(blocks, ExperimentKind::Alone).next()?;
     let one = |ceiling: Ceiling| {
         let held = Held::new(ceiling, &block.rows, 1.0).filter(|held| held.values.len() >= LEAST)?;
         // Where half of them fail there is no median, and the failures are told by themselves.
@@ -116,8 +116,8 @@ fn rank(state: State) -> u8 {
 pub(super) fn together(blocks: &[Block], spec: &ActiveSpec) -> Option<Shown> {
     let promised = spec.promised();
     let own = |block: &&Block| match block.kind {
-        Kind::Together | Kind::Watch => true,
-        Kind::Rates => block.arm == Arm::First,
+        ExperimentKind::Together | ExperimentKind::Watch => true,
+        ExperimentKind::Rates => block.arm == ArmSetting::First,
         _ => false,
     };
     let (mut worst, mut fine, mut doubt): (Worst<'_>, Vec<&Block>, Worst<'_>) = (None, Vec::new(), None);

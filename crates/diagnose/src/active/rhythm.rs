@@ -7,9 +7,9 @@
 
 use plimsoll_math::quantile;
 
-use super::block::{Block, LEVEL, Row, median, share};
+use super::block::{Block, BlockRow, LEVEL, median, share};
 use super::fact::{Fact, Shown, State, ms, of, shown};
-use super::plan::Kind;
+use super::plan::ExperimentKind;
 use crate::ratio::spearman;
 use plimsoll_measure::findings::Estimate;
 
@@ -62,7 +62,7 @@ fn freezes(blocks: &[Block]) -> Vec<Shown> {
     }
     found.sort_unstable();
     let frozen_s = found.iter().map(|(_, long)| *long as f64 * 1e-9).sum::<f64>();
-    let enough = watched_s >= 8.0 || of(blocks, Kind::Watch).next().is_some();
+    let enough = watched_s >= 8.0 || of(blocks, ExperimentKind::Watch).next().is_some();
     let part = frozen_s / watched_s;
     let busy = busy(blocks);
     let state = match found.len() {
@@ -94,7 +94,7 @@ fn busy(blocks: &[Block]) -> f64 {
 
 /// How long one prompt could hold up the others.
 fn excuse(blocks: &[Block]) -> f64 {
-    let alone = of(blocks, Kind::Alone).next().and_then(|block| block.median(Row::ttft_s));
+    let alone = of(blocks, ExperimentKind::Alone).next().and_then(|block| block.median(BlockRow::ttft_s));
     alone.map_or(0.0, |wait| 2.0e9 * wait.value)
 }
 
@@ -203,7 +203,7 @@ fn strongest(instants: &[f64], periods: &[f64]) -> Option<(f64, f64)> {
 
 /// Stretches of time in which every token is slow.
 fn unsteady(blocks: &[Block]) -> Option<Shown> {
-    let block = of(blocks, Kind::Watch).next()?;
+    let block = of(blocks, ExperimentKind::Watch).next()?;
     let mut gaps: Vec<(i64, f64)> = block
         .rows
         .iter()

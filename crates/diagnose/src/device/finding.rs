@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::kind::Kind;
+use super::kind::DeviceWork;
 
 /// What the time went by.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -81,7 +81,7 @@ pub struct Device {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct KindTime {
     /// What it did.
-    pub kind: Kind,
+    pub kind: DeviceWork,
     /// How often.
     pub count: u64,
     /// How long, s.
@@ -96,7 +96,7 @@ pub struct Top {
     /// The name.
     pub name: String,
     /// What it does; `None` = it is the host's.
-    pub kind: Option<Kind>,
+    pub kind: Option<DeviceWork>,
     /// How often.
     pub count: u64,
     /// How long, s.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// What a device was busy with.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum DeviceWork {
     /// Between devices.
     Collective,
     /// Attention.
@@ -38,9 +38,9 @@ pub enum Kind {
 }
 
 /// Words of names, lower case, in the order in which they are looked for.
-const WORDS: &[(Kind, &[&str])] = &[
+const WORDS: &[(DeviceWork, &[&str])] = &[
     (
-        Kind::Collective,
+        DeviceWork::Collective,
         &[
             "nccl",
             "rccl",
@@ -56,23 +56,23 @@ const WORDS: &[(Kind, &[&str])] = &[
             "sendrecv",
         ],
     ),
-    (Kind::Quantise, &["quant", "fp8_cast", "scaled_cast", "marlin_repack"]),
-    (Kind::Attention, &["flash", "fmha", "attention", "attn", "paged_", "mla_"]),
+    (DeviceWork::Quantise, &["quant", "fp8_cast", "scaled_cast", "marlin_repack"]),
+    (DeviceWork::Attention, &["flash", "fmha", "attention", "attn", "paged_", "mla_"]),
     (
-        Kind::Convolution,
+        DeviceWork::Convolution,
         &["conv", "fprop", "dgrad", "wgrad", "winograd", "scudnn", "implicit_gemm", "implicit_precomp"],
     ),
     (
-        Kind::Matmul,
+        DeviceWork::Matmul,
         &["gemm", "gemv", "cutlass", "cublas", "cijk_", "matmul", "wgmma", "splitk", "marlin", "dot_kernel"],
     ),
-    (Kind::Norm, &["norm", "bn_fw", "bn_bw"]),
+    (DeviceWork::Norm, &["norm", "bn_fw", "bn_bw"]),
     (
-        Kind::Sampling,
+        DeviceWork::Sampling,
         &["softmax", "topk", "top_k", "sort", "sampl", "argmax", "multinomial", "cumsum", "scan"],
     ),
     (
-        Kind::Index,
+        DeviceWork::Index,
         &[
             "index",
             "gather",
@@ -87,7 +87,7 @@ const WORDS: &[(Kind, &[&str])] = &[
         ],
     ),
     (
-        Kind::Elementwise,
+        DeviceWork::Elementwise,
         &[
             "elementwise",
             "triton_poi",
@@ -102,32 +102,32 @@ const WORDS: &[(Kind, &[&str])] = &[
             "fill",
         ],
     ),
-    (Kind::Reduction, &["reduce", "triton_red", "triton_per"]),
+    (DeviceWork::Reduction, &["reduce", "triton_red", "triton_per"]),
 ];
 
-impl Kind {
+impl DeviceWork {
     /// What a kernel of this name does.
-    pub fn of_kernel(name: &str) -> Kind {
+    pub fn of_kernel(name: &str) -> DeviceWork {
         let name = name.to_ascii_lowercase();
         let fits = |words: &[&str]| words.iter().any(|word| name.contains(word));
-        WORDS.iter().find(|(_, words)| fits(words)).map_or(Kind::Other, |(kind, _)| *kind)
+        WORDS.iter().find(|(_, words)| fits(words)).map_or(DeviceWork::Other, |(kind, _)| *kind)
     }
 
     /// The word shown.
     pub fn word(self) -> &'static str {
         match self {
-            Kind::Collective => "collective",
-            Kind::Attention => "attention",
-            Kind::Convolution => "convolution",
-            Kind::Matmul => "matrix product",
-            Kind::Norm => "normalisation",
-            Kind::Sampling => "softmax, sampling",
-            Kind::Quantise => "quantisation",
-            Kind::Index => "lookup, move",
-            Kind::Elementwise => "elementwise",
-            Kind::Reduction => "reduction",
-            Kind::Copy => "copy, fill",
-            Kind::Other => "other",
+            DeviceWork::Collective => "collective",
+            DeviceWork::Attention => "attention",
+            DeviceWork::Convolution => "convolution",
+            DeviceWork::Matmul => "matrix product",
+            DeviceWork::Norm => "normalisation",
+            DeviceWork::Sampling => "softmax, sampling",
+            DeviceWork::Quantise => "quantisation",
+            DeviceWork::Index => "lookup, move",
+            DeviceWork::Elementwise => "elementwise",
+            DeviceWork::Reduction => "reduction",
+            DeviceWork::Copy => "copy, fill",
+            DeviceWork::Other => "other",
         }
     }
 }

@@ -19,7 +19,7 @@ use plimsoll_math::quantile::{of_sorted, sort};
 use plimsoll_model::TraceSpan;
 
 pub use finding::{Bound, Device, DeviceFinding, HostShare, KindTime, Launches, Step, Top};
-pub use kind::Kind;
+pub use kind::DeviceWork;
 pub use read::is_timeline;
 
 use read::{Host, Timeline, Work};
@@ -117,9 +117,9 @@ impl Lane {
         streams.dedup();
         let within = |work: &&&Work| work.from < window.1 && work.to > window.0;
         Lane {
-            computing: of(&|work| !matches!(work.kind, Kind::Collective | Kind::Copy)),
-            collective: of(&|work| work.kind == Kind::Collective),
-            copies: of(&|work| work.kind == Kind::Copy),
+            computing: of(&|work| !matches!(work.kind, DeviceWork::Collective | DeviceWork::Copy)),
+            collective: of(&|work| work.kind == DeviceWork::Collective),
+            copies: of(&|work| work.kind == DeviceWork::Copy),
             host: idle.without(&queued),
             queued,
             all,
@@ -146,7 +146,7 @@ impl Lane {
 }
 
 fn kinds(timeline: &Timeline<'_>) -> Vec<KindTime> {
-    let mut by: HashMap<Kind, (u64, i64)> = HashMap::new();
+    let mut by: HashMap<DeviceWork, (u64, i64)> = HashMap::new();
     for work in &timeline.work {
         let (count, ns) = by.entry(work.kind).or_default();
         (*count, *ns) = (*count + 1, *ns + (work.to - work.from));
@@ -166,11 +166,11 @@ fn kinds(timeline: &Timeline<'_>) -> Vec<KindTime> {
 }
 
 /// What a name does, how often it was met, and its time in ns.
-type Sum = (Option<Kind>, u64, i64);
+type Sum = (Option<DeviceWork>, u64, i64);
 
 /// Names by time, most first, and how many are left out.
 fn by_name(
-    of: impl Iterator<Item = (u32, Option<Kind>, i64)>,
+    of: impl Iterator<Item = (u32, Option<DeviceWork>, i64)>,
     names: &[&str],
     listed: usize,
 ) -> (Vec<Top>, u64) {
@@ -316,7 +316,8 @@ fn verdict(finding: &DeviceFinding) -> (Bound, String) {
     let (collective, copies) = (mean(&|device| device.collective_alone), mean(&|device| device.copy_alone));
     let (busy, computing) = (mean(&|device| device.busy), mean(&|device| device.computing));
     let told = finding.devices.iter().all(|device| device.host_idle.is_some());
-    let most = finding.kinds.iter().find(|kind| !matches!(kind.kind, Kind::Copy | Kind::Collective));
+    let most =
+        finding.kinds.iter().find(|kind| !matches!(kind.kind, DeviceWork::Copy | DeviceWork::Collective));
     match () {
         () if host >= MUCH && host >= collective.max(copies) => {
             let did = finding.host_meanwhile.first().filter(|did| !did.name.is_empty() && did.share >= 0.2);
@@ -344,7 +345,7 @@ fn verdict(finding: &DeviceFinding) -> (Bound, String) {
         () if computing >= BUSY => {
             let kind = most.map_or_else(String::new, |kind| {
                 let word = match kind.kind {
-                    Kind::Other => "in kernels whose names say no kind",
+                    DeviceWork::Other => "in kernels whose names say no kind",
                     known => known.word(),
                 };
                 format!(", most of it {word} ({} of device time)", percent(kind.share))

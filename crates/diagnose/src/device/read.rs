@@ -7,14 +7,14 @@ use std::collections::HashMap;
 
 use plimsoll_model::{AttributeValue, TraceSpan};
 
-use super::kind::Kind;
+use super::kind::DeviceWork;
 
 /// Something that ran on a device.
 pub(super) struct Work {
     pub from: i64,
     pub to: i64,
     pub name: u32,
-    pub kind: Kind,
+    pub kind: DeviceWork,
     pub device: u16,
     pub stream: i64,
     /// Place of the host span that launched it.
@@ -136,7 +136,7 @@ pub(super) fn timeline(spans: &[TraceSpan]) -> Timeline<'_> {
                     from: span.start_ns,
                     to: span.end_ns,
                     name: names.place(&span.name),
-                    kind: if computes { Kind::of_kernel(&span.name) } else { Kind::Copy },
+                    kind: if computes { DeviceWork::of_kernel(&span.name) } else { DeviceWork::Copy },
                     device: device.min(usize::from(u16::MAX)) as u16,
                     stream: shown(span.attribute("stream")).parse().unwrap_or(0),
                     launch,

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use plimsoll_math::proportion::proves_over;
 use plimsoll_math::quantile::order_statistic;
 
-use super::freeze::{COVERS, LONG_PROMPT, Reading, in_lumps, long_prompts, usual, worse};
+use super::freeze::{COVERS, LONG_PROMPT, PromptReading, in_lumps, long_prompts, usual, worse};
 use super::load::{Law, computed};
 use super::{Fired, beyond};
 use crate::bench::Bench;
-use crate::seen::{Gap, Row, Seen};
+use crate::seen::{Gap, RequestRow, Seen};
 use crate::verdict::Evidence;
 use crate::{Cause, Counter};
 use plimsoll_measure::say::{ms, number, percent};
@@ -44,7 +44,7 @@ const LOOKS: u32 = 2_000;
 /// somewhere nearly always.
 fn read_anyway(
     seen: &Seen<'_>,
-    long: &[Reading],
+    long: &[PromptReading],
     least: f64,
     replicas: impl Iterator<Item = Option<u16>>,
 ) -> f64 {
@@ -76,18 +76,19 @@ fn events(gaps: &[Pause]) -> (f64, f64) {
 
 /// The prompts that may make others pause for so long or longer: those that are long, and, where what single requests take is known, those
 /// that take most of a pause to read by themselves. Not where a cache was lost or prompts are longer altogether: every one is then read for longer.
-fn held_up_by(bench: &Bench<'_>, seen: &Seen<'_>, least: f64) -> Vec<Reading> {
+fn held_up_by(bench: &Bench<'_>, seen: &Seen<'_>, least: f64) -> Vec<PromptReading> {
     let mut long = long_prompts(seen);
     let law = Law::of(&bench.candidate.alone).filter(|law| law.per_token > 0.0);
     let as_long = bench.ratio(|row| row.prompt, 0.5).is_none_or(|effect| effect.ratio.value < AS_LONG);
     let Some(law) = law.filter(|_| as_long && super::engine::read_again(bench) <= 1.0) else { return long };
-    let explains = |row: &Row| law.per_token * computed(row) / COVERS;
-    let known = |row: &Row| long.iter().any(|read| read.from == row.sent_last && read.replica == row.replica);
-    let more: Vec<Reading> = seen
+    let explains = |row: &RequestRow| law.per_token * computed(row) / COVERS;
+    let known =
+        |row: &RequestRow| long.iter().any(|read| read.from == row.sent_last && read.replica == row.replica);
+    let more: Vec<PromptReading> = seen
         .rows
         .iter()
         .filter(|row| explains(row) >= least && row.ttft_sent.is_finite() && !known(row))
-        .map(|row| Reading::of(row, explains(row)))
+        .map(|row| PromptReading::of(row, explains(row)))
         .collect();
     long.extend(more);
     long

@@ -8,7 +8,7 @@
 
 use crate::bench::Bench;
 use crate::ratio::STRETCHES;
-use crate::seen::{Row, Seen};
+use crate::seen::{RequestRow, Seen};
 
 /// A ceiling that the candidate has and the baseline had not.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -96,7 +96,7 @@ fn most(courses: &[Course]) -> u32 {
 pub fn ceiling(bench: &Bench<'_>) -> Option<Ceiling> {
     let (base, now) = (bench.before()?, bench.now());
     let stamped = |seen: &Seen<'_>| {
-        let has = |row: &&Row| row.ttft_sent.is_finite() && row.end.is_finite();
+        let has = |row: &&RequestRow| row.ttft_sent.is_finite() && row.end.is_finite();
         seen.rows.iter().filter(has).count() as f64 >= STAMPED * seen.rows.len() as f64
     };
     if !stamped(base) || !stamped(now) {

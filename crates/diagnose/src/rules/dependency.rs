@@ -7,9 +7,9 @@ use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 
 use super::load::times;
 use super::{Fired, beyond, medians, within};
-use crate::bench::{Arm, Bench};
+use crate::bench::{Bench, BenchArm};
 use crate::ratio::{Effect, spearman};
-use crate::seen::{Row, Seen};
+use crate::seen::{RequestRow, Seen};
 use crate::verdict::Evidence;
 use crate::{Cause, Counter};
 use plimsoll_measure::findings::Estimate;
@@ -18,7 +18,7 @@ use plimsoll_measure::say::{chance, ms, number, percent};
 /// Rows of which a stage must be known; one trace in a hundred of a thousand requests is enough for a median.
 const FEWEST: usize = 8;
 
-fn stage(row: &Row) -> f64 {
+fn stage(row: &RequestRow) -> f64 {
     row.before_engine().unwrap_or(f64::NAN)
 }
 
@@ -76,8 +76,9 @@ const FELT_ALONE: f64 = 0.3;
 
 /// Are single requests, of which no trace may tell, answered so soon that none of their calls can have taken that much longer?
 fn as_quick_alone(bench: &Bench<'_>, more: f64) -> bool {
-    let first = |rows: &[Row]| rows.iter().map(|row| row.ttft_sent).filter(|x| x.is_finite()).collect();
-    let ratio = |base: &Arm<'_>| {
+    let first =
+        |rows: &[RequestRow]| rows.iter().map(|row| row.ttft_sent).filter(|x| x.is_finite()).collect();
+    let ratio = |base: &BenchArm<'_>| {
         let (was, now): (Vec<f64>, Vec<f64>) = (first(&base.alone), first(&bench.candidate.alone));
         medians(&was, &now, 0.95).zip(order_statistic(&mut was.clone(), 0.5))
     };
@@ -311,7 +312,7 @@ fn queues(bench: &Bench<'_>) -> Option<Fired> {
 }
 
 /// What the mean call takes over the mean of the third that met the fewest others, s.
-pub fn waited(seen: &Seen<'_>, call: impl Fn(&Row) -> f64) -> f64 {
+pub fn waited(seen: &Seen<'_>, call: impl Fn(&RequestRow) -> f64) -> f64 {
     let (others, took) = met(seen, call);
     let mut calls: Vec<(f64, f64)> = others.into_iter().zip(took).collect();
     calls.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -320,13 +321,13 @@ pub fn waited(seen: &Seen<'_>, call: impl Fn(&Row) -> f64) -> f64 {
 }
 
 /// Rank correlation of what a call takes with the number of calls under way at its beginning, and its p.
-pub fn with_others(seen: &Seen<'_>, call: impl Fn(&Row) -> f64) -> Option<(f64, f64)> {
+pub fn with_others(seen: &Seen<'_>, call: impl Fn(&RequestRow) -> f64) -> Option<(f64, f64)> {
     let (others, took) = met(seen, call);
     spearman(&others, &took)
 }
 
 /// Of each call, how many others were under way as it began, and what it took, s.
-fn met(seen: &Seen<'_>, call: impl Fn(&Row) -> f64) -> (Vec<f64>, Vec<f64>) {
+fn met(seen: &Seen<'_>, call: impl Fn(&RequestRow) -> f64) -> (Vec<f64>, Vec<f64>) {
     let mut calls: Vec<(f64, f64)> = seen
         .rows
         .iter()
@@ -344,6 +345,6 @@ fn met(seen: &Seen<'_>, call: impl Fn(&Row) -> f64) -> (Vec<f64>, Vec<f64>) {
 
 /// The ratio of the stage's medians of single requests, where they are enough.
 fn alone_only(bench: &Bench<'_>) -> Option<Estimate> {
-    let of = |rows: &[Row]| -> Vec<f64> { rows.iter().map(stage).filter(|x| x.is_finite()).collect() };
+    let of = |rows: &[RequestRow]| -> Vec<f64> { rows.iter().map(stage).filter(|x| x.is_finite()).collect() };
     medians(&of(&bench.base.as_ref()?.alone), &of(&bench.candidate.alone), 0.95)
 }

@@ -4,14 +4,14 @@
 
 use super::load::{shared, times};
 use super::{Fired, beyond};
-use crate::bench::{Arm, Bench};
+use crate::bench::{Bench, BenchArm};
 use crate::verdict::Evidence;
 use crate::{Cause, Counter};
 use plimsoll_measure::say::{number, percent};
 use plimsoll_measure::server_side::Signal;
 
 /// Mean wait in the engine's queue, s, by the best that is known: its stages, its histogram, Little's law on its gauge.
-pub fn queue_wait(arm: &Arm<'_>) -> Option<(f64, &'static str)> {
+pub fn queue_wait(arm: &BenchArm<'_>) -> Option<(f64, &'static str)> {
     let told: Vec<f64> = arm.seen.rows.iter().filter_map(|row| row.queue).collect();
     if told.len() >= 30 {
         return Some((told.iter().sum::<f64>() / told.len() as f64, "the server's stages"));
@@ -106,7 +106,7 @@ struct Sign {
 /// Requests wait beside room in the batch while most of the cache is held, which was not so before. A cache that only lost what prompts
 /// share is held no more than before, and its queue is the batch's.
 fn short_of_cache(bench: &Bench<'_>, running: f64) -> Option<Sign> {
-    let most = |arm: &Arm<'_>| arm.gauges.max(Signal::Running);
+    let most = |arm: &BenchArm<'_>| arm.gauges.max(Signal::Running);
     let ever = most(&bench.candidate)?.max(bench.base.as_ref().and_then(most).unwrap_or(0.0));
     let held = bench.candidate.gauges.kv_while_waiting()?;
     let was = bench.base.as_ref().and_then(|base| base.gauges.mean(Signal::KvUsage)).unwrap_or(0.0);
@@ -129,11 +129,11 @@ fn short_of_cache(bench: &Bench<'_>, running: f64) -> Option<Sign> {
 /// sequence holds more of the cache than before: however short the times are in which it is full, between two looks as a rule, it is.
 fn driven_out(bench: &Bench<'_>) -> Option<Sign> {
     let base = bench.base.as_ref()?;
-    let per_request = |arm: &Arm<'_>| {
+    let per_request = |arm: &BenchArm<'_>| {
         let gained = arm.gauges.gained(Signal::Preempted)?;
         Some((gained, gained / arm.seen.rows.len().max(1) as f64))
     };
-    let each = |arm: &Arm<'_>| {
+    let each = |arm: &BenchArm<'_>| {
         Some(arm.gauges.mean(Signal::KvUsage)? / arm.gauges.mean(Signal::Running).filter(|n| *n > 0.0)?)
     };
     let ((_, was), (times, now)) = (per_request(base)?, per_request(&bench.candidate)?);
@@ -174,7 +174,7 @@ pub fn kv_transfer(bench: &Bench<'_>) -> Option<Fired> {
 
 /// Share of the prompt tokens that came from a cache: as the answers say, else as the server's counters do. A few prompts much longer than
 /// the others, which nobody asked for before, are no loss of what the others share.
-fn cached(arm: &Arm<'_>) -> Option<(f64, &'static str)> {
+fn cached(arm: &BenchArm<'_>) -> Option<(f64, &'static str)> {
     let long = super::freeze::long_from(&arm.seen);
     let usual = arm.seen.rows.iter().filter(|row| row.prompt < long);
     let told: Vec<(f64, f64)> = usual.filter_map(|row| Some((row.cached?, row.prompt))).collect();

@@ -312,7 +312,8 @@ fn storm(seen: &Seen<'_>) -> (f64, f64) {
 fn after_trigger(bench: &Bench<'_>) -> Option<f64> {
     let seen = bench.now();
     let good = |from: f64, to: f64| {
-        let within = |row: &&crate::seen::Row| row.due >= from * seen.length && row.due < to * seen.length;
+        let within =
+            |row: &&crate::seen::RequestRow| row.due >= from * seen.length && row.due < to * seen.length;
         let of: Vec<_> = seen.rows.iter().filter(within).collect();
         (of.len() >= 20).then(|| of.iter().filter(|row| row.ok).count() as f64 / of.len() as f64)
     };

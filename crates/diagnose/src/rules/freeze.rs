@@ -12,8 +12,8 @@ use plimsoll_math::quantile::order_statistic;
 
 use super::load::{Law, alone_tpot, alone_ttft, computed};
 use super::{Fired, beyond};
-use crate::bench::{Arm, Bench};
-use crate::seen::{Gap, LONG_GAP_S, Row, Seen};
+use crate::bench::{Bench, BenchArm};
+use crate::seen::{Gap, LONG_GAP_S, RequestRow, Seen};
 use crate::verdict::Evidence;
 use crate::{Cause, Counter};
 use plimsoll_measure::findings::Estimate;
@@ -129,7 +129,7 @@ pub fn freezes(seen: &Seen<'_>, least: f64, overdue: f64) -> Vec<Freeze> {
         if to - from < 0.5 * SHORTEST_S {
             continue;
         }
-        let of = |row: &Row| row.replica;
+        let of = |row: &RequestRow| row.replica;
         let first = of(&seen.rows[members[0].row as usize]);
         let one_replica = members.iter().all(|gap| of(&seen.rows[gap.row as usize]) == first);
         let streaming = streaming(seen, from, to, if one_replica { first } else { None });
@@ -154,7 +154,7 @@ pub fn freezes(seen: &Seen<'_>, least: f64, overdue: f64) -> Vec<Freeze> {
 
 /// Answers in the middle of their stream throughout this stretch.
 fn streaming(seen: &Seen<'_>, from: f64, to: f64, replica: Option<u16>) -> usize {
-    let in_stream = |row: &&Row| {
+    let in_stream = |row: &&RequestRow| {
         let first = row.sent_last + row.ttft_sent;
         (replica.is_none() || row.replica == replica) && row.events > 1 && first < from && row.end > to
     };
@@ -170,11 +170,12 @@ fn waiting_through(
     overdue: f64,
 ) -> (usize, bool) {
     let edge = 0.1 * (to - from);
-    let first = |row: &Row| row.sent_last + row.ttft_sent;
+    let first = |row: &RequestRow| row.sent_last + row.ttft_sent;
     let own = || seen.rows.iter().filter(|row| replica.is_none() || row.replica == replica);
-    let waits = |row: &&Row| row.sent_last + overdue < to && first(row) >= to - edge;
+    let waits = |row: &&RequestRow| row.sent_last + overdue < to && first(row) >= to - edge;
     // One that comes long after the end waits for something else.
-    let waiting: Vec<&Row> = own().filter(waits).filter(|row| first(row) <= to + overdue + edge).collect();
+    let waiting: Vec<&RequestRow> =
+        own().filter(waits).filter(|row| first(row) <= to + overdue + edge).collect();
     let sent_within = waiting.iter().filter(|row| row.sent_last > from && row.sent_last + ASKED_AGAIN_S < to);
     let again: Vec<Option<u32>> = sent_within.map(|row| row.tcp.retransmits).collect();
     (waiting.len(), !again.is_empty() && again.iter().all(|again| *again == Some(0)))
@@ -182,7 +183,7 @@ fn waiting_through(
 
 /// A stretch in which a prompt much longer than the others was being read, from its sending to its first token.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Reading {
+pub(super) struct PromptReading {
     pub(super) from: f64,
     pub(super) to: f64,
     pub(super) replica: Option<u16>,
@@ -190,9 +191,14 @@ pub(super) struct Reading {
     pub(super) explains: f64,
 }
 
-impl Reading {
-    pub(super) fn of(row: &Row, explains: f64) -> Reading {
-        Reading { from: row.sent_last, to: row.sent_last + row.ttft_sent, replica: row.replica, explains }
+impl PromptReading {
+    pub(super) fn of(row: &RequestRow, explains: f64) -> PromptReading {
+        PromptReading {
+            from: row.sent_last,
+            to: row.sent_last + row.ttft_sent,
+            replica: row.replica,
+            explains,
+        }
     }
 
     /// Is it under way in this stretch, where a request of this replica would notice?
@@ -216,12 +222,12 @@ pub fn long_from(seen: &Seen<'_>) -> f64 {
 }
 
 /// When prompts much longer than the others were being read.
-pub(super) fn long_prompts(seen: &Seen<'_>) -> Vec<Reading> {
+pub(super) fn long_prompts(seen: &Seen<'_>) -> Vec<PromptReading> {
     let least = long_from(seen);
     seen.rows
         .iter()
         .filter(|row| row.prompt >= least && row.ttft_sent.is_finite())
-        .map(|row| Reading::of(row, f64::INFINITY))
+        .map(|row| PromptReading::of(row, f64::INFINITY))
         .collect()
 }
 
@@ -237,7 +243,7 @@ pub(super) const COVERS: f64 = 0.7;
 /// read them, one after the other, and what makes them slow (a model, a cache that was lost) shows on single requests too. s.
 fn reading(seen: &Seen<'_>, law: &Law, freeze: &Freeze) -> f64 {
     let lasts = freeze.to - freeze.from;
-    let ends_it = |row: &&Row| {
+    let ends_it = |row: &&RequestRow| {
         let first = row.sent_last + row.ttft_sent;
         let same = freeze.replica.is_none() || row.replica == freeze.replica;
         same && first > freeze.from + 0.1 * lasts && first <= freeze.to + 0.1 * lasts
@@ -249,12 +255,12 @@ fn reading(seen: &Seen<'_>, law: &Law, freeze: &Freeze) -> f64 {
 pub struct Excuses {
     /// When first tokens came, rising, and what their prompts take by themselves, s.
     read: Vec<(f64, f64)>,
-    long: Vec<Reading>,
+    long: Vec<PromptReading>,
 }
 
 /// The excuses of the level under judgement, by what prompts take now or took before, whatever is more.
 pub fn excuses(bench: &Bench<'_>) -> Excuses {
-    let of = |arm: &Arm<'_>| Law::of(&arm.alone).or_else(|| Law::of(&arm.seen.rows));
+    let of = |arm: &BenchArm<'_>| Law::of(&arm.alone).or_else(|| Law::of(&arm.seen.rows));
     let laws = [bench.base.as_ref().and_then(of), of(&bench.candidate)];
     let per_token = laws.iter().flatten().map(|law| law.per_token).fold(0.0, f64::max);
     let came = bench.now().rows.iter().filter(|row| row.ttft_sent.is_finite());
@@ -361,7 +367,7 @@ pub fn regular(at: &[f64]) -> Option<(f64, f64)> {
 /// Were segments lost on the connections of most who stood still? Then it was the way that stood still: a process that stops does not keep
 /// its kernel from saying what it received.
 fn packets_lost(bench: &Bench<'_>, freezes: &[Freeze]) -> bool {
-    let struck = |row: &&Row| freezes.iter().any(|f| row.sent_last < f.to && row.end >= f.to);
+    let struck = |row: &&RequestRow| freezes.iter().any(|f| row.sent_last < f.to && row.end >= f.to);
     let lost: Vec<bool> = bench
         .now()
         .rows

@@ -8,9 +8,9 @@ use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 
 use super::load::Law;
 use super::{Fired, beyond, within};
-use crate::bench::{Arm, Bench};
+use crate::bench::{Bench, BenchArm};
 use crate::fired::ALONE_NEEDED;
-use crate::seen::{Row, Seen};
+use crate::seen::{RequestRow, Seen};
 use crate::verdict::Evidence;
 use crate::{Cause, Counter};
 use plimsoll_measure::findings::Estimate;
@@ -20,9 +20,9 @@ use plimsoll_measure::server_side::Signal;
 /// What single requests wait more for their first token than the baseline's of like prompts, stages of dependencies left out: rising, s.
 fn added(bench: &Bench<'_>) -> Option<(Vec<f64>, Vec<f64>, f64)> {
     let base = bench.base.as_ref()?;
-    let engine = |row: &Row| row.ttft_sent - row.before_engine().unwrap_or(0.0);
+    let engine = |row: &RequestRow| row.ttft_sent - row.before_engine().unwrap_or(0.0);
     let law = Law::of_metric(&base.alone, engine)?;
-    let over = |rows: &[Row]| -> Vec<f64> {
+    let over = |rows: &[RequestRow]| -> Vec<f64> {
         let mut v: Vec<f64> =
             rows.iter().map(|row| engine(row) - law.at(row)).filter(|x| x.is_finite()).collect();
         sort(&mut v);
@@ -324,7 +324,7 @@ fn server_limit(bench: &Bench<'_>) -> Option<Fired> {
 ///
 /// Both are counted at the instants of the looks. The mean in flight over all time beside the mean of the looks lost: every look that
 /// happens on a quiet instant puts requests in front of the engine that never stood there, and few looks do so in one clean run of twelve.
-fn in_front(arm: &Arm<'_>) -> Option<(f64, f64)> {
+fn in_front(arm: &BenchArm<'_>) -> Option<(f64, f64)> {
     let held = looks(arm)?;
     if held.len() < FEWEST_LOOKS {
         return None;
@@ -343,9 +343,9 @@ struct Look {
     holds: f64,
 }
 
-fn looks(arm: &Arm<'_>) -> Option<Vec<Look>> {
+fn looks(arm: &BenchArm<'_>) -> Option<Vec<Look>> {
     let looks = arm.gauges.inside_at_looks()?;
-    let sorted = |of: fn(&Row) -> f64| {
+    let sorted = |of: fn(&RequestRow) -> f64| {
         let mut v: Vec<f64> = arm.seen.rows.iter().filter(|row| row.sent.is_finite()).map(of).collect();
         sort(&mut v);
         v
@@ -362,7 +362,7 @@ fn looks(arm: &Arm<'_>) -> Option<Vec<Look>> {
 
 /// Of the requests that stand in front of the engine: the share that stands there while the engine holds as many as it ever does (the highest
 /// of fifty looks is left out). A limit lets somebody in as soon as there is room; who is late for another reason is so however few are inside.
-fn at_ceiling(arm: &Arm<'_>) -> Option<f64> {
+fn at_ceiling(arm: &BenchArm<'_>) -> Option<f64> {
     let looks = looks(arm)?;
     let ceiling = order_statistic(&mut looks.iter().map(|look| look.inside).collect::<Vec<_>>(), 0.98)?;
     let standing = |look: &&Look| look.outside >= 1.0;
@@ -376,7 +376,7 @@ fn at_ceiling(arm: &Arm<'_>) -> Option<f64> {
 pub fn buffering(bench: &Bench<'_>) -> Option<Fired> {
     let seen = bench.now();
     let chunk = |seen: &Seen<'_>| {
-        let mut v = seen.finite(Row::chunk);
+        let mut v = seen.finite(RequestRow::chunk);
         (v.len() >= 20).then(|| order_statistic(&mut v, 0.5)).flatten()
     };
     let lumped = |seen: &Seen<'_>| {

@@ -8,7 +8,7 @@ use super::load::{Rates, alone_evidence, rates, same_prompts, times, unmoved};
 use super::{Fired, beyond};
 use crate::bench::Bench;
 use crate::ratio::Effect;
-use crate::seen::Row;
+use crate::seen::RequestRow;
 use crate::verdict::Evidence;
 use crate::{Cause, Counter};
 use plimsoll_measure::findings::Estimate;
@@ -81,7 +81,7 @@ fn rate(bench: &Bench<'_>) -> Option<More> {
 
 fn longer(
     bench: &Bench<'_>,
-    of: impl Fn(&Row) -> f64 + Copy,
+    of: impl Fn(&RequestRow) -> f64 + Copy,
     cause: Cause,
     what: &'static str,
 ) -> Option<More> {

@@ -7,10 +7,10 @@ use plimsoll_math::two_sample::{Flips, mean_ratio};
 
 use super::{Fired, beyond, medians, within};
 use crate::apart::moves_single_requests;
-use crate::bench::{Arm, Bench};
+use crate::bench::{Bench, BenchArm};
 use crate::fired::ALONE_NEEDED;
 use crate::ratio::{Effect, STRETCHES};
-use crate::seen::{Row, Seen};
+use crate::seen::{RequestRow, Seen};
 use crate::verdict::Evidence;
 use crate::{Cause, Counter};
 use plimsoll_measure::findings::Estimate;
@@ -110,23 +110,27 @@ fn alone_as_before(bench: &Bench<'_>) -> Option<f64> {
 }
 
 /// Time per token of single requests.
-pub fn alone_tpot(base: &Arm<'_>, now: &Arm<'_>) -> Option<Estimate> {
-    let of = |arm: &Arm<'_>| -> Vec<f64> {
+pub fn alone_tpot(base: &BenchArm<'_>, now: &BenchArm<'_>) -> Option<Estimate> {
+    let of = |arm: &BenchArm<'_>| -> Vec<f64> {
         arm.alone.iter().map(|row| row.tpot).filter(|x| x.is_finite()).collect()
     };
     medians(&of(base), &of(now), 0.9)
 }
 
 /// First tokens of single requests, each over what the baseline takes for a prompt of that length.
-pub fn alone_ttft(base: &Arm<'_>, now: &Arm<'_>) -> Option<Estimate> {
+pub fn alone_ttft(base: &BenchArm<'_>, now: &BenchArm<'_>) -> Option<Estimate> {
     over_law(base, now, Law::covers)
 }
 
 /// The same of prompts of a length that it `covers`.
-fn over_law(base: &Arm<'_>, now: &Arm<'_>, covers: fn(&Law, &Row) -> bool) -> Option<Estimate> {
+fn over_law(
+    base: &BenchArm<'_>,
+    now: &BenchArm<'_>,
+    covers: fn(&Law, &RequestRow) -> bool,
+) -> Option<Estimate> {
     let law = Law::of(&base.alone)?;
-    let over = |arm: &Arm<'_>| -> Vec<f64> {
-        let in_range = |row: &&Row| covers(&law, row);
+    let over = |arm: &BenchArm<'_>| -> Vec<f64> {
+        let in_range = |row: &&RequestRow| covers(&law, row);
         arm.alone
             .iter()
             .filter(in_range)
@@ -151,18 +155,18 @@ pub struct Law {
 }
 
 /// Prompt tokens that had to be computed, as far as is known.
-pub fn computed(row: &Row) -> f64 {
+pub fn computed(row: &RequestRow) -> f64 {
     (row.prompt - row.cached.unwrap_or(0.0)).max(1.0)
 }
 
 impl Law {
     /// Reads it off single requests (the three-group resistant line of Tukey 1977, with two groups).
-    pub fn of(rows: &[Row]) -> Option<Law> {
+    pub fn of(rows: &[RequestRow]) -> Option<Law> {
         Law::of_metric(rows, |row| row.ttft_sent)
     }
 
     /// The same of another time that a single request takes.
-    pub fn of_metric(rows: &[Row], of: impl Fn(&Row) -> f64) -> Option<Law> {
+    pub fn of_metric(rows: &[RequestRow], of: impl Fn(&RequestRow) -> f64) -> Option<Law> {
         let mut points: Vec<(f64, f64)> = rows
             .iter()
             .map(|row| (computed(row), of(row)))
@@ -186,18 +190,18 @@ impl Law {
     }
 
     /// For this request, s.
-    pub fn at(&self, row: &Row) -> f64 {
+    pub fn at(&self, row: &RequestRow) -> f64 {
         self.fixed + self.per_token * computed(row)
     }
 
     /// Does the line reach this far? Half beyond what it was read on.
-    fn covers(&self, row: &Row) -> bool {
+    fn covers(&self, row: &RequestRow) -> bool {
         (0.5 * self.low..=1.5 * self.high).contains(&computed(row))
     }
 
     /// Up to the middle of the upper third: a server that reads prompts in pieces takes a step more for each further piece, and what is longer
     /// than all but a few of the baseline's prompts may be in pieces that those never were.
-    fn was_read_on(&self, row: &Row) -> bool {
+    fn was_read_on(&self, row: &RequestRow) -> bool {
         (0.5 * self.low..=self.middle).contains(&computed(row))
     }
 }
@@ -260,7 +264,7 @@ pub fn alone_evidence(bench: &Bench<'_>) -> Option<Evidence> {
 }
 
 /// The larger of the ratios at p50 and p95 that is sure.
-fn longer(bench: &Bench<'_>, of: impl Fn(&Row) -> f64 + Copy) -> Option<(f64, Effect)> {
+fn longer(bench: &Bench<'_>, of: impl Fn(&RequestRow) -> f64 + Copy) -> Option<(f64, Effect)> {
     let sure = |p: f64| {
         let effect = bench.ratio(of, p)?;
         (effect.ratio.value >= CHANGED && effect.p < SURE).then_some((p, effect))
@@ -331,7 +335,7 @@ pub fn longer_answers(bench: &Bench<'_>) -> Option<Fired> {
 /// Share of the requests whose prompt is the baseline's of the same number; `None` where prompts are not known.
 pub fn same_prompts(bench: &Bench<'_>) -> Option<f64> {
     // Where prompts are not named by their blocks, their lengths one by one tell: hundreds of them do not agree by chance.
-    let key = |row: &Row| (row.beginning, row.prompt as u64);
+    let key = |row: &RequestRow| (row.beginning, row.prompt as u64);
     let base: BTreeMap<u64, (Option<u64>, u64)> =
         bench.before()?.rows.iter().map(|row| (row.request, key(row))).collect();
     let mut lengths: Vec<u64> = base.values().map(|key| key.1).collect();
@@ -416,13 +420,13 @@ pub fn other_mix(bench: &Bench<'_>) -> Option<Fired> {
 
 /// Are the lengths within each kind of request as before, and how far apart are the kinds? By medians of prompts and answers.
 fn kinds(base: &Seen<'_>, now: &Seen<'_>, classes: &[u16]) -> Option<(bool, f64)> {
-    let middle = |seen: &Seen<'_>, class: u16, of: fn(&Row) -> f64| {
+    let middle = |seen: &Seen<'_>, class: u16, of: fn(&RequestRow) -> f64| {
         let mut values: Vec<f64> =
             seen.rows.iter().filter(|row| row.class == class && row.ok).map(of).collect();
         (values.len() >= 15).then(|| plimsoll_math::quantile::order_statistic(&mut values, 0.5)).flatten()
     };
     let (mut steady, mut apart) = (true, 1.0f64);
-    for of in [(|row: &Row| row.prompt) as fn(&Row) -> f64, |row| row.output] {
+    for of in [(|row: &RequestRow| row.prompt) as fn(&RequestRow) -> f64, |row| row.output] {
         let mut here: Vec<f64> = Vec::new();
         for class in classes {
             let (Some(a), Some(b)) = (middle(base, *class, of), middle(now, *class, of)) else { continue };
@@ -443,7 +447,7 @@ fn kinds(base: &Seen<'_>, now: &Seen<'_>, classes: &[u16]) -> Option<(bool, f64)
 fn standardised(
     base: &Seen<'_>,
     now: &Seen<'_>,
-    of: impl Fn(&Row) -> f64,
+    of: impl Fn(&RequestRow) -> f64,
     p: f64,
     shares: &BTreeMap<u16, f64>,
 ) -> Option<f64> {

@@ -9,11 +9,11 @@ use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 use super::engine::queue_wait;
 use super::load::{Law, computed, times};
 use super::{Fired, beyond};
-use crate::bench::{Arm, Bench};
+use crate::bench::{Bench, BenchArm};
 use crate::company;
 use crate::fired::ALONE_NEEDED;
 use crate::ratio::{of_units, spearman, stretches};
-use crate::seen::{Row, Seen};
+use crate::seen::{RequestRow, Seen};
 use crate::verdict::Evidence;
 use crate::{Cause, Counter};
 use plimsoll_measure::say::{ms, number, percent};
@@ -27,18 +27,18 @@ const QUEUE: f64 = 0.3;
 /// Rank correlation of what a first token takes more with its prompt, from which it is in proportion.
 const IN_PROPORTION: f64 = 0.3;
 
-fn first(row: &Row) -> f64 {
+fn first(row: &RequestRow) -> f64 {
     row.ttft_sent - row.before_engine().unwrap_or(0.0)
 }
 
 fn few_alone(bench: &Bench<'_>) -> Option<bool> {
-    let few = |arm: &Arm<'_>| arm.alone.len() < ALONE_NEEDED;
+    let few = |arm: &BenchArm<'_>| arm.alone.len() < ALONE_NEEDED;
     Some(few(&bench.candidate) || few(bench.base.as_ref()?))
 }
 
 /// How much longer the mean wait in the engine's queue is, s; 0 where nobody tells.
 fn more_queue(bench: &Bench<'_>) -> f64 {
-    let waits = |arm: &Arm<'_>| queue_wait(arm).map(|(wait, _)| wait);
+    let waits = |arm: &BenchArm<'_>| queue_wait(arm).map(|(wait, _)| wait);
     let now = waits(&bench.candidate);
     now.zip(bench.base.as_ref().and_then(waits)).map_or(0.0, |(now, before)| now - before)
 }
@@ -51,7 +51,7 @@ fn mean(values: &[f64]) -> Option<f64> {
 pub fn later(bench: &Bench<'_>) -> Option<(f64, Option<f64>)> {
     let of = |seen: &Seen<'_>| mean(&seen.finite(|row| row.ttft_sent));
     let grown = of(bench.now())? - of(bench.before()?)?;
-    let engine = |arm: &Arm<'_>| arm.gauges.ttft_mean();
+    let engine = |arm: &BenchArm<'_>| arm.gauges.ttft_mean();
     let known =
         engine(&bench.candidate).zip(bench.base.as_ref().and_then(engine)).map(|(now, was)| now - was);
     Some((grown, known))

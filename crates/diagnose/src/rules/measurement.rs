@@ -175,7 +175,7 @@ pub fn drift(bench: &Bench<'_>) -> Option<Fired> {
 }
 
 /// A metric of a request.
-type Of = fn(&crate::seen::Row) -> f64;
+type Of = fn(&crate::seen::RequestRow) -> f64;
 
 fn drifting(bench: &Bench<'_>, metrics: &[(&'static str, Of)], least: f64) -> Option<Fired> {
     let seen = bench.now();
@@ -203,7 +203,7 @@ fn drifting(bench: &Bench<'_>, metrics: &[(&'static str, Of)], least: f64) -> Op
 }
 
 /// Sen's slope of the medians of forty stretches, end to end, as a share of their median; with the p of Mann, Kendall, Hamed and Rao.
-fn trend(seen: &Seen<'_>, of: fn(&crate::seen::Row) -> f64) -> Option<(f64, f64)> {
+fn trend(seen: &Seen<'_>, of: fn(&crate::seen::RequestRow) -> f64) -> Option<(f64, f64)> {
     const PARTS: usize = 40;
     let mut parts = vec![Vec::new(); PARTS];
     for row in seen.rows.iter().filter(|row| row.ok) {

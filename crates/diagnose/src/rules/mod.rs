@@ -280,7 +280,7 @@ pub fn cleared(bench: &Bench<'_>, verdicts: &[Verdict]) -> Vec<Cleared> {
 fn model_cleared(bench: &Bench<'_>) -> Option<Cleared> {
     let base = bench.base.as_ref()?;
     let same = bench.case.spec.same;
-    let tpot = |rows: &[super::seen::Row]| -> Vec<f64> {
+    let tpot = |rows: &[super::seen::RequestRow]| -> Vec<f64> {
         rows.iter().map(|row| row.tpot).filter(|x| x.is_finite()).collect()
     };
     let ratio = medians(&tpot(&base.alone), &tpot(&bench.candidate.alone), 0.9)?;

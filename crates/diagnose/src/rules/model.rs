@@ -6,10 +6,10 @@
 
 use super::load::{Law, alone_ttft, computed, times};
 use super::{Fired, beyond, medians, within};
-use crate::bench::{Arm, Bench};
+use crate::bench::{Bench, BenchArm};
 use crate::company;
 use crate::fired::ALONE_NEEDED;
-use crate::seen::Row;
+use crate::seen::RequestRow;
 use crate::verdict::Evidence;
 use crate::{Cause, Counter};
 use plimsoll_math::quantile::{of_sorted, sort};
@@ -22,7 +22,7 @@ const SLOWER: f64 = 1.08;
 const FOR_ALL: f64 = 1.05;
 
 /// The finite values of single requests, sorted.
-fn alone(arm: &Arm<'_>, of: impl Fn(&Row) -> f64) -> Vec<f64> {
+fn alone(arm: &BenchArm<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<f64> {
     let mut values: Vec<f64> = arm.alone.iter().map(of).filter(|x| x.is_finite()).collect();
     sort(&mut values);
     values
@@ -73,8 +73,8 @@ const OF_ADDED: f64 = 0.1;
 /// Rank correlation with what first tokens of single requests take over a line by their prompts: the baseline's or the candidate's.
 fn goes_with<'b>(
     bench: &'b Bench<'_>,
-    line: impl Fn((&'b [Row], &'b [Row])) -> &'b [Row],
-    of: impl Fn(&Row) -> f64,
+    line: impl Fn((&'b [RequestRow], &'b [RequestRow])) -> &'b [RequestRow],
+    of: impl Fn(&RequestRow) -> f64,
 ) -> bool {
     let Some(base) = &bench.base else { return false };
     let Some(law) = Law::of(line((&base.alone, &bench.candidate.alone))) else { return false };
@@ -157,7 +157,7 @@ const ROUTER_TOO: f64 = 0.45;
 /// M1 where single requests are too few to ask: tokens come further apart than in the baseline beside as many answers, for the faster quarter
 /// too. What is added to each step in equal measure by the host looks the same; single requests would not tell them apart either.
 fn beside_as_many(bench: &Bench<'_>) -> Option<Fired> {
-    let few = |arm: &Arm<'_>| alone(arm, |row| row.tpot).len() < ALONE_NEEDED;
+    let few = |arm: &BenchArm<'_>| alone(arm, |row| row.tpot).len() < ALONE_NEEDED;
     if !(few(&bench.candidate) || few(bench.base.as_ref()?)) || !bench.suspects("tpot") {
         return None;
     }
@@ -189,7 +189,7 @@ fn beside_as_many(bench: &Bench<'_>) -> Option<Fired> {
 
 /// Is company that of one engine: do answers say who gave them, or is there one engine on the pages, before and now?
 fn one_by_one(bench: &Bench<'_>) -> bool {
-    let one = |arm: &Arm<'_>| !arm.seen.replicas.is_empty() || arm.gauges.on_pages().len() == 1;
+    let one = |arm: &BenchArm<'_>| !arm.seen.replicas.is_empty() || arm.gauges.on_pages().len() == 1;
     one(&bench.candidate) && bench.base.as_ref().is_some_and(one)
 }
 
@@ -201,7 +201,7 @@ fn prefill(bench: &Bench<'_>) -> Option<Estimate> {
     if whole.value < 1.1 || whole.lower < 1.04 {
         return None;
     }
-    let over = |arm: &Arm<'_>| {
+    let over = |arm: &BenchArm<'_>| {
         let mut x: Vec<f64> = arm.alone.iter().map(computed).collect();
         sort(&mut x);
         of_sorted(&x, 0.5)
@@ -237,7 +237,7 @@ fn every_replica(bench: &Bench<'_>) -> bool {
 }
 
 /// The ratio under load over that of single requests: the model's is about one.
-fn at_load(bench: &Bench<'_>, _: &Arm<'_>, alone: f64) -> Option<Evidence> {
+fn at_load(bench: &Bench<'_>, _: &BenchArm<'_>, alone: f64) -> Option<Evidence> {
     let moved = bench.material.of("tpot", 0.5)?;
     let relative = moved.effect.ratio.value / alone;
     let says = format!(

@@ -7,7 +7,7 @@ use super::load::{Law, computed};
 use super::{Fired, beyond};
 use crate::bench::Bench;
 use crate::company;
-use crate::seen::{Row, Seen};
+use crate::seen::{RequestRow, Seen};
 use crate::verdict::Evidence;
 use crate::{Cause, Counter};
 use plimsoll_measure::findings::Estimate;
@@ -51,7 +51,7 @@ fn per_token(seen: &Seen<'_>, alone: Option<&Law>) -> f64 {
     if let Some(law) = alone {
         return law.per_token;
     }
-    let read = |row: &&Row| row.ok && row.ttft_sent.is_finite();
+    let read = |row: &&RequestRow| row.ok && row.ttft_sent.is_finite();
     let mut prompts: Vec<f64> = seen.rows.iter().filter(read).map(computed).collect();
     sort(&mut prompts);
     let Some(middle) = of_sorted(&prompts, 0.5) else { return 0.0 };

@@ -10,8 +10,8 @@ use plimsoll_math::quantile::order_statistic;
 use plimsoll_model::TcpFacts;
 
 use super::{Fired, beyond, share};
-use crate::bench::{Arm, Bench};
-use crate::seen::{Row, Seen};
+use crate::bench::{Bench, BenchArm};
+use crate::seen::{RequestRow, Seen};
 use crate::verdict::{Cleared, Evidence, Verdict};
 use crate::{Cause, Counter, Layer};
 use plimsoll_measure::findings::Estimate;
@@ -34,12 +34,12 @@ fn network(seen: &Seen<'_>) -> Network {
 }
 
 /// Was a packet of this request seen to be lost or overtaken?
-fn struck(row: &Row) -> bool {
+fn struck(row: &RequestRow) -> bool {
     row.tcp.retransmits.unwrap_or(0) > 0 || row.tcp.out_of_order.unwrap_or(0) > 0
 }
 
 /// The longest that the client heard nothing, s.
-fn silence(row: &Row) -> f64 {
+fn silence(row: &RequestRow) -> f64 {
     let pause = if row.gap_max.is_finite() { row.gap_max } else { 0.0 };
     if row.ok { row.ttft_sent.max(pause) } else { f64::INFINITY }
 }
@@ -87,11 +87,11 @@ pub fn loss(bench: &Bench<'_>) -> Option<Fired> {
 }
 
 /// Median least round trip of an arm's connections, and the median first token of what is compared, s.
-fn way(arm: &Arm<'_>) -> Option<(Vec<f64>, f64)> {
+fn way(arm: &BenchArm<'_>) -> Option<(Vec<f64>, f64)> {
     let rows = if arm.alone.len() >= crate::fired::ALONE_NEEDED { &arm.alone } else { &arm.seen.rows };
     let least: Vec<f64> =
         rows.iter().filter_map(|row| row.tcp.rtt_min).map(plimsoll_model::Span::as_secs_f64).collect();
-    let answer = |row: &Row| if row.ttft_sent.is_finite() { row.ttft_sent } else { row.head };
+    let answer = |row: &RequestRow| if row.ttft_sent.is_finite() { row.ttft_sent } else { row.head };
     let mut first: Vec<f64> =
         rows.iter().filter(|row| row.ok).map(answer).filter(|x| x.is_finite()).collect();
     let first = order_statistic(&mut first, 0.5)?;

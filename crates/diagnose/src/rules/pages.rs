@@ -4,7 +4,7 @@
 //! every engine tells: requests ended, requests running, the mean gap between tokens.
 
 use super::{Fired, beyond, share};
-use crate::bench::{Arm, Bench};
+use crate::bench::{Bench, BenchArm};
 use crate::gauges::OnPage;
 use crate::verdict::Evidence;
 use crate::{Cause, Counter};
@@ -20,7 +20,7 @@ const ENDED: f64 = 20.0;
 /// The engines on the pages of both runs, as many before as now; `None` where answers tell them apart, or there are not several.
 fn both(bench: &Bench<'_>) -> Option<(Vec<OnPage>, Vec<OnPage>)> {
     let base = bench.base.as_ref()?;
-    let untold = |arm: &Arm<'_>| arm.seen.replicas.len() < 2;
+    let untold = |arm: &BenchArm<'_>| arm.seen.replicas.len() < 2;
     let (before, now) = (base.gauges.on_pages(), bench.candidate.gauges.on_pages());
     let several = now.len() > 1 && before.len() == now.len();
     (several && untold(base) && untold(&bench.candidate)).then_some((before, now))

@@ -6,9 +6,9 @@
 use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 
 use super::{Fired, beyond};
-use crate::bench::{Arm, Bench};
+use crate::bench::{Bench, BenchArm};
 use crate::ratio::{Effect, of_units};
-use crate::seen::{Row, Seen};
+use crate::seen::{RequestRow, Seen};
 use crate::verdict::Evidence;
 use crate::{Cause, Counter};
 use plimsoll_measure::say::{chance, number, percent};
@@ -22,7 +22,7 @@ pub struct Own {
 }
 
 /// Splits a metric by replica; replicas with fewer than ten values are left out.
-pub fn by_replica(seen: &Seen<'_>, of: impl Fn(&Row) -> f64) -> Vec<Own> {
+pub fn by_replica(seen: &Seen<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<Own> {
     let mut all: Vec<Own> =
         (0..seen.replicas.len()).map(|r| Own { replica: r as u16, values: Vec::new() }).collect();
     for row in seen.rows.iter().filter(|row| row.ok) {
@@ -127,12 +127,12 @@ pub fn bad(bench: &Bench<'_>) -> Option<Fired> {
 
 /// Replicas that could answer: those that did, or those on the servers' pages where they are more (one that gets nothing answers
 /// nothing).
-fn there(arm: &Arm<'_>) -> usize {
+fn there(arm: &BenchArm<'_>) -> usize {
     arm.seen.replicas.len().max(arm.gauges.replicas(&arm.seen.replicas))
 }
 
 /// The busiest replica, and its requests over a fair share.
-fn busiest(arm: &Arm<'_>) -> Option<(u16, f64)> {
+fn busiest(arm: &BenchArm<'_>) -> Option<(u16, f64)> {
     let of = there(arm);
     let loads = (0..arm.seen.replicas.len() as u16).map(|r| (r, load_of(&arm.seen, r, of)));
     (of > 1).then(|| loads.max_by(|a, b| a.1.total_cmp(&b.1)))?
@@ -144,10 +144,10 @@ fn busiest(arm: &Arm<'_>) -> Option<(u16, f64)> {
 fn over_others(
     bench: &Bench<'_>,
     (busy, passed_over): (u16, bool),
-    of: fn(&Row) -> f64,
+    of: fn(&RequestRow) -> f64,
     p: f64,
 ) -> Option<(f64, &'static str)> {
-    let at = |seen: &Seen<'_>, own: &dyn Fn(&Row) -> bool| {
+    let at = |seen: &Seen<'_>, own: &dyn Fn(&RequestRow) -> bool| {
         let mut v: Vec<f64> =
             seen.rows.iter().filter(|r| r.ok && own(r)).map(of).filter(|x| x.is_finite()).collect();
         (v.len() >= 10).then(|| order_statistic(&mut v, p)).flatten()
@@ -155,7 +155,7 @@ fn over_others(
     let of = there(&bench.candidate);
     let loads: Vec<f64> =
         (0..bench.now().replicas.len() as u16).map(|r| load_of(bench.now(), r, of)).collect();
-    let over = |row: &Row| row.replica.is_some_and(|r| loads[usize::from(r)] > 1.0);
+    let over = |row: &RequestRow| row.replica.is_some_and(|r| loads[usize::from(r)] > 1.0);
     let others = at(bench.now(), &|row| row.replica.is_some() && !over(row)).filter(|_| !passed_over);
     let (now, than, whose) = match others {
         Some(others) => (at(bench.now(), &over)?, others, "those of the replicas with less"),
@@ -177,7 +177,7 @@ pub fn imbalance(bench: &Bench<'_>) -> Option<Fired> {
     let (busy, load) = busiest(&bench.candidate)?;
     let before = bench.base.as_ref().and_then(busiest).map_or(1.0, |(_, load)| load);
     let passed_over = there(&bench.candidate) > seen.replicas.len();
-    let of = |metric: &str, of: fn(&Row) -> f64, p: f64| {
+    let of = |metric: &str, of: fn(&RequestRow) -> f64, p: f64| {
         if bench.suspects(metric) { over_others(bench, (busy, passed_over), of, p) } else { None }
     };
     let (first, token) = (of("ttft", |row| row.ttft_sent, 0.95), of("tpot", |row| row.tpot, 0.5));
@@ -246,7 +246,7 @@ pub fn cold_start(bench: &Bench<'_>) -> Option<Fired> {
         if born < 3.0 || before < EARLY_REQUESTS * seen.replicas.len() {
             continue;
         }
-        let own = |from: f64, to: f64, of: fn(&Row) -> f64| -> Vec<f64> {
+        let own = |from: f64, to: f64, of: fn(&RequestRow) -> f64| -> Vec<f64> {
             let mut v: Vec<f64> = seen
                 .rows
                 .iter()
@@ -261,7 +261,10 @@ pub fn cold_start(bench: &Bench<'_>) -> Option<Fired> {
             sort(&mut v);
             v
         };
-        for (name, of) in [("tpot", (|r: &Row| r.tpot) as fn(&Row) -> f64), ("ttft", |r: &Row| r.ttft_sent)] {
+        for (name, of) in [
+            ("tpot", (|r: &RequestRow| r.tpot) as fn(&RequestRow) -> f64),
+            ("ttft", |r: &RequestRow| r.ttft_sent),
+        ] {
             let (young, old) = (own(0.0, 12.0, of), own(40.0, f64::INFINITY, of));
             let (Some(first), Some(later)) = (of_sorted(&young, 0.5), of_sorted(&old, 0.5)) else { continue };
             let p = crate::ratio::rank_sum(&old, &young);
@@ -320,7 +323,7 @@ fn later_than_before(bench: &Bench<'_>) -> Option<Fired> {
         return None;
     }
     let p75 = |seen: &Seen<'_>, from: f64, to: f64| {
-        let within = |row: &&Row| row.due >= from && row.due < to && !row.ttft.is_nan();
+        let within = |row: &&RequestRow| row.due >= from && row.due < to && !row.ttft.is_nan();
         let mut v: Vec<f64> = seen.rows.iter().filter(within).map(|row| row.ttft).collect();
         (v.len() >= 15).then(|| order_statistic(&mut v, 0.75)).flatten()
     };

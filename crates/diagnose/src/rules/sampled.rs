@@ -12,9 +12,9 @@ use plimsoll_math::two_sample::welch;
 
 use super::dependency::{WAITS, names, waited, with_others};
 use super::{Fired, beyond};
-use crate::bench::{Arm, Bench};
+use crate::bench::{Bench, BenchArm};
 use crate::ratio::{STRETCHES, rank_sum};
-use crate::seen::{Row, Seen};
+use crate::seen::{RequestRow, Seen};
 use crate::verdict::Evidence;
 use crate::{Cause, Counter, Experiment};
 use plimsoll_measure::say::{chance, ms, number, percent};
@@ -36,10 +36,11 @@ struct Sample {
 
 impl Sample {
     /// `None` where hardly any request is in it, or so many that nothing has to be inferred, or where no page tells of the engine.
-    fn of(arm: &Arm<'_>) -> Option<Sample> {
+    fn of(arm: &BenchArm<'_>) -> Option<Sample> {
         let rows = &arm.seen.rows;
-        let told =
-            |row: &Row| Some((row.before_engine()?, row.ttft_sent)).filter(|(_, whole)| whole.is_finite());
+        let told = |row: &RequestRow| {
+            Some((row.before_engine()?, row.ttft_sent)).filter(|(_, whole)| whole.is_finite())
+        };
         let (stage, rest): (Vec<f64>, Vec<f64>) =
             rows.iter().filter_map(told).map(|(stage, whole)| (stage, whole - stage)).unzip();
         if stage.len() < FEWEST || stage.len() as f64 >= MOST * rows.len() as f64 {
@@ -76,7 +77,7 @@ pub fn capacity(bench: &Bench<'_>) -> Option<Fired> {
         return None;
     }
     let usual = order_statistic(&mut [before.rest.as_slice(), &after.rest].concat(), 0.5)?;
-    let call = |row: &Row| (row.ttft_sent - usual).max(0.0);
+    let call = |row: &RequestRow| (row.ttft_sent - usual).max(0.0);
     let ((rho, p), (was, _)) = (with_others(now, call)?, with_others(base, call)?);
     let (grown, known) = super::loaded::later(bench)?;
     let more = if p < CERTAIN { grown.max(waited(now, call)) } else { grown };
@@ -147,7 +148,7 @@ pub fn tail(bench: &Bench<'_>) -> Option<Fired> {
     }
     let (was, is) = (few as f64 / a.len() as f64, many as f64 / b.len() as f64);
     // Who took so long and not half of it in the engine took the other half in front of it.
-    let inside = |arm: &Arm<'_>| arm.gauges.ttft_above(0.5 * line, 0.8 * line);
+    let inside = |arm: &BenchArm<'_>| arm.gauges.ttft_above(0.5 * line, 0.8 * line);
     let engine = (inside(&bench.candidate)? - inside(bench.base.as_ref()?)?).max(0.0);
     let unknown = (is - was - engine) * b.len() as f64;
     if unknown < LATE
@@ -158,7 +159,8 @@ pub fn tail(bench: &Bench<'_>) -> Option<Fired> {
     {
         return None;
     }
-    let late: Vec<&Row> = now.rows.iter().filter(|row| row.ttft_sent > line && is_passed(row, now)).collect();
+    let late: Vec<&RequestRow> =
+        now.rows.iter().filter(|row| row.ttft_sent > line && is_passed(row, now)).collect();
     if (late.len() as f64) < PASSED * unknown || one_by_one(&late, now) < TOGETHER || crawls(&late, now) {
         return None;
     }
@@ -209,7 +211,7 @@ fn far(sorted: &[f64], least: f64) -> Option<f64> {
 }
 
 /// Had somebody who was sent after this one a first token before it?
-fn is_passed(row: &Row, seen: &Seen<'_>) -> bool {
+fn is_passed(row: &RequestRow, seen: &Seen<'_>) -> bool {
     let there = row.sent_last + row.ttft_sent;
     let from = seen.rows.partition_point(|other| other.due <= row.due);
     seen.rows[from..]
@@ -219,16 +221,16 @@ fn is_passed(row: &Row, seen: &Seen<'_>) -> bool {
 }
 
 /// Do the tokens after late first ones come slower than all?
-fn crawls(late: &[&Row], seen: &Seen<'_>) -> bool {
+fn crawls(late: &[&RequestRow], seen: &Seen<'_>) -> bool {
     let middle = |mut of: Vec<f64>| order_statistic(&mut of, 0.5);
     let paces = middle(late.iter().map(|row| row.tpot).filter(|x| x.is_finite()).collect());
     paces.zip(middle(seen.finite(|row| row.tpot))).is_some_and(|(late, all)| late > 1.25 * all)
 }
 
 /// p of late ones so unevenly spread over the level, were each request late by itself: Pearson's chi-square.
-fn one_by_one(late: &[&Row], seen: &Seen<'_>) -> f64 {
+fn one_by_one(late: &[&RequestRow], seen: &Seen<'_>) -> f64 {
     let stretch =
-        |row: &Row| ((row.due / seen.length * STRETCHES as f64).max(0.0) as usize).min(STRETCHES - 1);
+        |row: &RequestRow| ((row.due / seen.length * STRETCHES as f64).max(0.0) as usize).min(STRETCHES - 1);
     let (mut late_in, mut all_in) = ([0.0; STRETCHES], [0.0; STRETCHES]);
     late.iter().for_each(|row| late_in[stretch(row)] += 1.0);
     seen.rows.iter().for_each(|row| all_in[stretch(row)] += 1.0);

@@ -7,8 +7,8 @@
 use super::ceiling::{Ceiling, PASSED, ceiling};
 use super::engine::queue_wait;
 use super::{Fired, beyond};
-use crate::bench::{Arm, Bench};
-use crate::seen::{Row, Seen};
+use crate::bench::{Bench, BenchArm};
+use crate::seen::{RequestRow, Seen};
 use crate::verdict::Evidence;
 use crate::{Cause, Counter, Side};
 use plimsoll_measure::findings::Estimate;
@@ -125,10 +125,10 @@ const INSIDE: f64 = 0.3;
 /// Is it in the engine that requests wait? Where its gauge is read and shows few of those that wait more than before, they stand in front of
 /// it. `None` = it is not read.
 fn inside(bench: &Bench<'_>) -> Option<bool> {
-    let waiting = |arm: &Arm<'_>| arm.gauges.mean(Signal::Waiting);
+    let waiting = |arm: &BenchArm<'_>| arm.gauges.mean(Signal::Waiting);
     let more = waiting(&bench.candidate)? - waiting(bench.base.as_ref()?)?;
     let later = mean_ttft(bench.now())? - mean_ttft(bench.before()?)?;
-    let wait = |arm: &Arm<'_>| queue_wait(arm).map_or(0.0, |(wait, _)| wait);
+    let wait = |arm: &BenchArm<'_>| queue_wait(arm).map_or(0.0, |(wait, _)| wait);
     let longer = wait(&bench.candidate) - wait(bench.base.as_ref()?);
     Some(more > 0.01 && (more >= INSIDE * later * bench.now().rate() || longer >= INSIDE * later))
 }
@@ -207,14 +207,14 @@ pub fn fewer_replicas(bench: &Bench<'_>) -> Option<(usize, usize)> {
     if a > b && b > 0 {
         return (bench.candidate.gauges.replicas(&bench.now().replicas) < a).then_some((a, b));
     }
-    let on_pages = |arm: &Arm<'_>| arm.gauges.replicas(&base.seen.replicas);
+    let on_pages = |arm: &BenchArm<'_>| arm.gauges.replicas(&base.seen.replicas);
     let (pages, pages_now) = (on_pages(base), on_pages(&bench.candidate));
     (b == 0 && pages > pages_now && pages_now > 0).then_some((pages, pages_now))
 }
 
 /// Growth of the number in flight per second, where it is over a fiftieth of the rate for sure.
 fn backlog(seen: &Seen<'_>) -> Option<(f64, f64)> {
-    let rows: &[Row] = &seen.rows;
+    let rows: &[RequestRow] = &seen.rows;
     let looks = 64usize;
     let mut in_flight = vec![0.0; looks];
     for row in rows {

@@ -14,7 +14,7 @@ use plimsoll_math::special::gamma_inc_pair;
 use super::load::Law;
 use super::{Fired, beyond};
 use crate::bench::Bench;
-use crate::seen::{Row, Seen};
+use crate::seen::{RequestRow, Seen};
 use crate::verdict::Evidence;
 use crate::{Cause, Counter};
 use plimsoll_measure::say::{ms, number};
@@ -42,7 +42,7 @@ const LEFT: f64 = 1.5;
 /// When a request was sent, and what its first token took over a baseline's of a like prompt, s.
 type Wait = (f64, f64);
 
-fn first(row: &Row) -> f64 {
+fn first(row: &RequestRow) -> f64 {
     row.ttft_sent - row.before_engine().unwrap_or(0.0)
 }
 

@@ -4,7 +4,7 @@
 use plimsoll_diagnose::active::before::{Against, Before};
 use plimsoll_diagnose::active::belief::{Belief, causes, chance, decides, decisive};
 use plimsoll_diagnose::active::fact::{Fact, Shown, State};
-use plimsoll_diagnose::active::plan::{ActiveSpec, Kind, Known, Traffic, of_level};
+use plimsoll_diagnose::active::plan::{ActiveSpec, ExperimentKind, KnownTarget, TrafficTraits, of_level};
 use plimsoll_diagnose::{Answer, Cause, Layer, Side, YesNo};
 use plimsoll_measure::findings::{Ceiling, Metric};
 use plimsoll_model::{Fingerprint, Level, Load, Span};
@@ -122,9 +122,11 @@ fn ceilings_hold_and_too_little_is_unknown() {
 #[test]
 fn no_experiment_asks_for_more_than_its_ceilings() {
     let spec = ActiveSpec { max_concurrency: 6, max_rate: Some(3.0), ..spec() };
-    let traffic = Traffic { prompt: 256.0, output: 64.0, synthetic: true, streams: true, pool: Some(3) };
-    let known = Known { e2e_s: 0.5, least_s: 0.4, ttft_s: 0.1, best_rate: 10.0, step: 4, left_s: 300.0 };
-    for kind in Kind::ALL {
+    let traffic =
+        TrafficTraits { prompt: 256.0, output: 64.0, synthetic: true, streams: true, pool: Some(3) };
+    let known =
+        KnownTarget { e2e_s: 0.5, least_s: 0.4, ttft_s: 0.1, best_rate: 10.0, step: 4, left_s: 300.0 };
+    for kind in ExperimentKind::ALL {
         for ask in kind.asks(&spec, &traffic, &known) {
             match ask.load {
                 Load::Closed { concurrency } => assert!(concurrency <= 6 && ask.pace_per_s <= 3.0, "{ask:?}"),
@@ -138,11 +140,13 @@ fn no_experiment_asks_for_more_than_its_ceilings() {
 
 #[test]
 fn a_purpose_says_what_its_level_was() {
-    let traffic = Traffic { prompt: 256.0, output: 64.0, synthetic: true, streams: true, pool: Some(3) };
-    let known = Known { e2e_s: 0.5, least_s: 0.4, ttft_s: 0.1, best_rate: 10.0, step: 4, left_s: 300.0 };
+    let traffic =
+        TrafficTraits { prompt: 256.0, output: 64.0, synthetic: true, streams: true, pool: Some(3) };
+    let known =
+        KnownTarget { e2e_s: 0.5, least_s: 0.4, ttft_s: 0.1, best_rate: 10.0, step: 4, left_s: 300.0 };
     let spec = ActiveSpec { replicas: 2, ..spec() };
     let mut level = plimsoll_lab::records::level(1.0, 1);
-    for ask in Kind::ALL.iter().flat_map(|kind| kind.asks(&spec, &traffic, &known)) {
+    for ask in ExperimentKind::ALL.iter().flat_map(|kind| kind.asks(&spec, &traffic, &known)) {
         level.purpose = ask.purpose();
         assert_eq!(of_level(&level), Some((ask.kind, ask.arm)), "{}", level.purpose);
     }
@@ -172,7 +176,7 @@ fn what_a_cause_must_show_makes_it_the_likeliest_and_its_experiment_worth_most()
     let sum: f64 = belief.of.iter().map(|(_, chance)| chance).sum();
     assert!((sum - 1.0).abs() < 1e-9);
     // What is decided brings nothing more.
-    for kind in Kind::ALL {
+    for kind in ExperimentKind::ALL {
         let all: Vec<Shown> = decides(kind).iter().map(|(fact, _)| yes(*fact)).collect();
         assert!(belief.information(&[kind], &[]) >= 0.0);
         assert_eq!(belief.information(&[kind], &all), 0.0, "{kind:?}");

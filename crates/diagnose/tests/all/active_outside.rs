@@ -1,7 +1,7 @@
 //! Active diagnosis of what stands around an engine and is none of ours: experiments written by hand, as such a thing answers them.
 
 use plimsoll_diagnose::active::fact::{Fact, State};
-use plimsoll_diagnose::active::plan::{Kind, Known, Traffic};
+use plimsoll_diagnose::active::plan::{ExperimentKind, KnownTarget, TrafficTraits};
 use plimsoll_diagnose::active::{blocks, fact_state, tell};
 use plimsoll_diagnose::{Cause, Diagnosis};
 use plimsoll_measure::findings::Validity;
@@ -224,16 +224,17 @@ fn where_the_server_keeps_no_connection_kept_ones_are_not_compared_with_fresh_on
 /// says nothing of who waits. Whatever the name, two thousand tokens fill no KV cache.
 #[test]
 fn an_engine_of_milliseconds_is_asked_for_long_enough_to_be_read() {
-    let known = Known { e2e_s: 0.013, least_s: 0.01, ttft_s: 0.008, best_rate: 76.0, step: 8, left_s: 60.0 };
-    let traffic = Traffic { prompt: 256.0, output: 32.0, synthetic: true, streams: true, pool: None };
-    let asked = Kind::Together.asks(&spec(), &traffic, &known)[0].requests;
+    let known =
+        KnownTarget { e2e_s: 0.013, least_s: 0.01, ttft_s: 0.008, best_rate: 76.0, step: 8, left_s: 60.0 };
+    let traffic = TrafficTraits { prompt: 256.0, output: 32.0, synthetic: true, streams: true, pool: None };
+    let asked = ExperimentKind::Together.asks(&spec(), &traffic, &known)[0].requests;
     assert_eq!(
         asked,
         Some(200),
         "two seconds at 152/s are 304, of which a tenth of two thousand requests is allowed"
     );
-    let slow = Known { e2e_s: 2.0, best_rate: 4.0, ..known };
-    assert_eq!(Kind::Together.asks(&spec(), &traffic, &slow)[0].requests, Some(48));
+    let slow = KnownTarget { e2e_s: 2.0, best_rate: 4.0, ..known };
+    assert_eq!(ExperimentKind::Together.asks(&spec(), &traffic, &slow)[0].requests, Some(48));
     let mut lab = Lab::default();
     lab.level("alone", (1, 40), (8, 40)).level("together:4", (4, 48), (60, 92)).level(
         "together:8",

@@ -2,13 +2,13 @@
 //! nothing but the endpoint.
 
 use plimsoll_diagnose::active::before::{Against, Before};
-use plimsoll_diagnose::active::plan::{ActiveSpec, Traffic};
+use plimsoll_diagnose::active::plan::{ActiveSpec, TrafficTraits};
 use plimsoll_diagnose::active::{Active, Next, tell};
 use plimsoll_diagnose::{Cause, Diagnosis, Side};
 use plimsoll_measure::findings::Validity;
 use plimsoll_model::{At, Attempt, Fingerprint, Level, Sample, Span};
 use plimsoll_sim::{
-    FaultSpec, FleetSpec, LevelPlan, ModeSpec, Rows, World, WorldSpec, catalogue::profile, simulate_into,
+    FaultSpec, FleetSpec, LevelPlan, ModeSpec, RowSink, World, WorldSpec, catalogue::profile, simulate_into,
 };
 use plimsoll_workload::{BlockNames, Scenario};
 use serde_json::json;
@@ -47,7 +47,7 @@ struct Run {
     samples: Vec<Sample>,
 }
 
-impl Rows for Run {
+impl RowSink for Run {
     fn attempt(&mut self, attempt: Attempt) {
         self.attempts.push(attempt);
     }
@@ -115,7 +115,7 @@ impl System {
             other => panic!("{other:?}: lengths are fixed here"),
         };
         let lengths = (mean(&self.scenario.sizes.prompt), mean(&self.scenario.sizes.output));
-        let mut active = Active::new(spec.clone(), Traffic::of(&self.scenario, lengths))
+        let mut active = Active::new(spec.clone(), TrafficTraits::of(&self.scenario, lengths))
             .against(against.map(|against| against.before.clone()));
         let mut all = Run::default();
         let mut levels = Vec::new();

@@ -2,7 +2,7 @@
 //! microsecond by microsecond on random ones.
 
 use plimsoll_diagnose::device::stretch::Stretches;
-use plimsoll_diagnose::device::{Bound, DeviceFinding, Kind, is_timeline, judge};
+use plimsoll_diagnose::device::{Bound, DeviceFinding, DeviceWork, is_timeline, judge};
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{AttributeValue, SpanKind, TraceSpan};
 
@@ -74,8 +74,8 @@ fn a_timeline_laid_out_by_hand_is_taken_apart_as_it_was_made() {
     near(device.host_idle.expect("launches are known"), 0.37);
     near(device.queued_idle.expect("launches are known"), 0.03);
     assert_eq!((device.device.as_str(), device.streams, device.activities), ("GPU 0", 1, 6));
-    let kinds: Vec<(Kind, u64)> = found.kinds.iter().map(|kind| (kind.kind, kind.count)).collect();
-    assert_eq!(kinds[0], (Kind::Matmul, 2));
+    let kinds: Vec<(DeviceWork, u64)> = found.kinds.iter().map(|kind| (kind.kind, kind.count)).collect();
+    assert_eq!(kinds[0], (DeviceWork::Matmul, 2));
     near(found.kinds[0].share, 400.0 / 600.0);
     let launches = found.launches.expect("launches");
     assert_eq!(launches.count, 6);
@@ -127,20 +127,20 @@ fn a_trace_of_requests_is_no_timeline() {
 #[test]
 fn names_of_kernels_say_what_they_do() {
     for (name, kind) in [
-        ("ampere_sgemm_32x32_sliced1x4_tn", Kind::Matmul),
-        ("Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32", Kind::Matmul),
-        ("sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nchw", Kind::Convolution),
-        ("cudnn_ampere_scudnn_128x64_relu_xregs_large_nn_v1", Kind::Convolution),
-        ("void cudnn::bn_bw_1C11_kernel_new<float, float, float2, 128, true, 1>", Kind::Norm),
-        ("void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<128, 64>>", Kind::Attention),
-        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", Kind::Collective),
-        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>", Kind::Collective),
-        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>", Kind::Reduction),
-        ("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>", Kind::Attention),
-        ("triton_poi_fused_add_cos_sin_0", Kind::Elementwise),
-        ("my_kernel", Kind::Other),
+        ("ampere_sgemm_32x32_sliced1x4_tn", DeviceWork::Matmul),
+        ("Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32", DeviceWork::Matmul),
+        ("sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nchw", DeviceWork::Convolution),
+        ("cudnn_ampere_scudnn_128x64_relu_xregs_large_nn_v1", DeviceWork::Convolution),
+        ("void cudnn::bn_bw_1C11_kernel_new<float, float, float2, 128, true, 1>", DeviceWork::Norm),
+        ("void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<128, 64>>", DeviceWork::Attention),
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", DeviceWork::Collective),
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>", DeviceWork::Collective),
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>", DeviceWork::Reduction),
+        ("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>", DeviceWork::Attention),
+        ("triton_poi_fused_add_cos_sin_0", DeviceWork::Elementwise),
+        ("my_kernel", DeviceWork::Other),
     ] {
-        assert_eq!(Kind::of_kernel(name), kind, "{name}");
+        assert_eq!(DeviceWork::of_kernel(name), kind, "{name}");
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use plimsoll_workload::{SpecError, check};
 use serde_json::Value;
 
-use super::file::{BUDGET_VERSION, Budget, BudgetFile, Kind};
+use super::file::{BUDGET_VERSION, Budget, BudgetFile, BudgetKind};
 use plimsoll_measure::budget::{Amount, Unit, shown};
 use plimsoll_measure::budget::{BudgetMetric, StageBudget};
 use plimsoll_measure::budget::{Judged, no_measure_of_load};
@@ -47,11 +47,13 @@ impl BudgetFile {
             return Err(conflict("price", e.to_string()));
         }
         match (self.kind, self.batch) {
-            (Kind::Batch, None) => return Err(missing("batch", "`batch: {items: 100000, deadline: 8h}`")),
-            (Kind::Interactive, Some(_)) => {
+            (BudgetKind::Batch, None) => {
+                return Err(missing("batch", "`batch: {items: 100000, deadline: 8h}`"));
+            }
+            (BudgetKind::Interactive, Some(_)) => {
                 return Err(conflict("batch", "items by a deadline belong to `kind: batch`"));
             }
-            (Kind::Batch, Some(batch)) if batch.items == 0 || batch.deadline.0 <= 0 => {
+            (BudgetKind::Batch, Some(batch)) if batch.items == 0 || batch.deadline.0 <= 0 => {
                 return Err(conflict("batch", "items and deadline must be above 0"));
             }
             _ => {}

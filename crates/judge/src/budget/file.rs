@@ -42,7 +42,7 @@ pub struct BudgetFile {
     pub scope: Scope,
     /// What waits for the answers.
     #[serde(default)]
-    pub kind: Kind,
+    pub kind: BudgetKind,
     /// How many items by when; for `kind: batch`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<Batch>,
@@ -97,7 +97,7 @@ pub enum Scope {
 /// What waits for the answers.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum BudgetKind {
     /// A person or a page: every request counts.
     #[default]
     Interactive,
@@ -180,7 +180,7 @@ pub struct Budget {
     pub relative: Option<Relative>,
     /// The requests it is about. None = all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub slice: Option<Slice>,
+    pub slice: Option<RequestSlice>,
     /// What is kept free under the ceiling (over the floor): an amount of its unit, or a share of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin: Option<Amount>,
@@ -210,7 +210,7 @@ pub struct Budget {
 /// The requests that a budget is about. Several conditions must all hold.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Slice {
+pub struct RequestSlice {
     /// Class of the scenario, by name or number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
@@ -228,7 +228,7 @@ pub struct Slice {
     pub load: Option<Rate>,
 }
 
-impl Slice {
+impl RequestSlice {
     /// In words: `class chat, prompts 0..512`; empty for all requests.
     pub fn words(&self) -> String {
         let mut parts = Vec::new();
@@ -311,7 +311,7 @@ impl BudgetFile {
             baseline: None,
             load: None,
             scope: Scope::default(),
-            kind: Kind::default(),
+            kind: BudgetKind::default(),
             batch: None,
             price: None,
             policy: Policy::default(),

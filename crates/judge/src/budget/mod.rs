@@ -15,11 +15,11 @@ pub use check::check_shape;
 pub(crate) use check::reserve;
 pub use family::benjamini_hochberg;
 pub use file::{
-    BUDGET_VERSION, Batch, Budget, BudgetFile, BudgetLoad, Burst, Kind, OnInconclusive, OnMissing, Policy,
-    Scope, Slice,
+    BUDGET_VERSION, Batch, Budget, BudgetFile, BudgetKind, BudgetLoad, Burst, OnInconclusive, OnMissing,
+    Policy, RequestSlice, Scope,
 };
 pub use plimsoll_measure::budget::{
     ALPHA, Amount, Binned, Bucket, BudgetMetric, Count, Decision, Judged, LEAST_WORTH, Percentile, Relative,
     StageBudget, Stream, Unit, decide, no_measure_of_load, of_binned, of_flags, of_values, shown, to_pass,
 };
-pub use split::{Slice as StageSlice, Split, SplitFile, SplitSpec, StagePart, Whole, read_split, split};
+pub use split::{Split, SplitFile, SplitSpec, StagePart, StageSlice, Whole, read_split, split};

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use super::file::{BudgetFile, Kind};
+use super::file::{BudgetFile, BudgetKind};
 use super::lint::{allowed, design_effect, nearest_level, needed, unmeasured_effect};
 use plimsoll_measure::budget::Judged;
 use plimsoll_measure::findings::Findings;
@@ -85,7 +85,7 @@ pub fn plan(file: &BudgetFile, rate_per_s: Option<f64>, before: Option<&Findings
     let load = file.load.clone().unwrap_or_default();
     let rate = load.rate.map(|rate| rate.as_per_s()).or(rate_per_s);
     // A batch is worked off as fast as it goes, unless somebody says at which rate.
-    let floor = file.batch.filter(|_| file.kind == Kind::Batch).map(|batch| batch.floor_per_s());
+    let floor = file.batch.filter(|_| file.kind == BudgetKind::Batch).map(|batch| batch.floor_per_s());
     let of_file = rate.map(Offer::Rate).or(floor.map(Offer::Saturating));
     let window = load.window.map_or(0.0, |window| window.as_secs_f64());
     let steady = || load.profile.clone().unwrap_or_else(|| "steady".into());

@@ -100,7 +100,7 @@ pub struct Split {
     /// Is it the joint split?
     pub joint: bool,
     /// The slices.
-    pub slices: Vec<Slice>,
+    pub slices: Vec<StageSlice>,
     /// What no stage took, s: more margin.
     pub left_s: f64,
     /// What to know, as sentences.
@@ -109,7 +109,7 @@ pub struct Split {
 
 /// One stage's slice.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
-pub struct Slice {
+pub struct StageSlice {
     /// The stage.
     pub stage: String,
     /// Its slice, s.
@@ -230,7 +230,7 @@ fn divide(
     file: &SplitFile,
     (total, margin): (f64, f64),
     levels: (f64, f64),
-) -> Result<(Vec<Slice>, f64), SpecError> {
+) -> Result<(Vec<StageSlice>, f64), SpecError> {
     let claims: Vec<Claim<'_>> = file
         .stages
         .iter()
@@ -277,9 +277,9 @@ fn divide(
         } else {
             claim.why.clone()
         };
-        Slice { stage: claim.stage.to_owned(), slice_s, why }
+        StageSlice { stage: claim.stage.to_owned(), slice_s, why }
     };
-    let slices: Vec<Slice> = claims.iter().map(one).filter(|slice| slice.slice_s > 0.0).collect();
+    let slices: Vec<StageSlice> = claims.iter().map(one).filter(|slice| slice.slice_s > 0.0).collect();
     let left = pot - slices.iter().map(|slice| slice.slice_s).sum::<f64>();
     Ok((slices, left.max(0.0)))
 }

@@ -4,7 +4,7 @@
 //! below as the candidate's own lower end and the base's upper end together, root of squares. Redrawing both sweeps lost: it
 //! would need their rows again and say no more. A line that was not found still bounds the ratio on one side.
 
-use super::finding::{ArmFigure, Change, Effect, Row, Scale, Worse};
+use super::finding::{ArmFigure, ChangeVerdict, ComparedFigure, Effect, Scale, Worse};
 use super::spec::Margins;
 use plimsoll_math::special::{normal_cdf, normal_inv};
 use plimsoll_measure::findings::{Curve, CurvePoint, Estimate, Findings, Line, Lines, Reading};
@@ -14,13 +14,13 @@ use plimsoll_measure::say::number;
 const NEAR: f64 = 1.05;
 
 /// The lines of both, and levels at nearly the same load.
-pub fn rows(base: &Findings, candidate: &Findings, margins: &Margins) -> Vec<Row> {
+pub fn rows(base: &Findings, candidate: &Findings, margins: &Margins) -> Vec<ComparedFigure> {
     let mut rows = Vec::new();
     for lines in &base.lines {
         let Some(other) = candidate.lines.iter().find(|other| other.traffic == lines.traffic) else {
             continue;
         };
-        let mut own: Vec<Row> = named(lines)
+        let mut own: Vec<ComparedFigure> = named(lines)
             .into_iter()
             .zip(named(other))
             .map(|((name, a), (_, b))| {
@@ -81,13 +81,14 @@ fn named(lines: &Lines) -> [(&'static str, Option<&Line>); 3] {
     ]
 }
 
-fn line_row(metric: &str, (a, b): (Option<&Line>, Option<&Line>), margin: f64) -> Row {
+fn line_row(metric: &str, (a, b): (Option<&Line>, Option<&Line>), margin: f64) -> ComparedFigure {
     let figure = |line: Option<&Line>| {
         let e = line.and_then(Line::rate);
         ArmFigure { value: e.map(|e| e.value), n: e.map_or(0, |e| e.n), n_eff: e.map_or(0.0, |e| e.n_eff) }
     };
     let method = "the sweeps' own intervals, together (MOVER)";
-    let mut row = Row { primary: true, margin, worse: Worse::Lower, ..blank(metric, "rate", method) };
+    let mut row =
+        ComparedFigure { primary: true, margin, worse: Worse::Lower, ..blank(metric, "rate", method) };
     (row.base, row.candidate) = (figure(a), figure(b));
     let (Some(a), Some(b)) = (a, b) else {
         // No budget on either side is no question asked.
@@ -149,7 +150,7 @@ fn ratio(a: Range, b: Range) -> (Option<Effect>, Option<f64>) {
 }
 
 /// Description: the percentiles of two levels at nearly the same load.
-fn point_rows(metric: &str, a: &CurvePoint, b: &CurvePoint, margins: &Margins) -> Vec<Row> {
+fn point_rows(metric: &str, a: &CurvePoint, b: &CurvePoint, margins: &Margins) -> Vec<ComparedFigure> {
     let of = |point: &CurvePoint| [point.p50.clone(), point.p95.clone(), point.p99.clone()];
     let names = [("p50", margins.p50), ("p95", margins.p95), ("p99", margins.p99)];
     let figure = |e: &Estimate| ArmFigure { value: Some(e.value), n: e.n, n_eff: e.n_eff };
@@ -159,15 +160,15 @@ fn point_rows(metric: &str, a: &CurvePoint, b: &CurvePoint, margins: &Margins) -
         let (Some(x), Some(y)) = (Reading::estimate(x), Reading::estimate(y)) else { continue };
         let (effect, p) = ratio((Some(x.value), x.lower, x.upper), (Some(y.value), y.lower, y.upper));
         let method = "the levels' own intervals, together (MOVER)";
-        let row = Row { margin, effect, p, ..blank(&at, name, method) };
-        rows.push(Row { base: figure(x), candidate: figure(y), ..row });
+        let row = ComparedFigure { margin, effect, p, ..blank(&at, name, method) };
+        rows.push(ComparedFigure { base: figure(x), candidate: figure(y), ..row });
     }
     rows
 }
 
-fn blank(metric: &str, statistic: &str, method: &str) -> Row {
+fn blank(metric: &str, statistic: &str, method: &str) -> ComparedFigure {
     let nothing = ArmFigure { value: None, n: 0, n_eff: 0.0 };
-    Row {
+    ComparedFigure {
         metric: metric.to_owned(),
         statistic: statistic.to_owned(),
         primary: false,
@@ -180,7 +181,7 @@ fn blank(metric: &str, statistic: &str, method: &str) -> Row {
         p_family: None,
         differences: Vec::new(),
         method: method.to_owned(),
-        verdict: Change::Inconclusive,
+        verdict: ChangeVerdict::Inconclusive,
         why: None,
         needs_s: None,
         described: None,

@@ -15,7 +15,7 @@ pub const COMPARISON_SCHEMA: u32 = 1;
 /// What a change did to a figure.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Change {
+pub enum ChangeVerdict {
     /// Shown to be better.
     Improved,
     /// Shown to be no worse than the margin allows.
@@ -26,14 +26,14 @@ pub enum Change {
     Regressed,
 }
 
-impl Change {
+impl ChangeVerdict {
     /// The words on the screen.
     pub fn words(self) -> &'static str {
         match self {
-            Change::Improved => "improved",
-            Change::NoChange => "no change",
-            Change::Inconclusive => "inconclusive",
-            Change::Regressed => "regressed",
+            ChangeVerdict::Improved => "improved",
+            ChangeVerdict::NoChange => "no change",
+            ChangeVerdict::Inconclusive => "inconclusive",
+            ChangeVerdict::Regressed => "regressed",
         }
     }
 }
@@ -92,7 +92,7 @@ pub struct ArmFigure {
 
 /// One figure of both runs, and the verdict on it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Row {
+pub struct ComparedFigure {
     /// `ttft`, `tpot`, `e2e`, `event_gap`, `itl`, `throughput`, `error_rate`, `onset`, …
     pub metric: String,
     /// `p50`, `p95`, `p99`, `mean`, `per request`, `rate`.
@@ -121,7 +121,7 @@ pub struct Row {
     /// How it was computed, in a few words.
     pub method: String,
     /// The verdict.
-    pub verdict: Change,
+    pub verdict: ChangeVerdict,
     /// What to know about it, where there is something.
     pub why: Option<String>,
     /// About how long each level would have to be, s, for the requests that the row lacks; `None` where it lacks none.
@@ -178,11 +178,11 @@ pub struct Group {
     /// How many there are.
     pub units: u32,
     /// The rows, by metric.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ComparedFigure>,
     /// The leading metric along its whole distribution: description, with a band that holds all points at once.
     pub shift: Vec<ShiftPoint>,
     /// Requests by class and prompt length, where they were standardised.
-    pub slices: Vec<Slice>,
+    pub slices: Vec<ComparedSlice>,
     /// Stages that the server reports.
     pub stages: Vec<Stage>,
 }
@@ -198,7 +198,7 @@ pub struct ShiftPoint {
 
 /// Requests of one class and prompt length.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Slice {
+pub struct ComparedSlice {
     /// Which.
     pub name: String,
     /// Share of the base's requests.
@@ -255,7 +255,7 @@ pub struct Comparison {
     /// Version of this layout.
     pub schema: u32,
     /// The verdict: regressed where a row of the family is, else inconclusive where one is, else improved or no change.
-    pub verdict: Change,
+    pub verdict: ChangeVerdict,
     /// The verdict in sentences.
     pub says: Vec<String>,
     /// How they were put side by side.
@@ -269,7 +269,7 @@ pub struct Comparison {
     /// The levels, one entry per load.
     pub groups: Vec<Group>,
     /// Of sweeps: lines, and levels at nearly the same load.
-    pub lines: Vec<Row>,
+    pub lines: Vec<ComparedFigure>,
     /// What is known of the targets.
     pub target: BTreeMap<String, Fact>,
 }

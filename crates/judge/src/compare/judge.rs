@@ -7,13 +7,13 @@
 
 use plimsoll_math::two_sample::{Flips, holm, step_down};
 
-use super::finding::{Change, Effect, Row, Scale, Worse};
+use super::finding::{ChangeVerdict, ComparedFigure, Effect, Scale, Worse};
 use super::spec::LEVEL;
 use plimsoll_measure::say::number;
 
 /// The rows of one load that the flips of its units decide, asked together: what each p is after all of them. Where what changes slowly
 /// is known, from turn to turn or along the run, it is held against as well, by Holm.
-pub fn jointly(rows: &mut [Row], flips: &Flips) {
+pub fn jointly(rows: &mut [ComparedFigure], flips: &Flips) {
     let asked: Vec<usize> =
         (0..rows.len()).filter(|i| rows[*i].primary && !rows[*i].differences.is_empty()).collect();
     let differences: Vec<Vec<f64>> = asked.iter().map(|i| rows[*i].differences.clone()).collect();
@@ -29,8 +29,8 @@ pub fn jointly(rows: &mut [Row], flips: &Flips) {
 ///
 /// Each load's flips have the share of α that its rows have of the family, and so has each row that no flips decide (failures, lines); those
 /// have all of it once every row of the loads is told from chance.
-pub fn judge(loads: &mut [&mut [Row]], lines: &mut [Row]) {
-    let asked = |row: &&mut Row| row.primary && row.p.is_some();
+pub fn judge(loads: &mut [&mut [ComparedFigure]], lines: &mut [ComparedFigure]) {
+    let asked = |row: &&mut ComparedFigure| row.primary && row.p.is_some();
     let family =
         loads.iter_mut().flat_map(|rows| rows.iter_mut()).chain(lines.iter_mut()).filter(asked).count();
     let mut latest: f64 = 0.0;
@@ -41,8 +41,8 @@ pub fn judge(loads: &mut [&mut [Row]], lines: &mut [Row]) {
             latest = latest.max(*p);
         }
     }
-    let others = |row: &&mut Row| row.primary && row.p.is_some() && row.p_family.is_none();
-    let mut single: Vec<&mut Row> =
+    let others = |row: &&mut ComparedFigure| row.primary && row.p.is_some() && row.p_family.is_none();
+    let mut single: Vec<&mut ComparedFigure> =
         loads.iter_mut().flat_map(|rows| rows.iter_mut()).chain(lines.iter_mut()).filter(others).collect();
     let among = holm(&single.iter().map(|row| row.p.unwrap_or(1.0)).collect::<Vec<_>>());
     for (row, among) in single.iter_mut().zip(among) {
@@ -52,13 +52,13 @@ pub fn judge(loads: &mut [&mut [Row]], lines: &mut [Row]) {
     loads.iter_mut().flat_map(|rows| rows.iter_mut()).chain(lines).for_each(decide);
 }
 
-fn decide(row: &mut Row) {
+fn decide(row: &mut ComparedFigure) {
     let Some(effect) = row.effect.filter(|_| row.why.is_none()) else {
-        row.verdict = Change::Inconclusive;
+        row.verdict = ChangeVerdict::Inconclusive;
         return;
     };
     if let Some(why) = &row.described {
-        (row.verdict, row.why) = (Change::Inconclusive, Some(why.clone()));
+        (row.verdict, row.why) = (ChangeVerdict::Inconclusive, Some(why.clone()));
         return;
     }
     let p = if row.primary { row.p_family } else { row.p };
@@ -75,7 +75,7 @@ fn turned(effect: &Effect, worse: Worse) -> (f64, f64, f64) {
     }
 }
 
-fn verdict(effect: &Effect, worse: Worse, margin: f64, p: f64) -> (Change, Option<String>) {
+fn verdict(effect: &Effect, worse: Worse, margin: f64, p: f64) -> (ChangeVerdict, Option<String>) {
     let (value, lower, upper) = turned(effect, worse);
     let limit = match effect.scale {
         Scale::Ratio => margin.ln_1p(),
@@ -84,15 +84,16 @@ fn verdict(effect: &Effect, worse: Worse, margin: f64, p: f64) -> (Change, Optio
     let significant = p <= 1.0 - LEVEL;
     let (within, within_better) = (upper < limit, lower > -limit);
     match (lower > 0.0, upper < 0.0) {
-        (true, _) if within => (Change::NoChange, Some("worse, within the margin".into())),
-        (true, _) if significant => (Change::Regressed, None),
-        (true, _) => {
-            (Change::Inconclusive, Some("worse by itself, not among so many figures asked at once".into()))
-        }
-        (_, true) if within_better => (Change::NoChange, Some("better, within the margin".into())),
-        (_, true) if significant => (Change::Improved, None),
-        _ if within => (Change::NoChange, None),
-        _ => (Change::Inconclusive, settle(value, upper, limit)),
+        (true, _) if within => (ChangeVerdict::NoChange, Some("worse, within the margin".into())),
+        (true, _) if significant => (ChangeVerdict::Regressed, None),
+        (true, _) => (
+            ChangeVerdict::Inconclusive,
+            Some("worse by itself, not among so many figures asked at once".into()),
+        ),
+        (_, true) if within_better => (ChangeVerdict::NoChange, Some("better, within the margin".into())),
+        (_, true) if significant => (ChangeVerdict::Improved, None),
+        _ if within => (ChangeVerdict::NoChange, None),
+        _ => (ChangeVerdict::Inconclusive, settle(value, upper, limit)),
     }
 }
 
@@ -116,14 +117,14 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn is(scale: Scale, worse: Worse, (value, lower, upper): (f64, f64, f64), p: f64, wanted: Change) {
+    fn is(scale: Scale, worse: Worse, (value, lower, upper): (f64, f64, f64), p: f64, wanted: ChangeVerdict) {
         let effect = Effect { scale, value, lower, upper };
         assert_eq!(verdict(&effect, worse, 0.1, p).0, wanted, "{effect:?} p {p}");
     }
 
     #[test]
     fn the_interval_decides() {
-        use Change::*;
+        use ChangeVerdict::*;
         let ratio = |interval, p, wanted| is(Scale::Ratio, Worse::Higher, interval, p, wanted);
         ratio((1.13, 1.04, 1.22), 0.01, Regressed);
         // The same interval among so many others that chance makes one.

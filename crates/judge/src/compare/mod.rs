@@ -23,8 +23,8 @@ use plimsoll_math::two_sample::{Flips, neighbours, percentile_ratio, shift};
 use plimsoll_model::{Attempt, Load, Manifest};
 
 use finding::{
-    COMPARISON_SCHEMA, Change, Comparison, Design, Difference, Effect, Fact, Group, Row, Scale, ShiftPoint,
-    Slice, Unit,
+    COMPARISON_SCHEMA, ChangeVerdict, ComparedFigure, ComparedSlice, Comparison, Design, Difference, Effect,
+    Fact, Group, Scale, ShiftPoint, Unit,
 };
 use pairs::{FEWEST, LevelArm, LevelPair, cut};
 use plimsoll_measure::findings::{Findings, Reason, Trust};
@@ -101,7 +101,7 @@ pub fn compare(base: &RunRead, candidate: &RunRead, spec: &CompareSpec) -> Resul
     };
     let mut comparison = Comparison {
         schema: COMPARISON_SCHEMA,
-        verdict: Change::Inconclusive,
+        verdict: ChangeVerdict::Inconclusive,
         says: Vec::new(),
         design,
         level: LEVEL,
@@ -121,26 +121,26 @@ pub fn compare(base: &RunRead, candidate: &RunRead, spec: &CompareSpec) -> Resul
 
 /// Judges all rows together, then what follows from them.
 fn conclude(comparison: &mut Comparison) {
-    let mut loads: Vec<&mut [Row]> =
+    let mut loads: Vec<&mut [ComparedFigure]> =
         comparison.groups.iter_mut().map(|group| group.rows.as_mut_slice()).collect();
     judge::judge(&mut loads, &mut comparison.lines);
     let rows = comparison.groups.iter().flat_map(|group| &group.rows).chain(&comparison.lines);
-    let family: Vec<Change> = rows.filter(|row| row.primary).map(|row| row.verdict).collect();
-    let any = |change: Change| family.contains(&change);
-    comparison.verdict = if any(Change::Regressed) {
-        Change::Regressed
-    } else if any(Change::Inconclusive) || family.is_empty() {
-        Change::Inconclusive
-    } else if any(Change::Improved) {
-        Change::Improved
+    let family: Vec<ChangeVerdict> = rows.filter(|row| row.primary).map(|row| row.verdict).collect();
+    let any = |change: ChangeVerdict| family.contains(&change);
+    comparison.verdict = if any(ChangeVerdict::Regressed) {
+        ChangeVerdict::Regressed
+    } else if any(ChangeVerdict::Inconclusive) || family.is_empty() {
+        ChangeVerdict::Inconclusive
+    } else if any(ChangeVerdict::Improved) {
+        ChangeVerdict::Improved
     } else {
-        Change::NoChange
+        ChangeVerdict::NoChange
     };
     for group in &mut comparison.groups {
         let moved = group.rows.iter().any(|row| {
             row.metric == "e2e"
                 && row.statistic == "p50"
-                && matches!(row.verdict, Change::Improved | Change::Regressed)
+                && matches!(row.verdict, ChangeVerdict::Improved | ChangeVerdict::Regressed)
         });
         if moved {
             group.stages.iter_mut().for_each(|stage| stage.local_only = false);
@@ -273,9 +273,9 @@ fn shift_points(side: &Side, paired: bool) -> Vec<ShiftPoint> {
 }
 
 /// The median of the leading latency of each kind of request.
-fn slices(side: &Side, strata: &Strata) -> Vec<Slice> {
+fn slices(side: &Side, strata: &Strata) -> Vec<ComparedSlice> {
     let leading = side.latencies().first().copied();
-    let slice = |kind: strata::Kind| {
+    let slice = |kind: strata::Stratum| {
         let (base_share, candidate_share) = strata.shares(kind);
         let effect = leading.filter(|_| side.cut.units.len() >= FEWEST).and_then(|leading| {
             let (base, candidate) = side.arms(leading, Some(kind));
@@ -284,7 +284,7 @@ fn slices(side: &Side, strata: &Strata) -> Vec<Slice> {
             enough
                 .then(|| effect(Scale::Ratio, percentile_ratio(&base, &candidate, 0.5, side.flips, LEVEL)))?
         });
-        Slice { name: strata.name(kind), base_share, candidate_share, effect }
+        ComparedSlice { name: strata.name(kind), base_share, candidate_share, effect }
     };
     strata.counts.keys().map(|kind| slice(*kind)).collect()
 }

@@ -10,10 +10,10 @@ use plimsoll_math::two_sample::{
 };
 use plimsoll_model::TokensRule;
 
-use super::finding::{ArmFigure, Change, Effect, Row, Scale, Worse};
+use super::finding::{ArmFigure, ChangeVerdict, ComparedFigure, Effect, Scale, Worse};
 use super::pairs::{Cut, FEWEST, LevelArm, LevelPair, UnitRows};
 use super::spec::{LEVEL, Margins};
-use super::strata::{Kind, Strata};
+use super::strata::{Strata, Stratum};
 use plimsoll_measure::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN};
 use plimsoll_measure::say::number;
 
@@ -107,7 +107,7 @@ impl<'a> Side<'a, '_> {
     }
 
     /// Every row of this load, not judged yet.
-    pub fn rows(&self) -> Vec<Row> {
+    pub fn rows(&self) -> Vec<ComparedFigure> {
         let mut rows = Vec::new();
         for latency in self.latencies() {
             let (base, candidate) = self.arms(latency, None);
@@ -143,7 +143,7 @@ impl<'a> Side<'a, '_> {
     }
 
     /// Both arms of a latency by unit, of one kind of request or of all.
-    pub fn arms(&self, latency: Latency, kind: Option<Kind>) -> (Arm, Arm) {
+    pub fn arms(&self, latency: Latency, kind: Option<Stratum>) -> (Arm, Arm) {
         let own = |arm: &LevelArm, row: usize| match (kind, self.strata) {
             (Some(kind), Some(strata)) => strata.kind(arm, row) == kind,
             _ => true,
@@ -176,9 +176,9 @@ impl<'a> Side<'a, '_> {
     }
 
     /// A row to fill.
-    fn blank(&self, metric: &str, statistic: &str) -> Row {
+    fn blank(&self, metric: &str, statistic: &str) -> ComparedFigure {
         let nothing = ArmFigure { value: None, n: 0, n_eff: 0.0 };
-        Row {
+        ComparedFigure {
             metric: metric.to_owned(),
             statistic: statistic.to_owned(),
             primary: true,
@@ -191,7 +191,7 @@ impl<'a> Side<'a, '_> {
             p_family: None,
             differences: Vec::new(),
             method: String::new(),
-            verdict: Change::Inconclusive,
+            verdict: ChangeVerdict::Inconclusive,
             why: self.cut.needs_s.map(|_| "too short".to_owned()),
             needs_s: self.cut.needs_s,
             described: None,
@@ -199,8 +199,14 @@ impl<'a> Side<'a, '_> {
         }
     }
 
-    fn percentile(&self, latency: Latency, (p, name): (f64, &str), (a, b): (&Arm, &Arm), margin: f64) -> Row {
-        let mut row = Row { margin, ..self.blank(latency.name(), name) };
+    fn percentile(
+        &self,
+        latency: Latency,
+        (p, name): (f64, &str),
+        (a, b): (&Arm, &Arm),
+        margin: f64,
+    ) -> ComparedFigure {
+        let mut row = ComparedFigure { margin, ..self.blank(latency.name(), name) };
         row.method = "shares beyond the common percentile, sign flips of units".into();
         row.primary = !matches!(latency, Latency::Gap { .. }) || name == "p99";
         row.base = self.figure(|pair| &pair.base, latency, a, p);
@@ -263,7 +269,7 @@ impl<'a> Side<'a, '_> {
     }
 
     /// The mean; described, for it says nothing of a tail. None where a request failed, whose latency has no mean.
-    fn mean(&self, latency: Latency) -> Option<Row> {
+    fn mean(&self, latency: Latency) -> Option<ComparedFigure> {
         let means = |arm: &dyn Fn(&UnitRows, &LevelPair<'a>) -> Vec<f64>| -> Option<Vec<f64>> {
             let units = self.units(arm);
             let mean = |values: Vec<f64>| {
@@ -282,7 +288,7 @@ impl<'a> Side<'a, '_> {
             let value = Some(means.iter().sum::<f64>() / means.len() as f64);
             ArmFigure { value, n: means.len() as u64, n_eff: means.len() as f64 }
         };
-        let mut row = Row { primary: false, ..self.blank(latency.name(), "mean") };
+        let mut row = ComparedFigure { primary: false, ..self.blank(latency.name(), "mean") };
         (row.base, row.candidate) = (of(&base), of(&candidate));
         row.method = "means of units, sign flips".into();
         (row.p, row.effect) = (Some(ratio.p), effect(Scale::Ratio, ratio));
@@ -290,7 +296,7 @@ impl<'a> Side<'a, '_> {
     }
 
     /// The median over requests of candidate / base, request by request.
-    fn typical(&self, latency: Latency) -> Row {
+    fn typical(&self, latency: Latency) -> ComparedFigure {
         let mut row = self.blank(latency.name(), "per request");
         row.method = "median of the pairs' ratios, sign flips of units".into();
         let pairs = self.units(|unit, pair| -> Vec<f64> {
@@ -327,8 +333,8 @@ impl<'a> Side<'a, '_> {
     }
 
     /// The share of requests that did not end in a right answer.
-    fn errors(&self) -> Row {
-        let mut row = Row { margin: self.margins.errors, ..self.blank("error_rate", "rate") };
+    fn errors(&self) -> ComparedFigure {
+        let mut row = ComparedFigure { margin: self.margins.errors, ..self.blank("error_rate", "rate") };
         row.method = "difference of shares (Newcombe) at the effective number".into();
         let side = |arm: &dyn Fn(&UnitRows, &LevelPair<'a>) -> Vec<f64>| Arm::new(&self.units(arm));
         let base = side(&|unit, pair| wrong(&pair.base, &unit.base));
@@ -363,7 +369,7 @@ impl<'a> Side<'a, '_> {
     }
 
     /// Requests and output tokens finished per second.
-    fn rates(&self) -> Vec<Row> {
+    fn rates(&self) -> Vec<ComparedFigure> {
         let per_level = self.cut.per_level;
         let slices = |amount: Amount, of: for<'x> fn(&'x LevelPair<'a>) -> &'x LevelArm<'a>| {
             let level = |pair| finished(of(pair), per_level, amount);
@@ -383,7 +389,8 @@ impl<'a> Side<'a, '_> {
             if name == "output_tokens" && a.iter().chain(&b).all(|rate| *rate == 0.0) {
                 continue;
             }
-            let mut row = Row { margin: self.margins.throughput, primary, ..self.blank(name, "rate") };
+            let mut row =
+                ComparedFigure { margin: self.margins.throughput, primary, ..self.blank(name, "rate") };
             row.worse = Worse::Lower;
             row.described = (!asked_alike).then(|| "the loads asked for differ".to_owned());
             row.method = "means of units, sign flips".into();

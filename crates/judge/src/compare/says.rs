@@ -2,7 +2,7 @@
 //!
 //! A change that is better on average and worse where it hurts is the one that slips through; it has a sentence of its own.
 
-use super::finding::{Change, Comparison, Effect, Group, Row, Scale, Stage, Worse};
+use super::finding::{ChangeVerdict, ComparedFigure, Comparison, Effect, Group, Scale, Stage, Worse};
 use plimsoll_measure::say::{length, ms, number, percent};
 
 /// Rows of one verdict that are named before the rest is counted.
@@ -10,25 +10,26 @@ const NAMED: usize = 4;
 
 /// The sentences, the verdict first.
 pub fn says(comparison: &Comparison) -> Vec<String> {
-    let rows: Vec<&Row> =
+    let rows: Vec<&ComparedFigure> =
         comparison.groups.iter().flat_map(|group| &group.rows).chain(&comparison.lines).collect();
-    let of = |change: Change| -> Vec<&Row> {
-        let own = |row: &&Row| row.primary && row.verdict == change;
-        let mut own: Vec<&Row> = rows.iter().copied().filter(own).collect();
+    let of = |change: ChangeVerdict| -> Vec<&ComparedFigure> {
+        let own = |row: &&ComparedFigure| row.primary && row.verdict == change;
+        let mut own: Vec<&ComparedFigure> = rows.iter().copied().filter(own).collect();
         own.sort_by(|a, b| margins(b).total_cmp(&margins(a)));
         own
     };
     let mut said: Vec<String> = comparison.groups.iter().flat_map(refused).collect();
-    let (regressed, open, improved) = (of(Change::Regressed), of(Change::Inconclusive), of(Change::Improved));
+    let (regressed, open, improved) =
+        (of(ChangeVerdict::Regressed), of(ChangeVerdict::Inconclusive), of(ChangeVerdict::Improved));
     match comparison.verdict {
-        Change::Regressed => said.push(format!("Regressed: {}.", list(&regressed))),
-        Change::Inconclusive => said.extend(inconclusive(&open)),
-        Change::Improved => said.push(format!("Improved: {}; nothing got worse.", list(&improved))),
-        Change::NoChange => {
+        ChangeVerdict::Regressed => said.push(format!("Regressed: {}.", list(&regressed))),
+        ChangeVerdict::Inconclusive => said.extend(inconclusive(&open)),
+        ChangeVerdict::Improved => said.push(format!("Improved: {}; nothing got worse.", list(&improved))),
+        ChangeVerdict::NoChange => {
             said.push("No change: every figure of the family stays within its margin.".to_owned());
         }
     }
-    if comparison.verdict != Change::Improved && !improved.is_empty() {
+    if comparison.verdict != ChangeVerdict::Improved && !improved.is_empty() {
         said.push(format!("Improved: {}.", list(&improved)));
     }
     said.extend(comparison.groups.iter().flat_map(mix_alone));
@@ -39,8 +40,9 @@ pub fn says(comparison: &Comparison) -> Vec<String> {
 }
 
 /// What is open: first what more requests would settle, all in one sentence with the time it takes.
-fn inconclusive(open: &[&Row]) -> Vec<String> {
-    let (short, other): (Vec<&Row>, Vec<&Row>) = open.iter().copied().partition(|row| row.needs_s.is_some());
+fn inconclusive(open: &[&ComparedFigure]) -> Vec<String> {
+    let (short, other): (Vec<&ComparedFigure>, Vec<&ComparedFigure>) =
+        open.iter().copied().partition(|row| row.needs_s.is_some());
     let mut said = Vec::new();
     if let Some(longest_s) = short.iter().filter_map(|row| row.needs_s).max_by(f64::total_cmp) {
         let names: Vec<String> = short.iter().map(|row| name(row)).collect();
@@ -59,9 +61,11 @@ fn inconclusive(open: &[&Row]) -> Vec<String> {
 /// Better in the middle or on average, worse in the tail. By less than half its margin nobody would have shipped the change.
 fn refused(group: &Group) -> Vec<String> {
     let tails = group.rows.iter().filter(|row| {
-        row.primary && row.verdict == Change::Regressed && matches!(row.statistic.as_str(), "p95" | "p99")
+        row.primary
+            && row.verdict == ChangeVerdict::Regressed
+            && matches!(row.statistic.as_str(), "p95" | "p99")
     });
-    let middle = |tail: &Row| {
+    let middle = |tail: &ComparedFigure| {
         group.rows.iter().find(|row| {
             row.metric == tail.metric
                 && matches!(row.statistic.as_str(), "p50" | "mean" | "per request")
@@ -70,7 +74,7 @@ fn refused(group: &Group) -> Vec<String> {
                     .is_some_and(|effect| effect.upper < 1.0 && effect.value < 1.0 / (1.0 + 0.5 * row.margin))
         })
     };
-    let sentence = |tail: &Row| {
+    let sentence = |tail: &ComparedFigure| {
         let middle = middle(tail)?;
         let what = match middle.statistic.as_str() {
             "p50" => "median",
@@ -101,7 +105,7 @@ fn refused(group: &Group) -> Vec<String> {
 
 /// Worse or better as it came, and neither at the base's mix.
 fn mix_alone(group: &Group) -> Vec<String> {
-    let sentence = |row: &Row| {
+    let sentence = |row: &ComparedFigure| {
         let (raw, at_mix) = (row.as_it_came?, row.effect?);
         let looks = if raw.lower > 1.0 + row.margin {
             "worse"
@@ -110,7 +114,7 @@ fn mix_alone(group: &Group) -> Vec<String> {
         } else {
             return None;
         };
-        (row.verdict == Change::NoChange || at_mix.lower <= 1.0 && at_mix.upper >= 1.0).then(|| {
+        (row.verdict == ChangeVerdict::NoChange || at_mix.lower <= 1.0 && at_mix.upper >= 1.0).then(|| {
             format!(
                 "{} {} looks {looks} as it came, {}, and is {} at the base's mix of classes and prompt lengths: the mix \
                  changed, not the target.",
@@ -121,9 +125,9 @@ fn mix_alone(group: &Group) -> Vec<String> {
             )
         })
     };
-    let broken = |row: &Row| {
-        let same = |other: &&Row| other.metric == row.metric && other.primary;
-        group.rows.iter().filter(same).any(|other| other.verdict == Change::Regressed)
+    let broken = |row: &ComparedFigure| {
+        let same = |other: &&ComparedFigure| other.metric == row.metric && other.primary;
+        group.rows.iter().filter(same).any(|other| other.verdict == ChangeVerdict::Regressed)
     };
     group.rows.iter().filter(|row| row.primary && !broken(row)).filter_map(sentence).take(1).collect()
 }
@@ -135,7 +139,7 @@ fn local(stage: &Stage, group: &Group) -> Option<String> {
     }
     let e2e = group.rows.iter().find(|row| row.metric == "e2e" && row.statistic == "p50")?;
     let whole = match e2e.verdict {
-        Change::NoChange => "the end to end did not move beyond its margin",
+        ChangeVerdict::NoChange => "the end to end did not move beyond its margin",
         _ => "no gain is shown end to end",
     };
     Some(format!(
@@ -152,7 +156,7 @@ fn local(stage: &Stage, group: &Group) -> Option<String> {
 }
 
 /// By how many of its margins a row moved: what moved farthest is named first.
-fn margins(row: &Row) -> f64 {
+fn margins(row: &ComparedFigure) -> f64 {
     let Some(effect) = row.effect else { return 0.0 };
     match effect.scale {
         Scale::Ratio => effect.value.ln().abs() / row.margin.ln_1p(),
@@ -160,7 +164,7 @@ fn margins(row: &Row) -> f64 {
     }
 }
 
-fn list(rows: &[&Row]) -> String {
+fn list(rows: &[&ComparedFigure]) -> String {
     let mut named: Vec<String> = rows.iter().take(NAMED).map(|row| one(row)).collect();
     if rows.len() > NAMED {
         named.push(format!("{} more", rows.len() - NAMED));
@@ -168,12 +172,12 @@ fn list(rows: &[&Row]) -> String {
     named.join("; ")
 }
 
-fn one(row: &Row) -> String {
+fn one(row: &ComparedFigure) -> String {
     let name = name(row);
     match (&row.effect, &row.why) {
         (None, Some(why)) => format!("{name} ({why})"),
         (None, None) => name,
-        (Some(_), Some(why)) if row.verdict == Change::Inconclusive => {
+        (Some(_), Some(why)) if row.verdict == ChangeVerdict::Inconclusive => {
             format!("{name} {} ({why})", amount(row))
         }
         (Some(_), _) => format!("{name} {}", amount(row)),
@@ -181,7 +185,7 @@ fn one(row: &Row) -> String {
 }
 
 /// Metric and statistic, the latter where it says more than "rate".
-pub fn name(row: &Row) -> String {
+pub fn name(row: &ComparedFigure) -> String {
     match row.statistic.as_str() {
         "rate" => row.metric.replace('_', " "),
         statistic => format!("{} {statistic}", row.metric),
@@ -189,7 +193,7 @@ pub fn name(row: &Row) -> String {
 }
 
 /// The effect in words: `13 % worse (4 % to 22 %)`.
-fn amount(row: &Row) -> String {
+fn amount(row: &ComparedFigure) -> String {
     let Some(effect) = row.effect else { return "unknown".to_owned() };
     if effect.value == f64::INFINITY {
         return "infinite: failures reach down to it".to_owned();

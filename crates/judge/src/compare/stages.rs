@@ -11,7 +11,7 @@ use plimsoll_math::quantile::rank;
 use plimsoll_math::rng::Stream;
 use plimsoll_math::two_sample::mean_ratio;
 
-use super::finding::{Change, Row, Scale, Stage};
+use super::finding::{ChangeVerdict, ComparedFigure, Scale, Stage};
 use super::pairs::{FEWEST, LevelArm};
 use super::rows::{Side, effect};
 use super::spec::LEVEL;
@@ -22,7 +22,7 @@ use plimsoll_measure::findings::Estimate;
 const FASTER: f64 = 0.95;
 
 /// The stages of one load. `rows` are judged already.
-pub fn stages(side: &Side, rows: &[Row]) -> Vec<Stage> {
+pub fn stages(side: &Side, rows: &[ComparedFigure]) -> Vec<Stage> {
     if side.cut.units.len() < FEWEST {
         return Vec::new();
     }
@@ -46,7 +46,9 @@ pub fn stages(side: &Side, rows: &[Row]) -> Vec<Stage> {
     }
     let e2e_s = whole / answers.max(1) as f64;
     let moved = rows.iter().filter(|row| row.metric == "e2e" && row.statistic == "p50");
-    let still = moved.into_iter().all(|row| matches!(row.verdict, Change::NoChange | Change::Inconclusive));
+    let still = moved
+        .into_iter()
+        .all(|row| matches!(row.verdict, ChangeVerdict::NoChange | ChangeVerdict::Inconclusive));
     sums.into_iter().filter_map(|(name, sums)| sums.stage(name, side, e2e_s, still)).collect()
 }
 

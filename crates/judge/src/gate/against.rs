@@ -10,7 +10,7 @@ use plimsoll_math::special::{normal_cdf, normal_inv};
 use plimsoll_math::two_sample::{Arm, Flips, exceedance_differences, percentile_ratio};
 
 use super::judge::{Judgement, change_words, judge, metric_of, signed, words as what};
-use super::select::{Chosen, Measured, flags, values};
+use super::select::{Chosen, MeasuredRun, flags, values};
 use crate::budget::{Budget, BudgetFile, Count, Judged, Relative, Unit, of_flags, shown};
 use plimsoll_measure::findings::{Estimate, Reading};
 use plimsoll_measure::order::seconds;
@@ -25,8 +25,8 @@ const BEYOND: f64 = 10.0;
 pub(super) fn relative(
     file: &BudgetFile,
     budget: &Budget,
-    run: &Measured<'_>,
-    baseline: Option<&Measured<'_>>,
+    run: &MeasuredRun<'_>,
+    baseline: Option<&MeasuredRun<'_>>,
     chosen: &Chosen<'_, '_>,
 ) -> Result<Judgement, String> {
     let allowed = budget.relative.map_or(0.0, |relative| relative.0);
@@ -96,7 +96,7 @@ fn figures(
     row: &mut Judgement,
     file: &BudgetFile,
     budget: &Budget,
-    sides: [(&Measured<'_>, &Chosen<'_, '_>); 2],
+    sides: [(&MeasuredRun<'_>, &Chosen<'_, '_>); 2],
     allowed: f64,
 ) -> Result<(), String> {
     if budget.metric.judged() == Judged::Share {

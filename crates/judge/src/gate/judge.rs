@@ -7,7 +7,7 @@
 use plimsoll_math::quantile::{Worth, needed};
 
 use super::rates::{line, price, rate, whole};
-use super::select::{Chosen, Measured, Picks, flags, values};
+use super::select::{Chosen, MeasuredRun, Picks, flags, values};
 use crate::budget::{
     Amount, Budget, BudgetFile, BudgetMetric, Count, Decision, Judged, Percentile, Scope, Unit, decide,
     of_flags, of_values, reserve, shown,
@@ -100,8 +100,8 @@ pub(super) fn words(file: &BudgetFile, budget: &Budget) -> String {
 pub(super) fn judge(
     file: &BudgetFile,
     budget: &Budget,
-    run: &Measured<'_>,
-    baseline: Option<&Measured<'_>>,
+    run: &MeasuredRun<'_>,
+    baseline: Option<&MeasuredRun<'_>>,
     chosen: &Chosen<'_, '_>,
 ) -> Result<Judgement, String> {
     let picks = run.picks(budget.slice.as_ref())?;

@@ -7,7 +7,7 @@
 use plimsoll_model::Load;
 
 use super::judge::{Judgement, limit_of, metric_of};
-use super::select::{Chosen, Measured, Picks, stages_beyond, values};
+use super::select::{Chosen, MeasuredRun, Picks, stages_beyond, values};
 use crate::budget::{Budget, BudgetFile, BudgetMetric, Judged, Unit, of_values, shown};
 use plimsoll_measure::columns::INFINITE;
 use plimsoll_measure::findings::{Kept, Line};
@@ -19,8 +19,8 @@ pub(super) fn sentence(
     file: &BudgetFile,
     budget: &Budget,
     row: &Judgement,
-    run: &Measured<'_>,
-    baseline: Option<&Measured<'_>>,
+    run: &MeasuredRun<'_>,
+    baseline: Option<&MeasuredRun<'_>>,
     chosen: &Chosen<'_, '_>,
 ) -> String {
     let first = row.measured_shown.split(" [").next().unwrap_or_default();
@@ -50,8 +50,8 @@ pub(super) fn sentence(
 fn cause(
     file: &BudgetFile,
     budget: &Budget,
-    run: &Measured<'_>,
-    baseline: Option<&Measured<'_>>,
+    run: &MeasuredRun<'_>,
+    baseline: Option<&MeasuredRun<'_>>,
     chosen: &Chosen<'_, '_>,
 ) -> String {
     let is_latency = budget.metric.judged() == Judged::Percentile;
@@ -81,8 +81,8 @@ fn cause(
 fn floor(
     file: &BudgetFile,
     budget: &Budget,
-    run: &Measured<'_>,
-    baseline: Option<&Measured<'_>>,
+    run: &MeasuredRun<'_>,
+    baseline: Option<&MeasuredRun<'_>>,
 ) -> Option<String> {
     let (metric, p) = (metric_of(file, budget), budget.p?.0);
     let limit_s = limit_of(budget)?;
@@ -148,7 +148,11 @@ fn brief(text: &str) -> String {
     if short.len() < text.len() { short + "…" } else { short }
 }
 
-fn unstable(run: &Measured<'_>, baseline: Option<&Measured<'_>>, chosen: &Chosen<'_, '_>) -> Option<String> {
+fn unstable(
+    run: &MeasuredRun<'_>,
+    baseline: Option<&MeasuredRun<'_>>,
+    chosen: &Chosen<'_, '_>,
+) -> Option<String> {
     let (_, level) = chosen.levels.iter().find(|(_, l)| l.summary.stability.verdict == Kept::Unstable)?;
     let stability = &level.summary.stability;
     let grows = stability.growth_share.is_none_or(|growth| growth.lower > stability.limit_share);
@@ -165,24 +169,28 @@ fn unstable(run: &Measured<'_>, baseline: Option<&Measured<'_>>, chosen: &Chosen
 }
 
 fn lines<'m>(
-    run: &'m Measured<'_>,
-    baseline: Option<&'m Measured<'_>>,
+    run: &'m MeasuredRun<'_>,
+    baseline: Option<&'m MeasuredRun<'_>>,
     chosen: &Chosen<'_, '_>,
 ) -> Option<(&'m plimsoll_measure::findings::Lines, &'static str)> {
     let of =
-        |measured: &'m Measured<'_>| measured.findings.lines.iter().find(|l| l.traffic == chosen.traffic);
+        |measured: &'m MeasuredRun<'_>| measured.findings.lines.iter().find(|l| l.traffic == chosen.traffic);
     of(run)
         .map(|lines| (lines, ""))
         .or_else(|| baseline.and_then(of).map(|lines| (lines, " (of the baseline)")))
 }
 
-fn onset_of(run: &Measured<'_>, baseline: Option<&Measured<'_>>, chosen: &Chosen<'_, '_>) -> Option<f64> {
+fn onset_of(
+    run: &MeasuredRun<'_>,
+    baseline: Option<&MeasuredRun<'_>>,
+    chosen: &Chosen<'_, '_>,
+) -> Option<f64> {
     Some(lines(run, baseline, chosen)?.0.onset.rate()?.value)
 }
 
 fn past_onset(
-    run: &Measured<'_>,
-    baseline: Option<&Measured<'_>>,
+    run: &MeasuredRun<'_>,
+    baseline: Option<&MeasuredRun<'_>>,
     chosen: &Chosen<'_, '_>,
 ) -> Option<String> {
     let (lines, whose) = lines(run, baseline, chosen)?;

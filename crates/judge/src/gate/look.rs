@@ -6,7 +6,7 @@
 use plimsoll_model::Load;
 
 use super::finding::{GateFinding, GateRow, Role};
-use super::select::Measured;
+use super::select::MeasuredRun;
 use crate::budget::plan::{LEAST_LEVEL_S, WARM_UP};
 use plimsoll_measure::findings::Held;
 
@@ -14,7 +14,7 @@ use plimsoll_measure::findings::Held;
 const WORTH_BEGINNING: f64 = 0.5;
 
 /// How often a run was looked at before it ended: a gate that measures comes back to a load where a first look had not decided it.
-pub(super) fn looks(run: &Measured<'_>) -> usize {
+pub(super) fn looks(run: &MeasuredRun<'_>) -> usize {
     if run.manifest.kind != "gate" {
         return 1;
     }

@@ -17,7 +17,7 @@ use plimsoll_model::{Attempt, Level, Manifest, Sample};
 
 pub use finding::{GATE_SCHEMA, GateFinding, GateRow, GateVerdict, Role};
 pub use look::{More, after_a_look};
-pub use select::Measured;
+pub use select::MeasuredRun;
 
 use crate::budget::{Budget, BudgetFile, BudgetMetric, Policy};
 use judge::Judgement;
@@ -27,7 +27,7 @@ use plimsoll_measure::say::count;
 use plimsoll_measure::whole::analyse_rows;
 use select::{Chosen, stage_times};
 
-impl<'a> Measured<'a> {
+impl<'a> MeasuredRun<'a> {
     /// Analyses a run as the budget needs it: what is good, and where the budget line lies, is what the file says.
     pub fn read(
         manifest: &'a Manifest,
@@ -35,25 +35,25 @@ impl<'a> Measured<'a> {
         samples: &[Sample],
         spec: &LineSpec,
         file: &BudgetFile,
-    ) -> Measured<'a> {
+    ) -> MeasuredRun<'a> {
         let budget = file.per_request();
         let said = !budget.latency.is_empty() || budget.error_rate.is_some();
         let spec = LineSpec { budget: said.then_some(budget), ..spec.clone() };
         let (findings, levels) = analyse_rows(manifest, attempts, samples, &spec);
-        Measured { manifest, findings, levels }
+        MeasuredRun { manifest, findings, levels }
     }
 }
 
 /// Holds a budget file against a run, and against a pinned baseline where there is one.
-pub fn gate(file: &BudgetFile, run: &Measured<'_>, baseline: Option<&Measured<'_>>) -> GateFinding {
+pub fn gate(file: &BudgetFile, run: &MeasuredRun<'_>, baseline: Option<&MeasuredRun<'_>>) -> GateFinding {
     gate_at(file, run, baseline, look::looks(run))
 }
 
 /// The same where it is looked at so many times in all: a first look that may be followed by a second one is one of two.
 pub fn gate_at(
     file: &BudgetFile,
-    run: &Measured<'_>,
-    baseline: Option<&Measured<'_>>,
+    run: &MeasuredRun<'_>,
+    baseline: Option<&MeasuredRun<'_>>,
     times: usize,
 ) -> GateFinding {
     let policy = Policy { alpha: file.policy.alpha / times.max(1) as f64, ..file.policy.clone() };
@@ -119,8 +119,8 @@ fn look(
     file: &BudgetFile,
     budget: &Budget,
     index: usize,
-    run: &Measured<'_>,
-    baseline: Option<&Measured<'_>>,
+    run: &MeasuredRun<'_>,
+    baseline: Option<&MeasuredRun<'_>>,
 ) -> Vec<Look> {
     let role = role(file, budget);
     let absolute = budget.max.is_some() || budget.min.is_some() || budget.relative.is_none();
@@ -219,7 +219,7 @@ fn row(
     }
 }
 
-fn batch(file: &BudgetFile, run: &Measured<'_>) -> Option<Look> {
+fn batch(file: &BudgetFile, run: &MeasuredRun<'_>) -> Option<Look> {
     file.batch?;
     let all = Budget::ceiling("batch", BudgetMetric::Throughput, None, crate::budget::Amount::seconds(1.0));
     let chosen = run.choose(file, &all);
@@ -241,7 +241,7 @@ fn batch(file: &BudgetFile, run: &Measured<'_>) -> Option<Look> {
 
 /// The total of the stages, and their slices where the rows carry stage times. The total is what is promised; a slice decides where
 /// the policy names it (`stage prefill`), and is watched elsewhere: a stage may take more while another takes less.
-fn stages(file: &BudgetFile, run: &Measured<'_>) -> Vec<Look> {
+fn stages(file: &BudgetFile, run: &MeasuredRun<'_>) -> Vec<Look> {
     let (Some(stages), Some(all)) = (&file.stages, file.stage_total()) else { return Vec::new() };
     let chosen = run.choose(file, &all);
     let mut looks = look(file, &all, 0, run, None);

@@ -7,7 +7,7 @@ use plimsoll_math::special::{normal_cdf, normal_inv, student_t_cdf, student_t_in
 use plimsoll_model::Load;
 
 use super::judge::{Judgement, figure};
-use super::select::{Chosen, Measured, Picks, per_s};
+use super::select::{Chosen, MeasuredRun, Picks, per_s};
 use crate::budget::{Budget, BudgetFile, BudgetMetric, Unit, shown};
 use crate::cost;
 use plimsoll_measure::findings::{Estimate, Kept, LevelFinding, Line, Reading};
@@ -140,7 +140,7 @@ fn over_levels(
 /// held to it, as one of so many that were tried; the batch is late only where every one of them would be.
 pub(super) fn batch(
     file: &BudgetFile,
-    run: &Measured<'_>,
+    run: &MeasuredRun<'_>,
     chosen: &Chosen<'_, '_>,
 ) -> Result<Judgement, String> {
     let batch = file.batch.ok_or("no batch")?;
@@ -201,8 +201,8 @@ pub(super) fn line(
     row: &mut Judgement,
     file: &BudgetFile,
     budget: &Budget,
-    run: &Measured<'_>,
-    baseline: Option<&Measured<'_>>,
+    run: &MeasuredRun<'_>,
+    baseline: Option<&MeasuredRun<'_>>,
     chosen: &Chosen<'_, '_>,
 ) -> Result<(), String> {
     let own = run.findings.lines.iter().find(|lines| lines.traffic == chosen.traffic);
@@ -256,7 +256,7 @@ pub(super) fn price(
     row: &mut Judgement,
     file: &BudgetFile,
     budget: &Budget,
-    run: &Measured<'_>,
+    run: &MeasuredRun<'_>,
     chosen: &Chosen<'_, '_>,
 ) -> Result<(), String> {
     let spec = file

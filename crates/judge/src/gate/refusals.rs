@@ -5,7 +5,7 @@ use plimsoll_model::RunState;
 
 use super::judge::{metric_of, signed};
 use super::select::{Picks, values};
-use super::{GateRow, Look, Measured, Role};
+use super::{GateRow, Look, MeasuredRun, Role};
 use crate::budget::{Budget, BudgetFile, Judged, Unit, shown};
 use plimsoll_measure::columns::INFINITE;
 use plimsoll_measure::findings::{Held, LevelFinding, Reason, Trust};
@@ -13,7 +13,7 @@ use plimsoll_measure::say::count;
 use plimsoll_measure::validity::lets_nothing_pass;
 
 /// How far what was judged may be trusted: the levels it came from, or the run where it came from none.
-pub fn trust(run: &Measured<'_>, looks: &[Look]) -> Trust {
+pub fn trust(run: &MeasuredRun<'_>, looks: &[Look]) -> Trust {
     let used: Vec<u32> = looks.iter().flat_map(|look| look.row.levels.iter().copied()).collect();
     let of_levels = run.findings.levels.iter().filter(|level| used.contains(&level.summary.level));
     let worst = of_levels.map(|level| level.validity.verdict).max();
@@ -24,7 +24,7 @@ pub fn trust(run: &Measured<'_>, looks: &[Look]) -> Trust {
 }
 
 /// Takes back what passed on records of which some that matter to it are missing; says whether there was any.
-pub fn bar(run: &Measured<'_>, looks: &mut [Look]) -> bool {
+pub fn bar(run: &MeasuredRun<'_>, looks: &mut [Look]) -> bool {
     let mut barred = false;
     for look in looks.iter_mut().filter(|look| look.row.role != Role::Tracked && look.row.held == Held::Pass)
     {
@@ -43,8 +43,8 @@ pub fn bar(run: &Measured<'_>, looks: &mut [Look]) -> bool {
 
 pub fn refusals(
     file: &BudgetFile,
-    run: &Measured<'_>,
-    baseline: Option<&Measured<'_>>,
+    run: &MeasuredRun<'_>,
+    baseline: Option<&MeasuredRun<'_>>,
     looks: &[Look],
     trust: Trust,
 ) -> Vec<String> {
@@ -69,7 +69,7 @@ pub fn refusals(
 }
 
 /// What was cut of the levels that were judged: no row holds it, so it is said beside them.
-pub fn cut(run: &Measured<'_>, looks: &[Look]) -> Vec<String> {
+pub fn cut(run: &MeasuredRun<'_>, looks: &[Look]) -> Vec<String> {
     let used = |id: u32| looks.iter().any(|look| look.row.levels.contains(&id));
     let levels = run.findings.levels.iter().filter(|level| used(level.summary.level));
     levels
@@ -80,7 +80,7 @@ pub fn cut(run: &Measured<'_>, looks: &[Look]) -> Vec<String> {
 }
 
 /// Why the measurement is not, or not quite, to be trusted: of the run and of the levels that were judged.
-fn doubts(run: &Measured<'_>, looks: &[Look], trust: Trust) -> Vec<String> {
+fn doubts(run: &MeasuredRun<'_>, looks: &[Look], trust: Trust) -> Vec<String> {
     if trust == Trust::Valid {
         return Vec::new();
     }
@@ -121,11 +121,11 @@ fn better_mean(
     file: &BudgetFile,
     budget: &Budget,
     row: &GateRow,
-    run: &Measured<'_>,
-    baseline: &Measured<'_>,
+    run: &MeasuredRun<'_>,
+    baseline: &MeasuredRun<'_>,
 ) -> Option<String> {
     let metric = metric_of(file, budget);
-    let mean = |measured: &Measured<'_>| {
+    let mean = |measured: &MeasuredRun<'_>| {
         let chosen = measured.choose(file, budget).ok()?;
         let picks: Picks = measured.picks(budget.slice.as_ref()).ok()?;
         let finite = values(&chosen, metric, picks).into_iter().filter(|ns| *ns != INFINITE);

@@ -7,14 +7,14 @@
 use plimsoll_model::{Answer, Attempt, Load, Manifest, Span};
 use serde_json::Value;
 
-use crate::budget::{Budget, BudgetFile, BudgetMetric, Kind, Slice};
+use crate::budget::{Budget, BudgetFile, BudgetKind, BudgetMetric, RequestSlice};
 use plimsoll_measure::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN};
 use plimsoll_measure::findings::{Estimate, Findings, LevelFinding, Line, Reading};
 use plimsoll_measure::say::number;
 use plimsoll_measure::whole::LevelRows;
 
 /// A run with everything that a budget may ask of it.
-pub struct Measured<'a> {
+pub struct MeasuredRun<'a> {
     /// What it is.
     pub manifest: &'a Manifest,
     /// What was found.
@@ -48,7 +48,7 @@ impl Chosen<'_, '_> {
 /// Share of the promised load that a level must at least have offered.
 const CLOSE: f64 = 0.95;
 
-impl<'a> Measured<'a> {
+impl<'a> MeasuredRun<'a> {
     pub(super) fn is_sweep(&self) -> bool {
         self.levels.iter().any(|rows| rows.level.purpose != "run")
     }
@@ -151,10 +151,10 @@ impl<'a> Measured<'a> {
         match (tried.len(), file.kind) {
             _ if !steady.is_empty() => Ok(steady),
             (0 | 1, _) => Ok(tried),
-            (n, Kind::Interactive) => Err(format!(
+            (n, BudgetKind::Interactive) => Err(format!(
                 "the run looked for saturation at {n} loads, and its requests waited behind different crowds: gate a run at one load"
             )),
-            (_, Kind::Batch) => {
+            (_, BudgetKind::Batch) => {
                 let rate = |rows: &&LevelRows| self.finding(rows.level.id).and_then(|f| per_s(f).value());
                 let best = tried
                     .into_iter()
@@ -229,7 +229,7 @@ impl<'a> Measured<'a> {
     }
 
     /// What a slice leaves of the requests; an error says why nothing can be left.
-    pub(super) fn picks(&self, slice: Option<&Slice>) -> Result<Picks, String> {
+    pub(super) fn picks(&self, slice: Option<&RequestSlice>) -> Result<Picks, String> {
         let Some(slice) = slice else { return Ok(Picks::default()) };
         let of_model = slice.model.as_deref().map_or(Ok(None), |model| self.classes_of(model))?;
         let url = &self.manifest.target.url;

@@ -46,7 +46,7 @@ impl Default for ChangeSpec {
 
 /// A place at which the series moved.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize)]
-pub struct Change {
+pub struct ChangePoint {
     /// The first result of the new regime.
     pub at: usize,
     /// 95 % of bootstrap series have theirs at or after this one …
@@ -76,7 +76,7 @@ pub fn fewest(alpha: f64, min_segment: usize) -> Option<usize> {
 }
 
 /// Every place at which the last [`MOST`] results moved, first to last.
-pub fn changes(series: &[Observation], spec: &ChangeSpec) -> Vec<Change> {
+pub fn changes(series: &[Observation], spec: &ChangeSpec) -> Vec<ChangePoint> {
     let skipped = series.len().saturating_sub(MOST);
     let series = Series::new(&series[skipped..]);
     let mut cuts = Vec::new();
@@ -87,7 +87,7 @@ pub fn changes(series: &[Observation], spec: &ChangeSpec) -> Vec<Change> {
     let found =
         cuts.iter().enumerate().map(|(i, (at, p))| series.change((bounds[i], *at, bounds[i + 2]), *p, spec));
     found
-        .map(|change| Change {
+        .map(|change| ChangePoint {
             at: change.at + skipped,
             earliest: change.earliest + skipped,
             latest: change.latest + skipped,
@@ -236,13 +236,13 @@ impl Series {
         (middle, differences[rank.saturating_sub(1)], differences[count - rank.max(1)])
     }
 
-    fn change(&self, (from, at, to): (usize, usize, usize), p: f64, spec: &ChangeSpec) -> Change {
+    fn change(&self, (from, at, to): (usize, usize, usize), p: f64, spec: &ChangeSpec) -> ChangePoint {
         let (shift, lower, upper) = self.shift((from, at, to));
         let mut chance = Stream::new(spec.seed, "history place", (from * MOST + at) as u64);
         let mut places: Vec<usize> =
             (0..REPLICATES).map(|_| self.place_again((from, at, to), spec, &mut chance)).collect();
         places.sort_unstable();
-        Change {
+        ChangePoint {
             at,
             earliest: from + places[REPLICATES / 40],
             latest: from + places[REPLICATES - 1 - REPLICATES / 40],

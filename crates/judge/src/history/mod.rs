@@ -10,7 +10,7 @@ use plimsoll_model::Load;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use change::{Change, ChangeSpec, Observation, changes};
+use change::{ChangePoint, ChangeSpec, Observation, changes};
 use plimsoll_measure::findings::{Findings, LevelFinding, LevelSummary, Reading, Trust, unbounded};
 
 /// Version of an entry's layout.
@@ -37,7 +37,7 @@ pub struct Entry {
     /// The load it was measured under; results under another one do not compare.
     pub load: String,
     /// Its figures.
-    pub metrics: Vec<Figure>,
+    pub metrics: Vec<ResultFigure>,
     /// What was cut as warm-up, a sentence per level.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cut: Vec<String>,
@@ -46,7 +46,7 @@ pub struct Entry {
 /// One figure of a result. Latencies in seconds.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Figure {
+pub struct ResultFigure {
     /// Its name along the line: `ttft p99`, of a kind of traffic other than steady `burst: ttft p99`.
     pub name: String,
     /// The value; `+∞` where it falls among failed requests.
@@ -63,7 +63,7 @@ pub struct Figure {
     pub upper: f64,
 }
 
-impl Figure {
+impl ResultFigure {
     /// The standard error of its logarithm, from the sides of its interval that are bounded; 0 where none is.
     fn se(&self) -> f64 {
         let up = (self.upper / self.value).ln();
@@ -112,8 +112,8 @@ fn short(value: f64) -> String {
 
 /// The figures of a run that a line keeps: p50, p95 and p99 of `ttft`, `tpot` and `e2e`, of the last measured level of each kind of
 /// traffic.
-pub fn figures(findings: &Findings) -> Vec<Figure> {
-    let mut found: Vec<Figure> = Vec::new();
+pub fn figures(findings: &Findings) -> Vec<ResultFigure> {
+    let mut found: Vec<ResultFigure> = Vec::new();
     for level in measured(findings) {
         let LevelSummary { latency, traffic, .. } = &level.summary;
         for metric in [latency.ttft.as_ref(), latency.tpot.as_ref(), Some(&latency.e2e)].into_iter().flatten()
@@ -123,7 +123,7 @@ pub fn figures(findings: &Findings) -> Vec<Figure> {
                 let kind = if traffic == "steady" { String::new() } else { format!("{traffic}: ") };
                 let name = format!("{kind}{} {p}", metric.metric);
                 found.retain(|figure| figure.name != name);
-                found.push(Figure { name, value: at.value, lower: at.lower, upper: at.upper });
+                found.push(ResultFigure { name, value: at.value, lower: at.lower, upper: at.upper });
             }
         }
     }
@@ -147,12 +147,12 @@ pub struct Course {
     /// Results that have it: the index of the entry, and the value.
     pub values: Vec<(usize, f64)>,
     /// Where it moved; `at` and its range are indices of entries.
-    pub changes: Vec<Change>,
+    pub changes: Vec<ChangePoint>,
 }
 
 impl Course {
     /// The change that holds now.
-    pub fn last(&self) -> Option<&Change> {
+    pub fn last(&self) -> Option<&ChangePoint> {
         self.changes.last()
     }
 }
@@ -172,7 +172,7 @@ pub struct Line {
 
 impl Line {
     /// The figures whose last change made them worse and lies after the entry `since`. (All figures of a line are latencies.)
-    pub fn worse(&self, since: usize) -> impl Iterator<Item = (&Course, &Change)> {
+    pub fn worse(&self, since: usize) -> impl Iterator<Item = (&Course, &ChangePoint)> {
         let last = self.courses.iter().filter_map(|course| Some((course, course.last()?)));
         last.filter(move |(_, change)| change.ratio > 1.0 && change.at > since)
     }
@@ -199,7 +199,7 @@ pub fn line(entries: &[Entry], pinned: &str, seed: u64) -> Line {
 
 fn course(entries: &[Entry], name: String, seed: u64) -> Course {
     let of = |entry: &Entry| entry.metrics.iter().find(|figure| figure.name == name).cloned();
-    let found: Vec<(usize, Figure)> =
+    let found: Vec<(usize, ResultFigure)> =
         entries.iter().enumerate().filter_map(|(i, entry)| Some((i, of(entry)?))).collect();
     let largest =
         found.iter().map(|(_, f)| f.value).filter(|v| v.is_finite()).fold(f64::MIN_POSITIVE, f64::max);
@@ -215,7 +215,7 @@ fn course(entries: &[Entry], name: String, seed: u64) -> Course {
     let at = |i: usize| found[i].0;
     let changes = changes(&series, &spec)
         .into_iter()
-        .map(|change| Change {
+        .map(|change| ChangePoint {
             at: at(change.at),
             earliest: at(change.earliest),
             latest: at(change.latest),

@@ -11,8 +11,8 @@ use plimsoll_math::rng::Stream;
 use super::score::Rule;
 use super::tokens::{alike, first_divergence, tokens};
 use super::{
-    Agreement, Alike, Asked, Figure, ItemFinding, ItemSpec, QUALITY_SCHEMA, Quality, Quartiles, Rounds, Said,
-    ScoreVerdict, Scores, Uncut,
+    Agreement, Alike, AskedTarget, ItemFinding, ItemSpec, QUALITY_SCHEMA, Quality, QualityFigure, Quartiles,
+    Rounds, Said, ScoreVerdict, Scores, Uncut,
 };
 use plimsoll_measure::order::LEVEL;
 
@@ -21,7 +21,7 @@ const REPLICATES: usize = 2000;
 
 /// Judges answers. `items` come with their lines and rules, `a` and `b` with each item's rounds in the same order.
 pub fn judge(
-    (eval, targets): (String, [Asked; 2]),
+    (eval, targets): (String, [AskedTarget; 2]),
     items: &[(u64, ItemSpec, Option<Rule>)],
     (a, b): (&Said, &Said),
     margin: f64,
@@ -144,7 +144,7 @@ fn agreement(pairs: &[(&Rounds, &Rounds)]) -> Agreement {
 
 /// Nothing was answered by both.
 const NOTHING: Alike = {
-    let unknown = Figure { value: 0.0, lower: 0.0, upper: 1.0, n: 0 };
+    let unknown = QualityFigure { value: 0.0, lower: 0.0, upper: 1.0, n: 0 };
     Alike { exact: unknown, tokens: unknown }
 };
 
@@ -157,25 +157,25 @@ fn alike_of(items: &[Option<(f64, f64)>], name: &str) -> Option<Alike> {
     let same: f64 = exact.iter().sum();
     let bounds = clopper_pearson(same, n, LEVEL);
     let (lower, upper) = (bounds.lower, bounds.upper);
-    let exact = Figure { value: same / n.max(1.0), lower, upper, n: known.len() as u64 };
+    let exact = QualityFigure { value: same / n.max(1.0), lower, upper, n: known.len() as u64 };
     Some(Alike { exact, tokens: mean(&shares, name, (0.0, 1.0))? })
 }
 
 /// A mean over items of a range with its interval, by redrawing items. Where all items are alike a redraw shows nothing; then as many of
 /// another kind are allowed for as n items can have missed, each of them at the far end of the range.
-fn mean(values: &[f64], name: &str, (least, most): (f64, f64)) -> Option<Figure> {
+fn mean(values: &[f64], name: &str, (least, most): (f64, f64)) -> Option<QualityFigure> {
     let n = values.len();
     let value = values.iter().sum::<f64>() / n as f64;
     let first = values.first()?;
     if values.iter().all(|value| value == first) {
         let missed = clopper_pearson(0.0, n as f64, LEVEL).upper;
         let with = |other: f64| value + missed * (other - value);
-        return Some(Figure { value, lower: with(least), upper: with(most), n: n as u64 });
+        return Some(QualityFigure { value, lower: with(least), upper: with(most), n: n as u64 });
     }
     let mut stream = Stream::new(0, name, n as u64);
     let drawn = |indices: &[usize]| indices.iter().map(|i| values[*i]).sum::<f64>() / n as f64;
     let found = bootstrap::interval(&mut stream, n, REPLICATES, LEVEL, drawn);
-    Some(Figure { value, lower: found.lower, upper: found.upper, n: n as u64 })
+    Some(QualityFigure { value, lower: found.lower, upper: found.upper, n: n as u64 })
 }
 
 fn quartiles(values: &mut [f64]) -> Option<Quartiles> {
@@ -185,7 +185,7 @@ fn quartiles(values: &mut [f64]) -> Option<Quartiles> {
     Some(Quartiles { p25: at(0.25)?, p50: at(0.5)?, p75: at(0.75)?, n: values.len() as u64 })
 }
 
-fn length_ratio(firsts: &[(Vec<&str>, Vec<&str>)]) -> Option<Figure> {
+fn length_ratio(firsts: &[(Vec<&str>, Vec<&str>)]) -> Option<QualityFigure> {
     let sums = |indices: &mut dyn Iterator<Item = usize>| {
         indices.fold((0.0, 0.0), |(a, b), i| (a + firsts[i].0.len() as f64, b + firsts[i].1.len() as f64))
     };
@@ -200,7 +200,7 @@ fn length_ratio(firsts: &[(Vec<&str>, Vec<&str>)]) -> Option<Figure> {
         b / a.max(1.0)
     };
     let found = bootstrap::interval(&mut stream, n, REPLICATES, LEVEL, drawn);
-    Some(Figure { value: b / a, lower: found.lower, upper: found.upper, n: n as u64 })
+    Some(QualityFigure { value: b / a, lower: found.lower, upper: found.upper, n: n as u64 })
 }
 
 fn scores(
@@ -220,7 +220,7 @@ fn scores(
     let bounds = difference(only_a, only_b, n, LEVEL)?;
     let share = |k: u64| {
         let bounds = clopper_pearson(k as f64, n as f64, LEVEL);
-        Figure { value: k as f64 / n as f64, lower: bounds.lower, upper: bounds.upper, n }
+        QualityFigure { value: k as f64 / n as f64, lower: bounds.lower, upper: bounds.upper, n }
     };
     let (a, b) = (share(count(|(a, _)| *a)), share(count(|(_, b)| *b)));
     let verdict = match (bounds.upper < -margin, bounds.lower >= -margin) {
@@ -231,7 +231,7 @@ fn scores(
     Some(Scores {
         a,
         b,
-        difference: Figure { value: b.value - a.value, lower: bounds.lower, upper: bounds.upper, n },
+        difference: QualityFigure { value: b.value - a.value, lower: bounds.lower, upper: bounds.upper, n },
         only_a,
         only_b,
         p: mcnemar(only_a, only_b),

@@ -102,7 +102,7 @@ pub struct Quality {
     /// The evaluation file's digest (64 bits), so that two results can be told to be of one file.
     pub eval: String,
     /// The two targets, A first.
-    pub targets: Vec<Asked>,
+    pub targets: Vec<AskedTarget>,
     /// Times each was asked.
     pub rounds: u32,
     /// A against B, and each against itself.
@@ -115,7 +115,7 @@ pub struct Quality {
 
 /// A target that was asked.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Asked {
+pub struct AskedTarget {
     /// The endpoint, without secrets.
     pub url: String,
     /// The model.
@@ -131,7 +131,7 @@ pub struct Asked {
 
 /// A share or mean with its interval at 95 %.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Figure {
+pub struct QualityFigure {
     /// The value.
     pub value: f64,
     /// Lower end.
@@ -152,11 +152,11 @@ pub struct Agreement {
     /// B against itself.
     pub b_itself: Option<Alike>,
     /// Tokens alike beyond the noise floor: the mean over items of (each against itself) − (A against B). `None` as above.
-    pub beyond_noise: Option<Figure>,
+    pub beyond_noise: Option<QualityFigure>,
     /// Where A and B part, in tokens from the start: quartiles over the items that part.
     pub first_divergence: Option<Quartiles>,
     /// Tokens of B's answers over tokens of A's.
-    pub length_ratio: Option<Figure>,
+    pub length_ratio: Option<QualityFigure>,
     /// Items whose answer by B is longer, and shorter.
     pub longer_shorter: (u64, u64),
 }
@@ -165,9 +165,9 @@ pub struct Agreement {
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Alike {
     /// Share of items whose answers are the same, byte for byte.
-    pub exact: Figure,
+    pub exact: QualityFigure,
     /// Mean over items of the share of places (of the longer answer) at which both have the same token.
-    pub tokens: Figure,
+    pub tokens: QualityFigure,
 }
 
 /// Three quartiles.
@@ -187,11 +187,11 @@ pub struct Quartiles {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Scores {
     /// Share right on A.
-    pub a: Figure,
+    pub a: QualityFigure,
     /// Share right on B.
-    pub b: Figure,
+    pub b: QualityFigure,
     /// B's share less A's: Tango's interval.
-    pub difference: Figure,
+    pub difference: QualityFigure,
     /// Items right on A alone.
     pub only_a: u64,
     /// Items right on B alone.
@@ -215,7 +215,7 @@ pub struct Scores {
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Uncut {
     /// B's share right less A's.
-    pub difference: Figure,
+    pub difference: QualityFigure,
     /// What that amounts to.
     pub verdict: ScoreVerdict,
 }

@@ -1,7 +1,9 @@
 //! What has to be measured before a budget can be judged, against times worked by hand.
 
 use plimsoll_judge::budget::plan::{Offer, Plan, plan};
-use plimsoll_judge::budget::{Amount, Batch, Budget, BudgetFile, BudgetLoad, BudgetMetric, Burst, Kind};
+use plimsoll_judge::budget::{
+    Amount, Batch, Budget, BudgetFile, BudgetKind, BudgetLoad, BudgetMetric, Burst,
+};
 use plimsoll_model::Span;
 use plimsoll_workload::Rate;
 
@@ -87,7 +89,7 @@ fn what_has_no_load_is_said() {
 fn a_batch_is_measured_as_fast_as_it_goes_unless_a_rate_is_said() {
     let batch = Some(Batch { items: 7_200, deadline: Span::from_secs(3_600) });
     let errors = Budget::ceiling("errors", BudgetMetric::ErrorRate, None, Amount::share(0.01));
-    let file = BudgetFile { kind: Kind::Batch, batch, ..BudgetFile::of(vec![errors]) };
+    let file = BudgetFile { kind: BudgetKind::Batch, batch, ..BudgetFile::of(vec![errors]) };
     let found = of(&file);
     assert_eq!(found.levels.len(), 1, "the batch and its errors are one load");
     let level = &found.levels[0];

@@ -1,6 +1,6 @@
 //! Two runs compared: simulated queues and hand-made records whose truth is known.
 
-use plimsoll_judge::compare::finding::{Change, Comparison, Design, Fact, Row, Unit};
+use plimsoll_judge::compare::finding::{ChangeVerdict, ComparedFigure, Comparison, Design, Fact, Unit};
 use plimsoll_judge::compare::{CompareSpec, Differing, Refusal, RunRead, compare};
 use plimsoll_math::queueing::Mmc;
 use plimsoll_math::rng::Stream;
@@ -71,7 +71,7 @@ fn compared(base: &Whole, candidate: &Whole) -> Comparison {
 }
 
 #[track_caller]
-fn row<'c>(comparison: &'c Comparison, metric: &str, statistic: &str) -> &'c Row {
+fn row<'c>(comparison: &'c Comparison, metric: &str, statistic: &str) -> &'c ComparedFigure {
     let mut rows = comparison.groups[0].rows.iter();
     rows.find(|row| row.metric == metric && row.statistic == statistic)
         .unwrap_or_else(|| panic!("no {metric} {statistic}"))
@@ -83,16 +83,16 @@ fn a_slower_server_is_seen_pair_by_pair() {
     let base = queue(1.0, 0.1, HALF_A_MINUTE, &[(7, 3)]);
     let slower = queue(1.1, 0.1, HALF_A_MINUTE, &[(7, 3)]);
     let found = compared(&base, &slower);
-    assert_eq!((found.design, found.verdict), (Design::Paired, Change::Regressed), "{:?}", found.says);
+    assert_eq!((found.design, found.verdict), (Design::Paired, ChangeVerdict::Regressed), "{:?}", found.says);
     for (metric, statistic) in [("e2e", "per request"), ("e2e", "p50"), ("ttft", "p50")] {
         let row = row(&found, metric, statistic);
         let effect = row.effect.expect("paired");
-        assert_eq!(row.verdict, Change::Regressed, "{row:?}");
+        assert_eq!(row.verdict, ChangeVerdict::Regressed, "{row:?}");
         assert!((effect.value - 1.1).abs() < 0.004 && effect.lower > 1.05, "{metric} {statistic} {effect:?}");
     }
     // The other way round it is an improvement.
     let back = compared(&slower, &base);
-    assert_eq!(back.verdict, Change::Improved, "{:?}", back.says);
+    assert_eq!(back.verdict, ChangeVerdict::Improved, "{:?}", back.says);
     assert!(back.says[0].ends_with("nothing got worse."), "{:?}", back.says);
 }
 
@@ -110,7 +110,7 @@ fn more_load_than_it_shows_at_the_median_is_read_by_the_formula() {
         let row = row(&found, "e2e", statistic);
         let effect = row.effect.expect("paired");
         assert!((effect.value / truth(p) - 1.0).abs() < 0.08, "{statistic}: {effect:?} against {}", truth(p));
-        assert_eq!(row.verdict, Change::Regressed);
+        assert_eq!(row.verdict, ChangeVerdict::Regressed);
     }
 }
 
@@ -122,7 +122,7 @@ fn equal_targets_are_not_called_different() {
         let base = queue(1.0, 0.8, Span::from_secs(12), &[(100 + seed, 1_000 + seed)]);
         let same = queue(1.0, 0.8, Span::from_secs(12), &[(100 + seed, 2_000 + seed)]);
         let found = compared(&base, &same);
-        called += u32::from(matches!(found.verdict, Change::Regressed | Change::Improved));
+        called += u32::from(matches!(found.verdict, ChangeVerdict::Regressed | ChangeVerdict::Improved));
     }
     assert!(called <= 1, "{called} of 6");
 }
@@ -135,7 +135,7 @@ fn ten_alternations_are_units_and_fewer_are_cut() {
     let found = compared(&base, &other);
     let group = &found.groups[0];
     assert_eq!((found.groups.len(), group.unit, group.units), (1, Unit::Alternation, 12));
-    assert_eq!(found.verdict, Change::Regressed, "{:?}", found.says);
+    assert_eq!(found.verdict, ChangeVerdict::Regressed, "{:?}", found.says);
     assert!(!found.notes.iter().any(|note| note.contains("run to run")), "{:?}", found.notes);
     let (base, other) = (queue(1.0, 0.5, short, &seeds(10, 4)), queue(1.3, 0.5, short, &seeds(90, 4)));
     let found = compared(&base, &other);
@@ -155,11 +155,21 @@ fn few_alternations_on_an_unsteady_machine_decide_little() {
     let base = levels([1.0, 1.1, 1.0, 1.1], 10);
     let found = compared(&base, &levels([1.15, 1.2, 1.15, 1.05], 20));
     assert_eq!((found.groups[0].unit, found.groups[0].units), (Unit::Section, 20));
-    assert_eq!(row(&found, "e2e", "p50").verdict, Change::Inconclusive, "{:?}", row(&found, "e2e", "p50"));
-    assert_ne!(found.verdict, Change::Regressed);
+    assert_eq!(
+        row(&found, "e2e", "p50").verdict,
+        ChangeVerdict::Inconclusive,
+        "{:?}",
+        row(&found, "e2e", "p50")
+    );
+    assert_ne!(found.verdict, ChangeVerdict::Regressed);
     assert!(found.notes.iter().any(|note| note.starts_with("4 alternations")), "{:?}", found.notes);
     let slower = compared(&base, &levels([1.5, 1.65, 1.5, 1.65], 20));
-    assert_eq!(row(&slower, "e2e", "p50").verdict, Change::Regressed, "{:?}", row(&slower, "e2e", "p50"));
+    assert_eq!(
+        row(&slower, "e2e", "p50").verdict,
+        ChangeVerdict::Regressed,
+        "{:?}",
+        row(&slower, "e2e", "p50")
+    );
 }
 
 fn stretched(base: &Whole, factor: impl Fn(&Attempt, f64) -> f64) -> Whole {
@@ -190,7 +200,7 @@ fn a_better_median_with_a_worse_tail_is_refused_in_those_words() {
     let bent = Bent::new((law.sojourn_quantile(0.5), 0.9), (law.sojourn_quantile(0.99), 1.3));
     let candidate = stretched(&base, |_, e2e_s| bent.apply(e2e_s) / e2e_s);
     let found = compared(&base, &candidate);
-    assert_eq!(found.verdict, Change::Regressed);
+    assert_eq!(found.verdict, ChangeVerdict::Regressed);
     let said = found.says.iter().find(|said| said.starts_with("Refused: ")).expect("said");
     assert!(
         said.starts_with("Refused: the change improves the median of")
@@ -221,19 +231,19 @@ fn failures_keep_their_place_and_are_never_equal() {
     let p99 = row(&found, "e2e", "p99");
     assert_eq!(
         (p99.effect.expect("infinite").value, p99.verdict),
-        (f64::INFINITY, Change::Regressed),
+        (f64::INFINITY, ChangeVerdict::Regressed),
         "{p99:?}"
     );
     // No word of a median that hardly moved.
     assert!(!found.says.iter().any(|said| said.starts_with("Refused")), "{:?}", found.says);
     let errors = row(&found, "error_rate", "rate");
-    assert_eq!(errors.verdict, Change::Regressed, "{errors:?}");
+    assert_eq!(errors.verdict, ChangeVerdict::Regressed, "{errors:?}");
     assert!((errors.effect.expect("a share").value - 0.03).abs() < 0.006, "{errors:?}");
     // Both fail, each its own: the p99 is infinite twice, which is not "no change".
     let both = compared(&failing(1), &failing(2));
     let p99 = row(&both, "e2e", "p99");
-    assert_eq!((p99.effect, p99.verdict), (None, Change::Inconclusive), "{p99:?}");
-    assert_eq!(both.verdict, Change::Inconclusive);
+    assert_eq!((p99.effect, p99.verdict), (None, ChangeVerdict::Inconclusive), "{p99:?}");
+    assert_eq!(both.verdict, ChangeVerdict::Inconclusive);
     // JSON carries it there and back.
     let text = serde_json::to_string(&found).expect("written");
     let read: Comparison = serde_json::from_str(&text).expect("read");
@@ -275,7 +285,7 @@ fn a_changed_mix_is_not_taken_for_a_slower_target() {
     assert_eq!(found.design, Design::Standardised);
     for statistic in ["p50", "p95"] {
         let row = row(&found, "ttft", statistic);
-        assert_ne!(row.verdict, Change::Regressed, "{row:?}");
+        assert_ne!(row.verdict, ChangeVerdict::Regressed, "{row:?}");
         assert!(row.effect.expect("weighed").value < 1.05, "{row:?}");
     }
     let raw = row(&found, "ttft", "p50").as_it_came.expect("as it came");
@@ -291,7 +301,7 @@ fn a_changed_mix_is_not_taken_for_a_slower_target() {
     // A kind that the candidate never met can't be stood for.
     let only_short = mixture(0, 3);
     let found = compare(&base.read(), &only_short.read(), &spec).expect("told to");
-    assert_eq!(found.verdict, Change::Inconclusive);
+    assert_eq!(found.verdict, ChangeVerdict::Inconclusive);
     assert!(row(&found, "ttft", "p50").why.as_deref().is_some_and(|why| why.contains("have no like")));
 }
 
@@ -313,7 +323,7 @@ fn failures_of_long_prompts_are_not_laid_to_a_mix_with_more_of_them() {
     let errors = row(&found, "error_rate", "rate");
     let share = errors.candidate.value.expect("a share");
     assert!((share - 0.02).abs() < 0.002, "{errors:?}");
-    assert_ne!(errors.verdict, Change::Regressed, "{errors:?}");
+    assert_ne!(errors.verdict, ChangeVerdict::Regressed, "{errors:?}");
     assert!(!row(&found, "throughput", "rate").primary);
 }
 
@@ -367,7 +377,7 @@ fn too_short_a_run_decides_nothing() {
     let short = Span::from_millis(400);
     let (base, other) = (queue(1.0, 0.5, short, &[(7, 3)]), queue(1.0, 0.5, short, &[(7, 4)]));
     let found = compared(&base, &other);
-    assert_eq!(found.verdict, Change::Inconclusive);
+    assert_eq!(found.verdict, ChangeVerdict::Inconclusive);
     assert!(
         row(&found, "e2e", "p50").why.as_deref().is_some_and(|why| why.contains("too short")),
         "{found:?}"
@@ -383,12 +393,16 @@ fn a_server_half_as_slow_again_is_told_from_chance_in_eight_units() {
     let row = row(&found, "e2e", "p50");
     let family = found.groups[0].rows.iter().filter(|row| row.primary && row.p.is_some()).count();
     assert!(row.p.expect("judged") * family as f64 > 0.05, "Holm would let nothing pass: {row:?}");
-    assert_eq!(row.verdict, Change::Regressed, "{row:?}");
-    assert_eq!(found.verdict, Change::Regressed, "{:?}", found.says);
+    assert_eq!(row.verdict, ChangeVerdict::Regressed, "{row:?}");
+    assert_eq!(found.verdict, ChangeVerdict::Regressed, "{:?}", found.says);
     // The same server with other luck is not called different.
     for server in 20..40 {
         let found = compared(&run(1.0, 3), &run(1.0, server));
-        assert!(!matches!(found.verdict, Change::Regressed | Change::Improved), "{server}: {:?}", found.says);
+        assert!(
+            !matches!(found.verdict, ChangeVerdict::Regressed | ChangeVerdict::Improved),
+            "{server}: {:?}",
+            found.says
+        );
     }
 }
 
@@ -416,7 +430,7 @@ fn a_stage_that_got_faster_in_vain_is_named_with_its_ceiling() {
     assert!((prefill.effect.value - 0.5).abs() < 1e-9, "{prefill:?}");
     // At 5.3 % of room for 5 % the interval decides; a third of a decode is moved for good.
     let e2e = row(&found, "e2e", "p50");
-    assert_eq!(prefill.local_only, e2e.verdict != Change::Improved, "{e2e:?}");
+    assert_eq!(prefill.local_only, e2e.verdict != ChangeVerdict::Improved, "{e2e:?}");
     let tenth = compared(&staged(1, 1), &staged(1, 2));
     assert!(tenth.groups[0].stages.iter().all(|stage| !stage.local_only));
     // By a fifth only (10 → 8 would be 2 %): use a faster prefill that is a small share.
@@ -436,7 +450,7 @@ fn a_stage_that_got_faster_in_vain_is_named_with_its_ceiling() {
         said.contains("prefill") && said.contains("2.0 % of the whole") && said.contains("1.02 times"),
         "{said}"
     );
-    assert_eq!(found.verdict, Change::NoChange);
+    assert_eq!(found.verdict, ChangeVerdict::NoChange);
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! A budget file held against runs whose truth is written out: verdicts, families, slices, and the words of a broken row.
 
 use plimsoll_judge::budget::{
-    Amount, Batch, Budget, BudgetFile, BudgetLoad, BudgetMetric, Kind, OnInconclusive, OnMissing, Relative,
-    Slice, Unit,
+    Amount, Batch, Budget, BudgetFile, BudgetKind, BudgetLoad, BudgetMetric, OnInconclusive, OnMissing,
+    Relative, RequestSlice, Unit,
 };
-use plimsoll_judge::gate::{GateFinding, GateVerdict, Measured, Role, gate};
+use plimsoll_judge::gate::{GateFinding, GateVerdict, MeasuredRun, Role, gate};
 use plimsoll_math::dist::exponential;
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::SweepSpec;
@@ -51,9 +51,9 @@ pub fn of(attempts: Vec<Attempt>) -> Made {
 }
 
 impl Made {
-    pub fn measured(&self, file: &BudgetFile) -> Measured<'_> {
+    pub fn measured(&self, file: &BudgetFile) -> MeasuredRun<'_> {
         let spec = SweepSpec { budget: None, ..SweepSpec::default() }.line_spec(50);
-        Measured::read(&self.manifest, &self.attempts, &[], &spec, file)
+        MeasuredRun::read(&self.manifest, &self.attempts, &[], &spec, file)
     }
 
     pub fn gate(&self, file: &BudgetFile) -> GateFinding {
@@ -116,8 +116,10 @@ fn the_statistic_shown_is_the_one_judged() {
 #[test]
 fn missing_data_never_pass() {
     let run = mixture(2_000, 1_000_000);
-    let stray =
-        Budget { slice: Some(Slice { class: Some("none".into()), ..Slice::default() }), ..ttft(0.9, 350.0) };
+    let stray = Budget {
+        slice: Some(RequestSlice { class: Some("none".into()), ..RequestSlice::default() }),
+        ..ttft(0.9, 350.0)
+    };
     let rate = |per_s: f64| Some(BudgetLoad { rate: Rate::per_s(per_s).ok(), ..BudgetLoad::default() });
     for (file, says) in [
         (file(vec![stray.clone()]), "has no class none"),
@@ -220,10 +222,10 @@ fn slices_are_judged_on_their_own_requests() {
         attempt.answer.tokens.prompt = Some(1000);
     }
     let run = of(attempts);
-    let of_class = |class: &str| Some(Slice { class: Some(class.into()), ..Slice::default() });
+    let of_class = |class: &str| Some(RequestSlice { class: Some(class.into()), ..RequestSlice::default() });
     let of_prompts = |text: &str| {
         let bucket = plimsoll_judge::budget::Bucket::parse(text).expect("a bucket");
-        Some(Slice { prompt_tokens: Some(bucket), ..Slice::default() })
+        Some(RequestSlice { prompt_tokens: Some(bucket), ..RequestSlice::default() })
     };
     for (slice, n, held) in [
         (of_class("chat"), 3_000, Held::Pass),
@@ -293,7 +295,7 @@ fn a_batch_has_a_deadline() {
     let run = mixture(6_000, 1_000_000);
     for (deadline_s, verdict) in [(2_900, GateVerdict::Broken), (3_100, GateVerdict::Pass)] {
         let batch = Some(Batch { items: 300_000, deadline: Span::from_secs(deadline_s) });
-        let finding = run.gate(&BudgetFile { kind: Kind::Batch, batch, ..file(vec![]) });
+        let finding = run.gate(&BudgetFile { kind: BudgetKind::Batch, batch, ..file(vec![]) });
         assert_eq!(finding.verdict, verdict, "{:?}", finding.rows[0]);
     }
 }
@@ -308,7 +310,7 @@ fn a_model_of_a_mix_is_judged_on_the_classes_that_asked_for_it() {
     run.manifest.target.facts.insert("model".into(), Some("base".into()));
     run.manifest.scenario = serde_json::json!({"classes": [{"name": "a", "model": "base"}, {"name": "b"}, {"name": "c", "model": "sql"}]});
     let of = |model: &str| Budget {
-        slice: Some(Slice { model: Some(model.into()), ..Slice::default() }),
+        slice: Some(RequestSlice { model: Some(model.into()), ..RequestSlice::default() }),
         ..ttft(0.9, 100.0)
     };
     for (model, n, held) in [("base", 4_000, Held::Pass), ("sql", 2_000, Held::Fail)] {
@@ -597,7 +599,7 @@ fn a_run_that_piles_up_breaks_what_most_of_its_requests_are_over() {
     let all = ttft(0.95, 500.0);
     let class = Budget {
         id: "class".into(),
-        slice: Some(Slice { class: Some("chat".into()), ..Slice::default() }),
+        slice: Some(RequestSlice { class: Some("chat".into()), ..RequestSlice::default() }),
         ..all.clone()
     };
     let rarely = Budget { id: "rarely".into(), ..ttft(0.95, 17_000.0) };

@@ -1,6 +1,6 @@
 //! A gate that measures: what it is worth to look twice, what a first look leaves, and what a batch is held to.
 
-use plimsoll_judge::budget::{ALPHA, Batch, BudgetFile, Count, Kind, decide};
+use plimsoll_judge::budget::{ALPHA, Batch, BudgetFile, BudgetKind, Count, decide};
 use plimsoll_judge::gate::{GateVerdict, More, after_a_look};
 use plimsoll_math::quantile::Worth;
 use plimsoll_math::rng::Stream;
@@ -90,7 +90,7 @@ fn a_batch_is_held_to_the_best_load_of_a_search_for_saturation() {
     let loads = vec![tried(1, 50), tried(2, 100), tried(4, 101)];
     let batch = |per_s: u64| {
         let batch = Some(Batch { items: 1_000 * per_s, deadline: Span::from_secs(1_000) });
-        BudgetFile { kind: Kind::Batch, batch, ..file(vec![]) }
+        BudgetFile { kind: BudgetKind::Batch, batch, ..file(vec![]) }
     };
     let run = in_turn("run", &loads);
     for (per_s, verdict) in [(90, GateVerdict::Pass), (120, GateVerdict::Broken)] {

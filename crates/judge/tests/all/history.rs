@@ -1,7 +1,7 @@
 //! Changes along a line of results: against a direct computation, on series whose change is known, on spikes and on noise.
 
 use plimsoll_judge::history::change::{ChangeSpec, MOST, Observation, changes, fewest};
-use plimsoll_judge::history::{Entry, Figure, HISTORY_SCHEMA, line};
+use plimsoll_judge::history::{Entry, HISTORY_SCHEMA, ResultFigure, line};
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::Trust;
 
@@ -172,7 +172,12 @@ fn entry(i: usize, p99: f64) -> Entry {
         verdict: None,
         trust: Trust::Valid,
         load: "open loop, 12/s, 128 in, 64 out".into(),
-        metrics: vec![Figure { name: "ttft p99".into(), value: p99, lower: 0.95 * p99, upper: 1.05 * p99 }],
+        metrics: vec![ResultFigure {
+            name: "ttft p99".into(),
+            value: p99,
+            lower: 0.95 * p99,
+            upper: 1.05 * p99,
+        }],
         cut: Vec::new(),
     }
 }

@@ -26,11 +26,11 @@ use plimsoll_model::{At, Sample, Span};
 
 pub use buckets::{Bracket, Buckets, Gained};
 pub use series::{Series, Step};
-pub use signal::{Kind, Rule, Signal};
+pub use signal::{Rule, SeriesKind, Signal};
 pub use told::{LevelTold, ServerMoment, ServerTold, told};
 
-use read::{Page, Track};
-use table::{Layer, Part};
+use read::{ScrapedPage, Track};
+use table::{Layer, SignalPart};
 
 /// Name of the row that marks a look at a page: how many samples the page had; 0 = an empty page, which says nothing.
 pub const LOOK: &str = "scrape_samples";
@@ -74,7 +74,7 @@ pub struct Disclosures {
 /// What servers said during a run.
 #[derive(Clone, Debug, Default)]
 pub struct ServerSide {
-    pages: Vec<Page>,
+    pages: Vec<ScrapedPage>,
     replicas: Vec<Replica>,
     devices: Vec<Replica>,
     tracks: BTreeMap<Signal, Vec<Track>>,
@@ -133,14 +133,15 @@ impl ServerSide {
 
     /// What a counter gained over all processes from the last look not after `from` to the last one not after `to`.
     pub fn gained(&self, signal: Signal, from: At, to: At) -> Option<Gained> {
-        let tracks: Vec<&Track> = self.whole(signal).filter(|track| track.part == Part::Counter).collect();
+        let tracks: Vec<&Track> =
+            self.whole(signal).filter(|track| track.part == SignalPart::Counter).collect();
         self.sum_gained(&tracks, from, to)
     }
 
     /// The same of one replica.
     pub fn gained_of(&self, replica: usize, signal: Signal, from: At, to: At) -> Option<Gained> {
         let own = self.own(replica, signal);
-        let tracks: Vec<&Track> = own.into_iter().filter(|track| track.part == Part::Counter).collect();
+        let tracks: Vec<&Track> = own.into_iter().filter(|track| track.part == SignalPart::Counter).collect();
         self.sum_gained(&tracks, from, to)
     }
 

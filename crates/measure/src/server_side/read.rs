@@ -10,7 +10,7 @@ use plimsoll_model::{At, Sample, split_labels};
 use super::buckets::{Buckets, Gained};
 use super::series::{Looks, Series, Step, held};
 use super::signal::{Rule, Signal};
-use super::table::{Layer, Part, Row, Table};
+use super::table::{Layer, SignalName, SignalPart, Table};
 use super::{Disclosures, FAILED, LOOK, PAGE_LABEL, Replica, ServerSide};
 
 /// More falls than this of one counter are not restarts.
@@ -18,7 +18,7 @@ const MOST_RESTARTS: u32 = 3;
 
 /// A page that was looked at.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Page {
+pub(super) struct ScrapedPage {
     pub name: String,
     pub looks: Looks,
     known: Vec<(At, At)>,
@@ -32,7 +32,7 @@ pub(super) struct Track {
     pub page: usize,
     pub layer: Layer,
     pub replica: Option<usize>,
-    pub part: Part,
+    pub part: SignalPart,
     /// Upper edge of a bucket.
     edge: Option<f64>,
     /// All labels but the bucket's edge: series of one histogram.
@@ -44,7 +44,7 @@ pub(super) struct Track {
 impl Track {
     /// Is it a value at an instant?
     pub fn is_level(&self) -> bool {
-        matches!(self.part, Part::Gauge | Part::Label(_))
+        matches!(self.part, SignalPart::Gauge | SignalPart::Label(_))
     }
 }
 
@@ -101,7 +101,7 @@ fn pages_are_named(samples: &[&Sample]) -> bool {
 fn gather<'a>(
     samples: impl IntoIterator<Item = &'a Sample>,
     disclosures: &mut Disclosures,
-) -> (Vec<Page>, Vec<Raw<'a>>) {
+) -> (Vec<ScrapedPage>, Vec<Raw<'a>>) {
     let mut raw: Vec<Raw<'a>> = Vec::new();
     let mut index: HashMap<(&str, &str, &str), usize> = HashMap::new();
     let mut names: BTreeMap<String, usize> = BTreeMap::new();
@@ -140,7 +140,7 @@ fn gather<'a>(
     }
     raw.retain(|one| !one.points.is_empty());
     raw.iter_mut().for_each(|one| one.points.sort_by_key(|point| point.0));
-    let mut pages: Vec<Page> = marks
+    let mut pages: Vec<ScrapedPage> = marks
         .into_iter()
         .zip(instants)
         .map(|(marks, instants)| {
@@ -151,7 +151,7 @@ fn gather<'a>(
             if !marked {
                 disclosures.looks += looks.at.len() as u64;
             }
-            Page { known: looks.known(), looks, ..Page::default() }
+            ScrapedPage { known: looks.known(), looks, ..ScrapedPage::default() }
         })
         .collect();
     for (name, page) in names {
@@ -163,7 +163,7 @@ fn gather<'a>(
 /// Per page, signal and side of the gateway: whose names are read, and of which rank.
 fn chosen(
     raw: &[Raw<'_>],
-    found: &[(usize, &'static Row)],
+    found: &[(usize, &'static SignalName)],
 ) -> HashMap<(usize, Signal, bool), (&'static str, u32)> {
     let mut best: HashMap<(usize, Signal, bool), (usize, u32, &'static str)> = HashMap::new();
     for (number, row) in found {
@@ -181,7 +181,7 @@ fn chosen(
 }
 
 /// Ranks of one tensor- or pipeline-parallel group tell the same requests: the first speaks.
-fn leads(row: &Row, one: &Raw<'_>) -> bool {
+fn leads(row: &SignalName, one: &Raw<'_>) -> bool {
     let first = |label: &str| value_of(&one.labels, label).is_none_or(|rank| rank == "0");
     row.layer != Layer::Engine || (first("tp_rank") && first("pp_rank"))
 }
@@ -189,8 +189,8 @@ fn leads(row: &Row, one: &Raw<'_>) -> bool {
 /// The replicas and the devices, in order of their names.
 fn identities(
     raw: &[Raw<'_>],
-    found: &[(usize, &'static Row)],
-    pages: &[Page],
+    found: &[(usize, &'static SignalName)],
+    pages: &[ScrapedPage],
 ) -> (Vec<Replica>, Vec<Replica>) {
     let mut of = [BTreeSet::new(), BTreeSet::new()];
     for (number, row) in found {
@@ -241,16 +241,18 @@ fn name(page: &str, labels: &str) -> String {
 }
 
 /// The labels of a series that tell its replica apart.
-fn identity(one: &Raw<'_>, row: &Row) -> String {
+fn identity(one: &Raw<'_>, row: &SignalName) -> String {
     let telling = Table::shipped().replica_labels(row.server);
     let labels: Vec<(&str, &str)> =
         telling.iter().filter_map(|name| Some((*name, value_of(&one.labels, name)?))).collect();
     plimsoll_model::join_labels(&labels)
 }
 
-fn track(one: &Raw<'_>, row: &Row, pages: &[Page], among: &[Replica]) -> Option<Track> {
+fn track(one: &Raw<'_>, row: &SignalName, pages: &[ScrapedPage], among: &[Replica]) -> Option<Track> {
     let edge = match row.part {
-        Part::Bucket => Some(value_of(&one.labels, "le")?.parse().ok().filter(|edge: &f64| !edge.is_nan())?),
+        SignalPart::Bucket => {
+            Some(value_of(&one.labels, "le")?.parse().ok().filter(|edge: &f64| !edge.is_nan())?)
+        }
         _ => None,
     };
     let replica = match row.layer {
@@ -265,7 +267,7 @@ fn track(one: &Raw<'_>, row: &Row, pages: &[Page], among: &[Replica]) -> Option<
         Layer::Gateway | Layer::Process => None,
     };
     let mut points = one.points.clone();
-    if let Part::Label(label) = &row.part {
+    if let SignalPart::Label(label) = &row.part {
         let value: f64 = value_of(&one.labels, label)?.parse().ok()?;
         points.iter_mut().filter(|point| !point.1.is_nan()).for_each(|point| point.1 = value);
     }
@@ -288,7 +290,11 @@ fn value_of<'a>(labels: &'a [(String, String)], name: &str) -> Option<&'a str> {
 }
 
 /// How often counters went back, and whether that can be restarts.
-fn judge_resets(pages: &mut [Page], tracks: &BTreeMap<Signal, Vec<Track>>, disclosures: &mut Disclosures) {
+fn judge_resets(
+    pages: &mut [ScrapedPage],
+    tracks: &BTreeMap<Signal, Vec<Track>>,
+    disclosures: &mut Disclosures,
+) {
     for track in tracks.values().flatten().filter(|track| !track.is_level()) {
         let resets = track.points.windows(2).filter(|pair| pair[1].1 < pair[0].1).count() as u32;
         disclosures.resets = disclosures.resets.max(resets);
@@ -298,7 +304,7 @@ fn judge_resets(pages: &mut [Page], tracks: &BTreeMap<Signal, Vec<Track>>, discl
     }
 }
 
-impl Page {
+impl ScrapedPage {
     /// What one counter gained.
     pub fn gained(&self, track: &Track, from: At, to: At) -> Option<Gained> {
         if self.alternates {
@@ -328,21 +334,22 @@ impl Page {
             last = now;
         }
         // Of a histogram the edges have a unit, not what is counted.
-        let factor = if matches!(track.part, Part::Bucket | Part::Count) { 1.0 } else { track.factor };
+        let factor =
+            if matches!(track.part, SignalPart::Bucket | SignalPart::Count) { 1.0 } else { track.factor };
         Some(Gained { value: value * factor, resets, from: start, to: end })
     }
 }
 
 /// What the histogram of these tracks took in.
-pub(super) fn taken_in(pages: &[Page], tracks: &[&Track], from: At, to: At) -> Option<Buckets> {
+pub(super) fn taken_in(pages: &[ScrapedPage], tracks: &[&Track], from: At, to: At) -> Option<Buckets> {
     let (mut sum, mut count, mut span): (Option<f64>, Option<f64>, Option<Gained>) = (None, None, None);
     let mut ladders: BTreeMap<(usize, &str), Vec<(f64, f64)>> = BTreeMap::new();
     for track in tracks {
         let Some(gained) = pages[track.page].gained(track, from, to) else { continue };
         match (&track.part, track.edge) {
-            (Part::Sum, _) => sum = Some(sum.unwrap_or(0.0) + gained.value),
-            (Part::Count, _) => count = Some(count.unwrap_or(0.0) + gained.value),
-            (Part::Bucket, Some(edge)) => {
+            (SignalPart::Sum, _) => sum = Some(sum.unwrap_or(0.0) + gained.value),
+            (SignalPart::Count, _) => count = Some(count.unwrap_or(0.0) + gained.value),
+            (SignalPart::Bucket, Some(edge)) => {
                 let ladder = ladders.entry((track.page, track.group.as_str())).or_default();
                 ladder.push((edge * track.factor, gained.value));
             }
@@ -393,7 +400,7 @@ fn merged(mut ladders: Vec<Vec<(f64, f64)>>) -> (Vec<f64>, Vec<f64>) {
 }
 
 /// Several tracks as one series.
-pub(super) fn combine(pages: &[Page], tracks: &[&Track], rule: Rule) -> Option<Series> {
+pub(super) fn combine(pages: &[ScrapedPage], tracks: &[&Track], rule: Rule) -> Option<Series> {
     let mut parts: Vec<Walk<'_>> = tracks
         .iter()
         .map(|track| {
@@ -421,7 +428,7 @@ pub(super) fn combine(pages: &[Page], tracks: &[&Track], rule: Rule) -> Option<S
 /// A series that is gone through once.
 struct Walk<'a> {
     series: Series,
-    page: &'a Page,
+    page: &'a ScrapedPage,
     place: usize,
 }
 
@@ -449,7 +456,7 @@ fn together(parts: &mut [Walk<'_>], at: At, rule: Rule) -> Option<f64> {
     }
 }
 
-fn is_gap(page: &Page, at: At) -> bool {
+fn is_gap(page: &ScrapedPage, at: At) -> bool {
     let next = page.known.partition_point(|known| known.1 <= at);
     page.known.get(next).is_none_or(|known| known.0 > at)
 }

@@ -20,7 +20,7 @@ pub enum Rule {
 
 /// What kind of series a signal is.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum SeriesKind {
     /// Goes up and down: [`gauge`](super::ServerSide::gauge).
     Gauge,
     /// Only grows, but for restarts: [`gained`](super::ServerSide::gained).
@@ -46,8 +46,8 @@ macro_rules! signals {
             }
 
             /// What kind of series it is.
-            pub fn kind(self) -> Kind {
-                match self { $(Signal::$variant => Kind::$kind,)* }
+            pub fn kind(self) -> SeriesKind {
+                match self { $(Signal::$variant => SeriesKind::$kind,)* }
             }
 
             /// How values of several processes become one.

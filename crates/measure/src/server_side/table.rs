@@ -29,7 +29,7 @@ pub enum Layer {
 
 /// What part of a signal a name holds.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Part {
+pub enum SignalPart {
     /// The value of a gauge.
     Gauge,
     /// The value of a counter.
@@ -46,7 +46,7 @@ pub enum Part {
 
 /// One name.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Row {
+pub struct SignalName {
     /// Whose name it is: `vllm`, `sglang`, …
     pub server: &'static str,
     /// Where it is made.
@@ -54,7 +54,7 @@ pub struct Row {
     /// What it says.
     pub signal: Signal,
     /// What part of that.
-    pub part: Part,
+    pub part: SignalPart,
     /// Values of labels that it is restricted to.
     pub only: Vec<(&'static str, Vec<&'static str>)>,
     /// Its unit in the signal's unit.
@@ -68,7 +68,7 @@ pub struct Row {
 /// The names.
 #[derive(Debug, Default)]
 pub struct Table {
-    rows: HashMap<String, Vec<Row>>,
+    rows: HashMap<String, Vec<SignalName>>,
     replica_labels: HashMap<&'static str, Vec<&'static str>>,
 }
 
@@ -80,7 +80,7 @@ impl Table {
     }
 
     /// What a name says; nothing where it is not known.
-    pub fn of(&self, name: &str) -> &[Row] {
+    pub fn of(&self, name: &str) -> &[SignalName] {
         let key = plain(name);
         let key = key.strip_prefix("ray_").unwrap_or(&key);
         let found = self.rows.get(key).or_else(|| self.rows.get(key.strip_suffix("_total")?));
@@ -126,7 +126,7 @@ impl Table {
         let only: Vec<_> = only.map(|(label, values)| (label, values.split('|').collect())).collect();
         let base = plain(name);
         for (key, part) in parts(&base, part) {
-            let row = Row { server, layer, signal, part, only: only.clone(), factor, rank, order };
+            let row = SignalName { server, layer, signal, part, only: only.clone(), factor, rank, order };
             self.rows.entry(key).or_default().push(row);
         }
     }
@@ -138,7 +138,7 @@ impl Table {
     }
 }
 
-impl Row {
+impl SignalName {
     /// Does it speak of samples with these labels?
     pub fn allows(&self, labels: &[(String, String)]) -> bool {
         self.only.iter().all(|(label, values)| {
@@ -148,24 +148,24 @@ impl Row {
 }
 
 /// The names on the page that hold this part, without `_total`.
-fn parts(base: &str, part: &str) -> Vec<(String, Part)> {
+fn parts(base: &str, part: &str) -> Vec<(String, SignalPart)> {
     let stem = base.strip_suffix("_total").unwrap_or(base);
     match part {
-        "gauge" => vec![(base.to_owned(), Part::Gauge)],
-        "counter" => vec![(stem.to_owned(), Part::Counter)],
+        "gauge" => vec![(base.to_owned(), SignalPart::Gauge)],
+        "counter" => vec![(stem.to_owned(), SignalPart::Counter)],
         "histogram" => vec![
-            (format!("{base}_bucket"), Part::Bucket),
-            (format!("{base}_sum"), Part::Sum),
-            (format!("{base}_count"), Part::Count),
+            (format!("{base}_bucket"), SignalPart::Bucket),
+            (format!("{base}_sum"), SignalPart::Sum),
+            (format!("{base}_count"), SignalPart::Count),
         ],
         // A summary's own sum; a counter that is a sum.
-        "sum" if base.ends_with("_duration_seconds") => vec![(format!("{base}_sum"), Part::Sum)],
-        "count" if base.ends_with("_duration_seconds") => vec![(format!("{base}_count"), Part::Count)],
-        "sum" => vec![(stem.to_owned(), Part::Sum)],
-        "count" => vec![(stem.to_owned(), Part::Count)],
+        "sum" if base.ends_with("_duration_seconds") => vec![(format!("{base}_sum"), SignalPart::Sum)],
+        "count" if base.ends_with("_duration_seconds") => vec![(format!("{base}_count"), SignalPart::Count)],
+        "sum" => vec![(stem.to_owned(), SignalPart::Sum)],
+        "count" => vec![(stem.to_owned(), SignalPart::Count)],
         part => part
             .strip_prefix("label:")
-            .map(|label| vec![(base.to_owned(), Part::Label(label.to_owned()))])
+            .map(|label| vec![(base.to_owned(), SignalPart::Label(label.to_owned()))])
             .unwrap_or_default(),
     }
 }

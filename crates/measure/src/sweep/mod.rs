@@ -24,7 +24,7 @@ use crate::lines::{self, LineSpec, Observed};
 use crate::whole;
 use ladder::RUNG_FACTOR;
 pub(crate) use ladder::{BASELINE_SHARE, LADDER_SHARE};
-use place::{Board, Known, first_loads};
+use place::{Board, KnownLine, first_loads};
 
 /// Throughput has stopped growing when doubling the number in flight adds less than this share.
 pub const SATURATED_GROWTH: f64 = 0.03;
@@ -478,11 +478,11 @@ pub(crate) fn line_spec(spec: &SweepSpec, replicates: usize) -> LineSpec {
     }
 }
 
-fn known(line: &Line) -> Known {
+fn known(line: &Line) -> KnownLine {
     match line {
-        Line::Found { rate, .. } => Known::At { value: rate.value, lower: rate.lower, upper: rate.upper },
-        Line::Above { .. } => Known::Above,
-        Line::Below { .. } => Known::Below,
-        Line::CannotTell { .. } => Known::Nothing,
+        Line::Found { rate, .. } => KnownLine::At { value: rate.value, lower: rate.lower, upper: rate.upper },
+        Line::Above { .. } => KnownLine::Above,
+        Line::Below { .. } => KnownLine::Below,
+        Line::CannotTell { .. } => KnownLine::Nothing,
     }
 }

@@ -7,7 +7,7 @@ use plimsoll_math::rng::Stream;
 
 /// What is known of one line.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub enum Known {
+pub enum KnownLine {
     /// Found, with its interval.
     At {
         /// Where, requests/s.
@@ -85,9 +85,9 @@ const REPEATED: usize = 5;
 
 impl Board<'_> {
     /// How far the onset is from narrow enough (1 = just so), and where to look next. None where nothing helps.
-    pub fn onset(&self, known: Known) -> Option<(f64, f64)> {
+    pub fn onset(&self, known: KnownLine) -> Option<(f64, f64)> {
         match known {
-            Known::At { value, lower, upper } => {
+            KnownLine::At { value, lower, upper } => {
                 let below = self.loads.iter().copied().rfind(|load| *load < value);
                 let above = self.loads.iter().copied().find(|load| *load >= value);
                 // Between distant neighbours a straight line stands for a convex curve.
@@ -105,13 +105,13 @@ impl Board<'_> {
                 let least = if near < REPEATED { 1.5 } else { 0.0 };
                 self.wish(width.min(10.0).max(least), value * (1.0 + offset))
             }
-            Known::Above => {
+            KnownLine::Above => {
                 let last = self.loads.last()?;
                 let most = if self.open_above { f64::INFINITY } else { 1.02 * self.capacity };
                 self.wish(UNSEEN, (1.1 * last).min(most).max(1.02 * last))
             }
-            Known::Below => self.wish(UNSEEN, 0.6 * self.loads.first()?),
-            Known::Nothing => None,
+            KnownLine::Below => self.wish(UNSEEN, 0.6 * self.loads.first()?),
+            KnownLine::Nothing => None,
         }
     }
 

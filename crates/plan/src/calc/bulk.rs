@@ -3,7 +3,7 @@
 use plimsoll_math::queueing::Bulk;
 
 use super::above_zero;
-use super::finding::{Axis, Curve, Figure, LawError, LawFinding, Line, Mark, Point, Quantity};
+use super::finding::{Axis, CalcFigure, Curve, LawError, LawFinding, Line, Mark, Point, Quantity};
 use plimsoll_measure::say;
 
 /// Largest batch that is reckoned with.
@@ -37,27 +37,27 @@ pub fn bulk(spec: &BulkSpec) -> Result<LawFinding, LawError> {
     let queue = Bulk { fixed, each, most: spec.most };
     let capacity = queue.capacity();
     let mut given = vec![
-        Figure::new("fixed", fixed, Quantity::Time).note("of each batch"),
-        Figure::new("each", each, Quantity::Time).note("more for each in it"),
-        Figure::new("most", f64::from(spec.most), Quantity::Count),
+        CalcFigure::new("fixed", fixed, Quantity::Time).note("of each batch"),
+        CalcFigure::new("each", each, Quantity::Time).note("more for each in it"),
+        CalcFigure::new("most", f64::from(spec.most), Quantity::Count),
     ];
-    let mut answers = vec![Figure::new("capacity", capacity, Quantity::Rate).note("most / (a + b most)")];
+    let mut answers = vec![CalcFigure::new("capacity", capacity, Quantity::Rate).note("most / (a + b most)")];
     let (mut warnings, mut points) = (Vec::new(), Vec::new());
     match (spec.rate, spec.clients) {
         (Some(rate), None) => {
             let rate = above_zero("rate", rate)?;
-            given.push(Figure::new("rate", rate, Quantity::Rate));
+            given.push(CalcFigure::new("rate", rate, Quantity::Rate));
             let (figures, mean) = open(&queue, rate)?;
             answers.extend(figures);
             points.push(Point { at: [rate, mean], name: "here".into() });
         }
         (None, Some(clients)) if clients > 0 => {
-            given.push(Figure::new("clients", f64::from(clients), Quantity::Count));
+            given.push(CalcFigure::new("clients", f64::from(clients), Quantity::Count));
             let (latency, rate) = queue.closed_loop(f64::from(clients));
-            answers.push(Figure::new("latency", latency, Quantity::Time));
-            answers.push(Figure::new("throughput", rate, Quantity::Rate));
+            answers.push(CalcFigure::new("latency", latency, Quantity::Time));
+            answers.push(CalcFigure::new("throughput", rate, Quantity::Rate));
             answers.push(
-                Figure::new(
+                CalcFigure::new(
                     "batch",
                     (0.5 * f64::from(clients)).clamp(1.0, f64::from(spec.most)),
                     Quantity::Count,
@@ -97,7 +97,7 @@ pub fn bulk(spec: &BulkSpec) -> Result<LawFinding, LawError> {
     })
 }
 
-fn open(queue: &Bulk, rate: f64) -> Result<(Vec<Figure>, f64), LawError> {
+fn open(queue: &Bulk, rate: f64) -> Result<(Vec<CalcFigure>, f64), LawError> {
     let capacity = queue.capacity();
     if rate >= capacity {
         return Err(LawError::input(format!(
@@ -115,12 +115,12 @@ fn open(queue: &Bulk, rate: f64) -> Result<(Vec<Figure>, f64), LawError> {
     })?;
     let rule = queue.rule_of_thumb(rate);
     let figures = vec![
-        Figure::new("load", rate / capacity, Quantity::Share).note("of the capacity"),
-        Figure::new("mean latency", found.mean, Quantity::Time).note("exact, wait + service"),
-        Figure::new("rule of thumb", rule, Quantity::Time)
+        CalcFigure::new("load", rate / capacity, Quantity::Share).note("of the capacity"),
+        CalcFigure::new("mean latency", found.mean, Quantity::Time).note("exact, wait + service"),
+        CalcFigure::new("rule of thumb", rule, Quantity::Time)
             .note(format!("{:+.1} % of the exact mean", 100.0 * (rule / found.mean - 1.0))),
-        Figure::new("batch", found.batch, Quantity::Count).note("on average"),
-        Figure::new("busy", found.busy, Quantity::Share).note("of the time: batches grow first"),
+        CalcFigure::new("batch", found.batch, Quantity::Count).note("on average"),
+        CalcFigure::new("busy", found.busy, Quantity::Share).note("of the time: batches grow first"),
     ];
     Ok((figures, found.mean))
 }

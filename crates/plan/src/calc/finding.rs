@@ -48,7 +48,7 @@ pub enum Quantity {
 
 /// One figure.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
-pub struct Figure {
+pub struct CalcFigure {
     /// What it is.
     pub name: String,
     /// How much; null where it is infinite or refused.
@@ -63,21 +63,21 @@ pub struct Figure {
     pub note: Option<String>,
 }
 
-impl Figure {
+impl CalcFigure {
     /// A figure as it is.
-    pub fn new(name: impl Into<String>, value: f64, quantity: Quantity) -> Figure {
-        Figure { name: name.into(), value, quantity, interval: None, note: None }
+    pub fn new(name: impl Into<String>, value: f64, quantity: Quantity) -> CalcFigure {
+        CalcFigure { name: name.into(), value, quantity, interval: None, note: None }
     }
 
     /// With something to know about it.
-    pub fn note(mut self, note: impl Into<String>) -> Figure {
+    pub fn note(mut self, note: impl Into<String>) -> CalcFigure {
         self.note = Some(note.into());
         self
     }
 
     /// One that is not given, with the reason.
-    pub fn refused(name: impl Into<String>, quantity: Quantity, why: impl Into<String>) -> Figure {
-        Figure::new(name, f64::NAN, quantity).note(why)
+    pub fn refused(name: impl Into<String>, quantity: Quantity, why: impl Into<String>) -> CalcFigure {
+        CalcFigure::new(name, f64::NAN, quantity).note(why)
     }
 }
 
@@ -89,9 +89,9 @@ pub struct LawFinding {
     /// What it is about, in words.
     pub title: String,
     /// What went in.
-    pub given: Vec<Figure>,
+    pub given: Vec<CalcFigure>,
     /// What came out.
-    pub answers: Vec<Figure>,
+    pub answers: Vec<CalcFigure>,
     /// The formula, a line each.
     pub formula: Vec<String>,
     /// Who found it.

@@ -4,7 +4,7 @@ use plimsoll_math::queueing::{
     little_in_flight, little_rate, little_time, rate_at, servers_for, step_time, tokens_per_time,
 };
 
-use super::finding::{Axis, Curve, Figure, LawError, LawFinding, Line, Mark, Point, Quantity};
+use super::finding::{Axis, CalcFigure, Curve, LawError, LawFinding, Line, Mark, Point, Quantity};
 use super::{above_zero, inside};
 use plimsoll_measure::say;
 
@@ -47,9 +47,9 @@ pub fn little(spec: &LittleSpec) -> Result<LawFinding, LawError> {
         }
     };
     let all = [
-        Figure::new("rate", rate, Quantity::Rate),
-        Figure::new("time", time, Quantity::Time),
-        Figure::new("in flight", inside, Quantity::Count),
+        CalcFigure::new("rate", rate, Quantity::Rate),
+        CalcFigure::new("time", time, Quantity::Time),
+        CalcFigure::new("in flight", inside, Quantity::Count),
     ];
     let (answers, given) = all.into_iter().partition(|figure| figure.name == solved);
     let x = Axis::to("rate", Quantity::Rate, 2.0 * rate);
@@ -104,39 +104,42 @@ pub fn utilisation(spec: &UtilisationSpec) -> Result<LawFinding, LawError> {
     let (rate, service) = (above_zero("rate", spec.rate)?, above_zero("service", spec.service)?);
     let ceiling = inside("ceiling", spec.ceiling.unwrap_or(0.8))?;
     let offered = rate * service;
-    let mut given =
-        vec![Figure::new("rate", rate, Quantity::Rate), Figure::new("service", service, Quantity::Time)];
-    let mut answers = vec![Figure::new("busy servers", offered, Quantity::Count).note("on average: λ s")];
-    let ceiling_figure = Figure::new("ceiling", ceiling, Quantity::Share);
+    let mut given = vec![
+        CalcFigure::new("rate", rate, Quantity::Rate),
+        CalcFigure::new("service", service, Quantity::Time),
+    ];
+    let mut answers = vec![CalcFigure::new("busy servers", offered, Quantity::Count).note("on average: λ s")];
+    let ceiling_figure = CalcFigure::new("ceiling", ceiling, Quantity::Share);
     given.push(if spec.ceiling.is_none() { ceiling_figure.note("by convention") } else { ceiling_figure });
     let needed = servers_for(rate, service, ceiling);
     let slots = spec.slots.map(f64::from);
     if let Some(slots) = slots {
-        given.push(Figure::new("slots", slots, Quantity::Count).note("servers of one replica"));
+        given.push(CalcFigure::new("slots", slots, Quantity::Count).note("servers of one replica"));
         let each = rate_at(ceiling, service, slots);
         answers.push(
-            Figure::new("one replica's limit", rate_at(1.0, service, slots), Quantity::Rate)
+            CalcFigure::new("one replica's limit", rate_at(1.0, service, slots), Quantity::Rate)
                 .note("the stability limit, not a load to run at"),
         );
-        answers.push(Figure::new("one replica at the ceiling", each, Quantity::Rate));
+        answers.push(CalcFigure::new("one replica at the ceiling", each, Quantity::Rate));
     }
-    answers.push(Figure::new("servers needed", needed, Quantity::Count).note("to stay within the ceiling"));
+    answers
+        .push(CalcFigure::new("servers needed", needed, Quantity::Count).note("to stay within the ceiling"));
     let mut servers = spec.servers.map_or(needed, f64::from);
     if spec.servers.is_some() {
-        given.push(Figure::new("servers", servers, Quantity::Count));
+        given.push(CalcFigure::new("servers", servers, Quantity::Count));
     }
     if let Some(slots) = slots {
         let replicas = (needed / slots).ceil();
-        answers.push(Figure::new("replicas needed", replicas, Quantity::Count));
+        answers.push(CalcFigure::new("replicas needed", replicas, Quantity::Count));
         if spec.servers.is_none() {
             servers = replicas * slots;
             let all = rate_at(ceiling, service, servers);
-            answers.push(Figure::new("all of them at the ceiling", all, Quantity::Rate));
+            answers.push(CalcFigure::new("all of them at the ceiling", all, Quantity::Rate));
         }
     }
     let busy = offered / servers;
     answers.push(
-        Figure::new("utilisation", busy, Quantity::Share)
+        CalcFigure::new("utilisation", busy, Quantity::Share)
             .note(format!("of {} servers", say::number(servers))),
     );
     let mut warnings = Vec::new();
@@ -199,19 +202,19 @@ pub fn tokens(spec: &TokensSpec) -> Result<LawFinding, LawError> {
     let each = if spec.each == 0.0 { 0.0 } else { above_zero("per-sequence", spec.each)? };
     let all = |n: f64| tokens_per_time(step, each, n);
     let time = step_time(step, each, batch);
-    let mut given = vec![Figure::new("step", step, Quantity::Time)];
+    let mut given = vec![CalcFigure::new("step", step, Quantity::Time)];
     if each > 0.0 {
-        given.push(Figure::new("per sequence", each, Quantity::Time));
+        given.push(CalcFigure::new("per sequence", each, Quantity::Time));
     }
-    given.push(Figure::new("batch", batch, Quantity::Count));
+    given.push(CalcFigure::new("batch", batch, Quantity::Count));
     let mut answers = vec![
-        Figure::new("tokens", all(batch), Quantity::TokenRate).note("of all sequences together"),
-        Figure::new("tokens of one user", 1.0 / time, Quantity::TokenRate),
-        Figure::new("tpot", time, Quantity::Time).note("time per output token: one step"),
+        CalcFigure::new("tokens", all(batch), Quantity::TokenRate).note("of all sequences together"),
+        CalcFigure::new("tokens of one user", 1.0 / time, Quantity::TokenRate),
+        CalcFigure::new("tpot", time, Quantity::Time).note("time per output token: one step"),
     ];
     if each > 0.0 {
         answers.push(
-            Figure::new("limit", 1.0 / each, Quantity::TokenRate).note("of any batch: 1 / per-sequence"),
+            CalcFigure::new("limit", 1.0 / each, Quantity::TokenRate).note("of any batch: 1 / per-sequence"),
         );
     }
     let x = Axis {

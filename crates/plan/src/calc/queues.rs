@@ -6,7 +6,7 @@
 
 use plimsoll_math::queueing::{Mdc, Mm1, Mmc, erlang_c, ggc_mean_wait, mg1_mean_wait};
 
-use super::finding::{Axis, Curve, Figure, LawError, LawFinding, Line, Mark, Point, Quantity};
+use super::finding::{Axis, CalcFigure, Curve, LawError, LawFinding, Line, Mark, Point, Quantity};
 use super::{above_zero, inside, variation};
 use plimsoll_measure::say;
 
@@ -119,43 +119,43 @@ impl<'a> Sound<'a> {
         self.load * f64::from(self.spec.servers) / self.service
     }
 
-    fn given(&self) -> Vec<Figure> {
+    fn given(&self) -> Vec<CalcFigure> {
         let mut given = vec![
-            Figure::new("rate", self.rate(), Quantity::Rate),
-            Figure::new("service", self.service, Quantity::Time),
+            CalcFigure::new("rate", self.rate(), Quantity::Rate),
+            CalcFigure::new("service", self.service, Quantity::Time),
         ];
         if self.spec.servers > 1 {
-            given.push(Figure::new("servers", f64::from(self.spec.servers), Quantity::Count));
+            given.push(CalcFigure::new("servers", f64::from(self.spec.servers), Quantity::Count));
         }
         given
     }
 
     /// Number and mean times from the mean wait.
-    fn means(&self, wait: f64) -> Vec<Figure> {
+    fn means(&self, wait: f64) -> Vec<CalcFigure> {
         let sojourn = wait + self.service;
         vec![
-            Figure::new("utilisation", self.load, Quantity::Share),
-            Figure::new("mean wait", wait, Quantity::Time),
-            Figure::new("mean wait + service", sojourn, Quantity::Time),
-            Figure::new("waiting", self.rate() * wait, Quantity::Count).note("on average (L_q)"),
-            Figure::new("in the system", self.rate() * sojourn, Quantity::Count),
+            CalcFigure::new("utilisation", self.load, Quantity::Share),
+            CalcFigure::new("mean wait", wait, Quantity::Time),
+            CalcFigure::new("mean wait + service", sojourn, Quantity::Time),
+            CalcFigure::new("waiting", self.rate() * wait, Quantity::Count).note("on average (L_q)"),
+            CalcFigure::new("in the system", self.rate() * sojourn, Quantity::Count),
         ]
     }
 
     /// Percentiles of wait and of wait + service; refused where the engine batches.
-    fn tails(&self, wait: impl Fn(f64) -> f64, sojourn: impl Fn(f64) -> f64) -> Vec<Figure> {
+    fn tails(&self, wait: impl Fn(f64) -> f64, sojourn: impl Fn(f64) -> f64) -> Vec<CalcFigure> {
         if let Some(why) = self.spec.served.objection() {
-            return vec![Figure::refused("percentiles", Quantity::Time, why)];
+            return vec![CalcFigure::refused("percentiles", Quantity::Time, why)];
         }
         let name = |p: &f64| format!("p{}", say::number(100.0 * p));
         let waits = self
             .percentiles
             .iter()
-            .map(|p| Figure::new(format!("wait {}", name(p)), wait(*p), Quantity::Time));
+            .map(|p| CalcFigure::new(format!("wait {}", name(p)), wait(*p), Quantity::Time));
         let sojourns = self
             .percentiles
             .iter()
-            .map(|p| Figure::new(format!("wait + service {}", name(p)), sojourn(*p), Quantity::Time));
+            .map(|p| CalcFigure::new(format!("wait + service {}", name(p)), sojourn(*p), Quantity::Time));
         waits.chain(sojourns).collect()
     }
 
@@ -225,7 +225,7 @@ pub fn mm1(spec: &StationSpec) -> Result<LawFinding, LawError> {
     if let Demand::Waiting(waiting) = spec.demand {
         answers.insert(
             0,
-            Figure::new("load", sound.load, Quantity::Plain)
+            CalcFigure::new("load", sound.load, Quantity::Plain)
                 .note(format!("where {} wait on average", say::number(waiting))),
         );
     }
@@ -263,14 +263,14 @@ pub fn mmc(spec: &StationSpec) -> Result<LawFinding, LawError> {
     let mut answers = sound.means(now.mean_wait());
     answers.insert(
         1,
-        Figure::new("chance to wait", erlang_c(servers, sound.load), Quantity::Share).note("Erlang C"),
+        CalcFigure::new("chance to wait", erlang_c(servers, sound.load), Quantity::Share).note("Erlang C"),
     );
     answers.extend(sound.tails(|p| now.wait_quantile(p), |p| now.sojourn_quantile(p)));
     if spec.served == Served::OneByOne {
         let onset = Mmc::onset(servers, 0.99, 1.5);
         let rate = onset * f64::from(servers) / sound.service;
         let note = format!("at {}: p99 is 1.5 × its idle value", say::percent(onset));
-        answers.push(Figure::new("queueing onset", rate, Quantity::Rate).note(note));
+        answers.push(CalcFigure::new("queueing onset", rate, Quantity::Rate).note(note));
     }
     let curve =
         sound.curve(|load| queue(load).mean_sojourn(), Some(&|load, p| queue(load).sojourn_quantile(p)));
@@ -315,10 +315,10 @@ pub fn mg1(spec: &StationSpec) -> Result<LawFinding, LawError> {
         if !spec.percentiles.is_empty() {
             return Err(LawError::NotFor(format!("--p: {why}")));
         }
-        answers.push(Figure::refused("percentiles", Quantity::Time, why));
+        answers.push(CalcFigure::refused("percentiles", Quantity::Time, why));
     }
     let mut given = sound.given();
-    given.push(Figure::new("service cv", cv, Quantity::Plain).note("standard deviation over mean"));
+    given.push(CalcFigure::new("service cv", cv, Quantity::Plain).note("standard deviation over mean"));
     let curve = sound.curve(|load| wait(load) + sound.service, None);
     Ok(LawFinding {
         law: "mg1",
@@ -352,12 +352,13 @@ pub fn ggc(spec: &StationSpec) -> Result<LawFinding, LawError> {
     let wait = |load: f64| ggc_mean_wait(spec.servers, load, sound.service, ca, cs);
     let mut answers = sound.means(wait(sound.load));
     answers.push(
-        Figure::new("against M/M/c", 0.5 * (ca * ca + cs * cs), Quantity::Factor).note("of its mean wait"),
+        CalcFigure::new("against M/M/c", 0.5 * (ca * ca + cs * cs), Quantity::Factor)
+            .note("of its mean wait"),
     );
-    answers.push(Figure::refused("percentiles", Quantity::Time, why));
+    answers.push(CalcFigure::refused("percentiles", Quantity::Time, why));
     let mut given = sound.given();
-    given.push(Figure::new("arrival cv", ca, Quantity::Plain));
-    given.push(Figure::new("service cv", cs, Quantity::Plain));
+    given.push(CalcFigure::new("arrival cv", ca, Quantity::Plain));
+    given.push(CalcFigure::new("service cv", cs, Quantity::Plain));
     let mut warnings = sound.warnings();
     if ca > 2.0 {
         warnings.push(format!(

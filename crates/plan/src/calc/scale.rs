@@ -5,7 +5,7 @@ use plimsoll_math::queueing::{
 };
 use plimsoll_math::rng::Stream;
 
-use super::finding::{Axis, Curve, Figure, LawError, LawFinding, Line, Mark, Point, Quantity};
+use super::finding::{Axis, CalcFigure, Curve, LawError, LawFinding, Line, Mark, Point, Quantity};
 use super::{above_zero, inside};
 use plimsoll_measure::say;
 
@@ -63,24 +63,24 @@ pub fn usl(spec: &UslSpec) -> Result<LawFinding, LawError> {
     let (given, mut answers, mut warnings) = match &fit {
         None => (parameters(&law), Vec::new(), Vec::new()),
         Some(fit) => (
-            vec![Figure::new("points", spec.points.len() as f64, Quantity::Count)],
+            vec![CalcFigure::new("points", spec.points.len() as f64, Quantity::Count)],
             fitted(fit),
             misfits(fit, &spec.points),
         ),
     };
     let peak = law.peak();
     let interval = fit.as_ref().map(|fit| [fit.peak.lower, fit.peak.upper]);
-    let best = Figure { interval, ..Figure::new("N*", peak, Quantity::Count) };
+    let best = CalcFigure { interval, ..CalcFigure::new("N*", peak, Quantity::Count) };
     answers.push(best.note("where throughput is largest"));
-    let most = Figure::new("largest throughput", law.peak_throughput(), Quantity::Rate);
+    let most = CalcFigure::new("largest throughput", law.peak_throughput(), Quantity::Rate);
     answers.push(if peak.is_finite() { most } else { most.note("never reached: γ / σ") });
     for n in &spec.at {
-        answers.push(Figure::new(
+        answers.push(CalcFigure::new(
             format!("throughput of {}", say::number(*n)),
             law.throughput(*n),
             Quantity::Rate,
         ));
-        answers.push(Figure::new(
+        answers.push(CalcFigure::new(
             format!("speed-up of {}", say::number(*n)),
             law.throughput(*n) / law.throughput(1.0),
             Quantity::Factor,
@@ -109,20 +109,20 @@ pub fn usl(spec: &UslSpec) -> Result<LawFinding, LawError> {
     })
 }
 
-fn parameters(law: &Usl) -> Vec<Figure> {
+fn parameters(law: &Usl) -> Vec<CalcFigure> {
     vec![
-        Figure::new("γ (one alone)", law.one, Quantity::Rate),
-        Figure::new("σ (contention)", law.contention, Quantity::Plain),
-        Figure::new("κ (crosstalk)", law.crosstalk, Quantity::Plain),
+        CalcFigure::new("γ (one alone)", law.one, Quantity::Rate),
+        CalcFigure::new("σ (contention)", law.contention, Quantity::Plain),
+        CalcFigure::new("κ (crosstalk)", law.crosstalk, Quantity::Plain),
     ]
 }
 
-fn fitted(fit: &UslFit) -> Vec<Figure> {
+fn fitted(fit: &UslFit) -> Vec<CalcFigure> {
     let mut figures = parameters(&fit.law);
     for (figure, interval) in figures.iter_mut().zip([&fit.one, &fit.contention, &fit.crosstalk]) {
         figure.interval = Some([interval.lower, interval.upper]);
     }
-    let spread = Figure::new("spread", fit.spread, Quantity::Share);
+    let spread = CalcFigure::new("spread", fit.spread, Quantity::Share);
     figures.push(spread.note("standard deviation of the points about the law"));
     figures
 }
@@ -211,13 +211,13 @@ pub fn amdahl(spec: &AmdahlSpec) -> Result<LawFinding, LawError> {
     };
     let factor = spec.factor.map(|x| more("factor", x)).transpose()?;
     let whole = spec.speed_up.map(|x| more("speed-up", x)).transpose()?;
-    let share_of = |share: f64| Figure::new("share", share, Quantity::Share).note("of the whole's time");
-    let factor_of = |factor: f64| Figure::new("factor", factor, Quantity::Factor).note("of the part");
-    let whole_of = |whole: f64| Figure::new("speed-up", whole, Quantity::Factor).note("of the whole");
+    let share_of = |share: f64| CalcFigure::new("share", share, Quantity::Share).note("of the whole's time");
+    let factor_of = |factor: f64| CalcFigure::new("factor", factor, Quantity::Factor).note("of the part");
+    let whole_of = |whole: f64| CalcFigure::new("speed-up", whole, Quantity::Factor).note("of the whole");
     let (share, at, given, mut answers) = match (share, factor, whole) {
         (Some(share), None, None) => {
             let table = [2.0, 5.0, 10.0].map(|factor| {
-                Figure::new(format!("speed-up at {factor} ×"), speed_up(share, factor), Quantity::Factor)
+                CalcFigure::new(format!("speed-up at {factor} ×"), speed_up(share, factor), Quantity::Factor)
             });
             (share, None, vec![share_of(share)], table.to_vec())
         }
@@ -252,7 +252,8 @@ pub fn amdahl(spec: &AmdahlSpec) -> Result<LawFinding, LawError> {
         }
     };
     answers.push(
-        Figure::new("limit", amdahl_limit(share), Quantity::Factor).note("with a part that takes no time"),
+        CalcFigure::new("limit", amdahl_limit(share), Quantity::Factor)
+            .note("with a part that takes no time"),
     );
     Ok(LawFinding {
         law: "amdahl",

@@ -4,7 +4,7 @@ use plimsoll_math::queueing::{
     ExponentialHedge, Hedged, SampledHedge, any_slower, exponential_slowest, per_call, sampled_slowest,
 };
 
-use super::finding::{Axis, Curve, Figure, LawError, LawFinding, Line, Point, Quantity};
+use super::finding::{Axis, CalcFigure, Curve, LawError, LawFinding, Line, Point, Quantity};
 use super::{above_zero, inside};
 use plimsoll_measure::say;
 
@@ -55,13 +55,13 @@ impl Latencies {
         }
     }
 
-    fn given(&self) -> Figure {
+    fn given(&self) -> CalcFigure {
         match self {
             Latencies::Exponential(mean) => {
-                Figure::new("mean", *mean, Quantity::Time).note("exponential latency")
+                CalcFigure::new("mean", *mean, Quantity::Time).note("exponential latency")
             }
             Latencies::Sample(sorted) => {
-                Figure::new("sample", sorted.len() as f64, Quantity::Count).note("latencies as measured")
+                CalcFigure::new("sample", sorted.len() as f64, Quantity::Count).note("latencies as measured")
             }
         }
     }
@@ -92,16 +92,20 @@ pub fn fanout(spec: &FanoutSpec) -> Result<LawFinding, LawError> {
     let calls = f64::from(spec.calls);
     let percentiles = if spec.percentiles.is_empty() { vec![0.95, 0.99] } else { spec.percentiles.clone() };
     let name = |p: f64| format!("p{}", say::number(100.0 * p));
-    let mut given = vec![Figure::new("calls", calls, Quantity::Count).note("of a page, all of them needed")];
+    let mut given =
+        vec![CalcFigure::new("calls", calls, Quantity::Count).note("of a page, all of them needed")];
     let mut answers = Vec::new();
     for p in &percentiles {
-        let chance =
-            Figure::new(format!("some call over its {}", name(*p)), any_slower(calls, *p), Quantity::Share);
+        let chance = CalcFigure::new(
+            format!("some call over its {}", name(*p)),
+            any_slower(calls, *p),
+            Quantity::Share,
+        );
         answers.push(chance.note("of the pages"));
     }
     for p in &percentiles {
         let each =
-            Figure::new(format!("for a page's {}", name(*p)), per_call(calls, *p), Quantity::Percentile);
+            CalcFigure::new(format!("for a page's {}", name(*p)), per_call(calls, *p), Quantity::Percentile);
         answers.push(each.note("of each call"));
     }
     if let Some(latencies) = &spec.latencies {
@@ -111,10 +115,10 @@ pub fn fanout(spec: &FanoutSpec) -> Result<LawFinding, LawError> {
             Latencies::Exponential(mean) => exponential_slowest(*mean, spec.calls),
             Latencies::Sample(sorted) => sampled_slowest(sorted, calls),
         };
-        answers.push(Figure::new("slowest call", slowest, Quantity::Time).note("on average"));
+        answers.push(CalcFigure::new("slowest call", slowest, Quantity::Time).note("on average"));
         for p in &percentiles {
             let page = latencies.quantile(per_call(calls, *p));
-            answers.push(Figure::new(format!("page {}", name(*p)), page, Quantity::Time));
+            answers.push(CalcFigure::new(format!("page {}", name(*p)), page, Quantity::Time));
         }
     }
     let x = Axis {
@@ -206,20 +210,22 @@ pub fn hedge(spec: &HedgeSpec) -> Result<LawFinding, LawError> {
     let percentiles =
         if spec.percentiles.is_empty() { vec![0.5, 0.95, 0.99, 0.999] } else { spec.percentiles.clone() };
     let (outcome, then) = hedged(&spec.latencies, delay, &percentiles);
-    let delay_figure = Figure::new("second copy after", delay, Quantity::Time);
+    let delay_figure = CalcFigure::new("second copy after", delay, Quantity::Time);
     let delay_figure = match spec.when {
         When::Percentile(p) => delay_figure.note(format!("the p{} of one copy", say::number(100.0 * p))),
         When::Delay(_) => delay_figure,
     };
     let mut answers = vec![
-        Figure::new("sent twice", outcome.sent_twice, Quantity::Share)
+        CalcFigure::new("sent twice", outcome.sent_twice, Quantity::Share)
             .note("so much more load, if both run on"),
-        Figure::new("work", outcome.work, Quantity::Factor).note("of one copy's, if the slower is cancelled"),
-        Figure::new("mean", outcome.mean, Quantity::Time).note(gain(outcome.mean, spec.latencies.mean())),
+        CalcFigure::new("work", outcome.work, Quantity::Factor)
+            .note("of one copy's, if the slower is cancelled"),
+        CalcFigure::new("mean", outcome.mean, Quantity::Time).note(gain(outcome.mean, spec.latencies.mean())),
     ];
     for (p, with) in percentiles.iter().zip(then) {
         let name = format!("p{}", say::number(100.0 * p));
-        answers.push(Figure::new(name, with, Quantity::Time).note(gain(with, spec.latencies.quantile(*p))));
+        answers
+            .push(CalcFigure::new(name, with, Quantity::Time).note(gain(with, spec.latencies.quantile(*p))));
     }
     Ok(LawFinding {
         law: "hedge",

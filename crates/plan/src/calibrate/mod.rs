@@ -14,11 +14,11 @@ use std::collections::BTreeSet;
 use plimsoll_math::least_squares::{Parameter, minimise};
 use plimsoll_math::quantile;
 use plimsoll_sim::catalogue::origin::{Basis, HeldOut, LoadRange};
-use plimsoll_sim::client::trial::{self, Pace, ProtocolSpec, Trial};
+use plimsoll_sim::client::trial::{self, ProtocolSpec, SendPace, Trial};
 use plimsoll_sim::{EngineSpec, ModeSpec, SpecError, StepSpec};
 use serde::Serialize;
 
-pub use rows::{Asked, Measured, MeasuredRow, RowDefaults, RowError, RowTable};
+pub use rows::{AskedProtocol, MeasuredFigures, MeasuredRow, RowDefaults, RowError, RowTable};
 
 /// What is multiplied.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
@@ -239,7 +239,7 @@ fn noise(metric: Metric) -> f64 {
     }
 }
 
-fn wanted(measured: &Measured) -> impl Iterator<Item = (Metric, f64)> {
+fn wanted(measured: &MeasuredFigures) -> impl Iterator<Item = (Metric, f64)> {
     let e2e = measured.e2e_ms.filter(|_| measured.tpot_ms.is_none());
     [(Metric::Ttft, measured.ttft_ms), (Metric::Tpot, measured.tpot_ms), (Metric::E2e, e2e)]
         .into_iter()
@@ -293,8 +293,8 @@ pub fn compare(rows: &[MeasuredRow], logs: &[f64], seed: u64) -> Result<Vec<Comp
 pub fn simulate(row: &MeasuredRow, logs: &[f64], seed: u64) -> Result<Trial, SpecError> {
     let engine = applied(&row.engine, logs);
     match &row.asked {
-        Asked::Protocol(protocol) => trial::run(&engine, protocol, seed),
-        Asked::Replay(sent) => trial::replay(&engine, sent, seed),
+        AskedProtocol::Protocol(protocol) => trial::run(&engine, protocol, seed),
+        AskedProtocol::Replay(sent) => trial::replay(&engine, sent, seed),
     }
 }
 
@@ -386,10 +386,10 @@ fn profile(rows: &[MeasuredRow], logs: &[f64], held_out: &[HeldOut], seed: u64) 
 /// The protocols of the rows in words.
 fn protocols(rows: &[MeasuredRow]) -> String {
     let word = |row: &MeasuredRow| match &row.asked {
-        Asked::Replay(_) => "replay",
-        Asked::Protocol(ProtocolSpec { pace: Pace::Closed { .. }, .. }) => "closed loop",
-        Asked::Protocol(ProtocolSpec { pace: Pace::Wave, .. }) => "one wave",
-        Asked::Protocol(ProtocolSpec { pace: Pace::Open { .. }, .. }) => "open loop",
+        AskedProtocol::Replay(_) => "replay",
+        AskedProtocol::Protocol(ProtocolSpec { pace: SendPace::Closed { .. }, .. }) => "closed loop",
+        AskedProtocol::Protocol(ProtocolSpec { pace: SendPace::Wave, .. }) => "one wave",
+        AskedProtocol::Protocol(ProtocolSpec { pace: SendPace::Open { .. }, .. }) => "open loop",
     };
     rows.iter().map(word).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
 }
@@ -414,16 +414,16 @@ fn range(rows: &[MeasuredRow], logs: &[f64], seed: u64) -> Option<LoadRange> {
 fn load(row: &MeasuredRow, logs: &[f64], seed: u64) -> Option<(f64, f64, f64)> {
     let trial = simulate(row, logs, seed).ok()?;
     match &row.asked {
-        Asked::Protocol(protocol) => {
+        AskedProtocol::Protocol(protocol) => {
             let (prompt, output) = protocol.sizes.means()?;
             let in_flight = match protocol.pace {
-                Pace::Closed { concurrency, .. } => f64::from(concurrency),
-                Pace::Wave => f64::from(protocol.requests),
-                Pace::Open { rate_per_s } => rate_per_s * trial.e2e.mean / 1e3,
+                SendPace::Closed { concurrency, .. } => f64::from(concurrency),
+                SendPace::Wave => f64::from(protocol.requests),
+                SendPace::Open { rate_per_s } => rate_per_s * trial.e2e.mean / 1e3,
             };
             Some((prompt, output, in_flight))
         }
-        Asked::Replay(sent) => {
+        AskedProtocol::Replay(sent) => {
             let count = sent.len().max(1) as f64;
             let prompt = sent.iter().map(|one| f64::from(one.prompt_tokens)).sum::<f64>() / count;
             let output = sent.iter().map(|one| f64::from(one.output_tokens)).sum::<f64>() / count;

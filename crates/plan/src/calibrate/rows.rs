@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_math::quantile;
 use plimsoll_sim::catalogue::{Dtype, PairSpec, Server};
-use plimsoll_sim::client::trial::{Pace, ProtocolSpec, Sent, Sizes, Start};
+use plimsoll_sim::client::trial::{ProtocolSpec, SendPace, Sent, Sizes, Start};
 use plimsoll_sim::{EngineSpec, SpecError};
 use plimsoll_workload::Size;
 
@@ -21,14 +21,14 @@ pub struct MeasuredRow {
     /// The engine that was measured, as far as it is known.
     pub engine: EngineSpec,
     /// What was asked of it.
-    pub asked: Asked,
+    pub asked: AskedProtocol,
     /// What it did.
-    pub measured: Measured,
+    pub measured: MeasuredFigures,
 }
 
 /// What was asked of an engine.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Asked {
+pub enum AskedProtocol {
     /// A protocol.
     Protocol(ProtocolSpec),
     /// These requests at these times.
@@ -37,7 +37,7 @@ pub enum Asked {
 
 /// What an engine did, milliseconds. What was not measured, or not to be trusted, is absent.
 #[derive(Clone, PartialEq, Default, Debug)]
-pub struct Measured {
+pub struct MeasuredFigures {
     /// Mean time to the first token.
     pub ttft_ms: Option<f64>,
     /// Mean time per token after the first.
@@ -226,14 +226,14 @@ fn row(line: &Line<'_>, defaults: &RowDefaults) -> Result<MeasuredRow, RowError>
     let engine = engine(line, defaults)?;
     let (input, output) = (line.needed("input_tokens")?, line.needed("output_tokens")?);
     let protocol = protocol(line, defaults, input, output)?;
-    let measured = Measured {
+    let measured = MeasuredFigures {
         ttft_ms: line.number("ttft_ms")?.filter(|&ms| ms > 0.0),
         tpot_ms: line.number("tpot_ms")?.filter(|&ms| ms > 0.0),
         e2e_ms: line.number("e2e_ms")?.filter(|&ms| ms > 0.0),
         p99_ms: None,
     };
     let group = format!("{} {input}/{output}", engine.name);
-    Ok(MeasuredRow { line: line.number, group, engine, asked: Asked::Protocol(protocol), measured })
+    Ok(MeasuredRow { line: line.number, group, engine, asked: AskedProtocol::Protocol(protocol), measured })
 }
 
 /// The engine of a row: that of all rows, or from its columns.
@@ -284,18 +284,18 @@ fn protocol(
     let settings: BTreeMap<&str, &str> = words.filter_map(|word| word.split_once('=')).collect();
     let either = |column: &'static str| line.text(column).or_else(|| settings.get(column).copied());
     let kind = line.text("protocol").or(first).ok_or(RowError::NoProtocol { line: line.number })?;
-    let at_once = |start| -> Result<(Pace, u32), RowError> {
+    let at_once = |start| -> Result<(SendPace, u32), RowError> {
         let concurrency = line.needed("concurrency")?;
-        Ok((Pace::Closed { concurrency, start }, concurrency))
+        Ok((SendPace::Closed { concurrency, start }, concurrency))
     };
     let (pace, unit) = match kind {
         "closed" => at_once(Start::AtOnce)?,
         "staggered" => at_once(Start::Staggered)?,
-        "wave" => (Pace::Wave, line.needed("concurrency")?),
+        "wave" => (SendPace::Wave, line.needed("concurrency")?),
         "open" => {
             let rate_per_s = line.number("rate_per_s")?.filter(|&rate| rate > 0.0);
             let rate_per_s = rate_per_s.ok_or_else(|| line.bad("rate_per_s", "", "a number over 0"))?;
-            (Pace::Open { rate_per_s }, 100)
+            (SendPace::Open { rate_per_s }, 100)
         }
         other => return Err(line.bad("protocol", other, "closed, staggered, wave or open")),
     };
@@ -348,9 +348,15 @@ fn replay(lines: &[Line<'_>], defaults: &RowDefaults) -> Result<MeasuredRow, Row
         quantile::of_sorted(values, 0.99).unwrap_or(f64::NAN)
     });
     let p99_ms = Some(p99_ms);
-    let measured = Measured { ttft_ms: mean(&ttft), tpot_ms: mean(&tpot), e2e_ms: mean(&e2e), p99_ms };
+    let measured = MeasuredFigures { ttft_ms: mean(&ttft), tpot_ms: mean(&tpot), e2e_ms: mean(&e2e), p99_ms };
     let engine = engine(&lines[0], defaults)?;
-    Ok(MeasuredRow { line: 2, group: "replay".to_owned(), engine, asked: Asked::Replay(sent), measured })
+    Ok(MeasuredRow {
+        line: 2,
+        group: "replay".to_owned(),
+        engine,
+        asked: AskedProtocol::Replay(sent),
+        measured,
+    })
 }
 
 /// Names of blocks, written as ranges: `0-12;40`.

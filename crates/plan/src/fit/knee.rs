@@ -10,7 +10,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_sim::spec::BLOCK_TOKENS;
 use plimsoll_sim::{ModeSpec, WorldSpec};
 
-use crate::replay::{Asked, play};
+use crate::replay::{ReplayRequest, play};
 
 /// What is asked of a knee.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -51,7 +51,7 @@ const HALVINGS: u32 = 8;
 ///
 /// # Errors
 /// The world can't be built, or finishes nothing.
-pub fn knee(world: &WorldSpec, mix: &[Asked], spec: &KneeSpec) -> Result<Knee, String> {
+pub fn knee(world: &WorldSpec, mix: &[ReplayRequest], spec: &KneeSpec) -> Result<Knee, String> {
     if mix.is_empty() {
         return Err("no request to draw from".to_owned());
     }
@@ -77,7 +77,7 @@ pub fn knee(world: &WorldSpec, mix: &[Asked], spec: &KneeSpec) -> Result<Knee, S
 ///
 /// # Errors
 /// The world can't be built, or finishes nothing.
-pub fn limit_of(world: &WorldSpec, mix: &[Asked], spec: &KneeSpec) -> Result<f64, String> {
+pub fn limit_of(world: &WorldSpec, mix: &[ReplayRequest], spec: &KneeSpec) -> Result<f64, String> {
     if mix.is_empty() {
         return Err("no request to draw from".to_owned());
     }
@@ -85,24 +85,27 @@ pub fn limit_of(world: &WorldSpec, mix: &[Asked], spec: &KneeSpec) -> Result<f64
 }
 
 /// Requests with gaps of mean one second.
-fn draw(mix: &[Asked], spec: &KneeSpec) -> Vec<Asked> {
+fn draw(mix: &[ReplayRequest], spec: &KneeSpec) -> Vec<ReplayRequest> {
     let mut stream = Stream::new(spec.seed, "knee", 0);
     let mut at_s = 0.0;
     (0..spec.requests)
         .map(|_| {
             at_s += plimsoll_math::dist::exponential(&mut stream, 1.0);
             let one = &mix[stream.below(mix.len() as u64) as usize];
-            Asked { due_ns: (at_s * 1e9) as i64, ..one.clone() }
+            ReplayRequest { due_ns: (at_s * 1e9) as i64, ..one.clone() }
         })
         .collect()
 }
 
-fn at_rate(drawn: &[Asked], rate_per_s: f64) -> Vec<Asked> {
-    drawn.iter().map(|one| Asked { due_ns: (one.due_ns as f64 / rate_per_s) as i64, ..one.clone() }).collect()
+fn at_rate(drawn: &[ReplayRequest], rate_per_s: f64) -> Vec<ReplayRequest> {
+    drawn
+        .iter()
+        .map(|one| ReplayRequest { due_ns: (one.due_ns as f64 / rate_per_s) as i64, ..one.clone() })
+        .collect()
 }
 
 /// The leading latency's percentile behind the first tenth, s.
-fn percentile(world: &WorldSpec, asked: &[Asked], spec: &KneeSpec) -> Result<f64, String> {
+fn percentile(world: &WorldSpec, asked: &[ReplayRequest], spec: &KneeSpec) -> Result<f64, String> {
     let times = play(world, asked, spec.seed)?;
     let lead = |ns: Option<i64>| ns.map_or(f64::INFINITY, |ns| ns as f64 / 1e9);
     let mut values: Vec<f64> = times[times.len() / 10..].iter().map(|t| lead(t.first.or(t.end))).collect();
@@ -111,11 +114,11 @@ fn percentile(world: &WorldSpec, asked: &[Asked], spec: &KneeSpec) -> Result<f64
 
 /// The same of the same requests where each meets nobody. Of other requests of the mix it would be another percentile of their
 /// lengths: where the curve is flat, three percent there move the onset by a third.
-fn alone(world: &WorldSpec, drawn: &[Asked], spec: &KneeSpec) -> Result<f64, String> {
-    let apart: Vec<Asked> = drawn[drawn.len() / 10..]
+fn alone(world: &WorldSpec, drawn: &[ReplayRequest], spec: &KneeSpec) -> Result<f64, String> {
+    let apart: Vec<ReplayRequest> = drawn[drawn.len() / 10..]
         .iter()
         .enumerate()
-        .map(|(i, one)| Asked { due_ns: APART_NS.saturating_mul(i as i64), ..one.clone() })
+        .map(|(i, one)| ReplayRequest { due_ns: APART_NS.saturating_mul(i as i64), ..one.clone() })
         .collect();
     let times = play(world, &apart, spec.seed)?;
     let mut values: Vec<f64> =
@@ -132,7 +135,7 @@ const MOST: usize = 40_000;
 
 /// What is finished per second while more than enough is there: between a fifth and four fifths of the ends. Of fewer requests than a few
 /// times what fits at once, these would be the short ones, and the limit half as high again as it is.
-fn limit(world: &WorldSpec, mix: &[Asked], spec: &KneeSpec) -> Result<f64, String> {
+fn limit(world: &WorldSpec, mix: &[ReplayRequest], spec: &KneeSpec) -> Result<f64, String> {
     let enough = ((FILLINGS * held(world, mix)) as usize).min(MOST);
     let mut asked = draw(mix, &KneeSpec { requests: spec.requests.max(enough), ..*spec });
     // All at once: what is refused by a bounded queue leaves as many as it holds, and those keep the engine full.
@@ -152,7 +155,7 @@ fn limit(world: &WorldSpec, mix: &[Asked], spec: &KneeSpec) -> Result<f64, Strin
 }
 
 /// Requests that all replicas hold at once, of mean lengths.
-fn held(world: &WorldSpec, mix: &[Asked]) -> f64 {
+fn held(world: &WorldSpec, mix: &[ReplayRequest]) -> f64 {
     let n = mix.len().max(1) as f64;
     let context = mix.iter().map(|one| f64::from(one.prompt) + 0.5 * f64::from(one.output)).sum::<f64>() / n;
     let each = match &world.engine.mode {

@@ -24,13 +24,13 @@ use plimsoll_sim::catalogue::origin::{Basis, HeldOut, LoadRange, OriginSpec};
 use plimsoll_sim::{BatchingSpec, EngineSpec, FleetSpec, ModeSpec, PolicySpec, StepSpec, WorldSpec};
 
 pub use knee::{Knee, KneeSpec, knee};
-pub use words::{FitError, Fitted, From, Measured, Residual, Setting, Told};
+pub use words::{FitError, Fitted, FittedRun, From, Residual, Setting, StatedTarget};
 
 use play::Which;
 use plimsoll_measure::findings::Metric;
 use plimsoll_measure::say::number;
 use plimsoll_measure::server_side::{ServerSide, Signal};
-use rows::Rows;
+use rows::FitRows;
 use steps::{Answers, StepCost};
 
 /// Largest error of a mean or a median on the stretches held out that still counts as the same engine.
@@ -45,8 +45,8 @@ const ASSUMED_BLOCKS: u32 = 1 << 20;
 ///
 /// # Errors
 /// Why there is none: too few requests, one concurrency only, nothing of this kind answers as the target did.
-pub fn fit(run: &Measured<'_>, told: &Told) -> Result<Fitted, FitError> {
-    let rows = Rows::of(run, told)?;
+pub fn fit(run: &FittedRun<'_>, told: &StatedTarget) -> Result<Fitted, FitError> {
+    let rows = FitRows::of(run, told)?;
     let replicas = told.replicas.unwrap_or(rows.replicas as u32).max(1);
     if replicas > 1 && rows.replicas == 1 && rows.tokens {
         return Err(FitError::Ask(format!(
@@ -54,7 +54,7 @@ pub fn fit(run: &Measured<'_>, told: &Told) -> Result<Fitted, FitError> {
              one of them"
         )));
     }
-    let told = &Told { replicas: Some(replicas), ..told.clone() };
+    let told = &StatedTarget { replicas: Some(replicas), ..told.clone() };
     let (engine, settings, others, metrics): (_, _, _, &[Metric]) = if rows.tokens {
         let limits = Limits::of(run, &rows, told);
         let (engine, settings, others) = batching(&rows, &limits, told)?;
@@ -92,10 +92,10 @@ impl Fitted {
 
 /// Holds the engine against the stretches that it has not seen, and says what there is to say.
 fn conclude(
-    rows: &Rows,
+    rows: &FitRows,
     (mut engine, settings, others): (EngineSpec, Vec<Setting>, Vec<EngineSpec>),
     metrics: &[Metric],
-    told: &Told,
+    told: &StatedTarget,
 ) -> Result<Fitted, FitError> {
     let mut world = world(&engine, told);
     let played = play::all(&world, rows, told.seed).map_err(FitError::Simulation)?;
@@ -126,7 +126,7 @@ fn conclude(
     Ok(Fitted { engine, world, settings, others, band, residuals, range, most_in_flight, requests, notes })
 }
 
-fn world(engine: &EngineSpec, told: &Told) -> WorldSpec {
+fn world(engine: &EngineSpec, told: &StatedTarget) -> WorldSpec {
     let fleet = FleetSpec { replicas: told.replicas.unwrap_or(1), ..FleetSpec::default() };
     WorldSpec { engine: engine.clone(), fleet, faults: Vec::new() }
 }
@@ -157,7 +157,7 @@ struct Limits {
 }
 
 impl Limits {
-    fn of(run: &Measured<'_>, rows: &Rows, told: &Told) -> Limits {
+    fn of(run: &FittedRun<'_>, rows: &FitRows, told: &StatedTarget) -> Limits {
         let page = ServerSide::read(run.samples);
         let replicas = f64::from(told.replicas.unwrap_or(1));
         let (from, to) = (At(i64::MIN), At(i64::MAX));
@@ -185,7 +185,7 @@ impl Limits {
 impl Limits {
     /// Where nobody says how many sequences run at once, and the run's slowest first tokens waited as they would if no more ran than
     /// were ever seen to run, that is what runs.
-    fn as_seen(&self, rows: &Rows, told: &Told, engine: impl Fn(&Limits) -> EngineSpec) -> Limits {
+    fn as_seen(&self, rows: &FitRows, told: &StatedTarget, engine: impl Fn(&Limits) -> EngineSpec) -> Limits {
         if self.slots.1 != From::Assumed {
             return *self;
         }
@@ -210,9 +210,9 @@ const CLEARLY: f64 = 0.4;
 
 /// An engine that batches token by token.
 fn batching(
-    rows: &Rows,
+    rows: &FitRows,
     limits: &Limits,
-    told: &Told,
+    told: &StatedTarget,
 ) -> Result<(EngineSpec, Vec<Setting>, Vec<EngineSpec>), FitError> {
     let answers = Answers::of(rows, limits.token_budget.0);
     told_apart(&answers)?;
@@ -256,7 +256,12 @@ fn told_apart(answers: &Answers) -> Result<(), FitError> {
 }
 
 /// Finds by replay what stands before the queue (ms), and factors on what prompts and what whole steps cost.
-fn before_the_queue(rows: &Rows, cost: &StepCost, limits: &Limits, told: &Told) -> (f64, f64, f64) {
+fn before_the_queue(
+    rows: &FitRows,
+    cost: &StepCost,
+    limits: &Limits,
+    told: &StatedTarget,
+) -> (f64, f64, f64) {
     let mut over: Vec<f64> = rows
         .answered()
         .map(|one| {
@@ -301,7 +306,7 @@ fn six(value: f64) -> f64 {
     format!("{value:.*}", places as usize).parse().unwrap_or(value)
 }
 
-fn engine(cost: &StepCost, front_ms: f64, limits: &Limits, rows: &Rows) -> EngineSpec {
+fn engine(cost: &StepCost, front_ms: f64, limits: &Limits, rows: &FitRows) -> EngineSpec {
     let mut step = cost.spec();
     for value in [&mut step.base_us, &mut step.decode_us, &mut step.prefill_us, &mut step.context_ns] {
         *value = six(*value);
@@ -334,7 +339,7 @@ fn settings(
     front_ms: f64,
     limits: &Limits,
     drawn: &[StepCost],
-    rows: &Rows,
+    rows: &FitRows,
 ) -> Vec<Setting> {
     let fitted = |name: &str, of: fn(&StepCost) -> f64, times: f64| {
         let mean = drawn.iter().map(of).sum::<f64>() / drawn.len().max(1) as f64;
@@ -384,7 +389,7 @@ fn settings(
     all
 }
 
-fn range(rows: &Rows, in_flight: &[f64]) -> LoadRange {
+fn range(rows: &FitRows, in_flight: &[f64]) -> LoadRange {
     let span = |values: &[f64]| {
         let low = values.iter().copied().fold(f64::INFINITY, f64::min);
         [low, values.iter().copied().fold(0.0, f64::max)]
@@ -402,7 +407,7 @@ fn range(rows: &Rows, in_flight: &[f64]) -> LoadRange {
     }
 }
 
-fn notes(rows: &Rows, settings: &[Setting]) -> Vec<String> {
+fn notes(rows: &FitRows, settings: &[Setting]) -> Vec<String> {
     let mut notes: Vec<String> = settings
         .iter()
         .filter_map(|one| one.note.as_ref().map(|note| format!("{}: {note}", one.name)))
@@ -427,7 +432,7 @@ fn notes(rows: &Rows, settings: &[Setting]) -> Vec<String> {
 
 /// As the engine's file carries it: what it was fitted to and how far off it was there.
 fn origin(
-    rows: &Rows,
+    rows: &FitRows,
     residuals: &[Residual],
     band: &crate::spec::Band,
     range: &LoadRange,

@@ -7,9 +7,9 @@ use plimsoll_math::least_squares::{Parameter, minimise};
 use plimsoll_math::quantile;
 use plimsoll_sim::WorldSpec;
 
-use super::rows::{One, Part, Rows};
+use super::rows::{FitRows, LevelPart, One};
 use super::words::Residual;
-use crate::replay::{Asked, Times, play};
+use crate::replay::{ReplayRequest, Times, play};
 use crate::spec::{Band, BandRow};
 use plimsoll_measure::findings::Metric;
 
@@ -25,11 +25,11 @@ pub type Played = Vec<Vec<Times>>;
 ///
 /// # Errors
 /// It can't be built.
-pub fn all(world: &WorldSpec, rows: &Rows, seed: u64) -> Result<Played, String> {
+pub fn all(world: &WorldSpec, rows: &FitRows, seed: u64) -> Result<Played, String> {
     rows.parts.iter().map(|part| play(world, &asked(part), seed)).collect()
 }
 
-fn asked(part: &Part) -> Vec<Asked> {
+fn asked(part: &LevelPart) -> Vec<ReplayRequest> {
     part.ones.iter().map(|one| one.asked.clone()).collect()
 }
 
@@ -67,7 +67,7 @@ impl Which {
 }
 
 /// Measured and simulated values of a metric over the requests that are compared, by what they are grouped, and their stretch.
-fn pairs(rows: &Rows, played: &Played, metric: Metric, which: Which) -> Vec<(f64, f64, f64, usize)> {
+fn pairs(rows: &FitRows, played: &Played, metric: Metric, which: Which) -> Vec<(f64, f64, f64, usize)> {
     let mut pairs = Vec::new();
     let mut before = 0;
     for (part, times) in rows.parts.iter().zip(played) {
@@ -96,7 +96,7 @@ fn trimmed(mut values: Vec<f64>) -> (f64, f64) {
 }
 
 /// ln(simulated / measured) of group means over their standard errors: what a polish makes small.
-pub fn misses(rows: &Rows, played: &Played, metrics: &[Metric], groups: usize) -> Vec<f64> {
+pub fn misses(rows: &FitRows, played: &Played, metrics: &[Metric], groups: usize) -> Vec<f64> {
     let mut misses = Vec::new();
     for &metric in metrics {
         let mut all = pairs(rows, played, metric, Which::Seen);
@@ -114,7 +114,7 @@ pub fn misses(rows: &Rows, played: &Played, metrics: &[Metric], groups: usize) -
 /// Moves `at` (logarithms of factors, or what `world_at` takes them for) until the run's own arrivals are answered as measured.
 pub fn polish(
     parameters: &[Parameter],
-    rows: &Rows,
+    rows: &FitRows,
     (metrics, groups, iterations, seed): (&[Metric], usize, u32, u64),
     world_at: impl Fn(&[f64]) -> WorldSpec,
 ) -> Vec<f64> {
@@ -130,7 +130,7 @@ const FIGURES: [(Option<f64>, usize); 5] =
     [(None, 20), (Some(0.5), 20), (Some(0.9), 100), (Some(0.95), 200), (Some(0.99), 1000)];
 
 /// Figure by figure, over all requests that were held out.
-pub fn residuals(rows: &Rows, played: &Played, metrics: &[Metric], which: Which) -> Vec<Residual> {
+pub fn residuals(rows: &FitRows, played: &Played, metrics: &[Metric], which: Which) -> Vec<Residual> {
     let mut found = Vec::new();
     for &metric in metrics {
         let all = pairs(rows, played, metric, which);
@@ -163,7 +163,7 @@ fn figure(mut values: Vec<f64>, percentile: Option<f64>) -> f64 {
 
 /// ln(measured / simulated) of means, medians and 90th percentiles of the stretches held out: what the next stretch like them
 /// will be off by.
-pub fn band(rows: &Rows, played: &Played, metrics: &[Metric], source: String) -> Band {
+pub fn band(rows: &FitRows, played: &Played, metrics: &[Metric], source: String) -> Band {
     let row = |metric: &Metric| {
         let all = pairs(rows, played, *metric, Which::HeldOut);
         let stretches = all.iter().map(|pair| pair.3).max().map_or(0, |most| most + 1);

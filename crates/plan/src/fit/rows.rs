@@ -6,8 +6,8 @@
 
 use plimsoll_model::{Attempt, EventKind, Level, Load};
 
-use super::words::{FitError, Measured, Told};
-use crate::replay::Asked;
+use super::words::{FitError, FittedRun, StatedTarget};
+use crate::replay::ReplayRequest;
 use plimsoll_measure::columns::Fate;
 
 /// Fewest answered requests that an engine is fitted to.
@@ -23,7 +23,7 @@ const OF_STRETCH: usize = 60;
 #[derive(Clone, Debug)]
 pub struct One {
     /// What is sent again in a replay.
-    pub asked: Asked,
+    pub asked: ReplayRequest,
     /// Sent.
     pub sent: i64,
     /// First token; the end where there are no tokens.
@@ -62,7 +62,7 @@ impl One {
 
 /// A level's requests in the order in which they were sent.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct LevelPart {
     /// The level's number.
     pub level: u32,
     /// Its requests.
@@ -73,9 +73,9 @@ pub struct Part {
 
 /// All of a run that a fit looks at.
 #[derive(Clone, Debug)]
-pub struct Rows {
+pub struct FitRows {
     /// Level by level.
-    pub parts: Vec<Part>,
+    pub parts: Vec<LevelPart>,
     /// Do the answers stream tokens?
     pub tokens: bool,
     /// Does somebody say how many prompt tokens came from a cache?
@@ -88,12 +88,12 @@ pub struct Rows {
     pub failed: usize,
 }
 
-impl Rows {
+impl FitRows {
     /// The requests of the levels asked for.
     ///
     /// # Errors
     /// Too few, or too many failed.
-    pub fn of(run: &Measured<'_>, told: &Told) -> Result<Rows, FitError> {
+    pub fn of(run: &FittedRun<'_>, told: &StatedTarget) -> Result<FitRows, FitError> {
         let levels: Vec<&Level> =
             run.levels.iter().filter(|level| told.level.is_none_or(|id| level.id == id)).collect();
         if run.levels.is_empty() {
@@ -103,7 +103,7 @@ impl Rows {
             let ids: Vec<String> = run.levels.iter().map(|level| level.id.to_string()).collect();
             return Err(FitError::Ask(format!("no such level; the run's are {}", ids.join(", "))));
         }
-        let mut rows = Rows {
+        let mut rows = FitRows {
             parts: Vec::new(),
             tokens: false,
             cached_known: false,
@@ -120,7 +120,7 @@ impl Rows {
             let ones = rows.part(level, &own, &mut names);
             if ones.iter().filter(|one| one.ok).count() >= OF_STRETCH {
                 let closed = !matches!(level.load, Load::Open { .. });
-                rows.parts.push(Part { level: level.id, ones, closed });
+                rows.parts.push(LevelPart { level: level.id, ones, closed });
             }
         }
         rows.replicas = names.len().max(1);
@@ -163,7 +163,7 @@ impl Rows {
             self.cached += f64::from(cached);
             let sent = since(Some(sent));
             ones.push(One {
-                asked: Asked {
+                asked: ReplayRequest {
                     due_ns: sent,
                     prompt,
                     output,

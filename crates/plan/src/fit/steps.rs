@@ -11,7 +11,7 @@ use plimsoll_math::least_squares::{Parameter, minimise};
 use plimsoll_sim::spec::LinearSpec;
 use plimsoll_sim::spec::OverlapSpec;
 
-use super::rows::{One, Part, Rows};
+use super::rows::{FitRows, LevelPart, One};
 
 /// Parts of the run that are left out in turn for the standard errors.
 pub const LEFT_OUT: usize = 6;
@@ -128,7 +128,7 @@ impl StepCost {
 
 impl Answers {
     /// What every answer of two steps or more lived through.
-    pub fn of(rows: &Rows, chunk: u32) -> Answers {
+    pub fn of(rows: &FitRows, chunk: u32) -> Answers {
         let mut answers = Answers { chunk: f64::from(chunk.max(1)), ..Answers::default() };
         for part in &rows.parts {
             let replicas = part.ones.iter().map(|one| one.replica).max().unwrap_or(0);
@@ -142,7 +142,7 @@ impl Answers {
         answers
     }
 
-    fn add(&mut self, part: &Part, replica: usize) {
+    fn add(&mut self, part: &LevelPart, replica: usize) {
         let mut own: Vec<&One> = part.ones.iter().filter(|one| one.ok && one.replica == replica).collect();
         own.sort_by_key(|one| one.first);
         if own.is_empty() {

@@ -11,12 +11,12 @@ use plimsoll_sim::spec::dynamic::{
 use plimsoll_sim::{EngineSpec, FleetSpec, LawSpec, ModeSpec, QueueSpec, WorldSpec};
 
 use super::play::polish;
-use super::rows::Rows;
-use super::words::{FitError, From, Setting, Told};
+use super::rows::FitRows;
+use super::words::{FitError, From, Setting, StatedTarget};
 use plimsoll_measure::findings::Metric;
 
 /// The engine and what is known of its settings.
-pub fn fit(rows: &Rows, told: &Told) -> Result<(EngineSpec, Vec<Setting>), FitError> {
+pub fn fit(rows: &FitRows, told: &StatedTarget) -> Result<(EngineSpec, Vec<Setting>), FitError> {
     match (told.max_batch, told.slots) {
         (Some(batch), slots) => Ok(batches(rows, batch, slots, told)),
         (None, Some(servers)) => queue(rows, servers, told),
@@ -32,7 +32,12 @@ fn said(name: &str, value: f64, from: From) -> Setting {
     Setting { name: name.to_owned(), value, error: None, from, note: None }
 }
 
-fn batches(rows: &Rows, batch: u32, slots: Option<u32>, told: &Told) -> (EngineSpec, Vec<Setting>) {
+fn batches(
+    rows: &FitRows,
+    batch: u32,
+    slots: Option<u32>,
+    told: &StatedTarget,
+) -> (EngineSpec, Vec<Setting>) {
     let mut took: Vec<f64> = rows.answered().map(|one| (one.end - one.sent) as f64 / 1e6).collect();
     quantile::sort(&mut took);
     let low = quantile::of_sorted(&took, 0.02).unwrap_or(1.0).max(1e-3);
@@ -80,7 +85,7 @@ fn batches(rows: &Rows, batch: u32, slots: Option<u32>, told: &Told) -> (EngineS
 /// Fewest requests that met an idle server, from which the law of the service is read.
 const FEWEST_FREE: usize = 100;
 
-fn queue(rows: &Rows, servers: u32, told: &Told) -> Result<(EngineSpec, Vec<Setting>), FitError> {
+fn queue(rows: &FitRows, servers: u32, told: &StatedTarget) -> Result<(EngineSpec, Vec<Setting>), FitError> {
     let all = f64::from(servers.saturating_mul(told.replicas.unwrap_or(1)));
     let mut free: Vec<f64> =
         rows.answered().filter(|one| one.beside < all).map(|one| (one.end - one.sent) as f64 / 1e6).collect();

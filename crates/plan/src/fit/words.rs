@@ -11,7 +11,7 @@ use crate::spec::Band;
 
 /// A measured run, as a fit reads it.
 #[derive(Copy, Clone, Debug)]
-pub struct Measured<'a> {
+pub struct FittedRun<'a> {
     /// Its levels.
     pub levels: &'a [Level],
     /// Its rows.
@@ -22,7 +22,7 @@ pub struct Measured<'a> {
 
 /// What a person says of the target because no run at low load can.
 #[derive(Clone, PartialEq, Default, Debug)]
-pub struct Told {
+pub struct StatedTarget {
     /// Most sequences that run at once on a replica (vLLM: `max_num_seqs`); of an endpoint without tokens, its servers.
     pub slots: Option<u32>,
     /// KV blocks of 16 tokens of a replica.

@@ -17,7 +17,7 @@ use plimsoll_sim::{
 
 use super::evidence::Late;
 use super::hedge::{self, HedgeSpec};
-use crate::replay::{Asked, Times, play, play_at_most};
+use crate::replay::{ReplayRequest, Times, play, play_at_most};
 use plimsoll_measure::say::number;
 
 /// A lever with a setting, as the world that it makes.
@@ -30,7 +30,7 @@ pub struct Candidate {
     /// The world with it.
     pub world: WorldSpec,
     /// The traffic with it.
-    pub traffic: Traffic,
+    pub traffic: TrafficChange,
     /// Factor on the price per hour; `None` = not known.
     pub hourly: Option<f64>,
     /// What the figure assumes.
@@ -41,7 +41,7 @@ pub struct Candidate {
 
 /// What becomes of the traffic.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Traffic {
+pub enum TrafficChange {
     /// Nothing.
     AsItIs,
     /// This share of each prompt is left; what is cut is its end.
@@ -54,21 +54,23 @@ pub enum Traffic {
     Hedged(HedgeSpec),
 }
 
-impl Traffic {
+impl TrafficChange {
     /// The requests that reach the engine, and the due times of those that do not have to.
-    pub fn apply(&self, asked: &[Asked]) -> (Vec<Asked>, Vec<i64>) {
+    pub fn apply(&self, asked: &[ReplayRequest]) -> (Vec<ReplayRequest>, Vec<i64>) {
         match self {
-            Traffic::AsItIs | Traffic::AtMost(_) | Traffic::Hedged(_) => (asked.to_vec(), Vec::new()),
-            Traffic::Trimmed(share) => {
-                let trim = |one: &Asked| {
+            TrafficChange::AsItIs | TrafficChange::AtMost(_) | TrafficChange::Hedged(_) => {
+                (asked.to_vec(), Vec::new())
+            }
+            TrafficChange::Trimmed(share) => {
+                let trim = |one: &ReplayRequest| {
                     let prompt = ((f64::from(one.prompt) * share) as u32).max(1);
-                    let mut cut = Asked { prompt, ..one.clone() };
+                    let mut cut = ReplayRequest { prompt, ..one.clone() };
                     cut.blocks.truncate(prompt as usize / 16);
                     cut
                 };
                 (asked.iter().map(trim).collect(), Vec::new())
             }
-            Traffic::WithoutRepeats => {
+            TrafficChange::WithoutRepeats => {
                 let (mut seen, mut sent, mut hits) = (HashSet::new(), Vec::new(), Vec::new());
                 for one in asked {
                     match one.blocks.last() {
@@ -85,10 +87,10 @@ impl Traffic {
     ///
     /// # Errors
     /// The world can't be built.
-    pub fn play(&self, world: &WorldSpec, asked: &[Asked], seed: u64) -> Result<Vec<Times>, String> {
+    pub fn play(&self, world: &WorldSpec, asked: &[ReplayRequest], seed: u64) -> Result<Vec<Times>, String> {
         match self {
-            Traffic::AtMost(limit) => play_at_most(*limit as usize, world, asked, seed),
-            Traffic::Hedged(spec) => Ok(hedge::play(world, asked, seed, *spec)?.times),
+            TrafficChange::AtMost(limit) => play_at_most(*limit as usize, world, asked, seed),
+            TrafficChange::Hedged(spec) => Ok(hedge::play(world, asked, seed, *spec)?.times),
             _ => play(world, asked, seed),
         }
     }
@@ -129,7 +131,7 @@ fn candidate(lever: &'static str, setting: impl Into<String>, world: WorldSpec) 
         lever,
         setting,
         world,
-        traffic: Traffic::AsItIs,
+        traffic: TrafficChange::AsItIs,
         hourly: Some(1.0),
         assumes: None,
         range: Vec::new(),
@@ -139,10 +141,10 @@ fn candidate(lever: &'static str, setting: impl Into<String>, world: WorldSpec) 
 fn of_traffic(world: &WorldSpec, all: &mut Vec<Candidate>) {
     let assumes = Some("a hit takes 1 ms; the cache forgets nothing".to_owned());
     let exact = candidate("exact-cache", "in front of the endpoint", world.clone());
-    all.push(Candidate { traffic: Traffic::WithoutRepeats, assumes, ..exact });
+    all.push(Candidate { traffic: TrafficChange::WithoutRepeats, assumes, ..exact });
     let assumes = Some("a fifth of each prompt can go, from its end".to_owned());
     let trimmed = candidate("context-trimming", "prompts a fifth shorter", world.clone());
-    all.push(Candidate { traffic: Traffic::Trimmed(TRIMMED), assumes, ..trimmed });
+    all.push(Candidate { traffic: TrafficChange::Trimmed(TRIMMED), assumes, ..trimmed });
 }
 
 fn of_fleet(world: &WorldSpec, all: &mut Vec<Candidate>) {
@@ -212,7 +214,7 @@ fn hedges(world: &WorldSpec, late: &[Late], all: &mut Vec<Candidate>) {
         );
         let assumes = Some("the copy goes to another replica, and the loser is cancelled at once".to_owned());
         let hedged = candidate("hedging", setting, world.clone());
-        all.push(Candidate { traffic: Traffic::Hedged(spec), assumes, ..hedged });
+        all.push(Candidate { traffic: TrafficChange::Hedged(spec), assumes, ..hedged });
     }
 }
 
@@ -221,7 +223,7 @@ pub fn admission(world: &WorldSpec, in_flight: u32) -> Candidate {
     let setting = format!("at most {in_flight} requests in flight");
     let assumes = Some("who is turned away does not come back".to_owned());
     let limited = candidate("admission", setting, world.clone());
-    Candidate { traffic: Traffic::AtMost(in_flight), assumes, ..limited }
+    Candidate { traffic: TrafficChange::AtMost(in_flight), assumes, ..limited }
 }
 
 fn prefix_route() -> RouteSpec {

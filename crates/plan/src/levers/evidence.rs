@@ -14,10 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use super::catalogue::Term;
 use super::finding::{FasterModel, Goal, How};
-use super::{Asked, Case, schedule};
+use super::{LeverCase, ReplayRequest, schedule};
 use plimsoll_measure::findings::{Estimate, Metric};
 use plimsoll_measure::server_side::{ServerSide, Signal};
-use plimsoll_profile::infer::{self, Part, Split, ToldStages};
+use plimsoll_profile::infer::{self, Split, ToldStages, WaitPart};
 
 /// Batches over which a ratio's interval is read.
 const BATCHES: usize = 20;
@@ -105,7 +105,7 @@ impl Evidence {
 }
 
 /// Reads the evidence of one level.
-pub fn read(case: &Case<'_>, own: &[Asked], goal: &Goal) -> Evidence {
+pub fn read(case: &LeverCase<'_>, own: &[ReplayRequest], goal: &Goal) -> Evidence {
     let summary = case.summary;
     let rows = schedule::finished(case);
     let (tail, shares_from) = shares(case, &rows, goal.metric);
@@ -141,7 +141,7 @@ fn late(rows: &[&Attempt]) -> Vec<Late> {
     LATE.into_iter().filter_map(&mut at).collect()
 }
 
-fn occupancy(case: &Case<'_>, server: &ServerSide, (from, to): (At, At)) -> Option<Occupancy> {
+fn occupancy(case: &LeverCase<'_>, server: &ServerSide, (from, to): (At, At)) -> Option<Occupancy> {
     let world = case.world?;
     let plimsoll_sim::ModeSpec::Batching(batching) = &world.engine.mode else { return None };
     let running = server.gauge(Signal::Running)?;
@@ -156,7 +156,7 @@ fn occupancy(case: &Case<'_>, server: &ServerSide, (from, to): (At, At)) -> Opti
 }
 
 /// What repeats among the prompts, in the order in which they were due. The level's own warm-up counts as seen.
-fn reuse(own: &[Asked], from_ns: i64) -> (Option<Estimate>, Option<Estimate>) {
+fn reuse(own: &[ReplayRequest], from_ns: i64) -> (Option<Estimate>, Option<Estimate>) {
     let (mut whole, mut blocks) = (HashSet::new(), HashSet::new());
     let (mut repeats, mut shared) = (Vec::new(), Vec::new());
     for one in own {
@@ -194,7 +194,7 @@ fn stages_of(metric: Metric) -> &'static [(Term, &'static str)] {
 }
 
 /// Shares of what the goal counts, of the requests that are slow by it.
-fn shares(case: &Case<'_>, rows: &[&Attempt], metric: Metric) -> (Vec<Share>, SharesFrom) {
+fn shares(case: &LeverCase<'_>, rows: &[&Attempt], metric: Metric) -> (Vec<Share>, SharesFrom) {
     let mut order: Vec<f64> = rows.iter().filter_map(|row| counted(row, metric)).collect();
     if order.len() < FEWEST {
         return (Vec::new(), SharesFrom::Unknown);
@@ -234,12 +234,12 @@ fn shares(case: &Case<'_>, rows: &[&Attempt], metric: Metric) -> (Vec<Share>, Sh
 }
 
 /// Without stages: the split that `profile` prints of the same run ([`infer`]).
-fn inferred(case: &Case<'_>, slow: &[(&Attempt, f64)], metric: Metric) -> (Vec<Share>, SharesFrom) {
+fn inferred(case: &LeverCase<'_>, slow: &[(&Attempt, f64)], metric: Metric) -> (Vec<Share>, SharesFrom) {
     let ended = |from: At, to: At| {
         case.attempts.iter().filter(|a| a.end.is_some_and(|end| end > from && end <= to)).count()
     };
     let told = ToldStages::read(case.samples.iter().copied(), (case.level.start, case.level.drained), ended);
-    let found = infer::infer(&infer::Case {
+    let found = infer::infer(&infer::SplitCase {
         level: case.level.id,
         attempts: case.attempts,
         from: case.summary.window.start,
@@ -250,7 +250,7 @@ fn inferred(case: &Case<'_>, slow: &[(&Attempt, f64)], metric: Metric) -> (Vec<S
     });
     let of_row: HashMap<*const Attempt, Split> =
         found.splits.iter().map(|(i, split)| (std::ptr::from_ref(case.attempts[*i]), *split)).collect();
-    let pairs = |parts: &[Part]| -> Vec<(f64, f64)> {
+    let pairs = |parts: &[WaitPart]| -> Vec<(f64, f64)> {
         let of = |(row, took): &(&Attempt, f64)| {
             let split = of_row.get(&std::ptr::from_ref::<Attempt>(row))?;
             let ns: f64 = parts.iter().map(|part| split[*part as usize]).sum();
@@ -258,28 +258,28 @@ fn inferred(case: &Case<'_>, slow: &[(&Attempt, f64)], metric: Metric) -> (Vec<S
         };
         slow.iter().filter_map(of).collect()
     };
-    let terms: &[(Term, &[Part])] = match metric {
-        Metric::Tpot => &[(Term::Decode, &[Part::Decode])],
+    let terms: &[(Term, &[WaitPart])] = match metric {
+        Metric::Tpot => &[(Term::Decode, &[WaitPart::Decode])],
         Metric::Ttft => {
-            &[(Term::Queue, &[Part::Queue]), (Term::Prefill, &[Part::Prefill]), (Term::Host, BEFORE)]
+            &[(Term::Queue, &[WaitPart::Queue]), (Term::Prefill, &[WaitPart::Prefill]), (Term::Host, BEFORE)]
         }
         Metric::E2e => &[
-            (Term::Queue, &[Part::Queue]),
-            (Term::Prefill, &[Part::Prefill]),
-            (Term::Decode, &[Part::Decode]),
+            (Term::Queue, &[WaitPart::Queue]),
+            (Term::Prefill, &[WaitPart::Prefill]),
+            (Term::Decode, &[WaitPart::Decode]),
             (Term::Host, BESIDE),
         ],
     };
     let share =
-        |(term, parts): &(Term, &[Part])| ratio(&pairs(parts)).map(|share| Share { term: *term, share });
+        |(term, parts): &(Term, &[WaitPart])| ratio(&pairs(parts)).map(|share| Share { term: *term, share });
     let shares: Vec<Share> = terms.iter().filter_map(share).collect();
     let from = if shares.is_empty() { SharesFrom::Unknown } else { SharesFrom::Inferred };
     (shares, from)
 }
 
 /// What is neither queue nor model, up to the first token and in all.
-const BEFORE: &[Part] = &[Part::ClientWait, Part::Connect, Part::Front];
-const BESIDE: &[Part] = &[Part::ClientWait, Part::Connect, Part::Front, Part::Tail];
+const BEFORE: &[WaitPart] = &[WaitPart::ClientWait, WaitPart::Connect, WaitPart::Front];
+const BESIDE: &[WaitPart] = &[WaitPart::ClientWait, WaitPart::Connect, WaitPart::Front, WaitPart::Tail];
 
 /// Σ over / Σ under, with the interval of batch sums (Student's t on their residuals).
 pub(super) fn ratio(pairs: &[(f64, f64)]) -> Option<Estimate> {
@@ -306,7 +306,7 @@ pub(super) fn ratio(pairs: &[(f64, f64)]) -> Option<Estimate> {
 }
 
 /// What a faster model would return at most, by taking its share of prefill and decode out of every row.
-pub fn faster_model(case: &Case<'_>, goal: &Goal, evidence: &Evidence) -> Option<FasterModel> {
+pub fn faster_model(case: &LeverCase<'_>, goal: &Goal, evidence: &Evidence) -> Option<FasterModel> {
     if evidence.shares_from != SharesFrom::Server {
         return None;
     }

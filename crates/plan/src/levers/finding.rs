@@ -6,7 +6,7 @@ use plimsoll_model::Load;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Case;
+use super::LeverCase;
 use super::catalogue::{Lever, Term};
 use super::evidence::{Evidence, SharesFrom};
 use super::schedule::Redrawn;
@@ -378,7 +378,12 @@ impl LeverFinding {
     }
 
     /// Nothing was simulated for it: the most it can return where that is known, else what would tell.
-    pub(super) fn without_simulation(&mut self, lever: &Lever, case: &Case<'_>, refused: Option<String>) {
+    pub(super) fn without_simulation(
+        &mut self,
+        lever: &Lever,
+        case: &LeverCase<'_>,
+        refused: Option<String>,
+    ) {
         let open = |why: String| Open { lever: lever.id.into(), name: lever.name.into(), why };
         if let Some(why) = refused {
             self.open.push(open(why));

@@ -11,7 +11,7 @@ use plimsoll_model::At;
 use plimsoll_sim::traffic::{Detail, Emission, Submit, What};
 use plimsoll_sim::{World, WorldSpec};
 
-use crate::replay::{Asked, DRAIN_NS, Times};
+use crate::replay::{DRAIN_NS, ReplayRequest, Times};
 
 /// When a copy is sent, and how many may be.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -48,7 +48,7 @@ struct Flight {
 
 struct Hedging<'a> {
     world: World,
-    asked: &'a [Asked],
+    asked: &'a [ReplayRequest],
     flights: Vec<Flight>,
     hedged: Hedged,
     spec: HedgeSpec,
@@ -63,7 +63,12 @@ struct Hedging<'a> {
 ///
 /// # Errors
 /// The world can't be built.
-pub fn play(world: &WorldSpec, asked: &[Asked], seed: u64, spec: HedgeSpec) -> Result<Hedged, String> {
+pub fn play(
+    world: &WorldSpec,
+    asked: &[ReplayRequest],
+    seed: u64,
+    spec: HedgeSpec,
+) -> Result<Hedged, String> {
     let mut world = World::of(world, seed).map_err(|e| e.to_string())?;
     world.set_detail(Detail::Ends);
     let hedged = Hedged { times: vec![Times::default(); asked.len()], copies: 0 };

@@ -28,7 +28,7 @@ pub use finding::{
 };
 pub use schedule::{Redraw, Redrawn};
 
-pub use crate::replay::Asked;
+pub use crate::replay::ReplayRequest;
 
 use plimsoll_model::{Attempt, Level, Sample};
 use plimsoll_sim::WorldSpec;
@@ -38,7 +38,7 @@ use plimsoll_profile::infer::Floor;
 use predict::{Predicted, Simulator};
 
 /// Everything the ranking reads.
-pub struct Case<'a> {
+pub struct LeverCase<'a> {
     /// The level.
     pub level: &'a Level,
     /// What was measured on it.
@@ -56,7 +56,7 @@ pub struct Case<'a> {
 }
 
 /// Ranks the levers for this run.
-pub fn rank(case: &Case<'_>, spec: &LeverSpec) -> LeverFinding {
+pub fn rank(case: &LeverCase<'_>, spec: &LeverSpec) -> LeverFinding {
     let own = schedule::of_rows(case);
     let evidence = evidence::read(case, &own, &spec.goal);
     let (simulator, fit) = match simulator(case, &own, spec) {
@@ -103,8 +103,8 @@ pub fn rank(case: &Case<'_>, spec: &LeverSpec) -> LeverFinding {
 
 /// The engine, where one is given and answers as the target did.
 fn simulator<'a>(
-    case: &Case<'a>,
-    own: &[Asked],
+    case: &LeverCase<'a>,
+    own: &[ReplayRequest],
     spec: &'a LeverSpec,
 ) -> Result<(Simulator<'a>, Fit), Option<Fit>> {
     let Some(world) = case.world else { return Err(None) };

@@ -10,12 +10,12 @@ use plimsoll_math::special::student_t_inv;
 use plimsoll_model::{At, RateCourse};
 use plimsoll_sim::WorldSpec;
 
-use super::Case;
+use super::LeverCase;
 use super::catalogue::Lever;
-use super::change::{self, Candidate, Traffic};
+use super::change::{self, Candidate, TrafficChange};
 use super::finding::{FasterModel, Fit, Goal, How, LeverSpec, exact, measured};
 use super::schedule::{self, Redrawn};
-use crate::replay::Asked;
+use crate::replay::ReplayRequest;
 use plimsoll_measure::findings::{Estimate, Kept, Metric};
 use plimsoll_measure::say::number;
 
@@ -60,7 +60,7 @@ pub struct Gain {
 pub struct Simulator<'a> {
     pub(super) world: &'a WorldSpec,
     pub(super) spec: &'a LeverSpec,
-    pub(super) schedules: Vec<Vec<Asked>>,
+    pub(super) schedules: Vec<Vec<ReplayRequest>>,
     /// How the schedules beside the run's own came about.
     pub redrawn: Redrawn,
     /// Due times before this are warm-up, ns.
@@ -79,8 +79,8 @@ impl<'a> Simulator<'a> {
     /// It can't be built, or answers nothing.
     pub fn new(
         world: &'a WorldSpec,
-        own: &[Asked],
-        case: &Case<'_>,
+        own: &[ReplayRequest],
+        case: &LeverCase<'_>,
         spec: &'a LeverSpec,
     ) -> Result<Simulator<'a>, String> {
         let count = spec.replications.max(3);
@@ -97,7 +97,7 @@ impl<'a> Simulator<'a> {
             base_loads: Vec::new(),
         };
         let base: Result<Vec<f64>, String> = (0..simulator.schedules.len())
-            .map(|i| simulator.percentile(world, i, &Traffic::AsItIs))
+            .map(|i| simulator.percentile(world, i, &TrafficChange::AsItIs))
             .collect();
         simulator.base = base?;
         if simulator.base.iter().any(|s| !s.is_finite() || *s <= 0.0) {
@@ -110,7 +110,7 @@ impl<'a> Simulator<'a> {
         }
         if spec.bill.is_some() {
             let loads: Result<Vec<f64>, String> = (0..simulator.cost_schedules())
-                .map(|i| simulator.load_at_goal(world, i, &Traffic::AsItIs))
+                .map(|i| simulator.load_at_goal(world, i, &TrafficChange::AsItIs))
                 .collect();
             simulator.base_loads = loads?;
         }
@@ -122,16 +122,16 @@ impl<'a> Simulator<'a> {
     }
 
     /// The goal's percentile on one schedule.
-    fn percentile(&self, world: &WorldSpec, index: usize, traffic: &Traffic) -> Result<f64, String> {
+    fn percentile(&self, world: &WorldSpec, index: usize, traffic: &TrafficChange) -> Result<f64, String> {
         self.percentile_of(world, &self.schedules[index], index, traffic, self.from_ns)
     }
 
     fn percentile_of(
         &self,
         world: &WorldSpec,
-        asked: &[Asked],
+        asked: &[ReplayRequest],
         index: usize,
-        traffic: &Traffic,
+        traffic: &TrafficChange,
         from_ns: i64,
     ) -> Result<f64, String> {
         let seed = self.spec.seed.wrapping_add(index as u64);
@@ -139,7 +139,7 @@ impl<'a> Simulator<'a> {
     }
 
     /// Does the engine answer as the target did, on the run's own arrivals?
-    pub fn fit(&self, case: &Case<'_>, goal: &Goal) -> Fit {
+    pub fn fit(&self, case: &LeverCase<'_>, goal: &Goal) -> Fit {
         let simulated = self.base[0];
         let Some(measured) = measured(case.summary, goal).value().or_else(|| of_unsteady(case, goal)) else {
             let why = format!(
@@ -203,7 +203,7 @@ impl<'a> Simulator<'a> {
         })
     }
 
-    fn latency(&self, world: &WorldSpec, traffic: &Traffic) -> Result<Gain, String> {
+    fn latency(&self, world: &WorldSpec, traffic: &TrafficChange) -> Result<Gain, String> {
         let mut logs = Vec::with_capacity(self.base.len());
         for (i, base) in self.base.iter().enumerate() {
             logs.push((self.percentile(world, i, traffic)? / base).ln());
@@ -212,7 +212,7 @@ impl<'a> Simulator<'a> {
     }
 
     /// Cost per request at the goal: the price's factor over the load's. None where a load lies outside what is looked at.
-    fn cost(&self, world: &WorldSpec, traffic: &Traffic, hourly: f64) -> Result<Option<Gain>, String> {
+    fn cost(&self, world: &WorldSpec, traffic: &TrafficChange, hourly: f64) -> Result<Option<Gain>, String> {
         let mut logs = Vec::new();
         for (i, base) in self.base_loads.iter().enumerate() {
             let load = self.load_at_goal(world, i, traffic)?;
@@ -225,7 +225,7 @@ impl<'a> Simulator<'a> {
     }
 
     /// The largest load, as a factor on this one, at which the goal's ceiling holds (without a ceiling: what it is now).
-    fn load_at_goal(&self, world: &WorldSpec, index: usize, traffic: &Traffic) -> Result<f64, String> {
+    fn load_at_goal(&self, world: &WorldSpec, index: usize, traffic: &TrafficChange) -> Result<f64, String> {
         let limit = self.spec.goal.limit_s.unwrap_or(1.0001 * self.base[index]);
         let holds = |factor: f64| -> Result<bool, String> {
             let asked = schedule::faster(&self.schedules[index], factor);
@@ -251,7 +251,7 @@ impl<'a> Simulator<'a> {
         let by = |factor: f64| -> Option<Gain> {
             let world = change::faster_steps(self.world, factor)?;
             let logs: Option<Vec<f64>> = (0..self.base.len())
-                .map(|i| Some((self.percentile(&world, i, &Traffic::AsItIs).ok()? / self.base[i]).ln()))
+                .map(|i| Some((self.percentile(&world, i, &TrafficChange::AsItIs).ok()? / self.base[i]).ln()))
                 .collect();
             Some(Gain::of(logs?, self.schedules[0].len(), self.spec.engine_log()))
         };
@@ -299,7 +299,7 @@ const FEWEST_BEYOND: f64 = 10.0;
 
 /// The goal's percentile of a level that is not steady: its load has a course, or its requests may pile up. It has no interval, because
 /// another such level would have another; but the engine is held against these very arrivals, and has to let them pile up alike.
-fn of_unsteady(case: &Case<'_>, goal: &Goal) -> Option<f64> {
+fn of_unsteady(case: &LeverCase<'_>, goal: &Goal) -> Option<f64> {
     if case.summary.stability.verdict == Kept::Stable && case.level.rate_course == RateCourse::Even {
         return None;
     }
@@ -342,9 +342,9 @@ impl Gain {
 /// The world can't be built.
 pub fn goal_of(
     world: &WorldSpec,
-    asked: &[Asked],
+    asked: &[ReplayRequest],
     seed: u64,
-    traffic: &Traffic,
+    traffic: &TrafficChange,
     from_ns: i64,
     goal: &Goal,
 ) -> Result<f64, String> {

@@ -6,7 +6,7 @@
 use plimsoll_model::RateCourse;
 use plimsoll_sim::{ModeSpec, PolicySpec};
 
-use super::Case;
+use super::LeverCase;
 use super::catalogue::{Lever, Term};
 use super::evidence::{Evidence, SharesFrom};
 use plimsoll_measure::findings::Kept;
@@ -17,11 +17,11 @@ const WORTH: f64 = 0.05;
 const WORTH_CACHING: f64 = 0.01;
 
 /// Why this run rules the lever out; `None` = it does not.
-pub fn rule_out(lever: &Lever, case: &Case<'_>, evidence: &Evidence) -> Option<String> {
+pub fn rule_out(lever: &Lever, case: &LeverCase<'_>, evidence: &Evidence) -> Option<String> {
     by_condition(lever, case, evidence).or_else(|| by_share(lever, evidence))
 }
 
-fn by_condition(lever: &Lever, case: &Case<'_>, evidence: &Evidence) -> Option<String> {
+fn by_condition(lever: &Lever, case: &LeverCase<'_>, evidence: &Evidence) -> Option<String> {
     let world = case.world;
     let batching = world.and_then(|world| match &world.engine.mode {
         ModeSpec::Batching(batching) => Some(batching),

@@ -12,8 +12,8 @@ use plimsoll_workload::{BlockNames, Scenario, Schedule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Case;
-use crate::replay::Asked;
+use super::LeverCase;
+use crate::replay::ReplayRequest;
 
 /// A scenario that draws schedules like the run's.
 #[derive(Copy, Clone, Debug)]
@@ -40,7 +40,7 @@ pub enum Redrawn {
 }
 
 /// The rows of requests that finished in the window, in order of their due times.
-pub(super) fn finished<'a>(case: &Case<'a>) -> Vec<&'a Attempt> {
+pub(super) fn finished<'a>(case: &LeverCase<'a>) -> Vec<&'a Attempt> {
     let window = &case.summary.window;
     let mut rows: Vec<&Attempt> = case
         .attempts
@@ -55,12 +55,12 @@ pub(super) fn finished<'a>(case: &Case<'a>) -> Vec<&'a Attempt> {
 
 /// The run's own arrivals, its warm-up included. Lengths are those that were used where they are known; rows without the names of
 /// their blocks get those of the scenario, where it draws these very arrivals.
-pub(super) fn of_rows(case: &Case<'_>) -> Vec<Asked> {
+pub(super) fn of_rows(case: &LeverCase<'_>) -> Vec<ReplayRequest> {
     let mut firsts: Vec<&&Attempt> = case.attempts.iter().filter(|a| a.attempt == 0).collect();
     firsts.sort_by_key(|a| (a.due, a.request));
     let named = firsts.iter().any(|row| !row.prompt_blocks.is_empty());
     let names = if named { None } else { case.redraw.and_then(|redraw| redraw.names(case, &firsts)) };
-    let asked = firsts.into_iter().map(|row| Asked {
+    let asked = firsts.into_iter().map(|row| ReplayRequest {
         due_ns: (row.due - case.level.start).0,
         prompt: row.answer.tokens.prompt.unwrap_or(row.asked_prompt).max(1),
         output: row.answer.tokens.output.unwrap_or(row.asked_output).max(1),
@@ -75,7 +75,7 @@ pub(super) fn of_rows(case: &Case<'_>) -> Vec<Asked> {
 
 impl Redraw<'_> {
     /// Names of the blocks of these rows; none where the scenario draws other arrivals.
-    fn names(&self, case: &Case<'_>, rows: &[&&Attempt]) -> Option<Vec<Vec<u64>>> {
+    fn names(&self, case: &LeverCase<'_>, rows: &[&&Attempt]) -> Option<Vec<Vec<u64>>> {
         let plimsoll_model::Load::Open { rate_per_s } = case.level.load else { return None };
         let window = case.level.stop - case.level.start;
         let schedule = Schedule::generate(self.scenario, rate_per_s, window, case.level.id).ok()?;
@@ -90,13 +90,13 @@ impl Redraw<'_> {
     }
 
     /// The arrivals of this level with another seed.
-    fn draw(&self, case: &Case<'_>, seed: u64) -> Option<Vec<Asked>> {
+    fn draw(&self, case: &LeverCase<'_>, seed: u64) -> Option<Vec<ReplayRequest>> {
         let plimsoll_model::Load::Open { rate_per_s } = case.level.load else { return None };
         let scenario = Scenario { seed, ..self.scenario.clone() };
         let window = case.level.stop - case.level.start;
         let schedule = Schedule::generate(&scenario, rate_per_s, window, case.level.id).ok()?;
         let mut names = BlockNames::new(&scenario).ok()?;
-        let asked = schedule.arrivals.iter().map(|arrival| Asked {
+        let asked = schedule.arrivals.iter().map(|arrival| ReplayRequest {
             due_ns: arrival.due.0,
             prompt: arrival.prompt_tokens.max(1),
             output: arrival.output_tokens.max(1),
@@ -108,7 +108,12 @@ impl Redraw<'_> {
 }
 
 /// The run's own schedule, then `count` − 1 others like it, and how those came about.
-pub(super) fn like(case: &Case<'_>, own: &[Asked], count: u32, seed: u64) -> (Vec<Vec<Asked>>, Redrawn) {
+pub(super) fn like(
+    case: &LeverCase<'_>,
+    own: &[ReplayRequest],
+    count: u32,
+    seed: u64,
+) -> (Vec<Vec<ReplayRequest>>, Redrawn) {
     let reach = match case.level.rate_course {
         RateCourse::Even => BLOCKS,
         _ => NEAR,
@@ -130,10 +135,15 @@ pub(super) fn like(case: &Case<'_>, own: &[Asked], count: u32, seed: u64) -> (Ve
 /// Twelfths of the time, drawn with replacement and laid end to end: each place gets one from at most `reach` places away, so that a
 /// small reach keeps the course of a load that moves. What a block has for itself (prompts, sessions) gets names of its own in a
 /// further copy: a prompt told twice by the draw alone would be a hit for every cache.
-pub fn in_blocks(own: &[Asked], length_ns: i64, reach: usize, stream: &mut Stream) -> Vec<Asked> {
+pub fn in_blocks(
+    own: &[ReplayRequest],
+    length_ns: i64,
+    reach: usize,
+    stream: &mut Stream,
+) -> Vec<ReplayRequest> {
     let width = (length_ns / BLOCKS as i64).max(1);
-    let block_of = |asked: &Asked| ((asked.due_ns / width).max(0) as usize).min(BLOCKS - 1);
-    let mut blocks: [Vec<&Asked>; BLOCKS] = Default::default();
+    let block_of = |asked: &ReplayRequest| ((asked.due_ns / width).max(0) as usize).min(BLOCKS - 1);
+    let mut blocks: [Vec<&ReplayRequest>; BLOCKS] = Default::default();
     let (mut names, mut sessions) = (Homes::default(), Homes::default());
     for asked in own {
         let block = block_of(asked);
@@ -148,7 +158,7 @@ pub fn in_blocks(own: &[Asked], length_ns: i64, reach: usize, stream: &mut Strea
         let from = first + stream.below(((place + reach).min(BLOCKS - 1) - first + 1) as u64) as usize;
         let (copy, shift) = (copies[from], (place as i64 - from as i64) * width);
         copies[from] += 1;
-        out.extend(blocks[from].iter().map(|asked| Asked {
+        out.extend(blocks[from].iter().map(|asked| ReplayRequest {
             due_ns: asked.due_ns + shift,
             blocks: asked.blocks.iter().map(|name| names.copied(*name, copy)).collect(),
             session: asked.session.map(|session| sessions.copied(session, copy)),
@@ -180,7 +190,7 @@ impl Homes {
 }
 
 /// The same arrivals, `factor` times as fast.
-pub(super) fn faster(asked: &[Asked], factor: f64) -> Vec<Asked> {
+pub(super) fn faster(asked: &[ReplayRequest], factor: f64) -> Vec<ReplayRequest> {
     let at = |ns: i64| At((ns as f64 / factor) as i64).0;
-    asked.iter().map(|one| Asked { due_ns: at(one.due_ns), ..one.clone() }).collect()
+    asked.iter().map(|one| ReplayRequest { due_ns: at(one.due_ns), ..one.clone() }).collect()
 }

@@ -9,8 +9,8 @@ use plimsoll_sim::{EngineSpec, SpecError};
 use serde::Serialize;
 
 use crate::calibrate::{
-    Asked, Calibration, CalibrationError, MeasuredRow, RowDefaults, RowError, calibrate, compare, errors,
-    rows, simulate,
+    AskedProtocol, Calibration, CalibrationError, MeasuredRow, RowDefaults, RowError, calibrate, compare,
+    errors, rows, simulate,
 };
 
 /// What the same publisher's rows, measured twice, days apart, differ by: 37 configurations of vLLM.
@@ -224,8 +224,8 @@ pub fn replayed() -> Result<ErrorTable, ValidateError> {
             ("latency", measured.e2e_ms, trial.e2e, p99[2]),
         ];
         let requests = match &row.asked {
-            Asked::Replay(sent) => sent.len() as u32,
-            Asked::Protocol(_) => 0,
+            AskedProtocol::Replay(sent) => sent.len() as u32,
+            AskedProtocol::Protocol(_) => 0,
         };
         for (name, mean, found, p99) in figures {
             lines.push(single(&format!("{name} mean"), requests, found.mean, mean.unwrap_or(f64::NAN)));

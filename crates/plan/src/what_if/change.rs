@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::levers::change::like;
-use crate::replay::Asked;
+use crate::replay::ReplayRequest;
 
 /// What is to change.
 #[derive(Clone, PartialEq, Debug)]
@@ -119,12 +119,12 @@ pub struct Changed {
     /// The world.
     pub world: WorldSpec,
     /// How the requests change.
-    pub traffic: Traffic,
+    pub traffic: RequestChange,
 }
 
 /// How requests change.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Traffic {
+pub struct RequestChange {
     /// Arrivals are so many times as fast.
     pub rate: f64,
     /// Prompts are so many times as long.
@@ -133,19 +133,19 @@ pub struct Traffic {
     pub outputs: f64,
 }
 
-impl Traffic {
+impl RequestChange {
     /// As they are.
-    pub const AS_IT_IS: Traffic = Traffic { rate: 1.0, prompts: 1.0, outputs: 1.0 };
+    pub const AS_IT_IS: RequestChange = RequestChange { rate: 1.0, prompts: 1.0, outputs: 1.0 };
 
     /// These requests, changed.
-    pub fn apply(&self, asked: &[Asked]) -> Vec<Asked> {
+    pub fn apply(&self, asked: &[ReplayRequest]) -> Vec<ReplayRequest> {
         let longer = |tokens: u32, by: f64| ((f64::from(tokens) * by).round() as u32).max(1);
-        let one = |one: &Asked| {
+        let one = |one: &ReplayRequest| {
             let prompt = longer(one.prompt, self.prompts);
             let mut blocks = one.blocks.clone();
             // What is cut off a prompt's end is no longer named; what is added is new, and has no name that anybody shares.
             blocks.truncate(prompt as usize / 16);
-            Asked {
+            ReplayRequest {
                 due_ns: (one.due_ns as f64 / self.rate) as i64,
                 prompt,
                 output: longer(one.output, self.outputs),
@@ -161,8 +161,13 @@ impl Traffic {
 ///
 /// # Errors
 /// Why the engine can't express one of them, in a sentence part.
-pub fn make(asking: &Asking, world: &WorldSpec, asked: &[Asked], rate_per_s: f64) -> Result<Changed, String> {
-    let mut changed = Changed { world: world.clone(), traffic: Traffic::AS_IT_IS };
+pub fn make(
+    asking: &Asking,
+    world: &WorldSpec,
+    asked: &[ReplayRequest],
+    rate_per_s: f64,
+) -> Result<Changed, String> {
+    let mut changed = Changed { world: world.clone(), traffic: RequestChange::AS_IT_IS };
     for change in &asking.changes {
         apply(change, &mut changed, asked, rate_per_s)?;
     }
@@ -170,7 +175,12 @@ pub fn make(asking: &Asking, world: &WorldSpec, asked: &[Asked], rate_per_s: f64
     Ok(changed)
 }
 
-fn apply(change: &Change, changed: &mut Changed, asked: &[Asked], rate_per_s: f64) -> Result<(), String> {
+fn apply(
+    change: &Change,
+    changed: &mut Changed,
+    asked: &[ReplayRequest],
+    rate_per_s: f64,
+) -> Result<(), String> {
     let replicas = changed.world.fleet.replicas;
     match change {
         Change::Rate(by) => changed.traffic.rate *= by,
@@ -222,7 +232,7 @@ fn is_batching(world: &WorldSpec) -> bool {
     matches!(world.engine.mode, ModeSpec::Batching(_))
 }
 
-fn cache_off(changed: &mut Changed, asked: &[Asked]) -> Result<(), String> {
+fn cache_off(changed: &mut Changed, asked: &[ReplayRequest]) -> Result<(), String> {
     let ModeSpec::Batching(batching) = &mut changed.world.engine.mode else {
         return Err("this engine has no prefix cache".to_owned());
     };

@@ -23,12 +23,12 @@ use plimsoll_workload::Scenario;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use change::{Asking, Change, Changed, Traffic, WORDS};
+pub use change::{Asking, Change, Changed, RequestChange, WORDS};
 
 use super::fit::KneeSpec;
 use super::spec::Band;
 use crate::levers::schedule::{BLOCKS, in_blocks};
-use crate::replay::{Asked, play};
+use crate::replay::{ReplayRequest, play};
 use plimsoll_measure::findings::{Estimate, Held, Metric, Reading};
 use plimsoll_measure::say::{number, percent};
 
@@ -55,7 +55,7 @@ pub struct AsItIs<'a> {
     /// How far the engine was from what it had not seen; `None` = nobody knows, and it is said.
     pub band: Option<&'a Band>,
     /// The run's arrivals, in order.
-    pub asked: &'a [Asked],
+    pub asked: &'a [ReplayRequest],
     /// How long they fell, s.
     pub window_s: f64,
     /// What was measured: metric, percentile (0 to 1), seconds.
@@ -90,14 +90,14 @@ pub struct Predicted {
     pub rate_per_s: f64,
     /// How the requests change.
     #[serde(default)]
-    pub traffic: Option<Traffic>,
+    pub traffic: Option<RequestChange>,
     /// Mean prompt and mean answer of the requests as changed, tokens.
     #[serde(default)]
     pub tokens: Option<[f64; 2]>,
     /// What the changed engine can carry, requests per second.
     pub limit_per_s: Option<f64>,
     /// Predicted figures.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<FigureChange>,
     /// Of a plan: would its promise hold? By the bands of these figures.
     #[serde(default)]
     pub held: Option<Held>,
@@ -112,7 +112,7 @@ pub struct Predicted {
 
 /// One percentile now and then.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Figure {
+pub struct FigureChange {
     /// Which latency.
     pub metric: Metric,
     /// Which percentile, 0 to 1.
@@ -158,23 +158,23 @@ pub fn what_if(run: &AsItIs<'_>, spec: &WhatIfSpec) -> Result<WhatIfFinding, Str
             }
         ));
     }
-    let own: Vec<Asked> = run.asked.iter().take(MOST).cloned().collect();
+    let own: Vec<ReplayRequest> = run.asked.iter().take(MOST).cloned().collect();
     let rate_per_s = run.asked.len() as f64 / run.window_s;
     let length_ns = own.last().map_or(1, |last| last.due_ns + 1);
-    let another = |i: u32| -> Vec<Asked> {
+    let another = |i: u32| -> Vec<ReplayRequest> {
         let mut stream = Stream::new(spec.seed, "what if", u64::from(i));
         let drawn =
             run.redraw.and_then(|scenario| run::drawn(scenario, rate_per_s, length_ns, stream.next_u64()));
         drawn.unwrap_or_else(|| in_blocks(&own, length_ns, BLOCKS, &mut stream))
     };
-    let schedules: Vec<Vec<Asked>> =
+    let schedules: Vec<Vec<ReplayRequest>> =
         (0..spec.schedules.max(3)).map(|i| if i == 0 { own.clone() } else { another(i) }).collect();
     let base = Base {
         run,
         spec,
         rate_per_s,
         now: figures_of(run.world, &schedules, spec)?,
-        others: others(run, &Traffic::AS_IT_IS, run.world, &schedules, spec)?,
+        others: others(run, &RequestChange::AS_IT_IS, run.world, &schedules, spec)?,
         schedules,
     };
     let cases = spec.asks.iter().map(|ask| base.case(ask)).collect();
@@ -200,7 +200,7 @@ struct Base<'a> {
     run: &'a AsItIs<'a>,
     spec: &'a WhatIfSpec,
     rate_per_s: f64,
-    schedules: Vec<Vec<Asked>>,
+    schedules: Vec<Vec<ReplayRequest>>,
     now: Logs,
     /// The first schedule's figures on each other engine.
     others: Logs,
@@ -230,7 +230,8 @@ impl Base<'_> {
     fn predict(&self, ask: &Asking, predicted: &mut Predicted) -> Result<(), String> {
         let Changed { world, traffic } =
             change::make(ask, self.run.world, &self.schedules[0], self.rate_per_s)?;
-        let schedules: Vec<Vec<Asked>> = self.schedules.iter().map(|one| traffic.apply(one)).collect();
+        let schedules: Vec<Vec<ReplayRequest>> =
+            self.schedules.iter().map(|one| traffic.apply(one)).collect();
         predicted.rate_per_s = self.rate_per_s * traffic.rate;
         predicted.traffic = Some(traffic);
         predicted.tokens = Some(tokens(&schedules[0]));
@@ -253,7 +254,7 @@ impl Base<'_> {
         Ok(())
     }
 
-    fn figures(&self, then: &Logs, others: &Logs) -> Vec<Figure> {
+    fn figures(&self, then: &Logs, others: &Logs) -> Vec<FigureChange> {
         let mut figures = Vec::new();
         for (place, &(metric, percentile)) in self.spec.figures.iter().enumerate() {
             let now: Vec<f64> = self.now.iter().map(|logs| logs[place]).collect();
@@ -270,7 +271,7 @@ impl Base<'_> {
             let spread: Vec<f64> =
                 others.iter().zip(&self.others).map(|(then, now)| then[place] - now[place]).collect();
             let estimate = self.estimate(&then, off, &spread, metric);
-            figures.push(Figure {
+            figures.push(FigureChange {
                 metric,
                 percentile,
                 measured,
@@ -310,7 +311,7 @@ impl Base<'_> {
         }
     }
 
-    fn notes(&self, world: &WorldSpec, asked: &[Asked], predicted: &Predicted) -> Vec<String> {
+    fn notes(&self, world: &WorldSpec, asked: &[ReplayRequest], predicted: &Predicted) -> Vec<String> {
         let [prompt, output] = tokens(asked);
         let replicas = f64::from(world.fleet.replicas.max(1));
         let e2e =
@@ -330,8 +331,9 @@ impl Base<'_> {
 }
 
 /// Mean prompt and mean answer.
-fn tokens(asked: &[Asked]) -> [f64; 2] {
-    let mean = |of: fn(&Asked) -> u32| mean(&asked.iter().map(|one| f64::from(of(one))).collect::<Vec<_>>());
+fn tokens(asked: &[ReplayRequest]) -> [f64; 2] {
+    let mean =
+        |of: fn(&ReplayRequest) -> u32| mean(&asked.iter().map(|one| f64::from(of(one))).collect::<Vec<_>>());
     [mean(|one| one.prompt), mean(|one| one.output)]
 }
 
@@ -345,15 +347,20 @@ fn square(values: &[f64]) -> f64 {
     values.iter().map(|v| (v - mean) * (v - mean)).sum()
 }
 
-fn figures_of(world: &WorldSpec, schedules: &[Vec<Asked>], spec: &WhatIfSpec) -> Result<Logs, String> {
-    let one =
-        |(i, one): (usize, &Vec<Asked>)| logs(world, one, &spec.figures, spec.seed.wrapping_add(i as u64));
+fn figures_of(
+    world: &WorldSpec,
+    schedules: &[Vec<ReplayRequest>],
+    spec: &WhatIfSpec,
+) -> Result<Logs, String> {
+    let one = |(i, one): (usize, &Vec<ReplayRequest>)| {
+        logs(world, one, &spec.figures, spec.seed.wrapping_add(i as u64))
+    };
     schedules.iter().enumerate().map(one).collect()
 }
 
 fn logs(
     world: &WorldSpec,
-    asked: &[Asked],
+    asked: &[ReplayRequest],
     figures: &[(Metric, f64)],
     seed: u64,
 ) -> Result<Vec<f64>, String> {
@@ -380,9 +387,9 @@ fn logs(
 /// The first schedule on each engine that would have answered nearly as well.
 fn others(
     run: &AsItIs<'_>,
-    traffic: &Traffic,
+    traffic: &RequestChange,
     world: &WorldSpec,
-    schedules: &[Vec<Asked>],
+    schedules: &[Vec<ReplayRequest>],
     spec: &WhatIfSpec,
 ) -> Result<Logs, String> {
     let asked = traffic.apply(&schedules[0]);
@@ -400,6 +407,6 @@ fn others(
     run.others.iter().map(|other| logs(&as_here(other), &asked, &spec.figures, spec.seed)).collect()
 }
 
-fn limit(world: &WorldSpec, asked: &[Asked], seed: u64) -> Option<f64> {
+fn limit(world: &WorldSpec, asked: &[ReplayRequest], seed: u64) -> Option<f64> {
     super::fit::knee::limit_of(world, asked, &KneeSpec { requests: 4_000, seed, ..KneeSpec::default() }).ok()
 }

@@ -10,7 +10,7 @@ use plimsoll_workload::{ArrivalSpec, Scenario};
 use super::{MOST, Predicted, WhatIfFinding};
 use crate::formula;
 use crate::mix::Mix;
-use crate::replay::Asked;
+use crate::replay::ReplayRequest;
 use crate::spec::{PlanError, PlanSpec};
 use plimsoll_measure::findings::{Ceiling, Held};
 use plimsoll_measure::say::number;
@@ -21,7 +21,7 @@ pub struct Planned {
     /// The engine with so many replicas, none started or stopped.
     pub world: WorldSpec,
     /// Its arrivals at the peak, in order.
-    pub asked: Vec<Asked>,
+    pub asked: Vec<ReplayRequest>,
     /// How long they fall at the peak's rate, s.
     pub window_s: f64,
     /// Draws others like them; `None` = they are made of these, in blocks.
@@ -47,7 +47,7 @@ impl Planned {
                 let what = "no what-if of a batch of items: their lengths are no tokens; change the plan's own flags";
                 return Err(PlanError::Setting(what.to_owned()));
             }
-            asked.push(Asked {
+            asked.push(ReplayRequest {
                 due_ns: due.at_ns,
                 prompt: due.request.prompt_tokens,
                 output: due.request.output_tokens,
@@ -93,7 +93,7 @@ fn held(case: &Predicted, ceilings: &[Ceiling]) -> Option<Held> {
         return Some(Held::Fail);
     }
     let of = |ceiling: &Ceiling| {
-        let same = |f: &&super::Figure| {
+        let same = |f: &&super::FigureChange| {
             f.metric == ceiling.metric && (f.percentile - ceiling.percentile).abs() < 1e-9
         };
         let found = case.figures.iter().find(same)?.predicted.estimate()?;

@@ -4,15 +4,15 @@ use plimsoll_model::{Attempt, Level, Span};
 use plimsoll_workload::{BlockNames, Scenario, Schedule};
 
 use super::{METRICS, PERCENTILES};
-use crate::replay::Asked;
+use crate::replay::ReplayRequest;
 use plimsoll_measure::findings::{LevelSummary, Metric, Reading};
 
 /// The level's requests in the order in which they were due. Retries are left out: the engine that answers is what is asked about.
-pub fn arrivals(level: &Level, attempts: &[Attempt]) -> Vec<Asked> {
+pub fn arrivals(level: &Level, attempts: &[Attempt]) -> Vec<ReplayRequest> {
     let mut firsts: Vec<&Attempt> =
         attempts.iter().filter(|a| a.level == level.id && a.attempt == 0).collect();
     firsts.sort_by_key(|a| (a.due, a.request));
-    let asked = firsts.into_iter().map(|row| Asked {
+    let asked = firsts.into_iter().map(|row| ReplayRequest {
         due_ns: (row.due - level.start).0.max(0),
         prompt: row.answer.tokens.prompt.unwrap_or(row.asked_prompt).max(1),
         output: row.answer.tokens.output.unwrap_or(row.asked_output).max(1),
@@ -23,14 +23,19 @@ pub fn arrivals(level: &Level, attempts: &[Attempt]) -> Vec<Asked> {
 }
 
 /// Other arrivals that the same scenario draws at this rate; none where it can't.
-pub(super) fn drawn(scenario: &Scenario, rate_per_s: f64, length_ns: i64, seed: u64) -> Option<Vec<Asked>> {
+pub(super) fn drawn(
+    scenario: &Scenario,
+    rate_per_s: f64,
+    length_ns: i64,
+    seed: u64,
+) -> Option<Vec<ReplayRequest>> {
     let scenario = Scenario { seed, ..scenario.clone() };
     let schedule = Schedule::generate(&scenario, rate_per_s, Span(length_ns), 0).ok()?;
     let mut names = BlockNames::new(&scenario).ok()?;
-    let asked: Vec<Asked> = schedule
+    let asked: Vec<ReplayRequest> = schedule
         .arrivals
         .iter()
-        .map(|arrival| Asked {
+        .map(|arrival| ReplayRequest {
             due_ns: arrival.due.0,
             prompt: arrival.prompt_tokens.max(1),
             output: arrival.output_tokens.max(1),

@@ -4,8 +4,8 @@
 //! arrivals and the band keeps its width: a what-if for twice the load says nothing of 1.7 times it by itself, and nobody's traffic doubles to
 //! the percent.
 
-use super::{Figure, Predicted, logs};
-use crate::replay::Asked;
+use super::{FigureChange, Predicted, logs};
+use crate::replay::ReplayRequest;
 use crate::spec::Band;
 use crate::verify::{self, SAME_LOAD, VerifyFinding, VerifyRow, measured_at};
 use plimsoll_measure::findings::{Estimate, LevelSummary, Metric, Reading};
@@ -17,7 +17,7 @@ pub struct Against<'a> {
     /// What was measured of it.
     pub measured: &'a LevelSummary,
     /// Its arrivals, in order.
-    pub asked: &'a [Asked],
+    pub asked: &'a [ReplayRequest],
     /// Replicas that answered.
     pub replicas: u32,
     /// Seed of the engine's chance.
@@ -79,13 +79,13 @@ pub fn verify(case: &Predicted, against: &Against<'_>, band: Option<&Band>) -> R
 }
 
 /// What the engine was off by where the what-if started from.
-fn off(figure: &Figure) -> f64 {
+fn off(figure: &FigureChange) -> f64 {
     let measured_s = figure.measured.as_ref().and_then(Reading::value);
     measured_s.map_or(1.0, |measured| measured / figure.simulated_s)
 }
 
-fn row(figure: &Figure, anew: Option<f64>, measured: &LevelSummary) -> VerifyRow {
-    let Figure { metric, percentile, predicted, .. } = figure;
+fn row(figure: &FigureChange, anew: Option<f64>, measured: &LevelSummary) -> VerifyRow {
+    let FigureChange { metric, percentile, predicted, .. } = figure;
     let predicted = match (predicted, anew) {
         (Reading::Estimate(e), Some(value)) if value.is_finite() => Reading::Estimate(Estimate {
             value,

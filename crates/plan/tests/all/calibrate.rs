@@ -2,11 +2,11 @@
 
 use plimsoll_plan::calibrate::rows::read;
 use plimsoll_plan::calibrate::{
-    Asked, CalibrationError, Factor, MeasuredRow, RowDefaults, applied, calibrate, folds, simulate,
+    AskedProtocol, CalibrationError, Factor, MeasuredRow, RowDefaults, applied, calibrate, folds, simulate,
 };
 use plimsoll_plan::validate;
 use plimsoll_sim::catalogue::origin::Basis;
-use plimsoll_sim::client::trial::{Pace, Sizes, Start};
+use plimsoll_sim::client::trial::{SendPace, Sizes, Start};
 use plimsoll_sim::{ModeSpec, catalogue, catalogue::profile};
 use plimsoll_workload::Size;
 
@@ -96,8 +96,8 @@ fn a_protocol_is_demanded_and_read() {
         RowDefaults { protocol: Some("closed,requests=10x,lengths=uniform:0.8".to_owned()), engine: None };
     let table = read(bare, &stated).expect("it is whole");
     assert_eq!(table.notes, ["columns ignored: colour"]);
-    let Asked::Protocol(protocol) = &table.rows[0].asked else { panic!("no replay") };
-    assert_eq!(protocol.pace, Pace::Closed { concurrency: 4, start: Start::AtOnce });
+    let AskedProtocol::Protocol(protocol) = &table.rows[0].asked else { panic!("no replay") };
+    assert_eq!(protocol.pace, SendPace::Closed { concurrency: 4, start: Start::AtOnce });
     assert_eq!(protocol.requests, 40);
     assert_eq!(protocol.sizes, Sizes::Drawn { prompt: Size::Uniform(80, 100), output: Size::Uniform(8, 10) });
     assert_eq!(

@@ -1,7 +1,7 @@
 //! Engines fitted from runs, against the engines that made them.
 
 use plimsoll_model::{At, Load, Span};
-use plimsoll_plan::fit::{FitError, From, KneeSpec, Measured, Told, fit, knee};
+use plimsoll_plan::fit::{FitError, FittedRun, From, KneeSpec, StatedTarget, fit, knee};
 use plimsoll_sim::engine::step_time::{StepLoad, StepModel};
 use plimsoll_sim::{
     EngineSpec, Events, LawSpec, LevelPlan, ModeSpec, QueueSpec, World, catalogue::profile, simulate_into,
@@ -80,7 +80,7 @@ fn a_step_that_bends_is_seen_to_bend() {
 #[test]
 fn what_low_load_cannot_show_is_asked_for() {
     let (_, run, _) = low_load(0, 400.0);
-    let fitted = fit(&measured(&run), &Told::default()).expect("a fit");
+    let fitted = fit(&measured(&run), &StatedTarget::default()).expect("a fit");
     for (name, say) in
         [("max_seqs", "--slots"), ("kv_blocks", "--kv-blocks"), ("token_budget", "--token-budget")]
     {
@@ -93,7 +93,12 @@ fn what_low_load_cannot_show_is_asked_for() {
             fitted.rests_on()
         );
     }
-    let told = Told { slots: Some(6), kv_blocks: Some(4096), token_budget: Some(512), ..Told::default() };
+    let told = StatedTarget {
+        slots: Some(6),
+        kv_blocks: Some(4096),
+        token_budget: Some(512),
+        ..StatedTarget::default()
+    };
     assert_eq!(fit(&measured(&run), &told).expect("a fit").rests_on(), None);
     assert!(fitted.notes.iter().any(|note| note.contains("extrapolated")));
 }
@@ -103,7 +108,7 @@ fn what_low_load_cannot_show_is_asked_for() {
 fn places_that_requests_waited_for_are_counted() {
     let system = system(0);
     let run = system.run(250.0, 2_500.0);
-    let fitted = fit(&measured(&run), &Told::default()).expect("a fit");
+    let fitted = fit(&measured(&run), &StatedTarget::default()).expect("a fit");
     let slots = fitted.settings.iter().find(|one| one.name == "max_seqs").expect("a setting");
     assert_eq!((slots.from, slots.value), (From::Fitted, 6.0), "{:?}", fitted.residuals);
 }
@@ -153,9 +158,9 @@ fn what_cannot_be_told_is_refused() {
     }
     assert!(matches!(system.fitted(&failing), Err(FitError::Failing { .. })));
     let good = system.run(100.0, 400.0);
-    let two = Told { replicas: Some(2), ..Told::default() };
+    let two = StatedTarget { replicas: Some(2), ..StatedTarget::default() };
     assert!(matches!(fit(&measured(&good), &two), Err(FitError::Ask(_))));
-    let no_level = Told { level: Some(9), ..Told::default() };
+    let no_level = StatedTarget { level: Some(9), ..StatedTarget::default() };
     assert!(matches!(fit(&measured(&good), &no_level), Err(FitError::Ask(_))));
     // Answers that take longer and longer are of no engine: every second one is three times as slow in its tokens.
     let mut odd = system.run(100.0, 600.0);
@@ -201,8 +206,9 @@ fn a_queue_of_servers_comes_back_when_its_servers_are_told() {
         mode: ModeSpec::Queue(QueueSpec { servers: 8, service, queue_limit: None }),
     };
     let run = whole(&engine, 120.0, 3_000.0);
-    assert!(matches!(fit(&measured(&run), &Told::default()), Err(FitError::Ask(_))));
-    let fitted = fit(&measured(&run), &Told { slots: Some(8), ..Told::default() }).expect("a fit");
+    assert!(matches!(fit(&measured(&run), &StatedTarget::default()), Err(FitError::Ask(_))));
+    let fitted =
+        fit(&measured(&run), &StatedTarget { slots: Some(8), ..StatedTarget::default() }).expect("a fit");
     let ModeSpec::Queue(found) = &fitted.engine.mode else { panic!("a queue") };
     assert!((found.service.mean_ms() / service.mean_ms() - 1.0).abs() < 0.04, "{found:?}");
     assert!((found.service.cv_squared() / service.cv_squared() - 1.0).abs() < 0.2, "{found:?}");
@@ -219,7 +225,8 @@ fn batches_come_back_when_the_largest_is_told() {
     dynamic.front = plimsoll_sim::spec::dynamic::FrontSpec { request_ms: 0.5, item_ms: 0.0 };
     let (most, limit) = (dynamic.max_batch_size, 1e3 * 128.0 / (1.94 + 0.154 * 128.0));
     let run = whole(&engine, 0.25 * limit, 3_000.0);
-    let fitted = fit(&measured(&run), &Told { max_batch: Some(most), ..Told::default() }).expect("a fit");
+    let fitted = fit(&measured(&run), &StatedTarget { max_batch: Some(most), ..StatedTarget::default() })
+        .expect("a fit");
     let ModeSpec::Dynamic(found) = &fitted.engine.mode else { panic!("batches") };
     let full = found.batch.ms(128);
     assert!((full / (1.94 + 0.154 * 128.0) - 1.0).abs() < 0.1, "{full} ms of a full batch: {found:?}");
@@ -227,6 +234,6 @@ fn batches_come_back_when_the_largest_is_told() {
 
 #[test]
 fn an_empty_run_is_refused_in_a_sentence() {
-    let none = Measured { levels: &[], attempts: &[], samples: &[] };
-    assert!(fit(&none, &Told::default()).is_err());
+    let none = FittedRun { levels: &[], attempts: &[], samples: &[] };
+    assert!(fit(&none, &StatedTarget::default()).is_err());
 }

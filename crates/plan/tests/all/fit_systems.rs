@@ -3,12 +3,12 @@
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Attempt, Level, Load, Sample, Span};
-use plimsoll_plan::fit::{FitError, Fitted, Knee, KneeSpec, Measured, Told, fit, knee};
-use plimsoll_plan::replay::Asked;
+use plimsoll_plan::fit::{FitError, Fitted, FittedRun, Knee, KneeSpec, StatedTarget, fit, knee};
+use plimsoll_plan::replay::ReplayRequest;
 use plimsoll_sim::spec::LinearSpec;
 use plimsoll_sim::{
-    EngineSpec, Events, FleetSpec, LevelPlan, ModeSpec, Rows, StepSpec, World, WorldSpec, catalogue::profile,
-    simulate_into,
+    EngineSpec, Events, FleetSpec, LevelPlan, ModeSpec, RowSink, StepSpec, World, WorldSpec,
+    catalogue::profile, simulate_into,
 };
 use plimsoll_workload::{BlockNames, Scenario, Schedule};
 use serde_json::json;
@@ -86,7 +86,7 @@ pub struct Run {
     pub levels: Vec<Level>,
 }
 
-impl Rows for Run {
+impl RowSink for Run {
     fn attempt(&mut self, attempt: Attempt) {
         self.attempts.push(attempt);
     }
@@ -102,11 +102,11 @@ impl System {
     }
 
     /// Requests as the scenario draws them, from another seed than the run's.
-    pub fn mix(&self, requests: f64) -> Vec<Asked> {
+    pub fn mix(&self, requests: f64) -> Vec<ReplayRequest> {
         let scenario = Scenario { seed: 9_000 + self.scenario.seed, ..self.scenario.clone() };
         let schedule =
             Schedule::generate(&scenario, 1.0, Span::from_secs_f64(requests), 0).expect("a schedule");
-        let asked = schedule.arrivals.iter().map(|a| Asked {
+        let asked = schedule.arrivals.iter().map(|a| ReplayRequest {
             due_ns: a.due.0,
             prompt: a.prompt_tokens,
             output: a.output_tokens,
@@ -140,16 +140,16 @@ impl System {
     /// What the product makes of that run, told what its user knows.
     pub fn fitted(&self, run: &Run) -> Result<Fitted, FitError> {
         let ModeSpec::Batching(batching) = &self.engine.mode else { panic!("batches") };
-        let told = Told {
+        let told = StatedTarget {
             slots: Some(self.slots),
             kv_blocks: batching.blocks().ok(),
             token_budget: Some(batching.token_budget),
-            ..Told::default()
+            ..StatedTarget::default()
         };
         fit(&measured(run), &told)
     }
 }
 
-pub fn measured(run: &Run) -> Measured<'_> {
-    Measured { levels: &run.levels, attempts: &run.attempts, samples: &run.samples }
+pub fn measured(run: &Run) -> FittedRun<'_> {
+    FittedRun { levels: &run.levels, attempts: &run.attempts, samples: &run.samples }
 }

@@ -6,9 +6,9 @@ use plimsoll_math::quantile::order_statistic;
 use plimsoll_math::queueing::ExponentialHedge;
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::Metric;
-use plimsoll_plan::levers::change::{self, Traffic};
+use plimsoll_plan::levers::change::{self, TrafficChange};
 use plimsoll_plan::levers::hedge::{self, HedgeSpec};
-use plimsoll_plan::levers::{Asked, Goal, Redrawn, schedule};
+use plimsoll_plan::levers::{Goal, Redrawn, ReplayRequest, schedule};
 use plimsoll_sim::spec::LinearSpec;
 use plimsoll_sim::{
     EngineSpec, FaultKind, FaultSpec, FleetSpec, LawSpec, ModeSpec, QueueSpec, RouteSpec, StepSpec, WorldSpec,
@@ -25,12 +25,18 @@ fn exponential_servers(servers: u32) -> EngineSpec {
     EngineSpec { name: "queue".into(), mode }
 }
 
-fn poisson(rate_per_s: f64, count: usize, seed: u64) -> Vec<Asked> {
+fn poisson(rate_per_s: f64, count: usize, seed: u64) -> Vec<ReplayRequest> {
     let mut stream = Stream::new(seed, "front arrivals", 0);
     let mut at_s = 0.0;
     let one = |_| {
         at_s += exponential(&mut stream, 1.0 / rate_per_s);
-        Asked { due_ns: (1e9 * at_s) as i64, prompt: 16, output: 1, blocks: Vec::new(), session: None }
+        ReplayRequest {
+            due_ns: (1e9 * at_s) as i64,
+            prompt: 16,
+            output: 1,
+            blocks: Vec::new(),
+            session: None,
+        }
     };
     (0..count).map(one).collect()
 }
@@ -103,7 +109,7 @@ fn a_door_turns_away_and_speeds_up_as_erlang_says() {
     let (offered, most) = (3.6, 9);
     let asked = poisson(offered / SERVICE_S, 60_000, 5);
     let truth = Mmck::new(3, most, offered);
-    let times = Traffic::AtMost(most).play(&world, &asked, 5).expect("a sound world");
+    let times = TrafficChange::AtMost(most).play(&world, &asked, 5).expect("a sound world");
     let refused = times.iter().filter(|times| times.end.is_none()).count() as f64 / times.len() as f64;
     assert!((refused - truth.refused).abs() < 0.01, "{refused} against {}", truth.refused);
     let mut answered: Vec<f64> = times.iter().filter_map(|t| Some(t.end? as f64 / 1e9)).collect();
@@ -212,8 +218,8 @@ fn two(slow: Option<f64>) -> WorldSpec {
 #[test]
 fn a_slow_replicas_requests_are_answered_elsewhere() {
     // One at a time, ten tokens each: a fast replica takes f, a slow one 20 f; after d the copy goes to the other one.
-    let asked: Vec<Asked> = (0..2_000)
-        .map(|i| Asked {
+    let asked: Vec<ReplayRequest> = (0..2_000)
+        .map(|i| ReplayRequest {
             due_ns: i * 2_000_000_000,
             prompt: 16,
             output: 10,
@@ -221,7 +227,7 @@ fn a_slow_replicas_requests_are_answered_elsewhere() {
             session: None,
         })
         .collect();
-    let alone = Traffic::AsItIs.play(&two(None), &asked, 4).expect("a sound world");
+    let alone = TrafficChange::AsItIs.play(&two(None), &asked, 4).expect("a sound world");
     let (fast, first) = (alone[0].end.expect("answered"), alone[0].first.expect("answered"));
     assert!(alone.iter().all(|times| times.end == Some(fast)), "nobody meets anybody");
     let after_ns = 4 * first;
@@ -251,8 +257,8 @@ fn a_fleet_of_one_does_not_hedge_and_two_need_the_percentiles() {
 #[test]
 fn blocks_drawn_twice_do_not_repeat_their_prompts() {
     // Every prompt has a block of its own behind one that all share, and a session of two requests.
-    let own: Vec<Asked> = (0..1_200u64)
-        .map(|i| Asked {
+    let own: Vec<ReplayRequest> = (0..1_200u64)
+        .map(|i| ReplayRequest {
             due_ns: i as i64 * 1_000_000,
             prompt: 32,
             output: 8,
@@ -262,8 +268,9 @@ fn blocks_drawn_twice_do_not_repeat_their_prompts() {
         .collect();
     let mut stream = Stream::new(1, "blocks", 0);
     let drawn = schedule::in_blocks(&own, 1_200_000_000, schedule::BLOCKS, &mut stream);
-    let distinct =
-        |f: &dyn Fn(&Asked) -> u64| drawn.iter().map(f).collect::<std::collections::HashSet<u64>>().len();
+    let distinct = |f: &dyn Fn(&ReplayRequest) -> u64| {
+        drawn.iter().map(f).collect::<std::collections::HashSet<u64>>().len()
+    };
     assert_eq!(drawn.len(), 1_200);
     assert!(drawn.is_sorted_by_key(|asked| asked.due_ns));
     assert!(drawn.iter().all(|asked| asked.blocks[0] == 7), "what all share stays shared");
@@ -271,7 +278,7 @@ fn blocks_drawn_twice_do_not_repeat_their_prompts() {
     assert_eq!(distinct(&|asked| asked.session.expect("a session")), 600);
     // Beside its own place at most, where the load has a course.
     let near = schedule::in_blocks(&own, 1_200_000_000, 1, &mut stream);
-    let block_of = |asked: &Asked| (asked.blocks[1] as i64 - 1_000) / 100;
+    let block_of = |asked: &ReplayRequest| (asked.blocks[1] as i64 - 1_000) / 100;
     let first_copies = near.iter().filter(|asked| asked.blocks[1] < 1_000_000);
     assert!(first_copies.clone().count() > 600);
     assert!(first_copies.clone().all(|a| (block_of(a) - a.due_ns / 100_000_000).abs() <= 1));
@@ -297,7 +304,7 @@ fn autoscaling_returns_what_was_predicted() {
     let mut held = 0;
     for seed in 0..8 {
         let asked = system.unseen(seed, 1.0);
-        let base = system.truth(&finding.goal, &system.world, &asked, seed, &Traffic::AsItIs);
+        let base = system.truth(&finding.goal, &system.world, &asked, seed, &TrafficChange::AsItIs);
         let saved = system.saved(&finding.goal, scaled, &asked, base, seed);
         assert!(saved > 0.1, "seed {seed}: {saved}");
         held += u32::from(said.latency.lower <= saved && saved <= said.latency.upper);

@@ -5,14 +5,14 @@ use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::LevelSummary;
 use plimsoll_measure::summarise;
 use plimsoll_model::{At, Attempt, Level, Load, Sample, Span};
-use plimsoll_plan::levers::change::{Candidate, Traffic};
+use plimsoll_plan::levers::change::{Candidate, TrafficChange};
 use plimsoll_plan::levers::predict::goal_of;
 use plimsoll_plan::levers::{
-    Asked, By, Case, EffortSpec, Goal, LeverFinding, LeverSpec, Redraw, catalogue, rank,
+    By, EffortSpec, Goal, LeverCase, LeverFinding, LeverSpec, Redraw, ReplayRequest, catalogue, rank,
 };
-use plimsoll_sim::client::trial::{self, Pace, ProtocolSpec, Sizes, Start};
+use plimsoll_sim::client::trial::{self, ProtocolSpec, SendPace, Sizes, Start};
 use plimsoll_sim::{
-    Events, FleetSpec, LevelPlan, ModeSpec, Rows, World, WorldSpec, catalogue::profile, simulate_into,
+    Events, FleetSpec, LevelPlan, ModeSpec, RowSink, World, WorldSpec, catalogue::profile, simulate_into,
 };
 use plimsoll_workload::{BlockNames, Scenario, Schedule, Size};
 use serde_json::json;
@@ -54,7 +54,7 @@ pub fn system(seed: u64, requests: f64) -> System {
         (max_seqs, token_budget, prefix_cache);
     let sizes = |tokens: u32| Size::Lognormal(f64::from(tokens), 0.6);
     let protocol = ProtocolSpec {
-        pace: Pace::Closed { concurrency: max_seqs.min(128), start: Start::AtOnce },
+        pace: SendPace::Closed { concurrency: max_seqs.min(128), start: Start::AtOnce },
         sizes: Sizes::Drawn { prompt: sizes(prompt), output: sizes(output) },
         requests: 4 * max_seqs.min(128) + 200,
         warm_up: 0,
@@ -86,7 +86,7 @@ pub struct Run {
     samples: Vec<Sample>,
 }
 
-impl Rows for Run {
+impl RowSink for Run {
     fn attempt(&mut self, attempt: Attempt) {
         self.attempts.push(attempt);
     }
@@ -146,7 +146,7 @@ impl System {
         let attempts: Vec<&Attempt> = run.attempts.iter().collect();
         let samples: Vec<&Sample> = run.samples.iter().collect();
         let redraw = Redraw { scenario: &self.scenario };
-        let case = Case {
+        let case = LeverCase {
             level,
             summary,
             attempts: &attempts,
@@ -159,12 +159,12 @@ impl System {
     }
 
     /// Arrivals that nobody has seen, `times` as many.
-    pub fn unseen(&self, seed: u64, times: f64) -> Vec<Asked> {
+    pub fn unseen(&self, seed: u64, times: f64) -> Vec<ReplayRequest> {
         let scenario = Scenario { seed: seed ^ 0x5eed_0fae_1001, ..self.scenario.clone() };
         let window = self.window(times * self.requests);
         let schedule = Schedule::generate(&scenario, self.rate_per_s, window, 0).expect("a schedule");
         let mut names = BlockNames::new(&scenario).expect("a sound scenario");
-        let asked = schedule.arrivals.iter().map(|arrival| Asked {
+        let asked = schedule.arrivals.iter().map(|arrival| ReplayRequest {
             due_ns: arrival.due.0,
             prompt: arrival.prompt_tokens.max(1),
             output: arrival.output_tokens.max(1),
@@ -179,16 +179,23 @@ impl System {
         &self,
         goal: &Goal,
         world: &WorldSpec,
-        asked: &[Asked],
+        asked: &[ReplayRequest],
         seed: u64,
-        traffic: &Traffic,
+        traffic: &TrafficChange,
     ) -> f64 {
         let warm_up = self.window(0.05 * self.requests).0;
         goal_of(world, asked, seed, traffic, warm_up, goal).expect("answers")
     }
 
     /// The share that this candidate really saves.
-    pub fn saved(&self, goal: &Goal, candidate: &Candidate, asked: &[Asked], base: f64, seed: u64) -> f64 {
+    pub fn saved(
+        &self,
+        goal: &Goal,
+        candidate: &Candidate,
+        asked: &[ReplayRequest],
+        base: f64,
+        seed: u64,
+    ) -> f64 {
         1.0 - self.truth(goal, &candidate.world, asked, seed, &candidate.traffic) / base
     }
 }

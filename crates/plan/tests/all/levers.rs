@@ -4,10 +4,10 @@
 use plimsoll_measure::findings::Metric;
 use plimsoll_measure::summarise;
 use plimsoll_model::{Attempt, ServerStage, Span};
-use plimsoll_plan::levers::change::{self, Traffic};
+use plimsoll_plan::levers::change::{self, TrafficChange};
 use plimsoll_plan::levers::evidence::SharesFrom;
-use plimsoll_plan::levers::{By, Case, EffortSpec, Goal, How, Term, catalogue, rank};
-use plimsoll_profile::infer::{self, Floor, Part};
+use plimsoll_plan::levers::{By, EffortSpec, Goal, How, LeverCase, Term, catalogue, rank};
+use plimsoll_profile::infer::{self, Floor, WaitPart};
 use plimsoll_sim::{ModeSpec, StepSpec};
 
 use crate::lever_systems::{per_day, spec, system};
@@ -38,7 +38,7 @@ fn judged_beside(rows: &[Attempt], floor: Option<Floor>) -> plimsoll_plan::lever
     let level = level(100.0, rows.len() as i64 / 100);
     let summary = summarise(&level, rows, &[], None);
     let attempts: Vec<&Attempt> = rows.iter().collect();
-    let case = Case {
+    let case = LeverCase {
         level: &level,
         summary: &summary,
         attempts: &attempts,
@@ -113,7 +113,7 @@ fn what_a_silent_server_spends_is_what_profile_says() {
     assert_eq!(finding.evidence.shares_from, SharesFrom::Inferred);
     let share = |term: Term| finding.evidence.share(term).expect("a share").value;
     let attempts: Vec<&Attempt> = rows.iter().collect();
-    let split = infer::infer(&infer::Case {
+    let split = infer::infer(&infer::SplitCase {
         level: 0,
         attempts: &attempts,
         from: rows[0].due,
@@ -124,7 +124,7 @@ fn what_a_silent_server_spends_is_what_profile_says() {
     });
     let slow: Vec<_> = split.splits.iter().filter(|(i, _)| rows[*i].request % 10 == 7).collect();
     for (term, part) in
-        [(Term::Queue, Part::Queue), (Term::Prefill, Part::Prefill), (Term::Decode, Part::Decode)]
+        [(Term::Queue, WaitPart::Queue), (Term::Prefill, WaitPart::Prefill), (Term::Decode, WaitPart::Decode)]
     {
         let part: f64 = slow.iter().map(|(_, split)| split[part as usize]).sum();
         let whole: f64 = slow.iter().flat_map(|(_, split)| split).sum();
@@ -221,7 +221,7 @@ fn faster_steps_leave_the_host_as_it_is() {
 
 #[test]
 fn repeats_are_answered_in_front_of_the_engine() {
-    let asked = |due_ns: i64, blocks: Vec<u64>| plimsoll_plan::levers::Asked {
+    let asked = |due_ns: i64, blocks: Vec<u64>| plimsoll_plan::levers::ReplayRequest {
         due_ns,
         prompt: 32,
         output: 8,
@@ -229,9 +229,9 @@ fn repeats_are_answered_in_front_of_the_engine() {
         session: None,
     };
     let traffic = [asked(1, vec![1, 2]), asked(2, vec![1, 3]), asked(3, vec![1, 2]), asked(4, vec![])];
-    let (sent, hits) = Traffic::WithoutRepeats.apply(&traffic);
+    let (sent, hits) = TrafficChange::WithoutRepeats.apply(&traffic);
     assert_eq!((sent.len(), hits), (3, vec![3]));
-    let (cut, _) = Traffic::Trimmed(0.5).apply(&traffic);
+    let (cut, _) = TrafficChange::Trimmed(0.5).apply(&traffic);
     assert_eq!((cut[0].prompt, cut[0].blocks.len()), (16, 1));
 }
 
@@ -247,7 +247,7 @@ fn the_first_lever_returns_what_was_predicted() {
         ranked += 1;
         // As long as the run: what is predicted is another run like it, with a cache as cold at its start.
         let asked = system.unseen(seed, 1.0);
-        let base = system.truth(&finding.goal, &system.world, &asked, seed, &Traffic::AsItIs);
+        let base = system.truth(&finding.goal, &system.world, &asked, seed, &TrafficChange::AsItIs);
         let candidates = change::candidates(&system.world, &finding.evidence.late);
         let gains: Vec<f64> = candidates
             .iter()

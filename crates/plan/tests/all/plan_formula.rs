@@ -9,12 +9,12 @@ use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
 use plimsoll_plan::chain::Chain;
 use plimsoll_plan::formula::exact;
 use plimsoll_plan::latency::Sample;
-use plimsoll_plan::replay::{DRAIN_NS, Due, Over, Watch, play_each};
+use plimsoll_plan::replay::{DRAIN_NS, Due, Over, ReplayWatch, play_each};
 use plimsoll_plan::spec::{Band, BandRow, EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
 use plimsoll_plan::{
     Load, Mix, PlanError, Replica, answer, cost, elasticities, elasticity, floor, probability, slots,
 };
-use plimsoll_sim::client::trial::{Pace, ProtocolSpec, Sent, Sizes};
+use plimsoll_sim::client::trial::{ProtocolSpec, SendPace, Sent, Sizes};
 use plimsoll_sim::engine::smooth_step::{MeanLoad, SmoothStep};
 use plimsoll_sim::engine::step_time::{StepLoad, StepModel};
 use plimsoll_sim::traffic::Submit;
@@ -179,7 +179,7 @@ fn mean_latency_is_that_of_the_simulated_engine() {
             let rate_per_s = load * replica.limit_per_s();
             let found = replica.at(&on_one(rate_per_s), &mix).expect("it keeps up");
             let protocol = ProtocolSpec {
-                pace: Pace::Open { rate_per_s },
+                pace: SendPace::Open { rate_per_s },
                 sizes: Sizes::Listed(pairs.clone()),
                 requests: 6000,
                 warm_up: 1000,
@@ -228,7 +228,7 @@ fn one_slot_is_a_queue() {
 /// A fleet played, its beginning cut: mean ttft and its 99th percentile, s.
 fn played(spec: &EngineSpec, pairs: &[(u32, u32)], load: &Load) -> (f64, f64) {
     struct First(Vec<f64>);
-    impl Watch for First {
+    impl ReplayWatch for First {
         fn over(&mut self, over: Over) {
             if over.index >= 4000 {
                 self.0.push(over.times.first.expect("an answer") as f64 / 1e9);

@@ -3,9 +3,9 @@
 use plimsoll_math::queueing::Mmc;
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Held, Metric};
 use plimsoll_model::Span;
-use plimsoll_plan::replay::{Due, Over, Watch, play_each};
+use plimsoll_plan::replay::{Due, Over, ReplayWatch, play_each};
 use plimsoll_plan::spec::{EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
-use plimsoll_plan::{Case, Experiment, Fleet, Planner, Simulated, load, simulate};
+use plimsoll_plan::{Experiment, Fleet, PlanCase, Planner, Simulated, load, simulate};
 use plimsoll_sim::traffic::Submit;
 use plimsoll_sim::{AutoscaleSpec, EngineSpec, LawSpec, ModeSpec, QueueSpec, RouteSpec, World, WorldSpec};
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
@@ -236,7 +236,7 @@ fn poisson_is_wrong_for_the_code_trace() {
         let mut plan = queues(8, 1.0, 1.0, 1.0);
         let factor = 40.0 / traffic.rate_per_s;
         plan.traffic = traffic;
-        let case = Arc::new(Case::of(&plan));
+        let case = Arc::new(PlanCase::of(&plan));
         let (fleet, replicas) = (Fleet::Static, 1);
         let experiment = Experiment { case, replicas, fleet, factor, draw: 0, gives_up: false };
         let outcome = simulate(&experiment).expect("sound");
@@ -254,7 +254,7 @@ fn a_replay_holds_what_is_in_flight() {
         over: u64,
         most: u64,
     }
-    impl Watch for Seen<'_> {
+    impl ReplayWatch for Seen<'_> {
         fn over(&mut self, _: Over) {
             self.most = self.most.max(self.pulled.get() - self.over);
             self.over += 1;
@@ -289,7 +289,7 @@ fn replicas_are_paid_for_while_they_come() {
     plan.world.fleet.cold_start.compile = Span::ZERO;
     let depth = serde_json::json!({"kind": "queue_depth", "depth": 5.0, "min": 1, "max": 2, "interval_s": 5});
     let autoscale: AutoscaleSpec = serde_json::from_value(depth).expect("a policy");
-    let case = Arc::new(Case::of(&plan));
+    let case = Arc::new(PlanCase::of(&plan));
     let fleet = Fleet::Scaled(autoscale);
     let experiment = Experiment { case, replicas: 1, fleet, factor: 1.0, draw: 0, gives_up: false };
     let outcome = simulate(&experiment).expect("sound");

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
-use plimsoll_plan::replay::{Asked, play};
+use plimsoll_plan::replay::{ReplayRequest, play};
 use plimsoll_plan::spec::{EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
-use plimsoll_plan::{Case, Experiment, Fleet, Outcome, Planner, Simulated, simulate};
+use plimsoll_plan::{Experiment, Fleet, Outcome, PlanCase, Planner, Simulated, simulate};
 use plimsoll_sim::{EngineSpec, RouteSpec, WorldSpec};
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
 use serde_json::json;
@@ -86,10 +86,10 @@ pub fn system(seed: u64, requests: f64) -> System {
 }
 
 /// Requests of the mix, all at once or one after the other.
-fn asked(scenario: &Scenario, gap_s: f64) -> Vec<Asked> {
+fn asked(scenario: &Scenario, gap_s: f64) -> Vec<ReplayRequest> {
     let mut stream = Stream::new(1, "mix", 0);
     let size = |size: &Size, stream: &mut Stream| size.sample(stream).unwrap_or(1);
-    let one = |i: i64| Asked {
+    let one = |i: i64| ReplayRequest {
         due_ns: (i as f64 * gap_s * 1e9) as i64,
         prompt: size(&scenario.sizes.prompt, &mut stream),
         output: size(&scenario.sizes.output, &mut stream),
@@ -137,7 +137,7 @@ pub fn planned(plan: &PlanSpec, start: u32, whole: bool) -> (Planner, Simulated)
 /// Does the promise hold with so many replicas, in simulations of another seed and ten times as long? By the shares alone: they are
 /// long enough to be taken for the truth.
 pub fn holds(plan: &PlanSpec, replicas: u32, times: f64, draws: u32) -> bool {
-    let mut case = Case::of(plan);
+    let mut case = PlanCase::of(plan);
     case.seed = plan.seed.wrapping_add(1_000_003);
     case.traffic.window_s *= times;
     let case = Arc::new(case);

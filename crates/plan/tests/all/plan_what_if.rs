@@ -3,11 +3,11 @@
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Held, Metric};
 use plimsoll_plan::decide;
 use plimsoll_plan::fit::knee::{KneeSpec, limit_of};
-use plimsoll_plan::replay::Asked;
+use plimsoll_plan::replay::ReplayRequest;
 use plimsoll_plan::spec::{EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
 use plimsoll_plan::what_if::of_plan::{Planned, judge};
 use plimsoll_plan::what_if::{AsItIs, Asking, WhatIfFinding, WhatIfSpec, what_if};
-use plimsoll_plan::{Case, Experiment, Fleet, Mix, Outcome, answer, formula, simulate};
+use plimsoll_plan::{Experiment, Fleet, Mix, Outcome, PlanCase, answer, formula, simulate};
 use plimsoll_sim::{WorldSpec, catalogue::profile};
 use plimsoll_workload::{Scenario, Size};
 
@@ -50,7 +50,7 @@ fn predict(plan: &PlanSpec, replicas: u32, asks: &[&str]) -> WhatIfFinding {
 
 /// The changed plan simulated as a plan is: by other code, on other schedules.
 fn truth(plan: &PlanSpec, replicas: u32) -> Vec<Outcome> {
-    let case = std::sync::Arc::new(Case::of(plan));
+    let case = std::sync::Arc::new(PlanCase::of(plan));
     let one = |draw| Experiment {
         case: case.clone(),
         replicas,
@@ -110,7 +110,7 @@ fn a_large_engine_is_flooded_with_enough() {
     plan.traffic.window_s = 100.0;
     let mix = Mix::draw(&plan).expect("a mix");
     let by_formula = formula::replica(&plan, &mix).expect("a replica").limit_per_s();
-    let asked: Vec<Asked> = Planned::of(&plan, 1).expect("a load").asked;
+    let asked: Vec<ReplayRequest> = Planned::of(&plan, 1).expect("a load").asked;
     let spec = KneeSpec { requests: 1_000, ..KneeSpec::default() };
     let found = limit_of(&plan.world, &asked, &spec).expect("a limit");
     assert!((found / by_formula - 1.0).abs() < 0.1, "{found} against {by_formula}");

@@ -2,7 +2,7 @@
 
 use plimsoll_measure::findings::{LevelSummary, Metric};
 use plimsoll_measure::summarise;
-use plimsoll_plan::replay::Asked;
+use plimsoll_plan::replay::ReplayRequest;
 use plimsoll_plan::what_if::verify::{Against, unlike, verify};
 use plimsoll_plan::what_if::{AsItIs, Asking, Predicted, WhatIfFinding, WhatIfSpec, figures, run, what_if};
 use plimsoll_sim::{WorldSpec, catalogue::profile};
@@ -29,7 +29,7 @@ fn predict(measured: &Run, (system, world): (&System, &WorldSpec), asks: &[&str]
     what_if(&as_it_is, &WhatIfSpec { asks, figures: figures(), schedules: 6, seed: 3 }).expect("a prediction")
 }
 
-fn against<'a>(measured: &'a LevelSummary, asked: &'a [Asked]) -> Against<'a> {
+fn against<'a>(measured: &'a LevelSummary, asked: &'a [ReplayRequest]) -> Against<'a> {
     Against { measured, asked, replicas: 1, seed: 4 }
 }
 

@@ -8,7 +8,7 @@ use plimsoll_model::Attempt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::told::{Told, ToldStages};
+use super::told::{ReportedMean, ToldStages};
 use plimsoll_measure::columns::Fate;
 
 /// Fewest requests that a mean is shown of.
@@ -44,7 +44,7 @@ pub struct WholeAnswers {
 
 /// The parts of a level's mean request. `None` = too few were answered whole, or the server tells nothing of them.
 pub(super) fn of(attempts: &[&Attempt], told: &ToldStages) -> Option<WholeAnswers> {
-    let stages: Vec<(&str, Told)> = [
+    let stages: Vec<(&str, ReportedMean)> = [
         ("queue", told.queue),
         ("input (pre-process)", told.input),
         ("compute", told.inference),

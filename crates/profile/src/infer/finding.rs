@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::answers::WholeAnswers;
-use super::split::{Part, Source, Split};
+use super::split::{Source, Split, WaitPart};
 use crate::finding::Times;
 use plimsoll_measure::findings::{Bounded, Estimate, Held, Reading};
 
@@ -39,7 +39,7 @@ impl Basis {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PartFinding {
     /// Which.
-    pub part: Part,
+    pub part: WaitPart,
     /// How it is known.
     pub basis: Basis,
     /// Mean.
@@ -65,9 +65,9 @@ pub struct PartFinding {
 
 /// What a part that is faster does to the whole time.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Ceiling {
+pub struct PartCeiling {
     /// Which part.
-    pub part: Part,
+    pub part: WaitPart,
     /// How many times faster; `None` = it takes no time at all.
     pub factor: Option<f64>,
     /// Mean time then, s.
@@ -80,9 +80,9 @@ pub struct Ceiling {
 
 /// A part against the slice of a budget that it was given.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Slice {
+pub struct PartSlice {
     /// Which part.
-    pub part: Part,
+    pub part: WaitPart,
     /// The slice's name in the budget file; of several that lie in one part, all of them.
     pub name: String,
     /// How the part is known.
@@ -140,9 +140,9 @@ pub struct WaitFinding {
     /// The parts, in the order in which a request passes them.
     pub parts: Vec<PartFinding>,
     /// What faster parts would bring. Service times alone: a faster part also shortens the queue, which is not counted.
-    pub ceilings: Vec<Ceiling>,
+    pub ceilings: Vec<PartCeiling>,
     /// Budget slices, where any were given.
-    pub slices: Vec<Slice>,
+    pub slices: Vec<PartSlice>,
 }
 
 /// Share of the slowest whose time is looked at.
@@ -169,7 +169,7 @@ pub(super) fn total(split: &Split) -> f64 {
 
 /// From sent to the first token.
 pub(super) fn wait(split: &Split) -> f64 {
-    [Part::Front, Part::Queue, Part::Prefill].map(|part| split[part as usize]).iter().sum()
+    [WaitPart::Front, WaitPart::Queue, WaitPart::Prefill].map(|part| split[part as usize]).iter().sum()
 }
 
 /// How many of so many requests are the slowest: five at the least, because the mean of one says what that one did.
@@ -179,7 +179,7 @@ fn slowest(n: usize) -> usize {
 
 /// From sent to where the prompt begins, where that alone is known: all of it stands for the front.
 pub(super) fn before_prompt(split: &Split) -> f64 {
-    split[Part::Front as usize]
+    split[WaitPart::Front as usize]
 }
 
 /// The ends of a level's requests.
@@ -214,7 +214,7 @@ pub(super) fn slow_and_middle(splits: &[Split]) -> Option<(Split, Split)> {
 }
 
 /// What faster parts would bring.
-pub(super) fn ceilings(splits: &[Split], parts: &[Part]) -> Vec<Ceiling> {
+pub(super) fn ceilings(splits: &[Split], parts: &[WaitPart]) -> Vec<PartCeiling> {
     let before = figures(splits, total)[0];
     let mut out = Vec::new();
     for part in parts {
@@ -223,7 +223,7 @@ pub(super) fn ceilings(splits: &[Split], parts: &[Part]) -> Vec<Ceiling> {
             let keep = factor.map_or(0.0, |factor| 1.0 / factor);
             let [mean_s, _, _, p99_s] = figures(splits, |split| total(split) - split[i] * (1.0 - keep));
             let saved = if before > 0.0 { 1.0 - mean_s / before } else { 0.0 };
-            out.push(Ceiling { part: *part, factor, mean_s, p99_s, saved });
+            out.push(PartCeiling { part: *part, factor, mean_s, p99_s, saved });
         }
     }
     out

@@ -4,7 +4,7 @@
 //! several lengths that is a line, and its slope is what a prompt token costs. Where the line meets no prompt at all, a step of
 //! the engine is left, which an answer shows too (its gap between tokens), and what stands before the queue.
 
-use super::rows::Row;
+use super::rows::ClientRow;
 
 /// The floor. Times are ns.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -28,7 +28,7 @@ const FEWEST: usize = 12;
 
 impl Floor {
     /// The floor of requests that were alone. `None` with too few of them.
-    pub fn of(alone: &[&Row<'_>]) -> Option<Floor> {
+    pub fn of(alone: &[&ClientRow<'_>]) -> Option<Floor> {
         if alone.len() < FEWEST {
             return None;
         }
@@ -50,13 +50,13 @@ impl Floor {
     }
 
     /// The prompt of a lone request, ns.
-    pub fn prefill_ns(&self, row: &Row<'_>) -> f64 {
+    pub fn prefill_ns(&self, row: &ClientRow<'_>) -> f64 {
         self.base_ns - self.front_ns() + self.per_token_ns * row.uncached
     }
 }
 
 /// The rows during whose wait nobody else was in flight. `busy` are (sent, end) of all attempts, in any order.
-pub fn alone<'r, 'a>(rows: &'r [Row<'a>], busy: &[(i64, i64)]) -> Vec<&'r Row<'a>> {
+pub fn alone<'r, 'a>(rows: &'r [ClientRow<'a>], busy: &[(i64, i64)]) -> Vec<&'r ClientRow<'a>> {
     let mut edges: Vec<(i64, i32)> = busy.iter().flat_map(|(from, to)| [(*from, 1), (*to, -1)]).collect();
     edges.sort_unstable();
     let mut level = 0;
@@ -78,7 +78,7 @@ pub fn alone<'r, 'a>(rows: &'r [Row<'a>], busy: &[(i64, i64)]) -> Vec<&'r Row<'a
 }
 
 /// Time per token after the first, ns.
-fn gap(row: &Row<'_>) -> Option<f64> {
+fn gap(row: &ClientRow<'_>) -> Option<f64> {
     let tokens = row.attempt.answer.tokens.output.filter(|n| *n > 1)?;
     Some((row.last - row.first) as f64 / f64::from(tokens - 1))
 }

@@ -22,21 +22,21 @@ pub mod track;
 use plimsoll_model::{At, Attempt};
 
 pub use answers::{AnswerPart, WholeAnswers};
-pub use finding::{Bands, Basis, Ceiling, PartFinding, Slice, WaitFinding};
+pub use finding::{Bands, Basis, PartCeiling, PartFinding, PartSlice, WaitFinding};
 pub use floor::Floor;
 pub use plimsoll_measure::findings::Bounded;
-pub use split::{Part, Source, Split};
-pub use told::{Told, ToldStages};
+pub use split::{Source, Split, WaitPart};
+pub use told::{ReportedMean, ToldStages};
 pub use track::Track;
 
-use rows::Row;
+use rows::ClientRow;
 use sampled::Sampled;
 use split::{Pins, Shapes};
 
 use plimsoll_measure::budget::StageBudget;
 
 /// One level to be split.
-pub struct Case<'a> {
+pub struct SplitCase<'a> {
     /// The level.
     pub level: u32,
     /// Every attempt at it, warm-up included: its tokens show the engine's steps.
@@ -62,7 +62,7 @@ pub struct Inferred {
 }
 
 /// Splits a level.
-pub fn infer(case: &Case<'_>) -> Inferred {
+pub fn infer(case: &SplitCase<'_>) -> Inferred {
     let counted: Vec<&Attempt> = case.attempts.iter().copied().filter(|a| a.due >= case.from).collect();
     let left_out = rows::rows(&counted).1;
     let (rows, _) = rows::rows(case.attempts);
@@ -135,9 +135,9 @@ struct Edge {
 
 impl Answer {
     /// How far a part's times may be off at a percentile, for reasons that no shape shows: as a share, and in ns.
-    fn half(&self, part: Part, p: f64) -> (f64, f64) {
+    fn half(&self, part: WaitPart, p: f64) -> (f64, f64) {
         let edge = match part {
-            Part::Prefill => self.edges[1],
+            WaitPart::Prefill => self.edges[1],
             _ => self.edges[0],
         };
         let which = match p {
@@ -161,7 +161,7 @@ impl Answer {
     }
 
     /// The server told the prompts, and nothing tells what stood before them apart: all of it stands for the front here, and is shown as unknown.
-    fn prompts(rows: &[Row<'_>], told: &[f64]) -> Answer {
+    fn prompts(rows: &[ClientRow<'_>], told: &[f64]) -> Answer {
         let likely = rows.iter().zip(told).map(|(row, told)| [row.wait() as f64 - told, 0.0, *told]);
         let edges = [Edge::default(); 2];
         Answer {
@@ -184,8 +184,8 @@ const RESIDUAL_FLOOR: [f64; 4] = [0.05, 0.12, 0.2, 0.25];
 
 /// The best split of what there is. `prompts` are the times on the prompts where the server tells them, ns.
 fn guess(
-    case: &Case<'_>,
-    rows: &[Row<'_>],
+    case: &SplitCase<'_>,
+    rows: &[ClientRow<'_>],
     prompts: Option<&[f64]>,
     notes: &mut Vec<String>,
 ) -> Option<Answer> {
@@ -241,7 +241,7 @@ fn guess(
 }
 
 /// Does a shape agree with what was told? One that does not is of another engine than it thinks.
-fn believed(rows: &[Row<'_>], shapes: &Shapes, pins: &Pins, notes: &mut Vec<String>) -> bool {
+fn believed(rows: &[ClientRow<'_>], shapes: &Shapes, pins: &Pins, notes: &mut Vec<String>) -> bool {
     let Some((told, members)) = &pins.prefill else { return true };
     let mean = members.iter().map(|i| shapes.likely.prefill[*i]).sum::<f64>() / members.len().max(1) as f64;
     let ratio = told.mean_ns / mean.max(1.0);
@@ -256,7 +256,12 @@ fn believed(rows: &[Row<'_>], shapes: &Shapes, pins: &Pins, notes: &mut Vec<Stri
     false
 }
 
-fn by_floor(case: &Case<'_>, rows: &[Row<'_>], told: bool, notes: &mut Vec<String>) -> Option<Shapes> {
+fn by_floor(
+    case: &SplitCase<'_>,
+    rows: &[ClientRow<'_>],
+    told: bool,
+    notes: &mut Vec<String>,
+) -> Option<Shapes> {
     let own = || {
         let busy: Vec<(i64, i64)> = case
             .attempts
@@ -293,7 +298,7 @@ fn by_floor(case: &Case<'_>, rows: &[Row<'_>], told: bool, notes: &mut Vec<Strin
     Some(split::by_floor(rows, &floor, slower, told))
 }
 
-fn by_means(rows: &[Row<'_>], pins: &Pins, notes: &mut Vec<String>) -> Option<Shapes> {
+fn by_means(rows: &[ClientRow<'_>], pins: &Pins, notes: &mut Vec<String>) -> Option<Shapes> {
     let (Some((queue, _)), Some((prefill, _))) = (&pins.queue, &pins.prefill) else {
         notes.push("the queue is unknown: the server tells no means of queue and prefill either".into());
         return None;
@@ -324,7 +329,7 @@ fn note_pins(pins: &Pins, rows: usize, notes: &mut Vec<String>) {
 /// What looks at the page at its edges leave open: requests counted on one side only, and rows that no look covers.
 fn edges(pins: &Pins, rows: usize, shapes: &Shapes) -> [Edge; 2] {
     let residual = if shapes.source == Source::Steps { RESIDUAL_STEPS } else { RESIDUAL_FLOOR };
-    let of = |pin: &Option<(Told, Vec<usize>)>, ns: f64| {
+    let of = |pin: &Option<(ReportedMean, Vec<usize>)>, ns: f64| {
         let Some((told, members)) = pin else { return Edge { share: 0.0, ns, pinned: false, residual } };
         let strangers = (told.count - members.len() as f64).abs() / told.count.max(1.0);
         let uncovered = 1.0 - members.len() as f64 / rows.max(1) as f64;
@@ -336,8 +341,8 @@ fn edges(pins: &Pins, rows: usize, shapes: &Shapes) -> [Edge; 2] {
 }
 
 fn find(
-    case: &Case<'_>,
-    rows: &[Row<'_>],
+    case: &SplitCase<'_>,
+    rows: &[ClientRow<'_>],
     answer: Option<&Answer>,
     (left_out, notes): (u64, Vec<String>),
 ) -> WaitFinding {
@@ -352,16 +357,16 @@ fn find(
         };
         answer.ends.iter().map(one).collect()
     });
-    let mut parts: Vec<PartFinding> = Part::ALL
+    let mut parts: Vec<PartFinding> = WaitPart::ALL
         .iter()
         .filter(|part| {
-            **part != Part::Connect || splits.iter().any(|split| split[Part::Connect as usize] > 0.0)
+            **part != WaitPart::Connect || splits.iter().any(|split| split[WaitPart::Connect as usize] > 0.0)
         })
         .map(|part| part_finding(*part, &splits, &ends, answer))
         .collect();
-    let known: Vec<Part> =
+    let known: Vec<WaitPart> =
         parts.iter().filter(|part| part.basis != Basis::Unknown).map(|part| part.part).collect();
-    let bases: Vec<(Part, Basis)> = parts.iter().map(|part| (part.part, part.basis)).collect();
+    let bases: Vec<(WaitPart, Basis)> = parts.iter().map(|part| (part.part, part.basis)).collect();
     let length_s = match (rows.first(), rows.last()) {
         (Some(first), Some(last)) => (last.due - first.due) as f64 / 1e9,
         _ => 0.0,
@@ -372,7 +377,7 @@ fn find(
         part.sampled = Some(sampled.times(|split| split[of]));
     }
     // Both are measured, whatever is known of what lies in them.
-    let measured = |last: Part, of: fn(&Split) -> f64| {
+    let measured = |last: WaitPart, of: fn(&Split) -> f64| {
         let times = || PartFinding { sampled: Some(sampled.times(of)), ..sum_finding(&splits, last, of) };
         (!splits.is_empty()).then(times)
     };
@@ -386,11 +391,11 @@ fn find(
         left_out,
         source: answer.map(|answer| answer.source),
         notes,
-        whole: measured(Part::Tail, finding::total),
-        wait: measured(Part::Prefill, finding::wait),
+        whole: measured(WaitPart::Tail, finding::total),
+        wait: measured(WaitPart::Prefill, finding::wait),
         untold: match answer.map(|answer| answer.source) {
-            None => measured(Part::Prefill, finding::wait),
-            Some(Source::Prompts) => measured(Part::Queue, finding::before_prompt),
+            None => measured(WaitPart::Prefill, finding::wait),
+            Some(Source::Prompts) => measured(WaitPart::Queue, finding::before_prompt),
             Some(_) => None,
         },
         bands: finding::bands(&splits),
@@ -402,7 +407,7 @@ fn find(
 }
 
 /// The figures of several parts together, `last` being the last of them.
-fn sum_finding(splits: &[Split], last: Part, of: fn(&Split) -> f64) -> PartFinding {
+fn sum_finding(splits: &[Split], last: WaitPart, of: fn(&Split) -> f64) -> PartFinding {
     let [mean, p50, p95, p99] = finding::figures(splits, of).map(exact);
     let whole = |splits: &[Split]| splits.iter().map(finding::total).sum::<f64>().max(1.0);
     let tails = finding::slow_and_middle(splits);
@@ -425,12 +430,17 @@ fn exact(value: f64) -> Option<Bounded> {
     value.is_finite().then_some(Bounded { value, lower: value, upper: value })
 }
 
-fn part_finding(part: Part, splits: &[Split], ends: &[Vec<Split>], answer: Option<&Answer>) -> PartFinding {
-    let inside = matches!(part, Part::Front | Part::Queue | Part::Prefill);
+fn part_finding(
+    part: WaitPart,
+    splits: &[Split],
+    ends: &[Vec<Split>],
+    answer: Option<&Answer>,
+) -> PartFinding {
+    let inside = matches!(part, WaitPart::Front | WaitPart::Queue | WaitPart::Prefill);
     let basis = match (inside, answer) {
         (false, _) => Basis::Measured,
         (true, Some(answer)) if answer.source == Source::Reported => Basis::Reported,
-        (true, Some(answer)) if answer.prompt_told && part == Part::Prefill => Basis::Reported,
+        (true, Some(answer)) if answer.prompt_told && part == WaitPart::Prefill => Basis::Reported,
         (true, Some(answer)) if answer.source == Source::Prompts => Basis::Unknown,
         (true, Some(_)) => Basis::Inferred,
         (true, None) => Basis::Unknown,
@@ -455,8 +465,8 @@ fn part_finding(part: Part, splits: &[Split], ends: &[Vec<Split>], answer: Optio
     let figures = finding::figures(splits, of);
     let others: Vec<[f64; 4]> = ends.iter().map(|end| finding::figures(end, of)).collect();
     let edge = match (part, answer) {
-        (Part::Queue, Some(answer)) => answer.edges[0],
-        (Part::Prefill, Some(answer)) => answer.edges[1],
+        (WaitPart::Queue, Some(answer)) => answer.edges[0],
+        (WaitPart::Prefill, Some(answer)) => answer.edges[1],
         (_, Some(answer)) => Edge { pinned: answer.edges.iter().all(|edge| edge.pinned), ..answer.edges[0] },
         (_, None) => Edge::default(),
     };

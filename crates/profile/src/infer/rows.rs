@@ -9,7 +9,7 @@ use plimsoll_measure::columns::Fate;
 
 /// One request as the client saw it. Times are ns on the run's axis.
 #[derive(Clone, Debug)]
-pub struct Row<'a> {
+pub struct ClientRow<'a> {
     /// Its record.
     pub attempt: &'a Attempt,
     /// When it was to be sent.
@@ -30,9 +30,9 @@ pub struct Row<'a> {
     pub cache_known: bool,
 }
 
-impl<'a> Row<'a> {
+impl<'a> ClientRow<'a> {
     /// The row of a request that was answered whole and in a stream.
-    pub fn of(attempt: &'a Attempt) -> Option<Row<'a>> {
+    pub fn of(attempt: &'a Attempt) -> Option<ClientRow<'a>> {
         if !Fate::of(attempt).ended_well() {
             return None;
         }
@@ -46,7 +46,7 @@ impl<'a> Row<'a> {
         let uncached = prompt.saturating_sub(tokens.cached.unwrap_or(0)).max(1);
         let due = attempt.due.min(sent).0;
         let connected = attempt.connected.filter(|at| !attempt.reused && at.0 > due && *at <= sent);
-        Some(Row {
+        Some(ClientRow {
             attempt,
             due,
             connected: connected.map(|at| at.0),
@@ -66,8 +66,8 @@ impl<'a> Row<'a> {
 }
 
 /// The rows of the requests that can be split, in the order of their due times, and how many could not.
-pub fn rows<'a>(attempts: &[&'a Attempt]) -> (Vec<Row<'a>>, usize) {
-    let mut rows: Vec<Row<'a>> = attempts.iter().filter_map(|attempt| Row::of(attempt)).collect();
+pub fn rows<'a>(attempts: &[&'a Attempt]) -> (Vec<ClientRow<'a>>, usize) {
+    let mut rows: Vec<ClientRow<'a>> = attempts.iter().filter_map(|attempt| ClientRow::of(attempt)).collect();
     rows.sort_by_key(|row| (row.due, row.attempt.request));
     let left_out = attempts.len() - rows.len();
     (rows, left_out)

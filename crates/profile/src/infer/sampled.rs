@@ -9,8 +9,8 @@ use plimsoll_math::proportion::{clopper_pearson, proves_at_most, proves_over};
 use plimsoll_math::quantile::Worth;
 
 use super::Answer;
-use super::finding::{Basis, Slice, total};
-use super::split::{Part, Split};
+use super::finding::{Basis, PartSlice, total};
+use super::split::{Split, WaitPart};
 use crate::finding::Times;
 use crate::sample::{blocks_for, mean_by_blocks};
 use plimsoll_measure::budget::StageBudget;
@@ -72,12 +72,12 @@ impl Sampled<'_> {
         &self,
         budget: &StageBudget,
         alpha: f64,
-        known: &[(Part, Basis)],
+        known: &[(WaitPart, Basis)],
         answer: Option<&Answer>,
-    ) -> Vec<Slice> {
-        let mut by_part: Vec<(Part, String, f64)> = Vec::new();
+    ) -> Vec<PartSlice> {
+        let mut by_part: Vec<(WaitPart, String, f64)> = Vec::new();
         for (name, amount) in &budget.slices {
-            let Some(part) = Part::named(name) else { continue };
+            let Some(part) = WaitPart::named(name) else { continue };
             match by_part.iter_mut().find(|(known, ..)| *known == part) {
                 Some((_, names, slice_s)) => {
                     names.push_str(" + ");
@@ -87,13 +87,13 @@ impl Sampled<'_> {
                 None => by_part.push((part, name.clone(), amount.value)),
             }
         }
-        let basis = |part: Part| {
+        let basis = |part: WaitPart| {
             known.iter().find(|(of, _)| *of == part).map_or(Basis::Measured, |(_, basis)| *basis)
         };
         by_part
             .into_iter()
             .map(|(part, name, slice_s)| {
-                let empty = Slice {
+                let empty = PartSlice {
                     part,
                     name,
                     basis: basis(part),
@@ -116,7 +116,7 @@ impl Sampled<'_> {
             .collect()
     }
 
-    fn slice(&self, asked: Slice, alpha: f64, answer: Option<&Answer>) -> Slice {
+    fn slice(&self, asked: PartSlice, alpha: f64, answer: Option<&Answer>) -> PartSlice {
         let of = |split: &Split| split[asked.part as usize];
         let values = column(self.splits, of);
         let sum = |all: &[i64]| all.iter().map(|ns| *ns as f64).sum::<f64>();
@@ -142,7 +142,7 @@ impl Sampled<'_> {
             .iter()
             .find(|(p, _)| (p - asked.p).abs() < 1e-9)
             .map(|(_, reading)| (*reading).clone());
-        Slice {
+        PartSlice {
             measured: measured.unwrap_or_else(|| {
                 Reading::refused("shown at p50, p90, p95 and p99 only", values.len() as u64)
             }),

@@ -5,8 +5,8 @@
 //! with the prompt begun as late as can be, likely, and as early as can be: what lies between them is its error.
 
 use super::floor::Floor;
-use super::rows::Row;
-use super::told::{Told, ToldStages};
+use super::rows::ClientRow;
+use super::told::{ReportedMean, ToldStages};
 use super::track::Track;
 
 /// What a request's time is split into, in the order in which it passes. Each is a stretch of it, and together they are all.
@@ -24,7 +24,7 @@ use super::track::Track;
     schemars::JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
+pub enum WaitPart {
     /// From due to sent, less the making of a connection: the generator's lag, and the wait for a connection.
     ClientWait,
     /// Until a new connection stood.
@@ -41,32 +41,39 @@ pub enum Part {
     Tail,
 }
 
-impl Part {
+impl WaitPart {
     /// All, in order; the index is the place in [`Split`].
-    pub const ALL: [Part; 7] =
-        [Part::ClientWait, Part::Connect, Part::Front, Part::Queue, Part::Prefill, Part::Decode, Part::Tail];
+    pub const ALL: [WaitPart; 7] = [
+        WaitPart::ClientWait,
+        WaitPart::Connect,
+        WaitPart::Front,
+        WaitPart::Queue,
+        WaitPart::Prefill,
+        WaitPart::Decode,
+        WaitPart::Tail,
+    ];
 
     /// The name used in files, options and on the screen.
     pub fn name(self) -> &'static str {
         match self {
-            Part::ClientWait => "client_wait",
-            Part::Connect => "connect",
-            Part::Front => "front",
-            Part::Queue => "queue",
-            Part::Prefill => "prefill",
-            Part::Decode => "decode",
-            Part::Tail => "tail",
+            WaitPart::ClientWait => "client_wait",
+            WaitPart::Connect => "connect",
+            WaitPart::Front => "front",
+            WaitPart::Queue => "queue",
+            WaitPart::Prefill => "prefill",
+            WaitPart::Decode => "decode",
+            WaitPart::Tail => "tail",
         }
     }
 }
 
-impl Part {
+impl WaitPart {
     /// The part of this name, and of the names that budgets and traces have for it.
-    pub fn named(name: &str) -> Option<Part> {
+    pub fn named(name: &str) -> Option<WaitPart> {
         match name {
-            "network" | "tokenise" | "tokenize" | "gateway" => Some(Part::Front),
-            "client" => Some(Part::ClientWait),
-            name => Part::ALL.into_iter().find(|part| part.name() == name),
+            "network" | "tokenise" | "tokenize" | "gateway" => Some(WaitPart::Front),
+            "client" => Some(WaitPart::ClientWait),
+            name => WaitPart::ALL.into_iter().find(|part| part.name() == name),
         }
     }
 }
@@ -108,7 +115,7 @@ pub(super) struct Shapes {
 }
 
 /// From the steps.
-pub(super) fn by_steps(rows: &[Row<'_>], track: &Track) -> Option<Shapes> {
+pub(super) fn by_steps(rows: &[ClientRow<'_>], track: &Track) -> Option<Shapes> {
     let begun: Vec<_> = track.begun(rows).into_iter().collect::<Option<Vec<_>>>()?;
     let shape = |start: fn(&super::track::Begun) -> i64| Shape {
         prefill: begun.iter().map(|b| (b.done - start(b)).max(0) as f64).collect(),
@@ -126,7 +133,7 @@ pub(super) fn by_steps(rows: &[Row<'_>], track: &Track) -> Option<Shapes> {
 /// From the floor. Under load a prompt shares its steps with others: at the least it takes what it takes alone, at the most
 /// a good part of what a request waited over the floor was spent in longer steps. `slower` is the gap between the tokens of an
 /// answer over that of a lone one; `told` = the server tells the mean of the prompts.
-pub(super) fn by_floor(rows: &[Row<'_>], floor: &Floor, slower: f64, told: bool) -> Shapes {
+pub(super) fn by_floor(rows: &[ClientRow<'_>], floor: &Floor, slower: f64, told: bool) -> Shapes {
     let base = floor.base_ns - floor.front_ns();
     let with_base = |base: f64, front: f64, factor: f64, of_the_rest: f64| Shape {
         prefill: rows
@@ -156,17 +163,17 @@ pub(super) fn by_floor(rows: &[Row<'_>], floor: &Floor, slower: f64, told: bool)
 }
 
 /// From the told means alone. The ends: every request's prompt took the same time; all of a wait grew alike.
-pub(super) fn by_means(rows: &[Row<'_>], queue: f64, prefill: f64) -> Shapes {
-    let mean = |of: fn(&Row<'_>) -> f64| rows.iter().map(of).sum::<f64>() / rows.len().max(1) as f64;
+pub(super) fn by_means(rows: &[ClientRow<'_>], queue: f64, prefill: f64) -> Shapes {
+    let mean = |of: fn(&ClientRow<'_>) -> f64| rows.iter().map(of).sum::<f64>() / rows.len().max(1) as f64;
     let (wait, tokens) = (mean(|row| row.wait() as f64).max(1.0), mean(|row| row.uncached).max(1.0));
     let share = (prefill / wait).clamp(0.0, 1.0);
     let front = (wait - queue - prefill).max(0.0);
-    let shape = |of: &dyn Fn(&Row<'_>) -> f64| Shape {
+    let shape = |of: &dyn Fn(&ClientRow<'_>) -> f64| Shape {
         prefill: rows.iter().map(|row| of(row).clamp(0.0, row.wait() as f64)).collect(),
         front,
         after: vec![0.0; rows.len()],
     };
-    let by_length = |row: &Row<'_>| prefill * row.uncached / tokens;
+    let by_length = |row: &ClientRow<'_>| prefill * row.uncached / tokens;
     Shapes {
         likely: shape(&|row| 0.5 * prefill + 0.5 * by_length(row)),
         ends: vec![shape(&|_| prefill), shape(&by_length), shape(&|row| share * row.wait() as f64)],
@@ -178,15 +185,15 @@ pub(super) fn by_means(rows: &[Row<'_>], queue: f64, prefill: f64) -> Shapes {
 /// The means that are laid on a shape, and the rows that each is of.
 #[derive(Clone)]
 pub(super) struct Pins {
-    pub queue: Option<(Told, Vec<usize>)>,
-    pub prefill: Option<(Told, Vec<usize>)>,
+    pub queue: Option<(ReportedMean, Vec<usize>)>,
+    pub prefill: Option<(ReportedMean, Vec<usize>)>,
 }
 
 impl Pins {
     /// Which rows each told mean is of.
-    pub fn of(rows: &[Row<'_>], told: &ToldStages, with_waiting: bool) -> Pins {
-        let members = |told: Told| {
-            let within = |row: &Row<'_>| row.end > told.from.0 && row.end <= told.to.0;
+    pub fn of(rows: &[ClientRow<'_>], told: &ToldStages, with_waiting: bool) -> Pins {
+        let members = |told: ReportedMean| {
+            let within = |row: &ClientRow<'_>| row.end > told.from.0 && row.end <= told.to.0;
             let members: Vec<usize> = (0..rows.len()).filter(|i| within(&rows[*i])).collect();
             (members.len() >= 20).then_some((told, members))
         };
@@ -199,7 +206,7 @@ impl Pins {
 ///
 /// What is left of a wait beside the prompt is queue and what stands before it; the latter is the same for all, so one
 /// constant is sought with which the queue has its told mean.
-pub(super) fn lay(rows: &[Row<'_>], shape: &Shape, pins: &Pins) -> Vec<[f64; 3]> {
+pub(super) fn lay(rows: &[ClientRow<'_>], shape: &Shape, pins: &Pins) -> Vec<[f64; 3]> {
     let mut prefill = shape.prefill.clone();
     if let Some((told, members)) = &pins.prefill {
         let mean = members.iter().map(|i| prefill[*i]).sum::<f64>() / members.len() as f64;
@@ -244,7 +251,7 @@ fn constant(left: &[f64], members: &[usize], mean: f64) -> f64 {
 }
 
 /// The whole split of a request whose wait is split like this.
-pub(super) fn whole(row: &Row<'_>, [front, queue, prefill]: [f64; 3]) -> Split {
+pub(super) fn whole(row: &ClientRow<'_>, [front, queue, prefill]: [f64; 3]) -> Split {
     let connect = row.connected.map_or(0, |at| at - row.due);
     let client = row.sent - row.due - connect;
     [
@@ -259,7 +266,7 @@ pub(super) fn whole(row: &Row<'_>, [front, queue, prefill]: [f64; 3]) -> Split {
 }
 
 /// What the server told of one request, ns: front, queue, prefill. `None` where it told less than both.
-pub(super) fn reported(row: &Row<'_>) -> Option<[f64; 3]> {
+pub(super) fn reported(row: &ClientRow<'_>) -> Option<[f64; 3]> {
     let of = |name: &str| {
         let stage = row.attempt.answer.stages.iter().find(|stage| stage.name == name)?;
         Some(stage.took.0.max(0) as f64)

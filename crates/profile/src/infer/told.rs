@@ -13,7 +13,7 @@ use plimsoll_measure::server_side::{ServerSide, Signal};
 
 /// A mean that the server told, over the requests that ended in `(from, to]`.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Told {
+pub struct ReportedMean {
     /// The mean, ns.
     pub mean_ns: f64,
     /// How far it may be off, ns: nothing for a sum over a count.
@@ -30,17 +30,17 @@ pub struct Told {
 #[derive(Copy, Clone, PartialEq, Default, Debug)]
 pub struct ToldStages {
     /// In the queue.
-    pub queue: Option<Told>,
+    pub queue: Option<ReportedMean>,
     /// On the prompt.
-    pub prefill: Option<Told>,
+    pub prefill: Option<ReportedMean>,
     /// Requests in the queue over the rate, where no time in it is told.
-    pub waiting: Option<Told>,
+    pub waiting: Option<ReportedMean>,
     /// On the inputs of a model that does not generate.
-    pub input: Option<Told>,
+    pub input: Option<ReportedMean>,
     /// On its computation.
-    pub inference: Option<Told>,
+    pub inference: Option<ReportedMean>,
     /// On its outputs.
-    pub output: Option<Told>,
+    pub output: Option<ReportedMean>,
 }
 
 /// Fewest looks of a gauge from which a mean is made.
@@ -60,10 +60,16 @@ impl ToldStages {
         if side.is_empty() || side.disclosures().alternates {
             return ToldStages::default();
         }
-        let histogram = |signal: Signal| -> Option<Told> {
+        let histogram = |signal: Signal| -> Option<ReportedMean> {
             let taken = side.histogram(signal, from, to).filter(|taken| taken.resets == 0)?;
             let count = taken.count.filter(|count| *count >= FEWEST_TOLD)?;
-            Some(Told { mean_ns: 1e9 * taken.mean()?, half_ns: 0.0, count, from: taken.from, to: taken.to })
+            Some(ReportedMean {
+                mean_ns: 1e9 * taken.mean()?,
+                half_ns: 0.0,
+                count,
+                from: taken.from,
+                to: taken.to,
+            })
         };
         ToldStages {
             queue: histogram(Signal::QueueTime),
@@ -76,7 +82,7 @@ impl ToldStages {
     }
 }
 
-fn waiting(side: &ServerSide, (from, to): (At, At), ended: impl Fn(At, At) -> usize) -> Option<Told> {
+fn waiting(side: &ServerSide, (from, to): (At, At), ended: impl Fn(At, At) -> usize) -> Option<ReportedMean> {
     let series = side.gauge(Signal::Waiting)?;
     let values: Vec<f64> = series.clipped(from, to).map(|step| step.value).collect();
     if values.len() < FEWEST_LOOKS {
@@ -88,7 +94,7 @@ fn waiting(side: &ServerSide, (from, to): (At, At), ended: impl Fn(At, At) -> us
     let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (values.len() - 1) as f64;
     // Looks a few seconds apart hardly depend on each other below saturation; twice the error of their mean.
     let half = 2.0 * (variance / values.len() as f64).sqrt();
-    (rate > 0.0).then_some(Told {
+    (rate > 0.0).then_some(ReportedMean {
         mean_ns: 1e9 * mean / rate,
         half_ns: 1e9 * half / rate,
         count: count as f64,

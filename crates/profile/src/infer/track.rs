@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_model::Attempt;
 
-use super::rows::Row;
+use super::rows::ClientRow;
 
 /// Steps of one engine.
 #[derive(Clone, Debug)]
@@ -86,13 +86,13 @@ impl Track {
         }
         let mut track =
             Track { by_replica: found, per_token_ns: 0.0, front_ns: 0, front_half_ns: 0, blur_ns };
-        let rows: Vec<Row<'_>> = attempts.iter().filter_map(|attempt| Row::of(attempt)).collect();
+        let rows: Vec<ClientRow<'_>> = attempts.iter().filter_map(|attempt| ClientRow::of(attempt)).collect();
         track.learn(&rows)?;
         Ok(track)
     }
 
     /// What a prompt token costs and what stands before the queue, both from the track itself.
-    fn learn(&mut self, rows: &[Row<'_>]) -> Result<(), String> {
+    fn learn(&mut self, rows: &[ClientRow<'_>]) -> Result<(), String> {
         let over: f64 = self.by_replica.values().flat_map(Steps::over_plain).sum();
         let tokens: f64 = rows
             .iter()
@@ -133,7 +133,7 @@ impl Track {
     }
 
     /// The steps of the replica that answered, and the one that made the first token.
-    fn steps(&self, row: &Row<'_>) -> Option<(&Steps, usize)> {
+    fn steps(&self, row: &ClientRow<'_>) -> Option<(&Steps, usize)> {
         let steps = self.by_replica.get(&row.attempt.answer.replica)?;
         let after = steps.ends.partition_point(|end| *end <= row.first);
         Some((steps, after.checked_sub(1)?))
@@ -144,7 +144,7 @@ impl Track {
     /// Prompts are computed in the order in which they came, so the work is counted backwards: the last request takes the step of
     /// its first token, and as many before it as its prompt's cost needs; what it leaves of a step is its predecessor's. `all` are
     /// the requests of the level, the ones asked for among them: each takes what is its own.
-    pub fn begun(&self, all: &[Row<'_>]) -> Vec<Option<Begun>> {
+    pub fn begun(&self, all: &[ClientRow<'_>]) -> Vec<Option<Begun>> {
         let ways =
             [(1.0, LATE), (1.0, LIKELY), (1.5, EARLY)].map(|(cost, lack)| self.starts(all, cost, lack));
         (0..all.len())
@@ -165,7 +165,7 @@ impl Track {
 
     /// Backwards through the steps: see [`begun`](Track::begun). A request is content when no more than `lack` of its cost is
     /// missing.
-    fn starts(&self, all: &[Row<'_>], cost: f64, lack: f64) -> Vec<Option<i64>> {
+    fn starts(&self, all: &[ClientRow<'_>], cost: f64, lack: f64) -> Vec<Option<i64>> {
         let mut left: BTreeMap<&Option<String>, Vec<f64>> =
             self.by_replica.iter().map(|(name, steps)| (name, steps.over_plain())).collect();
         let mut order: Vec<(usize, usize)> =

@@ -2,7 +2,7 @@
 //! table is the example `infer`.
 
 use plimsoll_model::{At, Attempt, Event, EventKind, Outcome, Sample, ServerStage, Span};
-use plimsoll_profile::infer::{Basis, Case, Floor, Part, Source, ToldStages, WaitFinding, infer};
+use plimsoll_profile::infer::{Basis, Floor, Source, SplitCase, ToldStages, WaitFinding, WaitPart, infer};
 
 use crate::infer_systems::{Page, drawn, figures, held, said};
 
@@ -19,7 +19,7 @@ fn queue_and_prefill_are_found_without_traces() {
                 let (inferred, truth) = run.infer(page, period, true, None);
                 let context = format!("{} {page:?} {period}: {:?}", system.name, inferred.finding.notes);
                 let truths = [figures(&truth.queue), figures(&truth.prefill)];
-                for (part, truth) in [Part::Queue, Part::Prefill].iter().zip(&truths) {
+                for (part, truth) in [WaitPart::Queue, WaitPart::Prefill].iter().zip(&truths) {
                     let said = said(&inferred, *part).unwrap_or_else(|| panic!("{context}"));
                     let (errors, within) = held(&said, truth);
                     if page == Page::Histograms {
@@ -71,9 +71,12 @@ fn tails_add_up() {
     assert_eq!(bands.slowest_requests, slowest as u64);
     assert!((bands.slowest_s - mean(&times[n - slowest..])).abs() < 1e-9, "{bands:?}");
     assert!((bands.middle_s - mean(&times[n * 2 / 5..n * 3 / 5])).abs() < 1e-9, "{bands:?}");
-    let gone =
-        finding.ceilings.iter().find(|c| c.part == Part::Decode && c.factor.is_none()).expect("a ceiling");
-    let share = finding.parts.iter().find(|part| part.part == Part::Decode).and_then(|part| part.share);
+    let gone = finding
+        .ceilings
+        .iter()
+        .find(|c| c.part == WaitPart::Decode && c.factor.is_none())
+        .expect("a ceiling");
+    let share = finding.parts.iter().find(|part| part.part == WaitPart::Decode).and_then(|part| part.share);
     assert!((gone.saved - share.expect("a share")).abs() < 1e-6);
 }
 
@@ -95,7 +98,7 @@ fn lone(request: u64, sent_ms: i64, wait_ms: i64) -> Attempt {
 fn what_cannot_be_known_is_not_guessed() {
     let attempts: Vec<Attempt> = (0..200).map(|i| lone(i, 10 * i as i64, 95)).collect();
     let attempts: Vec<&Attempt> = attempts.iter().collect();
-    let case = Case {
+    let case = SplitCase {
         level: 0,
         attempts: &attempts,
         from: At::ZERO,
@@ -107,7 +110,7 @@ fn what_cannot_be_known_is_not_guessed() {
     let finding = infer(&case).finding;
     assert_eq!(finding.source, None);
     for part in &finding.parts {
-        let unknown = matches!(part.part, Part::Front | Part::Queue | Part::Prefill);
+        let unknown = matches!(part.part, WaitPart::Front | WaitPart::Queue | WaitPart::Prefill);
         assert_eq!(part.basis == Basis::Unknown, unknown, "{part:?}");
         assert_eq!(part.mean.is_none(), unknown, "{part:?}");
     }
@@ -136,7 +139,7 @@ fn a_told_prompt_is_taken_as_it_is_told() {
     let of = |attempts: &[Attempt], floor: Option<Floor>, ignore_reported: bool| {
         let attempts: Vec<&Attempt> = attempts.iter().collect();
         let told = ToldStages::default();
-        let case = Case {
+        let case = SplitCase {
             level: 0,
             attempts: &attempts,
             from: At::ZERO,
@@ -147,7 +150,7 @@ fn a_told_prompt_is_taken_as_it_is_told() {
         };
         infer(&case).finding
     };
-    let basis = |finding: &WaitFinding, part: Part| {
+    let basis = |finding: &WaitFinding, part: WaitPart| {
         let found = finding.parts.iter().find(|found| found.part == part).expect("every part");
         (found.basis, found.mean.map(|mean| mean.value))
     };
@@ -155,13 +158,13 @@ fn a_told_prompt_is_taken_as_it_is_told() {
     assert_eq!((finding.source, finding.requests), (Some(Source::Prompts), 199));
     let sum: i64 = (0..200).filter(|i| *i != 8).map(|i| if i == 7 { 95 } else { 20 + i % 20 }).sum();
     let prompt_s = sum as f64 / 199.0 / 1e3;
-    let (known, mean) = basis(&finding, Part::Prefill);
+    let (known, mean) = basis(&finding, WaitPart::Prefill);
     assert!(
         known == Basis::Reported && (mean.expect("a mean") - prompt_s).abs() < 1e-9,
         "{mean:?} {prompt_s}"
     );
-    assert_eq!(basis(&finding, Part::Queue), (Basis::Unknown, None));
-    assert_eq!(basis(&finding, Part::Front), (Basis::Unknown, None));
+    assert_eq!(basis(&finding, WaitPart::Queue), (Basis::Unknown, None));
+    assert_eq!(basis(&finding, WaitPart::Front), (Basis::Unknown, None));
     let untold = finding.untold.as_ref().and_then(|untold| untold.mean).expect("the rest");
     assert!((untold.value - (0.095 - prompt_s)).abs() < 1e-9, "{untold:?}");
     assert!(finding.notes.iter().any(|note| note.contains("prefill of 199 of 200")), "{:?}", finding.notes);
@@ -170,9 +173,9 @@ fn a_told_prompt_is_taken_as_it_is_told() {
         Floor { base_ns: 8e6, per_token_ns: 1e5, gap_ns: 5e6, spread_ns: 1e6, lengths_differ: true, n: 30 };
     let finding = of(&attempts, Some(floor), false);
     assert_eq!(finding.source, Some(Source::Floor));
-    assert_eq!(basis(&finding, Part::Prefill).0, Basis::Reported);
-    assert!((basis(&finding, Part::Prefill).1.expect("a mean") - prompt_s).abs() < 1e-9);
-    assert_eq!(basis(&finding, Part::Queue).0, Basis::Inferred);
+    assert_eq!(basis(&finding, WaitPart::Prefill).0, Basis::Reported);
+    assert!((basis(&finding, WaitPart::Prefill).1.expect("a mean") - prompt_s).abs() < 1e-9);
+    assert_eq!(basis(&finding, WaitPart::Queue).0, Basis::Inferred);
     let (wait, parts) = (finding.wait.as_ref().and_then(|wait| wait.mean).expect("a wait"), &finding.parts);
     for part in parts.iter().filter(|part| part.basis == Basis::Inferred) {
         assert!(part.mean.expect("a mean").upper <= wait.value + 1e-12, "{part:?} of {wait:?}");
@@ -212,7 +215,7 @@ fn whole_answers_are_told_apart_by_the_server_s_means() {
     }
     let attempts: Vec<&Attempt> = attempts.iter().collect();
     let told = ToldStages::read(&samples, (At::ZERO, At(3_000_000_000)), |_, _| 98);
-    let case = Case {
+    let case = SplitCase {
         level: 0,
         attempts: &attempts,
         from: At::ZERO,
@@ -257,7 +260,7 @@ fn two_engines_are_not_taken_for_one() {
         attempts.push(attempt);
     }
     let attempts: Vec<&Attempt> = attempts.iter().collect();
-    let case = Case {
+    let case = SplitCase {
         level: 0,
         attempts: &attempts,
         from: At::ZERO,

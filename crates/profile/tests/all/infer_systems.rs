@@ -4,9 +4,13 @@
 use plimsoll_math::quantile;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Attempt, Load, Sample, Span};
-use plimsoll_profile::infer::{Basis, Bounded, Case, Floor, Inferred, Part, ToldStages, infer, rows};
-use plimsoll_sim::client::trial::{self, Pace, ProtocolSpec, Sizes, Start};
-use plimsoll_sim::{EngineSpec, Events, LevelPlan, ModeSpec, Rows, World, catalogue::profile, simulate_into};
+use plimsoll_profile::infer::{
+    Basis, Bounded, Floor, Inferred, SplitCase, ToldStages, WaitPart, infer, rows,
+};
+use plimsoll_sim::client::trial::{self, ProtocolSpec, SendPace, Sizes, Start};
+use plimsoll_sim::{
+    EngineSpec, Events, LevelPlan, ModeSpec, RowSink, World, catalogue::profile, simulate_into,
+};
 use plimsoll_workload::{BlockNames, Scenario, Size};
 use serde_json::json;
 
@@ -60,7 +64,7 @@ struct Kept {
     attempts: Vec<Attempt>,
 }
 
-impl Rows for Kept {
+impl RowSink for Kept {
     fn attempt(&mut self, attempt: Attempt) {
         self.attempts.push(attempt);
     }
@@ -91,7 +95,7 @@ pub fn drawn(name: &str, load: f64, seed: u64, requests: f64) -> System {
     let front_ns = 1e6 * batching.front_ms;
     let sizes = |tokens: u32| Size::Lognormal(f64::from(tokens), 0.6);
     let protocol = ProtocolSpec {
-        pace: Pace::Closed { concurrency: max_seqs.min(128), start: Start::Staggered },
+        pace: SendPace::Closed { concurrency: max_seqs.min(128), start: Start::Staggered },
         sizes: Sizes::Drawn { prompt: sizes(prompt), output: sizes(output) },
         requests: 4 * max_seqs.min(128) + 200,
         warm_up: 0,
@@ -226,7 +230,7 @@ impl Run {
             attempts.iter().filter(|a| a.end.is_some_and(|end| end > from && end <= to)).count()
         };
         let told = ToldStages::read(&samples, (At::ZERO, self.stop), ended);
-        let case = Case {
+        let case = SplitCase {
             level: 0,
             attempts: &attempts,
             from: self.from,
@@ -237,7 +241,7 @@ impl Run {
         };
         let inferred = infer(&case);
         // A server's queue includes what stands before it where the server says so itself; a client tells them apart.
-        let pinned = inferred.finding.parts.iter().any(|part| part.part == Part::Queue && part.mean_told);
+        let pinned = inferred.finding.parts.iter().any(|part| part.part == WaitPart::Queue && part.mean_told);
         let front = if pinned { 0.0 } else { self.front_ns };
         let of = |i: usize| self.stages[i].expect("a whole answer has its stages");
         let queue = inferred.splits.iter().map(|(i, _)| (of(*i).0 - front).max(0.0)).collect();
@@ -255,7 +259,7 @@ pub fn figures(values: &[f64]) -> [f64; 4] {
 }
 
 /// What was said of a part: mean, p50, p95, p99. `None` where it was not said.
-pub fn said(inferred: &Inferred, part: Part) -> Option<[Bounded; 4]> {
+pub fn said(inferred: &Inferred, part: WaitPart) -> Option<[Bounded; 4]> {
     let found = inferred.finding.parts.iter().find(|found| found.part == part)?;
     if found.basis == Basis::Unknown {
         return None;

@@ -19,7 +19,7 @@ pub struct Chart {
     pub marks: Vec<Mark>,
     /// Horizontal lines: ceilings.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ceilings: Vec<Ceiling>,
+    pub ceilings: Vec<CeilingLine>,
     /// Shaded ranges of x.
     pub shades: Vec<Shade>,
     /// Charts with the same key share their cursor.
@@ -90,7 +90,7 @@ pub struct Mark {
 
 /// A horizontal line with its name.
 #[derive(Serialize, Clone, Debug)]
-pub struct Ceiling {
+pub struct CeilingLine {
     /// Where, in the unit of the vertical axis.
     pub y: f64,
     /// What may not be over it.

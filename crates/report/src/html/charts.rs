@@ -5,7 +5,7 @@
 
 use plimsoll_measure::findings::{self, Curve, Findings, Histogram, LevelFinding, Line, Lines, Reading};
 
-use super::chart::{Axis, Ceiling, Chart, Charts, Mark, Series, Shade};
+use super::chart::{Axis, CeilingLine, Chart, Charts, Mark, Series, Shade};
 use crate::figure::centile;
 use crate::text::detailed;
 use crate::{figure, words};
@@ -96,12 +96,12 @@ fn latency_curve(curve: &Curve, lines: Option<&Lines>) -> Chart {
 }
 
 /// A ceiling on a latency, where its axis is in ms.
-fn ceiling(metric: &str, p: f64, seconds: f64) -> Ceiling {
-    Ceiling { y: 1e3 * seconds, label: format!("{metric} p{} ≤ {}", centile(p), words::time(seconds)) }
+fn ceiling(metric: &str, p: f64, seconds: f64) -> CeilingLine {
+    CeilingLine { y: 1e3 * seconds, label: format!("{metric} p{} ≤ {}", centile(p), words::time(seconds)) }
 }
 
 /// The ceilings that a level was held to, on these metrics.
-fn ceilings_of(level: &LevelFinding, drawn: &[&str]) -> Vec<Ceiling> {
+fn ceilings_of(level: &LevelFinding, drawn: &[&str]) -> Vec<CeilingLine> {
     let Some(budget) = &level.summary.budget else { return Vec::new() };
     let rows = budget.rows.iter().filter(|row| drawn.contains(&row.metric.as_str()));
     rows.map(|row| ceiling(&row.metric, row.percentile, row.ceiling)).collect()

@@ -4,7 +4,9 @@
 //! axis on which a ratio and a difference of shares stand side by side. What they show stands beside them in numbers.
 
 use maud::{Markup, html};
-use plimsoll_judge::compare::finding::{Change, Comparison, Effect, Group, Row, Scale, Worse};
+use plimsoll_judge::compare::finding::{
+    ChangeVerdict, ComparedFigure, Comparison, Effect, Group, Scale, Worse,
+};
 use plimsoll_judge::compare::name;
 
 use super::page::page;
@@ -41,11 +43,11 @@ pub fn render((base, candidate): (&str, &str), comparison: &Comparison) -> Strin
     page(&format!("Plimsoll compare: {candidate} against {base}"), "", None, &content)
 }
 
-fn class(change: Change) -> &'static str {
+fn class(change: ChangeVerdict) -> &'static str {
     match change {
-        Change::Improved | Change::NoChange => "valid",
-        Change::Inconclusive => "suspect",
-        Change::Regressed => "invalid",
+        ChangeVerdict::Improved | ChangeVerdict::NoChange => "valid",
+        ChangeVerdict::Inconclusive => "suspect",
+        ChangeVerdict::Regressed => "invalid",
     }
 }
 
@@ -96,7 +98,7 @@ fn of_group(group: &Group, comparison: &Comparison) -> Markup {
     }
 }
 
-fn rows(rows: &[Row]) -> Markup {
+fn rows(rows: &[ComparedFigure]) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label="Table" { table {
             tr {
@@ -126,7 +128,7 @@ const HEIGHT: f64 = 18.0;
 const MARGINS: f64 = 3.0;
 
 /// The interval against the margin, worse to the right. What lies outside ends at the edge.
-fn picture(row: &Row, effect: &Effect) -> Markup {
+fn picture(row: &ComparedFigure, effect: &Effect) -> Markup {
     let of = |x: f64| match effect.scale {
         Scale::Ratio => x.max(1e-12).ln() / row.margin.ln_1p(),
         Scale::Difference => x / row.margin,
@@ -156,9 +158,9 @@ fn picture(row: &Row, effect: &Effect) -> Markup {
     let [a, b, at] = [effect.lower, effect.upper, effect.value].map(|x| place(of(x)));
     let (left, right) = (a.min(b), a.max(b));
     let color = match row.verdict {
-        Change::Regressed => "var(--bad)",
-        Change::Improved | Change::NoChange => "var(--good)",
-        Change::Inconclusive => "var(--warn)",
+        ChangeVerdict::Regressed => "var(--bad)",
+        ChangeVerdict::Improved | ChangeVerdict::NoChange => "var(--good)",
+        ChangeVerdict::Inconclusive => "var(--warn)",
     };
     let n = |x: f64| format!("{x:.1}");
     let (band, middle) = (WIDTH / MARGINS, 0.5 * HEIGHT);

@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use plimsoll_measure::findings::{Held, Reading};
 use plimsoll_plan::finding::{Chosen, Expected, PlanFinding, PlanOption};
 
-use super::chart::{Axis, Ceiling, Chart, Charts, Mark, Series, Shade};
+use super::chart::{Axis, CeilingLine, Chart, Charts, Mark, Series, Shade};
 use super::page::{page, table_of};
 use crate::figure::centile;
 use crate::plan;
@@ -321,7 +321,9 @@ fn curve(found: &PlanFinding) -> Chart {
     }));
     let ceilings = first.iter().filter_map(|figure| {
         let limit_s = figure.limit_s?;
-        Some(Ceiling { y: 1e3 * limit_s, label: format!("{} ≤ {}", name(figure), words::time(limit_s)) })
+        Some(CeilingLine {
+            y: 1e3 * limit_s, label: format!("{} ≤ {}", name(figure), words::time(limit_s))
+        })
     });
     let ceilings = ceilings.collect();
     let mut shades = Vec::new();

@@ -4,7 +4,7 @@
 //! would be read as one. The tables are the terminal's own.
 
 use maud::{Markup, html};
-use plimsoll_profile::infer::{Basis, Part, PartFinding, WaitFinding};
+use plimsoll_profile::infer::{Basis, PartFinding, WaitFinding, WaitPart};
 
 use super::page::{page, table_of};
 use crate::table::Table;
@@ -98,8 +98,11 @@ fn until_first<'a>(
     shown: &[&'a PartFinding],
     mean: &dyn Fn(&PartFinding) -> f64,
 ) -> Option<(Vec<&'a PartFinding>, f64)> {
-    let first: Vec<&PartFinding> =
-        shown.iter().copied().filter(|part| !matches!(part.part, Part::Decode | Part::Tail)).collect();
+    let first: Vec<&PartFinding> = shown
+        .iter()
+        .copied()
+        .filter(|part| !matches!(part.part, WaitPart::Decode | WaitPart::Tail))
+        .collect();
     let first_s: f64 = first.iter().map(|part| mean(part)).sum();
     let several = first.iter().filter(|part| mean(part) > 0.0).count() > 1;
     several.then_some((first, first_s))
@@ -127,13 +130,13 @@ fn bar(
 /// The colours of a profile's page; what nothing tells apart has nobody's.
 fn colour(part: &PartFinding) -> &'static str {
     match (part.part, part.basis) {
-        (Part::Queue | Part::Prefill, Basis::Measured) => "#a8a8a8",
-        (Part::ClientWait, _) => "#7a8ca3",
-        (Part::Connect, _) => "#9aa86b",
-        (Part::Front, _) => "#8f7fc4",
-        (Part::Queue, _) => "#d9534f",
-        (Part::Prefill, _) => "#2f6fb5",
-        (Part::Decode, _) => "#6ba4df",
-        (Part::Tail, _) => "#e39b4d",
+        (WaitPart::Queue | WaitPart::Prefill, Basis::Measured) => "#a8a8a8",
+        (WaitPart::ClientWait, _) => "#7a8ca3",
+        (WaitPart::Connect, _) => "#9aa86b",
+        (WaitPart::Front, _) => "#8f7fc4",
+        (WaitPart::Queue, _) => "#d9534f",
+        (WaitPart::Prefill, _) => "#2f6fb5",
+        (WaitPart::Decode, _) => "#6ba4df",
+        (WaitPart::Tail, _) => "#e39b4d",
     }
 }

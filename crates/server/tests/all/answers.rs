@@ -114,7 +114,10 @@ fn a_response_is_an_object_that_grows() {
 /// A batch that dies after tokens have left: an `error` event says so, and nothing follows.
 #[test]
 fn a_response_that_fails_says_so_in_an_event() {
-    let asked = plimsoll_wire::openai::server::Asked { endpoint: Protocol::Responses, ..Default::default() };
+    let asked = plimsoll_wire::openai::server::GenerateRequest {
+        endpoint: Protocol::Responses,
+        ..Default::default()
+    };
     let mut writer = plimsoll_wire::openai::server::EventWriter::new(&asked, "resp_1", 0, "m");
     let mut out = bytes::BytesMut::new();
     writer.open(&mut out);

@@ -13,7 +13,7 @@ use plimsoll_model::{
 use plimsoll_workload::{Action, Attempted, BlockNames, Player};
 
 use crate::client::links::{Link, Links};
-use crate::client::{Events, Lags, LevelPlan, Rows};
+use crate::client::{Events, Lags, LevelPlan, RowSink};
 use crate::engine::meter::Life;
 use crate::engine::slots::Slots;
 use crate::fleet::world::World;
@@ -37,7 +37,7 @@ pub(crate) struct Exchanges<'a, 'p> {
     idle: BinaryHeap<Reverse<(At, u64)>>,
     names: Option<&'a mut BlockNames>,
     /// Where the records of those that ended go, in order of their end.
-    pub rows: &'a mut dyn Rows,
+    pub rows: &'a mut dyn RowSink,
     lags: Lags,
     /// Requests whose first attempt has its record.
     requests: u64,
@@ -73,7 +73,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
     pub fn new(
         plan: &'a LevelPlan<'p>,
         names: Option<&'a mut BlockNames>,
-        rows: &'a mut dyn Rows,
+        rows: &'a mut dyn RowSink,
     ) -> Exchanges<'a, 'p> {
         Exchanges {
             plan,

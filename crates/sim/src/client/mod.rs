@@ -87,7 +87,7 @@ pub const MOST_ATTEMPTS: u64 = 20_000_000;
 pub const SCRAPE_EVERY: Span = Span::from_secs(1);
 
 /// Where the rows of a level go, each as soon as it is whole.
-pub trait Rows {
+pub trait RowSink {
     /// An attempt has ended.
     fn attempt(&mut self, attempt: Attempt);
     /// A point of a time series.
@@ -105,7 +105,7 @@ struct Kept {
     samples: Vec<Sample>,
 }
 
-impl Rows for Kept {
+impl RowSink for Kept {
     fn attempt(&mut self, attempt: Attempt) {
         self.attempts.push(attempt);
     }
@@ -199,7 +199,7 @@ pub fn simulate_into(
     scenario: &Scenario,
     mut plan: LevelPlan<'_>,
     names: Option<&mut BlockNames>,
-    rows: &mut dyn Rows,
+    rows: &mut dyn RowSink,
 ) -> Result<Level, SpecError> {
     let until = At(plan.window.0);
     plan.adapters = of_classes(world.adapters(), scenario)?;
@@ -250,7 +250,7 @@ fn run_into(
     player: Player,
     plan: &LevelPlan<'_>,
     names: Option<&mut BlockNames>,
-    rows: &mut dyn Rows,
+    rows: &mut dyn RowSink,
 ) -> Level {
     let mut run = Run {
         plan,

@@ -6,7 +6,7 @@
 
 use plimsoll_model::{At, Sample, join_labels};
 
-use crate::client::Rows;
+use crate::client::RowSink;
 use crate::engine::meter::{Histogram, Meter};
 use crate::fleet::world::World;
 use crate::spec::error::BLOCK_TOKENS;
@@ -27,12 +27,12 @@ struct Look<'a> {
     answers: bool,
     /// Values found.
     found: u32,
-    rows: &'a mut dyn Rows,
+    rows: &'a mut dyn RowSink,
 }
 
 impl ServerPage {
     /// Looks at the pages of all replicas as they are now.
-    pub fn look(&mut self, at: At, world: &mut World, rows: &mut dyn Rows) {
+    pub fn look(&mut self, at: At, world: &mut World, rows: &mut dyn RowSink) {
         let replicas = world.replica_gauges();
         let answering = world.answering();
         let iterations = world.iterations();

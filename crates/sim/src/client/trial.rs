@@ -20,7 +20,7 @@ use crate::traffic::{Detail, Submit, What};
 #[derive(Clone, PartialEq, Debug)]
 pub struct ProtocolSpec {
     /// When they are sent.
-    pub pace: Pace,
+    pub pace: SendPace,
     /// What they hold.
     pub sizes: Sizes,
     /// How many are measured.
@@ -31,7 +31,7 @@ pub struct ProtocolSpec {
 
 /// When requests are sent.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub enum Pace {
+pub enum SendPace {
     /// So many in flight at all times: the next is sent when one ends.
     Closed {
         /// How many.
@@ -123,7 +123,7 @@ impl ProtocolSpec {
     /// Requests at the beginning that are not measured.
     fn unmeasured(&self) -> u32 {
         match self.pace {
-            Pace::Closed { concurrency, start: Start::Staggered } => self.warm_up.max(concurrency),
+            SendPace::Closed { concurrency, start: Start::Staggered } => self.warm_up.max(concurrency),
             _ => self.warm_up,
         }
     }
@@ -135,11 +135,11 @@ impl ProtocolSpec {
         let mut after_s = 0.0;
         let count = self.requests + self.unmeasured();
         let one = |index: u32| {
-            if let Pace::Open { rate_per_s } = self.pace {
+            if let SendPace::Open { rate_per_s } = self.pace {
                 after_s += dist::exponential(&mut times, 1.0 / rate_per_s);
             }
             let (prompt_tokens, mut output_tokens) = self.sizes.draw(index, &mut lengths);
-            if let Pace::Closed { concurrency, start: Start::Staggered } = self.pace
+            if let SendPace::Closed { concurrency, start: Start::Staggered } = self.pace
                 && index < concurrency
             {
                 let cut = u64::from(output_tokens) * u64::from(index + 1) / u64::from(concurrency);
@@ -187,14 +187,14 @@ impl Sizes {
 pub fn run(spec: &EngineSpec, protocol: &ProtocolSpec, seed: u64) -> Result<Trial, SpecError> {
     let requests = protocol.requests(seed);
     let at_once = match protocol.pace {
-        Pace::Closed { concurrency, .. } => concurrency.max(1) as usize,
-        Pace::Wave => requests.len(),
-        Pace::Open { .. } => 0,
+        SendPace::Closed { concurrency, .. } => concurrency.max(1) as usize,
+        SendPace::Wave => requests.len(),
+        SendPace::Open { .. } => 0,
     };
     let mut client = Client::new(spec, &requests, at_once, seed)?;
     client.play();
     let mut trial = client.conclude(protocol.unmeasured() as usize);
-    if matches!(protocol.pace, Pace::Wave) {
+    if matches!(protocol.pace, SendPace::Wave) {
         trial.unsteady = None;
     }
     Ok(trial)

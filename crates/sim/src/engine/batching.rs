@@ -13,8 +13,8 @@ use std::hash::BuildHasherDefault;
 use plimsoll_model::{At, Span};
 
 use crate::engine::meter::{Histogram, ITERATION};
-use crate::engine::outlet::{Held, Outlet};
-use crate::engine::pace::{Pace, Row, SHORTEST_PS};
+use crate::engine::outlet::{HeldTokens, Outlet};
+use crate::engine::pace::{SHORTEST_PS, StepPace, StepRow};
 use crate::engine::scheduler::{Ask, Limits, Progress, Scheduler, StepPlan};
 use crate::spec::BatchingSpec;
 use crate::spec::error::SpecError;
@@ -25,7 +25,7 @@ use plimsoll_math::spread::Spread;
 #[derive(Clone, Debug)]
 pub(crate) struct Batching {
     scheduler: Scheduler,
-    pace: Pace,
+    pace: StepPace,
     plan: StepPlan,
     /// Requests on their way to the scheduler, in order of arrival there.
     front: VecDeque<Entering>,
@@ -49,7 +49,7 @@ enum State {
     /// A step is to be planned at this picosecond.
     Due(i128),
     /// A step is under way, and others like it may follow.
-    Busy(Row),
+    Busy(StepRow),
 }
 
 #[derive(Clone, Debug)]
@@ -85,7 +85,7 @@ impl Batching {
         };
         Ok(Batching {
             scheduler: Scheduler::new(limits, &spec.policy),
-            pace: Pace::new(spec),
+            pace: StepPace::new(spec),
             plan: StepPlan::default(),
             front: VecDeque::new(),
             front_ids: HashSet::default(),
@@ -338,7 +338,7 @@ impl Batching {
             };
             return;
         }
-        let mut row = Row::single(ps + self.pace.picoseconds(&plan.load));
+        let mut row = StepRow::single(ps + self.pace.picoseconds(&plan.load));
         row.ahead = self.scheduler.ahead(plan);
         if row.ahead > 0 {
             row.slope = self.pace.per_context(&plan.load) * i128::from(plan.load.decodes);
@@ -364,7 +364,7 @@ impl Batching {
     }
 
     /// Books `steps` steps of a row at once.
-    fn jump(&mut self, mut row: Row, steps: u32, out: &mut Vec<Emission>, totals: &mut Totals) {
+    fn jump(&mut self, mut row: StepRow, steps: u32, out: &mut Vec<Emission>, totals: &mut Totals) {
         let tokens = self.plan.items.len() as u32;
         totals.steps += u64::from(steps);
         if self.scheduler.streams() {
@@ -384,14 +384,14 @@ impl Batching {
     }
 
     /// One token for each sequence and step of a row.
-    fn tell_row(&mut self, row: &Row, steps: u32, out: &mut Vec<Emission>) {
+    fn tell_row(&mut self, row: &StepRow, steps: u32, out: &mut Vec<Emission>) {
         let what = What::Token { n: 1, last: false };
         for step in 0..steps {
             let ps = row.end_after(step);
             if self.outlet.is_slow() {
                 for id in self.scheduler.ids(&self.plan) {
                     let ps = self.outlet.serve(ps, 1);
-                    self.outlet.hold(Held {
+                    self.outlet.hold(HeldTokens {
                         ps,
                         emission: Emission { at: stamp(ps), id, what },
                         inner: true,
@@ -432,7 +432,7 @@ impl Teller<'_> {
 
     fn put(&mut self, ps: i128, emission: Emission, inner: bool) {
         if self.outlet.is_slow() {
-            self.outlet.hold(Held { ps, emission, inner });
+            self.outlet.hold(HeldTokens { ps, emission, inner });
         } else {
             self.totals.finished += u64::from(matches!(emission.what, What::Finished { .. }));
             self.out.push(emission);

@@ -12,14 +12,14 @@ use crate::traffic::Emission;
 pub(crate) struct Outlet {
     each_ps: i128,
     free_at: i128,
-    held: VecDeque<Held>,
+    held: VecDeque<HeldTokens>,
     /// Times of those among the held that are more than another token.
     turns: VecDeque<i128>,
 }
 
 /// What is on its way out.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldTokens {
     pub ps: i128,
     pub emission: Emission,
     /// Is it between the first token and the last?
@@ -48,7 +48,7 @@ impl Outlet {
     }
 
     /// Holds something back until `ps`, which is not before what was held last.
-    pub fn hold(&mut self, held: Held) {
+    pub fn hold(&mut self, held: HeldTokens) {
         if !held.inner {
             self.turns.push_back(held.ps);
         }
@@ -65,7 +65,7 @@ impl Outlet {
         self.turns.front().copied()
     }
 
-    pub fn pop(&mut self) -> Option<Held> {
+    pub fn pop(&mut self) -> Option<HeldTokens> {
         let held = self.held.pop_front()?;
         if !held.inner {
             self.turns.pop_front();

@@ -12,7 +12,7 @@ pub(crate) const SHORTEST_PS: i128 = 1_000;
 
 /// Durations of steps.
 #[derive(Clone, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct StepPace {
     model: StepModel,
     factor: f64,
     extra_ps: i128,
@@ -20,7 +20,7 @@ pub(crate) struct Pace {
 
 /// A row of steps: the first ends at `end`, the next takes `next`, each further one `slope` more than the one before.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Row {
+pub(crate) struct StepRow {
     pub end: i128,
     pub next: i128,
     pub slope: i128,
@@ -28,9 +28,9 @@ pub(crate) struct Row {
     pub ahead: u32,
 }
 
-impl Pace {
-    pub fn new(spec: &BatchingSpec) -> Pace {
-        Pace { model: StepModel::new(spec), factor: 1.0, extra_ps: 0 }
+impl StepPace {
+    pub fn new(spec: &BatchingSpec) -> StepPace {
+        StepPace { model: StepModel::new(spec), factor: 1.0, extra_ps: 0 }
     }
 
     pub fn set_factor(&mut self, factor: f64) {
@@ -73,10 +73,10 @@ impl Pace {
     }
 }
 
-impl Row {
+impl StepRow {
     /// One step and none like it after it.
-    pub fn single(end: i128) -> Row {
-        Row { end, next: 0, slope: 0, ahead: 0 }
+    pub fn single(end: i128) -> StepRow {
+        StepRow { end, next: 0, slope: 0, ahead: 0 }
     }
 
     /// When the step ends that comes `steps` after the first.

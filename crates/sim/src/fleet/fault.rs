@@ -69,7 +69,7 @@ struct Neighbour {
 
 /// How a replica's engine is to run.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct FaultPace {
     pub factor: f64,
     pub extra_us: f64,
     pub kv_share: f64,
@@ -176,8 +176,8 @@ impl Faults {
     }
 
     /// How the engine of a replica is to run under all that is on.
-    pub fn pace(&self, replica: u32) -> Pace {
-        let mut pace = Pace { factor: 1.0, extra_us: 0.0, kv_share: 1.0 };
+    pub fn pace(&self, replica: u32) -> FaultPace {
+        let mut pace = FaultPace { factor: 1.0, extra_us: 0.0, kv_share: 1.0 };
         for fault in self.on(replica) {
             match fault.spec.kind {
                 FaultKind::Slow { factor } => pace.factor *= factor,

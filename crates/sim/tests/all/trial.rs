@@ -1,6 +1,6 @@
 //! The client in a hurry against figures worked by hand, and its refusal to call a growing queue a steady state.
 
-use plimsoll_sim::client::trial::{Pace, ProtocolSpec, Sent, Sizes, Start, replay, run};
+use plimsoll_sim::client::trial::{ProtocolSpec, SendPace, Sent, Sizes, Start, replay, run};
 use plimsoll_sim::{BatchingSpec, EngineSpec, ModeSpec};
 use plimsoll_workload::Size;
 
@@ -11,7 +11,7 @@ fn plain() -> EngineSpec {
     engine(ModeSpec::Batching(batching()))
 }
 
-fn protocol(pace: Pace, prompt: u32, output: u32, requests: u32) -> ProtocolSpec {
+fn protocol(pace: SendPace, prompt: u32, output: u32, requests: u32) -> ProtocolSpec {
     let sizes = Sizes::Drawn { prompt: Size::Fixed(prompt), output: Size::Fixed(output) };
     ProtocolSpec { pace, sizes, requests, warm_up: 0 }
 }
@@ -22,7 +22,7 @@ fn close(found: f64, expected: f64) {
 
 #[test]
 fn one_at_a_time_is_the_prompt_step_and_then_a_step_per_token() {
-    let closed = Pace::Closed { concurrency: 1, start: Start::AtOnce };
+    let closed = SendPace::Closed { concurrency: 1, start: Start::AtOnce };
     let found = run(&plain(), &protocol(closed, 100, 11, 20), 1).expect("sound");
     // 1 ms + 100 × 10 µs; then 1.1 ms a token; ten of them after the first.
     close(found.ttft.mean, 2.0);
@@ -34,7 +34,7 @@ fn one_at_a_time_is_the_prompt_step_and_then_a_step_per_token() {
 
 #[test]
 fn a_wave_computes_all_prompts_first() {
-    let found = run(&plain(), &protocol(Pace::Wave, 100, 11, 4), 1).expect("sound");
+    let found = run(&plain(), &protocol(SendPace::Wave, 100, 11, 4), 1).expect("sound");
     // One step of 400 prompt tokens: 5 ms; then four decodes a step: 1.4 ms.
     close(found.ttft.mean, 5.0);
     close(found.tpot.mean, 1.4);
@@ -43,8 +43,8 @@ fn a_wave_computes_all_prompts_first() {
 
 #[test]
 fn a_loop_begun_in_the_middle_meets_prompts_one_by_one() {
-    let at_once = Pace::Closed { concurrency: 4, start: Start::AtOnce };
-    let middle = Pace::Closed { concurrency: 4, start: Start::Staggered };
+    let at_once = SendPace::Closed { concurrency: 4, start: Start::AtOnce };
+    let middle = SendPace::Closed { concurrency: 4, start: Start::Staggered };
     let step = run(&plain(), &protocol(at_once, 100, 41, 40), 1).expect("sound");
     let loose = run(&plain(), &protocol(middle, 100, 41, 40), 1).expect("sound");
     // In step: four prompts together and no prompt between tokens. Loose: when an answer ends the next step begins at once,
@@ -70,18 +70,18 @@ fn a_replay_sends_at_its_times() {
 fn an_overload_ends_and_is_no_steady_state() {
     // A step of one prompt of 100 and one token takes 2 ms at the least: 2 000 requests/s of it are more than it carries.
     let tight = engine(ModeSpec::Batching(BatchingSpec { max_seqs: 1, ..batching() }));
-    let found = run(&tight, &protocol(Pace::Open { rate_per_s: 2000.0 }, 100, 1, 400), 1).expect("sound");
+    let found = run(&tight, &protocol(SendPace::Open { rate_per_s: 2000.0 }, 100, 1, 400), 1).expect("sound");
     assert_eq!(found.answered, 400);
     let why = found.unsteady.expect("the queue grew");
     assert!(why.contains("no steady state"), "{why}");
-    let few = run(&tight, &protocol(Pace::Open { rate_per_s: 1.0 }, 100, 1, 10), 1).expect("sound");
+    let few = run(&tight, &protocol(SendPace::Open { rate_per_s: 1.0 }, 100, 1, 10), 1).expect("sound");
     assert!(few.unsteady.expect("too few").contains("too few"));
 }
 
 #[test]
 fn what_is_refused_is_counted_and_gives_way() {
     let short = engine(ModeSpec::Batching(BatchingSpec { max_context: Some(50), ..batching() }));
-    let closed = Pace::Closed { concurrency: 2, start: Start::AtOnce };
+    let closed = SendPace::Closed { concurrency: 2, start: Start::AtOnce };
     let found = run(&short, &protocol(closed, 100, 11, 6), 1).expect("sound");
     assert_eq!((found.answered, found.refused), (0, 6));
     assert!(found.ttft.mean.is_nan());

@@ -8,7 +8,7 @@ mod guard;
 mod read;
 mod write;
 
-pub(crate) use read::{Got, Reading, each_group, read_rows};
+pub(crate) use read::{ColumnReading, Got, each_group, read_rows};
 pub(crate) use write::{
     Column, Table, flag, flag_list, int, int_list, maybe_int, maybe_text, real, text, text_list,
 };

@@ -35,7 +35,7 @@ pub(crate) type Got<T> = std::result::Result<T, ParquetError>;
 pub(crate) fn read_rows<R: Send>(
     path: &Path,
     blank: impl Fn() -> R + Sync,
-    columns: impl Fn(&mut Reading<'_, R>) -> Got<()> + Sync,
+    columns: impl Fn(&mut ColumnReading<'_, R>) -> Got<()> + Sync,
 ) -> Result<Vec<R>> {
     let broken = |error| StoreError::parquet(path, "read", error);
     let reader = opened(path)?;
@@ -57,7 +57,7 @@ pub(crate) fn read_rows<R: Send>(
 pub(crate) fn each_group<R: Send>(
     path: &Path,
     blank: impl Fn() -> R + Sync,
-    columns: impl Fn(&mut Reading<'_, R>) -> Got<()> + Sync,
+    columns: impl Fn(&mut ColumnReading<'_, R>) -> Got<()> + Sync,
     mut each: impl FnMut(Vec<R>),
 ) -> Result<()> {
     let reader = opened(path)?;
@@ -127,14 +127,14 @@ fn read_group<R>(
     reader: &SerializedFileReader<Source>,
     index: usize,
     blank: &impl Fn() -> R,
-    columns: &impl Fn(&mut Reading<'_, R>) -> Got<()>,
+    columns: &impl Fn(&mut ColumnReading<'_, R>) -> Got<()>,
 ) -> Got<Vec<R>> {
     let group = reader.get_row_group(index)?;
     let count = match u64::try_from(group.metadata().num_rows()) {
         Ok(count) if count <= GROUP_VALUES_MAX => count as usize,
         _ => return Err(fault(format!("a row group of {} rows", group.metadata().num_rows()))),
     };
-    let mut reading = Reading { group: &*group, jobs: Vec::new() };
+    let mut reading = ColumnReading { group: &*group, jobs: Vec::new() };
     columns(&mut reading)?;
     let mut jobs = reading.jobs;
     let mut rows: Vec<R> = Vec::new();
@@ -156,12 +156,12 @@ type Job<'g, R> = Box<dyn FnMut(&mut [R]) -> Got<()> + 'g>;
 type Feed<'g, T> = Box<dyn FnMut(usize, &mut Batch<T>) -> Got<()> + 'g>;
 
 /// The columns of one row group and where they go.
-pub(crate) struct Reading<'g, R> {
+pub(crate) struct ColumnReading<'g, R> {
     group: &'g dyn RowGroupReader,
     jobs: Vec<Job<'g, R>>,
 }
 
-impl<'g, R: 'g> Reading<'g, R> {
+impl<'g, R: 'g> ColumnReading<'g, R> {
     /// An integer column that must be there, without nulls.
     pub(crate) fn int<T: Stored>(&mut self, name: &'static str, set: impl Fn(&mut R, T) + 'g) -> Got<()> {
         let feed = self.ints::<T>(name, 0)?.ok_or_else(|| missing(name))?;

@@ -2,7 +2,7 @@
 
 use plimsoll_model::*;
 use plimsoll_store::code::{CodeError, get_attempt, get_sample, put_attempt, put_sample};
-use plimsoll_store::frame::{self, Kind, MAGIC, Record};
+use plimsoll_store::frame::{self, FrameKind, MAGIC, Record};
 use plimsoll_store::{Columns, open_with};
 use proptest::prelude::*;
 
@@ -83,7 +83,7 @@ fn an_answer_of_sixteen_tokens_takes_under_200_bytes() {
 fn log(attempts: &[Attempt]) -> Vec<u8> {
     let mut log = MAGIC.to_vec();
     for attempt in attempts {
-        frame::append(&mut log, Kind::Attempt, |buf| put_attempt(buf, attempt));
+        frame::append(&mut log, FrameKind::Attempt, |buf| put_attempt(buf, attempt));
     }
     log
 }
@@ -144,7 +144,7 @@ fn zeros_after_a_power_cut_are_a_torn_tail() {
 #[test]
 fn a_frame_of_a_later_version_is_passed_over() {
     let mut whole = log(&[answered(0, 1)]);
-    frame::append(&mut whole, Kind::Level, |buf| buf.extend_from_slice(b"{\"id\": 1, \"new\": true}"));
+    frame::append(&mut whole, FrameKind::Level, |buf| buf.extend_from_slice(b"{\"id\": 1, \"new\": true}"));
     whole.extend_from_slice(&log(&[answered(1, 1)])[MAGIC.len()..]);
     let (got, tail) = read(&whole);
     assert_eq!(got, [answered(0, 1), answered(1, 1)]);

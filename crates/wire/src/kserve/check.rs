@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::metadata::{DIMS_MAX, INPUTS_MAX};
-use super::server::{Asked, Declared, Model, OUTPUT};
+use super::server::{Declared, InferRequest, Model, OUTPUT};
 use crate::head::bounded;
 use crate::openai::server::BadRequest;
 
@@ -76,7 +76,7 @@ fn unparsed(member: &str, why: &str) -> BadRequest {
 ///
 /// # Errors
 /// What is wrong with it, with Triton's status.
-pub fn parse(model: &Model, body: &[u8], header_length: Option<&str>) -> Result<Asked, BadRequest> {
+pub fn parse(model: &Model, body: &[u8], header_length: Option<&str>) -> Result<InferRequest, BadRequest> {
     let header = match header_length {
         None => body.len(),
         Some(text) => {
@@ -110,7 +110,7 @@ pub fn parse(model: &Model, body: &[u8], header_length: Option<&str>) -> Result<
     }
     outputs(model, read.outputs)?;
     let items = about.fits(&inputs)?;
-    Ok(Asked {
+    Ok(InferRequest {
         id,
         items,
         priority: u32::try_from(priority.unwrap_or(0)).unwrap_or(u32::MAX),

@@ -75,7 +75,7 @@ impl Declared {
 
 /// What an inference asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Asked {
+pub struct InferRequest {
     /// The request's own id, which is given back.
     pub id: Option<String>,
     /// Rows of its batch.
@@ -87,7 +87,7 @@ pub struct Asked {
 }
 
 /// The answer to an inference: zeros of the shape that was declared.
-pub fn answer(asked: &Asked, model: &Model) -> Bytes {
+pub fn answer(asked: &InferRequest, model: &Model) -> Bytes {
     let rows = if model.max_batch == 0 { 1 } else { asked.items };
     let mut shape = vec![1];
     if model.max_batch > 0 {

@@ -4,10 +4,10 @@ use bytes::Bytes;
 use plimsoll_model::Protocol;
 use serde_json::json;
 
-use super::request::Asked;
+use super::request::GenerateRequest;
 use super::responses;
 use super::stream::word;
-use super::timing::Told;
+use super::timing::ReportedTimings;
 
 /// What a whole answer says.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -25,11 +25,11 @@ pub struct Reply<'a> {
     /// Why it ended: `stop` or `length`.
     pub reason: &'a str,
     /// What the engine tells beside. Responses have no place for its times.
-    pub told: Told,
+    pub told: ReportedTimings,
 }
 
 /// The whole answer to a chat, completions or responses request.
-pub fn answer(asked: &Asked, reply: &Reply<'_>) -> Bytes {
+pub fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
     let Reply { id, created_s: created, model, first_word, tokens, reason, told } = *reply;
     let text: String = (0..u64::from(tokens)).map(|n| word(first_word.wrapping_add(n))).collect();
     let prompt = asked.prompt_tokens;
@@ -77,7 +77,7 @@ pub enum EmbeddingsFormat {
 }
 
 /// An embeddings answer: one vector per input, `dimensions` long, of unit length and of no meaning.
-pub fn embeddings(asked: &Asked, model: &str, dimensions: u32) -> Bytes {
+pub fn embeddings(asked: &GenerateRequest, model: &str, dimensions: u32) -> Bytes {
     let dimensions = asked.dimensions.unwrap_or(dimensions).clamp(1, 4096);
     let format = if asked.base64 { EmbeddingsFormat::Base64 } else { EmbeddingsFormat::Float };
     let entry = 1.0 / f64::from(dimensions).sqrt();

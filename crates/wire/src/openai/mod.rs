@@ -16,8 +16,8 @@ mod timing;
 /// Everything a front needs.
 pub mod server {
     pub use super::answer::{EmbeddingsFormat, Reply, answer, embeddings, error, models};
-    pub use super::request::{Asked, BLOCK_WORDS, BadRequest, Endpoint, parse};
+    pub use super::request::{BLOCK_WORDS, BadRequest, Endpoint, GenerateRequest, parse};
     pub use super::responses::EventWriter;
     pub use super::stream::{ChunkWriter, word};
-    pub use super::timing::{Timing, Told};
+    pub use super::timing::{ReportedTimings, Timing};
 }

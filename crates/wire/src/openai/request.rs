@@ -20,7 +20,7 @@ pub type Endpoint = Protocol;
 
 /// What a request asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Asked {
+pub struct GenerateRequest {
     /// The endpoint.
     pub endpoint: Endpoint,
     /// Model name as sent; empty where none was.
@@ -109,7 +109,7 @@ struct TextPart<'a> {
 }
 
 /// Reads a request body of at most `body_max` bytes.
-pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<Asked, BadRequest> {
+pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<GenerateRequest, BadRequest> {
     if body.len() > body_max {
         let message = format!("request body of {} bytes is over the limit of {body_max}", body.len());
         return Err(BadRequest { status: 413, message, param: None });
@@ -149,7 +149,7 @@ pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<Asked, 
         return Err(bad("n", "only n = 1 is served"));
     }
     let options = body.stream_options.unwrap_or_default();
-    Ok(Asked {
+    Ok(GenerateRequest {
         endpoint,
         model: body.model.unwrap_or_default().into_owned(),
         stream: body.stream.unwrap_or(false),

@@ -6,7 +6,7 @@
 use bytes::{BufMut, BytesMut};
 use serde_json::{Value, json};
 
-use super::request::Asked;
+use super::request::GenerateRequest;
 use super::stream::put_escaped;
 
 /// Writes one response's events, each complete, into a buffer of the caller's.
@@ -24,7 +24,7 @@ pub struct EventWriter {
 
 impl EventWriter {
     /// For a stream with this id (`resp_…`, made by the caller), `created` in seconds since 1970.
-    pub fn new(asked: &Asked, id: &str, created: i64, model: &str) -> EventWriter {
+    pub fn new(asked: &GenerateRequest, id: &str, created: i64, model: &str) -> EventWriter {
         let open = format!(
             "event: response.output_text.delta\ndata: {{\"type\":\"response.output_text.delta\",\"item_id\":{},\
              \"output_index\":0,\"content_index\":0,\"logprobs\":[],\"delta\":\"",

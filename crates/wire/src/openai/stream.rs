@@ -6,8 +6,8 @@
 use bytes::{BufMut, BytesMut};
 use plimsoll_model::Protocol;
 
-use super::request::Asked;
-use super::timing::Told;
+use super::request::GenerateRequest;
+use super::timing::ReportedTimings;
 use crate::template::escape;
 
 /// Writes one stream's chunks, each as a complete event, into a buffer of the caller's.
@@ -25,7 +25,7 @@ pub struct ChunkWriter {
 impl ChunkWriter {
     /// For a stream with this id (`chatcmpl-…`, made by the caller), `created` in seconds since 1970. Every endpoint but
     /// chat is written as completions.
-    pub fn new(asked: &Asked, id: &str, created: i64, model: &str) -> ChunkWriter {
+    pub fn new(asked: &GenerateRequest, id: &str, created: i64, model: &str) -> ChunkWriter {
         let chat = asked.endpoint == Protocol::Chat;
         let object = if chat { "chat.completion.chunk" } else { "text_completion" };
         let mut open = String::with_capacity(128 + id.len() + model.len());
@@ -94,7 +94,7 @@ impl ChunkWriter {
     }
 
     /// The usage chunk, if it was asked for, with what the engine tells beside, and `[DONE]`.
-    pub fn end(&self, out: &mut BytesMut, told: &Told) {
+    pub fn end(&self, out: &mut BytesMut, told: &ReportedTimings) {
         if self.include_usage {
             out.put_slice(&self.open);
             out.put_slice(b"]");

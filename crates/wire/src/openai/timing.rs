@@ -8,7 +8,7 @@ use plimsoll_model::Span;
 
 /// What an engine tells of an answer beside the answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct Told {
+pub struct ReportedTimings {
     /// How long its stages took, where the engine has them.
     pub timing: Option<Timing>,
     /// Tokens of its prompt that a cache held, where the engine knows (vLLM: `--enable-prompt-tokens-details`).

@@ -17,7 +17,7 @@ use super::Notes;
 use super::attributes::{Attributes, Scalar, Text};
 use super::id::{short, trace_text};
 use super::origin::Origin;
-use super::timeline::{self, Slice};
+use super::timeline::{self, TrackSlice};
 
 /// One event as it stands.
 #[derive(Default)]
@@ -90,7 +90,7 @@ pub(crate) struct Chrome<'a> {
     pub events: u64,
     /// Added to every time.
     pub base_ns: i64,
-    slices: Vec<Slice>,
+    slices: Vec<TrackSlice>,
     unused: u64,
     /// Number of the track of (process, thread or asynchronous id).
     tracks: HashMap<(Cow<'a, str>, Cow<'a, str>), u32>,
@@ -213,7 +213,7 @@ impl<'a> Chrome<'a> {
     }
 }
 
-fn slice(track: u32, event: &Event<'_>, name: String, start_ns: i64, end_ns: i64) -> Slice {
+fn slice(track: u32, event: &Event<'_>, name: String, start_ns: i64, end_ns: i64) -> TrackSlice {
     let attributes = event.attributes();
     let find = |key: &str| attributes.iter().find(|(name, _)| name == key).map(|(_, value)| value);
     let correlation = match find("correlation") {
@@ -230,7 +230,7 @@ fn slice(track: u32, event: &Event<'_>, name: String, start_ns: i64, end_ns: i64
         let half = |salt: u8| u128::from(super::fnv(&[&[salt], category, b"\0", id]));
         is_async.then(|| half(1) << 64 | half(2) | 1)
     };
-    Slice {
+    TrackSlice {
         track,
         start_ns,
         end_ns,

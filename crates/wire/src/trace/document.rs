@@ -50,7 +50,7 @@ pub(crate) struct Found<'a> {
 pub(crate) type Each<'a> = &'a mut (dyn FnMut(TraceSpan) + 'a);
 
 /// What a document, or several, told beside its spans.
-pub(crate) struct Told {
+pub(crate) struct DocumentNotes {
     /// What it was; `None` = nothing that is known.
     pub format: Option<Format>,
     /// What was not taken as it stood.
@@ -60,7 +60,7 @@ pub(crate) struct Told {
 }
 
 /// Reads JSON: one document, several one after the other (JSON lines), or a list of them. Hands each span on.
-pub(crate) fn read<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<Told, TraceError> {
+pub(crate) fn read<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<DocumentNotes, TraceError> {
     let mut found = Found::new(each);
     found.walk(bytes)?;
     Ok(found.told(bytes))
@@ -68,14 +68,14 @@ pub(crate) fn read<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<Told, TraceErr
 
 /// Reads one document that is known to be whole. `None` = it holds events of a Chrome trace, which need the documents after it: no span of it was
 /// handed on.
-pub(crate) fn read_one<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<Option<Told>, TraceError> {
+pub(crate) fn read_one<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<Option<DocumentNotes>, TraceError> {
     let mut found = Found::new(each);
     found.one(bytes).map_err(|error| wrong(&error))?;
     Ok((found.chrome.events == 0).then(|| found.told(bytes)))
 }
 
 /// Reads JSON as a request to export: an object without anything in it is one without spans (protobuf's JSON leaves out empty lists).
-pub(crate) fn read_otlp<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<Told, TraceError> {
+pub(crate) fn read_otlp<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<DocumentNotes, TraceError> {
     let mut found = Found::new(each);
     found.walk(bytes)?;
     if found.documents > 0 && found.unknown.is_empty() && !found.has_listing && !found.has_inner {
@@ -147,13 +147,13 @@ impl<'a> Found<'a> {
         stream.end()
     }
 
-    fn told(mut self, bytes: &'a [u8]) -> Told {
+    fn told(mut self, bytes: &'a [u8]) -> DocumentNotes {
         let chrome = std::mem::take(&mut self.chrome);
         if chrome.events > 0 {
             let seed = super::digest(bytes);
             chrome::spans(chrome, seed, &mut self.notes).into_iter().for_each(&mut self.each);
         }
-        Told { format: self.format, notes: self.notes, words: self.unknown_words() }
+        DocumentNotes { format: self.format, notes: self.notes, words: self.unknown_words() }
     }
 
     fn unknown_words(&self) -> String {

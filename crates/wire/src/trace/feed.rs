@@ -6,7 +6,7 @@
 
 use plimsoll_model::TraceSpan;
 
-use super::document::{self, Told};
+use super::document::{self, DocumentNotes};
 use super::scan::Scan;
 use super::{Format, Notes, TraceError, otlp, read_each};
 
@@ -184,7 +184,7 @@ impl Feed {
         Ok(())
     }
 
-    fn learn(&mut self, told: Told) {
+    fn learn(&mut self, told: DocumentNotes) {
         match told.format {
             Some(format) => _ = self.format.get_or_insert(format),
             None => _ = self.words.get_or_insert(told.words),

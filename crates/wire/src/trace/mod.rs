@@ -186,7 +186,7 @@ pub fn read_otlp_json(bytes: &[u8]) -> Result<Parsed, TraceError> {
     }
 }
 
-fn known(told: document::Told) -> Result<(Format, Notes), TraceError> {
+fn known(told: document::DocumentNotes) -> Result<(Format, Notes), TraceError> {
     match told.format {
         Some(format) => Ok((format, told.notes)),
         None => Err(TraceError::Unknown { found: told.words }),

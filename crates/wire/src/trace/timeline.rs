@@ -14,7 +14,7 @@ use super::Notes;
 use super::origin::{Origin, settle};
 
 /// A stretch of time on a track.
-pub(crate) struct Slice {
+pub(crate) struct TrackSlice {
     /// Number of its track.
     pub track: u32,
     pub start_ns: i64,
@@ -35,7 +35,7 @@ const NONE: u32 = u32::MAX;
 
 /// Slices as spans, in order of track and time; `tracks` says where each track is, `seed` tells this file's traces from others'.
 pub(crate) fn spans(
-    mut slices: Vec<Slice>,
+    mut slices: Vec<TrackSlice>,
     tracks: &[Origin],
     seed: u64,
     notes: &mut Notes,
@@ -65,7 +65,7 @@ pub(crate) fn spans(
 }
 
 /// Whose child each slice is.
-fn parents(slices: &[Slice]) -> Vec<u32> {
+fn parents(slices: &[TrackSlice]) -> Vec<u32> {
     let launches: HashMap<u64, u32> =
         (0..).zip(slices).filter_map(|(at, slice)| Some((slice.launches?, at))).collect();
     let mut open: Vec<u32> = Vec::new();
@@ -96,7 +96,7 @@ fn parents(slices: &[Slice]) -> Vec<u32> {
 }
 
 /// Which trace each slice belongs to: its own word, else its parent's, else its own as an annotation, else the file's.
-fn traces(slices: &[Slice], parents: &[u32], seed: u64) -> Vec<u128> {
+fn traces(slices: &[TrackSlice], parents: &[u32], seed: u64) -> Vec<u128> {
     let of_file = u128::from(seed) << 64 | 1;
     let mut traces: Vec<u128> = vec![0; slices.len()];
     let mut way = Vec::new();

@@ -1,6 +1,6 @@
 //! Pages of metrics: real ones, the corners of both formats, and bytes that nobody meant.
 
-use plimsoll_wire::exposition::{Row, llamacpp_props, llamacpp_slots, read, sglang_loads};
+use plimsoll_wire::exposition::{ExposedValue, llamacpp_props, llamacpp_slots, read, sglang_loads};
 use proptest::prelude::*;
 
 const PAGES: [&[u8]; 5] = [
@@ -12,12 +12,12 @@ const PAGES: [&[u8]; 5] = [
 ];
 
 fn value(page: &[u8], name: &str, label: Option<(&str, &str)>) -> f64 {
-    let is = |row: &&Row| {
+    let is = |row: &&ExposedValue| {
         row.name == name
             && label.is_none_or(|(key, value)| row.labels.iter().any(|(k, v)| k == key && v == value))
     };
     let rows = read(page).rows;
-    let found: Vec<&Row> = rows.iter().filter(is).collect();
+    let found: Vec<&ExposedValue> = rows.iter().filter(is).collect();
     assert_eq!(found.len(), 1, "{name} {label:?}");
     found[0].value
 }

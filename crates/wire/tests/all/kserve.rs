@@ -32,7 +32,7 @@ fn tensor(datatype: Datatype, shape: &[u32], drawn: &[u8]) -> Tensor {
     Tensor { name: "IN".into(), datatype, shape: shape.to_vec(), drawn: drawn.to_vec() }
 }
 
-fn parse(body: &[u8], header: Option<usize>, max_batch: u32) -> Result<server::Asked, (u16, String)> {
+fn parse(body: &[u8], header: Option<usize>, max_batch: u32) -> Result<server::InferRequest, (u16, String)> {
     let header = header.map(|n| n.to_string());
     server::parse(&model(max_batch), body, header.as_deref()).map_err(|bad| (bad.status, bad.message))
 }

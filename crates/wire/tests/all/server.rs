@@ -4,9 +4,10 @@ use bytes::BytesMut;
 use plimsoll_model::outcome::How;
 use plimsoll_model::{Message, Payload, Protocol, Role, Span, TokensRule};
 use plimsoll_wire::openai::server::{
-    Asked, ChunkWriter, Reply, Timing, Told, answer, embeddings, error, models, parse, word,
+    ChunkWriter, GenerateRequest, Reply, ReportedTimings, Timing, answer, embeddings, error, models, parse,
+    word,
 };
-use plimsoll_wire::prometheus::Page;
+use plimsoll_wire::prometheus::PrometheusPage;
 use plimsoll_wire::{Head, RequestOptions, encode};
 use serde_json::{Value, json};
 
@@ -16,7 +17,7 @@ use Protocol::{Chat, Completions, Embeddings, Responses};
 
 const BODY_MAX: usize = 1 << 20;
 
-fn asked(protocol: Protocol, payload: &Payload) -> Asked {
+fn asked(protocol: Protocol, payload: &Payload) -> GenerateRequest {
     let options = RequestOptions {
         protocol,
         model: Some("m".into()),
@@ -85,12 +86,12 @@ fn bad_requests_name_the_field() {
 }
 
 fn streamed(protocol: Protocol, usage: bool, running: bool) -> Recorded {
-    let asked = Asked {
+    let asked = GenerateRequest {
         endpoint: protocol,
         prompt_tokens: 11,
         include_usage: usage,
         continuous_usage: running,
-        ..Asked::default()
+        ..GenerateRequest::default()
     };
     let mut writer = ChunkWriter::new(&asked, "chatcmpl-0123456789abcdef", 1_795_174_765, "a \"model\"");
     let mut out = BytesMut::new();
@@ -100,7 +101,7 @@ fn streamed(protocol: Protocol, usage: bool, running: bool) -> Recorded {
     }
     writer.token(&mut out, " two \"words\"", 2);
     writer.finish(&mut out, "length");
-    writer.end(&mut out, &Told::default());
+    writer.end(&mut out, &ReportedTimings::default());
     sse(out.to_vec())
 }
 
@@ -153,7 +154,7 @@ fn chunks_are_json_with_the_usual_fields() {
 
 const REPLY: Reply<'static> =
     Reply { id: "x", created_s: 0, model: "m", first_word: 7, tokens: 20, reason: "length", told: TOLD };
-const TOLD: Told = Told { timing: None, cached: None };
+const TOLD: ReportedTimings = ReportedTimings { timing: None, cached: None };
 
 /// The known answer of vLLM's own tests (its `PerRequestTimingMetrics`): queued at 1.0 s, scheduled at 1.5, first token at
 /// 2.0, last at 3.0, ten tokens.
@@ -182,10 +183,10 @@ fn stage_times_are_told_as_vllm_tells_them() {
         let stages = read.verdict.answer.stages.into_iter();
         stages.map(|stage| (stage.name, stage.took)).collect::<Vec<_>>()
     };
-    let told = Told { timing: Some(timing), cached: Some(16) };
+    let told = ReportedTimings { timing: Some(timing), cached: Some(16) };
     let want: Vec<_> = want.iter().map(|(name, ms)| ((*name).to_owned(), Span::from_millis(*ms))).collect();
     for protocol in [Chat, Completions] {
-        let asked = Asked { endpoint: protocol, include_usage: true, ..Asked::default() };
+        let asked = GenerateRequest { endpoint: protocol, include_usage: true, ..GenerateRequest::default() };
         let mut writer = ChunkWriter::new(&asked, "x", 0, "m");
         let mut out = BytesMut::new();
         (0..10).for_each(|n| writer.token(&mut out, word(n), 1));
@@ -205,7 +206,8 @@ fn stage_times_are_told_as_vllm_tells_them() {
 
 #[test]
 fn stream_errors_and_whole_bodies() {
-    let writer = ChunkWriter::new(&Asked { endpoint: Chat, ..Asked::default() }, "x", 0, "m");
+    let writer =
+        ChunkWriter::new(&GenerateRequest { endpoint: Chat, ..GenerateRequest::default() }, "x", 0, "m");
     let mut out = BytesMut::new();
     writer.error(&mut out, "the engine \"died\"", 500);
     let told = read(Chat, &sse(out.to_vec()));
@@ -213,7 +215,7 @@ fn stream_errors_and_whole_bodies() {
     assert_eq!(told.verdict.answer.error.as_deref(), Some("the engine \"died\""));
 
     for protocol in [Chat, Completions, Responses] {
-        let asked = Asked { endpoint: protocol, prompt_tokens: 3, ..Asked::default() };
+        let asked = GenerateRequest { endpoint: protocol, prompt_tokens: 3, ..GenerateRequest::default() };
         let told = read(protocol, &made("application/json", answer(&asked, &REPLY).to_vec()));
         assert_eq!((told.word().as_str(), told.verdict.outcome.how), ("B", How::Finished));
         let found = told.verdict.answer;
@@ -221,11 +223,12 @@ fn stream_errors_and_whole_bodies() {
         assert_eq!(found.finish_reason.as_deref(), Some("length"));
         assert_eq!(found.text.unwrap().split_whitespace().count(), 20);
     }
-    let asked = Asked { endpoint: Embeddings, prompt_tokens: 3, inputs: 2, ..Asked::default() };
+    let asked =
+        GenerateRequest { endpoint: Embeddings, prompt_tokens: 3, inputs: 2, ..GenerateRequest::default() };
     let floats: Value = serde_json::from_slice(&embeddings(&asked, "m", 16)).unwrap();
     assert_eq!(floats["data"][1]["embedding"], json!(vec![0.25; 16]));
     let base64: Value =
-        serde_json::from_slice(&embeddings(&Asked { base64: true, ..asked }, "m", 1)).unwrap();
+        serde_json::from_slice(&embeddings(&GenerateRequest { base64: true, ..asked }, "m", 1)).unwrap();
     // 1.0f32 is 00 00 80 3f, little-endian.
     assert_eq!(base64["data"][0]["embedding"], json!("AACAPw=="));
 
@@ -246,7 +249,7 @@ fn neighbouring_words_differ() {
 /// The format's own example values and escapes (prometheus.io, "Exposition formats").
 #[test]
 fn metrics_pages() {
-    let mut page = Page::new();
+    let mut page = PrometheusPage::new();
     page.counter(
         "http_requests_total",
         "The total number\nof \\ requests.",

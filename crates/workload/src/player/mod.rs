@@ -32,7 +32,7 @@ use plimsoll_model::{At, How, Outcome, Span};
 use crate::draw::Arrival;
 use crate::policy::{CancelAfter, ClientSpec};
 use crate::schedule::{Feed, Sequence};
-use state::{Live, NumberHasher, Phase, Source, Timer, What};
+use state::{Live, NumberHasher, Phase, PlayerTimer, Source, What};
 
 /// The stepped client.
 #[derive(Debug)]
@@ -47,8 +47,8 @@ pub struct Player {
     /// Turns to come of sessions under way or not yet begun.
     turns: HashMap<u64, VecDeque<Arc<Arrival>>>,
     /// Retries and turns to come.
-    wakes: BinaryHeap<Reverse<Timer>>,
-    deadlines: BinaryHeap<Reverse<Timer>>,
+    wakes: BinaryHeap<Reverse<PlayerTimer>>,
+    deadlines: BinaryHeap<Reverse<PlayerTimer>>,
     lost: Vec<Attempted>,
     stopped: bool,
     full_since: At,
@@ -393,7 +393,7 @@ impl Player {
         }
         let mut push = |at: Option<At>, what| {
             if let Some(at) = at {
-                self.deadlines.push(Reverse(Timer { at, request, attempt, what }));
+                self.deadlines.push(Reverse(PlayerTimer { at, request, attempt, what }));
             }
         };
         push(attempted.first_token_deadline, What::TimeOut(Deadline::FirstToken));
@@ -411,8 +411,8 @@ impl Player {
         attempted
     }
 
-    fn tell(&mut self, timer: Timer) -> Action {
-        let Timer { request, attempt, what, .. } = timer;
+    fn tell(&mut self, timer: PlayerTimer) -> Action {
+        let PlayerTimer { request, attempt, what, .. } = timer;
         if let Some(Live { phase: Phase::Flying { told, .. }, .. }) = self.live.get_mut(&request) {
             *told = true;
         }
@@ -428,7 +428,7 @@ impl Player {
             live.phase = Phase::Retry;
         }
         self.retrying += 1;
-        self.wakes.push(Reverse(Timer { at, request, attempt: attempt + 1, what: What::Wake }));
+        self.wakes.push(Reverse(PlayerTimer { at, request, attempt: attempt + 1, what: What::Wake }));
         Ended::WillRetry { at }
     }
 
@@ -440,7 +440,12 @@ impl Player {
         let goes_on = !self.stopped && outcome.is_finished() && due < self.until;
         match (goes_on, rest.pop_front()) {
             (true, Some(next)) => {
-                self.wakes.push(Reverse(Timer { at: due, request: next.id, attempt: 0, what: What::Wake }));
+                self.wakes.push(Reverse(PlayerTimer {
+                    at: due,
+                    request: next.id,
+                    attempt: 0,
+                    what: What::Wake,
+                }));
                 if let Some(session) = session {
                     self.turns.insert(session, rest);
                 }
@@ -501,7 +506,7 @@ impl Player {
     /// Drops timers at the head whose attempt has ended, and all of them once they are many.
     fn sweep(&mut self) {
         let live = &self.live;
-        let stands = |timer: &Timer| {
+        let stands = |timer: &PlayerTimer| {
             live.get(&timer.request).is_some_and(|l| match l.phase {
                 Phase::Flying { first, told } => {
                     l.attempt == timer.attempt

@@ -66,7 +66,7 @@ pub enum Phase {
 
 /// Something to be done at a time; ordered by it.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Timer {
+pub struct PlayerTimer {
     pub at: At,
     pub request: u64,
     pub attempt: u16,

@@ -12,7 +12,8 @@ const MOONCAKE: &[u8] = include_bytes!("../../fixtures/mooncake_200.jsonl");
 const SHAREGPT: &[u8] = include_bytes!("../../fixtures/sharegpt_blk16_30.jsonl");
 
 fn totals(trace: &Trace) -> (usize, u64, u64) {
-    let sum = |f: fn(&plimsoll_workload::trace::Row) -> u32| trace.rows.iter().map(|r| u64::from(f(r))).sum();
+    let sum =
+        |f: fn(&plimsoll_workload::trace::TraceRow) -> u32| trace.rows.iter().map(|r| u64::from(f(r))).sum();
     (trace.rows.len(), sum(|r| r.prompt_tokens), sum(|r| r.output_tokens))
 }
 

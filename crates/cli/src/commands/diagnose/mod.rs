@@ -65,7 +65,7 @@ pub fn baseline_folder(args: &DiagnoseArgs) -> Result<Option<PathBuf>, Stop> {
 }
 
 /// The run of before, which is another one.
-fn before(base: &Path, dir: &Path) -> Result<rows::Rows, Stop> {
+fn before(base: &Path, dir: &Path) -> Result<rows::WholeRun, Stop> {
     if compare::same_folder(base, dir) {
         let (base, dir) = (base.display(), dir.display());
         return Err(Stop::usage(format!("--baseline {base}: {dir} itself; name the run of before")));
@@ -102,7 +102,7 @@ pub fn budget(args: &DiagnoseArgs) -> Result<Option<BudgetSpec>, Stop> {
     Ok(Some(budget))
 }
 
-fn level(args: &DiagnoseArgs, rows: &rows::Rows) -> Result<Option<u32>, Stop> {
+fn level(args: &DiagnoseArgs, rows: &rows::WholeRun) -> Result<Option<u32>, Stop> {
     let Some(id) = args.passive.level else { return Ok(None) };
     if rows.manifest.levels.iter().any(|level| level.id == id) {
         return Ok(Some(id));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use plimsoll_diagnose::active::before::{Against, Before};
 use plimsoll_diagnose::active::fact::State;
-use plimsoll_diagnose::active::plan::{ActiveSpec, Ask, Traffic};
+use plimsoll_diagnose::active::plan::{ActiveSpec, Ask, TrafficTraits};
 use plimsoll_diagnose::active::tell::{self, Tried};
 use plimsoll_diagnose::active::{Active, Next, blocks};
 use plimsoll_diagnose::{Answer, Diagnosis, Side};
@@ -24,10 +24,10 @@ use crate::commands::diagnose;
 use crate::commands::run::mean_lengths;
 use crate::exit::{Exit, Stop};
 use crate::flags::{DiagnoseArgs, DiagnoseUrlArgs, Format};
-use crate::measure::{Begin, Closed, LevelRows, Measure, Measured, Step, Variation, max_rate, random};
+use crate::measure::{Begin, Closed, LevelRows, Measure, MeasuredLevel, Step, Variation, max_rate, random};
 use crate::out;
 use crate::resolve::Draft;
-use crate::rows::Rows;
+use crate::rows::WholeRun;
 
 /// What a diagnosis was allowed and what it found, beside its run.
 const FILE: &str = "diagnosis.json";
@@ -43,7 +43,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// The content of [`FILE`], and of `--format json`.
 #[derive(Serialize, Deserialize)]
-pub struct Told {
+pub struct DiagnosisFile {
     /// What it was allowed.
     pub allowed: ActiveSpec,
     /// What was tried and what it showed.
@@ -66,7 +66,7 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     draft.client(&args.client)?;
     let scenario = own_load_only(draft.finish(random())?)?;
     let spec = ActiveSpec { ceilings: ceilings(args)?, ..spec(&args.active)? };
-    let traffic = Traffic::of(&scenario, mean_lengths(&scenario));
+    let traffic = TrafficTraits::of(&scenario, mean_lengths(&scenario));
     let beside = before.as_ref().map_or_else(String::new, |before| {
         format!(
             "; held against {} ({} alone)",
@@ -124,7 +124,7 @@ fn started(args: &DiagnoseArgs) -> Result<(Option<Before>, Draft), Stop> {
     Ok((Some(before), draft))
 }
 
-fn earlier(dir: &Path, rows: &Rows) -> Before {
+fn earlier(dir: &Path, rows: &WholeRun) -> Before {
     Before::of(&dir.display().to_string(), &Side::of(&rows.manifest, &rows.attempts, &rows.samples))
 }
 
@@ -236,7 +236,7 @@ fn experiment(measure: &mut Measure, active: &mut Active) -> Result<(), Stop> {
     }
 }
 
-fn level(measure: &mut Measure, ask: &Ask) -> Result<Measured, Stop> {
+fn level(measure: &mut Measure, ask: &Ask) -> Result<MeasuredLevel, Stop> {
     let varied = Variation {
         scenario: Some(ask.change.apply(measure.scenario())),
         replica: ask.change.replica.map(|n| n as usize),
@@ -282,7 +282,7 @@ fn finish(
     let stopped = measure.stopped();
     let findings = measure.analyse();
     let closed = measure.finish(&findings);
-    let told = Told {
+    let told = DiagnosisFile {
         allowed: spec.clone(),
         tried: tell::tried(active.blocks(), spec, before.as_ref()),
         diagnosis: tell::diagnosis(
@@ -333,7 +333,7 @@ pub fn exit(diagnosis: &Diagnosis) -> Exit {
     }
 }
 
-fn print(told: &Told, format: Format) {
+fn print(told: &DiagnosisFile, format: Format) {
     match format {
         Format::Text => out::line(&page::render(&told.tried, &told.diagnosis)),
         Format::Json => out::json(told),
@@ -342,7 +342,7 @@ fn print(told: &Told, format: Format) {
 
 /// Judges the folder of an active diagnosis once more, against the run of before and the budget that are named, else those it was held
 /// against; `None` where the run is of another kind.
-pub fn of_run(dir: &Path, rows: &Rows, args: &DiagnoseArgs) -> Result<Option<Exit>, Stop> {
+pub fn of_run(dir: &Path, rows: &WholeRun, args: &DiagnoseArgs) -> Result<Option<Exit>, Stop> {
     let before = match diagnose::baseline_folder(args)? {
         Some(other) if rows.manifest.kind == KIND => Some(earlier(&other, &rows::whole(&other)?)),
         _ => None,
@@ -354,24 +354,29 @@ pub fn of_run(dir: &Path, rows: &Rows, args: &DiagnoseArgs) -> Result<Option<Exi
 }
 
 /// Writes the page of --html.
-fn html(args: &DiagnoseArgs, name: &str, told: &Told) -> Result<(), Stop> {
+fn html(args: &DiagnoseArgs, name: &str, told: &DiagnosisFile) -> Result<(), Stop> {
     let Some(path) = &args.html else { return Ok(()) };
     let page = plimsoll_report::html::diagnose::render(name, &told.diagnosis, &told.tried);
     out::file(path, page)
 }
 
 /// What the folder of an active diagnosis tells; `None` where the run is of another kind.
-pub fn told_of(dir: &Path, rows: &Rows) -> Option<Told> {
+pub fn told_of(dir: &Path, rows: &WholeRun) -> Option<DiagnosisFile> {
     judged(dir, rows, None, Vec::new())
 }
 
-fn judged(dir: &Path, rows: &Rows, other: Option<Before>, promised: Vec<Ceiling>) -> Option<Told> {
+fn judged(
+    dir: &Path,
+    rows: &WholeRun,
+    other: Option<Before>,
+    promised: Vec<Ceiling>,
+) -> Option<DiagnosisFile> {
     if rows.manifest.kind != KIND {
         return None;
     }
     // A diagnosis that was killed left no file: it is judged by the ceilings that nobody has to ask for.
     let kept = std::fs::read(dir.join(FILE)).ok();
-    let kept: Option<Told> = kept.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let kept: Option<DiagnosisFile> = kept.and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let (mut spec, before) = kept.map(|told| (told.allowed, told.before)).unwrap_or_default();
     if !promised.is_empty() {
         spec.ceilings = promised;
@@ -380,5 +385,10 @@ fn judged(dir: &Path, rows: &Rows, other: Option<Before>, promised: Vec<Ceiling>
     let blocks = blocks(&rows.manifest.levels, &rows.attempts, &rows.samples);
     let beside = against(before.as_ref(), &rows.manifest.target);
     let diagnosis = tell::diagnosis(&blocks, &spec, beside, &rows.findings.validity);
-    Some(Told { tried: tell::tried(&blocks, &spec, before.as_ref()), allowed: spec, before, diagnosis })
+    Some(DiagnosisFile {
+        tried: tell::tried(&blocks, &spec, before.as_ref()),
+        allowed: spec,
+        before,
+        diagnosis,
+    })
 }

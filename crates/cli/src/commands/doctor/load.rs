@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use plimsoll_client::doctor::{self, Finding, Severity};
-use plimsoll_client::{Client, ClientConfig, Clock, Control, LevelPlan, Memory, Sink, Traffic};
+use plimsoll_client::{Client, ClientConfig, Clock, Control, LevelPlan, LevelTraffic, Memory, Sink};
 use plimsoll_model::{Load, RateCourse, Span};
 use plimsoll_report::figure;
 use plimsoll_workload::{Prompts, Scenario, Schedule, parse_span};
@@ -81,7 +81,10 @@ fn plan(scenario: &Scenario, concurrency: u32, window: Span) -> Result<LevelPlan
         purpose: "doctor".into(),
         load: Load::Closed { concurrency },
         rate_course: RateCourse::Even,
-        requests: Traffic::Closed { sequence: Schedule::sequence(scenario, 0).map_err(wrong)?, concurrency },
+        requests: LevelTraffic::Closed {
+            sequence: Schedule::sequence(scenario, 0).map_err(wrong)?,
+            concurrency,
+        },
         window,
         client: scenario.client.clone(),
         prompts: Arc::new(Prompts::new(scenario, 0).map_err(wrong)?),

@@ -8,7 +8,7 @@ pub mod url;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use plimsoll_judge::gate::{self, GateFinding, GateVerdict, Measured};
+use plimsoll_judge::gate::{self, GateFinding, GateVerdict, MeasuredRun};
 use plimsoll_measure::findings::Findings;
 use plimsoll_report::gate as pages;
 use plimsoll_store::Run;
@@ -48,7 +48,7 @@ fn judged(args: &GateArgs) -> Result<Exit, Stop> {
     let baseline = named.map(|name| open(name)).transpose()?;
     let base = baseline.as_ref().map(|run| {
         let spec = line_spec(&run.manifest);
-        Measured::read(&run.manifest, &run.attempts, &run.samples, &spec, &budget.file)
+        MeasuredRun::read(&run.manifest, &run.attempts, &run.samples, &spec, &budget.file)
     });
     let run = match url::is_url(&args.run) {
         true => {
@@ -58,7 +58,7 @@ fn judged(args: &GateArgs) -> Result<Exit, Stop> {
         false => open(&args.run)?,
     };
     let spec = line_spec(&run.manifest);
-    let measured = Measured::read(&run.manifest, &run.attempts, &run.samples, &spec, &budget.file);
+    let measured = MeasuredRun::read(&run.manifest, &run.attempts, &run.samples, &spec, &budget.file);
     let finding = gate::gate(&budget.file, &measured, base.as_ref());
     write(args, &budget, &finding)?;
     if let Some(name) = named {
@@ -93,7 +93,7 @@ fn record(
     name: &str,
     label: Option<&str>,
     run: &Run,
-    measured: &Measured<'_>,
+    measured: &MeasuredRun<'_>,
     finding: &GateFinding,
 ) -> Result<(), Stop> {
     if !on_a_line(name) {

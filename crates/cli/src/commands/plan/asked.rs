@@ -35,7 +35,7 @@ const REQUESTS: f64 = 30_000.0;
 const REQUEST_LENGTHS: f64 = 20.0;
 
 /// Everything that a plan is asked, and what is to be said of where it comes from.
-pub struct Asked {
+pub struct AskedPlan {
     /// What is asked.
     pub spec: PlanSpec,
     /// Engines that would have answered the run nearly as well, where one was fitted to it.
@@ -50,7 +50,7 @@ pub struct Asked {
 ///
 /// # Errors
 /// The first that is wrong or missing, in one line.
-pub fn read(args: &PlanArgs) -> Result<Asked, Stop> {
+pub fn read(args: &PlanArgs) -> Result<AskedPlan, Stop> {
     let mut notes = Vec::new();
     let mut rules = rules(&args.promise)?;
     let run = args.load.from.as_deref().map(|dir| Source::read(dir, args)).transpose()?;
@@ -88,7 +88,7 @@ pub fn read(args: &PlanArgs) -> Result<Asked, Stop> {
     let price_of_one =
         "the costs rest on one GPU per replica, which nobody said (--gpus-per-replica)".to_owned();
     let rests_on = limits.into_iter().chain(one_gpu.then_some(price_of_one)).collect();
-    Ok(Asked { spec, others, rests_on, notes })
+    Ok(AskedPlan { spec, others, rests_on, notes })
 }
 
 /// A run that a plan begins from.

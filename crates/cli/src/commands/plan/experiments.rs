@@ -17,7 +17,7 @@ use plimsoll_plan::planner::Planner;
 use plimsoll_plan::{Experiment, Outcome, PlanError, simulate};
 use plimsoll_report::figure;
 
-use crate::screen::{Screen, Watch};
+use crate::screen::{KeyWatch, Screen};
 
 /// Threads that simulate.
 const THREADS: usize = 2;
@@ -32,7 +32,7 @@ pub struct Limit {
     stopped: Arc<AtomicBool>,
     screen: Screen,
     quiet: bool,
-    watch: Option<Watch>,
+    watch: Option<KeyWatch>,
 }
 
 /// Why simulation ended.
@@ -56,7 +56,7 @@ impl Limit {
     /// From now on a Ctrl-C ends with what is known.
     pub fn watch(&mut self) {
         let on_stop = Arc::clone(&self.stopped);
-        self.watch = Some(Watch::start(!self.quiet, move || on_stop.store(true, Ordering::Relaxed)));
+        self.watch = Some(KeyWatch::start(!self.quiet, move || on_stop.store(true, Ordering::Relaxed)));
     }
 
     /// Is it over, and by whom?

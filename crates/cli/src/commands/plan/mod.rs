@@ -13,7 +13,7 @@ use std::path::Path;
 
 use plimsoll_measure::findings::Held;
 use plimsoll_model::Span;
-use plimsoll_plan::conclude::{Known, conclude};
+use plimsoll_plan::conclude::{KnownBefore, conclude};
 use plimsoll_plan::envelope::{EnvelopeSpec, envelope};
 use plimsoll_plan::file::PlanFile;
 use plimsoll_plan::planner::Planner;
@@ -25,7 +25,7 @@ use plimsoll_workload::units::Rate;
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, PlanAction, PlanArgs, PromiseArgs};
 use crate::{out, price};
-use asked::Asked;
+use asked::AskedPlan;
 use experiments::{Ended, Limit};
 
 /// How long planning may take where nobody says.
@@ -59,7 +59,7 @@ fn of_engine(args: &PlanArgs) -> Result<Exit, Stop> {
     Ok(exit)
 }
 
-fn planned(args: &PlanArgs, asked: &Asked, limit: &mut Limit) -> Result<(PlanFinding, Ended), Stop> {
+fn planned(args: &PlanArgs, asked: &AskedPlan, limit: &mut Limit) -> Result<(PlanFinding, Ended), Stop> {
     let spec = &asked.spec;
     let vary = search::vary(&args.search, spec)?;
     let asks = predict::read(&args.search.what_if)?;
@@ -90,7 +90,7 @@ fn planned(args: &PlanArgs, asked: &Asked, limit: &mut Limit) -> Result<(PlanFin
     let has_formula = formula.is_some();
     let planner = (!args.effort.formula_only).then_some(&planner);
     let rests_on = asked.rests_on.clone();
-    let known = Known { spec, mix: &mix, load, formula, floor, slots, planner, rests_on, notes };
+    let known = KnownBefore { spec, mix: &mix, load, formula, floor, slots, planner, rests_on, notes };
     let mut finding = conclude(known).map_err(refused)?;
     predict::run(asks, asked, &mix, &mut finding, limit)?;
     if let Some(vary) = vary.filter(|_| has_formula) {

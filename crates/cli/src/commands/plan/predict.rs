@@ -4,7 +4,7 @@ use plimsoll_plan::what_if::of_plan::{self, Planned};
 use plimsoll_plan::what_if::{AsItIs, Asking, WhatIfSpec, what_if};
 use plimsoll_plan::{Mix, PlanFinding, verify};
 
-use super::asked::Asked;
+use super::asked::AskedPlan;
 use super::experiments::{Limit, within};
 use crate::commands::plan::refused;
 use crate::exit::Stop;
@@ -26,7 +26,7 @@ pub fn read(texts: &[String]) -> Result<Vec<Asking>, Stop> {
 /// The plan's load can't be played again.
 pub fn run(
     asks: Vec<Asking>,
-    asked: &Asked,
+    asked: &AskedPlan,
     mix: &Mix,
     finding: &mut PlanFinding,
     limit: &mut Limit,

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use plimsoll_measure::findings::{Findings, LevelSummary, Trust};
 use plimsoll_model::{Manifest, Span};
 use plimsoll_plan::file::PlanFile;
-use plimsoll_plan::replay::Asked;
+use plimsoll_plan::replay::ReplayRequest;
 use plimsoll_plan::spec::{Band, TrafficSpec};
 use plimsoll_plan::verify::{self, VerifyFinding};
 use plimsoll_plan::what_if::verify::{self as what_if_verify, Against};
 use plimsoll_plan::what_if::{Predicted, WhatIfFinding, run as what_if_run};
-use plimsoll_plan::{Case, Experiment, Fleet, verify_lines};
+use plimsoll_plan::{Experiment, Fleet, PlanCase, verify_lines};
 use plimsoll_sim::WorldSpec;
 use plimsoll_workload::Scenario;
 
@@ -74,7 +74,7 @@ pub fn run(args: &PlanVerifyArgs) -> Result<Exit, Stop> {
 fn of_plan(
     args: &PlanVerifyArgs,
     plan: &PlanFile,
-    rows: &rows::Rows,
+    rows: &rows::WholeRun,
     replicas: u32,
     band: Option<&Band>,
 ) -> Result<VerifyFinding, Stop> {
@@ -93,7 +93,7 @@ fn of_plan(
 fn of_what_if(
     args: &PlanVerifyArgs,
     found: &WhatIfFinding,
-    rows: &rows::Rows,
+    rows: &rows::WholeRun,
     replicas: u32,
     band: Option<&Band>,
 ) -> Result<VerifyFinding, Stop> {
@@ -112,7 +112,7 @@ fn of_what_if(
 fn happened<'a>(
     args: &PlanVerifyArgs,
     found: &'a WhatIfFinding,
-    rows: &rows::Rows,
+    rows: &rows::WholeRun,
     replicas: u32,
 ) -> Result<&'a Predicted, Stop> {
     let run = args.run.display();
@@ -160,7 +160,7 @@ const SEED: u64 = 1;
 const LIKE: f64 = 0.1;
 
 /// The requests of a level.
-fn arrivals_of(rows: &rows::Rows, summary: &LevelSummary) -> Vec<Asked> {
+fn arrivals_of(rows: &rows::WholeRun, summary: &LevelSummary) -> Vec<ReplayRequest> {
     let level = rows.manifest.levels.iter().find(|level| level.id == summary.level);
     level.map_or_else(Vec::new, |level| what_if_run::arrivals(level, &rows.attempts))
 }
@@ -169,7 +169,7 @@ fn arrivals_of(rows: &rows::Rows, summary: &LevelSummary) -> Vec<Asked> {
 fn with_lines(
     mut found: VerifyFinding,
     world: &WorldSpec,
-    rows: &rows::Rows,
+    rows: &rows::WholeRun,
     (replicas, seed): (u32, u64),
     band: Option<&Band>,
 ) -> Result<VerifyFinding, Stop> {
@@ -289,7 +289,7 @@ fn predict(
         window_s: plan.asked.window_s,
         source: load.source.clone(),
     };
-    let case = Arc::new(Case {
+    let case = Arc::new(PlanCase {
         traffic,
         slo: plan.finding.slo.clone(),
         world: plan.asked.world.clone(),

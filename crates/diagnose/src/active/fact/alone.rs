@@ -3,8 +3,8 @@
 use plimsoll_model::How;
 
 use super::{Fact, Shown, State, arm, ms, of, over, shown};
-use crate::active::block::{Block, Row, mean, median, ratio};
-use crate::active::plan::{Arm, Kind};
+use crate::active::block::{Block, BlockRow, mean, median, ratio};
+use crate::active::plan::{ArmSetting, ExperimentKind};
 use crate::active::rhythm;
 use plimsoll_measure::findings::Estimate;
 
@@ -17,8 +17,10 @@ const LUMPS: (f64, f64) = (3.0, 0.03);
 
 /// Tokens that come in lumps, and first tokens that wait for the rest of the answer.
 pub fn lumps(blocks: &[Block]) -> Vec<Shown> {
-    let rows = of(blocks, Kind::Alone).chain(of(blocks, Kind::Watch)).flat_map(|block| &block.rows);
-    let long: Vec<&Row> =
+    let rows = of(blocks, ExperimentKind::Alone)
+        .chain(of(blocks, ExperimentKind::Watch))
+        .flat_map(|block| &block.rows);
+    let long: Vec<&BlockRow> =
         rows.filter(|row| row.fine && row.output >= 8.0 && !row.tokens.is_empty()).collect();
     let mut all = Vec::new();
     if long.len() >= 5 {
@@ -41,7 +43,7 @@ pub fn lumps(blocks: &[Block]) -> Vec<Shown> {
 
 /// Tokens of an answer that come together, and the seconds from one such lump to the next. What comes within a fifth of the
 /// mean distance of tokens comes together.
-fn lump(row: &Row) -> (f64, f64) {
+fn lump(row: &BlockRow) -> (f64, f64) {
     let (Some(first), Some(last)) = (row.tokens.first(), row.tokens.last()) else { return (0.0, 0.0) };
     let from = row.due.max(first.0 - (last.0 - first.0));
     let apart = 0.2 * (last.0 - from) as f64 / row.output;
@@ -52,10 +54,13 @@ fn lump(row: &Row) -> (f64, f64) {
 
 /// Long answers show their first token later than short ones: something collects them.
 fn held_back(blocks: &[Block]) -> Option<Shown> {
-    let ttft = |which| median(arm(blocks, Kind::Answers, which).iter().filter_map(|row| row.ttft_s()), 1.0);
-    let e2e = |which| median(arm(blocks, Kind::Answers, which).iter().filter_map(|row| row.e2e_s()), 1.0);
-    let (short, long) = (ttft(Arm::First)?, ttft(Arm::Second)?);
-    let (whole_short, whole_long) = (e2e(Arm::First)?, e2e(Arm::Second)?);
+    let ttft = |which| {
+        median(arm(blocks, ExperimentKind::Answers, which).iter().filter_map(|row| row.ttft_s()), 1.0)
+    };
+    let e2e =
+        |which| median(arm(blocks, ExperimentKind::Answers, which).iter().filter_map(|row| row.e2e_s()), 1.0);
+    let (short, long) = (ttft(ArmSetting::First)?, ttft(ArmSetting::Second)?);
+    let (whole_short, whole_long) = (e2e(ArmSetting::First)?, e2e(ArmSetting::Second)?);
     let grows = ratio(&long, &short)?;
     let whole = whole_long.value / whole_short.value;
     // Four times as long an answer: a first token that follows at least half of its growth waits for the rest.
@@ -71,8 +76,8 @@ fn held_back(blocks: &[Block]) -> Option<Shown> {
 /// Waits that no company and no length explains.
 pub fn alone(blocks: &[Block]) -> Vec<Shown> {
     let mut all = Vec::new();
-    let Some(block) = of(blocks, Kind::Alone).next() else { return all };
-    let waits: Vec<f64> = block.rows.iter().filter_map(Row::ttft_s).collect();
+    let Some(block) = of(blocks, ExperimentKind::Alone).next() else { return all };
+    let waits: Vec<f64> = block.rows.iter().filter_map(BlockRow::ttft_s).collect();
     let Some(usual) = median(waits.iter().copied(), 1.0).filter(|_| waits.len() >= 10) else { return all };
     all.extend(rhythm::spread(block, &usual, SPREAD));
     all.extend(fixed_wait(blocks, block));
@@ -81,13 +86,16 @@ pub fn alone(blocks: &[Block]) -> Vec<Shown> {
 
 /// The part of the wait that is left at a prompt of no length.
 fn fixed_wait(blocks: &[Block], alone: &Block) -> Option<Shown> {
-    let (short, mut long) = (arm(blocks, Kind::Prompts, Arm::First), arm(blocks, Kind::Prompts, Arm::Second));
+    let (short, mut long) = (
+        arm(blocks, ExperimentKind::Prompts, ArmSetting::First),
+        arm(blocks, ExperimentKind::Prompts, ArmSetting::Second),
+    );
     // Where the context holds no prompts of four times the length, those of the length itself are the long ones.
     if !long.is_empty() && long.iter().all(|row| row.how == How::ClientError) {
         long = alone.rows.iter().filter(|row| row.fine).collect();
     }
-    let ttft = |rows: &[&Row]| median(rows.iter().filter_map(|row| row.ttft_s()), 1.0);
-    let tokens = |rows: &[&Row]| mean(rows.iter().map(|row| row.prompt));
+    let ttft = |rows: &[&BlockRow]| median(rows.iter().filter_map(|row| row.ttft_s()), 1.0);
+    let tokens = |rows: &[&BlockRow]| mean(rows.iter().map(|row| row.prompt));
     let (wait_short, wait_long) = (ttft(&short)?, ttft(&long)?);
     let (few, many) = (tokens(&short)?, tokens(&long)?);
     let slope = ((wait_long.value - wait_short.value) / (many - few).max(1.0)).max(0.0);
@@ -98,8 +106,8 @@ fn fixed_wait(blocks: &[Block], alone: &Block) -> Option<Shown> {
         upper: without(wait_short.upper),
         ..wait_short
     };
-    let usual = alone.median(Row::ttft_s)?;
-    let step = alone.median(Row::tpot_s).map_or(0.0, |tpot| tpot.value);
+    let usual = alone.median(BlockRow::ttft_s)?;
+    let step = alone.median(BlockRow::tpot_s).map_or(0.0, |tpot| tpot.value);
     let limit = FIXED.0.max(FIXED.1 * step).max(FIXED.2 * usual.value);
     let says = format!(
         "{} of the wait alone ({}) is there at any prompt length; a token takes {}, 1 000 prompt tokens {}",

@@ -1,8 +1,8 @@
 //! What company shows: whether one waits in it, where, and what is served meanwhile.
 
 use super::{Fact, Shown, State, ms, of, over, percent, shown};
-use crate::active::block::{Block, Row, mean, ratio};
-use crate::active::plan::Kind;
+use crate::active::block::{Block, BlockRow, mean, ratio};
+use crate::active::plan::ExperimentKind;
 use plimsoll_measure::findings::Estimate;
 
 /// Times the wait alone from which on a wait in company is one, and as a share of the whole answer alone.
@@ -23,14 +23,16 @@ const AS_FAST: f64 = 1.25;
 /// Whether one waits in company, where, and what is served meanwhile.
 pub fn company(blocks: &[Block]) -> Vec<Shown> {
     let mut all = Vec::new();
-    let Some(alone) = of(blocks, Kind::Alone).next() else { return all };
-    let mut steps: Vec<&Block> = of(blocks, Kind::Together).filter(|block| block.rate().is_some()).collect();
+    let Some(alone) = of(blocks, ExperimentKind::Alone).next() else { return all };
+    let mut steps: Vec<&Block> =
+        of(blocks, ExperimentKind::Together).filter(|block| block.rate().is_some()).collect();
     steps.sort_by_key(|block| block.concurrency());
-    let (Some(wait_1), Some(whole_1)) = (alone.median(Row::ttft_s), alone.median(Row::e2e_s)) else {
+    let (Some(wait_1), Some(whole_1)) = (alone.median(BlockRow::ttft_s), alone.median(BlockRow::e2e_s))
+    else {
         return all;
     };
     let Some(last) = steps.last() else { return all };
-    let (Some(wait), Some(at)) = (last.median(Row::ttft_s), last.concurrency()) else { return all };
+    let (Some(wait), Some(at)) = (last.median(BlockRow::ttft_s), last.concurrency()) else { return all };
     let limit = WAITS.0.max(1.0 + WAITS.1 * whole_1.value / wait_1.value.max(1e-9));
     let Some(times) = ratio(&wait, &wait_1) else { return all };
     let says =
@@ -54,9 +56,9 @@ pub fn company(blocks: &[Block]) -> Vec<Shown> {
 /// Who is answered sooner among others waits alone for them: a batch that is held open. Alone comes first and company after it, so that
 /// a machine that was slow at first looks the same; requests alone that came later have to show it as well.
 fn sooner(blocks: &[Block], alone: &Estimate, last: &Block) -> Option<Shown> {
-    let whole = last.median(Row::e2e_s)?;
+    let whole = last.median(BlockRow::e2e_s)?;
     let times = ratio(&whole, alone)?;
-    let later = of(blocks, Kind::Idle).flat_map(|block| &block.rows).filter_map(Row::e2e_s);
+    let later = of(blocks, ExperimentKind::Idle).flat_map(|block| &block.rows).filter_map(BlockRow::e2e_s);
     let (n, least) = later.fold((0, f64::INFINITY), |(n, least), e2e| (n + 1, e2e.min(least)));
     let at = last.concurrency().unwrap_or(1);
     let says = format!(
@@ -81,7 +83,7 @@ fn where_they_wait(alone: &Block, steps: &[&Block], wait_alone: f64) -> Vec<Show
     let half = before.last().copied().unwrap_or(alone);
     let (Some(rate), Some(rate_half)) = (last.rate(), half.rate()) else { return all };
     let growth = rate / rate_half;
-    let tpot = |block: &Block| block.median(Row::tpot_s);
+    let tpot = |block: &Block| block.median(BlockRow::tpot_s);
     let (Some(token), Some(token_half)) = (tpot(last), tpot(half)) else { return all };
     let Some(slower) = ratio(&token, &token_half) else { return all };
     let served = served(last, wait_alone).unwrap_or(0.0);
@@ -157,8 +159,8 @@ fn page_lost(alone: &Block, last: &Block) -> Option<Shown> {
 
 /// How many of those in flight are served at a time, by Little's law: those who do not wait longer than one alone does.
 fn served(block: &Block, wait_alone: f64) -> Option<f64> {
-    let e2e = mean(block.settled().iter().filter_map(Row::e2e_s))?;
-    let extra = (block.median(Row::ttft_s)?.value - wait_alone).max(0.0);
+    let e2e = mean(block.settled().iter().filter_map(BlockRow::e2e_s))?;
+    let extra = (block.median(BlockRow::ttft_s)?.value - wait_alone).max(0.0);
     Some(block.rate()? * (e2e - extra).max(0.0))
 }
 

@@ -11,8 +11,8 @@ use plimsoll_model::SizeUnit;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::block::{Block, Row};
-use super::plan::{Arm, Kind};
+use super::block::{Block, BlockRow};
+use super::plan::{ArmSetting, ExperimentKind};
 use plimsoll_measure::findings::Estimate;
 
 /// Something that may be so.
@@ -189,12 +189,12 @@ pub(crate) fn over(value: &Estimate, limit: f64) -> State {
     }
 }
 
-pub(crate) fn of(blocks: &[Block], kind: Kind) -> impl Iterator<Item = &Block> {
+pub(crate) fn of(blocks: &[Block], kind: ExperimentKind) -> impl Iterator<Item = &Block> {
     blocks.iter().filter(move |block| block.kind == kind)
 }
 
 /// The rows of all blocks of one setting.
-fn arm(blocks: &[Block], kind: Kind, arm: Arm) -> Vec<&Row> {
+fn arm(blocks: &[Block], kind: ExperimentKind, arm: ArmSetting) -> Vec<&BlockRow> {
     of(blocks, kind).filter(|block| block.arm == arm).flat_map(|block| &block.rows).collect()
 }
 

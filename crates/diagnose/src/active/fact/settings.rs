@@ -1,23 +1,25 @@
 //! What two settings of one experiment show (fresh connections, longer prompts, the same prompt again, an idle time), and replicas side by side.
 
 use super::{Fact, Shown, State, arm, ms, of, over, shown};
-use crate::active::block::{Block, Row, median, ratio, share};
-use crate::active::plan::{Arm, Kind};
+use crate::active::block::{Block, BlockRow, median, ratio, share};
+use crate::active::plan::{ArmSetting, ExperimentKind};
 use plimsoll_measure::findings::Estimate;
 
 /// Pairs of settings that differ in one thing.
 pub fn settings(blocks: &[Block]) -> Vec<Shown> {
     let mut all = Vec::new();
-    let two = |kind: Kind, of: &dyn Fn(&Row) -> Option<f64>| {
-        let a = median(arm(blocks, kind, Arm::First).into_iter().filter_map(of), 1.0)?;
-        let b = median(arm(blocks, kind, Arm::Second).into_iter().filter_map(of), 1.0)?;
+    let two = |kind: ExperimentKind, of: &dyn Fn(&BlockRow) -> Option<f64>| {
+        let a = median(arm(blocks, kind, ArmSetting::First).into_iter().filter_map(of), 1.0)?;
+        let b = median(arm(blocks, kind, ArmSetting::Second).into_iter().filter_map(of), 1.0)?;
         Some((a, b, ratio(&b, &a)?))
     };
     // Where the server ends each connection, those that were to be kept are fresh as well.
-    let kept_ones = arm(blocks, Kind::Connections, Arm::First);
+    let kept_ones = arm(blocks, ExperimentKind::Connections, ArmSetting::First);
     let made = kept_ones.iter().filter(|row| row.connect.is_some()).count();
     let keeps = 2 * made <= kept_ones.len();
-    if let Some((kept, fresh, times)) = two(Kind::Connections, &|row| row.ttft_s()).filter(|_| keeps) {
+    if let Some((kept, fresh, times)) =
+        two(ExperimentKind::Connections, &|row| row.ttft_s()).filter(|_| keeps)
+    {
         let costs = fresh.value - kept.value;
         let says = format!(
             "on a fresh connection the first token takes {}, on a kept one {}",
@@ -27,7 +29,7 @@ pub fn settings(blocks: &[Block]) -> Vec<Shown> {
         let state = if costs.abs() < 0.01 { State::No } else { over(&times, 1.25) };
         all.push(shown(Fact::FreshCosts, state, says, Some(times), Some(1.25)));
     }
-    if let Some((once, twice, times)) = two(Kind::Pool, &|row| row.ttft_s()) {
+    if let Some((once, twice, times)) = two(ExperimentKind::Pool, &|row| row.ttft_s()) {
         let says = format!(
             "with the client's pool the first token takes {}, with one twice as large {}",
             ms(once.value),
@@ -49,10 +51,13 @@ pub fn settings(blocks: &[Block]) -> Vec<Shown> {
 /// Is a prompt told before answered faster, always or sometimes?
 fn cache(blocks: &[Block]) -> Vec<Shown> {
     let mut all = Vec::new();
-    let distinct: Vec<f64> =
-        arm(blocks, Kind::Repeats, Arm::First).iter().filter_map(|row| row.ttft_s()).collect();
+    let distinct: Vec<f64> = arm(blocks, ExperimentKind::Repeats, ArmSetting::First)
+        .iter()
+        .filter_map(|row| row.ttft_s())
+        .collect();
     // The very first tells the prompt; it is no repeat.
-    let same_rows: Vec<&Row> = arm(blocks, Kind::Repeats, Arm::Second).into_iter().skip(1).collect();
+    let same_rows: Vec<&BlockRow> =
+        arm(blocks, ExperimentKind::Repeats, ArmSetting::Second).into_iter().skip(1).collect();
     let same: Vec<f64> = same_rows.iter().filter_map(|row| row.ttft_s()).collect();
     let (Some(new), Some(old)) = (median(distinct.iter().copied(), 1.0), median(same.iter().copied(), 1.0))
     else {
@@ -94,16 +99,19 @@ fn cache(blocks: &[Block]) -> Vec<Shown> {
 
 /// Share of a long prompt's wait that its length makes.
 fn prefill_share(blocks: &[Block]) -> Option<f64> {
-    let ttft = |which| median(arm(blocks, Kind::Prompts, which).iter().filter_map(|row| row.ttft_s()), 1.0);
-    let (short, long) = (ttft(Arm::First)?, ttft(Arm::Second)?);
+    let ttft = |which| {
+        median(arm(blocks, ExperimentKind::Prompts, which).iter().filter_map(|row| row.ttft_s()), 1.0)
+    };
+    let (short, long) = (ttft(ArmSetting::First)?, ttft(ArmSetting::Second)?);
     Some(((long.value - short.value) / long.value).max(0.0))
 }
 
 fn idle(blocks: &[Block]) -> Option<Shown> {
-    let after: Vec<f64> = of(blocks, Kind::Idle).filter_map(|block| block.rows.first()?.ttft_s()).collect();
-    let alone = of(blocks, Kind::Alone).next()?;
-    let usual = median(alone.rows.iter().skip(1).filter_map(Row::ttft_s), 1.0)?;
-    let slowest = alone.rows.iter().skip(1).filter_map(Row::ttft_s).fold(0.0, f64::max);
+    let after: Vec<f64> =
+        of(blocks, ExperimentKind::Idle).filter_map(|block| block.rows.first()?.ttft_s()).collect();
+    let alone = of(blocks, ExperimentKind::Alone).next()?;
+    let usual = median(alone.rows.iter().skip(1).filter_map(BlockRow::ttft_s), 1.0)?;
+    let slowest = alone.rows.iter().skip(1).filter_map(BlockRow::ttft_s).fold(0.0, f64::max);
     let (n, least) = (after.len(), after.iter().copied().fold(f64::INFINITY, f64::min));
     let cold = median(after.into_iter(), 1.0)?;
     let times = ratio(&cold, &usual)?;
@@ -130,15 +138,18 @@ pub fn replicas(blocks: &[Block]) -> Option<Shown> {
         Some((_, values)) => values.push(value),
         None => by.push((name, vec![value])),
     };
-    let told_apart = of(blocks, Kind::Replicas).next().is_some();
+    let told_apart = of(blocks, ExperimentKind::Replicas).next().is_some();
     if told_apart {
-        for block in of(blocks, Kind::Replicas) {
-            let Arm::Number(n) = block.arm else { continue };
-            block.rows.iter().filter_map(Row::tpot_s).for_each(|tpot| put(format!("replica {n}"), tpot));
+        for block in of(blocks, ExperimentKind::Replicas) {
+            let ArmSetting::Number(n) = block.arm else { continue };
+            block.rows.iter().filter_map(BlockRow::tpot_s).for_each(|tpot| put(format!("replica {n}"), tpot));
         }
     } else {
         // The watched level alone: its company is the same throughout.
-        for row in of(blocks, Kind::Watch).chain(of(blocks, Kind::Alone)).flat_map(|block| &block.rows) {
+        for row in of(blocks, ExperimentKind::Watch)
+            .chain(of(blocks, ExperimentKind::Alone))
+            .flat_map(|block| &block.rows)
+        {
             if let (Some(name), Some(tpot)) = (&row.replica, row.tpot_s()) {
                 put(name.clone(), tpot);
             }

@@ -3,10 +3,10 @@
 use plimsoll_model::How;
 
 use crate::active::before::Before;
-use crate::active::block::{Block, Row, median};
+use crate::active::block::{Block, BlockRow, median};
 use crate::active::fact::{Fact, Shown, State, ms, of};
 use crate::active::fact_state;
-use crate::active::plan::Kind;
+use crate::active::plan::ExperimentKind;
 use crate::{Cause, Cleared, Experiment, Layer, Missing, Verdict};
 
 /// What is fine for sure.
@@ -18,7 +18,7 @@ pub fn cleared(
 ) -> Vec<Cleared> {
     let blamed: Vec<Layer> = verdicts.iter().map(|verdict| verdict.layer).collect();
     let mut all = Vec::new();
-    let tpot = of(blocks, Kind::Alone).next().and_then(|block| block.median(Row::tpot_s));
+    let tpot = of(blocks, ExperimentKind::Alone).next().and_then(|block| block.median(BlockRow::tpot_s));
     let elsewhere =
         blamed.iter().any(|layer| !matches!(layer, Layer::Model | Layer::Unknown | Layer::Measurement));
     let same = before.and_then(|before| same_model(before.token_ratio(blocks)?, shown));
@@ -36,7 +36,8 @@ pub fn cleared(
             value: Some(tpot),
         });
     }
-    let connect = of(blocks, Kind::Connections).flat_map(|block| &block.rows).filter_map(|row| row.connect);
+    let connect =
+        of(blocks, ExperimentKind::Connections).flat_map(|block| &block.rows).filter_map(|row| row.connect);
     if let Some(connect) =
         median(connect.map(|ns| ns as f64 * 1e-9), 1.0).filter(|connect| connect.value < 0.01)
     {
@@ -90,8 +91,8 @@ pub fn missing(
         };
         miss(&format!("\"{}\"", cause.title()), needs);
     }
-    let refused = |row: &&Row| row.how == How::ClientError;
-    if let Some(row) = of(blocks, Kind::Prompts).flat_map(|block| &block.rows).find(refused) {
+    let refused = |row: &&BlockRow| row.how == How::ClientError;
+    if let Some(row) = of(blocks, ExperimentKind::Prompts).flat_map(|block| &block.rows).find(refused) {
         let says = row.error.as_deref().unwrap_or("a 4xx");
         let what = format!("prompts of {:.0} tokens: the target refuses them ({says})", row.prompt);
         miss(&what, Experiment::PromptLengths);

@@ -18,7 +18,7 @@ use super::block::Block;
 use super::fact::{Fact, Shown, State, of};
 use super::fact_state;
 use super::facts;
-use super::plan::{ActiveSpec, Kind};
+use super::plan::{ActiveSpec, ExperimentKind};
 use crate::verdict::DIAGNOSIS_SCHEMA;
 use crate::{
     Answer, Cause, Changed, Counter, Diagnosis, Evidence, Experiment, Layer, Reference, RunnerUp, Subject,
@@ -95,7 +95,7 @@ fn first(shown: &[Shown], belief: &Belief, answered: usize, blocks: &[Block]) ->
         return unanswered(belief, shown);
     }
     let enough = answered >= LEAST || cause != Cause::Nothing;
-    let watched = cause != Cause::Nothing || of(blocks, Kind::Together).next().is_some();
+    let watched = cause != Cause::Nothing || of(blocks, ExperimentKind::Together).next().is_some();
     let broken = shown.iter().find(|shown| shown.fact == Fact::OverTogether && shown.state == State::Yes);
     match chance >= CONFIDENT && seen && enough && watched && cause != Cause::Unknown {
         // Nothing is wrong that experiments can see, and yet what was promised is not kept: that is not "nothing".
@@ -351,7 +351,9 @@ fn headline(answer: Answer, verdicts: &[Verdict], blocks: &[Block]) -> String {
 fn subject(blocks: &[Block]) -> Subject {
     let loads: Vec<String> = blocks
         .iter()
-        .filter(|block| matches!(block.kind, Kind::Together | Kind::Watch | Kind::Rates))
+        .filter(|block| {
+            matches!(block.kind, ExperimentKind::Together | ExperimentKind::Watch | ExperimentKind::Rates)
+        })
         .map(|block| match block.level.load {
             Load::Open { rate_per_s } => format!("{rate_per_s:.1}/s"),
             Load::Closed { concurrency } | Load::Saturating { concurrency } => {
@@ -362,11 +364,11 @@ fn subject(blocks: &[Block]) -> Subject {
         .collect();
     Subject {
         chosen_of: 0,
-        level: of(blocks, Kind::Watch).next().map(|block| block.level.id),
+        level: of(blocks, ExperimentKind::Watch).next().map(|block| block.level.id),
         load: if loads.is_empty() { "one at a time".into() } else { loads.join(", ") },
         requests: blocks.iter().map(|block| block.rows.len() as u64).sum(),
         reference: Reference::Probe,
-        baseline_level: of(blocks, Kind::Alone).next().map(|block| block.level.id),
-        alone: of(blocks, Kind::Alone).map(|block| block.rows.len() as u64).sum(),
+        baseline_level: of(blocks, ExperimentKind::Alone).next().map(|block| block.level.id),
+        alone: of(blocks, ExperimentKind::Alone).map(|block| block.rows.len() as u64).sum(),
     }
 }

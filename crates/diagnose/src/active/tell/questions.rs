@@ -1,8 +1,8 @@
 //! The five questions, answered by what experiments showed.
 
-use crate::active::block::{Block, Row, ratio, share};
+use crate::active::block::{Block, BlockRow, ratio, share};
 use crate::active::fact::{self, Fact, Shown, State, ms, of};
-use crate::active::plan::{ActiveSpec, Kind};
+use crate::active::plan::{ActiveSpec, ExperimentKind};
 use crate::questions::unchanged;
 use crate::{Changed, Question, YesNo};
 
@@ -27,12 +27,12 @@ fn ask(
 
 fn scales(blocks: &[Block]) -> Question {
     let asks = "does it scale with concurrency?";
-    let alone = of(blocks, Kind::Alone).next().and_then(|block| block.median(Row::e2e_s));
-    let last = of(blocks, Kind::Together).max_by_key(|block| block.concurrency());
+    let alone = of(blocks, ExperimentKind::Alone).next().and_then(|block| block.median(BlockRow::e2e_s));
+    let last = of(blocks, ExperimentKind::Together).max_by_key(|block| block.concurrency());
     let (Some(one), Some(last)) = (alone, last) else {
         return ask(asks, YesNo::CantTell, "not measured in company".into(), None);
     };
-    let Some((many, times)) = last.median(Row::e2e_s).and_then(|many| Some((many, ratio(&many, &one)?)))
+    let Some((many, times)) = last.median(BlockRow::e2e_s).and_then(|many| Some((many, ratio(&many, &one)?)))
     else {
         return ask(asks, YesNo::CantTell, "nothing was answered in company".into(), None);
     };
@@ -55,10 +55,12 @@ fn scales(blocks: &[Block]) -> Question {
 
 fn tail(blocks: &[Block]) -> Question {
     let asks = "is the median fine and the tail blown?";
-    let Some(block) = of(blocks, Kind::Watch).next().or_else(|| of(blocks, Kind::Alone).next()) else {
+    let Some(block) =
+        of(blocks, ExperimentKind::Watch).next().or_else(|| of(blocks, ExperimentKind::Alone).next())
+    else {
         return ask(asks, YesNo::CantTell, "not measured".into(), None);
     };
-    let mut waits: Vec<f64> = block.settled().iter().filter_map(Row::ttft_s).collect();
+    let mut waits: Vec<f64> = block.settled().iter().filter_map(BlockRow::ttft_s).collect();
     plimsoll_math::quantile::sort(&mut waits);
     let at = |p: f64| plimsoll_math::quantile::of_sorted(&waits, p);
     match (at(0.5), at(0.95)) {
@@ -124,12 +126,12 @@ fn over_alone(shown: &[Shown], spec: &ActiveSpec) -> Question {
 
 fn errors_climb(blocks: &[Block]) -> Question {
     let asks = "do errors and retries climb with latency?";
-    let failing = |kind: Kind| {
-        let rows: Vec<&Row> = of(blocks, kind).flat_map(|block| &block.rows).collect();
+    let failing = |kind: ExperimentKind| {
+        let rows: Vec<&BlockRow> = of(blocks, kind).flat_map(|block| &block.rows).collect();
         share(rows.iter().filter(|row| row.failed()).count(), rows.len())
     };
     let retried: u64 = blocks.iter().map(|block| block.attempts - block.rows.len() as u64).sum();
-    match (failing(Kind::Alone), failing(Kind::Together)) {
+    match (failing(ExperimentKind::Alone), failing(ExperimentKind::Together)) {
         (Some(alone), Some(company)) => {
             let answer = match () {
                 () if company.lower > alone.upper => YesNo::Yes,

@@ -9,13 +9,13 @@ use crate::active::belief;
 use crate::active::block::Block;
 use crate::active::fact::{Fact, Shown};
 use crate::active::facts;
-use crate::active::plan::{ActiveSpec, Kind, Traffic};
+use crate::active::plan::{ActiveSpec, ExperimentKind, TrafficTraits};
 
 /// An experiment that was done, and what it showed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Tried {
     /// Which.
-    pub experiment: Kind,
+    pub experiment: ExperimentKind,
     /// What was done, in a few words.
     pub did: String,
     /// Requests sent.
@@ -51,7 +51,7 @@ pub fn tried(blocks: &[Block], spec: &ActiveSpec, before: Option<&Before>) -> Ve
         let decides = |tried: &&Tried| {
             let of = belief::decides(tried.experiment);
             of.iter().any(|(fact, _)| *fact == shown.fact)
-                || (tried.experiment == Kind::Together && server(shown.fact))
+                || (tried.experiment == ExperimentKind::Together && server(shown.fact))
         };
         let place = all.iter().position(|tried| decides(&tried));
         // What another experiment is for may have shown itself in the first.
@@ -68,7 +68,7 @@ pub(super) fn server(fact: Fact) -> bool {
 }
 
 /// What an active diagnosis does at most, in one line, before it does it.
-pub fn announced(spec: &ActiveSpec, traffic: &Traffic) -> String {
+pub fn announced(spec: &ActiveSpec, traffic: &TrafficTraits) -> String {
     let requests = spec.max_requests as f64;
     // Prompts are told four times as long where lengths are compared.
     let longest = if traffic.synthetic { 4.0 } else { 1.0 };

@@ -6,7 +6,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_measure::server_side::{LOOK, ServerSide, Signal};
 use plimsoll_model::{At, Attempt, Fingerprint, Level, Load, Sample, Span};
 use plimsoll_sim::traffic::Detail;
-use plimsoll_sim::{Events, FaultSpec, LevelPlan, Rows, World, WorldSpec, simulate_into};
+use plimsoll_sim::{Events, FaultSpec, LevelPlan, RowSink, World, WorldSpec, simulate_into};
 use plimsoll_workload::{BlockNames, Prompts, Scenario, block_key};
 
 use super::system::System;
@@ -65,7 +65,7 @@ pub struct Evidence {
     pub facts: Fingerprint,
 }
 
-impl Rows for Evidence {
+impl RowSink for Evidence {
     fn attempt(&mut self, attempt: Attempt) {
         self.attempts.push(attempt);
     }

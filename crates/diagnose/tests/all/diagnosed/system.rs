@@ -3,7 +3,7 @@
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::Span;
-use plimsoll_sim::client::trial::{self, Pace, ProtocolSpec, Sizes, Start};
+use plimsoll_sim::client::trial::{self, ProtocolSpec, SendPace, Sizes, Start};
 use plimsoll_sim::{
     BatchingSpec, EngineSpec, FaultSpec, FleetSpec, ModeSpec, RouteSpec, StepSpec, WorldSpec,
     catalogue::profile,
@@ -134,7 +134,7 @@ impl System {
         let sizes = self.scenario.sizes.clone();
         let mean_output = sizes.output.mean(&self.scenario.material).expect("a law without a file");
         let protocol = ProtocolSpec {
-            pace: Pace::Closed { concurrency: seqs, start: Start::AtOnce },
+            pace: SendPace::Closed { concurrency: seqs, start: Start::AtOnce },
             sizes: Sizes::Drawn { prompt: sizes.prompt, output: sizes.output },
             requests: 6 * seqs + 100,
             warm_up: 0,

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::budget::plan::{Offer, Plan, PlannedLevel, SEARCH_SHARE, Times, plan};
-use plimsoll_judge::gate::{GateVerdict, Measured, More, after_a_look};
+use plimsoll_judge::gate::{GateVerdict, MeasuredRun, More, after_a_look};
 use plimsoll_measure::Sweep;
 use plimsoll_measure::findings::Held;
 use plimsoll_measure::sweep::Next;
@@ -38,7 +38,7 @@ pub fn measure(
     url: &str,
     args: &GateUrlArgs,
     budget: &BudgetText,
-    base: Option<&Measured<'_>>,
+    base: Option<&MeasuredRun<'_>>,
 ) -> Result<PathBuf, Stop> {
     let scenario = scenario(url, args, budget)?;
     let asked = asked(&scenario)?;
@@ -73,7 +73,7 @@ pub fn measure(
 struct Gate<'a> {
     scenario: Scenario,
     file: &'a BudgetFile,
-    base: Option<&'a Measured<'a>>,
+    base: Option<&'a MeasuredRun<'a>>,
     plan: Plan,
     times: Times,
     trace: Option<Trace>,
