@@ -8,11 +8,11 @@ use plimsoll_model::{At, Outcome, Span};
 use plimsoll_wire::Head;
 
 use crate::exchange::{ExchangeWatch, Outgoing};
-use crate::hand::Hand;
+use crate::level_driver::LevelDriver;
 use crate::pool::HeldConnection;
 use crate::recording::{Ending, Recording};
 use crate::request::Key;
-use crate::stage::LevelDriver;
+use crate::task_pool::Hand;
 
 /// Bytes of an error's body after which the rest is not waited for.
 const ERROR_BODY_MAX: u64 = 1 << 20;

@@ -6,8 +6,8 @@
 //!
 //! Reading order: [`clock`], [`timer`], [`tcp_info`], [`stamp`], [`tcp`], [`tls`], [`landing`], [`request`], [`link`] (one connection), [`keeping`],
 //! [`pool`];
-//! [`target`], [`secret`]; [`recording`] (a row in the making), [`exchange`] (one attempt), [`hand`], [`flight`],
-//! [`ahead`], [`stage`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
+//! [`target`], [`secret`]; [`recording`] (a row in the making), [`exchange`] (one attempt), [`task_pool`], [`flight`],
+//! [`prepare`], [`level_driver`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
 //! [`mod@probe`], [`pages`], [`scrape`], [`doctor`]; [`histogram`].
 
 pub mod clock;
@@ -27,12 +27,12 @@ pub mod tls_words;
 pub mod secret;
 pub mod target;
 
-pub mod ahead;
 pub mod exchange;
 pub mod flight;
-pub mod hand;
+pub mod level_driver;
+pub mod prepare;
 pub mod recording;
-pub mod stage;
+pub mod task_pool;
 pub mod worker;
 
 pub mod client;

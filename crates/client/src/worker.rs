@@ -13,15 +13,15 @@ use plimsoll_workload::{Connections, Player};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::ahead::Ahead;
 use crate::clock::{self, Clock};
 use crate::histogram::Histogram;
 use crate::keeping::SharedByWorkers;
 use crate::level::Shared;
+use crate::level_driver::{Bench, LevelDriver, Tally};
 use crate::link::Route;
 use crate::live::Shard;
 use crate::pool::Pool;
-use crate::stage::{Bench, LevelDriver, Tally};
+use crate::prepare::Ahead;
 use crate::stamp::Meter;
 use crate::tcp::StampingOn;
 use crate::timer::{self, Timer};

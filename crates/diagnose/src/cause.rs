@@ -420,23 +420,23 @@ impl Cause {
             Cause::BatchingWindow => (
                 "S4",
                 ServingStack,
-                "requests wait for a batching window, even alone",
+                "requests wait for a batching window, even isolated ones",
                 "lower the batcher's maximum queue delay",
                 "don't add capacity: the wait is there with no load at all",
             ),
             Cause::PeriodicStall => (
                 "S5",
                 ServingStack,
-                "everything freezes at regular intervals",
+                "everything stalls at regular intervals",
                 "look at what runs at that interval: garbage collection, snapshots, health checks, log rotation",
-                "don't add replicas or swap the model: between the freezes it is as fast as ever",
+                "don't add replicas or swap the model: between the stalls it is as fast as ever",
             ),
             Cause::HostContention => (
                 "S5",
                 ServingStack,
-                "everything freezes now and then",
+                "everything stalls now and then",
                 "look at the host at those instants: other processes, throttling, memory pressure, CPU limits",
-                "don't swap the model: between the freezes it is as fast as ever",
+                "don't swap the model: between the stalls it is as fast as ever",
             ),
             Cause::ConnectionLimit => (
                 "S6",
@@ -490,7 +490,7 @@ impl Cause {
             Cause::ProxyBuffering => (
                 "S12",
                 ServingStack,
-                "answers are held back and come in lumps",
+                "answers are held back and come coalesced",
                 "turn off response buffering and compression in the proxies in front",
                 "don't tune the engine: its tokens are ready long before they arrive",
             ),
@@ -553,14 +553,14 @@ impl Cause {
             Cause::PacketLoss => (
                 "N1",
                 Network,
-                "packets are lost on the way",
+                "packets are lost on the network path",
                 "look at links, buffers and rate limiters between client and target (ss -ti, interface errors)",
                 "don't tune the server or add replicas: the answers that lost nothing are as fast as ever",
             ),
             Cause::LongerRoundTrip => (
                 "N2",
                 Network,
-                "the way to the target is longer",
+                "the network path to the target is longer",
                 "find what changed in the route (region, VPN, proxy, DNS answer); keep connections open",
                 "don't add GPUs or swap the model: they wait for it too",
             ),
@@ -603,7 +603,7 @@ impl Cause {
                 "U",
                 Layer::Unknown,
                 "something is slower and this run can't say what",
-                "send single requests, one after the other, nobody beside them",
+                "send single requests, one at a time",
                 "don't change anything yet",
             ),
         }

@@ -81,7 +81,7 @@ impl Experiment {
     pub fn words(&self) -> String {
         match self {
             Experiment::SingleRequests { requests } => {
-                format!("send {requests} requests one after the other, nobody beside them")
+                format!("send {requests} requests one at a time")
             }
             Experiment::ConcurrencySteps { at } => {
                 let at: Vec<String> = at.iter().map(u32::to_string).collect();

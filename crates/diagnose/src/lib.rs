@@ -7,7 +7,7 @@
 //! only our own engine tells.
 //!
 //! Reading order: [`cause`] (what can be wrong, and the advice), [`experiment`] (what to do next), [`verdict`] (the words),
-//! [`spec`] (thresholds), [`seen`] (one level as the rules see it), [`ratio`] (two levels side by side), [`company`] (beside as many others), [`mod@bench`] (all that a
+//! [`spec`] (thresholds), [`seen`] (one level as the rules see it), [`ratio`] (two levels side by side), [`concurrency`] (beside as many others), [`mod@bench`] (all that a
 //! rule may ask), [`rules`] (the table), and [`diagnose`] below. [`active`] asks an endpoint by experiments of its own, [`device`] says
 //! whether a profiled device was busy.
 
@@ -16,7 +16,7 @@ mod apart;
 pub mod bench;
 pub mod cause;
 mod changed;
-mod company;
+mod concurrency;
 pub mod device;
 pub mod experiment;
 mod fired;

@@ -160,7 +160,7 @@ impl Material {
             let most = self.moved.iter().max_by(|a, b| a.effect.ratio.value.total_cmp(&b.effect.ratio.value));
             return match most {
                 Some(most) => format!("the largest change is {}", most.words()),
-                None => "no failures, no freezes, no queue that grows".to_owned(),
+                None => "no failures, no stalls, no growing queue".to_owned(),
             };
         }
         parts.join(", ")

@@ -194,7 +194,7 @@ fn alone(bench: &Bench<'_>) -> Question {
         let Some(found) = estimate(&values, 0.5) else { continue };
         let strain = found.value / ceiling.limit_s;
         let says = format!(
-            "{} p50 alone {} [{}, {}] against {}",
+            "{} p50 isolated {} [{}, {}] against {}",
             ceiling.metric.name(),
             ms(found.value),
             ms(found.lower),

@@ -76,7 +76,7 @@ pub fn of_units(base: Vec<Vec<f64>>, candidate: Vec<Vec<f64>>, p: f64, level: f6
     if value.is_nan() {
         return None;
     }
-    let n_eff = second.worth_beyond(than).min(first.worth_beyond(at));
+    let n_eff = second.n_eff_beyond(than).min(first.n_eff_beyond(at));
     let n = first.len().min(second.len()) as u64;
     let ratio = Estimate { value, lower: interval.lower, upper: interval.upper, n, n_eff };
     Some(Effect { ratio, p: chance, base: at, candidate: than })

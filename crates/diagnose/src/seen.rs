@@ -190,7 +190,7 @@ impl<'a> Seen<'a> {
         seen.lost.sort_by(|a, b| a.0.total_cmp(&b.0));
         seen.share_beginnings(&own);
         seen.count_beside();
-        super::company::count(&seen.rows, seen.replicas.len(), &mut seen.paces);
+        super::concurrency::count(&seen.rows, seen.replicas.len(), &mut seen.paces);
         seen
     }
 

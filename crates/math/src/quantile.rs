@@ -52,7 +52,7 @@ pub struct Percentile {
     /// Observations.
     pub n: usize,
     /// The observations' worth in independent ones.
-    pub worth: Worth,
+    pub worth: EffectiveN,
     /// The interval, or why there is none.
     pub interval: Result<Interval, Refused>,
 }
@@ -92,7 +92,7 @@ pub fn batch_count(length: f64, longest: f64) -> Option<usize> {
 
 /// The interval of the p-quantile from values in rising order and what they are worth, or
 /// refused below ten expected exceedances, n_eff · min(p, 1 − p) < 10.
-pub fn interval(sorted: &[f64], worth: Worth, p: f64, level: f64) -> Result<Interval, Refused> {
+pub fn interval(sorted: &[f64], worth: EffectiveN, p: f64, level: f64) -> Result<Interval, Refused> {
     let (needed, n_eff) = (needed(p), worth.n_eff);
     if sorted.is_empty() || n_eff.is_nan() || n_eff < needed * (1.0 - 1e-12) {
         return Err(Refused { n_eff, needed });
@@ -102,7 +102,7 @@ pub fn interval(sorted: &[f64], worth: Worth, p: f64, level: f64) -> Result<Inte
 
 /// What the values of one level are worth in independent ones, for a share of them.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Worth {
+pub struct EffectiveN {
     /// Values over the design effect: what is printed, what refuses a percentile and what a failure stands on.
     pub n_eff: f64,
     /// The same where the design effect is read to the safe side: what a pass and the upper end of an interval stand on. A calm
@@ -114,15 +114,19 @@ pub struct Worth {
     pub batches: f64,
 }
 
-impl Worth {
+impl EffectiveN {
     /// Values whose worth is known, not read from their own course.
-    pub fn known(n_eff: f64) -> Worth {
-        Worth { n_eff, safe: n_eff, batches: 0.0 }
+    pub fn known(n_eff: f64) -> EffectiveN {
+        EffectiveN { n_eff, safe: n_eff, batches: 0.0 }
     }
 
     /// Of `n` values from what the variances of exceeding each of the [`tail_shares`] of this share say, in their order; `None` =
     /// all exceed it, or none does.
-    pub fn read(n: usize, share: f64, variances: impl IntoIterator<Item = Option<ShareVariance>>) -> Worth {
+    pub fn read(
+        n: usize,
+        share: f64,
+        variances: impl IntoIterator<Item = Option<ShareVariance>>,
+    ) -> EffectiveN {
         let found: Vec<(bool, ShareVariance)> = tail_shares(share)
             .zip(variances)
             .enumerate()
@@ -132,7 +136,7 @@ impl Worth {
         let safe = pooled(found.iter().map(|(_, v)| (v.wider, v.independent, v.batches)), LUGSAIL_FREEDOM);
         let batches = found.iter().map(|(_, variance)| variance.batches).fold(f64::INFINITY, f64::min);
         let n = n as f64;
-        Worth {
+        EffectiveN {
             n_eff: n / near,
             safe: n / safe.max(near),
             batches: if batches.is_finite() { batches } else { 0.0 },
@@ -141,8 +145,8 @@ impl Worth {
 
     /// The smaller of two readings of one level.
     #[must_use]
-    pub fn min(self, other: Worth) -> Worth {
-        Worth {
+    pub fn min(self, other: EffectiveN) -> EffectiveN {
+        EffectiveN {
             n_eff: self.n_eff.min(other.n_eff),
             safe: self.safe.min(other.safe),
             batches: self.batches.max(other.batches),
@@ -159,8 +163,8 @@ impl Worth {
 
     /// The same level, this many times as long.
     #[must_use]
-    pub fn times(&self, longer: f64) -> Worth {
-        Worth { n_eff: self.n_eff * longer, safe: self.safe * longer, batches: self.batches }
+    pub fn times(&self, longer: f64) -> EffectiveN {
+        EffectiveN { n_eff: self.n_eff * longer, safe: self.safe * longer, batches: self.batches }
     }
 }
 
@@ -187,7 +191,7 @@ pub fn sure_of(n: f64, n_eff: f64, share: f64) -> f64 {
 const FREEDOM_PER_BEYOND: f64 = 0.8;
 
 /// The values in rising order that a ceiling on the p-quantile can neither pass nor fail at: [`interval`] without its refusal.
-pub fn undecided(sorted: &[f64], worth: Worth, p: f64, level: f64) -> Interval {
+pub fn undecided(sorted: &[f64], worth: EffectiveN, p: f64, level: f64) -> Interval {
     let (lower, upper) = interval_ranks(sorted.len(), worth, p, 0.5 * (1.0 - level));
     Interval {
         lower: if lower > 0 { sorted[lower - 1] } else { f64::NEG_INFINITY },
@@ -197,9 +201,9 @@ pub fn undecided(sorted: &[f64], worth: Worth, p: f64, level: f64) -> Interval {
 
 /// Ranks of the ends of [`undecided`], from 1: 0 = −∞ and n + 1 = +∞.
 ///
-/// The upper end is the smallest order statistic at which the gate would pass ([`Worth::sure`] says what it may
+/// The upper end is the smallest order statistic at which the gate would pass ([`EffectiveN::sure`] says what it may
 /// count on); the lower end is the largest below which the gate would fail; each at `alpha`.
-pub fn interval_ranks(n: usize, worth: Worth, p: f64, alpha: f64) -> (usize, usize) {
+pub fn interval_ranks(n: usize, worth: EffectiveN, p: f64, alpha: f64) -> (usize, usize) {
     let (n_eff, sure) = (worth.n_eff, worth.sure(n as f64, 1.0 - p));
     // Of x₍j₎, j from 1 to n, n − j values are over it, and n − j + 1 over anything just below it.
     let passes = |j: usize| proves_at_most((n - j) as f64 * sure / n as f64, sure, 1.0 - p, alpha);
@@ -374,7 +378,7 @@ pub fn percentile(in_send_order: &[f64], p: f64, level: f64, batches: usize) -> 
 
 /// What values in send order are worth for the share beyond `threshold`, pooled over its [`tail_shares`].
 /// Exceeding +∞ means being it.
-pub fn worth_beyond(in_send_order: &[f64], threshold: f64, batches: usize) -> Worth {
+pub fn n_eff_beyond(in_send_order: &[f64], threshold: f64, batches: usize) -> EffectiveN {
     let mut sorted = in_send_order.to_vec();
     sort(&mut sorted);
     let over = in_send_order.iter().filter(|v| exceeds(**v, threshold)).count();
@@ -382,19 +386,19 @@ pub fn worth_beyond(in_send_order: &[f64], threshold: f64, batches: usize) -> Wo
 }
 
 /// The same where the share beyond `threshold` is given and the values were sorted before.
-fn worth_of(values: &[f64], sorted: &[f64], (threshold, share): (f64, f64), batches: usize) -> Worth {
+fn worth_of(values: &[f64], sorted: &[f64], (threshold, share): (f64, f64), batches: usize) -> EffectiveN {
     let variances = tail_shares(share).enumerate().map(|(i, wide)| {
         let limit = if i == 0 { threshold } else { of_sorted(sorted, 1.0 - wide)? };
         let flags: Vec<bool> = values.iter().map(|v| exceeds(*v, limit)).collect();
         ShareVariance::of_flags(&flags, batches)
     });
-    Worth::read(values.len(), share, variances)
+    EffectiveN::read(values.len(), share, variances)
 }
 
 /// What a share is worth that is known by its flags alone, in send order.
-pub fn worth_of_flags(exceeds: &[bool], batches: usize) -> Worth {
+pub fn n_eff_of_flags(exceeds: &[bool], batches: usize) -> EffectiveN {
     let share = exceeds.iter().filter(|over| **over).count() as f64 / exceeds.len().max(1) as f64;
-    Worth::read(exceeds.len(), share, [ShareVariance::of_flags(exceeds, batches)])
+    EffectiveN::read(exceeds.len(), share, [ShareVariance::of_flags(exceeds, batches)])
 }
 
 fn exceeds(value: f64, limit: f64) -> bool {

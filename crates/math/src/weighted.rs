@@ -7,7 +7,7 @@
 
 use crate::proportion::{Interval, proves_at_most, proves_over};
 use crate::quantile::{
-    EXCEEDANCES_NEEDED, Percentile, Refused, ShareVariance, UPPER, Worth, pooled_effect, tail_shares,
+    EXCEEDANCES_NEEDED, EffectiveN, Percentile, Refused, ShareVariance, UPPER, pooled_effect, tail_shares,
 };
 
 /// Values by rising size with the weights up to and with each.
@@ -137,7 +137,7 @@ pub fn percentile(
     Some(Percentile {
         value,
         n: values.len(),
-        worth: Worth::known(n_eff),
+        worth: EffectiveN::known(n_eff),
         interval: sorted.interval(n_eff, p, level),
     })
 }

@@ -6,7 +6,9 @@
 //! not pass on one. The arithmetic of intervals is [`plimsoll_math::quantile`]'s and [`plimsoll_math::proportion`]'s,
 //! asked by rank instead of by sorted slice.
 
-use plimsoll_math::quantile::{BATCHES, ShareVariance, Worth, interval_ranks, needed, rank, tail_shares};
+use plimsoll_math::quantile::{
+    BATCHES, EffectiveN, ShareVariance, interval_ranks, needed, rank, tail_shares,
+};
 
 use crate::columns::{ABSENT, INFINITE};
 use crate::findings::{Estimate, Histogram, Percentiles, Reading};
@@ -189,12 +191,12 @@ fn variances<const K: usize>(
     })
 }
 
-/// What values in the order of due times are worth for the share beyond `limit`, as [`plimsoll_math::quantile::worth_beyond`] has it.
-pub fn worth_beyond(values: &[i64], limit: i64, batches: usize) -> Worth {
+/// What values in the order of due times are worth for the share beyond `limit`, as [`plimsoll_math::quantile::n_eff_beyond`] has it.
+pub fn n_eff_beyond(values: &[i64], limit: i64, batches: usize) -> EffectiveN {
     let n = values.len();
     let over = values.iter().filter(|ns| **ns > limit.min(INFINITE - 1)).count();
     if n == 0 || over == 0 {
-        return Worth { batches: batches as f64, ..Worth::known(n as f64) };
+        return EffectiveN { batches: batches as f64, ..EffectiveN::known(n as f64) };
     }
     let mut scratch = values.to_vec();
     let mut limits = [limit; 3];
@@ -202,7 +204,7 @@ pub fn worth_beyond(values: &[i64], limit: i64, batches: usize) -> Worth {
     for (limit, wide) in limits.iter_mut().zip(tail_shares(share)).skip(1) {
         *limit = *scratch.select_nth_unstable(rank(n, 1.0 - wide) - 1).1;
     }
-    Worth::read(n, share, variances(values, &limits, batches))
+    EffectiveN::read(n, share, variances(values, &limits, batches))
 }
 
 /// Contiguous batches for a level of `length_s` whose own 99th percentile is `longest_s`.
@@ -262,7 +264,7 @@ fn readings(column: &Column<'_>, length_s: f64) -> Percentiles {
             let found = variances(column.values, &points, batches);
             let worth = SHOWN.map(|p| {
                 let variances = tail_shares(1.0 - p).map(|share| found[watched(1.0 - share)?]);
-                Worth::read(n, 1.0 - p, variances)
+                EffectiveN::read(n, 1.0 - p, variances)
             });
             intervals(column, &asked, &worth)
         }
@@ -287,7 +289,7 @@ fn readings(column: &Column<'_>, length_s: f64) -> Percentiles {
 
 /// The limits between which the p-quantile of values worth so many independent ones lies, each end erring at `alpha`; `None` where they are too
 /// few for it.
-pub fn between(values: &[i64], (p, worth): (f64, Worth), alpha: f64) -> Option<[f64; 2]> {
+pub fn between(values: &[i64], (p, worth): (f64, EffectiveN), alpha: f64) -> Option<[f64; 2]> {
     let n = values.len();
     if worth.n_eff < needed(p) * (1.0 - 1e-9) {
         return None;
@@ -319,7 +321,7 @@ pub fn percentile(in_due_order: &[i64], p: f64, length_s: f64) -> Reading {
         None => uncorrelated(&asked, n, (length_s, longest_s)),
         Some(batches) => {
             let limits: [i64; 3] = std::array::from_fn(|i| found[i.min(shares.len() - 1)]);
-            intervals(&column, &asked, &[Worth::read(n, 1.0 - p, variances(&values, &limits, batches))])
+            intervals(&column, &asked, &[EffectiveN::read(n, 1.0 - p, variances(&values, &limits, batches))])
         }
     };
     readings.remove(0)
@@ -331,7 +333,7 @@ fn watched(p: f64) -> Option<usize> {
 }
 
 /// Percentiles, each with its value, and what the observations are worth for it.
-fn intervals(column: &Column<'_>, asked: &[(f64, i64)], worth: &[Worth]) -> Vec<Reading> {
+fn intervals(column: &Column<'_>, asked: &[(f64, i64)], worth: &[EffectiveN]) -> Vec<Reading> {
     let n = column.len();
     let bounds: Vec<(usize, usize)> = asked
         .iter()

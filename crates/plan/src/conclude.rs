@@ -61,7 +61,7 @@ pub fn conclude(known: KnownBefore<'_>) -> Result<PlanFinding, PlanError> {
         chosen.as_ref().map_or_else(Vec::new, |chosen| disagreements(&known, chosen, simulated.as_ref()));
     let curve = chosen.as_ref().map_or_else(Vec::new, |chosen| curve(&known, chosen));
     notes.extend(simulated.iter().flat_map(|s| s.notes.clone()));
-    let worth = Worth::of(&known, chosen.as_ref())?;
+    let worth = EffectiveN::of(&known, chosen.as_ref())?;
     Ok(PlanFinding {
         engine: spec.world.engine.name.clone(),
         load: load.clone(),
@@ -88,20 +88,20 @@ pub fn conclude(known: KnownBefore<'_>) -> Result<PlanFinding, PlanError> {
 
 /// What follows from the choice.
 #[derive(Default)]
-struct Worth {
+struct EffectiveN {
     cost: Option<PlanCost>,
     sensitivity: Vec<Elasticity>,
     probability: Option<Probability>,
 }
 
-impl Worth {
-    fn of(known: &KnownBefore<'_>, chosen: Option<&Chosen>) -> Result<Worth, PlanError> {
-        let (Some(chosen), spec) = (chosen, known.spec) else { return Ok(Worth::default()) };
+impl EffectiveN {
+    fn of(known: &KnownBefore<'_>, chosen: Option<&Chosen>) -> Result<EffectiveN, PlanError> {
+        let (Some(chosen), spec) = (chosen, known.spec) else { return Ok(EffectiveN::default()) };
         let all = chosen.replicas.saturating_add(chosen.spare);
         // An engine without a formula has no elasticities either; what there is to say of that the formula's own note says.
         let sensitivity = elasticity::elasticities(spec, known.mix, chosen.replicas).unwrap_or_default();
         let band = spec.band.as_ref();
-        Ok(Worth {
+        Ok(EffectiveN {
             cost: bill::cost(spec, known.mix, all, chosen.breaks_at.value())?,
             sensitivity,
             probability: band.and_then(|band| odds::probability(&chosen.expected, chosen.utilisation, band)),

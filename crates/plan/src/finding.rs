@@ -38,7 +38,7 @@ pub struct PlanFinding {
     pub chosen: Option<Chosen>,
     /// What the plan costs.
     pub cost: Option<PlanCost>,
-    /// What the answer hangs on, most first.
+    /// Sensitivity, most first.
     pub sensitivity: Vec<Elasticity>,
     /// The chance that the promise is held, from how far predictions have been from measurements.
     pub probability: Option<Probability>,

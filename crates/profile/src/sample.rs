@@ -3,7 +3,7 @@
 //! Whole columns of integers where every request stands for one, as everywhere else ([`plimsoll_measure::order`]); weighted order statistics where traces were
 //! sampled ([`plimsoll_math::weighted`]). Blocks, for means and redraws, are contiguous in the order in which requests began.
 
-use plimsoll_math::quantile::Worth;
+use plimsoll_math::quantile::EffectiveN;
 use plimsoll_math::series;
 use plimsoll_math::weighted::{self, Sorted};
 
@@ -219,14 +219,14 @@ impl<'a> Sample<'a> {
     }
 
     /// What a share beyond a limit is worth in independent requests.
-    pub fn worth_beyond(&self, column: &[i64], limit_ns: i64) -> Worth {
+    pub fn n_eff_beyond(&self, column: &[i64], limit_ns: i64) -> EffectiveN {
         let blocks = self.blocks.as_ref().copied().unwrap_or(2).max(2);
         if self.equal {
-            return order::worth_beyond(column, limit_ns, blocks);
+            return order::n_eff_beyond(column, limit_ns, blocks);
         }
         let values: Vec<f64> = column.iter().map(|ns| *ns as f64 / 1e9).collect();
         let sorted = Sorted::new(&values, &self.weights);
         let limit_s = limit_ns as f64 / 1e9;
-        Worth::known(weighted::effective_n(&values, &self.weights, &sorted, limit_s, blocks))
+        EffectiveN::known(weighted::effective_n(&values, &self.weights, &sorted, limit_s, blocks))
     }
 }

@@ -37,7 +37,7 @@ fn slice(sample: &Sample<'_>, name: &str, slice_s: f64, p: f64, alpha: f64) -> S
     let over: f64 =
         column.iter().zip(&sample.weights).filter(|(ns, _)| **ns > limit_ns).map(|(_, w)| *w).sum();
     let share = over / weight;
-    let worth = sample.worth_beyond(&column, limit_ns);
+    let worth = sample.n_eff_beyond(&column, limit_ns);
     let (n_eff, sure) = (worth.n_eff, worth.sure(column.len() as f64, 1.0 - p));
     let bounds = clopper_pearson(share * n_eff, n_eff, LEVEL);
     let excess: Vec<i64> = column.iter().map(|ns| (ns - limit_ns).max(0)).collect();

@@ -109,7 +109,7 @@ fn evidence(found: &Verdict) -> Vec<String> {
     for line in &found.evidence {
         let inferred = if line.inferred { " [inferred from the client's side]" } else { "" };
         let counts = line.value.map_or(String::new(), |value| {
-            format!(" (n {}, worth {})", figure::count(value.n), figure::number(value.n_eff))
+            format!(" (n {}, n_eff {})", figure::count(value.n), figure::number(value.n_eff))
         });
         // The figure that decides stands in the first lines already.
         let says = if line.says == found.says { "The figure above" } else { line.says.as_str() };

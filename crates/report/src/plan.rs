@@ -31,9 +31,9 @@ pub fn render(plan: &PlanFinding) -> String {
     if let Some(slots) = &plan.slots {
         part(&mut page, "Slots", words::wrap(2, &slots_words(slots)));
     }
-    part(&mut page, "A single request, nobody else there", floor_table(&plan.floor).render(2));
+    part(&mut page, "An isolated request", floor_table(&plan.floor).render(2));
     part(&mut page, &cost_title(plan), cost_table(plan).render(2));
-    part(&mut page, "What the answer hangs on", sensitivity_table(plan).render(2));
+    part(&mut page, "Sensitivity", sensitivity_table(plan).render(2));
     if let Some(scaling) = &plan.scaling {
         part(&mut page, &scaling_title(scaling), scaling_table(scaling).render(2));
         page.push(words::wrap(2, &words::sentence(&scaling.says)).trim_end().to_owned());

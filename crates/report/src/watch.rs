@@ -49,7 +49,7 @@ pub fn text(looked: &Looked) -> String {
     let needed = looked.metrics.iter().flat_map(|at| &at.percentiles).map(|p| p.needed).fold(0.0, f64::max);
     let mut text = format!("{}\n\nAt any time  {}\n", table.render(0).trim_end(), said(&looked.verdict));
     text.push_str(&format!(
-        "             {} pairs; {} of evidence prove harm (false alarms over all looks ≤ {})\n",
+        "             {} pairs; {} of evidence prove harm (false alarms over all interim analyses ≤ {})\n",
         looked.pairs,
         figure::number(needed),
         figure::percent(looked.alpha)

@@ -337,7 +337,7 @@ pub fn protocol(manifest: &Manifest) -> Option<String> {
     let alone = number("alone").filter(|n| *n > 0);
     let alone = alone.map(|n| {
         format!(
-            "{} alone before, for a diagnosis to ask, in no figure of these",
+            "{} isolated before the load, for a diagnosis and in no figure here",
             figure::counted(n, "request")
         )
     });

@@ -309,7 +309,7 @@ impl Decoder {
         (Outcome::FINISHED, None)
     }
 
-    /// The outcome of an error that came under a good status, if one came. Worth another try unless the server blames
+    /// The outcome of an error that came under a good status, if one came. EffectiveN another try unless the server blames
     /// the request.
     fn told(&self) -> Option<(Outcome, Option<String>)> {
         let fault = self.stream.tally.error.as_ref()?;

@@ -213,7 +213,7 @@ fn the_text_says_the_most_important_first() {
         "Expected at the peak",
         "bound by kv cache",
         "Cost in USD",
-        "What the answer hangs on",
+        "Sensitivity",
         "Taken for granted",
         "What to know",
     ];

@@ -16,13 +16,13 @@ use plimsoll_wire::{QueueWish, RequestOptions, Template, TemplateError};
 use plimsoll_workload::{Connections, Player, TargetSpec, TensorEncoding};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::ahead::Ahead;
 use crate::clock::Clock;
 use crate::control::{Ceilings, Control};
 use crate::keeping::SharedByWorkers;
 use crate::level::{LevelPlan, LevelTraffic, Shared};
 use crate::link::Route;
 use crate::live::Live;
+use crate::prepare::Ahead;
 use crate::request::Opening;
 use crate::secret::Secret;
 use crate::sink::Sink;

@@ -145,7 +145,7 @@ impl Before {
         let ratio = of_medians(&a, &b)?;
         let for_all = of_sorted(&b, 0.25)? / of_sorted(&a, 0.25)? >= FOR_ALL;
         let state = slower(&ratio, TOKEN, for_all);
-        let says = beside("alone a token takes", &a, &b)?;
+        let says = beside("isolated, a token takes", &a, &b)?;
         Some(shown(Fact::SlowerToken, state, says, Some(ratio), Some(TOKEN.0)))
     }
 
@@ -153,7 +153,7 @@ impl Before {
         alike(&self.alone, now, |of| Some(of.prompt), ALIKE)?;
         let (a, b) = (values(&self.alone, |of| of.ttft_s), values(now, |of| of.ttft_s));
         let ratio = of_medians(&a, &b)?;
-        let says = beside("alone the first token takes", &a, &b)?;
+        let says = beside("isolated, the first token takes", &a, &b)?;
         Some(shown(Fact::LaterFirst, slower(&ratio, FIRST, true), says, Some(ratio), Some(FIRST.0)))
     }
 
@@ -209,13 +209,13 @@ impl Before {
         if few < FEWEST {
             let (then, now) = (self.alone.len(), now.len());
             lacks(format!(
-                "whether a request alone is slower than before: {run} holds {then} that had the target to themselves and {now} were answered now, of {FEWEST} that it takes"
+                "whether an isolated request is slower than before: {run} holds {then} that had the target to themselves and {now} were answered now, of {FEWEST} that it takes"
             ));
         } else if !known(Fact::LaterFirst) {
             let prompt = |of: &[Once]| of_sorted(&values(of, |of| Some(of.prompt)), 0.5).unwrap_or(0.0);
             let (then, now) = (prompt(&self.alone), prompt(&now));
             lacks(format!(
-                "whether first tokens alone are later than before: prompts of {then:.0} tokens in {run}, {now:.0} now"
+                "whether isolated first tokens are later than before: prompts of {then:.0} tokens in {run}, {now:.0} now"
             ));
         }
         if !known(Fact::SlowerTogether) && fact::of(blocks, ExperimentKind::Together).next().is_some() {
@@ -223,7 +223,7 @@ impl Before {
                 Some(_) => "its requests are of other lengths",
                 None => "it holds no closed loop with as many in flight",
             };
-            lacks(format!("whether company costs more than in {run}: {why}"));
+            lacks(format!("whether concurrency costs more than in {run}: {why}"));
         }
         all
     }

@@ -2,18 +2,18 @@
 
 use super::before::Before;
 use super::block::Block;
-use super::fact::{Fact, Shown, State, alone, company, settings, without_tokens};
+use super::fact::{Fact, Shown, State, concurrency, isolated, settings, without_tokens};
 use super::plan::ActiveSpec;
 use super::{failed, promise, rhythm};
 
 /// Everything that the blocks show, beside an earlier run where there is one.
 pub fn read(blocks: &[Block], spec: &ActiveSpec, before: Option<&Before>) -> Vec<Shown> {
     let mut shown = failed::read(blocks);
-    shown.extend(alone::lumps(blocks));
+    shown.extend(isolated::coalesced(blocks));
     shown.extend(rhythm::read(blocks));
     shown.extend(promise::alone(blocks, spec));
-    shown.extend(alone::alone(blocks));
-    shown.extend(company::company(blocks));
+    shown.extend(isolated::isolated(blocks));
+    shown.extend(concurrency::concurrency(blocks));
     shown.extend(promise::together(blocks, spec));
     shown.extend(settings::settings(blocks));
     shown.extend(settings::replicas(blocks));
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn answers_that_come_whole_have_no_first_token() {
-        assert_eq!(of_answers("alone, first tokens follow no clock"), "alone, answers follow no clock");
+        assert_eq!(of_answers("isolated, first tokens follow no clock"), "alone, answers follow no clock");
         assert_eq!(of_answers("in all 8 the first token waits"), "in all 8 the answer waits");
     }
 }

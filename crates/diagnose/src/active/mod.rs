@@ -3,7 +3,7 @@
 //! Results in, next experiment out; no clock, no socket, so that a live endpoint and a simulated one are driven alike. What was
 //! measured is read anew after each experiment by the same function that reads a run folder, so that `diagnose URL` and
 //! `diagnose RUN` of its folder can't disagree. The first two experiments are always the same: what a request costs alone, and
-//! what company does to it; every later one is chosen.
+//! latency against concurrency; every later one is chosen.
 //!
 //! Reading order: [`plan`] (what can be asked), [`block`] (what a level brought), [`fact`], `failed`, `rhythm` and `promise` (what it shows),
 //! [`before`] (what an earlier run showed), [`belief`] (which cause, and what to ask next), [`tell`] (the verdict).
@@ -292,8 +292,8 @@ impl Active {
     fn why(&self, kind: ExperimentKind, asks: &[Ask], known: &KnownTarget, belief: &Belief) -> String {
         let seconds = kind.seconds(&self.spec, &self.traffic, known);
         let what = match kind {
-            ExperimentKind::Alone => "what a request costs with nobody beside it".to_owned(),
-            ExperimentKind::Together => "what company does to it".to_owned(),
+            ExperimentKind::Alone => "unloaded latency".to_owned(),
+            ExperimentKind::Together => "latency against concurrency".to_owned(),
             kind => match belief.told_apart(kind, &self.shown) {
                 Some((a, b)) => format!("tells \"{}\" from \"{}\"", a.title(), b.title()),
                 None => "rules out what is rare".to_owned(),

@@ -226,7 +226,7 @@ impl ExperimentKind {
     /// What is done, in a few words.
     pub fn does(self) -> &'static str {
         match self {
-            ExperimentKind::Alone => "requests one after the other, nobody beside them",
+            ExperimentKind::Alone => "requests one at a time",
             ExperimentKind::Together => "2, 4, 8 … requests in flight",
             ExperimentKind::Watch => "a moderate load for longer",
             ExperimentKind::Rates => {
@@ -238,7 +238,7 @@ impl ExperimentKind {
             ExperimentKind::Answers => "short answers against long ones",
             ExperimentKind::Repeats => "one prompt again and again against distinct ones",
             ExperimentKind::Idle => "nothing for a while, then one request",
-            ExperimentKind::Replicas => "each replica alone",
+            ExperimentKind::Replicas => "each replica by itself",
         }
     }
 

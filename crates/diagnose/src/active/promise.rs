@@ -91,7 +91,7 @@ pub(super) fn alone(blocks: &[Block], spec: &ActiveSpec) -> Option<Shown> {
             () if usual.upper <= limit && held.over.value <= held.allowed() => State::No,
             () => State::Unclear,
         };
-        let says = format!("alone, {}; the median is {}", held.words(), ms(usual.value));
+        let says = format!("isolated, {}; the median is {}", held.words(), ms(usual.value));
         Some((
             rank(state),
             usual.value / limit,

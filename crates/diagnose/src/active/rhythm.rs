@@ -177,7 +177,7 @@ fn clocked(found: &[Freeze], freezes: State) -> Option<Shown> {
         .filter(|gap| ((*gap / period).round() - *gap / period).abs() < 0.2 && **gap > 0.5 * period);
     let part = even.count() as f64 / between.len() as f64;
     let says = format!(
-        "{} of the freezes follow a period of {}; by chance in {:.4} of such series",
+        "{} of the stalls follow a period of {}; by chance in {:.4} of such series",
         format_args!("{:.0} %", 100.0 * part),
         ms(period),
         chance
@@ -309,21 +309,21 @@ pub(crate) fn spread(block: &Block, usual: &Estimate, least: (f64, f64)) -> Vec<
     let lattice = chance.is_some_and(|chance| chance < BELIEVED);
     let says = match (found, chance) {
         (Some((period, _)), Some(chance)) if lattice => format!(
-            "alone, first tokens come at whole multiples of {} (by chance in {:.0e} of such series)",
+            "isolated, first tokens come at whole multiples of {} (by chance in {:.0e} of such series)",
             ms(period),
             chance.max(1e-30)
         ),
-        _ => "alone, first tokens follow no clock".to_owned(),
+        _ => "isolated, first tokens follow no clock".to_owned(),
     };
     all.push(shown(Fact::Lattice, if lattice { State::Yes } else { State::No }, says, None, None));
     let says = format!(
-        "alone, the wait for the first token goes from {} (p10) to {} (p90) at like prompts",
+        "isolated, the wait for the first token goes from {} (p10) to {} (p90) at like prompts",
         ms(at(0.1)),
         ms(at(0.9))
     );
     let value =
         Estimate { value: wide, lower: wide, upper: wide, n: waits.len() as u64, n_eff: waits.len() as f64 };
-    let interval = quantile::undecided(&waits, quantile::Worth::known(waits.len() as f64), 0.9, LEVEL);
+    let interval = quantile::undecided(&waits, quantile::EffectiveN::known(waits.len() as f64), 0.9, LEVEL);
     let low = interval.lower.max(0.0) - at(0.1);
     let value = Estimate { lower: low.max(0.0), upper: (interval.upper - at(0.1)).max(wide), ..value };
     let some = lattice || some_wait(&waits);

@@ -14,7 +14,7 @@ use plimsoll_math::proportion::{clopper_pearson, proves_over};
 use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 use plimsoll_model::{Attempt, Level};
 
-use super::freeze::{self, regular};
+use super::stall::{self, regular};
 use super::{Fired, beyond};
 use crate::bench::Bench;
 use crate::verdict::Evidence;
@@ -192,7 +192,7 @@ fn find(bench: &Bench<'_>) -> Option<Found> {
         None => (2.0 * gaps(&now)?.0, 0.0),
     };
     let least = SHORTEST_S.max(TIMES.0 * usual_gaps.0).max(TIMES.1 * usual_gaps.1);
-    let reading = freeze::excuses(bench);
+    let reading = stall::excuses(bench);
     let halts = Halts::of(now, least, |from, to| reading.explains(from, to));
     let was = before.map_or(0.0, |before| Halts::of(before, least, |_, _| false).share);
     // One token and the next halt: that is a step that takes longer, and steps come at even distances.
@@ -221,7 +221,7 @@ fn find(bench: &Bench<'_>) -> Option<Found> {
 
 /// S5: everybody stops and goes on together, by a clock.
 pub fn throttled(bench: &Bench<'_>) -> Option<Fired> {
-    if !freeze::worse(bench) || !bench.found.is_empty() {
+    if !stall::worse(bench) || !bench.found.is_empty() {
         return None;
     }
     let found = find(bench)?;

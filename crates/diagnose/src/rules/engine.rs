@@ -159,14 +159,14 @@ pub fn kv_transfer(bench: &Bench<'_>) -> Option<Fired> {
         return None;
     }
     let says = format!(
-        "requests wait for KV cache of another engine in {} of the looks with a queue",
+        "requests wait for KV cache of another engine in {} of the scrapes with a queue",
         percent(deferred)
     );
     Some(
         Fired::new(Cause::KvTransfer, beyond(deferred, 0.3) * 1.1, says.clone())
             .with(Evidence::said("deferred_share", says))
             .counted(Counter::Moved {
-                name: "looks with requests deferred for KV transfer, share".into(),
+                name: "scrapes with requests deferred for KV transfer, share".into(),
                 by: deferred,
             }),
     )
@@ -175,7 +175,7 @@ pub fn kv_transfer(bench: &Bench<'_>) -> Option<Fired> {
 /// Share of the prompt tokens that came from a cache: as the answers say, else as the server's counters do. A few prompts much longer than
 /// the others, which nobody asked for before, are no loss of what the others share.
 fn cached(arm: &BenchArm<'_>) -> Option<(f64, &'static str)> {
-    let long = super::freeze::long_from(&arm.seen);
+    let long = super::stall::long_from(&arm.seen);
     let usual = arm.seen.rows.iter().filter(|row| row.prompt < long);
     let told: Vec<(f64, f64)> = usual.filter_map(|row| Some((row.cached?, row.prompt))).collect();
     let (hits, all) = told.iter().fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));

@@ -251,7 +251,7 @@ const FULL: f64 = 0.4;
 /// A limit between the two: sent by the client, unknown to the engine.
 fn server_limit(bench: &Bench<'_>) -> Option<Fired> {
     // Where tokens come in lumps that did not before, it is on their way back that answers are held.
-    if super::freeze::in_lumps(bench) {
+    if super::stall::in_lumps(bench) {
         return None;
     }
     let now = &bench.candidate;

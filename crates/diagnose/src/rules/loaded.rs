@@ -10,7 +10,7 @@ use super::engine::queue_wait;
 use super::load::{Law, computed, times};
 use super::{Fired, beyond};
 use crate::bench::{Bench, BenchArm};
-use crate::company;
+use crate::concurrency;
 use crate::fired::ALONE_NEEDED;
 use crate::ratio::{of_units, spearman, stretches};
 use crate::seen::{RequestRow, Seen};
@@ -87,7 +87,7 @@ pub fn per_request(bench: &Bench<'_>) -> Option<Fired> {
     if !few_alone(bench)? || super::ceiling::ceiling(bench).is_some() {
         return None;
     }
-    if company::slower(bench).is_some_and(|slower| slower.middle.ratio.value >= 1.05) {
+    if concurrency::slower(bench).is_some_and(|slower| slower.middle.ratio.value >= 1.05) {
         return None;
     }
     let (base, now) = (bench.before()?, bench.now());

@@ -85,7 +85,7 @@ fn late(bench: &Bench<'_>, least: f64) -> Option<(plimsoll_measure::findings::Es
     quantile::sort(&mut sorted);
     let value = quantile::of_sorted(&sorted, 0.99)?;
     let over: Vec<bool> = lag.iter().map(|x| *x > value).collect();
-    let worth = quantile::worth_of_flags(&over, crate::ratio::STRETCHES);
+    let worth = quantile::n_eff_of_flags(&over, crate::ratio::STRETCHES);
     let interval = quantile::undecided(&sorted, worth, 0.99, 0.9);
     let lag = plimsoll_measure::findings::Estimate {
         value,

@@ -3,15 +3,14 @@
 //! Every rule looks at the [`Bench`] and fires or does not, with a confidence that is the product of how far its clauses are
 //! beyond their limits. All of them are asked, the first confident one wins, and the strongest of the others is its runner-up.
 
-mod ahead;
 mod ceiling;
 mod clock;
 mod dependency;
 mod engine;
 mod failures;
-mod freeze;
 mod front;
 mod gathered;
+mod head_of_line;
 mod heavier;
 mod inside;
 mod load;
@@ -20,13 +19,14 @@ mod measurement;
 mod model;
 mod neighbour;
 mod network;
+mod network_path;
 mod pages;
 mod replicas;
 mod sampled;
 mod saturation;
 mod shape;
+mod stall;
 mod tracing;
-mod way;
 mod window;
 
 use super::bench::Bench;
@@ -54,7 +54,7 @@ const TABLE: [Rule; 51] = [
     // L: is it what is asked?
     load::other_mix,
     load::higher_rate,
-    ahead::head_of_line,
+    head_of_line::head_of_line,
     load::less_shared_prompts,
     load::longer_prompts,
     load::longer_answers,
@@ -77,7 +77,7 @@ const TABLE: [Rule; 51] = [
     engine::prefix_loss,
     measurement::drift,
     neighbour::noisy,
-    freeze::stall,
+    stall::stall,
     // What is known to have been switched on, before what is read from times alone.
     tracing::overhead,
     // Before the engine.
@@ -123,7 +123,7 @@ pub fn judge(bench: &Bench<'_>, found: &[Cause]) -> Judged {
     };
     let mut fired: Vec<Fired> =
         TABLE.iter().filter_map(|rule| rule(bench)).filter(|one| !made(one)).collect();
-    way::doubt(bench, &mut fired);
+    network_path::doubt(bench, &mut fired);
     // What was taken out with the first cause is no lost record, and makes no gap in time.
     if !found.is_empty() {
         fired.retain(|one| one.cause.layer() != Layer::Measurement);
@@ -172,7 +172,7 @@ pub fn beside(bench: &Bench<'_>, found: Cause) -> Option<Judged> {
         .filter_map(|rule| rule(bench))
         .filter(|one| one.cause != found && super::apart::may_follow(found, one.cause))
         .collect();
-    way::doubt(bench, &mut fired);
+    network_path::doubt(bench, &mut fired);
     let winner = fired.iter().position(|one| one.confidence >= bench.case.spec.confident)?;
     let winner = fired.remove(winner);
     fired.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));

@@ -7,7 +7,7 @@
 use super::load::{Law, alone_ttft, computed, times};
 use super::{Fired, beyond, medians, within};
 use crate::bench::{Bench, BenchArm};
-use crate::company;
+use crate::concurrency;
 use crate::fired::ALONE_NEEDED;
 use crate::seen::RequestRow;
 use crate::verdict::Evidence;
@@ -161,7 +161,7 @@ fn beside_as_many(bench: &Bench<'_>) -> Option<Fired> {
     if !(few(&bench.candidate) || few(bench.base.as_ref()?)) || !bench.suspects("tpot") {
         return None;
     }
-    let company::Slower { middle, quarter, over_twice_as_many } = company::slower(bench)?;
+    let concurrency::Slower { middle, quarter, over_twice_as_many } = concurrency::slower(bench)?;
     let (ratio, whole) = (middle.ratio, bench.material.of("tpot", 0.5)?.effect.ratio);
     let sure = ratio.value >= SLOWER && ratio.lower > 1.03 && quarter >= FOR_ALL;
     if !sure || whole.value < SLOWER || whole.lower <= 1.03 {

@@ -2,11 +2,11 @@
 
 use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 
-use super::freeze::worse;
 use super::load::{Law, computed};
+use super::stall::worse;
 use super::{Fired, beyond};
 use crate::bench::Bench;
-use crate::company;
+use crate::concurrency;
 use crate::seen::{RequestRow, Seen};
 use crate::verdict::Evidence;
 use crate::{Cause, Counter};
@@ -20,7 +20,7 @@ pub fn noisy(bench: &Bench<'_>) -> Option<Fired> {
         return None;
     }
     // A step holds more answers at one time than at another: only what is slow beside as many is a neighbour's.
-    let company = company::Law::of(bench.before().unwrap_or(bench.now()));
+    let company = concurrency::Law::of(bench.before().unwrap_or(bench.now()));
     let alone = Law::of(&bench.candidate.alone);
     let of = |seen: &Seen<'_>| slow_stretches(seen, company.as_ref(), alone.as_ref());
     let (found, slow) = of(bench.now())?;
@@ -84,7 +84,7 @@ fn reading_by_second(seen: &Seen<'_>, per_token: f64, several: usize, seconds: u
 /// or more; and by how much. Seconds in which prompts were read for the most part are none.
 fn slow_stretches(
     seen: &Seen<'_>,
-    law: Option<&company::Law>,
+    law: Option<&concurrency::Law>,
     alone: Option<&Law>,
 ) -> Option<(Estimate, f64)> {
     let seconds = seen.length.ceil() as usize;

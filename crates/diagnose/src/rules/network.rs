@@ -98,7 +98,7 @@ fn way(arm: &BenchArm<'_>) -> Option<(Vec<f64>, f64)> {
     (least.len() >= crate::fired::ALONE_NEEDED).then_some((least, first))
 }
 
-/// N2: the way to the target is longer, by as much as the answers are later.
+/// N2: the network path to the target is longer, by as much as the answers are later.
 pub fn distance(bench: &Bench<'_>) -> Option<Fired> {
     if !(bench.suspects("ttft") || bench.suspects("e2e")) {
         return None;

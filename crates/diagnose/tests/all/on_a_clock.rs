@@ -149,7 +149,7 @@ fn one_stop_of_a_process_is_seen_where_the_kernel_beside_it_answers() {
     let (base, all) = (with_segments(run(even), |_| Some(0)), with_segments(run(stopped), |_| Some(0)));
     let (cause, says) = said(&base, &all);
     assert_eq!(cause, Cause::HostContention, "{says}");
-    assert!(says.contains("1 freeze of"), "{says}");
+    assert!(says.contains("1 stall of"), "{says}");
     // Whose segments were sent again met a way that stood still, and where nobody knows it may have.
     let during =
         |row: &Attempt| row.due < At(22_000 * MS) && row.end.is_some_and(|end| end > At(20_000 * MS));

@@ -317,7 +317,7 @@ impl<'a> Side<'a, '_> {
             return row;
         }
         let shift = median_shift(&arm, self.flips, LEVEL);
-        let n_eff = arm.worth_beyond(arm.quantile(0.5));
+        let n_eff = arm.n_eff_beyond(arm.quantile(0.5));
         row.base = ArmFigure { value: None, n: arm.len() as u64, n_eff };
         row.candidate = row.base;
         row.p = Some(shift.p);
@@ -355,7 +355,7 @@ impl<'a> Side<'a, '_> {
         let of = |arm: &Arm| ArmFigure {
             value: Some(arm.share(0.5)),
             n: arm.len() as u64,
-            n_eff: arm.worth_beyond(0.5),
+            n_eff: arm.n_eff_beyond(0.5),
         };
         (row.base, row.candidate) = (of(&base), of(&candidate));
         let counts = |arm: &ArmFigure| (arm.value.unwrap_or(0.0) * arm.n_eff, arm.n_eff);
@@ -455,7 +455,7 @@ fn finished(arm: &LevelArm, parts: usize, amount: Amount) -> Vec<f64> {
 
 fn figure(arm: &Arm, p: f64) -> ArmFigure {
     let value = arm.quantile(p);
-    let n_eff = if arm.is_empty() { 0.0 } else { arm.worth_beyond(value) };
+    let n_eff = if arm.is_empty() { 0.0 } else { arm.n_eff_beyond(value) };
     ArmFigure { value: (!value.is_nan()).then_some(value), n: arm.len() as u64, n_eff }
 }
 

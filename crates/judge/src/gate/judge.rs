@@ -4,7 +4,7 @@
 //! Latencies and shares go through the evaluator on counts. A tail ratio does so twice (what the median may be, then what may be
 //! over the multiple of it). What is no request's own is in `rates`, a change against a baseline in `against`.
 
-use plimsoll_math::quantile::{Worth, needed};
+use plimsoll_math::quantile::{EffectiveN, needed};
 
 use super::rates::{line, price, rate, whole};
 use super::select::{Chosen, MeasuredRun, Picks, flags, values};
@@ -248,7 +248,7 @@ fn tail_ratio(
     let values = values(chosen, of, picks);
     let (most, length_s) = (row.limit.ok_or("no ceiling")?, chosen.length_s());
     let worth = of_values(&values, f64::INFINITY, 0.5, length_s).worth;
-    let worth = worth.unwrap_or(Worth::known(0.0));
+    let worth = worth.unwrap_or(EffectiveN::known(0.0));
     let Some(median) = order::between(&values, (0.5, worth), OF_THE_MEDIAN * alpha) else {
         return Err(format!("too few requests for the median of {}", of.name()));
     };

@@ -3,7 +3,7 @@
 use plimsoll_math::two_sample::holm;
 
 use super::{GateRow, GateVerdict, Look, Role};
-use crate::budget::{BudgetFile, LEAST_WORTH, OnInconclusive, OnMissing, family};
+use crate::budget::{BudgetFile, LEAST_N_EFF, OnInconclusive, OnMissing, family};
 use plimsoll_measure::findings::Held;
 use plimsoll_measure::say::{count, length, number};
 
@@ -35,7 +35,7 @@ pub fn settle(file: &BudgetFile, looks: &mut [Look]) {
 fn finish(look: &mut Look, alpha: f64) {
     let row = &mut look.row;
     let worth = row.share_over.map(|share| share.n_eff);
-    let least = look.budget.as_ref().and_then(|budget| budget.min_n_eff).unwrap_or(LEAST_WORTH);
+    let least = look.budget.as_ref().and_then(|budget| budget.min_n_eff).unwrap_or(LEAST_N_EFF);
     if row.role == Role::Tracked {
         row.held = if row.missing { Held::Inconclusive } else { Held::Pass };
         return;

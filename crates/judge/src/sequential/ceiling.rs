@@ -40,7 +40,7 @@ impl Baseline {
         let Some(value) = quantile::of_sorted(&sorted, percentile) else {
             return Err(TooShort { n_eff: 0.0 });
         };
-        let worth = quantile::worth_beyond(in_send_order, value, BATCHES);
+        let worth = quantile::n_eff_beyond(in_send_order, value, BATCHES);
         // The two-sided interval at 1 − alpha has alpha/2 beyond its upper end.
         let ceiling = quantile::undecided(&sorted, worth, percentile, 1.0 - alpha).upper;
         if ceiling == f64::INFINITY {
@@ -136,9 +136,8 @@ pub(super) fn enough(spec: &WatchSpec, time: Span, n_eff: f64) -> Option<String>
         let (have, least) = (time.as_secs_f64(), spec.least_time.as_secs_f64());
         return Some(format!("holds so far; {have:.0} of at least {least:.0} s seen"));
     }
-    (n_eff < spec.least_n_eff).then(|| {
-        format!("holds so far; worth {n_eff:.0} of at least {:.0} independent requests", spec.least_n_eff)
-    })
+    (n_eff < spec.least_n_eff)
+        .then(|| format!("holds so far; n_eff {n_eff:.0} of at least {:.0}", spec.least_n_eff))
 }
 
 /// By how much the variance of blocks' shares exceeds that of independent requests, at least 1.

@@ -79,7 +79,7 @@ fn a_promotion_waits_for_its_time_and_its_requests() {
     // Two hundred requests in all are not worth a thousand.
     let mut watch = PairWatch::new(WatchSpec::default(), &guards()[..1]);
     (0..20).for_each(|_| watch.push(&[2.0; 10], &[1.0; 10], Span::from_secs(30)));
-    assert!(matches!(watch.verdict(), Verdict::GoOn { why } if why.contains("worth 200 of at least 1000")));
+    assert!(matches!(watch.verdict(), Verdict::GoOn { why } if why.contains("n_eff 200 of at least 1000")));
 }
 
 #[test]

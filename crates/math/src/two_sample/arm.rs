@@ -66,7 +66,7 @@ impl Arm {
 
     /// The arm's worth in independent values where shares beyond this threshold are asked for: n over the design effect that
     /// the units' shares show, at most n.
-    pub fn worth_beyond(&self, threshold: f64) -> f64 {
+    pub fn n_eff_beyond(&self, threshold: f64) -> f64 {
         let shares: Vec<f64> = (0..self.units()).map(|unit| self.share_beyond(unit, threshold)).collect();
         let (b, n) = (shares.len() as f64, self.len() as f64);
         let mean = shares.iter().sum::<f64>() / b;

@@ -60,29 +60,29 @@ fn binomial_against_its_sum() {
 #[test]
 fn interval_of_independent_values() {
     // The exact binomial interval of the median of 100: order statistics 40 and 61 at 95 % (Conover's table).
-    let found = interval(&one_to(100), Worth::known(100.0), 0.5, 0.95).unwrap();
+    let found = interval(&one_to(100), EffectiveN::known(100.0), 0.5, 0.95).unwrap();
     assert_eq!((found.lower, found.upper), (40.0, 61.0));
 }
 
 #[test]
 fn refused_below_ten_exceedances() {
     let sorted = one_to(5000);
-    assert!(interval(&sorted, Worth::known(1000.0), 0.99, 0.95).is_ok());
+    assert!(interval(&sorted, EffectiveN::known(1000.0), 0.99, 0.95).is_ok());
     assert_eq!(
-        interval(&sorted, Worth::known(999.0), 0.99, 0.95).map_err(|r| (r.n_eff, r.needed.round())),
+        interval(&sorted, EffectiveN::known(999.0), 0.99, 0.95).map_err(|r| (r.n_eff, r.needed.round())),
         Err((999.0, 1000.0))
     );
-    assert!(interval(&[], Worth::known(1000.0), 0.5, 0.95).is_err());
-    assert!(interval(&sorted, Worth::known(f64::NAN), 0.5, 0.95).is_err());
+    assert!(interval(&[], EffectiveN::known(1000.0), 0.5, 0.95).is_err());
+    assert!(interval(&sorted, EffectiveN::known(f64::NAN), 0.5, 0.95).is_err());
 }
 
 #[test]
 fn failures_make_the_upper_end_infinite() {
     let mut sorted = one_to(10_000);
     sorted[9_860..].fill(f64::INFINITY);
-    let found = interval(&sorted, Worth::known(10_000.0), 0.99, 0.95).unwrap();
+    let found = interval(&sorted, EffectiveN::known(10_000.0), 0.99, 0.95).unwrap();
     assert_eq!(found.upper, f64::INFINITY);
-    assert!(interval(&sorted, Worth::known(10_000.0), 0.95, 0.95).unwrap().upper.is_finite());
+    assert!(interval(&sorted, EffectiveN::known(10_000.0), 0.95, 0.95).unwrap().upper.is_finite());
 }
 
 proptest! {
@@ -93,7 +93,7 @@ proptest! {
     #[test]
     fn shown_interval_is_what_the_gate_decides(n in 200usize..3000, worth in 0.3f64..1.0, p in 0.5f64..0.99) {
         let n_eff = worth * n as f64;
-        if let Ok(found) = interval(&one_to(n), Worth::known(n_eff), p, 0.9) {
+        if let Ok(found) = interval(&one_to(n), EffectiveN::known(n_eff), p, 0.9) {
             let over = |ceiling: f64| (n as f64 - ceiling) * worth;
             let sure = sure_of(n as f64, n_eff, 1.0 - p);
             let upper = |ceiling: f64| exceedance_bounds(over(ceiling) * sure / n_eff, sure, 0.05).1;
@@ -164,11 +164,11 @@ fn a_tail_shares_its_correlation() {
     let t = |freedom: f64| plimsoll_math::special::student_t_inv(0.975, freedom) / 1.959_963_984_540_054;
     close("n_eff", found, 800.0 / (variance / plain * t(1.5 * 7.0).powi(2)), 1e-9);
     // What a pass stands on: twice the variance less that of batches a third as long, which has 27/46 degrees of freedom a batch.
-    let safe = worth_beyond(&values, 391.0, 8).safe;
+    let safe = n_eff_beyond(&values, 391.0, 8).safe;
     close("safe", safe, 800.0 / (wider / plain * t(27.0 / 46.0 * 7.0).powi(2)), 1e-9);
     // Beyond +∞ lies what is +∞: failures in one run count as correlated.
     let failed: Vec<f64> = values.iter().map(|v| if *v > 350.0 { f64::INFINITY } else { 1.0 }).collect();
-    assert!(worth_beyond(&failed, f64::INFINITY, 8).n_eff < 100.0);
+    assert!(n_eff_beyond(&failed, f64::INFINITY, 8).n_eff < 100.0);
 }
 
 #[test]

@@ -206,10 +206,10 @@ fn the_median_of_pairs_is_covered() {
     }
     assert!((181..=198).contains(&held), "{held} of 200");
     assert!((2..=19).contains(&alarms), "{alarms} of 200");
-    // Worth: units that agree are worth all their values; units that differ as wholes are worth about one each.
+    // EffectiveN: units that agree are worth all their values; units that differ as wholes are worth about one each.
     let wholes = Arm::new(&(0..20).map(|u| vec![f64::from(u % 2); 50]).collect::<Vec<_>>());
-    close("worth", wholes.worth_beyond(0.5), 19.0, 1e-9);
-    assert_eq!(Arm::new(&vec![vec![0.0, 1.0]; 20]).worth_beyond(0.5), 40.0);
+    close("worth", wholes.n_eff_beyond(0.5), 19.0, 1e-9);
+    assert_eq!(Arm::new(&vec![vec![0.0, 1.0]; 20]).n_eff_beyond(0.5), 40.0);
 }
 
 #[test]

@@ -6,16 +6,18 @@
 //! because it is wrong by up to half a bucket, and always to the same side.
 
 use plimsoll_math::proportion::{exceedance_bounds, n_to_decide, proves_at_most, proves_over};
-use plimsoll_math::quantile::{BATCHES, ShareVariance, Worth, rank, sure_of, tail_shares, worth_of_flags};
+use plimsoll_math::quantile::{
+    BATCHES, EffectiveN, ShareVariance, n_eff_of_flags, rank, sure_of, tail_shares,
+};
 use plimsoll_math::special::{beta_inc_pair, normal_cdf, normal_inv};
 use plimsoll_model::{At, Span};
 
 use crate::columns::{ABSENT, INFINITE};
 use crate::findings::{Estimate, Held, Histogram, Kept, Stability};
-use crate::order::{batches_for, worth_beyond};
+use crate::order::{batches_for, n_eff_beyond};
 
 /// Independent observations below which the correlation that they were discounted by is itself unknown.
-pub const LEAST_WORTH: f64 = 20.0;
+pub const LEAST_N_EFF: f64 = 20.0;
 
 /// What was counted against one limit.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -27,7 +29,7 @@ pub struct Count {
     /// Those that may exceed it: more only where the limit lies inside a bucket.
     pub over_most: u64,
     /// The observations' worth in independent ones; `None` = too short to know.
-    pub worth: Option<Worth>,
+    pub worth: Option<EffectiveN>,
 }
 
 /// What a count proves.
@@ -68,7 +70,7 @@ pub fn decide(count: &Count, allowed: f64, alpha: f64) -> Decision {
         true => beta_inc_pair(sure_most + 1.0, sure - sure_most, allowed, 1.0 - allowed).1,
         false => 1.0,
     };
-    let held = match worth >= LEAST_WORTH {
+    let held = match worth >= LEAST_N_EFF {
         true if upper <= allowed => Held::Pass,
         true if lower > allowed => Held::Fail,
         _ => Held::Inconclusive,
@@ -120,7 +122,7 @@ const TIMES: [f64; 2] = [1.5, 1000.0];
 /// The share after n₂ observations, seen from s after n₁, is normal about s with variance s (1 − s) (1/n₁ − 1/n₂): what is known of
 /// the truth and how the rest falls, together. It settles beyond either of the two shares at which the verdicts fall then. To ask when
 /// the share as it is now would settle it lost: half of what follows is worse, and 64 % of what was named came true.
-fn to_settle(count: &Count, worth: &Worth, allowed: f64, alpha: f64) -> Option<u64> {
+fn to_settle(count: &Count, worth: &EffectiveN, allowed: f64, alpha: f64) -> Option<u64> {
     let n = count.n as f64;
     let over = count.over_most as f64 / n;
     // Nothing seen is not nothing to come (Jeffreys).
@@ -128,7 +130,7 @@ fn to_settle(count: &Count, worth: &Worth, allowed: f64, alpha: f64) -> Option<u
     let settles = |times: f64| {
         let (then, total) = (worth.times(times), n * times);
         let sure = then.sure(total, allowed);
-        if then.n_eff < LEAST_WORTH {
+        if then.n_eff < LEAST_N_EFF {
             return 0.0;
         }
         let passes = edge((0.0, allowed), |share| proves_at_most(share * sure, sure, allowed, alpha));
@@ -175,7 +177,7 @@ pub fn to_pass(share: f64, allowed: f64, (alpha, effect): (f64, f64)) -> Option<
     for _ in 0..12 {
         takes = exact * takes / sure_of(takes * effect, takes, allowed);
     }
-    Some(takes.max(LEAST_WORTH).ceil())
+    Some(takes.max(LEAST_N_EFF).ceil())
 }
 
 /// Counts values in the order of due times, ns, over a stretch of `length_s`; what failed is over every limit, and what is absent
@@ -197,7 +199,7 @@ pub fn of_values(values: &[i64], limit_s: f64, p: f64, length_s: f64) -> Count {
 
 /// The smaller of two readings: at the limit, and at the percentile itself, for where nothing lies over the limit the
 /// flags there say nothing of how many requests the level is worth.
-fn worth(values: &[i64], limit: i64, p: f64, length_s: f64) -> Option<Worth> {
+fn worth(values: &[i64], limit: i64, p: f64, length_s: f64) -> Option<EffectiveN> {
     let mut scratch = values.to_vec();
     let finite = scratch.iter().filter(|ns| **ns != INFINITE).count();
     let longest_s = match finite {
@@ -206,14 +208,14 @@ fn worth(values: &[i64], limit: i64, p: f64, length_s: f64) -> Option<Worth> {
     };
     let batches = batches_for(length_s, longest_s)?;
     let tail = *scratch.select_nth_unstable(rank(values.len(), p) - 1).1;
-    Some(worth_beyond(values, tail, batches).min(worth_beyond(values, limit, batches)))
+    Some(n_eff_beyond(values, tail, batches).min(n_eff_beyond(values, limit, batches)))
 }
 
 /// Counts flags in the order of due times.
 pub fn of_flags(over: &[bool]) -> Count {
     let n = over.len();
     let total = over.iter().filter(|over| **over).count() as u64;
-    let worth = (n > 0).then(|| worth_of_flags(over, BATCHES));
+    let worth = (n > 0).then(|| n_eff_of_flags(over, BATCHES));
     Count { n: n as u64, over_least: total, over_most: total, worth }
 }
 
@@ -284,7 +286,7 @@ pub fn of_binned(series: &[Binned], limit_s: f64, p: f64) -> Count {
     Count { n, over_least: least, over_most: most, worth }
 }
 
-fn worth_of_binned(series: &[Binned], n: u64, limit_s: f64, p: f64) -> Worth {
+fn worth_of_binned(series: &[Binned], n: u64, limit_s: f64, p: f64) -> EffectiveN {
     // Edges stand in for the values: the limit's own upper edge, and those nearest to the wider shares.
     let edges = &series[0].edges_s;
     let mut over_edge = vec![0u64; edges.len()];
@@ -309,7 +311,7 @@ fn worth_of_binned(series: &[Binned], n: u64, limit_s: f64, p: f64) -> Worth {
     let read = |first: Option<usize>, share: f64| {
         let wider = tail_shares(share).skip(1).map(nearest);
         let variances = std::iter::once(first).chain(wider).map(|edge| variance(edge?));
-        Worth::read(n as usize, share, variances)
+        EffectiveN::read(n as usize, share, variances)
     };
     let seen = over_edge.get(at_limit).map_or(0.0, |over| *over as f64 / n as f64);
     let of_limit = read((at_limit < edges.len()).then_some(at_limit), seen.max(1.0 / n as f64));

@@ -171,7 +171,7 @@ fn notes(server: &ServerSide) -> Vec<String> {
     if seen.failed > 0 {
         let why: Vec<String> = seen.failures.iter().map(|(why, n)| format!("{why} × {n}")).collect();
         notes.push(format!(
-            "{} of {} looks failed ({}): gaps there",
+            "{} of {} scrapes failed ({}): gaps there",
             seen.failed,
             seen.looks,
             why.join(", ")

@@ -197,7 +197,7 @@ fn counted(bench: &mut Bench, summary: &LevelSummary) {
 /// measurement: it is told, because it costs the requests that have to make another one, and fails those that meet an end.
 fn kept(bench: &mut Bench, summary: &LevelSummary) {
     let Some(kept) = summary.generator.kept.filter(|kept| kept.looks + kept.lost > 0) else { return };
-    let looks = count(kept.looks, "look") + " at kept connections before they were used again";
+    let looks = count(kept.looks, "check") + " of kept connections before they were used again";
     bench.say("kept_connections", Trust::Valid, format!("{}, {} found ended", looks, kept.ended), "", "");
     if kept.ended + kept.lost == 0 {
         return;

@@ -95,9 +95,9 @@ fn each_check_finds_its_fault() {
         assert_eq!(validity.verdict, Trust::Valid, "{validity:#?}");
         validity.passed.into_iter().find(|p| p.check == "kept_connections")
     };
-    assert!(kept(KeptConnections::default()).is_none(), "nothing was looked at");
+    assert!(kept(KeptConnections::default()).is_none(), "nothing was checked");
     let stood = kept(KeptConnections { looks: 40, ..Default::default() }).expect("judged");
-    assert_eq!((stood.figure.contains("40 looks"), stood.note), (true, None));
+    assert_eq!((stood.figure.contains("40 checks"), stood.note), (true, None));
     let rest = Some(Span::from_millis(10));
     let ended = KeptConnections { looks: 97, ended: 45, lost: 3, rest, resting_since: Some(At(MS)) };
     let note = kept(ended).and_then(|passed| passed.note).expect("told");

@@ -284,7 +284,7 @@ fn by_floor(
     let gap = gaps.iter().sum::<f64>() / gaps.len().max(1) as f64;
     let slower = if floor.gap_ns > 0.0 && gap > 0.0 { gap / floor.gap_ns } else { 1.0 };
     notes.push(format!(
-        "{} requests that met nobody are the floor: {} ms and {} µs a prompt token; what a request waited over it is queue",
+        "baseline from {} requests served without overlap: {} ms and {} µs a prompt token; what a request waited over it is queue",
         floor.n,
         plimsoll_measure::say::number(floor.base_ns / 1e6),
         plimsoll_measure::say::number(floor.per_token_ns / 1e3)
@@ -311,7 +311,7 @@ fn note_pins(pins: &Pins, rows: usize, notes: &mut Vec<String>) {
     let told = [("queue", &pins.queue), ("prefill", &pins.prefill)];
     for (name, (told, members)) in told.iter().filter_map(|(name, pin)| Some((name, pin.as_ref()?))) {
         notes.push(format!(
-            "the mean {name} is the server's own: {} ms over {:.0} requests that ended within its looks ({} of ours, of {rows})",
+            "the mean {name} is the server's own: {} ms over {:.0} requests that ended between its scrapes ({} of ours, of {rows})",
             plimsoll_measure::say::number(told.mean_ns / 1e6),
             told.count,
             members.len()

@@ -6,7 +6,7 @@
 //! ends of that error.
 
 use plimsoll_math::proportion::{clopper_pearson, proves_at_most, proves_over};
-use plimsoll_math::quantile::Worth;
+use plimsoll_math::quantile::EffectiveN;
 
 use super::Answer;
 use super::finding::{Basis, PartSlice, total};
@@ -123,7 +123,7 @@ impl Sampled<'_> {
         let whole = sum(&column(self.splits, total)).max(1.0);
         let limit_ns = (asked.slice_s * 1e9) as i64;
         let excess: Vec<i64> = values.iter().map(|ns| (ns - limit_ns).max(0)).collect();
-        let (share, Worth { n_eff, .. }) = self.beyond(&values, limit_ns);
+        let (share, EffectiveN { n_eff, .. }) = self.beyond(&values, limit_ns);
         let bounds = clopper_pearson(share * n_eff, n_eff, LEVEL);
         let mut verdicts = vec![self.verdict(&values, limit_ns, (asked.p, alpha))];
         if let (Basis::Inferred, Some(answer)) = (asked.basis, answer) {
@@ -165,10 +165,10 @@ impl Sampled<'_> {
     }
 
     /// Share of the requests that are over the limit, and what it is worth in independent ones.
-    fn beyond(&self, values: &[i64], limit_ns: i64) -> (f64, Worth) {
+    fn beyond(&self, values: &[i64], limit_ns: i64) -> (f64, EffectiveN) {
         let over = values.iter().filter(|ns| **ns > limit_ns).count();
         let blocks = self.blocks().unwrap_or(2).max(2);
-        (over as f64 / values.len().max(1) as f64, order::worth_beyond(values, limit_ns, blocks))
+        (over as f64 / values.len().max(1) as f64, order::n_eff_beyond(values, limit_ns, blocks))
     }
 
     fn verdict(&self, values: &[i64], limit_ns: i64, (p, alpha): (f64, f64)) -> Held {

@@ -54,7 +54,7 @@ fn intervals(finding: &GateFinding) -> String {
     let side = figure::number(100.0 * finding.alpha);
     let looks = match finding.looks {
         0 | 1 => String::new(),
-        n => format!(" (it was looked at {n} times, each time at as much less)"),
+        n => format!(" over its {n} interim analyses together"),
     };
     let few =
         finding.rows.iter().any(|row| row.measured.estimate().is_none() && row.measured.seen().is_some());

@@ -170,7 +170,7 @@ fn assumptions(found: &PlanFinding) -> Markup {
 fn slots(found: &PlanFinding) -> Markup {
     html! {
         @if let Some(slots) = &found.slots { section { h2 { "Slots" } p { (plan::slots_words(slots)) } } }
-        (table_section("A single request, nobody else there", None, &plan::floor_table(&found.floor)))
+        (table_section("An isolated request", None, &plan::floor_table(&found.floor)))
     }
 }
 
@@ -186,7 +186,7 @@ fn cost(found: &PlanFinding) -> Markup {
 fn sensitivity(found: &PlanFinding) -> Markup {
     let widest = found.sensitivity.iter().map(|row| row.of_break.abs()).fold(0.0, f64::max);
     html! { @if widest > 0.0 { section {
-        h2 { "What the answer hangs on" }
+        h2 { "Sensitivity" }
         p.small.soft { "How far one percent more of each input moves the load at which the plan breaks." }
         div.bars { @for row in &found.sensitivity {
             span.name { (row.input) }

@@ -3,8 +3,8 @@
 //! A fact is *yes*, *no* or *unclear*, never a number alone: a table of what each cause makes likely has to be short enough to
 //! be argued about. Unclear weighs nothing. Every threshold stands beside its reason, in the file of the experiments that it is for.
 
-pub(super) mod alone;
-pub(super) mod company;
+pub(super) mod concurrency;
+pub(super) mod isolated;
 pub(super) mod settings;
 
 use plimsoll_model::SizeUnit;

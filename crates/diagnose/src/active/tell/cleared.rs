@@ -28,7 +28,7 @@ pub fn cleared(
         all.push(Cleared {
             layer: Layer::Model,
             says: format!(
-                "the model is not the cause of what was found: alone a token takes {} [{}, {}]; whether that is as fast as before needs a baseline",
+                "the model is not the cause of what was found: isolated, a token takes {} [{}, {}]; whether that is as fast as before needs a baseline",
                 ms(tpot.value),
                 ms(tpot.lower),
                 ms(tpot.upper)

@@ -30,11 +30,11 @@ fn scales(blocks: &[Block]) -> Question {
     let alone = of(blocks, ExperimentKind::Alone).next().and_then(|block| block.median(BlockRow::e2e_s));
     let last = of(blocks, ExperimentKind::Together).max_by_key(|block| block.concurrency());
     let (Some(one), Some(last)) = (alone, last) else {
-        return ask(asks, YesNo::CantTell, "not measured in company".into(), None);
+        return ask(asks, YesNo::CantTell, "not measured under concurrency".into(), None);
     };
     let Some((many, times)) = last.median(BlockRow::e2e_s).and_then(|many| Some((many, ratio(&many, &one)?)))
     else {
-        return ask(asks, YesNo::CantTell, "nothing was answered in company".into(), None);
+        return ask(asks, YesNo::CantTell, "nothing was answered under concurrency".into(), None);
     };
     let answer = match fact::over(&times, 1.25) {
         State::Yes => YesNo::Yes,
@@ -42,7 +42,7 @@ fn scales(blocks: &[Block]) -> Question {
         State::Unclear => YesNo::CantTell,
     };
     let says = format!(
-        "an answer takes {} alone and {} with {} in flight: × {:.2} [{:.2}, {:.2}]",
+        "an isolated answer takes {}, and {} with {} in flight: × {:.2} [{:.2}, {:.2}]",
         ms(one.value),
         ms(many.value),
         last.concurrency().unwrap_or(0),
@@ -139,12 +139,12 @@ fn errors_climb(blocks: &[Block]) -> Question {
                 () => YesNo::CantTell,
             };
             let says = format!(
-                "{:.1} % fail alone, {:.1} % in company; {retried} retries",
+                "{:.1} % fail when isolated, {:.1} % under concurrency; {retried} retries",
                 100.0 * alone.value,
                 100.0 * company.value
             );
             ask(asks, answer, says, Some(company))
         }
-        _ => ask(asks, YesNo::CantTell, "not measured in company".into(), None),
+        _ => ask(asks, YesNo::CantTell, "not measured under concurrency".into(), None),
     }
 }

@@ -252,7 +252,7 @@ impl Gate<'_> {
             None => String::new(),
         };
         let worth = match (self.counted, self.plan.levels.is_empty()) {
-            (true, _) => "; as many as the baseline's requests are worth",
+            (true, _) => "; counted as effective requests, by the baseline's n_eff",
             (false, false) => "; if every request counts in full: a --baseline run would say how many do",
             (false, true) => "",
         };

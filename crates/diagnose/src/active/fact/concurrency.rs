@@ -21,7 +21,7 @@ const CROWDED: f64 = 1.4;
 const AS_FAST: f64 = 1.25;
 
 /// Whether one waits in company, where, and what is served meanwhile.
-pub fn company(blocks: &[Block]) -> Vec<Shown> {
+pub fn concurrency(blocks: &[Block]) -> Vec<Shown> {
     let mut all = Vec::new();
     let Some(alone) = of(blocks, ExperimentKind::Alone).next() else { return all };
     let mut steps: Vec<&Block> =
@@ -35,8 +35,11 @@ pub fn company(blocks: &[Block]) -> Vec<Shown> {
     let (Some(wait), Some(at)) = (last.median(BlockRow::ttft_s), last.concurrency()) else { return all };
     let limit = WAITS.0.max(1.0 + WAITS.1 * whole_1.value / wait_1.value.max(1e-9));
     let Some(times) = ratio(&wait, &wait_1) else { return all };
-    let says =
-        format!("{at} in flight wait {} for the first token, one alone {}", ms(wait.value), ms(wait_1.value));
+    let says = format!(
+        "{at} in flight wait {} for the first token, an isolated one {}",
+        ms(wait.value),
+        ms(wait_1.value)
+    );
     let waits = over(&times, limit);
     all.push(shown(Fact::Waits, waits, says, Some(times), Some(limit)));
     if waits != State::Yes {
@@ -62,7 +65,7 @@ fn sooner(blocks: &[Block], alone: &Estimate, last: &Block) -> Option<Shown> {
     let (n, least) = later.fold((0, f64::INFINITY), |(n, least), e2e| (n + 1, e2e.min(least)));
     let at = last.concurrency().unwrap_or(1);
     let says = format!(
-        "at {at} in flight an answer takes {}, alone {}{}",
+        "at {at} in flight an answer takes {}, isolated {}{}",
         ms(whole.value),
         ms(alone.value),
         if n > 0 { format!(" and {} later on (the fastest of {n})", ms(least)) } else { String::new() }
@@ -149,7 +152,7 @@ fn page_lost(alone: &Block, last: &Block) -> Option<Shown> {
     let ((came, lost), (came_alone, lost_alone)) = (last.gauges.pages, alone.gauges.pages);
     let at = last.concurrency()?;
     let says = format!(
-        "at {at} in flight {lost} of {} looks at the server's page brought none in time, alone {lost_alone} of {}",
+        "at {at} in flight {lost} of {} scrapes of the server's page timed out, with one in flight {lost_alone} of {}",
         came + lost,
         came_alone + lost_alone
     );

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use plimsoll_math::proportion::proves_over;
 use plimsoll_math::quantile::order_statistic;
 
-use super::freeze::{COVERS, LONG_PROMPT, PromptReading, in_lumps, long_prompts, usual, worse};
 use super::load::{Law, computed};
+use super::stall::{COVERS, LONG_PROMPT, PromptReading, in_lumps, long_prompts, usual, worse};
 use super::{Fired, beyond};
 use crate::bench::Bench;
 use crate::seen::{Gap, RequestRow, Seen};
@@ -187,6 +187,9 @@ pub fn head_of_line(bench: &Bench<'_>) -> Option<Fired> {
         Fired::new(Cause::HeadOfLine, confidence.min(most), says.clone())
             .with(Evidence::figure("paused_beside_long_prompt", says, share, Some(BESIDE)).inferred())
             .maybe(preempted)
-            .counted(Counter::Moved { name: "pauses of innocents beside a long prompt".into(), by: beside }),
+            .counted(Counter::Moved {
+                name: "decode stalls of other requests during long prefills".into(),
+                by: beside,
+            }),
     )
 }

@@ -16,7 +16,7 @@ const SPREAD: (f64, f64) = (0.02, 0.35);
 const LUMPS: (f64, f64) = (3.0, 0.03);
 
 /// Tokens that come in lumps, and first tokens that wait for the rest of the answer.
-pub fn lumps(blocks: &[Block]) -> Vec<Shown> {
+pub fn coalesced(blocks: &[Block]) -> Vec<Shown> {
     let rows = of(blocks, ExperimentKind::Alone)
         .chain(of(blocks, ExperimentKind::Watch))
         .flat_map(|block| &block.rows);
@@ -33,7 +33,7 @@ pub fn lumps(blocks: &[Block]) -> Vec<Shown> {
                 state => state,
             };
             let says =
-                format!("{:.1} tokens arrive at once, {} from lump to lump", tokens.value, ms(apart.value));
+                format!("{:.1} tokens arrive at once (coalesced), {} apart", tokens.value, ms(apart.value));
             all.push(shown(Fact::Lumps, state, says, Some(tokens), Some(LUMPS.0)));
         }
     }
@@ -74,7 +74,7 @@ fn held_back(blocks: &[Block]) -> Option<Shown> {
 }
 
 /// Waits that no company and no length explains.
-pub fn alone(blocks: &[Block]) -> Vec<Shown> {
+pub fn isolated(blocks: &[Block]) -> Vec<Shown> {
     let mut all = Vec::new();
     let Some(block) = of(blocks, ExperimentKind::Alone).next() else { return all };
     let waits: Vec<f64> = block.rows.iter().filter_map(BlockRow::ttft_s).collect();

@@ -405,7 +405,7 @@ pub fn stall(bench: &Bench<'_>) -> Option<Fired> {
         (_, false) => format!("at uneven distances ({} of them fit one interval)", percent(fits)),
     };
     let says = format!(
-        "{} freeze{} of {} (median) in which every answer paused ({} of them in all, and {} requests waited for them to end), {when}; no long prompt was being read",
+        "{} stall{} of {} (median) in which every answer paused ({} of them in all, and {} requests waited for them to end), {when}; no long prompt was being read",
         freezes.len(),
         if freezes.len() == 1 { "" } else { "s" },
         ms(middle),

@@ -40,7 +40,7 @@ fn page_lost(bench: &Bench<'_>) -> Option<String> {
     let (came, lost) = bench.candidate.gauges.pages();
     let (came_before, lost_before) = bench.base.as_ref()?.gauges.pages();
     let says = format!(
-        "{lost} of {} looks at the server's page brought none in time, in the baseline {lost_before} of {}: the way to it may be what is crowded",
+        "{lost} of {} scrapes of the server's page timed out, in the baseline {lost_before} of {}: the network path to it may be congested",
         came + lost,
         came_before + lost_before
     );

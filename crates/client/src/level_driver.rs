@@ -17,17 +17,17 @@ use plimsoll_wire::Decoded;
 use plimsoll_workload::{Action, Attempted, Connections, Deadline, Ended, Player};
 use tokio::sync::Notify;
 
-use crate::ahead::Ahead;
 use crate::exchange::exchange;
 use crate::flight::{CANCELLED, Flight, Following, KeyHasher};
-use crate::hand::TaskPool;
 use crate::histogram::Histogram;
 use crate::level::Shared;
 use crate::live::Shard;
 use crate::pool::Pool;
+use crate::prepare::Ahead;
 use crate::recording::{AnswerReading, Ending, Progress, Recording, never_sent, own_lag};
 use crate::request::Key;
 use crate::stamp::Meter;
+use crate::task_pool::TaskPool;
 use crate::timer::Timer;
 
 /// Actions taken in one pump before other tasks get their turn. Bounds the starvation that a closed loop against a
