@@ -6,12 +6,12 @@
 
 use super::bill;
 use super::decide;
-use super::elasticity::{self, Break};
 use super::finding::{
-    Chosen, Disagreement, Elasticity, Expected, FloorRow, FormulaAnswer, LoadFinding, PlanCost, PlanFinding,
-    PlanPoint, Probability, SimulatedAnswer, Slots, TriedReplicas,
+    Chosen, Disagreement, Expected, FloorRow, FormulaAnswer, LoadFinding, PlanCost, PlanFinding, PlanPoint,
+    Probability, SimulatedAnswer, Slots, TriedReplicas,
 };
 use super::formula;
+use super::formula::Break;
 use super::mix::Mix;
 use super::odds;
 use super::planner::{Planner, Simulated};
@@ -61,7 +61,7 @@ pub fn conclude(known: KnownBefore<'_>) -> Result<PlanFinding, PlanError> {
         chosen.as_ref().map_or_else(Vec::new, |chosen| disagreements(&known, chosen, simulated.as_ref()));
     let curve = chosen.as_ref().map_or_else(Vec::new, |chosen| curve(&known, chosen));
     notes.extend(simulated.iter().flat_map(|s| s.notes.clone()));
-    let worth = EffectiveN::of(&known, chosen.as_ref())?;
+    let worth = CostAndOdds::of(&known, chosen.as_ref())?;
     Ok(PlanFinding {
         engine: spec.world.engine.name.clone(),
         load: load.clone(),
@@ -76,10 +76,8 @@ pub fn conclude(known: KnownBefore<'_>) -> Result<PlanFinding, PlanError> {
         disagreements,
         chosen,
         cost: worth.cost,
-        sensitivity: worth.sensitivity,
         probability: worth.probability,
         scaling: simulated.and_then(|s| s.scaling),
-        what_if: None,
         options: Vec::new(),
         curve,
         notes,
@@ -88,22 +86,18 @@ pub fn conclude(known: KnownBefore<'_>) -> Result<PlanFinding, PlanError> {
 
 /// What follows from the choice.
 #[derive(Default)]
-struct EffectiveN {
+struct CostAndOdds {
     cost: Option<PlanCost>,
-    sensitivity: Vec<Elasticity>,
     probability: Option<Probability>,
 }
 
-impl EffectiveN {
-    fn of(known: &KnownBefore<'_>, chosen: Option<&Chosen>) -> Result<EffectiveN, PlanError> {
-        let (Some(chosen), spec) = (chosen, known.spec) else { return Ok(EffectiveN::default()) };
+impl CostAndOdds {
+    fn of(known: &KnownBefore<'_>, chosen: Option<&Chosen>) -> Result<CostAndOdds, PlanError> {
+        let (Some(chosen), spec) = (chosen, known.spec) else { return Ok(CostAndOdds::default()) };
         let all = chosen.replicas.saturating_add(chosen.spare);
-        // An engine without a formula has no elasticities either; what there is to say of that the formula's own note says.
-        let sensitivity = elasticity::elasticities(spec, known.mix, chosen.replicas).unwrap_or_default();
         let band = spec.band.as_ref();
-        Ok(EffectiveN {
+        Ok(CostAndOdds {
             cost: bill::cost(spec, known.mix, all, chosen.breaks_at.value())?,
-            sensitivity,
             probability: band.and_then(|band| odds::probability(&chosen.expected, chosen.utilisation, band)),
         })
     }
@@ -162,7 +156,7 @@ fn decided(answer: &SimulatedAnswer, holds: Option<u32>, least: u32) -> Option<&
 
 /// Where so many replicas break by formula.
 fn by_formula(known: &KnownBefore<'_>, replicas: u32) -> (Reading, Option<String>, Reading) {
-    match elasticity::breaks(known.spec, known.mix, replicas) {
+    match formula::breaks(known.spec, known.mix, replicas) {
         Ok(Break { rate_per_s, by }) => {
             let headroom = rate_per_s / known.load.peak_per_s - 1.0;
             (formula::exact(rate_per_s), Some(by), formula::exact(headroom))

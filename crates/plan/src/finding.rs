@@ -4,7 +4,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::spec::{Band, EffortSpec, RuleSpec};
-use super::what_if::WhatIfFinding;
 use plimsoll_judge::cost::{Bill, UnitCosts};
 use plimsoll_measure::findings::{BudgetSpec, Estimate, Held, Metric, Reading, unbounded};
 
@@ -38,15 +37,10 @@ pub struct PlanFinding {
     pub chosen: Option<Chosen>,
     /// What the plan costs.
     pub cost: Option<PlanCost>,
-    /// Sensitivity, most first.
-    pub sensitivity: Vec<Elasticity>,
     /// The chance that the promise is held, from how far predictions have been from measurements.
     pub probability: Option<Probability>,
     /// A static fleet against an autoscaled one.
     pub scaling: Option<ScalingFinding>,
-    /// What would become of it if something changed, at the peak and on the replicas that carry it.
-    #[serde(default)]
-    pub what_if: Option<WhatIfFinding>,
     /// Options beside the plan, cheapest first.
     pub options: Vec<PlanOption>,
     /// What requests meet at other loads, at the chosen number of replicas, ascending.
@@ -246,19 +240,6 @@ pub struct PlanCost {
     pub at_mean: UnitCosts,
     /// The same at the load at which it breaks: the least it can cost.
     pub at_break: Option<UnitCosts>,
-}
-
-/// How the answer moves with an input.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Elasticity {
-    /// Which input, in words.
-    pub input: String,
-    /// Percent that the load at which the plan breaks moves by, per percent of the input.
-    pub of_break: f64,
-    /// Replicas needed where the input is 20 % worse.
-    pub replicas_if_worse: Option<u32>,
-    /// How it was found: `formula` or `simulated`.
-    pub how: String,
 }
 
 /// The chance that the promise is held.

@@ -295,3 +295,56 @@ fn bunched(spec: &PlanSpec, mix: &Mix, replica: &Replica, answer: &FormulaAnswer
         answer.replicas
     ))
 }
+
+/// The load at which so many replicas break by formula.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Break {
+    /// Requests per second over all of them: the most that still holds.
+    pub rate_per_s: f64,
+    /// What breaks first: a ceiling, or the queue that grows.
+    pub by: String,
+}
+
+/// The load at which it breaks is found to this share of itself.
+const CLOSE: f64 = 1e-4;
+
+/// The load at which `replicas` break.
+///
+/// # Errors
+/// There is no formula for the engine, or it has no limit.
+pub fn breaks(spec: &PlanSpec, mix: &Mix, replicas: u32) -> Result<Break, PlanError> {
+    let replica = replica(spec, mix)?;
+    of(spec, mix, &replica, replicas)
+}
+
+fn of(spec: &PlanSpec, mix: &Mix, replica: &Replica, replicas: u32) -> Result<Break, PlanError> {
+    let ceilings = &spec.slo.latency;
+    let load = |rate_per_s| Load { rate_per_s, ..load(spec, replicas) };
+    let limit = replica.limit_per_s() * f64::from(replicas.max(1));
+    if !limit.is_finite() {
+        return Err(PlanError::NoFormula(
+            "an engine of drawn times never breaks: it has no queue".to_owned(),
+        ));
+    }
+    let (mut holds, mut not) = (0.0, limit);
+    while not - holds > CLOSE * not {
+        let middle = 0.5 * (holds + not);
+        match held(replica, mix, ceilings, &load(middle)) {
+            Some((true, _)) => holds = middle,
+            _ => not = middle,
+        }
+    }
+    let first = replica.at(&load(not), mix).and_then(|steady| {
+        let over =
+            |ceiling: &&Ceiling| expected(ceiling, &steady).map_or(0.0, |value| value / ceiling.limit_s);
+        ceilings.iter().filter(|ceiling| over(ceiling) > 1.0).max_by(|a, b| over(a).total_cmp(&over(b)))
+    });
+    let by = first.map_or_else(|| "the queue grows without end".to_owned(), named);
+    Ok(Break { rate_per_s: holds, by })
+}
+
+/// `ttft p99 over 500 ms`.
+fn named(ceiling: &Ceiling) -> String {
+    let percent = libm::round(ceiling.percentile * 1e8) / 1e6;
+    format!("{} p{percent} over {} ms", ceiling.metric.name(), libm::round(ceiling.limit_s * 1e6) / 1e3)
+}

@@ -21,7 +21,5 @@ mod plan_simulated;
 #[path = "all/plan_systems.rs"]
 #[expect(dead_code, reason = "some is for the example")]
 mod plan_systems;
-#[path = "all/plan_what_if.rs"]
-mod plan_what_if;
 #[path = "all/what_if.rs"]
 mod what_if;

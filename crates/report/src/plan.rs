@@ -5,17 +5,15 @@
 use plimsoll_judge::cost::UnitCosts;
 use plimsoll_measure::findings::{BudgetSpec, Estimate, Held, Reading};
 use plimsoll_plan::finding::{
-    Chosen, Disagreement, Elasticity, Expected, FloorRow, PlanCost, PlanFinding, PlanOption, Probability,
-    ScalingFinding, Slots,
+    Chosen, Disagreement, Expected, FloorRow, PlanCost, PlanFinding, PlanOption, Probability, ScalingFinding,
+    Slots,
 };
 
 use crate::figure::centile;
 use crate::plan_envelope::{fleet, load, signed};
 use crate::table::Table;
-use crate::{cost, figure, what_if, words};
+use crate::{cost, figure, words};
 
-/// Elasticities below this move nothing that anyone would see, and are left out of the text.
-const MOVES: f64 = 0.02;
 /// Options printed; the plan file and the page have all.
 const OPTIONS: usize = 12;
 
@@ -33,15 +31,9 @@ pub fn render(plan: &PlanFinding) -> String {
     }
     part(&mut page, "An isolated request", floor_table(&plan.floor).render(2));
     part(&mut page, &cost_title(plan), cost_table(plan).render(2));
-    part(&mut page, "Sensitivity", sensitivity_table(plan).render(2));
     if let Some(scaling) = &plan.scaling {
         part(&mut page, &scaling_title(scaling), scaling_table(scaling).render(2));
         page.push(words::wrap(2, &words::sentence(&scaling.says)).trim_end().to_owned());
-    }
-    if let Some(found) = &plan.what_if {
-        page.push(String::new());
-        page.push(what_if_title(plan));
-        page.extend(what_if::cases(found));
     }
     part(
         &mut page,
@@ -357,29 +349,6 @@ pub(crate) fn cost_table(plan: &PlanFinding) -> Table {
     table
 }
 
-/// The inputs that move the load at which it breaks.
-pub(crate) fn sensitivity_table(plan: &PlanFinding) -> Table {
-    let mut table =
-        Table::new(&["<one percent more", "moves the break by", "replicas if it is 20 % worse", "<"]);
-    let chosen = plan.chosen.as_ref().map(|chosen| chosen.replicas);
-    // What moves neither the break nor the number is left out.
-    let matters = |row: &&Elasticity| row.of_break.abs() >= MOVES || row.replicas_if_worse != chosen;
-    for row in plan.sensitivity.iter().filter(matters) {
-        let Elasticity { input, of_break, replicas_if_worse, how } = row;
-        let worse = replicas_if_worse.map(|n| n.to_string()).unwrap_or_default();
-        table.row([input.clone(), per_percent(*of_break), worse, how.clone()]);
-    }
-    table
-}
-
-/// Percent per percent: `−1.94 %`, `0 %`.
-pub(crate) fn per_percent(elasticity: f64) -> String {
-    match format!("{:.2} %", elasticity.abs()) {
-        none if none == "0.00 %" => "0 %".to_owned(),
-        some => format!("{}{some}", if elasticity < 0.0 { "−" } else { "+" }),
-    }
-}
-
 /// `Static against queue depth 4 (cold start 86.4 s)`.
 pub(crate) fn scaling_title(found: &ScalingFinding) -> String {
     format!("Static against autoscaled: {} (cold start {})", found.policy, words::time(found.cold_start_s))
@@ -418,13 +387,6 @@ fn estimate(e: &Estimate, spell: impl Fn(f64) -> String) -> String {
         true => format!("{} {}", spell(e.value), figure::interval(&spell(e.lower), &spell(e.upper))),
         false => spell(e.value),
     }
-}
-
-/// `What if, predicted at the peak of 40.0/s on 8 replicas`.
-pub(crate) fn what_if_title(plan: &PlanFinding) -> String {
-    let on =
-        plan.chosen.as_ref().map_or_else(String::new, |chosen| format!(" on {}", fleet(chosen.replicas, 0)));
-    format!("What if, predicted at the peak of {}{on}", figure::per_second(plan.load.peak_per_s))
 }
 
 /// Options beside the plan; those that are refused come last, with their reason.

@@ -29,12 +29,6 @@ pub fn render(name: &str, finding: &WhatIfFinding) -> String {
     page.join("\n")
 }
 
-/// The predictions of a plan, as a part of its page.
-pub(crate) fn cases(finding: &WhatIfFinding) -> Vec<String> {
-    let cases = finding.cases.iter().flat_map(|case| one(case, "  "));
-    cases.chain(finding.notes.iter().map(|note| said(&words::sentence(note)))).collect()
-}
-
 /// `rate 2x: 80.0/s; it then carries 61.2/s; the promise would be broken; 15 replicas would do by formula`.
 pub(crate) fn title(case: &Predicted) -> String {
     if case.refused.is_some() && case.replicas.is_none() {

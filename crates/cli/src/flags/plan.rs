@@ -147,10 +147,6 @@ pub struct PlanEffortArgs {
 /// What else is looked at.
 #[derive(Args, Debug, Clone, Default)]
 pub struct PlanSearchArgs {
-    /// What would become of the plan if something changed, repeatable, in the words of plimsoll what-if: "rate 2x", "prompts +30%", "cache off",
-    /// "replicas -1", "weights fp8, slots 64": predicted percentiles at the peak, and the replicas that it would take
-    #[arg(long, value_name = "CHANGE", conflicts_with = "formula_only", help_heading = "Search")]
-    pub what_if: Vec<String>,
     /// Look for a cheaper configuration: by formula over all of them, then by simulation over those that would be cheaper
     #[arg(long, help_heading = "Search")]
     pub search: bool,
@@ -191,7 +187,7 @@ pub struct PlanVerifyArgs {
     /// Level of the run to compare [default: its own; of a sweep, the one nearest to the planned load per replica]
     #[arg(long, value_name = "N")]
     pub level: Option<u32>,
-    /// The what-if that happened, as it was written: "rate 2x" [default: of a plan, the plan itself; of predictions, the one that is like the run]
+    /// The what-if that happened, as it was written: "rate 2x" [default: the one that is like the run]
     #[arg(long, value_name = "CHANGE")]
     pub what_if: Option<String>,
     /// Replicas that the run was measured on [default: what the run knows]

@@ -10,7 +10,6 @@
 //! no percentiles, and none are printed.
 
 pub mod change;
-pub mod of_plan;
 pub mod run;
 pub mod verify;
 

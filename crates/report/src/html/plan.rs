@@ -1,4 +1,4 @@
-//! The page of a plan, to be sent round: the number, the curve with its headroom, the options, what it hangs on, what it costs.
+//! The page of a plan, to be sent round: the number, the curve with its headroom, the options, what it costs.
 //!
 //! A reader decides about money with it, so that the assumptions stand on the first screen and not in an appendix. Tables are those of
 //! the terminal; the charts show them again.
@@ -52,9 +52,7 @@ fn body(found: &PlanFinding, charts: &Charts) -> Markup {
         (table_section("Formula against simulation", Some("Formulas answer at once; simulation sees percentiles, bursts and routing. Where they differ, simulation is what the plan goes by."), &plan::disagreement_table(found)))
         (slots(found))
         (cost(found))
-        (sensitivity(found))
         (scaling(found))
-        (what_ifs(found))
         (options(found, charts))
         (notes(found))
     }
@@ -183,44 +181,11 @@ fn cost(found: &PlanFinding) -> Markup {
 }
 
 /// Bars to one scale, worse to the left and better to the right.
-fn sensitivity(found: &PlanFinding) -> Markup {
-    let widest = found.sensitivity.iter().map(|row| row.of_break.abs()).fold(0.0, f64::max);
-    html! { @if widest > 0.0 { section {
-        h2 { "Sensitivity" }
-        p.small.soft { "How far one percent more of each input moves the load at which the plan breaks." }
-        div.bars { @for row in &found.sensitivity {
-            span.name { (row.input) }
-            div.track {
-                div.bar.(if row.of_break < 0.0 { "worse" } else { "better" }) style=(format!("width:{:.2}%", 50.0 * row.of_break.abs() / widest)) {}
-            }
-            span.value { (plan::per_percent(row.of_break)) }
-            span.more.soft {
-                @if let Some(replicas) = row.replicas_if_worse { "20 % worse: " (replicas) " replicas" }
-            }
-        } }
-    } } }
-}
-
 fn scaling(found: &PlanFinding) -> Markup {
     html! { @if let Some(scaling) = &found.scaling { section {
         h2 { (plan::scaling_title(scaling)) }
         p { (words::sentence(&scaling.says)) }
         (table_of(&plan::scaling_table(scaling)))
-    } } }
-}
-
-fn what_ifs(found: &PlanFinding) -> Markup {
-    html! { @if let Some(what_if) = &found.what_if { section {
-        h2 { (plan::what_if_title(found)) }
-        @for note in &what_if.notes { p.small.soft { (words::sentence(note)) } }
-        @for case in &what_if.cases {
-            h3 { (crate::what_if::title(case)) }
-            @match &case.refused {
-                Some(why) => p { (words::sentence(why)) },
-                None => (table_of(&crate::what_if::table(case))),
-            }
-            @for note in &case.notes { p.small.soft { (words::sentence(note)) } }
-        }
     } } }
 }
 

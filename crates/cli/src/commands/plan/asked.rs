@@ -12,7 +12,7 @@ use plimsoll_model::{Level, Load, Protocol, Span, Time};
 use plimsoll_plan::spec::{Band, EffortSpec, TrafficSpec, check_scales};
 use plimsoll_plan::{self as plan, Mix, PlanSpec, RuleSpec};
 use plimsoll_policy::AutoscaleSpec;
-use plimsoll_sim::{ColdStartSpec, EngineSpec, ModeSpec, StepSpec, WorldSpec};
+use plimsoll_sim::{ColdStartSpec, ModeSpec, StepSpec, WorldSpec};
 use plimsoll_workload::units::Rate;
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, check, parse_span};
 use schemars::schema_for;
@@ -38,8 +38,6 @@ const REQUEST_LENGTHS: f64 = 20.0;
 pub struct AskedPlan {
     /// What is asked.
     pub spec: PlanSpec,
-    /// Engines that would have answered the run nearly as well, where one was fitted to it.
-    pub others: Vec<EngineSpec>,
     /// What is assumed for want of anybody who said it.
     pub rests_on: Vec<String>,
     /// What to know of an engine that was fitted, or of a budget that says more than is planned for.
@@ -84,11 +82,11 @@ pub fn read(args: &PlanArgs) -> Result<AskedPlan, Stop> {
         spec.traffic.window_s = spec.traffic.window_s.max(REQUEST_LENGTHS * alone.unwrap_or(0.0));
     }
     let target = run.and_then(|run| run.target);
-    let (others, limits) = target.map(|target| (target.others, target.rests_on)).unwrap_or_default();
+    let limits = target.and_then(|target| target.rests_on);
     let price_of_one =
         "the costs rest on one GPU per replica, which nobody said (--gpus-per-replica)".to_owned();
     let rests_on = limits.into_iter().chain(one_gpu.then_some(price_of_one)).collect();
-    Ok(AskedPlan { spec, others, rests_on, notes })
+    Ok(AskedPlan { spec, rests_on, notes })
 }
 
 /// A run that a plan begins from.

@@ -5,7 +5,6 @@
 mod asked;
 mod experiments;
 pub mod file;
-mod predict;
 mod search;
 mod verify;
 
@@ -62,7 +61,6 @@ fn of_engine(args: &PlanArgs) -> Result<Exit, Stop> {
 fn planned(args: &PlanArgs, asked: &AskedPlan, limit: &mut Limit) -> Result<(PlanFinding, Ended), Stop> {
     let spec = &asked.spec;
     let vary = search::vary(&args.search, spec)?;
-    let asks = predict::read(&args.search.what_if)?;
     let mut notes = asked.notes.clone();
     let mix = Mix::draw(spec).map_err(refused)?;
     let formula = match plan::answer(spec, &mix) {
@@ -92,7 +90,6 @@ fn planned(args: &PlanArgs, asked: &AskedPlan, limit: &mut Limit) -> Result<(Pla
     let rests_on = asked.rests_on.clone();
     let known = KnownBefore { spec, mix: &mix, load, formula, floor, slots, planner, rests_on, notes };
     let mut finding = conclude(known).map_err(refused)?;
-    predict::run(asks, asked, &mix, &mut finding, limit)?;
     if let Some(vary) = vary.filter(|_| has_formula) {
         let search = search::run(spec, &mix, &vary, (planner, ended), limit)?;
         finding.notes.extend(search.says());

@@ -215,11 +215,10 @@ fn read(args: &PlanVerifyArgs) -> Result<(Predictions, Option<Band>), Stop> {
     }
     let plan = file::plan(&args.plan, value)?;
     let band = plan.asked.band.clone();
-    match (&args.what_if, plan.finding.what_if.clone()) {
-        (None, _) => Ok((Predictions::Plan(Box::new(plan)), band)),
-        (Some(_), Some(what_if)) => Ok((Predictions::WhatIf(what_if), band)),
-        (Some(text), None) => Err(Stop::usage(format!(
-            "--what-if {text}: {} has none; plimsoll plan --what-if … -o FILE writes them",
+    match &args.what_if {
+        None => Ok((Predictions::Plan(Box::new(plan)), band)),
+        Some(text) => Err(Stop::usage(format!(
+            "--what-if {text}: {} is a plan and holds none; plimsoll what-if RUN … -o FILE writes them",
             args.plan.display()
         ))),
     }
