@@ -287,27 +287,15 @@ pub struct ScalingRow {
     pub held: Held,
 }
 
-/// What of an autoscaled fleet is paid for on average, from provisioning on, spares included.
-#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct MeanFleet {
-    /// Replicas.
-    pub replicas: f64,
-    /// GPUs, where a replica's are known.
-    pub gpus: Option<f64>,
-}
-
 /// One configuration beside the plan.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PlanOption {
     /// What differs, in words: `h100 × TP 2, 512 sequences`.
     pub name: String,
-    /// Replicas it needs; of an autoscaled fleet none, see [`PlanOption::mean`].
+    /// Replicas it needs.
     pub replicas: Option<u32>,
     /// GPUs of all.
     pub gpus: Option<u32>,
-    /// Of an autoscaled fleet: what is paid for on average.
-    #[serde(default)]
-    pub mean: Option<MeanFleet>,
     /// Cost per hour in the bill's currency.
     pub per_hour: Option<f64>,
     /// The percentile of the first ceiling, s.

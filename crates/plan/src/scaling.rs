@@ -163,17 +163,6 @@ fn words(autoscale: &AutoscaleSpec) -> String {
     }
 }
 
-/// `queue depth 4, 1 to 20 replicas`.
-pub(super) fn brief(autoscale: &AutoscaleSpec) -> String {
-    let (least, most) = autoscale.range();
-    let what = match autoscale {
-        AutoscaleSpec::Hpa(hpa) => format!("HPA {}", number(hpa.target)),
-        AutoscaleSpec::Keda(keda) => format!("KEDA {}", number(keda.target)),
-        AutoscaleSpec::QueueDepth(depth) => format!("queue depth {}", number(depth.depth)),
-    };
-    format!("{what}, {least} to {most} replicas")
-}
-
 fn signal(autoscale: &AutoscaleSpec) -> &'static str {
     match autoscale.signal() {
         plimsoll_sim::Signal::InFlight => "requests in flight",

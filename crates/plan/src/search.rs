@@ -2,24 +2,17 @@
 //!
 //! A stepper: the caller asks for one candidate after the other and may stop at any time, because only it has a clock. Formulas order
 //! the candidates; whatever would be cheaper than what was asked is then handed out, cheapest first, to be simulated as any plan is, and
-//! what that found replaces the formula's figures, until the cheapest is a simulated one; then what lies on a front. No formula knows an
-//! autoscaler: where simulation has found a configuration's number, each policy is played on the same schedules. Simulating all of them lost: a hundred candidates at some seconds each are minutes, and nine
-//! tenths of them are no contest.
+//! what that found replaces the formula's figures, until the cheapest is a simulated one; then what lies on a front. Simulating all of them
+//! lost: a hundred candidates at some seconds each are minutes, and nine tenths of them are no contest.
 
-use std::sync::Arc;
-
-use plimsoll_sim::AutoscaleSpec;
-
-use super::finding::{Expected, FormulaAnswer, MeanFleet, PlanOption};
+use super::finding::{Expected, FormulaAnswer, PlanOption};
+use super::formula;
 use super::mix::Mix;
-use super::planner::{LEAST_SEEDS, Simulated};
-use super::simulate::{Experiment, Fleet, Outcome, PlanCase};
+use super::planner::Simulated;
 use super::spec::{PlanError, PlanSpec};
 use super::vary::{self, Candidate, VarySpec};
-use super::{decide, formula, scaling};
-use plimsoll_judge::budget::ALPHA;
 use plimsoll_judge::cost::PriceSpec;
-use plimsoll_measure::findings::{Held, Metric};
+use plimsoll_measure::findings::Metric;
 use plimsoll_measure::say::number;
 
 const FORMULA: &str = "formula";
@@ -31,35 +24,12 @@ pub struct Search {
     mix: Mix,
     candidates: Vec<Candidate>,
     looked: Vec<Looked>,
-    autoscalers: Vec<AutoscaleSpec>,
-    scaled: Vec<Scaled>,
-}
-
-/// An autoscaled fleet of a candidate, once it was simulated.
-#[derive(Clone, Debug)]
-struct Scaled {
-    place: usize,
-    policy: usize,
-    option: PlanOption,
-}
-
-/// An autoscaled fleet that is worth simulating: a candidate whose number is known.
-#[derive(Clone, Debug)]
-pub struct ListedScaled {
-    place: usize,
-    policy: usize,
-    /// What is to be played, on the schedules that the static fleet was played on.
-    pub experiments: Vec<Experiment>,
 }
 
 /// A candidate with what is known of it.
 #[derive(Clone, Debug)]
 struct Looked {
     formula: Option<FormulaAnswer>,
-    /// Replicas that carry the load, spares not counted.
-    carrying: Option<u32>,
-    /// Schedules that it took to tell whether they hold.
-    seeds: u32,
     option: PlanOption,
 }
 
@@ -82,13 +52,7 @@ impl Search {
     /// # Errors
     /// A setting that the engine does not have; too many combinations.
     pub fn new(plan: &PlanSpec, mix: &Mix, vary: &VarySpec) -> Result<Search, PlanError> {
-        Ok(Search {
-            mix: mix.clone(),
-            candidates: vary::candidates(plan, vary)?,
-            looked: Vec::new(),
-            autoscalers: vary.autoscalers.clone(),
-            scaled: Vec::new(),
-        })
+        Ok(Search { mix: mix.clone(), candidates: vary::candidates(plan, vary)?, looked: Vec::new() })
     }
 
     /// Candidates there are, and how many were looked at.
@@ -158,8 +122,6 @@ impl Search {
         let option = &mut looked.option;
         match simulated.replicas {
             Some(replicas) => {
-                looked.carrying = Some(replicas);
-                looked.seeds = simulated.answer.tried.iter().map(|tried| tried.seeds).max().unwrap_or(0);
                 size(option, &listed.spec, &self.mix, replicas);
                 let tried = simulated.answer.tried.iter().find(|tried| tried.replicas == replicas);
                 let figures = tried.map_or(&[][..], |tried| &tried.figures);
@@ -174,75 +136,9 @@ impl Search {
         }
     }
 
-    /// The autoscaled fleet to be simulated next: of the cheapest configuration whose number simulation knows.
-    pub fn next_scaled(&self) -> Option<ListedScaled> {
-        let known = |place: &usize| {
-            let option = &self.looked[*place].option;
-            option.how == SIMULATED && option.refused.is_none()
-        };
-        let left = |place: usize| {
-            (0..self.autoscalers.len())
-                .find(|policy| !self.scaled.iter().any(|one| one.place == place && one.policy == *policy))
-        };
-        let open = (0..self.looked.len()).filter(known).filter(|place| left(*place).is_some());
-        let place = self.cheapest(open)?;
-        let (policy, spec) = (left(place)?, &self.candidates[place].spec);
-        let autoscale = self.autoscalers[policy].clone();
-        let (least, most) = autoscale.range();
-        let replicas = self.looked[place].carrying.unwrap_or(1).clamp(least, most.max(least));
-        let case = Arc::new(PlanCase::of(spec));
-        let one = |draw| Experiment {
-            case: Arc::clone(&case),
-            replicas,
-            fleet: Fleet::Scaled(autoscale.clone()),
-            factor: spec.rules.peak,
-            draw,
-            gives_up: false,
-        };
-        // As many as it took to tell of the static fleet, or what holds by a little could not be told of one that is scaled.
-        let seeds = spec.effort.seeds.max(LEAST_SEEDS).max(self.looked[place].seeds);
-        Some(ListedScaled { place, policy, experiments: (0..seeds).map(one).collect() })
-    }
-
-    /// Takes what came of an autoscaled fleet.
-    pub fn take_scaled(&mut self, listed: &ListedScaled, outcomes: &[Outcome]) {
-        let ListedScaled { place, policy, .. } = *listed;
-        let (Some(looked), Some(candidate)) = (self.looked.get(place), self.candidates.get(place)) else {
-            return;
-        };
-        let (spec, carrying) = (&candidate.spec, looked.carrying.unwrap_or(1));
-        let all: Vec<&Outcome> = outcomes.iter().collect();
-        let judged = decide::judge(&spec.slo, carrying, &all, ALPHA);
-        let refused = match judged.held {
-            Held::Pass => None,
-            Held::Fail => Some("does not hold the promise".to_owned()),
-            Held::Inconclusive => judged.why.clone(),
-        };
-        let spares = f64::from(spec.rules.spares(carrying));
-        let replicas =
-            spares + outcomes.iter().map(|o| o.mean_replicas).sum::<f64>() / outcomes.len().max(1) as f64;
-        let gpus = spec.gpus_per_replica.map(|gpus| f64::from(gpus) * replicas);
-        let each = spec.price.as_ref().and_then(|price| hourly(price, spec.gpus_per_replica, 1));
-        let mut option = PlanOption {
-            name: format!("{}, {}", looked.option.name, scaling::brief(&self.autoscalers[policy])),
-            replicas: None,
-            gpus: None,
-            mean: Some(MeanFleet { replicas, gpus }),
-            per_hour: each.map(|each| each * replicas),
-            tokens_per_gpu: gpus.filter(|gpus| *gpus > 0.0).map(|gpus| output_per_s(spec, &self.mix) / gpus),
-            how: SIMULATED.to_owned(),
-            refused,
-            ..looked.option.clone()
-        };
-        speed(&mut option, spec, &judged.figures);
-        self.scaled.push(Scaled { place, policy, option });
-    }
-
     /// Every candidate that was looked at, cheapest first, with the two fronts marked.
     pub fn options(&self) -> Vec<PlanOption> {
-        let of_static = self.looked.iter().map(|looked| &looked.option);
-        let mut out: Vec<PlanOption> =
-            of_static.chain(self.scaled.iter().map(|scaled| &scaled.option)).cloned().collect();
+        let mut out: Vec<PlanOption> = self.looked.iter().map(|looked| looked.option.clone()).collect();
         mark(&mut out);
         out.sort_by(|a, b| a.refused.is_some().cmp(&b.refused.is_some()).then_with(|| cheaper(a, b)));
         out
@@ -264,7 +160,8 @@ impl Search {
             return Some(format!("{looked}; none is cheaper than what was asked"));
         }
         let (name, how) = (&best.name, &best.how);
-        let less = match (best.per_hour, asked.per_hour, gpus(best), gpus(asked)) {
+        let less = match (best.per_hour, asked.per_hour, best.gpus.map(f64::from), asked.gpus.map(f64::from))
+        {
             (Some(best), Some(asked), ..) if asked > 0.0 && asked.is_finite() => {
                 format!("{:.0} % of what was asked costs", 100.0 * best / asked)
             }
@@ -279,7 +176,12 @@ impl Search {
 fn cheaper(a: &PlanOption, b: &PlanOption) -> std::cmp::Ordering {
     let key = |option: &PlanOption| {
         let or = |value: Option<f64>| value.unwrap_or(f64::INFINITY);
-        [or(option.per_hour), or(gpus(option)), or(replicas(option)), or(option.latency_s)]
+        [
+            or(option.per_hour),
+            or(option.gpus.map(f64::from)),
+            or(option.replicas.map(f64::from)),
+            or(option.latency_s),
+        ]
     };
     let (a, b) = (key(a), key(b));
     let unequal = a.iter().zip(&b).map(|(a, b)| a.total_cmp(b)).find(|order| order.is_ne());
@@ -288,19 +190,13 @@ fn cheaper(a: &PlanOption, b: &PlanOption) -> std::cmp::Ordering {
 
 /// Is its hour cheaper (else: are its GPUs or replicas fewer) by more than rounding?
 fn costs_less(a: &PlanOption, b: &PlanOption) -> bool {
-    let pairs = [(a.per_hour, b.per_hour), (gpus(a), gpus(b)), (replicas(a), replicas(b))];
+    let pairs = [
+        (a.per_hour, b.per_hour),
+        (a.gpus.map(f64::from), b.gpus.map(f64::from)),
+        (a.replicas.map(f64::from), b.replicas.map(f64::from)),
+    ];
     let known = pairs.into_iter().find_map(|(a, b)| Some((a?, b?)));
     known.is_some_and(|(a, b)| a < b * (1.0 - 1e-9))
-}
-
-/// GPUs, of an autoscaled fleet on average.
-fn gpus(option: &PlanOption) -> Option<f64> {
-    option.mean.map_or(option.gpus.map(f64::from), |mean| mean.gpus)
-}
-
-/// Replicas, of an autoscaled fleet on average.
-fn replicas(option: &PlanOption) -> Option<f64> {
-    option.mean.map_or(option.replicas.map(f64::from), |mean| Some(mean.replicas))
 }
 
 fn look(candidate: &Candidate, mix: &Mix) -> Looked {
@@ -308,7 +204,6 @@ fn look(candidate: &Candidate, mix: &Mix) -> Looked {
         name: candidate.words.join(", "),
         replicas: None,
         gpus: None,
-        mean: None,
         per_hour: None,
         latency_s: None,
         tokens_per_user: None,
@@ -319,18 +214,18 @@ fn look(candidate: &Candidate, mix: &Mix) -> Looked {
         refused: candidate.refused.clone(),
     };
     if candidate.refused.is_some() {
-        return Looked { formula: None, carrying: None, seeds: 0, option };
+        return Looked { formula: None, option };
     }
     let spec = &candidate.spec;
     match answered(spec, mix) {
         Err(why) => {
             option.refused = Some(why.to_string());
-            Looked { formula: None, carrying: None, seeds: 0, option }
+            Looked { formula: None, option }
         }
         Ok((mix, answer)) => {
             size(&mut option, spec, &mix, answer.replicas);
             speed(&mut option, spec, &answer.figures);
-            Looked { carrying: Some(answer.replicas), formula: Some(answer), seeds: 0, option }
+            Looked { formula: Some(answer), option }
         }
     }
 }
@@ -385,7 +280,7 @@ fn speed(option: &mut PlanOption, spec: &PlanSpec, figures: &[Expected]) {
 
 /// Marks what no other option beats in both of two figures.
 fn mark(options: &mut [PlanOption]) {
-    let cost = |o: &PlanOption| Some((o.per_hour.or(gpus(o))?, o.latency_s?));
+    let cost = |o: &PlanOption| Some((o.per_hour.or(o.gpus.map(f64::from))?, o.latency_s?));
     let tokens = |o: &PlanOption| Some((-o.tokens_per_user?, -o.tokens_per_gpu?));
     let on = |figure: &dyn Fn(&PlanOption) -> Option<(f64, f64)>| -> Vec<bool> {
         let points: Vec<Option<(f64, f64)>> =

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use plimsoll_sim::catalogue::{Dtype, PairSpec, gpus};
-use plimsoll_sim::{AutoscaleSpec, BatchingSpec, EngineSpec, ModeSpec, RouteSpec, WorldSpec};
+use plimsoll_sim::{BatchingSpec, EngineSpec, ModeSpec, RouteSpec, WorldSpec};
 use plimsoll_workload::closest;
 
 use super::spec::{PlanError, PlanSpec};
@@ -37,8 +37,6 @@ pub struct VarySpec {
     pub delay_us: Vec<u64>,
     /// How requests are spread.
     pub routes: Vec<RouteSpec>,
-    /// Autoscalers beside the static fleet. No formula knows them: they are looked at where simulation knows a configuration's number.
-    pub autoscalers: Vec<AutoscaleSpec>,
     /// What other GPUs cost, by their name; the plan's own price is its GPU's.
     pub prices: BTreeMap<String, PriceSpec>,
 }
@@ -57,18 +55,8 @@ pub struct Candidate {
 }
 
 /// The keys that [`VarySpec::add`] takes.
-const KEYS: [&str; 10] = [
-    "gpu",
-    "tp",
-    "max_seqs",
-    "token_budget",
-    "chunking",
-    "prefix_cache",
-    "max_batch",
-    "delay_us",
-    "route",
-    "autoscale",
-];
+const KEYS: [&str; 9] =
+    ["gpu", "tp", "max_seqs", "token_budget", "chunking", "prefix_cache", "max_batch", "delay_us", "route"];
 
 impl VarySpec {
     /// What is worth varying where nobody says: the number of GPUs (a catalogue's engine), sequences, tokens of a step, the router; of a
@@ -98,8 +86,7 @@ impl VarySpec {
         vary
     }
 
-    /// Takes `key=value,value`: `tp=1,2,4`, `max_seqs=128,256`, `gpu=h100,a100`, `chunking=on,off`, `route=least_requests,prefix`; an
-    /// autoscaler, whose own settings have commas, one at a time: `autoscale=queue-depth:depth=4,max=9`.
+    /// Takes `key=value,value`: `tp=1,2,4`, `max_seqs=128,256`, `gpu=h100,a100`, `chunking=on,off`, `route=least_requests,prefix`.
     ///
     /// # Errors
     /// An unknown key, or a value that can't be read.
@@ -114,10 +101,6 @@ impl VarySpec {
         }
         let key = key.trim();
         match key {
-            "autoscale" => {
-                let whole = text.split_once('=').map_or("", |(_, value)| value.trim());
-                self.autoscalers.push(AutoscaleSpec::parse(whole).map_err(|e| wrong(e.to_string()))?);
-            }
             "gpu" => self.gpus = read(&values, gpu).map_err(wrong)?,
             "tp" => self.tensor_parallel = read(&values, count).map_err(wrong)?,
             "max_seqs" => self.max_seqs = read(&values, count).map_err(wrong)?,

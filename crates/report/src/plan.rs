@@ -412,11 +412,8 @@ pub(crate) fn options_table(plan: &PlanFinding, most: usize) -> Table {
         table.row([
             mark(option),
             option.name.clone(),
-            option.mean.map_or_else(
-                || count(option.replicas),
-                |mean| format!("{} mean", figure::number(mean.replicas)),
-            ),
-            option.mean.map_or_else(|| count(option.gpus), |mean| number(mean.gpus)),
+            count(option.replicas),
+            count(option.gpus),
             number(option.per_hour),
             option.latency_s.map(words::ms).unwrap_or_default(),
             number(option.tokens_per_user),

@@ -151,7 +151,7 @@ pub struct PlanSearchArgs {
     #[arg(long, help_heading = "Search")]
     pub search: bool,
     /// What may differ, repeatable: gpu=h100,a100 | tp=1,2,4 | max_seqs=128,256 | token_budget=2048,8192 | chunking=on,off | prefix_cache=on,off |
-    /// max_batch=8,16 | delay_us=0,1000 | route=round_robin,least_requests | autoscale=queue-depth:depth=4,max=9 (one policy a flag) [default: what is worth varying of this engine, and --autoscale]
+    /// max_batch=8,16 | delay_us=0,1000 | route=round_robin,least_requests [default: what is worth varying of this engine, and --autoscale]
     #[arg(long, value_name = "KEY=VALUES", requires = "search", help_heading = "Search")]
     pub vary: Vec<String>,
     /// Price of another GPU, repeatable: a100=1.60USD/gpu-hour; --price is that of the plan's own

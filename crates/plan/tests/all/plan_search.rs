@@ -172,38 +172,6 @@ fn simulated(listed: &Listed) -> Simulated {
     }
 }
 
-/// An autoscaler is looked at where the number is known, on the schedules of the static fleet, and costs what was paid for on average.
-#[test]
-fn an_autoscaled_fleet_costs_what_it_used() {
-    let mut plan = plan("demo", 900.0, vec![Ceiling::new(Metric::E2e, 0.95, 0.2)]);
-    plan.traffic.window_s = 8.0;
-    let vary =
-        vary(&["max_seqs=6", "autoscale=queue-depth:depth=2,min=1,max=3", "autoscale=hpa:target=4,max=5"]);
-    let mut search = searched(&plan, &vary);
-    assert!(search.next_scaled().is_none(), "no number is known yet");
-    let asked = search.asked().expect("what was asked");
-    search.take(&asked, &simulated(&asked));
-    let mut costs = Vec::new();
-    while let Some(listed) = search.next_scaled() {
-        assert!(listed.experiments.len() >= 5);
-        assert!(
-            listed.experiments.iter().enumerate().all(|(i, one)| one.draw == i as u32 && one.factor == 1.0)
-        );
-        let outcomes: Vec<_> = listed.experiments.iter().map(|one| simulate(one).expect("a world")).collect();
-        costs.push(2.0 * outcomes.iter().map(|o| o.mean_replicas).sum::<f64>() / outcomes.len() as f64);
-        search.take_scaled(&listed, &outcomes);
-    }
-    let options = search.options();
-    let scaled: Vec<&PlanOption> = options.iter().filter(|option| option.mean.is_some()).collect();
-    assert_eq!((scaled.len(), costs.len()), (2, 2), "{options:?}");
-    for option in &scaled {
-        let cost = option.per_hour.expect("a price");
-        assert!(costs.iter().any(|is| (is - cost).abs() < 1e-9), "{cost} is none of {costs:?}");
-        assert!(option.name.starts_with("6 seqs, ") && option.how == "simulated", "{option:?}");
-    }
-    assert!(scaled.iter().any(|o| o.name.contains("HPA 4, 1 to 5")), "{options:?}");
-}
-
 /// Weights that do not fit and promises that can't be kept are out, with their reason; the others stay.
 #[test]
 fn what_cannot_be_is_out_with_its_reason() {

@@ -29,9 +29,6 @@ pub fn vary(args: &PlanSearchArgs, plan: &PlanSpec) -> Result<Option<VarySpec>, 
     for text in &args.vary {
         vary.add(text).map_err(refused)?;
     }
-    if vary.autoscalers.is_empty() {
-        vary.autoscalers.extend(plan.world.fleet.autoscale.clone());
-    }
     vary.prices = prices(&args.price_of, plan)?;
     if let Some(gpu) = vary.prices.keys().find(|gpu| !vary.gpus.contains(gpu)) {
         return Err(Stop::usage(format!(
@@ -84,13 +81,6 @@ pub fn run(
         if !simulate(&mut search, &listed, limit)? {
             break;
         }
-    }
-    while let Some(listed) = search.next_scaled() {
-        let outcomes = experiments::play(listed.experiments.clone(), limit).map_err(refused)?;
-        if outcomes.len() < listed.experiments.len() {
-            break;
-        }
-        search.take_scaled(&listed, &outcomes);
     }
     Ok(search)
 }
