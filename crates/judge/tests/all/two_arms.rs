@@ -91,7 +91,7 @@ fn pairing_needs_a_third_of_the_requests_and_less() {
         let one = |i: u64| found(&mut Stream::new(23, "pairing", i), n, one_schedule);
         (0..repetitions).filter(|i| one(*i)).count()
     };
-    // Measured in full (400 repetitions, docs/methods.md): 99.8 % of 3 000 paired, 60 % of 12 000 unpaired.
+    // Measured in full (400 repetitions, crates/lab/NOTES.md): 99.8 % of 3 000 paired, 60 % of 12 000 unpaired.
     let (paired, unpaired) = (count(3_000, true), count(9_000, false));
     assert!(paired >= 37 && unpaired < paired - 5, "{paired} of 3000 paired, {unpaired} of 9000 unpaired");
 }
