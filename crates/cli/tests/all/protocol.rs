@@ -61,7 +61,7 @@ fn requests_alone_before_a_load_are_what_a_diagnosis_asks() {
     let (_folder, run) = run_folder();
     let load = ["--rate", "200/s", "--for", "2s", "--alone", "25", "--osl", "8", "-q", "-o", &run];
     let ended = plimsoll(&[&["simulate", "--profile", "md8"][..], &load].concat());
-    assert!(ended.stdout.contains("25 requests alone before"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("25 requests isolated before"), "{}", ended.stdout);
     let opened = plimsoll_store::open(std::path::Path::new(&run)).expect("a run");
     let levels: Vec<(&str, u64)> =
         opened.manifest.levels.iter().map(|l| (l.purpose.as_str(), l.arrivals)).collect();

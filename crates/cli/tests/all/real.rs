@@ -78,7 +78,13 @@ pub fn triton() -> Result<Real, String> {
         .step_by(10)
         .find(|port| (0..3).all(|offset| bind(port + offset).is_ok()))
         .expect("loopback has three free ports");
-    Ok(start(&["triton"], port, "/v2/health/ready"))
+    let real = start(&["triton"], port, "/v2/health/ready");
+    // It is ready before its metrics' port listens.
+    assert!(
+        (0..600).any(|_| is_well(port + 2, "/metrics")),
+        "triton's metrics did not come up within a minute"
+    );
+    Ok(real)
 }
 
 /// Starts what is installed and waits until it says that it is well: half a second on an idle machine, a minute on a busy one.
@@ -88,15 +94,23 @@ fn start(which: &[&str], port: u16, health: &str) -> Real {
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the script starts");
     let mut real = Real { child, port };
     for _ in 0..600 {
-        if get(port, health).is_some_and(|answer| answer.starts_with("HTTP/1.1 200")) {
+        if is_well(port, health) {
             return real;
         }
         if let Ok(Some(status)) = real.child.try_wait() {
             panic!("{which:?} is installed and ended at once: {status}");
         }
-        std::thread::sleep(Duration::from_millis(100));
     }
     panic!("{which:?} is installed and did not come up within a minute");
+}
+
+/// Does it answer now? If not, a tenth of a second passes.
+fn is_well(port: u16, page: &str) -> bool {
+    let well = get(port, page).is_some_and(|answer| answer.starts_with("HTTP/1.1 200"));
+    if !well {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    well
 }
 
 /// The whole answer to a GET, its head included.
