@@ -279,7 +279,7 @@ impl Asked {
         let words = [&["--time", sweep, "--slo", self.slo], self.load].concat();
         let swept = Client::start_as("sweep", &engine.url, &words)?.end()?;
         engine.stop()?;
-        let limit = foretold.formula.as_ref().map_or(f64::NAN, |formula| formula.limit_per_s);
+        let limit = foretold.bounds.as_ref().map_or(f64::NAN, |bounds| bounds.limit_per_s);
         let (foretold, own) = (breaks(&foretold), breaks(&own));
         let (stability, budget) = lines(&swept.findings)?;
         let limit_off = limit / stability.rate().map_or(f64::NAN, |rate| rate.value) - 1.0;

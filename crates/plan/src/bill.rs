@@ -1,7 +1,6 @@
 //! What a plan costs: the price of all replicas, spares included, over what flows.
 
-use super::finding::PlanCost;
-use super::formula;
+use super::finding::{PlanCost, exact};
 use super::mix::Mix;
 use super::spec::{PlanError, PlanSpec};
 use plimsoll_judge::cost::{Flow, PriceSpec, Rate, units};
@@ -39,6 +38,6 @@ pub fn cost(
 
 /// What flows at this rate: within the promise all requests are taken as good.
 fn flow(mix: &Mix, rate: f64) -> Flow {
-    let of = |each: f64| -> Reading { formula::exact(rate * each) };
-    Flow { requests: of(1.0), good: of(1.0), input: of(mix.means.prompt), output: of(mix.means.output) }
+    let of = |each: f64| -> Reading { exact(rate * each) };
+    Flow { requests: of(1.0), good: of(1.0), input: of(mix.prompt), output: of(mix.output) }
 }

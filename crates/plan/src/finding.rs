@@ -27,9 +27,10 @@ pub struct PlanFinding {
     pub floor: Vec<FloorRow>,
     /// How many requests a replica holds at once, and what binds it.
     pub slots: Option<Slots>,
-    /// What formulas answer.
-    pub formula: Option<FormulaAnswer>,
-    /// What simulation answers; `None` = formulas only were asked for.
+    /// What no plan can go below.
+    #[serde(default)]
+    pub bounds: Option<PlanBounds>,
+    /// What simulation answers; `None` = the time was up before it had one.
     pub simulated: Option<SimulatedAnswer>,
     /// Formula against simulation, per figure, at the number of replicas that was chosen.
     pub disagreements: Vec<Disagreement>,
@@ -57,7 +58,7 @@ pub struct PlanPoint {
     pub rate_per_s: f64,
     /// What is expected there.
     pub figures: Vec<Expected>,
-    /// `formula` or `simulated`.
+    /// `simulated`.
     pub how: String,
 }
 
@@ -93,7 +94,7 @@ pub struct FloorRow {
     pub percentile: f64,
     /// The ceiling, s.
     pub limit_s: f64,
-    /// The percentile over the mix of lengths with nobody else there, s.
+    /// The percentile over isolated requests, s.
     pub alone_s: f64,
 }
 
@@ -114,27 +115,30 @@ pub struct Slots {
     pub kv_tokens: Option<f64>,
 }
 
-/// What formulas answer, at the peak load.
+/// What no plan can go below, at the peak load.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct FormulaAnswer {
-    /// The model, in words: processor sharing with load-dependent rates, bulk service, M/M/c.
-    pub model: String,
-    /// Replicas that carry the load, spares not counted.
+pub struct PlanBounds {
+    /// The least number of replicas by both bounds, spares not counted.
     pub replicas: u32,
     /// The least that the utilisation ceiling alone asks for.
     pub replicas_for_utilisation: u32,
-    /// Requests per second that one replica keeps up with; infinite for an engine without a limit.
+    /// The least whose slots hold what is in flight even where nobody waits (Little).
+    pub replicas_for_slots: u32,
+    /// Requests per second that one replica keeps up with, simulated; infinite for an engine without a limit.
     #[serde(with = "unbounded")]
     #[schemars(with = "unbounded::Number")]
     pub limit_per_s: f64,
-    /// ρ = offered / stability limit at that number.
+    /// ρ = offered / stability limit at `replicas`.
     pub utilisation: f64,
-    /// Mean requests in flight per replica.
+    /// Mean time of an isolated request, s.
+    pub isolated_s: f64,
+    /// Requests in flight per replica at `replicas`, at least: arrivals × the time of an isolated request (Little).
     pub in_flight: f64,
-    /// What is expected, per figure.
-    pub figures: Vec<Expected>,
-    /// When these formulas do not apply, in sentences.
-    pub doubts: Vec<String>,
+}
+
+/// A figure without width: arithmetic on given numbers has no sample.
+pub fn exact(value: f64) -> Reading {
+    Reading::Estimate(Estimate { value, lower: value, upper: value, n: 0, n_eff: 0.0 })
 }
 
 /// A figure that is expected.
@@ -144,7 +148,7 @@ pub struct Expected {
     pub metric: Metric,
     /// Which percentile, 0 to 1; `None` = the mean.
     pub percentile: Option<f64>,
-    /// Seconds; by formula without width.
+    /// Seconds.
     pub value: Reading,
     /// The ceiling, s, where there is one.
     pub limit_s: Option<f64>,
@@ -298,9 +302,9 @@ pub struct PlanOption {
     pub gpus: Option<u32>,
     /// Cost per hour in the bill's currency.
     pub per_hour: Option<f64>,
-    /// The percentile of the first ceiling, s.
+    /// The percentile of the first ceiling, s; of isolated requests where it was not simulated.
     pub latency_s: Option<f64>,
-    /// Output tokens per second and user: 1 / TPOT.
+    /// Output tokens per second and user: 1 / TPOT; of isolated requests where it was not simulated.
     pub tokens_per_user: Option<f64>,
     /// Output tokens per second and GPU at the planned load.
     pub tokens_per_gpu: Option<f64>,
@@ -308,7 +312,7 @@ pub struct PlanOption {
     pub on_cost_front: bool,
     /// Is it on the front of tokens/s per user against tokens/s per GPU?
     pub on_token_front: bool,
-    /// `formula` or `simulated`.
+    /// `bound` (no fleet of it can be cheaper or faster) or `simulated`.
     pub how: String,
     /// Why it is out, where it is.
     pub refused: Option<String>,

@@ -1,10 +1,10 @@
 //! Capacity plans: how many replicas carry a load within a promise, at what cost, and the load at which they break (SPEC Q1–Q4).
 //!
-//! Formulas answer at once and say where they do not apply; simulation answers what formulas can't see (percentiles, traces,
-//! routing, scale events) on the numbers of replicas around that answer; where the two disagree, both are printed.
+//! One replica is simulated by itself, which bounds the number from below; then fleets are simulated around that bound. Queues whose
+//! law is known are computed beside, and where the two disagree, both are printed.
 //!
-//! Reading order: [`spec`] (what is asked), [`finding`] (what is said) and [`fit`] (an engine from a measured run); by formula [`mix`]
-//! (what is known of the load), [`replica`] (one of them under a load), [`slots`](mod@slots) and [`formula`] (how many). By
+//! Reading order: [`spec`] (what is asked), [`finding`] (what is said) and [`fit`] (an engine from a measured run); [`mix`] (the lengths),
+//! [`replica`] (one of them by itself), [`slots`](mod@slots) and [`mod@bounds`] (how many at least). By
 //! simulation [`load`] (schedules), [`mod@simulate`] (an experiment and what is counted of it, [`tally`]), [`decide`] (several of
 //! them), [`planner`] (which ones next; [`breaks`] and [`scaling`] are its later parts). [`mod@conclude`] puts both side by side, [`mod@file`] keeps it,
 //! [`mod@verify`] holds it against a run (a sweep's lines: [`verify_lines`]), and [`search`] looks for a cheaper configuration among what may differ ([`vary`]). [`mod@envelope`] is the plan that takes four figures. [`mod@what_if`] says what would become of a measured run.
@@ -24,21 +24,12 @@ pub mod spec;
 pub mod validate;
 pub mod what_if;
 
-mod backlog;
-mod batches;
 pub mod bill;
-pub mod chain;
-mod crowd;
-pub mod floor;
-pub mod formula;
-pub mod latency;
+pub mod bounds;
 pub mod mix;
 pub mod odds;
 pub mod replica;
-mod servers;
-pub mod sharing;
 pub mod slots;
-mod steady;
 
 pub mod load;
 
@@ -58,13 +49,12 @@ pub mod verify;
 pub mod verify_lines;
 
 pub use bill::cost;
+pub use bounds::bounds;
 pub use finding::PlanFinding;
-pub use floor::floor;
-pub use formula::{Break, answer, breaks};
-pub use mix::{Mix, MixRow};
+pub use mix::Mix;
 pub use odds::probability;
 pub use planner::{Planner, Simulated};
-pub use replica::{Load, Replica, Steady};
+pub use replica::Replica;
 pub use search::Search;
 pub use simulate::{Experiment, Fleet, Outcome, PlanCase, simulate};
 pub use slots::slots;

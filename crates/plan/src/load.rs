@@ -107,7 +107,7 @@ impl TrafficSpec {
         })
     }
 
-    /// The same requests in the same order, at Poisson times: what a formula takes a trace for. A load that is no trace is
+    /// The same requests in the same order, at Poisson times, to tell what of a result is due to bursts. A load that is no trace is
     /// made Poisson likewise.
     ///
     /// # Errors

@@ -1,11 +1,11 @@
 //! The search for the least number of replicas that holds a promise: outcomes in, next experiments out.
 //!
-//! It begins around the number that a formula gives (R − 1, R, R + 1), on the same schedules for each, and ends when one number is shown
+//! It begins around the least number that the bounds allow (R − 1, R, R + 1), on the same schedules for each, and ends when one number is shown
 //! to hold and the one below it is shown not to. A number that the schedules so far leave open gets more of them, twice as many
 //! each time, up to the most that may be spent; then it *can't be told*, and that is said. Looking several times would let chance
 //! decide, so each look takes its part of the error allowed (Bonferroni). More replicas are taken to hold whatever fewer hold.
 //!
-//! After the number: the load at which it breaks ([`super::breaks`]) and, where asked, an autoscaled fleet beside the static one
+//! After the number: the load at which it breaks ([`super::breaks`]), what requests meet at other loads (a curve), and, where asked, an autoscaled fleet beside the static one
 //! ([`super::scaling`]). The caller may stop asking at any time; what is known then is said. All randomness is in the
 //! schedules' numbers, so the answer does not depend on the order in which outcomes come.
 //!
@@ -18,13 +18,13 @@ use plimsoll_sim::spec::fleet::MAX_REPLICAS;
 use plimsoll_workload::ArrivalSpec;
 
 use super::breaks::{self, Search};
-use super::decide::judge;
-use super::finding::{ScalingFinding, SimulatedAnswer, TriedReplicas};
+use super::decide::{self, judge};
+use super::finding::{Expected, PlanPoint, ScalingFinding, SimulatedAnswer, TriedReplicas};
 use super::scaling::{self, Rival};
 use super::simulate::{Experiment, Fleet, Outcome, PlanCase};
 use super::spec::{EffortSpec, PlanError, PlanSpec};
 use plimsoll_judge::budget::ALPHA;
-use plimsoll_measure::findings::{Held, Reading};
+use plimsoll_measure::findings::{Ceiling, Held, Metric, Reading};
 
 /// Fewest schedules per number.
 pub(super) const LEAST_SEEDS: u32 = 5;
@@ -35,19 +35,29 @@ pub(super) type ArmOutcomes = BTreeMap<u32, Outcome>;
 /// What tells arms apart: replicas, the bits of the load's factor, and which rival (0 = the static fleet).
 type Key = (u32, u64, usize);
 
+/// In place of a rival: the static fleet played to the end whatever its ceilings, for the curve.
+const CURVE: usize = usize::MAX;
+
+/// Loads of the curve, as shares of the highest that it shows, which is this share of the stability limit at most: above it a window
+/// says more of its length than of the load.
+const CURVE_SHARES: [f64; 9] = [0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94, 1.0];
+const CURVE_TOP: f64 = 0.97;
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Planner {
     case: Arc<PlanCase>,
     plan: PlanSpec,
     effort: EffortSpec,
-    /// What a formula says, and the least that the rules ask for.
+    /// Where the search begins, and the least that the rules ask for.
     start: u32,
     least: u32,
     arms: BTreeMap<Key, ArmOutcomes>,
     issued: BTreeSet<(Key, u32)>,
     rivals: Vec<Rival>,
     number_only: bool,
+    /// Requests per second that one replica keeps up with, where a curve is wanted.
+    limit_per_s: Option<f64>,
 }
 
 /// What simulation says.
@@ -65,6 +75,10 @@ pub struct Simulated {
     pub breaks_by: Option<String>,
     /// breaks_at / peak load − 1.
     pub headroom: Reading,
+    /// Mean time per token after the first at that number, s.
+    pub mean_tpot_s: Option<f64>,
+    /// What requests meet at other loads, ascending.
+    pub curve: Vec<PlanPoint>,
     /// A static fleet against autoscaled ones, where that was asked.
     pub scaling: Option<ScalingFinding>,
     /// What to know of it, in sentences.
@@ -72,7 +86,7 @@ pub struct Simulated {
 }
 
 impl Planner {
-    /// A search from `start` replicas, never below `least`: what a formula says carries the load, and what the rules ask for.
+    /// A search from `start` replicas, never below `least`: the bounds' number, and what the rules ask for.
     ///
     /// # Errors
     /// A fleet whose number of replicas can't be looked for; rules that can't be kept.
@@ -100,6 +114,7 @@ impl Planner {
             issued: BTreeSet::new(),
             rivals: Vec::new(),
             number_only: false,
+            limit_per_s: None,
         })
     }
 
@@ -107,6 +122,12 @@ impl Planner {
     #[must_use]
     pub fn number_only(self) -> Planner {
         Planner { number_only: true, ..self }
+    }
+
+    /// The same search, which then looks at loads from little to nearly the stability limit of one replica, requests per second.
+    #[must_use]
+    pub fn with_curve(self, limit_per_s: f64) -> Planner {
+        Planner { limit_per_s: Some(limit_per_s), ..self }
     }
 
     /// The experiments to be played next; nothing = all is known that will be. Every one of them is to be [taken](Planner::take)
@@ -128,6 +149,14 @@ impl Planner {
         if let Search::Next(factor) = self.breaks(replicas) {
             return self.ask(replicas, factor, 0, self.effort.seeds);
         }
+        let curve = self.curve_factors(replicas);
+        let curve: Vec<Experiment> = curve
+            .into_iter()
+            .flat_map(|factor| self.ask(replicas, factor, CURVE, self.effort.seeds))
+            .collect();
+        if !curve.is_empty() {
+            return curve;
+        }
         if self.rivals.is_empty() {
             self.rivals = scaling::rivals(&self.plan, replicas);
         }
@@ -139,11 +168,13 @@ impl Planner {
     /// Takes what came of an experiment.
     pub fn take(&mut self, experiment: &Experiment, outcome: Outcome) {
         let rival = match &experiment.fleet {
-            Fleet::Static => 0,
+            Fleet::Static if experiment.gives_up => 0,
+            Fleet::Static => CURVE,
             scaled => 1 + self.rivals.iter().position(|rival| rival.fleet == *scaled).unwrap_or(0),
         };
         // Rivals begin with replicas of their own number; they are kept under the number they are compared with.
-        let replicas = if rival == 0 { experiment.replicas } else { self.holds().unwrap_or(0) };
+        let replicas =
+            if matches!(rival, 0 | CURVE) { experiment.replicas } else { self.holds().unwrap_or(0) };
         let key = (replicas, experiment.factor.to_bits(), rival);
         self.arms.entry(key).or_default().insert(experiment.draw, outcome);
     }
@@ -176,6 +207,9 @@ impl Planner {
             .sum();
         Simulated {
             by_rules: replicas == Some(self.least) && self.least > 1 && !fewer_fail(&tried, self.least),
+            mean_tpot_s: replicas
+                .and_then(|replicas| Some(decide::mean_of(Metric::Tpot, &self.at_peak(replicas))?.value)),
+            curve: replicas.map_or_else(Vec::new, |replicas| self.curve(replicas)),
             scaling: replicas.and_then(|replicas| self.scaling(replicas)),
             answer: SimulatedAnswer {
                 replicas,
@@ -317,6 +351,41 @@ impl Planner {
         let points =
             arms.map(|((_, factor, _), arm)| (f64::from_bits(*factor), arm.values().take(seeds).collect()));
         breaks::next(&self.plan.slo, &points.collect::<Vec<_>>(), self.plan.rules.peak, replicas)
+    }
+
+    /// The loads of the curve, × the mean rate: up to nearly the stability limit, or to twice what breaks it where that is less.
+    fn curve_factors(&self, replicas: u32) -> Vec<f64> {
+        let Some(limit_per_s) = self.limit_per_s else { return Vec::new() };
+        let rate = self.plan.traffic.rate_per_s;
+        let limit = CURVE_TOP * limit_per_s * f64::from(replicas) / rate;
+        let broken = match self.breaks(replicas) {
+            Search::Done(Some(broken)) => broken.at(1.0).value(),
+            _ => None,
+        };
+        let peak = self.plan.rules.peak;
+        let seen = 2.0 * broken.unwrap_or(peak).max(peak);
+        CURVE_SHARES.iter().map(|share| share * limit.min(seen)).collect()
+    }
+
+    /// The curve, as far as its loads were played on all schedules.
+    fn curve(&self, replicas: u32) -> Vec<PlanPoint> {
+        let point = |factor: f64| {
+            let arm = self.arm(replicas, factor, CURVE)?;
+            let outcomes: Vec<&Outcome> = arm.values().collect();
+            let figure = |ceiling: &Ceiling| Expected {
+                metric: ceiling.metric,
+                percentile: Some(ceiling.percentile),
+                value: decide::percentile(ceiling.metric, ceiling.percentile, &outcomes),
+                limit_s: Some(ceiling.limit_s),
+                held: None,
+            };
+            (outcomes.len() >= self.effort.seeds as usize).then(|| PlanPoint {
+                rate_per_s: factor * self.plan.traffic.rate_per_s,
+                figures: self.plan.slo.latency.iter().map(figure).collect(),
+                how: "simulated".to_owned(),
+            })
+        };
+        self.curve_factors(replicas).into_iter().filter_map(point).collect()
     }
 
     fn scaling(&self, replicas: u32) -> Option<ScalingFinding> {

@@ -1,145 +1,197 @@
-//! One replica by formula: what it keeps up with, and what requests meet there at a load.
+//! One replica by itself: what an isolated request takes, and how many requests a second it keeps up with.
 //!
-//! Reading order: [`sharing`](super::sharing) (continuous batching: its steps), `backlog` (prompts), `chain` and `crowd` (how many),
-//! `latency` (what requests meet); `servers` (a queue of whole
-//! requests) and `batches` (dynamic batching) for the other kinds. An engine of drawn times has no limit.
+//! Both are simulated on the plan's own requests, in their order, by the engine that the plan is simulated with. A formula for the stability limit
+//! (processor sharing with rates that depend on the load) lost: it took a thousand lines, knew no preemption and no prefix cache,
+//! and the simulation that it approximated takes less than a second.
 
-use plimsoll_sim::{EngineSpec, ModeSpec, PolicySpec, RouteSpec};
+use plimsoll_sim::traffic::Submit;
+use plimsoll_sim::{FleetSpec, ModeSpec, World, WorldSpec};
+use plimsoll_workload::ArrivalSpec;
 
-use super::batches::Batches;
-use super::crowd::Crowd;
-use super::latency::{self, Sample};
 use super::mix::Mix;
-use super::servers::{self, Servers};
-use super::sharing::Sharing;
-use super::spec::PlanError;
-use super::steady::Share;
-pub use super::steady::Steady;
+use super::slots;
+use super::spec::{PlanError, PlanSpec, TrafficSpec};
+use crate::replay::{DRAIN_NS, Due, Over, ReplayWatch, play_each};
+use plimsoll_math::quantile::{EffectiveN, interval_ranks, order_statistic, sort};
+use plimsoll_measure::findings::Metric;
 
-/// See the module.
-#[derive(Clone, Debug)]
-pub enum Replica {
-    /// Continuous batching.
-    Sharing(Box<Sharing>),
-    /// A queue before equal servers.
-    Servers(Servers),
-    /// Batches of whole requests.
-    Batches(Batches),
-    /// Times drawn for each request, whatever the load.
-    Free(Sample),
+/// What one replica does with a load's requests.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Replica {
+    /// Requests per second that it keeps up with; infinite for an engine without a limit.
+    pub limit_per_s: f64,
+    /// What isolated requests take.
+    pub isolated: Isolated,
 }
 
-/// A load on so many replicas.
-#[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Load {
-    /// Requests per second over all of them.
-    pub rate_per_s: f64,
-    /// How many.
-    pub replicas: u32,
-    /// How they are spread.
-    pub route: RouteSpec,
+/// Latencies of requests that find an idle replica, s, in no order.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Isolated {
+    /// Until the first token.
+    pub ttft: Vec<f64>,
+    /// Per token after the first; requests with one token have none.
+    pub tpot: Vec<f64>,
+    /// Until the last token.
+    pub e2e: Vec<f64>,
 }
+
+/// Requests that are played for the limit at least, and how many times what the replica holds at once: a full engine forgets how it was
+/// filled within two fillings, and is full until the last request is let in.
+const REQUESTS: usize = 8_000;
+const FILLINGS: f64 = 16.0;
+/// Most of them.
+const MOST: usize = 60_000;
+/// The limit is read between these shares of the ends.
+const FROM: f64 = 0.25;
+const TO: f64 = 0.85;
+/// Isolated requests, and the time between them, ns: an hour, because nothing is simulated while nothing happens.
+const ISOLATED: usize = 2_000;
+const APART_NS: i64 = 3_600_000_000_000;
 
 impl Replica {
-    /// The replica of this engine under this mix.
+    /// Simulates one replica of this plan.
     ///
     /// # Errors
-    /// There is no formula for it, or it can't be built.
-    pub fn new(engine: &EngineSpec, mix: &Mix) -> Result<Replica, PlanError> {
-        Ok(match &engine.mode {
-            ModeSpec::Canned(canned) => Replica::Free(servers::drawn(canned, mix)),
-            ModeSpec::Queue(queue) => Replica::Servers(Servers::new(queue, mix)),
-            ModeSpec::Dynamic(dynamic) => Replica::Batches(Batches::new(dynamic, mix)),
-            ModeSpec::Batching(batching) => {
-                if matches!(batching.policy, PolicySpec::Static(_)) {
-                    let why = "static batches of sequences end with their longest answer: no formula here says what \
-                               requests meet there, so let it be simulated";
-                    return Err(PlanError::NoFormula(why.to_owned()));
-                }
-                Replica::Sharing(Box::new(Sharing::new(batching, mix)?))
-            }
-        })
+    /// The engine can't be built, the load can't be drawn, or a full engine answers nothing.
+    pub fn simulate(spec: &PlanSpec, mix: &Mix) -> Result<Replica, PlanError> {
+        let limit_per_s = limit(spec, mix)?;
+        Ok(Replica { limit_per_s, isolated: isolated(spec, ISOLATED)? })
     }
+}
 
-    /// The model in words.
-    pub fn model(&self) -> &'static str {
-        match self {
-            Replica::Sharing(_) => "processor sharing with load-dependent rates",
-            Replica::Servers(_) => {
-                "G/G/c by Allen and Cunneen, which is M/M/c where arrivals and services are exponential"
-            }
-            Replica::Batches(_) => "bulk service",
-            Replica::Free(_) => "no queue: every answer takes drawn times whatever the load",
+impl Isolated {
+    /// All of one latency.
+    pub fn of(&self, metric: Metric) -> &[f64] {
+        match metric {
+            Metric::Ttft => &self.ttft,
+            Metric::Tpot => &self.tpot,
+            Metric::E2e => &self.e2e,
         }
     }
 
-    /// Requests per second that it keeps up with; infinite without a limit.
-    pub fn limit_per_s(&self) -> f64 {
-        match self {
-            Replica::Sharing(sharing) => sharing.limit_per_s(),
-            Replica::Servers(servers) => servers.limit_per_s(),
-            Replica::Batches(batches) => batches.limit_per_s(),
-            Replica::Free(_) => f64::INFINITY,
-        }
+    /// The mean of one latency, s; `None` where no request has it.
+    pub fn mean(&self, metric: Metric) -> Option<f64> {
+        let values = self.of(metric);
+        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     }
 
-    /// What requests meet at this load; `None` where the busiest replica does not keep up.
-    pub fn at(&self, load: &Load, mix: &Mix) -> Option<Steady> {
-        let share = self.share(load, mix);
-        if !(share.rate > 0.0 && share.rate < self.limit_per_s()) {
-            return None;
-        }
-        match self {
-            Replica::Sharing(sharing) => {
-                let crowd = Crowd::new(sharing, share)?;
-                let (sample, e2e_s) = latency::sample(&crowd);
-                let full = crowd.chain.as_ref().map_or(0.0, |chain| chain.full);
-                Some(Steady { e2e_s, ..Steady::of(sample, share.rate * e2e_s, full)? })
-            }
-            Replica::Servers(servers) => servers.at(&share),
-            Replica::Batches(batches) => batches.at(&share),
-            Replica::Free(sample) => {
-                let flight = share.rate * Sample::mean(&sample.e2e)?;
-                Steady::of(sample.clone(), flight, 0.0)
-            }
-        }
+    /// The p-quantile of one latency, s; `None` where no request has it.
+    pub fn quantile(&self, metric: Metric, p: f64) -> Option<f64> {
+        order_statistic(&mut self.of(metric).to_vec(), p)
     }
 
-    /// The busiest replica's share of a load.
-    pub(super) fn share(&self, load: &Load, mix: &Mix) -> Share {
-        let replicas = f64::from(load.replicas.max(1));
-        let even = load.rate_per_s / replicas;
-        let variance = mix.dispersion(load.rate_per_s * self.memory_s(even));
-        let random = 1.0 + (variance - 1.0) / replicas;
-        // The least loaded is one that has not been sent to of late: half way from chance to turns. The better of two: half of that way.
-        // Both are read off simulations of chat and retrieval on 4 and 16 replicas.
-        let least = 0.5 * (random + variance / replicas);
-        let (rate, variance, local, pooled) = match load.route {
-            RouteSpec::RoundRobin {} => (even, variance / replicas, variance / replicas, 1.0),
-            RouteSpec::LeastRequests {} | RouteSpec::LeastTokens {} if load.replicas > 1 => {
-                (even, variance, least, replicas)
-            }
-            RouteSpec::PowerOfTwo { .. } if load.replicas > 1 => {
-                (even, variance, 0.5 * (least + random), replicas)
-            }
-            RouteSpec::Session { bound } | RouteSpec::Prefix { bound, .. } => {
-                (even * bound.min(replicas), random, random, 1.0)
-            }
-            _ => (even, random, random, 1.0),
-        };
-        Share { rate, variance: variance.max(0.0), local: local.max(0.0), pooled }
+    /// What that quantile is at least, s, at 99.9 %: an order statistic (binomial), because the requests are independent draws.
+    pub fn at_least(&self, metric: Metric, p: f64) -> Option<f64> {
+        let mut values = self.of(metric).to_vec();
+        sort(&mut values);
+        let (low, _) = interval_ranks(values.len(), EffectiveN::known(values.len() as f64), p, 1e-3);
+        values.get(low.checked_sub(1)?).copied()
     }
+}
 
-    /// As far back as a replica remembers, s: about the time that it takes over a request, longer when it is nearly full.
-    fn memory_s(&self, rate: f64) -> f64 {
-        let limit = self.limit_per_s();
-        match self {
-            Replica::Sharing(sharing) => {
-                let busy = (rate / limit).min(0.98);
-                sharing.service((busy * sharing.slots).max(1.0)) / (1.0 - busy)
-            }
-            _ if limit.is_finite() => 1.0 / (limit - rate).max(0.02 * limit),
-            _ => 1.0,
+/// What requests take that find an idle replica, `requests` of them.
+///
+/// # Errors
+/// The engine can't be built, or the load can't be drawn.
+pub fn isolated(spec: &PlanSpec, requests: usize) -> Result<Isolated, PlanError> {
+    struct Kept(Isolated);
+    impl ReplayWatch for Kept {
+        fn over(&mut self, over: Over) {
+            let value = |metric| over.times.metric(metric, over.output).filter(|seconds| seconds.is_finite());
+            self.0.ttft.extend(value(Metric::Ttft));
+            self.0.tpot.extend(value(Metric::Tpot));
+            self.0.e2e.extend(value(Metric::E2e));
         }
     }
+    let mut world = one(spec)?;
+    let asked = gather(&spec.traffic, &spec.world, requests, spec.seed)?;
+    let apart = asked.into_iter().enumerate();
+    let due = apart.map(|(i, request)| Due { at_ns: APART_NS.saturating_mul(i as i64), request });
+    let mut kept = Kept(Isolated::default());
+    play_each(&mut world, due, DRAIN_NS, &mut kept);
+    Ok(kept.0)
+}
+
+/// What a full replica finishes per second.
+fn limit(spec: &PlanSpec, mix: &Mix) -> Result<f64, PlanError> {
+    match &spec.world.engine.mode {
+        ModeSpec::Canned(_) => return Ok(f64::INFINITY),
+        ModeSpec::Queue(queue) => return Ok(f64::from(queue.servers) / (queue.service.mean_ms() * 1e-3)),
+        ModeSpec::Batching(_) | ModeSpec::Dynamic(_) => {}
+    }
+    struct Ends(Vec<i64>);
+    impl ReplayWatch for Ends {
+        fn over(&mut self, over: Over) {
+            self.0.extend(over.times.end);
+        }
+    }
+    let held = slots::of_engine(&spec.world.engine, mix)?.map_or(1.0, |slots| slots.slots);
+    let requests = REQUESTS.max((FILLINGS * held) as usize).min(MOST);
+    let asked = gather(&spec.traffic, &spec.world, requests, spec.seed)?;
+    let mut ends = Ends(Vec::new());
+    // All at once: the order in which they come is the order in which they are served.
+    let due = asked.into_iter().map(|request| Due { at_ns: 0, request });
+    play_each(&mut one(spec)?, due, i64::MAX / 2, &mut ends);
+    let ends = ends.0;
+    let at = |share: f64| ((share * ends.len() as f64) as usize).min(ends.len().saturating_sub(1));
+    let (from, to) = (at(FROM), at(TO));
+    let took_s = match (ends.get(from), ends.get(to)) {
+        (Some(first), Some(last)) if to > from + 10 => (last - first) as f64 / 1e9,
+        _ => 0.0,
+    };
+    if took_s <= 0.0 {
+        let what = "a full replica answers next to nothing: check the engine and the lengths of the requests";
+        return Err(PlanError::Setting(what.to_owned()));
+    }
+    Ok((to - from) as f64 / took_s)
+}
+
+/// One replica with nothing around it, and with no bound on its queue.
+fn one(spec: &PlanSpec) -> Result<World, PlanError> {
+    let mut engine = spec.world.engine.clone();
+    match &mut engine.mode {
+        ModeSpec::Batching(batching) => batching.queue_limit = None,
+        ModeSpec::Queue(queue) => queue.queue_limit = None,
+        ModeSpec::Dynamic(_) | ModeSpec::Canned(_) => {}
+    }
+    let fleet = FleetSpec { replicas: 1, autoscale: None, disaggregation: None, ..spec.world.fleet.clone() };
+    Ok(World::of(&WorldSpec { engine, fleet, faults: Vec::new() }, spec.seed)?)
+}
+
+/// So many requests of this load in their order. A trace that is shorter is taken again from its beginning, its prompts under other
+/// names, so that a prefix cache finds in them what it found the first time.
+fn gather(
+    traffic: &TrafficSpec,
+    world: &WorldSpec,
+    count: usize,
+    seed: u64,
+) -> Result<Vec<Submit>, PlanError> {
+    let is_trace = matches!(traffic.scenario.arrivals, ArrivalSpec::Trace { .. });
+    let mut longer = traffic.clone();
+    if !is_trace {
+        longer.window_s = longer.window_s.max(2.0 * count as f64 / traffic.rate_per_s);
+    }
+    let mut out = Vec::with_capacity(count);
+    for pass in 0_u64.. {
+        let before = out.len();
+        let apart = pass.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let draw = longer.draw(world, 1.0, 0, seed)?.take(count - before);
+        out.extend(draw.map(|Due { mut request, .. }| {
+            request.blocks.iter_mut().for_each(|name| *name ^= apart);
+            Submit {
+                priority: 0,
+                queue_timeout: None,
+                session: request.session.map(|s| s ^ apart),
+                ..request
+            }
+        }));
+        if out.len() >= count || out.len() == before {
+            break;
+        }
+    }
+    if out.is_empty() {
+        let what = "the load brings no request in its window; give a higher rate or a longer window";
+        return Err(PlanError::Setting(what.to_owned()));
+    }
+    Ok(out)
 }

@@ -1,21 +1,23 @@
-//! The cheapest configuration that keeps the promise: by formula over all candidates, then by simulation over the few that are worth it.
+//! The cheapest configuration that keeps the promise: branch and bound over all candidates, each bounded by one replica of it.
 //!
-//! A stepper: the caller asks for one candidate after the other and may stop at any time, because only it has a clock. Formulas order
-//! the candidates; whatever would be cheaper than what was asked is then handed out, cheapest first, to be simulated as any plan is, and
-//! what that found replaces the formula's figures, until the cheapest is a simulated one; then what lies on a front. Simulating all of them
+//! A stepper: the caller asks for one candidate after the other and may stop at any time, because only it has a clock. One replica
+//! of a candidate says how many it takes at least (utilisation, Little) and what its requests take at best (isolated). Whatever could be
+//! cheaper than the cheapest that is known to hold is handed out, cheapest bound first, to be simulated as any plan is, and
+//! what that found replaces the bound; then what could lie on a front. Simulating all of them
 //! lost: a hundred candidates at some seconds each are minutes, and nine tenths of them are no contest.
 
-use super::finding::{Expected, FormulaAnswer, PlanOption};
-use super::formula;
+use super::bounds::{bounds, check, floor, refuse_below};
+use super::finding::{Expected, PlanBounds, PlanOption};
 use super::mix::Mix;
 use super::planner::Simulated;
+use super::replica::Replica;
 use super::spec::{PlanError, PlanSpec};
 use super::vary::{self, Candidate, VarySpec};
 use plimsoll_judge::cost::PriceSpec;
 use plimsoll_measure::findings::Metric;
 use plimsoll_measure::say::number;
 
-const FORMULA: &str = "formula";
+const BOUND: &str = "bound";
 const SIMULATED: &str = "simulated";
 
 /// See the module.
@@ -29,7 +31,7 @@ pub struct Search {
 /// A candidate with what is known of it.
 #[derive(Clone, Debug)]
 struct Looked {
-    formula: Option<FormulaAnswer>,
+    bounds: Option<PlanBounds>,
     option: PlanOption,
 }
 
@@ -40,7 +42,7 @@ pub struct Listed {
     pub place: usize,
     /// The plan with its configuration.
     pub spec: PlanSpec,
-    /// Replicas by formula, to start from.
+    /// The least replicas by its bounds, to start from.
     pub start: u32,
     /// The least that the utilisation ceiling asks for.
     pub least: u32,
@@ -52,7 +54,7 @@ impl Search {
     /// # Errors
     /// A setting that the engine does not have; too many combinations.
     pub fn new(plan: &PlanSpec, mix: &Mix, vary: &VarySpec) -> Result<Search, PlanError> {
-        Ok(Search { mix: mix.clone(), candidates: vary::candidates(plan, vary)?, looked: Vec::new() })
+        Ok(Search { mix: *mix, candidates: vary::candidates(plan, vary)?, looked: Vec::new() })
     }
 
     /// Candidates there are, and how many were looked at.
@@ -60,7 +62,7 @@ impl Search {
         (self.candidates.len(), self.looked.len())
     }
 
-    /// Looks at the next candidate by formula; false = there is none left.
+    /// Bounds the next candidate; false = there is none left.
     pub fn step(&mut self) -> bool {
         let Some(candidate) = self.candidates.get(self.looked.len()) else { return false };
         let looked = look(candidate, &self.mix);
@@ -68,19 +70,19 @@ impl Search {
         true
     }
 
-    /// The candidate to be simulated next: the cheapest by formula, as long as it is cheaper than what was asked and than everything that
-    /// simulation has confirmed; then what lies on a front by formula, cheapest first. `None` = what is left is neither.
+    /// The candidate to be simulated next: the cheapest by its bound, as long as that is cheaper than what was asked and than everything that
+    /// simulation has confirmed; then what lies on a front by its bound, cheapest first. `None` = what is left is neither.
     pub fn next(&self) -> Option<Listed> {
         self.next_cheaper().or_else(|| self.next_on_a_front())
     }
 
-    /// Does a formula alone speak for it?
+    /// Is only its bound known?
     fn open(&self, place: usize) -> bool {
         let looked = &self.looked[place];
         !self.candidates[place].asked
-            && looked.formula.is_some()
+            && looked.bounds.is_some()
             && looked.option.refused.is_none()
-            && looked.option.how == FORMULA
+            && looked.option.how == BOUND
     }
 
     fn cheapest(&self, of: impl Iterator<Item = usize>) -> Option<usize> {
@@ -111,9 +113,9 @@ impl Search {
     }
 
     fn listed(&self, place: usize) -> Option<Listed> {
-        let formula = self.looked.get(place)?.formula.as_ref()?;
+        let bounds = self.looked.get(place)?.bounds.as_ref()?;
         let spec = self.candidates.get(place)?.spec.clone();
-        Some(Listed { place, spec, start: formula.replicas, least: formula.replicas_for_utilisation })
+        Some(Listed { place, spec, start: bounds.replicas, least: bounds.replicas_for_utilisation })
     }
 
     /// Takes what simulation found of a candidate.
@@ -124,8 +126,15 @@ impl Search {
             Some(replicas) => {
                 size(option, &listed.spec, &self.mix, replicas);
                 let tried = simulated.answer.tried.iter().find(|tried| tried.replicas == replicas);
-                let figures = tried.map_or(&[][..], |tried| &tried.figures);
-                speed(option, &listed.spec, figures);
+                let first = listed.spec.slo.latency.first().zip(tried).and_then(|(ceiling, tried)| {
+                    let same = |found: &&Expected| {
+                        found.metric == ceiling.metric && found.percentile == Some(ceiling.percentile)
+                    };
+                    tried.figures.iter().find(same)?.value.value()
+                });
+                option.latency_s = first.or(option.latency_s);
+                let each = simulated.mean_tpot_s.filter(|tpot| *tpot > 0.0).map(|tpot| 1.0 / tpot);
+                option.tokens_per_user = each.or(option.tokens_per_user);
                 SIMULATED.clone_into(&mut option.how);
             }
             None => {
@@ -152,7 +161,7 @@ impl Search {
         let best = options.iter().find(|option| option.refused.is_none())?;
         let simulated = options.iter().filter(|option| option.how == SIMULATED).count();
         let looked = format!(
-            "{} of {} configurations were looked at by formula, {simulated} fleets by simulation",
+            "{} of {} configurations were bounded by one replica each, {simulated} fleets simulated",
             self.looked.len(),
             self.candidates.len()
         );
@@ -166,7 +175,7 @@ impl Search {
                 format!("{:.0} % of what was asked costs", 100.0 * best / asked)
             }
             (_, _, Some(best), Some(asked)) => format!("{} GPUs against {}", number(best), number(asked)),
-            _ => "what was asked does not keep the promise by formula".to_owned(),
+            _ => "what was asked does not keep the promise".to_owned(),
         };
         Some(format!("{looked}; the cheapest that keeps the promise is {name} ({how}): {less}"))
     }
@@ -210,32 +219,36 @@ fn look(candidate: &Candidate, mix: &Mix) -> Looked {
         tokens_per_gpu: None,
         on_cost_front: false,
         on_token_front: false,
-        how: FORMULA.to_owned(),
+        how: BOUND.to_owned(),
         refused: candidate.refused.clone(),
     };
     if candidate.refused.is_some() {
-        return Looked { formula: None, option };
+        return Looked { bounds: None, option };
     }
     let spec = &candidate.spec;
-    match answered(spec, mix) {
+    match bounded(spec, mix) {
         Err(why) => {
             option.refused = Some(why.to_string());
-            Looked { formula: None, option }
+            Looked { bounds: None, option }
         }
-        Ok((mix, answer)) => {
-            size(&mut option, spec, &mix, answer.replicas);
-            speed(&mut option, spec, &answer.figures);
-            Looked { formula: Some(answer), option }
+        Ok((bounds, replica)) => {
+            size(&mut option, spec, mix, bounds.replicas);
+            let first = spec.slo.latency.first();
+            option.latency_s = first.and_then(|c| replica.isolated.quantile(c.metric, c.percentile));
+            let tpot = replica.isolated.mean(Metric::Tpot).filter(|tpot| *tpot > 0.0);
+            option.tokens_per_user = tpot.map(|tpot| 1.0 / tpot);
+            Looked { bounds: Some(bounds), option }
         }
     }
 }
 
-/// The formula's answer. What a prefix cache holds is drawn again, because it depends on the cache; where it holds nothing it does not.
-fn answered(spec: &PlanSpec, mix: &Mix) -> Result<(Mix, FormulaAnswer), PlanError> {
+/// What one replica of it says.
+fn bounded(spec: &PlanSpec, mix: &Mix) -> Result<(PlanBounds, Replica), PlanError> {
     spec.world.validate()?;
-    let mix = if mix.hit_share() > 0.0 { Mix::draw(spec)? } else { mix.clone() };
-    let answer = formula::answer(spec, &mix)?;
-    Ok((mix, answer))
+    check(spec)?;
+    let replica = Replica::simulate(spec, mix)?;
+    refuse_below(&floor(spec, &replica.isolated), &replica.isolated)?;
+    Ok((bounds(spec, mix, &replica)?, replica))
 }
 
 /// How much of it there is, spares included, and what that costs.
@@ -250,7 +263,7 @@ fn size(option: &mut PlanOption, spec: &PlanSpec, mix: &Mix, replicas: u32) {
 
 /// Output tokens per second at the peak.
 fn output_per_s(spec: &PlanSpec, mix: &Mix) -> f64 {
-    spec.traffic.rate_per_s * spec.rules.peak * mix.means.output
+    spec.traffic.rate_per_s * spec.rules.peak * mix.output
 }
 
 /// What all of it costs an hour; a price per token has none.
@@ -260,22 +273,6 @@ fn hourly(price: &PriceSpec, gpus: Option<u32>, replicas: u32) -> Option<f64> {
         plimsoll_judge::cost::Rate::PerHour(hour) => Some(hour),
         plimsoll_judge::cost::Rate::PerMtok { .. } => None,
     }
-}
-
-/// How fast it is: the first ceiling's figure, and tokens per second of one user.
-fn speed(option: &mut PlanOption, spec: &PlanSpec, figures: &[Expected]) {
-    let value = |found: &Expected| found.value.value();
-    let first = spec.slo.latency.first().and_then(|ceiling| {
-        let same = |found: &&Expected| {
-            found.metric == ceiling.metric && found.percentile == Some(ceiling.percentile)
-        };
-        figures.iter().find(same).and_then(value)
-    });
-    option.latency_s = first.or(option.latency_s);
-    // The mean on both sides: simulation keeps only the ceilings' percentiles, and then the formula's mean stays.
-    let each = figures.iter().find(|found| found.metric == Metric::Tpot && found.percentile.is_none());
-    let tokens = each.and_then(value).filter(|tpot| *tpot > 0.0).map(|tpot| 1.0 / tpot);
-    option.tokens_per_user = tokens.or(option.tokens_per_user);
 }
 
 /// Marks what no other option beats in both of two figures.

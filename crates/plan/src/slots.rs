@@ -37,7 +37,7 @@ pub fn of_engine(engine: &EngineSpec, mix: &Mix) -> Result<Option<Slots>, SpecEr
 }
 
 fn of_dynamic(spec: &DynamicSpec, mix: &Mix) -> Slots {
-    let items = mix.means.prompt.max(1.0);
+    let items = mix.prompt.max(1.0);
     let batch = if spec.dynamic_batching.is_some() { f64::from(spec.max_batch_size) } else { items };
     let slots = f64::from(spec.instances) * (batch / items).max(1.0);
     let why = format!("{} instances × a batch of {batch:.0} items, {items:.1} per request", spec.instances);
@@ -51,13 +51,12 @@ fn of_dynamic(spec: &DynamicSpec, mix: &Mix) -> Slots {
 pub fn of_batching(spec: &BatchingSpec, mix: &Mix) -> Result<Slots, SpecError> {
     let kv_tokens = f64::from(spec.blocks()?) * f64::from(BLOCK_TOKENS);
     let half_block = f64::from(BLOCK_TOKENS) / 2.0;
-    let means = &mix.means;
     // Guaranteed no evict sets the whole answer aside from the start.
-    let ahead = match (&spec.policy, means.output > 0.0) {
-        (PolicySpec::NoEvict(_), true) => means.output_squared / (2.0 * means.output),
+    let ahead = match (&spec.policy, mix.output > 0.0) {
+        (PolicySpec::NoEvict(_), true) => mix.output_squared / (2.0 * mix.output),
         _ => 0.0,
     };
-    let each = means.context + ahead + half_block;
+    let each = mix.context + ahead + half_block;
     let drafted = spec.speculative.as_ref().map_or(0, |speculative| speculative.draft_tokens);
     let by_kv = kv_tokens / each;
     let by_budget = f64::from(spec.token_budget) / (1.0 + f64::from(drafted));

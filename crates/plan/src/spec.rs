@@ -181,14 +181,11 @@ pub enum PlanError {
         percent: f64,
         /// The ceiling, ms.
         limit_ms: f64,
-        /// The same percentile with nobody else there, ms.
+        /// The same percentile of isolated requests, ms.
         floor_ms: f64,
         /// How much too high that is, ms.
         over_ms: f64,
     },
-    /// An engine that no formula here describes; it can be simulated.
-    #[error("{0}")]
-    NoFormula(String),
     /// A setting that makes no sense, in a sentence that names it and says what to do.
     #[error("{0}")]
     Setting(String),

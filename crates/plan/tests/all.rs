@@ -12,8 +12,8 @@ mod lever_fronts;
 mod lever_systems;
 #[path = "all/levers.rs"]
 mod levers;
-#[path = "all/plan_formula.rs"]
-mod plan_formula;
+#[path = "all/plan_bounds.rs"]
+mod plan_bounds;
 #[path = "all/plan_search.rs"]
 mod plan_search;
 #[path = "all/plan_simulated.rs"]

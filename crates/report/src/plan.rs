@@ -5,8 +5,8 @@
 use plimsoll_judge::cost::UnitCosts;
 use plimsoll_measure::findings::{BudgetSpec, Estimate, Held, Reading};
 use plimsoll_plan::finding::{
-    Chosen, Disagreement, Expected, FloorRow, PlanCost, PlanFinding, PlanOption, Probability, ScalingFinding,
-    Slots,
+    Chosen, Disagreement, Expected, FloorRow, PlanBounds, PlanCost, PlanFinding, PlanOption, Probability,
+    ScalingFinding, Slots,
 };
 
 use crate::figure::centile;
@@ -25,7 +25,11 @@ pub fn render(plan: &PlanFinding) -> String {
     }
     part(&mut page, "Expected at the peak", expected_table(plan).render(2));
     part(&mut page, "Replicas tried", tried_table(plan).render(2));
+    page.extend(undecided(plan).map(|line| words::wrap(2, &line).trim_end().to_owned()));
     part(&mut page, "Formula against simulation", disagreement_table(plan).render(2));
+    if let Some(bounds) = &plan.bounds {
+        part(&mut page, "At least", words::wrap(2, &bounds_words(bounds)));
+    }
     if let Some(slots) = &plan.slots {
         part(&mut page, "Slots", words::wrap(2, &slots_words(slots)));
     }
@@ -41,7 +45,7 @@ pub fn render(plan: &PlanFinding) -> String {
         options_table(plan, OPTIONS).render(2),
     );
     list(&mut page, "Taken for granted, and what would change the answer", &plan.assumptions);
-    list(&mut page, "What to know", &notes(plan));
+    list(&mut page, "What to know", &plan.notes);
     page.join("\n")
 }
 
@@ -79,7 +83,10 @@ pub(crate) fn headline(plan: &PlanFinding) -> Vec<String> {
         Held::Pass => format!("{} {} {asked}.", counted(plan, chosen), verb(chosen, "carry")),
         Held::Fail => format!("{} {} not enough for {asked}.", counted(plan, chosen), verb(chosen, "are")),
         Held::Inconclusive if plan.simulated.is_none() => {
-            format!("{} {} {asked}, by formulas alone.", counted(plan, chosen), verb(chosen, "carry"))
+            format!(
+                "At least {} for {asked}, by utilisation and Little's law; nothing was simulated.",
+                counted(plan, chosen)
+            )
         }
         Held::Inconclusive => format!("{} may carry {asked}: it can't be told.", counted(plan, chosen)),
     }];
@@ -211,28 +218,30 @@ fn ceiling(expected: &Expected) -> String {
     expected.limit_s.map(words::ms).unwrap_or_default()
 }
 
-/// What is expected of the plan, simulation beside formula.
+/// What is expected of the plan.
 pub(crate) fn expected_table(plan: &PlanFinding) -> Table {
-    let simulated = plan.simulated.is_some();
-    let title = if simulated { "<simulated [95 %]" } else { "<" };
-    let mut table = Table::new(&["<ms", "ceiling", title, "by formula", "<"]);
-    let formula = plan.formula.as_ref().map_or(&[][..], |formula| &formula.figures);
-    let chosen = plan.chosen.as_ref().map_or(&[][..], |chosen| &chosen.expected);
-    let same = |a: &Expected, b: &Expected| a.metric == b.metric && a.percentile == b.percentile;
-    let is_own = simulated && plan.chosen.is_some();
-    let rows = if is_own { chosen } else { formula };
-    for row in rows {
-        // Side by side at one number of replicas: the formula's own answer may be for another.
-        let own_name = named(row);
-        let beside =
-            plan.disagreements.iter().find(|other| other.figure == own_name).map(|d| words::ms(d.formula));
-        let at_formulas = || formula.iter().find(|other| same(other, row)).map(|e| latency(&e.value));
-        let other = beside.or_else(|| (!is_own).then(at_formulas).flatten());
+    let mut table = Table::new(&["<ms", "ceiling", "<simulated [95 %]", "<"]);
+    for row in plan.chosen.iter().flat_map(|chosen| &chosen.expected) {
         let verdict = row.held.map(|held| words::held(held).to_owned()).unwrap_or_default();
-        let own = if is_own { latency(&row.value) } else { String::new() };
-        table.row([named(row), ceiling(row), own, other.unwrap_or_default(), verdict]);
+        table.row([named(row), ceiling(row), latency(&row.value), verdict]);
     }
     table
+}
+
+/// What no plan can go below, in sentences.
+pub(crate) fn bounds_words(bounds: &PlanBounds) -> String {
+    if !bounds.limit_per_s.is_finite() {
+        return "The engine has no stability limit: its answers take drawn times whatever the load."
+            .to_owned();
+    }
+    format!(
+        "One replica keeps up with {} (its stability limit), so the utilisation ceiling asks for {} at least. An isolated request takes {} on average: by Little's law {} requests or more are in flight on each of {}.",
+        figure::per_second(bounds.limit_per_s),
+        bounds.replicas_for_utilisation,
+        words::time(bounds.isolated_s),
+        figure::number(bounds.in_flight),
+        bounds.replicas
+    )
 }
 
 /// The numbers of replicas that were simulated.
@@ -242,7 +251,7 @@ pub(crate) fn tried_table(plan: &PlanFinding) -> Table {
     let columns: Vec<String> = ["replicas".to_owned(), "schedules".to_owned()]
         .into_iter()
         .chain(first.iter().map(|row| format!("<{}, ms", named(row))))
-        .chain(["<promise".to_owned(), "<".to_owned()])
+        .chain(["<promise".to_owned()])
         .collect();
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
     let mut table = Table::new(&columns);
@@ -250,10 +259,15 @@ pub(crate) fn tried_table(plan: &PlanFinding) -> Table {
         let mut row = vec![tried.replicas.to_string(), tried.seeds.to_string()];
         row.extend(tried.figures.iter().map(|figure| latency(&figure.value)));
         row.push(words::held(tried.held).to_owned());
-        row.push(tried.why.clone().unwrap_or_default());
         table.row(row);
     }
     table
+}
+
+/// Why a number of replicas that was simulated can't be told, a sentence each.
+pub(crate) fn undecided(plan: &PlanFinding) -> impl Iterator<Item = String> {
+    let tried = plan.simulated.iter().flat_map(|simulated| &simulated.tried);
+    tried.filter_map(|tried| Some(format!("{}: {}.", tried.replicas, tried.why.as_ref()?)))
 }
 
 /// Formula against simulation, figure by figure.
@@ -307,9 +321,9 @@ pub(crate) fn slots_words(slots: &Slots) -> String {
     said
 }
 
-/// Each ceiling against a request that has a replica to itself.
+/// Each ceiling against isolated requests.
 pub(crate) fn floor_table(rows: &[FloorRow]) -> Table {
-    let mut table = Table::new(&["<ms", "ceiling", "alone", "left for load"]);
+    let mut table = Table::new(&["<ms", "ceiling", "isolated", "left for load"]);
     for row in rows {
         table.row([
             format!("{} p{}", row.metric.name(), centile(row.percentile)),
@@ -427,10 +441,4 @@ pub(crate) fn options_table(plan: &PlanFinding, most: usize) -> Table {
 fn mark(option: &PlanOption) -> String {
     let on = |is: bool, mark: &'static str| if is { mark } else { "" };
     format!("{}{}", on(option.on_cost_front, "*"), on(option.on_token_front, "+"))
-}
-
-/// What formulas doubt of themselves, then everything else.
-pub(crate) fn notes(plan: &PlanFinding) -> Vec<String> {
-    let doubts = plan.formula.iter().flat_map(|formula| &formula.doubts);
-    doubts.chain(&plan.notes).cloned().collect()
 }

@@ -136,9 +136,6 @@ pub struct PlanEffortArgs {
     /// Schedules that each number of replicas is simulated on, at least 5 [default: 5, and more where the interval holds the ceiling]
     #[arg(long, value_name = "N", help_heading = "Effort")]
     pub seeds: Option<u32>,
-    /// Answer by formulas alone, in milliseconds
-    #[arg(long, help_heading = "Effort")]
-    pub formula_only: bool,
     /// How far predictions have been from measurements, as plimsoll plan verify writes it: gives the chance that the promise holds
     #[arg(long, value_name = "FILE", help_heading = "Effort")]
     pub band: Option<PathBuf>,
@@ -147,7 +144,7 @@ pub struct PlanEffortArgs {
 /// What else is looked at.
 #[derive(Args, Debug, Clone, Default)]
 pub struct PlanSearchArgs {
-    /// Look for a cheaper configuration: by formula over all of them, then by simulation over those that would be cheaper
+    /// Look for a cheaper configuration: one replica of each bounds what it costs, then fleets of those that could be cheaper are simulated
     #[arg(long, help_heading = "Search")]
     pub search: bool,
     /// What may differ, repeatable: gpu=h100,a100 | tp=1,2,4 | max_seqs=128,256 | token_budget=2048,8192 | chunking=on,off | prefix_cache=on,off |

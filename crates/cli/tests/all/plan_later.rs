@@ -78,7 +78,7 @@ fn a_sweeps_lines_are_held_against_the_plans_engine() {
     let at = |name: &str| folder.path().join(name).to_str().expect("utf-8").to_owned();
     let (plan, run, band) = (at("plan.json"), at("sweep"), at("band.json"));
     let asked = ["plan", "--profile", "demo", "--rate", "500/s", "--slo", "ttft p95 < 50ms", "-o", &plan];
-    let quick = ["--formula-only", "--format", "json"];
+    let quick = ["--for", "30s", "--format", "json"];
     assert_eq!(plimsoll(&[&asked[..], &LENGTHS, &quick].concat()).code, 0);
     simulated(&run, &["--sweep", "--time", "4m"]);
     let held = plimsoll(&["plan", "verify", &plan, &run, "--band", &band, "--format", "json"]).json();
@@ -115,7 +115,10 @@ fn an_interrupted_plan_says_what_it_knows() {
     let ended = child.wait_with_output().expect("ended");
     let text = String::from_utf8(ended.stdout).expect("text");
     assert_eq!(ended.status.code(), Some(130), "{text}");
-    assert!(text.contains("by formulas alone") && text.contains("Stopped before all was known"), "{text}");
+    assert!(
+        text.contains("nothing was simulated") && text.contains("Stopped before all was known"),
+        "{text}"
+    );
 }
 
 /// A plan is a part of its run's report, chart and all, with what its costs rest on where nobody said how many GPUs a replica has; another file
@@ -133,7 +136,8 @@ fn a_plan_stands_on_its_runs_report() {
         "ttft p95 < 60ms",
         "--price",
         "2.49USD/gpu-hour",
-        "--formula-only",
+        "--for",
+        "30s",
         "--out",
         &at("plan.json"),
     ];

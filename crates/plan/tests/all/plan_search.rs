@@ -5,7 +5,7 @@ use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
 use plimsoll_plan::finding::PlanOption;
 use plimsoll_plan::search::Listed;
 use plimsoll_plan::spec::{EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
-use plimsoll_plan::{Mix, Planner, Search, Simulated, VarySpec, answer, simulate};
+use plimsoll_plan::{Mix, Planner, Replica, Search, Simulated, VarySpec, bounds, simulate};
 use plimsoll_sim::{BatchingSpec, ModeSpec, WorldSpec, catalogue::profile};
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
 
@@ -68,7 +68,9 @@ fn each_option_is_the_plan_of_its_own_engine() {
     ] {
         let mut alone = plan.clone();
         alone.world = WorldSpec::one(profile::find(pair).expect("a pair").spec);
-        let replicas = answer(&alone, &Mix::draw(&alone).expect("a load")).expect("an answer").replicas;
+        let mix = Mix::draw(&alone).expect("a load");
+        let replica = Replica::simulate(&alone, &mix).expect("an engine");
+        let replicas = bounds(&alone, &mix, &replica).expect("bounds").replicas;
         let option = named(&options, name);
         assert_eq!((option.replicas, option.gpus), (Some(replicas), Some(gpus * replicas)), "{name}");
         let hour = f64::from(gpus * replicas) * dollars;
@@ -107,7 +109,7 @@ fn the_fronts_are_what_nobody_beats() {
 }
 
 /// With four sequences at once a replica keeps up with less than with six, so that the six are cheaper. The search says so, and
-/// simulation, which knows nothing of the formula, confirms the number.
+/// simulation of whole fleets confirms the number.
 #[test]
 fn simulation_confirms_what_is_cheaper() {
     let mut plan = plan("demo", 300.0, vec![Ceiling::new(Metric::E2e, 0.95, 0.2)]);
@@ -128,7 +130,7 @@ fn simulation_confirms_what_is_cheaper() {
     assert!(says.contains("6 seqs (simulated)") && says.contains("2 of 2"), "{says}");
 }
 
-/// After what could be cheaper comes what lies on a front; what is beaten in everything is left to its formula.
+/// After what could be cheaper comes what lies on a front; what is beaten in everything is left to its bound.
 #[test]
 fn what_is_beaten_is_left_alone() {
     let mut plan = plan("demo", 300.0, vec![Ceiling::new(Metric::E2e, 0.95, 0.2)]);
@@ -140,7 +142,7 @@ fn what_is_beaten_is_left_alone() {
         search.take(&next, &simulated(&next));
         let name = search.options().into_iter().find(|option| {
             option.how == "simulated"
-                && before.iter().any(|old| old.name == option.name && old.how == "formula")
+                && before.iter().any(|old| old.name == option.name && old.how == "bound")
         });
         let name = name.expect("one was taken").name;
         let old = named(&before, &name);
@@ -148,13 +150,12 @@ fn what_is_beaten_is_left_alone() {
         listed.push(name);
     }
     assert!(!listed.is_empty() && listed.len() < 4, "{listed:?}");
-    let left: Vec<PlanOption> =
-        search.options().into_iter().filter(|option| option.how == "formula").collect();
+    let left: Vec<PlanOption> = search.options().into_iter().filter(|option| option.how == "bound").collect();
     assert!(
         left.iter()
             .all(|option| !(option.on_cost_front || option.on_token_front) || !listed.contains(&option.name))
     );
-    assert!(search.says().is_some_and(|says| says.contains("by simulation")), "{:?}", search.says());
+    assert!(search.says().is_some_and(|says| says.contains("simulated")), "{:?}", search.says());
 }
 
 /// The number of a candidate by simulation.

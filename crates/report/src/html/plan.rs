@@ -4,8 +4,8 @@
 //! the terminal; the charts show them again.
 
 use maud::{Markup, html};
-use plimsoll_measure::findings::{Held, Reading};
-use plimsoll_plan::finding::{Chosen, Expected, PlanFinding, PlanOption};
+use plimsoll_measure::findings::{Estimate, Held, Reading};
+use plimsoll_plan::finding::{Chosen, Expected, PlanFinding, PlanOption, PlanPoint};
 
 use super::chart::{Axis, CeilingLine, Chart, Charts, Mark, Series, Shade};
 use super::page::{page, table_of};
@@ -17,8 +17,6 @@ use crate::{figure, words};
 
 /// What only a plan needs.
 pub(super) const CSS: &str = include_str!("plan.css");
-/// Formula and simulation that differ by more are not the same curve.
-const UNLIKE: f64 = 0.2;
 /// Curves that are drawn: more are a tangle.
 const CURVES: usize = 5;
 const COLORS: [&str; CURVES] = ["--s2", "--s0", "--s3", "--s1", "--s4"];
@@ -49,6 +47,7 @@ fn body(found: &PlanFinding, charts: &Charts) -> Markup {
         (assumptions(found))
         (table_section("Expected at the peak", None, &plan::expected_table(found)))
         (table_section("Replicas tried", Some("The same schedules for each number, so that they differ by what is compared and not by luck."), &plan::tried_table(found)))
+        @for line in plan::undecided(found) { p.small.soft { (line) } }
         (table_section("Formula against simulation", Some("Formulas answer at once; simulation sees percentiles, bursts and routing. Where they differ, simulation is what the plan goes by."), &plan::disagreement_table(found)))
         (slots(found))
         (cost(found))
@@ -61,7 +60,7 @@ fn body(found: &PlanFinding, charts: &Charts) -> Markup {
 /// What it plans for, and how sure it is of it.
 fn title(found: &PlanFinding) -> Markup {
     let (word, class) = match found.chosen.as_ref().map(|chosen| chosen.held) {
-        _ if found.simulated.is_none() => ("formulas only", "suspect"),
+        _ if found.simulated.is_none() => ("not simulated", "suspect"),
         Some(Held::Pass) => ("holds, simulated", "valid"),
         Some(Held::Inconclusive) => ("cannot tell", "suspect"),
         Some(Held::Fail) | None => ("does not hold", "invalid"),
@@ -122,10 +121,7 @@ fn curve_section(found: &PlanFinding, charts: &Charts) -> Markup {
     html! { @if charts.contains_key("curve") { section {
         h2 { "Latency against load" }
         p {
-            "Lines by formula, for the replicas that carry the load, spares not counted; points by simulation at the peak. From the peak to where it breaks is headroom; right of that the promise is broken."
-        }
-        @if let Some(worst) = worst(found) {
-            p.suspect { "On this load the formula is off by up to " (figure::percent(worst)) ": read the shape of the lines, and take figures from the simulation." }
+            "Simulated with the replicas that carry the load, spares not counted; bands are 95 % intervals. From the peak to where it breaks is headroom; right of that the promise is broken."
         }
         div.chart { div.title { "What requests meet, ms" } div id="curve" role="img" aria-label="What requests meet against load, ms" {} }
         details {
@@ -133,12 +129,6 @@ fn curve_section(found: &PlanFinding, charts: &Charts) -> Markup {
             (table_of(&curve_table(found)))
         }
     } } }
-}
-
-/// The largest disagreement of a latency with simulation, where it is too large to read figures off a curve.
-fn worst(found: &PlanFinding) -> Option<f64> {
-    let latencies = found.disagreements.iter().filter(|row| row.figure != "replicas");
-    latencies.map(|row| row.relative.abs()).filter(|off| *off > UNLIKE).reduce(f64::max)
 }
 
 fn curve_table(found: &PlanFinding) -> Table {
@@ -167,6 +157,7 @@ fn assumptions(found: &PlanFinding) -> Markup {
 
 fn slots(found: &PlanFinding) -> Markup {
     html! {
+        @if let Some(bounds) = &found.bounds { section { h2 { "At least" } p { (plan::bounds_words(bounds)) } } }
         @if let Some(slots) = &found.slots { section { h2 { "Slots" } p { (plan::slots_words(slots)) } } }
         (table_section("An isolated request", None, &plan::floor_table(&found.floor)))
     }
@@ -203,10 +194,10 @@ fn options(found: &PlanFinding, charts: &Charts) -> Markup {
 }
 
 fn notes(found: &PlanFinding) -> Markup {
-    let notes = plan::notes(found);
+    let notes = &found.notes;
     html! { @if !notes.is_empty() { section {
         h2 { "What to know" }
-        ul { @for note in &notes { li { (words::sentence(note)) } } }
+        ul { @for note in notes { li { (words::sentence(note)) } } }
     } } }
 }
 
@@ -240,30 +231,23 @@ pub(super) fn charts(found: &PlanFinding) -> Charts {
 
 fn curve(found: &PlanFinding) -> Chart {
     let first = found.curve.first().map_or(&[][..], |point| &point.figures);
-    // The promised percentiles first, then means, as many as can be told apart.
-    let mut order: Vec<usize> = (0..first.len()).collect();
-    order.sort_by_key(|&i| first[i].limit_s.is_none());
-    let simulated = found.simulated.is_some();
-    let expected = found.chosen.as_ref().filter(|_| simulated).map_or(&[][..], |chosen| &chosen.expected);
-    let at_peak = expected.iter().zip(COLORS).filter_map(|(row, color)| {
-        let e = row.value.estimate().filter(|e| e.value.is_finite())?;
-        Some(Series {
-            x: vec![found.load.peak_per_s],
-            y: vec![Some(e.value * 1e3)],
-            line: false,
-            ..Series::line(format!("{} simulated", name(row)), color)
-        })
-    });
-    let series = order.into_iter().zip(COLORS).map(|(i, color)| Series {
+    let ends = |i: usize, end: fn(&Estimate) -> f64| {
+        let at = |point: &PlanPoint| {
+            point
+                .figures
+                .get(i)
+                .and_then(|f| f.value.estimate())
+                .map(|e| end(e) * 1e3)
+                .filter(|ms| ms.is_finite())
+        };
+        found.curve.iter().map(at).collect::<Vec<_>>()
+    };
+    let series = first.iter().enumerate().zip(COLORS).map(|((i, figure), color)| Series {
         x: found.curve.iter().map(|point| point.rate_per_s).collect(),
-        y: found
-            .curve
-            .iter()
-            .map(|point| point.figures.get(i).and_then(|f| f.value.value()).map(|s| s * 1e3))
-            .collect(),
-        points: false,
-        dash: first[i].limit_s.is_none(),
-        ..Series::line(name(&first[i]), color)
+        y: ends(i, |e| e.value),
+        low: Some(ends(i, |e| e.lower)),
+        high: Some(ends(i, |e| e.upper)),
+        ..Series::line(name(figure), color)
     });
     let mut marks = vec![Mark {
         x: found.load.peak_per_s,
@@ -311,7 +295,7 @@ fn curve(found: &PlanFinding) -> Chart {
     Chart {
         x: Axis { label: "load (requests/s)".into(), ..Axis::default() },
         y: Axis { label: "latency".into(), unit: "ms".into(), log: true, range: None },
-        series: series.chain(at_peak).collect(),
+        series: series.collect(),
         marks,
         ceilings,
         shades,

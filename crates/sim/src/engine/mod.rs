@@ -14,7 +14,6 @@ mod queue;
 pub mod roofline;
 pub mod scheduler;
 pub(crate) mod slots;
-pub mod smooth_step;
 pub mod speculation;
 pub mod step_time;
 mod terms;

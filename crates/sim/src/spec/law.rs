@@ -5,7 +5,6 @@
 
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
-use plimsoll_math::special::{gamma_inv, normal_inv};
 use plimsoll_model::Span;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -75,34 +74,6 @@ impl LawSpec {
             }
         };
         Span((ms * 1e6).round().clamp(0.0, LONGEST_NS) as i64)
-    }
-
-    /// The p-quantile, 0 < p < 1, milliseconds.
-    pub fn quantile_ms(&self, p: f64) -> f64 {
-        match *self {
-            LawSpec::Deterministic { ms } => ms,
-            LawSpec::Exponential { mean_ms } => -mean_ms * libm::log1p(-p),
-            LawSpec::Uniform { low_ms, high_ms } => low_ms + p * (high_ms - low_ms),
-            LawSpec::Lognormal { median_ms, sigma } => median_ms * libm::exp(sigma * normal_inv(p)),
-            LawSpec::Gamma { mean_ms, cv } => {
-                let (shape, scale) = dist::gamma_from_mean_cv(mean_ms, cv);
-                scale * gamma_inv(shape, p)
-            }
-            LawSpec::Hyperexponential { mean_ms, cv } => {
-                let short = short_share(cv);
-                let branch = |share: f64, ms: f64| share * libm::exp(-2.0 * share * ms / mean_ms);
-                let over = |ms: f64| branch(short, ms) + branch(1.0 - short, ms);
-                let (mut low, mut high) = (0.0, mean_ms);
-                while over(high) > 1.0 - p {
-                    (low, high) = (high, 2.0 * high);
-                }
-                for _ in 0..60 {
-                    let middle = 0.5 * (low + high);
-                    if over(middle) > 1.0 - p { low = middle } else { high = middle }
-                }
-                0.5 * (low + high)
-            }
-        }
     }
 
     /// Mean, milliseconds.

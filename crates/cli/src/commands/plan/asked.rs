@@ -7,10 +7,11 @@ use crate::rows;
 use std::path::Path;
 
 use plimsoll_judge::cost::Per;
-use plimsoll_measure::findings::{BudgetSpec, Ceiling, LevelSummary};
+use plimsoll_measure::findings::{BudgetSpec, Ceiling, LevelSummary, Metric};
 use plimsoll_model::{Level, Load, Protocol, Span, Time};
+use plimsoll_plan::replica::isolated;
 use plimsoll_plan::spec::{Band, EffortSpec, TrafficSpec, check_scales};
-use plimsoll_plan::{self as plan, Mix, PlanSpec, RuleSpec};
+use plimsoll_plan::{PlanSpec, RuleSpec};
 use plimsoll_policy::AutoscaleSpec;
 use plimsoll_sim::{ColdStartSpec, ModeSpec, StepSpec, WorldSpec};
 use plimsoll_workload::units::Rate;
@@ -31,8 +32,10 @@ use crate::{budget_file, price, simulation};
 const WINDOW_S: f64 = 300.0;
 const SHORTEST_S: f64 = 60.0;
 const REQUESTS: f64 = 30_000.0;
-/// It is at least so many times as long as a request alone: what a replica holds at the beginning must not count.
+/// It is at least so many times as long as an isolated request, of which so many are simulated: what a replica holds at the beginning must
+/// not count.
 const REQUEST_LENGTHS: f64 = 20.0;
+const ISOLATED: usize = 200;
 
 /// Everything that a plan is asked, and what is to be said of where it comes from.
 pub struct AskedPlan {
@@ -78,8 +81,9 @@ pub fn read(args: &PlanArgs) -> Result<AskedPlan, Stop> {
     let mut spec = PlanSpec { traffic, slo, world, gpus_per_replica, rules, price, effort, band, seed };
     let is_trace = matches!(spec.traffic.scenario.arrivals, ArrivalSpec::Trace { .. });
     if args.load.window.is_none() && !is_trace {
-        let alone = Mix::draw(&spec).and_then(|mix| plan::floor::mean_alone_s(&spec, &mix));
-        spec.traffic.window_s = spec.traffic.window_s.max(REQUEST_LENGTHS * alone.unwrap_or(0.0));
+        // What can't be simulated here is refused where the plan begins.
+        let isolated = isolated(&spec, ISOLATED).ok().and_then(|isolated| isolated.mean(Metric::E2e));
+        spec.traffic.window_s = spec.traffic.window_s.max(REQUEST_LENGTHS * isolated.unwrap_or(0.0));
     }
     let target = run.and_then(|run| run.target);
     let limits = target.and_then(|target| target.rests_on);

@@ -16,7 +16,7 @@ use plimsoll_plan::conclude::{KnownBefore, conclude};
 use plimsoll_plan::envelope::{EnvelopeSpec, envelope};
 use plimsoll_plan::file::PlanFile;
 use plimsoll_plan::planner::Planner;
-use plimsoll_plan::{self as plan, Mix, PlanError, PlanFinding, PlanSpec, RuleSpec, load};
+use plimsoll_plan::{self as plan, Mix, PlanError, PlanFinding, PlanSpec, Replica, RuleSpec, bounds, load};
 use plimsoll_report::{plan as page, plan_envelope};
 use plimsoll_workload::parse_span;
 use plimsoll_workload::units::Rate;
@@ -40,7 +40,7 @@ pub fn run(args: &PlanArgs) -> Result<Exit, Stop> {
     }
 }
 
-/// The plan of an engine: formulas, simulation around their answer, and what follows.
+/// The plan of an engine: one replica's bounds, fleets simulated around them, and what follows.
 fn of_engine(args: &PlanArgs) -> Result<Exit, Stop> {
     let time = args.effort.time.as_deref().map(parse_span).transpose();
     let time = time.map_err(|e| Stop::usage(format!("--time {e}")))?.unwrap_or(TIME);
@@ -49,7 +49,7 @@ fn of_engine(args: &PlanArgs) -> Result<Exit, Stop> {
     let (finding, ended) = planned(args, &asked, &mut limit)?;
     limit.clear();
     drop(limit);
-    let exit = exit(&finding, ended, args.effort.formula_only);
+    let exit = exit(&finding, ended);
     write(args, &asked.spec, &finding)?;
     match args.output.format {
         Format::Text => out::line(&page::render(&finding)),
@@ -62,40 +62,27 @@ fn planned(args: &PlanArgs, asked: &AskedPlan, limit: &mut Limit) -> Result<(Pla
     let spec = &asked.spec;
     let vary = search::vary(&args.search, spec)?;
     let mut notes = asked.notes.clone();
+    bounds::check(spec).map_err(refused)?;
     let mix = Mix::draw(spec).map_err(refused)?;
-    let formula = match plan::answer(spec, &mix) {
-        Ok(answer) => Some(answer),
-        Err(PlanError::NoFormula(why)) if args.effort.formula_only => {
-            return Err(Stop::usage(format!("--formula-only: {why}")));
-        }
-        Err(PlanError::NoFormula(why)) => {
-            notes.push(format!("no formula: {why}"));
-            None
-        }
-        Err(other) => return Err(refused(other)),
-    };
     let load = load::describe(&spec.traffic, &spec.world, &spec.rules, spec.seed).map_err(refused)?;
-    let floor = formula.as_ref().map_or(Ok(Vec::new()), |_| plan::floor(spec, &mix)).map_err(refused)?;
     let slots = plan::slots(spec, &mix).map_err(refused)?;
-    let (start, least) = formula.as_ref().map_or((1, 1), |f| (f.replicas, f.replicas_for_utilisation));
-    let mut planner = Planner::new(spec, start, least).map_err(refused)?;
+    let replica = Replica::simulate(spec, &mix).map_err(refused)?;
+    let floor = bounds::floor(spec, &replica.isolated);
+    bounds::refuse_below(&floor, &replica.isolated).map_err(refused)?;
+    let bounds = plan::bounds(spec, &mix, &replica).map_err(refused)?;
+    let planner = Planner::new(spec, bounds.replicas, bounds.replicas_for_utilisation).map_err(refused)?;
+    let mut planner = planner.with_curve(bounds.limit_per_s);
     limit.watch();
-    let ended = match args.effort.formula_only {
-        true => Ended::Known,
-        false => experiments::run(&mut planner, limit).map_err(refused)?,
-    };
+    let ended = experiments::run(&mut planner, limit).map_err(refused)?;
     notes.extend(ended_early(ended));
-    let has_formula = formula.is_some();
-    let planner = (!args.effort.formula_only).then_some(&planner);
     let rests_on = asked.rests_on.clone();
-    let known = KnownBefore { spec, mix: &mix, load, formula, floor, slots, planner, rests_on, notes };
+    let known =
+        KnownBefore { spec, mix: &mix, load, bounds, floor, slots, planner: &planner, rests_on, notes };
     let mut finding = conclude(known).map_err(refused)?;
-    if let Some(vary) = vary.filter(|_| has_formula) {
-        let search = search::run(spec, &mix, &vary, (planner, ended), limit)?;
+    if let Some(vary) = vary {
+        let search = search::run(spec, &mix, &vary, (&planner, ended), limit)?;
         finding.notes.extend(search.says());
         finding.options = search.options();
-    } else if args.search.search {
-        finding.notes.push("nothing was searched: without a formula there is no order to look in".to_owned());
     }
     // What was stopped after the number was known is stopped too.
     if limit.over() == Some(Ended::Stopped) && ended != Ended::Stopped {
@@ -114,13 +101,11 @@ fn ended_early(ended: Ended) -> Option<String> {
 }
 
 /// 0: a plan that holds; 1: none does; 3: it can't be told; 130: a person stopped it.
-fn exit(finding: &PlanFinding, ended: Ended, formula_only: bool) -> Exit {
+fn exit(finding: &PlanFinding, ended: Ended) -> Exit {
     let held = finding.chosen.as_ref().map(|chosen| chosen.held);
     match (ended, held) {
         (Ended::Stopped, _) => Exit::Interrupted,
         (_, Some(Held::Pass)) => Exit::Done,
-        // Formulas were asked alone, and they have a number.
-        (_, Some(_)) if formula_only => Exit::Done,
         (_, Some(Held::Inconclusive)) | (Ended::Time, None) => Exit::Inconclusive,
         (_, Some(Held::Fail)) | (Ended::Known, None) => Exit::Broken,
     }

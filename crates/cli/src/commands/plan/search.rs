@@ -64,15 +64,17 @@ pub fn run(
     plan: &PlanSpec,
     mix: &Mix,
     vary: &VarySpec,
-    (asked, ended): (Option<&Planner>, Ended),
+    (asked, ended): (&Planner, Ended),
     limit: &mut Limit,
 ) -> Result<Search, Stop> {
     let mut search = Search::new(plan, mix, vary).map_err(refused)?;
     while limit.over().is_none() && search.step() {
         let (all, looked) = search.progress();
-        limit.show(&format!("searching: {looked} of {all} configurations by formula"));
+        limit.show(&format!("searching: {looked} of {all} configurations"));
     }
-    let Some(asked) = asked.filter(|_| ended == Ended::Known) else { return Ok(search) };
+    if ended != Ended::Known {
+        return Ok(search);
+    }
     if let Some(listed) = search.asked() {
         search.take(&listed, &asked.finish());
     }
@@ -85,7 +87,7 @@ pub fn run(
     Ok(search)
 }
 
-/// Simulates one candidate; false = the time did not allow it, and its formula stays.
+/// Simulates one candidate; false = the time did not allow it, and its bound stays.
 fn simulate(search: &mut Search, listed: &Listed, limit: &mut Limit) -> Result<bool, Stop> {
     if limit.over().is_some() {
         return Ok(false);
