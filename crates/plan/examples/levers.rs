@@ -8,7 +8,7 @@
 #[expect(dead_code, reason = "goals of one's own are for the tests")]
 mod lever_systems;
 
-use plimsoll_plan::levers::change;
+use plimsoll_plan::levers::candidate;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -29,11 +29,12 @@ fn main() {
         };
         ranked += 1;
         let asked = system.unseen(seed, 4.0);
-        let base = system.truth(&finding.goal, &system.world, &asked, seed, &change::TrafficChange::AsItIs);
+        let base =
+            system.truth(&finding.goal, &system.world, &asked, seed, &candidate::TrafficChange::AsItIs);
         let mut gains: Vec<f64> = Vec::new();
         let mut scores: Vec<f64> = Vec::new();
         let (mut gain, mut score) = (f64::NAN, f64::NAN);
-        for candidate in change::candidates(&system.world, &finding.evidence.late) {
+        for candidate in candidate::candidates(&system.world, &finding.evidence.late) {
             let saved = system.saved(&finding.goal, &candidate, &asked, base, seed);
             let each = lever_systems::per_day(&candidate, saved);
             let said =

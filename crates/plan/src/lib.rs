@@ -9,12 +9,13 @@
 //! them), [`planner`] (which ones next; [`breaks`] and [`scaling`] are its later parts). [`mod@conclude`] puts both side by side, [`mod@file`] keeps it,
 //! [`mod@verify`] holds it against a run (a sweep's lines: [`verify_lines`]), and [`search`] looks for a cheaper configuration among what may differ ([`vary`]). [`mod@envelope`] is the plan that takes four figures. [`mod@what_if`] says what would become of a measured run.
 //!
-//! Beside them: [`replay`] plays a list of requests against a simulated world, [`calibrate`] fits a simulated engine to measured
+//! Beside them: [`mod@change`] is what can be changed of a world, by levers, what-ifs and searches alike; [`replay`] plays a list of requests against a simulated world, [`calibrate`] fits a simulated engine to measured
 //! rows and [`validate`] recomputes its error tables from rows that are shipped, [`levers`] ranks what to change first, [`calc`]
 //! answers by the laws of queues and scale without any run.
 
 pub mod calc;
 pub mod calibrate;
+pub mod change;
 pub mod envelope;
 pub mod finding;
 pub mod fit;

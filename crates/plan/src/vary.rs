@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_sim::catalogue::{Dtype, PairSpec, gpus};
-use plimsoll_sim::{BatchingSpec, EngineSpec, ModeSpec, RouteSpec, WorldSpec};
+use plimsoll_sim::catalogue::gpus;
+use plimsoll_sim::{EngineSpec, ModeSpec, RouteSpec};
 use plimsoll_workload::closest;
 
 use super::spec::{PlanError, PlanSpec};
+use crate::change::{Change, PairChange, pair};
 use plimsoll_judge::cost::{Per, PriceSpec};
 
 /// Most candidates of a search.
@@ -184,25 +185,6 @@ fn gpu(text: &str) -> Result<String, String> {
     Err(format!("{text} is no GPU of the catalogue; did you mean {near}?"))
 }
 
-/// The pair of the catalogue that an engine came from, with its server's defaults.
-fn pair(batching: &BatchingSpec) -> Option<PairSpec> {
-    let origin = batching.origin.as_ref()?;
-    if origin.model.is_empty() || origin.gpu.is_empty() {
-        return None;
-    }
-    let server = serde_json::from_value(origin.server.clone().into()).ok()?;
-    Some(PairSpec {
-        model: origin.model.clone(),
-        gpu: origin.gpu.clone(),
-        dtype: Dtype::of(&origin.dtype),
-        kv_dtype: Dtype::of(&origin.kv_dtype),
-        tensor_parallel: Some(origin.tensor_parallel.max(1)),
-        server,
-        speculative: None,
-        ..PairSpec::default()
-    })
-}
-
 /// Every combination, what was asked first.
 ///
 /// # Errors
@@ -237,30 +219,25 @@ pub fn candidates(plan: &PlanSpec, vary: &VarySpec) -> Result<Vec<Candidate>, Pl
 
 /// One value of one setting.
 #[derive(Clone, Debug)]
-enum Step {
-    Machine { gpu: String, tensor_parallel: u32, price: Option<PriceSpec> },
-    MaxSeqs(u32),
-    TokenBudget(u32),
-    Chunking(bool),
-    PrefixCache(bool),
-    MaxBatch(u32),
-    DelayUs(u64),
-    Route(RouteSpec),
+struct Step {
+    change: Change,
+    /// Of another machine: its GPUs, and what they cost.
+    machine: Option<(u32, Option<PriceSpec>)>,
 }
 
 fn axes(plan: &PlanSpec, vary: &VarySpec) -> Vec<Vec<Step>> {
-    fn of<T: Clone>(values: &[T], step: impl Fn(T) -> Step) -> Vec<Step> {
-        values.iter().cloned().map(step).collect()
+    fn of<T: Clone>(values: &[T], change: impl Fn(T) -> Change) -> Vec<Step> {
+        values.iter().cloned().map(|value| Step { change: change(value), machine: None }).collect()
     }
     let all = [
         machines(plan, vary),
-        of(&vary.max_seqs, Step::MaxSeqs),
-        of(&vary.token_budget, Step::TokenBudget),
-        of(&vary.chunking, Step::Chunking),
-        of(&vary.prefix_cache, Step::PrefixCache),
-        of(&vary.max_batch, Step::MaxBatch),
-        of(&vary.delay_us, Step::DelayUs),
-        of(&vary.routes, Step::Route),
+        of(&vary.max_seqs, Change::Slots),
+        of(&vary.token_budget, Change::TokenBudget),
+        of(&vary.chunking, Change::Chunking),
+        of(&vary.prefix_cache, Change::PrefixCache),
+        of(&vary.max_batch, Change::MaxBatch),
+        of(&vary.delay_us, Change::DelayUs),
+        of(&vary.routes, Change::Route),
     ];
     all.into_iter().filter(|axis| !axis.is_empty()).collect()
 }
@@ -284,8 +261,13 @@ fn machines(plan: &PlanSpec, vary: &VarySpec) -> Vec<Step> {
     let mut out = Vec::new();
     for gpu in &gpus {
         for &tensor_parallel in &groups {
-            let price = price(gpu, tensor_parallel);
-            out.push(Step::Machine { gpu: gpu.clone(), tensor_parallel, price });
+            let change = Change::Pair(PairChange {
+                gpu: Some(gpu.clone()),
+                tensor_parallel: Some(tensor_parallel),
+                dtype: None,
+                fresh_limits: true,
+            });
+            out.push(Step { change, machine: Some((tensor_parallel, price(gpu, tensor_parallel))) });
         }
     }
     out
@@ -294,48 +276,33 @@ fn machines(plan: &PlanSpec, vary: &VarySpec) -> Vec<Step> {
 impl Step {
     fn apply(&self, to: &Candidate) -> Candidate {
         let mut out = to.clone();
-        out.words.push(self.words());
-        match self {
-            Step::Machine { gpu, tensor_parallel, price } => {
-                if let Err(why) = machine(&mut out.spec.world, gpu, *tensor_parallel) {
-                    out.refused = Some(why);
-                }
-                out.spec.gpus_per_replica = Some(*tensor_parallel);
-                out.spec.price = price.clone();
-            }
-            Step::Route(route) => out.spec.world.fleet.route = *route,
-            setting => setting.set(&mut out.spec.world.engine.mode),
+        out.words.push(words(&self.change));
+        if let Err(why) = self.change.apply(&mut out.spec.world) {
+            out.refused = Some(why);
+        }
+        if let Some((gpus, price)) = &self.machine {
+            out.spec.gpus_per_replica = Some(*gpus);
+            out.spec.price.clone_from(price);
         }
         out
     }
+}
 
-    fn set(&self, mode: &mut ModeSpec) {
-        match (mode, self) {
-            (ModeSpec::Batching(batching), Step::MaxSeqs(most)) => batching.max_seqs = *most,
-            (ModeSpec::Batching(batching), Step::TokenBudget(most)) => batching.token_budget = *most,
-            (ModeSpec::Batching(batching), Step::Chunking(is)) => batching.chunked_prefill = *is,
-            (ModeSpec::Batching(batching), Step::PrefixCache(is)) => batching.prefix_cache = *is,
-            (ModeSpec::Dynamic(dynamic), Step::MaxBatch(most)) => dynamic.max_batch_size = *most,
-            (ModeSpec::Dynamic(dynamic), Step::DelayUs(us)) => {
-                dynamic.dynamic_batching.get_or_insert_default().max_queue_delay_us = *us;
-            }
-            _ => {}
+fn words(change: &Change) -> String {
+    let on = |is: bool| if is { "on" } else { "off" };
+    match change {
+        Change::Pair(PairChange { gpu: Some(gpu), tensor_parallel: None | Some(1), .. }) => gpu.clone(),
+        Change::Pair(PairChange { gpu: Some(gpu), tensor_parallel: Some(group), .. }) => {
+            format!("{gpu} × {group}")
         }
-    }
-
-    fn words(&self) -> String {
-        let on = |is: bool| if is { "on" } else { "off" };
-        match self {
-            Step::Machine { gpu, tensor_parallel: 1, .. } => gpu.clone(),
-            Step::Machine { gpu, tensor_parallel, .. } => format!("{gpu} × {tensor_parallel}"),
-            Step::MaxSeqs(most) => format!("{most} seqs"),
-            Step::TokenBudget(most) => format!("{most} tokens/step"),
-            Step::Chunking(is) => format!("chunking {}", on(*is)),
-            Step::PrefixCache(is) => format!("prefix cache {}", on(*is)),
-            Step::MaxBatch(most) => format!("batches of {most}"),
-            Step::DelayUs(us) => format!("delay {us} µs"),
-            Step::Route(route) => route_name(route).to_owned(),
-        }
+        Change::Slots(most) => format!("{most} seqs"),
+        Change::TokenBudget(most) => format!("{most} tokens/step"),
+        Change::Chunking(is) => format!("chunking {}", on(*is)),
+        Change::PrefixCache(is) => format!("prefix cache {}", on(*is)),
+        Change::MaxBatch(most) => format!("batches of {most}"),
+        Change::DelayUs(us) => format!("delay {us} µs"),
+        Change::Route(route) => route_name(route).to_owned(),
+        other => format!("{other:?}"),
     }
 }
 
@@ -349,19 +316,4 @@ fn route_name(route: &RouteSpec) -> &'static str {
         RouteSpec::Session { .. } => "session",
         RouteSpec::Prefix { .. } => "prefix",
     }
-}
-
-/// The same model on other GPUs.
-///
-/// # Errors
-/// Why they don't go together.
-fn machine(world: &mut WorldSpec, gpu: &str, tensor_parallel: u32) -> Result<(), String> {
-    let ModeSpec::Batching(batching) = &world.engine.mode else { return Ok(()) };
-    let Some(own) = pair(batching) else { return Ok(()) };
-    if own.gpu == gpu && own.tensor_parallel == Some(tensor_parallel) {
-        return Ok(());
-    }
-    let asked = PairSpec { gpu: gpu.to_owned(), tensor_parallel: Some(tensor_parallel), ..own };
-    world.engine = asked.resolve().map_err(|e| e.to_string())?;
-    Ok(())
 }

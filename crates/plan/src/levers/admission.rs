@@ -10,8 +10,8 @@
 
 use plimsoll_math::quantile::order_statistic;
 
+use super::candidate::{self, Candidate};
 use super::catalogue::Lever;
-use super::change::{self, Candidate};
 use super::finding::{Admission, Good, LeverFinding};
 use super::predict::{Predicted, Simulator, another_run};
 use super::{Evidence, RuledOut};
@@ -61,7 +61,7 @@ pub(super) fn admit(
 impl Simulator<'_> {
     /// The lever at this limit.
     fn limited(&self, in_flight: u32) -> Candidate {
-        change::admission(self.world, in_flight)
+        candidate::admission(self.world, in_flight)
     }
 
     /// The limit that serves the goal best, and what comes of it.

@@ -11,10 +11,11 @@ use plimsoll_model::{At, RateCourse};
 use plimsoll_sim::WorldSpec;
 
 use super::LeverCase;
+use super::candidate::{Candidate, TrafficChange};
 use super::catalogue::Lever;
-use super::change::{self, Candidate, TrafficChange};
 use super::finding::{FasterModel, Fit, Goal, How, LeverSpec, exact, measured};
 use super::schedule::{self, Redrawn};
+use crate::change::Change;
 use crate::replay::ReplayRequest;
 use plimsoll_measure::findings::{Estimate, Kept, Metric};
 use plimsoll_measure::say::number;
@@ -249,7 +250,7 @@ impl<'a> Simulator<'a> {
     /// What the same engine with faster steps would return.
     pub fn faster_model(&self) -> Option<FasterModel> {
         let by = |factor: f64| -> Option<Gain> {
-            let world = change::faster_steps(self.world, factor)?;
+            let world = Change::FasterSteps(factor).made(self.world).ok()?;
             let logs: Option<Vec<f64>> = (0..self.base.len())
                 .map(|i| Some((self.percentile(&world, i, &TrafficChange::AsItIs).ok()? / self.base[i]).ln()))
                 .collect();

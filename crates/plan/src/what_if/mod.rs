@@ -22,7 +22,7 @@ use plimsoll_workload::Scenario;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use change::{Asking, Change, Changed, RequestChange, WORDS};
+pub use change::{AskedChange, Asking, Changed, RequestChange, WORDS};
 
 use super::fit::KneeSpec;
 use super::spec::Band;

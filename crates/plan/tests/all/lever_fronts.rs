@@ -6,7 +6,7 @@ use plimsoll_math::quantile::order_statistic;
 use plimsoll_math::queueing::ExponentialHedge;
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::Metric;
-use plimsoll_plan::levers::change::{self, TrafficChange};
+use plimsoll_plan::levers::candidate::{self, TrafficChange};
 use plimsoll_plan::levers::hedge::{self, HedgeSpec};
 use plimsoll_plan::levers::{Goal, Redrawn, ReplayRequest, schedule};
 use plimsoll_sim::spec::LinearSpec;
@@ -247,7 +247,7 @@ fn a_fleet_of_one_does_not_hedge_and_two_need_the_percentiles() {
     let late = |percentile, after_s| plimsoll_plan::levers::evidence::Late { percentile, after_s };
     let known = [late(0.95, 0.2), late(0.8, 0.1)];
     let hedges = |world: &WorldSpec, late: &[_]| {
-        change::candidates(world, late).iter().filter(|candidate| candidate.lever == "hedging").count()
+        candidate::candidates(world, late).iter().filter(|candidate| candidate.lever == "hedging").count()
     };
     assert_eq!(hedges(&two(None), &known), 2);
     assert_eq!(hedges(&two(None), &[]), 0);
@@ -299,7 +299,7 @@ fn autoscaling_returns_what_was_predicted() {
     let finding = system.ranking_for(goal, 6);
     let said = finding.ranked.iter().find(|ranked| ranked.lever == "autoscaling");
     let said = said.unwrap_or_else(|| panic!("{:?} {:?}", finding.fit, finding.ruled_out));
-    let candidates = change::candidates(&system.world, &finding.evidence.late);
+    let candidates = candidate::candidates(&system.world, &finding.evidence.late);
     let scaled = candidates.iter().find(|candidate| candidate.lever == "autoscaling").expect("simulated");
     let mut held = 0;
     for seed in 0..8 {

@@ -5,7 +5,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::LevelSummary;
 use plimsoll_measure::summarise;
 use plimsoll_model::{At, Attempt, Level, Load, Sample, Span};
-use plimsoll_plan::levers::change::{Candidate, TrafficChange};
+use plimsoll_plan::levers::candidate::{Candidate, TrafficChange};
 use plimsoll_plan::levers::predict::goal_of;
 use plimsoll_plan::levers::{
     By, EffortSpec, Goal, LeverCase, LeverFinding, LeverSpec, Redraw, ReplayRequest, catalogue, rank,

@@ -4,7 +4,8 @@
 use plimsoll_measure::findings::Metric;
 use plimsoll_measure::summarise;
 use plimsoll_model::{Attempt, ServerStage, Span};
-use plimsoll_plan::levers::change::{self, TrafficChange};
+use plimsoll_plan::change::Change;
+use plimsoll_plan::levers::candidate::{self, TrafficChange};
 use plimsoll_plan::levers::evidence::SharesFrom;
 use plimsoll_plan::levers::{By, EffortSpec, Goal, How, LeverCase, Term, catalogue, rank};
 use plimsoll_profile::infer::{self, Floor, WaitPart};
@@ -206,7 +207,7 @@ fn efforts_are_ones_own() {
 #[test]
 fn faster_steps_leave_the_host_as_it_is() {
     let system = system(1, 400.0);
-    let world = change::faster_steps(&system.world, 1e9).expect("an engine with steps");
+    let world = Change::FasterSteps(1e9).made(&system.world).expect("an engine with steps");
     let (ModeSpec::Batching(before), ModeSpec::Batching(after)) =
         (&system.world.engine.mode, &world.engine.mode)
     else {
@@ -248,7 +249,7 @@ fn the_first_lever_returns_what_was_predicted() {
         // As long as the run: what is predicted is another run like it, with a cache as cold at its start.
         let asked = system.unseen(seed, 1.0);
         let base = system.truth(&finding.goal, &system.world, &asked, seed, &TrafficChange::AsItIs);
-        let candidates = change::candidates(&system.world, &finding.evidence.late);
+        let candidates = candidate::candidates(&system.world, &finding.evidence.late);
         let gains: Vec<f64> = candidates
             .iter()
             .map(|candidate| system.saved(&finding.goal, candidate, &asked, base, seed))
@@ -269,7 +270,7 @@ fn an_engine_that_does_not_fit_predicts_nothing() {
     let mut system = system(2001, 700.0);
     let (level, summary, run) = system.run();
     // The same run, held against an engine ten times as fast.
-    system.world = change::faster_steps(&system.world, 10.0).expect("an engine with steps");
+    system.world = Change::FasterSteps(10.0).made(&system.world).expect("an engine with steps");
     let finding = system.ranking_of(&level, &summary, &run, 3);
     let fit = finding.fit.expect("an engine was given");
     assert!(!fit.fits && fit.why.contains("does not fit"), "{}", fit.why);

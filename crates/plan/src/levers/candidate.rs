@@ -6,17 +6,16 @@
 
 use std::collections::HashSet;
 
-use plimsoll_sim::RouteSpec;
-use plimsoll_sim::catalogue::origin::OriginSpec;
-use plimsoll_sim::catalogue::{Dtype, gpus};
+use plimsoll_sim::catalogue::Dtype;
 use plimsoll_sim::engine::speculation::{DraftSpec, SpeculativeSpec};
 use plimsoll_sim::{
-    AutoscaleSpec, BatchingSpec, DisaggregationSpec, EngineSpec, ModeSpec, PairSpec, PolicySpec,
-    QueueDepthSpec, StepSpec, WorldSpec,
+    AutoscaleSpec, BatchingSpec, DisaggregationSpec, ModeSpec, PolicySpec, QueueDepthSpec, RouteSpec,
+    StepSpec, WorldSpec,
 };
 
 use super::evidence::Late;
 use super::hedge::{self, HedgeSpec};
+use crate::change::{Change, PairChange, pair};
 use crate::replay::{ReplayRequest, Times, play, play_at_most};
 use plimsoll_measure::say::number;
 
@@ -138,6 +137,17 @@ fn candidate(lever: &'static str, setting: impl Into<String>, world: WorldSpec) 
     }
 }
 
+/// A lever that is one change; `None` where this engine can't express it.
+fn changed(
+    lever: &'static str,
+    setting: impl Into<String>,
+    world: &WorldSpec,
+    change: &Change,
+) -> Option<Candidate> {
+    let world = change.made(world).ok().filter(|world| world.validate().is_ok())?;
+    Some(candidate(lever, setting, world))
+}
+
 fn of_traffic(world: &WorldSpec, all: &mut Vec<Candidate>) {
     let assumes = Some("a hit takes 1 ms; the cache forgets nothing".to_owned());
     let exact = candidate("exact-cache", "in front of the endpoint", world.clone());
@@ -153,13 +163,10 @@ fn of_fleet(world: &WorldSpec, all: &mut Vec<Candidate>) {
     if fleet.autoscale.is_some() || fleet.disaggregation.is_some() || replicas == 0 {
         return;
     }
-    let mut more = world.clone();
-    more.fleet.replicas += 1;
     let hourly = Some(f64::from(replicas + 1) / f64::from(replicas));
-    all.push(Candidate {
-        hourly,
-        ..candidate("replicas", format!("{} in place of {replicas}", replicas + 1), more)
-    });
+    let setting = format!("{} in place of {replicas}", replicas + 1);
+    let more = changed("replicas", setting, world, &Change::Replicas(replicas + 1));
+    all.extend(more.map(|more| Candidate { hourly, ..more }));
     // A second of quiet is no reason to send one away again within a run of minutes.
     let by_queue = QueueDepthSpec {
         depth: WAITING_PER_REPLICA,
@@ -168,28 +175,24 @@ fn of_fleet(world: &WorldSpec, all: &mut Vec<Candidate>) {
         interval_s: 15,
         down_after_s: 300,
     };
-    let mut scaled = world.clone();
-    scaled.fleet.autoscale = Some(AutoscaleSpec::QueueDepth(by_queue));
     let assumes = format!(
         "one more for every {WAITING_PER_REPLICA} that wait, looked at every 15 s, after a cold start as of the fleet"
     );
     let setting = format!("{replicas} to {} by the queue", 2 * replicas);
-    all.push(Candidate { hourly: None, assumes: Some(assumes), ..candidate("autoscaling", setting, scaled) });
+    let scaled =
+        changed("autoscaling", setting, world, &Change::Autoscale(AutoscaleSpec::QueueDepth(by_queue)));
+    all.extend(scaled.map(|scaled| Candidate { hourly: None, assumes: Some(assumes), ..scaled }));
     if replicas < 2 {
         return;
     }
     let routes = [("least requests", RouteSpec::LeastRequests {}), ("prefix-aware", prefix_route())];
     for (name, route) in routes {
         if std::mem::discriminant(&route) != std::mem::discriminant(&fleet.route) {
-            let mut routed = world.clone();
-            routed.fleet.route = route;
-            all.push(candidate("request-routing", name, routed));
+            all.extend(changed("request-routing", name, world, &Change::Route(route)));
         }
     }
-    let mut split = world.clone();
     let prefill_replicas = (replicas / 2).max(1);
-    split.fleet.replicas = 1;
-    split.fleet.disaggregation = Some(DisaggregationSpec {
+    let split = Change::Disaggregation(DisaggregationSpec {
         prefill_replicas,
         decode_replicas: replicas - prefill_replicas,
         transfer_gb_per_s: 64.0,
@@ -197,7 +200,9 @@ fn of_fleet(world: &WorldSpec, all: &mut Vec<Candidate>) {
     });
     let assumes = Some("the KV cache moves at 64 GB/s".to_owned());
     let setting = format!("{prefill_replicas} for prompts, {} for answers", replicas - prefill_replicas);
-    all.push(Candidate { assumes, ..candidate("dedicated-pools", setting, split) });
+    all.extend(
+        changed("dedicated-pools", setting, world, &split).map(|split| Candidate { assumes, ..split }),
+    );
 }
 
 fn hedges(world: &WorldSpec, late: &[Late], all: &mut Vec<Candidate>) {
@@ -230,38 +235,25 @@ fn prefix_route() -> RouteSpec {
     RouteSpec::parse("prefix").unwrap_or(RouteSpec::LeastRequests {})
 }
 
-fn with(world: &WorldSpec, change: impl FnOnce(&mut BatchingSpec)) -> WorldSpec {
-    let mut world = world.clone();
-    if let ModeSpec::Batching(batching) = &mut world.engine.mode {
-        change(batching);
-    }
-    world
-}
-
 fn of_scheduler(world: &WorldSpec, batching: &BatchingSpec, all: &mut Vec<Candidate>) {
     if !batching.prefix_cache {
-        all.push(candidate("prefix-cache", "on", with(world, |b| b.prefix_cache = true)));
+        all.extend(changed("prefix-cache", "on", world, &Change::PrefixCache(true)));
     }
     if matches!(batching.policy, PolicySpec::Static(_)) {
         let assumes = Some("vLLM's rules on the same steps".to_owned());
-        let continuous = with(world, |b| b.policy = PolicySpec::default());
-        all.push(Candidate { assumes, ..candidate("continuous-batching", "vLLM's rules", continuous) });
+        let continuous =
+            changed("continuous-batching", "vLLM's rules", world, &Change::Policy(PolicySpec::default()));
+        all.extend(continuous.map(|continuous| Candidate { assumes, ..continuous }));
     }
     for seqs in [batching.max_seqs.saturating_mul(2), batching.max_seqs / 2] {
-        if seqs >= 1 {
-            let setting = format!("{seqs} in place of {}", batching.max_seqs);
-            all.push(candidate("max-seqs", setting, with(world, |b| b.max_seqs = seqs)));
-        }
+        let setting = format!("{seqs} in place of {}", batching.max_seqs);
+        all.extend(changed("max-seqs", setting, world, &Change::Slots(seqs)));
     }
-    for budget in [
-        batching.token_budget.saturating_mul(4),
-        batching.token_budget * 2,
-        batching.token_budget / 2,
-        batching.token_budget / 4,
-    ] {
+    let now = batching.token_budget;
+    for budget in [now.saturating_mul(4), now.saturating_mul(2), now / 2, now / 4] {
         if (64..=plimsoll_sim::spec::MAX_TOKEN_BUDGET).contains(&budget) {
-            let setting = format!("{budget} in place of {}", batching.token_budget);
-            all.push(candidate("token-budget", setting, with(world, |b| b.token_budget = budget)));
+            let setting = format!("{budget} in place of {now}");
+            all.extend(changed("token-budget", setting, world, &Change::TokenBudget(budget)));
         }
     }
 }
@@ -270,71 +262,54 @@ fn of_steps(world: &WorldSpec, batching: &BatchingSpec, all: &mut Vec<Candidate>
     if batching.speculative.is_none() {
         let linear = matches!(batching.step, StepSpec::Linear(_));
         let draft = if linear { DraftSpec::Lookup } else { DraftSpec::Layers { layers: 1 } };
-        let drafted = |accepted_length: f64| {
-            let draft = draft.clone();
-            with(world, |b| {
-                b.speculative = Some(SpeculativeSpec { draft_tokens: DRAFTED, accepted_length, draft })
-            })
-        };
         let [worst, usual, best] = ACCEPTED;
-        let assumes = Some(format!("{usual} tokens accepted per step ({worst} to {best} in the interval)"));
-        let range = vec![drafted(worst), drafted(best)];
+        let drafted = ACCEPTED.map(|accepted_length| {
+            let draft = draft.clone();
+            Change::Speculative(SpeculativeSpec { draft_tokens: DRAFTED, accepted_length, draft })
+        });
+        let assumes = format!("{usual} tokens accepted per step ({worst} to {best} in the interval)");
         let setting = format!("{DRAFTED} tokens drafted");
-        all.push(Candidate { assumes, range, ..candidate("speculative-decoding", setting, drafted(usual)) });
+        all.extend(ranged("speculative-decoding", &setting, world, drafted, assumes));
     }
-    let kernels = [1.0, 1.0 - KERNELS, 1.0 - 2.0 * KERNELS].map(|left| faster_steps(world, 1.0 / left));
-    if let [Some(worst), Some(usual), Some(best)] = kernels {
-        let assumes = Some("a tenth less time per step (none to a fifth in the interval)".to_owned());
-        let setting = "steps a tenth shorter";
-        all.push(Candidate { assumes, range: vec![worst, best], ..candidate("kernels", setting, usual) });
-    }
-    if let [Some(worst), Some(usual), Some(best)] = [1.0, 0.5, 0.0].map(|left| with_host(world, left)) {
-        let assumes = Some("half the host's time (all of it to none in the interval)".to_owned());
-        let setting = "half the host's time";
-        all.push(Candidate { assumes, range: vec![worst, best], ..candidate("runtime", setting, usual) });
-    }
-    if let Some(origin) = &batching.origin {
-        of_pair(world, batching, origin, all);
-    }
+    let kernels = [1.0, 1.0 - KERNELS, 1.0 - 2.0 * KERNELS].map(|left| Change::FasterSteps(1.0 / left));
+    let assumes = "a tenth less time per step (none to a fifth in the interval)";
+    all.extend(ranged("kernels", "steps a tenth shorter", world, kernels, assumes.to_owned()));
+    let host = [1.0, 0.5, 0.0].map(Change::Host);
+    let assumes = "half the host's time (all of it to none in the interval)";
+    all.extend(ranged("runtime", "half the host's time", world, host, assumes.to_owned()));
+    of_pair(world, batching, all);
+}
+
+/// A lever whose return is assumed: at its worst, usually, at its best.
+fn ranged(
+    lever: &'static str,
+    setting: &str,
+    world: &WorldSpec,
+    changes: [Change; 3],
+    assumes: String,
+) -> Option<Candidate> {
+    let [worst, usual, best] = changes.map(|change| change.made(world).ok());
+    let (worst, usual, best) = (worst?, usual?, best?);
+    Some(Candidate { assumes: Some(assumes), range: vec![worst, best], ..candidate(lever, setting, usual) })
 }
 
 /// Levers that need another pair of model and GPU.
-fn of_pair(world: &WorldSpec, batching: &BatchingSpec, origin: &OriginSpec, all: &mut Vec<Candidate>) {
-    let pair = PairSpec {
-        model: origin.model.clone(),
-        gpu: origin.gpu.clone(),
-        dtype: Dtype::of(&origin.dtype),
-        kv_dtype: Dtype::of(&origin.kv_dtype),
-        tensor_parallel: Some(origin.tensor_parallel.max(1)),
-        ..PairSpec::default()
-    };
-    let resolved = |pair: PairSpec| -> Option<WorldSpec> {
-        let engine = like(&pair.resolve().ok()?, batching)?;
-        let mut world = world.clone();
-        world.engine = engine;
-        world.validate().ok().map(|()| world)
-    };
-    // The pair as it is must be what runs; a calibrated or hand-made engine is not made anew from its name.
-    let same = resolved(pair.clone()).is_some_and(|again| step_of(&again.engine) == step_of(&world.engine));
-    if !same {
-        return;
+fn of_pair(world: &WorldSpec, batching: &BatchingSpec, all: &mut Vec<Candidate>) {
+    let Some(pair) = pair(batching) else { return };
+    let other = |change: PairChange| Change::Pair(change);
+    if pair.dtype == Some(Dtype::Bf16) {
+        let fp8 = other(PairChange { dtype: Some(Dtype::Fp8), ..PairChange::default() });
+        all.extend(changed("quantisation", "weights in fp8", world, &fp8));
     }
-    if pair.dtype == Some(Dtype::Bf16)
-        && let Some(world) = resolved(PairSpec { dtype: Some(Dtype::Fp8), ..pair.clone() })
-    {
-        all.push(candidate("quantisation", "weights in fp8", world));
-    }
-    let group = origin.tensor_parallel.max(1);
-    if let Some(world) = resolved(PairSpec { tensor_parallel: Some(2 * group), ..pair.clone() }) {
-        let setting = format!("{} GPUs in place of {group}", 2 * group);
-        all.push(Candidate { hourly: Some(2.0), ..candidate("tensor-sharding", setting, world) });
-    }
-    let next = NEXT_GPU.iter().find(|(gpu, _)| *gpu == origin.gpu).map(|(_, next)| *next);
-    if let Some(next) = next.filter(|next| gpus::all().iter().any(|gpu| gpu.name == *next))
-        && let Some(world) = resolved(PairSpec { gpu: next.to_owned(), ..pair })
-    {
-        let setting = format!("{next} in place of {}", origin.gpu);
-        all.push(Candidate { hourly: None, ..candidate("bigger-gpu", setting, world) });
+    let group = pair.tensor_parallel.unwrap_or(1);
+    let twice = other(PairChange { tensor_parallel: Some(2 * group), ..PairChange::default() });
+    let sharded =
+        changed("tensor-sharding", format!("{} GPUs in place of {group}", 2 * group), world, &twice);
+    all.extend(sharded.map(|sharded| Candidate { hourly: Some(2.0), ..sharded }));
+    if let Some((_, next)) = NEXT_GPU.iter().find(|(gpu, _)| *gpu == pair.gpu) {
+        let bigger = other(PairChange { gpu: Some((*next).to_owned()), ..PairChange::default() });
+        let bigger = changed("bigger-gpu", format!("{next} in place of {}", pair.gpu), world, &bigger);
+        all.extend(bigger.map(|bigger| Candidate { hourly: None, ..bigger }));
     }
 }
 
@@ -349,73 +324,3 @@ const NEXT_GPU: [(&str, &str); 8] = [
     ("h100", "h200"),
     ("h200", "b200"),
 ];
-
-/// Another pair under the limits of the engine that runs; its memory decides the KV cache anew.
-pub(crate) fn like(pair: &EngineSpec, now: &BatchingSpec) -> Option<EngineSpec> {
-    let ModeSpec::Batching(fresh) = &pair.mode else { return None };
-    let mut mode = fresh.clone();
-    mode.policy = now.policy.clone();
-    mode.prefix_cache = now.prefix_cache;
-    mode.max_seqs = now.max_seqs;
-    mode.token_budget = now.token_budget;
-    mode.chunked_prefill = now.chunked_prefill;
-    mode.long_prefill_threshold = now.long_prefill_threshold;
-    mode.queue_limit = now.queue_limit;
-    mode.speculative = now.speculative.clone();
-    mode.front_ms = now.front_ms;
-    mode.emit_us = now.emit_us;
-    Some(EngineSpec { name: pair.name.clone(), mode: ModeSpec::Batching(mode) })
-}
-
-fn step_of(engine: &EngineSpec) -> Option<&StepSpec> {
-    match &engine.mode {
-        ModeSpec::Batching(batching) => Some(&batching.step),
-        _ => None,
-    }
-}
-
-/// The same engine with this share of what the host adds; none where nothing is known of it.
-fn with_host(world: &WorldSpec, left: f64) -> Option<WorldSpec> {
-    let ModeSpec::Batching(batching) = &world.engine.mode else { return None };
-    let StepSpec::Roofline(_) = &batching.step else { return None };
-    Some(with(world, |b| {
-        b.emit_us *= left;
-        b.front_ms *= left;
-        if let StepSpec::Roofline(roofline) = &mut b.step {
-            roofline.host.layer_us *= left;
-            roofline.host.step_us *= left;
-            roofline.host.request_us *= left;
-        }
-    }))
-}
-
-/// The same engine with the GPU's part of a step `factor` times as fast; the host's stays. None for engines without steps.
-pub fn faster_steps(world: &WorldSpec, factor: f64) -> Option<WorldSpec> {
-    let ModeSpec::Batching(_) = &world.engine.mode else { return None };
-    Some(with(world, |b| match &mut b.step {
-        StepSpec::Linear(linear) => {
-            linear.base_us = (linear.base_us / factor).max(0.001);
-            linear.decode_us /= factor;
-            linear.prefill_us /= factor;
-            linear.context_ns /= factor;
-            if let Some(overlap) = &mut linear.overlap {
-                overlap.weights_us /= factor;
-                overlap.token_us /= factor;
-            }
-        }
-        StepSpec::Roofline(roofline) => {
-            let gpu = &mut roofline.gpu;
-            gpu.tflops *= factor;
-            gpu.bandwidth_tb_s *= factor;
-            gpu.attention_tflops = gpu.attention_tflops.map(|tflops| tflops * factor);
-            gpu.linear_floor_us /= factor;
-            gpu.decode_floor_us /= factor;
-            gpu.decode_per_head_ns /= factor;
-            gpu.prefill_per_head_ns /= factor;
-            gpu.prefill_floor_us /= factor;
-            gpu.allreduce_us /= factor;
-            gpu.allreduce_gb_s *= factor;
-            gpu.experts.floor_us /= factor;
-        }
-    }))
-}

@@ -1,0 +1,244 @@
+//! One change of a world: what levers, what-ifs and searches try.
+//!
+//! Only what the engine's model knows can be changed. A fitted linear engine knows no model and no GPU: what another dtype or another GPU
+//! would do to it is refused, not guessed.
+
+use plimsoll_sim::catalogue::{Dtype, gpus};
+use plimsoll_sim::engine::speculation::SpeculativeSpec;
+use plimsoll_sim::{
+    AutoscaleSpec, BatchingSpec, DisaggregationSpec, EngineSpec, ModeSpec, PairSpec, PolicySpec, RouteSpec,
+    StepSpec, WorldSpec,
+};
+use plimsoll_workload::closest;
+
+/// What is changed, and to what.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Change {
+    /// So many replicas.
+    Replicas(u32),
+    /// Another router.
+    Route(RouteSpec),
+    /// Replicas by load.
+    Autoscale(AutoscaleSpec),
+    /// Prompts and answers on replicas of their own.
+    Disaggregation(DisaggregationSpec),
+    /// So many requests at once on a replica: sequences, servers or instances.
+    Slots(u32),
+    /// Most tokens of a step.
+    TokenBudget(u32),
+    /// May prompts be split over steps?
+    Chunking(bool),
+    /// Are KV blocks found again by equal prefixes?
+    PrefixCache(bool),
+    /// Another scheduler.
+    Policy(PolicySpec),
+    /// A draft's tokens, checked.
+    Speculative(SpeculativeSpec),
+    /// Most items of a batch.
+    MaxBatch(u32),
+    /// Longest wait for a batch to fill, µs.
+    DelayUs(u64),
+    /// The GPU's part of each step so many times as fast; the host's stays.
+    FasterSteps(f64),
+    /// This share of what the host adds.
+    Host(f64),
+    /// Another pair of model and GPU.
+    Pair(PairChange),
+}
+
+/// What becomes of the pair of model and GPU; what is `None` stays.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct PairChange {
+    /// The GPU, by its name in the catalogue.
+    pub gpu: Option<String>,
+    /// GPUs that share each layer.
+    pub tensor_parallel: Option<u32>,
+    /// The weights' dtype.
+    pub dtype: Option<Dtype>,
+    /// Are the scheduler's limits the server's defaults on that pair, instead of those of the engine that runs?
+    pub fresh_limits: bool,
+}
+
+impl Change {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// Why the engine can't express it, in a sentence part.
+    pub fn apply(&self, world: &mut WorldSpec) -> Result<(), String> {
+        let fleet = &mut world.fleet;
+        match self {
+            Change::Replicas(to) => fleet.replicas = *to,
+            Change::Route(to) => fleet.route = *to,
+            Change::Autoscale(to) => fleet.autoscale = Some(to.clone()),
+            Change::Disaggregation(to) => {
+                fleet.replicas = 1;
+                fleet.disaggregation = Some(to.clone());
+            }
+            Change::Pair(to) => world.engine = to.engine(&world.engine)?,
+            setting => setting.set(&mut world.engine.mode)?,
+        }
+        Ok(())
+    }
+
+    /// The world with it.
+    ///
+    /// # Errors
+    /// Why the engine can't express it, in a sentence part.
+    pub fn made(&self, world: &WorldSpec) -> Result<WorldSpec, String> {
+        let mut world = world.clone();
+        self.apply(&mut world)?;
+        Ok(world)
+    }
+
+    fn set(&self, mode: &mut ModeSpec) -> Result<(), String> {
+        match (mode, self) {
+            (ModeSpec::Batching(batching), Change::Slots(to)) => batching.max_seqs = *to,
+            (ModeSpec::Queue(queue), Change::Slots(to)) => queue.servers = *to,
+            (ModeSpec::Dynamic(dynamic), Change::Slots(to)) => dynamic.instances = *to,
+            (ModeSpec::Canned(_), Change::Slots(_)) => return Err("drawn times know no slots".to_owned()),
+            (ModeSpec::Batching(batching), Change::TokenBudget(to)) => batching.token_budget = *to,
+            (ModeSpec::Batching(batching), Change::Chunking(is)) => batching.chunked_prefill = *is,
+            (ModeSpec::Batching(batching), Change::PrefixCache(is)) => batching.prefix_cache = *is,
+            (ModeSpec::Batching(batching), Change::Policy(to)) => batching.policy = to.clone(),
+            (ModeSpec::Batching(batching), Change::Speculative(to)) => {
+                batching.speculative = Some(to.clone())
+            }
+            (ModeSpec::Dynamic(dynamic), Change::MaxBatch(to)) => dynamic.max_batch_size = *to,
+            (ModeSpec::Dynamic(dynamic), Change::DelayUs(us)) => {
+                dynamic.dynamic_batching.get_or_insert_default().max_queue_delay_us = *us;
+            }
+            (ModeSpec::Batching(batching), Change::FasterSteps(factor)) => {
+                faster_steps(&mut batching.step, *factor)
+            }
+            (ModeSpec::Batching(batching), Change::Host(left)) => host(batching, *left)?,
+            _ => return Err("this engine has no such setting".to_owned()),
+        }
+        Ok(())
+    }
+}
+
+/// The pair of the catalogue that an engine came from; `None` for one that came from none.
+pub fn pair(batching: &BatchingSpec) -> Option<PairSpec> {
+    let origin =
+        batching.origin.as_ref().filter(|origin| !origin.model.is_empty() && !origin.gpu.is_empty())?;
+    Some(PairSpec {
+        model: origin.model.clone(),
+        gpu: origin.gpu.clone(),
+        dtype: Dtype::of(&origin.dtype),
+        kv_dtype: Dtype::of(&origin.kv_dtype),
+        tensor_parallel: Some(origin.tensor_parallel.max(1)),
+        ..PairSpec::default()
+    })
+}
+
+impl PairChange {
+    fn engine(&self, now: &EngineSpec) -> Result<EngineSpec, String> {
+        let ModeSpec::Batching(batching) = &now.mode else {
+            return Err(
+                "this engine knows no model and no GPU, so another of them changes nothing in it".to_owned()
+            );
+        };
+        let (Some(pair), StepSpec::Roofline(_)) = (pair(batching), &batching.step) else {
+            let name = &now.name;
+            return Err(format!(
+                "{name}: its step is linear, which knows no model and no GPU; name what runs with --profile MODEL@GPU"
+            ));
+        };
+        let other = self.gpu.as_ref().filter(|gpu| gpus::all().iter().all(|known| known.name != **gpu));
+        if let Some(gpu) = other {
+            let near = closest(gpu, gpus::all().iter().map(|one| one.name), 3).join(", ");
+            return Err(format!("no GPU {gpu:?} in the catalogue; nearest: {near}"));
+        }
+        let to = PairSpec {
+            gpu: self.gpu.clone().unwrap_or_else(|| pair.gpu.clone()),
+            tensor_parallel: self.tensor_parallel.or(pair.tensor_parallel),
+            dtype: self.dtype.or(pair.dtype),
+            ..pair.clone()
+        };
+        if self.fresh_limits {
+            if (&to.gpu, to.tensor_parallel, to.dtype) == (&pair.gpu, pair.tensor_parallel, pair.dtype) {
+                return Ok(now.clone());
+            }
+            let server =
+                batching.origin.as_ref().and_then(|o| serde_json::from_value(o.server.clone().into()).ok());
+            let server = server.ok_or("nothing is known of its server's settings")?;
+            return PairSpec { server, ..to }.resolve().map_err(|e| e.to_string());
+        }
+        let resolved = |pair: PairSpec| pair.resolve().map_err(|e| e.to_string());
+        // The pair as it is must be what runs; a calibrated or hand-made engine is not made anew from its name.
+        if step_of(&resolved(pair.clone())?) != Some(&batching.step) {
+            return Err(format!(
+                "{} is not {}@{} as the catalogue has it (calibrated or made by hand), so another pair cannot be made of it",
+                now.name, pair.model, pair.gpu
+            ));
+        }
+        like(&resolved(to)?, batching).ok_or_else(|| "no such engine".to_owned())
+    }
+}
+
+/// Another pair under the limits of the engine that runs; its memory decides the KV cache anew.
+fn like(pair: &EngineSpec, now: &BatchingSpec) -> Option<EngineSpec> {
+    let ModeSpec::Batching(fresh) = &pair.mode else { return None };
+    let mut mode = fresh.clone();
+    mode.policy = now.policy.clone();
+    mode.prefix_cache = now.prefix_cache;
+    mode.max_seqs = now.max_seqs;
+    mode.token_budget = now.token_budget;
+    mode.chunked_prefill = now.chunked_prefill;
+    mode.long_prefill_threshold = now.long_prefill_threshold;
+    mode.queue_limit = now.queue_limit;
+    mode.speculative = now.speculative.clone();
+    mode.front_ms = now.front_ms;
+    mode.emit_us = now.emit_us;
+    Some(EngineSpec { name: pair.name.clone(), mode: ModeSpec::Batching(mode) })
+}
+
+fn step_of(engine: &EngineSpec) -> Option<&StepSpec> {
+    match &engine.mode {
+        ModeSpec::Batching(batching) => Some(&batching.step),
+        _ => None,
+    }
+}
+
+/// Leaves this share of what the host adds.
+fn host(batching: &mut BatchingSpec, left: f64) -> Result<(), String> {
+    let StepSpec::Roofline(roofline) = &mut batching.step else {
+        return Err("a fitted step does not tell the host's part".to_owned());
+    };
+    roofline.host.layer_us *= left;
+    roofline.host.step_us *= left;
+    roofline.host.request_us *= left;
+    batching.emit_us *= left;
+    batching.front_ms *= left;
+    Ok(())
+}
+
+/// The GPU's part of a step `factor` times as fast; the host's stays.
+fn faster_steps(step: &mut StepSpec, factor: f64) {
+    match step {
+        StepSpec::Linear(linear) => {
+            linear.base_us = (linear.base_us / factor).max(0.001);
+            linear.decode_us /= factor;
+            linear.prefill_us /= factor;
+            linear.context_ns /= factor;
+            if let Some(overlap) = &mut linear.overlap {
+                overlap.weights_us /= factor;
+                overlap.token_us /= factor;
+            }
+        }
+        StepSpec::Roofline(roofline) => {
+            let gpu = &mut roofline.gpu;
+            gpu.tflops *= factor;
+            gpu.bandwidth_tb_s *= factor;
+            gpu.attention_tflops = gpu.attention_tflops.map(|tflops| tflops * factor);
+            gpu.linear_floor_us /= factor;
+            gpu.decode_floor_us /= factor;
+            gpu.decode_per_head_ns /= factor;
+            gpu.prefill_per_head_ns /= factor;
+            gpu.prefill_floor_us /= factor;
+            gpu.allreduce_us /= factor;
+            gpu.allreduce_gb_s *= factor;
+            gpu.experts.floor_us /= factor;
+        }
+    }
+}
