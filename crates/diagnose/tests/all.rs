@@ -25,16 +25,12 @@ mod misdiagnoses;
 mod network;
 #[path = "all/on_a_clock.rs"]
 mod on_a_clock;
-#[path = "all/sampled.rs"]
-mod sampled;
 #[path = "all/told_apart.rs"]
 mod told_apart;
 #[path = "all/traced.rs"]
 mod traced;
 #[path = "all/two_faults.rs"]
 mod two_faults;
-#[path = "all/unprobed.rs"]
-mod unprobed;
 #[path = "all/validation.rs"]
 mod validation;
 #[path = "all/windows.rs"]

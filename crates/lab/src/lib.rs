@@ -1,8 +1,9 @@
 //! What tests hold the product against: records made by hand, and systems whose truth is known without it.
 //!
 //! [`records`] is a small language for records, [`queues`] steps queues by their recursion, [`arms`] are pairs of them with the
-//! tests that are wrong for such data. Nothing here is in the binary.
+//! tests that are wrong for such data, [`parts`] are what a test needs of the machine. Nothing here is in the binary.
 
 pub mod arms;
+pub mod parts;
 pub mod queues;
 pub mod records;

@@ -3,13 +3,16 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use plimsoll_lab::parts::or_skipped;
+
 use crate::kit::{plimsoll, run_folder};
 
 fn chromium() -> Option<&'static str> {
-    ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| {
+    let found = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| {
         let found = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         found.is_ok_and(|status| status.success())
-    })
+    });
+    or_skipped(found.ok_or_else(|| "there is no chromium on this machine; no page was looked at".to_owned()))
 }
 
 /// The page after its scripts ran, and what it said on the console. `more` is put to the browser's flags.
@@ -62,10 +65,7 @@ fn assert_accessible(browser: &str, page: &Path) {
 /// Every kind of page that a run, two runs and a plan leave.
 #[test]
 fn every_page_can_be_read_by_all() {
-    let Some(browser) = chromium() else {
-        eprintln!("SKIPPED: no chromium on this machine; no page was looked at");
-        return;
-    };
+    let Some(browser) = chromium() else { return };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let at = |name: &str| folder.path().join(name).display().to_string();
     let load = [
@@ -146,10 +146,7 @@ fn the_demo_leaves_a_report_that_draws_itself() {
     for outside in ["http-equiv=\"refresh\"", "src=\"http", "href=\"http", "@import"] {
         assert!(!html.contains(outside), "the page refers to the outside: {outside}");
     }
-    let Some(browser) = chromium() else {
-        eprintln!("SKIPPED: no chromium on this machine; the report was written and not looked at");
-        return;
-    };
+    let Some(browser) = chromium() else { return };
     let (dom, console) = open(browser, &page, &[DESK]);
     assert_eq!(console, "", "the page complains");
     let specs =

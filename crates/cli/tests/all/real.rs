@@ -1,7 +1,7 @@
 //! Servers that are not ours, as `scripts/real-server` installs and starts them.
 //!
-//! Where one is not installed its tests print why they are skipped and pass. One that is installed and does not come up fails them:
-//! a test that is skipped for good would say nothing.
+//! Where one is not installed its tests are skipped, or fail where parts are required. One that is installed and does not come up fails
+//! them: a test that is skipped for good would say nothing.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -32,11 +32,7 @@ impl Real {
     }
 }
 
-/// The server, or the reason why the test is skipped on the screen.
-#[expect(clippy::print_stderr, reason = "a test that is skipped says why")]
-pub fn or_skipped(server: Result<Real, String>) -> Option<Real> {
-    server.map_err(|why| eprintln!("SKIPPED: {why}")).ok()
-}
+pub use plimsoll_lab::parts::or_skipped;
 
 /// The checkout.
 pub fn root() -> PathBuf {

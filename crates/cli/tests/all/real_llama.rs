@@ -1,7 +1,7 @@
 //! The whole path against a server that is not ours: llama.cpp's HTTP server with a tiny random model.
 //!
-//! `scripts/real-server setup` installs it (`.ci/run` does). Where it is not installed the test prints why it is
-//! skipped and passes; nothing else in it is allowed to be lenient.
+//! `scripts/real-server setup` installs it (`.ci/run` does). Where it is not installed the test is skipped, or
+//! fails where parts are required; nothing else in it is allowed to be lenient.
 
 use std::path::Path;
 

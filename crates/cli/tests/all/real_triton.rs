@@ -1,7 +1,7 @@
 //! The KServe path against a server that is not ours: NVIDIA's Triton with a model whose time is known.
 //!
-//! `scripts/real-server setup triton` installs it (`.ci/run` does). Where it is not installed the test prints why it is
-//! skipped and passes; nothing else in it is allowed to be lenient. The truth is Triton's own counters: what they say of
+//! `scripts/real-server setup triton` installs it (`.ci/run` does). Where it is not installed the test is skipped, or
+//! fails where parts are required; nothing else in it is allowed to be lenient. The truth is Triton's own counters: what they say of
 //! requests, rows, batches and time must be what the run says.
 
 use std::io::{Read, Write};

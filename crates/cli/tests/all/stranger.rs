@@ -6,6 +6,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 
+use plimsoll_lab::parts::or_skipped;
+
 use crate::kit::{PLIMSOLL, plimsoll, undisturbed};
 
 /// The server in a process of its own; it ends with this value.
@@ -17,14 +19,11 @@ struct Stranger {
 
 impl Stranger {
     /// `None` where no Python is installed.
-    #[expect(clippy::print_stderr, reason = "what a test leaves out it says")]
     fn start(args: &[&str]) -> Option<Stranger> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/servers/stranger.py");
         let begun = Command::new("python3").arg(script).args(args).stdout(Stdio::piped()).spawn();
-        let Ok(mut child) = begun else {
-            eprintln!("skipped: no python3 on this machine, so no server of Python");
-            return None;
-        };
+        let mut child =
+            or_skipped(begun.map_err(|why| format!("python3, which the server is written in: {why}")))?;
         let mut said = BufReader::new(child.stdout.take().expect("piped"));
         let mut port = String::new();
         said.read_line(&mut port).expect("its port");

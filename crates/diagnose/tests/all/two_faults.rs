@@ -4,11 +4,6 @@
 use plimsoll_diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, Side, diagnose};
 use plimsoll_model::{Attempt, Fingerprint, Level, Span};
 
-use crate::diagnosed;
-use crate::diagnosed::fault::Class;
-use crate::diagnosed::run::Setup;
-use crate::diagnosed::system::System;
-use crate::diagnosed::truth::Facts;
 use plimsoll_lab::records::{MS, answer, level};
 
 /// Length of a load, s, and tokens of an answer.
@@ -76,36 +71,4 @@ fn more_load_and_a_slow_replica_are_both_named() {
     let base = engine(150, [1.0, 1.0]);
     let both = ask(&base, &engine(110, [1.0, 1.4]));
     assert_eq!(causes(&both), [Cause::HigherRate, Cause::BadReplica], "{}", both.headline);
-}
-
-/// What is said of a system of the tuning half with this fault, or these two.
-fn said(seed: u64, class: Class, severity: usize) -> Diagnosis {
-    let system = class.variant(&System::draw(seed));
-    let base = Setup::of(&system).run(1_000 * seed + 1);
-    let (setup, budget) = class.inject(&system, &Facts::of(&base), severity);
-    let candidate = setup.run(1_000 * seed + 11 + 20 * class as u64 + severity as u64);
-    diagnosed::ask(Some(&base), &candidate, budget.as_ref())
-}
-
-#[test]
-fn both_of_two_faults_are_named() {
-    for class in
-        [Class::PairRateReplica, Class::PairModelPrefix, Class::PairPromptsStall, Class::PairBufferingModel]
-    {
-        let diagnosis = said(2, class, 2);
-        let mut named = causes(&diagnosis);
-        named.sort();
-        let mut injected = class.causes().to_vec();
-        injected.sort();
-        assert_eq!(named, injected, "{class:?}: {}", diagnosis.headline);
-    }
-}
-
-/// The first of the two alone has no second.
-#[test]
-fn a_single_fault_gets_one_name() {
-    for class in [Class::Rate, Class::PrefixLoss, Class::Prompts, Class::Buffering, Class::Slower] {
-        let diagnosis = said(2, class, 2);
-        assert_eq!(causes(&diagnosis), class.causes(), "{class:?}: {}", diagnosis.headline);
-    }
 }
