@@ -30,7 +30,20 @@ const TASKS: &[Task] = &[
     ),
     (
         "Set up",
-        &["budget", "engine", "doctor", "collect", "cold-start", "quality", "rerun", "calc", "schema", "dev"],
+        &[
+            "budget",
+            "engine",
+            "doctor",
+            "collect",
+            "cold-start",
+            "quality",
+            "rerun",
+            "calc",
+            "schema",
+            "completions",
+            "man",
+            "dev",
+        ],
         "plimsoll budget init --from RUN -o budget.yaml",
     ),
 ];

@@ -97,6 +97,8 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::Report(args) => commands::report::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Schema(args) => commands::schema::run(args),
+        Command::Completions(args) => commands::shell::completions(args),
+        Command::Man(args) => commands::shell::man(args),
     }
 }
 

@@ -23,6 +23,7 @@ pub mod report;
 pub mod rerun;
 pub mod run;
 pub mod schema;
+pub mod shell;
 pub mod show;
 pub mod simulate;
 pub mod smoke;

@@ -23,6 +23,7 @@ mod profile;
 mod quality;
 mod rerun;
 mod shared;
+mod shell;
 mod show;
 mod what_if;
 
@@ -51,6 +52,7 @@ pub use rerun::RerunArgs;
 pub use shared::{
     CeilingArgs, ClientArgs, Format, LoadArgs, OutputArgs, ScrapeArgs, TargetArgs, WorkloadArgs,
 };
+pub use shell::{CompletionsArgs, ManArgs};
 pub use show::{DoctorArgs, LsArgs, ReportArgs, SchemaArgs, SchemaOf, ShowArgs};
 pub use what_if::{FitArgs, WhatIfArgs};
 
@@ -125,4 +127,8 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Print the JSON Schema of a file Plimsoll reads or writes
     Schema(SchemaArgs),
+    /// Print the completions of a shell
+    Completions(CompletionsArgs),
+    /// Write the man pages of all commands into a folder
+    Man(ManArgs),
 }

@@ -1,0 +1,19 @@
+//! `plimsoll-bench` starts the `plimsoll` beside it: the wheel is called so, and `uvx plimsoll-bench` runs what is called as the wheel.
+
+#![expect(clippy::print_stderr, reason = "all that it ever says")]
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+fn main() -> ExitCode {
+    let beside = std::env::current_exe().map(|path| path.with_file_name("plimsoll"));
+    let why = match beside {
+        Ok(path) => {
+            let why = Command::new(&path).args(std::env::args_os().skip(1)).exec();
+            format!("{}: {why}", path.display())
+        }
+        Err(why) => why.to_string(),
+    };
+    eprintln!("plimsoll-bench: {why}; install plimsoll beside it");
+    ExitCode::from(2)
+}

@@ -1,0 +1,47 @@
+//! `plimsoll completions` and `plimsoll man`: the commands and their flags, for a shell and for `man`.
+//!
+//! Both are made from the parser itself, so that they can't be about other flags than the binary has.
+
+use std::fs;
+use std::path::Path;
+
+use clap::Command;
+use clap_mangen::Man;
+
+use crate::exit::{Exit, Stop};
+use crate::flags::{CompletionsArgs, ManArgs};
+use crate::{help, out};
+
+/// Prints the completions.
+pub fn completions(args: &CompletionsArgs) -> Result<Exit, Stop> {
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut help::command(), "plimsoll", &mut text);
+    out::line(String::from_utf8_lossy(&text).trim_end());
+    Ok(Exit::Done)
+}
+
+/// Writes a page per command.
+pub fn man(args: &ManArgs) -> Result<Exit, Stop> {
+    let wrong = |e: std::io::Error| {
+        Stop::usage(format!("{}: {e}; name a folder that can be written", args.dir.display()))
+    };
+    fs::create_dir_all(&args.dir).map_err(wrong)?;
+    let mut command = help::command();
+    command.build();
+    let pages = pages(&command, "plimsoll", &args.dir).map_err(wrong)?;
+    out::note(&format!("wrote {pages} pages to {}", args.dir.display()));
+    Ok(Exit::Done)
+}
+
+/// The page of a command and of those under it; how many.
+fn pages(command: &Command, name: &str, dir: &Path) -> std::io::Result<usize> {
+    let shown = |command: &&Command| !command.is_hide_set() && command.get_name() != "help";
+    let mut count = 1;
+    for under in command.get_subcommands().filter(shown) {
+        count += pages(under, &format!("{name}-{}", under.get_name()), dir)?;
+    }
+    let mut page = Vec::new();
+    Man::new(command.clone()).title(name).render(&mut page)?;
+    fs::write(dir.join(format!("{name}.1")), page)?;
+    Ok(count)
+}

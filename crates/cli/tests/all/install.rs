@@ -1,0 +1,95 @@
+//! What is installed beside the binary: completions that their shell reads, man pages, the second name, the steps of the action.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::kit::{PLIMSOLL, plimsoll};
+
+/// Bash reads what is printed for it; the others get every command.
+#[test]
+fn completions_are_read_by_their_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let said = plimsoll(&["completions", shell]);
+        assert_eq!(said.code, 0, "{}", said.stderr);
+        for command in ["sweep", "what-if", "completions"] {
+            assert!(said.stdout.contains(command), "{shell} lacks {command}");
+        }
+        if shell == "bash" {
+            let mut bash = Command::new("bash").arg("-n").stdin(Stdio::piped()).spawn().expect("a bash");
+            bash.stdin.take().expect("piped").write_all(said.stdout.as_bytes()).expect("it reads");
+            assert!(bash.wait().expect("ended").success());
+        }
+    }
+    assert_eq!(plimsoll(&["completions", "csh"]).code, 2);
+}
+
+/// One page per command that the help lists, each with its flags.
+#[test]
+fn every_command_has_a_man_page() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().join("man/man1");
+    assert_eq!(plimsoll(&["man", dir.to_str().expect("utf-8")]).code, 0);
+    let page = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    assert!(page("plimsoll.1").contains("plimsoll\\-sweep(1)"), "{}", page("plimsoll.1"));
+    assert!(page("plimsoll-gate.1").contains("\\-\\-budget"));
+    page("plimsoll-plan-verify.1");
+    let file = folder.path().join("file");
+    fs::write(&file, "").expect("written");
+    let refused = plimsoll(&["man", file.join("sub").to_str().expect("utf-8")]);
+    assert_eq!((refused.code, refused.stderr.lines().count()), (2, 1), "{}", refused.stderr);
+}
+
+#[test]
+fn the_wheels_name_starts_the_same() {
+    let bench = Path::new(PLIMSOLL).with_file_name("plimsoll-bench");
+    let said = |binary: &Path| {
+        Command::new(binary).args(["calc", "mmc", "--help"]).output().expect("it starts").stdout
+    };
+    assert_eq!(said(&bench), said(Path::new(PLIMSOLL)));
+}
+
+/// The action's gate step, run as a runner would, on a run that holds its budget and on one that breaks it: the summary is written, the verdict is
+/// an output, the exit code is the gate's.
+#[test]
+fn the_actions_steps_keep_the_verdict() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let run = at("run").display().to_string();
+    let load =
+        ["simulate", "--profile", "demo", "--rate", "200/s", "--for", "60s", "--isl", "64", "--osl", "4"];
+    assert_eq!(plimsoll(&[&load[..], &["-q", "-o", &run]].concat()).code, 0);
+    let action = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../action.yml"))
+        .expect("action.yml");
+    let script = action.split("      run: |\n").nth(1).expect("the step's script");
+    let bin = Path::new(PLIMSOLL).parent().expect("a folder");
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
+    for (ceiling, verdict, code) in [("10s", "pass", 0), ("1ms", "broken", 1)] {
+        let budget = at("budget.yaml");
+        fs::write(
+            &budget,
+            format!(
+                "version: 1\nname: demo\nbudgets:\n  - {{id: e2e-p95, metric: e2e, p: 95, max: {ceiling}}}\n"
+            ),
+        )
+        .expect("written");
+        let (summary, output) = (at(&format!("{verdict}.md")), at(&format!("{verdict}.out")));
+        let ended = Command::new("bash")
+            .args(["-c", script])
+            .current_dir(folder.path())
+            .env("PATH", &path)
+            .env("TARGET", &run)
+            .env("BUDGET", &budget)
+            .env("ARGS", "")
+            .env("RUNNER_TEMP", folder.path())
+            .env("GITHUB_STEP_SUMMARY", &summary)
+            .env("GITHUB_OUTPUT", &output)
+            .output()
+            .expect("a bash");
+        assert_eq!(ended.status.code(), Some(code), "{}", String::from_utf8_lossy(&ended.stderr));
+        assert_eq!(fs::read_to_string(&output).expect("the outputs"), format!("verdict={verdict}\n"));
+        assert!(fs::read_to_string(&summary).expect("the summary").contains("e2e"));
+        assert!(at("gate.xml").exists() && at("gate.sarif").exists());
+    }
+}
