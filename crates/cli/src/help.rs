@@ -19,7 +19,7 @@ const TASKS: &[Task] = &[
     ),
     (
         "Judge",
-        &["gate", "compare", "interleave", "baseline", "history"],
+        &["gate", "watch", "compare", "interleave", "baseline", "history"],
         "plimsoll gate RUN --budget budget.yaml",
     ),
     ("Explain", &["diagnose", "profile", "levers"], "plimsoll diagnose RUN --baseline release"),

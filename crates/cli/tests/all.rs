@@ -93,5 +93,7 @@ mod struck;
 mod tidy;
 #[path = "all/wait.rs"]
 mod wait;
+#[path = "all/watch.rs"]
+mod watch;
 #[path = "all/what_if.rs"]
 mod what_if;

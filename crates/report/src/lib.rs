@@ -36,6 +36,7 @@ pub mod text;
 pub mod traces;
 pub mod wait;
 pub mod watch;
+pub mod watched;
 pub mod what_if;
 mod words;
 

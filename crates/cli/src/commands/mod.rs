@@ -30,4 +30,5 @@ pub mod smoke;
 pub mod sweep;
 pub mod validate;
 pub mod wait;
+pub mod watch;
 pub mod what_if;

@@ -25,6 +25,7 @@ mod rerun;
 mod shared;
 mod shell;
 mod show;
+mod watch;
 mod what_if;
 
 use clap::{Parser, Subcommand};
@@ -54,6 +55,7 @@ pub use shared::{
 };
 pub use shell::{CompletionsArgs, ManArgs};
 pub use show::{DoctorArgs, LsArgs, ReportArgs, SchemaArgs, SchemaOf, ShowArgs};
+pub use watch::WatchArgs;
 pub use what_if::{FitArgs, WhatIfArgs};
 
 /// Finds how much load an AI inference endpoint can carry, and says how sure it is.
@@ -101,6 +103,8 @@ pub enum Command {
     Calc(calc::CalcArgs),
     /// Show a baseline's results: since which version a metric has moved
     History(HistoryArgs),
+    /// Hold a budget against live traffic, from servers' metrics pages
+    Watch(WatchArgs),
     /// Say which layer is slow, of an endpoint or of a run
     Diagnose(Box<DiagnoseArgs>),
     /// Rank what to change first, for one run

@@ -22,13 +22,14 @@ const EDGES: &[(&str, &[&str])] = &[
     ("diagnose", &["math", "model", "workload", "measure"]),
     ("profile", &["math", "model", "measure"]),
     ("plan", &["math", "model", "workload", "sim", "measure", "judge", "profile"]),
+    ("watch", &["math", "model", "measure", "judge"]),
     ("server", &["model", "wire", "sim"]),
-    ("report", &["model", "measure", "judge", "diagnose", "profile", "plan"]),
+    ("report", &["model", "measure", "judge", "diagnose", "profile", "plan", "watch"]),
     (
         "cli",
         &[
             "math", "model", "workload", "wire", "policy", "store", "sim", "client", "measure", "judge",
-            "diagnose", "profile", "plan", "server", "report",
+            "diagnose", "profile", "plan", "watch", "server", "report",
         ],
     ),
     ("lab", &["math", "model"]),
@@ -40,6 +41,7 @@ const TESTS_TOO: &[&str] = &["lab", "sim", "math", "model", "workload"];
 /// Crates that take values, a seed and a `now`, and give values back.
 const PURE: &[&str] = &[
     "math", "model", "workload", "wire", "policy", "sim", "measure", "judge", "diagnose", "profile", "plan",
+    "watch",
 ];
 
 /// What a pure crate must not name in its sources: async, sockets, files, environment, clocks, printing.

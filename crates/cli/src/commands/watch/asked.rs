@@ -1,0 +1,210 @@
+//! What a watch is asked, from flags and a watch file.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use plimsoll_model::Span;
+use plimsoll_watch::WatchSpec;
+use plimsoll_workload::parse_span;
+use plimsoll_workload::scenario::TargetSpec;
+use plimsoll_workload::scrape::ScrapeSpec;
+use serde::Deserialize;
+
+use crate::budget_file::{self, BudgetText};
+use crate::exit::Stop;
+use crate::flags::WatchArgs;
+use crate::out;
+
+const EVERY: Span = Span::from_secs(5);
+const WINDOW: Span = Span::from_secs(300);
+const LISTEN: &str = "127.0.0.1:9464";
+
+/// Everything that a watch is asked.
+pub struct AskedWatch {
+    /// Only say what can be judged?
+    pub lint: bool,
+    /// How pages are asked.
+    pub target: TargetSpec,
+    /// Which pages.
+    pub scrape: ScrapeSpec,
+    /// How the budget is watched.
+    pub spec: WatchSpec,
+    /// The budget.
+    pub budget: BudgetText,
+    /// Where it is served.
+    pub listen: Option<SocketAddr>,
+    /// When it ends.
+    pub time: Option<Span>,
+}
+
+/// A watch file. What a flag says goes before what it says.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct WatchFile {
+    sources: Vec<SourceLine>,
+    budget: Option<PathBuf>,
+    every: Option<String>,
+    window: Option<String>,
+    listen: Option<String>,
+}
+
+/// One page, or several.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SourceLine {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    url: Option<String>,
+    #[serde(default)]
+    urls: Vec<String>,
+    /// Prometheus' list of targets: `[{"targets": ["host:port"], "labels": {…}}]`.
+    #[serde(default)]
+    file_sd: Option<PathBuf>,
+}
+
+/// Reads flags and files.
+///
+/// # Errors
+/// The first that is wrong or missing, in one line.
+pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
+    let (lint, sources) = match args.sources.split_first() {
+        Some((word, rest)) if word == "lint" => (true, rest),
+        _ => (false, &args.sources[..]),
+    };
+    let is_file = |text: &String| {
+        !text.contains("//") && text.ends_with(".yaml") || text.ends_with(".yml") || text.ends_with(".json")
+    };
+    let (file, pages) = match sources {
+        [one] if is_file(one) => {
+            let file = file(Path::new(one))?;
+            let pages = file
+                .sources
+                .iter()
+                .map(|line| listed(line, Path::new(one)))
+                .collect::<Result<Vec<_>, Stop>>()?
+                .concat();
+            (file, pages)
+        }
+        [] => {
+            return Err(Stop::usage(
+                "watch lint: name a metrics page (http://host:8000/metrics) or a watch file",
+            ));
+        }
+        several => {
+            (WatchFile::default(), several.iter().map(|text| page(text)).collect::<Result<_, Stop>>()?)
+        }
+    };
+    if pages.is_empty() {
+        return Err(Stop::usage(format!(
+            "{}: names no source; write sources: [{{url: \"http://host:8000/metrics\"}}]",
+            sources[0]
+        )));
+    }
+    let budget = args.budget.clone().or(file.budget).ok_or_else(|| {
+        Stop::usage("no budget: name the file with --budget budget.yaml (plimsoll budget init begins one)")
+    })?;
+    let budget = budget_file::read(&budget)?;
+    let span = |flag: &str, text: Option<&String>| {
+        let parsed =
+            text.map(|text| parse_span(text)).transpose().map_err(|e| Stop::usage(format!("{flag} {e}")))?;
+        match parsed {
+            Some(span) if span.0 <= 0 => Err(Stop::usage(format!("{flag}: a time above 0, such as 5s"))),
+            other => Ok(other),
+        }
+    };
+    let every = span("--every", args.every.as_ref().or(file.every.as_ref()))?.unwrap_or(EVERY);
+    let own = budget.file.load.as_ref().and_then(|load| load.window);
+    let window = span("--window", args.window.as_ref().or(file.window.as_ref()))?.or(own).unwrap_or(WINDOW);
+    if every < Span::from_millis(100) || window < Span(8 * every.0) {
+        return Err(Stop::usage(
+            "--every, --window: from 100ms, and a window of at least eight scrapes: with fewer nothing can be decided",
+        ));
+    }
+    let listen = args.listen.clone().or(file.listen).unwrap_or_else(|| LISTEN.to_owned());
+    Ok(AskedWatch {
+        lint,
+        target: TargetSpec {
+            url: pages[0]
+                .split_once('=')
+                .filter(|(name, _)| !name.contains("//"))
+                .map_or(&*pages[0], |(_, url)| url)
+                .to_owned(),
+            key_env: args.key_env.clone(),
+            ca_file: args.ca_file.clone(),
+            tls_verify: !args.insecure,
+            ..TargetSpec::default()
+        },
+        scrape: ScrapeSpec { discover: false, pages, every },
+        spec: WatchSpec { every, window },
+        budget,
+        listen: (listen != "none").then(|| address(&listen)).transpose()?,
+        time: span("--for", args.time.as_ref())?,
+    })
+}
+
+fn file(path: &Path) -> Result<WatchFile, Stop> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|e| out::unread(&name, &e))?;
+    serde_saphyr::from_str(&text).map_err(|e| {
+        let said = e.to_string();
+        Stop::usage(format!(
+            "{name}: {}; keys: sources, budget, every, window, listen",
+            said.lines().next().unwrap_or("is no YAML")
+        ))
+    })
+}
+
+/// The pages of one line of the file.
+fn listed(line: &SourceLine, file: &Path) -> Result<Vec<String>, Stop> {
+    let mut pages = Vec::new();
+    for url in line.url.iter().chain(&line.urls) {
+        let named = line.name.as_ref().filter(|_| line.urls.is_empty());
+        pages.push(page(&named.map_or_else(|| url.clone(), |name| format!("{name}={url}")))?);
+    }
+    if let Some(list) = &line.file_sd {
+        #[derive(Deserialize)]
+        struct Group {
+            targets: Vec<String>,
+        }
+        let path = file.parent().unwrap_or(Path::new(".")).join(list);
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(&path).map_err(|e| out::unread(&name, &e))?;
+        let groups: Vec<Group> = serde_json::from_str(&text)
+            .map_err(|e| Stop::usage(format!("{name}: {e}; write [{{\"targets\": [\"host:8000\"]}}]")))?;
+        for target in groups.into_iter().flat_map(|group| group.targets) {
+            pages.push(page(&format!("{target}=http://{target}/metrics"))?);
+        }
+    }
+    Ok(pages)
+}
+
+/// A page's URL; an endpoint's own stands for its page.
+fn page(text: &str) -> Result<String, Stop> {
+    let (name, url) = match text.split_once('=') {
+        Some((name, url)) if !name.contains("//") => (Some(name), url),
+        _ => (None, text),
+    };
+    let Some((scheme, rest)) =
+        url.split_once("://").filter(|(scheme, _)| matches!(*scheme, "http" | "https"))
+    else {
+        return Err(Stop::usage(format!(
+            "{text}: is neither a URL (http://host:8000/metrics) nor a watch file (.yaml)"
+        )));
+    };
+    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let url = match path.trim_end_matches('/') {
+        "" | "v1" => format!("{scheme}://{host}/metrics"),
+        _ => url.to_owned(),
+    };
+    Ok(name.map_or(url.clone(), |name| format!("{name}={url}")))
+}
+
+fn address(text: &str) -> Result<SocketAddr, Stop> {
+    let bare = text.trim().trim_start_matches(':');
+    let whole = match bare.bytes().all(|b| b.is_ascii_digit()) && !bare.is_empty() {
+        true => format!("127.0.0.1:{bare}"),
+        false => bare.replace("localhost:", "127.0.0.1:"),
+    };
+    whole.parse().map_err(|_| Stop::usage(format!("--listen {text}: write PORT, ADDRESS:PORT or none")))
+}

@@ -1,0 +1,92 @@
+//! What the watch shows: the page, and its own figures for Prometheus.
+
+use plimsoll_watch::{RowState, WatchFinding};
+use plimsoll_wire::prometheus::{Label, PrometheusPage};
+
+/// The page: it shows these rows (JSON, or nothing yet) at once, asks for `/v1/events` and draws what comes.
+pub fn html(rows: &str) -> String {
+    // Inside a script no text may end it.
+    let first = if rows.is_empty() { "null".to_owned() } else { rows.replace('<', "\\u003c") };
+    include_str!("page.html").replacen("/*first*/null", &first, 1)
+}
+
+/// The verdicts as an exposition. A state that is not known is a sample of its own, never a missing one.
+pub fn metrics(found: &WatchFinding) -> String {
+    let mut page = PrometheusPage::new();
+    let states: Vec<([Label<'_>; 2], f64)> = found
+        .rows
+        .iter()
+        .flat_map(|row| {
+            let is = |state: RowState| f64::from(u8::from(row.state == state));
+            RowState::ALL.map(|state| ([("id", row.id.as_str()), ("state", state.name())], is(state)))
+        })
+        .collect();
+    gauge(&mut page, "plimsoll_watch_row_state", "1 for the state that a row of the budget is in", &states);
+    let shares: Vec<([Label<'_>; 2], f64)> = found
+        .rows
+        .iter()
+        .filter_map(|row| Some((row.id.as_str(), row.over?)))
+        .flat_map(|(id, over)| {
+            [([("id", id), ("bound", "least")], over[0]), ([("id", id), ("bound", "most")], over[1])]
+        })
+        .collect();
+    gauge(
+        &mut page,
+        "plimsoll_watch_over_share",
+        "Share of requests over the ceiling, at least and at most",
+        &shares,
+    );
+    let allowed: Vec<([Label<'_>; 1], f64)> =
+        found.rows.iter().filter_map(|row| Some(([("id", row.id.as_str())], row.allowed?))).collect();
+    gauge(
+        &mut page,
+        "plimsoll_watch_allowed_share",
+        "Share of requests that may be over the ceiling",
+        &allowed,
+    );
+    let requests: Vec<([Label<'_>; 1], f64)> =
+        found.rows.iter().map(|row| ([("id", row.id.as_str())], row.n as f64)).collect();
+    gauge(&mut page, "plimsoll_watch_requests", "Requests that a row rests on", &requests);
+    let fleet = &found.fleet;
+    let [answer, pages] = fleet.pages;
+    gauge(&mut page, "plimsoll_watch_pages", "Metrics pages that are watched", &[([], pages as f64)]);
+    gauge(&mut page, "plimsoll_watch_pages_answering", "Of these, how many answer", &[([], answer as f64)]);
+    for (name, help, value) in [
+        ("plimsoll_watch_running", "Requests that are computed", fleet.running),
+        ("plimsoll_watch_waiting", "Requests that wait", fleet.waiting),
+        (
+            "plimsoll_watch_requests_per_second",
+            "Requests answered per second over the window",
+            fleet.requests_per_s,
+        ),
+        (
+            "plimsoll_watch_output_tokens_per_second",
+            "Tokens generated per second over the window",
+            fleet.output_tokens_per_s,
+        ),
+        (
+            "plimsoll_watch_waiting_per_replica",
+            "Requests that wait per replica: what an autoscaler looks at",
+            per_replica(found),
+        ),
+    ] {
+        value.iter().for_each(|value| gauge(&mut page, name, help, &[([], *value)]));
+    }
+    page.finish()
+}
+
+fn per_replica(found: &WatchFinding) -> Option<f64> {
+    let replicas = found.fleet.replicas.iter().filter(|replica| replica.answers).count();
+    (replicas > 0).then(|| found.fleet.waiting.map(|waiting| waiting / replicas as f64)).flatten()
+}
+
+fn gauge<const N: usize>(
+    page: &mut PrometheusPage,
+    name: &str,
+    help: &str,
+    samples: &[([Label<'_>; N], f64)],
+) {
+    let samples: Vec<(&[Label<'_>], f64)> =
+        samples.iter().map(|(labels, value)| (&labels[..], *value)).collect();
+    page.gauge(name, help, &samples);
+}

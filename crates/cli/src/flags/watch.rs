@@ -1,0 +1,48 @@
+//! The flags of `plimsoll watch`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Format;
+
+/// `plimsoll watch`
+#[derive(Args, Debug)]
+pub struct WatchArgs {
+    /// Metrics pages (NAME=URL names one), or one watch file; before them the word lint: say which rows they can judge, and end
+    #[arg(required = true, value_name = "URL|FILE")]
+    pub sources: Vec<String>,
+    /// Budget file [default: the watch file's]
+    #[arg(long, short = 'b', value_name = "FILE")]
+    pub budget: Option<PathBuf>,
+    /// Between two scrapes of a page [default: 5s]
+    #[arg(long, value_name = "TIME")]
+    pub every: Option<String>,
+    /// How far verdicts look back [default: the budget's load.window, or 5m]
+    #[arg(long, value_name = "TIME")]
+    pub window: Option<String>,
+    /// Where the page, /metrics and /v1/rows are served, or none [default: 127.0.0.1:9464]
+    #[arg(long, value_name = "ADDR:PORT|none")]
+    pub listen: Option<String>,
+    /// Serve them to other machines too: whoever reaches the address can read them
+    #[arg(long)]
+    pub listen_open: bool,
+    /// End after so long, with an exit code that judges [default: runs until Ctrl-C]
+    #[arg(long = "for", value_name = "TIME")]
+    pub time: Option<String>,
+    /// Environment variable with the pages' bearer token
+    #[arg(long, value_name = "NAME")]
+    pub key_env: Option<String>,
+    /// PEM file of further trusted roots
+    #[arg(long, value_name = "FILE")]
+    pub ca_file: Option<String>,
+    /// Do not check the pages' certificates
+    #[arg(long)]
+    pub insecure: bool,
+    /// How changes and the end are printed to stdout; json: a line each
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+    /// No talk on stderr
+    #[arg(long, short = 'q')]
+    pub quiet: bool,
+}

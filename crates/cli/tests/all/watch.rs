@@ -1,0 +1,180 @@
+//! A watch from the outside, over a page that a test writes: its log of requests is the truth.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::kit::{PLIMSOLL, Server, plimsoll, reply};
+
+const EDGES: [f64; 5] = [0.05, 0.1, 0.25, 0.5, 1.0];
+/// Requests that each scrape brings.
+const EACH: u64 = 25;
+
+/// A page as vLLM writes it, of this many requests of 80 ms and of 400 ms.
+fn page(fast: u64, slow: u64) -> String {
+    let name = "vllm:time_to_first_token_seconds";
+    let mut text = format!(
+        "vllm:num_requests_running 2\nvllm:request_success_total{{finished_reason=\"stop\"}} {}\n",
+        fast + slow
+    );
+    for edge in EDGES {
+        let below = if edge >= 0.1 { fast } else { 0 } + if edge >= 0.5 { slow } else { 0 };
+        text += &format!("{name}_bucket{{le=\"{edge}\"}} {below}\n");
+    }
+    text + &format!(
+        "{name}_bucket{{le=\"+Inf\"}} {n}\n{name}_count {n}\n{name}_sum {}\n",
+        0.08 * fast as f64 + 0.4 * slow as f64,
+        n = fast + slow
+    )
+}
+
+/// A server whose requests are fast for this many scrapes, slow for as many more, and gone then.
+fn server(turns: u64) -> Server {
+    let scrapes = AtomicU64::new(0);
+    Server::start(move |_, socket| {
+        let scrape = scrapes.fetch_add(1, Ordering::Relaxed);
+        let fast = scrape.min(turns) * EACH;
+        let slow = scrape.saturating_sub(turns) * EACH;
+        match scrape < 2 * turns {
+            true => reply(socket, "200 OK", "Content-Type: text/plain\r\n", &page(fast, slow)),
+            false => reply(socket, "503 Service Unavailable", "", "gone"),
+        }
+    })
+}
+
+fn budget(folder: &std::path::Path) -> String {
+    let path = folder.join("budget.yaml");
+    let rows = "  - {id: ttft, metric: ttft, p: 99, max: 250ms}\n  - {id: onset, metric: throughput_before_onset, min: 10/s}\n";
+    std::fs::write(&path, format!("version: 1\nname: chat\nbudgets:\n{rows}")).expect("written");
+    path.display().to_string()
+}
+
+fn started(url: &str, budget: &str) -> (Child, String) {
+    let mut child = Command::new(PLIMSOLL)
+        .args([
+            "watch",
+            url,
+            "-b",
+            budget,
+            "--every",
+            "100ms",
+            "--window",
+            "20s",
+            "--listen",
+            "127.0.0.1:0",
+            "-q",
+        ])
+        .args(["--format", "json"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut said = String::new();
+    BufReader::new(child.stderr.as_mut().expect("piped")).read_line(&mut said).expect("where it is served");
+    let addr = said.trim().rsplit("http://").next().expect("an address").to_owned();
+    (child, addr)
+}
+
+fn get(addr: &str, request: &str) -> String {
+    let mut socket = TcpStream::connect(addr).expect("it listens");
+    socket.write_all(format!("{request} HTTP/1.1\r\nHost: {addr}\r\n\r\n").as_bytes()).expect("sent");
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+/// Fast requests hold the budget, slow ones break it, and a page that is gone is a lost source, in this order; what is served is what is known.
+#[test]
+fn a_row_holds_then_breaks_then_loses_its_source() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = server(120);
+    let (mut child, addr) = started(&format!("{}/metrics", server.url), &budget(folder.path()));
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let mut states = Vec::new();
+    for line in lines.map_while(Result::ok) {
+        let said: Value = serde_json::from_str(&line).expect("JSON");
+        let row = &said["row"];
+        if row["id"] != "ttft" {
+            assert_eq!(row["state"], "absent", "{row}");
+            continue;
+        }
+        let state = row["state"].as_str().expect("a state").to_owned();
+        if state == "holds" {
+            let rows = get(&addr, "GET /v1/rows");
+            assert!(rows.contains("\"id\":\"ttft\"") && rows.starts_with("HTTP/1.1 200"), "{rows}");
+            assert!(get(&addr, "GET /metrics").contains("plimsoll_watch_row_state{id=\"ttft\",state="));
+            assert!(get(&addr, "GET /").contains("<title>Plimsoll watch</title>"));
+            assert!(get(&addr, "POST /v1/rows").starts_with("HTTP/1.1 405"));
+            assert!(get(&addr, "GET /nothing").starts_with("HTTP/1.1 404"));
+        }
+        if state == "broken" {
+            // 250 ms is an edge: the count is exact, and every request over it is slow.
+            assert_eq!(row["over"][0], row["over"][1], "{row}");
+        }
+        states.push(state);
+        if states.last().is_some_and(|state| state == "source_lost") {
+            break;
+        }
+    }
+    let at = |state: &str| {
+        states.iter().position(|is| is == state).unwrap_or_else(|| panic!("never {state}: {states:?}"))
+    };
+    assert!(at("holds") < at("broken") && at("broken") < at("source_lost"), "{states:?}");
+    kill(Pid::from_raw(i32::try_from(child.id()).expect("a process id")), Signal::SIGINT).expect("it lives");
+    assert_eq!(child.wait().expect("ended").code(), Some(130));
+}
+
+#[test]
+fn a_watch_that_cannot_be_is_refused_in_one_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let budget = budget(folder.path());
+    let server = server(1_000_000);
+    let url = format!("{}/metrics", server.url);
+    let file = folder.path().join("watch.yaml");
+    std::fs::write(&file, "sources: [{url: \"http://127.0.0.1:9/metrics\"}]\nevry: 5s\n").expect("written");
+    let file = file.display().to_string();
+    for (args, code, word) in [
+        (&["watch", &url][..], 2, "no budget"),
+        (&["watch", "nowhere", "-b", &budget], 2, "neither a URL"),
+        (&["watch", &url, "-b", &budget, "--every", "0s"], 2, "--every"),
+        (&["watch", &url, "-b", &budget, "--window", "10s"], 2, "eight scrapes"),
+        (&["watch", &url, "-b", &budget, "--listen", "0.0.0.0:0"], 2, "--listen-open"),
+        (&["watch", &url, "-b", &budget, "--listen", "here"], 2, "--listen here"),
+        (&["watch", &file, "-b", &budget], 2, "evry"),
+        (&["watch", "http://127.0.0.1:9/metrics", "-b", &budget], 5, "127.0.0.1:9"),
+    ] {
+        let ended = plimsoll(args);
+        assert_eq!(ended.code, code, "{args:?}: {}", ended.stderr);
+        assert!(
+            ended.stderr.contains(word) && ended.stderr.lines().count() == 1,
+            "{args:?}: {}",
+            ended.stderr
+        );
+    }
+}
+
+/// Which rows a page can judge, and the edges around their ceilings.
+#[test]
+fn lint_names_the_edges() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = server(1_000_000);
+    let found = plimsoll(&[
+        "watch",
+        "lint",
+        &format!("{}/metrics", server.url),
+        "-b",
+        &budget(folder.path()),
+        "--format",
+        "json",
+    ]);
+    assert_eq!(found.code, 0, "{}", found.stderr);
+    let rows = found.json();
+    assert_eq!((&rows[0]["judged"], &rows[0]["edges_s"]), (&true.into(), &serde_json::json!([0.25, 0.25])));
+    assert_eq!(rows[1]["judged"], false);
+}

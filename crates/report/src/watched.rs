@@ -1,0 +1,60 @@
+//! A watch in text: a line when a row changes, a table at the end, and what a source can judge.
+
+use plimsoll_model::Span;
+use plimsoll_watch::lint::LintRow;
+use plimsoll_watch::{RowState, WatchFinding, WatchRow};
+
+use crate::table::Table;
+use crate::{figure, words};
+
+/// `watching 2 pages every 5s against budget.yaml; Ctrl-C ends it`.
+pub fn begins(pages: usize, every: Span, budget: &str) -> String {
+    let pages = figure::counted(pages as u64, "page");
+    format!("watching {pages} every {} against {budget}; Ctrl-C ends it", words::time(every.as_secs_f64()))
+}
+
+/// `+65 s  ttft-p99 (ttft p99 ≤ 350 ms): holds → broken: 4 % of 3000 requests are over it, 1 % allowed`.
+pub fn change(at_s: f64, row: &WatchRow, before: Option<RowState>) -> String {
+    let from = before.map_or(String::new(), |before| format!("{} → ", before.words()));
+    format!(
+        "{:>8}  {} ({}): {from}{}: {}",
+        format!("+{at_s:.0} s"),
+        row.id,
+        row.budget,
+        row.state.words(),
+        row.why
+    )
+}
+
+/// Everything that is known at the end.
+pub fn text(found: &WatchFinding) -> String {
+    let mut table = Table::new(&["<row", "<budget", "<state"]);
+    for row in &found.rows {
+        table.row([row.id.clone(), row.budget.clone(), row.state.words().to_owned()]);
+    }
+    let mut page = vec![
+        format!("Over the last {}:", words::time(found.window_s)),
+        table.render(2).trim_end().to_owned(),
+    ];
+    for row in found.rows.iter().filter(|row| !row.why.is_empty()) {
+        page.push(words::wrap(2, &format!("{}: {}.", row.id, row.why)).trim_end().to_owned());
+    }
+    let mut unseen: Vec<&str> =
+        found.rows.iter().map(|row| row.unseen.as_str()).filter(|unseen| !unseen.is_empty()).collect();
+    unseen.dedup();
+    page.extend(unseen.into_iter().map(|line| words::wrap(2, &words::sentence(line)).trim_end().to_owned()));
+    page.join("\n")
+}
+
+/// Which rows a source can judge.
+pub fn lint(rows: &[LintRow]) -> String {
+    let mut table = Table::new(&["<row", "<budget", "<judged"]);
+    for row in rows {
+        table.row([row.id.clone(), row.budget.clone(), if row.judged { "yes" } else { "no" }.to_owned()]);
+    }
+    let mut page = vec![table.render(0).trim_end().to_owned()];
+    page.extend(
+        rows.iter().map(|row| words::wrap(0, &format!("{}: {}.", row.id, row.says)).trim_end().to_owned()),
+    );
+    page.join("\n")
+}

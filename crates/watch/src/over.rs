@@ -1,0 +1,92 @@
+//! From the buckets of one replica between two scrapes to the requests over a ceiling.
+//!
+//! Buckets alone say "between so many and so many": those above the ceiling's bucket for certain, those in it perhaps. The histogram's sum
+//! narrows that: with the ceiling B in the bucket (a, b] that holds n of the observations, and the others as low as their buckets allow, at most
+//! so many of the n can lie above B; with the others as high as their buckets allow, at least so many must. Between two scrapes that brought one request
+//! the sum is its latency, so that a fast scrape does more than fine edges. A sum that no values in these buckets could have
+//! (a page that was read while it changed) is not used.
+
+use plimsoll_measure::server_side::Buckets;
+
+/// Requests, and how many of them are over a ceiling: at least, and at most.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+pub struct Over {
+    /// Requests.
+    pub n: u64,
+    /// Over it for certain.
+    pub least: u64,
+    /// Over it perhaps.
+    pub most: u64,
+}
+
+impl Over {
+    /// All of these are over every ceiling: they failed.
+    pub fn failed(n: u64) -> Over {
+        Over { n, least: n, most: n }
+    }
+
+    /// Together with others.
+    #[must_use]
+    pub fn with(self, other: Over) -> Over {
+        Over { n: self.n + other.n, least: self.least + other.least, most: self.most + other.most }
+    }
+}
+
+/// Within this share of each other an edge is the ceiling: pages write `0.5`, `0.50` and `0.5000000001`.
+const SAME: f64 = 1e-9;
+/// Rounding that a sum may have, as a share of itself: clients add floats.
+const ROUNDING: f64 = 1e-6;
+
+/// What a histogram says of a ceiling, seconds. `None` where it has no buckets.
+pub fn over(buckets: &Buckets, limit_s: f64) -> Option<Over> {
+    let Buckets { edges, counts, .. } = buckets;
+    if edges.is_empty() || counts.len() != edges.len() + 1 {
+        return None;
+    }
+    let counts: Vec<u64> = counts.iter().map(|count| count.max(0.0).round() as u64).collect();
+    let n = counts.iter().sum();
+    let place = edges.partition_point(|edge| *edge < limit_s * (1.0 - SAME));
+    let exact = edges.get(place).is_some_and(|edge| *edge <= limit_s * (1.0 + SAME));
+    let above: u64 = counts[place + 1..].iter().sum();
+    let inside = if exact { 0 } else { counts[place] };
+    let plain = Over { n, least: above, most: above + inside };
+    let sum = buckets.sum.filter(|sum| sum.is_finite() && *sum >= 0.0);
+    Some(
+        sum.filter(|_| inside > 0)
+            .and_then(|sum| sharper(edges, &counts, place, limit_s, sum))
+            .unwrap_or(plain),
+    )
+}
+
+/// The same with the sum; `None` where the sum is none that these buckets could have.
+fn sharper(edges: &[f64], counts: &[u64], place: usize, limit_s: f64, sum: f64) -> Option<Over> {
+    let lower = |bucket: usize| if bucket == 0 { 0.0 } else { edges[bucket - 1] };
+    let (inside, above) = (counts[place] as f64, counts[place + 1..].iter().sum::<u64>());
+    let others = |edge: &dyn Fn(usize) -> f64| -> f64 {
+        (0..counts.len())
+            .filter(|bucket| *bucket != place && counts[*bucket] > 0)
+            .map(|b| counts[b] as f64 * edge(b))
+            .sum()
+    };
+    let slack = ROUNDING * sum + f64::MIN_POSITIVE;
+    // As low as they can be, the others leave the most for the ceiling's bucket.
+    let left_most = sum - others(&lower) + slack;
+    let a = lower(place);
+    if left_most < inside * a * (1.0 - ROUNDING) {
+        return None;
+    }
+    let most = ((left_most - inside * a) / (limit_s - a)).floor().clamp(0.0, inside);
+    // As high as they can be, the others leave the least; without a top edge nobody knows how high.
+    let least = match (edges.get(place), counts.last()) {
+        (Some(b), Some(0)) => {
+            let left_least = sum - others(&|bucket| edges.get(bucket).copied().unwrap_or(0.0)) - slack;
+            if left_least > inside * b * (1.0 + ROUNDING) {
+                return None;
+            }
+            ((left_least - inside * limit_s) / (b - limit_s)).ceil().clamp(0.0, inside)
+        }
+        _ => 0.0,
+    };
+    let n = counts.iter().sum();
+    (least <= most).then(|| Over { n, least: above + least as u64, most: above + most as u64 })
+}

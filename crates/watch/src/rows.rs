@@ -1,0 +1,214 @@
+//! Blocks → verdict rows. One decision for all of them: the gate's own, on counts over a ceiling.
+//!
+//! What a page can't see is said beside the row and never a reason to pass it: a server's first-token time begins at the server, so of a
+//! budget of the user's it can prove "broken", and "holds" only as far as the server sees.
+
+use std::collections::VecDeque;
+
+use plimsoll_judge::budget::{Budget, BudgetFile, Scope};
+use plimsoll_math::quantile::{EffectiveN, ShareVariance};
+use plimsoll_measure::budget::{BudgetMetric, shown};
+use plimsoll_measure::budget::{Count, decide};
+use plimsoll_measure::findings::Held;
+use plimsoll_measure::server_side::Signal;
+
+use crate::over::Over;
+use crate::window::Block;
+use crate::{RowState, WatchRow};
+
+/// Where a row's counts come from.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Source {
+    /// A latency histogram and the ceiling, s.
+    Latency {
+        /// Which.
+        signal: Signal,
+        /// The ceiling, s.
+        limit_s: f64,
+    },
+    /// Failed and refused requests over all.
+    Errors,
+    /// No page can say it; why, in a sentence part.
+    Nothing(&'static str),
+}
+
+/// Where this row's counts come from.
+pub fn source(budget: &Budget) -> Source {
+    use BudgetMetric::*;
+    if budget.slice.is_some() {
+        return Source::Nothing(
+            "a page does not tell these requests from others; spans or the gateway's log do",
+        );
+    }
+    if budget.under.is_some() {
+        return Source::Nothing("it holds under a burst, and no page says when there is one");
+    }
+    let latency = |signal| match (budget.max.as_ref(), budget.p) {
+        (Some(max), Some(_)) => Source::Latency { signal, limit_s: max.value },
+        _ => Source::Nothing("only a ceiling on a percentile is a count that a page can show"),
+    };
+    match budget.metric {
+        Ttft | TtftAfterSend => latency(Signal::Ttft),
+        E2e | E2eAfterSend => latency(Signal::E2e),
+        Tpot => latency(Signal::Tpot),
+        Itl => latency(Signal::Itl),
+        ErrorRate => match budget.max {
+            Some(_) => Source::Errors,
+            None => Source::Nothing("it has no ceiling: it is tracked"),
+        },
+        RetryRate | ErrorAndRetryRate => {
+            Source::Nothing("a page does not know which request is a second try")
+        }
+        Ttfb | Ttfot | Ntpot | EventGap => {
+            Source::Nothing("no server measures it; a client or a gateway does")
+        }
+        TtftTailRatio | TpotTailRatio | E2eTailRatio => {
+            Source::Nothing("two quantiles out of buckets bracket their ratio too widely to judge it")
+        }
+        Goodput => Source::Nothing("which requests met all ceilings at once is not on a page"),
+        Throughput | OutputTokensPerS => Source::Nothing(
+            "how much comes is not the server's doing; the gate judges it under a load of its own",
+        ),
+        ThroughputBeforeOnset | Utilisation => Source::Nothing("it needs the lines of a sweep"),
+        CostPerRequest | CostPerGoodRequest => Source::Nothing("no page says what is paid"),
+    }
+}
+
+/// What has been seen when a row is judged.
+pub(crate) struct Seen<'a> {
+    pub blocks: &'a VecDeque<Block>,
+    /// Pages that do not answer, of all.
+    pub lost: [usize; 2],
+    pub stalled_s: Option<f64>,
+    /// Was there any good scrape?
+    pub began: bool,
+}
+
+/// Fewest blocks from which it can be told how alike neighbouring requests are.
+const LEAST_BLOCKS: usize = 8;
+
+pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &Seen<'_>) -> WatchRow {
+    let source = source(budget);
+    let mut row = WatchRow {
+        id: budget.id.clone(),
+        budget: words(budget),
+        state: RowState::Absent,
+        why: String::new(),
+        n: 0,
+        over: None,
+        interval: None,
+        allowed: None,
+        unseen: unseen(file, budget, &source).to_owned(),
+    };
+    let say = |state: RowState, why: String| {
+        let mut said = row.clone();
+        (said.state, said.why) = (state, why);
+        said
+    };
+    if let Source::Nothing(why) = source {
+        return say(RowState::Absent, why.to_owned());
+    }
+    let [lost, pages] = seen.lost;
+    if pages > 0 && lost == pages {
+        return say(RowState::SourceLost, format!("{} not answer", plural(lost, "page does", "pages do")));
+    }
+    if !seen.began || seen.blocks.is_empty() {
+        return say(RowState::CannotTell, "there are no two scrapes yet to count between".to_owned());
+    }
+    if let Some(seconds) = seen.stalled_s {
+        return say(
+            RowState::Stalled,
+            format!("requests are running and no counter has moved for {seconds:.0} s"),
+        );
+    }
+    let counts: Vec<Over> =
+        seen.blocks.iter().filter_map(|block| block.rows.get(place).copied().flatten()).collect();
+    if counts.is_empty() {
+        return say(RowState::Absent, "no page has this signal with buckets".to_owned());
+    }
+    let all = counts.iter().fold(Over::default(), |all, one| all.with(*one));
+    if all.n == 0 {
+        let seconds: f64 = seen.blocks.iter().map(|block| block.length.as_secs_f64()).sum();
+        return say(RowState::NoTraffic, format!("no request ended in {seconds:.0} s"));
+    }
+    let allowed = match budget.p {
+        Some(p) => 1.0 - p.0,
+        None => budget.max.as_ref().map_or(0.0, |max| max.value),
+    };
+    let alpha = file.policy.alpha;
+    let decision = decide(&count(&counts, all), allowed, alpha);
+    let n = all.n as f64;
+    row.n = all.n;
+    row.over = Some([all.least as f64 / n, all.most as f64 / n]);
+    row.interval = Some([decision.share.lower, decision.share.upper]);
+    row.allowed = Some(allowed);
+    let percent = |share: f64| shown(share, &plimsoll_measure::budget::Unit::Share);
+    let bracket = match all.least == all.most {
+        true => percent(all.least as f64 / n),
+        false => format!("{} to {}", percent(all.least as f64 / n), percent(all.most as f64 / n)),
+    };
+    let verb = if matches!(source, Source::Errors) { "failed" } else { "are over it" };
+    let what = format!(
+        "{bracket} of {} {verb}, {} allowed",
+        plural(all.n as usize, "request", "requests"),
+        percent(allowed)
+    );
+    (row.state, row.why) = match decision.held {
+        Held::Fail => (RowState::Broken, what),
+        _ if lost > 0 => (RowState::CannotTell, format!("{what}; {lost} of {pages} pages do not answer")),
+        Held::Pass => (RowState::Holds, what),
+        Held::Inconclusive if counts.len() < LEAST_BLOCKS => (
+            RowState::CannotTell,
+            format!("{what}; {} of the {LEAST_BLOCKS} scrapes that a verdict takes", counts.len()),
+        ),
+        Held::Inconclusive => {
+            let more = decision.needed.map(|needed| {
+                format!("; about {} more would settle it", needed.saturating_sub(all.n).max(1))
+            });
+            let inside = (all.least < all.most).then(|| "; the ceiling lies inside a bucket".to_owned());
+            (RowState::CannotTell, format!("{what}{}", more.or(inside).unwrap_or_default()))
+        }
+    };
+    row
+}
+
+/// The blocks as one count, worth as many independent requests as the shares over it vary between blocks.
+fn count(blocks: &[Over], all: Over) -> Count {
+    let steps = |of: fn(&Over) -> u64| -> Vec<(u64, u64)> {
+        blocks.iter().map(|block| (of(block), block.n)).collect()
+    };
+    let per_batch = (blocks.len() / plimsoll_math::quantile::BATCHES).max(1);
+    let read = |of: fn(&Over) -> u64, over: u64| {
+        let share = (over as f64 / all.n as f64).max(1.0 / all.n as f64);
+        EffectiveN::read(all.n as usize, share, [ShareVariance::of_uneven(&steps(of), per_batch)])
+    };
+    let worth = (blocks.len() >= LEAST_BLOCKS)
+        .then(|| read(|block| block.least, all.least).min(read(|block| block.most, all.most)));
+    Count { n: all.n, over_least: all.least, over_most: all.most, worth }
+}
+
+/// What the source can't see of a row that it can judge.
+fn unseen(file: &BudgetFile, budget: &Budget, source: &Source) -> &'static str {
+    let scope = budget.scope.unwrap_or(file.scope);
+    match source {
+        Source::Latency { signal: Signal::Ttft | Signal::E2e, .. } if scope == Scope::User => {
+            "the server's clock starts when a request has reached it: what lies before is not counted, so it can prove the budget broken, and that it \
+             holds only as far as the server sees"
+        }
+        Source::Errors => "requests that never reached the server are not counted",
+        _ => "",
+    }
+}
+
+/// `ttft p99 ≤ 350 ms`.
+pub fn words(budget: &Budget) -> String {
+    let p = budget.p.map_or(String::new(), |p| format!(" {}", p.name()));
+    let limit = |sign: &str, amount: &plimsoll_measure::budget::Amount| format!(" {sign} {}", amount.shown());
+    let max = budget.max.as_ref().map_or(String::new(), |max| limit("≤", max));
+    let min = budget.min.as_ref().map_or(String::new(), |min| limit("≥", min));
+    format!("{}{p}{max}{min}", budget.metric.name())
+}
+
+fn plural(n: usize, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}

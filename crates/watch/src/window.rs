@@ -1,0 +1,245 @@
+//! Samples as they come from the scraper → blocks of time: what each row of the budget counted between two scrapes, replica by replica.
+//!
+//! A scraper writes a row where a value has changed, so that the last value of each series is kept when what lies before the last blocks is
+//! forgotten. A block is what came between two ticks; a tick without a good scrape makes none, and the next one counts from the last good scrape:
+//! counters lose nothing but what a process takes with it when it dies.
+
+use std::collections::{HashMap, VecDeque};
+
+use plimsoll_judge::budget::{Budget, BudgetFile};
+use plimsoll_measure::server_side::{FAILED, LOOK, PAGE_LABEL, ServerSide, Signal};
+use plimsoll_model::{At, Sample, Span, split_labels};
+
+use crate::finding::ReplicaNow;
+use crate::over::{Over, over};
+use crate::rows::{self, Source};
+use crate::{FleetNow, WatchFinding};
+
+/// How a budget is watched.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct WatchSpec {
+    /// Between two scrapes.
+    pub every: Span,
+    /// How far rows look back.
+    pub window: Span,
+}
+
+/// A page without a good scrape for so many cadences is lost.
+const LOST_AFTER: i64 = 3;
+/// Nothing has moved for so long with requests running: stalled.
+const STALLED: Span = Span::from_secs(30);
+
+/// What came between two ticks.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub at: At,
+    pub length: Span,
+    /// Of each row of the budget; `None` = no page has its signal.
+    pub rows: Vec<Option<Over>>,
+    pub finished: Option<f64>,
+    pub output_tokens: Option<f64>,
+    pub restarts: u64,
+}
+
+/// One page's scrapes.
+#[derive(Copy, Clone, Debug, Default)]
+struct PageSeen {
+    tried: Option<At>,
+    good: Option<At>,
+}
+
+/// A budget file and what has been seen of the traffic it is held against.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    file: BudgetFile,
+    spec: WatchSpec,
+    samples: Vec<Sample>,
+    blocks: VecDeque<Block>,
+    pages: HashMap<String, PageSeen>,
+    /// The last tick that made a block.
+    last: Option<At>,
+    /// When a counter moved last.
+    moved: Option<At>,
+    side: ServerSide,
+}
+
+impl Watched {
+    /// Begins with nothing seen.
+    pub fn new(file: BudgetFile, spec: WatchSpec) -> Watched {
+        Watched {
+            file,
+            spec,
+            samples: Vec::new(),
+            blocks: VecDeque::new(),
+            pages: HashMap::new(),
+            last: None,
+            moved: None,
+            side: ServerSide::default(),
+        }
+    }
+
+    /// The budget.
+    pub fn file(&self) -> &BudgetFile {
+        &self.file
+    }
+
+    /// Takes a row of the scraper.
+    pub fn push(&mut self, sample: Sample) {
+        if sample.name == LOOK || sample.name == FAILED {
+            let labels = split_labels(&sample.labels);
+            let page =
+                labels.iter().find(|(name, _)| name == PAGE_LABEL).map_or("", |(_, page)| page.as_str());
+            let seen = self.pages.entry(page.to_owned()).or_default();
+            seen.tried = seen.tried.max(Some(sample.at));
+            if sample.name == LOOK && sample.value > 0.0 {
+                seen.good = seen.good.max(Some(sample.at));
+            }
+        }
+        self.samples.push(sample);
+    }
+
+    /// Counts what came since the last tick, and forgets what is older than the window.
+    pub fn tick(&mut self, now: At) {
+        self.side = ServerSide::read(&self.samples);
+        let fresh = self.pages.values().filter_map(|page| page.good).max();
+        let Some(fresh) = fresh.filter(|fresh| self.last.is_none_or(|last| *fresh > last)) else { return };
+        if let Some(last) = self.last {
+            let block = self.block(last, fresh);
+            let moves = [block.finished, block.output_tokens].iter().flatten().any(|gained| *gained > 0.0);
+            if moves || block.rows.iter().flatten().any(|row| row.n > 0) || self.moved.is_none() {
+                self.moved = Some(fresh);
+            }
+            self.blocks.push_back(block);
+        }
+        self.last = Some(fresh);
+        while self.blocks.front().is_some_and(|block| block.at < now - self.spec.window) {
+            self.blocks.pop_front();
+        }
+        self.forget_before(fresh - Span(2 * self.spec.every.0.max(1)));
+    }
+
+    fn block(&self, from: At, to: At) -> Block {
+        let gained = |signal| self.side.gained(signal, from, to);
+        let failed = [Signal::Failed, Signal::Refused];
+        let failed: f64 = failed.iter().filter_map(|signal| gained(*signal)).map(|gained| gained.value).sum();
+        let finished = gained(Signal::Finished);
+        let restarts = finished.as_ref().map_or(0, |gained| u64::from(gained.resets));
+        Block {
+            at: to,
+            length: to - from,
+            rows: self.file.budgets.iter().map(|budget| self.row(budget, failed, (from, to))).collect(),
+            finished: finished.map(|gained| gained.value),
+            output_tokens: gained(Signal::OutputTokens).map(|gained| gained.value),
+            restarts,
+        }
+    }
+
+    /// What one row counted; failures are over every ceiling.
+    fn row(&self, budget: &Budget, failed: f64, (from, to): (At, At)) -> Option<Over> {
+        let failed = Over::failed(failed.max(0.0).round() as u64);
+        match rows::source(budget) {
+            Source::Latency { signal, limit_s } => {
+                let each = (0..self.side.replicas().len())
+                    .filter_map(|replica| self.side.histogram_of(replica, signal, from, to));
+                let each: Vec<Over> = each.filter_map(|buckets| over(&buckets, limit_s)).collect();
+                let all = match each.is_empty() {
+                    true => over(&self.side.histogram(signal, from, to)?, limit_s)?,
+                    false => each.into_iter().fold(Over::default(), Over::with),
+                };
+                // Between tokens there is no request that could fail.
+                Some(if signal == Signal::Itl { all } else { all.with(failed) })
+            }
+            Source::Errors => {
+                let finished = self.side.gained(Signal::Finished, from, to)?.value.max(0.0).round() as u64;
+                Some(failed.with(Over { n: finished, ..Over::default() }))
+            }
+            Source::Nothing(_) => None,
+        }
+    }
+
+    fn forget_before(&mut self, at: At) {
+        let mut last: HashMap<(String, String, String), Sample> = HashMap::new();
+        let mut kept = Vec::with_capacity(self.samples.len());
+        for sample in self.samples.drain(..) {
+            let is_mark = sample.name == LOOK || sample.name == FAILED;
+            if sample.at >= at {
+                kept.push(sample);
+            } else if !is_mark {
+                last.insert((sample.source.clone(), sample.name.clone(), sample.labels.clone()), sample);
+            }
+        }
+        // Known at the first scrape that is kept: a value stands until it changes.
+        let first =
+            kept.iter().filter(|sample| sample.name == LOOK).map(|sample| sample.at).min().unwrap_or(at);
+        self.samples = last
+            .into_values()
+            .filter(|sample| !sample.value.is_nan())
+            .map(|s| Sample { at: first, ..s })
+            .collect();
+        self.samples.extend(kept);
+        self.samples.sort_by_key(|sample| sample.at);
+    }
+
+    /// What is known now.
+    pub fn finding(&self, now: At) -> WatchFinding {
+        let lost = self.lost(now);
+        let fleet = self.fleet(now);
+        let seen = rows::Seen {
+            blocks: &self.blocks,
+            lost: [lost.len(), self.pages.len()],
+            stalled_s: self.stalled(&fleet),
+            began: self.last.is_some(),
+        };
+        let rows = self.file.budgets.iter().enumerate();
+        let rows = rows.map(|(place, budget)| rows::row(&self.file, budget, place, &seen)).collect();
+        WatchFinding {
+            budget: self.file.name.clone(),
+            at_s: now.0 as f64 / 1e9,
+            window_s: self.spec.window.as_secs_f64(),
+            rows,
+            fleet,
+        }
+    }
+
+    /// Pages without a good scrape for some cadences.
+    fn lost(&self, now: At) -> Vec<&str> {
+        let since = now - Span(LOST_AFTER * self.spec.every.0);
+        let is_lost = |page: &PageSeen| page.good.is_none_or(|good| good < since);
+        self.pages.iter().filter(|(_, page)| is_lost(page)).map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// For how long nothing has moved with requests running, s.
+    fn stalled(&self, fleet: &FleetNow) -> Option<f64> {
+        let (last, moved) = (self.last?, self.moved?);
+        let still = last - moved;
+        (fleet.running.is_some_and(|running| running >= 1.0) && still >= STALLED).then(|| still.as_secs_f64())
+    }
+
+    fn fleet(&self, now: At) -> FleetNow {
+        let lost = self.lost(now);
+        let level = |series: Option<plimsoll_measure::server_side::Series>| {
+            series.and_then(|series| series.steps.last().map(|step| step.value))
+        };
+        let seconds: f64 = self.blocks.iter().map(|block| block.length.as_secs_f64()).sum();
+        let rate = |of: fn(&Block) -> Option<f64>| {
+            let gained: Vec<f64> = self.blocks.iter().filter_map(of).collect();
+            (!gained.is_empty() && seconds > 0.0).then(|| gained.iter().sum::<f64>() / seconds)
+        };
+        let replica = |(number, replica): (usize, &plimsoll_measure::server_side::Replica)| ReplicaNow {
+            name: if replica.name.is_empty() { "the server".to_owned() } else { replica.name.clone() },
+            running: level(self.side.gauge_of(number, Signal::Running)),
+            waiting: level(self.side.gauge_of(number, Signal::Waiting)),
+            answers: !lost.contains(&replica.page.as_str()),
+        };
+        FleetNow {
+            pages: [(self.pages.len() - lost.len()) as u64, self.pages.len() as u64],
+            replicas: self.side.replicas().iter().enumerate().map(replica).collect(),
+            running: level(self.side.gauge(Signal::Running)),
+            waiting: level(self.side.gauge(Signal::Waiting)),
+            requests_per_s: rate(|block| block.finished),
+            output_tokens_per_s: rate(|block| block.output_tokens),
+            kv_usage: level(self.side.gauge(Signal::KvUsage)),
+            restarts: self.blocks.iter().map(|block| block.restarts).sum(),
+        }
+    }
+}

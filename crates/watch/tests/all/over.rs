@@ -1,0 +1,95 @@
+//! The bracket against the truth: latencies that are known one by one, seen only through buckets and their sum.
+
+use plimsoll_measure::server_side::Buckets;
+use plimsoll_model::At;
+use plimsoll_watch::over::{Over, over};
+use proptest::prelude::*;
+
+/// Edges as servers have them, s: vLLM's first token and whole answer, SGLang's, TGI's (× 1.5), Dynamo's with its 0, an OpenTelemetry SDK's.
+fn ladders() -> Vec<Vec<f64>> {
+    let vllm = [
+        0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
+        40.0, 80.0,
+    ];
+    let e2e = [0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0];
+    let sglang = [0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0];
+    let dynamo = [0.0, 0.0022, 0.0047, 0.01, 0.022, 0.047, 0.1, 0.22, 0.47, 1.0, 2.2, 4.7, 10.0, 22.0, 48.0];
+    let tgi = (0..35).map(|k| 0.00015 * 1.5_f64.powi(k)).collect();
+    let exponential = (-40..40).map(|k| 2_f64.powf(f64::from(k) / 4.0)).collect();
+    let litellm = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0];
+    vec![vllm.to_vec(), e2e.to_vec(), sglang.to_vec(), dynamo.to_vec(), tgi, exponential, litellm.to_vec()]
+}
+
+fn seen(edges: &[f64], values: &[f64]) -> Buckets {
+    let mut counts = vec![0.0; edges.len() + 1];
+    for value in values {
+        counts[edges.partition_point(|edge| edge < value)] += 1.0;
+    }
+    let sum = Some(values.iter().sum());
+    Buckets {
+        edges: edges.to_vec(),
+        counts,
+        sum,
+        count: Some(values.len() as f64),
+        resets: 0,
+        from: At(0),
+        to: At(1),
+    }
+}
+
+fn truth(values: &[f64], limit: f64) -> u64 {
+    values.iter().filter(|value| **value > limit).count() as u64
+}
+
+proptest! {
+    /// Whatever the ladder, the latencies and the ceiling: the bracket holds the truth, and the sum never widens it.
+    #[test]
+    fn the_bracket_holds_the_truth(
+        ladder in 0usize..7,
+        logs in prop::collection::vec(-6.0..3.5f64, 1..40),
+        limit in -5.0..3.0f64,
+    ) {
+        let edges = &ladders()[ladder];
+        let values: Vec<f64> = logs.iter().map(|log| log.exp()).collect();
+        let (limit, buckets) = (limit.exp(), seen(edges, &values));
+        let found = over(&buckets, limit).expect("buckets");
+        let over_it = truth(&values, limit);
+        prop_assert!(found.n == values.len() as u64);
+        prop_assert!(found.least <= over_it && over_it <= found.most, "{found:?} does not hold {over_it}");
+        let plain = over(&Buckets { sum: None, ..buckets }, limit).expect("buckets");
+        prop_assert!(plain.least <= found.least && found.most <= plain.most);
+    }
+
+    /// A scrape that brought one request has its latency in the sum: exact, as long as it lies below the top edge and not on the ceiling itself.
+    #[test]
+    fn one_request_between_two_scrapes_is_exact(ladder in 0usize..7, log in -4.0..2.0f64, limit in -4.0..2.0f64) {
+        let (value, limit) = (log.exp(), limit.exp());
+        prop_assume!((value / limit - 1.0).abs() > 1e-4 && value < 10.0);
+        let found = over(&seen(&ladders()[ladder], &[value]), limit).expect("buckets");
+        let over_it = truth(&[value], limit);
+        prop_assert_eq!(found, Over { n: 1, least: over_it, most: over_it });
+    }
+}
+
+/// A ceiling that is an edge is exact however many requests there are, and however the page writes the edge.
+#[test]
+fn a_ceiling_on_an_edge_is_exact() {
+    let values: Vec<f64> = (1..=400).map(|i| f64::from(i) * 0.005).collect();
+    for limit in [0.5, 0.500_000_000_01, 0.499_999_999_99] {
+        let found = over(&seen(&ladders()[0], &values), limit).expect("buckets");
+        assert_eq!((found.least, found.most), (300, 300), "{limit}");
+    }
+}
+
+/// A sum that these buckets cannot have (a page read while it changed) is not used; no buckets, no count; above the last edge nobody knows.
+#[test]
+fn what_cannot_be_is_not_used() {
+    let mut torn = seen(&[1.0, 2.0, 4.0], &[1.5, 1.6, 3.0]);
+    torn.sum = Some(100.0);
+    assert_eq!(over(&torn, 1.7), Some(Over { n: 3, least: 1, most: 3 }));
+    torn.sum = Some(f64::NAN);
+    assert_eq!(over(&torn, 1.7), Some(Over { n: 3, least: 1, most: 3 }));
+    assert_eq!(over(&Buckets { edges: Vec::new(), ..torn.clone() }, 1.7), None);
+    let beyond = seen(&[1.0], &[0.5, 30.0, 2.0]);
+    assert_eq!(over(&Buckets { sum: None, ..beyond }, 5.0), Some(Over { n: 3, least: 0, most: 2 }));
+}

@@ -1,0 +1,214 @@
+//! A watch over pages made by hand from a log of requests: verdicts, restarts, lost pages, silence.
+
+use plimsoll_judge::budget::BudgetFile;
+use plimsoll_measure::server_side::{FAILED, LOOK};
+use plimsoll_model::{At, Sample, Span};
+use plimsoll_watch::{RowState, WatchFinding, WatchSpec, Watched};
+
+/// vLLM's edges of the first token, s.
+const EDGES: [f64; 9] = [0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5];
+const EVERY: i64 = 5;
+
+/// A server's page: what it counted since it began, in vLLM's names.
+#[derive(Clone, Default)]
+struct Page {
+    ttft: Vec<f64>,
+    failed: u64,
+    running: f64,
+}
+
+impl Page {
+    fn samples(&self, page: &str, at_s: i64) -> Vec<Sample> {
+        let at = At(at_s * 1_000_000_000);
+        let own = if page.is_empty() { String::new() } else { format!("source={page}") };
+        let with = |labels: &str| {
+            [labels, &own].iter().filter(|l| !l.is_empty()).copied().collect::<Vec<_>>().join(",")
+        };
+        let row = |name: &str, labels: &str, value: f64| Sample {
+            at,
+            source: "server".into(),
+            name: name.into(),
+            labels: with(labels),
+            value,
+        };
+        let mut rows = vec![row(LOOK, "", 20.0), row("vllm:num_requests_running", "", self.running)];
+        for edge in EDGES {
+            let below = self.ttft.iter().filter(|s| **s <= edge).count();
+            rows.push(row("vllm:time_to_first_token_seconds_bucket", &format!("le={edge}"), below as f64));
+        }
+        let all = self.ttft.len() as f64;
+        rows.push(row("vllm:time_to_first_token_seconds_bucket", "le=+Inf", all));
+        rows.push(row("vllm:time_to_first_token_seconds_sum", "", self.ttft.iter().sum()));
+        rows.push(row("vllm:time_to_first_token_seconds_count", "", all));
+        rows.push(row("vllm:request_success_total", "finished_reason=stop", all));
+        rows.push(row("vllm:request_success_total", "finished_reason=error", self.failed as f64));
+        rows
+    }
+
+    fn lost(page: &str, at_s: i64) -> Sample {
+        let labels =
+            if page.is_empty() { "why=refused".to_owned() } else { format!("source={page},why=refused") };
+        Sample {
+            at: At(at_s * 1_000_000_000),
+            source: "server".into(),
+            name: FAILED.into(),
+            labels,
+            value: 1.0,
+        }
+    }
+}
+
+fn watched(budgets: &str) -> Watched {
+    let file: BudgetFile =
+        serde_json::from_str(&format!("{{\"version\": 1, \"budgets\": [{budgets}]}}")).expect("a budget");
+    Watched::new(file, WatchSpec { every: Span::from_secs(EVERY), window: Span::from_secs(300) })
+}
+
+const TTFT: &str = r#"{"id": "ttft", "metric": "ttft", "p": "99", "max": "500ms"}"#;
+const ERRORS: &str = r#"{"id": "errors", "metric": "error_rate", "max": "1%"}"#;
+
+/// Scrapes until `until_s`; what a second brings is the caller's.
+fn play(
+    watched: &mut Watched,
+    page: &mut Page,
+    from_s: i64,
+    until_s: i64,
+    second: impl Fn(i64, &mut Page),
+) -> WatchFinding {
+    for at in from_s..=until_s {
+        second(at, page);
+        if at % EVERY == 0 {
+            page.samples("", at).into_iter().for_each(|sample| watched.push(sample));
+            watched.tick(At(at * 1_000_000_000));
+        }
+    }
+    watched.finding(At(until_s * 1_000_000_000))
+}
+
+fn state(finding: &WatchFinding, place: usize) -> RowState {
+    finding.rows[place].state
+}
+
+/// Ten requests a second, one in `nth` slow.
+fn load(nth: usize) -> impl Fn(i64, &mut Page) {
+    move |at, page| {
+        for k in 0..10 {
+            let slow = (at as usize * 10 + k).is_multiple_of(nth);
+            page.ttft.push(if slow { 0.9 } else { 0.045 + 0.001 * k as f64 });
+        }
+        page.running = 3.0;
+    }
+}
+
+#[test]
+fn a_budget_holds_then_breaks_and_the_counts_are_the_logs() {
+    let (mut watched, mut page) = (watched(&format!("{TTFT},{ERRORS}")), Page::default());
+    let held = play(&mut watched, &mut page, 0, 300, load(1000));
+    assert_eq!((state(&held, 0), state(&held, 1)), (RowState::Holds, RowState::Holds), "{:?}", held.rows);
+    assert_eq!(held.rows[0].n, 3000);
+    assert_eq!(held.rows[0].over, Some([3.0 / 3000.0, 3.0 / 3000.0]), "500 ms is an edge");
+    assert!(held.rows[0].unseen.contains("as far as the server sees"));
+    let broken = play(&mut watched, &mut page, 301, 400, load(5));
+    assert_eq!(state(&broken, 0), RowState::Broken, "{:?}", broken.rows[0]);
+    assert_eq!(state(&broken, 1), RowState::Holds);
+    assert!((broken.fleet.requests_per_s.expect("a rate") - 10.0).abs() < 0.5);
+}
+
+/// A restart takes the counters back to zero: what came after it is counted from there, and the sum is the log's but for nothing.
+#[test]
+fn a_restart_loses_nothing_that_was_scraped() {
+    let (mut watched, mut page) = (watched(TTFT), Page::default());
+    play(&mut watched, &mut page, 0, 100, load(1000));
+    // It dies right after a scrape, and has answered before the next one.
+    page = Page::default();
+    let after = play(&mut watched, &mut page, 101, 200, load(1000));
+    assert_eq!(after.rows[0].n, 2000);
+    assert!(after.fleet.restarts >= 1);
+    assert_eq!(state(&after, 0), RowState::Holds, "{:?}", after.rows[0]);
+}
+
+/// Pages that do not answer are no verdict; when they are back, what came meanwhile counts.
+#[test]
+fn a_lost_page_is_a_state_of_its_own() {
+    let (mut watched, mut page) = (watched(TTFT), Page::default());
+    play(&mut watched, &mut page, 0, 200, load(1000));
+    for at in (205..=230).step_by(5) {
+        watched.push(Page::lost("", at));
+        watched.tick(At(at * 1_000_000_000));
+    }
+    let lost = watched.finding(At(230 * 1_000_000_000));
+    assert_eq!(state(&lost, 0), RowState::SourceLost, "{:?}", lost.rows[0]);
+    assert_eq!(lost.fleet.pages, [0, 1]);
+    let back = play(&mut watched, &mut page, 231, 280, load(1000));
+    assert_eq!(state(&back, 0), RowState::Holds, "{:?}", back.rows[0]);
+}
+
+/// Of two pages one is lost: what the other shows can still be broken, but it does not hold.
+#[test]
+fn half_a_fleet_does_not_hold() {
+    let mut watched = watched(TTFT);
+    let (mut a, mut b) = (Page::default(), Page::default());
+    for at in 0..=200 {
+        load(1000)(at, &mut a);
+        load(1000)(at, &mut b);
+        if at % EVERY == 0 {
+            a.samples("a", at).into_iter().for_each(|sample| watched.push(sample));
+            match at < 100 {
+                true => b.samples("b", at).into_iter().for_each(|sample| watched.push(sample)),
+                false => watched.push(Page::lost("b", at)),
+            }
+            watched.tick(At(at * 1_000_000_000));
+        }
+    }
+    let found = watched.finding(At(200 * 1_000_000_000));
+    assert_eq!(state(&found, 0), RowState::CannotTell, "{:?}", found.rows[0]);
+    assert!(found.rows[0].why.contains("1 of 2 pages do not answer"), "{}", found.rows[0].why);
+}
+
+/// Nobody asks: no traffic. Requests run and nothing moves: stalled, whatever the percentiles were. Neither is "holds".
+#[test]
+fn silence_has_two_names() {
+    let (mut watched, mut page) = (watched(TTFT), Page::default());
+    let nobody = play(&mut watched, &mut page, 0, 60, |_, _| {});
+    assert_eq!(state(&nobody, 0), RowState::NoTraffic, "{:?}", nobody.rows[0]);
+    play(&mut watched, &mut page, 61, 160, load(1000));
+    let stalled = play(&mut watched, &mut page, 161, 220, |_, page| page.running = 7.0);
+    assert_eq!(state(&stalled, 0), RowState::Stalled, "{:?}", stalled.rows[0]);
+}
+
+/// Failures are over every ceiling, and a ceiling inside a bucket with many requests a scrape decides nothing.
+#[test]
+fn failures_count_and_brackets_do_not_decide() {
+    let inside = r#"{"id": "inside", "metric": "ttft", "p": "90", "max": "300ms"}"#;
+    let (mut watched, mut page) = (watched(&format!("{TTFT},{ERRORS},{inside}")), Page::default());
+    let found = play(&mut watched, &mut page, 0, 300, |at, page| {
+        (0..10).for_each(|k| {
+            page.ttft.push(if (at + k) % 3 == 0 { 0.3 + 0.02 * (k % 5 - 2) as f64 } else { 0.05 })
+        });
+        page.failed += u64::from(at % 2 == 0);
+    });
+    assert_eq!(
+        (state(&found, 0), state(&found, 1)),
+        (RowState::Broken, RowState::Broken),
+        "{:?}",
+        found.rows
+    );
+    assert_eq!(state(&found, 2), RowState::CannotTell, "{:?}", found.rows[2]);
+    let [least, most] = found.rows[2].over.expect("a bracket");
+    let truth = page.ttft.iter().filter(|s| **s > 0.3).count() as u64 + page.failed;
+    assert!(least < most && least * found.rows[2].n as f64 <= truth as f64, "{least} {most} {truth}");
+}
+
+/// Rows that no page can judge say so, and are never "holds".
+#[test]
+fn what_no_page_says_is_said() {
+    let rows = r#"{"id": "a", "metric": "ttfb", "p": "99", "max": "1s"}, {"id": "b", "metric": "goodput", "min": "1/s"},
+        {"id": "c", "metric": "ttft", "p": "99", "max": "1s", "slice": {"class": "chat"}}, {"id": "d", "metric": "tpot", "p": "95", "max": "50ms"}"#;
+    let (mut watched, mut page) = (watched(rows), Page::default());
+    let found = play(&mut watched, &mut page, 0, 200, load(1000));
+    assert!(
+        found.rows.iter().all(|row| row.state == RowState::Absent && !row.why.is_empty()),
+        "{:?}",
+        found.rows
+    );
+}
