@@ -120,6 +120,14 @@ pub(super) fn quantile(sorted: &[f64], p: f64, rank: Rank) -> Option<f64> {
     let floor = |place: f64| ((place + 1e-9).floor().max(0.0) as usize).min(last);
     match rank {
         Rank::Above => sorted.get(floor(sorted.len() as f64 * p)).copied(),
+        Rank::Summed => {
+            let (share, mut sum) = (1.0 / sorted.len() as f64, 0.0);
+            let reached = sorted.iter().find(|_| {
+                sum += share;
+                sum >= p
+            });
+            reached.or(sorted.last()).copied()
+        }
         Rank::Below => sorted.get(floor(last as f64 * p)).copied(),
         Rank::Linear => {
             let place = last as f64 * p;
@@ -143,5 +151,9 @@ mod tests {
         assert_eq!((of(0.5, Rank::Above), of(0.5, Rank::Below)), (3.0, 2.0));
         assert_eq!((of(1.0, Rank::Above), of(0.0, Rank::Below)), (4.0, 1.0));
         assert_eq!(quantile(&[], 0.5, Rank::Linear), None);
+        // 30 times 1/60 is 0.49999999999999983 in floats, 3 times 1/60 is 0.05.
+        let sixty: Vec<f64> = (0..60).map(f64::from).collect();
+        let of = |p| quantile(&sixty, p, Rank::Summed).expect("sixty values");
+        assert_eq!((of(0.05), of(0.5), of(0.9), of(0.99)), (2.0, 30.0, 53.0, 59.0));
     }
 }

@@ -19,8 +19,6 @@ use super::{CUT, ForeignError, Taken, failed, partial, said, span_ns};
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Lines {
     rows: Vec<ForeignRow>,
-    /// The credit of each row.
-    credits: Vec<i64>,
     /// Values of each metric, of requests that were answered.
     metrics: BTreeMap<String, Vec<f64>>,
     /// Answers whose own count of tokens is not the server's.
@@ -81,7 +79,6 @@ impl Lines {
                 }
             }
         }
-        self.credits.push(meta.get("credit_issued_ns").int().or(sent).unwrap_or_default());
         self.rows.push(row);
         Some(())
     }

@@ -40,7 +40,7 @@ pub(super) fn read(document: &Document<'_>) -> Foreign {
     for (name, block) in said.get("stats").fields().iter().filter(|(_, block)| block.is_map()) {
         let ok = requests.iter().filter(|request| is_ok(request));
         let values: Vec<f64> = ok.filter_map(|request| request.get(name).finite()).collect();
-        let column = (!values.is_empty()).then(|| part.column(name, "as the requests keep it", values));
+        let column = (!values.is_empty()).then(|| part.column(name, "as the rows keep it", values));
         said::block(&mut part, name, column, block, Rank::Linear);
     }
     let all = part.column("requests", "requests", vec![1.0; requests.len()]);

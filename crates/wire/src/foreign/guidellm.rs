@@ -2,7 +2,7 @@
 //!
 //! Instants are epoch seconds. `targeted_start` is the schedule's instant where the strategy has one (constant, poisson, timed
 //! traces); elsewhere it means "as soon as possible" and is left out. Tokens between the first and the last are not kept. Its
-//! percentiles take the value at ⌊n p⌋. Requests that were prepared and never due (`cancelled_requests`) are no failures.
+//! percentiles are read off a running sum of 1/n. Requests that were prepared and never due (`cancelled_requests`) are no failures.
 
 use plimsoll_model::{
     By, Doubt, Foreign, ForeignClock, ForeignDue, ForeignPart, ForeignProcess, ForeignRow, How, Load,
@@ -115,7 +115,8 @@ fn columns(part: &mut ForeignPart, benchmark: &Json<'_>, ok: &[&Json<'_>]) {
     };
     let out = |request: &Json<'_>| request.at(&["output_metrics", "total_tokens"]).count();
     let ms = |spans: Vec<f64>| -> Vec<f64> { spans.into_iter().map(|s| 1e3 * s).collect() };
-    // Means per request, counted once per token.
+    // Means per request, counted once per token; of gaps those that begin inside the tool's measuring window.
+    let until = benchmark.at(&["scheduler_metrics", "measure_end_time"]).finite().unwrap_or(f64::INFINITY);
     let per_token = |from: &str, less: u32| -> Vec<f64> {
         let mut all = Vec::new();
         for request in ok {
@@ -123,7 +124,9 @@ fn columns(part: &mut ForeignPart, benchmark: &Json<'_>, ok: &[&Json<'_>]) {
                 continue;
             };
             let tokens = out(request).unwrap_or(0).saturating_sub(less).min(1 << 20);
-            all.extend((0..tokens).map(|_| 1e3 * (to - from) / f64::from(tokens)));
+            if less == 0 || from <= until {
+                all.extend((0..tokens).map(|_| 1e3 * (to - from) / f64::from(tokens)));
+            }
         }
         all
     };
@@ -154,7 +157,7 @@ fn columns(part: &mut ForeignPart, benchmark: &Json<'_>, ok: &[&Json<'_>]) {
         ),
         (
             "inter_token_latency_ms",
-            "(last − first token) / (tokens − 1) of a request, counted tokens − 1 times",
+            "(last − first token) / (tokens − 1) of a request whose first token came within the measuring window, counted tokens − 1 times",
             per_token("first_token_iteration", 1),
         ),
         (
@@ -172,7 +175,7 @@ fn columns(part: &mut ForeignPart, benchmark: &Json<'_>, ok: &[&Json<'_>]) {
         }
         let column = part.column(name, definition, values);
         for (key, value) in said.fields().iter().filter(|(key, _)| key != "mode" && key != "variance") {
-            if let Some(statistic) = said::statistic(key, Rank::Above) {
+            if let Some(statistic) = said::statistic(key, Rank::Summed) {
                 part.claim(format!("{name}.{key}"), Some(column), statistic, (1.0, 0.0), value.finite());
             }
         }
@@ -183,7 +186,7 @@ fn columns(part: &mut ForeignPart, benchmark: &Json<'_>, ok: &[&Json<'_>]) {
                 key => key.strip_prefix('p').and_then(|p| p.parse::<f64>().ok()).map(|p| p / 100.0),
             };
             if let Some(p) = p {
-                let statistic = plimsoll_model::ForeignStatistic::Quantile { p, rank: Rank::Above };
+                let statistic = plimsoll_model::ForeignStatistic::Quantile { p, rank: Rank::Summed };
                 part.claim(format!("{name}.{key}"), Some(column), statistic, (1.0, 0.0), value.finite());
             }
         }

@@ -207,7 +207,7 @@ fn definition(metric: &str) -> &'static str {
         "http_req_duration" => "sending + waiting + receiving: without the wait for a connection",
         "http_req_waiting" => "request sent → first byte",
         "http_req_blocked" => "wait for a free connection",
-        _ => "as the points keep it",
+        _ => "as the rows keep it",
     }
 }
 

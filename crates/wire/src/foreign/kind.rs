@@ -212,7 +212,6 @@ fn plain(head: &[u8], has: &dyn Fn(&str) -> bool) -> Option<Kind> {
     if all(&["version:", "results:"]) && (has("request_performance:") || has("scenario:")) {
         return Some(Kind::BenchmarkReport);
     }
-    let first = head.split(|b| *b == b'\n').next().unwrap_or_default();
-    memchr::memmem::find(first, b"Strategy").filter(|_| has("Requests"))?;
-    Some(Kind::GuideLlmCsv)
+    let is_guidellm = head.starts_with(b"Run Info,") || (has("Scheduled Latency") && has("Request Counts"));
+    is_guidellm.then_some(Kind::GuideLlmCsv)
 }

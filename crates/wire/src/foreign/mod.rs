@@ -191,7 +191,11 @@ impl Taken {
 /// # Errors
 /// [`ForeignError`]: none of them has rows, one breaks, or they are of more than one run.
 pub fn assemble(files: &[Taken]) -> Result<Foreign, ForeignError> {
-    let rows: Vec<&Taken> = files.iter().filter(|file| file.kind.has_rows()).collect();
+    let mut rows: Vec<&Taken> = files.iter().filter(|file| file.kind.has_rows()).collect();
+    if rows.iter().any(|file| file.kind == Kind::K6Points) {
+        // The same points to the second.
+        rows.retain(|file| file.kind != Kind::K6Csv);
+    }
     let only = match rows.as_slice() {
         [only] => *only,
         [] => {

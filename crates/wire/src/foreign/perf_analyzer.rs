@@ -16,8 +16,10 @@ pub(super) fn read(document: &Document<'_>, summary: Option<&Taken>) -> Result<F
     let root = &document.root;
     let experiments = root.get("experiments").items();
     let mut parts: Vec<ForeignPart> = experiments.iter().map(part).collect();
-    if let [part] = parts.as_mut_slice() {
-        columns(part, said);
+    if let ([part], [experiment]) = (parts.as_mut_slice(), experiments) {
+        let requests = experiment.get("requests").items().iter();
+        let whole: Vec<f64> = requests.filter(|r| !r.is_cut()).filter_map(latency_ms).collect();
+        columns(part, &whole, said);
     }
     let text = |json: &Json<'_>| json.text().map(str::to_owned);
     let mut foreign = Foreign {
@@ -96,15 +98,28 @@ fn row(request: &Json<'_>) -> ForeignRow {
     row
 }
 
-fn columns(part: &mut ForeignPart, said: &Json<'_>) {
+/// The tool's own latency: the event that holds nothing but `[DONE]` is no response to it, and one that ends in it is.
+fn latency_ms(request: &Json<'_>) -> Option<f64> {
+    let stamps: Vec<i64> = request.get("response_timestamps").items().iter().filter_map(Json::int).collect();
+    let outputs = request.get("response_outputs").items();
+    let is_done = |output: &Json<'_>| {
+        let body = output.get("response").text().unwrap_or_default();
+        body.is_empty() || body.trim_end().ends_with("[DONE]")
+    };
+    let last = stamps.iter().zip(outputs).rev().find(|(_, output)| !is_done(output)).map(|(at, _)| *at);
+    Some((last.or(stamps.last().copied())? - request.get("timestamp").int()?) as f64 / 1e6)
+}
+
+fn columns(part: &mut ForeignPart, whole: &[f64], said: &Json<'_>) {
     let ms = |to: fn(&ForeignRow) -> Option<i64>| -> Vec<f64> {
         let ok = part.rows.iter().filter(|row| row.outcome.is_finished());
         ok.filter_map(|row| Some((to(row)? - row.sent?) as f64 / 1e6)).collect()
     };
-    let (first, whole) = (ms(|row| row.first_token), ms(|row| row.end));
+    let first = ms(|row| row.first_token);
+    let whole: Vec<f64> = whole.to_vec();
     let ok = whole.len();
     let first = part.column("time_to_first_token", "timestamp → first event with text, ms", first);
-    let whole = part.column("request_latency", "timestamp → last event, ms", whole);
+    let whole = part.column("request_latency", "timestamp → last event but the closing [DONE], ms", whole);
     said::block(part, "time_to_first_token", Some(first), said.get("time_to_first_token"), Rank::Linear);
     said::block(part, "request_latency", Some(whole), said.get("request_latency"), Rank::Linear);
     for name in ["inter_token_latency", "output_sequence_length"] {
