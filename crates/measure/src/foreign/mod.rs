@@ -155,14 +155,14 @@ fn ours(part: &ForeignPart) -> Vec<Ours> {
 /// The same where nothing says in which order requests came: values as they are, and no interval.
 fn without_order(part: &ForeignPart) -> Vec<Ours> {
     type Of = fn(&ForeignRow) -> Option<i64>;
-    let since_due: Of = |row| Some(row.end? - row.due?);
+    let since_due: Of = |row| Some(row.end?.saturating_sub(row.due?));
     let metrics: [(&str, Of); 4] = [
-        ("ttft_after_send", |row| Some(row.first_token? - row.sent?)),
+        ("ttft_after_send", |row| Some(row.first_token?.saturating_sub(row.sent?))),
         ("e2e", since_due),
-        ("e2e_after_send", |row| Some(row.end? - row.sent?)),
+        ("e2e_after_send", |row| Some(row.end?.saturating_sub(row.sent?))),
         ("tpot", |row| {
             let gaps = i64::from(row.output_tokens?.checked_sub(1)?);
-            Some((row.last_token? - row.first_token?) / (gaps > 0).then_some(gaps)?)
+            Some((row.last_token?.saturating_sub(row.first_token?)) / (gaps > 0).then_some(gaps)?)
         }),
     ];
     let mut all = Vec::new();
@@ -276,7 +276,8 @@ fn regenerate(part: &mut ForeignPart) {
         row.due = Some(due.saturating_add(offset));
     }
     // What does not lie on the draws was drawn otherwise: a newer version, another seed.
-    let spread = part.rows.iter().filter_map(|row| Some(row.sent? - row.due?)).max().unwrap_or(0);
+    let spread =
+        part.rows.iter().filter_map(|row| Some(row.sent?.saturating_sub(row.due?))).max().unwrap_or(0);
     let length = At(due) - At::ZERO;
     if spread > length.0 / 4 {
         part.due = ForeignDue::Unknown;

@@ -58,7 +58,7 @@ type Say<'a> = &'a mut dyn FnMut(&str, String, &str);
 fn gaps(part: &ForeignPart) -> Vec<f64> {
     let mut begins: Vec<i64> = part.rows.iter().filter_map(records::begin).collect();
     begins.sort_unstable();
-    begins.windows(2).map(|pair| (pair[1] - pair[0]) as f64 / 1e9).collect()
+    begins.windows(2).map(|pair| pair[1].saturating_sub(pair[0]) as f64 / 1e9).collect()
 }
 
 /// Are the arrivals those of the process that was named?
@@ -140,7 +140,7 @@ fn late(part: &ForeignPart, say: Say<'_>) {
     if part.due == ForeignDue::Unknown {
         return;
     }
-    let lags = part.rows.iter().filter_map(|row| Some((row.sent? - row.due?) as f64 / 1e9));
+    let lags = part.rows.iter().filter_map(|row| Some((row.sent?.saturating_sub(row.due?)) as f64 / 1e9));
     let mut lags: Vec<f64> = lags.collect();
     lags.sort_unstable_by(f64::total_cmp);
     let (Some(p50), Some(most)) = (quantile::of_sorted(&lags, 0.5), lags.last().copied()) else { return };
@@ -177,11 +177,12 @@ fn pinned(part: &ForeignPart, say: Say<'_>) {
     let (mut now, mut at_most, mut from) = (0i32, 0i64, 0i64);
     for (at, step) in &steps {
         if now == most {
-            at_most += at - from;
+            at_most = at_most.saturating_add(at.saturating_sub(from));
         }
         (now, from) = (now + step, *at);
     }
-    let whole = steps.last().map_or(0, |step| step.0) - steps.first().map_or(0, |step| step.0);
+    let ends = (steps.first().map_or(0, |step| step.0), steps.last().map_or(0, |step| step.0));
+    let whole = ends.1.saturating_sub(ends.0);
     let share = at_most as f64 / whole.max(1) as f64;
     let is_cap = part.cap.is_some_and(|cap| cap as i32 == most && most > 0);
     if is_cap || (share > PINNED.0 && most as usize >= PINNED.1) {

@@ -13,7 +13,7 @@ use plimsoll_model::{
 };
 
 use super::json::{self, Json};
-use super::{CUT, ForeignError, Taken, failed, partial, said, span_ns};
+use super::{CUT, ForeignError, Taken, failed, later, partial, said, signed_ns, span_ns};
 
 /// What is kept while lines come.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -53,14 +53,14 @@ impl Lines {
         row.sent = sent;
         row.end = meta.get("request_end_ns").int();
         if let (Some(sent), Some(first)) = (sent, span_ns(value("time_to_first_token"), 1e3)) {
-            row.first_token = Some(sent + first);
+            row.first_token = Some(later(sent, first));
             let mut at = first;
             row.events.push(at);
             for gap in metrics.at(&["inter_chunk_latency", "value"]).items().iter().filter_map(Json::finite) {
-                at += (gap * 1e6).round() as i64;
+                at = later(at, signed_ns(gap, 1e3));
                 row.events.push(at);
             }
-            row.last_token = Some(sent + at);
+            row.last_token = Some(later(sent, at));
         }
         let count = |tag: &str| metrics.at(&[tag, "value"]).int().and_then(|n| u32::try_from(n).ok());
         let usage = count("usage_completion_tokens");

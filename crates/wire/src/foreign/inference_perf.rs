@@ -1,6 +1,6 @@
 //! inference-perf's folder: `per_request_lifecycle_metrics.json` and the summaries of stages.
 //!
-//! Seconds of a monotonic clock. First and last token are taken from `chunk_times`: `end_time` holds the client's tokenising, and
+//! Seconds of a monotonic clock. First token, last token and end are taken from `chunk_times`: `end_time` holds the client's tokenising, and
 //! `output_token_times` gives every token of the client's tokeniser the stamp of its chunk, which is how a median gap of 0 comes
 //! about. When a request was due is lost. Stages are not named in the rows; they run one after the other, so the n of the first
 //! stage are the n that started first.
@@ -91,6 +91,8 @@ fn request(request: &Json<'_>) -> Request {
     if row.outcome.is_finished() {
         row.first_token = chunks.first().copied();
         row.last_token = chunks.last().copied();
+        // Its end_time holds the tokenising.
+        row.end = row.last_token.or(row.end);
         row.events = sent.map(|sent| chunks.iter().map(|at| at - sent).collect()).unwrap_or_default();
     }
     let (start, end) = (request.get("start_time").finite(), request.get("end_time").finite());

@@ -6,6 +6,8 @@
 
 use std::borrow::Cow;
 
+use super::FURTHEST;
+
 /// Nesting that no result file reaches; a bound on the stack.
 const DEPTH: usize = 96;
 
@@ -103,7 +105,7 @@ impl<'a> Json<'a> {
     /// A whole number, as exact as it was written.
     pub(crate) fn int(&self) -> Option<i64> {
         match self {
-            Json::Number(text) => text.parse().ok().or_else(|| whole(real(text)?)),
+            Json::Number(text) => text.parse().ok().or_else(|| whole(real(text)?)).filter(is_near),
             _ => None,
         }
     }
@@ -116,7 +118,7 @@ impl<'a> Json<'a> {
     /// Seconds as ns: from the digits, because a float of epoch seconds is off by hundreds of ns.
     pub(crate) fn seconds_ns(&self) -> Option<i64> {
         match self {
-            Json::Number(text) => decimal_ns(text).or_else(|| whole(real(text)? * 1e9)),
+            Json::Number(text) => decimal_ns(text).or_else(|| whole(real(text)? * 1e9)).filter(is_near),
             _ => None,
         }
     }
@@ -146,6 +148,11 @@ impl<'a> Json<'a> {
 /// Rust reads `inf`, `Infinity` and `NaN` in any case; the last is no number.
 fn real(text: &str) -> Option<f64> {
     text.parse().ok().filter(|n: &f64| !n.is_nan())
+}
+
+/// Is it an instant whose difference to another one is a number?
+fn is_near(n: &i64) -> bool {
+    n.unsigned_abs() <= FURTHEST.unsigned_abs()
 }
 
 fn whole(n: f64) -> Option<i64> {

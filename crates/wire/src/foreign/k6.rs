@@ -9,7 +9,7 @@ use plimsoll_model::{
 };
 
 use super::json::{self, Json, decimal_ns};
-use super::{CUT, ForeignError, Taken, failed, partial, said};
+use super::{CUT, ForeignError, Taken, failed, later, partial, said, signed_ns};
 
 /// The metrics of a request, in the order of k6.
 const METRICS: [&str; 7] = [
@@ -88,7 +88,9 @@ impl Lines {
         let stamp = cell("timestamp")?;
         let at = decimal_ns(stamp)
             .map(|ns| if ns > 1 << 62 { ns / 1_000_000_000 } else { ns })
-            .or_else(|| iso_ns(stamp));
+            .filter(|ns| *ns >= 0)
+            .or_else(|| iso_ns(stamp))
+            .map(|ns| later(ns, 0));
         let (metric, status) = (cell("metric_name")?, cell("status").and_then(|text| text.parse().ok()));
         let value: f64 = cell("metric_value")?.parse().ok().filter(|v: &f64| v.is_finite())?;
         let metric = metric.to_owned();
@@ -188,16 +190,16 @@ pub(super) fn read(lines: &Lines, summary: Option<&Taken>) -> Result<Foreign, Fo
 fn row(request: &Request, fine: bool) -> ForeignRow {
     let is_ok = !request.failed && request.status.is_none_or(|status| (1..400).contains(&status));
     let mut row = ForeignRow::new(if is_ok { Outcome::FINISHED } else { failed(request.status) });
-    let ns = |ms: f64| (ms * 1e6).round() as i64;
+    let ns = |ms: f64| signed_ns(ms.clamp(0.0, 1e9), 1e3);
     let [duration, blocked, connecting, tls, sending, waiting, _] = request.ms;
     let before = ns(blocked + connecting + tls);
     let begun = match request.end.filter(|_| fine) {
-        Some(end) => end - ns(duration) - before,
+        Some(end) => later(end, -ns(duration) - before),
         None => 0,
     };
     row.sent = Some(begun);
-    row.first_event = (waiting > 0.0).then(|| begun + before + ns(sending + waiting));
-    row.end = Some(begun + before + ns(duration));
+    row.first_event = (waiting > 0.0).then(|| later(begun, before + ns(sending + waiting)));
+    row.end = Some(later(begun, before + ns(duration)));
     row.status = request.status.filter(|status| *status > 0);
     row
 }
@@ -233,7 +235,7 @@ fn iso_ns(text: &str) -> Option<i64> {
     let of_year = (153 * (month + if month > 2 { -3 } else { 9 }) + 2) / 5 + day - 1;
     let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
     let minutes = (days * 24 + hour) * 60 + minute - offset;
-    minutes.checked_mul(60_000_000_000)?.checked_add(seconds)
+    minutes.checked_mul(60_000_000_000)?.checked_add(seconds).filter(|ns| *ns > 0 && *ns < super::FURTHEST)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use plimsoll_model::{
 };
 
 use super::json::{self, Json};
-use super::{Taken, partial};
+use super::{Taken, later, partial};
 
 /// What is kept while lines come.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -40,15 +40,18 @@ impl Lines {
         }
         let root = &document.root;
         // µs with three digits: as milliseconds of a second they are exact ns.
-        let due = (root.get("ts").finite()? * 1e3).round() as i64;
+        let due = later((root.get("ts").finite()? * 1e3).round() as i64, 0);
         let args = root.get("args");
         if is_token {
-            self.first.insert(due, due + args.get("issue_delay").int()? + args.get("issue_to_done").int()?);
+            self.first.insert(
+                due,
+                later(later(due, args.get("issue_delay").int()?), args.get("issue_to_done").int()?),
+            );
         } else if root.get("ph").text() == Some("b") {
             let mut row = ForeignRow::new(Outcome::FINISHED);
             row.due = Some(due);
-            row.sent = Some(due + args.get("issue_start_ns").int()?);
-            row.end = Some(due + args.get("complete_ns").int()?);
+            row.sent = Some(later(due, args.get("issue_start_ns").int()?));
+            row.end = Some(later(due, args.get("complete_ns").int()?));
             self.rows.push(row);
         }
         Some(())

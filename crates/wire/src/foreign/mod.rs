@@ -294,6 +294,19 @@ fn hashed(text: &str) -> u64 {
     hasher.finish()
 }
 
+/// Furthest instant that is taken for one, ns: two of them can be subtracted.
+const FURTHEST: i64 = 4_000_000_000_000_000_000;
+
+/// So much later, within bounds: stamps of a damaged file are any number.
+fn later(at: i64, by: i64) -> i64 {
+    at.saturating_add(by).clamp(-FURTHEST, FURTHEST)
+}
+
+/// A duration in s or ms as ns, whatever its sign.
+fn signed_ns(value: f64, per_s: f64) -> i64 {
+    ((value * 1e9 / per_s).round() as i64).clamp(-FURTHEST, FURTHEST)
+}
+
 /// A duration in s or ms as ns; what is not above zero never happened.
 fn span_ns(value: Option<f64>, per_s: f64) -> Option<i64> {
     value.filter(|v| *v > 0.0 && *v < 1e9 * per_s).map(|v| (v * 1e9 / per_s).round() as i64)

@@ -10,7 +10,7 @@ use plimsoll_model::{
 };
 
 use super::json::Json;
-use super::{CUT, ForeignError, documents, failed, span_ns};
+use super::{CUT, ForeignError, documents, failed, later, signed_ns, span_ns};
 
 const TOOL: &str = "SGLang bench";
 
@@ -67,7 +67,7 @@ fn part(run: &Json<'_>, number: usize) -> ForeignPart {
             row.output_tokens = outs.get(i).and_then(Json::count).filter(|n| *n > 0);
             row.events = own.iter().fold(vec![at], |mut events, gap| {
                 let last = events.last().copied().unwrap_or(at);
-                events.push(last + (gap * 1e9).round() as i64);
+                events.push(later(last, signed_ns(*gap, 1.0)));
                 events
             });
             row.first_token = Some(at);

@@ -11,7 +11,7 @@ use plimsoll_model::{
 };
 
 use super::json::Json;
-use super::{CUT, ForeignError, documents, failed, span_ns};
+use super::{CUT, ForeignError, documents, failed, later, signed_ns, span_ns};
 
 const TOOL: &str = "vLLM bench";
 
@@ -132,7 +132,7 @@ fn rows(part: &mut ForeignPart, run: &Json<'_>) {
         let mut row = ForeignRow::new(if ok { Outcome::FINISHED } else { failed(None) });
         let sent = starts.get(i).and_then(Json::seconds_ns).unwrap_or(0);
         row.sent = Some(sent);
-        row.due = queues.get(i).and_then(Json::seconds_ns).map(|queue| sent - queue.max(0));
+        row.due = queues.get(i).and_then(Json::seconds_ns).map(|queue| later(sent, -queue.max(0)));
         if let Some(rate) = constant {
             row.due = Some(((i as f64 + 1.0) / rate * 1e9).round() as i64);
         }
@@ -142,7 +142,7 @@ fn rows(part: &mut ForeignPart, run: &Json<'_>) {
             let gaps = itls.get(i).map(Json::numbers).unwrap_or_default();
             roles += u64::from(stream(&mut row, ttft, &gaps, is_chat));
             let all = ttft.map(|ttft| ttft + gaps.iter().sum::<f64>());
-            row.end = span_ns(latency.or(all), 1.0).map(|span| sent + span);
+            row.end = span_ns(latency.or(all), 1.0).map(|span| later(sent, span));
         }
         part.rows.push(row);
     }
@@ -162,11 +162,11 @@ fn rows(part: &mut ForeignPart, run: &Json<'_>) {
 /// Puts the chunks where they belong; says whether the first was the role's.
 fn stream(row: &mut ForeignRow, ttft: Option<f64>, gaps: &[f64], is_chat: bool) -> bool {
     let (Some(sent), Some(first)) = (row.sent, span_ns(ttft, 1.0)) else { return false };
-    row.first_event = Some(sent + first);
+    row.first_event = Some(later(sent, first));
     let mut at = first;
     let mut chunks = vec![first];
     for gap in gaps {
-        at += (gap * 1e9).round() as i64;
+        at = later(at, signed_ns(*gap, 1.0));
         chunks.push(at);
     }
     let more = row.output_tokens.map_or(0, |tokens| (chunks.len() as i64) - i64::from(tokens));
@@ -177,8 +177,8 @@ fn stream(row: &mut ForeignRow, ttft: Option<f64>, gaps: &[f64], is_chat: bool) 
     if more >= if is_chat { 2 } else { 1 } && chunks.len() > 1 {
         chunks.pop();
     }
-    row.first_token = chunks.first().map(|at| sent + at);
-    row.last_token = chunks.last().map(|at| sent + at);
+    row.first_token = chunks.first().map(|at| later(sent, *at));
+    row.last_token = chunks.last().map(|at| later(sent, *at));
     row.events = chunks;
     is_role
 }
