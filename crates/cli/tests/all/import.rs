@@ -303,7 +303,11 @@ fn import_writes_a_run_that_others_read() {
     let gate = plimsoll(&["gate", &other, "--budget", &budget]);
     assert!([0, 3].contains(&gate.code), "{} {}", gate.stdout, gate.stderr);
     assert_eq!(plimsoll(&["show", &other, "--html"]).code, 0);
-    assert_eq!(plimsoll(&["compare", &other, &other]).code, 0);
+    let (_keep, again) = run_folder();
+    assert_eq!(plimsoll(&["import", &path("vllm-bench/rate40-detailed.json.gz"), "-o", &again]).code, 0);
+    let compared = plimsoll(&["compare", &other, &again]);
+    assert!([0, 3].contains(&compared.code), "{} {}", compared.stdout, compared.stderr);
+    assert!(compared.words().contains("same requests on both sides"), "{}", compared.stdout);
     // No text of a prompt or an answer, and no key, is in the folder.
     let words = fs::read_to_string(Path::new(&other).join("run.json")).expect("a manifest");
     assert!(!words.contains("keel") && !words.contains("ballast"), "{words}");

@@ -301,8 +301,26 @@ impl<'a> Reader<'a> {
         Ok(Some(if escaped { Cow::Owned(unescaped(&text)) } else { text }))
     }
 
+    /// A number, by its letters alone: it is parsed once, where it is asked for, and what is none then is `None`.
+    fn digits(&mut self, rest: &'a [u8]) -> Option<Json<'a>> {
+        let is_part = |b: &u8| matches!(b, b'0'..=b'9' | b'.' | b'-' | b'+' | b'e' | b'E');
+        let long = rest.iter().position(|b| !is_part(b))?;
+        let is_end =
+            rest.get(long).is_some_and(|b| matches!(b, b',' | b']' | b'}' | b' ' | b'\n' | b'\r' | b'\t'));
+        let text = rest.get(..long).and_then(|text| std::str::from_utf8(text).ok()).filter(|_| is_end)?;
+        self.at += long;
+        Some(Json::Number(text))
+    }
+
     fn word(&mut self) -> Result<Option<Json<'a>>, Broken> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let is_negative =
+            |rest: &[u8]| rest.first() == Some(&b'-') && rest.get(1).is_some_and(u8::is_ascii_digit);
+        if (rest.first().is_some_and(u8::is_ascii_digit) || is_negative(rest))
+            && let Some(number) = self.digits(rest)
+        {
+            return Ok(Some(number));
+        }
         let is_part = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.');
         let long = rest.iter().position(|b| !is_part(b)).unwrap_or(rest.len());
         if long == rest.len() {
