@@ -101,12 +101,13 @@ fn part(run: &Json<'_>, number: usize) -> ForeignPart {
             _ => None,
         };
     }
-    rows(&mut part, run);
-    columns(&mut part, run);
+    let itls = rows(&mut part, run);
+    columns(&mut part, run, itls);
     part
 }
 
-fn rows(part: &mut ForeignPart, run: &Json<'_>) {
+/// Fills the rows; every gap of the answers, in s.
+fn rows(part: &mut ForeignPart, run: &Json<'_>) -> Vec<f64> {
     let list = |name: &str| run.get(name).items();
     let (starts, queues) = (list("start_times"), list("queue_times"));
     let (ttfts, itls, latencies) = (list("ttfts"), list("itls"), list("latencies"));
@@ -120,6 +121,7 @@ fn rows(part: &mut ForeignPart, run: &Json<'_>) {
         _ => None,
     };
     let mut roles = 0u64;
+    let mut all_gaps = Vec::new();
     for i in 0..n {
         let error = errors.get(i).and_then(Json::text).unwrap_or_default();
         let output = outs.get(i).and_then(Json::count);
@@ -142,6 +144,7 @@ fn rows(part: &mut ForeignPart, run: &Json<'_>) {
             let gaps = itls.get(i).map(Json::numbers).unwrap_or_default();
             roles += u64::from(stream(&mut row, ttft, &gaps, is_chat));
             let all = ttft.map(|ttft| ttft + gaps.iter().sum::<f64>());
+            all_gaps.extend_from_slice(&gaps);
             row.end = span_ns(latency.or(all), 1.0).map(|span| later(sent, span));
         }
         part.rows.push(row);
@@ -157,6 +160,7 @@ fn rows(part: &mut ForeignPart, run: &Json<'_>) {
              the role, and its first itl is the wait for the first token"
         ));
     }
+    all_gaps
 }
 
 /// Puts the chunks where they belong; says whether the first was the role's.
@@ -184,7 +188,7 @@ fn stream(row: &mut ForeignRow, ttft: Option<f64>, gaps: &[f64], is_chat: bool) 
 }
 
 /// What the client makes of its lists: `vllm/benchmarks/serve.py`, `calculate_metrics`.
-fn columns(part: &mut ForeignPart, run: &Json<'_>) {
+fn columns(part: &mut ForeignPart, run: &Json<'_>, itls: Vec<f64>) {
     let list = |name: &str| run.get(name).items();
     let ok: Vec<bool> = part.rows.iter().map(|row| row.outcome.is_finished()).collect();
     let of = |items: &[Json<'_>]| -> Vec<f64> {
@@ -192,8 +196,6 @@ fn columns(part: &mut ForeignPart, run: &Json<'_>) {
         items.iter().enumerate().filter(|(i, _)| ok(*i)).filter_map(|(_, v)| v.finite()).collect()
     };
     let (ttfts, latencies, outs) = (of(list("ttfts")), of(list("latencies")), of(list("output_lens")));
-    let chunks = list("itls").iter().enumerate().filter(|(i, _)| ok.get(*i) == Some(&true));
-    let itls: Vec<f64> = chunks.flat_map(|(_, gaps)| gaps.numbers()).collect();
     let many = outs.iter().zip(ttfts.iter().zip(&latencies)).filter(|(out, _)| **out > 1.0);
     let tpots: Vec<f64> = many.map(|(out, (ttft, all))| (all - ttft) / (out - 1.0)).collect();
     let mut put = |name: &str, definition: &str, values: Vec<f64>| {
