@@ -6,8 +6,8 @@
 //! The client in Rust (known by `steady_state`) keeps no `queue_times` and counts starts from the bench's own.
 
 use plimsoll_model::{
-    Doubt, Foreign, ForeignClock, ForeignDue, ForeignPart, ForeignProcess, ForeignRow, ForeignStatistic,
-    Load, Outcome, Rank,
+    By, Doubt, Foreign, ForeignClock, ForeignDue, ForeignPart, ForeignProcess, ForeignRow, ForeignStatistic,
+    How, Load, Outcome, Rank,
 };
 
 use super::json::Json;
@@ -131,7 +131,13 @@ fn rows(part: &mut ForeignPart, run: &Json<'_>) -> Vec<f64> {
         let answered =
             latency.is_none_or(|s| s > 0.0) && (ttft.is_some_and(|s| s > 0.0) || latency.is_some());
         let ok = error.is_empty() && answered;
-        let mut row = ForeignRow::new(if ok { Outcome::FINISHED } else { failed(None) });
+        // The lists of a cut file end early: what stands behind their end is unknown, and did not fail for that.
+        let is_lost = run.is_cut() && ttft.is_none() && latency.is_none() && error.is_empty();
+        let mut row = ForeignRow::new(match (ok, is_lost) {
+            (true, _) => Outcome::FINISHED,
+            (false, true) => Outcome::new(How::Unfinished, By::Client, false),
+            (false, false) => failed(None),
+        });
         let sent = starts.get(i).and_then(Json::seconds_ns).unwrap_or(0);
         row.sent = Some(sent);
         row.due = queues.get(i).and_then(Json::seconds_ns).map(|queue| later(sent, -queue.max(0)));
