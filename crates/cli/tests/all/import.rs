@@ -215,7 +215,6 @@ fn holds((name, metric): (&str, &str), late_ms: f64, pairs: &[(f64, f64)], wrong
         let truth = quantile(pairs.iter().map(|pair| pair.1).collect(), p);
         let off = (said - truth).abs();
         let line = format!("{name} {metric} p{}: {said:.3} ms, truth {truth:.3} ms", 100.0 * p);
-        println!("{line}");
         if off > (0.02 * truth).max(0.2).max(late_ms) {
             wrong.push(line);
         }
