@@ -35,6 +35,8 @@ mod gate;
 mod gate_url;
 #[path = "all/install.rs"]
 mod install;
+#[path = "all/import.rs"]
+mod import;
 #[path = "all/interleave.rs"]
 mod interleave;
 #[path = "all/kill.rs"]

@@ -7,11 +7,12 @@
 //! of one kind of traffic → curve and lines), [`sweep`] (which level to run next), and [`analyse`] (a whole run). Below them: the
 //! [`columns`] that records are turned into, the window, requests in flight, [`order`] statistics of long columns, the tails that
 //! the fits keep, and [`budget`]: what a ceiling is and how a level is held against one. Beside them [`server_side`] reads what the
-//! server says of itself, [`network`] what the kernel says of the connections.
+//! server says of itself, [`network`] what the kernel says of the connections; [`foreign`] judges what other tools measured.
 
 pub mod budget;
 pub mod columns;
 pub mod findings;
+pub mod foreign;
 pub mod lines;
 pub mod network;
 pub mod order;

@@ -3,9 +3,10 @@
 //! Nothing here acts. A type belongs in this crate when two crates that do not know each other must mean
 //! the same thing by it; what only one part asks for (a spec) or finds (a summary) stays with that part.
 //!
-//! Reading order: [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`level`], [`run`], [`trace`].
+//! Reading order: [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`level`], [`run`], [`trace`], [`foreign`].
 
 pub mod attempt;
+pub mod foreign;
 pub mod level;
 pub mod outcome;
 pub mod payload;
@@ -15,6 +16,10 @@ pub mod time;
 pub mod trace;
 
 pub use attempt::{Answer, Attempt, Broken, Event, EventKind, ServerStage, Tokens, TokensRule};
+pub use foreign::{
+    Doubt, Foreign, ForeignClaim, ForeignClock, ForeignColumn, ForeignDue, ForeignPart, ForeignProcess,
+    ForeignRow, ForeignStatistic, Rank,
+};
 pub use level::{
     EndedBy, GeneratorHealth, KeptConnections, Level, Load, Quantiles, RateCourse, Room, StampSource,
 };

@@ -74,7 +74,9 @@ pub fn render(manifest: &Manifest, findings: &Findings, detail: Detail) -> Strin
 fn title(manifest: &Manifest) -> String {
     let model = manifest.target.facts.get("model").and_then(Option::as_deref);
     let model = model.map(|name| format!(", model {name}")).unwrap_or_default();
-    format!("Plimsoll {} of {}{model}", manifest.kind, manifest.target.url)
+    let by = manifest.target.facts.get("measured_by").and_then(Option::as_deref);
+    let by = by.map(|tool| format!(", measured by {tool}")).unwrap_or_default();
+    format!("Plimsoll {} of {}{model}{by}", manifest.kind, manifest.target.url)
 }
 
 /// The levels shown in detail: all of a plain run, the best of a saturating one, the held level of a

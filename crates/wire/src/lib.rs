@@ -8,7 +8,7 @@
 //! Reading order: [`mod@encode`] and [`template`] (requests), [`http1`] (answers off a
 //! connection), [`head`] (status and headers), [`sse`] (framing), [`decode`]
 //! (answers; inside it `stream`, `chunk`, `tally`, `form`, `whole` and `fault`), [`kserve`] (tensors, both sides), [`exposition`] (pages of metrics), then [`openai`] and [`prometheus`] for the server side, and
-//! [`trace`] (spans of others).
+//! [`trace`] (spans of others) and [`mod@foreign`] (result files of other load generators).
 
 mod chunk;
 pub mod decode;
@@ -16,6 +16,7 @@ mod decoded;
 pub mod encode;
 pub mod exposition;
 mod fault;
+pub mod foreign;
 mod form;
 pub mod head;
 pub mod http1;

@@ -13,6 +13,7 @@ pub mod doctor;
 pub mod engine;
 pub mod gate;
 pub mod history;
+pub mod import;
 pub mod interleave;
 pub mod levers;
 pub mod ls;

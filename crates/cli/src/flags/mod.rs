@@ -14,6 +14,7 @@ mod engine;
 mod gate;
 mod gate_url;
 mod history;
+mod import;
 mod interleave;
 mod levers;
 mod measure;
@@ -42,6 +43,7 @@ pub use engine::{
 pub use gate::GateArgs;
 pub use gate_url::GateUrlArgs;
 pub use history::HistoryArgs;
+pub use import::ImportArgs;
 pub use interleave::InterleaveArgs;
 pub use levers::{LeversArgs, RankBy};
 pub use measure::{DemoArgs, RunArgs, SearchArgs, SweepArgs};
@@ -121,6 +123,8 @@ pub enum Command {
     Baseline(BaselineArgs),
     /// Take the spans of others over OTLP into a run folder
     Collect(CollectArgs),
+    /// Hold another tool's results to themselves, and make a run of them
+    Import(ImportArgs),
     /// Print what a run found (recovers a killed one); --html: as a page
     Show(ShowArgs),
     /// List the runs of a folder, the newest first

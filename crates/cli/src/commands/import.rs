@@ -1,0 +1,250 @@
+//! `plimsoll import`: another tool's result, held to itself, measured by our definitions, and written as a run.
+//!
+//! A file is known by its first bytes. Of a folder every file that is known is read and the rest is passed over, so that rows
+//! and aggregates that a tool keeps apart come together. Nothing is copied but numbers: no prompt, no answer, no header, no command line.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Seek};
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+use plimsoll_measure::foreign::{self, Imported};
+use plimsoll_model::run::SCHEMA_VERSION;
+use plimsoll_model::{
+    ClockAnchor, Fingerprint, Foreign, ForeignClock, ForeignDue, Host, Manifest, RunState, Time,
+};
+use plimsoll_report::figure::counted;
+use plimsoll_store::RunWriter;
+use plimsoll_wire::foreign::{Feed, ForeignError, Taken, UNDERSTOOD, assemble, sniff};
+use serde_json::json;
+
+use crate::exit::{Exit, Stop};
+use crate::flags::{Format, ImportArgs, OutputArgs};
+use crate::measure::{self, random};
+use crate::out;
+
+/// Bytes by which a file is known.
+const HEAD: usize = 64 << 10;
+/// Bytes read at a time.
+const PIECE: usize = 1 << 20;
+/// Most bytes of a document that are held; documents can't be read in pieces.
+const HELD_MAX: usize = 8 << 30;
+/// Files of a folder that are looked at, and how deep.
+const FILES_MAX: usize = 4_000;
+const DEEP: usize = 3;
+
+/// Imports and prints.
+pub fn run(args: &ImportArgs) -> Result<Exit, Stop> {
+    let output =
+        OutputArgs { out: args.out.clone(), label: args.label.clone(), format: args.format, quiet: true };
+    if args.out.is_some() {
+        // Refused before a long file is read.
+        measure::folder(&output, "import")?;
+    }
+    let mut read = read(&args.source)?;
+    let imported = foreign::import(&mut read);
+    match args.format {
+        Format::Text => out::line(&plimsoll_report::import::text(&imported)),
+        Format::Json => out::json(&imported),
+    }
+    if let Some(dir) = &args.out {
+        let requests = write(dir, args, &read, &imported)?;
+        out::note(&format!("{}: {} of {}", dir.display(), counted(requests, "request"), imported.tool));
+    }
+    Ok(Exit::Done)
+}
+
+// -------------------------------------------------------------------------------------------- reading
+
+fn read(source: &Path) -> Result<Foreign, Stop> {
+    let name = source.display();
+    let wrong = |e: ForeignError| Stop::usage(format!("{name}: {e}"));
+    if !source.is_dir() {
+        let taken = take(source)?.ok_or_else(|| wrong(ForeignError::Unknown))?;
+        return assemble(&[taken]).map_err(wrong);
+    }
+    if source.join("run.json").exists() {
+        return Err(Stop::usage(format!("{name}: a run of Plimsoll's own; plimsoll show {name} prints it")));
+    }
+    let mut files = Vec::new();
+    list(source, 0, &mut files)?;
+    files.sort();
+    let mut taken = Vec::new();
+    for file in &files {
+        taken.extend(take(file)?);
+    }
+    if taken.is_empty() {
+        let looked = counted(files.len() as u64, "file");
+        return Err(Stop::usage(format!(
+            "{name}: none of its {looked} is a result; understood are {UNDERSTOOD}"
+        )));
+    }
+    assemble(&taken).map_err(wrong)
+}
+
+fn list(folder: &Path, deep: usize, files: &mut Vec<PathBuf>) -> Result<(), Stop> {
+    let wrong = |e: std::io::Error| out::unread(folder.display(), &e);
+    for entry in fs::read_dir(folder).map_err(wrong)? {
+        let path = entry.map_err(wrong)?.path();
+        if path.is_dir() && deep < DEEP && !path.is_symlink() {
+            list(&path, deep + 1, files)?;
+        } else if path.is_file() && files.len() < FILES_MAX {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// A file, read to its end; `None` = it is no result.
+fn take(path: &Path) -> Result<Option<Taken>, Stop> {
+    let name = path.display();
+    let wrong = |e: std::io::Error| out::unread(&name, &e);
+    let mut file = File::open(path).map_err(wrong)?;
+    let mut magic = [0; 2];
+    let is_gzip = file.read_exact(&mut magic).is_ok() && magic == [0x1f, 0x8b];
+    file.rewind().map_err(wrong)?;
+    let mut bytes: Box<dyn Read> = if is_gzip { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
+    let (mut head, mut piece) = (Vec::new(), vec![0; PIECE]);
+    let mut feed: Option<Feed> = None;
+    loop {
+        let n = match bytes.read(&mut piece) {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+            // What was inflated until here is read, and the document that it ends in says that it is cut.
+            Err(e) if is_gzip && is_damage(e.kind()) => {
+                out::note(&format!(
+                    "{name}: the gzip stream is cut off or damaged ({e}); what stands before is read"
+                ));
+                break;
+            }
+            Err(e) => return Err(wrong(e)),
+        };
+        let read = piece.get(..n).unwrap_or_default();
+        if let Some(feed) = &mut feed {
+            feed.push(read);
+            if feed.held() > HELD_MAX {
+                let most = HELD_MAX >> 30;
+                return Err(Stop::usage(format!("{name}: more than {most} GiB in one document; split it")));
+            }
+            continue;
+        }
+        head.extend_from_slice(read);
+        if head.len() >= HEAD {
+            let Some(begun) = begin(&mut head) else { return Ok(None) };
+            feed = Some(begun);
+        }
+    }
+    let feed = match feed {
+        Some(feed) => Some(feed),
+        None => begin(&mut head),
+    };
+    Ok(feed.map(Feed::end))
+}
+
+fn begin(head: &mut Vec<u8>) -> Option<Feed> {
+    let kind = sniff(head.get(..head.len().min(HEAD)).unwrap_or_default())?;
+    let mut feed = Feed::new(kind);
+    feed.push(&std::mem::take(head));
+    Some(feed)
+}
+
+/// What a gzip reader says of a file that is not whole.
+fn is_damage(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::UnexpectedEof | ErrorKind::InvalidInput | ErrorKind::InvalidData)
+}
+
+// -------------------------------------------------------------------------------------------- writing
+
+/// Writes the run; how many requests it holds.
+fn write(dir: &Path, args: &ImportArgs, read: &Foreign, imported: &Imported) -> Result<u64, Stop> {
+    let Some((levels, attempts)) = foreign::levels(read) else {
+        return Err(Stop::usage(format!(
+            "-o {}: {} keeps no start times here, so that there is no run to write; its figures are printed",
+            dir.display(),
+            read.tool
+        )));
+    };
+    let mut manifest = manifest(args, read, imported);
+    let kept = |e: plimsoll_store::StoreError| Stop::invalid(e.to_string());
+    let writer = RunWriter::create(dir, manifest.clone()).map_err(kept)?;
+    for attempt in &attempts {
+        writer.attempt(attempt);
+    }
+    for level in &levels {
+        writer.level(level).map_err(kept)?;
+    }
+    manifest.levels = levels;
+    let findings = measure::findings(&manifest, &attempts, &[]);
+    manifest.findings = serde_json::to_value(&findings).ok();
+    writer.finish_with(manifest, &attempts, &[]).map_err(kept)?;
+    Ok(attempts.len() as u64)
+}
+
+fn manifest(args: &ImportArgs, read: &Foreign, imported: &Imported) -> Manifest {
+    let wall =
+        read.parts.iter().flat_map(|part| part.rows.iter().filter_map(|row| row.due.or(row.sent))).min();
+    let clock = match (read.clock, wall) {
+        (ForeignClock::Wall, Some(ns)) => ClockAnchor { monotonic_ns: 0, realtime_ns: ns },
+        (_, Some(ns)) => ClockAnchor { monotonic_ns: ns, realtime_ns: 0 },
+        _ => ClockAnchor::default(),
+    };
+    let by = match &read.version {
+        Some(version) => format!("{} {version}", read.tool),
+        None => read.tool.to_owned(),
+    };
+    let mut facts: BTreeMap<String, Option<String>> = BTreeMap::new();
+    facts.insert("measured_by".into(), Some(by));
+    facts.insert("model".into(), read.model.clone());
+    let url = read.url.as_deref().map(without_user).unwrap_or_else(|| format!("imported:{}", read.tool));
+    // Whatever can't stand for one load is named, so that a comparison sees it.
+    let due: Vec<ForeignDue> = read.parts.iter().map(|part| part.due).collect();
+    let scenario = json!({
+        "imported": {
+            "tool": read.tool,
+            "version": read.version,
+            "format": read.format,
+            "clock": read.clock,
+            "due": due,
+            "not_excluded": imported.not_excluded,
+        },
+        "target": {"url": url, "model": read.model},
+    });
+    Manifest {
+        schema: SCHEMA_VERSION,
+        tool: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
+        kind: "import".into(),
+        id: format!("{:016x}", random()),
+        label: args.label.clone(),
+        progress: match &read.partial {
+            Some(why) => RunState::Partial { why: why.clone() },
+            None => RunState::Running,
+        },
+        time: Time::Real,
+        clock,
+        seed: read.parts.iter().find_map(|part| part.seed).unwrap_or_default(),
+        nonce: 0,
+        reproduce: format!("plimsoll import {}", args.source.display()),
+        repeats: None,
+        host: Host::default(),
+        target: Fingerprint { url, facts },
+        flags: Vec::new(),
+        scenario,
+        levels: Vec::new(),
+        findings: None,
+    }
+}
+
+/// An address without what may be a key: user info and query.
+fn without_user(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let (host, path) = rest.split_once('/').map_or((rest, None), |(host, path)| (host, Some(path)));
+            let host = host.rsplit('@').next().unwrap_or(host);
+            path.map_or(format!("{scheme}://{host}"), |path| format!("{scheme}://{host}/{path}"))
+        }
+        None => url.to_owned(),
+    }
+}

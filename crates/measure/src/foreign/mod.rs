@@ -1,0 +1,289 @@
+//! Another tool's result, judged: do its aggregates follow from its rows, what do our definitions come to on them, which errors does
+//! the file itself prove, and which can it not exclude.
+//!
+//! The order is the point. A file whose own aggregates come out by the tool's own definitions is understood; only then does
+//! a figure of ours beside it say something of the target and not of the reader. Ours are those of [`summary`](crate::summary), over
+//! attempts made of the rows; a file without stamps has no order, so that its figures have no interval and no verdict can rest on
+//! them.
+
+mod draws;
+mod proven;
+mod recompute;
+mod records;
+
+use plimsoll_model::{
+    At, Attempt, Doubt, Foreign, ForeignClock, ForeignDue, ForeignPart, ForeignRow, Level, Load,
+};
+use serde::Serialize;
+
+use crate::columns::{ABSENT, INFINITE};
+use crate::findings::{Estimate, Percentiles, Reading};
+use crate::summary::summarise;
+use draws::Python;
+pub use proven::Proof;
+pub use recompute::{Differing, Quantity, Recomputed};
+
+/// What an imported file comes to.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Imported {
+    /// The tool.
+    pub tool: String,
+    /// Its version.
+    pub version: Option<String>,
+    /// Which of its formats.
+    pub format: String,
+    /// Whose clock its stamps are.
+    pub clock: ForeignClock,
+    /// The model.
+    pub model: Option<String>,
+    /// Why it is not whole.
+    pub partial: Option<String>,
+    /// Its parts.
+    pub parts: Vec<ImportedPart>,
+    /// What the file cannot exclude, one sentence each.
+    pub not_excluded: Vec<String>,
+}
+
+/// One steady load of it.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct ImportedPart {
+    /// The file's name for it.
+    pub name: String,
+    /// The load that it asked for.
+    pub load: Option<Load>,
+    /// Requests.
+    pub requests: u64,
+    /// Of those, the ones that got a whole answer.
+    pub finished: u64,
+    /// What due times are.
+    pub due: ForeignDue,
+    /// The tool's aggregates, recomputed.
+    pub recomputed: Recomputed,
+    /// Ours.
+    pub ours: Vec<Ours>,
+    /// What the file proves.
+    pub proven: Vec<Proof>,
+}
+
+/// One of our metrics over the rows.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Ours {
+    /// Its definition.
+    pub definition: String,
+    /// Its order statistics, s.
+    pub percentiles: Percentiles,
+}
+
+/// Does the file keep when requests were due by their schedule?
+pub(crate) fn known_due(due: ForeignDue) -> bool {
+    matches!(due, ForeignDue::Scheduled | ForeignDue::Regenerated)
+}
+
+/// Judges a file. Due times that follow from a seed are put into its rows first.
+pub fn import(foreign: &mut Foreign) -> Imported {
+    foreign.parts.iter_mut().for_each(regenerate);
+    let clock = foreign.clock;
+    let parts: Vec<ImportedPart> = foreign.parts.iter().map(|part| judged(part, clock)).collect();
+    let schedule = foreign.parts.iter().all(|part| known_due(part.due));
+    let prompts = foreign.parts.iter().all(|part| part.rows.iter().all(|row| row.prompt.is_some()));
+    let left = foreign.doubts.iter().filter(|doubt| match doubt {
+        Doubt::CoordinatedOmission | Doubt::ForfeitedArrivals => !schedule,
+        Doubt::RepeatedPrompts => !prompts,
+        _ => true,
+    });
+    Imported {
+        tool: foreign.tool.to_owned(),
+        version: foreign.version.clone(),
+        format: foreign.format.to_owned(),
+        clock,
+        model: foreign.model.clone(),
+        partial: foreign.partial.clone(),
+        not_excluded: left.map(|doubt| doubted(*doubt).to_owned()).collect(),
+        parts,
+    }
+}
+
+/// The levels and attempts of a file, on one axis that begins with its first request. `None` = it keeps no stamps, so that there
+/// is no axis.
+pub fn levels(foreign: &Foreign) -> Option<(Vec<Level>, Vec<Attempt>)> {
+    if foreign.clock == ForeignClock::None {
+        return None;
+    }
+    let begins = foreign.parts.iter().flat_map(|part| part.rows.iter().filter_map(records::begin));
+    let base = begins.min()?;
+    let (mut levels, mut attempts) = (Vec::new(), Vec::new());
+    for part in &foreign.parts {
+        let (level, mut own) = records::level(part, levels.len() as u32, base);
+        if !own.is_empty() {
+            levels.push(level);
+            attempts.append(&mut own);
+        }
+    }
+    Some((levels, attempts))
+}
+
+fn judged(part: &ForeignPart, clock: ForeignClock) -> ImportedPart {
+    ImportedPart {
+        name: part.name.clone(),
+        load: part.load,
+        requests: part.rows.len() as u64,
+        finished: part.rows.iter().filter(|row| row.outcome.is_finished()).count() as u64,
+        due: part.due,
+        recomputed: recompute::recompute(part),
+        ours: if clock == ForeignClock::None { without_order(part) } else { ours(part) },
+        proven: proven::proven(part, clock),
+    }
+}
+
+/// Our metrics, by their one definition.
+fn ours(part: &ForeignPart) -> Vec<Ours> {
+    let base = part.rows.iter().filter_map(records::begin).min().unwrap_or_default();
+    let (level, attempts) = records::level(part, 0, base);
+    let summary = summarise(&level, &attempts, &[], None);
+    let has_tokens = attempts.iter().any(|attempt| attempt.first_token.is_some());
+    let from_due = part.due != ForeignDue::Unknown;
+    let all = summary.latency.all().into_iter().filter(|set| {
+        let is_token = matches!(set.metric.as_str(), "ttft" | "ttft_after_send" | "tpot");
+        let is_due = matches!(set.metric.as_str(), "ttft" | "e2e" | "ttfb");
+        let is_shown = matches!(set.metric.as_str(), "e2e" | "e2e_after_send")
+            || (set.metric == "ttfb" && !has_tokens && attempts.iter().any(|a| a.first_byte.is_some()));
+        (is_token && has_tokens || is_shown) && (from_due || !is_due || set.metric == "ttfb") && set.n > 0
+    });
+    all.map(|set| Ours { definition: definition(&set.metric, part.due), percentiles: set.clone() }).collect()
+}
+
+/// The same where nothing says in which order requests came: values as they are, and no interval.
+fn without_order(part: &ForeignPart) -> Vec<Ours> {
+    type Of = fn(&ForeignRow) -> Option<i64>;
+    let since_due: Of = |row| Some(row.end?.saturating_sub(row.due?));
+    let metrics: [(&str, Of); 4] = [
+        ("ttft_after_send", |row| Some(row.first_token?.saturating_sub(row.sent?))),
+        ("e2e", since_due),
+        ("e2e_after_send", |row| Some(row.end?.saturating_sub(row.sent?))),
+        ("tpot", |row| {
+            let gaps = i64::from(row.output_tokens?.checked_sub(1)?);
+            Some((row.last_token?.saturating_sub(row.first_token?)) / (gaps > 0).then_some(gaps)?)
+        }),
+    ];
+    let mut all = Vec::new();
+    for (metric, of) in metrics {
+        let values = part.rows.iter().map(|row| match row.outcome.is_finished() {
+            true => of(row).unwrap_or(ABSENT),
+            false => INFINITE,
+        });
+        let mut values: Vec<i64> = values.filter(|value| *value != ABSENT).collect();
+        values.sort_unstable();
+        if values.iter().all(|value| *value == INFINITE) {
+            continue;
+        }
+        all.push(Ours { definition: definition(metric, part.due), percentiles: plain(metric, &values) });
+    }
+    all
+}
+
+/// Order statistics of values whose order is unknown.
+fn plain(metric: &str, sorted: &[i64]) -> Percentiles {
+    let n = sorted.len() as u64;
+    let seconds = crate::order::seconds;
+    let at = |p: f64| {
+        let rank = plimsoll_math::quantile::rank(sorted.len(), p);
+        let value = sorted.get(rank.saturating_sub(1)).copied().unwrap_or(INFINITE);
+        let seen =
+            Estimate { value: seconds(value), lower: f64::NEG_INFINITY, upper: f64::INFINITY, n, n_eff: 0.0 };
+        Reading::few("the file does not say in which order its requests came", seen)
+    };
+    let finite = sorted.iter().copied().filter(|value| *value != INFINITE);
+    let (count, sum) = finite.clone().fold((0u64, 0f64), |(n, sum), value| (n + 1, sum + value as f64));
+    Percentiles {
+        metric: metric.to_owned(),
+        n,
+        infinite: n - count,
+        absent: 0,
+        mean_finite_s: (count > 0).then(|| sum / count as f64 / 1e9),
+        p50: at(0.5),
+        p90: at(0.9),
+        p95: at(0.95),
+        p99: at(0.99),
+        p999: at(0.999),
+        max_s: sorted.last().map(|value| seconds(*value)),
+        max_finite_s: finite.max().map(seconds),
+    }
+}
+
+fn definition(metric: &str, due: ForeignDue) -> String {
+    let from = match due {
+        ForeignDue::Scheduled => "due by the schedule in the file",
+        ForeignDue::Regenerated => {
+            "due by the seed's draws (a lower bound: the least late request is taken to be on time)"
+        }
+        ForeignDue::Handed => {
+            "handed over by the tool's pacing loop (a lower bound: its own lateness is missing)"
+        }
+        ForeignDue::Unknown => "sent (the schedule is not kept)",
+    };
+    match metric {
+        "ttft" => format!("{from} → first generated token"),
+        "e2e" => format!("{from} → last byte"),
+        "ttfb" => format!("{from} → first byte"),
+        "ttft_after_send" => "sent → first generated token".into(),
+        "e2e_after_send" => "sent → last byte".into(),
+        _ => "(last − first token) / (tokens − 1)".into(),
+    }
+}
+
+fn doubted(doubt: Doubt) -> &'static str {
+    match doubt {
+        Doubt::CoordinatedOmission => {
+            "coordinated omission: latency counts from sending, so what a request waited before it was sent is missing"
+        }
+        Doubt::ForfeitedArrivals => {
+            "forfeited arrivals: those that could not be sent in time may be missing or moved"
+        }
+        Doubt::ClientLimit => "the client as the limit: its CPU, sockets and pools are not in the file",
+        Doubt::LateStamps => {
+            "late stamps: they are user space's, and a busy client adds its own delay to each"
+        }
+        Doubt::TokensPerEvent => "tokens per event: a chunk may hold several",
+        Doubt::TokenCounts => "token counts: the client's tokeniser need not be the server's",
+        Doubt::RepeatedPrompts => {
+            "repeated prompts: the file does not keep them, and a prefix cache would not show"
+        }
+        Doubt::WarmUp => "warm-up: it may be among the requests",
+        Doubt::HiddenRetries => "hidden retries: failed attempts may have been tried again without a trace",
+        Doubt::CutAnswers => "cut answers: one that was broken off may count as whole",
+        Doubt::NoOrder => "drift and correlation: without stamps nothing says in which order requests came",
+    }
+}
+
+/// Due times that follow from the seed: cumulative `max(1, int(expovariate))`, the least late request on time.
+fn regenerate(part: &mut ForeignPart) {
+    let (ForeignDue::Regenerated, Some(seed), Some(Load::Open { rate_per_s })) =
+        (part.due, part.seed, part.load)
+    else {
+        return;
+    };
+    let mut python = Python::new(seed);
+    let mut due = 0i64;
+    let mut draws = Vec::with_capacity(part.rows.len());
+    for _ in 0..part.rows.len() {
+        due = due.saturating_add((python.expovariate(rate_per_s / 1e9) as i64).max(1));
+        draws.push(due);
+    }
+    let late =
+        part.rows.iter().zip(&draws).filter_map(|(row, due)| row.sent.map(|sent| sent.saturating_sub(*due)));
+    let Some(offset) = late.min() else { return };
+    for (row, due) in part.rows.iter_mut().zip(draws) {
+        row.due = Some(due.saturating_add(offset));
+    }
+    // What does not lie on the draws was drawn otherwise: a newer version, another seed.
+    let spread =
+        part.rows.iter().filter_map(|row| Some(row.sent?.saturating_sub(row.due?))).max().unwrap_or(0);
+    let length = At(due) - At::ZERO;
+    if spread > length.0 / 4 {
+        part.due = ForeignDue::Unknown;
+        part.rows.iter_mut().for_each(|row| row.due = None);
+        part.seen.push(
+            "the arrivals are not those that the seed in the file draws: the schedule is unknown".into(),
+        );
+    }
+}

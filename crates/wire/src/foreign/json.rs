@@ -1,0 +1,411 @@
+//! JSON as other tools write it: `NaN` and `Infinity` where numbers belong, and files that were cut off.
+//!
+//! `serde_json` refuses both. What is read here is a view of the bytes: numbers stay text until they are asked for, because
+//! epoch nanoseconds do not fit a float and it is the reader who knows which is which. A document whose end is missing is read
+//! as far as it goes; containers that were still open say so, and a scalar that was cut is left out.
+
+use std::borrow::Cow;
+
+use super::FURTHEST;
+
+/// Nesting that no result file reaches; a bound on the stack.
+const DEPTH: usize = 96;
+
+/// A value.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Json<'a> {
+    /// `null`, `NaN`, or a number that is none.
+    Null,
+    /// `true` or `false`.
+    Flag(bool),
+    /// A number as it was written, `Infinity` and `-Infinity` among them.
+    Number(&'a str),
+    /// A text.
+    Text(Cow<'a, str>),
+    /// A list.
+    List(Vec<Json<'a>>),
+    /// Fields in the order of the file; false = the file ends within it.
+    Map(Vec<(Cow<'a, str>, Json<'a>)>, bool),
+}
+
+/// Where a document breaks, and what belongs there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Broken {
+    /// Byte of the document, from 0.
+    pub at: usize,
+    /// What was expected.
+    pub expected: &'static str,
+}
+
+/// A document, and whether all of it is there.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Document<'a> {
+    pub root: Json<'a>,
+    pub whole: bool,
+    /// Bytes read.
+    pub used: usize,
+}
+
+/// Reads the document at the start of `bytes`.
+pub(crate) fn read(bytes: &[u8]) -> Result<Document<'_>, Broken> {
+    let mut reader = Reader { bytes, at: 0, cut: false };
+    let root = match reader.value(0)? {
+        Some(root) => root,
+        None if reader.cut => Json::Null,
+        None => return Err(reader.broken("a JSON value")),
+    };
+    Ok(Document { root, whole: !reader.cut, used: reader.at })
+}
+
+impl<'a> Json<'a> {
+    /// The field of this name.
+    pub(crate) fn get(&self, name: &str) -> &Json<'a> {
+        let found = self.fields().iter().find(|(key, _)| key == name);
+        found.map_or(&Json::Null, |(_, value)| value)
+    }
+
+    /// The field at the end of these names.
+    pub(crate) fn at(&self, path: &[&str]) -> &Json<'a> {
+        path.iter().fold(self, |json, name| json.get(name))
+    }
+
+    /// Is there a field of this name, whatever it holds?
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.fields().iter().any(|(key, _)| key == name)
+    }
+
+    pub(crate) fn fields(&self) -> &[(Cow<'a, str>, Json<'a>)] {
+        match self {
+            Json::Map(fields, _) => fields,
+            _ => &[],
+        }
+    }
+
+    pub(crate) fn items(&self) -> &[Json<'a>] {
+        match self {
+            Json::List(items) => items,
+            _ => &[],
+        }
+    }
+
+    /// The number, also where it was written as text (`"inf"` among them).
+    pub(crate) fn number(&self) -> Option<f64> {
+        match self {
+            Json::Number(text) => real(text),
+            Json::Text(text) => real(text.trim()),
+            _ => None,
+        }
+    }
+
+    /// A number that is one: finite.
+    pub(crate) fn finite(&self) -> Option<f64> {
+        self.number().filter(|n| n.is_finite())
+    }
+
+    /// A whole number, as exact as it was written.
+    pub(crate) fn int(&self) -> Option<i64> {
+        match self {
+            Json::Number(text) => text.parse().ok().or_else(|| whole(real(text)?)).filter(is_near),
+            _ => None,
+        }
+    }
+
+    /// A count.
+    pub(crate) fn count(&self) -> Option<u32> {
+        self.int().and_then(|n| u32::try_from(n).ok())
+    }
+
+    /// Seconds as ns: from the digits, because a float of epoch seconds is off by hundreds of ns.
+    pub(crate) fn seconds_ns(&self) -> Option<i64> {
+        match self {
+            Json::Number(text) => decimal_ns(text).or_else(|| whole(real(text)? * 1e9)).filter(is_near),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn text(&self) -> Option<&str> {
+        match self {
+            Json::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_map(&self) -> bool {
+        matches!(self, Json::Map(..))
+    }
+
+    /// Did the file end within it?
+    pub(crate) fn is_cut(&self) -> bool {
+        matches!(self, Json::Map(_, false))
+    }
+
+    /// The finite numbers of a list.
+    pub(crate) fn numbers(&self) -> Vec<f64> {
+        self.items().iter().filter_map(Json::finite).collect()
+    }
+}
+
+/// Rust reads `inf`, `Infinity` and `NaN` in any case; the last is no number.
+fn real(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|n: &f64| !n.is_nan())
+}
+
+/// Is it an instant whose difference to another one is a number?
+fn is_near(n: &i64) -> bool {
+    n.unsigned_abs() <= FURTHEST.unsigned_abs()
+}
+
+fn whole(n: f64) -> Option<i64> {
+    (n.is_finite() && n.abs() < 9.2e18).then_some(n.round() as i64)
+}
+
+/// `1795404494.0524008` as ns; `None` where it has an exponent or is out of range.
+pub(crate) fn decimal_ns(text: &str) -> Option<i64> {
+    let (sign, digits) = text.strip_prefix('-').map_or((1, text), |rest| (-1, rest));
+    let (units, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    if !units.bytes().chain(fraction.bytes()).all(|b| b.is_ascii_digit()) || units.is_empty() {
+        return None;
+    }
+    let units: i64 = units.parse().ok()?;
+    let mut ns = 0i64;
+    for i in 0..9 {
+        ns = ns * 10 + fraction.as_bytes().get(i).map_or(0, |b| i64::from(b - b'0'));
+    }
+    ns += i64::from(fraction.as_bytes().get(9).is_some_and(|b| *b >= b'5'));
+    units.checked_mul(1_000_000_000)?.checked_add(ns)?.checked_mul(sign)
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    /// The bytes ended before the document did.
+    cut: bool,
+}
+
+impl<'a> Reader<'a> {
+    fn broken(&self, expected: &'static str) -> Broken {
+        Broken { at: self.at, expected }
+    }
+
+    /// The next byte that is no space; `None` marks the document as cut.
+    fn peek(&mut self) -> Option<u8> {
+        while let Some(byte) = self.bytes.get(self.at) {
+            match byte {
+                b' ' | b'\t' | b'\r' | b'\n' => self.at += 1,
+                byte => return Some(*byte),
+            }
+        }
+        self.cut = true;
+        None
+    }
+
+    /// `None` = the bytes end within a scalar.
+    fn value(&mut self, depth: usize) -> Result<Option<Json<'a>>, Broken> {
+        if depth > DEPTH {
+            return Err(self.broken("fewer levels of nesting"));
+        }
+        match self.peek() {
+            None => Ok(None),
+            Some(b'{') => self.map(depth).map(Some),
+            Some(b'[') => self.list(depth).map(Some),
+            Some(b'"') => Ok(self.string()?.map(Json::Text)),
+            Some(_) => self.word(),
+        }
+    }
+
+    fn map(&mut self, depth: usize) -> Result<Json<'a>, Broken> {
+        self.at += 1;
+        let mut fields = Vec::new();
+        loop {
+            match self.peek() {
+                None => return Ok(Json::Map(fields, false)),
+                Some(b'}') => break,
+                Some(b',') if !fields.is_empty() => {
+                    self.at += 1;
+                    continue;
+                }
+                Some(b'"') => {}
+                Some(_) => return Err(self.broken("a field's name in quotes, or }")),
+            }
+            let Some(key) = self.string()? else { return Ok(Json::Map(fields, false)) };
+            match self.peek() {
+                None => return Ok(Json::Map(fields, false)),
+                Some(b':') => self.at += 1,
+                Some(_) => return Err(self.broken("a colon")),
+            }
+            match self.value(depth + 1)? {
+                Some(value) => fields.push((key, value)),
+                None => return Ok(Json::Map(fields, false)),
+            }
+            if self.cut {
+                return Ok(Json::Map(fields, false));
+            }
+            if !matches!(self.peek(), None | Some(b',' | b'}')) {
+                return Err(self.broken("a comma, or }"));
+            }
+        }
+        self.at += 1;
+        Ok(Json::Map(fields, true))
+    }
+
+    fn list(&mut self, depth: usize) -> Result<Json<'a>, Broken> {
+        self.at += 1;
+        let mut items = Vec::new();
+        loop {
+            match self.peek() {
+                None => return Ok(Json::List(items)),
+                Some(b']') => break,
+                Some(b',') if !items.is_empty() => {
+                    self.at += 1;
+                    continue;
+                }
+                Some(_) => {}
+            }
+            match self.value(depth + 1)? {
+                Some(value) => items.push(value),
+                None => return Ok(Json::List(items)),
+            }
+            if self.cut {
+                return Ok(Json::List(items));
+            }
+            if !matches!(self.peek(), None | Some(b',' | b']')) {
+                return Err(self.broken("a comma, or ]"));
+            }
+        }
+        self.at += 1;
+        Ok(Json::List(items))
+    }
+
+    /// `None` = the bytes end within it.
+    fn string(&mut self) -> Result<Option<Cow<'a, str>>, Broken> {
+        let from = self.at + 1;
+        let mut end = from;
+        let mut escaped = false;
+        loop {
+            let rest = self.bytes.get(end..).unwrap_or_default();
+            match memchr::memchr2(b'"', b'\\', rest) {
+                None => {
+                    (self.at, self.cut) = (self.bytes.len(), true);
+                    return Ok(None);
+                }
+                Some(n) if rest.get(n) == Some(&b'"') => {
+                    end += n;
+                    break;
+                }
+                Some(n) => (end, escaped) = (end + n + 2, true),
+            }
+        }
+        self.at = end + 1;
+        let raw = self.bytes.get(from..end).unwrap_or_default();
+        let text = String::from_utf8_lossy(raw);
+        Ok(Some(if escaped { Cow::Owned(unescaped(&text)) } else { text }))
+    }
+
+    /// A number, by its letters alone: it is parsed once, where it is asked for, and what is none then is `None`.
+    fn digits(&mut self, rest: &'a [u8]) -> Option<Json<'a>> {
+        let is_part = |b: &u8| matches!(b, b'0'..=b'9' | b'.' | b'-' | b'+' | b'e' | b'E');
+        let long = rest.iter().position(|b| !is_part(b))?;
+        let is_end =
+            rest.get(long).is_some_and(|b| matches!(b, b',' | b']' | b'}' | b' ' | b'\n' | b'\r' | b'\t'));
+        let text = rest.get(..long).and_then(|text| std::str::from_utf8(text).ok()).filter(|_| is_end)?;
+        self.at += long;
+        Some(Json::Number(text))
+    }
+
+    fn word(&mut self) -> Result<Option<Json<'a>>, Broken> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let is_negative =
+            |rest: &[u8]| rest.first() == Some(&b'-') && rest.get(1).is_some_and(u8::is_ascii_digit);
+        if (rest.first().is_some_and(u8::is_ascii_digit) || is_negative(rest))
+            && let Some(number) = self.digits(rest)
+        {
+            return Ok(Some(number));
+        }
+        let is_part = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.');
+        let long = rest.iter().position(|b| !is_part(b)).unwrap_or(rest.len());
+        if long == rest.len() {
+            (self.at, self.cut) = (self.bytes.len(), true);
+            return Ok(None);
+        }
+        let word = rest.get(..long).and_then(|word| std::str::from_utf8(word).ok()).unwrap_or_default();
+        let value = match word {
+            "null" | "NaN" => Json::Null,
+            "true" => Json::Flag(true),
+            "false" => Json::Flag(false),
+            "Infinity" | "-Infinity" => Json::Number(word),
+            _ if word.starts_with(|c: char| c.is_ascii_digit() || c == '-')
+                && word.parse::<f64>().is_ok() =>
+            {
+                Json::Number(word)
+            }
+            _ => return Err(self.broken("a value")),
+        };
+        self.at += long;
+        Ok(Some(value))
+    }
+}
+
+fn unescaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        if letter != '\\' {
+            out.push(letter);
+            continue;
+        }
+        match letters.next() {
+            Some('n') => out.push('\n'),
+            Some('t') => out.push('\t'),
+            Some('r') => out.push('\r'),
+            Some('u') => {
+                let code: String = letters.by_ref().take(4).collect();
+                let code = u32::from_str_radix(&code, 16).ok().and_then(char::from_u32);
+                out.push(code.unwrap_or('\u{fffd}'));
+            }
+            Some(other) => out.push(other),
+            None => {}
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_json_forbids_are_read() {
+        let read = read(br#"{"a": Infinity, "b": NaN, "c": "inf", "d": -1.5e3}"#).expect("lenient").root;
+        assert_eq!(read.get("a").number(), Some(f64::INFINITY));
+        assert_eq!(read.get("b"), &Json::Null);
+        assert_eq!(read.get("c").number(), Some(f64::INFINITY));
+        assert_eq!(read.get("d").number(), Some(-1500.0));
+    }
+
+    #[test]
+    fn a_document_that_was_cut_is_read_as_far_as_it_goes() {
+        let whole = br#"{"rows": [{"a": 1, "b": "x"}, {"a": 23, "b": "y"}], "n": 2}"#;
+        for end in 1..whole.len() {
+            let document = read(&whole[..end]).expect("no prefix breaks");
+            assert!(!document.whole, "{end}");
+            let rows = document.root.get("rows").items();
+            let whole_rows = rows.iter().filter(|row| !row.is_cut()).count();
+            assert!(whole_rows <= 2 && rows.len() - whole_rows <= 1);
+        }
+        assert!(read(whole).expect("whole").whole);
+    }
+
+    #[test]
+    fn a_document_that_breaks_says_where() {
+        let broken = read(br#"{"a": 1 "b": 2}"#).expect_err("no comma");
+        assert_eq!((broken.at, broken.expected), (8, "a comma, or }"));
+        assert!(read(&[b'['; 4096]).is_err());
+    }
+
+    #[test]
+    fn seconds_are_exact_to_the_nanosecond() {
+        let read = read(b"[1795404494.0524008, 1.5e0, -0.25, 3.9999999999]").expect("numbers").root;
+        let ns: Vec<_> = read.items().iter().map(|n| n.seconds_ns().expect("a time")).collect();
+        assert_eq!(ns, [1_795_404_494_052_400_800, 1_500_000_000, -250_000_000, 4_000_000_000]);
+    }
+}

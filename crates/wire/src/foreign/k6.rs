@@ -1,0 +1,252 @@
+//! k6's points: `--out json` (a line per point, to the nanosecond) and `--out csv` (to the second, unless it was told otherwise).
+//!
+//! The points of one request follow each other; its `time` is the *end*. It started `http_req_blocked`, `_connecting`,
+//! `_tls_handshaking` and `_duration` before. `http_req_waiting` is the time to the first byte; k6 knows no tokens.
+//! `dropped_iterations` are arrivals that had no free virtual user: they were due and never sent.
+
+use plimsoll_model::{
+    By, Doubt, Foreign, ForeignClock, ForeignPart, ForeignRow, ForeignStatistic, How, Outcome, Rank,
+};
+
+use super::json::{self, Json, decimal_ns};
+use super::{CUT, ForeignError, Taken, failed, later, partial, said, signed_ns};
+
+/// The metrics of a request, in the order of k6.
+const METRICS: [&str; 7] = [
+    "http_req_duration",
+    "http_req_blocked",
+    "http_req_connecting",
+    "http_req_tls_handshaking",
+    "http_req_sending",
+    "http_req_waiting",
+    "http_req_receiving",
+];
+
+/// A request whose points are coming.
+#[derive(Clone, PartialEq, Debug)]
+struct Request {
+    end: Option<i64>,
+    ms: [f64; METRICS.len()],
+    status: Option<u16>,
+    failed: bool,
+}
+
+/// What is kept while lines come.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(super) struct Lines {
+    is_csv: bool,
+    columns: Vec<String>,
+    requests: Vec<Request>,
+    dropped: Vec<i64>,
+    iterations: u64,
+    cut: bool,
+    /// Does a stamp have a part of a second?
+    fine: bool,
+}
+
+impl Lines {
+    pub(super) fn json() -> Lines {
+        Lines::default()
+    }
+
+    pub(super) fn csv() -> Lines {
+        Lines { is_csv: true, ..Lines::default() }
+    }
+
+    pub(super) fn line(&mut self, line: &[u8]) -> Option<()> {
+        if self.is_csv { self.of_csv(line) } else { self.of_json(line) }
+    }
+
+    fn of_json(&mut self, line: &[u8]) -> Option<()> {
+        let document = json::read(line).ok()?;
+        if !document.whole {
+            self.cut = true;
+            return Some(());
+        }
+        let root = &document.root;
+        if root.get("type").text()? != "Point" {
+            return Some(());
+        }
+        let data = root.get("data");
+        let at = data.get("time").text().and_then(iso_ns);
+        let status = data.at(&["tags", "status"]).text().and_then(|text| text.parse().ok());
+        self.point(root.get("metric").text()?, at, data.get("value").finite()?, status);
+        Some(())
+    }
+
+    fn of_csv(&mut self, line: &[u8]) -> Option<()> {
+        let text = std::str::from_utf8(line).ok()?.trim_end_matches('\r');
+        let cells: Vec<&str> = text.split(',').collect();
+        if self.columns.is_empty() {
+            self.columns = cells.iter().map(|cell| (*cell).to_owned()).collect();
+            return Some(());
+        }
+        let cell = |name: &str| {
+            let at = self.columns.iter().position(|column| column == name)?;
+            cells.get(at).copied().filter(|cell| !cell.is_empty())
+        };
+        let stamp = cell("timestamp")?;
+        let at = decimal_ns(stamp)
+            .map(|ns| if ns > 1 << 62 { ns / 1_000_000_000 } else { ns })
+            .filter(|ns| *ns >= 0)
+            .or_else(|| iso_ns(stamp))
+            .map(|ns| later(ns, 0));
+        let (metric, status) = (cell("metric_name")?, cell("status").and_then(|text| text.parse().ok()));
+        let value: f64 = cell("metric_value")?.parse().ok().filter(|v: &f64| v.is_finite())?;
+        let metric = metric.to_owned();
+        self.point(&metric, at, value, status);
+        Some(())
+    }
+
+    fn point(&mut self, metric: &str, at: Option<i64>, value: f64, status: Option<u16>) {
+        self.fine |= at.is_some_and(|at| at % 1_000_000_000 != 0);
+        match metric {
+            "http_reqs" => {
+                self.requests.push(Request { end: at, ms: [0.0; METRICS.len()], status, failed: false });
+            }
+            "http_req_failed" => {
+                if let Some(request) = self.requests.last_mut() {
+                    request.failed = value > 0.0;
+                }
+            }
+            "dropped_iterations" => {
+                let n = (value as usize).min(1 << 20);
+                self.dropped.extend(at.into_iter().flat_map(|at| std::iter::repeat_n(at, n)));
+            }
+            "iterations" => self.iterations += 1,
+            metric => {
+                let place = METRICS.iter().position(|known| *known == metric);
+                if let (Some(place), Some(request)) = (place, self.requests.last_mut()) {
+                    request.ms[place] = value;
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn read(lines: &Lines, summary: Option<&Taken>) -> Result<Foreign, ForeignError> {
+    let summary = summary.map(Taken::document).transpose()?;
+    let root = summary.as_ref().map_or(&Json::Null, |document| &document.root);
+    let mut part = ForeignPart::new("all requests");
+    for request in &lines.requests {
+        part.rows.push(row(request, lines.fine));
+    }
+    if lines.fine {
+        for at in &lines.dropped {
+            let mut row = ForeignRow::new(Outcome::new(How::NeverSent, By::Client, false));
+            row.due = Some(*at);
+            part.rows.push(row);
+        }
+        part.rows.sort_by_key(|row| row.due.or(row.sent));
+    } else {
+        part.seen.push(
+            "stamps are whole seconds: neither the schedule nor the requests in flight can be looked at"
+                .into(),
+        );
+    }
+    if !lines.dropped.is_empty() {
+        part.seen.push(format!(
+            "{} arrivals had no free virtual user and were dropped: they count here as never sent, and in k6's latencies not at all",
+            lines.dropped.len()
+        ));
+    }
+    for (place, metric) in METRICS.iter().enumerate() {
+        let values = lines.requests.iter().map(|request| request.ms[place]).collect();
+        let column = part.column(metric, definition(metric), values);
+        // Plain in --summary-export, one deeper in handleSummary's.
+        let block = root.at(&["metrics", metric]);
+        let block = if block.has("values") { block.get("values") } else { block };
+        said::block(&mut part, metric, Some(column), block, Rank::Linear);
+    }
+    let requests = part.column("http_reqs", "requests", vec![1.0; lines.requests.len()]);
+    let count = root.at(&["metrics", "http_reqs", "count"]).finite();
+    part.claim("http_reqs.count", Some(requests), ForeignStatistic::Count, (1.0, 0.0), count);
+    let mut foreign = Foreign {
+        tool: "k6",
+        version: None,
+        format: if lines.is_csv { "--out csv" } else { "--out json" },
+        clock: if lines.fine { ForeignClock::Wall } else { ForeignClock::None },
+        model: None,
+        url: None,
+        parts: vec![part],
+        partial: None,
+        doubts: vec![
+            Doubt::CoordinatedOmission,
+            Doubt::ClientLimit,
+            Doubt::LateStamps,
+            Doubt::RepeatedPrompts,
+            Doubt::CutAnswers,
+        ],
+    };
+    if !lines.fine {
+        foreign.doubts.push(Doubt::NoOrder);
+    }
+    if lines.cut {
+        partial(&mut foreign, CUT.to_owned());
+    }
+    Ok(foreign)
+}
+
+fn row(request: &Request, fine: bool) -> ForeignRow {
+    let is_ok = !request.failed && request.status.is_none_or(|status| (1..400).contains(&status));
+    let mut row = ForeignRow::new(if is_ok { Outcome::FINISHED } else { failed(request.status) });
+    let ns = |ms: f64| signed_ns(ms.clamp(0.0, 1e9), 1e3);
+    let [duration, blocked, connecting, tls, sending, waiting, _] = request.ms;
+    let before = ns(blocked + connecting + tls);
+    let begun = match request.end.filter(|_| fine) {
+        Some(end) => later(end, -ns(duration) - before),
+        None => 0,
+    };
+    row.sent = Some(begun);
+    row.first_event = (waiting > 0.0).then(|| later(begun, before + ns(sending + waiting)));
+    row.end = Some(later(begun, before + ns(duration)));
+    row.status = request.status.filter(|status| *status > 0);
+    row
+}
+
+fn definition(metric: &str) -> &'static str {
+    match metric {
+        "http_req_duration" => "sending + waiting + receiving: without the wait for a connection",
+        "http_req_waiting" => "request sent → first byte",
+        "http_req_blocked" => "wait for a free connection",
+        _ => "as the rows keep it",
+    }
+}
+
+/// `2026-11-23T03:32:36.801160981Z`, or with an offset, as ns of the Unix epoch. Source of the calendar: H. Hinnant,
+/// "chrono-Compatible Low-Level Date Algorithms", `days_from_civil`.
+fn iso_ns(text: &str) -> Option<i64> {
+    let number = |from: usize, to: usize| text.get(from..to)?.parse::<i64>().ok();
+    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    let (hour, minute) = (number(11, 13)?, number(14, 16)?);
+    let rest = text.get(17..)?;
+    let zone = rest.find(['Z', '+', '-'])?;
+    let seconds = decimal_ns(rest.get(..zone)?)?;
+    let offset = match rest.get(zone..)? {
+        "Z" => 0,
+        zone => {
+            let sign = if zone.starts_with('-') { -1 } else { 1 };
+            let hours: i64 = zone.get(1..3)?.parse().ok()?;
+            sign * (60 * hours + zone.get(4..6)?.parse::<i64>().ok()?)
+        }
+    };
+    let year = if month <= 2 { year - 1 } else { year };
+    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let of_year = (153 * (month + if month > 2 { -3 } else { 9 }) + 2) / 5 + day - 1;
+    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
+    let minutes = (days * 24 + hour) * 60 + minute - offset;
+    minutes.checked_mul(60_000_000_000)?.checked_add(seconds).filter(|ns| *ns > 0 && *ns < super::FURTHEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::iso_ns;
+
+    #[test]
+    fn instants_with_and_without_an_offset_are_the_same() {
+        let utc = iso_ns("2026-11-23T03:32:36.801160981Z").expect("an instant");
+        assert_eq!(utc, 1_795_404_756_801_160_981);
+        assert_eq!(iso_ns("2026-11-23T05:32:36.801160981+02:00"), Some(utc));
+        assert_eq!(iso_ns("yesterday"), None);
+    }
+}
