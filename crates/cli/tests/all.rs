@@ -33,10 +33,10 @@ mod faults;
 mod gate;
 #[path = "all/gate_url.rs"]
 mod gate_url;
-#[path = "all/install.rs"]
-mod install;
 #[path = "all/import.rs"]
 mod import;
+#[path = "all/install.rs"]
+mod install;
 #[path = "all/interleave.rs"]
 mod interleave;
 #[path = "all/kill.rs"]
