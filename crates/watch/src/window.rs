@@ -26,8 +26,9 @@ pub struct WatchSpec {
 
 /// A page without a good scrape for so many cadences is lost.
 const LOST_AFTER: i64 = 3;
-/// Nothing has moved for so long with requests running: stalled.
+/// Nothing has moved for so long with requests running: stalled. A page that counts no tokens says nothing while long answers are written.
 const STALLED: Span = Span::from_secs(30);
+const STALLED_WITHOUT_TOKENS: Span = Span::from_secs(600);
 
 /// What came between two ticks.
 #[derive(Clone, Debug)]
@@ -212,7 +213,8 @@ impl Watched {
     fn stalled(&self, fleet: &FleetNow) -> Option<f64> {
         let (last, moved) = (self.last?, self.moved?);
         let still = last - moved;
-        (fleet.running.is_some_and(|running| running >= 1.0) && still >= STALLED).then(|| still.as_secs_f64())
+        let least = if self.side.has(Signal::OutputTokens) { STALLED } else { STALLED_WITHOUT_TOKENS };
+        (fleet.running.is_some_and(|running| running >= 1.0) && still >= least).then(|| still.as_secs_f64())
     }
 
     fn fleet(&self, now: At) -> FleetNow {

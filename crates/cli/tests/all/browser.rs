@@ -138,9 +138,13 @@ fn the_demo_leaves_a_report_that_draws_itself() {
     let ended = plimsoll(&["demo", "--time", "14s", "-q", "-o", &run]);
     // A loaded machine may make the measurement invalid (4); what it prints and leaves must be whole all the same.
     assert!(ended.code == 0 || ended.code == 4, "{}{}", ended.stdout, ended.stderr);
-    for words in ["queueing onset", "stability limit", "budget line", "Trust:", "report.html"] {
+    for words in ["queueing onset", "stability limit", "budget line", "report.html"] {
         assert!(ended.stdout.contains(words), "{words} is missing in:\n{}", ended.stdout);
     }
+    // How far it is to be trusted hangs on the machine; that it is said does not.
+    let said = ended.words();
+    let trust = ["All validity checks passed", "The measurement is"].iter().any(|words| said.contains(words));
+    assert!(trust, "{}", ended.stdout);
     let page = Path::new(&run).join("report.html");
     let html = std::fs::read_to_string(&page).expect("the report is there");
     for outside in ["http-equiv=\"refresh\"", "src=\"http", "href=\"http", "@import"] {

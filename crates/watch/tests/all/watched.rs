@@ -38,6 +38,7 @@ impl Page {
         }
         let all = self.ttft.len() as f64;
         rows.push(row("vllm:time_to_first_token_seconds_bucket", "le=+Inf", all));
+        rows.push(row("vllm:generation_tokens_total", "", 10.0 * all));
         rows.push(row("vllm:time_to_first_token_seconds_sum", "", self.ttft.iter().sum()));
         rows.push(row("vllm:time_to_first_token_seconds_count", "", all));
         rows.push(row("vllm:request_success_total", "finished_reason=stop", all));
