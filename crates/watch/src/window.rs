@@ -24,8 +24,9 @@ pub struct WatchSpec {
     pub window: Span,
 }
 
-/// A page without a good scrape for so many cadences is lost.
+/// A page without a good scrape for so many cadences is lost, and never sooner than this: a scrape may be slow.
 const LOST_AFTER: i64 = 3;
+const LOST_AT_LEAST: Span = Span::from_secs(2);
 /// Nothing has moved for so long with requests running: stalled. A page that counts no tokens says nothing while long answers are written.
 const STALLED: Span = Span::from_secs(30);
 const STALLED_WITHOUT_TOKENS: Span = Span::from_secs(600);
@@ -204,7 +205,7 @@ impl Watched {
 
     /// Pages without a good scrape for some cadences.
     fn lost(&self, now: At) -> Vec<&str> {
-        let since = now - Span(LOST_AFTER * self.spec.every.0);
+        let since = now - Span(LOST_AFTER * self.spec.every.0).max(LOST_AT_LEAST);
         let is_lost = |page: &PageSeen| page.good.is_none_or(|good| good < since);
         self.pages.iter().filter(|(_, page)| is_lost(page)).map(|(name, _)| name.as_str()).collect()
     }
