@@ -103,6 +103,9 @@ pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &Seen<
     let say = |state: RowState, why: String| {
         let mut said = row.clone();
         (said.state, said.why) = (state, why);
+        if state == RowState::Absent {
+            said.unseen.clear();
+        }
         said
     };
     if let Source::Nothing(why) = source {
@@ -124,7 +127,11 @@ pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &Seen<
     let counts: Vec<Over> =
         seen.blocks.iter().filter_map(|block| block.rows.get(place).copied().flatten()).collect();
     if counts.is_empty() {
-        return say(RowState::Absent, "no page has this signal with buckets".to_owned());
+        let what = match source {
+            Source::Errors => "no page counts answered requests",
+            _ => "no page has this latency as a histogram with buckets",
+        };
+        return say(RowState::Absent, what.to_owned());
     }
     let all = counts.iter().fold(Over::default(), |all, one| all.with(*one));
     if all.n == 0 {
