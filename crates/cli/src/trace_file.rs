@@ -80,14 +80,19 @@ fn traces_in(folder: &Path) -> Result<Vec<PathBuf>, Stop> {
     Ok(files)
 }
 
+/// A file's bytes, inflated where it begins as gzip, and whether it does.
+pub fn opened(path: &Path) -> std::io::Result<(Box<dyn Read>, bool)> {
+    let mut file = File::open(path)?;
+    let mut magic = [0; 2];
+    let is_gzip = file.read_exact(&mut magic).is_ok() && magic == [0x1f, 0x8b];
+    file.rewind()?;
+    Ok((if is_gzip { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) }, is_gzip))
+}
+
 fn of_file(path: &Path, told: Said, take: &mut dyn FnMut(TraceSpan)) -> Result<(), Stop> {
     let name = path.display();
     let wrong = |e: std::io::Error| crate::out::unread(&name, &e);
-    let mut file = File::open(path).map_err(wrong)?;
-    let mut magic = [0; 2];
-    let is_gzip = file.read_exact(&mut magic).is_ok() && magic == [0x1f, 0x8b];
-    file.rewind().map_err(wrong)?;
-    let mut bytes: Box<dyn Read> = if is_gzip { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
+    let (mut bytes, is_gzip) = opened(path).map_err(wrong)?;
     let (mut feed, mut piece) = (Feed::default(), vec![0; PIECE]);
     let unread = |e: TraceError| Stop::usage(format!("{name}: {e}"));
     loop {
@@ -119,7 +124,7 @@ fn of_file(path: &Path, told: Said, take: &mut dyn FnMut(TraceSpan)) -> Result<(
 }
 
 /// What a gzip reader says of a file that is not whole.
-fn is_damage(kind: ErrorKind) -> bool {
+pub fn is_damage(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::UnexpectedEof | ErrorKind::InvalidInput | ErrorKind::InvalidData)
 }
 

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use plimsoll_judge::budget::{Budget, BudgetFile, Scope};
 use plimsoll_math::quantile::{EffectiveN, ShareVariance};
-use plimsoll_measure::budget::{BudgetMetric, shown};
-use plimsoll_measure::budget::{Count, decide};
+use plimsoll_measure::budget::{BudgetMetric, Unit, shown};
+use plimsoll_measure::budget::{Count, Decision, decide};
 use plimsoll_measure::findings::Held;
 use plimsoll_measure::server_side::Signal;
 
@@ -89,7 +89,7 @@ const LEAST_BLOCKS: usize = 8;
 
 pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &Seen<'_>) -> WatchRow {
     let source = source(budget);
-    let mut row = WatchRow {
+    let row = WatchRow {
         id: budget.id.clone(),
         budget: words(budget),
         state: RowState::Absent,
@@ -98,75 +98,84 @@ pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &Seen<
         over: None,
         interval: None,
         allowed: None,
-        unseen: unseen(file, budget, &source).to_owned(),
+        unseen: String::new(),
     };
-    let say = |state: RowState, why: String| {
-        let mut said = row.clone();
-        (said.state, said.why) = (state, why);
-        if state == RowState::Absent {
-            said.unseen.clear();
-        }
-        said
-    };
-    if let Source::Nothing(why) = source {
-        return say(RowState::Absent, why.to_owned());
-    }
-    let [lost, pages] = seen.lost;
-    if pages > 0 && lost == pages {
-        return say(RowState::SourceLost, format!("{} not answer", plural(lost, "page does", "pages do")));
-    }
-    if !seen.began || seen.blocks.is_empty() {
-        return say(RowState::CannotTell, "there are no two scrapes yet to count between".to_owned());
-    }
-    if let Some(seconds) = seen.stalled_s {
-        return say(
-            RowState::Stalled,
-            format!("requests are running and no counter has moved for {seconds:.0} s"),
-        );
-    }
     let counts: Vec<Over> =
         seen.blocks.iter().filter_map(|block| block.rows.get(place).copied().flatten()).collect();
-    if counts.is_empty() {
-        let what = match source {
-            Source::Errors => "no page counts answered requests",
-            _ => "no page has this latency as a histogram with buckets",
-        };
-        return say(RowState::Absent, what.to_owned());
-    }
     let all = counts.iter().fold(Over::default(), |all, one| all.with(*one));
-    if all.n == 0 {
-        let seconds: f64 = seen.blocks.iter().map(|block| block.length.as_secs_f64()).sum();
-        return say(RowState::NoTraffic, format!("no request ended in {seconds:.0} s"));
+    if let Some((state, why)) = uncounted(&source, seen, &counts, all) {
+        let unseen = if state == RowState::Absent { "" } else { unseen(file, budget, &source) };
+        return WatchRow { state, why, unseen: unseen.to_owned(), ..row };
     }
     let allowed = match budget.p {
         Some(p) => 1.0 - p.0,
         None => budget.max.as_ref().map_or(0.0, |max| max.value),
     };
-    let alpha = file.policy.alpha;
-    let decision = decide(&count(&counts, all), allowed, alpha);
-    let n = all.n as f64;
-    row.n = all.n;
-    row.over = Some([all.least as f64 / n, all.most as f64 / n]);
-    row.interval = Some([decision.share.lower, decision.share.upper]);
-    row.allowed = Some(allowed);
-    let percent = |share: f64| shown(share, &plimsoll_measure::budget::Unit::Share);
+    let decision = decide(&count(&counts, all), allowed, file.policy.alpha);
+    let over = [all.least, all.most].map(|over| over as f64 / all.n as f64);
+    let (state, why) = verdict(&source, seen.lost, counts.len(), (all, over), (allowed, &decision));
+    WatchRow {
+        state,
+        why,
+        n: all.n,
+        over: Some(over),
+        interval: Some([decision.share.lower, decision.share.upper]),
+        allowed: Some(allowed),
+        unseen: unseen(file, budget, &source).to_owned(),
+        ..row
+    }
+}
+
+/// The state of a row for which there is nothing to decide on, and why; `None` = requests were counted.
+fn uncounted(source: &Source, seen: &Seen<'_>, counts: &[Over], all: Over) -> Option<(RowState, String)> {
+    if let Source::Nothing(why) = source {
+        return Some((RowState::Absent, (*why).to_owned()));
+    }
+    let [lost, pages] = seen.lost;
+    if pages > 0 && lost == pages {
+        return Some((RowState::SourceLost, format!("{} not answer", plural(lost, "page does", "pages do"))));
+    }
+    if !seen.began || seen.blocks.is_empty() {
+        return Some((RowState::CannotTell, "there are no two scrapes yet to count between".to_owned()));
+    }
+    if let Some(seconds) = seen.stalled_s {
+        let why = format!("requests are running and no counter has moved for {seconds:.0} s");
+        return Some((RowState::Stalled, why));
+    }
+    if counts.is_empty() {
+        let why = match source {
+            Source::Errors => "no page counts answered requests",
+            _ => "no page has this latency as a histogram with buckets",
+        };
+        return Some((RowState::Absent, why.to_owned()));
+    }
+    let seconds: f64 = seen.blocks.iter().map(|block| block.length.as_secs_f64()).sum();
+    (all.n == 0).then(|| (RowState::NoTraffic, format!("no request ended in {seconds:.0} s")))
+}
+
+/// What the counts decide, and the sentence part that says on what.
+fn verdict(
+    source: &Source,
+    [lost, pages]: [usize; 2],
+    scrapes: usize,
+    (all, over): (Over, [f64; 2]),
+    (allowed, decision): (f64, &Decision),
+) -> (RowState, String) {
+    let percent = |share: f64| shown(share, &Unit::Share);
     let bracket = match all.least == all.most {
-        true => percent(all.least as f64 / n),
-        false => format!("{} to {}", percent(all.least as f64 / n), percent(all.most as f64 / n)),
+        true => percent(over[0]),
+        false => format!("{} to {}", percent(over[0]), percent(over[1])),
     };
     let verb = if matches!(source, Source::Errors) { "failed" } else { "are over it" };
-    let what = format!(
-        "{bracket} of {} {verb}, {} allowed",
-        plural(all.n as usize, "request", "requests"),
-        percent(allowed)
-    );
-    (row.state, row.why) = match decision.held {
+    let requests = plural(all.n as usize, "request", "requests");
+    let what = format!("{bracket} of {requests} {verb}, {} allowed", percent(allowed));
+    match decision.held {
         Held::Fail => (RowState::Broken, what),
         _ if lost > 0 => (RowState::CannotTell, format!("{what}; {lost} of {pages} pages do not answer")),
         Held::Pass => (RowState::Holds, what),
-        Held::Inconclusive if counts.len() < LEAST_BLOCKS => (
+        Held::Inconclusive if scrapes < LEAST_BLOCKS => (
             RowState::CannotTell,
-            format!("{what}; {} of the {LEAST_BLOCKS} scrapes that a verdict takes", counts.len()),
+            format!("{what}; {scrapes} of the {LEAST_BLOCKS} scrapes that a verdict takes"),
         ),
         Held::Inconclusive => {
             let more = decision.needed.map(|needed| {
@@ -175,8 +184,7 @@ pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &Seen<
             let inside = (all.least < all.most).then(|| "; the ceiling lies inside a bucket".to_owned());
             (RowState::CannotTell, format!("{what}{}", more.or(inside).unwrap_or_default()))
         }
-    };
-    row
+    }
 }
 
 /// The blocks as one count, worth as many independent requests as the shares over it vary between blocks.

@@ -4,11 +4,10 @@
 //! and aggregates that a tool keeps apart come together. Nothing is copied but numbers: no prompt, no answer, no header, no command line.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read, Seek};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use flate2::read::MultiGzDecoder;
 use plimsoll_measure::foreign::{self, Imported};
 use plimsoll_model::run::SCHEMA_VERSION;
 use plimsoll_model::{
@@ -23,6 +22,7 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{Format, ImportArgs, OutputArgs};
 use crate::measure::{self, random};
 use crate::out;
+use crate::trace_file::{is_damage, opened};
 
 /// Bytes by which a file is known.
 const HEAD: usize = 64 << 10;
@@ -100,11 +100,7 @@ fn list(folder: &Path, deep: usize, files: &mut Vec<PathBuf>) -> Result<(), Stop
 fn take(path: &Path) -> Result<Option<Taken>, Stop> {
     let name = path.display();
     let wrong = |e: std::io::Error| out::unread(&name, &e);
-    let mut file = File::open(path).map_err(wrong)?;
-    let mut magic = [0; 2];
-    let is_gzip = file.read_exact(&mut magic).is_ok() && magic == [0x1f, 0x8b];
-    file.rewind().map_err(wrong)?;
-    let mut bytes: Box<dyn Read> = if is_gzip { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
+    let (mut bytes, is_gzip) = opened(path).map_err(wrong)?;
     let (mut head, mut piece) = (Vec::new(), vec![0; PIECE]);
     let mut feed: Option<Feed> = None;
     loop {
@@ -148,11 +144,6 @@ fn begin(head: &mut Vec<u8>) -> Option<Feed> {
     let mut feed = Feed::new(kind);
     feed.push(&std::mem::take(head));
     Some(feed)
-}
-
-/// What a gzip reader says of a file that is not whole.
-fn is_damage(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::UnexpectedEof | ErrorKind::InvalidInput | ErrorKind::InvalidData)
 }
 
 // -------------------------------------------------------------------------------------------- writing

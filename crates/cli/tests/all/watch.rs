@@ -150,6 +150,7 @@ fn a_watch_that_cannot_be_is_refused_in_one_line() {
         (&["watch", &url, "-b", &budget, "--listen", "here"], 2, "--listen here"),
         (&["watch", &file, "-b", &budget], 2, "evry"),
         (&["watch", "http://127.0.0.1:9/metrics", "-b", &budget], 5, "127.0.0.1:9"),
+        (&["watch", "http://127.0.0.1:9/metrics.json", "-b", &budget], 5, "127.0.0.1:9/metrics.json"),
     ] {
         let ended = plimsoll(args);
         assert_eq!(ended.code, code, "{args:?}: {}", ended.stderr);

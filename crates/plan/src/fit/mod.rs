@@ -376,7 +376,7 @@ fn settings(
         (from == From::Assumed).then(|| {
             format!(
                 "no request of this run shows it ({most} in flight at most); {value} is assumed, and the load at which it \
-                 breaks hangs on it: say {say}"
+                 breaks depends on it: say {say}"
             )
         })
     };

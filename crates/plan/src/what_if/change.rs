@@ -189,7 +189,7 @@ fn apply(
             changed.traffic.outputs *= by;
         }
         AskedChange::Outputs(_) => {
-            return Err("answers of this endpoint come whole: nothing hangs on their length".to_owned());
+            return Err("answers of this endpoint come whole: nothing depends on their length".to_owned());
         }
         AskedChange::ReplicasBy(by) => {
             let left = i64::from(replicas) + by;

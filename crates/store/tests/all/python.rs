@@ -1,5 +1,6 @@
 //! The files as others read them: pyarrow.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use plimsoll_lab::parts::or_skipped;
@@ -88,6 +89,15 @@ fn python() -> Option<String> {
     })
 }
 
+/// The columns that the page promises of `requests.parquet`.
+fn documented(page: &str) -> BTreeSet<&str> {
+    let section = page.split("\n## ").find(|section| section.starts_with("requests.parquet")).unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    let names =
+        rows.filter_map(|row| row.split('|').nth(1)).flat_map(|names| names.split('`').skip(1).step_by(2));
+    names.collect()
+}
+
 #[test]
 fn pyarrow_reads_what_was_written() {
     let Some(python) = python() else { return };
@@ -106,7 +116,11 @@ fn pyarrow_reads_what_was_written() {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let got: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
 
-    assert_eq!(got["columns"].as_array().unwrap().len(), 51);
+    let seen: BTreeSet<&str> =
+        got["columns"].as_array().unwrap().iter().filter_map(|name| name.as_str()).collect();
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/run-folder.md")).unwrap();
+    assert_eq!(seen, documented(&page));
     assert_eq!(
         got["types"],
         serde_json::json!({

@@ -164,6 +164,22 @@ fn half_a_fleet_does_not_hold() {
     let found = watched.finding(At(200 * 1_000_000_000));
     assert_eq!(state(&found, 0), RowState::CannotTell, "{:?}", found.rows[0]);
     assert!(found.rows[0].why.contains("1 of 2 pages do not answer"), "{}", found.rows[0].why);
+    // The other is back, and what came meanwhile counts: all of both logs but what the first scrapes already had.
+    for at in 201..=260 {
+        load(1000)(at, &mut a);
+        load(1000)(at, &mut b);
+        if at % EVERY == 0 {
+            for (page, name) in [(&a, "a"), (&b, "b")] {
+                page.samples(name, at).into_iter().for_each(|sample| watched.push(sample));
+            }
+            watched.tick(At(at * 1_000_000_000));
+        }
+    }
+    let found = watched.finding(At(260 * 1_000_000_000));
+    assert_eq!(
+        (state(&found, 0), found.rows[0].n),
+        (RowState::Holds, (a.ttft.len() + b.ttft.len()) as u64 - 20)
+    );
 }
 
 /// Nobody asks: no traffic. Requests run and nothing moves: stalled, whatever the percentiles were. Neither is "holds".

@@ -72,47 +72,11 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         Some((word, rest)) if word == "lint" => (true, rest),
         _ => (false, &args.sources[..]),
     };
-    let is_file = |text: &String| {
-        !text.contains("//") && text.ends_with(".yaml") || text.ends_with(".yml") || text.ends_with(".json")
-    };
-    let (file, pages) = match sources {
-        [one] if is_file(one) => {
-            let file = file(Path::new(one))?;
-            let pages = file
-                .sources
-                .iter()
-                .map(|line| listed(line, Path::new(one)))
-                .collect::<Result<Vec<_>, Stop>>()?
-                .concat();
-            (file, pages)
-        }
-        [] => {
-            return Err(Stop::usage(
-                "watch lint: name a metrics page (http://host:8000/metrics) or a watch file",
-            ));
-        }
-        several => {
-            (WatchFile::default(), several.iter().map(|text| page(text)).collect::<Result<_, Stop>>()?)
-        }
-    };
-    if pages.is_empty() {
-        return Err(Stop::usage(format!(
-            "{}: names no source; write sources: [{{url: \"http://host:8000/metrics\"}}]",
-            sources[0]
-        )));
-    }
+    let (file, pages) = pages(sources)?;
     let budget = args.budget.clone().or(file.budget).ok_or_else(|| {
         Stop::usage("no budget: name the file with --budget budget.yaml (plimsoll budget init begins one)")
     })?;
     let budget = budget_file::read(&budget)?;
-    let span = |flag: &str, text: Option<&String>| {
-        let parsed =
-            text.map(|text| parse_span(text)).transpose().map_err(|e| Stop::usage(format!("{flag} {e}")))?;
-        match parsed {
-            Some(span) if span.0 <= 0 => Err(Stop::usage(format!("{flag}: a time above 0, such as 5s"))),
-            other => Ok(other),
-        }
-    };
     let every = span("--every", args.every.as_ref().or(file.every.as_ref()))?.unwrap_or(EVERY);
     let own = budget.file.load.as_ref().and_then(|load| load.window);
     let window = span("--window", args.window.as_ref().or(file.window.as_ref()))?.or(own).unwrap_or(WINDOW);
@@ -141,6 +105,43 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         listen: (listen != "none").then(|| address(&listen)).transpose()?,
         time: span("--for", args.time.as_ref())?,
     })
+}
+
+/// The watch file, or an empty one, and the pages that it or the words name.
+fn pages(sources: &[String]) -> Result<(WatchFile, Vec<String>), Stop> {
+    let is_file =
+        |text: &str| !text.contains("//") && [".yaml", ".yml", ".json"].iter().any(|end| text.ends_with(end));
+    let (file, pages) = match sources {
+        [] => {
+            let what = "watch lint: name a metrics page (http://host:8000/metrics) or a watch file";
+            return Err(Stop::usage(what));
+        }
+        [one] if is_file(one) => {
+            let file = file(Path::new(one))?;
+            let each = file.sources.iter().map(|line| listed(line, Path::new(one)));
+            let pages = each.collect::<Result<Vec<_>, Stop>>()?.concat();
+            (file, pages)
+        }
+        several => {
+            (WatchFile::default(), several.iter().map(|text| page(text)).collect::<Result<_, Stop>>()?)
+        }
+    };
+    match pages.is_empty() {
+        false => Ok((file, pages)),
+        true => Err(Stop::usage(format!(
+            "{}: names no source; write sources: [{{url: \"http://host:8000/metrics\"}}]",
+            sources[0]
+        ))),
+    }
+}
+
+/// A time above 0, where one is said.
+fn span(flag: &str, text: Option<&String>) -> Result<Option<Span>, Stop> {
+    let parsed = text.map(|text| parse_span(text)).transpose();
+    match parsed.map_err(|e| Stop::usage(format!("{flag} {e}")))? {
+        Some(span) if span.0 <= 0 => Err(Stop::usage(format!("{flag}: a time above 0, such as 5s"))),
+        other => Ok(other),
+    }
 }
 
 fn file(path: &Path) -> Result<WatchFile, Stop> {
