@@ -8,8 +8,8 @@
 use plimsoll_math::isotonic::rising_fit;
 use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 
-use super::bench::Bench;
-use super::ratio::{Effect, STRETCHES, of_units};
+use super::effect::{Effect, STRETCHES, of_units};
+use super::frame::Frames;
 use super::seen::{RequestRow, Seen, TokenPace};
 
 /// Paces that a point of the law is the median of, at least.
@@ -86,8 +86,8 @@ pub struct Slower {
 
 /// How much further apart tokens come than in the baseline, beside as many others. `None` where the two had hardly the same company, or
 /// where answers come in other pieces than before (then gaps say nothing of tokens).
-pub fn slower(bench: &Bench<'_>) -> Option<Slower> {
-    let (base, now) = (bench.before()?, bench.now());
+pub fn slower(frames: &Frames<'_>) -> Option<Slower> {
+    let (base, now) = (frames.before()?, frames.now());
     let pieces = |seen: &Seen<'_>| {
         let mut chunks = seen.finite(RequestRow::chunk);
         order_statistic(&mut chunks, 0.5)
@@ -121,7 +121,7 @@ pub fn slower(bench: &Bench<'_>) -> Option<Slower> {
     let paces = now.paces.iter().filter(|pace| law.covers(pace.company));
     let mut twice: Vec<f64> = paces.map(|pace| pace.gap / law.at(2.0 * pace.company)).collect();
     let over_twice_as_many = order_statistic(&mut twice, 0.5)?;
-    let middle = of_units(before, after, 0.5, bench.case.spec.confidence)?;
+    let middle = of_units(before, after, 0.5, frames.case.spec.confidence)?;
     Some(Slower { middle, quarter, over_twice_as_many })
 }
 

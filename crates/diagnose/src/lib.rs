@@ -1,31 +1,29 @@
 //! Diagnosis: which layer is slow, with evidence, or an honest "cannot tell" (SPEC D1, D2, D4, D5).
 //!
-//! An ordered drill-down: is the measurement valid, is anything material, did the load profile change, where is the time,
-//! which mechanism, and what would overturn it. Rules are asked in that order and the first confident one wins: a late
-//! generator makes every later figure wrong, and more load makes every queue longer. A classifier learnt from simulated
-//! faults lost: it can't say which figure decided, and it knows only the systems it has seen. No rule reads anything that
-//! only our own engine tells.
+//! Facts, causes, belief. A fact is one question to the records and knows of no other; a table says which facts a cause shows; how often it shows
+//! them is learnt; the posterior names a cause where a fact that decides for it was seen. Ordered rules lost: the first that was confident won,
+//! each knew of the others, and their limits knew the simulator.
 //!
-//! Reading order: [`cause`] (what can be wrong, and the advice), [`experiment`] (what to do next), [`verdict`] (the words),
-//! [`spec`] (thresholds), [`seen`] (one level as the rules see it), [`ratio`] (two levels side by side), [`concurrency`] (beside as many others), [`mod@bench`] (all that a
-//! rule may ask), [`rules`] (the table), and [`diagnose`] below. [`active`] asks an endpoint by experiments of its own, [`device`] says
-//! whether a profiled device was busy.
+//! Reading order: [`frame`] (what is held against what), [`facts`] (what can be seen), [`causes`] (the table), [`belief`] (the posterior), `conclude` (the
+//! verdict), [`experiment`] (what to do next), [`verdict`] (the words), [`spec`] (thresholds), [`seen`] and [`effect`] (one level in rows, two of them side by side),
+//! [`concurrency`] (beside as many others), and [`diagnose`] below. [`active`] asks an endpoint by experiments of its own, [`device`] says whether a profiled device was busy.
 
 pub mod active;
-mod apart;
-pub mod bench;
+pub mod belief;
 pub mod cause;
+pub mod causes;
 mod changed;
+mod cleared;
+mod conclude;
 mod concurrency;
 pub mod device;
+pub mod effect;
 pub mod experiment;
-mod fired;
+pub mod facts;
+pub mod frame;
 pub mod gauges;
 pub mod material;
 mod questions;
-pub mod ratio;
-pub mod remove;
-mod rules;
 pub mod seen;
 pub mod spec;
 pub mod verdict;
@@ -34,15 +32,15 @@ pub use cause::{Cause, Layer};
 pub use experiment::Experiment;
 pub use spec::DiagnoseSpec;
 pub use verdict::{
-    Answer, Changed, Cleared, Counter, Diagnosis, Evidence, Missing, Question, Reference, RunnerUp, Subject,
-    Verdict, YesNo,
+    Answer, Asked, Changed, Cleared, Counter, Diagnosis, Evidence, Missing, Question, Reference, RunnerUp,
+    Subject, Verdict, YesNo,
 };
 
 use plimsoll_model::{Attempt, Fingerprint, Level, Manifest, Sample};
 
 use crate::device::DeviceFinding;
-use bench::Bench;
-use fired::Fired;
+use belief::Belief;
+use frame::Frames;
 use plimsoll_measure::findings::{BudgetSpec, Validity};
 use verdict::DIAGNOSIS_SCHEMA;
 
@@ -85,48 +83,29 @@ pub struct Case<'a> {
 
 /// Diagnoses a run.
 pub fn diagnose(case: &Case<'_>) -> Diagnosis {
-    let Some(bench) = Bench::new(case) else { return nothing_measured(case) };
-    let judged = rules::judge(&bench, &[]);
-    let mut verdicts = vec![judged.verdict(&bench)];
-    let answer = match (judged.fired.cause, verdicts[0].layer) {
+    let Some(frames) = Frames::new(case) else { return nothing_measured(case) };
+    let found = facts::observe(&frames);
+    let belief = Belief::after(&found, |_| true);
+    let verdicts = conclude::conclude(&frames, &found, &belief);
+    let answer = match (verdicts[0].cause, verdicts[0].layer) {
         (Cause::Nothing, _) => Answer::NothingMaterial,
         (Cause::Unknown, _) => Answer::Unknown,
         (_, Layer::Measurement) => Answer::Invalid,
         _ => Answer::Found,
     };
-    if answer == Answer::Found {
-        verdicts.extend(second(&bench, &judged.fired));
-    }
-    let headline = headline(&verdicts);
     Diagnosis {
         schema: DIAGNOSIS_SCHEMA,
         answer,
-        headline,
-        subject: bench.subject(),
+        headline: headline(&verdicts),
+        subject: frames.subject(),
         validity: case.validity.cloned(),
-        questions: questions::answer(&bench),
-        cleared: rules::cleared(&bench, &verdicts),
+        questions: questions::answer(&frames),
+        cleared: cleared::cleared(&frames, &verdicts),
+        observed: facts::asked(&found),
         changed: changed::facts(case),
-        missing: bench.missing(),
+        missing: frames.missing(),
         verdicts,
     }
-}
-
-/// What is left once the first cause's effect is taken out, where it can be and is still material; else what the first can't have made.
-fn second(bench: &Bench<'_>, first: &Fired) -> Option<Verdict> {
-    let (rest, judged) = match bench.without(first) {
-        Some(rest) => {
-            let judged = rules::judge(&rest, &[first.cause]);
-            (rest, judged)
-        }
-        None => {
-            let rest = Bench { found: vec![first.cause], ..bench.clone() };
-            let judged = rules::beside(&rest, first.cause)?;
-            (rest, judged)
-        }
-    };
-    let named = !matches!(judged.fired.cause, Cause::Nothing | Cause::Unknown);
-    named.then(|| judged.verdict(&rest))
 }
 
 fn headline(verdicts: &[Verdict]) -> String {
@@ -139,7 +118,6 @@ fn headline(verdicts: &[Verdict]) -> String {
 }
 
 fn nothing_measured(case: &Case<'_>) -> Diagnosis {
-    let fired = Fired::new(Cause::Unknown, 0.0, "the run holds no request to judge".to_owned());
     Diagnosis {
         schema: DIAGNOSIS_SCHEMA,
         answer: Answer::Unknown,
@@ -154,9 +132,10 @@ fn nothing_measured(case: &Case<'_>) -> Diagnosis {
             alone: 0,
         },
         validity: case.validity.cloned(),
-        verdicts: vec![fired.verdict(None)],
+        verdicts: vec![conclude::without_requests()],
         questions: Vec::new(),
         cleared: Vec::new(),
+        observed: Vec::new(),
         changed: changed::facts(case),
         missing: vec![Missing { what: "everything".into(), needs: Experiment::RunLonger { factor: 1.0 } }],
     }

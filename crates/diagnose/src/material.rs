@@ -4,8 +4,8 @@
 use plimsoll_math::proportion::{exceedance_bounds, newcombe};
 use plimsoll_math::two_sample::holm;
 
-use super::bench::Bench;
-use super::ratio::Effect;
+use super::effect::Effect;
+use super::frame::Frames;
 use super::seen::{RequestRow, Seen};
 use plimsoll_measure::findings::{Estimate, Metric};
 use plimsoll_measure::say::{ms, number, percent, ratio_ends};
@@ -76,11 +76,11 @@ pub fn metric(name: &str) -> fn(&RequestRow) -> f64 {
 
 impl Material {
     /// Judges.
-    pub fn judge(bench: &Bench<'_>) -> Material {
-        let spec = bench.case.spec;
+    pub fn judge(frames: &Frames<'_>) -> Material {
+        let spec = frames.case.spec;
         let mut moved: Vec<Moved> = Vec::new();
         for (name, percentile) in COMPARED {
-            if let Some(effect) = bench.ratio(metric(name), percentile) {
+            if let Some(effect) = frames.ratio(metric(name), percentile) {
                 moved.push(Moved { metric: name, percentile, effect, material: false, large: false });
             }
         }
@@ -102,9 +102,9 @@ impl Material {
             let far = one.effect.ratio.value >= FAR * least && worse(one) < FAR_SURE * spec.alpha;
             one.material = one.large && (p < spec.alpha || far);
         }
-        let errors = errors(bench);
-        let broken = broken(bench);
-        let judged = !moved.is_empty() || bench.case.budget.is_some();
+        let errors = errors(frames);
+        let broken = broken(frames);
+        let judged = !moved.is_empty() || frames.case.budget.is_some();
         Material { moved, errors, broken, judged }
     }
 
@@ -188,15 +188,15 @@ pub fn failed(seen: &Seen<'_>) -> (f64, f64, f64) {
     let counted: Vec<bool> = seen.rows.iter().filter(|row| !row.cancelled).map(|row| !row.ok).collect();
     let n = counted.len() as f64;
     let k = counted.iter().filter(|failed| **failed).count() as f64;
-    let design = plimsoll_math::quantile::design_effect(&counted, super::ratio::STRETCHES).max(1.0);
+    let design = plimsoll_math::quantile::design_effect(&counted, super::effect::STRETCHES).max(1.0);
     (k, n, n / design)
 }
 
-fn errors(bench: &Bench<'_>) -> Option<Estimate> {
-    let spec = bench.case.spec;
-    let (k, n, n_eff) = failed(bench.now());
+fn errors(frames: &Frames<'_>) -> Option<Estimate> {
+    let spec = frames.case.spec;
+    let (k, n, n_eff) = failed(frames.now());
     let share = k / n.max(1.0);
-    let (value, lower, upper) = match bench.before() {
+    let (value, lower, upper) = match frames.before() {
         Some(base) => {
             let (k0, n0, n0_eff) = failed(base);
             let before = k0 / n0.max(1.0);
@@ -215,16 +215,16 @@ fn errors(bench: &Bench<'_>) -> Option<Estimate> {
 }
 
 /// Ceilings that are broken for sure: the share beyond is over what may be, at its lower bound.
-fn broken(bench: &Bench<'_>) -> Vec<(Metric, String)> {
-    let Some(budget) = bench.case.budget else { return Vec::new() };
+fn broken(frames: &Frames<'_>) -> Vec<(Metric, String)> {
+    let Some(budget) = frames.case.budget else { return Vec::new() };
     let mut broken = Vec::new();
     for ceiling in &budget.latency {
         let of = metric(ceiling.metric.name());
         let over: Vec<bool> =
-            bench.now().rows.iter().map(of).filter(|x| !x.is_nan()).map(|x| x > ceiling.limit_s).collect();
+            frames.now().rows.iter().map(of).filter(|x| !x.is_nan()).map(|x| x > ceiling.limit_s).collect();
         let n = over.len() as f64;
         let k = over.iter().filter(|over| **over).count() as f64;
-        let n_eff = n / plimsoll_math::quantile::design_effect(&over, super::ratio::STRETCHES).max(1.0);
+        let n_eff = n / plimsoll_math::quantile::design_effect(&over, super::effect::STRETCHES).max(1.0);
         let (lower, _) = exceedance_bounds(k / n.max(1.0) * n_eff, n_eff, 0.05);
         if n >= 1.0 && lower > 1.0 - ceiling.percentile {
             let says = format!(

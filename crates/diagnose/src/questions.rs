@@ -1,7 +1,7 @@
 //! The five questions of the method, each with its figure, or what is missing to answer it.
 
-use super::bench::Bench;
-use super::fired::ALONE_NEEDED;
+use super::effect::ALONE_NEEDED;
+use super::frame::Frames;
 use super::material::failed;
 use super::seen::{RequestRow, Seen};
 use super::verdict::{Changed, Question, YesNo};
@@ -10,8 +10,8 @@ use plimsoll_measure::findings::{Estimate, Metric};
 use plimsoll_measure::say::{chance, ms, number, percent, ratio_ends};
 
 /// Answers them.
-pub fn answer(bench: &Bench<'_>) -> Vec<Question> {
-    vec![concurrency(bench), tail(bench), artefact(bench), alone(bench), errors(bench)]
+pub fn answer(frames: &Frames<'_>) -> Vec<Question> {
+    vec![concurrency(frames), tail(frames), artefact(frames), alone(frames), errors(frames)]
 }
 
 fn question(asks: &str, answer: YesNo, says: String, value: Option<Estimate>) -> Question {
@@ -24,7 +24,7 @@ fn cant(asks: &str, says: &str) -> Question {
 
 /// A percentile with its interval; `None` where there are too few values.
 pub fn estimate(in_send_order: &[f64], p: f64) -> Option<Estimate> {
-    let found = quantile::percentile(in_send_order, p, 0.95, super::ratio::STRETCHES)?;
+    let found = quantile::percentile(in_send_order, p, 0.95, super::effect::STRETCHES)?;
     let (lower, upper) = match found.interval {
         Ok(interval) => (interval.lower, interval.upper),
         Err(_) => return None,
@@ -56,18 +56,18 @@ fn whole(rows: &[RequestRow]) -> Vec<f64> {
 
 /// The run's least and most concurrency that have a median: single requests where there are enough of them and the level under judgement
 /// where its queue lets a median be told, else the lightest and the heaviest of the other levels.
-fn extremes(bench: &Bench<'_>) -> Result<(Loaded, Loaded), &'static str> {
-    let enough = bench.candidate.alone.len() >= ALONE_NEEDED;
-    let alone = estimate(&whole(&bench.candidate.alone), 0.5).filter(|_| enough).map(|median| Loaded {
+fn extremes(frames: &Frames<'_>) -> Result<(Loaded, Loaded), &'static str> {
+    let enough = frames.candidate.alone.len() >= ALONE_NEEDED;
+    let alone = estimate(&whole(&frames.candidate.alone), 0.5).filter(|_| enough).map(|median| Loaded {
         place: "alone".to_owned(),
         in_flight: 1.0,
         median,
     });
-    let own = Loaded::read(bench.now());
+    let own = Loaded::read(frames.now());
     let mut others: Vec<Loaded> = Vec::new();
     if alone.is_none() || own.is_none() {
-        let side = &bench.case.candidate;
-        let levels = super::bench::judged(side).into_iter().filter(|l| l.id != bench.now().level.id);
+        let side = &frames.case.candidate;
+        let levels = super::frame::judged(side).into_iter().filter(|l| l.id != frames.now().level.id);
         others.extend(levels.filter_map(|level| Loaded::read(&Seen::read(level, side.attempts))));
         others.sort_by(|a, b| a.in_flight.total_cmp(&b.in_flight));
     }
@@ -86,9 +86,9 @@ fn extremes(bench: &Bench<'_>) -> Result<(Loaded, Loaded), &'static str> {
 }
 
 /// Median latency at load over that of a request alone, or with few beside it.
-fn concurrency(bench: &Bench<'_>) -> Question {
+fn concurrency(frames: &Frames<'_>) -> Question {
     let asks = "does it scale with concurrency?";
-    let (few, many) = match extremes(bench) {
+    let (few, many) = match extremes(frames) {
         Ok(found) => found,
         Err(says) => return cant(asks, says),
     };
@@ -118,9 +118,9 @@ fn concurrency(bench: &Bench<'_>) -> Question {
     question(asks, yes, says, Some(ratio))
 }
 
-fn tail(bench: &Bench<'_>) -> Question {
+fn tail(frames: &Frames<'_>) -> Question {
     let asks = "is the median fine and the tail blown?";
-    if let (Some(middle), Some(tail)) = (bench.material.of("ttft", 0.5), bench.material.of("ttft", 0.95)) {
+    if let (Some(middle), Some(tail)) = (frames.material.of("ttft", 0.5), frames.material.of("ttft", 0.95)) {
         let fine = middle.effect.ratio.upper < 1.25 && !middle.material;
         let blown = tail.material || tail.large && tail.effect.ratio.lower > 1.1;
         let yes = match (fine, blown) {
@@ -131,8 +131,8 @@ fn tail(bench: &Bench<'_>) -> Question {
         };
         return question(asks, yes, format!("{}; {}", middle.words(), tail.words()), Some(tail.effect.ratio));
     }
-    let ttft = bench.now().finite(|row| row.ttft);
-    let values = if ttft.is_empty() { bench.now().finite(|row| row.e2e) } else { ttft };
+    let ttft = frames.now().finite(|row| row.ttft);
+    let values = if ttft.is_empty() { frames.now().finite(|row| row.e2e) } else { ttft };
     match (estimate(&values, 0.5), estimate(&values, 0.95)) {
         (Some(middle), Some(tail)) => {
             let says = format!(
@@ -147,15 +147,15 @@ fn tail(bench: &Bench<'_>) -> Question {
     }
 }
 
-fn artefact(bench: &Bench<'_>) -> Question {
+fn artefact(frames: &Frames<'_>) -> Question {
     let asks = "did latency move with the model artefact unchanged?";
-    if bench.base.is_none() {
+    if frames.base.is_none() {
         return cant(asks, "there is no baseline; give one with --baseline");
     }
     // A change that the whole run does not prove is one all the same where its own interval says so.
     let sure = |m: &super::material::Moved| m.material || m.large && m.effect.ratio.lower > 1.1;
-    let moved = bench.material.moved.iter().any(sure);
-    let (answer, says) = unchanged(&super::changed::facts(bench.case), moved, &bench.material.words());
+    let moved = frames.material.moved.iter().any(sure);
+    let (answer, says) = unchanged(&super::changed::facts(frames.case), moved, &frames.material.words());
     question(asks, answer, says, None)
 }
 
@@ -179,18 +179,18 @@ pub fn unchanged(changed: &Changed, moved: bool, what: &str) -> (YesNo, String) 
     }
 }
 
-fn alone(bench: &Bench<'_>) -> Question {
+fn alone(frames: &Frames<'_>) -> Question {
     let asks = "does a single request with no contention already exceed the budget?";
-    let Some(budget) = bench.case.budget.filter(|budget| !budget.latency.is_empty()) else {
+    let Some(budget) = frames.case.budget.filter(|budget| !budget.latency.is_empty()) else {
         return cant(asks, "there is no budget; give one with --budget");
     };
-    if bench.candidate.alone.len() < ALONE_NEEDED {
+    if frames.candidate.alone.len() < ALONE_NEEDED {
         return cant(asks, "too few requests had the target to themselves; add a level of single requests");
     }
     let mut worst: Option<(f64, String, Estimate, Metric)> = None;
     for ceiling in &budget.latency {
         let of = super::material::metric(ceiling.metric.name());
-        let values: Vec<f64> = bench.candidate.alone.iter().map(of).filter(|x| x.is_finite()).collect();
+        let values: Vec<f64> = frames.candidate.alone.iter().map(of).filter(|x| x.is_finite()).collect();
         let Some(found) = estimate(&values, 0.5) else { continue };
         let strain = found.value / ceiling.limit_s;
         let says = format!(
@@ -219,10 +219,10 @@ fn alone(bench: &Bench<'_>) -> Question {
     }
 }
 
-fn errors(bench: &Bench<'_>) -> Question {
+fn errors(frames: &Frames<'_>) -> Question {
     let asks = "do errors and retries climb with latency?";
-    let (k, n, n_eff) = failed(bench.now());
-    let rows = &bench.now().rows;
+    let (k, n, n_eff) = failed(frames.now());
+    let rows = &frames.now().rows;
     let attempts: f64 =
         rows.iter().map(|row| f64::from(row.attempts)).sum::<f64>() / rows.len().max(1) as f64;
     let (lower, upper) = plimsoll_math::proportion::exceedance_bounds(k / n.max(1.0) * n_eff, n_eff, 0.025);
@@ -242,8 +242,8 @@ fn errors(bench: &Bench<'_>) -> Question {
     } else {
         |r: &RequestRow| r.e2e
     };
-    let latency = super::ratio::stretches(bench.now(), |row| if row.ok { of(row) } else { f64::NAN });
-    let failing = super::ratio::stretches(bench.now(), |row| {
+    let latency = super::effect::stretches(frames.now(), |row| if row.ok { of(row) } else { f64::NAN });
+    let failing = super::effect::stretches(frames.now(), |row| {
         f64::from(u8::from(!row.ok && !row.cancelled || row.attempts > 1))
     });
     for (mut latency, failing) in latency.into_iter().zip(failing) {
@@ -251,7 +251,7 @@ fn errors(bench: &Bench<'_>) -> Question {
         slow.push(median);
         bad.push(failing.iter().sum::<f64>() / failing.len().max(1) as f64);
     }
-    match super::ratio::spearman(&slow, &bad) {
+    match super::effect::spearman(&slow, &bad) {
         Some((rho, p)) if p < 0.05 && rho > 0.0 => question(
             asks,
             YesNo::Yes,

@@ -1,6 +1,6 @@
-//! One level as the rules see it: a row per request, in seconds, in the order of due times, with who was there beside it.
+//! One level in rows: a row per request, in seconds, in the order of due times, with who was there beside it.
 //!
-//! [`plimsoll_measure::columns`] serves percentiles and keeps one array per metric; rules ask of one request at a time (which replica,
+//! [`plimsoll_measure::columns`] serves percentiles and keeps one array per metric; facts ask of one request at a time (which replica,
 //! how many beside it, how long its prompt), so they get rows. What nobody reported is `None`, what failed is `+∞`.
 
 use std::collections::BTreeMap;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cause::{Cause, Layer};
 use super::experiment::Experiment;
+use super::facts::{Is, Observed};
 use plimsoll_measure::findings::{Estimate, Validity, unbounded};
 
 /// Version of this layout.
@@ -49,6 +50,9 @@ pub struct Diagnosis {
     pub questions: Vec<Question>,
     /// What was found to be fine, with its figure.
     pub cleared: Vec<Cleared>,
+    /// Every question that was asked of the records, whatever came of it.
+    #[serde(default)]
+    pub observed: Vec<Asked>,
     /// Did latency move with the artefact unchanged?
     pub changed: Changed,
     /// What could not be judged, and what it would take.
@@ -94,10 +98,9 @@ pub struct Verdict {
     pub layer: Layer,
     /// What.
     pub cause: Cause,
-    /// Row of the rule table.
+    /// The fact that decided it.
     pub rule: String,
-    /// 0 to 1: how far its clauses are from their limits, as a product of scores that is not calibrated. What share of such verdicts is
-    /// right on simulated systems is in `docs/diagnosis-validation.md`.
+    /// How likely it is, 0 to 1: the posterior. How often such verdicts are right is in `docs/diagnosis-validation.md`.
     pub confidence: f64,
     /// One sentence with the figure that decides.
     pub says: String,
@@ -212,6 +215,19 @@ pub struct Changed {
     pub same: Vec<String>,
     /// Facts that a side does not know: never counted as unchanged.
     pub unknown: Vec<String>,
+}
+
+/// A question that was asked of the records.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Asked {
+    /// The fact, as a stable word.
+    pub fact: Observed,
+    /// Whether it is so; `None` = the run does not hold what it takes.
+    pub is: Option<Is>,
+    /// The figure in a sentence part.
+    pub says: String,
+    /// The figure.
+    pub value: Option<Estimate>,
 }
 
 /// What could not be judged.

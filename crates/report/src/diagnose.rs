@@ -13,7 +13,7 @@ pub fn render(name: &str, diagnosis: &Diagnosis) -> String {
     for (place, found) in diagnosis.verdicts.iter().enumerate() {
         if place > 0 {
             page.push(String::new());
-            page.push("With that taken out".to_owned());
+            page.push("And beside it".to_owned());
         }
         page.extend(head(found, diagnosis.answer));
     }
@@ -103,7 +103,12 @@ fn evidence(found: &Verdict) -> Vec<String> {
     let mut lines = vec![match unknown {
         true => "What is known".to_owned(),
         false => {
-            format!("Why {} (rule {}, confidence {:.2})", found.cause.id(), found.rule, found.confidence)
+            format!(
+                "Why {} (decided by {}, confidence {:.2})",
+                found.cause.id(),
+                found.rule,
+                found.confidence
+            )
         }
     }];
     for line in &found.evidence {

@@ -45,6 +45,8 @@ pub struct Gauges {
     pub kv: Option<f64>,
     /// Preemptions during the level.
     pub preemptions: Option<f64>,
+    /// Prompt tokens that the prefix cache held, of those that were looked up in it.
+    pub cached: Option<(f64, f64)>,
     /// Looks at its pages that these rest on.
     pub looks: usize,
     /// Looks at its pages, whatever they hold: those that brought one, and those that brought none in time.
@@ -210,13 +212,15 @@ impl Gauges {
             return Gauges { pages, ..Gauges::default() };
         }
         let mean = |signal| server.gauge(signal)?.mean(from, to);
+        let gained = |signal| server.gained(signal, from, to).map(|gained| gained.value);
         Gauges {
             waiting: mean(Signal::Waiting),
             running: mean(Signal::Running),
             kv: server.gauge(Signal::KvUsage).and_then(|series| series.max(from, to)),
             looks: server.gauge(Signal::Running).map_or(0, |series| series.looks(from, to)),
             pages,
-            preemptions: server.gained(Signal::Preempted, from, to).map(|gained| gained.value),
+            preemptions: gained(Signal::Preempted),
+            cached: gained(Signal::PrefixHit).zip(gained(Signal::PrefixQueried)),
         }
     }
 }

@@ -10,7 +10,7 @@ use plimsoll_math::quantile;
 use super::block::{Block, BlockRow, LEVEL, median, share};
 use super::fact::{Fact, Shown, State, ms, of, shown};
 use super::plan::ExperimentKind;
-use crate::ratio::spearman;
+use crate::effect::spearman;
 use plimsoll_measure::findings::Estimate;
 
 /// A freeze is at least so many usual gaps long, and so many seconds.
@@ -21,8 +21,10 @@ const FREEZES: usize = 4;
 const FROZEN: f64 = 0.01;
 /// Share of the time that the generator may wait for a processor before freezes that take less than it may be its own.
 const BUSY: f64 = 0.1;
-/// Chance of a rhythm where there is none under which it is believed.
+/// Chance of waits that follow a clock where there is none under which it is believed.
 const BELIEVED: f64 = 0.001;
+/// The same of freezes, of which three quarters of the distances must fit besides.
+const RHYTHM: f64 = 0.01;
 /// Periods tried for each spread of waits.
 const PERIODS: usize = 300;
 /// Stretches of time that slow tokens are looked for in, s.
@@ -31,8 +33,8 @@ const STRETCH_S: f64 = 0.25;
 /// fifth, as steps of servers have, one and a half), and the share of their range that a hole between two kinds of waits takes.
 const TAIL: f64 = 2.3;
 const HOLE: f64 = 0.5;
-/// Times as slow as the fast stretches that slow ones are.
-const UNSTEADY: f64 = 1.4;
+/// Times as slow as the fast stretches that slow ones are. Sound engines showed 1.6 to 2.5 (vLLM on a quiet machine).
+const UNSTEADY: f64 = 3.0;
 
 /// Freezes, their rhythm, and slow stretches.
 pub(crate) fn read(blocks: &[Block]) -> Vec<Shown> {
@@ -51,7 +53,9 @@ fn freezes(blocks: &[Block]) -> Vec<Shown> {
     for block in blocks.iter().filter(moderate) {
         let company = block.concurrency().unwrap_or(1);
         let Some(gap) = usual_gap(block) else { continue };
-        let least = (FREEZE.0 * gap).max(FREEZE.1 * 1e9).max(if company > 1 { excuse_ns } else { 0.0 });
+        // All of them may read their prompts in one step.
+        let read_ns = if company > 1 { excuse_ns * f64::from(company) } else { 0.0 };
+        let least = (FREEZE.0 * gap).max(FREEZE.1 * 1e9).max(read_ns);
         usual.push(gap);
         let (freezes, told) = in_block(block, least);
         found.extend(freezes);
@@ -92,10 +96,10 @@ fn busy(blocks: &[Block]) -> f64 {
     blocks.iter().filter_map(|block| block.level.generator.run_queue_share_max).fold(0.0, f64::max)
 }
 
-/// How long one prompt could hold up the others.
+/// How long one prompt could hold up the others, ns.
 fn excuse(blocks: &[Block]) -> f64 {
     let alone = of(blocks, ExperimentKind::Alone).next().and_then(|block| block.median(BlockRow::ttft_s));
-    alone.map_or(0.0, |wait| 2.0e9 * wait.value)
+    alone.map_or(0.0, |wait| 1e9 * wait.value)
 }
 
 /// The usual gap between two arrivals of an answer.
@@ -183,7 +187,7 @@ fn clocked(found: &[Freeze], freezes: State) -> Option<Shown> {
         chance
     );
     let state = match () {
-        () if part >= 0.75 && (chance < 0.05 || part >= 0.95) => State::Yes,
+        () if part >= 0.75 && chance < RHYTHM => State::Yes,
         () if part < 0.6 => State::No,
         () => State::Unclear,
     };

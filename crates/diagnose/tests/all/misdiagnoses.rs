@@ -1,5 +1,6 @@
 //! Faults that people have blamed on something else, told from records worked by hand: no simulated server stands behind them.
 
+use plimsoll_diagnose::facts::{Is, Observed};
 use plimsoll_diagnose::{Answer, Cause, Layer};
 use plimsoll_model::{At, Attempt, Load, Sample, Span};
 
@@ -115,7 +116,7 @@ fn pauses_of_a_collector_are_neither_the_model_nor_capacity() {
         "{}",
         verdict.says
     );
-    assert!(verdict.says.contains("every 9"), "{}", verdict.says);
+    assert!(verdict.says.contains("interval of 9"), "{}", verdict.says);
     assert!(verdict.do_not.contains("model"), "{}", verdict.do_not);
 }
 
@@ -155,11 +156,13 @@ fn long_prompts_that_starve_the_others_are_no_preemption() {
     let mut base = run(&[], None);
     without_preemption(&mut base);
     without_preemption(&mut candidate);
-    let verdict = ask(&base, &candidate).verdicts.remove(0);
+    let mut diagnosis = ask(&base, &candidate);
+    let verdict = diagnosis.verdicts.remove(0);
     assert_eq!(verdict.cause, Cause::HeadOfLine, "{}", verdict.says);
     let counted = serde_json::to_string(&verdict.counter).unwrap_or_default();
     assert!(!verdict.says.contains("preempt") && !counted.contains("preempt"), "{} {counted}", verdict.says);
-    assert!(verdict.evidence.iter().any(|e| e.says.contains("0 preemptions")), "the counter is shown");
+    let asked = diagnosis.observed.iter().find(|asked| asked.fact == Observed::Preemptions);
+    assert_eq!(asked.and_then(|asked| asked.is), Some(Is::No), "the counter was read, and stood still");
 }
 
 #[test]

@@ -15,7 +15,14 @@ use crate::diagnosed::truth::{self, Happened, Truth, happened};
 use crate::diagnosed::{Judged, Plan, Said, ask, judge_system};
 
 fn judged(class: Class, said: Cause, material: bool) -> Judged {
-    let said = Said { cause: said, layer: said.layer(), confidence: 0.8, runner_up: None, second: None };
+    let said = Said {
+        cause: said,
+        layer: said.layer(),
+        confidence: 0.8,
+        runner_up: None,
+        second: None,
+        facts: String::new(),
+    };
     let truth = Truth {
         material,
         elsewhere: material,
@@ -195,6 +202,7 @@ fn the_truth_tells_what_hurts_from_what_does_not_and_the_diagnosis_agrees() {
         lacking_at: vec![0],
         lacks: Lack::ALL.to_vec(),
         depending: false,
+        elsewhere: true,
         verbose: true,
     };
     let mut cases = Vec::new();
@@ -254,7 +262,7 @@ fn a_pool_of_connections_is_told_from_a_cap_by_the_records_alone() {
         let mut setup = Setup::of(&system);
         setup.scenario.client.connections = connections;
         setup.scenario.client.max_in_flight = max_in_flight;
-        ask(Some(&base), &setup.run(8), None).verdicts[0].cause
+        ask(Some(&base), &setup.run(8), None).0.verdicts[0].cause
     };
     assert_eq!(said(Connections::Pool { limit }, None), Cause::ConnectionLimit);
     assert_eq!(said(Connections::default(), Some(limit)), Cause::ClientCap);

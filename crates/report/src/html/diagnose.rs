@@ -34,7 +34,7 @@ pub fn section(diagnosis: &Diagnosis, tried: &[Tried]) -> Markup {
 fn content(diagnosis: &Diagnosis, tried: &[Tried]) -> Markup {
     html! {
         @for (place, found) in diagnosis.verdicts.iter().enumerate() {
-            @if place > 0 { h3 { "With that taken out" } }
+            @if place > 0 { h3 { "And beside it" } }
             (verdict(found, diagnosis.answer))
         }
         @if let Some(validity) = &diagnosis.validity { p { (of_trust(validity)) } }
@@ -86,7 +86,7 @@ fn why(found: &Verdict) -> Markup {
         @if found.cause == Cause::Unknown {
             h3 { "What is known" }
         } @else {
-            h3 { "Why " code { (found.cause.id()) } span.soft { " (rule " (found.rule) ", confidence " (format!("{:.2}", found.confidence)) ")" } }
+            h3 { "Why " code { (found.cause.id()) } span.soft { " (decided by " (found.rule) ", confidence " (format!("{:.2}", found.confidence)) ")" } }
         }
         @if !found.evidence.is_empty() {
             div.scroll tabindex="0" role="region" aria-label="Table" { table {

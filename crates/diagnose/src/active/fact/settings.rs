@@ -71,19 +71,8 @@ fn cache(blocks: &[Block]) -> Vec<Shown> {
         ms(old.value),
         ms(new.value)
     );
-    let middle = 0.5 * (new.value + same.iter().copied().fold(f64::INFINITY, f64::min));
-    let slow = same.iter().filter(|wait| **wait > middle).count();
-    let cached: Vec<f64> = same_rows.iter().filter_map(|row| row.cached).collect();
-    let best = same.iter().copied().fold(f64::INFINITY, f64::min);
-    let forgets = if cached.len() >= 10 {
-        let none = cached.iter().filter(|cached| **cached < 1.0).count();
-        let some = cached.len() - none;
-        Some((none, cached.len(), some > 0 && none >= 3))
-    } else {
-        Some((slow, same.len(), best < 0.6 * new.value && slow >= 3))
-    };
-    if let Some((none, n, is)) = forgets {
-        let state = if is { State::Yes } else { State::No };
+    let forgets = forgets(blocks, &same_rows, &same, new.value);
+    if let Some((none, n, state)) = forgets {
         let words = format!("{none} of {n} prompts told before were computed anew");
         all.push(shown(Fact::CacheForgets, state, words, share(none, n), None));
     }
@@ -95,6 +84,42 @@ fn cache(blocks: &[Block]) -> Vec<Shown> {
     };
     all.push(shown(Fact::CacheNothing, nothing, says, Some(times), Some(0.85)));
     all
+}
+
+/// Share of the repeated prompts' tokens that must come from the cache for it to hold them, and what is left where it does not.
+const HOLDS: (f64, f64) = (0.5, 0.2);
+
+/// Of the prompts told before, how many were computed anew, and is the cache forgetful: by what the answers say, else by the server's own
+/// counters, else by their times, which tell only where there are two kinds of them and nothing between.
+fn forgets(blocks: &[Block], rows: &[&BlockRow], waits: &[f64], new: f64) -> Option<(usize, usize, State)> {
+    let cached: Vec<f64> = rows.iter().filter_map(|row| row.cached).collect();
+    if cached.len() >= 10 {
+        let none = cached.iter().filter(|cached| **cached < 1.0).count();
+        let is = none >= 3 && none < cached.len();
+        return Some((none, cached.len(), if is { State::Yes } else { State::No }));
+    }
+    let told = |block: &Block| block.gauges.cached.filter(|_| block.arm == ArmSetting::Second);
+    let counted = of(blocks, ExperimentKind::Repeats)
+        .filter_map(told)
+        .fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    let anew = waits.iter().filter(|wait| **wait > 0.85 * new).count();
+    if counted.1 > 0.0 {
+        let state = match counted.0 / counted.1 {
+            share if share >= HOLDS.0 => State::No,
+            share if share > 0.0 && share < HOLDS.1 => State::Yes,
+            _ => State::Unclear,
+        };
+        let missed = (1.0 - counted.0 / counted.1).clamp(0.0, 1.0) * waits.len() as f64;
+        return Some((missed.round() as usize, waits.len(), state));
+    }
+    let quick = waits.iter().filter(|wait| **wait < 0.5 * new).count();
+    let between = waits.len() - anew - quick;
+    let state = match () {
+        () if anew >= 3 && quick >= 3 && 10 * between <= waits.len() => State::Yes,
+        () if anew == 0 => State::No,
+        () => State::Unclear,
+    };
+    Some((anew, waits.len(), state))
 }
 
 /// Share of a long prompt's wait that its length makes.

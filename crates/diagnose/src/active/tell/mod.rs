@@ -19,6 +19,7 @@ use super::fact::{Fact, Shown, State, of};
 use super::fact_state;
 use super::facts;
 use super::plan::{ActiveSpec, ExperimentKind};
+use crate::causes::row;
 use crate::verdict::DIAGNOSIS_SCHEMA;
 use crate::{
     Answer, Cause, Changed, Counter, Diagnosis, Evidence, Experiment, Layer, Reference, RunnerUp, Subject,
@@ -80,6 +81,7 @@ pub fn diagnosis(
         validity: Some(validity.clone()),
         questions: questions(blocks, &shown, spec, before.map(|_| &changed)),
         cleared: cleared(blocks, &shown, before, &verdicts),
+        observed: Vec::new(),
         missing: missing(&shown, blocks, before, &unasked),
         changed,
         verdicts,
@@ -147,7 +149,7 @@ fn both(shown: &[Shown], unasked: &[Cause]) -> Option<Vec<Verdict>> {
 }
 
 fn verdict(cause: Cause, confidence: f64, shown: &[Shown], rival: Option<(Cause, f64)>) -> Verdict {
-    let about = cause.about();
+    let about = row(cause);
     let own = |shown: &&Shown| shown.state == State::Yes && chance(cause, shown.fact) >= EXPLAINS;
     let mut evidence: Vec<Evidence> = shown.iter().filter(own).map(evidence).collect();
     let needed = |evidence: &Evidence| !decisive(cause).iter().any(|fact| word(*fact) == evidence.figure);
@@ -158,12 +160,12 @@ fn verdict(cause: Cause, confidence: f64, shown: &[Shown], rival: Option<(Cause,
     }
     let says = match evidence.first() {
         Some(first) => format!("{}: {}", about.title, first.says),
-        None => about.title.to_owned(),
+        None => about.title.clone(),
     };
     Verdict {
         layer: about.layer,
         cause,
-        rule: about.rule.to_owned(),
+        rule: decisive(about.cause).first().map_or_else(|| "none".to_owned(), |fact| word(*fact)),
         confidence,
         says,
         explains: None,
@@ -171,8 +173,8 @@ fn verdict(cause: Cause, confidence: f64, shown: &[Shown], rival: Option<(Cause,
         evidence,
         runner_up: rival.map(|rival| runner_up(cause, rival)),
         overturn: overturn(cause),
-        do_first: about.first.to_owned(),
-        do_not: about.not.to_owned(),
+        do_first: about.do_first.clone(),
+        do_not: about.do_not.clone(),
     }
 }
 
@@ -180,7 +182,7 @@ fn verdict(cause: Cause, confidence: f64, shown: &[Shown], rival: Option<(Cause,
 fn unknown(belief: &Belief, shown: &[Shown]) -> Verdict {
     let mut best = belief.of.iter().filter(|(cause, _)| *cause != Cause::Unknown);
     let (a, b) = (best.next().copied(), best.next().copied());
-    let about = Cause::Unknown.about();
+    let about = row(Cause::Unknown);
     let none = belief.in_cause(Cause::Unknown);
     let says = match (a, b) {
         (Some((a, p)), _) if none > 0.5 && p < 0.2 => format!(
@@ -199,7 +201,7 @@ fn unknown(belief: &Belief, shown: &[Shown]) -> Verdict {
     Verdict {
         layer: Layer::Unknown,
         cause: Cause::Unknown,
-        rule: about.rule.to_owned(),
+        rule: decisive(about.cause).first().map_or_else(|| "none".to_owned(), |fact| word(*fact)),
         confidence: 1.0 - a.map_or(0.0, |(_, p)| p),
         says,
         explains: None,
@@ -207,8 +209,8 @@ fn unknown(belief: &Belief, shown: &[Shown]) -> Verdict {
         counter: Counter::NoneExists,
         runner_up: b.zip(a).map(|(b, a)| runner_up(a.0, b)),
         overturn: a.map_or(Experiment::Scrape, |(cause, _)| overturn(cause)),
-        do_first: about.first.to_owned(),
-        do_not: about.not.to_owned(),
+        do_first: about.do_first.clone(),
+        do_not: about.do_not.clone(),
     }
 }
 
@@ -231,11 +233,11 @@ fn unanswered(belief: &Belief, shown: &[Shown]) -> Verdict {
 }
 
 fn distrusted(means: &str, figure: &str, advice: &str) -> Verdict {
-    let about = Cause::GeneratorLag.about();
+    let about = row(Cause::GeneratorLag);
     Verdict {
         layer: Layer::Measurement,
         cause: Cause::GeneratorLag,
-        rule: about.rule.to_owned(),
+        rule: decisive(about.cause).first().map_or_else(|| "none".to_owned(), |fact| word(*fact)),
         confidence: 1.0,
         says: format!("the figures are not the target's: {means} ({figure})"),
         explains: None,
@@ -244,7 +246,7 @@ fn distrusted(means: &str, figure: &str, advice: &str) -> Verdict {
         runner_up: None,
         overturn: Cause::GeneratorLag.overturned_by(),
         do_first: advice.to_owned(),
-        do_not: about.not.to_owned(),
+        do_not: about.do_not.clone(),
     }
 }
 

@@ -57,7 +57,12 @@ impl Lack {
     }
 
     /// Asks with less.
-    pub fn ask(self, base: &Evidence, candidate: &Evidence, budget: Option<&BudgetSpec>) -> Diagnosis {
+    pub fn ask(
+        self,
+        base: &Evidence,
+        candidate: &Evidence,
+        budget: Option<&BudgetSpec>,
+    ) -> (Diagnosis, String) {
         let candidate = self.of(candidate);
         if self == Lack::Baseline {
             return ask(None, &candidate, budget);

@@ -13,7 +13,8 @@ pub mod truth;
 
 use std::collections::BTreeMap;
 
-use plimsoll_diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, Layer, Side, diagnose};
+use plimsoll_diagnose::frame::Frames;
+use plimsoll_diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, Layer, Side, diagnose, facts};
 use plimsoll_measure::findings::BudgetSpec;
 use plimsoll_sim::Events;
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,8 @@ pub struct Plan {
     pub lacking_at: Vec<usize>,
     /// With what less.
     pub lacks: Vec<Lack>,
+    /// Judge also by what three other runs of each side would have met?
+    pub elsewhere: bool,
     /// Does every request need a dependency, whatever is injected?
     pub depending: bool,
     /// Keep what was said in full?
@@ -71,10 +74,13 @@ pub struct Said {
     pub confidence: f64,
     pub runner_up: Option<Cause>,
     pub second: Option<Cause>,
+    /// The state of each fact, a letter each.
+    #[serde(default)]
+    pub facts: String,
 }
 
 impl Said {
-    fn of(diagnosis: &Diagnosis) -> Said {
+    fn of((diagnosis, facts): &(Diagnosis, String)) -> Said {
         let first = &diagnosis.verdicts[0];
         Said {
             cause: first.cause,
@@ -82,6 +88,7 @@ impl Said {
             confidence: first.confidence,
             runner_up: first.runner_up.as_ref().map(|runner_up| runner_up.cause),
             second: diagnosis.verdicts.get(1).map(|verdict| verdict.cause),
+            facts: facts.clone(),
         }
     }
 
@@ -92,20 +99,27 @@ impl Said {
 }
 
 /// Asks the diagnosis.
-pub fn ask(base: Option<&Evidence>, candidate: &Evidence, budget: Option<&BudgetSpec>) -> Diagnosis {
+pub fn ask(
+    base: Option<&Evidence>,
+    candidate: &Evidence,
+    budget: Option<&BudgetSpec>,
+) -> (Diagnosis, String) {
     fn side(evidence: &Evidence) -> Side<'_> {
         let Evidence { levels, attempts, samples, facts } = evidence;
         Side { levels, attempts, samples, facts }
     }
     let spec = DiagnoseSpec::default();
-    diagnose(&Case {
+    let case = Case {
         candidate: side(candidate),
         baseline: base.map(side),
         budget,
         device: None,
         validity: None,
         spec: &spec,
-    })
+    };
+    let facts =
+        Frames::new(&case).map_or_else(String::new, |frames| facts::letters(&facts::observe(&frames)));
+    (diagnose(&case), facts)
 }
 
 /// A baseline with all that is derived from it, kept for the classes that have the same one.
@@ -124,14 +138,21 @@ impl Base {
     }
 
     /// What the user notices of a run that is judged: against itself without the fault, and in other runs.
-    fn truth(&mut self, class: Class, setup: &Setup, (judged, of): (&Evidence, u64)) -> Truth {
+    fn truth(
+        &mut self,
+        class: Class,
+        setup: &Setup,
+        (judged, of): (&Evidence, u64),
+        elsewhere: bool,
+    ) -> Truth {
         let without = || Setup::of(&self.system).run(of);
         let own = match truth::by_definition(class) {
             true => truth::own(class, judged, judged),
             false => truth::own(class, &without(), judged),
         };
         let happened = truth::happened(class, &self.evidence, judged);
-        Truth { elsewhere: self.elsewhere(class, setup), happened, ..own }
+        let elsewhere = elsewhere && self.elsewhere(class, setup);
+        Truth { elsewhere, happened, ..own }
     }
 
     fn elsewhere(&mut self, class: Class, setup: &Setup) -> bool {
@@ -198,7 +219,7 @@ fn judge(base: &mut Base, class: Class, severity: usize, plan: &Plan) -> Judged 
     let seed = seed_of(&base.system, class, severity);
     let candidate = setup.run(seed);
     let diagnosis = ask(Some(&base.evidence), &candidate, budget.as_ref());
-    let truth = base.truth(class, &setup, (&candidate, seed));
+    let truth = base.truth(class, &setup, (&candidate, seed), plan.elsewhere);
     let lacking = if plan.lacking_at.contains(&severity) {
         let with_less = |&lack: &Lack| (lack, lack.ask(&base.evidence, &candidate, budget.as_ref()));
         plan.lacks.iter().map(with_less).collect()
@@ -207,7 +228,7 @@ fn judge(base: &mut Base, class: Class, severity: usize, plan: &Plan) -> Judged 
     };
     let said = Said::of(&diagnosis);
     let right = class.causes().contains(&said.cause);
-    let with_less = |(lack, diagnosis): &(Lack, Diagnosis)| {
+    let with_less = |(lack, (diagnosis, _)): &(Lack, (Diagnosis, String))| {
         let cause = diagnosis.verdicts[0].cause;
         (right && !class.causes().contains(&cause)).then(|| {
             let all = serde_json::to_string_pretty(&diagnosis).unwrap_or_default();
@@ -217,7 +238,7 @@ fn judge(base: &mut Base, class: Class, severity: usize, plan: &Plan) -> Judged 
     let detail = if plan.verbose && right {
         lacking.iter().filter_map(with_less).collect::<Vec<_>>().join("\n")
     } else if plan.verbose {
-        let diagnosis = serde_json::to_string_pretty(&diagnosis).unwrap_or_default();
+        let diagnosis = serde_json::to_string_pretty(&diagnosis.0).unwrap_or_default();
         format!("{}\nfacts {:?}\ntruth {truth:?}\n{diagnosis}", base.system.name, base.facts)
     } else {
         String::new()

@@ -1,23 +1,78 @@
-//! S4 beside others: requests that come within one window go on together when it ends, whoever else is in flight.
+//! Requests that come within one window go on together when it ends, alone or beside others.
 //!
 //! Who comes a tenth of a second earlier within a window waits a tenth of a second longer. So the wait of each request follows from when it
-//! was sent alone, second for second, and what is left is spread as before. Nothing else does that: a queue goes by who came before (who comes
-//! later waits longer), a slow step or a stall holds up the tokens of others as well, a cost per request is the same for everybody. The window
-//! is either one of a clock's or is opened by the first request that finds none open; both are tried.
-//!
-//! The clock's phase is fitted in each stretch by itself, for a process that sleeps for each window anew drifts. The evenness of waits between
-//! nothing and the window lost: a queue may be as even.
+//! was sent alone, second for second, and what is left is spread as before. Nothing else does that: a queue goes by who came before, a slow
+//! step holds up the tokens of others as well, a cost per request is the same for everybody. The window is either one of a clock's or is
+//! opened by the first request that finds none open; both are tried. The clock's phase is fitted in each stretch by itself, because a
+//! process that sleeps for each window anew drifts.
 
 use plimsoll_math::quantile::{of_sorted, sort};
 use plimsoll_math::special::gamma_inc_pair;
-
-use super::load::Law;
-use super::{Fired, beyond};
-use crate::bench::Bench;
-use crate::seen::{RequestRow, Seen};
-use crate::verdict::Evidence;
-use crate::{Cause, Counter};
 use plimsoll_measure::say::{ms, number};
+
+use super::alone::{Law, added, median_added};
+use super::{Finding, Is, Observed};
+use crate::frame::Frames;
+use crate::seen::{RequestRow, Seen};
+
+/// A window that is spoken of: seconds, and as a share of the usual first token.
+const NEEDED: (f64, f64) = (0.012, 0.1);
+
+pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
+    let (single, together) = (isolated(frames), beside(frames));
+    // Either shows it; it is not there where neither does.
+    let is = [single.as_ref(), together.as_ref()];
+    let yes = is.into_iter().flatten().find(|finding| finding.is == Is::Yes);
+    found.extend(yes.or(single.as_ref()).or(together.as_ref()).cloned());
+}
+
+/// Single requests wait evenly from nothing to the window.
+fn isolated(frames: &Frames<'_>) -> Option<Finding> {
+    let (before, now, typical) = added(frames)?;
+    let middle = median_added(&before, &now)?;
+    let width = of_sorted(&now, 0.95)? - of_sorted(&now, 0.05)?;
+    let was = of_sorted(&before, 0.95)? - of_sorted(&before, 0.05)?;
+    let low = of_sorted(&now, 0.08)? - of_sorted(&before, 0.08)?;
+    let high = of_sorted(&now, 0.92)? - of_sorted(&before, 0.5)?;
+    let needed = NEEDED.0.max(NEEDED.1 * typical);
+    // Hardly anything at its low end, half of it in the middle, no tail at its high end; the last of forty may have met something else.
+    let from_nothing = low < 0.3 * high || spread_at_load(frames, high);
+    let no_tail = middle.value > 0.3 * high && of_sorted(&now, 0.97)? - of_sorted(&now, 0.92)? < 0.35 * high;
+    let is = match () {
+        () if middle.value < 0.5 * needed => Is::No,
+        () if middle.value >= needed
+            && middle.lower > 0.0
+            && width >= 1.5 * was
+            && from_nothing
+            && no_tail =>
+        {
+            Is::Yes
+        }
+        () if !from_nothing || !no_tail => Is::No,
+        () => Is::Unclear,
+    };
+    let says = format!(
+        "single requests wait {} more for their first token (median), evenly spread from nothing to about {}",
+        ms(middle.value),
+        ms(high / 0.92)
+    );
+    Some(Finding::new(Observed::WaitsForWindow, is, says).figure(middle, needed))
+}
+
+/// Is what requests wait more under load spread evenly from nothing to about as much as single requests wait at most? Who asks one request
+/// after the other asks at the same instant of each window, and does not see all of it.
+fn spread_at_load(frames: &Frames<'_>, most: f64) -> bool {
+    let sorted = |seen: &Seen<'_>| {
+        let mut values = seen.finite(|row| row.ttft_sent - row.before_engine().unwrap_or(0.0));
+        sort(&mut values);
+        values
+    };
+    let Some(base) = frames.before() else { return false };
+    let (before, now) = (sorted(base), sorted(frames.now()));
+    let more = |p: f64| Some(of_sorted(&now, p)? - of_sorted(&before, p)?);
+    let (Some(low), Some(middle)) = (more(0.08), more(0.5)) else { return false };
+    low < 0.3 * most && (0.3..=0.7).contains(&(middle / most))
+}
 
 /// Fewest requests of a side.
 const FEWEST: usize = 96;
@@ -177,42 +232,38 @@ fn explains(waits: &[Wait], fit: Fit, before: (f64, f64)) -> Option<(Fit, f64, f
     (sure && rest).then_some((fit, slope, follows))
 }
 
-/// S4, told beside others.
-pub fn beside(bench: &Bench<'_>) -> Option<Fired> {
-    if !(bench.suspects("ttft") || bench.suspects("e2e")) {
-        return None;
-    }
-    let base = bench.before()?;
+/// The same beside others.
+fn beside(frames: &Frames<'_>) -> Option<Finding> {
+    let base = frames.before()?;
     let law = Law::of_metric(&base.rows, first)?;
-    let (before, now) = (waits(base, &law)?, waits(bench.now(), &law)?);
+    let (before, now) = (waits(base, &law)?, waits(frames.now(), &law)?);
     let was = spread(before.iter().map(|wait| wait.1))?;
     let middle = spread(now.iter().map(|wait| wait.1))?.0 - was.0;
     let typical = spread(base.finite(first).into_iter())?.0;
-    let needed = 0.012f64.max(0.1 * typical);
+    let needed = NEEDED.0.max(NEEDED.1 * typical);
+    let whole = frames.ratio(first, 0.5)?;
+    let no =
+        || Some(Finding::new(Observed::WaitsForWindow, Is::No, "requests wait for no window".to_owned()));
     if middle < needed {
-        return None;
+        return no();
     }
     let clock = by_clock(&now, middle).and_then(|fit| explains(&now, fit, was));
-    let found = clock.or_else(|| explains(&now, by_opening(&now, middle)?, was));
-    let (Fit { window, .. }, slope, follows) = found?;
+    let Some((Fit { window, .. }, slope, follows)) =
+        clock.or_else(|| explains(&now, by_opening(&now, middle)?, was))
+    else {
+        return no();
+    };
     // A window that was there before is no news.
     let there_before = |expected: Vec<f64>| line(&before, &expected).is_some_and(|(slope, _)| slope > 0.5);
     if there_before(on_clock(&before, window)) || there_before(opened(&before, window)) {
-        return None;
+        return no();
     }
-    let whole = bench.ratio(first, 0.5)?;
     let says = format!(
-        "requests wait {} more for their first token (median), each until a window of {} ends: who is sent 10 ms earlier in it waits {} ms longer (correlation {}), whoever else is in flight",
+        "requests wait {} more for their first token (median), each until a window of {} ends: who is sent 10 ms earlier in it waits {} ms longer (correlation {})",
         ms(middle),
         ms(window),
         number(10.0 * slope),
         number(follows)
     );
-    let value = whole.added(middle);
-    let confidence = beyond(middle, needed) * beyond(follows, 0.5 * FOLLOWS) / 0.72 * 0.95;
-    let mut fired = Fired::new(Cause::BatchingWindow, confidence.min(0.94), says.clone())
-        .with(Evidence::figure("added_wait_s", says, value, Some(needed)).inferred())
-        .counted(Counter::Moved { name: "wait for the window to end, s".into(), by: middle });
-    fired.struck.delay_s = middle;
-    Some(fired)
+    Some(Finding::new(Observed::WaitsForWindow, Is::Yes, says).figure(whole.added(middle), needed))
 }

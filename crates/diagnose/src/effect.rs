@@ -4,6 +4,7 @@
 //! comparison by sign flips ([`plimsoll_math::two_sample`]). The two runs did not take turns, so a slow drift of the machine
 //! between them counts as a difference: that is what the question is.
 
+use plimsoll_math::special::normal_inv;
 use plimsoll_math::two_sample::{Arm, Flips, Ratio, percentile_ratio};
 
 use super::seen::{RequestRow, Seen};
@@ -129,4 +130,38 @@ pub fn rank_sum(first: &[f64], second: &[f64]) -> f64 {
     let mean = n * (m + n + 1.0) / 2.0;
     let sd = libm::sqrt(m * n * (m + n + 1.0) / 12.0);
     plimsoll_math::special::normal_cdf(-(sum - mean - 0.5) / sd.max(1e-12))
+}
+
+/// Single requests below which none of their figures is used.
+pub const ALONE_NEEDED: usize = 20;
+
+/// A share with its interval, its n discounted by `design`.
+pub fn share(k: f64, n: f64, design: f64) -> Estimate {
+    let n_eff = (n / design.max(1.0)).max(1.0);
+    let interval = plimsoll_math::proportion::clopper_pearson(k / n.max(1.0) * n_eff, n_eff, 0.95);
+    Estimate { value: k / n.max(1.0), lower: interval.lower, upper: interval.upper, n: n as u64, n_eff }
+}
+
+/// The ratio of two medians of independent values, by the order statistics of each (a normal interval of the logarithms lost:
+/// single requests are few and have atoms). `None` below twenty of a side.
+pub fn medians(base: &[f64], candidate: &[f64], level: f64) -> Option<Estimate> {
+    let (mut a, mut b) = (base.to_vec(), candidate.to_vec());
+    if a.len() < ALONE_NEEDED || b.len() < ALONE_NEEDED {
+        return None;
+    }
+    plimsoll_math::quantile::sort(&mut a);
+    plimsoll_math::quantile::sort(&mut b);
+    // Each side at the level whose two together have the asked one.
+    let z = normal_inv(0.5 + 0.5 * level) / std::f64::consts::SQRT_2;
+    let of = |sorted: &[f64]| {
+        let n = sorted.len() as f64;
+        let half = z * 0.5 * libm::sqrt(n);
+        let at = |rank: f64| sorted[(rank.round().max(0.0) as usize).min(sorted.len() - 1)];
+        (at(n / 2.0 - half - 0.5), at(n / 2.0 - 0.5), at(n / 2.0 + half - 0.5))
+    };
+    let ((a0, a1, a2), (b0, b1, b2)) = (of(&a), of(&b));
+    (a0 > 0.0).then(|| {
+        let n = a.len().min(b.len()) as u64;
+        Estimate { value: b1 / a1, lower: b0 / a2, upper: b2 / a0, n, n_eff: n as f64 }
+    })
 }

@@ -1,26 +1,55 @@
-//! S5 where each halt is short: everybody's tokens stop and go on together, by a clock, many times a second.
+//! Halts by a clock: everybody's tokens stop and go on together, many times a second.
 //!
-//! A limit on processor time (a cgroup's quota, `cpulimit`) lets a server run for a part of each period, a tenth of a second as a rule, and
-//! whatever it made leaves it in one lump. A proxy that holds answers back makes lumps as well. They are told apart by when answers go on:
-//! a proxy counts each answer's own bytes (or has a timer for each), so that two answers go on together as often as chance makes them; a server
-//! that is let run goes on with all of them at once, at the distances of the clock. What chance makes is counted in the same records, at
-//! instants that are shifted by parts of a halt. Only answers that began apart are held against each other: of a batch that began together
-//! every sixteenth token comes together as well.
-//!
-//! Lost: the size of lumps (a constant pace makes a constant time and a constant number of bytes one and the same), and the phase of one
-//! period through the whole run (the kernel begins its period anew after each idle spell).
+//! A limit on processor time (a cgroup's quota) lets a server run for a part of each period, and whatever it made leaves it in one lump. A
+//! proxy that holds answers back makes lumps as well. They are told apart by when answers go on: a proxy counts each answer's own bytes, so
+//! that two answers go on together as often as chance makes them; a server that is let run goes on with all of them at once, at the distances
+//! of the clock. What chance makes is counted in the same records, at instants that are shifted by parts of a halt. Only answers that began
+//! apart are held against each other: of a batch that began together every sixteenth token comes together as well.
 
 use plimsoll_math::proportion::{clopper_pearson, proves_over};
 use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
-use plimsoll_model::{Attempt, Level};
-
-use super::stall::{self, regular};
-use super::{Fired, beyond};
-use crate::bench::Bench;
-use crate::verdict::Evidence;
-use crate::{Cause, Counter, Side};
 use plimsoll_measure::findings::Estimate;
 use plimsoll_measure::say::{ms, percent};
+use plimsoll_model::{Attempt, Level};
+
+use super::pauses::{self, regular};
+use super::{Finding, Is, Observed};
+use crate::Side;
+use crate::frame::Frames;
+
+pub fn find(frames: &Frames<'_>, all: &mut Vec<Finding>) {
+    // With no run of before it may be how the server works: steps of several tokens go out to everybody at once as well.
+    if frames.base.is_none() || !frames.now().gap_p50.is_finite() {
+        return;
+    }
+    let Some(found) = halts(frames) else {
+        all.push(Finding::new(Observed::ClockedHalts, Is::No, "answers halt by no clock".to_owned()));
+        return;
+    };
+    let limit = match (0.09..=0.11).contains(&found.every) {
+        true => "; 100 ms is the period of Linux's CPU limits: see nr_throttled in the cgroup's cpu.stat",
+        false => "",
+    };
+    let together = found.company.map_or(String::new(), |(with, chance)| {
+        format!(
+            "; in {} of the pairs of answers both go on at the same instant ({} by chance)",
+            percent(with),
+            percent(chance)
+        )
+    });
+    let says = format!(
+        "answers stand still for {} of their time, {} at a time (median), and go on every {} ({} of {} distances fit){together}{limit}",
+        percent(found.share),
+        ms(found.usual),
+        ms(found.every),
+        percent(found.fits),
+        found.instants.len() - 1
+    );
+    let n = found.instants.len() as f64 - 1.0;
+    let fits = clopper_pearson(found.fits * n, n, 0.95);
+    let figure = Estimate { value: found.fits, lower: fits.lower, upper: fits.upper, n: n as u64, n_eff: n };
+    all.push(Finding::new(Observed::ClockedHalts, Is::Yes, says).figure(figure, FIT));
+}
 
 /// Shortest halt, s: what a person hardly sees one of, and sees ten of in a second.
 const SHORTEST_S: f64 = 0.02;
@@ -43,8 +72,6 @@ const OVER_CHANCE: f64 = 3.0;
 const PAIRS: usize = 10;
 /// Parts of a halt by which instants are shifted to see what chance makes.
 const SHIFTS: [f64; 5] = [0.21, 0.37, 0.45, 0.63, 0.79];
-/// How sure it is at most where there is no baseline: under what is named, a candidate.
-const UNCOMPARED: f64 = 0.5;
 /// Chance that is left of what is believed.
 const ACCIDENT: f64 = 0.001;
 
@@ -182,83 +209,39 @@ struct Found {
     share: f64,
 }
 
-fn find(bench: &Bench<'_>) -> Option<Found> {
-    let case = bench.case;
-    let now = streams(&case.candidate, bench.now().level);
-    let before = case.baseline.as_ref().zip(bench.before()).map(|(side, seen)| streams(side, seen.level));
+fn halts(frames: &Frames<'_>) -> Option<Found> {
+    let case = frames.case;
+    let now = streams(&case.candidate, frames.now().level);
+    let before = case.baseline.as_ref().zip(frames.before()).map(|(side, seen)| streams(side, seen.level));
     let usual_gaps = match &before {
         Some(before) => gaps(before)?,
         // Of its own gaps only the median is no halt.
         None => (2.0 * gaps(&now)?.0, 0.0),
     };
     let least = SHORTEST_S.max(TIMES.0 * usual_gaps.0).max(TIMES.1 * usual_gaps.1);
-    let reading = stall::excuses(bench);
-    let halts = Halts::of(now, least, |from, to| reading.explains(from, to));
+    let reading = pauses::excuses(frames);
+    let held = Halts::of(now, least, |from, to| reading.explains(from, to));
     let was = before.map_or(0.0, |before| Halts::of(before, least, |_, _| false).share);
     // One token and the next halt: that is a step that takes longer, and steps come at even distances.
-    let steps = halts.in_a_row as f64 > IN_A_ROW * halts.all.len() as f64;
-    if steps || halts.share < HALTED + 2.0 * was {
+    let steps = held.in_a_row as f64 > IN_A_ROW * held.all.len() as f64;
+    if steps || held.share < HALTED + 2.0 * was {
         return None;
     }
-    let usual = halts.usual()?;
-    let instants = halts.instants(usual);
+    let usual = held.usual()?;
+    let instants = held.instants(usual);
     let (every, fits) = regular(&instants)?;
     let n = instants.len() as f64 - 1.0;
     if instants.len() < INSTANTS || fits < FIT || !proves_over(fits * n, n, FIT_BY_CHANCE, ACCIDENT) {
         return None;
     }
-    let (pairs, with, chance) = halts.company();
+    let (pairs, with, chance) = held.company();
     let company = (pairs >= PAIRS).then_some((with, chance));
     let together = match company {
         Some((with, chance)) => with >= TOGETHER && with >= OVER_CHANCE * chance,
         None => {
-            let (answers, fit) = halts.ends_on_clock(every);
+            let (answers, fit) = held.ends_on_clock(every);
             answers >= PAIRS && proves_over(fit as f64, answers as f64, TOGETHER, 0.05)
         }
     };
-    together.then_some(Found { usual, every, fits, instants, company, share: halts.share })
-}
-
-/// S5: everybody stops and goes on together, by a clock.
-pub fn throttled(bench: &Bench<'_>) -> Option<Fired> {
-    if !stall::worse(bench) || !bench.found.is_empty() {
-        return None;
-    }
-    let found = find(bench)?;
-    let company = match found.company {
-        Some((with, chance)) => format!(
-            "in {} of the pairs of answers both go on at the same instant ({} by chance)",
-            percent(with),
-            percent(chance)
-        ),
-        None => "hardly two were told at a time, and the end of each comes at that distance too".to_owned(),
-    };
-    let limit = match (0.09..=0.11).contains(&found.every) {
-        true => "; 100 ms is the period of Linux's CPU limits: see nr_throttled in the cgroup's cpu.stat",
-        false => "",
-    };
-    let says = format!(
-        "answers stand still for {} of their time, {} at a time (median), and go on every {} ({} of {} distances fit); {company}{limit}",
-        percent(found.share),
-        ms(found.usual),
-        ms(found.every),
-        percent(found.fits),
-        found.instants.len() - 1
-    );
-    let n = found.instants.len() as f64 - 1.0;
-    let fits = clopper_pearson(found.fits * n, n, 0.95);
-    let figure = Estimate { value: found.fits, lower: fits.lower, upper: fits.upper, n: n as u64, n_eff: n };
-    let sure = match found.company {
-        Some((with, _)) => beyond(found.fits, FIT / 1.2) * beyond(with, TOGETHER / 1.6) / 0.72,
-        // Nobody beside them: what holds each answer back for itself may do so by a clock.
-        None => 0.6,
-    };
-    // With no run of before it may be how the server works: steps of several tokens go out to everybody at once as well.
-    let sure = if bench.base.is_some() { sure } else { UNCOMPARED * sure };
-    let gained = found.instants.len() as f64;
-    Some(
-        Fired::new(Cause::PeriodicStall, sure.min(0.96), says.clone())
-            .with(Evidence::figure("halts_on_clock", says, figure, Some(FIT)).inferred())
-            .counted(Counter::Moved { name: "instants at which answers go on together".into(), by: gained }),
-    )
+    together.then_some(Found { usual, every, fits, instants, company, share: held.share })
 }

@@ -1,22 +1,24 @@
-//! N1 and N2: the network, by what the kernel says of the client's own connections.
-//!
-//! A longer way adds to every request what a fixed cost adds; the least round trip of the connections tells the two apart. Lost
-//! packets make some answers wait for one that is sent again; the counters say that there were such, and that it was those
-//! answers that waited. Both end at the first hop that ends TCP: what lies behind a proxy is not seen. The smoothed round trip
-//! is no evidence here (see [`plimsoll_measure::network`]).
+//! The network, by what the kernel says of the client's own connections, up to the first hop that ends TCP. The smoothed round trip is no
+//! evidence here (see [`plimsoll_measure::network`]); the least one is.
 
 use plimsoll_math::proportion::exceedance_bounds;
 use plimsoll_math::quantile::order_statistic;
-use plimsoll_model::TcpFacts;
-
-use super::{Fired, beyond, share};
-use crate::bench::{Bench, BenchArm};
-use crate::seen::{RequestRow, Seen};
-use crate::verdict::{Cleared, Evidence, Verdict};
-use crate::{Cause, Counter, Layer};
 use plimsoll_measure::findings::Estimate;
 use plimsoll_measure::network::Network;
 use plimsoll_measure::say::{ms, number, percent};
+use plimsoll_model::TcpFacts;
+
+use super::{Finding, Is, Observed};
+use crate::Layer;
+use crate::effect::share;
+use crate::frame::{Frame, Frames};
+use crate::seen::{RequestRow, Seen};
+use crate::verdict::{Cleared, Verdict};
+
+pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
+    found.extend(packets_lost(frames));
+    found.extend(round_trip(frames));
+}
 
 /// Share of segments lost from which people notice: one answer of a hundred segments in two waits.
 const LOST: f64 = 0.005;
@@ -44,30 +46,25 @@ fn silence(row: &RequestRow) -> f64 {
     if row.ok { row.ttft_sent.max(pause) } else { f64::INFINITY }
 }
 
-/// N1: packets are lost, and it is the requests that lost some which wait.
-pub fn loss(bench: &Bench<'_>) -> Option<Fired> {
-    if !["ttft", "e2e", "pause", "tpot"].iter().any(|metric| bench.suspects(metric)) {
-        return None;
-    }
-    let seen = bench.now();
+/// Segments are lost, and it is the requests that lost some which wait.
+fn packets_lost(frames: &Frames<'_>) -> Option<Finding> {
+    let seen = frames.now();
     let found = network(seen);
-    let lost = found.lost()?;
-    let before = bench.before().map(network).and_then(|before| before.lost()).unwrap_or(0.0);
+    let lost = found.lost().filter(|_| found.known >= KNOWN)?;
+    let before = frames.before().map(network).and_then(|before| before.lost()).unwrap_or(0.0);
     let hit = seen.rows.iter().filter(|row| struck(row)).count();
-    if found.known < KNOWN || hit < FEWEST || lost < LOST || lost < 3.0 * before {
-        return None;
-    }
     // Slow is what nine tenths of the requests that lost nothing are not.
     let mut spared: Vec<f64> = seen.rows.iter().filter(|row| !struck(row)).map(silence).collect();
     let slow = order_statistic(&mut spared, 0.9)?;
     let waited = seen.rows.iter().filter(|row| struck(row) && silence(row) > slow).count();
     let harmed = share(waited as f64, hit as f64, 1.0);
-    if harmed.lower <= 0.1 || harmed.value < 0.2 {
-        return None;
-    }
+    let is = match () {
+        () if hit < FEWEST || lost < 0.5 * LOST || lost < 2.0 * before => Is::No,
+        () if lost >= LOST && lost >= 3.0 * before && harmed.lower > 0.1 && harmed.value >= 0.2 => Is::Yes,
+        () => Is::Unclear,
+    };
     let says = format!(
-        "{} of the segments are lost: {} of {} sent again, a gap in {} of {} answers; {} of the requests that lost one wait \
-         longer than nine tenths of the others",
+        "{} of the segments are lost: {} of {} sent again, a gap in {} of {} answers; {} of the requests that lost one wait longer than nine tenths of the others",
         percent(lost),
         found.sent_again,
         found.sent,
@@ -75,46 +72,35 @@ pub fn loss(bench: &Bench<'_>) -> Option<Fired> {
         found.attempts,
         percent(harmed.value)
     );
-    let confidence = beyond(lost, LOST) * beyond(harmed.lower, 0.1) / 0.72;
-    Some(
-        Fired::new(Cause::PacketLoss, confidence.min(0.95), says.clone())
-            .with(Evidence::figure("lost_and_late_share", says, harmed, Some(0.2)))
-            .counted(Counter::Moved {
-                name: "segments sent again or out of order".into(),
-                by: (found.sent_again + found.out_of_order) as f64,
-            }),
-    )
+    Some(Finding::new(Observed::PacketsLost, is, says).figure(harmed, 0.2))
 }
 
 /// Median least round trip of an arm's connections, and the median first token of what is compared, s.
-fn way(arm: &BenchArm<'_>) -> Option<(Vec<f64>, f64)> {
-    let rows = if arm.alone.len() >= crate::fired::ALONE_NEEDED { &arm.alone } else { &arm.seen.rows };
+fn way(arm: &Frame<'_>) -> Option<(Vec<f64>, f64)> {
+    let rows = if arm.alone.len() >= crate::effect::ALONE_NEEDED { &arm.alone } else { &arm.seen.rows };
     let least: Vec<f64> =
         rows.iter().filter_map(|row| row.tcp.rtt_min).map(plimsoll_model::Span::as_secs_f64).collect();
     let answer = |row: &RequestRow| if row.ttft_sent.is_finite() { row.ttft_sent } else { row.head };
     let mut first: Vec<f64> =
         rows.iter().filter(|row| row.ok).map(answer).filter(|x| x.is_finite()).collect();
     let first = order_statistic(&mut first, 0.5)?;
-    (least.len() >= crate::fired::ALONE_NEEDED).then_some((least, first))
+    (least.len() >= crate::effect::ALONE_NEEDED).then_some((least, first))
 }
 
-/// N2: the network path to the target is longer, by as much as the answers are later.
-pub fn distance(bench: &Bench<'_>) -> Option<Fired> {
-    if !(bench.suspects("ttft") || bench.suspects("e2e")) {
-        return None;
-    }
-    let ((mut was, base), (mut now, first)) = (way(bench.base.as_ref()?)?, way(&bench.candidate)?);
+/// The way to the target is longer, by as much as the answers are later.
+fn round_trip(frames: &Frames<'_>) -> Option<Finding> {
+    let ((mut was, base), (mut now, first)) = (way(frames.base.as_ref()?)?, way(&frames.candidate)?);
     let (before, after) = (order_statistic(&mut was, 0.5)?, order_statistic(&mut now, 0.5)?);
     // Neither side's connections agree among each other where paths or hosts differ: the middle half is the interval.
-    let half = |sorted: &mut Vec<f64>, p: f64| order_statistic(sorted, p);
-    let lower = half(&mut now, 0.25)? - half(&mut was, 0.75)?;
-    let upper = half(&mut now, 0.75)? - half(&mut was, 0.25)?;
+    let lower = order_statistic(&mut now, 0.25)? - order_statistic(&mut was, 0.75)?;
+    let upper = order_statistic(&mut now, 0.75)? - order_statistic(&mut was, 0.25)?;
     let (added, later) = (after - before, first - base);
     let needed = 0.002f64.max(0.08 * base);
-    // A request and its answer take one round trip; a new connection one or two more.
-    if added < needed || lower <= 0.0 || later < 0.7 * added || added < 0.3 * later {
-        return None;
-    }
+    let is = match () {
+        () if added < 0.5 * needed || added < 0.2 * later => Is::No,
+        () if added >= needed && lower > 0.0 && later >= 0.7 * added && added >= 0.3 * later => Is::Yes,
+        () => Is::Unclear,
+    };
     let n = now.len() as u64;
     let figure = Estimate { value: added, lower, upper, n, n_eff: n as f64 };
     let says = format!(
@@ -123,26 +109,20 @@ pub fn distance(bench: &Bench<'_>) -> Option<Fired> {
         ms(added),
         ms(later)
     );
-    let confidence = beyond(added, needed) * beyond(added, 0.5 * later) / 0.72;
-    let mut fired = Fired::new(Cause::LongerRoundTrip, confidence.min(0.95), says.clone())
-        .with(Evidence::figure("added_round_trip_s", says, figure, Some(needed)))
-        .counted(Counter::Moved { name: "least round trip of the connections, s".into(), by: added });
-    fired.explains = Some((added / later).clamp(0.0, 1.0));
-    fired.struck.delay_s = added;
-    Some(fired)
+    Some(Finding::new(Observed::RoundTripLonger, is, says).figure(figure, needed))
 }
 
 /// The network is not the cause: nothing was lost, and its round trip is small beside what the first token takes.
-pub fn cleared(bench: &Bench<'_>, verdicts: &[Verdict]) -> Option<Cleared> {
+pub fn cleared(frames: &Frames<'_>, verdicts: &[Verdict]) -> Option<Cleared> {
     if verdicts.iter().any(|verdict| verdict.layer == Layer::Network) {
         return None;
     }
-    let found = network(bench.now());
+    let found = network(frames.now());
     let (least, p99) = (found.rtt_min_p50_s?, found.rtt_p99_s?);
     let (lost, upper) =
         (found.lost()?, exceedance_bounds(found.sent_again as f64, found.sent as f64, 0.05).1);
     let mut first =
-        bench.now().finite(|row| if row.ttft_sent.is_finite() { row.ttft_sent } else { row.head });
+        frames.now().finite(|row| if row.ttft_sent.is_finite() { row.ttft_sent } else { row.head });
     let typical = order_statistic(&mut first, 0.5)?;
     // What was never seen among few segments may still happen to one in so many.
     if found.known < KNOWN

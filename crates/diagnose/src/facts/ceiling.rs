@@ -6,8 +6,8 @@
 //! comparison of mean queues over stretches lost: it takes a long quiet spell in the baseline for a fault. The server's gauge of running
 //! sequences lost as well: its looks are a second apart (or fifteen), and the records know every instant.
 
-use crate::bench::Bench;
-use crate::ratio::STRETCHES;
+use crate::effect::STRETCHES;
+use crate::frame::Frames;
 use crate::seen::{RequestRow, Seen};
 
 /// A ceiling that the candidate has and the baseline had not.
@@ -93,8 +93,8 @@ fn most(courses: &[Course]) -> u32 {
 }
 
 /// The ceiling that the candidate has and the baseline had not; `None` where there is none for sure.
-pub fn ceiling(bench: &Bench<'_>) -> Option<Ceiling> {
-    let (base, now) = (bench.before()?, bench.now());
+pub fn ceiling(frames: &Frames<'_>) -> Option<Ceiling> {
+    let (base, now) = (frames.before()?, frames.now());
     let stamped = |seen: &Seen<'_>| {
         let has = |row: &&RequestRow| row.ttft_sent.is_finite() && row.end.is_finite();
         seen.rows.iter().filter(has).count() as f64 >= STAMPED * seen.rows.len() as f64

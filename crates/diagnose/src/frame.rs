@@ -2,18 +2,18 @@
 
 use plimsoll_model::{Attempt, Level, Load};
 
+use super::effect::ALONE_NEEDED;
+use super::effect::{Effect, of_percentile};
 use super::experiment::Experiment;
-use super::fired::{ALONE_NEEDED, Fired};
 use super::gauges::Gauges;
 use super::material::Material;
-use super::ratio::{Effect, of_percentile};
 use super::seen::{RequestRow, Seen};
 use super::verdict::{Missing, Reference, Subject};
 use super::{Case, Cause, Side};
 
 /// One side: its level, what is known of its single requests, its gauges.
 #[derive(Clone, Debug)]
-pub struct BenchArm<'a> {
+pub struct Frame<'a> {
     /// The level.
     pub seen: Seen<'a>,
     /// Requests that had the target to themselves: of the probe, else those of any level with nobody beside them.
@@ -28,33 +28,31 @@ pub struct BenchArm<'a> {
 
 /// All that a rule may ask.
 #[derive(Clone, Debug)]
-pub struct Bench<'a> {
+pub struct Frames<'a> {
     /// What was asked.
     pub case: &'a Case<'a>,
     /// The level under judgement.
-    pub candidate: BenchArm<'a>,
+    pub candidate: Frame<'a>,
     /// The level it is held against.
-    pub base: Option<BenchArm<'a>>,
+    pub base: Option<Frame<'a>>,
     /// What is material.
     pub material: Material,
-    /// Causes that were found before, of which nothing or not everything could be taken out.
-    pub found: Vec<Cause>,
 }
 
-impl<'a> Bench<'a> {
+impl<'a> Frames<'a> {
     /// Reads both sides. `None` where the candidate holds no request.
-    pub fn new(case: &'a Case<'a>) -> Option<Bench<'a>> {
+    pub fn new(case: &'a Case<'a>) -> Option<Frames<'a>> {
         let (candidate, base) = levels(case)?;
-        let arm = |side: &Side<'a>, level: &'a Level| BenchArm::read(side, level);
+        let arm = |side: &Side<'a>, level: &'a Level| Frame::read(side, level);
         let candidate = arm(&case.candidate, candidate);
         let base = case.baseline.as_ref().zip(base).map(|(side, level)| arm(side, level));
         let base = base.filter(|arm| !arm.seen.rows.is_empty());
         if candidate.seen.rows.is_empty() {
             return None;
         }
-        let mut bench = Bench { case, candidate, base, material: Material::default(), found: Vec::new() };
-        bench.material = Material::judge(&bench);
-        Some(bench)
+        let mut frames = Frames { case, candidate, base, material: Material::default() };
+        frames.material = Material::judge(&frames);
+        Some(frames)
     }
 
     /// The level under judgement.
@@ -70,22 +68,6 @@ impl<'a> Bench<'a> {
     /// Candidate over baseline of a percentile.
     pub fn ratio(&self, of: impl Fn(&RequestRow) -> f64, p: f64) -> Option<Effect> {
         of_percentile(self.before()?, self.now(), of, p, self.case.spec.confidence)
-    }
-
-    /// May this metric be worse? With a baseline: is it, materially; with a broken budget or nothing to compare with: perhaps.
-    pub fn suspects(&self, metric: &str) -> bool {
-        self.material.may(metric)
-            || !self.material.broken.is_empty()
-            || self.base.is_none() && self.case.budget.is_none()
-    }
-
-    /// The same without the effect of a cause that was found; `None` where it can't be taken out.
-    pub fn without(&self, found: &Fired) -> Option<Bench<'a>> {
-        let mut rest = self.clone();
-        super::remove::effect(&mut rest, found)?;
-        rest.found.push(found.cause);
-        rest.material = Material::judge(&rest);
-        Some(rest)
     }
 
     /// What was looked at.
@@ -117,7 +99,7 @@ impl<'a> Bench<'a> {
         if self.base.is_none() {
             lacks("whether anything changed: there is no baseline", Experiment::Baseline);
         }
-        let short = |arm: &BenchArm<'_>| arm.alone.len() < ALONE_NEEDED;
+        let short = |arm: &Frame<'_>| arm.alone.len() < ALONE_NEEDED;
         if short(&self.candidate) || self.base.as_ref().is_some_and(short) {
             let requests = Cause::SlowerModel.overturned_by();
             lacks("how long a request takes that has the target to itself: too few such requests", requests);
@@ -138,8 +120,8 @@ impl<'a> Bench<'a> {
     }
 }
 
-impl<'a> BenchArm<'a> {
-    fn read(side: &Side<'a>, level: &'a Level) -> BenchArm<'a> {
+impl<'a> Frame<'a> {
+    fn read(side: &Side<'a>, level: &'a Level) -> Frame<'a> {
         let attempts: &'a [Attempt] = side.attempts;
         let seen = Seen::read(level, attempts);
         let probe = side.levels.iter().find(|l| is_probe(l) && l.id != level.id);
@@ -151,7 +133,7 @@ impl<'a> BenchArm<'a> {
         let probed = from_probe.len() >= ALONE_NEEDED;
         let alone = if probed { from_probe } else { seen.alone().cloned().collect() };
         let gauges = Gauges::read(side, level);
-        BenchArm { seen, alone, probe, probed, gauges }
+        Frame { seen, alone, probe, probed, gauges }
     }
 }
 
@@ -179,7 +161,7 @@ fn levels<'a>(case: &Case<'a>) -> Option<(&'a Level, Option<&'a Level>)> {
         others
             .iter()
             .filter(|other| level.load.is_open() == other.load.is_open() || others.len() == 1)
-            .map(|other| (*other, (size / crate::bench::size(other)).ln().abs()))
+            .map(|other| (*other, (size / crate::frame::size(other)).ln().abs()))
             .min_by(|a, b| a.1.total_cmp(&b.1))
     };
     let candidate = candidate.or_else(|| {

@@ -1,0 +1,200 @@
+//! How likely each cause is after what was observed: a posterior over every single cause and every pair.
+//!
+//! How often each cause shows each fact stands in `likelihood.tsv`, which `examples/learn.rs` makes of simulated systems and of recorded
+//! runs of real servers; no number of it is set by hand. Which cells it may learn is the table of causes: a fact that a cause has nothing to
+//! do with is seen as often as by accident, whatever a thousand simulated runs happened to show, so that what is learnt on one kind of
+//! server holds on another. Facts hang together (a queue makes late first tokens and long answers), so each weighs with an exponent of its own
+//! (Heckerman and others call it a discount); the exponents are learnt with the rest. Two causes show what either shows (noisy or, Pearl
+//! 1988). What could not be asked weighs nothing.
+
+use std::sync::OnceLock;
+
+use super::cause::Cause;
+use super::causes::{CauseRow, causes, row};
+use super::facts::{Finding, Is, Observed};
+
+/// What is believed of "nothing is wrong" and of "something that is not in the table" before anything is measured; the others share the rest.
+const PRIOR: (f64, f64) = (0.2, 0.03);
+/// What is believed of two causes at once.
+const PAIRS: f64 = 0.1;
+
+/// How often a fact is so: yes, no, unclear.
+pub type Often = [f64; 3];
+
+/// How often each cause shows each fact.
+#[derive(Clone, Debug)]
+pub struct Likelihood {
+    /// By cause in the order of the table, then by fact.
+    pub of: Vec<Vec<Often>>,
+    /// By fact, where nothing makes it.
+    pub by_accident: Vec<Often>,
+    /// How much each fact weighs, 0 to 1.
+    pub weight: Vec<f64>,
+    /// How often none of the facts that decide for a cause is seen where it is at work and they could be.
+    pub missed: f64,
+}
+
+const LEARNT: &str = include_str!("likelihood.tsv");
+
+impl Likelihood {
+    /// What was learnt.
+    pub fn learnt() -> &'static Likelihood {
+        static LEARNT_ONCE: OnceLock<Likelihood> = OnceLock::new();
+        LEARNT_ONCE.get_or_init(|| Likelihood::parse(LEARNT))
+    }
+
+    /// Reads the table: `cause, fact, yes, no` in a line, and for each fact a line of cause `*` with its weight besides.
+    pub fn parse(table: &str) -> Likelihood {
+        let facts = Observed::ALL.len();
+        let mut by_accident = vec![[0.02, 0.93, 0.05]; facts];
+        let mut weight = vec![0.5; facts];
+        let mut missed = 0.1;
+        let lines: Vec<Vec<&str>> = table
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .map(|line| line.split('\t').collect())
+            .collect();
+        let number = |text: Option<&&str>| text.and_then(|text| text.parse::<f64>().ok());
+        let cell = |line: &[&str]| -> Option<(usize, Often)> {
+            let fact = Observed::of_word(line.get(1)?)?;
+            let (yes, no) = (number(line.get(2))?, number(line.get(3))?);
+            Some((fact as usize, [yes, no, (1.0 - yes - no).max(1e-4)]))
+        };
+        for line in lines.iter().filter(|line| line[0] == "*") {
+            if line.get(1) == Some(&"missed") {
+                missed = number(line.get(2)).unwrap_or(missed);
+            }
+            if let Some((fact, often)) = cell(line) {
+                by_accident[fact] = often;
+                weight[fact] = number(line.get(4)).unwrap_or(weight[fact]);
+            }
+        }
+        let mut of: Vec<Vec<Often>> = causes().iter().map(|_| by_accident.clone()).collect();
+        for line in lines.iter().filter(|line| line[0] != "*") {
+            let place = causes().iter().position(|row| row.cause.id() == line[0]);
+            if let (Some(place), Some((fact, often))) = (place, cell(line)) {
+                of[place][fact] = often;
+            }
+        }
+        Likelihood { of, by_accident, weight, missed }
+    }
+
+    /// Logarithm of how likely what was observed is where this cause is at work.
+    pub fn single(&self, cause: usize, observed: &[(usize, usize)]) -> f64 {
+        let facts: f64 =
+            observed.iter().map(|(fact, is)| self.weight[*fact] * self.of[cause][*fact][*is].ln()).sum();
+        facts + self.unseen(cause, observed)
+    }
+
+    /// What a cause loses where nothing that decides for it was seen: the discount of each fact would understate it.
+    pub fn unseen(&self, cause: usize, observed: &[(usize, usize)]) -> f64 {
+        let decisive = &causes()[cause].decisive;
+        let seen =
+            observed.iter().any(|(fact, is)| *is == 0 && decisive.iter().any(|of| *of as usize == *fact));
+        if seen || decisive.is_empty() { 0.0 } else { self.missed.ln() }
+    }
+
+    /// The same of two causes: what either shows.
+    fn pair(&self, a: usize, b: usize, observed: &[(usize, usize)]) -> f64 {
+        let one = |&(fact, is): &(usize, usize)| {
+            let (a, b, base) = (self.of[a][fact], self.of[b][fact], self.by_accident[fact]);
+            let yes = 1.0 - (1.0 - a[0]) * (1.0 - b[0]) / (1.0 - base[0]);
+            let no = a[1] * b[1] / base[1];
+            let often = [yes.clamp(1e-4, 1.0), no.clamp(1e-4, 1.0), (1.0 - yes - no).max(1e-3)];
+            self.weight[fact] * often[is].ln()
+        };
+        observed.iter().map(one).sum::<f64>() + self.unseen(a, observed) + self.unseen(b, observed)
+    }
+
+    /// The posterior.
+    pub fn posterior(&self, observed: &[(usize, usize)]) -> Belief {
+        let rows = causes();
+        let others = (1.0 - PRIOR.0 - PRIOR.1 - PAIRS) / (rows.len() as f64 - 2.0);
+        let prior = |cause: Cause| match cause {
+            Cause::Nothing => PRIOR.0,
+            Cause::Unknown => PRIOR.1,
+            _ => others,
+        };
+        // What was not asked about is no candidate: a cause of which nothing could be seen would be believed for what others lack.
+        let asked = |row: &CauseRow| {
+            row.decisive.is_empty()
+                || row.decisive.iter().any(|fact| observed.iter().any(|(of, _)| *of == *fact as usize))
+        };
+        let candidates: Vec<usize> = (0..rows.len()).filter(|a| asked(&rows[*a])).collect();
+        let mut logs: Vec<((usize, usize), f64)> = candidates
+            .iter()
+            .copied()
+            .map(|a| ((a, a), prior(rows[a].cause).ln() + self.single(a, observed)))
+            .collect();
+        let named: Vec<usize> = candidates
+            .into_iter()
+            .filter(|a| !matches!(rows[*a].cause, Cause::Nothing | Cause::Unknown))
+            .collect();
+        let each = PAIRS / (0.5 * (named.len() * (named.len() - 1)) as f64);
+        for (n, a) in named.iter().enumerate() {
+            logs.extend(named[n + 1..].iter().map(|b| ((*a, *b), each.ln() + self.pair(*a, *b, observed))));
+        }
+        let most = logs.iter().map(|(_, log)| *log).fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = logs.iter().map(|(_, log)| (log - most).exp()).sum();
+        let mut of = vec![0.0; rows.len()];
+        let mut single = vec![0.0; rows.len()];
+        for ((a, b), log) in &logs {
+            let p = (log - most).exp() / sum;
+            of[*a] += p;
+            if a == b {
+                single[*a] += p;
+            } else {
+                of[*b] += p;
+            }
+        }
+        let mut all: Vec<(Cause, f64)> = rows.iter().map(|row| row.cause).zip(of).collect();
+        all.sort_by(|a, b| b.1.total_cmp(&a.1));
+        Belief { of: all, one: single.iter().sum() }
+    }
+}
+
+/// How likely each cause is to be the one, or one of two, that is at work.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Belief {
+    /// The likeliest first.
+    pub of: Vec<(Cause, f64)>,
+    /// How likely it is that there is one alone.
+    pub one: f64,
+}
+
+impl Belief {
+    /// After these findings; those of which `weighs` says no are left out.
+    pub fn after(found: &[Finding], weighs: impl Fn(&Finding) -> bool) -> Belief {
+        Likelihood::learnt().posterior(&states(found.iter().filter(|finding| weighs(finding))))
+    }
+
+    /// The likeliest.
+    pub fn first(&self) -> (Cause, f64) {
+        self.of.first().copied().unwrap_or((Cause::Unknown, 0.0))
+    }
+
+    /// How likely this one is.
+    pub fn in_cause(&self, cause: Cause) -> f64 {
+        self.of.iter().find(|(of, _)| *of == cause).map_or(0.0, |(_, p)| *p)
+    }
+
+    /// How likely it is that the cause lies in the same layer as this one.
+    pub fn in_layer_of(&self, cause: Cause) -> f64 {
+        let layer = row(cause).layer;
+        self.of.iter().filter(|(of, _)| row(*of).layer == layer).map(|(_, p)| p).sum::<f64>().min(1.0)
+    }
+}
+
+/// Facts and their states as places in a table.
+pub fn states<'a>(found: impl Iterator<Item = &'a Finding>) -> Vec<(usize, usize)> {
+    found.map(|finding| (finding.fact as usize, place(finding.is))).collect()
+}
+
+/// The place of a state in [`Often`].
+pub fn place(is: Is) -> usize {
+    match is {
+        Is::Yes => 0,
+        Is::No => 1,
+        Is::Unclear => 2,
+    }
+}

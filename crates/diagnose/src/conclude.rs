@@ -1,0 +1,221 @@
+//! From facts and what is believed to verdicts: which cause is named, what speaks for it, what else fits, and what would overturn it.
+//!
+//! A cause is named where it is believed *and* a fact that decides it was seen; belief by elimination names nobody. A second one is named where
+//! the posterior over pairs believes it beside the first, by a fact that the first has nothing to do with.
+
+use plimsoll_measure::say::{number, percent};
+
+use super::belief::Belief;
+use super::cause::{Cause, Layer};
+use super::causes::{CauseRow, Shows, row};
+use super::experiment::Experiment;
+use super::facts::{Finding, Is, Observed};
+use super::frame::Frames;
+use super::verdict::{Counter, Evidence, RunnerUp, Verdict};
+
+/// Belief from which a cause is named; and, where its layer is as good as certain, from which it is named with its rival beside it.
+const NAMED: (f64, f64) = (0.5, 0.35);
+/// Belief in its layer for that.
+const LAYER: f64 = 0.85;
+/// Belief in a second cause beside the first.
+const SECOND: f64 = 0.7;
+
+/// The verdicts, the most weighty first; where nothing or something unknown is wrong, the only one says so.
+pub fn conclude(frames: &Frames<'_>, found: &[Finding], belief: &Belief) -> Vec<Verdict> {
+    let felt = felt(frames, found);
+    let named = |(cause, p): &(Cause, f64)| {
+        let rest = matches!(cause, Cause::Nothing | Cause::Unknown);
+        let sure = *p >= NAMED.0 || *p >= NAMED.1 && belief.in_layer_of(*cause) >= LAYER;
+        let matters = felt || row(*cause).layer == Layer::Measurement;
+        !rest && sure && matters && decided_by(found, row(*cause)).is_some()
+    };
+    let Some(first) = belief.of.iter().find(|one| named(one)).copied() else {
+        return vec![match sound(frames, belief, felt) {
+            true => nothing(frames, belief),
+            false => unknown(frames, found, belief),
+        }];
+    };
+    let mut verdicts = vec![verdict(found, first, belief)];
+    let beside = |(cause, p): &&(Cause, f64)| {
+        let own = |finding: &&Finding| row(first.0).shows(finding.fact) == Shows::Never;
+        *p >= SECOND && *cause != first.0 && decided_by(found, row(*cause)).filter(own).is_some()
+    };
+    let measured = row(first.0).layer != Layer::Measurement;
+    verdicts.extend(
+        belief.of.iter().filter(|_| measured).find(beside).map(|second| verdict(found, *second, belief)),
+    );
+    // What never came is what people notice first, and the more the more of it there is.
+    let failing = |verdict: &Verdict| {
+        let kinds = [Observed::TurnedAway, Observed::CutShort, Observed::Errors];
+        let decided = decided_by(found, row(verdict.cause)).filter(|decided| kinds.contains(&decided.fact));
+        decided.and_then(|decided| decided.value).map_or(0.0, |value| value.value)
+    };
+    verdicts.sort_by(|a, b| failing(b).total_cmp(&failing(a)));
+    verdicts
+}
+
+/// Did anything become worse, or may it have, or fail? Without a baseline or a budget nobody knows, and what was seen speaks for itself.
+fn felt(frames: &Frames<'_>, found: &[Finding]) -> bool {
+    let fails =
+        [Observed::TurnedAway, Observed::CutShort, Observed::Errors, Observed::Outage, Observed::Retries];
+    let failing = found.iter().any(|finding| fails.contains(&finding.fact) && finding.is == Is::Yes);
+    let worse = frames.material.is() || frames.material.moved.iter().any(|moved| moved.large);
+    // Of arrivals in few stretches of time nothing can be compared.
+    let unknown = frames.material.moved.is_empty() && frames.case.budget.is_none();
+    worse || failing || unknown
+}
+
+/// Is nothing wrong? Not where something is worse for sure, whatever is believed: then no cause is known.
+fn sound(frames: &Frames<'_>, belief: &Belief, felt: bool) -> bool {
+    !frames.material.is() && (belief.first().0 == Cause::Nothing || !felt || frames.base.is_none())
+}
+
+/// The fact that decides for this cause, where it was seen.
+fn decided_by<'f>(found: &'f [Finding], of: &CauseRow) -> Option<&'f Finding> {
+    let seen = |fact: &Observed| found.iter().find(|finding| finding.fact == *fact && finding.is == Is::Yes);
+    of.decisive.iter().find_map(seen)
+}
+
+fn verdict(found: &[Finding], (cause, confidence): (Cause, f64), belief: &Belief) -> Verdict {
+    let of = row(cause);
+    let decided = decided_by(found, of);
+    let mut own: Vec<&Finding> = found
+        .iter()
+        .filter(|finding| finding.is == Is::Yes && of.shows(finding.fact) != Shows::Never)
+        .collect();
+    // What decides first, what is only noticed last.
+    own.sort_by_key(|finding| {
+        (Some(finding.fact) != decided.map(|decided| decided.fact), finding.fact.is_noticed())
+    });
+    let rival = belief.of.iter().find(|(other, _)| *other != cause && !matches!(other, Cause::Unknown));
+    Verdict {
+        layer: of.layer,
+        cause,
+        rule: decided.map_or_else(|| "none".to_owned(), |decided| decided.fact.word()),
+        confidence,
+        says: decided.map_or_else(|| of.title.clone(), |decided| decided.says.clone()),
+        explains: None,
+        evidence: own.into_iter().map(evidence).collect(),
+        counter: decided.map_or(Counter::NoneExists, counter),
+        runner_up: rival.map(|rival| runner_up(found, *rival)),
+        overturn: cause.overturned_by(),
+        do_first: of.do_first.clone(),
+        do_not: of.do_not.clone(),
+    }
+}
+
+fn nothing(frames: &Frames<'_>, belief: &Belief) -> Verdict {
+    let of = row(Cause::Nothing);
+    let moved = frames.material.moved.iter().filter(|moved| !moved.material).take(4);
+    let overturn = Cause::Nothing.overturned_by();
+    Verdict {
+        layer: of.layer,
+        cause: Cause::Nothing,
+        rule: "none".to_owned(),
+        confidence: belief.in_cause(Cause::Nothing),
+        says: frames.material.not_shown(),
+        explains: None,
+        evidence: moved.map(noticed).collect(),
+        counter: Counter::NoneExists,
+        runner_up: None,
+        overturn,
+        do_first: if frames.material.is_open() { overturn.words() } else { of.do_first.clone() },
+        do_not: of.do_not.clone(),
+    }
+}
+
+/// Something is wrong and no cause is believed: the two best candidates, what each rests on, and what would tell.
+fn unknown(frames: &Frames<'_>, found: &[Finding], belief: &Belief) -> Verdict {
+    let of = row(Cause::Unknown);
+    let mut candidates =
+        belief.of.iter().filter(|(cause, _)| !matches!(cause, Cause::Nothing | Cause::Unknown));
+    let best: Vec<(Cause, f64)> = candidates.by_ref().take(2).copied().collect();
+    let names: Vec<String> =
+        best.iter().map(|(cause, p)| format!("{} ({})", cause.title(), percent(*p))).collect();
+    let overturn = best.first().map_or(Experiment::Scrape, |(cause, _)| cause.overturned_by());
+    let mut lines: Vec<Evidence> =
+        found.iter().filter(|finding| finding.is == Is::Yes).map(evidence).collect();
+    lines.extend(best.iter().map(|(cause, p)| {
+        let seen = decided_by(found, row(*cause))
+            .map_or("what would decide it was not seen", |decided| &decided.says);
+        Evidence::said("candidate", format!("{} ({}): {seen}", cause.title(), percent(*p)))
+    }));
+    Verdict {
+        layer: of.layer,
+        cause: Cause::Unknown,
+        rule: "none".to_owned(),
+        confidence: 1.0 - best.first().map_or(0.0, |(_, p)| *p),
+        says: format!("{}; the best candidates: {}", frames.material.words(), names.join("; ")),
+        explains: None,
+        evidence: lines,
+        counter: Counter::NoneExists,
+        runner_up: best.first().map(|best| runner_up(found, *best)),
+        overturn,
+        do_first: overturn.words(),
+        do_not: of.do_not.clone(),
+    }
+}
+
+/// The verdict on a run that holds no request.
+pub fn without_requests() -> Verdict {
+    let of = row(Cause::Unknown);
+    Verdict {
+        layer: of.layer,
+        cause: Cause::Unknown,
+        rule: "none".to_owned(),
+        confidence: 0.0,
+        says: "the run holds no request to judge".to_owned(),
+        explains: None,
+        evidence: Vec::new(),
+        counter: Counter::NoneExists,
+        runner_up: None,
+        overturn: Cause::Unknown.overturned_by(),
+        do_first: of.do_first.clone(),
+        do_not: of.do_not.clone(),
+    }
+}
+
+fn noticed(moved: &super::material::Moved) -> Evidence {
+    let name = format!("{}_p{}_ratio", moved.metric, number(100.0 * moved.percentile));
+    Evidence::figure(&name, moved.words(), moved.effect.ratio, None)
+}
+
+fn evidence(finding: &Finding) -> Evidence {
+    let mut evidence = Evidence::said(&finding.fact.word(), finding.says.clone());
+    (evidence.value, evidence.limit, evidence.inferred) =
+        (finding.value, finding.limit, finding.fact.is_inferred());
+    evidence
+}
+
+/// The figure that had to move if it is true.
+fn counter(decided: &Finding) -> Counter {
+    let name = decided.fact.word().replace('_', " ");
+    Counter::Moved { name, by: decided.value.map_or(1.0, |value| value.value) }
+}
+
+fn runner_up(found: &[Finding], (cause, confidence): (Cause, f64)) -> RunnerUp {
+    let of = row(cause);
+    let why = match decided_by(found, of) {
+        _ if cause == Cause::Nothing => "it may be chance".to_owned(),
+        Some(decided) => format!("it fits less of what was seen, and yet: {}", decided.says),
+        None => "what would decide it was not seen".to_owned(),
+    };
+    RunnerUp { cause, confidence, why, experiment: cause.overturned_by() }
+}
+
+impl Evidence {
+    /// A figure with its limit.
+    pub fn figure(
+        figure: &str,
+        says: String,
+        value: plimsoll_measure::findings::Estimate,
+        limit: Option<f64>,
+    ) -> Evidence {
+        Evidence { figure: figure.to_owned(), says, value: Some(value), limit, inferred: false }
+    }
+
+    /// Something that is no figure.
+    pub fn said(figure: &str, says: String) -> Evidence {
+        Evidence { figure: figure.to_owned(), says, value: None, limit: None, inferred: false }
+    }
+}

@@ -1,0 +1,382 @@
+//! Requests that had the target to themselves, held against the baseline's: what each takes by itself, in what it grew, and for whom.
+//!
+//! Where single requests are too few, first tokens beside others stand in: what is the same for everybody shifts the fastest tenth by as much
+//! as the middle, and what goes with the prompt goes with it beside others too.
+
+use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
+use plimsoll_measure::findings::Estimate;
+use plimsoll_measure::say::{ms, number, percent};
+
+use super::load::times;
+use super::pauses::LEAST_FREEZE_S;
+use super::{Finding, Is, Observed, over, yes_if};
+use crate::effect::{ALONE_NEEDED, medians, share};
+use crate::effect::{of_units, spearman, stretches};
+use crate::frame::{Frame, Frames};
+use crate::seen::{RequestRow, Seen};
+
+/// Ratio of medians of single requests from which they are slower, and what the lower end must pass.
+const SLOWER: (f64, f64) = (1.08, 1.03);
+/// The same of first tokens, whose spread is wider.
+const LATER: (f64, f64) = (1.1, 1.04);
+/// What even the faster quarter must show: kernels are slow for everyone.
+const FOR_ALL: f64 = 1.04;
+/// A time on every request that is spoken of: seconds, and as a share of the usual first token.
+const FIXED: (f64, f64) = (0.003, 0.08);
+
+pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
+    found.extend(tokens_slower(frames));
+    found.extend(first_later(frames));
+    found.extend(fixed_delay(frames).or_else(|| fixed_beside_others(frames)));
+    found.extend(later_by_prompt(frames).or_else(|| by_prompt_beside_others(frames)));
+    found.extend(later_by_answer(frames));
+    found.extend(over_budget(frames));
+    found.extend(pauses(frames));
+}
+
+fn tokens_slower(frames: &Frames<'_>) -> Option<Finding> {
+    let base = frames.base.as_ref()?;
+    let ratio = alone_tpot(base, &frames.candidate)?;
+    let (a, b) = (alone(base, |row| row.tpot), alone(&frames.candidate, |row| row.tpot));
+    let for_all = of_sorted(&b, 0.25)? / of_sorted(&a, 0.25)? >= FOR_ALL;
+    let says = format!("time per token of single requests {}", times(&ratio));
+    let is = over(&ratio, ratio.lower > SLOWER.1 && for_all, SLOWER.0);
+    Some(Finding::new(Observed::AloneTokensSlower, is, says).figure(ratio, SLOWER.0))
+}
+
+fn first_later(frames: &Frames<'_>) -> Option<Finding> {
+    let ratio = alone_ttft(frames.base.as_ref()?, &frames.candidate)?;
+    let says = format!("first token of single requests {}", times(&ratio));
+    let is = over(&ratio, ratio.lower > LATER.1, LATER.0);
+    Some(Finding::new(Observed::AloneFirstLater, is, says).figure(ratio, LATER.0))
+}
+
+/// First tokens of single requests, each over what the baseline takes for a prompt of that length.
+pub fn alone_ttft(base: &Frame<'_>, now: &Frame<'_>) -> Option<Estimate> {
+    let law = Law::of(&base.alone)?;
+    let over = |arm: &Frame<'_>| -> Vec<f64> {
+        let in_range = |row: &&RequestRow| law.covers(row);
+        let ratios = arm.alone.iter().filter(in_range).map(|row| row.ttft_sent / law.at(row));
+        ratios.filter(|x| x.is_finite()).collect()
+    };
+    medians(&over(base), &over(now), 0.95)
+}
+
+/// A time on every single request that does not go with its length: the middle half within a third of it.
+fn fixed_delay(frames: &Frames<'_>) -> Option<Finding> {
+    let (before, now, typical) = added(frames)?;
+    let middle = median_added(&before, &now)?;
+    let needed = FIXED.0.max(FIXED.1 * typical);
+    let spread = of_sorted(&now, 0.75)? - of_sorted(&now, 0.25)?;
+    let was = of_sorted(&before, 0.75)? - of_sorted(&before, 0.25)?;
+    let slope = lines(frames).map_or(0.0, |(first, second)| {
+        let mut prompts: Vec<f64> = frames.candidate.alone.iter().map(computed).collect();
+        let at = order_statistic(&mut prompts, 0.5).unwrap_or(0.0);
+        (second.per_token - first.per_token) * at
+    });
+    let is = match () {
+        () if middle.value < 0.5 * needed || middle.upper < needed => Is::No,
+        () if slope > 0.5 * middle.value || spread > was + 0.6 * middle.value => Is::No,
+        () if middle.value >= needed
+            && middle.lower > 0.3 * needed
+            && spread <= was + 0.35 * middle.value =>
+        {
+            Is::Yes
+        }
+        () => Is::Unclear,
+    };
+    let says = format!(
+        "a single request takes {} more to its first token whatever its length (was {})",
+        ms(middle.value),
+        ms(typical)
+    );
+    Some(Finding::new(Observed::FixedDelay, is, says).figure(middle, needed))
+}
+
+fn first(row: &RequestRow) -> f64 {
+    row.ttft_sent - row.before_engine().unwrap_or(0.0)
+}
+
+/// The same beside others: the fastest tenth is later by as much as the middle, whatever the prompt.
+fn fixed_beside_others(frames: &Frames<'_>) -> Option<Finding> {
+    let (base, now) = (frames.before()?, frames.now());
+    let (whole, quick) = (frames.ratio(first, 0.5)?, frames.ratio(first, 0.1)?);
+    let law = Law::of_metric(&base.rows, first)?;
+    let over_law = |seen: &Seen<'_>| {
+        let mut over: Vec<f64> =
+            seen.rows.iter().map(|row| first(row) - law.at(row)).filter(|x| x.is_finite()).collect();
+        sort(&mut over);
+        over
+    };
+    let (before, after) = (over_law(base), over_law(now));
+    let more = |p: f64| Some(of_sorted(&after, p)? - of_sorted(&before, p)?);
+    let (low, middle, high) = (more(0.1)?, more(0.5)?, more(0.9)?);
+    let needed = FIXED.0.max(FIXED.1 * whole.base);
+    let sure = whole.p < 0.01 && quick.p < 0.01 && quick.ratio.value > 1.0;
+    let even = low >= 0.7 * middle && high <= 1.5 * middle;
+    let is = match () {
+        () if middle < 0.5 * needed || low < 0.3 * middle => Is::No,
+        () if middle >= needed && sure && even => Is::Yes,
+        () => Is::Unclear,
+    };
+    let says = format!("every first token comes {} later, the fastest tenth by {}", ms(middle), ms(low));
+    Some(Finding::new(Observed::FixedDelay, is, says).figure(whole.added(middle), needed))
+}
+
+/// First tokens of single requests scale with their prompts: slope up in proportion, not a constant added.
+fn later_by_prompt(frames: &Frames<'_>) -> Option<Finding> {
+    let base = frames.base.as_ref()?;
+    let whole = alone_ttft(base, &frames.candidate)?;
+    let (before, after) = lines(frames)?;
+    let typical = order_statistic(&mut base.alone.iter().map(computed).collect::<Vec<_>>(), 0.5)?;
+    // Too short a prompt to see a slope in: the line says nothing.
+    if before.per_token * typical < 0.25 * before.fixed.max(1e-9) {
+        return None;
+    }
+    let slope = after.per_token / before.per_token.max(1e-12);
+    let grown = (whole.value - 1.0) * (before.fixed + before.per_token * typical);
+    let steep = slope >= 1.0 + 0.5 * (whole.value - 1.0) && after.fixed - before.fixed < 0.6 * grown;
+    let is = match over(&whole, whole.lower > LATER.1, LATER.0) {
+        Is::Yes => yes_if(steep),
+        is => is,
+    };
+    let says = format!(
+        "prefill per prompt token of single requests × {}, the first token {}",
+        number(slope),
+        times(&whole)
+    );
+    Some(Finding::new(Observed::LaterByPrompt, is, says).figure(whole, LATER.0))
+}
+
+fn by_prompt_beside_others(frames: &Frames<'_>) -> Option<Finding> {
+    let (base, now) = (frames.before()?, frames.now());
+    let before = Law::of_metric(&base.rows, first)?;
+    let over_law = |seen: &Seen<'_>| stretches(seen, |row| first(row) / before.at(row));
+    let whole = of_units(over_law(base), over_law(now), 0.5, frames.case.spec.confidence)?;
+    let added: Vec<(f64, f64)> = now
+        .rows
+        .iter()
+        .map(|row| (computed(row), first(row) - before.at(row)))
+        .filter(|(_, y)| y.is_finite())
+        .collect();
+    let (x, y): (Vec<f64>, Vec<f64>) = added.into_iter().unzip();
+    let (rho, p) = spearman(&x, &y)?;
+    let is = match over(&whole.ratio, whole.p < 0.01, LATER.0) {
+        Is::Yes => yes_if(rho >= 0.3 && p < 1e-3),
+        is => is,
+    };
+    let says = format!(
+        "first tokens beside others {}, rank correlation with the prompt {}",
+        times(&whole.ratio),
+        number(rho)
+    );
+    Some(Finding::new(Observed::LaterByPrompt, is, says).figure(whole.ratio, LATER.0))
+}
+
+/// The time before the first token moves with the length of the answer: no prefill does that.
+fn later_by_answer(frames: &Frames<'_>) -> Option<Finding> {
+    frames.base.as_ref()?;
+    // Over the candidate's own line by prompts: forty prompts and answers may be of like length by chance.
+    let goes = goes_with(frames, |arms| arms.1, |row| row.output);
+    let says = "what first tokens take more goes with the length of the answer".to_owned();
+    Some(Finding::new(Observed::LaterByAnswer, yes_if(goes), says))
+}
+
+/// A ceiling on a p95 is out of reach as soon as more than one in twenty of the single requests is over it.
+fn over_budget(frames: &Frames<'_>) -> Option<Finding> {
+    let budget = frames.case.budget?;
+    let mut worst: Option<Finding> = None;
+    for ceiling in &budget.latency {
+        let of = crate::material::metric(ceiling.metric.name());
+        let values: Vec<f64> = frames.candidate.alone.iter().map(of).filter(|x| !x.is_nan()).collect();
+        if values.len() < ALONE_NEEDED {
+            continue;
+        }
+        let over = values.iter().filter(|x| **x > ceiling.limit_s).count() as f64;
+        let (share, allowed) = (share(over, values.len() as f64, 1.0), 1.0 - ceiling.percentile);
+        let is = match () {
+            () if share.lower > allowed => Is::Yes,
+            () if share.value <= allowed => Is::No,
+            () => Is::Unclear,
+        };
+        let says = format!(
+            "{} of the single requests are over {} {} ({} may be)",
+            percent(share.value),
+            ceiling.metric.name(),
+            ms(ceiling.limit_s),
+            percent(allowed)
+        );
+        if worst.as_ref().is_none_or(|worst| is == Is::Yes && worst.is != Is::Yes) {
+            worst = Some(Finding::new(Observed::AloneOverBudget, is, says).figure(share, allowed));
+        }
+    }
+    worst
+}
+
+/// What a third of the single requests show as well is no freeze of everybody: each answer pauses for itself.
+fn pauses(frames: &Frames<'_>) -> Option<Finding> {
+    let rows = &frames.candidate.alone;
+    let longest = |rows: &[RequestRow]| -> Vec<f64> {
+        rows.iter().map(|row| row.gap_max).filter(|x| x.is_finite()).collect()
+    };
+    let own = longest(rows);
+    let usual =
+        frames.base.as_ref().and_then(|base| order_statistic(&mut longest(&base.alone), 0.95)).unwrap_or(0.0);
+    let least = LEAST_FREEZE_S.max(2.0 * usual);
+    let pausing = own.iter().filter(|pause| **pause >= least).count();
+    let says = format!("{pausing} of {} single requests pause for over {}", own.len(), ms(least));
+    (own.len() >= ALONE_NEEDED)
+        .then(|| Finding::new(Observed::AlonePauses, yes_if(3 * pausing > own.len()), says))
+}
+
+/// Time per token of single requests.
+pub fn alone_tpot(base: &Frame<'_>, now: &Frame<'_>) -> Option<Estimate> {
+    let of = |arm: &Frame<'_>| -> Vec<f64> {
+        arm.alone.iter().map(|row| row.tpot).filter(|x| x.is_finite()).collect()
+    };
+    medians(&of(base), &of(now), 0.95)
+}
+
+/// The finite values of single requests, sorted.
+fn alone(arm: &Frame<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<f64> {
+    let mut values: Vec<f64> = arm.alone.iter().map(of).filter(|x| x.is_finite()).collect();
+    sort(&mut values);
+    values
+}
+
+/// What single requests wait more for their first token than the baseline's of like prompts, stages of dependencies left out: rising, s.
+pub(super) fn added(frames: &Frames<'_>) -> Option<(Vec<f64>, Vec<f64>, f64)> {
+    let base = frames.base.as_ref()?;
+    let engine = |row: &RequestRow| row.ttft_sent - row.before_engine().unwrap_or(0.0);
+    let law = Law::of_metric(&base.alone, engine)?;
+    let over = |rows: &[RequestRow]| -> Vec<f64> {
+        let mut v: Vec<f64> =
+            rows.iter().map(|row| engine(row) - law.at(row)).filter(|x| x.is_finite()).collect();
+        sort(&mut v);
+        v
+    };
+    let (before, now) = (over(&base.alone), over(&frames.candidate.alone));
+    let mut typical: Vec<f64> =
+        base.alone.iter().map(|row| row.ttft_sent).filter(|x| x.is_finite()).collect();
+    let typical = order_statistic(&mut typical, 0.5)?;
+    (before.len() >= ALONE_NEEDED && now.len() >= ALONE_NEEDED).then_some((before, now, typical))
+}
+
+/// The median of what was added, with an interval by order statistics.
+pub(super) fn median_added(before: &[f64], now: &[f64]) -> Option<Estimate> {
+    let n = now.len() as f64;
+    let half = 0.98 * libm::sqrt(n);
+    let at = |rank: f64| now[(rank.round().max(0.0) as usize).min(now.len() - 1)];
+    let was = of_sorted(before, 0.5)?;
+    let value = of_sorted(now, 0.5)? - was;
+    Some(Estimate {
+        value,
+        lower: at(n / 2.0 - half) - was,
+        upper: at(n / 2.0 + half) - was,
+        n: now.len() as u64,
+        n_eff: n,
+    })
+}
+
+/// What a single request's first token takes per computed prompt token: the two lines, base and candidate.
+pub fn lines(frames: &Frames<'_>) -> Option<(Law, Law)> {
+    Some((Law::of(&frames.base.as_ref()?.alone)?, Law::of(&frames.candidate.alone)?))
+}
+
+/// Share of the usual first token by which what is added must differ between the lower and the upper third to go with anything: ranks of
+/// what differs by microseconds say nothing.
+const DIFFERS: f64 = 0.05;
+/// And share of what single requests wait more.
+const OF_ADDED: f64 = 0.1;
+
+/// Rank correlation with what first tokens of single requests take over a line by their prompts: the baseline's or the candidate's.
+fn goes_with<'b>(
+    frames: &'b Frames<'_>,
+    line: impl Fn((&'b [RequestRow], &'b [RequestRow])) -> &'b [RequestRow],
+    of: impl Fn(&RequestRow) -> f64,
+) -> bool {
+    let Some(base) = &frames.base else { return false };
+    let Some(law) = Law::of(line((&base.alone, &frames.candidate.alone))) else { return false };
+    let mut over: Vec<(f64, f64)> = frames
+        .candidate
+        .alone
+        .iter()
+        .map(|row| (of(row), row.ttft_sent - law.at(row)))
+        .filter(|(_, y)| y.is_finite())
+        .collect();
+    over.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (x, y): (Vec<f64>, Vec<f64>) = over.into_iter().unzip();
+    let third = y.len() / 3;
+    let middle = |part: &[f64]| plimsoll_math::quantile::order_statistic(&mut part.to_vec(), 0.5);
+    let apart = middle(&y[..third]).zip(middle(&y[y.len() - third..])).map(|(low, high)| high - low);
+    let usual = of_sorted(&alone(base, |row| row.ttft_sent), 0.5).unwrap_or(f64::INFINITY);
+    // Of what everybody waits more, a tenth is no going with anything either.
+    let before = Law::of(&base.alone);
+    let mut added: Vec<f64> = frames
+        .candidate
+        .alone
+        .iter()
+        .filter_map(|row| Some(row.ttft_sent - before?.at(row)))
+        .filter(|x| x.is_finite())
+        .collect();
+    let added = plimsoll_math::quantile::order_statistic(&mut added, 0.5).unwrap_or(0.0);
+    apart.is_some_and(|apart| apart >= DIFFERS * usual && apart >= OF_ADDED * added)
+        && matches!(crate::effect::spearman(&x, &y), Some((rho, p)) if rho > 0.5 && p < 0.01)
+}
+
+/// First token of a single request by the prompt tokens that had to be computed: a line through the medians of lower and upper half.
+#[derive(Copy, Clone, Debug)]
+pub struct Law {
+    /// At no tokens, s.
+    pub fixed: f64,
+    /// Per token, s.
+    pub per_token: f64,
+    low: f64,
+    high: f64,
+}
+
+/// Prompt tokens that had to be computed, as far as is known.
+pub fn computed(row: &RequestRow) -> f64 {
+    (row.prompt - row.cached.unwrap_or(0.0)).max(1.0)
+}
+
+impl Law {
+    /// Reads it off single requests (the three-group resistant line of Tukey 1977, with two groups).
+    pub fn of(rows: &[RequestRow]) -> Option<Law> {
+        Law::of_metric(rows, |row| row.ttft_sent)
+    }
+
+    /// The same of another time that a single request takes.
+    pub fn of_metric(rows: &[RequestRow], of: impl Fn(&RequestRow) -> f64) -> Option<Law> {
+        let mut points: Vec<(f64, f64)> = rows
+            .iter()
+            .map(|row| (computed(row), of(row)))
+            .filter(|(_, y)| y.is_finite() && *y > 0.0)
+            .collect();
+        if points.len() < ALONE_NEEDED {
+            return None;
+        }
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let middle = |part: &[(f64, f64)]| {
+            let mut y: Vec<f64> = part.iter().map(|p| p.1).collect();
+            let at = y.len() / 2;
+            (part[part.len() / 2].0, *y.select_nth_unstable_by(at, f64::total_cmp).1)
+        };
+        let third = points.len() / 3;
+        let ((x0, y0), (x1, y1)) = (middle(&points[..third]), middle(&points[points.len() - third..]));
+        let per_token = if x1 > 1.05 * x0 { ((y1 - y0) / (x1 - x0)).max(0.0) } else { 0.0 };
+        let residual: Vec<(f64, f64)> = points.iter().map(|(x, y)| (*x, y - per_token * x)).collect();
+        let (low, high) = (points[0].0, points[points.len() - 1].0);
+        Some(Law { fixed: middle(&residual).1.max(0.0), per_token, low, high })
+    }
+
+    /// For this request, s.
+    pub fn at(&self, row: &RequestRow) -> f64 {
+        self.fixed + self.per_token * computed(row)
+    }
+
+    /// Does the line reach this far? Half beyond what it was read on.
+    fn covers(&self, row: &RequestRow) -> bool {
+        (0.5 * self.low..=1.5 * self.high).contains(&computed(row))
+    }
+}

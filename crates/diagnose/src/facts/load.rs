@@ -1,0 +1,354 @@
+//! What is asked of the target: how much, how long, how mixed, how bursty.
+
+use std::collections::BTreeMap;
+
+use plimsoll_math::special::beta_inc;
+use plimsoll_math::two_sample::{Flips, mean_ratio};
+use plimsoll_measure::findings::Estimate;
+use plimsoll_measure::say::{number, percent, ratio_ends};
+
+use super::{Finding, Is, Observed, over, yes_if};
+use crate::effect::{Effect, STRETCHES};
+use crate::frame::Frames;
+use crate::seen::{RequestRow, Seen};
+
+/// Ratio of a rate or a length from which it is more: at three quarters of the capacity a tenth more to do is a queue half as long again.
+const MORE: f64 = 1.08;
+/// p from which it is more than chance: of lengths two percentiles are looked at.
+const SURE: f64 = 0.005;
+
+pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
+    let Some(base) = frames.before() else { return };
+    let now = frames.now();
+    found.extend(more_requests(base, now));
+    found.extend(longer(frames, Observed::LongerPrompts, "prompt tokens", |row| row.prompt));
+    found.extend(longer(frames, Observed::LongerAnswers, "output tokens", |row| {
+        if row.ok { row.output } else { f64::NAN }
+    }));
+    if let Some(share) = same_prompts(frames) {
+        let says = format!("{} of the prompts are the baseline's, one by one", percent(share));
+        found.push(Finding::new(Observed::SamePrompts, yes_if(share >= 0.9), says));
+    }
+    found.extend(other_mix(base, now));
+    found.extend(bursts(base, now));
+    found.extend(shares_less(base, now));
+}
+
+/// How many a closed loop keeps in flight is what it asks for, and its rate what it gets. Beside an open loop only the rate compares.
+fn more_requests(base: &Seen<'_>, now: &Seen<'_>) -> Option<Finding> {
+    let Rates { ratio, p, what, from, to } = match (in_flight(base), in_flight(now)) {
+        (Some(from), Some(to)) => {
+            let value = to / from;
+            let ratio = Estimate { value, lower: value, upper: value, n: 1, n_eff: 1.0 };
+            Rates { ratio, p: 0.0, what: "requests in flight", from, to }
+        }
+        _ => rates(base, now)?,
+    };
+    let is = over(&ratio, p < 0.01, MORE);
+    // A closed loop beside an open one that gets less than was asked says nothing of what is asked.
+    let is = if base.is_closed() != now.is_closed() && is == Is::No { Is::Unclear } else { is };
+    let says = format!("{} {what} before, {} now: {}", number(from), number(to), times(&ratio));
+    Some(Finding::new(Observed::MoreRequests, is, says).figure(ratio, MORE))
+}
+
+/// The median, or the p95 where that has grown for sure and the median has not, or less.
+fn longer(
+    frames: &Frames<'_>,
+    fact: Observed,
+    what: &str,
+    of: impl Fn(&RequestRow) -> f64 + Copy,
+) -> Option<Finding> {
+    let at = |p: f64| {
+        let effect: Effect = frames.ratio(of, p)?;
+        Some((over(&effect.ratio, effect.p < SURE, MORE), p, effect))
+    };
+    let (middle, tail) = (at(0.5), at(0.95).filter(|(is, ..)| *is == Is::Yes));
+    let more = |found: &(Is, f64, Effect)| (found.0 == Is::Yes, found.2.ratio.value);
+    let (is, p, effect) =
+        [middle, tail].into_iter().flatten().reduce(|a, b| if more(&b) > more(&a) { b } else { a })?;
+    let says = format!(
+        "{what} p{} {} -> {} ({})",
+        number(100.0 * p),
+        number(effect.base),
+        number(effect.candidate),
+        times(&effect.ratio)
+    );
+    Some(Finding::new(fact, is, says).figure(effect.ratio, MORE))
+}
+
+/// `× 1.5 [1.4, 1.6]`; what is known and no estimate has no interval.
+pub fn times(of: &Estimate) -> String {
+    if of.lower == of.value && of.upper == of.value {
+        return format!("× {}", number(of.value));
+    }
+    format!("× {} {}", number(of.value), ratio_ends(of.lower, of.upper))
+}
+
+/// The ratio of arrivals a second, by stretches, of all that came; with its p.
+pub fn of_rates(base: &Seen<'_>, now: &Seen<'_>) -> Option<(Estimate, f64)> {
+    let rates = |seen: &Seen<'_>| -> Vec<f64> {
+        let mut counts = [0.0; STRETCHES];
+        for due in &seen.due {
+            counts[((due / seen.length * STRETCHES as f64).max(0.0) as usize).min(STRETCHES - 1)] += 1.0;
+        }
+        counts.iter().map(|count| count * STRETCHES as f64 / seen.length).collect()
+    };
+    let (a, b) = (rates(base), rates(now));
+    if base.due.is_empty() || now.due.is_empty() {
+        return None;
+    }
+    let found = mean_ratio(&a, &b, &Flips::new(STRETCHES), 0.95);
+    let n = base.due.len().min(now.due.len()) as u64;
+    let estimate = Estimate {
+        value: found.value,
+        lower: found.interval.lower,
+        upper: found.interval.upper,
+        n,
+        n_eff: n as f64,
+    };
+    Some((estimate, found.p))
+}
+
+/// Standard deviations of a count of independent arrivals within which as many came as were asked for.
+const AS_ASKED: f64 = 4.0;
+
+/// The ratio of the rates that an open loop was asked for, where both sides were asked for one and as much came. It is no estimate: the
+/// counts of two Poisson schedules of a hundred requests differ by a fifth by chance, what they were drawn for does not. `None` where the
+/// rate was read off the arrivals themselves (a recorded schedule, a run of another tool), for there it is a count as well.
+fn of_asked(base: &Seen<'_>, now: &Seen<'_>) -> Option<Rates> {
+    let asked = |seen: &Seen<'_>| match seen.level.load {
+        plimsoll_model::Load::Open { rate_per_s } => {
+            let (due, came) = (rate_per_s * seen.length, seen.due.len() as f64);
+            let counted = (due - seen.level.arrivals as f64).abs() < 0.5;
+            let as_asked = (due - came).abs() <= AS_ASKED * libm::sqrt(due);
+            (rate_per_s > 0.0 && as_asked && !counted).then_some(rate_per_s)
+        }
+        _ => None,
+    };
+    let (from, to) = (asked(base)?, asked(now)?);
+    let (value, n) = (to / from, base.due.len().min(now.due.len()) as u64);
+    let ratio = Estimate { value, lower: value, upper: value, n, n_eff: n as f64 };
+    Some(Rates { ratio, p: 0.0, what: "requests a second asked for", from, to })
+}
+
+/// How two rates compare.
+pub struct Rates {
+    /// Second over first.
+    pub ratio: Estimate,
+    /// Two-sided p of "equal"; 0 of rates that are known.
+    pub p: f64,
+    /// Of what.
+    pub what: &'static str,
+    /// The first.
+    pub from: f64,
+    /// The second.
+    pub to: f64,
+}
+
+/// The rates that were asked for where they are known, else those that came.
+pub fn rates(base: &Seen<'_>, now: &Seen<'_>) -> Option<Rates> {
+    of_asked(base, now).or_else(|| {
+        let (ratio, p) = of_rates(base, now)?;
+        Some(Rates { ratio, p, what: "requests a second", from: base.rate(), to: now.rate() })
+    })
+}
+
+fn in_flight(seen: &Seen<'_>) -> Option<f64> {
+    match seen.level.load {
+        plimsoll_model::Load::Closed { concurrency } | plimsoll_model::Load::Saturating { concurrency } => {
+            Some(f64::from(concurrency.max(1)))
+        }
+        _ => None,
+    }
+}
+
+/// Share of the requests whose prompt is the baseline's of the same number; `None` where prompts are not known.
+pub fn same_prompts(frames: &Frames<'_>) -> Option<f64> {
+    // Where prompts are not named by their blocks, their lengths one by one tell: hundreds of them do not agree by chance.
+    let key = |row: &RequestRow| (row.beginning, row.prompt as u64);
+    let base: BTreeMap<u64, (Option<u64>, u64)> =
+        frames.before()?.rows.iter().map(|row| (row.request, key(row))).collect();
+    let mut lengths: Vec<u64> = base.values().map(|key| key.1).collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    if lengths.len() < 10 && base.values().any(|key| key.0.is_none()) {
+        return None;
+    }
+    let pairs: Vec<bool> =
+        frames.now().rows.iter().filter_map(|row| Some(*base.get(&row.request)? == key(row))).collect();
+    let same = pairs.iter().filter(|same| **same).count();
+    (pairs.len() >= 30).then(|| same as f64 / pairs.len() as f64)
+}
+
+/// The same kinds of request in other shares, each kind as it was (Simpson's paradox).
+fn other_mix(base: &Seen<'_>, now: &Seen<'_>) -> Option<Finding> {
+    let shares = |seen: &Seen<'_>| -> BTreeMap<u16, f64> {
+        let mut of = BTreeMap::new();
+        seen.rows.iter().for_each(|row| *of.entry(row.class).or_insert(0.0) += 1.0 / seen.rows.len() as f64);
+        of
+    };
+    let (before, after) = (shares(base), shares(now));
+    let mut classes: Vec<u16> = before.keys().chain(after.keys()).copied().collect();
+    classes.sort_unstable();
+    classes.dedup();
+    if classes.len() < 2 {
+        return None;
+    }
+    let (n0, n1) = (base.rows.len() as f64, now.rows.len() as f64);
+    let of =
+        |class: &u16| (before.get(class).copied().unwrap_or(0.0), after.get(class).copied().unwrap_or(0.0));
+    let moved = classes.iter().any(|class| {
+        let (a, b) = of(class);
+        let between = plimsoll_math::proportion::newcombe((a * n0, n0), (b * n1, n1), 0.99);
+        (between.lower > 0.0 || between.upper < 0.0) && (b - a).abs() > 0.02
+    });
+    // A few very long prompts where there were none are another matter: what they do to the rest is asked elsewhere.
+    let known = classes.iter().all(|class| before.contains_key(class));
+    let (steady, apart) = kinds(base, now, &classes)?;
+    let one = |class: &u16| {
+        let (a, b) = of(class);
+        format!("class {class} {} -> {}", percent(a), percent(b))
+    };
+    let shares: Vec<String> = classes.iter().map(one).collect();
+    let says = format!("{}; within each class lengths are as before", shares.join(", "));
+    Some(Finding::new(Observed::OtherMix, yes_if(moved && known && steady && apart >= 1.3), says))
+}
+
+/// Are the lengths within each kind of request as before, and how far apart are the kinds? By medians of prompts and answers.
+fn kinds(base: &Seen<'_>, now: &Seen<'_>, classes: &[u16]) -> Option<(bool, f64)> {
+    let middle = |seen: &Seen<'_>, class: u16, of: fn(&RequestRow) -> f64| {
+        let mut values: Vec<f64> =
+            seen.rows.iter().filter(|row| row.class == class && row.ok).map(of).collect();
+        (values.len() >= 15).then(|| plimsoll_math::quantile::order_statistic(&mut values, 0.5)).flatten()
+    };
+    let (mut steady, mut apart) = (true, 1.0f64);
+    for of in [(|row: &RequestRow| row.prompt) as fn(&RequestRow) -> f64, |row| row.output] {
+        let mut here: Vec<f64> = Vec::new();
+        for class in classes {
+            let (Some(a), Some(b)) = (middle(base, *class, of), middle(now, *class, of)) else { continue };
+            // A median of a few lognormal lengths is off by a fifth.
+            steady &= (0.75..=1.33).contains(&(b / a.max(1.0)));
+            here.push(b);
+        }
+        let low = here.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = here.iter().copied().fold(0.0, f64::max);
+        if here.len() > 1 {
+            apart = apart.max(high / low.max(1.0));
+        }
+    }
+    (apart > 1.0).then_some((steady, apart))
+}
+
+/// Chance of such a ratio between two alike runs from which it is no chance; over all widths together one in 500 (by simulation).
+const SURE_BURSTS: f64 = 0.005;
+/// Mean rate over the baseline's within which bursts are what changed.
+const RATES: std::ops::RangeInclusive<f64> = 0.3..=2.0;
+
+/// Arrivals that gather are told by the variance of their counts over its mean (the index of dispersion: Cox and Lewis 1966), one for
+/// independent arrivals in windows of any width. How long a burst lasts nobody knows beforehand, so windows of several widths are asked;
+/// each by the ratio of the two sides' indices, which of two alike runs has about the law of F with as many degrees of freedom as there are
+/// windows.
+fn bursts(base: &Seen<'_>, now: &Seen<'_>) -> Option<Finding> {
+    if base.is_closed() || now.is_closed() || !RATES.contains(&(now.rate() / base.rate())) {
+        return None;
+    }
+    let sure = |one: &Gathered| one.grown >= GATHERED && one.now.value >= GATHERED && one.p < SURE_BURSTS;
+    let all: Vec<Gathered> = WIDTHS.into_iter().filter_map(|width| gathered(base, now, width)).collect();
+    let is = match () {
+        () if all.iter().any(sure) => Is::Yes,
+        () if all.iter().all(|one| one.p > 0.05 || one.grown < GATHERED) => Is::No,
+        () => Is::Unclear,
+    };
+    let Gathered { width, before, now: after, .. } = all.into_iter().min_by(|a, b| a.p.total_cmp(&b.p))?;
+    let says = format!(
+        "the index of dispersion of arrivals in {} s is {} (before {})",
+        number(width),
+        number(after.value),
+        number(before)
+    );
+    Some(Finding::new(Observed::Bursts, is, says).figure(after, GATHERED * before.max(1.0)))
+}
+
+fn shares_less(base: &Seen<'_>, now: &Seen<'_>) -> Option<Finding> {
+    let (before, after) = (shared(base)?, shared(now)?);
+    let is = match before - after {
+        lost if lost >= 0.1 => Is::Yes,
+        lost if lost < 0.05 => Is::No,
+        _ => Is::Unclear,
+    };
+    let says = format!(
+        "{} of the prompt blocks began an earlier prompt before, {} now",
+        percent(before),
+        percent(after)
+    );
+    Some(Finding::new(Observed::SharesLess, is, says))
+}
+
+/// Widths of the windows, s.
+const WIDTHS: [f64; 4] = [1.0, 2.0, 5.0, 10.0];
+/// Fewest windows.
+const FEWEST: usize = 10;
+/// Index of dispersion, of the candidate and over the baseline's, from which arrivals come in bursts. Half as much again is material: what
+/// waits grows about in proportion to the index (Kingman's bound).
+const GATHERED: f64 = 1.5;
+/// Arrivals of one width of window.
+struct Gathered {
+    width: f64,
+    before: f64,
+    now: Estimate,
+    grown: f64,
+    p: f64,
+}
+
+/// Share of the blocks that began an earlier prompt; `None` where prompts are not known.
+pub fn shared(seen: &Seen<'_>) -> Option<f64> {
+    let blocks: f64 = seen.rows.iter().map(|row| f64::from(row.blocks)).sum();
+    let shared: f64 = seen.rows.iter().map(|row| f64::from(row.shared_blocks)).sum();
+    (blocks >= 100.0).then(|| shared / blocks)
+}
+
+fn gathered(base: &Seen<'_>, now: &Seen<'_>, width: f64) -> Option<Gathered> {
+    let ((before, n0), (after, n1)) = (dispersion(base, width)?, dispersion(now, width)?);
+    // Independent arrivals have an index of one; what is far under it was chance, and no base to grow from.
+    let grown = after / before.max(0.8);
+    let (d0, d1) = (n0 as f64 - 1.0, n1 as f64 - 1.0);
+    // Quantiles of the index itself, by the law of its logarithm: its variance is about 2 / (windows - 1).
+    let half = libm::exp(1.96 * libm::sqrt(2.0 / d1));
+    let now = Estimate { value: after, lower: after / half, upper: after * half, n: n1 as u64, n_eff: d1 };
+    Some(Gathered { width, before, now, grown, p: beyond_f(grown, d1, d0) })
+}
+
+/// Upper tail of the law of F (Abramowitz and Stegun 26.6.2).
+fn beyond_f(f: f64, d1: f64, d2: f64) -> f64 {
+    beta_inc(0.5 * d2, 0.5 * d1, d2 / (d2 + d1 * f))
+}
+
+/// Variance over mean of the arrivals in windows of this width, and the number of windows.
+fn dispersion(seen: &Seen<'_>, width: f64) -> Option<(f64, usize)> {
+    let windows = (seen.length / width) as usize;
+    if windows < FEWEST {
+        return None;
+    }
+    let mut counts = vec![0.0; windows];
+    for due in &seen.due {
+        if let Some(count) = counts.get_mut((due.max(0.0) / width) as usize) {
+            *count += 1.0;
+        }
+    }
+    let n = windows as f64;
+    let mean = counts.iter().sum::<f64>() / n;
+    let index = counts.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / (n - 1.0) / mean.max(1e-9);
+    Some((index, windows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::beyond_f;
+
+    /// F tables (Fisher and Yates): the upper 5 % of F with 10 and 10 degrees of freedom is 2.978, the upper 1 % with 24 and 24 is 2.659.
+    #[test]
+    fn the_tail_is_that_of_the_tables() {
+        assert!((beyond_f(2.978, 10.0, 10.0) - 0.05).abs() < 2e-4);
+        assert!((beyond_f(2.659, 24.0, 24.0) - 0.01).abs() < 1e-4);
+    }
+}

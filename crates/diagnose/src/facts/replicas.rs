@@ -1,0 +1,470 @@
+//! One replica against the others, by what answers say of who gave them, else by the servers' pages.
+
+use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
+use plimsoll_measure::say::{chance, ms, number, percent, ratio_ends};
+
+use super::{Finding, Is, Observed};
+use crate::Side;
+use crate::effect::share;
+use crate::effect::{Effect, of_units};
+use crate::frame::{Frame, Frames};
+use crate::gauges::OnPage;
+use crate::seen::{RequestRow, Seen};
+
+/// A replica's time per token over the others' from which it is slower, its lower end, and how much more than before.
+const SLOWER: (f64, f64, f64) = (1.15, 1.07, 1.12);
+/// Requests of a replica that its page must show ended for its means to be read.
+const ENDED: f64 = 20.0;
+/// Requests per replica that others must have been sent before a replica's first one for it to have come late.
+const EARLY_REQUESTS: usize = 8;
+/// Seconds into the level after which a replica that answers for the first time may have come late.
+const EARLY_S: f64 = 5.0;
+
+pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
+    found.extend(fewer(frames));
+    found.extend(slower(frames).or_else(|| slower_by_page(frames)));
+    found.extend(uneven(frames).or_else(|| uneven_by_page(frames)));
+    found.extend(late(frames));
+    found.extend(slow_when_young(frames));
+}
+
+fn fewer(frames: &Frames<'_>) -> Option<Finding> {
+    frames.base.as_ref()?;
+    let no = || Finding::new(Observed::FewerReplicas, Is::No, "as many replicas as before".to_owned());
+    Some(fewer_replicas(frames).map_or_else(no, |(a, b)| {
+        Finding::new(
+            Observed::FewerReplicas,
+            Is::Yes,
+            format!("{b} of the {a} replicas that answered before answer now"),
+        )
+    }))
+}
+
+fn slower(frames: &Frames<'_>) -> Option<Finding> {
+    let seen = frames.now();
+    let (slow, effect) = slowest(seen)?;
+    let ratio = effect.ratio;
+    let before = frames.before().and_then(slowest).map_or(1.0, |(_, effect)| effect.ratio.value);
+    let grown = ratio.value / before.clamp(1.0, 1.5);
+    let load = load_of(seen, slow, seen.replicas.len());
+    let is = match () {
+        () if ratio.value >= SLOWER.0 && ratio.lower >= SLOWER.1 && grown >= SLOWER.2 && load <= 1.35 => {
+            Is::Yes
+        }
+        () if ratio.value < 1.07 || grown < 1.05 || load > 1.5 => Is::No,
+        () => Is::Unclear,
+    };
+    let says = format!(
+        "replica {} takes × {} {} as long per token as the others, with {} of a fair share of the requests",
+        seen.replicas[usize::from(slow)],
+        number(ratio.value),
+        ratio_ends(ratio.lower, ratio.upper),
+        percent(load)
+    );
+    Some(Finding::new(Observed::ReplicaSlower, is, says).figure(ratio, SLOWER.0))
+}
+
+/// Where no answer says who gave it: the pages' own mean gaps.
+fn slower_by_page(frames: &Frames<'_>) -> Option<Finding> {
+    let (before, now) = both(frames)?;
+    let (at, ratio, gap) = slowest_on_page(&now)?;
+    let was = slowest_on_page(&before).map_or(1.0, |(_, ratio, _)| ratio);
+    let load = loads(&now)?[at];
+    // One that is sent more has fuller steps: that is the router's doing.
+    let is = match () {
+        () if ratio >= SLOWER.0 && ratio >= 1.0 + 2.0 * (was - 1.0) && load <= 1.2 => Is::Yes,
+        () if ratio < 1.07 || load > 1.3 => Is::No,
+        () => Is::Unclear,
+    };
+    let says = format!(
+        "{} takes {} between tokens by its own page, × {} of the others' (before at most × {}), with {} of a fair share of the requests",
+        now[at].name,
+        ms(gap),
+        number(ratio),
+        number(was),
+        number(load)
+    );
+    Some(Finding::new(Observed::ReplicaSlower, is, says))
+}
+
+/// The busiest gets more than a fair share for sure, and what got worse is worse there: first tokens, or the time per token.
+fn uneven(frames: &Frames<'_>) -> Option<Finding> {
+    let seen = frames.now();
+    let (busy, load) = busiest(&frames.candidate)?;
+    let before = frames.base.as_ref().and_then(busiest).map_or(1.0, |(_, load)| load);
+    let passed_over = there(&frames.candidate) > seen.replicas.len();
+    let of = |of: fn(&RequestRow) -> f64, p: f64| {
+        over_others(frames, (busy, passed_over), of, p).map_or(1.0, |(over, _)| over)
+    };
+    let (tails, tokens) = (of(|row| row.ttft_sent, 0.95), of(|row| row.tpot, 0.5));
+    let theirs: Vec<bool> =
+        seen.rows.iter().filter_map(|row| row.replica).map(|replica| replica == busy).collect();
+    let (n, fair) = (theirs.len() as f64, 1.0 / there(&frames.candidate) as f64);
+    let design = plimsoll_math::quantile::design_effect(&theirs, crate::effect::STRETCHES);
+    let share = share(load * fair * n, n, design);
+    let worse = tails.max(tokens) >= 1.1;
+    let is = match () {
+        () if load >= 1.1 && load >= 1.05 * before && share.lower > fair && worse => Is::Yes,
+        () if load < 1.07 || load < 1.02 * before || !worse => Is::No,
+        () => Is::Unclear,
+    };
+    let says = format!(
+        "replica {} gets {} times a fair share of the requests (before {}); its first tokens (p95) are × {} and its time per token × {} those of replicas with less",
+        seen.replicas[usize::from(busy)],
+        number(load),
+        number(before),
+        number(tails),
+        number(tokens)
+    );
+    Some(Finding::new(Observed::UnevenLoad, is, says).figure(share, 1.1 * fair))
+}
+
+fn uneven_by_page(frames: &Frames<'_>) -> Option<Finding> {
+    let (before, now) = both(frames)?;
+    let ((at, load), (_, was)) = (largest(&loads(&now)?)?, largest(&loads(&before)?)?);
+    let others = |of: fn(&OnPage) -> Option<f64>| {
+        let values: Vec<f64> =
+            now.iter().enumerate().filter(|(k, _)| *k != at).filter_map(|(_, engine)| of(engine)).collect();
+        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    };
+    // It must show: fuller steps, or a queue there beside room elsewhere.
+    let gaps = now[at].gap.zip(others(|engine| engine.gap)).map_or(1.0, |(own, theirs)| own / theirs);
+    let queue = now[at]
+        .waiting
+        .zip(others(|engine| engine.waiting))
+        .is_some_and(|(own, theirs)| own > 0.1 && own > 3.0 * theirs);
+    let is = match () {
+        () if load >= 1.2 && load >= 1.1 * was && (gaps >= 1.05 || queue) => Is::Yes,
+        () if load < 1.1 || load < 1.03 * was => Is::No,
+        () => Is::Unclear,
+    };
+    let says = format!(
+        "{} gets {} times a fair share of the requests by the pages (before at most {}); its tokens come × {} as far apart",
+        now[at].name,
+        number(load),
+        number(was),
+        number(gaps)
+    );
+    Some(Finding::new(Observed::UnevenLoad, is, says))
+}
+
+/// Replicas come later than the load: first tokens between the instant at which the baseline had one more and that at which this run had,
+/// against the baseline's of the same stretch; else those before the last one came against those after it.
+fn late(frames: &Frames<'_>) -> Option<Finding> {
+    let seen = frames.now();
+    if seen.replicas.is_empty() {
+        return None;
+    }
+    let found = later_than_before(frames).or_else(|| slow_until_they_came(frames));
+    Some(found.unwrap_or_else(|| {
+        Finding::new(Observed::ReplicasLate, Is::No, "no replica comes later than the load".to_owned())
+    }))
+}
+
+fn later_than_before(frames: &Frames<'_>) -> Option<Finding> {
+    let (base, seen) = (frames.before()?, frames.now());
+    let late = |seen: &Seen<'_>| -> Vec<f64> {
+        let mut born: Vec<f64> =
+            births(seen).into_iter().filter(|at| at.is_finite() && *at > EARLY_S).collect();
+        sort(&mut born);
+        born
+    };
+    let (before, now) = (late(base), late(seen));
+    // The longest that a replica let wait for itself; one that never came, to the end.
+    let (had, came) = before
+        .iter()
+        .enumerate()
+        .map(|(k, at)| (*at, now.get(k).copied().unwrap_or(seen.length)))
+        .max_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0)))?;
+    // One that is on the servers' pages by then was there and was not asked: that is the router's doing.
+    let by_then = births(base).into_iter().filter(|at| *at <= had).count();
+    if frames.candidate.gauges.replicas_at(&seen.replicas, had) >= by_then {
+        return None;
+    }
+    let p75 = |seen: &Seen<'_>, from: f64, to: f64| {
+        let within = |row: &&RequestRow| row.due >= from && row.due < to && !row.ttft.is_nan();
+        let mut v: Vec<f64> = seen.rows.iter().filter(within).map(|row| row.ttft).collect();
+        (v.len() >= 15).then(|| order_statistic(&mut v, 0.75)).flatten()
+    };
+    let delay = came - had;
+    let (slow, usual) = (p75(seen, had, came)?, p75(base, had, came)?);
+    let calm =
+        p75(seen, 0.0, had).zip(p75(base, 0.0, had)).map_or(1.0, |(now, before)| now / before.max(1e-9));
+    let ratio = slow / usual.max(1e-9);
+    // Slow before the load called for more as well: then it is not their coming.
+    if delay < 5.0 || ratio < 1.25 || ratio < 1.2 * calm {
+        return None;
+    }
+    let says = format!(
+        "a replica that the baseline had from {} s on {}; meanwhile first tokens took {} times the baseline's of the same time (p75), before it {} times",
+        number(had),
+        if came < seen.length { format!("came at {} s", number(came)) } else { "did not come".to_owned() },
+        number(ratio),
+        number(calm)
+    );
+    let mut finding = Finding::new(Observed::ReplicasLate, Is::Yes, says);
+    finding.struck.push((had, came));
+    Some(finding)
+}
+
+fn slow_until_they_came(frames: &Frames<'_>) -> Option<Finding> {
+    let seen = frames.now();
+    let born: Vec<f64> = births(seen).into_iter().filter(|at| at.is_finite()).collect();
+    let late: Vec<f64> = born.iter().copied().filter(|at| *at > EARLY_S).collect();
+    let last = late.iter().copied().fold(f64::NAN, f64::max);
+    // Those that were on the servers' pages all the while were there and were not asked.
+    let there = frames.candidate.gauges.replicas_at(&seen.replicas, EARLY_S) >= born.len();
+    if late.is_empty() || last > 0.9 * seen.length || there {
+        return None;
+    }
+    let of = |from: f64, to: f64| -> Vec<f64> {
+        let mut v: Vec<f64> = seen
+            .rows
+            .iter()
+            .filter(|r| r.due >= from && r.due < to)
+            .map(|r| r.ttft)
+            .filter(|x| !x.is_nan())
+            .collect();
+        sort(&mut v);
+        v
+    };
+    // What had piled up takes its time to be served.
+    let (before, after) = (of(0.0, last), of((last + 5.0).min(0.95 * seen.length), f64::INFINITY));
+    let worst = |v: &[f64]| of_sorted(v, 0.75);
+    let (Some(slow), Some(fine)) = (worst(&before), worst(&after)) else { return None };
+    let ratio = slow / fine.max(1e-9);
+    let was = frames
+        .before()
+        .map_or(0.0, |base| births(base).into_iter().filter(|at| at.is_finite()).fold(0.0, f64::max));
+    if ratio < 1.5 || before.len() < 15 || after.len() < 15 || last < was + 3.0 {
+        return None;
+    }
+    let says = format!(
+        "{} of {} replicas answered only from {} s on (in the baseline from {} s); before it first tokens took {} times as long as afterwards (p75)",
+        late.len(),
+        born.len(),
+        number(last),
+        number(was),
+        number(ratio)
+    );
+    let mut finding = Finding::new(Observed::ReplicasLate, Is::Yes, says);
+    finding.struck.push((0.0, last));
+    Some(finding)
+}
+
+/// A replica that was sent its first request late is slow in its first seconds, and fine later.
+fn slow_when_young(frames: &Frames<'_>) -> Option<Finding> {
+    let seen = frames.now();
+    if seen.replicas.is_empty() {
+        return None;
+    }
+    let mut worst: Option<(f64, Finding)> = None;
+    for (replica, born) in births(seen).into_iter().enumerate().filter(|(_, born)| born.is_finite()) {
+        // At the beginning of a level every replica answers for the first time, and where few requests come, some only after a while.
+        let before = seen.rows.iter().filter(|row| row.sent_last < born).count();
+        if born < 3.0 || before < EARLY_REQUESTS * seen.replicas.len() {
+            continue;
+        }
+        let own = |from: f64, to: f64, of: fn(&RequestRow) -> f64| -> Vec<f64> {
+            let mut v: Vec<f64> = seen
+                .rows
+                .iter()
+                .filter(|r| {
+                    r.ok && r.replica == Some(replica as u16)
+                        && r.sent_last >= born + from
+                        && r.sent_last < born + to
+                })
+                .map(of)
+                .filter(|x| x.is_finite())
+                .collect();
+            sort(&mut v);
+            v
+        };
+        for (name, of) in [
+            ("tpot", (|r: &RequestRow| r.tpot) as fn(&RequestRow) -> f64),
+            ("ttft", |r: &RequestRow| r.ttft_sent),
+        ] {
+            let (young, old) = (own(0.0, 12.0, of), own(40.0, f64::INFINITY, of));
+            let (Some(first), Some(later)) = (of_sorted(&young, 0.5), of_sorted(&old, 0.5)) else { continue };
+            let p = crate::effect::rank_sum(&old, &young);
+            let ratio = first / later;
+            if young.len() < 5 || old.len() < 5 || ratio < 1.4 || p > 0.01 {
+                continue;
+            }
+            let says = format!(
+                "replica {} was sent its first request {} s into the level; {name} is {} times as long in its first 12 s as after 40 s ({} and {} requests, {})",
+                seen.replicas[replica],
+                number(born),
+                number(ratio),
+                young.len(),
+                old.len(),
+                chance(p)
+            );
+            let mut finding = Finding::new(Observed::SlowWhenYoung, Is::Yes, says);
+            finding.struck.push((born, born + 40.0));
+            if worst.as_ref().is_none_or(|(most, _)| ratio > *most) {
+                worst = Some((ratio, finding));
+            }
+        }
+    }
+    let no =
+        || Finding::new(Observed::SlowWhenYoung, Is::No, "no replica is slow while it is young".to_owned());
+    Some(worst.map_or_else(no, |(_, finding)| finding))
+}
+
+/// The values of one replica.
+pub struct Own {
+    /// Index of the replica.
+    pub replica: u16,
+    /// Finite values, rising.
+    pub values: Vec<f64>,
+}
+
+/// Splits a metric by replica; replicas with fewer than ten values are left out.
+pub fn by_replica(seen: &Seen<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<Own> {
+    let mut all: Vec<Own> =
+        (0..seen.replicas.len()).map(|r| Own { replica: r as u16, values: Vec::new() }).collect();
+    for row in seen.rows.iter().filter(|row| row.ok) {
+        if let (Some(replica), value) = (row.replica, of(row))
+            && value.is_finite()
+        {
+            all[usize::from(replica)].values.push(value);
+        }
+    }
+    all.retain(|own| own.values.len() >= 10);
+    all.iter_mut().for_each(|own| sort(&mut own.values));
+    all
+}
+
+/// The slowest replica against all others, by stretches of time.
+fn slowest(seen: &Seen<'_>) -> Option<(u16, Effect)> {
+    let own = by_replica(seen, |row| row.tpot);
+    if own.len() < 2 {
+        return None;
+    }
+    let middle = |own: &Own| of_sorted(&own.values, 0.5).unwrap_or(0.0);
+    let slow = own.iter().max_by(|a, b| middle(a).total_cmp(&middle(b)))?.replica;
+    let of =
+        |is: bool| {
+            crate::effect::stretches(seen, move |row| {
+                if (row.replica == Some(slow)) == is { row.tpot } else { f64::NAN }
+            })
+        };
+    Some((slow, of_units(of(false), of(true), 0.5, 0.95)?))
+}
+
+/// Requests of a replica over those of the mean of so many.
+fn load_of(seen: &Seen<'_>, replica: u16, of: usize) -> f64 {
+    let own = seen.rows.iter().filter(|row| row.replica == Some(replica)).count() as f64;
+    let told = seen.rows.iter().filter(|row| row.replica.is_some()).count() as f64;
+    own / (told / of.max(1) as f64).max(1.0)
+}
+
+/// Replicas that could answer: those that did, or those on the servers' pages where they are more (one that gets nothing answers
+/// nothing).
+fn there(arm: &Frame<'_>) -> usize {
+    arm.seen.replicas.len().max(arm.gauges.replicas(&arm.seen.replicas))
+}
+
+/// The busiest replica, and its requests over a fair share.
+fn busiest(arm: &Frame<'_>) -> Option<(u16, f64)> {
+    let of = there(arm);
+    let loads = (0..arm.seen.replicas.len() as u16).map(|r| (r, load_of(&arm.seen, r, of)));
+    (of > 1).then(|| loads.max_by(|a, b| a.1.total_cmp(&b.1)))?
+}
+
+/// A figure of the replicas that get more than a fair share over that of those that get less (where two of three are busy, the one beside
+/// them shows what it should be); where these get next to nothing, or one of them nothing, of the busiest over the baseline's. With whose
+/// it is.
+fn over_others(
+    frames: &Frames<'_>,
+    (busy, passed_over): (u16, bool),
+    of: fn(&RequestRow) -> f64,
+    p: f64,
+) -> Option<(f64, &'static str)> {
+    let at = |seen: &Seen<'_>, own: &dyn Fn(&RequestRow) -> bool| {
+        let mut v: Vec<f64> =
+            seen.rows.iter().filter(|r| r.ok && own(r)).map(of).filter(|x| x.is_finite()).collect();
+        (v.len() >= 10).then(|| order_statistic(&mut v, p)).flatten()
+    };
+    let of = there(&frames.candidate);
+    let loads: Vec<f64> =
+        (0..frames.now().replicas.len() as u16).map(|r| load_of(frames.now(), r, of)).collect();
+    let over = |row: &RequestRow| row.replica.is_some_and(|r| loads[usize::from(r)] > 1.0);
+    let others = at(frames.now(), &|row| row.replica.is_some() && !over(row)).filter(|_| !passed_over);
+    let (now, than, whose) = match others {
+        Some(others) => (at(frames.now(), &over)?, others, "those of the replicas with less"),
+        None => {
+            let own = at(frames.now(), &|row| row.replica == Some(busy))?;
+            (own, at(frames.before()?, &|_| true)?, "the baseline's, while another gets next to nothing")
+        }
+    };
+    Some((now / than, whose))
+}
+
+/// When each replica was first sent something, s since the level began.
+fn births(seen: &Seen<'_>) -> Vec<f64> {
+    let mut born = vec![f64::INFINITY; seen.replicas.len()];
+    for row in &seen.rows {
+        if let Some(replica) = row.replica {
+            let at = &mut born[usize::from(replica)];
+            *at = at.min(row.sent_last);
+        }
+    }
+    born
+}
+
+/// The engines on the pages of both runs, as many before as now; `None` where answers tell them apart, or there are not several.
+fn both(frames: &Frames<'_>) -> Option<(Vec<OnPage>, Vec<OnPage>)> {
+    let base = frames.base.as_ref()?;
+    let untold = |arm: &Frame<'_>| arm.seen.replicas.len() < 2;
+    let (before, now) = (base.gauges.on_pages(), frames.candidate.gauges.on_pages());
+    let several = now.len() > 1 && before.len() == now.len();
+    (several && untold(base) && untold(&frames.candidate)).then_some((before, now))
+}
+
+/// Each engine's requests over a fair share.
+fn loads(engines: &[OnPage]) -> Option<Vec<f64>> {
+    let of = |of: fn(&OnPage) -> Option<f64>| engines.iter().map(of).collect::<Option<Vec<f64>>>();
+    let counts = of(|engine| engine.ended).or_else(|| of(|engine| engine.running))?;
+    let all: f64 = counts.iter().sum();
+    (all > 0.0).then(|| counts.iter().map(|count| count / all * counts.len() as f64).collect())
+}
+
+fn largest(values: &[f64]) -> Option<(usize, f64)> {
+    values.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+/// The slowest engine's mean gap over that of all the others' (plain mean of their means), and which it is.
+fn slowest_on_page(engines: &[OnPage]) -> Option<(usize, f64, f64)> {
+    let read = |engine: &OnPage| engine.ended.is_none_or(|ended| ended >= ENDED);
+    let gaps: Vec<f64> =
+        engines.iter().map(|engine| engine.gap.filter(|_| read(engine))).collect::<Option<_>>()?;
+    let (at, slow) = largest(&gaps)?;
+    let others = (gaps.iter().sum::<f64>() - slow) / (gaps.len() as f64 - 1.0);
+    (others > 0.0).then_some((at, slow / others, slow))
+}
+
+/// Replicas that answered before and now, where they are fewer: by what is known of the target, by who answered, by the servers' pages.
+pub fn fewer_replicas(frames: &Frames<'_>) -> Option<(usize, usize)> {
+    let told = |side: &Side<'_>| side.facts.facts.get("replicas").cloned().flatten()?.parse::<usize>().ok();
+    if let (Some(a), Some(b)) = (frames.case.baseline.as_ref().and_then(told), told(&frames.case.candidate))
+        && a > b
+        && b > 0
+    {
+        return Some((a, b));
+    }
+    let count = |seen: &Seen<'_>| {
+        (0..seen.replicas.len() as u16)
+            .filter(|r| seen.rows.iter().filter(|row| row.replica == Some(*r)).count() >= 5)
+            .count()
+    };
+    let base = frames.base.as_ref()?;
+    let (a, b) = (count(&base.seen), count(frames.now()));
+    if a > b && b > 0 {
+        return (frames.candidate.gauges.replicas(&frames.now().replicas) < a).then_some((a, b));
+    }
+    let on_pages = |arm: &Frame<'_>| arm.gauges.replicas(&base.seen.replicas);
+    let (pages, pages_now) = (on_pages(base), on_pages(&frames.candidate));
+    (b == 0 && pages > pages_now && pages_now > 0).then_some((pages, pages_now))
+}

@@ -1,0 +1,183 @@
+//! What a request needs before the engine, where the server or a tracer says how long it took.
+
+use plimsoll_math::quantile::{of_sorted, sort};
+use plimsoll_measure::findings::Estimate;
+use plimsoll_measure::say::{chance, ms, number, percent};
+
+use super::load::times;
+use super::{Finding, Is, Observed};
+use crate::effect::spearman;
+use crate::effect::{medians, share};
+use crate::frame::Frames;
+use crate::seen::{RequestRow, Seen};
+
+/// Rows of which a stage must be known; one trace in a hundred of a thousand requests is enough for a median.
+const FEWEST: usize = 8;
+/// A stage that nobody told of before, over what first tokens take more: less, and it was there before and not told.
+const NEW: std::ops::RangeInclusive<f64> = 0.7..=1.3;
+/// Share of the baseline's mean first token by which a stage must have grown to be spoken of.
+const FELT: f64 = 0.05;
+/// Rank correlation of a call's time with the calls that were there before it, from which calls wait for each other.
+const WAITS: f64 = 0.08;
+/// p of that correlation from which it is certain.
+const CERTAIN: f64 = 1e-4;
+
+pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
+    let now = sorted(frames.now());
+    if now.len() < FEWEST {
+        return;
+    }
+    found.extend(new(frames, &now).or_else(|| longer(frames)));
+    found.extend(tail(frames, &now));
+    found.extend(waits(frames));
+}
+
+fn stage(row: &RequestRow) -> f64 {
+    row.before_engine().unwrap_or(f64::NAN)
+}
+
+fn sorted(seen: &Seen<'_>) -> Vec<f64> {
+    let mut values = seen.finite(stage);
+    sort(&mut values);
+    values
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+fn names(seen: &Seen<'_>) -> String {
+    seen.stages.join(", ")
+}
+
+/// There was none before, and it is what first tokens take more.
+fn new(frames: &Frames<'_>, now: &[f64]) -> Option<Finding> {
+    let base = frames.before().filter(|base| base.stages.is_empty())?;
+    let first = |seen: &Seen<'_>| mean(&seen.finite(|row| row.ttft));
+    let grown = first(frames.now()) - first(base);
+    let share = mean(now) / grown;
+    let is = match () {
+        () if grown > 0.0 && NEW.contains(&share) => Is::Yes,
+        () if grown <= 0.0 => Is::No,
+        () => Is::Unclear,
+    };
+    let says = format!(
+        "{} is told of now and was not before: it takes {} on average",
+        names(frames.now()),
+        ms(mean(now))
+    );
+    Some(Finding::new(Observed::StageLonger, is, says))
+}
+
+/// Of single requests, else of all that are told of, with no interval of their own.
+fn longer(frames: &Frames<'_>) -> Option<Finding> {
+    let of = |rows: &[RequestRow]| -> Vec<f64> { rows.iter().map(stage).filter(|x| x.is_finite()).collect() };
+    let alone = medians(&of(&frames.base.as_ref()?.alone), &of(&frames.candidate.alone), 0.95);
+    let all = || {
+        let (a, b) = (sorted(frames.before()?), sorted(frames.now()));
+        let at = |values: &[f64], p: f64| of_sorted(values, p);
+        let n = a.len().min(b.len()) as u64;
+        (a.len() >= FEWEST).then_some(())?;
+        Some(Estimate {
+            value: at(&b, 0.5)? / at(&a, 0.5)?,
+            lower: at(&b, 0.25)? / at(&a, 0.75)?,
+            upper: at(&b, 0.75)? / at(&a, 0.25)?,
+            n,
+            n_eff: n as f64,
+        })
+    };
+    let ratio = alone.or_else(all)?;
+    let is = match () {
+        () if ratio.value >= 1.4 && ratio.lower > 1.1 => Is::Yes,
+        () if ratio.value < 1.2 || ratio.upper < 1.4 => Is::No,
+        () => Is::Unclear,
+    };
+    let place = if alone.is_some() { "alone" } else { "in the requests that it is told of" };
+    let says = format!("{} takes {} {place}", names(frames.now()), times(&ratio));
+    Some(Finding::new(Observed::StageLonger, is, says).figure(ratio, 1.4))
+}
+
+/// Most calls are as before, a few are very slow.
+fn tail(frames: &Frames<'_>, now: &[f64]) -> Option<Finding> {
+    let before = sorted(frames.before()?);
+    if before.len() < FEWEST || now.len() < 4 * FEWEST {
+        return None;
+    }
+    let usual = of_sorted(&before, 0.99)?;
+    let far = of_sorted(now, 0.995)?.max(of_sorted(now, 0.99)?) / of_sorted(&before, 0.995)?.max(usual);
+    let over = now.iter().filter(|x| **x > 3.0 * usual).count() as f64;
+    let slow = share(over, now.len() as f64, 1.0);
+    let is = match () {
+        () if far >= 3.0 && over >= 4.0 => Is::Yes,
+        () if over < 2.0 => Is::No,
+        () => Is::Unclear,
+    };
+    let says = format!(
+        "{} of the calls of {} take over {} (three times the baseline's p99)",
+        percent(slow.value),
+        names(frames.now()),
+        ms(3.0 * usual)
+    );
+    Some(Finding::new(Observed::StageTail, is, says).figure(slow, 0.0))
+}
+
+/// Calls take the longer the more of them are there already. Where a dependency has room for all, what a call takes has nothing to do with how
+/// many others it meets (the queue M/G/∞), so the ranks tell a queue of a tenth of the service time, which a ratio of medians does not.
+fn waits(frames: &Frames<'_>) -> Option<Finding> {
+    let base = frames.before()?;
+    let (before, now) = (sorted(base), sorted(frames.now()));
+    if before.len() < 100 || now.len() < 100 {
+        return None;
+    }
+    let ((rho, p), (was, _)) = (with_others(frames.now())?, with_others(base)?);
+    let grown = mean(&now) - mean(&before);
+    // Where calls wait for each other for certain, those that met few tell what a call takes without the wait.
+    let waited = if p < CERTAIN && rho >= was + WAITS { waited(frames.now()) } else { 0.0 };
+    let felt = grown.max(waited) / mean(&base.finite(|row| row.ttft)).max(1e-9);
+    let is = match () {
+        () if felt >= FELT && rho >= WAITS && p < 1e-3 && rho >= was + 0.5 * WAITS => Is::Yes,
+        () if rho < 0.5 * WAITS || p > 0.05 => Is::No,
+        () => Is::Unclear,
+    };
+    let says = format!(
+        "{} takes the longer the more calls are there before it (rank correlation {}, {}; in the baseline {}), and adds {} to the mean first token",
+        names(frames.now()),
+        number(rho),
+        chance(p),
+        number(was),
+        percent(felt)
+    );
+    Some(Finding::new(Observed::StageWaits, is, says))
+}
+
+/// What the mean call takes over the mean of the third that met the fewest others, s.
+fn waited(seen: &Seen<'_>) -> f64 {
+    let (others, took) = met(seen);
+    let mut calls: Vec<(f64, f64)> = others.into_iter().zip(took).collect();
+    calls.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mean = |of: &[(f64, f64)]| of.iter().map(|call| call.1).sum::<f64>() / of.len().max(1) as f64;
+    mean(&calls) - mean(&calls[..calls.len() / 3])
+}
+
+/// Rank correlation of what a call takes with the number of calls under way at its beginning, and its p.
+fn with_others(seen: &Seen<'_>) -> Option<(f64, f64)> {
+    let (others, took) = met(seen);
+    spearman(&others, &took)
+}
+
+/// Of each call, how many others were under way as it began, and what it took, s.
+fn met(seen: &Seen<'_>) -> (Vec<f64>, Vec<f64>) {
+    let mut calls: Vec<(f64, f64)> = seen
+        .rows
+        .iter()
+        .map(|row| (row.sent_last, stage(row)))
+        .filter(|(at, took)| at.is_finite() && took.is_finite())
+        .collect();
+    calls.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut ends: Vec<f64> = calls.iter().map(|(at, took)| at + took).collect();
+    sort(&mut ends);
+    let there =
+        |(k, (at, _)): (usize, &(f64, f64))| (k - ends.partition_point(|end| end <= at).min(k)) as f64;
+    let others: Vec<f64> = calls.iter().enumerate().map(there).collect();
+    (others, calls.iter().map(|call| call.1).collect())
+}
