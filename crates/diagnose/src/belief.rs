@@ -18,6 +18,9 @@ const PRIOR: (f64, f64) = (0.2, 0.03);
 /// What is believed of two causes at once.
 const PAIRS: f64 = 0.1;
 
+/// How seldom anything is, at the least: a few thousand cases show nothing rarer, and what was never seen is not impossible.
+const LEAST: f64 = 5e-4;
+
 /// How often a fact is so: yes, no, unclear.
 pub type Often = [f64; 3];
 
@@ -58,7 +61,7 @@ impl Likelihood {
         let cell = |line: &[&str]| -> Option<(usize, Often)> {
             let fact = Observed::of_word(line.get(1)?)?;
             let (yes, no) = (number(line.get(2))?, number(line.get(3))?);
-            Some((fact as usize, [yes, no, (1.0 - yes - no).max(1e-4)]))
+            Some((fact as usize, [yes, no, 1.0 - yes - no].map(|often: f64| often.max(LEAST))))
         };
         for line in lines.iter().filter(|line| line[0] == "*") {
             if line.get(1) == Some(&"missed") {

@@ -35,15 +35,13 @@ pub fn conclude(frames: &Frames<'_>, found: &[Finding], belief: &Belief) -> Vec<
             false => unknown(frames, found, belief),
         }];
     };
-    let mut verdicts = vec![verdict(found, first, belief)];
+    let mut verdicts = vec![verdict(found, first)];
     let beside = |(cause, p): &&(Cause, f64)| {
         let own = |finding: &&Finding| row(first.0).shows(finding.fact) == Shows::Never;
         *p >= SECOND && *cause != first.0 && decided_by(found, row(*cause)).filter(own).is_some()
     };
     let measured = row(first.0).layer != Layer::Measurement;
-    verdicts.extend(
-        belief.of.iter().filter(|_| measured).find(beside).map(|second| verdict(found, *second, belief)),
-    );
+    verdicts.extend(belief.of.iter().filter(|_| measured).find(beside).map(|second| verdict(found, *second)));
     // What never came is what people notice first, and the more the more of it there is.
     let failing = |verdict: &Verdict| {
         let kinds = [Observed::TurnedAway, Observed::CutShort, Observed::Errors];
@@ -51,6 +49,10 @@ pub fn conclude(frames: &Frames<'_>, found: &[Finding], belief: &Belief) -> Vec<
         decided.and_then(|decided| decided.value).map_or(0.0, |value| value.value)
     };
     verdicts.sort_by(|a, b| failing(b).total_cmp(&failing(a)));
+    // What is named beside it is no rival.
+    let named: Vec<Cause> = verdicts.iter().map(|verdict| verdict.cause).collect();
+    let rival = belief.of.iter().find(|(cause, _)| !named.contains(cause) && *cause != Cause::Unknown);
+    verdicts.iter_mut().for_each(|verdict| verdict.runner_up = rival.map(|rival| runner_up(found, *rival)));
     verdicts
 }
 
@@ -76,7 +78,7 @@ fn decided_by<'f>(found: &'f [Finding], of: &CauseRow) -> Option<&'f Finding> {
     of.decisive.iter().find_map(seen)
 }
 
-fn verdict(found: &[Finding], (cause, confidence): (Cause, f64), belief: &Belief) -> Verdict {
+fn verdict(found: &[Finding], (cause, confidence): (Cause, f64)) -> Verdict {
     let of = row(cause);
     let decided = decided_by(found, of);
     let mut own: Vec<&Finding> = found
@@ -87,7 +89,6 @@ fn verdict(found: &[Finding], (cause, confidence): (Cause, f64), belief: &Belief
     own.sort_by_key(|finding| {
         (Some(finding.fact) != decided.map(|decided| decided.fact), finding.fact.is_noticed())
     });
-    let rival = belief.of.iter().find(|(other, _)| *other != cause && !matches!(other, Cause::Unknown));
     Verdict {
         layer: of.layer,
         cause,
@@ -97,7 +98,7 @@ fn verdict(found: &[Finding], (cause, confidence): (Cause, f64), belief: &Belief
         explains: None,
         evidence: own.into_iter().map(evidence).collect(),
         counter: decided.map_or(Counter::NoneExists, counter),
-        runner_up: rival.map(|rival| runner_up(found, *rival)),
+        runner_up: None,
         overturn: cause.overturned_by(),
         do_first: of.do_first.clone(),
         do_not: of.do_not.clone(),
@@ -187,10 +188,16 @@ fn evidence(finding: &Finding) -> Evidence {
     evidence
 }
 
-/// The figure that had to move if it is true.
+/// What was counted, where it is failures that decide: how many attempts ended so.
 fn counter(decided: &Finding) -> Counter {
-    let name = decided.fact.word().replace('_', " ");
-    Counter::Moved { name, by: decided.value.map_or(1.0, |value| value.value) }
+    let name = match decided.fact {
+        Observed::TurnedAway => "requests turned away",
+        Observed::CutShort => "answers cut short",
+        Observed::Errors => "requests with an error",
+        _ => return Counter::NoneExists,
+    };
+    let by = decided.value.map_or(0.0, |value| (value.value * value.n as f64).round());
+    Counter::Moved { name: name.to_owned(), by }
 }
 
 fn runner_up(found: &[Finding], (cause, confidence): (Cause, f64)) -> RunnerUp {

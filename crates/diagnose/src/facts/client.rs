@@ -94,7 +94,9 @@ fn traced_now(frames: &Frames<'_>) -> Option<Finding> {
     let said = |side: &Side<'_>| side.facts.facts.get(TRACING).cloned().flatten();
     let (before, now) = (said(frames.case.baseline.as_ref()?)?, said(&frames.case.candidate)?);
     let differ = changed::facts(frames.case).differ;
-    let is = before == NOT_TRACED && now == TRACED && differ.len() == 1;
+    let more = super::load::rates(frames.before()?, frames.now())
+        .is_some_and(|rates| rates.ratio.value >= 1.08 && rates.p < 0.01);
+    let is = before == NOT_TRACED && now == TRACED && differ.len() == 1 && !more;
     Some(Finding::new(
         Observed::TracedNow,
         yes_if(is),

@@ -77,10 +77,13 @@ fn regular_freezes(freezes: &[Freeze]) -> Option<Finding> {
         () if fits < 0.6 => Is::No,
         () => Is::Unclear,
     };
+    let mut lasts: Vec<f64> = freezes.iter().map(|freeze| freeze.to - freeze.from).collect();
     let says = format!(
-        "{} of the distances between stalls fit an interval of {} s ({})",
-        percent(fits),
+        "{} stalls of {} (median) come every {} s: {} of the distances between them fit ({})",
+        freezes.len(),
+        ms(order_statistic(&mut lasts, 0.5).unwrap_or(0.0)),
         number(every),
+        percent(fits),
         by_chance(chance)
     );
     Some(Finding::new(Observed::RegularFreezes, is, says).figure(share(fits * n, n, 1.0), 0.75))

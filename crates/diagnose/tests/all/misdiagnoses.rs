@@ -116,7 +116,7 @@ fn pauses_of_a_collector_are_neither_the_model_nor_capacity() {
         "{}",
         verdict.says
     );
-    assert!(verdict.says.contains("interval of 9"), "{}", verdict.says);
+    assert!(verdict.says.contains("come every 9"), "{}", verdict.says);
     assert!(verdict.do_not.contains("model"), "{}", verdict.do_not);
 }
 

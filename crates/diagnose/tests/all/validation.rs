@@ -268,3 +268,31 @@ fn a_pool_of_connections_is_told_from_a_cap_by_the_records_alone() {
     assert_eq!(said(Connections::default(), Some(limit)), Cause::ClientCap);
     assert_eq!(said(Connections::Fresh, None), Cause::Nothing, "connections take no time in virtual time");
 }
+
+/// A stranger who reads the page finds every fact and every cause that a verdict may name.
+#[test]
+fn the_page_names_every_fact_and_every_cause() {
+    let page = include_str!("../../../../docs/diagnosis.md");
+    for fact in plimsoll_diagnose::facts::Observed::ALL {
+        assert!(page.contains(&format!("`{}`", fact.word())), "docs/diagnosis.md lacks {}", fact.word());
+    }
+    for cause in Cause::ALL {
+        assert!(page.contains(&format!("`{}`", cause.id())), "docs/diagnosis.md lacks {}", cause.id());
+    }
+}
+
+/// The likelihoods are those of the table of causes as it is: nobody changed one without learning the other anew.
+#[test]
+fn what_was_learnt_is_a_law_for_every_cause_and_fact() {
+    let learnt = plimsoll_diagnose::belief::Likelihood::learnt();
+    for (row, of) in plimsoll_diagnose::causes::causes().iter().zip(&learnt.of) {
+        for (fact, often) in plimsoll_diagnose::facts::Observed::ALL.iter().zip(of) {
+            let sum: f64 = often.iter().sum();
+            assert!(
+                (sum - 1.0).abs() < 2e-3 && often.iter().all(|p| *p > 0.0),
+                "{:?} {fact:?} {often:?}",
+                row.cause
+            );
+        }
+    }
+}
