@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use super::cause::{Cause, Layer};
-use super::facts::Observed;
+use super::fact::Observed;
 
 /// One row of the table.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@
 //! them is learnt; the posterior names a cause where a fact that decides for it was seen. Ordered rules lost: the first that was confident won,
 //! each knew of the others, and their limits knew the simulator.
 //!
-//! Reading order: [`frame`] (what is held against what), [`facts`] (what can be seen), [`causes`] (the table), [`belief`] (the posterior), `conclude` (the
+//! Reading order: [`frame`] (what is held against what), [`fact`] and [`facts`] (what can be seen), [`causes`] (the table), [`belief`] (the posterior), `conclude` (the
 //! verdict), [`experiment`] (what to do next), [`verdict`] (the words), [`spec`] (thresholds), [`seen`] and [`effect`] (one level in rows, two of them side by side),
 //! [`concurrency`] (beside as many others), and [`diagnose`] below. [`active`] asks an endpoint by experiments of its own, [`device`] says whether a profiled device was busy.
 
@@ -19,6 +19,7 @@ mod concurrency;
 pub mod device;
 pub mod effect;
 pub mod experiment;
+pub mod fact;
 pub mod facts;
 pub mod frame;
 pub mod gauges;

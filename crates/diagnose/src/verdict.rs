@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cause::{Cause, Layer};
 use super::experiment::Experiment;
-use super::facts::{Is, Observed};
+use super::fact::{Is, Observed};
 use plimsoll_measure::findings::{Estimate, Validity, unbounded};
 
 /// Version of this layout.

@@ -26,7 +26,7 @@ fn a_diagnosis_as_a_page_says_all_that_its_json_says() {
         assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
     };
     run("20/s", &before);
-    run("45/s", &after);
+    run("90/s", &after);
     let judged = ["diagnose", &after, "--baseline", &before, "--format", "json", "--html", &page];
     let said = plimsoll(&judged).json();
     assert_eq!(said["answer"], "found", "{said}");
