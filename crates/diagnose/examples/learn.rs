@@ -1,9 +1,10 @@
-//! Learns how often each cause shows each fact, and how much each fact weighs, and writes `src/likelihood.tsv`.
+//! Learns how often each cause shows each fact, and how much each fact weighs, and writes a table of `src/likelihood/`.
 //!
 //! `cargo run --release -p plimsoll-diagnose --example learn -- CASES… [--write FILE] [--judge CASES…]`
 //!
 //! CASES are files of judged cases: JSON lines of the example `diagnose` (`--keep`), or a table of recorded runs of real servers
-//! (`tests/fixtures/real.tsv`; rows of the half `held` are never learnt from). A case counts where its fault is material, or where there is
+//! (`tests/fixtures/real.tsv`; rows of the half `held` are never learnt from). `--experiments`: they are tables of experiments on endpoints
+//! (`tests/fixtures/real-experiments.tsv`, and what the example `active --cases N` prints). A case counts where its fault is material, or where there is
 //! none. `--judge` prints how often the most likely cause is right on other files.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example that prints a table")]
 
@@ -16,13 +17,15 @@ use std::fmt::Write;
 
 use diagnosed::kept::Kept;
 use diagnosed::truth::Happened;
-use plimsoll_diagnose::belief::{Belief, Likelihood, Often};
+use plimsoll_diagnose::belief::{Belief, Likelihood, Often, ReadFrom};
 use plimsoll_diagnose::causes::{Shows, causes};
 use plimsoll_diagnose::facts::Observed;
 use plimsoll_diagnose::{Cause, Layer};
 
 /// What a case of a real server counts, in simulated ones: they are few, and what they show is what counts.
 const REAL: f64 = 6.0;
+/// The server of a case that was simulated.
+const SIMULATED: &str = "simulated";
 /// The same of a case that is seen with less to go by: it is the same run.
 const LESS: f64 = 0.4;
 /// Cases that what is written into the table of causes stands for, beside those that were seen.
@@ -45,18 +48,19 @@ struct Sample {
 fn main() {
     let mut words = std::env::args().skip(1).peekable();
     let (mut learn, mut judge, mut write) = (Vec::new(), Vec::new(), None);
-    let mut to_judge = false;
+    let (mut to_judge, mut from) = (false, ReadFrom::Records);
     while let Some(word) = words.next() {
         match word.as_str() {
             "--write" => write = words.next(),
             "--judge" => to_judge = true,
+            "--experiments" => from = ReadFrom::Experiments,
             file if to_judge => judge.push(file.to_owned()),
             file => learn.push(file.to_owned()),
         }
     }
     let samples: Vec<Sample> = learn.iter().flat_map(|file| read(file, false)).collect();
     let learnt = match samples.is_empty() {
-        true => Likelihood::learnt().clone(),
+        true => Likelihood::learnt(from).clone(),
         false => weigh(count(&samples), &samples),
     };
     if let Some(path) = write {
@@ -142,7 +146,7 @@ fn real(file: &str, held: bool) -> Vec<Sample> {
             causes: of.split(',').filter_map(|cause| serde_json::from_value(word(cause)).ok()).collect(),
             layers: layers.split(',').filter_map(|layer| serde_json::from_value(word(layer)).ok()).collect(),
             observed: facts.iter().zip(states.chars()).filter_map(state).collect(),
-            counts: REAL,
+            counts: if server == SIMULATED { 1.0 } else { REAL },
             two: false,
             name: format!("{server} {fault} {severity}"),
         });
@@ -295,8 +299,8 @@ fn table(learnt: &Likelihood, cases: usize) -> String {
         "# How often each cause shows each fact: cause, fact, yes, no; the rest is unclear. Cause * is by accident, with the fact's weight.\n# Learnt by examples/learn.rs from {cases} cases. Not to be edited by hand.\n"
     );
     let _ = writeln!(text, "*\tmissed\t{:.4}", learnt.missed);
-    for (fact, often) in Observed::ALL.iter().zip(&learnt.by_accident) {
-        let weight = learnt.weight[*fact as usize];
+    for fact in Observed::ALL {
+        let (often, weight) = (learnt.by_accident[*fact as usize], learnt.weight[*fact as usize]);
         let _ = writeln!(text, "*\t{}\t{:.4}\t{:.4}\t{weight:.2}", fact.word(), often[0], often[1]);
     }
     for (row, of) in causes().iter().zip(&learnt.of) {
@@ -317,7 +321,7 @@ fn report(name: &str, learnt: &Likelihood, samples: &[Sample]) {
     let mut instead: BTreeMap<(String, String), usize> = BTreeMap::new();
     let mut told: Vec<(f64, bool)> = Vec::new();
     for sample in samples {
-        let belief: Belief = learnt.posterior(&sample.observed);
+        let belief: Belief = learnt.posterior(&sample.observed, |_| false);
         let (cause, p) = belief.first();
         let layer = plimsoll_diagnose::causes::row(cause).layer;
         n += 1;
@@ -364,7 +368,7 @@ fn report(name: &str, learnt: &Likelihood, samples: &[Sample]) {
 fn macro_f1(learnt: &Likelihood, samples: &[Sample]) -> f64 {
     let mut counts: BTreeMap<Cause, [f64; 3]> = BTreeMap::new();
     for sample in samples.iter().filter(|sample| !sample.two) {
-        let said = learnt.posterior(&sample.observed).first().0;
+        let said = learnt.posterior(&sample.observed, |_| false).first().0;
         let is = if sample.causes.contains(&said) { said } else { sample.causes[0] };
         counts.entry(is).or_default()[0] += 1.0;
         counts.entry(said).or_default()[1] += 1.0;

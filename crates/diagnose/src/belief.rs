@@ -1,7 +1,7 @@
 //! How likely each cause is after what was observed: a posterior over every single cause and every pair.
 //!
-//! How often each cause shows each fact stands in `likelihood.tsv`, which `examples/learn.rs` makes of simulated systems and of recorded
-//! runs of real servers; no number of it is set by hand. Which cells it may learn is the table of causes: a fact that a cause has nothing to
+//! How often each cause shows each fact stands in `likelihood/`, for the records of a run and for experiments on an endpoint; `examples/learn.rs`
+//! makes both of simulated systems and of recordings of real servers; no number of them is set by hand. Which cells it may learn is the table of causes: a fact that a cause has nothing to
 //! do with is seen as often as by accident, whatever a thousand simulated runs happened to show, so that what is learnt on one kind of
 //! server holds on another. Facts hang together (a queue makes late first tokens and long answers), so each weighs with an exponent of its own
 //! (Heckerman and others call it a discount); the exponents are learnt with the rest. Two causes show what either shows (noisy or, Pearl
@@ -37,13 +37,28 @@ pub struct Likelihood {
     pub missed: f64,
 }
 
-const LEARNT: &str = include_str!("likelihood.tsv");
+/// What facts were read from: the same word is found by other means, and so as often by another chance.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum ReadFrom {
+    /// The records of a run, mostly beside those of an earlier one.
+    Records,
+    /// Experiments on an endpoint, chosen one by one.
+    Experiments,
+}
 
 impl Likelihood {
     /// What was learnt.
-    pub fn learnt() -> &'static Likelihood {
-        static LEARNT_ONCE: OnceLock<Likelihood> = OnceLock::new();
-        LEARNT_ONCE.get_or_init(|| Likelihood::parse(LEARNT))
+    pub fn learnt(from: ReadFrom) -> &'static Likelihood {
+        static OF_RECORDS: OnceLock<Likelihood> = OnceLock::new();
+        static OF_EXPERIMENTS: OnceLock<Likelihood> = OnceLock::new();
+        match from {
+            ReadFrom::Records => {
+                OF_RECORDS.get_or_init(|| Likelihood::parse(include_str!("likelihood/records.tsv")))
+            }
+            ReadFrom::Experiments => {
+                OF_EXPERIMENTS.get_or_init(|| Likelihood::parse(include_str!("likelihood/experiments.tsv")))
+            }
+        }
     }
 
     /// Reads the table: `cause, fact, yes, no` in a line, and for each fact a line of cause `*` with its weight besides.
@@ -91,10 +106,17 @@ impl Likelihood {
 
     /// What a cause loses where nothing that decides for it was seen: the discount of each fact would understate it.
     pub fn unseen(&self, cause: usize, observed: &[(usize, usize)]) -> f64 {
-        let decisive = &causes()[cause].decisive;
-        let seen =
-            observed.iter().any(|(fact, is)| *is == 0 && decisive.iter().any(|of| *of as usize == *fact));
-        if seen || decisive.is_empty() { 0.0 } else { self.missed.ln() }
+        let decides = |fact: usize| causes()[cause].decisive.iter().any(|of| *of as usize == fact);
+        let mut asked = observed.iter().filter(|(fact, _)| decides(*fact)).peekable();
+        // Of what is not asked yet nothing is lost.
+        let lost = asked.peek().is_some() && asked.all(|(_, is)| *is != 0);
+        if lost { self.missed.ln() } else { 0.0 }
+    }
+
+    /// How often this cause shows this fact.
+    pub fn often(&self, cause: Cause, fact: Observed) -> Often {
+        let place = causes().iter().position(|row| row.cause == cause);
+        place.map_or(self.by_accident[fact as usize], |cause| self.of[cause][fact as usize])
     }
 
     /// The same of two causes: what either shows.
@@ -109,8 +131,9 @@ impl Likelihood {
         observed.iter().map(one).sum::<f64>() + self.unseen(a, observed) + self.unseen(b, observed)
     }
 
-    /// The posterior.
-    pub fn posterior(&self, observed: &[(usize, usize)]) -> Belief {
+    /// The posterior over the causes of which a fact that decides for them was asked about, or `may_be` by what is still to be asked: one of which
+    /// nothing could be seen would be believed for what others lack.
+    pub fn posterior(&self, observed: &[(usize, usize)], may_be: impl Fn(&CauseRow) -> bool) -> Belief {
         let rows = causes();
         let others = (1.0 - PRIOR.0 - PRIOR.1 - PAIRS) / (rows.len() as f64 - 2.0);
         let prior = |cause: Cause| match cause {
@@ -118,12 +141,12 @@ impl Likelihood {
             Cause::Unknown => PRIOR.1,
             _ => others,
         };
-        // What was not asked about is no candidate: a cause of which nothing could be seen would be believed for what others lack.
         let asked = |row: &CauseRow| {
             row.decisive.is_empty()
                 || row.decisive.iter().any(|fact| observed.iter().any(|(of, _)| *of == *fact as usize))
         };
-        let candidates: Vec<usize> = (0..rows.len()).filter(|a| asked(&rows[*a])).collect();
+        let candidates: Vec<usize> =
+            (0..rows.len()).filter(|a| asked(&rows[*a]) || may_be(&rows[*a])).collect();
         let mut logs: Vec<((usize, usize), f64)> = candidates
             .iter()
             .copied()
@@ -166,9 +189,9 @@ pub struct Belief {
 }
 
 impl Belief {
-    /// After these findings; those of which `weighs` says no are left out.
-    pub fn after(found: &[Finding], weighs: impl Fn(&Finding) -> bool) -> Belief {
-        Likelihood::learnt().posterior(&states(found.iter().filter(|finding| weighs(finding))))
+    /// After these findings.
+    pub fn after(found: &[Finding], from: ReadFrom) -> Belief {
+        Likelihood::learnt(from).posterior(&states(found), |_| false)
     }
 
     /// The likeliest.
@@ -189,8 +212,8 @@ impl Belief {
 }
 
 /// Facts and their states as places in a table.
-pub fn states<'a>(found: impl Iterator<Item = &'a Finding>) -> Vec<(usize, usize)> {
-    found.map(|finding| (finding.fact as usize, place(finding.is))).collect()
+pub fn states(found: &[Finding]) -> Vec<(usize, usize)> {
+    found.iter().map(|finding| (finding.fact as usize, place(finding.is))).collect()
 }
 
 /// The place of a state in [`Often`].

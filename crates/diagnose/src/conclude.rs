@@ -20,20 +20,54 @@ const LAYER: f64 = 0.85;
 /// Belief in a second cause beside the first.
 const SECOND: f64 = 0.7;
 
+/// What is known beside the facts: whether anything is worse, and what is said where no cause is named.
+pub struct Worse {
+    /// Did anything become worse or fail, or does nobody know? Otherwise no cause matters.
+    pub felt: bool,
+    /// Is something worse for sure? Then it is never called sound.
+    pub sure: bool,
+    /// Is it sound wherever no cause is named, whatever is believed?
+    pub or_sound: bool,
+    /// What is worse, for the verdict that names no cause.
+    pub words: String,
+    /// What is said where nothing is wrong.
+    pub sound: String,
+    /// What that rests on.
+    pub evidence: Vec<Evidence>,
+    /// Could more requests still show that something is worse?
+    pub open: bool,
+}
+
+impl Worse {
+    /// Of the records of a run.
+    pub fn of(frames: &Frames<'_>, found: &[Finding]) -> Worse {
+        let material = &frames.material;
+        let felt = felt(frames, found);
+        let moved = material.moved.iter().filter(|moved| !moved.material).take(4);
+        Worse {
+            felt,
+            sure: material.is(),
+            or_sound: !felt || frames.base.is_none(),
+            words: material.words(),
+            sound: material.not_shown(),
+            evidence: moved.map(noticed).collect(),
+            open: material.is_open(),
+        }
+    }
+}
+
 /// The verdicts, the most weighty first; where nothing or something unknown is wrong, the only one says so.
-pub fn conclude(frames: &Frames<'_>, found: &[Finding], belief: &Belief) -> Vec<Verdict> {
-    let felt = felt(frames, found);
+pub fn conclude(worse: &Worse, found: &[Finding], belief: &Belief) -> Vec<Verdict> {
     let named = |(cause, p): &(Cause, f64)| {
         let rest = matches!(cause, Cause::Nothing | Cause::Unknown);
         let sure = *p >= NAMED.0 || *p >= NAMED.1 && belief.in_layer_of(*cause) >= LAYER;
-        let matters = felt || row(*cause).layer == Layer::Measurement;
+        let matters = worse.felt || row(*cause).layer == Layer::Measurement;
         !rest && sure && matters && decided_by(found, row(*cause)).is_some()
     };
     let Some(first) = belief.of.iter().find(|one| named(one)).copied() else {
-        return vec![match sound(frames, belief, felt) {
-            true => nothing(frames, belief),
-            false => unknown(frames, found, belief),
-        }];
+        // Not sound where something is worse for sure, whatever is believed: then no cause is known.
+        let sound = !worse.sure && (belief.first().0 == Cause::Nothing || worse.or_sound);
+        return vec![if sound { nothing(worse, belief) } else { unknown(worse, found, belief) }];
     };
     let mut verdicts = vec![verdict(found, first)];
     let beside = |(cause, p): &&(Cause, f64)| {
@@ -65,11 +99,6 @@ fn felt(frames: &Frames<'_>, found: &[Finding]) -> bool {
     // Of arrivals in few stretches of time nothing can be compared.
     let unknown = frames.material.moved.is_empty() && frames.case.budget.is_none();
     worse || failing || unknown
-}
-
-/// Is nothing wrong? Not where something is worse for sure, whatever is believed: then no cause is known.
-fn sound(frames: &Frames<'_>, belief: &Belief, felt: bool) -> bool {
-    !frames.material.is() && (belief.first().0 == Cause::Nothing || !felt || frames.base.is_none())
 }
 
 /// The fact that decides for this cause, where it was seen.
@@ -105,28 +134,27 @@ fn verdict(found: &[Finding], (cause, confidence): (Cause, f64)) -> Verdict {
     }
 }
 
-fn nothing(frames: &Frames<'_>, belief: &Belief) -> Verdict {
+fn nothing(worse: &Worse, belief: &Belief) -> Verdict {
     let of = row(Cause::Nothing);
-    let moved = frames.material.moved.iter().filter(|moved| !moved.material).take(4);
     let overturn = Cause::Nothing.overturned_by();
     Verdict {
         layer: of.layer,
         cause: Cause::Nothing,
         rule: "none".to_owned(),
         confidence: belief.in_cause(Cause::Nothing),
-        says: frames.material.not_shown(),
+        says: worse.sound.clone(),
         explains: None,
-        evidence: moved.map(noticed).collect(),
+        evidence: worse.evidence.clone(),
         counter: Counter::NoneExists,
         runner_up: None,
         overturn,
-        do_first: if frames.material.is_open() { overturn.words() } else { of.do_first.clone() },
+        do_first: if worse.open { overturn.words() } else { of.do_first.clone() },
         do_not: of.do_not.clone(),
     }
 }
 
 /// Something is wrong and no cause is believed: the two best candidates, what each rests on, and what would tell.
-fn unknown(frames: &Frames<'_>, found: &[Finding], belief: &Belief) -> Verdict {
+pub fn unknown(worse: &Worse, found: &[Finding], belief: &Belief) -> Verdict {
     let of = row(Cause::Unknown);
     let mut candidates =
         belief.of.iter().filter(|(cause, _)| !matches!(cause, Cause::Nothing | Cause::Unknown));
@@ -146,7 +174,7 @@ fn unknown(frames: &Frames<'_>, found: &[Finding], belief: &Belief) -> Verdict {
         cause: Cause::Unknown,
         rule: "none".to_owned(),
         confidence: 1.0 - best.first().map_or(0.0, |(_, p)| *p),
-        says: format!("{}; the best candidates: {}", frames.material.words(), names.join("; ")),
+        says: format!("{}; the best candidates: {}", worse.words, names.join("; ")),
         explains: None,
         evidence: lines,
         counter: Counter::NoneExists,

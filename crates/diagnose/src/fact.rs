@@ -19,6 +19,7 @@ macro_rules! facts {
     };
 }
 
+// An alias is the word that experiments had for the same; older folders of diagnoses hold it.
 facts! {
     // What is noticed.
     /// The median first token comes later.
@@ -34,6 +35,7 @@ facts! {
     /// The longest pauses of answers are longer.
     PausesLonger,
     /// A ceiling of the budget is broken for sure.
+    #[serde(alias = "over_together")]
     BudgetBroken,
     // What is asked of the target.
     /// More requests come, or more are kept in flight.
@@ -52,36 +54,45 @@ facts! {
     SharesLess,
     // Requests that had the target to themselves.
     /// Alone, tokens come slower.
+    #[serde(alias = "slower_token")]
     AloneTokensSlower,
     /// Alone, the first token comes later than for such a prompt before.
+    #[serde(alias = "later_first")]
     AloneFirstLater,
     /// Every request waits the same time more, whatever its length.
     FixedDelay,
     /// First tokens are later in proportion to the prompt.
     LaterByPrompt,
     /// First tokens are later the longer the answer will be.
+    #[serde(alias = "held_back")]
     LaterByAnswer,
     /// Requests wait until a window ends.
+    #[serde(alias = "lattice")]
     WaitsForWindow,
     /// More single requests are over a ceiling than it allows.
+    #[serde(alias = "over_budget")]
     AloneOverBudget,
     /// Single requests pause as well.
     AlonePauses,
     // Tokens beside others.
     /// Beside as many answers, tokens come slower.
+    #[serde(alias = "slower_together")]
     SlowerBeside,
     /// Tokens are slow for stretches of seconds.
+    #[serde(alias = "unsteady")]
     SlowSeconds,
     /// The time per token rises through the run.
     TokensDrift,
     /// The first token's time rises through the run.
     FirstTokenDrifts,
     /// Tokens arrive several at once.
+    #[serde(alias = "lumps")]
     Coalesced,
     // Pauses.
     /// All answers of a replica pause together.
     Freezes,
     /// They do so at even intervals.
+    #[serde(alias = "regular")]
     RegularFreezes,
     /// Answers halt and go on together by a clock, many times a second.
     ClockedHalts,
@@ -93,6 +104,7 @@ facts! {
     /// Answers end in the middle.
     CutShort,
     /// Requests get an error.
+    #[serde(alias = "fails")]
     Errors,
     /// The losses lie in one stretch in which a replica is silent.
     Outage,
@@ -117,8 +129,10 @@ facts! {
     /// The number in flight grows all through the run.
     BacklogGrows,
     /// Never more than so many answers are under way, and requests wait there.
+    #[serde(alias = "slots")]
     Ceiling,
     /// Requests in flight are unknown to the engine.
+    #[serde(alias = "engine_idle")]
     InFrontOfEngine,
     /// They stand there while the engine holds as many as it ever does.
     FrontWhileFull,
@@ -148,6 +162,7 @@ facts! {
     /// Fewer replicas answer.
     FewerReplicas,
     /// One replica's tokens come slower than the others'.
+    #[serde(alias = "replica_differs")]
     ReplicaSlower,
     /// One replica gets more than a fair share, and it shows.
     UnevenLoad,
@@ -167,6 +182,31 @@ facts! {
     PacketsLost,
     /// The connections' least round trip is longer.
     RoundTripLonger,
+    // What only experiments on an endpoint show.
+    /// Isolated, the wait for the first token is spread widely.
+    #[serde(alias = "spread_wait")]
+    AloneSpread,
+    /// Isolated, there is a wait that no prompt length explains.
+    FixedWait,
+    /// Under concurrency the first token comes later.
+    #[serde(alias = "waits")]
+    WaitsTogether,
+    /// Under concurrency each token takes longer and no more is answered.
+    #[serde(alias = "crowded")]
+    CrowdedTogether,
+    /// Under concurrency a request is answered sooner than isolated.
+    FasterTogether,
+    /// A new connection costs time.
+    FreshCosts,
+    /// A larger pool of the client's own makes the wait go.
+    #[serde(alias = "own_pool")]
+    LargerPoolHelps,
+    /// A prompt sent before is answered no faster.
+    CacheNothing,
+    /// A prompt sent before is sometimes fast and sometimes not.
+    CacheForgets,
+    /// The first request after a pause is slow.
+    ColdAfterIdle,
 }
 
 impl Observed {
@@ -203,7 +243,18 @@ impl Observed {
                 | ClockedHalts
                 | PausesBesidePrompt
                 | Ceiling
-        )
+        ) || self >= AloneSpread
+    }
+
+    /// What the figure of an experiment counts: `s`, `share`, `tokens`, or `×` for how many times as much.
+    pub fn unit(self) -> &'static str {
+        use Observed::*;
+        match self {
+            AloneOverBudget | FixedWait | AloneSpread | Freezes => "s",
+            TurnedAway | Errors | Outage | CutShort | RegularFreezes | CacheForgets | BudgetBroken => "share",
+            Coalesced => "tokens",
+            _ => "×",
+        }
     }
 }
 

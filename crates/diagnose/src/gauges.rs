@@ -52,6 +52,45 @@ impl Gauges {
         Gauges { side: ServerSide::read(own), from: level.start, to: level.stop, max_seqs }
     }
 
+    /// What pages told of one stretch of time.
+    pub fn between(side: ServerSide, (from, to): (At, At)) -> Gauges {
+        Gauges { side, from, to, max_seqs: None }
+    }
+
+    /// How long the stretch is, s.
+    pub fn seconds(&self) -> f64 {
+        (self.to - self.from).as_secs_f64()
+    }
+
+    /// So many parts of the stretch, of equal length.
+    fn parts(&self, parts: usize) -> impl Iterator<Item = (At, At)> {
+        let (from, each) = (self.from, self.seconds() / parts as f64);
+        let at = move |n: usize| from + Span::from_secs_f64(each * n as f64);
+        (0..parts).map(move |n| (at(n), at(n + 1)))
+    }
+
+    /// Sums and counts that a histogram took in, by parts of the stretch; `None` where it does not tell both.
+    pub fn sums(&self, signal: Signal, parts: usize) -> Option<(Vec<f64>, Vec<f64>)> {
+        let part = |(from, to)| {
+            self.side.histogram(signal, from, to).and_then(|taken| Some((taken.sum?, taken.count?)))
+        };
+        let told: Vec<(f64, f64)> = self.parts(parts).filter_map(part).collect();
+        (!told.is_empty()).then(|| told.into_iter().unzip())
+    }
+
+    /// What a counter gained, by parts of the stretch.
+    pub fn gains(&self, signal: Signal, parts: usize) -> Option<Vec<f64>> {
+        let gained = |(from, to)| self.side.gained(signal, from, to).map(|gained| gained.value);
+        let told: Vec<f64> = self.parts(parts).filter_map(gained).collect();
+        (!told.is_empty()).then_some(told)
+    }
+
+    /// The mean of a gauge in each part of the stretch, where it is known.
+    pub fn means(&self, signal: Signal, parts: usize) -> Vec<Option<f64>> {
+        let gauge = self.side.gauge(signal);
+        self.parts(parts).map(|(from, to)| gauge.as_ref()?.mean(from, to)).collect()
+    }
+
     /// Looks at the servers' pages about the level that brought one, and looks that brought none in time.
     pub fn pages(&self) -> (u64, u64) {
         let seen = self.side.disclosures();

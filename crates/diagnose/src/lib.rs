@@ -6,7 +6,7 @@
 //!
 //! Reading order: [`frame`] (what is held against what), [`fact`] and [`facts`] (what can be seen), [`causes`] (the table), [`belief`] (the posterior), `conclude` (the
 //! verdict), [`experiment`] (what to do next), [`verdict`] (the words), [`spec`] (thresholds), [`seen`] and [`effect`] (one level in rows, two of them side by side),
-//! [`concurrency`] (beside as many others), and [`diagnose`] below. [`active`] asks an endpoint by experiments of its own, [`device`] says whether a profiled device was busy.
+//! [`concurrency`] (beside as many others), and [`diagnose`] below. [`active`] asks an endpoint by experiments of its own, [`pages`] reads live traffic off metrics pages alone, [`device`] says whether a profiled device was busy.
 
 pub mod active;
 pub mod belief;
@@ -24,6 +24,7 @@ pub mod facts;
 pub mod frame;
 pub mod gauges;
 pub mod material;
+pub mod pages;
 mod questions;
 pub mod seen;
 pub mod spec;
@@ -40,7 +41,8 @@ pub use verdict::{
 use plimsoll_model::{Attempt, Fingerprint, Level, Manifest, Sample};
 
 use crate::device::DeviceFinding;
-use belief::Belief;
+use belief::{Belief, ReadFrom};
+use conclude::{Worse, conclude};
 use frame::Frames;
 use plimsoll_measure::findings::{BudgetSpec, Validity};
 use verdict::DIAGNOSIS_SCHEMA;
@@ -86,17 +88,11 @@ pub struct Case<'a> {
 pub fn diagnose(case: &Case<'_>) -> Diagnosis {
     let Some(frames) = Frames::new(case) else { return nothing_measured(case) };
     let found = facts::observe(&frames);
-    let belief = Belief::after(&found, |_| true);
-    let verdicts = conclude::conclude(&frames, &found, &belief);
-    let answer = match (verdicts[0].cause, verdicts[0].layer) {
-        (Cause::Nothing, _) => Answer::NothingMaterial,
-        (Cause::Unknown, _) => Answer::Unknown,
-        (_, Layer::Measurement) => Answer::Invalid,
-        _ => Answer::Found,
-    };
+    let belief = Belief::after(&found, ReadFrom::Records);
+    let verdicts = conclude(&Worse::of(&frames, &found), &found, &belief);
     Diagnosis {
         schema: DIAGNOSIS_SCHEMA,
-        answer,
+        answer: answer(&verdicts),
         headline: headline(&verdicts),
         subject: frames.subject(),
         validity: case.validity.cloned(),
@@ -106,6 +102,16 @@ pub fn diagnose(case: &Case<'_>) -> Diagnosis {
         changed: changed::facts(case),
         missing: frames.missing(),
         verdicts,
+    }
+}
+
+/// How a diagnosis with these verdicts ends.
+fn answer(verdicts: &[Verdict]) -> Answer {
+    match verdicts.first().map(|first| (first.cause, first.layer)) {
+        Some((Cause::Nothing, _)) => Answer::NothingMaterial,
+        Some((Cause::Unknown, _)) | None => Answer::Unknown,
+        Some((_, Layer::Measurement)) => Answer::Invalid,
+        Some(_) => Answer::Found,
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
-use plimsoll_diagnose::active::fact::{Shown, State};
 use plimsoll_diagnose::active::tell::Tried;
+use plimsoll_diagnose::fact::Is;
+use plimsoll_diagnose::facts::Finding;
 use plimsoll_diagnose::{Answer, Counter, Diagnosis, Verdict, YesNo};
 
 use plimsoll_measure::findings::Estimate;
@@ -19,7 +20,7 @@ pub fn render(tried: &[Tried], diagnosis: &Diagnosis) -> String {
         let took = figure::duration_ns(tried.took_s * 1e9);
         let _ = writeln!(page, "  {} ({}, {took})", tried.did, figure::counted(tried.requests, "request"));
         for shown in &tried.shows {
-            let _ = writeln!(page, "    {} {}", mark(shown.state), says(shown));
+            let _ = writeln!(page, "    {} {}", mark(shown.is), says(shown));
         }
     }
     let _ = writeln!(page, "\nFive questions");
@@ -57,16 +58,16 @@ pub fn render(tried: &[Tried], diagnosis: &Diagnosis) -> String {
 }
 
 /// One letter for how a fact turned out.
-pub(crate) fn mark(state: State) -> &'static str {
+pub(crate) fn mark(state: Is) -> &'static str {
     match state {
-        State::Yes => "!",
-        State::No => "-",
-        State::Unclear => "?",
+        Is::Yes => "!",
+        Is::No => "-",
+        Is::Unclear => "?",
     }
 }
 
 /// The figure in its sentence, with its interval where it has one.
-pub(crate) fn says(shown: &Shown) -> String {
+pub(crate) fn says(shown: &Finding) -> String {
     let bounded =
         |value: &&Estimate| value.lower.is_finite() && value.upper.is_finite() && value.lower < value.upper;
     let Some(value) = shown.value.as_ref().filter(bounded) else { return shown.says.clone() };

@@ -54,7 +54,7 @@ fn an_endpoint_that_has_become_slower_is_told_by_its_baseline() {
     let changed = diagnosis["changed"].to_string();
     assert!(changed.contains(ENGINE), "the model is known on both sides: {changed}");
     if calm(&before) && calm(&after) {
-        let shows = |found: &&Value| found["fact"] == "slower_token";
+        let shows = |found: &&Value| found["fact"] == "alone_tokens_slower";
         let tried = told["tried"].as_array().expect("experiments");
         let token = tried.iter().flat_map(|one| one["shows"].as_array().expect("facts")).find(shows);
         let token = token.unwrap_or_else(|| panic!("not compared: {}", diagnosis["missing"]));

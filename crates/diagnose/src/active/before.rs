@@ -10,10 +10,11 @@ use plimsoll_model::{Attempt, Fingerprint, Level, Load};
 use serde::{Deserialize, Serialize};
 
 use super::block::{Block, BlockRow, LEVEL, median, ratio};
-use super::fact::{self, Fact, Shown, State, ms, over, shown};
-use super::facts;
+use super::facts::{self, ms, over, shown};
 use super::plan::{ActiveSpec, ArmSetting, ExperimentKind};
 use crate::effect::{ALONE_NEEDED, medians};
+use crate::fact::{Is, Observed};
+use crate::facts::Finding;
 use crate::frame::is_probe;
 use crate::seen::Seen;
 use crate::verdict::{Changed, Evidence, Missing};
@@ -49,7 +50,7 @@ pub struct Before {
     /// Requests of closed loops, by how many were in flight.
     pub company: Vec<(u32, Vec<Once>)>,
     /// What it showed, where it was an active diagnosis itself.
-    pub shown: Vec<Shown>,
+    pub shown: Vec<Finding>,
 }
 
 /// One request that was answered.
@@ -129,8 +130,8 @@ impl Before {
     }
 
     /// What the experiments show beside it.
-    pub fn read(&self, blocks: &[Block]) -> Vec<Shown> {
-        let now: Vec<Once> = fact::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
+    pub fn read(&self, blocks: &[Block]) -> Vec<Finding> {
+        let now: Vec<Once> = facts::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
         let mut all = Vec::new();
         all.extend(self.token(&now));
         all.extend(self.first(&now));
@@ -138,7 +139,7 @@ impl Before {
         all
     }
 
-    fn token(&self, now: &[Once]) -> Option<Shown> {
+    fn token(&self, now: &[Once]) -> Option<Finding> {
         let context = |of: &Once| Some(of.prompt + 0.5 * of.output);
         alike(&self.alone, now, context, CONTEXT)?;
         let (a, b) = (values(&self.alone, |of| of.tpot_s), values(now, |of| of.tpot_s));
@@ -146,19 +147,19 @@ impl Before {
         let for_all = of_sorted(&b, 0.25)? / of_sorted(&a, 0.25)? >= FOR_ALL;
         let state = slower(&ratio, TOKEN, for_all);
         let says = beside("isolated, a token takes", &a, &b)?;
-        Some(shown(Fact::SlowerToken, state, says, Some(ratio), Some(TOKEN.0)))
+        Some(shown(Observed::AloneTokensSlower, state, says, Some(ratio), Some(TOKEN.0)))
     }
 
-    fn first(&self, now: &[Once]) -> Option<Shown> {
+    fn first(&self, now: &[Once]) -> Option<Finding> {
         alike(&self.alone, now, |of| Some(of.prompt), ALIKE)?;
         let (a, b) = (values(&self.alone, |of| of.ttft_s), values(now, |of| of.ttft_s));
         let ratio = of_medians(&a, &b)?;
         let says = beside("isolated, the first token takes", &a, &b)?;
-        Some(shown(Fact::LaterFirst, slower(&ratio, FIRST, true), says, Some(ratio), Some(FIRST.0)))
+        Some(shown(Observed::AloneFirstLater, slower(&ratio, FIRST, true), says, Some(ratio), Some(FIRST.0)))
     }
 
     /// Whole answers in the most company that both had.
-    fn together(&self, blocks: &[Block]) -> Option<Shown> {
+    fn together(&self, blocks: &[Block]) -> Option<Finding> {
         let (at, then, now) = self.shared_company(blocks)?;
         alike(then, &now, |of| Some(of.prompt), ALIKE)?;
         alike(then, &now, |of| Some(of.output), ALIKE)?;
@@ -167,11 +168,11 @@ impl Before {
         let (a, b) = (e2e(then)?, e2e(&now)?);
         let times = ratio(&b, &a)?;
         let says = format!("with {at} in flight an answer takes {}, before {}", ms(b.value), ms(a.value));
-        Some(shown(Fact::SlowerTogether, over(&times, TOGETHER), says, Some(times), Some(TOGETHER)))
+        Some(shown(Observed::SlowerBeside, over(&times, TOGETHER), says, Some(times), Some(TOGETHER)))
     }
 
     fn shared_company(&self, blocks: &[Block]) -> Option<(u32, &[Once], Vec<Once>)> {
-        let both = fact::of(blocks, ExperimentKind::Together).filter_map(|block| {
+        let both = facts::of(blocks, ExperimentKind::Together).filter_map(|block| {
             let at = block.concurrency()?;
             let then = self.company.iter().find(|(concurrency, _)| *concurrency == at)?;
             Some((at, then.1.as_slice(), answered(block)))
@@ -181,27 +182,27 @@ impl Before {
 
     /// The ratio of the time per token alone, at 90 %: what clears the model.
     pub fn token_ratio(&self, blocks: &[Block]) -> Option<Estimate> {
-        let now: Vec<Once> = fact::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
+        let now: Vec<Once> = facts::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
         medians(&values(&self.alone, |of| of.tpot_s), &values(&now, |of| of.tpot_s), 0.9)
     }
 
     /// Was what shows now there before as well?
-    pub fn evidence(&self, fact: Fact) -> Option<Evidence> {
+    pub fn evidence(&self, fact: Observed) -> Option<Evidence> {
         let then = self.shown.iter().find(|shown| shown.fact == fact)?;
-        let word = match then.state {
-            State::Yes => "it was so before as well",
-            State::No => "it was not so before",
-            State::Unclear => return None,
+        let word = match then.is {
+            Is::Yes => "it was so before as well",
+            Is::No => "it was not so before",
+            Is::Unclear => return None,
         };
-        let figure = format!("before_{}", super::tell::word(fact));
+        let figure = format!("before_{}", fact.word());
         let says = format!("{word}: {}", then.says);
         Some(Evidence { figure, says, value: then.value, limit: then.limit, inferred: true })
     }
 
     /// What can't be compared, and why.
-    pub fn lacks(&self, blocks: &[Block], shown: &[Shown]) -> Vec<Missing> {
-        let known = |fact: Fact| shown.iter().any(|shown| shown.fact == fact);
-        let now: Vec<Once> = fact::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
+    pub fn lacks(&self, blocks: &[Block], shown: &[Finding]) -> Vec<Missing> {
+        let known = |fact: Observed| shown.iter().any(|shown| shown.fact == fact);
+        let now: Vec<Once> = facts::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
         let run = &self.run;
         let mut all = Vec::new();
         let mut lacks = |what: String| all.push(Missing { what, needs: Experiment::Baseline });
@@ -211,14 +212,14 @@ impl Before {
             lacks(format!(
                 "whether an isolated request is slower than before: {run} holds {then} that had the target to themselves and {now} were answered now, of {FEWEST} that it takes"
             ));
-        } else if !known(Fact::LaterFirst) {
+        } else if !known(Observed::AloneFirstLater) {
             let prompt = |of: &[Once]| of_sorted(&values(of, |of| Some(of.prompt)), 0.5).unwrap_or(0.0);
             let (then, now) = (prompt(&self.alone), prompt(&now));
             lacks(format!(
                 "whether isolated first tokens are later than before: prompts of {then:.0} tokens in {run}, {now:.0} now"
             ));
         }
-        if !known(Fact::SlowerTogether) && fact::of(blocks, ExperimentKind::Together).next().is_some() {
+        if !known(Observed::SlowerBeside) && facts::of(blocks, ExperimentKind::Together).next().is_some() {
             let why = match self.shared_company(blocks) {
                 Some(_) => "its requests are of other lengths",
                 None => "it holds no closed loop with as many in flight",
@@ -263,11 +264,11 @@ fn of_medians(then: &[f64], now: &[f64]) -> Option<Estimate> {
     medians(then, now, LEVEL).or_else(|| if few >= FEWEST { wide() } else { None })
 }
 
-fn slower(ratio: &Estimate, (value, lower): (f64, f64), for_all: bool) -> State {
+fn slower(ratio: &Estimate, (value, lower): (f64, f64), for_all: bool) -> Is {
     match () {
-        () if ratio.value >= value && ratio.lower > lower && for_all => State::Yes,
-        () if ratio.upper < value => State::No,
-        () => State::Unclear,
+        () if ratio.value >= value && ratio.lower > lower && for_all => Is::Yes,
+        () if ratio.upper < value => Is::No,
+        () => Is::Unclear,
     }
 }
 

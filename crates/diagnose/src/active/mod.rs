@@ -5,18 +5,14 @@
 //! `diagnose RUN` of its folder can't disagree. The first two experiments are always the same: what a request costs alone, and
 //! latency against concurrency; every later one is chosen.
 //!
-//! Reading order: [`plan`] (what can be asked), [`block`] (what a level brought), [`fact`], `failed`, `rhythm` and `promise` (what it shows),
-//! [`before`] (what an earlier run showed), [`belief`] (which cause, and what to ask next), [`tell`] (the verdict).
+//! Reading order: [`plan`] (what can be asked), [`block`] (what a level brought), [`facts`] (what it shows), [`before`] (what an earlier run showed),
+//! [`choose`] (what to ask next), [`tell`] (the verdict, by the belief and in the words of every diagnosis).
 
 pub mod before;
-pub mod belief;
 pub mod block;
-pub mod fact;
+pub mod choose;
 pub mod facts;
-mod failed;
 pub mod plan;
-mod promise;
-mod rhythm;
 pub mod tell;
 
 use std::collections::VecDeque;
@@ -24,10 +20,13 @@ use std::collections::VecDeque;
 use plimsoll_model::{Attempt, EndedBy, Level, Sample};
 
 use crate::Cause;
+use crate::belief::{Belief, Likelihood, ReadFrom, states};
+use crate::causes::{CauseRow, row};
+use crate::fact::{Is, Observed};
+use crate::facts::Finding;
 use before::Before;
-use belief::{Belief, CONFIDENT};
 use block::{Block, BlockRow, mean};
-use fact::{Fact, Shown, State};
+use choose::{CONFIDENT, Choice, decides};
 use plan::{ActiveSpec, Ask, ExperimentKind, KnownTarget, TrafficTraits};
 
 /// Bits that an experiment has to be expected to bring to be worth its requests.
@@ -60,7 +59,7 @@ pub struct Active {
     traffic: TrafficTraits,
     before: Option<Before>,
     blocks: Vec<Block>,
-    shown: Vec<Shown>,
+    shown: Vec<Finding>,
     waiting: VecDeque<Ask>,
     begun: Option<ExperimentKind>,
     done: Vec<ExperimentKind>,
@@ -147,7 +146,7 @@ impl Active {
     }
 
     /// What was shown so far.
-    pub fn shown(&self) -> &[Shown] {
+    pub fn shown(&self) -> &[Finding] {
         &self.shown
     }
 
@@ -158,24 +157,20 @@ impl Active {
 
     /// What is believed now.
     pub fn belief(&self) -> Belief {
-        let open = |cause: &Cause| {
-            let decides = |kind: &ExperimentKind| {
-                belief::decides(*kind).iter().any(|(fact, _)| belief::decisive(*cause).contains(fact))
-            };
-            ExperimentKind::ALL.iter().filter(|kind| self.open(**kind)).any(decides)
+        let learnt = Likelihood::learnt(ReadFrom::Experiments);
+        learnt.posterior(&states(&self.shown), |row| self.may_show(row))
+    }
+
+    /// Could an experiment that is still to be run show a fact that decides for this cause?
+    fn may_show(&self, row: &CauseRow) -> bool {
+        let held_against = match row.cause {
+            Cause::SingleRequestOverBudget => !self.spec.promised().is_empty(),
+            Cause::SlowerModel => self.before.is_some(),
+            _ => true,
         };
-        let never: Vec<Cause> = belief::unasked(&self.shown)
-            .into_iter()
-            .filter(|cause| {
-                let cannot = match cause {
-                    Cause::SingleRequestOverBudget => self.spec.promised().is_empty(),
-                    Cause::SlowerModel => self.before.is_none(),
-                    _ => false,
-                };
-                cannot || !open(cause)
-            })
-            .collect();
-        Belief::after(&self.shown, &never, &[])
+        let shows =
+            |kind: &ExperimentKind| decides(*kind).iter().any(|(fact, _)| row.decisive.contains(fact));
+        held_against && ExperimentKind::ALL.iter().filter(|kind| self.open(**kind)).any(shows)
     }
 
     /// Requests sent and seconds spent.
@@ -201,11 +196,11 @@ impl Active {
 
     /// Twice the company, unless the last doubling brought nothing more or the ceiling is reached.
     fn next_step(&self) -> u32 {
-        let steps: Vec<&Block> = fact::of(&self.blocks, ExperimentKind::Together).collect();
+        let steps: Vec<&Block> = facts::of(&self.blocks, ExperimentKind::Together).collect();
         let at = steps.last().and_then(|block| block.concurrency()).unwrap_or(1);
         let rates: Vec<f64> = steps.iter().filter_map(|block| block.rate()).collect();
         let flat = |n: usize| rates.len() > n && rates[rates.len() - n] < FLAT * rates[rates.len() - n - 1];
-        let refused = fact_state(&self.shown, Fact::TurnedAway) == State::Yes;
+        let refused = is_so(&self.shown, Observed::TurnedAway) == Is::Yes;
         let next = (2 * at).min(self.spec.max_concurrency);
         if next <= at || (flat(1) && flat(2)) || refused || self.spent_s > 0.7 * self.spec.time.as_secs_f64()
         {
@@ -250,9 +245,10 @@ impl Active {
     /// Of the experiments that together tell most in the time left, the one that tells most per second. By the second alone lost: with
     /// little time left a cheap one takes what the telling one needs.
     fn most_telling(&self, belief: &Belief, known: &KnownTarget) -> Option<ExperimentKind> {
+        let choice = Choice::new(belief, &self.shown);
         let worth = |kind: ExperimentKind| {
             let seconds = kind.seconds(&self.spec, &self.traffic, known).max(0.1);
-            (kind, belief.information(&[kind], &self.shown), seconds)
+            (kind, choice.information(&[kind]), seconds)
         };
         let open = ExperimentKind::ALL.into_iter().filter(|kind| self.open(*kind)).map(worth);
         let telling: Vec<(ExperimentKind, f64, f64)> = open.filter(|(_, bits, _)| *bits >= WORTH).collect();
@@ -261,9 +257,8 @@ impl Active {
         };
         let fits =
             |members: &u32| set(*members).map(|(_, _, seconds)| seconds).sum::<f64>() <= 1.2 * known.left_s;
-        let bits = |members: &u32| {
-            belief.information(&set(*members).map(|(kind, _, _)| kind).collect::<Vec<_>>(), &self.shown)
-        };
+        let bits =
+            |members: &u32| choice.information(&set(*members).map(|(kind, _, _)| kind).collect::<Vec<_>>());
         let best = (1..1u32 << telling.len()).filter(fits).map(|members| (members, bits(&members)));
         let (best, _) = best.max_by(|a, b| a.1.total_cmp(&b.1))?;
         set(best).max_by(|a, b| (a.1 / a.2).total_cmp(&(b.1 / b.2))).map(|(kind, _, _)| kind)
@@ -279,12 +274,12 @@ impl Active {
         if chance < CONFIDENT {
             return false;
         }
-        let needs = belief::decisive(cause);
-        let seen = needs.is_empty() || needs.iter().any(|fact| fact_state(&self.shown, *fact) == State::Yes);
+        let needs = &row(cause).decisive;
+        let seen = needs.is_empty() || needs.iter().any(|fact| is_so(&self.shown, *fact) == Is::Yes);
         let watched = cause != Cause::Nothing || self.done.contains(&ExperimentKind::Watch);
         let rest = ExperimentKind::ALL.into_iter().filter(|kind| self.open(*kind));
-        let nothing_left =
-            rest.map(|kind| belief.information(&[kind], &self.shown)).fold(0.0, f64::max) < WORTH;
+        let choice = Choice::new(belief, &self.shown);
+        let nothing_left = rest.map(|kind| choice.information(&[kind])).fold(0.0, f64::max) < WORTH;
         seen && watched && (chance >= 0.98 || nothing_left)
     }
 
@@ -294,7 +289,7 @@ impl Active {
         let what = match kind {
             ExperimentKind::Alone => "unloaded latency".to_owned(),
             ExperimentKind::Together => "latency against concurrency".to_owned(),
-            kind => match belief.told_apart(kind, &self.shown) {
+            kind => match Choice::new(belief, &self.shown).told_apart(kind) {
                 Some((a, b)) => format!("tells \"{}\" from \"{}\"", a.title(), b.title()),
                 None => "rules out what is rare".to_owned(),
             },
@@ -314,8 +309,8 @@ impl Active {
             _ => asks.iter().map(|ask| self.most(ask, known)).sum(),
         };
         let about =
-            if self.blocks.is_empty() { String::new() } else { format!(", about {}", fact::ms(seconds)) };
-        let bits = belief.information(&[kind], &self.shown);
+            if self.blocks.is_empty() { String::new() } else { format!(", about {}", facts::ms(seconds)) };
+        let bits = Choice::new(belief, &self.shown).information(&[kind]);
         let gain = match kind {
             ExperimentKind::Alone | ExperimentKind::Together => String::new(),
             _ => format!(" ({bits:.2} bits)"),
@@ -363,8 +358,8 @@ impl Active {
     }
 
     fn known(&self) -> KnownTarget {
-        let rows = || fact::of(&self.blocks, ExperimentKind::Alone).flat_map(|block| &block.rows);
-        let rates = fact::of(&self.blocks, ExperimentKind::Together).filter_map(|block| block.rate());
+        let rows = || facts::of(&self.blocks, ExperimentKind::Alone).flat_map(|block| &block.rows);
+        let rates = facts::of(&self.blocks, ExperimentKind::Together).filter_map(|block| block.rate());
         KnownTarget {
             e2e_s: mean(rows().filter_map(BlockRow::e2e_s)).unwrap_or(1.0),
             // Before anything is known, twenty a second are few for any endpoint.
@@ -384,6 +379,6 @@ pub fn blocks(levels: &[Level], attempts: &[Attempt], samples: &[Sample]) -> Vec
 }
 
 /// The state of a fact; unclear where nobody asked.
-pub fn fact_state(shown: &[Shown], fact: Fact) -> State {
-    shown.iter().find(|shown| shown.fact == fact).map_or(State::Unclear, |shown| shown.state)
+pub fn is_so(shown: &[Finding], fact: Observed) -> Is {
+    shown.iter().find(|shown| shown.fact == fact).map_or(Is::Unclear, |shown| shown.is)
 }

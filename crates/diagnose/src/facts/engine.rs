@@ -7,7 +7,7 @@ use plimsoll_measure::server_side::Signal;
 
 use super::ceiling::{Ceiling, ceiling};
 use super::pauses::long_from;
-use super::{Finding, Is, Observed, yes_if};
+use super::{Finding, Is, Observed, page, yes_if};
 use crate::device::{Device, DeviceFinding};
 use crate::effect::STRETCHES;
 use crate::effect::share;
@@ -16,21 +16,8 @@ use crate::seen::{RequestRow, Seen};
 
 /// Looks at the engine below which nothing is said of who stands in front of it: a wave that begins at a look finds it empty.
 const FEWEST_LOOKS: usize = 4;
-/// Share of the time with requests waiting for which the cache is full, from which it is.
-const FULL: f64 = 0.3;
-/// Mean share of the cache in use, with requests waiting and room in the batch, from which it may be what they wait for; and the same where
-/// as many as ever ran would not fit at what each holds now (an engine that keeps room for whole answers shows half of that room).
-const HELD: (f64, f64) = (0.7, 0.5);
-/// Share of the most sequences ever seen running under which a queue is not the batch's.
-const ROOM: f64 = 0.85;
-/// Share of the prompt tokens that came from the cache and no longer do, and how many times as many are computed.
-const LESS_CACHED: (f64, f64) = (0.08, 1.15);
-/// Looks that brought no page from which on they are no accident, and as many that brought one before.
-const PAGES_LOST: u64 = 3;
 /// Share of a profiled step from which a part of it is large by itself.
 const LARGE: f64 = 0.3;
-/// Share of cycles from which memory moves about all that it can (NVIDIA, DCGM's profiling metrics: about 0.8 is reached in practice).
-const MEMORY_FULL: f64 = 0.7;
 
 pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
     found.extend(queue(frames));
@@ -39,13 +26,10 @@ pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
     found.extend(in_front_of_engine(frames));
     found.extend(front_while_full(frames));
     found.extend(engine_knows(frames));
-    found.extend(kv_full(frames));
+    let (page_now, page_before) = (&frames.candidate.gauges, frames.base.as_ref().map(|base| &base.gauges));
+    found.extend(page::find(page_now, page_before));
     found.extend(preemptions(frames));
     found.extend(less_cached(frames));
-    found.extend(deferred(frames));
-    found.extend(gpu_idle(frames));
-    found.extend(memory_busy(frames));
-    found.extend(page_lost(frames));
     // A timeline says what a step is made of, and not what became of it: beside a baseline it decides nothing.
     found.extend(frames.case.device.filter(|_| frames.base.is_none()).into_iter().flat_map(device));
 }
@@ -188,43 +172,6 @@ fn engine_knows(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::EngineKnows, is, says))
 }
 
-fn kv_full(frames: &Frames<'_>) -> Option<Finding> {
-    let gauges = &frames.candidate.gauges;
-    let most = gauges.max(Signal::KvUsage)?;
-    let is_full = gauges.full().unwrap_or(0.0);
-    let was_full = frames.base.as_ref().and_then(|base| base.gauges.full()).unwrap_or(0.0);
-    let (full, looks) = gauges.full_while_waiting().unwrap_or((0.0, 0));
-    let room = gauges
-        .running_while_waiting()
-        .is_none_or(|(running, _)| running < 0.95 * gauges.max_seqs.unwrap_or(f64::INFINITY));
-    let plainly = full >= FULL && looks >= 2 && is_full >= was_full + 0.03;
-    let is = match () {
-        () if room && (plainly || short_of_cache(frames)) => Is::Yes,
-        () if most < 0.7 || full < 0.1 && !short_of_cache(frames) => Is::No,
-        () => Is::Unclear,
-    };
-    let says = format!(
-        "the KV cache is full in {} of the time in which requests wait ({} of all time, before {})",
-        percent(full),
-        percent(is_full),
-        percent(was_full)
-    );
-    Some(Finding::new(Observed::KvFull, is, says))
-}
-
-/// Requests wait beside room in the batch while most of the cache is held, which was not so before. A cache that only lost what prompts
-/// share is held no more than before, and its queue is the batch's.
-fn short_of_cache(frames: &Frames<'_>) -> bool {
-    let most = |arm: &Frame<'_>| arm.gauges.max(Signal::Running);
-    let Some((running, _)) = frames.candidate.gauges.running_while_waiting() else { return false };
-    let Some(held) = frames.candidate.gauges.kv_while_waiting() else { return false };
-    let ever = most(&frames.candidate).unwrap_or(0.0).max(frames.base.as_ref().and_then(most).unwrap_or(0.0));
-    let was = frames.base.as_ref().and_then(|base| base.gauges.mean(Signal::KvUsage)).unwrap_or(0.0);
-    let needed = held / running.max(1.0) * ever;
-    let enough = held >= HELD.0 || held >= HELD.1 && needed >= 1.0 && frames.base.is_some();
-    running < ROOM * ever && enough && held >= was + 0.15
-}
-
 /// The engine took running requests' places away, more often than before.
 fn preemptions(frames: &Frames<'_>) -> Option<Finding> {
     let per_request = |arm: &Frame<'_>| {
@@ -233,88 +180,11 @@ fn preemptions(frames: &Frames<'_>) -> Option<Finding> {
     };
     let (times, now) = per_request(&frames.candidate)?;
     let was = frames.base.as_ref().and_then(per_request).map_or(0.0, |(_, was)| was);
-    let is = match () {
-        () if times >= 3.0 && now >= 2.0 * was && now >= 0.003 => Is::Yes,
-        () if times < 1.0 || now < 1.2 * was => Is::No,
-        () => Is::Unclear,
-    };
-    let says = format!(
-        "{} times the engine took the place of a running request away ({} of the requests, before {})",
-        number(times),
-        percent(now),
-        percent(was)
-    );
-    Some(Finding::new(Observed::Preemptions, is, says))
+    Some(page::preempted(times, now, was))
 }
 
 fn less_cached(frames: &Frames<'_>) -> Option<Finding> {
-    let ((before, _), (now, from)) = (cached(frames.base.as_ref()?)?, cached(&frames.candidate)?);
-    let lost = before - now;
-    let times = (1.0 - now) / (1.0 - before).max(1e-9);
-    let is = match () {
-        () if lost >= LESS_CACHED.0 && times >= LESS_CACHED.1 => Is::Yes,
-        () if lost < 0.5 * LESS_CACHED.0 || times < 1.05 => Is::No,
-        () => Is::Unclear,
-    };
-    let says = format!(
-        "{} of the prompt tokens came from the cache before, {} now ({from}): {} times as many are computed",
-        percent(before),
-        percent(now),
-        number(times)
-    );
-    Some(Finding::new(Observed::LessCached, is, says))
-}
-
-fn deferred(frames: &Frames<'_>) -> Option<Finding> {
-    let now = frames.candidate.gauges.deferred()?;
-    let before = frames.base.as_ref().and_then(|base| base.gauges.deferred()).unwrap_or(0.0);
-    let says = format!(
-        "requests wait for KV cache of another engine in {} of the scrapes with a queue",
-        percent(now)
-    );
-    Some(Finding::new(Observed::DeferredKv, yes_if(now >= 0.3 && now >= before + 0.15), says))
-}
-
-/// The GPU idles more while requests run, by what steps take longer. Alone: larger batches make steps longer too, in which it computes.
-fn gpu_idle(frames: &Frames<'_>) -> Option<Finding> {
-    let busy = frames.candidate.gauges.gpu_busy()?;
-    let before = frames.base.as_ref().and_then(|base| base.gauges.gpu_busy());
-    let says = format!(
-        "the GPU computes in {} of the time with requests running{}",
-        percent(busy),
-        before.map_or(String::new(), |before| format!(" (before {})", percent(before)))
-    );
-    let is = match before {
-        None if busy <= 1.0 - LARGE => Is::Yes,
-        None => Is::No,
-        Some(before) if before - busy >= 0.08 => Is::Yes,
-        Some(before) if before - busy < 0.04 => Is::No,
-        Some(_) => Is::Unclear,
-    };
-    Some(Finding::new(Observed::GpuIdle, is, says))
-}
-
-fn memory_busy(frames: &Frames<'_>) -> Option<Finding> {
-    let active = frames.candidate.gauges.dram_active()?;
-    let says = format!(
-        "the GPU's memory moves data in {} of its cycles while requests run, of some 80 % that are reached in practice",
-        percent(active)
-    );
-    Some(Finding::new(Observed::MemoryBusy, yes_if(active >= MEMORY_FULL), says))
-}
-
-/// The page takes the way of the answers and nothing of the engine: where it came before and does not now, the way is crowded.
-fn page_lost(frames: &Frames<'_>) -> Option<Finding> {
-    let (came, lost) = frames.candidate.gauges.pages();
-    let (came_before, lost_before) = frames.base.as_ref()?.gauges.pages();
-    (came_before >= PAGES_LOST).then_some(())?;
-    let says = format!(
-        "{lost} of {} scrapes of the server's page timed out, in the baseline {lost_before} of {}",
-        came + lost,
-        came_before + lost_before
-    );
-    let is = lost >= PAGES_LOST && lost >= came && 4 * lost_before <= came_before;
-    Some(Finding::new(Observed::PageLost, yes_if(is), says))
+    Some(page::less_cached(cached(frames.base.as_ref()?)?.0, cached(&frames.candidate)?))
 }
 
 /// The parts of a profiled step.

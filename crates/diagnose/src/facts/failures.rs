@@ -83,9 +83,7 @@ fn outage(frames: &Frames<'_>) -> Finding {
         within if within < 0.4 => Is::No,
         _ => Is::Unclear,
     };
-    let mut finding = Finding::new(Observed::Outage, is, says);
-    finding.struck.push((from.min(begin) - 1.0, end.max(to) + 5.0));
-    finding
+    Finding::new(Observed::Outage, is, says)
 }
 
 /// Attempts that make the load that makes them: more than before, and more time-outs than refusals.

@@ -13,7 +13,9 @@ pub(crate) mod failures;
 pub(crate) mod load;
 pub(crate) mod network;
 pub(crate) mod noticed;
+pub(crate) mod page;
 pub(crate) mod pauses;
+pub(crate) mod replica_pages;
 pub(crate) mod replicas;
 pub(crate) mod stages;
 pub(crate) mod tokens;
@@ -23,13 +25,16 @@ pub use crate::fact::{Is, Observed};
 use crate::frame::Frames;
 use crate::verdict::Asked;
 use plimsoll_measure::findings::Estimate;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// A fact as it was found.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
     /// Which.
     pub fact: Observed,
     /// Whether it is so.
+    #[serde(alias = "state")]
     pub is: Is,
     /// The figure in a sentence part.
     pub says: String,
@@ -37,14 +42,12 @@ pub struct Finding {
     pub value: Option<Estimate>,
     /// What it had to reach.
     pub limit: Option<f64>,
-    /// What of the run it struck, where that can be cut out.
-    pub struck: Vec<(f64, f64)>,
 }
 
 impl Finding {
     /// A fact with its sentence.
     pub fn new(fact: Observed, is: Is, says: String) -> Finding {
-        Finding { fact, is, says, value: None, limit: None, struck: Vec::new() }
+        Finding { fact, is, says, value: None, limit: None }
     }
 
     /// With its figure, and what that had to reach.

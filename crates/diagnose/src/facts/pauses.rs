@@ -56,12 +56,8 @@ fn frozen(frames: &Frames<'_>, freezes: &[Freeze]) -> Finding {
         n: freezes.len() as u64,
         n_eff: told,
     };
-    let mut finding = Finding::new(Observed::Freezes, is, says);
-    if !freezes.is_empty() {
-        finding = finding.figure(figure, LEAST_FREEZE_S);
-        finding.struck = freezes.iter().map(|freeze| (freeze.from - 0.1, freeze.to + 0.1)).collect();
-    }
-    finding
+    let finding = Finding::new(Observed::Freezes, is, says);
+    if freezes.is_empty() { finding } else { finding.figure(figure, LEAST_FREEZE_S) }
 }
 
 /// At even intervals, by more than chance: of instants at random a third of the distances fit one.

@@ -1,20 +1,17 @@
 //! One replica against the others, by what answers say of who gave them, else by the servers' pages.
 
 use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
-use plimsoll_measure::say::{chance, ms, number, percent, ratio_ends};
+use plimsoll_measure::say::{chance, number, percent, ratio_ends};
 
-use super::{Finding, Is, Observed};
+use super::{Finding, Is, Observed, replica_pages as pages};
 use crate::Side;
 use crate::effect::share;
 use crate::effect::{Effect, of_units};
 use crate::frame::{Frame, Frames};
-use crate::gauges::OnPage;
 use crate::seen::{RequestRow, Seen};
 
 /// A replica's time per token over the others' from which it is slower, its lower end, and how much more than before.
 const SLOWER: (f64, f64, f64) = (1.15, 1.07, 1.12);
-/// Requests of a replica that its page must show ended for its means to be read.
-const ENDED: f64 = 20.0;
 /// Requests per replica that others must have been sent before a replica's first one for it to have come late.
 const EARLY_REQUESTS: usize = 8;
 /// Seconds into the level after which a replica that answers for the first time may have come late.
@@ -22,8 +19,8 @@ const EARLY_S: f64 = 5.0;
 
 pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
     found.extend(fewer(frames));
-    found.extend(slower(frames).or_else(|| slower_by_page(frames)));
-    found.extend(uneven(frames).or_else(|| uneven_by_page(frames)));
+    found.extend(slower(frames).or_else(|| pages::slower(&both(frames)?)));
+    found.extend(uneven(frames).or_else(|| pages::uneven(&both(frames)?)));
     found.extend(late(frames));
     found.extend(slow_when_young(frames));
 }
@@ -64,29 +61,6 @@ fn slower(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::ReplicaSlower, is, says).figure(ratio, SLOWER.0))
 }
 
-/// Where no answer says who gave it: the pages' own mean gaps.
-fn slower_by_page(frames: &Frames<'_>) -> Option<Finding> {
-    let (before, now) = both(frames)?;
-    let (at, ratio, gap) = slowest_on_page(&now)?;
-    let was = slowest_on_page(&before).map_or(1.0, |(_, ratio, _)| ratio);
-    let load = loads(&now)?[at];
-    // One that is sent more has fuller steps: that is the router's doing.
-    let is = match () {
-        () if ratio >= SLOWER.0 && ratio >= 1.0 + 2.0 * (was - 1.0) && load <= 1.2 => Is::Yes,
-        () if ratio < 1.07 || load > 1.3 => Is::No,
-        () => Is::Unclear,
-    };
-    let says = format!(
-        "{} takes {} between tokens by its own page, × {} of the others' (before at most × {}), with {} of a fair share of the requests",
-        now[at].name,
-        ms(gap),
-        number(ratio),
-        number(was),
-        number(load)
-    );
-    Some(Finding::new(Observed::ReplicaSlower, is, says))
-}
-
 /// The busiest gets more than a fair share for sure, and what got worse is worse there: first tokens, or the time per token.
 fn uneven(frames: &Frames<'_>) -> Option<Finding> {
     let seen = frames.now();
@@ -117,35 +91,6 @@ fn uneven(frames: &Frames<'_>) -> Option<Finding> {
         number(tokens)
     );
     Some(Finding::new(Observed::UnevenLoad, is, says).figure(share, 1.1 * fair))
-}
-
-fn uneven_by_page(frames: &Frames<'_>) -> Option<Finding> {
-    let (before, now) = both(frames)?;
-    let ((at, load), (_, was)) = (largest(&loads(&now)?)?, largest(&loads(&before)?)?);
-    let others = |of: fn(&OnPage) -> Option<f64>| {
-        let values: Vec<f64> =
-            now.iter().enumerate().filter(|(k, _)| *k != at).filter_map(|(_, engine)| of(engine)).collect();
-        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-    };
-    // It must show: fuller steps, or a queue there beside room elsewhere.
-    let gaps = now[at].gap.zip(others(|engine| engine.gap)).map_or(1.0, |(own, theirs)| own / theirs);
-    let queue = now[at]
-        .waiting
-        .zip(others(|engine| engine.waiting))
-        .is_some_and(|(own, theirs)| own > 0.1 && own > 3.0 * theirs);
-    let is = match () {
-        () if load >= 1.2 && load >= 1.1 * was && (gaps >= 1.05 || queue) => Is::Yes,
-        () if load < 1.1 || load < 1.03 * was => Is::No,
-        () => Is::Unclear,
-    };
-    let says = format!(
-        "{} gets {} times a fair share of the requests by the pages (before at most {}); its tokens come × {} as far apart",
-        now[at].name,
-        number(load),
-        number(was),
-        number(gaps)
-    );
-    Some(Finding::new(Observed::UnevenLoad, is, says))
 }
 
 /// Replicas come later than the load: first tokens between the instant at which the baseline had one more and that at which this run had,
@@ -202,9 +147,7 @@ fn later_than_before(frames: &Frames<'_>) -> Option<Finding> {
         number(ratio),
         number(calm)
     );
-    let mut finding = Finding::new(Observed::ReplicasLate, Is::Yes, says);
-    finding.struck.push((had, came));
-    Some(finding)
+    Some(Finding::new(Observed::ReplicasLate, Is::Yes, says))
 }
 
 fn slow_until_they_came(frames: &Frames<'_>) -> Option<Finding> {
@@ -247,9 +190,7 @@ fn slow_until_they_came(frames: &Frames<'_>) -> Option<Finding> {
         number(was),
         number(ratio)
     );
-    let mut finding = Finding::new(Observed::ReplicasLate, Is::Yes, says);
-    finding.struck.push((0.0, last));
-    Some(finding)
+    Some(Finding::new(Observed::ReplicasLate, Is::Yes, says))
 }
 
 /// A replica that was sent its first request late is slow in its first seconds, and fine later.
@@ -300,8 +241,7 @@ fn slow_when_young(frames: &Frames<'_>) -> Option<Finding> {
                 old.len(),
                 chance(p)
             );
-            let mut finding = Finding::new(Observed::SlowWhenYoung, Is::Yes, says);
-            finding.struck.push((born, born + 40.0));
+            let finding = Finding::new(Observed::SlowWhenYoung, Is::Yes, says);
             if worst.as_ref().is_none_or(|(most, _)| ratio > *most) {
                 worst = Some((ratio, finding));
             }
@@ -415,34 +355,11 @@ fn births(seen: &Seen<'_>) -> Vec<f64> {
 }
 
 /// The engines on the pages of both runs, as many before as now; `None` where answers tell them apart, or there are not several.
-fn both(frames: &Frames<'_>) -> Option<(Vec<OnPage>, Vec<OnPage>)> {
+fn both(frames: &Frames<'_>) -> Option<pages::Engines> {
     let base = frames.base.as_ref()?;
     let untold = |arm: &Frame<'_>| arm.seen.replicas.len() < 2;
-    let (before, now) = (base.gauges.on_pages(), frames.candidate.gauges.on_pages());
-    let several = now.len() > 1 && before.len() == now.len();
-    (several && untold(base) && untold(&frames.candidate)).then_some((before, now))
-}
-
-/// Each engine's requests over a fair share.
-fn loads(engines: &[OnPage]) -> Option<Vec<f64>> {
-    let of = |of: fn(&OnPage) -> Option<f64>| engines.iter().map(of).collect::<Option<Vec<f64>>>();
-    let counts = of(|engine| engine.ended).or_else(|| of(|engine| engine.running))?;
-    let all: f64 = counts.iter().sum();
-    (all > 0.0).then(|| counts.iter().map(|count| count / all * counts.len() as f64).collect())
-}
-
-fn largest(values: &[f64]) -> Option<(usize, f64)> {
-    values.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))
-}
-
-/// The slowest engine's mean gap over that of all the others' (plain mean of their means), and which it is.
-fn slowest_on_page(engines: &[OnPage]) -> Option<(usize, f64, f64)> {
-    let read = |engine: &OnPage| engine.ended.is_none_or(|ended| ended >= ENDED);
-    let gaps: Vec<f64> =
-        engines.iter().map(|engine| engine.gap.filter(|_| read(engine))).collect::<Option<_>>()?;
-    let (at, slow) = largest(&gaps)?;
-    let others = (gaps.iter().sum::<f64>() - slow) / (gaps.len() as f64 - 1.0);
-    (others > 0.0).then_some((at, slow / others, slow))
+    let engines = pages::engines(&base.gauges, &frames.candidate.gauges)?;
+    (untold(base) && untold(&frames.candidate)).then_some(engines)
 }
 
 /// Replicas that answered before and now, where they are fewer: by what is known of the target, by who answered, by the servers' pages.

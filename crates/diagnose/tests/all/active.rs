@@ -2,9 +2,12 @@
 //! the table of them: `examples/active.rs`.
 
 use plimsoll_diagnose::active::before::{Against, Before};
-use plimsoll_diagnose::active::belief::{Belief, causes, chance, decides, decisive};
-use plimsoll_diagnose::active::fact::{Fact, Shown, State};
+use plimsoll_diagnose::active::choose::{Choice, decides};
 use plimsoll_diagnose::active::plan::{ActiveSpec, ExperimentKind, KnownTarget, TrafficTraits, of_level};
+use plimsoll_diagnose::belief::{Likelihood, ReadFrom, states};
+use plimsoll_diagnose::causes::causes;
+use plimsoll_diagnose::fact::{Is, Observed};
+use plimsoll_diagnose::facts::Finding;
 use plimsoll_diagnose::{Answer, Cause, Layer, Side, YesNo};
 use plimsoll_measure::findings::{Ceiling, Metric};
 use plimsoll_model::{Fingerprint, Level, Load, Span};
@@ -156,33 +159,35 @@ fn a_purpose_says_what_its_level_was() {
     }
 }
 
-fn yes(fact: Fact) -> Shown {
-    Shown { fact, state: State::Yes, says: String::new(), value: None, limit: None }
+fn yes(fact: Observed) -> Finding {
+    Finding::new(fact, Is::Yes, String::new())
 }
 
 #[test]
-fn what_a_cause_must_show_makes_it_the_likeliest_and_its_experiment_worth_most() {
-    for (cause, _) in causes().filter(|(cause, _)| !decisive(*cause).is_empty()) {
-        // Alone it need not be enough (a wait may be any queue's), but without it the cause is never first.
-        let no: Vec<Shown> =
-            decisive(cause).iter().map(|fact| Shown { state: State::No, ..yes(*fact) }).collect();
-        assert_ne!(Belief::after(&no, &[], &[]).first().0, cause);
-        let before = Belief::after(&[], &[], &[]).in_cause(cause);
-        let after =
-            Belief::after(&decisive(cause).iter().map(|fact| yes(*fact)).collect::<Vec<_>>(), &[], &[]);
-        assert!(after.in_cause(cause) > before, "{cause:?}");
+fn what_a_cause_must_show_makes_it_likelier_and_its_experiment_worth_something() {
+    let after = |found: &[Finding]| {
+        Likelihood::learnt(ReadFrom::Experiments).posterior(&states(found), |row| {
+            ExperimentKind::ALL
+                .iter()
+                .any(|kind| decides(*kind).iter().any(|(fact, _)| row.decisive.contains(fact)))
+        })
+    };
+    let open: Vec<Observed> =
+        ExperimentKind::ALL.iter().flat_map(|kind| decides(*kind)).map(|(fact, _)| *fact).collect();
+    let before = after(&[]);
+    for row in causes() {
+        let own: Vec<Observed> = row.decisive.iter().copied().filter(|fact| open.contains(fact)).collect();
+        let Some(fact) = own.first() else { continue };
+        // Isolated it need not be enough (a wait may be any queue's), but without it the cause is never first.
+        let no: Vec<Finding> = own.iter().map(|fact| Finding { is: Is::No, ..yes(*fact) }).collect();
+        assert_ne!(after(&no).first().0, row.cause);
+        assert!(after(&[yes(*fact)]).in_cause(row.cause) > before.in_cause(row.cause), "{:?}", row.cause);
     }
-    let belief = Belief::after(&[yes(Fact::Waits)], &[], &[]);
-    let sum: f64 = belief.of.iter().map(|(_, chance)| chance).sum();
-    assert!((sum - 1.0).abs() < 1e-9);
     // What is decided brings nothing more.
     for kind in ExperimentKind::ALL {
-        let all: Vec<Shown> = decides(kind).iter().map(|(fact, _)| yes(*fact)).collect();
-        assert!(belief.information(&[kind], &[]) >= 0.0);
-        assert_eq!(belief.information(&[kind], &all), 0.0, "{kind:?}");
-    }
-    for fact in Fact::ALL {
-        assert!(causes().all(|(cause, _)| (0.0..1.0).contains(&chance(cause, fact))), "{fact:?}");
+        let all: Vec<Finding> = decides(kind).iter().map(|(fact, _)| yes(*fact)).collect();
+        assert!(Choice::new(&before, &[]).information(&[kind]) > 0.0, "{kind:?}");
+        assert_eq!(Choice::new(&before, &all).information(&[kind]), 0.0, "{kind:?}");
     }
 }
 
@@ -212,7 +217,7 @@ fn an_engine_that_has_become_slower_is_named_and_its_twin_cleared() {
         let ratio = found
             .evidence
             .iter()
-            .find(|e| e.figure == "slower_token")
+            .find(|e| e.figure == "alone_tokens_slower")
             .and_then(|e| e.value)
             .expect("a ratio");
         assert!(ratio.lower <= factor * 1.02 && factor <= 1.02 * ratio.upper, "{factor}: {ratio:?}");
@@ -278,7 +283,7 @@ fn a_run_with_single_requests_among_others_serves_as_a_baseline() {
 
 /// A diagnosis of a sound engine under these ceilings. The truth is the engine's own arithmetic: alone a first token comes within tens of
 /// milliseconds, and sixteen in flight share steps that take longer.
-fn promised(ceilings: &[(Metric, f64, f64)]) -> (plimsoll_diagnose::Diagnosis, Vec<Shown>) {
+fn promised(ceilings: &[(Metric, f64, f64)]) -> (plimsoll_diagnose::Diagnosis, Vec<Finding>) {
     let system = System::new(LLAMA, (256, 64), "none", &[]);
     let ceilings: Vec<Ceiling> =
         ceilings.iter().map(|(metric, p, limit)| Ceiling::new(*metric, *p, *limit)).collect();
@@ -294,9 +299,8 @@ fn a_budget_says_what_is_material_of_an_endpoint() {
     let (kept, shown) = promised(&[(Metric::Ttft, 0.95, 5.0), (Metric::E2e, 0.99, 60.0)]);
     assert_eq!(kept.answer, Answer::NothingMaterial, "{}", kept.headline);
     assert_eq!(kept.questions[3].answer, YesNo::No, "{}", kept.questions[3].says);
-    let state =
-        |shown: &[Shown], fact| shown.iter().find(|shown| shown.fact == fact).map(|shown| shown.state);
-    assert_eq!(state(&shown, Fact::OverTogether), Some(State::No));
+    let state = |shown: &[Finding], fact| shown.iter().find(|shown| shown.fact == fact).map(|shown| shown.is);
+    assert_eq!(state(&shown, Observed::BudgetBroken), Some(Is::No));
     // No single request can meet it: it is the model's, whatever the percentile, and the ceiling that is kept does not hide it.
     for percentile in [0.5, 0.95, 0.99] {
         let (broken, _) = promised(&[(Metric::Ttft, 0.95, 5.0), (Metric::E2e, percentile, 0.05)]);
@@ -307,7 +311,7 @@ fn a_budget_says_what_is_material_of_an_endpoint() {
     let (none, shown) = promised(&[]);
     assert_eq!(none.answer, Answer::NothingMaterial, "{}", none.headline);
     assert_eq!(none.questions[3].answer, YesNo::CantTell);
-    assert_eq!(state(&shown, Fact::OverTogether), None);
+    assert_eq!(state(&shown, Observed::BudgetBroken), None);
 }
 
 #[test]
@@ -334,8 +338,8 @@ fn what_only_company_breaks_is_neither_nothing_nor_a_single_requests_doing() {
     let (most, middle) = (alone[alone.len() - 1], crowd[crowd.len() / 2]);
     assert!(most < middle, "the truth has room for such a promise: {most} {middle}");
     let (found, shown) = promised(&[(Metric::Tpot, 0.95, 0.5 * (most + middle))]);
-    let over = shown.iter().find(|shown| shown.fact == Fact::OverTogether).expect("held to it");
-    assert_eq!(over.state, State::Yes, "{}", over.says);
+    let over = shown.iter().find(|shown| shown.fact == Observed::BudgetBroken).expect("held to it");
+    assert_eq!(over.is, Is::Yes, "{}", over.says);
     assert_eq!(found.questions[3].answer, YesNo::No, "{}", found.questions[3].says);
     assert_eq!(found.answer, Answer::Unknown, "{}", found.headline);
     assert!(

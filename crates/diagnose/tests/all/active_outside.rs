@@ -1,8 +1,8 @@
 //! Active diagnosis of what stands around an engine and is none of ours: experiments written by hand, as such a thing answers them.
 
-use plimsoll_diagnose::active::fact::{Fact, State};
 use plimsoll_diagnose::active::plan::{ExperimentKind, KnownTarget, TrafficTraits};
-use plimsoll_diagnose::active::{blocks, fact_state, tell};
+use plimsoll_diagnose::active::{blocks, is_so, tell};
+use plimsoll_diagnose::fact::{Is, Observed};
 use plimsoll_diagnose::{Cause, Diagnosis};
 use plimsoll_measure::findings::Validity;
 use plimsoll_measure::server_side::FAILED;
@@ -85,10 +85,10 @@ impl Lab {
         tell::diagnosis(&blocks, &spec(), None, &Validity::default())
     }
 
-    fn state(&self, fact: Fact) -> State {
+    fn state(&self, fact: Observed) -> Is {
         let blocks = blocks(&self.levels, &self.attempts, &self.samples);
         let tried = tell::tried(&blocks, &spec(), None);
-        fact_state(&tried.into_iter().flat_map(|tried| tried.shows).collect::<Vec<_>>(), fact)
+        is_so(&tried.into_iter().flat_map(|tried| tried.shows).collect::<Vec<_>>(), fact)
     }
 }
 
@@ -122,8 +122,11 @@ fn what_crowds_outside_the_engine_is_no_saturation() {
         lab
     };
     let (inside, outside) = (with(16.0), with(2.0));
-    assert_eq!(outside.state(Fact::Crowded), State::Yes);
-    assert_eq!((inside.state(Fact::EngineIdle), outside.state(Fact::EngineIdle)), (State::No, State::Yes));
+    assert_eq!(outside.state(Observed::CrowdedTogether), Is::Yes);
+    assert_eq!(
+        (inside.state(Observed::InFrontOfEngine), outside.state(Observed::InFrontOfEngine)),
+        (Is::No, Is::Yes)
+    );
     assert_eq!(inside.told().verdicts[0].cause, Cause::Saturation, "{}", inside.told().headline);
     let told = outside.told();
     assert_eq!(told.verdicts[0].cause, Cause::Unknown, "{}", told.headline);
@@ -153,8 +156,11 @@ fn what_keeps_the_page_from_coming_is_not_taken_for_the_engine() {
         lab
     };
     let (comes, lost) = (with(true), with(false));
-    assert_eq!((comes.state(Fact::PageLost), lost.state(Fact::PageLost)), (State::Unclear, State::Yes));
-    assert_eq!((comes.state(Fact::Crowded), lost.state(Fact::Crowded)), (State::Yes, State::Yes));
+    assert_eq!((comes.state(Observed::PageLost), lost.state(Observed::PageLost)), (Is::No, Is::Yes));
+    assert_eq!(
+        (comes.state(Observed::CrowdedTogether), lost.state(Observed::CrowdedTogether)),
+        (Is::Yes, Is::Yes)
+    );
     assert_eq!(comes.told().verdicts[0].cause, Cause::Saturation, "{}", comes.told().headline);
     let told = lost.told();
     assert_eq!(told.verdicts[0].cause, Cause::Unknown, "{}", told.headline);
@@ -176,8 +182,8 @@ fn who_waits_for_a_slot_fills_no_cache() {
     lab.attempts.iter_mut().for_each(|row| row.asked_prompt = 290);
     lab.attempts.iter_mut().for_each(|row| row.answer.tokens.prompt = Some(290));
     lab.samples.iter_mut().filter(|s| s.name.ends_with("waiting")).for_each(|s| s.value = 11.0);
-    assert_eq!((lab.state(Fact::Slots), lab.state(Fact::EngineQueue)), (State::Yes, State::Yes));
-    assert_eq!(lab.state(Fact::KvFull), State::No);
+    assert_eq!((lab.state(Observed::Ceiling), lab.state(Observed::EngineQueue)), (Is::Yes, Is::Yes));
+    assert_eq!(lab.state(Observed::KvFull), Is::No);
     assert_eq!(lab.told().verdicts[0].cause, Cause::Saturation, "{}", lab.told().headline);
 }
 
@@ -197,11 +203,14 @@ fn who_waits_in_the_engine_does_so_however_fast_its_tokens_are() {
         lab
     };
     let inside = with(5.0);
-    assert_eq!((inside.state(Fact::Slots), inside.state(Fact::Crowded)), (State::Unclear, State::Unclear));
-    assert_eq!(inside.state(Fact::EngineQueue), State::Yes);
+    assert_eq!(
+        (inside.state(Observed::Ceiling), inside.state(Observed::CrowdedTogether)),
+        (Is::Unclear, Is::Unclear)
+    );
+    assert_eq!(inside.state(Observed::EngineQueue), Is::Yes);
     assert_eq!(inside.told().verdicts[0].cause, Cause::Saturation, "{}", inside.told().headline);
     // That few wait in it is no sign of slots where all may simply be slow.
-    assert_eq!(with(0.0).state(Fact::EngineIdle), State::Unclear);
+    assert_eq!(with(0.0).state(Observed::InFrontOfEngine), Is::Unclear);
 }
 
 #[test]
@@ -215,9 +224,9 @@ fn where_the_server_keeps_no_connection_kept_ones_are_not_compared_with_fresh_on
         let keeps = |level: &Level| kept && level.purpose.ends_with("kept");
         let kept: Vec<bool> = lab.levels.iter().map(keeps).collect();
         lab.attempts.iter_mut().for_each(|row| row.reused = kept[row.level as usize]);
-        lab.state(Fact::FreshCosts)
+        lab.state(Observed::FreshCosts)
     };
-    assert_eq!((with(true), with(false)), (State::No, State::Unclear));
+    assert_eq!((with(true), with(false)), (Is::No, Is::Unclear));
 }
 
 /// Two slots of an engine that answers in milliseconds: its page is read a few times in a level at least, and a look from before the level
@@ -247,10 +256,10 @@ fn an_engine_of_milliseconds_is_asked_for_long_enough_to_be_read() {
         lab.samples.truncate(2 * n);
     };
     looks(&mut lab, 1);
-    assert_eq!((lab.state(Fact::Slots), lab.state(Fact::EngineIdle)), (State::Yes, State::Unclear));
+    assert_eq!((lab.state(Observed::Ceiling), lab.state(Observed::InFrontOfEngine)), (Is::Yes, Is::Unclear));
     looks(&mut lab, 6);
-    assert_eq!(lab.state(Fact::EngineIdle), State::Yes);
-    assert_eq!(lab.state(Fact::KvFull), State::No);
+    assert_eq!(lab.state(Observed::InFrontOfEngine), Is::Yes);
+    assert_eq!(lab.state(Observed::KvFull), Is::No);
 }
 
 /// A context that holds the traffic's prompts and not those of four times the length refuses the experiment's, and is sound: it is neither a
@@ -355,9 +364,9 @@ fn prompts_of_unlike_length_are_no_wait_that_comes_now_and_then() {
             *row = answer(i as u64, due, ttft + (i as i64 * 7) % 5, 899, 16);
             (row.level, row.answer.tokens.prompt) = (level, Some(prompt as u32));
         }
-        lab.state(Fact::SpreadWait)
+        lab.state(Observed::AloneSpread)
     };
-    assert_eq!(spread(true, 0), State::No);
-    assert_eq!(spread(false, 250), State::Yes);
-    assert_eq!(spread(true, 250), State::Yes);
+    assert_eq!(spread(true, 0), Is::No);
+    assert_eq!(spread(false, 250), Is::Yes);
+    assert_eq!(spread(true, 250), Is::Yes);
 }

@@ -4,6 +4,7 @@
 use plimsoll_diagnose::active::before::{Against, Before};
 use plimsoll_diagnose::active::plan::{ActiveSpec, TrafficTraits};
 use plimsoll_diagnose::active::{Active, Next, tell};
+use plimsoll_diagnose::facts::Finding;
 use plimsoll_diagnose::{Cause, Diagnosis, Side};
 use plimsoll_measure::findings::Validity;
 use plimsoll_model::{At, Attempt, Fingerprint, Level, Sample, Span};
@@ -14,6 +15,7 @@ use plimsoll_workload::{BlockNames, Scenario};
 use serde_json::json;
 
 /// An engine with what is wrong with it, and what may be said of it.
+#[derive(Clone)]
 pub struct System {
     pub name: String,
     pub world: WorldSpec,
@@ -24,6 +26,7 @@ pub struct System {
 /// What a diagnosis of it came to.
 pub struct Played {
     pub diagnosis: Diagnosis,
+    pub found: Vec<Finding>,
     pub log: Vec<String>,
     pub requests: u64,
     pub seconds: f64,
@@ -156,7 +159,17 @@ impl System {
         }
         let (requests, seconds) = active.spent();
         let diagnosis = tell::diagnosis(active.blocks(), spec, against, &Validity::default());
-        Played { diagnosis, log, requests, seconds, levels, attempts: all.attempts, samples: all.samples }
+        let found = active.shown().to_vec();
+        Played {
+            diagnosis,
+            found,
+            log,
+            requests,
+            seconds,
+            levels,
+            attempts: all.attempts,
+            samples: all.samples,
+        }
     }
 }
 

@@ -284,7 +284,14 @@ fn the_page_names_every_fact_and_every_cause() {
 /// The likelihoods are those of the table of causes as it is: nobody changed one without learning the other anew.
 #[test]
 fn what_was_learnt_is_a_law_for_every_cause_and_fact() {
-    let learnt = plimsoll_diagnose::belief::Likelihood::learnt();
+    use plimsoll_diagnose::belief::{Likelihood, ReadFrom};
+    let tables = [ReadFrom::Records, ReadFrom::Experiments].map(Likelihood::learnt);
+    for learnt in tables {
+        each_is_a_law(learnt);
+    }
+}
+
+fn each_is_a_law(learnt: &plimsoll_diagnose::belief::Likelihood) {
     for (row, of) in plimsoll_diagnose::causes::causes().iter().zip(&learnt.of) {
         for (fact, often) in plimsoll_diagnose::facts::Observed::ALL.iter().zip(of) {
             let sum: f64 = often.iter().sum();

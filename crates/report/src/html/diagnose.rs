@@ -43,7 +43,7 @@ fn content(diagnosis: &Diagnosis, tried: &[Tried]) -> Markup {
             h3 { "What was tried" }
             @for one in tried {
                 p { (one.did) " " span.soft { "(" (figure::count(one.requests)) " requests, " (figure::duration_ns(one.took_s * 1e9)) ")" } }
-                ul { @for shown in &one.shows { li { code { (mark(shown.state)) } " " (says(shown)) } } }
+                ul { @for shown in &one.shows { li { code { (mark(shown.is)) } " " (says(shown)) } } }
             }
             p.small.soft { code { "!" } " it is so, " code { "-" } " it is not, " code { "?" } " unclear" }
         }

@@ -9,10 +9,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use plimsoll_diagnose::active::before::{Against, Before};
-use plimsoll_diagnose::active::fact::State;
 use plimsoll_diagnose::active::plan::{ActiveSpec, Ask, TrafficTraits};
 use plimsoll_diagnose::active::tell::{self, Tried};
 use plimsoll_diagnose::active::{Active, Next, blocks};
+use plimsoll_diagnose::fact::Is;
 use plimsoll_diagnose::{Answer, Diagnosis, Side};
 use plimsoll_measure::findings::Ceiling;
 use plimsoll_model::{Fingerprint, Load, Span};
@@ -222,13 +222,13 @@ fn experiment(measure: &mut Measure, active: &mut Active) -> Result<(), Stop> {
         }
         let measured = level(measure, &ask)?;
         if let LevelRows::Records(attempts) = &measured.rows {
-            let before: Vec<_> = active.shown().iter().map(|shown| (shown.fact, shown.state)).collect();
+            let before: Vec<_> = active.shown().iter().map(|shown| (shown.fact, shown.is)).collect();
             // What the scraper read meanwhile is kept apart from what the driver counted.
             let mut samples = measure.seen().into_owned();
             samples.extend(measured.samples.iter().cloned());
             active.observe(&measured.level, attempts, &samples);
-            let news = active.shown().iter().filter(|shown| !before.contains(&(shown.fact, shown.state)));
-            for shown in news.filter(|shown| shown.state == State::Yes) {
+            let news = active.shown().iter().filter(|shown| !before.contains(&(shown.fact, shown.is)));
+            for shown in news.filter(|shown| shown.is == Is::Yes) {
                 measure.screen.say(&format!("  ! {}", shown.says));
             }
         }

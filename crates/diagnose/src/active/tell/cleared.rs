@@ -4,15 +4,18 @@ use plimsoll_model::How;
 
 use crate::active::before::Before;
 use crate::active::block::{Block, BlockRow, median};
-use crate::active::fact::{Fact, Shown, State, ms, of};
-use crate::active::fact_state;
+use crate::active::facts::{ms, of};
+use crate::active::is_so;
 use crate::active::plan::ExperimentKind;
+use crate::causes::row;
+use crate::fact::{Is, Observed};
+use crate::facts::Finding;
 use crate::{Cause, Cleared, Experiment, Layer, Missing, Verdict};
 
 /// What is fine for sure.
 pub fn cleared(
     blocks: &[Block],
-    shown: &[Shown],
+    shown: &[Finding],
     before: Option<&Before>,
     verdicts: &[Verdict],
 ) -> Vec<Cleared> {
@@ -44,8 +47,8 @@ pub fn cleared(
         let says = format!("the network is close: a connection is made in {}", ms(connect.value));
         all.push(Cleared { layer: Layer::Dependency, says, value: Some(connect) });
     }
-    for (fact, layer) in [(Fact::FixedWait, Layer::Dependency), (Fact::TurnedAway, Layer::Provider)] {
-        let clear = shown.iter().find(|shown| shown.fact == fact && shown.state == State::No);
+    for (fact, layer) in [(Observed::FixedWait, Layer::Dependency), (Observed::TurnedAway, Layer::Provider)] {
+        let clear = shown.iter().find(|shown| shown.fact == fact && shown.is == Is::No);
         if let Some(clear) = clear.filter(|_| !blamed.contains(&layer)) {
             all.push(Cleared { layer, says: clear.says.clone(), value: clear.value });
         }
@@ -54,9 +57,9 @@ pub fn cleared(
 }
 
 /// The model is cleared where the 90 % interval lies within the margin (two one-sided tests), as of a run.
-fn same_model(ratio: plimsoll_measure::findings::Estimate, shown: &[Shown]) -> Option<Cleared> {
+fn same_model(ratio: plimsoll_measure::findings::Estimate, shown: &[Finding]) -> Option<Cleared> {
     let same = crate::DiagnoseSpec::default().same;
-    let fine = fact_state(shown, Fact::SlowerToken) == State::No;
+    let fine = is_so(shown, Observed::AloneTokensSlower) == Is::No;
     (fine && ratio.lower > 1.0 - same && ratio.upper < 1.0 + same).then(|| Cleared {
         layer: Layer::Model,
         says: format!(
@@ -70,20 +73,33 @@ fn same_model(ratio: plimsoll_measure::findings::Estimate, shown: &[Shown]) -> O
     })
 }
 
-pub fn missing(
-    shown: &[Shown],
-    blocks: &[Block],
-    before: Option<&Before>,
-    unasked: &[Cause],
-) -> Vec<Missing> {
+/// Causes about which nothing was asked, of those that need something of their own to be asked about: a pool, a promise, replicas
+/// that tell their names, a cache, a pause, the server's gauges.
+fn unasked(shown: &[Finding]) -> Vec<Cause> {
+    let looked = |fact: &Observed| shown.iter().any(|shown| shown.fact == *fact);
+    let mut apart = vec![
+        Cause::ClientCap,
+        Cause::SingleRequestOverBudget,
+        Cause::BadReplica,
+        Cause::PrefixCacheLoss,
+        Cause::ColdStart,
+    ];
+    // Whether the KV cache is full only the server can say; until it does, a queue may be that.
+    apart.extend((is_so(shown, Observed::WaitsTogether) != Is::Yes).then_some(Cause::KvExhaustion));
+    apart.retain(|cause| !row(*cause).decisive.iter().any(looked));
+    apart
+}
+
+/// What could not be judged, and what it would take.
+pub fn missing(shown: &[Finding], blocks: &[Block], before: Option<&Before>) -> Vec<Missing> {
     let mut all = before.map(|before| before.lacks(blocks, shown)).unwrap_or_default();
     let mut miss = |what: &str, needs| all.push(Missing { what: what.to_owned(), needs });
     if before.is_none() {
         miss("whether the target has become slower than it was", Experiment::Baseline);
     }
     // What an earlier run would tell is said above.
-    for cause in unasked.iter().filter(|cause| **cause != Cause::SlowerModel) {
-        let needs = match *cause {
+    for cause in unasked(shown) {
+        let needs = match cause {
             Cause::SingleRequestOverBudget => Experiment::SingleRequests { requests: 40 },
             Cause::ClientCap => Experiment::OpenLoop,
             Cause::KvExhaustion => Experiment::Scrape,
@@ -98,7 +114,7 @@ pub fn missing(
         miss(&what, Experiment::PromptLengths);
     }
     let read = blocks.iter().any(|block| block.gauges.waiting.is_some());
-    if !read && fact_state(shown, Fact::Waits) == State::Yes {
+    if !read && is_so(shown, Observed::WaitsTogether) == Is::Yes {
         miss(
             "whether those who wait do so inside the engine, and whether its KV cache is full",
             Experiment::Scrape,

@@ -1,8 +1,7 @@
 //! From what was shown to a diagnosis: the verdict, what else fits, the five questions, and what was cleared.
 //!
-//! A cause is named only where it is believed *and* what it has to show was seen; belief by elimination names nobody. After
-//! the first verdict the facts that it explains are set aside and the rest is judged once more, so that two faults get two
-//! verdicts.
+//! Causes are named as those of a run are ([`crate::conclude`]). Here stands what only experiments can say: that too little was answered, that
+//! nothing was, what was so before, and what has not been tried yet.
 
 mod cleared;
 mod questions;
@@ -13,25 +12,25 @@ pub use tried::{Tried, announced, tried};
 use plimsoll_model::Load;
 
 use super::before::{Against, Before};
-use super::belief::{Belief, CONFIDENT, chance, decisive, unasked};
 use super::block::Block;
-use super::fact::{Fact, Shown, State, of};
-use super::fact_state;
-use super::facts;
+use super::choose::CONFIDENT;
+use super::facts::{self, of};
+use super::is_so;
 use super::plan::{ActiveSpec, ExperimentKind};
+use crate::belief::{Belief, ReadFrom};
 use crate::causes::row;
+use crate::conclude::{Worse, conclude, unknown};
+use crate::fact::{Is, Observed};
+use crate::facts::{Finding, asked};
 use crate::verdict::DIAGNOSIS_SCHEMA;
 use crate::{
-    Answer, Cause, Changed, Counter, Diagnosis, Evidence, Experiment, Layer, Reference, RunnerUp, Subject,
-    Verdict,
+    Cause, Changed, Counter, Diagnosis, Evidence, Experiment, Layer, Reference, Subject, Verdict, answer,
+    headline,
 };
 use cleared::{cleared, missing};
 use plimsoll_measure::findings::{Trust, Validity};
 use questions::questions;
-use tried::server;
 
-/// How often a cause makes a fact from which on the fact is its doing.
-const EXPLAINS: f64 = 0.1;
 /// Requests that have to be answered before anything is called fine.
 const LEAST: usize = 20;
 
@@ -44,181 +43,83 @@ pub fn diagnosis(
 ) -> Diagnosis {
     let before = against.map(|against| against.before);
     let shown = facts::read(blocks, spec, before);
-    let unasked = unasked(&shown);
-    let belief = Belief::after(&shown, &unasked, &[]);
-    let answered = blocks.iter().flat_map(|block| &block.rows).filter(|row| row.fine).count();
-    let mut verdicts = Vec::new();
     // A level without an answer is what the target did, and no fault of the measurement.
     let generator = validity.reasons.iter().filter(|reason| reason.check != "reached");
     let invalid = generator.into_iter().find(|reason| reason.verdict == Trust::Invalid);
-    let answer = if let Some(reason) = invalid {
-        verdicts.push(distrusted(&reason.means, &reason.figure, &reason.advice));
-        Answer::Invalid
-    } else {
-        verdicts.push(first(&shown, &belief, answered, blocks));
-        if verdicts[0].cause == Cause::Unknown {
-            verdicts = both(&shown, &unasked).unwrap_or(verdicts);
-        }
-        match verdicts[0].cause {
-            _ if verdicts.len() > 1 => Answer::Found,
-            Cause::Nothing => Answer::NothingMaterial,
-            Cause::Unknown => Answer::Unknown,
-            cause => {
-                verdicts.extend(second(&shown, cause, &unasked));
-                Answer::Found
-            }
-        }
+    let mut verdicts = match invalid {
+        Some(reason) => vec![distrusted(&reason.means, &reason.figure, &reason.advice)],
+        None => verdicts(blocks, &shown),
     };
     for verdict in &mut verdicts {
         verdict.evidence.extend(so_before(verdict.cause, &shown, before));
+        verdict.overturn = overturn(verdict.cause);
+        if verdict.counter == Counter::NoneExists {
+            verdict.counter = counter(verdict.cause, &shown);
+        }
+        if let Some(other) = &mut verdict.runner_up {
+            other.experiment = overturn(other.cause);
+        }
     }
     let changed = against.map_or_else(Changed::default, |against| against.changed());
     Diagnosis {
         schema: DIAGNOSIS_SCHEMA,
-        answer,
-        headline: headline(answer, &verdicts, blocks),
+        answer: answer(&verdicts),
+        headline: headline(&verdicts),
         subject: subject(blocks),
         validity: Some(validity.clone()),
         questions: questions(blocks, &shown, spec, before.map(|_| &changed)),
         cleared: cleared(blocks, &shown, before, &verdicts),
-        observed: Vec::new(),
-        missing: missing(&shown, blocks, before, &unasked),
+        observed: asked(&shown),
+        missing: missing(&shown, blocks, before),
         changed,
         verdicts,
     }
 }
 
-fn first(shown: &[Shown], belief: &Belief, answered: usize, blocks: &[Block]) -> Verdict {
-    let (cause, chance) = belief.first();
-    let rival = belief.of.iter().find(|(other, _)| *other != cause && *other != Cause::Unknown).copied();
-    let seen = decisive(cause).is_empty()
-        || decisive(cause).iter().any(|fact| fact_state(shown, *fact) == State::Yes);
-    if answered == 0 && (chance < CONFIDENT || !seen) {
-        return unanswered(belief, shown);
-    }
-    let enough = answered >= LEAST || cause != Cause::Nothing;
-    let watched = cause != Cause::Nothing || of(blocks, ExperimentKind::Together).next().is_some();
-    let broken = shown.iter().find(|shown| shown.fact == Fact::OverTogether && shown.state == State::Yes);
-    match chance >= CONFIDENT && seen && enough && watched && cause != Cause::Unknown {
-        // Nothing is wrong that experiments can see, and yet what was promised is not kept: that is not "nothing".
-        true if cause == Cause::Nothing && broken.is_some() => {
-            let mut found = unknown(
-                &Belief { of: belief.of.iter().filter(|(of, _)| *of != cause).copied().collect() },
-                shown,
-            );
-            let broken = broken.map_or("", |broken| broken.says.as_str());
-            found.says = format!(
-                "cannot tell: {broken}, and no fault was found that explains it: it may be the load alone"
-            );
-            found
-        }
-        true => verdict(cause, chance, shown, rival),
-        false => unknown(belief, shown),
+fn verdicts(blocks: &[Block], shown: &[Finding]) -> Vec<Verdict> {
+    let belief = Belief::after(shown, ReadFrom::Experiments);
+    let worse = worse(blocks, shown);
+    let verdicts = conclude(&worse, shown, &belief);
+    let answered = blocks.iter().flat_map(|block| &block.rows).any(|row| row.fine);
+    // The server's own words say more than that it answers with errors.
+    let said = !matches!(verdicts[0].cause, Cause::Unknown | Cause::ServerErrors);
+    let sure = said && verdicts[0].confidence >= CONFIDENT;
+    if answered || sure { verdicts } else { vec![unanswered(&worse, &belief, shown)] }
+}
+
+/// Whether anything is wrong besides what facts show. Without a run of before nobody knows what is worse, and what was seen speaks for itself.
+fn worse(blocks: &[Block], shown: &[Finding]) -> Worse {
+    let answered = blocks.iter().flat_map(|block| &block.rows).filter(|row| row.fine).count();
+    let together = of(blocks, ExperimentKind::Together).filter_map(Block::concurrency).max();
+    let broken = shown.iter().find(|shown| shown.fact == Observed::BudgetBroken && shown.is == Is::Yes);
+    let few = answered < LEAST || together.is_none();
+    let fine = shown.iter().filter(|shown| shown.is == Is::No);
+    Worse {
+        felt: true,
+        sure: few || broken.is_some(),
+        or_sound: false,
+        words: match broken {
+            Some(broken) => {
+                format!("{}, and no fault was found that explains it: it may be the load alone", broken.says)
+            }
+            None if few => format!("{answered} answers are too few to call it sound"),
+            None => "what was seen fits no single cause well".to_owned(),
+        },
+        sound: format!("up to {} in flight nothing was found that is wrong", together.unwrap_or(1)),
+        evidence: fine.filter_map(|shown| Some((shown, shown.value?))).map(evidence).collect(),
+        open: false,
     }
 }
 
-/// Judged once more without what the first verdict explains.
-fn second(shown: &[Shown], found: Cause, unasked: &[Cause]) -> Option<Verdict> {
-    let explained: Vec<Fact> =
-        Fact::ALL.into_iter().filter(|fact| chance(found, *fact) >= EXPLAINS).collect();
-    let without: Vec<Cause> = unasked.iter().copied().chain([found]).collect();
-    let rest = Belief::after(shown, &without, &explained);
-    let (cause, chance) = rest.first();
-    let seen = decisive(cause)
-        .iter()
-        .any(|fact| !explained.contains(fact) && fact_state(shown, *fact) == State::Yes);
-    let named = !matches!(cause, Cause::Nothing | Cause::Unknown) && seen && chance >= CONFIDENT;
-    let rival = rest.of.iter().find(|(other, _)| *other != cause && *other != Cause::Unknown).copied();
-    named.then(|| verdict(cause, chance, shown, rival))
-}
-
-/// Two causes where no single one makes all that was shown: each has to be believed, and to have shown what it must and the other
-/// does not make.
-fn both(shown: &[Shown], unasked: &[Cause]) -> Option<Vec<Verdict>> {
-    let belief = Belief::in_pairs(shown, unasked);
-    let mut sure = belief.of.iter().filter(|(_, chance)| *chance >= CONFIDENT);
-    let pair = [*sure.next()?, *sure.next()?];
-    let seen = |cause: Cause, other: Cause| {
-        let own = decisive(cause).iter().filter(|fact| chance(other, **fact) < EXPLAINS);
-        own.into_iter().any(|fact| fact_state(shown, *fact) == State::Yes)
-    };
-    let [(a, _), (b, _)] = pair;
-    let rival = belief.of.iter().find(|(other, _)| ![a, b, Cause::Unknown].contains(other)).copied();
-    (seen(a, b) && seen(b, a))
-        .then(|| pair.map(|(cause, chance)| verdict(cause, chance, shown, rival)).into_iter().collect())
-}
-
-fn verdict(cause: Cause, confidence: f64, shown: &[Shown], rival: Option<(Cause, f64)>) -> Verdict {
-    let about = row(cause);
-    let own = |shown: &&Shown| shown.state == State::Yes && chance(cause, shown.fact) >= EXPLAINS;
-    let mut evidence: Vec<Evidence> = shown.iter().filter(own).map(evidence).collect();
-    let needed = |evidence: &Evidence| !decisive(cause).iter().any(|fact| word(*fact) == evidence.figure);
-    evidence.sort_by_key(needed);
-    if cause == Cause::Nothing {
-        let fine = shown.iter().filter(|shown| shown.state == State::No && shown.value.is_some());
-        evidence = fine.map(self::evidence).collect();
-    }
-    let says = match evidence.first() {
-        Some(first) => format!("{}: {}", about.title, first.says),
-        None => about.title.clone(),
-    };
-    Verdict {
-        layer: about.layer,
-        cause,
-        rule: decisive(about.cause).first().map_or_else(|| "none".to_owned(), |fact| word(*fact)),
-        confidence,
-        says,
-        explains: None,
-        counter: counter(cause, shown),
-        evidence,
-        runner_up: rival.map(|rival| runner_up(cause, rival)),
-        overturn: overturn(cause),
-        do_first: about.do_first.clone(),
-        do_not: about.do_not.clone(),
-    }
-}
-
-/// Believed too little, or not seen: the two best candidates and what would tell them apart.
-fn unknown(belief: &Belief, shown: &[Shown]) -> Verdict {
-    let mut best = belief.of.iter().filter(|(cause, _)| *cause != Cause::Unknown);
-    let (a, b) = (best.next().copied(), best.next().copied());
-    let about = row(Cause::Unknown);
-    let none = belief.in_cause(Cause::Unknown);
-    let says = match (a, b) {
-        (Some((a, p)), _) if none > 0.5 && p < 0.2 => format!(
-            "cannot tell: what was seen fits no single cause ({:.0} %); the nearest is {} ({:.0} %)",
-            100.0 * none,
-            a.title(),
-            100.0 * p
-        ),
-        (Some((a, p)), Some((b, q))) => {
-            format!("cannot tell: {} ({:.0} %) or {} ({:.0} %)", a.title(), 100.0 * p, b.title(), 100.0 * q)
-        }
-        _ => "cannot tell".to_owned(),
-    };
-    let evidence: Vec<Evidence> =
-        shown.iter().filter(|shown| shown.state == State::Yes).map(evidence).collect();
-    Verdict {
-        layer: Layer::Unknown,
-        cause: Cause::Unknown,
-        rule: decisive(about.cause).first().map_or_else(|| "none".to_owned(), |fact| word(*fact)),
-        confidence: 1.0 - a.map_or(0.0, |(_, p)| p),
-        says,
-        explains: None,
-        evidence,
-        counter: Counter::NoneExists,
-        runner_up: b.zip(a).map(|(b, a)| runner_up(a.0, b)),
-        overturn: a.map_or(Experiment::Scrape, |(cause, _)| overturn(cause)),
-        do_first: about.do_first.clone(),
-        do_not: about.do_not.clone(),
-    }
+fn evidence((shown, value): (&Finding, plimsoll_measure::findings::Estimate)) -> Evidence {
+    Evidence::figure(&shown.fact.word(), shown.says.clone(), value, shown.limit)
 }
 
 /// Where nothing was ever answered there is no load and no speed to judge: what came instead is all that can be said.
-fn unanswered(belief: &Belief, shown: &[Shown]) -> Verdict {
-    let ways = [Fact::Fails, Fact::TurnedAway, Fact::CutShort, Fact::Outage];
+fn unanswered(worse: &Worse, belief: &Belief, shown: &[Finding]) -> Verdict {
+    let ways = [Observed::Errors, Observed::TurnedAway, Observed::CutShort, Observed::Outage];
     let way = shown.iter().filter(|shown| ways.contains(&shown.fact)).max_by(|a, b| {
-        let share = |shown: &Shown| shown.value.map_or(0.0, |value| value.value);
+        let share = |shown: &Finding| shown.value.map_or(0.0, |value| value.value);
         share(a).total_cmp(&share(b))
     });
     let says = way
@@ -228,7 +129,7 @@ fn unanswered(belief: &Belief, shown: &[Shown]) -> Verdict {
         evidence: Vec::new(),
         runner_up: None,
         do_first: "send one of these requests by hand and read the answer".to_owned(),
-        ..unknown(belief, shown)
+        ..unknown(worse, shown, belief)
     }
 }
 
@@ -237,7 +138,7 @@ fn distrusted(means: &str, figure: &str, advice: &str) -> Verdict {
     Verdict {
         layer: Layer::Measurement,
         cause: Cause::GeneratorLag,
-        rule: decisive(about.cause).first().map_or_else(|| "none".to_owned(), |fact| word(*fact)),
+        rule: Observed::SentLate.word(),
         confidence: 1.0,
         says: format!("the figures are not the target's: {means} ({figure})"),
         explains: None,
@@ -251,9 +152,9 @@ fn distrusted(means: &str, figure: &str, advice: &str) -> Verdict {
 }
 
 /// Was what names this cause there before as well?
-fn so_before(cause: Cause, shown: &[Shown], before: Option<&Before>) -> Vec<Evidence> {
+fn so_before(cause: Cause, shown: &[Finding], before: Option<&Before>) -> Vec<Evidence> {
     let Some(before) = before else { return Vec::new() };
-    let seen = decisive(cause).iter().filter(|fact| fact_state(shown, **fact) == State::Yes);
+    let seen = row(cause).decisive.iter().filter(|fact| is_so(shown, **fact) == Is::Yes);
     seen.filter_map(|fact| before.evidence(*fact)).collect()
 }
 
@@ -269,85 +170,17 @@ fn overturn(cause: Cause) -> Experiment {
     }
 }
 
-fn runner_up(found: Cause, (cause, confidence): (Cause, f64)) -> RunnerUp {
-    let why = match cause {
-        Cause::Nothing => "what was seen is not what a sound endpoint shows".to_owned(),
-        other => format!("what it should show was seen less often than what \"{}\" should", found.title())
-            .replace("\"\"", other.title()),
-    };
-    RunnerUp { cause, confidence, why, experiment: overturn(cause) }
-}
-
-pub(crate) fn word(fact: Fact) -> String {
-    match serde_json::to_value(fact) {
-        Ok(serde_json::Value::String(word)) => word,
-        _ => format!("{fact:?}"),
-    }
-}
-
-fn evidence(shown: &Shown) -> Evidence {
-    Evidence {
-        figure: word(shown.fact),
-        says: shown.says.clone(),
-        value: shown.value,
-        limit: shown.limit,
-        inferred: !server(shown.fact),
-    }
-}
-
-/// What had to move if it is true, as far as the run can know.
-fn counter(cause: Cause, shown: &[Shown]) -> Counter {
-    let counted = |fact: Fact, name: &str| {
-        shown.iter().find(|shown| shown.fact == fact && shown.state == State::Yes).map(|shown| {
-            Counter::Moved {
-                name: name.to_owned(),
-                by: shown.value.map_or(1.0, |value| (value.value * value.n as f64).round()),
-            }
-        })
-    };
-    let moved = match cause {
-        Cause::RateLimit => counted(Fact::TurnedAway, "answers 429 or 503"),
-        Cause::ServerErrors => counted(Fact::Fails, "failed requests"),
-        Cause::EngineCrash => counted(Fact::Outage, "failed requests in a row"),
-        Cause::StreamDisconnect => counted(Fact::CutShort, "truncated answers"),
-        Cause::PrefixCacheLoss => counted(Fact::CacheForgets, "repeated prompts computed anew"),
-        _ => None,
-    };
-    let unread = |name: &str| Counter::NotRead { name: name.to_owned() };
-    moved.unwrap_or_else(|| match cause {
-        Cause::Saturation | Cause::ConnectionLimit => match fact_state(shown, Fact::EngineQueue) {
-            State::Yes => Counter::Moved { name: "requests waiting in the engine".into(), by: 1.0 },
-            _ => unread("requests waiting in the engine (vllm:num_requests_waiting)"),
-        },
-        Cause::KvExhaustion => unread("preemptions (vllm:num_preemptions_total)"),
-        Cause::PeriodicStall | Cause::HostContention => {
-            unread("GC or CPU throttling time of the server's process")
+/// What had to move if it is true and was not read.
+fn counter(cause: Cause, shown: &[Finding]) -> Counter {
+    let name = match cause {
+        Cause::Saturation | Cause::ConnectionLimit if is_so(shown, Observed::EngineQueue) != Is::Yes => {
+            "requests waiting in the engine (vllm:num_requests_waiting)"
         }
-        _ => Counter::NoneExists,
-    })
-}
-
-fn headline(answer: Answer, verdicts: &[Verdict], blocks: &[Block]) -> String {
-    let most = blocks.iter().filter_map(Block::concurrency).max().unwrap_or(0);
-    match (answer, verdicts) {
-        (Answer::NothingMaterial, [only, ..]) => {
-            format!("nothing material up to {most} in flight ({:.0} % sure)", 100.0 * only.confidence)
-        }
-        (Answer::Found, [one, two, ..]) => format!(
-            "{}: {} ({:.0} % sure); and {}: {} ({:.0} % sure)",
-            one.layer.name(),
-            one.cause.title(),
-            100.0 * one.confidence,
-            two.layer.name(),
-            two.cause.title(),
-            100.0 * two.confidence
-        ),
-        (Answer::Found, [only]) => {
-            format!("{}: {} ({:.0} % sure)", only.layer.name(), only.cause.title(), 100.0 * only.confidence)
-        }
-        (_, [only, ..]) => only.says.clone(),
-        (_, []) => "nothing was measured".to_owned(),
-    }
+        Cause::KvExhaustion => "preemptions (vllm:num_preemptions_total)",
+        Cause::PeriodicStall | Cause::HostContention => "GC or CPU throttling time of the server's process",
+        _ => return Counter::NoneExists,
+    };
+    Counter::NotRead { name: name.to_owned() }
 }
 
 fn subject(blocks: &[Block]) -> Subject {

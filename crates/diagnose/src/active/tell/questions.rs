@@ -1,15 +1,17 @@
 //! The five questions, answered by what experiments showed.
 
 use crate::active::block::{Block, BlockRow, ratio, share};
-use crate::active::fact::{self, Fact, Shown, State, ms, of};
+use crate::active::facts::{self, ms, of};
 use crate::active::plan::{ActiveSpec, ExperimentKind};
+use crate::fact::{Is, Observed};
+use crate::facts::Finding;
 use crate::questions::unchanged;
 use crate::{Changed, Question, YesNo};
 
 /// Answers them.
 pub fn questions(
     blocks: &[Block],
-    shown: &[Shown],
+    shown: &[Finding],
     spec: &ActiveSpec,
     changed: Option<&Changed>,
 ) -> Vec<Question> {
@@ -36,10 +38,10 @@ fn scales(blocks: &[Block]) -> Question {
     else {
         return ask(asks, YesNo::CantTell, "nothing was answered under concurrency".into(), None);
     };
-    let answer = match fact::over(&times, 1.25) {
-        State::Yes => YesNo::Yes,
-        State::No => YesNo::No,
-        State::Unclear => YesNo::CantTell,
+    let answer = match facts::over(&times, 1.25) {
+        Is::Yes => YesNo::Yes,
+        Is::No => YesNo::No,
+        Is::Unclear => YesNo::CantTell,
     };
     let says = format!(
         "an isolated answer takes {}, and {} with {} in flight: × {:.2} [{:.2}, {:.2}]",
@@ -80,16 +82,16 @@ fn tail(blocks: &[Block]) -> Question {
     }
 }
 
-fn moved(shown: &[Shown], changed: Option<&Changed>) -> Question {
+fn moved(shown: &[Finding], changed: Option<&Changed>) -> Question {
     let asks = "did latency move with the model artefact unchanged?";
     let Some(changed) = changed else {
         let says = "there is no run of before to compare with; give one with --baseline".to_owned();
         return ask(asks, YesNo::CantTell, says, None);
     };
-    let of: Vec<&Shown> = shown.iter().filter(|shown| compared(shown.fact)).collect();
+    let of: Vec<&Finding> = shown.iter().filter(|shown| compared(shown.fact)).collect();
     let what = of.iter().map(|shown| shown.says.as_str()).collect::<Vec<_>>().join("; ");
-    let known = of.iter().find(|shown| shown.state == State::Yes);
-    match (known, of.iter().all(|shown| shown.state == State::No)) {
+    let known = of.iter().find(|shown| shown.is == Is::Yes);
+    match (known, of.iter().all(|shown| shown.is == Is::No)) {
         _ if of.is_empty() => {
             ask(asks, YesNo::CantTell, "nothing could be held against the baseline".into(), None)
         }
@@ -102,18 +104,18 @@ fn moved(shown: &[Shown], changed: Option<&Changed>) -> Question {
 }
 
 /// Is it a figure beside the baseline's?
-fn compared(fact: Fact) -> bool {
-    matches!(fact, Fact::SlowerToken | Fact::LaterFirst | Fact::SlowerTogether)
+fn compared(fact: Observed) -> bool {
+    matches!(fact, Observed::AloneTokensSlower | Observed::AloneFirstLater | Observed::SlowerBeside)
 }
 
-fn over_alone(shown: &[Shown], spec: &ActiveSpec) -> Question {
+fn over_alone(shown: &[Finding], spec: &ActiveSpec) -> Question {
     let asks = "does a single request with no contention already exceed the budget?";
-    match shown.iter().find(|shown| shown.fact == Fact::OverBudget) {
+    match shown.iter().find(|shown| shown.fact == Observed::AloneOverBudget) {
         Some(over) => {
-            let answer = match over.state {
-                State::Yes => YesNo::Yes,
-                State::No => YesNo::No,
-                State::Unclear => YesNo::CantTell,
+            let answer = match over.is {
+                Is::Yes => YesNo::Yes,
+                Is::No => YesNo::No,
+                Is::Unclear => YesNo::CantTell,
             };
             ask(asks, answer, over.says.clone(), over.value)
         }

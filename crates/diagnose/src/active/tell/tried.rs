@@ -5,11 +5,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::active::before::Before;
-use crate::active::belief;
 use crate::active::block::Block;
-use crate::active::fact::{Fact, Shown};
+use crate::active::choose;
 use crate::active::facts;
 use crate::active::plan::{ActiveSpec, ExperimentKind, TrafficTraits};
+use crate::fact::Observed;
+use crate::facts::Finding;
 
 /// An experiment that was done, and what it showed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -23,7 +24,7 @@ pub struct Tried {
     /// Seconds it took.
     pub took_s: f64,
     /// What it showed.
-    pub shows: Vec<Shown>,
+    pub shows: Vec<Finding>,
 }
 
 /// What was tried, in the order in which it was.
@@ -49,7 +50,7 @@ pub fn tried(blocks: &[Block], spec: &ActiveSpec, before: Option<&Before>) -> Ve
     // A fact that several decide stands with the first that was run.
     for shown in shown {
         let decides = |tried: &&Tried| {
-            let of = belief::decides(tried.experiment);
+            let of = choose::decides(tried.experiment);
             of.iter().any(|(fact, _)| *fact == shown.fact)
                 || (tried.experiment == ExperimentKind::Together && server(shown.fact))
         };
@@ -63,8 +64,8 @@ pub fn tried(blocks: &[Block], spec: &ActiveSpec, before: Option<&Before>) -> Ve
 }
 
 /// Is it the server's own word?
-pub(super) fn server(fact: Fact) -> bool {
-    matches!(fact, Fact::EngineIdle | Fact::EngineQueue | Fact::PageLost | Fact::KvFull)
+fn server(fact: Observed) -> bool {
+    matches!(fact, Observed::InFrontOfEngine | Observed::EngineQueue | Observed::PageLost | Observed::KvFull)
 }
 
 /// What an active diagnosis does at most, in one line, before it does it.

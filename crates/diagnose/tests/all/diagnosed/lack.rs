@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_diagnose::Diagnosis;
+use plimsoll_diagnose::facts::letters;
+use plimsoll_diagnose::frame::judged;
+use plimsoll_diagnose::gauges::Gauges;
+use plimsoll_diagnose::{Diagnosis, Side, pages};
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::BudgetSpec;
 use plimsoll_measure::server_side::LOOK;
@@ -29,11 +32,13 @@ pub enum Lack {
     FewTraces,
     /// The server's clock is 5 ms off, in turns either way.
     Skew,
+    /// Nobody knows of a request: there are the servers' pages alone.
+    Requests,
 }
 
 impl Lack {
     /// Every one.
-    pub const ALL: [Lack; 7] = [
+    pub const ALL: [Lack; 8] = [
         Lack::Gauges,
         Lack::Baseline,
         Lack::Probe,
@@ -41,6 +46,7 @@ impl Lack {
         Lack::SlowScrape,
         Lack::FewTraces,
         Lack::Skew,
+        Lack::Requests,
     ];
 
     /// In words.
@@ -53,6 +59,7 @@ impl Lack {
             Lack::SlowScrape => "scraped every 15 s",
             Lack::FewTraces => "1 % of the stages",
             Lack::Skew => "clocks ±5 ms apart",
+            Lack::Requests => "pages alone, where they hold a counter of the cause",
         }
     }
 
@@ -63,6 +70,11 @@ impl Lack {
         candidate: &Evidence,
         budget: Option<&BudgetSpec>,
     ) -> (Diagnosis, String) {
+        if self == Lack::Requests {
+            let (now, before) = (pages_of(candidate), pages_of(base));
+            let found = pages::observe(&now, Some(&before));
+            return (pages::diagnose(&now, Some(&before)), letters(&found));
+        }
         let candidate = self.of(candidate);
         if self == Lack::Baseline {
             return ask(None, &candidate, budget);
@@ -73,7 +85,7 @@ impl Lack {
     fn of(self, evidence: &Evidence) -> Evidence {
         let mut less = evidence.clone();
         match self {
-            Lack::Baseline => {}
+            Lack::Baseline | Lack::Requests => {}
             Lack::Gauges => less.samples.retain(|sample| sample.source == "client"),
             Lack::Probe => {
                 let probe = |load: &Load| matches!(load, Load::Closed { concurrency: 1 });
@@ -104,6 +116,14 @@ impl Lack {
         }
         less
     }
+}
+
+/// What the servers' pages told during the load.
+fn pages_of(evidence: &Evidence) -> Gauges {
+    let Evidence { levels, attempts, samples, facts } = evidence;
+    let side = Side { levels, attempts, samples, facts };
+    let level = judged(&side).into_iter().max_by_key(|level| level.arrivals).unwrap_or(&levels[0]);
+    Gauges::read(&side, level)
 }
 
 /// What a scraper that looks at these instants alone would have written: of each series the value as it is then, where it is another

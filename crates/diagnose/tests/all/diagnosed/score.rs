@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use plimsoll_diagnose::causes::row;
+use plimsoll_diagnose::fact::Observed;
 use plimsoll_diagnose::{Cause, Layer};
 
 use super::Judged;
@@ -486,7 +488,10 @@ fn lacking(text: &mut String, cases: &[&Judged]) {
     };
     row("nothing", &with, &whole);
     for lack in Lack::ALL {
-        let said = |case: &Judged| Some(case.lacking.iter().find(|(of, _)| *of == lack)?.1.clone());
+        let said = |case: &Judged| {
+            let said = &case.lacking.iter().find(|(of, _)| *of == lack)?.1;
+            (lack != Lack::Requests || on_a_page(case, &said.facts)).then(|| said.clone())
+        };
         let (asked, less): (Vec<&Judged>, Vec<Judged>) = with
             .iter()
             .filter_map(|case| Some((*case, Judged { said: said(case)?, ..(*case).clone() })))
@@ -496,4 +501,10 @@ fn lacking(text: &mut String, cases: &[&Judged]) {
         }
     }
     let _ = writeln!(text);
+}
+
+/// Could one of the facts that decide for what was injected be asked of the pages? Where nothing was injected, always.
+fn on_a_page(case: &Judged, facts: &str) -> bool {
+    let asked = |fact: &Observed| facts.as_bytes().get(*fact as usize).is_some_and(|letter| *letter != b'-');
+    case.class.causes().iter().any(|cause| *cause == Cause::Nothing || row(*cause).decisive.iter().any(asked))
 }

@@ -1,8 +1,10 @@
 //! What company shows: whether one waits in it, where, and what is served meanwhile.
 
-use super::{Fact, Shown, State, ms, of, over, percent, shown};
+use super::{ms, of, over, percent, shown};
 use crate::active::block::{Block, BlockRow, mean, ratio};
 use crate::active::plan::ExperimentKind;
+use crate::fact::{Is, Observed};
+use crate::facts::{Finding, yes_if};
 use plimsoll_measure::findings::Estimate;
 
 /// Times the wait alone from which on a wait in company is one, and as a share of the whole answer alone.
@@ -21,7 +23,7 @@ const CROWDED: f64 = 1.4;
 const AS_FAST: f64 = 1.25;
 
 /// Whether one waits in company, where, and what is served meanwhile.
-pub fn concurrency(blocks: &[Block]) -> Vec<Shown> {
+pub fn concurrency(blocks: &[Block]) -> Vec<Finding> {
     let mut all = Vec::new();
     let Some(alone) = of(blocks, ExperimentKind::Alone).next() else { return all };
     let mut steps: Vec<&Block> =
@@ -41,10 +43,10 @@ pub fn concurrency(blocks: &[Block]) -> Vec<Shown> {
         ms(wait_1.value)
     );
     let waits = over(&times, limit);
-    all.push(shown(Fact::Waits, waits, says, Some(times), Some(limit)));
-    if waits != State::Yes {
-        all.extend([Fact::Slots, Fact::Crowded].map(|fact| {
-            let state = if waits == State::No { State::No } else { State::Unclear };
+    all.push(shown(Observed::WaitsTogether, waits, says, Some(times), Some(limit)));
+    if waits != Is::Yes {
+        all.extend([Observed::Ceiling, Observed::CrowdedTogether].map(|fact| {
+            let state = if waits == Is::No { Is::No } else { Is::Unclear };
             shown(fact, state, "nobody waits".into(), None, None)
         }));
     } else {
@@ -58,7 +60,7 @@ pub fn concurrency(blocks: &[Block]) -> Vec<Shown> {
 
 /// Who is answered sooner among others waits alone for them: a batch that is held open. Alone comes first and company after it, so that
 /// a machine that was slow at first looks the same; requests alone that came later have to show it as well.
-fn sooner(blocks: &[Block], alone: &Estimate, last: &Block) -> Option<Shown> {
+fn sooner(blocks: &[Block], alone: &Estimate, last: &Block) -> Option<Finding> {
     let whole = last.median(BlockRow::e2e_s)?;
     let times = ratio(&whole, alone)?;
     let later = of(blocks, ExperimentKind::Idle).flat_map(|block| &block.rows).filter_map(BlockRow::e2e_s);
@@ -71,16 +73,16 @@ fn sooner(blocks: &[Block], alone: &Estimate, last: &Block) -> Option<Shown> {
         if n > 0 { format!(" and {} later on (the fastest of {n})", ms(least)) } else { String::new() }
     );
     let state = match times.upper < SOONER {
-        false => State::No,
-        true if n < 3 => State::Unclear,
-        true if SOONER * least > whole.upper => State::Yes,
-        true => State::No,
+        false => Is::No,
+        true if n < 3 => Is::Unclear,
+        true if SOONER * least > whole.upper => Is::Yes,
+        true => Is::No,
     };
-    Some(shown(Fact::FasterTogether, state, says, Some(times), Some(SOONER)))
+    Some(shown(Observed::FasterTogether, state, says, Some(times), Some(SOONER)))
 }
 
 /// Those who are served: as many as before and as fast, or all of them slower?
-fn where_they_wait(alone: &Block, steps: &[&Block], wait_alone: f64) -> Vec<Shown> {
+fn where_they_wait(alone: &Block, steps: &[&Block], wait_alone: f64) -> Vec<Finding> {
     let mut all = Vec::new();
     let Some((last, before)) = steps.split_last() else { return all };
     let half = before.last().copied().unwrap_or(alone);
@@ -100,38 +102,38 @@ fn where_they_wait(alone: &Block, steps: &[&Block], wait_alone: f64) -> Vec<Show
     );
     // Tokens of a few dozen answers: where their interval holds the limit, neither is known, unless they are far from it.
     let (slots, crowded) = match (full, over(&slower, CROWDED)) {
-        (true, _) if slower.value < AS_FAST => (State::Yes, State::No),
-        (true, State::No) => (State::Yes, State::No),
-        (true, State::Yes) => (State::No, State::Yes),
-        (true, State::Unclear) => (State::Unclear, State::Unclear),
-        (false, _) => (State::Unclear, State::No),
+        (true, _) if slower.value < AS_FAST => (Is::Yes, Is::No),
+        (true, Is::No) => (Is::Yes, Is::No),
+        (true, Is::Yes) => (Is::No, Is::Yes),
+        (true, Is::Unclear) => (Is::Unclear, Is::Unclear),
+        (false, _) => (Is::Unclear, Is::No),
     };
-    all.push(shown(Fact::Slots, slots, says.clone(), Some(slower), Some(CROWDED)));
-    all.push(shown(Fact::Crowded, crowded, says, Some(slower), Some(CROWDED)));
+    all.push(shown(Observed::Ceiling, slots, says.clone(), Some(slower), Some(CROWDED)));
+    all.push(shown(Observed::CrowdedTogether, crowded, says, Some(slower), Some(CROWDED)));
     all.extend(crowded_elsewhere(last, crowded));
     let waiting = last.gauges.waiting.filter(|_| last.gauges.looks >= LOOKS);
     let outside = (f64::from(at) - served).max(0.0);
     // Where tokens are neither as fast as before nor slower for sure, those who wait in the engine still wait in it.
-    let known = slots == State::Yes || (full && slots == State::Unclear && outside >= 1.0);
+    let known = slots == Is::Yes || (full && slots == Is::Unclear && outside >= 1.0);
     if let (Some(waiting), true) = (waiting, known) {
         let says = format!("of about {outside:.1} who wait, the engine says that {waiting:.1} wait in it");
         let (idle, queue) = match waiting / outside.max(1.0) {
-            share if share < 0.2 && slots == State::Yes => (State::Yes, State::No),
-            share if share > 0.5 => (State::No, State::Yes),
-            _ => (State::Unclear, State::Unclear),
+            share if share < 0.2 && slots == Is::Yes => (Is::Yes, Is::No),
+            share if share > 0.5 => (Is::No, Is::Yes),
+            _ => (Is::Unclear, Is::Unclear),
         };
-        all.push(shown(Fact::EngineIdle, idle, says.clone(), None, None));
-        all.push(shown(Fact::EngineQueue, queue, says, None, None));
+        all.push(shown(Observed::InFrontOfEngine, idle, says.clone(), None, None));
+        all.push(shown(Observed::EngineQueue, queue, says, None, None));
     }
     all
 }
 
 /// All are slower, and the engine knows of few of them: what is crowded lies between it and here.
-fn crowded_elsewhere(last: &Block, crowded: State) -> Option<Shown> {
+fn crowded_elsewhere(last: &Block, crowded: Is) -> Option<Finding> {
     let inside = last.gauges.running? + last.gauges.waiting?;
     let at = f64::from(last.concurrency()?);
     // What crowds the way crowds the page's looks too: two that know of next to none of them are enough.
-    if crowded != State::Yes || last.gauges.looks < 2 {
+    if crowded != Is::Yes || last.gauges.looks < 2 {
         return None;
     }
     let few = last.gauges.looks < LOOKS;
@@ -139,16 +141,16 @@ fn crowded_elsewhere(last: &Block, crowded: State) -> Option<Shown> {
         "of {at:.0} in flight the engine knows of {inside:.1}; the others are on their way to it or from it"
     );
     let state = match inside / at {
-        share if share < if few { 0.25 } else { 0.5 } => State::Yes,
-        share if share > 0.8 && !few => State::No,
-        _ => State::Unclear,
+        share if share < if few { 0.25 } else { 0.5 } => Is::Yes,
+        share if share > 0.8 && !few => Is::No,
+        _ => Is::Unclear,
     };
-    Some(shown(Fact::EngineIdle, state, says, None, None))
+    Some(shown(Observed::InFrontOfEngine, state, says, None, None))
 }
 
 /// The page takes the way that the answers take and nothing of the engine. Where it stops coming as soon as there is company, that way is
 /// what is crowded, or the front that sends it.
-fn page_lost(alone: &Block, last: &Block) -> Option<Shown> {
+fn page_lost(alone: &Block, last: &Block) -> Option<Finding> {
     let ((came, lost), (came_alone, lost_alone)) = (last.gauges.pages, alone.gauges.pages);
     let at = last.concurrency()?;
     let says = format!(
@@ -156,8 +158,8 @@ fn page_lost(alone: &Block, last: &Block) -> Option<Shown> {
         came + lost,
         came_alone + lost_alone
     );
-    let is = lost >= LOST && lost >= came && came_alone >= LOST && 4 * lost_alone <= came_alone;
-    is.then(|| shown(Fact::PageLost, State::Yes, says, None, None))
+    let is = lost >= LOST && lost >= came && 4 * lost_alone <= came_alone;
+    (came_alone >= LOST).then(|| shown(Observed::PageLost, yes_if(is), says, None, None))
 }
 
 /// How many of those in flight are served at a time, by Little's law: those who do not wait longer than one alone does.
@@ -174,7 +176,7 @@ fn round(rate: f64) -> String {
 /// Tokens in flight that every KV cache holds: the least that engines are set up for is one context of a few thousand.
 const HELD: f64 = 4_096.0;
 
-fn kv(steps: &[&Block], wait_alone: f64) -> Option<Shown> {
+fn kv(steps: &[&Block], wait_alone: f64) -> Option<Finding> {
     if steps.iter().any(|block| super::without_tokens(block)) {
         return None;
     }
@@ -187,7 +189,7 @@ fn kv(steps: &[&Block], wait_alone: f64) -> Option<Shown> {
         };
         let most = steps.iter().map(|block| tokens(block)).fold(0.0, f64::max);
         let says = format!("at most {most:.0} tokens were served at a time, fewer than any KV cache holds");
-        return (most > 0.0 && most < HELD).then(|| shown(Fact::KvFull, State::No, says, None, Some(HELD)));
+        return (most > 0.0 && most < HELD).then(|| shown(Observed::KvFull, Is::No, says, None, Some(HELD)));
     };
     let preempted: f64 = steps.iter().filter_map(|block| block.gauges.preemptions).sum();
     let waiting = steps.last().and_then(|block| block.gauges.waiting).unwrap_or(0.0);
@@ -196,9 +198,9 @@ fn kv(steps: &[&Block], wait_alone: f64) -> Option<Shown> {
         percent(kv)
     );
     let state = match () {
-        () if preempted > 0.0 || (kv >= 0.85 && waiting > 0.5) => State::Yes,
-        () if kv < 0.7 => State::No,
-        () => State::Unclear,
+        () if preempted > 0.0 || (kv >= 0.85 && waiting > 0.5) => Is::Yes,
+        () if kv < 0.7 => Is::No,
+        () => Is::Unclear,
     };
-    Some(shown(Fact::KvFull, state, says, None, Some(0.85)))
+    Some(shown(Observed::KvFull, state, says, None, Some(0.85)))
 }

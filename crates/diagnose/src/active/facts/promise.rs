@@ -8,9 +8,11 @@
 use plimsoll_math::proportion::exceedance_bounds;
 use plimsoll_model::Load;
 
-use super::block::{Block, BlockRow, median, share};
-use super::fact::{Fact, Shown, State, ms, of, percent, shown};
-use super::plan::{ActiveSpec, ArmSetting, ExperimentKind};
+use super::{ms, of, percent, shown};
+use crate::active::block::{Block, BlockRow, median, share};
+use crate::active::plan::{ActiveSpec, ArmSetting, ExperimentKind};
+use crate::fact::{Is, Observed};
+use crate::facts::Finding;
 use plimsoll_measure::findings::{Ceiling, Estimate, Metric};
 
 /// Requests alone below which nothing is said.
@@ -79,7 +81,7 @@ fn value(row: &BlockRow, metric: Metric) -> Option<f64> {
 }
 
 /// Does a single request with no contention already exceed what was promised? Of the ceiling that is worst off.
-pub(super) fn alone(blocks: &[Block], spec: &ActiveSpec) -> Option<Shown> {
+pub(super) fn alone(blocks: &[Block], spec: &ActiveSpec) -> Option<Finding> {
     let block = of(blocks, ExperimentKind::Alone).next()?;
     let one = |ceiling: Ceiling| {
         let held = Held::new(ceiling, &block.rows, 1.0).filter(|held| held.values.len() >= LEAST)?;
@@ -87,15 +89,15 @@ pub(super) fn alone(blocks: &[Block], spec: &ActiveSpec) -> Option<Shown> {
         let usual = median(held.values.iter().copied(), 1.0).filter(|usual| usual.value.is_finite())?;
         let limit = ceiling.limit_s;
         let state = match () {
-            () if held.broken => State::Yes,
-            () if usual.upper <= limit && held.over.value <= held.allowed() => State::No,
-            () => State::Unclear,
+            () if held.broken => Is::Yes,
+            () if usual.upper <= limit && held.over.value <= held.allowed() => Is::No,
+            () => Is::Unclear,
         };
         let says = format!("isolated, {}; the median is {}", held.words(), ms(usual.value));
         Some((
             rank(state),
             usual.value / limit,
-            shown(Fact::OverBudget, state, says, Some(usual), Some(limit)),
+            shown(Observed::AloneOverBudget, state, says, Some(usual), Some(limit)),
         ))
     };
     let all = spec.promised().into_iter().filter_map(one);
@@ -103,17 +105,17 @@ pub(super) fn alone(blocks: &[Block], spec: &ActiveSpec) -> Option<Shown> {
         .map(|(.., shown)| shown)
 }
 
-fn rank(state: State) -> u8 {
+fn rank(state: Is) -> u8 {
     match state {
-        State::No => 0,
-        State::Unclear => 1,
-        State::Yes => 2,
+        Is::No => 0,
+        Is::Unclear => 1,
+        Is::Yes => 2,
     }
 }
 
 /// Up to which company does every ceiling hold? Of the steps of company and the moderate load; twice the load is meant to be
 /// too much, and other prompts are not the user's.
-pub(super) fn together(blocks: &[Block], spec: &ActiveSpec) -> Option<Shown> {
+pub(super) fn together(blocks: &[Block], spec: &ActiveSpec) -> Option<Finding> {
     let promised = spec.promised();
     let own = |block: &&Block| match block.kind {
         ExperimentKind::Together | ExperimentKind::Watch => true,
@@ -142,22 +144,18 @@ pub(super) fn together(blocks: &[Block], spec: &ActiveSpec) -> Option<Shown> {
     }
     let best = fine.iter().filter_map(|block| block.concurrency()).max();
     let found = |state, says: String, held: Option<&Held>| {
-        Some(shown(Fact::OverTogether, state, says, held.map(|held| held.over), held.map(Held::allowed)))
+        Some(shown(Observed::BudgetBroken, state, says, held.map(|held| held.over), held.map(Held::allowed)))
     };
     match (worst, doubt) {
         (Some((at, held)), _) => {
             let below = best.filter(|n| at.concurrency().is_none_or(|at| *n < at));
             let below = below.map_or_else(String::new, |n| format!("; with {n} no ceiling was broken"));
-            found(State::Yes, format!("{}, {}{below}", company(at), held.words()), Some(&held))
+            found(Is::Yes, format!("{}, {}{below}", company(at), held.words()), Some(&held))
         }
-        (None, Some((at, held))) => found(
-            State::Unclear,
-            format!("{}, {}: too few to be sure", company(at), held.words()),
-            Some(&held),
-        ),
-        (None, None) => {
-            found(State::No, format!("what was promised held with up to {} in flight", best?), None)
+        (None, Some((at, held))) => {
+            found(Is::Unclear, format!("{}, {}: too few to be sure", company(at), held.words()), Some(&held))
         }
+        (None, None) => found(Is::No, format!("what was promised held with up to {} in flight", best?), None),
     }
 }
 

@@ -7,10 +7,12 @@
 
 use plimsoll_math::quantile;
 
-use super::block::{Block, BlockRow, LEVEL, median, share};
-use super::fact::{Fact, Shown, State, ms, of, shown};
-use super::plan::ExperimentKind;
+use super::{ms, of, shown};
+use crate::active::block::{Block, BlockRow, LEVEL, median, share};
+use crate::active::plan::ExperimentKind;
 use crate::effect::spearman;
+use crate::fact::{Is, Observed};
+use crate::facts::Finding;
 use plimsoll_measure::findings::Estimate;
 
 /// A freeze is at least so many usual gaps long, and so many seconds.
@@ -37,7 +39,7 @@ const HOLE: f64 = 0.5;
 const UNSTEADY: f64 = 3.0;
 
 /// Freezes, their rhythm, and slow stretches.
-pub(crate) fn read(blocks: &[Block]) -> Vec<Shown> {
+pub(crate) fn read(blocks: &[Block]) -> Vec<Finding> {
     let mut all = freezes(blocks);
     all.extend(unsteady(blocks));
     all
@@ -46,7 +48,7 @@ pub(crate) fn read(blocks: &[Block]) -> Vec<Shown> {
 /// A gap of all answers: when it began, and how long it was. Nanoseconds.
 type Freeze = (i64, i64);
 
-fn freezes(blocks: &[Block]) -> Vec<Shown> {
+fn freezes(blocks: &[Block]) -> Vec<Finding> {
     let excuse_ns = excuse(blocks);
     let (mut found, mut watched_s, mut usual): (Vec<Freeze>, f64, Vec<f64>) = (Vec::new(), 0.0, Vec::new());
     let moderate = |block: &&Block| block.concurrency().is_some_and(|c| c <= 8);
@@ -71,10 +73,10 @@ fn freezes(blocks: &[Block]) -> Vec<Shown> {
     let busy = busy(blocks);
     let state = match found.len() {
         // Short freezes of a machine that left its own generator waiting may be the generator's.
-        n if n > 0 && busy > BUSY && part < BUSY => State::Unclear,
-        n if n >= FREEZES && part >= FROZEN => State::Yes,
-        n if enough && (n == 0 || part < 0.3 * FROZEN) => State::No,
-        _ => State::Unclear,
+        n if n > 0 && busy > BUSY && part < BUSY => Is::Unclear,
+        n if n >= FREEZES && part >= FROZEN => Is::Yes,
+        n if enough && (n == 0 || part < 0.3 * FROZEN) => Is::No,
+        _ => Is::Unclear,
     };
     let middle = median(found.iter().map(|(_, long)| *long as f64 * 1e-9), 1.0);
     let says = match &middle {
@@ -86,7 +88,7 @@ fn freezes(blocks: &[Block]) -> Vec<Shown> {
         ),
         None => format!("answers never stood still together in {} of telling", ms(watched_s)),
     };
-    let mut all = vec![shown(Fact::Freezes, state, says, middle, Some(FREEZE.1))];
+    let mut all = vec![shown(Observed::Freezes, state, says, middle, Some(FREEZE.1))];
     all.extend(regular(&found, state));
     all
 }
@@ -146,23 +148,29 @@ fn union_s(mut spans: Vec<(i64, i64)>) -> f64 {
 }
 
 /// Do the freezes follow a clock, all of them or the long ones among them? A busy machine adds short ones of its own.
-fn regular(found: &[Freeze], freezes: State) -> Option<Shown> {
+fn regular(found: &[Freeze], freezes: Is) -> Option<Finding> {
     let mut lengths: Vec<f64> = found.iter().map(|(_, long)| *long as f64).collect();
     quantile::sort(&mut lengths);
     let long = 0.6 * quantile::of_sorted(&lengths, 0.9).unwrap_or(0.0);
     let few: Vec<Freeze> = found.iter().copied().filter(|(_, length)| *length as f64 >= long).collect();
     let all = clocked(found, freezes)?;
-    match (all.state, few.len() < found.len()) {
-        (State::Yes, _) | (_, false) => Some(all),
-        _ => clocked(&few, freezes).filter(|of_long| of_long.state == State::Yes).or(Some(all)),
+    match (all.is, few.len() < found.len()) {
+        (Is::Yes, _) | (_, false) => Some(all),
+        _ => clocked(&few, freezes).filter(|of_long| of_long.is == Is::Yes).or(Some(all)),
     }
 }
 
-fn clocked(found: &[Freeze], freezes: State) -> Option<Shown> {
-    if freezes == State::No {
-        return Some(shown(Fact::Regular, State::No, "there is nothing to be regular".into(), None, None));
+fn clocked(found: &[Freeze], freezes: Is) -> Option<Finding> {
+    if freezes == Is::No {
+        return Some(shown(
+            Observed::RegularFreezes,
+            Is::No,
+            "there is nothing to be regular".into(),
+            None,
+            None,
+        ));
     }
-    if freezes != State::Yes || found.len() < 5 {
+    if freezes != Is::Yes || found.len() < 5 {
         return None;
     }
     // Ends stand closer to the clock than beginnings: an answer can only begin to be missed at its next token.
@@ -187,12 +195,12 @@ fn clocked(found: &[Freeze], freezes: State) -> Option<Shown> {
         chance
     );
     let state = match () {
-        () if part >= 0.75 && chance < RHYTHM => State::Yes,
-        () if part < 0.6 => State::No,
-        () => State::Unclear,
+        () if part >= 0.75 && chance < RHYTHM => Is::Yes,
+        () if part < 0.6 => Is::No,
+        () => Is::Unclear,
     };
     let value = share((part * between.len() as f64).round() as usize, between.len());
-    Some(shown(Fact::Regular, state, says, value, Some(0.75)))
+    Some(shown(Observed::RegularFreezes, state, says, value, Some(0.75)))
 }
 
 /// The period whose phases lie closest together, with the length of their mean (Rayleigh's R, 0 to 1).
@@ -206,7 +214,7 @@ fn strongest(instants: &[f64], periods: &[f64]) -> Option<(f64, f64)> {
 }
 
 /// Stretches of time in which every token is slow.
-fn unsteady(blocks: &[Block]) -> Option<Shown> {
+fn unsteady(blocks: &[Block]) -> Option<Finding> {
     let block = of(blocks, ExperimentKind::Watch).next()?;
     let mut gaps: Vec<(i64, f64)> = block
         .rows
@@ -251,11 +259,11 @@ fn unsteady(blocks: &[Block]) -> Option<Shown> {
     // Independent stretches have a correlation of 2/√n at most, in 39 of 40 series.
     let chance = 2.0 / (medians.len() as f64).sqrt();
     let state = match () {
-        () if slow / fast >= UNSTEADY && follows > chance.max(0.3) => State::Yes,
-        () if slow / fast < 1.0 + 0.6 * (UNSTEADY - 1.0) => State::No,
-        () => State::Unclear,
+        () if slow / fast >= UNSTEADY && follows > chance.max(0.3) => Is::Yes,
+        () if slow / fast < 1.0 + 0.6 * (UNSTEADY - 1.0) => Is::No,
+        () => Is::Unclear,
     };
-    Some(shown(Fact::Unsteady, state, says, Some(value), Some(UNSTEADY)))
+    Some(shown(Observed::SlowSeconds, state, says, Some(value), Some(UNSTEADY)))
 }
 
 /// Correlation of each value with the next.
@@ -298,7 +306,7 @@ fn at_like_prompt(block: &Block) -> Vec<f64> {
 }
 
 /// The spread of the wait alone, and whether it follows a clock. `least`: seconds, and share of the median.
-pub(crate) fn spread(block: &Block, usual: &Estimate, least: (f64, f64)) -> Vec<Shown> {
+pub(crate) fn spread(block: &Block, usual: &Estimate, least: (f64, f64)) -> Vec<Finding> {
     let mut waits = at_like_prompt(block);
     quantile::sort(&mut waits);
     let at = |p: f64| quantile::of_sorted(&waits, p).unwrap_or(0.0);
@@ -319,7 +327,7 @@ pub(crate) fn spread(block: &Block, usual: &Estimate, least: (f64, f64)) -> Vec<
         ),
         _ => "isolated, first tokens follow no clock".to_owned(),
     };
-    all.push(shown(Fact::Lattice, if lattice { State::Yes } else { State::No }, says, None, None));
+    all.push(shown(Observed::WaitsForWindow, if lattice { Is::Yes } else { Is::No }, says, None, None));
     let says = format!(
         "isolated, the wait for the first token goes from {} (p10) to {} (p90) at like prompts",
         ms(at(0.1)),
@@ -338,11 +346,11 @@ pub(crate) fn spread(block: &Block, usual: &Estimate, least: (f64, f64)) -> Vec<
         false => says,
     };
     let state = match () {
-        () if wide >= limit && !some => State::No,
-        () if wide >= limit && value.lower > 0.5 * limit => State::Yes,
-        () if wide < 0.7 * limit => State::No,
-        () => State::Unclear,
+        () if wide >= limit && !some => Is::No,
+        () if wide >= limit && value.lower > 0.5 * limit => Is::Yes,
+        () if wide < 0.7 * limit => Is::No,
+        () => Is::Unclear,
     };
-    all.push(shown(Fact::SpreadWait, state, says, Some(value), Some(limit)));
+    all.push(shown(Observed::AloneSpread, state, says, Some(value), Some(limit)));
     all
 }

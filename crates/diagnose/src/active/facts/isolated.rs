@@ -2,10 +2,12 @@
 
 use plimsoll_model::How;
 
-use super::{Fact, Shown, State, arm, ms, of, over, shown};
+use super::rhythm;
+use super::{arm, ms, of, over, shown};
 use crate::active::block::{Block, BlockRow, mean, median, ratio};
 use crate::active::plan::{ArmSetting, ExperimentKind};
-use crate::active::rhythm;
+use crate::fact::{Is, Observed};
+use crate::facts::Finding;
 use plimsoll_measure::findings::Estimate;
 
 /// A wait alone that no prompt length explains: seconds, steps of the engine, share of the first token's time.
@@ -16,7 +18,7 @@ const SPREAD: (f64, f64) = (0.02, 0.35);
 const LUMPS: (f64, f64) = (3.0, 0.03);
 
 /// Tokens that come in lumps, and first tokens that wait for the rest of the answer.
-pub fn coalesced(blocks: &[Block]) -> Vec<Shown> {
+pub fn coalesced(blocks: &[Block]) -> Vec<Finding> {
     let rows = of(blocks, ExperimentKind::Alone)
         .chain(of(blocks, ExperimentKind::Watch))
         .flat_map(|block| &block.rows);
@@ -29,12 +31,12 @@ pub fn coalesced(blocks: &[Block]) -> Vec<Shown> {
         let apart = median(seen.iter().map(|(_, apart)| *apart), 1.0);
         if let (Some(tokens), Some(apart)) = (tokens, apart) {
             let state = match over(&tokens, LUMPS.0) {
-                State::Yes if apart.value < LUMPS.1 => State::No,
+                Is::Yes if apart.value < LUMPS.1 => Is::No,
                 state => state,
             };
             let says =
                 format!("{:.1} tokens arrive at once (coalesced), {} apart", tokens.value, ms(apart.value));
-            all.push(shown(Fact::Lumps, state, says, Some(tokens), Some(LUMPS.0)));
+            all.push(shown(Observed::Coalesced, state, says, Some(tokens), Some(LUMPS.0)));
         }
     }
     all.extend(held_back(blocks));
@@ -53,7 +55,7 @@ fn lump(row: &BlockRow) -> (f64, f64) {
 }
 
 /// Long answers show their first token later than short ones: something collects them.
-fn held_back(blocks: &[Block]) -> Option<Shown> {
+fn held_back(blocks: &[Block]) -> Option<Finding> {
     let ttft = |which| {
         median(arm(blocks, ExperimentKind::Answers, which).iter().filter_map(|row| row.ttft_s()), 1.0)
     };
@@ -69,12 +71,12 @@ fn held_back(blocks: &[Block]) -> Option<Shown> {
         "four times as long an answer takes {whole:.1} times as long, and its first token {:.2} times as long",
         grows.value
     );
-    let state = if whole < 1.5 { State::Unclear } else { over(&grows, limit) };
-    Some(shown(Fact::HeldBack, state, says, Some(grows), Some(limit)))
+    let state = if whole < 1.5 { Is::Unclear } else { over(&grows, limit) };
+    Some(shown(Observed::LaterByAnswer, state, says, Some(grows), Some(limit)))
 }
 
 /// Waits that no company and no length explains.
-pub fn isolated(blocks: &[Block]) -> Vec<Shown> {
+pub fn isolated(blocks: &[Block]) -> Vec<Finding> {
     let mut all = Vec::new();
     let Some(block) = of(blocks, ExperimentKind::Alone).next() else { return all };
     let waits: Vec<f64> = block.rows.iter().filter_map(BlockRow::ttft_s).collect();
@@ -85,7 +87,7 @@ pub fn isolated(blocks: &[Block]) -> Vec<Shown> {
 }
 
 /// The part of the wait that is left at a prompt of no length.
-fn fixed_wait(blocks: &[Block], alone: &Block) -> Option<Shown> {
+fn fixed_wait(blocks: &[Block], alone: &Block) -> Option<Finding> {
     let (short, mut long) = (
         arm(blocks, ExperimentKind::Prompts, ArmSetting::First),
         arm(blocks, ExperimentKind::Prompts, ArmSetting::Second),
@@ -116,5 +118,5 @@ fn fixed_wait(blocks: &[Block], alone: &Block) -> Option<Shown> {
         ms(step),
         ms(1e3 * slope)
     );
-    Some(shown(Fact::FixedWait, over(&fixed, limit), says, Some(fixed), Some(limit)))
+    Some(shown(Observed::FixedWait, over(&fixed, limit), says, Some(fixed), Some(limit)))
 }

@@ -5,9 +5,11 @@
 
 use plimsoll_model::How;
 
-use super::block::{Block, BlockRow, share};
-use super::fact::{Fact, Shown, State, ms, over, shown};
-use super::plan::ExperimentKind;
+use super::{ms, over, shown};
+use crate::active::block::{Block, BlockRow, share};
+use crate::active::plan::ExperimentKind;
+use crate::fact::{Is, Observed};
+use crate::facts::Finding;
 
 /// Share of requests that fail from which on it matters: its lower bound has to be over it.
 const FAILING: f64 = 0.005;
@@ -18,19 +20,19 @@ const ENOUGH: usize = 60;
 const KEPT: usize = 20;
 
 /// How requests fail, each way by itself, and whether the target was away for a while.
-pub(crate) fn read(blocks: &[Block]) -> Vec<Shown> {
+pub(crate) fn read(blocks: &[Block]) -> Vec<Finding> {
     let rows: Vec<&BlockRow> = blocks.iter().flat_map(own).collect();
     let outage = outage(blocks);
     // One that has not ended is told by none of these either: what a restart looks like before it is over is no rate of errors.
-    let dead = outage.as_ref().is_some_and(|shown| shown.state != State::No);
+    let dead = outage.as_ref().is_some_and(|shown| shown.is != Is::No);
     let turned = |row: &BlockRow| row.how == How::Shed || row.status == Some(429);
     let cut = |row: &BlockRow| matches!(row.how, How::Truncated | How::StreamError) || cut_short(row);
     let other = |row: &BlockRow| row.failed() && !turned(row) && !cut(row);
     let mut all = Vec::new();
-    let kinds: [(Fact, Is<'_>, &str); 3] = [
-        (Fact::TurnedAway, &turned, "were turned away (429 or 503)"),
-        (Fact::CutShort, &cut, "ended in the middle of the answer"),
-        (Fact::Fails, &other, "failed"),
+    let kinds: [(Observed, Test<'_>, &str); 3] = [
+        (Observed::TurnedAway, &turned, "were turned away (429 or 503)"),
+        (Observed::CutShort, &cut, "ended in the middle of the answer"),
+        (Observed::Errors, &other, "failed"),
     ];
     for (fact, is, words) in kinds {
         let struck: Vec<&BlockRow> = rows.iter().copied().filter(|row| is(row)).collect();
@@ -38,12 +40,12 @@ pub(crate) fn read(blocks: &[Block]) -> Vec<Shown> {
         let Some(value) = share(k, n) else { continue };
         let state = match over(&value, FAILING) {
             // A replica that is down makes all of them; it is said once, as an outage.
-            State::Yes if dead => State::Unclear,
-            State::Yes => State::Yes,
-            _ if k == 0 && n >= ENOUGH => State::No,
-            _ => State::Unclear,
+            Is::Yes if dead => Is::Unclear,
+            Is::Yes => Is::Yes,
+            _ if k == 0 && n >= ENOUGH => Is::No,
+            _ => Is::Unclear,
         };
-        let how = if fact == Fact::Fails { how(&struck, &rows) } else { String::new() };
+        let how = if fact == Observed::Errors { how(&struck, &rows) } else { String::new() };
         all.push(shown(fact, state, format!("{k} of {n} requests {words}{how}"), Some(value), Some(FAILING)));
     }
     all.extend(outage);
@@ -83,7 +85,7 @@ fn how(struck: &[&BlockRow], rows: &[&BlockRow]) -> String {
 }
 
 /// A way to fail.
-type Is<'a> = &'a dyn Fn(&BlockRow) -> bool;
+type Test<'a> = &'a dyn Fn(&BlockRow) -> bool;
 
 /// A stream that was reset after its first token.
 fn cut_short(row: &BlockRow) -> bool {
@@ -94,7 +96,7 @@ fn cut_short(row: &BlockRow) -> bool {
 const GONE: usize = 3;
 
 /// A stretch in which nearly all fail, with answers on both sides of it; or that goes on through experiment after experiment.
-fn outage(blocks: &[Block]) -> Option<Shown> {
+fn outage(blocks: &[Block]) -> Option<Finding> {
     let mut rows: Vec<(&BlockRow, usize)> = Vec::new();
     for (number, block) in blocks.iter().enumerate() {
         rows.extend(own(block).map(|row| (row, number)));
@@ -104,8 +106,8 @@ fn outage(blocks: &[Block]) -> Option<Shown> {
     let failed: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].failed()).collect();
     let (Some(&first), Some(&last)) = (failed.first(), failed.last()) else {
         // Nothing is dead while nothing fails, however few were sent.
-        let state = if rows.len() >= ENOUGH { State::No } else { State::Unclear };
-        return Some(shown(Fact::Outage, state, "nothing failed".into(), None, None));
+        let state = if rows.len() >= ENOUGH { Is::No } else { Is::Unclear };
+        return Some(shown(Observed::Outage, state, "nothing failed".into(), None, None));
     };
     let stretch = &rows[first..=last];
     // Who turns requests away or refuses them is there.
@@ -122,9 +124,9 @@ fn outage(blocks: &[Block]) -> Option<Shown> {
         ms(lasted_s)
     );
     let state = match all {
-        true if after >= 5 || experiments.len() >= GONE => State::Yes,
-        true => State::Unclear,
-        false => State::No,
+        true if after >= 5 || experiments.len() >= GONE => Is::Yes,
+        true => Is::Unclear,
+        false => Is::No,
     };
-    Some(shown(Fact::Outage, state, says, share(dead, stretch.len()), Some(0.8)))
+    Some(shown(Observed::Outage, state, says, share(dead, stretch.len()), Some(0.8)))
 }

@@ -1,12 +1,14 @@
 //! What two settings of one experiment show (fresh connections, longer prompts, the same prompt again, an idle time), and replicas side by side.
 
-use super::{Fact, Shown, State, arm, ms, of, over, shown};
+use super::{arm, ms, of, over, shown};
 use crate::active::block::{Block, BlockRow, median, ratio, share};
 use crate::active::plan::{ArmSetting, ExperimentKind};
+use crate::fact::{Is, Observed};
+use crate::facts::Finding;
 use plimsoll_measure::findings::Estimate;
 
 /// Pairs of settings that differ in one thing.
-pub fn settings(blocks: &[Block]) -> Vec<Shown> {
+pub fn settings(blocks: &[Block]) -> Vec<Finding> {
     let mut all = Vec::new();
     let two = |kind: ExperimentKind, of: &dyn Fn(&BlockRow) -> Option<f64>| {
         let a = median(arm(blocks, kind, ArmSetting::First).into_iter().filter_map(of), 1.0)?;
@@ -26,8 +28,8 @@ pub fn settings(blocks: &[Block]) -> Vec<Shown> {
             ms(fresh.value),
             ms(kept.value)
         );
-        let state = if costs.abs() < 0.01 { State::No } else { over(&times, 1.25) };
-        all.push(shown(Fact::FreshCosts, state, says, Some(times), Some(1.25)));
+        let state = if costs.abs() < 0.01 { Is::No } else { over(&times, 1.25) };
+        all.push(shown(Observed::FreshCosts, state, says, Some(times), Some(1.25)));
     }
     if let Some((once, twice, times)) = two(ExperimentKind::Pool, &|row| row.ttft_s()) {
         let says = format!(
@@ -41,7 +43,7 @@ pub fn settings(blocks: &[Block]) -> Vec<Shown> {
             upper: 1.0 / times.lower.max(1e-9),
             ..times
         };
-        all.push(shown(Fact::OwnPool, over(&shrinks, 1.5), says, Some(shrinks), Some(1.5)));
+        all.push(shown(Observed::LargerPoolHelps, over(&shrinks, 1.5), says, Some(shrinks), Some(1.5)));
     }
     all.extend(cache(blocks));
     all.extend(idle(blocks));
@@ -49,7 +51,7 @@ pub fn settings(blocks: &[Block]) -> Vec<Shown> {
 }
 
 /// Is a prompt told before answered faster, always or sometimes?
-fn cache(blocks: &[Block]) -> Vec<Shown> {
+fn cache(blocks: &[Block]) -> Vec<Finding> {
     let mut all = Vec::new();
     let distinct: Vec<f64> = arm(blocks, ExperimentKind::Repeats, ArmSetting::First)
         .iter()
@@ -74,15 +76,15 @@ fn cache(blocks: &[Block]) -> Vec<Shown> {
     let forgets = forgets(blocks, &same_rows, &same, new.value);
     if let Some((none, n, state)) = forgets {
         let words = format!("{none} of {n} prompts told before were computed anew");
-        all.push(shown(Fact::CacheForgets, state, words, share(none, n), None));
+        all.push(shown(Observed::CacheForgets, state, words, share(none, n), None));
     }
     let nothing = match () {
-        () if prefill.is_none_or(|share| share < 0.3) => State::Unclear,
-        () if times.lower > 0.85 => State::Yes,
-        () if times.upper < 0.85 => State::No,
-        () => State::Unclear,
+        () if prefill.is_none_or(|share| share < 0.3) => Is::Unclear,
+        () if times.lower > 0.85 => Is::Yes,
+        () if times.upper < 0.85 => Is::No,
+        () => Is::Unclear,
     };
-    all.push(shown(Fact::CacheNothing, nothing, says, Some(times), Some(0.85)));
+    all.push(shown(Observed::CacheNothing, nothing, says, Some(times), Some(0.85)));
     all
 }
 
@@ -91,12 +93,12 @@ const HOLDS: (f64, f64) = (0.5, 0.2);
 
 /// Of the prompts told before, how many were computed anew, and is the cache forgetful: by what the answers say, else by the server's own
 /// counters, else by their times, which tell only where there are two kinds of them and nothing between.
-fn forgets(blocks: &[Block], rows: &[&BlockRow], waits: &[f64], new: f64) -> Option<(usize, usize, State)> {
+fn forgets(blocks: &[Block], rows: &[&BlockRow], waits: &[f64], new: f64) -> Option<(usize, usize, Is)> {
     let cached: Vec<f64> = rows.iter().filter_map(|row| row.cached).collect();
     if cached.len() >= 10 {
         let none = cached.iter().filter(|cached| **cached < 1.0).count();
         let is = none >= 3 && none < cached.len();
-        return Some((none, cached.len(), if is { State::Yes } else { State::No }));
+        return Some((none, cached.len(), if is { Is::Yes } else { Is::No }));
     }
     let told = |block: &Block| block.gauges.cached.filter(|_| block.arm == ArmSetting::Second);
     let counted = of(blocks, ExperimentKind::Repeats)
@@ -105,9 +107,9 @@ fn forgets(blocks: &[Block], rows: &[&BlockRow], waits: &[f64], new: f64) -> Opt
     let anew = waits.iter().filter(|wait| **wait > 0.85 * new).count();
     if counted.1 > 0.0 {
         let state = match counted.0 / counted.1 {
-            share if share >= HOLDS.0 => State::No,
-            share if share > 0.0 && share < HOLDS.1 => State::Yes,
-            _ => State::Unclear,
+            share if share >= HOLDS.0 => Is::No,
+            share if share > 0.0 && share < HOLDS.1 => Is::Yes,
+            _ => Is::Unclear,
         };
         let missed = (1.0 - counted.0 / counted.1).clamp(0.0, 1.0) * waits.len() as f64;
         return Some((missed.round() as usize, waits.len(), state));
@@ -115,9 +117,9 @@ fn forgets(blocks: &[Block], rows: &[&BlockRow], waits: &[f64], new: f64) -> Opt
     let quick = waits.iter().filter(|wait| **wait < 0.5 * new).count();
     let between = waits.len() - anew - quick;
     let state = match () {
-        () if anew >= 3 && quick >= 3 && 10 * between <= waits.len() => State::Yes,
-        () if anew == 0 => State::No,
-        () => State::Unclear,
+        () if anew >= 3 && quick >= 3 && 10 * between <= waits.len() => Is::Yes,
+        () if anew == 0 => Is::No,
+        () => Is::Unclear,
     };
     Some((anew, waits.len(), state))
 }
@@ -131,7 +133,7 @@ fn prefill_share(blocks: &[Block]) -> Option<f64> {
     Some(((long.value - short.value) / long.value).max(0.0))
 }
 
-fn idle(blocks: &[Block]) -> Option<Shown> {
+fn idle(blocks: &[Block]) -> Option<Finding> {
     let after: Vec<f64> =
         of(blocks, ExperimentKind::Idle).filter_map(|block| block.rows.first()?.ttft_s()).collect();
     let alone = of(blocks, ExperimentKind::Alone).next()?;
@@ -147,17 +149,15 @@ fn idle(blocks: &[Block]) -> Option<Shown> {
     );
     // Three of three slower than twice the median and than every one of forty: by chance once in ten thousand.
     let state = match () {
-        () if n >= 2 && least > 2.0 * usual.value && least > slowest && least - usual.value > 0.02 => {
-            State::Yes
-        }
-        () if n >= 2 && cold.value <= 1.3 * usual.value => State::No,
-        () => State::Unclear,
+        () if n >= 2 && least > 2.0 * usual.value && least > slowest && least - usual.value > 0.02 => Is::Yes,
+        () if n >= 2 && cold.value <= 1.3 * usual.value => Is::No,
+        () => Is::Unclear,
     };
-    Some(shown(Fact::ColdAfterIdle, state, says, Some(times), Some(2.0)))
+    Some(shown(Observed::ColdAfterIdle, state, says, Some(times), Some(2.0)))
 }
 
 /// Time per token by replica, alone where they were asked alone, else wherever they answered.
-pub fn replicas(blocks: &[Block]) -> Option<Shown> {
+pub fn replicas(blocks: &[Block]) -> Option<Finding> {
     let mut by: Vec<(String, Vec<f64>)> = Vec::new();
     let mut put = |name: String, value: f64| match by.iter_mut().find(|(known, _)| *known == name) {
         Some((_, values)) => values.push(value),
@@ -202,9 +202,9 @@ pub fn replicas(blocks: &[Block]) -> Option<Shown> {
         usual.0
     );
     let state = match () {
-        () if times.lower > 1.15 && times.value >= 1.3 => State::Yes,
-        () if times.value < 1.15 => State::No,
-        () => State::Unclear,
+        () if times.lower > 1.15 && times.value >= 1.3 => Is::Yes,
+        () if times.value < 1.15 => Is::No,
+        () => Is::Unclear,
     };
-    Some(shown(Fact::ReplicaDiffers, state, says, Some(times), Some(1.3)))
+    Some(shown(Observed::ReplicaSlower, state, says, Some(times), Some(1.3)))
 }

@@ -1,0 +1,100 @@
+//! What experiments show: facts that causes differ in, each with the figure that decides it (the names of all: [`crate::fact`]).
+//!
+//! A fact is *yes*, *no* or *unclear*, never a number alone. Unclear weighs nothing. Every threshold stands beside its reason, in the file of the
+//! experiments that it is for.
+
+pub(crate) mod concurrency;
+pub(crate) mod failed;
+pub(crate) mod isolated;
+pub(crate) mod promise;
+pub(crate) mod rhythm;
+pub(crate) mod settings;
+
+use plimsoll_model::SizeUnit;
+
+use super::before::Before;
+use super::block::{Block, BlockRow};
+use super::plan::{ActiveSpec, ArmSetting, ExperimentKind};
+use crate::fact::{Is, Observed};
+use crate::facts::Finding;
+use plimsoll_measure::findings::Estimate;
+
+/// Everything that the blocks show, beside an earlier run where there is one.
+pub fn read(blocks: &[Block], spec: &ActiveSpec, before: Option<&Before>) -> Vec<Finding> {
+    let mut shown = failed::read(blocks);
+    shown.extend(isolated::coalesced(blocks));
+    shown.extend(rhythm::read(blocks));
+    shown.extend(promise::alone(blocks, spec));
+    shown.extend(isolated::isolated(blocks));
+    shown.extend(concurrency::concurrency(blocks));
+    shown.extend(promise::together(blocks, spec));
+    shown.extend(settings::settings(blocks));
+    shown.extend(settings::replicas(blocks));
+    shown.extend(before.into_iter().flat_map(|before| before.read(blocks)));
+    if blocks.iter().any(without_tokens) {
+        shown.iter_mut().for_each(|shown| shown.says = of_answers(&shown.says));
+    }
+    shown
+}
+
+/// What is said of first tokens, where what comes first is the answer: the stamps are those of its first byte.
+fn of_answers(says: &str) -> String {
+    says.replace("first tokens", "answers").replace("first token", "answer")
+}
+
+/// Does the protocol know rows, not tokens? An answer of it comes whole, and there is no cache of keys and values.
+pub(super) fn without_tokens(block: &Block) -> bool {
+    block.level.unit == SizeUnit::Items
+}
+
+pub(crate) fn shown(
+    fact: Observed,
+    is: Is,
+    says: String,
+    value: Option<Estimate>,
+    limit: Option<f64>,
+) -> Finding {
+    Finding { value, limit, ..Finding::new(fact, is, says) }
+}
+
+/// Yes where the lower bound is over the limit, no where the upper is under it.
+pub(crate) fn over(value: &Estimate, limit: f64) -> Is {
+    match () {
+        () if value.lower > limit => Is::Yes,
+        () if value.upper < limit => Is::No,
+        () => Is::Unclear,
+    }
+}
+
+pub(crate) fn of(blocks: &[Block], kind: ExperimentKind) -> impl Iterator<Item = &Block> {
+    blocks.iter().filter(move |block| block.kind == kind)
+}
+
+/// The rows of all blocks of one setting.
+fn arm(blocks: &[Block], kind: ExperimentKind, arm: ArmSetting) -> Vec<&BlockRow> {
+    of(blocks, kind).filter(|block| block.arm == arm).flat_map(|block| &block.rows).collect()
+}
+
+pub(crate) fn ms(seconds: f64) -> String {
+    match seconds {
+        s if s >= 10.0 => format!("{s:.0} s"),
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s if s >= 0.01 => format!("{:.0} ms", 1e3 * s),
+        s => format!("{:.1} ms", 1e3 * s),
+    }
+}
+
+pub(crate) fn percent(share: f64) -> String {
+    if share < 0.1 { format!("{:.1} %", 100.0 * share) } else { format!("{:.0} %", 100.0 * share) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of_answers;
+
+    #[test]
+    fn answers_that_come_whole_have_no_first_token() {
+        assert_eq!(of_answers("isolated, first tokens follow no clock"), "isolated, answers follow no clock");
+        assert_eq!(of_answers("in all 8 the first token waits"), "in all 8 the answer waits");
+    }
+}

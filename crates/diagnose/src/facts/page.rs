@@ -1,0 +1,159 @@
+//! What a server's page says by itself, with nothing known of any request: the cache, the device, the page. Records and pages alone ask these.
+
+use plimsoll_measure::say::{number, percent};
+use plimsoll_measure::server_side::Signal;
+
+use super::{Finding, Is, Observed, yes_if};
+use crate::gauges::Gauges;
+
+/// Share of the time with requests waiting for which the cache is full, from which it is.
+const FULL: f64 = 0.3;
+/// Mean share of the cache in use, with requests waiting and room in the batch, from which it may be what they wait for; and the same where
+/// as many as ever ran would not fit at what each holds now (an engine that keeps room for whole answers shows half of that room).
+const HELD: (f64, f64) = (0.7, 0.5);
+/// Share of the most sequences ever seen running under which a queue is not the batch's.
+const ROOM: f64 = 0.85;
+/// Share of the prompt tokens that came from the cache and no longer do, and how many times as many are computed.
+const LESS_CACHED: (f64, f64) = (0.08, 1.15);
+/// Share of the time with requests running in which the GPU computes nothing, from which that is large without a baseline.
+const IDLE: f64 = 0.3;
+/// Looks that brought no page from which on they are no accident, and as many that brought one before.
+const PAGES_LOST: u64 = 3;
+/// Share of cycles from which memory moves about all that it can (NVIDIA, DCGM's profiling metrics: about 0.8 is reached in practice).
+const MEMORY_FULL: f64 = 0.7;
+
+/// Everything that a page says by itself, beside the page of before.
+pub fn find(now: &Gauges, before: Option<&Gauges>) -> Vec<Finding> {
+    [
+        kv_full(now, before),
+        deferred(now, before),
+        gpu_idle(now, before),
+        memory_busy(now),
+        page_lost(now, before),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn kv_full(gauges: &Gauges, before: Option<&Gauges>) -> Option<Finding> {
+    let most = gauges.max(Signal::KvUsage)?;
+    let is_full = gauges.full().unwrap_or(0.0);
+    let was_full = before.and_then(Gauges::full).unwrap_or(0.0);
+    let (full, looks) = gauges.full_while_waiting().unwrap_or((0.0, 0));
+    let room = gauges
+        .running_while_waiting()
+        .is_none_or(|(running, _)| running < 0.95 * gauges.max_seqs.unwrap_or(f64::INFINITY));
+    let plainly = full >= FULL && looks >= 2 && is_full >= was_full + 0.03;
+    let is = match () {
+        () if room && (plainly || short_of_cache(gauges, before)) => Is::Yes,
+        () if most < 0.7 || full < 0.1 && !short_of_cache(gauges, before) => Is::No,
+        () => Is::Unclear,
+    };
+    let says = format!(
+        "the KV cache is full in {} of the time in which requests wait ({} of all time, before {})",
+        percent(full),
+        percent(is_full),
+        percent(was_full)
+    );
+    Some(Finding::new(Observed::KvFull, is, says))
+}
+
+/// Requests wait beside room in the batch while most of the cache is held, which was not so before. A cache that only lost what prompts
+/// share is held no more than before, and its queue is the batch's.
+fn short_of_cache(now: &Gauges, before: Option<&Gauges>) -> bool {
+    let most = |of: &Gauges| of.max(Signal::Running);
+    let Some((running, _)) = now.running_while_waiting() else { return false };
+    let Some(held) = now.kv_while_waiting() else { return false };
+    let ever = most(now).unwrap_or(0.0).max(before.and_then(most).unwrap_or(0.0));
+    let was = before.and_then(|before| before.mean(Signal::KvUsage)).unwrap_or(0.0);
+    let needed = held / running.max(1.0) * ever;
+    let enough = held >= HELD.0 || held >= HELD.1 && needed >= 1.0 && before.is_some();
+    running < ROOM * ever && enough && held >= was + 0.15
+}
+
+/// Less of the prompts comes from the cache: shares before and now, and who says so.
+pub fn less_cached(before: f64, (now, from): (f64, &str)) -> Finding {
+    let lost = before - now;
+    let times = (1.0 - now) / (1.0 - before).max(1e-9);
+    let is = match () {
+        () if lost >= LESS_CACHED.0 && times >= LESS_CACHED.1 => Is::Yes,
+        () if lost < 0.5 * LESS_CACHED.0 || times < 1.05 => Is::No,
+        () => Is::Unclear,
+    };
+    let says = format!(
+        "{} of the prompt tokens came from the cache before, {} now ({from}): {} times as many are computed",
+        percent(before),
+        percent(now),
+        number(times)
+    );
+    Finding::new(Observed::LessCached, is, says)
+}
+
+fn deferred(now: &Gauges, before: Option<&Gauges>) -> Option<Finding> {
+    let now = now.deferred()?;
+    let before = before.and_then(Gauges::deferred).unwrap_or(0.0);
+    let says = format!(
+        "requests wait for KV cache of another engine in {} of the scrapes with a queue",
+        percent(now)
+    );
+    Some(Finding::new(Observed::DeferredKv, yes_if(now >= 0.3 && now >= before + 0.15), says))
+}
+
+/// The GPU idles more while requests run, by what steps take longer. Alone: larger batches make steps longer too, in which it computes.
+fn gpu_idle(now: &Gauges, before: Option<&Gauges>) -> Option<Finding> {
+    let busy = now.gpu_busy()?;
+    let before = before.and_then(Gauges::gpu_busy);
+    let says = format!(
+        "the GPU computes in {} of the time with requests running{}",
+        percent(busy),
+        before.map_or(String::new(), |before| format!(" (before {})", percent(before)))
+    );
+    let is = match before {
+        None if busy <= 1.0 - IDLE => Is::Yes,
+        None => Is::No,
+        Some(before) if before - busy >= 0.08 => Is::Yes,
+        Some(before) if before - busy < 0.04 => Is::No,
+        Some(_) => Is::Unclear,
+    };
+    Some(Finding::new(Observed::GpuIdle, is, says))
+}
+
+fn memory_busy(now: &Gauges) -> Option<Finding> {
+    let active = now.dram_active()?;
+    let says = format!(
+        "the GPU's memory moves data in {} of its cycles while requests run, of some 80 % that are reached in practice",
+        percent(active)
+    );
+    Some(Finding::new(Observed::MemoryBusy, yes_if(active >= MEMORY_FULL), says))
+}
+
+/// The page takes the way of the answers and nothing of the engine: where it came before and does not now, the way is crowded.
+fn page_lost(now: &Gauges, before: Option<&Gauges>) -> Option<Finding> {
+    let (came, lost) = now.pages();
+    let (came_before, lost_before) = before?.pages();
+    (came_before >= PAGES_LOST).then_some(())?;
+    let says = format!(
+        "{lost} of {} scrapes of the server's page timed out, in the baseline {lost_before} of {}",
+        came + lost,
+        came_before + lost_before
+    );
+    let is = lost >= PAGES_LOST && lost >= came && 4 * lost_before <= came_before;
+    Some(Finding::new(Observed::PageLost, yes_if(is), says))
+}
+
+/// The engine took running requests' places away: how often, per request, and per request before.
+pub fn preempted(times: f64, now: f64, was: f64) -> Finding {
+    let is = match () {
+        () if times >= 3.0 && now >= 2.0 * was && now >= 0.003 => Is::Yes,
+        () if times < 1.0 || now < 1.2 * was => Is::No,
+        () => Is::Unclear,
+    };
+    let says = format!(
+        "{} times the engine took the place of a running request away ({} of the requests, before {})",
+        number(times),
+        percent(now),
+        percent(was)
+    );
+    Finding::new(Observed::Preemptions, is, says)
+}

@@ -1,0 +1,93 @@
+//! One replica against the others by the servers' pages alone.
+
+use plimsoll_measure::say::{ms, number};
+
+use super::{Finding, Is, Observed};
+use crate::gauges::{Gauges, OnPage};
+
+/// A replica's mean gap over the others' from which it is slower.
+const SLOWER: f64 = 1.15;
+/// Requests of a replica that its page must show ended for its means to be read.
+const ENDED: f64 = 20.0;
+
+/// The engines on the pages, before and now.
+pub type Engines = (Vec<OnPage>, Vec<OnPage>);
+
+/// The engines on the pages of both, several and as many before as now.
+pub fn engines(before: &Gauges, now: &Gauges) -> Option<Engines> {
+    let (before, now) = (before.on_pages(), now.on_pages());
+    (now.len() > 1 && before.len() == now.len()).then_some((before, now))
+}
+
+/// One takes longer between tokens than the others.
+pub fn slower((before, now): &Engines) -> Option<Finding> {
+    let (at, ratio, gap) = slowest_on_page(now)?;
+    let was = slowest_on_page(before).map_or(1.0, |(_, ratio, _)| ratio);
+    let load = loads(now)?[at];
+    // One that is sent more has fuller steps: that is the router's doing.
+    let is = match () {
+        () if ratio >= SLOWER && ratio >= 1.0 + 2.0 * (was - 1.0) && load <= 1.2 => Is::Yes,
+        () if ratio < 1.07 || load > 1.3 => Is::No,
+        () => Is::Unclear,
+    };
+    let says = format!(
+        "{} takes {} between tokens by its own page, × {} of the others' (before at most × {}), with {} of a fair share of the requests",
+        now[at].name,
+        ms(gap),
+        number(ratio),
+        number(was),
+        number(load)
+    );
+    Some(Finding::new(Observed::ReplicaSlower, is, says))
+}
+
+/// One gets more than a fair share, and it shows there.
+pub fn uneven((before, now): &Engines) -> Option<Finding> {
+    let ((at, load), (_, was)) = (largest(&loads(now)?)?, largest(&loads(before)?)?);
+    let others = |of: fn(&OnPage) -> Option<f64>| {
+        let values: Vec<f64> =
+            now.iter().enumerate().filter(|(k, _)| *k != at).filter_map(|(_, engine)| of(engine)).collect();
+        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    };
+    // It must show: fuller steps, or a queue there beside room elsewhere.
+    let gaps = now[at].gap.zip(others(|engine| engine.gap)).map_or(1.0, |(own, theirs)| own / theirs);
+    let queue = now[at]
+        .waiting
+        .zip(others(|engine| engine.waiting))
+        .is_some_and(|(own, theirs)| own > 0.1 && own > 3.0 * theirs);
+    let is = match () {
+        () if load >= 1.2 && load >= 1.1 * was && (gaps >= 1.05 || queue) => Is::Yes,
+        () if load < 1.1 || load < 1.03 * was => Is::No,
+        () => Is::Unclear,
+    };
+    let says = format!(
+        "{} gets {} times a fair share of the requests by the pages (before at most {}); its tokens come × {} as far apart",
+        now[at].name,
+        number(load),
+        number(was),
+        number(gaps)
+    );
+    Some(Finding::new(Observed::UnevenLoad, is, says))
+}
+
+/// Each engine's requests over a fair share.
+fn loads(engines: &[OnPage]) -> Option<Vec<f64>> {
+    let of = |of: fn(&OnPage) -> Option<f64>| engines.iter().map(of).collect::<Option<Vec<f64>>>();
+    let counts = of(|engine| engine.ended).or_else(|| of(|engine| engine.running))?;
+    let all: f64 = counts.iter().sum();
+    (all > 0.0).then(|| counts.iter().map(|count| count / all * counts.len() as f64).collect())
+}
+
+fn largest(values: &[f64]) -> Option<(usize, f64)> {
+    values.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+/// The slowest engine's mean gap over that of all the others' (plain mean of their means), and which it is.
+fn slowest_on_page(engines: &[OnPage]) -> Option<(usize, f64, f64)> {
+    let read = |engine: &OnPage| engine.ended.is_none_or(|ended| ended >= ENDED);
+    let gaps: Vec<f64> =
+        engines.iter().map(|engine| engine.gap.filter(|_| read(engine))).collect::<Option<_>>()?;
+    let (at, slow) = largest(&gaps)?;
+    let others = (gaps.iter().sum::<f64>() - slow) / (gaps.len() as f64 - 1.0);
+    (others > 0.0).then_some((at, slow / others, slow))
+}

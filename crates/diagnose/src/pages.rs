@@ -1,0 +1,335 @@
+//! The third kind of evidence: what servers' pages tell of live traffic, with no request known, beside a good stretch of before.
+//!
+//! Facts, causes and belief are those of a run ([`crate::facts`], [`crate::belief`]); only their reading differs, and what no page shows is not asked: a
+//! pause of a tenth of a second, a proxy, a request's own time. A cause of which no page holds a counter is no candidate.
+
+use plimsoll_math::series::{self, Mean};
+use plimsoll_measure::findings::Estimate;
+use plimsoll_measure::say::{ms, number, percent};
+use plimsoll_measure::server_side::Signal;
+
+use crate::belief::{Belief, ReadFrom};
+use crate::conclude::{Worse, conclude};
+use crate::experiment::Experiment;
+use crate::fact::{Is, Observed};
+use crate::facts::{Finding, asked, over, page, replica_pages, yes_if};
+use crate::gauges::Gauges;
+use crate::verdict::{Changed, DIAGNOSIS_SCHEMA, Diagnosis, Missing, Reference, Subject};
+use crate::{answer, headline};
+
+/// Parts of a stretch: of their sums come the intervals.
+const PARTS: usize = 12;
+/// Confidence of the intervals.
+const LEVEL: f64 = 0.95;
+/// Requests of a stretch below which nothing is said of their means.
+const FEWEST: f64 = 50.0;
+/// Times as long (or as many) from which a mean has grown: what a run calls material of a median, and of lengths and rates.
+const LATER: f64 = 1.10;
+const MORE: f64 = 1.08;
+/// Share of requests more that fail from which it matters, as of a run.
+const FAILING: f64 = 0.01;
+/// Ratio of the requests running up to which two parts of stretches are equally loaded.
+const ALIKE: f64 = 1.15;
+
+/// Diagnoses a stretch of live traffic, beside one of before.
+pub fn diagnose(now: &Gauges, before: Option<&Gauges>) -> Diagnosis {
+    let found = observe(now, before);
+    let belief = Belief::after(&found, ReadFrom::Records);
+    let verdicts = conclude(&worse(&found, before.is_some()), &found, &belief);
+    Diagnosis {
+        schema: DIAGNOSIS_SCHEMA,
+        answer: answer(&verdicts),
+        headline: headline(&verdicts),
+        subject: subject(now, before),
+        validity: None,
+        questions: Vec::new(),
+        cleared: Vec::new(),
+        observed: asked(&found),
+        changed: Changed::default(),
+        missing: missing(now, before),
+        verdicts,
+    }
+}
+
+/// Everything that the pages show.
+pub fn observe(now: &Gauges, before: Option<&Gauges>) -> Vec<Finding> {
+    let mut found = page::find(now, before);
+    found.extend(queue(now, before));
+    found.extend(backlog(now));
+    found.extend(preemptions(now, before));
+    found.push(Finding::new(
+        Observed::Restarted,
+        yes_if(now.restarts() > 0),
+        format!("the server's counters began anew {} time(s)", now.restarts()),
+    ));
+    found.extend(failing(
+        Observed::Errors,
+        "of the requests failed in the server",
+        Signal::Failed,
+        now,
+        before,
+    ));
+    found.extend(failing(
+        Observed::TurnedAway,
+        "of the requests were not taken",
+        Signal::Refused,
+        now,
+        before,
+    ));
+    if let Some(before) = before {
+        found.extend(grown(now, before));
+        found.extend(slower_beside(now, before));
+        found.extend(
+            now.hit_rate()
+                .zip(before.hit_rate())
+                .map(|(now, was)| page::less_cached(was, (now, "the server's counters"))),
+        );
+        found.extend(replicas(now, before));
+    }
+    found.sort_by_key(|finding| finding.fact);
+    found
+}
+
+/// A histogram's mean over the parts of a stretch, of the first of these signals that was told.
+fn mean_of(of: &Gauges, signals: &[Signal]) -> Option<Mean> {
+    let (sums, counts) = signals.iter().find_map(|signal| of.sums(*signal, PARTS))?;
+    (counts.iter().sum::<f64>() >= FEWEST).then(|| series::ratio(&sums, &counts, LEVEL))?
+}
+
+/// Tokens per request over the parts of a stretch: by the histogram of lengths, else by the counters.
+fn length_of(of: &Gauges, histogram: Signal, counter: Signal) -> Option<Mean> {
+    mean_of(of, &[histogram]).or_else(|| {
+        let (tokens, requests) = (of.gains(counter, PARTS)?, of.gains(Signal::Finished, PARTS)?);
+        (requests.iter().sum::<f64>() >= FEWEST).then(|| series::ratio(&tokens, &requests, LEVEL))?
+    })
+}
+
+/// Requests per second over the parts of a stretch.
+fn rate_of(of: &Gauges) -> Option<Mean> {
+    let parts = of.gains(Signal::Finished, PARTS)?;
+    let each_s = of.seconds() / parts.len() as f64;
+    series::mean_of_batches(&parts.iter().map(|n| n / each_s).collect::<Vec<_>>(), LEVEL)
+}
+
+/// The second over the first, by the ends of their intervals: wider than it need be, and with no law assumed.
+fn ratio(now: &Mean, before: &Mean) -> Option<Estimate> {
+    let (n, lowest) = (PARTS as u64, before.interval.lower);
+    (before.value > 0.0).then(|| Estimate {
+        value: now.value / before.value,
+        lower: now.interval.lower.max(0.0) / before.interval.upper,
+        upper: if lowest > 0.0 { now.interval.upper / lowest } else { f64::INFINITY },
+        n,
+        n_eff: n as f64,
+    })
+}
+
+fn more(
+    fact: Observed,
+    what: &str,
+    limit: f64,
+    pair: Option<(Mean, Mean)>,
+    say: fn(f64) -> String,
+) -> Option<Finding> {
+    let (now, before) = pair?;
+    let times = ratio(&now, &before)?;
+    let says = format!("{what} {}, before {}: × {}", say(now.value), say(before.value), number(times.value));
+    Some(Finding::new(fact, over(&times, times.lower > 1.0, limit), says).figure(times, limit))
+}
+
+/// What is noticed, and what is asked of the servers.
+fn grown(now: &Gauges, before: &Gauges) -> Vec<Finding> {
+    let of = |signals: &[Signal]| mean_of(now, signals).zip(mean_of(before, signals));
+    let lengths =
+        |histogram, counter| length_of(now, histogram, counter).zip(length_of(before, histogram, counter));
+    let tokens = [Signal::Itl, Signal::Tpot];
+    let prompts = lengths(Signal::PromptLength, Signal::PromptTokens);
+    let answers = lengths(Signal::OutputLength, Signal::OutputTokens);
+    [
+        more(Observed::FirstTokenLater, "the mean first token takes", LATER, of(&[Signal::Ttft]), ms),
+        more(Observed::TokensSlower, "the mean gap between tokens is", LATER, of(&tokens), ms),
+        more(Observed::AnswersLonger, "the mean answer takes", LATER, of(&[Signal::E2e]), ms),
+        more(Observed::MoreRequests, "requests per second:", MORE, rate_of(now).zip(rate_of(before)), number),
+        more(Observed::LongerPrompts, "prompt tokens per request:", MORE, prompts, number),
+        more(Observed::LongerAnswers, "output tokens per request:", MORE, answers, number),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Mean wait in the engine's queue, s: its histogram, else Little's law on its gauge.
+fn queue_wait(of: &Gauges) -> Option<f64> {
+    of.queue_mean().or_else(|| Some(of.mean(Signal::Waiting)? / rate_of(of)?.value.max(1e-9)))
+}
+
+/// The engine's queue is a fifth of the first token, and what that grew by.
+fn queue(now: &Gauges, before: Option<&Gauges>) -> Option<Finding> {
+    let wait = queue_wait(now)?;
+    let was = before.and_then(queue_wait).unwrap_or(0.0);
+    // A page without first tokens has whole answers.
+    let first = |of: &Gauges| mean_of(of, &[Signal::Ttft, Signal::E2e]).map(|mean| mean.value);
+    let first_token = first(now)?;
+    let grown = before.and_then(first).map(|was| first_token - was);
+    let share = (wait / first_token.max(1e-9)).clamp(0.0, 1.0);
+    let is_it = grown.is_none_or(|grown| wait - was >= 0.4 * grown);
+    let is = match () {
+        () if share >= 0.2 && wait > 1.3 * was + 0.01 && is_it => Is::Yes,
+        () if share < 0.1 || wait < 1.1 * was + 0.002 || !is_it => Is::No,
+        () => Is::Unclear,
+    };
+    let says = format!(
+        "{} of the mean first token ({} of {}) is the engine's queue; before it took {}",
+        percent(share),
+        ms(wait),
+        ms(first_token),
+        ms(was)
+    );
+    Some(Finding::new(Observed::EngineQueue, is, says))
+}
+
+/// The number of requests in the engine grows by a fiftieth of the rate.
+fn backlog(now: &Gauges) -> Option<Finding> {
+    let inside: Vec<f64> = now.inside_at_looks()?.into_iter().map(|(_, inside, _)| inside).collect();
+    let rate = rate_of(now)?.value;
+    let per_s = inside.len() as f64 / now.seconds();
+    let slope = series::slope(&inside, PARTS, 0.9)?;
+    let is = match () {
+        () if slope.interval.lower * per_s > 0.02 * rate => Is::Yes,
+        () if slope.value * per_s < 0.01 * rate => Is::No,
+        () => Is::Unclear,
+    };
+    let says =
+        format!("the number of requests in the engine grows by {} a second", number(slope.value * per_s));
+    Some(Finding::new(Observed::BacklogGrows, is, says))
+}
+
+/// The engine took running requests' places away, more often than before.
+fn preemptions(now: &Gauges, before: Option<&Gauges>) -> Option<Finding> {
+    let per_request =
+        |of: &Gauges| Some(of.gained(Signal::Preempted)? / of.gained(Signal::Finished)?.max(1.0));
+    let was = before.and_then(per_request).unwrap_or(0.0);
+    Some(page::preempted(now.gained(Signal::Preempted)?, per_request(now)?, was))
+}
+
+/// A share of the requests that ended so, over that of before.
+fn failing(
+    fact: Observed,
+    what: &str,
+    signal: Signal,
+    now: &Gauges,
+    before: Option<&Gauges>,
+) -> Option<Finding> {
+    let share = |of: &Gauges| {
+        let (bad, fine) = (of.gained(signal)?, of.gained(Signal::Finished)?);
+        Some((bad / (bad + fine).max(1.0), bad, bad + fine))
+    };
+    let (part, k, n) = share(now)?;
+    let was = before.and_then(share).map_or(0.0, |(was, ..)| was);
+    let value = crate::effect::share(k, n, 1.0);
+    let is = match part - was {
+        grown if grown >= FAILING && value.lower > was => Is::Yes,
+        grown if k < 0.5 || grown < 0.2 * FAILING => Is::No,
+        _ => Is::Unclear,
+    };
+    let says = format!("{} {what}, before {}", percent(part), percent(was));
+    Some(Finding::new(fact, is, says).figure(value, FAILING))
+}
+
+/// Gaps between tokens at as many requests running: of parts of both stretches that were equally loaded.
+fn slower_beside(now: &Gauges, before: &Gauges) -> Option<Finding> {
+    let parts = |of: &Gauges| -> Option<Vec<(f64, f64, f64)>> {
+        let (sums, counts) = of.sums(Signal::Itl, PARTS).or_else(|| of.sums(Signal::Tpot, PARTS))?;
+        // Parts in which nothing was told would be held against the running of others.
+        (sums.len() == PARTS).then_some(())?;
+        let running = of.means(Signal::Running, PARTS);
+        let known = running.into_iter().zip(sums).zip(counts).filter(|((_, _), n)| *n > 0.0);
+        Some(known.filter_map(|((running, sum), n)| Some((running?, sum, n))).collect())
+    };
+    let (now, before) = (parts(now)?, parts(before)?);
+    let like = |own: f64, others: &[(f64, f64, f64)]| {
+        others.iter().any(|(running, ..)| own.max(*running) <= ALIKE * own.min(*running) + 0.5)
+    };
+    let mean = |of: &[(f64, f64, f64)], beside: &[(f64, f64, f64)]| {
+        let of = of.iter().filter(|(running, ..)| like(*running, beside));
+        let (sums, counts): (Vec<f64>, Vec<f64>) = of.map(|(_, sum, n)| (*sum, *n)).unzip();
+        (sums.len() >= 4).then(|| series::ratio(&sums, &counts, LEVEL))?
+    };
+    let pair = mean(&now, &before).zip(mean(&before, &now));
+    more(
+        Observed::SlowerBeside,
+        "with as many requests running the mean gap between tokens is",
+        MORE,
+        pair,
+        ms,
+    )
+}
+
+fn replicas(now: &Gauges, before: &Gauges) -> Vec<Finding> {
+    let (were, are) = (before.replicas(&[]), now.replicas(&[]));
+    let says = format!("{are} replicas are on the pages, before {were}");
+    let mut found = vec![Finding::new(Observed::FewerReplicas, yes_if(are > 0 && are < were), says)];
+    if let Some(engines) = replica_pages::engines(before, now) {
+        found.extend(replica_pages::slower(&engines));
+        found.extend(replica_pages::uneven(&engines));
+    }
+    found
+}
+
+/// What got worse: without a stretch of before nobody knows, and what was seen speaks for itself.
+fn worse(found: &[Finding], compared: bool) -> Worse {
+    let fails = [Observed::TurnedAway, Observed::Errors, Observed::Restarted, Observed::PageLost];
+    let yes = |finding: &&Finding| finding.is == Is::Yes;
+    let noticed: Vec<&str> = found
+        .iter()
+        .filter(yes)
+        .filter(|finding| finding.fact.is_noticed())
+        .map(|finding| finding.says.as_str())
+        .collect();
+    let failing = found.iter().filter(yes).any(|finding| fails.contains(&finding.fact));
+    Worse {
+        felt: !compared || failing || !noticed.is_empty(),
+        sure: !noticed.is_empty(),
+        or_sound: noticed.is_empty() && !failing,
+        words: if noticed.is_empty() { "something failed".to_owned() } else { noticed.join("; ") },
+        sound: match compared {
+            true => "nothing on the servers' pages is worse than before".to_owned(),
+            false => "nothing on the servers' pages is wrong by itself".to_owned(),
+        },
+        evidence: Vec::new(),
+        open: false,
+    }
+}
+
+fn subject(now: &Gauges, before: Option<&Gauges>) -> Subject {
+    let requests = now.gained(Signal::Finished).unwrap_or(0.0);
+    Subject {
+        level: None,
+        chosen_of: 0,
+        load: rate_of(now)
+            .map_or_else(|| "live traffic".to_owned(), |rate| format!("{} requests/s", number(rate.value))),
+        requests: requests.max(0.0) as u64,
+        reference: if before.is_some() { Reference::Baseline } else { Reference::Quiet },
+        baseline_level: None,
+        alone: 0,
+    }
+}
+
+/// What no page of these shows, and what would.
+fn missing(now: &Gauges, before: Option<&Gauges>) -> Vec<Missing> {
+    let mut missing = Vec::new();
+    let mut lacks = |what: &str, needs| missing.push(Missing { what: what.to_owned(), needs });
+    if before.is_none() {
+        lacks("whether anything changed: no stretch of before is known", Experiment::Baseline);
+    }
+    if mean_of(now, &[Signal::Ttft]).is_none() {
+        lacks(
+            "whether first tokens are later: no page holds their histogram, or too few requests ended",
+            Experiment::Scrape,
+        );
+    }
+    lacks(
+        "what only requests show: pauses, tokens held back, a wait in front of the server, a single request's own time",
+        Experiment::SingleRequests { requests: 60 },
+    );
+    missing
+}
