@@ -5,6 +5,7 @@ use plimsoll_measure::server_side::{ServerSide, Signal};
 use plimsoll_model::At;
 use serde::Serialize;
 
+use crate::alert::burn::PAIRS;
 use crate::rows::{Source, source, words};
 
 /// What a source can say of one row.
@@ -36,6 +37,24 @@ pub fn lint(file: &BudgetFile, side: &ServerSide, until: At) -> Vec<LintRow> {
         LintRow { id: budget.id.clone(), budget: words(budget), judged, says, edges_s }
     };
     file.budgets.iter().map(row).collect()
+}
+
+/// The burn rates that a row can never reach, because all requests over its ceiling burn slower: a sentence each.
+pub fn unreachable(file: &BudgetFile) -> Vec<String> {
+    let counted = file.budgets.iter().filter(|budget| !matches!(source(budget), Source::Nothing(_)));
+    let lines = counted.flat_map(|budget| {
+        let allowed = crate::rows::allowed(budget);
+        PAIRS.into_iter().filter(move |pair| !pair.reachable(allowed)).map(move |pair| {
+            format!(
+                "{}: a burn rate of {} can never be reached, because with {:.0} % allowed even all requests over it burn at {:.1}; it is not alerted on.",
+                budget.id,
+                pair.factor,
+                100.0 * allowed,
+                1.0 / allowed
+            )
+        })
+    });
+    lines.collect()
 }
 
 fn latency(side: &ServerSide, signal: Signal, limit_s: f64, until: At) -> (bool, String, Option<[f64; 2]>) {
