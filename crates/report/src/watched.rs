@@ -2,7 +2,7 @@
 
 use plimsoll_model::Span;
 use plimsoll_watch::lint::LintRow;
-use plimsoll_watch::{RowState, WatchFinding, WatchRow};
+use plimsoll_watch::{Alert, AlertState, RowState, WatchFinding, WatchRow};
 
 use crate::table::Table;
 use crate::{figure, words};
@@ -23,6 +23,23 @@ pub fn change(at_s: f64, row: &WatchRow, before: Option<RowState>) -> String {
         row.budget,
         row.state.words(),
         row.why
+    )
+}
+
+/// `+75 s  ALERT ceiling broken (ttft-p99), for 65 s: …`; `resolved` when it is over.
+pub fn alert(at_s: f64, alert: &Alert) -> String {
+    let word = match alert.state {
+        AlertState::Firing => "ALERT",
+        AlertState::Resolved => "resolved",
+    };
+    let blame = alert.diagnosis.as_ref().map_or(String::new(), |diagnosis| format!("; {diagnosis}"));
+    format!(
+        "{:>8}  {word} {} ({}), since +{:.0} s: {}{blame}",
+        format!("+{at_s:.0} s"),
+        alert.kind.words(),
+        alert.about,
+        alert.since_s,
+        alert.evidence
     )
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use plimsoll_model::Span;
-use plimsoll_watch::WatchSpec;
+use plimsoll_watch::{AlertSpec, WatchSpec};
 use plimsoll_workload::parse_span;
 use plimsoll_workload::scenario::TargetSpec;
 use plimsoll_workload::scrape::ScrapeSpec;
@@ -29,6 +29,8 @@ pub struct AskedWatch {
     pub scrape: ScrapeSpec,
     /// How the budget is watched.
     pub spec: WatchSpec,
+    /// What is alerted on.
+    pub alerts: AlertSpec,
     /// The budget.
     pub budget: BudgetText,
     /// Where it is served.
@@ -46,6 +48,7 @@ struct WatchFile {
     every: Option<String>,
     window: Option<String>,
     listen: Option<String>,
+    alerts: AlertSpec,
 }
 
 /// One page, or several.
@@ -85,6 +88,7 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
             "--every, --window: from 100ms, and a window of at least eight scrapes: with fewer nothing can be decided",
         ));
     }
+    file.alerts.check().map_err(Stop::usage)?;
     let listen = args.listen.clone().or(file.listen).unwrap_or_else(|| LISTEN.to_owned());
     Ok(AskedWatch {
         lint,
@@ -101,6 +105,7 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         },
         scrape: ScrapeSpec { discover: false, pages, every },
         spec: WatchSpec { every, window },
+        alerts: file.alerts,
         budget,
         listen: (listen != "none").then(|| address(&listen)).transpose()?,
         time: span("--for", args.time.as_ref())?,
@@ -150,7 +155,7 @@ fn file(path: &Path) -> Result<WatchFile, Stop> {
     serde_saphyr::from_str(&text).map_err(|e| {
         let said = e.to_string();
         Stop::usage(format!(
-            "{name}: {}; keys: sources, budget, every, window, listen",
+            "{name}: {}; keys: sources, budget, every, window, listen, alerts: {{false_alarms, queue_per_replica}}",
             said.lines().next().unwrap_or("is no YAML")
         ))
     })

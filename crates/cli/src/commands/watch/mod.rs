@@ -15,8 +15,8 @@ use plimsoll_measure::server_side::ServerSide;
 use plimsoll_measure::server_side::table::Table;
 use plimsoll_model::{At, Sample};
 use plimsoll_report::watched as words;
-use plimsoll_watch::lint::lint;
-use plimsoll_watch::{RowState, WatchFinding, WatchSpec, Watched};
+use plimsoll_watch::lint::{lint, unreachable};
+use plimsoll_watch::{Alert, AlertKind, RowState, WatchFinding, WatchSpec, Watched};
 
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, WatchArgs};
@@ -65,14 +65,17 @@ fn linted(args: &WatchArgs, asked: &AskedWatch, pages: Vec<MetricsPage>) -> Resu
     let samples = samples.lock().map(|samples| samples.clone()).unwrap_or_default();
     let found = lint(&asked.budget.file, &ServerSide::read(&samples), clock.now());
     match args.format {
-        Format::Text => out::line(&words::lint(&found)),
+        Format::Text => {
+            out::line(&words::lint(&found));
+            unreachable(&asked.budget.file).iter().for_each(|line| out::line(line));
+        }
         Format::Json => out::json(&found),
     }
     Ok(if found.iter().any(|row| row.judged) { Exit::Done } else { Exit::Inconclusive })
 }
 
 fn watch(args: &WatchArgs, asked: AskedWatch, pages: Vec<MetricsPage>) -> Result<Exit, Stop> {
-    let AskedWatch { spec, time, listen, budget, .. } = asked;
+    let AskedWatch { spec, alerts, time, listen, budget, .. } = asked;
     let WatchSpec { every, .. } = spec;
     let served = listen.map(|listen| Served::start(listen, args.listen_open)).transpose()?;
     let clock = Clock::start();
@@ -83,9 +86,9 @@ fn watch(args: &WatchArgs, asked: AskedWatch, pages: Vec<MetricsPage>) -> Result
     screen.say(&words::begins(pages.len(), every, &budget.path.display().to_string()));
     if let Some(served) = &served {
         // Parents of this process wait for this line: it comes even when it is to be quiet.
-        out::note(&format!("page, /metrics and /v1/rows on http://{}", served.addr));
+        out::note(&format!("page, /metrics, /v1/rows and /v1/alerts on http://{}", served.addr));
     }
-    let watched = Arc::new(Mutex::new(Watched::new(budget.file, spec)));
+    let watched = Arc::new(Mutex::new(Watched::new(budget.file, spec).alerting(alerts)));
     let taking = Arc::clone(&watched);
     let rows = Arc::new(move |sample: Sample| {
         if let Ok(mut watched) = taking.lock() {
@@ -95,6 +98,7 @@ fn watch(args: &WatchArgs, asked: AskedWatch, pages: Vec<MetricsPage>) -> Result
     let scraper = Scraper::start(pages, every, clock, knows, rows);
     let scraper = scraper.map_err(|e| Stop::invalid(format!("cannot scrape: {e}")))?;
     let mut states: Vec<Option<RowState>> = Vec::new();
+    let mut told: Vec<Alert> = Vec::new();
     let (mut due, mut last) = (clock.now(), None);
     let until = time.map(|time| At::ZERO + time);
     loop {
@@ -110,6 +114,7 @@ fn watch(args: &WatchArgs, asked: AskedWatch, pages: Vec<MetricsPage>) -> Result
             let found = watched.finding(now);
             drop(watched);
             changes(args, &found, &mut states);
+            called(args, &found, &mut told);
             served.iter().for_each(|served| served.show(&found));
             last = Some(found);
         }
@@ -143,6 +148,22 @@ fn changes(args: &WatchArgs, found: &WatchFinding, states: &mut Vec<Option<RowSt
             }
         }
     }
+}
+
+/// A line per alert that fires or is resolved. The watchdog is for machines.
+fn called(args: &WatchArgs, found: &WatchFinding, told: &mut Vec<Alert>) {
+    let is_told =
+        |alert: &Alert| told.iter().any(|before| before.id == alert.id && before.state == alert.state);
+    let people = found.alerts.iter().rev().filter(|alert| alert.kind != AlertKind::Watchdog);
+    for alert in people.clone().filter(|alert| !is_told(alert)) {
+        match args.format {
+            Format::Text => out::line(&words::alert(found.at_s, alert)),
+            Format::Json => {
+                out::line(&serde_json::json!({"at_s": found.at_s, "alert": alert}).to_string());
+            }
+        }
+    }
+    *told = people.cloned().collect();
 }
 
 /// 1 broken; 5 nothing answers; 3 nothing decided; 0 something holds and nothing is broken. Where nobody asked for an end, a person ended it.

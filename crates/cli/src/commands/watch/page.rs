@@ -1,6 +1,6 @@
 //! What the watch shows: the page, and its own figures for Prometheus.
 
-use plimsoll_watch::{RowState, WatchFinding};
+use plimsoll_watch::{AlertState, RowState, WatchFinding};
 use plimsoll_wire::prometheus::{Label, PrometheusPage};
 
 /// The page: it shows these rows (JSON, or nothing yet) at once, asks for `/v1/events` and draws what comes.
@@ -47,6 +47,14 @@ pub fn metrics(found: &WatchFinding) -> String {
     let requests: Vec<([Label<'_>; 1], f64)> =
         found.rows.iter().map(|row| ([("id", row.id.as_str())], row.n as f64)).collect();
     gauge(&mut page, "plimsoll_watch_requests", "Requests that a row rests on", &requests);
+    // Kind and subject alone: an alert's number would make a new series of each.
+    let alerts: Vec<([Label<'_>; 2], f64)> = found
+        .alerts
+        .iter()
+        .filter(|alert| alert.state == AlertState::Firing)
+        .map(|alert| ([("kind", alert.kind.name()), ("about", alert.about.as_str())], 1.0))
+        .collect();
+    gauge(&mut page, "plimsoll_watch_alert_firing", "1 for each alert that fires", &alerts);
     let fleet = &found.fleet;
     let [answer, pages] = fleet.pages;
     gauge(&mut page, "plimsoll_watch_pages", "Metrics pages that are watched", &[([], pages as f64)]);
