@@ -12,8 +12,8 @@ use plimsoll_measure::budget::{Count, Decision, decide};
 use plimsoll_measure::findings::Held;
 use plimsoll_measure::server_side::Signal;
 
+use crate::block::Block;
 use crate::over::Over;
-use crate::window::Block;
 use crate::{RowState, WatchRow};
 
 /// Where a row's counts come from.

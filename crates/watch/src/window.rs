@@ -10,7 +10,8 @@ use plimsoll_judge::budget::{Budget, BudgetFile};
 use plimsoll_measure::server_side::{FAILED, LOOK, PAGE_LABEL, Series, ServerSide, Signal};
 use plimsoll_model::{At, Sample, Span, split_labels};
 
-use crate::alert::{Board, board, cause};
+use crate::alert::{AlertKind, Board, Kept, Minute, board};
+use crate::block::Block;
 use crate::finding::ReplicaNow;
 use crate::over::{Over, over};
 use crate::rows::{self, Source};
@@ -32,20 +33,8 @@ const LOST_AT_LEAST: Span = Span::from_secs(2);
 const STALLED: Span = Span::from_secs(30);
 const STALLED_WITHOUT_TOKENS: Span = Span::from_secs(600);
 
-/// What came between two ticks.
-#[derive(Clone, Debug)]
-pub(crate) struct Block {
-    pub at: At,
-    pub length: Span,
-    /// Of each row of the budget; `None` = no page has its signal.
-    pub rows: Vec<Option<Over>>,
-    pub finished: Option<f64>,
-    pub output_tokens: Option<f64>,
-    pub restarts: u64,
-    /// Requests that wait per replica: by the pages' gauge as a mean over the block, and by their queue times (Little's law).
-    pub waiting: Option<f64>,
-    pub waiting_by_little: Option<f64>,
-}
+/// A replica that nothing tells from others.
+const THE_SERVER: &str = "the server";
 
 /// One page's scrapes.
 #[derive(Copy, Clone, Debug, Default)]
@@ -92,6 +81,24 @@ impl Watched {
         Watched { alerts: Board::new(&self.file, alerts, self.spec.every), ..self }
     }
 
+    /// Goes on where an earlier watch ended; its times are in this one's.
+    #[must_use]
+    pub fn resuming(mut self, kept: Kept, now: At) -> Watched {
+        // What was stalled is so until something of it moves, however short this watch has looked.
+        let stalled = kept.alerts.iter().filter(|alert| alert.kind == AlertKind::Stalled && alert.stands());
+        self.moved.extend(stalled.map(|alert| {
+            let name = if alert.about == THE_SERVER { "" } else { alert.about.as_str() };
+            (name.to_owned(), At::ZERO + Span::from_secs_f64(alert.since_s))
+        }));
+        self.alerts.resume(kept, now);
+        self
+    }
+
+    /// What rows counted in the minutes that began after this instant; the newest of each is left out, because it goes on.
+    pub fn minutes_after(&self, at: At) -> Vec<(String, Minute)> {
+        self.alerts.minutes_after(at)
+    }
+
     /// The budget.
     pub fn file(&self) -> &BudgetFile {
         &self.file
@@ -133,17 +140,12 @@ impl Watched {
 
     fn alert(&mut self, now: At, block: Option<&Block>) {
         let lost: Vec<String> = self.lost(now).into_iter().map(str::to_owned).collect();
-        let stalled: Vec<(String, f64)> = self
-            .replicas(now)
-            .into_iter()
-            .filter_map(|replica| Some((replica.name, replica.stalled_s?)))
-            .collect();
+        let replicas = self.replicas(now);
+        let silent: Vec<String> = replicas.iter().filter(|r| !r.answers).map(|r| r.name.clone()).collect();
+        let stalled: Vec<(String, f64)> =
+            replicas.into_iter().filter_map(|replica| Some((replica.name, replica.stalled_s?))).collect();
         let pages = self.pages.len();
-        self.alerts.step(&board::Seen { now, block, lost: &lost, pages, stalled: &stalled });
-        for alert in self.alerts.standing().iter_mut().filter(|alert| alert.fired_s >= seconds(now)) {
-            alert.diagnosis =
-                cause::diagnosis(&cause::InWindow { alert, blocks: &self.blocks, side: &self.side });
-        }
+        self.alerts.step(&board::Seen { now, block, lost: &lost, pages, stalled: &stalled, silent: &silent });
     }
 
     /// Notes which replicas moved, or had nothing to do.
@@ -272,7 +274,7 @@ impl Watched {
                 .filter(|running| answers && *running >= 1.0)
                 .and_then(|_| self.stalled(&replica.name));
             ReplicaNow {
-                name: if replica.name.is_empty() { "the server".to_owned() } else { replica.name.clone() },
+                name: if replica.name.is_empty() { THE_SERVER.to_owned() } else { replica.name.clone() },
                 running,
                 waiting: level(self.side.gauge_of(number, Signal::Waiting)),
                 answers,
@@ -297,23 +299,27 @@ impl Watched {
             let gained: Vec<f64> = self.blocks.iter().filter_map(of).collect();
             (!gained.is_empty() && seconds > 0.0).then(|| gained.iter().sum::<f64>() / seconds)
         };
+        let replicas = self.replicas(now);
+        // Replica by replica, because pages are read one after the other: the newest instant is known of the last one alone.
+        let each = |signal| -> Vec<f64> {
+            let level = |number| level(self.side.gauge_of(number, signal));
+            let answering = replicas.iter().enumerate().filter(|(_, replica)| replica.answers);
+            answering.filter_map(|(number, _)| level(number)).collect()
+        };
+        let sum = |signal| each(signal).into_iter().reduce(|all, one| all + one);
         FleetNow {
             pages: [(self.pages.len() - lost.len()) as u64, self.pages.len() as u64],
-            replicas: self.replicas(now),
-            running: level(self.side.gauge(Signal::Running)),
-            waiting: level(self.side.gauge(Signal::Waiting)),
+            running: sum(Signal::Running),
+            waiting: sum(Signal::Waiting),
             requests_per_s: rate(|block| block.finished),
             output_tokens_per_s: rate(|block| block.output_tokens),
-            kv_usage: level(self.side.gauge(Signal::KvUsage)),
+            kv_usage: each(Signal::KvUsage).into_iter().reduce(f64::max),
             restarts: self.blocks.iter().map(|block| block.restarts).sum(),
+            replicas,
         }
     }
 }
 
 fn level(series: Option<Series>) -> Option<f64> {
     series.and_then(|series| series.steps.last().map(|step| step.value))
-}
-
-fn seconds(at: At) -> f64 {
-    at.0 as f64 / 1e9
 }

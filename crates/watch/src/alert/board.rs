@@ -7,14 +7,15 @@ use std::collections::{HashMap, VecDeque};
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_model::{At, Span};
 
+use super::burn::{Minute, span_words};
 use super::detect::threshold;
 use super::row::{BLOCK, RowWatch, evidence};
 use super::{Alert, AlertKind, AlertSpec, AlertState};
+use crate::block::Block;
 use crate::rows::{self, Source};
-use crate::window::Block;
 
 /// Resolved alerts that are remembered.
-const PAST: usize = 200;
+pub const PAST: usize = 200;
 /// A row whose signal is missing for so long, and traffic that is missing for so long, are told.
 const ABSENT: Span = Span::from_secs(600);
 const SILENT: Span = Span::from_secs(600);
@@ -31,6 +32,17 @@ pub(crate) struct Seen<'a> {
     pub pages: usize,
     /// Replicas of which nothing moves, and for how long, s.
     pub stalled: &'a [(String, f64)],
+    /// Replicas whose page does not answer.
+    pub silent: &'a [String],
+}
+
+/// What a watch leaves to the next one: all that it has told, and what it counted, in the next one's time.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct Kept {
+    /// Alerts that stood, and the last that were resolved, the oldest first.
+    pub alerts: Vec<Alert>,
+    /// Rows' ids with what they counted in a minute, the oldest first.
+    pub minutes: Vec<(String, Minute)>,
 }
 
 /// Requests that waited per replica over so long, by the gauge and by queue times.
@@ -38,7 +50,7 @@ pub(crate) struct Seen<'a> {
 struct Waited {
     length: Span,
     gauge: f64,
-    little: f64,
+    little: Option<f64>,
 }
 
 /// All alerts of a watch.
@@ -65,13 +77,14 @@ impl Board {
             let allowed = rows::allowed(budget);
             let is_counted = !matches!(rows::source(budget), Source::Nothing(_));
             // Nothing can be bet against "all may be over", and "none may be over" needs no evidence but one.
-            (is_counted && allowed < 1.0).then(|| RowWatch::new(allowed.max(1e-9), every))
+            (is_counted && allowed < 1.0).then(|| RowWatch::new(allowed.max(1e-9), every, spec.pairs()))
         };
+        let rows = file.budgets.iter().map(row).collect();
         Board {
             spec,
             alpha: file.policy.alpha,
             block_s: BLOCK.max(every).as_secs_f64(),
-            rows: file.budgets.iter().map(row).collect(),
+            rows,
             words: file.budgets.iter().map(|budget| (budget.id.clone(), rows::words(budget))).collect(),
             standing: Vec::new(),
             past: VecDeque::new(),
@@ -88,9 +101,38 @@ impl Board {
         standing.chain(self.past.iter().rev().cloned()).collect()
     }
 
-    /// The alerts that stand, to be given a diagnosis.
-    pub(crate) fn standing(&mut self) -> &mut [Alert] {
-        &mut self.standing
+    /// Goes on where an earlier watch ended. What stood stands until it is seen to be over; what this one does not look at any more is over now.
+    pub(crate) fn resume(&mut self, kept: Kept, now: At) {
+        let number = |alert: &Alert| -> Option<u64> { alert.id.rsplit('/').next()?.parse().ok() };
+        self.number = kept.alerts.iter().filter_map(number).max().unwrap_or(0);
+        for alert in kept.alerts {
+            match alert.stands() && self.is_watched(&alert) {
+                true => self.standing.push(alert),
+                false => self.past(alert, now),
+            }
+        }
+        self.asked = self.standing.iter().any(|alert| alert.kind == AlertKind::NoTraffic);
+        for (row, (id, _)) in self.rows.iter_mut().zip(&self.words) {
+            let minutes = kept.minutes.iter().filter(|(of, _)| of == id).map(|(_, minute)| *minute);
+            row.iter_mut().for_each(|row| row.burn.resume(minutes.clone(), now));
+        }
+    }
+
+    fn is_watched(&self, alert: &Alert) -> bool {
+        let is_row = || {
+            let mut rows = self.rows.iter().zip(&self.words);
+            rows.any(|(row, (id, _))| row.is_some() && *id == alert.about)
+        };
+        match alert.kind {
+            AlertKind::CeilingBroken | AlertKind::BurnRate | AlertKind::Absent => is_row(),
+            AlertKind::QueueOverTarget => self.spec.queue_per_replica.is_some(),
+            _ => true,
+        }
+    }
+
+    pub(crate) fn minutes_after(&self, at: At) -> Vec<(String, Minute)> {
+        let rows = self.rows.iter().zip(&self.words).filter_map(|(row, (id, _))| Some((row.as_ref()?, id)));
+        rows.flat_map(|(row, id)| row.burn.closed_after(at).map(move |minute| (id.clone(), minute))).collect()
     }
 
     pub(crate) fn step(&mut self, seen: &Seen<'_>) {
@@ -178,16 +220,17 @@ impl Board {
     }
 
     fn stalled(&mut self, seen: &Seen<'_>) {
-        self.each(
-            AlertKind::Stalled,
-            seen.stalled.iter().map(|(name, seconds)| {
-                let said = format!(
-                    "{name} has requests running, and for {seconds:.0} s none of its counters has moved"
-                );
-                (name.clone(), *seconds, said)
-            }),
-            seen.now,
-        );
+        let stalled = seen.stalled.iter().map(|(name, seconds)| {
+            let said =
+                format!("{name} has requests running, and for {seconds:.0} s none of its counters has moved");
+            (name.clone(), *seconds, said)
+        });
+        // Of a replica whose page does not answer nothing is known: what stood stands.
+        let frozen = |alert: &&Alert| alert.kind == AlertKind::Stalled && seen.silent.contains(&alert.about);
+        let frozen = self.standing.iter().filter(frozen);
+        let frozen = frozen.map(|alert| (alert.about.clone(), 0.0, alert.evidence.clone()));
+        let all: Vec<_> = stalled.chain(frozen).collect();
+        self.each(AlertKind::Stalled, all.into_iter(), seen.now);
     }
 
     /// One alert for each of these, and none for those that are not among them any more.
@@ -208,7 +251,7 @@ impl Board {
 
     fn queue(&mut self, block: &Block, now: At) {
         let (Some(target), Some(waiting)) = (self.spec.queue_per_replica, block.waiting) else { return };
-        let little = block.waiting_by_little.unwrap_or(0.0);
+        let little = block.waiting_by_little;
         self.queue.push_back(Waited { length: block.length, gauge: waiting, little });
         let known = |queue: &VecDeque<Waited>| queue.iter().map(|part| part.length.0).sum::<i64>();
         while self.queue.front().is_some_and(|oldest| known(&self.queue) - oldest.length.0 >= QUEUE.0) {
@@ -218,18 +261,20 @@ impl Board {
         if known < QUEUE.0 {
             return;
         }
-        let mean = |of: fn(&Waited) -> f64| {
-            self.queue.iter().map(|part| part.length.0 as f64 * of(part)).sum::<f64>() / known as f64
+        let mean = |of: fn(&Waited) -> Option<f64>| -> Option<f64> {
+            let parts = self.queue.iter().map(|part| Some(part.length.0 as f64 * of(part)?));
+            Some(parts.sum::<Option<f64>>()? / known as f64)
         };
-        let (gauge, little) = (mean(|part| part.gauge), mean(|part| part.little));
+        let (gauge, little) = (mean(|part| Some(part.gauge)).unwrap_or(0.0), mean(|part| part.little));
         let number = plimsoll_measure::say::number;
+        // A page without queue times says nothing by them.
+        let by_little = little.map_or(String::new(), |l| format!(" and {} by their queue times", number(l)));
         let said = format!(
-            "over the last minute {} requests waited per replica by the pages' gauge and {} by their queue times, {} may",
+            "over the last minute {} requests waited per replica by the pages' gauge{by_little}, at most {} may",
             number(gauge),
-            number(little),
             number(target)
         );
-        let found = (gauge.max(little) > target).then(|| (now - Span(known), said));
+        let found = (gauge.max(little.unwrap_or(0.0)) > target).then(|| (now - Span(known), said));
         self.hold(AlertKind::QueueOverTarget, "fleet", None, now, found);
     }
 
@@ -253,6 +298,9 @@ impl Board {
             self.since.remove(&key);
             return None;
         }
+        if let Some(stands) = self.standing.iter().find(|alert| alert.kind == kind && alert.about == about) {
+            return Some(at(stands.since_s));
+        }
         let since = *self.since.entry(key).or_insert(now);
         (now - since >= least).then_some(since)
     }
@@ -271,14 +319,7 @@ impl Board {
             (Some(place), Some((_, said))) => self.standing[place].evidence = said,
             (Some(place), None) => {
                 let alert = self.standing.remove(place);
-                self.past.push_back(Alert {
-                    state: AlertState::Resolved,
-                    resolved_s: Some(seconds(now)),
-                    ..alert
-                });
-                if self.past.len() > PAST {
-                    self.past.pop_front();
-                }
+                self.past(alert, now);
             }
             (None, Some((since, evidence))) => {
                 self.number += 1;
@@ -292,10 +333,18 @@ impl Board {
                     fired_s: seconds(now),
                     resolved_s: None,
                     evidence,
-                    diagnosis: None,
                 });
             }
             (None, None) => {}
+        }
+    }
+
+    /// It is over, now unless it was before.
+    fn past(&mut self, alert: Alert, now: At) {
+        let resolved_s = alert.resolved_s.or(Some(seconds(now)));
+        self.past.push_back(Alert { state: AlertState::Resolved, resolved_s, ..alert });
+        if self.past.len() > PAST {
+            self.past.pop_front();
         }
     }
 }
@@ -306,11 +355,4 @@ fn seconds(at: At) -> f64 {
 
 fn at(seconds: f64) -> At {
     At((seconds * 1e9) as i64)
-}
-
-fn span_words(seconds: i64) -> String {
-    match seconds {
-        s if s % 86_400 == 0 => format!("{} d", s / 86_400),
-        s => format!("{} h", s / 3600),
-    }
 }

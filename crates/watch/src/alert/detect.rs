@@ -4,8 +4,17 @@
 //! of n requests of which k are over, M ← (1 + M)(1 + f g); the mean over the stakes reaches H after H blocks on average or later while the share is
 //! at its allowance, whatever lies inside a block. A threshold on a sliding window lost: it looks at every scrape, so that nobody knows how often it is wrong.
 //!
-//! A block is a bet on k − p n, scaled by the largest block that was to be expected *before* it came, because where the big blocks are the bad
-//! ones the share of all requests is held to the budget and not the mean of the blocks' shares.
+//! A block's bet gains f (k − p n)/(p m), with m the size of the largest block that was to be expected before this one came, or its own where that
+//! is larger. m is what a bet is capped by, and it is the largest block and not twice that, because of two bounds:
+//! * a bet never loses more than its stake, and stays fair: m ≥ n keeps every factor at 1 − f or more, and the factor's mean is at most 1 while,
+//!   given what came before and the block's size, at most the share p of its requests is over on average. Any m ≥ n will do for that;
+//! * while n stays within what was expected, m is known before the block comes, so that the same holds where size and share go together, as in bursts:
+//!   then E[k − p n] ≤ 0 is enough, and each request weighs the same, which is how the budget counts. A bet on the block's own share (m = n) would hold the
+//!   mean of the blocks' shares to the budget, and call a ceiling broken whose few slow requests came in small blocks.
+//!
+//! A cap beyond the largest block would be known beforehand for a larger one too, and makes every bet smaller by that factor.
+
+use std::collections::VecDeque;
 
 use plimsoll_math::anytime::Bets;
 
@@ -13,9 +22,10 @@ use plimsoll_math::anytime::Bets;
 pub const MONTH_S: f64 = 30.0 * 86_400.0;
 /// Further than this no evidence is kept: it has long alarmed, and what is kept must be forgotten again when traffic is good.
 const MOST: f64 = 1e12;
-/// The largest block to be expected is the largest of about so many before it. Twice that lost: every bet is half as large, and 5 % over at 100/s is
-/// found 50 s later. A larger block than expected is a bet on its own share.
-const REMEMBERED: f64 = 60.0;
+/// The largest block to be expected is the largest of so many before it: ten minutes of them, because load has a course over the day, and after a burst bets
+/// against its size are too small to find anything. Of blocks that come in any order one in 61 is larger than the 60 before it. A cap that decays from block to
+/// block lost: it is below the largest nearly always, and then rates the loss of each large block too low.
+const REMEMBERED: usize = 60;
 
 /// The detector of one row.
 #[derive(Clone, PartialEq, Debug)]
@@ -26,8 +36,8 @@ pub struct Detector {
     sums: Vec<f64>,
     /// The best evidence of any beginning, per stake, and the blocks since that beginning.
     best: Vec<(f64, u64)>,
-    /// The largest block that is expected, requests.
-    expected: f64,
+    /// Requests of the last blocks.
+    sizes: VecDeque<u64>,
 }
 
 impl Detector {
@@ -35,7 +45,13 @@ impl Detector {
     pub fn new(allowed: f64) -> Detector {
         let bets = Bets::wide();
         let count = bets.fractions().len();
-        Detector { allowed, bets, sums: vec![0.0; count], best: vec![(1.0, 0); count], expected: 0.0 }
+        Detector {
+            allowed,
+            bets,
+            sums: vec![0.0; count],
+            best: vec![(1.0, 0); count],
+            sizes: VecDeque::new(),
+        }
     }
 
     /// One block: requests, and those over the ceiling for certain.
@@ -43,13 +59,15 @@ impl Detector {
         if n == 0 {
             return;
         }
-        let n = n as f64;
         // The first block has none before it: it says how large blocks are, and nothing is bet on it.
-        if self.expected > 0.0 {
-            let gain = (over as f64 - self.allowed * n) / (self.allowed * n.max(self.expected));
-            self.bet(gain);
+        if let Some(expected) = self.sizes.iter().max() {
+            let most = self.allowed * n.max(*expected) as f64;
+            self.bet((over as f64 - self.allowed * n as f64) / most);
         }
-        self.expected = n.max(self.expected * (1.0 - 1.0 / REMEMBERED));
+        self.sizes.push_back(n);
+        if self.sizes.len() > REMEMBERED {
+            self.sizes.pop_front();
+        }
     }
 
     fn bet(&mut self, gain: f64) {

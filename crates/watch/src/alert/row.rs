@@ -6,7 +6,7 @@ use plimsoll_measure::budget::{Unit, decide, shown};
 use plimsoll_measure::findings::Held;
 use plimsoll_model::{At, Span};
 
-use super::burn::Burn;
+use super::burn::{Burn, Pair};
 use super::detect::Detector;
 use crate::over::Over;
 use crate::rows;
@@ -38,12 +38,12 @@ pub struct RowWatch {
 
 impl RowWatch {
     /// Begins with nothing seen.
-    pub fn new(allowed: f64, every: Span) -> RowWatch {
+    pub fn new(allowed: f64, every: Span, pairs: &[Pair]) -> RowWatch {
         RowWatch {
             allowed,
             block: BLOCK.max(every),
             detector: Detector::new(allowed),
-            burn: Burn::default(),
+            burn: Burn::new(pairs.to_vec()),
             pending: None,
             recent: VecDeque::new(),
         }
@@ -51,7 +51,7 @@ impl RowWatch {
 
     /// What came from one instant to another.
     pub fn push(&mut self, from: At, to: At, over: Over) {
-        self.burn.push(to, over);
+        self.burn.push(from, to, over);
         if to - from > Span(GAP * self.block.0) {
             self.detector.reset();
             self.recent.clear();

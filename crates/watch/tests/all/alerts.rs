@@ -6,7 +6,7 @@ use plimsoll_watch::alert::burn::{Burn, PAIRS};
 use plimsoll_watch::alert::detect::{Detector, threshold};
 use plimsoll_watch::alert::row::RowWatch;
 use plimsoll_watch::over::Over;
-use plimsoll_watch::{Alert, AlertKind, AlertState, Watched};
+use plimsoll_watch::{Alert, AlertKind, AlertState, Kept, Watched};
 
 use crate::watched::{Page, TTFT, load, play, watched};
 
@@ -53,12 +53,37 @@ fn false_alarms_are_as_rare_as_asked() {
     }
 }
 
+/// Small blocks are bad and large ones are not, or the other way round; of all requests 1 % are over it, as many as may be. Bets on each block's own share
+/// would see 5.5 % in the first case: requests weigh the same wherever they came.
+#[test]
+fn requests_weigh_the_same_in_small_and_large_blocks() {
+    // A block is of 10 or of 100 requests with even chances: 1.1 of each two blocks' 110 are over it.
+    for (small, large) in [(0.11, 0.0), (0.0, 0.011)] {
+        let (mut detector, mut stream) = (Detector::new(0.01), Stream::new(3, "sizes", 0));
+        let most = threshold(BLOCK as f64, 1, 1.0);
+        let alarm = |_: &u64| {
+            let (n, share) = if stream.chance(0.5) { (10, small) } else { (100, large) };
+            detector.push(n, over(&mut stream, n, 1, share));
+            let alarm = detector.evidence() >= most;
+            if alarm {
+                detector.reset();
+            }
+            alarm
+        };
+        let found = (0..8 * WEEK).filter(alarm).count();
+        assert!(
+            found < 8,
+            "{found} alarms in 8 weeks at the allowance, {small} of small and {large} of large blocks"
+        );
+    }
+}
+
 /// Seconds from the fault to the alert: the median of 21.
 fn delay(share: f64, per_s: u64) -> i64 {
     let mut delays: Vec<i64> = (0..21)
         .map(|seed| {
             let (mut row, mut stream) =
-                (RowWatch::new(0.01, Span::from_secs(5)), Stream::new(seed, "delay", per_s));
+                (RowWatch::new(0.01, Span::from_secs(5), &PAIRS), Stream::new(seed, "delay", per_s));
             let most = threshold(BLOCK as f64, 1, 1.0);
             (1..=720)
                 .find(|block| {
@@ -96,7 +121,7 @@ fn what_is_broken_is_found_in_time() {
 /// Twenty seconds in which all are over it are no "more than a minute": they belong to the burn rate.
 #[test]
 fn a_burst_is_no_broken_ceiling() {
-    let mut row = RowWatch::new(0.01, Span::from_secs(5));
+    let mut row = RowWatch::new(0.01, Span::from_secs(5), &PAIRS);
     let most = threshold(BLOCK as f64, 1, 1.0);
     for block in 1..=720 {
         let k = if (360..362).contains(&block) { 100 } else { 0 };
@@ -114,7 +139,7 @@ fn burn_rates_need_evidence() {
         (0..120)
             .filter_map(|minute| {
                 let (now, k) = (at(minute * 60), bad(minute).min(n));
-                burn.push(now, Over { n, least: k, most: k });
+                burn.push(now - Span::from_secs(60), now, Over { n, least: k, most: k });
                 burn.proven(now, 0.01).map(|(pair, _)| (minute, pair.factor))
             })
             .next()
@@ -213,9 +238,102 @@ fn a_queue_over_its_target_fires() {
     });
     let [queue] = of(&long.alerts, AlertKind::QueueOverTarget)[..] else { panic!("{:?}", long.alerts) };
     assert!(queue.evidence.contains("9 requests waited per replica"), "{}", queue.evidence);
+    assert!(!queue.evidence.contains("queue times"), "this page has none: {}", queue.evidence);
     let short = play(&mut watched, &mut page, 421, 600, |second, page| {
         load(1000)(second, page);
         page.waiting = 0.0;
     });
     assert_eq!(of(&short.alerts, AlertKind::QueueOverTarget)[0].state, AlertState::Resolved);
+}
+
+/// A watch that was killed `gone` s after this one's end: what it leaves in the time of the next one, which begins then.
+fn left(alerts: &[Alert], minutes: Vec<(String, plimsoll_watch::Minute)>, end: i64, gone: i64) -> Kept {
+    let by = end + gone;
+    let minutes = minutes.into_iter().map(|(row, minute)| {
+        (row, plimsoll_watch::Minute { begun: minute.begun - Span::from_secs(by), ..minute })
+    });
+    Kept {
+        alerts: alerts.iter().rev().map(|alert| alert.shifted(-by as f64)).collect(),
+        minutes: minutes.collect(),
+    }
+}
+
+/// A restart doubles and loses no alert: what stood keeps its beginning, stands while it is still so, and is resolved when it is seen to be over.
+#[test]
+fn a_restart_neither_loses_nor_doubles_an_alert() {
+    let (mut first, mut page) = (watched(TTFT), Page::default());
+    play(&mut first, &mut page, 0, 600, load(1000));
+    let broken = play(&mut first, &mut page, 601, 720, load(5));
+    let [before] = of(&broken.alerts, AlertKind::CeilingBroken)[..] else { panic!("{:?}", broken.alerts) };
+    let kept = left(&broken.alerts, first.minutes_after(At(i64::MIN)), 720, 30);
+    let mut second = watched(TTFT).resuming(kept, At::ZERO);
+    let still = play(&mut second, &mut page, 0, 300, load(5));
+    let [after] = of(&still.alerts, AlertKind::CeilingBroken)[..] else { panic!("{:?}", still.alerts) };
+    assert_eq!(
+        (&after.id, after.state, after.fired_s),
+        (&before.id, AlertState::Firing, before.fired_s - 750.0)
+    );
+    let held = play(&mut second, &mut page, 301, 1200, load(10_000));
+    let [over] = of(&held.alerts, AlertKind::CeilingBroken)[..] else { panic!("{:?}", held.alerts) };
+    assert_eq!((&over.id, over.state), (&before.id, AlertState::Resolved));
+    assert_eq!(of(&held.alerts, AlertKind::Watchdog).len(), 1);
+    // The next one has a number of its own.
+    let again = play(&mut second, &mut page, 1201, 1500, load(3));
+    let ids: Vec<&str> =
+        of(&again.alerts, AlertKind::CeilingBroken).iter().map(|alert| alert.id.as_str()).collect();
+    assert!(ids.len() == 2 && ids[0] != ids[1], "{ids:?}");
+}
+
+/// What a watch did not see with its own eyes is not over: a replica that still hangs, a burn rate whose hour it has not watched itself.
+#[test]
+fn what_stood_stands_until_it_is_seen_to_be_over() {
+    let mut first = watched(TTFT);
+    let alerts = pair(200, true, &mut first);
+    let [before] = of(&alerts, AlertKind::Stalled)[..] else { panic!("{alerts:?}") };
+    // It still hangs, and twenty seconds are too few for this watch to call that a stall of its own.
+    let mut second = watched(TTFT).resuming(left(&alerts, Vec::new(), 200, 10), At::ZERO);
+    let (mut a, mut b) = (Page::default(), Page::default());
+    load(1000)(0, &mut b);
+    for second_s in 0..=20 {
+        load(1000)(second_s, &mut a);
+        if second_s % 5 == 0 {
+            let pages = a.samples("a", second_s).into_iter().chain(b.samples("b", second_s));
+            pages.for_each(|sample| second.push(sample));
+            second.tick(at(second_s));
+        }
+    }
+    let still = second.finding(at(20)).alerts;
+    let [after] = of(&still, AlertKind::Stalled)[..] else { panic!("{still:?}") };
+    assert_eq!((&after.id, after.state), (&before.id, AlertState::Firing), "{after:?}");
+    let mut second = watched(TTFT).resuming(left(&alerts, Vec::new(), 200, 10), At::ZERO);
+    let still = pair(20, true, &mut second);
+    // In this one `b` moves again at once, and hangs from 100 s on.
+    let [after] = of(&still, AlertKind::Stalled)[..] else { panic!("{still:?}") };
+    assert_eq!((&after.id, after.state), (&before.id, AlertState::Resolved));
+
+    let (mut first, mut page) = (watched(TTFT), Page::default());
+    play(&mut first, &mut page, 0, 600, load(1000));
+    let burning = play(&mut first, &mut page, 601, 4200, load(1));
+    let [before] = of(&burning.alerts, AlertKind::BurnRate)[..] else { panic!("{:?}", burning.alerts) };
+    let minutes = first.minutes_after(At(i64::MIN));
+    let mut second = watched(TTFT).resuming(left(&burning.alerts, minutes, 4200, 20), At::ZERO);
+    let still = play(&mut second, &mut page, 0, 120, load(1));
+    let [after] = of(&still.alerts, AlertKind::BurnRate)[..] else { panic!("{:?}", still.alerts) };
+    assert_eq!((&after.id, after.state), (&before.id, AlertState::Firing), "{after:?}");
+    let over = play(&mut second, &mut page, 121, 900, load(10_000));
+    let [after] = of(&over.alerts, AlertKind::BurnRate)[..] else { panic!("{:?}", over.alerts) };
+    assert_eq!((&after.id, after.state), (&before.id, AlertState::Resolved), "{after:?}");
+}
+
+/// A row that is no longer in the file has no alert that could ever end: it is over at the restart.
+#[test]
+fn an_alert_of_a_row_that_is_gone_is_resolved() {
+    let (mut first, mut page) = (watched(TTFT), Page::default());
+    play(&mut first, &mut page, 0, 600, load(1000));
+    let broken = play(&mut first, &mut page, 601, 720, load(5));
+    let other = r#"{"id": "other", "metric": "ttft", "p": "99", "max": "500ms"}"#;
+    let second = watched(other).resuming(left(&broken.alerts, Vec::new(), 720, 30), At::ZERO);
+    let alerts = second.finding(At::ZERO).alerts;
+    let [over] = of(&alerts, AlertKind::CeilingBroken)[..] else { panic!("{alerts:?}") };
+    assert_eq!((over.state, over.resolved_s), (AlertState::Resolved, Some(0.0)));
 }

@@ -190,6 +190,25 @@ fn half_a_fleet_does_not_hold() {
     );
 }
 
+/// Pages are read one after the other: what runs and waits now is the sum of all replicas, whichever was read last.
+#[test]
+fn what_runs_is_the_sum_of_replicas_read_in_turn() {
+    let mut watched = watched(TTFT);
+    let (mut a, mut b) = (Page::default(), Page::default());
+    for at in 0..=60 {
+        load(1000)(at, &mut a);
+        load(1000)(at, &mut b);
+        (a.running, a.waiting, b.running, b.waiting) = (3.0, 6.0, 4.0, 1.0);
+        let (page, name) = if at % EVERY == 0 { (&a, "a") } else { (&b, "b") };
+        if at % EVERY == 0 || at % EVERY == 2 {
+            page.samples(name, at).into_iter().for_each(|sample| watched.push(sample));
+            watched.tick(At(at * 1_000_000_000));
+        }
+    }
+    let fleet = watched.finding(At(60 * 1_000_000_000)).fleet;
+    assert_eq!((fleet.running, fleet.waiting), (Some(7.0), Some(7.0)), "{fleet:?}");
+}
+
 /// Nobody asks: no traffic. Requests run and nothing moves: stalled, whatever the percentiles were. Neither is "holds".
 #[test]
 fn silence_has_two_names() {

@@ -10,6 +10,7 @@ use plimsoll_workload::scenario::TargetSpec;
 use plimsoll_workload::scrape::ScrapeSpec;
 use serde::Deserialize;
 
+use super::notify::{Senders, SinkSpec};
 use crate::budget_file::{self, BudgetText};
 use crate::exit::Stop;
 use crate::flags::WatchArgs;
@@ -31,6 +32,10 @@ pub struct AskedWatch {
     pub spec: WatchSpec,
     /// What is alerted on.
     pub alerts: AlertSpec,
+    /// Who is told.
+    pub senders: Senders,
+    /// Where alerts are kept.
+    pub journal: Option<PathBuf>,
     /// The budget.
     pub budget: BudgetText,
     /// Where it is served.
@@ -49,6 +54,8 @@ struct WatchFile {
     window: Option<String>,
     listen: Option<String>,
     alerts: AlertSpec,
+    sinks: SinkSpec,
+    journal: Option<PathBuf>,
 }
 
 /// One page, or several.
@@ -89,6 +96,12 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         ));
     }
     file.alerts.check().map_err(Stop::usage)?;
+    let senders = file.sinks.senders().map_err(Stop::usage)?;
+    if !senders.is_empty() && file.journal.is_none() {
+        return Err(Stop::usage(
+            "sinks: without a journal a restart loses or doubles alerts; write journal: FILE, where it can keep them",
+        ));
+    }
     let listen = args.listen.clone().or(file.listen).unwrap_or_else(|| LISTEN.to_owned());
     Ok(AskedWatch {
         lint,
@@ -106,6 +119,8 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         scrape: ScrapeSpec { discover: false, pages, every },
         spec: WatchSpec { every, window },
         alerts: file.alerts,
+        senders,
+        journal: file.journal,
         budget,
         listen: (listen != "none").then(|| address(&listen)).transpose()?,
         time: span("--for", args.time.as_ref())?,
@@ -155,7 +170,7 @@ fn file(path: &Path) -> Result<WatchFile, Stop> {
     serde_saphyr::from_str(&text).map_err(|e| {
         let said = e.to_string();
         Stop::usage(format!(
-            "{name}: {}; keys: sources, budget, every, window, listen, alerts: {{false_alarms, queue_per_replica}}",
+            "{name}: {}; keys: sources, budget, every, window, listen, alerts: {{false_alarms, queue_per_replica, burn}}, sinks: {{labels, alertmanager, webhook}}, journal",
             said.lines().next().unwrap_or("is no YAML")
         ))
     })

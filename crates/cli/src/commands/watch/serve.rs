@@ -9,7 +9,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use plimsoll_watch::WatchFinding;
+use serde::Serialize;
 
+use super::outbox::SinkHealth;
 use super::page;
 use crate::exit::Stop;
 
@@ -61,14 +63,22 @@ impl Served {
     }
 
     /// Shows this from now on.
-    pub fn show(&self, found: &WatchFinding) {
-        let rows = serde_json::to_string(found).unwrap_or_default();
+    pub fn show(&self, found: &WatchFinding, sinks: &[SinkHealth]) {
+        let rows = serde_json::to_string(&Everything { found, sinks }).unwrap_or_default();
         if let Ok(mut shown) = self.state.0.lock() {
             let alerts = serde_json::to_string(&found.alerts).unwrap_or_default();
-            *shown = Shown { number: shown.number + 1, rows, alerts, metrics: page::metrics(found) };
+            *shown = Shown { number: shown.number + 1, rows, alerts, metrics: page::metrics(found, sinks) };
         }
         self.state.1.notify_all();
     }
+}
+
+/// What is known, and whether those who are to be told can be.
+#[derive(Serialize)]
+struct Everything<'a> {
+    #[serde(flatten)]
+    found: &'a WatchFinding,
+    sinks: &'a [SinkHealth],
 }
 
 fn accept(listener: &TcpListener, state: &State) {
