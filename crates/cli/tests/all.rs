@@ -97,5 +97,7 @@ mod tidy;
 mod wait;
 #[path = "all/watch.rs"]
 mod watch;
+#[path = "all/watch_alerts.rs"]
+mod watch_alerts;
 #[path = "all/what_if.rs"]
 mod what_if;

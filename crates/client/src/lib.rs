@@ -8,7 +8,7 @@
 //! [`pool`];
 //! [`target`], [`secret`]; [`recording`] (a row in the making), [`exchange`] (one attempt), [`task_pool`], [`flight`],
 //! [`prepare`], [`level_driver`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
-//! [`mod@probe`], [`pages`], [`scrape`], [`doctor`]; [`histogram`].
+//! [`mod@probe`], [`pages`], [`scrape`], [`doctor`]; [`post`], [`sign`]; [`histogram`].
 
 pub mod clock;
 pub mod timer;
@@ -46,6 +46,9 @@ pub mod pages;
 pub mod probe;
 pub mod scrape;
 
+pub mod post;
+pub mod sign;
+
 pub mod histogram;
 
 pub use client::{Client, ClientConfig, ClientError, default_workers};
@@ -53,7 +56,9 @@ pub use clock::Clock;
 pub use control::{Ceilings, Control};
 pub use level::{LevelPlan, LevelTraffic};
 pub use live::{Live, Totals};
+pub use post::{Posted, Poster};
 pub use probe::{Probe, ProbeError, probe};
 pub use secret::{Secret, SecretError};
+pub use sign::SigningKey;
 pub use sink::{Memory, Sink};
 pub use target::{Target, TargetError};

@@ -102,12 +102,28 @@ impl MetricsPage {
 /// # Errors
 /// A named page can't be used or does not answer as one.
 pub fn find(target: &TargetSpec, spec: &ScrapeSpec) -> Result<Vec<MetricsPage>, ScrapeError> {
+    find_or_trust(target, spec, true)
+}
+
+/// The pages that are named, whether they answer or not: whoever has watched them before goes on, and tells that they are lost.
+///
+/// # Errors
+/// A named page can't be used as it is written.
+pub fn trust(target: &TargetSpec, spec: &ScrapeSpec) -> Result<Vec<MetricsPage>, ScrapeError> {
+    find_or_trust(target, spec, false)
+}
+
+fn find_or_trust(
+    target: &TargetSpec,
+    spec: &ScrapeSpec,
+    asks: bool,
+) -> Result<Vec<MetricsPage>, ScrapeError> {
     let (target, spec) = (target.clone(), spec.clone());
     let thread = std::thread::Builder::new().name("scrape-find".into()).spawn(move || {
         let runtime = runtime()?;
         runtime.block_on(async {
             match spec.pages.is_empty() {
-                false => named(&target, &spec.pages).await,
+                false => named(&target, &spec.pages, asks).await,
                 true if spec.discover => Ok(discovered(&target).await),
                 true => Ok(Vec::new()),
             }
@@ -120,7 +136,7 @@ pub(crate) fn runtime() -> std::io::Result<LocalRuntime> {
     Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
 }
 
-async fn named(target: &TargetSpec, pages: &[String]) -> Result<Vec<MetricsPage>, ScrapeError> {
+async fn named(target: &TargetSpec, pages: &[String], asks: bool) -> Result<Vec<MetricsPage>, ScrapeError> {
     let mut found: Vec<MetricsPage> = Vec::new();
     for (number, text) in pages.iter().enumerate() {
         let (name, url) = match text.split_once('=') {
@@ -136,8 +152,12 @@ async fn named(target: &TargetSpec, pages: &[String]) -> Result<Vec<MetricsPage>
             _ => &[Form::Text],
         };
         let page = MetricsPage { name, url: url.to_owned(), target: at, form: forms[0] };
-        match Looker::new(page.clone(), Clock::start()).get(PATIENCE).await {
-            Ok(_) => found.push(page),
+        let answer = match asks {
+            true => Looker::new(page.clone(), Clock::start()).get(PATIENCE).await.map(|_| ()),
+            false => Ok(()),
+        };
+        match answer {
+            Ok(()) => found.push(page),
             Err(why) => return Err(ScrapeError::Silent { page: text.clone(), why }),
         }
     }

@@ -27,6 +27,9 @@ pub enum SecretError {
     /// Empty, or holds bytes that no HTTP header can carry.
     #[error("the key from {0} is empty or holds characters that no header can carry")]
     Unusable(String),
+    /// It begins as a signing key does, and is none.
+    #[error("the key from {0} begins with whsec_, and what follows is no base64")]
+    NoKey(String),
 }
 
 impl Secret {
@@ -58,6 +61,11 @@ impl Secret {
             .unwrap_or_else(|_| HeaderValue::from_static("Bearer"));
         value.set_sensitive(true);
         value
+    }
+
+    /// The key, for what is computed with it.
+    pub(crate) fn text(&self) -> &str {
+        &self.0
     }
 
     /// `text` with every occurrence of the key replaced. (A server may echo it; an error may quote a header.)

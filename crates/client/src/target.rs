@@ -123,6 +123,13 @@ impl Target {
         Opening::new("POST", path, &self.headers)
     }
 
+    /// The same with headers of its own.
+    pub fn posts_with(&self, path: &Uri, more: &[(HeaderName, HeaderValue)]) -> Opening {
+        let mut headers = self.headers.clone();
+        headers.extend(more.iter().cloned());
+        Opening::new("POST", path, &headers)
+    }
+
     /// How a GET of `path` begins.
     pub fn gets(&self, path: &Uri) -> Opening {
         Opening::new("GET", path, &self.headers)

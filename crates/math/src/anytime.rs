@@ -44,6 +44,11 @@ impl Bets {
         Bets((0..count).map(fraction).collect())
     }
 
+    /// The fractions.
+    pub fn fractions(&self) -> &[f64] {
+        &self.0
+    }
+
     fn stake(&self) -> f64 {
         -libm::log(self.0.len() as f64)
     }

@@ -146,10 +146,22 @@ pub fn interval(lower: &str, upper: &str) -> String {
     format!("[{lower}, {upper}]")
 }
 
-/// A date and time in UTC, from nanoseconds since 1970 (days to civil date after Howard Hinnant's algorithm).
+/// A date and time in UTC, from nanoseconds since 1970.
 pub fn date(realtime_ns: i64) -> String {
     let seconds = realtime_ns.div_euclid(1_000_000_000);
     let (days, in_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    format!("{} {:02}:{:02} UTC", day(days), in_day / 3600, in_day % 3600 / 60)
+}
+
+/// An instant as other programs read it (RFC 3339): `2026-11-20T11:56:04.631Z`, from milliseconds since 1970.
+pub fn rfc3339(realtime_ms: i64) -> String {
+    let (days, in_day) = (realtime_ms.div_euclid(86_400_000), realtime_ms.rem_euclid(86_400_000));
+    let (seconds, ms) = (in_day / 1000, in_day % 1000);
+    format!("{}T{:02}:{:02}:{:02}.{ms:03}Z", day(days), seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+/// A day as `2026-11-20`, from days since 1970 (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`).
+fn day(days: i64) -> String {
     let z = days + 719_468;
     let era = z.div_euclid(146_097);
     let doe = z.rem_euclid(146_097);
@@ -159,7 +171,7 @@ pub fn date(realtime_ns: i64) -> String {
     let day = doy - (153 * mp + 2) / 5 + 1;
     let month = if mp < 10 { mp + 3 } else { mp - 9 };
     let year = yoe + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", in_day / 3600, in_day % 3600 / 60)
+    format!("{year:04}-{month:02}-{day:02}")
 }
 
 /// Thousands set apart by spaces, from five digits on (four read well without).

@@ -46,25 +46,9 @@ pub fn text(overview: &Overview) -> String {
     text
 }
 
-/// An instant of the Unix epoch as `2026-11-20 11:56:04.631 UTC`. Source of the calendar: H. Hinnant, "chrono-Compatible
-/// Low-Level Date Algorithms", `civil_from_days`.
+/// An instant of the Unix epoch as `2026-11-20 11:56:04.631 UTC`.
 fn utc(ns: i64) -> String {
-    let ms = ns.div_euclid(1_000_000);
-    let (days, of_day) = (ms.div_euclid(86_400_000), ms.rem_euclid(86_400_000));
-    let shifted = days + 719_468;
-    let (era, of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let moved = (5 * of_year + 2) / 153;
-    let (day, month) = (of_year - (153 * moved + 2) / 5 + 1, if moved < 10 { moved + 3 } else { moved - 9 });
-    let year = year + era * 400 + i64::from(month <= 2);
-    let (seconds, millis) = (of_day / 1_000, of_day % 1_000);
-    format!(
-        "{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}.{millis:03} UTC",
-        seconds / 3_600,
-        seconds / 60 % 60,
-        seconds % 60
-    )
+    figure::rfc3339(ns.div_euclid(1_000_000)).replace('T', " ").replace('Z', " UTC")
 }
 
 #[cfg(test)]

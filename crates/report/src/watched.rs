@@ -1,8 +1,8 @@
 //! A watch in text: a line when a row changes, a table at the end, and what a source can judge.
 
 use plimsoll_model::Span;
-use plimsoll_watch::lint::LintRow;
-use plimsoll_watch::{RowState, WatchFinding, WatchRow};
+use plimsoll_watch::lint::{LintRow, out_of_reach};
+use plimsoll_watch::{Alert, AlertState, RowState, WatchFinding, WatchRow};
 
 use crate::table::Table;
 use crate::{figure, words};
@@ -23,6 +23,26 @@ pub fn change(at_s: f64, row: &WatchRow, before: Option<RowState>) -> String {
         row.budget,
         row.state.words(),
         row.why
+    )
+}
+
+/// `+75 s  ALERT ceiling broken (ttft-p99), for 65 s: …`; `resolved` when it is over.
+pub fn alert(at_s: f64, alert: &Alert) -> String {
+    let word = match alert.state {
+        AlertState::Firing => "ALERT",
+        AlertState::Resolved => "resolved",
+    };
+    // What an earlier watch has left began before this one did.
+    let since = match alert.since_s < 0.0 {
+        true => format!("{} before the start", words::time(-alert.since_s)),
+        false => format!("+{:.0} s", alert.since_s),
+    };
+    format!(
+        "{:>8}  {word} {} ({}), since {since}: {}",
+        format!("+{at_s:.0} s"),
+        alert.kind.words(),
+        alert.about,
+        alert.evidence
     )
 }
 
@@ -56,5 +76,7 @@ pub fn lint(rows: &[LintRow]) -> String {
     page.extend(
         rows.iter().map(|row| words::wrap(0, &format!("{}: {}.", row.id, row.says)).trim_end().to_owned()),
     );
+    let out_of_reach = rows.iter().filter_map(out_of_reach);
+    page.extend(out_of_reach.map(|line| words::wrap(0, &format!("{line}.")).trim_end().to_owned()));
     page.join("\n")
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Alert;
+
 /// Everything that is said at once.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct WatchFinding {
@@ -15,6 +17,8 @@ pub struct WatchFinding {
     pub rows: Vec<WatchRow>,
     /// The fleet.
     pub fleet: FleetNow,
+    /// Alerts that stand, and the last that were resolved, the newest first.
+    pub alerts: Vec<Alert>,
 }
 
 /// One row of the budget.
@@ -46,7 +50,7 @@ pub struct WatchRow {
 pub enum RowState {
     /// More are over the ceiling than allowed, for certain.
     Broken,
-    /// The server hangs: requests are running and nothing moves.
+    /// Every replica hangs: requests are running and nothing moves.
     Stalled,
     /// Nothing is known any more: its pages do not answer.
     SourceLost,
@@ -131,4 +135,6 @@ pub struct ReplicaNow {
     pub waiting: Option<f64>,
     /// Does its page answer?
     pub answers: bool,
+    /// With requests running, for how long none of its counters has moved, s.
+    pub stalled_s: Option<f64>,
 }

@@ -1,16 +1,19 @@
 //! A budget file held against live traffic: samples of metrics pages in, verdict rows out, at any instant.
 //!
-//! Reading order: [`over`] (from a histogram's buckets to a count over a ceiling), [`window`] (samples as they come → blocks of time),
-//! [`rows`] (blocks → verdict rows), [`lint`] (which rows a source can judge at all), [`finding`] (what is said).
+//! Reading order: [`over`] (from a histogram's buckets to a count over a ceiling), `block` (what came between two ticks), [`window`] (samples as they come → blocks of time),
+//! [`rows`] (blocks → verdict rows), [`alert`] (blocks → alerts), [`lint`] (which rows a source can judge at all), [`finding`] (what is said).
 //!
 //! A percentile row is a count over its ceiling, never an interpolated quantile: where the ceiling lies inside a bucket the count is a bracket, and
 //! what the bracket cannot decide is not decided. Nothing here reads a clock or a socket: `now` is an argument.
 
+pub mod alert;
+mod block;
 pub mod finding;
 pub mod lint;
 pub mod over;
 pub mod rows;
 pub mod window;
 
+pub use alert::{Alert, AlertKind, AlertSpec, AlertState, Kept, Minute};
 pub use finding::{FleetNow, RowState, WatchFinding, WatchRow};
 pub use window::{WatchSpec, Watched};

@@ -1,11 +1,14 @@
 //! Which rows of a budget a source can judge, before anything is watched: of a latency the nearest edges of the source's buckets.
 
-use plimsoll_judge::budget::BudgetFile;
+use plimsoll_judge::budget::{Budget, BudgetFile};
+use plimsoll_measure::budget::{Unit, shown};
+use plimsoll_measure::say::number;
 use plimsoll_measure::server_side::{ServerSide, Signal};
 use plimsoll_model::At;
 use serde::Serialize;
 
-use crate::rows::{Source, source, words};
+use crate::alert::Pair;
+use crate::rows::{Source, allowed, source, words};
 
 /// What a source can say of one row.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -20,11 +23,23 @@ pub struct LintRow {
     pub says: String,
     /// The nearest edges around the ceiling, s; equal where the ceiling is an edge.
     pub edges_s: Option<[f64; 2]>,
+    /// The pairs of windows of its burn rate, and which of them it can ever reach; empty where it has none.
+    pub burn: Vec<LintPair>,
+}
+
+/// One pair of windows against one row.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize)]
+pub struct LintPair {
+    /// The pair.
+    #[serde(flatten)]
+    pub pair: Pair,
+    /// Can it ever fire? Not where all requests over the ceiling burn slower.
+    pub reachable: bool,
 }
 
 /// Every row against what a page says. `until`: the last scrape.
-pub fn lint(file: &BudgetFile, side: &ServerSide, until: At) -> Vec<LintRow> {
-    let row = |budget: &plimsoll_judge::budget::Budget| {
+pub fn lint(file: &BudgetFile, pairs: &[Pair], side: &ServerSide, until: At) -> Vec<LintRow> {
+    let row = |budget: &Budget| {
         let (judged, says, edges_s) = match source(budget) {
             Source::Nothing(why) => (false, why.to_owned(), None),
             Source::Errors => match side.has(Signal::Finished) {
@@ -33,9 +48,48 @@ pub fn lint(file: &BudgetFile, side: &ServerSide, until: At) -> Vec<LintRow> {
             },
             Source::Latency { signal, limit_s } => latency(side, signal, limit_s, until),
         };
-        LintRow { id: budget.id.clone(), budget: words(budget), judged, says, edges_s }
+        let reach = |pair: &Pair| LintPair { pair: *pair, reachable: pair.reachable(allowed(budget)) };
+        let burn = if is_counted(budget) { pairs.iter().map(reach).collect() } else { Vec::new() };
+        LintRow { id: budget.id.clone(), budget: words(budget), judged, says, edges_s, burn }
     };
     file.budgets.iter().map(row).collect()
+}
+
+fn is_counted(budget: &Budget) -> bool {
+    !matches!(source(budget), Source::Nothing(_))
+}
+
+/// The burn rates that no row of the file can reach, and what to write instead; `None` = each can be reached by one at least. A file
+/// without a row that is counted has no burn rates.
+pub fn dead_pairs(file: &BudgetFile, pairs: &[Pair]) -> Option<String> {
+    let counted = file.budgets.iter().filter(|budget| is_counted(budget));
+    let strictest = counted.min_by(|a, b| allowed(a).total_cmp(&allowed(b)))?;
+    let allowed = allowed(strictest);
+    let dead: Vec<String> = pairs.iter().filter(|pair| !pair.reachable(allowed)).map(Pair::words).collect();
+    (!dead.is_empty()).then(|| {
+        format!(
+            "alerts.burn: {} can never fire: {} allows {}, so that even all requests over it burn at {:.1}; write factors below that in the watch \
+             file: alerts: {{burn: [{{long_s: 3600, short_s: 300, factor: {}}}]}}",
+            dead.join(", "),
+            strictest.id,
+            shown(allowed, &Unit::Share),
+            1.0 / allowed,
+            number(0.9 / allowed)
+        )
+    })
+}
+
+/// The burn rates that a row can't reach though another one can: a sentence part each.
+pub fn out_of_reach(row: &LintRow) -> Option<String> {
+    let factors = row.burn.iter().filter(|pair| !pair.reachable).map(|pair| number(pair.pair.factor));
+    let factors: Vec<String> = factors.collect();
+    (!factors.is_empty()).then(|| {
+        format!(
+            "{}: burn rates of {} are out of its reach, because even all requests over it burn slower; it is not alerted on by these",
+            row.id,
+            factors.join(", ")
+        )
+    })
 }
 
 fn latency(side: &ServerSide, signal: Signal, limit_s: f64, until: At) -> (bool, String, Option<[f64; 2]>) {
@@ -57,7 +111,7 @@ fn latency(side: &ServerSide, signal: Signal, limit_s: f64, until: At) -> (bool,
     let below =
         buckets.edges.iter().copied().filter(|edge| *edge <= limit_s * (1.0 + 1e-9)).fold(0.0, f64::max);
     let above = buckets.edges.iter().copied().find(|edge| *edge >= limit_s * (1.0 - 1e-9));
-    let ms = |seconds: f64| plimsoll_measure::say::number(1e3 * seconds);
+    let ms = |seconds: f64| number(1e3 * seconds);
     match above {
         None => (
             false,

@@ -7,9 +7,10 @@
 //! (a page that was read while it changed) is not used.
 
 use plimsoll_measure::server_side::Buckets;
+use serde::{Deserialize, Serialize};
 
 /// Requests, and how many of them are over a ceiling: at least, and at most.
-#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Over {
     /// Requests.
     pub n: u64,

@@ -12,8 +12,8 @@ use plimsoll_measure::budget::{Count, Decision, decide};
 use plimsoll_measure::findings::Held;
 use plimsoll_measure::server_side::Signal;
 
+use crate::block::Block;
 use crate::over::Over;
-use crate::window::Block;
 use crate::{RowState, WatchRow};
 
 /// Where a row's counts come from.
@@ -79,7 +79,9 @@ pub(crate) struct Seen<'a> {
     pub blocks: &'a VecDeque<Block>,
     /// Pages that do not answer, of all.
     pub lost: [usize; 2],
-    pub stalled_s: Option<f64>,
+    /// Replicas of which nothing moves, of all, and for how long, s.
+    pub stalled: [usize; 2],
+    pub stalled_s: f64,
     /// Was there any good scrape?
     pub began: bool,
 }
@@ -107,13 +109,11 @@ pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &Seen<
         let unseen = if state == RowState::Absent { "" } else { unseen(file, budget, &source) };
         return WatchRow { state, why, unseen: unseen.to_owned(), ..row };
     }
-    let allowed = match budget.p {
-        Some(p) => 1.0 - p.0,
-        None => budget.max.as_ref().map_or(0.0, |max| max.value),
-    };
+    let allowed = allowed(budget);
     let decision = decide(&count(&counts, all), allowed, file.policy.alpha);
     let over = [all.least, all.most].map(|over| over as f64 / all.n as f64);
-    let (state, why) = verdict(&source, seen.lost, counts.len(), (all, over), (allowed, &decision));
+    let (state, why) =
+        verdict(&source, (seen.lost, seen.stalled), counts.len(), (all, over), (allowed, &decision));
     WatchRow {
         state,
         why,
@@ -138,8 +138,9 @@ fn uncounted(source: &Source, seen: &Seen<'_>, counts: &[Over], all: Over) -> Op
     if !seen.began || seen.blocks.is_empty() {
         return Some((RowState::CannotTell, "there are no two scrapes yet to count between".to_owned()));
     }
-    if let Some(seconds) = seen.stalled_s {
-        let why = format!("requests are running and no counter has moved for {seconds:.0} s");
+    let [stalled, replicas] = seen.stalled;
+    if stalled > 0 && stalled == replicas {
+        let why = format!("requests are running and no counter has moved for {:.0} s", seen.stalled_s);
         return Some((RowState::Stalled, why));
     }
     if counts.is_empty() {
@@ -153,10 +154,18 @@ fn uncounted(source: &Source, seen: &Seen<'_>, counts: &[Over], all: Over) -> Op
     (all.n == 0).then(|| (RowState::NoTraffic, format!("no request ended in {seconds:.0} s")))
 }
 
+/// The share of requests that may be over the ceiling.
+pub(crate) fn allowed(budget: &Budget) -> f64 {
+    match budget.p {
+        Some(p) => 1.0 - p.0,
+        None => budget.max.as_ref().map_or(0.0, |max| max.value),
+    }
+}
+
 /// What the counts decide, and the sentence part that says on what.
 fn verdict(
     source: &Source,
-    [lost, pages]: [usize; 2],
+    ([lost, pages], [stalled, replicas]): ([usize; 2], [usize; 2]),
     scrapes: usize,
     (all, over): (Over, [f64; 2]),
     (allowed, decision): (f64, &Decision),
@@ -172,6 +181,10 @@ fn verdict(
     match decision.held {
         Held::Fail => (RowState::Broken, what),
         _ if lost > 0 => (RowState::CannotTell, format!("{what}; {lost} of {pages} pages do not answer")),
+        _ if stalled > 0 => (
+            RowState::CannotTell,
+            format!("{what}; {stalled} of {replicas} replicas stalled, and what they compute has not ended"),
+        ),
         Held::Pass => (RowState::Holds, what),
         Held::Inconclusive if scrapes < LEAST_BLOCKS => (
             RowState::CannotTell,
@@ -188,7 +201,7 @@ fn verdict(
 }
 
 /// The blocks as one count, worth as many independent requests as the shares over it vary between blocks.
-fn count(blocks: &[Over], all: Over) -> Count {
+pub(crate) fn count(blocks: &[Over], all: Over) -> Count {
     let steps = |of: fn(&Over) -> u64| -> Vec<(u64, u64)> {
         blocks.iter().map(|block| (of(block), block.n)).collect()
     };

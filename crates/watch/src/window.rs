@@ -7,13 +7,15 @@
 use std::collections::{HashMap, VecDeque};
 
 use plimsoll_judge::budget::{Budget, BudgetFile};
-use plimsoll_measure::server_side::{FAILED, LOOK, PAGE_LABEL, ServerSide, Signal};
+use plimsoll_measure::server_side::{FAILED, LOOK, PAGE_LABEL, Series, ServerSide, Signal};
 use plimsoll_model::{At, Sample, Span, split_labels};
 
+use crate::alert::{AlertKind, Board, Kept, Minute, board};
+use crate::block::Block;
 use crate::finding::ReplicaNow;
 use crate::over::{Over, over};
 use crate::rows::{self, Source};
-use crate::{FleetNow, WatchFinding};
+use crate::{AlertSpec, FleetNow, WatchFinding};
 
 /// How a budget is watched.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -31,17 +33,8 @@ const LOST_AT_LEAST: Span = Span::from_secs(2);
 const STALLED: Span = Span::from_secs(30);
 const STALLED_WITHOUT_TOKENS: Span = Span::from_secs(600);
 
-/// What came between two ticks.
-#[derive(Clone, Debug)]
-pub(crate) struct Block {
-    pub at: At,
-    pub length: Span,
-    /// Of each row of the budget; `None` = no page has its signal.
-    pub rows: Vec<Option<Over>>,
-    pub finished: Option<f64>,
-    pub output_tokens: Option<f64>,
-    pub restarts: u64,
-}
+/// A replica that nothing tells from others.
+const THE_SERVER: &str = "the server";
 
 /// One page's scrapes.
 #[derive(Copy, Clone, Debug, Default)]
@@ -60,24 +53,50 @@ pub struct Watched {
     pages: HashMap<String, PageSeen>,
     /// The last tick that made a block.
     last: Option<At>,
-    /// When a counter moved last.
-    moved: Option<At>,
+    /// When a counter of a replica moved last, or it had nothing to do.
+    moved: HashMap<String, At>,
     side: ServerSide,
+    alerts: Board,
 }
 
 impl Watched {
     /// Begins with nothing seen.
     pub fn new(file: BudgetFile, spec: WatchSpec) -> Watched {
         Watched {
+            alerts: Board::new(&file, AlertSpec::default(), spec.every),
             file,
             spec,
             samples: Vec::new(),
             blocks: VecDeque::new(),
             pages: HashMap::new(),
             last: None,
-            moved: None,
+            moved: HashMap::new(),
             side: ServerSide::default(),
         }
+    }
+
+    /// With other settings of its alerts, before anything is seen.
+    #[must_use]
+    pub fn alerting(self, alerts: AlertSpec) -> Watched {
+        Watched { alerts: Board::new(&self.file, alerts, self.spec.every), ..self }
+    }
+
+    /// Goes on where an earlier watch ended; its times are in this one's.
+    #[must_use]
+    pub fn resuming(mut self, kept: Kept, now: At) -> Watched {
+        // What was stalled is so until something of it moves, however short this watch has looked.
+        let stalled = kept.alerts.iter().filter(|alert| alert.kind == AlertKind::Stalled && alert.stands());
+        self.moved.extend(stalled.map(|alert| {
+            let name = if alert.about == THE_SERVER { "" } else { alert.about.as_str() };
+            (name.to_owned(), At::ZERO + Span::from_secs_f64(alert.since_s))
+        }));
+        self.alerts.resume(kept, now);
+        self
+    }
+
+    /// What rows counted in the minutes that began after this instant; the newest of each is left out, because it goes on.
+    pub fn minutes_after(&self, at: At) -> Vec<(String, Minute)> {
+        self.alerts.minutes_after(at)
     }
 
     /// The budget.
@@ -104,20 +123,44 @@ impl Watched {
     pub fn tick(&mut self, now: At) {
         self.side = ServerSide::read(&self.samples);
         let fresh = self.pages.values().filter_map(|page| page.good).max();
-        let Some(fresh) = fresh.filter(|fresh| self.last.is_none_or(|last| *fresh > last)) else { return };
-        if let Some(last) = self.last {
-            let block = self.block(last, fresh);
-            let moves = [block.finished, block.output_tokens].iter().flatten().any(|gained| *gained > 0.0);
-            if moves || block.rows.iter().flatten().any(|row| row.n > 0) || self.moved.is_none() {
-                self.moved = Some(fresh);
-            }
-            self.blocks.push_back(block);
+        let fresh = fresh.filter(|fresh| self.last.is_none_or(|last| *fresh > last));
+        let block = self.last.zip(fresh).map(|(last, fresh)| self.block(last, fresh));
+        if let Some(fresh) = fresh {
+            self.moves(self.last.unwrap_or(fresh), fresh);
         }
+        self.blocks.extend(block.clone());
+        self.alert(now, block.as_ref());
+        let Some(fresh) = fresh else { return };
         self.last = Some(fresh);
         while self.blocks.front().is_some_and(|block| block.at < now - self.spec.window) {
             self.blocks.pop_front();
         }
         self.forget_before(fresh - Span(2 * self.spec.every.0.max(1)));
+    }
+
+    fn alert(&mut self, now: At, block: Option<&Block>) {
+        let lost: Vec<String> = self.lost(now).into_iter().map(str::to_owned).collect();
+        let replicas = self.replicas(now);
+        let silent: Vec<String> = replicas.iter().filter(|r| !r.answers).map(|r| r.name.clone()).collect();
+        let stalled: Vec<(String, f64)> =
+            replicas.into_iter().filter_map(|replica| Some((replica.name, replica.stalled_s?))).collect();
+        let pages = self.pages.len();
+        self.alerts.step(&board::Seen { now, block, lost: &lost, pages, stalled: &stalled, silent: &silent });
+    }
+
+    /// Notes which replicas moved, or had nothing to do.
+    fn moves(&mut self, from: At, to: At) {
+        let counters = [Signal::Finished, Signal::OutputTokens, Signal::PromptTokens, Signal::Steps];
+        for (number, replica) in self.side.replicas().iter().enumerate() {
+            let gains = counters.iter().filter_map(|signal| self.side.gained_of(number, *signal, from, to));
+            let moves = gains.into_iter().any(|gained| gained.value > 0.0);
+            let running = level(self.side.gauge_of(number, Signal::Running));
+            let is_idle = running.is_none_or(|running| running < 1.0);
+            let moved = self.moved.entry(replica.name.clone()).or_insert(to);
+            if moves || is_idle {
+                *moved = to;
+            }
+        }
     }
 
     fn block(&self, from: At, to: At) -> Block {
@@ -133,7 +176,15 @@ impl Watched {
             finished: finished.map(|gained| gained.value),
             output_tokens: gained(Signal::OutputTokens).map(|gained| gained.value),
             restarts,
+            waiting: self
+                .per_replica(self.side.gauge(Signal::Waiting).and_then(|series| series.mean(from, to)), to),
+            waiting_by_little: self.per_replica(self.side.waiting_by_little(from, to), to),
         }
+    }
+
+    fn per_replica(&self, value: Option<f64>, now: At) -> Option<f64> {
+        let answering = self.replicas(now).iter().filter(|replica| replica.answers).count();
+        value.filter(|_| answering > 0).map(|value| value / answering as f64)
     }
 
     /// What one row counted; failures are over every ceiling.
@@ -186,10 +237,13 @@ impl Watched {
     pub fn finding(&self, now: At) -> WatchFinding {
         let lost = self.lost(now);
         let fleet = self.fleet(now);
+        let still: Vec<f64> = fleet.replicas.iter().filter_map(|replica| replica.stalled_s).collect();
+        let busy = |replica: &&ReplicaNow| replica.answers && replica.running.is_some_and(|r| r >= 1.0);
         let seen = rows::Seen {
             blocks: &self.blocks,
             lost: [lost.len(), self.pages.len()],
-            stalled_s: self.stalled(&fleet),
+            stalled: [still.len(), fleet.replicas.iter().filter(busy).count()],
+            stalled_s: still.iter().copied().fold(0.0, f64::max),
             began: self.last.is_some(),
         };
         let rows = self.file.budgets.iter().enumerate();
@@ -200,6 +254,7 @@ impl Watched {
             window_s: self.spec.window.as_secs_f64(),
             rows,
             fleet,
+            alerts: self.alerts.alerts(),
         }
     }
 
@@ -210,39 +265,61 @@ impl Watched {
         self.pages.iter().filter(|(_, page)| is_lost(page)).map(|(name, _)| name.as_str()).collect()
     }
 
-    /// For how long nothing has moved with requests running, s.
-    fn stalled(&self, fleet: &FleetNow) -> Option<f64> {
-        let (last, moved) = (self.last?, self.moved?);
-        let still = last - moved;
+    fn replicas(&self, now: At) -> Vec<ReplicaNow> {
+        let lost = self.lost(now);
+        let replica = |(number, replica): (usize, &plimsoll_measure::server_side::Replica)| {
+            let running = level(self.side.gauge_of(number, Signal::Running));
+            let answers = !lost.contains(&replica.page.as_str());
+            let stalled_s = running
+                .filter(|running| answers && *running >= 1.0)
+                .and_then(|_| self.stalled(&replica.name));
+            ReplicaNow {
+                name: if replica.name.is_empty() { THE_SERVER.to_owned() } else { replica.name.clone() },
+                running,
+                waiting: level(self.side.gauge_of(number, Signal::Waiting)),
+                answers,
+                stalled_s,
+            }
+        };
+        self.side.replicas().iter().enumerate().map(replica).collect()
+    }
+
+    /// For how long nothing of a replica has moved, s, where that is too long.
+    fn stalled(&self, name: &str) -> Option<f64> {
+        let fresh = self.pages.values().filter_map(|page| page.good).max()?;
+        let still = fresh - *self.moved.get(name)?;
         let least = if self.side.has(Signal::OutputTokens) { STALLED } else { STALLED_WITHOUT_TOKENS };
-        (fleet.running.is_some_and(|running| running >= 1.0) && still >= least).then(|| still.as_secs_f64())
+        (still >= least).then(|| still.as_secs_f64())
     }
 
     fn fleet(&self, now: At) -> FleetNow {
         let lost = self.lost(now);
-        let level = |series: Option<plimsoll_measure::server_side::Series>| {
-            series.and_then(|series| series.steps.last().map(|step| step.value))
-        };
         let seconds: f64 = self.blocks.iter().map(|block| block.length.as_secs_f64()).sum();
         let rate = |of: fn(&Block) -> Option<f64>| {
             let gained: Vec<f64> = self.blocks.iter().filter_map(of).collect();
             (!gained.is_empty() && seconds > 0.0).then(|| gained.iter().sum::<f64>() / seconds)
         };
-        let replica = |(number, replica): (usize, &plimsoll_measure::server_side::Replica)| ReplicaNow {
-            name: if replica.name.is_empty() { "the server".to_owned() } else { replica.name.clone() },
-            running: level(self.side.gauge_of(number, Signal::Running)),
-            waiting: level(self.side.gauge_of(number, Signal::Waiting)),
-            answers: !lost.contains(&replica.page.as_str()),
+        let replicas = self.replicas(now);
+        // Replica by replica, because pages are read one after the other: the newest instant is known of the last one alone.
+        let each = |signal| -> Vec<f64> {
+            let level = |number| level(self.side.gauge_of(number, signal));
+            let answering = replicas.iter().enumerate().filter(|(_, replica)| replica.answers);
+            answering.filter_map(|(number, _)| level(number)).collect()
         };
+        let sum = |signal| each(signal).into_iter().reduce(|all, one| all + one);
         FleetNow {
             pages: [(self.pages.len() - lost.len()) as u64, self.pages.len() as u64],
-            replicas: self.side.replicas().iter().enumerate().map(replica).collect(),
-            running: level(self.side.gauge(Signal::Running)),
-            waiting: level(self.side.gauge(Signal::Waiting)),
+            running: sum(Signal::Running),
+            waiting: sum(Signal::Waiting),
             requests_per_s: rate(|block| block.finished),
             output_tokens_per_s: rate(|block| block.output_tokens),
-            kv_usage: level(self.side.gauge(Signal::KvUsage)),
+            kv_usage: each(Signal::KvUsage).into_iter().reduce(f64::max),
             restarts: self.blocks.iter().map(|block| block.restarts).sum(),
+            replicas,
         }
     }
+}
+
+fn level(series: Option<Series>) -> Option<f64> {
+    series.and_then(|series| series.steps.last().map(|step| step.value))
 }

@@ -1,5 +1,7 @@
 //! The crate's tests, one binary.
 
+#[path = "all/alerts.rs"]
+mod alerts;
 #[path = "all/over.rs"]
 mod over;
 #[path = "all/watched.rs"]

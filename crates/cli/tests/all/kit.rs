@@ -156,6 +156,11 @@ impl Server {
 
     /// The same where the answer depends on the request's body.
     pub fn reading(answer: impl Fn(&str, &[u8], &mut TcpStream) + Send + Sync + 'static) -> Server {
+        Server::whole(move |head, body, socket| answer(head.lines().next().unwrap_or_default(), body, socket))
+    }
+
+    /// The same where it depends on the whole request, its head with all its lines.
+    pub fn whole(answer: impl Fn(&str, &[u8], &mut TcpStream) + Send + Sync + 'static) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
         let url = format!("http://{}/v1", listener.local_addr().expect("bound"));
         let answer = Arc::new(answer);
@@ -173,8 +178,8 @@ fn serve(socket: TcpStream, answer: &dyn Fn(&str, &[u8], &mut TcpStream)) {
     let Ok(mut writer) = socket.try_clone() else { return };
     let mut reader = BufReader::new(socket);
     loop {
-        let (mut first, mut length) = (String::new(), 0usize);
-        if reader.read_line(&mut first).unwrap_or(0) == 0 {
+        let (mut head, mut length) = (String::new(), 0usize);
+        if reader.read_line(&mut head).unwrap_or(0) == 0 {
             return;
         }
         loop {
@@ -188,12 +193,13 @@ fn serve(socket: TcpStream, answer: &dyn Fn(&str, &[u8], &mut TcpStream)) {
             if line == "\r\n" {
                 break;
             }
+            head += &line;
         }
         let mut body = vec![0; length];
         if reader.read_exact(&mut body).is_err() {
             return;
         }
-        answer(first.trim(), &body, &mut writer);
+        answer(head.trim(), &body, &mut writer);
     }
 }
 

@@ -3,7 +3,7 @@
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_measure::server_side::{FAILED, LOOK};
 use plimsoll_model::{At, Sample, Span};
-use plimsoll_watch::{RowState, WatchFinding, WatchSpec, Watched};
+use plimsoll_watch::{AlertSpec, RowState, WatchFinding, WatchSpec, Watched};
 
 /// vLLM's edges of the first token, s.
 const EDGES: [f64; 9] = [0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5];
@@ -11,14 +11,15 @@ const EVERY: i64 = 5;
 
 /// A server's page: what it counted since it began, in vLLM's names.
 #[derive(Clone, Default)]
-struct Page {
-    ttft: Vec<f64>,
-    failed: u64,
-    running: f64,
+pub struct Page {
+    pub ttft: Vec<f64>,
+    pub failed: u64,
+    pub running: f64,
+    pub waiting: f64,
 }
 
 impl Page {
-    fn samples(&self, page: &str, at_s: i64) -> Vec<Sample> {
+    pub fn samples(&self, page: &str, at_s: i64) -> Vec<Sample> {
         let at = At(at_s * 1_000_000_000);
         let own = if page.is_empty() { String::new() } else { format!("source={page}") };
         let with = |labels: &str| {
@@ -32,6 +33,7 @@ impl Page {
             value,
         };
         let mut rows = vec![row(LOOK, "", 20.0), row("vllm:num_requests_running", "", self.running)];
+        rows.push(row("vllm:num_requests_waiting", "", self.waiting));
         for edge in EDGES {
             let below = self.ttft.iter().filter(|s| **s <= edge).count();
             rows.push(row("vllm:time_to_first_token_seconds_bucket", &format!("le={edge}"), below as f64));
@@ -46,7 +48,7 @@ impl Page {
         rows
     }
 
-    fn lost(page: &str, at_s: i64) -> Sample {
+    pub fn lost(page: &str, at_s: i64) -> Sample {
         let labels =
             if page.is_empty() { "why=refused".to_owned() } else { format!("source={page},why=refused") };
         Sample {
@@ -59,17 +61,23 @@ impl Page {
     }
 }
 
-fn watched(budgets: &str) -> Watched {
-    let file: BudgetFile =
-        serde_json::from_str(&format!("{{\"version\": 1, \"budgets\": [{budgets}]}}")).expect("a budget");
-    Watched::new(file, WatchSpec { every: Span::from_secs(EVERY), window: Span::from_secs(300) })
+pub fn watched(budgets: &str) -> Watched {
+    watched_with(budgets, None)
 }
 
-const TTFT: &str = r#"{"id": "ttft", "metric": "ttft", "p": "99", "max": "500ms"}"#;
+pub fn watched_with(budgets: &str, queue_per_replica: Option<f64>) -> Watched {
+    let file: BudgetFile =
+        serde_json::from_str(&format!("{{\"version\": 1, \"budgets\": [{budgets}]}}")).expect("a budget");
+    let alerts = AlertSpec { queue_per_replica, ..AlertSpec::default() };
+    Watched::new(file, WatchSpec { every: Span::from_secs(EVERY), window: Span::from_secs(300) })
+        .alerting(alerts)
+}
+
+pub const TTFT: &str = r#"{"id": "ttft", "metric": "ttft", "p": "99", "max": "500ms"}"#;
 const ERRORS: &str = r#"{"id": "errors", "metric": "error_rate", "max": "1%"}"#;
 
 /// Scrapes until `until_s`; what a second brings is the caller's.
-fn play(
+pub fn play(
     watched: &mut Watched,
     page: &mut Page,
     from_s: i64,
@@ -91,7 +99,7 @@ fn state(finding: &WatchFinding, place: usize) -> RowState {
 }
 
 /// Ten requests a second, one in `nth` slow.
-fn load(nth: usize) -> impl Fn(i64, &mut Page) {
+pub fn load(nth: usize) -> impl Fn(i64, &mut Page) {
     move |at, page| {
         for k in 0..10 {
             let slow = (at as usize * 10 + k).is_multiple_of(nth);
@@ -180,6 +188,25 @@ fn half_a_fleet_does_not_hold() {
         (state(&found, 0), found.rows[0].n),
         (RowState::Holds, (a.ttft.len() + b.ttft.len()) as u64 - 20)
     );
+}
+
+/// Pages are read one after the other: what runs and waits now is the sum of all replicas, whichever was read last.
+#[test]
+fn what_runs_is_the_sum_of_replicas_read_in_turn() {
+    let mut watched = watched(TTFT);
+    let (mut a, mut b) = (Page::default(), Page::default());
+    for at in 0..=60 {
+        load(1000)(at, &mut a);
+        load(1000)(at, &mut b);
+        (a.running, a.waiting, b.running, b.waiting) = (3.0, 6.0, 4.0, 1.0);
+        let (page, name) = if at % EVERY == 0 { (&a, "a") } else { (&b, "b") };
+        if at % EVERY == 0 || at % EVERY == 2 {
+            page.samples(name, at).into_iter().for_each(|sample| watched.push(sample));
+            watched.tick(At(at * 1_000_000_000));
+        }
+    }
+    let fleet = watched.finding(At(60 * 1_000_000_000)).fleet;
+    assert_eq!((fleet.running, fleet.waiting), (Some(7.0), Some(7.0)), "{fleet:?}");
 }
 
 /// Nobody asks: no traffic. Requests run and nothing moves: stalled, whatever the percentiles were. Neither is "holds".

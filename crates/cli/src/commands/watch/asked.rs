@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use plimsoll_model::Span;
-use plimsoll_watch::WatchSpec;
+use plimsoll_watch::{AlertSpec, WatchSpec};
 use plimsoll_workload::parse_span;
 use plimsoll_workload::scenario::TargetSpec;
 use plimsoll_workload::scrape::ScrapeSpec;
 use serde::Deserialize;
 
+use super::notify::{Senders, SinkSpec};
 use crate::budget_file::{self, BudgetText};
 use crate::exit::Stop;
 use crate::flags::WatchArgs;
@@ -29,6 +30,12 @@ pub struct AskedWatch {
     pub scrape: ScrapeSpec,
     /// How the budget is watched.
     pub spec: WatchSpec,
+    /// What is alerted on.
+    pub alerts: AlertSpec,
+    /// Who is told.
+    pub senders: Senders,
+    /// Where alerts are kept.
+    pub journal: Option<PathBuf>,
     /// The budget.
     pub budget: BudgetText,
     /// Where it is served.
@@ -46,6 +53,9 @@ struct WatchFile {
     every: Option<String>,
     window: Option<String>,
     listen: Option<String>,
+    alerts: AlertSpec,
+    sinks: SinkSpec,
+    journal: Option<PathBuf>,
 }
 
 /// One page, or several.
@@ -85,6 +95,13 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
             "--every, --window: from 100ms, and a window of at least eight scrapes: with fewer nothing can be decided",
         ));
     }
+    file.alerts.check().map_err(Stop::usage)?;
+    let senders = file.sinks.senders().map_err(Stop::usage)?;
+    if !senders.is_empty() && file.journal.is_none() {
+        return Err(Stop::usage(
+            "sinks: without a journal a restart loses or doubles alerts; write journal: FILE, where it can keep them",
+        ));
+    }
     let listen = args.listen.clone().or(file.listen).unwrap_or_else(|| LISTEN.to_owned());
     Ok(AskedWatch {
         lint,
@@ -101,6 +118,9 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         },
         scrape: ScrapeSpec { discover: false, pages, every },
         spec: WatchSpec { every, window },
+        alerts: file.alerts,
+        senders,
+        journal: file.journal,
         budget,
         listen: (listen != "none").then(|| address(&listen)).transpose()?,
         time: span("--for", args.time.as_ref())?,
@@ -150,7 +170,7 @@ fn file(path: &Path) -> Result<WatchFile, Stop> {
     serde_saphyr::from_str(&text).map_err(|e| {
         let said = e.to_string();
         Stop::usage(format!(
-            "{name}: {}; keys: sources, budget, every, window, listen",
+            "{name}: {}; keys: sources, budget, every, window, listen, alerts: {{false_alarms, queue_per_replica, burn}}, sinks: {{labels, alertmanager, webhook}}, journal",
             said.lines().next().unwrap_or("is no YAML")
         ))
     })

@@ -1,8 +1,14 @@
 //! `plimsoll watch`: a budget file held against live traffic, from servers' metrics pages.
 
+mod alertmanager;
 mod asked;
+mod journal;
+mod notify;
+mod outbox;
 mod page;
 mod serve;
+mod told;
+mod webhook;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,16 +19,17 @@ use plimsoll_client::pages::{self, MetricsPage, ScrapeError};
 use plimsoll_client::scrape::Scraper;
 use plimsoll_measure::server_side::ServerSide;
 use plimsoll_measure::server_side::table::Table;
-use plimsoll_model::{At, Sample};
+use plimsoll_model::{At, Sample, Span};
 use plimsoll_report::watched as words;
-use plimsoll_watch::lint::lint;
-use plimsoll_watch::{RowState, WatchFinding, WatchSpec, Watched};
+use plimsoll_watch::lint::{dead_pairs, lint};
+use plimsoll_watch::{Alert, AlertKind, Minute, RowState, WatchFinding, Watched};
 
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, WatchArgs};
 use crate::out;
 use crate::screen::{KeyWatch, Screen};
 use asked::AskedWatch;
+use notify::Notifier;
 use serve::Served;
 
 /// How often it is seen whether it is to end.
@@ -31,15 +38,17 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Watches until it is stopped, or says what could be judged.
 pub fn run(args: &WatchArgs) -> Result<Exit, Stop> {
     let asked = asked::read(args)?;
-    let pages = find(&asked)?;
     if asked.lint {
+        let pages = pages(&asked, true)?;
         return linted(args, &asked, pages);
     }
-    watch(args, asked, pages)
+    watch(args, asked)
 }
 
-fn find(asked: &AskedWatch) -> Result<Vec<MetricsPage>, Stop> {
-    pages::find(&asked.target, &asked.scrape).map_err(|e| match e {
+/// The pages that are named. `asks`: each must answer.
+fn pages(asked: &AskedWatch, asks: bool) -> Result<Vec<MetricsPage>, Stop> {
+    let found = if asks { pages::find } else { pages::trust };
+    found(&asked.target, &asked.scrape).map_err(|e| match e {
         ScrapeError::Target { .. } => Stop::usage(e.to_string().replace("--scrape ", "")),
         ScrapeError::Silent { .. } => Stop::unreachable(e.to_string().replace("--scrape ", "")),
         ScrapeError::Local(_) => Stop::invalid(e.to_string()),
@@ -63,61 +72,53 @@ fn linted(args: &WatchArgs, asked: &AskedWatch, pages: Vec<MetricsPage>) -> Resu
     let scraper = Scraper::start(pages, asked.spec.every, clock, knows, rows);
     scraper.map_err(|e| Stop::invalid(format!("cannot scrape: {e}")))?.stop();
     let samples = samples.lock().map(|samples| samples.clone()).unwrap_or_default();
-    let found = lint(&asked.budget.file, &ServerSide::read(&samples), clock.now());
+    let (file, pairs) = (&asked.budget.file, asked.alerts.pairs());
+    let found = lint(file, pairs, &ServerSide::read(&samples), clock.now());
     match args.format {
         Format::Text => out::line(&words::lint(&found)),
         Format::Json => out::json(&found),
     }
+    if let Some(dead) = dead_pairs(file, pairs) {
+        return Err(Stop::usage(dead));
+    }
     Ok(if found.iter().any(|row| row.judged) { Exit::Done } else { Exit::Inconclusive })
 }
 
-fn watch(args: &WatchArgs, asked: AskedWatch, pages: Vec<MetricsPage>) -> Result<Exit, Stop> {
-    let AskedWatch { spec, time, listen, budget, .. } = asked;
-    let WatchSpec { every, .. } = spec;
-    let served = listen.map(|listen| Served::start(listen, args.listen_open)).transpose()?;
+fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     let clock = Clock::start();
+    let senders = std::mem::take(&mut asked.senders);
+    let memory = asked.alerts.pairs().iter().map(|pair| pair.long_s).max().unwrap_or(0);
+    let what = (asked.budget.file.name.as_deref(), Span::from_secs(memory));
+    let (notifier, kept) = Notifier::start(senders, asked.journal.as_ref(), what, clock)?;
+    // A page that an earlier watch has looked at may be gone now: that is what is to be told.
+    let pages = pages(&asked, kept.as_ref().is_none_or(|kept| kept.alerts.is_empty()))?;
+    let served = asked.listen.map(|listen| Served::start(listen, args.listen_open)).transpose()?;
     let mut screen = Screen::new(args.quiet);
     let ended = Arc::new(AtomicBool::new(false));
     let on_key = Arc::clone(&ended);
     let _keys = KeyWatch::start(!args.quiet, move || on_key.store(true, Ordering::Relaxed));
-    screen.say(&words::begins(pages.len(), every, &budget.path.display().to_string()));
+    screen.say(&words::begins(pages.len(), asked.spec.every, &asked.budget.path.display().to_string()));
     if let Some(served) = &served {
         // Parents of this process wait for this line: it comes even when it is to be quiet.
-        out::note(&format!("page, /metrics and /v1/rows on http://{}", served.addr));
+        out::note(&format!("page, /metrics, /v1/rows and /v1/alerts on http://{}", served.addr));
     }
-    let watched = Arc::new(Mutex::new(Watched::new(budget.file, spec)));
+    let mut watched = Watched::new(asked.budget.file.clone(), asked.spec).alerting(asked.alerts.clone());
+    if let Some(kept) = kept {
+        watched = watched.resuming(kept, clock.now());
+    }
+    let watched = Arc::new(Mutex::new(watched));
     let taking = Arc::clone(&watched);
     let rows = Arc::new(move |sample: Sample| {
         if let Ok(mut watched) = taking.lock() {
             watched.push(sample);
         }
     });
-    let scraper = Scraper::start(pages, every, clock, knows, rows);
+    let scraper = Scraper::start(pages, asked.spec.every, clock, knows, rows);
     let scraper = scraper.map_err(|e| Stop::invalid(format!("cannot scrape: {e}")))?;
-    let mut states: Vec<Option<RowState>> = Vec::new();
-    let (mut due, mut last) = (clock.now(), None);
-    let until = time.map(|time| At::ZERO + time);
-    loop {
-        let now = clock.now();
-        let over = ended.load(Ordering::Relaxed) || until.is_some_and(|until| now >= until);
-        if now >= due || over {
-            // A scrape takes a while: what it brings a moment later is in the next tick.
-            while due <= now {
-                due += every;
-            }
-            let Ok(mut watched) = watched.lock() else { break };
-            watched.tick(now);
-            let found = watched.finding(now);
-            drop(watched);
-            changes(args, &found, &mut states);
-            served.iter().for_each(|served| served.show(&found));
-            last = Some(found);
-        }
-        if over {
-            break;
-        }
-        std::thread::sleep(LOOK);
-    }
+    let until = asked.time.map(|time| At::ZERO + time);
+    let mut told = Telling { args, states: Vec::new(), alerts: Vec::new(), notifier, served };
+    let last = go(&watched, &mut told, (clock, asked.spec.every, until), &ended);
+    told.notifier.end();
     scraper.stop();
     screen.clear();
     let Some(found) = last else { return Ok(Exit::Inconclusive) };
@@ -126,6 +127,55 @@ fn watch(args: &WatchArgs, asked: AskedWatch, pages: Vec<MetricsPage>) -> Result
         Format::Json => out::json(&found),
     }
     Ok(exit(&found, until.is_some() && !ended.load(Ordering::Relaxed)))
+}
+
+/// Ticks until the end, and what was known last.
+fn go(
+    watched: &Mutex<Watched>,
+    told: &mut Telling<'_>,
+    (clock, every, until): (Clock, Span, Option<At>),
+    ended: &AtomicBool,
+) -> Option<WatchFinding> {
+    let (mut due, mut last) = (clock.now(), None);
+    loop {
+        let now = clock.now();
+        let over = ended.load(Ordering::Relaxed) || until.is_some_and(|until| now >= until);
+        if now >= due || over {
+            // A scrape takes a while: what it brings a moment later is in the next tick.
+            while due <= now {
+                due += every;
+            }
+            let Ok(mut watched) = watched.lock() else { return last };
+            watched.tick(now);
+            let found = watched.finding(now);
+            let minutes = watched.minutes_after(told.notifier.minutes_to());
+            drop(watched);
+            told.tell(&found, minutes);
+            last = Some(found);
+        }
+        if over {
+            return last;
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Everybody who is told what is known, and what they were told.
+struct Telling<'a> {
+    args: &'a WatchArgs,
+    states: Vec<Option<RowState>>,
+    alerts: Vec<Alert>,
+    notifier: Notifier,
+    served: Option<Served>,
+}
+
+impl Telling<'_> {
+    fn tell(&mut self, found: &WatchFinding, minutes: Vec<(String, Minute)>) {
+        self.notifier.tick(&found.alerts, minutes);
+        changes(self.args, found, &mut self.states);
+        called(self.args, found, &mut self.alerts);
+        self.served.iter().for_each(|served| served.show(found, &self.notifier.health()));
+    }
 }
 
 /// A line per row whose state is another than before.
@@ -143,6 +193,22 @@ fn changes(args: &WatchArgs, found: &WatchFinding, states: &mut Vec<Option<RowSt
             }
         }
     }
+}
+
+/// A line per alert that fires or is resolved. The watchdog is for machines.
+fn called(args: &WatchArgs, found: &WatchFinding, told: &mut Vec<Alert>) {
+    let is_told =
+        |alert: &Alert| told.iter().any(|before| before.id == alert.id && before.state == alert.state);
+    let people = found.alerts.iter().rev().filter(|alert| alert.kind != AlertKind::Watchdog);
+    for alert in people.clone().filter(|alert| !is_told(alert)) {
+        match args.format {
+            Format::Text => out::line(&words::alert(found.at_s, alert)),
+            Format::Json => {
+                out::line(&serde_json::json!({"at_s": found.at_s, "alert": alert}).to_string());
+            }
+        }
+    }
+    *told = people.cloned().collect();
 }
 
 /// 1 broken; 5 nothing answers; 3 nothing decided; 0 something holds and nothing is broken. Where nobody asked for an end, a person ended it.

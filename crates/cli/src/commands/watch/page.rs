@@ -1,7 +1,9 @@
 //! What the watch shows: the page, and its own figures for Prometheus.
 
-use plimsoll_watch::{RowState, WatchFinding};
+use plimsoll_watch::{AlertState, RowState, WatchFinding};
 use plimsoll_wire::prometheus::{Label, PrometheusPage};
+
+use super::outbox::SinkHealth;
 
 /// The page: it shows these rows (JSON, or nothing yet) at once, asks for `/v1/events` and draws what comes.
 pub fn html(rows: &str) -> String {
@@ -11,7 +13,7 @@ pub fn html(rows: &str) -> String {
 }
 
 /// The verdicts as an exposition. A state that is not known is a sample of its own, never a missing one.
-pub fn metrics(found: &WatchFinding) -> String {
+pub fn metrics(found: &WatchFinding, sinks: &[SinkHealth]) -> String {
     let mut page = PrometheusPage::new();
     let states: Vec<([Label<'_>; 2], f64)> = found
         .rows
@@ -47,10 +49,38 @@ pub fn metrics(found: &WatchFinding) -> String {
     let requests: Vec<([Label<'_>; 1], f64)> =
         found.rows.iter().map(|row| ([("id", row.id.as_str())], row.n as f64)).collect();
     gauge(&mut page, "plimsoll_watch_requests", "Requests that a row rests on", &requests);
+    // Kind and subject alone: an alert's number would make a new series of each.
+    let alerts: Vec<([Label<'_>; 2], f64)> = found
+        .alerts
+        .iter()
+        .filter(|alert| alert.state == AlertState::Firing)
+        .map(|alert| ([("kind", alert.kind.name()), ("about", alert.about.as_str())], 1.0))
+        .collect();
+    gauge(&mut page, "plimsoll_watch_alert_firing", "1 for each alert that fires", &alerts);
+    receivers(&mut page, sinks);
+    fleet(&mut page, found);
+    page.finish()
+}
+
+fn receivers(page: &mut PrometheusPage, sinks: &[SinkHealth]) {
+    type Of<'a> = ([Label<'a>; 1], f64);
+    let failing: Vec<Of<'_>> = sinks
+        .iter()
+        .map(|sink| ([("sink", sink.name.as_str())], f64::from(u8::from(sink.failing))))
+        .collect();
+    let help = "1 for each receiver of alerts that did not take the last";
+    gauge(page, "plimsoll_watch_sink_failing", help, &failing);
+    let waiting: Vec<Of<'_>> =
+        sinks.iter().map(|sink| ([("sink", sink.name.as_str())], sink.waiting as f64)).collect();
+    let help = "Alerts that a receiver has not taken yet";
+    gauge(page, "plimsoll_watch_sink_waiting", help, &waiting);
+}
+
+fn fleet(page: &mut PrometheusPage, found: &WatchFinding) {
     let fleet = &found.fleet;
     let [answer, pages] = fleet.pages;
-    gauge(&mut page, "plimsoll_watch_pages", "Metrics pages that are watched", &[([], pages as f64)]);
-    gauge(&mut page, "plimsoll_watch_pages_answering", "Of these, how many answer", &[([], answer as f64)]);
+    gauge(page, "plimsoll_watch_pages", "Metrics pages that are watched", &[([], pages as f64)]);
+    gauge(page, "plimsoll_watch_pages_answering", "Of these, how many answer", &[([], answer as f64)]);
     for (name, help, value) in [
         ("plimsoll_watch_running", "Requests that are computed", fleet.running),
         ("plimsoll_watch_waiting", "Requests that wait", fleet.waiting),
@@ -70,9 +100,8 @@ pub fn metrics(found: &WatchFinding) -> String {
             per_replica(found),
         ),
     ] {
-        value.iter().for_each(|value| gauge(&mut page, name, help, &[([], *value)]));
+        value.iter().for_each(|value| gauge(page, name, help, &[([], *value)]));
     }
-    page.finish()
 }
 
 fn per_replica(found: &WatchFinding) -> Option<f64> {

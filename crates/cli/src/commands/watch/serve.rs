@@ -1,6 +1,6 @@
 //! The watch's page, figures and rows over HTTP: read-only, a thread for each of few readers.
 //!
-//! A framework lost: five paths of GET are less code than its set-up, and nothing of a request but its path is used.
+//! A framework lost: six paths of GET are less code than its set-up, and nothing of a request but its path is used.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use plimsoll_watch::WatchFinding;
+use serde::Serialize;
 
+use super::outbox::SinkHealth;
 use super::page;
 use crate::exit::Stop;
 
@@ -26,6 +28,7 @@ const ALIVE: Duration = Duration::from_secs(15);
 struct Shown {
     number: u64,
     rows: String,
+    alerts: String,
     metrics: String,
 }
 
@@ -60,13 +63,22 @@ impl Served {
     }
 
     /// Shows this from now on.
-    pub fn show(&self, found: &WatchFinding) {
-        let rows = serde_json::to_string(found).unwrap_or_default();
+    pub fn show(&self, found: &WatchFinding, sinks: &[SinkHealth]) {
+        let rows = serde_json::to_string(&Everything { found, sinks }).unwrap_or_default();
         if let Ok(mut shown) = self.state.0.lock() {
-            *shown = Shown { number: shown.number + 1, rows, metrics: page::metrics(found) };
+            let alerts = serde_json::to_string(&found.alerts).unwrap_or_default();
+            *shown = Shown { number: shown.number + 1, rows, alerts, metrics: page::metrics(found, sinks) };
         }
         self.state.1.notify_all();
     }
+}
+
+/// What is known, and whether those who are to be told can be.
+#[derive(Serialize)]
+struct Everything<'a> {
+    #[serde(flatten)]
+    found: &'a WatchFinding,
+    sinks: &'a [SinkHealth],
 }
 
 fn accept(listener: &TcpListener, state: &State) {
@@ -118,6 +130,7 @@ fn read(mut stream: &TcpStream, state: &State) -> std::io::Result<()> {
             &page::html(&shown(|shown| shown.rows.clone())),
         ),
         "/v1/rows" => answer(stream, "200 OK", "application/json", &shown(|shown| shown.rows.clone())),
+        "/v1/alerts" => answer(stream, "200 OK", "application/json", &shown(|shown| shown.alerts.clone())),
         "/metrics" => answer(
             stream,
             "200 OK",
@@ -130,7 +143,7 @@ fn read(mut stream: &TcpStream, state: &State) -> std::io::Result<()> {
             stream,
             "404 Not Found",
             "text/plain",
-            "there are /, /v1/rows, /v1/events, /metrics and /healthz\n",
+            "there are /, /v1/rows, /v1/alerts, /v1/events, /metrics and /healthz\n",
         ),
     }
 }

@@ -1,0 +1,218 @@
+//! Alerts to Alertmanager (API v2): to every instance, because instances settle among themselves who tells a person, and a balancer before them breaks that.
+//!
+//! All alerts are posted whenever one fires or is resolved, and again every `resend`, with an end four resends ahead: an Alertmanager that was started anew knows
+//! them soon, and one that hears nothing any more lets them end. One that was resolved is posted for five minutes more, and until the instance has taken it once.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use plimsoll_client::clock::realtime_ns;
+use plimsoll_client::{Poster, TargetError};
+use plimsoll_model::{At, Span};
+use plimsoll_workload::TargetSpec;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::outbox::{self, AllAlerts, Outbox};
+use super::told::ToldAlert;
+
+/// Prometheus' own delay between two posts of the same alerts is a minute; half of that forgets an alert sooner where nobody watches any more.
+const RESEND: Span = Span::from_secs(30);
+/// An alert that is not posted again ends after so many resends, as Prometheus has it: three may be lost.
+const ENDS_AFTER: i64 = 4;
+/// Alerts that were resolved are posted for so long, and until they are taken, but then for no longer than an hour: after that they have ended by themselves.
+const RESOLVED_FOR_MS: i64 = 5 * 60_000;
+const RESOLVED_AT_MOST_MS: i64 = 60 * 60_000;
+/// Longest wait for an answer.
+const PATIENCE: Span = Span::from_secs(5);
+
+/// Where Alertmanagers are, and how they are asked.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AlertmanagerSpec {
+    /// Every instance.
+    pub urls: Vec<String>,
+    /// Between two posts of the same alerts.
+    #[serde(default)]
+    pub resend: Option<String>,
+    /// Environment variable with a bearer token.
+    #[serde(default)]
+    pub key_env: Option<String>,
+    /// File with one.
+    #[serde(default)]
+    pub key_file: Option<String>,
+    /// Further headers; a value may hold `$NAME` of the environment.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// PEM file of further trusted roots.
+    #[serde(default)]
+    pub ca_file: Option<String>,
+    /// No check of certificates.
+    #[serde(default)]
+    pub insecure: bool,
+}
+
+impl AlertmanagerSpec {
+    /// A sender for each instance.
+    ///
+    /// # Errors
+    /// In one line.
+    pub fn senders(&self) -> Result<Vec<Instance>, String> {
+        if self.urls.is_empty() {
+            return Err(
+                "sinks.alertmanager: names no instance; write urls: [\"http://host:9093\"]".to_owned()
+            );
+        }
+        let resend = self.resend.as_ref().map(|text| plimsoll_workload::parse_span(text)).transpose();
+        let resend = resend.map_err(|e| format!("sinks.alertmanager.resend {e}"))?.unwrap_or(RESEND);
+        if resend < Span::from_secs(1) || resend > Span::from_secs(600) {
+            return Err("sinks.alertmanager.resend: from 1s to 10m".to_owned());
+        }
+        let posters = self.urls.iter().map(|url| self.poster(url));
+        posters
+            .map(|poster| Ok(Instance::new(poster?, resend)))
+            .collect::<Result<_, TargetError>>()
+            .map_err(|e| format!("sinks.alertmanager: {e}"))
+    }
+
+    fn poster(&self, url: &str) -> Result<Poster, TargetError> {
+        let target = TargetSpec {
+            url: url.to_owned(),
+            stream: false,
+            headers: self.headers.clone(),
+            key_env: self.key_env.clone(),
+            key_file: self.key_file.clone(),
+            ca_file: self.ca_file.clone(),
+            tls_verify: !self.insecure,
+            ..TargetSpec::default()
+        };
+        Poster::new(&target, "/api/v2/alerts")
+    }
+}
+
+/// One Alertmanager.
+pub struct Instance {
+    name: String,
+    poster: Poster,
+    resend: Span,
+    /// Changes that it has taken.
+    took: Option<u64>,
+    /// Resolved alerts that it has taken.
+    resolved: HashSet<String>,
+    failures: u32,
+    due: At,
+}
+
+impl Instance {
+    fn new(poster: Poster, resend: Span) -> Instance {
+        let name = outbox::name_of("alertmanager", &poster);
+        Instance {
+            name,
+            poster,
+            resend,
+            took: None,
+            resolved: HashSet::new(),
+            failures: 0,
+            due: outbox::now(),
+        }
+    }
+
+    /// Posts until the end.
+    pub fn work(mut self, outbox: &Arc<Outbox>) {
+        // What failed is tried again when it is due, and no change makes that sooner.
+        while let Some(all) = outbox.all(self.due, if self.failures == 0 { self.took } else { None }) {
+            self.post(outbox, &all);
+            if all.ended {
+                return;
+            }
+        }
+    }
+
+    fn post(&mut self, outbox: &Outbox, all: &AllAlerts) {
+        let now_ms = realtime_ns() / 1_000_000;
+        let until_ms = now_ms + ENDS_AFTER * self.resend.0 / 1_000_000;
+        let posted = posted(&all.alerts, &self.resolved, now_ms);
+        if posted.is_empty() {
+            (self.took, self.due) = (Some(all.changes), outbox::now() + self.resend);
+            return;
+        }
+        let body = Value::Array(posted.iter().map(|alert| alert.posted(until_ms)).collect());
+        let answer = self.poster.json(body.to_string().into_bytes(), &[], PATIENCE);
+        // With 400 one of them is refused and the others are taken: a second time it would be the same.
+        let is_taken =
+            answer.as_ref().is_ok_and(|posted| (200..300).contains(&posted.status) || posted.status == 400);
+        let refusal = outbox::refusal(&answer);
+        let waiting = if is_taken { 0 } else { posted.len() };
+        outbox.note(&self.name, refusal.as_deref(), waiting);
+        let asked = answer.ok().and_then(|posted| posted.retry_after);
+        match is_taken {
+            true => {
+                let resolved = posted.iter().filter(|alert| alert.ends_ms().is_some());
+                self.resolved.extend(resolved.map(|alert| alert.message_id()));
+                let known: HashSet<String> = all.alerts.iter().map(ToldAlert::message_id).collect();
+                self.resolved.retain(|id| known.contains(id));
+                (self.took, self.failures) = (Some(all.changes), 0);
+                self.due = outbox::now() + self.resend;
+            }
+            false => {
+                self.failures += 1;
+                self.due = outbox::now() + outbox::wait_after(self.failures, self.resend, asked);
+            }
+        }
+    }
+}
+
+/// Those that are posted: what stands, what was resolved of late, and what has not been taken. Of several with the same labels only the newest, because to Alertmanager they
+/// are one alert, and the end of the one before would end it.
+fn posted<'a>(alerts: &'a [ToldAlert], taken: &HashSet<String>, now_ms: i64) -> Vec<&'a ToldAlert> {
+    let is_due = |alert: &&ToldAlert| {
+        alert.ends_ms().is_none_or(|ended| {
+            let ago = now_ms - ended;
+            ago < RESOLVED_FOR_MS || (ago < RESOLVED_AT_MOST_MS && !taken.contains(&alert.message_id()))
+        })
+    };
+    let mut newest: BTreeMap<&BTreeMap<String, String>, &ToldAlert> = BTreeMap::new();
+    for alert in alerts.iter().filter(is_due) {
+        let held = newest.entry(&alert.labels).or_insert(alert);
+        if alert.starts_ms() > held.starts_ms() {
+            *held = alert;
+        }
+    }
+    newest.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_watch::{Alert, AlertKind, AlertState};
+
+    use super::*;
+
+    fn alert(about: &str, fired_s: f64, resolved_s: Option<f64>) -> ToldAlert {
+        let alert = Alert {
+            id: format!("source_lost/{about}/{fired_s}"),
+            kind: AlertKind::SourceLost,
+            about: about.to_owned(),
+            row: None,
+            state: if resolved_s.is_some() { AlertState::Resolved } else { AlertState::Firing },
+            since_s: fired_s,
+            fired_s,
+            resolved_s,
+            evidence: String::new(),
+        };
+        ToldAlert::new(alert, None, &BTreeMap::new())
+    }
+
+    /// A page that was lost, came back and is lost again: an Alertmanager that is posted both takes the end of the first for that of the second.
+    #[test]
+    fn of_two_alerts_of_one_name_the_newest_is_posted() {
+        let alerts = [alert("b", 100.0, None), alert("b", 20.0, Some(40.0)), alert("c", 30.0, Some(50.0))];
+        let starts = |taken: &HashSet<String>, now_ms| -> Vec<i64> {
+            posted(&alerts, taken, now_ms).iter().map(|alert| alert.starts_ms()).collect()
+        };
+        assert_eq!(starts(&HashSet::new(), 110_000), [100_000, 30_000]);
+        // Six minutes later what was resolved is posted only to those who have not taken it, and after an hour to nobody.
+        assert_eq!(starts(&HashSet::new(), 410_000), [100_000, 30_000]);
+        assert_eq!(starts(&HashSet::from([alerts[2].message_id()]), 410_000), [100_000]);
+        assert_eq!(starts(&HashSet::new(), 3_700_000), [100_000]);
+    }
+}

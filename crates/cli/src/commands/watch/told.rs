@@ -1,0 +1,169 @@
+//! An alert as others are told of it: labels that name it, instants of the wall clock, and an identity that a restart does not change.
+//!
+//! The labels and `startsAt` are the identity, as Alertmanager has it: never a value or a time that moves, or each resend would be another alert.
+//! `startsAt` is when it fired, as Prometheus does it: it lies after the end of the one before, so that two alerts are never taken for one.
+
+use std::collections::BTreeMap;
+
+use plimsoll_report::figure::rfc3339;
+use plimsoll_watch::{Alert, AlertState};
+use serde_json::{Map, Value, json};
+
+/// Labels that every alert has of its own.
+pub const OWN_LABELS: [&str; 3] = ["alertname", "about", "budget"];
+
+/// An alert on the wall clock.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ToldAlert {
+    /// Its times are seconds since 1970.
+    alert: Alert,
+    /// What names it.
+    pub labels: BTreeMap<String, String>,
+}
+
+impl ToldAlert {
+    /// An alert whose times are seconds since 1970, of this budget, with further labels.
+    pub fn new(alert: Alert, budget: Option<&str>, more: &BTreeMap<String, String>) -> ToldAlert {
+        let own = [
+            ("alertname", Some(alert_name(alert.kind.name()))),
+            ("about", Some(alert.about.clone())),
+            ("budget", budget.map(str::to_owned)),
+        ];
+        let own = own.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        ToldAlert { labels: more.clone().into_iter().chain(own).collect(), alert }
+    }
+
+    /// Its own name within a watch.
+    pub fn id(&self) -> &str {
+        &self.alert.id
+    }
+
+    /// Does it stand?
+    pub fn state(&self) -> AlertState {
+        self.alert.state
+    }
+
+    /// When it fired, ms since 1970.
+    pub fn starts_ms(&self) -> i64 {
+        milliseconds(self.alert.fired_s)
+    }
+
+    /// When it was resolved; never before it fired.
+    pub fn ends_ms(&self) -> Option<i64> {
+        self.alert.resolved_s.map(|resolved| milliseconds(resolved).max(self.starts_ms() + 1))
+    }
+
+    /// As it was when it fired.
+    pub fn firing(&self) -> ToldAlert {
+        let alert = Alert { state: AlertState::Firing, resolved_s: None, ..self.alert.clone() };
+        ToldAlert { alert, labels: self.labels.clone() }
+    }
+
+    /// Names this message, also when it is sent again: the alert, when it fired, and its state.
+    pub fn message_id(&self) -> String {
+        format!("{}-{}-{}", self.fingerprint(), self.starts_ms(), self.alert.state.name())
+    }
+
+    /// Alertmanager's own name of these labels: FNV-1a over them in order, each name and value followed by a byte of ones
+    /// (prometheus/common: model/signature.go).
+    pub fn fingerprint(&self) -> String {
+        let eat = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let bytes = self.labels.iter().flat_map(|(name, value)| [name, value]);
+        let bytes = bytes.flat_map(|text| text.bytes().chain([0xff]));
+        format!("{:016x}", bytes.fold(0xcbf2_9ce4_8422_2325, eat))
+    }
+
+    /// As Alertmanager takes it (API v2). `until_ms`: while it stands, when it ends unless it is sent again.
+    pub fn posted(&self, until_ms: i64) -> Value {
+        json!({
+            "labels": self.labels,
+            "annotations": {"summary": self.alert.evidence, "since": rfc3339(milliseconds(self.alert.since_s))},
+            "startsAt": rfc3339(self.starts_ms()),
+            "endsAt": rfc3339(self.ends_ms().unwrap_or(until_ms.max(self.starts_ms() + 1))),
+        })
+    }
+
+    /// Everything that a message can say, by name.
+    pub fn fields(&self) -> Map<String, Value> {
+        let Alert { kind, about, row, state, evidence, since_s, .. } = &self.alert;
+        let fields = json!({
+            "state": state.name(),
+            "kind": kind.name(),
+            "alertname": self.labels.get("alertname"),
+            "about": about,
+            "row": row,
+            "budget": self.labels.get("budget"),
+            "summary": evidence,
+            "since": rfc3339(milliseconds(*since_s)),
+            "starts_at": rfc3339(self.starts_ms()),
+            "ends_at": self.ends_ms().map(rfc3339),
+            "fingerprint": self.fingerprint(),
+            "labels": self.labels,
+        });
+        if let Value::Object(fields) = fields { fields } else { Map::new() }
+    }
+}
+
+fn milliseconds(seconds: f64) -> i64 {
+    (seconds * 1e3).round() as i64
+}
+
+/// `ceiling_broken` → `PlimsollCeilingBroken`: a route that waits for another monitor's `Watchdog` must not take ours for it.
+fn alert_name(kind: &str) -> String {
+    let words = kind.split('_').map(|word| {
+        let (first, rest) = word.split_at(word.len().min(1));
+        first.to_ascii_uppercase() + rest
+    });
+    format!("Plimsoll{}", words.collect::<String>())
+}
+
+/// Reads labels that a file adds.
+///
+/// # Errors
+/// A name that is no label's, or one of our own.
+pub fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), String> {
+    let is_name = |name: &str| {
+        name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+            && name.bytes().next().is_some_and(|b| !b.is_ascii_digit())
+    };
+    match labels.keys().find(|name| !is_name(name) || OWN_LABELS.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) if is_name(name) => {
+            Err(format!("sinks.labels: {name} is what alerts are told apart by; choose another name"))
+        }
+        Some(name) => Err(format!(
+            "sinks.labels: {name} is no label's name; letters, digits and _ are, not a digit first"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What an Alertmanager 0.25 answered for these labels.
+    #[test]
+    fn the_fingerprint_is_alertmanagers() {
+        let labels = [
+            ("alertname", "P99OverCeiling"),
+            ("service", "chat"),
+            ("budget", "ttft-p99"),
+            ("severity", "page"),
+        ];
+        let alert = Alert {
+            id: "ceiling_broken/ttft/1".into(),
+            kind: plimsoll_watch::AlertKind::CeilingBroken,
+            about: "ttft".into(),
+            row: None,
+            state: AlertState::Firing,
+            since_s: 1_795_404_964.0,
+            fired_s: 1_795_405_024.0,
+            resolved_s: None,
+            evidence: String::new(),
+        };
+        let mut told = ToldAlert::new(alert, Some("chat"), &BTreeMap::new());
+        assert_eq!(told.labels["alertname"], "PlimsollCeilingBroken");
+        told.labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        assert_eq!(told.fingerprint(), "3664bbd29d187afc");
+    }
+}

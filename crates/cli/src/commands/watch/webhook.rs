@@ -1,0 +1,269 @@
+//! One message per alert and state to a webhook: when it fires, and when it is resolved. In order, each until it is taken (a 2xx), with a pause that doubles.
+//!
+//! A message that was sent and whose taking was not yet written down when this process died is sent again under the same `webhook-id`: a receiver that
+//! remembers ids sees each once. Bodies are JSON filled in as values and not as text, so that no alert's words can break them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use plimsoll_client::clock::realtime_ns;
+use plimsoll_client::{Poster, Secret, SigningKey, sign};
+use plimsoll_model::{At, Span};
+use plimsoll_workload::TargetSpec;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::journal::{Journal, JournalLine};
+use super::outbox::{self, Outbox};
+use super::told::ToldAlert;
+
+/// Longest pause between two attempts, and longest wait for an answer.
+const MOST_WAIT: Span = Span::from_secs(60);
+const PATIENCE: Span = Span::from_secs(10);
+
+/// Everything that a body can be filled with.
+const FIELDS: [&str; 12] = [
+    "state",
+    "kind",
+    "alertname",
+    "about",
+    "row",
+    "budget",
+    "summary",
+    "since",
+    "starts_at",
+    "ends_at",
+    "fingerprint",
+    "labels",
+];
+
+/// Where the webhook is, and what it is sent.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WebhookSpec {
+    /// Its URL.
+    #[serde(default)]
+    pub url: Option<String>,
+    /// Environment variable with its URL, where that is a secret.
+    #[serde(default)]
+    pub url_env: Option<String>,
+    /// The body: JSON whose texts may hold `{{name}}`. None = all names.
+    #[serde(default)]
+    pub body: Option<Value>,
+    /// Environment variable with the key that messages are signed with.
+    #[serde(default)]
+    pub sign_env: Option<String>,
+    /// File with it.
+    #[serde(default)]
+    pub sign_file: Option<String>,
+    /// Environment variable with a bearer token.
+    #[serde(default)]
+    pub key_env: Option<String>,
+    /// File with one.
+    #[serde(default)]
+    pub key_file: Option<String>,
+    /// Further headers; a value may hold `$NAME` of the environment.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// PEM file of further trusted roots.
+    #[serde(default)]
+    pub ca_file: Option<String>,
+    /// No check of certificates.
+    #[serde(default)]
+    pub insecure: bool,
+}
+
+impl WebhookSpec {
+    /// The sender.
+    ///
+    /// # Errors
+    /// In one line, without a key and without a URL that is one.
+    pub fn sender(&self) -> Result<Webhook, String> {
+        let named = |why: String| format!("sinks.webhook: {why}");
+        let url = match (&self.url, &self.url_env) {
+            (Some(url), None) => url.clone(),
+            (None, Some(name)) => std::env::var(name).map_err(|_| {
+                named(format!("the environment variable {name} holds no URL; set it, or write url"))
+            })?,
+            _ => return Err(named("write either url or url_env".to_owned())),
+        };
+        let target = TargetSpec {
+            url,
+            stream: false,
+            headers: self.headers.clone(),
+            key_env: self.key_env.clone(),
+            key_file: self.key_file.clone(),
+            ca_file: self.ca_file.clone(),
+            tls_verify: !self.insecure,
+            ..TargetSpec::default()
+        };
+        let poster = Poster::new(&target, "").map_err(|e| {
+            named(match &self.url_env {
+                Some(name) => format!("the environment variable {name} holds no URL that can be used"),
+                None => e.to_string(),
+            })
+        })?;
+        if let Some(body) = &self.body {
+            check(body).map_err(named)?;
+        }
+        let key = self.key().map_err(named)?;
+        let name = outbox::name_of("webhook", &poster);
+        Ok(Webhook { name, poster, body: self.body.clone(), key })
+    }
+
+    fn key(&self) -> Result<Option<SigningKey>, String> {
+        let (secret, from) = match (&self.sign_env, &self.sign_file) {
+            (None, None) => return Ok(None),
+            (Some(_), Some(_)) => return Err("write either sign_env or sign_file".to_owned()),
+            (Some(name), None) => (Secret::from_env(name), name),
+            (None, Some(file)) => (Secret::from_file(Path::new(file)), file),
+        };
+        // The error of a key that is not there names a flag that this is not.
+        let secret = secret
+            .map_err(|_| format!("no key to sign with is in {from}: it is not there, empty, or no text"))?;
+        SigningKey::new(&secret, from).map(Some).map_err(|e| e.to_string())
+    }
+}
+
+/// A webhook.
+pub struct Webhook {
+    name: String,
+    poster: Poster,
+    body: Option<Value>,
+    key: Option<SigningKey>,
+}
+
+impl Webhook {
+    /// Sends until the end.
+    pub fn work(self, outbox: &Arc<Outbox>, journal: &Arc<Mutex<Journal>>) {
+        let (mut failures, mut due) = (0, At(i64::MIN));
+        while let Some((message, is_last)) = outbox.message(due) {
+            let answer = self.send(&message);
+            let refusal = outbox::refusal(&answer);
+            match &refusal {
+                None => {
+                    let arrived =
+                        JournalLine::Arrived { id: message.id().to_owned(), state: message.state() };
+                    if let Ok(mut journal) = journal.lock() {
+                        journal.append(&[arrived], realtime_ns());
+                    }
+                    outbox.arrived();
+                    (failures, due) = (0, At(i64::MIN));
+                }
+                Some(_) => {
+                    failures += 1;
+                    let asked = answer.ok().and_then(|posted| posted.retry_after);
+                    due = outbox::now() + outbox::wait_after(failures, MOST_WAIT, asked);
+                }
+            }
+            outbox.note(&self.name, refusal.as_deref(), outbox.waiting());
+            if is_last && refusal.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn send(&self, message: &ToldAlert) -> Result<plimsoll_client::Posted, String> {
+        let fields = message.fields();
+        let body =
+            self.body.as_ref().map_or_else(|| Value::Object(fields.clone()), |body| filled(body, &fields));
+        let body = body.to_string().into_bytes();
+        let (id, at_s) = (message.message_id(), realtime_ns() / 1_000_000_000);
+        let headers = match &self.key {
+            Some(key) => key.headers(&id, at_s, &body),
+            None => sign::plain_headers(&id, at_s).into_iter().flatten().collect(),
+        };
+        self.poster.json(body, &headers, PATIENCE)
+    }
+}
+
+/// A body with its names filled in. A text that is one name alone becomes that value, whatever it is.
+fn filled(body: &Value, fields: &Map<String, Value>) -> Value {
+    match body {
+        Value::String(text) => {
+            let parts = parts(text);
+            match &parts[..] {
+                [Part::Name(name)] => fields.get(*name).cloned().unwrap_or_default(),
+                parts => parts.iter().map(|part| part.shown(fields)).collect::<String>().into(),
+            }
+        }
+        Value::Array(all) => all.iter().map(|one| filled(one, fields)).collect(),
+        Value::Object(all) => all.iter().map(|(key, one)| (key.clone(), filled(one, fields))).collect(),
+        other => other.clone(),
+    }
+}
+
+enum Part<'a> {
+    Text(&'a str),
+    Name(&'a str),
+}
+
+impl Part<'_> {
+    fn shown(&self, fields: &Map<String, Value>) -> String {
+        match self {
+            Part::Text(text) => (*text).to_owned(),
+            Part::Name(name) => match fields.get(*name) {
+                None | Some(Value::Null) => String::new(),
+                Some(Value::String(text)) => text.clone(),
+                Some(other) => other.to_string(),
+            },
+        }
+    }
+}
+
+/// `a {{b}} c` → `a `, b, ` c`.
+fn parts(text: &str) -> Vec<Part<'_>> {
+    let (mut parts, mut rest) = (Vec::new(), text);
+    while let Some((before, name, after)) = rest
+        .split_once("{{")
+        .and_then(|(before, rest)| rest.split_once("}}").map(|(name, after)| (before, name, after)))
+    {
+        if !before.is_empty() {
+            parts.push(Part::Text(before));
+        }
+        parts.push(Part::Name(name.trim()));
+        rest = after;
+    }
+    if !rest.is_empty() {
+        parts.push(Part::Text(rest));
+    }
+    parts
+}
+
+/// # Errors
+/// A name that stands for nothing.
+fn check(body: &Value) -> Result<(), String> {
+    match body {
+        Value::String(text) => {
+            let unknown = parts(text).into_iter().find_map(|part| match part {
+                Part::Name(name) if !FIELDS.contains(&name) => Some(name.to_owned()),
+                _ => None,
+            });
+            unknown.map_or(Ok(()), |name| {
+                Err(format!("body: {{{{{name}}}}} stands for nothing; names are {}", FIELDS.join(", ")))
+            })
+        }
+        Value::Array(all) => all.iter().try_for_each(check),
+        Value::Object(all) => all.values().try_for_each(check),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_body_is_filled_with_values_and_no_text_breaks_it() {
+        let fields = json!({"summary": "p99 \"over\" {{state}}", "state": "firing", "ends_at": null, "labels": {"a": "b"}});
+        let Value::Object(fields) = fields else { unreachable!() };
+        let body = json!({"text": "{{ state }}: {{summary}}{{ends_at}}!", "raw": ["{{labels}}", "{{ends_at}}", 7, "{{"]});
+        let wanted = json!({"text": "firing: p99 \"over\" {{state}}!", "raw": [{"a": "b"}, null, 7, "{{"]});
+        assert_eq!(filled(&body, &fields), wanted);
+        assert!(
+            check(&json!({"a": ["{{summary}} {{nothing}}"]})).expect_err("unknown").contains("{{nothing}}")
+        );
+    }
+}

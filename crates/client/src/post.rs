@@ -1,0 +1,117 @@
+//! One POST and its status: for those who are told something and whose answer is a number.
+//!
+//! Each has a connection of its own, because what is told is rare: a server closes connections that idle, and its name may stand for another machine by then.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use http::{HeaderName, HeaderValue, Uri};
+use plimsoll_model::Span;
+use plimsoll_wire::Head;
+use plimsoll_workload::{Connections, TargetSpec};
+
+use crate::clock::Clock;
+use crate::exchange::{ExchangeWatch, Outgoing, exchange};
+use crate::keeping::SharedByWorkers;
+use crate::pages::runtime;
+use crate::pool::{HeldConnection, Pool};
+use crate::recording::Ending;
+use crate::stamp::Meter;
+use crate::target::{Body, Target, TargetError};
+
+/// An answer is read this far: nobody looks at it.
+const ANSWER_MAX: usize = 64 << 10;
+
+/// What came back.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Posted {
+    /// HTTP status.
+    pub status: u16,
+    /// How long the server asks to be left alone.
+    pub retry_after: Option<Span>,
+}
+
+/// Somebody who is told.
+#[derive(Clone, Debug)]
+pub struct Poster {
+    target: Target,
+    path: Uri,
+}
+
+impl Poster {
+    /// Below the target's URL, at `path`.
+    ///
+    /// # Errors
+    /// Whatever in the spec can't be used.
+    pub fn new(spec: &TargetSpec, path: &str) -> Result<Poster, TargetError> {
+        let target = Target::new(spec, None)?;
+        let path = target.uri(path)?;
+        Ok(Poster { target, path })
+    }
+
+    /// The host and port, for people: a webhook's path may be a secret.
+    pub fn authority(&self) -> String {
+        self.target.authority()
+    }
+
+    /// Sends this JSON. Blocks for `patience` at most.
+    ///
+    /// # Errors
+    /// No answer; why, for people.
+    pub fn json(
+        &self,
+        body: Vec<u8>,
+        headers: &[(HeaderName, HeaderValue)],
+        patience: Span,
+    ) -> Result<Posted, String> {
+        let runtime = runtime().map_err(|e| e.to_string())?;
+        let posted = runtime.block_on(self.exchange(body, headers, patience));
+        posted.map_err(|why| self.target.scrub(&why))
+    }
+
+    async fn exchange(
+        &self,
+        body: Vec<u8>,
+        headers: &[(HeaderName, HeaderValue)],
+        patience: Span,
+    ) -> Result<Posted, String> {
+        let meter = Meter::new(Clock::start());
+        let route = self.target.resolve();
+        let pool = Pool::new(route.clone(), meter, Arc::new(AtomicU32::new(0)), SharedByWorkers::default());
+        pool.set_policy(Connections::Fresh, 1, route);
+        let body = Body { content_type: "application/json", header_length: None, bytes: body.into() };
+        let request = self.target.posts_with(&self.path, headers).with(&body, "alerts", true);
+        let (request, seen) = (Outgoing::new(Some(request)), Answered::default());
+        let ending =
+            tokio::time::timeout(patience.as_duration(), exchange(&pool, patience, &request, &seen)).await;
+        match (seen.head.into_inner(), ending) {
+            (Some(head), _) => Ok(Posted { status: head.status, retry_after: head.retry_after }),
+            (None, Ok(Ending::Told { outcome, error })) => {
+                Err(error.unwrap_or_else(|| outcome.how.name().to_owned()))
+            }
+            (None, Ok(_)) => Err("closed without an answer".to_owned()),
+            (None, Err(_)) => Err(format!("no answer within {:.0} s", patience.as_secs_f64())),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Answered {
+    head: RefCell<Option<Head>>,
+    bytes: Cell<usize>,
+}
+
+impl ExchangeWatch for Answered {
+    fn connected(&self, _: &HeldConnection) {}
+    fn sent(&self) {}
+
+    fn head(&self, head: Head) {
+        *self.head.borrow_mut() = Some(head);
+    }
+
+    fn data(&self, bytes: &[u8]) -> bool {
+        self.bytes.set(self.bytes.get() + bytes.len());
+        self.bytes.get() <= ANSWER_MAX
+    }
+}

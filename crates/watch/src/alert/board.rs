@@ -1,0 +1,358 @@
+//! Which alerts stand: what is seen at each tick goes in, and what fires or is resolved comes out.
+//!
+//! While no page answers, alerts of rows neither fire nor resolve, because nothing is known of them; the lost source is the alert.
+
+use std::collections::{HashMap, VecDeque};
+
+use plimsoll_judge::budget::BudgetFile;
+use plimsoll_model::{At, Span};
+
+use super::burn::{Minute, span_words};
+use super::detect::threshold;
+use super::row::{BLOCK, RowWatch, evidence};
+use super::{Alert, AlertKind, AlertSpec, AlertState};
+use crate::block::Block;
+use crate::rows::{self, Source};
+
+/// Resolved alerts that are remembered.
+pub const PAST: usize = 200;
+/// A row whose signal is missing for so long, and traffic that is missing for so long, are told.
+const ABSENT: Span = Span::from_secs(600);
+const SILENT: Span = Span::from_secs(600);
+/// The queue is a mean over so long.
+const QUEUE: Span = Span::from_secs(60);
+
+/// What is seen at a tick.
+pub(crate) struct Seen<'a> {
+    pub now: At,
+    /// What came since the last tick; None = no page answered.
+    pub block: Option<&'a Block>,
+    /// Pages that do not answer, of so many.
+    pub lost: &'a [String],
+    pub pages: usize,
+    /// Replicas of which nothing moves, and for how long, s.
+    pub stalled: &'a [(String, f64)],
+    /// Replicas whose page does not answer.
+    pub silent: &'a [String],
+}
+
+/// What a watch leaves to the next one: all that it has told, and what it counted, in the next one's time.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct Kept {
+    /// Alerts that stood, and the last that were resolved, the oldest first.
+    pub alerts: Vec<Alert>,
+    /// Rows' ids with what they counted in a minute, the oldest first.
+    pub minutes: Vec<(String, Minute)>,
+}
+
+/// Requests that waited per replica over so long, by the gauge and by queue times.
+#[derive(Copy, Clone, Debug)]
+struct Waited {
+    length: Span,
+    gauge: f64,
+    little: Option<f64>,
+}
+
+/// All alerts of a watch.
+#[derive(Clone, Debug)]
+pub struct Board {
+    spec: AlertSpec,
+    alpha: f64,
+    block_s: f64,
+    rows: Vec<Option<RowWatch>>,
+    words: Vec<(String, String)>,
+    standing: Vec<Alert>,
+    past: VecDeque<Alert>,
+    number: u64,
+    /// Since when something is so, of what takes a while to be an alert.
+    since: HashMap<(AlertKind, String), At>,
+    queue: VecDeque<Waited>,
+    asked: bool,
+}
+
+impl Board {
+    /// Nothing seen yet.
+    pub fn new(file: &BudgetFile, spec: AlertSpec, every: Span) -> Board {
+        let row = |budget: &plimsoll_judge::budget::Budget| {
+            let allowed = rows::allowed(budget);
+            let is_counted = !matches!(rows::source(budget), Source::Nothing(_));
+            // Nothing can be bet against "all may be over", and "none may be over" needs no evidence but one.
+            (is_counted && allowed < 1.0).then(|| RowWatch::new(allowed.max(1e-9), every, spec.pairs()))
+        };
+        let rows = file.budgets.iter().map(row).collect();
+        Board {
+            spec,
+            alpha: file.policy.alpha,
+            block_s: BLOCK.max(every).as_secs_f64(),
+            rows,
+            words: file.budgets.iter().map(|budget| (budget.id.clone(), rows::words(budget))).collect(),
+            standing: Vec::new(),
+            past: VecDeque::new(),
+            number: 0,
+            since: HashMap::new(),
+            queue: VecDeque::new(),
+            asked: false,
+        }
+    }
+
+    /// Those that stand, and the last that were resolved, the newest first.
+    pub fn alerts(&self) -> Vec<Alert> {
+        let standing = self.standing.iter().rev().cloned();
+        standing.chain(self.past.iter().rev().cloned()).collect()
+    }
+
+    /// Goes on where an earlier watch ended. What stood stands until it is seen to be over; what this one does not look at any more is over now.
+    pub(crate) fn resume(&mut self, kept: Kept, now: At) {
+        let number = |alert: &Alert| -> Option<u64> { alert.id.rsplit('/').next()?.parse().ok() };
+        self.number = kept.alerts.iter().filter_map(number).max().unwrap_or(0);
+        for alert in kept.alerts {
+            match alert.stands() && self.is_watched(&alert) {
+                true => self.standing.push(alert),
+                false => self.past(alert, now),
+            }
+        }
+        self.asked = self.standing.iter().any(|alert| alert.kind == AlertKind::NoTraffic);
+        for (row, (id, _)) in self.rows.iter_mut().zip(&self.words) {
+            let minutes = kept.minutes.iter().filter(|(of, _)| of == id).map(|(_, minute)| *minute);
+            row.iter_mut().for_each(|row| row.burn.resume(minutes.clone(), now));
+        }
+    }
+
+    fn is_watched(&self, alert: &Alert) -> bool {
+        let is_row = || {
+            let mut rows = self.rows.iter().zip(&self.words);
+            rows.any(|(row, (id, _))| row.is_some() && *id == alert.about)
+        };
+        match alert.kind {
+            AlertKind::CeilingBroken | AlertKind::BurnRate | AlertKind::Absent => is_row(),
+            AlertKind::QueueOverTarget => self.spec.queue_per_replica.is_some(),
+            _ => true,
+        }
+    }
+
+    pub(crate) fn minutes_after(&self, at: At) -> Vec<(String, Minute)> {
+        let rows = self.rows.iter().zip(&self.words).filter_map(|(row, (id, _))| Some((row.as_ref()?, id)));
+        rows.flat_map(|(row, id)| row.burn.closed_after(at).map(move |minute| (id.clone(), minute))).collect()
+    }
+
+    pub(crate) fn step(&mut self, seen: &Seen<'_>) {
+        self.hold(
+            AlertKind::Watchdog,
+            "watch",
+            None,
+            seen.now,
+            Some((seen.now, "the watch runs".to_owned())),
+        );
+        self.sources(seen);
+        self.stalled(seen);
+        let Some(block) = seen.block else { return };
+        self.rows(block, seen.now);
+        self.queue(block, seen.now);
+        self.traffic(block, seen.now);
+    }
+
+    fn rows(&mut self, block: &Block, now: At) {
+        let judged = self.rows.iter().flatten().count();
+        let threshold = threshold(self.block_s, judged, self.spec.false_alarms);
+        for place in 0..self.rows.len() {
+            let Some(mut row) = self.rows[place].take() else { continue };
+            let (id, words) = self.words[place].clone();
+            self.absent(&id, &words, block.rows[place].is_none(), now);
+            if let Some(over) = block.rows[place] {
+                row.push(block.at - block.length, block.at, over);
+                self.ceiling((&id, &words), &mut row, threshold, now);
+                let burns = row.burn.proven(now, row.allowed).map(|(pair, share)| {
+                    let pace = share / row.allowed;
+                    let said = format!(
+                        "{words}: over the last {} the allowance is used up {pace:.1} times as fast as in 30 days",
+                        span_words(pair.long_s)
+                    );
+                    (now - Span::from_secs(pair.short_s), said)
+                });
+                self.hold(AlertKind::BurnRate, &id, Some(&id), now, burns);
+            }
+            self.rows[place] = Some(row);
+        }
+    }
+
+    fn ceiling(&mut self, (id, words): (&str, &str), row: &mut RowWatch, threshold: f64, now: At) {
+        let standing = self.standing.iter().find(|a| a.kind == AlertKind::CeilingBroken && a.about == id);
+        match standing.map(|alert| at(alert.fired_s)) {
+            None => {
+                if let Some(found) = row.broken(now, threshold) {
+                    let said = evidence(words, found, now, row.allowed);
+                    self.hold(AlertKind::CeilingBroken, id, Some(id), now, Some((found.0, said)));
+                }
+            }
+            Some(fired) if row.holds_since(fired, self.alpha) => {
+                self.hold(AlertKind::CeilingBroken, id, Some(id), now, None);
+                row.begin_again();
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn absent(&mut self, id: &str, words: &str, is_absent: bool, now: At) {
+        let found = self.lasts(AlertKind::Absent, id, is_absent, now, ABSENT).map(|since| {
+            (
+                since,
+                format!("{words}: for {:.0} s no page has had a signal for it", (now - since).as_secs_f64()),
+            )
+        });
+        self.hold(AlertKind::Absent, id, Some(id), now, found);
+    }
+
+    /// A lost page each; where more than half are lost, one alert and not n.
+    fn sources(&mut self, seen: &Seen<'_>) {
+        let most = 2 * seen.lost.len() > seen.pages && seen.pages > 1;
+        let said =
+            format!("{} of {} pages do not answer: nothing is known of them", seen.lost.len(), seen.pages);
+        self.hold(AlertKind::SourceLost, "fleet", None, seen.now, most.then_some((seen.now, said)));
+        let each = if most { &[] } else { seen.lost };
+        self.each(
+            AlertKind::SourceLost,
+            each.iter().map(|page| {
+                let name = if page.is_empty() { "the page" } else { page };
+                (name.to_owned(), 0.0, format!("{name} does not answer: nothing is known of it"))
+            }),
+            seen.now,
+        );
+    }
+
+    fn stalled(&mut self, seen: &Seen<'_>) {
+        let stalled = seen.stalled.iter().map(|(name, seconds)| {
+            let said =
+                format!("{name} has requests running, and for {seconds:.0} s none of its counters has moved");
+            (name.clone(), *seconds, said)
+        });
+        // Of a replica whose page does not answer nothing is known: what stood stands.
+        let frozen = |alert: &&Alert| alert.kind == AlertKind::Stalled && seen.silent.contains(&alert.about);
+        let frozen = self.standing.iter().filter(frozen);
+        let frozen = frozen.map(|alert| (alert.about.clone(), 0.0, alert.evidence.clone()));
+        let all: Vec<_> = stalled.chain(frozen).collect();
+        self.each(AlertKind::Stalled, all.into_iter(), seen.now);
+    }
+
+    /// One alert for each of these, and none for those that are not among them any more.
+    fn each(&mut self, kind: AlertKind, found: impl Iterator<Item = (String, f64, String)>, now: At) {
+        let found: Vec<_> = found.collect();
+        let gone = |alert: &&Alert| {
+            alert.kind == kind
+                && alert.about != "fleet"
+                && !found.iter().any(|(about, ..)| *about == alert.about)
+        };
+        let gone: Vec<String> = self.standing.iter().filter(gone).map(|alert| alert.about.clone()).collect();
+        gone.iter().for_each(|about| self.hold(kind, about, None, now, None));
+        for (about, seconds, said) in found {
+            let since = now - Span((seconds * 1e9) as i64);
+            self.hold(kind, &about, None, now, Some((since, said)));
+        }
+    }
+
+    fn queue(&mut self, block: &Block, now: At) {
+        let (Some(target), Some(waiting)) = (self.spec.queue_per_replica, block.waiting) else { return };
+        let little = block.waiting_by_little;
+        self.queue.push_back(Waited { length: block.length, gauge: waiting, little });
+        let known = |queue: &VecDeque<Waited>| queue.iter().map(|part| part.length.0).sum::<i64>();
+        while self.queue.front().is_some_and(|oldest| known(&self.queue) - oldest.length.0 >= QUEUE.0) {
+            self.queue.pop_front();
+        }
+        let known = known(&self.queue);
+        if known < QUEUE.0 {
+            return;
+        }
+        let mean = |of: fn(&Waited) -> Option<f64>| -> Option<f64> {
+            let parts = self.queue.iter().map(|part| Some(part.length.0 as f64 * of(part)?));
+            Some(parts.sum::<Option<f64>>()? / known as f64)
+        };
+        let (gauge, little) = (mean(|part| Some(part.gauge)).unwrap_or(0.0), mean(|part| part.little));
+        let number = plimsoll_measure::say::number;
+        // A page without queue times says nothing by them.
+        let by_little = little.map_or(String::new(), |l| format!(" and {} by their queue times", number(l)));
+        let said = format!(
+            "over the last minute {} requests waited per replica by the pages' gauge{by_little}, at most {} may",
+            number(gauge),
+            number(target)
+        );
+        let found = (gauge.max(little.unwrap_or(0.0)) > target).then(|| (now - Span(known), said));
+        self.hold(AlertKind::QueueOverTarget, "fleet", None, now, found);
+    }
+
+    /// Nobody asks any more: only where somebody did.
+    fn traffic(&mut self, block: &Block, now: At) {
+        let Some(finished) = block.finished else { return };
+        let is_silent = finished <= 0.0 && block.rows.iter().flatten().all(|row| row.n == 0);
+        self.asked |= !is_silent;
+        let is_silent = is_silent && self.asked;
+        let found = self.lasts(AlertKind::NoTraffic, "fleet", is_silent, now, SILENT);
+        let found = found.map(|since| {
+            (since, format!("no request ended in {:.0} s: no row can be judged", (now - since).as_secs_f64()))
+        });
+        self.hold(AlertKind::NoTraffic, "fleet", None, now, found);
+    }
+
+    /// Since when it is so, where that is long enough ago.
+    fn lasts(&mut self, kind: AlertKind, about: &str, is_so: bool, now: At, least: Span) -> Option<At> {
+        let key = (kind, about.to_owned());
+        if !is_so {
+            self.since.remove(&key);
+            return None;
+        }
+        if let Some(stands) = self.standing.iter().find(|alert| alert.kind == kind && alert.about == about) {
+            return Some(at(stands.since_s));
+        }
+        let since = *self.since.entry(key).or_insert(now);
+        (now - since >= least).then_some(since)
+    }
+
+    /// It is so, since then and for this reason, or it is not.
+    fn hold(
+        &mut self,
+        kind: AlertKind,
+        about: &str,
+        row: Option<&str>,
+        now: At,
+        found: Option<(At, String)>,
+    ) {
+        let place = self.standing.iter().position(|alert| alert.kind == kind && alert.about == about);
+        match (place, found) {
+            (Some(place), Some((_, said))) => self.standing[place].evidence = said,
+            (Some(place), None) => {
+                let alert = self.standing.remove(place);
+                self.past(alert, now);
+            }
+            (None, Some((since, evidence))) => {
+                self.number += 1;
+                self.standing.push(Alert {
+                    id: format!("{}/{about}/{}", kind.name(), self.number),
+                    kind,
+                    about: about.to_owned(),
+                    row: row.map(str::to_owned),
+                    state: AlertState::Firing,
+                    since_s: seconds(since),
+                    fired_s: seconds(now),
+                    resolved_s: None,
+                    evidence,
+                });
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// It is over, now unless it was before.
+    fn past(&mut self, alert: Alert, now: At) {
+        let resolved_s = alert.resolved_s.or(Some(seconds(now)));
+        self.past.push_back(Alert { state: AlertState::Resolved, resolved_s, ..alert });
+        if self.past.len() > PAST {
+            self.past.pop_front();
+        }
+    }
+}
+
+fn seconds(at: At) -> f64 {
+    at.0 as f64 / 1e9
+}
+
+fn at(seconds: f64) -> At {
+    At((seconds * 1e9) as i64)
+}

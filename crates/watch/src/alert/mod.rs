@@ -1,0 +1,167 @@
+//! Alerts: what a person is called for, from blocks of counts and the state of the fleet. Each says since when, and why in a sentence.
+//!
+//! Reading order: [`detect`] (a ceiling broken for more than a minute), [`burn`] (how fast the allowance is used up), [`row`] (both, of one row),
+//! [`board`] (which alerts stand).
+
+pub mod board;
+pub mod burn;
+pub mod detect;
+pub mod row;
+
+use serde::{Deserialize, Serialize};
+
+pub use board::{Board, Kept};
+pub use burn::{Minute, Pair};
+
+/// What is alerted on, and when.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AlertSpec {
+    /// False alarms of the ceilings that may come in 30 days, of all rows of the file together.
+    pub false_alarms: f64,
+    /// Requests that may wait per replica, as a mean over a minute. None = not alerted on.
+    pub queue_per_replica: Option<f64>,
+    /// Pairs of windows of the burn rate. None = the workbook's.
+    pub burn: Option<Vec<Pair>>,
+}
+
+impl Default for AlertSpec {
+    fn default() -> AlertSpec {
+        AlertSpec { false_alarms: 1.0, queue_per_replica: None, burn: None }
+    }
+}
+
+impl AlertSpec {
+    /// The pairs that are watched.
+    pub fn pairs(&self) -> &[Pair] {
+        self.burn.as_deref().unwrap_or(&burn::PAIRS)
+    }
+
+    /// # Errors
+    /// A figure that can't be, in one line.
+    pub fn check(&self) -> Result<(), String> {
+        if !(self.false_alarms > 0.0 && self.false_alarms <= 1000.0) {
+            return Err("alerts.false_alarms: how many in 30 days, above 0 and at most 1000".to_owned());
+        }
+        burn::check(self.pairs())?;
+        match self.queue_per_replica {
+            Some(queue) if !(queue > 0.0 && queue.is_finite()) => {
+                Err("alerts.queue_per_replica: requests that may wait per replica, above 0".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What an alert is about.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AlertKind {
+    /// More are over a ceiling than allowed, for more than a minute.
+    CeilingBroken,
+    /// What a row allows is used up too fast.
+    BurnRate,
+    /// More requests wait per replica than may.
+    QueueOverTarget,
+    /// A replica computes requests and nothing of it moves.
+    Stalled,
+    /// A page does not answer.
+    SourceLost,
+    /// No page has what a row needs.
+    Absent,
+    /// Nobody asks any more.
+    NoTraffic,
+    /// Always fires: where it is missing, nobody watches.
+    Watchdog,
+}
+
+impl AlertKind {
+    /// In a label.
+    pub fn name(self) -> &'static str {
+        match self {
+            AlertKind::CeilingBroken => "ceiling_broken",
+            AlertKind::BurnRate => "burn_rate",
+            AlertKind::QueueOverTarget => "queue_over_target",
+            AlertKind::Stalled => "stalled",
+            AlertKind::SourceLost => "source_lost",
+            AlertKind::Absent => "absent",
+            AlertKind::NoTraffic => "no_traffic",
+            AlertKind::Watchdog => "watchdog",
+        }
+    }
+
+    /// On the screen.
+    pub fn words(self) -> &'static str {
+        match self {
+            AlertKind::CeilingBroken => "ceiling broken",
+            AlertKind::BurnRate => "burn rate",
+            AlertKind::QueueOverTarget => "queue over target",
+            AlertKind::Stalled => "stalled",
+            AlertKind::SourceLost => "source lost",
+            AlertKind::Absent => "no signal",
+            AlertKind::NoTraffic => "no traffic",
+            AlertKind::Watchdog => "watchdog",
+        }
+    }
+}
+
+/// Does it stand?
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AlertState {
+    /// Yes.
+    Firing,
+    /// No more.
+    Resolved,
+}
+
+impl AlertState {
+    /// In a message.
+    pub fn name(self) -> &'static str {
+        match self {
+            AlertState::Firing => "firing",
+            AlertState::Resolved => "resolved",
+        }
+    }
+}
+
+/// One alert.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Alert {
+    /// Its own: the kind, what it is about, and its number, which goes on where an earlier watch ended.
+    pub id: String,
+    /// What about.
+    pub kind: AlertKind,
+    /// A row's id, a page's or a replica's name, `fleet`.
+    pub about: String,
+    /// The row of the budget, where it is about one.
+    pub row: Option<String>,
+    /// Does it stand?
+    pub state: AlertState,
+    /// Since when what it says is so, s since the watch began.
+    pub since_s: f64,
+    /// When it fired.
+    pub fired_s: f64,
+    /// When it was resolved.
+    pub resolved_s: Option<f64>,
+    /// Why, in a sentence.
+    pub evidence: String,
+}
+
+impl Alert {
+    /// Is it so now?
+    pub fn stands(&self) -> bool {
+        self.state == AlertState::Firing
+    }
+
+    /// The same in the time of a watch that began so much earlier, s.
+    #[must_use]
+    pub fn shifted(&self, by_s: f64) -> Alert {
+        Alert {
+            since_s: self.since_s + by_s,
+            fired_s: self.fired_s + by_s,
+            resolved_s: self.resolved_s.map(|resolved| resolved + by_s),
+            ..self.clone()
+        }
+    }
+}

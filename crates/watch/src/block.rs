@@ -1,0 +1,20 @@
+//! What came between two ticks: the counts of each row of the budget, and the state of the fleet beside them.
+
+use plimsoll_model::{At, Span};
+
+use crate::over::Over;
+
+/// What came between two ticks.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub at: At,
+    pub length: Span,
+    /// Of each row of the budget; `None` = no page has its signal.
+    pub rows: Vec<Option<Over>>,
+    pub finished: Option<f64>,
+    pub output_tokens: Option<f64>,
+    pub restarts: u64,
+    /// Requests that wait per replica: by the pages' gauge as a mean over the block, and by their queue times (Little's law).
+    pub waiting: Option<f64>,
+    pub waiting_by_little: Option<f64>,
+}
