@@ -194,6 +194,15 @@ impl Belief {
         Likelihood::learnt(from).posterior(&states(found), |_| false)
     }
 
+    /// Without these causes, the others in proportion.
+    #[must_use]
+    pub fn without(mut self, causes: &[Cause]) -> Belief {
+        let lost: f64 = self.of.iter().filter(|(of, _)| causes.contains(of)).map(|(_, p)| p).sum();
+        self.of.retain(|(of, _)| !causes.contains(of));
+        self.of.iter_mut().for_each(|(_, p)| *p = (*p / (1.0 - lost).max(1e-9)).min(1.0));
+        self
+    }
+
     /// The likeliest.
     pub fn first(&self) -> (Cause, f64) {
         self.of.first().copied().unwrap_or((Cause::Unknown, 0.0))

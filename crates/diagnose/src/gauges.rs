@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use plimsoll_model::{At, Level, Span, split_labels};
 
 use super::Side;
-use plimsoll_measure::server_side::{Replica, Series, ServerSide, Signal};
+use plimsoll_measure::server_side::{Buckets, Replica, Series, ServerSide, Signal};
 
 /// The server's side of one level.
 #[derive(Clone, Debug)]
@@ -76,6 +76,11 @@ impl Gauges {
         };
         let told: Vec<(f64, f64)> = self.parts(parts).filter_map(part).collect();
         (!told.is_empty()).then(|| told.into_iter().unzip())
+    }
+
+    /// What a histogram took in over the stretch.
+    pub fn histogram(&self, signal: Signal) -> Option<Buckets> {
+        self.side.histogram(signal, self.from, self.to)
     }
 
     /// What a counter gained, by parts of the stretch.

@@ -9,6 +9,7 @@ use plimsoll_measure::say::{ms, number, percent};
 use plimsoll_measure::server_side::Signal;
 
 use crate::belief::{Belief, ReadFrom};
+use crate::cause::Cause;
 use crate::conclude::{Worse, conclude};
 use crate::experiment::Experiment;
 use crate::fact::{Is, Observed};
@@ -31,10 +32,15 @@ const FAILING: f64 = 0.01;
 /// Ratio of the requests running up to which two parts of stretches are equally loaded.
 const ALIKE: f64 = 1.15;
 
+/// Share of the gaps between tokens that is longer than the usual one of before, from which most of them have grown, and under which they have not.
+const BODY: (f64, f64) = (0.1, 0.04);
+/// Whether the prompts are the same no page shows: of answers that are longer nobody knows more than that.
+const NOT_ON_A_PAGE: [Cause; 1] = [Cause::LongerAnswersToSamePrompts];
+
 /// Diagnoses a stretch of live traffic, beside one of before.
 pub fn diagnose(now: &Gauges, before: Option<&Gauges>) -> Diagnosis {
     let found = observe(now, before);
-    let belief = Belief::after(&found, ReadFrom::Records);
+    let belief = Belief::after(&found, ReadFrom::Records).without(&NOT_ON_A_PAGE);
     let verdicts = conclude(&worse(&found, before.is_some()), &found, &belief);
     Diagnosis {
         schema: DIAGNOSIS_SCHEMA,
@@ -245,7 +251,7 @@ fn slower_beside(now: &Gauges, before: &Gauges) -> Option<Finding> {
         let known = running.into_iter().zip(sums).zip(counts).filter(|((_, _), n)| *n > 0.0);
         Some(known.filter_map(|((running, sum), n)| Some((running?, sum, n))).collect())
     };
-    let (now, before) = (parts(now)?, parts(before)?);
+    let (parts_now, parts_before) = (parts(now)?, parts(before)?);
     let like = |own: f64, others: &[(f64, f64, f64)]| {
         others.iter().any(|(running, ..)| own.max(*running) <= ALIKE * own.min(*running) + 0.5)
     };
@@ -254,14 +260,32 @@ fn slower_beside(now: &Gauges, before: &Gauges) -> Option<Finding> {
         let (sums, counts): (Vec<f64>, Vec<f64>) = of.map(|(_, sum, n)| (*sum, *n)).unzip();
         (sums.len() >= 4).then(|| series::ratio(&sums, &counts, LEVEL))?
     };
-    let pair = mean(&now, &before).zip(mean(&before, &now));
-    more(
-        Observed::SlowerBeside,
-        "with as many requests running the mean gap between tokens is",
-        MORE,
-        pair,
-        ms,
-    )
+    let pair = mean(&parts_now, &parts_before).zip(mean(&parts_before, &parts_now));
+    let what = "with as many requests running the mean gap between tokens is";
+    let mut found = more(Observed::SlowerBeside, what, MORE, pair, ms)?;
+    if found.is == Is::Yes {
+        // A model that is slower is so for every token; a few gaps that are very long make the mean longer as well.
+        let moved = most_gaps(now, before);
+        found.is = match moved {
+            Some(moved) if moved >= BODY.0 => Is::Yes,
+            Some(moved) if moved < BODY.1 => Is::No,
+            _ => Is::Unclear,
+        };
+        if let Some(moved) = moved.filter(|moved| *moved < BODY.0) {
+            let few = percent(moved.max(0.0));
+            found.says = format!("{}; but only {few} more of the gaps are longer than usual", found.says);
+        }
+    }
+    Some(found)
+}
+
+/// How much more of the gaps between tokens is longer than the usual gap of before: by the edge that is nearest to its median.
+fn most_gaps(now: &Gauges, before: &Gauges) -> Option<f64> {
+    let (then, now) = (before.histogram(Signal::Itl)?, now.histogram(Signal::Itl)?);
+    let above = |edge: f64| then.share_above(edge).map(|(lower, upper)| 0.5 * (lower + upper));
+    let far = |edge: &f64| above(*edge).map_or(1.0, |share| (share - 0.5).abs());
+    let edge = then.edges.iter().copied().min_by(|a, b| far(a).total_cmp(&far(b)))?;
+    Some(now.share_above(edge)?.0 - then.share_above(edge)?.1)
 }
 
 fn replicas(now: &Gauges, before: &Gauges) -> Vec<Finding> {
@@ -286,11 +310,12 @@ fn worse(found: &[Finding], compared: bool) -> Worse {
         .map(|finding| finding.says.as_str())
         .collect();
     let failing = found.iter().filter(yes).any(|finding| fails.contains(&finding.fact));
+    let maybe = found.iter().any(|finding| finding.fact.is_noticed() && finding.is == Is::Unclear);
     Worse {
-        felt: !compared || failing || !noticed.is_empty(),
+        felt: !compared || failing || maybe || !noticed.is_empty(),
         sure: !noticed.is_empty(),
-        or_sound: noticed.is_empty() && !failing,
-        words: if noticed.is_empty() { "something failed".to_owned() } else { noticed.join("; ") },
+        or_sound: noticed.is_empty() && !failing && !maybe,
+        words: if noticed.is_empty() { "something may be worse".to_owned() } else { noticed.join("; ") },
         sound: match compared {
             true => "nothing on the servers' pages is worse than before".to_owned(),
             false => "nothing on the servers' pages is wrong by itself".to_owned(),

@@ -60,7 +60,7 @@ fn an_endpoint_that_has_become_slower_is_told_by_its_baseline() {
         let token = token.unwrap_or_else(|| panic!("not compared: {}", diagnosis["missing"]));
         let ratio = token["value"]["value"].as_f64().expect("a ratio");
         assert!((2.4..3.6).contains(&ratio), "three times as slow was measured as {ratio}");
-        assert_eq!((&token["state"], &moved["answer"]), (&"yes".into(), &"yes".into()), "{token} {moved}");
+        assert_eq!((&token["is"], &moved["answer"]), (&"yes".into(), &"yes".into()), "{token} {moved}");
         let cause = &diagnosis["verdicts"][0]["cause"];
         assert!(cause == "slower_model" || cause == "unknown", "{cause}");
     }
