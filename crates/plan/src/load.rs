@@ -155,7 +155,7 @@ fn shares(scenario: &Scenario) -> bool {
 /// Does anybody here look at what prompts share?
 fn looks_at_names(world: &WorldSpec) -> bool {
     let cached = matches!(&world.engine.mode, ModeSpec::Batching(batching) if batching.prefix_cache);
-    cached || matches!(world.fleet.route, RouteSpec::Prefix { .. })
+    cached || matches!(world.fleet.route, RouteSpec::Prefix { .. } | RouteSpec::LeastCost { .. })
 }
 
 /// A trace like this one: see the module.

@@ -315,5 +315,6 @@ fn route_name(route: &RouteSpec) -> &'static str {
         RouteSpec::PowerOfTwo { .. } => "power of two",
         RouteSpec::Session { .. } => "session",
         RouteSpec::Prefix { .. } => "prefix",
+        RouteSpec::LeastCost { .. } => "least cost",
     }
 }

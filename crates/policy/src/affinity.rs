@@ -49,9 +49,9 @@ impl PrefixIndex {
         }
     }
 
-    /// The replicas that hold a beginning of these blocks, longest first; among equals the most recent first.
-    pub fn matches(&mut self, blocks: &[u64]) -> Vec<Match> {
-        let mut found: Vec<Match> = Vec::new();
+    /// Puts into `found` the replicas that hold a beginning of these blocks, longest first; among equals the most recent first.
+    pub fn matches(&mut self, blocks: &[u64], found: &mut Vec<Match>) {
+        found.clear();
         for (depth, &block) in (0u32..).zip(blocks) {
             let Some(holders) = self.holders(block) else { break };
             let replicas = holders.iter().filter_map(|&holder| self.current(holder));
@@ -72,8 +72,8 @@ impl PrefixIndex {
                 break;
             }
         }
+        // Few: as many as a block has holders.
         found.sort_by_key(|known| std::cmp::Reverse(known.blocks));
-        found
     }
 
     /// Remembers that a replica is given a prompt of these blocks.

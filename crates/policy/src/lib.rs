@@ -4,15 +4,22 @@
 //! stream, `now`) and answers. Who asks, a simulated fleet or a gateway in front of real servers, it does not
 //! know; so a policy that was tuned in virtual time is the very one that serves.
 //!
-//! Reading order: [`setting`] (how policies are written down), [`route`] and its parts [`affinity`] (who has the prefix)
-//! and [`rendezvous`] (who has the session); [`autoscale`] and its three, [`hpa`], [`keda`] and [`depth`], which are shown a [`fleet`](mod@fleet).
+//! Reading order: [`setting`] (how policies are written down), [`load`] (what is on a replica), [`route`] and its parts [`affinity`] (who has the prefix),
+//! [`rendezvous`] (who has the session), [`line`](mod@line), [`speed`] and [`cost`] (what a request costs, in seconds); [`health`] and [`retry`] (who may get it, and who a second time); [`health`] and [`retry`] (who may get it, and again); [`autoscale`] and its three, [`hpa`], [`keda`] and [`depth`], which are shown a [`fleet`](mod@fleet).
 
 pub mod setting;
 
+pub mod load;
 pub mod route;
 
 pub mod affinity;
+pub mod cost;
+pub mod line;
 pub mod rendezvous;
+pub mod speed;
+
+pub mod health;
+pub mod retry;
 
 pub mod autoscale;
 pub mod depth;
@@ -22,5 +29,9 @@ pub mod keda;
 
 pub use autoscale::{AutoscaleSpec, Autoscaler};
 pub use fleet::{Fleet, MOST_REPLICAS, ReplicaMetric, Signal};
-pub use route::{Facts, LoadMeasure, ReplicaView, RouteSpec, Router};
+pub use health::{BreakerSpec, Health, Standing, Verdict};
+pub use load::{Booking, Load};
+pub use retry::{RetryBudget, RetrySpec};
+pub use route::{BlockEnds, Facts, LoadMeasure, Pick, ReplicaView, RouteSpec, Router};
 pub use setting::{SettingError, Written};
+pub use speed::{Speed, Speeds};

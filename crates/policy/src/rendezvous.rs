@@ -11,7 +11,7 @@ use crate::route::ReplicaView;
 /// The place in `views` that a key belongs to under a bound of `c ≥ 1`. `None` where there are no views.
 pub fn place(key: u64, views: &[ReplicaView], bound: f64) -> Option<usize> {
     let most = most_requests(views, bound);
-    let fits = |view: &ReplicaView| view.requests < most;
+    let fits = |view: &ReplicaView| view.load.requests < most;
     let heaviest = |only_fitting: bool| {
         let places = 0..views.len();
         places
@@ -24,7 +24,7 @@ pub fn place(key: u64, views: &[ReplicaView], bound: f64) -> Option<usize> {
 
 /// ⌈c (m + 1) / n⌉: the most requests that a replica may have with the next one.
 pub fn most_requests(views: &[ReplicaView], bound: f64) -> u32 {
-    let requests: u64 = views.iter().map(|view| u64::from(view.requests)).sum();
+    let requests: u64 = views.iter().map(|view| u64::from(view.load.requests)).sum();
     let even = (requests + 1) as f64 / views.len().max(1) as f64;
     (bound * even).ceil() as u32
 }

@@ -4,12 +4,16 @@
 //! One enum and not a trait: a policy is a line of a file, and its state is small.
 
 use plimsoll_math::rng::Stream;
+use plimsoll_model::{At, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::affinity::PrefixIndex;
+use crate::affinity::{Match, PrefixIndex};
+use crate::cost;
+use crate::load::{Booking, Load};
 use crate::rendezvous;
 use crate::setting::{SettingError, Written};
+use crate::speed::{Speed, Speeds};
 
 /// Blocks that a prefix router remembers unless told otherwise: a million of 16 tokens, about 50 MB.
 const INDEX_BLOCKS: u32 = 1 << 20;
@@ -18,8 +22,16 @@ const INDEX_BLOCKS: u32 = 1 << 20;
 const BOUND: f64 = 1.25;
 
 /// Names of the policies, as written.
-const NAMES: [&str; 7] =
-    ["round_robin", "random", "least_requests", "least_tokens", "power_of_two", "session", "prefix"];
+const NAMES: [&str; 8] = [
+    "round_robin",
+    "random",
+    "least_requests",
+    "least_tokens",
+    "power_of_two",
+    "session",
+    "prefix",
+    "least_cost",
+];
 
 /// How requests are spread over replicas.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -55,6 +67,16 @@ pub enum RouteSpec {
         #[serde(default = "index_blocks")]
         index_blocks: u32,
     },
+    /// The one where it costs the fewest seconds, by the router's own count of what is there, what each replica's speed was so far, and which
+    /// prompts it was sent (see [`cost`]).
+    LeastCost {
+        /// What slowing down others weighs against the own first token.
+        #[serde(default = "weight")]
+        weight: f64,
+        /// Blocks that the router remembers.
+        #[serde(default = "index_blocks")]
+        index_blocks: u32,
+    },
 }
 
 impl Default for RouteSpec {
@@ -75,14 +97,14 @@ pub enum LoadMeasure {
 }
 
 /// A replica that takes requests, as it was last seen.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReplicaView {
     /// Its name, which it keeps.
     pub replica: u32,
-    /// Requests in flight there.
-    pub requests: u32,
-    /// Tokens, of prompts and answers, of those requests.
-    pub tokens: u64,
+    /// What is on it.
+    pub load: Load,
+    /// What is laid on top of its cost: it refused requests a moment ago.
+    pub penalty: Span,
 }
 
 /// What a router may know of a request.
@@ -92,6 +114,48 @@ pub struct Facts<'a> {
     pub session: Option<u64>,
     /// Names of its prompt's full blocks, each chained to the one before.
     pub blocks: &'a [u64],
+    /// Where they end.
+    pub ends: BlockEnds<'a>,
+    /// Tokens of its prompt.
+    pub prompt_tokens: u32,
+    /// Most tokens that its answer may have, where it says so.
+    pub most_tokens: Option<u32>,
+}
+
+/// How many tokens of a prompt its first so many blocks are.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum BlockEnds<'a> {
+    /// All blocks are of this many tokens.
+    Every(u32),
+    /// The end of each block, in tokens from the start.
+    At(&'a [u32]),
+}
+
+impl Default for BlockEnds<'_> {
+    fn default() -> Self {
+        BlockEnds::Every(1)
+    }
+}
+
+impl BlockEnds<'_> {
+    /// Tokens of the first `blocks` blocks.
+    fn tokens(self, blocks: u32) -> u32 {
+        match self {
+            BlockEnds::Every(tokens) => blocks.saturating_mul(tokens),
+            BlockEnds::At(ends) => {
+                (blocks as usize).checked_sub(1).and_then(|last| ends.get(last).copied()).unwrap_or(0)
+            }
+        }
+    }
+}
+
+/// The replica that gets a request.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Pick {
+    /// Its place in the views.
+    pub place: usize,
+    /// Prompt tokens that it will have to compute, as far as the router knows.
+    pub uncached: u32,
 }
 
 impl RouteSpec {
@@ -131,6 +195,14 @@ impl RouteSpec {
                     .take("index_blocks", INDEX_WANT, |&blocks: &u32| blocks >= 2)?
                     .unwrap_or(INDEX_BLOCKS),
             },
+            "least_cost" => RouteSpec::LeastCost {
+                weight: written
+                    .take("weight", WEIGHT_WANT, |weight| (0.0..=MOST_WEIGHT).contains(weight))?
+                    .unwrap_or(cost::WEIGHT),
+                index_blocks: written
+                    .take("index_blocks", INDEX_WANT, |&blocks: &u32| blocks >= 2)?
+                    .unwrap_or(INDEX_BLOCKS),
+            },
             _ => {
                 let (asked, known) = (written.name.clone(), NAMES.to_vec());
                 return Err(SettingError::UnknownName { what: "routing policy", asked, known });
@@ -151,8 +223,13 @@ impl RouteSpec {
             {
                 Err(value("bound", bound.to_string(), BOUND_WANT))
             }
-            RouteSpec::Prefix { index_blocks, .. } if index_blocks < 2 => {
+            RouteSpec::Prefix { index_blocks, .. } | RouteSpec::LeastCost { index_blocks, .. }
+                if index_blocks < 2 =>
+            {
                 Err(value("index_blocks", index_blocks.to_string(), INDEX_WANT))
+            }
+            RouteSpec::LeastCost { weight, .. } if !(0.0..=MOST_WEIGHT).contains(&weight) => {
+                Err(value("weight", weight.to_string(), WEIGHT_WANT))
             }
             _ => Ok(()),
         }
@@ -163,6 +240,9 @@ impl RouteSpec {
 const MOST_BOUND: f64 = 1e6;
 const BOUND_WANT: &str = "a number from 1, such as 1.25";
 const INDEX_WANT: &str = "a whole number from 2";
+/// Beyond this nothing but others counts.
+const MOST_WEIGHT: f64 = 100.0;
+const WEIGHT_WANT: &str = "a number from 0 to 100, such as 0.2";
 
 /// A routing policy at work.
 #[derive(Clone, Debug)]
@@ -171,13 +251,29 @@ pub struct Router {
     /// The replica that was chosen in turn last.
     last: Option<u32>,
     index: PrefixIndex,
+    speeds: Speeds,
+    /// What the last look into the index found, and each replica's cost: kept so that a decision allocates nothing.
+    matches: Vec<Match>,
+    costs: Vec<f64>,
 }
 
 impl Router {
     /// A router that has seen nothing.
     pub fn new(spec: &RouteSpec) -> Router {
-        let blocks = if let RouteSpec::Prefix { index_blocks, .. } = spec { *index_blocks } else { 2 };
-        Router { spec: *spec, last: None, index: PrefixIndex::new(blocks as usize) }
+        let blocks = match spec {
+            RouteSpec::Prefix { index_blocks, .. } | RouteSpec::LeastCost { index_blocks, .. } => {
+                *index_blocks
+            }
+            _ => 2,
+        };
+        Router {
+            spec: *spec,
+            last: None,
+            index: PrefixIndex::new(blocks as usize),
+            speeds: Speeds::default(),
+            matches: Vec::new(),
+            costs: Vec::new(),
+        }
     }
 
     /// Does it look at loads at all? Where it doesn't, nobody need find them out.
@@ -185,34 +281,103 @@ impl Router {
         !matches!(self.spec, RouteSpec::RoundRobin {} | RouteSpec::Random {})
     }
 
-    /// The place in `views` of the replica that gets the request; `None` where there are none. `views` are in
-    /// ascending order of their names. Call it once per request: it remembers what it decided.
-    pub fn pick(&mut self, views: &[ReplicaView], facts: &Facts<'_>, chance: &mut Stream) -> Option<usize> {
+    /// Does it look at prompts? Where it doesn't, nobody need cut them into blocks.
+    pub fn needs_blocks(&self) -> bool {
+        matches!(self.spec, RouteSpec::Prefix { .. } | RouteSpec::LeastCost { .. })
+    }
+
+    /// Does it weigh seconds? Where it doesn't, nobody need tell it of tokens, and whoever asks leaves replicas with a penalty out.
+    pub fn weighs_seconds(&self) -> bool {
+        matches!(self.spec, RouteSpec::LeastCost { .. })
+    }
+
+    /// The replica that gets the request; `None` where there are none. `views` are in ascending order of their names.
+    /// Call it once per request: it remembers what it decided.
+    pub fn pick(&mut self, views: &[ReplicaView], facts: &Facts<'_>, chance: &mut Stream) -> Option<Pick> {
         if views.is_empty() {
             return None;
         }
-        match self.spec {
-            RouteSpec::RoundRobin {} => Some(self.in_turn(views, |_| true)),
-            RouteSpec::Random {} => Some(chance.below(views.len() as u64) as usize),
-            RouteSpec::LeastRequests {} => Some(self.least(views, LoadMeasure::Requests)),
-            RouteSpec::LeastTokens {} => Some(self.least(views, LoadMeasure::Tokens)),
-            RouteSpec::PowerOfTwo { load } => Some(better_of_two(views, load, chance)),
+        if self.needs_blocks() {
+            self.index.matches(facts.blocks, &mut self.matches);
+        }
+        let place = match self.spec {
+            RouteSpec::RoundRobin {} => self.in_turn(views, |_| true),
+            RouteSpec::Random {} => chance.below(views.len() as u64) as usize,
+            RouteSpec::LeastRequests {} => self.least(views, LoadMeasure::Requests),
+            RouteSpec::LeastTokens {} => self.least(views, LoadMeasure::Tokens),
+            RouteSpec::PowerOfTwo { load } => better_of_two(views, load, chance),
             RouteSpec::Session { bound } => match facts.session {
-                Some(session) => rendezvous::place(session, views, bound),
-                None => Some(self.least(views, LoadMeasure::Requests)),
+                Some(session) => rendezvous::place(session, views, bound)?,
+                None => self.least(views, LoadMeasure::Requests),
             },
             RouteSpec::Prefix { bound, .. } => {
-                let place = self.longest(views, facts.blocks, bound);
-                let place = place.unwrap_or_else(|| self.least(views, LoadMeasure::Requests));
-                self.index.learn(views[place].replica, facts.blocks);
-                Some(place)
+                self.longest(views, bound).unwrap_or_else(|| self.least(views, LoadMeasure::Requests))
             }
+            RouteSpec::LeastCost { weight, .. } => self.cheapest(views, facts, weight, chance),
+        };
+        // Before the index learns where this prompt goes: see `cost`.
+        let uncached = self.uncached(views[place].replica, facts);
+        if self.needs_blocks() {
+            self.index.learn(views[place].replica, facts.blocks);
         }
+        Some(Pick { place, uncached })
     }
 
     /// A replica has lost its cache.
     pub fn forget(&mut self, replica: u32) {
         self.index.forget(replica);
+    }
+
+    /// The first token of a request came.
+    pub fn first(&mut self, booking: &Booking, at: At) {
+        self.speeds.first(booking, at);
+    }
+
+    /// A request was answered with so many tokens; `beside`: requests that decode there now.
+    pub fn ended(&mut self, booking: &Booking, beside: u32, tokens: u32, at: At) {
+        self.speeds.ended(booking, beside, tokens, at);
+    }
+
+    /// How fast a replica is taken to be.
+    pub fn speed(&self, replica: u32) -> Speed {
+        self.speeds.of(replica)
+    }
+
+    /// Blocks of prompts that are remembered.
+    pub fn remembered(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Prompt tokens that this replica would have to compute: all that it was not sent before. The last token is computed always.
+    fn uncached(&self, replica: u32, facts: &Facts<'_>) -> u32 {
+        let known = self.matches.iter().find(|found| found.replica == replica);
+        let cached = known.map_or(0, |found| facts.ends.tokens(found.blocks));
+        facts.prompt_tokens.saturating_sub(cached).max(facts.prompt_tokens.min(1))
+    }
+
+    /// One of those that cost the least, by chance.
+    fn cheapest(
+        &mut self,
+        views: &[ReplicaView],
+        facts: &Facts<'_>,
+        weight: f64,
+        chance: &mut Stream,
+    ) -> usize {
+        let answer = self.speeds.answer_tokens();
+        let answer = facts.most_tokens.map_or(answer, |most| answer.min(f64::from(most)));
+        self.costs.clear();
+        for view in views {
+            let uncached = self.uncached(view.replica, facts);
+            let speed = self.speeds.of(view.replica);
+            let cost = cost::seconds(&speed, view.load, uncached, answer, weight);
+            self.costs.push(cost + view.penalty.as_secs_f64());
+        }
+        let least = self.costs.iter().copied().fold(f64::INFINITY, f64::min);
+        let level = |cost: &f64| *cost <= least * (1.0 + cost::LEVEL);
+        let several = self.costs.iter().filter(|cost| level(cost)).count() as u64;
+        let drawn = if several > 1 { chance.below(several) as usize } else { 0 };
+        let mut places = (0..views.len()).filter(|&place| level(&self.costs[place]));
+        places.nth(drawn).unwrap_or(0)
     }
 
     /// The next after the last chosen among those that `may`.
@@ -230,25 +395,24 @@ impl Router {
     }
 
     /// The replica with the longest match, if it is under the bound; the first of `views` among equals in match and load.
-    fn longest(&mut self, views: &[ReplicaView], blocks: &[u64], bound: f64) -> Option<usize> {
-        let matches = self.index.matches(blocks);
+    fn longest(&self, views: &[ReplicaView], bound: f64) -> Option<usize> {
         let most = rendezvous::most_requests(views, bound);
-        let known = |found: &crate::affinity::Match| {
+        let known = |found: &Match| {
             let place = views.binary_search_by_key(&found.replica, |view| view.replica).ok()?;
             Some((found.blocks, place))
         };
-        let candidates = matches.iter().filter_map(known);
+        let candidates = self.matches.iter().filter_map(known);
         let (_, place) = candidates
-            .min_by_key(|&(blocks, place)| (std::cmp::Reverse(blocks), views[place].requests, place))?;
-        (views[place].requests < most).then_some(place)
+            .min_by_key(|&(blocks, place)| (std::cmp::Reverse(blocks), views[place].load.requests, place))?;
+        (views[place].load.requests < most).then_some(place)
     }
 }
 
 impl ReplicaView {
     fn load(&self, measure: LoadMeasure) -> u64 {
         match measure {
-            LoadMeasure::Requests => u64::from(self.requests),
-            LoadMeasure::Tokens => self.tokens,
+            LoadMeasure::Requests => u64::from(self.load.requests),
+            LoadMeasure::Tokens => self.load.tokens,
         }
     }
 }
@@ -266,6 +430,10 @@ fn better_of_two(views: &[ReplicaView], load: LoadMeasure, chance: &mut Stream) 
 
 fn bound() -> f64 {
     BOUND
+}
+
+fn weight() -> f64 {
+    cost::WEIGHT
 }
 
 fn index_blocks() -> u32 {

@@ -1,4 +1,5 @@
 //! The policies against hand-worked cases and the rules of the papers and products that they are named after.
 
 mod autoscaling;
+mod failing;
 mod routing;

@@ -1,13 +1,16 @@
 //! Each routing policy in cases small enough to work out by hand.
 
 use plimsoll_math::rng::Stream;
-use plimsoll_policy::{Facts, ReplicaView, RouteSpec, Router};
+use plimsoll_model::{At, Span};
+use plimsoll_policy::{BlockEnds, Booking, Facts, Load, ReplicaView, RouteSpec, Router};
+
+fn view(replica: u32, requests: u32, tokens: u64) -> ReplicaView {
+    ReplicaView { replica, load: Load { requests, tokens, ..Load::default() }, penalty: Span::ZERO }
+}
 
 fn views(requests: &[u32]) -> Vec<ReplicaView> {
     let numbered = (0u32..).zip(requests);
-    numbered
-        .map(|(replica, &requests)| ReplicaView { replica, requests, tokens: u64::from(requests) * 100 })
-        .collect()
+    numbered.map(|(replica, &requests)| view(replica, requests, u64::from(requests) * 100)).collect()
 }
 
 fn router(text: &str) -> Router {
@@ -17,8 +20,9 @@ fn router(text: &str) -> Router {
 /// The replicas that `n` requests without any facts go to while the loads stay as they are.
 fn picks(router: &mut Router, views: &[ReplicaView], n: u64) -> Vec<u32> {
     let facts = Facts::default();
-    let mut pick =
-        |id| router.pick(views, &facts, &mut Stream::new(7, "route", id)).map(|place| views[place].replica);
+    let mut pick = |id| {
+        router.pick(views, &facts, &mut Stream::new(7, "route", id)).map(|pick| views[pick.place].replica)
+    };
     (0..n).map(|id| pick(id).expect("there are replicas")).collect()
 }
 
@@ -33,10 +37,17 @@ fn round_robin_takes_turns_and_closes_the_gap_when_one_leaves() {
 
 #[test]
 fn no_replica_is_no_answer() {
-    for name in
-        ["round_robin", "random", "least_requests", "least_tokens", "power_of_two", "session", "prefix"]
-    {
-        let facts = Facts { session: Some(1), blocks: &[1, 2] };
+    for name in [
+        "round_robin",
+        "random",
+        "least_requests",
+        "least_tokens",
+        "power_of_two",
+        "session",
+        "prefix",
+        "least_cost",
+    ] {
+        let facts = Facts { session: Some(1), blocks: &[1, 2], ..Facts::default() };
         assert_eq!(router(name).pick(&[], &facts, &mut Stream::new(1, "route", 0)), None, "{name}");
     }
 }
@@ -60,10 +71,7 @@ fn least_requests_takes_the_least_and_turns_among_equals() {
 
 #[test]
 fn least_tokens_counts_tokens_and_not_requests() {
-    let views = [
-        ReplicaView { replica: 0, requests: 1, tokens: 9_000 },
-        ReplicaView { replica: 1, requests: 8, tokens: 800 },
-    ];
+    let views = [view(0, 1, 9_000), view(1, 8, 800)];
     assert_eq!(picks(&mut router("least_tokens"), &views, 1), [1]);
     assert_eq!(picks(&mut router("least_requests"), &views, 1), [0]);
 }
@@ -84,10 +92,10 @@ fn power_of_two_wins_pairs_as_counted_by_hand() {
 }
 
 fn place_session(router: &mut Router, views: &[ReplicaView], session: u64) -> u32 {
-    let facts = Facts { session: Some(session), blocks: &[] };
+    let facts = Facts { session: Some(session), ..Facts::default() };
     let place =
         router.pick(views, &facts, &mut Stream::new(1, "route", session)).expect("there are replicas");
-    views[place].replica
+    views[place.place].replica
 }
 
 /// Rendezvous hashing: the keys of a replica that leaves move, all others stay.
@@ -115,9 +123,9 @@ fn a_session_over_the_bound_spills_to_one_and_the_same_place() {
     let loaded = |home_requests: u32| {
         let mut views = views(&[0; 4]);
         let others = (15 - home_requests) / 3;
-        views.iter_mut().for_each(|view| view.requests = others);
-        views[home as usize].requests = home_requests;
-        views[(home as usize + 1) % 4].requests += 15 - home_requests - 3 * others;
+        views.iter_mut().for_each(|view| view.load.requests = others);
+        views[home as usize].load.requests = home_requests;
+        views[(home as usize + 1) % 4].load.requests += 15 - home_requests - 3 * others;
         views
     };
     assert_eq!(place_session(&mut router, &loaded(4), 77), home);
@@ -128,9 +136,9 @@ fn a_session_over_the_bound_spills_to_one_and_the_same_place() {
 
 fn place_prompt(router: &mut Router, views: &[ReplicaView], blocks: &[u64]) -> u32 {
     let place = router
-        .pick(views, &Facts { session: None, blocks }, &mut Stream::new(1, "route", 0))
+        .pick(views, &Facts { blocks, ..Facts::default() }, &mut Stream::new(1, "route", 0))
         .expect("there are replicas");
-    views[place].replica
+    views[place.place].replica
 }
 
 #[test]
@@ -176,8 +184,8 @@ fn the_index_is_bounded_and_keeps_what_is_asked_for() {
         index.learn(1, &[7]);
         assert!(index.len() <= 101, "{} blocks", index.len());
     }
-    assert_eq!(index.matches(&[7]).first().map(|found| found.replica), Some(1));
-    assert!(index.matches(&[1_000]).is_empty());
+    assert_eq!(found(&mut index, 7).first().map(|found| found.replica), Some(1));
+    assert!(found(&mut index, 1_000).is_empty());
 }
 
 #[test]
@@ -186,7 +194,7 @@ fn unknown_words_are_refused_with_what_there_is() {
     assert_eq!(
         refused("fastest"),
         "unknown routing policy \"fastest\"; there are: round_robin, random, least_requests, least_tokens, \
-         power_of_two, session, prefix"
+         power_of_two, session, prefix, least_cost"
     );
     assert_eq!(refused("session:bond=2"), "session: unknown parameter \"bond\"; allowed: bound");
     assert_eq!(refused("session:bound=0.5"), "session: bound: \"0.5\" is not a number from 1, such as 1.25");
@@ -201,4 +209,82 @@ fn file_and_line_say_the_same() {
     let session = of_file(r#"{"policy":"session","bound":2.0}"#).unwrap();
     assert_eq!(session, RouteSpec::parse("session:bound=2").unwrap());
     assert!(of_file(r#"{"policy":"random","bound":2.0}"#).is_err());
+}
+
+fn found(
+    index: &mut plimsoll_policy::affinity::PrefixIndex,
+    block: u64,
+) -> Vec<plimsoll_policy::affinity::Match> {
+    let mut found = Vec::new();
+    index.matches(&[block], &mut found);
+    found
+}
+
+/// A router that has learnt, from exact times, that each replica computes this many prompt tokens a second and makes steps of 10 ms.
+fn taught(prefill_per_s: &[f64]) -> Router {
+    let mut router = router("least_cost");
+    for round in 0..200i64 {
+        for (replica, &speed) in (0u32..).zip(prefill_per_s) {
+            let tokens = 100 + 10 * (round as u32 % 50);
+            let sent = At::ZERO + Span::from_secs(round);
+            let mut booking = Booking::new(replica, Load::default(), Load::of_one(200, tokens), sent);
+            let first = sent + Span::from_secs_f64(0.010 + f64::from(tokens) / speed);
+            router.first(&booking, first);
+            booking.first = Some((first, 1));
+            router.ended(&booking, 1, 11, first + Span::from_millis(100));
+        }
+    }
+    router
+}
+
+#[test]
+fn speeds_are_learnt_from_what_was_served() {
+    let router = taught(&[1_000.0, 8_000.0]);
+    let [slow, fast] = [router.speed(0).prefill, router.speed(1).prefill];
+    assert!((slow.per * 1_000.0 - 1.0).abs() < 0.1, "{slow:?}");
+    assert!((fast.per * 8_000.0 - 1.0).abs() < 0.2, "{fast:?}");
+    let step = router.speed(0).step;
+    assert!((step.at(1.0) - 0.010).abs() < 0.002, "{step:?}");
+}
+
+fn costs_least(router: &mut Router, views: &[ReplicaView], blocks: &[u64], prompt_tokens: u32) -> (u32, u32) {
+    let facts = Facts { blocks, ends: BlockEnds::Every(100), prompt_tokens, ..Facts::default() };
+    let pick = router.pick(views, &facts, &mut Stream::new(1, "route", 0)).expect("there are replicas");
+    (views[pick.place].replica, pick.uncached)
+}
+
+/// By hand: 1 000 tokens at 1 000/s are a second; a replica that has 900 of them cached needs 0.1 s, and is worth waiting for until
+/// 900 other tokens stand in front of it.
+#[test]
+fn a_cached_prefix_is_worth_the_time_that_it_saves_and_no_more() {
+    let blocks: Vec<u64> = (1..=9).collect();
+    let mut router = taught(&[1_000.0, 1_000.0]);
+    let home = costs_least(&mut router, &views(&[0, 0]), &blocks, 1_000);
+    assert_eq!(home.1, 1_000, "nobody had it, and it is booked as it is before the index learns of it");
+    let waiting = |tokens: u64| {
+        let mut views = views(&[0, 0]);
+        views[home.0 as usize].load.backlog = tokens;
+        views
+    };
+    assert_eq!(costs_least(&mut router.clone(), &waiting(700), &blocks, 1_000), (home.0, 100));
+    assert_eq!(costs_least(&mut router.clone(), &waiting(1_100), &blocks, 1_000), (1 - home.0, 1_000));
+    // A refusal a moment ago weighs as the seconds that it asks for.
+    let mut refused = waiting(0);
+    refused[home.0 as usize].penalty = Span::from_secs(2);
+    assert_eq!(costs_least(&mut router, &refused, &blocks, 1_000).0, 1 - home.0);
+}
+
+#[test]
+fn a_slow_replica_gets_its_share_and_not_half() {
+    let mut router = taught(&[1_000.0, 4_000.0]);
+    let mut loads = views(&[0, 0]);
+    let mut sent = [0u32; 2];
+    for id in 0..100u64 {
+        let facts = Facts { prompt_tokens: 500, ..Facts::default() };
+        let pick = router.pick(&loads, &facts, &mut Stream::new(1, "route", id)).expect("there are replicas");
+        sent[pick.place] += 1;
+        loads[pick.place].load.backlog += u64::from(pick.uncached);
+    }
+    // Queues of equal length in seconds: a fifth of the work to the slower, but for what chance decides among equals.
+    assert!((15..=25).contains(&sent[0]), "{sent:?}");
 }

@@ -1,16 +1,16 @@
 //! The way of a request into an engine: delays in front of it, a dead engine's answer, its adapter, a connection limit.
 
 use plimsoll_model::{At, Span};
+use plimsoll_policy::{Booking, Load};
 
 use crate::fleet::agenda::Due;
-use crate::fleet::replica::Load;
-use crate::fleet::{Fleet, Flight, NOWHERE, failure_of};
+use crate::fleet::{Chosen, Fleet, Flight, NOWHERE, failure_of};
 use crate::traffic::{Emission, Rejected, Submit, What};
 
 impl Fleet {
     /// Gives a new request to a replica, now or once it is let in.
-    pub(crate) fn place(&mut self, now: At, number: u32, request: Submit) -> Result<(), Rejected> {
-        let id = request.id;
+    pub(crate) fn place(&mut self, now: At, chosen: Chosen, request: Submit) -> Result<(), Rejected> {
+        let (id, number) = (request.id, chosen.replica);
         self.faults.refuse(Some(number), id, now)?;
         self.answer_of_the_dead(number, id)?;
         let (enters, depended) = self.faults.enters(number, id, now);
@@ -19,7 +19,7 @@ impl Fleet {
             self.agenda.note(enters, Due::Enter { id, serial });
         } else if request.adapter.is_some() && self.spec.fleet.adapters.is_some() {
             self.hold(number, request);
-            self.placed(now, id, number);
+            self.placed(now, id, chosen);
             self.let_in(now, id);
             return Ok(());
         } else if self.is_full(number, id)? {
@@ -30,7 +30,7 @@ impl Fleet {
             self.give_engine(now, number, request)?;
             self.flights.insert(id, flight);
         }
-        self.placed(now, id, number);
+        self.placed(now, id, chosen);
         if depended > Span::ZERO {
             self.own.push(Emission { at: now, id, what: What::Depends { takes: depended } });
         }
@@ -38,11 +38,16 @@ impl Fleet {
     }
 
     /// Books that a request belongs to a replica.
-    pub(crate) fn placed(&mut self, now: At, id: u64, number: u32) {
+    pub(crate) fn placed(&mut self, now: At, id: u64, chosen: Chosen) {
+        let number = chosen.replica;
         if let Some(slot) = self.flights.find(id) {
-            let flight = self.flights.at_mut(slot);
+            let (flight, replica) = (self.flights.at_mut(slot), &mut self.replicas[number as usize]);
             flight.replica = number;
-            self.replicas[number as usize].more(now, flight.load, self.load_delay);
+            if self.router.weighs_seconds() {
+                flight.load.backlog = u64::from(chosen.uncached);
+                flight.booking = Some(Booking::new(number, replica.load, flight.load, now));
+            }
+            replica.more(now, flight.load, self.load_delay);
         }
         self.own.push(Emission { at: now, id, what: What::Placed { replica: number } });
         self.faults.came(number, id);
@@ -56,10 +61,10 @@ impl Fleet {
                 continue;
             };
             let Some(request) = self.flights.at(slot).held.clone() else { return };
-            let Some(number) = self.choose(now, &request) else { return };
+            let Some(chosen) = self.choose(now, &request) else { return };
             self.unplaced.pop_front();
-            self.flights.at_mut(slot).cut = self.faults.cut(number, id, request.output_tokens);
-            self.placed(now, id, number);
+            self.flights.at_mut(slot).cut = self.faults.cut(chosen.replica, id, request.output_tokens);
+            self.placed(now, id, chosen);
             self.let_in(now, id);
         }
     }
@@ -78,7 +83,9 @@ impl Fleet {
         let tokens = u64::from(request.prompt_tokens.max(1)) + u64::from(request.output_tokens);
         Flight {
             replica: number,
-            load: Load { requests: 1, tokens },
+            load: Load::of_one(tokens, 0),
+            booking: None,
+            answer: request.output_tokens,
             serial: self.serial,
             held,
             began: false,

@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Sample, Span};
-use plimsoll_policy::{Autoscaler, Facts, ReplicaView, Router};
+use plimsoll_policy::{Autoscaler, BlockEnds, Booking, Facts, Load, ReplicaView, Router};
 
 use crate::engine::Engine;
 use crate::engine::meter::Histogram;
@@ -33,9 +33,9 @@ use crate::engine::slots::Slots;
 use crate::fleet::adapters::{Shelf, set_apart};
 use crate::fleet::agenda::Agenda;
 use crate::fleet::fault::{FaultTruth, Faults};
-use crate::fleet::replica::{Load, Phase, Replica};
+use crate::fleet::replica::{Phase, Replica};
 use crate::fleet::split::Split;
-use crate::spec::error::SpecError;
+use crate::spec::error::{BLOCK_TOKENS, SpecError};
 use crate::spec::fleet::WorldSpec;
 use crate::traffic::{Detail, Emission, Failure, Gauges, Rejected, Submit, Totals, What};
 
@@ -80,12 +80,16 @@ pub(crate) struct Flight {
     /// [`NOWHERE`] until it is placed.
     pub replica: u32,
     pub load: Load,
+    /// What its router holds its times against, where it does.
+    pub booking: Option<Booking>,
     /// Tells it from another request of the same id.
     pub serial: u64,
     /// The request itself, until it is in an engine.
     pub held: Option<Box<Submit>>,
     /// Has its answer begun?
     pub began: bool,
+    /// Tokens that its answer will have.
+    pub answer: u32,
     /// Tokens of its answer so far, and the fault that cuts it after how many.
     pub tokens: u32,
     pub cut: Option<(u32, u32)>,
@@ -95,6 +99,24 @@ pub(crate) struct Flight {
     pub adapter: Option<u32>,
     /// The whole request, while its prompt is computed apart from its answer.
     pub onward: Option<Box<Submit>>,
+}
+
+/// A replica, and how many tokens of a prompt it is taken to have to compute.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Chosen {
+    pub replica: u32,
+    pub uncached: u32,
+}
+
+/// What a router may know of a request.
+pub(crate) fn facts(request: &Submit) -> Facts<'_> {
+    Facts {
+        session: request.session,
+        blocks: &request.blocks,
+        ends: BlockEnds::Every(BLOCK_TOKENS),
+        prompt_tokens: request.prompt_tokens.max(1),
+        most_tokens: None,
+    }
 }
 
 /// No replica yet.
@@ -113,18 +135,24 @@ impl Fleet {
         let replicas = (0..count).map(|_| replica()).collect::<Result<Vec<_>, SpecError>>()?;
         let faults = Faults::new(&spec.faults, seed);
         let (tokens, ends) = faults.watching();
+        let router = Router::new(&spec.fleet.route);
         let mut fleet = Fleet {
             spec: spec.clone(),
             seed,
             now: At(i64::MIN),
             detail: Detail::default(),
-            watching: tokens || ends || split.is_some() || spec.fleet.adapters.is_some(),
+            // What a router learns of one replica tells on another, so it must hear of them in the order of time.
+            watching: tokens
+                || ends
+                || split.is_some()
+                || spec.fleet.adapters.is_some()
+                || router.weighs_seconds(),
             watching_tokens: tokens,
             split,
             agenda: Agenda::default(),
             faults,
             replicas,
-            router: Router::new(&spec.fleet.route),
+            router,
             autoscaler: spec.fleet.autoscale.as_ref().map(|autoscale| Autoscaler::new(autoscale, At::ZERO)),
             load_delay: spec.fleet.load_information_delay,
             flights: Slots::new(),
@@ -176,7 +204,7 @@ impl Fleet {
     fn find_place(&mut self, now: At, request: Submit) -> Result<(), Rejected> {
         let id = request.id;
         match self.choose(now, &request) {
-            Some(number) => self.place(now, number, request),
+            Some(chosen) => self.place(now, chosen, request),
             None if self.may_come() && request.elsewhere_than.is_none() => {
                 self.hold(NOWHERE, request);
                 self.unplaced.push_back(id);
@@ -187,8 +215,8 @@ impl Fleet {
         }
     }
 
-    /// The number of the replica that the router chooses.
-    pub(crate) fn choose(&mut self, now: At, request: &Submit) -> Option<u32> {
+    /// The replica that the router chooses.
+    pub(crate) fn choose(&mut self, now: At, request: &Submit) -> Option<Chosen> {
         if self.router.needs_load() {
             // What happens at this very instant waits for the step.
             self.run_all(now - Span(1));
@@ -199,10 +227,9 @@ impl Fleet {
             .zip(&mut self.replicas)
             .filter(|(number, replica)| replica.is_routable() && Some(*number) != request.elsewhere_than);
         self.views.extend(routable.map(|(number, replica)| replica.view(number, now, self.load_delay)));
-        let facts = Facts { session: request.session, blocks: &request.blocks };
         let mut chance = Stream::new(self.seed, "fleet.route", request.id);
-        let place = self.router.pick(&self.views, &facts, &mut chance)?;
-        Some(self.views[place].replica)
+        let pick = self.router.pick(&self.views, &facts(request), &mut chance)?;
+        Some(Chosen { replica: self.views[pick.place].replica, uncached: pick.uncached })
     }
 
     pub fn next_event(&self) -> Option<At> {
@@ -398,17 +425,42 @@ impl Fleet {
     /// Books what an emission means for the fleet.
     pub(crate) fn book(&mut self, emission: &Emission) {
         match emission.what {
-            What::Finished { .. } => self.totals.finished += 1,
+            What::Finished { .. } => {
+                self.totals.finished += 1;
+                self.learn_end(emission.at, emission.id);
+            }
             What::Failed(_) => self.totals.failed += 1,
             What::PrefillDone => {
                 if let Some(slot) = self.flights.find(emission.id) {
                     self.flights.at_mut(slot).began = true;
                 }
-                return;
+                return self.learn_first(emission.at, emission.id);
             }
             _ => return,
         }
         self.ended(emission.at, emission.id);
+    }
+
+    /// Tells the router of a first token, where it counts tokens.
+    fn learn_first(&mut self, at: At, id: u64) {
+        let Some(slot) = self.flights.find(id) else { return };
+        let flight = self.flights.at_mut(slot);
+        let Some(booking) = &mut flight.booking else { return };
+        let replica = &mut self.replicas[flight.replica as usize];
+        replica.less(at, flight.load, self.load_delay);
+        flight.load = flight.load.begun();
+        replica.more(at, flight.load, self.load_delay);
+        self.router.first(booking, at);
+        booking.first = Some((at, replica.load.decoding));
+    }
+
+    /// Tells the router of an answer's end, where it counts tokens.
+    fn learn_end(&mut self, at: At, id: u64) {
+        let Some(slot) = self.flights.find(id) else { return };
+        let flight = self.flights.at_mut(slot);
+        let Some(booking) = &flight.booking else { return };
+        let beside = self.replicas[flight.replica as usize].load.decoding;
+        self.router.ended(booking, beside, flight.answer, at);
     }
 
     /// Ends a request without an answer. `in_engine`: is it still in there?

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use plimsoll_model::{At, Span};
-use plimsoll_policy::ReplicaView;
+use plimsoll_policy::{Load, ReplicaView};
 
 use crate::engine::Engine;
 use crate::fleet::adapters::Shelf;
@@ -57,13 +57,6 @@ pub(crate) struct Down {
     pub known: bool,
 }
 
-/// What is on a replica.
-#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Load {
-    pub requests: u32,
-    pub tokens: u64,
-}
-
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Sign {
     More,
@@ -109,37 +102,29 @@ impl Replica {
 
     /// Books a request that came.
     pub fn more(&mut self, at: At, load: Load, delay: Span) {
-        self.load.requests += load.requests;
-        self.load.tokens += load.tokens;
+        self.load.add(load);
         self.note(at, load, Sign::More, delay);
     }
 
     /// Books a request that went.
     pub fn less(&mut self, at: At, load: Load, delay: Span) {
-        self.load.requests -= load.requests;
-        self.load.tokens -= load.tokens;
+        self.load.take(load);
         self.note(at, load, Sign::Less, delay);
     }
 
     /// The load as a router sees it whose information is `delay` old.
     pub fn view(&mut self, replica: u32, now: At, delay: Span) -> ReplicaView {
         if delay == Span::ZERO {
-            return ReplicaView { replica, requests: self.load.requests, tokens: self.load.tokens };
+            return ReplicaView { replica, load: self.load, penalty: Span::ZERO };
         }
         let as_of = now - delay;
         while let Some((_, load, sign)) = self.changes.pop_front_if(|(at, _, _)| *at <= as_of) {
             match sign {
-                Sign::More => {
-                    self.seen.requests += load.requests;
-                    self.seen.tokens += load.tokens;
-                }
-                Sign::Less => {
-                    self.seen.requests -= load.requests;
-                    self.seen.tokens -= load.tokens;
-                }
+                Sign::More => self.seen.add(load),
+                Sign::Less => self.seen.take(load),
             }
         }
-        ReplicaView { replica, requests: self.seen.requests, tokens: self.seen.tokens }
+        ReplicaView { replica, load: self.seen, penalty: Span::ZERO }
     }
 
     fn note(&mut self, at: At, load: Load, sign: Sign, delay: Span) {

@@ -7,10 +7,10 @@
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
-use plimsoll_policy::{Facts, Router};
+use plimsoll_policy::Router;
 
 use crate::fleet::agenda::Due;
-use crate::fleet::{Fleet, NOWHERE, failure_of};
+use crate::fleet::{Chosen, Fleet, NOWHERE, facts, failure_of};
 use crate::spec::error::SpecError;
 use crate::spec::fleet::WorldSpec;
 use crate::traffic::{Emission, Failure, Submit, What};
@@ -104,15 +104,16 @@ impl Fleet {
             return;
         };
         let Some(request) = self.flights.at_mut(slot).held.take() else { return };
-        let Some(number) = self.choose_writer(at, &request) else {
+        let Some(chosen) = self.choose_writer(at, &request) else {
             self.flights.at_mut(slot).held = Some(request);
             return self.fail(at, id, Failure::Status { status: 503, why: "no replica is ready" }, false);
         };
         if let Some(split) = &mut self.split {
             split.moving -= 1;
         }
+        let number = chosen.replica;
         self.flights.at_mut(slot).cut = self.faults.cut(number, id, request.output_tokens);
-        self.placed(at, id, number);
+        self.placed(at, id, chosen);
         let taken = self.answer_of_the_dead(number, id).and_then(|()| self.give_engine(at, number, *request));
         if let Err(rejected) = taken {
             return self.fail(at, id, failure_of(&rejected), false);
@@ -124,15 +125,15 @@ impl Fleet {
     }
 
     /// The replica that writes the answer.
-    fn choose_writer(&mut self, at: At, request: &Submit) -> Option<u32> {
+    fn choose_writer(&mut self, at: At, request: &Submit) -> Option<Chosen> {
         let split = self.split.as_mut()?;
         self.views.clear();
         let writers = (0u32..).zip(&mut self.replicas).skip(split.prefill as usize);
         let routable = writers.filter(|(_, replica)| replica.is_routable());
         self.views.extend(routable.map(|(number, replica)| replica.view(number, at, self.load_delay)));
-        let facts = Facts { session: request.session, blocks: &request.blocks };
         let mut chance = Stream::new(self.seed, "fleet.route.decode", request.id);
-        let place = split.router.pick(&self.views, &facts, &mut chance)?;
-        Some(self.views[place].replica)
+        let pick = split.router.pick(&self.views, &facts(request), &mut chance)?;
+        // Its prompt is computed.
+        Some(Chosen { replica: self.views[pick.place].replica, uncached: 0 })
     }
 }

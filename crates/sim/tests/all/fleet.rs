@@ -41,8 +41,16 @@ pub fn script(seed: u64, rate_per_s: f64) -> Vec<(At, Act)> {
     script
 }
 
-const ROUTES: [&str; 7] =
-    ["round_robin", "random", "least_requests", "least_tokens", "power_of_two", "session", "prefix"];
+const ROUTES: [&str; 8] = [
+    "round_robin",
+    "random",
+    "least_requests",
+    "least_tokens",
+    "power_of_two",
+    "session",
+    "prefix",
+    "least_cost",
+];
 
 #[test]
 fn one_replica_with_nothing_around_it_is_the_engine_itself() {

@@ -1,0 +1,72 @@
+//! What is on a replica, as its router counts it: booked before a request is sent, and taken off on each way it can end.
+//!
+//! Nobody is asked: a replica's own queue length is some scrapes old when it is read, and between two scrapes everything would go to the one
+//! that looked empty.
+
+use plimsoll_model::At;
+
+/// Requests and tokens on a replica.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+pub struct Load {
+    /// Requests sent and not ended.
+    pub requests: u32,
+    /// Tokens of their prompts and answers.
+    pub tokens: u64,
+    /// Prompt tokens still to be computed: of requests without a first token, less what the replica has cached.
+    pub backlog: u64,
+    /// Requests that have their first token and not their last.
+    pub decoding: u32,
+}
+
+impl Load {
+    /// One request's share of a load, before its first token.
+    pub fn of_one(tokens: u64, uncached: u32) -> Load {
+        Load { requests: 1, tokens, backlog: u64::from(uncached), decoding: 0 }
+    }
+
+    /// This request's first token has come.
+    pub fn begun(self) -> Load {
+        Load { backlog: 0, decoding: self.requests, ..self }
+    }
+
+    /// Adds.
+    pub fn add(&mut self, other: Load) {
+        self.requests += other.requests;
+        self.tokens += other.tokens;
+        self.backlog += other.backlog;
+        self.decoding += other.decoding;
+    }
+
+    /// Takes off what was added before. More than there is leaves nothing.
+    pub fn take(&mut self, other: Load) {
+        self.requests = self.requests.saturating_sub(other.requests);
+        self.tokens = self.tokens.saturating_sub(other.tokens);
+        self.backlog = self.backlog.saturating_sub(other.backlog);
+        self.decoding = self.decoding.saturating_sub(other.decoding);
+    }
+}
+
+/// A request on a replica, and what was there when it was sent: what its times are held against.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Booking {
+    /// The replica.
+    pub replica: u32,
+    /// Its share of the load.
+    pub load: Load,
+    /// When it was sent.
+    pub sent: At,
+    /// Prompt tokens to be computed before its first token: those that were ahead of it, and its own.
+    pub work: u64,
+    /// Requests that were decoding when it was sent.
+    pub beside: u32,
+    /// When its first token came, and requests decoding then.
+    pub first: Option<(At, u32)>,
+}
+
+impl Booking {
+    /// A request that is sent now to a replica with this load.
+    pub fn new(replica: u32, on: Load, own: Load, sent: At) -> Booking {
+        let work = on.backlog + own.backlog;
+        Booking { replica, load: own, sent, work, beside: on.decoding, first: None }
+    }
+}

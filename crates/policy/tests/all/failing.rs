@@ -1,0 +1,157 @@
+//! Retries and ejections in cases that can be worked out by hand.
+
+use plimsoll_model::{At, Span};
+use plimsoll_policy::{BreakerSpec, Health, RetryBudget, RetrySpec, Standing, Verdict};
+
+fn at(s: f64) -> At {
+    At::ZERO + Span::from_secs_f64(s)
+}
+
+fn pool(replicas: usize) -> Health {
+    let mut health = Health::new(&BreakerSpec::default(), replicas);
+    (0..replicas as u32).for_each(|replica| health.set_up(replica, true));
+    health
+}
+
+fn usable(health: &Health, now: At) -> Vec<u32> {
+    let mut usable = Vec::new();
+    health.usable(now, &mut usable);
+    usable
+}
+
+/// A thousand requests at 100/s that are all refused: a tenth of them, and three a second.
+#[test]
+fn a_storm_of_refusals_is_retried_by_its_budget() {
+    let mut budget = RetryBudget::new(&RetrySpec::default(), at(0.0));
+    let mut retried = 0;
+    for request in 0..1_000 {
+        let now = at(f64::from(request) * 0.01);
+        budget.request(now);
+        retried += u32::from(budget.take(now));
+    }
+    assert!((125..=133).contains(&retried), "{retried}");
+    // Without a reserve exactly the tenth.
+    let spec = RetrySpec { reserve_per_s: 0.0, ..RetrySpec::default() };
+    let mut budget = RetryBudget::new(&spec, at(0.0));
+    let retried: u32 = (0..1_000)
+        .map(|request| {
+            budget.request(at(f64::from(request) * 0.01));
+            u32::from(budget.take(at(f64::from(request) * 0.01)))
+        })
+        .sum();
+    assert!((99..=100).contains(&retried), "{retried}");
+}
+
+#[test]
+fn savings_last_for_ten_seconds_of_traffic() {
+    let spec = RetrySpec { reserve_per_s: 0.0, ..RetrySpec::default() };
+    let mut budget = RetryBudget::new(&spec, at(0.0));
+    (0..100_000).for_each(|request| budget.request(at(f64::from(request) * 0.01)));
+    // 100/s × 10 s × 0.1
+    assert!((budget.left() - 100.0).abs() < 1.0, "{}", budget.left());
+}
+
+#[test]
+fn a_replica_that_sheds_is_never_ejected_and_its_penalty_decays() {
+    let mut health = pool(2);
+    for request in 0..1_000 {
+        health.ended(0, Verdict::Shed(Some(Span::from_secs(30))), at(f64::from(request) * 0.01), 0.5);
+    }
+    assert_eq!(health.standing(0, at(10.0)), Standing::Ready);
+    assert_eq!(usable(&health, at(10.0)), [0, 1]);
+    let penalty = |s: f64| health.penalty(0, at(9.99 + s)).as_secs_f64();
+    assert!((penalty(0.0) - 30.0).abs() < 1e-6);
+    // With 15 s as time constant.
+    assert!((penalty(15.0) - 30.0 / std::f64::consts::E).abs() < 1e-6);
+    assert_eq!(health.penalty(1, at(10.0)), Span::ZERO);
+}
+
+#[test]
+fn five_failures_eject_for_a_time_that_doubles_and_one_request_brings_it_back() {
+    let mut health = pool(4);
+    (0..5).for_each(|_| health.ended(2, Verdict::Failed, at(1.0), 1.0));
+    assert_eq!(health.standing(2, at(1.0)), Standing::Ejected);
+    assert_eq!(usable(&health, at(1.0)), [0, 1, 3]);
+    assert_eq!(health.standing(2, at(6.0)), Standing::Trial);
+    // One request at a time.
+    assert_eq!(usable(&health, at(6.0)), [0, 1, 2, 3]);
+    health.sent(2, at(6.0));
+    assert_eq!(usable(&health, at(6.0)), [0, 1, 3]);
+    health.ended(2, Verdict::Failed, at(6.1), 1.0);
+    assert_eq!(health.standing(2, at(16.0)), Standing::Ejected);
+    assert_eq!(health.standing(2, at(16.2)), Standing::Trial);
+    health.sent(2, at(16.2));
+    // A client that goes away says nothing; the next request is a trial again.
+    health.untold(2);
+    assert_eq!(usable(&health, at(16.3)), [0, 1, 2, 3]);
+    health.sent(2, at(16.3));
+    health.ended(2, Verdict::Worked, at(16.4), 1.0);
+    assert_eq!(health.standing(2, at(16.4)), Standing::Ready);
+}
+
+#[test]
+fn half_of_the_requests_failing_ejects_too_and_a_quarter_does_not() {
+    let run = |every: u32| {
+        let mut health = pool(4);
+        for request in 0..100 {
+            let verdict = if request % every == 0 { Verdict::Failed } else { Verdict::Worked };
+            health.ended(1, verdict, at(f64::from(request) * 0.1), 0.5);
+            if health.standing(1, at(f64::from(request) * 0.1)) != Standing::Ready {
+                return true;
+            }
+        }
+        false
+    };
+    assert!(!run(4));
+    let mut health = pool(4);
+    // Two failures and a success in turn: never five in a row.
+    let turns = [Verdict::Failed, Verdict::Failed, Verdict::Worked];
+    let ejected = (0..100usize).find(|&request| {
+        let now = at(request as f64 * 0.1);
+        health.ended(1, turns[request % 3], now, 0.5);
+        health.standing(1, now) == Standing::Ejected
+    });
+    assert!(ejected.is_some_and(|request| (19..23).contains(&request)), "{ejected:?}");
+}
+
+#[test]
+fn a_third_at_most_is_ejected() {
+    let mut health = pool(10);
+    for replica in 0..10 {
+        (0..5).for_each(|_| health.ended(replica, Verdict::Failed, at(1.0), 1.0));
+    }
+    assert_eq!(usable(&health, at(1.0)), [3, 4, 5, 6, 7, 8, 9]);
+}
+
+#[test]
+fn with_less_than_half_left_all_are_used_that_answer() {
+    let spec = BreakerSpec { most_ejected: 1.0, ..BreakerSpec::default() };
+    let mut health = Health::new(&spec, 5);
+    (0..4).for_each(|replica| health.set_up(replica, true));
+    for replica in 0..3 {
+        (0..5).for_each(|_| health.ended(replica, Verdict::Failed, at(1.0), 1.0));
+    }
+    // Three of the four that answer are ejected; the fifth does not answer.
+    assert_eq!(usable(&health, at(1.0)), [0, 1, 2, 3]);
+}
+
+#[test]
+fn silence_ejects_where_streams_run_and_not_before_its_patience() {
+    let mut health = pool(3);
+    let (patience, now) = (Span::from_secs(8), at(20.0));
+    assert!(!health.silent(0, Span::from_secs(2), Span::ZERO, now, 0.5));
+    assert!(!health.silent(0, Span::from_secs(7), patience, now, 0.5));
+    assert!(health.silent(0, Span::from_secs(9), patience, now, 0.5));
+    assert_eq!(health.standing(0, now), Standing::Silent);
+    assert!(!health.silent(0, Span::from_secs(9), patience, now, 0.5), "it is ejected already");
+}
+
+#[test]
+fn nobody_is_up_until_somebody_says_so() {
+    let mut health = Health::new(&BreakerSpec::default(), 2);
+    assert!(usable(&health, at(0.0)).is_empty());
+    health.set_up(1, true);
+    assert_eq!(usable(&health, at(0.0)), [1]);
+    health.set_draining(1, true);
+    assert!(usable(&health, at(0.0)).is_empty());
+}
