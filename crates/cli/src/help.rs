@@ -22,6 +22,7 @@ const TASKS: &[Task] = &[
         &["gate", "watch", "compare", "interleave", "baseline", "history"],
         "plimsoll gate RUN --budget budget.yaml",
     ),
+    ("Serve", &["gateway"], "plimsoll gateway --replica http://a:8000 --replica http://b:8000"),
     ("Explain", &["diagnose", "profile", "levers"], "plimsoll diagnose RUN --baseline release"),
     (
         "Plan",
@@ -74,6 +75,14 @@ const SHORT: &[Short] = &[
         [
             "plimsoll gate RUN --budget budget.yaml --junit gate.xml",
             "plimsoll gate http://host:8000/v1 --budget budget.yaml --time 15m",
+        ],
+    ),
+    (
+        "gateway",
+        &["replicas", "listen", "admin", "route", "format"],
+        [
+            "plimsoll gateway --replica http://a:8000 --replica http://b:8000 --admin 8081",
+            "plimsoll gateway check gateway.yaml",
         ],
     ),
     (

@@ -97,6 +97,7 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::Ls(args) => commands::ls::run(args),
         Command::Report(args) => commands::report::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
+        Command::Gateway(args) => commands::gateway::run(args),
         Command::Watch(args) => commands::watch::run(args),
         Command::Schema(args) => commands::schema::run(args),
         Command::Completions(args) => commands::shell::completions(args),

@@ -20,6 +20,8 @@ pub const WEIGHT: f64 = 0.2;
 /// Replicas whose cost is within this share of the least are as good as it: chance decides, so that several gateways, or one with old figures, do
 /// not all choose the same.
 pub const LEVEL: f64 = 0.05;
+/// And so are those within this many seconds: a network's jitter is larger.
+pub const LEVEL_S: f64 = 0.001;
 
 /// Seconds that a request costs. `uncached`: prompt tokens that the replica would have to compute; `answer`: tokens that are expected.
 pub fn seconds(speed: &Speed, on: Load, uncached: u32, answer: f64, weight: f64) -> f64 {

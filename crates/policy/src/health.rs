@@ -288,7 +288,8 @@ impl Health {
         if least == 0.0 || for_ < patience.max(Span::from_secs_f64(least)) {
             return false;
         }
-        self.standing(replica, now) == Standing::Ready && self.eject(replica, true, now, chance)
+        let stands = self.standing(replica, now);
+        matches!(stands, Standing::Ready | Standing::Trial) && self.eject(replica, true, now, chance)
     }
 
     /// Ejects a replica, unless too many are.

@@ -5,7 +5,7 @@
 //! pool's. A recursive filter with a covariance matrix is the same estimate in a form that nobody can read off.
 
 /// What a point's weight falls by with each later one: half of it is gone after 34 points.
-const KEPT: f64 = 0.98;
+pub(crate) const KEPT: f64 = 0.98;
 /// The other line counts as this many points beside the first one, and as less the more there are.
 const LENT: f64 = 4.0;
 /// From this many points on, one that lies far off is taken as lying no further than [`FAR`] × from the line.
@@ -54,17 +54,26 @@ impl Learnt {
         self.weight = weight;
     }
 
+    /// What is known is so much weaker now: it is old.
+    pub fn age(&mut self, factor: f64) {
+        self.weight *= factor;
+        self.spread *= factor;
+        self.joint *= factor;
+    }
+
     /// The line through what is known. The prior's slope counts as points that lie as far apart as x is large, so that points
     /// at one place say nothing of the slope.
     pub fn line(&self, prior: Line) -> Line {
-        if self.weight == 0.0 {
+        if self.weight <= 1e-6 {
             return prior;
         }
         let lent = LENT / self.weight;
         let apart = lent * self.mean_x * self.mean_x;
         let total = self.spread + apart;
         let per = if total > 0.0 { (self.joint + apart * prior.per) / total } else { prior.per };
-        let per = per.max(0.0);
+        // Whatever is bent, the line goes through the middle of what is known.
+        let most = if self.mean_x > 0.0 { self.mean_y / self.mean_x } else { f64::INFINITY };
+        let per = per.clamp(0.0, most.max(0.0));
         let own = (self.mean_y - per * self.mean_x).max(0.0);
         Line { base: (self.weight * own + lent * prior.base) / (self.weight + lent), per }
     }

@@ -50,6 +50,12 @@ const KEPT_S: f64 = 10.0;
 /// Income by requests is kept for this many requests at least, so that a slow trickle can save up for one retry.
 const KEPT_REQUESTS: f64 = 100.0;
 
+/// Two seconds' worth: enough for the failures by which a breaker comes to know that a replica is broken. Never less than one retry: half a
+/// retry a second allows one every two seconds.
+fn reserve(spec: &RetrySpec) -> f64 {
+    if spec.reserve_per_s > 0.0 { (2.0 * spec.reserve_per_s).max(1.0) } else { 0.0 }
+}
+
 /// See the module.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RetryBudget {
@@ -65,7 +71,7 @@ pub struct RetryBudget {
 impl RetryBudget {
     /// One with its reserve full.
     pub fn new(spec: &RetrySpec, now: At) -> RetryBudget {
-        RetryBudget { spec: *spec, earned: 0.0, reserve: spec.reserve_per_s, per_s: 0.0, at: now }
+        RetryBudget { spec: *spec, earned: 0.0, reserve: reserve(spec), per_s: 0.0, at: now }
     }
 
     /// A request came.
@@ -98,8 +104,6 @@ impl RetryBudget {
         let passed = (now - self.at).as_secs_f64().max(0.0);
         self.at = self.at.max(now);
         self.per_s *= (-passed / KEPT_S).exp();
-        // One second's worth, but never less than one retry: a reserve of half a retry a second allows one every two seconds.
-        let most = if self.spec.reserve_per_s > 0.0 { self.spec.reserve_per_s.max(1.0) } else { 0.0 };
-        self.reserve = (self.reserve + passed * self.spec.reserve_per_s).min(most);
+        self.reserve = (self.reserve + passed * self.spec.reserve_per_s).min(reserve(&self.spec));
     }
 }

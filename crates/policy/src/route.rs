@@ -373,7 +373,7 @@ impl Router {
             self.costs.push(cost + view.penalty.as_secs_f64());
         }
         let least = self.costs.iter().copied().fold(f64::INFINITY, f64::min);
-        let level = |cost: &f64| *cost <= least * (1.0 + cost::LEVEL);
+        let level = |cost: &f64| *cost <= least * (1.0 + cost::LEVEL) + cost::LEVEL_S;
         let several = self.costs.iter().filter(|cost| level(cost)).count() as u64;
         let drawn = if several > 1 { chance.below(several) as usize } else { 0 };
         let mut places = (0..views.len()).filter(|&place| level(&self.costs[place]));

@@ -12,6 +12,7 @@ pub mod diagnose;
 pub mod doctor;
 pub mod engine;
 pub mod gate;
+pub mod gateway;
 pub mod history;
 pub mod import;
 pub mod interleave;

@@ -1,6 +1,7 @@
 //! `plimsoll schema`: the JSON Schema of what is read and written.
 
 use plimsoll_diagnose::Diagnosis;
+use plimsoll_gateway::GatewaySpec;
 use plimsoll_judge::budget::{BudgetFile, SplitFile};
 use plimsoll_judge::compare::finding::Comparison;
 use plimsoll_judge::cost::PriceSpec;
@@ -53,6 +54,7 @@ pub fn run(args: &SchemaArgs) -> Result<Exit, Stop> {
         SchemaOf::Simulation => schema_for!(SimulationSpec),
         SchemaOf::Eval => schema_for!(ItemSpec),
         SchemaOf::Quality => schema_for!(Quality),
+        SchemaOf::Gateway => schema_for!(GatewaySpec),
         SchemaOf::Budget => schema_for!(BudgetFile),
         SchemaOf::Gate => schema_for!(GateFinding),
         SchemaOf::Comparison => schema_for!(Comparison),

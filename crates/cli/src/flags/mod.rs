@@ -13,6 +13,7 @@ mod diagnose_url;
 mod engine;
 mod gate;
 mod gate_url;
+mod gateway;
 mod history;
 mod import;
 mod interleave;
@@ -42,6 +43,7 @@ pub use engine::{
 };
 pub use gate::GateArgs;
 pub use gate_url::GateUrlArgs;
+pub use gateway::GatewayArgs;
 pub use history::HistoryArgs;
 pub use import::ImportArgs;
 pub use interleave::InterleaveArgs;
@@ -107,6 +109,8 @@ pub enum Command {
     History(HistoryArgs),
     /// Hold a budget against live traffic, from servers' metrics pages
     Watch(WatchArgs),
+    /// Stand in front of replicas: route, retry and eject by what is seen
+    Gateway(GatewayArgs),
     /// Say which layer is slow, of an endpoint or of a run
     Diagnose(Box<DiagnoseArgs>),
     /// Rank what to change first, for one run

@@ -99,6 +99,8 @@ pub enum SchemaOf {
     Findings,
     /// A line of the evaluation file of plimsoll quality.
     Eval,
+    /// The file of plimsoll gateway.
+    Gateway,
     /// The results file of plimsoll quality.
     Quality,
     /// An engine profile.

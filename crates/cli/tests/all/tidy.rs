@@ -24,12 +24,13 @@ const EDGES: &[(&str, &[&str])] = &[
     ("plan", &["math", "model", "workload", "sim", "measure", "judge", "profile"]),
     ("watch", &["math", "model", "measure", "judge"]),
     ("server", &["model", "wire", "sim"]),
+    ("gateway", &["math", "model", "policy", "wire", "client"]),
     ("report", &["model", "measure", "judge", "diagnose", "profile", "plan", "watch"]),
     (
         "cli",
         &[
             "math", "model", "workload", "wire", "policy", "store", "sim", "client", "measure", "judge",
-            "diagnose", "profile", "plan", "watch", "server", "report",
+            "diagnose", "profile", "plan", "watch", "server", "gateway", "report",
         ],
     ),
     ("lab", &["math", "model"]),

@@ -288,3 +288,36 @@ fn a_slow_replica_gets_its_share_and_not_half() {
     // Queues of equal length in seconds: a fifth of the work to the slower, but for what chance decides among equals.
     assert!((15..=25).contains(&sent[0]), "{sent:?}");
 }
+
+/// A replica that was ten times as slow once comes to be asked again: what is known of it ages while the other one serves.
+#[test]
+fn a_replica_that_was_slow_once_is_not_avoided_for_ever() {
+    let mut router = taught(&[400.0, 4_000.0]);
+    let asked = |router: &mut Router| {
+        let facts = Facts { prompt_tokens: 500, ..Facts::default() };
+        let loads = views(&[0, 0]);
+        (0..20_000u64).find(|&id| {
+            let pick =
+                router.pick(&loads, &facts, &mut Stream::new(1, "route", id)).expect("there are replicas");
+            let sent = At::ZERO + Span::from_secs(1_000 + id as i64);
+            let mut booking = Booking::new(1, Load::default(), Load::of_one(500, 500), sent);
+            let first = sent + Span::from_millis(135);
+            router.first(&booking, first);
+            booking.first = Some((first, 1));
+            router.ended(&booking, 1, 11, first + Span::from_millis(100));
+            pick.place == 0
+        })
+    };
+    let after = asked(&mut router);
+    assert!(after.is_some_and(|after| (50..10_000).contains(&after)), "{after:?}");
+}
+
+/// With one point of its own a replica looks like the pool, not like the first guess.
+#[test]
+fn a_replica_that_served_one_request_long_ago_gets_its_share() {
+    let mut router = taught(&[4_000.0]);
+    let once = Booking::new(1, Load::default(), Load::of_one(500, 300), At::ZERO);
+    router.first(&once, At::ZERO + Span::from_millis(85));
+    let ratio = router.speed(1).prefill.at(400.0) / router.speed(0).prefill.at(400.0);
+    assert!((0.8..1.25).contains(&ratio), "{ratio}");
+}

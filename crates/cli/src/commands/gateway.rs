@@ -1,0 +1,255 @@
+//! `plimsoll gateway`: a streaming proxy in front of replicas, until it is told to stop.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use plimsoll_gateway::pool::Shown;
+use plimsoll_gateway::stats::End;
+use plimsoll_gateway::{Gateway, GatewayError, GatewaySpec, ReplicaSpec};
+use plimsoll_policy::{RouteSpec, Standing};
+use plimsoll_workload::error::nearest;
+use serde_json::json;
+
+use crate::exit::{Exit, Stop};
+use crate::flags::{Format, GatewayArgs};
+use crate::out;
+use crate::screen::KeyWatch;
+
+/// How often it is seen whether a replica's standing has changed.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long `check` waits for replicas, in looks.
+const CHECK_LOOKS: u32 = 30;
+
+/// Serves until it is stopped, or checks a file.
+pub fn run(args: &GatewayArgs) -> Result<Exit, Stop> {
+    let (check, file) = match &args.file[..] {
+        [word] if word == "check" => (true, None),
+        [word, file] if word == "check" => (true, Some(file)),
+        [] => (false, None),
+        [file] => (false, Some(file)),
+        [_, second, ..] => {
+            return Err(Stop::usage(format!("{second}: one gateway file at a time; check comes before it")));
+        }
+    };
+    let mut spec = asked(args, file.map(String::as_str))?;
+    if check {
+        // Nothing is served: a gateway that runs with this file keeps its ports.
+        spec.listen.set_port(0);
+        spec.admin = None;
+        return checked(args, &spec);
+    }
+    serve(args, &spec)
+}
+
+fn started(spec: &GatewaySpec) -> Result<Gateway, Stop> {
+    Gateway::start(spec).map_err(|e| match e {
+        GatewayError::System(_) => Stop::invalid(e.to_string()),
+        other => Stop::usage(other.to_string()),
+    })
+}
+
+fn serve(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
+    let gateway = started(spec)?;
+    let ended = Arc::new(AtomicBool::new(false));
+    let (stopper, on_stop) = (gateway.stopper(), Arc::clone(&ended));
+    let _watch = KeyWatch::start(false, move || {
+        on_stop.store(true, Ordering::SeqCst);
+        stopper.stop();
+    });
+    // The first line of stdout tells a parent process where to go; the rest is for people.
+    out::line(&format!("http://{}/v1", gateway.addr));
+    let say = |line: &str| {
+        if !args.quiet {
+            out::note(line);
+        }
+    };
+    let replicas = match spec.replicas.len() {
+        1 => "1 replica".to_owned(),
+        many => format!("{many} replicas"),
+    };
+    say(&format!("in front of {replicas}; Ctrl-C drains, twice stops at once"));
+    match gateway.admin {
+        Some(admin) => say(&format!("/metrics, /v1/replicas and /readyz on http://{admin}")),
+        None => say("no metrics are served; --admin 127.0.0.1:8081 serves them"),
+    }
+    let (pool, stats) = (Arc::clone(&gateway.pool), Arc::clone(&gateway.stats));
+    let names: Vec<String> = pool.replicas.iter().map(|replica| replica.name.clone()).collect();
+    let (done, is_done) = mpsc::channel();
+    let waiting = std::thread::spawn(move || {
+        let ended = gateway.wait();
+        let _ = done.send(());
+        ended
+    });
+    let mut before = vec![Standing::Down; names.len()];
+    while is_done.recv_timeout(LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
+        if ended.load(Ordering::SeqCst) {
+            continue;
+        }
+        for ((name, before), shown) in names.iter().zip(&mut before).zip(pool.shown().0) {
+            // A trial is a step on the way, and comes with every ejection.
+            if shown.standing != *before && shown.standing != Standing::Trial {
+                say(&format!("replica {name}: {}", words(shown.standing)));
+                *before = shown.standing;
+            }
+        }
+    }
+    match waiting.join() {
+        Ok(ended) => ended.map_err(|e| Stop::invalid(e.to_string()))?,
+        Err(_) => return Err(Stop::invalid("the gateway's thread died")),
+    }
+    let ends = [
+        ("answered", End::Answered),
+        ("refused", End::Refused),
+        ("shed", End::Shed),
+        ("failed", End::Failed),
+        ("broken", End::Broken),
+        ("cancelled", End::Cancelled),
+        ("bad_request", End::Bad),
+        ("no_replica", End::NoReplica),
+    ];
+    let retries = stats.retries.load(Ordering::Relaxed);
+    match args.format {
+        Format::Json => {
+            let counts: serde_json::Map<String, serde_json::Value> =
+                ends.iter().map(|(name, end)| ((*name).to_owned(), stats.ended(*end).into())).collect();
+            out::json(&json!({"requests": stats.all(), "ends": counts, "retries": retries}));
+        }
+        Format::Text => {
+            let parts: Vec<String> = ends
+                .iter()
+                .filter(|(_, end)| stats.ended(*end) > 0)
+                .map(|(name, end)| format!("{} {}", stats.ended(*end), name.replace('_', " ")))
+                .collect();
+            let parts = if parts.is_empty() { "none".to_owned() } else { parts.join(", ") };
+            out::line(&format!("Requests: {parts}; {retries} retries."));
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// Says what a file asks for and which of its replicas answer.
+fn checked(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
+    let gateway = started(spec)?;
+    let mut shown: Vec<Shown> = Vec::new();
+    for _ in 0..CHECK_LOOKS {
+        shown = gateway.pool.shown().0;
+        if shown.iter().all(|shown| shown.standing == Standing::Ready) {
+            break;
+        }
+        std::thread::sleep(LOOK);
+    }
+    let answers = shown.iter().filter(|shown| shown.standing == Standing::Ready).count();
+    let replicas = &gateway.pool.replicas;
+    match args.format {
+        Format::Json => {
+            let each: Vec<_> = replicas
+                .iter()
+                .zip(&shown)
+                .map(|(replica, shown)| json!({"name": replica.name, "standing": shown.standing}))
+                .collect();
+            out::json(&json!({"spec": spec, "replicas": each}));
+        }
+        Format::Text => {
+            let widest = replicas.iter().map(|replica| replica.name.len()).max().unwrap_or(0);
+            for (replica, shown) in replicas.iter().zip(&shown) {
+                out::line(&format!("{:widest$}  {}", replica.name, words(shown.standing)));
+            }
+            out::line(&format!("The file is sound; {answers} of {} replicas answer.", replicas.len()));
+        }
+    }
+    Ok(if answers == 0 { Exit::Unreachable } else { Exit::Done })
+}
+
+fn words(standing: Standing) -> &'static str {
+    match standing {
+        Standing::Ready => "answers",
+        Standing::Down => "does not answer; it gets no requests until it does",
+        Standing::Ejected => "fails; it gets no requests for a while",
+        Standing::Silent => "its streams stand still; it gets no new requests until they move",
+        Standing::Trial => "gets one request, to see whether it works again",
+        Standing::Draining => "ends what it has",
+    }
+}
+
+/// What is asked, from the file and the flags. What a flag says goes before what the file says.
+fn asked(args: &GatewayArgs, path: Option<&str>) -> Result<GatewaySpec, Stop> {
+    let mut spec = path.map(|path| read(Path::new(path))).transpose()?.unwrap_or_default();
+    if !args.replicas.is_empty() {
+        spec.replicas = args.replicas.iter().map(|text| replica(text)).collect();
+    }
+    if spec.replicas.is_empty() {
+        return Err(Stop::usage(
+            "no replica: name each with --replica http://host:8000, or in a gateway file",
+        ));
+    }
+    if let Some(text) = &args.listen {
+        spec.listen = address("--listen", text)?;
+    }
+    if let Some(text) = &args.admin {
+        spec.admin = (text != "none").then(|| address("--admin", text)).transpose()?;
+    }
+    if let Some(text) = &args.route {
+        spec.route = RouteSpec::parse(text).map_err(|e| Stop::usage(format!("--route {text}: {e}")))?;
+    }
+    if let Some(path) = &args.health {
+        spec.health.path.clone_from(path);
+    }
+    spec.name_replicas |= args.name_replicas;
+    spec.insecure |= args.insecure;
+    spec.threads = args.threads.unwrap_or(spec.threads);
+    spec.ca_file = args.ca_file.clone().or(spec.ca_file);
+    let named = |e: &dyn std::fmt::Display| match path {
+        Some(path) => Stop::usage(format!("{path}: {e}")),
+        None => Stop::usage(e.to_string()),
+    };
+    spec.validate().map_err(|e| named(&e))?;
+    Ok(spec)
+}
+
+fn replica(text: &str) -> ReplicaSpec {
+    match text.split_once('=') {
+        Some((name, url)) if !name.contains("//") => {
+            ReplicaSpec { url: url.to_owned(), name: Some(name.to_owned()) }
+        }
+        _ => ReplicaSpec { url: text.to_owned(), name: None },
+    }
+}
+
+fn address(flag: &str, text: &str) -> Result<SocketAddr, Stop> {
+    let bare = text.trim().trim_start_matches(':');
+    let whole = match bare.bytes().all(|b| b.is_ascii_digit()) && !bare.is_empty() {
+        true => format!("127.0.0.1:{bare}"),
+        false => bare.replace("localhost:", "127.0.0.1:"),
+    };
+    whole.parse().map_err(|_| Stop::usage(format!("{flag} {text}: write PORT or ADDRESS:PORT")))
+}
+
+/// Reads a gateway file: `FILE:LINE:COLUMN: what is wrong`.
+fn read(path: &Path) -> Result<GatewaySpec, Stop> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|e| out::unread(&name, &e))?;
+    serde_saphyr::from_str(&text).map_err(|e| {
+        let said = e.to_string();
+        let said = said.lines().next().unwrap_or("is no YAML");
+        let said = said.strip_prefix("error: ").unwrap_or(said);
+        let at = e.location().map(|at| format!(":{}:{}", at.line(), at.column())).unwrap_or_default();
+        // The reader says the place in its own words as well; once is enough.
+        let said = said
+            .split_once(": ")
+            .filter(|(place, _)| place.starts_with("line "))
+            .map_or(said, |(_, rest)| rest);
+        let tip = slip(said).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+        Stop::usage(format!("{name}{at}: {said}{tip}"))
+    })
+}
+
+/// The known word that is nearest to an unknown one: ``unknown field `a`, expected one of b, c``.
+fn slip(said: &str) -> Option<String> {
+    let (given, known) = said.split_once(", expected ")?;
+    let given = given.split('`').nth(1)?;
+    let known = known.trim_start_matches("one of ").split(", ").map(|word| word.trim_matches('`'));
+    nearest(given, known).map(str::to_owned)
+}

@@ -1,0 +1,25 @@
+//! The serving path in force: a streaming reverse proxy in front of replicas.
+//!
+//! What is decided (which replica, whether again, who is ejected) is `policy`'s, the code that `sim` steps in virtual time. This crate moves bytes,
+//! counts, and tells the policies what happened. A request's way: [`serve`] accepts it, [`proxy`] reads it whole ([`request`] finds its prompt in the
+//! bytes), [`pool`] chooses and books a replica, [`upstream`] sends it there, [`relay`] passes the answer on as it comes.
+//!
+//! Reading order: [`spec`], [`stats`], [`pool`], [`request`], [`upstream`], [`relay`], [`reply`], [`proxy`], [`prober`], [`admin`], [`serve`].
+
+pub mod spec;
+
+pub mod pool;
+pub mod stats;
+
+pub mod prober;
+pub mod proxy;
+pub mod relay;
+pub mod reply;
+pub mod request;
+pub mod upstream;
+
+pub mod admin;
+pub mod serve;
+
+pub use serve::{Gateway, GatewayError, GatewayStopper};
+pub use spec::{GatewaySpec, ReplicaSpec};

@@ -1,0 +1,426 @@
+//! One request: read whole, placed, sent, its answer passed on; again elsewhere where that helps and nothing of an answer has been passed on.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, RETRY_AFTER, TE, TRAILER, TRANSFER_ENCODING,
+    UPGRADE,
+};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body::Body as _;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use plimsoll_math::rng::mix;
+use plimsoll_model::{At, Span};
+use plimsoll_policy::Verdict;
+use plimsoll_wire::head::Head;
+
+use crate::pool::{Booked, Pool};
+use crate::relay::{Begun, Relay};
+use crate::reply::{self, Out};
+use crate::request::Asked;
+use crate::spec::LimitSpec;
+use crate::stats::{End, Stage, Stats};
+use crate::upstream::{Lent, Unanswered, Upstreams, soon};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const REPLICA: HeaderName = HeaderName::from_static("x-plimsoll-replica");
+const QUEUE_MS: HeaderName = HeaderName::from_static("x-plimsoll-queue-ms");
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+/// Headers that are for one connection only (RFC 9110, 7.6.1), and `Expect`, which was answered here.
+const OF_ONE_HOP: [HeaderName; 8] =
+    [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, EXPECT];
+
+/// How often it is looked again whether a replica is usable, where nobody says so: an ejection's end comes by itself.
+const LOOK: Span = Span::from_millis(250);
+/// What of a refusal is kept while another replica is tried.
+const MOST_KEPT: usize = 64 << 10;
+const KEPT_WITHIN: Span = Span::from_secs(1);
+
+/// What one thread's requests share.
+pub struct Worker {
+    /// The replicas.
+    pub pool: Arc<Pool>,
+    /// This thread's connections to them.
+    pub upstreams: Rc<Upstreams>,
+    /// What is counted.
+    pub stats: Arc<Stats>,
+    /// What clients may do.
+    pub limits: LimitSpec,
+    /// Requests that wait for a replica, of all threads.
+    pub waiting: Arc<AtomicU64>,
+    /// The last request's number, of all threads.
+    pub numbers: Arc<AtomicU64>,
+}
+
+/// A request in hand.
+struct Call {
+    came: At,
+    id: HeaderValue,
+    method: Method,
+    path: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+    asked: Asked,
+    held: Span,
+}
+
+/// Answers a request. However it ends, it is counted once.
+pub async fn answer(worker: Rc<Worker>, request: Request<Incoming>) -> Response<Out> {
+    let came = worker.pool.clock.now();
+    let (parts, body) = request.into_parts();
+    let id = worker.id(&parts.headers);
+    let gone = Gone { stats: Arc::clone(&worker.stats), counted: false };
+    let mut response = match worker.read(came, id.clone(), parts, body).await {
+        Ok(call) => worker.serve(call).await,
+        Err(refused) => {
+            worker.stats.end(End::Bad);
+            *refused
+        }
+    };
+    gone.counted();
+    response.headers_mut().entry(REQUEST_ID).or_insert(id);
+    response
+}
+
+/// Counts a request whose client went away before there was an answer.
+struct Gone {
+    stats: Arc<Stats>,
+    counted: bool,
+}
+
+impl Gone {
+    fn counted(mut self) {
+        self.counted = true;
+    }
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        if !self.counted {
+            self.stats.end(End::Cancelled);
+        }
+    }
+}
+
+/// An answer that was refused, kept while another replica is tried.
+struct Kept {
+    response: Response<Out>,
+    end: End,
+}
+
+impl Worker {
+    /// The client's own id for its request, or a new one.
+    fn id(&self, headers: &HeaderMap) -> HeaderValue {
+        if let Some(own) = headers.get(REQUEST_ID).filter(|own| own.len() <= 128) {
+            return own.clone();
+        }
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let seed = self.pool.clock.anchor().realtime_ns as u64;
+        let text = format!("{:016x}", mix(seed.wrapping_add(number)));
+        HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("0"))
+    }
+
+    /// Reads a request whole, or says what is wrong with it.
+    async fn read(
+        &self,
+        came: At,
+        id: HeaderValue,
+        parts: Parts,
+        body: Incoming,
+    ) -> Result<Call, Box<Response<Out>>> {
+        let refuse = |status, code, message: &str| {
+            let mut response = reply::error(status, code, message, None);
+            // What else is on this connection can't be told from the rest of a body that nobody read.
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            Box::new(response)
+        };
+        let mut headers = parts.headers;
+        if parts.method == Method::CONNECT {
+            return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "no_connect", "CONNECT is not served here."));
+        }
+        let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+        let Ok(path) = path.parse::<Uri>() else {
+            return Err(refuse(StatusCode::BAD_REQUEST, "bad_path", "The request's path can't be read."));
+        };
+        let limits = &self.limits;
+        let too_large = |stated: u64| {
+            let why = match stated {
+                0 => format!("The request's body is larger than {} bytes.", limits.body_bytes),
+                _ => format!(
+                    "The request's body of {stated} bytes is larger than {} bytes.",
+                    limits.body_bytes
+                ),
+            };
+            refuse(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", &why)
+        };
+        let stated = body.size_hint().lower();
+        if stated > limits.body_bytes as u64 {
+            return Err(too_large(stated));
+        }
+        let body = match body.is_end_stream() {
+            true => Bytes::new(),
+            false => {
+                let reading = Limited::new(body, limits.body_bytes).collect();
+                match tokio::time::timeout(Duration::from_secs_f64(limits.body_s), reading).await {
+                    Ok(Ok(body)) => body.to_bytes(),
+                    Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(too_large(0)),
+                    Ok(Err(_)) => {
+                        let why = "The request's body broke off or is not framed as HTTP says.";
+                        return Err(refuse(StatusCode::BAD_REQUEST, "broken_body", why));
+                    }
+                    Err(_) => {
+                        let why = format!("The request's body did not come within {} s.", limits.body_s);
+                        return Err(refuse(StatusCode::REQUEST_TIMEOUT, "slow_body", &why));
+                    }
+                }
+            }
+        };
+        for_next_hop(&mut headers);
+        headers.remove(HOST);
+        headers.remove(CONTENT_LENGTH);
+        headers.entry(REQUEST_ID).or_insert_with(|| id.clone());
+        let is_post = parts.method == Method::POST;
+        let asked = if is_post { Asked::read(&body, self.pool.needs_blocks) } else { Asked::default() };
+        self.stats.took(Stage::Read, self.pool.clock.now() - came);
+        let method = parts.method;
+        Ok(Call { came, id, method, path, headers, body, asked, held: Span::ZERO })
+    }
+
+    /// Places and sends a request until it has an answer.
+    async fn serve(&self, mut call: Call) -> Response<Out> {
+        self.pool.came();
+        let mut tried: Vec<u32> = Vec::new();
+        let mut kept: Option<Kept> = None;
+        // Attempts that reached a replica: those that did not cost it nothing, and are no retries.
+        let mut sent = 0;
+        loop {
+            let began = self.pool.clock.now();
+            let booked = self.pool.choose(&call.asked, &tried);
+            self.stats.took(Stage::Route, self.pool.clock.now() - began);
+            let Some(booked) = booked else {
+                if let Some(kept) = kept {
+                    self.stats.end(kept.end);
+                    return kept.response;
+                }
+                if sent > 0 {
+                    return self.failed("No further replica could take the request after one broke off.");
+                }
+                tried.clear();
+                match self.hold(&mut call).await {
+                    Ok(()) => continue,
+                    Err(refused) => return *refused,
+                }
+            };
+            let number = booked.number();
+            sent += 1;
+            if sent > 1 {
+                self.stats.retries.fetch_add(1, Ordering::Relaxed);
+            }
+            match self.upstreams.send(number, || self.request(&call, &booked)).await {
+                Ok((response, lent)) => {
+                    self.stats.took(Stage::Head, self.pool.clock.now() - booked.sent());
+                    let judged = judge(&response, self.pool.clock.anchor().realtime_ns / 1_000_000_000);
+                    if !judged.again || !self.may_retry(sent) {
+                        return self.pass(&call, response, lent, booked, judged);
+                    }
+                    tried.push(number);
+                    if let Some(fresh) = self.keep(&call, response, lent, booked, judged).await {
+                        kept = Some(fresh);
+                    }
+                }
+                Err(Unanswered::NotSent(_)) => {
+                    booked.end(Verdict::Failed);
+                    self.pool.set_up(number, false);
+                    tried.push(number);
+                    sent -= 1;
+                    if sent > 0 {
+                        self.stats.retries.fetch_sub(1, Ordering::Relaxed);
+                    }
+                }
+                Err(Unanswered::Broken(why)) => {
+                    booked.end(Verdict::Failed);
+                    tried.push(number);
+                    if !self.may_retry(sent) {
+                        return match kept {
+                            Some(kept) => {
+                                self.stats.end(kept.end);
+                                kept.response
+                            }
+                            None => self.failed(&format!("The replica broke off before it answered: {why}.")),
+                        };
+                    }
+                }
+            }
+        }
+    }
+
+    fn may_retry(&self, sent: u32) -> bool {
+        let may = self.pool.may_retry(sent);
+        if !may {
+            self.stats.denied.fetch_add(1, Ordering::Relaxed);
+        }
+        may
+    }
+
+    /// The request as a replica gets it: the same bytes, another host.
+    fn request(&self, call: &Call, booked: &Booked) -> Request<Full<Bytes>> {
+        let place = &booked.replica().place;
+        let mut request = Request::new(Full::new(call.body.clone()));
+        *request.method_mut() = call.method.clone();
+        *request.uri_mut() = match place.base.is_empty() {
+            true => call.path.clone(),
+            // Both are read already, and a path after a path is one.
+            false => format!("{}{}", place.base, call.path).parse().unwrap_or_else(|_| call.path.clone()),
+        };
+        *request.headers_mut() = call.headers.clone();
+        if let Ok(host) = HeaderValue::from_str(place.authority.as_str()) {
+            request.headers_mut().insert(HOST, host);
+        }
+        request
+    }
+
+    /// Waits until a replica may get requests.
+    async fn hold(&self, call: &mut Call) -> Result<(), Box<Response<Out>>> {
+        let began = self.pool.clock.now();
+        let limit = Span::from_secs_f64(self.limits.wait_s);
+        let none = || {
+            self.stats.end(End::NoReplica);
+            let why = "No replica answers.";
+            Box::new(reply::error(StatusCode::SERVICE_UNAVAILABLE, "no_replica", why, Some(1)))
+        };
+        let place = Waiting::take(&self.waiting, self.limits.waiting as u64).ok_or_else(none)?;
+        let until = call.came + limit;
+        loop {
+            let changed = self.pool.changed.notified();
+            if self.pool.any_usable() {
+                break;
+            }
+            if self.pool.clock.now() >= until {
+                return Err(none());
+            }
+            // That nobody said so in this time is no error: it is looked again.
+            let _ = tokio::time::timeout_at(soon(LOOK), changed).await;
+        }
+        drop(place);
+        let held = self.pool.clock.now() - began;
+        call.held += held;
+        self.stats.took(Stage::Hold, held);
+        Ok(())
+    }
+
+    /// Passes an answer on as it comes.
+    fn pass(
+        &self,
+        call: &Call,
+        response: Response<Incoming>,
+        lent: Lent,
+        booked: Booked,
+        judged: Judged,
+    ) -> Response<Out> {
+        let (mut parts, body) = response.into_parts();
+        self.mark(call, &mut parts.headers, &booked);
+        let is_stream = parts
+            .headers
+            .get(CONTENT_TYPE)
+            .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let whole = (judged.verdict, judged.end);
+        let keep_alive = Duration::from_secs_f64(self.limits.keep_alive_s);
+        let begun = Begun { came: call.came, lent, booked, whole, keep_alive };
+        let relay =
+            Relay::new(body, begun, (is_stream, call.path.path()), Arc::clone(&self.stats), self.pool.clock);
+        Response::from_parts(parts, Out::Relayed(Box::new(relay)))
+    }
+
+    /// Reads a refusal whole, so that it can be passed on if no other replica does better.
+    async fn keep(
+        &self,
+        call: &Call,
+        response: Response<Incoming>,
+        lent: Lent,
+        booked: Booked,
+        judged: Judged,
+    ) -> Option<Kept> {
+        let (mut parts, body) = response.into_parts();
+        self.mark(call, &mut parts.headers, &booked);
+        let reading = Limited::new(body, MOST_KEPT).collect();
+        let read = tokio::time::timeout_at(soon(KEPT_WITHIN), reading).await;
+        booked.end(judged.verdict);
+        let body = read.ok()?.ok()?.to_bytes();
+        lent.give_back();
+        Some(Kept { response: Response::from_parts(parts, Out::Own(Full::new(body))), end: judged.end })
+    }
+
+    /// Says on an answer whose it is.
+    fn mark(&self, call: &Call, headers: &mut HeaderMap, booked: &Booked) {
+        for_next_hop(headers);
+        headers.insert(REPLICA, booked.replica().header.clone());
+        headers.insert(QUEUE_MS, HeaderValue::from((call.held.0 / 1_000_000).max(0)));
+        headers.entry(REQUEST_ID).or_insert_with(|| call.id.clone());
+    }
+
+    fn failed(&self, why: &str) -> Response<Out> {
+        self.stats.end(End::Failed);
+        reply::error(StatusCode::BAD_GATEWAY, "replica_failed", why, None)
+    }
+}
+
+/// A place among those that wait.
+struct Waiting<'a>(&'a AtomicU64);
+
+impl<'a> Waiting<'a> {
+    fn take(count: &'a AtomicU64, most: u64) -> Option<Waiting<'a>> {
+        let taken = Waiting(count);
+        (count.fetch_add(1, Ordering::Relaxed) < most).then_some(taken)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What an answer's head says of its replica.
+#[derive(Copy, Clone)]
+struct Judged {
+    verdict: Verdict,
+    end: End,
+    /// Might another replica do better?
+    again: bool,
+}
+
+fn judge(response: &Response<Incoming>, now_unix_s: i64) -> Judged {
+    let status = response.status().as_u16();
+    let after = || {
+        let named = response.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+        Head::read(status, named, now_unix_s).retry_after
+    };
+    let sheds = status == 429 || status == 503 && response.headers().contains_key(RETRY_AFTER);
+    match status {
+        _ if sheds => Judged { verdict: Verdict::Shed(after()), end: End::Shed, again: true },
+        502 | 503 => Judged { verdict: Verdict::Failed, end: End::Failed, again: true },
+        500.. => Judged { verdict: Verdict::Failed, end: End::Failed, again: false },
+        400.. => Judged { verdict: Verdict::Worked, end: End::Refused, again: false },
+        _ => Judged { verdict: Verdict::Worked, end: End::Answered, again: false },
+    }
+}
+
+/// Takes out what is for one connection only, and what its `Connection` names.
+fn for_next_hop(headers: &mut HeaderMap) {
+    if let Some(named) = headers.get(CONNECTION).cloned() {
+        let names = named.to_str().unwrap_or_default().split(',').map(str::trim);
+        for name in names.filter_map(|name| HeaderName::try_from(name).ok()) {
+            headers.remove(name);
+        }
+    }
+    OF_ONE_HOP.iter().for_each(|name| {
+        headers.remove(name);
+    });
+}

@@ -1,0 +1,248 @@
+//! An answer on its way from a replica to a client: frame by frame, counted, never held.
+//!
+//! The next frame is asked for when the client has taken the one before, so a slow reader slows its replica down and nothing gathers here.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body as _, Frame, SizeHint};
+use hyper::body::Incoming;
+use memchr::memmem;
+use plimsoll_model::{At, EventKind, Protocol, Span};
+use plimsoll_policy::Verdict;
+use plimsoll_wire::{Decoded, Decoder};
+use tokio::time::Sleep;
+
+use crate::pool::Booked;
+use crate::reply::{BROKEN_STREAM, Cut};
+use crate::stats::{End, Stage, Stats};
+use crate::upstream::Lent;
+
+/// What keeps a silent stream's connection open: a comment, which readers of events skip.
+const COMMENT: &[u8] = b": keep-alive\n\n";
+
+/// See the module.
+pub struct Relay {
+    answer: Incoming,
+    lent: Option<Lent>,
+    booked: Option<Booked>,
+    /// What became of the attempt if its answer comes whole, and of the request.
+    whole: (Verdict, End),
+    stats: Arc<Stats>,
+    clock: plimsoll_client::Clock,
+    came: At,
+    head: At,
+    /// Is it a stream of events?
+    events: Option<Events>,
+    ended: bool,
+}
+
+/// What is known of a stream of events.
+struct Events {
+    /// The last two bytes.
+    tail: [u8; 2],
+    /// Looks for the first token, until it has come.
+    before: Option<Box<Decoder>>,
+    decoded: Vec<Decoded>,
+    quiet: Option<Pin<Box<Sleep>>>,
+    limit: Duration,
+    last: At,
+}
+
+impl Events {
+    /// Is the first token among these bytes? Many servers open a stream with an event that says who speaks, long before.
+    fn begins(&mut self, data: &[u8]) -> bool {
+        let Some(decoder) = &mut self.before else { return false };
+        self.decoded.clear();
+        decoder.feed(data, &mut self.decoded);
+        let generated = |one: &Decoded| {
+            matches!(one.kind, EventKind::Content | EventKind::Reasoning | EventKind::ToolCall)
+        };
+        let begins = self.decoded.iter().any(generated);
+        // What can't be decoded is passed on all the same; nothing more is learnt of it.
+        if begins || decoder.is_stopped() {
+            self.before = None;
+        }
+        begins
+    }
+}
+
+/// How an endpoint's answers are read, by its path.
+fn protocol(path: &str) -> Protocol {
+    match path.rsplit('/').next() {
+        _ if path.ends_with("/chat/completions") => Protocol::Chat,
+        Some("completions") => Protocol::Completions,
+        Some("responses") => Protocol::Responses,
+        _ => Protocol::Http,
+    }
+}
+
+/// A request as its answer's relay needs it.
+pub struct Begun {
+    /// When its head came.
+    pub came: At,
+    /// The connection.
+    pub lent: Lent,
+    /// The replica.
+    pub booked: Booked,
+    /// What became of the attempt if its answer comes whole, and of the request.
+    pub whole: (Verdict, End),
+    /// Silence after which a comment is sent; zero = never.
+    pub keep_alive: Duration,
+}
+
+impl Relay {
+    /// An answer whose head has come. `is_stream`: of events; `path`: what was asked.
+    pub fn new(
+        answer: Incoming,
+        mut begun: Begun,
+        (is_stream, path): (bool, &str),
+        stats: Arc<Stats>,
+        clock: plimsoll_client::Clock,
+    ) -> Relay {
+        let now = clock.now();
+        if is_stream {
+            begun.booked.streams(now);
+        }
+        let events = is_stream.then(|| Events {
+            tail: *b"\n\n",
+            before: Some(Box::new(Decoder::new(protocol(path), true, 200, Some("text/event-stream"), false))),
+            decoded: Vec::new(),
+            quiet: None,
+            limit: begun.keep_alive,
+            last: now,
+        });
+        Relay {
+            answer,
+            lent: Some(begun.lent),
+            booked: Some(begun.booked),
+            whole: begun.whole,
+            stats,
+            clock,
+            came: begun.came,
+            head: now,
+            events,
+            ended: false,
+        }
+    }
+
+    /// The next frame.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        match Pin::new(&mut self.answer).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                if let (Some(data), Some(_)) = (frame.data_ref(), &self.events) {
+                    let data = data.clone();
+                    self.note(&data);
+                }
+                if self.answer.is_end_stream() {
+                    self.end(true);
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(None) => {
+                self.end(true);
+                Poll::Ready(None)
+            }
+            Poll::Ready(Some(Err(error))) => {
+                self.end(false);
+                match &self.events {
+                    Some(_) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(BROKEN_STREAM))))),
+                    None => Poll::Ready(Some(Err(error.into()))),
+                }
+            }
+            Poll::Pending => self.keep_alive(cx),
+        }
+    }
+
+    /// Is nothing to come?
+    pub fn is_end(&self) -> bool {
+        self.ended || self.answer.is_end_stream()
+    }
+
+    /// How much is to come, where it is known.
+    pub fn size_hint(&self) -> SizeHint {
+        if self.ended { SizeHint::with_exact(0) } else { self.answer.size_hint() }
+    }
+
+    /// Counts what came of a stream.
+    fn note(&mut self, data: &[u8]) {
+        let (Some(events), Some(booked)) = (&mut self.events, &mut self.booked) else { return };
+        let now = self.clock.now();
+        events.last = now;
+        let at_line_start = |place: usize| match place {
+            0 => events.tail[1] == b'\n',
+            place => data[place - 1] == b'\n',
+        };
+        let count = memmem::find_iter(data, b"data:").filter(|&place| at_line_start(place)).count() as u32;
+        match data {
+            [.., before, last] => events.tail = [*before, *last],
+            [last] => events.tail = [events.tail[1], *last],
+            [] => {}
+        }
+        if count == 0 {
+            return;
+        }
+        self.stats.events.fetch_add(u64::from(count), Ordering::Relaxed);
+        if events.begins(data) {
+            self.stats.took(Stage::FirstToken, now - self.head);
+            booked.begin(now);
+        }
+        booked.moved(count, now);
+    }
+
+    /// A comment where a stream has been silent for long, between two events only.
+    fn keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        let Some(events) = &mut self.events else { return Poll::Pending };
+        if events.limit.is_zero() {
+            return Poll::Pending;
+        }
+        let limit = Span(events.limit.as_nanos() as i64);
+        loop {
+            let due = events.last + limit - self.clock.now();
+            let quiet = events
+                .quiet
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(crate::upstream::soon(due))));
+            ready!(quiet.as_mut().poll(cx));
+            events.quiet = None;
+            let now = self.clock.now();
+            if now - events.last < limit {
+                continue;
+            }
+            events.last = now;
+            if &events.tail == b"\n\n" {
+                return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(COMMENT)))));
+            }
+        }
+    }
+
+    fn end(&mut self, whole: bool) {
+        self.ended = true;
+        let Some(booked) = self.booked.take() else { return };
+        let lent = self.lent.take();
+        self.stats.took(Stage::Total, self.clock.now() - self.came);
+        if whole {
+            booked.end(self.whole.0);
+            self.stats.end(self.whole.1);
+            lent.into_iter().for_each(Lent::give_back);
+        } else {
+            booked.end(Verdict::Failed);
+            self.stats.end(End::Broken);
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        if self.booked.is_some() {
+            // The client went away; dropping the answer closes the replica's connection, which is how it hears of it.
+            self.stats.end(End::Cancelled);
+        }
+    }
+}

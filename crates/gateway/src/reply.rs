@@ -1,0 +1,72 @@
+//! The gateway's own answers: errors in OpenAI's shape, so that clients read them as they read a server's.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
+
+use crate::relay::Relay;
+
+/// What answers carry.
+pub enum Out {
+    /// Bytes of our own, or of a replica's answer that was kept.
+    Own(Full<Bytes>),
+    /// A replica's answer as it comes.
+    Relayed(Box<Relay>),
+}
+
+/// Why an answer could not be passed on to its end.
+pub type Cut = Box<dyn std::error::Error + Send + Sync>;
+
+impl Body for Out {
+    type Data = Bytes;
+    type Error = Cut;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        match self.get_mut() {
+            Out::Own(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
+            Out::Relayed(relay) => relay.poll(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Out::Own(body) => body.is_end_stream(),
+            Out::Relayed(relay) => relay.is_end(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Out::Own(body) => body.size_hint(),
+            Out::Relayed(relay) => relay.size_hint(),
+        }
+    }
+}
+
+/// An error of the gateway's own. `code`: what programs tell it by; `retry_s`: when to come back.
+pub fn error(status: StatusCode, code: &str, message: &str, retry_s: Option<u64>) -> Response<Out> {
+    let kind = match status.as_u16() {
+        429 => "rate_limit_error",
+        400..=499 => "invalid_request_error",
+        _ => "server_error",
+    };
+    let body = serde_json::json!({
+        "error": {"message": message, "type": kind, "param": null, "code": code}
+    });
+    let mut response = Response::new(Out::Own(Full::new(Bytes::from(body.to_string()))));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Some(seconds) = retry_s {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// What a stream that broke ends with: an event that clients of OpenAI's protocol raise as an error. It begins with an end of event, because
+/// the break may have been in the middle of one.
+pub const BROKEN_STREAM: &[u8] = b"\n\ndata: {\"error\":{\"message\":\"The replica's stream broke before its end; what came is not the whole answer.\",\"type\":\"server_error\",\"param\":null,\"code\":\"stream_broken\"}}\n\n";

@@ -1,0 +1,187 @@
+//! What the gateway reads of a request's body: where the prompt is, whether it streams, how long it may become.
+//!
+//! The body is passed on as it came; this only looks. It walks the top level of the JSON object once and skips values without building them: a
+//! prompt of a megabyte is looked at and never copied. A body that it can't follow is no error: the replica says what is wrong with it, and the
+//! request is routed by its length.
+
+use siphasher::sip::SipHasher13;
+use std::hash::Hasher;
+
+/// Bytes of a prompt's first blocks.
+const BLOCK: usize = 256;
+/// Up to here blocks are of [`BLOCK`] bytes; beyond each is as long as all before it, so that a megabyte has some 24 of them.
+const EVEN: usize = 4096;
+/// Bytes that a token is taken to have: English text under today's vocabularies. It scales all replicas alike.
+const BYTES_PER_TOKEN: usize = 4;
+/// How deep values may be nested before the walk gives up.
+const DEEPEST: usize = 128;
+
+/// What was read.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Asked {
+    /// Names of the prompt's blocks, each chained to the one before, and to the model.
+    pub blocks: Vec<u64>,
+    /// Where they end, in tokens from the start.
+    pub ends: Vec<u32>,
+    /// Tokens of the prompt, by its length.
+    pub prompt_tokens: u32,
+    /// Most tokens of the answer, where it says so.
+    pub most_tokens: Option<u32>,
+    /// Is the answer to be streamed?
+    pub streams: bool,
+}
+
+impl Asked {
+    /// Reads a body. `blocks`: is the prompt to be cut into blocks?
+    pub fn read(body: &[u8], blocks: bool) -> Asked {
+        let mut asked = Asked { prompt_tokens: tokens(body.len()), ..Asked::default() };
+        let Some(fields) = Fields::read(body) else { return asked };
+        asked.streams = fields.stream == Some(b"true");
+        asked.most_tokens = fields.most_tokens.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+        let Some(prompt) = fields.prompt else { return asked };
+        asked.prompt_tokens = tokens(prompt.len() + fields.tools.map_or(0, <[u8]>::len));
+        if blocks {
+            asked.cut(&fields, prompt);
+        }
+        asked
+    }
+
+    /// Cuts tools and prompt into blocks. Equal bytes after an equal beginning are equal tokens, whatever the vocabulary.
+    fn cut(&mut self, fields: &Fields<'_>, prompt: &[u8]) {
+        let mut chain = SipHasher13::new();
+        chain.write(fields.model.unwrap_or_default());
+        chain.write_u8(0);
+        chain.write(fields.tools.unwrap_or_default());
+        chain.write_u8(0);
+        let before = fields.tools.map_or(0, <[u8]>::len);
+        let mut at = 0;
+        loop {
+            let next = if at < EVEN { at + BLOCK } else { at * 2 };
+            let Some(block) = prompt.get(at..next) else { return };
+            chain.write(block);
+            self.blocks.push(chain.finish());
+            self.ends.push(tokens(before + next));
+            at = next;
+        }
+    }
+}
+
+fn tokens(bytes: usize) -> u32 {
+    u32::try_from(bytes / BYTES_PER_TOKEN).unwrap_or(u32::MAX).max(1)
+}
+
+/// The values of interest, as they are written.
+#[derive(Default)]
+struct Fields<'a> {
+    model: Option<&'a [u8]>,
+    tools: Option<&'a [u8]>,
+    prompt: Option<&'a [u8]>,
+    stream: Option<&'a [u8]>,
+    most_tokens: Option<&'a [u8]>,
+}
+
+impl<'a> Fields<'a> {
+    fn read(body: &'a [u8]) -> Option<Fields<'a>> {
+        let mut fields = Fields::default();
+        let mut at = space(body, 0);
+        if body.get(at) != Some(&b'{') {
+            return None;
+        }
+        at = space(body, at + 1);
+        while body.get(at) != Some(&b'}') {
+            let key_end = string(body, at)?;
+            let key = &body[at + 1..key_end - 1];
+            at = space(body, key_end);
+            if body.get(at) != Some(&b':') {
+                return None;
+            }
+            at = space(body, at + 1);
+            let end = value(body, at)?;
+            let text = &body[at..end];
+            match key {
+                b"model" => fields.model = Some(text),
+                b"tools" => fields.tools = Some(text),
+                b"messages" | b"prompt" | b"input" => fields.prompt = Some(text),
+                b"stream" => fields.stream = Some(text),
+                b"max_tokens" | b"max_completion_tokens" | b"max_output_tokens" => {
+                    fields.most_tokens = Some(text);
+                }
+                _ => {}
+            }
+            at = space(body, end);
+            match body.get(at)? {
+                b',' => at = space(body, at + 1),
+                b'}' => {}
+                _ => return None,
+            }
+        }
+        Some(fields)
+    }
+}
+
+/// The first place from `at` that is no white space.
+fn space(body: &[u8], at: usize) -> usize {
+    let rest = body.get(at..).unwrap_or_default();
+    at + rest.iter().position(|byte| !byte.is_ascii_whitespace()).unwrap_or(rest.len())
+}
+
+/// The place after the string that begins at `at`.
+fn string(body: &[u8], at: usize) -> Option<usize> {
+    if body.get(at) != Some(&b'"') {
+        return None;
+    }
+    let mut at = at + 1;
+    loop {
+        at += memchr::memchr2(b'"', b'\\', body.get(at..)?)?;
+        match body[at] {
+            b'"' => return Some(at + 1),
+            // Whatever is escaped, it is not the end.
+            _ => at += 2,
+        }
+    }
+}
+
+/// The place after the value that begins at `at`.
+fn value(body: &[u8], at: usize) -> Option<usize> {
+    match body.get(at)? {
+        b'"' => string(body, at),
+        b'{' | b'[' => nested(body, at),
+        _ => {
+            let rest = &body[at..];
+            let end = rest.iter().position(|byte| {
+                matches!(byte, b',' | b'}' | b']' | b'"' | b'{' | b'[' | b':') || byte.is_ascii_whitespace()
+            });
+            end.filter(|&end| end > 0).map(|end| at + end)
+        }
+    }
+}
+
+/// The place after the object or list that begins at `at`.
+fn nested(body: &[u8], mut at: usize) -> Option<usize> {
+    let mut open = [0u8; DEEPEST];
+    let mut depth = 0;
+    loop {
+        // What lies between is numbers, words and commas.
+        at += body.get(at..)?.iter().position(|byte| matches!(byte, b'"' | b'{' | b'[' | b'}' | b']'))?;
+        match body[at] {
+            b'"' => {
+                at = string(body, at)?;
+                continue;
+            }
+            byte @ (b'{' | b'[') => {
+                *open.get_mut(depth)? = byte + 2;
+                depth += 1;
+            }
+            byte => {
+                depth = depth.checked_sub(1)?;
+                if open[depth] != byte {
+                    return None;
+                }
+            }
+        }
+        at += 1;
+        if depth == 0 {
+            return Some(at);
+        }
+    }
+}

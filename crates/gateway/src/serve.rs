@@ -1,0 +1,333 @@
+//! The gateway's life: listen, accept, stop. Each thread has a runtime of its own and takes connections from the same listener.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use plimsoll_client::Clock;
+use plimsoll_client::tls::{TlsError, TlsTrust, client_config};
+use plimsoll_model::Span;
+use plimsoll_policy::SettingError;
+use rustls::ClientConfig;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::{Notify, watch};
+
+use crate::admin;
+use crate::pool::Pool;
+use crate::prober;
+use crate::proxy::{self, Worker};
+use crate::spec::GatewaySpec;
+use crate::stats::Stats;
+use crate::upstream::{Upstreams, soon};
+
+/// Connections that the kernel holds before they are accepted.
+const BACKLOG: i32 = 4096;
+/// After an accept that failed: no descriptors are left, and trying again at once would burn a core.
+const ACCEPT_PAUSE: Span = Span::from_millis(20);
+
+/// Why a gateway did not start, or ended badly.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    /// What it was asked is wrong.
+    #[error(transparent)]
+    Spec(#[from] SettingError),
+    /// TLS could not be set up.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// An address can't be had.
+    #[error("cannot listen on {addr}: {source}; name another with {key}")]
+    Listen {
+        /// The address.
+        addr: SocketAddr,
+        /// What names it.
+        key: &'static str,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The system gave no thread or runtime.
+    #[error("the gateway could not be run: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A gateway that runs. Dropping it stops it at once.
+pub struct Gateway {
+    /// Where clients connect.
+    pub addr: SocketAddr,
+    /// Where operators read.
+    pub admin: Option<SocketAddr>,
+    /// What it counts.
+    pub stats: Arc<Stats>,
+    /// The replicas.
+    pub pool: Arc<Pool>,
+    stop: Arc<watch::Sender<u8>>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+/// Asks a gateway to stop, from anywhere.
+#[derive(Clone, Debug)]
+pub struct GatewayStopper(Arc<watch::Sender<u8>>);
+
+impl GatewayStopper {
+    /// No new connections; answers in progress may end. A second time: everything ends now.
+    pub fn stop(&self) {
+        self.0.send_modify(|level| *level = level.saturating_add(1));
+    }
+}
+
+impl Gateway {
+    /// Starts. It accepts connections when this returns; whether replicas answer is seen from then on.
+    ///
+    /// # Errors
+    /// See [`GatewayError`].
+    pub fn start(spec: &GatewaySpec) -> Result<Gateway, GatewayError> {
+        spec.validate()?;
+        let pool = Arc::new(Pool::new(spec, Clock::start())?);
+        let tls = match pool.replicas.iter().any(|replica| replica.place.tls) {
+            false => None,
+            true => Some(client_config(&match (&spec.ca_file, spec.insecure) {
+                (_, true) => TlsTrust::Anything,
+                (Some(file), false) => TlsTrust::SystemAnd(file.clone()),
+                (None, false) => TlsTrust::System,
+            })?),
+        };
+        let bind = |addr: SocketAddr, key| {
+            let listener = listen(addr).map_err(|source| GatewayError::Listen { addr, key, source })?;
+            let addr = listener.local_addr()?;
+            Ok::<_, GatewayError>((listener, addr))
+        };
+        let (listener, addr) = bind(spec.listen, "listen")?;
+        let operators = spec.admin.map(|admin| bind(admin, "admin")).transpose()?;
+        let admin = operators.as_ref().map(|(_, addr)| *addr);
+        let (stop, stats) = (Arc::new(watch::Sender::new(0)), Arc::new(Stats::default()));
+        let (waiting, numbers) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let mut operators = operators.map(|(listener, _)| listener);
+        let count = match spec.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            some => some,
+        };
+        let mut threads = Vec::new();
+        for number in 0..count {
+            let start = Start {
+                listener: listener.try_clone()?,
+                operators: operators.take(),
+                probes: number == 0,
+                pool: Arc::clone(&pool),
+                tls: tls.clone(),
+                stats: Arc::clone(&stats),
+                spec: spec.clone(),
+                stop: stop.subscribe(),
+                waiting: Arc::clone(&waiting),
+                numbers: Arc::clone(&numbers),
+                most: spec.limits.connections.div_ceil(count),
+            };
+            let named = std::thread::Builder::new().name(format!("plimsoll-gateway-{number}"));
+            threads.push(named.spawn(move || run(start))?);
+        }
+        Ok(Gateway { addr, admin, stats, pool, stop, threads })
+    }
+
+    /// A handle that stops it.
+    pub fn stopper(&self) -> GatewayStopper {
+        GatewayStopper(Arc::clone(&self.stop))
+    }
+
+    /// Waits until it is stopped.
+    ///
+    /// # Errors
+    /// The system failed underneath.
+    pub fn wait(mut self) -> Result<(), GatewayError> {
+        for thread in self.threads.drain(..) {
+            match thread.join() {
+                Ok(ended) => ended?,
+                Err(_) => return Err(io::Error::other("a serving thread died").into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.stop.send_modify(|level| *level = 2);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn listen(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.set_tcp_nodelay(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// What a thread starts with.
+struct Start {
+    listener: std::net::TcpListener,
+    operators: Option<std::net::TcpListener>,
+    probes: bool,
+    pool: Arc<Pool>,
+    tls: Option<Arc<ClientConfig>>,
+    stats: Arc<Stats>,
+    spec: GatewaySpec,
+    stop: watch::Receiver<u8>,
+    waiting: Arc<AtomicU64>,
+    numbers: Arc<AtomicU64>,
+    /// Most connections of this thread.
+    most: usize,
+}
+
+/// The connections of a thread.
+#[derive(Default)]
+struct Open {
+    count: Cell<usize>,
+    emptied: Notify,
+}
+
+fn run(start: Start) -> io::Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
+    runtime.block_on(async move {
+        let Start { spec, pool, mut stop, .. } = start;
+        let upstreams = Upstreams::new(Arc::clone(&pool), start.tls, spec.limits.head_bytes);
+        let worker = Rc::new(Worker {
+            pool: Arc::clone(&pool),
+            upstreams: Rc::new(upstreams),
+            stats: start.stats,
+            limits: spec.limits.clone(),
+            waiting: start.waiting,
+            numbers: start.numbers,
+        });
+        let listener = TcpListener::from_std(start.listener)?;
+        if start.probes {
+            for replica in 0..pool.replicas.len() as u32 {
+                let upstreams = Rc::clone(&worker.upstreams);
+                tokio::task::spawn_local(prober::probe(
+                    Arc::clone(&pool),
+                    upstreams,
+                    replica,
+                    spec.health.clone(),
+                ));
+            }
+            tokio::task::spawn_local(prober::listen(Arc::clone(&pool)));
+        }
+        let open = Rc::new(Open::default());
+        if let Some(operators) = start.operators {
+            let operators = TcpListener::from_std(operators)?;
+            tokio::task::spawn_local(serve_operators(operators, Rc::clone(&worker)));
+        }
+        let mut http = http1::Builder::new();
+        http.max_headers(spec.limits.headers)
+            .max_buf_size(spec.limits.head_bytes)
+            .timer(TokioTimer::new())
+            .header_read_timeout(Duration::from_secs_f64(spec.limits.head_s))
+            .half_close(false);
+        let stopped = stop.clone();
+        tokio::select! {
+            biased;
+            _ = stop.wait_for(|level| *level > 0) => {}
+            never = accept(&listener, &http, &worker, &open, start.most, &stopped) => match never {},
+        }
+        drop(listener);
+        let limit = Span::from_secs_f64(spec.limits.drain_s);
+        let empty = async {
+            while open.count.get() > 0 {
+                open.emptied.notified().await;
+            }
+        };
+        tokio::select! {
+            () = empty => {}
+            () = tokio::time::sleep_until(soon(limit)) => {}
+            _ = stop.wait_for(|level| *level > 1) => {}
+        }
+        Ok(())
+    })
+}
+
+async fn accept(
+    listener: &TcpListener,
+    http: &http1::Builder,
+    worker: &Rc<Worker>,
+    open: &Rc<Open>,
+    most: usize,
+    stop: &watch::Receiver<u8>,
+) -> Infallible {
+    loop {
+        let Ok((socket, _)) = listener.accept().await else {
+            tokio::time::sleep_until(soon(ACCEPT_PAUSE)).await;
+            continue;
+        };
+        if open.count.get() >= most {
+            continue;
+        }
+        open.count.set(open.count.get() + 1);
+        let (http, worker, open, stop) = (http.clone(), Rc::clone(worker), Rc::clone(open), stop.clone());
+        tokio::task::spawn_local(async move {
+            connection(socket, &http, worker, stop).await;
+            open.count.set(open.count.get() - 1);
+            if open.count.get() == 0 {
+                open.emptied.notify_one();
+            }
+        });
+    }
+}
+
+/// One client's connection to its end. How it failed is its client's business.
+async fn connection(
+    socket: TcpStream,
+    http: &http1::Builder,
+    worker: Rc<Worker>,
+    mut stop: watch::Receiver<u8>,
+) {
+    let _ = socket.set_nodelay(true);
+    let service = service_fn(move |request| {
+        let worker = Rc::clone(&worker);
+        async move { Ok::<_, Infallible>(proxy::answer(worker, request).await) }
+    });
+    let mut serving = pin!(http.serve_connection(TokioIo::new(socket), service));
+    let mut stopping = pin!(stop.wait_for(|level| *level > 0));
+    let mut is_stopping = false;
+    std::future::poll_fn(|cx| {
+        if !is_stopping && stopping.as_mut().poll(cx).is_ready() {
+            is_stopping = true;
+            serving.as_mut().graceful_shutdown();
+        }
+        serving.as_mut().poll(cx).map(drop)
+    })
+    .await;
+}
+
+async fn serve_operators(listener: TcpListener, worker: Rc<Worker>) {
+    loop {
+        let Ok((socket, _)) = listener.accept().await else {
+            tokio::time::sleep_until(soon(ACCEPT_PAUSE)).await;
+            continue;
+        };
+        let worker = Rc::clone(&worker);
+        tokio::task::spawn_local(async move {
+            let service = service_fn(move |request| {
+                let response = admin::answer(&worker, &request);
+                async move { Ok::<_, Infallible>(response) }
+            });
+            let mut http = http1::Builder::new();
+            http.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(10));
+            let _ = http.serve_connection(TokioIo::new(socket), service).await;
+        });
+    }
+}

@@ -1,0 +1,251 @@
+//! What a gateway is asked: a file, or flags that stand for one. Every default says why.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use http::Uri;
+use http::uri::Authority;
+use plimsoll_policy::{BreakerSpec, RetrySpec, RouteSpec, SettingError};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Most replicas of one gateway.
+pub const MOST_REPLICAS: usize = 1_000;
+
+/// A gateway file.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct GatewaySpec {
+    /// Where clients connect. Loopback, so that nothing is open to others unasked.
+    pub listen: SocketAddr,
+    /// Where metrics and the replicas' state are served; none = nowhere. An address of its own: clients must not read it.
+    pub admin: Option<SocketAddr>,
+    /// The servers behind it.
+    pub replicas: Vec<ReplicaSpec>,
+    /// How requests are spread over them.
+    pub route: RouteSpec,
+    /// How much is tried a second time.
+    pub retry: RetrySpec,
+    /// When a replica is ejected.
+    pub breaker: BreakerSpec,
+    /// How it is seen that a replica answers.
+    pub health: HealthSpec,
+    /// What clients may do.
+    pub limits: LimitSpec,
+    /// Name the replica in `x-plimsoll-replica`; otherwise the header carries a hash of the name, which tells outsiders nothing.
+    pub name_replicas: bool,
+    /// Threads; 0 = as many as cores.
+    pub threads: usize,
+    /// PEM file of further authorities that replicas' certificates are checked against.
+    pub ca_file: Option<PathBuf>,
+    /// Don't check replicas' certificates.
+    pub insecure: bool,
+}
+
+/// One server.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplicaSpec {
+    /// Where it is: `http://host:8000`, or `https://…`; a path is put in front of each request's.
+    pub url: String,
+    /// What it is called in metrics; its host and port unless told otherwise.
+    #[serde(default)]
+    pub name: Option<String>,
+}
+
+/// How it is seen that a replica answers.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct HealthSpec {
+    /// The page that is asked for. Any answer below 500 counts: a server without the page is alive too.
+    pub path: String,
+    /// Between two looks at a replica that answers, seconds; one that doesn't is asked four times a second.
+    pub every_s: f64,
+    /// How long an answer may take, seconds: an engine's front is slow while it is busy, and that is not dead.
+    pub timeout_s: f64,
+}
+
+/// What clients may do before they are told off.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitSpec {
+    /// Largest request body, bytes (413): a request is kept whole until it is answered, so that it can be sent again.
+    pub body_bytes: usize,
+    /// Largest request head, bytes (431), and what of an answer waits at most for a slow reader.
+    pub head_bytes: usize,
+    /// Most header lines.
+    pub headers: usize,
+    /// Longest time for a head to come, seconds; an idle connection is closed after it too.
+    pub head_s: f64,
+    /// Longest time for a body to come, seconds (408).
+    pub body_s: f64,
+    /// Most connections of clients.
+    pub connections: usize,
+    /// Requests that wait while no replica answers; one more gets 503.
+    pub waiting: usize,
+    /// How long they wait, seconds: a rolling restart is over by then, or somebody should know.
+    pub wait_s: f64,
+    /// How long answers may go on after a stop was asked for, seconds.
+    pub drain_s: f64,
+    /// Silence in a stream after which a comment keeps the client's connection open, seconds; 0 = never. Proxies close at 30 or 60.
+    pub keep_alive_s: f64,
+}
+
+impl Default for GatewaySpec {
+    fn default() -> GatewaySpec {
+        GatewaySpec {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            admin: None,
+            replicas: Vec::new(),
+            route: RouteSpec::LeastCost { weight: plimsoll_policy::cost::WEIGHT, index_blocks: 1 << 18 },
+            retry: RetrySpec::default(),
+            breaker: BreakerSpec::default(),
+            health: HealthSpec::default(),
+            limits: LimitSpec::default(),
+            name_replicas: false,
+            threads: 0,
+            ca_file: None,
+            insecure: false,
+        }
+    }
+}
+
+impl Default for HealthSpec {
+    fn default() -> HealthSpec {
+        HealthSpec { path: "/health".to_owned(), every_s: 2.0, timeout_s: 2.0 }
+    }
+}
+
+impl Default for LimitSpec {
+    fn default() -> LimitSpec {
+        LimitSpec {
+            body_bytes: 32 << 20,
+            head_bytes: 64 << 10,
+            headers: 100,
+            head_s: 60.0,
+            body_s: 60.0,
+            connections: 10_000,
+            waiting: 1_024,
+            wait_s: 30.0,
+            drain_s: 30.0,
+            keep_alive_s: 15.0,
+        }
+    }
+}
+
+impl GatewaySpec {
+    /// Checks everything that the types can't.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn validate(&self) -> Result<(), SettingError> {
+        let conflict = |name: &str, why: String| Err(SettingError::Conflict { name: name.to_owned(), why });
+        match self.replicas.len() {
+            0 => return conflict("replicas", "there is none; write - url: http://host:8000".to_owned()),
+            many if many > MOST_REPLICAS => {
+                return conflict("replicas", format!("{many} are more than {MOST_REPLICAS}"));
+            }
+            _ => {}
+        }
+        let mut names: Vec<String> = Vec::new();
+        for replica in &self.replicas {
+            let place = replica.place()?;
+            let name = replica.name.clone().unwrap_or_else(|| place.authority.to_string());
+            if names.contains(&name) {
+                return conflict("replicas", format!("{name} is there twice; give each its own name"));
+            }
+            names.push(name);
+        }
+        self.route.validate()?;
+        self.retry.validate()?;
+        self.breaker.validate()?;
+        if !self.health.path.starts_with('/') {
+            return conflict("health.path", format!("{:?} is no path; it begins with /", self.health.path));
+        }
+        if self.admin.is_some_and(|admin| admin == self.listen && admin.port() != 0) {
+            return conflict("admin", format!("{} is where clients connect; take another port", self.listen));
+        }
+        let limits = &self.limits;
+        let times = [
+            ("health.every_s", self.health.every_s),
+            ("health.timeout_s", self.health.timeout_s),
+            ("limits.head_s", limits.head_s),
+            ("limits.body_s", limits.body_s),
+        ];
+        for (name, seconds) in times {
+            if !(0.01..=86_400.0).contains(&seconds) {
+                return conflict(name, format!("{seconds} is not from 0.01 to 86400 s"));
+            }
+        }
+        let lasting = [
+            ("limits.wait_s", limits.wait_s),
+            ("limits.drain_s", limits.drain_s),
+            ("limits.keep_alive_s", limits.keep_alive_s),
+        ];
+        for (name, seconds) in lasting {
+            if !(0.0..=86_400.0).contains(&seconds) {
+                return conflict(name, format!("{seconds} is not from 0 to 86400 s"));
+            }
+        }
+        if !(8 << 10..=16 << 20).contains(&limits.head_bytes) {
+            return conflict(
+                "limits.head_bytes",
+                format!("{} is not from 8192 to 16 MiB", limits.head_bytes),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Where a replica is.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Place {
+    /// Its host and port, as requests name it.
+    pub authority: Authority,
+    /// Its host, without brackets.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// Is it spoken to over TLS?
+    pub tls: bool,
+    /// What is put in front of each path; without a slash at its end.
+    pub base: String,
+}
+
+impl ReplicaSpec {
+    /// Where it is.
+    ///
+    /// # Errors
+    /// The URL can't be read.
+    pub fn place(&self) -> Result<Place, SettingError> {
+        let wrong = |why: &str| SettingError::Conflict {
+            name: "replicas".to_owned(),
+            why: format!("{}: {why}; write http://host:8000", self.shown()),
+        };
+        let uri: Uri = self.url.parse().map_err(|_| wrong("is no URL"))?;
+        let tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(wrong("is no http:// or https:// URL")),
+        };
+        let authority = uri.authority().cloned().ok_or_else(|| wrong("names no host"))?;
+        if authority.as_str().contains('@') {
+            return Err(wrong("carries user info, which would be in logs; leave it out"));
+        }
+        if uri.query().is_some() {
+            return Err(wrong("carries a query"));
+        }
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
+        let base = uri.path().trim_end_matches('/').trim_end_matches("/v1").to_owned();
+        Ok(Place { authority, host, port, tls, base })
+    }
+
+    /// The URL without user info.
+    fn shown(&self) -> String {
+        match (self.url.split_once("://"), self.url.rsplit_once('@')) {
+            (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://…@{rest}"),
+            _ => self.url.clone(),
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What the gateway counts of itself: requests, attempts per replica, and how long each stage took, from 10 µs on.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use plimsoll_model::Span;
+use plimsoll_wire::prometheus::PrometheusPage;
+
+/// Upper bounds of all stages, s. Engines' own ladders begin at 1 ms, where a gateway's share can't be seen.
+const BOUNDS: [f64; 19] = [
+    1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0, 10.0,
+    60.0,
+];
+
+/// A part of a request's time.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// From the head to the whole body.
+    Read,
+    /// Waiting while no replica answers.
+    Hold,
+    /// Choosing a replica.
+    Route,
+    /// From the choice to an answer's head; further attempts apart.
+    Head,
+    /// From the head of a streamed answer to its first token.
+    FirstToken,
+    /// From the request's head to the answer's end.
+    Total,
+}
+
+const STAGES: [(Stage, &str); 6] = [
+    (Stage::Read, "read"),
+    (Stage::Hold, "hold"),
+    (Stage::Route, "route"),
+    (Stage::Head, "head"),
+    (Stage::FirstToken, "first_token"),
+    (Stage::Total, "total"),
+];
+
+/// What became of a request, as its client saw it.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum End {
+    /// An answer of a replica, below 400.
+    Answered,
+    /// A replica's 4xx.
+    Refused,
+    /// A replica had no room (429, or 503 with Retry-After), and no other took it.
+    Shed,
+    /// A replica's 5xx, or none that could be reached.
+    Failed,
+    /// The stream broke after it had begun.
+    Broken,
+    /// The client went away.
+    Cancelled,
+    /// The gateway's own 4xx: too large, too slow, malformed.
+    Bad,
+    /// No replica answered in time.
+    NoReplica,
+}
+
+const ENDS: [(End, &str); 8] = [
+    (End::Answered, "answered"),
+    (End::Refused, "refused"),
+    (End::Shed, "shed"),
+    (End::Failed, "failed"),
+    (End::Broken, "broken"),
+    (End::Cancelled, "cancelled"),
+    (End::Bad, "bad_request"),
+    (End::NoReplica, "no_replica"),
+];
+
+#[derive(Default)]
+struct Timed {
+    buckets: [AtomicU64; BOUNDS.len() + 1],
+    sum_ns: AtomicU64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Stats {
+    ends: [AtomicU64; ENDS.len()],
+    stages: [Timed; STAGES.len()],
+    /// Events of streams that were passed on.
+    pub events: AtomicU64,
+    /// Attempts beyond a request's first that reached a replica.
+    pub retries: AtomicU64,
+    /// Retries that the budget did not allow.
+    pub denied: AtomicU64,
+}
+
+impl Stats {
+    /// A request ended.
+    pub fn end(&self, end: End) {
+        self.ends[end as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests that ended so.
+    pub fn ended(&self, end: End) -> u64 {
+        self.ends[end as usize].load(Ordering::Relaxed)
+    }
+
+    /// All requests that ended.
+    pub fn all(&self) -> u64 {
+        self.ends.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// A stage took so long.
+    pub fn took(&self, stage: Stage, span: Span) {
+        let timed = &self.stages[stage as usize];
+        let seconds = span.as_secs_f64();
+        let place = BOUNDS.iter().position(|bound| seconds <= *bound).unwrap_or(BOUNDS.len());
+        timed.buckets[place].fetch_add(1, Ordering::Relaxed);
+        timed.sum_ns.fetch_add(span.0.max(0) as u64, Ordering::Relaxed);
+    }
+
+    /// Writes all of it on a page.
+    pub fn write(&self, page: &mut PrometheusPage) {
+        let ends: Vec<([(&str, &str); 1], f64)> =
+            ENDS.iter().map(|(end, name)| ([("outcome", *name)], self.ended(*end) as f64)).collect();
+        let ends: Vec<(&[(&str, &str)], f64)> =
+            ends.iter().map(|(labels, value)| (&labels[..], *value)).collect();
+        page.counter(
+            "plimsoll_gateway_requests_total",
+            "Requests by how they ended for their client.",
+            &ends,
+        );
+        let value = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
+        page.counter(
+            "plimsoll_gateway_retries_total",
+            "Attempts beyond a request's first.",
+            &[(&[], value(&self.retries))],
+        );
+        page.counter(
+            "plimsoll_gateway_retries_denied_total",
+            "Retries that the budget did not allow.",
+            &[(&[], value(&self.denied))],
+        );
+        page.counter(
+            "plimsoll_gateway_events_total",
+            "Events of streams that were passed on.",
+            &[(&[], value(&self.events))],
+        );
+        let counts: Vec<(Vec<u64>, f64)> = self
+            .stages
+            .iter()
+            .map(|timed| {
+                let buckets = timed.buckets.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+                (buckets, timed.sum_ns.load(Ordering::Relaxed) as f64 / 1e9)
+            })
+            .collect();
+        let labels: Vec<[(&str, &str); 1]> = STAGES.iter().map(|(_, name)| [("stage", *name)]).collect();
+        let each = labels.iter().zip(&counts);
+        let each: Vec<_> = each.map(|(labels, (buckets, sum))| (&labels[..], &buckets[..], *sum)).collect();
+        page.histograms("plimsoll_gateway_stage_seconds", "Time by stage of a request.", &BOUNDS, &each);
+    }
+}

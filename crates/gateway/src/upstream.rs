@@ -1,0 +1,161 @@
+//! Connections to replicas: each thread keeps its own, and each is used by one request at a time.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{Builder, SendRequest};
+use hyper_util::rt::TokioIo;
+use plimsoll_model::{At, Span};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::pool::Pool;
+
+/// A connection that was idle for longer is not used: engines on uvicorn close theirs after 5 s, and a request that meets the close is lost.
+const IDLE: Span = Span::from_secs(4);
+/// Idle connections that are kept per replica and thread.
+const KEPT: usize = 256;
+/// How long a connection may take to be made.
+const CONNECT: Duration = Duration::from_secs(3);
+
+type Sender = SendRequest<Full<Bytes>>;
+
+/// See the module.
+pub struct Upstreams {
+    pool: Arc<Pool>,
+    tls: Option<Arc<ClientConfig>>,
+    http: Builder,
+    idle: Vec<RefCell<Vec<(Sender, At)>>>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Unanswered {
+    /// There was no connection: the replica never saw the request.
+    NotSent(String),
+    /// The connection broke before an answer's head came.
+    Broken(String),
+}
+
+/// A connection that goes back when its answer is whole.
+pub struct Lent {
+    from: Rc<Upstreams>,
+    replica: u32,
+    sender: Option<Sender>,
+}
+
+impl Lent {
+    /// The answer is whole: the connection may be used again.
+    pub fn give_back(mut self) {
+        let Some(sender) = self.sender.take() else { return };
+        if sender.is_closed() {
+            return;
+        }
+        let mut idle = self.from.idle[self.replica as usize].borrow_mut();
+        if idle.len() < KEPT {
+            idle.push((sender, self.from.pool.clock.now()));
+        }
+    }
+}
+
+impl Upstreams {
+    /// None yet. `most_bytes`: what is read ahead of a slow client.
+    pub fn new(pool: Arc<Pool>, tls: Option<Arc<ClientConfig>>, most_bytes: usize) -> Upstreams {
+        let mut http = Builder::new();
+        http.max_buf_size(most_bytes.max(8 << 10)).preserve_header_case(false);
+        let idle = pool.replicas.iter().map(|_| RefCell::default()).collect();
+        Upstreams { pool, tls, http, idle }
+    }
+
+    /// Sends a request to a replica. A kept connection that the replica closed meanwhile is replaced by a new one.
+    ///
+    /// # Errors
+    /// See [`Unanswered`].
+    pub async fn send(
+        self: &Rc<Upstreams>,
+        replica: u32,
+        request: impl Fn() -> Request<Full<Bytes>>,
+    ) -> Result<(Response<Incoming>, Lent), Unanswered> {
+        if let Some(sender) = self.kept(replica) {
+            match self.on(replica, sender, request()).await {
+                // It was closed before a byte of an answer came, as kept connections are: the request was not taken.
+                Err((error, true)) if error.is_canceled() || error.is_incomplete_message() => {}
+                Err((error, _)) => return Err(Unanswered::Broken(error.to_string())),
+                Ok(answered) => return Ok(answered),
+            }
+        }
+        let sender = self.connect(replica).await.map_err(Unanswered::NotSent)?;
+        let answered = self.on(replica, sender, request()).await;
+        answered.map_err(|(error, _)| Unanswered::Broken(error.to_string()))
+    }
+
+    async fn on(
+        self: &Rc<Upstreams>,
+        replica: u32,
+        mut sender: Sender,
+        request: Request<Full<Bytes>>,
+    ) -> Result<(Response<Incoming>, Lent), (hyper::Error, bool)> {
+        match sender.send_request(request).await {
+            Ok(response) => Ok((response, Lent { from: Rc::clone(self), replica, sender: Some(sender) })),
+            Err(error) => Err((error, true)),
+        }
+    }
+
+    /// The connection that was used last, if it is fresh enough.
+    fn kept(&self, replica: u32) -> Option<Sender> {
+        let now = self.pool.clock.now();
+        let mut idle = self.idle[replica as usize].borrow_mut();
+        while let Some((sender, since)) = idle.pop() {
+            if now - since > IDLE {
+                idle.clear();
+                return None;
+            }
+            if sender.is_ready() {
+                return Some(sender);
+            }
+        }
+        None
+    }
+
+    async fn connect(&self, replica: u32) -> Result<Sender, String> {
+        let place = &self.pool.replicas[replica as usize].place;
+        let connecting = async {
+            let socket =
+                TcpStream::connect((place.host.as_str(), place.port)).await.map_err(|e| e.to_string())?;
+            socket.set_nodelay(true).map_err(|e| e.to_string())?;
+            let Some(config) = self.tls.as_ref().filter(|_| place.tls) else {
+                let (sender, connection) =
+                    self.http.handshake(TokioIo::new(socket)).await.map_err(|e| e.to_string())?;
+                // How a connection ends, its request hears.
+                tokio::task::spawn_local(async move {
+                    let _ = connection.await;
+                });
+                return Ok(sender);
+            };
+            let name = ServerName::try_from(place.host.clone()).map_err(|e| e.to_string())?;
+            let connector = TlsConnector::from(Arc::clone(config));
+            let socket = connector.connect(name, socket).await.map_err(|e| e.to_string())?;
+            let (sender, connection) =
+                self.http.handshake(TokioIo::new(socket)).await.map_err(|e| e.to_string())?;
+            tokio::task::spawn_local(async move {
+                let _ = connection.await;
+            });
+            Ok(sender)
+        };
+        let slow = |_| format!("no connection within {} s", CONNECT.as_secs());
+        tokio::time::timeout(CONNECT, connecting).await.map_err(slow)?
+    }
+}
+
+/// This long from now, as the runtime's timers count. They are late by a millisecond, which no limit here minds.
+pub fn soon(span: Span) -> tokio::time::Instant {
+    tokio::time::Instant::now() + span.as_duration()
+}

@@ -1,0 +1,83 @@
+//! Clients that go away, and a gateway that does.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::Ordering;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use plimsoll_gateway::stats::End;
+
+use crate::kit::{ASK, Act, Mock, ask, gateway, is_empty, request, send, until};
+
+/// Ends a client's connection, and says how long its replica took to hear of it.
+fn told_within(act: Act) -> Duration {
+    let mock = Mock::new(act);
+    let gateway = gateway(&[&mock], |_| {});
+    let mut socket = TcpStream::connect(gateway.addr).expect("it listens");
+    socket.write_all(&request(ASK)).expect("sent");
+    until("the request is there", || mock.count() == 1);
+    sleep(Duration::from_millis(100));
+    drop(socket);
+    let began = Instant::now();
+    until("the replica hears of it", || mock.gone.load(Ordering::SeqCst) == 1);
+    let told = began.elapsed();
+    is_empty(&gateway);
+    assert_eq!(gateway.stats.ended(End::Cancelled), 1);
+    // Nobody holds it against the replica.
+    assert!(gateway.pool.is_up(0));
+    told
+}
+
+/// The bar is 50 ms; a machine that is busy with something else gets ten times that.
+#[test]
+fn a_client_that_leaves_before_the_head_is_told_to_its_replica() {
+    let told = told_within(Act::Silence);
+    assert!(told < Duration::from_millis(500), "{told:?}");
+}
+
+#[test]
+fn a_client_that_leaves_in_the_middle_is_told_to_its_replica() {
+    let told = told_within(Act::Wedge);
+    assert!(told < Duration::from_millis(500), "{told:?}");
+}
+
+#[test]
+fn a_stop_lets_streams_end_and_takes_nobody_new() {
+    let mock = Mock::new(Act::Stream(10, Duration::from_millis(50)));
+    let gateway = gateway(&[&mock], |_| {});
+    let at = gateway.addr;
+    let stream = std::thread::spawn(move || send(at, &request(ASK)));
+    until("the stream runs", || mock.count() == 1);
+    gateway.stopper().stop();
+    until("nobody new is taken", || TcpStream::connect(at).is_err());
+    gateway.wait().expect("a clean end");
+    let answer = stream.join().expect("a thread").expect("an answer");
+    assert_eq!(answer.text().matches("data: {").count(), 10);
+    assert!(answer.is_whole());
+}
+
+#[test]
+fn a_connection_is_used_for_many_requests_on_both_sides() {
+    let mock = Mock::new(Act::Answer);
+    let gateway = gateway(&[&mock], |_| {});
+    let mut socket = TcpStream::connect(gateway.addr).expect("it listens");
+    let text = String::from_utf8(request(ASK)).expect("text").replace("Connection: close\r\n", "");
+    let mut part = [0; 8192];
+    for _ in 0..50 {
+        socket.write_all(text.as_bytes()).expect("sent");
+        let mut all = Vec::new();
+        while !all.ends_with(b"\"odd\":1}") {
+            match socket.read(&mut part).expect("an answer") {
+                0 => panic!("closed after {:?}", String::from_utf8_lossy(&all)),
+                count => all.extend_from_slice(&part[..count]),
+            }
+        }
+        assert!(all.starts_with(b"HTTP/1.1 200 OK"));
+    }
+    // The replica restarts its keep-alive: a kept connection that was closed meanwhile is no lost request.
+    assert_eq!(mock.count(), 50);
+    assert_eq!(ask(&gateway).status, 200);
+    is_empty(&gateway);
+    assert_eq!(gateway.stats.all(), 51);
+}

@@ -1,0 +1,145 @@
+//! Replicas that shed, fail, hang, restart or are gone.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use plimsoll_gateway::stats::End;
+use plimsoll_policy::Standing;
+
+use crate::kit::{Act, Mock, ask, gateway, is_empty, until};
+
+const SHED: Act = Act::Status(429, "retry-after: 30\r\n");
+
+#[test]
+fn a_storm_of_429_is_not_multiplied_and_keeps_its_retry_after() {
+    let (a, b) = (Mock::new(SHED), Mock::new(SHED));
+    let gateway = gateway(&[&a, &b], |_| {});
+    let began = Instant::now();
+    for _ in 0..300 {
+        let answer = ask(&gateway);
+        assert_eq!((answer.status, answer.header("retry-after")), (429, Some("30")));
+    }
+    let attempts = a.count() + b.count();
+    // A tenth of the requests, and the reserve of three a second that lets a quiet pool retry.
+    let most = 300.0 * 1.1 + 3.0 * (2.0 + began.elapsed().as_secs_f64());
+    assert!((300..=most as usize).contains(&attempts), "{attempts} attempts for 300 requests");
+    assert_eq!(gateway.stats.ended(End::Shed), 300);
+    is_empty(&gateway);
+}
+
+#[test]
+fn after_sheds_there_is_no_blackout() {
+    let shed = Act::Status(503, "retry-after: 30\r\n");
+    let (a, b) = (Mock::new(shed.clone()), Mock::new(shed));
+    let gateway = gateway(&[&a, &b], |_| {});
+    (0..8).for_each(|_| assert_eq!(ask(&gateway).status, 503));
+    a.set(Act::Answer);
+    b.set(Act::Answer);
+    let refused = (0..50).filter(|_| ask(&gateway).status != 200).count();
+    assert_eq!(refused, 0, "both replicas worked again");
+    is_empty(&gateway);
+}
+
+#[test]
+fn one_that_sheds_is_left_alone_while_the_other_has_room() {
+    let (a, b) = (Mock::new(SHED), Mock::new(Act::Answer));
+    for route in ["least_cost", "least_requests"] {
+        let gateway = gateway(&[&a, &b], |spec| {
+            spec.route = plimsoll_policy::RouteSpec::parse(route).expect("sound");
+        });
+        let before = a.count();
+        let answers: Vec<u16> = (0..100).map(|_| ask(&gateway).status).collect();
+        assert!(answers.iter().all(|&status| status == 200), "{route}: {answers:?}");
+        assert!(a.count() - before <= 3, "{route}: {} went to the one that sheds", a.count() - before);
+        is_empty(&gateway);
+    }
+}
+
+#[test]
+fn a_burst_of_503_heals() {
+    let (a, b) = (Mock::new(Act::Status(503, "")), Mock::new(Act::Status(503, "")));
+    let gateway = gateway(&[&a, &b], |_| {});
+    for _ in 0..40 {
+        assert_eq!(ask(&gateway).status, 503);
+    }
+    a.set(Act::Answer);
+    b.set(Act::Answer);
+    let began = Instant::now();
+    until("ten answers in a row", || (0..10).all(|_| ask(&gateway).status == 200));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    is_empty(&gateway);
+}
+
+#[test]
+fn a_replica_that_hangs_up_is_replaced_before_the_client_hears_of_it_and_ejected() {
+    let (a, b) = (Mock::new(Act::Hang), Mock::new(Act::Answer));
+    let gateway = gateway(&[&a, &b], |_| {});
+    let statuses: Vec<u16> = (0..100).map(|_| ask(&gateway).status).collect();
+    assert!(statuses.iter().all(|&status| status == 200), "{statuses:?}");
+    // Five failures in a row eject it; the first try on a kept connection may count twice.
+    assert!(a.count() <= 12, "{}", a.count());
+    until("it is ejected", || gateway.pool.shown().0[0].standing != Standing::Ready || a.count() < 5);
+    is_empty(&gateway);
+}
+
+#[test]
+fn all_gone_and_back_loses_no_request() {
+    let a = Mock::new(Act::Answer);
+    let addr = a.addr;
+    let gateway = gateway(&[&a], |spec| spec.limits.wait_s = 20.0);
+    assert_eq!(ask(&gateway).status, 200);
+    a.leave();
+    until("it is seen to be gone", || {
+        // Whoever notices first: the health page, or a request whose connection is refused.
+        !gateway.pool.is_up(0)
+    });
+    let at = gateway.addr;
+    let waiting: Vec<_> = (0..10)
+        .map(|_| std::thread::spawn(move || crate::kit::send(at, &crate::kit::request(crate::kit::ASK))))
+        .collect();
+    sleep(Duration::from_millis(700));
+    let back = Mock::at(addr, Act::Answer);
+    for waited in waiting {
+        let answer = waited.join().expect("a thread").expect("an answer");
+        assert_eq!(answer.status, 200);
+        let queue: u64 = answer.header("x-plimsoll-queue-ms").expect("said").parse().expect("a number");
+        assert!(queue >= 300, "{queue}");
+    }
+    assert_eq!(back.count(), 10);
+    is_empty(&gateway);
+}
+
+#[test]
+fn nobody_there_is_503_in_time_with_a_word_on_when_to_come_back() {
+    let a = Mock::new(Act::Answer);
+    let gateway = gateway(&[&a], |spec| spec.limits.wait_s = 0.5);
+    a.leave();
+    until("it is seen to be gone", || !gateway.pool.is_up(0));
+    let began = Instant::now();
+    let answer = ask(&gateway);
+    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")));
+    assert!(answer.text().contains("\"code\":\"no_replica\""), "{}", answer.text());
+    assert!(began.elapsed() >= Duration::from_millis(400));
+    assert_eq!(gateway.stats.ended(End::NoReplica), 1);
+}
+
+#[test]
+fn a_wedged_replica_gets_no_new_streams_while_the_old_ones_stand_still() {
+    let (a, b) = (Mock::new(Act::Wedge), Mock::new(Act::Stream(3, Duration::from_millis(1))));
+    let gateway = gateway(&[&a, &b], |spec| {
+        spec.breaker.silence_s = 0.5;
+        spec.limits.keep_alive_s = 0.0;
+    });
+    let at = gateway.addr;
+    let mut stuck = Vec::new();
+    until("a stream on the wedged one", || {
+        stuck.push(std::thread::spawn(move || crate::kit::send(at, &crate::kit::request(crate::kit::ASK))));
+        sleep(Duration::from_millis(20));
+        a.count() > 0
+    });
+    until("it is seen", || gateway.pool.shown().0[0].standing == Standing::Silent);
+    let before = a.count();
+    (0..30).for_each(|_| assert_eq!(ask(&gateway).status, 200));
+    assert_eq!(a.count(), before, "no new stream went there");
+    drop(gateway);
+}

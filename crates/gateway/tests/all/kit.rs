@@ -1,0 +1,336 @@
+//! Replicas that do as they are told, on threads and plain sockets, and a client that shows every byte.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec};
+
+/// What a replica does with a request.
+#[derive(Clone, Debug)]
+pub enum Act {
+    /// 200 with a small JSON.
+    Answer,
+    /// This status, and these header lines (each with its line end).
+    Status(u16, &'static str),
+    /// Closes with nothing said.
+    Hang,
+    /// A stream of so many events, so far apart; whole.
+    Stream(usize, Duration),
+    /// A head of a stream and one event, then silence until the client goes.
+    Wedge,
+    /// Two events of a stream and half of a third, then a close.
+    Cut,
+    /// A stream of 64 KiB events as fast as they are taken, to this many.
+    Flood(usize),
+    /// Nothing at all until the client goes.
+    Silence,
+}
+
+/// A replica.
+pub struct Mock {
+    pub addr: SocketAddr,
+    pub act: Arc<Mutex<Act>>,
+    /// Requests to other than the health page.
+    pub requests: Arc<AtomicUsize>,
+    /// The last of them, as it came.
+    pub last: Arc<Mutex<Vec<u8>>>,
+    /// Bytes of floods that were taken.
+    pub flooded: Arc<AtomicUsize>,
+    /// Requests whose client was seen to go away.
+    pub gone: Arc<AtomicUsize>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Mock {
+    pub fn new(act: Act) -> Mock {
+        Mock::at(SocketAddr::from(([127, 0, 0, 1], 0)), act)
+    }
+
+    pub fn at(addr: SocketAddr, act: Act) -> Mock {
+        let listener = TcpListener::bind(addr).expect("a free port");
+        listener.set_nonblocking(true).expect("a plain socket");
+        let mock = Mock {
+            addr: listener.local_addr().expect("it listens"),
+            act: Arc::new(Mutex::new(act)),
+            requests: Arc::default(),
+            last: Arc::default(),
+            flooded: Arc::default(),
+            gone: Arc::default(),
+            stop: Arc::default(),
+        };
+        let seen = mock.handle();
+        std::thread::spawn(move || {
+            while !seen.stop.load(Ordering::Relaxed) {
+                match listener.accept() {
+                    Ok((socket, _)) => {
+                        let seen = seen.handle();
+                        std::thread::spawn(move || seen.serve(socket));
+                    }
+                    Err(_) => sleep(Duration::from_millis(1)),
+                }
+            }
+        });
+        mock
+    }
+
+    fn handle(&self) -> Mock {
+        Mock {
+            addr: self.addr,
+            act: self.act.clone(),
+            requests: self.requests.clone(),
+            last: self.last.clone(),
+            flooded: self.flooded.clone(),
+            gone: self.gone.clone(),
+            stop: self.stop.clone(),
+        }
+    }
+
+    /// Stops listening: further connections are refused.
+    pub fn leave(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        sleep(Duration::from_millis(50));
+    }
+
+    pub fn set(&self, act: Act) {
+        *self.act.lock().expect("nobody panicked") = act;
+    }
+
+    pub fn count(&self) -> usize {
+        self.requests.load(Ordering::SeqCst)
+    }
+
+    fn serve(&self, mut socket: TcpStream) {
+        let _ = socket.set_nodelay(true);
+        let _ = socket.set_nonblocking(false);
+        while let Some(request) = read_message(&mut socket) {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            if request.starts_with(b"GET /health ") {
+                if socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").is_err() {
+                    return;
+                }
+                continue;
+            }
+            self.requests.fetch_add(1, Ordering::SeqCst);
+            *self.last.lock().expect("nobody panicked") = request;
+            let act = self.act.lock().expect("nobody panicked").clone();
+            if self.do_as(&mut socket, &act).is_none() {
+                return;
+            }
+        }
+    }
+
+    fn do_as(&self, socket: &mut TcpStream, act: &Act) -> Option<()> {
+        let chunk = |socket: &mut TcpStream, text: &[u8]| -> Option<()> {
+            socket.write_all(format!("{:x}\r\n", text.len()).as_bytes()).ok()?;
+            socket.write_all(text).ok()?;
+            socket.write_all(b"\r\n").ok()
+        };
+        const STREAM: &[u8] =
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+        match act {
+            Act::Answer => {
+                let body = b"{\"object\": \"text_completion\",\n \"odd\":1}";
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nkeep-alive: timeout=5\r\nx-own: 7\r\ncontent-length: {}\r\n\r\n",
+                    body.len()
+                );
+                socket.write_all(head.as_bytes()).ok()?;
+                socket.write_all(body).ok()
+            }
+            Act::Status(status, headers) => {
+                let head = format!("HTTP/1.1 {status} X\r\n{headers}content-length: 2\r\n\r\nno");
+                socket.write_all(head.as_bytes()).ok()
+            }
+            Act::Hang => None,
+            Act::Stream(events, apart) => {
+                socket.write_all(STREAM).ok()?;
+                for _ in 0..*events {
+                    chunk(socket, EVENT)?;
+                    sleep(*apart);
+                }
+                chunk(socket, b"data: [DONE]\n\n")?;
+                socket.write_all(b"0\r\n\r\n").ok()
+            }
+            Act::Wedge => {
+                socket.write_all(STREAM).ok()?;
+                chunk(socket, EVENT)?;
+                self.until_gone(socket)
+            }
+            Act::Cut => {
+                socket.write_all(STREAM).ok()?;
+                chunk(socket, EVENT)?;
+                chunk(socket, EVENT)?;
+                chunk(socket, &EVENT[..20])?;
+                None
+            }
+            Act::Flood(most) => {
+                socket.write_all(STREAM).ok()?;
+                let big = [b"data: ".as_slice(), &[b'x'; 65_000], b"\n\n"].concat();
+                for _ in 0..*most {
+                    chunk(socket, &big)?;
+                    self.flooded.fetch_add(big.len(), Ordering::SeqCst);
+                }
+                socket.write_all(b"0\r\n\r\n").ok()
+            }
+            Act::Silence => self.until_gone(socket),
+        }
+    }
+
+    fn until_gone(&self, socket: &mut TcpStream) -> Option<()> {
+        let _ = socket.set_read_timeout(Some(Duration::from_millis(5)));
+        let mut byte = [0; 16];
+        while !self.stop.load(Ordering::Relaxed) {
+            match socket.read(&mut byte) {
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                _ => {
+                    self.gone.fetch_add(1, Ordering::SeqCst);
+                    return None;
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Mock {
+    fn drop(&mut self) {
+        // The threads' own handles are dropped all the time; only the last holder's end is the replica's.
+        if Arc::strong_count(&self.stop) <= 2 {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+pub const EVENT: &[u8] = b"data: {\"choices\":[{\"index\":0,\"text\":\" word\"}]}\n\n";
+
+/// A message whole: head, and a body of its stated length.
+fn read_message(socket: &mut TcpStream) -> Option<Vec<u8>> {
+    let (mut all, mut part) = (Vec::new(), [0; 65_536]);
+    loop {
+        if let Some(end) = all.windows(4).position(|end| end == b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&all[..end]).to_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            let length: usize = length.map_or(0, |text| text.trim().parse().expect("a length"));
+            while all.len() < end + 4 + length {
+                match socket.read(&mut part).ok()? {
+                    0 => return None,
+                    count => all.extend_from_slice(&part[..count]),
+                }
+            }
+            return Some(all);
+        }
+        match socket.read(&mut part).ok()? {
+            0 => return None,
+            count => all.extend_from_slice(&part[..count]),
+        }
+    }
+}
+
+/// A gateway in front of these, when all of them are seen to answer.
+pub fn gateway(mocks: &[&Mock], change: impl FnOnce(&mut GatewaySpec)) -> Gateway {
+    let mut spec = GatewaySpec {
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        replicas: mocks
+            .iter()
+            .enumerate()
+            .map(|(number, mock)| ReplicaSpec {
+                url: format!("http://{}", mock.addr),
+                name: Some(format!("r{number}")),
+            })
+            .collect(),
+        name_replicas: true,
+        threads: 1,
+        ..GatewaySpec::default()
+    };
+    spec.health.every_s = 0.25;
+    change(&mut spec);
+    let gateway = Gateway::start(&spec).expect("a sound spec");
+    let all = gateway.pool.replicas.len() as u32;
+    until("all replicas answer", || (0..all).all(|replica| gateway.pool.is_up(replica)));
+    gateway
+}
+
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(20), "not within 20 s: {what}");
+        sleep(Duration::from_millis(2));
+    }
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let line = self.head.lines().find(|line| line.to_lowercase().starts_with(&format!("{name}: ")))?;
+        Some(line[name.len() + 2..].trim())
+    }
+
+    /// The body with chunks joined.
+    pub fn text(&self) -> String {
+        if self.header("transfer-encoding").is_none() {
+            return String::from_utf8_lossy(&self.body).into_owned();
+        }
+        let (mut rest, mut text) = (&self.body[..], Vec::new());
+        while let Some(end) = rest.windows(2).position(|end| end == b"\r\n") {
+            let size =
+                std::str::from_utf8(&rest[..end]).ok().and_then(|hex| usize::from_str_radix(hex, 16).ok());
+            let size = size.expect("a chunk's size");
+            text.extend_from_slice(&rest[end + 2..end + 2 + size]);
+            rest = &rest[end + 4 + size..];
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Does its body end as its framing says?
+    pub fn is_whole(&self) -> bool {
+        self.header("transfer-encoding").is_none() || self.body.ends_with(b"0\r\n\r\n")
+    }
+}
+
+/// Sends bytes and reads to the end.
+pub fn send(addr: SocketAddr, bytes: &[u8]) -> Option<Answer> {
+    let mut socket = TcpStream::connect(addr).ok()?;
+    socket.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
+    // The other side may answer and close before it has read all.
+    let _ = socket.write_all(bytes);
+    let mut all = Vec::new();
+    let _ = socket.read_to_end(&mut all);
+    let end = all.windows(4).position(|end| end == b"\r\n\r\n")?;
+    let head = String::from_utf8_lossy(&all[..end]).into_owned();
+    let status = head.split_whitespace().nth(1)?.parse().ok()?;
+    Some(Answer { status, head, body: all[end + 4..].to_vec() })
+}
+
+pub fn request(body: &str) -> Vec<u8> {
+    format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
+}
+
+pub const ASK: &str = r#"{"model": "m", "prompt": "hello", "stream": true,   "unknown": [1, {"a": null}]}"#;
+
+pub fn ask(gateway: &Gateway) -> Answer {
+    send(gateway.addr, &request(ASK)).expect("an answer")
+}
+
+/// Nothing is booked any more: every request's share was given back, however it ended.
+pub fn is_empty(gateway: &Gateway) {
+    until("all loads are given back", || {
+        gateway.pool.shown().0.iter().all(|shown| shown.load == plimsoll_policy::Load::default())
+    });
+}

@@ -1,0 +1,9 @@
+//! The gateway between replicas that misbehave on purpose and clients that do too. Truth is what replicas and clients saw, not what the gateway counts.
+
+#![allow(clippy::disallowed_methods, reason = "a test waits and times by the machine's clock")]
+
+mod bodies;
+mod clients;
+mod failing;
+mod kit;
+mod streams;
