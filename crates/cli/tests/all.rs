@@ -33,6 +33,8 @@ mod faults;
 mod gate;
 #[path = "all/gate_url.rs"]
 mod gate_url;
+#[path = "all/gateway.rs"]
+mod gateway;
 #[path = "all/import.rs"]
 mod import;
 #[path = "all/install.rs"]

@@ -149,7 +149,7 @@ impl Pool {
             views.retain(|view| view.penalty == Span::ZERO);
         }
         let facts = Facts {
-            session: None,
+            session: asked.session,
             blocks: &asked.blocks,
             ends: BlockEnds::At(&asked.ends),
             prompt_tokens: asked.prompt_tokens,

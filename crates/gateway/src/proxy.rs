@@ -23,12 +23,13 @@ use plimsoll_wire::head::Head;
 use crate::pool::{Booked, Pool};
 use crate::relay::{Begun, Relay};
 use crate::reply::{self, Out};
-use crate::request::Asked;
+use crate::request::{self, Asked};
 use crate::spec::LimitSpec;
 use crate::stats::{End, Stage, Stats};
 use crate::upstream::{Lent, Unanswered, Upstreams, soon};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const SESSION: HeaderName = HeaderName::from_static("x-session-id");
 const REPLICA: HeaderName = HeaderName::from_static("x-plimsoll-replica");
 const QUEUE_MS: HeaderName = HeaderName::from_static("x-plimsoll-queue-ms");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -187,7 +188,8 @@ impl Worker {
         headers.remove(CONTENT_LENGTH);
         headers.entry(REQUEST_ID).or_insert_with(|| id.clone());
         let is_post = parts.method == Method::POST;
-        let asked = if is_post { Asked::read(&body, self.pool.needs_blocks) } else { Asked::default() };
+        let mut asked = if is_post { Asked::read(&body, self.pool.needs_blocks) } else { Asked::default() };
+        asked.session = headers.get(SESSION).map(|name| request::session(name.as_bytes()));
         self.stats.took(Stage::Read, self.pool.clock.now() - came);
         let method = parts.method;
         Ok(Call { came, id, method, path, headers, body, asked, held: Span::ZERO })

@@ -7,6 +7,13 @@
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 
+/// A session's number, by the name that its client gives it.
+pub fn session(name: &[u8]) -> u64 {
+    let mut hash = SipHasher13::new();
+    hash.write(name);
+    hash.finish()
+}
+
 /// Bytes of a prompt's first blocks.
 const BLOCK: usize = 256;
 /// Up to here blocks are of [`BLOCK`] bytes; beyond each is as long as all before it, so that a megabyte has some 24 of them.
@@ -29,6 +36,8 @@ pub struct Asked {
     pub most_tokens: Option<u32>,
     /// Is the answer to be streamed?
     pub streams: bool,
+    /// The conversation it belongs to, where its client names one.
+    pub session: Option<u64>,
 }
 
 impl Asked {

@@ -70,6 +70,26 @@ fn what_llama_cpp_ends_without_a_word_fails_hardly_a_request() {
     assert!(2.0 * told("ended") > told("looks") && told("lost") == failed, "{kept}");
 }
 
+/// Two of them behind the gateway: what one alone costs its clients (it ends kept connections without a word) the gateway takes on itself.
+#[test]
+fn two_llama_cpp_behind_the_gateway_lose_no_request() {
+    let Some(one) = real::or_skipped(real::llama()) else { return };
+    let Some(two) = real::or_skipped(real::llama()) else { return };
+    let (first, second) = (format!("one={}", one.v1()), format!("two={}", two.v1()));
+    let gateway = crate::gateway::Running::start(&["--replica", &first, "--replica", &second]);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let run = folder.path().join("run");
+    let path = run.to_str().expect("utf-8");
+    let load =
+        ["run", &gateway.url, "--concurrency", "4", "--for", "4s", "--isl", "48", "--osl", "16", "-o", path];
+    let ended = plimsoll(&[&load[..], &["--format", "json"]].concat());
+    assert!(ended.code == 0 || ended.code == 4, "{}", ended.stderr);
+    let json = ended.json();
+    let counts = &json["findings"]["levels"][0]["summary"]["counts"];
+    assert!(counts["requests"].as_u64().is_some_and(|requests| requests >= 20), "{counts}");
+    assert_eq!(counts["finished"], counts["requests"], "{counts}");
+}
+
 /// Its own page against what the client knows: every request finished, so each token is on both sides.
 #[test]
 fn what_llama_cpp_says_of_itself_is_what_the_client_got() {

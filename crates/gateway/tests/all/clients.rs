@@ -58,6 +58,24 @@ fn a_stop_lets_streams_end_and_takes_nobody_new() {
 }
 
 #[test]
+fn a_session_stays_on_one_replica_where_that_is_asked_for() {
+    let mocks = [Mock::new(Act::Answer), Mock::new(Act::Answer), Mock::new(Act::Answer)];
+    let gateway = gateway(&[&mocks[0], &mocks[1], &mocks[2]], |spec| {
+        spec.route = plimsoll_policy::RouteSpec::parse("session").expect("sound");
+    });
+    let home = |session: u32| {
+        let text = String::from_utf8(request(ASK)).expect("text");
+        let text =
+            text.replace("Connection: close", &format!("Connection: close\r\nX-Session-Id: s{session}"));
+        let answer = send(gateway.addr, text.as_bytes()).expect("an answer");
+        answer.header("x-plimsoll-replica").expect("named").to_owned()
+    };
+    let homes: Vec<String> = (0..20).map(home).collect();
+    assert!((0..20).all(|session| home(session) == homes[session as usize]));
+    assert!(mocks.iter().all(|mock| mock.count() > 0), "twenty sessions are spread over three");
+}
+
+#[test]
 fn a_connection_is_used_for_many_requests_on_both_sides() {
     let mock = Mock::new(Act::Answer);
     let gateway = gateway(&[&mock], |_| {});

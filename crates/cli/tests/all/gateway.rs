@@ -1,0 +1,168 @@
+//! `plimsoll gateway` as its users start it: the binary, in front of embedded engines, under the binary's own load.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::kit::{Engine, PLIMSOLL, plimsoll, plimsoll_in};
+
+/// A gateway that ends with this value.
+pub struct Running {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    pub url: String,
+    pub admin: String,
+}
+
+impl Running {
+    pub fn start(args: &[&str]) -> Running {
+        let mut child = Command::new(PLIMSOLL)
+            .args(["gateway", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the gateway starts");
+        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let mut url = String::new();
+        stdout.read_line(&mut url).expect("the first line is the URL");
+        assert!(url.starts_with("http://127.0.0.1:"), "the gateway said {url:?}");
+        let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
+        let (mut line, mut admin) = (String::new(), String::new());
+        while admin.is_empty() {
+            line.clear();
+            assert!(stderr.read_line(&mut line).expect("text") > 0, "no word on /metrics");
+            if let Some((_, at)) = line.trim().split_once("/readyz on ") {
+                admin = at.to_owned();
+            }
+        }
+        // What it says later must not block it.
+        std::thread::spawn(move || stderr.read_to_end(&mut Vec::new()));
+        Running { child, stdout, url: url.trim().to_owned(), admin }
+    }
+
+    /// A page of the operators'.
+    fn page(&self, path: &str) -> String {
+        let addr = self.admin.trim_start_matches("http://");
+        let mut socket = std::net::TcpStream::connect(addr).expect("it listens");
+        let ask = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        std::io::Write::write_all(&mut socket, ask.as_bytes()).expect("sent");
+        let mut text = String::new();
+        socket.read_to_string(&mut text).expect("text");
+        text.split_once("\r\n\r\n").expect("a head").1.to_owned()
+    }
+
+    /// Ends it as an orchestrator does, and gives its last words and its exit code.
+    fn end(mut self) -> (String, Option<i32>) {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).expect("it lives");
+        let mut words = String::new();
+        self.stdout.read_to_string(&mut words).expect("text");
+        let code = self.child.wait().expect("ended").code();
+        (words, code)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The load generator is the client here, and what it wrote of each answer the truth.
+#[test]
+fn a_run_through_the_gateway_reaches_both_replicas_and_loses_nothing() {
+    let (a, b) = (Engine::start("demo"), Engine::start("demo"));
+    let [left, right] = [&a, &b].map(|engine| engine.url.trim_end_matches("/v1").to_owned());
+    let (left, right) = (format!("left={left}"), format!("right={right}"));
+    let gateway = Running::start(&["--replica", &left, "--replica", &right, "--name-replicas"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let ended = plimsoll_in(
+        folder.path(),
+        &[
+            "run",
+            &gateway.url,
+            "--rate",
+            "100/s",
+            "--for",
+            "4s",
+            "--osl",
+            "16",
+            "-o",
+            "run",
+            "--format",
+            "json",
+        ],
+    );
+    let found = ended.json();
+    let counts = &found["findings"]["levels"][0]["summary"]["counts"];
+    let finished = counts["finished"].as_u64().unwrap_or_else(|| panic!("no count in {counts}"));
+    assert!(finished > 250, "{counts}");
+    assert_eq!(counts["requests"].as_u64(), Some(finished), "{counts}");
+    let state: Value = serde_json::from_str(&gateway.page("/v1/replicas")).expect("JSON");
+    for replica in state["replicas"].as_array().expect("a list") {
+        assert_eq!(replica["standing"], "ready");
+        assert_eq!((&replica["requests"], &replica["tokens"]), (&Value::from(0), &Value::from(0)));
+    }
+    let metrics = gateway.page("/metrics");
+    let count = |line: &str| -> f64 {
+        let found = metrics.lines().find_map(|text| text.strip_prefix(line));
+        found.unwrap_or_else(|| panic!("no {line}")).trim().parse().expect("a number")
+    };
+    let worked = |name: &str| {
+        count(&format!("plimsoll_gateway_attempts_total{{replica=\"{name}\",outcome=\"worked\"}}"))
+    };
+    let answered = count("plimsoll_gateway_requests_total{outcome=\"answered\"}");
+    assert!(answered >= finished as f64, "{answered}");
+    assert!(worked("left") > 40.0 && worked("right") > 40.0, "{} and {}", worked("left"), worked("right"));
+    let (words, code) = gateway.end();
+    assert!(words.contains("answered"), "{words}");
+    assert_eq!(code, Some(0));
+}
+
+#[test]
+fn check_says_who_answers_and_what_is_wrong() {
+    let engine = Engine::start("demo");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("gateway.yaml");
+    let check = |text: &str| {
+        std::fs::write(&file, text).expect("written");
+        plimsoll(&["gateway", "check", &file.display().to_string()])
+    };
+    let good = check(&format!("replicas:\n  - url: {}\n    name: one\n", engine.url));
+    assert_eq!(good.code, 0, "{}", good.words());
+    assert!(good.words().contains("1 of 1 replicas answer"), "{}", good.words());
+    let closed = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
+    let nobody = check(&format!("replicas: [{{url: \"http://{closed}\"}}]\n"));
+    assert_eq!(nobody.code, 5, "{}", nobody.words());
+    for (text, says) in [
+        ("replicsa: []\n", "did you mean replicas?"),
+        ("replicas: [{url: \"http://a\"}]\nretry:\n  shore: 1\n", "gateway.yaml:3:"),
+        ("replicas: [{url: \"http://a\"}, {url: \"http://a\"}]\n", "there twice"),
+        ("replicas: [{url: \"a:8000\"}]\n", "write http://host:8000"),
+        ("replicas: [{url: \"http://k:secret@a\"}]\n", "user info"),
+        ("replicas: [{url: \"http://a\"}]\nretry: {share: 3}\n", "a share from 0 to 1"),
+        ("replicas: [{url: \"http://a\"}]\nroute: {policy: fastest}\n", "least_cost"),
+        ("listen: 127.0.0.1:1\n", "--replica"),
+    ] {
+        let refused = check(text);
+        assert_eq!(refused.code, 2, "{text}: {}", refused.stderr);
+        assert!(refused.stderr.contains(says), "{text}: {}", refused.stderr);
+        assert!(!refused.stderr.contains("secret"), "{}", refused.stderr);
+        assert_eq!(refused.stderr.trim().lines().count(), 1, "{}", refused.stderr);
+    }
+}
+
+#[test]
+fn an_address_that_is_taken_is_said_in_a_line() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let listen = taken.local_addr().expect("bound").to_string();
+    let refused = plimsoll(&["gateway", "--replica", "http://127.0.0.1:1", "--listen", &listen]);
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains(&listen), "{}", refused.stderr);
+}

@@ -1,0 +1,352 @@
+//! What the gateway costs beside the barest proxy on the same libraries: CPU time per request and per streamed event, and what it adds to a
+//! request's time. Interleaved (A B B A) in one run; the ratio is the figure, because machines differ.
+//!
+//! `cargo bench -p plimsoll-gateway --bench floor`. Parts run as processes of their own, so that each one's CPU time is its own.
+
+#![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "a benchmark times and prints")]
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use http::Uri;
+use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec};
+use plimsoll_math::rng::Stream;
+use plimsoll_policy::{BlockEnds, Facts, Load, ReplicaView, RouteSpec, Router};
+
+const CLIENTS: usize = 16;
+const WINDOW: Duration = Duration::from_millis(2_500);
+const EVENTS: usize = 100;
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    match args.get(1).map(String::as_str) {
+        Some("replica") => replica(),
+        Some("proxy") => proxy(&args[2..]),
+        Some("gateway") => gateway(&args[2..]),
+        _ => compare(),
+    }
+}
+
+/// Says where it listens, and lives until its parent's end of the pipe closes.
+fn ready(addr: SocketAddr) {
+    println!("{addr}");
+    let _ = std::io::stdin().read(&mut [0]);
+    std::process::exit(0);
+}
+
+/// Answers a request with 2 KB at once, or with events a millisecond apart where the body asks for a stream.
+fn replica() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("it listens");
+    std::thread::spawn(move || {
+        for socket in listener.incoming().flatten() {
+            std::thread::spawn(move || serve(socket));
+        }
+    });
+    ready(addr);
+}
+
+fn serve(mut socket: TcpStream) -> Option<()> {
+    socket.set_nodelay(true).ok()?;
+    let body = format!("{{\"choices\":[{{\"text\":\"{}\"}}]}}", "word ".repeat(400));
+    let whole = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let event = "data: {\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\"text\":\" word\",\"logprobs\":null,\"finish_reason\":null}]}\n\n";
+    let chunk = format!("{:x}\r\n{event}\r\n", event.len());
+    let (mut all, mut part) = (Vec::new(), vec![0; 65_536]);
+    loop {
+        all.clear();
+        let streams = loop {
+            let count = socket.read(&mut part).ok().filter(|count| *count > 0)?;
+            all.extend_from_slice(&part[..count]);
+            let Some(end) = all.windows(4).position(|end| end == b"\r\n\r\n") else { continue };
+            let head = String::from_utf8_lossy(&all[..end]).to_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+            if all.len() >= end + 4 + length.unwrap_or(0) {
+                break memchr::memmem::find(&all, b"\"stream\":true").is_some();
+            }
+        };
+        if !streams {
+            socket.write_all(whole.as_bytes()).ok()?;
+            continue;
+        }
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+        socket.write_all(head.as_bytes()).ok()?;
+        for _ in 0..EVENTS {
+            socket.write_all(chunk.as_bytes()).ok()?;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        socket.write_all(b"0\r\n\r\n").ok()?;
+    }
+}
+
+type Idle = Rc<Vec<(SocketAddr, RefCell<Vec<SendRequest<Incoming>>>)>>;
+
+/// The barest proxy: round robin, bodies passed on as they come, connections kept.
+fn proxy(replicas: &[String]) {
+    let replicas: Idle = Rc::new(
+        replicas.iter().map(|addr| (addr.parse().expect("an address"), RefCell::default())).collect(),
+    );
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime, async move {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let addr = listener.local_addr().expect("it listens");
+        std::thread::spawn(move || ready(addr));
+        let turn = Rc::new(std::cell::Cell::new(0usize));
+        loop {
+            let Ok((socket, _)) = listener.accept().await else { continue };
+            let _ = socket.set_nodelay(true);
+            let (replicas, turn) = (Rc::clone(&replicas), Rc::clone(&turn));
+            tokio::task::spawn_local(async move {
+                let service = service_fn(move |mut request: http::Request<Incoming>| {
+                    let replicas = Rc::clone(&replicas);
+                    turn.set(turn.get() + 1);
+                    let place = turn.get() % replicas.len();
+                    async move {
+                        let (addr, idle) = &replicas[place];
+                        let kept = idle.borrow_mut().pop().filter(SendRequest::is_ready);
+                        let mut sender = match kept {
+                            Some(sender) => sender,
+                            None => {
+                                let socket = tokio::net::TcpStream::connect(addr).await.expect("a replica");
+                                let _ = socket.set_nodelay(true);
+                                let io = TokioIo::new(socket);
+                                let (sender, connection) =
+                                    hyper::client::conn::http1::handshake(io).await.expect("HTTP");
+                                tokio::task::spawn_local(connection);
+                                sender
+                            }
+                        };
+                        let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+                        *request.uri_mut() = path.parse::<Uri>().expect("a path");
+                        let response = sender.send_request(request).await.expect("an answer");
+                        // Whole answers are there by now; a stream's connection is given back too early, and then is not ready.
+                        idle.borrow_mut().push(sender);
+                        Ok::<_, Infallible>(response)
+                    }
+                });
+                let _ = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(socket), service)
+                    .await;
+            });
+        }
+    });
+}
+
+fn gateway(replicas: &[String]) {
+    let spec = GatewaySpec {
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        replicas: replicas
+            .iter()
+            .map(|addr| ReplicaSpec { url: format!("http://{addr}"), name: None })
+            .collect(),
+        threads: 1,
+        ..GatewaySpec::default()
+    };
+    let gateway = Gateway::start(&spec).expect("a sound spec");
+    while !(0..replicas.len() as u32).all(|replica| gateway.pool.is_up(replica)) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    ready(gateway.addr);
+}
+
+struct Part {
+    child: Child,
+    addr: SocketAddr,
+}
+
+impl Part {
+    fn start(args: &[String]) -> Part {
+        let own = std::env::current_exe().expect("this program");
+        let mut child = Command::new(own)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("a line");
+        Part { addr: line.trim().parse().expect("an address"), child }
+    }
+
+    /// CPU time of all its threads so far, s.
+    fn cpu_s(&self) -> f64 {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("Linux");
+        let of = |task: std::fs::DirEntry| -> Option<f64> {
+            let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+            text.split_whitespace().next()?.parse().ok()
+        };
+        tasks.flatten().filter_map(of).sum::<f64>() / 1e9
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn request(prompt: &str, streams: bool) -> Vec<u8> {
+    let body = format!("{{\"model\":\"m\",\"stream\":{streams},\"max_tokens\":100,\"prompt\":\"{prompt}\"}}");
+    format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: g\r\ncontent-type: application/json\r\nauthorization: Bearer k\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
+}
+
+/// Sends for a window; requests that were answered, and each one's time in s.
+fn load(addr: SocketAddr, clients: usize, streams: bool) -> (u64, Vec<f64>) {
+    let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let times: Arc<Mutex<Vec<f64>>> = Arc::default();
+    let threads: Vec<_> = (0..clients)
+        .map(|client| {
+            let (stop, count, times) = (Arc::clone(&stop), Arc::clone(&count), Arc::clone(&times));
+            std::thread::spawn(move || {
+                let mut socket = TcpStream::connect(addr).expect("it listens");
+                let _ = socket.set_nodelay(true);
+                let mut own = Vec::new();
+                let mut part = vec![0; 65_536];
+                let mut number = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    number += 1;
+                    let prompt =
+                        format!("{}{client} {number} {}", "system ".repeat(100), "user ".repeat(260));
+                    let text = request(&prompt, streams);
+                    let began = Instant::now();
+                    socket.write_all(&text).expect("sent");
+                    let (mut tail, mut got, mut whole) = (Vec::new(), 0usize, None);
+                    loop {
+                        let read = socket.read(&mut part).expect("an answer");
+                        assert!(read > 0, "the connection closed");
+                        got += read;
+                        tail.extend_from_slice(&part[..read]);
+                        if whole.is_none()
+                            && let Some(end) = memchr::memmem::find(&tail, b"\r\n\r\n")
+                        {
+                            let head = String::from_utf8_lossy(&tail[..end]).to_lowercase();
+                            let length = head.lines().find_map(|line| {
+                                line.strip_prefix("content-length: ")?.parse::<usize>().ok()
+                            });
+                            whole = Some(length.map(|length| end + 4 + length));
+                        }
+                        let done = match whole {
+                            Some(Some(length)) => got >= length,
+                            Some(None) => tail.ends_with(b"0\r\n\r\n"),
+                            None => false,
+                        };
+                        if done {
+                            break;
+                        }
+                        if whole == Some(None) && tail.len() > 4096 {
+                            tail.drain(..tail.len() - 16);
+                        }
+                    }
+                    own.push(began.elapsed().as_secs_f64());
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                times.lock().expect("nobody panicked").extend(own);
+            })
+        })
+        .collect();
+    std::thread::sleep(WINDOW);
+    stop.store(true, Ordering::Relaxed);
+    threads.into_iter().for_each(|thread| thread.join().expect("a client"));
+    let mut times = std::mem::take(&mut *times.lock().expect("nobody panicked"));
+    times.sort_by(f64::total_cmp);
+    (count.load(Ordering::Relaxed), times)
+}
+
+fn median(mut all: Vec<f64>) -> f64 {
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}
+
+fn compare() {
+    let replicas: Vec<Part> = (0..2).map(|_| Part::start(&["replica".to_owned()])).collect();
+    let of = |what: &str| -> Part {
+        let mut args = vec![what.to_owned()];
+        args.extend(replicas.iter().map(|replica| replica.addr.to_string()));
+        Part::start(&args)
+    };
+    let parts = [of("proxy"), of("gateway")];
+    for (what, streams, per) in [("request of 2 KB", false, 1), ("streamed event", true, EVENTS)] {
+        for part in &parts {
+            load(part.addr, CLIENTS, streams);
+        }
+        let mut cost = [Vec::new(), Vec::new()];
+        for place in [0, 1, 1, 0, 0, 1, 1, 0, 0, 1] {
+            let before = parts[place].cpu_s();
+            let (count, _) = load(parts[place].addr, CLIENTS, streams);
+            cost[place].push((parts[place].cpu_s() - before) / (count as f64 * per as f64));
+        }
+        let ratios: Vec<f64> = cost[1].iter().zip(&cost[0]).map(|(own, floor)| own / floor).collect();
+        println!(
+            "CPU per {what}: floor {:.1} µs, gateway {:.1} µs; ratio {:.2} (bar {})",
+            1e6 * median(cost[0].clone()),
+            1e6 * median(cost[1].clone()),
+            median(ratios),
+            if streams { "1.2" } else { "2" }
+        );
+    }
+    let quantile = |times: &[f64], share: f64| 1e6 * times[(share * (times.len() - 1) as f64) as usize];
+    for (name, addr) in [
+        ("direct", replicas[0].addr),
+        ("floor", parts[0].addr),
+        ("gateway", parts[1].addr),
+        ("direct", replicas[0].addr),
+    ] {
+        let (count, times) = load(addr, 1, false);
+        println!(
+            "one client after another, {name}: {count} requests, p50 {:.0} µs, p99 {:.0} µs",
+            quantile(&times, 0.5),
+            quantile(&times, 0.99)
+        );
+    }
+    decisions();
+}
+
+/// A decision over 1 000 replicas with a prompt of 64 blocks.
+fn decisions() {
+    let mut router = Router::new(&RouteSpec::parse("least_cost").expect("sound"));
+    let mut views: Vec<ReplicaView> =
+        (0..1_000).map(|replica| ReplicaView { replica, ..ReplicaView::default() }).collect();
+    let ends: Vec<u32> = (1..=64).map(|block| block * 64).collect();
+    let mut times = Vec::new();
+    for id in 0..20_000u64 {
+        let blocks: Vec<u64> = (0..64)
+            .map(|block| if block < 40 { id % 50 * 1_000 + block } else { id * 100_000 + block })
+            .collect();
+        let facts =
+            Facts { blocks: &blocks, ends: BlockEnds::At(&ends), prompt_tokens: 4_200, ..Facts::default() };
+        let mut chance = Stream::new(1, "bench", id);
+        let began = Instant::now();
+        let pick = router.pick(&views, &facts, &mut chance).expect("there are replicas");
+        times.push(began.elapsed().as_secs_f64());
+        views[pick.place].load.add(Load::of_one(4_300, pick.uncached));
+        let old = (id as usize * 7) % 1_000;
+        views[old].load = Load::default();
+    }
+    times.sort_by(f64::total_cmp);
+    let quantile = |share: f64| 1e6 * times[(share * (times.len() - 1) as f64) as usize];
+    println!(
+        "decision over 1 000 replicas, 64 blocks: p50 {:.1} µs, p99 {:.1} µs (bar 20 µs)",
+        quantile(0.5),
+        quantile(0.99)
+    );
+}
