@@ -19,15 +19,18 @@ const TASKS: &[Task] = &[
     ),
     (
         "Judge",
-        &["gate", "watch", "compare", "interleave", "baseline", "history"],
+        &["gate", "compare", "interleave", "baseline", "history"],
         "plimsoll gate RUN --budget budget.yaml",
     ),
-    ("Serve", &["gateway"], "plimsoll gateway --replica http://a:8000 --replica http://b:8000"),
-    ("Explain", &["diagnose", "profile", "levers"], "plimsoll diagnose RUN --baseline release"),
     (
-        "Plan",
-        &["plan", "what-if", "simulate"],
-        "plimsoll plan --from RUN --rate 50/s --slo \"ttft p99 < 500ms\"",
+        "In production",
+        &["watch", "gateway"],
+        "plimsoll gateway --replica http://a:8000 --replica http://b:8000",
+    ),
+    (
+        "Explain and plan",
+        &["diagnose", "profile", "levers", "plan", "what-if", "simulate"],
+        "plimsoll diagnose RUN --baseline release",
     ),
     (
         "Set up",

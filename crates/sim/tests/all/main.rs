@@ -20,6 +20,7 @@ mod laws;
 mod policies;
 mod profiles;
 mod queue_theory;
+mod routes;
 mod scaling;
 mod specs;
 mod split;
