@@ -117,17 +117,13 @@ fn mean_of(route: &str, make: fn(u64) -> Vec<(At, Act)>, faults: &[&str]) -> Out
     Outcome { ttft_p99_s: mean(|o| o.ttft_p99_s), hits: mean(|o| o.hits), skew: mean(|o| o.skew) }
 }
 
-fn compared(what: &str, make: fn(u64) -> Vec<(At, Act)>, faults: &[&str]) -> [Outcome; 3] {
-    ["least_requests", "prefix", "least_cost"].map(|route| {
-        let found = mean_of(route, make, faults);
-        println!("{what}, {route}: {found:.3?}");
-        found
-    })
+fn compared(make: fn(u64) -> Vec<(At, Act)>, faults: &[&str]) -> [Outcome; 3] {
+    ["least_requests", "prefix", "least_cost"].map(|route| mean_of(route, make, faults))
 }
 
 #[test]
 fn conversations_stay_where_they_are_cached_and_wait_less() {
-    let [least, prefix, cost] = compared("chat", chat, &[]);
+    let [least, prefix, cost] = compared(chat, &[]);
     assert!(cost.hits > least.hits + 0.1 && cost.hits > 0.9 * prefix.hits, "{cost:?}");
     assert!(cost.ttft_p99_s < 0.8 * least.ttft_p99_s, "{cost:?} {least:?}");
     assert!(cost.ttft_p99_s < 1.1 * prefix.ttft_p99_s, "{cost:?} {prefix:?}");
@@ -137,7 +133,7 @@ fn conversations_stay_where_they_are_cached_and_wait_less() {
 /// are taken after the index has learnt where the prompt goes: then everything looks cached.
 #[test]
 fn a_hot_prompt_is_spread_before_its_holder_drowns() {
-    let [least, _, cost] = compared("hot", hot, &[]);
+    let [least, _, cost] = compared(hot, &[]);
     assert!(cost.hits > 0.95 * least.hits, "{cost:?} {least:?}");
     assert!(cost.ttft_p99_s < 1.05 * least.ttft_p99_s, "{cost:?} {least:?}");
     assert!(cost.skew < 2.0, "{cost:?}");
@@ -145,12 +141,12 @@ fn a_hot_prompt_is_spread_before_its_holder_drowns() {
 
 #[test]
 fn prompts_that_share_nothing_wait_no_longer_than_by_least_requests() {
-    let [least, _, cost] = compared("unshared", unshared, &[]);
+    let [least, _, cost] = compared(unshared, &[]);
     assert!(cost.ttft_p99_s < 1.02 * least.ttft_p99_s, "{cost:?} {least:?}");
 }
 
 #[test]
 fn a_replica_at_half_speed_gets_what_it_can_carry() {
-    let [least, _, cost] = compared("one slow", chat, &["slow:factor=2,replica=3"]);
+    let [least, _, cost] = compared(chat, &["slow:factor=2,replica=3"]);
     assert!(cost.ttft_p99_s < 0.8 * least.ttft_p99_s, "{cost:?} {least:?}");
 }
