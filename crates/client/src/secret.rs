@@ -63,6 +63,11 @@ impl Secret {
         value
     }
 
+    /// What is computed with it elsewhere, such as its hash.
+    pub fn with_bytes<T>(&self, read: impl FnOnce(&[u8]) -> T) -> T {
+        read(self.0.as_bytes())
+    }
+
     /// The key, for what is computed with it.
     pub(crate) fn text(&self) -> &str {
         &self.0

@@ -150,10 +150,7 @@ fn proxy(replicas: &[String]) {
 fn gateway(replicas: &[String]) {
     let spec = GatewaySpec {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        replicas: replicas
-            .iter()
-            .map(|addr| ReplicaSpec { url: format!("http://{addr}"), name: None })
-            .collect(),
+        replicas: replicas.iter().map(|addr| ReplicaSpec::new(format!("http://{addr}"), None)).collect(),
         threads: 1,
         ..GatewaySpec::default()
     };

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -12,15 +12,25 @@ use plimsoll_wire::prometheus::{self, PrometheusPage};
 use serde_json::json;
 use std::sync::atomic::Ordering;
 
+use crate::doors;
 use crate::pool::{ATTEMPTS, Shown};
 use crate::proxy::Worker;
 
 /// Answers an operator.
 pub fn answer(worker: &Rc<Worker>, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    let path = request.uri().path();
+    let key = worker.rules.now().admin_key;
+    // What an orchestrator asks says nothing of anybody, and orchestrators seldom hold keys.
+    let is_open = matches!(path, "/healthz" | "/readyz");
+    if key.is_some_and(|key| !is_open && !doors::is_shown(request.headers(), &key)) {
+        let mut refused = text(StatusCode::UNAUTHORIZED, "show the admin key as Authorization: Bearer\n");
+        refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        return refused;
+    }
     if request.method() != Method::GET {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET: nothing here can be changed\n");
     }
-    match request.uri().path() {
+    match path {
         "/metrics" => of(prometheus::CONTENT_TYPE, metrics(worker)),
         "/v1/replicas" => of("application/json", replicas(worker)),
         "/healthz" => text(StatusCode::OK, "ok\n"),
@@ -79,6 +89,7 @@ fn metrics(worker: &Worker) -> String {
     let (shown, left, remembered) = worker.pool.shown();
     let mut page = PrometheusPage::new();
     worker.stats.write(&mut page);
+    worker.rules.now().doors.write(&mut page);
     let replicas = &worker.pool.replicas;
     let mut gauge = |name: &str, help: &str, value: &dyn Fn(&Shown) -> f64| {
         let labels: Vec<[(&str, &str); 1]> =

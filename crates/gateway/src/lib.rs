@@ -4,11 +4,14 @@
 //! counts, and tells the policies what happened. A request's way: [`serve`] accepts it, [`proxy`] reads it whole ([`request`] finds its prompt in the
 //! bytes), [`pool`] chooses and books a replica, [`upstream`] sends it there, [`relay`] passes the answer on as it comes.
 //!
-//! Reading order: [`spec`], [`stats`], [`pool`], [`request`], [`upstream`], [`relay`], [`reply`], [`proxy`], [`prober`], [`admin`], [`serve`].
+//! Reading order: [`spec`], [`keys`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`pool`], [`request`], [`upstream`], [`relay`], [`reply`], [`proxy`], [`prober`], [`admin`], [`serve`].
 
+pub mod keys;
 pub mod spec;
 
+pub mod doors;
 pub mod pool;
+pub mod rules;
 pub mod stats;
 
 pub mod prober;

@@ -29,6 +29,8 @@ pub struct Replica {
     pub place: Place,
     /// What answers carry in `x-plimsoll-replica`.
     pub header: HeaderValue,
+    /// What it gets as `Authorization`, for the client's own.
+    pub bearer: Option<HeaderValue>,
     /// Attempts that reached it, by how they ended: worked, shed, failed, cancelled.
     pub attempts: [AtomicU64; 4],
     /// When one of its streams moved last, ns of the gateway's clock.
@@ -92,7 +94,10 @@ impl Pool {
                 name: "replicas".to_owned(),
                 why: format!("{name:?} can't be in a header; use letters, digits and dashes"),
             })?;
+            let secret =
+                replica.key.as_ref().map(|key| key.secret(&format!("replicas: {name}"))).transpose()?;
             replicas.push(Replica {
+                bearer: secret.map(|secret| secret.bearer()),
                 name,
                 place,
                 header,

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::HOST;
+use http::header::{AUTHORIZATION, HOST};
 use http::{Request, Uri};
 use http_body_util::{BodyExt, Full};
 use plimsoll_model::Span;
 
-use crate::pool::Pool;
+use crate::pool::{Pool, Replica};
 use crate::spec::HealthSpec;
 use crate::upstream::{Upstreams, soon};
 
@@ -41,13 +41,16 @@ pub async fn probe(pool: Arc<Pool>, upstreams: Rc<Upstreams>, replica: u32, spec
 }
 
 async fn ask(pool: &Pool, upstreams: &Rc<Upstreams>, replica: u32, spec: &HealthSpec) -> bool {
-    let place = &pool.replicas[replica as usize].place;
+    let Replica { place, bearer, .. } = &pool.replicas[replica as usize];
     let Ok(path) = format!("{}{}", place.base, spec.path).parse::<Uri>() else { return false };
     let request = || {
         let mut request = Request::new(Full::new(Bytes::new()));
         *request.uri_mut() = path.clone();
         if let Ok(host) = place.authority.as_str().parse() {
             request.headers_mut().insert(HOST, host);
+        }
+        if let Some(bearer) = bearer {
+            request.headers_mut().insert(AUTHORIZATION, bearer.clone());
         }
         request
     };

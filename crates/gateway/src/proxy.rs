@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, RETRY_AFTER, TE, TRAILER, TRANSFER_ENCODING,
-    UPGRADE,
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, RETRY_AFTER, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
@@ -20,11 +20,12 @@ use plimsoll_model::{At, Span};
 use plimsoll_policy::Verdict;
 use plimsoll_wire::head::Head;
 
+use crate::doors::{self, Shut, Toll};
 use crate::pool::{Booked, Pool};
 use crate::relay::{Begun, Relay};
 use crate::reply::{self, Out};
 use crate::request::{self, Asked};
-use crate::spec::LimitSpec;
+use crate::rules::{InForce, Rules};
 use crate::stats::{End, Stage, Stats};
 use crate::upstream::{Lent, Unanswered, Upstreams, soon};
 
@@ -52,8 +53,8 @@ pub struct Worker {
     pub upstreams: Rc<Upstreams>,
     /// What is counted.
     pub stats: Arc<Stats>,
-    /// What clients may do.
-    pub limits: LimitSpec,
+    /// What is in force.
+    pub rules: Arc<InForce>,
     /// Requests that wait for a replica, of all threads.
     pub waiting: Arc<AtomicU64>,
     /// The last request's number, of all threads.
@@ -62,6 +63,7 @@ pub struct Worker {
 
 /// A request in hand.
 struct Call {
+    rules: Arc<Rules>,
     came: At,
     id: HeaderValue,
     method: Method,
@@ -70,6 +72,14 @@ struct Call {
     body: Bytes,
     asked: Asked,
     held: Span,
+    /// What its key was charged.
+    toll: Option<Toll>,
+}
+
+/// A request that goes nowhere.
+struct Refused {
+    end: End,
+    response: Response<Out>,
 }
 
 /// Answers a request. However it ends, it is counted once.
@@ -79,10 +89,15 @@ pub async fn answer(worker: Rc<Worker>, request: Request<Incoming>) -> Response<
     let id = worker.id(&parts.headers);
     let gone = Gone { stats: Arc::clone(&worker.stats), counted: false };
     let mut response = match worker.read(came, id.clone(), parts, body).await {
-        Ok(call) => worker.serve(call).await,
+        Ok(mut call) => {
+            let response = worker.serve(&mut call).await;
+            // What a replica answers takes it along.
+            call.toll.take().into_iter().for_each(Toll::waive);
+            response
+        }
         Err(refused) => {
-            worker.stats.end(End::Bad);
-            *refused
+            worker.stats.end(refused.end);
+            refused.response
         }
     };
     gone.counted();
@@ -135,14 +150,22 @@ impl Worker {
         id: HeaderValue,
         parts: Parts,
         body: Incoming,
-    ) -> Result<Call, Box<Response<Out>>> {
+    ) -> Result<Call, Box<Refused>> {
         let refuse = |status, code, message: &str| {
             let mut response = reply::error(status, code, message, None);
             // What else is on this connection can't be told from the rest of a body that nobody read.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-            Box::new(response)
+            Box::new(Refused { end: End::Bad, response })
         };
+        let rules = self.rules.now();
         let mut headers = parts.headers;
+        // Before the body: who is not let in has nothing kept for him.
+        let key = rules.doors.admit(&headers).map_err(|shut| {
+            let mut refused = refuse(StatusCode::UNAUTHORIZED, "invalid_api_key", words(shut));
+            refused.end = End::Unauthorized;
+            refused.response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            refused
+        })?;
         if parts.method == Method::CONNECT {
             return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "no_connect", "CONNECT is not served here."));
         }
@@ -150,7 +173,7 @@ impl Worker {
         let Ok(path) = path.parse::<Uri>() else {
             return Err(refuse(StatusCode::BAD_REQUEST, "bad_path", "The request's path can't be read."));
         };
-        let limits = &self.limits;
+        let limits = &rules.limits;
         let too_large = |stated: u64| {
             let why = match stated {
                 0 => format!("The request's body is larger than {} bytes.", limits.body_bytes),
@@ -189,14 +212,19 @@ impl Worker {
         headers.entry(REQUEST_ID).or_insert_with(|| id.clone());
         let is_post = parts.method == Method::POST;
         let mut asked = if is_post { Asked::read(&body, self.pool.needs_blocks) } else { Asked::default() };
+        let tolled = key.map(|key| Toll::take(key, asked.prompt_tokens, asked.most_tokens, self.pool.clock));
+        let toll = tolled.transpose().map_err(|wait| Box::new(over_limit(wait)))?;
+        if toll.is_some() && !rules.forward_keys {
+            doors::strip(&mut headers);
+        }
         asked.session = headers.get(SESSION).map(|name| request::session(name.as_bytes()));
         self.stats.took(Stage::Read, self.pool.clock.now() - came);
         let method = parts.method;
-        Ok(Call { came, id, method, path, headers, body, asked, held: Span::ZERO })
+        Ok(Call { rules, came, id, method, path, headers, body, asked, held: Span::ZERO, toll })
     }
 
     /// Places and sends a request until it has an answer.
-    async fn serve(&self, mut call: Call) -> Response<Out> {
+    async fn serve(&self, call: &mut Call) -> Response<Out> {
         self.pool.came();
         let mut tried: Vec<u32> = Vec::new();
         let mut kept: Option<Kept> = None;
@@ -215,7 +243,7 @@ impl Worker {
                     return self.failed("No further replica could take the request after one broke off.");
                 }
                 tried.clear();
-                match self.hold(&mut call).await {
+                match self.hold(call).await {
                     Ok(()) => continue,
                     Err(refused) => return *refused,
                 }
@@ -225,15 +253,15 @@ impl Worker {
             if sent > 1 {
                 self.stats.retries.fetch_add(1, Ordering::Relaxed);
             }
-            match self.upstreams.send(number, || self.request(&call, &booked)).await {
+            match self.upstreams.send(number, || self.request(call, &booked)).await {
                 Ok((response, lent)) => {
                     self.stats.took(Stage::Head, self.pool.clock.now() - booked.sent());
                     let judged = judge(&response, self.pool.clock.anchor().realtime_ns / 1_000_000_000);
                     if !judged.again || !self.may_retry(sent) {
-                        return self.pass(&call, response, lent, booked, judged);
+                        return self.pass(call, response, lent, booked, judged);
                     }
                     tried.push(number);
-                    if let Some(fresh) = self.keep(&call, response, lent, booked, judged).await {
+                    if let Some(fresh) = self.keep(call, response, lent, booked, judged).await {
                         kept = Some(fresh);
                     }
                 }
@@ -285,19 +313,22 @@ impl Worker {
         if let Ok(host) = HeaderValue::from_str(place.authority.as_str()) {
             request.headers_mut().insert(HOST, host);
         }
+        if let Some(bearer) = &booked.replica().bearer {
+            request.headers_mut().insert(AUTHORIZATION, bearer.clone());
+        }
         request
     }
 
     /// Waits until a replica may get requests.
     async fn hold(&self, call: &mut Call) -> Result<(), Box<Response<Out>>> {
         let began = self.pool.clock.now();
-        let limit = Span::from_secs_f64(self.limits.wait_s);
+        let limit = Span::from_secs_f64(call.rules.limits.wait_s);
         let none = || {
             self.stats.end(End::NoReplica);
             let why = "No replica answers.";
             Box::new(reply::error(StatusCode::SERVICE_UNAVAILABLE, "no_replica", why, Some(1)))
         };
-        let place = Waiting::take(&self.waiting, self.limits.waiting as u64).ok_or_else(none)?;
+        let place = Waiting::take(&self.waiting, call.rules.limits.waiting as u64).ok_or_else(none)?;
         let until = call.came + limit;
         loop {
             let changed = self.pool.changed.notified();
@@ -320,7 +351,7 @@ impl Worker {
     /// Passes an answer on as it comes.
     fn pass(
         &self,
-        call: &Call,
+        call: &mut Call,
         response: Response<Incoming>,
         lent: Lent,
         booked: Booked,
@@ -333,8 +364,10 @@ impl Worker {
             .get(CONTENT_TYPE)
             .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
         let whole = (judged.verdict, judged.end);
-        let keep_alive = Duration::from_secs_f64(self.limits.keep_alive_s);
-        let begun = Begun { came: call.came, lent, booked, whole, keep_alive };
+        let keep_alive = Duration::from_secs_f64(call.rules.limits.keep_alive_s);
+        // What was shed or failed is no answer to pay for.
+        let toll = call.toll.take_if(|_| matches!(judged.end, End::Answered | End::Refused));
+        let begun = Begun { came: call.came, lent, booked, whole, keep_alive, toll };
         let relay =
             Relay::new(body, begun, (is_stream, call.path.path()), Arc::clone(&self.stats), self.pool.clock);
         Response::from_parts(parts, Out::Relayed(Box::new(relay)))
@@ -371,6 +404,21 @@ impl Worker {
         self.stats.end(End::Failed);
         reply::error(StatusCode::BAD_GATEWAY, "replica_failed", why, None)
     }
+}
+
+fn words(shut: Shut) -> &'static str {
+    match shut {
+        Shut::Missing => "No API key came: send it as Authorization: Bearer KEY.",
+        Shut::Unknown => "The API key is none of those that are let in here.",
+    }
+}
+
+/// A request whose key has asked for too much. Its body was read: the connection can go on.
+fn over_limit(wait: Span) -> Refused {
+    let seconds = wait.as_secs_f64().ceil().max(1.0) as u64;
+    let why = format!("The API key is over its rate limit; try again in {seconds} s.");
+    let response = reply::error(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded", &why, Some(seconds));
+    Refused { end: End::Limited, response }
 }
 
 /// A place among those that wait.

@@ -17,8 +17,10 @@ use plimsoll_policy::Verdict;
 use plimsoll_wire::{Decoded, Decoder};
 use tokio::time::Sleep;
 
+use crate::doors::Toll;
 use crate::pool::Booked;
 use crate::reply::{BROKEN_STREAM, Cut};
+use crate::request::BYTES_PER_TOKEN;
 use crate::stats::{End, Stage, Stats};
 use crate::upstream::Lent;
 
@@ -38,6 +40,7 @@ pub struct Relay {
     head: At,
     /// Is it a stream of events?
     events: Option<Events>,
+    toll: Option<Toll>,
     ended: bool,
 }
 
@@ -93,6 +96,8 @@ pub struct Begun {
     pub whole: (Verdict, End),
     /// Silence after which a comment is sent; zero = never.
     pub keep_alive: Duration,
+    /// What its key was charged.
+    pub toll: Option<Toll>,
 }
 
 impl Relay {
@@ -126,6 +131,7 @@ impl Relay {
             came: begun.came,
             head: now,
             events,
+            toll: begun.toll,
             ended: false,
         }
     }
@@ -137,9 +143,10 @@ impl Relay {
         }
         match Pin::new(&mut self.answer).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
-                if let (Some(data), Some(_)) = (frame.data_ref(), &self.events) {
-                    let data = data.clone();
-                    self.note(&data);
+                match (frame.data_ref().cloned(), &self.events, &mut self.toll) {
+                    (Some(data), Some(_), _) => self.note(&data),
+                    (Some(data), None, Some(toll)) => toll.answered((data.len() / BYTES_PER_TOKEN) as u64),
+                    _ => {}
                 }
                 if self.answer.is_end_stream() {
                     self.end(true);
@@ -195,6 +202,7 @@ impl Relay {
             booked.begin(now);
         }
         booked.moved(count, now);
+        self.toll.iter_mut().for_each(|toll| toll.answered(u64::from(count)));
     }
 
     /// A comment where a stream has been silent for long, between two events only.
@@ -226,6 +234,7 @@ impl Relay {
         self.ended = true;
         let Some(booked) = self.booked.take() else { return };
         let lent = self.lent.take();
+        self.toll = None;
         self.stats.took(Stage::Total, self.clock.now() - self.came);
         if whole {
             booked.end(self.whole.0);

@@ -19,7 +19,7 @@ const BLOCK: usize = 256;
 /// Up to here blocks are of [`BLOCK`] bytes; beyond each is as long as all before it, so that a megabyte has some 24 of them.
 const EVEN: usize = 4096;
 /// Bytes that a token is taken to have: English text under today's vocabularies. It scales all replicas alike.
-const BYTES_PER_TOKEN: usize = 4;
+pub const BYTES_PER_TOKEN: usize = 4;
 /// How deep values may be nested before the walk gives up.
 const DEEPEST: usize = 128;
 

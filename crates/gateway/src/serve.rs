@@ -29,6 +29,7 @@ use crate::admin;
 use crate::pool::Pool;
 use crate::prober;
 use crate::proxy::{self, Worker};
+use crate::rules::{InForce, Rules};
 use crate::spec::GatewaySpec;
 use crate::stats::Stats;
 use crate::upstream::{Upstreams, soon};
@@ -94,7 +95,9 @@ impl Gateway {
     /// See [`GatewayError`].
     pub fn start(spec: &GatewaySpec) -> Result<Gateway, GatewayError> {
         spec.validate()?;
-        let pool = Arc::new(Pool::new(spec, Clock::start())?);
+        let clock = Clock::start();
+        let pool = Arc::new(Pool::new(spec, clock)?);
+        let rules = Arc::new(InForce::new(Rules::new(spec, None, clock)?));
         let tls = match pool.replicas.iter().any(|replica| replica.place.tls) {
             false => None,
             true => Some(client_config(&match (&spec.ca_file, spec.insecure) {
@@ -127,6 +130,7 @@ impl Gateway {
                 pool: Arc::clone(&pool),
                 tls: tls.clone(),
                 stats: Arc::clone(&stats),
+                rules: Arc::clone(&rules),
                 spec: spec.clone(),
                 stop: stop.subscribe(),
                 waiting: Arc::clone(&waiting),
@@ -186,6 +190,7 @@ struct Start {
     pool: Arc<Pool>,
     tls: Option<Arc<ClientConfig>>,
     stats: Arc<Stats>,
+    rules: Arc<InForce>,
     spec: GatewaySpec,
     stop: watch::Receiver<u8>,
     waiting: Arc<AtomicU64>,
@@ -210,7 +215,7 @@ fn run(start: Start) -> io::Result<()> {
             pool: Arc::clone(&pool),
             upstreams: Rc::new(upstreams),
             stats: start.stats,
-            limits: spec.limits.clone(),
+            rules: start.rules,
             waiting: start.waiting,
             numbers: start.numbers,
         });

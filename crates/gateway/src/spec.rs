@@ -9,6 +9,8 @@ use plimsoll_policy::{BreakerSpec, RetrySpec, RouteSpec, SettingError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::keys::{KeySource, KeySpec};
+
 /// Most replicas of one gateway.
 pub const MOST_REPLICAS: usize = 1_000;
 
@@ -20,6 +22,12 @@ pub struct GatewaySpec {
     pub listen: SocketAddr,
     /// Where metrics and the replicas' state are served; none = nowhere. An address of its own: clients must not read it.
     pub admin: Option<SocketAddr>,
+    /// What operators show as `Authorization: Bearer`; needed where `admin` is not on loopback. /healthz and /readyz are open.
+    pub admin_key: Option<KeySource>,
+    /// Who may send requests; none = everybody.
+    pub keys: Vec<KeySpec>,
+    /// Pass the client's key on to replicas; otherwise it ends here, where there are keys.
+    pub forward_keys: bool,
     /// The servers behind it.
     pub replicas: Vec<ReplicaSpec>,
     /// How requests are spread over them.
@@ -51,6 +59,9 @@ pub struct ReplicaSpec {
     /// What it is called in metrics; its host and port unless told otherwise.
     #[serde(default)]
     pub name: Option<String>,
+    /// What it wants to see as `Authorization: Bearer`; stands for the client's own.
+    #[serde(default)]
+    pub key: Option<KeySource>,
 }
 
 /// How it is seen that a replica answers.
@@ -96,6 +107,9 @@ impl Default for GatewaySpec {
         GatewaySpec {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
             admin: None,
+            admin_key: None,
+            keys: Vec::new(),
+            forward_keys: false,
             replicas: Vec::new(),
             route: RouteSpec::LeastCost { weight: plimsoll_policy::cost::WEIGHT, index_blocks: 1 << 18 },
             retry: RetrySpec::default(),
@@ -165,6 +179,15 @@ impl GatewaySpec {
         if self.admin.is_some_and(|admin| admin == self.listen && admin.port() != 0) {
             return conflict("admin", format!("{} is where clients connect; take another port", self.listen));
         }
+        if let Some(admin) = self.admin.filter(|admin| !admin.ip().is_loopback() && self.admin_key.is_none())
+        {
+            return conflict(
+                "admin",
+                format!(
+                    "{admin} can be reached from outside; add admin_key: {{env: NAME}}, or take 127.0.0.1"
+                ),
+            );
+        }
         let limits = &self.limits;
         let times = [
             ("health.every_s", self.health.every_s),
@@ -213,6 +236,11 @@ pub struct Place {
 }
 
 impl ReplicaSpec {
+    /// A server, and what it is called if not by its host and port.
+    pub fn new(url: impl Into<String>, name: Option<String>) -> ReplicaSpec {
+        ReplicaSpec { url: url.into(), name, key: None }
+    }
+
     /// Where it is.
     ///
     /// # Errors

@@ -56,9 +56,14 @@ pub enum End {
     Bad,
     /// No replica answered in time.
     NoReplica,
+    /// It came without a key, or with none of ours.
+    Unauthorized,
+    /// Its key was over its limit.
+    Limited,
 }
 
-const ENDS: [(End, &str); 8] = [
+/// All of them by name.
+pub const ENDS: [(End, &str); 10] = [
     (End::Answered, "answered"),
     (End::Refused, "refused"),
     (End::Shed, "shed"),
@@ -67,6 +72,8 @@ const ENDS: [(End, &str); 8] = [
     (End::Cancelled, "cancelled"),
     (End::Bad, "bad_request"),
     (End::NoReplica, "no_replica"),
+    (End::Unauthorized, "unauthorized"),
+    (End::Limited, "limited"),
 ];
 
 #[derive(Default)]

@@ -5,7 +5,7 @@
 //! know; so a policy that was tuned in virtual time is the very one that serves.
 //!
 //! Reading order: [`setting`] (how policies are written down), [`load`] (what is on a replica), [`route`] and its parts [`affinity`] (who has the prefix),
-//! [`rendezvous`] (who has the session), [`line`](mod@line), [`speed`] and [`cost`] (what a request costs, in seconds); [`health`] and [`retry`] (who may get it, and who a second time); [`health`] and [`retry`] (who may get it, and again); [`autoscale`] and its three, [`hpa`], [`keda`] and [`depth`], which are shown a [`fleet`](mod@fleet).
+//! [`rendezvous`] (who has the session), [`line`](mod@line), [`speed`] and [`cost`] (what a request costs, in seconds); [`health`] and [`retry`] (who may get it, and who a second time); [`rate`] (how much each may ask for); [`autoscale`] and its three, [`hpa`], [`keda`] and [`depth`], which are shown a [`fleet`](mod@fleet).
 
 pub mod setting;
 
@@ -21,6 +21,8 @@ pub mod speed;
 pub mod health;
 pub mod retry;
 
+pub mod rate;
+
 pub mod autoscale;
 pub mod depth;
 pub mod fleet;
@@ -31,6 +33,7 @@ pub use autoscale::{AutoscaleSpec, Autoscaler};
 pub use fleet::{Fleet, MOST_REPLICAS, ReplicaMetric, Signal};
 pub use health::{BreakerSpec, Health, Standing, Verdict};
 pub use load::{Booking, Load};
+pub use rate::{RateLimit, RateSpec};
 pub use retry::{RetryBudget, RetrySpec};
 pub use route::{BlockEnds, Facts, LoadMeasure, Pick, ReplicaView, RouteSpec, Router};
 pub use setting::{SettingError, Written};

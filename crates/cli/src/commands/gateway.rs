@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use plimsoll_gateway::keys;
 use plimsoll_gateway::pool::Shown;
-use plimsoll_gateway::stats::End;
+use plimsoll_gateway::stats::ENDS;
 use plimsoll_gateway::{Gateway, GatewayError, GatewaySpec, ReplicaSpec};
 use plimsoll_policy::{RouteSpec, Standing};
 use plimsoll_workload::error::nearest;
@@ -26,6 +27,10 @@ const CHECK_LOOKS: u32 = 30;
 /// Serves until it is stopped, or checks a file.
 pub fn run(args: &GatewayArgs) -> Result<Exit, Stop> {
     let (check, file) = match &args.file[..] {
+        [word] if word == "key" => {
+            return Err(Stop::usage("key: say what it is to be called, such as plimsoll gateway key alice"));
+        }
+        [word, id] if word == "key" => return fresh_key(args, id),
         [word] if word == "check" => (true, None),
         [word, file] if word == "check" => (true, Some(file)),
         [] => (false, None),
@@ -71,6 +76,9 @@ fn serve(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
         many => format!("{many} replicas"),
     };
     say(&format!("in front of {replicas}; Ctrl-C drains, twice stops at once"));
+    if !gateway.addr.ip().is_loopback() && spec.keys.is_empty() {
+        say(&format!("whoever reaches {} is let in: the file has no keys", gateway.addr));
+    }
     match gateway.admin {
         Some(admin) => say(&format!("/metrics, /v1/replicas and /readyz on http://{admin}")),
         None => say("no metrics are served; --admin 127.0.0.1:8081 serves them"),
@@ -100,31 +108,42 @@ fn serve(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
         Ok(ended) => ended.map_err(|e| Stop::invalid(e.to_string()))?,
         Err(_) => return Err(Stop::invalid("the gateway's thread died")),
     }
-    let ends = [
-        ("answered", End::Answered),
-        ("refused", End::Refused),
-        ("shed", End::Shed),
-        ("failed", End::Failed),
-        ("broken", End::Broken),
-        ("cancelled", End::Cancelled),
-        ("bad_request", End::Bad),
-        ("no_replica", End::NoReplica),
-    ];
     let retries = stats.retries.load(Ordering::Relaxed);
     match args.format {
         Format::Json => {
             let counts: serde_json::Map<String, serde_json::Value> =
-                ends.iter().map(|(name, end)| ((*name).to_owned(), stats.ended(*end).into())).collect();
+                ENDS.iter().map(|(end, name)| ((*name).to_owned(), stats.ended(*end).into())).collect();
             out::json(&json!({"requests": stats.all(), "ends": counts, "retries": retries}));
         }
         Format::Text => {
-            let parts: Vec<String> = ends
+            let parts: Vec<String> = ENDS
                 .iter()
-                .filter(|(_, end)| stats.ended(*end) > 0)
-                .map(|(name, end)| format!("{} {}", stats.ended(*end), name.replace('_', " ")))
+                .filter(|(end, _)| stats.ended(*end) > 0)
+                .map(|(end, name)| format!("{} {}", stats.ended(*end), name.replace('_', " ")))
                 .collect();
             let parts = if parts.is_empty() { "none".to_owned() } else { parts.join(", ") };
             out::line(&format!("Requests: {parts}; {retries} retries."));
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// Makes a key: it is shown this once, and its hash goes into the file.
+fn fresh_key(args: &GatewayArgs, id: &str) -> Result<Exit, Stop> {
+    if !keys::is_plain(id) {
+        return Err(Stop::usage(format!("key {id:?}: write 1 to 64 letters, digits and -_.:@/")));
+    }
+    let (key, digest) = keys::fresh().map_err(|e| Stop::invalid(e.to_string()))?;
+    match args.format {
+        Format::Json => out::json(&json!({"id": id, "key": key, "sha256": digest.hex()})),
+        Format::Text => {
+            out::line(&key);
+            out::line(&format!("  - {{id: {id:?}, key: {{sha256: {}}}}}", digest.hex()));
+            if !args.quiet {
+                out::note(
+                    "the first line is for its owner, shown this once; the second goes under keys: in the file",
+                );
+            }
         }
     }
     Ok(Exit::Done)
@@ -211,10 +230,8 @@ fn asked(args: &GatewayArgs, path: Option<&str>) -> Result<GatewaySpec, Stop> {
 
 fn replica(text: &str) -> ReplicaSpec {
     match text.split_once('=') {
-        Some((name, url)) if !name.contains("//") => {
-            ReplicaSpec { url: url.to_owned(), name: Some(name.to_owned()) }
-        }
-        _ => ReplicaSpec { url: text.to_owned(), name: None },
+        Some((name, url)) if !name.contains("//") => ReplicaSpec::new(url, Some(name.to_owned())),
+        _ => ReplicaSpec::new(text, None),
     }
 }
 

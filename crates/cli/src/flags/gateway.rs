@@ -9,7 +9,8 @@ use super::Format;
 /// `plimsoll gateway`.
 #[derive(Args, Debug)]
 pub struct GatewayArgs {
-    /// A gateway file; before it the word check: say whether the file is sound and which replicas answer, and end
+    /// A gateway file; before it the word check: say whether the file is sound and which replicas answer, and end.
+    /// Or key NAME: make a key, print it this once and the line that the file needs
     #[arg(value_name = "FILE")]
     pub file: Vec<String>,
     /// A server behind the gateway, http://host:8000; NAME=URL names it. Once for each

@@ -3,12 +3,13 @@
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread::JoinHandle;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::kit::{Engine, PLIMSOLL, plimsoll, plimsoll_in};
+use crate::kit::{Engine, PLIMSOLL, plimsoll, plimsoll_in, plimsoll_with};
 
 /// A gateway that ends with this value.
 pub struct Running {
@@ -16,11 +17,17 @@ pub struct Running {
     stdout: BufReader<ChildStdout>,
     pub url: String,
     pub admin: String,
+    talk: Option<JoinHandle<String>>,
 }
 
 impl Running {
     pub fn start(args: &[&str]) -> Running {
+        Running::with(args, &[])
+    }
+
+    pub fn with(args: &[&str], envs: &[(&str, &str)]) -> Running {
         let mut child = Command::new(PLIMSOLL)
+            .envs(envs.iter().copied())
             .args(["gateway", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
             .args(args)
             .stdin(Stdio::null())
@@ -33,24 +40,33 @@ impl Running {
         stdout.read_line(&mut url).expect("the first line is the URL");
         assert!(url.starts_with("http://127.0.0.1:"), "the gateway said {url:?}");
         let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
-        let (mut line, mut admin) = (String::new(), String::new());
+        let (mut talk, mut admin) = (String::new(), String::new());
         while admin.is_empty() {
-            line.clear();
+            let mut line = String::new();
             assert!(stderr.read_line(&mut line).expect("text") > 0, "no word on /metrics");
+            talk.push_str(&line);
             if let Some((_, at)) = line.trim().split_once("/readyz on ") {
                 admin = at.to_owned();
             }
         }
         // What it says later must not block it.
-        std::thread::spawn(move || stderr.read_to_end(&mut Vec::new()));
-        Running { child, stdout, url: url.trim().to_owned(), admin }
+        let talk = std::thread::spawn(move || {
+            let _ = stderr.read_to_string(&mut talk);
+            talk
+        });
+        Running { child, stdout, url: url.trim().to_owned(), admin, talk: Some(talk) }
     }
 
     /// A page of the operators'.
     fn page(&self, path: &str) -> String {
+        self.page_with(path, "")
+    }
+
+    /// The same, asked for with this header line.
+    fn page_with(&self, path: &str, header: &str) -> String {
         let addr = self.admin.trim_start_matches("http://");
         let mut socket = std::net::TcpStream::connect(addr).expect("it listens");
-        let ask = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let ask = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n");
         std::io::Write::write_all(&mut socket, ask.as_bytes()).expect("sent");
         let mut text = String::new();
         socket.read_to_string(&mut text).expect("text");
@@ -64,6 +80,13 @@ impl Running {
         self.stdout.read_to_string(&mut words).expect("text");
         let code = self.child.wait().expect("ended").code();
         (words, code)
+    }
+
+    /// The same, with all that it said on stderr.
+    fn end_with_talk(mut self) -> (String, String) {
+        let talk = self.talk.take().expect("it was started");
+        let (words, _) = self.end();
+        (words, talk.join().expect("text"))
     }
 }
 
@@ -149,6 +172,13 @@ fn check_says_who_answers_and_what_is_wrong() {
         ("replicas: [{url: \"http://a\"}]\nretry: {share: 3}\n", "a share from 0 to 1"),
         ("replicas: [{url: \"http://a\"}]\nroute: {policy: fastest}\n", "least_cost"),
         ("listen: 127.0.0.1:1\n", "--replica"),
+        ("keys: [{id: a, key: my-secret-key-itself}]\n", "a key is not written here"),
+        ("keys: [{id: a, key: {sha: my-secret-key-itself}}]\n", "did you mean sha256?"),
+        (
+            "replicas: [{url: \"http://a\"}]\nkeys: [{id: a, key: {sha256: my-secret}}]\n",
+            "64 hexadecimal digits",
+        ),
+        ("replicas: [{url: \"http://a\"}]\nadmin: 0.0.0.0:1\n", "add admin_key"),
     ] {
         let refused = check(text);
         assert_eq!(refused.code, 2, "{text}: {}", refused.stderr);
@@ -165,4 +195,89 @@ fn an_address_that_is_taken_is_said_in_a_line() {
     let refused = plimsoll(&["gateway", "--replica", "http://127.0.0.1:1", "--listen", &listen]);
     assert_eq!(refused.code, 2);
     assert!(refused.stderr.contains(&listen), "{}", refused.stderr);
+}
+
+#[test]
+fn a_key_is_shown_once_and_its_hash_lets_its_owner_in() {
+    let made = plimsoll(&["gateway", "key", "alice"]);
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    let (key, line) = made.stdout.trim_end().split_once('\n').expect("two lines");
+    assert!(key.len() > 40 && !line.contains(key), "{}", made.stdout);
+    let engine = Engine::start("demo");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("gateway.yaml");
+    std::fs::write(&file, format!("replicas: [{{url: {}}}]\nkeys:\n{line}\n", engine.url)).expect("written");
+    let gateway = Running::start(&[&file.display().to_string()]);
+    let run = |key: &str| {
+        let args = ["run", &gateway.url, "--model", "demo", "--requests", "3", "--concurrency", "1"];
+        plimsoll_with(
+            &[&args[..], &["--osl", "4", "--key-env", "TEST_KEY", "--format", "json"]].concat(),
+            &[("TEST_KEY", key)],
+        )
+    };
+    let good = run(key);
+    assert!(matches!(good.code, 0 | 4), "{}", good.stderr);
+    assert!(gateway.page("/metrics").contains("key=\"alice\",tenant=\"alice\",outcome=\"admitted\""));
+    let bad = run("another-key");
+    assert!(bad.words().contains("401") || bad.code != 0, "{}", bad.words());
+    assert!(gateway.page("/metrics").contains("outcome=\"unauthorized\""));
+    for (args, says) in [(&["key"][..], "what it is to be called"), (&["key", "a b"], "letters")] {
+        let refused = plimsoll(&[&["gateway"][..], args].concat());
+        assert_eq!(refused.code, 2);
+        assert!(refused.stderr.contains(says), "{}", refused.stderr);
+    }
+}
+
+/// One key for each side: clients', operators' and replicas'. None of them is in anything that the gateway writes.
+#[test]
+fn keys_leave_no_trace() {
+    const KEYS: [(&str, &str); 3] = [
+        ("TEST_CLIENT_KEY", "canary-client-0123456789"),
+        ("TEST_ADMIN_KEY", "canary-admin-0123456789"),
+        ("TEST_ENGINE_KEY", "canary-engine-0123456789"),
+    ];
+    let engine = Engine::start("demo");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("gateway.yaml");
+    let text = format!(
+        "admin_key: {{env: TEST_ADMIN_KEY}}\nreplicas:\n  - {{url: {}, key: {{env: TEST_ENGINE_KEY}}}}\n  - {{url: \"http://127.0.0.1:1\", name: nobody}}\nkeys: [{{id: alice, key: {{env: TEST_CLIENT_KEY}}}}]\n",
+        engine.url
+    );
+    std::fs::write(&file, text).expect("written");
+    let file = file.display().to_string();
+    let mut said = Vec::new();
+    for format in ["json", "text"] {
+        let check = plimsoll_with(&["gateway", "check", &file, "--format", format], &KEYS);
+        assert_eq!(check.code, 0, "{}", check.stderr);
+        said.push(check.stdout + &check.stderr);
+    }
+    let unset = plimsoll_with(&["gateway", "check", &file], &KEYS[1..]);
+    assert_eq!(unset.code, 2, "{}", unset.stderr);
+    assert!(unset.stderr.contains("TEST_CLIENT_KEY is not set"), "{}", unset.stderr);
+    let gateway = Running::with(&[&file, "--format", "json"], &KEYS);
+    let addr = gateway.url.trim_start_matches("http://").trim_end_matches("/v1").to_owned();
+    for (path, body) in [("/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":2}"), ("/nowhere", "no json")]
+    {
+        for key in ["canary-client-0123456789", "canary-client-wrong"] {
+            let ask = format!(
+                "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {key}\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            let mut socket = std::net::TcpStream::connect(&addr).expect("it listens");
+            std::io::Write::write_all(&mut socket, ask.as_bytes()).expect("sent");
+            let mut text = String::new();
+            socket.read_to_string(&mut text).expect("text");
+            assert_eq!(text.starts_with("HTTP/1.1 401"), key.ends_with("wrong"), "{text}");
+            said.push(text);
+        }
+    }
+    let shown = "Authorization: Bearer canary-admin-0123456789\r\n";
+    for path in ["/metrics", "/v1/replicas", "/nowhere"] {
+        assert!(gateway.page(path).contains("show the admin key"));
+        said.push(gateway.page_with(path, shown));
+    }
+    assert!(said.iter().any(|text| text.contains("plimsoll_gateway_key_requests_total")));
+    let (words, talk) = gateway.end_with_talk();
+    said.extend([words, talk]);
+    said.iter().for_each(|text| assert!(!text.contains("canary"), "{text}"));
 }

@@ -239,9 +239,8 @@ pub fn gateway(mocks: &[&Mock], change: impl FnOnce(&mut GatewaySpec)) -> Gatewa
         replicas: mocks
             .iter()
             .enumerate()
-            .map(|(number, mock)| ReplicaSpec {
-                url: format!("http://{}", mock.addr),
-                name: Some(format!("r{number}")),
+            .map(|(number, mock)| {
+                ReplicaSpec::new(format!("http://{}", mock.addr), Some(format!("r{number}")))
             })
             .collect(),
         name_replicas: true,

@@ -4,6 +4,7 @@
 
 mod bodies;
 mod clients;
+mod doors;
 mod failing;
 mod kit;
 mod streams;

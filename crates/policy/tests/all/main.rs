@@ -2,4 +2,5 @@
 
 mod autoscaling;
 mod failing;
+mod rates;
 mod routing;

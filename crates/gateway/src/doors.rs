@@ -1,0 +1,257 @@
+//! Who gets in: the keys in force, what each has left, and what a request is charged.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName};
+use plimsoll_client::Clock;
+use plimsoll_model::Span;
+use plimsoll_policy::{RateLimit, SettingError};
+use plimsoll_wire::prometheus::PrometheusPage;
+
+use crate::keys::{Digest, KeySpec, MOST_KEYS, is_plain};
+
+/// Headers that clients send keys in: OpenAI's, Anthropic's and Azure's.
+const IN: [HeaderName; 3] =
+    [AUTHORIZATION, HeaderName::from_static("x-api-key"), HeaderName::from_static("api-key")];
+
+/// A key in force.
+pub struct Key {
+    /// What it is called.
+    pub id: String,
+    /// Whose it is.
+    pub tenant: String,
+    /// The class of its requests.
+    pub class: Option<String>,
+    digest: Digest,
+    limited: bool,
+    used: Arc<Used>,
+}
+
+/// What was done with a key. It outlives a reading of the file.
+struct Used {
+    rate: Mutex<RateLimit>,
+    requests: AtomicU64,
+    refused: AtomicU64,
+    prompt_tokens: AtomicU64,
+    answer_tokens: AtomicU64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Doors {
+    keys: Vec<Arc<Key>>,
+    by_digest: HashMap<u64, Vec<Arc<Key>>>,
+}
+
+/// Why somebody is not let in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shut {
+    /// No key came.
+    Missing,
+    /// It is none of these.
+    Unknown,
+}
+
+impl Doors {
+    /// Those of a file. A key that `before` had goes on with what it has left.
+    ///
+    /// # Errors
+    /// A key can't be had, or two are the same.
+    pub fn new(specs: &[KeySpec], before: Option<&Doors>, clock: Clock) -> Result<Doors, SettingError> {
+        let mut doors = Doors::default();
+        let wrong = |name: &str, why: String| Err(SettingError::Conflict { name: name.to_owned(), why });
+        if specs.len() > MOST_KEYS {
+            return wrong("keys", format!("{} are more than {MOST_KEYS}", specs.len()));
+        }
+        let known: HashMap<&str, &Arc<Key>> =
+            before.iter().flat_map(|doors| &doors.keys).map(|key| (key.id.as_str(), key)).collect();
+        let mut ids = std::collections::HashSet::new();
+        let now = clock.now();
+        for spec in specs {
+            let tenant = spec.tenant.as_ref().unwrap_or(&spec.id);
+            for name in [&spec.id, tenant].into_iter().chain(&spec.class) {
+                if !is_plain(name) {
+                    return wrong("keys", format!("{name:?}: write 1 to 64 letters, digits and -_.:@/"));
+                }
+            }
+            let what = format!("keys: {}", spec.id);
+            if !ids.insert(&spec.id) {
+                return wrong(&what, "is there twice; give each its own id".to_owned());
+            }
+            spec.rate.validate(&what)?;
+            let digest = spec.key.digest(&what)?;
+            if let Some(other) = doors.find(&digest) {
+                return wrong(&what, format!("is the same key as {}", other.id));
+            }
+            let used = match known.get(spec.id.as_str()) {
+                Some(key) => {
+                    key.used.rate.lock().unwrap_or_else(PoisonError::into_inner).change(&spec.rate, now);
+                    Arc::clone(&key.used)
+                }
+                None => Arc::new(Used::new(RateLimit::new(&spec.rate, now))),
+            };
+            let key = Arc::new(Key {
+                id: spec.id.clone(),
+                tenant: tenant.clone(),
+                class: spec.class.clone(),
+                digest,
+                limited: spec.rate.requests_per_min.is_some() || spec.rate.tokens_per_min.is_some(),
+                used,
+            });
+            doors.by_digest.entry(digest.short()).or_default().push(Arc::clone(&key));
+            doors.keys.push(key);
+        }
+        Ok(doors)
+    }
+
+    /// Is everybody let in?
+    pub fn are_open(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Whose key came with a request. `None` where everybody is let in.
+    ///
+    /// # Errors
+    /// Nobody's.
+    pub fn admit(&self, headers: &HeaderMap) -> Result<Option<Arc<Key>>, Shut> {
+        if self.are_open() {
+            return Ok(None);
+        }
+        let key = shown(headers).ok_or(Shut::Missing)?;
+        self.find(&Digest::of(key)).map(|key| Some(Arc::clone(key))).ok_or(Shut::Unknown)
+    }
+
+    fn find(&self, digest: &Digest) -> Option<&Arc<Key>> {
+        self.by_digest.get(&digest.short())?.iter().find(|key| key.digest.is(digest))
+    }
+
+    /// Writes what was done with each key on a page.
+    pub fn write(&self, page: &mut PrometheusPage) {
+        if self.are_open() {
+            return;
+        }
+        let value = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
+        let mut family =
+            |name: &str, help: &str, label: &str, read: &dyn Fn(&Used) -> [(&'static str, f64); 2]| {
+                let mut all: Vec<([(&str, &str); 3], f64)> = Vec::new();
+                for key in &self.keys {
+                    for (which, count) in read(&key.used) {
+                        all.push(([("key", &key.id), ("tenant", &key.tenant), (label, which)], count));
+                    }
+                }
+                let each: Vec<(&[(&str, &str)], f64)> =
+                    all.iter().map(|(labels, value)| (&labels[..], *value)).collect();
+                page.counter(name, help, &each);
+            };
+        family(
+            "plimsoll_gateway_key_requests_total",
+            "Requests by key: let in, or over its limit.",
+            "outcome",
+            &|used| [("admitted", value(&used.requests)), ("limited", value(&used.refused))],
+        );
+        family(
+            "plimsoll_gateway_key_tokens_total",
+            "Tokens by key, four bytes or one event of a stream each.",
+            "kind",
+            &|used| [("prompt", value(&used.prompt_tokens)), ("answer", value(&used.answer_tokens))],
+        );
+    }
+}
+
+impl Used {
+    fn new(rate: RateLimit) -> Used {
+        let none = AtomicU64::default;
+        Used {
+            rate: Mutex::new(rate),
+            requests: none(),
+            refused: none(),
+            prompt_tokens: none(),
+            answer_tokens: none(),
+        }
+    }
+}
+
+/// The key that came: after `Bearer` where it is in `Authorization`.
+fn shown(headers: &HeaderMap) -> Option<&[u8]> {
+    let (name, value) = IN.into_iter().find_map(|name| headers.get(&name).map(|value| (name, value)))?;
+    let value = value.as_bytes().trim_ascii();
+    if name != AUTHORIZATION {
+        return Some(value);
+    }
+    let (scheme, rest) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| rest.trim_ascii())
+}
+
+/// Did this `Authorization` come with the key of this hash?
+pub fn is_shown(headers: &HeaderMap, digest: &Digest) -> bool {
+    shown(headers).is_some_and(|key| Digest::of(key).is(digest))
+}
+
+/// Takes out what clients send keys in: a key for this gateway is nobody else's business.
+pub fn strip(headers: &mut HeaderMap) {
+    IN.iter().for_each(|name| {
+        headers.remove(name);
+    });
+}
+
+/// What a request was charged. Where it is dropped, what was not used goes back.
+pub struct Toll {
+    key: Arc<Key>,
+    clock: Clock,
+    prompt: u64,
+    taken: u64,
+    answer: u64,
+    waived: bool,
+}
+
+impl Toll {
+    /// Charges a request to its key.
+    ///
+    /// # Errors
+    /// The key is over its limit; it is not any more after so long.
+    pub fn take(key: Arc<Key>, prompt: u32, most_answer: Option<u32>, clock: Clock) -> Result<Toll, Span> {
+        let prompt = u64::from(prompt);
+        let taken = prompt + u64::from(most_answer.unwrap_or(0));
+        if key.limited {
+            let mut rate = key.used.rate.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Err(wait) = rate.take(taken, clock.now()) {
+                drop(rate);
+                key.used.refused.fetch_add(1, Ordering::Relaxed);
+                return Err(wait);
+            }
+        }
+        key.used.requests.fetch_add(1, Ordering::Relaxed);
+        Ok(Toll { key, clock, prompt, taken, answer: 0, waived: false })
+    }
+
+    /// Whose it is.
+    pub fn key(&self) -> &Arc<Key> {
+        &self.key
+    }
+
+    /// So many tokens of the answer came.
+    pub fn answered(&mut self, tokens: u64) {
+        self.answer += tokens;
+    }
+
+    /// No replica answered: its tokens cost nothing.
+    pub fn waive(mut self) {
+        self.waived = true;
+    }
+}
+
+impl Drop for Toll {
+    fn drop(&mut self) {
+        let (prompt, answer) = if self.waived { (0, 0) } else { (self.prompt, self.answer) };
+        let used = &self.key.used;
+        used.prompt_tokens.fetch_add(prompt, Ordering::Relaxed);
+        used.answer_tokens.fetch_add(answer, Ordering::Relaxed);
+        if self.key.limited {
+            let mut rate = used.rate.lock().unwrap_or_else(PoisonError::into_inner);
+            rate.settle(self.taken, prompt + answer, self.clock.now());
+        }
+    }
+}
