@@ -1,7 +1,8 @@
 //! What the gateway costs beside the barest proxy on the same libraries: CPU time per request and per streamed event, and what it adds to a
 //! request's time. Interleaved (A B B A) in one run; the ratio is the figure, because machines differ.
 //!
-//! `cargo bench -p plimsoll-gateway --bench floor`. Parts run as processes of their own, so that each one's CPU time is its own.
+//! `cargo bench -p plimsoll-gateway --bench floor`. Parts run as processes of their own, so that each one's CPU time is its own. With
+//! `PLIMSOLL_ROUTERS=FOLDER`, a folder that holds the programs `smg` and `vllm-router` (`pip install smg vllm-router`), those run beside them.
 
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "a benchmark times and prints")]
 
@@ -27,6 +28,12 @@ use plimsoll_policy::{BlockEnds, Facts, Load, ReplicaView, RouteSpec, Router};
 const CLIENTS: usize = 16;
 const WINDOW: Duration = Duration::from_millis(2_500);
 const EVENTS: usize = 100;
+/// What others are started with: what they do by default, and what does least.
+const ROUTERS: [(&str, &[&str]); 3] = [
+    ("smg, cache aware", &["smg", "launch", "--policy", "cache_aware"]),
+    ("smg, round robin", &["smg", "launch", "--policy", "round_robin"]),
+    ("vllm-router, round robin", &["vllm-router", "--policy", "round_robin"]),
+];
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -167,6 +174,37 @@ struct Part {
 }
 
 impl Part {
+    /// Another router by its own program, in front of the same replicas.
+    fn router(folder: &str, args: &[&str], replicas: &[Part]) -> Part {
+        let port =
+            TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+        let child = Command::new(format!("{folder}/{}", args[0]))
+            .args(&args[1..])
+            .args(["--host", "127.0.0.1", "--port", &port.to_string(), "--log-level", "error"])
+            .arg("--worker-urls")
+            .args(replicas.iter().map(|replica| format!("http://{}", replica.addr)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it is there");
+        let part = Part { child, addr: SocketAddr::from(([127, 0, 0, 1], port)) };
+        let answers = || {
+            let mut socket = TcpStream::connect(part.addr).ok()?;
+            socket.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+            socket.write_all(&request("is anybody there", false)).ok()?;
+            let mut head = [0; 12];
+            socket.read_exact(&mut head).ok()?;
+            head.ends_with(b"200").then_some(())
+        };
+        let began = Instant::now();
+        while answers().is_none() {
+            assert!(began.elapsed() < Duration::from_secs(60), "{} does not answer", args[0]);
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        part
+    }
+
     fn start(args: &[String]) -> Part {
         let own = std::env::current_exe().expect("this program");
         let mut child = Command::new(own)
@@ -281,34 +319,43 @@ fn compare() {
         args.extend(replicas.iter().map(|replica| replica.addr.to_string()));
         Part::start(&args)
     };
-    let parts = [of("proxy"), of("gateway")];
-    for (what, streams, per) in [("request of 2 KB", false, 1), ("streamed event", true, EVENTS)] {
-        for part in &parts {
+    let mut parts = vec![("floor", of("proxy")), ("gateway", of("gateway"))];
+    if let Ok(folder) = std::env::var("PLIMSOLL_ROUTERS") {
+        for (name, args) in ROUTERS {
+            parts.push((name, Part::router(&folder, args, &replicas)));
+        }
+    }
+    for (what, streams, per, bar) in
+        [("request of 2 KB", false, 1, 2.0), ("streamed event", true, EVENTS, 1.2)]
+    {
+        for (_, part) in &parts {
             load(part.addr, CLIENTS, streams);
         }
-        let mut cost = [Vec::new(), Vec::new()];
-        for place in [0, 1, 1, 0, 0, 1, 1, 0, 0, 1] {
-            let before = parts[place].cpu_s();
-            let (count, _) = load(parts[place].addr, CLIENTS, streams);
-            cost[place].push((parts[place].cpu_s() - before) / (count as f64 * per as f64));
+        let mut cost = vec![Vec::new(); parts.len()];
+        // There and back, so that a drift of the machine is on no one's side.
+        let there: Vec<usize> = (0..parts.len()).collect();
+        let back = there.iter().rev();
+        for &place in there.iter().chain(back).cycle().take(5 * parts.len()) {
+            let part = &parts[place].1;
+            let before = part.cpu_s();
+            let (count, _) = load(part.addr, CLIENTS, streams);
+            cost[place].push((part.cpu_s() - before) / (count as f64 * per as f64));
         }
-        let ratios: Vec<f64> = cost[1].iter().zip(&cost[0]).map(|(own, floor)| own / floor).collect();
-        println!(
-            "CPU per {what}: floor {:.1} µs, gateway {:.1} µs; ratio {:.2} (bar {})",
-            1e6 * median(cost[0].clone()),
-            1e6 * median(cost[1].clone()),
-            median(ratios),
-            if streams { "1.2" } else { "2" }
-        );
+        for ((name, _), own) in parts.iter().zip(&cost) {
+            let ratios = own.iter().zip(&cost[0]).map(|(own, floor)| own / floor).collect();
+            println!(
+                "CPU per {what}, {name}: {:.1} µs, {:.2} x the floor{}",
+                1e6 * median(own.clone()),
+                median(ratios),
+                if *name == "gateway" { format!(" (bar {bar})") } else { String::new() }
+            );
+        }
     }
     let quantile = |times: &[f64], share: f64| 1e6 * times[(share * (times.len() - 1) as f64) as usize];
-    for (name, addr) in [
-        ("direct", replicas[0].addr),
-        ("floor", parts[0].addr),
-        ("gateway", parts[1].addr),
-        ("direct", replicas[0].addr),
-    ] {
-        let (count, times) = load(addr, 1, false);
+    let direct = [("direct", &replicas[0])];
+    let through = parts.iter().map(|(name, part)| (*name, part));
+    for (name, part) in direct.into_iter().chain(through).chain(direct) {
+        let (count, times) = load(part.addr, 1, false);
         println!(
             "one client after another, {name}: {count} requests, p50 {:.0} µs, p99 {:.0} µs",
             quantile(&times, 0.5),

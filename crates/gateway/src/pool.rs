@@ -13,7 +13,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
 use plimsoll_policy::{
     BlockEnds, Booking, Facts, Health, Load, ReplicaView, RetryBudget, Router, SettingError, Speed, Standing,
-    Verdict,
+    Verdict, unseen,
 };
 use siphasher::sip::SipHasher13;
 use tokio::sync::Notify;
@@ -53,6 +53,8 @@ pub struct Pool {
     /// Cuts prompts into blocks?
     pub needs_blocks: bool,
     most_retries: u32,
+    /// Gateways beside this one.
+    others: u32,
     inner: Mutex<Inner>,
 }
 
@@ -111,6 +113,7 @@ impl Pool {
         Ok(Pool {
             needs_blocks: router.needs_blocks(),
             most_retries: spec.retry.most,
+            others: spec.gateways.saturating_sub(1),
             clock,
             changed: Notify::new(),
             inner: Mutex::new(Inner {
@@ -144,10 +147,11 @@ impl Pool {
         let Inner { router, health, loads, usable, views, chance, .. } = &mut *inner;
         health.usable(now, usable);
         views.clear();
+        let unseen = unseen(loads, self.others);
         let fresh = usable.iter().filter(|replica| !tried.contains(replica));
         views.extend(fresh.map(|&replica| ReplicaView {
             replica,
-            load: loads[replica as usize],
+            load: loads[replica as usize].and(unseen),
             penalty: health.penalty(replica, now),
         }));
         if !router.weighs_seconds() && views.iter().any(|view| view.penalty == Span::ZERO) {
@@ -165,7 +169,7 @@ impl Pool {
         let answer = u64::from(asked.most_tokens.unwrap_or(0));
         let own = Load::of_one(u64::from(asked.prompt_tokens) + answer, pick.uncached);
         let load = &mut loads[replica as usize];
-        let booking = Booking::new(replica, *load, own, now);
+        let booking = Booking::new(replica, load.and(unseen), own, now);
         load.add(own);
         health.sent(replica, now);
         Some(Booked { pool: Arc::clone(self), booking, events: 0, is_stream: false, open: true })
@@ -289,10 +293,11 @@ impl Booked {
         let mut inner = self.pool.lock();
         inner.router.first(&self.booking, now);
         let begun = self.booking.load.begun();
+        let unseen = unseen(&inner.loads, self.pool.others);
         let load = &mut inner.loads[self.booking.replica as usize];
         load.take(self.booking.load);
         load.add(begun);
-        self.booking.first = Some((now, load.decoding));
+        self.booking.first = Some((now, load.decoding + unseen.decoding));
         self.booking.load = begun;
     }
 
@@ -320,9 +325,10 @@ impl Booked {
         }
         let mut inner = self.pool.lock();
         let Inner { router, health, loads, chance, .. } = &mut *inner;
+        let unseen = unseen(loads, self.pool.others);
         let load = &mut loads[number as usize];
         if verdict == Some(Verdict::Worked) && self.events > 0 {
-            router.ended(&self.booking, load.decoding, self.events, now);
+            router.ended(&self.booking, load.decoding + unseen.decoding, self.events, now);
         }
         load.take(self.booking.load);
         match verdict {

@@ -30,6 +30,8 @@ pub struct GatewaySpec {
     pub forward_keys: bool,
     /// The servers behind it.
     pub replicas: Vec<ReplicaSpec>,
+    /// Gateways in front of the same replicas, this one too. They share nothing; each takes the others to have as much on the replicas as it has itself.
+    pub gateways: u32,
     /// How requests are spread over them.
     pub route: RouteSpec,
     /// How much is tried a second time.
@@ -111,6 +113,7 @@ impl Default for GatewaySpec {
             keys: Vec::new(),
             forward_keys: false,
             replicas: Vec::new(),
+            gateways: 1,
             route: RouteSpec::LeastCost { weight: plimsoll_policy::cost::WEIGHT, index_blocks: 1 << 18 },
             retry: RetrySpec::default(),
             breaker: BreakerSpec::default(),
@@ -169,6 +172,9 @@ impl GatewaySpec {
                 return conflict("replicas", format!("{name} is there twice; give each its own name"));
             }
             names.push(name);
+        }
+        if !(1..=1_000).contains(&self.gateways) {
+            return conflict("gateways", format!("{} is not from 1 to 1000", self.gateways));
         }
         self.route.validate()?;
         self.retry.validate()?;

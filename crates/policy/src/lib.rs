@@ -32,7 +32,7 @@ pub mod keda;
 pub use autoscale::{AutoscaleSpec, Autoscaler};
 pub use fleet::{Fleet, MOST_REPLICAS, ReplicaMetric, Signal};
 pub use health::{BreakerSpec, Health, Standing, Verdict};
-pub use load::{Booking, Load};
+pub use load::{Booking, Load, unseen};
 pub use rate::{RateLimit, RateSpec};
 pub use retry::{RetryBudget, RetrySpec};
 pub use route::{BlockEnds, Facts, LoadMeasure, Pick, ReplicaView, RouteSpec, Router};

@@ -7,7 +7,7 @@
 /// What a point's weight falls by with each later one: half of it is gone after 34 points.
 pub(crate) const KEPT: f64 = 0.98;
 /// The other line counts as this many points beside the first one, and as less the more there are.
-const LENT: f64 = 4.0;
+pub(crate) const LENT: f64 = 4.0;
 /// From this many points on, one that lies far off is taken as lying no further than [`FAR`] × from the line.
 const ENOUGH: f64 = 8.0;
 const FAR: f64 = 4.0;
@@ -26,6 +26,11 @@ impl Line {
     pub fn at(&self, x: f64) -> f64 {
         self.base + self.per * x
     }
+
+    /// So many times as high everywhere.
+    pub fn times(&self, factor: f64) -> Line {
+        Line { base: self.base * factor, per: self.per * factor }
+    }
 }
 
 /// See the module. Neither base nor slope is ever negative: both are times.
@@ -40,8 +45,8 @@ pub struct Learnt {
 }
 
 impl Learnt {
-    /// Takes one point in. `prior` is the line that it leans on.
-    pub fn learn(&mut self, x: f64, y: f64, prior: Line) {
+    /// Takes one point in, and says what it was taken for. `prior` is the line that it leans on.
+    pub fn learn(&mut self, x: f64, y: f64, prior: Line) -> f64 {
         let expected = self.line(prior).at(x);
         let y =
             if self.weight >= ENOUGH && expected > 0.0 { y.clamp(expected / FAR, expected * FAR) } else { y };
@@ -52,13 +57,7 @@ impl Learnt {
         self.spread = self.spread * KEPT + dx * (x - self.mean_x);
         self.joint = self.joint * KEPT + dx * (y - self.mean_y);
         self.weight = weight;
-    }
-
-    /// What is known is so much weaker now: it is old.
-    pub fn age(&mut self, factor: f64) {
-        self.weight *= factor;
-        self.spread *= factor;
-        self.joint *= factor;
+        y
     }
 
     /// The line through what is known. The prior's slope counts as points that lie as far apart as x is large, so that points

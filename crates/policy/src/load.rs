@@ -29,6 +29,13 @@ impl Load {
         Load { backlog: 0, decoding: self.requests, ..self }
     }
 
+    /// Both together.
+    #[must_use]
+    pub fn and(mut self, other: Load) -> Load {
+        self.add(other);
+        self
+    }
+
     /// Adds.
     pub fn add(&mut self, other: Load) {
         self.requests += other.requests;
@@ -43,6 +50,24 @@ impl Load {
         self.tokens = self.tokens.saturating_sub(other.tokens);
         self.backlog = self.backlog.saturating_sub(other.backlog);
         self.decoding = self.decoding.saturating_sub(other.decoding);
+    }
+}
+
+/// What `others` routers that nobody hears of are taken to have on each replica: as much as this one has on the mean one. Without it a router that
+/// sees an eighth of the requests takes a step's length for the work of an eighth of the streams, and thinks company eight times as costly as it is.
+pub fn unseen(own: &[Load], others: u32) -> Load {
+    if others == 0 || own.is_empty() {
+        return Load::default();
+    }
+    let mut sum = Load::default();
+    own.iter().for_each(|&load| sum.add(load));
+    let (others, many) = (u64::from(others), own.len() as u64);
+    let share = |sum: u64| (sum * others + many / 2) / many;
+    Load {
+        requests: share(u64::from(sum.requests)) as u32,
+        tokens: share(sum.tokens),
+        backlog: share(sum.backlog),
+        decoding: share(u64::from(sum.decoding)) as u32,
     }
 }
 

@@ -11,7 +11,7 @@ use plimsoll_sim::{
 
 use crate::util::{Act, batching, engine, play, poisson};
 
-fn replica() -> EngineSpec {
+pub fn replica() -> EngineSpec {
     engine(ModeSpec::Batching(BatchingSpec {
         max_seqs: 64,
         token_budget: 2048,
@@ -29,12 +29,12 @@ fn replica() -> EngineSpec {
 
 /// What a policy came to.
 #[derive(Clone, Copy, Debug)]
-struct Outcome {
-    ttft_p99_s: f64,
+pub struct Outcome {
+    pub ttft_p99_s: f64,
     /// Of prompt tokens.
-    hits: f64,
+    pub hits: f64,
     /// Most requests of one replica, × mean.
-    skew: f64,
+    pub skew: f64,
 }
 
 fn outcome(route: &str, script: &[(At, Act)], faults: &[&str]) -> Outcome {
@@ -80,6 +80,7 @@ fn script(
     for (_, act) in &mut script {
         let Act::Submit(request) = act else { continue };
         let (parts, answer) = parts(request.id, &mut chance);
+        request.session = parts.last().map(|part| part.0);
         let names = parts.iter().flat_map(|&(name, blocks)| (0..blocks).map(move |block| name << 20 | block));
         request.blocks = names.collect();
         request.prompt_tokens = request.blocks.len() as u32 * 16 + 8;
@@ -89,7 +90,7 @@ fn script(
 }
 
 /// 600 conversations over 20 system prompts: each turn brings the whole conversation so far.
-fn chat(seed: u64) -> Vec<(At, Act)> {
+pub fn chat(seed: u64) -> Vec<(At, Act)> {
     let turns = std::cell::RefCell::new(vec![0u64; 600]);
     script(seed, 30.0, |_, chance| {
         let session = chance.below(600);
@@ -99,21 +100,28 @@ fn chat(seed: u64) -> Vec<(At, Act)> {
     })
 }
 
-fn hot(seed: u64) -> Vec<(At, Act)> {
+/// One system prompt of 1 920 tokens that everybody begins with.
+pub fn hot(seed: u64) -> Vec<(At, Act)> {
     script(seed, 30.0, |id, chance| {
         (vec![(1, 120), (1_000 + id, 5 + chance.below(60))], 60 + chance.below(180) as u32)
     })
 }
 
-fn unshared(seed: u64) -> Vec<(At, Act)> {
+/// Prompts of up to 3 360 tokens that have nothing in common.
+pub fn unshared(seed: u64) -> Vec<(At, Act)> {
     script(seed, 30.0, |id, chance| {
         (vec![(1_000 + id, 10 + chance.below(200))], 60 + chance.below(180) as u32)
     })
 }
 
-fn mean_of(route: &str, make: fn(u64) -> Vec<(At, Act)>, faults: &[&str]) -> Outcome {
-    let all: Vec<Outcome> = (1..=3).map(|seed| outcome(route, &make(seed), faults)).collect();
-    let mean = |of: fn(&Outcome) -> f64| all.iter().map(of).sum::<f64>() / 3.0;
+pub fn mean_of(route: &str, make: fn(u64) -> Vec<(At, Act)>, faults: &[&str]) -> Outcome {
+    mean((1..=3).map(|seed| outcome(route, &make(seed), faults)))
+}
+
+/// Three seeds' mean.
+pub fn mean(all: impl Iterator<Item = Outcome>) -> Outcome {
+    let all: Vec<Outcome> = all.collect();
+    let mean = |of: fn(&Outcome) -> f64| all.iter().map(of).sum::<f64>() / all.len() as f64;
     Outcome { ttft_p99_s: mean(|o| o.ttft_p99_s), hits: mean(|o| o.hits), skew: mean(|o| o.skew) }
 }
 

@@ -1,0 +1,219 @@
+//! The least-cost route held to an oracle that asks every engine what it has cached, and several gateways to one: engines in virtual time, each gateway with
+//! a router and counts of its own, as gateways on several machines have.
+
+use plimsoll_math::rng::{Stream, mix};
+use plimsoll_model::At;
+use plimsoll_policy::{BlockEnds, Booking, Facts, Load, ReplicaView, RouteSpec, Router, cost, unseen};
+use plimsoll_sim::{Emission, Engine, Submit, What};
+
+use crate::routes::{Outcome, chat, hot, mean, replica, unshared};
+use crate::util::Act;
+
+const REPLICAS: u32 = 8;
+/// As engines name their blocks.
+const BLOCK_TOKENS: u32 = 16;
+
+/// How a gateway knows what a replica has cached.
+#[derive(Copy, Clone, PartialEq)]
+enum Knows {
+    /// By what it sent there itself.
+    Sent,
+    /// It asks the engine.
+    Truth,
+}
+
+/// The requests of a seed.
+type Traffic = fn(u64) -> Vec<(At, Act)>;
+
+struct Gateway {
+    knows: Knows,
+    /// Gateways beside it, as far as it is told.
+    others: u32,
+    router: Router,
+    loads: Vec<Load>,
+    chance: Stream,
+}
+
+impl Gateway {
+    fn new(number: u64, knows: Knows, others: u32) -> Gateway {
+        let spec = RouteSpec::parse("least_cost").expect("sound");
+        Gateway {
+            knows,
+            others,
+            router: Router::new(&spec),
+            loads: vec![Load::default(); REPLICAS as usize],
+            chance: Stream::new(number, "test.gateway", 0),
+        }
+    }
+
+    fn choose(&mut self, now: At, request: &Submit, engines: &[Engine]) -> Booking {
+        let unseen = unseen(&self.loads, self.others);
+        let (replica, uncached) = match self.knows {
+            Knows::Sent => {
+                let views: Vec<ReplicaView> = (0u32..)
+                    .zip(&self.loads)
+                    .map(|(replica, load)| ReplicaView {
+                        replica,
+                        load: load.and(unseen),
+                        ..ReplicaView::default()
+                    })
+                    .collect();
+                let facts = Facts {
+                    blocks: &request.blocks,
+                    ends: BlockEnds::Every(BLOCK_TOKENS),
+                    prompt_tokens: request.prompt_tokens,
+                    ..Facts::default()
+                };
+                let pick = self.router.pick(&views, &facts, &mut self.chance).expect("there are replicas");
+                (pick.place as u32, pick.uncached)
+            }
+            Knows::Truth => self.cheapest(request, engines),
+        };
+        let on = self.loads[replica as usize].and(unseen);
+        let own = Load::of_one(u64::from(request.prompt_tokens), uncached);
+        self.loads[replica as usize].add(own);
+        Booking::new(replica, on, own, now)
+    }
+
+    /// The oracle: the same cost, of what the engines really hold or will have computed by the time that this request's turn comes.
+    fn cheapest(&self, request: &Submit, engines: &[Engine]) -> (u32, u32) {
+        let costs = (0u32..).zip(engines).zip(&self.loads).map(|((replica, engine), &load)| {
+            let uncached = request.prompt_tokens - engine.cached_prefix(&request.blocks);
+            let cost = cost::seconds(&self.router.speed(replica), load, uncached, 150.0, cost::WEIGHT);
+            (cost, replica, uncached)
+        });
+        let (_, replica, uncached) = costs.min_by(|a, b| a.0.total_cmp(&b.0)).expect("there are replicas");
+        (replica, uncached)
+    }
+
+    fn heard(&mut self, booking: &mut Booking, at: At, tokens: Option<u32>) {
+        let unseen = unseen(&self.loads, self.others);
+        let load = &mut self.loads[booking.replica as usize];
+        match tokens {
+            None if booking.first.is_none() => {
+                self.router.first(booking, at);
+                load.take(booking.load);
+                booking.load = booking.load.begun();
+                load.add(booking.load);
+                booking.first = Some((at, load.and(unseen).decoding));
+            }
+            None => {}
+            Some(tokens) => {
+                self.router.ended(booking, load.and(unseen).decoding, tokens, at);
+                load.take(booking.load);
+            }
+        }
+    }
+}
+
+/// Plays a script through gateways; `front` says which one a request goes to. One replica may be slower by a factor.
+fn play(
+    script: &[(At, Act)],
+    mut gateways: Vec<Gateway>,
+    front: impl Fn(&Submit) -> usize,
+    slow: Option<(usize, f64)>,
+) -> Outcome {
+    let engine = |seed| Engine::new(&replica(), seed).expect("sound");
+    let mut engines: Vec<Engine> = (0..u64::from(REPLICAS)).map(engine).collect();
+    if let Some((place, factor)) = slow {
+        engines[place].set_speed(factor);
+    }
+    let requests: Vec<(At, &Submit)> = script
+        .iter()
+        .filter_map(|(at, act)| match act {
+            Act::Submit(request) => Some((*at, request)),
+            Act::Cancel(_) => None,
+        })
+        .collect();
+    let mut flights: Vec<Option<(usize, Booking)>> = vec![None; requests.len()];
+    let (mut waits, mut cached, mut placed) = (Vec::new(), 0u64, [0u32; REPLICAS as usize]);
+    let mut said: Vec<Emission> = Vec::new();
+    let mut next = 0;
+    loop {
+        let turn = engines
+            .iter()
+            .enumerate()
+            .filter_map(|(place, engine)| Some((engine.next_event()?, place)))
+            .min();
+        let due = requests.get(next).map(|(at, _)| *at);
+        match (turn, due) {
+            (Some((at, place)), due) if due.is_none_or(|due| at < due) => engines[place].step(at, &mut said),
+            (_, Some(due)) => {
+                let request = requests[next].1;
+                next += 1;
+                let gateway = front(request);
+                let booking = gateways[gateway].choose(due, request, &engines);
+                placed[booking.replica as usize] += 1;
+                flights[request.id as usize] = Some((gateway, booking));
+                engines[booking.replica as usize].submit(due, request.clone()).expect("there is room");
+            }
+            (Some(_), None) => unreachable!("no request is due before an event that there is"),
+            (None, None) => break,
+        }
+        for emission in said.drain(..) {
+            let (gateway, booking) = flights[emission.id as usize].as_mut().expect("it was sent");
+            let (came, request) = requests[emission.id as usize];
+            match emission.what {
+                What::Admitted { cached: tokens } => cached += u64::from(tokens),
+                What::PrefillDone => {
+                    waits.push((emission.at - came).as_secs_f64());
+                    gateways[*gateway].heard(booking, emission.at, None);
+                }
+                What::Finished { .. } => {
+                    gateways[*gateway].heard(booking, emission.at, Some(request.output_tokens))
+                }
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(waits.len(), requests.len(), "everybody is answered");
+    waits.sort_by(f64::total_cmp);
+    let prompts: u64 = requests.iter().map(|(_, request)| u64::from(request.prompt_tokens)).sum();
+    Outcome {
+        ttft_p99_s: waits[waits.len() * 99 / 100],
+        hits: cached as f64 / prompts as f64,
+        skew: f64::from(placed.iter().copied().max().unwrap_or(0)) * f64::from(REPLICAS)
+            / requests.len() as f64,
+    }
+}
+
+fn one(knows: Knows, make: Traffic, slow: Option<(usize, f64)>) -> Outcome {
+    mean((1..=3).map(|seed| play(&make(seed), vec![Gateway::new(seed, knows, 0)], |_| 0, slow)))
+}
+
+fn eight(others: u32, front: fn(&Submit) -> usize) -> Outcome {
+    let gateways = || (0..8).map(|number| Gateway::new(number, Knows::Sent, others)).collect();
+    mean((1..=3).map(|seed| play(&chat(seed), gateways(), front, None)))
+}
+
+/// Hits of at least 98 % of the oracle's, and a p99 of at most 1.1 times its, where one router sees all requests.
+#[test]
+fn what_was_sent_says_almost_as_much_as_what_is_cached() {
+    let cases = [
+        ("chat", chat as Traffic, None),
+        ("hot", hot, None),
+        ("unshared", unshared, None),
+        ("one slow", chat, Some((3, 2.0))),
+    ];
+    for (what, make, slow) in cases {
+        let (own, oracle) = (one(Knows::Sent, make, slow), one(Knows::Truth, make, slow));
+        let figures = format!("{what}: {own:.3?}, the oracle {oracle:.3?}");
+        assert!(own.hits >= 0.98 * oracle.hits, "{figures}");
+        assert!(own.ttft_p99_s <= 1.1 * oracle.ttft_p99_s, "{figures}");
+    }
+}
+
+/// Eight gateways share nothing. Where sessions are dealt to them by a hash and each knows how many they are, hits stay as they are with one; where a
+/// session's turns go to any of them, or each believes itself alone, they don't.
+#[test]
+fn eight_gateways_behind_a_hash_of_the_session_keep_the_hits_of_one() {
+    let by_session = |request: &Submit| (mix(request.session.unwrap_or(0)) % 8) as usize;
+    let alone = one(Knows::Sent, chat, None);
+    let (hashed, unaware) = (eight(7, by_session), eight(0, by_session));
+    let dealt = eight(7, |request| (request.id % 8) as usize);
+    let figures =
+        format!("one {alone:.3?}, by hash {hashed:.3?}, unaware {unaware:.3?}, in turn {dealt:.3?}");
+    assert!(hashed.hits >= 0.98 * alone.hits, "{figures}");
+    assert!(hashed.ttft_p99_s <= 1.4 * alone.ttft_p99_s, "{figures}");
+    assert!(unaware.hits < 0.95 * hashed.hits && dealt.hits < 0.95 * hashed.hits, "{figures}");
+}
