@@ -3,7 +3,7 @@
 //! Reading order: [`flags`] (what can be typed), [`help`] (how that is told), [`resolve`] (flags + file → scenario), [`measure`] (one measurement from
 //! the first
 //! look at the target to the closed run folder), [`simulation`] (what is simulated), [`recover`] (what a cut-off run lost),
-//! [`again`] (a recorded schedule), [`baseline`] (names for runs), [`trace_file`] (traces of others), [`history`] (their lines of results), [`commands`] (one file or folder each), [`screen`] and [`out`] (what is
+//! [`again`] (a recorded schedule), [`traffic`] (the same of what came through a gateway), [`baseline`] (names for runs), [`trace_file`] (traces of others), [`history`] (their lines of results), [`commands`] (one file or folder each), [`screen`] and [`out`] (what is
 //! seen), [`typed`] (flags that would do nothing), [`exit`].
 
 mod again;
@@ -28,6 +28,7 @@ mod screen;
 mod simulation;
 mod tensors;
 mod trace_file;
+mod traffic;
 mod typed;
 
 use std::process::ExitCode;

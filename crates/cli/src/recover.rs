@@ -9,16 +9,24 @@
 
 use std::collections::HashSet;
 
-use plimsoll_model::{Answer, At, Attempt, By, EndedBy, How, Level, Manifest, Outcome, Span};
+use plimsoll_measure::traffic::Extent;
+use plimsoll_model::{Answer, At, Attempt, By, EndedBy, How, Level, Manifest, Outcome, RunState, Span};
 use plimsoll_workload::Arrival;
 
 use crate::again::Recorded;
+use crate::commands::gateway;
 
 /// What is said of a request in flight.
 const CUT: &str = "in flight when the generator was cut off";
 
-/// Completes the rows of what was in flight on levels that were cut off; gives how many.
-pub fn unfinished(manifest: &Manifest, attempts: &mut Vec<Attempt>) -> usize {
+/// Completes the rows of what was in flight on levels that were cut off; gives how many. A gateway's run gets its level here: nobody
+/// scheduled it, it is what came.
+pub fn unfinished(manifest: &mut Manifest, attempts: &mut Vec<Attempt>) -> usize {
+    if manifest.kind == gateway::record::KIND {
+        came(manifest, attempts);
+        return 0;
+    }
+    let manifest = &*manifest;
     let cut = manifest.levels.iter().filter(|level| level.ended_by == EndedBy::Cut);
     let before = attempts.len();
     let recorded = cut.clone().next().and_then(|_| Recorded::of(manifest).ok());
@@ -39,6 +47,18 @@ pub fn unfinished(manifest: &Manifest, attempts: &mut Vec<Attempt>) -> usize {
         attempts.extend(missing);
     }
     noted + attempts.len() - before
+}
+
+/// What came through a gateway that was killed, or goes on. What a killed one had in flight is missing: the numbers of the others tell how many.
+fn came(manifest: &mut Manifest, attempts: &[Attempt]) {
+    if !manifest.levels.is_empty() || attempts.is_empty() {
+        return;
+    }
+    let extent = Extent::of(attempts);
+    manifest.levels = vec![match manifest.progress {
+        RunState::Running => extent.level(Some(extent.requests()), EndedBy::Complete),
+        _ => extent.level(None, EndedBy::Cut),
+    }];
 }
 
 /// Ends what the log knows to have begun just after the last instant it knows of: a level is what was due before its end.

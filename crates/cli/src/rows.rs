@@ -76,7 +76,7 @@ pub fn whole(dir: &Path) -> Result<WholeRun, Stop> {
     if let Some(how) = &recovered {
         out::note(&format!("{}: {how}", dir.display()));
     }
-    match recover::unfinished(&manifest, &mut attempts) {
+    match recover::unfinished(&mut manifest, &mut attempts) {
         0 => {}
         n => {
             out::note(&format!("{} in flight when it was cut off: unfinished", counted(n as u64, "request")))

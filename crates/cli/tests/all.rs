@@ -35,6 +35,8 @@ mod gate;
 mod gate_url;
 #[path = "all/gateway.rs"]
 mod gateway;
+#[path = "all/gateway_record.rs"]
+mod gateway_record;
 #[path = "all/import.rs"]
 mod import;
 #[path = "all/install.rs"]

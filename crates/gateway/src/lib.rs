@@ -2,11 +2,13 @@
 //!
 //! What is decided (which replica, whether again, who is ejected) is `policy`'s, the code that `sim` steps in virtual time. This crate moves bytes,
 //! counts, and tells the policies what happened. A request's way: [`serve`] accepts it, [`proxy`] reads it whole ([`request`] finds its prompt in the
-//! bytes), [`pool`] chooses and books a replica, [`upstream`] sends it there, [`relay`] passes the answer on as it comes.
+//! bytes), [`pool`] chooses and books a replica, [`upstream`] sends it there, [`relay`] passes the answer on as it comes; [`traffic`] hands what
+//! happened to whoever keeps it.
 //!
-//! Reading order: [`spec`], [`keys`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`pool`], [`request`], [`upstream`], [`relay`], [`reply`], [`proxy`], [`prober`], [`admin`], [`serve`].
+//! Reading order: [`record`], [`spec`], [`keys`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`pool`], [`request`], [`upstream`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`prober`], [`admin`], [`serve`].
 
 pub mod keys;
+pub mod record;
 pub mod spec;
 
 pub mod doors;
@@ -19,10 +21,13 @@ pub mod proxy;
 pub mod relay;
 pub mod reply;
 pub mod request;
+pub mod traffic;
 pub mod upstream;
 
 pub mod admin;
 pub mod serve;
 
+pub use record::RecordSpec;
 pub use serve::{Gateway, GatewayError, GatewayStopper};
 pub use spec::{GatewaySpec, ReplicaSpec};
+pub use traffic::Traffic;

@@ -22,11 +22,12 @@ use plimsoll_wire::head::Head;
 
 use crate::doors::{self, Shut, Toll};
 use crate::pool::{Booked, Pool};
-use crate::relay::{Begun, Relay};
+use crate::relay::{self, Begun, Relay};
 use crate::reply::{self, Out};
-use crate::request::{self, Asked};
+use crate::request::{self, Asked, Cut};
 use crate::rules::{InForce, Rules};
 use crate::stats::{End, Stage, Stats};
+use crate::traffic::{Recording, Traffic, TryEnd, head_bytes};
 use crate::upstream::{Lent, Unanswered, Upstreams, soon};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -59,6 +60,8 @@ pub struct Worker {
     pub waiting: Arc<AtomicU64>,
     /// The last request's number, of all threads.
     pub numbers: Arc<AtomicU64>,
+    /// Where requests are recorded.
+    pub traffic: Option<Arc<Traffic>>,
 }
 
 /// A request in hand.
@@ -74,6 +77,26 @@ struct Call {
     held: Span,
     /// What its key was charged.
     toll: Option<Toll>,
+    recording: Option<Recording>,
+}
+
+impl Call {
+    /// Its recording, with what was read of it.
+    fn begun(&mut self, mut recording: Recording, now: At) -> Recording {
+        recording.note(|told| {
+            told.read = now - self.came;
+            told.protocol = relay::protocol(self.path.path());
+            told.asked = self.asked.clone();
+            told.bytes = self.body.len() as u64 + head_bytes(&self.headers);
+        });
+        recording
+    }
+
+    fn record(&mut self, note: impl FnOnce(&mut Recording)) {
+        if let Some(recording) = &mut self.recording {
+            note(recording);
+        }
+    }
 }
 
 /// A request that goes nowhere.
@@ -88,8 +111,12 @@ pub async fn answer(worker: Rc<Worker>, request: Request<Incoming>) -> Response<
     let (parts, body) = request.into_parts();
     let id = worker.id(&parts.headers);
     let gone = Gone { stats: Arc::clone(&worker.stats), counted: false };
+    // What only looks (GET /v1/models) is no load.
+    let recorded = worker.traffic.as_ref().filter(|_| parts.method == Method::POST);
+    let mut recording = recorded.map(|traffic| Recording::begin(traffic, worker.pool.clock, came));
     let mut response = match worker.read(came, id.clone(), parts, body).await {
         Ok(mut call) => {
+            call.recording = recording.map(|recording| call.begun(recording, worker.pool.clock.now()));
             let response = worker.serve(&mut call).await;
             // What a replica answers takes it along.
             call.toll.take().into_iter().for_each(Toll::waive);
@@ -97,6 +124,8 @@ pub async fn answer(worker: Rc<Worker>, request: Request<Incoming>) -> Response<
         }
         Err(refused) => {
             worker.stats.end(refused.end);
+            let status = refused.response.status().as_u16();
+            recording.iter_mut().for_each(|recording| recording.note(|told| told.own_status = Some(status)));
             refused.response
         }
     };
@@ -210,8 +239,13 @@ impl Worker {
         headers.remove(HOST);
         headers.remove(CONTENT_LENGTH);
         headers.entry(REQUEST_ID).or_insert_with(|| id.clone());
+        let cut = match (&self.traffic, self.pool.needs_blocks) {
+            (Some(_), _) => Cut::Whole,
+            (None, true) => Cut::Blocks,
+            (None, false) => Cut::No,
+        };
         let is_post = parts.method == Method::POST;
-        let mut asked = if is_post { Asked::read(&body, self.pool.needs_blocks) } else { Asked::default() };
+        let mut asked = if is_post { Asked::read(&body, cut) } else { Asked::default() };
         let tolled = key.map(|key| Toll::take(key, asked.prompt_tokens, asked.most_tokens, self.pool.clock));
         let toll = tolled.transpose().map_err(|wait| Box::new(over_limit(wait)))?;
         if toll.is_some() && !rules.forward_keys {
@@ -220,7 +254,19 @@ impl Worker {
         asked.session = headers.get(SESSION).map(|name| request::session(name.as_bytes()));
         self.stats.took(Stage::Read, self.pool.clock.now() - came);
         let method = parts.method;
-        Ok(Call { rules, came, id, method, path, headers, body, asked, held: Span::ZERO, toll })
+        Ok(Call {
+            rules,
+            came,
+            id,
+            method,
+            path,
+            headers,
+            body,
+            asked,
+            held: Span::ZERO,
+            toll,
+            recording: None,
+        })
     }
 
     /// Places and sends a request until it has an answer.
@@ -233,7 +279,9 @@ impl Worker {
         loop {
             let began = self.pool.clock.now();
             let booked = self.pool.choose(&call.asked, &tried);
-            self.stats.took(Stage::Route, self.pool.clock.now() - began);
+            let routed = self.pool.clock.now() - began;
+            self.stats.took(Stage::Route, routed);
+            call.record(|recording| recording.note(|told| told.routed += routed));
             let Some(booked) = booked else {
                 if let Some(kept) = kept {
                     self.stats.end(kept.end);
@@ -245,10 +293,15 @@ impl Worker {
                 tried.clear();
                 match self.hold(call).await {
                     Ok(()) => continue,
-                    Err(refused) => return *refused,
+                    Err(refused) => {
+                        let status = refused.status().as_u16();
+                        call.record(|recording| recording.note(|told| told.own_status = Some(status)));
+                        return *refused;
+                    }
                 }
             };
             let number = booked.number();
+            call.record(|recording| recording.sends(&booked.replica().name, booked.sent()));
             sent += 1;
             if sent > 1 {
                 self.stats.retries.fetch_add(1, Ordering::Relaxed);
@@ -257,6 +310,8 @@ impl Worker {
                 Ok((response, lent)) => {
                     self.stats.took(Stage::Head, self.pool.clock.now() - booked.sent());
                     let judged = judge(&response, self.pool.clock.anchor().realtime_ns / 1_000_000_000);
+                    let answered = (response.status().as_u16(), judged.retry_after());
+                    call.record(|recording| recording.head(answered, response.headers(), lent.way));
                     if !judged.again || !self.may_retry(sent) {
                         return self.pass(call, response, lent, booked, judged);
                     }
@@ -264,8 +319,10 @@ impl Worker {
                     if let Some(fresh) = self.keep(call, response, lent, booked, judged).await {
                         kept = Some(fresh);
                     }
+                    call.record(|recording| recording.ends(TryEnd::Whole));
                 }
-                Err(Unanswered::NotSent(_)) => {
+                Err(Unanswered::NotSent(why)) => {
+                    call.record(|recording| recording.ends(TryEnd::NotSent(why)));
                     booked.end(Verdict::Failed);
                     self.pool.set_up(number, false);
                     tried.push(number);
@@ -275,6 +332,7 @@ impl Worker {
                     }
                 }
                 Err(Unanswered::Broken(why)) => {
+                    call.record(|recording| recording.ends(TryEnd::Broken(why.clone())));
                     booked.end(Verdict::Failed);
                     tried.push(number);
                     if !self.may_retry(sent) {
@@ -344,6 +402,7 @@ impl Worker {
         drop(place);
         let held = self.pool.clock.now() - began;
         call.held += held;
+        call.record(|recording| recording.note(|told| told.held += held));
         self.stats.took(Stage::Hold, held);
         Ok(())
     }
@@ -367,7 +426,8 @@ impl Worker {
         let keep_alive = Duration::from_secs_f64(call.rules.limits.keep_alive_s);
         // What was shed or failed is no answer to pay for.
         let toll = call.toll.take_if(|_| matches!(judged.end, End::Answered | End::Refused));
-        let begun = Begun { came: call.came, lent, booked, whole, keep_alive, toll };
+        let recording = call.recording.take();
+        let begun = Begun { came: call.came, lent, booked, whole, keep_alive, toll, recording };
         let relay =
             Relay::new(body, begun, (is_stream, call.path.path()), Arc::clone(&self.stats), self.pool.clock);
         Response::from_parts(parts, Out::Relayed(Box::new(relay)))
@@ -444,6 +504,16 @@ struct Judged {
     end: End,
     /// Might another replica do better?
     again: bool,
+}
+
+impl Judged {
+    /// When a replica that shed wishes to be asked again.
+    fn retry_after(&self) -> Option<Span> {
+        match self.verdict {
+            Verdict::Shed(after) => after,
+            Verdict::Worked | Verdict::Failed => None,
+        }
+    }
 }
 
 fn judge(response: &Response<Incoming>, now_unix_s: i64) -> Judged {

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use memchr::memmem;
-use plimsoll_model::{At, EventKind, Protocol, Span};
+use plimsoll_model::{At, Protocol, Span};
 use plimsoll_policy::Verdict;
 use plimsoll_wire::{Decoded, Decoder};
 use tokio::time::Sleep;
@@ -22,6 +22,7 @@ use crate::pool::Booked;
 use crate::reply::{BROKEN_STREAM, Cut};
 use crate::request::BYTES_PER_TOKEN;
 use crate::stats::{End, Stage, Stats};
+use crate::traffic::{Recording, TryEnd};
 use crate::upstream::Lent;
 
 /// What keeps a silent stream's connection open: a comment, which readers of events skip.
@@ -41,6 +42,7 @@ pub struct Relay {
     /// Is it a stream of events?
     events: Option<Events>,
     toll: Option<Toll>,
+    recording: Option<Recording>,
     ended: bool,
 }
 
@@ -57,25 +59,22 @@ struct Events {
 }
 
 impl Events {
-    /// Is the first token among these bytes? Many servers open a stream with an event that says who speaks, long before.
-    fn begins(&mut self, data: &[u8]) -> bool {
-        let Some(decoder) = &mut self.before else { return false };
+    /// The first token, if it is among these bytes. Many servers open a stream with an event that says who speaks, long before.
+    fn first(&mut self, data: &[u8]) -> Option<Decoded> {
+        let decoder = self.before.as_mut()?;
         self.decoded.clear();
         decoder.feed(data, &mut self.decoded);
-        let generated = |one: &Decoded| {
-            matches!(one.kind, EventKind::Content | EventKind::Reasoning | EventKind::ToolCall)
-        };
-        let begins = self.decoded.iter().any(generated);
+        let first = self.decoded.iter().find(|one| one.kind.is_token()).copied();
         // What can't be decoded is passed on all the same; nothing more is learnt of it.
-        if begins || decoder.is_stopped() {
+        if first.is_some() || decoder.is_stopped() {
             self.before = None;
         }
-        begins
+        first
     }
 }
 
 /// How an endpoint's answers are read, by its path.
-fn protocol(path: &str) -> Protocol {
+pub fn protocol(path: &str) -> Protocol {
     match path.rsplit('/').next() {
         _ if path.ends_with("/chat/completions") => Protocol::Chat,
         Some("completions") => Protocol::Completions,
@@ -98,6 +97,8 @@ pub struct Begun {
     pub keep_alive: Duration,
     /// What its key was charged.
     pub toll: Option<Toll>,
+    /// Where it is recorded.
+    pub recording: Option<Recording>,
 }
 
 impl Relay {
@@ -112,6 +113,7 @@ impl Relay {
         let now = clock.now();
         if is_stream {
             begun.booked.streams(now);
+            begun.recording.iter_mut().for_each(|recording| recording.of_try(|one| one.streams = true));
         }
         let events = is_stream.then(|| Events {
             tail: *b"\n\n",
@@ -132,6 +134,7 @@ impl Relay {
             head: now,
             events,
             toll: begun.toll,
+            recording: begun.recording,
             ended: false,
         }
     }
@@ -143,10 +146,8 @@ impl Relay {
         }
         match Pin::new(&mut self.answer).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
-                match (frame.data_ref().cloned(), &self.events, &mut self.toll) {
-                    (Some(data), Some(_), _) => self.note(&data),
-                    (Some(data), None, Some(toll)) => toll.answered((data.len() / BYTES_PER_TOKEN) as u64),
-                    _ => {}
+                if let Some(data) = frame.data_ref().cloned() {
+                    self.passes(&data);
                 }
                 if self.answer.is_end_stream() {
                     self.end(true);
@@ -178,10 +179,20 @@ impl Relay {
         if self.ended { SizeHint::with_exact(0) } else { self.answer.size_hint() }
     }
 
-    /// Counts what came of a stream.
-    fn note(&mut self, data: &[u8]) {
-        let (Some(events), Some(booked)) = (&mut self.events, &mut self.booked) else { return };
+    /// Counts what came of the answer.
+    fn passes(&mut self, data: &[u8]) {
         let now = self.clock.now();
+        self.recording.iter_mut().for_each(|recording| recording.piece(data, now));
+        match (&self.events, &mut self.toll) {
+            (Some(_), _) => self.note(data, now),
+            (None, Some(toll)) => toll.answered((data.len() / BYTES_PER_TOKEN) as u64),
+            (None, None) => {}
+        }
+    }
+
+    /// Counts what came of a stream.
+    fn note(&mut self, data: &[u8], now: At) {
+        let (Some(events), Some(booked)) = (&mut self.events, &mut self.booked) else { return };
         events.last = now;
         let at_line_start = |place: usize| match place {
             0 => events.tail[1] == b'\n',
@@ -197,12 +208,14 @@ impl Relay {
             return;
         }
         self.stats.events.fetch_add(u64::from(count), Ordering::Relaxed);
-        if events.begins(data) {
+        let first = events.first(data);
+        if first.is_some() {
             self.stats.took(Stage::FirstToken, now - self.head);
             booked.begin(now);
         }
         booked.moved(count, now);
         self.toll.iter_mut().for_each(|toll| toll.answered(u64::from(count)));
+        self.recording.iter_mut().for_each(|recording| recording.events(count, first, now));
     }
 
     /// A comment where a stream has been silent for long, between two events only.
@@ -236,6 +249,9 @@ impl Relay {
         let lent = self.lent.take();
         self.toll = None;
         self.stats.took(Stage::Total, self.clock.now() - self.came);
+        if let Some(mut recording) = self.recording.take() {
+            recording.ends(if whole { TryEnd::Whole } else { TryEnd::Cut });
+        }
         if whole {
             booked.end(self.whole.0);
             self.stats.end(self.whole.1);

@@ -23,6 +23,17 @@ pub const BYTES_PER_TOKEN: usize = 4;
 /// How deep values may be nested before the walk gives up.
 const DEEPEST: usize = 128;
 
+/// How far a prompt is cut into blocks.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Cut {
+    /// Not at all: nobody looks at them.
+    No,
+    /// Its full blocks: what a router looks at.
+    Blocks,
+    /// And what follows the last of them: a record tells whether two prompts were the same to their ends.
+    Whole,
+}
+
 /// What was read.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Asked {
@@ -30,6 +41,8 @@ pub struct Asked {
     pub blocks: Vec<u64>,
     /// Where they end, in tokens from the start.
     pub ends: Vec<u32>,
+    /// Name of all of it, where it was cut to its end ([`Cut::Whole`]).
+    pub whole: Option<u64>,
     /// Tokens of the prompt, by its length.
     pub prompt_tokens: u32,
     /// Most tokens of the answer, where it says so.
@@ -41,22 +54,22 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Reads a body. `blocks`: is the prompt to be cut into blocks?
-    pub fn read(body: &[u8], blocks: bool) -> Asked {
+    /// Reads a body.
+    pub fn read(body: &[u8], cut: Cut) -> Asked {
         let mut asked = Asked { prompt_tokens: tokens(body.len()), ..Asked::default() };
         let Some(fields) = Fields::read(body) else { return asked };
         asked.streams = fields.stream == Some(b"true");
         asked.most_tokens = fields.most_tokens.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
         let Some(prompt) = fields.prompt else { return asked };
         asked.prompt_tokens = tokens(prompt.len() + fields.tools.map_or(0, <[u8]>::len));
-        if blocks {
-            asked.cut(&fields, prompt);
+        if cut != Cut::No {
+            asked.cut(&fields, prompt, cut);
         }
         asked
     }
 
     /// Cuts tools and prompt into blocks. Equal bytes after an equal beginning are equal tokens, whatever the vocabulary.
-    fn cut(&mut self, fields: &Fields<'_>, prompt: &[u8]) {
+    fn cut(&mut self, fields: &Fields<'_>, prompt: &[u8], cut: Cut) {
         let mut chain = SipHasher13::new();
         chain.write(fields.model.unwrap_or_default());
         chain.write_u8(0);
@@ -66,7 +79,13 @@ impl Asked {
         let mut at = 0;
         loop {
             let next = if at < EVEN { at + BLOCK } else { at * 2 };
-            let Some(block) = prompt.get(at..next) else { return };
+            let Some(block) = prompt.get(at..next) else {
+                self.whole = (cut == Cut::Whole).then(|| {
+                    chain.write(&prompt[at..]);
+                    chain.finish()
+                });
+                return;
+            };
             chain.write(block);
             self.blocks.push(chain.finish());
             self.ends.push(tokens(before + next));

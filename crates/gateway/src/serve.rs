@@ -32,6 +32,7 @@ use crate::proxy::{self, Worker};
 use crate::rules::{InForce, Rules};
 use crate::spec::GatewaySpec;
 use crate::stats::Stats;
+use crate::traffic::Traffic;
 use crate::upstream::{Upstreams, soon};
 
 /// Connections that the kernel holds before they are accepted.
@@ -94,8 +95,19 @@ impl Gateway {
     /// # Errors
     /// See [`GatewayError`].
     pub fn start(spec: &GatewaySpec) -> Result<Gateway, GatewayError> {
+        Gateway::recording(spec, Clock::start(), None)
+    }
+
+    /// Starts, and hands each request that is over to a record. `clock`: whose axis its instants are on.
+    ///
+    /// # Errors
+    /// See [`GatewayError`].
+    pub fn recording(
+        spec: &GatewaySpec,
+        clock: Clock,
+        traffic: Option<&Arc<Traffic>>,
+    ) -> Result<Gateway, GatewayError> {
         spec.validate()?;
-        let clock = Clock::start();
         let pool = Arc::new(Pool::new(spec, clock)?);
         let rules = Arc::new(InForce::new(Rules::new(spec, None, clock)?));
         let tls = match pool.replicas.iter().any(|replica| replica.place.tls) {
@@ -135,6 +147,7 @@ impl Gateway {
                 stop: stop.subscribe(),
                 waiting: Arc::clone(&waiting),
                 numbers: Arc::clone(&numbers),
+                traffic: traffic.cloned(),
                 most: spec.limits.connections.div_ceil(count),
             };
             let named = std::thread::Builder::new().name(format!("plimsoll-gateway-{number}"));
@@ -195,6 +208,7 @@ struct Start {
     stop: watch::Receiver<u8>,
     waiting: Arc<AtomicU64>,
     numbers: Arc<AtomicU64>,
+    traffic: Option<Arc<Traffic>>,
     /// Most connections of this thread.
     most: usize,
 }
@@ -218,6 +232,7 @@ fn run(start: Start) -> io::Result<()> {
             rules: start.rules,
             waiting: start.waiting,
             numbers: start.numbers,
+            traffic: start.traffic,
         });
         let listener = TcpListener::from_std(start.listener)?;
         if start.probes {

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::keys::{KeySource, KeySpec};
+use crate::record::RecordSpec;
 
 /// Most replicas of one gateway.
 pub const MOST_REPLICAS: usize = 1_000;
@@ -42,6 +43,8 @@ pub struct GatewaySpec {
     pub health: HealthSpec,
     /// What clients may do.
     pub limits: LimitSpec,
+    /// Where requests are recorded as runs; none = nowhere.
+    pub record: Option<RecordSpec>,
     /// Name the replica in `x-plimsoll-replica`; otherwise the header carries a hash of the name, which tells outsiders nothing.
     pub name_replicas: bool,
     /// Threads; 0 = as many as cores.
@@ -119,6 +122,7 @@ impl Default for GatewaySpec {
             breaker: BreakerSpec::default(),
             health: HealthSpec::default(),
             limits: LimitSpec::default(),
+            record: None,
             name_replicas: false,
             threads: 0,
             ca_file: None,
@@ -179,6 +183,7 @@ impl GatewaySpec {
         self.route.validate()?;
         self.retry.validate()?;
         self.breaker.validate()?;
+        self.record.as_ref().map_or(Ok(()), RecordSpec::validate)?;
         if !self.health.path.starts_with('/') {
             return conflict("health.path", format!("{:?} is no path; it begins with /", self.health.path));
         }

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,7 +27,28 @@ const KEPT: usize = 256;
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(3);
 
-type Sender = SendRequest<Full<Bytes>>;
+/// Connections of all threads are numbered in the order in which they were made.
+static CONNECTIONS: AtomicU32 = AtomicU32::new(0);
+
+/// A connection to a replica.
+struct Sender {
+    http: SendRequest<Full<Bytes>>,
+    made: At,
+    number: u32,
+}
+
+/// How a request went to its replica.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Way {
+    /// When the connection stood.
+    pub connected: At,
+    /// When the request was handed to it.
+    pub sent: At,
+    /// Its number.
+    pub connection: u32,
+    /// Had it carried a request before?
+    pub reused: bool,
+}
 
 /// See the module.
 pub struct Upstreams {
@@ -50,13 +72,15 @@ pub struct Lent {
     from: Rc<Upstreams>,
     replica: u32,
     sender: Option<Sender>,
+    /// How the request went.
+    pub way: Way,
 }
 
 impl Lent {
     /// The answer is whole: the connection may be used again.
     pub fn give_back(mut self) {
         let Some(sender) = self.sender.take() else { return };
-        if sender.is_closed() {
+        if sender.http.is_closed() {
             return;
         }
         let mut idle = self.from.idle[self.replica as usize].borrow_mut();
@@ -85,7 +109,7 @@ impl Upstreams {
         request: impl Fn() -> Request<Full<Bytes>>,
     ) -> Result<(Response<Incoming>, Lent), Unanswered> {
         if let Some(sender) = self.kept(replica) {
-            match self.on(replica, sender, request()).await {
+            match self.on((replica, true), sender, request()).await {
                 // It was closed before a byte of an answer came, as kept connections are: the request was not taken.
                 Err((error, true)) if error.is_canceled() || error.is_incomplete_message() => {}
                 Err((error, _)) => return Err(Unanswered::Broken(error.to_string())),
@@ -93,18 +117,22 @@ impl Upstreams {
             }
         }
         let sender = self.connect(replica).await.map_err(Unanswered::NotSent)?;
-        let answered = self.on(replica, sender, request()).await;
+        let answered = self.on((replica, false), sender, request()).await;
         answered.map_err(|(error, _)| Unanswered::Broken(error.to_string()))
     }
 
     async fn on(
         self: &Rc<Upstreams>,
-        replica: u32,
+        (replica, reused): (u32, bool),
         mut sender: Sender,
         request: Request<Full<Bytes>>,
     ) -> Result<(Response<Incoming>, Lent), (hyper::Error, bool)> {
-        match sender.send_request(request).await {
-            Ok(response) => Ok((response, Lent { from: Rc::clone(self), replica, sender: Some(sender) })),
+        let sent = self.pool.clock.now();
+        let way = Way { connected: sender.made, sent, connection: sender.number, reused };
+        match sender.http.send_request(request).await {
+            Ok(response) => {
+                Ok((response, Lent { from: Rc::clone(self), replica, sender: Some(sender), way }))
+            }
             Err(error) => Err((error, true)),
         }
     }
@@ -118,7 +146,7 @@ impl Upstreams {
                 idle.clear();
                 return None;
             }
-            if sender.is_ready() {
+            if sender.http.is_ready() {
                 return Some(sender);
             }
         }
@@ -126,6 +154,12 @@ impl Upstreams {
     }
 
     async fn connect(&self, replica: u32) -> Result<Sender, String> {
+        let http = self.handshake(replica).await?;
+        let number = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+        Ok(Sender { http, made: self.pool.clock.now(), number })
+    }
+
+    async fn handshake(&self, replica: u32) -> Result<SendRequest<Full<Bytes>>, String> {
         let place = &self.pool.replicas[replica as usize].place;
         let connecting = async {
             let socket =

@@ -105,7 +105,7 @@ pub struct Manifest {
     pub schema: u32,
     /// Tool and version that wrote it.
     pub tool: String,
-    /// What kind of writer: `run`, `sweep`, `demo`, `simulate`, `rerun`, `import`.
+    /// What kind of writer: `run`, `sweep`, `demo`, `simulate`, `rerun`, `import`, `gateway`.
     pub kind: String,
     /// Random identity of the run, 16 hex digits.
     pub id: String,

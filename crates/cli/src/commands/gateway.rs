@@ -1,16 +1,20 @@
 //! `plimsoll gateway`: a streaming proxy in front of replicas, until it is told to stop.
 
+pub mod record;
+
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use plimsoll_client::Clock;
 use plimsoll_gateway::keys;
 use plimsoll_gateway::pool::Shown;
 use plimsoll_gateway::stats::ENDS;
-use plimsoll_gateway::{Gateway, GatewayError, GatewaySpec, ReplicaSpec};
+use plimsoll_gateway::{Gateway, GatewayError, GatewaySpec, RecordSpec, ReplicaSpec};
 use plimsoll_policy::{RouteSpec, Standing};
+use plimsoll_report::figure::counted;
 use plimsoll_workload::error::nearest;
 use serde_json::json;
 
@@ -18,6 +22,7 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{Format, GatewayArgs};
 use crate::out;
 use crate::screen::KeyWatch;
+use record::{Ended as Recorded, Record};
 
 /// How often it is seen whether a replica's standing has changed.
 const LOOK: Duration = Duration::from_millis(100);
@@ -49,15 +54,23 @@ pub fn run(args: &GatewayArgs) -> Result<Exit, Stop> {
     serve(args, &spec)
 }
 
-fn started(spec: &GatewaySpec) -> Result<Gateway, Stop> {
-    Gateway::start(spec).map_err(|e| match e {
+fn started(spec: &GatewaySpec, clock: Clock, record: Option<&Record>) -> Result<Gateway, Stop> {
+    Gateway::recording(spec, clock, record.map(|record| &record.traffic)).map_err(|e| match e {
         GatewayError::System(_) => Stop::invalid(e.to_string()),
         other => Stop::usage(other.to_string()),
     })
 }
 
 fn serve(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
-    let gateway = started(spec)?;
+    let clock = Clock::start();
+    let record = spec.record.as_ref().map(|record| Record::start(spec, record, clock)).transpose()?;
+    let gateway = match started(spec, clock, record.as_ref()) {
+        Ok(gateway) => gateway,
+        Err(stop) => {
+            record.map(Record::end);
+            return Err(stop);
+        }
+    };
     let ended = Arc::new(AtomicBool::new(false));
     let (stopper, on_stop) = (gateway.stopper(), Arc::clone(&ended));
     let _watch = KeyWatch::start(false, move || {
@@ -82,6 +95,9 @@ fn serve(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
     match gateway.admin {
         Some(admin) => say(&format!("/metrics, /v1/replicas and /readyz on http://{admin}")),
         None => say("no metrics are served; --admin 127.0.0.1:8081 serves them"),
+    }
+    if let Some(record) = &spec.record {
+        say(&format!("every request is recorded, without its text, in runs under {}", record.dir.display()));
     }
     let (pool, stats) = (Arc::clone(&gateway.pool), Arc::clone(&gateway.stats));
     let names: Vec<String> = pool.replicas.iter().map(|replica| replica.name.clone()).collect();
@@ -108,12 +124,18 @@ fn serve(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
         Ok(ended) => ended.map_err(|e| Stop::invalid(e.to_string()))?,
         Err(_) => return Err(Stop::invalid("the gateway's thread died")),
     }
+    let recorded = record.map(Record::end);
     let retries = stats.retries.load(Ordering::Relaxed);
     match args.format {
         Format::Json => {
             let counts: serde_json::Map<String, serde_json::Value> =
                 ENDS.iter().map(|(end, name)| ((*name).to_owned(), stats.ended(*end).into())).collect();
-            out::json(&json!({"requests": stats.all(), "ends": counts, "retries": retries}));
+            out::json(&json!({
+                "requests": stats.all(),
+                "ends": counts,
+                "retries": retries,
+                "recorded": recorded.as_ref().map(recorded_json),
+            }));
         }
         Format::Text => {
             let parts: Vec<String> = ENDS
@@ -123,9 +145,29 @@ fn serve(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
                 .collect();
             let parts = if parts.is_empty() { "none".to_owned() } else { parts.join(", ") };
             out::line(&format!("Requests: {parts}; {retries} retries."));
+            recorded.iter().for_each(|recorded| out::line(&recorded_line(recorded)));
         }
     }
-    Ok(Exit::Done)
+    match recorded.and_then(|recorded| recorded.error) {
+        Some(error) => Err(Stop::invalid(format!("the record is not whole: {error}"))),
+        None => Ok(Exit::Done),
+    }
+}
+
+fn recorded_json(recorded: &Recorded) -> serde_json::Value {
+    json!({"folder": recorded.dir, "requests": recorded.requests, "lost": recorded.lost})
+}
+
+fn recorded_line(recorded: &Recorded) -> String {
+    let lost = match recorded.lost {
+        0 => String::new(),
+        lost => format!(", {lost} not, because the disk did not keep up"),
+    };
+    let newest = match &recorded.dir {
+        Some(dir) => format!("; newest run: {}", dir.display()),
+        None => String::new(),
+    };
+    format!("Recorded: {}{lost}{newest}", counted(recorded.requests, "request"))
 }
 
 /// Makes a key: it is shown this once, and its hash goes into the file.
@@ -151,7 +193,7 @@ fn fresh_key(args: &GatewayArgs, id: &str) -> Result<Exit, Stop> {
 
 /// Says what a file asks for and which of its replicas answer.
 fn checked(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
-    let gateway = started(spec)?;
+    let gateway = started(spec, Clock::start(), None)?;
     let mut shown: Vec<Shown> = Vec::new();
     for _ in 0..CHECK_LOOKS {
         shown = gateway.pool.shown().0;
@@ -215,6 +257,12 @@ fn asked(args: &GatewayArgs, path: Option<&str>) -> Result<GatewaySpec, Stop> {
     }
     if let Some(path) = &args.health {
         spec.health.path.clone_from(path);
+    }
+    if let Some(dir) = &args.record {
+        spec.record = Some(match spec.record.take() {
+            Some(record) => RecordSpec { dir: dir.clone(), ..record },
+            None => RecordSpec::new(dir.clone()),
+        });
     }
     spec.name_replicas |= args.name_replicas;
     spec.insecure |= args.insecure;

@@ -5,6 +5,8 @@
 //! elsewhere, and then no two levels could be compared. What the client was told (time-outs, retries, connections) stays; the
 //! secrets of the first target are not sent to a host that they were not named for.
 
+use std::path::Path;
+
 use crate::result;
 use plimsoll_measure::findings::Findings;
 use plimsoll_model::{Level, Load, Manifest, Protocol, Repeats, RunState, Span};
@@ -20,13 +22,16 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{CeilingArgs, ClientArgs, RerunArgs, TargetArgs, WorldArgs};
 use crate::measure::{Begin, Closed, Measure, Simulate};
 use crate::resolve::{self, Draft};
-use crate::{out, simulation};
+use crate::{out, rows, simulation, traffic};
 
 /// Repeats and prints.
 pub fn run(args: &RerunArgs) -> Result<Exit, Stop> {
     let baseline::Resolved { dir, baseline } = baseline::resolve(&args.run)?;
-    let manifest = plimsoll_store::read_manifest(&dir).map_err(|e| Stop::usage(e.to_string()))?;
+    let mut manifest = plimsoll_store::read_manifest(&dir).map_err(|e| Stop::usage(e.to_string()))?;
     let folder = dir.display();
+    if traffic::is_traffic(&manifest) {
+        manifest = came(&dir).map_err(|why| Stop::usage(format!("{folder}: {why}")))?;
+    }
     let whole = repeatable(&manifest).and_then(|()| Recorded::of(&manifest));
     let recorded = whole.map_err(|why| Stop::usage(format!("{folder}: {why}")))?;
     for level in &manifest.levels {
@@ -40,6 +45,17 @@ pub fn run(args: &RerunArgs) -> Result<Exit, Stop> {
         measure(args, &manifest, &recorded, (scenario, world), &said)?;
     result::close(args.output.format, &closed, &findings, None);
     Ok(closed.exit(&findings, stopped))
+}
+
+/// What came through a gateway, as a schedule. What of it was recorded is sent again, also where its end is missing.
+fn came(dir: &Path) -> Result<Manifest, String> {
+    let mut run = rows::whole(dir).map_err(|stop| stop.line)?;
+    if run.manifest.progress == RunState::Running {
+        return Err("still being written: stop the gateway, or take an earlier run of it".into());
+    }
+    traffic::as_trace(dir, &mut run)?;
+    run.manifest.progress = RunState::Complete;
+    Ok(run.manifest)
 }
 
 /// Was all of it sent?

@@ -28,6 +28,9 @@ pub struct GatewayArgs {
     /// The page by which it is seen that a replica answers [default: the file's, or /health]
     #[arg(long, value_name = "PATH")]
     pub health: Option<String>,
+    /// Record each request, without its text, as runs under this folder [default: the file's, or not at all]
+    #[arg(long, value_name = "DIR")]
+    pub record: Option<PathBuf>,
     /// Name the replica in each answer's x-plimsoll-replica; otherwise it carries a hash of the name
     #[arg(long)]
     pub name_replicas: bool,

@@ -74,7 +74,7 @@ impl Running {
     }
 
     /// Ends it as an orchestrator does, and gives its last words and its exit code.
-    fn end(mut self) -> (String, Option<i32>) {
+    pub fn end(mut self) -> (String, Option<i32>) {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).expect("it lives");
         let mut words = String::new();
         self.stdout.read_to_string(&mut words).expect("text");

@@ -79,7 +79,7 @@ fn open(name: &str) -> Result<Run, Stop> {
     if let Some(how) = &run.recovered {
         out::note(&format!("{}: {how}", dir.display()));
     }
-    recover::unfinished(&run.manifest, &mut run.attempts);
+    recover::unfinished(&mut run.manifest, &mut run.attempts);
     Ok(run)
 }
 

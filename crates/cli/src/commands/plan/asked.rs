@@ -25,7 +25,7 @@ use crate::exit::Stop;
 use crate::fitted::Target;
 use crate::flags::{PlanArgs, WorldArgs};
 use crate::resolve::{self, Draft};
-use crate::{budget_file, price, simulation};
+use crate::{budget_file, price, simulation, traffic};
 
 /// Seconds of arrivals in one simulation where nobody says: long enough for a p99 of a few requests a second, and no longer than so
 /// many requests take.
@@ -107,7 +107,10 @@ struct Source {
 impl Source {
     fn read(dir: &Path, args: &PlanArgs) -> Result<Source, Stop> {
         let name = dir.display().to_string();
-        let rows = rows::whole(dir)?;
+        let mut rows = rows::whole(dir)?;
+        if traffic::is_traffic(&rows.manifest) {
+            traffic::as_trace(dir, &mut rows).map_err(|why| Stop::usage(format!("{name}: {why}")))?;
+        }
         let recorded = Recorded::of(&rows.manifest).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
         let none = format!("{name}: no level was measured well enough to plan from; name one with --level");
         let summary = rows::level(&rows.findings, args.load.level, &none)?.clone();

@@ -1,0 +1,341 @@
+//! The gateway's traffic as runs: what its threads hand over is written into a run folder, and from time to time into the next one.
+//!
+//! One thread takes rows off the gateway's channel and gives them to the run's log; another closes folders (Parquet, findings), because that takes a second
+//! or more and rows come meanwhile. A folder holds the requests that *came* while it was the newest: it stays open for those that go on after the next one
+//! was begun, else the slow ones would be missing where they belong.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use plimsoll_client::Clock;
+use plimsoll_gateway::traffic::Told;
+use plimsoll_gateway::traffic::rows::RowMaker;
+use plimsoll_gateway::{GatewaySpec, RecordSpec, Traffic};
+use plimsoll_measure::traffic::Extent;
+use plimsoll_model::run::SCHEMA_VERSION;
+use plimsoll_model::{At, ClockAnchor, EndedBy, Fingerprint, Manifest, RunState, Span, Time};
+use plimsoll_report::figure::counted;
+use plimsoll_store::{RunWriter, StoreError};
+use serde_json::json;
+
+use crate::exit::Stop;
+use crate::measure;
+use crate::out;
+
+/// The kind of run it writes.
+pub const KIND: &str = "gateway";
+/// Begins the names of its folders.
+const PREFIX: &str = "gateway-";
+/// How often it is looked at whether a folder is full while nothing comes.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long a folder waits for requests that go on: the longest answers take minutes. What comes later is missing in it, and it says so.
+const LONGEST: Span = Span::from_secs(900);
+
+/// A record that goes on.
+pub struct Record {
+    /// What the gateway writes to.
+    pub traffic: Arc<Traffic>,
+    thread: JoinHandle<Ended>,
+}
+
+/// What was recorded.
+#[derive(Default)]
+pub struct Ended {
+    /// The newest folder with a request in it.
+    pub dir: Option<PathBuf>,
+    /// Requests that were written.
+    pub requests: u64,
+    /// Requests that were served and are in no folder.
+    pub lost: u64,
+    /// Why a folder could not be written, if one could not.
+    pub error: Option<String>,
+}
+
+impl Record {
+    /// Makes the first folder and waits for requests.
+    ///
+    /// # Errors
+    /// The folder can't be made.
+    pub fn start(spec: &GatewaySpec, record: &RecordSpec, clock: Clock) -> Result<Record, Stop> {
+        let (traffic, from) = Traffic::channel();
+        let next = Next { spec: spec.clone(), record: record.clone(), clock, numbers: traffic.numbers() };
+        let newest = next.folder().map_err(|e| match e {
+            StoreError::DiskFull { .. } => Stop::invalid(e.to_string()),
+            other => Stop::usage(format!("record: {other}")),
+        })?;
+        let writing = Writing {
+            next,
+            newest,
+            older: Vec::new(),
+            maker: RowMaker::new(measure::random()),
+            closing: Vec::new(),
+            ended: Ended::default(),
+        };
+        let thread = std::thread::Builder::new().name("gateway-record".into());
+        let thread = thread.spawn(move || writing.run(&from));
+        let thread = thread.map_err(|e| Stop::invalid(format!("the record can't be written: {e}")))?;
+        Ok(Record { traffic, thread })
+    }
+
+    /// Writes what is left. To be called when the gateway has ended: until then somebody may still write.
+    pub fn end(self) -> Ended {
+        let lost = self.traffic.lost();
+        drop(self.traffic);
+        let mut ended = self.thread.join().unwrap_or_default();
+        ended.lost += lost;
+        ended
+    }
+}
+
+/// How folders are begun.
+struct Next {
+    spec: GatewaySpec,
+    record: RecordSpec,
+    clock: Clock,
+    numbers: Arc<AtomicU64>,
+}
+
+/// A run folder that is being written.
+struct Folder {
+    writer: RunWriter,
+    /// The zero of its axis, on the gateway's clock.
+    base: At,
+    /// Number of the first request that is its.
+    first: u64,
+    begun: At,
+    extent: Extent,
+}
+
+impl Next {
+    fn folder(&self) -> Result<Folder, StoreError> {
+        let number = folders(&self.record.dir).last().map_or(1, |(number, _)| number + 1);
+        let dir = self.record.dir.join(format!("{PREFIX}{number:06}"));
+        let begun = self.clock.now();
+        // A request's instant is read before it gets its number: one that comes just now began before zero otherwise.
+        let base = begun + -Span::from_secs(1);
+        let first = self.numbers.load(Ordering::Relaxed);
+        let writer = RunWriter::create(&dir, self.manifest(base))?;
+        Ok(Folder { writer, base, first, begun, extent: Extent::default() })
+    }
+
+    fn manifest(&self, base: At) -> Manifest {
+        let spec = &self.spec;
+        let anchor = self.clock.anchor();
+        let names = spec.replicas.iter().map(|replica| replica.name.as_deref().unwrap_or(&replica.url));
+        let url = format!("http://{}/v1", spec.listen);
+        let facts = [("replicas".to_owned(), Some(spec.replicas.len().to_string()))];
+        Manifest {
+            schema: SCHEMA_VERSION,
+            tool: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
+            kind: KIND.into(),
+            id: format!("{:016x}", measure::random()),
+            label: None,
+            progress: RunState::Running,
+            time: Time::Real,
+            clock: ClockAnchor {
+                monotonic_ns: anchor.monotonic_ns + base.0,
+                realtime_ns: anchor.realtime_ns + base.0,
+            },
+            seed: 0,
+            nonce: 0,
+            reproduce: "plimsoll rerun".into(),
+            repeats: None,
+            host: plimsoll_client::doctor::host(),
+            target: Fingerprint { url: url.clone(), facts: facts.into_iter().collect() },
+            flags: Vec::new(),
+            // Named one by one: what of a gateway file is secret must not get into a run.
+            scenario: json!({
+                "target": {"url": url},
+                "gateway": {
+                    "replicas": names.collect::<Vec<_>>(),
+                    "route": spec.route,
+                    "retry": spec.retry,
+                    "breaker": spec.breaker,
+                },
+            }),
+            levels: Vec::new(),
+            findings: None,
+        }
+    }
+}
+
+/// The run folders of gateways in `dir` by their numbers, ascending.
+fn folders(dir: &Path) -> Vec<(u64, PathBuf)> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let of = |path: PathBuf| {
+        let number = path.file_name()?.to_str()?.strip_prefix(PREFIX)?.parse().ok()?;
+        path.is_dir().then_some((number, path))
+    };
+    let mut found: Vec<_> = entries.flatten().filter_map(|entry| of(entry.path())).collect();
+    found.sort_unstable();
+    found
+}
+
+/// The writing thread's own.
+struct Writing {
+    next: Next,
+    newest: Folder,
+    /// Folders that wait for requests that go on: those from `first` on and before the number beside them.
+    older: Vec<(Folder, u64)>,
+    maker: RowMaker,
+    closing: Vec<JoinHandle<Option<String>>>,
+    ended: Ended,
+}
+
+impl Writing {
+    fn run(mut self, from: &Receiver<Box<Told>>) -> Ended {
+        loop {
+            match from.recv_timeout(LOOK) {
+                Ok(told) => self.take(&told),
+                Err(RecvTimeoutError::Timeout) => self.look(),
+                Err(RecvTimeoutError::Disconnected) => return self.end(),
+            }
+        }
+    }
+
+    fn take(&mut self, told: &Told) {
+        let own = |(folder, until): &&mut (Folder, u64)| (folder.first..*until).contains(&told.number);
+        let folder = match self.older.iter_mut().find(own) {
+            Some((folder, _)) => folder,
+            None if told.number >= self.newest.first => &mut self.newest,
+            None => {
+                self.ended.lost += 1;
+                return;
+            }
+        };
+        for mut row in self.maker.rows(told, folder.base) {
+            row.request -= folder.first;
+            folder.extent.add(&row);
+            folder.writer.attempt(&row);
+        }
+        self.ended.requests += 1;
+        if self.ended.requests.is_multiple_of(64) {
+            self.look();
+        }
+    }
+
+    /// Begins the next folder where this one is full, and closes those that have all they wait for.
+    fn look(&mut self) {
+        let now = self.next.clock.now();
+        let (every_s, bytes) = (self.next.record.every_s, self.next.record.bytes);
+        let age = (now - self.newest.begun).as_secs_f64();
+        let is_full = age >= every_s || self.newest.writer.health().written_bytes >= bytes;
+        if is_full && self.newest.extent.requests() > 0 {
+            match self.next.folder() {
+                Ok(next) => {
+                    let until = next.first;
+                    self.older.push((std::mem::replace(&mut self.newest, next), until));
+                    self.thin();
+                }
+                // It goes on in this one; what is wrong is tried again when the next look comes.
+                Err(error) => self.wrong(error.to_string()),
+            }
+        }
+        let over = |(folder, until): &mut (Folder, u64)| {
+            folder.extent.requests() >= *until - folder.first
+                || now - folder.begun > LONGEST + Span::from_secs_f64(every_s)
+        };
+        let over: Vec<_> = self.older.extract_if(.., over).collect();
+        over.into_iter().for_each(|(folder, until)| self.close(folder, until));
+        let done = self.closing.extract_if(.., |thread| thread.is_finished());
+        let errors: Vec<String> = done.filter_map(|thread| thread.join().ok().flatten()).collect();
+        errors.into_iter().for_each(|error| self.wrong(error));
+    }
+
+    fn wrong(&mut self, error: String) {
+        if self.ended.error.as_ref() != Some(&error) {
+            out::note(&format!("record: {error}"));
+            self.ended.error = Some(error);
+        }
+    }
+
+    fn close(&mut self, folder: Folder, until: u64) {
+        self.ended.dir = Some(folder.writer.dir().to_path_buf());
+        let closing = std::thread::Builder::new().name("gateway-record-close".into());
+        match closing.spawn(move || folder.close(until)) {
+            Ok(thread) => self.closing.push(thread),
+            // The log stays as it is, and whoever reads it makes a run of it.
+            Err(error) => self.wrong(error.to_string()),
+        }
+    }
+
+    /// Lets the oldest folders go once all are larger than they may be.
+    fn thin(&self) {
+        let record = &self.next.record;
+        let open = [&self.newest].into_iter().chain(self.older.iter().map(|(folder, _)| folder));
+        let open: Vec<&Path> = open.map(|folder| folder.writer.dir()).collect();
+        let sized: Vec<(PathBuf, u64)> = folders(&record.dir)
+            .into_iter()
+            .map(|(_, dir)| (size(&dir), dir))
+            .map(|(size, dir)| (dir, size))
+            .collect();
+        let mut all: u64 = sized.iter().map(|(_, size)| size).sum();
+        for (dir, size) in sized.iter().filter(|(dir, _)| !open.contains(&dir.as_path())) {
+            if all <= record.keep_bytes {
+                return;
+            }
+            if std::fs::remove_dir_all(dir).is_ok() {
+                all -= size;
+            }
+        }
+    }
+
+    fn end(mut self) -> Ended {
+        let until = self.next.numbers.load(Ordering::Relaxed);
+        for (folder, until) in std::mem::take(&mut self.older) {
+            self.close(folder, until);
+        }
+        let Writing { newest, mut ended, mut closing, .. } = self;
+        match newest.extent.requests() {
+            0 if newest.first == until => {
+                let dir = newest.writer.dir().to_path_buf();
+                drop(newest);
+                let _ = std::fs::remove_dir_all(dir);
+            }
+            _ => {
+                ended.dir = Some(newest.writer.dir().to_path_buf());
+                ended.error = newest.close(until).or(ended.error);
+            }
+        }
+        for thread in closing.drain(..) {
+            ended.error =
+                thread.join().unwrap_or_else(|_| Some("a folder could not be closed".into())).or(ended.error);
+        }
+        ended
+    }
+}
+
+impl Folder {
+    /// Makes a run of it: the level that its rows are, Parquet, findings. `until`: the number after its last request. What was wrong, if anything.
+    fn close(self, until: u64) -> Option<String> {
+        let arrivals = until - self.first;
+        let mut manifest = self.writer.manifest();
+        manifest.levels = vec![self.extent.level(Some(arrivals), EndedBy::Complete)];
+        let missing = arrivals.saturating_sub(self.extent.requests());
+        if missing > 0 {
+            let why = format!(
+                "{} of {arrivals} left no row: the record did not keep up",
+                counted(missing, "request")
+            );
+            manifest.progress = RunState::Partial { why };
+        }
+        let dir = self.writer.dir().to_path_buf();
+        let judged = self.writer.finish(manifest).and_then(|()| {
+            let run = plimsoll_store::open(&dir)?;
+            let mut manifest = run.manifest;
+            let found = measure::findings(&manifest, &run.attempts, &run.samples);
+            manifest.findings = serde_json::to_value(&found).ok();
+            plimsoll_store::replace_manifest(&dir, &manifest)
+        });
+        judged.err().map(|error| error.to_string())
+    }
+}
+
+fn size(dir: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+    entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum()
+}

@@ -1,0 +1,328 @@
+//! What the gateway records of its traffic, held against what clients of it wrote down themselves, and read by every command that reads runs.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use plimsoll_client::Clock;
+use plimsoll_model::{Attempt, How};
+use plimsoll_store::Run;
+
+use crate::gateway::Running;
+use crate::kit::{Engine, plimsoll};
+
+/// Between the two ends of loopback on a busy machine.
+const WIDE_S: f64 = 0.5;
+
+/// What a client saw of one answer.
+#[derive(Clone, Debug)]
+struct Seen {
+    status: u16,
+    ttft_s: Option<f64>,
+    e2e_s: f64,
+    tokens: Option<u32>,
+    cached: Option<u32>,
+}
+
+/// Sends one request over a connection of its own. `most`: tokens, by which its row is known; `reads`: leaves after so many bytes.
+fn ask(url: &str, path: &str, body: &str, reads: Option<usize>) -> Seen {
+    let addr = url.trim_start_matches("http://").trim_end_matches("/v1");
+    let mut socket = TcpStream::connect(addr).expect("it listens");
+    socket.set_read_timeout(Some(Duration::from_secs(30))).expect("a plain socket");
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    let clock = Clock::start();
+    socket.write_all(request.as_bytes()).expect("sent");
+    let (mut all, mut part, mut first) = (Vec::new(), [0; 16_384], None);
+    while let Ok(n) = socket.read(&mut part) {
+        if n == 0 {
+            break;
+        }
+        all.extend_from_slice(&part[..n]);
+        // An event that only says who speaks has an empty content.
+        let text = String::from_utf8_lossy(&all);
+        let said = text.split("\"content\":\"").skip(1).any(|after| !after.starts_with('"'));
+        if first.is_none() && said {
+            first = Some(clock.now().0 as f64 / 1e9);
+        }
+        if reads.is_some_and(|reads| all.len() >= reads) {
+            break;
+        }
+    }
+    let text = String::from_utf8_lossy(&all);
+    let number = |key: &str| {
+        let after = text.rsplit_once(key)?.1.trim_start_matches([':', ' ']);
+        after.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    };
+    Seen {
+        status: text.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status"),
+        ttft_s: first,
+        e2e_s: clock.now().0 as f64 / 1e9,
+        tokens: number("\"completion_tokens\""),
+        cached: number("\"cached_tokens\""),
+    }
+}
+
+fn body(tokens: u32, text: &str) -> String {
+    let messages = format!("[{{\"role\":\"user\",\"content\":\"{text}\"}}]");
+    format!(
+        "{{\"model\":\"demo\",\"stream\":true,\"stream_options\":{{\"include_usage\":true}},\"ignore_eos\":true,\"max_tokens\":{tokens},\"messages\":{messages}}}"
+    )
+}
+
+/// The run folders of a record, in order.
+fn runs(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).expect("a folder");
+    let mut runs: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    runs.sort();
+    runs
+}
+
+fn open(dir: &Path) -> Run {
+    plimsoll_store::open(dir).expect("a run")
+}
+
+/// Waits until what the gateway has written so far holds so many rows.
+fn written(dir: &Path, rows: usize) {
+    for _ in 0..300 {
+        let all = runs(dir);
+        let found = all.iter().filter_map(|run| plimsoll_store::open(run).ok());
+        if found.map(|run| run.attempts.len()).sum::<usize>() >= rows {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("{rows} rows did not come within half a minute");
+}
+
+fn seconds(row: &Attempt, to: Option<plimsoll_model::At>) -> f64 {
+    (to.expect("it has this stamp") - row.due).as_secs_f64()
+}
+
+/// Forty streamed requests (each of a length that no other has), one that its client leaves, one to a path that isn't there.
+#[test]
+fn every_request_is_there_once_as_its_client_saw_it() {
+    let (a, b) = (Engine::start("demo"), Engine::start("demo"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().join("traffic");
+    let record = dir.display().to_string();
+    let [left, right] = [&a, &b].map(|engine| engine.url.trim_end_matches("/v1").to_owned());
+    let gateway = Running::start(&[
+        "--replica",
+        &format!("left={left}"),
+        "--replica",
+        &format!("right={right}"),
+        "--record",
+        &record,
+    ]);
+    let shared = "a system prompt that all of these requests share, word for word, ".repeat(12);
+    let (seen, next) = (Mutex::new(HashMap::new()), AtomicU32::new(4));
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                loop {
+                    let tokens = next.fetch_add(1, Ordering::SeqCst);
+                    if tokens >= 44 {
+                        return;
+                    }
+                    let text = format!("{shared} and question {tokens}");
+                    let one = ask(&gateway.url, "/v1/chat/completions", &body(tokens, &text), None);
+                    seen.lock().expect("nobody panicked").insert(tokens, one);
+                }
+            });
+        }
+    });
+    let seen = seen.into_inner().expect("nobody panicked");
+    let left_early = ask(&gateway.url, "/v1/chat/completions", &body(3_000, "a long story"), Some(2_000));
+    let nowhere = ask(&gateway.url, "/v1/nowhere", &body(9_999, "x"), None);
+    assert_eq!((left_early.status, nowhere.status), (200, 404));
+    written(&dir, 42);
+    let (_, code) = gateway.end();
+    assert_eq!(code, Some(0));
+    let [run] = &runs(&dir)[..] else { panic!("one run in {:?}", runs(&dir)) };
+    let Run { attempts, manifest, .. } = open(run);
+    assert_eq!(attempts.len(), 42);
+    assert_eq!((manifest.kind.as_str(), manifest.levels[0].arrivals), ("gateway", 42));
+    let mut numbers: Vec<u64> = attempts.iter().map(|row| row.request).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..42).collect::<Vec<_>>());
+    let of = |tokens: u32| {
+        let found: Vec<&Attempt> = attempts.iter().filter(|row| row.asked_output == tokens).collect();
+        let [one] = found[..] else { panic!("{} rows of {tokens}", found.len()) };
+        one
+    };
+    for (tokens, one) in &seen {
+        let row = of(*tokens);
+        assert_eq!((one.status, row.answer.status), (200, Some(200)));
+        assert_eq!(row.outcome.how, How::Finished, "{row:?}");
+        assert_eq!((row.answer.tokens.output, row.answer.tokens.output), (Some(*tokens), one.tokens));
+        assert_eq!(row.answer.tokens.cached, one.cached, "{row:?}");
+        assert!(row.answer.tokens.prompt.is_some_and(|prompt| prompt > 100), "{row:?}");
+        let (ttft, e2e) = (seconds(row, row.first_token), seconds(row, row.end));
+        let client = (one.ttft_s.expect("a token came"), one.e2e_s);
+        // The gateway hears of a request after its client wrote it and of the answer before its client has it.
+        assert!(ttft <= client.0 + 0.002 && client.0 - ttft < WIDE_S, "ttft {ttft} and {client:?}");
+        assert!(e2e <= client.1 + 0.002 && client.1 - e2e < WIDE_S, "e2e {e2e} and {client:?}");
+        assert!(["left", "right"].contains(&row.answer.replica.as_deref().expect("a replica")));
+        assert!(row.sent >= Some(row.due) && row.first_byte >= row.sent && row.last_token <= row.end);
+    }
+    assert_eq!(of(3_000).outcome.how, How::Cancelled, "{:?}", of(3_000));
+    assert_eq!(of(9_999).outcome.how, How::ClientError, "{:?}", of(9_999));
+    // What prompts share, their blocks share, and no more.
+    let (one, other) = (&of(20).prompt_blocks, &of(30).prompt_blocks);
+    let same = one.iter().zip(other).take_while(|(a, b)| a == b).count();
+    assert!(same > 5 && same < one.len().min(other.len()), "{same} of {} and {}", one.len(), other.len());
+    // Nothing of a prompt is in any file.
+    for (name, bytes) in crate::kit::files(&dir) {
+        assert!(!bytes.windows(13).any(|piece| piece == b"word for word"), "{name} holds a prompt");
+    }
+}
+
+/// Every command that reads runs reads this one.
+#[test]
+fn a_recorded_run_is_a_run_like_any_other() {
+    let engine = Engine::start("demo");
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().join("traffic");
+    let gateway = Running::start(&["--replica", &engine.url, "--record", &dir.display().to_string()]);
+    let load = folder.path().join("load").display().to_string();
+    let loaded = plimsoll(&[
+        "run",
+        &gateway.url,
+        "--rate",
+        "60/s",
+        "--for",
+        "8s",
+        "--isl",
+        "96",
+        "--osl",
+        "8",
+        "--prefix",
+        "0.5,4",
+        "-o",
+        &load,
+        "-q",
+    ]);
+    assert_eq!(loaded.code, 0, "{}", loaded.words());
+    let (words, _) = gateway.end();
+    let run = runs(&dir).pop().expect("a run").display().to_string();
+    assert!(words.contains("Recorded: "), "{words}");
+    let shown = plimsoll(&["show", &run, "--format", "json"]).json();
+    let counts =
+        |found: &serde_json::Value| found["findings"]["levels"][0]["summary"]["counts"]["finished"].clone();
+    let client = plimsoll(&["show", &load, "--format", "json"]).json();
+    // The generator's calibration went through the gateway as well.
+    assert!(counts(&shown).as_u64() >= counts(&client).as_u64(), "{} {}", counts(&shown), counts(&client));
+    let budget = folder.path().join("budget.yaml");
+    std::fs::write(
+        &budget,
+        "version: 1\nname: chat\nbudgets:\n  - {id: first, metric: ttft, p: 95, max: 5s}\n",
+    )
+    .expect("written");
+    let budget = budget.display().to_string();
+    let gated = plimsoll(&["gate", &run, "--budget", &budget]);
+    assert_eq!(gated.code, 0, "{}", gated.words());
+    for args in [
+        &["diagnose", run.as_str()][..],
+        &["profile", &run],
+        &["levers", &run],
+        &["what-if", &run, "rate 1.5x"],
+        &["plan", "--from", &run, "--slo", "ttft p95 < 5s"],
+    ] {
+        let ended = plimsoll(args);
+        assert!([0, 1, 3].contains(&ended.code), "{args:?}: {} {}", ended.code, ended.words());
+    }
+    // Sent again to an engine of its own: as many, as long, sharing as much.
+    let again = folder.path().join("again").display().to_string();
+    let other = Engine::start("demo");
+    let rerun = plimsoll(&["rerun", &run, "--target", &other.url, "-o", &again, "-q"]);
+    assert_eq!(rerun.code, 0, "{}", rerun.words());
+    let (first, second) = (open(Path::new(&run)), open(Path::new(&again)));
+    assert_eq!(first.attempts.len(), second.attempts.len());
+    let tokens = |run: &Run| -> (u64, u64) {
+        let all = run.attempts.iter().map(|row| &row.answer.tokens);
+        let sum = |of: fn(&plimsoll_model::attempt::Tokens) -> Option<u32>| {
+            all.clone().filter_map(of).map(u64::from).sum()
+        };
+        (sum(|t| t.output), sum(|t| t.cached))
+    };
+    assert_eq!(tokens(&first).0, tokens(&second).0);
+    let compared = plimsoll(&["compare", &run, &again, "--despite-differences"]);
+    assert!([0, 1, 3].contains(&compared.code), "{} {}", compared.code, compared.words());
+    let (cached, again) = (tokens(&first).1 as f64, tokens(&second).1 as f64);
+    assert!((0.6..1.5).contains(&(again / cached)), "{cached} tokens were cached, {again} the second time");
+}
+
+/// What was flushed before the kill is there; what was in flight is missed by its number.
+#[test]
+fn a_gateway_that_is_killed_leaves_a_run() {
+    let engine = Engine::start("demo");
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().join("traffic");
+    let gateway = Running::start(&["--replica", &engine.url, "--record", &dir.display().to_string()]);
+    for n in 0..30 {
+        ask(&gateway.url, "/v1/chat/completions", &body(4 + n, "hello"), None);
+    }
+    written(&dir, 30);
+    drop(gateway);
+    let run = runs(&dir).pop().expect("a run").display().to_string();
+    let shown = plimsoll(&["show", &run, "--format", "json"]);
+    assert!(shown.stderr.contains("recovered 30 attempts"), "{}", shown.words());
+    assert_eq!(shown.json()["findings"]["levels"][0]["summary"]["counts"]["finished"], 30);
+    // The next gateway begins a folder of its own.
+    let gateway = Running::start(&["--replica", &engine.url, "--record", &dir.display().to_string()]);
+    ask(&gateway.url, "/v1/chat/completions", &body(5, "hello"), None);
+    gateway.end();
+    assert_eq!(runs(&dir).len(), 2);
+}
+
+/// Folders are begun by size, and the oldest go.
+#[test]
+fn a_record_is_bounded() {
+    let engine = Engine::start("canned");
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().join("traffic");
+    let file = folder.path().join("gateway.yaml");
+    let text = format!(
+        "replicas: [{{url: \"{}\"}}]\nrecord: {{dir: {}, bytes: 65536, keep_bytes: 1500000}}\n",
+        engine.url,
+        dir.display()
+    );
+    std::fs::write(&file, text).expect("written");
+    let gateway = Running::start(&[&file.display().to_string()]);
+    let load = folder.path().join("load").display().to_string();
+    plimsoll(&["run", &gateway.url, "--rate", "300/s", "--for", "5s", "--osl", "4", "-o", &load, "-q"]);
+    let (words, code) = gateway.end();
+    assert_eq!(code, Some(0), "{words}");
+    let left = runs(&dir);
+    let numbers: Vec<u64> = left
+        .iter()
+        .map(|run| {
+            run.file_name()
+                .and_then(|name| name.to_str()?.rsplit('-').next()?.parse().ok())
+                .expect("a number")
+        })
+        .collect();
+    assert!(numbers.len() >= 2 && numbers[0] > 1, "{numbers:?}");
+    assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
+    for run in &left {
+        let Run { attempts, manifest, .. } = open(run);
+        assert_eq!(manifest.levels[0].arrivals, attempts.len() as u64, "{}", run.display());
+    }
+    let refused = plimsoll(&[
+        "gateway",
+        "--replica",
+        "http://127.0.0.1:9",
+        "--listen",
+        "127.0.0.1:0",
+        "--record",
+        &file.display().to_string(),
+    ]);
+    assert_eq!(refused.code, 2, "{}", refused.words());
+}

@@ -1,0 +1,239 @@
+//! What is kept of each request: facts and instants, never its text.
+//!
+//! A serving thread fills a [`Recording`] as the request goes along and hands it over when the request is over, however it ends: a recording that is
+//! dropped says that the client went away. It is handed over through a bounded channel that is never waited for: where whoever writes does not keep
+//! up, the request is served, counted as not recorded, and that is said. Everything that costs more than a copy ([`rows`]: reading token counts off an
+//! answer's end, naming blocks of prompts) is done by the reader of the channel.
+
+pub mod rows;
+mod tail;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+
+use http::HeaderMap;
+use plimsoll_client::Clock;
+use plimsoll_model::{At, Protocol, Span};
+use plimsoll_wire::Decoded;
+
+use crate::request::Asked;
+use crate::upstream::Way;
+use tail::Tail;
+
+/// Requests that may wait to be written: a second or more of a busy machine's, some 16 MB.
+pub const PENDING: usize = 16_384;
+
+/// The serving threads' end of the record.
+pub struct Traffic {
+    to: SyncSender<Box<Told>>,
+    numbers: Arc<AtomicU64>,
+    lost: AtomicU64,
+}
+
+impl Traffic {
+    /// A record, and what comes out of it.
+    pub fn channel() -> (Arc<Traffic>, Receiver<Box<Told>>) {
+        let (to, from) = sync_channel(PENDING);
+        (Arc::new(Traffic { to, numbers: Arc::default(), lost: AtomicU64::new(0) }), from)
+    }
+
+    /// Requests that were served and not recorded, because the writer did not keep up.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// The number that the next request gets, as it goes up.
+    pub fn numbers(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.numbers)
+    }
+
+    fn put(&self, told: Box<Told>) {
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = self.to.try_send(told) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A request that is over, as the gateway saw it.
+#[derive(Debug)]
+pub struct Told {
+    /// Its number, in the order in which requests came.
+    pub number: u64,
+    /// When its head came.
+    pub came: At,
+    /// When nothing more was done for it.
+    pub over: At,
+    /// How its answers are read.
+    pub protocol: Protocol,
+    /// What was read of its body.
+    pub asked: Asked,
+    /// Bytes of it, head included.
+    pub bytes: u64,
+    /// Time until its body was there; waiting while no replica answered; choosing.
+    pub read: Span,
+    /// See `read`.
+    pub held: Span,
+    /// See `read`.
+    pub routed: Span,
+    /// What the gateway itself answered, where no replica's answer was passed on.
+    pub own_status: Option<u16>,
+    /// Each time it was sent, in order.
+    pub tries: Vec<Try>,
+}
+
+/// One time that a request was sent.
+#[derive(Debug)]
+pub struct Try {
+    /// The replica's name.
+    pub replica: String,
+    /// When it was handed to a connection; from the booking until then.
+    pub sent: At,
+    /// The connection, once there was an answer on it.
+    pub way: Option<Way>,
+    /// When the answer's head came, its status and the wait it wished for.
+    pub head: Option<(At, u16, Option<Span>)>,
+    /// Does it stream?
+    pub streams: bool,
+    /// When its first token came, and whether a reader sees it.
+    pub first: Option<(At, bool)>,
+    /// Events from its first token on.
+    pub events: u32,
+    /// Bytes of the answer.
+    pub bytes: u64,
+    /// When it was over.
+    pub end: At,
+    /// How.
+    pub how: TryEnd,
+    /// The answer's last bytes.
+    pub(crate) tail: Tail,
+}
+
+/// How an attempt ended, as its connection tells.
+#[derive(Clone, PartialEq, Debug)]
+pub enum TryEnd {
+    /// It goes on; nothing more was heard: the client went away.
+    Cancelled,
+    /// There was no connection.
+    NotSent(String),
+    /// The connection broke before the answer began.
+    Broken(String),
+    /// The answer began and broke.
+    Cut,
+    /// The answer came whole.
+    Whole,
+}
+
+/// A request under way, on its way into the record. Dropped, it is over.
+pub struct Recording {
+    to: Arc<Traffic>,
+    clock: Clock,
+    told: Option<Box<Told>>,
+}
+
+impl Recording {
+    /// A request whose head has come.
+    pub fn begin(to: &Arc<Traffic>, clock: Clock, came: At) -> Recording {
+        let number = to.numbers.fetch_add(1, Ordering::Relaxed);
+        let told = Told {
+            number,
+            came,
+            over: came,
+            protocol: Protocol::Http,
+            asked: Asked::default(),
+            bytes: 0,
+            read: Span::ZERO,
+            held: Span::ZERO,
+            routed: Span::ZERO,
+            own_status: None,
+            tries: Vec::new(),
+        };
+        Recording { to: Arc::clone(to), clock, told: Some(Box::new(told)) }
+    }
+
+    /// Notes something of the request.
+    pub fn note(&mut self, note: impl FnOnce(&mut Told)) {
+        if let Some(told) = &mut self.told {
+            note(told);
+        }
+    }
+
+    /// It was placed on a replica and is being sent.
+    pub fn sends(&mut self, replica: &str, at: At) {
+        self.note(|told| {
+            told.tries.push(Try {
+                replica: replica.to_owned(),
+                sent: at,
+                way: None,
+                head: None,
+                streams: false,
+                first: None,
+                events: 0,
+                bytes: 0,
+                end: at,
+                how: TryEnd::Cancelled,
+                tail: Tail::default(),
+            });
+        });
+    }
+
+    /// Notes something of the attempt under way.
+    pub fn of_try(&mut self, note: impl FnOnce(&mut Try)) {
+        if let Some(one) = self.told.as_mut().and_then(|told| told.tries.last_mut()) {
+            note(one);
+        }
+    }
+
+    /// The answer's head came.
+    pub fn head(&mut self, (status, retry_after): (u16, Option<Span>), headers: &HeaderMap, way: Way) {
+        let now = self.clock.now();
+        self.of_try(|one| {
+            one.sent = way.sent;
+            one.way = Some(way);
+            one.head = Some((now, status, retry_after));
+            one.bytes = head_bytes(headers);
+        });
+    }
+
+    /// A piece of the answer came.
+    pub fn piece(&mut self, data: &[u8], at: At) {
+        self.of_try(|one| {
+            one.bytes += data.len() as u64;
+            one.tail.push(data, at);
+        });
+    }
+
+    /// So many events of a stream came; among them its first token, if that had not come.
+    pub fn events(&mut self, count: u32, first: Option<Decoded>, at: At) {
+        self.of_try(|one| {
+            if let Some(first) = first {
+                one.first = Some((at, first.visible));
+            }
+            if one.first.is_some() {
+                one.events += count;
+            }
+        });
+    }
+
+    /// The attempt is over.
+    pub fn ends(&mut self, how: TryEnd) {
+        let now = self.clock.now();
+        self.of_try(|one| (one.end, one.how) = (now, how));
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let Some(mut told) = self.told.take() else { return };
+        told.over = self.clock.now();
+        if let Some(last) = told.tries.last_mut().filter(|last| last.how == TryEnd::Cancelled) {
+            last.end = told.over;
+        }
+        self.to.put(told);
+    }
+}
+
+/// Bytes that these headers are on the wire.
+pub fn head_bytes(headers: &HeaderMap) -> u64 {
+    headers.iter().map(|(name, value)| (name.as_str().len() + value.len() + 4) as u64).sum()
+}

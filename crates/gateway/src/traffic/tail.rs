@@ -1,0 +1,116 @@
+//! The end of an answer, where servers say how many tokens it took: its last kilobytes, with when each piece came.
+
+use plimsoll_model::{At, Protocol};
+use plimsoll_wire::{Decoded, Decoder, Head, Verdict};
+
+/// Bytes that are kept: several events, or the accounting at the end of a JSON body.
+const KEPT: usize = 4_096;
+
+/// See the module.
+#[derive(Default, Debug)]
+pub struct Tail {
+    bytes: Vec<u8>,
+    /// Where each piece begins in `bytes`, and when it came.
+    pieces: Vec<(usize, At)>,
+    /// Have earlier bytes been let go?
+    cut: bool,
+}
+
+/// What an answer's end says.
+#[derive(Debug)]
+pub struct Said {
+    /// How it ended and what it came to. Counts of token events are those of the end alone.
+    pub verdict: Verdict,
+    /// When the last token came, as far as it is among these bytes.
+    pub last_token: Option<At>,
+    /// Events of the end that carry no token.
+    pub without_token: u32,
+}
+
+impl Tail {
+    /// A piece of the answer.
+    pub fn push(&mut self, data: &[u8], at: At) {
+        let from = data.len().saturating_sub(KEPT);
+        self.cut |= from > 0;
+        if self.bytes.len() + (data.len() - from) > 2 * KEPT {
+            self.forget();
+        }
+        self.pieces.push((self.bytes.len(), at));
+        self.bytes.extend_from_slice(&data[from..]);
+    }
+
+    /// Lets all but the last [`KEPT`] bytes go, and of their pieces all but the last.
+    fn forget(&mut self) {
+        let gone = self.bytes.len().saturating_sub(KEPT);
+        self.bytes.drain(..gone);
+        self.cut |= gone > 0;
+        let first = self.pieces.partition_point(|(from, _)| *from <= gone).saturating_sub(1);
+        self.pieces.drain(..first);
+        for (from, _) in &mut self.pieces {
+            *from = from.saturating_sub(gone);
+        }
+    }
+
+    /// Reads it as the end of an answer with this head.
+    pub fn read(&self, protocol: Protocol, (status, is_stream): (u16, bool), whole: bool) -> Said {
+        let kind = if is_stream { "text/event-stream" } else { "application/json" };
+        let head = Head { status, content_type: Some(kind.to_owned()), ..Head::default() };
+        let mut decoder = Decoder::with_head(protocol, is_stream, head, false);
+        if !is_stream {
+            let mut none = Vec::new();
+            match self.cut {
+                false => decoder.feed(&self.bytes, &mut none),
+                // Of a long body its accounting is enough; where it is not among the last bytes, nothing is known.
+                true => decoder.feed(&usage(&self.bytes).unwrap_or_default(), &mut none),
+            }
+            return Said { verdict: decoder.finish(whole), last_token: None, without_token: 0 };
+        }
+        let start = if self.cut { self.first_event() } else { 0 };
+        let (mut last_token, mut without_token) = (None, 0);
+        let mut decoded: Vec<Decoded> = Vec::new();
+        let ends = self.pieces.iter().skip(1).map(|(from, _)| *from).chain([self.bytes.len()]);
+        for (&(from, at), end) in self.pieces.iter().zip(ends) {
+            let from = from.max(start);
+            if from >= end {
+                continue;
+            }
+            decoded.clear();
+            decoder.feed(&self.bytes[from..end], &mut decoded);
+            for one in &decoded {
+                match one.kind.is_token() {
+                    true => last_token = Some(at),
+                    false => without_token += 1,
+                }
+            }
+        }
+        Said { verdict: decoder.finish(whole), last_token, without_token }
+    }
+
+    /// Where the first event begins that is there in full.
+    fn first_event(&self) -> usize {
+        let after = |end: &[u8]| memchr::memmem::find(&self.bytes, end).map(|at| at + end.len());
+        let ends = [after(b"\n\n"), after(b"\r\n\r\n")];
+        ends.into_iter().flatten().min().unwrap_or(self.bytes.len())
+    }
+
+    /// Is its beginning missing?
+    pub fn is_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// When the last piece came.
+    pub fn last(&self) -> Option<At> {
+        self.pieces.last().map(|(_, at)| *at)
+    }
+}
+
+/// A body with the accounting of a longer one and nothing else.
+fn usage(end: &[u8]) -> Option<Vec<u8>> {
+    let at = memchr::memmem::rfind(end, b"\"usage\"")?;
+    let value = end.get(at + b"\"usage\"".len()..)?;
+    let value = value.get(value.iter().position(|byte| *byte == b'{')?..)?;
+    let mut values = serde_json::Deserializer::from_slice(value).into_iter::<serde::de::IgnoredAny>();
+    values.next()?.ok()?;
+    let value = value.get(..values.byte_offset())?;
+    Some([b"{\"choices\":[],\"usage\":", value, b"}"].concat())
+}
