@@ -23,6 +23,7 @@ pub mod reply;
 pub mod request;
 pub mod traffic;
 pub mod upstream;
+pub mod usage;
 
 pub mod admin;
 pub mod serve;

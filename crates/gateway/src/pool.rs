@@ -169,7 +169,8 @@ impl Pool {
         let answer = u64::from(asked.most_tokens.unwrap_or(0));
         let own = Load::of_one(u64::from(asked.prompt_tokens) + answer, pick.uncached);
         let load = &mut loads[replica as usize];
-        let booking = Booking::new(replica, load.and(unseen), own, now);
+        let booking =
+            Booking { expected: pick.expected, ..Booking::new(replica, load.and(unseen), own, now) };
         load.add(own);
         health.sent(replica, now);
         Some(Booked { pool: Arc::clone(self), booking, events: 0, is_stream: false, open: true })
@@ -299,6 +300,11 @@ impl Booked {
         load.add(begun);
         self.booking.first = Some((now, load.decoding + unseen.decoding));
         self.booking.load = begun;
+    }
+
+    /// Its answer says which share of its prompt the replica had cached.
+    pub fn cached(&self, share: f64) {
+        self.pool.lock().router.cached(&self.booking, share);
     }
 
     /// The attempt ended.

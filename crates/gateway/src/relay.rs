@@ -24,6 +24,7 @@ use crate::request::BYTES_PER_TOKEN;
 use crate::stats::{End, Stage, Stats};
 use crate::traffic::{Recording, TryEnd};
 use crate::upstream::Lent;
+use crate::usage::cached_share;
 
 /// What keeps a silent stream's connection open: a comment, which readers of events skip.
 const COMMENT: &[u8] = b": keep-alive\n\n";
@@ -183,6 +184,9 @@ impl Relay {
     fn passes(&mut self, data: &[u8]) {
         let now = self.clock.now();
         self.recording.iter_mut().for_each(|recording| recording.piece(data, now));
+        if let (Some(booked), Some(share)) = (&self.booked, cached_share(data)) {
+            booked.cached(share);
+        }
         match (&self.events, &mut self.toll) {
             (Some(_), _) => self.note(data, now),
             (None, Some(toll)) => toll.answered((data.len() / BYTES_PER_TOKEN) as u64),

@@ -1,9 +1,12 @@
 //! Who probably holds a prefix: the router's own memory of where it sent which blocks.
 //!
-//! It learns when it dispatches, and asks nobody. A block's name says the whole prefix up to it, so the longest match is
+//! It learns when it dispatches. A block's name says the whole prefix up to it, so the longest match is
 //! a walk over names until nobody is left. Memory is bounded by two generations: when the young one is full it becomes
 //! the old one, and what is looked up in the old one moves to the young. Least recently used per block lost: it needs a
 //! list through the table for an order that the engines' own caches, which drop blocks unasked, do not share.
+//!
+//! A replica's cache is bounded too, and what it dropped nobody says. But its answers say how much of a prompt was found cached, and so how many new
+//! tokens a replica may be given before it drops what it had: its *span*. A match that lies further back counts as none.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -17,9 +20,18 @@ const HOLDERS: usize = 8;
 /// No replica.
 const NOBODY: u32 = u32::MAX;
 
-/// The number of a replica and, above it, of its cache: how often it had lost one.
-type Holders = [u32; HOLDERS];
-type Table = HashMap<u64, Holders, BuildHasherDefault<Spread>>;
+/// Tokens per tick of a replica's count: half of all ticks are 137 billion tokens, and what is older than that is not remembered.
+const TICK: u64 = 64;
+/// By how much a span follows an answer that contradicts it: downwards, and upwards. Faster up, because some misses are none: of two equal prompts sent in
+/// one breath the second finds nothing yet.
+const DOWN: f64 = 0.1;
+const UP: f64 = 0.3;
+/// Shares of a prompt that differ by less than this are alike: blocks end elsewhere here and there.
+const ALIKE: f64 = 0.05;
+
+/// The number of a replica and, above it, of its cache (how often it had lost one); and its count when it was sent the block last.
+type Holder = (u32, u32);
+type Table = HashMap<u64, [Holder; HOLDERS], BuildHasherDefault<Spread>>;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -27,8 +39,24 @@ pub struct PrefixIndex {
     young: Table,
     old: Table,
     capacity: usize,
-    /// How often each replica lost its cache: what was remembered before is not true any more.
-    epochs: Vec<u32>,
+    caches: Vec<Cache>,
+}
+
+/// What is known of a replica's cache.
+#[derive(Copy, Clone, Debug)]
+struct Cache {
+    /// How often it was lost: what was remembered before is not true any more.
+    epoch: u32,
+    /// New tokens that the replica was given.
+    tokens: u64,
+    /// New tokens after which it drops what it had, in ticks.
+    span: f64,
+}
+
+impl Default for Cache {
+    fn default() -> Cache {
+        Cache { epoch: 0, tokens: 0, span: f64::INFINITY }
+    }
 }
 
 /// How many blocks of a prompt a replica holds.
@@ -38,6 +66,26 @@ pub struct Match {
     pub replica: u32,
     /// Leading blocks that it holds.
     pub blocks: u32,
+    /// How long ago the replica was sent the oldest of them, in ticks of its own count.
+    age: u32,
+    /// The replica was sent more, but so long ago that it is taken to have dropped it.
+    dropped: Option<u32>,
+}
+
+/// What of a prompt a replica is expected to have cached, until its answer says.
+#[derive(Copy, Clone, PartialEq, Debug, Default)]
+pub struct Expected {
+    /// Of the prompt's tokens.
+    pub share: f64,
+    age: u32,
+    dropped: Option<u32>,
+}
+
+impl Match {
+    /// It, for a prompt of which it is this share.
+    pub fn expected(&self, share: f64) -> Expected {
+        Expected { share, age: self.age, dropped: self.dropped }
+    }
 }
 
 impl PrefixIndex {
@@ -47,7 +95,7 @@ impl PrefixIndex {
             young: Table::default(),
             old: Table::default(),
             capacity: capacity.max(2),
-            epochs: Vec::new(),
+            caches: Vec::new(),
         }
     }
 
@@ -56,17 +104,19 @@ impl PrefixIndex {
         found.clear();
         for (depth, &block) in (0u32..).zip(blocks) {
             let Some(holders) = self.holders(block) else { break };
-            let replicas = holders.iter().filter_map(|&holder| self.current(holder));
-            if depth == 0 {
-                found.extend(replicas.map(|replica| Match { replica, blocks: 1 }));
-                continue;
-            }
             let mut further = false;
-            for replica in replicas {
-                if let Some(known) =
-                    found.iter_mut().find(|known| known.replica == replica && known.blocks == depth)
-                {
+            for &(holder, at) in &holders {
+                let Some((replica, age, within)) = self.current(holder, at) else { continue };
+                if depth == 0 {
+                    found.push(Match { replica, blocks: 0, age: 0, dropped: None });
+                }
+                let known = found.iter_mut().find(|known| known.replica == replica && known.blocks == depth);
+                let Some(known) = known.filter(|known| known.dropped.is_none()) else { continue };
+                if !within {
+                    known.dropped = Some(age);
+                } else {
                     known.blocks += 1;
+                    known.age = known.age.max(age);
                     further = true;
                 }
             }
@@ -78,25 +128,42 @@ impl PrefixIndex {
         found.sort_by_key(|known| std::cmp::Reverse(known.blocks));
     }
 
-    /// Remembers that a replica is given a prompt of these blocks.
-    pub fn learn(&mut self, replica: u32, blocks: &[u64]) {
-        let Some(holder) = self.holder(replica) else { return };
+    /// Remembers that a replica is given a prompt of these blocks, of which so many tokens are new to it.
+    pub fn learn(&mut self, replica: u32, blocks: &[u64], new: u32) {
+        // Half a word holds a replica's number; a pool has fewer.
+        if replica >= 0xffff {
+            return;
+        }
+        let cache = self.cache(replica);
+        cache.tokens += u64::from(new);
+        let (holder, at) = (cache.epoch << 16 | replica, (cache.tokens / TICK) as u32);
         for &block in blocks {
-            let mut holders = self.holders(block).unwrap_or([NOBODY; HOLDERS]);
-            let place = holders.iter().position(|&known| known == holder).unwrap_or(HOLDERS - 1);
+            let mut holders = self.holders(block).unwrap_or([(NOBODY, 0); HOLDERS]);
+            let place = holders.iter().position(|known| known.0 == holder).unwrap_or(HOLDERS - 1);
             holders[..=place].rotate_right(1);
-            holders[0] = holder;
+            holders[0] = (holder, at);
             self.put(block, holders);
+        }
+    }
+
+    /// An answer says which share of its prompt was found cached.
+    pub fn heard(&mut self, replica: u32, expected: Expected, found: f64) {
+        let span = &mut self.cache(replica).span;
+        // Below the age of what was missed, so that a replica that keeps nothing comes to be matched by nothing.
+        let below = f64::from(expected.age) - 1.0;
+        if found < expected.share - ALIKE && below < *span {
+            *span = if span.is_finite() { *span + DOWN * (below - *span) } else { below };
+        } else if found > expected.share + ALIKE
+            && let Some(age) = expected.dropped
+        {
+            *span += UP * (f64::from(age) - *span).max(0.0);
         }
     }
 
     /// A replica has lost its cache.
     pub fn forget(&mut self, replica: u32) {
-        let place = replica as usize;
-        if self.epochs.len() <= place {
-            self.epochs.resize(place + 1, 0);
-        }
-        self.epochs[place] += 1;
+        let cache = self.cache(replica);
+        cache.epoch = (cache.epoch + 1) & 0xffff;
     }
 
     /// Blocks remembered.
@@ -109,7 +176,15 @@ impl PrefixIndex {
         self.len() == 0
     }
 
-    fn holders(&mut self, block: u64) -> Option<Holders> {
+    fn cache(&mut self, replica: u32) -> &mut Cache {
+        let place = replica as usize;
+        if self.caches.len() <= place {
+            self.caches.resize(place + 1, Cache::default());
+        }
+        &mut self.caches[place]
+    }
+
+    fn holders(&mut self, block: u64) -> Option<[Holder; HOLDERS]> {
         if let Some(holders) = self.young.get(&block) {
             return Some(*holders);
         }
@@ -118,25 +193,18 @@ impl PrefixIndex {
         Some(holders)
     }
 
-    fn put(&mut self, block: u64, holders: Holders) {
+    fn put(&mut self, block: u64, holders: [Holder; HOLDERS]) {
         if self.young.len() >= self.capacity / 2 && !self.young.contains_key(&block) {
             self.old = std::mem::take(&mut self.young);
         }
         self.young.insert(block, holders);
     }
 
-    fn epoch(&self, replica: u32) -> u32 {
-        self.epochs.get(replica as usize).map_or(0, |epoch| epoch & 0xffff)
-    }
-
-    /// `None` for numbers that a pool does not have: half a word holds one.
-    fn holder(&self, replica: u32) -> Option<u32> {
-        (replica < 0xffff).then(|| self.epoch(replica) << 16 | replica)
-    }
-
-    /// The replica of a holder whose cache is still the one that was remembered.
-    fn current(&self, holder: u32) -> Option<u32> {
+    /// The replica of a holder whose cache is still the one that was remembered, how long ago it was sent the block, and whether that is within its span.
+    fn current(&self, holder: u32, at: u32) -> Option<(u32, u32, bool)> {
         let replica = holder & 0xffff;
-        (holder != NOBODY && self.epoch(replica) == holder >> 16).then_some(replica)
+        let cache = self.caches.get(replica as usize).filter(|_| holder != NOBODY)?;
+        let age = ((cache.tokens / TICK) as u32).wrapping_sub(at);
+        (cache.epoch == holder >> 16).then_some((replica, age, f64::from(age) <= cache.span))
     }
 }

@@ -29,6 +29,7 @@ pub mod fleet;
 pub mod hpa;
 pub mod keda;
 
+pub use affinity::Expected;
 pub use autoscale::{AutoscaleSpec, Autoscaler};
 pub use fleet::{Fleet, MOST_REPLICAS, ReplicaMetric, Signal};
 pub use health::{BreakerSpec, Health, Standing, Verdict};

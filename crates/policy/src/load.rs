@@ -5,6 +5,8 @@
 
 use plimsoll_model::At;
 
+use crate::affinity::Expected;
+
 /// Requests and tokens on a replica.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct Load {
@@ -72,7 +74,7 @@ pub fn unseen(own: &[Load], others: u32) -> Load {
 }
 
 /// A request on a replica, and what was there when it was sent: what its times are held against.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Booking {
     /// The replica.
     pub replica: u32,
@@ -86,12 +88,22 @@ pub struct Booking {
     pub beside: u32,
     /// When its first token came, and requests decoding then.
     pub first: Option<(At, u32)>,
+    /// What of its prompt is taken to be cached there.
+    pub expected: Expected,
 }
 
 impl Booking {
     /// A request that is sent now to a replica with this load.
     pub fn new(replica: u32, on: Load, own: Load, sent: At) -> Booking {
         let work = on.backlog + own.backlog;
-        Booking { replica, load: own, sent, work, beside: on.decoding, first: None }
+        Booking {
+            replica,
+            load: own,
+            sent,
+            work,
+            beside: on.decoding,
+            first: None,
+            expected: Expected::default(),
+        }
     }
 }

@@ -8,7 +8,7 @@ use plimsoll_model::{At, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::affinity::{Match, PrefixIndex};
+use crate::affinity::{Expected, Match, PrefixIndex};
 use crate::cost;
 use crate::load::{Booking, Load};
 use crate::rendezvous;
@@ -156,6 +156,8 @@ pub struct Pick {
     pub place: usize,
     /// Prompt tokens that it will have to compute, as far as the router knows.
     pub uncached: u32,
+    /// What of its prompt is taken to be cached there.
+    pub expected: Expected,
 }
 
 impl RouteSpec {
@@ -316,16 +318,26 @@ impl Router {
             RouteSpec::LeastCost { weight, .. } => self.cheapest(views, facts, weight, chance),
         };
         // Before the index learns where this prompt goes: see `cost`.
-        let uncached = self.uncached(views[place].replica, facts);
+        let replica = views[place].replica;
+        let uncached = self.uncached(replica, facts);
         if self.needs_blocks() {
-            self.index.learn(views[place].replica, facts.blocks);
+            self.index.learn(replica, facts.blocks, uncached);
         }
-        Some(Pick { place, uncached })
+        let share = 1.0 - f64::from(uncached) / f64::from(facts.prompt_tokens.max(1));
+        let expected = self.matched(replica).map(|found| found.expected(share)).unwrap_or_default();
+        Some(Pick { place, uncached, expected })
     }
 
     /// A replica has lost its cache.
     pub fn forget(&mut self, replica: u32) {
         self.index.forget(replica);
+    }
+
+    /// An answer says which share of its prompt the replica had cached.
+    pub fn cached(&mut self, booking: &Booking, share: f64) {
+        if self.weighs_seconds() {
+            self.index.heard(booking.replica, booking.expected, share);
+        }
     }
 
     /// The first token of a request came.
@@ -348,10 +360,14 @@ impl Router {
         self.index.len()
     }
 
+    /// What the last look into the index found of a replica.
+    fn matched(&self, replica: u32) -> Option<&Match> {
+        self.matches.iter().find(|found| found.replica == replica)
+    }
+
     /// Prompt tokens that this replica would have to compute: all that it was not sent before. The last token is computed always.
     fn uncached(&self, replica: u32, facts: &Facts<'_>) -> u32 {
-        let known = self.matches.iter().find(|found| found.replica == replica);
-        let cached = known.map_or(0, |found| facts.ends.tokens(found.blocks));
+        let cached = self.matched(replica).map_or(0, |found| facts.ends.tokens(found.blocks));
         facts.prompt_tokens.saturating_sub(cached).max(facts.prompt_tokens.min(1))
     }
 
@@ -401,7 +417,7 @@ impl Router {
             let place = views.binary_search_by_key(&found.replica, |view| view.replica).ok()?;
             Some((found.blocks, place))
         };
-        let candidates = self.matches.iter().filter_map(known);
+        let candidates = self.matches.iter().filter(|found| found.blocks > 0).filter_map(known);
         let (_, place) = candidates
             .min_by_key(|&(blocks, place)| (std::cmp::Reverse(blocks), views[place].load.requests, place))?;
         (views[place].load.requests < most).then_some(place)

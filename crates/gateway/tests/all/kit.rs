@@ -14,6 +14,8 @@ use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec};
 pub enum Act {
     /// 200 with a small JSON.
     Answer,
+    /// 200 with a usage that says how many of 1 000 prompt tokens were cached.
+    Cached(u32),
     /// This status, and these header lines (each with its line end).
     Status(u16, &'static str),
     /// Closes with nothing said.
@@ -142,6 +144,13 @@ impl Mock {
                 );
                 socket.write_all(head.as_bytes()).ok()?;
                 socket.write_all(body).ok()
+            }
+            Act::Cached(tokens) => {
+                let body = format!(
+                    "{{\"usage\":{{\"prompt_tokens\":1000,\"prompt_tokens_details\":{{\"cached_tokens\":{tokens}}}}}}}"
+                );
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+                socket.write_all(head.as_bytes()).ok()
             }
             Act::Status(status, headers) => {
                 let head = format!("HTTP/1.1 {status} X\r\n{headers}content-length: 2\r\n\r\nno");

@@ -180,8 +180,8 @@ fn prefix_forgets_a_replica_that_lost_its_cache() {
 fn the_index_is_bounded_and_keeps_what_is_asked_for() {
     let mut index = plimsoll_policy::affinity::PrefixIndex::new(100);
     for block in 0..10_000u64 {
-        index.learn(3, &[block + 1_000]);
-        index.learn(1, &[7]);
+        index.learn(3, &[block + 1_000], 16);
+        index.learn(1, &[7], 16);
         assert!(index.len() <= 101, "{} blocks", index.len());
     }
     assert_eq!(found(&mut index, 7).first().map(|found| found.replica), Some(1));
@@ -218,6 +218,36 @@ fn found(
     let mut found = Vec::new();
     index.matches(&[block], &mut found);
     found
+}
+
+/// Behind the index a cache that drops what was used longest ago, of 100 prompts; the index is told by answers alone. The share of prompts of
+/// which it expects what is not so.
+fn mistaken(hears: bool) -> f64 {
+    let mut index = plimsoll_policy::affinity::PrefixIndex::new(100_000);
+    let (mut cache, mut chance) = (Vec::<u64>::new(), Stream::new(1, "cache", 0));
+    let mut wrong = 0;
+    for turn in 0..4_000 {
+        let name = 1 + chance.below(400);
+        let truly = cache.iter().position(|&known| known == name).map(|place| cache.remove(place));
+        cache.push(name);
+        if cache.len() > 100 {
+            cache.remove(0);
+        }
+        let matched = found(&mut index, name).first().copied();
+        let expected = matched.map(|one| one.expected(f64::from(one.blocks))).unwrap_or_default();
+        index.learn(0, &[name], if expected.share > 0.0 { 0 } else { 100 });
+        if hears {
+            index.heard(0, expected, if truly.is_some() { 1.0 } else { 0.0 });
+        }
+        wrong += u32::from(turn >= 1_000 && truly.is_some() != (expected.share > 0.0));
+    }
+    f64::from(wrong) / 3_000.0
+}
+
+#[test]
+fn a_replica_is_matched_as_far_back_as_its_answers_say() {
+    let (deaf, hears) = (mistaken(false), mistaken(true));
+    assert!(deaf > 0.6 && hears < 0.15, "{deaf} and {hears}");
 }
 
 /// A router that has learnt, from exact times, that each replica computes this many prompt tokens a second and makes steps of 10 ms.

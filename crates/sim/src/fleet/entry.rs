@@ -45,7 +45,8 @@ impl Fleet {
             flight.replica = number;
             if self.router.weighs_seconds() {
                 flight.load.backlog = u64::from(chosen.uncached);
-                flight.booking = Some(Booking::new(number, replica.load, flight.load, now));
+                let booking = Booking::new(number, replica.load, flight.load, now);
+                flight.booking = Some(Booking { expected: chosen.expected, ..booking });
             }
             replica.more(now, flight.load, self.load_delay);
         }
@@ -85,6 +86,8 @@ impl Fleet {
             replica: number,
             load: Load::of_one(tokens, 0),
             booking: None,
+            prompt: request.prompt_tokens.max(1),
+            cached: 0,
             answer: request.output_tokens,
             serial: self.serial,
             held,

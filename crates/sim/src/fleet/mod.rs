@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Sample, Span};
-use plimsoll_policy::{Autoscaler, BlockEnds, Booking, Facts, Load, ReplicaView, Router};
+use plimsoll_policy::{Autoscaler, BlockEnds, Booking, Expected, Facts, Load, ReplicaView, Router};
 
 use crate::engine::Engine;
 use crate::engine::meter::Histogram;
@@ -82,6 +82,9 @@ pub(crate) struct Flight {
     pub load: Load,
     /// What its router holds its times against, where it does.
     pub booking: Option<Booking>,
+    /// Tokens of its prompt, and those that were found cached.
+    pub prompt: u32,
+    pub cached: u32,
     /// Tells it from another request of the same id.
     pub serial: u64,
     /// The request itself, until it is in an engine.
@@ -106,6 +109,7 @@ pub(crate) struct Flight {
 pub(crate) struct Chosen {
     pub replica: u32,
     pub uncached: u32,
+    pub expected: Expected,
 }
 
 /// What a router may know of a request.
@@ -229,7 +233,11 @@ impl Fleet {
         self.views.extend(routable.map(|(number, replica)| replica.view(number, now, self.load_delay)));
         let mut chance = Stream::new(self.seed, "fleet.route", request.id);
         let pick = self.router.pick(&self.views, &facts(request), &mut chance)?;
-        Some(Chosen { replica: self.views[pick.place].replica, uncached: pick.uncached })
+        Some(Chosen {
+            replica: self.views[pick.place].replica,
+            uncached: pick.uncached,
+            expected: pick.expected,
+        })
     }
 
     pub fn next_event(&self) -> Option<At> {
@@ -436,6 +444,12 @@ impl Fleet {
                 }
                 return self.learn_first(emission.at, emission.id);
             }
+            What::Admitted { cached } => {
+                if let Some(slot) = self.flights.find(emission.id) {
+                    self.flights.at_mut(slot).cached = cached;
+                }
+                return;
+            }
             _ => return,
         }
         self.ended(emission.at, emission.id);
@@ -461,6 +475,7 @@ impl Fleet {
         let Some(booking) = &flight.booking else { return };
         let beside = self.replicas[flight.replica as usize].load.decoding;
         self.router.ended(booking, beside, flight.answer, at);
+        self.router.cached(booking, f64::from(flight.cached) / f64::from(flight.prompt));
     }
 
     /// Ends a request without an answer. `in_engine`: is it still in there?

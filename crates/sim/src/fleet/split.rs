@@ -134,6 +134,6 @@ impl Fleet {
         let mut chance = Stream::new(self.seed, "fleet.route.decode", request.id);
         let pick = split.router.pick(&self.views, &facts(request), &mut chance)?;
         // Its prompt is computed.
-        Some(Chosen { replica: self.views[pick.place].replica, uncached: 0 })
+        Some(Chosen { replica: self.views[pick.place].replica, uncached: 0, expected: pick.expected })
     }
 }

@@ -11,11 +11,14 @@ use plimsoll_sim::{
 
 use crate::util::{Act, batching, engine, play, poisson};
 
-pub fn replica() -> EngineSpec {
+/// Blocks of a replica's cache: more than the traffic here needs.
+pub const KV_BLOCKS: u32 = 24_000;
+
+pub fn replica(kv_blocks: u32) -> EngineSpec {
     engine(ModeSpec::Batching(BatchingSpec {
         max_seqs: 64,
         token_budget: 2048,
-        kv_blocks: Some(24_000),
+        kv_blocks: Some(kv_blocks),
         step: StepSpec::Linear(LinearSpec {
             base_us: 8_000.0,
             decode_us: 600.0,
@@ -41,7 +44,7 @@ fn outcome(route: &str, script: &[(At, Act)], faults: &[&str]) -> Outcome {
     let route = RouteSpec::parse(route).expect("sound");
     let fleet = FleetSpec { replicas: 8, route, ..FleetSpec::default() };
     let faults = faults.iter().map(|text| FaultSpec::parse(text).expect("sound")).collect();
-    let spec = WorldSpec { fleet, faults, ..WorldSpec::one(replica()) };
+    let spec = WorldSpec { fleet, faults, ..WorldSpec::one(replica(KV_BLOCKS)) };
     let log = play(&mut World::of(&spec, 5).expect("sound"), script);
     let mut came = vec![At::ZERO; script.len()];
     let mut prompts = 0u64;

@@ -1,0 +1,54 @@
+//! How much of its prompt an answer says was found cached: read from the bytes as they pass, without decoding them.
+//!
+//! A figure that lies across two frames is missed; the next answer tells as much.
+
+use std::sync::LazyLock;
+
+use memchr::memmem::{self, Finder};
+
+static CACHED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"cached_tokens\":"));
+
+/// The cached share of the prompt, where these bytes hold a `usage` with `prompt_tokens_details.cached_tokens` (OpenAI's place for it; vLLM, SGLang and
+/// llama.cpp use the same). Quotes inside an answer's text are escaped, so that it can't be taken for one.
+pub fn cached_share(data: &[u8]) -> Option<f64> {
+    let at = CACHED.find(data)?;
+    let cached = number(&data[at + CACHED.needle().len()..])?;
+    let name = b"\"prompt_tokens\":";
+    let prompt = number(&data[memmem::find(data, name)? + name.len()..])?;
+    (prompt > 0 && cached <= prompt).then(|| cached as f64 / prompt as f64)
+}
+
+fn number(text: &[u8]) -> Option<u64> {
+    let text = text.trim_ascii_start();
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(&text[..digits]).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cached_share;
+
+    #[test]
+    fn the_share_is_read_where_it_stands_and_nowhere_else() {
+        // llama.cpp's last chunk, shortened.
+        let chunk = br#"data: {"choices":[],"usage":{"completion_tokens":8,"prompt_tokens":40,"total_tokens":48,"prompt_tokens_details":{"cached_tokens":30}}}"#;
+        assert_eq!(cached_share(chunk), Some(0.75));
+        assert_eq!(
+            cached_share(
+                br#"{"usage": {"prompt_tokens": 4, "prompt_tokens_details": {"cached_tokens": 0}}}"#
+            ),
+            Some(0.0)
+        );
+        let told =
+            br#"data: {"choices":[{"delta":{"content":"{\"prompt_tokens\": 4, \"cached_tokens\": 4}"}}]}"#;
+        assert_eq!(cached_share(told), None);
+        let odd: [&[u8]; 4] = [
+            b"\"cached_tokens\":",
+            b"\"cached_tokens\":7",
+            b"\"cached_tokens\":7,\"prompt_tokens\":0",
+            b"\"cached_tokens\":null,\"prompt_tokens\":9",
+        ];
+        odd.iter().for_each(|data| assert_eq!(cached_share(data), None));
+        assert_eq!(cached_share(b"\"prompt_tokens\":9,\"cached_tokens\":99999999999999999999999"), None);
+    }
+}
