@@ -33,12 +33,22 @@ pub fn answer(worker: &Rc<Worker>, request: &Request<Incoming>) -> Response<Full
     match path {
         "/metrics" => of(prometheus::CONTENT_TYPE, metrics(worker)),
         "/v1/replicas" => of("application/json", replicas(worker)),
+        "/v1/budget" => match worker.traffic.as_ref().map(|traffic| traffic.budget.pages().json) {
+            Some(json) if !json.is_empty() => of("application/json", json),
+            _ => text(
+                StatusCode::NOT_FOUND,
+                "no budget is in force, or it was not evaluated yet; --budget FILE names one\n",
+            ),
+        },
         "/healthz" => text(StatusCode::OK, "ok\n"),
         "/readyz" => match worker.pool.any_usable() {
             true => text(StatusCode::OK, "ok\n"),
             false => text(StatusCode::SERVICE_UNAVAILABLE, "no replica answers\n"),
         },
-        _ => text(StatusCode::NOT_FOUND, "there are /metrics, /v1/replicas, /healthz and /readyz\n"),
+        _ => text(
+            StatusCode::NOT_FOUND,
+            "there are /metrics, /v1/replicas, /v1/budget, /healthz and /readyz\n",
+        ),
     }
 }
 
@@ -132,5 +142,6 @@ fn metrics(worker: &Worker) -> String {
     page.gauge("plimsoll_gateway_retries_left", "Retries that the budget holds.", &[(&[], left)]);
     let help = "Blocks of prompts that the router remembers.";
     page.gauge("plimsoll_gateway_prompt_blocks", help, &[(&[], remembered as f64)]);
-    page.finish()
+    let budget = worker.traffic.as_ref().map(|traffic| traffic.budget.pages().metrics);
+    page.finish() + budget.as_deref().unwrap_or_default()
 }

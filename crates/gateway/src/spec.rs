@@ -45,6 +45,8 @@ pub struct GatewaySpec {
     pub limits: LimitSpec,
     /// Where requests are recorded as runs; none = nowhere.
     pub record: Option<RecordSpec>,
+    /// The budget file that is held against the requests that come; none = none.
+    pub budget: Option<PathBuf>,
     /// Name the replica in `x-plimsoll-replica`; otherwise the header carries a hash of the name, which tells outsiders nothing.
     pub name_replicas: bool,
     /// Threads; 0 = as many as cores.
@@ -123,6 +125,7 @@ impl Default for GatewaySpec {
             health: HealthSpec::default(),
             limits: LimitSpec::default(),
             record: None,
+            budget: None,
             name_replicas: false,
             threads: 0,
             ca_file: None,

@@ -3,9 +3,10 @@
 //! Nothing here acts. A type belongs in this crate when two crates that do not know each other must mean
 //! the same thing by it; what only one part asks for (a spec) or finds (a summary) stays with that part.
 //!
-//! Reading order: [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`level`], [`run`], [`trace`], [`foreign`].
+//! Reading order: [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`level`], [`run`], [`trace`], [`foreign`], [`budget_state`].
 
 pub mod attempt;
+pub mod budget_state;
 pub mod foreign;
 pub mod level;
 pub mod outcome;
@@ -16,6 +17,7 @@ pub mod time;
 pub mod trace;
 
 pub use attempt::{Answer, Attempt, Broken, Event, EventKind, ServerStage, Tokens, TokensRule};
+pub use budget_state::BudgetState;
 pub use foreign::{
     Doubt, Foreign, ForeignClaim, ForeignClock, ForeignColumn, ForeignDue, ForeignPart, ForeignProcess,
     ForeignRow, ForeignStatistic, Rank,

@@ -13,6 +13,12 @@ pub fn begins(pages: usize, every: Span, budget: &str) -> String {
     format!("watching {pages} every {} against {budget}; Ctrl-C ends it", words::time(every.as_secs_f64()))
 }
 
+/// `watching the requests of traffic every 5s against budget.yaml; Ctrl-C ends it`.
+pub fn follows(run: &str, every: Span, budget: &str) -> String {
+    let every = words::time(every.as_secs_f64());
+    format!("watching the requests of {run} every {every} against {budget}; Ctrl-C ends it")
+}
+
 /// `+65 s  ttft-p99 (ttft p99 ≤ 350 ms): holds → broken: 4 % of 3000 requests are over it, 1 % allowed`.
 pub fn change(at_s: f64, row: &WatchRow, before: Option<RowState>) -> String {
     let from = before.map_or(String::new(), |before| format!("{} → ", before.words()));

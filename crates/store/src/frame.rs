@@ -114,10 +114,19 @@ pub fn read<R: Read, E: From<io::Error>>(
     }
     tail.good = magic.len() as u64;
     tail.dropped -= tail.good;
+    frames(&mut source, tail, &mut each)
+}
+
+/// The same from a frame's beginning on: what is `dropped` at first is there to be read.
+pub(crate) fn frames<R: Read, E: From<io::Error>>(
+    source: &mut R,
+    mut tail: Tail,
+    each: &mut impl FnMut(Record) -> Result<(), E>,
+) -> Result<Tail, E> {
     let mut body = Vec::new();
     loop {
         let mut head = [0; HEADER];
-        if !fill(&mut source, &mut head)? {
+        if !fill(source, &mut head)? {
             return Ok(tail);
         }
         let size = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
@@ -132,7 +141,7 @@ pub fn read<R: Read, E: From<io::Error>>(
             return Ok(tail);
         }
         body.resize(size as usize, 0);
-        if !fill(&mut source, &mut body)? {
+        if !fill(source, &mut body)? {
             return Ok(tail);
         }
         if crc32fast::hash(&body) != sum {

@@ -17,6 +17,7 @@ pub mod code;
 pub mod content;
 pub mod error;
 pub mod folder;
+pub mod follow;
 pub mod frame;
 pub mod reader;
 pub mod requests;
@@ -28,6 +29,7 @@ pub mod writer;
 
 pub use content::content_hash;
 pub use error::{Result, StoreError};
+pub use follow::Follow;
 pub use reader::{
     Columns, Origin, Run, each_span, open, open_with, read_manifest, read_spans, replace_manifest,
 };

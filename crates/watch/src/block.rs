@@ -14,6 +14,8 @@ pub(crate) struct Block {
     pub finished: Option<f64>,
     pub output_tokens: Option<f64>,
     pub restarts: u64,
+    /// Requests that were turned away for want of room.
+    pub shed: u64,
     /// Requests that wait per replica: by the pages' gauge as a mean over the block, and by their queue times (Little's law).
     pub waiting: Option<f64>,
     pub waiting_by_little: Option<f64>,

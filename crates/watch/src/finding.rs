@@ -15,6 +15,9 @@ pub struct WatchFinding {
     pub window_s: f64,
     /// The budget's rows, in its order.
     pub rows: Vec<WatchRow>,
+    /// Requests of the window that were shed; `None` = the source does not tell them from other failures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shed: Option<u64>,
     /// The fleet.
     pub fleet: FleetNow,
     /// Alerts that stand, and the last that were resolved, the newest first.

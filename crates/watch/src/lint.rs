@@ -47,6 +47,7 @@ pub fn lint(file: &BudgetFile, pairs: &[Pair], side: &ServerSide, until: At) -> 
                 false => (false, "the page counts no answered requests".to_owned(), None),
             },
             Source::Latency { signal, limit_s } => latency(side, signal, limit_s, until),
+            Source::Values { .. } | Source::Shares(_) => (true, "request by request".to_owned(), None),
         };
         let reach = |pair: &Pair| LintPair { pair: *pair, reachable: pair.reachable(allowed(budget)) };
         let burn = if is_counted(budget) { pairs.iter().map(reach).collect() } else { Vec::new() };

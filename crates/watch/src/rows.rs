@@ -28,6 +28,15 @@ pub enum Source {
     },
     /// Failed and refused requests over all.
     Errors,
+    /// A latency of each request and the ceiling, s.
+    Values {
+        /// Which.
+        metric: BudgetMetric,
+        /// The ceiling, s.
+        limit_s: f64,
+    },
+    /// Requests that something is said of, over all.
+    Shares(BudgetMetric),
     /// No page can say it; why, in a sentence part.
     Nothing(&'static str),
 }
@@ -84,13 +93,18 @@ pub(crate) struct Seen<'a> {
     pub stalled_s: f64,
     /// Was there any good scrape?
     pub began: bool,
+    /// Are these requests themselves, and no pages?
+    pub of_requests: bool,
 }
 
 /// Fewest blocks from which it can be told how alike neighbouring requests are.
 const LEAST_BLOCKS: usize = 8;
 
 pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &Seen<'_>) -> WatchRow {
-    let source = source(budget);
+    let source = match seen.of_requests {
+        true => crate::requests::source(file, budget),
+        false => source(budget),
+    };
     let row = WatchRow {
         id: budget.id.clone(),
         budget: words(budget),
@@ -136,7 +150,11 @@ fn uncounted(source: &Source, seen: &Seen<'_>, counts: &[Over], all: Over) -> Op
         return Some((RowState::SourceLost, format!("{} not answer", plural(lost, "page does", "pages do"))));
     }
     if !seen.began || seen.blocks.is_empty() {
-        return Some((RowState::CannotTell, "there are no two scrapes yet to count between".to_owned()));
+        let why = match seen.of_requests {
+            true => "nothing has been looked at yet",
+            false => "there are no two scrapes yet to count between",
+        };
+        return Some((RowState::CannotTell, why.to_owned()));
     }
     let [stalled, replicas] = seen.stalled;
     if stalled > 0 && stalled == replicas {
@@ -175,7 +193,13 @@ fn verdict(
         true => percent(over[0]),
         false => format!("{} to {}", percent(over[0]), percent(over[1])),
     };
-    let verb = if matches!(source, Source::Errors) { "failed" } else { "are over it" };
+    let verb = match source {
+        Source::Shares(BudgetMetric::RetryRate) => "were tried again",
+        Source::Shares(BudgetMetric::ErrorAndRetryRate) => "failed or were tried again",
+        Source::Errors | Source::Shares(_) => "failed",
+        Source::Latency { .. } | Source::Values { .. } | Source::Nothing(_) => "are over it",
+    };
+    let looks = if matches!(source, Source::Values { .. } | Source::Shares(_)) { "looks" } else { "scrapes" };
     let requests = plural(all.n as usize, "request", "requests");
     let what = format!("{bracket} of {requests} {verb}, {} allowed", percent(allowed));
     match decision.held {
@@ -188,7 +212,7 @@ fn verdict(
         Held::Pass => (RowState::Holds, what),
         Held::Inconclusive if scrapes < LEAST_BLOCKS => (
             RowState::CannotTell,
-            format!("{what}; {scrapes} of the {LEAST_BLOCKS} scrapes that a verdict takes"),
+            format!("{what}; {scrapes} of the {LEAST_BLOCKS} {looks} that a verdict takes"),
         ),
         Held::Inconclusive => {
             let more = decision.needed.map(|needed| {

@@ -8,12 +8,13 @@ use std::collections::{HashMap, VecDeque};
 
 use plimsoll_judge::budget::{Budget, BudgetFile};
 use plimsoll_measure::server_side::{FAILED, LOOK, PAGE_LABEL, Series, ServerSide, Signal};
-use plimsoll_model::{At, Sample, Span, split_labels};
+use plimsoll_model::{At, Attempt, Sample, Span, split_labels};
 
 use crate::alert::{AlertKind, Board, Kept, Minute, board};
 use crate::block::Block;
 use crate::finding::ReplicaNow;
 use crate::over::{Over, over};
+use crate::requests;
 use crate::rows::{self, Source};
 use crate::{AlertSpec, FleetNow, WatchFinding};
 
@@ -56,6 +57,8 @@ pub struct Watched {
     /// When a counter of a replica moved last, or it had nothing to do.
     moved: HashMap<String, At>,
     side: ServerSide,
+    /// Requests that ended since the last tick, where they are what is watched.
+    requests: Option<Vec<Attempt>>,
     alerts: Board,
 }
 
@@ -72,6 +75,21 @@ impl Watched {
             last: None,
             moved: HashMap::new(),
             side: ServerSide::default(),
+            requests: None,
+        }
+    }
+
+    /// Requests themselves are watched, from this instant on, and no pages.
+    #[must_use]
+    pub fn of_requests(self, alerts: AlertSpec, now: At) -> Watched {
+        let alerts = Board::of_requests(&self.file, alerts, self.spec.every);
+        Watched { alerts, requests: Some(Vec::new()), last: Some(now), ..self }
+    }
+
+    /// Takes requests that have ended.
+    pub fn take(&mut self, attempts: impl IntoIterator<Item = Attempt>) {
+        if let Some(pending) = &mut self.requests {
+            pending.extend(attempts);
         }
     }
 
@@ -121,6 +139,15 @@ impl Watched {
 
     /// Counts what came since the last tick, and forgets what is older than the window.
     pub fn tick(&mut self, now: At) {
+        if let Some(pending) = &mut self.requests {
+            let ended = std::mem::take(pending);
+            let block = requests::block(&self.file, &ended, (self.last.unwrap_or(now), now));
+            self.blocks.push_back(block.clone());
+            self.alert(now, Some(&block));
+            self.last = Some(now);
+            self.leave(now);
+            return;
+        }
         self.side = ServerSide::read(&self.samples);
         let fresh = self.pages.values().filter_map(|page| page.good).max();
         let fresh = fresh.filter(|fresh| self.last.is_none_or(|last| *fresh > last));
@@ -132,10 +159,15 @@ impl Watched {
         self.alert(now, block.as_ref());
         let Some(fresh) = fresh else { return };
         self.last = Some(fresh);
+        self.leave(now);
+        self.forget_before(fresh - Span(2 * self.spec.every.0.max(1)));
+    }
+
+    /// Lets go of what is older than the window.
+    fn leave(&mut self, now: At) {
         while self.blocks.front().is_some_and(|block| block.at < now - self.spec.window) {
             self.blocks.pop_front();
         }
-        self.forget_before(fresh - Span(2 * self.spec.every.0.max(1)));
     }
 
     fn alert(&mut self, now: At, block: Option<&Block>) {
@@ -176,6 +208,7 @@ impl Watched {
             finished: finished.map(|gained| gained.value),
             output_tokens: gained(Signal::OutputTokens).map(|gained| gained.value),
             restarts,
+            shed: 0,
             waiting: self
                 .per_replica(self.side.gauge(Signal::Waiting).and_then(|series| series.mean(from, to)), to),
             waiting_by_little: self.per_replica(self.side.waiting_by_little(from, to), to),
@@ -206,7 +239,7 @@ impl Watched {
                 let finished = self.side.gained(Signal::Finished, from, to)?.value.max(0.0).round() as u64;
                 Some(failed.with(Over { n: finished, ..Over::default() }))
             }
-            Source::Nothing(_) => None,
+            Source::Values { .. } | Source::Shares(_) | Source::Nothing(_) => None,
         }
     }
 
@@ -245,6 +278,7 @@ impl Watched {
             stalled: [still.len(), fleet.replicas.iter().filter(busy).count()],
             stalled_s: still.iter().copied().fold(0.0, f64::max),
             began: self.last.is_some(),
+            of_requests: self.requests.is_some(),
         };
         let rows = self.file.budgets.iter().enumerate();
         let rows = rows.map(|(place, budget)| rows::row(&self.file, budget, place, &seen)).collect();
@@ -253,6 +287,7 @@ impl Watched {
             at_s: now.0 as f64 / 1e9,
             window_s: self.spec.window.as_secs_f64(),
             rows,
+            shed: self.requests.is_some().then(|| self.blocks.iter().map(|block| block.shed).sum()),
             fleet,
             alerts: self.alerts.alerts(),
         }

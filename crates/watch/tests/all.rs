@@ -4,5 +4,7 @@
 mod alerts;
 #[path = "all/over.rs"]
 mod over;
+#[path = "all/requests.rs"]
+mod requests;
 #[path = "all/watched.rs"]
 mod watched;

@@ -1,5 +1,6 @@
 //! `plimsoll gateway`: a streaming proxy in front of replicas, until it is told to stop.
 
+pub mod in_force;
 pub mod record;
 
 use std::net::SocketAddr;
@@ -63,7 +64,7 @@ fn started(spec: &GatewaySpec, clock: Clock, record: Option<&Record>) -> Result<
 
 fn serve(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
     let clock = Clock::start();
-    let record = spec.record.as_ref().map(|record| Record::start(spec, record, clock)).transpose()?;
+    let record = Record::start(spec, clock, args.quiet)?;
     let gateway = match started(spec, clock, record.as_ref()) {
         Ok(gateway) => gateway,
         Err(stop) => {
@@ -96,6 +97,12 @@ fn serve(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
         Some(admin) => say(&format!("/metrics, /v1/replicas and /readyz on http://{admin}")),
         None => say("no metrics are served; --admin 127.0.0.1:8081 serves them"),
     }
+    if let Some(budget) = &spec.budget {
+        say(&format!(
+            "held to {}: its state is plimsoll_gateway_budget_state, its rows are /v1/budget",
+            budget.display()
+        ));
+    }
     if let Some(record) = &spec.record {
         say(&format!("every request is recorded, without its text, in runs under {}", record.dir.display()));
     }
@@ -124,7 +131,7 @@ fn serve(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
         Ok(ended) => ended.map_err(|e| Stop::invalid(e.to_string()))?,
         Err(_) => return Err(Stop::invalid("the gateway's thread died")),
     }
-    let recorded = record.map(Record::end);
+    let recorded = record.map(Record::end).filter(|_| spec.record.is_some());
     let retries = stats.retries.load(Ordering::Relaxed);
     match args.format {
         Format::Json => {
@@ -258,6 +265,7 @@ fn asked(args: &GatewayArgs, path: Option<&str>) -> Result<GatewaySpec, Stop> {
     if let Some(path) = &args.health {
         spec.health.path.clone_from(path);
     }
+    spec.budget = args.budget.clone().or(spec.budget);
     if let Some(dir) = &args.record {
         spec.record = Some(match spec.record.take() {
             Some(record) => RecordSpec { dir: dir.clone(), ..record },

@@ -28,6 +28,9 @@ pub struct GatewayArgs {
     /// The page by which it is seen that a replica answers [default: the file's, or /health]
     #[arg(long, value_name = "PATH")]
     pub health: Option<String>,
+    /// Hold what comes to this budget file: its state on the admin address [default: the file's, or none]
+    #[arg(long, short = 'b', value_name = "FILE")]
+    pub budget: Option<PathBuf>,
     /// Record each request, without its text, as runs under this folder [default: the file's, or not at all]
     #[arg(long, value_name = "DIR")]
     pub record: Option<PathBuf>,

@@ -9,8 +9,8 @@ use super::Format;
 /// `plimsoll watch`
 #[derive(Args, Debug)]
 pub struct WatchArgs {
-    /// Metrics pages (NAME=URL names one), or one watch file; before them the word lint: say which rows they can judge, and end
-    #[arg(required = true, value_name = "URL|FILE")]
+    /// Metrics pages (NAME=URL names one), one watch file, or a run that is being written (a gateway's record: its folder); before them the word lint: say which rows they can judge, and end
+    #[arg(required = true, value_name = "URL|FILE|RUN")]
     pub sources: Vec<String>,
     /// Budget file [default: the watch file's]
     #[arg(long, short = 'b', value_name = "FILE")]

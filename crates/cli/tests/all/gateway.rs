@@ -58,7 +58,7 @@ impl Running {
     }
 
     /// A page of the operators'.
-    fn page(&self, path: &str) -> String {
+    pub fn page(&self, path: &str) -> String {
         self.page_with(path, "")
     }
 

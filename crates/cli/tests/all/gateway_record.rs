@@ -290,7 +290,7 @@ fn a_record_is_bounded() {
     let dir = folder.path().join("traffic");
     let file = folder.path().join("gateway.yaml");
     let text = format!(
-        "replicas: [{{url: \"{}\"}}]\nrecord: {{dir: {}, bytes: 65536, keep_bytes: 1500000}}\n",
+        "replicas: [{{url: \"{}\"}}]\nrecord: {{dir: {}, bytes: 65536, keep_bytes: 250000}}\n",
         engine.url,
         dir.display()
     );
@@ -325,4 +325,56 @@ fn a_record_is_bounded() {
         &file.display().to_string(),
     ]);
     assert_eq!(refused.code, 2, "{}", refused.words());
+}
+
+/// What is over every ceiling is red, on the operators' address and to a watch that reads the record as it is written; what nobody broke is green.
+#[test]
+fn a_budget_is_in_force_on_what_comes() {
+    let engine = Engine::start("demo");
+    let folder = tempfile::tempdir().expect("a folder");
+    let (dir, budget) = (folder.path().join("traffic"), folder.path().join("budget.yaml"));
+    let text = "version: 1\nname: chat\nload: {window: 60s}\nbudgets:\n  - {id: first, metric: ttft, p: 90, max: 1us}\n  \
+         - {id: whole, metric: e2e, p: 90, max: 30s}\n  - {id: errors, metric: error_rate, max: 5%}\n";
+    std::fs::write(&budget, text).expect("written");
+    let (record, budget) = (dir.display().to_string(), budget.display().to_string());
+    let gateway = Running::start(&["--replica", &engine.url, "--record", &record, "--budget", &budget]);
+    let watch = std::process::Command::new(crate::kit::PLIMSOLL)
+        .args(["watch", &record, "-b", &budget, "--every", "500ms", "--window", "60s", "--listen", "none"])
+        .args(["--format", "json", "-q"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let seen = |row: usize| -> (String, String, u64) {
+        let page: serde_json::Value = serde_json::from_str(&gateway.page("/v1/budget")).expect("JSON");
+        let row = &page["finding"]["rows"][row];
+        let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+        (text(&page["state"]), text(&row["state"]), row["n"].as_u64().unwrap_or(0))
+    };
+    assert_eq!(seen(0).0, "green");
+    for n in 0..300 {
+        ask(&gateway.url, "/v1/chat/completions", &body(4, "hello"), None);
+        // Requests of one moment are no evidence of several.
+        if seen(0).1 == "broken" && seen(1).1 == "holds" {
+            break;
+        }
+        assert!(n < 299, "{:?} {:?}", seen(0), seen(1));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let (state, _, n) = seen(0);
+    assert_eq!((state.as_str(), n > 20), ("red", true));
+    assert!(gateway.page("/metrics").contains("plimsoll_gateway_budget_state 2"));
+    assert!(gateway.page("/metrics").contains("plimsoll_watch_row_state{id=\"first\",state=\"broken\"} 1"));
+    gateway.end();
+    let watched = watch.wait_with_output().expect("it ended with the record");
+    let said = String::from_utf8_lossy(&watched.stdout).into_owned();
+    assert_eq!(watched.status.code(), Some(1), "{said} {}", String::from_utf8_lossy(&watched.stderr));
+    let last = &said[said.find("\n{\n").expect("a finding at the end")..];
+    let last: serde_json::Value = serde_json::from_str(last).expect("JSON");
+    assert_eq!(last["rows"][0]["state"], "broken", "{last}");
+    assert_eq!(last["rows"][1]["state"], "holds", "{last}");
+    assert_eq!(last["shed"], 0);
+    // Nobody writes it any more.
+    let over = plimsoll(&["watch", &record, "-b", &budget]);
+    assert_eq!((over.code, over.stderr.contains("plimsoll gate")), (2, true), "{}", over.words());
 }

@@ -17,6 +17,7 @@ use plimsoll_client::Clock;
 use plimsoll_model::{At, Protocol, Span};
 use plimsoll_wire::Decoded;
 
+use crate::budget::Budget;
 use crate::request::Asked;
 use crate::upstream::Way;
 use tail::Tail;
@@ -29,13 +30,23 @@ pub struct Traffic {
     to: SyncSender<Box<Told>>,
     numbers: Arc<AtomicU64>,
     lost: AtomicU64,
+    /// The budget that is held against it.
+    pub budget: Arc<Budget>,
 }
 
 impl Traffic {
     /// A record, and what comes out of it.
     pub fn channel() -> (Arc<Traffic>, Receiver<Box<Told>>) {
         let (to, from) = sync_channel(PENDING);
-        (Arc::new(Traffic { to, numbers: Arc::default(), lost: AtomicU64::new(0) }), from)
+        (
+            Arc::new(Traffic {
+                to,
+                numbers: Arc::default(),
+                lost: AtomicU64::new(0),
+                budget: Arc::default(),
+            }),
+            from,
+        )
     }
 
     /// Requests that were served and not recorded, because the writer did not keep up.

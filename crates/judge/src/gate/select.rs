@@ -8,7 +8,7 @@ use plimsoll_model::{Answer, Attempt, Load, Manifest, Span};
 use serde_json::Value;
 
 use crate::budget::{Budget, BudgetFile, BudgetKind, BudgetMetric, RequestSlice};
-use plimsoll_measure::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN};
+use plimsoll_measure::columns::{ABSENT, Fate, INFINITE, UNKNOWN};
 use plimsoll_measure::findings::{Estimate, Findings, LevelFinding, Line, Reading};
 use plimsoll_measure::say::number;
 use plimsoll_measure::whole::LevelRows;
@@ -320,7 +320,7 @@ pub(super) fn values(chosen: &Chosen<'_, '_>, metric: BudgetMetric, picks: Picks
     }
     let mut values = Vec::new();
     for (rows, _) in &chosen.levels {
-        let column = column(&rows.columns, metric);
+        let column = metric.column(&rows.columns);
         let (from, to) = rows.window;
         let own = &column[from..to];
         if picks.all() {
@@ -341,19 +341,6 @@ pub(super) fn values(chosen: &Chosen<'_, '_>, metric: BudgetMetric, picks: Picks
         }
     }
     values
-}
-
-fn column(columns: &Columns, metric: BudgetMetric) -> &[i64] {
-    match metric {
-        BudgetMetric::TtftAfterSend => &columns.ttft_after_send,
-        BudgetMetric::Ttfb => &columns.ttfb,
-        BudgetMetric::Ttfot => &columns.ttfot,
-        BudgetMetric::E2e => &columns.e2e,
-        BudgetMetric::E2eAfterSend => &columns.e2e_after_send,
-        BudgetMetric::Tpot => &columns.tpot,
-        BudgetMetric::Ntpot => &columns.ntpot,
-        _ => &columns.ttft,
-    }
 }
 
 /// Gaps of all requests. One that failed stands for as many gaps without end as a finished one has on average: left out, an
@@ -442,7 +429,7 @@ pub(super) fn stages_beyond(
     let mut sums: std::collections::BTreeMap<&str, i64> = std::collections::BTreeMap::new();
     let mut n = 0u64;
     for (rows, row) in each(chosen, Picks::default()) {
-        let ns = column(&rows.columns, metric)[row];
+        let ns = metric.column(&rows.columns)[row];
         let attempt: &Attempt = rows.own[rows.columns.last[row] as usize];
         if ns <= limit_ns || ns == INFINITE || attempt.answer.stages.is_empty() {
             continue;

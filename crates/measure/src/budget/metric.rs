@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::quantity::Unit;
+use crate::columns::Columns;
 use crate::findings::Metric;
 
 /// A quantity that a budget holds.
@@ -192,6 +193,20 @@ impl BudgetMetric {
             BudgetMetric::Ttft => BudgetMetric::TtftAfterSend,
             BudgetMetric::E2e => BudgetMetric::E2eAfterSend,
             other => other,
+        }
+    }
+
+    /// The column that holds this latency of each request; `ttft` for what is no latency of a request.
+    pub fn column(self, columns: &Columns) -> &[i64] {
+        match self {
+            BudgetMetric::TtftAfterSend => &columns.ttft_after_send,
+            BudgetMetric::Ttfb => &columns.ttfb,
+            BudgetMetric::Ttfot => &columns.ttfot,
+            BudgetMetric::E2e => &columns.e2e,
+            BudgetMetric::E2eAfterSend => &columns.e2e_after_send,
+            BudgetMetric::Tpot => &columns.tpot,
+            BudgetMetric::Ntpot => &columns.ntpot,
+            _ => &columns.ttft,
         }
     }
 }

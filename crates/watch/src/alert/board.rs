@@ -12,6 +12,7 @@ use super::detect::threshold;
 use super::row::{BLOCK, RowWatch, evidence};
 use super::{Alert, AlertKind, AlertSpec, AlertState};
 use crate::block::Block;
+use crate::requests;
 use crate::rows::{self, Source};
 
 /// Resolved alerts that are remembered.
@@ -73,9 +74,23 @@ pub struct Board {
 impl Board {
     /// Nothing seen yet.
     pub fn new(file: &BudgetFile, spec: AlertSpec, every: Span) -> Board {
+        Board::counting(file, spec, every, &rows::source)
+    }
+
+    /// The same where requests themselves are seen.
+    pub fn of_requests(file: &BudgetFile, spec: AlertSpec, every: Span) -> Board {
+        Board::counting(file, spec, every, &|budget| requests::source(file, budget))
+    }
+
+    fn counting(
+        file: &BudgetFile,
+        spec: AlertSpec,
+        every: Span,
+        source: &dyn Fn(&plimsoll_judge::budget::Budget) -> Source,
+    ) -> Board {
         let row = |budget: &plimsoll_judge::budget::Budget| {
             let allowed = rows::allowed(budget);
-            let is_counted = !matches!(rows::source(budget), Source::Nothing(_));
+            let is_counted = !matches!(source(budget), Source::Nothing(_));
             // Nothing can be bet against "all may be over", and "none may be over" needs no evidence but one.
             (is_counted && allowed < 1.0).then(|| RowWatch::new(allowed.max(1e-9), every, spec.pairs()))
         };

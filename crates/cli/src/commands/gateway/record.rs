@@ -17,11 +17,12 @@ use plimsoll_gateway::traffic::rows::RowMaker;
 use plimsoll_gateway::{GatewaySpec, RecordSpec, Traffic};
 use plimsoll_measure::traffic::Extent;
 use plimsoll_model::run::SCHEMA_VERSION;
-use plimsoll_model::{At, ClockAnchor, EndedBy, Fingerprint, Manifest, RunState, Span, Time};
+use plimsoll_model::{At, Attempt, ClockAnchor, EndedBy, Fingerprint, Manifest, RunState, Span, Time};
 use plimsoll_report::figure::counted;
 use plimsoll_store::{RunWriter, StoreError};
 use serde_json::json;
 
+use super::in_force::Watching;
 use crate::exit::Stop;
 use crate::measure;
 use crate::out;
@@ -56,29 +57,27 @@ pub struct Ended {
 }
 
 impl Record {
-    /// Makes the first folder and waits for requests.
+    /// Makes the first folder, where requests are kept, begins to watch, where a budget is in force, and waits for requests. `None`: the gateway's
+    /// file asks for neither.
     ///
     /// # Errors
-    /// The folder can't be made.
-    pub fn start(spec: &GatewaySpec, record: &RecordSpec, clock: Clock) -> Result<Record, Stop> {
+    /// The folder can't be made, or the budget file is wrong.
+    pub fn start(spec: &GatewaySpec, clock: Clock, quiet: bool) -> Result<Option<Record>, Stop> {
+        if spec.record.is_none() && spec.budget.is_none() {
+            return Ok(None);
+        }
         let (traffic, from) = Traffic::channel();
-        let next = Next { spec: spec.clone(), record: record.clone(), clock, numbers: traffic.numbers() };
-        let newest = next.folder().map_err(|e| match e {
-            StoreError::DiskFull { .. } => Stop::invalid(e.to_string()),
-            other => Stop::usage(format!("record: {other}")),
-        })?;
-        let writing = Writing {
-            next,
-            newest,
-            older: Vec::new(),
-            maker: RowMaker::new(measure::random()),
-            closing: Vec::new(),
-            ended: Ended::default(),
-        };
+        let told = Arc::clone(&traffic.budget);
+        let watching =
+            spec.budget.as_deref().map(|path| Watching::start(path, told, (clock, quiet))).transpose()?;
+        let keeping =
+            spec.record.as_ref().map(|record| Keeping::start(spec, record, clock, traffic.numbers()));
+        let keeping = keeping.transpose()?;
+        let writing = Writing { maker: RowMaker::new(measure::random()), keeping, watching };
         let thread = std::thread::Builder::new().name("gateway-record".into());
         let thread = thread.spawn(move || writing.run(&from));
         let thread = thread.map_err(|e| Stop::invalid(format!("the record can't be written: {e}")))?;
-        Ok(Record { traffic, thread })
+        Ok(Some(Record { traffic, thread }))
     }
 
     /// Writes what is left. To be called when the gateway has ended: until then somebody may still write.
@@ -88,6 +87,42 @@ impl Record {
         let mut ended = self.thread.join().unwrap_or_default();
         ended.lost += lost;
         ended
+    }
+}
+
+/// The writing thread's own.
+struct Writing {
+    maker: RowMaker,
+    keeping: Option<Keeping>,
+    watching: Option<Watching>,
+}
+
+impl Writing {
+    fn run(mut self, from: &Receiver<Box<Told>>) -> Ended {
+        loop {
+            match from.recv_timeout(LOOK) {
+                Ok(told) => self.take(&told),
+                Err(RecvTimeoutError::Timeout) => self.keeping.iter_mut().for_each(Keeping::look),
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            self.watching.iter_mut().for_each(Watching::look);
+        }
+        self.keeping.map(Keeping::end).unwrap_or_default()
+    }
+
+    fn take(&mut self, told: &Told) {
+        let folder = self.keeping.as_mut().and_then(|keeping| keeping.folder_of(told.number));
+        let base = folder.as_ref().map_or(At::ZERO, |folder| folder.base);
+        let rows = self.maker.rows(told, base);
+        if let Some(folder) = folder {
+            rows.iter().for_each(|row| folder.keep(row));
+        }
+        if let Some(keeping) = &mut self.keeping {
+            keeping.counted();
+        }
+        if let Some(watching) = &mut self.watching {
+            watching.take(rows);
+        }
     }
 }
 
@@ -163,6 +198,11 @@ impl Next {
     }
 }
 
+/// The newest run folder of a gateway in `dir`; `None` = there is none.
+pub fn newest(dir: &Path) -> Option<PathBuf> {
+    folders(dir).pop().map(|(_, newest)| newest)
+}
+
 /// The run folders of gateways in `dir` by their numbers, ascending.
 fn folders(dir: &Path) -> Vec<(u64, PathBuf)> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
@@ -175,43 +215,46 @@ fn folders(dir: &Path) -> Vec<(u64, PathBuf)> {
     found
 }
 
-/// The writing thread's own.
-struct Writing {
+/// The folders that are open.
+struct Keeping {
     next: Next,
     newest: Folder,
     /// Folders that wait for requests that go on: those from `first` on and before the number beside them.
     older: Vec<(Folder, u64)>,
-    maker: RowMaker,
     closing: Vec<JoinHandle<Option<String>>>,
     ended: Ended,
 }
 
-impl Writing {
-    fn run(mut self, from: &Receiver<Box<Told>>) -> Ended {
-        loop {
-            match from.recv_timeout(LOOK) {
-                Ok(told) => self.take(&told),
-                Err(RecvTimeoutError::Timeout) => self.look(),
-                Err(RecvTimeoutError::Disconnected) => return self.end(),
-            }
-        }
+impl Keeping {
+    fn start(
+        spec: &GatewaySpec,
+        record: &RecordSpec,
+        clock: Clock,
+        numbers: Arc<AtomicU64>,
+    ) -> Result<Keeping, Stop> {
+        let next = Next { spec: spec.clone(), record: record.clone(), clock, numbers };
+        let newest = next.folder().map_err(|e| match e {
+            StoreError::DiskFull { .. } => Stop::invalid(e.to_string()),
+            other => Stop::usage(format!("record: {other}")),
+        })?;
+        Ok(Keeping { next, newest, older: Vec::new(), closing: Vec::new(), ended: Ended::default() })
     }
 
-    fn take(&mut self, told: &Told) {
-        let own = |(folder, until): &&mut (Folder, u64)| (folder.first..*until).contains(&told.number);
-        let folder = match self.older.iter_mut().find(own) {
-            Some((folder, _)) => folder,
-            None if told.number >= self.newest.first => &mut self.newest,
-            None => {
-                self.ended.lost += 1;
-                return;
-            }
-        };
-        for mut row in self.maker.rows(told, folder.base) {
-            row.request -= folder.first;
-            folder.extent.add(&row);
-            folder.writer.attempt(&row);
+    /// The folder of a request; `None` = it ended long after its folder was closed, and is counted as lost.
+    fn folder_of(&mut self, number: u64) -> Option<&mut Folder> {
+        let own = |(folder, until): &(Folder, u64)| (folder.first..*until).contains(&number);
+        if let Some(place) = self.older.iter().position(own) {
+            return Some(&mut self.older[place].0);
         }
+        if number >= self.newest.first {
+            return Some(&mut self.newest);
+        }
+        self.ended.lost += 1;
+        None
+    }
+
+    /// One more request was taken.
+    fn counted(&mut self) {
         self.ended.requests += 1;
         if self.ended.requests.is_multiple_of(64) {
             self.look();
@@ -289,7 +332,7 @@ impl Writing {
         for (folder, until) in std::mem::take(&mut self.older) {
             self.close(folder, until);
         }
-        let Writing { newest, mut ended, mut closing, .. } = self;
+        let Keeping { newest, mut ended, mut closing, .. } = self;
         match newest.extent.requests() {
             0 if newest.first == until => {
                 let dir = newest.writer.dir().to_path_buf();
@@ -310,6 +353,12 @@ impl Writing {
 }
 
 impl Folder {
+    fn keep(&mut self, row: &Attempt) {
+        let row = Attempt { request: row.request - self.first, ..row.clone() };
+        self.extent.add(&row);
+        self.writer.attempt(&row);
+    }
+
     /// Makes a run of it: the level that its rows are, Parquet, findings. `until`: the number after its last request. What was wrong, if anything.
     fn close(self, until: u64) -> Option<String> {
         let arrivals = until - self.first;
@@ -337,5 +386,7 @@ impl Folder {
 
 fn size(dir: &Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
-    entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum()
+    // What an open run keeps free for its last words is no part of it.
+    let own = entries.flatten().filter(|entry| entry.file_name() != plimsoll_store::folder::RESERVE);
+    own.filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum()
 }

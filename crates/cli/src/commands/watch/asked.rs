@@ -28,6 +28,8 @@ pub struct AskedWatch {
     pub target: TargetSpec,
     /// Which pages.
     pub scrape: ScrapeSpec,
+    /// The run that is being written, or a folder of them, instead of pages.
+    pub run: Option<PathBuf>,
     /// How the budget is watched.
     pub spec: WatchSpec,
     /// What is alerted on.
@@ -82,7 +84,19 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         Some((word, rest)) if word == "lint" => (true, rest),
         _ => (false, &args.sources[..]),
     };
-    let (file, pages) = pages(sources)?;
+    let run = match sources {
+        [one] if Path::new(one).is_dir() => Some(PathBuf::from(one)),
+        _ => None,
+    };
+    if lint && run.is_some() {
+        return Err(Stop::usage(
+            "watch lint: is about pages; requests themselves tell every latency and share",
+        ));
+    }
+    let (file, pages) = match run {
+        Some(_) => (WatchFile::default(), vec![String::new()]),
+        None => pages(sources)?,
+    };
     let budget = args.budget.clone().or(file.budget).ok_or_else(|| {
         Stop::usage("no budget: name the file with --budget budget.yaml (plimsoll budget init begins one)")
     })?;
@@ -105,6 +119,7 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
     let listen = args.listen.clone().or(file.listen).unwrap_or_else(|| LISTEN.to_owned());
     Ok(AskedWatch {
         lint,
+        run,
         target: TargetSpec {
             url: pages[0]
                 .split_once('=')

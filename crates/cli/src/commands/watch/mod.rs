@@ -5,7 +5,8 @@ mod asked;
 mod journal;
 mod notify;
 mod outbox;
-mod page;
+pub mod page;
+mod run;
 mod serve;
 mod told;
 mod webhook;
@@ -42,7 +43,10 @@ pub fn run(args: &WatchArgs) -> Result<Exit, Stop> {
         let pages = pages(&asked, true)?;
         return linted(args, &asked, pages);
     }
-    watch(args, asked)
+    match asked.run.clone() {
+        Some(dir) => run::watch(args, asked, &dir),
+        None => watch(args, asked),
+    }
 }
 
 /// The pages that are named. `asks`: each must answer.
