@@ -6,7 +6,7 @@
 //!
 //! Reading order: [`clock`], [`timer`], [`tcp_info`], [`stamp`], [`tcp`], [`tls`], [`landing`], [`request`], [`link`] (one connection), [`keeping`],
 //! [`pool`];
-//! [`target`], [`secret`]; [`recording`] (a row in the making), [`exchange`] (one attempt), [`task_pool`], [`flight`],
+//! [`target`], [`certs`], [`secret`]; [`recording`] (a row in the making), [`exchange`] (one attempt), [`task_pool`], [`flight`],
 //! [`prepare`], [`level_driver`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
 //! [`mod@probe`], [`pages`], [`scrape`], [`doctor`]; [`post`], [`sign`]; [`histogram`].
 
@@ -24,6 +24,7 @@ pub mod tcp_info;
 pub mod tls;
 pub mod tls_words;
 
+pub mod certs;
 pub mod secret;
 pub mod target;
 

@@ -15,6 +15,8 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
+use crate::certs::Identity;
+
 /// How a server's certificate is judged.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum TlsTrust {
@@ -38,31 +40,47 @@ pub enum TlsError {
         /// What is wrong with it.
         why: String,
     },
+    /// A certificate of our own, or its key, can't be used.
+    #[error("cannot use {path} as a certificate and its key: {why}")]
+    Identity {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// rustls refused the configuration.
     #[error("cannot set TLS up: {0}")]
     Config(#[from] rustls::Error),
 }
 
-fn provider() -> Arc<CryptoProvider> {
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
 /// The configuration that all connections share.
 pub fn client_config(trust: &TlsTrust) -> Result<Arc<ClientConfig>, TlsError> {
+    client_config_as(trust, None)
+}
+
+/// The same for a client that shows a certificate of its own where a server asks for one.
+pub fn client_config_as(trust: &TlsTrust, own: Option<&Identity>) -> Result<Arc<ClientConfig>, TlsError> {
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
-    let mut config = match trust {
-        TlsTrust::Anything => builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AcceptAnything(provider())))
-            .with_no_client_auth(),
-        TlsTrust::System => builder.with_root_certificates(system_roots()).with_no_client_auth(),
+    let builder = match trust {
+        TlsTrust::Anything => {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnything(provider())))
+        }
+        TlsTrust::System => builder.with_root_certificates(system_roots()),
         TlsTrust::SystemAnd(path) => {
             let mut roots = system_roots();
             let named = add_authorities(&mut roots, path)?;
-            builder
-                .dangerous()
-                .with_custom_certificate_verifier(Arc::new(Named::new(roots, named, path)?))
-                .with_no_client_auth()
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(Named::new(roots, named, path)?))
+        }
+    };
+    let mut config = match own {
+        None => builder.with_no_client_auth(),
+        Some(own) => {
+            let (certs, key) = own.load()?;
+            builder.with_client_auth_cert(certs, key).map_err(|e| own.refused(&e))?
         }
     };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -77,7 +95,10 @@ fn system_roots() -> RootCertStore {
 }
 
 /// Adds what the file names; gives its certificates back.
-fn add_authorities(roots: &mut RootCertStore, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+pub(crate) fn add_authorities(
+    roots: &mut RootCertStore,
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let refuse = |why: String| TlsError::Authorities { path: path.to_owned(), why };
     let pem = std::fs::read(path).map_err(|e| refuse(e.to_string()))?;
     let mut named = Vec::new();

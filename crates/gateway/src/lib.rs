@@ -5,12 +5,13 @@
 //! bytes), [`pool`] chooses and books a replica, [`upstream`] sends it there, [`relay`] passes the answer on as it comes; [`traffic`] hands what
 //! happened to whoever keeps it.
 //!
-//! Reading order: [`record`], [`spec`], [`budget`], [`keys`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`pool`], [`request`], [`upstream`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`prober`], [`admin`], [`serve`].
+//! Reading order: [`record`], [`spec`], [`budget`], [`keys`], [`tls`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`pool`], [`request`], [`upstream`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`prober`], [`admin`], [`serve`].
 
 pub mod budget;
 pub mod keys;
 pub mod record;
 pub mod spec;
+pub mod tls;
 
 pub mod doors;
 pub mod pool;

@@ -3,11 +3,12 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use plimsoll_client::Clock;
-use plimsoll_policy::SettingError;
 
 use crate::doors::Doors;
 use crate::keys::Digest;
+use crate::serve::GatewayError;
 use crate::spec::{GatewaySpec, LimitSpec};
+use crate::tls::Tls;
 
 /// See the module.
 pub struct Rules {
@@ -17,6 +18,8 @@ pub struct Rules {
     pub doors: Doors,
     /// What operators show.
     pub admin_key: Option<Digest>,
+    /// TLS on each side.
+    pub tls: Tls,
     /// Do replicas get the client's key?
     pub forward_keys: bool,
 }
@@ -25,12 +28,13 @@ impl Rules {
     /// Those of a file. `before`: those that they replace.
     ///
     /// # Errors
-    /// A key can't be had.
-    pub fn new(spec: &GatewaySpec, before: Option<&Rules>, clock: Clock) -> Result<Rules, SettingError> {
+    /// A key can't be had, or a certificate can't be used.
+    pub fn new(spec: &GatewaySpec, before: Option<&Rules>, clock: Clock) -> Result<Rules, GatewayError> {
         Ok(Rules {
             limits: spec.limits.clone(),
             doors: Doors::new(&spec.keys, before.map(|rules| &rules.doors), clock)?,
             admin_key: spec.admin_key.as_ref().map(|key| key.digest("admin_key")).transpose()?,
+            tls: Tls::new(spec)?,
             forward_keys: spec.forward_keys,
         })
     }

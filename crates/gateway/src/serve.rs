@@ -16,14 +16,15 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use plimsoll_client::Clock;
-use plimsoll_client::tls::{TlsError, TlsTrust, client_config};
+use plimsoll_client::tls::TlsError;
 use plimsoll_model::Span;
 use plimsoll_policy::SettingError;
-use rustls::ClientConfig;
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Notify, watch};
+use tokio_rustls::TlsAcceptor;
 
 use crate::admin;
 use crate::pool::Pool;
@@ -39,6 +40,8 @@ use crate::upstream::{Upstreams, soon};
 const BACKLOG: i32 = 4096;
 /// After an accept that failed: no descriptors are left, and trying again at once would burn a core.
 const ACCEPT_PAUSE: Span = Span::from_millis(20);
+/// How long an operator's handshake, and each head, may take.
+const OPERATORS_WAIT: Duration = Duration::from_secs(10);
 
 /// Why a gateway did not start, or ended badly.
 #[derive(Debug, thiserror::Error)]
@@ -110,14 +113,6 @@ impl Gateway {
         spec.validate()?;
         let pool = Arc::new(Pool::new(spec, clock)?);
         let rules = Arc::new(InForce::new(Rules::new(spec, None, clock)?));
-        let tls = match pool.replicas.iter().any(|replica| replica.place.tls) {
-            false => None,
-            true => Some(client_config(&match (&spec.ca_file, spec.insecure) {
-                (_, true) => TlsTrust::Anything,
-                (Some(file), false) => TlsTrust::SystemAnd(file.clone()),
-                (None, false) => TlsTrust::System,
-            })?),
-        };
         let bind = |addr: SocketAddr, key| {
             let listener = listen(addr).map_err(|source| GatewayError::Listen { addr, key, source })?;
             let addr = listener.local_addr()?;
@@ -140,7 +135,6 @@ impl Gateway {
                 operators: operators.take(),
                 probes: number == 0,
                 pool: Arc::clone(&pool),
-                tls: tls.clone(),
                 stats: Arc::clone(&stats),
                 rules: Arc::clone(&rules),
                 spec: spec.clone(),
@@ -201,7 +195,6 @@ struct Start {
     operators: Option<std::net::TcpListener>,
     probes: bool,
     pool: Arc<Pool>,
-    tls: Option<Arc<ClientConfig>>,
     stats: Arc<Stats>,
     rules: Arc<InForce>,
     spec: GatewaySpec,
@@ -224,7 +217,7 @@ fn run(start: Start) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
     runtime.block_on(async move {
         let Start { spec, pool, mut stop, .. } = start;
-        let upstreams = Upstreams::new(Arc::clone(&pool), start.tls, spec.limits.head_bytes);
+        let upstreams = Upstreams::new(Arc::clone(&pool), Arc::clone(&start.rules), spec.limits.head_bytes);
         let worker = Rc::new(Worker {
             pool: Arc::clone(&pool),
             upstreams: Rc::new(upstreams),
@@ -309,13 +302,28 @@ async fn accept(
 }
 
 /// One client's connection to its end. How it failed is its client's business.
-async fn connection(
-    socket: TcpStream,
+async fn connection(socket: TcpStream, http: &http1::Builder, worker: Rc<Worker>, stop: watch::Receiver<u8>) {
+    let _ = socket.set_nodelay(true);
+    let rules = worker.rules.now();
+    let limit = soon(Span::from_secs_f64(rules.limits.handshake_s));
+    match rules.tls.clients.clone() {
+        None => http_on(socket, http, worker, stop).await,
+        Some(config) => {
+            let shaking = TlsAcceptor::from(config).accept(socket);
+            // Who does not speak TLS, or not in time, has nothing to be told in.
+            if let Ok(Ok(socket)) = tokio::time::timeout_at(limit, shaking).await {
+                http_on(socket, http, worker, stop).await;
+            }
+        }
+    }
+}
+
+async fn http_on(
+    socket: impl AsyncRead + AsyncWrite + Unpin + 'static,
     http: &http1::Builder,
     worker: Rc<Worker>,
     mut stop: watch::Receiver<u8>,
 ) {
-    let _ = socket.set_nodelay(true);
     let service = service_fn(move |request| {
         let worker = Rc::clone(&worker);
         async move { Ok::<_, Infallible>(proxy::answer(worker, request).await) }
@@ -340,14 +348,23 @@ async fn serve_operators(listener: TcpListener, worker: Rc<Worker>) {
             continue;
         };
         let worker = Rc::clone(&worker);
+        let config = worker.rules.now().tls.operators.clone();
         tokio::task::spawn_local(async move {
             let service = service_fn(move |request| {
                 let response = admin::answer(&worker, &request);
                 async move { Ok::<_, Infallible>(response) }
             });
             let mut http = http1::Builder::new();
-            http.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(10));
-            let _ = http.serve_connection(TokioIo::new(socket), service).await;
+            http.timer(TokioTimer::new()).header_read_timeout(OPERATORS_WAIT);
+            match config {
+                None => drop(http.serve_connection(TokioIo::new(socket), service).await),
+                Some(config) => {
+                    let shaking = TlsAcceptor::from(config).accept(socket);
+                    if let Ok(Ok(socket)) = tokio::time::timeout(OPERATORS_WAIT, shaking).await {
+                        drop(http.serve_connection(TokioIo::new(socket), service).await);
+                    }
+                }
+            }
         });
     }
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::keys::{KeySource, KeySpec};
 use crate::record::RecordSpec;
+use crate::tls::{CertSpec, TlsSpec};
 
 /// Most replicas of one gateway.
 pub const MOST_REPLICAS: usize = 1_000;
@@ -27,6 +28,8 @@ pub struct GatewaySpec {
     pub admin_key: Option<KeySource>,
     /// Who may send requests; none = everybody.
     pub keys: Vec<KeySpec>,
+    /// TLS towards clients; none = plain HTTP.
+    pub tls: Option<TlsSpec>,
     /// Pass the client's key on to replicas; otherwise it ends here, where there are keys.
     pub forward_keys: bool,
     /// The servers behind it.
@@ -53,6 +56,8 @@ pub struct GatewaySpec {
     pub threads: usize,
     /// PEM file of further authorities that replicas' certificates are checked against.
     pub ca_file: Option<PathBuf>,
+    /// What replicas that ask for a certificate are shown.
+    pub client_cert: Option<CertSpec>,
     /// Don't check replicas' certificates.
     pub insecure: bool,
 }
@@ -93,6 +98,8 @@ pub struct LimitSpec {
     pub head_bytes: usize,
     /// Most header lines.
     pub headers: usize,
+    /// Longest time for a TLS handshake, seconds: who opens connections and says nothing holds none of them for long.
+    pub handshake_s: f64,
     /// Longest time for a head to come, seconds; an idle connection is closed after it too.
     pub head_s: f64,
     /// Longest time for a body to come, seconds (408).
@@ -116,6 +123,7 @@ impl Default for GatewaySpec {
             admin: None,
             admin_key: None,
             keys: Vec::new(),
+            tls: None,
             forward_keys: false,
             replicas: Vec::new(),
             gateways: 1,
@@ -129,6 +137,7 @@ impl Default for GatewaySpec {
             name_replicas: false,
             threads: 0,
             ca_file: None,
+            client_cert: None,
             insecure: false,
         }
     }
@@ -146,6 +155,7 @@ impl Default for LimitSpec {
             body_bytes: 32 << 20,
             head_bytes: 64 << 10,
             headers: 100,
+            handshake_s: 10.0,
             head_s: 60.0,
             body_s: 60.0,
             connections: 10_000,
@@ -206,6 +216,7 @@ impl GatewaySpec {
         let times = [
             ("health.every_s", self.health.every_s),
             ("health.timeout_s", self.health.timeout_s),
+            ("limits.handshake_s", limits.handshake_s),
             ("limits.head_s", limits.head_s),
             ("limits.body_s", limits.body_s),
         ];

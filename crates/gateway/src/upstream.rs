@@ -13,12 +13,12 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
 use plimsoll_model::{At, Span};
-use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::pool::Pool;
+use crate::rules::InForce;
 
 /// A connection that was idle for longer is not used: engines on uvicorn close theirs after 5 s, and a request that meets the close is lost.
 const IDLE: Span = Span::from_secs(4);
@@ -53,7 +53,7 @@ pub struct Way {
 /// See the module.
 pub struct Upstreams {
     pool: Arc<Pool>,
-    tls: Option<Arc<ClientConfig>>,
+    rules: Arc<InForce>,
     http: Builder,
     idle: Vec<RefCell<Vec<(Sender, At)>>>,
 }
@@ -92,11 +92,11 @@ impl Lent {
 
 impl Upstreams {
     /// None yet. `most_bytes`: what is read ahead of a slow client.
-    pub fn new(pool: Arc<Pool>, tls: Option<Arc<ClientConfig>>, most_bytes: usize) -> Upstreams {
+    pub fn new(pool: Arc<Pool>, rules: Arc<InForce>, most_bytes: usize) -> Upstreams {
         let mut http = Builder::new();
         http.max_buf_size(most_bytes.max(8 << 10)).preserve_header_case(false);
         let idle = pool.replicas.iter().map(|_| RefCell::default()).collect();
-        Upstreams { pool, tls, http, idle }
+        Upstreams { pool, rules, http, idle }
     }
 
     /// Sends a request to a replica. A kept connection that the replica closed meanwhile is replaced by a new one.
@@ -165,7 +165,7 @@ impl Upstreams {
             let socket =
                 TcpStream::connect((place.host.as_str(), place.port)).await.map_err(|e| e.to_string())?;
             socket.set_nodelay(true).map_err(|e| e.to_string())?;
-            let Some(config) = self.tls.as_ref().filter(|_| place.tls) else {
+            let Some(config) = self.rules.now().tls.replicas.clone().filter(|_| place.tls) else {
                 let (sender, connection) =
                     self.http.handshake(TokioIo::new(socket)).await.map_err(|e| e.to_string())?;
                 // How a connection ends, its request hears.
@@ -175,7 +175,7 @@ impl Upstreams {
                 return Ok(sender);
             };
             let name = ServerName::try_from(place.host.clone()).map_err(|e| e.to_string())?;
-            let connector = TlsConnector::from(Arc::clone(config));
+            let connector = TlsConnector::from(config);
             let socket = connector.connect(name, socket).await.map_err(|e| e.to_string())?;
             let (sender, connection) =
                 self.http.handshake(TokioIo::new(socket)).await.map_err(|e| e.to_string())?;

@@ -79,7 +79,8 @@ fn serve(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
         stopper.stop();
     });
     // The first line of stdout tells a parent process where to go; the rest is for people.
-    out::line(&format!("http://{}/v1", gateway.addr));
+    let scheme = if spec.tls.is_some() { "https" } else { "http" };
+    out::line(&format!("{scheme}://{}/v1", gateway.addr));
     let say = |line: &str| {
         if !args.quiet {
             out::note(line);
@@ -94,7 +95,10 @@ fn serve(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
         say(&format!("whoever reaches {} is let in: the file has no keys", gateway.addr));
     }
     match gateway.admin {
-        Some(admin) => say(&format!("/metrics, /v1/replicas and /readyz on http://{admin}")),
+        Some(admin) => {
+            let scheme = if admin.ip().is_loopback() { "http" } else { scheme };
+            say(&format!("/metrics, /v1/replicas and /readyz on {scheme}://{admin}"));
+        }
         None => say("no metrics are served; --admin 127.0.0.1:8081 serves them"),
     }
     if let Some(budget) = &spec.budget {

@@ -9,3 +9,4 @@ mod doors;
 mod failing;
 mod kit;
 mod streams;
+mod tls;
