@@ -86,6 +86,16 @@ fn serve(mut socket: TcpStream) -> Option<()> {
                 break memchr::memmem::find(&all, b"\"stream\":true").is_some();
             }
         };
+        if all.starts_with(b"GET ") {
+            // What others ask a replica before they send it anything.
+            let models = r#"{"object":"list","data":[{"id":"m","object":"model","owned_by":"bench"}]}"#;
+            let head = format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+                models.len()
+            );
+            socket.write_all((head + models).as_bytes()).ok()?;
+            continue;
+        }
         if !streams {
             socket.write_all(whole.as_bytes()).ok()?;
             continue;
@@ -176,11 +186,13 @@ struct Part {
 impl Part {
     /// Another router by its own program, in front of the same replicas.
     fn router(folder: &str, args: &[&str], replicas: &[Part]) -> Part {
-        let port =
-            TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+        let free =
+            || TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+        let (port, metrics) = (free(), free().to_string());
         let child = Command::new(format!("{folder}/{}", args[0]))
             .args(&args[1..])
             .args(["--host", "127.0.0.1", "--port", &port.to_string(), "--log-level", "error"])
+            .args(["--prometheus-host", "127.0.0.1", "--prometheus-port", &metrics])
             .arg("--worker-urls")
             .args(replicas.iter().map(|replica| format!("http://{}", replica.addr)))
             .stdin(Stdio::null())
