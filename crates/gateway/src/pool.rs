@@ -109,7 +109,7 @@ impl Pool {
             });
         }
         let (now, count) = (clock.now(), replicas.len());
-        let router = Router::new(&spec.route);
+        let router = Router::new(&spec.route).reserved();
         Ok(Pool {
             needs_blocks: router.needs_blocks(),
             most_retries: spec.retry.most,

@@ -99,6 +99,12 @@ impl PrefixIndex {
         }
     }
 
+    /// Takes its memory at once, because a table that grows is moved in the middle of somebody's decision.
+    pub fn reserve(&mut self) {
+        self.young.reserve(self.capacity / 2);
+        self.old.reserve(self.capacity / 2);
+    }
+
     /// Puts into `found` the replicas that hold a beginning of these blocks, longest first; among equals the most recent first.
     pub fn matches(&mut self, blocks: &[u64], found: &mut Vec<Match>) {
         found.clear();
@@ -195,7 +201,8 @@ impl PrefixIndex {
 
     fn put(&mut self, block: u64, holders: [Holder; HOLDERS]) {
         if self.young.len() >= self.capacity / 2 && !self.young.contains_key(&block) {
-            self.old = std::mem::take(&mut self.young);
+            std::mem::swap(&mut self.old, &mut self.young);
+            self.young.clear();
         }
         self.young.insert(block, holders);
     }

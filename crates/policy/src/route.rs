@@ -278,6 +278,13 @@ impl Router {
         }
     }
 
+    /// Takes all its memory at once: for a router that decides while somebody waits. A simulated one takes it as it needs it.
+    #[must_use]
+    pub fn reserved(mut self) -> Router {
+        self.index.reserve();
+        self
+    }
+
     /// Does it look at loads at all? Where it doesn't, nobody need find them out.
     pub fn needs_load(&self) -> bool {
         !matches!(self.spec, RouteSpec::RoundRobin {} | RouteSpec::Random {})
@@ -365,10 +372,9 @@ impl Router {
         self.matches.iter().find(|found| found.replica == replica)
     }
 
-    /// Prompt tokens that this replica would have to compute: all that it was not sent before. The last token is computed always.
+    /// Prompt tokens that this replica would have to compute: all that it was not sent before.
     fn uncached(&self, replica: u32, facts: &Facts<'_>) -> u32 {
-        let cached = self.matched(replica).map_or(0, |found| facts.ends.tokens(found.blocks));
-        facts.prompt_tokens.saturating_sub(cached).max(facts.prompt_tokens.min(1))
+        left(facts, self.matched(replica).map_or(0, |found| found.blocks))
     }
 
     /// One of those that cost the least, by chance.
@@ -381,12 +387,18 @@ impl Router {
     ) -> usize {
         let answer = self.speeds.answer_tokens();
         let answer = facts.most_tokens.map_or(answer, |most| answer.min(f64::from(most)));
-        self.costs.clear();
-        for view in views {
-            let uncached = self.uncached(view.replica, facts);
-            let speed = self.speeds.of(view.replica);
-            let cost = cost::seconds(&speed, view.load, uncached, answer, weight);
-            self.costs.push(cost + view.penalty.as_secs_f64());
+        let Router { speeds, costs, .. } = self;
+        let cost = |view: &ReplicaView, uncached: u32| {
+            let speed = speeds.of(view.replica);
+            cost::seconds(&speed, view.load, uncached, answer, weight) + view.penalty.as_secs_f64()
+        };
+        costs.clear();
+        costs.extend(views.iter().map(|view| cost(view, facts.prompt_tokens)));
+        // Few have a part of the prompt, and they are not looked for at each of many that don't.
+        for found in &self.matches {
+            if let Ok(place) = views.binary_search_by_key(&found.replica, |view| view.replica) {
+                costs[place] = cost(&views[place], left(facts, found.blocks));
+            }
         }
         let least = self.costs.iter().copied().fold(f64::INFINITY, f64::min);
         let level = |cost: &f64| *cost <= least * (1.0 + cost::LEVEL) + cost::LEVEL_S;
@@ -422,6 +434,11 @@ impl Router {
             .min_by_key(|&(blocks, place)| (std::cmp::Reverse(blocks), views[place].load.requests, place))?;
         (views[place].load.requests < most).then_some(place)
     }
+}
+
+/// Prompt tokens that are left to compute where so many blocks are cached. The last token is computed always.
+fn left(facts: &Facts<'_>, blocks: u32) -> u32 {
+    facts.prompt_tokens.saturating_sub(facts.ends.tokens(blocks)).max(facts.prompt_tokens.min(1))
 }
 
 impl ReplicaView {

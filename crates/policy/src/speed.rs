@@ -61,34 +61,43 @@ struct Factors {
 }
 
 /// What requests took over what was expected, sum over sum: a long one says more than a short one.
-#[derive(Copy, Clone, PartialEq, Debug, Default)]
+#[derive(Copy, Clone, PartialEq, Debug)]
 struct Ratio {
     took: f64,
     expected: f64,
     weight: f64,
+    /// The ratio, kept because a decision reads it of every replica.
+    factor: f64,
+}
+
+impl Default for Ratio {
+    fn default() -> Ratio {
+        Ratio { took: 0.0, expected: 0.0, weight: 0.0, factor: 1.0 }
+    }
 }
 
 impl Ratio {
     fn learn(&mut self, took: f64, expected: f64) {
-        self.age(KEPT);
-        self.took += took;
-        self.expected += expected;
-        self.weight += 1.0;
+        self.took = self.took * KEPT + took;
+        self.expected = self.expected * KEPT + expected;
+        self.weight = self.weight * KEPT + 1.0;
+        self.settle();
     }
 
     fn age(&mut self, factor: f64) {
         self.took *= factor;
         self.expected *= factor;
         self.weight *= factor;
+        self.settle();
     }
 
-    fn factor(&self) -> f64 {
+    fn settle(&mut self) {
         // It leans on 1, as if so many requests of its own had taken just what was expected.
         let lent = LENT * self.expected / self.weight.max(1e-9);
-        match self.weight > 1e-6 && self.expected > 0.0 {
+        self.factor = match self.weight > 1e-6 && self.expected > 0.0 {
             true => (self.took + lent) / (self.expected + lent),
             false => 1.0,
-        }
+        };
     }
 }
 
@@ -111,8 +120,8 @@ impl Speeds {
     pub fn of(&self, replica: u32) -> Speed {
         let Some(own) = self.each.get(replica as usize) else { return self.pool };
         Speed {
-            prefill: self.pool.prefill.times(own.prefill.factor()),
-            step: self.pool.step.times(own.step.factor()),
+            prefill: self.pool.prefill.times(own.prefill.factor),
+            step: self.pool.step.times(own.step.factor),
         }
     }
 
@@ -126,7 +135,7 @@ impl Speeds {
         let step = self.of(booking.replica).step.at(f64::from(booking.beside));
         let took = ((at - booking.sent).as_secs_f64() - step).max(0.0);
         let place = self.place(booking.replica);
-        let factor = self.each[place].prefill.factor();
+        let factor = self.each[place].prefill.factor;
         let x = booking.work as f64;
         let took = self.prefill.learn(x, took / factor, UNKNOWN.prefill) * factor;
         self.each[place].prefill.learn(took, self.pool.prefill.at(x));
@@ -144,7 +153,7 @@ impl Speeds {
         let gap = took.as_secs_f64() / f64::from(tokens - 1);
         let among = f64::from(then + beside) / 2.0;
         let place = self.place(booking.replica);
-        let factor = self.each[place].step.factor();
+        let factor = self.each[place].step.factor;
         let gap = self.step.learn(among, gap / factor, UNKNOWN.step) * factor;
         self.each[place].step.learn(gap, self.pool.step.at(among));
         self.pool.step = self.step.line(UNKNOWN.step);
