@@ -7,7 +7,7 @@ use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use plimsoll_policy::Standing;
+use plimsoll_policy::{Held, Standing};
 use plimsoll_wire::prometheus::{self, PrometheusPage};
 use serde_json::json;
 use std::sync::atomic::Ordering;
@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 use crate::doors;
 use crate::pool::{ATTEMPTS, Shown};
 use crate::proxy::Worker;
+use crate::stats::REASONS;
 
 /// Answers an operator.
 pub fn answer(worker: &Rc<Worker>, request: &Request<Incoming>) -> Response<Full<Bytes>> {
@@ -40,6 +41,7 @@ pub fn answer(worker: &Rc<Worker>, request: &Request<Incoming>) -> Response<Full
                 "no budget is in force, or it was not evaluated yet; --budget FILE names one\n",
             ),
         },
+        "/v1/scale" => of("application/json", json!(worker.pool.queued().1).to_string()),
         "/healthz" => text(StatusCode::OK, "ok\n"),
         "/readyz" => match worker.pool.any_usable() {
             true => text(StatusCode::OK, "ok\n"),
@@ -47,7 +49,7 @@ pub fn answer(worker: &Rc<Worker>, request: &Request<Incoming>) -> Response<Full
         },
         _ => text(
             StatusCode::NOT_FOUND,
-            "there are /metrics, /v1/replicas, /v1/budget, /healthz and /readyz\n",
+            "there are /metrics, /v1/replicas, /v1/scale, /v1/budget, /healthz and /readyz\n",
         ),
     }
 }
@@ -137,11 +139,47 @@ fn metrics(worker: &Worker) -> String {
     let each: Vec<(&[(&str, &str)], f64)> =
         labels.iter().zip(counts).map(|(labels, count)| (&labels[..], count)).collect();
     page.counter("plimsoll_gateway_attempts_total", "Attempts by replica and by how they ended.", &each);
-    let waiting = worker.waiting.load(Ordering::Relaxed) as f64;
-    page.gauge("plimsoll_gateway_waiting", "Requests that wait while no replica answers.", &[(&[], waiting)]);
     page.gauge("plimsoll_gateway_retries_left", "Retries that the budget holds.", &[(&[], left)]);
     let help = "Blocks of prompts that the router remembers.";
     page.gauge("plimsoll_gateway_prompt_blocks", help, &[(&[], remembered as f64)]);
+    queue(worker, &mut page);
     let budget = worker.traffic.as_ref().map(|traffic| traffic.budget.pages().metrics);
     page.finish() + budget.as_deref().unwrap_or_default()
+}
+
+/// What waits, what was refused, and what an autoscaler should know.
+fn queue(worker: &Worker, page: &mut PrometheusPage) {
+    let (held, signal) = worker.pool.queued();
+    let names: Vec<&str> = worker.admission.classes.iter().map(|class| class.name.as_str()).collect();
+    let labels: Vec<[(&str, &str); 1]> = names.iter().map(|name| [("class", *name)]).collect();
+    let mut by_class = |name: &str, help: &str, value: &dyn Fn(&Held) -> f64| {
+        let each: Vec<(&[(&str, &str)], f64)> =
+            labels.iter().zip(&held).map(|(labels, held)| (&labels[..], value(held))).collect();
+        page.gauge(name, help, &each);
+    };
+    by_class("plimsoll_gateway_queue_requests", "Requests that wait for a replica.", &|held| {
+        f64::from(held.requests)
+    });
+    by_class("plimsoll_gateway_queue_tokens", "Their prompt tokens that no replica has cached.", &|held| {
+        held.tokens as f64
+    });
+    let labels: Vec<[(&str, &str); 2]> =
+        names.iter().flat_map(|name| REASONS.map(|reason| [("class", *name), ("reason", reason)])).collect();
+    let counts = worker.pool.refused.iter().flatten().map(|count| count.load(Ordering::Relaxed) as f64);
+    let each: Vec<(&[(&str, &str)], f64)> =
+        labels.iter().zip(counts).map(|(labels, count)| (&labels[..], count)).collect();
+    let help = "Requests that were not sent, by class and reason.";
+    page.counter("plimsoll_gateway_sheds_total", help, &each);
+    for (name, help, value) in [
+        ("offered_tokens_per_second", "Uncached prompt tokens that come.", signal.offered_tokens_per_s),
+        (
+            "capacity_tokens_per_second",
+            "Prompt tokens that the replicas compute.",
+            signal.capacity_tokens_per_s,
+        ),
+        ("pool_saturation", "What comes over what the replicas can do.", signal.saturation),
+        ("desired_replicas", "Replicas that the load asks for.", f64::from(signal.desired_replicas)),
+    ] {
+        page.gauge(&format!("plimsoll_gateway_{name}"), help, &[(&[], value)]);
+    }
 }

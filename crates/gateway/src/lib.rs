@@ -2,10 +2,10 @@
 //!
 //! What is decided (which replica, whether again, who is ejected) is `policy`'s, the code that `sim` steps in virtual time. This crate moves bytes,
 //! counts, and tells the policies what happened. A request's way: [`serve`] accepts it, [`proxy`] reads it whole ([`request`] finds its prompt in the
-//! bytes), [`pool`] chooses and books a replica, [`upstream`] sends it there, [`relay`] passes the answer on as it comes; [`traffic`] hands what
+//! bytes), [`pool`] chooses and books a replica or lets it wait in the [`queue`], [`upstream`] sends it there, [`relay`] passes the answer on as it comes; [`traffic`] hands what
 //! happened to whoever keeps it.
 //!
-//! Reading order: [`record`], [`spec`], [`budget`], [`keys`], [`tls`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`pool`], [`request`], [`upstream`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`prober`], [`admin`], [`serve`].
+//! Reading order: [`record`], [`spec`], [`budget`], [`keys`], [`tls`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`pool`], [`queue`], [`request`], [`terms`], [`upstream`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`prober`], [`admin`], [`serve`].
 
 pub mod budget;
 pub mod keys;
@@ -15,6 +15,7 @@ pub mod tls;
 
 pub mod doors;
 pub mod pool;
+pub mod queue;
 pub mod rules;
 pub mod stats;
 
@@ -23,6 +24,7 @@ pub mod proxy;
 pub mod relay;
 pub mod reply;
 pub mod request;
+pub mod terms;
 pub mod traffic;
 pub mod upstream;
 pub mod usage;

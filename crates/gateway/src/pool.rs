@@ -3,6 +3,7 @@
 //! One lock for all decisions: it is held for a microsecond, and what it protects must be one (a request is booked in the same breath in which it is
 //! placed, or two threads would both choose the emptiest replica). What every event touches is atomic beside it.
 
+use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,14 +13,16 @@ use plimsoll_client::Clock;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
 use plimsoll_policy::{
-    BlockEnds, Booking, Facts, Health, Load, ReplicaView, RetryBudget, Router, SettingError, Speed, Standing,
-    Verdict, unseen,
+    Ask, Front, Given, Held, Load, Offer, Refusal, ScaleSignal, Sent, SettingError, Speed, Standing, Terms,
+    Ticket, Verdict,
 };
 use siphasher::sip::SipHasher13;
-use tokio::sync::Notify;
+use tokio::sync::oneshot;
 
+use crate::queue::{Placing, Waits};
 use crate::request::Asked;
 use crate::spec::{GatewaySpec, Place};
+use crate::stats::REASONS;
 
 /// A server behind the gateway.
 pub struct Replica {
@@ -48,23 +51,18 @@ pub struct Pool {
     pub replicas: Vec<Replica>,
     /// The gateway's clock.
     pub clock: Clock,
-    /// Told when a replica becomes usable.
-    pub changed: Notify,
     /// Cuts prompts into blocks?
     pub needs_blocks: bool,
-    most_retries: u32,
-    /// Gateways beside this one.
-    others: u32,
+    /// Requests that were not sent, by class and [reason](crate::stats::REASONS).
+    pub refused: Vec<[AtomicU64; REASONS.len()]>,
     inner: Mutex<Inner>,
 }
 
 struct Inner {
-    router: Router,
-    health: Health,
-    budget: RetryBudget,
-    loads: Vec<Load>,
-    usable: Vec<u32>,
-    views: Vec<ReplicaView>,
+    front: Front<Asked>,
+    /// Those that wait, to be told.
+    waiting: HashMap<Ticket, oneshot::Sender<Result<Booked, Refusal>>>,
+    given: Vec<(Ticket, Given)>,
     chance: Stream,
 }
 
@@ -108,21 +106,15 @@ impl Pool {
                 streams: AtomicU32::new(0),
             });
         }
-        let (now, count) = (clock.now(), replicas.len());
-        let router = Router::new(&spec.route).reserved();
+        let front = Front::new(&spec.front(), replicas.len(), clock.now()).reserved();
         Ok(Pool {
-            needs_blocks: router.needs_blocks(),
-            most_retries: spec.retry.most,
-            others: spec.gateways.saturating_sub(1),
+            needs_blocks: front.router().needs_blocks(),
             clock,
-            changed: Notify::new(),
+            refused: spec.admission.classes.iter().map(|_| Default::default()).collect(),
             inner: Mutex::new(Inner {
-                router,
-                health: Health::new(&spec.breaker, count),
-                budget: RetryBudget::new(&spec.retry, now),
-                loads: vec![Load::default(); count],
-                usable: Vec::with_capacity(count),
-                views: Vec::with_capacity(count),
+                front,
+                waiting: HashMap::new(),
+                given: Vec::new(),
                 chance: Stream::new(clock.anchor().realtime_ns as u64, "gateway", 0),
             }),
             replicas,
@@ -137,140 +129,171 @@ impl Pool {
     /// A request came: it fills the retry budget.
     pub fn came(&self) {
         let now = self.clock.now();
-        self.lock().budget.request(now);
+        self.lock().front.came(now);
     }
 
-    /// Chooses a replica that was not `tried` and books the request there. `None` where no other may get it.
-    pub fn choose(self: &Arc<Pool>, asked: &Asked, tried: &[u32]) -> Option<Booked> {
+    /// Books a request on a replica, lets it wait, or refuses it.
+    pub fn place(self: &Arc<Pool>, asked: &Asked, terms: &Terms) -> Placing {
         let now = self.clock.now();
         let mut inner = self.lock();
-        let Inner { router, health, loads, usable, views, chance, .. } = &mut *inner;
-        health.usable(now, usable);
-        views.clear();
-        let unseen = unseen(loads, self.others);
-        let fresh = usable.iter().filter(|replica| !tried.contains(replica));
-        views.extend(fresh.map(|&replica| ReplicaView {
-            replica,
-            load: loads[replica as usize].and(unseen),
-            penalty: health.penalty(replica, now),
-        }));
-        if !router.weighs_seconds() && views.iter().any(|view| view.penalty == Span::ZERO) {
-            views.retain(|view| view.penalty == Span::ZERO);
+        let Inner { front, waiting, chance, .. } = &mut *inner;
+        match front.offer(&asked.facts(), terms, now, chance, || asked.clone()) {
+            Offer::Sent(sent) => Placing::Booked(Booked::new(self, sent)),
+            Offer::Queued { ticket, until } => {
+                let (sender, given) = oneshot::channel();
+                waiting.insert(ticket, sender);
+                self.settle(inner);
+                Placing::Waits(Waits { pool: Arc::clone(self), ticket, until, given })
+            }
+            Offer::Refused(refusal) => Placing::Refused(refusal),
         }
-        let facts = Facts {
-            session: asked.session,
-            blocks: &asked.blocks,
-            ends: BlockEnds::At(&asked.ends),
-            prompt_tokens: asked.prompt_tokens,
-            most_tokens: asked.most_tokens,
-        };
-        let pick = router.pick(views, &facts, chance)?;
-        let replica = views[pick.place].replica;
-        let answer = u64::from(asked.most_tokens.unwrap_or(0));
-        let own = Load::of_one(u64::from(asked.prompt_tokens) + answer, pick.uncached);
-        let load = &mut loads[replica as usize];
-        let booking =
-            Booking { expected: pick.expected, ..Booking::new(replica, load.and(unseen), own, now) };
-        load.add(own);
-        health.sent(replica, now);
-        Some(Booked { pool: Arc::clone(self), booking, events: 0, is_stream: false, open: true })
+    }
+
+    /// Books a request that was let in on a replica that was not `tried`. `None` where no other may get it.
+    pub fn again(self: &Arc<Pool>, asked: &Asked, tried: &[u32]) -> Option<Booked> {
+        let now = self.clock.now();
+        let mut inner = self.lock();
+        let Inner { front, chance, .. } = &mut *inner;
+        let sent = front.again(&asked.facts(), tried, now, chance)?;
+        Some(Booked::new(self, sent))
     }
 
     /// May a request that was sent `sent` times be sent again? Takes it out of the budget.
     pub fn may_retry(&self, sent: u32) -> bool {
         let now = self.clock.now();
-        sent <= self.most_retries && self.lock().budget.take(now)
+        self.lock().front.may_retry(sent, now)
+    }
+
+    /// A request has waited until its end. `None` if it was given something by now.
+    pub(crate) fn expire(&self, ticket: Ticket) -> Option<Refusal> {
+        let now = self.clock.now();
+        self.lock().front.expire(ticket, now)
+    }
+
+    /// A request waits no longer.
+    pub(crate) fn leave(&self, ticket: Ticket) {
+        let mut inner = self.lock();
+        inner.front.leave(ticket);
+        // What it was given just now and never saw ends with the channel, which must not be under the lock.
+        let sender = inner.waiting.remove(&ticket);
+        drop(inner);
+        drop(sender);
     }
 
     /// A connection to a replica could not be made, or its health page answered (or did not).
-    pub fn set_up(&self, replica: u32, up: bool) {
+    pub fn set_up(self: &Arc<Pool>, replica: u32, up: bool) {
         let mut inner = self.lock();
-        let was = inner.health.is_up(replica);
-        inner.health.set_up(replica, up);
-        if was && !up {
-            // What comes back is a new process, with an empty cache.
-            inner.router.forget(replica);
-        }
-        drop(inner);
-        if up {
-            self.changed.notify_waiters();
-        }
+        inner.front.set_up(replica, up);
+        self.settle(inner);
     }
 
     /// Does a replica answer?
     pub fn is_up(&self, replica: u32) -> bool {
-        self.lock().health.is_up(replica)
+        self.lock().front.health().is_up(replica)
     }
 
     /// Is there anybody who may get a request?
     pub fn any_usable(&self) -> bool {
         let now = self.clock.now();
-        let mut inner = self.lock();
-        let Inner { health, usable, .. } = &mut *inner;
-        health.usable(now, usable);
-        !usable.is_empty()
+        self.lock().front.any_usable(now)
     }
 
-    /// Ejects replicas whose streams all stand still, and lets those back that move again.
-    pub fn look_for_silence(&self) {
+    /// Ejects replicas whose streams all stand still, and lets those back that move again. What waits is looked at too: an ejection's end comes by itself.
+    pub fn look_for_silence(self: &Arc<Pool>) {
         let now = self.clock.now();
         let mut inner = self.lock();
+        let Inner { front, chance, .. } = &mut *inner;
         for (number, replica) in (0u32..).zip(&self.replicas) {
-            let silence = now - At(replica.moved.load(Ordering::Relaxed));
-            let speed = inner.router.speed(number);
-            let load = inner.loads[number as usize];
-            let steps = 8.0 * speed.step.at(f64::from(load.decoding));
-            let prompts = 2.0 * speed.prefill.at(load.backlog as f64);
-            let patience = Span::from_secs_f64(steps.max(prompts));
-            let streams = replica.streams.load(Ordering::Relaxed) > 0;
-            let draw = inner.chance.uniform();
-            if streams && inner.health.silent(number, silence, patience, now, draw) {
-                continue;
-            }
-            let moves = silence < Span::from_secs(1);
-            if streams && moves && inner.health.standing(number, now) == Standing::Silent {
-                inner.health.ended(number, Verdict::Worked, now, draw);
+            if replica.streams.load(Ordering::Relaxed) > 0 {
+                let silence = now - At(replica.moved.load(Ordering::Relaxed));
+                front.silent(number, silence, now, chance);
             }
         }
+        self.settle(inner);
     }
 
     /// Where every replica stands, and the retries that are left.
     pub fn shown(&self) -> (Vec<Shown>, f64, usize) {
         let now = self.clock.now();
         let inner = self.lock();
-        let shown = (0u32..).zip(&inner.loads).map(|(replica, load)| Shown {
-            standing: inner.health.standing(replica, now),
-            load: *load,
-            speed: inner.router.speed(replica),
-            penalty: inner.health.penalty(replica, now),
+        let front = &inner.front;
+        let shown = (0..self.replicas.len() as u32).map(|replica| Shown {
+            standing: front.health().standing(replica, now),
+            load: front.load(replica),
+            speed: front.speed(replica),
+            penalty: front.health().penalty(replica, now),
         });
-        (shown.collect(), inner.budget.left(), inner.router.remembered())
+        (shown.collect(), front.retries_left(), front.router().remembered())
+    }
+
+    /// What waits, by class, and what an autoscaler should know.
+    pub fn queued(&self) -> (Vec<Held>, ScaleSignal) {
+        let now = self.clock.now();
+        let mut inner = self.lock();
+        let held = (0..self.refused.len()).map(|class| inner.front.held_by(class)).collect();
+        (held, inner.front.signal(now))
+    }
+
+    /// Sends those that may go now, and tells those that may not.
+    fn settle(self: &Arc<Pool>, mut inner: MutexGuard<'_, Inner>) {
+        if !inner.front.has_waiting() {
+            return;
+        }
+        let now = self.clock.now();
+        let Inner { front, waiting, given, chance } = &mut *inner;
+        front.pump(now, chance, given);
+        let told: Vec<_> = given
+            .drain(..)
+            .map(|(ticket, given)| {
+                let given = match given {
+                    Given::Sent(sent) => Ok(Booked::new(self, sent)),
+                    Given::Refused(refusal) => Err(refusal),
+                };
+                (waiting.remove(&ticket), given)
+            })
+            .collect();
+        // Who went away meanwhile gives back what it is given, and that takes the lock.
+        drop(inner);
+        for (sender, given) in told {
+            if let Some(sender) = sender {
+                let _ = sender.send(given);
+            }
+        }
     }
 }
 
 /// A request on a replica. Dropped without an end, it was cancelled: its share of the load goes either way.
 pub struct Booked {
     pool: Arc<Pool>,
-    booking: Booking,
+    sent: Sent,
     events: u32,
     is_stream: bool,
     open: bool,
 }
 
 impl Booked {
+    fn new(pool: &Arc<Pool>, sent: Sent) -> Booked {
+        Booked { pool: Arc::clone(pool), sent, events: 0, is_stream: false, open: true }
+    }
+
     /// The replica's number.
     pub fn number(&self) -> u32 {
-        self.booking.replica
+        self.sent.booking.replica
     }
 
     /// The replica.
     pub fn replica(&self) -> &Replica {
-        &self.pool.replicas[self.booking.replica as usize]
+        &self.pool.replicas[self.number() as usize]
     }
 
     /// When it was booked.
     pub fn sent(&self) -> At {
-        self.booking.sent
+        self.sent.booking.sent
+    }
+
+    /// How long it was expected to take to its first token when it came.
+    pub fn expected(&self) -> Span {
+        self.sent.expected
     }
 
     /// The head of a stream has come.
@@ -284,7 +307,7 @@ impl Booked {
     /// Its stream moved by so many events, which are counted from its first token on.
     pub fn moved(&mut self, events: u32, now: At) {
         self.replica().moved.store(now.0, Ordering::Relaxed);
-        if self.booking.first.is_some() {
+        if self.sent.booking.first.is_some() {
             self.events += events;
         }
     }
@@ -292,19 +315,13 @@ impl Booked {
     /// Its first token has come.
     pub fn begin(&mut self, now: At) {
         let mut inner = self.pool.lock();
-        inner.router.first(&self.booking, now);
-        let begun = self.booking.load.begun();
-        let unseen = unseen(&inner.loads, self.pool.others);
-        let load = &mut inner.loads[self.booking.replica as usize];
-        load.take(self.booking.load);
-        load.add(begun);
-        self.booking.first = Some((now, load.decoding + unseen.decoding));
-        self.booking.load = begun;
+        inner.front.first(&mut self.sent, now);
+        self.pool.settle(inner);
     }
 
     /// Its answer says which share of its prompt the replica had cached.
     pub fn cached(&self, share: f64) {
-        self.pool.lock().router.cached(&self.booking, share);
+        self.pool.lock().front.cached(&self.sent, share);
     }
 
     /// The attempt ended.
@@ -317,30 +334,21 @@ impl Booked {
             return;
         }
         let now = self.pool.clock.now();
-        let number = self.booking.replica;
         let place = match verdict {
             Some(Verdict::Worked) => 0,
             Some(Verdict::Shed(_)) => 1,
             Some(Verdict::Failed) => 2,
             None => 3,
         };
-        let replica = &self.pool.replicas[number as usize];
+        let replica = self.replica();
         replica.attempts[place].fetch_add(1, Ordering::Relaxed);
         if self.is_stream {
             replica.streams.fetch_sub(1, Ordering::Relaxed);
         }
         let mut inner = self.pool.lock();
-        let Inner { router, health, loads, chance, .. } = &mut *inner;
-        let unseen = unseen(loads, self.pool.others);
-        let load = &mut loads[number as usize];
-        if verdict == Some(Verdict::Worked) && self.events > 0 {
-            router.ended(&self.booking, load.decoding + unseen.decoding, self.events, now);
-        }
-        load.take(self.booking.load);
-        match verdict {
-            Some(verdict) => health.ended(number, verdict, now, chance.uniform()),
-            None => health.untold(number),
-        }
+        let Inner { front, chance, .. } = &mut *inner;
+        front.ended(self.sent, verdict, self.events, now, chance);
+        self.pool.settle(inner);
     }
 }
 

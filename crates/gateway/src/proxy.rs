@@ -17,16 +17,18 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use plimsoll_math::rng::mix;
 use plimsoll_model::{At, Span};
-use plimsoll_policy::Verdict;
+use plimsoll_policy::{AdmissionSpec, Refusal, Terms, Verdict};
 use plimsoll_wire::head::Head;
 
 use crate::doors::{self, Shut, Toll};
 use crate::pool::{Booked, Pool};
+use crate::queue::Placing;
 use crate::relay::{self, Begun, Relay};
 use crate::reply::{self, Out};
 use crate::request::{self, Asked, Cut};
 use crate::rules::{InForce, Rules};
-use crate::stats::{End, Stage, Stats};
+use crate::stats::{self, End, Stage, Stats};
+use crate::terms;
 use crate::traffic::{Recording, Traffic, TryEnd, head_bytes};
 use crate::upstream::{Lent, Unanswered, Upstreams, soon};
 
@@ -40,8 +42,6 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 const OF_ONE_HOP: [HeaderName; 8] =
     [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, EXPECT];
 
-/// How often it is looked again whether a replica is usable, where nobody says so: an ejection's end comes by itself.
-const LOOK: Span = Span::from_millis(250);
 /// What of a refusal is kept while another replica is tried.
 const MOST_KEPT: usize = 64 << 10;
 const KEPT_WITHIN: Span = Span::from_secs(1);
@@ -56,8 +56,8 @@ pub struct Worker {
     pub stats: Arc<Stats>,
     /// What is in force.
     pub rules: Arc<InForce>,
-    /// Requests that wait for a replica, of all threads.
-    pub waiting: Arc<AtomicU64>,
+    /// Who waits, and in what order.
+    pub admission: AdmissionSpec,
     /// The last request's number, of all threads.
     pub numbers: Arc<AtomicU64>,
     /// Where requests are recorded.
@@ -74,6 +74,7 @@ struct Call {
     headers: HeaderMap,
     body: Bytes,
     asked: Asked,
+    terms: Terms,
     held: Span,
     /// What its key was charged.
     toll: Option<Toll>,
@@ -235,6 +236,11 @@ impl Worker {
                 }
             }
         };
+        let terms = terms::terms(&self.admission, &headers, key.as_deref(), came, body.len());
+        let terms = terms.map_err(|(code, why)| {
+            let response = reply::error(StatusCode::BAD_REQUEST, code, &why, None);
+            Box::new(Refused { end: End::Bad, response })
+        })?;
         for_next_hop(&mut headers);
         headers.remove(HOST);
         headers.remove(CONTENT_LENGTH);
@@ -263,6 +269,7 @@ impl Worker {
             headers,
             body,
             asked,
+            terms,
             held: Span::ZERO,
             toll,
             recording: None,
@@ -278,25 +285,28 @@ impl Worker {
         let mut sent = 0;
         loop {
             let began = self.pool.clock.now();
-            let booked = self.pool.choose(&call.asked, &tried);
-            let routed = self.pool.clock.now() - began;
-            self.stats.took(Stage::Route, routed);
-            call.record(|recording| recording.note(|told| told.routed += routed));
-            let Some(booked) = booked else {
-                if let Some(kept) = kept {
-                    self.stats.end(kept.end);
-                    return kept.response;
-                }
-                if sent > 0 {
-                    return self.failed("No further replica could take the request after one broke off.");
-                }
-                tried.clear();
-                match self.hold(call).await {
-                    Ok(()) => continue,
-                    Err(refused) => {
-                        let status = refused.status().as_u16();
-                        call.record(|recording| recording.note(|told| told.own_status = Some(status)));
-                        return *refused;
+            let again = match tried.is_empty() {
+                // What is no inference is not worth a place in the queue, and must not wait behind it.
+                true if call.method == Method::POST => None,
+                _ => self.pool.again(&call.asked, &tried),
+            };
+            if again.is_some() {
+                self.routed(call, began);
+            }
+            let booked = match again {
+                Some(booked) => booked,
+                None => {
+                    if let Some(kept) = kept {
+                        self.stats.end(kept.end);
+                        return kept.response;
+                    }
+                    if sent > 0 {
+                        return self.failed("No further replica could take the request after one broke off.");
+                    }
+                    tried.clear();
+                    match self.place(call).await {
+                        Ok(booked) => booked,
+                        Err(refusal) => return self.refuse(call, refusal),
                     }
                 }
             };
@@ -377,34 +387,38 @@ impl Worker {
         request
     }
 
-    /// Waits until a replica may get requests.
-    async fn hold(&self, call: &mut Call) -> Result<(), Box<Response<Out>>> {
+    /// Books a replica, now or when it is this request's turn.
+    async fn place(&self, call: &mut Call) -> Result<Booked, Refusal> {
         let began = self.pool.clock.now();
-        let limit = Span::from_secs_f64(call.rules.limits.wait_s);
-        let none = || {
-            self.stats.end(End::NoReplica);
-            let why = "No replica answers.";
-            Box::new(reply::error(StatusCode::SERVICE_UNAVAILABLE, "no_replica", why, Some(1)))
+        let placing = self.pool.place(&call.asked, &call.terms);
+        self.routed(call, began);
+        let waits = match placing {
+            Placing::Booked(booked) => return Ok(booked),
+            Placing::Refused(refusal) => return Err(refusal),
+            Placing::Waits(waits) => waits,
         };
-        let place = Waiting::take(&self.waiting, call.rules.limits.waiting as u64).ok_or_else(none)?;
-        let until = call.came + limit;
-        loop {
-            let changed = self.pool.changed.notified();
-            if self.pool.any_usable() {
-                break;
-            }
-            if self.pool.clock.now() >= until {
-                return Err(none());
-            }
-            // That nobody said so in this time is no error: it is looked again.
-            let _ = tokio::time::timeout_at(soon(LOOK), changed).await;
-        }
-        drop(place);
+        let given = waits.wait().await;
         let held = self.pool.clock.now() - began;
         call.held += held;
         call.record(|recording| recording.note(|told| told.held += held));
-        self.stats.took(Stage::Hold, held);
-        Ok(())
+        self.stats.took(Stage::Queue, held);
+        given
+    }
+
+    fn routed(&self, call: &mut Call, began: At) {
+        let routed = self.pool.clock.now() - began;
+        self.stats.took(Stage::Route, routed);
+        call.record(|recording| recording.note(|told| told.routed += routed));
+    }
+
+    fn refuse(&self, call: &mut Call, refusal: Refusal) -> Response<Out> {
+        self.pool.refused[call.terms.class][stats::reason(refusal)].fetch_add(1, Ordering::Relaxed);
+        let (mut response, end) = terms::refused(refusal);
+        self.stats.end(end);
+        response.headers_mut().insert(QUEUE_MS, queue_ms(call));
+        let status = response.status().as_u16();
+        call.record(|recording| recording.note(|told| told.own_status = Some(status)));
+        response
     }
 
     /// Passes an answer on as it comes.
@@ -456,7 +470,7 @@ impl Worker {
     fn mark(&self, call: &Call, headers: &mut HeaderMap, booked: &Booked) {
         for_next_hop(headers);
         headers.insert(REPLICA, booked.replica().header.clone());
-        headers.insert(QUEUE_MS, HeaderValue::from((call.held.0 / 1_000_000).max(0)));
+        headers.insert(QUEUE_MS, queue_ms(call));
         headers.entry(REQUEST_ID).or_insert_with(|| call.id.clone());
     }
 
@@ -481,20 +495,8 @@ fn over_limit(wait: Span) -> Refused {
     Refused { end: End::Limited, response }
 }
 
-/// A place among those that wait.
-struct Waiting<'a>(&'a AtomicU64);
-
-impl<'a> Waiting<'a> {
-    fn take(count: &'a AtomicU64, most: u64) -> Option<Waiting<'a>> {
-        let taken = Waiting(count);
-        (count.fetch_add(1, Ordering::Relaxed) < most).then_some(taken)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+fn queue_ms(call: &Call) -> HeaderValue {
+    HeaderValue::from((call.held.0 / 1_000_000).max(0))
 }
 
 /// What an answer's head says of its replica.

@@ -215,6 +215,8 @@ impl Relay {
         let first = events.first(data);
         if first.is_some() {
             self.stats.took(Stage::FirstToken, now - self.head);
+            self.stats.took(Stage::Ttft, now - self.came);
+            self.stats.took(Stage::TtftExpected, booked.expected());
             booked.begin(now);
         }
         booked.moved(count, now);

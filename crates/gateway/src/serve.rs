@@ -122,7 +122,7 @@ impl Gateway {
         let operators = spec.admin.map(|admin| bind(admin, "admin")).transpose()?;
         let admin = operators.as_ref().map(|(_, addr)| *addr);
         let (stop, stats) = (Arc::new(watch::Sender::new(0)), Arc::new(Stats::default()));
-        let (waiting, numbers) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let numbers = Arc::new(AtomicU64::new(0));
         let mut operators = operators.map(|(listener, _)| listener);
         let count = match spec.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -139,7 +139,6 @@ impl Gateway {
                 rules: Arc::clone(&rules),
                 spec: spec.clone(),
                 stop: stop.subscribe(),
-                waiting: Arc::clone(&waiting),
                 numbers: Arc::clone(&numbers),
                 traffic: traffic.cloned(),
                 most: spec.limits.connections.div_ceil(count),
@@ -199,7 +198,6 @@ struct Start {
     rules: Arc<InForce>,
     spec: GatewaySpec,
     stop: watch::Receiver<u8>,
-    waiting: Arc<AtomicU64>,
     numbers: Arc<AtomicU64>,
     traffic: Option<Arc<Traffic>>,
     /// Most connections of this thread.
@@ -223,7 +221,7 @@ fn run(start: Start) -> io::Result<()> {
             upstreams: Rc::new(upstreams),
             stats: start.stats,
             rules: start.rules,
-            waiting: start.waiting,
+            admission: spec.admission.clone(),
             numbers: start.numbers,
             traffic: start.traffic,
         });

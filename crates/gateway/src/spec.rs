@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use http::Uri;
 use http::uri::Authority;
-use plimsoll_policy::{BreakerSpec, RetrySpec, RouteSpec, SettingError};
+use http::{HeaderName, Uri};
+use plimsoll_policy::{AdmissionSpec, BreakerSpec, FrontSpec, RetrySpec, RouteSpec, SettingError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +42,8 @@ pub struct GatewaySpec {
     pub retry: RetrySpec,
     /// When a replica is ejected.
     pub breaker: BreakerSpec,
+    /// Who is let in, who waits, and in what order.
+    pub admission: AdmissionSpec,
     /// How it is seen that a replica answers.
     pub health: HealthSpec,
     /// What clients may do.
@@ -106,10 +108,6 @@ pub struct LimitSpec {
     pub body_s: f64,
     /// Most connections of clients.
     pub connections: usize,
-    /// Requests that wait while no replica answers; one more gets 503.
-    pub waiting: usize,
-    /// How long they wait, seconds: a rolling restart is over by then, or somebody should know.
-    pub wait_s: f64,
     /// How long answers may go on after a stop was asked for, seconds.
     pub drain_s: f64,
     /// Silence in a stream after which a comment keeps the client's connection open, seconds; 0 = never. Proxies close at 30 or 60.
@@ -130,6 +128,7 @@ impl Default for GatewaySpec {
             route: RouteSpec::LeastCost { weight: plimsoll_policy::cost::WEIGHT, index_blocks: 1 << 18 },
             retry: RetrySpec::default(),
             breaker: BreakerSpec::default(),
+            admission: AdmissionSpec::default(),
             health: HealthSpec::default(),
             limits: LimitSpec::default(),
             record: None,
@@ -159,8 +158,6 @@ impl Default for LimitSpec {
             head_s: 60.0,
             body_s: 60.0,
             connections: 10_000,
-            waiting: 1_024,
-            wait_s: 30.0,
             drain_s: 30.0,
             keep_alive_s: 15.0,
         }
@@ -168,6 +165,17 @@ impl Default for LimitSpec {
 }
 
 impl GatewaySpec {
+    /// What is decided, without what it takes to carry it out: what a simulation reads.
+    pub fn front(&self) -> FrontSpec {
+        FrontSpec {
+            route: self.route,
+            retry: self.retry,
+            breaker: self.breaker,
+            admission: self.admission.clone(),
+            gateways: self.gateways,
+        }
+    }
+
     /// Checks everything that the types can't.
     ///
     /// # Errors
@@ -193,10 +201,17 @@ impl GatewaySpec {
         if !(1..=1_000).contains(&self.gateways) {
             return conflict("gateways", format!("{} is not from 1 to 1000", self.gateways));
         }
-        self.route.validate()?;
-        self.retry.validate()?;
-        self.breaker.validate()?;
         self.record.as_ref().map_or(Ok(()), RecordSpec::validate)?;
+        self.front().validate()?;
+        if let Some(name) = &self.admission.tenant_header
+            && HeaderName::try_from(name).is_err()
+        {
+            return conflict("admission.tenant_header", format!("{name:?} is no header's name"));
+        }
+        let classes = self.keys.iter().filter_map(|key| key.class.as_ref());
+        if let Some(class) = classes.into_iter().find(|class| self.admission.class(class).is_none()) {
+            return conflict("keys", format!("the class {class:?} is none of admission.classes"));
+        }
         if !self.health.path.starts_with('/') {
             return conflict("health.path", format!("{:?} is no path; it begins with /", self.health.path));
         }
@@ -225,11 +240,7 @@ impl GatewaySpec {
                 return conflict(name, format!("{seconds} is not from 0.01 to 86400 s"));
             }
         }
-        let lasting = [
-            ("limits.wait_s", limits.wait_s),
-            ("limits.drain_s", limits.drain_s),
-            ("limits.keep_alive_s", limits.keep_alive_s),
-        ];
+        let lasting = [("limits.drain_s", limits.drain_s), ("limits.keep_alive_s", limits.keep_alive_s)];
         for (name, seconds) in lasting {
             if !(0.0..=86_400.0).contains(&seconds) {
                 return conflict(name, format!("{seconds} is not from 0 to 86400 s"));

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_model::Span;
+use plimsoll_policy::Refusal;
 use plimsoll_wire::prometheus::PrometheusPage;
 
 /// Upper bounds of all stages, s. Engines' own ladders begin at 1 ms, where a gateway's share can't be seen.
@@ -16,24 +17,30 @@ const BOUNDS: [f64; 19] = [
 pub enum Stage {
     /// From the head to the whole body.
     Read,
-    /// Waiting while no replica answers.
-    Hold,
+    /// Waiting for a replica.
+    Queue,
     /// Choosing a replica.
     Route,
     /// From the choice to an answer's head; further attempts apart.
     Head,
     /// From the head of a streamed answer to its first token.
     FirstToken,
+    /// From the request's head to the first token of a streamed answer.
+    Ttft,
+    /// What that was expected to be when the request came.
+    TtftExpected,
     /// From the request's head to the answer's end.
     Total,
 }
 
-const STAGES: [(Stage, &str); 6] = [
+const STAGES: [(Stage, &str); 8] = [
     (Stage::Read, "read"),
-    (Stage::Hold, "hold"),
+    (Stage::Queue, "queue"),
     (Stage::Route, "route"),
     (Stage::Head, "head"),
     (Stage::FirstToken, "first_token"),
+    (Stage::Ttft, "ttft"),
+    (Stage::TtftExpected, "ttft_expected"),
     (Stage::Total, "total"),
 ];
 
@@ -60,10 +67,14 @@ pub enum End {
     Unauthorized,
     /// Its key was over its limit.
     Limited,
+    /// The gateway's own 429: it would have been late, or the queue was full.
+    Overloaded,
+    /// Its time ran out in the queue.
+    Expired,
 }
 
 /// All of them by name.
-pub const ENDS: [(End, &str); 10] = [
+pub const ENDS: [(End, &str); 12] = [
     (End::Answered, "answered"),
     (End::Refused, "refused"),
     (End::Shed, "shed"),
@@ -74,6 +85,8 @@ pub const ENDS: [(End, &str); 10] = [
     (End::NoReplica, "no_replica"),
     (End::Unauthorized, "unauthorized"),
     (End::Limited, "limited"),
+    (End::Overloaded, "overloaded"),
+    (End::Expired, "expired"),
 ];
 
 #[derive(Default)]
@@ -104,6 +117,11 @@ impl Stats {
     /// Requests that ended so.
     pub fn ended(&self, end: End) -> u64 {
         self.ends[end as usize].load(Ordering::Relaxed)
+    }
+
+    /// The sum of a stage's times.
+    pub fn sum(&self, stage: Stage) -> Span {
+        Span(self.stages[stage as usize].sum_ns.load(Ordering::Relaxed) as i64)
     }
 
     /// All requests that ended.
@@ -159,5 +177,18 @@ impl Stats {
         let each = labels.iter().zip(&counts);
         let each: Vec<_> = each.map(|(labels, (buckets, sum))| (&labels[..], &buckets[..], *sum)).collect();
         page.histograms("plimsoll_gateway_stage_seconds", "Time by stage of a request.", &BOUNDS, &each);
+    }
+}
+
+/// Why requests were not sent, as metrics name it.
+pub const REASONS: [&str; 4] = ["late", "full", "expired", "no_replica"];
+
+/// A refusal's place in [`REASONS`].
+pub(crate) fn reason(refusal: Refusal) -> usize {
+    match refusal {
+        Refusal::Late(_) => 0,
+        Refusal::Full(_) => 1,
+        Refusal::Expired => 2,
+        Refusal::NoReplica => 3,
     }
 }

@@ -23,11 +23,15 @@ pub const LEVEL: f64 = 0.05;
 /// And so are those within this many seconds: a network's jitter is larger.
 pub const LEVEL_S: f64 = 0.001;
 
+/// Seconds to the first token. `uncached`: prompt tokens that the replica would have to compute.
+pub fn first_token(speed: &Speed, on: Load, uncached: u32) -> f64 {
+    speed.prefill.at(on.backlog as f64 + f64::from(uncached)) + speed.step.at(f64::from(on.decoding))
+}
+
 /// Seconds that a request costs. `uncached`: prompt tokens that the replica would have to compute; `answer`: tokens that are expected.
 pub fn seconds(speed: &Speed, on: Load, uncached: u32, answer: f64, weight: f64) -> f64 {
     let beside = f64::from(on.decoding);
     let own = f64::from(uncached) * speed.prefill.per;
-    let ttft = speed.prefill.at(on.backlog as f64) + own + speed.step.at(beside);
     let others = answer * speed.step.per * (2.0 * beside + 1.0) + 0.5 * beside * own;
-    ttft + weight * others
+    first_token(speed, on, uncached) + weight * others
 }

@@ -5,7 +5,8 @@
 //! know; so a policy that was tuned in virtual time is the very one that serves.
 //!
 //! Reading order: [`setting`] (how policies are written down), [`load`] (what is on a replica), [`route`] and its parts [`affinity`] (who has the prefix),
-//! [`rendezvous`] (who has the session), [`line`](mod@line), [`speed`] and [`cost`] (what a request costs, in seconds); [`health`] and [`retry`] (who may get it, and who a second time); [`rate`] (how much each may ask for); [`autoscale`] and its three, [`hpa`], [`keda`] and [`depth`], which are shown a [`fleet`](mod@fleet).
+//! [`rendezvous`] (who has the session), [`line`](mod@line), [`speed`] and [`cost`] (what a request costs, in seconds); [`health`] and [`retry`] (who may get it, and who a second time); [`rate`] (how much each may ask for); [`admit`], [`queue`], [`drain`] and [`demand`] (who waits, for how long, and what it asks
+//! for), all of which [`front`] joins to what a gateway is; [`autoscale`] and its three, [`hpa`], [`keda`] and [`depth`], which are shown a [`fleet`](mod@fleet).
 
 pub mod setting;
 
@@ -21,6 +22,11 @@ pub mod speed;
 pub mod health;
 pub mod retry;
 
+pub mod admit;
+pub mod demand;
+pub mod drain;
+pub mod front;
+pub mod queue;
 pub mod rate;
 
 pub mod autoscale;
@@ -29,13 +35,17 @@ pub mod fleet;
 pub mod hpa;
 pub mod keda;
 
+pub use admit::{AdmissionSpec, ClassSpec};
 pub use affinity::Expected;
 pub use autoscale::{AutoscaleSpec, Autoscaler};
+pub use demand::ScaleSignal;
 pub use fleet::{Fleet, MOST_REPLICAS, ReplicaMetric, Signal};
+pub use front::{Ask, Front, FrontSpec, Given, Offer, Refusal, Sent, Terms};
 pub use health::{BreakerSpec, Health, Standing, Verdict};
 pub use load::{Booking, Load, unseen};
+pub use queue::{FairQueue, Held, Order, Ticket};
 pub use rate::{RateLimit, RateSpec};
 pub use retry::{RetryBudget, RetrySpec};
-pub use route::{BlockEnds, Facts, LoadMeasure, Pick, ReplicaView, RouteSpec, Router};
+pub use route::{BlockEnds, Facts, LoadMeasure, Outlook, Pick, ReplicaView, RouteSpec, Router};
 pub use setting::{SettingError, Written};
 pub use speed::{Speed, Speeds};

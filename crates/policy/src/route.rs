@@ -120,6 +120,8 @@ pub struct Facts<'a> {
     pub prompt_tokens: u32,
     /// Most tokens that its answer may have, where it says so.
     pub most_tokens: Option<u32>,
+    /// Will its first token be seen?
+    pub streams: bool,
 }
 
 /// How many tokens of a prompt its first so many blocks are.
@@ -158,6 +160,15 @@ pub struct Pick {
     pub uncached: u32,
     /// What of its prompt is taken to be cached there.
     pub expected: Expected,
+}
+
+/// What a request can hope for, whoever gets it.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Outlook {
+    /// The least time to its first token.
+    pub first: Span,
+    /// The fewest prompt tokens that a replica would have to compute.
+    pub uncached: u32,
 }
 
 impl RouteSpec {
@@ -333,6 +344,19 @@ impl Router {
         let share = 1.0 - f64::from(uncached) / f64::from(facts.prompt_tokens.max(1));
         let expected = self.matched(replica).map(|found| found.expected(share)).unwrap_or_default();
         Some(Pick { place, uncached, expected })
+    }
+
+    /// What a request can hope for on these replicas; `None` where there are none.
+    pub fn outlook(&mut self, views: &[ReplicaView], facts: &Facts<'_>) -> Option<Outlook> {
+        if self.needs_blocks() {
+            self.index.matches(facts.blocks, &mut self.matches);
+        }
+        let each = views.iter().map(|view| {
+            let uncached = self.uncached(view.replica, facts);
+            (cost::first_token(&self.speeds.of(view.replica), view.load, uncached), uncached)
+        });
+        let (first, uncached) = each.reduce(|best, one| (best.0.min(one.0), best.1.min(one.1)))?;
+        Some(Outlook { first: Span::from_secs_f64(first), uncached })
     }
 
     /// A replica has lost its cache.

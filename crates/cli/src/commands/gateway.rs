@@ -97,7 +97,7 @@ fn serve(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
     match gateway.admin {
         Some(admin) => {
             let scheme = if admin.ip().is_loopback() { "http" } else { scheme };
-            say(&format!("/metrics, /v1/replicas and /readyz on {scheme}://{admin}"));
+            say(&format!("/metrics, /v1/replicas, /v1/scale and /readyz on {scheme}://{admin}"));
         }
         None => say("no metrics are served; --admin 127.0.0.1:8081 serves them"),
     }

@@ -86,7 +86,7 @@ fn a_replica_that_hangs_up_is_replaced_before_the_client_hears_of_it_and_ejected
 fn all_gone_and_back_loses_no_request() {
     let a = Mock::new(Act::Answer);
     let addr = a.addr;
-    let gateway = gateway(&[&a], |spec| spec.limits.wait_s = 20.0);
+    let gateway = gateway(&[&a], |spec| spec.admission.wait_s = 20.0);
     assert_eq!(ask(&gateway).status, 200);
     a.leave();
     until("it is seen to be gone", || {
@@ -112,7 +112,7 @@ fn all_gone_and_back_loses_no_request() {
 #[test]
 fn nobody_there_is_503_in_time_with_a_word_on_when_to_come_back() {
     let a = Mock::new(Act::Answer);
-    let gateway = gateway(&[&a], |spec| spec.limits.wait_s = 0.5);
+    let gateway = gateway(&[&a], |spec| spec.admission.wait_s = 0.5);
     a.leave();
     until("it is seen to be gone", || !gateway.pool.is_up(0));
     let began = Instant::now();

@@ -8,5 +8,6 @@ mod clients;
 mod doors;
 mod failing;
 mod kit;
+mod queueing;
 mod streams;
 mod tls;

@@ -2,5 +2,7 @@
 
 mod autoscaling;
 mod failing;
+mod queueing;
 mod rates;
 mod routing;
+mod waiting;

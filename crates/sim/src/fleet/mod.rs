@@ -120,6 +120,7 @@ pub(crate) fn facts(request: &Submit) -> Facts<'_> {
         ends: BlockEnds::Every(BLOCK_TOKENS),
         prompt_tokens: request.prompt_tokens.max(1),
         most_tokens: None,
+        streams: true,
     }
 }
 

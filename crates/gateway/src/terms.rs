@@ -1,0 +1,95 @@
+//! On what terms a request comes, by its headers, and what is said to one that is not sent.
+
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use plimsoll_model::{At, Span};
+use plimsoll_policy::{AdmissionSpec, Ask, BlockEnds, Facts, Refusal, Terms};
+
+use crate::doors::Key;
+use crate::reply::{self, Out};
+use crate::request::{Asked, session};
+use crate::stats::End;
+
+const SLO: HeaderName = HeaderName::from_static("x-slo-ttft-ms");
+const CLASS: HeaderName = HeaderName::from_static("x-plimsoll-class");
+/// The tenant of requests that name none.
+const NOBODY: u64 = 0;
+
+impl Ask for Asked {
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            session: self.session,
+            blocks: &self.blocks,
+            ends: BlockEnds::At(&self.ends),
+            prompt_tokens: self.prompt_tokens,
+            most_tokens: self.most_tokens,
+            streams: self.streams,
+        }
+    }
+}
+
+/// On what terms a request comes, by its headers; or which of them can't be met.
+///
+/// # Errors
+/// What is wrong with a header: a code for programs and a sentence for people.
+pub fn terms(
+    spec: &AdmissionSpec,
+    headers: &HeaderMap,
+    key: Option<&Key>,
+    came: At,
+    bytes: usize,
+) -> Result<Terms, (&'static str, String)> {
+    let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default().trim());
+    // What a key says of its holder is not the holder's to change.
+    let class = match key.and_then(|key| key.class.as_deref()).or(text(&CLASS)) {
+        None => 0,
+        Some(name) => spec.class(name).ok_or_else(|| {
+            let known: Vec<&str> = spec.classes.iter().map(|class| class.name.as_str()).collect();
+            ("unknown_class", format!("{CLASS}: {name:?} is none of {}.", known.join(", ")))
+        })?,
+    };
+    let slo = match text(&SLO) {
+        None => spec.slo(class),
+        Some(text) => {
+            let ms = text.parse().ok().filter(|ms: &f64| (1.0..=86_400_000.0).contains(ms));
+            let ms = ms.ok_or_else(|| {
+                ("bad_slo", format!("{SLO}: {text:?} is no number of milliseconds from 1."))
+            })?;
+            Some(Span::from_secs_f64(ms / 1e3))
+        }
+    };
+    let named = spec.tenant_header.as_ref().and_then(|name| headers.get(name)).map(HeaderValue::as_bytes);
+    let tenant = key.map(|key| key.tenant.as_bytes()).or(named).map_or(NOBODY, session);
+    Ok(Terms { class, tenant, came, slo, bytes: bytes as u64 })
+}
+
+/// What a refused client is told, and how its request is counted.
+pub fn refused(refusal: Refusal) -> (Response<Out>, End) {
+    let seconds = |span: Span| Some(span.as_secs_f64().ceil() as u64);
+    let (status, code, why, after, end) = match refusal {
+        Refusal::Late(after) => (
+            StatusCode::TOO_MANY_REQUESTS,
+            "would_be_late",
+            "With what waits already, the first token would come after this request's time limit for it.",
+            seconds(after),
+            End::Overloaded,
+        ),
+        Refusal::Full(after) => (
+            StatusCode::TOO_MANY_REQUESTS,
+            "queue_full",
+            "As many requests wait as may.",
+            seconds(after),
+            End::Overloaded,
+        ),
+        Refusal::Expired => (
+            StatusCode::GATEWAY_TIMEOUT,
+            "queue_timeout",
+            "The request's time ran out while it waited for a replica.",
+            None,
+            End::Expired,
+        ),
+        Refusal::NoReplica => {
+            (StatusCode::SERVICE_UNAVAILABLE, "no_replica", "No replica answers.", Some(1), End::NoReplica)
+        }
+    };
+    (reply::error(status, code, why, after), end)
+}

@@ -1,0 +1,553 @@
+//! What stands in front of replicas, as one machine: who is let in, who waits, who gets what, and what is learnt of it.
+//!
+//! The gateway calls it under a lock with real times, the simulator with virtual ones; neither decides anything beside it. Whoever calls says what
+//! happened ([`Front::offer`], [`Front::first`], [`Front::ended`], [`Front::set_up`]) and asks after each of these who may go now
+//! ([`Front::pump`]).
+//!
+//! Each request gets exactly one of: sent, refused, or its ticket given back ([`Front::leave`]).
+
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{At, Span};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::admit::AdmissionSpec;
+use crate::demand::{self, Demand, ScaleSignal, Work};
+use crate::drain::Drain;
+use crate::health::{BreakerSpec, Health, Standing, Verdict};
+use crate::load::{Booking, Load, unseen};
+use crate::queue::{FairQueue, Held, Order, Ticket};
+use crate::retry::{RetryBudget, RetrySpec};
+use crate::route::{Facts, Outlook, ReplicaView, RouteSpec, Router};
+use crate::setting::SettingError;
+use crate::speed::Speed;
+
+/// A gateway's decisions, as its file says them.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct FrontSpec {
+    /// How requests are spread over replicas.
+    pub route: RouteSpec,
+    /// How much is tried a second time.
+    pub retry: RetrySpec,
+    /// When a replica is ejected.
+    pub breaker: BreakerSpec,
+    /// Who is let in, and in what order.
+    pub admission: AdmissionSpec,
+    /// Gateways in front of the same replicas, this one counted; 0 = 1.
+    pub gateways: u32,
+}
+
+impl FrontSpec {
+    /// Checks everything that the types can't.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn validate(&self) -> Result<(), SettingError> {
+        self.route.validate()?;
+        self.retry.validate()?;
+        self.breaker.validate()?;
+        self.admission.validate()
+    }
+}
+
+/// What a queue keeps of a request until it is sent.
+pub trait Ask {
+    /// What a router may know of it.
+    fn facts(&self) -> Facts<'_>;
+}
+
+/// On what terms a request comes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Terms {
+    /// Its class.
+    pub class: usize,
+    /// Whose it is.
+    pub tenant: u64,
+    /// When it came.
+    pub came: At,
+    /// Most time to its first token.
+    pub slo: Option<Span>,
+    /// Bytes of its body.
+    pub bytes: u64,
+}
+
+/// A request on a replica.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Sent {
+    /// Where, and what was there.
+    pub booking: Booking,
+    /// How long it was expected to wait for its first token when it came.
+    pub expected: Span,
+    /// Does it count as sent ahead until its first token?
+    is_ahead: bool,
+}
+
+/// Why a request is not sent.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// It would not be answered in time; come back after so long.
+    Late(Span),
+    /// The queue is full, or somebody whose share is smaller needed its place; come back after so long.
+    Full(Span),
+    /// Its time ran out while it waited.
+    Expired,
+    /// No replica may get requests.
+    NoReplica,
+}
+
+/// What becomes of a request that comes.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub enum Offer {
+    /// It is on a replica.
+    Sent(Sent),
+    /// It waits; [`Front::pump`] says when it may go.
+    Queued {
+        /// Its number there.
+        ticket: Ticket,
+        /// When it has waited for too long.
+        until: At,
+    },
+    /// It is refused.
+    Refused(Refusal),
+}
+
+/// What becomes of a request that waited.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub enum Given {
+    /// It is on a replica.
+    Sent(Sent),
+    /// It is refused.
+    Refused(Refusal),
+}
+
+/// Requests that are sent ahead to a replica always: one that is computed and one that is there when it is done.
+const AHEAD: u32 = 2;
+/// The shortest and longest time after which a refused request is asked to come back.
+const LEAST_AFTER: Span = Span::from_secs(1);
+const MOST_AFTER: Span = Span::from_secs(60);
+/// What a replica is taken to compute at most, prompt tokens a second: one whose time does not grow with the prompt.
+const FASTEST: f64 = 1e6;
+
+struct Waiting<A> {
+    ask: A,
+    deadline: Option<At>,
+    until: At,
+    expected: Span,
+}
+
+/// See the module.
+pub struct Front<A> {
+    admission: AdmissionSpec,
+    most_retries: u32,
+    /// Gateways beside this one.
+    others: u32,
+    router: Router,
+    health: Health,
+    budget: RetryBudget,
+    loads: Vec<Load>,
+    /// Streams on each replica without a first token, and their prompt tokens.
+    ahead: Vec<(u32, u64)>,
+    queue: FairQueue<Waiting<A>>,
+    drains: Vec<Drain>,
+    demand: Demand,
+    /// Refused to make room, until the next pump says so.
+    displaced: Vec<(Ticket, Refusal)>,
+    usable: Vec<u32>,
+    views: Vec<ReplicaView>,
+}
+
+impl<A: Ask> Front<A> {
+    /// One in front of so many replicas, which are down until somebody says that they are up.
+    pub fn new(spec: &FrontSpec, replicas: usize, now: At) -> Front<A> {
+        let classes = &spec.admission.classes;
+        Front {
+            most_retries: spec.retry.most,
+            others: spec.gateways.saturating_sub(1),
+            router: Router::new(&spec.route),
+            health: Health::new(&spec.breaker, replicas),
+            budget: RetryBudget::new(&spec.retry, now),
+            loads: vec![Load::default(); replicas],
+            ahead: vec![(0, 0); replicas],
+            queue: FairQueue::new(classes.iter().map(|class| class.share)),
+            drains: vec![Drain::default(); classes.len()],
+            demand: Demand::new(now),
+            displaced: Vec::new(),
+            usable: Vec::with_capacity(replicas),
+            views: Vec::with_capacity(replicas),
+            admission: spec.admission.clone(),
+        }
+    }
+
+    /// Takes the memory of its router at once: see [`Router::reserved`].
+    #[must_use]
+    pub fn reserved(self) -> Front<A> {
+        Front { router: self.router.reserved(), ..self }
+    }
+
+    /// A request came: it fills the retry budget.
+    pub fn came(&mut self, now: At) {
+        self.budget.request(now);
+    }
+
+    /// A request is to be placed. `keep` makes what the queue keeps of it, where it must wait.
+    pub fn offer(
+        &mut self,
+        facts: &Facts<'_>,
+        terms: &Terms,
+        now: At,
+        chance: &mut Stream,
+        keep: impl FnOnce() -> A,
+    ) -> Offer {
+        let deadline = terms.slo.map(|slo| terms.came + slo);
+        let until = terms.came + Span::from_secs_f64(self.admission.wait_s);
+        self.see(now, &[], true);
+        let direct = self.queue.is_empty() && !self.views.is_empty();
+        if !direct {
+            self.see(now, &[], false);
+        }
+        let nobody = self.views.is_empty();
+        let blind = Outlook { first: Span::ZERO, uncached: facts.prompt_tokens };
+        // The best outlook is what a deadline is held against; without one it is not needed on the way straight through.
+        let outlook = match direct && deadline.is_none() {
+            true => None,
+            false => Some(self.router.outlook(&self.views, facts).unwrap_or(blind)),
+        };
+        let order =
+            Order { class: terms.class, tenant: terms.tenant, due: until.min(deadline.unwrap_or(until)) };
+        let uncached = outlook.map_or(0, |outlook| outlook.uncached);
+        let wait = if direct || nobody { Span::ZERO } else { self.wait(order, uncached, now) };
+        let expected = wait + outlook.map_or(Span::ZERO, |outlook| outlook.first);
+        let idle = self.views.iter().any(|view| view.load.requests == 0);
+        let late = deadline.map_or(Span::ZERO, |deadline| now + expected - deadline);
+        // A prediction is believed only where work is under way that would correct it.
+        if late > Span::ZERO && !idle && !nobody {
+            self.demand.came(uncached, now);
+            return Offer::Refused(Refusal::Late(after(late, chance)));
+        }
+        if direct && let Some(mut sent) = self.send(facts, now, chance) {
+            let tokens = sent.booking.load.backlog;
+            sent.expected = match outlook {
+                Some(_) => expected,
+                None => self.first_token(&sent.booking),
+            };
+            self.demand.came(tokens as u32, now);
+            self.queue.charge(terms.class, terms.tenant, tokens);
+            return Offer::Sent(sent);
+        }
+        self.demand.came(uncached, now);
+        let held = Held { requests: 1, tokens: u64::from(uncached), bytes: terms.bytes };
+        if let Err(refusal) = self.make_room(order, held, nobody, now, chance) {
+            return Offer::Refused(refusal);
+        }
+        let ticket = self.queue.put(order, held, Waiting { ask: keep(), deadline, until, expected });
+        self.drains[terms.class].begin(now);
+        Offer::Queued { ticket, until: order.due }
+    }
+
+    /// Places a request once more that was let in: on a replica that was not `tried`. `None` where no other may get it.
+    pub fn again(&mut self, facts: &Facts<'_>, tried: &[u32], now: At, chance: &mut Stream) -> Option<Sent> {
+        self.see(now, tried, false);
+        self.send(facts, now, chance)
+    }
+
+    /// May a request that was sent `sent` times be sent again? Takes it out of the budget.
+    pub fn may_retry(&mut self, sent: u32, now: At) -> bool {
+        sent <= self.most_retries && self.budget.take(now)
+    }
+
+    /// Sends as many of those that wait as there is room for, and says what became of each.
+    pub fn pump(&mut self, now: At, chance: &mut Stream, out: &mut Vec<(Ticket, Given)>) {
+        out.extend(self.displaced.drain(..).map(|(ticket, refusal)| (ticket, Given::Refused(refusal))));
+        while let Some(ticket) = self.queue.next() {
+            self.see(now, &[], true);
+            if self.views.is_empty() {
+                return;
+            }
+            let Some((order, held, waiting)) = self.queue.get(ticket) else { return };
+            let (router, views, facts) = (&mut self.router, &self.views, waiting.ask.facts());
+            let idle = views.iter().any(|view| view.load.requests == 0);
+            let lost = waiting.deadline.is_some_and(|deadline| {
+                let first = router.outlook(views, &facts).map_or(Span::ZERO, |outlook| outlook.first);
+                now >= deadline || !idle && now + first > deadline
+            });
+            if lost || now >= waiting.until {
+                self.leave(ticket);
+                out.push((ticket, Given::Refused(Refusal::Expired)));
+                continue;
+            }
+            let expected = waiting.expected;
+            let Some((sent, tokens)) = place(router, views, &facts, now, chance) else { return };
+            let sent = self.book(Sent { expected, ..sent }, now);
+            self.queue.serve(ticket, tokens);
+            let empty = self.queue.held_by(order.class).requests == 0;
+            self.drains[order.class].took(held.tokens, empty, now);
+            out.push((ticket, Given::Sent(sent)));
+        }
+    }
+
+    /// A request that waits is given up by its client. True if it still waited.
+    pub fn leave(&mut self, ticket: Ticket) -> bool {
+        let Some((order, ..)) = self.queue.get(ticket) else { return false };
+        self.queue.leave(ticket);
+        if self.queue.held_by(order.class).requests == 0 {
+            self.drains[order.class].emptied();
+        }
+        true
+    }
+
+    /// A request has waited until its end. `None` if it does not wait any more.
+    pub fn expire(&mut self, ticket: Ticket, now: At) -> Option<Refusal> {
+        self.see(now, &[], false);
+        let none = self.views.is_empty();
+        self.leave(ticket).then_some(if none { Refusal::NoReplica } else { Refusal::Expired })
+    }
+
+    /// The first token of a request came.
+    pub fn first(&mut self, sent: &mut Sent, now: At) {
+        self.router.first(&sent.booking, now);
+        self.is_computed(sent);
+        let begun = sent.booking.load.begun();
+        let unseen = unseen(&self.loads, self.others);
+        let load = &mut self.loads[sent.booking.replica as usize];
+        load.take(sent.booking.load);
+        load.add(begun);
+        sent.booking.first = Some((now, load.decoding + unseen.decoding));
+        sent.booking.load = begun;
+    }
+
+    /// An answer says which share of its prompt the replica had cached.
+    pub fn cached(&mut self, sent: &Sent, share: f64) {
+        self.router.cached(&sent.booking, share);
+    }
+
+    /// A request ended on its replica; without a verdict nobody can say how: its client went away. `tokens`: of its answer, where they were counted.
+    pub fn ended(
+        &mut self,
+        mut sent: Sent,
+        verdict: Option<Verdict>,
+        tokens: u32,
+        now: At,
+        chance: &mut Stream,
+    ) {
+        let number = sent.booking.replica;
+        self.is_computed(&mut sent);
+        let unseen = unseen(&self.loads, self.others);
+        let load = &mut self.loads[number as usize];
+        if verdict == Some(Verdict::Worked) && tokens > 0 {
+            self.router.ended(&sent.booking, load.decoding + unseen.decoding, tokens, now);
+        }
+        load.take(sent.booking.load);
+        match verdict {
+            Some(verdict) => self.health.ended(number, verdict, now, chance.uniform()),
+            None => self.health.untold(number),
+        }
+    }
+
+    /// A connection to a replica could not be made, or its health page answered (or did not).
+    pub fn set_up(&mut self, replica: u32, up: bool) {
+        if self.health.is_up(replica) && !up {
+            // What comes back is a new process, with an empty cache.
+            self.router.forget(replica);
+        }
+        self.health.set_up(replica, up);
+    }
+
+    /// Streams run on this replica, and none of them moved for so long: it is ejected, or comes back.
+    pub fn silent(&mut self, replica: u32, silence: Span, now: At, chance: &mut Stream) {
+        let speed = self.router.speed(replica);
+        let load = self.loads[replica as usize];
+        let steps = 8.0 * speed.step.at(f64::from(load.decoding));
+        let prompts = 2.0 * speed.prefill.at(load.backlog as f64);
+        let patience = Span::from_secs_f64(steps.max(prompts));
+        let draw = chance.uniform();
+        if self.health.silent(replica, silence, patience, now, draw) {
+            return;
+        }
+        if silence < MOVES && self.health.standing(replica, now) == Standing::Silent {
+            self.health.ended(replica, Verdict::Worked, now, draw);
+        }
+    }
+
+    /// Who is fit for requests.
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// May anybody get requests?
+    pub fn any_usable(&mut self, now: At) -> bool {
+        self.health.usable(now, &mut self.usable);
+        !self.usable.is_empty()
+    }
+
+    /// What is on a replica.
+    pub fn load(&self, replica: u32) -> Load {
+        self.loads[replica as usize]
+    }
+
+    /// How fast a replica is taken to be.
+    pub fn speed(&self, replica: u32) -> Speed {
+        self.router.speed(replica)
+    }
+
+    /// Who routes.
+    pub fn router(&self) -> &Router {
+        &self.router
+    }
+
+    /// Retries that are left.
+    pub fn retries_left(&self) -> f64 {
+        self.budget.left()
+    }
+
+    /// What waits of a class.
+    pub fn held_by(&self, class: usize) -> Held {
+        self.queue.held_by(class)
+    }
+
+    /// Does anybody wait, or is there somebody to be told?
+    pub fn has_waiting(&self) -> bool {
+        !self.queue.is_empty() || !self.displaced.is_empty()
+    }
+
+    /// What an autoscaler should know.
+    pub fn signal(&mut self, now: At) -> ScaleSignal {
+        self.see(now, &[], false);
+        let (held, capacity) = (self.queue.held(), self.capacity());
+        let work = Work {
+            queued: (held.requests, held.tokens),
+            sent: self.loads.iter().map(|load| load.backlog).sum(),
+            in_flight: self.loads.iter().map(|load| load.requests).sum(),
+            replicas: self.views.len() as u32,
+            capacity,
+        };
+        let drain_s = self.admission.slo_ttft_ms.map_or(demand::DRAIN_S, |ms| ms / 1e3);
+        demand::signal(&work, self.demand.per_s(now), self.admission.per_replica, drain_s)
+    }
+
+    /// Looks at the replicas that may get requests now, less those that were tried. `room`: only those that have room.
+    fn see(&mut self, now: At, tried: &[u32], room: bool) {
+        let Front { health, usable, loads, ahead, router, admission, views, .. } = self;
+        let unseen = unseen(loads, self.others);
+        health.usable(now, usable);
+        views.clear();
+        for &replica in usable.iter().filter(|replica| !tried.contains(replica)) {
+            let load = loads[replica as usize];
+            let (requests, tokens) = ahead[replica as usize];
+            let full = admission.per_replica.is_some_and(|most| load.requests >= most)
+                || admission.ahead_s > 0.0
+                    && requests >= AHEAD
+                    && router.speed(replica).prefill.per * tokens as f64 >= admission.ahead_s;
+            if !(room && full) {
+                views.push(ReplicaView {
+                    replica,
+                    load: load.and(unseen),
+                    penalty: health.penalty(replica, now),
+                });
+            }
+        }
+        if !router.weighs_seconds() && views.iter().any(|view| view.penalty == Span::ZERO) {
+            views.retain(|view| view.penalty == Span::ZERO);
+        }
+    }
+
+    fn send(&mut self, facts: &Facts<'_>, now: At, chance: &mut Stream) -> Option<Sent> {
+        let (sent, _) = place(&mut self.router, &self.views, facts, now, chance)?;
+        Some(self.book(sent, now))
+    }
+
+    fn book(&mut self, sent: Sent, now: At) -> Sent {
+        let replica = sent.booking.replica;
+        self.loads[replica as usize].add(sent.booking.load);
+        if sent.is_ahead {
+            let ahead = &mut self.ahead[replica as usize];
+            *ahead = (ahead.0 + 1, ahead.1 + sent.booking.load.backlog);
+        }
+        self.health.sent(replica, now);
+        sent
+    }
+
+    /// A request's prompt is not ahead of others' any more.
+    fn is_computed(&mut self, sent: &mut Sent) {
+        if std::mem::take(&mut sent.is_ahead) {
+            let ahead = &mut self.ahead[sent.booking.replica as usize];
+            *ahead = (ahead.0 - 1, ahead.1 - sent.booking.load.backlog);
+        }
+    }
+
+    fn first_token(&self, booking: &Booking) -> Span {
+        let speed = self.router.speed(booking.replica);
+        Span::from_secs_f64(speed.prefill.at(booking.work as f64) + speed.step.at(f64::from(booking.beside)))
+    }
+
+    /// How long a request would wait here that came now.
+    fn wait(&self, order: Order, uncached: u32, now: At) -> Span {
+        // Its own half: room comes in pieces of a prompt, and it needs one.
+        let ahead = self.queue.ahead(order) as f64 + 0.5 * f64::from(uncached);
+        let rate = self.drains[order.class].per_s(self.capacity(), now);
+        Span::from_secs_f64((ahead / rate).min(86_400.0))
+    }
+
+    /// Prompt tokens a second of the replicas that were looked at.
+    fn capacity(&self) -> f64 {
+        let each = self.views.iter().map(|view| self.router.speed(view.replica).prefill.per);
+        each.map(|per| if per > 0.0 { (1.0 / per).min(FASTEST) } else { FASTEST }).sum()
+    }
+
+    /// Finds a place in the queue, or says why there is none.
+    fn make_room(
+        &mut self,
+        order: Order,
+        held: Held,
+        nobody: bool,
+        now: At,
+        chance: &mut Stream,
+    ) -> Result<(), Refusal> {
+        let spec = &self.admission;
+        let fits = |all: Held, gone: Held| {
+            all.requests - gone.requests < spec.requests
+                && all.tokens - gone.tokens + held.tokens <= spec.tokens
+                && all.bytes - gone.bytes + held.bytes <= spec.bytes
+        };
+        if fits(self.queue.held(), Held::default()) {
+            return Ok(());
+        }
+        if nobody {
+            return Err(Refusal::NoReplica);
+        }
+        let refusal = Refusal::Full(after(self.wait(order, held.tokens as u32, now), chance));
+        let last = self.queue.longest(order, held).ok_or(refusal)?;
+        let theirs = self.queue.get(last).map_or(Held::default(), |(_, held, _)| held);
+        if !fits(self.queue.held(), theirs) {
+            return Err(refusal);
+        }
+        self.leave(last);
+        self.displaced.push((last, refusal));
+        Ok(())
+    }
+}
+
+/// A replica whose streams moved within this time is not silent.
+const MOVES: Span = Span::from_secs(1);
+
+/// Chooses a replica, and says what the request costs there in prompt tokens.
+fn place(
+    router: &mut Router,
+    views: &[ReplicaView],
+    facts: &Facts<'_>,
+    now: At,
+    chance: &mut Stream,
+) -> Option<(Sent, u64)> {
+    let pick = router.pick(views, facts, chance)?;
+    let view = &views[pick.place];
+    let answer = u64::from(facts.most_tokens.unwrap_or(0));
+    let own = Load::of_one(u64::from(facts.prompt_tokens) + answer, pick.uncached);
+    let booking = Booking { expected: pick.expected, ..Booking::new(view.replica, view.load, own, now) };
+    Some((Sent { booking, expected: Span::ZERO, is_ahead: facts.streams }, u64::from(pick.uncached)))
+}
+
+/// When a refused request should come back: not all at once.
+fn after(span: Span, chance: &mut Stream) -> Span {
+    let jittered = Span::from_secs_f64(span.as_secs_f64() * (0.8 + 0.4 * chance.uniform()));
+    jittered.clamp(LEAST_AFTER, MOST_AFTER)
+}

@@ -1,0 +1,346 @@
+//! Who waits, who is next, and who is refused: laws that hold whatever comes, and cases that can be worked out by hand.
+
+use std::collections::{BTreeMap, HashMap};
+
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{At, Span};
+use plimsoll_policy::{
+    AdmissionSpec, Ask, ClassSpec, Facts, FairQueue, Front, FrontSpec, Given, Held, Offer, Order, Refusal,
+    RouteSpec, Sent, Terms, Verdict,
+};
+use proptest::prelude::*;
+
+fn order(class: usize, tenant: u64, due: i64) -> Order {
+    Order { class, tenant, due: At(due) }
+}
+
+fn held(tokens: u64) -> Held {
+    Held { requests: 1, tokens, bytes: 4 * tokens }
+}
+
+#[test]
+fn a_tenants_earliest_deadline_goes_first_and_what_has_none_by_its_turn() {
+    let mut queue = FairQueue::new([0.0]);
+    for (due, name) in [(30, "late"), (10, "soon"), (20, "between"), (10, "soon too")] {
+        queue.put(order(0, 1, due), held(5), name);
+    }
+    let served: Vec<&str> = std::iter::from_fn(|| queue.serve(queue.next()?, 5)).collect();
+    assert_eq!(served, ["soon", "soon too", "between", "late"]);
+    assert_eq!(queue.held(), Held::default());
+}
+
+/// Tenant 1 has 300 tokens in requests of 100, tenant 2 one of 50, class 1 waits with 40.
+#[test]
+fn what_is_ahead_is_what_fair_turns_would_serve_before() {
+    let mut queue = FairQueue::new([0.0, 0.0]);
+    for due in 0..3 {
+        queue.put(order(0, 1, due), held(100), ());
+    }
+    queue.put(order(0, 2, 0), held(50), ());
+    queue.put(order(1, 1, 0), held(40), ());
+    // Behind its own three, and tenant 2 gets its 50 meanwhile.
+    assert_eq!(queue.ahead(order(0, 1, 9)), 350);
+    // Due before all its own: only what goes at an equal count, and no more of it than the first token.
+    assert_eq!(queue.ahead(order(0, 1, -1)), 1);
+    // One that has nothing here waits for nobody's second.
+    assert_eq!(queue.ahead(order(0, 3, 9)), 2);
+    // The class behind waits for all of the one before, and for its own.
+    assert_eq!(queue.ahead(order(1, 1, 9)), 350 + 40);
+}
+
+#[test]
+fn where_there_is_no_room_the_longest_queues_last_gives_way() {
+    let mut queue = FairQueue::new([0.0, 0.0]);
+    let tickets: Vec<u64> = (0..3).map(|due| queue.put(order(0, 1, due), held(100), ())).collect();
+    queue.put(order(0, 2, 0), held(50), ());
+    assert_eq!(queue.longest(order(0, 2, 0), held(100)), Some(tickets[2]), "150 are fewer than 300");
+    assert_eq!(queue.longest(order(0, 1, 0), held(1)), None, "its own is the longest");
+    assert_eq!(queue.longest(order(1, 2, 0), held(1)), None, "nobody of a class before gives way");
+    let bulk = queue.put(order(1, 1, 0), held(1), ());
+    assert_eq!(queue.longest(order(0, 1, 0), held(500)), Some(bulk), "the last class gives way to the first");
+}
+
+#[test]
+fn settings_out_of_range_are_named() {
+    let spec = AdmissionSpec::default();
+    assert_eq!(spec.validate(), Ok(()));
+    let class = |name: &str, share| ClassSpec { name: name.to_owned(), share, slo_ttft_ms: None };
+    for (spec, says) in [
+        (AdmissionSpec { ahead_s: -1.0, ..spec.clone() }, "ahead_s"),
+        (AdmissionSpec { per_replica: Some(0), ..spec.clone() }, "per_replica"),
+        (AdmissionSpec { slo_ttft_ms: Some(f64::NAN), ..spec.clone() }, "slo_ttft_ms"),
+        (AdmissionSpec { classes: vec![], ..spec.clone() }, "there is none"),
+        (AdmissionSpec { classes: vec![class("a", 0.0), class("a", 0.0)], ..spec.clone() }, "\"a\""),
+        (AdmissionSpec { classes: vec![class("a", 0.6), class("b", 0.6)], ..spec.clone() }, "1.2"),
+    ] {
+        let said = spec.validate().expect_err("refused").to_string();
+        assert!(said.contains(says), "{said}");
+    }
+}
+
+proptest! {
+    /// Tenants that both wait all the time get tokens that differ by no more than their largest requests, at each instant.
+    #[test]
+    fn backlogged_tenants_get_equal_tokens(sizes in prop::collection::vec((1u64..5_000, 1u64..50), 40..120)) {
+        let mut queue = FairQueue::new([0.0]);
+        let (mut served, mut most) = ([0u64; 2], [0u64; 2]);
+        for (due, &(large, small)) in (0..).zip(&sizes) {
+            queue.put(order(0, 1, due), held(large), (0, large));
+            for _ in 0..20 {
+                queue.put(order(0, 2, due), held(small), (1, small));
+            }
+            most = [most[0].max(large), most[1].max(small)];
+        }
+        let mut left = [sizes.len(), 20 * sizes.len()];
+        while left.iter().all(|&left| left > 0) {
+            let ticket = queue.next().expect("both wait");
+            let (_, held, &(who, tokens)) = queue.get(ticket).expect("it waits");
+            prop_assert_eq!(held.tokens, tokens);
+            queue.serve(ticket, tokens);
+            served[who] += tokens;
+            left[who] -= 1;
+            let apart = served[0].abs_diff(served[1]);
+            prop_assert!(apart <= most[0] + most[1], "{:?} apart by {}", served, apart);
+        }
+    }
+
+    /// The class behind gets its share of what is served while the one before never stops, and not more than that and a request.
+    #[test]
+    fn a_class_behind_gets_its_share_and_no_more(share in 0.02f64..0.5, sizes in prop::collection::vec(1u64..2_000, 300)) {
+        let mut queue = FairQueue::new([0.0, share]);
+        let (mut served, mut most) = ([0u64; 2], 0);
+        for (due, &size) in (0..).zip(&sizes) {
+            queue.put(order(0, 1, due), held(size), (0, size));
+            queue.put(order(1, 2, due), held(size), (1, size));
+            most = most.max(size);
+        }
+        while queue.held_by(0).requests > 0 {
+            let ticket = queue.next().expect("somebody waits");
+            let &(class, tokens) = queue.get(ticket).expect("it waits").2;
+            queue.serve(ticket, tokens);
+            served[class] += tokens;
+            let due = share * (served[0] + served[1]) as f64;
+            prop_assert!(served[1] as f64 <= due + 1.0, "{:?} for a share of {}", served, share);
+            prop_assert!(served[1] as f64 + 2.0 * most as f64 >= due, "{:?} for a share of {}", served, share);
+        }
+    }
+}
+
+struct Prompt(u32);
+
+impl Ask for Prompt {
+    fn facts(&self) -> Facts<'_> {
+        Facts { prompt_tokens: self.0, streams: true, ..Facts::default() }
+    }
+}
+
+fn at(s: f64) -> At {
+    At::ZERO + Span::from_secs_f64(s)
+}
+
+fn front(replicas: u32, admission: AdmissionSpec) -> Front<Prompt> {
+    let route = RouteSpec::parse("least_cost").expect("sound");
+    let mut front =
+        Front::new(&FrontSpec { route, admission, ..FrontSpec::default() }, replicas as usize, At::ZERO);
+    (0..replicas).for_each(|replica| front.set_up(replica, true));
+    front
+}
+
+fn terms(came: At, slo_s: Option<f64>) -> Terms {
+    Terms { class: 0, tenant: 0, came, slo: slo_s.map(Span::from_secs_f64), bytes: 0 }
+}
+
+/// One request per replica at most, so that what waits is plain.
+fn one_each() -> AdmissionSpec {
+    AdmissionSpec { per_replica: Some(1), wait_s: 10.0, ..AdmissionSpec::default() }
+}
+
+fn offer(front: &mut Front<Prompt>, tokens: u32, terms: Terms, chance: &mut Stream) -> Offer {
+    front.offer(&Prompt(tokens).facts(), &terms, terms.came, chance, || Prompt(tokens))
+}
+
+#[test]
+fn time_that_ran_out_is_seen_when_it_is_the_requests_turn() {
+    let (mut front, mut chance) = (front(1, one_each()), Stream::new(1, "test", 0));
+    let Offer::Sent(first) = offer(&mut front, 1_000, terms(at(0.0), None), &mut chance) else {
+        panic!("room")
+    };
+    let Offer::Queued { until, .. } = offer(&mut front, 1_000, terms(at(0.0), Some(20.0)), &mut chance)
+    else {
+        panic!("it waits")
+    };
+    assert_eq!(until, at(10.0), "no longer than anybody may wait");
+    let mut out = Vec::new();
+    front.pump(at(1.0), &mut chance, &mut out);
+    assert!(out.is_empty(), "the replica is full");
+    front.ended(first, Some(Verdict::Worked), 0, at(10.5), &mut chance);
+    front.pump(at(10.5), &mut chance, &mut out);
+    assert!(matches!(out[..], [(_, Given::Refused(Refusal::Expired))]), "{out:?}");
+    assert!(!front.has_waiting());
+}
+
+#[test]
+fn a_deadline_that_cannot_be_met_is_refused_at_once_with_the_time_to_come_back() {
+    let (mut front, mut chance) = (front(1, one_each()), Stream::new(1, "test", 0));
+    // Nothing runs, so nothing is known: it is let in, whatever the guess says.
+    let Offer::Sent(_) = offer(&mut front, 1_000_000, terms(at(0.0), Some(0.01)), &mut chance) else {
+        panic!("an idle replica is asked")
+    };
+    // 2 000 tokens a second are the first guess: 10 000 more in front are five seconds.
+    for _ in 0..10 {
+        assert!(matches!(offer(&mut front, 1_000, terms(at(0.0), None), &mut chance), Offer::Queued { .. }));
+    }
+    let Offer::Refused(Refusal::Late(after)) =
+        offer(&mut front, 1_000, terms(at(0.0), Some(2.0)), &mut chance)
+    else {
+        panic!("it would be late")
+    };
+    assert!(after > Span::from_secs(2), "{after:?}");
+    let patient = offer(&mut front, 1_000, terms(at(0.0), Some(3_000.0)), &mut chance);
+    assert!(matches!(patient, Offer::Queued { .. }), "{patient:?}");
+}
+
+#[test]
+fn without_replicas_requests_wait_and_are_told_so() {
+    let (mut front, mut chance) =
+        (front(1, AdmissionSpec { requests: 2, ..one_each() }), Stream::new(1, "test", 0));
+    front.set_up(0, false);
+    let Offer::Queued { ticket, until } = offer(&mut front, 10, terms(at(0.0), None), &mut chance) else {
+        panic!("it waits")
+    };
+    let Offer::Queued { ticket: second, .. } =
+        offer(&mut front, 10, terms(at(0.0), Some(0.001)), &mut chance)
+    else {
+        panic!("it waits until its time is over")
+    };
+    let third = offer(&mut front, 10, terms(at(0.0), None), &mut chance);
+    assert_eq!(third, Offer::Refused(Refusal::NoReplica), "two may wait");
+    assert_eq!(front.expire(second, at(0.001)), Some(Refusal::NoReplica));
+    assert_eq!((until, front.expire(ticket, until)), (at(10.0), Some(Refusal::NoReplica)));
+    assert_eq!(front.expire(ticket, until), None, "once");
+}
+
+#[test]
+fn no_more_is_sent_ahead_than_keeps_a_replica_busy() {
+    let spec = AdmissionSpec { ahead_s: 1.0, ..AdmissionSpec::default() };
+    let (mut front, mut chance) = (front(1, spec), Stream::new(1, "test", 0));
+    // 500 tokens are a quarter of a second by the first guess: four of them are a second.
+    let sent: Vec<bool> = (0..6)
+        .map(|_| matches!(offer(&mut front, 500, terms(at(0.0), None), &mut chance), Offer::Sent(_)))
+        .collect();
+    assert_eq!(sent, [true, true, true, true, false, false]);
+    // A prompt of a minute is sent, and one behind it; not a third.
+    let spec = AdmissionSpec { ahead_s: 1.0, ..AdmissionSpec::default() };
+    let mut front = self::front(1, spec);
+    let sent: Vec<bool> = (0..4)
+        .map(|_| matches!(offer(&mut front, 120_000, terms(at(0.0), None), &mut chance), Offer::Sent(_)))
+        .collect();
+    assert_eq!(sent, [true, true, false, false]);
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Come { tokens: u32, class: usize, tenant: u64, slo_s: Option<f64> },
+    First,
+    End(Option<bool>),
+    Leave,
+    Down(u32),
+    Up(u32),
+}
+
+fn acts() -> impl Strategy<Value = Vec<(f64, Act)>> {
+    let come = (1u32..20_000, 0usize..2, 0u64..4, prop::option::of(0.01f64..20.0))
+        .prop_map(|(tokens, class, tenant, slo_s)| Act::Come { tokens, class, tenant, slo_s });
+    let act = prop_oneof![
+        6 => come,
+        3 => Just(Act::First),
+        4 => prop::option::of(any::<bool>()).prop_map(Act::End),
+        1 => Just(Act::Leave),
+        1 => (0u32..3).prop_map(Act::Down),
+        2 => (0u32..3).prop_map(Act::Up),
+    ];
+    prop::collection::vec((0.0f64..0.5, act), 1..200)
+}
+
+/// What became of each request, as its caller was told.
+#[derive(Default)]
+struct Told {
+    running: Vec<Sent>,
+    waiting: BTreeMap<u64, At>,
+    answers: HashMap<u64, u32>,
+    refused_or_sent: u32,
+}
+
+impl Told {
+    fn of(&mut self, out: &mut Vec<(u64, Given)>) {
+        for (ticket, given) in out.drain(..) {
+            *self.answers.entry(ticket).or_default() += 1;
+            assert!(self.waiting.remove(&ticket).is_some(), "{ticket} was told twice, or after it had left");
+            if let Given::Sent(sent) = given {
+                self.running.push(sent);
+            }
+        }
+    }
+}
+
+proptest! {
+    /// Whatever comes, goes, fails and comes back: each request is told one thing, and when all has ended nothing is booked.
+    #[test]
+    fn each_request_is_told_one_thing_and_nothing_stays_booked(acts in acts(), seed in any::<u64>()) {
+        let spec = AdmissionSpec { requests: 12, tokens: 100_000, per_replica: Some(3), wait_s: 5.0, ..AdmissionSpec::default() };
+        let (mut front, mut chance) = (front(3, spec), Stream::new(seed, "test", 0));
+        let (mut now, mut told, mut out, mut came) = (At::ZERO, Told::default(), Vec::new(), 0u32);
+        let mut left = 0u32;
+        for (passed, act) in acts {
+            now += Span::from_secs_f64(passed);
+            let late: Vec<u64> = told.waiting.iter().filter(|(_, until)| **until <= now).map(|(t, _)| *t).collect();
+            for ticket in late {
+                prop_assert!(front.expire(ticket, now).is_some());
+                told.waiting.remove(&ticket);
+                *told.answers.entry(ticket).or_default() += 1;
+            }
+            match act {
+                Act::Come { tokens, class, tenant, slo_s } => {
+                    came += 1;
+                    let terms = Terms { class, tenant, ..terms(now, slo_s) };
+                    match offer(&mut front, tokens, terms, &mut chance) {
+                        Offer::Sent(sent) => { told.running.push(sent); told.refused_or_sent += 1; }
+                        Offer::Refused(_) => told.refused_or_sent += 1,
+                        Offer::Queued { ticket, until } => { told.waiting.insert(ticket, until); }
+                    }
+                }
+                Act::First => if let Some(sent) = told.running.iter_mut().find(|sent| sent.booking.first.is_none()) {
+                    front.first(sent, now);
+                },
+                Act::End(verdict) => if !told.running.is_empty() {
+                    let sent = told.running.remove(0);
+                    let verdict = verdict.map(|worked| if worked { Verdict::Worked } else { Verdict::Shed(None) });
+                    front.ended(sent, verdict, 5, now, &mut chance);
+                },
+                Act::Leave => if let Some((ticket, _)) = told.waiting.pop_first() {
+                    prop_assert!(front.leave(ticket));
+                    left += 1;
+                },
+                Act::Down(replica) => front.set_up(replica, false),
+                Act::Up(replica) => front.set_up(replica, true),
+            }
+            front.pump(now, &mut chance, &mut out);
+            told.of(&mut out);
+            let held: u32 = (0..2).map(|class| front.held_by(class).requests).sum();
+            prop_assert_eq!(held as usize, told.waiting.len());
+            prop_assert!(held <= 12);
+            prop_assert!((0..3).all(|replica| front.load(replica).requests <= 3));
+        }
+        (0..3).for_each(|replica| front.set_up(replica, true));
+        while !told.running.is_empty() || !told.waiting.is_empty() {
+            if let Some(sent) = told.running.pop() {
+                front.ended(sent, Some(Verdict::Worked), 5, now, &mut chance);
+            }
+            front.pump(now, &mut chance, &mut out);
+            told.of(&mut out);
+        }
+        prop_assert!(told.answers.values().all(|&count| count == 1));
+        prop_assert_eq!(told.answers.len() as u32 + told.refused_or_sent + left, came);
+        prop_assert!((0..3).all(|replica| front.load(replica) == plimsoll_policy::Load::default()));
+    }
+}
