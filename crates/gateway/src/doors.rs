@@ -87,10 +87,7 @@ impl Doors {
                 return wrong(&what, format!("is the same key as {}", other.id));
             }
             let used = match known.get(spec.id.as_str()) {
-                Some(key) => {
-                    key.used.rate.lock().unwrap_or_else(PoisonError::into_inner).change(&spec.rate, now);
-                    Arc::clone(&key.used)
-                }
+                Some(key) => Arc::clone(&key.used),
                 None => Arc::new(Used::new(RateLimit::new(&spec.rate, now))),
             };
             let key = Arc::new(Key {
@@ -103,6 +100,10 @@ impl Doors {
             });
             doors.by_digest.entry(digest.short()).or_default().push(Arc::clone(&key));
             doors.keys.push(key);
+        }
+        // When all of them are sound: a file that is refused changes nothing.
+        for (key, spec) in doors.keys.iter().zip(specs) {
+            key.used.rate.lock().unwrap_or_else(PoisonError::into_inner).change(&spec.rate, now);
         }
         Ok(doors)
     }

@@ -5,9 +5,10 @@
 //! bytes), [`pool`] chooses and books a replica or lets it wait in the [`queue`], [`upstream`] sends it there, [`relay`] passes the answer on as it comes; [`traffic`] hands what
 //! happened to whoever keeps it.
 //!
-//! Reading order: [`record`], [`spec`], [`budget`], [`keys`], [`tls`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`pool`], [`queue`], [`request`], [`terms`], [`upstream`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`prober`], [`admin`], [`serve`].
+//! Reading order: [`record`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`pool`], [`queue`], [`request`], [`terms`], [`upstream`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`prober`], [`admin`], [`serve`], [`reload`].
 
 pub mod budget;
+pub mod error;
 pub mod keys;
 pub mod record;
 pub mod spec;
@@ -30,9 +31,12 @@ pub mod upstream;
 pub mod usage;
 
 pub mod admin;
+pub mod reload;
 pub mod serve;
 
+pub use error::GatewayError;
 pub use record::RecordSpec;
-pub use serve::{Gateway, GatewayError, GatewayStopper};
+pub use reload::{Reloaded, Reloader};
+pub use serve::{Gateway, GatewayStopper};
 pub use spec::{GatewaySpec, ReplicaSpec};
 pub use traffic::Traffic;

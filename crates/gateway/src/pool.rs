@@ -32,8 +32,6 @@ pub struct Replica {
     pub place: Place,
     /// What answers carry in `x-plimsoll-replica`.
     pub header: HeaderValue,
-    /// What it gets as `Authorization`, for the client's own.
-    pub bearer: Option<HeaderValue>,
     /// Attempts that reached it, by how they ended: worked, shed, failed, cancelled.
     pub attempts: [AtomicU64; 4],
     /// When one of its streams moved last, ns of the gateway's clock.
@@ -88,16 +86,13 @@ impl Pool {
         let mut replicas = Vec::new();
         for replica in &spec.replicas {
             let place = replica.place()?;
-            let name = replica.name.clone().unwrap_or_else(|| place.authority.to_string());
+            let name = replica.named();
             let shown = if spec.name_replicas { name.clone() } else { hashed(&name) };
             let header = HeaderValue::from_str(&shown).map_err(|_| SettingError::Conflict {
                 name: "replicas".to_owned(),
                 why: format!("{name:?} can't be in a header; use letters, digits and dashes"),
             })?;
-            let secret =
-                replica.key.as_ref().map(|key| key.secret(&format!("replicas: {name}"))).transpose()?;
             replicas.push(Replica {
-                bearer: secret.map(|secret| secret.bearer()),
                 name,
                 place,
                 header,
@@ -184,6 +179,13 @@ impl Pool {
     pub fn set_up(self: &Arc<Pool>, replica: u32, up: bool) {
         let mut inner = self.lock();
         inner.front.set_up(replica, up);
+        self.settle(inner);
+    }
+
+    /// A replica is to end what it has, or not any more.
+    pub fn set_draining(self: &Arc<Pool>, replica: u32, draining: bool) {
+        let mut inner = self.lock();
+        inner.front.set_draining(replica, draining);
         self.settle(inner);
     }
 

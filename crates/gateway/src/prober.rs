@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Full};
 use plimsoll_model::Span;
 
 use crate::pool::{Pool, Replica};
-use crate::spec::HealthSpec;
+use crate::rules::{InForce, Rules};
 use crate::upstream::{Upstreams, soon};
 
 /// Between two looks at a replica that does not answer, and at the streams.
@@ -22,14 +22,15 @@ const FAILED: u32 = 2;
 const MOST_PAGE: usize = 64 << 10;
 
 /// Looks at one replica for ever.
-pub async fn probe(pool: Arc<Pool>, upstreams: Rc<Upstreams>, replica: u32, spec: HealthSpec) {
-    let every = Span::from_secs_f64(spec.every_s);
+pub async fn probe(pool: Arc<Pool>, upstreams: Rc<Upstreams>, replica: u32, rules: Arc<InForce>) {
     let mut failed = 0;
     let mut due = pool.clock.now();
     loop {
+        let rules = rules.now();
+        let every = Span::from_secs_f64(rules.health.every_s);
         let now = pool.clock.now();
         if now >= due || !pool.is_up(replica) {
-            let answers = ask(&pool, &upstreams, replica, &spec).await;
+            let answers = ask(&pool, &upstreams, replica, &rules).await;
             failed = if answers { 0 } else { failed + 1 };
             if answers || failed >= FAILED {
                 pool.set_up(replica, answers);
@@ -40,8 +41,10 @@ pub async fn probe(pool: Arc<Pool>, upstreams: Rc<Upstreams>, replica: u32, spec
     }
 }
 
-async fn ask(pool: &Pool, upstreams: &Rc<Upstreams>, replica: u32, spec: &HealthSpec) -> bool {
-    let Replica { place, bearer, .. } = &pool.replicas[replica as usize];
+async fn ask(pool: &Pool, upstreams: &Rc<Upstreams>, replica: u32, rules: &Rules) -> bool {
+    let spec = &rules.health;
+    let Replica { place, name, .. } = &pool.replicas[replica as usize];
+    let bearer = rules.bearer(name);
     let Ok(path) = format!("{}{}", place.base, spec.path).parse::<Uri>() else { return false };
     let request = || {
         let mut request = Request::new(Full::new(Bytes::new()));

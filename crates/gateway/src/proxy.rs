@@ -381,7 +381,7 @@ impl Worker {
         if let Ok(host) = HeaderValue::from_str(place.authority.as_str()) {
             request.headers_mut().insert(HOST, host);
         }
-        if let Some(bearer) = &booked.replica().bearer {
+        if let Some(bearer) = call.rules.bearer(&booked.replica().name) {
             request.headers_mut().insert(AUTHORIZATION, bearer.clone());
         }
         request

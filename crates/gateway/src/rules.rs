@@ -1,19 +1,23 @@
 //! What a running gateway goes by: one reading of its file, replaced whole. A request keeps the rules that it came under.
 
+use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use http::HeaderValue;
 use plimsoll_client::Clock;
 
 use crate::doors::Doors;
+use crate::error::GatewayError;
 use crate::keys::Digest;
-use crate::serve::GatewayError;
-use crate::spec::{GatewaySpec, LimitSpec};
+use crate::spec::{GatewaySpec, HealthSpec, LimitSpec};
 use crate::tls::Tls;
 
 /// See the module.
 pub struct Rules {
     /// What clients may do.
     pub limits: LimitSpec,
+    /// How it is seen that a replica answers.
+    pub health: HealthSpec,
     /// Who gets in.
     pub doors: Doors,
     /// What operators show.
@@ -22,6 +26,8 @@ pub struct Rules {
     pub tls: Tls,
     /// Do replicas get the client's key?
     pub forward_keys: bool,
+    /// What replicas want to see, by their names.
+    bearers: HashMap<String, HeaderValue>,
 }
 
 impl Rules {
@@ -30,13 +36,29 @@ impl Rules {
     /// # Errors
     /// A key can't be had, or a certificate can't be used.
     pub fn new(spec: &GatewaySpec, before: Option<&Rules>, clock: Clock) -> Result<Rules, GatewayError> {
+        let mut bearers = HashMap::new();
+        for replica in &spec.replicas {
+            if let Some(key) = &replica.key {
+                let name = replica.named();
+                let secret = key.secret(&format!("replicas: {name}"))?;
+                bearers.insert(name, secret.bearer());
+            }
+        }
         Ok(Rules {
             limits: spec.limits.clone(),
-            doors: Doors::new(&spec.keys, before.map(|rules| &rules.doors), clock)?,
+            health: spec.health.clone(),
             admin_key: spec.admin_key.as_ref().map(|key| key.digest("admin_key")).transpose()?,
             tls: Tls::new(spec)?,
             forward_keys: spec.forward_keys,
+            bearers,
+            // Last: it changes the rates of keys that stay, and nothing may be refused after that.
+            doors: Doors::new(&spec.keys, before.map(|rules| &rules.doors), clock)?,
         })
+    }
+
+    /// What a replica gets as `Authorization`, for the client's own.
+    pub fn bearer(&self, replica: &str) -> Option<&HeaderValue> {
+        self.bearers.get(replica)
     }
 }
 

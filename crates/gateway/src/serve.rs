@@ -16,9 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use plimsoll_client::Clock;
-use plimsoll_client::tls::TlsError;
 use plimsoll_model::Span;
-use plimsoll_policy::SettingError;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -27,9 +25,11 @@ use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsAcceptor;
 
 use crate::admin;
+use crate::error::GatewayError;
 use crate::pool::Pool;
 use crate::prober;
 use crate::proxy::{self, Worker};
+use crate::reload::Reloader;
 use crate::rules::{InForce, Rules};
 use crate::spec::GatewaySpec;
 use crate::stats::Stats;
@@ -40,32 +40,10 @@ use crate::upstream::{Upstreams, soon};
 const BACKLOG: i32 = 4096;
 /// After an accept that failed: no descriptors are left, and trying again at once would burn a core.
 const ACCEPT_PAUSE: Span = Span::from_millis(20);
+/// How long a connection may still bring a request after a stop.
+const LINGER: Span = Span::from_millis(300);
 /// How long an operator's handshake, and each head, may take.
 const OPERATORS_WAIT: Duration = Duration::from_secs(10);
-
-/// Why a gateway did not start, or ended badly.
-#[derive(Debug, thiserror::Error)]
-pub enum GatewayError {
-    /// What it was asked is wrong.
-    #[error(transparent)]
-    Spec(#[from] SettingError),
-    /// TLS could not be set up.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    /// An address can't be had.
-    #[error("cannot listen on {addr}: {source}; name another with {key}")]
-    Listen {
-        /// The address.
-        addr: SocketAddr,
-        /// What names it.
-        key: &'static str,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The system gave no thread or runtime.
-    #[error("the gateway could not be run: {0}")]
-    System(#[from] io::Error),
-}
 
 /// A gateway that runs. Dropping it stops it at once.
 pub struct Gateway {
@@ -77,6 +55,7 @@ pub struct Gateway {
     pub stats: Arc<Stats>,
     /// The replicas.
     pub pool: Arc<Pool>,
+    reloader: Reloader,
     stop: Arc<watch::Sender<u8>>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
@@ -141,12 +120,24 @@ impl Gateway {
                 stop: stop.subscribe(),
                 numbers: Arc::clone(&numbers),
                 traffic: traffic.cloned(),
-                most: spec.limits.connections.div_ceil(count),
+                threads: count,
             };
             let named = std::thread::Builder::new().name(format!("plimsoll-gateway-{number}"));
             threads.push(named.spawn(move || run(start))?);
         }
-        Ok(Gateway { addr, admin, stats, pool, stop, threads })
+        let reloader = Reloader {
+            rules,
+            pool: Arc::clone(&pool),
+            stats: Arc::clone(&stats),
+            started: Arc::new(spec.clone()),
+            turn: Arc::default(),
+        };
+        Ok(Gateway { addr, admin, stats, pool, reloader, stop, threads })
+    }
+
+    /// What puts further readings of its file in force.
+    pub fn reloader(&self) -> Reloader {
+        self.reloader.clone()
     }
 
     /// A handle that stops it.
@@ -200,8 +191,8 @@ struct Start {
     stop: watch::Receiver<u8>,
     numbers: Arc<AtomicU64>,
     traffic: Option<Arc<Traffic>>,
-    /// Most connections of this thread.
-    most: usize,
+    /// All threads.
+    threads: usize,
 }
 
 /// The connections of a thread.
@@ -229,12 +220,8 @@ fn run(start: Start) -> io::Result<()> {
         if start.probes {
             for replica in 0..pool.replicas.len() as u32 {
                 let upstreams = Rc::clone(&worker.upstreams);
-                tokio::task::spawn_local(prober::probe(
-                    Arc::clone(&pool),
-                    upstreams,
-                    replica,
-                    spec.health.clone(),
-                ));
+                let rules = Arc::clone(&worker.rules);
+                tokio::task::spawn_local(prober::probe(Arc::clone(&pool), upstreams, replica, rules));
             }
             tokio::task::spawn_local(prober::listen(Arc::clone(&pool)));
         }
@@ -243,20 +230,20 @@ fn run(start: Start) -> io::Result<()> {
             let operators = TcpListener::from_std(operators)?;
             tokio::task::spawn_local(serve_operators(operators, Rc::clone(&worker)));
         }
-        let mut http = http1::Builder::new();
-        http.max_headers(spec.limits.headers)
-            .max_buf_size(spec.limits.head_bytes)
-            .timer(TokioTimer::new())
-            .header_read_timeout(Duration::from_secs_f64(spec.limits.head_s))
-            .half_close(false);
         let stopped = stop.clone();
         tokio::select! {
             biased;
             _ = stop.wait_for(|level| *level > 0) => {}
-            never = accept(&listener, &http, &worker, &open, start.most, &stopped) => match never {},
+            never = accept(&listener, &worker, &open, start.threads, &stopped) => match never {},
+        }
+        // Who is in the kernel's queue came before the stop.
+        let listener = listener.into_std()?;
+        while let Ok((socket, _)) = listener.accept() {
+            socket.set_nonblocking(true)?;
+            take(TcpStream::from_std(socket)?, &worker, &open, &stopped);
         }
         drop(listener);
-        let limit = Span::from_secs_f64(spec.limits.drain_s);
+        let limit = Span::from_secs_f64(worker.rules.now().limits.drain_s);
         let empty = async {
             while open.count.get() > 0 {
                 open.emptied.notified().await;
@@ -273,10 +260,9 @@ fn run(start: Start) -> io::Result<()> {
 
 async fn accept(
     listener: &TcpListener,
-    http: &http1::Builder,
     worker: &Rc<Worker>,
     open: &Rc<Open>,
-    most: usize,
+    threads: usize,
     stop: &watch::Receiver<u8>,
 ) -> Infallible {
     loop {
@@ -284,33 +270,44 @@ async fn accept(
             tokio::time::sleep_until(soon(ACCEPT_PAUSE)).await;
             continue;
         };
-        if open.count.get() >= most {
-            continue;
+        let most = worker.rules.now().limits.connections.div_ceil(threads);
+        if open.count.get() < most {
+            take(socket, worker, open, stop);
         }
-        open.count.set(open.count.get() + 1);
-        let (http, worker, open, stop) = (http.clone(), Rc::clone(worker), Rc::clone(open), stop.clone());
-        tokio::task::spawn_local(async move {
-            connection(socket, &http, worker, stop).await;
-            open.count.set(open.count.get() - 1);
-            if open.count.get() == 0 {
-                open.emptied.notify_one();
-            }
-        });
     }
 }
 
+fn take(socket: TcpStream, worker: &Rc<Worker>, open: &Rc<Open>, stop: &watch::Receiver<u8>) {
+    open.count.set(open.count.get() + 1);
+    let (worker, open, stop) = (Rc::clone(worker), Rc::clone(open), stop.clone());
+    tokio::task::spawn_local(async move {
+        connection(socket, worker, stop).await;
+        open.count.set(open.count.get() - 1);
+        if open.count.get() == 0 {
+            open.emptied.notify_one();
+        }
+    });
+}
+
 /// One client's connection to its end. How it failed is its client's business.
-async fn connection(socket: TcpStream, http: &http1::Builder, worker: Rc<Worker>, stop: watch::Receiver<u8>) {
+async fn connection(socket: TcpStream, worker: Rc<Worker>, stop: watch::Receiver<u8>) {
     let _ = socket.set_nodelay(true);
     let rules = worker.rules.now();
-    let limit = soon(Span::from_secs_f64(rules.limits.handshake_s));
+    let limits = &rules.limits;
+    let mut http = http1::Builder::new();
+    http.max_headers(limits.headers)
+        .max_buf_size(limits.head_bytes)
+        .timer(TokioTimer::new())
+        .header_read_timeout(Duration::from_secs_f64(limits.head_s))
+        .half_close(false);
+    let limit = soon(Span::from_secs_f64(limits.handshake_s));
     match rules.tls.clients.clone() {
-        None => http_on(socket, http, worker, stop).await,
+        None => http_on(socket, &http, worker, stop).await,
         Some(config) => {
             let shaking = TlsAcceptor::from(config).accept(socket);
             // Who does not speak TLS, or not in time, has nothing to be told in.
             if let Ok(Ok(socket)) = tokio::time::timeout_at(limit, shaking).await {
-                http_on(socket, http, worker, stop).await;
+                http_on(socket, &http, worker, stop).await;
             }
         }
     }
@@ -327,7 +324,11 @@ async fn http_on(
         async move { Ok::<_, Infallible>(proxy::answer(worker, request).await) }
     });
     let mut serving = pin!(http.serve_connection(TokioIo::new(socket), service));
-    let mut stopping = pin!(stop.wait_for(|level| *level > 0));
+    // A request that was sent when the stop came is here within that time.
+    let mut stopping = pin!(async move {
+        let _ = stop.wait_for(|level| *level > 0).await;
+        tokio::time::sleep_until(soon(LINGER)).await;
+    });
     let mut is_stopping = false;
     std::future::poll_fn(|cx| {
         if !is_stopping && stopping.as_mut().poll(cx).is_ready() {

@@ -191,8 +191,8 @@ impl GatewaySpec {
         }
         let mut names: Vec<String> = Vec::new();
         for replica in &self.replicas {
-            let place = replica.place()?;
-            let name = replica.name.clone().unwrap_or_else(|| place.authority.to_string());
+            replica.place()?;
+            let name = replica.named();
             if names.contains(&name) {
                 return conflict("replicas", format!("{name} is there twice; give each its own name"));
             }
@@ -275,6 +275,12 @@ impl ReplicaSpec {
     /// A server, and what it is called if not by its host and port.
     pub fn new(url: impl Into<String>, name: Option<String>) -> ReplicaSpec {
         ReplicaSpec { url: url.into(), name, key: None }
+    }
+
+    /// What it is called.
+    pub fn named(&self) -> String {
+        let place = || self.place().map(|place| place.authority.to_string());
+        self.name.clone().or_else(|| place().ok()).unwrap_or_default()
     }
 
     /// Where it is.

@@ -1,6 +1,6 @@
 //! What the gateway counts of itself: requests, attempts per replica, and how long each stage took, from 10 µs on.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use plimsoll_model::Span;
 use plimsoll_policy::Refusal;
@@ -106,6 +106,10 @@ pub struct Stats {
     pub retries: AtomicU64,
     /// Retries that the budget did not allow.
     pub denied: AtomicU64,
+    /// Further readings of the file: put in force, and refused.
+    reloads: [AtomicU64; 2],
+    /// Was the last one refused?
+    stale: AtomicBool,
 }
 
 impl Stats {
@@ -138,6 +142,12 @@ impl Stats {
         timed.sum_ns.fetch_add(span.0.max(0) as u64, Ordering::Relaxed);
     }
 
+    /// A further reading of the file was put in force, or refused.
+    pub fn reloaded(&self, sound: bool) {
+        self.reloads[usize::from(!sound)].fetch_add(1, Ordering::Relaxed);
+        self.stale.store(!sound, Ordering::Relaxed);
+    }
+
     /// Writes all of it on a page.
     pub fn write(&self, page: &mut PrometheusPage) {
         let ends: Vec<([(&str, &str); 1], f64)> =
@@ -160,6 +170,17 @@ impl Stats {
             "Retries that the budget did not allow.",
             &[(&[], value(&self.denied))],
         );
+        page.counter(
+            "plimsoll_gateway_reloads_total",
+            "Further readings of the gateway's file.",
+            &[
+                (&[("outcome", "in_force")], value(&self.reloads[0])),
+                (&[("outcome", "refused")], value(&self.reloads[1])),
+            ],
+        );
+        let stale = f64::from(u8::from(self.stale.load(Ordering::Relaxed)));
+        let help = "1: the file was read again and refused; what was in force before it still is.";
+        page.gauge("plimsoll_gateway_file_refused", help, &[(&[], stale)]);
         page.counter(
             "plimsoll_gateway_events_total",
             "Events of streams that were passed on.",

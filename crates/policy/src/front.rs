@@ -353,6 +353,11 @@ impl<A: Ask> Front<A> {
         self.health.set_up(replica, up);
     }
 
+    /// A replica is to end what it has, or not any more.
+    pub fn set_draining(&mut self, replica: u32, draining: bool) {
+        self.health.set_draining(replica, draining);
+    }
+
     /// Streams run on this replica, and none of them moved for so long: it is ejected, or comes back.
     pub fn silent(&mut self, replica: u32, silence: Span, now: At, chance: &mut Stream) {
         let speed = self.router.speed(replica);

@@ -1,5 +1,6 @@
 //! `plimsoll gateway`: a streaming proxy in front of replicas, until it is told to stop.
 
+pub mod again;
 pub mod in_force;
 pub mod record;
 
@@ -23,6 +24,7 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{Format, GatewayArgs};
 use crate::out;
 use crate::screen::KeyWatch;
+use again::Again;
 use record::{Ended as Recorded, Record};
 
 /// How often it is seen whether a replica's standing has changed.
@@ -52,7 +54,7 @@ pub fn run(args: &GatewayArgs) -> Result<Exit, Stop> {
         spec.admin = None;
         return checked(args, &spec);
     }
-    serve(args, &spec)
+    serve(args, file.map(String::as_str), &spec)
 }
 
 fn started(spec: &GatewaySpec, clock: Clock, record: Option<&Record>) -> Result<Gateway, Stop> {
@@ -62,7 +64,7 @@ fn started(spec: &GatewaySpec, clock: Clock, record: Option<&Record>) -> Result<
     })
 }
 
-fn serve(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
+fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<Exit, Stop> {
     let clock = Clock::start();
     let record = Record::start(spec, clock, args.quiet)?;
     let gateway = match started(spec, clock, record.as_ref()) {
@@ -78,6 +80,7 @@ fn serve(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
         on_stop.store(true, Ordering::SeqCst);
         stopper.stop();
     });
+    let mut again = Again::new(args, file, spec, gateway.reloader());
     // The first line of stdout tells a parent process where to go; the rest is for people.
     let scheme = if spec.tls.is_some() { "https" } else { "http" };
     out::line(&format!("{scheme}://{}/v1", gateway.addr));
@@ -123,6 +126,7 @@ fn serve(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
         if ended.load(Ordering::SeqCst) {
             continue;
         }
+        again.tick().iter().for_each(|line| say(line));
         for ((name, before), shown) in names.iter().zip(&mut before).zip(pool.shown().0) {
             // A trial is a step on the way, and comes with every ejection.
             if shown.standing != *before && shown.standing != Standing::Trial {
@@ -242,7 +246,7 @@ fn words(standing: Standing) -> &'static str {
         Standing::Ejected => "fails; it gets no requests for a while",
         Standing::Silent => "its streams stand still; it gets no new requests until they move",
         Standing::Trial => "gets one request, to see whether it works again",
-        Standing::Draining => "ends what it has",
+        Standing::Draining => "ends what it has and gets no further requests",
     }
 }
 

@@ -281,3 +281,45 @@ fn keys_leave_no_trace() {
     said.extend([words, talk]);
     said.iter().for_each(|text| assert!(!text.contains("canary"), "{text}"));
 }
+
+/// Read again when it has changed and stood still, and on SIGHUP; a file that is wrong leaves the old one in force.
+#[test]
+fn the_file_is_read_again_and_a_wrong_one_is_said() {
+    let engine = Engine::start("demo");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("gateway.yaml");
+    let text = format!("replicas: [{{url: {}, name: one}}]\n", engine.url);
+    std::fs::write(&file, &text).expect("written");
+    let gateway = Running::start(&[&file.display().to_string()]);
+    let reads = |outcome: &str, count: u32| {
+        let line = format!("plimsoll_gateway_reloads_total{{outcome=\"{outcome}\"}} {count}");
+        let began = std::time::Instant::now();
+        while !gateway.page("/metrics").contains(&line) {
+            assert!(began.elapsed().as_secs() < 30, "no {line}");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    };
+    std::fs::write(&file, format!("{text}limits: {{body_bites: 7}}\n")).expect("written");
+    reads("refused", 1);
+    assert!(gateway.page("/metrics").contains("plimsoll_gateway_file_refused 1"));
+    std::fs::write(&file, format!("{text}limits: {{body_bytes: 7}}\nthreads: 3\n")).expect("written");
+    reads("in_force", 1);
+    assert!(gateway.page("/metrics").contains("plimsoll_gateway_file_refused 0"));
+    kill(Pid::from_raw(gateway.child.id() as i32), Signal::SIGHUP).expect("it lives");
+    reads("in_force", 2);
+    let addr = gateway.url.trim_start_matches("http://").trim_end_matches("/v1");
+    let mut socket = std::net::TcpStream::connect(addr).expect("it listens");
+    let ask = "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 8\r\n\r\n12345678";
+    std::io::Write::write_all(&mut socket, ask.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).expect("text");
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    let (_, talk) = gateway.end_with_talk();
+    for says in [
+        "gateway.yaml:2:",
+        "did you mean body_bytes?; what was in force stays",
+        "gateway.yaml: read again and in force; a restart is needed for threads",
+    ] {
+        assert!(talk.contains(says), "{says} in {talk}");
+    }
+}

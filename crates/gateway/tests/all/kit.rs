@@ -16,6 +16,8 @@ pub enum Act {
     Answer,
     /// 200 with a usage that says how many of 1 000 prompt tokens were cached.
     Cached(u32),
+    /// 200 with the request's own body.
+    Echo,
     /// This status, and these header lines (each with its line end).
     Status(u16, &'static str),
     /// Closes with nothing said.
@@ -119,15 +121,15 @@ impl Mock {
                 continue;
             }
             self.requests.fetch_add(1, Ordering::SeqCst);
-            *self.last.lock().expect("nobody panicked") = request;
+            *self.last.lock().expect("nobody panicked") = request.clone();
             let act = self.act.lock().expect("nobody panicked").clone();
-            if self.do_as(&mut socket, &act).is_none() {
+            if self.do_as(&mut socket, &act, &request).is_none() {
                 return;
             }
         }
     }
 
-    fn do_as(&self, socket: &mut TcpStream, act: &Act) -> Option<()> {
+    fn do_as(&self, socket: &mut TcpStream, act: &Act, request: &[u8]) -> Option<()> {
         let chunk = |socket: &mut TcpStream, text: &[u8]| -> Option<()> {
             socket.write_all(format!("{:x}\r\n", text.len()).as_bytes()).ok()?;
             socket.write_all(text).ok()?;
@@ -151,6 +153,12 @@ impl Mock {
                 );
                 let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
                 socket.write_all(head.as_bytes()).ok()
+            }
+            Act::Echo => {
+                let body = request.windows(4).position(|end| end == b"\r\n\r\n").map_or(0, |end| end + 4);
+                let body = &request[body..];
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+                socket.write_all(&[head.as_bytes(), body].concat()).ok()
             }
             Act::Status(status, headers) => {
                 let head = format!("HTTP/1.1 {status} X\r\n{headers}content-length: 2\r\n\r\nno");

@@ -9,5 +9,6 @@ mod doors;
 mod failing;
 mod kit;
 mod queueing;
+mod reloads;
 mod streams;
 mod tls;

@@ -1,0 +1,138 @@
+//! The file read again, on SIGHUP and when it or a file it names has changed, and what came of it in a line.
+//!
+//! Polled once a second by time and size, and read when they have stood still for one look: inotify would miss the symbolic links that a ConfigMap is
+//! swapped by, and a file half written is no file.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use plimsoll_gateway::keys::KeySource;
+use plimsoll_gateway::{GatewaySpec, Reloader};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::asked;
+use crate::flags::GatewayArgs;
+
+/// Looks between two looks at the files.
+const EVERY: u32 = 10;
+
+/// What files look like from outside.
+type Seen = BTreeMap<PathBuf, Option<(SystemTime, u64)>>;
+
+/// Reads the file again when there is reason to.
+pub struct Again<'a> {
+    args: &'a GatewayArgs,
+    file: Option<&'a str>,
+    reloader: Reloader,
+    hung_up: Arc<AtomicBool>,
+    named: Vec<PathBuf>,
+    /// As they were when they were read last, and at the last look.
+    read: Seen,
+    last: Seen,
+    looks: u32,
+}
+
+impl<'a> Again<'a> {
+    /// For a gateway that was started with this.
+    pub fn new(
+        args: &'a GatewayArgs,
+        file: Option<&'a str>,
+        spec: &GatewaySpec,
+        reloader: Reloader,
+    ) -> Again<'a> {
+        let named = named(file, spec);
+        let read = look(&named);
+        let hung_up = Arc::new(AtomicBool::new(false));
+        on_hangup(&hung_up);
+        Again { args, file, reloader, hung_up, named, last: read.clone(), read, looks: 0 }
+    }
+
+    /// A line to say, where the file was read again.
+    pub fn tick(&mut self) -> Option<String> {
+        if self.hung_up.swap(false, Ordering::SeqCst) {
+            return Some(self.reload());
+        }
+        self.looks = (self.looks + 1) % EVERY;
+        if self.looks != 0 || self.file.is_none() {
+            return None;
+        }
+        let now = look(&self.named);
+        let settled = now == self.last && now != self.read;
+        self.last = now;
+        settled.then(|| self.reload())
+    }
+
+    fn reload(&mut self) -> String {
+        let Some(file) = self.file else {
+            return "SIGHUP: there is no file to read again; all of it came from flags".to_owned();
+        };
+        // Before it is read: what is written meanwhile is seen next time.
+        self.read = look(&self.named);
+        let spec = match asked(self.args, Some(file)) {
+            Ok(spec) => spec,
+            Err(stop) => {
+                self.reloader.refused();
+                return format!("{}; what was in force stays", stop.line);
+            }
+        };
+        let done = match self.reloader.reload(&spec) {
+            Ok(done) => done,
+            Err(error) => return format!("{file}: {error}; what was in force stays"),
+        };
+        self.named = named(self.file, &spec);
+        self.read = look(&self.named);
+        self.last.clone_from(&self.read);
+        let mut line = format!("{file}: read again and in force");
+        if !done.drains.is_empty() {
+            line += &format!("; no further requests for {}", done.drains.join(", "));
+        }
+        if !done.later.is_empty() {
+            line += &format!("; a restart is needed for {}", done.later.join(", "));
+        }
+        line
+    }
+}
+
+/// The file, and those that it names.
+fn named(file: Option<&str>, spec: &GatewaySpec) -> Vec<PathBuf> {
+    let of = |key: &Option<KeySource>| key.as_ref().and_then(|key| key.file.clone());
+    let mut files: Vec<PathBuf> = file.map(PathBuf::from).into_iter().collect();
+    files.extend(of(&spec.admin_key));
+    files.extend(spec.keys.iter().filter_map(|key| key.key.file.clone()));
+    files.extend(spec.replicas.iter().filter_map(|replica| of(&replica.key)));
+    files.extend(spec.ca_file.clone());
+    files.extend(spec.tls.iter().flat_map(|tls| {
+        [Some(tls.cert.clone()), Some(tls.key.clone()), tls.client_ca.clone()].into_iter().flatten()
+    }));
+    files.extend(spec.client_cert.iter().flat_map(|own| [own.cert.clone(), own.key.clone()]));
+    files
+}
+
+fn look(files: &[PathBuf]) -> Seen {
+    let seen = |path: &Path| {
+        let data = std::fs::metadata(path).ok()?;
+        Some((data.modified().ok()?, data.len()))
+    };
+    files.iter().map(|path| (path.clone(), seen(path))).collect()
+}
+
+/// Sets the flag on each SIGHUP, which would end the process otherwise. The thread sleeps in the kernel and dies with the process.
+fn on_hangup(flag: &Arc<AtomicBool>) {
+    let flag = Arc::clone(flag);
+    let (ready, caught) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() else { return };
+        runtime.block_on(async {
+            let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
+            let _ = ready.send(());
+            while hangup.recv().await.is_some() {
+                flag.store(true, Ordering::SeqCst);
+            }
+        });
+    });
+    // An error says that the thread gave up: then a SIGHUP does what it does by default.
+    let _ = caught.recv_timeout(Duration::from_secs(5));
+}

@@ -1,0 +1,92 @@
+//! Another reading of the file, while requests pass: checked whole, then put in force at once. What can't change without a restart is named.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::Value;
+
+use crate::error::GatewayError;
+use crate::pool::Pool;
+use crate::rules::{InForce, Rules};
+use crate::spec::GatewaySpec;
+use crate::stats::Stats;
+
+/// Keys of the file that take effect at once; `replicas` does in part.
+const AT_ONCE: [&str; 10] = [
+    "keys",
+    "admin_key",
+    "forward_keys",
+    "tls",
+    "client_cert",
+    "ca_file",
+    "insecure",
+    "health",
+    "limits",
+    "replicas",
+];
+
+/// Puts further readings of the file in force.
+#[derive(Clone)]
+pub struct Reloader {
+    pub(crate) rules: Arc<InForce>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) stats: Arc<Stats>,
+    /// What the gateway was started with.
+    pub(crate) started: Arc<GatewaySpec>,
+    /// One at a time: each begins with what the one before left.
+    pub(crate) turn: Arc<Mutex<()>>,
+}
+
+/// What a reading changed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Reloaded {
+    /// Replicas that get no further requests: the file names them no more.
+    pub drains: Vec<String>,
+    /// What takes a restart, by its key.
+    pub later: Vec<String>,
+}
+
+impl Reloader {
+    /// Puts a reading in force. Requests that are in progress end under the one they came under.
+    ///
+    /// # Errors
+    /// Something in it is wrong: what was in force stays.
+    pub fn reload(&self, spec: &GatewaySpec) -> Result<Reloaded, GatewayError> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let rules = spec.validate().map_err(GatewayError::from);
+        let rules = rules.and_then(|()| Rules::new(spec, Some(&self.rules.now()), self.pool.clock));
+        self.stats.reloaded(rules.is_ok());
+        self.rules.set(rules?);
+        let mut reloaded = Reloaded { drains: Vec::new(), later: self.later(spec) };
+        let asked: Vec<_> =
+            spec.replicas.iter().filter_map(|one| Some((one.named(), one.place().ok()?))).collect();
+        for (number, replica) in (0u32..).zip(&self.pool.replicas) {
+            let stays = asked.iter().any(|(name, place)| *name == replica.name && *place == replica.place);
+            self.pool.set_draining(number, !stays);
+            if !stays {
+                reloaded.drains.push(replica.name.clone());
+            }
+        }
+        let known = |(name, place): &(String, _)| {
+            self.pool.replicas.iter().any(|replica| replica.name == *name && replica.place == *place)
+        };
+        let fresh = asked.iter().filter(|one| !known(one));
+        reloaded.later.extend(fresh.map(|(name, _)| format!("replicas ({name} is new)")));
+        Ok(reloaded)
+    }
+
+    /// The file could not even be read.
+    pub fn refused(&self) {
+        self.stats.reloaded(false);
+    }
+
+    /// Keys whose values are others than at the start, and take a restart.
+    fn later(&self, spec: &GatewaySpec) -> Vec<String> {
+        let keys = |spec: &GatewaySpec| match serde_json::to_value(spec) {
+            Ok(Value::Object(keys)) => keys,
+            _ => serde_json::Map::new(),
+        };
+        let before = keys(&self.started);
+        let differs = keys(spec).into_iter().filter(|(key, value)| before.get(key) != Some(value));
+        differs.map(|(key, _)| key).filter(|key| !AT_ONCE.contains(&key.as_str())).collect()
+    }
+}
