@@ -7,6 +7,7 @@ mod caches;
 mod clients;
 mod doors;
 mod failing;
+mod hostile;
 mod kit;
 mod queueing;
 mod reloads;
