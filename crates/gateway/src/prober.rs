@@ -1,14 +1,15 @@
-//! Sees whether replicas answer, and whether their streams move.
+//! Sees whether replicas answer, warms them up before they get requests, keeps them warm, and sees whether their streams move.
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, HOST};
-use http::{Request, Uri};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::{HeaderValue, Method, Request, Uri};
 use http_body_util::{BodyExt, Full};
-use plimsoll_model::Span;
+use plimsoll_model::{At, Span};
 
 use crate::pool::{Pool, Replica};
 use crate::rules::{InForce, Rules};
@@ -25,49 +26,105 @@ const MOST_PAGE: usize = 64 << 10;
 pub async fn probe(pool: Arc<Pool>, upstreams: Rc<Upstreams>, replica: u32, rules: Arc<InForce>) {
     let mut failed = 0;
     let mut due = pool.clock.now();
+    // How many attempts there were when it was last seen to be used, and when that was.
+    let mut used = (0, due);
     loop {
         let rules = rules.now();
+        let one = One { pool: &pool, upstreams: &upstreams, replica, rules: &rules };
         let every = Span::from_secs_f64(rules.health.every_s);
         let now = pool.clock.now();
         if now >= due || !pool.is_up(replica) {
-            let answers = ask(&pool, &upstreams, replica, &rules).await;
+            let answers = one.is_healthy().await;
             failed = if answers { 0 } else { failed + 1 };
+            if answers && !pool.is_up(replica) {
+                one.warm_up().await;
+                used.1 = pool.clock.now();
+            }
             if answers || failed >= FAILED {
                 pool.set_up(replica, answers);
             }
             due = pool.clock.now() + every;
         }
+        let attempts = pool.replicas[replica as usize].attempts.iter();
+        let attempts: u64 = attempts.map(|count| count.load(Ordering::Relaxed)).sum();
+        if attempts != used.0 {
+            used = (attempts, pool.clock.now());
+        }
+        one.keep_warm(&mut used.1).await;
         tokio::time::sleep_until(soon(OFTEN.min(every))).await;
     }
 }
 
-async fn ask(pool: &Pool, upstreams: &Rc<Upstreams>, replica: u32, rules: &Rules) -> bool {
-    let spec = &rules.health;
-    let Replica { place, name, .. } = &pool.replicas[replica as usize];
-    let bearer = rules.bearer(name);
-    let Ok(path) = format!("{}{}", place.base, spec.path).parse::<Uri>() else { return false };
-    let request = || {
-        let mut request = Request::new(Full::new(Bytes::new()));
-        *request.uri_mut() = path.clone();
-        if let Ok(host) = place.authority.as_str().parse() {
-            request.headers_mut().insert(HOST, host);
+/// A replica, and the rules by which it is looked at.
+struct One<'a> {
+    pool: &'a Pool,
+    upstreams: &'a Rc<Upstreams>,
+    replica: u32,
+    rules: &'a Rules,
+}
+
+impl One<'_> {
+    async fn is_healthy(&self) -> bool {
+        let spec = &self.rules.health;
+        let within = Duration::from_secs_f64(spec.timeout_s);
+        self.send(Method::GET, &spec.path, "", within).await.is_some_and(|status| status < 500)
+    }
+
+    /// The first requests of a process, before clients'. One that fails keeps nobody out: what is broken the breaker finds.
+    async fn warm_up(&self) {
+        let Some(spec) = &self.rules.warm_up else { return };
+        let until = self.pool.clock.now() + Span::from_secs_f64(spec.within_s);
+        for _ in 0..spec.requests {
+            let left = until - self.pool.clock.now();
+            if left <= Span::ZERO {
+                return;
+            }
+            self.send(Method::POST, &spec.path, &spec.body, left.as_duration()).await;
         }
-        if let Some(bearer) = bearer {
-            request.headers_mut().insert(AUTHORIZATION, bearer.clone());
+    }
+
+    /// One more request where nobody sent one for long: platforms that scale to zero stop what is not used.
+    async fn keep_warm(&self, used: &mut At) {
+        let Some(spec) = self.rules.warm_up.as_ref().filter(|spec| spec.idle_s > 0.0) else { return };
+        let idle = Span::from_secs_f64(spec.idle_s);
+        if self.pool.is_up(self.replica) && self.pool.clock.now() - *used >= idle {
+            // Health is not looked at meanwhile, so it may take no longer than a look at it.
+            let within = Duration::from_secs_f64(self.rules.health.timeout_s);
+            self.send(Method::POST, &spec.path, &spec.body, within).await;
+            *used = self.pool.clock.now();
         }
-        request
-    };
-    let asking = async {
-        let (response, lent) = upstreams.send(replica, request).await.ok()?;
-        let status = response.status().as_u16();
-        let page = http_body_util::Limited::new(response.into_body(), MOST_PAGE).collect().await;
-        if page.is_ok() {
-            lent.give_back();
-        }
-        Some(status)
-    };
-    let answered = tokio::time::timeout(Duration::from_secs_f64(spec.timeout_s), asking).await;
-    matches!(answered, Ok(Some(status)) if status < 500)
+    }
+
+    /// Sends a request of the gateway's own, which counts as nobody's; gives its answer's status.
+    async fn send(&self, method: Method, path: &str, body: &str, within: Duration) -> Option<u16> {
+        let Replica { place, name, .. } = &self.pool.replicas[self.replica as usize];
+        let path = format!("{}{path}", place.base).parse::<Uri>().ok()?;
+        let request = || {
+            let mut request = Request::new(Full::new(Bytes::copy_from_slice(body.as_bytes())));
+            *request.method_mut() = method.clone();
+            *request.uri_mut() = path.clone();
+            if let Ok(host) = place.authority.as_str().parse() {
+                request.headers_mut().insert(HOST, host);
+            }
+            if method == Method::POST {
+                request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            }
+            if let Some(bearer) = self.rules.bearer(name) {
+                request.headers_mut().insert(AUTHORIZATION, bearer.clone());
+            }
+            request
+        };
+        let asking = async {
+            let (response, lent) = self.upstreams.send(self.replica, request).await.ok()?;
+            let status = response.status().as_u16();
+            let page = http_body_util::Limited::new(response.into_body(), MOST_PAGE).collect().await;
+            if page.is_ok() {
+                lent.give_back();
+            }
+            Some(status)
+        };
+        tokio::time::timeout(within, asking).await.ok()?
+    }
 }
 
 /// Looks for silent replicas for ever.

@@ -11,7 +11,7 @@ use crate::spec::GatewaySpec;
 use crate::stats::Stats;
 
 /// Keys of the file that take effect at once; `replicas` does in part.
-const AT_ONCE: [&str; 10] = [
+const AT_ONCE: [&str; 11] = [
     "keys",
     "admin_key",
     "forward_keys",
@@ -21,6 +21,7 @@ const AT_ONCE: [&str; 10] = [
     "insecure",
     "health",
     "limits",
+    "warm_up",
     "replicas",
 ];
 

@@ -9,7 +9,7 @@ use plimsoll_client::Clock;
 use crate::doors::Doors;
 use crate::error::GatewayError;
 use crate::keys::Digest;
-use crate::spec::{GatewaySpec, HealthSpec, LimitSpec};
+use crate::spec::{GatewaySpec, HealthSpec, LimitSpec, WarmSpec};
 use crate::tls::Tls;
 
 /// See the module.
@@ -18,6 +18,8 @@ pub struct Rules {
     pub limits: LimitSpec,
     /// How it is seen that a replica answers.
     pub health: HealthSpec,
+    /// What a replica is sent before it gets requests.
+    pub warm_up: Option<WarmSpec>,
     /// Who gets in.
     pub doors: Doors,
     /// What operators show.
@@ -47,6 +49,7 @@ impl Rules {
         Ok(Rules {
             limits: spec.limits.clone(),
             health: spec.health.clone(),
+            warm_up: spec.warm_up.clone(),
             admin_key: spec.admin_key.as_ref().map(|key| key.digest("admin_key")).transpose()?,
             tls: Tls::new(spec)?,
             forward_keys: spec.forward_keys,

@@ -46,6 +46,8 @@ pub struct GatewaySpec {
     pub admission: AdmissionSpec,
     /// How it is seen that a replica answers.
     pub health: HealthSpec,
+    /// What a replica is sent before it gets requests; none = nothing.
+    pub warm_up: Option<WarmSpec>,
     /// What clients may do.
     pub limits: LimitSpec,
     /// Where requests are recorded as runs; none = nowhere.
@@ -90,6 +92,38 @@ pub struct HealthSpec {
     pub timeout_s: f64,
 }
 
+/// Requests by which a replica warms up: the first ones of a process compile kernels, load pages and capture graphs, for which no client should wait.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WarmSpec {
+    /// Where they go, by POST.
+    #[serde(default = "warm_path")]
+    pub path: String,
+    /// The body, as JSON in a string.
+    pub body: String,
+    /// How many, one after another.
+    #[serde(default = "warm_requests")]
+    pub requests: u32,
+    /// How long all of them may take, seconds; then the replica gets requests as it is.
+    #[serde(default = "warm_within_s")]
+    pub within_s: f64,
+    /// Send one more whenever a replica had no request for so long, seconds, so that it is not scaled to zero; 0 = never.
+    #[serde(default)]
+    pub idle_s: f64,
+}
+
+fn warm_path() -> String {
+    "/v1/completions".to_owned()
+}
+
+fn warm_requests() -> u32 {
+    3
+}
+
+fn warm_within_s() -> f64 {
+    60.0
+}
+
 /// What clients may do before they are told off.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -130,6 +164,7 @@ impl Default for GatewaySpec {
             breaker: BreakerSpec::default(),
             admission: AdmissionSpec::default(),
             health: HealthSpec::default(),
+            warm_up: None,
             limits: LimitSpec::default(),
             record: None,
             budget: None,
@@ -214,6 +249,17 @@ impl GatewaySpec {
         }
         if !self.health.path.starts_with('/') {
             return conflict("health.path", format!("{:?} is no path; it begins with /", self.health.path));
+        }
+        if let Some(warm) = &self.warm_up {
+            if !warm.path.starts_with('/') {
+                return conflict("warm_up.path", format!("{:?} is no path; it begins with /", warm.path));
+            }
+            let sound = (0.01..=3_600.0).contains(&warm.within_s) && (0.0..=86_400.0).contains(&warm.idle_s);
+            if !sound || warm.requests > 1_000 {
+                let why =
+                    "write at most 1000 requests, within_s from 0.01 to 3600 and idle_s from 0 to 86400";
+                return conflict("warm_up", why.to_owned());
+            }
         }
         if self.admin.is_some_and(|admin| admin == self.listen && admin.port() != 0) {
             return conflict("admin", format!("{} is where clients connect; take another port", self.listen));

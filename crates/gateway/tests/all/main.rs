@@ -13,3 +13,4 @@ mod queueing;
 mod reloads;
 mod streams;
 mod tls;
+mod warming;
