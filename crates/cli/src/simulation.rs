@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::commands::engine;
+use crate::commands::gateway;
 use crate::commands::run::MOST_CONCURRENCY;
 use crate::exit::Stop;
 use crate::flags::WorldArgs;
@@ -123,12 +124,20 @@ fn world(spec: SimulationSpec, args: &WorldArgs) -> Result<WorldSpec, Stop> {
         (None, None) => engine::find("demo")?,
     };
     let mut world = WorldSpec { engine, fleet: spec.fleet.unwrap_or_default(), faults: spec.faults };
+    if let Some(path) = &args.gateway {
+        let gateway = gateway::read(path)?;
+        world.fleet.gateway = Some(gateway.front());
+        world.fleet.replicas = (gateway.replicas.len() as u32).max(1);
+    }
     if let Some(replicas) = args.replicas {
         world.fleet.replicas = replicas;
     }
     if let Some(route) = &args.route {
-        world.fleet.route =
-            RouteSpec::parse(route).map_err(|e| Stop::usage(format!("--route {route}: {e}")))?;
+        let route = RouteSpec::parse(route).map_err(|e| Stop::usage(format!("--route {route}: {e}")))?;
+        match &mut world.fleet.gateway {
+            Some(gateway) => gateway.route = route,
+            None => world.fleet.route = route,
+        }
     }
     if let Some(text) = &args.adapters {
         let adapters = AdapterSpec::parse(text);
@@ -183,6 +192,7 @@ fn head(path: Option<&Path>, args: &WorldArgs) -> String {
     flag("profile", args.profile.clone());
     flag("replicas", args.replicas.map(|n| n.to_string()));
     flag("route", args.route.clone());
+    flag("gateway", args.gateway.as_ref().map(|path| path.display().to_string()));
     flag("adapters", args.adapters.clone());
     args.faults.iter().for_each(|fault| flag("fault", Some(fault.clone())));
     words.join(" ")

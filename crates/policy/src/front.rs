@@ -129,6 +129,7 @@ const MOST_AFTER: Span = Span::from_secs(60);
 /// What a replica is taken to compute at most, prompt tokens a second: one whose time does not grow with the prompt.
 const FASTEST: f64 = 1e6;
 
+#[derive(Clone, Debug)]
 struct Waiting<A> {
     ask: A,
     deadline: Option<At>,
@@ -137,6 +138,7 @@ struct Waiting<A> {
 }
 
 /// See the module.
+#[derive(Clone, Debug)]
 pub struct Front<A> {
     admission: AdmissionSpec,
     most_retries: u32,

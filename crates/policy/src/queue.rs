@@ -37,13 +37,14 @@ pub struct Order {
     pub due: At,
 }
 
+#[derive(Clone, Debug)]
 struct Item<T> {
     order: Order,
     held: Held,
     what: T,
 }
 
-#[derive(Default)]
+#[derive(Clone, Debug, Default)]
 struct Tenant {
     /// Tokens that it was served, from where it came in.
     served: u64,
@@ -51,7 +52,7 @@ struct Tenant {
     waiting: BTreeSet<(At, Ticket)>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Debug, Default)]
 struct Class {
     share: f64,
     /// Tokens that it may still have of its share.
@@ -65,6 +66,7 @@ struct Class {
 }
 
 /// See the module.
+#[derive(Clone, Debug)]
 pub struct FairQueue<T> {
     classes: Vec<Class>,
     items: BTreeMap<Ticket, Item<T>>,

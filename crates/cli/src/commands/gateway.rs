@@ -309,7 +309,7 @@ fn address(flag: &str, text: &str) -> Result<SocketAddr, Stop> {
 }
 
 /// Reads a gateway file: `FILE:LINE:COLUMN: what is wrong`.
-fn read(path: &Path) -> Result<GatewaySpec, Stop> {
+pub fn read(path: &Path) -> Result<GatewaySpec, Stop> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|e| out::unread(&name, &e))?;
     serde_saphyr::from_str(&text).map_err(|e| {

@@ -28,6 +28,10 @@ pub(crate) enum Due {
     Enter { id: u64, serial: u64 },
     /// A request's KV cache has come to where its answer is written.
     Handover { id: u64, serial: u64 },
+    /// What waits in a gateway is looked at again.
+    Look,
+    /// A request has waited in a gateway for as long as it may, if it still does.
+    Expire { ticket: u64 },
     /// A proxy lets held tokens go, if they are still held.
     Release { id: u64, serial: u64 },
 }

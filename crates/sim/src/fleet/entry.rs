@@ -43,7 +43,7 @@ impl Fleet {
         if let Some(slot) = self.flights.find(id) {
             let (flight, replica) = (self.flights.at_mut(slot), &mut self.replicas[number as usize]);
             flight.replica = number;
-            if self.router.weighs_seconds() {
+            if self.gate.is_none() && self.router.weighs_seconds() {
                 flight.load.backlog = u64::from(chosen.uncached);
                 let booking = Booking::new(number, replica.load, flight.load, now);
                 flight.booking = Some(Booking { expected: chosen.expected, ..booking });
@@ -86,6 +86,9 @@ impl Fleet {
             replica: number,
             load: Load::of_one(tokens, 0),
             booking: None,
+            sent: None,
+            ticket: None,
+            verdict: None,
             prompt: request.prompt_tokens.max(1),
             cached: 0,
             answer: request.output_tokens,

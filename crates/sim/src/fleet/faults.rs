@@ -33,6 +33,8 @@ impl Fleet {
             Due::Idle { fault } => self.scale_to_zero_if_idle(at, fault),
             Due::Ready { replica, life } => self.ready(at, replica, life),
             Due::Scale => self.autoscale(at),
+            Due::Look => self.look_at_queue(at),
+            Due::Expire { ticket } => self.expire(at, ticket),
             Due::Enter { id, serial } => self.enter_due(at, id, serial),
             Due::Handover { id, serial } => self.hand_over(at, id, serial),
             Due::Release { id, serial } => self.release_due(at, id, serial),

@@ -15,6 +15,7 @@ mod agenda;
 mod entry;
 pub mod fault;
 mod faults;
+mod gate;
 mod replica;
 mod scale;
 mod split;
@@ -25,7 +26,9 @@ use std::collections::VecDeque;
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Sample, Span};
-use plimsoll_policy::{Autoscaler, BlockEnds, Booking, Expected, Facts, Load, ReplicaView, Router};
+use plimsoll_policy::{
+    Autoscaler, BlockEnds, Booking, Expected, Facts, Load, ReplicaView, Router, Sent, Ticket, Verdict,
+};
 
 use crate::engine::Engine;
 use crate::engine::meter::Histogram;
@@ -33,6 +36,7 @@ use crate::engine::slots::Slots;
 use crate::fleet::adapters::{Shelf, set_apart};
 use crate::fleet::agenda::Agenda;
 use crate::fleet::fault::{FaultTruth, Faults};
+use crate::fleet::gate::Gate;
 use crate::fleet::replica::{Phase, Replica};
 use crate::fleet::split::Split;
 use crate::spec::error::{BLOCK_TOKENS, SpecError};
@@ -54,6 +58,8 @@ pub(crate) struct Fleet {
     pub(crate) faults: Faults,
     pub(crate) replicas: Vec<Replica>,
     pub(crate) router: Router,
+    /// A gateway, which then decides in the router's place.
+    pub(crate) gate: Option<Box<Gate>>,
     pub(crate) autoscaler: Option<Autoscaler>,
     pub(crate) load_delay: Span,
     pub(crate) flights: Slots<Flight>,
@@ -82,6 +88,10 @@ pub(crate) struct Flight {
     pub load: Load,
     /// What its router holds its times against, where it does.
     pub booking: Option<Booking>,
+    /// What a gateway holds them against, its ticket while it waits there, and how it ended on its replica.
+    pub sent: Option<Sent>,
+    pub ticket: Option<Ticket>,
+    pub verdict: Option<Verdict>,
     /// Tokens of its prompt, and those that were found cached.
     pub prompt: u32,
     pub cached: u32,
@@ -141,6 +151,7 @@ impl Fleet {
         let faults = Faults::new(&spec.faults, seed);
         let (tokens, ends) = faults.watching();
         let router = Router::new(&spec.fleet.route);
+        let gate = spec.fleet.gateway.as_ref().map(|gate| Box::new(Gate::new(gate, count as usize, seed)));
         let mut fleet = Fleet {
             spec: spec.clone(),
             seed,
@@ -151,6 +162,7 @@ impl Fleet {
                 || ends
                 || split.is_some()
                 || spec.fleet.adapters.is_some()
+                || gate.is_some()
                 || router.weighs_seconds(),
             watching_tokens: tokens,
             split,
@@ -158,6 +170,7 @@ impl Fleet {
             faults,
             replicas,
             router,
+            gate,
             autoscaler: spec.fleet.autoscale.as_ref().map(|autoscale| Autoscaler::new(autoscale, At::ZERO)),
             load_delay: spec.fleet.load_information_delay,
             flights: Slots::new(),
@@ -208,6 +221,9 @@ impl Fleet {
 
     fn find_place(&mut self, now: At, request: Submit) -> Result<(), Rejected> {
         let id = request.id;
+        if self.gate.is_some() {
+            return self.pass_gate(now, request);
+        }
         match self.choose(now, &request) {
             Some(chosen) => self.place(now, chosen, request),
             None if self.may_come() && request.elsewhere_than.is_none() => {
@@ -337,7 +353,7 @@ impl Fleet {
         // What has no replica yet waits too. What is held in front of an engine (a connection limit, a dependency) does not: an
         // engine counts what it was handed.
         let moving = self.split.as_ref().map_or(0, |split| split.moving);
-        all.waiting += self.unplaced.len() as u32 + moving;
+        all.waiting += self.unplaced.len() as u32 + moving + self.gate.as_ref().map_or(0, |gate| gate.held());
         all
     }
 
@@ -438,7 +454,10 @@ impl Fleet {
                 self.totals.finished += 1;
                 self.learn_end(emission.at, emission.id);
             }
-            What::Failed(_) => self.totals.failed += 1,
+            What::Failed(failure) => {
+                self.totals.failed += 1;
+                self.ends_as(emission.id, failure);
+            }
             What::PrefillDone => {
                 if let Some(slot) = self.flights.find(emission.id) {
                     self.flights.at_mut(slot).began = true;
@@ -458,6 +477,9 @@ impl Fleet {
 
     /// Tells the router of a first token, where it counts tokens.
     fn learn_first(&mut self, at: At, id: u64) {
+        if self.gate.is_some() {
+            return self.gate_first(at, id);
+        }
         let Some(slot) = self.flights.find(id) else { return };
         let flight = self.flights.at_mut(slot);
         let Some(booking) = &mut flight.booking else { return };
@@ -473,16 +495,26 @@ impl Fleet {
     fn learn_end(&mut self, at: At, id: u64) {
         let Some(slot) = self.flights.find(id) else { return };
         let flight = self.flights.at_mut(slot);
+        flight.verdict = Some(Verdict::Worked);
         let Some(booking) = &flight.booking else { return };
         let beside = self.replicas[flight.replica as usize].load.decoding;
         self.router.ended(booking, beside, flight.answer, at);
         self.router.cached(booking, f64::from(flight.cached) / f64::from(flight.prompt));
     }
 
+    /// Notes what a failure says of the replica.
+    fn ends_as(&mut self, id: u64, failure: Failure) {
+        if let Some(slot) = self.flights.find(id) {
+            let status = if let Failure::Status { status, .. } = failure { Some(status) } else { None };
+            self.flights.at_mut(slot).verdict = Some(gate::verdict(status, None));
+        }
+    }
+
     /// Ends a request without an answer. `in_engine`: is it still in there?
     pub(crate) fn fail(&mut self, at: At, id: u64, failure: Failure, in_engine: bool) {
         let Some(slot) = self.flights.find(id) else { return };
         let number = self.flights.at(slot).replica;
+        self.ends_as(id, failure);
         if in_engine {
             self.leave(at, id);
         } else {
@@ -500,6 +532,7 @@ impl Fleet {
     pub(crate) fn lose(&mut self, at: At, id: u64, failure: Failure) {
         let Some(slot) = self.flights.find(id) else { return };
         let number = self.flights.at(slot).replica;
+        self.ends_as(id, failure);
         self.replicas[number as usize].pending.push(Emission { at, id, what: What::Failed(failure) });
         self.totals.failed += 1;
         self.ended(at, id);
@@ -514,12 +547,14 @@ impl Fleet {
         replica.entered -= 1;
         self.return_adapter(at, flight.replica, flight.adapter);
         self.after_end(at, flight.replica);
+        self.gate_ended(at, &flight);
     }
 
     /// A request ended that is in no engine (any more).
     fn ended_outside(&mut self, at: At, id: u64) {
         let Some(flight) = self.flights.take(id) else { return };
         self.active = self.active.max(at);
+        self.gate_ended(at, &flight);
         match self.replicas.get_mut(flight.replica as usize) {
             Some(replica) => {
                 replica.less(at, flight.load, self.load_delay);

@@ -1,7 +1,7 @@
 //! What a client meets, as its user writes it: an engine, how many of it, who spreads the load, and what goes wrong.
 
 use plimsoll_model::Span;
-use plimsoll_policy::{AutoscaleSpec, RouteSpec, SettingError, Written};
+use plimsoll_policy::{AutoscaleSpec, FrontSpec, RouteSpec, SettingError, Written};
 use plimsoll_workload::parse_span;
 use plimsoll_workload::units::{SpanText, span_text};
 use schemars::JsonSchema;
@@ -37,6 +37,9 @@ pub struct FleetSpec {
     pub replicas: u32,
     /// How requests are spread over them.
     pub route: RouteSpec,
+    /// A gateway in front of them, as its file says it: it decides instead of the route above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<FrontSpec>,
     /// How old the loads are that the router sees, its own placements included.
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
@@ -56,6 +59,7 @@ impl Default for FleetSpec {
         FleetSpec {
             replicas: 1,
             route: RouteSpec::default(),
+            gateway: None,
             load_information_delay: Span::ZERO,
             autoscale: None,
             cold_start: ColdStartSpec::default(),
@@ -242,6 +246,7 @@ impl WorldSpec {
             && fleet.autoscale.is_none()
             && fleet.disaggregation.is_none()
             && fleet.adapters.is_none()
+            && fleet.gateway.is_none()
             && self.faults.is_empty()
     }
 }
@@ -264,6 +269,19 @@ impl FleetSpec {
                     "say how many by prefill_replicas and decode_replicas, without replicas and autoscale";
                 let name = "fleet.disaggregation".to_owned();
                 return Err(SettingError::Conflict { name, why: why.to_owned() }.into());
+            }
+        }
+        if let Some(gateway) = &self.gateway {
+            gateway.validate()?;
+            let with = [
+                ("autoscale", self.autoscale.is_some()),
+                ("disaggregation", self.disaggregation.is_some()),
+                ("adapters", self.adapters.is_some()),
+                ("load_information_delay", self.load_information_delay > Span::ZERO),
+            ];
+            if let Some((other, _)) = with.into_iter().find(|(_, there)| *there) {
+                let why = format!("it is not simulated together with {other}; leave one of them out");
+                return Err(SettingError::Conflict { name: "fleet.gateway".to_owned(), why }.into());
             }
         }
         self.adapters.as_ref().map_or(Ok(()), AdapterSpec::validate)

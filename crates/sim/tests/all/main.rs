@@ -14,6 +14,7 @@ mod faults;
 mod fleet;
 mod fleet_theory;
 mod forward;
+mod gate;
 mod gateways;
 mod invariants;
 mod kv;

@@ -161,6 +161,7 @@ fn world(args: &PlanArgs, run: Option<&Source>) -> Result<WorldSpec, Stop> {
         ));
     }
     let flags = WorldArgs {
+        gateway: None,
         profile: fleet.profile.clone(),
         replicas: None,
         route: fleet.route.clone(),
