@@ -21,8 +21,11 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec};
+use plimsoll_client::Clock;
+use plimsoll_gateway::traffic::rows::RowMaker;
+use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec, Traffic};
 use plimsoll_math::rng::Stream;
+use plimsoll_model::At;
 use plimsoll_policy::{BlockEnds, Facts, Load, ReplicaView, Router};
 
 const CLIENTS: usize = 16;
@@ -40,7 +43,8 @@ fn main() {
     match args.get(1).map(String::as_str) {
         Some("replica") => replica(),
         Some("proxy") => proxy(&args[2..]),
-        Some("gateway") => gateway(&args[2..]),
+        Some("gateway") => gateway(&args[2..], false),
+        Some("recorded") => gateway(&args[2..], true),
         Some("decisions") => decisions(),
         _ => compare(),
     }
@@ -165,14 +169,23 @@ fn proxy(replicas: &[String]) {
     });
 }
 
-fn gateway(replicas: &[String]) {
+/// `recorded`: each request becomes a row, as for a run folder, which whoever writes takes from there.
+fn gateway(replicas: &[String], recorded: bool) {
     let spec = GatewaySpec {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         replicas: replicas.iter().map(|addr| ReplicaSpec::new(format!("http://{addr}"), None)).collect(),
         threads: 1,
         ..GatewaySpec::default()
     };
-    let gateway = Gateway::start(&spec).expect("a sound spec");
+    let traffic = recorded.then(|| {
+        let (traffic, from) = Traffic::channel(0.1);
+        std::thread::spawn(move || {
+            let mut maker = RowMaker::new(7);
+            from.iter().map(|told| maker.rows(&told, At::ZERO).len()).sum::<usize>()
+        });
+        traffic
+    });
+    let gateway = Gateway::recording(&spec, Clock::start(), traffic.as_ref()).expect("a sound spec");
     while !(0..replicas.len() as u32).all(|replica| gateway.pool.is_up(replica)) {
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -332,7 +345,8 @@ fn compare() {
         args.extend(replicas.iter().map(|replica| replica.addr.to_string()));
         Part::start(&args)
     };
-    let mut parts = vec![("floor", of("proxy")), ("gateway", of("gateway"))];
+    let mut parts =
+        vec![("floor", of("proxy")), ("gateway", of("gateway")), ("gateway, recorded", of("recorded"))];
     if let Ok(folder) = std::env::var("PLIMSOLL_ROUTERS") {
         for (name, args) in ROUTERS {
             parts.push((name, Part::router(&folder, args, &replicas)));

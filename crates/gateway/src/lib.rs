@@ -5,7 +5,7 @@
 //! bytes), [`pool`] chooses and books a replica or lets it wait in the [`queue`], [`upstream`] sends it there, [`relay`] passes the answer on as it comes; [`traffic`] hands what
 //! happened to whoever keeps it.
 //!
-//! Reading order: [`record`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`pool`], [`queue`], [`request`], [`terms`], [`upstream`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`prober`], [`admin`], [`serve`], [`reload`].
+//! Reading order: [`record`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`explain`], [`pool`], [`queue`], [`request`], [`terms`], [`upstream`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`prober`], [`admin`], [`serve`], [`reload`].
 
 pub mod budget;
 pub mod error;
@@ -15,6 +15,7 @@ pub mod spec;
 pub mod tls;
 
 pub mod doors;
+pub mod explain;
 pub mod pool;
 pub mod queue;
 pub mod rules;

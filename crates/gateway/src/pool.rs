@@ -19,6 +19,7 @@ use plimsoll_policy::{
 use siphasher::sip::SipHasher13;
 use tokio::sync::oneshot;
 
+use crate::explain::{Candidate, Choice, LeftOut};
 use crate::queue::{Placing, Waits};
 use crate::request::Asked;
 use crate::spec::{GatewaySpec, Place};
@@ -128,12 +129,16 @@ impl Pool {
     }
 
     /// Books a request on a replica, lets it wait, or refuses it.
-    pub fn place(self: &Arc<Pool>, asked: &Asked, terms: &Terms) -> Placing {
+    /// `explains`: with what was weighed; of a request that waited first nothing is told.
+    pub fn place(self: &Arc<Pool>, asked: &Asked, terms: &Terms, explains: bool) -> Placing {
         let now = self.clock.now();
         let mut inner = self.lock();
         let Inner { front, waiting, chance, .. } = &mut *inner;
         match front.offer(&asked.facts(), terms, now, chance, || asked.clone()) {
-            Offer::Sent(sent) => Placing::Booked(Booked::new(self, sent)),
+            Offer::Sent(sent) => {
+                let explained = explains.then(|| self.explained(front, &sent, asked, now));
+                Placing::Booked(Booked::new(self, sent, explained))
+            }
             Offer::Queued { ticket, until } => {
                 let (sender, given) = oneshot::channel();
                 waiting.insert(ticket, sender);
@@ -145,12 +150,41 @@ impl Pool {
     }
 
     /// Books a request that was let in on a replica that was not `tried`. `None` where no other may get it.
-    pub fn again(self: &Arc<Pool>, asked: &Asked, tried: &[u32]) -> Option<Booked> {
+    pub fn again(self: &Arc<Pool>, asked: &Asked, tried: &[u32], explains: bool) -> Option<Booked> {
         let now = self.clock.now();
         let mut inner = self.lock();
         let Inner { front, chance, .. } = &mut *inner;
         let sent = front.again(&asked.facts(), tried, now, chance)?;
-        Some(Booked::new(self, sent))
+        let explained = explains.then(|| self.explained(front, &sent, asked, now));
+        Some(Booked::new(self, sent, explained))
+    }
+
+    /// What was weighed, by names.
+    fn explained(&self, front: &Front<Asked>, sent: &Sent, asked: &Asked, now: At) -> Box<Choice> {
+        let name = |replica: u32| self.replicas[replica as usize].name.clone();
+        let weighed = front.weighed(&asked.facts());
+        let out =
+            (0..self.replicas.len() as u32).filter(|n| weighed.iter().all(|(view, ..)| view.replica != *n));
+        let left_out = out.map(|replica| LeftOut {
+            replica: name(replica),
+            standing: Some(front.health().standing(replica, now)).filter(|s| *s != Standing::Ready),
+        });
+        let left_out = left_out.collect();
+        let candidates = weighed.iter().map(|(view, cached, terms)| Candidate {
+            replica: name(view.replica),
+            requests: view.load.requests,
+            waiting_tokens: view.load.backlog,
+            decoding: view.load.decoding,
+            cached: *cached,
+            terms: *terms,
+        });
+        Box::new(Choice {
+            chosen: name(sent.booking.replica),
+            candidates: candidates.collect(),
+            left_out,
+            prompt_tokens: asked.prompt_tokens,
+            retries_left: front.retries_left(),
+        })
     }
 
     /// May a request that was sent `sent` times be sent again? Takes it out of the budget.
@@ -248,7 +282,7 @@ impl Pool {
             .drain(..)
             .map(|(ticket, given)| {
                 let given = match given {
-                    Given::Sent(sent) => Ok(Booked::new(self, sent)),
+                    Given::Sent(sent) => Ok(Booked::new(self, sent, None)),
                     Given::Refused(refusal) => Err(refusal),
                 };
                 (waiting.remove(&ticket), given)
@@ -271,11 +305,13 @@ pub struct Booked {
     events: u32,
     is_stream: bool,
     open: bool,
+    /// Why it is there, where that was asked.
+    pub explained: Option<Box<Choice>>,
 }
 
 impl Booked {
-    fn new(pool: &Arc<Pool>, sent: Sent) -> Booked {
-        Booked { pool: Arc::clone(pool), sent, events: 0, is_stream: false, open: true }
+    fn new(pool: &Arc<Pool>, sent: Sent, explained: Option<Box<Choice>>) -> Booked {
+        Booked { pool: Arc::clone(pool), sent, events: 0, is_stream: false, open: true, explained }
     }
 
     /// The replica's number.

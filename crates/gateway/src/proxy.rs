@@ -21,6 +21,7 @@ use plimsoll_policy::{AdmissionSpec, Refusal, Terms, Verdict};
 use plimsoll_wire::head::Head;
 
 use crate::doors::{self, Shut, Toll};
+use crate::explain::Choice;
 use crate::pool::{Booked, Pool};
 use crate::queue::Placing;
 use crate::relay::{self, Begun, Relay};
@@ -36,6 +37,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const SESSION: HeaderName = HeaderName::from_static("x-session-id");
 const REPLICA: HeaderName = HeaderName::from_static("x-plimsoll-replica");
 const QUEUE_MS: HeaderName = HeaderName::from_static("x-plimsoll-queue-ms");
+const EXPLAIN: HeaderName = HeaderName::from_static("x-plimsoll-explain");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 /// Headers that are for one connection only (RFC 9110, 7.6.1), and `Expect`, which was answered here.
@@ -79,6 +81,10 @@ struct Call {
     /// What its key was charged.
     toll: Option<Toll>,
     recording: Option<Recording>,
+    /// Does its client ask why it went where it went, and may it?
+    asks_why: bool,
+    /// The answer to that.
+    why: Option<HeaderValue>,
 }
 
 impl Call {
@@ -91,6 +97,21 @@ impl Call {
             told.bytes = self.body.len() as u64 + head_bytes(&self.headers);
         });
         recording
+    }
+
+    /// Is it to be told why it goes where it goes? Of a second try always: it is rare, and what is asked about.
+    fn explains(&self, tried: &[u32]) -> bool {
+        self.asks_why
+            || self.recording.as_ref().is_some_and(|recording| !tried.is_empty() || recording.explains())
+    }
+
+    fn explain(&mut self, choice: Choice) {
+        if self.asks_why {
+            self.why = serde_json::to_string(&choice).ok().and_then(|text| HeaderValue::try_from(text).ok());
+        }
+        if let Some(recording) = &mut self.recording {
+            recording.because(&self.id, choice);
+        }
     }
 
     fn record(&mut self, note: impl FnOnce(&mut Recording)) {
@@ -250,6 +271,8 @@ impl Worker {
             (None, true) => Cut::Blocks,
             (None, false) => Cut::No,
         };
+        let asked_why = headers.remove(EXPLAIN).is_some_and(|value| value == "1");
+        let asks_why = asked_why && rules.explain_header;
         let is_post = parts.method == Method::POST;
         let mut asked = if is_post { Asked::read(&body, cut) } else { Asked::default() };
         let tolled = key.map(|key| Toll::take(key, asked.prompt_tokens, asked.most_tokens, self.pool.clock));
@@ -273,6 +296,8 @@ impl Worker {
             held: Span::ZERO,
             toll,
             recording: None,
+            asks_why,
+            why: None,
         })
     }
 
@@ -285,10 +310,11 @@ impl Worker {
         let mut sent = 0;
         loop {
             let began = self.pool.clock.now();
+            let explains = call.explains(&tried);
             let again = match tried.is_empty() {
                 // What is no inference is not worth a place in the queue, and must not wait behind it.
                 true if call.method == Method::POST => None,
-                _ => self.pool.again(&call.asked, &tried),
+                _ => self.pool.again(&call.asked, &tried, explains),
             };
             if again.is_some() {
                 self.routed(call, began);
@@ -310,6 +336,10 @@ impl Worker {
                     }
                 }
             };
+            let mut booked = booked;
+            if let Some(choice) = booked.explained.take() {
+                call.explain(*choice);
+            }
             let number = booked.number();
             call.record(|recording| recording.sends(&booked.replica().name, booked.sent()));
             sent += 1;
@@ -390,7 +420,7 @@ impl Worker {
     /// Books a replica, now or when it is this request's turn.
     async fn place(&self, call: &mut Call) -> Result<Booked, Refusal> {
         let began = self.pool.clock.now();
-        let placing = self.pool.place(&call.asked, &call.terms);
+        let placing = self.pool.place(&call.asked, &call.terms, call.explains(&[]));
         self.routed(call, began);
         let waits = match placing {
             Placing::Booked(booked) => return Ok(booked),
@@ -470,6 +500,9 @@ impl Worker {
     fn mark(&self, call: &Call, headers: &mut HeaderMap, booked: &Booked) {
         for_next_hop(headers);
         headers.insert(REPLICA, booked.replica().header.clone());
+        call.why.iter().for_each(|why| {
+            headers.insert(EXPLAIN, why.clone());
+        });
         headers.insert(QUEUE_MS, queue_ms(call));
         headers.entry(REQUEST_ID).or_insert_with(|| call.id.clone());
     }

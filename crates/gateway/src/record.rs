@@ -21,6 +21,9 @@ pub struct RecordSpec {
     /// The oldest run folders go once all of them are larger than this, bytes.
     #[serde(default = "keep_bytes")]
     pub keep_bytes: u64,
+    /// Share of the requests of which it is kept why they went where they went; of every second try it always is.
+    #[serde(default = "explain")]
+    pub explain: f64,
 }
 
 fn every_s() -> f64 {
@@ -35,10 +38,14 @@ fn keep_bytes() -> u64 {
     4 << 30
 }
 
+fn explain() -> f64 {
+    0.1
+}
+
 impl RecordSpec {
     /// As by default, in this folder.
     pub fn new(dir: PathBuf) -> RecordSpec {
-        RecordSpec { dir, every_s: every_s(), bytes: bytes(), keep_bytes: keep_bytes() }
+        RecordSpec { dir, every_s: every_s(), bytes: bytes(), keep_bytes: keep_bytes(), explain: explain() }
     }
 
     /// Checks everything that the types can't.
@@ -52,6 +59,9 @@ impl RecordSpec {
         }
         if !(1.0..=604_800.0).contains(&self.every_s) {
             return conflict("record.every_s", format!("{} is not from 1 to 604800 s", self.every_s));
+        }
+        if !(0.0..=1.0).contains(&self.explain) {
+            return conflict("record.explain", format!("{} is no share from 0 to 1", self.explain));
         }
         if self.bytes < 64 << 10 {
             return conflict("record.bytes", format!("{} is less than 65536", self.bytes));

@@ -28,6 +28,8 @@ pub struct Rules {
     pub tls: Tls,
     /// Do replicas get the client's key?
     pub forward_keys: bool,
+    /// May clients ask why a request went where it went?
+    pub explain_header: bool,
     /// What replicas want to see, by their names.
     bearers: HashMap<String, HeaderValue>,
 }
@@ -53,6 +55,7 @@ impl Rules {
             admin_key: spec.admin_key.as_ref().map(|key| key.digest("admin_key")).transpose()?,
             tls: Tls::new(spec)?,
             forward_keys: spec.forward_keys,
+            explain_header: spec.explain_header,
             bearers,
             // Last: it changes the rates of keys that stay, and nothing may be refused after that.
             doors: Doors::new(&spec.keys, before.map(|rules| &rules.doors), clock)?,

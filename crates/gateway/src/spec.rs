@@ -52,6 +52,9 @@ pub struct GatewaySpec {
     pub limits: LimitSpec,
     /// Where requests are recorded as runs; none = nowhere.
     pub record: Option<RecordSpec>,
+    /// Answer a request that asks for it (`x-plimsoll-explain: 1`) with why it went where it went, in a header of that name: replicas' names and
+    /// loads, which strangers should not read.
+    pub explain_header: bool,
     /// The budget file that is held against the requests that come; none = none.
     pub budget: Option<PathBuf>,
     /// Name the replica in `x-plimsoll-replica`; otherwise the header carries a hash of the name, which tells outsiders nothing.
@@ -167,6 +170,7 @@ impl Default for GatewaySpec {
             warm_up: None,
             limits: LimitSpec::default(),
             record: None,
+            explain_header: false,
             budget: None,
             name_replicas: false,
             threads: 0,

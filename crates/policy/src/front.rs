@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::admit::AdmissionSpec;
+use crate::cost::CostTerms;
 use crate::demand::{self, Demand, ScaleSignal, Work};
 use crate::drain::Drain;
 use crate::health::{BreakerSpec, Health, Standing, Verdict};
@@ -395,6 +396,12 @@ impl<A: Ask> Front<A> {
     /// How fast a replica is taken to be.
     pub fn speed(&self, replica: u32) -> Speed {
         self.router.speed(replica)
+    }
+
+    /// What was weighed for the request that was placed last: right after [`offer`](Front::offer) or [`again`](Front::again), with the same facts.
+    pub fn weighed(&self, facts: &Facts<'_>) -> Vec<(ReplicaView, u32, Option<CostTerms>)> {
+        let weighed = self.router.weighed(&self.views, facts);
+        self.views.iter().zip(weighed).map(|(view, (cached, terms))| (*view, cached, terms)).collect()
     }
 
     /// Who routes.

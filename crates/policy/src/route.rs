@@ -346,6 +346,30 @@ impl Router {
         Some(Pick { place, uncached, expected })
     }
 
+    /// What the last [`pick`](Router::pick) weighed, in the order of its views: of each replica the prompt tokens that it was taken to have cached, and where
+    /// seconds were weighed what it cost. To be asked right after it, with the same views and facts.
+    pub fn weighed(&self, views: &[ReplicaView], facts: &Facts<'_>) -> Vec<(u32, Option<cost::CostTerms>)> {
+        let weighed = |view: &ReplicaView| {
+            let uncached = self.uncached(view.replica, facts);
+            let terms = match self.spec {
+                RouteSpec::LeastCost { weight, .. } => {
+                    let (speed, answer) = (self.speeds.of(view.replica), self.answer(facts));
+                    let terms = cost::CostTerms::of(&speed, view.load, uncached, answer, weight);
+                    Some(cost::CostTerms { penalty_s: view.penalty.as_secs_f64(), ..terms })
+                }
+                _ => None,
+            };
+            (facts.prompt_tokens.saturating_sub(uncached), terms)
+        };
+        views.iter().map(weighed).collect()
+    }
+
+    /// Tokens that an answer is expected to have.
+    fn answer(&self, facts: &Facts<'_>) -> f64 {
+        let answer = self.speeds.answer_tokens();
+        facts.most_tokens.map_or(answer, |most| answer.min(f64::from(most)))
+    }
+
     /// What a request can hope for on these replicas; `None` where there are none.
     pub fn outlook(&mut self, views: &[ReplicaView], facts: &Facts<'_>) -> Option<Outlook> {
         if self.needs_blocks() {
@@ -409,8 +433,7 @@ impl Router {
         weight: f64,
         chance: &mut Stream,
     ) -> usize {
-        let answer = self.speeds.answer_tokens();
-        let answer = facts.most_tokens.map_or(answer, |most| answer.min(f64::from(most)));
+        let answer = self.answer(facts);
         let Router { speeds, costs, .. } = self;
         let cost = |view: &ReplicaView, uncached: u32| {
             let speed = speeds.of(view.replica);

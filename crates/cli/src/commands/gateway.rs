@@ -1,6 +1,7 @@
 //! `plimsoll gateway`: a streaming proxy in front of replicas, until it is told to stop.
 
 pub mod again;
+mod explain;
 pub mod in_force;
 pub mod record;
 
@@ -39,6 +40,13 @@ pub fn run(args: &GatewayArgs) -> Result<Exit, Stop> {
             return Err(Stop::usage("key: say what it is to be called, such as plimsoll gateway key alice"));
         }
         [word, id] if word == "key" => return fresh_key(args, id),
+        [word] if word == "explain" => {
+            return Err(Stop::usage(
+                "explain: name a run that a gateway recorded, and one of its requests or none",
+            ));
+        }
+        [word, run] if word == "explain" => return explain::run(args.format, run, None),
+        [word, run, request] if word == "explain" => return explain::run(args.format, run, Some(request)),
         [word] if word == "check" => (true, None),
         [word, file] if word == "check" => (true, Some(file)),
         [] => (false, None),

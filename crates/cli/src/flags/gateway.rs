@@ -10,6 +10,7 @@ use super::Format;
 #[derive(Args, Debug)]
 pub struct GatewayArgs {
     /// A gateway file; before it the word check: say whether the file is sound and which replicas answer, and end.
+    /// Or explain RUN [REQUEST]: why what was recorded there went where it went.
     /// Or key NAME: make a key, print it this once and the line that the file needs
     #[arg(value_name = "FILE")]
     pub file: Vec<String>,

@@ -222,7 +222,7 @@ fn a_recorded_run_is_a_run_like_any_other() {
     let budget = folder.path().join("budget.yaml");
     std::fs::write(
         &budget,
-        "version: 1\nname: chat\nbudgets:\n  - {id: first, metric: ttft, p: 95, max: 5s}\n",
+        "version: 1\nname: chat\nbudgets:\n  - {id: first, metric: ttft, p: 50, max: 5s}\n",
     )
     .expect("written");
     let budget = budget.display().to_string();
@@ -377,4 +377,76 @@ fn a_budget_is_in_force_on_what_comes() {
     // Nobody writes it any more.
     let over = plimsoll(&["watch", &record, "-b", &budget]);
     assert_eq!((over.code, over.stderr.contains("plimsoll gate")), (2, true), "{}", over.words());
+}
+
+/// Every term of a choice adds up to its cost, the cheapest is chosen, and what was expected of caches is held against what servers say.
+#[test]
+fn a_choice_is_explained() {
+    let (a, b) = (Engine::start("demo"), Engine::start("demo"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let (dir, file) = (folder.path().join("traffic"), folder.path().join("gateway.yaml"));
+    let url = |engine: &Engine| engine.url.trim_end_matches("/v1").to_owned();
+    let text = format!(
+        "replicas: [{{url: \"{}\", name: left}}, {{url: \"{}\", name: right}}]\nexplain_header: true\nrecord: {{dir: {}, explain: 1}}\n",
+        url(&a),
+        url(&b),
+        dir.display()
+    );
+    std::fs::write(&file, text).expect("written");
+    let gateway = Running::start(&[&file.display().to_string()]);
+    // What waits for a replica first is not explained.
+    for _ in 0..300 {
+        let page: serde_json::Value = serde_json::from_str(&gateway.page("/v1/replicas")).expect("JSON");
+        let replicas = page["replicas"].as_array().expect("a list");
+        if replicas.iter().all(|replica| replica["standing"] == "ready") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let shared = "a long beginning that comes again and again, word for word, ".repeat(60);
+    for n in 0..20 {
+        ask(&gateway.url, "/v1/chat/completions", &body(6 + n, &format!("{shared} {n}")), None);
+    }
+    let addr = gateway.url.trim_start_matches("http://").trim_end_matches("/v1").to_owned();
+    let mut socket = TcpStream::connect(addr).expect("it listens");
+    let last = body(60, &format!("{shared} last"));
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Request-Id: the-last\r\nX-Plimsoll-Explain: 1\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{last}",
+        last.len()
+    );
+    socket.write_all(head.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).expect("text");
+    let why = answer.lines().find_map(|line| line.strip_prefix("x-plimsoll-explain: ")).expect("a header");
+    let why: serde_json::Value = serde_json::from_str(why).expect("JSON");
+    let chosen = why["chosen"].as_str().expect("a name").to_owned();
+    gateway.end();
+    let run = runs(&dir).pop().expect("a run").display().to_string();
+    let one = plimsoll(&["gateway", "explain", &run, "the-last", "--format", "json"]).json();
+    assert_eq!(one["explained"]["choices"][0], why);
+    assert_eq!(one["attempts"][0]["answer"]["replica"], chosen.as_str());
+    let number = |value: &serde_json::Value| value.as_f64().unwrap_or_else(|| panic!("{value}"));
+    let costs: Vec<(String, f64)> = why["candidates"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|one| {
+            let terms = one["terms"].as_object().expect("terms");
+            (one["replica"].as_str().expect("a name").to_owned(), terms.values().map(number).sum())
+        })
+        .collect();
+    let least = costs.iter().map(|(_, cost)| *cost).fold(f64::INFINITY, f64::min);
+    let own = costs.iter().find(|(name, _)| *name == chosen).expect("it was a candidate").1;
+    assert!(costs.len() == 2 && own <= 1.05 * least + 0.001, "{costs:?}");
+    let whole = plimsoll(&["gateway", "explain", &run, "--format", "json"]).json();
+    assert_eq!((&whole["requests"], &whole["explained"]), (&21.into(), &21.into()));
+    let sum: u64 = whole["because"].as_object().expect("reasons").values().filter_map(|n| n.as_u64()).sum();
+    assert_eq!(sum, 21);
+    // The truth of the expectation is what the servers say they took from their caches.
+    let came_true = number(&whole["came_true"]);
+    assert!((0.8..=1.0).contains(&came_true), "{whole}");
+    let text = plimsoll(&["gateway", "explain", &run, "the-last"]);
+    assert!(text.stdout.contains("because") && text.stdout.contains("the server took"), "{}", text.words());
+    let nobody = plimsoll(&["gateway", "explain", &run, "nobody"]);
+    assert_eq!((nobody.code, nobody.stderr.contains("not among the 21")), (2, true), "{}", nobody.words());
 }

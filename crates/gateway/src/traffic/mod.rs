@@ -12,12 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use plimsoll_client::Clock;
 use plimsoll_model::{At, Protocol, Span};
 use plimsoll_wire::Decoded;
 
 use crate::budget::Budget;
+use crate::explain::Choice;
 use crate::request::Asked;
 use crate::upstream::Way;
 use tail::Tail;
@@ -30,19 +31,23 @@ pub struct Traffic {
     to: SyncSender<Box<Told>>,
     numbers: Arc<AtomicU64>,
     lost: AtomicU64,
+    /// One request of so many is explained; 0 = none.
+    explains: u64,
     /// The budget that is held against it.
     pub budget: Arc<Budget>,
 }
 
 impl Traffic {
-    /// A record, and what comes out of it.
-    pub fn channel() -> (Arc<Traffic>, Receiver<Box<Told>>) {
+    /// A record, and what comes out of it. `explain`: the share of requests whose choices are told.
+    pub fn channel(explain: f64) -> (Arc<Traffic>, Receiver<Box<Told>>) {
         let (to, from) = sync_channel(PENDING);
+        let explains = if explain > 0.0 { (1.0 / explain).round() as u64 } else { 0 };
         (
             Arc::new(Traffic {
                 to,
                 numbers: Arc::default(),
                 lost: AtomicU64::new(0),
+                explains,
                 budget: Arc::default(),
             }),
             from,
@@ -91,6 +96,8 @@ pub struct Told {
     pub own_status: Option<u16>,
     /// Each time it was sent, in order.
     pub tries: Vec<Try>,
+    /// Its `x-request-id` and why it went where it went, where that was asked.
+    pub explained: Option<(String, Vec<Choice>)>,
 }
 
 /// One time that a request was sent.
@@ -158,6 +165,7 @@ impl Recording {
             routed: Span::ZERO,
             own_status: None,
             tries: Vec::new(),
+            explained: None,
         };
         Recording { to: Arc::clone(to), clock, told: Some(Box::new(told)) }
     }
@@ -167,6 +175,20 @@ impl Recording {
         if let Some(told) = &mut self.told {
             note(told);
         }
+    }
+
+    /// Is it one of those that are explained?
+    pub fn explains(&self) -> bool {
+        let every = self.to.explains;
+        every > 0 && self.told.as_ref().is_some_and(|told| told.number.is_multiple_of(every))
+    }
+
+    /// Why it went there.
+    pub fn because(&mut self, id: &HeaderValue, choice: Choice) {
+        self.note(|told| {
+            let id = || id.to_str().unwrap_or_default().to_owned();
+            told.explained.get_or_insert_with(|| (id(), Vec::new())).1.push(choice);
+        });
     }
 
     /// It was placed on a replica and is being sent.

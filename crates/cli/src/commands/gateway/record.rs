@@ -4,6 +4,8 @@
 //! or more and rows come meanwhile. A folder holds the requests that *came* while it was the newest: it stays open for those that go on after the next one
 //! was begun, else the slow ones would be missing where they belong.
 
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use plimsoll_client::Clock;
+use plimsoll_gateway::explain::Explained;
 use plimsoll_gateway::traffic::Told;
 use plimsoll_gateway::traffic::rows::RowMaker;
 use plimsoll_gateway::{GatewaySpec, RecordSpec, Traffic};
@@ -31,6 +34,10 @@ use crate::out;
 pub const KIND: &str = "gateway";
 /// Begins the names of its folders.
 const PREFIX: &str = "gateway-";
+/// Why requests went where they went, in a run folder.
+pub const EXPLAINED: &str = "explain.jsonl";
+/// Most bytes of it: some ten thousand choices among ten replicas.
+const MOST_EXPLAINED: usize = 16 << 20;
 /// How often it is looked at whether a folder is full while nothing comes.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long a folder waits for requests that go on: the longest answers take minutes. What comes later is missing in it, and it says so.
@@ -66,7 +73,8 @@ impl Record {
         if spec.record.is_none() && spec.budget.is_none() {
             return Ok(None);
         }
-        let (traffic, from) = Traffic::channel();
+        let explain = spec.record.as_ref().map_or(0.0, |record| record.explain);
+        let (traffic, from) = Traffic::channel(explain);
         let told = Arc::clone(&traffic.budget);
         let watching =
             spec.budget.as_deref().map(|path| Watching::start(path, told, (clock, quiet))).transpose()?;
@@ -116,6 +124,7 @@ impl Writing {
         let rows = self.maker.rows(told, base);
         if let Some(folder) = folder {
             rows.iter().for_each(|row| folder.keep(row));
+            folder.explain(told);
         }
         if let Some(keeping) = &mut self.keeping {
             keeping.counted();
@@ -143,6 +152,9 @@ struct Folder {
     first: u64,
     begun: At,
     extent: Extent,
+    /// Why requests went where they went, a line each, until it is too long.
+    explained: Option<BufWriter<File>>,
+    explained_bytes: usize,
 }
 
 impl Next {
@@ -154,7 +166,12 @@ impl Next {
         let base = begun + -Span::from_secs(1);
         let first = self.numbers.load(Ordering::Relaxed);
         let writer = RunWriter::create(&dir, self.manifest(base))?;
-        Ok(Folder { writer, base, first, begun, extent: Extent::default() })
+        let explained = match self.record.explain > 0.0 {
+            true => File::create(dir.join(EXPLAINED)).ok().map(BufWriter::new),
+            false => None,
+        };
+        let extent = Extent::default();
+        Ok(Folder { writer, base, first, begun, extent, explained, explained_bytes: 0 })
     }
 
     fn manifest(&self, base: At) -> Manifest {
@@ -264,6 +281,7 @@ impl Keeping {
     /// Begins the next folder where this one is full, and closes those that have all they wait for.
     fn look(&mut self) {
         let now = self.next.clock.now();
+        self.newest.flush();
         let (every_s, bytes) = (self.next.record.every_s, self.next.record.bytes);
         let age = (now - self.newest.begun).as_secs_f64();
         let is_full = age >= every_s || self.newest.writer.health().written_bytes >= bytes;
@@ -357,6 +375,27 @@ impl Folder {
         let row = Attempt { request: row.request - self.first, ..row.clone() };
         self.extent.add(&row);
         self.writer.attempt(&row);
+    }
+
+    /// Keeps why a request went where it went. That a disk refuses it is seen by the rows.
+    fn explain(&mut self, told: &Told) {
+        let (Some((id, choices)), Some(file)) = (&told.explained, &mut self.explained) else { return };
+        let explained =
+            Explained { request: told.number - self.first, id: id.clone(), choices: choices.clone() };
+        let Ok(line) = serde_json::to_string(&explained) else { return };
+        self.explained_bytes += line.len();
+        if self.explained_bytes > MOST_EXPLAINED {
+            // What is there stays as it is: it is the beginning of this folder's time.
+            self.explained = None;
+            return;
+        }
+        let _ = writeln!(file, "{line}");
+    }
+
+    fn flush(&mut self) {
+        self.explained.iter_mut().for_each(|file| {
+            let _ = file.flush();
+        });
     }
 
     /// Makes a run of it: the level that its rows are, Parquet, findings. `until`: the number after its last request. What was wrong, if anything.

@@ -1,0 +1,252 @@
+//! `plimsoll gateway explain RUN [REQUEST]`: why requests went where they went, from what a gateway recorded.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use plimsoll_gateway::explain::{Because, Choice, Explained};
+use plimsoll_model::{Attempt, How};
+use plimsoll_report::figure::{self, counted};
+use plimsoll_report::table::Table;
+use serde::Serialize;
+
+use super::record::{EXPLAINED, KIND};
+use crate::exit::{Exit, Stop};
+use crate::flags::Format;
+use crate::{named, out, rows};
+
+/// Explains one request, or says what is known of all.
+pub fn run(format: Format, run: &str, request: Option<&str>) -> Result<Exit, Stop> {
+    let dir = named::run(run).map_err(Stop::usage)?;
+    let name = dir.display();
+    let recorded = rows::whole(&dir)?;
+    if recorded.manifest.kind != KIND {
+        return Err(Stop::usage(format!(
+            "{name}: is no gateway's record; plimsoll gateway --record DIR makes one"
+        )));
+    }
+    let explained = read(&dir)?;
+    let Some(request) = request else {
+        let whole = Whole::of(&recorded.attempts, &explained);
+        match format {
+            Format::Text => out::line(&whole.text()),
+            Format::Json => out::json(&whole),
+        }
+        return Ok(Exit::Done);
+    };
+    let asked: Option<u64> = request.parse().ok();
+    let is = |one: &&Explained| one.id == request || asked == Some(one.request);
+    let Some(one) = explained.iter().find(is) else {
+        let (of, all) = (counted(explained.len() as u64, "request"), recorded.attempts.len());
+        return Err(Stop::usage(format!(
+            "{request}: not among the {of} of {all} rows that are explained here; record: {{explain: 1}} in the gateway's file explains all"
+        )));
+    };
+    let tries: Vec<&Attempt> = recorded.attempts.iter().filter(|row| row.request == one.request).collect();
+    match format {
+        Format::Text => out::line(&request_text(one, &tries)),
+        Format::Json => out::json(&serde_json::json!({"explained": one, "attempts": tries})),
+    }
+    Ok(Exit::Done)
+}
+
+/// The choices that were kept; a line that a kill has cut is passed over.
+fn read(dir: &Path) -> Result<Vec<Explained>, Stop> {
+    let path = dir.join(EXPLAINED);
+    let text = std::fs::read_to_string(&path).map_err(|e| out::unread(path.display(), &e))?;
+    Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+}
+
+// -------------------------------------------------------------------------------------------- one request
+
+fn request_text(one: &Explained, tries: &[&Attempt]) -> String {
+    let mut page = Vec::new();
+    for (n, choice) in one.choices.iter().enumerate() {
+        let row = tries.iter().find(|row| row.answer.replica.as_deref() == Some(&choice.chosen));
+        page.push(format!(
+            "Request {} ({}){}: {}, because {}",
+            one.request,
+            one.id,
+            if one.choices.len() > 1 { format!(", choice {}", n + 1) } else { String::new() },
+            choice.chosen,
+            choice.because().words()
+        ));
+        page.push(candidates(choice));
+        let out: Vec<String> = choice
+            .left_out
+            .iter()
+            .map(|left| {
+                let why = match left.standing {
+                    Some(standing) => super::words(standing),
+                    None => "had been tried",
+                };
+                format!("{} {why}", left.replica)
+            })
+            .collect();
+        if !out.is_empty() {
+            page.push(format!("  Left out: {}.", out.join("; ")));
+        }
+        page.push(format!("  Retries that the budget held: {:.1}.", choice.retries_left));
+        page.extend(row.map(|row| came_of_it(choice, row)));
+    }
+    page.join("\n")
+}
+
+/// The terms of each candidate's cost, ms.
+fn candidates(choice: &Choice) -> String {
+    let mut table = Table::new(&[
+        "<replica", "requests", "waiting", "decoding", "cached", "base ms", "wait", "prompt", "step",
+        "others", "penalty", "cost",
+    ]);
+    for one in &choice.candidates {
+        let ms = |s: Option<f64>| s.map_or("–".to_owned(), |s| format!("{:.2}", 1e3 * s));
+        let terms = one.terms;
+        let mark = if one.replica == choice.chosen { "→ " } else { "  " };
+        table.row([
+            format!("{mark}{}", one.replica),
+            one.requests.to_string(),
+            one.waiting_tokens.to_string(),
+            one.decoding.to_string(),
+            format!("{}/{}", one.cached, choice.prompt_tokens),
+            ms(terms.map(|t| t.base_s)),
+            ms(terms.map(|t| t.wait_s)),
+            ms(terms.map(|t| t.own_s)),
+            ms(terms.map(|t| t.step_s)),
+            ms(terms.map(|t| t.others_s)),
+            ms(terms.map(|t| t.penalty_s)),
+            ms(terms.map(|t| t.cost_s())),
+        ]);
+    }
+    table.render(2).trim_end().to_owned()
+}
+
+fn came_of_it(choice: &Choice, row: &Attempt) -> String {
+    let held = row.answer.stages.iter().find(|stage| stage.name == "gateway_hold");
+    let held = held.map_or(String::new(), |stage| {
+        format!("waited {} while no replica could take it; ", figure::duration_ns(stage.took.0 as f64))
+    });
+    let first = row.first_token.map_or(String::new(), |at| {
+        format!(", first token {} after it came", figure::duration_ns((at - row.due).0 as f64))
+    });
+    let cached = match (expected_share(choice), row.answer.tokens.prompt, row.answer.tokens.cached) {
+        (Some(share), Some(prompt), Some(cached)) => format!(
+            "; {:.0} of {prompt} prompt tokens were expected to be cached, the server took {cached}",
+            share * f64::from(prompt)
+        ),
+        _ => String::new(),
+    };
+    format!("  {held}{}{first}{cached}.", row.outcome.how.name().replace('_', " "))
+}
+
+/// Share of the prompt that the chosen replica was taken to have cached. (The gateway counts tokens by bytes, the server as it does.)
+fn expected_share(choice: &Choice) -> Option<f64> {
+    let cached = choice.winner()?.cached;
+    Some(f64::from(cached) / f64::from(choice.prompt_tokens.max(1)))
+}
+
+// -------------------------------------------------------------------------------------------- all of them
+
+/// What is known of all requests.
+#[derive(Serialize)]
+struct Whole {
+    requests: u64,
+    explained: u64,
+    /// By replica: attempts, and those that were explained by what decided.
+    replicas: BTreeMap<String, Went>,
+    because: BTreeMap<Because, u64>,
+    /// Prompt tokens that were expected to be cached, and those that servers took from their caches of the same requests.
+    expected_cached: f64,
+    reported_cached: f64,
+    /// Of those, what came of what was expected.
+    came_true: Option<f64>,
+    retries: u64,
+    shed: u64,
+}
+
+#[derive(Serialize, Default)]
+struct Went {
+    attempts: u64,
+    finished: u64,
+    shed: u64,
+    failed: u64,
+}
+
+impl Whole {
+    fn of(attempts: &[Attempt], explained: &[Explained]) -> Whole {
+        let mut whole = Whole {
+            requests: attempts.iter().filter(|row| row.attempt == 0).count() as u64,
+            explained: explained.len() as u64,
+            replicas: BTreeMap::new(),
+            because: BTreeMap::new(),
+            expected_cached: 0.0,
+            reported_cached: 0.0,
+            came_true: None,
+            retries: attempts.iter().filter(|row| row.attempt > 0).count() as u64,
+            shed: attempts.iter().filter(|row| row.outcome.how == How::Shed).count() as u64,
+        };
+        for row in attempts {
+            let name = row.answer.replica.clone().unwrap_or_else(|| "(none)".to_owned());
+            let went = whole.replicas.entry(name).or_default();
+            went.attempts += 1;
+            match row.outcome.how {
+                How::Finished | How::Cancelled => went.finished += 1,
+                How::Shed => went.shed += 1,
+                _ => went.failed += 1,
+            }
+        }
+        let last: BTreeMap<u64, &Attempt> = attempts.iter().map(|row| (row.request, row)).collect();
+        let mut kept = 0.0;
+        for one in explained {
+            one.choices.iter().for_each(|choice| *whole.because.entry(choice.because()).or_default() += 1);
+            let tokens = last.get(&one.request).map(|row| row.answer.tokens);
+            let share = one.choices.last().and_then(expected_share);
+            if let (Some(share), Some((prompt, cached))) =
+                (share, tokens.and_then(|tokens| tokens.prompt.zip(tokens.cached)))
+            {
+                let expected = share * f64::from(prompt);
+                whole.expected_cached += expected;
+                whole.reported_cached += f64::from(cached);
+                kept += expected.min(f64::from(cached));
+            }
+        }
+        whole.came_true = (whole.expected_cached > 0.0).then(|| kept / whole.expected_cached);
+        whole
+    }
+
+    fn text(&self) -> String {
+        let mut table = Table::new(&["<replica", "attempts", "share", "answered", "shed", "failed"]);
+        let all: u64 = self.replicas.values().map(|went| went.attempts).sum();
+        for (name, went) in &self.replicas {
+            table.row([
+                name.clone(),
+                went.attempts.to_string(),
+                format!("{:.1} %", 100.0 * went.attempts as f64 / all.max(1) as f64),
+                went.finished.to_string(),
+                went.shed.to_string(),
+                went.failed.to_string(),
+            ]);
+        }
+        let mut page = vec![
+            format!(
+                "{}, {} tried again, {} shed",
+                counted(self.requests, "request"),
+                counted(self.retries, "attempt"),
+                counted(self.shed, "attempt")
+            ),
+            table.render(2).trim_end().to_owned(),
+            format!("Why, of the {} that are explained:", counted(self.explained, "request")),
+        ];
+        let mut because: Vec<(&Because, &u64)> = self.because.iter().collect();
+        because.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+        page.extend(because.iter().map(|(because, count)| format!("  {count:>6}  {}", because.words())));
+        page.push(match self.came_true {
+            Some(share) => format!(
+                "Of {:.0} prompt tokens that were expected to be cached {:.1} % were; the servers took {:.0} from their caches.",
+                self.expected_cached,
+                100.0 * share,
+                self.reported_cached
+            ),
+            None => "No server said of an explained request what it took from its cache.".to_owned(),
+        });
+        page.join("\n")
+    }
+}

@@ -1,0 +1,129 @@
+//! Why a request went where it went: what was known of each replica at that instant, in the terms of its cost.
+//!
+//! Taken for a share of the requests and for every second try: it costs an allocation, and a decision that is like a thousand others explains nothing more.
+
+use plimsoll_policy::Standing;
+use plimsoll_policy::cost::{CostTerms, LEVEL, LEVEL_S};
+use serde::{Deserialize, Serialize};
+
+/// One choice.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Choice {
+    /// The replica that got it.
+    pub chosen: String,
+    /// Those that might have, as they were before it was booked.
+    pub candidates: Vec<Candidate>,
+    /// Those that might not, and why: how they stood, or that it had been there.
+    pub left_out: Vec<LeftOut>,
+    /// Prompt tokens, by the prompt's length.
+    pub prompt_tokens: u32,
+    /// Retries that the budget held.
+    pub retries_left: f64,
+}
+
+/// A replica that might have got it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Its name.
+    pub replica: String,
+    /// Requests on it.
+    pub requests: u32,
+    /// Prompt tokens that waited there.
+    pub waiting_tokens: u64,
+    /// Streams that decoded there.
+    pub decoding: u32,
+    /// Prompt tokens that it was taken to have cached.
+    pub cached: u32,
+    /// What it would have cost; none where the route weighs no seconds.
+    pub terms: Option<CostTerms>,
+}
+
+/// A replica that might not.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// Its name.
+    pub replica: String,
+    /// How it stood; none: it answers and had been tried.
+    pub standing: Option<Standing>,
+}
+
+/// A request and its choices: a line of a run's `explain.jsonl`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Explained {
+    /// Its number in the run.
+    pub request: u64,
+    /// Its `x-request-id`.
+    pub id: String,
+    /// One for each time it was sent.
+    pub choices: Vec<Choice>,
+}
+
+/// What decided for the chosen replica, against the cheapest of the others.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Because {
+    /// Nobody else might get it.
+    Alone,
+    /// Others cost as much: chance.
+    Level,
+    /// It had more of the prompt cached, or computes prompts faster.
+    Prompt,
+    /// Fewer prompts waited there.
+    Wait,
+    /// Fewer streams decoded there, or it steps faster.
+    Decoding,
+    /// The other had refused requests a moment ago.
+    Penalty,
+    /// Its answers begin sooner whatever is there.
+    Base,
+    /// The route weighs no seconds.
+    Rule,
+}
+
+impl Because {
+    /// On the screen.
+    pub fn words(self) -> &'static str {
+        match self {
+            Because::Alone => "nobody else might get it",
+            Because::Level => "others cost as much; chance decided",
+            Because::Prompt => "less of the prompt was to be computed there, or faster",
+            Because::Wait => "less waited there",
+            Because::Decoding => "fewer streams decoded there, or it steps faster",
+            Because::Penalty => "the next one had refused requests a moment ago",
+            Because::Base => "its first tokens come sooner whatever is there",
+            Because::Rule => "the route's rule; it weighs no seconds",
+        }
+    }
+}
+
+impl Choice {
+    /// The chosen one.
+    pub fn winner(&self) -> Option<&Candidate> {
+        self.candidates.iter().find(|candidate| candidate.replica == self.chosen)
+    }
+
+    /// The cheapest of the others.
+    pub fn next(&self) -> Option<&Candidate> {
+        let cost = |candidate: &&Candidate| candidate.terms.map_or(f64::INFINITY, |terms| terms.cost_s());
+        let others = self.candidates.iter().filter(|candidate| candidate.replica != self.chosen);
+        others.min_by(|a, b| cost(a).total_cmp(&cost(b)))
+    }
+
+    /// What decided: the term by which the chosen one was cheapest against the next.
+    pub fn because(&self) -> Because {
+        let (Some(winner), Some(next)) = (self.winner(), self.next()) else { return Because::Alone };
+        let (Some(own), Some(other)) = (winner.terms, next.terms) else { return Because::Rule };
+        let least = own.cost_s().min(other.cost_s());
+        if own.cost_s().max(other.cost_s()) <= least * (1.0 + LEVEL) + LEVEL_S {
+            return Because::Level;
+        }
+        let gains = [
+            (other.own_s - own.own_s, Because::Prompt),
+            (other.wait_s - own.wait_s, Because::Wait),
+            (other.step_s + other.others_s - own.step_s - own.others_s, Because::Decoding),
+            (other.penalty_s - own.penalty_s, Because::Penalty),
+            (other.base_s - own.base_s, Because::Base),
+        ];
+        gains.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).map_or(Because::Level, |(_, because)| because)
+    }
+}
