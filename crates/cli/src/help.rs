@@ -24,7 +24,7 @@ const TASKS: &[Task] = &[
     ),
     (
         "In production",
-        &["watch", "gateway"],
+        &["watch", "export", "gateway"],
         "plimsoll gateway --replica http://a:8000 --replica http://b:8000",
     ),
     (
@@ -78,6 +78,14 @@ const SHORT: &[Short] = &[
         [
             "plimsoll gate RUN --budget budget.yaml --junit gate.xml",
             "plimsoll gate http://host:8000/v1 --budget budget.yaml --time 15m",
+        ],
+    ),
+    (
+        "export",
+        &["budget", "source", "labels", "queue_per_replica", "out"],
+        [
+            "plimsoll export rules -b budget.yaml --source vllm --label job=vllm -o rules",
+            "plimsoll export keda -b budget.yaml --queue-per-replica 4 --deployment vllm",
         ],
     ),
     (

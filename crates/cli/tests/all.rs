@@ -27,6 +27,8 @@ mod collect;
 mod compare;
 #[path = "all/diagnose_url.rs"]
 mod diagnose_url;
+#[path = "all/export.rs"]
+mod export;
 #[path = "all/faults.rs"]
 mod faults;
 #[path = "all/gate.rs"]

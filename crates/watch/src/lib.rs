@@ -1,13 +1,15 @@
 //! A budget file held against live traffic: samples of metrics pages, or requests themselves, in, verdict rows out, at any instant.
 //!
 //! Reading order: [`over`] (from a histogram's buckets to a count over a ceiling), `block` (what came between two ticks), [`requests`] (the same from rows of a run), [`window`] (what comes → blocks of time),
-//! [`rows`] (blocks → verdict rows), [`alert`] (blocks → alerts), [`lint`] (which rows a source can judge at all), [`finding`] (what is said), [`light`] (all of it as one state).
+//! [`rows`] (blocks → verdict rows), [`alert`] (blocks → alerts), [`lint`] (which rows a source can judge at all), [`finding`] (what is said), [`light`] (all of it as one state),
+//! [`export`] (a budget in the forms of others' tools).
 //!
 //! A percentile row is a count over its ceiling, never an interpolated quantile: where the ceiling lies inside a bucket the count is a bracket, and
 //! what the bracket cannot decide is not decided. Nothing here reads a clock or a socket: `now` is an argument.
 
 pub mod alert;
 mod block;
+pub mod export;
 pub mod finding;
 pub mod light;
 pub mod lint;

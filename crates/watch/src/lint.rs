@@ -42,9 +42,12 @@ pub fn lint(file: &BudgetFile, pairs: &[Pair], side: &ServerSide, until: At) -> 
     let row = |budget: &Budget| {
         let (judged, says, edges_s) = match source(budget) {
             Source::Nothing(why) => (false, why.to_owned(), None),
-            Source::Errors => match side.has(Signal::Finished) {
-                true => (true, "by the counters of answered, failed and refused requests".to_owned(), None),
-                false => (false, "the page counts no answered requests".to_owned(), None),
+            Source::Errors => match (side.has(Signal::Finished), counts_failures(side)) {
+                (true, true) => {
+                    (true, "by the counters of answered, failed and refused requests".to_owned(), None)
+                }
+                (false, _) => (false, "the page counts no answered requests".to_owned(), None),
+                (true, false) => (false, "the page counts no failed requests".to_owned(), None),
             },
             Source::Latency { signal, limit_s } => latency(side, signal, limit_s, until),
             Source::Values { .. } | Source::Shares(_) => (true, "request by request".to_owned(), None),
@@ -54,6 +57,11 @@ pub fn lint(file: &BudgetFile, pairs: &[Pair], side: &ServerSide, until: At) -> 
         LintRow { id: budget.id.clone(), budget: words(budget), judged, says, edges_s, burn }
     };
     file.budgets.iter().map(row).collect()
+}
+
+/// Would a failed request be on the page? A server that counts none has no errors whatever happens.
+pub(crate) fn counts_failures(side: &ServerSide) -> bool {
+    side.may_say(Signal::Failed) || side.may_say(Signal::Refused)
 }
 
 fn is_counted(budget: &Budget) -> bool {

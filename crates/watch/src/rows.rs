@@ -163,7 +163,7 @@ fn uncounted(source: &Source, seen: &Seen<'_>, counts: &[Over], all: Over) -> Op
     }
     if counts.is_empty() {
         let why = match source {
-            Source::Errors => "no page counts answered requests",
+            Source::Errors => "no page counts answered and failed requests",
             _ => "no page has this latency as a histogram with buckets",
         };
         return Some((RowState::Absent, why.to_owned()));

@@ -235,6 +235,7 @@ impl Watched {
                 // Between tokens there is no request that could fail.
                 Some(if signal == Signal::Itl { all } else { all.with(failed) })
             }
+            Source::Errors if !crate::lint::counts_failures(&self.side) => None,
             Source::Errors => {
                 let finished = self.side.gained(Signal::Finished, from, to)?.value.max(0.0).round() as u64;
                 Some(failed.with(Over { n: finished, ..Over::default() }))

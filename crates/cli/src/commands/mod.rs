@@ -11,6 +11,7 @@ pub mod demo;
 pub mod diagnose;
 pub mod doctor;
 pub mod engine;
+pub mod export;
 pub mod gate;
 pub mod gateway;
 pub mod history;

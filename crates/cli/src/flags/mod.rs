@@ -11,6 +11,7 @@ mod collect;
 mod compare;
 mod diagnose_url;
 mod engine;
+mod export;
 mod gate;
 mod gate_url;
 mod gateway;
@@ -41,6 +42,7 @@ pub use diagnose_url::{DiagnoseArgs, DiagnoseUrlArgs};
 pub use engine::{
     CalibrateArgs, DevAction, DevArgs, EngineArgs, KeepEvents, SimulateArgs, ValidateArgs, WorldArgs,
 };
+pub use export::{ExportArgs, ExportWhat};
 pub use gate::GateArgs;
 pub use gate_url::GateUrlArgs;
 pub use gateway::GatewayArgs;
@@ -109,6 +111,8 @@ pub enum Command {
     History(HistoryArgs),
     /// Hold a budget against live traffic, from servers' metrics pages
     Watch(WatchArgs),
+    /// Write a budget as rules, dashboard, OpenSLO, KEDA, tail sampling
+    Export(ExportArgs),
     /// Stand in front of replicas: route, retry and eject by what is seen
     Gateway(GatewayArgs),
     /// Say which layer is slow, of an endpoint or of a run

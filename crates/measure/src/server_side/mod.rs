@@ -20,7 +20,7 @@ pub mod signal;
 pub mod table;
 mod told;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_model::{At, Sample, Span};
 
@@ -30,7 +30,7 @@ pub use signal::{Rule, SeriesKind, Signal};
 pub use told::{LevelTold, ServerMoment, ServerTold, told};
 
 use read::{ScrapedPage, Track};
-use table::{Layer, SignalPart};
+use table::{Layer, SignalName, SignalPart, Table};
 
 /// Name of the row that marks a look at a page: how many samples the page had; 0 = an empty page, which says nothing.
 pub const LOOK: &str = "scrape_samples";
@@ -50,6 +50,17 @@ pub struct Replica {
     pub page: String,
     /// The labels that tell it apart, `key=value`; empty where the page has only one replica.
     pub labels: String,
+}
+
+/// A series of a page that is read, and what for.
+#[derive(Clone, Debug)]
+pub struct ExposedSeries {
+    /// Its name as the page spells it.
+    pub name: String,
+    /// Its labels.
+    pub labels: Vec<(String, String)>,
+    /// The row of the table that it is read by.
+    pub row: &'static SignalName,
 }
 
 /// What must be said beside any figure of these.
@@ -78,6 +89,8 @@ pub struct ServerSide {
     replicas: Vec<Replica>,
     devices: Vec<Replica>,
     tracks: BTreeMap<Signal, Vec<Track>>,
+    /// Whose names are read.
+    servers: BTreeSet<&'static str>,
     disclosures: Disclosures,
 }
 
@@ -85,6 +98,17 @@ impl ServerSide {
     /// Reads a run's samples, in any order. The generator's own (`source` = `client`) are left out.
     pub fn read<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> ServerSide {
         read::read(samples)
+    }
+
+    /// Which series of these pages are read, and for what: those that every figure here is made of.
+    pub fn exposed(samples: &[Sample]) -> Vec<ExposedSeries> {
+        let all = read::exposed(samples);
+        // As in `whole`: what an engine says goes before what the gateway before it says.
+        let engines: Vec<Signal> =
+            all.iter().filter(|one| one.row.layer == Layer::Engine).map(|one| one.row.signal).collect();
+        all.into_iter()
+            .filter(|one| one.row.layer == Layer::Engine || !engines.contains(&one.row.signal))
+            .collect()
     }
 
     /// Did nobody say anything?
@@ -95,6 +119,11 @@ impl ServerSide {
     /// Is there anything of this signal?
     pub fn has(&self, signal: Signal) -> bool {
         self.tracks.contains_key(&signal)
+    }
+
+    /// Does any of these servers have a name for this signal? Counters of what has not happened yet are on no page.
+    pub fn may_say(&self, signal: Signal) -> bool {
+        self.servers.iter().any(|server| Table::shipped().says(server, signal))
     }
 
     /// The engines that can be told apart.

@@ -11,7 +11,7 @@ use super::buckets::{Buckets, Gained};
 use super::series::{Looks, Series, Step, held};
 use super::signal::{Rule, Signal};
 use super::table::{Layer, SignalName, SignalPart, Table};
-use super::{Disclosures, FAILED, LOOK, PAGE_LABEL, Replica, ServerSide};
+use super::{Disclosures, ExposedSeries, FAILED, LOOK, PAGE_LABEL, Replica, ServerSide};
 
 /// More falls than this of one counter are not restarts.
 const MOST_RESTARTS: u32 = 3;
@@ -59,6 +59,35 @@ struct Raw<'a> {
 pub(super) fn read<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> ServerSide {
     let mut disclosures = Disclosures::default();
     let (mut pages, raw) = gather(samples, &mut disclosures);
+    let found = spoken(&raw, &mut disclosures);
+    let (replicas, devices) = identities(&raw, &found, &pages);
+    let servers = found.iter().map(|(_, row)| row.server).collect();
+    let mut tracks: BTreeMap<Signal, Vec<Track>> = BTreeMap::new();
+    for (number, row) in found {
+        let among = if row.layer == Layer::Gpu { &devices } else { &replicas };
+        if let Some(track) = track(&raw[number], row, &pages, among) {
+            tracks.entry(row.signal).or_default().push(track);
+        }
+    }
+    judge_resets(&mut pages, &tracks, &mut disclosures);
+    ServerSide { pages, replicas, devices, tracks, servers, disclosures }
+}
+
+/// The series that are read, and for what.
+pub(super) fn exposed(samples: &[Sample]) -> Vec<ExposedSeries> {
+    let mut disclosures = Disclosures::default();
+    let (_, raw) = gather(samples, &mut disclosures);
+    let found = spoken(&raw, &mut disclosures).into_iter();
+    let series = |(number, row): (usize, &'static SignalName)| ExposedSeries {
+        name: raw[number].name.to_owned(),
+        labels: raw[number].labels.clone(),
+        row,
+    };
+    found.map(series).collect()
+}
+
+/// Which series are read, and by which row of the table.
+fn spoken(raw: &[Raw<'_>], disclosures: &mut Disclosures) -> Vec<(usize, &'static SignalName)> {
     let mut found = Vec::new();
     let mut unknown = BTreeSet::new();
     for (number, one) in raw.iter().enumerate() {
@@ -70,22 +99,13 @@ pub(super) fn read<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> ServerS
         found.extend(rows.iter().filter(|row| row.allows(&one.labels)).map(|row| (number, row)));
     }
     disclosures.unknown_names = unknown.len();
-    let chosen = chosen(&raw, &found);
+    let chosen = chosen(raw, &found);
     found.retain(|(number, row)| {
         chosen.get(&(raw[*number].page, row.signal, row.layer == Layer::Gateway))
             == Some(&(row.server, row.rank))
             && leads(row, &raw[*number])
     });
-    let (replicas, devices) = identities(&raw, &found, &pages);
-    let mut tracks: BTreeMap<Signal, Vec<Track>> = BTreeMap::new();
-    for (number, row) in found {
-        let among = if row.layer == Layer::Gpu { &devices } else { &replicas };
-        if let Some(track) = track(&raw[number], row, &pages, among) {
-            tracks.entry(row.signal).or_default().push(track);
-        }
-    }
-    judge_resets(&mut pages, &tracks, &mut disclosures);
-    ServerSide { pages, replicas, devices, tracks, disclosures }
+    found
 }
 
 /// Does [`PAGE_LABEL`] say the page? The scraper writes it on every row where it reads several pages, on its own rows of each

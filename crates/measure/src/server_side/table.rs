@@ -87,6 +87,11 @@ impl Table {
         found.map_or(&[], Vec::as_slice)
     }
 
+    /// Has this server a name for this signal?
+    pub fn says(&self, server: &str, signal: Signal) -> bool {
+        self.rows.values().flatten().any(|row| row.server == server && row.signal == signal)
+    }
+
     /// Labels that tell replicas of this server's page apart.
     pub fn replica_labels(&self, server: &str) -> &[&'static str] {
         self.replica_labels.get(server).map_or(&[], Vec::as_slice)

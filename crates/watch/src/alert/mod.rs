@@ -90,6 +90,16 @@ impl AlertKind {
         }
     }
 
+    /// The name of the alert for Alertmanager: `ceiling_broken` → `PlimsollCeilingBroken`. A route that waits for another monitor's `Watchdog`
+    /// must not take ours for it.
+    pub fn alert_name(self) -> String {
+        let words = self.name().split('_').map(|word| {
+            let (first, rest) = word.split_at(word.len().min(1));
+            first.to_ascii_uppercase() + rest
+        });
+        format!("Plimsoll{}", words.collect::<String>())
+    }
+
     /// On the screen.
     pub fn words(self) -> &'static str {
         match self {

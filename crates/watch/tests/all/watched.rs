@@ -256,3 +256,24 @@ fn what_no_page_says_is_said() {
         found.rows
     );
 }
+
+/// SGLang counts requests and none that failed: no error rate can be read off its page, and none of zero.
+#[test]
+fn errors_are_not_judged_where_no_failure_is_counted() {
+    let mut watched = watched(ERRORS);
+    for at_s in (0..=100).step_by(5) {
+        let row = |name: &str, value: f64| Sample {
+            at: At(at_s * 1_000_000_000),
+            source: "server".into(),
+            name: name.into(),
+            labels: String::new(),
+            value,
+        };
+        watched.push(row(LOOK, 2.0));
+        watched.push(row("sglang:num_requests_total", 50.0 * at_s as f64));
+        watched.push(row("sglang:num_running_reqs", 1.0));
+        watched.tick(At(at_s * 1_000_000_000));
+    }
+    let found = watched.finding(At(100_000_000_000));
+    assert_eq!(found.rows[0].state, RowState::Absent, "{:?}", found.rows[0]);
+}

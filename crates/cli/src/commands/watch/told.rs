@@ -25,7 +25,7 @@ impl ToldAlert {
     /// An alert whose times are seconds since 1970, of this budget, with further labels.
     pub fn new(alert: Alert, budget: Option<&str>, more: &BTreeMap<String, String>) -> ToldAlert {
         let own = [
-            ("alertname", Some(alert_name(alert.kind.name()))),
+            ("alertname", Some(alert.kind.alert_name())),
             ("about", Some(alert.about.clone())),
             ("budget", budget.map(str::to_owned)),
         ];
@@ -106,15 +106,6 @@ impl ToldAlert {
 
 fn milliseconds(seconds: f64) -> i64 {
     (seconds * 1e3).round() as i64
-}
-
-/// `ceiling_broken` → `PlimsollCeilingBroken`: a route that waits for another monitor's `Watchdog` must not take ours for it.
-fn alert_name(kind: &str) -> String {
-    let words = kind.split('_').map(|word| {
-        let (first, rest) = word.split_at(word.len().min(1));
-        first.to_ascii_uppercase() + rest
-    });
-    format!("Plimsoll{}", words.collect::<String>())
 }
 
 /// Reads labels that a file adds.

@@ -1,0 +1,158 @@
+//! `plimsoll export`: a budget file in the forms that others' tools read.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use plimsoll_client::Clock;
+use plimsoll_client::pages::{self, ScrapeError};
+use plimsoll_client::scrape::Scraper;
+use plimsoll_model::{At, Sample, Span, join_labels};
+use plimsoll_report::watched as words;
+use plimsoll_watch::export::{ExportKind, ExportRow, ExportSource, ExportSpec, PAGES, export};
+use plimsoll_watch::lint::LintRow;
+use plimsoll_wire::exposition;
+use plimsoll_workload::scenario::TargetSpec;
+use plimsoll_workload::scrape::ScrapeSpec;
+
+use crate::budget_file;
+use crate::exit::{Exit, Stop};
+use crate::flags::{ExportArgs, ExportWhat, Format};
+use crate::out;
+
+/// Longest saved page, bytes.
+const LONGEST: u64 = 16 << 20;
+
+/// Writes the files and says what became of each row.
+pub fn run(args: &ExportArgs) -> Result<Exit, Stop> {
+    let budget = budget_file::read(&args.budget)?;
+    let labels = args.labels.iter().map(|text| label(text)).collect::<Result<Vec<_>, Stop>>()?;
+    if args.queue_per_replica.is_some_and(|queue| !(queue > 0.0 && queue.is_finite())) {
+        return Err(Stop::usage("--queue-per-replica: requests that may wait per replica, above 0"));
+    }
+    let (name, samples) = source(&args.source)?;
+    let source = ExportSource::new(name, labels, &samples);
+    let spec = ExportSpec {
+        queue_per_replica: args.queue_per_replica,
+        deployment: args.deployment.clone(),
+        prometheus: args.prometheus.clone(),
+    };
+    let exported = export(kind(args.what), &budget.file, &source, &spec).map_err(Stop::usage)?;
+    std::fs::create_dir_all(&args.out).map_err(|e| Stop::usage(format!("-o {}: {e}", args.out.display())))?;
+    let mut written = Vec::new();
+    for file in &exported.files {
+        let path = args.out.join(&file.name);
+        let wrong = |e| Stop::usage(format!("{}: {e}", path.display()));
+        std::fs::write(&path, &file.text).map_err(wrong)?;
+        written.push(path.display().to_string());
+    }
+    let asks_rows = !matches!(args.what, ExportWhat::Keda | ExportWhat::TailSampling);
+    let rows = if asks_rows { &exported.rows[..] } else { &[] };
+    said(args.format, rows, &written);
+    let judges = rows.is_empty() || rows.iter().any(|row| row.lint.judged);
+    Ok(if judges { Exit::Done } else { Exit::Inconclusive })
+}
+
+fn said(format: Format, rows: &[ExportRow], written: &[String]) {
+    match format {
+        Format::Json => out::json(&serde_json::json!({"rows": rows, "files": written})),
+        Format::Text => {
+            let lint: Vec<LintRow> = rows.iter().map(|row| row.lint.clone()).collect();
+            if !lint.is_empty() {
+                out::line(&words::lint(&lint));
+            }
+            written.iter().for_each(|file| out::line(&format!("wrote {file}")));
+        }
+    }
+}
+
+fn kind(what: ExportWhat) -> ExportKind {
+    match what {
+        ExportWhat::Rules => ExportKind::Rules,
+        ExportWhat::Dashboard => ExportKind::Dashboard,
+        ExportWhat::Openslo => ExportKind::OpenSlo,
+        ExportWhat::Keda => ExportKind::Keda,
+        ExportWhat::TailSampling => ExportKind::TailSampling,
+    }
+}
+
+/// A label that every selector has.
+fn label(text: &str) -> Result<(String, String), Stop> {
+    let wrong = || Stop::usage(format!("--label {text}: write NAME=VALUE, such as job=vllm"));
+    let (name, value) = text.split_once('=').ok_or_else(wrong)?;
+    let is_name = !name.is_empty()
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let value = value.trim_matches('"');
+    let fits = is_name && name != "le" && !value.is_empty() && !value.contains(char::is_control);
+    fits.then(|| (name.to_owned(), value.to_owned())).ok_or_else(wrong)
+}
+
+/// A page: of a known server, of a URL, or saved.
+fn source(text: &str) -> Result<(String, Vec<Sample>), Stop> {
+    if let Some((name, page)) = PAGES.iter().find(|(name, _)| *name == text) {
+        return Ok(((*name).to_owned(), samples(page.as_bytes())));
+    }
+    let samples = if text.contains("://") { asked(text)? } else { saved(text)? };
+    match samples
+        .iter()
+        .any(|sample| !plimsoll_measure::server_side::table::Table::shipped().of(&sample.name).is_empty())
+    {
+        true => Ok((text.to_owned(), samples)),
+        false => {
+            Err(Stop::usage(format!("--source {text}: no name on this page is one that plimsoll knows")))
+        }
+    }
+}
+
+fn saved(text: &str) -> Result<Vec<Sample>, Stop> {
+    let path = Path::new(text);
+    let names: Vec<&str> = PAGES.iter().map(|(name, _)| *name).collect();
+    let wrong = |e: &dyn std::fmt::Display| {
+        Stop::usage(format!(
+            "--source {text}: {e}; known are {}, of any other server name its page (a URL, or a file: curl http://host:8000/metrics > page.txt)",
+            names.join(", ")
+        ))
+    };
+    let long = std::fs::metadata(path).map_err(|e| wrong(&e))?.len() > LONGEST;
+    if long {
+        return Err(wrong(&"the page is too long"));
+    }
+    Ok(samples(&std::fs::read(path).map_err(|e| wrong(&e))?))
+}
+
+fn samples(page: &[u8]) -> Vec<Sample> {
+    let row = |row: exposition::ExposedValue| {
+        let labels: Vec<(&str, &str)> = row.labels.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+        Sample {
+            at: At::ZERO,
+            source: "server".to_owned(),
+            name: row.name,
+            labels: join_labels(&labels),
+            value: row.value,
+        }
+    };
+    exposition::read(page).rows.into_iter().map(row).collect()
+}
+
+/// One scrape of a page.
+fn asked(url: &str) -> Result<Vec<Sample>, Stop> {
+    let target = TargetSpec { url: url.to_owned(), ..TargetSpec::default() };
+    let every = Span::from_secs(60);
+    let spec = ScrapeSpec { discover: false, pages: vec![url.to_owned()], every };
+    let found = pages::find(&target, &spec).map_err(|e| match e {
+        ScrapeError::Target { .. } => Stop::usage(e.to_string().replace("--scrape ", "--source ")),
+        ScrapeError::Silent { .. } => Stop::unreachable(e.to_string().replace("--scrape ", "--source ")),
+        ScrapeError::Local(_) => Stop::invalid(e.to_string()),
+    })?;
+    let samples: Arc<Mutex<Vec<Sample>>> = Arc::default();
+    let kept = Arc::clone(&samples);
+    let rows = Arc::new(move |sample: Sample| {
+        if let Ok(mut kept) = kept.lock() {
+            kept.push(Sample { at: At::ZERO, ..sample });
+        }
+    });
+    let scraper = Scraper::start(found, every, Clock::start(), |_| true, rows);
+    drop(scraper.map_err(|e| Stop::invalid(format!("cannot scrape: {e}")))?);
+    let samples = samples.lock().map(|samples| samples.clone()).unwrap_or_default();
+    Ok(samples.into_iter().filter(|sample| !sample.name.starts_with("scrape_")).collect())
+}

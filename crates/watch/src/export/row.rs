@@ -1,0 +1,165 @@
+//! A budget's row as queries on a source's counters: requests, and those over the ceiling at least and at most.
+
+use plimsoll_judge::budget::{Budget, BudgetFile};
+use plimsoll_measure::server_side::Signal;
+use plimsoll_measure::server_side::table::SignalPart;
+use serde::Serialize;
+
+use super::source::{ExportSource, Metric, UNTIL, decimal};
+use crate::alert::Pair;
+use crate::lint::{LintRow, lint};
+use crate::rows::{self, Source};
+
+/// A row of the budget, as far as a source can judge it.
+#[derive(Clone, Debug, Serialize)]
+pub struct ExportRow {
+    /// What the source can say of it, in the words of `watch lint`.
+    #[serde(flatten)]
+    pub lint: LintRow,
+    /// The share that may be over.
+    #[serde(skip)]
+    pub allowed: f64,
+    #[serde(skip)]
+    pub(crate) counted: Option<Counted>,
+}
+
+/// What is counted of a row.
+#[derive(Clone, Debug)]
+pub(crate) struct Counted {
+    /// The histogram, and how its edges are matched: at or above the ceiling, and at or below it (None = zero).
+    pub latency: Option<Latency>,
+    /// Counters of answered requests, for rows of errors.
+    pub finished: Vec<Metric>,
+    /// Counters of requests that failed or were refused: over every ceiling.
+    pub failed: Vec<Metric>,
+}
+
+/// A histogram against its ceiling.
+#[derive(Clone, Debug)]
+pub(crate) struct Latency {
+    pub signal: Signal,
+    pub metrics: Vec<Metric>,
+    pub all: String,
+    pub upper: String,
+    pub lower: Option<String>,
+}
+
+/// Every row of the file, in its order.
+pub(crate) fn rows(file: &BudgetFile, source: &ExportSource, pairs: &[Pair]) -> Vec<ExportRow> {
+    let said = lint(file, pairs, &source.side, UNTIL);
+    file.budgets.iter().zip(said).map(|(budget, lint)| row(budget, lint, source)).collect()
+}
+
+fn row(budget: &Budget, lint: LintRow, source: &ExportSource) -> ExportRow {
+    let allowed = decimal(rows::allowed(budget));
+    let refused = |why: &str, lint: LintRow| ExportRow {
+        lint: LintRow { judged: false, says: why.to_owned(), ..lint },
+        allowed,
+        counted: None,
+    };
+    let failed = failed(source);
+    match (lint.judged, rows::source(budget)) {
+        (true, _) if allowed >= 1.0 => refused("it allows every request to be over", lint),
+        (true, Source::Errors) if failed.is_empty() => {
+            refused("the page shows no counter of failed requests yet", lint)
+        }
+        (true, Source::Errors) => {
+            let finished = source.metrics(Signal::Finished, &SignalPart::Counter);
+            ExportRow { lint, allowed, counted: Some(Counted { latency: None, finished, failed }) }
+        }
+        (true, Source::Latency { signal, .. }) => {
+            let Some(latency) = lint.edges_s.and_then(|edges| latency(signal, edges, source)) else {
+                return refused("the page has no histogram whose edges can be named", lint);
+            };
+            // Between tokens there is no request that could fail.
+            let is_of_requests = signal != Signal::Itl;
+            let uncounted = if is_of_requests && failed.is_empty() {
+                "; failed requests are not on the page"
+            } else {
+                ""
+            };
+            let failed = if is_of_requests { failed } else { Vec::new() };
+            let counted = Some(Counted { latency: Some(latency), finished: Vec::new(), failed });
+            ExportRow { lint: LintRow { says: lint.says.clone() + uncounted, ..lint }, allowed, counted }
+        }
+        _ => ExportRow { lint, allowed, counted: None },
+    }
+}
+
+fn failed(source: &ExportSource) -> Vec<Metric> {
+    let each = [Signal::Failed, Signal::Refused].into_iter();
+    each.flat_map(|signal| source.metrics(signal, &SignalPart::Counter)).collect()
+}
+
+fn latency(signal: Signal, [below, above]: [f64; 2], source: &ExportSource) -> Option<Latency> {
+    Some(Latency {
+        signal,
+        metrics: source.metrics(signal, &SignalPart::Bucket),
+        all: source.edge(signal, f64::INFINITY)?,
+        upper: source.edge(signal, above)?,
+        lower: if below > 0.0 { Some(source.edge(signal, below)?) } else { None },
+    })
+}
+
+/// Increases added up; what a server has not counted yet is not on its page, and counts as none.
+fn sum(metrics: &[Metric], window: &str) -> String {
+    let each: Vec<String> =
+        metrics.iter().map(|metric| format!("({} or vector(0))", metric.increase(&[], window))).collect();
+    each.join(" + ")
+}
+
+impl Counted {
+    /// Requests in a window.
+    pub fn requests(&self, window: &str) -> String {
+        match &self.latency {
+            Some(latency) => self.plus_failed(latency.up_to(&latency.all, window), window),
+            // Where a server counts no answered request at all, none of its rows is known.
+            None => {
+                let each: Vec<String> =
+                    self.finished.iter().map(|metric| metric.increase(&[], window)).collect();
+                self.plus_failed(each.join(" + "), window)
+            }
+        }
+    }
+
+    /// Those over the ceiling for certain.
+    pub fn over_least(&self, window: &str) -> String {
+        match &self.latency {
+            Some(latency) => self.plus_failed(latency.beyond(Some(&latency.upper), window), window),
+            None => sum(&self.failed, window),
+        }
+    }
+
+    /// Those over it perhaps.
+    pub fn over_most(&self, window: &str) -> String {
+        match &self.latency {
+            Some(latency) => self.plus_failed(latency.beyond(latency.lower.as_deref(), window), window),
+            None => self.over_least(window),
+        }
+    }
+
+    /// Does the source leave nothing open?
+    pub fn is_exact(&self) -> bool {
+        self.latency.as_ref().is_none_or(|latency| latency.lower.as_ref() == Some(&latency.upper))
+    }
+
+    fn plus_failed(&self, expression: String, window: &str) -> String {
+        match self.failed.is_empty() {
+            true => expression,
+            false => format!("{expression}\n  + {}", sum(&self.failed, window)),
+        }
+    }
+}
+
+impl Latency {
+    fn up_to(&self, edge: &str, window: &str) -> String {
+        let each: Vec<String> = self.metrics.iter().map(|metric| metric.increase(&[edge], window)).collect();
+        each.join(" + ")
+    }
+
+    /// Requests beyond an edge. Several replicas' edges are read an instant apart: below zero is none.
+    fn beyond(&self, edge: Option<&str>, window: &str) -> String {
+        let all = self.up_to(&self.all, window);
+        edge.map_or(all.clone(), |edge| format!("clamp_min({all} - {}, 0)", self.up_to(edge, window)))
+    }
+}

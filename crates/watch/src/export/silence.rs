@@ -1,0 +1,133 @@
+//! Unit tests of the rules, for `promtool test rules`: what must fire on a broken series, and that nothing does on a healthy one or on one slow
+//! request of a quiet hour. They go beside the rules, because a rule that nobody has seen firing is a hope.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use plimsoll_judge::budget::BudgetFile;
+
+use super::row::{Counted, ExportRow};
+use super::rules::INTERVAL_S;
+use super::source::{Metric, quoted};
+use super::{ExportSpec, slug};
+use crate::alert::AlertKind;
+
+/// Requests of a busy source between two scrapes.
+const BUSY: u64 = 60;
+/// Scrapes until something happens, and when it is seen.
+const CALM: u64 = 120;
+const SEEN: &str = "75m";
+
+/// The test file of these rules.
+pub(crate) fn tests(name: &str, file: &BudgetFile, rows: &[ExportRow], spec: &ExportSpec) -> String {
+    let budget = spec.name(file);
+    let counted: Vec<(&ExportRow, &Counted)> =
+        rows.iter().filter_map(|row| Some((row, row.counted.as_ref()?))).collect();
+    let mut out = format!(
+        "# promtool test rules {name}-rules-test.yml\nrule_files: [{name}-rules.yml]\nevaluation_interval: {INTERVAL_S}s\ntests:\n"
+    );
+    let all = |of: fn(&Counted) -> Vec<Input>| -> Series {
+        series(counted.iter().flat_map(|(_, counted)| of(counted)))
+    };
+    if !counted.is_empty() {
+        test(&mut out, "a healthy source calls for nobody", &all(healthy));
+        out += "    promql_expr_test:\n";
+        expect(
+            &mut out,
+            &format!("ALERTS{{alertname!={}}}", quoted(&AlertKind::Watchdog.alert_name())),
+            None,
+        );
+    }
+    for (row, counted) in &counted {
+        let mine = |kind: AlertKind| {
+            format!(
+                "ALERTS{{alertname={},about={},budget={},alertstate=\"firing\"}}",
+                quoted(&kind.alert_name()),
+                quoted(&row.lint.id),
+                quoted(&budget)
+            )
+        };
+        let id = slug(&row.lint.id);
+        test(&mut out, &format!("{id}: every request over it is called"), &series(broken(counted)));
+        out += "    promql_expr_test:\n";
+        expect(&mut out, &format!("count({})", mine(AlertKind::CeilingBroken)), Some(1));
+        if row.allowed > 0.0 {
+            test(&mut out, &format!("{id}: one over it in a quiet hour is not"), &series(lonely(counted)));
+            out += "    promql_expr_test:\n";
+            expect(&mut out, &mine(AlertKind::CeilingBroken), None);
+            expect(&mut out, &mine(AlertKind::BurnRate), None);
+        }
+    }
+    out
+}
+
+/// A series and how it grows: per scrape until something happens, at that scrape alone, and per scrape from then on.
+struct Input {
+    series: String,
+    grows: [u64; 3],
+}
+
+type Series = BTreeMap<String, [u64; 3]>;
+
+fn series(inputs: impl IntoIterator<Item = Input>) -> Series {
+    inputs.into_iter().map(|input| (input.series, input.grows)).collect()
+}
+
+fn test(out: &mut String, name: &str, series: &Series) {
+    let _ = writeln!(out, "  - name: {}\n    interval: {INTERVAL_S}s\n    input_series:", quoted(name));
+    for (series, [calm, once, then]) in series {
+        let (until, at) = (calm * CALM, calm * CALM + once);
+        let _ = writeln!(
+            out,
+            "      - {{series: '{series}', values: '0+{calm}x{CALM} {at}+{then}x40'}}",
+            at = at.max(until)
+        );
+    }
+}
+
+fn expect(out: &mut String, expr: &str, count: Option<u64>) {
+    let samples = count.map_or("[]".to_owned(), |count| format!("[{{labels: '{{}}', value: {count}}}]"));
+    let _ = writeln!(out, "      - {{expr: '{expr}', eval_time: {SEEN}, exp_samples: {samples}}}");
+}
+
+/// How buckets up to an edge and all of them grow.
+fn inputs(counted: &Counted, below: [u64; 3], all: [u64; 3], failed: [u64; 3]) -> Vec<Input> {
+    let bucket = |metric: &Metric, le: &str, grows| Input { series: metric.example(&[le]), grows };
+    let mut inputs = Vec::new();
+    if let Some(latency) = &counted.latency {
+        for metric in latency.metrics.iter().take(1) {
+            inputs.extend(latency.lower.iter().map(|edge| bucket(metric, edge, below)));
+            inputs.push(bucket(metric, &latency.upper, below));
+            inputs.push(bucket(metric, &latency.all, all));
+        }
+    }
+    let failures = counted.failed.iter().enumerate();
+    // Of several counters one has the failures.
+    inputs.extend(failures.map(|(number, metric)| Input {
+        series: metric.example(&[]),
+        grows: if number == 0 { failed } else { [0; 3] },
+    }));
+    let finished = counted.finished.iter().take(1);
+    inputs.extend(finished.map(|metric| Input { series: metric.example(&[]), grows: below }));
+    inputs
+}
+
+fn healthy(counted: &Counted) -> Vec<Input> {
+    let (busy, none) = ([BUSY, BUSY, BUSY], [0; 3]);
+    inputs(counted, busy, busy, none)
+}
+
+fn broken(counted: &Counted) -> Vec<Input> {
+    let (busy, stops, none, begins) = ([BUSY; 3], [BUSY, 0, 0], [0; 3], [0, 0, BUSY]);
+    let is_latency = counted.latency.is_some();
+    inputs(counted, stops, busy, if is_latency { none } else { begins })
+}
+
+/// Two a minute, and one of them over it at once.
+fn lonely(counted: &Counted) -> Vec<Input> {
+    let (quiet, none) = ([1, 1, 1], [0; 3]);
+    match counted.latency.is_some() {
+        true => inputs(counted, [1, 0, 1], quiet, none),
+        false => inputs(counted, [1, 0, 1], none, [0, 1, 0]),
+    }
+}
