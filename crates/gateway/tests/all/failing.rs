@@ -3,10 +3,11 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use plimsoll_gateway::Gateway;
 use plimsoll_gateway::stats::End;
 use plimsoll_policy::Standing;
 
-use crate::kit::{Act, Mock, ask, gateway, is_empty, until};
+use crate::kit::{ASK, Act, Mock, ask, gateway, is_empty, request, send, until};
 
 const SHED: Act = Act::Status(429, "retry-after: 30\r\n");
 
@@ -125,21 +126,82 @@ fn nobody_there_is_503_in_time_with_a_word_on_when_to_come_back() {
 
 #[test]
 fn a_wedged_replica_gets_no_new_streams_while_the_old_ones_stand_still() {
-    let (a, b) = (Mock::new(Act::Wedge), Mock::new(Act::Stream(3, Duration::from_millis(1))));
-    let gateway = gateway(&[&a, &b], |spec| {
-        spec.breaker.silence_s = 0.5;
-        spec.limits.keep_alive_s = 0.0;
-    });
-    let at = gateway.addr;
-    let mut stuck = Vec::new();
-    until("a stream on the wedged one", || {
-        stuck.push(std::thread::spawn(move || crate::kit::send(at, &crate::kit::request(crate::kit::ASK))));
-        sleep(Duration::from_millis(20));
-        a.count() > 0
-    });
-    until("it is seen", || gateway.pool.shown().0[0].standing == Standing::Silent);
-    let before = a.count();
-    (0..30).for_each(|_| assert_eq!(ask(&gateway).status, 200));
-    assert_eq!(a.count(), before, "no new stream went there");
-    drop(gateway);
+    // After its first token, and after nothing but a head.
+    for act in [Act::Wedge, Act::Head] {
+        let (a, b) = (Mock::new(act), Mock::new(Act::Stream(3, Duration::from_millis(1))));
+        let gateway = gateway(&[&a, &b], |spec| {
+            spec.breaker.silence_s = 0.5;
+            spec.limits.keep_alive_s = 0.0;
+        });
+        let at = gateway.addr;
+        let mut stuck = Vec::new();
+        until("a stream on the wedged one", || {
+            stuck.push(std::thread::spawn(move || {
+                crate::kit::send(at, &crate::kit::request(crate::kit::ASK))
+            }));
+            sleep(Duration::from_millis(20));
+            a.count() > 0
+        });
+        until("it is seen", || gateway.pool.shown().0[0].standing == Standing::Silent);
+        let before = a.count();
+        (0..30).for_each(|_| assert_eq!(ask(&gateway).status, 200));
+        assert_eq!(a.count(), before, "no new stream went there");
+        drop(gateway);
+    }
+}
+
+/// Eight clients, each with its next request when the last was answered; statuses and when they came.
+fn keep_asking(gateway: &Gateway, lasts: Duration) -> Vec<(Instant, u16)> {
+    let (at, ends) = (gateway.addr, Instant::now() + lasts);
+    let client = move || {
+        let mut all = Vec::new();
+        while Instant::now() < ends {
+            let answer = send(at, &request(ASK)).expect("an answer");
+            all.push((Instant::now(), answer.status));
+            if answer.status != 200 {
+                sleep(Duration::from_millis(10));
+            }
+        }
+        all
+    };
+    let clients: Vec<_> = (0..8).map(|_| std::thread::spawn(client)).collect();
+    clients.into_iter().flat_map(|client| client.join().expect("a client")).collect()
+}
+
+#[test]
+fn a_replica_ten_times_slower_gets_little_and_is_not_ejected() {
+    let slow = Mock::new(Act::Stream(10, Duration::from_millis(30)));
+    let fast = Mock::new(Act::Stream(10, Duration::from_millis(3)));
+    let gateway = gateway(&[&slow, &fast], |_| {});
+    let answers = keep_asking(&gateway, Duration::from_secs(3));
+    assert!(answers.iter().all(|(_, status)| *status == 200));
+    assert_eq!(slow.count() + fast.count(), answers.len(), "each was sent once");
+    let share = slow.count() as f64 / answers.len() as f64;
+    assert!(share > 0.0 && share < 0.25, "{share} of {} went to the slow one", answers.len());
+    assert_eq!(gateway.pool.shown().0[0].standing, Standing::Ready);
+    is_empty(&gateway);
+}
+
+/// Metastable failures go on when what set them off is gone; here nothing is left of a storm but what its clients were told.
+#[test]
+fn once_a_storm_is_over_requests_are_answered_again() {
+    for trigger in [SHED, Act::Status(500, ""), Act::Hang] {
+        let (a, b) = (Mock::new(trigger.clone()), Mock::new(trigger.clone()));
+        let gateway = gateway(&[&a, &b], |_| {});
+        let (heal, back) = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| keep_asking(&gateway, Duration::from_secs(8)));
+            sleep(Duration::from_secs(1));
+            [&a, &b].iter().for_each(|mock| mock.set(Act::Answer));
+            let heal = Instant::now();
+            (heal, asking.join().expect("clients"))
+        });
+        let after: Vec<u16> = back
+            .iter()
+            .filter(|(at, _)| *at >= heal + Duration::from_secs(5))
+            .map(|(_, status)| *status)
+            .collect();
+        let good = after.iter().filter(|status| **status == 200).count();
+        assert!(good * 100 >= after.len() * 95 && good > 20, "{trigger:?}: {good} of {}", after.len());
+        is_empty(&gateway);
+    }
 }

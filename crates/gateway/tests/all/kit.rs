@@ -26,6 +26,8 @@ pub enum Act {
     Stream(usize, Duration),
     /// A head of a stream and one event, then silence until the client goes.
     Wedge,
+    /// A head of a stream, then silence until the client goes.
+    Head,
     /// Two events of a stream and half of a third, then a close.
     Cut,
     /// A stream of 64 KiB events as fast as they are taken, to this many.
@@ -177,6 +179,10 @@ impl Mock {
             Act::Wedge => {
                 socket.write_all(STREAM).ok()?;
                 chunk(socket, EVENT)?;
+                self.until_gone(socket)
+            }
+            Act::Head => {
+                socket.write_all(STREAM).ok()?;
                 self.until_gone(socket)
             }
             Act::Cut => {
