@@ -16,8 +16,9 @@ pub fn session(name: &[u8]) -> u64 {
 
 /// Bytes of a prompt's first blocks.
 const BLOCK: usize = 256;
-/// Up to here blocks are of [`BLOCK`] bytes; beyond each is as long as all before it, so that a megabyte has some 24 of them.
-const EVEN: usize = 4096;
+/// A block is as long as this share of all before it, where that is more: a megabyte has some sixty, and what is matched ends within an eighth of what
+/// is shared. With blocks that double it ended at half, and a long conversation's next turn looked as if much of it were new.
+const PART: usize = 8;
 /// Bytes that a token is taken to have: English text under today's vocabularies. It scales all replicas alike.
 pub const BYTES_PER_TOKEN: usize = 4;
 /// How deep values may be nested before the walk gives up.
@@ -78,7 +79,7 @@ impl Asked {
         let before = fields.tools.map_or(0, <[u8]>::len);
         let mut at = 0;
         loop {
-            let next = if at < EVEN { at + BLOCK } else { at * 2 };
+            let next = at + (at / PART).max(BLOCK);
             let Some(block) = prompt.get(at..next) else {
                 self.whole = (cut == Cut::Whole).then(|| {
                     chain.write(&prompt[at..]);

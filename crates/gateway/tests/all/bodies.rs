@@ -104,10 +104,11 @@ fn blocks_are_those_of_the_prompt_alone() {
     let other = read(&format!(r#"{{"model":"m","seed":9,"prompt":"{prompt} and more"}}"#));
     assert!(one.streams && !other.streams);
     assert_eq!((one.most_tokens, other.most_tokens), (Some(7), None));
-    // 16 of 256 bytes, then 8 192, 16 384, 32 768 and 65 536.
-    assert_eq!(one.blocks.len(), 20);
+    // Nine of 256 bytes, then each an eighth of what is before it (288, 324, 364, …): the last ends less than an eighth before the prompt.
+    assert_eq!(one.blocks.len(), 41);
+    assert_eq!(one.ends[7..11], [512, 576, 648, 729]);
     assert_eq!(one.blocks, other.blocks);
-    assert_eq!(one.ends.last(), Some(&16_384));
+    assert_eq!(one.ends.last(), Some(&24_933));
     let elsewhere = read(&format!(r#"{{"model":"n","prompt":"{prompt}"}}"#));
     assert_ne!(one.blocks[0], elsewhere.blocks[0], "another model shares nothing");
     assert!(read(r#"{"prompt": "short"}"#).blocks.is_empty());
