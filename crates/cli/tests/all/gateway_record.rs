@@ -451,3 +451,39 @@ fn a_choice_is_explained() {
     let nobody = plimsoll(&["gateway", "explain", &run, "nobody"]);
     assert_eq!((nobody.code, nobody.stderr.contains("not among the 21")), (2, true), "{}", nobody.words());
 }
+
+/// One file and one load, over sockets and in virtual time: the same code decides, so first tokens come as late and as much is found cached.
+#[test]
+fn what_a_gateway_s_file_does_is_what_its_simulation_says() {
+    const PROFILE: &str = "llama-3.1-8b@a100";
+    let engines: Vec<Engine> = (0..3).map(|_| Engine::start(PROFILE)).collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = |name: &str| folder.path().join(name).display().to_string();
+    let (file, live, simulated) = (place("gateway.yaml"), place("live"), place("simulated"));
+    let replicas: Vec<String> = engines.iter().map(|engine| format!("  - url: {}\n", engine.url)).collect();
+    std::fs::write(&file, format!("replicas:\n{}", replicas.concat())).expect("written");
+    let gateway = Running::start(&[&file]);
+    let load = "--rate 12/s --for 12s --isl 1200 --osl 8 --prefix 0.6,6 --seed 3 -q -o";
+    let load: Vec<&str> = load.split(' ').collect();
+    let ran = plimsoll(&[&["run", &gateway.url], &load[..], &[live.as_str()]].concat());
+    assert_eq!(ran.code, 0, "{}", ran.words());
+    let stepped = ["simulate", "--profile", PROFILE, "--gateway", &file];
+    let stepped = plimsoll(&[&stepped[..], &load, &[simulated.as_str()]].concat());
+    assert_eq!(stepped.code, 0, "{}", stepped.words());
+    let figures = |dir: &str| {
+        let rows = open(Path::new(dir)).attempts;
+        let mut first: Vec<f64> =
+            rows.iter().filter_map(|row| Some((row.first_token? - row.due).as_secs_f64())).collect();
+        first.sort_by(f64::total_cmp);
+        let sum = |of: fn(&plimsoll_model::attempt::Tokens) -> Option<u32>| -> f64 {
+            rows.iter().filter_map(|row| of(&row.answer.tokens)).map(f64::from).sum()
+        };
+        (first.len(), first[first.len() / 2], sum(|tokens| tokens.cached) / sum(|tokens| tokens.prompt))
+    };
+    let (live, simulated) = (figures(&live), figures(&simulated));
+    assert_eq!(live.0, simulated.0, "one schedule");
+    // A busy machine adds to the live one; ten per cent are held on a quiet one (docs/benchmarks.md).
+    assert!((0.8..2.5).contains(&(live.1 / simulated.1)), "ttft p50 {live:?}, simulated {simulated:?}");
+    assert!((live.2 - simulated.2).abs() < 0.1, "cached share {live:?}, simulated {simulated:?}");
+    gateway.end();
+}
