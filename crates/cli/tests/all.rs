@@ -105,5 +105,7 @@ mod wait;
 mod watch;
 #[path = "all/watch_alerts.rs"]
 mod watch_alerts;
+#[path = "all/watch_replay.rs"]
+mod watch_replay;
 #[path = "all/what_if.rs"]
 mod what_if;

@@ -2,6 +2,7 @@
 
 use plimsoll_model::Span;
 use plimsoll_watch::lint::{LintRow, out_of_reach};
+use plimsoll_watch::replay::Replayed;
 use plimsoll_watch::{Alert, AlertState, RowState, WatchFinding, WatchRow};
 
 use crate::table::Table;
@@ -54,21 +55,42 @@ pub fn alert(at_s: f64, alert: &Alert) -> String {
 
 /// Everything that is known at the end.
 pub fn text(found: &WatchFinding) -> String {
+    let head = format!("Over the last {}:", words::time(found.window_s));
+    format!("{head}\n{}", rows(&found.rows))
+}
+
+/// A table of the rows, why each is so, and what the source can't see.
+fn rows(rows: &[WatchRow]) -> String {
     let mut table = Table::new(&["<row", "<budget", "<state"]);
-    for row in &found.rows {
+    for row in rows {
         table.row([row.id.clone(), row.budget.clone(), row.state.words().to_owned()]);
     }
-    let mut page = vec![
-        format!("Over the last {}:", words::time(found.window_s)),
-        table.render(2).trim_end().to_owned(),
-    ];
-    for row in found.rows.iter().filter(|row| !row.why.is_empty()) {
+    let mut page = vec![table.render(2).trim_end().to_owned()];
+    for row in rows.iter().filter(|row| !row.why.is_empty()) {
         page.push(words::wrap(2, &format!("{}: {}.", row.id, row.why)).trim_end().to_owned());
     }
     let mut unseen: Vec<&str> =
-        found.rows.iter().map(|row| row.unseen.as_str()).filter(|unseen| !unseen.is_empty()).collect();
+        rows.iter().map(|row| row.unseen.as_str()).filter(|unseen| !unseen.is_empty()).collect();
     unseen.dedup();
     page.extend(unseen.into_iter().map(|line| words::wrap(2, &words::sentence(line)).trim_end().to_owned()));
+    page.join("\n")
+}
+
+/// What a watch would have said of a run: each alert when it fires and when it is resolved, and the rows over all of it. `what`: `its requests`.
+pub fn replayed(what: &str, found: &Replayed) -> String {
+    let (every, all) = (words::time(found.every_s), words::time(found.watched_s));
+    let mut told: Vec<(f64, Alert)> = Vec::new();
+    for one in &found.alerts {
+        told.push((one.fired_s, Alert { state: AlertState::Firing, ..one.clone() }));
+        told.extend(one.resolved_s.map(|resolved| (resolved, one.clone())));
+    }
+    told.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut page = vec![format!("By {what}, looked at every {every}:")];
+    page.extend(told.iter().map(|(at_s, one)| alert(*at_s, one)));
+    if told.is_empty() {
+        page.push("  nothing would have alerted".to_owned());
+    }
+    page.extend([String::new(), format!("  Over all {all}:"), rows(&found.rows)]);
     page.join("\n")
 }
 

@@ -16,7 +16,7 @@ use crate::finding::ReplicaNow;
 use crate::over::{Over, over};
 use crate::requests;
 use crate::rows::{self, Source};
-use crate::{AlertSpec, FleetNow, WatchFinding};
+use crate::{Alert, AlertSpec, FleetNow, WatchFinding};
 
 /// How a budget is watched.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -115,6 +115,11 @@ impl Watched {
     /// What rows counted in the minutes that began after this instant; the newest of each is left out, because it goes on.
     pub fn minutes_after(&self, at: At) -> Vec<(String, Minute)> {
         self.alerts.minutes_after(at)
+    }
+
+    /// Alerts that stand, and the last that were resolved, the newest first.
+    pub fn alerts(&self) -> Vec<Alert> {
+        self.alerts.alerts()
     }
 
     /// The budget.

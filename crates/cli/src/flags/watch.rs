@@ -9,9 +9,13 @@ use super::Format;
 /// `plimsoll watch`
 #[derive(Args, Debug)]
 pub struct WatchArgs {
-    /// Metrics pages (NAME=URL names one), one watch file, or a run that is being written (a gateway's record: its folder); before them the word lint: say which rows they can judge, and end
+    /// Metrics pages (NAME=URL names one), one watch file, or a run that is being written (a gateway's record: its folder); before them the word lint: say which rows they can judge, and end; or the word test with
+    /// --replay RUN and perhaps a watch file: say what would have alerted during a finished run, and end
     #[arg(required = true, value_name = "URL|FILE|RUN")]
     pub sources: Vec<String>,
+    /// For watch test: the finished run
+    #[arg(long, value_name = "RUN", value_parser = crate::named::run_or_name)]
+    pub replay: Option<String>,
     /// Budget file [default: the watch file's]
     #[arg(long, short = 'b', value_name = "FILE")]
     pub budget: Option<PathBuf>,

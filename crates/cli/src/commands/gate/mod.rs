@@ -72,7 +72,10 @@ fn judged(args: &GateArgs) -> Result<Exit, Stop> {
 }
 
 /// Reads a run folder, or the one behind a baseline's name, with what a killed generator left in flight.
-fn open(name: &str) -> Result<Run, Stop> {
+///
+/// # Errors
+/// There is none that could be read.
+pub fn open(name: &str) -> Result<Run, Stop> {
     let unavailable = |line: String| Stop { exit: Exit::Unreachable, line };
     let dir = baseline::resolve(name)?.dir;
     let mut run = plimsoll_store::open(&dir).map_err(|e| unavailable(e.to_string()))?;

@@ -20,10 +20,21 @@ const EVERY: Span = Span::from_secs(5);
 const WINDOW: Span = Span::from_secs(300);
 const LISTEN: &str = "127.0.0.1:9464";
 
+/// What is to be done with the sources.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Doing {
+    /// Watch them.
+    Watch,
+    /// Say what they can judge.
+    Lint,
+    /// Say what would have alerted during a finished run.
+    Test,
+}
+
 /// Everything that a watch is asked.
 pub struct AskedWatch {
-    /// Only say what can be judged?
-    pub lint: bool,
+    /// What for.
+    pub doing: Doing,
     /// How pages are asked.
     pub target: TargetSpec,
     /// Which pages.
@@ -80,35 +91,17 @@ struct SourceLine {
 /// # Errors
 /// The first that is wrong or missing, in one line.
 pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
-    let (lint, sources) = match args.sources.split_first() {
-        Some((word, rest)) if word == "lint" => (true, rest),
-        _ => (false, &args.sources[..]),
+    let (doing, sources, run) = doing(args)?;
+    let (mut file, pages) = match (doing, run.is_some()) {
+        (Doing::Test, _) => (replayed(sources)?, vec![String::new()]),
+        (_, true) => (WatchFile::default(), vec![String::new()]),
+        _ => pages(sources)?,
     };
-    let run = match sources {
-        [one] if Path::new(one).is_dir() => Some(PathBuf::from(one)),
-        _ => None,
-    };
-    if lint && run.is_some() {
-        return Err(Stop::usage(
-            "watch lint: is about pages; requests themselves tell every latency and share",
-        ));
-    }
-    let (file, pages) = match run {
-        Some(_) => (WatchFile::default(), vec![String::new()]),
-        None => pages(sources)?,
-    };
-    let budget = args.budget.clone().or(file.budget).ok_or_else(|| {
+    let budget = args.budget.clone().or(file.budget.take()).ok_or_else(|| {
         Stop::usage("no budget: name the file with --budget budget.yaml (plimsoll budget init begins one)")
     })?;
     let budget = budget_file::read(&budget)?;
-    let every = span("--every", args.every.as_ref().or(file.every.as_ref()))?.unwrap_or(EVERY);
-    let own = budget.file.load.as_ref().and_then(|load| load.window);
-    let window = span("--window", args.window.as_ref().or(file.window.as_ref()))?.or(own).unwrap_or(WINDOW);
-    if every < Span::from_millis(100) || window < Span(8 * every.0) {
-        return Err(Stop::usage(
-            "--every, --window: from 100ms, and a window of at least eight scrapes: with fewer nothing can be decided",
-        ));
-    }
+    let spec = cadence(args, (&file, &budget))?;
     file.alerts.check().map_err(Stop::usage)?;
     let senders = file.sinks.senders().map_err(Stop::usage)?;
     if !senders.is_empty() && file.journal.is_none() {
@@ -118,7 +111,7 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
     }
     let listen = args.listen.clone().or(file.listen).unwrap_or_else(|| LISTEN.to_owned());
     Ok(AskedWatch {
-        lint,
+        doing,
         run,
         target: TargetSpec {
             url: pages[0]
@@ -131,8 +124,8 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
             tls_verify: !args.insecure,
             ..TargetSpec::default()
         },
-        scrape: ScrapeSpec { discover: false, pages, every },
-        spec: WatchSpec { every, window },
+        scrape: ScrapeSpec { discover: false, pages, every: spec.every },
+        spec,
         alerts: file.alerts,
         senders,
         journal: file.journal,
@@ -142,10 +135,63 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
     })
 }
 
+/// What is to be done, with which sources, or with which run that is being written.
+fn doing(args: &WatchArgs) -> Result<(Doing, &[String], Option<PathBuf>), Stop> {
+    let (doing, sources) = match args.sources.split_first() {
+        Some((word, rest)) if word == "lint" => (Doing::Lint, rest),
+        Some((word, rest)) if word == "test" => (Doing::Test, rest),
+        _ => (Doing::Watch, &args.sources[..]),
+    };
+    if (doing == Doing::Test) != args.replay.is_some() {
+        return Err(Stop::usage(
+            "watch test and --replay go together: plimsoll watch test watch.yaml --replay RUN",
+        ));
+    }
+    let run = match sources {
+        [one] if Path::new(one).is_dir() => Some(PathBuf::from(one)),
+        _ => None,
+    };
+    match (doing, &run) {
+        (Doing::Lint, Some(_)) => {
+            Err(Stop::usage("watch lint: is about pages; requests themselves tell every latency and share"))
+        }
+        _ => Ok((doing, sources, run)),
+    }
+}
+
+/// How often is looked, and how far back.
+fn cadence(args: &WatchArgs, (file, budget): (&WatchFile, &BudgetText)) -> Result<WatchSpec, Stop> {
+    let every = span("--every", args.every.as_ref().or(file.every.as_ref()))?.unwrap_or(EVERY);
+    let own = budget.file.load.as_ref().and_then(|load| load.window);
+    let window = span("--window", args.window.as_ref().or(file.window.as_ref()))?.or(own).unwrap_or(WINDOW);
+    if every < Span::from_millis(100) || window < Span(8 * every.0) {
+        return Err(Stop::usage(
+            "--every, --window: from 100ms, and a window of at least eight scrapes: with fewer nothing can be decided",
+        ));
+    }
+    Ok(WatchSpec { every, window })
+}
+
+/// What a watch file says of a replay: its sources are not asked and nobody is told, so that it can be tested where neither is there.
+fn replayed(sources: &[String]) -> Result<WatchFile, Stop> {
+    match sources {
+        [] => Ok(WatchFile::default()),
+        [one] if is_file(one) => {
+            let file = file(Path::new(one))?;
+            Ok(WatchFile { sources: Vec::new(), sinks: SinkSpec::default(), journal: None, ..file })
+        }
+        [other, ..] => Err(Stop::usage(format!(
+            "watch test {other}: takes a watch file (.yaml) or only --budget FILE; the run goes after --replay"
+        ))),
+    }
+}
+
+fn is_file(text: &str) -> bool {
+    !text.contains("//") && [".yaml", ".yml", ".json"].iter().any(|end| text.ends_with(end))
+}
+
 /// The watch file, or an empty one, and the pages that it or the words name.
 fn pages(sources: &[String]) -> Result<(WatchFile, Vec<String>), Stop> {
-    let is_file =
-        |text: &str| !text.contains("//") && [".yaml", ".yml", ".json"].iter().any(|end| text.ends_with(end));
     let (file, pages) = match sources {
         [] => {
             let what = "watch lint: name a metrics page (http://host:8000/metrics) or a watch file";

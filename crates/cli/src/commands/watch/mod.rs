@@ -6,6 +6,7 @@ mod journal;
 mod notify;
 mod outbox;
 pub mod page;
+mod replay;
 mod run;
 mod serve;
 mod told;
@@ -29,7 +30,7 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{Format, WatchArgs};
 use crate::out;
 use crate::screen::{KeyWatch, Screen};
-use asked::AskedWatch;
+use asked::{AskedWatch, Doing};
 use notify::Notifier;
 use serve::Served;
 
@@ -39,9 +40,12 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Watches until it is stopped, or says what could be judged.
 pub fn run(args: &WatchArgs) -> Result<Exit, Stop> {
     let asked = asked::read(args)?;
-    if asked.lint {
+    if asked.doing == Doing::Lint {
         let pages = pages(&asked, true)?;
         return linted(args, &asked, pages);
+    }
+    if let Some(run) = &args.replay {
+        return replay::run(args, &asked, run);
     }
     match asked.run.clone() {
         Some(dir) => run::watch(args, asked, &dir),

@@ -1,0 +1,63 @@
+//! `plimsoll watch test`: a finished run under the watch that would be live, in virtual time. Its exit code is for CI: 1, something would have alerted or is broken.
+
+use plimsoll_report::watched as words;
+use plimsoll_watch::replay::{Replayed, of_pages, of_requests};
+use plimsoll_watch::{RowState, WatchRow};
+use serde::Serialize;
+
+use super::asked::AskedWatch;
+use crate::commands::gate;
+use crate::exit::{Exit, Stop};
+use crate::flags::{Format, WatchArgs};
+use crate::out;
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Tested {
+    /// The run's identity.
+    run: String,
+    /// By its requests.
+    requests: Option<Replayed>,
+    /// By the servers' pages that were read while it went on.
+    pages: Option<Replayed>,
+}
+
+/// Replays and prints.
+pub fn run(args: &WatchArgs, asked: &AskedWatch, name: &str) -> Result<Exit, Stop> {
+    let run = gate::open(name)?;
+    let (file, every) = (&asked.budget.file, asked.spec.every);
+    let tested = Tested {
+        run: run.manifest.id.clone(),
+        requests: of_requests(file, every, &asked.alerts, run.attempts),
+        pages: of_pages(file, every, &asked.alerts, &run.samples),
+    };
+    if tested.requests.is_none() && tested.pages.is_none() {
+        return Err(Stop::invalid(format!(
+            "{name}: holds no request and no metrics page; measure a run with requests"
+        )));
+    }
+    match args.format {
+        Format::Text => {
+            let requests = tested.requests.iter().map(|found| words::replayed("its requests", found));
+            let pages = tested.pages.iter().map(|found| words::replayed("the servers' pages", found));
+            out::line(&requests.chain(pages).collect::<Vec<_>>().join("\n\n"));
+        }
+        Format::Json => out::json(&tested),
+    }
+    Ok(exit(&tested))
+}
+
+/// 1 an alert or a broken row, by either; 3 a row that its best source does not decide, or none that holds; else 0.
+fn exit(tested: &Tested) -> Exit {
+    let both = || tested.requests.iter().chain(&tested.pages);
+    let any = |rows: &[WatchRow], state: RowState| rows.iter().any(|row| row.state == state);
+    if both().any(|found| !found.alerts.is_empty() || any(&found.rows, RowState::Broken)) {
+        return Exit::Broken;
+    }
+    // Requests tell more than pages: these decide only where there are no requests.
+    let rows = both().next().map_or(&[][..], |found| &found.rows);
+    match any(rows, RowState::CannotTell) || !any(rows, RowState::Holds) {
+        true => Exit::Inconclusive,
+        false => Exit::Done,
+    }
+}
