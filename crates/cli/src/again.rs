@@ -8,7 +8,7 @@ use std::path::Path;
 
 use plimsoll_measure::SweepSpec;
 use plimsoll_measure::purpose::{IDLE, ISOLATED, WARM_UP};
-use plimsoll_model::{Level, Load, Manifest, Time};
+use plimsoll_model::{Level, Load, Manifest, ShardPart, Time};
 use plimsoll_sim::WorldSpec;
 use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{ArrivalSpec, BlockNames, LoadSpec, Prompts, Scenario, Schedule, block_key};
@@ -27,6 +27,8 @@ pub struct Recorded {
     pub traffic: BTreeMap<String, ArrivalSpec>,
     /// The world, of a simulation.
     pub world: Option<WorldSpec>,
+    /// The part of the load that the run sent, where it was one of several machines.
+    shard: Option<ShardPart>,
 }
 
 impl Recorded {
@@ -43,11 +45,21 @@ impl Recorded {
         let traffic: Option<_> = part(object.remove("traffic"))?;
         let mut scenario = Scenario::from_json(&value).map_err(|e| e.to_string())?;
         scenario.attach(|name| std::fs::read(name).map_err(|e| e.to_string())).map_err(|e| e.to_string())?;
-        Ok(Recorded { scenario, sweep, traffic: traffic.unwrap_or_default(), world })
+        Ok(Recorded {
+            scenario,
+            sweep,
+            traffic: traffic.unwrap_or_default(),
+            world,
+            shard: manifest.shard.clone(),
+        })
     }
 
     /// The open level's schedule, if what is drawn again has the hash that the level says.
     pub fn schedule(&self, level: &Level) -> Option<Schedule> {
+        if let Some(part) = &self.shard {
+            let own = self.whole(part)?.part(part.shard);
+            return (own.hash() == level.schedule_hash).then_some(own);
+        }
         let Load::Open { rate_per_s } = self.load(level).ok()? else { return None };
         let mut scenario = self.scenario.clone();
         if let Some(arrivals) = self.traffic.get(&level.traffic) {
@@ -56,6 +68,14 @@ impl Recorded {
         let mut schedule = Schedule::generate(&scenario, rate_per_s, level.window(), level.id).ok()?;
         schedule.arrivals.truncate(usize::try_from(level.arrivals).ok()?);
         (schedule.hash() == level.schedule_hash).then_some(schedule)
+    }
+
+    /// The schedule that all shards of a load sent together, if what is drawn again has the hash that they say.
+    pub fn whole(&self, part: &ShardPart) -> Option<Schedule> {
+        let rate = self.scenario.rate().ok()?;
+        let mut schedule = Schedule::generate(&self.scenario, rate, self.scenario.load.window(), 0).ok()?;
+        schedule.arrivals.truncate(usize::try_from(part.arrivals).ok()?);
+        (schedule.hash() == part.schedule_hash).then_some(schedule)
     }
 
     /// The scenario that draws levels like this one, where another seed gives another that is as good: without sessions, whose

@@ -14,7 +14,7 @@ type Task = (&'static str, &'static [&'static str], &'static str);
 const TASKS: &[Task] = &[
     (
         "Measure",
-        &["demo", "run", "sweep", "import", "show", "ls"],
+        &["demo", "run", "sweep", "import", "merge", "show", "ls"],
         "plimsoll run http://host:8000/v1 --rate 12/s --for 60s",
     ),
     (

@@ -66,22 +66,27 @@ pub fn best(findings: &Findings) -> Option<&LevelFinding> {
     Some(best)
 }
 
-/// The same, with the rows.
-pub fn whole(dir: &Path) -> Result<WholeRun, Stop> {
-    let run: Run = plimsoll_store::open(dir).map_err(|e| match e {
+/// Reads a run folder, recovering it where its writer died; what it had in flight then is unfinished.
+pub fn read(dir: &Path) -> Result<Run, Stop> {
+    let mut run: Run = plimsoll_store::open(dir).map_err(|e| match e {
         StoreError::DiskFull { .. } => Stop::invalid(e.to_string()),
         other => Stop::usage(other.to_string()),
     })?;
-    let Run { mut manifest, mut attempts, samples, origin, recovered, .. } = run;
-    if let Some(how) = &recovered {
+    if let Some(how) = &run.recovered {
         out::note(&format!("{}: {how}", dir.display()));
     }
-    match recover::unfinished(&mut manifest, &mut attempts) {
+    match recover::unfinished(&mut run.manifest, &mut run.attempts) {
         0 => {}
         n => {
             out::note(&format!("{} in flight when it was cut off: unfinished", counted(n as u64, "request")))
         }
     }
+    Ok(run)
+}
+
+/// The same, with the rows.
+pub fn whole(dir: &Path) -> Result<WholeRun, Stop> {
+    let Run { mut manifest, attempts, samples, origin, .. } = read(dir)?;
     let findings = measure::findings(&manifest, &attempts, &samples);
     manifest.findings = serde_json::to_value(&findings).ok();
     if matches!(origin, Origin::Recovered { converted: true }) {

@@ -91,6 +91,8 @@ mod sarif;
 mod scrape;
 #[path = "all/secrets.rs"]
 mod secrets;
+#[path = "all/shards.rs"]
+mod shards;
 #[path = "all/simulate.rs"]
 mod simulate;
 #[path = "all/stranger.rs"]

@@ -89,6 +89,7 @@ fn plan(scenario: &Scenario, requests: LevelTraffic, load: Load, window: Span, w
         seed: 1,
         warm: Some(warm),
         max_rate_per_s: None,
+        shard: None,
         class_models: Vec::new(),
         class_queues: Vec::new(),
     }

@@ -98,6 +98,12 @@ impl Clock {
         At(monotonic_ns() - self.anchor.monotonic_ns)
     }
 
+    /// The instant at which CLOCK_REALTIME, as it goes now, will read `unix_ns`.
+    pub fn at_unix(&self, unix_ns: i64) -> At {
+        let tie = tie_once();
+        At(unix_ns - tie.realtime_ns + self.from_monotonic_ns(tie.monotonic_ns).0)
+    }
+
     /// The CLOCK_MONOTONIC reading at `at`: what an absolute timer is armed with.
     pub fn to_monotonic_ns(&self, at: At) -> i64 {
         at.0.saturating_add(self.anchor.monotonic_ns)

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use plimsoll_model::{At, Load, RateCourse, Span};
+use plimsoll_model::{At, Load, RateCourse, Shard, Span};
 use plimsoll_wire::{QueueWish, RequestOptions, encode};
 use plimsoll_workload::{Arrival, ClientSpec, Prompts, Schedule, Sequence, TargetSpec};
 
@@ -25,6 +25,15 @@ pub enum LevelTraffic {
         /// How many at a time.
         concurrency: u32,
     },
+}
+
+/// Of a load that several machines send: the part that is sent here, and when all begin.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct ShardStart {
+    /// The part. The schedule holds nothing else.
+    pub shard: Shard,
+    /// The level's first instant; where it has passed, what was due is late and says so.
+    pub at: At,
 }
 
 /// One level to run.
@@ -54,6 +63,8 @@ pub struct LevelPlan {
     pub warm: Option<u32>,
     /// The rate that a closed loop may not go over, all workers together; `None` = as fast as the target answers.
     pub max_rate_per_s: Option<f64>,
+    /// Of a load that several machines send: this one's part. `None` = all of it, at once.
+    pub shard: Option<ShardStart>,
     /// Model asked for, by request class; a class past the end takes the target's.
     pub class_models: Vec<Option<String>>,
     /// What each request class asks of the server's queue; a class past the end asks nothing.

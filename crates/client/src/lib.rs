@@ -8,7 +8,7 @@
 //! [`pool`];
 //! [`target`], [`certs`], [`secret`]; [`recording`] (a row in the making), [`exchange`] (one attempt), [`task_pool`], [`flight`],
 //! [`prepare`], [`level_driver`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
-//! [`mod@probe`], [`pages`], [`scrape`], [`doctor`]; [`post`], [`sign`]; [`histogram`].
+//! [`mod@probe`], [`pages`], [`scrape`], [`doctor`], [`peer_clock`]; [`post`], [`sign`]; [`histogram`].
 
 pub mod clock;
 pub mod timer;
@@ -44,6 +44,7 @@ pub mod sink;
 
 pub mod doctor;
 pub mod pages;
+pub mod peer_clock;
 pub mod probe;
 pub mod scrape;
 
@@ -55,7 +56,7 @@ pub mod histogram;
 pub use client::{Client, ClientConfig, ClientError, default_workers};
 pub use clock::Clock;
 pub use control::{Ceilings, Control};
-pub use level::{LevelPlan, LevelTraffic};
+pub use level::{LevelPlan, LevelTraffic, ShardStart};
 pub use live::{Live, Totals};
 pub use post::{Posted, Poster};
 pub use probe::{Probe, ProbeError, probe};

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use plimsoll_model::Span;
 use plimsoll_wire::RequestOptions;
+use plimsoll_workload::schedule::dealt_to;
 use plimsoll_workload::{Arrival, Schedule};
 
 use crate::level::Shared;
@@ -21,8 +22,10 @@ const AHEAD_MAX: usize = 16;
 #[derive(Debug, Default)]
 pub struct Ahead {
     schedule: Option<Arc<Schedule>>,
-    worker: u64,
-    workers: u64,
+    worker: usize,
+    workers: usize,
+    /// Parts that the schedule was cut into, of which this is one.
+    shards: u32,
     next: usize,
     /// Arrivals before this one have been taken; what is ready below it was a turn of a session taken later.
     taken: u64,
@@ -34,14 +37,9 @@ impl Ahead {
     /// Time that must be left before the next due moment to begin on a body.
     pub const ROOM: Span = Span::from_micros(300);
 
-    /// For one worker's part of a schedule.
-    pub fn of(schedule: Arc<Schedule>, worker: usize, workers: usize) -> Ahead {
-        Ahead {
-            schedule: Some(schedule),
-            worker: worker as u64,
-            workers: workers.max(1) as u64,
-            ..Ahead::default()
-        }
+    /// For one worker's part of a schedule, which is one of so many shards.
+    pub fn of(schedule: Arc<Schedule>, shards: u32, worker: usize, workers: usize) -> Ahead {
+        Ahead { schedule: Some(schedule), shards, worker, workers, ..Ahead::default() }
     }
 
     /// Is there room for another?
@@ -56,7 +54,7 @@ impl Ahead {
         while let Some(arrival) = schedule.arrivals.get(self.next) {
             self.next += 1;
             if arrival.session.is_none()
-                && arrival.id % self.workers == self.worker
+                && dealt_to(arrival, self.shards, self.workers) == self.worker
                 && arrival.id >= self.taken
             {
                 let prepared = shared.prepare(arrival, 0, &mut self.options);

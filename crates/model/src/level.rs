@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{At, SizeUnit, Span};
+use crate::{At, ShardsHealth, SizeUnit, Span};
 
 /// What load a level puts on the target.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -134,6 +134,9 @@ pub struct GeneratorHealth {
     /// What the machine had for connections. `None` = nobody looked (a simulated client needs none).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub room: Option<Room>,
+    /// How the machines fared together that sent it, where there were several. Everything else here is then the sum over them, or the worst.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shards: Option<ShardsHealth>,
 }
 
 /// How a target kept the connections that it had not said it would close, during a level.

@@ -3,7 +3,7 @@
 //! Nothing here acts. A type belongs in this crate when two crates that do not know each other must mean
 //! the same thing by it; what only one part asks for (a spec) or finds (a summary) stays with that part.
 //!
-//! Reading order: [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`level`], [`run`], [`trace`], [`foreign`], [`budget_state`].
+//! Reading order: [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`level`], [`run`], [`shard`], [`trace`], [`foreign`], [`budget_state`].
 
 pub mod attempt;
 pub mod budget_state;
@@ -12,6 +12,7 @@ pub mod level;
 pub mod outcome;
 pub mod payload;
 pub mod run;
+pub mod shard;
 pub mod tcp;
 pub mod time;
 pub mod trace;
@@ -30,6 +31,7 @@ pub use payload::{Datatype, Message, Payload, Protocol, Role, SizeUnit, Tensor};
 pub use run::{
     ClockAnchor, Fingerprint, Host, Manifest, Repeats, RunState, Sample, Time, join_labels, split_labels,
 };
+pub use shard::{ClockOffset, Shard, ShardClock, ShardPart, ShardsHealth};
 pub use tcp::TcpFacts;
 pub use time::{At, Span};
 pub use trace::{AttributeValue, SpanEvent, SpanKind, TraceSpan};

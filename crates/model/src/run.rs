@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{At, Level};
+use crate::{At, Level, ShardPart};
 
 /// Version of the run folder's layout and of `run.json`. Readers refuse what they do not know.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -128,6 +128,12 @@ pub struct Manifest {
     /// The run whose schedule it sent again, arrival by arrival; `None` = a schedule of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<Repeats>,
+    /// The part of a load that it sent; `None` = all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<ShardPart>,
+    /// Of a run merged from shards: all of them, by number. Its `host` and `clock` are those of the first that began.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shards: Vec<ShardPart>,
     /// The machine the load came from.
     pub host: Host,
     /// What was measured.

@@ -159,7 +159,7 @@ impl<'a> Facts<'a> {
 
 /// `2026-11-20T11:56:04.657811Z` as ns of the Unix epoch; an offset is honoured, none means UTC. Days from the civil date by
 /// Howard Hinnant's algorithm.
-fn instant_ns(text: &str) -> Option<i64> {
+pub fn instant_ns(text: &str) -> Option<i64> {
     let (date, rest) = text.trim().split_once(['T', ' '])?;
     let mut parts = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
     let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);

@@ -127,6 +127,9 @@ impl TextPage {
         if let RunState::Partial { why } = &manifest.progress {
             self.line(format!("This run is partial: {why}"));
         }
+        if let Some(shards) = words::shards(manifest) {
+            self.line(shards);
+        }
         if let Some(first) = &manifest.repeats {
             self.line(format!("The schedule of run {} ({}), sent again", first.id, first.url));
         }

@@ -315,6 +315,17 @@ pub fn error(error: &ErrorCount) -> String {
     format!("{} × {}{status}{said}", figure::count(error.attempts), error.how.name().replace('_', " "))
 }
 
+/// Of a load that several machines sent: how many, and how far apart their clocks were.
+pub fn shards(manifest: &Manifest) -> Option<String> {
+    let of = manifest.shards.first()?.shard.of;
+    let health = manifest.levels.first().and_then(|level| level.generator.shards);
+    let clocks = match health.and_then(|health| health.clocks_apart_ns) {
+        Some(ns) => format!("no two of their clocks more than {} apart", figure::duration_ns(ns as f64)),
+        None => "their clocks were not compared".to_owned(),
+    };
+    Some(format!("Sent by {of} shards, {clocks}"))
+}
+
 /// How the load was put on, where more is to be said than the level's own line does: an end by requests, a wave, a warm-up.
 pub fn protocol(manifest: &Manifest) -> Option<String> {
     let load = manifest.scenario.get("load")?;

@@ -188,6 +188,8 @@ fn manifest() -> Manifest {
         nonce: 1,
         reproduce: String::new(),
         repeats: None,
+        shard: None,
+        shards: Vec::new(),
         host: Host::default(),
         target: Fingerprint::default(),
         flags: Vec::new(),

@@ -8,7 +8,7 @@ use std::hash::Hasher;
 use std::sync::Arc;
 
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, Span};
+use plimsoll_model::{At, Shard, Span};
 use siphasher::sip::SipHasher24;
 
 use crate::arrivals::{ArrivalSpec, MAX_ARRIVALS};
@@ -72,14 +72,30 @@ impl Schedule {
     /// Splits the arrivals over workers in turn; a session stays with one. Nothing is drawn here, so the union is the
     /// schedule whatever the number.
     pub fn deal(self, workers: usize) -> Vec<Vec<Arrival>> {
-        let workers = workers.max(1);
-        let mut out = vec![Vec::new(); workers];
+        self.deal_part(1, workers)
+    }
+
+    /// The same of one of so many [parts](Schedule::part): whatever the two numbers have in common, every worker gets its share.
+    pub fn deal_part(self, shards: u32, workers: usize) -> Vec<Vec<Arrival>> {
+        let mut out = vec![Vec::new(); workers.max(1)];
         for arrival in self.arrivals {
-            let key = arrival.session.unwrap_or(arrival.id);
-            out[(key % workers as u64) as usize].push(arrival);
+            out[dealt_to(&arrival, shards, workers)].push(arrival);
         }
         out
     }
+
+    /// What one of several machines sends of it. Nothing is drawn here: the arrivals keep their numbers and due times, so that the parts
+    /// together are the schedule.
+    pub fn part(mut self, shard: Shard) -> Schedule {
+        self.arrivals.retain(|arrival| shard.takes(arrival.session, arrival.id));
+        self
+    }
+}
+
+/// The worker that gets an arrival of one of `shards` parts.
+pub fn dealt_to(arrival: &Arrival, shards: u32, workers: usize) -> usize {
+    let key = arrival.session.unwrap_or(arrival.id);
+    (key / u64::from(shards.max(1)) % workers.max(1) as u64) as usize
 }
 
 /// The schedule's hash under construction.

@@ -90,6 +90,7 @@ fn measure(args: &ColdStartArgs) -> Result<Exit, Stop> {
         more,
         world: None,
         repeats: None,
+        shard: None,
     })?;
     measure.screen.say(&format!(
         "{}, then {} of nothing and {}, {}; {} in all",

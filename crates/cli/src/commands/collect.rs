@@ -165,6 +165,8 @@ fn manifest(args: &CollectArgs, clock: &Clock) -> Manifest {
         nonce: 0,
         reproduce: format!("plimsoll collect --listen {}", args.listen.join(",")),
         repeats: None,
+        shard: None,
+        shards: Vec::new(),
         host: plimsoll_client::doctor::host(),
         target: Fingerprint::default(),
         flags: Vec::new(),

@@ -218,6 +218,8 @@ fn manifest(args: &ImportArgs, read: &Foreign, imported: &Imported) -> Manifest 
         nonce: 0,
         reproduce: format!("plimsoll import {}", args.source.display()),
         repeats: None,
+        shard: None,
+        shards: Vec::new(),
         host: Host::default(),
         target: Fingerprint { url, facts },
         flags: Vec::new(),

@@ -119,6 +119,7 @@ impl Plan {
             more: Vec::new(),
             world: None,
             repeats: None,
+            shard: None,
         };
         let mut a = Measure::begin(begin(&self.scenarios[0], &of_a))?;
         a.screen.say(&self.announced(args.alternations));

@@ -19,6 +19,7 @@ pub mod import;
 pub mod interleave;
 pub mod levers;
 pub mod ls;
+pub mod merge;
 pub mod plan;
 pub mod profile;
 pub mod quality;

@@ -184,6 +184,7 @@ impl Arm {
             seed: self.scenario.seed,
             warm: None,
             max_rate_per_s: None,
+            shard: None,
             class_models: Vec::new(),
             class_queues: Vec::new(),
         };

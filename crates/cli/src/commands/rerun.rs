@@ -213,6 +213,7 @@ fn measure(
         reproduce: Some(command(args)),
         more: Vec::new(),
         world,
+        shard: None,
         repeats: Some(Repeats {
             id: manifest.id.clone(),
             url: manifest.target.url.clone(),

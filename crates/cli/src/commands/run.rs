@@ -9,12 +9,13 @@ use plimsoll_report::figure;
 use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, Size, Trace, TraceSizes};
 
-use super::smoke;
+use super::{merge, smoke};
 use crate::exit::{Exit, Stop};
-use crate::flags::{CeilingArgs, ClientArgs, RunArgs};
+use crate::flags::{CeilingArgs, ClientArgs, OutputArgs, RunArgs};
 use crate::measure::{Begin, Measure, Step, max_rate, random};
 use crate::out;
 use crate::resolve::{self, Draft};
+use crate::shard::Asked;
 
 /// No saturating search goes beyond this concurrency unless `--max-in-flight` says so.
 pub const MOST_CONCURRENCY: u32 = 4096;
@@ -37,9 +38,14 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
         smoke::load(&mut draft);
     }
     let window_is_said = draft.has("load.window");
+    let shard = Asked::of(&args.shard, draft.has("nonce"))?;
     let mut scenario = draft.finish(random())?;
     let rate = rate(&scenario)?;
     let window = window(&mut scenario, window_is_said)?;
+    let output = match &shard {
+        Some(asked) => of_shard(args, asked, &scenario)?,
+        None => args.output.clone(),
+    };
     let cost = resolve::cost(&args.ceilings, &scenario)?;
     match (rate, max_rate(&args.ceilings)?) {
         (Some(rate), Some(most)) if rate > most => {
@@ -57,11 +63,12 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
         sweep: None,
         client: &args.client,
         ceilings: &args.ceilings,
-        output: &args.output,
+        output: &output,
         reproduce: None,
         more: ceiling_flags(&args.client, &args.ceilings),
         world: None,
         repeats: None,
+        shard,
     })?;
     let most = args.ceilings.max_requests;
     announce(&mut measure, rate, window, most, cost.as_ref());
@@ -75,6 +82,25 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
     }
     result::close(args.output.format, &closed, &findings, None);
     Ok(closed.exit(&findings, stopped))
+}
+
+/// A shard sends a part of an open loop and nothing else, and its run lies where the others' do.
+fn of_shard(args: &RunArgs, asked: &Asked, scenario: &Scenario) -> Result<OutputArgs, Stop> {
+    if args.smoke || !matches!(scenario.load, LoadSpec::Open { .. }) {
+        return Err(Stop::usage(
+            "--shard: only an open loop (--rate, --trace) can be sent in parts; of a closed one the next request waits for an answer \
+             that another machine gets",
+        ));
+    }
+    if scenario.load.warm_up() + scenario.load.alone() > 0 {
+        return Err(Stop::usage(
+            "--shard: requests before the load (--warm-up, --alone) would come from every shard; send them by a run of its own",
+        ));
+    }
+    let place = args.output.out.as_ref().or(args.shard.rendezvous.as_ref());
+    let place =
+        place.ok_or_else(|| Stop::usage("--shard: name with -o the folder for the runs of all shards"))?;
+    Ok(OutputArgs { out: Some(place.join(merge::folder(asked.shard))), ..args.output.clone() })
 }
 
 /// Puts the scenario's load on the target: one level, or, saturating, one after another.

@@ -65,6 +65,7 @@ pub fn run(args: &SimulateArgs) -> Result<Exit, Stop> {
         more,
         world: Some(simulate),
         repeats: None,
+        shard: None,
     })?;
     run::run_load(&mut measure, rate, window, args.ceilings.max_requests, args.client.max_in_flight)?;
     let stopped = measure.stopped();

@@ -149,6 +149,7 @@ pub fn measure(
         more,
         world,
         repeats: None,
+        shard: None,
     })?;
     while let Next::Run(experiment) = sweep.next() {
         if measure.stopped() {

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{CeilingArgs, ClientArgs, LoadArgs, OutputArgs, TargetArgs, WorkloadArgs};
+use super::{CeilingArgs, ClientArgs, LoadArgs, OutputArgs, ShardArgs, TargetArgs, WorkloadArgs};
 
 /// `plimsoll run`
 #[derive(Args, Debug)]
@@ -22,6 +22,9 @@ pub struct RunArgs {
     /// How the client behaves.
     #[command(flatten)]
     pub client: ClientArgs,
+    /// Which part of the load is sent here.
+    #[command(flatten)]
+    pub shard: ShardArgs,
     /// Where it stops by itself.
     #[command(flatten)]
     pub ceilings: CeilingArgs,

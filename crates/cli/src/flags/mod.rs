@@ -25,6 +25,7 @@ mod price;
 mod profile;
 mod quality;
 mod rerun;
+mod shard;
 mod shared;
 mod shell;
 mod show;
@@ -56,6 +57,7 @@ pub use price::PriceArgs;
 pub use profile::ProfileArgs;
 pub use quality::QualityArgs;
 pub use rerun::RerunArgs;
+pub use shard::{MergeArgs, ShardArgs};
 pub use shared::{
     CeilingArgs, ClientArgs, Format, LoadArgs, OutputArgs, ScrapeArgs, TargetArgs, WorkloadArgs,
 };
@@ -133,6 +135,8 @@ pub enum Command {
     Collect(CollectArgs),
     /// Hold another tool's results to themselves, and make a run of them
     Import(ImportArgs),
+    /// Make one run of the shards that several machines sent of a load
+    Merge(MergeArgs),
     /// Print what a run found (recovers a killed one); --html: as a page
     Show(ShowArgs),
     /// List the runs of a folder, the newest first

@@ -173,6 +173,7 @@ fn plan(scenario: &Scenario, which: Which, max_rate: Option<f64>) -> Result<Leve
         seed: scenario.seed,
         warm: Some(count as u32),
         max_rate_per_s: None,
+        shard: None,
         class_models: Vec::new(),
         class_queues: Vec::new(),
     })

@@ -65,6 +65,8 @@ pub(super) fn manifest(
         nonce: scenario.nonce.unwrap_or_default(),
         reproduce: String::new(),
         repeats: None,
+        shard: None,
+        shards: Vec::new(),
         host: plimsoll_client::doctor::host(),
         target: Fingerprint { url: scenario.target.url.clone(), facts: BTreeMap::new() },
         flags: Vec::new(),

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use plimsoll_client::{Control, LevelPlan, LevelTraffic, Memory, Sink};
+use plimsoll_client::{Control, LevelPlan, LevelTraffic, Memory, ShardStart, Sink};
 use plimsoll_measure::Gathered;
 use plimsoll_model::{
-    At, Attempt, EndedBy, GeneratorHealth, Level, Load, RateCourse, Sample, SizeUnit, Span,
+    At, Attempt, EndedBy, GeneratorHealth, Level, Load, RateCourse, Sample, Shard, SizeUnit, Span,
 };
 use plimsoll_wire::QueueWish;
-use plimsoll_workload::{ArrivalSpec, Prompts, Scenario, Schedule};
+use plimsoll_workload::{ArrivalSpec, Connections, Prompts, Scenario, Schedule};
 
 use crate::exit::Stop;
 
@@ -132,6 +132,7 @@ pub(super) fn plan(
         seed: scenario.seed,
         warm: None,
         max_rate_per_s: None,
+        shard: None,
         class_models: scenario.classes.iter().map(|class| class.model.clone()).collect(),
         class_queues: scenario
             .classes
@@ -139,6 +140,27 @@ pub(super) fn plan(
             .map(|class| QueueWish { priority: class.priority, timeout: class.queue_timeout })
             .collect(),
     })
+}
+
+/// Leaves of a level what one of several machines sends of it; gives how many arrivals all have together, and the hash of these.
+pub(super) fn part_of(plan: &mut LevelPlan, start: ShardStart) -> (u64, String) {
+    let of_all = (plan.arrivals().unwrap_or(0), plan.schedule_hash());
+    let Shard { index, of } = start.shard;
+    let share = |most: u32| (most / of + u32::from(index < most % of)).max(1);
+    if let LevelTraffic::Open(whole) = &plan.requests {
+        let part = Schedule::clone(whole).part(start.shard);
+        plan.load = match plan.load {
+            Load::Open { rate_per_s } => Load::Open { rate_per_s: rate_per_s / f64::from(of) },
+            other => other,
+        };
+        plan.requests = LevelTraffic::Open(Arc::new(part));
+    }
+    plan.client.max_in_flight = plan.client.max_in_flight.map(share);
+    if let Connections::Pool { limit } = &mut plan.client.connections {
+        *limit = share(*limit);
+    }
+    plan.shard = Some(start);
+    of_all
 }
 
 /// The load of a stretch of a trace: the rate it has there, not the trace's mean.

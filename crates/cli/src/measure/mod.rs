@@ -30,12 +30,13 @@ use plimsoll_workload::{ArrivalSpec, Prompts, Rate, Scenario, block_key};
 use crate::exit::Stop;
 use crate::flags::{CeilingArgs, ClientArgs, OutputArgs};
 use crate::screen::{KeyWatch, Screen};
+use crate::shard::{Agreed, Asked};
 
 use calibration::Before;
 pub use closed::{Closed, findings, line_spec, verdict};
 use closed::{kept, manifest, progress, whole_scenario};
 pub use level::{LevelRows, MeasuredLevel, Step, Variation};
-use level::{LevelSink, cut_off, plan, stretch};
+use level::{LevelSink, cut_off, part_of, plan, stretch};
 use scraping::Scraping;
 use target::start;
 pub use target::{Looked, look};
@@ -67,6 +68,8 @@ pub struct Begin<'a> {
     pub world: Option<Simulate>,
     /// The run whose schedule is sent again; its prompts are then sent as they were, whatever this server makes of a word.
     pub repeats: Option<Repeats>,
+    /// Of a load that several machines send: which part is sent here.
+    pub shard: Option<Asked>,
 }
 
 /// A measurement that is under way.
@@ -87,6 +90,8 @@ pub struct Measure {
     observed: Vec<Observed>,
     /// Why the run can't be kept whole, once that is so: nothing new is begun from then on.
     unkept: Option<String>,
+    /// Of a load that several machines send: what they agreed on.
+    shard: Option<Agreed>,
 }
 
 /// Who puts the load on the target.
@@ -130,6 +135,7 @@ impl Measure {
             reproduce,
             more,
             repeats,
+            shard,
             world: _,
         } = begin;
         let max_rate = max_rate(ceilings)?;
@@ -156,6 +162,7 @@ impl Measure {
             max_rate,
             force: client_args.force,
         };
+        let mut agreed = None;
         let facts = match (beside, &repeats) {
             (Some(beside), _) => {
                 let known = &beside.scenario;
@@ -169,21 +176,41 @@ impl Measure {
                 first.check(&scenario)?;
                 facts
             }
-            (None, None) => first.calibrate(&mut scenario, facts, &mut screen)?,
+            (None, None) => match &shard {
+                None => first.calibrate(&mut scenario, facts, &mut screen)?,
+                Some(asked) => {
+                    let beside = (clock, &*control, &mut screen);
+                    let ask = |scenario: &mut Scenario, facts, screen: &mut Screen| {
+                        first.calibrate(scenario, facts, screen)
+                    };
+                    let (facts, all) = asked.agree(&mut scenario, facts, beside, ask)?;
+                    agreed = Some(all);
+                    facts
+                }
+            },
         };
+        // Shards name their requests alike, so that the merged run has one identity.
+        let id = agreed.as_ref().map_or(id.clone(), |all| all.run_id(block_key(&scenario)));
         let client = start(&scenario, client_args, &id, clock)?;
         let prompts =
             Prompts::new(&scenario, block_key(&scenario)).map_err(|e| Stop::usage(e.to_string()))?;
         let command = reproduce.unwrap_or_else(|| crate::resolve::reproduce(kind, &scenario, &more));
         let mut whole = whole_scenario(&scenario, sweep.as_ref());
-        let pages = scraping::find(&scenario, &mut screen, &mut whole)?;
+        // The server's pages are read once, whatever the number of shards.
+        let pages = match &agreed {
+            Some(all) if all.shard.index > 0 => Vec::new(),
+            _ => scraping::find(&scenario, &mut screen, &mut whole)?,
+        };
         let manifest = Manifest { repeats, ..manifest(kind, id, (Time::Real, clock), &scenario, whole) };
         let target = Fingerprint { url: scenario.target.url.clone(), facts };
-        let manifest = Manifest { reproduce: command, target, label: output.label.clone(), ..manifest };
+        let part = agreed.as_ref().map(|all| all.part(0, String::new()));
+        let manifest =
+            Manifest { reproduce: command, target, label: output.label.clone(), shard: part, ..manifest };
         let every = scenario.scrape.every;
         let driver =
             Driver::Live { client, replicas: Vec::new(), prompts: Arc::new(prompts), clock, scraping: None };
         let mut measure = Measure::of(screen, scenario, (dir, manifest), driver, (control, watch), max_rate)?;
+        measure.shard = agreed;
         if let Driver::Live { scraping, .. } = &mut measure.driver {
             *scraping = Scraping::start(pages, every, clock, measure.writer.sink())?;
         }
@@ -214,6 +241,7 @@ impl Measure {
             samples: Vec::new(),
             observed: Vec::new(),
             unkept: None,
+            shard: None,
         })
     }
 
@@ -271,7 +299,14 @@ impl Measure {
         let scenario = varied.scenario.as_ref().unwrap_or(&self.scenario);
         let plan = plan(scenario, step, self.levels, of_its_own.as_ref().unwrap_or(prompts))?;
         let most = [self.max_rate, step.max_rate_per_s].into_iter().flatten().reduce(f64::min);
-        let plan = LevelPlan { max_rate_per_s: most, ..plan };
+        let mut plan = LevelPlan { max_rate_per_s: most, ..plan };
+        if let Some(agreed) = &self.shard {
+            let (of_all, hash) = part_of(&mut plan, agreed.start());
+            let part = agreed.part(of_all, hash);
+            self.writer.update(|manifest| manifest.shard = Some(part)).map_err(kept)?;
+            let own = plan.arrivals().unwrap_or(0);
+            self.screen.say(&format!("shard {}: sends {own} of them", agreed.shard));
+        }
         let rows_of = Arc::new(LevelSink {
             store: self.writer.sink(),
             memory: Memory::default(),
@@ -287,9 +322,13 @@ impl Measure {
         let control = Arc::clone(&self.control);
         let client: &Client = client;
         // Known to the log before it begins: a run that is killed can tell what it was doing.
-        let cut = cut_off(plan.id, step, (plan.load, plan.rate_course), clock.now());
+        let begins = self.shard.as_ref().map_or_else(|| clock.now(), |agreed| agreed.at);
+        let cut = cut_off(plan.id, step, (plan.load, plan.rate_course), begins);
         let (arrivals, schedule_hash) = (plan.arrivals().unwrap_or(0), plan.schedule_hash());
         self.writer.level(&Level { arrivals, schedule_hash, unit, ..cut }).map_err(kept)?;
+        if let Some(agreed) = &self.shard {
+            agreed.wait(clock, &control)?;
+        }
         let level = live::watch(&mut self.screen, &view, || client.run_level(&plan, &sink, &control));
         let level = level.map_err(|e: ClientError| Stop::invalid(e.to_string()))?;
         self.levels += 1;
@@ -362,6 +401,9 @@ impl Measure {
             Some(why) => RunState::Partial { why: why.clone() },
             None => progress(&manifest),
         };
+        if let Some(agreed) = &mut self.shard {
+            agreed.close(&mut manifest);
+        }
         let closed = match &self.driver {
             Driver::Live { .. } => self.writer.finish_with(manifest.clone(), &self.attempts, &self.samples),
             // Its rows are in the log alone.

@@ -158,7 +158,7 @@ impl Client {
         let _one_at_a_time = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let active = self.active_workers(plan);
         let route = self.warm(plan, active)?;
-        let start = self.config.clock.now() + LEAD;
+        let start = plan.shard.map_or_else(|| self.config.clock.now() + LEAD, |shard| shard.at);
         let shared = Arc::new(self.share(plan, sink, start, control.ceilings));
         // Before any worker is told: where this thread waits for a core, the first requests are in flight before it goes on, and counts
         // taken then would hold the level's own requests for those of before.
@@ -287,14 +287,15 @@ fn part(whole: u32, index: usize, of: usize) -> u32 {
 fn deal(plan: &LevelPlan, workers: usize) -> Vec<(Player, Ahead)> {
     let ceiling = |index| plan.client.max_in_flight.map(|most| part(most, index, workers));
     let until = At(plan.window.0);
+    let shards = plan.shard.map_or(1, |start| start.shard.of);
     match &plan.requests {
         LevelTraffic::Open(schedule) => Arc::unwrap_or_clone(Arc::clone(schedule))
-            .deal(workers)
+            .deal_part(shards, workers)
             .into_iter()
             .enumerate()
             .map(|(index, arrivals)| {
                 let player = Player::open(arrivals, &plan.client, plan.seed);
-                let ahead = Ahead::of(Arc::clone(schedule), index, workers);
+                let ahead = Ahead::of(Arc::clone(schedule), shards, index, workers);
                 (player.until(until).with_ceiling(ceiling(index)), ahead)
             })
             .collect(),

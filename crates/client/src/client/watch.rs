@@ -263,6 +263,7 @@ impl<'a> LevelWatch<'a> {
                     .and_then(|before| Some(doctor::listen_overflows()?.saturating_sub(before))),
                 no_socket: sum(|r| r.tally.no_socket),
             }),
+            shards: None,
         }
     }
 }

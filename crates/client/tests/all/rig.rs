@@ -71,6 +71,7 @@ impl Rig {
             seed: 1,
             warm: Some(0),
             max_rate_per_s: None,
+            shard: None,
             class_models: Vec::new(),
             class_queues: Vec::new(),
         }

@@ -148,7 +148,9 @@ pub fn ended(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
         EndedBy::Complete => {
             // Nobody stopped it, and still requests were not sent.
             let never = summary.counts.by_outcome.get(&How::NeverSent).copied().unwrap_or(0);
-            if never > 0 {
+            // What a lost shard left undone is told of with the shards.
+            let told = summary.generator.shards.map_or(0, |shards| shards.never_sent);
+            if never > told {
                 bench.say(
                     "never_sent",
                     Trust::Invalid,

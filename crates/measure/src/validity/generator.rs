@@ -2,6 +2,7 @@
 
 use plimsoll_model::{Level, Load, StampSource};
 
+use super::records::LOST_SHARDS;
 use super::{Bench, Limits};
 use crate::findings::{LevelSummary, Little, Trust};
 use crate::say::{count, ms, number, percent};
@@ -49,6 +50,7 @@ pub fn generator(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
     counted(bench, summary);
     kept(bench, summary);
     room(bench, summary);
+    shards(bench, summary);
     let health = &summary.generator;
     if let Some(since) = health.closed_since {
         bench.say(
@@ -216,6 +218,51 @@ fn kept(bench: &mut Bench, summary: &LevelSummary) {
          a request that finds none waits for a new one",
         percent((kept.ended + kept.lost) as f64 / tried as f64)
     ));
+}
+
+/// Requests that lost shards never sent: the same shares as of rows that are missing.
+const LOST: Limits = Limits { suspect: 0.0, invalid: 0.01 };
+/// Clocks of shards that lie further apart than this share of the mean gap between arrivals make other arrivals of an even process: at a
+/// tenth the gaps' coefficient of variation is 0.1.
+const SMEARED: f64 = 0.1;
+
+/// Were all machines of a load there, and did they begin together? A latency is of one machine's clock, whatever the others say; what clocks
+/// apart move are one shard's arrivals against the others'. Poisson arrivals stay Poisson, even ones do not.
+fn shards(bench: &mut Bench, summary: &LevelSummary) {
+    let Some(shards) = summary.generator.shards else { return };
+    let all = count(shards.of.into(), "shard");
+    let never = shards.never_sent as f64 / summary.counts.requests.max(1) as f64;
+    bench.say(
+        LOST_SHARDS,
+        LOST.judge(if shards.lost > 0 { never.max(1e-9) } else { 0.0 }),
+        match shards.lost {
+            0 => format!("all of {all} sent their part"),
+            lost => {
+                format!("{lost} of {all} were lost, and {} never sent", count(shards.never_sent, "request"))
+            }
+        },
+        "the target had less load than was asked for, so nothing passes",
+        "run all shards again",
+    );
+    let Some(apart_ns) = shards.clocks_apart_ns else {
+        return bench.say(
+            "shard_clocks",
+            Trust::Suspect,
+            "the clocks of the shards were not compared".into(),
+            "each latency is of one clock and stands, but the shards may have begun apart, which changes the load",
+            "give them a --rendezvous, where each is held against shard 0",
+        );
+    };
+    let gap_s = 1.0 / summary.rates.offered_per_s.max(1e-9);
+    let apart_s = apart_ns as f64 / 1e9;
+    let smeared = shards.constant && apart_s > SMEARED * gap_s;
+    bench.say(
+        "shard_clocks",
+        if smeared { Trust::Suspect } else { Trust::Valid },
+        format!("no two of their clocks more than {} apart", ms(apart_s)),
+        "arrivals meant to be evenly spaced are smeared by that much; each latency is of one clock and stands",
+        "ask for Poisson arrivals, or bring the clocks closer together (chrony, PTP)",
+    );
 }
 
 /// Did connections run out of what the machine has for them? `plimsoll doctor` asks before; this is what happened.

@@ -22,13 +22,15 @@ const OUTPUT: f64 = 0.02;
 /// The names of the checks that are asked for again below.
 const MISSING_ROWS: &str = "rows";
 const NO_FIRST_TOKEN: &str = "first_tokens";
+/// Of a load that several machines sent: were all there?
+pub(super) const LOST_SHARDS: &str = "shards";
 const NO_COUNT: &str = "token_counts";
 
 /// Does this reason, though the measurement be only suspect, keep a budget on this metric from passing (`None` = a comparison
 /// from finding an improvement)? What is not there may be just what the budget is about.
 pub fn lets_nothing_pass(reason: &Reason, metric: Option<BudgetMetric>) -> bool {
     match reason.check.as_str() {
-        MISSING_ROWS | NO_FIRST_TOKEN => true,
+        MISSING_ROWS | NO_FIRST_TOKEN | LOST_SHARDS => true,
         NO_COUNT => metric.is_some_and(|metric| {
             matches!(
                 metric,

@@ -77,6 +77,7 @@ fn head(manifest: &Manifest, findings: &Findings) -> Markup {
                 span.badge.(trust) { "measurement " (trust) }
             }
             @if let Some(protocol) = words::protocol(manifest) { p.soft { (protocol) } }
+            @if let Some(shards) = words::shards(manifest) { p.soft { (shards) } }
             @if let RunState::Partial { why } = &manifest.progress {
                 p.suspect { strong { "This run is partial: " } (why) }
             }

@@ -22,6 +22,8 @@ pub fn manifest() -> Manifest {
         nonce: 7,
         reproduce: "plimsoll run URL --rate 12/s".into(),
         repeats: None,
+        shard: None,
+        shards: Vec::new(),
         host: Host::default(),
         target: Fingerprint { url: "http://h/v1".into(), facts: [("model".to_string(), None)].into() },
         flags: Vec::new(),

@@ -93,6 +93,7 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
         more: flags(args),
         world: None,
         repeats: None,
+        shard: None,
     })?;
     for url in &args.active.replicas {
         measure.replica(url, &args.client)?;

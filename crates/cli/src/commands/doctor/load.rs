@@ -91,6 +91,7 @@ fn plan(scenario: &Scenario, concurrency: u32, window: Span) -> Result<LevelPlan
         seed: scenario.seed,
         warm: None,
         max_rate_per_s: None,
+        shard: None,
         class_models: Vec::new(),
         class_queues: Vec::new(),
     })

@@ -196,6 +196,8 @@ impl Next {
             nonce: 0,
             reproduce: "plimsoll rerun".into(),
             repeats: None,
+            shard: None,
+            shards: Vec::new(),
             host: plimsoll_client::doctor::host(),
             target: Fingerprint { url: url.clone(), facts: facts.into_iter().collect() },
             flags: Vec::new(),

@@ -120,6 +120,7 @@ impl Gate<'_> {
             more: Vec::new(),
             world: None,
             repeats: None,
+            shard: None,
         })?;
         let first = self.plan.first_look(&self.times);
         self.announce(&mut measure, first.as_deref());

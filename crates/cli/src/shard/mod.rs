@@ -1,0 +1,247 @@
+//! One load from several machines: each draws the whole schedule, sends its part, and all begin at the same instant.
+//!
+//! What must be the same for all is agreed before anything is sent: scenario, nonce, what the prompts' calibration found, and the start.
+//! Where they meet, shard 0 decides; where they are only told a time, each decides alone and `plimsoll merge` finds out whether they agreed.
+
+mod meet;
+mod place;
+
+use plimsoll_client::peer_clock::{ClockServer, ClockWatch, WallClock};
+use plimsoll_client::{Clock, Control, ShardStart};
+use plimsoll_model::{At, ClockOffset, Manifest, RunState, Shard, ShardClock, ShardPart, Span};
+use plimsoll_profile::names::instant_ns;
+
+use crate::exit::{Exit, Stop};
+use crate::flags::ShardArgs;
+
+use place::Place;
+
+/// A shard that finds its start this long past sends nothing: it would put all that was due on the target at once.
+const LATE: Span = Span(1_000_000_000);
+
+/// How long before the start connections are opened.
+const AHEAD: Span = Span(1_500_000_000);
+
+/// Of a load that several machines send: what this one was told.
+#[derive(Debug)]
+pub struct Asked {
+    /// Its part.
+    pub shard: Shard,
+    /// When all begin.
+    start: StartBy,
+    clock: WallClock,
+    /// Was the nonce said? Else the shards agree on one.
+    nonce_is_said: bool,
+}
+
+#[derive(Debug)]
+enum StartBy {
+    /// At this instant of every machine's clock, ns of the Unix epoch.
+    Time(i64),
+    /// As soon as all are here, and no later than after so long.
+    Meeting(Place, Span),
+}
+
+/// What all agreed on.
+#[derive(Debug)]
+pub struct Agreed {
+    /// The part that is sent here.
+    pub shard: Shard,
+    /// The start by shard 0's clock, ns of the Unix epoch.
+    start_unix_ns: i64,
+    /// The start on this run's axis.
+    pub at: At,
+    first: Option<ClockOffset>,
+    watch: Option<ClockWatch>,
+    /// Shard 0 tells the time for as long as its run lasts.
+    _server: Option<ClockServer>,
+}
+
+impl Asked {
+    /// What the flags say; `None` = this machine sends all of it.
+    pub fn of(args: &ShardArgs, nonce_is_said: bool) -> Result<Option<Asked>, Stop> {
+        let Some(text) = &args.shard else { return Ok(None) };
+        let shard = Shard::parse(text).ok_or_else(|| {
+            Stop::usage(format!(
+                "--shard {text}: write its number, from 0, and how many there are: 0/4, 1/4, 2/4, 3/4"
+            ))
+        })?;
+        let clock = WallClock { ahead_ns: args.clock_offset.as_deref().map_or(Ok(0), signed_span)? };
+        let start = match (&args.start_at, &args.rendezvous) {
+            (Some(text), None) => StartBy::Time(start_at(text, clock)?),
+            (None, Some(path)) => {
+                let patience = plimsoll_workload::parse_span(&args.shard_wait)
+                    .map_err(|e| Stop::usage(format!("--shard-wait: {e}")))?;
+                StartBy::Meeting(Place::open(path)?, patience)
+            }
+            _ => {
+                return Err(Stop::usage(
+                    "--shard: say how the shards begin together: --rendezvous PLACE (a folder that all see) or --start-at TIME",
+                ));
+            }
+        };
+        if matches!(start, StartBy::Time(_)) && !nonce_is_said {
+            return Err(Stop::usage(
+                "--start-at: shards that do not meet must be given the same --nonce (any number that no earlier run had)",
+            ));
+        }
+        Ok(Some(Asked { shard, start, clock, nonce_is_said }))
+    }
+
+    fn agreed(&self, clock: Clock, start_unix_ns: i64, first: Option<ClockOffset>) -> Agreed {
+        // By this machine's clock the start is that much earlier than by the clock of shard 0, which is ahead.
+        let own_ns = start_unix_ns - first.map_or(0, |first| first.offset_ns);
+        Agreed {
+            shard: self.shard,
+            start_unix_ns,
+            at: clock.at_unix(own_ns - self.clock.ahead_ns),
+            first,
+            watch: None,
+            _server: None,
+        }
+    }
+}
+
+impl Agreed {
+    /// What the client is told.
+    pub fn start(&self) -> ShardStart {
+        ShardStart { shard: self.shard, at: self.at }
+    }
+
+    /// What the manifest says of it, as it stands.
+    pub fn part(&self, arrivals: u64, schedule_hash: String) -> ShardPart {
+        ShardPart {
+            shard: self.shard,
+            start_unix_ns: self.start_unix_ns,
+            arrivals,
+            schedule_hash,
+            progress: RunState::Running,
+            clock: self.first.map(|first| ShardClock { first, last: None }),
+            host: None,
+            lost: 0,
+        }
+    }
+
+    /// The identity that all shards give their requests, from what they agreed on.
+    pub fn run_id(&self, key: u64) -> String {
+        format!("{:016x}", key ^ (self.start_unix_ns as u64).rotate_left(17))
+    }
+
+    /// Says in the manifest how it ended. By itself a shard is a part of a run, and no judge takes it for the whole.
+    pub fn close(&mut self, manifest: &mut Manifest) {
+        let last = self.watch.take().and_then(ClockWatch::end);
+        let Some(part) = &mut manifest.shard else { return };
+        part.clock = self.first.map(|first| ShardClock { first, last });
+        part.progress = manifest.progress.clone();
+        let why = match &manifest.progress {
+            RunState::Partial { why } => format!(", and {why}"),
+            _ => String::new(),
+        };
+        let shard = self.shard;
+        let why = format!("shard {shard}, a part of a load that plimsoll merge puts together{why}");
+        manifest.progress = RunState::Partial { why };
+    }
+
+    /// Waits until it is time to open connections.
+    pub fn wait(&self, clock: Clock, control: &Control) -> Result<(), Stop> {
+        let late = clock.now() - self.at;
+        if late > LATE {
+            return Err(Stop::invalid(format!(
+                "shard {} is {:.1} s late for the common start, so nothing was sent: its requests would all be due at once",
+                self.shard,
+                late.as_secs_f64()
+            )));
+        }
+        until(clock, self.at + -AHEAD, control)
+    }
+}
+
+/// Sleeps until an instant, unless the person asks to stop.
+fn until(clock: Clock, at: At, control: &Control) -> Result<(), Stop> {
+    loop {
+        if control.stops() > 0 {
+            return Err(stopped());
+        }
+        let left = at - clock.now();
+        if left <= Span::ZERO {
+            return Ok(());
+        }
+        std::thread::sleep(left.min(Span::from_millis(50)).as_duration());
+    }
+}
+
+fn stopped() -> Stop {
+    let line = "stopped before the common start: this shard sent nothing".to_owned();
+    Stop { exit: Exit::Interrupted, line }
+}
+
+fn start_at(text: &str, clock: WallClock) -> Result<i64, Stop> {
+    let seconds = || text.parse::<i64>().ok().and_then(|s| s.checked_mul(1_000_000_000));
+    let ns = instant_ns(text).or_else(seconds).ok_or_else(|| {
+        Stop::usage(format!(
+            "--start-at {text}: write a time such as 2026-11-25T14:30:00Z, or seconds since 1970 (date -d 'now + 2 min' +%s)"
+        ))
+    })?;
+    let left_s = (ns - clock.now_ns()) as f64 / 1e9;
+    if left_s < 0.0 {
+        return Err(Stop::usage(format!(
+            "--start-at {text}: that was {:.0} s ago; give all shards time to come",
+            -left_s
+        )));
+    }
+    if left_s > 86_400.0 {
+        return Err(Stop::usage(format!("--start-at {text}: more than a day from now")));
+    }
+    Ok(ns)
+}
+
+fn signed_span(text: &str) -> Result<i64, Stop> {
+    let (sign, plain) = text.strip_prefix('-').map_or((1, text), |plain| (-1, plain));
+    let span = plimsoll_workload::parse_span(plain);
+    span.map(|span| sign * span.0).map_err(|e| Stop::usage(format!("--clock-offset: {e}")))
+}
+
+/// The first place at which two scenarios differ, and what each says there.
+pub fn difference(
+    a: &serde_json::Value,
+    b: &serde_json::Value,
+    path: &str,
+) -> Option<(String, String, String)> {
+    use serde_json::Value;
+    if let (Value::Object(a), Value::Object(b)) = (a, b) {
+        let keys: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+        return keys.into_iter().find_map(|key| {
+            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            let of = |map: &serde_json::Map<String, Value>| map.get(key).cloned().unwrap_or(Value::Null);
+            difference(&of(a), &of(b), &path)
+        });
+    }
+    (a != b).then(|| (path.to_owned(), a.to_string(), b.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_first_difference_is_named_with_its_place() {
+        let a = json!({"seed": 1, "load": {"rate": "10/s", "window": "1s"}});
+        assert_eq!(difference(&a, &a, ""), None);
+        let b = json!({"seed": 1, "load": {"rate": "20/s", "window": "1s"}});
+        let found = difference(&a, &b, "").expect("they differ");
+        assert_eq!(found, ("load.rate".into(), "\"10/s\"".into(), "\"20/s\"".into()));
+        let none = json!({"load": {"rate": "10/s", "window": "1s"}});
+        assert_eq!(difference(&a, &none, "").map(|found| found.0), Some("seed".into()));
+    }
+
+    #[test]
+    fn a_start_is_a_time_to_come() {
+        let clock = WallClock::default();
+        let soon = clock.now_ns() / 1_000_000_000 + 60;
+        assert_eq!(start_at(&soon.to_string(), clock).expect("a minute from now"), soon * 1_000_000_000);
+        for wrong in ["soon", "2026-01-01T00:00:00Z", "12", "2199-01-01T00:00:00Z", ""] {
+            assert!(start_at(wrong, clock).is_err(), "{wrong}");
+        }
+    }
+}
