@@ -112,8 +112,7 @@ fn rows(page: &mut TextPage, rows: &[ComparedFigure]) {
     for (row, why) in shown.iter().filter_map(|row| Some((row, row.why.as_ref()?))) {
         page.wrapped(2, &format!("{}: {why}", name(row)));
     }
-    let within = rows.iter().filter(|row| row.primary && row.needs_s.is_none()).count()
-        - shown.iter().filter(|row| row.primary).count();
+    let within = rows.iter().filter(|row| row.primary && row.needs_s.is_none() && !is_shown(row)).count();
     if within > 0 {
         page.line(format!("  and {within} more of the family within their margins"));
     }
