@@ -44,6 +44,7 @@ const TASKS: &[Task] = &[
             "rerun",
             "calc",
             "schema",
+            "k8s",
             "completions",
             "man",
             "dev",
@@ -62,6 +63,14 @@ const SHORT: &[Short] = &[
         [
             "plimsoll run http://host:8000/v1 --rate 12/s --for 60s",
             "plimsoll run URL --concurrency 16 --isl 512 --osl 128 -o before",
+        ],
+    ),
+    (
+        "k8s",
+        &["shards", "claim", "spec", "key_secret", "image", "name", "rate", "duration", "isl", "osl"],
+        [
+            "plimsoll k8s http://vllm:8000/v1 --shards 8 --claim load --rate 4000/s",
+            "plimsoll k8s URL --shards 4 --claim load --spec scenario.yaml --name monday",
         ],
     ),
     (

@@ -95,6 +95,7 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::Collect(args) => commands::collect::run(args),
         Command::Profile(args) => commands::profile::run(args),
         Command::ColdStart(args) => commands::cold_start::run(args),
+        Command::K8s(args) => commands::k8s::run(args),
         Command::Merge(args) => commands::merge::run(args),
         Command::Show(args) => commands::show::run(args),
         Command::Ls(args) => commands::ls::run(args),

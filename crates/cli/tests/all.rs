@@ -45,6 +45,8 @@ mod import;
 mod install;
 #[path = "all/interleave.rs"]
 mod interleave;
+#[path = "all/k8s.rs"]
+mod k8s;
 #[path = "all/kill.rs"]
 mod kill;
 #[path = "all/line.rs"]

@@ -17,6 +17,7 @@ pub mod gateway;
 pub mod history;
 pub mod import;
 pub mod interleave;
+pub mod k8s;
 pub mod levers;
 pub mod ls;
 pub mod merge;

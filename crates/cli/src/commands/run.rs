@@ -29,16 +29,9 @@ pub fn run(args: &RunArgs) -> Result<Exit, Stop> {
 }
 
 fn load(args: &RunArgs) -> Result<Exit, Stop> {
-    let mut draft = Draft::new(args.workload.spec.as_deref())?;
-    draft.target(&args.target)?;
-    draft.workload(&args.workload)?;
-    draft.client(&args.client)?;
-    draft.load(&args.load, args.workload.trace.is_some())?;
-    if args.smoke {
-        smoke::load(&mut draft);
-    }
+    let (draft, nonce_is_said) = draft(args)?;
     let window_is_said = draft.has("load.window");
-    let shard = Asked::of(&args.shard, draft.has("nonce"))?;
+    let shard = Asked::of(&args.shard, nonce_is_said)?;
     let mut scenario = draft.finish(random())?;
     let rate = rate(&scenario)?;
     let window = window(&mut scenario, window_is_said)?;
@@ -84,8 +77,22 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
     Ok(closed.exit(&findings, stopped))
 }
 
-/// A shard sends a part of an open loop and nothing else, and its run lies where the others' do.
-fn of_shard(args: &RunArgs, asked: &Asked, scenario: &Scenario) -> Result<OutputArgs, Stop> {
+/// The scenario as flags and file say it, and whether they say a nonce.
+pub fn draft(args: &RunArgs) -> Result<(Draft, bool), Stop> {
+    let mut draft = Draft::new(args.workload.spec.as_deref())?;
+    draft.target(&args.target)?;
+    draft.workload(&args.workload)?;
+    draft.client(&args.client)?;
+    draft.load(&args.load, args.workload.trace.is_some())?;
+    if args.smoke {
+        smoke::load(&mut draft);
+    }
+    let nonce_is_said = draft.has("nonce");
+    Ok((draft, nonce_is_said))
+}
+
+/// A shard sends a part of an open loop and nothing else.
+pub fn only_open(args: &RunArgs, scenario: &Scenario) -> Result<(), Stop> {
     if args.smoke || !matches!(scenario.load, LoadSpec::Open { .. }) {
         return Err(Stop::usage(
             "--shard: only an open loop (--rate, --trace) can be sent in parts; of a closed one the next request waits for an answer \
@@ -97,6 +104,12 @@ fn of_shard(args: &RunArgs, asked: &Asked, scenario: &Scenario) -> Result<Output
             "--shard: requests before the load (--warm-up, --alone) would come from every shard; send them by a run of its own",
         ));
     }
+    Ok(())
+}
+
+/// Its run lies where the others' do.
+fn of_shard(args: &RunArgs, asked: &Asked, scenario: &Scenario) -> Result<OutputArgs, Stop> {
+    only_open(args, scenario)?;
     let place = args.output.out.as_ref().or(args.shard.rendezvous.as_ref());
     let place =
         place.ok_or_else(|| Stop::usage("--shard: name with -o the folder for the runs of all shards"))?;

@@ -18,6 +18,7 @@ mod gateway;
 mod history;
 mod import;
 mod interleave;
+mod k8s;
 mod levers;
 mod measure;
 mod plan;
@@ -50,6 +51,7 @@ pub use gateway::GatewayArgs;
 pub use history::HistoryArgs;
 pub use import::ImportArgs;
 pub use interleave::InterleaveArgs;
+pub use k8s::K8sArgs;
 pub use levers::{LeversArgs, RankBy};
 pub use measure::{DemoArgs, RunArgs, SearchArgs, SweepArgs};
 pub use plan::{PlanAction, PlanArgs, PlanSearchArgs, PlanVerifyArgs, PromiseArgs};
@@ -137,6 +139,8 @@ pub enum Command {
     Import(ImportArgs),
     /// Make one run of the shards that several machines sent of a load
     Merge(MergeArgs),
+    /// Print the Kubernetes Job that sends a load from many pods
+    K8s(Box<K8sArgs>),
     /// Print what a run found (recovers a killed one); --html: as a page
     Show(ShowArgs),
     /// List the runs of a folder, the newest first

@@ -1,0 +1,175 @@
+//! The Job of Kubernetes: held to Kubernetes' own schemas, and run as a kubelet would.
+
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::kit::{Engine, PLIMSOLL, plimsoll};
+
+/// The documents that a command prints.
+fn printed(more: &[&str]) -> Vec<Value> {
+    let args =
+        [&["k8s", "http://vllm:8000/v1", "--shards", "8", "--claim", "load", "--rate", "400/s"][..], more];
+    let ended = plimsoll(&args.concat());
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    serde_saphyr::from_multiple(&ended.stdout).unwrap_or_else(|e| panic!("{e}: {}", ended.stdout))
+}
+
+/// Kubernetes' word on a document; see the file for where it is from.
+fn faults(document: &Value) -> Vec<String> {
+    let schemas: Value =
+        serde_json::from_str(include_str!("../fixtures/kubernetes-1.37.json")).expect("JSON");
+    let one = if document["kind"] == "Job" { 0 } else { 1 };
+    let mut schema = schemas["oneOf"][one].clone();
+    schema["$defs"] = schemas["$defs"].clone();
+    let validator = jsonschema::validator_for(&schema).expect("a schema");
+    validator.iter_errors(document).map(|e| format!("{}: {e}", e.instance_path())).collect()
+}
+
+#[test]
+fn what_is_printed_is_what_kubernetes_takes() {
+    for more in [
+        &[][..],
+        &[
+            "--key-secret",
+            "vllm/token",
+            "--namespace",
+            "perf",
+            "--image",
+            "registry.internal/plimsoll:1",
+            "--cpus",
+            "4",
+        ],
+        &[
+            "--name",
+            "monday",
+            "--isl",
+            "lognormal:512,0.8",
+            "--set",
+            "client.retries.max=2",
+            "--workers",
+            "3",
+        ],
+    ] {
+        let documents = printed(more);
+        assert_eq!(documents.len(), 2);
+        for document in &documents {
+            assert_eq!(faults(document), Vec::<String>::new(), "{document:#}");
+        }
+        let job = &documents[1]["spec"];
+        assert_eq!(
+            (&job["completions"], &job["parallelism"], &job["backoffLimitPerIndex"]),
+            (&json!(8), &json!(8), &json!(0))
+        );
+        let pod = &job["template"]["spec"];
+        assert_eq!(pod["automountServiceAccountToken"], false);
+        assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+        let container = &pod["containers"][0];
+        let resources = &container["resources"];
+        // Guaranteed, with whole CPUs: what the static CPU manager asks for.
+        assert_eq!(resources["limits"], resources["requests"]);
+        assert!(resources["limits"]["cpu"].as_str().is_some_and(|cpus| cpus.parse::<u32>().is_ok()));
+        assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
+        // The spread is over the pods of this Job, or over none.
+        let spread = &pod["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"];
+        let labels = &job["template"]["metadata"]["labels"];
+        for (label, value) in spread.as_object().expect("labels") {
+            assert_eq!(&labels[label], value);
+        }
+        assert_eq!(pod["volumes"][1]["configMap"]["name"], documents[0]["metadata"]["name"]);
+    }
+    let secret =
+        &printed(&["--key-secret", "vllm/token"])[1]["spec"]["template"]["spec"]["containers"][0]["env"][1];
+    assert_eq!(secret["valueFrom"]["secretKeyRef"], json!({"name": "vllm", "key": "token"}));
+}
+
+/// A schema that lets everything pass would prove nothing.
+#[test]
+fn what_kubernetes_does_not_take_is_found() {
+    let job = printed(&[]).remove(1);
+    for (pointer, wrong) in [
+        ("/spec/completions", json!("eight")),
+        ("/spec/template/spec/containers/0/args", json!("run")),
+        ("/spec/template/spec/topologySpreadConstraints/0/maxSkew", Value::Null),
+        ("/kind", json!("Jobs")),
+    ] {
+        let mut broken = job.clone();
+        *broken.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer} is there")) = wrong;
+        assert_ne!(faults(&broken), Vec::<String>::new(), "{pointer}");
+    }
+    let mut unknown = job;
+    unknown["spec"]["completionsMode"] = json!("Indexed");
+    assert_ne!(faults(&unknown), Vec::<String>::new());
+}
+
+/// What a kubelet does with a container's arguments: variables in, mounts in their place, then start it. Here without the mounts, whose
+/// paths are put in instead.
+#[test]
+fn the_pods_of_a_job_send_one_load() {
+    let engine = Engine::start("canned");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let at = |name: &str| folder.path().join(name).to_str().expect("utf-8").to_owned();
+    let load = [
+        "--rate",
+        "60/s",
+        "--for",
+        "1s",
+        "--osl",
+        "4",
+        "--scrape",
+        "off",
+        "--max-errors",
+        "1000",
+        "--name",
+        "job",
+    ];
+    let args =
+        [&["k8s", &engine.url, "--shards", "3", "--claim", "load", "--format", "json"][..], &load].concat();
+    let list = plimsoll(&args).json();
+    let (map, job) = (&list["items"][0], &list["items"][1]);
+    let scenario = at("scenario.json");
+    std::fs::write(&scenario, map["data"]["scenario.json"].as_str().expect("text")).expect("written");
+    let container = &job["spec"]["template"]["spec"]["containers"][0];
+    let pod = |index: u32| -> Child {
+        let args = container["args"].as_array().expect("arguments").iter().map(|word| {
+            let word = word.as_str().expect("text").replace("$(SHARD)", &index.to_string());
+            word.replace("/scenario/scenario.json", &scenario).replace("/place/job", &at("place"))
+        });
+        let mut pod = Command::new(PLIMSOLL);
+        pod.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        pod.spawn().expect("the binary starts")
+    };
+    let pods: Vec<Child> = (0..3).map(pod).collect();
+    for mut pod in pods {
+        assert!(matches!(pod.wait().expect("ended").code(), Some(0 | 4)));
+    }
+    let merge = plimsoll(&["merge", &at("place"), "-o", &at("run"), "--format", "json"]);
+    assert!(matches!(merge.code, 0 | 4), "{}", merge.stderr);
+    let json = merge.json();
+    assert_eq!(json["progress"]["state"], "complete");
+    assert_eq!(json["shards"].as_array().map(Vec::len), Some(3));
+    assert_eq!(json["levels"][0]["load"]["rate_per_s"], 60.0);
+}
+
+#[test]
+fn what_pods_could_not_do_is_refused_in_one_line() {
+    for (more, why) in [
+        (&["--name", "Monday"][..], "--name Monday"),
+        (&["--trace", "azure.csv"], "azure.csv is a file of this machine"),
+        (&["--key-env", "KEY"], "--key-secret SECRET/KEY"),
+        (&["--key-secret", "vllm"], "write SECRET/KEY"),
+        (&["-o", "run"], "--out"),
+        (&["--cpus", "0"], "--cpus 0"),
+        (&["--warm-up", "5"], "--shard: requests before the load"),
+    ] {
+        let args =
+            [&["k8s", "http://vllm:8000/v1", "--shards", "8", "--claim", "load", "--rate", "4/s"][..], more];
+        let ended = plimsoll(&args.concat());
+        assert_eq!(ended.code, 2, "{more:?}: {}", ended.stderr);
+        assert!(
+            ended.stderr.contains(why) && ended.stderr.lines().count() == 1,
+            "{more:?}: {}",
+            ended.stderr
+        );
+    }
+}
