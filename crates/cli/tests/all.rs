@@ -19,6 +19,8 @@ mod browser;
 mod budget_split;
 #[path = "all/calc.rs"]
 mod calc;
+#[path = "all/canary.rs"]
+mod canary;
 #[path = "all/cold_start.rs"]
 mod cold_start;
 #[path = "all/collect.rs"]
@@ -93,6 +95,8 @@ mod sarif;
 mod scrape;
 #[path = "all/secrets.rs"]
 mod secrets;
+#[path = "all/security.rs"]
+mod security;
 #[path = "all/shards.rs"]
 mod shards;
 #[path = "all/simulate.rs"]

@@ -23,7 +23,7 @@ use crate::exchange::{ExchangeWatch, Outgoing, exchange};
 use crate::keeping::SharedByWorkers;
 use crate::pool::{HeldConnection, Pool};
 use crate::stamp::Meter;
-use crate::target::{Target, TargetError};
+use crate::target::{Target, TargetError, without_user};
 
 /// Longest wait for a page, unless looks are further apart.
 pub(crate) const PATIENCE: Span = Span::from_secs(2);
@@ -39,7 +39,7 @@ pub enum ScrapeError {
     /// A page cannot be used as it is written.
     #[error("--scrape {page}: {source}")]
     Target {
-        /// As the user wrote it.
+        /// As the user wrote it, without user and password.
         page: String,
         /// What is wrong.
         source: TargetError,
@@ -143,7 +143,7 @@ async fn named(target: &TargetSpec, pages: &[String], asks: bool) -> Result<Vec<
             Some((name, url)) if !name.contains("//") => (name.to_owned(), url),
             _ => (if pages.len() > 1 { (number + 1).to_string() } else { String::new() }, text.as_str()),
         };
-        let wrong = |source| ScrapeError::Target { page: text.clone(), source };
+        let wrong = |source| ScrapeError::Target { page: without_user(text), source };
         let at = Target::new(&spec_of(target, url), None).map_err(wrong)?;
         let path = at.path("");
         let forms: &[Form] = match path.trim_end_matches('/').rsplit('/').next().unwrap_or_default() {

@@ -172,11 +172,16 @@ impl From<Encoded> for Body {
 /// Carries the attempt's name to the server's log.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-fn read_url(url: &str) -> Result<Uri, TargetError> {
-    let hidden = match url.split_once("://").map(|(scheme, rest)| (scheme, rest.split_once('@'))) {
+/// A URL as it may be repeated: what stands before its host may be a password.
+pub(crate) fn without_user(url: &str) -> String {
+    match url.split_once("://").map(|(scheme, rest)| (scheme, rest.split_once('@'))) {
         Some((scheme, Some((_, rest)))) => format!("{scheme}://***@{rest}"),
         _ => url.to_owned(),
-    };
+    }
+}
+
+fn read_url(url: &str) -> Result<Uri, TargetError> {
+    let hidden = without_user(url);
     let bad = |why: &str| TargetError::Url { url: hidden.clone(), why: why.to_owned() };
     if !(url.starts_with("http://") || url.starts_with("https://")) {
         return Err(bad("it must begin with http:// or https://"));

@@ -104,11 +104,7 @@ impl Draft {
                 .split_once(':')
                 .ok_or_else(|| Stop::usage(format!("--header {header}: write NAME: VALUE")))?;
             let (name, value) = (name.trim().to_ascii_lowercase(), value.trim());
-            if SECRET_HEADERS.contains(&name.as_str()) && !value.contains('$') {
-                return Err(Stop::usage(format!(
-                    "--header {name}: put the secret into an environment variable and write '{name}: $NAME', or use --key-env"
-                )));
-            }
+            no_secret(&name, value)?;
             let headers = format!("target.headers.{name}");
             self.set(&headers, value.into());
         }
@@ -301,6 +297,11 @@ impl Draft {
         if self.0.pointer("/nonce").is_none_or(Value::is_null) {
             self.set("nonce", nonce.into());
         }
+        // However they came in (--header, --set, a file): what the scenario says is written down.
+        let headers = self.get("target.headers").and_then(Value::as_object);
+        for (name, value) in headers.into_iter().flatten() {
+            no_secret(name, value.as_str().unwrap_or_default())?;
+        }
         let is_kserve = self.protocol() == Protocol::Kserve.name();
         if is_kserve {
             tensors::settle(&mut self)?;
@@ -317,6 +318,16 @@ impl Draft {
         }
         scenario.attach(read).map_err(usage)?;
         Ok(scenario)
+    }
+}
+
+/// A header that holds a secret says where it is, never what it is.
+fn no_secret(name: &str, value: &str) -> Resolved<()> {
+    match SECRET_HEADERS.contains(&name.to_ascii_lowercase().as_str()) && !value.contains('$') {
+        true => Err(Stop::usage(format!(
+            "header {name}: put the secret into an environment variable and write '{name}: $NAME', or use --key-env"
+        ))),
+        false => Ok(()),
     }
 }
 
