@@ -24,7 +24,7 @@ const TASKS: &[Task] = &[
     ),
     (
         "In production",
-        &["watch", "export", "gateway"],
+        &["watch", "export", "gateway", "workload"],
         "plimsoll gateway --replica http://a:8000 --replica http://b:8000",
     ),
     (
@@ -46,7 +46,6 @@ const TASKS: &[Task] = &[
             "schema",
             "k8s",
             "completions",
-            "man",
             "dev",
         ],
         "plimsoll budget init --from RUN -o budget.yaml",
@@ -103,6 +102,14 @@ const SHORT: &[Short] = &[
         [
             "plimsoll gateway --replica http://a:8000 --replica http://b:8000 --admin 8081",
             "plimsoll gateway check gateway.yaml",
+        ],
+    ),
+    (
+        "workload",
+        &["out", "hash_prompts", "model", "level", "isl", "osl", "profile", "format"],
+        [
+            "plimsoll workload litellm.jsonl -o workload.jsonl.gz",
+            "plimsoll workload access.log --isl lognormal:900,1 --osl 150 -o w.jsonl.gz",
         ],
     ),
     (

@@ -92,6 +92,7 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::Plan(args) => commands::plan::run(args),
         Command::WhatIf(args) => commands::what_if::run(args),
         Command::Import(args) => commands::import::run(args),
+        Command::Workload(args) => commands::workload::run(args),
         Command::Collect(args) => commands::collect::run(args),
         Command::Profile(args) => commands::profile::run(args),
         Command::ColdStart(args) => commands::cold_start::run(args),

@@ -117,3 +117,5 @@ mod watch_alerts;
 mod watch_replay;
 #[path = "all/what_if.rs"]
 mod what_if;
+#[path = "all/workload.rs"]
+mod workload;

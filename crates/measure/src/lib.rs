@@ -7,11 +7,13 @@
 //! of one kind of traffic → curve and lines), [`sweep`] (which level to run next), and [`analyse`] (a whole run). Below them: the
 //! [`columns`] that records are turned into, the window (of [`traffic`] that nobody scheduled, its extent), requests in flight, [`order`] statistics of long columns, the tails that
 //! the fits keep, and [`budget`]: what a ceiling is and how a level is held against one. Beside them [`server_side`] reads what the
-//! server says of itself, [`network`] what the kernel says of the connections; [`foreign`] judges what other tools measured, and
-//! [`shards`] makes one run of what several machines sent.
+//! server says of itself, [`network`] what the kernel says of the connections; [`foreign`] judges what other tools measured,
+//! [`shards`] makes one run of what several machines sent, and
+//! [`faithful`] says how like its source a workload is.
 
 pub mod budget;
 pub mod columns;
+pub mod faithful;
 pub mod findings;
 pub mod foreign;
 pub mod lines;

@@ -9,6 +9,7 @@ pub mod attempt;
 pub mod budget_state;
 pub mod foreign;
 pub mod level;
+pub mod logged;
 pub mod outcome;
 pub mod payload;
 pub mod run;
@@ -26,6 +27,7 @@ pub use foreign::{
 pub use level::{
     EndedBy, GeneratorHealth, KeptConnections, Level, Load, Quantiles, RateCourse, Room, StampSource,
 };
+pub use logged::{Logged, LoggedRequest};
 pub use outcome::{By, How, Outcome};
 pub use payload::{Datatype, Message, Payload, Protocol, Role, SizeUnit, Tensor};
 pub use run::{

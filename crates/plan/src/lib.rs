@@ -11,11 +11,12 @@
 //!
 //! Beside them: [`mod@change`] is what can be changed of a world, by levers, what-ifs and searches alike; [`replay`] plays a list of requests against a simulated world, [`calibrate`] fits a simulated engine to measured
 //! rows and [`validate`] recomputes its error tables from rows that are shipped, [`levers`] ranks what to change first, [`calc`]
-//! answers by the laws of queues and scale without any run.
+//! answers by the laws of queues and scale without any run; [`mod@effect`] holds two loads to each other by the wait they cause.
 
 pub mod calc;
 pub mod calibrate;
 pub mod change;
+pub mod effect;
 pub mod envelope;
 pub mod finding;
 pub mod fit;

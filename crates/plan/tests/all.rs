@@ -2,6 +2,8 @@
 
 #[path = "all/calibrate.rs"]
 mod calibrate;
+#[path = "all/effect.rs"]
+mod effect;
 #[path = "all/fit.rs"]
 mod fit;
 #[path = "all/fit_systems.rs"]

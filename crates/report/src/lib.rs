@@ -5,7 +5,7 @@
 //! are.
 //!
 //! Reading order: [`figure`] (how numbers look), [`table`] (plain text tables), [`headline`] (the verdict in
-//! sentences), [`text`] (the terminal), [`compare`] (two runs), [`history`] (a line of results), [`profile`] (where the time went), [`html`], [`gate`] (what a budget came to), [`watch`] (verdicts while it goes on), [`traces`] (what lies in a heap of spans), [`import`] (what another tool's file comes to), [`split`] (a total over stages), [`calc`] (what a law answers), [`plan`] (a plan; [`plan_envelope`], [`plan_verify`]).
+//! sentences), [`text`] (the terminal), [`compare`] (two runs), [`history`] (a line of results), [`profile`] (where the time went), [`html`], [`gate`] (what a budget came to), [`watch`] (verdicts while it goes on), [`traces`] (what lies in a heap of spans), [`import`] (what another tool's file comes to), [`workload`] (what became of a log), [`split`] (a total over stages), [`calc`] (what a law answers), [`plan`] (a plan; [`plan_envelope`], [`plan_verify`]).
 
 pub mod active;
 pub mod calc;
@@ -40,6 +40,7 @@ pub mod watch;
 pub mod watched;
 pub mod what_if;
 mod words;
+pub mod workload;
 
 pub use fold::fold;
 pub use paint::paint;

@@ -8,7 +8,7 @@
 //! Reading order: [`mod@encode`] and [`template`] (requests), [`http1`] (answers off a
 //! connection), [`head`] (status and headers), [`sse`] (framing), [`decode`]
 //! (answers; inside it `stream`, `chunk`, `tally`, `form`, `whole` and `fault`), [`kserve`] (tensors, both sides), [`exposition`] (pages of metrics), then [`openai`] and [`prometheus`] for the server side, and
-//! [`trace`] (spans of others) and [`mod@foreign`] (result files of other load generators).
+//! [`trace`] (spans of others), [`mod@foreign`] (result files of other load generators) and [`mod@log`] (logs of production).
 
 mod chunk;
 pub mod decode;
@@ -20,7 +20,9 @@ pub mod foreign;
 mod form;
 pub mod head;
 pub mod http1;
+mod instant;
 pub mod kserve;
+pub mod log;
 pub mod openai;
 pub mod prometheus;
 pub mod sse;

@@ -5,7 +5,7 @@
 //! in, time is an argument, chance is a named stream.
 //!
 //! Reading order: [`scenario`] and its parts [`arrivals`], [`sizes`], [`tensors`], [`policy`], [`units`]; [`check`] and [`error`] for
-//! what is refused; [`trace`], [`prompt_file`] and [`material`] for files; [`draw`] and [`schedule`]; [`words`] and
+//! what is refused; [`trace`], [`prompt_file`] and [`material`] for files; [`mod@rebuild`] (a log made into a trace); [`draw`] and [`schedule`]; [`words`] and
 //! [`prompts`]; [`blocks`] (what of them an engine's cache can share); [`player`].
 
 pub mod arrivals;
@@ -22,6 +22,7 @@ pub mod error;
 
 pub mod material;
 pub mod prompt_file;
+pub mod rebuild;
 pub mod trace;
 
 pub mod draw;
@@ -42,6 +43,7 @@ pub use material::Material;
 pub use player::{Action, Attempted, Deadline, Ended, Player};
 pub use policy::{CancelAfter, CancelSpec, ClientSpec, Connections, Jitter, RetryOn, RetrySpec, Timeouts};
 pub use prompts::{Prompts, block_key};
+pub use rebuild::{RebuildSpec, Rebuilt, Reuse, rebuild};
 pub use scenario::{
     ClassSpec, LoadSpec, PromptOrder, PromptSpec, Scenario, SessionSpec, SharedPrefix, SizeSpec, TargetSpec,
 };

@@ -164,7 +164,14 @@ impl Client {
                 let (prompt_tokens, output_tokens) = (draw("input_tokens"), draw("output_tokens"));
                 let within = if whole > 0.0 { passed / whole } else { 0.0 };
                 let at = Span::from_secs_f64(at + header.window_s * within);
-                rows.push(TraceRow { at, line, prompt_tokens, output_tokens, blocks: Vec::new() });
+                rows.push(TraceRow {
+                    at,
+                    line,
+                    prompt_tokens,
+                    output_tokens,
+                    blocks: Vec::new(),
+                    session: None,
+                });
             }
         }
     }

@@ -15,6 +15,7 @@ use std::io::Read;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::Span;
 use serde::Deserialize;
+use siphasher::sip::SipHasher24;
 
 use crate::error::TraceError;
 use crate::units::MAX_TOKENS;
@@ -33,6 +34,8 @@ pub struct TraceRow {
     pub output_tokens: u32,
     /// Ids of its prompt's blocks: equal id = equal block after an equal prefix. Empty where the trace has none.
     pub blocks: Vec<u64>,
+    /// The conversation it belongs to, where the trace says so. Its turns are sent when they came, whatever became of the ones before.
+    pub session: Option<u64>,
 }
 
 /// A trace in memory, in order of time.
@@ -79,6 +82,28 @@ impl Trace {
         })?;
         let tick = if untimed { None } else { tick(&rows) };
         Ok(Trace { rows, block_tokens, tick, unordered, failed, untimed })
+    }
+
+    /// The same with blocks of this size, as its file says: several sizes may fit its rows.
+    fn of_blocks(self, size: u32, name: &str) -> Result<Trace, TraceError> {
+        let fits = |row: &TraceRow| {
+            let ids = row.blocks.len() as u64;
+            let (floor, ceil) =
+                (u64::from(row.prompt_tokens / size), u64::from(row.prompt_tokens.div_ceil(size)));
+            (floor..=ceil).contains(&ids)
+        };
+        match self.rows.iter().find(|row| !fits(row)) {
+            None => Ok(Trace { block_tokens: size, ..self }),
+            Some(row) => Err(TraceError {
+                file: name.to_string(),
+                line: row.line as usize,
+                what: format!(
+                    "{} hash_ids for {} tokens in blocks of {size}",
+                    row.blocks.len(),
+                    row.prompt_tokens
+                ),
+            }),
+        }
     }
 
     /// Mean requests per second as recorded: n rows span n − 1 mean gaps (ticks, where rounded: whole ones).
@@ -174,6 +199,7 @@ pub fn read_azure(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
             prompt_tokens: count(prompt)?,
             output_tokens: count(output)?,
             blocks: Vec::new(),
+            session: None,
         });
     }
     Trace::from_rows(rows, time.is_none(), name)
@@ -199,6 +225,11 @@ struct JsonRow {
     hash_ids: Vec<u64>,
     #[serde(default)]
     chat_id: Option<serde_json::Value>,
+    #[serde(default)]
+    session_id: Option<serde_json::Value>,
+    /// Tokens of a block, where the trace says so on every row; else they are found from the rows.
+    #[serde(default)]
+    block_size: Option<u32>,
 }
 
 /// Reads a Mooncake trace: JSON Lines with `timestamp` (ms), `input_length`, `output_length`, `hash_ids`. The same
@@ -208,7 +239,7 @@ struct JsonRow {
 /// [`TraceError`] with the line's number.
 pub fn read_mooncake(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
     let bytes = unpack(bytes, name)?;
-    let mut rows = Vec::new();
+    let (mut rows, mut size) = (Vec::new(), None);
     for (number, text) in lines(&bytes, name) {
         let text = text?;
         let error = |what: String| TraceError { file: name.to_string(), line: number, what };
@@ -221,15 +252,31 @@ pub fn read_mooncake(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
         if row.input_length > MAX_TOKENS || row.output_length > MAX_TOKENS {
             return Err(error(format!("a length above {} tokens", MAX_TOKENS)));
         }
+        let said = row.block_size.filter(|_| !row.hash_ids.is_empty());
+        if let Some(said) = said.filter(|said| *said == 0 || size.is_some_and(|size| size != *said)) {
+            return Err(error(format!("block_size {said}: want one size above 0 on all lines")));
+        }
+        size = size.or(said);
         rows.push(TraceRow {
             at: Span(ns.round() as i64),
             line: number as u32,
             prompt_tokens: row.input_length,
             output_tokens: row.output_length,
             blocks: row.hash_ids,
+            session: row.session_id.as_ref().and_then(session),
         });
     }
-    Trace::from_rows(rows, false, name)
+    let trace = Trace::from_rows(rows, false, name)?;
+    match size {
+        Some(size) => trace.of_blocks(size, name),
+        None => Ok(trace),
+    }
+}
+
+/// A conversation by its number, or by its name.
+fn session(id: &serde_json::Value) -> Option<u64> {
+    let named = |name: &str| SipHasher24::new().hash(name.as_bytes());
+    id.as_u64().or_else(|| id.as_str().map(named))
 }
 
 /// Reads a trace of any known format, told apart by its first character (`{` = JSON Lines) and its first line (quantile levels =

@@ -37,3 +37,4 @@ pub mod validate;
 pub mod wait;
 pub mod watch;
 pub mod what_if;
+pub mod workload;

@@ -32,6 +32,7 @@ mod shell;
 mod show;
 mod watch;
 mod what_if;
+mod workload;
 
 use clap::{Parser, Subcommand};
 
@@ -67,6 +68,7 @@ pub use shell::{CompletionsArgs, ManArgs};
 pub use show::{DoctorArgs, LsArgs, ReportArgs, SchemaArgs, SchemaOf, ShowArgs};
 pub use watch::WatchArgs;
 pub use what_if::{FitArgs, WhatIfArgs};
+pub use workload::FromLogArgs;
 
 /// Finds how much load an AI inference endpoint can carry, and says how sure it is.
 #[derive(Parser, Debug)]
@@ -141,6 +143,8 @@ pub enum Command {
     Merge(MergeArgs),
     /// Print the Kubernetes Job that sends a load from many pods
     K8s(Box<K8sArgs>),
+    /// Make a workload of production's logs, spans or runs: no text in it
+    Workload(FromLogArgs),
     /// Print what a run found (recovers a killed one); --html: as a page
     Show(ShowArgs),
     /// List the runs of a folder, the newest first
@@ -151,8 +155,9 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Print the JSON Schema of a file Plimsoll reads or writes
     Schema(SchemaArgs),
-    /// Print the completions of a shell
+    /// Print the completions of a shell (man pages: plimsoll man DIR)
     Completions(CompletionsArgs),
     /// Write the man pages of all commands into a folder
+    #[command(hide = true)]
     Man(ManArgs),
 }

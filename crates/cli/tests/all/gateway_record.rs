@@ -148,6 +148,9 @@ fn every_request_is_there_once_as_its_client_saw_it() {
     let [run] = &runs(&dir)[..] else { panic!("one run in {:?}", runs(&dir)) };
     let Run { attempts, manifest, .. } = open(run);
     assert_eq!(attempts.len(), 42);
+    // As a workload it is the forty and the one that was left; a path that isn't there is no load.
+    let made = plimsoll(&["workload", &record, "--format", "json"]).json();
+    assert_eq!((&made["made"]["requests"], &made["made"]["refused"]), (&41.into(), &1.into()), "{made}");
     assert_eq!((manifest.kind.as_str(), manifest.levels[0].arrivals), ("gateway", 42));
     let mut numbers: Vec<u64> = attempts.iter().map(|row| row.request).collect();
     numbers.sort_unstable();

@@ -10,6 +10,7 @@ use plimsoll_model::{
 
 use super::json::{self, Json, decimal_ns};
 use super::{CUT, ForeignError, Taken, failed, later, partial, said, signed_ns};
+use crate::instant::iso_ns;
 
 /// The metrics of a request, in the order of k6.
 const METRICS: [&str; 7] = [
@@ -210,43 +211,5 @@ fn definition(metric: &str) -> &'static str {
         "http_req_waiting" => "request sent → first byte",
         "http_req_blocked" => "wait for a free connection",
         _ => "as the rows keep it",
-    }
-}
-
-/// `2026-11-23T03:32:36.801160981Z`, or with an offset, as ns of the Unix epoch. Source of the calendar: H. Hinnant,
-/// "chrono-Compatible Low-Level Date Algorithms", `days_from_civil`.
-fn iso_ns(text: &str) -> Option<i64> {
-    let number = |from: usize, to: usize| text.get(from..to)?.parse::<i64>().ok();
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    let (hour, minute) = (number(11, 13)?, number(14, 16)?);
-    let rest = text.get(17..)?;
-    let zone = rest.find(['Z', '+', '-'])?;
-    let seconds = decimal_ns(rest.get(..zone)?)?;
-    let offset = match rest.get(zone..)? {
-        "Z" => 0,
-        zone => {
-            let sign = if zone.starts_with('-') { -1 } else { 1 };
-            let hours: i64 = zone.get(1..3)?.parse().ok()?;
-            sign * (60 * hours + zone.get(4..6)?.parse::<i64>().ok()?)
-        }
-    };
-    let year = if month <= 2 { year - 1 } else { year };
-    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let of_year = (153 * (month + if month > 2 { -3 } else { 9 }) + 2) / 5 + day - 1;
-    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
-    let minutes = (days * 24 + hour) * 60 + minute - offset;
-    minutes.checked_mul(60_000_000_000)?.checked_add(seconds).filter(|ns| *ns > 0 && *ns < super::FURTHEST)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::iso_ns;
-
-    #[test]
-    fn instants_with_and_without_an_offset_are_the_same() {
-        let utc = iso_ns("2026-11-23T03:32:36.801160981Z").expect("an instant");
-        assert_eq!(utc, 1_795_404_756_801_160_981);
-        assert_eq!(iso_ns("2026-11-23T05:32:36.801160981+02:00"), Some(utc));
-        assert_eq!(iso_ns("yesterday"), None);
     }
 }

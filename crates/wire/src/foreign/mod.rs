@@ -12,7 +12,7 @@ mod endpoints;
 mod genai_bench;
 mod guidellm;
 mod inference_perf;
-mod json;
+pub(crate) mod json;
 mod k6;
 mod kind;
 mod loadgen;
@@ -295,7 +295,7 @@ fn hashed(text: &str) -> u64 {
 }
 
 /// Furthest instant that is taken for one, ns: two of them can be subtracted.
-const FURTHEST: i64 = 4_000_000_000_000_000_000;
+pub(crate) const FURTHEST: i64 = 4_000_000_000_000_000_000;
 
 /// So much later, within bounds: stamps of a damaged file are any number.
 fn later(at: i64, by: i64) -> i64 {

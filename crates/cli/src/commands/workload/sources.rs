@@ -1,0 +1,264 @@
+//! What `plimsoll workload` reads: files known by what is in them, runs, folders of either.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use plimsoll_model::{Attempt, Logged, LoggedRequest, Manifest};
+use plimsoll_report::figure::counted;
+use plimsoll_wire::log::spans::Spans;
+use plimsoll_wire::log::{LogFeed, LogKind, UNDERSTOOD, sniff};
+
+use crate::exit::Stop;
+use crate::flags::FromLogArgs;
+use crate::trace_file::{self, Said, is_damage, opened};
+use crate::{measure, out, rows};
+
+/// Bytes by which a file is known: some lines of start-up stand before the first request.
+const HEAD: usize = 256 << 10;
+/// Bytes read at a time.
+const PIECE: usize = 1 << 20;
+/// Tokens of a block of a run.
+const BLOCK_TOKENS: u32 = 16;
+
+/// All sources, put together.
+pub fn read(args: &FromLogArgs) -> Result<Logged, Stop> {
+    // One key for all files, so that what they share stays shared; nobody keeps it.
+    let key = args.hash_prompts.then(measure::random);
+    // A trace's spans may lie in several files.
+    let (mut spans, mut with_spans) = (Spans::default(), None);
+    let mut all: Option<(Logged, PathBuf)> = None;
+    for source in &args.sources {
+        let parts = parts(source)?;
+        let mut unknown = 0;
+        for file in &parts {
+            let before = spans.requests();
+            match one(file, args, key, &mut spans)? {
+                Found::Log(logged) => match &mut all {
+                    None => all = Some((*logged, file.clone())),
+                    Some((whole, first)) => join(whole, *logged, first, file)?,
+                },
+                Found::Spans if spans.requests() > before => with_spans = Some(file.clone()),
+                Found::Spans | Found::Nothing if file != source => unknown += 1,
+                Found::Spans => {
+                    return Err(Stop::usage(format!(
+                        "{}: a trace, and no span in it says tokens (gen_ai.usage.input_tokens, …)",
+                        file.display()
+                    )));
+                }
+                Found::Nothing => return Err(nothing(source)),
+            }
+        }
+        if unknown == parts.len() {
+            return Err(nothing(source));
+        }
+        if unknown > 0 {
+            let looked = counted(parts.len() as u64, "file");
+            out::note(&format!(
+                "{}: {unknown} of {looked} hold no request that is known here: passed over",
+                source.display()
+            ));
+        }
+    }
+    match (all, spans.end().zip(with_spans)) {
+        (Some((mut logged, first)), Some((of_spans, file))) => {
+            join(&mut logged, of_spans, &first, &file)?;
+            Ok(logged)
+        }
+        (Some((logged, _)), None) | (None, Some((logged, _))) => Ok(logged),
+        (None, None) => Err(nothing(args.sources.first().map_or(Path::new(""), PathBuf::as_path))),
+    }
+}
+
+/// What a file is.
+enum Found {
+    /// A log, or a run.
+    Log(Box<Logged>),
+    /// A trace; what its spans say is put to the others'.
+    Spans,
+    /// Nothing that is known here.
+    Nothing,
+}
+
+fn nothing(source: &Path) -> Stop {
+    Stop::usage(format!("{}: no log that is known here; understood are {UNDERSTOOD}", source.display()))
+}
+
+/// A run and a file are themselves; of a folder its runs and files.
+fn parts(source: &Path) -> Result<Vec<PathBuf>, Stop> {
+    if !source.is_dir() || is_run(source) {
+        return Ok(vec![source.to_path_buf()]);
+    }
+    let wrong = |e: std::io::Error| out::unread(source.display(), &e);
+    let mut parts = Vec::new();
+    for entry in fs::read_dir(source).map_err(wrong)? {
+        let path = entry.map_err(wrong)?.path();
+        if path.is_file() || is_run(&path) {
+            parts.push(path);
+        }
+    }
+    parts.sort();
+    Ok(parts)
+}
+
+fn is_run(path: &Path) -> bool {
+    ["run.json", "records.log"].iter().any(|file| path.join(file).is_file())
+}
+
+/// What one file or run holds.
+fn one(path: &Path, args: &FromLogArgs, key: Option<u64>, spans: &mut Spans) -> Result<Found, Stop> {
+    if path.is_dir() {
+        return of_run(path, args.level).map(|logged| Found::Log(Box::new(logged)));
+    }
+    match log(path, key)? {
+        Some(logged) => Ok(Found::Log(Box::new(logged))),
+        None => match trace_file::each(path, Said::Before, &mut |span| spans.push(&span)) {
+            Ok(()) => Ok(Found::Spans),
+            Err(_) => Ok(Found::Nothing),
+        },
+    }
+}
+
+/// What a log holds; `None` = it is none.
+fn log(path: &Path, key: Option<u64>) -> Result<Option<Logged>, Stop> {
+    let name = path.display();
+    let wrong = |e: std::io::Error| out::unread(&name, &e);
+    let (mut bytes, is_gzip) = opened(path).map_err(wrong)?;
+    let (mut head, mut piece) = (Vec::new(), vec![0; PIECE]);
+    let mut feed: Option<LogFeed> = None;
+    loop {
+        let n = match bytes.read(&mut piece) {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(e) if is_gzip && is_damage(e.kind()) => {
+                out::note(&format!(
+                    "{name}: the gzip stream is cut off or damaged ({e}); what stands before is read"
+                ));
+                break;
+            }
+            Err(e) => return Err(wrong(e)),
+        };
+        let read = piece.get(..n).unwrap_or_default();
+        match &mut feed {
+            Some(feed) => feed.push(read),
+            None => {
+                head.extend_from_slice(read);
+                if head.len() >= HEAD {
+                    feed = begin(path, &mut head, key)?;
+                    if feed.is_none() {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    let feed = match feed {
+        Some(feed) => Some(feed),
+        None => begin(path, &mut head, key)?,
+    };
+    let Some(feed) = feed else { return Ok(None) };
+    let logged = feed.end();
+    if logged.requests.is_empty() {
+        let why = if logged.left_out.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", logged.left_out.join("; "))
+        };
+        return Err(Stop::usage(format!("{name}: {}, and no request in it{why}", logged.source)));
+    }
+    Ok(Some(logged))
+}
+
+fn begin(path: &Path, head: &mut Vec<u8>, key: Option<u64>) -> Result<Option<LogFeed>, Stop> {
+    let Some(kind) = sniff(head) else { return Ok(None) };
+    if kind == LogKind::Combined {
+        return Err(Stop::usage(format!(
+            "{}: the combined format stamps the end of a request, to the second and without its time, so that nobody knows when it came; \
+             log JSON with $msec (as ts), $request_time, $status, $uri and $upstream_status",
+            path.display()
+        )));
+    }
+    let mut feed = LogFeed::new(kind, key);
+    feed.push(&std::mem::take(head));
+    Ok(Some(feed))
+}
+
+/// More of the same kind. Two kinds would count one request twice.
+fn join(whole: &mut Logged, more: Logged, first: &Path, file: &Path) -> Result<(), Stop> {
+    if whole.source != more.source
+        || (whole.block_tokens != more.block_tokens && whole.block_tokens * more.block_tokens > 0)
+    {
+        return Err(Stop::usage(format!(
+            "{} is {} and {} is {}: the same request may be in both; make a workload of one kind",
+            first.display(),
+            whole.source,
+            file.display(),
+            more.source
+        )));
+    }
+    let (a, b) = (whole.requests.len() as f64, more.requests.len() as f64);
+    whole.kept_share = (a + b) / (a / whole.kept_share + b / more.kept_share);
+    whole.requests.extend(more.requests);
+    whole.block_tokens = whole.block_tokens.max(more.block_tokens);
+    whole.left_out.extend(more.left_out.into_iter().map(|line| format!("{}: {line}", file.display())));
+    for line in more.blind {
+        if !whole.blind.contains(&line) {
+            whole.blind.push(line);
+        }
+    }
+    Ok(())
+}
+
+/// A level of a run: ours, a gateway's, or one that was imported.
+fn of_run(dir: &Path, level: Option<u32>) -> Result<Logged, Stop> {
+    let run = rows::whole(dir)?;
+    let none = format!("{}: no level to take; name one with --level", dir.display());
+    let level = match run.manifest.levels.as_slice() {
+        [only] if level.is_none() => only.id,
+        _ => rows::level(&run.findings, level, &none)?.level,
+    };
+    let of_level: Vec<&Attempt> = run.attempts.iter().filter(|one| one.level == level).collect();
+    let requests = requests(&of_level, &run.manifest);
+    if requests.is_empty() {
+        return Err(Stop::usage(format!("{}: no request in level {level}", dir.display())));
+    }
+    let block_tokens = if requests.iter().any(|one| !one.blocks.is_empty()) { BLOCK_TOKENS } else { 0 };
+    let other = run.attempts.len() - of_level.len();
+    let left_out = (other > 0).then(|| format!("{} of other levels", counted(other as u64, "attempt")));
+    Ok(Logged {
+        source: "a run",
+        stamp: "the instant when it was due",
+        tick_ns: 1,
+        block_tokens,
+        requests,
+        left_out: left_out.into_iter().collect(),
+        blind: Vec::new(),
+        kept_share: 1.0,
+    })
+}
+
+/// One request for all its attempts, in the order in which they came.
+fn requests(attempts: &[&Attempt], manifest: &Manifest) -> Vec<LoggedRequest> {
+    let mut sorted = attempts.to_vec();
+    sorted.sort_by_key(|one| (one.request, one.attempt));
+    let asked = |tokens: u32| Some(tokens).filter(|tokens| *tokens > 0);
+    let of = |tries: &[&Attempt]| {
+        let (first, last) = (tries.first()?, tries.last()?);
+        let said = |of: fn(&Attempt) -> Option<u32>| tries.iter().rev().find_map(|one| of(one));
+        let mut one =
+            LoggedRequest::new(first.request + 1, manifest.clock.realtime_ns.saturating_add(first.due.0));
+        one.prompt = said(|one| one.answer.tokens.prompt).or(asked(first.asked_prompt));
+        one.cached = said(|one| one.answer.tokens.cached);
+        // An answer that was cut off says how long it became, not how long it would have been.
+        let whole = last.outcome.is_finished();
+        let output = said(|one| one.answer.tokens.output).filter(|_| whole);
+        one.output = output.or(asked(first.asked_output)).or(said(|one| one.answer.tokens.output));
+        one.session = first.session;
+        one.how = last.outcome.how;
+        one.tries = tries.len() as u32;
+        one.blocks.clone_from(&first.prompt_blocks);
+        Some(one)
+    };
+    sorted.chunk_by(|a, b| a.request == b.request).filter_map(of).collect()
+}

@@ -1,0 +1,333 @@
+//! How like its source a workload is, property by property.
+//!
+//! One side is what the log says of its requests. The other is what would be *sent*: the file read back, its schedule drawn, its
+//! prompts' blocks named, as a run does it; comparing the log with the rows that were made of it would hold the maker to itself.
+//! Each property is the same, differs or is unknown: a log that has whole seconds can't say how bursty a second is, and a property that nobody
+//! knows is not the same.
+//!
+//! Bounds: two empirical laws are the same up to a Kolmogorov-Smirnov distance of 0.03; the index of dispersion of counts within a tenth; a
+//! share within two points; a mean within two hundredths.
+
+use std::collections::{HashMap, HashSet};
+
+use plimsoll_math::distance::ks_between;
+use plimsoll_math::series;
+use plimsoll_model::{How, LoggedRequest};
+use plimsoll_workload::{BlockNames, Schedule, Trace};
+use serde::Serialize;
+
+/// Windows of the index of dispersion, s.
+const WINDOWS_S: [f64; 5] = [0.1, 1.0, 10.0, 60.0, 600.0];
+/// Fewest windows of which an index is made.
+const LEAST_WINDOWS: f64 = 20.0;
+/// Tokens of a block as runs name them.
+const BLOCK_TOKENS: f64 = 16.0;
+
+/// Is a property of the workload that of its source?
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Likeness {
+    /// Within the bound.
+    Same,
+    /// Beyond it.
+    Differs,
+    /// The source does not say.
+    Unknown,
+}
+
+/// One property of both.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Property {
+    /// What it is.
+    pub name: String,
+    /// Of the source.
+    pub source: Option<f64>,
+    /// Of what the workload sends.
+    pub workload: Option<f64>,
+    /// How far they are apart, by the measure of the bound.
+    pub apart: Option<f64>,
+    /// Up to where they are the same.
+    pub bound: Option<f64>,
+    /// Which measure that is.
+    pub measure: &'static str,
+    /// The verdict.
+    pub verdict: Likeness,
+    /// Why it is unknown.
+    pub why: Option<String>,
+}
+
+/// Requests as their properties are read from them, in order of time.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Side {
+    /// When each came, ns.
+    pub at_ns: Vec<i64>,
+    /// Prompt tokens, of those of which they are known.
+    pub prompt: Vec<f64>,
+    /// Output tokens likewise.
+    pub output: Vec<f64>,
+    /// Share of the prompt tokens that a cache without end would hold; `None` = nobody knows.
+    pub reuse: Option<f64>,
+    /// The conversation of each.
+    pub session: Vec<Option<u64>>,
+}
+
+impl Side {
+    /// What a log says. `block_tokens`: of its blocks' names; 0 = it has none.
+    pub fn of_log(logged: &[LoggedRequest], block_tokens: u32) -> Side {
+        let count =
+            |of: fn(&LoggedRequest) -> Option<u32>| logged.iter().filter_map(of).map(f64::from).collect();
+        let named = logged.iter().filter(|one| one.prompt.is_some());
+        let by_name = hit_share(
+            named.map(|one| (f64::from(one.prompt.unwrap_or(0)), one.blocks.as_slice())),
+            f64::from(block_tokens),
+        );
+        let said = logged.iter().filter_map(|one| Some((f64::from(one.cached?), f64::from(one.prompt?))));
+        let (cached, of) = said.fold((0.0, 0.0), |sum, one| (sum.0 + one.0.min(one.1), sum.1 + one.1));
+        Side {
+            at_ns: logged.iter().map(|one| one.at_ns).collect(),
+            prompt: count(|one| one.prompt),
+            output: count(|one| one.output),
+            reuse: if block_tokens > 0 { by_name } else { (of > 0.0).then(|| cached / of) },
+            session: logged.iter().map(|one| one.session).collect(),
+        }
+    }
+
+    /// What a schedule sends. `trace`: the file that it was drawn from, whose rows say the conversations.
+    pub fn of_schedule(schedule: &Schedule, names: &mut BlockNames, trace: &Trace) -> Side {
+        let arrivals = &schedule.arrivals;
+        let blocks: Vec<Vec<u64>> = arrivals.iter().map(|arrival| names.of(arrival)).collect();
+        let prompts = arrivals.iter().zip(&blocks);
+        let prompts = prompts.map(|(one, blocks)| (f64::from(one.prompt_tokens), blocks.as_slice()));
+        Side {
+            at_ns: arrivals.iter().map(|one| one.due.0).collect(),
+            prompt: arrivals.iter().map(|one| f64::from(one.prompt_tokens)).collect(),
+            output: arrivals.iter().map(|one| f64::from(one.output_tokens)).collect(),
+            reuse: hit_share(prompts, BLOCK_TOKENS),
+            session: trace.rows.iter().map(|row| row.session).collect(),
+        }
+    }
+}
+
+/// The share of prompt tokens in blocks that came before, from the beginning of each prompt on.
+fn hit_share<'a>(prompts: impl Iterator<Item = (f64, &'a [u64])>, block_tokens: f64) -> Option<f64> {
+    let (mut seen, mut hits, mut all) = (HashSet::new(), 0.0, 0.0);
+    for (tokens, blocks) in prompts {
+        let known = blocks.iter().take_while(|block| seen.contains(*block)).count();
+        hits += (known as f64 * block_tokens).min(tokens);
+        all += tokens;
+        seen.extend(blocks.iter().copied());
+    }
+    (all > 0.0).then(|| hits / all)
+}
+
+/// Holds what a workload sends to its source. `tick_ns`: the grid that the source's stamps were rounded to.
+pub fn properties(source: &Side, workload: &Side, tick_ns: i64) -> Vec<Property> {
+    let mut all =
+        vec![relative("requests", Some(source.at_ns.len() as f64), Some(workload.at_ns.len() as f64), 0.0)];
+    all.push(relative("mean rate, 1/s", rate(&source.at_ns), rate(&workload.at_ns), 0.02));
+    all.extend(dispersion(source, workload, tick_ns));
+    all.extend(gaps(source, workload, tick_ns));
+    all.push(law("prompt tokens", &source.prompt, &workload.prompt));
+    all.push(law("output tokens", &source.output, &workload.output));
+    all.push(match (source.reuse, workload.reuse) {
+        (Some(a), Some(b)) => judged("prompt tokens seen before", (a, b), (a - b).abs(), 0.02, "points"),
+        _ => {
+            unknown("prompt tokens seen before", workload.reuse, "the log says nothing of shared beginnings")
+        }
+    });
+    all.extend(turns(source, workload));
+    all
+}
+
+fn dispersion(source: &Side, workload: &Side, tick_ns: i64) -> Vec<Property> {
+    let mut all = Vec::new();
+    for window in WINDOWS_S {
+        let name = format!("index of dispersion at {window} s");
+        let index = |side: &Side| {
+            let (first, last) = (side.at_ns.first()?, side.at_ns.last()?);
+            let enough = (last - first) as f64 / 1e9 >= LEAST_WINDOWS * window;
+            let times: Vec<i64> = side.at_ns.iter().map(|at| at - first).collect();
+            let counts = series::counts(&times, 0, last - first, (window * 1e9) as i64);
+            enough.then(|| series::dispersion_index(&counts)).flatten()
+        };
+        match (index(source), index(workload)) {
+            _ if tick_ns as f64 > window * 1e9 * 0.5 => {
+                all.push(unknown(&name, index(workload), "the log's stamps are coarser"));
+            }
+            (Some(a), Some(b)) => all.push(relative(&name, Some(a), Some(b), 0.1)),
+            // Too short to say anything about windows of this length: on neither side.
+            _ => {}
+        }
+    }
+    all
+}
+
+fn gaps(source: &Side, workload: &Side, tick_ns: i64) -> Vec<Property> {
+    let of =
+        |side: &Side| -> Vec<f64> { side.at_ns.windows(2).map(|w| (w[1] - w[0]) as f64 / 1e9).collect() };
+    let (a, b) = (of(source), of(workload));
+    let names = ["variation of gaps", "gaps between requests, s"];
+    let mean = a.iter().sum::<f64>() / a.len().max(1) as f64;
+    if tick_ns as f64 / 1e9 > 0.2 * mean {
+        let why = "the log's stamps are too coarse for gaps so short";
+        return names.map(|name| unknown(name, None, why)).into();
+    }
+    let cv = series::coefficient_of_variation;
+    vec![relative(names[0], cv(&a), cv(&b), 0.1), law(names[1], &a, &b)]
+}
+
+/// Turns of conversations, and the time from one to the next.
+fn turns(source: &Side, workload: &Side) -> Vec<Property> {
+    let of = |side: &Side| {
+        let mut last: HashMap<u64, (i64, u32)> = HashMap::new();
+        let mut pauses = Vec::new();
+        for (at, session) in side.at_ns.iter().zip(&side.session) {
+            let Some(session) = session else { continue };
+            let (before, turns) = last.entry(*session).or_insert((*at, 0));
+            if *turns > 0 {
+                pauses.push((at - *before) as f64 / 1e9);
+            }
+            (*before, *turns) = (*at, *turns + 1);
+        }
+        let mean = last.values().map(|(_, turns)| f64::from(*turns)).sum::<f64>() / last.len().max(1) as f64;
+        ((!last.is_empty()).then_some(mean), pauses)
+    };
+    let ((a, pauses_a), (b, pauses_b)) = (of(source), of(workload));
+    if a.is_none() {
+        return vec![unknown("turns of a conversation", b, "the log names no conversations")];
+    }
+    let mut all = vec![relative("turns of a conversation", a, b, 0.02)];
+    if !pauses_a.is_empty() {
+        all.push(law("time from turn to turn, s", &pauses_a, &pauses_b));
+    }
+    all
+}
+
+fn rate(at_ns: &[i64]) -> Option<f64> {
+    let span = at_ns.last()?.checked_sub(*at_ns.first()?)? as f64 / 1e9;
+    (span > 0.0).then(|| (at_ns.len() - 1) as f64 / span)
+}
+
+/// Two empirical laws, by their largest distance; their medians are shown.
+fn law(name: &str, source: &[f64], workload: &[f64]) -> Property {
+    let sorted = |values: &[f64]| {
+        let mut values = values.to_vec();
+        values.sort_by(f64::total_cmp);
+        values
+    };
+    let (a, b) = (sorted(source), sorted(workload));
+    let middle = |values: &[f64]| values.get(values.len().saturating_sub(1) / 2).copied();
+    match (middle(&a), middle(&b)) {
+        (Some(x), Some(y)) => {
+            judged(name, (x, y), ks_between(&a, &b), 0.03, "KS distance of all, medians shown")
+        }
+        (None, known) => unknown(name, known, "the log does not say"),
+        (known, None) => Property { source: known, ..unknown(name, None, "nothing is sent") },
+    }
+}
+
+fn relative(name: &str, source: Option<f64>, workload: Option<f64>, bound: f64) -> Property {
+    match (source, workload) {
+        (Some(a), Some(b)) if a != 0.0 => judged(name, (a, b), (b / a - 1.0).abs(), bound, "relative"),
+        (Some(a), Some(b)) => judged(name, (a, b), (b - a).abs(), bound, "difference"),
+        (_, known) => unknown(name, known, "too few requests"),
+    }
+}
+
+fn judged(
+    name: &str,
+    (source, workload): (f64, f64),
+    apart: f64,
+    bound: f64,
+    measure: &'static str,
+) -> Property {
+    let verdict = if apart <= bound + 1e-9 { Likeness::Same } else { Likeness::Differs };
+    Property {
+        name: name.to_owned(),
+        source: Some(source),
+        workload: Some(workload),
+        apart: Some(apart),
+        bound: Some(bound),
+        measure,
+        verdict,
+        why: None,
+    }
+}
+
+fn unknown(name: &str, workload: Option<f64>, why: &str) -> Property {
+    Property {
+        name: name.to_owned(),
+        source: None,
+        workload,
+        apart: None,
+        bound: None,
+        measure: "",
+        verdict: Likeness::Unknown,
+        why: Some(why.to_owned()),
+    }
+}
+
+/// How the requests of a log ended.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Ended {
+    /// Answered whole.
+    pub answered: u64,
+    /// Left by their clients.
+    pub left: u64,
+    /// Turned away for want of room (429, 503).
+    pub shed: u64,
+    /// Failed otherwise.
+    pub failed: u64,
+    /// Sent on more than once.
+    pub retried: u64,
+}
+
+impl Ended {
+    /// Counts them.
+    pub fn of(logged: &[LoggedRequest]) -> Ended {
+        let mut ended = Ended::default();
+        for one in logged {
+            match one.how {
+                How::Finished => ended.answered += 1,
+                How::Cancelled | How::Unfinished => ended.left += 1,
+                How::Shed => ended.shed += 1,
+                _ => ended.failed += 1,
+            }
+            ended.retried += u64::from(one.tries > 1);
+        }
+        ended
+    }
+}
+
+/// What was made of a log.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Reconstruction {
+    /// Whose log it is.
+    pub source: String,
+    /// What its stamps are of.
+    pub stamp: String,
+    /// Requests of the workload.
+    pub requests: u64,
+    /// Seconds from the first to the last.
+    pub span_s: f64,
+    /// How they ended.
+    pub ended: Ended,
+    /// Requests refused as wrong (4xx), which are left out.
+    pub refused: u64,
+    /// Models asked for, and how often.
+    pub models: Vec<(String, u64)>,
+    /// Requests of which a length was made up.
+    pub lengths_drawn: u64,
+    /// How the reuse is known.
+    pub reuse: &'static str,
+    /// Width of the ticks within which stamps were spread, s.
+    pub spread_s: Option<f64>,
+    /// Share of the requests that the log kept.
+    pub kept_share: f64,
+    /// What was not taken.
+    pub left_out: Vec<String>,
+    /// What the log can't tell.
+    pub blind: Vec<String>,
+    /// Property by property.
+    pub properties: Vec<Property>,
+}

@@ -1,0 +1,157 @@
+//! What became of a log: what was taken of it, how like it the workload is, and what the difference does.
+
+use plimsoll_measure::faithful::{Likeness, Property, Reconstruction};
+use plimsoll_plan::effect::EffectFinding;
+
+use crate::figure::{self, counted};
+use crate::table::Table;
+use crate::words;
+
+/// The page.
+pub fn text(made: &Reconstruction, effect: &Result<EffectFinding, String>) -> String {
+    let mut page = head(made);
+    page += &lists(made);
+    page += "\nHow like the log it is: what the log says, and what a run of the workload sends\n";
+    page += &properties(&made.properties);
+    page += "\nWhat the difference does\n";
+    match effect {
+        Ok(effect) => page += &effects(effect),
+        Err(why) => page += &words::wrap(2, &format!("Not told: {why}.")),
+    }
+    page
+}
+
+fn head(made: &Reconstruction) -> String {
+    let ended = &made.ended;
+    let parts = [
+        (ended.answered, "answered"),
+        (ended.left, "left by their clients"),
+        (ended.shed, "turned away (429, 503)"),
+        (ended.failed, "failed"),
+    ];
+    let parts: Vec<String> = parts
+        .iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, what)| format!("{} {what}", figure::count(*n)))
+        .collect();
+    let mut page = words::wrap(
+        0,
+        &format!(
+            "{}: {} in {}, each at {}: {}",
+            made.source,
+            counted(made.requests, "request"),
+            figure::duration_ns(made.span_s * 1e9),
+            made.stamp,
+            parts.join(", ")
+        ),
+    );
+    if made.models.len() > 1 {
+        let names: Vec<String> =
+            made.models.iter().map(|(name, n)| format!("{name} {}", figure::count(*n))).collect();
+        page += &words::wrap(
+            0,
+            &format!(
+                "Several models, which the workload does not tell apart: {} (--model takes one)",
+                names.join(", ")
+            ),
+        );
+    }
+    page
+}
+
+fn lists(made: &Reconstruction) -> String {
+    let mut taken = Vec::new();
+    let ended = &made.ended;
+    if made.refused > 0 {
+        taken.push(format!(
+            "{} refused as wrong (4xx) and no load: left out",
+            counted(made.refused, "request")
+        ));
+    }
+    if ended.retried > 0 {
+        taken.push(format!("{} sent on more than once: one arrival each", counted(ended.retried, "request")));
+    }
+    if made.lengths_drawn > 0 {
+        taken.push(format!(
+            "lengths of {} are not in the log and were drawn",
+            counted(made.lengths_drawn, "request")
+        ));
+    }
+    if let Some(tick) = made.spread_s {
+        taken.push(format!(
+            "stamps are whole {}: spread within them",
+            if tick == 1.0 { "seconds".to_owned() } else { figure::duration_ns(tick * 1e9) }
+        ));
+    }
+    taken.push(format!("shared beginnings: {}", made.reuse));
+    let limits = figure::percent(ended.shed as f64 / made.requests.max(1) as f64);
+    if ended.shed * 100 > made.requests {
+        taken.push(format!(
+            "{limits} were turned away: what a log shows then is what was let in, and more may have wanted to come"
+        ));
+    }
+    if made.kept_share < 0.999 {
+        taken.push(format!(
+            "the log kept {} of the requests: the workload has those, at that share of the rate; --speed {} gives the mean rate back, and how bursty it was is not known",
+            figure::percent(made.kept_share),
+            figure::exact(1.0 / made.kept_share)
+        ));
+    }
+    taken.extend(made.left_out.iter().map(|line| format!("left out: {line}")));
+    taken.extend(made.blind.iter().cloned());
+    taken.iter().map(|line| words::wrap(2, line)).collect()
+}
+
+fn properties(all: &[Property]) -> String {
+    let mut table = Table::new(&["<property", "log", "workload", "apart", "<verdict"]);
+    let number = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), figure::number);
+    for one in all {
+        let verdict = match one.verdict {
+            Likeness::Same => "same",
+            Likeness::Differs => "differs",
+            Likeness::Unknown => "unknown",
+        };
+        let apart = match (one.apart, one.measure) {
+            (Some(apart), "relative" | "points") => figure::percent(apart),
+            (apart, _) => apart.map_or_else(String::new, figure::number),
+        };
+        table.row([one.name.clone(), number(one.source), number(one.workload), apart, verdict.to_owned()]);
+    }
+    let mut page = table.render(2);
+    for one in all.iter().filter(|one| one.verdict == Likeness::Unknown) {
+        page += &words::wrap(2, &format!("{}: {}", one.name, one.why.as_deref().unwrap_or_default()));
+    }
+    page
+}
+
+fn effects(effect: &EffectFinding) -> String {
+    let mut page = words::wrap(
+        2,
+        &format!(
+            "{} of each on {}, which serves {} of this mix with its queue never empty",
+            counted(effect.requests, "request"),
+            effect.engine,
+            figure::per_second(effect.limit_per_s)
+        ),
+    );
+    let mut table = Table::new(&["<at", "1/s", "ttft p99 log ms", "workload ms", "<"]);
+    for at in &effect.at {
+        let same = if at.agrees { "within 5 %" } else { "apart" };
+        table.row([
+            format!("{} of that", figure::percent(at.share)),
+            figure::number(at.rate_per_s),
+            figure::number(at.source_p99_s * 1e3),
+            figure::number(at.workload_p99_s * 1e3),
+            same.to_owned(),
+        ]);
+    }
+    page += &table.render(2);
+    if let Some(property) = &effect.breaks {
+        page += &words::wrap(2, &format!("What breaks it: {property}."));
+    }
+    for other in &effect.otherwise {
+        page +=
+            &words::wrap(2, &format!("If {}: p99 of ttft × {}.", other.name, figure::number(other.ratio)));
+    }
+    page
+}

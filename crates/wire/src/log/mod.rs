@@ -1,0 +1,357 @@
+//! Logs of production: of gateways, proxies and engines, known by what is in them, read into requests without their text.
+//!
+//! A [`LogFeed`] takes a file's bytes as they come and holds a line. One file per family beside this one says what its fields mean:
+//! `litellm`, `dynamo`, `access` (Envoy and nginx), `engine` (vLLM and llama.cpp), and [`spans`] what a trace tells of the same.
+//!
+//! Only fields that are named here are looked at. Messages are read where prompts are to be hashed and else never: of each block of
+//! sixty-four bytes stays a number, made with a key that its caller draws and forgets, so that nobody can hold a guess against it.
+
+mod access;
+mod dynamo;
+mod engine;
+mod litellm;
+pub mod spans;
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use plimsoll_model::{How, Logged, LoggedRequest};
+
+use crate::foreign::FURTHEST;
+use crate::foreign::json::{self, Json};
+
+/// The logs, as a refusal lists them.
+pub const UNDERSTOOD: &str = "logs of LiteLLM (standard_logging_object), Envoy AI gateway and nginx (JSON), Dynamo request traces, vLLM \
+    (--enable-log-requests) and llama.cpp, traces with GenAI spans, and runs";
+
+/// Longest line that is read, bytes: a prompt of a million tokens fits.
+const LINE_MAX: usize = 64 << 20;
+/// Bytes of text that a block stands for: sixteen tokens, about.
+const BLOCK_BYTES: usize = 64;
+/// Lines that can't be read and are named one by one.
+const NAMED: usize = 3;
+
+/// Whose log a file is.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum LogKind {
+    /// LiteLLM's `standard_logging_object`, one a line.
+    LiteLlm,
+    /// Dynamo's `dynamo.request.trace.v1`.
+    Dynamo,
+    /// Envoy AI gateway's access log as JSON.
+    Envoy,
+    /// nginx's access log as JSON.
+    Nginx,
+    /// nginx's (or Apache's) combined format.
+    Combined,
+    /// vLLM with `--enable-log-requests`.
+    Vllm,
+    /// llama.cpp's server.
+    LlamaCpp,
+}
+
+/// Which log these first bytes of a file are of.
+pub fn sniff(head: &[u8]) -> Option<LogKind> {
+    let text = String::from_utf8_lossy(head);
+    let line = text.lines().find(|line| !line.trim().is_empty())?;
+    if line.trim_start().starts_with('{') {
+        let has = |key: &str| line.contains(&format!("\"{key}\""));
+        return match () {
+            () if line.contains("dynamo.request.trace.v1") => Some(LogKind::Dynamo),
+            () if has("litellm_call_id") || (has("startTime") && has("model_group")) => {
+                Some(LogKind::LiteLlm)
+            }
+            () if has("start_time") && (has("response_code") || has("gen_ai.request.model")) => {
+                Some(LogKind::Envoy)
+            }
+            () if has("request_time") && has("status") => Some(LogKind::Nginx),
+            () => None,
+        };
+    }
+    let engine = |line: &str| match () {
+        () if line.contains("slot launch_slot_") => Some(LogKind::LlamaCpp),
+        () if line.contains("Received request ") => Some(LogKind::Vllm),
+        () if access::is_combined(line) => Some(LogKind::Combined),
+        () => None,
+    };
+    text.lines().find_map(engine)
+}
+
+/// What one line is.
+enum Line {
+    /// A request.
+    Request(Box<LoggedRequest>),
+    /// Something else that belongs there; the reason where a person should know it.
+    Other(Option<&'static str>),
+    /// Nothing that can be read; what was expected.
+    Unread(&'static str),
+}
+
+impl Line {
+    fn of(request: LoggedRequest) -> Line {
+        Line::Request(Box::new(request))
+    }
+}
+
+/// A log's bytes, as they come.
+#[derive(Debug)]
+pub struct LogFeed {
+    kind: LogKind,
+    /// Key of the blocks' names, where prompts are to be hashed.
+    key: Option<u64>,
+    held: Vec<u8>,
+    line: u64,
+    engine: engine::State,
+    requests: Vec<LoggedRequest>,
+    other: BTreeMap<&'static str, u64>,
+    unread: Vec<(u64, &'static str)>,
+    /// Requests whose prompt was in the log and was not looked at, and those of which it was hidden.
+    prompts: (u64, u64),
+    bytes: u64,
+    tokens: u64,
+}
+
+impl LogFeed {
+    /// A file that [`sniff`] knew. `key`: hash the prompts that it holds, under this key.
+    pub fn new(kind: LogKind, key: Option<u64>) -> LogFeed {
+        LogFeed {
+            kind,
+            key,
+            held: Vec::new(),
+            line: 0,
+            engine: engine::State::default(),
+            requests: Vec::new(),
+            other: BTreeMap::new(),
+            unread: Vec::new(),
+            prompts: (0, 0),
+            bytes: 0,
+            tokens: 0,
+        }
+    }
+
+    /// Takes the next bytes.
+    pub fn push(&mut self, bytes: &[u8]) {
+        let mut rest = bytes;
+        while let Some(n) = memchr::memchr(b'\n', rest) {
+            let (line, after) = rest.split_at(n);
+            if self.held.is_empty() {
+                self.line(line);
+            } else {
+                self.held.extend_from_slice(line);
+                let line = std::mem::take(&mut self.held);
+                self.line(&line);
+            }
+            rest = after.get(1..).unwrap_or_default();
+        }
+        // What is longer is no line of a log: what follows of it is dropped, and it is counted as one that can't be read.
+        if self.held.len() < LINE_MAX {
+            self.held.extend_from_slice(rest);
+        }
+    }
+
+    /// The file has ended.
+    pub fn end(mut self) -> Logged {
+        if !self.held.is_empty() {
+            let line = std::mem::take(&mut self.held);
+            self.line(&line);
+        }
+        let unfinished = self.engine.unfinished(&mut self.requests);
+        if unfinished > 0 {
+            *self.other.entry("a request that the log does not end").or_default() += unfinished;
+        }
+        let (source, stamp, tick_ns) = told(self.kind);
+        let mut blind = blind(self.kind);
+        if self.prompts.0 > 0 {
+            blind.push("prompts are in the log and were not looked at: --hash-prompts keeps which beginnings they share, and no text");
+        }
+        if self.key.is_some() && self.prompts.1 > 0 {
+            blind.push("prompts are redacted in the log, so that nothing of them can be hashed");
+        }
+        let block_tokens = match self.kind {
+            LogKind::Dynamo => self.engine.block_tokens,
+            _ if self.bytes > 0 && self.requests.iter().any(|r| !r.blocks.is_empty()) => {
+                // As many tokens as the server counts in so many bytes.
+                (self.tokens * BLOCK_BYTES as u64 / self.bytes).clamp(1, 4096) as u32
+            }
+            _ => 0,
+        };
+        let mut left_out: Vec<String> =
+            self.other.iter().map(|(why, n)| format!("{n} {}: {why}", lines(*n))).collect();
+        left_out.extend(unread(&self.unread));
+        Logged {
+            source,
+            stamp,
+            tick_ns,
+            block_tokens,
+            requests: self.requests,
+            left_out,
+            blind,
+            kept_share: 1.0,
+        }
+    }
+
+    fn line(&mut self, line: &[u8]) {
+        self.line += 1;
+        let line = line.trim_ascii();
+        if line.is_empty() {
+            return;
+        }
+        let at = self.line;
+        let read = match self.kind {
+            LogKind::Vllm => engine::vllm(at, line, &mut self.engine),
+            LogKind::LlamaCpp => engine::llama(at, line, &mut self.engine),
+            LogKind::Combined => Line::Unread("an access log in JSON"),
+            LogKind::LiteLlm | LogKind::Dynamo | LogKind::Envoy | LogKind::Nginx => match json::read(line) {
+                Ok(document) if document.whole => self.json(at, &document.root),
+                _ => Line::Unread("a whole JSON object"),
+            },
+        };
+        match read {
+            Line::Request(request) if request.at_ns.unsigned_abs() < FURTHEST.unsigned_abs() => {
+                self.requests.push(*request);
+            }
+            Line::Request(_) => self.unread.push((at, "an instant within a hundred years")),
+            Line::Other(Some(why)) => *self.other.entry(why).or_default() += 1,
+            Line::Other(None) => {}
+            Line::Unread(expected) => self.unread.push((at, expected)),
+        }
+    }
+
+    fn json(&mut self, at: u64, root: &Json<'_>) -> Line {
+        let mut read = match self.kind {
+            LogKind::LiteLlm => litellm::line(at, root),
+            LogKind::Dynamo => dynamo::line(at, root, &mut self.engine.block_tokens),
+            LogKind::Envoy => access::envoy(at, root),
+            _ => access::nginx(at, root),
+        };
+        if let (Line::Request(request), LogKind::LiteLlm) = (&mut read, self.kind) {
+            self.prompt(request, root.get("messages"));
+        }
+        read
+    }
+
+    /// What a prompt's text becomes: the names of its blocks, or a count of those that were not looked at.
+    fn prompt(&mut self, request: &mut LoggedRequest, messages: &Json<'_>) {
+        let texts = texts(messages);
+        match (self.key, texts.iter().any(|text| is_redacted(text)) || texts.is_empty()) {
+            (_, true) => self.prompts.1 += 1,
+            (None, false) => self.prompts.0 += 1,
+            (Some(key), false) => {
+                request.blocks = blocks(&texts, key);
+                if let Some(tokens) = request.prompt {
+                    self.tokens += u64::from(tokens);
+                    self.bytes += texts.iter().map(|text| text.len() as u64).sum::<u64>();
+                }
+            }
+        }
+    }
+}
+
+/// Whose it is, what its stamps are of, and their grid.
+fn told(kind: LogKind) -> (&'static str, &'static str, i64) {
+    match kind {
+        LogKind::LiteLlm => ("LiteLLM's standard log", "the call's start", 1_000),
+        LogKind::Dynamo => ("Dynamo's request trace", "when the frontend received it", 1_000_000),
+        LogKind::Envoy => ("Envoy AI gateway's access log", "the request's start", 1_000_000),
+        LogKind::Nginx => ("nginx's access log", "its end less its time", 1_000_000),
+        LogKind::Combined => ("an access log in the combined format", "the request's end", 1_000_000_000),
+        LogKind::Vllm => ("vLLM's log", "when the server received it", 1_000_000_000),
+        LogKind::LlamaCpp => ("llama.cpp's log", "when a slot began with it", 1_000),
+    }
+}
+
+/// What a log of this kind can't tell.
+fn blind(kind: LogKind) -> Vec<&'static str> {
+    match kind {
+        LogKind::LlamaCpp => {
+            vec!["a request that waits for a slot is logged when it gets one: waits are in the arrivals"]
+        }
+        LogKind::Vllm => vec!["lengths are not in the log (max_tokens is a bound, not a length)"],
+        LogKind::Nginx => vec!["tokens are not in the log, and bytes are not a number of tokens"],
+        _ => Vec::new(),
+    }
+}
+
+fn lines(n: u64) -> &'static str {
+    if n == 1 { "line" } else { "lines" }
+}
+
+/// The lines that can't be read, the first ones by number.
+fn unread(all: &[(u64, &'static str)]) -> Option<String> {
+    let named: Vec<String> =
+        all.iter().take(NAMED).map(|(line, expected)| format!("line {line} (expected {expected})")).collect();
+    let more = all.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!named.is_empty()).then(|| format!("can't be read: {}{more}", named.join(", ")))
+}
+
+// ---------------------------------------------------------------------------------------- what several have
+
+/// Paths under which tokens are generated.
+fn generates(path: &str) -> bool {
+    let path = path.split('?').next().unwrap_or_default();
+    ["completions", "/responses", "/messages", "/generate", "/invocations", "/converse", "/infer"]
+        .iter()
+        .any(|known| path.contains(known))
+}
+
+/// How a request with this status ended.
+fn of_status(status: Option<u32>) -> How {
+    match status {
+        Some(429 | 503) => How::Shed,
+        Some(0 | 499) => How::Cancelled,
+        Some(408 | 504) => How::Timeout,
+        Some(400..=498) => How::ClientError,
+        Some(500..) => How::ServerError,
+        _ => How::Finished,
+    }
+}
+
+/// A count above zero, also where it was written as text.
+fn tokens(json: &Json<'_>) -> Option<u32> {
+    json.finite().filter(|n| *n >= 1.0 && *n < 1e9).map(|n| n as u32)
+}
+
+/// A name as a number.
+fn hashed(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// A text that is there.
+fn word<'a>(json: &'a Json<'_>) -> Option<&'a str> {
+    json.text().map(str::trim).filter(|text| !matches!(*text, "" | "-" | "null"))
+}
+
+/// The texts of a list of messages, or of a prompt.
+fn texts<'a>(messages: &'a Json<'_>) -> Vec<&'a str> {
+    match messages {
+        Json::Text(text) => vec![text],
+        Json::List(items) => items.iter().flat_map(texts).collect(),
+        Json::Map(..) => {
+            [messages.get("text"), messages.get("content")].into_iter().flat_map(texts).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn is_redacted(text: &str) -> bool {
+    text.contains("redacted") && text.len() < BLOCK_BYTES
+}
+
+/// Names of the full blocks of these texts, each chained to the one before.
+fn blocks(texts: &[&str], key: u64) -> Vec<u64> {
+    let (mut names, mut block, mut before) = (Vec::new(), Vec::with_capacity(BLOCK_BYTES), key);
+    for byte in texts.iter().flat_map(|text| text.bytes()) {
+        block.push(byte);
+        if block.len() == BLOCK_BYTES {
+            let mut hasher = DefaultHasher::new();
+            (key, before, block.as_slice()).hash(&mut hasher);
+            before = hasher.finish();
+            names.push(before);
+            block.clear();
+        }
+    }
+    names
+}

@@ -1,0 +1,251 @@
+//! Requests of a log, made into a trace that is replayed as any other.
+//!
+//! What the log says is kept as it is. What it does not say is made up by one of three rules, each of them counted, so that a reader knows how much of
+//! the trace is ours: a stamp that was rounded is spread uniformly within its tick; a length that is missing is that of another
+//! request of the log, drawn, or of a law that the user gives; blocks that nobody named are made so that each prompt begins as an
+//! earlier one did, for as many tokens as the server said it took from its cache. Modelling the whole log by laws lost: arrivals,
+//! lengths and reuse belong together, and a fit of each takes them apart.
+//!
+//! Names of blocks and sessions are numbered anew in the order in which they come: nothing of what they were made of is left.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{How, Logged, LoggedRequest, Span};
+use serde_json::json;
+
+use crate::trace::TraceRow;
+use crate::{Size, SpecError};
+
+/// Ticks from this width on are spread: those below are finer than a step of an engine.
+const COARSE_NS: i64 = 100_000_000;
+/// Tokens of a block where the reuse is made up.
+const BLOCK_TOKENS: u32 = 16;
+
+/// What is to be made up, and how.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct RebuildSpec {
+    /// Law of the prompt lengths that the log does not say.
+    pub prompt: Option<Size>,
+    /// Law of the output lengths that it does not say.
+    pub output: Option<Size>,
+    /// Seed of everything drawn.
+    pub seed: u64,
+}
+
+/// How it is known which prompts begin alike.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Reuse {
+    /// By the names of their blocks.
+    Hashes,
+    /// By how many tokens the server took from its cache: which text that was is made up.
+    Cached,
+    /// It is not: no two prompts of the trace begin alike.
+    Unknown,
+}
+
+/// A trace, and how much of it was made up.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Rebuilt {
+    /// Its requests, in order of time.
+    pub rows: Vec<TraceRow>,
+    /// What the log says of each of them, in the same order.
+    pub logged: Vec<LoggedRequest>,
+    /// Tokens of a block; 0 where the reuse is unknown.
+    pub block_tokens: u32,
+    /// How the reuse is known.
+    pub reuse: Reuse,
+    /// Requests of which a length was made up.
+    pub drawn: usize,
+    /// Requests that were refused as wrong (4xx) and are no load.
+    pub refused: usize,
+    /// Width of the ticks within which stamps were spread.
+    pub spread: Option<Span>,
+}
+
+/// Makes a trace of a log.
+///
+/// # Errors
+/// [`SpecError::Missing`]: it holds no request, or no length and no law for it.
+pub fn rebuild(logged: &Logged, spec: &RebuildSpec) -> Result<Rebuilt, SpecError> {
+    let mut kept: Vec<LoggedRequest> =
+        logged.requests.iter().filter(|one| one.how != How::ClientError).cloned().collect();
+    let refused = logged.requests.len() - kept.len();
+    if kept.is_empty() {
+        let want = "it holds no request that a server would have answered".to_owned();
+        return Err(SpecError::Missing { path: logged.source.to_owned(), want });
+    }
+    let spread = (logged.tick_ns >= COARSE_NS).then_some(Span(logged.tick_ns));
+    let (earliest, latest) = (kept.iter().map(|one| one.at_ns).min(), kept.iter().map(|one| one.at_ns).max());
+    if earliest == latest {
+        let want = "all its requests came at one instant; a workload needs two instants at least".to_owned();
+        return Err(SpecError::Missing { path: logged.source.to_owned(), want });
+    }
+    let mut stream = Stream::new(spec.seed, "log ticks", 0);
+    let mut came: Vec<i64> = Vec::with_capacity(kept.len());
+    kept.sort_by_key(|one| one.at_ns);
+    for one in &kept {
+        let within = spread.map_or(0, |tick| (tick.0 as f64 * stream.uniform()) as i64);
+        came.push(one.at_ns.saturating_add(within));
+    }
+    // Within a tick the order is the log's: the sorted instants are dealt out again.
+    came.sort_unstable();
+    let (lengths, drawn) = lengths(&kept, spec)?;
+    let mut rows: Vec<TraceRow> = Vec::with_capacity(kept.len());
+    for (i, (one, (prompt, output))) in kept.iter().zip(lengths).enumerate() {
+        rows.push(TraceRow {
+            at: Span(came[i].saturating_sub(came[0])),
+            line: u32::try_from(one.line).unwrap_or(0),
+            prompt_tokens: prompt,
+            output_tokens: output,
+            blocks: Vec::new(),
+            session: one.session,
+        });
+    }
+    let (reuse, block_tokens) = name_blocks(&kept, &mut rows, logged.block_tokens, spec.seed);
+    let mut names = HashMap::new();
+    for row in &mut rows {
+        row.session = row.session.map(|session| renumbered(&mut names, session));
+    }
+    Ok(Rebuilt { rows, logged: kept, block_tokens, reuse, drawn, refused, spread })
+}
+
+impl Rebuilt {
+    /// The trace as a file: JSON Lines in Mooncake's form, with the size of a block and the conversation beside it.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for row in &self.rows {
+            let mut line = json!({
+                "timestamp": row.at.0 as f64 / 1e6,
+                "input_length": row.prompt_tokens,
+                "output_length": row.output_tokens,
+            });
+            if self.block_tokens > 0 {
+                line["hash_ids"] = row.blocks.clone().into();
+                line["block_size"] = self.block_tokens.into();
+            }
+            if let Some(session) = row.session {
+                line["session_id"] = session.into();
+            }
+            let _ = writeln!(text, "{line}");
+        }
+        text
+    }
+}
+
+/// Prompt and output of each, and how many were made up.
+fn lengths(kept: &[LoggedRequest], spec: &RebuildSpec) -> Result<(Vec<(u32, u32)>, usize), SpecError> {
+    let known = |of: fn(&LoggedRequest) -> Option<u32>| -> Vec<u32> { kept.iter().filter_map(of).collect() };
+    let whole: Vec<(u32, u32)> = kept.iter().filter_map(|one| Some((one.prompt?, one.output?))).collect();
+    let (prompts, outputs) = (known(|one| one.prompt), known(|one| one.output));
+    unused("isl", spec.prompt.as_ref(), prompts.len() == kept.len())?;
+    unused("osl", spec.output.as_ref(), outputs.len() == kept.len())?;
+    let mut stream = Stream::new(spec.seed, "log lengths", 0);
+    let mut draw = |flag: &str, law: Option<&Size>, of: &[u32]| match (law, of.len()) {
+        (Some(law), _) => law.sample(&mut stream).ok_or_else(|| {
+            SpecError::value(
+                flag,
+                law,
+                "a law of its own: 512, uniform:A,B, normal:MEAN,SD or lognormal:MEDIAN,SIGMA",
+            )
+        }),
+        (None, 0) => Err(SpecError::Missing {
+            path: format!("--{flag}"),
+            want: format!(
+                "the log does not say how many {} tokens a request has; say it, such as --{flag} lognormal:512,0.8",
+                words(flag)
+            ),
+        }),
+        (None, n) => Ok(of[stream.below(n as u64) as usize]),
+    };
+    let (mut all, mut drawn) = (Vec::with_capacity(kept.len()), 0);
+    for one in kept {
+        let pair = match (one.prompt, one.output) {
+            (Some(prompt), Some(output)) => (prompt, output),
+            // Both of one request: what is long in one is long in the other.
+            (None, None) if spec.prompt.is_none() && spec.output.is_none() && !whole.is_empty() => {
+                let indices: Vec<u32> = (0..whole.len() as u32).collect();
+                whole[draw("isl", None, &indices)? as usize]
+            }
+            (prompt, output) => (
+                prompt.map_or_else(|| draw("isl", spec.prompt.as_ref(), &prompts), Ok)?,
+                output.map_or_else(|| draw("osl", spec.output.as_ref(), &outputs), Ok)?,
+            ),
+        };
+        drawn += usize::from(one.prompt.is_none() || one.output.is_none());
+        all.push((pair.0.max(1), pair.1.max(1)));
+    }
+    Ok((all, drawn))
+}
+
+/// A law for what the log says itself would do nothing.
+fn unused(flag: &str, law: Option<&Size>, all_known: bool) -> Result<(), SpecError> {
+    match law {
+        Some(_) if all_known => Err(SpecError::Conflict {
+            path: format!("--{flag}"),
+            what: format!("the log says how many {} tokens every request has; drop it", words(flag)),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn words(flag: &str) -> &'static str {
+    if flag == "isl" { "prompt" } else { "output" }
+}
+
+/// Puts names of blocks into the rows.
+fn name_blocks(kept: &[LoggedRequest], rows: &mut [TraceRow], block_tokens: u32, seed: u64) -> (Reuse, u32) {
+    if block_tokens > 0 && kept.iter().any(|one| !one.blocks.is_empty()) {
+        let (mut names, mut own) = (HashMap::new(), u64::MAX);
+        for (one, row) in kept.iter().zip(rows) {
+            let full = (row.prompt_tokens / block_tokens) as usize;
+            row.blocks = one.blocks.iter().take(full).map(|id| renumbered(&mut names, *id)).collect();
+            // What nobody could name is its own: these keys count down from where hashes hardly ever are.
+            for _ in row.blocks.len()..full {
+                own -= 1;
+                row.blocks.push(renumbered(&mut names, own));
+            }
+        }
+        return (Reuse::Hashes, block_tokens);
+    }
+    let shares: Vec<f64> = kept
+        .iter()
+        .filter_map(|one| Some(f64::from(one.cached?) / f64::from(one.prompt?.max(1))))
+        .map(|share| share.min(1.0))
+        .collect();
+    if shares.is_empty() {
+        return (Reuse::Unknown, 0);
+    }
+    let mut stream = Stream::new(seed, "log reuse", 0);
+    let (mut next, mut texts, mut longest) = (0u64, HashMap::<Option<u64>, Vec<u64>>::new(), Vec::new());
+    for (one, row) in kept.iter().zip(rows) {
+        let cached = match one.cached {
+            Some(cached) => cached.min(row.prompt_tokens),
+            None => {
+                (shares[stream.below(shares.len() as u64) as usize] * f64::from(row.prompt_tokens)) as u32
+            }
+        };
+        // The nearest whole block: of a prompt's last few tokens no cache of blocks keeps anything.
+        let full = (row.prompt_tokens / BLOCK_TOKENS) as usize;
+        let shared = (((cached + BLOCK_TOKENS / 2) / BLOCK_TOKENS) as usize).min(full);
+        // The conversation's text so far, or the longest that there was.
+        let before = texts.get(&one.session).filter(|text| text.len() >= shared).unwrap_or(&longest);
+        row.blocks = before.iter().take(shared).copied().collect();
+        while row.blocks.len() < full {
+            row.blocks.push(next);
+            next += 1;
+        }
+        if row.blocks.len() > longest.len() {
+            longest.clone_from(&row.blocks);
+        }
+        texts.insert(one.session, row.blocks.clone());
+    }
+    (Reuse::Cached, BLOCK_TOKENS)
+}
+
+/// The number of a name, the next one where it is new.
+fn renumbered(names: &mut HashMap<u64, u64>, name: u64) -> u64 {
+    let next = names.len() as u64;
+    *names.entry(name).or_insert(next)
+}
