@@ -2,11 +2,14 @@
 
 use std::path::Path;
 
+use plimsoll_measure::Streamed;
 use plimsoll_measure::findings::{Findings, Kept, LevelFinding, LevelSummary, Trust};
-use plimsoll_model::{Attempt, Load, Manifest, Sample};
+use plimsoll_model::{Attempt, EndedBy, Load, Manifest, RunState, Sample};
+use plimsoll_profile::cold_start;
 use plimsoll_report::figure::counted;
-use plimsoll_store::{Origin, Run, StoreError};
+use plimsoll_store::{Columns, Origin, Run, StoreError};
 
+use crate::commands::gateway;
 use crate::exit::Stop;
 use crate::{measure, out, recover};
 
@@ -24,7 +27,34 @@ pub struct WholeRun {
 
 /// Reads a run folder, recovering it where its writer died, and judges its rows.
 pub fn load(dir: &Path) -> Result<(Manifest, Findings), Stop> {
-    whole(dir).map(|run| (run.manifest, run.findings))
+    match streamed(dir)? {
+        Some(found) => Ok(found),
+        None => whole(dir).map(|run| (run.manifest, run.findings)),
+    }
+}
+
+/// The same without holding the rows; `None` where they are needed: of a run that was cut off, of what came through a gateway, and where
+/// something may be told of cold starts.
+fn streamed(dir: &Path) -> Result<Option<(Manifest, Findings)>, Stop> {
+    // What is wrong with it is said by whoever reads it whole.
+    let Ok(mut manifest) = plimsoll_store::read_manifest(dir) else { return Ok(None) };
+    let is_cut = manifest.levels.iter().any(|level| level.ended_by == EndedBy::Cut);
+    let needs_rows = [cold_start::KIND, gateway::record::KIND].contains(&manifest.kind.as_str());
+    if is_cut || needs_rows || manifest.progress == RunState::Running {
+        return Ok(None);
+    }
+    let (mut rows, mut busy) = (Streamed::default(), cold_start::Busy::default());
+    let samples = plimsoll_store::each_attempt(dir, Columns::Figures, |attempt| {
+        rows.push(&attempt);
+        busy.push(&attempt);
+    });
+    let Some(samples) = samples.map_err(|e| Stop::usage(e.to_string()))? else { return Ok(None) };
+    if busy.may_have_paused() {
+        return Ok(None);
+    }
+    let findings = rows.findings(&manifest, &samples, &measure::line_spec(&manifest));
+    manifest.findings = serde_json::to_value(&findings).ok();
+    Ok(Some((manifest, findings)))
 }
 
 /// The level that was asked for, or the one that a report shows.
@@ -96,4 +126,71 @@ pub fn whole(dir: &Path) -> Result<WholeRun, Stop> {
         }
     }
     Ok(WholeRun { manifest, attempts, samples, findings })
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_lab::records::{MS, answer, failure, level, manifest};
+    use plimsoll_model::{At, How, Span, TcpFacts, Time};
+    use plimsoll_store::RunWriter;
+
+    use super::*;
+
+    /// Two levels of answers, failures and second tries, over connections; after `pause_ms` the second level begins.
+    fn run(pause_ms: i64) -> (tempfile::TempDir, Manifest) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut rows = Vec::new();
+        let mut levels = vec![level(100.0, 8), level(100.0, 8)];
+        levels[1].id = 1;
+        let by = Span((8_000 + pause_ms) * MS);
+        let later = &mut levels[1];
+        for at in [&mut later.start, &mut later.stop, &mut later.drained] {
+            *at += by;
+        }
+        for (id, by) in [(0, Span::ZERO), (1, by)] {
+            for request in 0..800u64 {
+                let due = request as i64 * 10;
+                let tries = if request % 9 == 0 { 2 } else { 1 };
+                for attempt in 0..tries {
+                    let after = 20 + (request as i64 * 7919) % 60;
+                    let mut row = match attempt + 1 < tries || request % 100 == 3 {
+                        true => failure(request, due, How::Shed, after),
+                        false => answer(request, due, after, after + 40, 6),
+                    };
+                    (row.level, row.attempt, row.connection) = (id, attempt, Some(request as u32 % 5));
+                    row.tcp = TcpFacts { rtt: Some(Span(after * 1_000)), ..TcpFacts::default() };
+                    let stamps =
+                        [&mut row.sent, &mut row.connected, &mut row.first_byte, &mut row.first_token];
+                    let more = [&mut row.first_visible, &mut row.last_token, &mut row.end];
+                    stamps.into_iter().chain(more).flatten().for_each(|at: &mut At| *at += by);
+                    row.due += by;
+                    rows.push(row);
+                }
+            }
+        }
+        let manifest = Manifest { time: Time::Real, ..manifest(levels) };
+        let writer = RunWriter::create(&folder.path().join("run"), manifest.clone()).expect("a folder");
+        rows.sort_by_key(|row| row.end);
+        rows.iter().for_each(|row| writer.attempt(row));
+        writer.finish(manifest.clone()).expect("written");
+        (folder, manifest)
+    }
+
+    #[test]
+    fn rows_that_are_not_held_are_found_the_same() {
+        let (folder, _) = run(1_000);
+        let dir = folder.path().join("run");
+        let (manifest, findings) = streamed(&dir).expect("a run").expect("no pause");
+        let held = whole(&dir).expect("a run");
+        assert!(held.findings.network.is_some() && held.findings.levels.len() == 2);
+        assert_eq!(serde_json::to_value(&findings).ok(), serde_json::to_value(&held.findings).ok());
+        assert_eq!(manifest.findings, held.manifest.findings);
+    }
+
+    /// What a first request after a pause paid is told from the rows themselves.
+    #[test]
+    fn a_run_that_paused_is_read_whole() {
+        let (folder, _) = run(7_000);
+        assert!(streamed(&folder.path().join("run")).expect("a run").is_none());
+    }
 }

@@ -41,4 +41,4 @@ pub use gather::Gathered;
 pub use lines::{LineSpec, Observed};
 pub use summary::summarise;
 pub use sweep::{Sweep, SweepSpec};
-pub use whole::{analyse, analyse_observed};
+pub use whole::{Streamed, analyse, analyse_observed};

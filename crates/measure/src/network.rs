@@ -46,32 +46,9 @@ impl Network {
 
     /// Of what was kept of some attempts, or of some requests.
     pub fn of(facts: &[&TcpFacts]) -> Network {
-        let times = |of: fn(&TcpFacts) -> Option<Span>| -> Vec<f64> {
-            facts.iter().filter_map(|tcp| of(tcp)).map(Span::as_secs_f64).collect()
-        };
-        let (mut least, mut smooth) = (times(|tcp| tcp.rtt_min), times(|tcp| tcp.rtt));
-        let mut network = Network {
-            attempts: facts.len() as u64,
-            rtt_min_p50_s: order_statistic(&mut least, 0.5),
-            rtt_p50_s: order_statistic(&mut smooth, 0.5),
-            rtt_p99_s: order_statistic(&mut smooth, 0.99),
-            ..Network::default()
-        };
-        for tcp in facts {
-            // A share needs its denominator from the same connections.
-            if let (Some(again), Some(sent)) = (tcp.retransmits, tcp.segments_out) {
-                network.known += 1;
-                network.sent += u64::from(sent);
-                network.sent_again += u64::from(again);
-                network.resent_in += u64::from(again > 0);
-            }
-            if let (Some(late), Some(came)) = (tcp.out_of_order, tcp.segments_in) {
-                network.received += u64::from(came);
-                network.out_of_order += u64::from(late);
-                network.disordered_in += u64::from(late > 0);
-            }
-        }
-        network
+        let mut seen = SeenOfNetwork::default();
+        facts.iter().for_each(|tcp| seen.push(tcp));
+        seen.network()
     }
 
     /// Share of segments lost, at least: those sent again of those sent, and on the way back the attempts with a gap of those
@@ -80,6 +57,44 @@ impl Network {
         let share = |k: u64, n: u64| k as f64 / n.max(1) as f64;
         (self.known > 0 && self.sent > 0)
             .then(|| share(self.sent_again, self.sent).max(share(self.disordered_in, self.received)).min(1.0))
+    }
+}
+
+/// The network as far as attempts have been looked at.
+#[derive(Default)]
+pub(crate) struct SeenOfNetwork {
+    network: Network,
+    least: Vec<f64>,
+    smooth: Vec<f64>,
+}
+
+impl SeenOfNetwork {
+    pub(crate) fn push(&mut self, tcp: &TcpFacts) {
+        let network = &mut self.network;
+        network.attempts += 1;
+        self.least.extend(tcp.rtt_min.map(Span::as_secs_f64));
+        self.smooth.extend(tcp.rtt.map(Span::as_secs_f64));
+        // A share needs its denominator from the same connections.
+        if let (Some(again), Some(sent)) = (tcp.retransmits, tcp.segments_out) {
+            network.known += 1;
+            network.sent += u64::from(sent);
+            network.sent_again += u64::from(again);
+            network.resent_in += u64::from(again > 0);
+        }
+        if let (Some(late), Some(came)) = (tcp.out_of_order, tcp.segments_in) {
+            network.received += u64::from(came);
+            network.out_of_order += u64::from(late);
+            network.disordered_in += u64::from(late > 0);
+        }
+    }
+
+    pub(crate) fn network(mut self) -> Network {
+        Network {
+            rtt_min_p50_s: order_statistic(&mut self.least, 0.5),
+            rtt_p50_s: order_statistic(&mut self.smooth, 0.5),
+            rtt_p99_s: order_statistic(&mut self.smooth, 0.99),
+            ..self.network
+        }
     }
 }
 

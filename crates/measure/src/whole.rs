@@ -9,8 +9,9 @@ use plimsoll_model::{At, Attempt, EndedBy, Level, Load, Manifest, Sample, Time};
 
 use crate::columns::Columns;
 use crate::findings::{FINDINGS_SCHEMA, Findings, Held, Hold, Kept, Line, Lines, Reading};
+use crate::gather::Gathered;
 use crate::lines::{self, LineSpec, Observed};
-use crate::network::Network;
+use crate::network::{Network, SeenOfNetwork};
 use crate::purpose::{COLD, ISOLATED, WARM_UP};
 use crate::say::number;
 use crate::server_side::told;
@@ -29,6 +30,45 @@ pub fn analyse(manifest: &Manifest, attempts: &[Attempt], samples: &[Sample], sp
         findings.network = Network::of_attempts(attempts);
     }
     findings
+}
+
+/// The findings of a run that is read attempt by attempt, of which none is kept: what figures need of one is a tenth of it.
+#[derive(Default)]
+pub struct Streamed {
+    levels: BTreeMap<u32, Gathered>,
+    network: SeenOfNetwork,
+    connected: bool,
+}
+
+impl Streamed {
+    /// Takes what figures need of an attempt. They may come in any order.
+    pub fn push(&mut self, attempt: &Attempt) {
+        self.levels.entry(attempt.level).or_default().push(attempt);
+        if attempt.connection.is_some() {
+            self.connected = true;
+            self.network.push(&attempt.tcp);
+        }
+    }
+
+    /// What [`analyse`] finds of the same attempts.
+    pub fn findings(mut self, manifest: &Manifest, samples: &[Sample], spec: &LineSpec) -> Findings {
+        let mut observed = Vec::new();
+        for level in manifest.levels.iter().filter(|level| counts(level)) {
+            let gathered = self.levels.remove(&level.id).unwrap_or_default();
+            observed.push(Observed::gathered(level, gathered, samples, spec.budget.as_ref()));
+        }
+        let mut findings = analyse_observed(&observed, spec);
+        findings.server = told(&findings.levels, samples);
+        if manifest.time == Time::Real && self.connected {
+            findings.network = Some(self.network.network());
+        }
+        findings
+    }
+}
+
+/// What warmed the target up, found it cold, or was asked alone before a load is in the rows and in no figure of these.
+fn counts(level: &Level) -> bool {
+    ![WARM_UP, COLD, ISOLATED].contains(&level.purpose.as_str())
 }
 
 /// The same of levels that were observed one by one, in order of execution and without what warmed the target up.
@@ -67,8 +107,7 @@ pub fn analyse_rows<'a>(
     (analyse_observed(&observed, spec), rows)
 }
 
-/// Hands over every level that counts (what warmed the target up, what found it cold, and what was asked alone before a load are in the rows and in no figure of these)
-/// with its own records.
+/// Hands over every level that counts with its own records.
 fn each_level<'a>(
     manifest: &Manifest,
     attempts: &'a [Attempt],
@@ -78,8 +117,7 @@ fn each_level<'a>(
     for attempt in attempts {
         by_level.entry(attempt.level).or_default().push(attempt);
     }
-    let counts = |level: &&Level| ![WARM_UP, COLD, ISOLATED].contains(&level.purpose.as_str());
-    for level in manifest.levels.iter().filter(counts) {
+    for level in manifest.levels.iter().filter(|level| counts(level)) {
         let own = by_level.remove(&level.id).unwrap_or_default();
         let last_end = own.iter().filter_map(|a| a.end).max();
         let requests = own.iter().filter(|a| a.attempt == 0).count();

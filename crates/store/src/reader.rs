@@ -129,6 +129,25 @@ pub fn each_span(dir: &Path, mut each: impl FnMut(TraceSpan)) -> Result<()> {
     }
 }
 
+/// Hands on each attempt of a finished run, in the order in which they ended, and gives its time series: no more than a row group of
+/// attempts is held. `None` = the run is not finished, and [`open`] reads its log.
+///
+/// # Errors
+/// As [`open`]; attempts that were handed on before stay so.
+pub fn each_attempt(
+    dir: &Path,
+    columns: Columns,
+    mut each: impl FnMut(Attempt),
+) -> Result<Option<Vec<Sample>>> {
+    let path = dir.join(folder::REQUESTS);
+    if !path.exists() {
+        return Ok(None);
+    }
+    requests::each(&path, columns, &mut each)?;
+    let path = dir.join(folder::SERIES);
+    if path.exists() { series::read(&path).map(Some) } else { Ok(Some(Vec::new())) }
+}
+
 /// Where the spans of a finished run are or would be, after a recovery where one is due; `None` = it is still being written.
 fn spans_file(dir: &Path) -> Result<Option<PathBuf>> {
     if !dir.join(folder::REQUESTS).exists() {

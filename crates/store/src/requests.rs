@@ -11,8 +11,8 @@ use plimsoll_model::{At, Attempt, Broken, By, Event, EventKind, How, ServerStage
 use crate::error::Result;
 use crate::reader::Columns;
 use crate::table::{
-    ColumnReading, Got, Table, flag, flag_list, int, int_list, maybe_int, maybe_text, read_rows, text,
-    text_list,
+    ColumnReading, Got, Table, each_group, flag, flag_list, int, int_list, maybe_int, maybe_text, read_rows,
+    text, text_list,
 };
 
 /// The columns, in order.
@@ -233,115 +233,116 @@ fn writers() -> Vec<crate::table::Column<Attempt>> {
 
 /// Reads the file at `path`. With [`Columns::Figures`] the columns that no figure is computed from stay empty.
 pub(crate) fn read(path: &Path, columns: Columns) -> Result<Vec<Attempt>> {
-    read_rows(
-        path,
-        || Attempt::new(0, 0, 0, At::ZERO),
-        |r| {
-            r.int("request", |a: &mut Attempt, v| a.request = v)?;
-            r.int("attempt", |a, v| a.attempt = v)?;
-            r.int("level", |a, v| a.level = v)?;
-            r.maybe_int("session", |a, v| a.session = Some(v))?;
-            r.int("turn", |a, v| a.turn = v)?;
-            r.int("class", |a, v| a.class = v)?;
-            r.int("due_ns", |a, v| a.due = At(v))?;
-            r.maybe_int("sent_ns", |a, v| a.sent = Some(At(v)))?;
-            r.maybe_int("connected_ns", |a, v| a.connected = Some(At(v)))?;
-            r.maybe_int("first_byte_ns", |a, v| a.first_byte = Some(At(v)))?;
-            r.maybe_int("first_token_ns", |a, v| a.first_token = Some(At(v)))?;
-            r.maybe_int("first_visible_ns", |a, v| a.first_visible = Some(At(v)))?;
-            r.maybe_int("last_token_ns", |a, v| a.last_token = Some(At(v)))?;
-            r.maybe_int("end_ns", |a, v| a.end = Some(At(v)))?;
-            r.int_list("event_offset_ns", |a, offsets: &[i64]| {
-                a.events = offsets.iter().map(|offset| event_at(*offset)).collect();
-                Ok(())
-            })?;
-            r.int_list("event_kind", |a, kinds: &[u8]| {
-                if let Some(kind) = kinds.iter().find(|kind| EventKind::from_u8(**kind).is_none()) {
-                    return Err(format!("event_kind: {kind} is none"));
-                }
-                each_event(a, kinds, |event, kind| {
-                    event.kind = EventKind::from_u8(*kind).unwrap_or(event.kind)
-                })
-            })?;
-            r.int_list("event_tokens", |a, tokens: &[u16]| {
-                each_event(a, tokens, |event, n| event.tokens = *n)
-            })?;
-            r.flag_list("event_coalesced", |a, flags| {
-                each_event(a, flags, |event, flag| event.coalesced = *flag)
-            })?;
-            r.int("asked_prompt_tokens", |a, v| a.asked_prompt = v)?;
-            r.int("asked_output_tokens", |a, v| a.asked_output = v)?;
-            r.maybe_int("prompt_tokens", |a, v| a.answer.tokens.prompt = Some(v))?;
-            r.maybe_int("output_tokens", |a, v| a.answer.tokens.output = Some(v))?;
-            r.maybe_int("reasoning_tokens", |a, v| a.answer.tokens.reasoning = Some(v))?;
-            r.maybe_int("cached_tokens", |a, v| a.answer.tokens.cached = Some(v))?;
-            r.text("tokens_rule", |a, name| {
-                a.answer.tokens.rule = known("tokens_rule", name, TokensRule::from_name)?;
-                Ok(())
-            })?;
-            r.int("bytes_out", |a, v| a.bytes_out = v)?;
-            r.int("bytes_in", |a, v| a.bytes_in = v)?;
-            r.maybe_int("connection", |a, v| a.connection = Some(v))?;
-            r.flag("reused", |a, v| a.reused = v)?;
-            tcp(r)?;
-            r.flag("kernel_stamps", |a, v| a.kernel_stamps = v)?;
-            r.maybe_int("status", |a, v| a.answer.status = Some(v))?;
-            r.maybe_text("finish_reason", |a, text| {
-                a.answer.finish_reason = Some(text.to_owned());
-                Ok(())
-            })?;
-            r.maybe_int("retry_after_ns", |a, v| a.answer.retry_after = Some(Span(v)))?;
-            r.text("outcome", |a, name| {
-                a.outcome.how = known("outcome", name, How::from_name)?;
-                Ok(())
-            })?;
-            r.text("outcome_by", |a, name| {
-                a.outcome.by = known("outcome_by", name, By::from_name)?;
-                Ok(())
-            })?;
-            r.flag("retryable", |a, v| a.outcome.retryable = v)?;
-            r.maybe_text("broken", |a, name| {
-                a.answer.broken = Some(known("broken", name, Broken::from_name)?);
-                Ok(())
-            })?;
-            r.maybe_text("error", |a, text| {
-                a.answer.error = Some(text.to_owned());
-                Ok(())
-            })?;
-            r.maybe_text("replica", |a, text| {
-                a.answer.replica = Some(text.to_owned());
-                Ok(())
-            })?;
-            if columns == Columns::Figures {
-                return Ok(());
-            }
-            r.int_list("event_user_delay_ns", |a, delays: &[u32]| {
-                each_event(a, delays, |event, delay| event.user_delay_ns = *delay)
-            })?;
-            r.int_list("prompt_blocks", |a, blocks: &[u64]| {
-                a.prompt_blocks = blocks.to_vec();
-                Ok(())
-            })?;
-            r.text_list("stage_name", |a, names| {
-                a.answer.stages =
-                    names.into_iter().map(|name| ServerStage { name, took: Span::ZERO }).collect();
-                Ok(())
-            })?;
-            r.int_list("stage_ns", |a, times: &[i64]| {
-                if times.len() != a.answer.stages.len() {
-                    return Err("stage_name and stage_ns differ in length".into());
-                }
-                for (stage, took) in a.answer.stages.iter_mut().zip(times) {
-                    stage.took = Span(*took);
-                }
-                Ok(())
-            })?;
-            r.maybe_text("text", |a, text| {
-                a.answer.text = Some(text.to_owned());
-                Ok(())
-            })
-        },
-    )
+    read_rows(path, blank, |r| take(r, columns))
+}
+
+/// Reads the same and hands each attempt on: no more than a row group is held.
+pub(crate) fn each(path: &Path, columns: Columns, each: &mut dyn FnMut(Attempt)) -> Result<()> {
+    each_group(path, blank, |r| take(r, columns), |rows| rows.into_iter().for_each(&mut *each))
+}
+
+fn blank() -> Attempt {
+    Attempt::new(0, 0, 0, At::ZERO)
+}
+
+/// Which column goes where in an attempt.
+fn take(r: &mut ColumnReading<'_, Attempt>, columns: Columns) -> Got<()> {
+    r.int("request", |a: &mut Attempt, v| a.request = v)?;
+    r.int("attempt", |a, v| a.attempt = v)?;
+    r.int("level", |a, v| a.level = v)?;
+    r.maybe_int("session", |a, v| a.session = Some(v))?;
+    r.int("turn", |a, v| a.turn = v)?;
+    r.int("class", |a, v| a.class = v)?;
+    r.int("due_ns", |a, v| a.due = At(v))?;
+    r.maybe_int("sent_ns", |a, v| a.sent = Some(At(v)))?;
+    r.maybe_int("connected_ns", |a, v| a.connected = Some(At(v)))?;
+    r.maybe_int("first_byte_ns", |a, v| a.first_byte = Some(At(v)))?;
+    r.maybe_int("first_token_ns", |a, v| a.first_token = Some(At(v)))?;
+    r.maybe_int("first_visible_ns", |a, v| a.first_visible = Some(At(v)))?;
+    r.maybe_int("last_token_ns", |a, v| a.last_token = Some(At(v)))?;
+    r.maybe_int("end_ns", |a, v| a.end = Some(At(v)))?;
+    r.int_list("event_offset_ns", |a, offsets: &[i64]| {
+        a.events = offsets.iter().map(|offset| event_at(*offset)).collect();
+        Ok(())
+    })?;
+    r.int_list("event_kind", |a, kinds: &[u8]| {
+        if let Some(kind) = kinds.iter().find(|kind| EventKind::from_u8(**kind).is_none()) {
+            return Err(format!("event_kind: {kind} is none"));
+        }
+        each_event(a, kinds, |event, kind| event.kind = EventKind::from_u8(*kind).unwrap_or(event.kind))
+    })?;
+    r.int_list("event_tokens", |a, tokens: &[u16]| each_event(a, tokens, |event, n| event.tokens = *n))?;
+    r.flag_list("event_coalesced", |a, flags| each_event(a, flags, |event, flag| event.coalesced = *flag))?;
+    r.int("asked_prompt_tokens", |a, v| a.asked_prompt = v)?;
+    r.int("asked_output_tokens", |a, v| a.asked_output = v)?;
+    r.maybe_int("prompt_tokens", |a, v| a.answer.tokens.prompt = Some(v))?;
+    r.maybe_int("output_tokens", |a, v| a.answer.tokens.output = Some(v))?;
+    r.maybe_int("reasoning_tokens", |a, v| a.answer.tokens.reasoning = Some(v))?;
+    r.maybe_int("cached_tokens", |a, v| a.answer.tokens.cached = Some(v))?;
+    r.text("tokens_rule", |a, name| {
+        a.answer.tokens.rule = known("tokens_rule", name, TokensRule::from_name)?;
+        Ok(())
+    })?;
+    r.int("bytes_out", |a, v| a.bytes_out = v)?;
+    r.int("bytes_in", |a, v| a.bytes_in = v)?;
+    r.maybe_int("connection", |a, v| a.connection = Some(v))?;
+    r.flag("reused", |a, v| a.reused = v)?;
+    tcp(r)?;
+    r.flag("kernel_stamps", |a, v| a.kernel_stamps = v)?;
+    r.maybe_int("status", |a, v| a.answer.status = Some(v))?;
+    r.maybe_text("finish_reason", |a, text| {
+        a.answer.finish_reason = Some(text.to_owned());
+        Ok(())
+    })?;
+    r.maybe_int("retry_after_ns", |a, v| a.answer.retry_after = Some(Span(v)))?;
+    r.text("outcome", |a, name| {
+        a.outcome.how = known("outcome", name, How::from_name)?;
+        Ok(())
+    })?;
+    r.text("outcome_by", |a, name| {
+        a.outcome.by = known("outcome_by", name, By::from_name)?;
+        Ok(())
+    })?;
+    r.flag("retryable", |a, v| a.outcome.retryable = v)?;
+    r.maybe_text("broken", |a, name| {
+        a.answer.broken = Some(known("broken", name, Broken::from_name)?);
+        Ok(())
+    })?;
+    r.maybe_text("error", |a, text| {
+        a.answer.error = Some(text.to_owned());
+        Ok(())
+    })?;
+    r.maybe_text("replica", |a, text| {
+        a.answer.replica = Some(text.to_owned());
+        Ok(())
+    })?;
+    if columns == Columns::Figures {
+        return Ok(());
+    }
+    r.int_list("event_user_delay_ns", |a, delays: &[u32]| {
+        each_event(a, delays, |event, delay| event.user_delay_ns = *delay)
+    })?;
+    r.int_list("prompt_blocks", |a, blocks: &[u64]| {
+        a.prompt_blocks = blocks.to_vec();
+        Ok(())
+    })?;
+    r.text_list("stage_name", |a, names| {
+        a.answer.stages = names.into_iter().map(|name| ServerStage { name, took: Span::ZERO }).collect();
+        Ok(())
+    })?;
+    r.int_list("stage_ns", |a, times: &[i64]| {
+        if times.len() != a.answer.stages.len() {
+            return Err("stage_name and stage_ns differ in length".into());
+        }
+        for (stage, took) in a.answer.stages.iter_mut().zip(times) {
+            stage.took = Span(*took);
+        }
+        Ok(())
+    })?;
+    r.maybe_text("text", |a, text| {
+        a.answer.text = Some(text.to_owned());
+        Ok(())
+    })
 }
 
 /// A folder written before these columns were has none of them: unknown.

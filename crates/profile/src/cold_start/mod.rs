@@ -12,6 +12,8 @@
 mod passive;
 pub mod split;
 
+pub use passive::Busy;
+
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::cold_start::{ColdStartFinding, ColdTrial, ColdVerdict};
 use plimsoll_measure::findings::{Bounded, Reading};

@@ -6,6 +6,8 @@
 //! penalty and makes none up. Only what is there beyond doubt is told: an ordinary run has many pauses, and at one chance in twenty some
 //! of them would look cold. Reading a start off a slow request alone lost: a long prompt is slow too, and says nothing of a start.
 
+use std::collections::VecDeque;
+
 use plimsoll_model::{At, Attempt, Manifest};
 
 use super::{FEWEST_WARM, Trials, found, requests, took, trial};
@@ -22,6 +24,55 @@ const LEVEL: f64 = 0.01;
 const LEAST: f64 = 0.5;
 /// Requests after the first that are looked at for the first warm one.
 const AFTER: usize = 50;
+
+/// When something was in flight, to the second: enough to see that nothing ever paused, without the rows.
+#[derive(Default, Debug)]
+pub struct Busy {
+    /// Attempts that begin in a second less those that ended in the one before it, from `first` on.
+    steps: VecDeque<i64>,
+    first: i64,
+    /// Stamps too far apart to be held: nothing is ruled out.
+    unknown: bool,
+}
+
+/// Most seconds from the first request to the last that are held: four months.
+const LONGEST_S: i64 = 10_000_000;
+
+impl Busy {
+    /// One more attempt. Of one without an end it is known only that it was due.
+    pub fn push(&mut self, attempt: &Attempt) {
+        let second = |at: At| at.0.div_euclid(1_000_000_000);
+        let (from, to) = (second(attempt.due), second(attempt.end.unwrap_or(attempt.due)));
+        if self.steps.is_empty() {
+            self.first = from;
+        }
+        let last = self.first + self.steps.len() as i64;
+        self.unknown |= to < from || (to.max(last) - from.min(self.first)) > LONGEST_S;
+        if self.unknown {
+            return;
+        }
+        while self.first > from {
+            self.steps.push_front(0);
+            self.first -= 1;
+        }
+        while self.first + self.steps.len() as i64 <= to + 1 {
+            self.steps.push_back(0);
+        }
+        self.steps[(from - self.first) as usize] += 1;
+        self.steps[(to + 1 - self.first) as usize] -= 1;
+    }
+
+    /// May nothing have been in flight for as long as a cold start takes? A pause leaves whole seconds empty.
+    pub fn may_have_paused(&self) -> bool {
+        let (mut in_flight, mut empty, mut longest) = (0, 0, 0);
+        for step in &self.steps {
+            in_flight += step;
+            empty = if in_flight == 0 { empty + 1 } else { 0 };
+            longest = longest.max(empty);
+        }
+        self.unknown || longest >= PAUSE_S as i64 - 1
+    }
+}
 
 /// Reads them; `None` where there is nothing to tell.
 pub(super) fn of(manifest: &Manifest, attempts: &[Attempt]) -> Option<ColdStartFinding> {
