@@ -115,6 +115,9 @@ pub struct ClientArgs {
     /// Load-generating threads [default: cores − 1]
     #[arg(long, value_name = "N", help_heading = "Client")]
     pub workers: Option<usize>,
+    /// Wait until the target answers, this long at the most: a server that is still loading its model
+    #[arg(long, value_name = "TIME", help_heading = "Client")]
+    pub wait_ready: Option<String>,
     /// Send the load even where the target refuses the requests before it
     #[arg(long, help_heading = "Client")]
     pub force: bool,

@@ -38,6 +38,7 @@ use closed::{kept, manifest, progress, whole_scenario};
 pub use level::{LevelRows, MeasuredLevel, Step, Variation};
 use level::{LevelSink, cut_off, part_of, plan, stretch};
 use scraping::Scraping;
+use target::look_until;
 use target::start;
 pub use target::{Looked, look};
 pub use virtual_time::Simulate;
@@ -145,7 +146,7 @@ impl Measure {
         let clock = Clock::start();
         let id = format!("{:016x}", random());
         let before = repeats.as_ref().and_then(|repeats| repeats.model.as_deref());
-        let looked = look(&mut scenario, before)?;
+        let looked = look_until(&mut scenario, (before, clock), client_args, &mut screen)?;
         let (control, watch) = match beside {
             Some(first) => (Arc::clone(&first.control), None),
             None => {

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use plimsoll_client::{Client, ClientConfig, Clock, probe::ProbeError};
-use plimsoll_model::Protocol;
 use plimsoll_model::run::{NOT_TRACED, TRACED, TRACING};
-use plimsoll_workload::Scenario;
+use plimsoll_model::{Protocol, Span};
+use plimsoll_workload::{Scenario, parse_span};
 
-use crate::exit::Stop;
+use crate::exit::{Exit, Stop};
 use crate::flags::ClientArgs;
 use crate::screen::Screen;
 use crate::tensors;
@@ -26,6 +26,37 @@ impl Looked {
     /// Says the lines.
     pub fn say(&self, screen: &mut Screen) {
         self.words.iter().for_each(|line| screen.say(line));
+    }
+}
+
+/// Between two looks at a target that does not answer yet.
+const AGAIN: Span = Span::from_millis(500);
+
+/// The first look, again and again while nothing answers, as long as `--wait-ready` says. What does answer and is not what it should be is not waited for.
+///
+/// # Errors
+/// As [`look`], the last of them.
+pub fn look_until(
+    scenario: &mut Scenario,
+    (before, clock): (Option<&str>, Clock),
+    args: &ClientArgs,
+    screen: &mut Screen,
+) -> Result<Looked, Stop> {
+    let Some(text) = &args.wait_ready else { return look(scenario, before) };
+    let most = parse_span(text).map_err(|e| Stop::usage(format!("--wait-ready: {e}")))?;
+    let until = clock.now() + most;
+    let mut said = false;
+    loop {
+        let looked = look(scenario, before);
+        let Err(stop) = &looked else { return looked };
+        if stop.exit != Exit::Unreachable || clock.now() >= until {
+            return looked;
+        }
+        if !said {
+            screen.say(&format!("waiting up to {most} for the target: {}", stop.line));
+            said = true;
+        }
+        std::thread::sleep(AGAIN.min(until - clock.now()).max(Span::ZERO).as_duration());
     }
 }
 

@@ -118,8 +118,13 @@ impl Engine {
 
     /// Starts it with these flags alone.
     pub fn serve(flags: &[&str]) -> Engine {
+        Engine::serve_at("127.0.0.1:0", flags)
+    }
+
+    /// The same at this address.
+    pub fn serve_at(address: &str, flags: &[&str]) -> Engine {
         let mut child = Command::new(PLIMSOLL)
-            .args(["engine", "--listen", "127.0.0.1:0", "--until-stdin-ends"])
+            .args(["engine", "--listen", address, "--until-stdin-ends"])
             .args(flags)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -1,6 +1,10 @@
 //! Runs by name: `ls`, `last`, labels; one row per request as CSV; and a plain yes or no.
 
-use crate::kit::{Engine, Server, plimsoll, plimsoll_in, reply, run_folder};
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+
+use crate::kit::{Engine, PLIMSOLL, Server, plimsoll, plimsoll_in, reply, run_folder};
 
 fn simulated(folder: &std::path::Path, more: &[&str]) {
     let args = ["simulate", "--rate", "20/s", "--for", "4s", "--osl", "8", "-q"];
@@ -95,4 +99,34 @@ fn a_smoke_test_says_yes_or_no() {
     let ended = plimsoll(&args);
     assert_eq!(ended.code, 1, "{}{}", ended.stdout, ended.stderr);
     assert!(ended.stdout.starts_with("no: ") && ended.stdout.contains("out of order"), "{}", ended.stdout);
+}
+
+/// The server comes up after the run has said that it waits.
+#[test]
+fn a_run_waits_for_its_target_as_long_as_it_is_told() {
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
+    let url = format!("http://{free}/v1");
+    let (_folder, run) = run_folder();
+    let load =
+        ["run", url.as_str(), "--concurrency", "1", "--requests", "5", "--osl", "4", "-o", run.as_str()];
+    let given_up = plimsoll(&[&load[..], &["--wait-ready", "1s", "-q"]].concat());
+    assert_eq!((given_up.code, given_up.stderr.lines().count()), (5, 1), "{}", given_up.stderr);
+    let mut child = Command::new(PLIMSOLL)
+        .args(load)
+        .args(["--wait-ready", "120s"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut said = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
+    assert!(said.any(|line| line.contains("for the target: ")));
+    let _engine = Engine::serve_at(&free.to_string(), &["--profile", "demo"]);
+    // Its talk is read to the end, so that it never waits for a reader.
+    said.for_each(drop);
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    assert_eq!(plimsoll_store::open(std::path::Path::new(&run)).expect("a run").attempts.len(), 5);
+    let other = format!("{run}-2");
+    let wrong = plimsoll(&["run", &url, "--concurrency", "1", "-o", &other, "--wait-ready", "soon"]);
+    assert_eq!((wrong.code, wrong.stderr.contains("--wait-ready: ")), (2, true), "{}", wrong.stderr);
 }
