@@ -413,10 +413,18 @@ fn silent(side: &Side<'_>, seen: &Seen<'_>, least: f64) -> Vec<Freeze> {
     plimsoll_math::quantile::sort(&mut events);
     let long = long_prompts(seen);
     let first = |row: &RequestRow| row.sent_last + row.ttft_sent;
+    // By when they were sent: who is still there was sent no longer ago than the longest request takes.
+    let (mut rows, unended): (Vec<&RequestRow>, Vec<&RequestRow>) =
+        seen.rows.iter().partition(|row| row.end.is_finite());
+    rows.sort_by(|a, b| a.sent_last.total_cmp(&b.sent_last));
+    let longest = rows.iter().map(|row| row.end - row.sent_last).fold(0.0, f64::max);
     let of = |pair: &[f64]| {
         let (from, to) = (pair[0], pair[1]);
         let lasts = to - from;
-        let there = seen.rows.iter().filter(|row| row.sent_last < to - GO_ON * lasts && row.end >= to);
+        let sent_by = |at: f64| rows.partition_point(|row| row.sent_last < at);
+        let sent_before = to - GO_ON * lasts;
+        let near = &rows[sent_by(from - longest)..sent_by(sent_before)];
+        let there = near.iter().chain(&unended).filter(|row| row.sent_last < sent_before && row.end >= to);
         let (mut told, mut waiting) = (0, Vec::new());
         for row in there {
             match first(row) {
