@@ -4,7 +4,8 @@
 //!
 //! CASES are files of judged cases: JSON lines of the example `diagnose` (`--keep`), or a table of recorded runs of real servers
 //! (`tests/fixtures/real.tsv`; rows of the half `held` are never learnt from). `--experiments`: they are tables of experiments on endpoints
-//! (`tests/fixtures/real-experiments.tsv`, and what the example `active --cases N` prints). A case counts where its fault is material, or where there is
+//! (`tests/fixtures/real-experiments.tsv`, and what the example `active --cases N` prints). `--pages`: what the servers' pages alone showed of simulated
+//! cases (`--lack Requests`). A case counts where its fault is material, or where there is
 //! none. `--judge` prints how often the most likely cause is right on other files.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example that prints a table")]
 
@@ -16,6 +17,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use diagnosed::kept::Kept;
+use diagnosed::lack::Lack;
 use diagnosed::truth::Happened;
 use plimsoll_diagnose::belief::{Belief, Likelihood, Often, ReadFrom};
 use plimsoll_diagnose::causes::{Shows, causes};
@@ -54,11 +56,12 @@ fn main() {
             "--write" => write = words.next(),
             "--judge" => to_judge = true,
             "--experiments" => from = ReadFrom::Experiments,
+            "--pages" => from = ReadFrom::Pages,
             file if to_judge => judge.push(file.to_owned()),
             file => learn.push(file.to_owned()),
         }
     }
-    let samples: Vec<Sample> = learn.iter().flat_map(|file| read(file, false)).collect();
+    let samples: Vec<Sample> = learn.iter().flat_map(|file| read(file, false, from)).collect();
     let learnt = match samples.is_empty() {
         true => Likelihood::learnt(from).clone(),
         false => weigh(count(&samples), &samples),
@@ -70,15 +73,15 @@ fn main() {
         report("learnt from", &learnt, &samples);
     }
     for file in judge {
-        report(&file, &learnt, &read(&file, true));
+        report(&file, &learnt, &read(&file, true, from));
     }
 }
 
-fn read(file: &str, held: bool) -> Vec<Sample> {
-    if file.ends_with(".tsv") { real(file, held) } else { simulated(file) }
+fn read(file: &str, held: bool, from: ReadFrom) -> Vec<Sample> {
+    if file.ends_with(".tsv") { real(file, held) } else { simulated(file, from == ReadFrom::Pages) }
 }
 
-fn simulated(file: &str) -> Vec<Sample> {
+fn simulated(file: &str, pages: bool) -> Vec<Sample> {
     let kept = Kept::open(file).unwrap_or_else(|e| panic!("{file}: {e}"));
     let mut all = Vec::new();
     for case in kept.into_cases() {
@@ -106,9 +109,11 @@ fn simulated(file: &str) -> Vec<Sample> {
                 name: format!("{} {class:?} {}{with}", case.system, case.severity),
             });
         };
-        add(&case.said.facts, 1.0, "");
-        for (lack, said) in &case.lacking {
-            add(&said.facts, LESS, &format!(" without {lack:?}"));
+        if !pages {
+            add(&case.said.facts, 1.0, "");
+        }
+        for (lack, said) in case.lacking.iter().filter(|(lack, _)| (*lack == Lack::Requests) == pages) {
+            add(&said.facts, if pages { 1.0 } else { LESS }, &format!(" without {lack:?}"));
         }
     }
     all

@@ -1,7 +1,7 @@
 //! How likely each cause is after what was observed: a posterior over every single cause and every pair.
 //!
-//! How often each cause shows each fact stands in `likelihood/`, for the records of a run and for experiments on an endpoint; `examples/learn.rs`
-//! makes both of simulated systems and of recordings of real servers; no number of them is set by hand. Which cells it may learn is the table of causes: a fact that a cause has nothing to
+//! How often each cause shows each fact stands in `likelihood/`, for the records of a run, for experiments on an endpoint and for
+//! servers' pages alone; `examples/learn.rs` makes them of simulated systems and of recordings of real servers; no number of them is set by hand. Which cells it may learn is the table of causes: a fact that a cause has nothing to
 //! do with is seen as often as by accident, whatever a thousand simulated runs happened to show, so that what is learnt on one kind of
 //! server holds on another. Facts hang together (a queue makes late first tokens and long answers), so each weighs with an exponent of its own
 //! (Heckerman and others call it a discount); the exponents are learnt with the rest. Two causes show what either shows (noisy or, Pearl
@@ -44,6 +44,8 @@ pub enum ReadFrom {
     Records,
     /// Experiments on an endpoint, chosen one by one.
     Experiments,
+    /// Servers' pages alone, mostly beside a stretch of before.
+    Pages,
 }
 
 impl Likelihood {
@@ -51,14 +53,13 @@ impl Likelihood {
     pub fn learnt(from: ReadFrom) -> &'static Likelihood {
         static OF_RECORDS: OnceLock<Likelihood> = OnceLock::new();
         static OF_EXPERIMENTS: OnceLock<Likelihood> = OnceLock::new();
-        match from {
-            ReadFrom::Records => {
-                OF_RECORDS.get_or_init(|| Likelihood::parse(include_str!("likelihood/records.tsv")))
-            }
-            ReadFrom::Experiments => {
-                OF_EXPERIMENTS.get_or_init(|| Likelihood::parse(include_str!("likelihood/experiments.tsv")))
-            }
-        }
+        static OF_PAGES: OnceLock<Likelihood> = OnceLock::new();
+        let (learnt, table) = match from {
+            ReadFrom::Records => (&OF_RECORDS, include_str!("likelihood/records.tsv")),
+            ReadFrom::Experiments => (&OF_EXPERIMENTS, include_str!("likelihood/experiments.tsv")),
+            ReadFrom::Pages => (&OF_PAGES, include_str!("likelihood/pages.tsv")),
+        };
+        learnt.get_or_init(|| Likelihood::parse(table))
     }
 
     /// Reads the table: `cause, fact, yes, no` in a line, and for each fact a line of cause `*` with its weight besides.

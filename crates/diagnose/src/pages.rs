@@ -40,7 +40,7 @@ const NOT_ON_A_PAGE: [Cause; 1] = [Cause::LongerAnswersToSamePrompts];
 /// Diagnoses a stretch of live traffic, beside one of before.
 pub fn diagnose(now: &Gauges, before: Option<&Gauges>) -> Diagnosis {
     let found = observe(now, before);
-    let belief = Belief::after(&found, ReadFrom::Records).without(&NOT_ON_A_PAGE);
+    let belief = Belief::after(&found, ReadFrom::Pages).without(&NOT_ON_A_PAGE);
     let verdicts = conclude(&worse(&found, before.is_some()), &found, &belief);
     Diagnosis {
         schema: DIAGNOSIS_SCHEMA,
@@ -261,6 +261,9 @@ fn slower_beside(now: &Gauges, before: &Gauges) -> Option<Finding> {
         (sums.len() >= 4).then(|| series::ratio(&sums, &counts, LEVEL))?
     };
     let pair = mean(&parts_now, &parts_before).zip(mean(&parts_before, &parts_now));
+    if pair.is_none() {
+        return slower_at_more_load(&parts_now, &parts_before);
+    }
     let what = "with as many requests running the mean gap between tokens is";
     let mut found = more(Observed::SlowerBeside, what, MORE, pair, ms)?;
     if found.is == Is::Yes {
@@ -277,6 +280,33 @@ fn slower_beside(now: &Gauges, before: &Gauges) -> Option<Finding> {
         }
     }
     Some(found)
+}
+
+/// Gaps between tokens where more requests run than ever before. A step costs something by itself and something per request, so that gaps grow
+/// no faster than the number that runs: what is longer than that is slower, what is no longer than before is not, and between them nobody knows.
+fn slower_at_more_load(now: &[(f64, f64, f64)], before: &[(f64, f64, f64)]) -> Option<Finding> {
+    let mean = |of: &[(f64, f64, f64)]| {
+        let (sums, counts): (Vec<f64>, Vec<f64>) = of.iter().map(|(_, sum, n)| (*sum, *n)).unzip();
+        let running = of.iter().map(|(running, ..)| running).sum::<f64>() / of.len() as f64;
+        (of.len() >= 4).then(|| Some((series::ratio(&sums, &counts, LEVEL)?, running)))?
+    };
+    let ((gap, running), (was, ran)) = (mean(now)?, mean(before)?);
+    let times = ratio(&gap, &was)?;
+    let load = running / ran;
+    (load > 1.0 && load.is_finite()).then_some(())?;
+    let is = match () {
+        () if times.lower > load * MORE => Is::Yes,
+        () if times.upper < MORE => Is::No,
+        () => Is::Unclear,
+    };
+    let says = format!(
+        "the mean gap between tokens is {}, before {}: × {}, with × {} as many requests running",
+        ms(gap.value),
+        ms(was.value),
+        number(times.value),
+        number(load)
+    );
+    Some(Finding::new(Observed::SlowerBeside, is, says).figure(times, load * MORE))
 }
 
 /// How much more of the gaps between tokens is longer than the usual gap of before: by the edge that is nearest to its median.
