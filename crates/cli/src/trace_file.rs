@@ -6,6 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Seek};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
@@ -81,7 +82,7 @@ fn traces_in(folder: &Path) -> Result<Vec<PathBuf>, Stop> {
 }
 
 /// A file's bytes, inflated where it begins as gzip, and whether it does.
-pub fn opened(path: &Path) -> std::io::Result<(Box<dyn Read>, bool)> {
+fn opened(path: &Path) -> std::io::Result<(Box<dyn Read>, bool)> {
     let mut file = File::open(path)?;
     let mut magic = [0; 2];
     let is_gzip = file.read_exact(&mut magic).is_ok() && magic == [0x1f, 0x8b];
@@ -89,29 +90,55 @@ pub fn opened(path: &Path) -> std::io::Result<(Box<dyn Read>, bool)> {
     Ok((if is_gzip { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) }, is_gzip))
 }
 
-fn of_file(path: &Path, told: Said, take: &mut dyn FnMut(TraceSpan)) -> Result<(), Stop> {
-    let name = path.display();
-    let wrong = |e: std::io::Error| crate::out::unread(&name, &e);
+/// Hands on a file's bytes in pieces, inflated where it begins as gzip, to the end or until `take` breaks off. What is returned is why a gzip stream
+/// ended before its end: what stands before was handed on.
+pub fn pieces(
+    path: &Path,
+    mut take: impl FnMut(&[u8]) -> Result<ControlFlow<()>, Stop>,
+) -> Result<Option<std::io::Error>, Stop> {
+    let wrong = |e: std::io::Error| out::unread(path.display(), &e);
     let (mut bytes, is_gzip) = opened(path).map_err(wrong)?;
-    let (mut feed, mut piece) = (Feed::default(), vec![0; PIECE]);
-    let unread = |e: TraceError| Stop::usage(format!("{name}: {e}"));
+    let mut piece = vec![0; PIECE];
     loop {
         let n = match bytes.read(&mut piece) {
-            Ok(0) => break,
+            Ok(0) => return Ok(None),
             Ok(n) => n,
             Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-            Err(e) if is_gzip && is_damage(e.kind()) => {
-                return Err(Stop::usage(format!(
-                    "{name}: begins as gzip and is cut off or damaged ({e}); copy it again, whole"
-                )));
-            }
+            Err(e) if is_gzip && is_damage(e.kind()) => return Ok(Some(e)),
             Err(e) => return Err(wrong(e)),
         };
-        feed.push(piece.get(..n).unwrap_or_default(), take).map_err(unread)?;
+        if take(piece.get(..n).unwrap_or_default())?.is_break() {
+            return Ok(None);
+        }
+    }
+}
+
+/// Says of a file that its gzip stream is not whole, and that it was read as far as it goes.
+pub fn note_damage(path: &Path, damage: Option<std::io::Error>) {
+    if let Some(e) = damage {
+        let name = path.display();
+        out::note(&format!(
+            "{name}: the gzip stream is cut off or damaged ({e}); what stands before is read"
+        ));
+    }
+}
+
+fn of_file(path: &Path, told: Said, take: &mut dyn FnMut(TraceSpan)) -> Result<(), Stop> {
+    let name = path.display();
+    let mut feed = Feed::default();
+    let unread = |e: TraceError| Stop::usage(format!("{name}: {e}"));
+    let damage = pieces(path, |bytes| {
+        feed.push(bytes, take).map_err(unread)?;
         if feed.held() > HELD_MAX {
             let most = HELD_MAX >> 30;
             return Err(Stop::usage(format!("{name}: more than {most} GiB in one piece; split it by time")));
         }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    if let Some(e) = damage {
+        return Err(Stop::usage(format!(
+            "{name}: begins as gzip and is cut off or damaged ({e}); copy it again, whole"
+        )));
     }
     let fed = feed.end(take).map_err(unread)?;
     if let Some(said) = said(&fed.notes).filter(|_| told == Said::Never) {
@@ -124,7 +151,7 @@ fn of_file(path: &Path, told: Said, take: &mut dyn FnMut(TraceSpan)) -> Result<(
 }
 
 /// What a gzip reader says of a file that is not whole.
-pub fn is_damage(kind: ErrorKind) -> bool {
+fn is_damage(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::UnexpectedEof | ErrorKind::InvalidInput | ErrorKind::InvalidData)
 }
 

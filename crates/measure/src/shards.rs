@@ -152,17 +152,7 @@ fn take_rows(
         if !shard.takes(row.session, row.request) {
             return Err(Misfit::Foreign(shard, row.request));
         }
-        row.due += by;
-        let stamps = [
-            &mut row.sent,
-            &mut row.connected,
-            &mut row.first_byte,
-            &mut row.first_token,
-            &mut row.first_visible,
-            &mut row.last_token,
-            &mut row.end,
-        ];
-        stamps.into_iter().flatten().for_each(|at| *at += by);
+        row.shift(by);
         row.connection = row.connection.map(|number| number.saturating_add(connections));
         next = next.max(row.connection.map_or(0, |number| number.saturating_add(1)));
         all.push(row);

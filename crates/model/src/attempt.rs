@@ -270,6 +270,21 @@ pub struct Attempt {
 }
 
 impl Attempt {
+    /// Moves all its instants by so much.
+    pub fn shift(&mut self, by: Span) {
+        self.due += by;
+        let instants = [
+            &mut self.sent,
+            &mut self.connected,
+            &mut self.first_byte,
+            &mut self.first_token,
+            &mut self.first_visible,
+            &mut self.last_token,
+            &mut self.end,
+        ];
+        instants.into_iter().flatten().for_each(|at| *at += by);
+    }
+
     /// An attempt in which nothing has happened yet: due, and never sent.
     pub fn new(request: u64, attempt: u16, level: u32, due: At) -> Attempt {
         Attempt {

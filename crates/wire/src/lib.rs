@@ -22,6 +22,7 @@ pub mod head;
 pub mod http1;
 mod instant;
 pub mod kserve;
+mod lines;
 pub mod log;
 pub mod openai;
 pub mod prometheus;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::ErrorKind;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use plimsoll_measure::foreign::{self, Imported};
@@ -22,12 +22,10 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{Format, ImportArgs, OutputArgs};
 use crate::measure::{self, random};
 use crate::out;
-use crate::trace_file::{is_damage, opened};
+use crate::trace_file;
 
 /// Bytes by which a file is known.
 const HEAD: usize = 64 << 10;
-/// Bytes read at a time.
-const PIECE: usize = 1 << 20;
 /// Most bytes of a document that are held; documents can't be read in pieces.
 const HELD_MAX: usize = 8 << 30;
 /// Files of a folder that are looked at, and how deep.
@@ -99,38 +97,28 @@ fn list(folder: &Path, deep: usize, files: &mut Vec<PathBuf>) -> Result<(), Stop
 /// A file, read to its end; `None` = it is no result.
 fn take(path: &Path) -> Result<Option<Taken>, Stop> {
     let name = path.display();
-    let wrong = |e: std::io::Error| out::unread(&name, &e);
-    let (mut bytes, is_gzip) = opened(path).map_err(wrong)?;
-    let (mut head, mut piece) = (Vec::new(), vec![0; PIECE]);
+    let (mut head, mut is_none) = (Vec::new(), false);
     let mut feed: Option<Feed> = None;
-    loop {
-        let n = match bytes.read(&mut piece) {
-            Ok(0) => break,
-            Ok(n) => n,
-            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-            // What was inflated until here is read, and the document that it ends in says that it is cut.
-            Err(e) if is_gzip && is_damage(e.kind()) => {
-                out::note(&format!(
-                    "{name}: the gzip stream is cut off or damaged ({e}); what stands before is read"
-                ));
-                break;
-            }
-            Err(e) => return Err(wrong(e)),
-        };
-        let read = piece.get(..n).unwrap_or_default();
+    // What was inflated until a damage is read, and the document that it ends in says that it is cut.
+    let damage = trace_file::pieces(path, |read| {
         if let Some(feed) = &mut feed {
             feed.push(read);
             if feed.held() > HELD_MAX {
                 let most = HELD_MAX >> 30;
                 return Err(Stop::usage(format!("{name}: more than {most} GiB in one document; split it")));
             }
-            continue;
+            return Ok(ControlFlow::Continue(()));
         }
         head.extend_from_slice(read);
         if head.len() >= HEAD {
-            let Some(begun) = begin(&mut head) else { return Ok(None) };
-            feed = Some(begun);
+            feed = begin(&mut head);
+            is_none = feed.is_none();
         }
+        Ok(if is_none { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    trace_file::note_damage(path, damage);
+    if is_none {
+        return Ok(None);
     }
     let feed = match feed {
         Some(feed) => Some(feed),

@@ -49,7 +49,7 @@ impl RowMaker {
             row.prompt_blocks =
                 self.blocks(told, row.answer.tokens.prompt.unwrap_or(row.asked_prompt), scale);
             row.session = told.asked.session.map(|session| mix(session ^ self.key));
-            shift(row, base - At::ZERO);
+            row.shift(At::ZERO - base);
         }
         rows
     }
@@ -167,19 +167,4 @@ fn from_answer(row: &mut Attempt, told: &Told, one: &Try, status: u16) {
             None => tokens.output = Some(events.max(1)),
         }
     }
-}
-
-/// Moves all instants of a row by so much.
-fn shift(row: &mut Attempt, by: Span) {
-    row.due += -by;
-    let instants = [
-        &mut row.sent,
-        &mut row.connected,
-        &mut row.first_byte,
-        &mut row.first_token,
-        &mut row.first_visible,
-        &mut row.last_token,
-        &mut row.end,
-    ];
-    instants.into_iter().flatten().for_each(|at| *at += -by);
 }

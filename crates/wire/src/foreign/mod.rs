@@ -26,10 +26,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use plimsoll_model::{By, Foreign, How, Outcome};
 use thiserror::Error;
 
-pub use kind::{Kind, UNDERSTOOD, sniff};
+use crate::lines::LineSplitter;
 
-/// Longest line of a format with one request per line, bytes: an answer of a million tokens as text fits.
-const LINE_MAX: usize = 64 << 20;
+pub use kind::{Kind, UNDERSTOOD, sniff};
 
 /// Why a file, or what a folder holds, can't be imported.
 #[derive(Error, Clone, PartialEq, Eq, Debug)]
@@ -80,7 +79,7 @@ enum Content {
 #[derive(Debug)]
 pub struct Feed {
     taken: Taken,
-    held: Vec<u8>,
+    lines: LineSplitter,
     line: u64,
 }
 
@@ -95,14 +94,14 @@ impl Feed {
             Kind::LoadGenTrace => Content::LoadGen(loadgen::Lines::default()),
             _ => Content::Whole(Vec::new()),
         };
-        Feed { taken: Taken { kind, content, unread: (0, 0) }, held: Vec::new(), line: 0 }
+        Feed { taken: Taken { kind, content, unread: (0, 0) }, lines: LineSplitter::default(), line: 0 }
     }
 
     /// Bytes that are held: for who sets a bound.
     pub fn held(&self) -> usize {
         match &self.taken.content {
             Content::Whole(bytes) => bytes.len(),
-            _ => self.held.len(),
+            _ => self.lines.held(),
         }
     }
 
@@ -112,30 +111,14 @@ impl Feed {
             whole.extend_from_slice(bytes);
             return;
         }
-        let mut rest = bytes;
-        while let Some(n) = memchr::memchr(b'\n', rest) {
-            let (line, after) = rest.split_at(n);
-            if self.held.is_empty() {
-                self.line(line);
-            } else {
-                self.held.extend_from_slice(line);
-                let line = std::mem::take(&mut self.held);
-                self.line(&line);
-            }
-            rest = after.get(1..).unwrap_or_default();
-        }
-        // What is longer is no line of a result: it is dropped and counted as one that could not be read.
-        if self.held.len() < LINE_MAX {
-            self.held.extend_from_slice(rest);
-        }
+        let mut lines = std::mem::take(&mut self.lines);
+        lines.push(bytes, |line| self.line(line));
+        self.lines = lines;
     }
 
     /// The file has ended.
     pub fn end(mut self) -> Taken {
-        if !self.held.is_empty() {
-            let line = std::mem::take(&mut self.held);
-            self.line(&line);
-        }
+        std::mem::take(&mut self.lines).end(|line| self.line(line));
         self.taken
     }
 

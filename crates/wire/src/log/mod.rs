@@ -19,13 +19,12 @@ use plimsoll_model::{How, Logged, LoggedRequest};
 
 use crate::foreign::FURTHEST;
 use crate::foreign::json::{self, Json};
+use crate::lines::LineSplitter;
 
 /// The logs, as a refusal lists them.
 pub const UNDERSTOOD: &str = "logs of LiteLLM (standard_logging_object), Envoy AI gateway and nginx (JSON), Dynamo request traces, vLLM \
     (--enable-log-requests) and llama.cpp, traces with GenAI spans, and runs";
 
-/// Longest line that is read, bytes: a prompt of a million tokens fits.
-const LINE_MAX: usize = 64 << 20;
 /// Bytes of text that a block stands for: sixteen tokens, about.
 const BLOCK_BYTES: usize = 64;
 /// Lines that can't be read and are named one by one.
@@ -99,7 +98,7 @@ pub struct LogFeed {
     kind: LogKind,
     /// Key of the blocks' names, where prompts are to be hashed.
     key: Option<u64>,
-    held: Vec<u8>,
+    lines: LineSplitter,
     line: u64,
     engine: engine::State,
     requests: Vec<LoggedRequest>,
@@ -117,7 +116,7 @@ impl LogFeed {
         LogFeed {
             kind,
             key,
-            held: Vec::new(),
+            lines: LineSplitter::default(),
             line: 0,
             engine: engine::State::default(),
             requests: Vec::new(),
@@ -131,30 +130,14 @@ impl LogFeed {
 
     /// Takes the next bytes.
     pub fn push(&mut self, bytes: &[u8]) {
-        let mut rest = bytes;
-        while let Some(n) = memchr::memchr(b'\n', rest) {
-            let (line, after) = rest.split_at(n);
-            if self.held.is_empty() {
-                self.line(line);
-            } else {
-                self.held.extend_from_slice(line);
-                let line = std::mem::take(&mut self.held);
-                self.line(&line);
-            }
-            rest = after.get(1..).unwrap_or_default();
-        }
-        // What is longer is no line of a log: what follows of it is dropped, and it is counted as one that can't be read.
-        if self.held.len() < LINE_MAX {
-            self.held.extend_from_slice(rest);
-        }
+        let mut lines = std::mem::take(&mut self.lines);
+        lines.push(bytes, |line| self.line(line));
+        self.lines = lines;
     }
 
     /// The file has ended.
     pub fn end(mut self) -> Logged {
-        if !self.held.is_empty() {
-            let line = std::mem::take(&mut self.held);
-            self.line(&line);
-        }
+        std::mem::take(&mut self.lines).end(|line| self.line(line));
         let unfinished = self.engine.unfinished(&mut self.requests);
         if unfinished > 0 {
             *self.other.entry("a request that the log does not end").or_default() += unfinished;

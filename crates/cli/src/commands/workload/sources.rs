@@ -1,7 +1,7 @@
 //! What `plimsoll workload` reads: files known by what is in them, runs, folders of either.
 
 use std::fs;
-use std::io::Read;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use plimsoll_model::{Attempt, Logged, LoggedRequest, Manifest};
@@ -11,13 +11,11 @@ use plimsoll_wire::log::{LogFeed, LogKind, UNDERSTOOD, sniff};
 
 use crate::exit::Stop;
 use crate::flags::FromLogArgs;
-use crate::trace_file::{self, Said, is_damage, opened};
+use crate::trace_file::{self, Said};
 use crate::{measure, out, rows};
 
 /// Bytes by which a file is known: some lines of start-up stand before the first request.
 const HEAD: usize = 256 << 10;
-/// Bytes read at a time.
-const PIECE: usize = 1 << 20;
 /// Tokens of a block of a run.
 const BLOCK_TOKENS: u32 = 16;
 
@@ -122,36 +120,23 @@ fn one(path: &Path, args: &FromLogArgs, key: Option<u64>, spans: &mut Spans) -> 
 /// What a log holds; `None` = it is none.
 fn log(path: &Path, key: Option<u64>) -> Result<Option<Logged>, Stop> {
     let name = path.display();
-    let wrong = |e: std::io::Error| out::unread(&name, &e);
-    let (mut bytes, is_gzip) = opened(path).map_err(wrong)?;
-    let (mut head, mut piece) = (Vec::new(), vec![0; PIECE]);
+    let (mut head, mut is_none) = (Vec::new(), false);
     let mut feed: Option<LogFeed> = None;
-    loop {
-        let n = match bytes.read(&mut piece) {
-            Ok(0) => break,
-            Ok(n) => n,
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(e) if is_gzip && is_damage(e.kind()) => {
-                out::note(&format!(
-                    "{name}: the gzip stream is cut off or damaged ({e}); what stands before is read"
-                ));
-                break;
-            }
-            Err(e) => return Err(wrong(e)),
-        };
-        let read = piece.get(..n).unwrap_or_default();
-        match &mut feed {
-            Some(feed) => feed.push(read),
-            None => {
-                head.extend_from_slice(read);
-                if head.len() >= HEAD {
-                    feed = begin(path, &mut head, key)?;
-                    if feed.is_none() {
-                        break;
-                    }
-                }
-            }
+    let damage = trace_file::pieces(path, |read| {
+        if let Some(feed) = &mut feed {
+            feed.push(read);
+            return Ok(ControlFlow::Continue(()));
         }
+        head.extend_from_slice(read);
+        if head.len() >= HEAD {
+            feed = begin(path, &mut head, key)?;
+            is_none = feed.is_none();
+        }
+        Ok(if is_none { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    trace_file::note_damage(path, damage);
+    if is_none {
+        return Ok(None);
     }
     let feed = match feed {
         Some(feed) => Some(feed),
