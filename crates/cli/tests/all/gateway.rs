@@ -105,45 +105,41 @@ fn a_run_through_the_gateway_reaches_both_replicas_and_loses_nothing() {
     let (left, right) = (format!("left={left}"), format!("right={right}"));
     let gateway = Running::start(&["--replica", &left, "--replica", &right, "--name-replicas"]);
     let folder = tempfile::tempdir().expect("a folder");
-    let ended = plimsoll_in(
-        folder.path(),
-        &[
-            "run",
-            &gateway.url,
-            "--rate",
-            "100/s",
-            "--for",
-            "4s",
-            "--osl",
-            "16",
-            "-o",
-            "run",
-            "--format",
-            "json",
-        ],
-    );
-    let found = ended.json();
-    let counts = &found["findings"]["levels"][0]["summary"]["counts"];
-    let finished = counts["finished"].as_u64().unwrap_or_else(|| panic!("no count in {counts}"));
-    assert!(finished > 250, "{counts}");
-    assert_eq!(counts["requests"].as_u64(), Some(finished), "{counts}");
+    let load = || {
+        let args =
+            ["run", &gateway.url, "--rate", "100/s", "--for", "4s", "--osl", "16", "-o", "run", "--force"];
+        let found = plimsoll_in(folder.path(), &[&args[..], &["--format", "json"]].concat()).json();
+        let counts = &found["findings"]["levels"][0]["summary"]["counts"];
+        let finished = counts["finished"].as_u64().unwrap_or_else(|| panic!("no count in {counts}"));
+        assert!(finished > 250, "{counts}");
+        assert_eq!(counts["requests"].as_u64(), Some(finished), "{counts}");
+        finished
+    };
+    let count = |line: &str| -> f64 {
+        let metrics = gateway.page("/metrics");
+        let found = metrics.lines().find_map(|text| text.strip_prefix(line));
+        found.map_or(0.0, |count| count.trim().parse().expect("a number"))
+    };
+    let worked = |name: &str| {
+        count(&format!("plimsoll_gateway_attempts_total{{replica=\"{name}\",outcome=\"worked\"}}"))
+    };
+    let both = || worked("left") > 40.0 && worked("right") > 40.0;
+    let mut finished = load();
+    // On a busy machine one of the engines really is slow for seconds, and is avoided until what is known of it has aged.
+    for _ in 0..7 {
+        if both() {
+            break;
+        }
+        finished += load();
+    }
+    assert!(both(), "{} and {}", worked("left"), worked("right"));
+    let answered = count("plimsoll_gateway_requests_total{outcome=\"answered\"}");
+    assert!(answered >= finished as f64, "{answered}");
     let state: Value = serde_json::from_str(&gateway.page("/v1/replicas")).expect("JSON");
     for replica in state["replicas"].as_array().expect("a list") {
         assert_eq!(replica["standing"], "ready");
         assert_eq!((&replica["requests"], &replica["tokens"]), (&Value::from(0), &Value::from(0)));
     }
-    let metrics = gateway.page("/metrics");
-    let count = |line: &str| -> f64 {
-        let found = metrics.lines().find_map(|text| text.strip_prefix(line));
-        found.unwrap_or_else(|| panic!("no {line}")).trim().parse().expect("a number")
-    };
-    let worked = |name: &str| {
-        count(&format!("plimsoll_gateway_attempts_total{{replica=\"{name}\",outcome=\"worked\"}}"))
-    };
-    let answered = count("plimsoll_gateway_requests_total{outcome=\"answered\"}");
-    assert!(answered >= finished as f64, "{answered}");
-    // How evenly is not asked, because on a busy machine one engine really is the slower one for seconds at a time.
-    assert!(worked("left") > 4.0 && worked("right") > 4.0, "{} and {}", worked("left"), worked("right"));
     let (words, code) = gateway.end();
     assert!(words.contains("answered"), "{words}");
     assert_eq!(code, Some(0));
