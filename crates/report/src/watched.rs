@@ -85,7 +85,7 @@ pub fn replayed(what: &str, found: &Replayed) -> String {
         told.extend(one.resolved_s.map(|resolved| (resolved, one.clone())));
     }
     told.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let mut page = vec![format!("By {what}, looked at every {every}:")];
+    let mut page = vec![format!("By {what}, judged every {every}:")];
     page.extend(told.iter().map(|(at_s, one)| alert(*at_s, one)));
     if told.is_empty() {
         page.push("  nothing would have alerted".to_owned());

@@ -199,7 +199,8 @@ fn verdict(
         Source::Errors | Source::Shares(_) => "failed",
         Source::Latency { .. } | Source::Values { .. } | Source::Nothing(_) => "are over it",
     };
-    let looks = if matches!(source, Source::Values { .. } | Source::Shares(_)) { "looks" } else { "scrapes" };
+    let unit =
+        if matches!(source, Source::Values { .. } | Source::Shares(_)) { "readings" } else { "scrapes" };
     let requests = plural(all.n as usize, "request", "requests");
     let what = format!("{bracket} of {requests} {verb}, {} allowed", percent(allowed));
     match decision.held {
@@ -212,7 +213,7 @@ fn verdict(
         Held::Pass => (RowState::Holds, what),
         Held::Inconclusive if scrapes < LEAST_BLOCKS => (
             RowState::CannotTell,
-            format!("{what}; {scrapes} of the {LEAST_BLOCKS} {looks} that a verdict takes"),
+            format!("{what}; {scrapes} of the {LEAST_BLOCKS} {unit} that a verdict takes"),
         ),
         Held::Inconclusive => {
             let more = decision.needed.map(|needed| {

@@ -32,7 +32,8 @@ impl Looked {
 /// Between two looks at a target that does not answer yet.
 const AGAIN: Span = Span::from_millis(500);
 
-/// The first look, again and again while nothing answers, as long as `--wait-ready` says. What does answer and is not what it should be is not waited for.
+/// The first look, again and again as long as `--wait-ready` says, while no load could be sent: nothing answers, or what answers is not ready, as
+/// llama.cpp's server is not while it loads a model.
 ///
 /// # Errors
 /// As [`look`], the last of them.
@@ -53,7 +54,7 @@ pub fn look_until(
             return looked;
         }
         if !said {
-            screen.say(&format!("waiting up to {most} for the target: {}", stop.line));
+            screen.say(&format!("waiting up to {text} for the target: {}", stop.line));
             said = true;
         }
         std::thread::sleep(AGAIN.min(until - clock.now()).max(Span::ZERO).as_duration());

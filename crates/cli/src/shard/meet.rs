@@ -6,6 +6,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use plimsoll_client::peer_clock::{ClockServer, ClockWatch, address_towards, compare};
 use plimsoll_client::{Clock, Control};
 use plimsoll_model::{ClockOffset, Shard, Span};
+use plimsoll_report::figure::counted;
 use plimsoll_workload::Scenario;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -115,7 +116,8 @@ impl Table<'_> {
         let own = self.asked.ready(scenario, server.as_ref().map(ClockServer::address));
         self.arrive(&own)?;
         let checked = calibrate(scenario, facts, screen).and_then(|facts| {
-            screen.say(&format!("waiting for {} other shards at {}", own.of - 1, self.place.name()));
+            let others = counted(u64::from(own.of - 1), "other shard");
+            screen.say(&format!("waiting for {others} at {}", self.place.name()));
             for index in 1..own.of {
                 let other: Ready = self.wait_for(&format!("ready-{index}.json"), || {
                     format!("shard {index}/{} did not come", own.of)
