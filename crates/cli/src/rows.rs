@@ -131,7 +131,7 @@ pub fn whole(dir: &Path) -> Result<WholeRun, Stop> {
 #[cfg(test)]
 mod tests {
     use plimsoll_lab::records::{MS, answer, failure, level, manifest};
-    use plimsoll_model::{At, How, Span, TcpFacts, Time};
+    use plimsoll_model::{How, Span, TcpFacts, Time};
     use plimsoll_store::RunWriter;
 
     use super::*;
@@ -159,11 +159,7 @@ mod tests {
                     };
                     (row.level, row.attempt, row.connection) = (id, attempt, Some(request as u32 % 5));
                     row.tcp = TcpFacts { rtt: Some(Span(after * 1_000)), ..TcpFacts::default() };
-                    let stamps =
-                        [&mut row.sent, &mut row.connected, &mut row.first_byte, &mut row.first_token];
-                    let more = [&mut row.first_visible, &mut row.last_token, &mut row.end];
-                    stamps.into_iter().chain(more).flatten().for_each(|at: &mut At| *at += by);
-                    row.due += by;
+                    row.shift(by);
                     rows.push(row);
                 }
             }
