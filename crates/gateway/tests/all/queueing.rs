@@ -105,23 +105,25 @@ fn where_the_queue_is_full_the_next_hears_when_to_come_back() {
         spec.admission.requests = 2;
         spec.breaker.silence_s = 0.0;
     });
-    let clients: Vec<TcpStream> = (0..3)
-        .map(|_| {
-            let mut socket = TcpStream::connect(gateway.addr).expect("it listens");
-            socket.write_all(&request(ASK)).expect("sent");
-            socket
-        })
-        .collect();
-    until("two wait", || waiting(&gateway) == 2 && mock.count() == 1);
+    let client = || {
+        let mut socket = TcpStream::connect(gateway.addr).expect("it listens");
+        socket.write_all(&request(ASK)).expect("sent");
+        socket
+    };
+    let served = client();
+    until("one is sent on", || mock.count() == 1);
+    let waiters = [client(), client()];
+    until("two wait", || waiting(&gateway) == 2);
     let answer = ask(&gateway);
     assert_eq!(answer.status, 429);
     assert!(answer.text().contains("\"code\":\"queue_full\""), "{}", answer.text());
     let after: u64 = answer.header("retry-after").expect("said").parse().expect("seconds");
     assert!((1..=60).contains(&after), "{after}");
     assert_eq!(gateway.stats.ended(End::Overloaded), 1);
-    // Who goes away leaves the queue, and nothing of it stays booked.
-    drop(clients);
+    // Who goes away leaves the queue, and nothing of it stays booked. Who is served goes last, because his place is the next one's.
+    drop(waiters);
     until("nobody waits", || waiting(&gateway) == 0);
+    drop(served);
     is_empty(&gateway);
     assert_eq!(mock.count(), 1, "those that waited were never sent");
     assert_eq!(gateway.stats.ended(End::Cancelled), 3);
