@@ -19,8 +19,8 @@ use std::fmt::Write;
 use diagnosed::kept::Kept;
 use diagnosed::lack::Lack;
 use diagnosed::truth::Happened;
-use plimsoll_diagnose::belief::{Belief, Likelihood, Often, ReadFrom};
-use plimsoll_diagnose::causes::{Shows, causes};
+use plimsoll_diagnose::belief::{Belief, Likelihood, ReadFrom};
+use plimsoll_diagnose::causes::{BY_ACCIDENT, Often, Shows, causes};
 use plimsoll_diagnose::facts::Observed;
 use plimsoll_diagnose::{Cause, Layer};
 
@@ -190,8 +190,7 @@ fn count(samples: &[Sample]) -> Likelihood {
     // By accident: the mean over the causes that have nothing to do with a fact, each counted alike.
     let mut by_accident = vec![[0.0; 3]; facts];
     for (fact, often) in by_accident.iter_mut().enumerate() {
-        // A detector asks for chances of one in a hundred or less.
-        let mut sum: Often = [0.004, 0.96, 0.036];
+        let mut sum = BY_ACCIDENT;
         for (row, counts) in rows.iter().zip(&counts) {
             let n: f64 = counts[fact].iter().sum();
             if row.shows(Observed::ALL[fact]) == Shows::Never && n >= 3.0 {
@@ -207,19 +206,10 @@ fn count(samples: &[Sample]) -> Likelihood {
     }
     let of = rows.iter().zip(&counts).map(|(row, counts)| {
         let cell = |fact: usize| -> Often {
-            let often = match row.shows(Observed::ALL[fact]) {
-                Shows::Never => return by_accident[fact],
-                Shows::Usually => [0.85, 0.05, 0.10],
-                Shows::Maybe if row.cause == Cause::Nothing => by_accident[fact],
-                Shows::Maybe if row.cause == Cause::Unknown && Observed::ALL[fact].is_noticed() => {
-                    [0.4, 0.4, 0.2]
-                }
-                Shows::Maybe if row.cause == Cause::Unknown && row.may.contains(&Observed::ALL[fact]) => {
-                    [0.3, 0.5, 0.2]
-                }
-                Shows::Maybe if row.cause == Cause::Unknown => mixed(by_accident[fact], [0.15, 0.7, 0.15]),
-                Shows::Maybe => [0.3, 0.5, 0.2],
-            };
+            if row.shows(Observed::ALL[fact]) == Shows::Never {
+                return by_accident[fact];
+            }
+            let often = row.presumed(Observed::ALL[fact], by_accident[fact]);
             // What is not in the table may look like anything: a few kinds of it that were simulated are no rule.
             let believed = if row.cause == Cause::Unknown { 20.0 * BELIEVED } else { BELIEVED };
             let n: f64 = counts[fact].iter().sum::<f64>() + believed;
@@ -232,11 +222,6 @@ fn count(samples: &[Sample]) -> Likelihood {
         (n + sample.counts, unseen + if decided(sample) == Some(false) { sample.counts } else { 0.0 })
     });
     Likelihood { of: of.collect(), by_accident, weight: vec![WEIGHT.0; facts], missed: unseen / n }
-}
-
-/// A little of the second in the first.
-fn mixed(a: Often, b: Often) -> Often {
-    std::array::from_fn(|is| 0.97 * a[is] + 0.03 * b[is])
 }
 
 /// Was one of the facts seen that decide for what was done? `None` where nothing has to decide for it.
@@ -299,7 +284,9 @@ fn log_sum(rows: impl Iterator<Item = usize> + Clone, score: &impl Fn(usize) -> 
     most + rows.map(|row| (score(row) - most).exp()).sum::<f64>().ln()
 }
 
+/// The table's text: of the cells those that differ from what is presumed without a case.
 fn table(learnt: &Likelihood, cases: usize) -> String {
+    let rounded = |often: Often| often.map(|share| (1e4 * share).round() / 1e4);
     let mut text = format!(
         "# How often each cause shows each fact: cause, fact, yes, no; the rest is unclear. Cause * is by accident, with the fact's weight.\n# Learnt by examples/learn.rs from {cases} cases. Not to be edited by hand.\n"
     );
@@ -310,8 +297,11 @@ fn table(learnt: &Likelihood, cases: usize) -> String {
     }
     for (row, of) in causes().iter().zip(&learnt.of) {
         for fact in Observed::ALL {
-            if row.shows(*fact) != Shows::Never {
-                let often = of[*fact as usize];
+            let (often, presumed) = (
+                rounded(of[*fact as usize]),
+                row.presumed(*fact, rounded(learnt.by_accident[*fact as usize])),
+            );
+            if (0..2).any(|is| (often[is] - presumed[is]).abs() > 1e-4) {
                 let _ =
                     writeln!(text, "{}\t{}\t{:.4}\t{:.4}", row.cause.id(), fact.word(), often[0], often[1]);
             }

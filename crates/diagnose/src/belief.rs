@@ -10,7 +10,7 @@
 use std::sync::OnceLock;
 
 use super::cause::Cause;
-use super::causes::{CauseRow, causes, row};
+use super::causes::{BY_ACCIDENT, CauseRow, Often, causes, row};
 use super::facts::{Finding, Is, Observed};
 
 /// What is believed of "nothing is wrong" and of "something that is not in the table" before anything is measured; the others share the rest.
@@ -20,9 +20,6 @@ const PAIRS: f64 = 0.1;
 
 /// How seldom anything is, at the least: a few thousand cases show nothing rarer, and what was never seen is not impossible.
 const LEAST: f64 = 5e-4;
-
-/// How often a fact is so: yes, no, unclear.
-pub type Often = [f64; 3];
 
 /// How often each cause shows each fact.
 #[derive(Clone, Debug)]
@@ -62,11 +59,12 @@ impl Likelihood {
         learnt.get_or_init(|| Likelihood::parse(table))
     }
 
-    /// Reads the table: `cause, fact, yes, no` in a line, and for each fact a line of cause `*` with its weight besides.
+    /// Reads the table: `cause, fact, yes, no` in a line, and for each fact a line of cause `*` with its weight besides. A cell that is not there
+    /// is what the table of causes presumes.
     pub fn parse(table: &str) -> Likelihood {
         let facts = Observed::ALL.len();
-        let mut by_accident = vec![[0.02, 0.93, 0.05]; facts];
-        let mut weight = vec![0.5; facts];
+        let mut by_accident = vec![BY_ACCIDENT; facts];
+        let mut weight = vec![1.0; facts];
         let mut missed = 0.1;
         let lines: Vec<Vec<&str>> = table
             .lines()
@@ -88,7 +86,10 @@ impl Likelihood {
                 weight[fact] = number(line.get(4)).unwrap_or(weight[fact]);
             }
         }
-        let mut of: Vec<Vec<Often>> = causes().iter().map(|_| by_accident.clone()).collect();
+        let presumed = |row: &CauseRow| {
+            Observed::ALL.iter().map(|fact| row.presumed(*fact, by_accident[*fact as usize])).collect()
+        };
+        let mut of: Vec<Vec<Often>> = causes().iter().map(presumed).collect();
         for line in lines.iter().filter(|line| line[0] != "*") {
             let place = causes().iter().position(|row| row.cause.id() == line[0]);
             if let (Some(place), Some((fact, often))) = (place, cell(line)) {

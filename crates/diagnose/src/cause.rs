@@ -91,6 +91,8 @@ pub enum Cause {
     KvExhaustion,
     /// Waiting for KV cache from another replica (S2b).
     KvTransfer,
+    /// Drafts of speculative decoding are accepted less.
+    DraftRejection,
     /// Long prompts hold up everybody else's tokens (S3).
     HeadOfLine,
     /// A window in which requests are collected before any is begun (S4).
@@ -153,7 +155,7 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause, in the order of the table.
-    pub const ALL: [Cause; 46] = [
+    pub const ALL: [Cause; 47] = [
         Cause::GeneratorLag,
         Cause::ClientCap,
         Cause::ClocksDisagree,
@@ -172,6 +174,7 @@ impl Cause {
         Cause::Saturation,
         Cause::KvExhaustion,
         Cause::KvTransfer,
+        Cause::DraftRejection,
         Cause::HeadOfLine,
         Cause::BatchingWindow,
         Cause::PeriodicStall,
@@ -233,9 +236,10 @@ impl Cause {
             }
             Cause::Bursts => Experiment::EvenArrivals,
             Cause::LongerPrompts | Cause::HeadOfLine => Experiment::PromptLengths,
-            Cause::LongerAnswers | Cause::LongerAnswersToSamePrompts | Cause::OtherMix => {
-                Experiment::ReplayBaseline
-            }
+            Cause::LongerAnswers
+            | Cause::LongerAnswersToSamePrompts
+            | Cause::OtherMix
+            | Cause::DraftRejection => Experiment::ReplayBaseline,
             Cause::LessSharedPrompts | Cause::PrefixCacheLoss => Experiment::RepeatPrompts { requests: 60 },
             Cause::SlowerModel
             | Cause::SingleRequestOverBudget

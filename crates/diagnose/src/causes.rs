@@ -5,6 +5,12 @@ use std::sync::OnceLock;
 use super::cause::{Cause, Layer};
 use super::fact::Observed;
 
+/// How often a fact is so: yes, no, unclear.
+pub type Often = [f64; 3];
+
+/// How often a fact is seen by accident as long as nothing was learnt of it: a detector asks for chances of one in a hundred or less.
+pub const BY_ACCIDENT: Often = [0.004, 0.96, 0.036];
+
 /// One row of the table.
 #[derive(Clone, Debug)]
 pub struct CauseRow {
@@ -48,6 +54,20 @@ impl CauseRow {
             () if self.decisive.contains(&fact) || self.may.contains(&fact) => Shows::Maybe,
             () if is_rest || fact.is_noticed() || fact == Observed::EngineKnows => Shows::Maybe,
             () => Shows::Never,
+        }
+    }
+
+    /// How often it shows this fact as long as no case of it was seen, where the fact is seen so often by accident.
+    pub fn presumed(&self, fact: Observed, by_accident: Often) -> Often {
+        match self.shows(fact) {
+            Shows::Never => by_accident,
+            Shows::Usually => [0.85, 0.05, 0.10],
+            Shows::Maybe if self.cause == Cause::Nothing => by_accident,
+            Shows::Maybe if self.cause == Cause::Unknown && fact.is_noticed() => [0.4, 0.4, 0.2],
+            Shows::Maybe if self.cause == Cause::Unknown && !self.may.contains(&fact) => {
+                std::array::from_fn(|is| 0.97 * by_accident[is] + 0.03 * [0.15, 0.7, 0.15][is])
+            }
+            Shows::Maybe => [0.3, 0.5, 0.2],
         }
     }
 }

@@ -146,6 +146,8 @@ facts! {
     LessCached,
     /// Requests wait for KV cache from another engine.
     DeferredKv,
+    /// Drafts of speculative decoding bring fewer tokens.
+    DraftsRejected,
     /// The GPU idles more, by what steps take longer.
     GpuIdle,
     /// The GPU's memory moves about all that it can.

@@ -261,6 +261,11 @@ impl Gauges {
             .or_else(|| rate(Signal::CachedTokens, Signal::PromptTokens))
     }
 
+    /// Tokens that a check of a draft brings (speculative decoding).
+    pub fn accepted_length(&self) -> Option<f64> {
+        self.side.accepted_length(self.from, self.to)
+    }
+
     /// Share of the time in which the GPU computes while requests run.
     pub fn gpu_busy(&self) -> Option<f64> {
         let busy = self.side.gauge(Signal::GpuEngineActive).or_else(|| self.side.gauge(Signal::SmActive))?;

@@ -15,6 +15,8 @@ mod beside;
 mod device;
 #[path = "all/diagnosed/mod.rs"]
 mod diagnosed;
+#[path = "all/drafts.rs"]
+mod drafts;
 #[path = "all/inside.rs"]
 mod inside;
 #[path = "all/loads.rs"]

@@ -71,6 +71,10 @@ fn engine(level: &LevelTold) -> String {
         Some(share) => format!("prefix hits {}", figure::percent(share)),
         None => "prefix hits unknown".to_owned(),
     });
+    parts.extend(level.accepted_length.map(|length| {
+        let share = level.accepted.map(|share| format!(", {} of the draft's", figure::percent(share)));
+        format!("{} tokens per draft accepted{}", figure::number(length), share.unwrap_or_default())
+    }));
     parts.push(match level.preempted {
         Some(n) => format!("{} preemptions", figure::number(n)),
         None => "preemptions unknown".to_owned(),

@@ -102,6 +102,14 @@ fn cache(page: &mut PrometheusPage, labels: &[[Label<'_>; 2]], replicas: &[Gauge
         "Prefix cache hits, in terms of number of cached tokens.",
         &lines(|gauges| gauges.totals.prefix_hits as f64),
     );
+    if replicas.iter().any(|gauges| gauges.totals.drafts.checked > 0) {
+        let mut drafts = |what: &str, help: &str, value: fn(&Gauges) -> f64| {
+            page.counter(&format!("vllm:spec_decode_num_{what}_total"), help, &lines(value));
+        };
+        drafts("drafts", "Number of spec decoding drafts.", |of| of.totals.drafts.checked as f64);
+        drafts("draft_tokens", "Number of draft tokens.", |of| of.totals.drafts.proposed as f64);
+        drafts("accepted_tokens", "Number of accepted tokens.", |of| of.totals.drafts.accepted as f64);
+    }
     let size = BLOCK_TOKENS.to_string();
     let blocks: Vec<String> = replicas.iter().map(|gauges| gauges.kv_blocks.to_string()).collect();
     let lines: Vec<[Label<'_>; 3]> = labels

@@ -64,6 +64,11 @@ fn state(page: &mut PrometheusPage, labels: &[Label<'_>; 1], gauges: &Gauges) {
         ),
         ("token_usage", "The token usage", gauges.kv_usage()),
         ("cache_hit_rate", "The cache hit rate", hit_rate),
+        (
+            "spec_accept_length",
+            "The average acceptance length of speculative decoding.",
+            totals.drafts.accepted_length().unwrap_or(0.0),
+        ),
     ] {
         page.gauge(&format!("sglang:{name}"), help, &[(labels, value)]);
     }

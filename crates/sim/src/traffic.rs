@@ -264,6 +264,8 @@ pub struct Totals {
     pub prefix_queries: u64,
     /// Those of them that it held.
     pub prefix_hits: u64,
+    /// Speculative decoding.
+    pub drafts: Drafts,
     /// Items of the batches ended (Triton: `nv_inference_count`; `steps` is its `nv_inference_exec_count`).
     pub items: u64,
     /// Time that requests waited for their batch, summed over the requests whose batch ended, ns.
@@ -285,5 +287,36 @@ impl Totals {
         self.steps += replica.steps;
         self.prefix_queries += replica.prefix_queries;
         self.prefix_hits += replica.prefix_hits;
+        self.drafts += replica.drafts;
+    }
+}
+
+/// What came of drafts: how many were checked, tokens they proposed, and those of them that held.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+pub struct Drafts {
+    /// Drafts that the model checked, each in one step of one sequence.
+    pub checked: u64,
+    /// Tokens proposed.
+    pub proposed: u64,
+    /// Tokens accepted. The token that each check brings besides is not counted in.
+    pub accepted: u64,
+}
+
+impl Drafts {
+    pub(crate) fn count(&mut self, proposed: u32, accepted: u32) {
+        *self += Drafts { checked: 1, proposed: proposed.into(), accepted: accepted.into() };
+    }
+
+    /// Tokens that a check brings on average, `None` where nothing was checked.
+    pub fn accepted_length(&self) -> Option<f64> {
+        (self.checked > 0).then(|| 1.0 + self.accepted as f64 / self.checked as f64)
+    }
+}
+
+impl std::ops::AddAssign for Drafts {
+    fn add_assign(&mut self, more: Drafts) {
+        self.checked += more.checked;
+        self.proposed += more.proposed;
+        self.accepted += more.accepted;
     }
 }

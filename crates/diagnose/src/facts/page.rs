@@ -15,6 +15,9 @@ const HELD: (f64, f64) = (0.7, 0.5);
 const ROOM: f64 = 0.85;
 /// Share of the prompt tokens that came from the cache and no longer do, and how many times as many are computed.
 const LESS_CACHED: (f64, f64) = (0.08, 1.15);
+/// Times as many steps for an answer from which drafts are accepted less, and under which they are not: a token's time grows by as much, and from
+/// 1.1 times that is material.
+const FEWER_ACCEPTED: (f64, f64) = (1.05, 1.1);
 /// Share of the time with requests running in which the GPU computes nothing, from which that is large without a baseline.
 const IDLE: f64 = 0.3;
 /// Looks that brought no page from which on they are no accident, and as many that brought one before.
@@ -27,6 +30,7 @@ pub fn find(now: &Gauges, before: Option<&Gauges>) -> Vec<Finding> {
     [
         kv_full(now, before),
         deferred(now, before),
+        before.and_then(|before| drafts_rejected(now, before)),
         gpu_idle(now, before),
         memory_busy(now),
         page_lost(now, before),
@@ -98,6 +102,26 @@ fn deferred(now: &Gauges, before: Option<&Gauges>) -> Option<Finding> {
         percent(now)
     );
     Some(Finding::new(Observed::DeferredKv, yes_if(now >= 0.3 && now >= before + 0.15), says))
+}
+
+/// Fewer tokens come of each draft that is checked. A server that drafts nothing any more makes one token a step.
+fn drafts_rejected(now: &Gauges, before: &Gauges) -> Option<Finding> {
+    let was = before.accepted_length()?;
+    let works = now.gained(Signal::OutputTokens).is_some_and(|tokens| tokens > 0.0);
+    let is = now.accepted_length().or(works.then_some(1.0))?;
+    let times = was / is;
+    let says = format!(
+        "a step of speculative decoding brought {} tokens before and {} now: {} times as many steps for an answer",
+        number(was),
+        number(is),
+        number(times)
+    );
+    let state = match () {
+        () if times >= FEWER_ACCEPTED.1 => Is::Yes,
+        () if times < FEWER_ACCEPTED.0 => Is::No,
+        () => Is::Unclear,
+    };
+    Some(Finding::new(Observed::DraftsRejected, state, says))
 }
 
 /// The GPU idles more while requests run, by what steps take longer. Alone: larger batches make steps longer too, in which it computes.

@@ -192,6 +192,19 @@ impl ServerSide {
         Some(taken.sum? / (taken.to - taken.from).as_secs_f64())
     }
 
+    /// Tokens that each check of a draft brought (speculative decoding), the model's own counted in: from counters where there are any and
+    /// they counted a hundred checks, else the mean of the gauge. `None` where nothing was drafted.
+    pub fn accepted_length(&self, from: At, to: At) -> Option<f64> {
+        let gained = |signal| Some(self.gained(signal, from, to)?.value);
+        let counted = || {
+            let (checked, accepted) = (gained(Signal::DraftsChecked)?, gained(Signal::AcceptedTokens)?);
+            (checked >= 100.0).then(|| 1.0 + accepted / checked)
+        };
+        // A server that drafts nothing shows 0.
+        let shown = || self.gauge(Signal::AcceptedLength)?.mean(from, to).filter(|length| *length >= 1.0);
+        counted().or_else(shown)
+    }
+
     /// The tracks that make the whole: an engine's own where there are any, else those of the gateway before it.
     fn whole(&self, signal: Signal) -> impl Iterator<Item = &Track> {
         let tracks = self.tracks.get(&signal).map_or(&[][..], Vec::as_slice);

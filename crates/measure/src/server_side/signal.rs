@@ -90,6 +90,14 @@ signals! {
     PrefixQueried = "prefix_queried", Counter, Sum, "tokens";
     /// Those of them that it held.
     PrefixHit = "prefix_hit", Counter, Sum, "tokens";
+    /// Drafts of speculative decoding that the model checked.
+    DraftsChecked = "drafts_checked", Counter, Sum, "drafts";
+    /// Tokens that drafts proposed.
+    DraftTokens = "draft_tokens", Counter, Sum, "tokens";
+    /// Those of them that the model accepted.
+    AcceptedTokens = "accepted_tokens", Counter, Sum, "tokens";
+    /// Tokens that a check of a draft brings, the model's own counted in; 0 = there are no drafts.
+    AcceptedLength = "accepted_length", Gauge, Mean, "tokens";
     /// Times that a running request lost its place (preempted, retracted) and was computed again.
     Preempted = "preempted", Counter, Sum, "times";
     /// Prompt tokens computed again after that.

@@ -54,6 +54,12 @@ pub struct LevelTold {
     pub kv_usage_max: Option<f64>,
     /// Prompt tokens found in the prefix cache, of those looked up.
     pub prefix_hits: Option<f64>,
+    /// Tokens that each check of a draft brought (speculative decoding), the model's own counted in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted_length: Option<f64>,
+    /// Share of the tokens proposed by drafts that the model accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted: Option<f64>,
     /// Times that a running request lost its place.
     pub preempted: Option<f64>,
     /// Mean time in the queue, s.
@@ -97,13 +103,22 @@ pub fn told(levels: &[LevelFinding], samples: &[Sample]) -> Option<ServerTold> {
     if seen.looks == 0 {
         return None;
     }
+    let levels: Vec<LevelTold> = levels.iter().map(|level| level_told(&server, level)).collect();
+    let mut notes = notes(&server);
+    if levels.iter().any(|level| level.accepted_length.is_some()) {
+        notes.push(
+            "the server drafts tokens (speculative decoding): how many it accepts depends on the text, so figures of made-up prompts do not \
+             hold for real ones"
+                .to_owned(),
+        );
+    }
     Some(ServerTold {
         cadence_s: server.cadence().map(|cadence| cadence.as_secs_f64()),
         looks: seen.looks,
         failed: seen.failed,
         replicas: server.replicas().len(),
-        notes: notes(&server),
-        levels: levels.iter().map(|level| level_told(&server, level)).collect(),
+        notes,
+        levels,
     })
 }
 
@@ -134,6 +149,8 @@ fn level_told(server: &ServerSide, level: &LevelFinding) -> LevelTold {
         kv_usage: mean(Signal::KvUsage),
         kv_usage_max: max(Signal::KvUsage),
         prefix_hits: ratio(Signal::PrefixHit, Signal::PrefixQueried),
+        accepted_length: server.accepted_length(from, to),
+        accepted: ratio(Signal::AcceptedTokens, Signal::DraftTokens),
         preempted: gained(Signal::Preempted),
         queue_s: queue.as_ref().and_then(|queue| queue.mean()),
         queue_p99_s: queue.as_ref().and_then(|queue| queue.quantile(0.99)).map(bracket),

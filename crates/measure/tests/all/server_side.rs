@@ -294,3 +294,25 @@ proptest! {
         }
     }
 }
+
+/// Counters of a llama.cpp (xllamacpp 2026.10.11549, drafts by n-gram) before and after three requests, whose answers' own timings say `draft_n`
+/// 56 each and `draft_n_accepted` 49, 53 and 55.
+#[test]
+fn drafts_are_counted_as_the_answers_themselves_say() {
+    let server = ServerSide::read(&page(&[
+        ("llamacpp:spec_decode_num_draft_tokens_total", "", &[0.0, 168.0]),
+        ("llamacpp:spec_decode_num_accepted_tokens_total", "", &[0.0, 157.0]),
+        ("llamacpp:spec_decode_num_drafts_total", "", &[0.0, 161.0]),
+    ]));
+    let gained = |signal| server.gained(signal, at(0), at(2)).unwrap().value;
+    assert_eq!(gained(Signal::DraftTokens), 3.0 * 56.0);
+    assert_eq!(gained(Signal::AcceptedTokens), 49.0 + 53.0 + 55.0);
+    let length = server.accepted_length(at(0), at(2)).unwrap();
+    assert!((length - (1.0 + 157.0 / 161.0)).abs() < 1e-12, "{length}");
+    // SGLang shows the length itself, and 0 where it drafts nothing.
+    let shown = |length| {
+        ServerSide::read(&page(&[("sglang:spec_accept_length", "", &[length; 3])]))
+            .accepted_length(at(0), at(3))
+    };
+    assert_eq!((shown(2.75), shown(0.0)), (Some(2.75), None));
+}

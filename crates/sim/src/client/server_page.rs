@@ -71,6 +71,12 @@ impl Look<'_> {
         self.put("vllm:kv_cache_usage_perc", &[engine], gauges.kv_usage());
         self.put("vllm:prefix_cache_queries_total", &[engine], gauges.totals.prefix_queries as f64);
         self.put("vllm:prefix_cache_hits_total", &[engine], gauges.totals.prefix_hits as f64);
+        let drafts = &gauges.totals.drafts;
+        if drafts.checked > 0 {
+            self.put("vllm:spec_decode_num_drafts_total", &[engine], drafts.checked as f64);
+            self.put("vllm:spec_decode_num_draft_tokens_total", &[engine], drafts.proposed as f64);
+            self.put("vllm:spec_decode_num_accepted_tokens_total", &[engine], drafts.accepted as f64);
+        }
         let (size, blocks) = (BLOCK_TOKENS.to_string(), gauges.kv_blocks.to_string());
         self.put(
             "vllm:cache_config_info",

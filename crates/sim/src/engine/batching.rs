@@ -358,6 +358,7 @@ impl Batching {
             brought += u64::from(progress.prefilled.unwrap_or(0)) + u64::from(progress.tokens);
             teller.tell(progress, ps);
         });
+        teller.totals.drafts += self.scheduler.take_drafts();
         if brought > 0 {
             self.iterations.observe(brought);
         }

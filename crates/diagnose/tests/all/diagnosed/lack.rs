@@ -119,7 +119,7 @@ impl Lack {
 }
 
 /// What the servers' pages told during the load.
-fn pages_of(evidence: &Evidence) -> Gauges {
+pub fn pages_of(evidence: &Evidence) -> Gauges {
     let Evidence { levels, attempts, samples, facts } = evidence;
     let side = Side { levels, attempts, samples, facts };
     let level = judged(&side).into_iter().max_by_key(|level| level.arrivals).unwrap_or(&levels[0]);

@@ -9,6 +9,7 @@ use super::{Ask, Limits, Progress, StepPlan};
 use crate::engine::kv::{Eviction, Found, Pool};
 use crate::engine::slots::{Slots, take_out};
 use crate::spec::error::BLOCK_TOKENS;
+use crate::traffic::Drafts;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct Desk {
     pub running: Vec<u32>,
     pub pool: Pool,
     arrivals: u64,
+    /// What came of drafts since [`drafts`](Desk::drafts) was last emptied.
+    pub drafts: Drafts,
 }
 
 /// A request from its arrival to its end.
@@ -79,6 +82,7 @@ impl Desk {
             running: Vec::new(),
             pool: Pool::new(limits.blocks, limits.prefix_cache, eviction),
             arrivals: 0,
+            drafts: Drafts::default(),
         }
     }
 
@@ -257,6 +261,9 @@ impl Desk {
             let fresh = if unchecked { accepted } else { u32::from(sequence.wanted() == 0) };
             if name_now {
                 self.name(slot, 0);
+            }
+            if unchecked {
+                self.drafts.count(tokens - 1, accepted - 1);
             }
             if fresh > 0 {
                 let sequence = self.sequences.at_mut(slot);

@@ -23,6 +23,7 @@ use sglang::Sglang;
 use crate::engine::kv::Eviction;
 use crate::engine::step_time::StepLoad;
 use crate::spec::error::BLOCK_TOKENS;
+use crate::traffic::Drafts;
 
 /// The bounds a scheduler works within.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -210,6 +211,11 @@ impl Scheduler {
             }
             Policy::Fixed(policy) => policy.commit(&mut self.desk, plan, progress),
         }
+    }
+
+    /// What came of drafts since this was last asked.
+    pub fn take_drafts(&mut self) -> Drafts {
+        std::mem::take(&mut self.desk.drafts)
     }
 
     /// Forgets a sequence and frees its blocks. False where there is none of this id.
