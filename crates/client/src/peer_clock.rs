@@ -23,7 +23,7 @@ const SIZE: usize = 32;
 /// How long an answer is waited for. A round trip longer than this bounds nothing that matters.
 const WAIT: Duration = Duration::from_millis(200);
 /// How often the answering thread looks whether it is over.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(100);
 /// Between two comparisons while a load runs.
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -70,7 +70,7 @@ impl ClockServer {
     /// The machine gives no socket or no thread.
     pub fn start(address: IpAddr, clock: WallClock) -> io::Result<ClockServer> {
         let socket = UdpSocket::bind((address, 0))?;
-        socket.set_read_timeout(Some(LOOK))?;
+        socket.set_read_timeout(Some(POLL))?;
         let address = socket.local_addr()?;
         let over = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&over);

@@ -1,9 +1,9 @@
 //! Looks at servers' pages while a load runs, on the run's own clock.
 //!
 //! On a thread of its own with connections of its own: the workers that send the load share nothing with it but the machine.
-//! Rows are kept where a value has changed since the last look, because a page of a thousand rows a second would outweigh the
-//! records; a mark says that somebody looked, another one that a look failed, and NaN that a series has left the page. Names that
-//! nobody reads are kept at the first look and then once a minute.
+//! Rows are kept where a value has changed since the last scrape, because a page of a thousand rows a second would outweigh the
+//! records; a mark says that somebody looked, another one that a scrape failed, and NaN that a series has left the page. Names that
+//! nobody reads are kept at the first scrape and then once a minute.
 //!
 //! Which pages there are is found in [`crate::pages`].
 
@@ -36,9 +36,9 @@ pub struct Scraper {
 enum Wish {
     #[default]
     Nothing,
-    /// A look now, with a row for every series.
+    /// A scrape now, with a row for every series.
     Whole,
-    /// A last look.
+    /// A last scrape.
     End,
 }
 
@@ -46,7 +46,7 @@ enum Wish {
 pub type ToRows = Arc<dyn Fn(Sample) + Send + Sync>;
 
 impl Scraper {
-    /// Begins to look at these pages. Returns after the first look, so that counters have a value from before the load.
+    /// Begins to scrape these pages. Returns after the first scrape, so that counters have a value from before the load.
     /// `knows` says which names anybody reads.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl Scraper {
         Ok(Scraper { wish, looked, thread: Some(thread) })
     }
 
-    /// Looks now and keeps every row, so that whoever reads a part of a run finds a value in it. Waits for that look, but not for
+    /// Looks now and keeps every row, so that whoever reads a part of a run finds a value in it. Waits for that scrape, but not for
     /// long: a page that hangs does not hold up a level.
     pub fn whole(&self) {
         while self.looked.try_recv().is_ok() {}
@@ -84,7 +84,7 @@ impl Scraper {
         let _ = self.looked.recv_timeout(PATIENCE.as_duration());
     }
 
-    /// Takes a last look and ends.
+    /// Takes a last scrape and ends.
     pub fn stop(mut self) {
         self.end();
     }
@@ -120,11 +120,11 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Looks at every page at each due time; a look that takes longer than the distance leaves the ones out that it missed.
+    /// Looks at every page at each due time; a scrape that takes longer than the distance leaves the ones out that it missed.
     fn go(mut self, wish: &(Mutex<Wish>, Condvar), told: &mpsc::Sender<()>) {
         let mut due = self.clock.now();
         loop {
-            self.look();
+            self.scrape();
             let _ = told.send(());
             let now = self.clock.now();
             while due <= now {
@@ -133,17 +133,17 @@ impl Rounds {
             match wait(due, self.clock, wish) {
                 Wish::Nothing => {}
                 Wish::Whole => self.pages.iter_mut().for_each(Follower::forget),
-                // What happened since the last look counts as well.
-                Wish::End => return self.look(),
+                // What happened since the last scrape counts as well.
+                Wish::End => return self.scrape(),
             }
         }
     }
 
     /// All pages at once: the instant is one, and a page that hangs delays none.
-    fn look(&mut self) {
+    fn scrape(&mut self) {
         let patience = Span(PATIENCE.0.max(self.every.0.min(10_000_000_000)));
-        let looks = self.pages.iter_mut().map(|page| page.look(self.clock, patience, &self.rows));
-        self.runtime.block_on(futures_util::future::join_all(looks));
+        let scrapes = self.pages.iter_mut().map(|page| page.scrape(self.clock, patience, &self.rows));
+        self.runtime.block_on(futures_util::future::join_all(scrapes));
     }
 }
 
@@ -167,21 +167,21 @@ struct Follower {
     looker: Looker,
     /// Is its name written on every row?
     named: bool,
-    /// Does it mark the looks? Of several pages of one server the first does.
+    /// Does it mark the scrapes? Of several pages of one server the first does.
     marks: bool,
     knows: fn(&str) -> bool,
-    looks: u64,
+    scrapes: u64,
     series: HashMap<(String, String), Last>,
 }
 
 struct Last {
     value: f64,
-    look: u64,
+    scrape: u64,
 }
 
 impl Follower {
     fn new(looker: Looker, (named, marks): (bool, bool), knows: fn(&str) -> bool) -> Follower {
-        Follower { looker, named, marks, knows, looks: 0, series: HashMap::new() }
+        Follower { looker, named, marks, knows, scrapes: 0, series: HashMap::new() }
     }
 
     /// What it said last counts as never said.
@@ -189,8 +189,8 @@ impl Follower {
         self.series.values_mut().for_each(|last| last.value = f64::NAN);
     }
 
-    async fn look(&mut self, clock: Clock, patience: Span, rows: &ToRows) {
-        if self.looker.page.is_constant() && self.looks > 0 {
+    async fn scrape(&mut self, clock: Clock, patience: Span, rows: &ToRows) {
+        if self.looker.page.is_constant() && self.scrapes > 0 {
             return;
         }
         let asked = clock.now();
@@ -205,8 +205,8 @@ impl Follower {
     }
 
     fn tell(&mut self, at: At, found: Vec<ExposedValue>, rows: &ToRows) {
-        self.looks += 1;
-        let look = self.looks;
+        self.scrapes += 1;
+        let scrape = self.scrapes;
         if self.marks {
             rows(self.row(at, "scrape_samples", &[], found.len() as f64));
         }
@@ -218,20 +218,20 @@ impl Follower {
             let key = (name, text);
             match self.series.get_mut(&key) {
                 Some(last) => {
-                    last.look = look;
+                    last.scrape = scrape;
                     let same = last.value.to_bits() == value.to_bits();
-                    if same || (!known && !look.is_multiple_of(UNKNOWN_EVERY)) {
+                    if same || (!known && !scrape.is_multiple_of(UNKNOWN_EVERY)) {
                         continue;
                     }
                     last.value = value;
                 }
                 None if full => continue,
-                None => _ = self.series.insert(key.clone(), Last { value, look }),
+                None => _ = self.series.insert(key.clone(), Last { value, scrape }),
             }
             rows(sample(at, key.0, key.1, value));
         }
         self.series.retain(|(name, labels), last| {
-            let gone = last.look != look;
+            let gone = last.scrape != scrape;
             if gone {
                 rows(sample(at, name.clone(), labels.clone(), f64::NAN));
             }

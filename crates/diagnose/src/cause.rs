@@ -97,9 +97,9 @@ pub enum Cause {
     HeadOfLine,
     /// A window in which requests are collected before any is begun (S4).
     BatchingWindow,
-    /// Everyone freezes together at regular intervals: a garbage collector, a snapshot (S5).
+    /// Everyone stalls together at regular intervals: a garbage collector, a snapshot (S5).
     PeriodicStall,
-    /// Everyone freezes together now and then (S5, aperiodic): the host is busy with something else.
+    /// Everyone stalls together now and then (S5, aperiodic): the host is busy with something else.
     HostContention,
     /// A limit on processor time stops the server many times a second.
     CpuThrottling,

@@ -2,8 +2,8 @@
 //!
 //! A step takes the longer the more answers it holds, on some servers hardly and on others in proportion. So a time per token may only
 //! be held against that of another time, or another run, beside as many: what is left then is the engine's own. The law is read off the
-//! records: medians of like company, joined by a curve that may only rise. A straight line lost: engines bend either way. Who is under
-//! way (has a first token and no last one) is company; who waits for a place is none, it slows nobody's steps.
+//! records: medians of like concurrency, joined by a curve that may only rise. A straight line lost: engines bend either way. Who is under
+//! way (has a first token and no last one) is concurrency; who waits for a place is none, it slows nobody's steps.
 
 use plimsoll_math::isotonic::rising_fit;
 use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
@@ -16,13 +16,13 @@ use super::seen::{RequestRow, Seen, TokenPace};
 const OF_A_POINT: usize = 16;
 /// Points at most.
 const POINTS: usize = 12;
-/// Share of the candidate's paces that must have had like company in the baseline.
+/// Share of the candidate's paces that must have had like concurrency in the baseline.
 const COVERED: f64 = 0.1;
 
 /// Seconds between two tokens by the number of answers under way.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Law {
-    /// Rising company, s.
+    /// Concurrency, rising, and the gap there, s.
     points: Vec<(f64, f64)>,
     low: f64,
     high: f64,
@@ -35,40 +35,40 @@ impl Law {
         if paces.len() < 2 * OF_A_POINT {
             return None;
         }
-        paces.sort_by(|a, b| a.company.total_cmp(&b.company));
+        paces.sort_by(|a, b| a.concurrency.total_cmp(&b.concurrency));
         let each = (paces.len().div_ceil(POINTS)).max(OF_A_POINT);
         let middle = |part: &[&TokenPace]| {
             let mut gaps: Vec<f64> = part.iter().map(|pace| pace.gap).collect();
-            let company = part.iter().map(|pace| pace.company).sum::<f64>() / part.len() as f64;
-            Some((company, order_statistic(&mut gaps, 0.5)?))
+            let concurrency = part.iter().map(|pace| pace.concurrency).sum::<f64>() / part.len() as f64;
+            Some((concurrency, order_statistic(&mut gaps, 0.5)?))
         };
         let found: Vec<(f64, f64)> =
             paces.chunks(each).filter(|part| part.len() >= OF_A_POINT / 2).filter_map(middle).collect();
         let rising = rising_fit(&found.iter().map(|point| point.1).collect::<Vec<_>>(), &[]);
-        let points = found.iter().zip(rising).map(|((company, _), gap)| (*company, gap)).collect();
-        Some(Law { points, low: paces[0].company, high: paces[paces.len() - 1].company })
+        let points = found.iter().zip(rising).map(|((concurrency, _), gap)| (*concurrency, gap)).collect();
+        Some(Law { points, low: paces[0].concurrency, high: paces[paces.len() - 1].concurrency })
     }
 
     /// Beside so many, s; past what was seen, on along the whole curve's rise.
-    pub fn at(&self, company: f64) -> f64 {
+    pub fn at(&self, concurrency: f64) -> f64 {
         let (first, last) = (self.points[0], self.points[self.points.len() - 1]);
         let line = |a: (f64, f64), b: (f64, f64)| {
             let run = b.0 - a.0;
             if run > 0.0 { (b.1 - a.1) / run } else { 0.0 }
         };
-        match self.points.partition_point(|point| point.0 <= company) {
+        match self.points.partition_point(|point| point.0 <= concurrency) {
             0 => first.1,
-            k if k == self.points.len() => last.1 + line(first, last) * (company - last.0),
+            k if k == self.points.len() => last.1 + line(first, last) * (concurrency - last.0),
             k => {
                 let (a, b) = (self.points[k - 1], self.points[k]);
-                a.1 + line(a, b) * (company - a.0)
+                a.1 + line(a, b) * (concurrency - a.0)
             }
         }
     }
 
-    /// Was there such company?
-    fn covers(&self, company: f64) -> bool {
-        (self.low..=self.high).contains(&company)
+    /// Was there such concurrency?
+    fn covers(&self, concurrency: f64) -> bool {
+        (self.low..=self.high).contains(&concurrency)
     }
 }
 
@@ -84,7 +84,7 @@ pub struct Slower {
     pub over_twice_as_many: f64,
 }
 
-/// How much further apart tokens come than in the baseline, beside as many others. `None` where the two had hardly the same company, or
+/// How much further apart tokens come than in the baseline, beside as many others. `None` where the two had hardly the same concurrency, or
 /// where answers come in other pieces than before (then gaps say nothing of tokens).
 pub fn slower(frames: &Frames<'_>) -> Option<Slower> {
     let (base, now) = (frames.before()?, frames.now());
@@ -101,9 +101,9 @@ pub fn slower(frames: &Frames<'_>) -> Option<Slower> {
     let units = |seen: &Seen<'_>| -> (Vec<Vec<f64>>, f64) {
         let mut units = vec![Vec::new(); STRETCHES];
         let mut covered = 0.0;
-        for pace in seen.paces.iter().filter(|pace| law.covers(pace.company)) {
+        for pace in seen.paces.iter().filter(|pace| law.covers(pace.concurrency)) {
             let at = (pace.at / seen.length * STRETCHES as f64).max(0.0) as usize;
-            units[at.min(STRETCHES - 1)].push(pace.gap / law.at(pace.company));
+            units[at.min(STRETCHES - 1)].push(pace.gap / law.at(pace.concurrency));
             covered += 1.0;
         }
         (units, covered / seen.paces.len().max(1) as f64)
@@ -118,8 +118,8 @@ pub fn slower(frames: &Frames<'_>) -> Option<Slower> {
         of_sorted(&all, 0.25)
     };
     let quarter = quarter(&after)? / quarter(&before)?;
-    let paces = now.paces.iter().filter(|pace| law.covers(pace.company));
-    let mut twice: Vec<f64> = paces.map(|pace| pace.gap / law.at(2.0 * pace.company)).collect();
+    let paces = now.paces.iter().filter(|pace| law.covers(pace.concurrency));
+    let mut twice: Vec<f64> = paces.map(|pace| pace.gap / law.at(2.0 * pace.concurrency)).collect();
     let over_twice_as_many = order_statistic(&mut twice, 0.5)?;
     let middle = of_units(before, after, 0.5, frames.case.spec.confidence)?;
     Some(Slower { middle, quarter, over_twice_as_many })
@@ -138,7 +138,7 @@ pub fn count(rows: &[RequestRow], replicas: usize, paces: &mut [TokenPace]) {
             k => course[k - 1].2 + course[k - 1].1 * (t - course[k - 1].0),
         };
         let second = pace.at.floor();
-        pace.company = area(second + 1.0) - area(second);
+        pace.concurrency = area(second + 1.0) - area(second);
     }
 }
 

@@ -94,14 +94,12 @@ impl Experiment {
             Experiment::PoolTwice => {
                 "make the pool (or the limit in front of the engine) twice as large".into()
             }
-            Experiment::PromptLengths => {
-                "send short prompts alone, long ones alone, and both together".into()
-            }
+            Experiment::PromptLengths => "send short prompts only, long ones only, and both together".into(),
             Experiment::RepeatPrompts { requests } => {
                 format!("send {requests} requests with one prompt and {requests} with distinct ones")
             }
             Experiment::IdleGap { idle_s } => format!("send nothing for {idle_s} s, then requests"),
-            Experiment::OneReplica => "send to one replica alone, each in turn".into(),
+            Experiment::OneReplica => "send to one replica only, each in turn".into(),
             Experiment::EvenArrivals => "send the same rate at even distances".into(),
             Experiment::ReplayBaseline => "send the baseline's requests again, one by one".into(),
             Experiment::RunLonger { factor } => format!("run the same for {factor} times as long"),

@@ -90,10 +90,11 @@ facts! {
     Coalesced,
     // Pauses.
     /// All answers of a replica pause together.
-    Freezes,
+    #[serde(alias = "freezes")]
+    Stalls,
     /// They do so at even intervals.
-    #[serde(alias = "regular")]
-    RegularFreezes,
+    #[serde(alias = "regular_freezes", alias = "regular")]
+    RegularStalls,
     /// Answers halt and go on together by a clock, many times a second.
     ClockedHalts,
     /// Others pause while a long prompt is read.
@@ -240,8 +241,8 @@ impl Observed {
                 | SlowerBeside
                 | SlowSeconds
                 | Coalesced
-                | Freezes
-                | RegularFreezes
+                | Stalls
+                | RegularStalls
                 | ClockedHalts
                 | PausesBesidePrompt
                 | Ceiling
@@ -252,8 +253,8 @@ impl Observed {
     pub fn unit(self) -> &'static str {
         use Observed::*;
         match self {
-            AloneOverBudget | FixedWait | AloneSpread | Freezes => "s",
-            TurnedAway | Errors | Outage | CutShort | RegularFreezes | CacheForgets | BudgetBroken => "share",
+            AloneOverBudget | FixedWait | AloneSpread | Stalls => "s",
+            TurnedAway | Errors | Outage | CutShort | RegularStalls | CacheForgets | BudgetBroken => "share",
             Coalesced => "tokens",
             _ => "×",
         }

@@ -96,10 +96,10 @@ impl Gauges {
         self.parts(parts).map(|(from, to)| gauge.as_ref()?.mean(from, to)).collect()
     }
 
-    /// Looks at the servers' pages about the level that brought one, and looks that brought none in time.
+    /// Scrapes of the servers' pages about the level that brought one, and scrapes that brought none in time.
     pub fn pages(&self) -> (u64, u64) {
         let seen = self.side.disclosures();
-        (seen.looks.saturating_sub(seen.failed), seen.failed)
+        (seen.scrapes.saturating_sub(seen.failed), seen.failed)
     }
 
     /// Did anybody read the server's side?
@@ -187,12 +187,12 @@ impl Gauges {
         self.side.gauge(Signal::Waiting)?.share(self.from, self.to, |n| n > 0.5)
     }
 
-    /// Share of the time with requests waiting in which the cache is full; looks that this rests on.
+    /// Share of the time with requests waiting in which the cache is full; scrapes that this rests on.
     pub fn full_while_waiting(&self) -> Option<(f64, usize)> {
         let (kv, waiting) = (self.side.gauge(Signal::KvUsage)?, self.side.gauge(Signal::Waiting)?);
         let given = kv.given(&waiting, |n| n > 0.5);
         let share = given.share(self.from, self.to, |kv| kv >= FULL)?;
-        Some((share, given.looks(self.from, self.to)))
+        Some((share, given.scrapes(self.from, self.to)))
     }
 
     /// Mean KV cache in use while requests wait: of a fleet, whose replicas fill at different times, the share of full time says less.
@@ -220,20 +220,20 @@ impl Gauges {
         Some((running.share(self.from, self.to, |n| n >= most - 0.5)?, most))
     }
 
-    /// Requests that run or wait in the engine, at each look within the level: s since it began, how many, and for how long it holds, s.
-    pub fn inside_at_looks(&self) -> Option<Vec<(f64, f64, f64)>> {
+    /// Requests that run or wait in the engine, at each scrape within the level: s since it began, how many, and for how long it holds, s.
+    pub fn inside_at_scrapes(&self) -> Option<Vec<(f64, f64, f64)>> {
         let (running, waiting) = (self.side.gauge(Signal::Running)?, self.side.gauge(Signal::Waiting)?);
         let within = running.steps.iter().filter(|step| step.from >= self.from && step.from < self.to);
-        let looks: Vec<_> = within
+        let scrapes: Vec<_> = within
             .filter_map(|step| {
                 let inside = step.value + waiting.at(step.from)?;
                 Some(((step.from - self.from).as_secs_f64(), inside, (step.to - step.from).as_secs_f64()))
             })
             .collect();
-        (!looks.is_empty()).then_some(looks)
+        (!scrapes.is_empty()).then_some(scrapes)
     }
 
-    /// Share of looks at which requests wait for cache of another engine while requests wait.
+    /// Share of scrapes at which requests wait for cache of another engine while requests wait.
     pub fn deferred(&self) -> Option<f64> {
         let (deferred, waiting) =
             (self.side.gauge(Signal::DeferredKvTransfer)?, self.side.gauge(Signal::Waiting)?);
@@ -290,7 +290,7 @@ impl Gauges {
         self.gained(Signal::GcCollections)
     }
 
-    /// Usual time between two looks, s.
+    /// Usual time between two scrapes, s.
     pub fn cadence_s(&self) -> Option<f64> {
         self.side.cadence().map(|span| span.as_secs_f64())
     }

@@ -34,6 +34,7 @@ const ALIKE: f64 = 1.15;
 
 /// Share of the gaps between tokens that is longer than the usual one of before, from which most of them have grown, and under which they have not.
 const BODY: (f64, f64) = (0.1, 0.04);
+
 /// Whether the prompts are the same no page shows: of answers that are longer nobody knows more than that.
 const NOT_ON_A_PAGE: [Cause; 1] = [Cause::LongerAnswersToSamePrompts];
 
@@ -195,7 +196,7 @@ fn queue(now: &Gauges, before: Option<&Gauges>) -> Option<Finding> {
 
 /// The number of requests in the engine grows by a fiftieth of the rate.
 fn backlog(now: &Gauges) -> Option<Finding> {
-    let inside: Vec<f64> = now.inside_at_looks()?.into_iter().map(|(_, inside, _)| inside).collect();
+    let inside: Vec<f64> = now.inside_at_scrapes()?.into_iter().map(|(_, inside, _)| inside).collect();
     let rate = rate_of(now)?.value;
     let per_s = inside.len() as f64 / now.seconds();
     let slope = series::slope(&inside, PARTS, 0.9)?;

@@ -28,7 +28,7 @@ pub struct TokenPace {
     /// Median gap of its tokens in that second, s.
     pub gap: f64,
     /// Answers under way in that second, itself among them, on its replica where that is told; mean.
-    pub company: f64,
+    pub concurrency: f64,
 }
 
 /// One request.
@@ -95,7 +95,7 @@ pub struct RequestRow {
     /// Token events.
     pub events: u32,
     /// Share of its gaps that are as good as nothing.
-    pub lumped: f64,
+    pub coalesced: f64,
     /// Longest gap between token events, s.
     pub gap_max: f64,
     /// Median gap between token events, s.
@@ -157,8 +157,8 @@ pub struct Seen<'a> {
 pub const LONG_GAP_S: f64 = 0.1;
 /// Stages that are the engine's own.
 const ENGINE: [&str; 3] = ["queue", "prefill", "decode"];
-/// Gaps under this are as good as nothing, s: two tokens that came in one lump.
-const LUMP_S: f64 = 2e-4;
+/// Gaps under this are as good as nothing, s: two tokens that came at once.
+const COALESCED_S: f64 = 2e-4;
 
 impl<'a> Seen<'a> {
     /// Reads a level. `attempts` may hold other levels' as well, in any order.
@@ -315,7 +315,7 @@ impl<'a> Seen<'a> {
             beside: 0,
             beside_streaming: 0.0,
             events: gaps.events,
-            lumped: gaps.lumped,
+            coalesced: gaps.coalesced,
             gap_max: gaps.longest,
             gap_p50: gaps.middle,
             queue: stage("queue"),
@@ -327,10 +327,10 @@ impl<'a> Seen<'a> {
 
     fn gaps_of(&mut self, attempt: &Attempt, row: u32, all: &mut Vec<f64>) -> Gaps {
         let mut own: Vec<(f64, f64)> = Vec::new();
-        let mut gaps = Gaps { events: 0, lumped: f64::NAN, longest: f64::NAN, middle: f64::NAN };
+        let mut gaps = Gaps { events: 0, coalesced: f64::NAN, longest: f64::NAN, middle: f64::NAN };
         let Some(sent) = attempt.sent else { return gaps };
         let base = self.seconds(sent);
-        let (mut before, mut lumps, mut count): (Option<f64>, u32, u32) = (None, 0, 0);
+        let (mut before, mut coalesced, mut count): (Option<f64>, u32, u32) = (None, 0, 0);
         let is_token = |kind: EventKind| kind.is_token();
         for event in attempt.events.iter().filter(|event| is_token(event.kind)) {
             let at = base + event.offset.as_secs_f64();
@@ -338,7 +338,7 @@ impl<'a> Seen<'a> {
             if let Some(before) = before {
                 let gap = at - before;
                 count += 1;
-                lumps += u32::from(gap < LUMP_S);
+                coalesced += u32::from(gap < COALESCED_S);
                 gaps.longest = if gaps.longest > gap { gaps.longest } else { gap };
                 all.push(gap);
                 own.push((at, gap));
@@ -349,13 +349,13 @@ impl<'a> Seen<'a> {
             before = Some(at);
         }
         if count > 0 {
-            gaps.lumped = f64::from(lumps) / f64::from(count);
+            gaps.coalesced = f64::from(coalesced) / f64::from(count);
             let mut values: Vec<f64> = own.iter().map(|gap| gap.1).collect();
             gaps.middle = plimsoll_math::quantile::order_statistic(&mut values, 0.5).unwrap_or(f64::NAN);
             for second in own.chunk_by(|a, b| a.0.floor() == b.0.floor()) {
                 let mut values: Vec<f64> = second.iter().map(|gap| gap.1).collect();
                 if let Some(gap) = plimsoll_math::quantile::order_statistic(&mut values, 0.5) {
-                    self.paces.push(TokenPace { row, at: second[0].0, gap, company: f64::NAN });
+                    self.paces.push(TokenPace { row, at: second[0].0, gap, concurrency: f64::NAN });
                 }
             }
         }
@@ -439,7 +439,7 @@ fn tcp_of(of: &[&Attempt]) -> TcpFacts {
 
 struct Gaps {
     events: u32,
-    lumped: f64,
+    coalesced: f64,
     longest: f64,
     middle: f64,
 }

@@ -8,8 +8,8 @@ mod compare;
 mod cost;
 #[path = "all/gate.rs"]
 mod gate;
-#[path = "all/gate_looks.rs"]
-mod gate_looks;
+#[path = "all/gate_interim.rs"]
+mod gate_interim;
 #[path = "all/history.rs"]
 mod history;
 #[path = "all/impossible.rs"]

@@ -14,7 +14,7 @@ use crate::lines::{self, LineSpec, Observed};
 use crate::network::{Network, SeenOfNetwork};
 use crate::purpose::{COLD, ISOLATED, WARM_UP};
 use crate::say::number;
-use crate::server_side::told;
+use crate::server_side::report;
 use crate::validity::judge_run;
 
 /// Recomputes all findings of a run from its rows.
@@ -24,7 +24,7 @@ pub fn analyse(manifest: &Manifest, attempts: &[Attempt], samples: &[Sample], sp
         observed.push(Observed::new(&level, &own, &of_level(samples, &level), spec.budget.as_ref()));
     });
     let mut findings = analyse_observed(&observed, spec);
-    findings.server = told(&findings.levels, samples);
+    findings.server = report(&findings.levels, samples);
     // A simulated client's connections are numbers: it has no network that could be unknown.
     if manifest.time == Time::Real {
         findings.network = Network::of_attempts(attempts);
@@ -58,7 +58,7 @@ impl Streamed {
             observed.push(Observed::gathered(level, gathered, samples, spec.budget.as_ref()));
         }
         let mut findings = analyse_observed(&observed, spec);
-        findings.server = told(&findings.levels, samples);
+        findings.server = report(&findings.levels, samples);
         if manifest.time == Time::Real && self.connected {
             findings.network = Some(self.network.network());
         }

@@ -146,7 +146,7 @@ fn limit(case: &EffectCase<'_>, source: &[ReplayRequest]) -> Result<f64, String>
     let took_s = (ends[to] - ends[from]) as f64 / 1e9;
     match took_s > 0.0 {
         true => Ok((to - from) as f64 / took_s),
-        false => Err("its limit on this mix can't be told: the requests end at one instant".into()),
+        false => Err("its limit on this mix is unknown: the requests end at one instant".into()),
     }
 }
 

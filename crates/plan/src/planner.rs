@@ -418,7 +418,7 @@ impl Planner {
         let open = |tried: &&TriedReplicas| tried.held == Held::Inconclusive;
         let words = |tried: &TriedReplicas| {
             format!(
-                "whether {} hold can't be told: {}",
+                "whether {} hold is unknown: {}",
                 tried.replicas,
                 tried.why.as_deref().unwrap_or("no figure")
             )

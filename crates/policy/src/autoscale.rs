@@ -81,7 +81,7 @@ impl AutoscaleSpec {
         })?;
         let target = written.take("target", NUMBER, |target: &f64| *target > 0.0)?;
         let target =
-            target.ok_or_else(|| written.missing("target", "what one replica is worth, such as target=8"))?;
+            target.ok_or_else(|| written.missing("target", "what one replica carries, such as target=8"))?;
         let signal = signal.unwrap_or_default();
         Ok(match kind.as_str() {
             "hpa" => AutoscaleSpec::Hpa(HpaSpec::new(signal, target, min, max)),

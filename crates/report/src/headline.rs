@@ -56,7 +56,7 @@ fn sentence(says: &str, asks: &str, line: &Line) -> String {
         Line::Below { rate_per_s, why } => {
             format!("{says} less than {} requests/s: {why}.", figure::number(*rate_per_s))
         }
-        Line::CannotTell { why } => format!("{asks} can\u{2019}t be told: {why}."),
+        Line::CannotTell { why } => format!("{asks} is unknown: {why}."),
     }
 }
 
@@ -64,7 +64,7 @@ fn of_hold(hold: &Hold) -> String {
     let verdict = match hold.verdict {
         Held::Pass => "held",
         Held::Fail => "did not hold",
-        Held::Inconclusive => "cannot be told to hold",
+        Held::Inconclusive => "may or may not hold",
     };
     let (rate, time) = (figure::number(hold.rate_per_s), words::time(hold.held_s));
     format!("{rate} requests/s {verdict} for {time}: {}", words::sentence(&hold.why))

@@ -9,7 +9,7 @@ pub fn lines(found: &Network) -> Vec<(usize, String)> {
     let mut lines =
         vec![(0, "Network, as this machine's kernel sees it (to the first hop that ends TCP)".to_owned())];
     if found.known == 0 {
-        lines.push((2, "Unknown: neither round trips nor lost segments are told here".to_owned()));
+        lines.push((2, "Unknown: neither round trips nor lost segments are reported here".to_owned()));
         return lines;
     }
     let time = |seconds: Option<f64>| seconds.map_or("unknown".to_owned(), words::time);

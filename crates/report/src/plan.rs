@@ -88,7 +88,7 @@ pub(crate) fn headline(plan: &PlanFinding) -> Vec<String> {
                 counted(plan, chosen)
             )
         }
-        Held::Inconclusive => format!("{} may carry {asked}: it can't be told.", counted(plan, chosen)),
+        Held::Inconclusive => format!("{} may carry {asked}: cannot tell.", counted(plan, chosen)),
     }];
     said.push(holds(plan, chosen, &promise));
     said.push(breaks(plan, chosen));

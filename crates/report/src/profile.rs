@@ -406,7 +406,7 @@ fn floors(page: &mut TextPage, finding: &ProfileFinding) {
         page.wrapped(
             2,
             &format!(
-                "The model alone ({}, {} iterations): median {}; {measured}.",
+                "The model without a server ({}, {} iterations): median {}; {measured}.",
                 floor.from,
                 floor.n,
                 words::time(floor.floor_s)

@@ -2,22 +2,22 @@
 //!
 //! Sentences rather than a table: half of the figures are unknown on most servers, and a column of dashes says less.
 
-use plimsoll_measure::server_side::{LevelTold, ServerTold};
+use plimsoll_measure::server_side::{LevelReport, ServerReport};
 
 use crate::{figure, words};
 
 /// The lines of the section with their indents, for these levels.
-pub fn lines(told: &ServerTold, shown: &[u32]) -> Vec<(usize, String)> {
+pub fn lines(told: &ServerReport, shown: &[u32]) -> Vec<(usize, String)> {
     let cadence = told.cadence_s.map_or("once".to_owned(), |every| format!("every {}", words::time(every)));
     let replicas = if told.replicas > 1 { format!(", {} replicas", told.replicas) } else { String::new() };
     let mut lines = vec![(
         0,
         format!(
             "Server, as it says of itself (read {cadence}, {}{replicas})",
-            figure::counted(told.looks, "look")
+            figure::counted(told.scrapes, "scrape")
         ),
     )];
-    let levels: Vec<&LevelTold> = told.levels.iter().filter(|level| shown.contains(&level.level)).collect();
+    let levels: Vec<&LevelReport> = told.levels.iter().filter(|level| shown.contains(&level.level)).collect();
     for level in &levels {
         let which = if levels.len() > 1 { format!("level {}: ", level.level) } else { String::new() };
         lines.push((2, format!("{which}{}", queue(level))));
@@ -28,7 +28,7 @@ pub fn lines(told: &ServerTold, shown: &[u32]) -> Vec<(usize, String)> {
     lines
 }
 
-fn queue(level: &LevelTold) -> String {
+fn queue(level: &LevelReport) -> String {
     let mut parts = Vec::new();
     match (level.waiting, level.waiting_max) {
         (Some(mean), Some(max)) => {
@@ -49,7 +49,7 @@ fn queue(level: &LevelTold) -> String {
     parts.join(" · ")
 }
 
-fn engine(level: &LevelTold) -> String {
+fn engine(level: &LevelReport) -> String {
     let limit = match level.running_limit {
         Some(limit) => format!("of {}", figure::number(limit)),
         None => "limit unknown".to_owned(),
@@ -82,7 +82,7 @@ fn engine(level: &LevelTold) -> String {
     parts.join(" · ")
 }
 
-fn gpu(level: &LevelTold) -> Option<String> {
+fn gpu(level: &LevelReport) -> Option<String> {
     let share =
         |name: &str, value: Option<f64>| value.map(|value| format!("{name} {}", figure::percent(value)));
     let parts: Vec<String> = [

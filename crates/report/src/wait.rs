@@ -111,7 +111,7 @@ pub(crate) fn says(found: &WaitFinding) -> Vec<String> {
         )];
     }
     let Some(whole_s) = found.whole.as_ref().and_then(mean) else {
-        let why = "no answer of this level was streamed and whole, and no page told the means of the server's stages";
+        let why = "no answer of this level was streamed and whole, and no page reported the means of the server's stages";
         return vec![format!("Nothing to take apart: {why} (measure with --scrape URL).")];
     };
     let shown = shown(found);
@@ -188,7 +188,7 @@ fn share_of(part: &PartFinding, whole_s: f64) -> String {
             }
         }
     };
-    let unknown = if [WAIT, BEFORE_PROMPT].contains(&short(part)) { " (not told apart)" } else { "" };
+    let unknown = if [WAIT, BEFORE_PROMPT].contains(&short(part)) { " (not separable)" } else { "" };
     format!("{} {share}{known}{unknown}", short(part))
 }
 
@@ -242,7 +242,7 @@ fn named(found: &WaitFinding) -> Vec<(&'static str, &PartFinding)> {
 
 /// How a part is known.
 pub(crate) fn known(part: &PartFinding) -> String {
-    if part.mean_told { "inferred, mean told".into() } else { part.basis.word().to_string() }
+    if part.mean_told { "inferred, mean reported".into() } else { part.basis.word().to_string() }
 }
 
 /// Where a mean request went that was answered whole.
@@ -353,7 +353,7 @@ pub(crate) fn slices(slices: &[PartSlice]) -> Table {
             format!("{} {ends}", figure::percent(of.value))
         });
         let verdict = match (known, slice.verdict, slice.basis) {
-            (None, ..) => "cannot be told apart from its neighbours".to_owned(),
+            (None, ..) => "cannot be separated from its neighbours".to_owned(),
             (_, Held::Inconclusive, Basis::Inferred) => {
                 "not settled by so many requests, or within the inference's error".to_owned()
             }

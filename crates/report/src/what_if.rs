@@ -39,7 +39,7 @@ pub(crate) fn title(case: &Predicted) -> String {
     said.extend(case.held.map(|held| {
         match held {
             Held::Pass => "the promise would hold",
-            Held::Inconclusive => "whether the promise would hold can't be told",
+            Held::Inconclusive => "whether the promise would hold is unknown",
             Held::Fail => "the promise would be broken",
         }
         .to_owned()

@@ -16,7 +16,7 @@ pub fn text(made: &Reconstruction, effect: &Result<EffectFinding, String>) -> St
     page += "\nWhat the difference does\n";
     match effect {
         Ok(effect) => page += &effects(effect),
-        Err(why) => page += &words::wrap(2, &format!("Not told: {why}.")),
+        Err(why) => page += &words::wrap(2, &format!("Unknown: {why}.")),
     }
     page
 }

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use plimsoll_judge::budget::{Budget, BudgetFile};
-use plimsoll_measure::server_side::{FAILED, LOOK, PAGE_LABEL, Series, ServerSide, Signal};
+use plimsoll_measure::server_side::{FAILED, PAGE_LABEL, SCRAPE, Series, ServerSide, Signal};
 use plimsoll_model::{At, Attempt, Sample, Span, split_labels};
 
 use crate::alert::{AlertKind, Board, Kept, Minute, board};
@@ -129,13 +129,13 @@ impl Watched {
 
     /// Takes a row of the scraper.
     pub fn push(&mut self, sample: Sample) {
-        if sample.name == LOOK || sample.name == FAILED {
+        if sample.name == SCRAPE || sample.name == FAILED {
             let labels = split_labels(&sample.labels);
             let page =
                 labels.iter().find(|(name, _)| name == PAGE_LABEL).map_or("", |(_, page)| page.as_str());
             let seen = self.pages.entry(page.to_owned()).or_default();
             seen.tried = seen.tried.max(Some(sample.at));
-            if sample.name == LOOK && sample.value > 0.0 {
+            if sample.name == SCRAPE && sample.value > 0.0 {
                 seen.good = seen.good.max(Some(sample.at));
             }
         }
@@ -253,7 +253,7 @@ impl Watched {
         let mut last: HashMap<(String, String, String), Sample> = HashMap::new();
         let mut kept = Vec::with_capacity(self.samples.len());
         for sample in self.samples.drain(..) {
-            let is_mark = sample.name == LOOK || sample.name == FAILED;
+            let is_mark = sample.name == SCRAPE || sample.name == FAILED;
             if sample.at >= at {
                 kept.push(sample);
             } else if !is_mark {
@@ -262,7 +262,7 @@ impl Watched {
         }
         // Known at the first scrape that is kept: a value stands until it changes.
         let first =
-            kept.iter().filter(|sample| sample.name == LOOK).map(|sample| sample.at).min().unwrap_or(at);
+            kept.iter().filter(|sample| sample.name == SCRAPE).map(|sample| sample.at).min().unwrap_or(at);
         self.samples = last
             .into_values()
             .filter(|sample| !sample.value.is_nan())

@@ -24,7 +24,7 @@ use crate::screen::{KeyWatch, Screen};
 /// The kind of run it writes.
 pub const KIND: &str = "collect";
 /// How often it is looked at whether it is to end.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL: Duration = Duration::from_millis(50);
 
 /// Collects until it is stopped, and prints what came.
 pub fn run(args: &CollectArgs) -> Result<Exit, Stop> {
@@ -198,7 +198,7 @@ fn wait(stopper: &CollectStopper, clock: &Clock, most_ns: Option<i64>, screen: &
         }
         let line = sentence(&stopper.counts());
         screen.show(elapsed as f64 / 1e9, std::slice::from_ref(&line), &line);
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL);
     }
 }
 

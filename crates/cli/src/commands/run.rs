@@ -305,7 +305,7 @@ fn alone(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
         max_rate_per_s: None,
     };
     let measured =
-        measure.level(&step, &format!("{}, each alone", figure::counted(requests.into(), "request")))?;
+        measure.level(&step, &format!("{}, each isolated", figure::counted(requests.into(), "request")))?;
     measure.keep(measured);
     Ok(())
 }

@@ -38,7 +38,7 @@ pub struct DiagnoseUrlArgs {
 /// What is held against what.
 #[derive(Args, Debug, Clone, Default)]
 pub struct DiagnoseRunArgs {
-    /// The run of before: a run folder, or a baseline by its name. Of a URL: its requests are sent, and what they took alone and in company is held against it
+    /// The run of before: a run folder, or a baseline by its name. Of a URL: its requests are sent, and what they took alone and beside others is held against it
     #[arg(long, value_name = "RUN|NAME", help_heading = "Judging a run")]
     pub baseline: Option<PathBuf>,
     /// What was promised, a budget file: its ceilings on ttft, tpot and e2e of all requests say what is material

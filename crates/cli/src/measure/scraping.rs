@@ -9,8 +9,8 @@ use plimsoll_client::Clock;
 use plimsoll_client::pages::{self, MetricsPage, ScrapeError};
 use plimsoll_client::scrape::Scraper;
 use plimsoll_measure::findings::Findings;
+use plimsoll_measure::server_side::report;
 use plimsoll_measure::server_side::table::Table;
-use plimsoll_measure::server_side::told;
 use plimsoll_model::{Sample, Span};
 use plimsoll_workload::{Scenario, format_span};
 use serde_json::{Value, json};
@@ -102,7 +102,7 @@ impl Measure {
 
     /// Adds what servers said so far to findings that were made of levels alone.
     pub fn tell(&self, findings: &mut Findings) {
-        findings.server = told(&findings.levels, &self.seen());
+        findings.server = report(&findings.levels, &self.seen());
     }
 
     /// All samples so far, those of the scraper included.

@@ -38,7 +38,7 @@ fn a_url_is_measured_as_the_budgets_need_and_judged() {
     let (steady, lunch) = ((Some("steady"), Some(150.0)), (Some("lunch"), Some(200.0)));
     assert_eq!(loads[..2], [steady, lunch]);
     assert!(loads.iter().all(|load| [steady, lunch].contains(load)), "{loads:?}");
-    // Half of the time until the first look, and no more than all of it in the end.
+    // Half of the time until the interim analysis, and no more than all of it in the end.
     let ns = |level: &serde_json::Value| {
         level["stop"].as_i64().expect("ns") - level["start"].as_i64().expect("ns")
     };
@@ -132,10 +132,10 @@ fn a_trace_is_replayed_as_long_as_it_takes() {
     refused(onset, "calm: its load is made, and a trace is replayed as it is");
 }
 
-/// The median of 200/s takes 14 requests at the least and some 60 as planned, which is less than a level is measured for: a first look is
+/// The median of 200/s takes 14 requests at the least and some 60 as planned, which is less than a level is measured for: an interim analysis is
 /// enough, and most of the time is left. Where the machine stood still meanwhile, a second one may be taken.
 #[test]
-fn what_a_first_look_decides_is_not_measured_further() {
+fn what_an_interim_analysis_decides_is_not_measured_further() {
     let engine = Engine::start("canned");
     let folder = with_budget(
         "version: 1\nload: {rate: 200/s}\nbudgets:\n  - {id: half, metric: e2e, p: 50, max: 20s}\n  - {id: errors, metric: error_rate, \

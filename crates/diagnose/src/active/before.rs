@@ -1,6 +1,6 @@
 //! What an earlier run measured, beside what the experiments measure now: has the target become slower (SPEC D1, question 3)?
 //!
-//! Requests alone are held against requests alone, and company against as much company, by medians; never one kind against the
+//! Requests alone are held against requests alone, and concurrency against as much concurrency, by medians; never one kind against the
 //! other, and first tokens only of prompts of like length. A baseline that lacks one of these leaves that fact out, and the
 //! diagnosis says so. The figures that are needed are kept with the diagnosis: naming the folder alone lost, because a
 //! diagnosis could then not be read again where the baseline has gone.
@@ -27,7 +27,7 @@ const TOKEN: (f64, f64) = (1.08, 1.03);
 const FOR_ALL: f64 = 1.05;
 /// The same of the first token, whose spread is wider.
 const FIRST: (f64, f64) = (1.1, 1.04);
-/// The same of whole answers in company: the lower bound has to pass it.
+/// The same of whole answers beside others: the lower bound has to pass it.
 const TOGETHER: f64 = 1.1;
 /// Ratio of lengths up to which requests are alike.
 const ALIKE: f64 = 1.1;
@@ -48,7 +48,7 @@ pub struct Before {
     /// Requests that had the target to themselves.
     pub alone: Vec<Once>,
     /// Requests of closed loops, by how many were in flight.
-    pub company: Vec<(u32, Vec<Once>)>,
+    pub concurrency: Vec<(u32, Vec<Once>)>,
     /// What it showed, where it was an active diagnosis itself.
     pub shown: Vec<Finding>,
 }
@@ -114,7 +114,7 @@ impl Before {
                 .collect();
         }
         alone.truncate(KEPT);
-        let in_company = |level: &&Level| -> Option<(u32, Vec<Once>)> {
+        let at_concurrency = |level: &&Level| -> Option<(u32, Vec<Once>)> {
             let plain = super::plan::of_level(level).is_none_or(|(kind, _)| kind == ExperimentKind::Together);
             match level.load {
                 Load::Closed { concurrency } | Load::Saturating { concurrency }
@@ -125,8 +125,8 @@ impl Before {
                 _ => None,
             }
         };
-        let company = levels.iter().filter_map(in_company).collect();
-        Before { run: run.to_owned(), target: side.facts.clone(), alone, company, shown }
+        let concurrency = levels.iter().filter_map(at_concurrency).collect();
+        Before { run: run.to_owned(), target: side.facts.clone(), alone, concurrency, shown }
     }
 
     /// What the experiments show beside it.
@@ -158,9 +158,9 @@ impl Before {
         Some(shown(Observed::AloneFirstLater, slower(&ratio, FIRST, true), says, Some(ratio), Some(FIRST.0)))
     }
 
-    /// Whole answers in the most company that both had.
+    /// Whole answers at the highest concurrency that both had.
     fn together(&self, blocks: &[Block]) -> Option<Finding> {
-        let (at, then, now) = self.shared_company(blocks)?;
+        let (at, then, now) = self.shared_concurrency(blocks)?;
         alike(then, &now, |of| Some(of.prompt), ALIKE)?;
         alike(then, &now, |of| Some(of.output), ALIKE)?;
         let effect = f64::from(at).sqrt();
@@ -171,10 +171,10 @@ impl Before {
         Some(shown(Observed::SlowerBeside, over(&times, TOGETHER), says, Some(times), Some(TOGETHER)))
     }
 
-    fn shared_company(&self, blocks: &[Block]) -> Option<(u32, &[Once], Vec<Once>)> {
+    fn shared_concurrency(&self, blocks: &[Block]) -> Option<(u32, &[Once], Vec<Once>)> {
         let both = facts::of(blocks, ExperimentKind::Together).filter_map(|block| {
             let at = block.concurrency()?;
-            let then = self.company.iter().find(|(concurrency, _)| *concurrency == at)?;
+            let then = self.concurrency.iter().find(|(concurrency, _)| *concurrency == at)?;
             Some((at, then.1.as_slice(), answered(block)))
         });
         both.max_by_key(|(at, ..)| *at)
@@ -220,7 +220,7 @@ impl Before {
             ));
         }
         if !known(Observed::SlowerBeside) && facts::of(blocks, ExperimentKind::Together).next().is_some() {
-            let why = match self.shared_company(blocks) {
+            let why = match self.shared_concurrency(blocks) {
                 Some(_) => "its requests are of other lengths",
                 None => "it holds no closed loop with as many in flight",
             };

@@ -1,7 +1,7 @@
 //! What one level of an experiment brought: its answers as plain numbers, and medians with their intervals.
 //!
 //! Experiments of a few dozen requests carry medians and shares, not tails: a p99 of forty requests is the slowest of them.
-//! Requests of a closed loop at concurrency 1 follow one another and share no queue, so each counts as one; in company they
+//! Requests of a closed loop at concurrency 1 follow one another and share no queue, so each counts as one; beside others they
 //! share batches and queues, and √concurrency of them count as one. A whole wave for one lost: five waves have no interval.
 
 use std::collections::BTreeSet;
@@ -48,7 +48,7 @@ pub struct Gauges {
     /// Prompt tokens that the prefix cache held, of those that were looked up in it.
     pub cached: Option<(f64, f64)>,
     /// Looks at its pages that these rest on.
-    pub looks: usize,
+    pub scrapes: usize,
     /// Looks at its pages, whatever they hold: those that brought one, and those that brought none in time.
     pub pages: (usize, usize),
 }
@@ -161,7 +161,7 @@ impl Block {
         }
     }
 
-    /// Those in full company: without the first, who come all at once, and the last, who are left alone.
+    /// Those beside all others: without the first, who come all at once, and the last, who are left alone.
     pub fn settled(&self) -> &[BlockRow] {
         let beside = self.concurrency().unwrap_or(1) as usize - 1;
         let most = self.rows.len() / 4;
@@ -217,7 +217,7 @@ impl Gauges {
             waiting: mean(Signal::Waiting),
             running: mean(Signal::Running),
             kv: server.gauge(Signal::KvUsage).and_then(|series| series.max(from, to)),
-            looks: server.gauge(Signal::Running).map_or(0, |series| series.looks(from, to)),
+            scrapes: server.gauge(Signal::Running).map_or(0, |series| series.scrapes(from, to)),
             pages,
             preemptions: gained(Signal::Preempted),
             cached: gained(Signal::PrefixHit).zip(gained(Signal::PrefixQueried)),

@@ -31,7 +31,7 @@ use plan::{ActiveSpec, Ask, ExperimentKind, KnownTarget, TrafficTraits};
 
 /// Bits that an experiment has to be expected to bring to be worth its requests.
 const WORTH: f64 = 0.02;
-/// Answers per second more for twice the company under which a larger company tells nothing new.
+/// Answers per second more for twice the concurrency under which a higher concurrency tells nothing new.
 const FLAT: f64 = 1.15;
 
 /// What is to be done next.
@@ -180,7 +180,7 @@ impl Active {
 
     // ---------------------------------------------------------------------------------------- choosing
 
-    /// The next step of company, or the end of the experiment.
+    /// The next step of concurrency, or the end of the experiment.
     fn after(&mut self, kind: ExperimentKind) {
         if kind == ExperimentKind::Together {
             self.step = self.next_step();
@@ -194,7 +194,7 @@ impl Active {
         }
     }
 
-    /// Twice the company, unless the last doubling brought nothing more or the ceiling is reached.
+    /// Twice the concurrency, unless the last doubling brought nothing more or the ceiling is reached.
     fn next_step(&self) -> u32 {
         let steps: Vec<&Block> = facts::of(&self.blocks, ExperimentKind::Together).collect();
         let at = steps.last().and_then(|block| block.concurrency()).unwrap_or(1);
@@ -299,7 +299,7 @@ impl Active {
                 let mut sum = 0;
                 let mut c = known.step.max(1);
                 loop {
-                    sum += plan::company(c, &self.spec, known);
+                    sum += plan::concurrent_requests(c, &self.spec, known);
                     if c >= self.spec.max_concurrency {
                         break sum;
                     }

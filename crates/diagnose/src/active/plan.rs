@@ -332,7 +332,7 @@ impl ExperimentKind {
                     pace_per_s: pace(known, concurrency, spec),
                     ..one(
                         ArmSetting::Number(concurrency),
-                        company(concurrency, spec, known),
+                        concurrent_requests(concurrency, spec, known),
                         ScenarioChange::default(),
                     )
                 }],
@@ -462,14 +462,14 @@ fn steps_left(step: u32, most: u32) -> u32 {
     if step == 0 { 0 } else { (f64::from(most.max(step)) / f64::from(step)).log2().ceil() as u32 + 1 }
 }
 
-/// Seconds that a level of company lasts at least, as far as a tenth of the requests go: of an engine that answers in
+/// Seconds that a level of concurrency lasts at least, as far as a tenth of the requests go: of an engine that answers in
 /// milliseconds six rounds are over before its page is read, and within one hiccup of the machine.
 const COMPANY_S: f64 = 2.0;
 
-/// Requests of a level of company: six rounds, and more where they are short.
-pub fn company(concurrency: u32, spec: &ActiveSpec, known: &KnownTarget) -> u64 {
+/// Requests of a level of concurrency: six rounds, and more where they are short.
+pub fn concurrent_requests(concurrency: u32, spec: &ActiveSpec, known: &KnownTarget) -> u64 {
     let rounds = (6 * u64::from(concurrency)).max(24);
-    // Twice the company answers twice as many at best.
+    // Twice the concurrency answers twice as many at best.
     let rate = match known.best_rate > 0.0 {
         true => 2.0 * known.best_rate,
         false => f64::from(concurrency) / known.e2e_s.max(1e-3),

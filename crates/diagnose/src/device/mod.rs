@@ -305,7 +305,7 @@ fn steps(timeline: &Timeline<'_>, lanes: &[Lane], tells: bool) -> Vec<Step> {
 /// What the time went by, of the mean over the devices.
 fn verdict(finding: &DeviceFinding) -> (Bound, String) {
     if finding.devices.is_empty() {
-        let says = "no device work was recorded: the host's part alone is shown; record the device too (ProfilerActivity.CUDA)";
+        let says = "no device work was recorded: only the host's part is shown; record the device too (ProfilerActivity.CUDA)";
         return (Bound::NoDevice, says.to_owned());
     }
     let mean = |of: &dyn Fn(&Device) -> f64| {
@@ -358,14 +358,14 @@ fn verdict(finding: &DeviceFinding) -> (Bound, String) {
         () if !told && 1.0 - busy >= MUCH => (
             Bound::Idle,
             format!(
-                "the device idled for {} of the time; whether the host made it wait can't be told without its launches",
+                "the device idled for {} of the time; whether the host made it wait is unknown without its launches",
                 percent(1.0 - busy)
             ),
         ),
         () => (
             Bound::Mixed,
             format!(
-                "mixed: kernels {}, host {}, exchange alone {}, copies alone {} of the time",
+                "mixed: kernels {}, host {}, exchange only {}, copies only {} of the time",
                 percent(computing),
                 percent(host),
                 percent(collective),

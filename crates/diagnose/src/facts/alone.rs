@@ -8,7 +8,7 @@ use plimsoll_measure::findings::Estimate;
 use plimsoll_measure::say::{ms, number, percent};
 
 use super::load::times;
-use super::pauses::LEAST_FREEZE_S;
+use super::pauses::LEAST_STALL_S;
 use super::{Finding, Is, Observed, over, yes_if};
 use crate::effect::{ALONE_NEEDED, medians, share};
 use crate::effect::{of_units, spearman, stretches};
@@ -213,7 +213,7 @@ fn over_budget(frames: &Frames<'_>) -> Option<Finding> {
     worst
 }
 
-/// What a third of the single requests show as well is no freeze of everybody: each answer pauses for itself.
+/// What a third of the single requests show as well is no stall of everybody: each answer pauses for itself.
 fn pauses(frames: &Frames<'_>) -> Option<Finding> {
     let rows = &frames.candidate.alone;
     let longest = |rows: &[RequestRow]| -> Vec<f64> {
@@ -222,7 +222,7 @@ fn pauses(frames: &Frames<'_>) -> Option<Finding> {
     let own = longest(rows);
     let usual =
         frames.base.as_ref().and_then(|base| order_statistic(&mut longest(&base.alone), 0.95)).unwrap_or(0.0);
-    let least = LEAST_FREEZE_S.max(2.0 * usual);
+    let least = LEAST_STALL_S.max(2.0 * usual);
     let pausing = own.iter().filter(|pause| **pause >= least).count();
     let says = format!("{pausing} of {} single requests pause for over {}", own.len(), ms(least));
     (own.len() >= ALONE_NEEDED)

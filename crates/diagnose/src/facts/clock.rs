@@ -1,7 +1,7 @@
 //! Halts by a clock: everybody's tokens stop and go on together, many times a second.
 //!
-//! A limit on processor time (a cgroup's quota) lets a server run for a part of each period, and whatever it made leaves it in one lump. A
-//! proxy that holds answers back makes lumps as well. They are told apart by when answers go on: a proxy counts each answer's own bytes, so
+//! A limit on processor time (a cgroup's quota) lets a server run for a part of each period, and whatever it made leaves it at once. A
+//! proxy that holds answers back coalesces them as well. They are told apart by when answers go on: a proxy counts each answer's own bytes, so
 //! that two answers go on together as often as chance makes them; a server that is let run goes on with all of them at once, at the distances
 //! of the clock. What chance makes is counted in the same records, at instants that are shifted by parts of a halt. Only answers that began
 //! apart are held against each other: of a batch that began together every sixteenth token comes together as well.
@@ -30,7 +30,7 @@ pub fn find(frames: &Frames<'_>, all: &mut Vec<Finding>) {
         true => "; 100 ms is the period of Linux's CPU limits: see nr_throttled in the cgroup's cpu.stat",
         false => "",
     };
-    let together = found.company.map_or(String::new(), |(with, chance)| {
+    let together = found.go_on_together.map_or(String::new(), |(with, chance)| {
         format!(
             "; in {} of the pairs of answers both go on at the same instant ({} by chance)",
             percent(with),
@@ -68,7 +68,7 @@ const FIT_BY_CHANCE: f64 = 1.0 / 3.0;
 const TOGETHER: f64 = 0.8;
 /// Times that chance must be passed by.
 const OVER_CHANCE: f64 = 3.0;
-/// Fewest pairs of answers to speak of company.
+/// Fewest pairs of concurrent answers to say whether they go on together.
 const PAIRS: usize = 10;
 /// Parts of a halt by which instants are shifted to see what chance makes.
 const SHIFTS: [f64; 5] = [0.21, 0.37, 0.45, 0.63, 0.79];
@@ -159,7 +159,7 @@ impl Halts {
 
     /// Pairs of a halt and another answer that was being told throughout it and had not begun with it; in how many the other goes on at the
     /// same instant, and in how many at one that is as good by chance.
-    fn company(&self) -> (usize, f64, f64) {
+    fn go_on_together(&self) -> (usize, f64, f64) {
         let (mut pairs, mut with, mut by_chance) = (0usize, 0usize, 0usize);
         // Answers by their beginning, so that only those that are under way are asked.
         let mut order: Vec<usize> = (0..self.streams.len()).collect();
@@ -186,7 +186,7 @@ impl Halts {
         (pairs, with as f64 / n, by_chance as f64 / n / SHIFTS.len() as f64)
     }
 
-    /// Of the answers with two halts or more: how many, and in how many the last lump comes a whole number of intervals after the one before. Who
+    /// Of the answers with two halts or more: how many, and in how many the last burst comes a whole number of intervals after the one before. Who
     /// holds back an answer's own bytes lets the rest go when it ends, at any time.
     fn ends_on_clock(&self, every: f64) -> (usize, usize) {
         let last = |on: &&Vec<f64>| on.len() >= 2;
@@ -204,8 +204,8 @@ struct Found {
     every: f64,
     fits: f64,
     instants: Vec<f64>,
-    /// Share of company that goes on at the same instant, share by chance; `None` = there is no company to ask.
-    company: Option<(f64, f64)>,
+    /// Share of the concurrent answers that go on at the same instant, share by chance; `None` = too few were concurrent.
+    go_on_together: Option<(f64, f64)>,
     share: f64,
 }
 
@@ -234,14 +234,14 @@ fn halts(frames: &Frames<'_>) -> Option<Found> {
     if instants.len() < INSTANTS || fits < FIT || !proves_over(fits * n, n, FIT_BY_CHANCE, ACCIDENT) {
         return None;
     }
-    let (pairs, with, chance) = held.company();
-    let company = (pairs >= PAIRS).then_some((with, chance));
-    let together = match company {
+    let (pairs, with, chance) = held.go_on_together();
+    let go_on_together = (pairs >= PAIRS).then_some((with, chance));
+    let together = match go_on_together {
         Some((with, chance)) => with >= TOGETHER && with >= OVER_CHANCE * chance,
         None => {
             let (answers, fit) = held.ends_on_clock(every);
             answers >= PAIRS && proves_over(fit as f64, answers as f64, TOGETHER, 0.05)
         }
     };
-    together.then_some(Found { usual, every, fits, instants, company, share: held.share })
+    together.then_some(Found { usual, every, fits, instants, go_on_together, share: held.share })
 }

@@ -67,17 +67,17 @@ fn queue(frames: &Frames<'_>) -> Option<Finding> {
 
 /// Growth of the number in flight, over a fiftieth of the rate for sure.
 fn backlog(seen: &Seen<'_>) -> Finding {
-    const LOOKS: usize = 64;
-    let mut in_flight = vec![0.0; LOOKS];
-    let place = |at: f64| at / seen.length * LOOKS as f64;
+    const SCRAPES: usize = 64;
+    let mut in_flight = vec![0.0; SCRAPES];
+    let place = |at: f64| at / seen.length * SCRAPES as f64;
     for row in &seen.rows {
         let (first, last) = (
             place(row.due).ceil().max(0.0) as usize,
             place(row.end.min(seen.length)).floor().max(0.0) as usize,
         );
-        (first..=last).filter(|k| *k < LOOKS).for_each(|k| in_flight[k] += 1.0);
+        (first..=last).filter(|k| *k < SCRAPES).for_each(|k| in_flight[k] += 1.0);
     }
-    let per_s = LOOKS as f64 / seen.length;
+    let per_s = SCRAPES as f64 / seen.length;
     let slope = plimsoll_math::series::slope(&in_flight, STRETCHES, 0.9);
     let is = match &slope {
         Some(slope) if slope.interval.lower * per_s > 0.02 * seen.rate() => Is::Yes,
@@ -260,12 +260,12 @@ fn cached(arm: &Frame<'_>) -> Option<(f64, &'static str)> {
     arm.gauges.hit_rate().map(|rate| (rate, "the server's counters"))
 }
 
-/// Requests in flight by their records that neither run nor wait in the engine, on average over the looks at it, with its standard error.
+/// Requests in flight by their records that neither run nor wait in the engine, on average over the scrapes at it, with its standard error.
 ///
-/// Both are counted at the instants of the looks. The mean in flight over all time beside the mean of the looks lost: every look that
-/// happens on a quiet instant puts requests in front of the engine that never stood there, and few looks do so in one clean run of twelve.
+/// Both are counted at the instants of the scrapes. The mean in flight over all time beside the mean of the scrapes lost: every look that
+/// happens on a quiet instant puts requests in front of the engine that never stood there, and few scrapes do so in one clean run of twelve.
 fn in_front(arm: &Frame<'_>) -> Option<(f64, f64)> {
-    let held = looks(arm)?;
+    let held = scrapes(arm)?;
     if held.len() < FEWEST_LOOKS {
         return None;
     }
@@ -283,8 +283,8 @@ struct Look {
     holds: f64,
 }
 
-fn looks(arm: &Frame<'_>) -> Option<Vec<Look>> {
-    let looks = arm.gauges.inside_at_looks()?;
+fn scrapes(arm: &Frame<'_>) -> Option<Vec<Look>> {
+    let scrapes = arm.gauges.inside_at_scrapes()?;
     let sorted = |of: fn(&RequestRow) -> f64| {
         let mut v: Vec<f64> = arm.seen.rows.iter().filter(|row| row.sent.is_finite()).map(of).collect();
         sort(&mut v);
@@ -297,17 +297,17 @@ fn looks(arm: &Frame<'_>) -> Option<Vec<Look>> {
         inside: *inside,
         holds: *holds,
     };
-    Some(looks.iter().map(look).collect())
+    Some(scrapes.iter().map(look).collect())
 }
 
 /// Of the requests that stand in front of the engine: the share that stands there while the engine holds as many as it ever does (the highest
-/// of fifty looks is left out). A limit lets somebody in as soon as there is room; who is late for another reason is so however few are inside.
+/// of fifty scrapes is left out). A limit lets somebody in as soon as there is room; who is late for another reason is so however few are inside.
 fn standing_at_most(arm: &Frame<'_>) -> Option<f64> {
-    let looks = looks(arm)?;
-    let ceiling = order_statistic(&mut looks.iter().map(|look| look.inside).collect::<Vec<_>>(), 0.98)?;
+    let scrapes = scrapes(arm)?;
+    let ceiling = order_statistic(&mut scrapes.iter().map(|look| look.inside).collect::<Vec<_>>(), 0.98)?;
     let standing = |look: &&Look| look.outside >= 1.0;
-    let all: f64 = looks.iter().filter(standing).map(|look| look.outside * look.holds).sum();
-    let full = looks.iter().filter(standing).filter(|look| look.inside >= ceiling - 0.5);
+    let all: f64 = scrapes.iter().filter(standing).map(|look| look.outside * look.holds).sum();
+    let full = scrapes.iter().filter(standing).filter(|look| look.inside >= ceiling - 0.5);
     let full: f64 = full.map(|look| look.outside * look.holds).sum();
     (all > 0.0).then(|| full / all)
 }

@@ -20,7 +20,7 @@ const LESS_CACHED: (f64, f64) = (0.08, 1.15);
 const FEWER_ACCEPTED: (f64, f64) = (1.05, 1.1);
 /// Share of the time with requests running in which the GPU computes nothing, from which that is large without a baseline.
 const IDLE: f64 = 0.3;
-/// Looks that brought no page from which on they are no accident, and as many that brought one before.
+/// Scrapes that brought no page from which on they are no accident, and as many that brought one before.
 const PAGES_LOST: u64 = 3;
 /// Share of cycles from which memory moves about all that it can (NVIDIA, DCGM's profiling metrics: about 0.8 is reached in practice).
 const MEMORY_FULL: f64 = 0.7;
@@ -44,11 +44,11 @@ fn kv_full(gauges: &Gauges, before: Option<&Gauges>) -> Option<Finding> {
     let most = gauges.max(Signal::KvUsage)?;
     let is_full = gauges.full().unwrap_or(0.0);
     let was_full = before.and_then(Gauges::full).unwrap_or(0.0);
-    let (full, looks) = gauges.full_while_waiting().unwrap_or((0.0, 0));
+    let (full, scrapes) = gauges.full_while_waiting().unwrap_or((0.0, 0));
     let room = gauges
         .running_while_waiting()
         .is_none_or(|(running, _)| running < 0.95 * gauges.max_seqs.unwrap_or(f64::INFINITY));
-    let plainly = full >= FULL && looks >= 2 && is_full >= was_full + 0.03;
+    let plainly = full >= FULL && scrapes >= 2 && is_full >= was_full + 0.03;
     let is = match () {
         () if room && (plainly || short_of_cache(gauges, before)) => Is::Yes,
         () if most < 0.7 || full < 0.1 && !short_of_cache(gauges, before) => Is::No,

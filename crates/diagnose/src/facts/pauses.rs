@@ -1,8 +1,8 @@
 //! Answers that pause: who pauses with whom, when, and what runs meanwhile.
 //!
-//! A freeze is a stretch in which every answer that a replica streams has no token, that the baseline's longest pauses and the prompts then
-//! read do not explain. Where answers catch up afterwards (what was held comes in one lump) the tokens were made in time and only their way
-//! was blocked: no engine's freeze. But where requests that were sent meanwhile were acknowledged by the server's kernel, the way was open and
+//! A stall is a stretch in which every answer that a replica streams has no token, that the baseline's longest pauses and the prompts then
+//! read do not explain. Where answers catch up afterwards (what was held comes at once) the tokens were made in time and only their way
+//! was blocked: no engine's stall. But where requests that were sent meanwhile were acknowledged by the server's kernel, the way was open and
 //! its process stood still.
 
 use std::collections::BTreeMap;
@@ -23,47 +23,47 @@ use crate::seen::{Gap, LONG_GAP_S, RequestRow, Seen};
 const RHYTHM_BY_CHANCE: f64 = 0.01;
 
 pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
-    let freezes = of_engine(frames);
-    found.push(frozen(frames, &freezes));
-    found.extend(regular_freezes(&freezes));
+    let stalls = of_engine(frames);
+    found.push(stalled(frames, &stalls));
+    found.extend(regular_stalls(&stalls));
     found.extend(beside_prompt(frames));
 }
 
-fn frozen(frames: &Frames<'_>, freezes: &[Freeze]) -> Finding {
-    let sure = freezes.iter().any(|freeze| freeze.way_clear);
-    let told = freezes.len() as f64;
-    let told = if sure { told.max(witnesses(freezes) as f64 / WORTH) } else { told };
-    let lost = told < 2.0 * HABIT && packets_lost(frames, freezes);
+fn stalled(frames: &Frames<'_>, stalls: &[Stall]) -> Finding {
+    let sure = stalls.iter().any(|stall| stall.way_clear);
+    let told = stalls.len() as f64;
+    let told = if sure { told.max(witnesses(stalls) as f64 / WORTH) } else { told };
+    let lost = told < 2.0 * HABIT && packets_lost(frames, stalls);
     let is = match () {
         () if told >= HABIT && !lost => Is::Yes,
-        () if freezes.is_empty() => Is::No,
+        () if stalls.is_empty() => Is::No,
         () => Is::Unclear,
     };
-    let mut lasts: Vec<f64> = freezes.iter().map(|freeze| freeze.to - freeze.from).collect();
+    let mut lasts: Vec<f64> = stalls.iter().map(|stall| stall.to - stall.from).collect();
     let middle = order_statistic(&mut lasts, 0.5).unwrap_or(0.0);
     let says = format!(
         "{} stall{} of {} (median) in which every answer paused ({} of them in all, and {} requests waited for them to end) beside no long prompt",
-        freezes.len(),
-        if freezes.len() == 1 { "" } else { "s" },
+        stalls.len(),
+        if stalls.len() == 1 { "" } else { "s" },
         ms(middle),
-        freezes.iter().map(|freeze| freeze.paused).sum::<usize>(),
-        freezes.iter().map(|freeze| freeze.waited).sum::<usize>()
+        stalls.iter().map(|stall| stall.paused).sum::<usize>(),
+        stalls.iter().map(|stall| stall.waited).sum::<usize>()
     );
     let figure = Estimate {
         value: middle,
         lower: lasts.iter().copied().fold(f64::INFINITY, f64::min),
         upper: lasts.iter().copied().fold(0.0, f64::max),
-        n: freezes.len() as u64,
+        n: stalls.len() as u64,
         n_eff: told,
     };
-    let finding = Finding::new(Observed::Freezes, is, says);
-    if freezes.is_empty() { finding } else { finding.figure(figure, LEAST_FREEZE_S) }
+    let finding = Finding::new(Observed::Stalls, is, says);
+    if stalls.is_empty() { finding } else { finding.figure(figure, LEAST_STALL_S) }
 }
 
 /// At even intervals, by more than chance: of instants at random a third of the distances fit one.
-fn regular_freezes(freezes: &[Freeze]) -> Option<Finding> {
+fn regular_stalls(stalls: &[Stall]) -> Option<Finding> {
     // Ends stand closer to a clock than beginnings: who waits is missed only at his next token.
-    let at: Vec<f64> = freezes.iter().map(|freeze| freeze.to).collect();
+    let at: Vec<f64> = stalls.iter().map(|stall| stall.to).collect();
     let (every, fits) = regular(&at)?;
     let n = at.len() as f64 - 1.0;
     let fit = (fits * n).round() as u64;
@@ -73,30 +73,30 @@ fn regular_freezes(freezes: &[Freeze]) -> Option<Finding> {
         () if fits < 0.6 => Is::No,
         () => Is::Unclear,
     };
-    let mut lasts: Vec<f64> = freezes.iter().map(|freeze| freeze.to - freeze.from).collect();
+    let mut lasts: Vec<f64> = stalls.iter().map(|stall| stall.to - stall.from).collect();
     let says = format!(
         "{} stalls of {} (median) come every {} s: {} of the distances between them fit ({})",
-        freezes.len(),
+        stalls.len(),
         ms(order_statistic(&mut lasts, 0.5).unwrap_or(0.0)),
         number(every),
         percent(fits),
         by_chance(chance)
     );
-    Some(Finding::new(Observed::RegularFreezes, is, says).figure(share(fits * n, n, 1.0), 0.75))
+    Some(Finding::new(Observed::RegularStalls, is, says).figure(share(fits * n, n, 1.0), 0.75))
 }
 
-/// Shortest freeze, s.
-pub(super) const LEAST_FREEZE_S: f64 = 0.2;
-/// Times the median gap that a freeze must last.
+/// Shortest stall, s.
+pub(super) const LEAST_STALL_S: f64 = 0.2;
+/// Times the median gap that a stall must last.
 const TIMES: f64 = 8.0;
 /// Share of the answers being streamed that must pause together.
 const TOGETHER: f64 = 0.8;
 
-/// Witnesses of freezes from which they are no accident, however few: each would have had to pause by itself at that instant.
+/// Witnesses of stalls from which they are no accident, however few: each would have had to pause by itself at that instant.
 const WITNESSES: usize = 8;
-/// Witnesses that are worth a freeze more.
+/// Witnesses that are worth a stall more.
 const WORTH: f64 = 2.5;
-/// Freezes from which they are a habit.
+/// Stalls from which they are a habit.
 const HABIT: f64 = 4.0;
 
 /// Seconds after which a kernel sends again what was not acknowledged, at the latest (the least time-out of Linux).
@@ -107,7 +107,7 @@ pub(super) const LONG_PROMPT: f64 = 4_000.0;
 
 /// A stretch in which everybody pauses.
 #[derive(Copy, Clone, Debug)]
-pub struct Freeze {
+pub struct Stall {
     /// From, s since the level began.
     pub from: f64,
     /// To.
@@ -122,15 +122,15 @@ pub struct Freeze {
     pub replica: Option<u16>,
     /// A prompt much longer than others was being read.
     pub long_prompt: bool,
-    /// What had been held came in a lump afterwards.
+    /// What had been held came at once afterwards.
     pub caught_up: bool,
 }
 
 /// Times the baseline's usual longest pause of an answer from which a pause is news.
 const NEWS: f64 = 1.25;
 
-/// The same without the pauses beside prompts much longer than the others: they are left out of the freezes too, and a hundred prompts of
-/// which one makes eight answers pause for a second would hide every freeze that is shorter.
+/// The same without the pauses beside prompts much longer than the others: they are left out of the stalls too, and a hundred prompts of
+/// which one makes eight answers pause for a second would hide every stall that is shorter.
 fn usual_beside_no_long_prompt(frames: &Frames<'_>) -> f64 {
     usual_of(frames, |seen| {
         let long = long_prompts(seen);
@@ -162,17 +162,17 @@ fn usual_of(frames: &Frames<'_>, pauses: impl Fn(&Seen<'_>) -> Vec<f64>) -> f64 
     slower * order_statistic(&mut longest, 0.99).unwrap_or(0.0)
 }
 
-/// The shortest gap that may be part of a freeze.
+/// The shortest gap that may be part of a stall.
 fn least(seen: &Seen<'_>, usual: f64) -> f64 {
-    LEAST_FREEZE_S.max(TIMES * seen.gap_p50).max(NEWS * usual)
+    LEAST_STALL_S.max(TIMES * seen.gap_p50).max(NEWS * usual)
 }
 
-/// Finds the freezes of a level, replica by replica where they are told apart. `overdue`: seconds that a first token takes at most, as a rule.
-pub fn freezes(seen: &Seen<'_>, least: f64, overdue: f64) -> Vec<Freeze> {
+/// Finds the stalls of a level, replica by replica where they are told apart. `overdue`: seconds that a first token takes at most, as a rule.
+pub fn stalls(seen: &Seen<'_>, least: f64, overdue: f64) -> Vec<Stall> {
     let mut gaps: Vec<&Gap> = seen.gaps.iter().filter(|gap| gap.to - gap.from >= least).collect();
     gaps.sort_by(|a, b| a.from.total_cmp(&b.from));
     let long = long_prompts(seen);
-    let mut found: Vec<Freeze> = Vec::new();
+    let mut found: Vec<Stall> = Vec::new();
     let mut at = 0;
     while at < gaps.len() {
         let (mut from, mut to) = (gaps[at].from, gaps[at].to);
@@ -184,18 +184,18 @@ pub fn freezes(seen: &Seen<'_>, least: f64, overdue: f64) -> Vec<Freeze> {
             members.push(gaps[at]);
             at += 1;
         }
-        if to - from < 0.5 * LEAST_FREEZE_S {
+        if to - from < 0.5 * LEAST_STALL_S {
             continue;
         }
         let of = |row: &RequestRow| row.replica;
         let first = of(&seen.rows[members[0].row as usize]);
         let one_replica = members.iter().all(|gap| of(&seen.rows[gap.row as usize]) == first);
         let streaming = streaming(seen, from, to, if one_replica { first } else { None });
-        let lumps = members.iter().filter(|gap| seen.rows[gap.row as usize].lumped > 0.01).count();
+        let coalesced = members.iter().filter(|gap| seen.rows[gap.row as usize].coalesced > 0.01).count();
         let replica = if one_replica { first } else { None };
         let (waited, way_clear) = waiting_through(seen, (from, to), replica, overdue);
         if members.len() + waited >= 2 && members.len() as f64 >= TOGETHER * streaming as f64 {
-            found.push(Freeze {
+            found.push(Stall {
                 from,
                 to,
                 paused: members.len(),
@@ -203,7 +203,7 @@ pub fn freezes(seen: &Seen<'_>, least: f64, overdue: f64) -> Vec<Freeze> {
                 way_clear,
                 replica,
                 long_prompt: long.iter().any(|read| read.from < to && read.to > from),
-                caught_up: 3 * lumps > members.len(),
+                caught_up: 3 * coalesced > members.len(),
             });
         }
     }
@@ -289,17 +289,17 @@ pub(super) fn long_prompts(seen: &Seen<'_>) -> Vec<PromptReading> {
         .collect()
 }
 
-/// Share of a freeze that the prompts read in it must take by themselves for it to be no freeze of its own.
+/// Share of a stall that the prompts read in it must take by themselves for it to be no stall of its own.
 pub(super) const COVERS: f64 = 0.7;
 
-/// What the prompts take by themselves whose first tokens came in this freeze or with its end: everybody waits for the steps that
+/// What the prompts take by themselves whose first tokens came in this stall or with its end: everybody waits for the steps that
 /// read them, one after the other, and what makes them slow (a model, a cache that was lost) shows on single requests too. s.
-fn reading(seen: &Seen<'_>, law: &Law, freeze: &Freeze) -> f64 {
-    let lasts = freeze.to - freeze.from;
+fn reading(seen: &Seen<'_>, law: &Law, stall: &Stall) -> f64 {
+    let lasts = stall.to - stall.from;
     let ends_it = |row: &&RequestRow| {
         let first = row.sent_last + row.ttft_sent;
-        let same = freeze.replica.is_none() || row.replica == freeze.replica;
-        same && first > freeze.from + 0.1 * lasts && first <= freeze.to + 0.1 * lasts
+        let same = stall.replica.is_none() || row.replica == stall.replica;
+        same && first > stall.from + 0.1 * lasts && first <= stall.to + 0.1 * lasts
     };
     seen.rows.iter().filter(ends_it).map(|row| law.per_token * computed(row)).sum()
 }
@@ -334,29 +334,29 @@ impl Excuses {
     }
 }
 
-/// Did tokens come in lumps, of answers that did not before? They were made in time and their way was blocked, and who had ended before it
-/// was free again shows a pause and no lump.
-pub fn in_lumps(frames: &Frames<'_>) -> bool {
-    let lumps = |seen: &Seen<'_>| {
-        seen.rows.iter().filter(|row| row.lumped > 0.01).count() as f64 / seen.rows.len().max(1) as f64
+/// Did tokens come coalesced, of answers that did not before? They were made in time and their way was blocked, and who had ended before it
+/// was free again shows a pause and no burst.
+pub fn coalesced_more(frames: &Frames<'_>) -> bool {
+    let coalesced = |seen: &Seen<'_>| {
+        seen.rows.iter().filter(|row| row.coalesced > 0.01).count() as f64 / seen.rows.len().max(1) as f64
     };
-    lumps(frames.now()) > frames.before().map_or(0.0, lumps) + 0.05
+    coalesced(frames.now()) > frames.before().map_or(0.0, coalesced) + 0.05
 }
 
-/// Freezes that the engine made and that neither the baseline nor a prompt that is read explains.
-fn of_engine(frames: &Frames<'_>) -> Vec<Freeze> {
+/// Stalls that the engine made and that neither the baseline nor a prompt that is read explains.
+fn of_engine(frames: &Frames<'_>) -> Vec<Stall> {
     let least = least(frames.now(), usual_beside_no_long_prompt(frames));
     // Where single requests are too few, the line through all of them: its fixed part holds what they wait, its slope is theirs.
     let law = Law::of(&frames.candidate.alone).or_else(|| Law::of(&frames.now().rows));
-    let explained = |seen: &Seen<'_>, f: &Freeze| {
+    let explained = |seen: &Seen<'_>, f: &Stall| {
         law.is_some_and(|law| reading(seen, &law, f) >= COVERS * (f.to - f.from))
     };
-    let (lumps, overdue) = (in_lumps(frames), overdue(frames));
-    let of = |seen: &Seen<'_>| -> Vec<Freeze> {
-        // What comes in a lump afterwards was held by the way, unless requests got through it meanwhile: then it was held by the server's end.
-        let held = |f: &Freeze| (lumps || f.caught_up) && !f.way_clear;
-        let own = |f: &Freeze| !f.long_prompt && !held(f) && !explained(seen, f);
-        freezes(seen, least, overdue).into_iter().filter(own).collect()
+    let (coalesced, overdue) = (coalesced_more(frames), overdue(frames));
+    let of = |seen: &Seen<'_>| -> Vec<Stall> {
+        // What comes at once afterwards was held by the way, unless requests got through it meanwhile: then it was held by the server's end.
+        let held = |f: &Stall| (coalesced || f.caught_up) && !f.way_clear;
+        let own = |f: &Stall| !f.long_prompt && !held(f) && !explained(seen, f);
+        stalls(seen, least, overdue).into_iter().filter(own).collect()
     };
     let mut own = open_way(of(frames.now()));
     let silent = silences(frames);
@@ -383,21 +383,21 @@ const APART: f64 = 0.25;
 
 /// Stretches in which nobody gets anything of whom several are there: an answer is being told and others wait, or several wait that were sent
 /// apart, and go on together. Short answers show a process that stops this way alone: hardly one is being told at any time.
-fn silences(frames: &Frames<'_>) -> Vec<Freeze> {
+fn silences(frames: &Frames<'_>) -> Vec<Stall> {
     let Some(base) = frames.case.baseline.as_ref().zip(frames.before()) else { return Vec::new() };
     let longest =
-        silent(base.0, base.1, 0.5 * LEAST_FREEZE_S).iter().map(|it| it.to - it.from).fold(0.0, f64::max);
-    let least = LEAST_FREEZE_S.max(TIMES * frames.now().gap_p50).max(NEWS * longest);
+        silent(base.0, base.1, 0.5 * LEAST_STALL_S).iter().map(|it| it.to - it.from).fold(0.0, f64::max);
+    let least = LEAST_STALL_S.max(TIMES * frames.now().gap_p50).max(NEWS * longest);
     let law = Law::of(&frames.candidate.alone).or_else(|| Law::of(&frames.now().rows));
     let explained =
-        |it: &Freeze| law.is_some_and(|law| reading(frames.now(), &law, it) >= COVERS * (it.to - it.from));
+        |it: &Stall| law.is_some_and(|law| reading(frames.now(), &law, it) >= COVERS * (it.to - it.from));
     let mut found = silent(&frames.case.candidate, frames.now(), least);
     found.retain(|it| !it.long_prompt && !explained(it));
-    if in_lumps(frames) { Vec::new() } else { found }
+    if coalesced_more(frames) { Vec::new() } else { found }
 }
 
 /// The silences of a level, of one replica or of several that nobody tells apart.
-fn silent(side: &Side<'_>, seen: &Seen<'_>, least: f64) -> Vec<Freeze> {
+fn silent(side: &Side<'_>, seen: &Seen<'_>, least: f64) -> Vec<Stall> {
     let mut events: Vec<f64> = seen.rows.iter().map(|row| row.end).filter(|end| end.is_finite()).collect();
     for attempt in side.attempts.iter().filter(|attempt| attempt.level == seen.level.id) {
         let Some(sent) = attempt.sent else { continue };
@@ -437,7 +437,7 @@ fn silent(side: &Side<'_>, seen: &Seen<'_>, least: f64) -> Vec<Freeze> {
             - waiting.iter().copied().fold(f64::INFINITY, f64::min);
         let together =
             told >= 2 || told >= 1 && !waiting.is_empty() || waiting.len() >= 2 && apart >= APART * lasts;
-        together.then(|| Freeze {
+        together.then(|| Stall {
             from,
             to,
             paused: told,
@@ -452,14 +452,14 @@ fn silent(side: &Side<'_>, seen: &Seen<'_>, least: f64) -> Vec<Freeze> {
 }
 
 /// Who waits for a first token is a witness only where the kernel's figures show that his request arrived: else he may wait in any queue, and a
-/// freeze is what several answers pause in.
-fn open_way(mut freezes: Vec<Freeze>) -> Vec<Freeze> {
-    let clear = freezes.iter().filter(|f| f.way_clear).count();
-    if 3 * clear < freezes.len() {
-        freezes.retain(|f| f.paused >= 2);
-        freezes.iter_mut().for_each(|f| f.waited = 0);
+/// stall is what several answers pause in.
+fn open_way(mut stalls: Vec<Stall>) -> Vec<Stall> {
+    let clear = stalls.iter().filter(|f| f.way_clear).count();
+    if 3 * clear < stalls.len() {
+        stalls.retain(|f| f.paused >= 2);
+        stalls.iter_mut().for_each(|f| f.waited = 0);
     }
-    freezes
+    stalls
 }
 
 /// What a first token takes as a rule (p95 of the baseline, else twice the run's own median), s: who waits for longer is overdue.
@@ -472,14 +472,14 @@ fn overdue(frames: &Frames<'_>) -> f64 {
     usual.unwrap_or(f64::INFINITY)
 }
 
-/// Those who stood still in a freeze beside the first of each: by themselves they would have gone on.
-fn witnesses(freezes: &[Freeze]) -> usize {
-    freezes.iter().map(|f| f.paused + f.waited - 1).sum()
+/// Those who stood still in a stall beside the first of each: by themselves they would have gone on.
+fn witnesses(stalls: &[Stall]) -> usize {
+    stalls.iter().map(|f| f.paused + f.waited - 1).sum()
 }
 
 /// How regular instants are: the median distance, and the share of distances that are a whole multiple of it to within an
 /// eighth (nobody streamed during the ones between). Of instants at random about a third are. A coefficient of variation lost:
-/// one freeze that was not seen, or one that was none, decides it.
+/// one stall that was not seen, or one that was none, decides it.
 pub fn regular(at: &[f64]) -> Option<(f64, f64)> {
     let gaps: Vec<f64> = at.windows(2).map(|w| w[1] - w[0]).collect();
     if gaps.len() < 3 {
@@ -495,8 +495,8 @@ pub fn regular(at: &[f64]) -> Option<(f64, f64)> {
 
 /// Were segments lost on the connections of most who stood still? Then it was the way that stood still: a process that stops does not keep
 /// its kernel from saying what it received.
-fn packets_lost(frames: &Frames<'_>, freezes: &[Freeze]) -> bool {
-    let struck = |row: &&RequestRow| freezes.iter().any(|f| row.sent_last < f.to && row.end >= f.to);
+fn packets_lost(frames: &Frames<'_>, stalls: &[Stall]) -> bool {
+    let struck = |row: &&RequestRow| stalls.iter().any(|f| row.sent_last < f.to && row.end >= f.to);
     let lost: Vec<bool> = frames
         .now()
         .rows
@@ -526,14 +526,13 @@ fn beside_prompt(frames: &Frames<'_>) -> Option<Finding> {
     if long.is_empty() {
         return none("no prompt is much longer than the others");
     }
-    let innocent =
-        |gap: &&Gap| gap.to - gap.from >= least && seen.rows[gap.row as usize].prompt < LONG_PROMPT;
+    let others = |gap: &&Gap| gap.to - gap.from >= least && seen.rows[gap.row as usize].prompt < LONG_PROMPT;
     let beside = |gap: &Gap| {
         let (middle, replica) = (0.5 * (gap.from + gap.to), seen.rows[gap.row as usize].replica);
         let lasts = gap.to - gap.from;
         (gap.from, gap.to, long.iter().any(|read| read.holds_up(middle, replica, lasts)), replica)
     };
-    let mut gaps: Vec<Pause> = seen.gaps.iter().filter(innocent).map(beside).collect();
+    let mut gaps: Vec<Pause> = seen.gaps.iter().filter(others).map(beside).collect();
     if gaps.len() < 3 {
         return none("hardly an answer pauses");
     }

@@ -62,7 +62,7 @@ fn new(frames: &Frames<'_>, now: &[f64]) -> Option<Finding> {
         () => Is::Unclear,
     };
     let says = format!(
-        "{} is told of now and was not before: it takes {} on average",
+        "{} is reported now and was not before: it takes {} on average",
         names(frames.now()),
         ms(mean(now))
     );
@@ -92,7 +92,7 @@ fn longer(frames: &Frames<'_>) -> Option<Finding> {
         () if ratio.value < 1.2 || ratio.upper < 1.4 => Is::No,
         () => Is::Unclear,
     };
-    let place = if alone.is_some() { "alone" } else { "in the requests that it is told of" };
+    let place = if alone.is_some() { "alone" } else { "in the requests that report it" };
     let says = format!("{} takes {} {place}", names(frames.now()), times(&ratio));
     Some(Finding::new(Observed::StageLonger, is, says).figure(ratio, 1.4))
 }

@@ -40,8 +40,8 @@ fn slower_beside(frames: &Frames<'_>) -> Option<Finding> {
 /// a baseline: stretches that differ by two and a half times are usual on real engines.
 fn slow_seconds(frames: &Frames<'_>) -> Option<Finding> {
     let base = frames.before()?;
-    let (company, alone) = (concurrency::Law::of(base), Law::of(&frames.candidate.alone));
-    let of = |seen: &Seen<'_>| slow_stretches(seen, company.as_ref(), alone.as_ref());
+    let (beside, alone) = (concurrency::Law::of(base), Law::of(&frames.candidate.alone));
+    let of = |seen: &Seen<'_>| slow_stretches(seen, beside.as_ref(), alone.as_ref());
     let (now, slow) = of(frames.now())?;
     let before = of(base).map_or(0.0, |(share, _)| share.value);
     let is = match () {
@@ -78,35 +78,35 @@ fn coalesced(frames: &Frames<'_>) -> Option<Finding> {
         (values.len() >= 20).then(|| order_statistic(&mut values, 0.5)).flatten()
     };
     let of = |seen: &Seen<'_>| {
-        Some((middle(seen, RequestRow::chunk)?, middle(seen, |row| row.lumped).unwrap_or(0.0)))
+        Some((middle(seen, RequestRow::chunk)?, middle(seen, |row| row.coalesced).unwrap_or(0.0)))
     };
-    let (now, lumps) = of(frames.now())?;
+    let (now, coalesced) = of(frames.now())?;
     let pause = middle(frames.now(), |row| row.gap_max).unwrap_or(0.0);
-    let says = |was: f64, lumps_were: f64| {
+    let says = |was: f64, coalesced_were: f64| {
         format!(
             "{} tokens come at once (before {}), {} of the gaps between tokens are nothing (before {}), the longest gap of an answer is {} (median)",
             number(now),
             number(was),
-            percent(lumps),
-            percent(lumps_were),
+            percent(coalesced),
+            percent(coalesced_were),
             ms(pause)
         )
     };
-    let Some((was, lumps_were)) = frames.before().and_then(of) else {
+    let Some((was, coalesced_were)) = frames.before().and_then(of) else {
         // Without a baseline a server that sends several tokens at once may be meant to.
         let is = match () {
             () if now >= 3.0 && pause >= 0.2 => Is::Yes,
-            () if now < 1.5 && lumps < 0.2 => Is::No,
+            () if now < 1.5 && coalesced < 0.2 => Is::No,
             () => Is::Unclear,
         };
         return Some(Finding::new(Observed::Coalesced, is, says(1.0, 0.0)));
     };
     let is = match () {
-        () if now >= 2.0 * was.max(1.0) || lumps >= lumps_were + 0.4 => Is::Yes,
-        () if now < 1.3 * was.max(1.0) && lumps < lumps_were + 0.15 => Is::No,
+        () if now >= 2.0 * was.max(1.0) || coalesced >= coalesced_were + 0.4 => Is::Yes,
+        () if now < 1.3 * was.max(1.0) && coalesced < coalesced_were + 0.15 => Is::No,
         () => Is::Unclear,
     };
-    Some(Finding::new(Observed::Coalesced, is, says(was, lumps_were)))
+    Some(Finding::new(Observed::Coalesced, is, says(was, coalesced_were)))
 }
 
 /// Sen's slope of the medians of forty stretches, end to end, as a share of their median; with the p of Mann, Kendall, Hamed and Rao.
@@ -184,7 +184,7 @@ fn slow_stretches(
         for pace in seen.paces.iter() {
             let row = &seen.rows[pace.row as usize];
             if seen.replicas.is_empty() || row.replica == Some(replica as u16) {
-                let alike = law.map_or(1.0, |law| law.at(pace.company));
+                let alike = law.map_or(1.0, |law| law.at(pace.concurrency));
                 by_second[(pace.at.max(0.0) as usize).min(seconds)].push((pace.gap, pace.gap / alike));
             }
         }

@@ -202,7 +202,7 @@ fn against(system: &System, model: &str) -> (Before, Fingerprint) {
 fn an_engine_that_has_become_slower_is_named_and_its_twin_cleared() {
     let (before, target) = against(&System::new(LLAMA, (256, 64), "none", &[]), "llama");
     let against = Against { before: &before, target: &target };
-    // The truth: every step takes half as long again. The fault's factor is of steps, alone as in company.
+    // The truth: every step takes half as long again. The fault's factor is of steps, alone as beside others.
     for factor in [1.2, 1.5, 3.0] {
         let system = System::new(LLAMA, (256, 64), &format!("slow:factor={factor}"), &[]);
         let played = system.play_against(&spec(), Some(against));
@@ -273,7 +273,7 @@ fn a_run_with_single_requests_among_others_serves_as_a_baseline() {
     let facts = Fingerprint::default();
     let side = Side { levels: &levels, attempts: &played.attempts, samples: &[], facts: &facts };
     let before = Before::of("RUN", &side);
-    assert!(before.alone.len() >= 20 && before.company.is_empty() && before.shown.is_empty());
+    assert!(before.alone.len() >= 20 && before.concurrency.is_empty() && before.shown.is_empty());
     system.scenario.seed = 5;
     let diagnosis = system.play_against(&spec(), Some(Against { before: &before, target: &facts })).diagnosis;
     assert_eq!(diagnosis.answer, Answer::NothingMaterial, "{}", diagnosis.headline);
@@ -315,7 +315,7 @@ fn a_budget_says_what_is_material_of_an_endpoint() {
 }
 
 #[test]
-fn what_only_company_breaks_is_neither_nothing_nor_a_single_requests_doing() {
+fn what_only_concurrency_breaks_is_neither_nothing_nor_a_single_requests_doing() {
     let system = System::new(LLAMA, (256, 64), "none", &[]);
     let played = system.play(&spec());
     // Seconds per token, sorted.
@@ -334,7 +334,7 @@ fn what_only_company_breaks_is_neither_nothing_nor_a_single_requests_doing() {
     let crowd = tokens(&|level| {
         level.purpose.starts_with("together") && level.load == Load::Closed { concurrency: 16 }
     });
-    // Between the slowest alone and the middle one in full company.
+    // Between the slowest alone and the middle one beside all others.
     let (most, middle) = (alone[alone.len() - 1], crowd[crowd.len() / 2]);
     assert!(most < middle, "the truth has room for such a promise: {most} {middle}");
     let (found, shown) = promised(&[(Metric::Tpot, 0.95, 0.5 * (most + middle))]);

@@ -92,7 +92,7 @@ impl Lab {
     }
 }
 
-/// A batcher that waits 200 ms for company and begins at once when it is full: sixteen together are answered ten times as fast as one.
+/// A batcher that waits 200 ms for others and begins at once when it is full: sixteen together are answered ten times as fast as one.
 /// Requests alone that come later have to show it too, or it was the machine that was slow at first.
 #[test]
 fn who_is_answered_sooner_among_others_waits_for_a_batch() {
@@ -136,7 +136,7 @@ fn what_crowds_outside_the_engine_is_no_saturation() {
     );
 }
 
-/// A link of 60 kB/s that the page shares, as it was measured: alone the page comes, in company it does not. From outside a crowded link and a
+/// A link of 60 kB/s that the page shares, as it was measured: alone the page comes, beside others it does not. From outside a crowded link and a
 /// crowded engine are the same, but for that; a page that comes leaves the engine crowded.
 #[test]
 fn what_keeps_the_page_from_coming_is_not_taken_for_the_engine() {

@@ -251,7 +251,7 @@ fn what_everybody_waits_before_the_engine_is_a_cost_per_request() {
     assert_eq!(candidates, 2, "{}", diagnosis.headline);
 }
 
-/// Prompts that are read three times as long hold everybody up as they are read: those pauses were called freezes of the host.
+/// Prompts that are read three times as long hold everybody up as they are read: those pauses were called stalls of the host.
 #[test]
 fn first_tokens_that_go_with_their_prompts_are_the_prefill() {
     let (found, says) = cause(&run(FLAT, 9.0, 1), &run(Server { prompt: 0.2, ..FLAT }, 9.0, 2));

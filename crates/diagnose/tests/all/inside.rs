@@ -14,7 +14,7 @@ const SECONDS: i64 = 120;
 const TOKENS: i64 = 40;
 const PROBE: i64 = 40;
 
-/// Forty single requests and eight a second, a token every so many ms, with or without company.
+/// Forty single requests and eight a second, a token every so many ms, isolated or beside others.
 fn run(gap: i64) -> Run {
     let mut probe = level(1.0, 0);
     (probe.id, probe.load) = (1, Load::Closed { concurrency: 1 });

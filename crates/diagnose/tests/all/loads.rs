@@ -4,7 +4,7 @@
 //! services.
 
 use plimsoll_diagnose::{Answer, Case, Cause, DiagnoseSpec, Diagnosis, Side, YesNo, diagnose};
-use plimsoll_measure::server_side::LOOK;
+use plimsoll_measure::server_side::SCRAPE;
 use plimsoll_model::{At, Attempt, Fingerprint, Level, Load, Sample, ServerStage, Span};
 use plimsoll_sim::{EngineSpec, LawSpec, LevelPlan, ModeSpec, QueueSpec, World, simulate_level};
 use plimsoll_workload::{Scenario, Size};
@@ -162,7 +162,7 @@ fn a_dependency_that_is_new_is_named() {
 fn a_wave_that_begins_at_a_look_stands_in_front_of_nothing() {
     let mut wave = run(&[Load::Wave { requests: 100 }]);
     let start = wave.levels[0].start;
-    let empty = [("vllm:num_requests_running", 0.0), ("vllm:num_requests_waiting", 0.0), (LOOK, 1.0)];
+    let empty = [("vllm:num_requests_running", 0.0), ("vllm:num_requests_waiting", 0.0), (SCRAPE, 1.0)];
     for (name, value) in empty {
         let (source, name) = ("server".to_owned(), name.to_owned());
         wave.samples.push(Sample { at: start, source, name, labels: String::new(), value });

@@ -16,14 +16,14 @@ const FIRST: i64 = 80;
 /// Length of a run, s.
 const SECONDS: i64 = 120;
 
-/// Eight requests a second at uneven distances; `frozen` are the stretches (from, how long, ms) in which the server makes no token,
+/// Eight requests a second at uneven distances; `stalled` are the stretches (from, how long, ms) in which the server makes no token,
 /// `long` every so many requests a prompt of 12 000 tokens.
-fn run(frozen: &[(i64, i64)], long: Option<u64>) -> Run {
+fn run(stalled: &[(i64, i64)], long: Option<u64>) -> Run {
     let mut attempts = Vec::new();
     for i in 0..(8 * SECONDS) as u64 {
         let due = 125 * i as i64 + (i as i64 * 37) % 90;
         let is_long = long.is_some_and(|every| i % every == every / 2);
-        attempts.push(streamed(i, due, due, frozen, is_long));
+        attempts.push(streamed(i, due, due, stalled, is_long));
     }
     let mut level = level(8.0, SECONDS);
     level.arrivals = attempts.len() as u64;
@@ -31,9 +31,9 @@ fn run(frozen: &[(i64, i64)], long: Option<u64>) -> Run {
 }
 
 /// An answer whose tokens wait where the server stands still.
-fn streamed(request: u64, due: i64, sent: i64, frozen: &[(i64, i64)], long: bool) -> Attempt {
+fn streamed(request: u64, due: i64, sent: i64, stalled: &[(i64, i64)], long: bool) -> Attempt {
     let held = |from: i64, to: i64| -> i64 {
-        frozen.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, lasts)| *lasts).sum()
+        stalled.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, lasts)| *lasts).sum()
     };
     let mut at = sent + FIRST + held(sent, sent + FIRST);
     let mut times = vec![at];
@@ -108,8 +108,8 @@ fn equal_runs_have_nothing_material() {
 
 #[test]
 fn pauses_of_a_collector_are_neither_the_model_nor_capacity() {
-    let frozen: Vec<(i64, i64)> = (0..13).map(|k| (4_000 + 9_000 * k, 600)).collect();
-    let verdict = ask(&run(&[], None), &run(&frozen, None)).verdicts.remove(0);
+    let stalled: Vec<(i64, i64)> = (0..13).map(|k| (4_000 + 9_000 * k, 600)).collect();
+    let verdict = ask(&run(&[], None), &run(&stalled, None)).verdicts.remove(0);
     assert_eq!(
         (verdict.layer, verdict.cause),
         (Layer::ServingStack, Cause::PeriodicStall),
@@ -123,7 +123,7 @@ fn pauses_of_a_collector_are_neither_the_model_nor_capacity() {
 /// A prompt of 12 000 tokens every 20 s stops everybody for 700 ms, before and now: pauses of one answer in ten are as long then, and what
 /// stops everybody for half a second at other times was held to be usual.
 #[test]
-fn long_prompts_that_were_there_before_hide_no_shorter_freezes() {
+fn long_prompts_that_were_there_before_hide_no_shorter_stalls() {
     let every = 160;
     let plain = run(&[], Some(every));
     let long: Vec<(i64, i64)> =
@@ -140,8 +140,8 @@ fn long_prompts_that_were_there_before_hide_no_shorter_freezes() {
 #[test]
 fn the_same_pauses_at_no_interval_are_the_host() {
     let at = [3, 11, 14, 29, 34, 48, 52, 71, 77, 90, 101, 104];
-    let frozen: Vec<(i64, i64)> = at.into_iter().map(|s| (1_000 * s + 370, 600)).collect();
-    let verdict = ask(&run(&[], None), &run(&frozen, None)).verdicts.remove(0);
+    let stalled: Vec<(i64, i64)> = at.into_iter().map(|s| (1_000 * s + 370, 600)).collect();
+    let verdict = ask(&run(&[], None), &run(&stalled, None)).verdicts.remove(0);
     assert_eq!(verdict.cause, Cause::HostContention, "{}", verdict.says);
 }
 
@@ -150,9 +150,9 @@ fn long_prompts_that_starve_the_others_are_no_preemption() {
     let every = 60u64;
     let mut candidate = run(&[], Some(every));
     let long: Vec<&Attempt> = candidate.attempts.iter().filter(|a| a.asked_prompt > 10).collect();
-    let frozen: Vec<(i64, i64)> = long.iter().map(|a| (a.due.0 / MS + 1, 900)).collect();
-    assert!(frozen.len() > 10);
-    candidate = run(&frozen, Some(every));
+    let stalled: Vec<(i64, i64)> = long.iter().map(|a| (a.due.0 / MS + 1, 900)).collect();
+    assert!(stalled.len() > 10);
+    candidate = run(&stalled, Some(every));
     let mut base = run(&[], None);
     without_preemption(&mut base);
     without_preemption(&mut candidate);

@@ -92,7 +92,7 @@ fn by_its_own_count(token: i64) -> i64 {
 }
 
 #[test]
-fn a_server_that_is_let_run_for_a_part_of_each_period_freezes_by_a_clock() {
+fn a_server_that_is_let_run_for_a_part_of_each_period_stalls_by_a_clock() {
     // What was made leaves when the next period begins: 1 ms of each 150 is the server's.
     let limited = run(|_, _, made| made.div_euclid(150) * 150 + 150);
     let halts = judged(Some(&run(even)), &limited).observed.into_iter();
@@ -147,7 +147,7 @@ fn with_segments(mut run: Run, again: impl Fn(&Attempt) -> Option<u32>) -> Run {
 #[test]
 fn one_stop_of_a_process_is_seen_where_the_kernel_beside_it_answers() {
     let (base, all) = (with_segments(run(even), |_| Some(0)), with_segments(run(stopped), |_| Some(0)));
-    let stalls = judged(Some(&base), &all).observed.into_iter().find(|asked| asked.fact == Observed::Freezes);
+    let stalls = judged(Some(&base), &all).observed.into_iter().find(|asked| asked.fact == Observed::Stalls);
     assert!(stalls.is_some_and(|stalls| stalls.is == Some(Is::Yes) && stalls.says.contains("1 stall of")));
     // Whose segments were sent again met a way that stood still, and where nobody knows it may have.
     let during =
@@ -176,9 +176,9 @@ fn short_stops_of_everybody_are_the_host_s() {
         }
         at
     };
-    let frozen = run(|_, token, made| later(token, made));
+    let stalled = run(|_, token, made| later(token, made));
     let base = run(even);
-    let (cause, says) = said(&base, &frozen);
+    let (cause, says) = said(&base, &stalled);
     assert_eq!(cause, Cause::HostContention, "{says}");
 }
 

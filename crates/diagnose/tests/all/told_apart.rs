@@ -60,7 +60,7 @@ fn said(base: &Run, candidate: &Run) -> (Cause, String) {
     (verdict.cause, format!("{}; {:?}", verdict.says, verdict.runner_up))
 }
 
-/// Where a step reads whole prompts, who streams waits for it. Slower prefill makes those pauses freezes; single requests show
+/// Where a step reads whole prompts, who streams waits for it. Slower prefill makes those pauses stalls; single requests show
 /// it as well.
 #[test]
 fn pauses_as_long_as_prompts_take_alone_are_the_model_s_and_not_the_host_s() {
@@ -101,9 +101,9 @@ fn hold(row: &mut Attempt, held: &[(i64, i64)], catches_up: bool) {
 }
 
 /// A network that holds everything back by 300 ms for three seconds now and then: who streams as it begins sees a pause, and has ended
-/// when what was held comes in a lump.
+/// when what was held comes at once.
 #[test]
-fn a_network_that_is_slow_for_a_while_is_no_freeze_of_the_server() {
+fn a_network_that_is_slow_for_a_while_is_no_stall_of_the_server() {
     let base = run(|_| 100, |_, _| 80);
     let mut slow = run(|_| 100, |_, _| 80);
     let times = [4, 17, 25, 41, 49, 66, 71, 88, 97, 109];

@@ -332,7 +332,7 @@ fn over_the_floor(budget: &Budget, run: Option<&Findings>, about: &mut About<'_>
             "max",
             Severity::Error,
             format!(
-                "{} is below what one request alone takes: {} p{} is {} ({} to {}) at concurrency 1; no load is low enough",
+                "{} is below what one isolated request takes: {} p{} is {} ({} to {}) at concurrency 1; no load is low enough",
                 max.shown(),
                 budget.metric.name(),
                 number(100.0 * q),
@@ -343,7 +343,7 @@ fn over_the_floor(budget: &Budget, run: Option<&Findings>, about: &mut About<'_>
         );
     } else if floor.upper > max.value {
         let what = format!(
-            "{} is within the noise of what one request alone takes, {}",
+            "{} is within the noise of what one isolated request takes, {}",
             max.shown(),
             ms(floor.value)
         );

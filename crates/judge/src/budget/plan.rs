@@ -1,9 +1,9 @@
-//! What has to be measured before a budget file can be judged: which loads, for how long at the least, and for how long after a first look.
+//! What has to be measured before a budget file can be judged: which loads, for how long at the least, and for how long after an interim analysis.
 //!
 //! One level per load that budgets name, its time that of the budget that takes longest there; a sweep where a line is asked for;
 //! what a batch is worked off with. Measuring everything for the same time lost: a p99 at one request per second takes five minutes, and a p50 beside it at
-//! fifty a second one. So did spending all of the time before looking: how much requests are worth, and how close the limit is, nobody knows
-//! before some are measured. A first look decides at half of alpha, a second one at the other half, so that both together err as
+//! fifty a second one. So did spending all of the time before any analysis: what n_eff of the requests is, and how close the limit is, nobody knows
+//! before some are measured. An interim analysis decides at half of alpha, the final one at the other half, so that both together err as
 //! seldom as one would.
 
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ const LEAST_SEARCH_S: f64 = 10.0;
 /// Share of a saturating level's time that its search may take.
 pub const SEARCH_SHARE: f64 = 0.4;
 
-/// Share of the time that a first look may take as planned, and where that is too little, at most.
+/// Share of the time that an interim analysis may take as planned, and where that is too little, at most.
 const FIRST_LOOK: (f64, f64) = (0.6, 0.5);
 
 /// What is put on the target.
@@ -139,7 +139,7 @@ fn level(offer: Offer, (least, planned): (f64, f64), window_s: f64, longest: &st
     let (least_s, planned_s) = match offer {
         Offer::Rate(rate_per_s) => {
             let seconds = |n: f64| (n / rate_per_s).max(uncounted).max(window_s) * (1.0 + WARM_UP);
-            // A look of less can't know how many of its requests are worth one independent one.
+            // An analysis of less can't know the requests' design effect.
             (seconds(least), seconds(planned).max(LEAST_LEVEL_S))
         }
         // How fast it is shows when it is measured; at the rate that the batch needs it takes what is planned.
@@ -200,9 +200,9 @@ impl Plan {
         Some(Times { sweep_s: sweep, levels_s: levels })
     }
 
-    /// The time until a first look, where there is room for a second one: what was planned, or half of what there is. Without
-    /// such room all of it is measured before anything is looked at.
-    pub fn first_look(&self, whole: &Times) -> Option<Vec<f64>> {
+    /// The time until an interim analysis, where there is room for a final one: what was planned, or half of what there is. Without
+    /// such room all of it is measured before anything is analysed.
+    pub fn until_interim(&self, whole: &Times) -> Option<Vec<f64>> {
         let all: f64 = whole.levels_s.iter().sum();
         let planned: f64 = self.levels.iter().map(|level| level.planned_s).sum();
         let least: f64 = self.levels.iter().map(|level| level.least_s).sum();

@@ -73,8 +73,9 @@ pub struct GateFinding {
     pub baseline: Option<String>,
     /// Chance of a wrong verdict that every bound stands at.
     pub alpha: f64,
-    /// How often the run was looked at before it ended, this time counted in: alpha is the file's over this.
-    pub looks: usize,
+    /// How often the run was analysed before it ended, this time counted in: alpha is the file's over this.
+    #[serde(alias = "looks")]
+    pub analyses: usize,
     /// Rows that decide: the family among which a failure must stand.
     pub family: usize,
     /// The rows, in the order of the file.
@@ -130,7 +131,7 @@ pub struct GateRow {
     pub p_pass: f64,
     /// Chance of data as bad as these if it held.
     pub p_fail: f64,
-    /// The same after all other looks of the family (Holm), or of those watched (Benjamini and Hochberg).
+    /// The same after all other tests of the family (Holm), or of those watched (Benjamini and Hochberg).
     pub p_fail_family: f64,
     /// Observations per independent one.
     pub design_effect: Option<f64>,

@@ -16,7 +16,7 @@ use plimsoll_measure::findings::{Estimate, Held, Reading};
 use plimsoll_measure::order;
 use plimsoll_measure::say::number;
 
-/// What is known of one row before the family is looked at.
+/// What is known of one row before the family is judged.
 pub(super) struct Judgement {
     pub what: String,
     pub limit: Option<f64>,

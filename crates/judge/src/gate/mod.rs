@@ -5,9 +5,9 @@
 
 mod against;
 mod finding;
+mod interim;
 mod judge;
 mod locate;
-mod look;
 mod rates;
 mod refusals;
 mod select;
@@ -16,7 +16,7 @@ mod settle;
 use plimsoll_model::{Attempt, Level, Manifest, Sample};
 
 pub use finding::{GATE_SCHEMA, GateFinding, GateRow, GateVerdict, Role};
-pub use look::{More, after_a_look};
+pub use interim::{More, after_interim};
 pub use select::MeasuredRun;
 
 use crate::budget::{Budget, BudgetFile, BudgetMetric, Policy};
@@ -46,10 +46,10 @@ impl<'a> MeasuredRun<'a> {
 
 /// Holds a budget file against a run, and against a pinned baseline where there is one.
 pub fn gate(file: &BudgetFile, run: &MeasuredRun<'_>, baseline: Option<&MeasuredRun<'_>>) -> GateFinding {
-    gate_at(file, run, baseline, look::looks(run))
+    gate_at(file, run, baseline, interim::analyses(run))
 }
 
-/// The same where it is looked at so many times in all: a first look that may be followed by a second one is one of two.
+/// The same with so many analyses in all: an interim analysis that may be followed by a final one is one of two.
 pub fn gate_at(
     file: &BudgetFile,
     run: &MeasuredRun<'_>,
@@ -58,28 +58,28 @@ pub fn gate_at(
 ) -> GateFinding {
     let policy = Policy { alpha: file.policy.alpha / times.max(1) as f64, ..file.policy.clone() };
     let file = &BudgetFile { policy, ..file.clone() };
-    let mut looks: Vec<Look> = Vec::new();
+    let mut judged: Vec<JudgedRow> = Vec::new();
     for (i, budget) in file.budgets.iter().enumerate() {
-        looks.extend(look(file, budget, i, run, baseline));
+        judged.extend(judge_budget(file, budget, i, run, baseline));
     }
-    looks.extend(batch(file, run));
-    looks.extend(stages(file, run));
-    settle::settle(file, &mut looks);
-    let trust = refusals::trust(run, &looks);
-    let barred = refusals::bar(run, &mut looks);
-    let verdict = match settle::verdict(&looks) {
+    judged.extend(batch(file, run));
+    judged.extend(stages(file, run));
+    settle::settle(file, &mut judged);
+    let trust = refusals::trust(run, &judged);
+    let barred = refusals::bar(run, &mut judged);
+    let verdict = match settle::verdict(&judged) {
         _ if trust == Trust::Invalid => GateVerdict::Invalid,
         // Not even where what is inconclusive only warns.
         GateVerdict::Pass if barred => GateVerdict::Inconclusive,
         verdict => verdict,
     };
     if trust == Trust::Invalid {
-        settle::unjudge(&mut looks);
+        settle::unjudge(&mut judged);
     }
-    let refusals = refusals::refusals(file, run, baseline, &looks, trust);
-    let cut = refusals::cut(run, &looks);
-    let family = looks.iter().filter(|look| look.row.role == Role::Decides).count();
-    let rows: Vec<GateRow> = looks.into_iter().map(|look| look.row).collect();
+    let refusals = refusals::refusals(file, run, baseline, &judged, trust);
+    let cut = refusals::cut(run, &judged);
+    let family = judged.iter().filter(|one| one.row.role == Role::Decides).count();
+    let rows: Vec<GateRow> = judged.into_iter().map(|one| one.row).collect();
     GateFinding {
         schema: GATE_SCHEMA,
         verdict,
@@ -91,7 +91,7 @@ pub fn gate_at(
         measured_s: measured_s(&run.manifest.levels),
         baseline: baseline.map(|baseline| baseline.manifest.id.clone()),
         alpha: file.policy.alpha,
-        looks: times,
+        analyses: times,
         family,
         rows,
         validity: run.findings.validity.clone(),
@@ -106,7 +106,7 @@ fn measured_s(levels: &[Level]) -> f64 {
 }
 
 /// A row with what the family still needs to know of it.
-struct Look {
+struct JudgedRow {
     row: GateRow,
     budget: Option<Budget>,
     /// The sentence for a failure, made when it was still known where to look.
@@ -115,13 +115,13 @@ struct Look {
     outgrown: bool,
 }
 
-fn look(
+fn judge_budget(
     file: &BudgetFile,
     budget: &Budget,
     index: usize,
     run: &MeasuredRun<'_>,
     baseline: Option<&MeasuredRun<'_>>,
-) -> Vec<Look> {
+) -> Vec<JudgedRow> {
     let role = role(file, budget);
     let absolute = budget.max.is_some() || budget.min.is_some() || budget.relative.is_none();
     let make = |id: String, judged: Result<Judgement, String>, chosen: Option<&Chosen<'_, '_>>| {
@@ -141,7 +141,7 @@ fn look(
         let slice = budget.slice.as_ref().map(|slice| slice.words()).unwrap_or_default();
         let under = budget.under.as_ref().map(|name| format!("under {name}")).unwrap_or_default();
         let slice = [under, slice].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ");
-        Look {
+        JudgedRow {
             row: GateRow { slice, owner: budget.owner.clone(), ..row },
             budget: Some(budget.clone()),
             defect,
@@ -153,16 +153,16 @@ fn look(
         Ok(chosen) => chosen,
         Err(why) => return vec![make(budget.id.clone(), Err(why), None)],
     };
-    let mut looks = Vec::new();
+    let mut rows = Vec::new();
     if absolute {
         let judged = judge::judge(file, budget, run, baseline, &chosen);
-        looks.push(make(budget.id.clone(), judged, Some(&chosen)));
+        rows.push(make(budget.id.clone(), judged, Some(&chosen)));
     }
     if budget.relative.is_some() {
-        let id = if looks.is_empty() { budget.id.clone() } else { format!("{} relative", budget.id) };
-        looks.push(make(id, against::relative(file, budget, run, baseline, &chosen), Some(&chosen)));
+        let id = if rows.is_empty() { budget.id.clone() } else { format!("{} relative", budget.id) };
+        rows.push(make(id, against::relative(file, budget, run, baseline, &chosen), Some(&chosen)));
     }
-    looks
+    rows
 }
 
 fn role(file: &BudgetFile, budget: &Budget) -> Role {
@@ -219,7 +219,7 @@ fn row(
     }
 }
 
-fn batch(file: &BudgetFile, run: &MeasuredRun<'_>) -> Option<Look> {
+fn batch(file: &BudgetFile, run: &MeasuredRun<'_>) -> Option<JudgedRow> {
     file.batch?;
     let all = Budget::ceiling("batch", BudgetMetric::Throughput, None, crate::budget::Amount::seconds(1.0));
     let chosen = run.choose(file, &all);
@@ -236,17 +236,17 @@ fn batch(file: &BudgetFile, run: &MeasuredRun<'_>) -> Option<Look> {
         chosen,
         (Role::Decides, file.policy.alpha),
     );
-    Some(Look { row, budget: None, defect, outgrown: false })
+    Some(JudgedRow { row, budget: None, defect, outgrown: false })
 }
 
 /// The total of the stages, and their slices where the rows carry stage times. The total is what is promised; a slice decides where
 /// the policy names it (`stage prefill`), and is watched elsewhere: a stage may take more while another takes less.
-fn stages(file: &BudgetFile, run: &MeasuredRun<'_>) -> Vec<Look> {
+fn stages(file: &BudgetFile, run: &MeasuredRun<'_>) -> Vec<JudgedRow> {
     let (Some(stages), Some(all)) = (&file.stages, file.stage_total()) else { return Vec::new() };
     let chosen = run.choose(file, &all);
-    let mut looks = look(file, &all, 0, run, None);
-    for look in &mut looks {
-        look.row.place = "stages.total".into();
+    let mut rows = judge_budget(file, &all, 0, run, None);
+    for one in &mut rows {
+        one.row.place = "stages.total".into();
     }
     for (name, slice) in &stages.slices {
         let judged = chosen.as_ref().map_err(Clone::clone).and_then(|chosen| {
@@ -297,9 +297,9 @@ fn stages(file: &BudgetFile, run: &MeasuredRun<'_>) -> Vec<Look> {
             chosen.as_ref().ok(),
             (role, file.policy.alpha),
         );
-        looks.push(Look { row, budget: None, defect, outgrown: false });
+        rows.push(JudgedRow { row, budget: None, defect, outgrown: false });
     }
-    looks
+    rows
 }
 
 /// Share of the finished requests that may lack a stage before its slice can't be judged: the others are not like them.

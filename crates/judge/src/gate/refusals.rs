@@ -5,7 +5,7 @@ use plimsoll_model::RunState;
 
 use super::judge::{metric_of, signed};
 use super::select::{Picks, values};
-use super::{GateRow, Look, MeasuredRun, Role};
+use super::{GateRow, JudgedRow, MeasuredRun, Role};
 use crate::budget::{Budget, BudgetFile, Judged, Unit, shown};
 use plimsoll_measure::columns::INFINITE;
 use plimsoll_measure::findings::{Held, LevelFinding, Reason, Trust};
@@ -13,8 +13,8 @@ use plimsoll_measure::say::count;
 use plimsoll_measure::validity::lets_nothing_pass;
 
 /// How far what was judged may be trusted: the levels it came from, or the run where it came from none.
-pub fn trust(run: &MeasuredRun<'_>, looks: &[Look]) -> Trust {
-    let used: Vec<u32> = looks.iter().flat_map(|look| look.row.levels.iter().copied()).collect();
+pub fn trust(run: &MeasuredRun<'_>, judged: &[JudgedRow]) -> Trust {
+    let used: Vec<u32> = judged.iter().flat_map(|one| one.row.levels.iter().copied()).collect();
     let of_levels = run.findings.levels.iter().filter(|level| used.contains(&level.summary.level));
     let worst = of_levels.map(|level| level.validity.verdict).max();
     match (run.is_sweep(), worst) {
@@ -24,19 +24,18 @@ pub fn trust(run: &MeasuredRun<'_>, looks: &[Look]) -> Trust {
 }
 
 /// Takes back what passed on records of which some that matter to it are missing; says whether there was any.
-pub fn bar(run: &MeasuredRun<'_>, looks: &mut [Look]) -> bool {
+pub fn bar(run: &MeasuredRun<'_>, judged: &mut [JudgedRow]) -> bool {
     let mut barred = false;
-    for look in looks.iter_mut().filter(|look| look.row.role != Role::Tracked && look.row.held == Held::Pass)
-    {
-        let metric = look.budget.as_ref().map(|budget| budget.metric);
+    for one in judged.iter_mut().filter(|one| one.row.role != Role::Tracked && one.row.held == Held::Pass) {
+        let metric = one.budget.as_ref().map(|budget| budget.metric);
         let used = |level: &&LevelFinding| {
-            look.row.levels.is_empty() || look.row.levels.contains(&level.summary.level)
+            one.row.levels.is_empty() || one.row.levels.contains(&level.summary.level)
         };
         let mut reasons = run.findings.levels.iter().filter(used).flat_map(|level| &level.validity.reasons);
         let Some(reason) = reasons.find(|reason| lets_nothing_pass(reason, metric)) else { continue };
-        look.row.held = Held::Inconclusive;
-        look.row.why = format!("it would hold, and nothing passes on these records: {}", reason.figure);
-        barred |= look.row.role == Role::Decides;
+        one.row.held = Held::Inconclusive;
+        one.row.why = format!("it would hold, and nothing passes on these records: {}", reason.figure);
+        barred |= one.row.role == Role::Decides;
     }
     barred
 }
@@ -45,10 +44,10 @@ pub fn refusals(
     file: &BudgetFile,
     run: &MeasuredRun<'_>,
     baseline: Option<&MeasuredRun<'_>>,
-    looks: &[Look],
+    judged: &[JudgedRow],
     trust: Trust,
 ) -> Vec<String> {
-    let mut said = doubts(run, looks, trust);
+    let mut said = doubts(run, judged, trust);
     if let RunState::Partial { why } = &run.manifest.progress {
         said.push(format!("the run is partial: {why}. What is judged are the levels that are there"));
     }
@@ -56,10 +55,10 @@ pub fn refusals(
         return said;
     }
     let Some(baseline) = baseline else { return said };
-    let broken = looks.iter().filter(|look| look.row.held == Held::Fail && look.row.role == Role::Decides);
-    for look in broken {
-        let Some(budget) = look.budget.as_ref().filter(|budget| is_tail(budget)) else { continue };
-        if let Some(line) = better_mean(file, budget, &look.row, run, baseline)
+    let broken = judged.iter().filter(|one| one.row.held == Held::Fail && one.row.role == Role::Decides);
+    for one in broken {
+        let Some(budget) = one.budget.as_ref().filter(|budget| is_tail(budget)) else { continue };
+        if let Some(line) = better_mean(file, budget, &one.row, run, baseline)
             && !said.contains(&line)
         {
             said.push(line);
@@ -69,8 +68,8 @@ pub fn refusals(
 }
 
 /// What was cut of the levels that were judged: no row holds it, so it is said beside them.
-pub fn cut(run: &MeasuredRun<'_>, looks: &[Look]) -> Vec<String> {
-    let used = |id: u32| looks.iter().any(|look| look.row.levels.contains(&id));
+pub fn cut(run: &MeasuredRun<'_>, judged: &[JudgedRow]) -> Vec<String> {
+    let used = |id: u32| judged.iter().any(|one| one.row.levels.contains(&id));
     let levels = run.findings.levels.iter().filter(|level| used(level.summary.level));
     levels
         .filter_map(|level| {
@@ -80,11 +79,11 @@ pub fn cut(run: &MeasuredRun<'_>, looks: &[Look]) -> Vec<String> {
 }
 
 /// Why the measurement is not, or not quite, to be trusted: of the run and of the levels that were judged.
-fn doubts(run: &MeasuredRun<'_>, looks: &[Look], trust: Trust) -> Vec<String> {
+fn doubts(run: &MeasuredRun<'_>, judged: &[JudgedRow], trust: Trust) -> Vec<String> {
     if trust == Trust::Valid {
         return Vec::new();
     }
-    let used = |id: u32| looks.iter().any(|look| look.row.levels.contains(&id));
+    let used = |id: u32| judged.iter().any(|one| one.row.levels.contains(&id));
     let levels =
         run.findings.levels.iter().filter(|level| trust == Trust::Invalid || used(level.summary.level));
     // Those of the levels that were judged first: of a sweep's dozen levels one line a check is enough.

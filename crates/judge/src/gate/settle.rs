@@ -2,45 +2,46 @@
 
 use plimsoll_math::two_sample::holm;
 
-use super::{GateRow, GateVerdict, Look, Role};
+use super::{GateRow, GateVerdict, JudgedRow, Role};
 use crate::budget::{BudgetFile, LEAST_N_EFF, OnInconclusive, OnMissing, family};
 use plimsoll_measure::findings::Held;
 use plimsoll_measure::say::{count, length, number};
 
-/// The family: who passes, who fails among all the looks, and what that amounts to.
-pub fn settle(file: &BudgetFile, looks: &mut [Look]) {
+/// The family: who passes, who fails among all the judged, and what that amounts to.
+pub fn settle(file: &BudgetFile, judged: &mut [JudgedRow]) {
     let alpha = file.policy.alpha;
-    let of = |role: Role, looks: &[Look]| -> Vec<usize> {
-        (0..looks.len()).filter(|i| looks[*i].row.role == role && !looks[*i].row.missing).collect()
+    let of = |role: Role, judged: &[JudgedRow]| -> Vec<usize> {
+        (0..judged.len()).filter(|i| judged[*i].row.role == role && !judged[*i].row.missing).collect()
     };
-    let chances =
-        |at: &[usize], looks: &[Look]| -> Vec<f64> { at.iter().map(|i| looks[*i].row.p_fail).collect() };
-    let primary = of(Role::Decides, looks);
-    let adjusted = holm(&chances(&primary, looks));
+    let chances = |at: &[usize], judged: &[JudgedRow]| -> Vec<f64> {
+        at.iter().map(|i| judged[*i].row.p_fail).collect()
+    };
+    let primary = of(Role::Decides, judged);
+    let adjusted = holm(&chances(&primary, judged));
     for (i, p) in primary.into_iter().zip(adjusted) {
-        looks[i].row.p_fail_family = p;
-        looks[i].row.held = family::verdict(looks[i].row.p_pass, alpha, p <= alpha);
+        judged[i].row.p_fail_family = p;
+        judged[i].row.held = family::verdict(judged[i].row.p_pass, alpha, p <= alpha);
     }
-    let watched = of(Role::Watched, looks);
-    let falls = family::benjamini_hochberg(&chances(&watched, looks), file.policy.false_discovery);
+    let watched = of(Role::Watched, judged);
+    let falls = family::benjamini_hochberg(&chances(&watched, judged), file.policy.false_discovery);
     for (i, falls) in watched.into_iter().zip(falls) {
-        looks[i].row.p_fail_family = looks[i].row.p_fail;
-        looks[i].row.held = family::verdict(looks[i].row.p_pass, alpha, falls);
+        judged[i].row.p_fail_family = judged[i].row.p_fail;
+        judged[i].row.held = family::verdict(judged[i].row.p_pass, alpha, falls);
     }
-    for look in looks {
-        finish(look, alpha);
+    for one in judged {
+        finish(one, alpha);
     }
 }
 
-fn finish(look: &mut Look, alpha: f64) {
-    let row = &mut look.row;
+fn finish(one: &mut JudgedRow, alpha: f64) {
+    let row = &mut one.row;
     let worth = row.share_over.map(|share| share.n_eff);
-    let least = look.budget.as_ref().and_then(|budget| budget.min_n_eff).unwrap_or(LEAST_N_EFF);
+    let least = one.budget.as_ref().and_then(|budget| budget.min_n_eff).unwrap_or(LEAST_N_EFF);
     if row.role == Role::Tracked {
         row.held = if row.missing { Held::Inconclusive } else { Held::Pass };
         return;
     }
-    if let Some(worth) = worth.filter(|worth| *worth < least && !(look.outgrown && row.held == Held::Fail)) {
+    if let Some(worth) = worth.filter(|worth| *worth < least && !(one.outgrown && row.held == Held::Fail)) {
         row.held = Held::Inconclusive;
         row.why = format!("{}; {} are the least to judge by", effective_requests(worth), number(least));
         // The least to judge by is not yet what a verdict takes.
@@ -53,7 +54,7 @@ fn finish(look: &mut Look, alpha: f64) {
             }
         }
     }
-    if let Some(budget) = &look.budget {
+    if let Some(budget) = &one.budget {
         let strict = match row.missing {
             true => budget.on_missing == OnMissing::Fail,
             false => budget.on_inconclusive == OnInconclusive::Fail,
@@ -67,7 +68,7 @@ fn finish(look: &mut Look, alpha: f64) {
         }
     }
     match row.held {
-        Held::Fail => row.why = look.defect.clone(),
+        Held::Fail => row.why = one.defect.clone(),
         Held::Inconclusive if row.missing => row.why = format!("missing: {}", row.why),
         Held::Inconclusive => row.why = undecided(row, alpha),
         Held::Pass => {}
@@ -104,18 +105,18 @@ fn undecided(row: &GateRow, alpha: f64) -> String {
     parts.join("; ")
 }
 
-pub fn verdict(looks: &[Look]) -> GateVerdict {
-    let decides = || looks.iter().filter(|look| look.row.role == Role::Decides);
-    let warns = |look: &Look| {
-        !look.row.missing
-            && look.budget.as_ref().is_some_and(|budget| budget.on_inconclusive == OnInconclusive::Warn)
+pub fn verdict(judged: &[JudgedRow]) -> GateVerdict {
+    let decides = || judged.iter().filter(|one| one.row.role == Role::Decides);
+    let warns = |one: &JudgedRow| {
+        !one.row.missing
+            && one.budget.as_ref().is_some_and(|budget| budget.on_inconclusive == OnInconclusive::Warn)
     };
-    if decides().any(|look| look.row.held == Held::Fail) {
+    if decides().any(|one| one.row.held == Held::Fail) {
         GateVerdict::Broken
     } else if decides().count() == 0 {
         // Where nothing was held to anything, nothing was shown to hold.
         GateVerdict::Inconclusive
-    } else if decides().any(|look| look.row.held == Held::Inconclusive && !warns(look)) {
+    } else if decides().any(|one| one.row.held == Held::Inconclusive && !warns(one)) {
         GateVerdict::Inconclusive
     } else {
         GateVerdict::Pass
@@ -123,8 +124,8 @@ pub fn verdict(looks: &[Look]) -> GateVerdict {
 }
 
 /// Nothing is said to hold, or to be broken, by a measurement that is not the target's.
-pub fn unjudge(looks: &mut [Look]) {
-    for row in looks.iter_mut().map(|look| &mut look.row).filter(|row| row.role != Role::Tracked) {
+pub fn unjudge(judged: &mut [JudgedRow]) {
+    for row in judged.iter_mut().map(|one| &mut one.row).filter(|row| row.role != Role::Tracked) {
         row.held = Held::Inconclusive;
         if !row.missing {
             row.why = String::new();

@@ -115,12 +115,12 @@ fn a_batch_is_measured_as_fast_as_it_goes_unless_a_rate_is_said() {
     assert!(none.contains("add a rate to the burst `lunch`"), "{none}");
 }
 
-/// The p99 of 10/s takes 78.75 s at the least, and more as planned: a first look where both looks have room, all at once where not.
+/// The p99 of 10/s takes 78.75 s at the least, and more as planned: an interim analysis where both have room, all at once where not.
 #[test]
-fn a_first_look_takes_what_is_planned_or_half_or_is_none() {
+fn an_interim_analysis_takes_what_is_planned_or_half_or_is_none() {
     let found = of(&at("10/s", vec![p99("tail")]));
     let planned = found.levels[0].planned_s;
-    let first = |time_s: f64| found.first_look(&found.times(time_s).expect("long enough"));
+    let first = |time_s: f64| found.until_interim(&found.times(time_s).expect("long enough"));
     assert_eq!(first(10.0 * planned), Some(vec![planned]));
     let half = first(1.5 * planned).expect("room for two");
     assert!((half[0] - 0.75 * planned).abs() < 1e-9, "{half:?} of {planned}");

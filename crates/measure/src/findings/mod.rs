@@ -21,7 +21,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::network::Network;
-use crate::server_side::ServerTold;
+use crate::server_side::ServerReport;
 use cold_start::ColdStartFinding;
 use cost::CostFinding;
 
@@ -65,7 +65,7 @@ pub struct Findings {
     pub cost: Option<CostFinding>,
     /// What servers said of themselves; `None` where nobody looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub server: Option<ServerTold>,
+    pub server: Option<ServerReport>,
     /// What the kernel says of the connections; `None` where there were none (a simulated client).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,

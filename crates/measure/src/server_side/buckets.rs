@@ -1,4 +1,4 @@
-//! What a counter gained and what a histogram took in between two looks.
+//! What a counter gained and what a histogram took in between two scrapes.
 //!
 //! A quantile of a histogram is the bucket that it lies in, never a point: a line through a bucket, as Prometheus draws
 //! it, is off by up to 85 % with the edges that servers have, and above the last edge it is the edge.
@@ -8,14 +8,14 @@ use plimsoll_model::At;
 /// What a counter gained.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Gained {
-    /// By how much. After a restart it counts from zero, so that what was lost between the last look before it and the restart is not
+    /// By how much. After a restart it counts from zero, so that what was lost between the last scrape before it and the restart is not
     /// in it.
     pub value: f64,
     /// Times that it went back.
     pub resets: u32,
-    /// The look that it is counted from: the last one not after the instant asked for.
+    /// The scrape that it is counted from: the last one not after the instant asked for.
     pub from: At,
-    /// The look that it is counted to.
+    /// The scrape that it is counted to.
     pub to: At,
 }
 
@@ -58,9 +58,9 @@ pub struct Buckets {
     pub count: Option<f64>,
     /// Times that it began anew.
     pub resets: u32,
-    /// The look that it is counted from.
+    /// The scrape that it is counted from.
     pub from: At,
-    /// The look that it is counted to.
+    /// The scrape that it is counted to.
     pub to: At,
 }
 

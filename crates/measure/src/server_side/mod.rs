@@ -11,31 +11,31 @@
 //! What a server does not say is `None`: unknown, never zero. A page that could not be read, or that was empty, leaves a gap in
 //! every series. [`Disclosures`] hold what a reader must be told beside any figure.
 //!
-//! Rows are one per look or one per change: [`LOOK`] and [`FAILED`] mark the looks themselves. NaN says that a series has left the page.
+//! Rows are one per scrape or one per change: [`SCRAPE`] and [`FAILED`] mark the scrapes themselves. NaN says that a series has left the page.
 
 mod buckets;
 mod read;
+mod report;
 mod series;
 pub mod signal;
 pub mod table;
-mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_model::{At, Sample, Span};
 
 pub use buckets::{Bracket, Buckets, Gained};
+pub use report::{LevelReport, ServerMoment, ServerReport, report};
 pub use series::{Series, Step};
 pub use signal::{Rule, SeriesKind, Signal};
-pub use told::{LevelTold, ServerMoment, ServerTold, told};
 
 use read::{ScrapedPage, Track};
 use table::{Layer, SignalName, SignalPart, Table};
 
-/// Name of the row that marks a look at a page: how many samples the page had; 0 = an empty page, which says nothing.
-pub const LOOK: &str = "scrape_samples";
+/// Name of the row that marks a scrape at a page: how many samples the page had; 0 = an empty page, which says nothing.
+pub const SCRAPE: &str = "scrape_samples";
 
-/// Name of the row that marks a look that failed; its label `why` says how.
+/// Name of the row that marks a scrape that failed; its label `why` says how.
 pub const FAILED: &str = "scrape_failed";
 
 /// Label that names the page that a row came from, where there are several.
@@ -66,9 +66,9 @@ pub struct ExposedSeries {
 /// What must be said beside any figure of these.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Disclosures {
-    /// Looks taken, failed ones included.
-    pub looks: u64,
-    /// Looks that failed: no answer, an error, or an empty page.
+    /// Scrapes taken, failed ones included.
+    pub scrapes: u64,
+    /// Scrapes that failed: no answer, an error, or an empty page.
     pub failed: u64,
     /// Why, and how often.
     pub failures: BTreeMap<String, u64>,
@@ -76,7 +76,7 @@ pub struct Disclosures {
     pub resets: u32,
     /// Counters go back again and again: several processes answer behind one address, and none of its figures can be used.
     pub alternates: bool,
-    /// Pages whose gauges carry a process id: each process tells its own part, and one look sees one of them or all.
+    /// Pages whose gauges carry a process id: each process tells its own part, and one scrape sees one of them or all.
     pub per_process: bool,
     /// Names on the pages that the table does not know; kept in the run, read by nothing.
     pub unknown_names: usize,
@@ -136,9 +136,9 @@ impl ServerSide {
         &self.devices
     }
 
-    /// The usual time between two looks; the longest where pages differ. What lasts less is seen by chance.
+    /// The usual time between two scrapes; the longest where pages differ. What lasts less is seen by chance.
     pub fn cadence(&self) -> Option<Span> {
-        self.pages.iter().filter_map(|page| page.looks.cadence).max()
+        self.pages.iter().filter_map(|page| page.scrapes.cadence).max()
     }
 
     /// What must be said beside any figure.
@@ -160,7 +160,7 @@ impl ServerSide {
         read::combine(&self.pages, &tracks, signal.rule())
     }
 
-    /// What a counter gained over all processes from the last look not after `from` to the last one not after `to`.
+    /// What a counter gained over all processes from the last scrape not after `from` to the last one not after `to`.
     pub fn gained(&self, signal: Signal, from: At, to: At) -> Option<Gained> {
         let tracks: Vec<&Track> =
             self.whole(signal).filter(|track| track.part == SignalPart::Counter).collect();
@@ -174,7 +174,7 @@ impl ServerSide {
         self.sum_gained(&tracks, from, to)
     }
 
-    /// What a histogram took in over all processes between the looks that [`gained`](ServerSide::gained) takes.
+    /// What a histogram took in over all processes between the scrapes that [`gained`](ServerSide::gained) takes.
     pub fn histogram(&self, signal: Signal, from: At, to: At) -> Option<Buckets> {
         let tracks: Vec<&Track> = self.whole(signal).collect();
         self.taken_in(&tracks, from, to)

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use plimsoll_model::{At, Sample, split_labels};
 
 use super::buckets::{Buckets, Gained};
-use super::series::{Looks, Series, Step, held};
+use super::series::{Scrapes, Series, Step, held};
 use super::signal::{Rule, Signal};
 use super::table::{Layer, SignalName, SignalPart, Table};
-use super::{Disclosures, ExposedSeries, FAILED, LOOK, PAGE_LABEL, Replica, ServerSide};
+use super::{Disclosures, ExposedSeries, FAILED, PAGE_LABEL, Replica, SCRAPE, ServerSide};
 
 /// More falls than this of one counter are not restarts.
 const MOST_RESTARTS: u32 = 3;
@@ -20,7 +20,7 @@ const MOST_RESTARTS: u32 = 3;
 #[derive(Clone, Debug, Default)]
 pub(super) struct ScrapedPage {
     pub name: String,
-    pub looks: Looks,
+    pub scrapes: Scrapes,
     known: Vec<(At, At)>,
     /// Are several processes answering in turn?
     alternates: bool,
@@ -112,12 +112,12 @@ fn spoken(raw: &[Raw<'_>], disclosures: &mut Disclosures) -> Vec<(usize, &'stati
 /// scrape too. Where those have none, a label of that name is the server's own (vLLM counts prompt tokens by `source`).
 fn pages_are_named(samples: &[&Sample]) -> bool {
     let mut scrapes =
-        samples.iter().filter(|sample| matches!(sample.name.as_str(), LOOK | FAILED)).peekable();
+        samples.iter().filter(|sample| matches!(sample.name.as_str(), SCRAPE | FAILED)).peekable();
     scrapes.peek().is_none()
         || scrapes.any(|sample| value_of(&split_labels(&sample.labels), PAGE_LABEL).is_some())
 }
 
-/// The pages with their looks, and the series.
+/// The pages with their scrapes, and the series.
 fn gather<'a>(
     samples: impl IntoIterator<Item = &'a Sample>,
     disclosures: &mut Disclosures,
@@ -143,7 +143,7 @@ fn gather<'a>(
         });
         let one = &mut raw[place];
         match one.name {
-            LOOK => marks[one.page].push((sample.at, sample.value > 0.0)),
+            SCRAPE => marks[one.page].push((sample.at, sample.value > 0.0)),
             FAILED => marks[one.page].push((sample.at, false)),
             _ => {
                 instants[one.page].insert(sample.at);
@@ -151,7 +151,7 @@ fn gather<'a>(
                 continue;
             }
         }
-        disclosures.looks += 1;
+        disclosures.scrapes += 1;
         if one.name == FAILED || sample.value <= 0.0 {
             let why = value_of(&one.labels, "why").unwrap_or("the page was empty");
             disclosures.failed += 1;
@@ -165,13 +165,13 @@ fn gather<'a>(
         .zip(instants)
         .map(|(marks, instants)| {
             let marked = !marks.is_empty();
-            // Rows without marks: each instant with a row was a look.
-            let looks =
-                Looks::new(if marked { marks } else { instants.iter().map(|at| (*at, true)).collect() });
+            // Rows without marks: each instant with a row was a scrape.
+            let scrapes =
+                Scrapes::new(if marked { marks } else { instants.iter().map(|at| (*at, true)).collect() });
             if !marked {
-                disclosures.looks += looks.at.len() as u64;
+                disclosures.scrapes += scrapes.at.len() as u64;
             }
-            ScrapedPage { known: looks.known(), looks, ..ScrapedPage::default() }
+            ScrapedPage { known: scrapes.known(), scrapes, ..ScrapedPage::default() }
         })
         .collect();
     for (name, page) in names {
@@ -319,7 +319,7 @@ fn judge_resets(
         let resets = track.points.windows(2).filter(|pair| pair[1].1 < pair[0].1).count() as u32;
         disclosures.resets = disclosures.resets.max(resets);
         let page = &mut pages[track.page];
-        page.alternates |= resets > MOST_RESTARTS && resets as usize * 10 > page.looks.at.len();
+        page.alternates |= resets > MOST_RESTARTS && resets as usize * 10 > page.scrapes.at.len();
         disclosures.alternates |= page.alternates;
     }
 }
@@ -331,17 +331,17 @@ impl ScrapedPage {
             return None;
         }
         let numbers = || track.points.iter().filter(|point| point.1.is_finite());
-        let end = self.looks.last_good(to)?;
+        let end = self.scrapes.last_good(to)?;
         let base = numbers().take_while(|point| point.0 <= from).last().map(|point| point.1);
-        let (start, mut last) = match (base, self.looks.last_good(from)) {
-            (Some(value), Some(look)) => (look, value),
+        let (start, mut last) = match (base, self.scrapes.last_good(from)) {
+            (Some(value), Some(scrape)) => (scrape, value),
             // It was not there yet when the page was looked at: counters begin at zero.
-            (None, Some(look)) => (look, 0.0),
+            (None, Some(scrape)) => (scrape, 0.0),
             // Nobody looked before: what it had by then is not known.
             (_, None) => {
                 let first = numbers().next()?;
-                let look = self.looks.first_good()?;
-                if first.0 > look { (look, 0.0) } else { *first }
+                let scrape = self.scrapes.first_good()?;
+                if first.0 > scrape { (scrape, 0.0) } else { *first }
             }
         };
         if start >= end {
@@ -425,7 +425,7 @@ pub(super) fn combine(pages: &[ScrapedPage], tracks: &[&Track], rule: Rule) -> O
         .iter()
         .map(|track| {
             let page = &pages[track.page];
-            Walk { series: held(&track.points, &page.looks, &page.known, track.factor), page, place: 0 }
+            Walk { series: held(&track.points, &page.scrapes, &page.known, track.factor), page, place: 0 }
         })
         .filter(|part| !part.series.steps.is_empty())
         .collect();

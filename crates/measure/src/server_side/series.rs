@@ -1,8 +1,8 @@
 //! A gauge over time, as far as it is known.
 //!
-//! What was read holds until it is read again; where a look failed, or none was taken for more than two and a half times the usual
-//! distance, nothing is known. Means are weighted by time, because looks are not evenly spaced when a server is busy.
-//! Straight lines between looks lost: they would make up values of counts that never were.
+//! What was read holds until it is read again; where a scrape failed, or none was taken for more than two and a half times the usual
+//! distance, nothing is known. Means are weighted by time, because scrapes are not evenly spaced when a server is busy.
+//! Straight lines between scrapes lost: they would make up values of counts that never were.
 
 use plimsoll_model::{At, Span};
 
@@ -20,7 +20,7 @@ pub struct Step {
 /// Steps in order of time; what lies between them is unknown.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Series {
-    /// The steps, none empty, none overlapping. Two neighbours may have the same value: there was a look between.
+    /// The steps, none empty, none overlapping. Two neighbours may have the same value: there was a scrape between.
     pub steps: Vec<Step>,
 }
 
@@ -36,7 +36,7 @@ impl Series {
         weighted(self.clipped(from, to))
     }
 
-    /// Largest value that was read in `[from, to)`. What rose and fell between two looks was not seen.
+    /// Largest value that was read in `[from, to)`. What rose and fell between two scrapes was not seen.
     pub fn max(&self, from: At, to: At) -> Option<f64> {
         self.clipped(from, to).map(|step| step.value).reduce(f64::max)
     }
@@ -93,8 +93,8 @@ impl Series {
         if to > from { known as f64 / (to - from).0 as f64 } else { 0.0 }
     }
 
-    /// Steps that lie in `[from, to)` or reach into it: how many looks a figure of that window rests on.
-    pub fn looks(&self, from: At, to: At) -> usize {
+    /// Steps that lie in `[from, to)` or reach into it: how many scrapes a figure of that window rests on.
+    pub fn scrapes(&self, from: At, to: At) -> usize {
         self.clipped(from, to).count()
     }
 
@@ -121,25 +121,25 @@ fn weighted(steps: impl Iterator<Item = Step>) -> Option<f64> {
 
 /// When a page was looked at, and whether it said anything.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(super) struct Looks {
+pub(super) struct Scrapes {
     /// Instant, and whether the page was there and not empty; ascending.
     pub at: Vec<(At, bool)>,
     /// The usual distance between two.
     pub cadence: Option<Span>,
 }
 
-/// Beyond this many times the usual distance nothing is known between two looks.
+/// Beyond this many times the usual distance nothing is known between two scrapes.
 const LONGEST_HOLD: f64 = 2.5;
 
-impl Looks {
-    /// Of looks in any order.
-    pub fn new(mut at: Vec<(At, bool)>) -> Looks {
+impl Scrapes {
+    /// Of scrapes in any order.
+    pub fn new(mut at: Vec<(At, bool)>) -> Scrapes {
         at.sort_unstable();
-        at.dedup_by_key(|look| look.0);
+        at.dedup_by_key(|scrape| scrape.0);
         let mut gaps: Vec<i64> = at.windows(2).map(|pair| (pair[1].0 - pair[0].0).0).collect();
         let middle = gaps.len() / 2;
         let cadence = (!gaps.is_empty()).then(|| Span(*gaps.select_nth_unstable(middle).1));
-        Looks { at, cadence }
+        Scrapes { at, cadence }
     }
 
     /// The stretches in which what was read holds.
@@ -163,23 +163,23 @@ impl Looks {
         known
     }
 
-    /// The last good look that is not after `at`.
+    /// The last good scrape that is not after `at`.
     pub fn last_good(&self, at: At) -> Option<At> {
-        let end = self.at.partition_point(|look| look.0 <= at);
-        self.at[..end].iter().rev().find(|look| look.1).map(|look| look.0)
+        let end = self.at.partition_point(|scrape| scrape.0 <= at);
+        self.at[..end].iter().rev().find(|scrape| scrape.1).map(|scrape| scrape.0)
     }
 
-    /// The first good look.
+    /// The first good scrape.
     pub fn first_good(&self) -> Option<At> {
-        self.at.iter().find(|look| look.1).map(|look| look.0)
+        self.at.iter().find(|scrape| scrape.1).map(|scrape| scrape.0)
     }
 }
 
-/// One series as it was read: a row per look, or per change.
-pub(super) fn held(points: &[(At, f64)], looks: &Looks, known: &[(At, At)], factor: f64) -> Series {
+/// One series as it was read: a row per scrape, or per change.
+pub(super) fn held(points: &[(At, f64)], scrapes: &Scrapes, known: &[(At, At)], factor: f64) -> Series {
     let mut steps = Vec::new();
     let mut stretch = 0;
-    // Boundaries: the points themselves and, for a row per change, the looks between them, so that counts of looks are true.
+    // Boundaries: the points themselves and, for a row per change, the scrapes between them, so that counts of scrapes are true.
     for (i, &(at, value)) in points.iter().enumerate() {
         let until = points.get(i + 1).map_or(At::MAX, |next| next.0);
         if value.is_nan() {
@@ -189,16 +189,16 @@ pub(super) fn held(points: &[(At, f64)], looks: &Looks, known: &[(At, At)], fact
             stretch += 1;
         }
         for &(from, to) in known[stretch..].iter().take_while(|known| known.0 < until) {
-            cut(&mut steps, (from.max(at), to.min(until)), value * factor, looks);
+            cut(&mut steps, (from.max(at), to.min(until)), value * factor, scrapes);
         }
     }
     Series { steps }
 }
 
-/// Adds a stretch of one value, cut at the looks in it.
-fn cut(steps: &mut Vec<Step>, (mut from, to): (At, At), value: f64, looks: &Looks) {
-    let first = looks.at.partition_point(|look| look.0 <= from);
-    for &(at, _) in looks.at[first..].iter().take_while(|look| look.0 < to) {
+/// Adds a stretch of one value, cut at the scrapes in it.
+fn cut(steps: &mut Vec<Step>, (mut from, to): (At, At), value: f64, scrapes: &Scrapes) {
+    let first = scrapes.at.partition_point(|scrape| scrape.0 <= from);
+    for &(at, _) in scrapes.at[first..].iter().take_while(|scrape| scrape.0 < to) {
         steps.push(Step { from, to: at, value });
         from = at;
     }

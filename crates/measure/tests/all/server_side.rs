@@ -11,11 +11,11 @@ fn row(at_s: f64, name: &str, labels: &str, value: f64) -> Sample {
     Sample { at, source: "server".into(), name: name.into(), labels: labels.into(), value }
 }
 
-/// A look each second from 0, and these gauges' values at it.
+/// A scrape each second from 0, and these gauges' values at it.
 fn page(rows: &[(&str, &str, &[f64])]) -> Vec<Sample> {
-    let looks = rows.iter().map(|row| row.2.len()).max().unwrap_or(0);
+    let scrapes = rows.iter().map(|row| row.2.len()).max().unwrap_or(0);
     let mut samples: Vec<Sample> =
-        (0..looks).map(|i| row(i as f64, "scrape_samples", "", rows.len() as f64)).collect();
+        (0..scrapes).map(|i| row(i as f64, "scrape_samples", "", rows.len() as f64)).collect();
     for (name, labels, values) in rows {
         samples.extend(values.iter().enumerate().map(|(i, value)| row(i as f64, name, labels, *value)));
     }
@@ -68,7 +68,7 @@ fn a_label_of_the_servers_own_is_no_page() {
         ("vllm:prompt_tokens_by_source_total", &computed, &[0.0, 5.0, 6.0, 7.0]),
     ]));
     assert_eq!(server.cadence().map(|cadence| cadence.0), Some(S));
-    assert_eq!((server.disclosures().looks, server.replicas().len()), (4, 1));
+    assert_eq!((server.disclosures().scrapes, server.replicas().len()), (4, 1));
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_failed_look_and_an_empty_page_leave_gaps() {
     assert_eq!(waiting.mean(at(0), at(5)), Some((4.0 + 4.0 + 8.0) / 3.0));
     assert!((waiting.known(at(0), at(5)) - 0.6).abs() < 1e-12);
     let told = server.disclosures();
-    assert_eq!((told.looks, told.failed), (5, 2));
+    assert_eq!((told.scrapes, told.failed), (5, 2));
     assert_eq!(told.failures["timeout"], 1);
 }
 
@@ -152,7 +152,7 @@ fn a_counter_that_appears_later_began_at_zero() {
     assert_eq!(server.gained(Signal::Finished, at(0), at(2)).unwrap().value, 3.0);
 }
 
-/// Buckets `le` → cumulative counts at two looks.
+/// Buckets `le` → cumulative counts at two scrapes.
 fn histogram(labels: &str, rungs: &[(&str, f64, f64)], sum: (f64, f64)) -> Vec<Sample> {
     let name = "vllm:request_queue_time_seconds";
     let mut samples = Vec::new();

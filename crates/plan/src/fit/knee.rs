@@ -124,7 +124,7 @@ fn alone(world: &WorldSpec, drawn: &[ReplayRequest], spec: &KneeSpec) -> Result<
     let mut values: Vec<f64> =
         times.iter().filter_map(|t| t.first.or(t.end)).map(|ns| ns as f64 / 1e9).collect();
     order_statistic(&mut values, spec.percentile)
-        .ok_or_else(|| "no request is answered, even alone".to_owned())
+        .ok_or_else(|| "no request is answered, even an isolated one".to_owned())
 }
 
 /// Times the requests that all replicas hold at once that are played for the limit: a full engine forgets how it was filled within two

@@ -138,7 +138,7 @@ pub enum FitError {
     },
     /// How the step grows with its batch can't be told from this load.
     #[error(
-        "how a step grows with the requests in it cannot be told: {why}; measure at several loads (--rate LOW, then HIGHER, or a sweep)"
+        "how a step grows with the requests in it is unknown: {why}; measure at several loads (--rate LOW, then HIGHER, or a sweep)"
     )]
     OneConcurrency {
         /// What was seen, in a sentence part.

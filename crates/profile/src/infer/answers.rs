@@ -85,8 +85,7 @@ pub(super) fn of(attempts: &[&Attempt], told: &ToldStages) -> Option<WholeAnswer
             rows.len()
         ));
     }
-    notes
-        .push("answers that come whole have no first token: means are all that can be told apart".to_owned());
+    notes.push("answers that come whole have no first token: only means can be separated".to_owned());
     Some(WholeAnswers {
         requests: rows.len() as u64,
         mean_s: whole,

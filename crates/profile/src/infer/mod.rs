@@ -291,7 +291,7 @@ fn by_floor(
     ));
     if !floor.lengths_differ {
         notes.push(
-            "their prompts are of one length, so that prompt and front cannot be told apart well: vary --isl"
+            "their prompts are of one length, so that prompt and front cannot be separated well: vary --isl"
                 .into(),
         );
     }

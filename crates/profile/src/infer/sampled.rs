@@ -100,7 +100,7 @@ impl Sampled<'_> {
                     slice_s,
                     p: budget.p.0,
                     measured: Reading::refused(
-                        "what stands before the queue, queue and prefill cannot be told apart",
+                        "what stands before the queue, queue and prefill cannot be separated",
                         0,
                     ),
                     requests_over: None,

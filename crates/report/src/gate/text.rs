@@ -52,7 +52,7 @@ fn intervals(finding: &GateFinding) -> String {
         return String::new();
     }
     let side = figure::number(100.0 * finding.alpha);
-    let looks = match finding.looks {
+    let looks = match finding.analyses {
         0 | 1 => String::new(),
         n => format!(" over its {n} interim analyses together"),
     };

@@ -16,8 +16,8 @@ const STEPS: usize = 40;
 
 /// What a device's time goes by, with the bar's colour: as on a profile's page, red is waiting and blue is computing.
 const COMPUTING: (&str, &str) = ("computing", "#2f6fb5");
-const EXCHANGE: (&str, &str) = ("exchange alone", "#8f7fc4");
-const COPY: (&str, &str) = ("copy alone", "#9aa86b");
+const EXCHANGE: (&str, &str) = ("exchange only", "#8f7fc4");
+const COPY: (&str, &str) = ("copy only", "#9aa86b");
 const LAUNCHED: (&str, &str) = ("idle: launched", "#e88a7d");
 const HOST: (&str, &str) = ("idle: host", "#d9534f");
 const IDLE: (&str, &str) = ("idle", "#a8a8a8");
@@ -51,7 +51,7 @@ fn devices(finding: &DeviceFinding) -> Markup {
         p.legend { @for (part, colour) in used(finding) { span { (swatch(colour)) (part) } } }
         div.scroll tabindex="0" role="region" aria-label="Table" { table {
             thead { tr {
-                th.left scope="col" { "device" } th scope="col" { "busy" } th scope="col" { "computing" } th scope="col" { "exchange alone" } th scope="col" { "copy alone" } th scope="col" { "idle: host" } th scope="col" { "idle: launched" }
+                th.left scope="col" { "device" } th scope="col" { "busy" } th scope="col" { "computing" } th scope="col" { "exchange only" } th scope="col" { "copy only" } th scope="col" { "idle: host" } th scope="col" { "idle: launched" }
                 th scope="col" { "streams" } th scope="col" { "kernels, copies" }
             } }
             tbody { @for device in &finding.devices { tr {

@@ -5,7 +5,7 @@
 
 use maud::{Markup, html};
 use plimsoll_measure::findings::Findings;
-use plimsoll_measure::server_side::{LevelTold, ServerMoment};
+use plimsoll_measure::server_side::{LevelReport, ServerMoment};
 
 use super::chart::{Axis, Chart, Charts, Series};
 use super::charts::{time_axis, warm_up};
@@ -50,7 +50,7 @@ pub fn charts(findings: &Findings, charts: &mut Charts) {
 
 /// A gauge over the level; `None` where it was never known.
 fn over_time(
-    level: &LevelTold,
+    level: &LevelReport,
     name: &str,
     color: &'static str,
     of: fn(&ServerMoment) -> Option<f64>,
@@ -86,7 +86,7 @@ pub fn section(findings: &Findings, charts: &Charts) -> Markup {
                 @if let Some(own) = told.levels.iter().find(|own| own.level == *id) {
                     @let unknown = unknown(own);
                     @if !unknown.is_empty() {
-                        p.small.soft { "Not told by this server" (which) ", so unknown (never zero): " (unknown.join(", ")) "." }
+                        p.small.soft { "Not reported by this server" (which) ", so unknown (never zero): " (unknown.join(", ")) "." }
                     }
                 }
             }
@@ -95,7 +95,7 @@ pub fn section(findings: &Findings, charts: &Charts) -> Markup {
 }
 
 /// What a chart would show and the server does not say.
-fn unknown(level: &LevelTold) -> Vec<&'static str> {
+fn unknown(level: &LevelReport) -> Vec<&'static str> {
     [
         (level.running.is_none(), "requests running"),
         (level.waiting.is_none(), "requests waiting"),

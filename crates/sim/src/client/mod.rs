@@ -155,7 +155,7 @@ impl<'a> LevelPlan<'a> {
             unit: scenario.target.protocol.counts(),
             prompts: None,
             schedule_hash: String::new(),
-            // At a golden section of the window: even arrivals would meet every look at a round step in the same phase.
+            // At a golden section of the window: even arrivals would meet every scrape at a round step in the same phase.
             sample_every: Span((window.0 as f64 / 1618.034) as i64).max(Span(100_000)),
             gauges: false,
             scrape_every: SCRAPE_EVERY,
@@ -393,7 +393,7 @@ impl Run<'_, '_> {
     fn scrape(&mut self, at: At) {
         self.world.settle(at);
         let rows = &mut *self.exchanges.rows;
-        self.page.look(at, self.world, rows);
+        self.page.scrape(at, self.world, rows);
         self.world.take_samples().into_iter().for_each(|sample| rows.sample(sample));
     }
 

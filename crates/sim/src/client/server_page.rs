@@ -1,7 +1,7 @@
 //! What a scraper finds on the pages of simulated servers: vLLM's names, units and labels, and nothing that a vLLM does not tell.
 //! Engines that compute whole batches have Triton's.
 //!
-//! Rows are written where a value has changed since the last look, as the live scraper writes them; the first look of a level writes
+//! Rows are written where a value has changed since the last scrape, as the live scraper writes them; the first scrape of a level writes
 //! all. A replica that does not answer leaves its page (NaN), and one that begins anew counts from zero.
 
 use plimsoll_model::{At, Sample, join_labels};
@@ -12,14 +12,14 @@ use crate::fleet::world::World;
 use crate::spec::error::BLOCK_TOKENS;
 use crate::traffic::Gauges;
 
-/// What the last look at the pages found, in the order of the rows.
+/// What the last scrape of the pages found, in the order of the rows.
 #[derive(Debug, Default)]
 pub(crate) struct ServerPage {
     last: Vec<f64>,
 }
 
-/// One look.
-struct Look<'a> {
+/// One scrape.
+struct PageScrape<'a> {
     at: At,
     last: &'a mut Vec<f64>,
     place: usize,
@@ -31,36 +31,36 @@ struct Look<'a> {
 }
 
 impl ServerPage {
-    /// Looks at the pages of all replicas as they are now.
-    pub fn look(&mut self, at: At, world: &mut World, rows: &mut dyn RowSink) {
+    /// Scrapes the pages of all replicas as they are now.
+    pub fn scrape(&mut self, at: At, world: &mut World, rows: &mut dyn RowSink) {
         let replicas = world.replica_gauges();
         let answering = world.answering();
         let iterations = world.iterations();
         let tells_tokens = world.tells_tokens();
         let ready = world.gauges().ready;
-        let mut look = Look { at, last: &mut self.last, place: 0, answers: true, found: 0, rows };
-        look.put("plimsoll_replicas_ready", &[], f64::from(ready));
+        let mut scrape = PageScrape { at, last: &mut self.last, place: 0, answers: true, found: 0, rows };
+        scrape.put("plimsoll_replicas_ready", &[], f64::from(ready));
         for (number, gauges) in replicas.iter().enumerate() {
-            look.answers = answering.get(number).copied().unwrap_or(false);
+            scrape.answers = answering.get(number).copied().unwrap_or(false);
             let engine = number.to_string();
             let engine = ("engine", engine.as_str());
             let meter = world.meter(number as u32);
             if gauges.batches {
-                look.triton(engine.1, gauges, meter);
+                scrape.triton(engine.1, gauges, meter);
             } else {
-                look.state(engine, gauges);
-                look.requests(engine, meter, tells_tokens);
+                scrape.state(engine, gauges);
+                scrape.requests(engine, meter, tells_tokens);
                 if let Some(Some(histogram)) = iterations.get(number) {
-                    look.histogram("iteration_tokens_total", engine, histogram, 1.0, true);
+                    scrape.histogram("iteration_tokens_total", engine, histogram, 1.0, true);
                 }
             }
         }
-        let found = f64::from(look.found);
+        let found = f64::from(scrape.found);
         rows.sample(row(at, "scrape_samples", String::new(), found));
     }
 }
 
-impl Look<'_> {
+impl PageScrape<'_> {
     fn state(&mut self, engine: (&str, &str), gauges: &Gauges) {
         self.put("vllm:num_requests_running", &[engine], f64::from(gauges.running));
         self.put("vllm:num_requests_waiting", &[engine], f64::from(gauges.waiting));
@@ -140,7 +140,7 @@ impl Look<'_> {
         self.answers = answers;
     }
 
-    /// Writes a value, if it is another one than at the last look.
+    /// Writes a value, if it is another one than at the last scrape.
     fn put(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         let value = if self.answers { value } else { f64::NAN };
         self.found += u32::from(self.answers);

@@ -1,7 +1,7 @@
 //! A watch over pages made by hand from a log of requests: verdicts, restarts, lost pages, silence.
 
 use plimsoll_judge::budget::BudgetFile;
-use plimsoll_measure::server_side::{FAILED, LOOK};
+use plimsoll_measure::server_side::{FAILED, SCRAPE};
 use plimsoll_model::{At, Sample, Span};
 use plimsoll_watch::{AlertSpec, RowState, WatchFinding, WatchSpec, Watched};
 
@@ -32,7 +32,7 @@ impl Page {
             labels: with(labels),
             value,
         };
-        let mut rows = vec![row(LOOK, "", 20.0), row("vllm:num_requests_running", "", self.running)];
+        let mut rows = vec![row(SCRAPE, "", 20.0), row("vllm:num_requests_running", "", self.running)];
         rows.push(row("vllm:num_requests_waiting", "", self.waiting));
         for edge in EDGES {
             let below = self.ttft.iter().filter(|s| **s <= edge).count();
@@ -269,7 +269,7 @@ fn errors_are_not_judged_where_no_failure_is_counted() {
             labels: String::new(),
             value,
         };
-        watched.push(row(LOOK, 2.0));
+        watched.push(row(SCRAPE, 2.0));
         watched.push(row("sglang:num_requests_total", 50.0 * at_s as f64));
         watched.push(row("sglang:num_running_reqs", 1.0));
         watched.tick(At(at_s * 1_000_000_000));

@@ -118,7 +118,7 @@ fn latencies(level: &LevelFinding, margin: f64) -> Vec<String> {
 fn ceiling(metric: &str, name: &str, p: f64, at: &Estimate, max: f64, why: &str) -> String {
     let time = |s: f64| figure::duration_ns(s * 1e9).replace('\u{202f}', " ");
     format!(
-        "  # {} ({} to {}), {} requests worth {}{why}\n  - {{id: {metric}-{name}, metric: {metric}, p: {}, max: {}}}\n",
+        "  # {} ({} to {}), n = {}, n_eff = {}{why}\n  - {{id: {metric}-{name}, metric: {metric}, p: {}, max: {}}}\n",
         time(at.value),
         time(at.lower),
         time(at.upper),

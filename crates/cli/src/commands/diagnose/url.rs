@@ -39,7 +39,7 @@ const KIND: &str = "diagnose";
 const LOOK_EVERY: &str = "500ms";
 
 /// How often a pause looks whether the person wants to stop.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(100);
 
 /// The content of [`FILE`], and of `--format json`.
 #[derive(Serialize, Deserialize)]
@@ -69,7 +69,7 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     let traffic = TrafficTraits::of(&scenario, mean_lengths(&scenario));
     let beside = before.as_ref().map_or_else(String::new, |before| {
         format!(
-            "; held against {} ({} alone)",
+            "; held against {} ({} isolated)",
             before.run,
             figure::counted(before.alone.len() as u64, "request")
         )
@@ -110,7 +110,7 @@ fn started(args: &DiagnoseArgs) -> Result<(Option<Before>, Draft), Stop> {
     };
     let rows = rows::whole(&dir)?;
     let before = earlier(&dir, &rows);
-    if before.alone.is_empty() && before.company.is_empty() {
+    if before.alone.is_empty() && before.concurrency.is_empty() {
         return Err(Stop::usage(format!(
             "--baseline {}: no request in it had the target to itself or was part of a closed loop, so that nothing can be compared; take a run of plimsoll diagnose URL, a sweep, or plimsoll run --concurrency 1",
             dir.display()
@@ -268,7 +268,7 @@ fn level(measure: &mut Measure, ask: &Ask) -> Result<MeasuredLevel, Stop> {
 fn pause(measure: &Measure, time: Span) {
     let mut left = time.as_duration();
     while left > Duration::ZERO && !measure.stopped() {
-        let slice = left.min(LOOK);
+        let slice = left.min(POLL);
         std::thread::sleep(slice);
         left -= slice;
     }

@@ -23,7 +23,7 @@ use crate::screen::{KeyWatch, Screen};
 const THREADS: usize = 2;
 
 /// How often the clock and the keyboard are looked at.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL: Duration = Duration::from_millis(50);
 
 /// The time that planning may take, and who may end it sooner.
 pub struct Limit {
@@ -100,7 +100,7 @@ pub fn run(planner: &mut Planner, limit: &mut Limit) -> Result<Ended, PlanError>
                 return Ok(ended);
             }
             limit.show(&line);
-            match pool.results.recv_timeout(LOOK) {
+            match pool.results.recv_timeout(POLL) {
                 Ok((experiment, outcome)) => {
                     planner.take(&experiment, outcome?);
                     left -= 1;
@@ -124,7 +124,7 @@ pub fn play(experiments: Vec<Experiment>, limit: &mut Limit) -> Result<Vec<Outco
     experiments.iter().cloned().for_each(|experiment| pool.push(experiment));
     let mut outcomes: Vec<(u32, Outcome)> = Vec::new();
     while left > 0 && limit.over().is_none() {
-        if let Ok((experiment, outcome)) = pool.results.recv_timeout(LOOK) {
+        if let Ok((experiment, outcome)) = pool.results.recv_timeout(POLL) {
             outcomes.push((experiment.draw, outcome?));
             left -= 1;
         }
@@ -147,7 +147,7 @@ pub fn within<T: Send + 'static>(
     });
     while limit.over().is_none() {
         limit.show(line);
-        match result.recv_timeout(LOOK) {
+        match result.recv_timeout(POLL) {
             Ok(found) => return Some(found),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return None,

@@ -1,4 +1,4 @@
-//! What company shows: whether one waits in it, where, and what is served meanwhile.
+//! What concurrency shows: whether one waits in it, where, and what is served meanwhile.
 
 use super::{ms, of, over, percent, shown};
 use crate::active::block::{Block, BlockRow, mean, ratio};
@@ -7,22 +7,22 @@ use crate::fact::{Is, Observed};
 use crate::facts::{Finding, yes_if};
 use plimsoll_measure::findings::Estimate;
 
-/// Times the wait alone from which on a wait in company is one, and as a share of the whole answer alone.
+/// Times the wait alone from which on a wait beside others is one, and as a share of the whole answer alone.
 const WAITS: (f64, f64) = (2.0, 0.3);
-/// What an answer in company takes of one alone, at most, from which on it is sooner.
+/// What an answer beside others takes of one alone, at most, from which on it is sooner.
 const SOONER: f64 = 0.7;
 /// Looks at the server's page in a level from which on their mean says how many it knows of.
-const LOOKS: usize = 4;
+const SCRAPES: usize = 4;
 /// Looks that brought no page from which on they are no accident, and as many that brought one where nobody was beside.
 const LOST: usize = 2;
-/// Growth of the answers per second for twice the company under which there is none.
+/// Growth of the answers per second for twice the concurrency under which there is none.
 const PLATEAU: f64 = 1.25;
-/// Times as long per token from which on company is felt.
+/// Times as long per token from which on it is felt.
 const CROWDED: f64 = 1.4;
 /// And up to which it is not, however wide the interval.
 const AS_FAST: f64 = 1.25;
 
-/// Whether one waits in company, where, and what is served meanwhile.
+/// Whether one waits beside others, where, and what is served meanwhile.
 pub fn concurrency(blocks: &[Block]) -> Vec<Finding> {
     let mut all = Vec::new();
     let Some(alone) = of(blocks, ExperimentKind::Alone).next() else { return all };
@@ -58,7 +58,7 @@ pub fn concurrency(blocks: &[Block]) -> Vec<Finding> {
     all
 }
 
-/// Who is answered sooner among others waits alone for them: a batch that is held open. Alone comes first and company after it, so that
+/// Who is answered sooner among others waits alone for them: a batch that is held open. Isolated requests come first and concurrent ones after them, so that
 /// a machine that was slow at first looks the same; requests alone that came later have to show it as well.
 fn sooner(blocks: &[Block], alone: &Estimate, last: &Block) -> Option<Finding> {
     let whole = last.median(BlockRow::e2e_s)?;
@@ -111,7 +111,7 @@ fn where_they_wait(alone: &Block, steps: &[&Block], wait_alone: f64) -> Vec<Find
     all.push(shown(Observed::Ceiling, slots, says.clone(), Some(slower), Some(CROWDED)));
     all.push(shown(Observed::CrowdedTogether, crowded, says, Some(slower), Some(CROWDED)));
     all.extend(crowded_elsewhere(last, crowded));
-    let waiting = last.gauges.waiting.filter(|_| last.gauges.looks >= LOOKS);
+    let waiting = last.gauges.waiting.filter(|_| last.gauges.scrapes >= SCRAPES);
     let outside = (f64::from(at) - served).max(0.0);
     // Where tokens are neither as fast as before nor slower for sure, those who wait in the engine still wait in it.
     let known = slots == Is::Yes || (full && slots == Is::Unclear && outside >= 1.0);
@@ -132,11 +132,11 @@ fn where_they_wait(alone: &Block, steps: &[&Block], wait_alone: f64) -> Vec<Find
 fn crowded_elsewhere(last: &Block, crowded: Is) -> Option<Finding> {
     let inside = last.gauges.running? + last.gauges.waiting?;
     let at = f64::from(last.concurrency()?);
-    // What crowds the way crowds the page's looks too: two that know of next to none of them are enough.
-    if crowded != Is::Yes || last.gauges.looks < 2 {
+    // What crowds the way crowds the page's scrapes too: two that know of next to none of them are enough.
+    if crowded != Is::Yes || last.gauges.scrapes < 2 {
         return None;
     }
-    let few = last.gauges.looks < LOOKS;
+    let few = last.gauges.scrapes < SCRAPES;
     let says = format!(
         "of {at:.0} in flight the engine knows of {inside:.1}; the others are on their way to it or from it"
     );
@@ -148,7 +148,7 @@ fn crowded_elsewhere(last: &Block, crowded: Is) -> Option<Finding> {
     Some(shown(Observed::InFrontOfEngine, state, says, None, None))
 }
 
-/// The page takes the way that the answers take and nothing of the engine. Where it stops coming as soon as there is company, that way is
+/// The page takes the way that the answers take and nothing of the engine. Where it stops coming as soon as requests are concurrent, that way is
 /// what is crowded, or the front that sends it.
 fn page_lost(alone: &Block, last: &Block) -> Option<Finding> {
     let ((came, lost), (came_alone, lost_alone)) = (last.gauges.pages, alone.gauges.pages);

@@ -1,4 +1,4 @@
-//! What requests show that have the target to themselves: tokens in lumps, a wait that is fixed, one that is spread.
+//! What requests show that have the target to themselves: tokens coalesced, a wait that is fixed, one that is spread.
 
 use plimsoll_model::How;
 
@@ -14,10 +14,10 @@ use plimsoll_measure::findings::Estimate;
 const FIXED: (f64, f64, f64) = (0.025, 4.0, 0.4);
 /// Spread of the wait alone, p90 − p10: seconds, share of its median.
 const SPREAD: (f64, f64) = (0.02, 0.35);
-/// Tokens that come at once, and seconds from one lump to the next, from which on a reader sees lumps.
+/// Tokens that come at once, and seconds from one burst to the next, from which on a reader sees bursts.
 const LUMPS: (f64, f64) = (3.0, 0.03);
 
-/// Tokens that come in lumps, and first tokens that wait for the rest of the answer.
+/// Tokens that come coalesced, and first tokens that wait for the rest of the answer.
 pub fn coalesced(blocks: &[Block]) -> Vec<Finding> {
     let rows = of(blocks, ExperimentKind::Alone)
         .chain(of(blocks, ExperimentKind::Watch))
@@ -26,7 +26,7 @@ pub fn coalesced(blocks: &[Block]) -> Vec<Finding> {
         rows.filter(|row| row.fine && row.output >= 8.0 && !row.tokens.is_empty()).collect();
     let mut all = Vec::new();
     if long.len() >= 5 {
-        let seen: Vec<(f64, f64)> = long.iter().map(|row| lump(row)).collect();
+        let seen: Vec<(f64, f64)> = long.iter().map(|row| burst(row)).collect();
         let tokens = median(seen.iter().map(|(tokens, _)| *tokens), 1.0);
         let apart = median(seen.iter().map(|(_, apart)| *apart), 1.0);
         if let (Some(tokens), Some(apart)) = (tokens, apart) {
@@ -43,15 +43,15 @@ pub fn coalesced(blocks: &[Block]) -> Vec<Finding> {
     all
 }
 
-/// Tokens of an answer that come together, and the seconds from one such lump to the next. What comes within a fifth of the
+/// Tokens of an answer that come together, and the seconds from one such burst to the next. What comes within a fifth of the
 /// mean distance of tokens comes together.
-fn lump(row: &BlockRow) -> (f64, f64) {
+fn burst(row: &BlockRow) -> (f64, f64) {
     let (Some(first), Some(last)) = (row.tokens.first(), row.tokens.last()) else { return (0.0, 0.0) };
     let from = row.due.max(first.0 - (last.0 - first.0));
     let apart = 0.2 * (last.0 - from) as f64 / row.output;
-    let lumps = 1 + row.tokens.windows(2).filter(|pair| (pair[1].0 - pair[0].0) as f64 > apart).count();
+    let bursts = 1 + row.tokens.windows(2).filter(|pair| (pair[1].0 - pair[0].0) as f64 > apart).count();
     let whole_s = (last.0 - row.due) as f64 * 1e-9;
-    (row.output / lumps as f64, whole_s / lumps as f64)
+    (row.output / bursts as f64, whole_s / bursts as f64)
 }
 
 /// Long answers show their first token later than short ones: something collects them.
@@ -75,7 +75,7 @@ fn held_back(blocks: &[Block]) -> Option<Finding> {
     Some(shown(Observed::LaterByAnswer, state, says, Some(grows), Some(limit)))
 }
 
-/// Waits that no company and no length explains.
+/// Waits that neither concurrency nor length explains.
 pub fn isolated(blocks: &[Block]) -> Vec<Finding> {
     let mut all = Vec::new();
     let Some(block) = of(blocks, ExperimentKind::Alone).next() else { return all };
@@ -112,7 +112,7 @@ fn fixed_wait(blocks: &[Block], alone: &Block) -> Option<Finding> {
     let step = alone.median(BlockRow::tpot_s).map_or(0.0, |tpot| tpot.value);
     let limit = FIXED.0.max(FIXED.1 * step).max(FIXED.2 * usual.value);
     let says = format!(
-        "{} of the wait alone ({}) is there at any prompt length; a token takes {}, 1 000 prompt tokens {}",
+        "{} of the isolated wait ({}) is there at any prompt length; a token takes {}, 1 000 prompt tokens {}",
         ms(fixed.value),
         ms(usual.value),
         ms(step),

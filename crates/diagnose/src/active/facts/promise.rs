@@ -1,4 +1,4 @@
-//! What was promised, and whether experiments broke it: of requests alone, and of those in company.
+//! What was promised, and whether experiments broke it: of requests alone, and of those beside others.
 //!
 //! A ceiling on a percentile is broken for sure where the share of requests over it is, at its lower bound, more than the percentile
 //! allows; that is the reading of a run's budget, and forty requests can do it. That a p99 *holds* forty requests can't
@@ -43,7 +43,7 @@ impl Held {
         let values: Vec<f64> = rows.iter().filter_map(|row| value(row, ceiling.metric)).collect();
         let over = values.iter().filter(|x| **x > ceiling.limit_s).count();
         let mut over = share(over, values.len())?;
-        // Requests in company share batches and queues: √concurrency of them count as one.
+        // Requests beside others share batches and queues: √concurrency of them count as one.
         over.n_eff = over.n as f64 / together.max(1.0).sqrt();
         let (lower, upper) = exceedance_bounds(over.value * over.n_eff, over.n_eff, ALPHA);
         (over.lower, over.upper) = (lower, upper);
@@ -67,7 +67,7 @@ impl Held {
     }
 }
 
-/// The block in least company with the ceiling that is worst off in it.
+/// The block at the least concurrency with the ceiling that is worst off in it.
 type Worst<'a> = Option<(&'a Block, Held)>;
 
 /// A request's figure, endless where it failed; `None` where it has none (one token, or it was never sent).
@@ -113,7 +113,7 @@ fn rank(state: Is) -> u8 {
     }
 }
 
-/// Up to which company does every ceiling hold? Of the steps of company and the moderate load; twice the load is meant to be
+/// Up to which concurrency does every ceiling hold? Of the steps of concurrency and the moderate load; twice the load is meant to be
 /// too much, and other prompts are not the user's.
 pub(super) fn together(blocks: &[Block], spec: &ActiveSpec) -> Option<Finding> {
     let promised = spec.promised();
@@ -124,9 +124,9 @@ pub(super) fn together(blocks: &[Block], spec: &ActiveSpec) -> Option<Finding> {
     };
     let (mut worst, mut fine, mut doubt): (Worst<'_>, Vec<&Block>, Worst<'_>) = (None, Vec::new(), None);
     for block in blocks.iter().filter(own) {
-        let company = f64::from(block.concurrency().unwrap_or(1));
+        let concurrency = f64::from(block.concurrency().unwrap_or(1));
         let held: Vec<Held> =
-            promised.iter().filter_map(|ceiling| Held::new(*ceiling, &block.rows, company)).collect();
+            promised.iter().filter_map(|ceiling| Held::new(*ceiling, &block.rows, concurrency)).collect();
         let excess = |held: &Held| held.over.value / held.allowed().max(1e-6);
         let most = held.into_iter().max_by(|a, b| {
             (a.broken, excess(a)).partial_cmp(&(b.broken, excess(b))).unwrap_or(std::cmp::Ordering::Equal)
@@ -150,16 +150,18 @@ pub(super) fn together(blocks: &[Block], spec: &ActiveSpec) -> Option<Finding> {
         (Some((at, held)), _) => {
             let below = best.filter(|n| at.concurrency().is_none_or(|at| *n < at));
             let below = below.map_or_else(String::new, |n| format!("; with {n} no ceiling was broken"));
-            found(Is::Yes, format!("{}, {}{below}", company(at), held.words()), Some(&held))
+            found(Is::Yes, format!("{}, {}{below}", at_concurrency(at), held.words()), Some(&held))
         }
-        (None, Some((at, held))) => {
-            found(Is::Unclear, format!("{}, {}: too few to be sure", company(at), held.words()), Some(&held))
-        }
+        (None, Some((at, held))) => found(
+            Is::Unclear,
+            format!("{}, {}: too few to be sure", at_concurrency(at), held.words()),
+            Some(&held),
+        ),
         (None, None) => found(Is::No, format!("what was promised held with up to {} in flight", best?), None),
     }
 }
 
-fn company(block: &Block) -> String {
+fn at_concurrency(block: &Block) -> String {
     match block.level.load {
         Load::Open { rate_per_s } => format!("at {rate_per_s:.1}/s"),
         _ => format!("with {} in flight", block.concurrency().unwrap_or(1)),

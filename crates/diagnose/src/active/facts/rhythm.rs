@@ -1,7 +1,7 @@
 //! What the times of tokens show: everyone standing still together, slow stretches, and waits that follow a clock.
 //!
-//! A freeze is a gap of every answer that is being told at the time. Alone there is nobody whose prompt could hold up the
-//! others, so that a gap there needs no excuse; in company a gap counts where it is longer than a prompt could explain.
+//! A stall is a gap of every answer that is being told at the time. Alone there is nobody whose prompt could hold up the
+//! others, so that a gap there needs no excuse; beside others a gap counts where it is longer than a prompt could explain.
 //! Whether instants follow a clock is asked with Rayleigh's test over the periods that the instants themselves suggest,
 //! each such period counted as a try.
 
@@ -15,17 +15,17 @@ use crate::fact::{Is, Observed};
 use crate::facts::Finding;
 use plimsoll_measure::findings::Estimate;
 
-/// A freeze is at least so many usual gaps long, and so many seconds.
-const FREEZE: (f64, f64) = (8.0, 0.04);
-/// Freezes that make a habit.
-const FREEZES: usize = 4;
-/// Share of the observed time that freezes take from which on they matter.
-const FROZEN: f64 = 0.01;
-/// Share of the time that the generator may wait for a processor before freezes that take less than it may be its own.
+/// A stall is at least so many usual gaps long, and so many seconds.
+const STALL: (f64, f64) = (8.0, 0.04);
+/// Stalls that make a habit.
+const STALLS: usize = 4;
+/// Share of the observed time that stalls take from which on they matter.
+const STALLED: f64 = 0.01;
+/// Share of the time that the generator may wait for a processor before stalls that take less than it may be its own.
 const BUSY: f64 = 0.1;
 /// Chance of waits that follow a clock where there is none under which it is believed.
 const BELIEVED: f64 = 0.001;
-/// The same of freezes, of which three quarters of the distances must fit besides.
+/// The same of stalls, of which three quarters of the distances must fit besides.
 const RHYTHM: f64 = 0.01;
 /// Periods tried for each spread of waits.
 const PERIODS: usize = 300;
@@ -38,44 +38,44 @@ const HOLE: f64 = 0.5;
 /// Times as slow as the fast stretches that slow ones are. Sound engines showed 1.6 to 2.5 (vLLM on a quiet machine).
 const UNSTEADY: f64 = 3.0;
 
-/// Freezes, their rhythm, and slow stretches.
+/// Stalls, their rhythm, and slow stretches.
 pub(crate) fn read(blocks: &[Block]) -> Vec<Finding> {
-    let mut all = freezes(blocks);
+    let mut all = stalls(blocks);
     all.extend(unsteady(blocks));
     all
 }
 
 /// A gap of all answers: when it began, and how long it was. Nanoseconds.
-type Freeze = (i64, i64);
+type Stall = (i64, i64);
 
-fn freezes(blocks: &[Block]) -> Vec<Finding> {
+fn stalls(blocks: &[Block]) -> Vec<Finding> {
     let excuse_ns = excuse(blocks);
-    let (mut found, mut watched_s, mut usual): (Vec<Freeze>, f64, Vec<f64>) = (Vec::new(), 0.0, Vec::new());
+    let (mut found, mut watched_s, mut usual): (Vec<Stall>, f64, Vec<f64>) = (Vec::new(), 0.0, Vec::new());
     let moderate = |block: &&Block| block.concurrency().is_some_and(|c| c <= 8);
     for block in blocks.iter().filter(moderate) {
-        let company = block.concurrency().unwrap_or(1);
+        let concurrency = block.concurrency().unwrap_or(1);
         let Some(gap) = usual_gap(block) else { continue };
         // All of them may read their prompts in one step.
-        let read_ns = if company > 1 { excuse_ns * f64::from(company) } else { 0.0 };
-        let least = (FREEZE.0 * gap).max(FREEZE.1 * 1e9).max(read_ns);
+        let read_ns = if concurrency > 1 { excuse_ns * f64::from(concurrency) } else { 0.0 };
+        let least = (STALL.0 * gap).max(STALL.1 * 1e9).max(read_ns);
         usual.push(gap);
-        let (freezes, told) = in_block(block, least);
-        found.extend(freezes);
+        let (stalls, told) = in_block(block, least);
+        found.extend(stalls);
         watched_s += told;
     }
     if watched_s < 1.0 {
         return Vec::new();
     }
     found.sort_unstable();
-    let frozen_s = found.iter().map(|(_, long)| *long as f64 * 1e-9).sum::<f64>();
+    let stalled_s = found.iter().map(|(_, long)| *long as f64 * 1e-9).sum::<f64>();
     let enough = watched_s >= 8.0 || of(blocks, ExperimentKind::Watch).next().is_some();
-    let part = frozen_s / watched_s;
+    let part = stalled_s / watched_s;
     let busy = busy(blocks);
     let state = match found.len() {
-        // Short freezes of a machine that left its own generator waiting may be the generator's.
+        // Short stalls of a machine that left its own generator waiting may be the generator's.
         n if n > 0 && busy > BUSY && part < BUSY => Is::Unclear,
-        n if n >= FREEZES && part >= FROZEN => Is::Yes,
-        n if enough && (n == 0 || part < 0.3 * FROZEN) => Is::No,
+        n if n >= STALLS && part >= STALLED => Is::Yes,
+        n if enough && (n == 0 || part < 0.3 * STALLED) => Is::No,
         _ => Is::Unclear,
     };
     let middle = median(found.iter().map(|(_, long)| *long as f64 * 1e-9), 1.0);
@@ -88,7 +88,7 @@ fn freezes(blocks: &[Block]) -> Vec<Finding> {
         ),
         None => format!("answers never stood still together in {} of telling", ms(watched_s)),
     };
-    let mut all = vec![shown(Observed::Freezes, state, says, middle, Some(FREEZE.1))];
+    let mut all = vec![shown(Observed::Stalls, state, says, middle, Some(STALL.1))];
     all.extend(regular(&found, state));
     all
 }
@@ -120,20 +120,20 @@ fn usual_gap(block: &Block) -> Option<f64> {
 
 /// Stretches without a token of anyone while everyone who was being told an answer was waiting for its next one; and the
 /// seconds in which somebody was.
-fn in_block(block: &Block, least: f64) -> (Vec<Freeze>, f64) {
+fn in_block(block: &Block, least: f64) -> (Vec<Stall>, f64) {
     let mut instants: Vec<i64> =
         block.rows.iter().flat_map(|row| row.tokens.iter().map(|(at, _)| *at)).collect();
     instants.sort_unstable();
     let told: Vec<(i64, i64)> =
         block.rows.iter().filter_map(|row| Some((row.tokens.first()?.0, row.tokens.last()?.0))).collect();
     let needed = if block.concurrency().unwrap_or(1) > 1 { 2 } else { 1 };
-    let freezes = instants
+    let stalls = instants
         .windows(2)
         .filter(|pair| (pair[1] - pair[0]) as f64 >= least)
         .filter(|pair| told.iter().filter(|(from, to)| *from <= pair[0] && pair[1] <= *to).count() >= needed)
         .map(|pair| (pair[0], pair[1] - pair[0]))
         .collect();
-    (freezes, union_s(told))
+    (stalls, union_s(told))
 }
 
 /// Seconds covered by at least one of these spans.
@@ -147,30 +147,30 @@ fn union_s(mut spans: Vec<(i64, i64)>) -> f64 {
     covered as f64 * 1e-9
 }
 
-/// Do the freezes follow a clock, all of them or the long ones among them? A busy machine adds short ones of its own.
-fn regular(found: &[Freeze], freezes: Is) -> Option<Finding> {
+/// Do the stalls follow a clock, all of them or the long ones among them? A busy machine adds short ones of its own.
+fn regular(found: &[Stall], stalls: Is) -> Option<Finding> {
     let mut lengths: Vec<f64> = found.iter().map(|(_, long)| *long as f64).collect();
     quantile::sort(&mut lengths);
     let long = 0.6 * quantile::of_sorted(&lengths, 0.9).unwrap_or(0.0);
-    let few: Vec<Freeze> = found.iter().copied().filter(|(_, length)| *length as f64 >= long).collect();
-    let all = clocked(found, freezes)?;
+    let few: Vec<Stall> = found.iter().copied().filter(|(_, length)| *length as f64 >= long).collect();
+    let all = clocked(found, stalls)?;
     match (all.is, few.len() < found.len()) {
         (Is::Yes, _) | (_, false) => Some(all),
-        _ => clocked(&few, freezes).filter(|of_long| of_long.is == Is::Yes).or(Some(all)),
+        _ => clocked(&few, stalls).filter(|of_long| of_long.is == Is::Yes).or(Some(all)),
     }
 }
 
-fn clocked(found: &[Freeze], freezes: Is) -> Option<Finding> {
-    if freezes == Is::No {
+fn clocked(found: &[Stall], stalls: Is) -> Option<Finding> {
+    if stalls == Is::No {
         return Some(shown(
-            Observed::RegularFreezes,
+            Observed::RegularStalls,
             Is::No,
             "there is nothing to be regular".into(),
             None,
             None,
         ));
     }
-    if freezes != Is::Yes || found.len() < 5 {
+    if stalls != Is::Yes || found.len() < 5 {
         return None;
     }
     // Ends stand closer to the clock than beginnings: an answer can only begin to be missed at its next token.
@@ -200,7 +200,7 @@ fn clocked(found: &[Freeze], freezes: Is) -> Option<Finding> {
         () => Is::Unclear,
     };
     let value = share((part * between.len() as f64).round() as usize, between.len());
-    Some(shown(Observed::RegularFreezes, state, says, value, Some(0.75)))
+    Some(shown(Observed::RegularStalls, state, says, value, Some(0.75)))
 }
 
 /// The period whose phases lie closest together, with the length of their mean (Rayleigh's R, 0 to 1).

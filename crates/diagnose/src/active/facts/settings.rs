@@ -69,13 +69,13 @@ fn cache(blocks: &[Block]) -> Vec<Finding> {
     // Without a prompt that costs time there is nothing to save.
     let prefill = prefill_share(blocks);
     let says = format!(
-        "a prompt told before has its first token after {}, a new one after {}",
+        "a prompt sent before has its first token after {}, a new one after {}",
         ms(old.value),
         ms(new.value)
     );
     let forgets = forgets(blocks, &same_rows, &same, new.value);
     if let Some((none, n, state)) = forgets {
-        let words = format!("{none} of {n} prompts told before were computed anew");
+        let words = format!("{none} of {n} prompts sent before were computed anew");
         all.push(shown(Observed::CacheForgets, state, words, share(none, n), None));
     }
     let nothing = match () {
@@ -170,7 +170,7 @@ pub fn replicas(blocks: &[Block]) -> Option<Finding> {
             block.rows.iter().filter_map(BlockRow::tpot_s).for_each(|tpot| put(format!("replica {n}"), tpot));
         }
     } else {
-        // The watched level alone: its company is the same throughout.
+        // The watched level alone: its concurrency is the same throughout.
         for row in of(blocks, ExperimentKind::Watch)
             .chain(of(blocks, ExperimentKind::Alone))
             .flat_map(|block| &block.rows)

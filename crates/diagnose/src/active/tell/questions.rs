@@ -134,18 +134,18 @@ fn errors_climb(blocks: &[Block]) -> Question {
     };
     let retried: u64 = blocks.iter().map(|block| block.attempts - block.rows.len() as u64).sum();
     match (failing(ExperimentKind::Alone), failing(ExperimentKind::Together)) {
-        (Some(alone), Some(company)) => {
+        (Some(alone), Some(concurrency)) => {
             let answer = match () {
-                () if company.lower > alone.upper => YesNo::Yes,
-                () if company.value <= alone.value => YesNo::No,
+                () if concurrency.lower > alone.upper => YesNo::Yes,
+                () if concurrency.value <= alone.value => YesNo::No,
                 () => YesNo::CantTell,
             };
             let says = format!(
                 "{:.1} % fail when isolated, {:.1} % under concurrency; {retried} retries",
                 100.0 * alone.value,
-                100.0 * company.value
+                100.0 * concurrency.value
             );
-            ask(asks, answer, says, Some(company))
+            ask(asks, answer, says, Some(concurrency))
         }
         _ => ask(asks, YesNo::CantTell, "not measured under concurrency".into(), None),
     }

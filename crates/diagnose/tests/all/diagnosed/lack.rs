@@ -8,7 +8,7 @@ use plimsoll_diagnose::gauges::Gauges;
 use plimsoll_diagnose::{Diagnosis, Side, pages};
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::BudgetSpec;
-use plimsoll_measure::server_side::LOOK;
+use plimsoll_measure::server_side::SCRAPE;
 use plimsoll_model::{At, Load, Sample, Span};
 use serde::{Deserialize, Serialize};
 
@@ -126,19 +126,19 @@ pub fn pages_of(evidence: &Evidence) -> Gauges {
     Gauges::read(&side, level)
 }
 
-/// What a scraper that looks at these instants alone would have written: of each series the value as it is then, where it is another
+/// What a scraper that scraped at these instants alone would have written: of each series the value as it is then, where it is another
 /// one than at the look before. Rows are written where a value changes, so that leaving some out would leave out the changes.
-fn slower(samples: &[Sample], looks: impl Fn(At) -> bool) -> Vec<Sample> {
+fn slower(samples: &[Sample], scraped: impl Fn(At) -> bool) -> Vec<Sample> {
     let mut kept: Vec<Sample> = samples.iter().filter(|sample| sample.source == "client").cloned().collect();
     let mut changed: BTreeMap<(String, String, String), Sample> = BTreeMap::new();
     let mut rows: Vec<&Sample> = samples.iter().filter(|sample| sample.source != "client").collect();
     // A look's own mark comes after what it saw.
-    rows.sort_by_key(|sample| (sample.at, sample.name == LOOK));
+    rows.sort_by_key(|sample| (sample.at, sample.name == SCRAPE));
     for sample in rows {
-        if sample.name != LOOK {
+        if sample.name != SCRAPE {
             let series = (sample.source.clone(), sample.name.clone(), sample.labels.clone());
             changed.insert(series, sample.clone());
-        } else if looks(sample.at) {
+        } else if scraped(sample.at) {
             let seen = std::mem::take(&mut changed).into_values();
             kept.extend(seen.map(|row| Sample { at: sample.at, ..row }));
             kept.push(sample.clone());

@@ -3,7 +3,7 @@
 
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
-use plimsoll_measure::server_side::{LOOK, ServerSide, Signal};
+use plimsoll_measure::server_side::{SCRAPE, ServerSide, Signal};
 use plimsoll_model::{At, Attempt, Fingerprint, Level, Load, Sample, Span};
 use plimsoll_sim::traffic::Detail;
 use plimsoll_sim::{Events, FaultSpec, LevelPlan, RowSink, World, WorldSpec, simulate_into};
@@ -211,8 +211,8 @@ impl Setup {
         // Rows are written where a value changes: what runs is read as a judge would.
         let server = ServerSide::read(&evidence.samples);
         let Some(gauge) = server.gauge(Signal::Running) else { return };
-        let looks: Vec<At> = evidence.samples.iter().filter(|s| s.name == LOOK).map(|s| s.at).collect();
-        for (at, running) in looks.into_iter().filter_map(|at| Some((at, gauge.at(at)?))) {
+        let scrapes: Vec<At> = evidence.samples.iter().filter(|s| s.name == SCRAPE).map(|s| s.at).collect();
+        for (at, running) in scrapes.into_iter().filter_map(|at| Some((at, gauge.at(at)?))) {
             let jitter = 0.01 * (chance.uniform() - 0.5);
             let busy = if running > 0.0 { full * (1.0 - self.host_share) + jitter } else { 0.0 };
             evidence.samples.push(Sample {

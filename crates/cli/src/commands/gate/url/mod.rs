@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::budget::plan::{Offer, Plan, PlannedLevel, SEARCH_SHARE, Times, plan};
-use plimsoll_judge::gate::{GateVerdict, MeasuredRun, More, after_a_look};
+use plimsoll_judge::gate::{GateVerdict, MeasuredRun, More, after_interim};
 use plimsoll_measure::Sweep;
 use plimsoll_measure::findings::Held;
 use plimsoll_measure::sweep::Next;
@@ -78,7 +78,7 @@ struct Gate<'a> {
     times: Times,
     trace: Option<Trace>,
     ceilings: CeilingArgs,
-    /// Whether an earlier run said what its requests are worth.
+    /// Whether an earlier run said what n_eff of its requests is.
     counted: bool,
 }
 
@@ -122,7 +122,7 @@ impl Gate<'_> {
             repeats: None,
             shard: None,
         })?;
-        let first = self.plan.first_look(&self.times);
+        let first = self.plan.until_interim(&self.times);
         self.announce(&mut measure, first.as_deref());
         self.levels(&mut measure, first.as_deref(), &bursts)?;
         if let Some(plan) = search {
@@ -141,7 +141,7 @@ impl Gate<'_> {
         }
     }
 
-    /// Every planned level until the first look, and again where that left something open that the time can decide.
+    /// Every planned level until the interim analysis, and again where that left something open that the time can decide.
     fn levels(
         &self,
         measure: &mut Measure,
@@ -164,7 +164,7 @@ impl Gate<'_> {
         let left_s = self.times.levels_s.iter().sum::<f64>() - progress.spent_s.iter().sum::<f64>();
         let open = found.rows.iter().filter(|row| row.held == Held::Inconclusive && !row.missing);
         let open: Vec<&str> = open.map(|row| row.id.as_str()).collect();
-        match after_a_look(&found, &progress.ids, &progress.spent_s, left_s) {
+        match after_interim(&found, &progress.ids, &progress.spent_s, left_s) {
             _ if found.verdict == GateVerdict::Invalid => Ok(()),
             More::Nothing => {
                 measure.screen.say(&format!("decided with {} of the time left", words(left_s)));

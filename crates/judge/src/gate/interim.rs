@@ -1,7 +1,7 @@
-//! Looking at a gate's own measurement before its time is over: how often it was looked at, and what a first look leaves to be measured.
+//! Analysing a gate's own measurement before its time is over: how often it was analysed, and what an interim analysis leaves to be measured.
 //!
-//! A second look is the same question asked again, and each of the two may err: each is taken at half of alpha (Bonferroni). A spending function that
-//! keeps most of alpha for the end lost: it makes the first look, which usually settles it, the dearer one.
+//! A final analysis is the same question asked again, and each of the two may err: each is taken at half of alpha (Bonferroni). A spending function that
+//! keeps most of alpha for the end lost: it makes the interim analysis, which usually settles it, the dearer one.
 
 use plimsoll_model::Load;
 
@@ -10,11 +10,11 @@ use super::select::MeasuredRun;
 use crate::budget::plan::{LEAST_LEVEL_S, WARM_UP};
 use plimsoll_measure::findings::Held;
 
-/// A second look is begun where at least this share of what it takes is left.
+/// The rest is measured where at least this share of what it takes is left.
 const WORTH_BEGINNING: f64 = 0.5;
 
-/// How often a run was looked at before it ended: a gate that measures comes back to a load where a first look had not decided it.
-pub(super) fn looks(run: &MeasuredRun<'_>) -> usize {
+/// How often a run was analysed before it ended: a gate that measures comes back to a load where the interim analysis had not decided it.
+pub(super) fn analyses(run: &MeasuredRun<'_>) -> usize {
     if run.manifest.kind != "gate" {
         return 1;
     }
@@ -28,7 +28,7 @@ pub(super) fn looks(run: &MeasuredRun<'_>) -> usize {
     1 + (0..levels.len()).map(again).max().unwrap_or(0)
 }
 
-/// What a first look leaves to be measured.
+/// What an interim analysis leaves to be measured.
 #[derive(Clone, PartialEq, Debug)]
 pub enum More {
     /// Every budget that more requests can decide is decided.
@@ -39,9 +39,9 @@ pub enum More {
     TooMuch(f64),
 }
 
-/// What a first look leaves to be measured in the time that is left: each level as long as its undecided budgets take, by their share
+/// What an interim analysis leaves to be measured in the time that is left: each level as long as its undecided budgets take, by their share
 /// over the limit and their correlation as they were found. `ids`: the levels of the run that each planned one has been so far, `spent_s` long.
-pub fn after_a_look(found: &GateFinding, ids: &[Vec<u32>], spent_s: &[f64], left_s: f64) -> More {
+pub fn after_interim(found: &GateFinding, ids: &[Vec<u32>], spent_s: &[f64], left_s: f64) -> More {
     let open = |row: &&GateRow| {
         row.role == Role::Decides && row.held == Held::Inconclusive && !row.missing && !row.levels.is_empty()
     };

@@ -1,7 +1,7 @@
-//! A gate that measures: what it is worth to look twice, what a first look leaves, and what a batch is held to.
+//! A gate that measures: what an interim analysis saves, what it leaves, and what a batch is held to.
 
 use plimsoll_judge::budget::{ALPHA, Batch, BudgetFile, BudgetKind, Count, decide};
-use plimsoll_judge::gate::{GateVerdict, More, after_a_look};
+use plimsoll_judge::gate::{GateVerdict, More, after_interim};
 use plimsoll_math::quantile::EffectiveN;
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::Held;
@@ -51,7 +51,12 @@ fn what_is_looked_at_twice_is_judged_at_half_of_alpha() {
         ("rerun", vec![open(100), open(100)], 1),
     ] {
         let finding = in_turn(kind, &loads).gate(&budgets);
-        assert_eq!((finding.looks, finding.alpha), (looks, 0.025 / looks as f64), "{kind} {}", loads.len());
+        assert_eq!(
+            (finding.analyses, finding.alpha),
+            (looks, 0.025 / looks as f64),
+            "{kind} {}",
+            loads.len()
+        );
     }
     // Both levels of the load count: 8000 requests of 40 s at 100/s each.
     let twice = in_turn("gate", &[open(100), open(100)]).gate(&budgets);
@@ -60,13 +65,13 @@ fn what_is_looked_at_twice_is_judged_at_half_of_alpha() {
 }
 
 #[test]
-fn a_first_look_leaves_what_is_undecided_or_says_that_it_takes_too_long() {
+fn an_interim_analysis_leaves_what_is_undecided_or_says_that_it_takes_too_long() {
     let budgets = file(vec![ttft(0.99, 350.0)]);
     // 0.67 % of 2000 are over where 1 % may be, at 100/s.
     let open = mixture(2_000, 150).gate(&budgets);
     assert_eq!(open.rows[0].held, Held::Inconclusive);
     let takes_s = open.rows[0].needed.expect("a number") as f64 / 100.0;
-    let more = |left_s: f64| after_a_look(&open, &[vec![0]], &[20.0], left_s);
+    let more = |left_s: f64| after_interim(&open, &[vec![0]], &[20.0], left_s);
     // A quarter more for the warm-up, less what is there.
     let want = 1.25 * takes_s - 20.0;
     let More::Levels(levels) = more(1_000.0) else { panic!("{:?}", more(1_000.0)) };
@@ -75,9 +80,9 @@ fn a_first_look_leaves_what_is_undecided_or_says_that_it_takes_too_long() {
     assert!((short[0] / (0.7 * want) - 1.0).abs() < 1e-9, "all that is left: {short:?}");
     assert!(matches!(more(0.4 * want), More::TooMuch(takes) if (takes / want - 1.0).abs() < 0.02));
     let holds = mixture(10_000, 1_000).gate(&budgets);
-    assert_eq!(after_a_look(&holds, &[vec![0]], &[100.0], 50.0), More::Nothing);
+    assert_eq!(after_interim(&holds, &[vec![0]], &[100.0], 50.0), More::Nothing);
     // Of a load where nothing is open nothing more is asked.
-    let More::Levels(two) = after_a_look(&open, &[vec![7], vec![0]], &[20.0, 20.0], 1_000.0) else {
+    let More::Levels(two) = after_interim(&open, &[vec![7], vec![0]], &[20.0, 20.0], 1_000.0) else {
         panic!()
     };
     assert_eq!(two[0], 0.0);

@@ -1,7 +1,7 @@
 //! The few figures of the server's side that belong on a run's page, per level.
 //!
 //! What a server does not say stays `None` and is shown as unknown. Gauges are as often right as somebody looked; beside the mean
-//! queue of the gauge stands the one of Little's law, which no look can miss.
+//! queue of the gauge stands the one of Little's law, which no scrape can miss.
 
 use plimsoll_model::{Sample, Span};
 use schemars::JsonSchema;
@@ -12,28 +12,30 @@ use crate::findings::LevelFinding;
 
 /// What servers said during a run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct ServerTold {
-    /// Usual time between two looks, s.
+pub struct ServerReport {
+    /// Usual time between two scrapes, s.
     pub cadence_s: Option<f64>,
-    /// Looks taken, failed ones included.
-    pub looks: u64,
-    /// Looks that failed.
+    /// Scrapes taken, failed ones included.
+    #[serde(alias = "looks")]
+    pub scrapes: u64,
+    /// Scrapes that failed.
     pub failed: u64,
     /// Replicas that can be told apart.
     pub replicas: usize,
     /// What must be known beside the figures.
     pub notes: Vec<String>,
     /// Every level, in order of execution.
-    pub levels: Vec<LevelTold>,
+    pub levels: Vec<LevelReport>,
 }
 
 /// What servers said during the steady window of one level; `None` = they do not say.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct LevelTold {
+pub struct LevelReport {
     /// The level.
     pub level: u32,
-    /// Looks that the gauges rest on.
-    pub looks: usize,
+    /// Scrapes that the gauges rest on.
+    #[serde(alias = "looks")]
+    pub scrapes: usize,
     /// Requests in the queue, mean over time.
     pub waiting: Option<f64>,
     /// Most that were seen there.
@@ -97,13 +99,13 @@ pub struct ServerMoment {
 }
 
 /// What servers said of these levels; `None` where nobody looked.
-pub fn told(levels: &[LevelFinding], samples: &[Sample]) -> Option<ServerTold> {
+pub fn report(levels: &[LevelFinding], samples: &[Sample]) -> Option<ServerReport> {
     let server = ServerSide::read(samples);
     let seen = server.disclosures();
-    if seen.looks == 0 {
+    if seen.scrapes == 0 {
         return None;
     }
-    let levels: Vec<LevelTold> = levels.iter().map(|level| level_told(&server, level)).collect();
+    let levels: Vec<LevelReport> = levels.iter().map(|level| level_report(&server, level)).collect();
     let mut notes = notes(&server);
     if levels.iter().any(|level| level.accepted_length.is_some()) {
         notes.push(
@@ -112,9 +114,9 @@ pub fn told(levels: &[LevelFinding], samples: &[Sample]) -> Option<ServerTold> {
                 .to_owned(),
         );
     }
-    Some(ServerTold {
+    Some(ServerReport {
         cadence_s: server.cadence().map(|cadence| cadence.as_secs_f64()),
-        looks: seen.looks,
+        scrapes: seen.scrapes,
         failed: seen.failed,
         replicas: server.replicas().len(),
         notes,
@@ -122,7 +124,7 @@ pub fn told(levels: &[LevelFinding], samples: &[Sample]) -> Option<ServerTold> {
     })
 }
 
-fn level_told(server: &ServerSide, level: &LevelFinding) -> LevelTold {
+fn level_report(server: &ServerSide, level: &LevelFinding) -> LevelReport {
     let window = &level.summary.window;
     let (from, to) = (window.start, window.stop);
     let mean = |signal| server.gauge(signal)?.mean(from, to);
@@ -136,9 +138,9 @@ fn level_told(server: &ServerSide, level: &LevelFinding) -> LevelTold {
     let queue = server.histogram(Signal::QueueTime, from, to);
     let bracket = |p: Bracket| (p.lower, p.upper);
     let waiting = server.gauge(Signal::Waiting);
-    LevelTold {
+    LevelReport {
         level: level.summary.level,
-        looks: server.gauge(Signal::Running).or(waiting).map_or(0, |gauge| gauge.looks(from, to)),
+        scrapes: server.gauge(Signal::Running).or(waiting).map_or(0, |gauge| gauge.scrapes(from, to)),
         waiting: mean(Signal::Waiting),
         waiting_max: max(Signal::Waiting),
         waiting_by_little: server.waiting_by_little(from, to),
@@ -190,7 +192,7 @@ fn notes(server: &ServerSide) -> Vec<String> {
         notes.push(format!(
             "{} of {} scrapes failed ({}): gaps there",
             seen.failed,
-            seen.looks,
+            seen.scrapes,
             why.join(", ")
         ));
     }
