@@ -20,6 +20,9 @@ pub struct Gauges {
     pub max_seqs: Option<f64>,
 }
 
+/// Parts of a stretch in which a replica is held against the others: of a minute that is scraped every 15 s each has a scrape.
+const REPLICA_PARTS: usize = 4;
+
 /// An engine as its page shows it during the level.
 #[derive(Clone, PartialEq, Debug)]
 pub struct OnPage {
@@ -33,6 +36,8 @@ pub struct OnPage {
     pub waiting: Option<f64>,
     /// Its mean gap between tokens, s.
     pub gap: Option<f64>,
+    /// The same in each part of the stretch, where it is known.
+    pub gaps: Vec<Option<f64>>,
 }
 
 /// KV cache in use from which it counts as full.
@@ -146,14 +151,17 @@ impl Gauges {
         let engine = |(engine, replica): (usize, &Replica)| {
             let gauge = |signal| self.side.gauge_of(engine, signal);
             let running = gauge(Signal::Running).filter(|running| running.known(from, to) >= 0.8)?;
-            let gap = self.side.histogram_of(engine, Signal::Itl, from, to);
-            let gap = gap.or_else(|| self.side.histogram_of(engine, Signal::Tpot, from, to));
+            let gap = |from: At, to: At| {
+                let gaps = self.side.histogram_of(engine, Signal::Itl, from, to);
+                gaps.or_else(|| self.side.histogram_of(engine, Signal::Tpot, from, to))?.mean()
+            };
             Some(OnPage {
                 name: replica.name.clone(),
                 ended: self.side.gained_of(engine, Signal::Finished, from, to).map(|gained| gained.value),
                 running: running.mean(from, to),
                 waiting: gauge(Signal::Waiting).and_then(|waiting| waiting.mean(from, to)),
-                gap: gap.and_then(|gap| gap.mean()),
+                gap: gap(from, to),
+                gaps: self.parts(REPLICA_PARTS).map(|(from, to)| gap(from, to)).collect(),
             })
         };
         self.side.replicas().iter().enumerate().filter_map(engine).collect()

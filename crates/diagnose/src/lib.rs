@@ -119,6 +119,7 @@ fn headline(verdicts: &[Verdict]) -> String {
     let one = |verdict: &Verdict| match verdict.cause {
         Cause::Nothing => format!("nothing material: {}", verdict.says),
         Cause::Unknown => format!("cannot tell: {}", verdict.says),
+        cause if verdict.layer == Layer::Unknown => format!("{} ({})", cause.title(), verdict.says),
         cause => format!("{}: {} ({})", verdict.layer.name(), cause.title(), verdict.says),
     };
     verdicts.iter().map(one).collect::<Vec<_>>().join("; and ")

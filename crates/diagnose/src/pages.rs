@@ -9,13 +9,14 @@ use plimsoll_measure::say::{ms, number, percent};
 use plimsoll_measure::server_side::Signal;
 
 use crate::belief::{Belief, ReadFrom};
-use crate::cause::Cause;
+use crate::cause::{Cause, Layer};
+use crate::causes::row;
 use crate::conclude::{Worse, conclude};
 use crate::experiment::Experiment;
 use crate::fact::{Is, Observed};
 use crate::facts::{Finding, asked, over, page, replica_pages, yes_if};
 use crate::gauges::Gauges;
-use crate::verdict::{Changed, DIAGNOSIS_SCHEMA, Diagnosis, Missing, Reference, Subject};
+use crate::verdict::{Changed, DIAGNOSIS_SCHEMA, Diagnosis, Missing, Reference, Subject, Verdict};
 use crate::{answer, headline};
 
 /// Parts of a stretch: of their sums come the intervals.
@@ -35,14 +36,15 @@ const ALIKE: f64 = 1.15;
 /// Share of the gaps between tokens that is longer than the usual one of before, from which most of them have grown, and under which they have not.
 const BODY: (f64, f64) = (0.1, 0.04);
 
-/// Whether the prompts are the same no page shows: of answers that are longer nobody knows more than that.
+/// Whether the prompts are the same no page shows.
 const NOT_ON_A_PAGE: [Cause; 1] = [Cause::LongerAnswersToSamePrompts];
 
 /// Diagnoses a stretch of live traffic, beside one of before.
 pub fn diagnose(now: &Gauges, before: Option<&Gauges>) -> Diagnosis {
     let found = observe(now, before);
     let belief = Belief::after(&found, ReadFrom::Pages).without(&NOT_ON_A_PAGE);
-    let verdicts = conclude(&worse(&found, before.is_some()), &found, &belief);
+    let mut verdicts = conclude(&worse(&found, before.is_some()), &found, &belief);
+    verdicts.iter_mut().filter(|verdict| verdict.cause == Cause::LongerAnswers).for_each(leave_open);
     Diagnosis {
         schema: DIAGNOSIS_SCHEMA,
         answer: answer(&verdicts),
@@ -56,6 +58,18 @@ pub fn diagnose(now: &Gauges, before: Option<&Gauges>) -> Diagnosis {
         missing: missing(now, before),
         verdicts,
     }
+}
+
+/// Whose answers are longer stays open: the load's, whose prompts ask for them, or the model's.
+fn leave_open(verdict: &mut Verdict) {
+    let models = row(Cause::LongerAnswersToSamePrompts);
+    verdict.layer = Layer::Unknown;
+    verdict.says += "; whether the prompts ask for that or the model writes more is on no page";
+    verdict.do_first = format!(
+        "compare prompts with before. Other prompts: {}. The same: {}",
+        verdict.do_first, models.do_first
+    );
+    verdict.do_not = "don't tune the engine: each token is as fast as before".to_owned();
 }
 
 /// Everything that the pages show.

@@ -152,7 +152,7 @@ fn what_an_interim_analysis_decides_is_not_measured_further() {
     assert!(took_ns < 60_000_000_000, "{took_ns} ns");
     if ended.code == 0 {
         assert_eq!(ended.stderr.contains("of the time left"), levels.len() == 1, "{}", ended.stderr);
-        assert_eq!(levels.len() as u64, ended.json()["looks"].as_u64().expect("a number"));
+        assert_eq!(levels.len() as u64, ended.json()["analyses"].as_u64().expect("a number"));
     }
 }
 

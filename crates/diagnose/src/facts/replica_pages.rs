@@ -1,5 +1,6 @@
 //! One replica against the others by the servers' pages alone.
 
+use plimsoll_math::series;
 use plimsoll_measure::say::{ms, number};
 
 use super::{Finding, Is, Observed};
@@ -7,6 +8,8 @@ use crate::gauges::{Gauges, OnPage};
 
 /// A replica's mean gap over the others' from which it is slower.
 const SLOWER: f64 = 1.15;
+/// The same that the lower end of its ratio over parts of the time must pass.
+const STEADILY: f64 = 1.05;
 /// Requests of a replica that its page must show ended for its means to be read.
 const ENDED: f64 = 20.0;
 
@@ -26,7 +29,9 @@ pub fn slower((before, now): &Engines) -> Option<Finding> {
     let load = loads(now)?[at];
     // One that is sent more has fuller steps: that is the router's doing.
     let is = match () {
-        () if ratio >= SLOWER && ratio >= 1.0 + 2.0 * (was - 1.0) && load <= 1.2 => Is::Yes,
+        () if ratio >= SLOWER && ratio >= 1.0 + 2.0 * (was - 1.0) && load <= 1.2 && steadily(now, at) => {
+            Is::Yes
+        }
         () if ratio < 1.07 || load > 1.3 => Is::No,
         () => Is::Unclear,
     };
@@ -39,6 +44,19 @@ pub fn slower((before, now): &Engines) -> Option<Finding> {
         number(load)
     );
     Some(Finding::new(Observed::ReplicaSlower, is, says))
+}
+
+/// Is this one slower than the others throughout? A few long prompts make any replica slow for a while.
+fn steadily(engines: &[OnPage], at: usize) -> bool {
+    let part = |k: usize| {
+        let own = engines[at].gaps.get(k).copied()??;
+        let others = engines.iter().enumerate().filter(|(other, _)| *other != at);
+        let others: Vec<f64> =
+            others.map(|(_, engine)| engine.gaps.get(k).copied()?).collect::<Option<_>>()?;
+        Some((own * others.len() as f64 / others.iter().sum::<f64>()).ln())
+    };
+    let ratios: Vec<f64> = (0..engines[at].gaps.len()).filter_map(part).collect();
+    series::mean_of_batches(&ratios, 0.95).is_some_and(|mean| mean.interval.lower >= STEADILY.ln())
 }
 
 /// One gets more than a fair share, and it shows there.

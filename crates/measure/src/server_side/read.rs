@@ -316,7 +316,9 @@ fn judge_resets(
     disclosures: &mut Disclosures,
 ) {
     for track in tracks.values().flatten().filter(|track| !track.is_level()) {
-        let resets = track.points.windows(2).filter(|pair| pair[1].1 < pair[0].1).count() as u32;
+        // A process that begins anew is often without the series for a while (NaN), until the first request.
+        let numbers = track.points.iter().map(|point| point.1).filter(|value| value.is_finite());
+        let resets = numbers.clone().zip(numbers.skip(1)).filter(|(last, now)| now < last).count() as u32;
         disclosures.resets = disclosures.resets.max(resets);
         let page = &mut pages[track.page];
         page.alternates |= resets > MOST_RESTARTS && resets as usize * 10 > page.scrapes.at.len();

@@ -316,3 +316,12 @@ fn drafts_are_counted_as_the_answers_themselves_say() {
     };
     assert_eq!((shown(2.75), shown(0.0)), (Some(2.75), None));
 }
+
+#[test]
+fn a_process_that_begins_anew_is_seen_to_though_its_series_were_gone_in_between() {
+    let counted = |values: &[f64]| {
+        ServerSide::read(&page(&[("vllm:generation_tokens_total", "", values)])).disclosures().resets
+    };
+    assert_eq!(counted(&[5.0, 9.0, f64::NAN, f64::NAN, 2.0, 4.0]), 1);
+    assert_eq!(counted(&[5.0, 9.0, f64::NAN, 9.0, 12.0]), 0);
+}

@@ -506,5 +506,12 @@ fn lacking(text: &mut String, cases: &[&Judged]) {
 /// Could one of the facts that decide for what was injected be asked of the pages? Where nothing was injected, always.
 fn on_a_page(case: &Judged, facts: &str) -> bool {
     let asked = |fact: &Observed| facts.as_bytes().get(*fact as usize).is_some_and(|letter| *letter != b'-');
-    case.class.causes().iter().any(|cause| *cause == Cause::Nothing || row(*cause).decisive.iter().any(asked))
+    // Errors are made in front of the servers, and whether longer answers are to the same prompts no page says.
+    let elsewhere = matches!(case.class, Class::Errors | Class::Answers | Class::SamePromptsLongerAnswers);
+    !elsewhere
+        && case
+            .class
+            .causes()
+            .iter()
+            .any(|cause| *cause == Cause::Nothing || row(*cause).decisive.iter().any(asked))
 }
