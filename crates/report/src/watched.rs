@@ -3,7 +3,7 @@
 use plimsoll_model::Span;
 use plimsoll_watch::lint::{LintRow, out_of_reach};
 use plimsoll_watch::replay::Replayed;
-use plimsoll_watch::{Alert, AlertState, RowState, WatchFinding, WatchRow};
+use plimsoll_watch::{Alert, AlertDiagnosis, AlertState, RowState, WatchFinding, WatchRow};
 
 use crate::table::Table;
 use crate::{figure, words};
@@ -44,13 +44,25 @@ pub fn alert(at_s: f64, alert: &Alert) -> String {
         true => format!("{} before the start", words::time(-alert.since_s)),
         false => format!("+{:.0} s", alert.since_s),
     };
-    format!(
+    let mut said = format!(
         "{:>8}  {word} {} ({}), since {since}: {}",
         format!("+{at_s:.0} s"),
         alert.kind.words(),
         alert.about,
         alert.evidence
-    )
+    );
+    for line in alert.diagnosis.iter().filter(|_| alert.stands()).flat_map(diagnosis) {
+        said += &format!("\n{:>8}  {line}", "");
+    }
+    said
+}
+
+/// What is to blame, a line each.
+fn diagnosis(found: &AlertDiagnosis) -> Vec<String> {
+    let AlertDiagnosis { says, do_first, do_not, ask, .. } = found;
+    let named = [("Diagnosis", says), ("First", do_first), ("Not", do_not), ("More", ask)];
+    let told = named.into_iter().filter(|(_, text)| !text.is_empty());
+    told.map(|(name, text)| format!("{name}: {text}")).collect()
 }
 
 /// Everything that is known at the end.

@@ -14,6 +14,7 @@ use crate::alert::{AlertKind, Board, Kept, Minute, board};
 use crate::block::Block;
 use crate::finding::ReplicaNow;
 use crate::over::{Over, over};
+use crate::recall::Recall;
 use crate::requests;
 use crate::rows::{self, Source};
 use crate::{Alert, AlertSpec, FleetNow, WatchFinding};
@@ -50,6 +51,7 @@ pub struct Watched {
     file: BudgetFile,
     spec: WatchSpec,
     samples: Vec<Sample>,
+    recall: Recall,
     blocks: VecDeque<Block>,
     pages: HashMap<String, PageSeen>,
     /// The last tick that made a block.
@@ -70,6 +72,7 @@ impl Watched {
             file,
             spec,
             samples: Vec::new(),
+            recall: Recall::default(),
             blocks: VecDeque::new(),
             pages: HashMap::new(),
             last: None,
@@ -139,6 +142,7 @@ impl Watched {
                 seen.good = seen.good.max(Some(sample.at));
             }
         }
+        self.recall.push(&sample);
         self.samples.push(sample);
     }
 
@@ -183,6 +187,17 @@ impl Watched {
             replicas.into_iter().filter_map(|replica| Some((replica.name, replica.stalled_s?))).collect();
         let pages = self.pages.len();
         self.alerts.step(&board::Seen { now, block, lost: &lost, pages, stalled: &stalled, silent: &silent });
+        // Requests themselves are diagnosed from their run, which has all of them.
+        if self.requests.is_none() {
+            self.diagnose(now);
+        }
+    }
+
+    /// Asks the pages what is to blame for the alerts that fired just now: once, however many they are.
+    fn diagnose(&mut self, now: At) {
+        let Some(since) = self.alerts.undiagnosed(now) else { return };
+        let found = self.recall.diagnose((since, now), self.alerts.good(), self.spec.every);
+        self.alerts.diagnosed(now, &found);
     }
 
     /// Notes which replicas moved, or had nothing to do.

@@ -2,6 +2,8 @@
 
 #[path = "all/alerts.rs"]
 mod alerts;
+#[path = "all/diagnosed.rs"]
+mod diagnosed;
 #[path = "all/export.rs"]
 mod export;
 #[path = "all/over.rs"]

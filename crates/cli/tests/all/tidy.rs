@@ -22,7 +22,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("diagnose", &["math", "model", "workload", "measure"]),
     ("profile", &["math", "model", "measure"]),
     ("plan", &["math", "model", "workload", "sim", "measure", "judge", "profile"]),
-    ("watch", &["math", "model", "measure", "judge"]),
+    ("watch", &["math", "model", "measure", "judge", "diagnose"]),
     ("server", &["model", "wire", "sim"]),
     ("gateway", &["math", "model", "policy", "wire", "client"]),
     ("report", &["model", "measure", "judge", "diagnose", "profile", "plan", "watch"]),

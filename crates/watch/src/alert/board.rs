@@ -10,7 +10,7 @@ use plimsoll_model::{At, Span};
 use super::burn::{Minute, span_words};
 use super::detect::threshold;
 use super::row::{BLOCK, RowWatch, evidence};
-use super::{Alert, AlertKind, AlertSpec, AlertState};
+use super::{Alert, AlertDiagnosis, AlertKind, AlertSpec, AlertState};
 use crate::block::Block;
 use crate::requests;
 use crate::rows::{self, Source};
@@ -114,6 +114,28 @@ impl Board {
     pub fn alerts(&self) -> Vec<Alert> {
         let standing = self.standing.iter().rev().cloned();
         standing.chain(self.past.iter().rev().cloned()).collect()
+    }
+
+    /// Since when it is so what alerts are about that fired at this instant and are to be diagnosed; `None` = there are none.
+    pub(crate) fn undiagnosed(&self, now: At) -> Option<At> {
+        let new = self.standing.iter().filter(|alert| alert.is_new(now));
+        new.map(|alert| at(alert.since_s)).min()
+    }
+
+    /// From when to when nothing was slow or failing, before what is so now.
+    pub(crate) fn good(&self) -> (At, At) {
+        let past = self.past.iter().filter(|alert| alert.kind.is_diagnosed());
+        let from = past.filter_map(|alert| alert.resolved_s).fold(f64::NEG_INFINITY, f64::max);
+        let standing = self.standing.iter().filter(|alert| alert.kind.is_diagnosed());
+        let until = standing.map(|alert| alert.since_s).fold(f64::INFINITY, f64::min);
+        (at(from.max(-1e9)), at(until.min(1e9)))
+    }
+
+    /// The diagnosis of those: what breaks at one instant has one cause as far as the fleet's pages tell.
+    pub(crate) fn diagnosed(&mut self, now: At, diagnosis: &AlertDiagnosis) {
+        for alert in self.standing.iter_mut().filter(|alert| alert.is_new(now)) {
+            alert.diagnosis = Some(diagnosis.clone());
+        }
     }
 
     /// Goes on where an earlier watch ended. What stood stands until it is seen to be over; what this one does not look at any more is over now.
@@ -348,6 +370,7 @@ impl Board {
                     fired_s: seconds(now),
                     resolved_s: None,
                     evidence,
+                    diagnosis: None,
                 });
             }
             (None, None) => {}
@@ -364,7 +387,7 @@ impl Board {
     }
 }
 
-fn seconds(at: At) -> f64 {
+pub(super) fn seconds(at: At) -> f64 {
     at.0 as f64 / 1e9
 }
 

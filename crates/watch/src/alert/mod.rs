@@ -1,17 +1,20 @@
 //! Alerts: what a person is called for, from blocks of counts and the state of the fleet. Each says since when, and why in a sentence.
 //!
 //! Reading order: [`detect`] (a ceiling broken for more than a minute), [`burn`] (how fast the allowance is used up), [`row`] (both, of one row),
-//! [`board`] (which alerts stand).
+//! [`board`] (which alerts stand), [`diagnosed`] (what is to blame).
 
 pub mod board;
 pub mod burn;
 pub mod detect;
+pub mod diagnosed;
 pub mod row;
 
+use plimsoll_model::At;
 use serde::{Deserialize, Serialize};
 
 pub use board::{Board, Kept};
 pub use burn::{Minute, Pair};
+pub use diagnosed::AlertDiagnosis;
 
 /// What is alerted on, and when.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -100,6 +103,11 @@ impl AlertKind {
         format!("Plimsoll{}", words.collect::<String>())
     }
 
+    /// Is something slow or failing, so that it can be asked what is to blame? The others say themselves what is so.
+    pub fn is_diagnosed(self) -> bool {
+        matches!(self, AlertKind::CeilingBroken | AlertKind::BurnRate | AlertKind::QueueOverTarget)
+    }
+
     /// On the screen.
     pub fn words(self) -> &'static str {
         match self {
@@ -156,9 +164,17 @@ pub struct Alert {
     pub resolved_s: Option<f64>,
     /// Why, in a sentence.
     pub evidence: String,
+    /// What is to blame, where pages were asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diagnosis: Option<AlertDiagnosis>,
 }
 
 impl Alert {
+    /// Did it fire at this instant, without a diagnosis that it should have?
+    pub(crate) fn is_new(&self, now: At) -> bool {
+        self.kind.is_diagnosed() && self.diagnosis.is_none() && self.fired_s == board::seconds(now)
+    }
+
     /// Is it so now?
     pub fn stands(&self) -> bool {
         self.state == AlertState::Firing

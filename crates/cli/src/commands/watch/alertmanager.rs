@@ -198,6 +198,7 @@ mod tests {
             fired_s,
             resolved_s,
             evidence: String::new(),
+            diagnosis: None,
         };
         ToldAlert::new(alert, None, &BTreeMap::new())
     }

@@ -75,9 +75,17 @@ impl ToldAlert {
 
     /// As Alertmanager takes it (API v2). `until_ms`: while it stands, when it ends unless it is sent again.
     pub fn posted(&self, until_ms: i64) -> Value {
+        let mut annotations =
+            json!({"summary": self.alert.evidence, "since": rfc3339(milliseconds(self.alert.since_s))});
+        if let Some(found) = &self.alert.diagnosis {
+            annotations["diagnosis"] = found.says.as_str().into();
+            annotations["do_first"] = found.do_first.as_str().into();
+            annotations["do_not"] = found.do_not.as_str().into();
+            annotations["ask"] = found.ask.as_str().into();
+        }
         json!({
             "labels": self.labels,
-            "annotations": {"summary": self.alert.evidence, "since": rfc3339(milliseconds(self.alert.since_s))},
+            "annotations": annotations,
             "startsAt": rfc3339(self.starts_ms()),
             "endsAt": rfc3339(self.ends_ms().unwrap_or(until_ms.max(self.starts_ms() + 1))),
         })
@@ -85,7 +93,7 @@ impl ToldAlert {
 
     /// Everything that a message can say, by name.
     pub fn fields(&self) -> Map<String, Value> {
-        let Alert { kind, about, row, state, evidence, since_s, .. } = &self.alert;
+        let Alert { kind, about, row, state, evidence, since_s, diagnosis, .. } = &self.alert;
         let fields = json!({
             "state": state.name(),
             "kind": kind.name(),
@@ -94,6 +102,10 @@ impl ToldAlert {
             "row": row,
             "budget": self.labels.get("budget"),
             "summary": evidence,
+            "diagnosis": diagnosis.as_ref().map(|found| &found.says),
+            "do_first": diagnosis.as_ref().map(|found| &found.do_first),
+            "do_not": diagnosis.as_ref().map(|found| &found.do_not),
+            "ask": diagnosis.as_ref().map(|found| &found.ask),
             "since": rfc3339(milliseconds(*since_s)),
             "starts_at": rfc3339(self.starts_ms()),
             "ends_at": self.ends_ms().map(rfc3339),
@@ -151,6 +163,7 @@ mod tests {
             fired_s: 1_795_405_024.0,
             resolved_s: None,
             evidence: String::new(),
+            diagnosis: None,
         };
         let mut told = ToldAlert::new(alert, Some("chat"), &BTreeMap::new());
         assert_eq!(told.labels["alertname"], "PlimsollCeilingBroken");

@@ -23,7 +23,7 @@ const MOST_WAIT: Span = Span::from_secs(60);
 const PATIENCE: Span = Span::from_secs(10);
 
 /// Everything that a body can be filled with.
-const FIELDS: [&str; 12] = [
+const FIELDS: [&str; 16] = [
     "state",
     "kind",
     "alertname",
@@ -31,6 +31,10 @@ const FIELDS: [&str; 12] = [
     "row",
     "budget",
     "summary",
+    "diagnosis",
+    "do_first",
+    "do_not",
+    "ask",
     "since",
     "starts_at",
     "ends_at",

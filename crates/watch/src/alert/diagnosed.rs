@@ -1,0 +1,66 @@
+//! What is to blame for an alert, as far as metrics pages tell: which layer, on what evidence, what to do first and what not.
+
+use plimsoll_diagnose::{Answer, Cause, Diagnosis, Verdict};
+use serde::{Deserialize, Serialize};
+
+/// See the module.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct AlertDiagnosis {
+    /// In a sentence; it begins with `cannot tell` where no page holds what would tell.
+    pub says: String,
+    /// The layer, as a word; `unknown` where it can't be told.
+    pub layer: String,
+    /// The cause, as a stable word.
+    pub cause: String,
+    /// What speaks for it.
+    pub evidence: Vec<String>,
+    /// What to do first.
+    pub do_first: String,
+    /// What not to do.
+    pub do_not: String,
+    /// What would tell more.
+    pub ask: String,
+}
+
+impl AlertDiagnosis {
+    /// Of a diagnosis of pages. Something *is* wrong: where they show nothing that is worse, they cannot tell.
+    pub fn of(found: &Diagnosis) -> AlertDiagnosis {
+        let told = found.verdicts.first().filter(|_| found.answer == Answer::Found);
+        let needs = found.missing.iter().map(|missing| missing.needs.words());
+        let ask = told.map(|verdict| verdict.overturn.words()).or_else(|| needs.last());
+        let ask = format!(
+            "{}; plimsoll diagnose URL --model MODEL --time 5m does so at the endpoint",
+            ask.unwrap_or_default()
+        );
+        match told {
+            Some(verdict) => AlertDiagnosis {
+                says: found.headline.clone(),
+                layer: verdict.layer.name().to_owned(),
+                cause: verdict.cause.id(),
+                evidence: evidence(verdict),
+                do_first: verdict.do_first.clone(),
+                do_not: verdict.do_not.clone(),
+                ask,
+            },
+            None => AlertDiagnosis {
+                says: cannot_tell(found),
+                layer: "unknown".to_owned(),
+                cause: Cause::Unknown.id(),
+                evidence: Vec::new(),
+                do_first: String::new(),
+                do_not: String::new(),
+                ask,
+            },
+        }
+    }
+}
+
+fn evidence(verdict: &Verdict) -> Vec<String> {
+    verdict.evidence.iter().map(|evidence| evidence.says.clone()).collect()
+}
+
+fn cannot_tell(found: &Diagnosis) -> String {
+    let why = found.verdicts.first().map(|verdict| verdict.says.as_str()).unwrap_or_default();
+    let lacks: Vec<&str> = found.missing.iter().map(|missing| missing.what.as_str()).collect();
+    format!("cannot tell: {why}; the pages do not say {}", lacks.join(", nor "))
+}

@@ -1,0 +1,132 @@
+//! What an alert says is to blame: simulated servers in virtual time, three good minutes and then something done to them, watched through their
+//! pages alone. The truth is what was done.
+
+use plimsoll_judge::budget::BudgetFile;
+use plimsoll_model::{At, Attempt, Load, Sample, Span};
+use plimsoll_sim::catalogue::profile;
+use plimsoll_sim::{FaultSpec, LevelPlan, ModeSpec, RowSink, World, WorldSpec, simulate_into};
+use plimsoll_watch::replay::{Replayed, of_pages};
+use plimsoll_watch::{Alert, AlertSpec};
+use plimsoll_workload::{BlockNames, Scenario, SharedPrefix, Size};
+
+/// Good seconds, and seconds after that.
+const GOOD: i64 = 300;
+const AFTER: i64 = 300;
+
+#[derive(Default)]
+struct Pages(Vec<Sample>);
+
+impl RowSink for Pages {
+    fn attempt(&mut self, _: Attempt) {}
+
+    fn sample(&mut self, sample: Sample) {
+        self.0.push(sample);
+    }
+}
+
+/// What is done after the good minutes.
+#[derive(Clone, Default)]
+struct Then {
+    fault: Option<String>,
+    rate: f64,
+    longer: f64,
+}
+
+fn then() -> Then {
+    Then { fault: None, rate: 6.0, longer: 1.0 }
+}
+
+/// Two replicas of an 8B model under six requests a second that share their beginnings, then what is done.
+fn pages(then: &Then) -> Vec<Sample> {
+    let mut engine = profile::find("llama-3.1-8b@h100").expect("in the catalogue").spec;
+    let ModeSpec::Batching(batching) = &mut engine.mode else { unreachable!("it batches") };
+    batching.max_seqs = 24;
+    let mut world: WorldSpec =
+        serde_json::from_value(serde_json::json!({"engine": engine})).expect("a world");
+    world.fleet.replicas = 2;
+    world.faults.extend(then.fault.as_deref().map(|fault| FaultSpec::parse(fault).expect("a fault")));
+    let mut world = World::of(&world, 7).expect("a sound world");
+    let mut rows = Pages::default();
+    let mut start = At::ZERO;
+    for (id, rate, longer, seconds) in [(0, 6.0, 1.0, GOOD), (1, then.rate, then.longer, AFTER)] {
+        let mut scenario = Scenario::default();
+        (scenario.seed, scenario.nonce) = (11 + u64::from(id), Some(3));
+        scenario.sizes.prompt = Size::Lognormal(900.0 * longer, 0.4);
+        scenario.sizes.output = Size::Lognormal(120.0, 0.4);
+        scenario.prompts.shared_prefix = Some(SharedPrefix { groups: 4, share: 0.6 });
+        let plan = LevelPlan {
+            gauges: true,
+            sample_every: Span::from_secs(5),
+            ..LevelPlan::new(&scenario, id, Load::Open { rate_per_s: rate }, start, Span::from_secs(seconds))
+        };
+        let mut names = BlockNames::new(&scenario).expect("a sound scenario");
+        let level = simulate_into(&mut world, &scenario, plan, Some(&mut names), &mut rows).expect("a plan");
+        // A scraper goes on between two loads, and never back.
+        start = At((level.drained.0 / 1_000_000_000 + 1) * 1_000_000_000);
+    }
+    rows.0
+}
+
+fn watched(then: &Then) -> Replayed {
+    let budget = r#"{"version": 1, "budgets": [
+        {"id": "ttft", "metric": "ttft", "p": "95", "max": "200ms"}, {"id": "itl", "metric": "itl", "p": "95", "max": "50ms"}]}"#;
+    let file: BudgetFile = serde_json::from_str(budget).expect("a budget");
+    let alerts = AlertSpec { queue_per_replica: Some(4.0), ..AlertSpec::default() };
+    of_pages(&file, Span::from_secs(15), &alerts, &pages(then)).expect("there are pages")
+}
+
+/// Alerts that have a diagnosis, and of each the cause.
+fn causes(found: &Replayed) -> Vec<(&Alert, &str)> {
+    let diagnosed =
+        found.alerts.iter().filter_map(|alert| Some((alert, alert.diagnosis.as_ref()?.cause.as_str())));
+    diagnosed.collect()
+}
+
+fn expect(what: &str, then: &Then, right: &[&str]) {
+    let found = watched(then);
+    let told = causes(&found);
+    assert!(!told.is_empty(), "{what}: no alert; {:?}", found.alerts);
+    for (alert, cause) in &told {
+        assert!(alert.fired_s > GOOD as f64, "{what}: it was good until then: {alert:?}");
+        assert!(right.contains(cause) || *cause == "unknown", "{what}: {:?}", alert.diagnosis);
+    }
+    assert!(told.iter().any(|(_, cause)| right.contains(cause)), "{what}: {told:?}");
+    let (alert, _) = told[0];
+    let said = alert.diagnosis.as_ref().expect("it has one");
+    assert!(
+        !said.do_first.is_empty() && !said.do_not.is_empty() && said.ask.contains("plimsoll diagnose"),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn nothing_that_is_well_is_blamed() {
+    let found = watched(&then());
+    assert!(causes(&found).is_empty(), "{:?}", found.alerts);
+}
+
+#[test]
+fn more_requests_are_named() {
+    expect("rate", &Then { rate: 40.0, ..then() }, &["higher_rate", "saturation"]);
+}
+
+#[test]
+fn longer_prompts_are_named() {
+    expect("prompts", &Then { longer: 14.0, ..then() }, &["longer_prompts"]);
+}
+
+#[test]
+fn a_slower_engine_is_named() {
+    let fault = format!("slow:factor=6,at={GOOD}s");
+    expect("slow", &Then { fault: Some(fault), ..then() }, &["slower_model", "saturation"]);
+}
+
+#[test]
+fn a_slow_replica_is_named() {
+    let fault = format!("slow:factor=8,at={GOOD}s,replica=1");
+    expect(
+        "replica",
+        &Then { fault: Some(fault), ..then() },
+        &["bad_replica", "slower_model", "routing_imbalance"],
+    );
+}
