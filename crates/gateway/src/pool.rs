@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use http::HeaderValue;
 use plimsoll_client::Clock;
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, Span};
+use plimsoll_model::{At, BudgetState, Span};
 use plimsoll_policy::{
     Ask, Front, Given, Held, Load, Offer, Refusal, ScaleSignal, Sent, SettingError, Speed, Standing, Terms,
     Ticket, Verdict,
@@ -130,10 +130,18 @@ impl Pool {
 
     /// Books a request on a replica, lets it wait, or refuses it.
     /// `explains`: with what was weighed; of a request that waited first nothing is told.
-    pub fn place(self: &Arc<Pool>, asked: &Asked, terms: &Terms, explains: bool) -> Placing {
+    /// `state`: where the budget in force stands.
+    pub fn place(
+        self: &Arc<Pool>,
+        asked: &Asked,
+        terms: &Terms,
+        state: BudgetState,
+        explains: bool,
+    ) -> Placing {
         let now = self.clock.now();
         let mut inner = self.lock();
         let Inner { front, waiting, chance, .. } = &mut *inner;
+        front.set_budget_state(state);
         match front.offer(&asked.facts(), terms, now, chance, || asked.clone()) {
             Offer::Sent(sent) => {
                 let explained = explains.then(|| self.explained(front, &sent, asked, now));

@@ -92,6 +92,7 @@ impl Call {
     fn begun(&mut self, mut recording: Recording, now: At) -> Recording {
         recording.note(|told| {
             told.read = now - self.came;
+            told.class = self.terms.class as u16;
             told.protocol = relay::protocol(self.path.path());
             told.asked = self.asked.clone();
             told.bytes = self.body.len() as u64 + head_bytes(&self.headers);
@@ -420,7 +421,8 @@ impl Worker {
     /// Books a replica, now or when it is this request's turn.
     async fn place(&self, call: &mut Call) -> Result<Booked, Refusal> {
         let began = self.pool.clock.now();
-        let placing = self.pool.place(&call.asked, &call.terms, call.explains(&[]));
+        let state = self.traffic.as_ref().and_then(|traffic| traffic.budget.state()).unwrap_or_default();
+        let placing = self.pool.place(&call.asked, &call.terms, state, call.explains(&[]));
         self.routed(call, began);
         let waits = match placing {
             Placing::Booked(booked) => return Ok(booked),
@@ -447,7 +449,10 @@ impl Worker {
         self.stats.end(end);
         response.headers_mut().insert(QUEUE_MS, queue_ms(call));
         let status = response.status().as_u16();
-        call.record(|recording| recording.note(|told| told.own_status = Some(status)));
+        let held_back = matches!(refusal, Refusal::HeldBack(_));
+        call.record(|recording| {
+            recording.note(|told| (told.own_status, told.held_back) = (Some(status), held_back));
+        });
         response
     }
 

@@ -71,10 +71,12 @@ pub enum End {
     Overloaded,
     /// Its time ran out in the queue.
     Expired,
+    /// The gateway's own 429: the budget is broken, and its class gives way.
+    HeldBack,
 }
 
 /// All of them by name.
-pub const ENDS: [(End, &str); 12] = [
+pub const ENDS: [(End, &str); 13] = [
     (End::Answered, "answered"),
     (End::Refused, "refused"),
     (End::Shed, "shed"),
@@ -87,6 +89,7 @@ pub const ENDS: [(End, &str); 12] = [
     (End::Limited, "limited"),
     (End::Overloaded, "overloaded"),
     (End::Expired, "expired"),
+    (End::HeldBack, "held_back"),
 ];
 
 #[derive(Default)]
@@ -202,7 +205,7 @@ impl Stats {
 }
 
 /// Why requests were not sent, as metrics name it.
-pub const REASONS: [&str; 4] = ["late", "full", "expired", "no_replica"];
+pub const REASONS: [&str; 5] = ["late", "full", "expired", "no_replica", "budget"];
 
 /// A refusal's place in [`REASONS`].
 pub(crate) fn reason(refusal: Refusal) -> usize {
@@ -211,5 +214,6 @@ pub(crate) fn reason(refusal: Refusal) -> usize {
         Refusal::Full(_) => 1,
         Refusal::Expired => 2,
         Refusal::NoReplica => 3,
+        Refusal::HeldBack(_) => 4,
     }
 }

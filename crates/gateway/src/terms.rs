@@ -80,6 +80,13 @@ pub fn refused(refusal: Refusal) -> (Response<Out>, End) {
             seconds(after),
             End::Overloaded,
         ),
+        Refusal::HeldBack(after) => (
+            StatusCode::TOO_MANY_REQUESTS,
+            "held_back",
+            "The budget in force is broken, and this request's class gives way.",
+            seconds(after),
+            End::HeldBack,
+        ),
         Refusal::Expired => (
             StatusCode::GATEWAY_TIMEOUT,
             "queue_timeout",

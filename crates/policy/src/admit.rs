@@ -49,11 +49,19 @@ pub struct ClassSpec {
     /// Most time to the first token, ms, instead of the pool's.
     #[serde(default)]
     pub slo_ttft_ms: Option<f64>,
+    /// Does it give way while the budget in force is in danger? Amber: half its share; red: 429.
+    #[serde(default)]
+    pub gives_way: bool,
 }
 
 impl Default for AdmissionSpec {
     fn default() -> AdmissionSpec {
-        let class = |name: &str, share| ClassSpec { name: name.to_owned(), share, slo_ttft_ms: None };
+        let class = |name: &str, share, gives_way| ClassSpec {
+            name: name.to_owned(),
+            share,
+            slo_ttft_ms: None,
+            gives_way,
+        };
         AdmissionSpec {
             requests: 1_024,
             tokens: 16_000_000,
@@ -63,7 +71,7 @@ impl Default for AdmissionSpec {
             ahead_s: 1.0,
             per_replica: None,
             tenant_header: None,
-            classes: vec![class("interactive", 0.0), class("bulk", 0.1)],
+            classes: vec![class("interactive", 0.0, false), class("bulk", 0.1, true)],
         }
     }
 }

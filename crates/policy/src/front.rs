@@ -7,7 +7,7 @@
 //! Each request gets exactly one of: sent, refused, or its ticket given back ([`Front::leave`]).
 
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, Span};
+use plimsoll_model::{At, BudgetState, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -91,6 +91,8 @@ pub enum Refusal {
     Late(Span),
     /// The queue is full, or somebody whose share is smaller needed its place; come back after so long.
     Full(Span),
+    /// The budget in force is broken and its class gives way; come back after so long.
+    HeldBack(Span),
     /// Its time ran out while it waited.
     Expired,
     /// No replica may get requests.
@@ -127,6 +129,10 @@ const AHEAD: u32 = 2;
 /// The shortest and longest time after which a refused request is asked to come back.
 const LEAST_AFTER: Span = Span::from_secs(1);
 const MOST_AFTER: Span = Span::from_secs(60);
+/// When a class that gives way is asked to come back: a budget is better once it has held for a minute.
+const HELD_BACK: Span = Span::from_secs(50);
+/// What a class that gives way keeps of its share where the budget may be broken.
+const AMBER_SHARE: f64 = 0.5;
 /// What a replica is taken to compute at most, prompt tokens a second: one whose time does not grow with the prompt.
 const FASTEST: f64 = 1e6;
 
@@ -153,6 +159,8 @@ pub struct Front<A> {
     ahead: Vec<(u32, u64)>,
     queue: FairQueue<Waiting<A>>,
     drains: Vec<Drain>,
+    /// Where the budget in force stands.
+    state: BudgetState,
     demand: Demand,
     /// Refused to make room, until the next pump says so.
     displaced: Vec<(Ticket, Refusal)>,
@@ -174,6 +182,7 @@ impl<A: Ask> Front<A> {
             ahead: vec![(0, 0); replicas],
             queue: FairQueue::new(classes.iter().map(|class| class.share)),
             drains: vec![Drain::default(); classes.len()],
+            state: BudgetState::Green,
             demand: Demand::new(now),
             displaced: Vec::new(),
             usable: Vec::with_capacity(replicas),
@@ -193,6 +202,18 @@ impl<A: Ask> Front<A> {
         self.budget.request(now);
     }
 
+    /// Where the budget in force stands, from now on: classes that give way get less, or nothing. What waits already keeps its place.
+    pub fn set_budget_state(&mut self, state: BudgetState) {
+        if std::mem::replace(&mut self.state, state) == state {
+            return;
+        }
+        let kept = if state == BudgetState::Green { 1.0 } else { AMBER_SHARE };
+        for (number, class) in self.admission.classes.iter().enumerate().filter(|(_, class)| class.gives_way)
+        {
+            self.queue.set_share(number, class.share * kept);
+        }
+    }
+
     /// A request is to be placed. `keep` makes what the queue keeps of it, where it must wait.
     pub fn offer(
         &mut self,
@@ -202,6 +223,11 @@ impl<A: Ask> Front<A> {
         chance: &mut Stream,
         keep: impl FnOnce() -> A,
     ) -> Offer {
+        if self.state == BudgetState::Red && self.admission.classes[terms.class].gives_way {
+            // It is load all the same: an autoscaler that did not see it would scale down.
+            self.demand.came(facts.prompt_tokens, now);
+            return Offer::Refused(Refusal::HeldBack(after(HELD_BACK, chance)));
+        }
         let deadline = terms.slo.map(|slo| terms.came + slo);
         let until = terms.came + Span::from_secs_f64(self.admission.wait_s);
         self.see(now, &[], true);

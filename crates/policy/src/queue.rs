@@ -81,6 +81,11 @@ impl<T> FairQueue<T> {
         FairQueue { classes: classes.collect(), items: BTreeMap::new(), held: Held::default(), last: 0 }
     }
 
+    /// Changes what a class gets of all tokens though one before it waits.
+    pub fn set_share(&mut self, class: usize, share: f64) {
+        self.classes[class].share = share;
+    }
+
     /// What waits.
     pub fn held(&self) -> Held {
         self.held

@@ -331,6 +331,21 @@ fn a_record_is_bounded() {
     assert_eq!(refused.code, 2, "{}", refused.words());
 }
 
+/// What a request of the class that gives way is answered.
+fn bulk(url: &str) -> String {
+    let addr = url.trim_start_matches("http://").trim_end_matches("/v1");
+    let (body, mut said) = (body(4, "hello"), String::new());
+    let mut socket = TcpStream::connect(addr).expect("it listens");
+    socket.set_read_timeout(Some(Duration::from_secs(30))).expect("a plain socket");
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Plimsoll-Class: bulk\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    socket.write_all(head.as_bytes()).expect("sent");
+    socket.read_to_string(&mut said).expect("an answer");
+    said
+}
+
 /// What is over every ceiling is red, on the operators' address and to a watch that reads the record as it is written; what nobody broke is green.
 #[test]
 fn a_budget_is_in_force_on_what_comes() {
@@ -368,16 +383,33 @@ fn a_budget_is_in_force_on_what_comes() {
     let (state, _, n) = seen(0);
     assert_eq!((state.as_str(), n > 20), ("red", true));
     assert!(gateway.page("/metrics").contains("plimsoll_gateway_budget_state 2"));
+    // Bulk gives way, and what is refused for that does not hold the state where it is.
+    let refused = bulk(&gateway.url);
+    assert!(refused.starts_with("HTTP/1.1 429") && refused.contains("\"held_back\""), "{refused}");
+    let page = gateway.page("/metrics");
+    assert!(page.contains("plimsoll_gateway_sheds_total{class=\"bulk\",reason=\"budget\"} 1"), "{page}");
+    written(&dir, n as usize + 1);
     assert!(gateway.page("/metrics").contains("plimsoll_watch_row_state{id=\"first\",state=\"broken\"} 1"));
+    let page: serde_json::Value = serde_json::from_str(&gateway.page("/v1/budget")).expect("JSON");
+    assert_eq!(
+        (&page["finding"]["shed"], &page["finding"]["rows"][1]["state"]),
+        (&0.into(), &"holds".into()),
+        "{page}"
+    );
     gateway.end();
+    let run = open(&runs(&dir)[0]);
+    let of_bulk: Vec<&Attempt> = run.attempts.iter().filter(|row| row.class == 1).collect();
+    assert_eq!((of_bulk.len(), of_bulk[0].outcome.how), (1, How::Shed), "{of_bulk:?}");
+    assert_eq!(run.manifest.scenario["classes"][1]["name"], "bulk");
     let watched = watch.wait_with_output().expect("it ended with the record");
     let said = String::from_utf8_lossy(&watched.stdout).into_owned();
     assert_eq!(watched.status.code(), Some(1), "{said} {}", String::from_utf8_lossy(&watched.stderr));
     let last = &said[said.find("\n{\n").expect("a finding at the end")..];
     let last: serde_json::Value = serde_json::from_str(last).expect("JSON");
     assert_eq!(last["rows"][0]["state"], "broken", "{last}");
-    assert_eq!(last["rows"][1]["state"], "holds", "{last}");
-    assert_eq!(last["shed"], 0);
+    // From outside what was held back is refused like any other, and over every ceiling.
+    assert_ne!(last["rows"][1]["state"], "broken", "{last}");
+    assert_eq!(last["shed"], 1);
     // Nobody writes it any more.
     let over = plimsoll(&["watch", &record, "-b", &budget]);
     assert_eq!((over.code, over.stderr.contains("plimsoll gate")), (2, true), "{}", over.words());

@@ -80,6 +80,8 @@ pub struct Told {
     pub came: At,
     /// When nothing more was done for it.
     pub over: At,
+    /// Its class, by its place in the file.
+    pub class: u16,
     /// How its answers are read.
     pub protocol: Protocol,
     /// What was read of its body.
@@ -94,6 +96,8 @@ pub struct Told {
     pub routed: Span,
     /// What the gateway itself answered, where no replica's answer was passed on.
     pub own_status: Option<u16>,
+    /// Was it refused because the budget in force is broken?
+    pub held_back: bool,
     /// Each time it was sent, in order.
     pub tries: Vec<Try>,
     /// Its `x-request-id` and why it went where it went, where that was asked.
@@ -157,6 +161,7 @@ impl Recording {
             number,
             came,
             over: came,
+            class: 0,
             protocol: Protocol::Http,
             asked: Asked::default(),
             bytes: 0,
@@ -164,6 +169,7 @@ impl Recording {
             held: Span::ZERO,
             routed: Span::ZERO,
             own_status: None,
+            held_back: false,
             tries: Vec::new(),
             explained: None,
         };

@@ -38,6 +38,7 @@ impl RowMaker {
             let last = &mut rows[0];
             last.end = Some(told.over);
             last.answer.status = told.own_status;
+            last.answer.error = told.held_back.then(|| HELD_BACK.to_owned());
             last.outcome = told.own_status.and_then(head::outcome).unwrap_or(CANCELLED);
         }
         if let Some(prompt) = rows.iter().rev().find_map(|row| row.answer.tokens.prompt) {
@@ -93,11 +94,14 @@ impl RowMaker {
     }
 }
 
+/// What rows say of requests that the gateway refused because of its budget.
+const HELD_BACK: &str = "held back: the budget is broken and its class gives way";
 const CANCELLED: Outcome = Outcome::new(How::Cancelled, By::Client, false);
 
 /// What is known of all attempts of a request.
 fn blank(told: &Told, attempt: u16) -> Attempt {
     let mut row = Attempt::new(told.number, attempt, 0, told.came);
+    row.class = told.class;
     row.asked_output = told.asked.most_tokens.unwrap_or(0);
     row.bytes_out = told.bytes;
     let own = [("gateway_read", told.read), ("gateway_hold", told.held), ("gateway_route", told.routed)];

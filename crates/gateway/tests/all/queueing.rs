@@ -6,8 +6,12 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use plimsoll_gateway::GatewaySpec;
+use plimsoll_client::Clock;
+use plimsoll_gateway::budget::BudgetPages;
 use plimsoll_gateway::stats::{End, Stage};
+use plimsoll_gateway::traffic::rows::RowMaker;
+use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec, Traffic};
+use plimsoll_model::{At, BudgetState, How};
 
 use crate::kit::{ASK, Act, Answer, Mock, ask, gateway, is_empty, request, send, until};
 
@@ -174,4 +178,44 @@ fn headers_that_mean_nothing_are_named() {
     }
     assert_eq!(mock.count(), 0);
     assert_eq!(gateway.stats.ended(End::Bad), 4);
+}
+
+/// What gives way is refused while the budget is broken and no longer, and each request is in the record with its class.
+#[test]
+fn a_broken_budget_holds_bulk_back_and_nobody_else() {
+    let mock = Mock::new(Act::Answer);
+    let (traffic, told) = Traffic::channel(0.0);
+    let spec = GatewaySpec {
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        replicas: vec![ReplicaSpec::new(format!("http://{}", mock.addr), None)],
+        threads: 1,
+        ..GatewaySpec::default()
+    };
+    let gateway = Gateway::recording(&spec, Clock::start(), Some(&traffic)).expect("a sound spec");
+    until("the replica answers", || gateway.pool.is_up(0));
+    let bulk = || send(gateway.addr, &with("X-Plimsoll-Class: bulk\r\n")).expect("an answer");
+    let mut statuses = Vec::new();
+    for state in [BudgetState::Green, BudgetState::Amber, BudgetState::Red, BudgetState::Green] {
+        traffic.budget.tell(state, BudgetPages::default());
+        let answer = bulk();
+        statuses.push((answer.status, ask(&gateway).status));
+        if state == BudgetState::Red {
+            let after: u64 = answer.header("retry-after").expect("said").parse().expect("seconds");
+            assert!((40..=60).contains(&after), "{after}");
+            assert!(answer.text().contains("\"code\":\"held_back\""), "{}", answer.text());
+        }
+    }
+    assert_eq!(statuses, [(200, 200), (200, 200), (429, 200), (200, 200)]);
+    assert_eq!((gateway.stats.ended(End::HeldBack), gateway.stats.ended(End::Answered)), (1, 7));
+    is_empty(&gateway);
+    drop(gateway);
+    drop(traffic);
+    let mut maker = RowMaker::new(1);
+    let rows: Vec<_> =
+        told.iter().map(|told| (told.held_back, maker.rows(&told, At::ZERO).remove(0))).collect();
+    let classes: Vec<u16> = rows.iter().map(|(_, row)| row.class).collect();
+    assert_eq!(classes, [1, 0, 1, 0, 1, 0, 1, 0]);
+    let held: Vec<_> = rows.iter().filter(|(held_back, _)| *held_back).map(|(_, row)| row).collect();
+    assert_eq!((held.len(), held[0].outcome.how, held[0].sent), (1, How::Shed, None));
+    assert!(held[0].answer.error.as_ref().is_some_and(|why| why.contains("budget")), "{:?}", held[0].answer);
 }

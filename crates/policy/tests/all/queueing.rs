@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, Span};
+use plimsoll_model::{At, BudgetState, Span};
 use plimsoll_policy::{
     AdmissionSpec, Ask, ClassSpec, Facts, FairQueue, Front, FrontSpec, Given, Held, Offer, Order, Refusal,
     RouteSpec, Sent, Terms, Verdict,
@@ -64,7 +64,8 @@ fn where_there_is_no_room_the_longest_queues_last_gives_way() {
 fn settings_out_of_range_are_named() {
     let spec = AdmissionSpec::default();
     assert_eq!(spec.validate(), Ok(()));
-    let class = |name: &str, share| ClassSpec { name: name.to_owned(), share, slo_ttft_ms: None };
+    let class =
+        |name: &str, share| ClassSpec { name: name.to_owned(), share, slo_ttft_ms: None, gives_way: false };
     for (spec, says) in [
         (AdmissionSpec { ahead_s: -1.0, ..spec.clone() }, "ahead_s"),
         (AdmissionSpec { per_replica: Some(0), ..spec.clone() }, "per_replica"),
@@ -343,4 +344,62 @@ proptest! {
         prop_assert_eq!(told.answers.len() as u32 + told.refused_or_sent + left, came);
         prop_assert!((0..3).all(|replica| front.load(replica) == plimsoll_policy::Load::default()));
     }
+}
+
+/// Both classes wait with more than can be served; the second has a share of 0.4 and gives way, or does not.
+fn share_of_bulk(state: BudgetState, gives_way: bool) -> f64 {
+    let mut admission = AdmissionSpec { wait_s: 1e4, ..one_each() };
+    admission.classes[1] = ClassSpec { share: 0.4, gives_way, ..admission.classes[1].clone() };
+    let (mut front, mut chance) = (front(1, admission), Stream::new(1, "test", 0));
+    let mut class_of = HashMap::new();
+    let Offer::Sent(mut running) = offer(&mut front, 100, terms(at(0.0), None), &mut chance) else {
+        panic!("it is free")
+    };
+    for class in [0, 1].repeat(200) {
+        let terms = Terms { class, ..terms(at(0.0), None) };
+        let Offer::Queued { ticket, .. } = offer(&mut front, 100, terms, &mut chance) else {
+            panic!("it waits")
+        };
+        class_of.insert(ticket, class);
+    }
+    front.set_budget_state(state);
+    let (mut bulk, mut given) = (0, Vec::new());
+    for turn in 0..200 {
+        let now = at(0.1 * f64::from(turn + 1));
+        front.ended(running, Some(Verdict::Worked), 0, now, &mut chance);
+        front.pump(now, &mut chance, &mut given);
+        let Some((ticket, Given::Sent(sent))) = given.pop() else { panic!("there is room for one") };
+        (running, bulk) = (sent, bulk + class_of[&ticket]);
+    }
+    bulk as f64 / 200.0
+}
+
+#[test]
+fn a_class_that_gives_way_has_half_its_share_while_the_budget_may_be_broken() {
+    for (state, gives_way, share) in [
+        (BudgetState::Green, true, 0.4),
+        (BudgetState::Amber, true, 0.2),
+        // What waits already when it turns red keeps its place.
+        (BudgetState::Red, true, 0.2),
+        (BudgetState::Amber, false, 0.4),
+    ] {
+        let served = share_of_bulk(state, gives_way);
+        assert!((served - share).abs() < 0.015, "{state:?}, gives way: {gives_way}: {served}");
+    }
+}
+
+#[test]
+fn a_broken_budget_refuses_what_gives_way_and_still_counts_it_as_load() {
+    let (mut front, mut chance) = (front(2, AdmissionSpec::default()), Stream::new(1, "test", 0));
+    let bulk = |came| Terms { class: 1, ..terms(came, None) };
+    front.set_budget_state(BudgetState::Red);
+    for _ in 0..100 {
+        let refused = offer(&mut front, 1_000, bulk(at(0.0)), &mut chance);
+        let Offer::Refused(Refusal::HeldBack(after)) = refused else { panic!("{refused:?}") };
+        assert!((40.0..=60.0).contains(&after.as_secs_f64()), "{after:?}");
+    }
+    assert!(front.signal(at(0.0)).offered_tokens_per_s > 1_000.0);
+    assert!(matches!(offer(&mut front, 10, terms(at(0.0), None), &mut chance), Offer::Sent(_)));
+    front.set_budget_state(BudgetState::Amber);
+    assert!(matches!(offer(&mut front, 10, bulk(at(0.1)), &mut chance), Offer::Sent(_)));
 }

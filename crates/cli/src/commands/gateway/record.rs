@@ -129,7 +129,8 @@ impl Writing {
         if let Some(keeping) = &mut self.keeping {
             keeping.counted();
         }
-        if let Some(watching) = &mut self.watching {
+        // What the budget itself refused is counted apart: red would hold itself otherwise.
+        if let Some(watching) = self.watching.as_mut().filter(|_| !told.held_back) {
             watching.take(rows);
         }
     }
@@ -178,6 +179,8 @@ impl Next {
         let spec = &self.spec;
         let anchor = self.clock.anchor();
         let names = spec.replicas.iter().map(|replica| replica.name.as_deref().unwrap_or(&replica.url));
+        // As a scenario has them, so that a budget's slice may name one.
+        let classes = spec.admission.classes.iter().map(|class| json!({"name": class.name}));
         let url = format!("http://{}/v1", spec.listen);
         let facts = [("replicas".to_owned(), Some(spec.replicas.len().to_string()))];
         Manifest {
@@ -204,6 +207,7 @@ impl Next {
             // Named one by one: what of a gateway file is secret must not get into a run.
             scenario: json!({
                 "target": {"url": url},
+                "classes": classes.collect::<Vec<_>>(),
                 "gateway": {
                     "replicas": names.collect::<Vec<_>>(),
                     "route": spec.route,
