@@ -43,7 +43,7 @@ pub struct Candidate {
 pub struct LeftOut {
     /// Its name.
     pub replica: String,
-    /// How it stood; none: it answers and had been tried.
+    /// How it stood; none: it answers, and had no room (at a request's first choice) or had been tried (at a further one).
     pub standing: Option<Standing>,
 }
 

@@ -60,9 +60,15 @@ pub struct Pool {
 struct Inner {
     front: Front<Asked>,
     /// Those that wait, to be told.
-    waiting: HashMap<Ticket, oneshot::Sender<Result<Booked, Refusal>>>,
-    given: Vec<(Ticket, Given)>,
+    waiting: HashMap<Ticket, Waiting>,
     chance: Stream,
+}
+
+/// One that waits.
+struct Waiting {
+    to: oneshot::Sender<Result<Booked, Refusal>>,
+    /// What was asked, where it is to be explained.
+    asked: Option<Asked>,
 }
 
 /// Where a replica stands, for people and for metrics.
@@ -110,7 +116,6 @@ impl Pool {
             inner: Mutex::new(Inner {
                 front,
                 waiting: HashMap::new(),
-                given: Vec::new(),
                 chance: Stream::new(clock.anchor().realtime_ns as u64, "gateway", 0),
             }),
             replicas,
@@ -129,7 +134,7 @@ impl Pool {
     }
 
     /// Books a request on a replica, lets it wait, or refuses it.
-    /// `explains`: with what was weighed; of a request that waited first nothing is told.
+    /// `explains`: with what was weighed when it was placed.
     /// `state`: where the budget in force stands.
     pub fn place(
         self: &Arc<Pool>,
@@ -148,8 +153,8 @@ impl Pool {
                 Placing::Booked(Booked::new(self, sent, explained))
             }
             Offer::Queued { ticket, until } => {
-                let (sender, given) = oneshot::channel();
-                waiting.insert(ticket, sender);
+                let (to, given) = oneshot::channel();
+                waiting.insert(ticket, Waiting { to, asked: explains.then(|| asked.clone()) });
                 self.settle(inner);
                 Placing::Waits(Waits { pool: Arc::clone(self), ticket, until, given })
             }
@@ -284,23 +289,25 @@ impl Pool {
             return;
         }
         let now = self.clock.now();
-        let Inner { front, waiting, given, chance } = &mut *inner;
-        front.pump(now, chance, given);
-        let told: Vec<_> = given
-            .drain(..)
-            .map(|(ticket, given)| {
-                let given = match given {
-                    Given::Sent(sent) => Ok(Booked::new(self, sent, None)),
-                    Given::Refused(refusal) => Err(refusal),
-                };
-                (waiting.remove(&ticket), given)
-            })
-            .collect();
+        let Inner { front, waiting, chance } = &mut *inner;
+        let mut told = Vec::new();
+        while let Some((ticket, given)) = front.pump_one(now, chance) {
+            let one = waiting.remove(&ticket);
+            let given = match given {
+                Given::Sent(sent) => {
+                    let asked = one.as_ref().and_then(|one| one.asked.as_ref());
+                    let explained = asked.map(|asked| self.explained(front, &sent, asked, now));
+                    Ok(Booked::new(self, sent, explained))
+                }
+                Given::Refused(refusal) => Err(refusal),
+            };
+            told.push((one, given));
+        }
         // Who went away meanwhile gives back what it is given, and that takes the lock.
         drop(inner);
-        for (sender, given) in told {
-            if let Some(sender) = sender {
-                let _ = sender.send(given);
+        for (one, given) in told {
+            if let Some(one) = one {
+                let _ = one.to.send(given);
             }
         }
     }

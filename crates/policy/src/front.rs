@@ -287,32 +287,37 @@ impl<A: Ask> Front<A> {
 
     /// Sends as many of those that wait as there is room for, and says what became of each.
     pub fn pump(&mut self, now: At, chance: &mut Stream, out: &mut Vec<(Ticket, Given)>) {
-        out.extend(self.displaced.drain(..).map(|(ticket, refusal)| (ticket, Given::Refused(refusal))));
-        while let Some(ticket) = self.queue.next() {
-            self.see(now, &[], true);
-            if self.views.is_empty() {
-                return;
-            }
-            let Some((order, held, waiting)) = self.queue.get(ticket) else { return };
-            let (router, views, facts) = (&mut self.router, &self.views, waiting.ask.facts());
-            let idle = views.iter().any(|view| view.load.requests == 0);
-            let lost = waiting.deadline.is_some_and(|deadline| {
-                let first = router.outlook(views, &facts).map_or(Span::ZERO, |outlook| outlook.first);
-                now >= deadline || !idle && now + first > deadline
-            });
-            if lost || now >= waiting.until {
-                self.leave(ticket);
-                out.push((ticket, Given::Refused(Refusal::Expired)));
-                continue;
-            }
-            let expected = waiting.expected;
-            let Some((sent, tokens)) = place(router, views, &facts, now, chance) else { return };
-            let sent = self.book(Sent { expected, ..sent }, now);
-            self.queue.serve(ticket, tokens);
-            let empty = self.queue.held_by(order.class).requests == 0;
-            self.drains[order.class].took(held.tokens, empty, now);
-            out.push((ticket, Given::Sent(sent)));
+        out.extend(std::iter::from_fn(|| self.pump_one(now, chance)));
+    }
+
+    /// What became of one of those that wait, if anything did. Call it until it says nothing more.
+    pub fn pump_one(&mut self, now: At, chance: &mut Stream) -> Option<(Ticket, Given)> {
+        if let Some((ticket, refusal)) = self.displaced.pop() {
+            return Some((ticket, Given::Refused(refusal)));
         }
+        let ticket = self.queue.next()?;
+        self.see(now, &[], true);
+        if self.views.is_empty() {
+            return None;
+        }
+        let (order, held, waiting) = self.queue.get(ticket)?;
+        let (router, views, facts) = (&mut self.router, &self.views, waiting.ask.facts());
+        let idle = views.iter().any(|view| view.load.requests == 0);
+        let lost = waiting.deadline.is_some_and(|deadline| {
+            let first = router.outlook(views, &facts).map_or(Span::ZERO, |outlook| outlook.first);
+            now >= deadline || !idle && now + first > deadline
+        });
+        if lost || now >= waiting.until {
+            self.leave(ticket);
+            return Some((ticket, Given::Refused(Refusal::Expired)));
+        }
+        let expected = waiting.expected;
+        let (sent, tokens) = place(router, views, &facts, now, chance)?;
+        let sent = self.book(Sent { expected, ..sent }, now);
+        self.queue.serve(ticket, tokens);
+        let empty = self.queue.held_by(order.class).requests == 0;
+        self.drains[order.class].took(held.tokens, empty, now);
+        Some((ticket, Given::Sent(sent)))
     }
 
     /// A request that waits is given up by its client. True if it still waited.
@@ -424,7 +429,7 @@ impl<A: Ask> Front<A> {
         self.router.speed(replica)
     }
 
-    /// What was weighed for the request that was placed last: right after [`offer`](Front::offer) or [`again`](Front::again), with the same facts.
+    /// What was weighed for the request that was placed last: right after [`offer`](Front::offer), [`again`](Front::again) or [`pump_one`](Front::pump_one), with the same facts.
     pub fn weighed(&self, facts: &Facts<'_>) -> Vec<(ReplicaView, u32, Option<CostTerms>)> {
         let weighed = self.router.weighed(&self.views, facts);
         self.views.iter().zip(weighed).map(|(view, (cached, terms))| (*view, cached, terms)).collect()

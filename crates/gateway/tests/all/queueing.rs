@@ -219,3 +219,32 @@ fn a_broken_budget_holds_bulk_back_and_nobody_else() {
     assert_eq!((held.len(), held[0].outcome.how, held[0].sent), (1, How::Shed, None));
     assert!(held[0].answer.error.as_ref().is_some_and(|why| why.contains("budget")), "{:?}", held[0].answer);
 }
+
+/// Of those that waited too it is told what was weighed when their turn came.
+#[test]
+fn a_request_that_waited_is_explained_by_what_was_there_at_its_turn() {
+    let mock = Mock::new(Act::Stream(2, Duration::from_millis(20)));
+    let (traffic, told) = Traffic::channel(1.0);
+    let mut spec = GatewaySpec {
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        replicas: vec![ReplicaSpec::new(format!("http://{}", mock.addr), Some("r0".to_owned()))],
+        threads: 1,
+        ..GatewaySpec::default()
+    };
+    one_at_a_time(&mut spec);
+    let gateway = Gateway::recording(&spec, Clock::start(), Some(&traffic)).expect("a sound spec");
+    until("the replica answers", || gateway.pool.is_up(0));
+    let asking: Vec<_> = (0..5).map(|_| later(gateway.addr, "")).collect();
+    asking.into_iter().for_each(|one| assert_eq!(one.join().expect("answered").status, 200));
+    is_empty(&gateway);
+    drop((gateway, traffic));
+    let all: Vec<_> = told.iter().collect();
+    assert!(all.iter().filter(|told| told.held > plimsoll_model::Span::ZERO).count() >= 3);
+    for told in &all {
+        let (_, choices) = told.explained.as_ref().expect("each is explained");
+        let [choice] = &choices[..] else { panic!("one choice: {choices:?}") };
+        let winner = choice.winner().expect("it is among the candidates");
+        assert_eq!((choice.chosen.as_str(), winner.requests), ("r0", 0), "it was free when their turn came");
+        assert!(winner.terms.is_some_and(|terms| terms.cost_s() > 0.0));
+    }
+}

@@ -77,6 +77,8 @@ fn request_text(one: &Explained, tries: &[&Attempt]) -> String {
             .map(|left| {
                 let why = match left.standing {
                     Some(standing) => super::words(standing),
+                    // A first choice is among those with room, a further one among those that were not tried.
+                    None if n == 0 => "had no room",
                     None => "had been tried",
                 };
                 format!("{} {why}", left.replica)
