@@ -26,8 +26,8 @@ impl AlertDiagnosis {
     /// Of a diagnosis of pages. Something *is* wrong: where they show nothing that is worse, they cannot tell.
     pub fn of(found: &Diagnosis) -> AlertDiagnosis {
         let told = found.verdicts.first().filter(|_| found.answer == Answer::Found);
-        let needs = found.missing.iter().map(|missing| missing.needs.words());
-        let ask = told.map(|verdict| verdict.overturn.words()).or_else(|| needs.last());
+        let mut needs = found.missing.iter().map(|missing| missing.needs.words());
+        let ask = told.map(|verdict| verdict.overturn.words()).or_else(|| needs.next_back());
         let ask = format!(
             "{}; plimsoll diagnose URL --model MODEL --time 5m does so at the endpoint",
             ask.unwrap_or_default()
