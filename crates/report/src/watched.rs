@@ -51,7 +51,7 @@ pub fn alert(at_s: f64, alert: &Alert) -> String {
         alert.about,
         alert.evidence
     );
-    for line in alert.diagnosis.iter().filter(|_| alert.stands()).flat_map(diagnosis) {
+    for line in alert.diagnosis.as_deref().filter(|_| alert.stands()).map_or_else(Vec::new, diagnosis) {
         said += &format!("\n{:>8}  {line}", "");
     }
     said

@@ -134,7 +134,7 @@ impl Board {
     /// The diagnosis of those: what breaks at one instant has one cause as far as the fleet's pages tell.
     pub(crate) fn diagnosed(&mut self, now: At, diagnosis: &AlertDiagnosis) {
         for alert in self.standing.iter_mut().filter(|alert| alert.is_new(now)) {
-            alert.diagnosis = Some(diagnosis.clone());
+            alert.diagnosis = Some(Box::new(diagnosis.clone()));
         }
     }
 

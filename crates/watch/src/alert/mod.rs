@@ -166,7 +166,7 @@ pub struct Alert {
     pub evidence: String,
     /// What is to blame, where pages were asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub diagnosis: Option<AlertDiagnosis>,
+    pub diagnosis: Option<Box<AlertDiagnosis>>,
 }
 
 impl Alert {
