@@ -27,6 +27,8 @@ mod cold_start;
 mod collect;
 #[path = "all/compare.rs"]
 mod compare;
+#[path = "all/demos.rs"]
+mod demos;
 #[path = "all/diagnose_url.rs"]
 mod diagnose_url;
 #[path = "all/export.rs"]

@@ -13,6 +13,7 @@ pub mod cold_start;
 pub mod compare;
 mod cost;
 pub mod csv;
+pub mod demo_gateway;
 pub mod device;
 pub mod diagnose;
 pub mod figure;

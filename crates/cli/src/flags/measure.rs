@@ -1,6 +1,6 @@
 //! The flags of `plimsoll run`, `sweep` and `demo`.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::{CeilingArgs, ClientArgs, LoadArgs, OutputArgs, ShardArgs, TargetArgs, WorkloadArgs};
 
@@ -86,10 +86,20 @@ pub struct SweepArgs {
     pub dry_run: bool,
 }
 
+/// What is shown instead of a sweep.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DemoOf {
+    /// A gateway in front of three replicas.
+    Gateway,
+}
+
 /// `plimsoll demo`
 #[derive(Args, Debug)]
 pub struct DemoArgs {
-    /// Bound of the sweep
+    /// gateway: the same requests through round robin and through the gateway, in front of three replicas of which one becomes slow
+    #[arg(value_enum)]
+    pub what: Option<DemoOf>,
+    /// Bound of the sweep, or of the demo that is named
     #[arg(long, value_name = "TIME", default_value = "60s")]
     pub time: String,
     /// How long of it the found line is held, so that the percentiles there have enough requests [default: a sixth]

@@ -2,6 +2,10 @@
 //!
 //! The engine is another process because that is the truth a user measures: two processes, two schedulers, a socket
 //! between them. In one process they would share a runtime and flatter each other.
+//!
+//! `plimsoll demo gateway` ([`gateway`]) puts a gateway in front of three of them.
+
+mod gateway;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -11,7 +15,7 @@ use plimsoll_workload::{format_span, parse_span};
 
 use super::sweep;
 use crate::exit::{Exit, Stop};
-use crate::flags::{CeilingArgs, ClientArgs, DemoArgs, SearchArgs};
+use crate::flags::{CeilingArgs, ClientArgs, DemoArgs, DemoOf, SearchArgs};
 
 /// Prompt and output tokens of the demo: short, so that a minute holds what a p99 needs.
 const TOKENS: (u32, u32) = (64, 4);
@@ -24,7 +28,10 @@ const BUDGET: [&str; 3] = ["ttft p99 < 15ms", "e2e p99 < 40ms", "errors < 1%"];
 
 /// Starts the engine, sweeps it, shows everything.
 pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
-    let engine = Engine::start(args.seed)?;
+    if args.what == Some(DemoOf::Gateway) {
+        return gateway::run(args);
+    }
+    let engine = Engine::start("demo", args.seed, &[])?;
     let scenario = sweep::fixed_scenario(&engine.url, args.seed, TOKENS.0, TOKENS.1)?;
     let time = parse_span(&args.time).map_err(|e| Stop::usage(format!("--time: {e}")))?;
     let hold =
@@ -52,12 +59,14 @@ struct Engine {
 }
 
 impl Engine {
-    fn start(seed: u64) -> Result<Engine, Stop> {
+    /// Serves this profile, with these flags besides.
+    fn start(profile: &str, seed: u64, more: &[&str]) -> Result<Engine, Stop> {
         let failed = |what: &str| Stop::invalid(format!("the embedded engine can't be started: {what}"));
         let program = std::env::current_exe().map_err(|e| failed(&e.to_string()))?;
         let mut child = Command::new(program)
-            .args(["engine", "--listen", "127.0.0.1:0", "--profile", "demo", "--until-stdin-ends", "--seed"])
+            .args(["engine", "--listen", "127.0.0.1:0", "--profile", profile, "--until-stdin-ends", "--seed"])
             .arg(seed.to_string())
+            .args(more)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -73,6 +82,11 @@ impl Engine {
             return Err(failed("it ended at once"));
         }
         Ok(Engine { child, _stdin: stdin, url })
+    }
+
+    /// Its address without the path of the API.
+    fn host(&self) -> &str {
+        self.url.trim_end_matches("/v1")
     }
 }
 

@@ -1,0 +1,38 @@
+//! The demos that are named: what they print is what they measured.
+
+use crate::kit::plimsoll;
+
+#[test]
+fn the_gateways_demo_puts_two_measured_ways_side_by_side() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("demo").display().to_string();
+    let ended = plimsoll(&["demo", "gateway", "--time", "12s", "-q", "--format", "json", "-o", &out]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let told = ended.json();
+    let met = |way: &str| told[way]["met"].clone();
+    let requests = met("round_robin")["counts"]["requests"].as_u64().expect("a count");
+    assert!(requests > 50, "{requests}");
+    assert_eq!(met("gateway")["counts"]["requests"].as_u64(), Some(requests), "the same requests");
+    for way in ["round_robin", "gateway"] {
+        let taken: Vec<u64> = told[way]["replicas"]
+            .as_array()
+            .expect("replicas")
+            .iter()
+            .map(|replica| replica["requests"].as_u64().expect("a count"))
+            .collect();
+        assert_eq!(taken.len(), 3, "{taken:?}");
+        assert!(taken.iter().sum::<u64>() >= requests, "{taken:?}");
+    }
+    // By turns each gets a third, and a few are lost to whoever has just been slow.
+    let each = told["round_robin"]["replicas"].as_array().expect("replicas");
+    let least = each.iter().filter_map(|replica| replica["requests"].as_u64()).min().expect("three");
+    assert!(4 * least >= requests, "{each:?}");
+    // Both are runs like any.
+    for way in ["round-robin", "gateway"] {
+        let shown = plimsoll(&["show", &format!("{out}/{way}"), "--format", "json"]);
+        assert_eq!(shown.json()["levels"][0]["arrivals"].as_u64(), Some(requests), "{way}");
+    }
+    let again = plimsoll(&["demo", "gateway", "-o", &out]);
+    assert_eq!(again.code, 2);
+    assert!(again.stderr.contains("it exists"), "{}", again.stderr);
+}
