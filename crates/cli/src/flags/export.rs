@@ -9,12 +9,15 @@ use super::Format;
 /// `plimsoll export`
 #[derive(Args, Debug)]
 pub struct ExportArgs {
-    /// What is written
-    #[arg(value_enum)]
-    pub what: ExportWhat,
+    /// Of a budget: rules, dashboard, openslo, keda or tail-sampling; or a run folder, with --as
+    #[arg(value_name = "WHAT|RUN")]
+    pub what: String,
+    /// The format that a run is written in
+    #[arg(long = "as", value_enum, value_name = "FORMAT", conflicts_with_all = ["budget", "source", "labels", "queue_per_replica", "deployment", "prometheus", "format"])]
+    pub run_format: Option<RunFormat>,
     /// Budget file
-    #[arg(long, short = 'b', value_name = "FILE")]
-    pub budget: PathBuf,
+    #[arg(long, short = 'b', value_name = "FILE", required_unless_present = "run_format")]
+    pub budget: Option<PathBuf>,
     /// What is counted by: vllm, sglang, triton, llama.cpp, gateway (recorded pages), or a metrics page as a URL or a saved file
     #[arg(long, value_name = "NAME|URL|FILE", default_value = "vllm")]
     pub source: String,
@@ -30,9 +33,9 @@ pub struct ExportArgs {
     /// Where keda asks Prometheus [default: http://prometheus-server.monitoring:9090]
     #[arg(long, value_name = "URL")]
     pub prometheus: Option<String>,
-    /// Folder that the files are written to; made where it is missing
-    #[arg(long, short = 'o', value_name = "DIR", default_value = ".")]
-    pub out: PathBuf,
+    /// Of a budget: folder that the files are written to, made where it is missing [default: .]; of a run: the file [default: stdout]
+    #[arg(long, short = 'o', value_name = "PATH")]
+    pub out: Option<PathBuf>,
     /// How it is printed which rows are judged, and which files were written
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
@@ -51,4 +54,13 @@ pub enum ExportWhat {
     Keda,
     /// OpenTelemetry collector: a tail-sampling processor
     TailSampling,
+}
+
+/// What `plimsoll export RUN --as` writes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, ValueEnum)]
+pub enum RunFormat {
+    /// A row per request
+    Csv,
+    /// vLLM bench: what `--save-result --save-detailed` writes, a line per level
+    Vllm,
 }

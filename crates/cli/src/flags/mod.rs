@@ -45,7 +45,7 @@ pub use diagnose_url::{DiagnoseArgs, DiagnoseUrlArgs};
 pub use engine::{
     CalibrateArgs, DevAction, DevArgs, EngineArgs, KeepEvents, SimulateArgs, ValidateArgs, WorldArgs,
 };
-pub use export::{ExportArgs, ExportWhat};
+pub use export::{ExportArgs, ExportWhat, RunFormat};
 pub use gate::GateArgs;
 pub use gate_url::GateUrlArgs;
 pub use gateway::GatewayArgs;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::kit::{Engine, plimsoll};
+use crate::kit::{Engine, plimsoll, run_folder};
 
 fn budget(folder: &Path) -> String {
     let path = folder.join("budget.yaml");
@@ -68,5 +68,76 @@ fn what_cannot_be_exported_is_refused_in_one_line() {
             "{args:?}: {}",
             ended.stderr
         );
+    }
+}
+
+// ------------------------------------------------------------------------------------------- runs
+
+/// A run in virtual time.
+fn simulated(run: &str, duration: &str) {
+    let args =
+        ["simulate", "--profile", "demo", "--rate", "80/s", "--for", duration, "--osl", "16", "-o", run];
+    let ended = plimsoll(&args);
+    assert!(ended.code == 0 || ended.code == 3 || ended.code == 4, "{}", ended.stderr);
+}
+
+/// Median and p99 of a level's metric in s, as `show` has them.
+fn shown(run: &str, metric: &str) -> [f64; 2] {
+    let found = plimsoll(&["show", run, "--format", "json"]).json();
+    let latency = &found["findings"]["levels"][0]["summary"]["latency"][metric];
+    ["p50", "p99"].map(|p| latency[p]["value"].as_f64().unwrap_or_else(|| panic!("{metric} {p}: {latency}")))
+}
+
+/// What we write, our reader of vLLM's files takes for vLLM's, finds its aggregates true, and measures the same.
+#[test]
+fn a_run_as_vllms_file_is_imported_as_the_same_run() {
+    let (folder, run) = run_folder();
+    // Long enough for p99 of the metric that depends most on its neighbours to be shown.
+    simulated(&run, "90s");
+    let file = folder.path().join("out.json").display().to_string();
+    let ended = plimsoll(&["export", &run, "--as", "vllm", "-o", &file]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("start_times - queue_times"), "{}", ended.stderr);
+    let again = folder.path().join("again").display().to_string();
+    let ended = plimsoll(&["import", &file, "-o", &again, "--format", "json"]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let part = &ended.json()["parts"][0];
+    let recomputed = &part["recomputed"];
+    assert_eq!(recomputed["equal"], recomputed["of"], "{recomputed}");
+    assert!(recomputed["of"].as_u64().is_some_and(|of| of >= 24), "{recomputed}");
+    for metric in ["ttft", "tpot", "e2e"] {
+        for (ours, theirs) in shown(&run, metric).into_iter().zip(shown(&again, metric)) {
+            assert!((ours / theirs - 1.0).abs() < 1e-6, "{metric}: {ours} as a run, {theirs} as vLLM's");
+        }
+    }
+    let written = std::fs::read_to_string(&file).expect("the file");
+    let manifest = plimsoll(&["show", &run, "--format", "json"]).json();
+    let command = manifest["reproduce"].as_str().expect("a command");
+    assert!(!written.contains(command) && !written.contains("simulate --"), "a command line is in the file");
+}
+
+#[test]
+fn a_run_as_csv_has_a_row_per_request() {
+    let (_keep, run) = run_folder();
+    simulated(&run, "2s");
+    let ended = plimsoll(&["export", &run, "--as", "csv"]);
+    let shown = plimsoll(&["show", &run, "--format", "json"]).json();
+    let arrivals = shown["levels"][0]["arrivals"].as_u64().expect("arrivals");
+    assert_eq!(ended.stdout.lines().count() as u64, 1 + arrivals, "{}", ended.stderr);
+    assert!(ended.stdout.starts_with("level,request,"), "{}", ended.stdout);
+}
+
+#[test]
+fn a_run_that_cannot_be_exported_is_refused_in_one_line() {
+    for (args, word) in [
+        (&["export", "no-such-run", "--as", "vllm"][..], "no-such-run"),
+        (&["export", "rulse", "-b", "budget.yaml"], "rules, dashboard"),
+        (&["export", "rules"], "--budget"),
+        (&["export", "run", "--as", "yaml"], "vllm"),
+        (&["export", "run", "--as", "csv", "-b", "budget.yaml"], "--budget"),
+    ] {
+        let ended = plimsoll(args);
+        assert_eq!(ended.code, 2, "{args:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(word), "{args:?}: {}", ended.stderr);
     }
 }

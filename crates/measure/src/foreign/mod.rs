@@ -7,6 +7,7 @@
 //! them.
 
 mod draws;
+mod own;
 mod proven;
 mod recompute;
 mod records;
@@ -20,6 +21,7 @@ use crate::columns::{ABSENT, INFINITE};
 use crate::findings::{Estimate, Percentiles, Reading};
 use crate::summary::summarise;
 use draws::Python;
+pub use own::of_run;
 pub use proven::Proof;
 pub use recompute::{Differing, Quantity, Recomputed};
 

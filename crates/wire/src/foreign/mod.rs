@@ -20,6 +20,7 @@ mod perf_analyzer;
 mod said;
 mod sglang;
 mod vllm;
+mod write;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -29,6 +30,7 @@ use thiserror::Error;
 use crate::lines::LineSplitter;
 
 pub use kind::{Kind, UNDERSTOOD, sniff};
+pub use write::vllm::write as write_vllm;
 
 /// Why a file, or what a folder holds, can't be imported.
 #[derive(Error, Clone, PartialEq, Eq, Debug)]

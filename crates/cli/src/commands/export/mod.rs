@@ -1,8 +1,11 @@
-//! `plimsoll export`: a budget file in the forms that others' tools read.
+//! `plimsoll export`: a budget file, or with `--as` a run, in the forms that others' tools read.
+
+mod run;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use clap::ValueEnum;
 use plimsoll_client::Clock;
 use plimsoll_client::pages::{self, ScrapeError};
 use plimsoll_client::scrape::Scraper;
@@ -24,7 +27,13 @@ const LONGEST: u64 = 16 << 20;
 
 /// Writes the files and says what became of each row.
 pub fn run(args: &ExportArgs) -> Result<Exit, Stop> {
-    let budget = budget_file::read(&args.budget)?;
+    if let Some(format) = args.run_format {
+        return run::run(Path::new(&args.what), format, args.out.as_deref());
+    }
+    let what = what(&args.what)?;
+    // The flags ask for one of the two.
+    let file = args.budget.as_deref().unwrap_or(Path::new("budget.yaml"));
+    let budget = budget_file::read(file)?;
     let labels = args.labels.iter().map(|text| label(text)).collect::<Result<Vec<_>, Stop>>()?;
     if args.queue_per_replica.is_some_and(|queue| !(queue > 0.0 && queue.is_finite())) {
         return Err(Stop::usage("--queue-per-replica: requests that may wait per replica, above 0"));
@@ -36,16 +45,17 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Stop> {
         deployment: args.deployment.clone(),
         prometheus: args.prometheus.clone(),
     };
-    let exported = export(kind(args.what), &budget.file, &source, &spec).map_err(Stop::usage)?;
-    std::fs::create_dir_all(&args.out).map_err(|e| Stop::usage(format!("-o {}: {e}", args.out.display())))?;
+    let exported = export(kind(what), &budget.file, &source, &spec).map_err(Stop::usage)?;
+    let out = args.out.as_deref().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(out).map_err(|e| Stop::usage(format!("-o {}: {e}", out.display())))?;
     let mut written = Vec::new();
     for file in &exported.files {
-        let path = args.out.join(&file.name);
+        let path = out.join(&file.name);
         let wrong = |e| Stop::usage(format!("{}: {e}", path.display()));
         std::fs::write(&path, &file.text).map_err(wrong)?;
         written.push(path.display().to_string());
     }
-    let asks_rows = !matches!(args.what, ExportWhat::Keda | ExportWhat::TailSampling);
+    let asks_rows = !matches!(what, ExportWhat::Keda | ExportWhat::TailSampling);
     let rows = if asks_rows { &exported.rows[..] } else { &[] };
     said(args.format, rows, &written);
     let judges = rows.is_empty() || rows.iter().any(|row| row.lint.judged);
@@ -63,6 +73,18 @@ fn said(format: Format, rows: &[ExportRow], written: &[String]) {
             written.iter().for_each(|file| out::line(&format!("wrote {file}")));
         }
     }
+}
+
+/// What of a budget is asked for by its name.
+fn what(name: &str) -> Result<ExportWhat, Stop> {
+    ExportWhat::from_str(name, false).map_err(|_| {
+        let known = ExportWhat::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+        let known: Vec<String> = known.map(|value| value.get_name().to_owned()).collect();
+        Stop::usage(format!(
+            "export {name}: of a budget, write {}; of a run, add --as FORMAT",
+            known.join(", ")
+        ))
+    })
 }
 
 fn kind(what: ExportWhat) -> ExportKind {
