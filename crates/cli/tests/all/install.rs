@@ -93,3 +93,42 @@ fn the_actions_steps_keep_the_verdict() {
         assert!(at("gate.xml").exists() && at("gate.sarif").exists());
     }
 }
+
+/// What the bill of materials says of a crate is what the lock says, and what only tests use is not in it.
+#[test]
+fn the_bill_of_materials_is_what_the_lock_pins() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let made = |target: &str| -> serde_json::Value {
+        let script = root.join("scripts/sbom");
+        let said =
+            Command::new("python3").arg(script).arg(target).current_dir(&root).output().expect("python3");
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        serde_json::from_slice(&said.stdout).expect("JSON")
+    };
+    let bill = made("x86_64-unknown-linux-gnu");
+    let lock = fs::read_to_string(root.join("Cargo.lock")).expect("the lock");
+    let parts = bill["components"].as_array().expect("components");
+    let word = |part: &serde_json::Value, key: &str| part[key].as_str().expect("a text").to_owned();
+    for part in parts {
+        let (name, version) = (word(part, "name"), word(part, "version"));
+        let pinned = lock
+            .split("[[package]]")
+            .find(|block| block.contains(&format!("name = \"{name}\"\nversion = \"{version}\"\n")));
+        let pinned = pinned.unwrap_or_else(|| panic!("{name} {version} is not in the lock"));
+        let sum = pinned.split_once("checksum = \"").and_then(|(_, rest)| rest.split('"').next());
+        assert_eq!(part["hashes"][0]["content"].as_str(), sum, "{name}");
+        assert!(part["licenses"][0]["expression"].is_string(), "{name} has no licence");
+    }
+    let names: Vec<String> = parts.iter().map(|part| word(part, "name")).collect();
+    for (name, is_in) in [
+        ("hyper", true),
+        ("ring", true),
+        ("plimsoll-store", true),
+        ("proptest", false),
+        ("plimsoll-lab", false),
+    ] {
+        assert_eq!(names.iter().any(|one| one == name), is_in, "{name}");
+    }
+    assert_eq!(bill["metadata"]["component"]["name"], "plimsoll");
+    assert_eq!(bill["dependencies"].as_array().map(Vec::len), Some(parts.len() + 1));
+}
