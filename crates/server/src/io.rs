@@ -9,7 +9,7 @@
 //! apart. Vectored writes lost: a chunk is some two hundred bytes, and copying it is cheaper than three io-vectors.
 
 use std::cell::{Cell, RefCell};
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use hyper::rt::{Read, ReadBufCursor, Write};
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, TimestampingFlag, recvmsg, setsockopt, sockopt};
+use nix::sys::socket::MsgFlags;
 use nix::sys::time::TimeSpec;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -249,8 +249,10 @@ impl Io {
 }
 
 /// Reads once, with the kernel's receive stamp (CLOCK_REALTIME) where there is one. Does not block.
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
 fn receive_stamped(fd: RawFd, bytes: &mut [u8], control: &mut [u8]) -> io::Result<(usize, Option<TimeSpec>)> {
-    let mut slices = [IoSliceMut::new(bytes)];
+    use nix::sys::socket::{ControlMessageOwned, recvmsg};
+    let mut slices = [io::IoSliceMut::new(bytes)];
     let message = recvmsg::<()>(fd, &mut slices, Some(control), MsgFlags::MSG_DONTWAIT)?;
     let mut stamp = None;
     if message.bytes > 0 {
@@ -263,12 +265,22 @@ fn receive_stamped(fd: RawFd, bytes: &mut [u8], control: &mut [u8]) -> io::Resul
     Ok((message.bytes, stamp))
 }
 
+#[cfg(any(not(target_os = "linux"), feature = "portable"))]
+fn receive_stamped(fd: RawFd, bytes: &mut [u8], _: &mut [u8]) -> io::Result<(usize, Option<TimeSpec>)> {
+    Ok((nix::sys::socket::recv(fd, bytes, MsgFlags::MSG_DONTWAIT)?, None))
+}
+
 /// Asks for receive stamps on a socket; sockets that a listening one accepts have them too. A kernel that gives none
 /// is no error: arrivals then say that they are the clock's.
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
 pub fn ask_for_stamps(socket: &impl AsFd) {
+    use nix::sys::socket::{TimestampingFlag, setsockopt, sockopt};
     let flags = TimestampingFlag::SOF_TIMESTAMPING_RX_SOFTWARE | TimestampingFlag::SOF_TIMESTAMPING_SOFTWARE;
     let _ = setsockopt(socket, sockopt::Timestamping, &flags);
 }
+
+#[cfg(any(not(target_os = "linux"), feature = "portable"))]
+pub fn ask_for_stamps(_: &impl AsFd) {}
 
 /// Waits until the kernel does stamp. It begins some milliseconds after the first socket of the machine asked for it,
 /// and the first requests would go without; a datagram to oneself shows when.

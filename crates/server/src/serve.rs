@@ -71,8 +71,7 @@ fn serve_on(config: EngineServerConfig, axis: impl FnOnce() -> Axis) -> Result<R
     let stop = Arc::new(Stop::default());
     let seen = stop.clone();
     let thread = std::thread::Builder::new().name("plimsoll-engine".to_owned()).spawn(move || {
-        // Without it a timer of 50 µs slack wakes the runtime; where it is refused the lateness shows it.
-        let _ = nix::sys::prctl::set_timerslack(1);
+        crate::timer::sharpen_thread();
         let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
         let (truth, writer) = truth.unzip();
         let served = run(&runtime, listener, world, axis, config, truth, &seen);
@@ -111,6 +110,7 @@ fn listen(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
     socket.set_tcp_nodelay(true)?;
     // A congestion control that paces (BBR is the default here and there) holds small writes back by a time of its own,
     // and a token's arrival would say nothing about when it was sent. Where it can't be chosen, it is as it is.
+    #[cfg(target_os = "linux")]
     let _ = socket.set_tcp_congestion(b"reno");
     ask_for_stamps(&socket);
     socket.bind(&addr.into())?;

@@ -3,66 +3,130 @@
 //! The runtime's own timer lost: it rounds up to the next millisecond, which is most of a token gap. A sleeping
 //! thread beside the runtime lost too: its hand-over costs more than the timer. The expiry count is never read:
 //! the descriptor is watched edge-triggered and every arming resets it, which saves a system call per wake-up.
+//! Elsewhere than on Linux tokio's timer is all there is: a step ends up to a millisecond late, and the lateness shows it.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::task::{Context, Poll, ready};
 
-use nix::sys::time::TimeSpec;
-use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+/// Lets the calling thread's timers fire when they are due; where that is refused the lateness shows it.
+pub fn sharpen_thread() {
+    // Without it a timer of 50 µs slack wakes the runtime.
+    #[cfg(all(target_os = "linux", not(feature = "portable")))]
+    let _ = nix::sys::prctl::set_timerslack(1);
+}
 
-struct Descriptor(TimerFd);
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
+mod imp {
+    use super::*;
+    use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-impl AsRawFd for Descriptor {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
+    use nix::sys::time::TimeSpec;
+    use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+    use tokio::io::Interest;
+    use tokio::io::unix::AsyncFd;
+
+    struct Descriptor(TimerFd);
+
+    impl AsRawFd for Descriptor {
+        fn as_raw_fd(&self) -> RawFd {
+            self.0.as_fd().as_raw_fd()
+        }
+    }
+
+    /// A timer that wakes its task at an absolute instant.
+    pub struct Timer {
+        fd: AsyncFd<Descriptor>,
+        armed_ns: Option<i64>,
+    }
+
+    impl Timer {
+        /// A timer on the current runtime, not armed.
+        pub fn new() -> io::Result<Timer> {
+            let fd =
+                TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
+            #[expect(
+                deprecated,
+                reason = "its successor is an unsafe function, for types that may give away their descriptor; this one \
+                          owns it, never swaps it, and is private"
+            )]
+            let fd = AsyncFd::with_interest(Descriptor(fd), Interest::READABLE)?;
+            Ok(Timer { fd, armed_ns: None })
+        }
+
+        /// The instant it is armed for, CLOCK_MONOTONIC ns.
+        pub fn armed_ns(&self) -> Option<i64> {
+            self.armed_ns
+        }
+
+        /// Arms it for an instant of CLOCK_MONOTONIC, ns. An instant that has passed fires at once.
+        pub fn arm(&mut self, monotonic_ns: i64) -> io::Result<()> {
+            // A zero would disarm.
+            let ns = monotonic_ns.max(1);
+            let when = Expiration::OneShot(TimeSpec::new(ns / 1_000_000_000, ns % 1_000_000_000));
+            self.fd.get_ref().0.set(when, TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
+            self.armed_ns = Some(monotonic_ns);
+            Ok(())
+        }
+
+        /// Ready when it fired since the last call that said so. It is then not armed any more.
+        pub fn poll_fired(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            let mut guard = ready!(self.fd.poll_read_ready(cx))?;
+            guard.clear_ready();
+            self.armed_ns = None;
+            Poll::Ready(Ok(()))
+        }
     }
 }
 
-/// A timer that wakes its task at an absolute instant.
-pub struct Timer {
-    fd: AsyncFd<Descriptor>,
-    armed_ns: Option<i64>,
+#[cfg(any(not(target_os = "linux"), feature = "portable"))]
+mod imp {
+    use super::*;
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::time::Duration;
+
+    use tokio::time::{Instant, Sleep, sleep_until};
+
+    /// A timer that wakes its task at an absolute instant.
+    pub struct Timer {
+        sleep: Pin<Box<Sleep>>,
+        armed_ns: Option<i64>,
+    }
+
+    impl Timer {
+        /// A timer on the current runtime, not armed.
+        pub fn new() -> io::Result<Timer> {
+            Ok(Timer { sleep: Box::pin(sleep_until(Instant::now())), armed_ns: None })
+        }
+
+        /// The instant it is armed for, CLOCK_MONOTONIC ns.
+        pub fn armed_ns(&self) -> Option<i64> {
+            self.armed_ns
+        }
+
+        /// Arms it for an instant of CLOCK_MONOTONIC, ns. An instant that has passed fires at once.
+        pub fn arm(&mut self, monotonic_ns: i64) -> io::Result<()> {
+            let left = monotonic_ns.saturating_sub(crate::clock::monotonic_ns()).max(0);
+            self.sleep.as_mut().reset(Instant::now() + Duration::from_nanos(left.unsigned_abs()));
+            self.armed_ns = Some(monotonic_ns);
+            Ok(())
+        }
+
+        /// Ready when it fired since the last call that said so. It is then not armed any more.
+        pub fn poll_fired(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            if self.armed_ns.is_none() {
+                return Poll::Pending;
+            }
+            ready!(self.sleep.as_mut().poll(cx));
+            self.armed_ns = None;
+            Poll::Ready(Ok(()))
+        }
+    }
 }
+
+pub use imp::Timer;
 
 impl Timer {
-    /// A timer on the current runtime, not armed.
-    pub fn new() -> io::Result<Timer> {
-        let fd = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
-        #[expect(
-            deprecated,
-            reason = "its successor is an unsafe function, for types that may give away their descriptor; this one \
-                      owns it, never swaps it, and is private"
-        )]
-        let fd = AsyncFd::with_interest(Descriptor(fd), Interest::READABLE)?;
-        Ok(Timer { fd, armed_ns: None })
-    }
-
-    /// The instant it is armed for, CLOCK_MONOTONIC ns.
-    pub fn armed_ns(&self) -> Option<i64> {
-        self.armed_ns
-    }
-
-    /// Arms it for an instant of CLOCK_MONOTONIC, ns. An instant that has passed fires at once.
-    pub fn arm(&mut self, monotonic_ns: i64) -> io::Result<()> {
-        // A zero would disarm.
-        let ns = monotonic_ns.max(1);
-        let when = Expiration::OneShot(TimeSpec::new(ns / 1_000_000_000, ns % 1_000_000_000));
-        self.fd.get_ref().0.set(when, TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
-        self.armed_ns = Some(monotonic_ns);
-        Ok(())
-    }
-
-    /// Ready when it fired since the last call that said so. It is then not armed any more.
-    pub fn poll_fired(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut guard = ready!(self.fd.poll_read_ready(cx))?;
-        guard.clear_ready();
-        self.armed_ns = None;
-        Poll::Ready(Ok(()))
-    }
-
     /// Waits until an instant of CLOCK_MONOTONIC, ns.
     pub async fn until(&mut self, monotonic_ns: i64) -> io::Result<()> {
         while crate::clock::monotonic_ns() < monotonic_ns {
