@@ -93,7 +93,7 @@ fn a_ceiling_below_the_single_request_floor_can_t_be_met() {
     assert_eq!(ended.code, 2, "{}", ended.stdout);
     assert!(ended.stdout.contains("budget.yaml:3:"), "line and column: {}", ended.stdout);
     assert!(
-        ended.stdout.contains("error: 6 ms is below what one request alone takes: ttft p50 is 6."),
+        ended.stdout.contains("error: 6 ms is below what one isolated request takes: ttft p50 is 6."),
         "{}",
         ended.stdout
     );

@@ -70,7 +70,7 @@ fn a_run_s_time_is_drawn() {
     assert!(reported.contains("reported") && !reported.contains("class=\"inferred\""), "no guess is drawn");
     let (page, text) = drawn(&["--infer"]);
     assert!(page.contains("class=\"inferred\"") && page.contains("Hatched"), "{page}");
-    for said in ["sent to first token", "inferred, mean told", "slow − middle", "95 % interval"] {
+    for said in ["sent to first token", "inferred, mean reported", "slow − middle", "95 % interval"] {
         assert!(page.contains(said) && text.contains(said), "no {said} in {text}");
     }
     assert!(!page.contains("http://") && page.contains("Content-Security-Policy"), "offline");

@@ -149,7 +149,7 @@ pub(super) fn by_floor(rows: &[ClientRow<'_>], floor: &Floor, slower: f64, told:
     };
     let shape = |factor: f64, of_the_rest: f64| with_base(base, floor.front_ns(), factor, of_the_rest);
     let slower = slower.max(1.0);
-    // With the mean told, what matters is the spread: it comes from what each request waited over the floor.
+    // With the mean reported, what matters is the spread: it comes from what each request waited over the floor.
     let (likely, ends) = if told {
         (shape(1.0, 0.5), vec![shape(1.0, 0.0), shape(slower, 0.25), shape(1.0, 0.95)])
     } else {
