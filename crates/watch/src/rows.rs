@@ -41,6 +41,16 @@ pub enum Source {
     Nothing(&'static str),
 }
 
+impl Source {
+    /// What is counted, one and several.
+    pub fn counted(&self) -> (&'static str, &'static str) {
+        match self {
+            Source::Latency { signal: Signal::Itl, .. } => ("gap between tokens", "gaps between tokens"),
+            _ => ("request", "requests"),
+        }
+    }
+}
+
 /// Where this row's counts come from.
 pub fn source(budget: &Budget) -> Source {
     use BudgetMetric::*;
@@ -201,8 +211,9 @@ fn verdict(
     };
     let unit =
         if matches!(source, Source::Values { .. } | Source::Shares(_)) { "readings" } else { "scrapes" };
-    let requests = plural(all.n as usize, "request", "requests");
-    let what = format!("{bracket} of {requests} {verb}, {} allowed", percent(allowed));
+    let (one, many) = source.counted();
+    let counted = plural(all.n as usize, one, many);
+    let what = format!("{bracket} of {counted} {verb}, {} allowed", percent(allowed));
     match decision.held {
         Held::Fail => (RowState::Broken, what),
         _ if lost > 0 => (RowState::CannotTell, format!("{what}; {lost} of {pages} pages do not answer")),

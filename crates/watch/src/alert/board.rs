@@ -90,9 +90,11 @@ impl Board {
     ) -> Board {
         let row = |budget: &plimsoll_judge::budget::Budget| {
             let allowed = rows::allowed(budget);
-            let is_counted = !matches!(source(budget), Source::Nothing(_));
+            let source = source(budget);
+            let is_counted = !matches!(source, Source::Nothing(_));
             // Nothing can be bet against "all may be over", and "none may be over" needs no evidence but one.
-            (is_counted && allowed < 1.0).then(|| RowWatch::new(allowed.max(1e-9), every, spec.pairs()))
+            (is_counted && allowed < 1.0)
+                .then(|| RowWatch::new(allowed.max(1e-9), source.counted().1, every, spec.pairs()))
         };
         let rows = file.budgets.iter().map(row).collect();
         Board {
@@ -217,7 +219,7 @@ impl Board {
         match standing.map(|alert| at(alert.fired_s)) {
             None => {
                 if let Some(found) = row.broken(now, threshold) {
-                    let said = evidence(words, found, now, row.allowed);
+                    let said = evidence(words, found, now, row);
                     self.hold(AlertKind::CeilingBroken, id, Some(id), now, Some((found.0, said)));
                 }
             }

@@ -28,6 +28,8 @@ const GAP: i64 = 5;
 pub struct RowWatch {
     /// The share that may be over.
     pub allowed: f64,
+    /// Of what.
+    pub counted: &'static str,
     block: Span,
     detector: Detector,
     /// How fast the allowance is used up.
@@ -38,9 +40,10 @@ pub struct RowWatch {
 
 impl RowWatch {
     /// Begins with nothing seen.
-    pub fn new(allowed: f64, every: Span, pairs: &[Pair]) -> RowWatch {
+    pub fn new(allowed: f64, counted: &'static str, every: Span, pairs: &[Pair]) -> RowWatch {
         RowWatch {
             allowed,
+            counted,
             block: BLOCK.max(every),
             detector: Detector::new(allowed),
             burn: Burn::new(pairs.to_vec()),
@@ -103,7 +106,7 @@ impl RowWatch {
 }
 
 /// `4 % to 6 % of 2218 requests in 70 s are over it, 1 % allowed`.
-pub fn evidence(what: &str, (since, over): (At, Over), now: At, allowed: f64) -> String {
+pub fn evidence(what: &str, (since, over): (At, Over), now: At, row: &RowWatch) -> String {
     let percent = |count: u64| shown(count as f64 / over.n.max(1) as f64, &Unit::Share);
     let share = match over.least == over.most {
         true => percent(over.least),
@@ -111,8 +114,9 @@ pub fn evidence(what: &str, (since, over): (At, Over), now: At, allowed: f64) ->
     };
     let seconds = (now - since).as_secs_f64();
     format!(
-        "{what}: {share} of {} requests in {seconds:.0} s went over it, {} allowed",
+        "{what}: {share} of {} {} in {seconds:.0} s went over it, {} allowed",
         over.n,
-        shown(allowed, &Unit::Share)
+        row.counted,
+        shown(row.allowed, &Unit::Share)
     )
 }

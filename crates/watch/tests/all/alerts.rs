@@ -82,8 +82,10 @@ fn requests_weigh_the_same_in_small_and_large_blocks() {
 fn delay(share: f64, per_s: u64) -> i64 {
     let mut delays: Vec<i64> = (0..21)
         .map(|seed| {
-            let (mut row, mut stream) =
-                (RowWatch::new(0.01, Span::from_secs(5), &PAIRS), Stream::new(seed, "delay", per_s));
+            let (mut row, mut stream) = (
+                RowWatch::new(0.01, "requests", Span::from_secs(5), &PAIRS),
+                Stream::new(seed, "delay", per_s),
+            );
             let most = threshold(BLOCK as f64, 1, 1.0);
             (1..=720)
                 .find(|block| {
@@ -121,7 +123,7 @@ fn what_is_broken_is_found_in_time() {
 /// Twenty seconds in which all are over it are no "more than a minute": they belong to the burn rate.
 #[test]
 fn a_burst_is_no_broken_ceiling() {
-    let mut row = RowWatch::new(0.01, Span::from_secs(5), &PAIRS);
+    let mut row = RowWatch::new(0.01, "requests", Span::from_secs(5), &PAIRS);
     let most = threshold(BLOCK as f64, 1, 1.0);
     for block in 1..=720 {
         let k = if (360..362).contains(&block) { 100 } else { 0 };
