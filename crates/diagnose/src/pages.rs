@@ -99,12 +99,13 @@ pub fn observe(now: &Gauges, before: Option<&Gauges>) -> Vec<Finding> {
     ));
     if let Some(before) = before {
         found.extend(grown(now, before));
-        found.extend(slower_beside(now, before));
         found.extend(
             now.hit_rate()
                 .zip(before.hit_rate())
                 .map(|(now, was)| page::less_cached(was, (now, "the server's counters"))),
         );
+        let asked = more_is_asked(&found);
+        found.extend(slower_beside(now, before, asked));
         found.extend(replicas(now, before));
     }
     found.sort_by_key(|finding| finding.fact);
@@ -256,9 +257,12 @@ fn failing(
     Some(Finding::new(fact, is, says).figure(value, FAILING))
 }
 
+/// A part of a stretch: requests running, the sum of the gaps between tokens, s, and how many.
+type Part = (f64, f64, f64);
+
 /// Gaps between tokens at as many requests running: of parts of both stretches that were equally loaded.
-fn slower_beside(now: &Gauges, before: &Gauges) -> Option<Finding> {
-    let parts = |of: &Gauges| -> Option<Vec<(f64, f64, f64)>> {
+fn slower_beside(now: &Gauges, before: &Gauges, asked: bool) -> Option<Finding> {
+    let parts = |of: &Gauges| -> Option<Vec<Part>> {
         let (sums, counts) = of.sums(Signal::Itl, PARTS).or_else(|| of.sums(Signal::Tpot, PARTS))?;
         // Parts in which nothing was told would be held against the running of others.
         (sums.len() == PARTS).then_some(())?;
@@ -267,17 +271,18 @@ fn slower_beside(now: &Gauges, before: &Gauges) -> Option<Finding> {
         Some(known.filter_map(|((running, sum), n)| Some((running?, sum, n))).collect())
     };
     let (parts_now, parts_before) = (parts(now)?, parts(before)?);
-    let like = |own: f64, others: &[(f64, f64, f64)]| {
+    let like = |own: f64, others: &[Part]| {
         others.iter().any(|(running, ..)| own.max(*running) <= ALIKE * own.min(*running) + 0.5)
     };
-    let mean = |of: &[(f64, f64, f64)], beside: &[(f64, f64, f64)]| {
+    let mean = |of: &[Part], beside: &[Part]| {
         let of = of.iter().filter(|(running, ..)| like(*running, beside));
         let (sums, counts): (Vec<f64>, Vec<f64>) = of.map(|(_, sum, n)| (*sum, *n)).unzip();
         (sums.len() >= 4).then(|| series::ratio(&sums, &counts, LEVEL))?
     };
     let pair = mean(&parts_now, &parts_before).zip(mean(&parts_before, &parts_now));
     if pair.is_none() {
-        return slower_at_more_load(&parts_now, &parts_before);
+        let moved = most_gaps(now, before).is_some_and(|moved| moved >= BODY.0);
+        return slower_at_more_load(&parts_now, &parts_before, (asked, moved));
     }
     let what = "with as many requests running the mean gap between tokens is";
     let mut found = more(Observed::SlowerBeside, what, MORE, pair, ms)?;
@@ -298,9 +303,10 @@ fn slower_beside(now: &Gauges, before: &Gauges) -> Option<Finding> {
 }
 
 /// Gaps between tokens where more requests run than ever before. A step costs something by itself and something per request, so that gaps grow
-/// no faster than the number that runs: what is longer than that is slower, what is no longer than before is not, and between them nobody knows.
-fn slower_at_more_load(now: &[(f64, f64, f64)], before: &[(f64, f64, f64)]) -> Option<Finding> {
-    let mean = |of: &[(f64, f64, f64)]| {
+/// no faster than the number that runs: what is longer than that is slower, and what is no longer than before is not. Between them the gaps of
+/// before, by how many ran, say what they would be now, where no more is asked: a slower engine holds more requests at once because each stays longer.
+fn slower_at_more_load(now: &[Part], before: &[Part], (asked, moved): (bool, bool)) -> Option<Finding> {
+    let mean = |of: &[Part]| {
         let (sums, counts): (Vec<f64>, Vec<f64>) = of.iter().map(|(_, sum, n)| (*sum, *n)).unzip();
         let running = of.iter().map(|(running, ..)| running).sum::<f64>() / of.len() as f64;
         (of.len() >= 4).then(|| Some((series::ratio(&sums, &counts, LEVEL)?, running)))?
@@ -309,8 +315,14 @@ fn slower_at_more_load(now: &[(f64, f64, f64)], before: &[(f64, f64, f64)]) -> O
     let times = ratio(&gap, &was)?;
     let load = running / ran;
     (load > 1.0 && load.is_finite()).then_some(())?;
+    let points: Vec<(f64, f64)> = before.iter().map(|(running, sum, n)| (*running, sum / n)).collect();
+    let foretold = series::line_at(&points, running, LEVEL).map_or(f64::INFINITY, |at| at.interval.upper);
+    let longest = points.iter().map(|(_, gap)| *gap).fold(foretold, f64::max);
+    // Arrivals in bursts leave quiet parts, which are as fast as before.
+    let throughout = now.iter().all(|(_, sum, n)| sum / n > MORE * longest);
     let is = match () {
         () if times.lower > load * MORE => Is::Yes,
+        () if throughout && moved && !asked => Is::Yes,
         () if times.upper < MORE => Is::No,
         () => Is::Unclear,
     };
@@ -322,6 +334,13 @@ fn slower_at_more_load(now: &[(f64, f64, f64)], before: &[(f64, f64, f64)]) -> O
         number(load)
     );
     Some(Finding::new(Observed::SlowerBeside, is, says).figure(times, load * MORE))
+}
+
+/// May more be asked of the servers than before: more requests, longer ones, or ones of which less is cached? What is cached must be known.
+fn more_is_asked(found: &[Finding]) -> bool {
+    let more = [Observed::MoreRequests, Observed::LongerPrompts, Observed::LongerAnswers];
+    let as_cached = found.iter().any(|of| of.fact == Observed::LessCached && of.is == Is::No);
+    !as_cached || found.iter().any(|of| more.contains(&of.fact) && of.is == Is::Yes)
 }
 
 /// How much more of the gaps between tokens is longer than the usual gap of before: by the edge that is nearest to its median.

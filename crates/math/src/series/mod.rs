@@ -6,10 +6,12 @@
 //! queue near saturation) the correlation that remains is estimated and paid for.
 
 mod drift;
+mod line;
 mod stretch;
 mod trend;
 
 pub use drift::{DRIFT_BATCHES, Slope, slope, slope_of_batches};
+pub use line::line_at;
 pub use stretch::{Stretch, stretch};
 pub use trend::{Trend, mann_kendall_hamed_rao, sen_slope};
 
