@@ -91,17 +91,19 @@ pub struct SweepArgs {
 pub enum DemoOf {
     /// A gateway in front of three replicas.
     Gateway,
+    /// A watch of an engine that becomes slow.
+    Watch,
 }
 
 /// `plimsoll demo`
 #[derive(Args, Debug)]
 pub struct DemoArgs {
-    /// gateway: the same requests through round robin and through the gateway, in front of three replicas of which one becomes slow
+    /// gateway: the same requests through round robin and through the gateway, in front of three replicas of which one becomes slow; watch: an engine's page is watched while the engine becomes slow
     #[arg(value_enum)]
     pub what: Option<DemoOf>,
-    /// Bound of the sweep, or of the demo that is named
-    #[arg(long, value_name = "TIME", default_value = "60s")]
-    pub time: String,
+    /// Bound of the sweep, or of the demo that is named [default: 60s; watch: 3m]
+    #[arg(long, value_name = "TIME")]
+    pub time: Option<String>,
     /// How long of it the found line is held, so that the percentiles there have enough requests [default: a sixth]
     #[arg(long, value_name = "TIME")]
     pub hold: Option<String>,

@@ -36,3 +36,17 @@ fn the_gateways_demo_puts_two_measured_ways_side_by_side() {
     assert_eq!(again.code, 2);
     assert!(again.stderr.contains("it exists"), "{}", again.stderr);
 }
+
+/// Too short for an alert, which takes minutes: the rows are judged, the page is served, and the demo's own verdict is none.
+#[test]
+fn the_watchs_demo_judges_a_page_and_says_what_was_done() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("demo").display().to_string();
+    let ended = plimsoll(&["demo", "watch", "--time", "14s", "-o", &out]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("http://127.0.0.1:"), "where its page is: {}", ended.stderr);
+    assert!(ended.stderr.contains("What was done: at about +7s"), "{}", ended.stderr);
+    for row in ["ttft p95 ≤ 100 ms", "itl p95 ≤ 25 ms"] {
+        assert!(ended.stdout.contains(row), "{}", ended.stdout);
+    }
+}

@@ -33,7 +33,8 @@ const STARTS: Span = Span(1_000_000_000);
 
 /// Sends, twice, and says what became of it.
 pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
-    let time = parse_span(&args.time).map_err(|e| Stop::usage(format!("--time: {e}")))?;
+    let time_text = args.time.as_deref().unwrap_or(super::TIME);
+    let time = parse_span(time_text).map_err(|e| Stop::usage(format!("--time: {e}")))?;
     // A third for each, the rest for starting and draining.
     let each = Span((time.0 / 3).max(3_000_000_000) / 1_000_000_000 * 1_000_000_000);
     let dir = args.output.out.clone().unwrap_or_else(new_folder);
@@ -52,7 +53,7 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
     };
     let robin = way("round robin", &RouteSpec::RoundRobin {})?;
     let gateway = way("gateway", &GatewaySpec::default().route)?;
-    let again = format!("plimsoll demo gateway --time {} --seed {}", args.time, args.seed);
+    let again = format!("plimsoll demo gateway --time {time_text} --seed {}", args.seed);
     match args.output.format {
         Format::Json => out::json(&json!({"round_robin": robin, "gateway": gateway})),
         Format::Text => out::line(render(&scene(each), &robin, &gateway, &again).trim_end()),

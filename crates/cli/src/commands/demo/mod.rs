@@ -3,9 +3,10 @@
 //! The engine is another process because that is the truth a user measures: two processes, two schedulers, a socket
 //! between them. In one process they would share a runtime and flatter each other.
 //!
-//! `plimsoll demo gateway` ([`gateway`]) puts a gateway in front of three of them.
+//! `plimsoll demo gateway` ([`gateway`]) puts a gateway in front of three of them, `plimsoll demo watch` ([`watch`]) watches one.
 
 mod gateway;
+mod watch;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -20,6 +21,9 @@ use crate::flags::{CeilingArgs, ClientArgs, DemoArgs, DemoOf, SearchArgs};
 /// Prompt and output tokens of the demo: short, so that a minute holds what a p99 needs.
 const TOKENS: (u32, u32) = (64, 4);
 
+/// How long it takes without `--time`.
+const TIME: &str = "60s";
+
 /// The found line is held for one part in so many of the time.
 const HOLD_SHARE: i64 = 6;
 
@@ -28,16 +32,19 @@ const BUDGET: [&str; 3] = ["ttft p99 < 15ms", "e2e p99 < 40ms", "errors < 1%"];
 
 /// Starts the engine, sweeps it, shows everything.
 pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
-    if args.what == Some(DemoOf::Gateway) {
-        return gateway::run(args);
+    match args.what {
+        Some(DemoOf::Gateway) => return gateway::run(args),
+        Some(DemoOf::Watch) => return watch::run(args),
+        None => {}
     }
+    let time_text = args.time.clone().unwrap_or_else(|| TIME.to_owned());
     let engine = Engine::start("demo", args.seed, &[])?;
     let scenario = sweep::fixed_scenario(&engine.url, args.seed, TOKENS.0, TOKENS.1)?;
-    let time = parse_span(&args.time).map_err(|e| Stop::usage(format!("--time: {e}")))?;
+    let time = parse_span(&time_text).map_err(|e| Stop::usage(format!("--time: {e}")))?;
     let hold =
         args.hold.clone().unwrap_or_else(|| format_span(Span(time.0 / HOLD_SHARE / 1_000_000 * 1_000_000)));
     let search = SearchArgs {
-        time: args.time.clone(),
+        time: time_text.clone(),
         hold: Some(hold),
         traffic: vec!["steady".into()],
         knee_factor: 1.5,
@@ -45,7 +52,7 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
     };
     let ceilings = CeilingArgs::default();
     let mut plan = sweep::plan(scenario, &search, &ceilings)?;
-    plan.reproduce = Some(format!("plimsoll demo --time {} --seed {}", args.time, args.seed));
+    plan.reproduce = Some(format!("plimsoll demo --time {} --seed {}", time_text, args.seed));
     let done = sweep::measure("demo", plan, &ClientArgs::default(), &ceilings, &args.output)?;
     drop(engine);
     sweep::finish(done, args.output.format)

@@ -1,0 +1,109 @@
+//! `plimsoll demo watch`: the embedded engine under load, a watch of its metrics page, and an engine that becomes slow half-way. The watch is the
+//! live one; nothing tells it what was done.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use plimsoll_client::Clock;
+use plimsoll_model::Span;
+use plimsoll_workload::{format_span, parse_span};
+
+use super::Engine;
+use crate::commands::watch;
+use crate::exit::{Exit, Stop};
+use crate::flags::{DemoArgs, WatchArgs};
+use crate::{named, out};
+
+/// The engine, what becomes of it, and its load.
+const PROFILE: &str = "llama-3.1-8b@h100";
+const SLOWER: u32 = 4;
+const RATE: &str = "2/s";
+/// How long without `--time`: an alert is diagnosed beside a good minute, and fires when something was broken for another one.
+const TIME: &str = "3m";
+/// What is promised.
+const BUDGET: &str = "version: 1\nname: demo\nbudgets:\n  - {id: ttft, metric: ttft, p: 95, max: 100ms}\n  - {id: itl, metric: itl, p: 95, max: 25ms}\n";
+
+/// Watches, and says in the end what was done.
+pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
+    let time =
+        parse_span(args.time.as_deref().unwrap_or(TIME)).map_err(|e| Stop::usage(format!("--time: {e}")))?;
+    let time = Span(time.0.max(10_000_000_000) / 1_000_000_000 * 1_000_000_000);
+    let slow_from = Span(time.0 / 2_000_000_000 * 1_000_000_000);
+    let dir = args.output.out.clone().unwrap_or_else(new_folder);
+    if dir.exists() {
+        return Err(Stop::usage(format!("{}: it exists; name another folder", dir.display())));
+    }
+    let unwritten = |e: std::io::Error| Stop::invalid(format!("{}: {e}", dir.display()));
+    std::fs::create_dir_all(&dir).map_err(unwritten)?;
+    let budget = dir.join("budget.yaml");
+    std::fs::write(&budget, BUDGET).map_err(unwritten)?;
+    let fault = format!("slow:factor={SLOWER},at={}", format_span(slow_from));
+    let engine = Engine::start(PROFILE, args.seed, &["--fault", &fault])?;
+    let load = Load::start(args, &engine, time, &dir.join("load"))?;
+    if !args.output.quiet {
+        out::note(&format!(
+            "An embedded engine ({PROFILE}, simulated) gets {RATE}; a watch reads its page for {} and holds it to {}. Half-way something is done to it.",
+            format_span(time),
+            budget.display()
+        ));
+    }
+    let watching = WatchArgs {
+        sources: vec![engine.host().to_owned()],
+        replay: None,
+        budget: Some(budget),
+        every: Some("2s".to_owned()),
+        window: Some("1m".to_owned()),
+        listen: Some("127.0.0.1:0".to_owned()),
+        listen_open: false,
+        time: Some(format_span(time)),
+        key_env: None,
+        ca_file: None,
+        insecure: false,
+        format: args.output.format,
+        quiet: args.output.quiet,
+    };
+    // What the watch judges is the demo's subject and no verdict on the demo.
+    match watch::run(&watching)? {
+        Exit::Interrupted => return Ok(Exit::Interrupted),
+        _ => drop(load),
+    }
+    if !args.output.quiet {
+        out::note(&format!(
+            "What was done: at about +{} every step of the engine became {SLOWER} times as long. The watch knew its page alone. On your own: plimsoll watch http://host:8000/metrics -b budget.yaml",
+            format_span(slow_from)
+        ));
+    }
+    Ok(Exit::Done)
+}
+
+fn new_folder() -> PathBuf {
+    let seconds = Clock::start().anchor().realtime_ns / 1_000_000_000;
+    Path::new(named::HOME).join(format!("demo-watch-{seconds}"))
+}
+
+/// The load's process; it ends with this value.
+struct Load(Child);
+
+impl Load {
+    fn start(args: &DemoArgs, engine: &Engine, time: Span, dir: &Path) -> Result<Load, Stop> {
+        let failed = |e: std::io::Error| Stop::invalid(format!("the load can't be sent: {e}"));
+        let (time, seed) = (format_span(time), args.seed.to_string());
+        let child = Command::new(std::env::current_exe().map_err(failed)?)
+            .args(["run", &engine.url, "--rate", RATE, "--for", &time, "--seed", &seed, "--nonce", &seed])
+            .args(["--isl", "lognormal:600,0.6", "--osl", "48", "--scrape", "off", "-q", "-o"])
+            .arg(dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(failed)?;
+        Ok(Load(child))
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
