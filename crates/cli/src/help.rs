@@ -24,7 +24,7 @@ const TASKS: &[Task] = &[
     ),
     (
         "In production",
-        &["watch", "export", "gateway", "workload"],
+        &["watch", "canary", "export", "gateway", "workload"],
         "plimsoll gateway --replica http://a:8000 --replica http://b:8000",
     ),
     (
@@ -45,7 +45,6 @@ const TASKS: &[Task] = &[
             "calc",
             "schema",
             "k8s",
-            "completions",
             "dev",
         ],
         "plimsoll budget init --from RUN -o budget.yaml",

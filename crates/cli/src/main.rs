@@ -104,6 +104,7 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Gateway(args) => commands::gateway::run(args),
         Command::Watch(args) => commands::watch::run(args),
+        Command::Canary(args) => commands::canary::run(args),
         Command::Export(args) => commands::export::run(args),
         Command::Schema(args) => commands::schema::run(args),
         Command::Completions(args) => commands::shell::completions(args),

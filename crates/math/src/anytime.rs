@@ -15,7 +15,7 @@
 //! little, and its evidence depends on the order of blocks.
 //!
 //! [`Signs`] bets on which of two exchangeable numbers is the greater (the symmetric case of de la Peña 1999): a
-//! comparison with an arm that is itself measured needs no known share.
+//! comparison with an arm that is itself measured needs no known share. [`Ranks`] bets the same way on the place among several.
 
 use crate::proportion::Interval;
 
@@ -234,6 +234,52 @@ impl Signs {
 /// The fewest pairs that can prove anything at this alpha: a pair at most doubles the wealth.
 pub fn fewest_pairs(alpha: f64) -> u64 {
     libm::ceil(-libm::log2(alpha) - 1e-9).max(1.0) as u64
+}
+
+/// The wealth of bets that one of several exchangeable numbers is among the greatest.
+///
+/// Its place among them (0 the greatest, ties drawn) is uniform, whatever their law; a bet pays in proportion to q^place, and 1 on average. Of
+/// two it is a bet on a sign.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Ranks {
+    ln_each: [f64; LEANS.len()],
+    blocks: u64,
+}
+
+/// q: from nearly all on the first place to a gentle lean.
+const LEANS: [f64; 3] = [0.35, 0.6, 0.85];
+
+impl Default for Ranks {
+    fn default() -> Ranks {
+        Ranks { ln_each: [0.0; LEANS.len()], blocks: 0 }
+    }
+}
+
+impl Ranks {
+    /// One block: its place among `of`, from 0.
+    pub fn push(&mut self, place: usize, of: usize) {
+        for (ln, q) in self.ln_each.iter_mut().zip(LEANS) {
+            let fair = of as f64 * (1.0 - q) / (1.0 - libm::pow(q, of as f64));
+            *ln += libm::log(fair) + place as f64 * libm::log(q);
+        }
+        self.blocks += 1;
+    }
+
+    /// The logarithm of the wealth now.
+    pub fn ln_now(&self) -> f64 {
+        ln_sum(self.ln_each.iter().copied()) - libm::log(LEANS.len() as f64)
+    }
+
+    /// Blocks seen.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+}
+
+/// The logarithm of the mean of several wealths: evidence against all that they bet against at once, however they depend on each other.
+pub fn ln_mean(wealths: impl ExactSizeIterator<Item = f64> + Clone) -> f64 {
+    let count = wealths.len() as f64;
+    ln_sum(wealths) - libm::log(count)
 }
 
 fn ln_one_plus_exp(x: f64) -> f64 {

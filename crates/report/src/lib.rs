@@ -9,6 +9,7 @@
 
 pub mod active;
 pub mod calc;
+pub mod canaried;
 pub mod cold_start;
 pub mod compare;
 mod cost;

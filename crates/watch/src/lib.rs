@@ -2,13 +2,14 @@
 //!
 //! Reading order: [`over`] (from a histogram's buckets to a count over a ceiling), `block` (what came between two ticks), [`requests`] (the same from rows of a run), [`window`] (what comes → blocks of time),
 //! [`rows`] (blocks → verdict rows), [`alert`] (blocks → alerts), `recall` (what an alert is diagnosed by), [`lint`] (which rows a source can judge at all), [`finding`] (what is said), [`light`] (all of it as one state), [`replay`] (a finished run under a watch),
-//! [`export`] (a budget in the forms of others' tools).
+//! [`export`] (a budget in the forms of others' tools). Beside them [`canary`]: two sides of a fleet, of which one is on trial.
 //!
 //! A percentile row is a count over its ceiling, never an interpolated quantile: where the ceiling lies inside a bucket the count is a bracket, and
 //! what the bracket cannot decide is not decided. Nothing here reads a clock or a socket: `now` is an argument.
 
 pub mod alert;
 mod block;
+pub mod canary;
 pub mod export;
 pub mod finding;
 pub mod light;
@@ -18,6 +19,7 @@ mod recall;
 pub mod replay;
 pub mod requests;
 pub mod rows;
+mod samples;
 pub mod window;
 
 pub use alert::{Alert, AlertDiagnosis, AlertKind, AlertSpec, AlertState, Kept, Minute};

@@ -17,6 +17,7 @@ use crate::over::{Over, over};
 use crate::recall::Recall;
 use crate::requests;
 use crate::rows::{self, Source};
+use crate::samples::Samples;
 use crate::{Alert, AlertSpec, FleetNow, WatchFinding};
 
 /// How a budget is watched.
@@ -50,7 +51,7 @@ struct PageSeen {
 pub struct Watched {
     file: BudgetFile,
     spec: WatchSpec,
-    samples: Vec<Sample>,
+    samples: Samples,
     recall: Recall,
     blocks: VecDeque<Block>,
     pages: HashMap<String, PageSeen>,
@@ -71,7 +72,7 @@ impl Watched {
             alerts: Board::new(&file, AlertSpec::default(), spec.every),
             file,
             spec,
-            samples: Vec::new(),
+            samples: Samples::default(),
             recall: Recall::default(),
             blocks: VecDeque::new(),
             pages: HashMap::new(),
@@ -157,7 +158,7 @@ impl Watched {
             self.leave(now);
             return;
         }
-        self.side = ServerSide::read(&self.samples);
+        self.side = self.samples.read();
         let fresh = self.pages.values().filter_map(|page| page.good).max();
         let fresh = fresh.filter(|fresh| self.last.is_none_or(|last| *fresh > last));
         let block = self.last.zip(fresh).map(|(last, fresh)| self.block(last, fresh));
@@ -169,7 +170,7 @@ impl Watched {
         let Some(fresh) = fresh else { return };
         self.last = Some(fresh);
         self.leave(now);
-        self.forget_before(fresh - Span(2 * self.spec.every.0.max(1)));
+        self.samples.forget_before(fresh - Span(2 * self.spec.every.0.max(1)));
     }
 
     /// Lets go of what is older than the window.
@@ -262,29 +263,6 @@ impl Watched {
             }
             Source::Values { .. } | Source::Shares(_) | Source::Nothing(_) => None,
         }
-    }
-
-    fn forget_before(&mut self, at: At) {
-        let mut last: HashMap<(String, String, String), Sample> = HashMap::new();
-        let mut kept = Vec::with_capacity(self.samples.len());
-        for sample in self.samples.drain(..) {
-            let is_mark = sample.name == SCRAPE || sample.name == FAILED;
-            if sample.at >= at {
-                kept.push(sample);
-            } else if !is_mark {
-                last.insert((sample.source.clone(), sample.name.clone(), sample.labels.clone()), sample);
-            }
-        }
-        // Known at the first scrape that is kept: a value stands until it changes.
-        let first =
-            kept.iter().filter(|sample| sample.name == SCRAPE).map(|sample| sample.at).min().unwrap_or(at);
-        self.samples = last
-            .into_values()
-            .filter(|sample| !sample.value.is_nan())
-            .map(|s| Sample { at: first, ..s })
-            .collect();
-        self.samples.extend(kept);
-        self.samples.sort_by_key(|sample| sample.at);
     }
 
     /// What is known now.

@@ -2,6 +2,10 @@
 
 #[path = "all/alerts.rs"]
 mod alerts;
+#[path = "all/canary.rs"]
+mod canary;
+#[path = "all/canary_judged.rs"]
+mod canary_judged;
 #[path = "all/diagnosed.rs"]
 mod diagnosed;
 #[path = "all/export.rs"]

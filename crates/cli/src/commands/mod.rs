@@ -4,6 +4,7 @@ pub mod baseline;
 pub mod budget;
 pub mod calc;
 pub mod calibrate;
+pub mod canary;
 pub mod cold_start;
 pub mod collect;
 pub mod compare;

@@ -6,6 +6,7 @@
 mod baseline;
 mod budget;
 pub mod calc;
+mod canary;
 mod cold_start;
 mod collect;
 mod compare;
@@ -38,6 +39,7 @@ use clap::{Parser, Subcommand};
 
 pub use baseline::{BaselineAction, BaselineArgs};
 pub use budget::{BudgetAction, BudgetArgs, BudgetInitArgs, BudgetLintArgs, BudgetSplitArgs, Preset};
+pub use canary::CanaryArgs;
 pub use cold_start::ColdStartArgs;
 pub use collect::CollectArgs;
 pub use compare::{CompareArgs, JudgedArgs};
@@ -117,6 +119,8 @@ pub enum Command {
     History(HistoryArgs),
     /// Hold a budget against live traffic, from servers' metrics pages
     Watch(WatchArgs),
+    /// Judge a new version on some replicas beside the old one on others
+    Canary(CanaryArgs),
     /// Write a budget as rules, dashboard, OpenSLO, KEDA, tail sampling
     Export(ExportArgs),
     /// Stand in front of replicas: route, retry and eject by what is seen
@@ -156,6 +160,7 @@ pub enum Command {
     /// Print the JSON Schema of a file Plimsoll reads or writes
     Schema(SchemaArgs),
     /// Print the completions of a shell (man pages: plimsoll man DIR)
+    #[command(hide = true)]
     Completions(CompletionsArgs),
     /// Write the man pages of all commands into a folder
     #[command(hide = true)]

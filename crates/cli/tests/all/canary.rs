@@ -178,6 +178,9 @@ fn a_secret_in_the_wrong_place_is_refused_and_not_repeated() {
         format!("run {}?api_key={CANARY} {load}", engine.url),
         format!("run {} {load} --scrape http://user:{CANARY}@127.0.0.1:9/metrics", engine.url),
         format!("watch http://user:{CANARY}@127.0.0.1:9/metrics -b budget.yaml --for 1s --listen none"),
+        format!(
+            "canary --base http://user:{CANARY}@127.0.0.1:9/metrics --canary http://127.0.0.1:8/ --for 1s --listen none"
+        ),
         format!("gateway check {gateway}"),
         format!("gateway check {replica}"),
         format!("k8s http://user:{CANARY}@vllm:8000/v1 --shards 2 --claim c --rate 1/s"),

@@ -27,9 +27,12 @@ fn gateway_default(pointer: &str) -> Value {
 
 #[test]
 fn every_listener_listens_where_the_page_says() {
-    for (name, flags) in
-        [("`plimsoll engine`", "engine"), ("`plimsoll watch`", "watch"), ("`plimsoll collect`", "collect")]
-    {
+    for (name, flags) in [
+        ("`plimsoll engine`", "engine"),
+        ("`plimsoll watch`", "watch"),
+        ("`plimsoll canary`", "canary"),
+        ("`plimsoll collect`", "collect"),
+    ] {
         let address = row(name)[1].trim_matches('`').to_owned();
         let help = plimsoll(&[flags, "--help"]).words();
         let port = address.rsplit_once(':').expect("a port").1;

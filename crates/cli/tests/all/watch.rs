@@ -184,3 +184,41 @@ fn lint_names_the_edges() {
     assert_eq!((&rows[0]["judged"], &rows[0]["edges_s"]), (&true.into(), &serde_json::json!([0.25, 0.25])));
     assert_eq!(rows[1]["judged"], false);
 }
+
+/// What a rollout controller asks while nothing is decided yet, the exit code at the end, and what is refused. How it decides is tried in virtual
+/// time.
+#[test]
+fn a_canary_is_asked_over_http_and_ends_undecided() {
+    let (base, canary) = (server(10_000), server(10_000));
+    let urls = ["--base", &base.url, "--canary", &canary.url];
+    let mut child = Command::new(PLIMSOLL)
+        .arg("canary")
+        .args(urls)
+        .args(["--every", "200ms", "--for", "6s", "--listen", "127.0.0.1:0", "-q", "--format", "json"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut said = String::new();
+    BufReader::new(child.stderr.as_mut().expect("piped")).read_line(&mut said).expect("where it is served");
+    let addr = said.trim().rsplit("http://").next().expect("an address").to_owned();
+    let verdict = (0..100).find_map(|_| {
+        let answer = get(&addr, "GET /v1/verdict");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        answer.starts_with("HTTP/1.1 200").then_some(answer)
+    });
+    let verdict = verdict.expect("a verdict");
+    assert!(verdict.contains("\"verdict\":\"keep_watching\""), "{verdict}");
+    assert!(get(&addr, "GET /metrics").contains("plimsoll_canary_verdict{verdict=\"roll_back\"} 0"));
+    let ended = child.wait_with_output().expect("it ends");
+    assert_eq!(ended.status.code(), Some(3), "undecided");
+    for (flags, code, says) in [
+        (vec!["--base", &base.url, "--canary", &base.url], 2, "is there twice"),
+        (vec!["--base", &base.url, "--canary", &canary.url, "--before", "1m"], 2, "--before: from 10m"),
+        (vec!["--base", &base.url, "--canary", "http://127.0.0.1:9"], 5, "127.0.0.1:9"),
+    ] {
+        let ended = plimsoll(&[&["canary"], &flags[..]].concat());
+        assert!(ended.code == code && ended.stderr.contains(says), "{} {}", ended.code, ended.stderr);
+    }
+}

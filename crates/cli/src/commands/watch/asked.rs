@@ -217,7 +217,10 @@ fn pages(sources: &[String]) -> Result<(WatchFile, Vec<String>), Stop> {
 }
 
 /// A time above 0, where one is said.
-fn span(flag: &str, text: Option<&String>) -> Result<Option<Span>, Stop> {
+///
+/// # Errors
+/// It is none, or not above 0.
+pub fn span(flag: &str, text: Option<&String>) -> Result<Option<Span>, Stop> {
     let parsed = text.map(|text| parse_span(text)).transpose();
     match parsed.map_err(|e| Stop::usage(format!("{flag} {e}")))? {
         Some(span) if span.0 <= 0 => Err(Stop::usage(format!("{flag}: a time above 0, such as 5s"))),
@@ -262,7 +265,10 @@ fn listed(line: &SourceLine, file: &Path) -> Result<Vec<String>, Stop> {
 }
 
 /// A page's URL; an endpoint's own stands for its page.
-fn page(text: &str) -> Result<String, Stop> {
+///
+/// # Errors
+/// It is neither.
+pub fn page(text: &str) -> Result<String, Stop> {
     let (name, url) = match text.split_once('=') {
         Some((name, url)) if !name.contains("//") => (Some(name), url),
         _ => (None, text),
@@ -282,7 +288,11 @@ fn page(text: &str) -> Result<String, Stop> {
     Ok(name.map_or(url.clone(), |name| format!("{name}={url}")))
 }
 
-fn address(text: &str) -> Result<SocketAddr, Stop> {
+/// Where to listen.
+///
+/// # Errors
+/// It is no address.
+pub fn address(text: &str) -> Result<SocketAddr, Stop> {
     let bare = text.trim().trim_start_matches(':');
     let whole = match bare.bytes().all(|b| b.is_ascii_digit()) && !bare.is_empty() {
         true => format!("127.0.0.1:{bare}"),

@@ -1,14 +1,14 @@
 //! `plimsoll watch`: a budget file held against live traffic, from servers' metrics pages.
 
 mod alertmanager;
-mod asked;
+pub mod asked;
 mod journal;
 mod notify;
 mod outbox;
 pub mod page;
 mod replay;
 mod run;
-mod serve;
+pub mod serve;
 mod told;
 mod webhook;
 
@@ -63,7 +63,8 @@ fn pages(asked: &AskedWatch, asks: bool) -> Result<Vec<MetricsPage>, Stop> {
     })
 }
 
-fn knows(name: &str) -> bool {
+/// Is this name in the vocabulary of signals?
+pub fn knows(name: &str) -> bool {
     !Table::shipped().of(name).is_empty()
 }
 
@@ -100,7 +101,8 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     let (notifier, kept) = Notifier::start(senders, asked.journal.as_ref(), what, clock)?;
     // A page that an earlier watch has looked at may be gone now: that is what is to be told.
     let pages = pages(&asked, kept.as_ref().is_none_or(|kept| kept.alerts.is_empty()))?;
-    let served = asked.listen.map(|listen| Served::start(listen, args.listen_open)).transpose()?;
+    let served =
+        asked.listen.map(|listen| Served::start(listen, args.listen_open, page::nothing())).transpose()?;
     let mut screen = Screen::new(args.quiet);
     let ended = Arc::new(AtomicBool::new(false));
     let on_key = Arc::clone(&ended);
@@ -182,7 +184,10 @@ impl Telling<'_> {
         self.notifier.tick(&found.alerts, minutes);
         changes(self.args, found, &mut self.states);
         called(self.args, found, &mut self.alerts);
-        self.served.iter().for_each(|served| served.show(found, &self.notifier.health()));
+        if let Some(served) = &self.served {
+            let (bodies, event) = page::bodies(found, &self.notifier.health());
+            served.show(bodies, event);
+        }
     }
 }
 

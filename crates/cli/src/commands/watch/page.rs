@@ -3,10 +3,40 @@
 use plimsoll_watch::{AlertState, RowState, WatchFinding};
 use plimsoll_wire::prometheus::{Label, PrometheusPage};
 
+use serde::Serialize;
+
 use super::outbox::SinkHealth;
+use super::serve::Body;
+
+/// Everything that stands at some path, and what those who listen are sent.
+pub fn bodies(found: &WatchFinding, sinks: &[SinkHealth]) -> (Vec<Body>, String) {
+    /// What is known, and whether those who are to be told can be.
+    #[derive(Serialize)]
+    struct Everything<'a> {
+        #[serde(flatten)]
+        found: &'a WatchFinding,
+        sinks: &'a [SinkHealth],
+    }
+    let rows = serde_json::to_string(&Everything { found, sinks }).unwrap_or_default();
+    let alerts = serde_json::to_string(&found.alerts).unwrap_or_default();
+    let mut bodies = first(rows.clone(), alerts);
+    bodies.push(Body::new("/metrics", plimsoll_wire::prometheus::CONTENT_TYPE, metrics(found, sinks)));
+    (bodies, rows)
+}
+
+/// What stands there before anything is known.
+pub fn nothing() -> Vec<Body> {
+    first(String::new(), "[]".to_owned())
+}
+
+fn first(rows: String, alerts: String) -> Vec<Body> {
+    let page = Body { make: html, ..Body::new("/", "text/html; charset=utf-8", rows.clone()) };
+    let json = "application/json";
+    vec![page, Body::new("/v1/rows", json, rows), Body::new("/v1/alerts", json, alerts)]
+}
 
 /// The page: it shows these rows (JSON, or nothing yet) at once, asks for `/v1/events` and draws what comes.
-pub fn html(rows: &str) -> String {
+fn html(rows: &str) -> String {
     // Inside a script no text may end it.
     let first = if rows.is_empty() { "null".to_owned() } else { rows.replace('<', "\\u003c") };
     include_str!("page.html").replacen("/*first*/null", &first, 1)

@@ -29,7 +29,10 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
     let memory = asked.alerts.pairs().iter().map(|pair| pair.long_s).max().unwrap_or(0);
     let what = (asked.budget.file.name.as_deref(), Span::from_secs(memory));
     let (notifier, _) = Notifier::start(senders, asked.journal.as_ref(), what, clock)?;
-    let served = asked.listen.map(|listen| Served::start(listen, args.listen_open)).transpose()?;
+    let served = asked
+        .listen
+        .map(|listen| Served::start(listen, args.listen_open, super::page::nothing()))
+        .transpose()?;
     let mut screen = Screen::new(args.quiet);
     let ended = Arc::new(AtomicBool::new(false));
     let on_key = Arc::clone(&ended);

@@ -1,6 +1,6 @@
-//! The watch's page, figures and rows over HTTP: read-only, a thread for each of few readers.
+//! What a watch knows, over HTTP: read-only, a thread for each of few readers.
 //!
-//! A framework lost: six paths of GET are less code than its set-up, and nothing of a request but its path is used.
+//! A framework lost: a few paths of GET are less code than its set-up, and nothing of a request but its path is used.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,11 +8,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use plimsoll_watch::WatchFinding;
-use serde::Serialize;
-
-use super::outbox::SinkHealth;
-use super::page;
 use crate::exit::Stop;
 
 /// Readers at once; the next is told to come back.
@@ -23,13 +18,31 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A comment is sent to a silent listener of events after so long, so that a reader who is gone is noticed.
 const ALIVE: Duration = Duration::from_secs(15);
 
-/// What is shown now.
+/// What stands at a path.
+pub struct Body {
+    /// The path, or what comes before its query.
+    pub path: &'static str,
+    /// The content type.
+    pub kind: &'static str,
+    /// What is there, or what it is made of when somebody asks.
+    pub text: String,
+    /// Makes it.
+    pub make: fn(&str) -> String,
+}
+
+impl Body {
+    /// A text as it is.
+    pub fn new(path: &'static str, kind: &'static str, text: String) -> Body {
+        Body { path, kind, text, make: str::to_owned }
+    }
+}
+
+/// What is shown now, and what is sent to those who listen to changes.
 #[derive(Default)]
 struct Shown {
     number: u64,
-    rows: String,
-    alerts: String,
-    metrics: String,
+    bodies: Vec<Body>,
+    event: String,
 }
 
 type State = Arc<(Mutex<Shown>, Condvar)>;
@@ -42,11 +55,11 @@ pub struct Served {
 }
 
 impl Served {
-    /// Listens. `open`: also on addresses that other machines reach.
+    /// Listens, and shows this first. `open`: also on addresses that other machines reach.
     ///
     /// # Errors
     /// The address is not loopback and nobody said that it may be read from outside, or it can't be had.
-    pub fn start(addr: SocketAddr, open: bool) -> Result<Served, Stop> {
+    pub fn start(addr: SocketAddr, open: bool, first: Vec<Body>) -> Result<Served, Stop> {
         if !addr.ip().is_loopback() && !open {
             return Err(Stop::usage(format!(
                 "--listen {addr}: other machines could read it; say --listen-open if they may, or listen on 127.0.0.1"
@@ -56,29 +69,22 @@ impl Served {
             |e: std::io::Error| Stop::usage(format!("--listen {addr}: {e}; name another port, or none"));
         let listener = TcpListener::bind(addr).map_err(wrong)?;
         let addr = listener.local_addr().map_err(wrong)?;
-        let state = State::default();
+        let state: State = Arc::default();
+        if let Ok(mut shown) = state.0.lock() {
+            shown.bodies = first;
+        }
         let shared = Arc::clone(&state);
         std::thread::spawn(move || accept(&listener, &shared));
         Ok(Served { addr, state })
     }
 
     /// Shows this from now on.
-    pub fn show(&self, found: &WatchFinding, sinks: &[SinkHealth]) {
-        let rows = serde_json::to_string(&Everything { found, sinks }).unwrap_or_default();
+    pub fn show(&self, bodies: Vec<Body>, event: String) {
         if let Ok(mut shown) = self.state.0.lock() {
-            let alerts = serde_json::to_string(&found.alerts).unwrap_or_default();
-            *shown = Shown { number: shown.number + 1, rows, alerts, metrics: page::metrics(found, sinks) };
+            *shown = Shown { number: shown.number + 1, bodies, event };
         }
         self.state.1.notify_all();
     }
-}
-
-/// What is known, and whether those who are to be told can be.
-#[derive(Serialize)]
-struct Everything<'a> {
-    #[serde(flatten)]
-    found: &'a WatchFinding,
-    sinks: &'a [SinkHealth],
 }
 
 fn accept(listener: &TcpListener, state: &State) {
@@ -121,29 +127,24 @@ fn read(mut stream: &TcpStream, state: &State) -> std::io::Result<()> {
             "only GET: nothing here can be changed\n",
         );
     }
-    let shown = |of: fn(&Shown) -> String| state.0.lock().map(|shown| of(&shown)).unwrap_or_default();
-    match path.split('?').next().unwrap_or_default() {
-        "/" => answer(
-            stream,
-            "200 OK",
-            "text/html; charset=utf-8",
-            &page::html(&shown(|shown| shown.rows.clone())),
-        ),
-        "/v1/rows" => answer(stream, "200 OK", "application/json", &shown(|shown| shown.rows.clone())),
-        "/v1/alerts" => answer(stream, "200 OK", "application/json", &shown(|shown| shown.alerts.clone())),
-        "/metrics" => answer(
-            stream,
-            "200 OK",
-            plimsoll_wire::prometheus::CONTENT_TYPE,
-            &shown(|shown| shown.metrics.clone()),
-        ),
-        "/healthz" => answer(stream, "200 OK", "text/plain", "ok\n"),
-        "/v1/events" => events(stream, state),
-        _ => answer(
+    let path = path.split('?').next().unwrap_or_default();
+    match path {
+        "/healthz" => return answer(stream, "200 OK", "text/plain", "ok\n"),
+        "/v1/events" => return events(stream, state),
+        _ => {}
+    }
+    let found = state.0.lock().map(|shown| {
+        let of = shown.bodies.iter().find(|body| body.path == path);
+        let paths: Vec<&str> = shown.bodies.iter().map(|body| body.path).collect();
+        of.map(|body| (body.kind, body.text.clone(), body.make)).ok_or(paths.join(", "))
+    });
+    match found.unwrap_or_else(|_| Err(String::new())) {
+        Ok((kind, text, make)) => answer(stream, "200 OK", kind, &make(&text)),
+        Err(paths) => answer(
             stream,
             "404 Not Found",
             "text/plain",
-            "there are /, /v1/rows, /v1/alerts, /v1/events, /metrics and /healthz\n",
+            &format!("there are {paths}, /v1/events and /healthz\n"),
         ),
     }
 }
@@ -171,7 +172,7 @@ fn events(mut stream: &TcpStream, (shown, changed): &(Mutex<Shown>, Condvar)) ->
         };
         let event = match now.number == sent {
             true => ": alive\n\n".to_owned(),
-            false => format!("data: {}\n\n", now.rows),
+            false => format!("data: {}\n\n", now.event),
         };
         sent = now.number;
         drop(now);

@@ -1,0 +1,180 @@
+//! `plimsoll canary`: a new version on some replicas beside the old one on the others, from their metrics pages: promote, roll back or keep watching.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use plimsoll_client::Clock;
+use plimsoll_client::pages::{self, ScrapeError};
+use plimsoll_client::scrape::Scraper;
+use plimsoll_model::{At, Sample, Span};
+use plimsoll_report::canaried as words;
+use plimsoll_watch::canary::{Arm, Canary, CanaryFinding, CanarySpec, CanaryVerdict};
+use plimsoll_wire::prometheus::PrometheusPage;
+use plimsoll_workload::ScrapeSpec;
+use plimsoll_workload::scenario::TargetSpec;
+
+use super::watch::asked::{address, page, span};
+use super::watch::knows;
+use super::watch::serve::{Body, Served};
+use crate::budget_file;
+use crate::exit::{Exit, Stop};
+use crate::flags::{CanaryArgs, Format};
+use crate::out;
+use crate::screen::KeyWatch;
+
+/// How often it is seen whether a minute is over.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Watches until it is decided, or it is stopped.
+pub fn run(args: &CanaryArgs) -> Result<Exit, Stop> {
+    let (spec, every, until) = spec(args)?;
+    let (names, arms) = sides(args)?;
+    let budget = args.budget.as_deref().map(budget_file::read).transpose()?.map(|text| text.file);
+    let target = TargetSpec {
+        url: names[0].split_once('=').map_or(&*names[0], |(_, url)| url).to_owned(),
+        key_env: args.key_env.clone(),
+        ca_file: args.ca_file.clone(),
+        tls_verify: !args.insecure,
+        ..TargetSpec::default()
+    };
+    let scrape = ScrapeSpec { discover: false, pages: names, every };
+    let pages = pages::find(&target, &scrape).map_err(|e| match e {
+        ScrapeError::Target { .. } => Stop::usage(e.to_string().replace("--scrape ", "")),
+        ScrapeError::Silent { .. } => Stop::unreachable(e.to_string().replace("--scrape ", "")),
+        ScrapeError::Local(_) => Stop::invalid(e.to_string()),
+    })?;
+    let listen = Some(&args.listen).filter(|listen| *listen != "none");
+    let served =
+        listen.map(|listen| Served::start(address(listen)?, args.listen_open, Vec::new())).transpose()?;
+    if !args.quiet {
+        out::note(&words::begins([args.base.len(), args.canary.len()], &spec));
+    }
+    if let Some(served) = &served {
+        // Parents of this process wait for this line: it comes even when it is to be quiet.
+        out::note(&format!("/v1/verdict and /metrics on http://{}", served.addr));
+    }
+    let ended = Arc::new(AtomicBool::new(false));
+    let on_key = Arc::clone(&ended);
+    let _keys = KeyWatch::start(!args.quiet, move || on_key.store(true, Ordering::Relaxed));
+    let clock = Clock::start();
+    let canary = Arc::new(Mutex::new(Canary::new(spec, budget, arms)));
+    let taking = Arc::clone(&canary);
+    let rows = Arc::new(move |sample: Sample| {
+        if let Ok(mut canary) = taking.lock() {
+            canary.push(sample);
+        }
+    });
+    let scraper = Scraper::start(pages, every, clock, knows, rows);
+    let scraper = scraper.map_err(|e| Stop::invalid(format!("cannot scrape: {e}")))?;
+    let found = go(args, &canary, (clock, until, &ended), served.as_ref());
+    scraper.stop();
+    match args.format {
+        Format::Text => out::line(&words::text(&found)),
+        Format::Json => out::json(&found),
+    }
+    Ok(match found.verdict {
+        CanaryVerdict::Promote => Exit::Done,
+        CanaryVerdict::RollBack => Exit::Broken,
+        CanaryVerdict::KeepWatching if ended.load(Ordering::Relaxed) => Exit::Interrupted,
+        CanaryVerdict::KeepWatching => Exit::Inconclusive,
+    })
+}
+
+/// Minute by minute, until it is decided or over.
+fn go(
+    args: &CanaryArgs,
+    canary: &Mutex<Canary>,
+    (clock, until, ended): (Clock, Option<At>, &AtomicBool),
+    served: Option<&Served>,
+) -> CanaryFinding {
+    let mut said = String::new();
+    loop {
+        let now = clock.now();
+        let mut canary = canary.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let is_new = canary.tick(now) || said.is_empty();
+        let over = ended.load(Ordering::Relaxed) || until.is_some_and(|until| now >= until);
+        if is_new || over {
+            let found = canary.finding(now);
+            drop(canary);
+            served.iter().for_each(|served| show(served, &found));
+            if said != found.why {
+                said.clone_from(&found.why);
+                match args.format {
+                    Format::Text => out::line(&words::change(&found)),
+                    Format::Json => out::json(&found),
+                }
+            }
+            if over || found.verdict != CanaryVerdict::KeepWatching {
+                return found;
+            }
+        } else {
+            drop(canary);
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+fn spec(args: &CanaryArgs) -> Result<(CanarySpec, Span, Option<At>), Stop> {
+    let before = span("--before", args.before.as_ref())?.unwrap_or(Span::ZERO);
+    let some = |flag: &str, text: &String| {
+        span(flag, Some(text))?.ok_or_else(|| Stop::usage(format!("{flag}: a time above 0")))
+    };
+    let (least, every) = (some("--least", &args.least)?, some("--every", &args.every)?);
+    if before > Span::ZERO && before < Span::from_secs(600) {
+        return Err(Stop::usage("--before: from 10m, better 1h: in less a replica's own share is not known"));
+    }
+    if every > Span::from_secs(30) {
+        return Err(Stop::usage("--every: up to 30s, so that each minute has two scrapes"));
+    }
+    if !(args.alpha > 0.0 && args.alpha < 0.5) {
+        return Err(Stop::usage("--alpha: a share above 0 and under 0.5, such as 0.05"));
+    }
+    let until = span("--for", args.time.as_ref())?.map(|time| At::ZERO + time);
+    Ok((CanarySpec { alpha: args.alpha, before, least, seed: args.seed }, every, until))
+}
+
+/// Every page as `name=url`, and the side of each by its name.
+fn sides(args: &CanaryArgs) -> Result<(Vec<String>, HashMap<String, Arm>), Stop> {
+    let (mut pages, mut arms) = (Vec::new(), HashMap::new());
+    for (arm, texts) in [(Arm::Base, &args.base), (Arm::Canary, &args.canary)] {
+        for text in texts {
+            let page = page(text)?;
+            let (name, url) = match page.split_once('=').filter(|(name, _)| !name.contains("//")) {
+                Some((name, url)) => (name.to_owned(), url.to_owned()),
+                None => {
+                    let host = page.split("//").nth(1).and_then(|rest| rest.split('/').next());
+                    // A user and a password are no part of a name.
+                    let host = host.and_then(|host| host.rsplit('@').next()).unwrap_or_default();
+                    (host.to_owned(), page.clone())
+                }
+            };
+            if arms.insert(name.clone(), arm).is_some() {
+                return Err(Stop::usage(format!(
+                    "{name}: is there twice; a replica is on one side (two pages of one host: NAME=URL)"
+                )));
+            }
+            pages.push(format!("{name}={url}"));
+        }
+    }
+    Ok((pages, arms))
+}
+
+fn show(served: &Served, found: &CanaryFinding) {
+    let verdict = serde_json::to_string(found).unwrap_or_default();
+    let mut page = PrometheusPage::new();
+    let verdicts = [CanaryVerdict::Promote, CanaryVerdict::RollBack, CanaryVerdict::KeepWatching];
+    let names =
+        verdicts.map(|one| (one.words().replace(' ', "_"), f64::from(u8::from(one == found.verdict))));
+    let labels = names.each_ref().map(|(name, is)| ([("verdict", name.as_str())], *is));
+    let samples = labels.each_ref().map(|(labels, is)| (&labels[..], *is));
+    page.gauge("plimsoll_canary_verdict", "1 for the verdict on the canary", &samples);
+    let odds = "Evidence that the canary is worse, this many to one";
+    page.gauge("plimsoll_canary_worse_odds", odds, &[(&[], found.worse)]);
+    let bodies = vec![
+        Body::new("/v1/verdict", "application/json", verdict.clone()),
+        Body::new("/metrics", plimsoll_wire::prometheus::CONTENT_TYPE, page.finish()),
+    ];
+    served.show(bodies, verdict);
+}

@@ -1,0 +1,302 @@
+//! Counts of each replica, minute by minute → evidence that a canary is worse, and that it is not.
+//!
+//! **Worse.** In each minute the canary stands among groups of base replicas that nothing was done to (placebo groups), drawn anew each time and cut
+//! to equally many requests, and its place by the share over an edge is bet on ([`Ranks`]): where the version changes nothing, all places are
+//! equally likely, whatever the traffic does to all of them. The evidence of all edges is their mean, which needs no independence.
+//!
+//! **No worse.** The difference of the shares is bet against the margin ([`Wealth`]); every edge must be proven.
+//!
+//! Replicas that differ for good would be blamed on the version. With a stretch before the deploy (`before`), in which all run the same one, each
+//! replica's own share is taken off, and the canary gets what that is uncertain by at half of alpha.
+
+use plimsoll_math::anytime::{Bets, Claim, Ranks, Wealth, ln_mean};
+use plimsoll_math::rng::Stream;
+use plimsoll_math::series::{self, BATCHES};
+use plimsoll_model::{At, Span};
+
+/// Placebo groups, where the base has enough replicas for so many of the canary's size.
+const GROUPS: usize = 4;
+/// Most placebo groups: the place among more says little more.
+const MOST_GROUPS: usize = 20;
+/// Fewest minutes before the deploy from which a replica's own share is known.
+pub const LEAST_BEFORE: usize = 10;
+
+/// How a canary is judged.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CanarySpec {
+    /// Accepted chance that a canary which is not worse is ever called worse, over all looks; and the same of "no worse".
+    pub alpha: f64,
+    /// For how long all replicas run the same version at the beginning.
+    pub before: Span,
+    /// No promotion before the new version was watched for so long.
+    pub least: Span,
+    /// Draws groups and ties.
+    pub seed: u64,
+}
+
+/// A side.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Arm {
+    /// The version that serves.
+    Base,
+    /// The version on trial.
+    Canary,
+}
+
+/// What one replica did in a minute.
+#[derive(Clone, Debug)]
+pub struct ReplicaMinute {
+    /// Its name: the same in every minute.
+    pub name: String,
+    /// On which side.
+    pub arm: Arm,
+    /// Of each measure: requests, and those over the edge; `None` = its page does not say.
+    pub counts: Vec<Option<(u64, u64)>>,
+}
+
+/// A latency with an edge, or failures.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Measured {
+    /// `ttft over 0.25 s`.
+    pub what: String,
+    /// How much larger the share may be.
+    pub margin: f64,
+}
+
+/// Evidence on one measure.
+#[derive(Clone, Debug)]
+struct Evidence {
+    of: Measured,
+    ranks: Ranks,
+    within: Wealth,
+    /// With the new version out: requests and those over, base and canary.
+    seen: [(u64, u64); 2],
+    /// Before it was: each replica's requests and those over.
+    own: Vec<(String, Arm, (u64, u64))>,
+    /// Before it was: the canary's share less the base's, minute by minute.
+    differences: Vec<f64>,
+}
+
+/// What is known of one measure.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Known {
+    /// Requests and those over with the new version out: base, canary.
+    pub seen: [(u64, u64); 2],
+    /// Evidence that the canary's share is larger, as odds.
+    pub worse: f64,
+    /// Is its share proven to be within the margin?
+    pub is_within: bool,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Judge {
+    spec: CanarySpec,
+    measures: Vec<Evidence>,
+    chance: Stream,
+    ln_peak: f64,
+    minutes: [u64; 2],
+}
+
+impl Judge {
+    /// Nothing seen yet.
+    pub fn new(spec: CanarySpec, measures: Vec<Measured>) -> Judge {
+        let evidence = |of: Measured| Evidence {
+            within: Wealth::against(Claim::AtLeast, 0.5 * (1.0 + of.margin), Bets::wide()),
+            of,
+            ranks: Ranks::default(),
+            seen: [(0, 0); 2],
+            own: Vec::new(),
+            differences: Vec::new(),
+        };
+        Judge {
+            chance: Stream::new(spec.seed, "canary", 0),
+            measures: measures.into_iter().map(evidence).collect(),
+            spec,
+            ln_peak: 0.0,
+            minutes: [0; 2],
+        }
+    }
+
+    /// A minute that ended at this instant. One that holds nothing of a side says nothing.
+    pub fn push(&mut self, at: At, replicas: &[ReplicaMinute]) {
+        let of = |arm| -> Vec<&ReplicaMinute> { replicas.iter().filter(|r| r.arm == arm).collect() };
+        let (base, canary) = (of(Arm::Base), of(Arm::Canary));
+        if base.is_empty() || canary.is_empty() {
+            return;
+        }
+        let is_out = at > At::ZERO + self.spec.before;
+        self.minutes[usize::from(is_out)] += 1;
+        for place in 0..self.measures.len() {
+            match is_out {
+                false => self.measures[place].before(place, &base, &canary),
+                true => self.compare(place, &base, &canary),
+            }
+        }
+        if is_out && !self.measures.is_empty() {
+            self.ln_peak = self.ln_peak.max(ln_mean(self.measures.iter().map(|one| one.ranks.ln_now())));
+        }
+    }
+
+    fn compare(&mut self, place: usize, base: &[&ReplicaMinute], canary: &[&ReplicaMinute]) {
+        let (alpha, had_before) = (self.spec.alpha, self.spec.before > Span::ZERO);
+        let evidence = &mut self.measures[place];
+        let shift = if had_before { evidence.uncertain(alpha) } else { Some(0.0) };
+        let sums = [base, canary].map(|side| evidence.sum(place, side));
+        let (Some(shift), [Some(b), Some(c)]) = (shift, sums) else { return };
+        for (seen, now) in evidence.seen.iter_mut().zip([b, c]) {
+            *seen = (seen.0 + now.n, seen.1 + now.over);
+        }
+        let difference = c.share() - c.own - (b.share() - b.own);
+        evidence.within.push((0.5 * (1.0 + difference + shift)).clamp(0.0, 1.0));
+        if let Some((rank, of)) = evidence.rank(place, (base, canary), shift, &mut self.chance) {
+            evidence.ranks.push(rank, of);
+        }
+    }
+
+    /// Evidence that the canary is worse in something, at its most, as odds.
+    pub fn worse(&self) -> f64 {
+        odds(self.ln_peak)
+    }
+
+    /// What decides, as odds. What is uncertain of before took its half.
+    pub fn decides(&self) -> f64 {
+        let alpha = if self.spec.before > Span::ZERO { 0.5 * self.spec.alpha } else { self.spec.alpha };
+        1.0 / alpha
+    }
+
+    /// How it is judged.
+    pub fn spec(&self) -> &CanarySpec {
+        &self.spec
+    }
+
+    /// Minutes that counted, before and with the new version out.
+    pub fn minutes(&self) -> [u64; 2] {
+        self.minutes
+    }
+
+    /// Each measure and what is known of it.
+    pub fn known(&self) -> impl ExactSizeIterator<Item = (&Measured, Known)> {
+        self.measures.iter().map(|one| {
+            let known = Known {
+                seen: one.seen,
+                worse: odds(one.ranks.ln_now()),
+                is_within: one.within.proves(self.spec.alpha),
+            };
+            (&one.of, known)
+        })
+    }
+}
+
+/// Several replicas together.
+#[derive(Copy, Clone, Debug)]
+struct Sum {
+    n: u64,
+    over: u64,
+    /// Their own share of before.
+    own: f64,
+}
+
+impl Sum {
+    fn share(self) -> f64 {
+        self.over as f64 / self.n as f64
+    }
+}
+
+impl Evidence {
+    fn before(&mut self, place: usize, base: &[&ReplicaMinute], canary: &[&ReplicaMinute]) {
+        for replica in base.iter().chain(canary) {
+            let Some((n, over)) = replica.counts.get(place).copied().flatten() else { continue };
+            match self.own.iter_mut().find(|(name, ..)| *name == replica.name) {
+                Some((.., own)) => *own = (own.0 + n, own.1 + over),
+                None => self.own.push((replica.name.clone(), replica.arm, (n, over))),
+            }
+        }
+        if let [Some(base), Some(canary)] = [base, canary].map(|side| self.sum(place, side)) {
+            self.differences.push(canary.share() - base.share());
+        }
+    }
+
+    /// What the canary's own difference of before is uncertain by, at half of alpha; `None` = of too few minutes nothing is known.
+    fn uncertain(&self, alpha: f64) -> Option<f64> {
+        if self.differences.len() < LEAST_BEFORE {
+            return None;
+        }
+        let mean = series::mean(&self.differences, BATCHES, 1.0 - alpha)?;
+        Some(mean.interval.upper - mean.value)
+    }
+
+    /// `None` where no request was counted.
+    fn sum(&self, place: usize, replicas: &[&ReplicaMinute]) -> Option<Sum> {
+        let mut sum = Sum { n: 0, over: 0, own: 0.0 };
+        for replica in replicas {
+            let (n, over) = replica.counts.get(place).copied().flatten()?;
+            sum = Sum { n: sum.n + n, over: sum.over + over, own: sum.own + self.own_of(replica) * n as f64 };
+        }
+        (sum.n > 0).then(|| Sum { own: sum.own / sum.n as f64, ..sum })
+    }
+
+    /// A replica's share of before; of one that came later, its side's.
+    fn own_of(&self, replica: &ReplicaMinute) -> f64 {
+        let named = self.own.iter().any(|(name, ..)| *name == replica.name);
+        let of = self.own.iter().filter(|(name, arm, _)| match named {
+            true => *name == replica.name,
+            false => *arm == replica.arm,
+        });
+        let (n, over) = of.fold((0, 0), |(n, over), (.., own)| (n + own.0, over + own.1));
+        if n > 0 { over as f64 / n as f64 } else { 0.0 }
+    }
+
+    /// The canary's place among the groups by the share over the edge, 0 the largest, and of how many.
+    fn rank(
+        &self,
+        place: usize,
+        (base, canary): (&[&ReplicaMinute], &[&ReplicaMinute]),
+        shift: f64,
+        chance: &mut Stream,
+    ) -> Option<(usize, usize)> {
+        // Few large groups say less than several small ones: of two, a place is a sign.
+        let each = (base.len() / GROUPS).clamp(1, canary.len());
+        let groups = (base.len() / each).min(MOST_GROUPS);
+        let base = shuffled(base, chance);
+        let canary = shuffled(canary, chance);
+        let sums = std::iter::once(&canary[..each]).chain(base.chunks_exact(each).take(groups));
+        let sums: Vec<Sum> = sums.map(|group| self.sum(place, group)).collect::<Option<_>>()?;
+        // Of unequal numbers the smaller has the more extreme shares.
+        let n = sums.iter().map(|sum| sum.n).min()?;
+        let share = |sum: &Sum| thinned((sum.n, sum.over), n, chance) as f64 / n as f64 - sum.own;
+        let shares: Vec<f64> = sums.iter().map(share).collect();
+        let own = shares[0] - shift;
+        let above = shares[1..].iter().filter(|share| **share > own + SAME).count() as u64;
+        let alike = shares[1..].iter().filter(|share| (**share - own).abs() <= SAME).count() as u64;
+        Some(((above + chance.below(alike + 1)) as usize, shares.len()))
+    }
+}
+
+/// Odds as they are shown: beyond any that matter.
+fn odds(ln: f64) -> f64 {
+    ln.min(27.0).exp()
+}
+
+/// Shares that rounding alone tells apart.
+const SAME: f64 = 1e-12;
+
+fn shuffled<'a>(of: &[&'a ReplicaMinute], chance: &mut Stream) -> Vec<&'a ReplicaMinute> {
+    let mut of = of.to_vec();
+    for i in (1..of.len()).rev() {
+        of.swap(i, chance.below(i as u64 + 1) as usize);
+    }
+    of
+}
+
+/// How many of `keep` requests, drawn from these without putting back, are over the edge.
+fn thinned((n, over): (u64, u64), keep: u64, chance: &mut Stream) -> u64 {
+    // What is left out is drawn where that is the smaller part.
+    let draws = keep.min(n - keep);
+    let (mut left, mut marked) = (n, over);
+    for _ in 0..draws {
+        marked -= u64::from(chance.below(left) < marked);
+        left -= 1;
+    }
+    if draws == keep { over - marked } else { marked }
+}

@@ -1,0 +1,102 @@
+//! Canaries: how often one that is no worse is blamed, how soon one that is, and what is said when the comparison is not fair. The laboratory's part
+//! `canary` does the first two with a thousand fleets.
+
+use std::collections::HashMap;
+
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{At, Span};
+use plimsoll_watch::canary::{Arm, Canary, CanaryFinding, CanarySpec, CanaryVerdict};
+
+use crate::canary::{FLEET, Fleet, alarms, spec, watch};
+use crate::watched::Page;
+
+const DAY: u64 = 24 * 60;
+
+/// Of 40 fleets with the accepted 5 % more than six would be called worse in 1 of 2000 tries.
+#[test]
+fn a_canary_that_is_no_worse_is_hardly_ever_blamed() {
+    let found = alarms(FLEET, DAY, 0..40);
+    assert!(found.len() <= 6, "{found:?}");
+    let one_of_each = alarms(Fleet { base: 1, canary: 1, ..FLEET }, DAY / 4, 0..40);
+    assert!(one_of_each.len() <= 6, "{one_of_each:?}");
+}
+
+/// A tail a fifth longer puts 1.9 % over the edge of 1 %.
+#[test]
+fn a_longer_tail_is_found_within_an_hour() {
+    let found = alarms(Fleet { tail: 1.2, ..FLEET }, 60, 0..20);
+    assert!(found.len() >= 19, "{found:?}");
+}
+
+/// Of replicas whose speeds differ by a tenth a canary would be blamed for its own; a stretch before the deploy takes that off, and a longer tail
+/// is still found.
+#[test]
+fn what_replicas_are_by_themselves_is_no_fault_of_the_version() {
+    let differ = Fleet { differ: 0.1, ..FLEET };
+    let blind = alarms(differ, DAY / 2, 0..30).len();
+    let known = Fleet { before: 60, ..differ };
+    let knows = alarms(known, DAY / 2 + 60, 0..30).len();
+    assert!(blind >= 8 && knows <= 5, "without {blind}, with {knows} of 30");
+    let worse = alarms(Fleet { tail: 1.5, ..known }, 180, 0..20);
+    assert!(worse.len() >= 19, "{worse:?}");
+}
+
+#[test]
+fn no_worse_is_proven_within_a_day_and_never_of_a_long_tail() {
+    let proven = |fleet: Fleet, seed| {
+        watch(Fleet { per_s: 30.0, ..fleet }, DAY, seed).known().all(|(_, known)| known.is_within)
+    };
+    let same = (0..10).filter(|seed| proven(FLEET, *seed)).count();
+    assert!(same >= 8, "{same} of 10");
+    let worse = (0..10).filter(|seed| proven(Fleet { tail: 1.5, ..FLEET }, *seed)).count();
+    assert_eq!(worse, 0);
+}
+
+/// Three replicas of the base and two canaries as pages; `ttft` draws a latency of the canary's, `share` is how many of its requests come to it.
+fn pages(minutes: i64, share: f64, slower: f64, gone_from: Option<i64>) -> CanaryFinding {
+    let names = ["a", "b", "c", "d", "e"];
+    let arm = |place: usize| if place < 3 { Arm::Base } else { Arm::Canary };
+    let arms: HashMap<String, Arm> =
+        names.iter().enumerate().map(|(place, name)| ((*name).to_owned(), arm(place))).collect();
+    let spec = CanarySpec { least: Span::from_secs(1800), ..spec(0) };
+    let mut canary = Canary::new(spec, None, arms);
+    let mut own: Vec<Page> = vec![Page::default(); names.len()];
+    let mut chance = Stream::new(3, "canary pages", 0);
+    for tick in 0..=minutes * 6 {
+        for (place, name) in names.iter().enumerate() {
+            if arm(place) == Arm::Canary && gone_from.is_some_and(|from| tick >= from * 6) {
+                canary.push(Page::lost(name, tick * 10));
+                continue;
+            }
+            let of_canary = arm(place) == Arm::Canary;
+            let n = if of_canary { (20.0 * share) as usize } else { 20 };
+            for _ in 0..n {
+                let waited = -0.05 * chance.uniform().ln();
+                own[place].ttft.push(0.05 + waited * if of_canary { slower } else { 1.0 });
+            }
+            own[place].samples(name, tick * 10).into_iter().for_each(|sample| canary.push(sample));
+        }
+        let now = At(tick * 10_000_000_000 + 1);
+        canary.tick(now);
+        let found = canary.finding(now);
+        if found.verdict != CanaryVerdict::KeepWatching {
+            return found;
+        }
+    }
+    canary.finding(At(minutes * 60_000_000_000 + 1))
+}
+
+#[test]
+fn pages_decide_and_say_why() {
+    let slower = pages(60, 1.0, 1.6, None);
+    assert_eq!(slower.verdict, CanaryVerdict::RollBack, "{}", slower.why);
+    assert!(slower.why.contains("ttft over") && slower.why.contains("--before"), "{}", slower.why);
+    assert_eq!(slower.replicas, [3, 2]);
+    // With more load on it, that may be why.
+    let loaded = pages(60, 1.5, 1.6, None);
+    assert_eq!(loaded.verdict, CanaryVerdict::KeepWatching, "{}", loaded.why);
+    assert!(loaded.why.contains("1.5 × the requests per replica"), "{}", loaded.why);
+    let gone = pages(20, 1.0, 1.0, Some(3));
+    assert_eq!(gone.verdict, CanaryVerdict::RollBack);
+    assert!(gone.why.contains("has answered for 5 min") && gone.at_s < 600.0, "{} {}", gone.at_s, gone.why);
+}
