@@ -2,6 +2,7 @@
 
 use plimsoll_model::{At, Span};
 
+use crate::alert::FirstTokens;
 use crate::over::Over;
 
 /// What came between two ticks.
@@ -11,6 +12,8 @@ pub(crate) struct Block {
     pub length: Span,
     /// Of each row of the budget; `None` = no page has its signal.
     pub rows: Vec<Option<Over>>,
+    /// First tokens of all; `None` = no page has their histogram.
+    pub first: Option<FirstTokens>,
     pub finished: Option<f64>,
     pub output_tokens: Option<f64>,
     pub restarts: u64,

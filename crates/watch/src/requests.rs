@@ -58,6 +58,7 @@ pub(crate) fn block(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, At
     let ended = columns.fate.iter().filter(|fate| **fate != Fate::Failed).count();
     Block {
         at: to,
+        first: None,
         length: to - from,
         rows: file.budgets.iter().map(|budget| row(file, budget, (&own, &columns))).collect(),
         finished: Some(ended as f64),

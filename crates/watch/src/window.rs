@@ -10,7 +10,7 @@ use plimsoll_judge::budget::{Budget, BudgetFile};
 use plimsoll_measure::server_side::{FAILED, PAGE_LABEL, SCRAPE, Series, ServerSide, Signal};
 use plimsoll_model::{At, Attempt, Sample, Span, split_labels};
 
-use crate::alert::{AlertKind, Board, Kept, Minute, board};
+use crate::alert::{AlertKind, Board, FirstTokens, Kept, Minute, board};
 use crate::block::Block;
 use crate::finding::ReplicaNow;
 use crate::over::{Over, over};
@@ -226,6 +226,16 @@ impl Watched {
             at: to,
             length: to - from,
             rows: self.file.budgets.iter().map(|budget| self.row(budget, failed, (from, to))).collect(),
+            first: self.side.histogram(Signal::Ttft, from, to).filter(|b| !b.edges.is_empty()).map(
+                |buckets| {
+                    let computed = gained(Signal::PromptTokens).map(|prompt| {
+                        prompt.value - gained(Signal::CachedTokens).map_or(0.0, |cached| cached.value)
+                    });
+                    let waited_s =
+                        self.side.histogram(Signal::QueueTime, from, to).and_then(|queue| queue.sum);
+                    FirstTokens { buckets, computed, waited_s }
+                },
+            ),
             finished: finished.map(|gained| gained.value),
             output_tokens: gained(Signal::OutputTokens).map(|gained| gained.value),
             restarts,

@@ -8,6 +8,8 @@ mod canary;
 mod canary_judged;
 #[path = "all/diagnosed.rs"]
 mod diagnosed;
+#[path = "all/doubled.rs"]
+mod doubled;
 #[path = "all/export.rs"]
 mod export;
 #[path = "all/over.rs"]

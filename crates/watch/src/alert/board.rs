@@ -9,6 +9,7 @@ use plimsoll_model::{At, Span};
 
 use super::burn::{Minute, span_words};
 use super::detect::threshold;
+use super::doubled::Doubled;
 use super::row::{BLOCK, RowWatch, evidence};
 use super::{Alert, AlertDiagnosis, AlertKind, AlertSpec, AlertState};
 use crate::block::Block;
@@ -68,6 +69,7 @@ pub struct Board {
     /// Since when something is so, of what takes a while to be an alert.
     since: HashMap<(AlertKind, String), At>,
     queue: VecDeque<Waited>,
+    doubled: Doubled,
     asked: bool,
 }
 
@@ -108,6 +110,7 @@ impl Board {
             number: 0,
             since: HashMap::new(),
             queue: VecDeque::new(),
+            doubled: Doubled::default(),
             asked: false,
         }
     }
@@ -187,6 +190,7 @@ impl Board {
         let Some(block) = seen.block else { return };
         self.rows(block, seen.now);
         self.queue(block, seen.now);
+        self.first_tokens(block, seen.now);
         self.traffic(block, seen.now);
     }
 
@@ -315,6 +319,18 @@ impl Board {
         );
         let found = (gauge.max(little.unwrap_or(0.0)) > target).then(|| (now - Span(known), said));
         self.hold(AlertKind::QueueOverTarget, "fleet", None, now, found);
+    }
+
+    /// First tokens against a good hour before; what stands keeps the reason that it fired for.
+    fn first_tokens(&mut self, block: &Block, now: At) {
+        let Some(first) = &block.first else { return };
+        let good = !self.standing.iter().any(|alert| alert.kind.is_diagnosed());
+        let by = (good, self.alpha, self.spec.false_alarms);
+        let found = self.doubled.step((block.at - block.length, block.at), first, by);
+        let stands = self.standing.iter().find(|alert| alert.kind == AlertKind::TtftDoubled);
+        let said = stands.map(|alert| alert.evidence.clone());
+        let found = found.map(|(since, says)| (since, said.unwrap_or(says)));
+        self.hold(AlertKind::TtftDoubled, "fleet", None, now, found);
     }
 
     /// Nobody asks any more: only where somebody did.

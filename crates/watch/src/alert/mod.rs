@@ -1,12 +1,13 @@
 //! Alerts: what a person is called for, from blocks of counts and the state of the fleet. Each says since when, and why in a sentence.
 //!
 //! Reading order: [`detect`] (a ceiling broken for more than a minute), [`burn`] (how fast the allowance is used up), [`row`] (both, of one row),
-//! [`board`] (which alerts stand), [`diagnosed`] (what is to blame).
+//! `doubled` (first tokens twice as late as in a good hour), [`board`] (which alerts stand), [`diagnosed`] (what is to blame).
 
 pub mod board;
 pub mod burn;
 pub mod detect;
 pub mod diagnosed;
+mod doubled;
 pub mod row;
 
 use plimsoll_model::At;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use board::{Board, Kept};
 pub use burn::{Minute, Pair};
 pub use diagnosed::AlertDiagnosis;
+pub(crate) use doubled::FirstTokens;
 
 /// What is alerted on, and when.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -64,6 +66,8 @@ pub enum AlertKind {
     CeilingBroken,
     /// What a row allows is used up too fast.
     BurnRate,
+    /// First tokens take twice as long as in a good hour before.
+    TtftDoubled,
     /// More requests wait per replica than may.
     QueueOverTarget,
     /// A replica computes requests and nothing of it moves.
@@ -84,6 +88,7 @@ impl AlertKind {
         match self {
             AlertKind::CeilingBroken => "ceiling_broken",
             AlertKind::BurnRate => "burn_rate",
+            AlertKind::TtftDoubled => "ttft_doubled",
             AlertKind::QueueOverTarget => "queue_over_target",
             AlertKind::Stalled => "stalled",
             AlertKind::SourceLost => "source_lost",
@@ -105,7 +110,8 @@ impl AlertKind {
 
     /// Is something slow or failing, so that it can be asked what is to blame? The others say themselves what is so.
     pub fn is_diagnosed(self) -> bool {
-        matches!(self, AlertKind::CeilingBroken | AlertKind::BurnRate | AlertKind::QueueOverTarget)
+        use AlertKind::*;
+        matches!(self, CeilingBroken | BurnRate | TtftDoubled | QueueOverTarget)
     }
 
     /// On the screen.
@@ -113,6 +119,7 @@ impl AlertKind {
         match self {
             AlertKind::CeilingBroken => "ceiling broken",
             AlertKind::BurnRate => "burn rate",
+            AlertKind::TtftDoubled => "ttft doubled",
             AlertKind::QueueOverTarget => "queue over target",
             AlertKind::Stalled => "stalled",
             AlertKind::SourceLost => "source lost",

@@ -26,18 +26,20 @@ impl RowSink for Pages {
 
 /// What is done after the good minutes.
 #[derive(Clone, Default)]
-struct Then {
-    fault: Option<String>,
-    rate: f64,
-    longer: f64,
+pub struct Then {
+    pub fault: Option<String>,
+    pub rate: f64,
+    pub longer: f64,
+    /// Good seconds before it.
+    pub good: i64,
 }
 
-fn then() -> Then {
-    Then { fault: None, rate: 6.0, longer: 1.0 }
+pub fn then() -> Then {
+    Then { fault: None, rate: 6.0, longer: 1.0, good: GOOD }
 }
 
 /// Two replicas of an 8B model under six requests a second that share their beginnings, then what is done.
-fn pages(then: &Then) -> Vec<Sample> {
+pub fn pages(then: &Then) -> Vec<Sample> {
     let mut engine = profile::find("llama-3.1-8b@h100").expect("in the catalogue").spec;
     let ModeSpec::Batching(batching) = &mut engine.mode else { unreachable!("it batches") };
     batching.max_seqs = 24;
@@ -48,7 +50,7 @@ fn pages(then: &Then) -> Vec<Sample> {
     let mut world = World::of(&world, 7).expect("a sound world");
     let mut rows = Pages::default();
     let mut start = At::ZERO;
-    for (id, rate, longer, seconds) in [(0, 6.0, 1.0, GOOD), (1, then.rate, then.longer, AFTER)] {
+    for (id, rate, longer, seconds) in [(0, 6.0, 1.0, then.good), (1, then.rate, then.longer, AFTER)] {
         let mut scenario = Scenario::default();
         (scenario.seed, scenario.nonce) = (11 + u64::from(id), Some(3));
         scenario.sizes.prompt = Size::Lognormal(900.0 * longer, 0.4);
