@@ -101,7 +101,9 @@ fn metrics(worker: &Worker) -> String {
     let (shown, left, remembered) = worker.pool.shown();
     let mut page = PrometheusPage::new();
     worker.stats.write(&mut page);
-    worker.rules.now().doors.write(&mut page);
+    let rules = worker.rules.now();
+    rules.doors.write(&mut page);
+    rules.cache.iter().for_each(|cache| cache.write(&mut page));
     let replicas = &worker.pool.replicas;
     let mut gauge = |name: &str, help: &str, value: &dyn Fn(&Shown) -> f64| {
         let labels: Vec<[(&str, &str); 1]> =

@@ -2,10 +2,10 @@
 //!
 //! What is decided (which replica, whether again, who is ejected) is `policy`'s, the code that `sim` steps in virtual time. This crate moves bytes,
 //! counts, and tells the policies what happened. A request's way: [`serve`] accepts it, [`proxy`] reads it whole ([`request`] finds its prompt in the
-//! bytes), [`pool`] chooses and books a replica or lets it wait in the [`queue`], [`upstream`] sends it there, [`relay`] passes the answer on as it comes; [`traffic`] hands what
+//! bytes), [`pool`] chooses and books a replica or lets it wait in the [`queue`], [`upstream`] sends it there (or it is answered from the [`cache`]: [`cached`]), [`relay`] passes the answer on as it comes; [`traffic`] hands what
 //! happened to whoever keeps it.
 //!
-//! Reading order: [`record`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`explain`], [`pool`], [`queue`], [`request`], [`terms`], [`upstream`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`prober`], [`admin`], [`serve`], [`reload`].
+//! Reading order: [`record`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`explain`], [`pool`], [`queue`], [`request`], [`terms`], [`upstream`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`cached`], [`prober`], [`admin`], [`serve`], [`reload`].
 
 pub mod budget;
 pub mod error;
@@ -14,6 +14,7 @@ pub mod record;
 pub mod spec;
 pub mod tls;
 
+pub mod cache;
 pub mod doors;
 pub mod explain;
 pub mod pool;
@@ -21,6 +22,7 @@ pub mod queue;
 pub mod rules;
 pub mod stats;
 
+pub mod cached;
 pub mod prober;
 pub mod proxy;
 pub mod relay;

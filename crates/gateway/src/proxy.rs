@@ -20,6 +20,8 @@ use plimsoll_model::{At, Span};
 use plimsoll_policy::{AdmissionSpec, Refusal, Terms, Verdict};
 use plimsoll_wire::head::Head;
 
+use crate::cache::{Cache, Key};
+use crate::cached;
 use crate::doors::{self, Shut, Toll};
 use crate::explain::Choice;
 use crate::pool::{Booked, Pool};
@@ -33,11 +35,11 @@ use crate::terms;
 use crate::traffic::{Recording, Traffic, TryEnd, head_bytes};
 use crate::upstream::{Lent, Unanswered, Upstreams, soon};
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const SESSION: HeaderName = HeaderName::from_static("x-session-id");
-const REPLICA: HeaderName = HeaderName::from_static("x-plimsoll-replica");
-const QUEUE_MS: HeaderName = HeaderName::from_static("x-plimsoll-queue-ms");
-const EXPLAIN: HeaderName = HeaderName::from_static("x-plimsoll-explain");
+pub(crate) const REPLICA: HeaderName = HeaderName::from_static("x-plimsoll-replica");
+pub(crate) const QUEUE_MS: HeaderName = HeaderName::from_static("x-plimsoll-queue-ms");
+pub(crate) const EXPLAIN: HeaderName = HeaderName::from_static("x-plimsoll-explain");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 /// Headers that are for one connection only (RFC 9110, 7.6.1), and `Expect`, which was answered here.
@@ -67,7 +69,7 @@ pub struct Worker {
 }
 
 /// A request in hand.
-struct Call {
+pub(crate) struct Call {
     rules: Arc<Rules>,
     came: At,
     id: HeaderValue,
@@ -76,11 +78,11 @@ struct Call {
     headers: HeaderMap,
     body: Bytes,
     asked: Asked,
-    terms: Terms,
+    pub terms: Terms,
     held: Span,
     /// What its key was charged.
-    toll: Option<Toll>,
-    recording: Option<Recording>,
+    pub toll: Option<Toll>,
+    pub recording: Option<Recording>,
     /// Does its client ask why it went where it went, and may it?
     asks_why: bool,
     /// The answer to that.
@@ -88,6 +90,15 @@ struct Call {
 }
 
 impl Call {
+    /// Where its answer may be kept, and under what.
+    fn cached(&self) -> Option<(Arc<Cache>, Key)> {
+        let cache = self.rules.cache.as_ref().filter(|_| self.method == Method::POST && !self.asks_why)?;
+        // A query may ask for something else.
+        let path = self.path.query().is_none().then(|| self.path.path())?;
+        let key = cache.key(path, &self.headers, &self.body, self.terms.tenant)?;
+        Some((Arc::clone(cache), key))
+    }
+
     /// Its recording, with what was read of it.
     fn begun(&mut self, mut recording: Recording, now: At) -> Recording {
         recording.note(|told| {
@@ -133,38 +144,43 @@ pub async fn answer(worker: Rc<Worker>, request: Request<Incoming>) -> Response<
     let came = worker.pool.clock.now();
     let (parts, body) = request.into_parts();
     let id = worker.id(&parts.headers);
-    let gone = Gone { stats: Arc::clone(&worker.stats), counted: false };
+    let gone = Gone::new(&worker);
     // What only looks (GET /v1/models) is no load.
     let recorded = worker.traffic.as_ref().filter(|_| parts.method == Method::POST);
     let mut recording = recorded.map(|traffic| Recording::begin(traffic, worker.pool.clock, came));
     let mut response = match worker.read(came, id.clone(), parts, body).await {
         Ok(mut call) => {
             call.recording = recording.map(|recording| call.begun(recording, worker.pool.clock.now()));
-            let response = worker.serve(&mut call).await;
-            // What a replica answers takes it along.
-            call.toll.take().into_iter().for_each(Toll::waive);
-            response
+            match call.cached() {
+                Some((cache, key)) => cached::answer(&worker, call, (cache, key), gone).await,
+                None => worker.answers(call, gone).await,
+            }
         }
         Err(refused) => {
             worker.stats.end(refused.end);
             let status = refused.response.status().as_u16();
             recording.iter_mut().for_each(|recording| recording.note(|told| told.own_status = Some(status)));
+            gone.counted();
             refused.response
         }
     };
-    gone.counted();
     response.headers_mut().entry(REQUEST_ID).or_insert(id);
     response
 }
 
 /// Counts a request whose client went away before there was an answer.
-struct Gone {
+pub(crate) struct Gone {
     stats: Arc<Stats>,
     counted: bool,
 }
 
 impl Gone {
-    fn counted(mut self) {
+    pub fn new(worker: &Worker) -> Gone {
+        Gone { stats: Arc::clone(&worker.stats), counted: false }
+    }
+
+    /// It was, elsewhere.
+    pub fn counted(mut self) {
         self.counted = true;
     }
 }
@@ -300,6 +316,15 @@ impl Worker {
             asks_why,
             why: None,
         })
+    }
+
+    /// A replica's answer.
+    pub(crate) async fn answers(&self, mut call: Call, gone: Gone) -> Response<Out> {
+        let response = self.serve(&mut call).await;
+        // What a replica answers takes it along.
+        call.toll.take().into_iter().for_each(Toll::waive);
+        gone.counted();
+        response
     }
 
     /// Places and sends a request until it has an answer.

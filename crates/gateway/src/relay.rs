@@ -45,6 +45,7 @@ pub struct Relay {
     toll: Option<Toll>,
     recording: Option<Recording>,
     ended: bool,
+    is_whole: bool,
 }
 
 /// What is known of a stream of events.
@@ -137,6 +138,7 @@ impl Relay {
             toll: begun.toll,
             recording: begun.recording,
             ended: false,
+            is_whole: false,
         }
     }
 
@@ -173,6 +175,11 @@ impl Relay {
     /// Is nothing to come?
     pub fn is_end(&self) -> bool {
         self.ended || self.answer.is_end_stream()
+    }
+
+    /// Did all of it come?
+    pub fn came_whole(&self) -> bool {
+        self.is_whole
     }
 
     /// How much is to come, where it is known.
@@ -250,7 +257,7 @@ impl Relay {
     }
 
     fn end(&mut self, whole: bool) {
-        self.ended = true;
+        (self.ended, self.is_whole) = (true, whole);
         let Some(booked) = self.booked.take() else { return };
         let lent = self.lent.take();
         self.toll = None;

@@ -11,7 +11,8 @@ use crate::spec::GatewaySpec;
 use crate::stats::Stats;
 
 /// Keys of the file that take effect at once; `replicas` does in part.
-const AT_ONCE: [&str; 11] = [
+const AT_ONCE: [&str; 12] = [
+    "cache",
     "keys",
     "admin_key",
     "forward_keys",

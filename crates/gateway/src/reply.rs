@@ -9,6 +9,7 @@ use http::{HeaderValue, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 
+use crate::cache::flight::Reader;
 use crate::relay::Relay;
 
 /// What answers carry.
@@ -17,6 +18,18 @@ pub enum Out {
     Own(Full<Bytes>),
     /// A replica's answer as it comes.
     Relayed(Box<Relay>),
+    /// An answer that others read too, or have read.
+    Shared(Reader),
+}
+
+impl Out {
+    /// Now that nothing comes any more: did all of it come?
+    pub fn came_whole(&self) -> bool {
+        match self {
+            Out::Own(_) | Out::Shared(_) => true,
+            Out::Relayed(relay) => relay.came_whole(),
+        }
+    }
 }
 
 /// Why an answer could not be passed on to its end.
@@ -30,6 +43,7 @@ impl Body for Out {
         match self.get_mut() {
             Out::Own(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
             Out::Relayed(relay) => relay.poll(cx),
+            Out::Shared(reader) => reader.poll(cx),
         }
     }
 
@@ -37,6 +51,7 @@ impl Body for Out {
         match self {
             Out::Own(body) => body.is_end_stream(),
             Out::Relayed(relay) => relay.is_end(),
+            Out::Shared(reader) => reader.is_end(),
         }
     }
 
@@ -44,6 +59,7 @@ impl Body for Out {
         match self {
             Out::Own(body) => body.size_hint(),
             Out::Relayed(relay) => relay.size_hint(),
+            Out::Shared(_) => SizeHint::default(),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use http::HeaderValue;
 use plimsoll_client::Clock;
 
+use crate::cache::Cache;
 use crate::doors::Doors;
 use crate::error::GatewayError;
 use crate::keys::Digest;
@@ -20,6 +21,8 @@ pub struct Rules {
     pub health: HealthSpec,
     /// What a replica is sent before it gets requests.
     pub warm_up: Option<WarmSpec>,
+    /// Answers that were given once.
+    pub cache: Option<Arc<Cache>>,
     /// Who gets in.
     pub doors: Doors,
     /// What operators show.
@@ -52,6 +55,11 @@ impl Rules {
             limits: spec.limits.clone(),
             health: spec.health.clone(),
             warm_up: spec.warm_up.clone(),
+            cache: spec.cache.as_ref().map(|asked| {
+                let kept = before.and_then(|rules| rules.cache.clone());
+                // Under the same terms what is kept stays.
+                kept.filter(|cache| cache.spec() == asked).unwrap_or_else(|| Arc::new(Cache::new(asked)))
+            }),
             admin_key: spec.admin_key.as_ref().map(|key| key.digest("admin_key")).transpose()?,
             tls: Tls::new(spec)?,
             forward_keys: spec.forward_keys,

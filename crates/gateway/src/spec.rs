@@ -9,6 +9,7 @@ use plimsoll_policy::{AdmissionSpec, BreakerSpec, FrontSpec, RetrySpec, RouteSpe
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cache::CacheSpec;
 use crate::keys::{KeySource, KeySpec};
 use crate::record::RecordSpec;
 use crate::tls::{CertSpec, TlsSpec};
@@ -48,6 +49,8 @@ pub struct GatewaySpec {
     pub health: HealthSpec,
     /// What a replica is sent before it gets requests; none = nothing.
     pub warm_up: Option<WarmSpec>,
+    /// Which answers are kept for those who ask the same again; none = no answer is.
+    pub cache: Option<CacheSpec>,
     /// What clients may do.
     pub limits: LimitSpec,
     /// Where requests are recorded as runs; none = nowhere.
@@ -168,6 +171,7 @@ impl Default for GatewaySpec {
             admission: AdmissionSpec::default(),
             health: HealthSpec::default(),
             warm_up: None,
+            cache: None,
             limits: LimitSpec::default(),
             record: None,
             explain_header: false,
@@ -241,6 +245,7 @@ impl GatewaySpec {
             return conflict("gateways", format!("{} is not from 1 to 1000", self.gateways));
         }
         self.record.as_ref().map_or(Ok(()), RecordSpec::validate)?;
+        self.cache.as_ref().map_or(Ok(()), CacheSpec::validate)?;
         self.front().validate()?;
         if let Some(name) = &self.admission.tenant_header
             && HeaderName::try_from(name).is_err()

@@ -49,6 +49,8 @@ const STAGES: [(Stage, &str); 8] = [
 pub enum End {
     /// An answer of a replica, below 400.
     Answered,
+    /// An answer that was kept, or a twin's.
+    Cached,
     /// A replica's 4xx.
     Refused,
     /// A replica had no room (429, or 503 with Retry-After), and no other took it.
@@ -76,8 +78,9 @@ pub enum End {
 }
 
 /// All of them by name.
-pub const ENDS: [(End, &str); 13] = [
+pub const ENDS: [(End, &str); 14] = [
     (End::Answered, "answered"),
+    (End::Cached, "cached"),
     (End::Refused, "refused"),
     (End::Shed, "shed"),
     (End::Failed, "failed"),

@@ -254,6 +254,11 @@ impl Recording {
         });
     }
 
+    /// It is no request of a replica's: nothing of it is kept.
+    pub fn forget(mut self) {
+        self.told = None;
+    }
+
     /// The attempt is over.
     pub fn ends(&mut self, how: TryEnd) {
         let now = self.clock.now();

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test waits and times by the machine's clock")]
 
 mod bodies;
+mod cached;
 mod caches;
 mod clients;
 mod doors;

@@ -1,0 +1,236 @@
+//! An answer on its way to everybody who asked the same: what came is held until all have read it, and for those who come later.
+//!
+//! It is read from the replica by a task of its own and not by the first client, so that neither that client's going away nor its slowness is the others'. When the
+//! last reader is gone the task ends, and the replica's request with it. An answer that grows beyond what may be held is no longer kept for those who come
+//! later; then it is read no faster than its slowest reader takes it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use http_body::Frame;
+
+use crate::reply::Cut;
+
+/// See the module.
+pub struct Flight {
+    state: Mutex<State>,
+    most: usize,
+}
+
+#[derive(Default)]
+struct State {
+    head: Option<(StatusCode, HeaderMap)>,
+    frames: VecDeque<Bytes>,
+    /// Frames that were let go of.
+    gone: usize,
+    /// Bytes of those that are held.
+    held: usize,
+    /// Was nothing let go of?
+    is_all: bool,
+    end: Option<End>,
+    readers: HashMap<u64, (usize, Option<Waker>)>,
+    number: u64,
+    /// Whoever reads it from the replica, waiting for room or for the last reader to go.
+    writer: Option<Waker>,
+}
+
+/// How it ended.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum End {
+    Whole,
+    /// It broke, which the last of it tells its readers.
+    Told,
+    Broken,
+}
+
+impl Flight {
+    /// One that nobody reads yet. `most`: bytes that may be held.
+    pub fn new(most: usize) -> Flight {
+        Flight { state: Mutex::new(State { is_all: true, ..State::default() }), most }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more reader, from the beginning.
+    pub fn join(self: &Arc<Flight>) -> Reader {
+        let mut state = self.state();
+        state.number += 1;
+        let number = state.number;
+        state.readers.insert(number, (0, None));
+        Reader { flight: Arc::clone(self), number }
+    }
+
+    /// Can somebody still read it from the beginning, and does it have a head that is worth it?
+    pub fn is_open(&self) -> bool {
+        let state = self.state();
+        let sound = state.head.as_ref().is_none_or(|(status, _)| *status == StatusCode::OK);
+        // With no reader its task is about to end.
+        let ends_well = matches!(state.end, None | Some(End::Whole));
+        state.is_all && sound && ends_well && !state.readers.is_empty()
+    }
+
+    /// Bytes of an answer that is whole and may be kept.
+    pub fn kept(&self) -> Option<u64> {
+        let state = self.state();
+        let (status, headers) = state.head.as_ref()?;
+        let names: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+        let sound = *status == StatusCode::OK && state.is_all && state.end == Some(End::Whole);
+        (sound && is_finished(&state, headers)).then_some((state.held + names + 256) as u64)
+    }
+
+    /// Its head came.
+    pub fn begin(&self, status: StatusCode, headers: HeaderMap) {
+        self.change(|state| state.head = Some((status, headers)));
+    }
+
+    /// More of it came. Own bytes: a frame that is read off a socket holds the whole buffer.
+    pub fn push(&self, data: &[u8]) {
+        self.change(|state| {
+            state.held += data.len();
+            state.frames.push_back(Bytes::copy_from_slice(data));
+        });
+    }
+
+    /// It is over.
+    pub fn end(&self, whole: bool) {
+        self.change(|state| {
+            // A stream that broke ends with an event that says so.
+            let is_told = state.head.as_ref().is_some_and(|(_, headers)| is_stream(headers));
+            state.end = Some(match whole {
+                true => End::Whole,
+                false if is_told => End::Told,
+                false => End::Broken,
+            });
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state();
+        change(&mut state);
+        let wakers: Vec<Waker> = state.readers.values_mut().filter_map(|(_, waker)| waker.take()).collect();
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Does its last reader go?
+    pub fn poll_abandoned(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.state();
+        if state.readers.is_empty() {
+            return Poll::Ready(());
+        }
+        state.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Is there room for more?
+    pub fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.state();
+        if state.held <= self.most {
+            return Poll::Ready(());
+        }
+        state.is_all = false;
+        let slowest = state.readers.values().map(|(at, _)| *at).min().unwrap_or(usize::MAX);
+        while state.gone < slowest {
+            let Some(frame) = state.frames.pop_front() else { break };
+            state.held -= frame.len();
+            state.gone += 1;
+        }
+        if state.held <= self.most || state.readers.is_empty() {
+            return Poll::Ready(());
+        }
+        state.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// A stream is whole when it says so, and says nothing of an error: a 200 whose stream breaks off with one is no answer to keep.
+fn is_finished(state: &State, headers: &HeaderMap) -> bool {
+    if !is_stream(headers) {
+        return !headers.contains_key(http::header::SET_COOKIE);
+    }
+    let text: Vec<u8> = state.frames.iter().flat_map(|frame| frame.iter().copied()).collect();
+    let has = |what: &[u8]| memchr::memmem::find(&text, what).is_some();
+    let ends = has(b"data: [DONE]") || has(b"data:[DONE]") || has(b"event: response.completed");
+    ends && !has(b"data: {\"error\"") && !has(b"event: error")
+}
+
+fn is_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(http::header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}
+
+/// One who reads it.
+pub struct Reader {
+    flight: Arc<Flight>,
+    number: u64,
+}
+
+impl Reader {
+    /// Its head; `None` = there will be none.
+    pub fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Option<(StatusCode, HeaderMap)>> {
+        let mut state = self.flight.state();
+        if let Some(head) = &state.head {
+            return Poll::Ready(Some(head.clone()));
+        }
+        if state.end.is_some() {
+            return Poll::Ready(None);
+        }
+        state.waits(self.number, cx);
+        Poll::Pending
+    }
+
+    /// What comes next of it.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        let mut state = self.flight.state();
+        let at = state.readers.get(&self.number).map_or(0, |(at, _)| *at);
+        let frame = at.checked_sub(state.gone).and_then(|place| state.frames.get(place)).cloned();
+        if let Some(frame) = frame {
+            if let Some(reader) = state.readers.get_mut(&self.number) {
+                reader.0 = at + 1;
+            }
+            // There may be room now.
+            let writer = state.writer.take();
+            drop(state);
+            writer.into_iter().for_each(Waker::wake);
+            return Poll::Ready(Some(Ok(Frame::data(frame))));
+        }
+        match state.end {
+            Some(End::Whole | End::Told) => Poll::Ready(None),
+            Some(End::Broken) => Poll::Ready(Some(Err("the replica's answer broke off".into()))),
+            None => {
+                state.waits(self.number, cx);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Is nothing to come?
+    pub fn is_end(&self) -> bool {
+        let state = self.flight.state();
+        let at = state.readers.get(&self.number).map_or(0, |(at, _)| *at);
+        state.end == Some(End::Whole) && at >= state.gone + state.frames.len()
+    }
+}
+
+impl State {
+    fn waits(&mut self, reader: u64, cx: &Context<'_>) {
+        if let Some((_, waker)) = self.readers.get_mut(&reader) {
+            *waker = Some(cx.waker().clone());
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut state = self.flight.state();
+        state.readers.remove(&self.number);
+        let writer = state.writer.take();
+        drop(state);
+        writer.into_iter().for_each(Waker::wake);
+    }
+}

@@ -1,0 +1,328 @@
+//! Answers that were given once: the same request gets the same bytes again, without a replica.
+//!
+//! Off unless the file has `cache:`. What is the same is the request's own bytes, its path, what it accepts and its tenant: nothing is read into it, so that no
+//! two requests that differ in anything share an answer. A request whose twin is under way reads that one's answer as it comes ([`flight`]); only
+//! answers that came whole are kept.
+
+pub mod flight;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, COOKIE,
+};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use plimsoll_model::{At, Span};
+use plimsoll_policy::setting::SettingError;
+use plimsoll_wire::prometheus::PrometheusPage;
+use quick_cache::Weighter;
+use quick_cache::sync::Cache as Store;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use flight::{Flight, Reader};
+
+/// Says on an answer whether it came from here.
+pub const CACHE: HeaderName = HeaderName::from_static("x-plimsoll-cache");
+/// Headers of a request that its answer may depend on.
+const DEPENDS: [HeaderName; 4] = [ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, CONTENT_ENCODING];
+/// And those that say who asks.
+const CREDENTIALS: [HeaderName; 6] = [
+    AUTHORIZATION,
+    COOKIE,
+    HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("api-key"),
+    HeaderName::from_static("openai-organization"),
+    HeaderName::from_static("openai-project"),
+];
+/// An answer as large as most are, bytes: how many entries are made room for.
+const USUAL: usize = 4096;
+
+/// Which answers are kept, and for how long.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CacheSpec {
+    /// Requests to these paths, by POST.
+    pub paths: Vec<String>,
+    /// Which of them: those whose answer is the same each time, or all.
+    pub which: Which,
+    /// Who may get another's answer.
+    pub scope: Scope,
+    /// How long an answer is kept, seconds.
+    pub ttl_s: f64,
+    /// All answers together, bytes.
+    pub bytes: u64,
+    /// The largest answer that is kept, and what of an answer under way is held for its readers, bytes.
+    pub answer_bytes: usize,
+    /// Any text; another one forgets all answers (the model behind the replicas has changed).
+    pub revision: String,
+}
+
+/// Which requests' answers are kept.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Which {
+    /// Those that say temperature 0, and embeddings, scores and ranks.
+    Deterministic,
+    /// All: who asks twice gets the first answer again, also where the model would have written another.
+    All,
+}
+
+/// Whose answers a request may get.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Its own tenant's, and of those only what the same credentials asked.
+    Tenant,
+    /// Everybody's.
+    Everybody,
+}
+
+impl Default for CacheSpec {
+    fn default() -> CacheSpec {
+        let paths = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"];
+        CacheSpec {
+            paths: paths.map(str::to_owned).to_vec(),
+            which: Which::Deterministic,
+            scope: Scope::Tenant,
+            ttl_s: 3_600.0,
+            bytes: 256 << 20,
+            answer_bytes: 4 << 20,
+            revision: String::new(),
+        }
+    }
+}
+
+impl CacheSpec {
+    /// Checks everything that the types can't.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn validate(&self) -> Result<(), SettingError> {
+        let wrong = |name: &str, why: String| Err(SettingError::Conflict { name: name.to_owned(), why });
+        if let Some(path) = self.paths.iter().find(|path| !path.starts_with('/')) {
+            return wrong("cache.paths", format!("{path:?} is no path; it begins with /"));
+        }
+        if self.paths.is_empty() {
+            return wrong("cache.paths", "there is none; leave cache: out to keep nothing".to_owned());
+        }
+        if !(0.1..=31_536_000.0).contains(&self.ttl_s) {
+            return wrong("cache.ttl_s", format!("{} is not from 0.1 to 31536000 s", self.ttl_s));
+        }
+        if !(1 << 10..=1 << 30).contains(&self.answer_bytes) || self.bytes < self.answer_bytes as u64 {
+            let why = "write answer_bytes from 1024 to 1 GiB, and bytes no smaller than that";
+            return wrong("cache", why.to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// What makes two requests the same: a SHA-256 of it, so that nobody can make another's.
+pub type Key = [u8; 32];
+
+/// What a request finds.
+pub enum Found {
+    /// An answer that came whole, so long ago.
+    Whole(Reader, Span),
+    /// The answer of its twin, which is under way.
+    Flying(Reader),
+    /// Nothing: it goes to a replica, and whoever asks the same from now on reads along.
+    Nothing(Arc<Flight>, Reader),
+}
+
+/// What became of requests that could have been answered from here.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// An answer that was kept.
+    Hit,
+    /// Its twin's answer.
+    Shared,
+    /// A replica's.
+    Miss,
+}
+
+impl Use {
+    /// In a header and a label.
+    pub fn name(self) -> &'static str {
+        match self {
+            Use::Hit => "hit",
+            Use::Shared => "shared",
+            Use::Miss => "miss",
+        }
+    }
+
+    /// As a header's value.
+    pub fn header(self) -> HeaderValue {
+        HeaderValue::from_static(self.name())
+    }
+}
+
+const USES: [Use; 3] = [Use::Hit, Use::Shared, Use::Miss];
+
+/// An answer that came whole.
+#[derive(Clone)]
+struct Whole {
+    flight: Arc<Flight>,
+    came: At,
+    bytes: u64,
+}
+
+#[derive(Clone)]
+struct ByBytes;
+
+impl Weighter<Key, Whole> for ByBytes {
+    fn weight(&self, _: &Key, whole: &Whole) -> u64 {
+        whole.bytes
+    }
+}
+
+/// See the module.
+pub struct Cache {
+    spec: CacheSpec,
+    whole: Store<Key, Whole, ByBytes>,
+    /// Under way, by what is the same and the class: nobody waits in another class's queue.
+    flying: Mutex<HashMap<(Key, usize), Arc<Flight>>>,
+    uses: [AtomicU64; USES.len()],
+}
+
+impl Cache {
+    /// An empty one.
+    pub fn new(spec: &CacheSpec) -> Cache {
+        let entries = (spec.bytes as usize / USUAL).clamp(16, 1 << 20);
+        Cache {
+            spec: spec.clone(),
+            whole: Store::with_weighter(entries, spec.bytes, ByBytes),
+            flying: Mutex::default(),
+            uses: Default::default(),
+        }
+    }
+
+    /// How it was asked for.
+    pub fn spec(&self) -> &CacheSpec {
+        &self.spec
+    }
+
+    /// What is the same as this request; `None` = it is not answered from here, nor kept.
+    pub fn key(&self, path: &str, headers: &HeaderMap, body: &Bytes, tenant: u64) -> Option<Key> {
+        let says = |word: &str| {
+            headers.get_all(CACHE_CONTROL).iter().any(|value| {
+                value
+                    .to_str()
+                    .is_ok_and(|text| text.split(',').any(|part| part.trim().eq_ignore_ascii_case(word)))
+            })
+        };
+        let is_cached = self.spec.paths.iter().any(|cached| cached == path);
+        if !is_cached || says("no-store") || says("no-cache") {
+            return None;
+        }
+        if self.spec.which == Which::Deterministic && !is_deterministic(path, body) {
+            return None;
+        }
+        let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
+        let mut put = |part: &[u8]| {
+            hash.update(&(part.len() as u64).to_le_bytes());
+            hash.update(part);
+        };
+        put(self.spec.revision.as_bytes());
+        put(path.as_bytes());
+        let own = self.spec.scope == Scope::Tenant;
+        put(&if own { tenant.to_le_bytes() } else { [0; 8] });
+        for name in DEPENDS.iter().chain(CREDENTIALS.iter().filter(|_| own)) {
+            for value in headers.get_all(name) {
+                put(name.as_str().as_bytes());
+                put(value.as_bytes());
+            }
+        }
+        put(body);
+        hash.finish().as_ref().try_into().ok()
+    }
+
+    /// What a request finds; it reads whatever that is.
+    pub fn find(&self, key: Key, class: usize, now: At) -> Found {
+        if let Some(whole) = self.whole.get(&key) {
+            let age = now - whole.came;
+            if age.as_secs_f64() < self.spec.ttl_s {
+                return Found::Whole(whole.flight.join(), age);
+            }
+            self.whole.remove(&key);
+        }
+        let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(flight) = flying.get(&(key, class)).filter(|flight| flight.is_open()) {
+            return Found::Flying(flight.join());
+        }
+        let flight = Arc::new(Flight::new(self.spec.answer_bytes));
+        flying.insert((key, class), Arc::clone(&flight));
+        let reader = flight.join();
+        Found::Nothing(flight, reader)
+    }
+
+    /// A request was answered so.
+    pub fn used(&self, how: Use) {
+        self.uses[how as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An answer is over: it is kept where it came whole. Nobody joins it any more.
+    pub fn landed(&self, (key, class): (Key, usize), flight: &Arc<Flight>, now: At) {
+        if let Some(bytes) = flight.kept() {
+            self.whole.insert(key, Whole { flight: Arc::clone(flight), came: now, bytes });
+        }
+        let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
+        if flying.get(&(key, class)).is_some_and(|of| Arc::ptr_eq(of, flight)) {
+            flying.remove(&(key, class));
+        }
+    }
+
+    /// Writes what it counts on a page.
+    pub fn write(&self, page: &mut PrometheusPage) {
+        let labels = USES.map(|how| [("result", how.name())]);
+        let counts = USES.map(|how| self.uses[how as usize].load(Ordering::Relaxed) as f64);
+        let each: Vec<(&[(&str, &str)], f64)> =
+            labels.iter().zip(counts).map(|(labels, count)| (&labels[..], count)).collect();
+        let help = "Requests that the cache could have answered: from what it keeps, from a twin's answer under way, by a replica.";
+        page.counter("plimsoll_gateway_cache_requests_total", help, &each);
+        page.gauge(
+            "plimsoll_gateway_cache_bytes",
+            "Answers kept, bytes.",
+            &[(&[], self.whole.weight() as f64)],
+        );
+        page.gauge("plimsoll_gateway_cache_answers", "Answers kept.", &[(&[], self.whole.len() as f64)]);
+    }
+}
+
+/// Does a model give the same answer each time?
+fn is_deterministic(path: &str, body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Sampling {
+        temperature: Option<f64>,
+    }
+    let last = path.rsplit('/').next().unwrap_or_default();
+    if matches!(last, "embeddings" | "rerank" | "score" | "pooling" | "classify") {
+        return true;
+    }
+    serde_json::from_slice(body).is_ok_and(|asked: Sampling| asked.temperature == Some(0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_is_named() {
+        assert!(CacheSpec::default().validate().is_ok());
+        let refuses = |change: fn(&mut CacheSpec), word: &str| {
+            let mut spec = CacheSpec::default();
+            change(&mut spec);
+            let why = spec.validate().expect_err("a slip").to_string();
+            assert!(why.contains(word), "{why}");
+        };
+        refuses(|spec| spec.paths.clear(), "cache.paths");
+        refuses(|spec| spec.paths = vec!["v1/embeddings".to_owned()], "begins with /");
+        refuses(|spec| spec.ttl_s = 0.0, "cache.ttl_s");
+        refuses(|spec| spec.ttl_s = f64::NAN, "cache.ttl_s");
+        refuses(|spec| spec.answer_bytes = 0, "answer_bytes");
+        refuses(|spec| spec.bytes = 1 << 20, "no smaller");
+    }
+}

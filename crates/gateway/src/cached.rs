@@ -1,0 +1,140 @@
+//! A request that may be answered without a replica: from what is kept, by its twin's answer, or, where there is neither, by a replica, for all who ask the same
+//! meanwhile.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::AGE;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http_body::{Body as _, Frame};
+use plimsoll_model::Span;
+
+use crate::cache::flight::{Flight, Reader};
+use crate::cache::{CACHE, Cache, Found, Key, Use};
+use crate::doors::Toll;
+use crate::proxy::{Call, EXPLAIN, Gone, QUEUE_MS, REPLICA, REQUEST_ID, Worker};
+use crate::reply::{self, Cut, Out};
+use crate::stats::End;
+
+/// Answers it.
+pub(crate) async fn answer(
+    worker: &Rc<Worker>,
+    call: Call,
+    (cache, key): (Arc<Cache>, Key),
+    gone: Gone,
+) -> Response<Out> {
+    let class = call.terms.class;
+    match cache.find(key, class, worker.pool.clock.now()) {
+        Found::Whole(reader, age) => {
+            let head = head(&reader).await;
+            taken(worker, call, (&cache, Use::Hit), gone);
+            others(reader, head, (Use::Hit, Some(age)))
+        }
+        Found::Flying(reader) => match head(&reader).await {
+            Some((StatusCode::OK, headers)) => {
+                taken(worker, call, (&cache, Use::Shared), gone);
+                others(reader, Some((StatusCode::OK, headers)), (Use::Shared, None))
+            }
+            // What its twin was refused it may get: by its own queue and its own retries.
+            _ => {
+                drop(reader);
+                cache.used(Use::Miss);
+                let mut response = worker.answers(call, gone).await;
+                response.headers_mut().insert(CACHE, Use::Miss.header());
+                response
+            }
+        },
+        Found::Nothing(flight, reader) => {
+            cache.used(Use::Miss);
+            // From here on it is the flight that is counted, whoever still reads it.
+            gone.counted();
+            let flies = fly(Rc::clone(worker), call, (cache, (key, class)), Arc::clone(&flight));
+            tokio::task::spawn_local(flies);
+            match head(&reader).await {
+                Some((status, mut headers)) => {
+                    headers.insert(CACHE, Use::Miss.header());
+                    of(reader, status, headers)
+                }
+                None => reply::error(StatusCode::BAD_GATEWAY, "replica_failed", "No answer came.", None),
+            }
+        }
+    }
+}
+
+async fn head(reader: &Reader) -> Option<(StatusCode, HeaderMap)> {
+    poll_fn(|cx| reader.poll_head(cx)).await
+}
+
+/// It is answered without a replica of its own, and costs its key nothing.
+fn taken(worker: &Worker, mut call: Call, (cache, how): (&Cache, Use), gone: Gone) {
+    cache.used(how);
+    call.toll.take().into_iter().for_each(Toll::waive);
+    // What a replica did not do says nothing of it.
+    call.recording.take().into_iter().for_each(crate::traffic::Recording::forget);
+    worker.stats.end(End::Cached);
+    gone.counted();
+}
+
+/// An answer that another request got first.
+fn others(
+    reader: Reader,
+    head: Option<(StatusCode, HeaderMap)>,
+    (how, age): (Use, Option<Span>),
+) -> Response<Out> {
+    let (status, mut headers) = head.unwrap_or_default();
+    [REQUEST_ID, QUEUE_MS, EXPLAIN].iter().for_each(|name| drop(headers.remove(name)));
+    headers.insert(CACHE, how.header());
+    if let Some(age) = age {
+        headers.remove(REPLICA);
+        headers.insert(AGE, HeaderValue::from((age.0 / 1_000_000_000).max(0)));
+    }
+    of(reader, status, headers)
+}
+
+fn of(reader: Reader, status: StatusCode, headers: HeaderMap) -> Response<Out> {
+    let mut response = Response::new(Out::Shared(reader));
+    (*response.status_mut(), *response.headers_mut()) = (status, headers);
+    response
+}
+
+/// The next frame of it.
+async fn next(body: &mut Out) -> Option<Result<Frame<Bytes>, Cut>> {
+    poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await
+}
+
+/// Brings a replica's answer to all who read it, until it is over or nobody does any more.
+async fn fly(worker: Rc<Worker>, call: Call, (cache, key): (Arc<Cache>, (Key, usize)), flight: Arc<Flight>) {
+    let gone = Gone::new(&worker);
+    let abandoned = || poll_fn(|cx| flight.poll_abandoned(cx));
+    let response = tokio::select! {
+        biased;
+        response = worker.answers(call, gone) => Some(response),
+        () = abandoned() => None,
+    };
+    if let Some(response) = response {
+        let (parts, mut body) = response.into_parts();
+        flight.begin(parts.status, parts.headers);
+        let whole = loop {
+            let frame = tokio::select! {
+                biased;
+                frame = next(&mut body) => frame,
+                () = abandoned() => break false,
+            };
+            match frame {
+                None => break body.came_whole(),
+                Some(Err(_)) => break false,
+                Some(Ok(frame)) => {
+                    frame.data_ref().into_iter().for_each(|data| flight.push(data));
+                    poll_fn(|cx| flight.poll_room(cx)).await;
+                }
+            }
+        };
+        flight.end(whole);
+    } else {
+        flight.end(false);
+    }
+    cache.landed(key, &flight, worker.pool.clock.now());
+}

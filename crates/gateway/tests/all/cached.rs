@@ -1,0 +1,257 @@
+//! Answers that are given again, and to many who ask the same at once. Truth is how often the replica was asked, and which bytes each client read.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::Ordering;
+use std::thread::sleep;
+use std::time::Duration;
+
+use plimsoll_gateway::cache::{CacheSpec, Scope, Which};
+use plimsoll_gateway::stats::End;
+use plimsoll_gateway::{Gateway, GatewaySpec};
+
+use crate::kit::{Act, Answer, EVENT, Mock, gateway, is_empty, request, send, until};
+
+const SAME: &str = r#"{"prompt": "hello", "temperature": 0, "stream": true}"#;
+
+fn caching(mock: &Mock, change: impl FnOnce(&mut CacheSpec)) -> Gateway {
+    let mut spec = CacheSpec::default();
+    change(&mut spec);
+    gateway(&[mock], |of: &mut GatewaySpec| of.cache = Some(spec))
+}
+
+fn post(addr: SocketAddr, header: &str, body: &str) -> Answer {
+    let text = format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n{header}Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    send(addr, text.as_bytes()).expect("an answer")
+}
+
+/// A client that has sent its request and has not read yet.
+fn asked(addr: SocketAddr) -> TcpStream {
+    let mut socket = TcpStream::connect(addr).expect("it listens");
+    socket.write_all(&request(SAME)).expect("sent");
+    socket
+}
+
+fn rest(mut socket: TcpStream) -> String {
+    let mut all = Vec::new();
+    let _ = socket.read_to_end(&mut all);
+    String::from_utf8_lossy(&all).into_owned()
+}
+
+fn events(text: &str) -> usize {
+    text.matches(std::str::from_utf8(EVENT).expect("text").trim_end()).count()
+}
+
+/// How often the replica is asked for two requests one after another.
+fn asks(gateway: &Gateway, mock: &Mock, [first, second]: [(&str, &str); 2]) -> usize {
+    let before = mock.count();
+    for (header, body) in [first, second] {
+        assert_eq!(post(gateway.addr, header, body).status, 200, "{header} {body}");
+    }
+    mock.count() - before
+}
+
+#[test]
+fn who_asks_again_gets_the_same_bytes_without_a_replica() {
+    let mock = Mock::new(Act::Answer);
+    let gateway = caching(&mock, |_| {});
+    for act in [Act::Answer, Act::Stream(5, Duration::from_millis(1))] {
+        mock.set(act.clone());
+        let body = format!("{{\"temperature\": 0.0, \"prompt\": \"{act:?}\"}}");
+        let first = post(gateway.addr, "", &body);
+        let again = post(gateway.addr, "", &body);
+        assert_eq!((first.status, again.status), (200, 200));
+        assert_eq!(first.text(), again.text());
+        assert_eq!(first.header("content-type"), again.header("content-type"));
+        assert_eq!(
+            (first.header("x-plimsoll-cache"), again.header("x-plimsoll-cache")),
+            (Some("miss"), Some("hit"))
+        );
+        assert_eq!((first.header("age"), again.header("age")), (None, Some("0")));
+        assert!(again.is_whole());
+        // No replica answered it; the request is another.
+        assert_eq!(again.header("x-plimsoll-replica"), None);
+        assert_ne!(first.header("x-request-id"), again.header("x-request-id"));
+    }
+    assert_eq!(mock.count(), 2);
+    assert_eq!([End::Answered, End::Cached].map(|end| gateway.stats.ended(end)), [2, 2]);
+    is_empty(&gateway);
+}
+
+#[test]
+fn a_request_that_differs_in_anything_its_answer_may_depend_on_is_another() {
+    let mock = Mock::new(Act::Answer);
+    let gateway = caching(&mock, |_| {});
+    let (alice, bob) = ("Authorization: Bearer alice\r\n", "Authorization: Bearer bob\r\n");
+    let a = r#"{"temperature": 0, "prompt": "a"}"#;
+    for (header, body, of) in [
+        (alice, a, "other credentials"),
+        ("X-Api-Key: alice\r\n", a, "other credentials"),
+        ("Accept: text/event-stream\r\n", a, "another form"),
+        ("", r#"{"temperature": 0, "prompt": "a", "seed": 1}"#, "another field"),
+        ("", r#"{"temperature": 0, "prompt": "a" }"#, "another byte"),
+    ] {
+        post(gateway.addr, "", a);
+        assert_eq!(asks(&gateway, &mock, [(header, body), (header, body)]), 1, "{of}");
+    }
+    assert_eq!(asks(&gateway, &mock, [(bob, a), (alice, a)]), 1, "alice's is kept, bob's is new");
+    // What may come out otherwise the next time, and what the client wants fresh.
+    let hot = r#"{"temperature": 0.7, "prompt": "a"}"#;
+    let unsaid = r#"{"prompt": "a"}"#;
+    for (header, body) in [
+        ("", hot),
+        ("", unsaid),
+        ("", "no JSON"),
+        ("Cache-Control: no-store\r\n", a),
+        ("cache-control: max-age=0, No-Cache\r\n", a),
+    ] {
+        assert_eq!(asks(&gateway, &mock, [(header, body), (header, body)]), 2, "{header} {body}");
+    }
+    assert_eq!(asks(&gateway, &mock, [("", a), ("", a)]), 0, "still kept");
+    drop(gateway);
+
+    let gateway = caching(&mock, |spec| (spec.scope, spec.which) = (Scope::Everybody, Which::All));
+    assert_eq!(asks(&gateway, &mock, [(bob, hot), (alice, hot)]), 1, "asked for");
+}
+
+#[test]
+fn answers_are_forgotten_by_age_and_by_revision_and_only_what_came_whole_is_kept() {
+    let mock = Mock::new(Act::Answer);
+    let gateway = caching(&mock, |spec| spec.ttl_s = 0.3);
+    assert_eq!(asks(&gateway, &mock, [("", SAME), ("", SAME)]), 1);
+    sleep(Duration::from_millis(400));
+    assert_eq!(asks(&gateway, &mock, [("", SAME), ("", SAME)]), 1, "too old once");
+    drop(gateway);
+
+    let mut kept = None;
+    let gateway = crate::kit::gateway(&[&mock], |spec| {
+        spec.cache = Some(CacheSpec { revision: "1".to_owned(), ..CacheSpec::default() });
+        kept = Some(spec.clone());
+    });
+    let mut spec = kept.expect("a spec");
+    assert_eq!(asks(&gateway, &mock, [("", SAME), ("", SAME)]), 1);
+    gateway.reloader().reload(&spec).expect("a sound spec");
+    assert_eq!(asks(&gateway, &mock, [("", SAME), ("", SAME)]), 0, "nothing changed");
+    spec.cache.iter_mut().for_each(|cache| cache.revision = "2".to_owned());
+    gateway.reloader().reload(&spec).expect("a sound spec");
+    assert_eq!(asks(&gateway, &mock, [("", SAME), ("", SAME)]), 1, "another model");
+
+    let bad = [
+        Act::Cut,
+        Act::Status(400, ""),
+        Act::Status(500, ""),
+        Act::Status(429, "retry-after: 1\r\n"),
+        // 65 kB each, and 100 of them are more than is held.
+        Act::Flood(100),
+    ];
+    for (number, act) in bad.into_iter().enumerate() {
+        mock.set(act.clone());
+        let body = format!("{{\"temperature\": 0, \"prompt\": \"{number}\"}}");
+        let first = post(gateway.addr, "", &body);
+        assert_ne!(first.header("x-plimsoll-cache"), Some("hit"));
+        mock.set(Act::Answer);
+        until("it is answered afresh", || post(gateway.addr, "", &body).text().contains("text_completion"));
+    }
+    is_empty(&gateway);
+}
+
+#[test]
+fn who_asks_the_same_meanwhile_reads_along_from_the_beginning() {
+    let mock = Mock::new(Act::Stream(20, Duration::from_millis(25)));
+    let gateway = caching(&mock, |_| {});
+    let leader = asked(gateway.addr);
+    until("the replica has it", || mock.count() == 1);
+    sleep(Duration::from_millis(150));
+    let followers: Vec<TcpStream> = (0..5).map(|_| asked(gateway.addr)).collect();
+    sleep(Duration::from_millis(50));
+    // Neither the first client's going away nor another's is anybody else's.
+    drop(leader);
+    let mut followers = followers.into_iter();
+    drop(followers.next());
+    for follower in followers {
+        let text = rest(follower);
+        assert_eq!(events(&text), 20, "{text}");
+        assert!(text.contains("x-plimsoll-cache: shared") && text.ends_with("0\r\n\r\n"), "{text}");
+    }
+    assert_eq!((mock.count(), mock.gone.load(Ordering::SeqCst)), (1, 0));
+    is_empty(&gateway);
+    assert_eq!([End::Answered, End::Cached].map(|end| gateway.stats.ended(end)), [1, 5]);
+    // It came whole, though its first client never saw the end.
+    assert_eq!(events(&rest(asked(gateway.addr))), 20);
+    assert_eq!(mock.count(), 1);
+}
+
+#[test]
+fn when_all_have_gone_the_replica_hears_of_it_before_and_after_the_head() {
+    for act in [Act::Silence, Act::Wedge] {
+        let mock = Mock::new(act);
+        let gateway = caching(&mock, |_| {});
+        let clients: Vec<TcpStream> = (0..3).map(|_| asked(gateway.addr)).collect();
+        until("the replica has it", || mock.count() == 1);
+        sleep(Duration::from_millis(100));
+        assert_eq!(mock.gone.load(Ordering::SeqCst), 0);
+        drop(clients);
+        until("the replica's client went", || mock.gone.load(Ordering::SeqCst) == 1);
+        assert_eq!(mock.count(), 1);
+        is_empty(&gateway);
+        mock.set(Act::Answer);
+        assert!(rest(asked(gateway.addr)).contains("text_completion"), "nobody joins what was given up");
+    }
+}
+
+#[test]
+fn what_a_twin_was_refused_each_asks_for_itself_and_a_stream_that_breaks_tells_all_its_readers() {
+    let mock = Mock::new(Act::Silence);
+    let gateway = caching(&mock, |_| {});
+    let clients: Vec<TcpStream> = (0..3).map(|_| asked(gateway.addr)).collect();
+    until("the replica has it", || mock.count() == 1);
+    sleep(Duration::from_millis(50));
+    mock.set(Act::Status(400, ""));
+    // The one that hangs is cut off with the replica's connection, and is tried again: the others then follow on their own.
+    let late = asked(gateway.addr);
+    mock.leave();
+    let again = Mock::at(mock.addr, Act::Status(400, ""));
+    for client in clients.into_iter().chain([late]) {
+        let text = rest(client);
+        assert!(text.starts_with("HTTP/1.1 4") || text.starts_with("HTTP/1.1 5"), "{text}");
+        assert!(!text.contains("shared"), "{text}");
+    }
+    drop((again, gateway));
+
+    let mock = Mock::new(Act::Stream(4, Duration::from_millis(50)));
+    let gateway = caching(&mock, |_| {});
+    mock.set(Act::Cut);
+    let clients = [asked(gateway.addr), asked(gateway.addr)];
+    for client in clients {
+        let text = rest(client);
+        assert!(
+            events(&text) == 2 && text.contains("stream_broken") && text.ends_with("0\r\n\r\n"),
+            "{text}"
+        );
+    }
+    is_empty(&gateway);
+}
+
+#[test]
+fn a_reader_that_does_not_read_holds_no_more_than_is_written() {
+    let mock = Mock::new(Act::Flood(2_000));
+    let gateway = caching(&mock, |spec| spec.answer_bytes = 1 << 20);
+    // Neither reads: beyond what may be held, and what sockets hold, nothing is read of the replica's 130 MB.
+    let (slow, quick) = (asked(gateway.addr), asked(gateway.addr));
+    until("the replica has it", || mock.count() == 1);
+    let taken = || mock.flooded.load(Ordering::SeqCst);
+    let mut before = 0;
+    until("it stands still", || {
+        sleep(Duration::from_millis(200));
+        std::mem::replace(&mut before, taken()) == taken() && taken() > 0
+    });
+    assert!(taken() < 40 << 20, "{} bytes", taken());
+    // The slow one gone, the other gets all of it.
+    drop(slow);
+    let text = rest(quick);
+    assert!(text.len() > 2_000 * 65_000 && text.ends_with("0\r\n\r\n"), "{} bytes", text.len());
+    is_empty(&gateway);
+}
